@@ -1,0 +1,204 @@
+//! `sureq dq`: the command line of DefferedQ, flag for flag, in the syntax of Go's flag package.
+
+use std::fmt::Write as _;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::process::ExitCode;
+
+use sureq::{Options, limits};
+use sureq_server::{Config, Watcher};
+
+use crate::exit;
+use crate::serve::serve;
+use crate::settings::{DEFAULT_HOME, default_threads};
+
+const BANNER: &str = "DefferedQ is a simple and fast work queue.\n";
+
+/// Name, kind, and help of each flag, in the order Go prints them.
+const FLAGS: [(&str, &str, &str); 7] = [
+    ("debug", "uint", "Debug profiler, 1 - enable, 0 - disable"),
+    ("h", "string", "TCP server host (default \"127.0.0.1\")"),
+    ("home", "string", "Where tasks are kept: file:DIR, or mem: to keep nothing (default \"file:./sureq-data\")"),
+    ("ict", "uint", "Inactive connection time (in seconds), 0 - without limit"),
+    ("p", "string", "TCP server port (default \"12000\")"),
+    (
+        "rta",
+        "uint",
+        "The number of attempts after which the watcher will delete the reserved task from queue, \
+         0 - watcher delete the reserved task when life time expires",
+    ),
+    (
+        "rtt",
+        "uint",
+        "Reserved task life time (in seconds) after which the watcher will delete the reserved task \
+         or add it back to the queue, 0 - disable watcher",
+    ),
+];
+
+/// What the flags say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Flags {
+    host: String,
+    port: String,
+    home: String,
+    idle_secs: u32,
+    watcher: Watcher,
+    debug: bool,
+}
+
+impl Default for Flags {
+    fn default() -> Self {
+        Self {
+            host: "127.0.0.1".to_owned(),
+            port: "12000".to_owned(),
+            home: DEFAULT_HOME.to_owned(),
+            idle_secs: 0,
+            watcher: Watcher::default(),
+            debug: false,
+        }
+    }
+}
+
+pub(crate) fn run(program: &str, words: &[String]) -> ExitCode {
+    if words.first().is_some_and(|word| word == "--help" || word == "-help") {
+        println!("{BANNER}");
+        eprint!("{}", usage(program));
+        return ExitCode::SUCCESS;
+    }
+    let flags = match Flags::parse(words) {
+        Ok(flags) => flags,
+        Err(why) => {
+            eprint!("{why}\n{}", usage(program));
+            return ExitCode::from(exit::USAGE);
+        }
+    };
+    let Some(address) = flags.address() else {
+        eprintln!("Error listening: {}:{}: no such address", flags.host, flags.port);
+        return ExitCode::from(exit::CANNOT_START);
+    };
+    if !address.ip().is_loopback() {
+        eprintln!("{address} can be reached from other machines, and this protocol knows no passwords");
+    }
+    let home = match sureq::open_with(&flags.home, &Options::default()) {
+        Ok(home) => home,
+        Err(error) => return exit::failed(exit::code_of(&error), &error),
+    };
+    serve(home, flags.config(address), |_| eprintln!("{}", flags.start_line()))
+}
+
+fn usage(program: &str) -> String {
+    let mut text = format!("Usage of {program}:\n");
+    for (name, kind, help) in FLAGS {
+        let _ = writeln!(text, "  -{name} {kind}\n    \t{help}");
+    }
+    text
+}
+
+impl Flags {
+    /// Go's syntax: `-x v`, `-x=v`, `--x v`; the first word that is no flag ends them.
+    fn parse(words: &[String]) -> Result<Self, String> {
+        let mut flags = Self::default();
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            if word == "--" || word == "-" || !word.starts_with('-') {
+                break;
+            }
+            let flag = word.strip_prefix("--").or_else(|| word.strip_prefix('-')).unwrap_or(word);
+            if flag.starts_with('-') || flag.starts_with('=') {
+                return Err(format!("bad flag syntax: {word}"));
+            }
+            let (name, value) = match flag.split_once('=') {
+                Some((name, value)) => (name, Some(value.to_owned())),
+                None => (flag, None),
+            };
+            if !FLAGS.iter().any(|(known, ..)| *known == name) {
+                return Err(format!("flag provided but not defined: -{name}"));
+            }
+            let value = value.or_else(|| words.next().cloned());
+            let value = value.ok_or_else(|| format!("flag needs an argument: -{name}"))?;
+            flags.set(name, &value)?;
+        }
+        Ok(flags)
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let number = || value.parse::<u32>().map_err(|_| format!("invalid value \"{value}\" for flag -{name}: parse error"));
+        match name {
+            "h" => value.clone_into(&mut self.host),
+            "p" => value.clone_into(&mut self.port),
+            "home" => value.clone_into(&mut self.home),
+            "ict" => self.idle_secs = number()?,
+            "rtt" => self.watcher.timeout_secs = number()?,
+            "rta" => self.watcher.attempts = number()?,
+            _ => self.debug = number()? > 0,
+        }
+        Ok(())
+    }
+
+    /// An empty host is every interface, as in the original's container.
+    fn address(&self) -> Option<SocketAddr> {
+        let host = if self.host.is_empty() { "0.0.0.0" } else { &self.host };
+        let port: u16 = self.port.parse().ok()?;
+        (host, port).to_socket_addrs().ok()?.next()
+    }
+
+    fn config(&self, address: SocketAddr) -> Config {
+        Config {
+            resp: None,
+            text: Some(address),
+            watcher: self.watcher,
+            text_idle_secs: self.idle_secs,
+            text_line_bytes_max: limits::TEXT_LINE_BYTES_MAX,
+            text_log: self.debug.then_some(|line| eprintln!("{line}")),
+            threads: default_threads(),
+        }
+    }
+
+    fn start_line(&self) -> String {
+        let Self { host, port, idle_secs, watcher, debug, .. } = self;
+        let Watcher { timeout_secs, attempts } = watcher;
+        format!("Listening {host}:{port} with options -ict={idle_secs} -rtt={timeout_secs} -rta={attempts} -debug={debug}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Flags, String> {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        Flags::parse(&words)
+    }
+
+    #[test]
+    fn flags_are_read_as_go_reads_them() {
+        let expected = Flags {
+            host: "localhost".to_owned(),
+            port: "13000".to_owned(),
+            idle_secs: 5,
+            watcher: Watcher { timeout_secs: 7, attempts: 256 },
+            debug: true,
+            ..Flags::default()
+        };
+        for line in [
+            "-h localhost -p 13000 -ict 5 -rtt 7 -rta 256 -debug 1",
+            "--h=localhost --p=13000 --ict=5 --rtt=7 --rta=256 --debug=1",
+            "-h=localhost -p 13000 -ict=5 --rtt 7 -rta 256 -debug 1 rest -p 1",
+        ] {
+            assert_eq!(parse(line).as_ref(), Ok(&expected), "{line}");
+        }
+        assert_eq!(parse(""), Ok(Flags::default()));
+    }
+
+    #[test]
+    fn what_go_refuses_is_refused() {
+        for (line, why) in [
+            ("-x 1", "flag provided but not defined: -x"),
+            ("-ict", "flag needs an argument: -ict"),
+            ("-rtt -1", "invalid value \"-1\" for flag -rtt: parse error"),
+            ("-rta x", "invalid value \"x\" for flag -rta: parse error"),
+            ("---p 1", "bad flag syntax: ---p"),
+        ] {
+            assert_eq!(parse(line), Err(why.to_owned()), "{line}");
+        }
+    }
+}

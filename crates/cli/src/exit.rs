@@ -1,0 +1,36 @@
+//! How the command ends.
+
+use std::process::ExitCode;
+
+use sureq::{OpenError, StoreError};
+
+/// Could not start: an address in use, a setting that makes no sense, a directory that cannot be opened.
+pub(crate) const CANNOT_START: u8 = 1;
+/// The words of the command line make no sense.
+pub(crate) const USAGE: u8 = 2;
+/// The store is damaged; nothing in it was changed.
+pub(crate) const DAMAGED: u8 = 65;
+/// The disk failed while serving; nothing was confirmed since.
+pub(crate) const DISK_FAILED: u8 = 74;
+
+pub(crate) const HELP: &str = "\
+Exit codes:
+  0   stopped in good order
+  1   could not start: address in use, store in use, bad setting
+  2   the command line makes no sense
+  65  the store is damaged; nothing in it was changed
+  74  the disk failed; nothing was confirmed since";
+
+/// Says why the command ends, and with which code.
+pub(crate) fn failed(code: u8, why: impl std::fmt::Display) -> ExitCode {
+    eprintln!("sureq: {why}");
+    ExitCode::from(code)
+}
+
+/// The code for a home that could not be opened.
+pub(crate) fn code_of(error: &OpenError) -> u8 {
+    match error {
+        OpenError::Store { source: StoreError::Damaged(_) | StoreError::Replay { .. }, .. } => DAMAGED,
+        OpenError::Store { .. } | OpenError::Unknown { .. } => CANNOT_START,
+    }
+}

@@ -1,0 +1,82 @@
+//! `sureq serve`.
+
+use std::process::ExitCode;
+
+use sureq::{Durability, Home};
+use sureq_server::{Config, Server, ServerError, Stopper};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::exit::{self, failed};
+use crate::settings::{Plan, ServeArguments};
+
+pub(crate) fn run(arguments: &ServeArguments) -> ExitCode {
+    let Plan { home: url, options, config } = match arguments.plan() {
+        Ok(plan) => plan,
+        Err(why) => return failed(exit::CANNOT_START, why),
+    };
+    let home = match sureq::open_with(&url, &options) {
+        Ok(home) => home,
+        Err(error) => return failed(exit::code_of(&error), &error),
+    };
+    if let Some(cut) = home.cut() {
+        let (file, offset) = (&cut.file, cut.offset);
+        eprintln!("sureq: a crash left half a write behind in {file} at offset {offset}; it was never confirmed");
+    }
+    serve(home, config, |server| welcome(&url, options.durability, server))
+}
+
+/// Serves until a signal comes or the disk fails.
+pub(crate) fn serve(home: Home, config: Config, ready: impl FnOnce(&Server)) -> ExitCode {
+    let server = match Server::bind(home, config) {
+        Ok(server) => server,
+        Err(error) => return failed(exit::CANNOT_START, error),
+    };
+    stop_on_signals(server.stopper());
+    ready(&server);
+    match server.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error @ ServerError::Home(_)) => failed(exit::DISK_FAILED, error),
+        Err(error) => failed(exit::CANNOT_START, error),
+    }
+}
+
+fn welcome(url: &str, durability: Durability, server: &Server) {
+    let promise = match durability {
+        _ if url == "mem:" => "nothing is kept",
+        Durability::Always => "what is confirmed is on disk",
+        Durability::Interval => "what is confirmed is on disk within 100 ms",
+        Durability::None => "what is confirmed is on disk when the system pleases",
+    };
+    println!("sureq {} is ready: {url}, {promise}", env!("CARGO_PKG_VERSION"));
+    if let Some(address) = server.resp_address() {
+        println!("  Redis clients  {address}   try: redis-cli -p {} RQ.PUSH emails hello", address.port());
+    }
+    if let Some(address) = server.text_address() {
+        println!("  netcat         {address}  try: echo ADD 0 hello | nc -N {} {}", address.ip(), address.port());
+    }
+}
+
+/// The first signal stops the server in good order, the second ends the process where it is. Neither loses anything
+/// that was confirmed.
+fn stop_on_signals(stopper: Stopper) {
+    let watch = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+            let mut next = async || tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} };
+            next().await;
+            stopper.stop();
+            next().await;
+            std::process::exit(130)
+        })
+    };
+    let spawned = std::thread::Builder::new().name("sureq-signals".to_owned()).spawn(move || {
+        let watched: std::io::Result<()> = watch();
+        if let Err(error) = watched {
+            eprintln!("sureq: cannot watch for signals: {error}");
+        }
+    });
+    if let Err(error) = spawned {
+        eprintln!("sureq: cannot watch for signals: {error}");
+    }
+}

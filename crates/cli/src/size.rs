@@ -1,0 +1,33 @@
+//! Sizes as people write them: a number of bytes, or one with a unit.
+
+/// Reads `33554432`, `64MB`, `8k` or `1GiB`. Units are powers of 1024, in any case.
+pub(crate) fn parse(text: &str) -> Result<u64, String> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    let wrong = || format!("{text:?} is not a size: write a number of bytes, or one with KB, MB or GB");
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    let shift = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        _ => return Err(wrong()),
+    };
+    number.checked_mul(1 << shift).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn sizes_have_units_or_are_bytes() {
+        let cases = [("0", 0), ("123", 123), ("8k", 8 << 10), ("64MB", 64 << 20), ("1GiB", 1 << 30), ("5b", 5)];
+        for (text, bytes) in cases {
+            assert_eq!(parse(text), Ok(bytes), "{text}");
+        }
+        for bad in ["", "MB", "-1", "1.5MB", "12 MB", "1TB", "99999999999999999999", "18446744073709551615GB"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! The one place where a broker changes.
+
+use alloc::boxed::Box;
+
+use super::{Broker, Slot};
+use crate::event::{Event, QueueNo, Recorder};
+use crate::id::TaskId;
+use crate::queue::{Inconsistent, Queue};
+use crate::task::{Body, Holder, State};
+
+/// Numbers of queues are small: a number further away than this is not one that a store gave out.
+const NUMBERS_AHEAD: usize = 1 << 20;
+
+const UNKNOWN_QUEUE: Inconsistent = Inconsistent::new("a queue that was never made", TaskId::NONE);
+
+impl<B: Body> Broker<B> {
+    /// Applies an event, whoever wrote it: one that does not fit is refused, never a panic.
+    pub(super) fn apply<R: Recorder<Body = B>>(
+        &mut self,
+        event: &Event<'_>,
+        rec: &mut R,
+    ) -> Result<(), Inconsistent> {
+        match *event {
+            Event::Started { incarnation, time } => {
+                self.incarnation = self.incarnation.max(incarnation);
+                self.clock = self.clock.max(time);
+                self.holds.retain(|(holder, _)| matches!(holder, Holder::Worker(_)));
+                for slot in self.slots.iter_mut().flatten() {
+                    slot.queue.apply(event, self.clock, rec)?;
+                }
+                self.workers.beat_all(self.clock);
+            }
+            Event::Clock(time) => self.clock = self.clock.max(time),
+            Event::QueueMade { queue, name } => self.make(queue, name)?,
+            Event::QueueGone(queue) => self.forget(queue)?,
+            Event::WorkerStarted { name, incarnation, ttl_ms } => {
+                self.raise_last_id(TaskId::from_raw(incarnation).unwrap_or(TaskId::NONE));
+                self.workers.start(name, incarnation, ttl_ms, self.clock)?;
+            }
+            Event::WorkerEnded(incarnation) => {
+                for queue in self.workers.end(incarnation)? {
+                    self.slot_mut(queue).ok_or(UNKNOWN_QUEUE)?.workers -= 1;
+                }
+            }
+            Event::Worked { incarnation, queue } => {
+                let slot = self.slots.get_mut(queue.0 as usize).and_then(Option::as_mut);
+                let slot = slot.ok_or(UNKNOWN_QUEUE)?;
+                slot.workers += usize::from(self.workers.work(incarnation, queue)?);
+            }
+            Event::Rested { incarnation, queue } => {
+                let rested = self.workers.rest(incarnation, queue)?;
+                self.slot_mut(queue).ok_or(UNKNOWN_QUEUE)?.workers -= usize::from(rested);
+            }
+            Event::IdsUpto(id) => self.raise_last_id(id),
+            Event::Moved { from, id, to } => self.move_task(from, id, to)?,
+            Event::Mark { source, cursor } => _ = self.marks.insert(source.into(), cursor.into()),
+            _ => self.apply_to_queue(event, rec)?,
+        }
+        Ok(())
+    }
+
+    fn apply_to_queue<R: Recorder<Body = B>>(
+        &mut self,
+        event: &Event<'_>,
+        rec: &mut R,
+    ) -> Result<(), Inconsistent> {
+        let clock = self.clock;
+        let no = event.queue().ok_or(UNKNOWN_QUEUE)?;
+        let slot = self.slot_mut(no).ok_or(UNKNOWN_QUEUE)?;
+        slot.queue.apply(event, clock, rec)?;
+        let last = slot.queue.last_id();
+        self.raise_last_id(last);
+        let holder = match event {
+            Event::Popped { terms, .. } => terms.holder,
+            Event::Task(task) => match &task.state {
+                State::Leased(lease) => lease.holder(),
+                _ => None,
+            },
+            _ => None,
+        };
+        holder.map(|holder| self.holds.insert((holder, no)));
+        Ok(())
+    }
+
+    fn make(&mut self, no: QueueNo, name: &[u8]) -> Result<(), Inconsistent> {
+        let at = no.0 as usize;
+        let taken = self.slot(no).is_some() || self.names.contains_key(name);
+        if taken || at > self.slots.len() + NUMBERS_AHEAD {
+            return Err(Inconsistent::new("a queue made twice", TaskId::NONE));
+        }
+        for between in self.slots.len()..at {
+            self.free.insert(QueueNo(between as u32));
+        }
+        if self.slots.len() <= at {
+            self.slots.resize_with(at + 1, || None);
+        }
+        self.free.remove(&no);
+        let mut queue = Queue::new(no);
+        queue.enter_incarnation(self.incarnation);
+        self.slots[at] = Some(Box::new(Slot {
+            name: name.into(),
+            queue,
+            workers: 0,
+            deadline: None,
+            appointment: None,
+            idle_since: None,
+            awake: false,
+        }));
+        self.names.insert(name.into(), no);
+        Ok(())
+    }
+
+    fn forget(&mut self, no: QueueNo) -> Result<(), Inconsistent> {
+        let slot = self.slots.get_mut(no.0 as usize);
+        let gone = slot.and_then(|slot| slot.take_if(|slot| slot.is_forgettable()));
+        let gone = gone.ok_or(Inconsistent::new("a queue forgotten that is not empty", TaskId::NONE))?;
+        gone.idle_since.map(|since| self.idle.remove(&(since, no)));
+        gone.deadline.map(|at| self.deadlines.remove(&(at, no)));
+        gone.appointment.map(|at| self.appointments.remove(&(at, no)));
+        self.names.remove(&gone.name);
+        self.free.insert(no);
+        Ok(())
+    }
+
+    fn move_task(&mut self, from: QueueNo, id: TaskId, to: QueueNo) -> Result<(), Inconsistent> {
+        let unknown = Inconsistent::new("a move between queues that were never made", id);
+        if from == to || self.slot(to).is_none() {
+            return Err(unknown);
+        }
+        let task = self.slot_mut(from).ok_or(unknown)?.queue.release(id)?;
+        self.slot_mut(to).ok_or(unknown)?.queue.adopt(task)
+    }
+}

@@ -1,0 +1,250 @@
+//! From commands to decisions.
+
+use alloc::boxed::Box;
+
+use super::Broker;
+use crate::command::{Command, TaskRef, TaskRefs};
+use crate::event::{Event, QueueNo, Recorder};
+use crate::id::Claim;
+use crate::limits;
+use crate::queue::{Queue, claims};
+use crate::reply::{Info, Outcome, Refusal, Replies, Reply, Span};
+use crate::task::Body;
+use crate::time::{LogTime, Now};
+
+/// Says what time it is before the first event of a command that records any.
+pub(super) struct Stamp<'r, R> {
+    rec: &'r mut R,
+    now: LogTime,
+    pub(super) clock: LogTime,
+}
+
+impl<R: Recorder> Recorder for Stamp<'_, R> {
+    type Body = R::Body;
+
+    fn record(&mut self, event: &Event<'_>) {
+        if self.now > self.clock {
+            self.clock = self.now;
+            self.rec.record(&Event::Clock(self.now));
+        }
+        self.rec.record(event);
+    }
+
+    fn body(&mut self, index: usize, payload: &[u8]) -> R::Body {
+        self.rec.body(index, payload)
+    }
+
+    fn payload_hash(&self, payload: &[u8]) -> u128 {
+        self.rec.payload_hash(payload)
+    }
+}
+
+impl<B: Body> Broker<B> {
+    /// Executes one command and adds its answer. A pop that may wait and finds nothing answers no tasks: who
+    /// waits in which line is the home's business.
+    pub fn execute<R: Recorder<Body = B>>(
+        &mut self,
+        now: Now,
+        command: &Command<'_>,
+        rec: &mut R,
+        out: &mut Replies<B>,
+    ) {
+        self.stamped(now, rec, |broker, now, rec| {
+            let reply = broker.decide(now, command, rec, out).unwrap_or_else(Reply::Refused);
+            out.list.push(reply);
+        });
+    }
+
+    /// Runs decisions under one point in time. Workers that are lost by then are lost before anything is decided.
+    pub(super) fn stamped<R: Recorder<Body = B>, T>(
+        &mut self,
+        now: Now,
+        rec: &mut R,
+        decide: impl FnOnce(&mut Self, Now, &mut Stamp<'_, R>) -> T,
+    ) -> T {
+        let now = Now { log: now.log.max(self.clock), ..now };
+        let mut stamp = Stamp { rec, now: now.log, clock: self.clock };
+        self.end_lost_workers(now, &mut stamp);
+        let done = decide(self, now, &mut stamp);
+        self.clock = stamp.clock;
+        done
+    }
+
+    /// Records and applies an event of the broker's own.
+    pub(super) fn commit_stamped<R: Recorder<Body = B>>(
+        &mut self,
+        event: &Event<'_>,
+        rec: &mut Stamp<'_, R>,
+    ) {
+        rec.record(event);
+        self.clock = rec.clock;
+        self.apply(event, rec).expect("a decision fits the state it was made on");
+    }
+
+    fn decide<R: Recorder<Body = B>>(
+        &mut self,
+        now: Now,
+        command: &Command<'_>,
+        rec: &mut Stamp<'_, R>,
+        out: &mut Replies<B>,
+    ) -> Result<Reply, Refusal> {
+        match *command {
+            Command::Push { queue, payloads } => self.push(queue, payloads, now, rec, out),
+            Command::Add(ref add) => self.add(add, now, rec),
+            Command::Pop(ref pop) => self.pop(pop, now, rec, out),
+            Command::Ack { queue, tasks, scope } => self.ack(queue, tasks, scope, now, rec, out),
+            Command::Extend { queue, task, ms } => {
+                let claim = claim(task)?;
+                span_ms("the lease", ms)?;
+                let outcome = self.with(queue, rec, |queue, rec| queue.extend(claim, ms, now, rec));
+                Ok(Reply::Outcome(outcome.unwrap_or(Outcome::Stale)))
+            }
+            Command::Return(ref back) => self.give_back(back, now, rec),
+            Command::Recover { queue, count, elapsed_ms } => {
+                let (start, count) = (out.tasks.len(), count.min(limits::REPLY_TASKS_MAX));
+                self.with(queue, rec, |queue, rec| {
+                    queue.recover(count, elapsed_ms, now, rec, &mut out.tasks)
+                });
+                Ok(Reply::Tasks(Span::new(start, out.tasks.len())))
+            }
+            Command::Inspect { queue, view, start, count } => {
+                let first = out.tasks.len();
+                self.with(queue, rec, |queue, rec| {
+                    queue.settle(now, 0, rec);
+                    queue.inspect(view, start, count, now, &mut out.tasks);
+                });
+                Ok(Reply::Inspected(Span::new(first, out.tasks.len())))
+            }
+            Command::Info { queue } => {
+                let info = self.with(queue, rec, |queue, rec| {
+                    queue.settle(now, 0, rec);
+                    queue.info(now)
+                });
+                Ok(Reply::Info(Box::new(info.unwrap_or_else(Info::default))))
+            }
+            Command::Cancel { queue, which } => self.cancel(queue, which, now, rec),
+            Command::Bury { queue, tasks } => {
+                let claims = claims(tasks)?;
+                self.count(queue, rec, |queue, rec| queue.bury(claims, now, rec))
+            }
+            Command::Revive { queue, tasks } => {
+                let claims = tasks.map(claims).transpose()?;
+                self.count(queue, rec, |queue, rec| match claims {
+                    None => queue.revive(None, now, rec),
+                    Some(claims) => queue.revive(Some(&mut claims.map(Claim::id)), now, rec),
+                })
+            }
+            Command::Delete { queue, tasks } => {
+                let claims = claims(tasks)?;
+                self.count(queue, rec, |queue, rec| queue.delete(claims.map(Claim::id), now, rec))
+            }
+            Command::Purge { queue, state } => {
+                self.count(queue, rec, |queue, rec| queue.purge(state, now, rec))
+            }
+            Command::Drop { queues } => Ok(Reply::Count(self.drop_queues(queues, rec))),
+            Command::Exists { queues } => {
+                let there =
+                    queues.iter().filter(|name| self.queue(name).is_some_and(|queue| !queue.is_empty()));
+                Ok(Reply::Count(there.count() as u64))
+            }
+            Command::Pause { queue } => {
+                self.with_made(queue, rec, |queue, rec| queue.pause(now, rec))?;
+                Ok(Reply::Ok)
+            }
+            Command::Resume { queue } => {
+                self.with(queue, rec, |queue, rec| queue.resume(now, rec));
+                Ok(Reply::Ok)
+            }
+            Command::Config { queue, changes } => self.configure(queue, changes, now, rec),
+            Command::Queues { pattern, cursor, count } => Ok(self.list(pattern, cursor, count, out)),
+            Command::Worker(ref worker) => self.worker(worker, now, rec, out),
+        }
+    }
+
+    /// Does something with a queue that is there, and brings the broker in step.
+    pub(super) fn with<R: Recorder<Body = B>, T>(
+        &mut self,
+        name: &[u8],
+        rec: &mut Stamp<'_, R>,
+        act: impl FnOnce(&mut Queue<B>, &mut Stamp<'_, R>) -> T,
+    ) -> Option<T> {
+        let no = *self.names.get(name)?;
+        Some(self.with_number(no, rec, act))
+    }
+
+    pub(super) fn with_number<R: Recorder<Body = B>, T>(
+        &mut self,
+        no: QueueNo,
+        rec: &mut Stamp<'_, R>,
+        act: impl FnOnce(&mut Queue<B>, &mut Stamp<'_, R>) -> T,
+    ) -> T {
+        let slot = self.slot_mut(no).expect("a queue that has a number has a place");
+        let done = act(&mut slot.queue, rec);
+        let (dying, lapsed) = (slot.queue.take_dying(), slot.queue.take_lapsed());
+        self.clock = rec.clock;
+        lapsed.into_iter().for_each(|(worker, receipt)| self.workers.tell(worker, receipt));
+        if !dying.is_empty() {
+            self.move_dying(no, &dying, rec);
+        }
+        self.refresh(no);
+        done
+    }
+
+    /// Does something with a queue, which is made if need be.
+    pub(super) fn with_made<R: Recorder<Body = B>, T>(
+        &mut self,
+        name: &[u8],
+        rec: &mut Stamp<'_, R>,
+        act: impl FnOnce(&mut Queue<B>, &mut Stamp<'_, R>) -> T,
+    ) -> Result<T, Refusal> {
+        let no = self.made(name, rec)?;
+        Ok(self.with_number(no, rec, act))
+    }
+
+    pub(super) fn made<R: Recorder<Body = B>>(
+        &mut self,
+        name: &[u8],
+        rec: &mut Stamp<'_, R>,
+    ) -> Result<QueueNo, Refusal> {
+        if let Some(&no) = self.names.get(name) {
+            return Ok(no);
+        }
+        within("the name of the queue", name.len(), limits::QUEUE_NAME_BYTES_MAX)?;
+        let no = self.free.first().copied().unwrap_or(QueueNo(self.slots.len() as u32));
+        self.commit_stamped(&Event::QueueMade { queue: no, name }, rec);
+        Ok(no)
+    }
+
+    pub(super) fn count<R: Recorder<Body = B>>(
+        &mut self,
+        queue: &[u8],
+        rec: &mut Stamp<'_, R>,
+        act: impl FnOnce(&mut Queue<B>, &mut Stamp<'_, R>) -> u64,
+    ) -> Result<Reply, Refusal> {
+        Ok(Reply::Count(self.with(queue, rec, act).unwrap_or(0)))
+    }
+}
+
+pub(super) fn claim(task: TaskRef<'_>) -> Result<Claim, Refusal> {
+    let list = [task.bytes];
+    let mut read = claims(TaskRefs { list: &list, form: task.form })?;
+    read.next().ok_or(Refusal::MalformedId)
+}
+
+pub(super) const fn within(what: &'static str, len: usize, max: usize) -> Result<(), Refusal> {
+    if len > max { Err(Refusal::TooLarge { what, max }) } else { Ok(()) }
+}
+
+pub(super) const fn at_most(what: &'static str, ms: u64) -> Result<(), Refusal> {
+    if ms > limits::SPAN_MS_MAX { Err(Refusal::OutOfRange { what }) } else { Ok(()) }
+}
+
+pub(super) const fn positive(what: &'static str, n: u64) -> Result<(), Refusal> {
+    if n == 0 { Err(Refusal::OutOfRange { what }) } else { Ok(()) }
+}
+
+/// A length of time that is not nothing and not for ever.
+pub(super) fn span_ms(what: &'static str, ms: u64) -> Result<(), Refusal> {
+    positive(what, ms)?;
+    at_most(what, ms)
+}

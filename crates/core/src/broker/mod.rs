@@ -1,0 +1,296 @@
+//! What spans queues: their names, the workers, the id source, and what happens next by itself.
+//!
+//! [`Broker::execute`] is the one way in for commands, [`Broker::tick`] for the passing of time, and
+//! [`Broker::replay`] for the past. All three end in the same `apply`.
+
+mod apply;
+mod execute;
+mod export;
+mod glob;
+mod queues;
+mod tasks;
+mod tick;
+mod worker_life;
+mod workers;
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use core::hash::{Hash, Hasher};
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+
+use crate::event::{Event, QueueNo, Recorder};
+use crate::id::TaskId;
+use crate::queue::{Broken, Inconsistent, Queue};
+use crate::task::{Body, Holder};
+use crate::time::{LogTime, Now, WallTime};
+use workers::Workers;
+
+pub use glob::glob_matches;
+pub use tick::NextDeadline;
+
+/// A store's queues and workers.
+#[derive(Clone, Debug)]
+pub struct Broker<B> {
+    names: HashMap<Box<[u8]>, QueueNo, FixedState>,
+    slots: Vec<Option<Box<Slot<B>>>>,
+    /// Numbers that forgotten queues left behind.
+    free: BTreeSet<QueueNo>,
+    workers: Workers,
+    /// How far something outside has been taken in.
+    marks: BTreeMap<Box<[u8]>, Box<[u8]>>,
+    clock: LogTime,
+    last_id: TaskId,
+    incarnation: u64,
+    /// What happens next in each queue, by either clock. Kept in step with the queues after each command.
+    deadlines: BTreeSet<(LogTime, QueueNo)>,
+    appointments: BTreeSet<(WallTime, QueueNo)>,
+    /// Queues without tasks, by when they became so. Volatile, like all that is only for statistics.
+    idle: BTreeSet<(LogTime, QueueNo)>,
+    /// Of which queues a worker or a connection may hold tasks: a hint that is never too small. Volatile: it follows
+    /// from the queues.
+    holds: BTreeSet<(Holder, QueueNo)>,
+    /// Queues that a pop could get something from since they were last asked for. Volatile.
+    awake: Vec<QueueNo>,
+}
+
+#[derive(Clone, Debug)]
+struct Slot<B> {
+    name: Box<[u8]>,
+    queue: Queue<B>,
+    /// How many workers say that they work on it.
+    workers: usize,
+    /// What stands in the broker's indexes for this queue.
+    deadline: Option<LogTime>,
+    appointment: Option<WallTime>,
+    idle_since: Option<LogTime>,
+    /// Whether it stands in `awake`.
+    awake: bool,
+}
+
+impl<B: Body> Slot<B> {
+    /// Whether nothing would be missed if the queue were forgotten.
+    fn is_forgettable(&self) -> bool {
+        self.workers == 0 && self.queue.is_forgettable()
+    }
+}
+
+impl<B: Body> Default for Broker<B> {
+    fn default() -> Self {
+        Self {
+            names: HashMap::default(),
+            slots: Vec::new(),
+            free: BTreeSet::new(),
+            workers: Workers::default(),
+            marks: BTreeMap::new(),
+            clock: LogTime(0),
+            last_id: TaskId::NONE,
+            incarnation: 0,
+            deadlines: BTreeSet::new(),
+            appointments: BTreeSet::new(),
+            idle: BTreeSet::new(),
+            holds: BTreeSet::new(),
+            awake: Vec::new(),
+        }
+    }
+}
+
+impl<B: Body> Broker<B> {
+    /// Log time as of the last event.
+    pub const fn clock(&self) -> LogTime {
+        self.clock
+    }
+
+    /// The highest id given out.
+    pub const fn last_id(&self) -> TaskId {
+        self.last_id
+    }
+
+    /// The incarnation of the store.
+    pub const fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// Makes sure that no id up to this one is given out again.
+    pub fn raise_last_id(&mut self, id: TaskId) {
+        self.last_id = self.last_id.max(id);
+    }
+
+    /// Begins a new incarnation: the first thing that happens to an opened store.
+    pub fn start<R: Recorder<Body = B>>(&mut self, incarnation: u64, now: Now, rec: &mut R) {
+        let time = now.log.max(self.clock);
+        let event = Event::Started { incarnation, time };
+        rec.record(&event);
+        self.apply(&event, rec).expect("a start fits any state");
+        self.refresh_all();
+    }
+
+    /// A queue by name.
+    pub fn queue(&self, name: &[u8]) -> Option<&Queue<B>> {
+        self.names.get(name).and_then(|&no| self.slot(no)).map(|slot| &slot.queue)
+    }
+
+    /// The number of a queue that has one.
+    pub fn number_of(&self, name: &[u8]) -> Option<QueueNo> {
+        self.names.get(name).copied()
+    }
+
+    /// The name of a queue.
+    pub fn name_of(&self, no: QueueNo) -> Option<&[u8]> {
+        self.slot(no).map(|slot| &*slot.name)
+    }
+
+    /// A queue by number.
+    pub fn queue_at(&self, no: QueueNo) -> Option<&Queue<B>> {
+        self.slot(no).map(|slot| &slot.queue)
+    }
+
+    /// Each queue that has tasks, settings or a pause, or had some lately, with its name.
+    pub fn queues(&self) -> impl Iterator<Item = (&[u8], &Queue<B>)> {
+        self.slots.iter().flatten().map(|slot| (&*slot.name, &slot.queue))
+    }
+
+    /// Queues in which tasks became available to a pop since this was last asked.
+    pub fn take_awake(&mut self, into: &mut Vec<QueueNo>) {
+        for no in self.awake.drain(..) {
+            if let Some(Some(slot)) = self.slots.get_mut(no.0 as usize) {
+                slot.awake = false;
+                into.push(no);
+            }
+        }
+    }
+
+    /// Whether [`Self::take_awake`] has anything to tell.
+    pub fn has_awake(&self) -> bool {
+        !self.awake.is_empty()
+    }
+
+    fn slot(&self, no: QueueNo) -> Option<&Slot<B>> {
+        self.slots.get(no.0 as usize)?.as_deref()
+    }
+
+    fn slot_mut(&mut self, no: QueueNo) -> Option<&mut Slot<B>> {
+        self.slots.get_mut(no.0 as usize)?.as_deref_mut()
+    }
+
+    /// Applies an event of the past.
+    pub fn replay<R: Recorder<Body = B>>(
+        &mut self,
+        event: &Event<'_>,
+        rec: &mut R,
+    ) -> Result<(), Inconsistent> {
+        self.apply(event, rec)
+    }
+
+    /// Brings the broker's indexes in step with all queues: once after a replay, not after each of its events.
+    pub fn refresh_all(&mut self) {
+        let all: Vec<QueueNo> = self.slots.iter().flatten().map(|slot| slot.queue.no()).collect();
+        all.into_iter().for_each(|no| self.refresh(no));
+    }
+
+    /// Brings the broker's indexes in step with a queue that may have changed.
+    fn refresh(&mut self, no: QueueNo) {
+        let clock = self.clock;
+        let Some(Some(slot)) = self.slots.get_mut(no.0 as usize) else { return };
+        let deadline = slot.queue.next_deadline();
+        if deadline != slot.deadline {
+            slot.deadline.map(|at| self.deadlines.remove(&(at, no)));
+            deadline.map(|at| self.deadlines.insert((at, no)));
+            slot.deadline = deadline;
+        }
+        let appointment = slot.queue.next_appointment();
+        if appointment != slot.appointment {
+            slot.appointment.map(|at| self.appointments.remove(&(at, no)));
+            appointment.map(|at| self.appointments.insert((at, no)));
+            slot.appointment = appointment;
+        }
+        match (slot.is_forgettable(), slot.idle_since) {
+            (true, None) => {
+                slot.idle_since = Some(clock);
+                self.idle.insert((clock, no));
+            }
+            (false, Some(since)) => {
+                slot.idle_since = None;
+                self.idle.remove(&(since, no));
+            }
+            _ => {}
+        }
+        if !slot.awake && slot.queue.can_pop() {
+            slot.awake = true;
+            self.awake.push(no);
+        }
+    }
+
+    /// Checks every queue and what the broker keeps about them.
+    pub fn check(&self) -> Result<(), Broken> {
+        let indexed =
+            |slots: &dyn Fn(&Slot<B>) -> bool| self.slots.iter().flatten().filter(|slot| slots(slot)).count();
+        let sizes = [
+            ("names", self.names.len(), indexed(&|_| true)),
+            ("deadlines", self.deadlines.len(), indexed(&|slot| slot.deadline.is_some())),
+            ("appointments", self.appointments.len(), indexed(&|slot| slot.appointment.is_some())),
+            ("idle queues", self.idle.len(), indexed(&|slot| slot.idle_since.is_some())),
+            ("free numbers", self.free.len(), self.slots.iter().filter(|slot| slot.is_none()).count()),
+        ];
+        for (what, have, want) in sizes {
+            if have != want {
+                return Err(Broken(alloc::format!("{have} {what} instead of {want}")));
+            }
+        }
+        self.slots.iter().flatten().try_for_each(|slot| self.check_slot(slot))
+    }
+
+    fn check_slot(&self, slot: &Slot<B>) -> Result<(), Broken> {
+        slot.queue.check()?;
+        let no = slot.queue.no();
+        let deadline = slot.queue.next_deadline();
+        let appointment = slot.queue.next_appointment();
+        let found = [
+            ("the name", self.names.get(&slot.name) == Some(&no)),
+            ("the next deadline", slot.deadline == deadline && slot.appointment == appointment),
+            ("the indexed deadline", deadline.is_none_or(|at| self.deadlines.contains(&(at, no)))),
+            ("the indexed appointment", appointment.is_none_or(|at| self.appointments.contains(&(at, no)))),
+            ("idleness", slot.idle_since.is_some() == slot.is_forgettable()),
+            ("the last id", slot.queue.last_id() <= self.last_id),
+            ("a holder", slot.queue.holders().all(|holder| self.holds.contains(&(holder, no)))),
+            ("a worker that is gone", slot.queue.holders().all(|holder| self.workers.may_hold(holder))),
+            (
+                "the workers",
+                slot.workers == self.workers.all().filter(|(_, w)| w.works.contains(&no)).count(),
+            ),
+        ];
+        match found.iter().find(|(_, holds)| !holds) {
+            Some((what, _)) => Err(Broken(alloc::format!("{what} of queue {no:?}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// A digest of all that is not volatile: equal states have equal digests, however they came about.
+    pub fn digest(&self) -> u64 {
+        let mut hasher = Fnv(0xcbf2_9ce4_8422_2325);
+        (self.clock, self.last_id, self.incarnation, &self.marks).hash(&mut hasher);
+        for slot in self.slots.iter().flatten() {
+            slot.name.hash(&mut hasher);
+            slot.queue.digest(&mut hasher);
+        }
+        self.workers.digest(&mut hasher);
+        hasher.finish()
+    }
+}
+
+/// FNV-1a: the digest must not depend on a hasher that may change with a dependency.
+struct Fnv(u64);
+
+impl Hasher for Fnv {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Commands about queues as wholes, and moves from one to another.
+
+use alloc::boxed::Box;
+
+use super::execute::{Stamp, at_most, within};
+use super::{Broker, glob_matches};
+use crate::event::{Event, QueueNo, Recorder};
+use crate::id::TaskId;
+use crate::limits;
+use crate::reply::{QueueRow, Refusal, Replies, Reply, Span};
+use crate::settings::{Change, Settings};
+use crate::task::{Body, StateKind};
+use crate::time::Now;
+
+impl<B: Body> Broker<B> {
+    pub(super) fn drop_queues<R: Recorder<Body = B>>(
+        &mut self,
+        queues: &[&[u8]],
+        rec: &mut Stamp<'_, R>,
+    ) -> u64 {
+        let mut dropped = 0;
+        for name in queues {
+            let Some(no) = self.number_of(name) else { continue };
+            let queue = self.queue_at(no).expect("a number in the names has a queue");
+            if queue.is_forgettable() {
+                continue;
+            }
+            dropped += u64::from(!queue.is_empty());
+            self.commit_stamped(&Event::QueueDropped(no), rec);
+            self.refresh(no);
+        }
+        dropped
+    }
+
+    pub(super) fn configure<R: Recorder<Body = B>>(
+        &mut self,
+        name: &[u8],
+        changes: &[Change<'_>],
+        now: Now,
+        rec: &mut Stamp<'_, R>,
+    ) -> Result<Reply, Refusal> {
+        for change in changes {
+            match *change {
+                Change::LeaseMs(ms) => at_most("LEASE", ms)?,
+                Change::TtlMs(ms) => at_most("TTL", ms)?,
+                Change::BackoffMs(ms) => at_most("BACKOFF", ms)?,
+                Change::DeadLetter(queue) => {
+                    within("the name of the queue", queue.len(), limits::QUEUE_NAME_BYTES_MAX)?;
+                    if queue == name {
+                        return Err(Refusal::OutOfRange { what: "DEAD-LETTER to the queue itself" });
+                    }
+                }
+                _ => {}
+            }
+        }
+        let settings = if changes.is_empty() {
+            self.queue(name).map_or_else(Settings::default, |queue| queue.settings().clone())
+        } else {
+            self.with_made(name, rec, |queue, rec| queue.configure(changes, now, rec))?
+        };
+        Ok(Reply::Settings(Box::new(settings)))
+    }
+
+    /// Moves tasks that just died to where their queue sends them, in the same unit of the log.
+    pub(super) fn move_dying<R: Recorder<Body = B>>(
+        &mut self,
+        from: QueueNo,
+        dying: &[TaskId],
+        rec: &mut Stamp<'_, R>,
+    ) {
+        let letter = self.slot(from).and_then(|slot| slot.queue.settings().dead_letter.clone());
+        let Some(name) = letter else { return };
+        // The name was checked when it was set; a queue that came from elsewhere keeps its dead if it is not one.
+        let Ok(to) = self.made(&name, rec) else { return };
+        if to == from {
+            return;
+        }
+        for &id in dying {
+            let is_there = |no| self.slot(no).and_then(|slot| slot.queue.state_of(id));
+            if is_there(from) == Some(StateKind::Dead) && is_there(to).is_none() {
+                self.commit_stamped(&Event::Moved { from, id, to }, rec);
+            }
+        }
+        self.refresh(to);
+    }
+
+    pub(super) fn list(
+        &self,
+        pattern: Option<&[u8]>,
+        cursor: u64,
+        count: u32,
+        out: &mut Replies<B>,
+    ) -> Reply {
+        let start = out.queues.len();
+        let from = usize::try_from(cursor).unwrap_or(usize::MAX).min(self.slots.len());
+        let upto = from.saturating_add(count.max(1) as usize).min(self.slots.len());
+        for slot in self.slots[from..upto].iter().flatten() {
+            let wanted = pattern.is_none_or(|pattern| glob_matches(pattern, &slot.name));
+            if wanted && !slot.queue.is_empty() {
+                out.queues.push(QueueRow { name: slot.name.clone(), counts: slot.queue.counts() });
+            }
+        }
+        let cursor = if upto == self.slots.len() { 0 } else { upto as u64 };
+        Reply::Queues { cursor, rows: Span::new(start, out.queues.len()) }
+    }
+}

@@ -1,0 +1,189 @@
+//! Commands about tasks: the broker finds the queue, gives out ids, and leaves the rest to the queue.
+
+use super::Broker;
+use super::execute::{Stamp, at_most, claim, positive, span_ms, within};
+use crate::command::{AckScope, Add, Cancel, ConnId, LeaseAsk, NameArg, Pop, Return, TaskRefs, When};
+use crate::event::{LeaseTerms, Recorder};
+use crate::id::{Claim, Receipt, TaskId};
+use crate::limits;
+use crate::queue::{PopAsk, Pushes, claims};
+use crate::reply::{Outcome, Refusal, Replies, Reply, Span};
+use crate::settings::Place;
+use crate::task::{Body, Cause, Holder};
+use crate::time::Now;
+
+impl<B: Body> Broker<B> {
+    /// Ids for `n` tasks: the first and the last of them. They count as given out once a push is recorded.
+    pub(super) fn ids(&self, n: usize, now: Now) -> Result<(TaskId, TaskId), Refusal> {
+        let first = self.last_id.next(now.log.0).ok_or(Refusal::NoMoreIds)?;
+        let last = first.nth(n.saturating_sub(1) as u64).ok_or(Refusal::NoMoreIds)?;
+        Ok((first, last))
+    }
+
+    pub(super) fn push<R: Recorder<Body = B>>(
+        &mut self,
+        queue: &[u8],
+        payloads: &[&[u8]],
+        now: Now,
+        rec: &mut Stamp<'_, R>,
+        out: &mut Replies<B>,
+    ) -> Result<Reply, Refusal> {
+        for payload in payloads {
+            within("the payload", payload.len(), limits::PAYLOAD_BYTES_MAX)?;
+        }
+        let start = out.ids.len();
+        if !payloads.is_empty() {
+            let (first, last) = self.ids(payloads.len(), now)?;
+            self.with_made(queue, rec, |queue, rec| queue.push(Pushes { first, payloads }, now, rec))??;
+            self.last_id = last;
+            let ids = core::iter::successors(Some(first), |id| id.successor());
+            out.ids.extend(ids.take(payloads.len()));
+        }
+        Ok(Reply::Pushed(Span::new(start, out.ids.len())))
+    }
+
+    pub(super) fn add<R: Recorder<Body = B>>(
+        &mut self,
+        add: &Add<'_>,
+        now: Now,
+        rec: &mut Stamp<'_, R>,
+    ) -> Result<Reply, Refusal> {
+        within("the payload", add.payload.len(), limits::PAYLOAD_BYTES_MAX)?;
+        if let Some(NameArg::Bytes(name)) = add.name {
+            within("the name of the task", name.len(), limits::TASK_NAME_BYTES_MAX)?;
+        }
+        if let When::After(ms) = add.when {
+            at_most("the delay", ms)?;
+        }
+        add.tries.map_or(Ok(()), |tries| positive("the number of tries", u64::from(tries)))?;
+        add.ttl_ms.map_or(Ok(()), |ms| span_ms("the time to live", ms))?;
+        add.backoff_ms.map_or(Ok(()), |ms| span_ms("the backoff", ms))?;
+        let (id, _) = self.ids(1, now)?;
+        let added = self.with_made(add.queue, rec, |queue, rec| {
+            if let Some((id, state)) = queue.named(add, now, rec) {
+                return Ok(Reply::Added { id, added: false, state });
+            }
+            queue.add(id, add, now, rec).map(|state| Reply::Added { id, added: true, state })
+        })??;
+        if let Reply::Added { id, added: true, .. } = added {
+            self.last_id = id;
+        }
+        Ok(added)
+    }
+
+    pub(super) fn pop<R: Recorder<Body = B>>(
+        &mut self,
+        pop: &Pop<'_>,
+        now: Now,
+        rec: &mut Stamp<'_, R>,
+        out: &mut Replies<B>,
+    ) -> Result<Reply, Refusal> {
+        let terms = self.terms(&pop.lease, now)?;
+        let start = out.tasks.len();
+        let mut left = pop.count.min(limits::REPLY_TASKS_MAX);
+        let mut bytes = limits::REPLY_BYTES_MAX;
+        for (index, name) in pop.queues.iter().enumerate() {
+            if left == 0 || bytes == 0 {
+                break;
+            }
+            let Some(&no) = self.names.get(*name) else { continue };
+            let ask = PopAsk { count: left, bytes, terms, queue: index as u32, meta: pop.meta };
+            let (popped, taken) =
+                self.with_number(no, rec, |queue, rec| queue.pop(&ask, now, rec, &mut out.tasks));
+            if let Some(holder) = terms.holder.filter(|_| popped > 0) {
+                self.holds.insert((holder, no));
+            }
+            left -= popped;
+            bytes = bytes.saturating_sub(taken);
+        }
+        Ok(Reply::Tasks(Span::new(start, out.tasks.len())))
+    }
+
+    fn terms(&self, lease: &LeaseAsk<'_>, now: Now) -> Result<LeaseTerms, Refusal> {
+        lease.ms.map_or(Ok(()), |ms| span_ms("the lease", ms))?;
+        let holder = match (lease.worker, lease.conn) {
+            (None, conn) => conn.map(Holder::Conn),
+            (Some(worker), None) => {
+                self.alive(worker, now)?;
+                Some(Holder::Worker(worker.incarnation))
+            }
+            (Some(_), Some(_)) => return Err(Refusal::OutOfRange { what: "WORKER together with CONN" }),
+        };
+        Ok(LeaseTerms { length_ms: lease.ms, holder, lapse: lease.lapse })
+    }
+
+    pub(super) fn ack<R: Recorder<Body = B>>(
+        &mut self,
+        queue: &[u8],
+        tasks: TaskRefs<'_>,
+        scope: AckScope,
+        now: Now,
+        rec: &mut Stamp<'_, R>,
+        out: &mut Replies<B>,
+    ) -> Result<Reply, Refusal> {
+        let claims = claims(tasks)?;
+        let start = out.indexes.len();
+        let leased_only = scope == AckScope::Leased;
+        self.with(queue, rec, |queue, rec| queue.ack(claims, leased_only, now, rec, &mut out.indexes));
+        Ok(Reply::Acked(Span::new(start, out.indexes.len())))
+    }
+
+    pub(super) fn give_back<R: Recorder<Body = B>>(
+        &mut self,
+        back: &Return<'_>,
+        now: Now,
+        rec: &mut Stamp<'_, R>,
+    ) -> Result<Reply, Refusal> {
+        let claim = claim(back.task)?;
+        if let Some(Place::After(ms)) = back.to {
+            at_most("the delay", ms)?;
+        }
+        let outcome = self.with(back.queue, rec, |queue, rec| queue.give_back(claim, back, now, rec));
+        Ok(Reply::Outcome(outcome.unwrap_or(Outcome::Stale)))
+    }
+
+    pub(super) fn cancel<R: Recorder<Body = B>>(
+        &mut self,
+        queue: &[u8],
+        which: Cancel<'_>,
+        now: Now,
+        rec: &mut Stamp<'_, R>,
+    ) -> Result<Reply, Refusal> {
+        match which {
+            Cancel::Ids(tasks) => {
+                let claims = claims(tasks)?;
+                self.count(queue, rec, |queue, rec| queue.cancel(claims.map(Claim::id), now, rec))
+            }
+            Cancel::Names(names) => self.count(queue, rec, |queue, rec| {
+                let ids = queue.ids_of_names(names);
+                queue.cancel(ids, now, rec)
+            }),
+        }
+    }
+
+    /// Gives back, at no cost, all that a connection held which is gone now.
+    pub fn close_conn<R: Recorder<Body = B>>(&mut self, conn: ConnId, now: Now, rec: &mut R) {
+        let holder = Holder::Conn(conn);
+        let held = self.queues_held_by(holder);
+        if held.is_empty() {
+            return;
+        }
+        self.stamped(now, rec, |broker, now, rec| {
+            broker.end_holder(holder, &held, Cause::Free, now, rec);
+        });
+    }
+
+    /// Gives deliveries that never reached their taker back to the front, at no cost. What is no longer current is
+    /// left alone.
+    pub fn undeliver<R: Recorder<Body = B>>(
+        &mut self,
+        queue: &[u8],
+        receipts: &[Receipt],
+        now: Now,
+        rec: &mut R,
+    ) {
+        self.stamped(now, rec, |broker, now, rec| {
+            broker.with(queue, rec, |queue, rec| queue.undeliver(receipts, now, rec));
+        });
+    }
+}

@@ -1,0 +1,76 @@
+//! The passing of time.
+
+use super::Broker;
+use crate::event::{Event, Recorder};
+use crate::limits;
+use crate::queue::Settled;
+use crate::task::Body;
+use crate::time::{LogTime, Now, WallTime};
+
+/// How many queues one tick looks after before others get their turn.
+const STEPS_PER_TICK: usize = 16;
+
+/// When to call [`Broker::tick`] again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NextDeadline {
+    /// By log time.
+    pub log: Option<LogTime>,
+    /// By the wall clock, which may jump: look now and then.
+    pub wall: Option<WallTime>,
+}
+
+impl NextDeadline {
+    /// Whether something is due.
+    pub fn is_due(&self, now: Now) -> bool {
+        self.log.is_some_and(|at| at <= now.log) || self.wall.is_some_and(|at| at <= now.wall)
+    }
+}
+
+impl<B: Body> Broker<B> {
+    /// When something happens by itself next.
+    pub fn next_deadline(&self) -> NextDeadline {
+        let queue = self.deadlines.first().map(|&(at, _)| at);
+        let worker = self.workers.next_lost().map(|(at, _)| at);
+        let too_many = self.idle.len() > limits::EMPTY_QUEUES_MAX;
+        let remembered_ms = if too_many { 0 } else { limits::EMPTY_QUEUE_MS };
+        let idle = self.idle.first().map(|&(since, _)| since.after(remembered_ms));
+        NextDeadline {
+            log: [queue, worker, idle].into_iter().flatten().min(),
+            wall: self.appointments.first().map(|&(at, _)| at),
+        }
+    }
+
+    /// One slice of what is due: tasks, leases, workers, forgotten queues. Call again while
+    /// [`Self::next_deadline`] is due.
+    pub fn tick<R: Recorder<Body = B>>(&mut self, now: Now, rec: &mut R) {
+        self.stamped(now, rec, |broker, now, rec| {
+            for _ in 0..STEPS_PER_TICK {
+                let due = broker.deadlines.first().filter(|&&(at, _)| at <= now.log).map(|&(_, no)| no);
+                let met = broker.appointments.first().filter(|&&(at, _)| at <= now.wall).map(|&(_, no)| no);
+                if let Some(no) = due.or(met) {
+                    let settled = broker.with_number(no, rec, |queue, rec| queue.settle(now, 0, rec));
+                    if settled == Settled::Slice {
+                        return;
+                    }
+                } else if !broker.forget_one(now, rec) {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Forgets the queue that has been empty the longest, if it is time.
+    fn forget_one<R: Recorder<Body = B>>(
+        &mut self,
+        now: Now,
+        rec: &mut super::execute::Stamp<'_, R>,
+    ) -> bool {
+        let Some(&(since, no)) = self.idle.first() else { return false };
+        let old = since.after(limits::EMPTY_QUEUE_MS) <= now.log;
+        if old || self.idle.len() > limits::EMPTY_QUEUES_MAX {
+            self.commit_stamped(&Event::QueueGone(no), rec);
+            return true;
+        }
+        false
+    }
+}

@@ -1,0 +1,148 @@
+//! Who works here. Names, incarnations and what they work on are state; heartbeats are not.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+use core::hash::{Hash, Hasher};
+
+use crate::command::WorkerRef;
+use crate::event::QueueNo;
+use crate::id::{Receipt, TaskId};
+use crate::limits;
+use crate::queue::Inconsistent;
+use crate::task::Holder;
+use crate::time::LogTime;
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Workers {
+    by_name: BTreeMap<Box<[u8]>, u64>,
+    alive: BTreeMap<u64, Worker>,
+    /// When each is lost unless it beats. Volatile.
+    expiries: BTreeSet<(LogTime, u64)>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Worker {
+    pub(super) name: Box<[u8]>,
+    pub(super) ttl_ms: u64,
+    pub(super) works: BTreeSet<QueueNo>,
+    expires: LogTime,
+    /// Deliveries that lapsed since its last beat, which it has not been told of. Volatile.
+    lapsed: VecDeque<Receipt>,
+}
+
+const UNKNOWN: Inconsistent = Inconsistent::new("a worker that is not alive", TaskId::NONE);
+
+impl Workers {
+    pub(super) fn start(
+        &mut self,
+        name: &[u8],
+        incarnation: u64,
+        ttl_ms: u64,
+        clock: LogTime,
+    ) -> Result<(), Inconsistent> {
+        if self.by_name.contains_key(name) || self.alive.contains_key(&incarnation) {
+            return Err(Inconsistent::new("a worker started twice", TaskId::NONE));
+        }
+        let expires = clock.after(ttl_ms);
+        let (works, lapsed) = (BTreeSet::new(), VecDeque::new());
+        self.alive.insert(incarnation, Worker { name: name.into(), ttl_ms, works, expires, lapsed });
+        self.by_name.insert(name.into(), incarnation);
+        self.expiries.insert((expires, incarnation));
+        Ok(())
+    }
+
+    /// Ends it; answers what it worked on.
+    pub(super) fn end(&mut self, incarnation: u64) -> Result<BTreeSet<QueueNo>, Inconsistent> {
+        let worker = self.alive.remove(&incarnation).ok_or(UNKNOWN)?;
+        self.by_name.remove(&worker.name);
+        self.expiries.remove(&(worker.expires, incarnation));
+        Ok(worker.works)
+    }
+
+    /// Answers whether it did not work there before.
+    pub(super) fn work(&mut self, incarnation: u64, queue: QueueNo) -> Result<bool, Inconsistent> {
+        Ok(self.alive.get_mut(&incarnation).ok_or(UNKNOWN)?.works.insert(queue))
+    }
+
+    /// Answers whether it worked there before.
+    pub(super) fn rest(&mut self, incarnation: u64, queue: QueueNo) -> Result<bool, Inconsistent> {
+        Ok(self.alive.get_mut(&incarnation).ok_or(UNKNOWN)?.works.remove(&queue))
+    }
+
+    pub(super) fn works_on(&self, incarnation: u64, queue: QueueNo) -> bool {
+        self.alive.get(&incarnation).is_some_and(|worker| worker.works.contains(&queue))
+    }
+
+    pub(super) fn worked_queues(&self, incarnation: u64) -> Vec<QueueNo> {
+        self.alive.get(&incarnation).into_iter().flat_map(|worker| worker.works.iter().copied()).collect()
+    }
+
+    /// Notes a lapse that the worker will hear of at its next beat.
+    pub(super) fn tell(&mut self, incarnation: u64, receipt: Receipt) {
+        if let Some(worker) = self.alive.get_mut(&incarnation) {
+            if worker.lapsed.len() >= limits::LAPSES_TOLD_MAX {
+                worker.lapsed.pop_front();
+            }
+            worker.lapsed.push_back(receipt);
+        }
+    }
+
+    /// Tells all lapses that were noted, once.
+    pub(super) fn told(&mut self, incarnation: u64, out: &mut Vec<Receipt>) {
+        if let Some(worker) = self.alive.get_mut(&incarnation) {
+            out.extend(worker.lapsed.drain(..));
+        }
+    }
+
+    pub(super) fn beat(&mut self, incarnation: u64, now: LogTime) {
+        if let Some(worker) = self.alive.get_mut(&incarnation) {
+            self.expiries.remove(&(worker.expires, incarnation));
+            worker.expires = now.after(worker.ttl_ms);
+            self.expiries.insert((worker.expires, incarnation));
+        }
+    }
+
+    /// At a start every worker gets a full time to live.
+    pub(super) fn beat_all(&mut self, now: LogTime) {
+        let all: Vec<u64> = self.alive.keys().copied().collect();
+        all.into_iter().for_each(|incarnation| self.beat(incarnation, now));
+    }
+
+    pub(super) fn is_alive(&self, worker: WorkerRef<'_>, now: LogTime) -> bool {
+        let found = self.alive.get(&worker.incarnation);
+        found.is_some_and(|alive| *alive.name == *worker.name && alive.expires > now)
+    }
+
+    pub(super) fn alive_at(&self, now: LogTime) -> impl Iterator<Item = (u64, &Worker)> {
+        let alive = self.alive.iter().filter(move |(_, worker)| worker.expires > now);
+        alive.map(|(&incarnation, worker)| (incarnation, worker))
+    }
+
+    /// Whether leases of this holder end by themselves: connections are not known here.
+    pub(super) fn may_hold(&self, holder: Holder) -> bool {
+        match holder {
+            Holder::Worker(incarnation) => self.alive.contains_key(&incarnation),
+            Holder::Conn(_) => true,
+        }
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = (u64, &Worker)> {
+        self.alive.iter().map(|(&incarnation, worker)| (incarnation, worker))
+    }
+
+    pub(super) fn incarnation_of(&self, name: &[u8]) -> Option<u64> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The worker that is lost next, and when.
+    pub(super) fn next_lost(&self) -> Option<(LogTime, u64)> {
+        self.expiries.first().copied()
+    }
+
+    pub(super) fn digest(&self, into: &mut impl Hasher) {
+        for (incarnation, worker) in &self.alive {
+            (incarnation, &worker.name, worker.ttl_ms, &worker.works).hash(into);
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The bytes of an event. docs/log-format.md draws them.
+//!
+//! Numbers are LEB128 varints unless they are ids (8 bytes, little-endian: their high bits are always set) or
+//! hashes. Byte strings have their length before them. [`decode`] trusts nothing: whatever the bytes are, it
+//! answers with events or with [`Malformed`], never panics, and allocates by what is there, not by what is claimed.
+//!
+//! To change the format: give a new event a new tag, a new field of a push or a whole task a new field tag, and
+//! never give an old tag a new meaning. Readers refuse an event or a field that they do not know, unless the
+//! field's tag says that it may be skipped.
+
+mod read;
+mod runs;
+mod write;
+
+pub use read::{Malformed, decode};
+pub use runs::{EncodedIds, EncodedPayloads};
+pub use write::encode;
+
+/// One byte per kind of event.
+mod tag {
+    pub(super) const STARTED: u8 = 1;
+    pub(super) const CLOCK: u8 = 2;
+    pub(super) const QUEUE_MADE: u8 = 3;
+    pub(super) const QUEUE_GONE: u8 = 4;
+    pub(super) const QUEUE_DROPPED: u8 = 5;
+    pub(super) const PUSHED: u8 = 6;
+    pub(super) const POPPED: u8 = 7;
+    pub(super) const RECOVERED: u8 = 8;
+    pub(super) const FINISHED: u8 = 9;
+    pub(super) const EXTENDED: u8 = 10;
+    pub(super) const RETURNED: u8 = 11;
+    pub(super) const DIED: u8 = 12;
+    pub(super) const REMOVED: u8 = 13;
+    pub(super) const MARKED: u8 = 14;
+    pub(super) const DUE_CAME: u8 = 15;
+    pub(super) const REVIVED: u8 = 16;
+    pub(super) const MOVED: u8 = 17;
+    pub(super) const PAUSED: u8 = 18;
+    pub(super) const RESUMED: u8 = 19;
+    pub(super) const CONFIGURED: u8 = 20;
+    pub(super) const WORKER_STARTED: u8 = 21;
+    pub(super) const WORKER_ENDED: u8 = 22;
+    pub(super) const WORKED: u8 = 23;
+    pub(super) const RESTED: u8 = 24;
+    pub(super) const TASK: u8 = 25;
+    pub(super) const MARK: u8 = 26;
+    pub(super) const COUNTED: u8 = 27;
+    pub(super) const IDS_UPTO: u8 = 28;
+}
+
+/// Tags of the optional fields that end a push and a whole task: tag, length, value. Zero ends the list.
+mod field {
+    pub(super) const END: u8 = 0;
+    pub(super) const DUE_LOG: u8 = 1;
+    pub(super) const DUE_WALL: u8 = 2;
+    pub(super) const PRIORITY: u8 = 3;
+    pub(super) const NAME: u8 = 4;
+    pub(super) const NAME_HASH: u8 = 5;
+    pub(super) const TRIES_MAX: u8 = 6;
+    pub(super) const BACKOFF_MS: u8 = 7;
+    pub(super) const EXPIRES: u8 = 8;
+    pub(super) const TRACE: u8 = 9;
+    pub(super) const REASON: u8 = 10;
+    pub(super) const PAST: u8 = 11;
+    /// A field with this bit means nothing to the life of a task: a release that does not know it passes over it.
+    pub(super) const MAY_BE_SKIPPED: u8 = 0x80;
+}
+
+/// Bits that say which parts of lease terms follow.
+mod terms {
+    pub(super) const LENGTH: u8 = 1;
+    pub(super) const WORKER: u8 = 2;
+    pub(super) const CONN: u8 = 4;
+    pub(super) const LAPSE: u8 = 8;
+    pub(super) const LAPSE_LIMIT: u8 = 16;
+    pub(super) const LAPSE_DELETE: u8 = 32;
+    pub(super) const DEADLINE: u8 = 64;
+}
+
+/// Bits that say which settings follow.
+mod setting {
+    pub(super) const LEASE: u64 = 1;
+    pub(super) const TRIES: u64 = 1 << 1;
+    pub(super) const BACKOFF: u64 = 1 << 2;
+    pub(super) const TTL: u64 = 1 << 3;
+    pub(super) const EXPIRED_DEAD: u64 = 1 << 4;
+    pub(super) const MAX_LENGTH: u64 = 1 << 5;
+    pub(super) const MAX_BYTES: u64 = 1 << 6;
+    pub(super) const DROP_OLDEST: u64 = 1 << 7;
+    pub(super) const MAX_LEASED: u64 = 1 << 8;
+    pub(super) const DEAD_LETTER: u64 = 1 << 9;
+    pub(super) const ALL: u64 = (1 << 10) - 1;
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,332 @@
+//! Events into bytes.
+
+use alloc::vec::Vec;
+
+use super::runs::runs_of;
+use super::{field, setting, tag, terms};
+use crate::command::{LapseEnd, LapsePolicy};
+use crate::event::{
+    Counters, Event, Fields, Flood, FullTask, Ids, Landing, LeaseTerms, NameRef, Payloads, QueueNo, Removal,
+};
+use crate::id::TaskId;
+use crate::settings::{Expired, Overflow, Place, Settings};
+use crate::task::{Cause, Due, Holder, Lease, Past, Rank, State, Terms};
+
+/// Appends the bytes of one event.
+pub fn encode(event: &Event<'_>, out: &mut Vec<u8>) {
+    let mut w = Writer(out);
+    match event {
+        Event::Started { incarnation, time } => w.tag(tag::STARTED).number(*incarnation).number(time.0),
+        Event::Clock(time) => w.tag(tag::CLOCK).number(time.0),
+        Event::QueueMade { queue, name } => w.tag(tag::QUEUE_MADE).queue(*queue).bytes(name),
+        Event::QueueGone(queue) => w.tag(tag::QUEUE_GONE).queue(*queue),
+        Event::QueueDropped(queue) => w.tag(tag::QUEUE_DROPPED).queue(*queue),
+        Event::Pushed { queue, first, payloads, fields } => {
+            w.tag(tag::PUSHED).queue(*queue).id(*first).payloads(payloads).fields(fields).byte(field::END)
+        }
+        Event::Popped { queue, ids, terms } => w.tag(tag::POPPED).queue(*queue).ids(ids).lease_terms(terms),
+        Event::Recovered { queue, ids } => w.tag(tag::RECOVERED).queue(*queue).ids(ids),
+        Event::Finished { queue, ids } => w.tag(tag::FINISHED).queue(*queue).ids(ids),
+        Event::Extended { queue, id, length_ms } => {
+            w.tag(tag::EXTENDED).queue(*queue).id(*id).number(*length_ms)
+        }
+        Event::Returned { queue, ids, to, cause, reason } => {
+            w.tag(tag::RETURNED).queue(*queue).ids(ids).landing(*to).cause(*cause).optional(*reason)
+        }
+        Event::Died { queue, ids, cause, reason } => {
+            w.tag(tag::DIED).queue(*queue).ids(ids).cause(*cause).optional(*reason)
+        }
+        Event::Removed { queue, ids, why } => w.tag(tag::REMOVED).queue(*queue).ids(ids).byte(removal(*why)),
+        Event::Marked { queue, ids } => w.tag(tag::MARKED).queue(*queue).ids(ids),
+        Event::DueCame { queue, upto, last_due, last_id } => {
+            w.tag(tag::DUE_CAME).queue(*queue).due(*upto).number(*last_due).id(*last_id)
+        }
+        Event::Revived { queue, ids } => w.tag(tag::REVIVED).queue(*queue).ids(ids),
+        Event::Moved { from, id, to } => w.tag(tag::MOVED).queue(*from).id(*id).queue(*to),
+        Event::Paused(queue) => w.tag(tag::PAUSED).queue(*queue),
+        Event::Resumed(queue) => w.tag(tag::RESUMED).queue(*queue),
+        Event::Configured { queue, settings } => w.tag(tag::CONFIGURED).queue(*queue).settings(settings),
+        Event::WorkerStarted { name, incarnation, ttl_ms } => {
+            w.tag(tag::WORKER_STARTED).bytes(name).number(*incarnation).number(*ttl_ms)
+        }
+        Event::WorkerEnded(incarnation) => w.tag(tag::WORKER_ENDED).number(*incarnation),
+        Event::Worked { incarnation, queue } => w.tag(tag::WORKED).number(*incarnation).queue(*queue),
+        Event::Rested { incarnation, queue } => w.tag(tag::RESTED).number(*incarnation).queue(*queue),
+        Event::Task(task) => w.tag(tag::TASK).full_task(task),
+        Event::Counted { queue, counters } => w.tag(tag::COUNTED).queue(*queue).counters(counters),
+        Event::IdsUpto(id) => w.tag(tag::IDS_UPTO).id(*id),
+        Event::Mark { source, cursor } => w.tag(tag::MARK).bytes(source).bytes(cursor),
+    };
+}
+
+const fn removal(why: Removal) -> u8 {
+    match why {
+        Removal::Cancelled => 0,
+        Removal::Expired => 1,
+        Removal::Deleted => 2,
+        Removal::Dropped => 3,
+        Removal::Lapsed => 4,
+    }
+}
+
+const fn cause(cause: Cause) -> u8 {
+    match cause {
+        Cause::Free => 0,
+        Cause::Failed => 1,
+        Cause::Lapsed => 2,
+        Cause::Lost => 3,
+    }
+}
+
+struct Writer<'o>(&'o mut Vec<u8>);
+
+impl Writer<'_> {
+    fn byte(&mut self, byte: u8) -> &mut Self {
+        self.0.push(byte);
+        self
+    }
+
+    fn tag(&mut self, tag: u8) -> &mut Self {
+        self.byte(tag)
+    }
+
+    fn number(&mut self, mut n: u64) -> &mut Self {
+        while n >= 0x80 {
+            self.0.push(n as u8 | 0x80);
+            n >>= 7;
+        }
+        self.byte(n as u8)
+    }
+
+    /// Small in either direction is short (zigzag).
+    fn signed(&mut self, n: i64) -> &mut Self {
+        self.number(((n << 1) ^ (n >> 63)).cast_unsigned())
+    }
+
+    fn queue(&mut self, queue: QueueNo) -> &mut Self {
+        self.number(u64::from(queue.0))
+    }
+
+    fn id(&mut self, id: TaskId) -> &mut Self {
+        self.0.extend_from_slice(&id.raw().to_le_bytes());
+        self
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.number(bytes.len() as u64);
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    /// Absent is 0, present is 1 and the bytes.
+    fn optional(&mut self, bytes: Option<&[u8]>) -> &mut Self {
+        match bytes {
+            None => self.byte(0),
+            Some(bytes) => self.byte(1).bytes(bytes),
+        }
+    }
+
+    fn payloads(&mut self, payloads: &Payloads<'_>) -> &mut Self {
+        self.number(payloads.len() as u64);
+        for payload in payloads.iter() {
+            self.bytes(payload);
+        }
+        self
+    }
+
+    fn ids(&mut self, ids: &Ids<'_>) -> &mut Self {
+        match ids {
+            Ids::Slice(slice) => self.id_runs(slice),
+            Ids::Encoded(_) => self.id_runs(&ids.iter().collect::<Vec<_>>()),
+        }
+    }
+
+    fn id_runs(&mut self, ids: &[TaskId]) -> &mut Self {
+        self.number(runs_of(ids).count() as u64);
+        let mut last = None;
+        for (first, length) in runs_of(ids) {
+            match last {
+                None => self.id(first),
+                Some(last) => self.signed(first.raw().wrapping_sub(last).cast_signed()),
+            };
+            self.number(length - 1);
+            last = Some(first.raw() + length - 1);
+        }
+        self
+    }
+
+    fn cause(&mut self, why: Cause) -> &mut Self {
+        self.byte(cause(why))
+    }
+
+    fn due(&mut self, due: Due) -> &mut Self {
+        self.byte(u8::from(matches!(due, Due::Wall(_)))).number(due.raw())
+    }
+
+    fn landing(&mut self, to: Landing) -> &mut Self {
+        match to {
+            Landing::Front { group } => self.byte(0).number(group),
+            Landing::Back => self.byte(1),
+            Landing::Delayed(due) => self.byte(2).number(due.0),
+        }
+    }
+
+    fn place(&mut self, place: Place) -> &mut Self {
+        match place {
+            Place::Front => self.byte(0),
+            Place::Back => self.byte(1),
+            Place::After(ms) => self.byte(2).number(ms),
+        }
+    }
+
+    fn lease_terms(&mut self, terms: &LeaseTerms) -> &mut Self {
+        let deadline = terms.length_ms.map(|length| (None, length));
+        self.terms(deadline, terms.holder, terms.lapse)
+    }
+
+    fn terms(
+        &mut self,
+        deadline: Option<(Option<u64>, u64)>,
+        holder: Option<Holder>,
+        lapse: Option<LapsePolicy>,
+    ) -> &mut Self {
+        let mut bits = 0;
+        bits |= deadline.map_or(0, |(at, _)| terms::LENGTH | at.map_or(0, |_| terms::DEADLINE));
+        bits |=
+            holder.map_or(0, |h| if matches!(h, Holder::Worker(_)) { terms::WORKER } else { terms::CONN });
+        bits |= lapse.map_or(0, |p| {
+            let limit = p.limit.map_or(0, |_| terms::LAPSE_LIMIT);
+            let then = if p.then == LapseEnd::Delete { terms::LAPSE_DELETE } else { 0 };
+            terms::LAPSE | limit | then
+        });
+        self.byte(bits);
+        if let Some((at, length)) = deadline {
+            self.number(length);
+            at.map(|at| self.number(at));
+        }
+        match holder {
+            Some(Holder::Worker(n)) => _ = self.number(n),
+            Some(Holder::Conn(conn)) => _ = self.number(conn.0),
+            None => {}
+        }
+        if let Some(policy) = lapse {
+            self.place(policy.to);
+            policy.limit.map(|limit| self.number(u64::from(limit)));
+        }
+        self
+    }
+
+    fn fields(&mut self, fields: &Fields<'_>) -> &mut Self {
+        match fields.due {
+            Some(Due::Log(at)) => _ = self.number_field(field::DUE_LOG, at.0),
+            Some(Due::Wall(at)) => _ = self.number_field(field::DUE_WALL, at.0),
+            None => {}
+        }
+        if fields.priority != 0 {
+            self.byte(field::PRIORITY).byte(1).byte(fields.priority.cast_unsigned());
+        }
+        match fields.name {
+            Some(NameRef::Bytes(name)) => _ = self.byte(field::NAME).bytes(name),
+            Some(NameRef::PayloadHash(hash)) => _ = self.byte(field::NAME_HASH).bytes(&hash.to_le_bytes()),
+            None => {}
+        }
+        fields.tries_max.map(|n| self.number_field(field::TRIES_MAX, u64::from(n)));
+        fields.backoff_ms.map(|ms| self.number_field(field::BACKOFF_MS, ms));
+        fields.expires.map(|at| self.number_field(field::EXPIRES, at.0));
+        fields.trace.map(|trace| self.byte(field::TRACE).bytes(trace));
+        self
+    }
+
+    fn number_field(&mut self, tag: u8, value: u64) {
+        self.byte(tag).byte(varint_len(value)).number(value);
+    }
+
+    fn full_task(&mut self, task: &FullTask<'_>) -> &mut Self {
+        self.queue(task.queue).id(task.id).bytes(task.payload).number(task.pushed.0);
+        self.number(task.incarnation).number(u64::from(task.deliveries));
+        for count in [task.tries.failed, task.tries.lapsed, task.tries.lost] {
+            self.number(u64::from(count));
+        }
+        self.byte(u8::from(task.cancelled) | u8::from(task.late_ack) << 1).state(&task.state);
+        self.fields(&task.fields);
+        task.reason.map(|reason| self.byte(field::REASON).bytes(reason));
+        if !task.past.is_empty() {
+            let mut past = Vec::new();
+            task.past.iter().for_each(|p| Writer(&mut past).past(p));
+            self.byte(field::PAST).bytes(&past);
+        }
+        self.byte(field::END)
+    }
+
+    fn past(&mut self, past: &Past) {
+        self.number(u64::from(past.delivery)).number(past.incarnation).number(past.start.0);
+        self.number(past.end.0).cause(past.cause);
+    }
+
+    fn state(&mut self, state: &State) -> &mut Self {
+        match state {
+            State::Ready(Rank { lane, major, minor }) => {
+                self.byte(0).signed(i64::from(*lane)).signed(*major).number(*minor)
+            }
+            State::Delayed(due) => self.byte(1).due(*due),
+            State::Leased(Lease { start, seq, terms }) => {
+                let terms = terms.as_deref().copied().unwrap_or_default();
+                let Terms { deadline, holder, lapse } = terms;
+                self.byte(2).number(start.0).number(*seq);
+                self.terms(deadline.map(|d| (Some(d.at.0), d.length_ms)), holder, lapse)
+            }
+            State::Dead(at) => self.byte(3).number(at.0),
+        }
+    }
+
+    fn counters(&mut self, counters: &Counters) -> &mut Self {
+        let Counters { last_id, totals, seq, front_group, minor, flood, paused } = counters;
+        self.id(*last_id).number(totals.pushed).number(totals.finished).number(totals.removed);
+        self.number(*seq).number(*front_group).number(*minor);
+        self.byte(u8::from(flood.is_some()) | u8::from(paused.is_some()) << 1);
+        if let Some(Flood { upto, major, minor, end }) = flood {
+            self.due(*upto).signed(*major).number(*minor).number(*end);
+        }
+        if let Some(since) = paused {
+            self.number(since.0);
+        }
+        self
+    }
+
+    fn settings(&mut self, s: &Settings) -> &mut Self {
+        let numbers = setting_numbers(s);
+        let mut bits = 0;
+        for (bit, value) in numbers {
+            bits |= value.map_or(0, |_| bit);
+        }
+        bits |= if s.expired == Expired::Dead { setting::EXPIRED_DEAD } else { 0 };
+        bits |= if s.overflow == Overflow::DropOldest { setting::DROP_OLDEST } else { 0 };
+        bits |= s.dead_letter.as_ref().map_or(0, |_| setting::DEAD_LETTER);
+        self.number(bits);
+        for value in numbers.into_iter().filter_map(|(_, value)| value) {
+            self.number(value);
+        }
+        if let Some(queue) = &s.dead_letter {
+            self.bytes(queue);
+        }
+        self
+    }
+}
+
+/// The settings that are numbers, in the order they are written.
+fn setting_numbers(s: &Settings) -> [(u64, Option<u64>); 7] {
+    [
+        (setting::LEASE, s.lease_ms),
+        (setting::TRIES, s.tries.map(u64::from)),
+        (setting::BACKOFF, s.backoff_ms),
+        (setting::TTL, s.ttl_ms),
+        (setting::MAX_LENGTH, s.max_length),
+        (setting::MAX_BYTES, s.max_bytes),
+        (setting::MAX_LEASED, s.max_leased),
+    ]
+}
+
+const fn varint_len(n: u64) -> u8 {
+    let bits = 64 - (n | 1).leading_zeros();
+    bits.div_ceil(7) as u8
+}

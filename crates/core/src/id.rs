@@ -1,0 +1,334 @@
+//! Task ids and receipts: one number inside, two spellings outside.
+//!
+//! An id is one `u64` below 62^10: 42 bits of unix milliseconds and 17 bits of sequence that start at 1. RESP
+//! shows it as `<ms>-<seq>`, as Redis Streams do; the text dialect shows the same number as ten letters of
+//! `0-9A-Za-z`. The sequence never being 0 leaves 0 free to mean "no id".
+
+use core::fmt::{self, Write as _};
+
+const SEQ_BITS: u32 = 17;
+const SEQ_MAX: u64 = (1 << SEQ_BITS) - 1;
+const MS_MAX: u64 = (1 << 42) - 1;
+const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+
+/// How many letters the short spelling of an id has.
+pub const SHORT_LEN: usize = 10;
+
+/// The longest a spelt-out receipt can be: `<13 digits>-<6>@<10>.<20>`.
+pub const RECEIPT_LEN_MAX: usize = 13 + 1 + 6 + 1 + 10 + 1 + 20;
+
+/// The identity of a task, unique in its store for ever.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TaskId(u64);
+
+impl TaskId {
+    /// Below every id; never given to a task.
+    pub const NONE: Self = Self(0);
+
+    /// Above every id that a task will have.
+    pub const LAST: Self = Self(MS_MAX << SEQ_BITS | SEQ_MAX);
+
+    /// The id with this millisecond and sequence, if both are in range.
+    pub const fn new(ms: u64, seq: u64) -> Option<Self> {
+        if ms > MS_MAX || seq == 0 || seq > SEQ_MAX { None } else { Some(Self(ms << SEQ_BITS | seq)) }
+    }
+
+    /// The id behind this number, if it is one.
+    pub const fn from_raw(raw: u64) -> Option<Self> {
+        Self::new(raw >> SEQ_BITS, raw & SEQ_MAX)
+    }
+
+    /// The highest id that is not above this number, if there is one.
+    pub const fn at_or_below(raw: u64) -> Option<Self> {
+        if raw >= Self::LAST.0 {
+            return Some(Self::LAST);
+        }
+        // A number whose sequence is zero is no id; the one before it is.
+        if raw & SEQ_MAX == 0 && raw > 0 { Self::from_raw(raw - 1) } else { Self::from_raw(raw) }
+    }
+
+    /// The number that logs and indexes hold.
+    pub const fn raw(self) -> u64 {
+        self.0
+    }
+
+    /// The unix millisecond part. It may run ahead of the clock: no age is ever counted from it.
+    pub const fn ms(self) -> u64 {
+        self.0 >> SEQ_BITS
+    }
+
+    /// The sequence within the millisecond, from 1.
+    pub const fn seq(self) -> u64 {
+        self.0 & SEQ_MAX
+    }
+
+    /// The first id after `self` that may be given out at millisecond `ms`: the clock's if it is ahead, else the
+    /// next in sequence. A full millisecond borrows from the next one. `None` in the year 2109.
+    pub const fn next(self, ms: u64) -> Option<Self> {
+        if ms > self.ms() { Self::new(ms, 1) } else { self.successor() }
+    }
+
+    /// The id that follows in sequence, whatever the clock says.
+    pub const fn successor(self) -> Option<Self> {
+        if self.seq() < SEQ_MAX { Self::new(self.ms(), self.seq() + 1) } else { Self::new(self.ms() + 1, 1) }
+    }
+
+    /// The id `n` places further in sequence.
+    pub const fn nth(self, n: u64) -> Option<Self> {
+        let Some(places) = (self.seq() - 1).checked_add(n) else { return None };
+        Self::new(self.ms() + places / SEQ_MAX, places % SEQ_MAX + 1)
+    }
+
+    /// Reads `<ms>-<seq>`: decimal digits only, nothing before, between or behind.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let dash = text.iter().position(|&c| c == b'-')?;
+        Self::new(decimal(&text[..dash])?, decimal(&text[dash + 1..])?)
+    }
+
+    /// Reads the ten letters of the text dialect.
+    pub fn parse_short(text: &[u8]) -> Option<Self> {
+        if text.len() != SHORT_LEN {
+            return None;
+        }
+        // Ten letters are at most 62^10 - 1, which is below 2^60.
+        let raw = text.iter().try_fold(0u64, |raw, &c| Some(raw * 62 + letter_value(c)?))?;
+        Self::from_raw(raw)
+    }
+
+    /// The ten letters of the text dialect.
+    pub fn short(self) -> [u8; SHORT_LEN] {
+        let mut letters = [b'0'; SHORT_LEN];
+        let mut rest = self.0;
+        for letter in letters.iter_mut().rev() {
+            *letter = LETTERS[(rest % 62) as usize];
+            rest /= 62;
+        }
+        letters
+    }
+}
+
+fn letter_value(c: u8) -> Option<u64> {
+    let value = match c {
+        b'0'..=b'9' => c - b'0',
+        b'A'..=b'Z' => c - b'A' + 10,
+        b'a'..=b'z' => c - b'a' + 36,
+        _ => return None,
+    };
+    Some(u64::from(value))
+}
+
+/// A decimal number without sign, blanks or overflow.
+pub fn decimal(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() || digits.len() > 20 {
+        return None;
+    }
+    digits.iter().try_fold(0u64, |n, &c| match c {
+        b'0'..=b'9' => n.checked_mul(10)?.checked_add(u64::from(c - b'0')),
+        _ => None,
+    })
+}
+
+impl fmt::Display for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.ms(), self.seq())
+    }
+}
+
+/// One delivery of one task: `id@n.e`, delivery `n` in incarnation `e` of the store.
+///
+/// A delivery that a crash took back has an older `e` than any later one, so the two are never mistaken for
+/// each other. Receipts of one task are ordered by `(e, n)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Receipt {
+    /// The task that was delivered.
+    pub id: TaskId,
+    /// The incarnation of the store that delivered it.
+    pub incarnation: u64,
+    /// Which of the task's deliveries this is, from 1.
+    pub delivery: u32,
+}
+
+impl Receipt {
+    /// Reads `<ms>-<seq>@<n>.<e>`.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let at = text.iter().position(|&c| c == b'@')?;
+        let (id, rest) = (TaskId::parse(&text[..at])?, &text[at + 1..]);
+        let dot = rest.iter().position(|&c| c == b'.')?;
+        let delivery = u32::try_from(decimal(&rest[..dot])?).ok()?;
+        Some(Self { id, incarnation: decimal(&rest[dot + 1..])?, delivery })
+    }
+}
+
+impl fmt::Display for Receipt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}.{}", self.id, self.delivery, self.incarnation)
+    }
+}
+
+/// What a caller means by a task: a bare id stands for its current delivery, a receipt for exactly one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// Whatever delivery is current.
+    Id(TaskId),
+    /// This delivery and no other.
+    Receipt(Receipt),
+}
+
+impl Claim {
+    /// Reads an id or a receipt in the long spelling.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        if text.contains(&b'@') {
+            Receipt::parse(text).map(Self::Receipt)
+        } else {
+            TaskId::parse(text).map(Self::Id)
+        }
+    }
+
+    /// The task it is about.
+    pub const fn id(self) -> TaskId {
+        match self {
+            Self::Id(id) => id,
+            Self::Receipt(receipt) => receipt.id,
+        }
+    }
+}
+
+/// Room on the stack for a spelt-out id or receipt, so that writing a reply allocates nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Spelling {
+    bytes: [u8; RECEIPT_LEN_MAX],
+    len: usize,
+}
+
+impl Spelling {
+    /// Spells out `what`, which must be an id or a receipt.
+    pub fn of(what: impl fmt::Display) -> Self {
+        let mut spelling = Self { bytes: [0; RECEIPT_LEN_MAX], len: 0 };
+        write!(spelling, "{what}").expect("the longest receipt fits");
+        spelling
+    }
+
+    /// `<ms>-<seq>`, without the formatting machinery: this is on the path of every reply.
+    pub fn of_id(id: TaskId) -> Self {
+        let mut spelling = Self { bytes: [0; RECEIPT_LEN_MAX], len: 0 };
+        spelling.push_decimal(id.ms());
+        spelling.bytes[spelling.len] = b'-';
+        spelling.len += 1;
+        spelling.push_decimal(id.seq());
+        spelling
+    }
+
+    fn push_decimal(&mut self, mut n: u64) {
+        let mut digits = [0u8; 20];
+        let mut at = digits.len();
+        loop {
+            at -= 1;
+            digits[at] = b'0' + (n % 10) as u8;
+            n /= 10;
+            if n == 0 {
+                break;
+            }
+        }
+        let digits = &digits[at..];
+        self.bytes[self.len..self.len + digits.len()].copy_from_slice(digits);
+        self.len += digits.len();
+    }
+
+    /// The spelt-out bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl fmt::Write for Spelling {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = self.bytes.get_mut(self.len..self.len + text.len()).ok_or(fmt::Error)?;
+        room.copy_from_slice(text.as_bytes());
+        self.len += text.len();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    #[test]
+    fn long_spelling_refuses_what_is_not_exactly_an_id() {
+        for bad in [
+            "",
+            "-",
+            "1-",
+            "-1",
+            "1-0",
+            "1-131072",
+            " 1-1",
+            "1-1 ",
+            "+1-1",
+            "1--1",
+            "1-1-1",
+            "4398046511104-1",
+        ] {
+            assert_eq!(TaskId::parse(bad.as_bytes()), None, "{bad:?}");
+        }
+        assert_eq!(
+            TaskId::parse(b"1601155608777-1").map(|id| (id.ms(), id.seq())),
+            Some((1_601_155_608_777, 1))
+        );
+    }
+
+    #[test]
+    fn a_full_millisecond_borrows_the_next() {
+        let last = TaskId::new(5, SEQ_MAX).unwrap();
+        assert_eq!(last.next(5), TaskId::new(6, 1));
+        assert_eq!(last.next(4), TaskId::new(6, 1), "a clock that went back changes nothing");
+        assert_eq!(last.next(9), TaskId::new(9, 1));
+        assert_eq!(TaskId::new(MS_MAX, SEQ_MAX).unwrap().next(0), None);
+    }
+
+    #[test]
+    fn the_nth_id_is_n_successors_away() {
+        let first = TaskId::new(5, SEQ_MAX - 2).unwrap();
+        let mut walked = first;
+        for n in 0..10 {
+            assert_eq!(first.nth(n), Some(walked));
+            walked = walked.successor().unwrap();
+        }
+        assert_eq!(first.nth(u64::MAX), None);
+    }
+
+    #[test]
+    fn the_longest_receipt_has_room() {
+        let id = TaskId::new(MS_MAX, SEQ_MAX).unwrap();
+        let receipt = Receipt { id, incarnation: u64::MAX, delivery: u32::MAX };
+        assert_eq!(Spelling::of(receipt).as_bytes(), receipt.to_string().as_bytes());
+    }
+
+    proptest! {
+        #[test]
+        fn every_spelling_reads_back(ms in 0..=MS_MAX, seq in 1..=SEQ_MAX, n: u32, e: u64) {
+            let id = TaskId::new(ms, seq).unwrap();
+            prop_assert_eq!(TaskId::parse(id.to_string().as_bytes()), Some(id));
+            let (short_cut, text) = (Spelling::of_id(id), id.to_string());
+            prop_assert_eq!(short_cut.as_bytes(), text.as_bytes());
+            prop_assert_eq!(TaskId::parse_short(&id.short()), Some(id));
+            prop_assert_eq!(TaskId::from_raw(id.raw()), Some(id));
+            let receipt = Receipt { id, incarnation: e, delivery: n };
+            prop_assert_eq!(Receipt::parse(receipt.to_string().as_bytes()), Some(receipt));
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_a_panic(bytes: Vec<u8>) {
+            let _ = (Claim::parse(&bytes), TaskId::parse_short(&bytes));
+        }
+
+        #[test]
+        fn the_order_of_ids_is_the_order_of_their_parts(a in 0..=MS_MAX, b in 0..=MS_MAX, s in 1..=SEQ_MAX, t in 1..=SEQ_MAX) {
+            let (x, y) = (TaskId::new(a, s).unwrap(), TaskId::new(b, t).unwrap());
+            prop_assert_eq!(x.cmp(&y), (a, s).cmp(&(b, t)));
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! The queue itself, and nothing else.
+//!
+//! This crate is pure: it reads no clock, disk, network or randomness, and needs only `alloc`. Time is an
+//! argument ([`Now`]), durability is the caller's business, and a task's body is a handle whose bytes are
+//! never looked at. What it decides it says as [`Event`]s, and one private `apply` is all that changes
+//! state, so that replaying the events is the same as having lived through them.
+//!
+//! The map:
+//!
+//! * [`id`], [`time`], [`limits`]: the small words everything else is made of.
+//! * [`command`] and [`reply`]: what can be asked, and what is answered. Dialects translate to and from these.
+//! * [`event`] and [`codec`]: what is recorded, and its bytes.
+//! * [`settings`], [`task`]: what a queue may be told, and what it knows of one task.
+//! * [`queue`]: one queue as a value: tasks, indexes, transitions. It knows of no other queue.
+//! * [`broker`]: what spans queues: names, workers, the id source, deadlines.
+//!
+//! The driver's contract, in order:
+//!
+//! 1. `execute(now, command, …)` or `tick(now, …)`: decides, records events with the [`Recorder`], applies them.
+//! 2. Append what was recorded to the log, as one unit.
+//! 3. Make the log as durable as promised.
+//! 4. Only then let any reply out that was made after step 1.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod broker;
+pub mod codec;
+pub mod command;
+pub mod event;
+pub mod id;
+pub mod limits;
+pub mod queue;
+pub mod reply;
+pub mod settings;
+pub mod task;
+pub mod time;
+
+pub use broker::Broker;
+pub use command::Command;
+pub use event::{Event, Recorder};
+pub use id::{Receipt, TaskId};
+pub use queue::Queue;
+pub use reply::{Refusal, Replies, Reply};
+pub use time::{LogTime, Now, WallTime};

@@ -1,0 +1,80 @@
+//! Every limit of the queue, in one place, with its unit in its name.
+//!
+//! docs/limits.md is generated from [`TABLE`], which is made of the very lines below.
+
+/// One row of docs/limits.md.
+#[derive(Clone, Copy, Debug)]
+pub struct Limit {
+    /// The constant's name.
+    pub name: &'static str,
+    /// Its value, in the unit that its name ends in.
+    pub value: u64,
+    /// What it bounds.
+    pub what: &'static str,
+}
+
+macro_rules! limits {
+    ($($(#[doc = $what:literal])+ $name:ident: $kind:ty = $value:expr;)+) => {
+        $($(#[doc = $what])+ pub const $name: $kind = $value;)+
+
+        /// All limits, for the documentation.
+        pub const TABLE: &[Limit] =
+            &[$(Limit { name: stringify!($name), value: $name as u64, what: concat!($($what),+) }),+];
+    };
+}
+
+limits! {
+    /// The longest name of a queue.
+    QUEUE_NAME_BYTES_MAX: usize = 4 << 10;
+    /// The largest payload of a task.
+    PAYLOAD_BYTES_MAX: usize = 64 << 20;
+    /// The longest name a producer may give a task.
+    TASK_NAME_BYTES_MAX: usize = 4 << 10;
+    /// The longest name of a worker.
+    WORKER_NAME_BYTES_MAX: usize = 1 << 10;
+    /// The longest reason that is kept of a failed try; what is longer is cut.
+    REASON_BYTES_MAX: usize = 1 << 10;
+    /// The most arguments one command may have.
+    COMMAND_ARGS_MAX: usize = 1 << 20;
+    /// The largest command in all, arguments and framing together.
+    COMMAND_BYTES_MAX: usize = 128 << 20;
+    /// The longest line of a command that is not in RESP's array form.
+    INLINE_BYTES_MAX: usize = 64 << 10;
+    /// How many payload bytes one reply of POP or INSPECT may carry; it may answer fewer tasks because of it.
+    REPLY_BYTES_MAX: usize = 64 << 20;
+    /// How many tasks one reply of POP, RECOVER or INSPECT may carry.
+    REPLY_TASKS_MAX: u32 = 1 << 20;
+    /// The longest line of the text dialect, without its end.
+    TEXT_LINE_BYTES_MAX: usize = 64 << 10;
+    /// How much of an endless text line is read before its connection is closed.
+    TEXT_ENDLESS_BYTES_MAX: usize = 1 << 20;
+    /// How much unread output one connection may cause before it is no longer read from.
+    OUTPUT_BYTES_MAX: usize = 8 << 20;
+    /// How many connections a server takes.
+    CONNECTIONS_MAX: usize = 10_000;
+
+    /// How often a task is tried before it is dead, unless it or its queue says otherwise.
+    TRIES_DEFAULT: u32 = 25;
+    /// The first wait of the backoff, unless the task or its queue says otherwise.
+    BACKOFF_MS_DEFAULT: u64 = 1_000;
+    /// The longest wait of the backoff.
+    BACKOFF_MS_MAX: u64 = 3_600_000;
+    /// From this lapse or lost worker on, a task comes back with backoff instead of at the front.
+    LAPSES_BEFORE_BACKOFF: u32 = 3;
+    /// How long a worker lives without a heartbeat, unless it says otherwise.
+    WORKER_TTL_MS_DEFAULT: u64 = 3_000;
+    /// The longest lease, delay, time to live or block: a hundred years.
+    SPAN_MS_MAX: u64 = 100 * 366 * 86_400_000;
+    /// What a timed lease is good for at least after a restart, or its own length if that is shorter.
+    LEASE_AFTER_START_MS: u64 = 10_000;
+    /// How many past deliveries are kept of a task that was delivered more than once.
+    DELIVERIES_KEPT: usize = 5;
+    /// How many tasks one step of a tick moves, so that a flood holds no other command up.
+    SLICE_TASKS: usize = 1_000;
+    /// How many lapsed leases a worker is told of at its next beat; of more, the newest.
+    LAPSES_TOLD_MAX: usize = 10_000;
+    /// How long an empty queue is remembered for its statistics.
+    EMPTY_QUEUE_MS: u64 = 3_600_000;
+    /// How many empty queues are remembered at most.
+    EMPTY_QUEUES_MAX: usize = 100_000;
+}

@@ -1,0 +1,144 @@
+//! Tasks in and out of the indexes that their states call for.
+
+use super::Applied;
+use crate::id::TaskId;
+use crate::queue::table::At;
+use crate::queue::{Inconsistent, Queue};
+use crate::task::{Body, Due, Rank, State, StateKind, Task};
+
+impl<B: Body> Queue<B> {
+    pub(super) fn admit(&mut self, task: Task<B>) -> Applied {
+        let id = task.id;
+        if self.state_of(id).is_some() {
+            return Err(Inconsistent::new("a task that is there already", id));
+        }
+        if let State::Ready(rank) = task.state
+            && self.ready.is_taken(rank)
+        {
+            return Err(Inconsistent::new("a place in the line that is taken", id));
+        }
+        if let Some(name) = task.name() {
+            if self.names.contains_key(name) {
+                return Err(Inconsistent::new("a name that is taken", id));
+            }
+            self.names.insert(name.clone(), id);
+        }
+        let slot = self.table.insert(task);
+        self.attach(slot);
+        Ok(())
+    }
+
+    /// Takes a task out, whatever its state.
+    pub(super) fn take(&mut self, id: TaskId) -> Result<Task<B>, Inconsistent> {
+        if let Some(slot) = self.table.find(id) {
+            self.detach(slot);
+            let task = self.table.remove(id).expect("found above");
+            if let Some(name) = task.name() {
+                self.names.remove(name);
+            }
+            return Ok(task);
+        }
+        let (pushed, body) =
+            self.ready.take_plain(id).ok_or(Inconsistent::new("a task that is not there", id))?;
+        self.waiting_bytes -= body.len() as u64;
+        Ok(Task::new(id, body, pushed, State::Ready(Rank::plain(id))))
+    }
+
+    pub(super) fn find(&self, id: TaskId, kind: StateKind, what: &'static str) -> Result<At, Inconsistent> {
+        let found = self.table.find(id).filter(|&slot| self.table.at(slot).state.kind() == kind);
+        found.ok_or(Inconsistent::new(what, id))
+    }
+
+    /// Where a task's record is; a plain task gets one.
+    pub(super) fn record_of(&mut self, id: TaskId) -> Result<At, Inconsistent> {
+        if let Some(slot) = self.table.find(id) {
+            return Ok(slot);
+        }
+        let task = self.take(id)?;
+        let slot = self.table.insert(task);
+        self.attach(slot);
+        Ok(slot)
+    }
+
+    pub(super) fn change(&mut self, slot: At, change: impl FnOnce(&mut Task<B>)) {
+        self.detach(slot);
+        change(self.table.at_mut(slot));
+        self.attach(slot);
+    }
+
+    /// Puts a task into the indexes that its state calls for.
+    pub(super) fn attach(&mut self, slot: At) {
+        match self.table.at(slot).state.kind() {
+            StateKind::Leased => self.table.append(&mut self.leased, slot),
+            StateKind::Dead => self.table.append(&mut self.dead, slot),
+            StateKind::Ready | StateKind::Delayed => {
+                self.waiting_bytes += self.table.at(slot).body.len() as u64;
+            }
+        }
+        self.index(slot);
+    }
+
+    /// Takes a task out of all that [`Self::attach`] put it into.
+    fn detach(&mut self, slot: At) {
+        self.unindex(slot);
+        match self.table.at(slot).state.kind() {
+            StateKind::Leased => self.table.unlink(&mut self.leased, slot),
+            StateKind::Dead => self.table.unlink(&mut self.dead, slot),
+            StateKind::Ready | StateKind::Delayed => {
+                self.waiting_bytes -= self.table.at(slot).body.len() as u64;
+            }
+        }
+    }
+
+    pub(super) fn index(&mut self, slot: At) {
+        let task = self.table.at(slot);
+        let id = task.id;
+        match &task.state {
+            State::Ready(rank) => self.ready.place(*rank, id),
+            State::Delayed(Due::Log(due)) => _ = self.delayed.insert((*due, id)),
+            State::Delayed(Due::Wall(due)) => _ = self.appointed.insert((*due, id)),
+            State::Leased(lease) => {
+                if let Some(terms) = &lease.terms {
+                    terms.deadline.map(|deadline| self.deadlines.insert((deadline.at, lease.seq, id)));
+                    if let Some(holder) = terms.holder {
+                        self.held.entry(holder).or_default().insert((lease.seq, id));
+                        if task.cancelled {
+                            self.called_off.insert((holder, lease.seq, id));
+                        }
+                    }
+                }
+            }
+            State::Dead(_) => {}
+        }
+        if let (State::Ready(_) | State::Delayed(_), Some(expires)) = (&task.state, task.expires()) {
+            self.expiries.insert((expires, id));
+        }
+    }
+
+    pub(super) fn unindex(&mut self, slot: At) {
+        let task = self.table.at(slot);
+        let id = task.id;
+        match &task.state {
+            State::Ready(rank) => self.ready.unplace(*rank),
+            State::Delayed(Due::Log(due)) => _ = self.delayed.remove(&(*due, id)),
+            State::Delayed(Due::Wall(due)) => _ = self.appointed.remove(&(*due, id)),
+            State::Leased(lease) => {
+                if let Some(terms) = &lease.terms {
+                    terms.deadline.map(|deadline| self.deadlines.remove(&(deadline.at, lease.seq, id)));
+                    if let Some(holder) = terms.holder {
+                        self.called_off.remove(&(holder, lease.seq, id));
+                        let held = self.held.entry(holder).or_default();
+                        held.remove(&(lease.seq, id));
+                        if held.is_empty() {
+                            self.held.remove(&holder);
+                        }
+                    }
+                }
+            }
+            State::Dead(_) => {}
+        }
+        if let (State::Ready(_) | State::Delayed(_), Some(expires)) = (&task.state, task.expires()) {
+            self.expiries.remove(&(expires, id));
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! The one place where a queue changes. Replay is this same code.
+//!
+//! What is replayed may be hostile: an event that does not fit is [`Inconsistent`], never a panic.
+
+mod import;
+mod index;
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use super::{Inconsistent, Queue};
+use crate::event::{Event, Fields, Flood, Landing, LeaseTerms, NameRef, Recorder};
+use crate::id::TaskId;
+use crate::limits;
+use crate::task::{
+    Body, Cause, Deadline, Due, Extras, Holder, Lease, Past, Rank, State, StateKind, Task, Terms, Tries,
+};
+use crate::time::{LogTime, WallTime};
+
+type Applied = Result<(), Inconsistent>;
+
+/// No queue counts this far; what claims to would only make the next count overflow.
+const COUNT_MAX: u64 = 1 << 62;
+
+impl<B: Body> Queue<B> {
+    /// Applies an event of this queue that happened at `at`. An event that does not fit is refused; what it may
+    /// have changed by then is a state that nobody should use.
+    pub fn apply<R: Recorder<Body = B>>(&mut self, event: &Event<'_>, at: LogTime, rec: &mut R) -> Applied {
+        match *event {
+            Event::Pushed { first, payloads, fields, .. } => {
+                let mut id = Some(first);
+                for (index, payload) in payloads.iter().enumerate() {
+                    let next = id.ok_or(Inconsistent::new("an id past the last", first))?;
+                    self.apply_pushed(next, rec.body(index, payload), &fields, at)?;
+                    id = next.successor();
+                }
+                Ok(())
+            }
+            Event::Popped { ids, terms, .. } => {
+                ids.iter().try_for_each(|id| self.apply_popped(id, &terms, at))
+            }
+            Event::Recovered { ids, .. } => ids.iter().try_for_each(|id| self.apply_recovered(id, at)),
+            Event::Finished { ids, .. } => {
+                ids.iter().try_for_each(|id| self.take(id).map(drop).map(|()| self.totals.finished += 1))
+            }
+            Event::Extended { id, length_ms, .. } => self.apply_extended(id, length_ms, at),
+            Event::Returned { ids, to, cause, reason, .. } => {
+                ids.iter().try_for_each(|id| self.apply_returned(id, to, cause, reason, at))
+            }
+            Event::Died { ids, cause, reason, .. } => {
+                ids.iter().try_for_each(|id| self.apply_died(id, cause, reason, at))
+            }
+            Event::Removed { ids, .. } => ids.iter().try_for_each(|id| {
+                self.take(id)?;
+                self.totals.removed += 1;
+                Ok(())
+            }),
+            Event::Marked { ids, .. } => ids.iter().try_for_each(|id| self.apply_marked(id)),
+            Event::DueCame { upto, last_due, last_id, .. } => self.apply_due(upto, last_due, last_id),
+            Event::Revived { ids, .. } => ids.iter().try_for_each(|id| self.apply_revived(id)),
+            Event::Paused(_) => {
+                self.paused = Some(at);
+                Ok(())
+            }
+            Event::Resumed(_) => {
+                self.paused = None;
+                Ok(())
+            }
+            Event::Configured { settings, .. } => {
+                self.settings = settings.clone();
+                Ok(())
+            }
+            Event::Task(task) => {
+                let body = rec.body(0, task.payload);
+                self.apply_task(task, body)
+            }
+            Event::Counted { counters, .. } => self.apply_counted(counters),
+            Event::Started { incarnation, time } => self.apply_started(incarnation, time),
+            Event::QueueDropped(_) => {
+                let fresh =
+                    Self { last_id: self.last_id, incarnation: self.incarnation, ..Self::new(self.no) };
+                *self = fresh;
+                Ok(())
+            }
+            _ => Err(Inconsistent::new("an event that is not a queue's", TaskId::NONE)),
+        }
+    }
+
+    fn apply_pushed(&mut self, id: TaskId, body: B, fields: &Fields<'_>, at: LogTime) -> Applied {
+        if id <= self.last_id {
+            return Err(Inconsistent::new("an id given out before", id));
+        }
+        self.last_id = id;
+        self.totals.pushed += 1;
+        if fields.is_plain() && self.ready.takes(id) {
+            self.waiting_bytes += body.len() as u64;
+            self.ready.push(id, at, body);
+            return Ok(());
+        }
+        let lane = Rank::lane_of(fields.priority);
+        let state = fields.due.map_or(State::Ready(Rank { lane, ..Rank::plain(id) }), State::Delayed);
+        let mut task = Task::new(id, body, at, state);
+        task.priority = fields.priority;
+        task.extras = extras_of(fields, None, &[]);
+        self.admit(task)
+    }
+
+    fn apply_popped(&mut self, id: TaskId, terms: &LeaseTerms, at: LogTime) -> Applied {
+        let lease = Lease { start: at, seq: self.next_seq(), terms: terms_from(terms, at) };
+        if let Some((pushed, body)) = self.ready.take_plain(id) {
+            self.waiting_bytes -= body.len() as u64;
+            let mut task = Task::new(id, body, pushed, State::Leased(lease));
+            (task.deliveries, task.incarnation) = (1, self.incarnation);
+            let slot = self.table.insert(task);
+            self.attach(slot);
+            return Ok(());
+        }
+        let slot = self.find(id, StateKind::Ready, "a pop of a task that is not ready")?;
+        let incarnation = self.incarnation;
+        self.change(slot, |task| {
+            task.state = State::Leased(lease);
+            task.deliveries = task.deliveries.saturating_add(1);
+            task.incarnation = incarnation;
+            task.late_ack = false;
+        });
+        Ok(())
+    }
+
+    fn apply_recovered(&mut self, id: TaskId, at: LogTime) -> Applied {
+        let slot = self.find(id, StateKind::Leased, "a recovery of a task that is not leased")?;
+        let (incarnation, seq) = (self.incarnation, self.next_seq());
+        self.change(slot, |task| {
+            end_delivery(task, Cause::Free, at);
+            if let State::Leased(lease) = &mut task.state {
+                (lease.start, lease.seq) = (at, seq);
+            }
+            task.deliveries = task.deliveries.saturating_add(1);
+            task.incarnation = incarnation;
+        });
+        Ok(())
+    }
+
+    fn apply_extended(&mut self, id: TaskId, length_ms: u64, at: LogTime) -> Applied {
+        let slot = self.find(id, StateKind::Leased, "an extension of a task that is not leased")?;
+        self.unindex(slot);
+        if let State::Leased(lease) = &mut self.table.at_mut(slot).state {
+            let terms = lease.terms.get_or_insert_default();
+            terms.deadline = Some(Deadline { at: at.after(length_ms), length_ms });
+        }
+        self.index(slot);
+        Ok(())
+    }
+
+    fn apply_marked(&mut self, id: TaskId) -> Applied {
+        let slot = self.find(id, StateKind::Leased, "a mark on a task that is not leased")?;
+        self.unindex(slot);
+        self.table.at_mut(slot).cancelled = true;
+        self.index(slot);
+        Ok(())
+    }
+
+    fn apply_returned(
+        &mut self,
+        id: TaskId,
+        to: Landing,
+        cause: Cause,
+        reason: Option<&[u8]>,
+        at: LogTime,
+    ) -> Applied {
+        let slot = self.find(id, StateKind::Leased, "a return of a task that is not leased")?;
+        let state = self.land(to, self.table.at(slot).priority)?;
+        self.change(slot, |task| {
+            task.cancelled = false;
+            end_delivery(task, cause, at);
+            if let Some(reason) = reason {
+                task.extras_mut().reason = Some(reason.into());
+            }
+            task.late_ack = matches!(cause, Cause::Lapsed | Cause::Lost);
+            task.state = state;
+        });
+        Ok(())
+    }
+
+    const fn next_seq(&mut self) -> u64 {
+        self.seq += 1;
+        self.seq
+    }
+
+    /// The state of a task that lands there; gives out its place in the line.
+    fn land(&mut self, to: Landing, priority: i8) -> Result<State, Inconsistent> {
+        let major = match to {
+            Landing::Delayed(due) => return Ok(State::Delayed(Due::Log(due))),
+            Landing::Front { group } => {
+                if group > COUNT_MAX {
+                    return Err(Inconsistent::new("a group that no queue counts up to", TaskId::NONE));
+                }
+                self.front_group = self.front_group.max(group);
+                -group.cast_signed()
+            }
+            Landing::Back => self.last_id.raw().cast_signed(),
+        };
+        self.minor += 1;
+        Ok(State::Ready(Rank { lane: Rank::lane_of(priority), major, minor: self.minor }))
+    }
+
+    fn apply_died(&mut self, id: TaskId, cause: Cause, reason: Option<&[u8]>, at: LogTime) -> Applied {
+        let slot = self.record_of(id)?;
+        if self.table.at(slot).state.kind() == StateKind::Dead {
+            return Err(Inconsistent::new("a second death", id));
+        }
+        self.change(slot, |task| {
+            if task.lease().is_some() {
+                end_delivery(task, cause, at);
+            }
+            if let Some(reason) = reason {
+                task.extras_mut().reason = Some(reason.into());
+            }
+            task.state = State::Dead(at);
+            (task.late_ack, task.cancelled) = (false, false);
+        });
+        Ok(())
+    }
+
+    fn apply_revived(&mut self, id: TaskId) -> Applied {
+        let slot = self.find(id, StateKind::Dead, "a revival of a task that is not dead")?;
+        let state = self.land(Landing::Back, self.table.at(slot).priority)?;
+        self.change(slot, |task| {
+            task.state = state;
+            task.tries = Tries::default();
+            // Its time to live was counted from a push that is long ago; a revived task waits as long as it takes.
+            if let Some(extras) = &mut task.extras {
+                extras.expires = None;
+            }
+        });
+        Ok(())
+    }
+
+    fn apply_due(&mut self, upto: Due, last_due: u64, last_id: TaskId) -> Applied {
+        let mut flood = self.flood.take().filter(|flood| flood.upto == upto).unwrap_or_else(|| {
+            // Every task of the flood has its place set aside, so that what lands at the back meanwhile is behind.
+            let (major, minor) = (self.last_id.raw().cast_signed(), self.minor);
+            self.minor += (self.delayed.len() + self.appointed.len()) as u64;
+            Flood { upto, major, minor, end: self.minor }
+        });
+        while let Some((_, id)) = self.first_due(upto, last_due).filter(|&due| due <= (last_due, last_id)) {
+            let slot = self.record_of(id)?;
+            let rank = self.next_place(&mut flood, self.table.at(slot).priority);
+            self.change(slot, |task| task.state = State::Ready(rank));
+        }
+        if self.first_due(upto, upto.raw()).is_some() {
+            self.flood = Some(flood);
+        } else if self.minor == flood.end {
+            self.minor = flood.minor;
+        }
+        Ok(())
+    }
+
+    /// The next place of a flood; behind it once all that were set aside are given out, since an appointment may
+    /// have joined it when the wall clock went back.
+    fn next_place(&mut self, flood: &mut Flood, priority: i8) -> Rank {
+        let lane = Rank::lane_of(priority);
+        while flood.minor < flood.end {
+            flood.minor += 1;
+            let rank = Rank { lane, major: flood.major, minor: flood.minor };
+            if !self.ready.is_taken(rank) {
+                return rank;
+            }
+        }
+        self.minor += 1;
+        Rank { lane, major: self.last_id.raw().cast_signed(), minor: self.minor }
+    }
+
+    /// The first delayed task of that clock which is due by `ms`.
+    pub(super) fn first_due(&self, clock: Due, ms: u64) -> Option<(u64, TaskId)> {
+        let first = match clock {
+            Due::Log(_) => self.delayed.first().map(|&(LogTime(due), id)| (due, id)),
+            Due::Wall(_) => self.appointed.first().map(|&(WallTime(due), id)| (due, id)),
+        };
+        first.filter(|&(due, _)| due <= ms)
+    }
+
+    /// At a start every timed lease is good for a while again, and the connections of before are gone.
+    fn apply_started(&mut self, incarnation: u64, time: LogTime) -> Applied {
+        self.enter_incarnation(incarnation);
+        self.lapsing = None;
+        let short: Vec<TaskId> = self.deadlines.iter().map(|&(.., id)| id).collect();
+        for id in short {
+            let slot = self.find(id, StateKind::Leased, "a deadline without a lease")?;
+            self.unindex(slot);
+            if let State::Leased(Lease { terms: Some(terms), .. }) = &mut self.table.at_mut(slot).state
+                && let Some(deadline) = &mut terms.deadline
+            {
+                let least = time.after(deadline.length_ms.min(limits::LEASE_AFTER_START_MS));
+                deadline.at = deadline.at.max(least);
+            }
+            self.index(slot);
+        }
+        let conns = self.held.iter().filter(|(holder, _)| matches!(holder, Holder::Conn(_)));
+        let mut ended: Vec<(u64, TaskId)> = conns.flat_map(|(_, held)| held.iter().copied()).collect();
+        ended.sort_unstable();
+        let group = self.front_group + 1;
+        for (_, id) in ended {
+            if self.table.get(id).is_some_and(|task| task.cancelled) {
+                self.take(id)?;
+                self.totals.removed += 1;
+            } else {
+                self.apply_returned(id, Landing::Front { group }, Cause::Free, None, time)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Counts what the delivery that ends now cost, and remembers it.
+fn end_delivery<B>(task: &mut Task<B>, cause: Cause, end: LogTime) {
+    let Some(start) = task.lease().map(|lease| lease.start) else { return };
+    task.tries.count(cause);
+    task.remember(Past { delivery: task.deliveries, incarnation: task.incarnation, start, end, cause });
+}
+
+fn terms_from(terms: &LeaseTerms, at: LogTime) -> Option<Box<Terms>> {
+    let deadline = terms.length_ms.map(|length_ms| Deadline { at: at.after(length_ms), length_ms });
+    let terms = Terms { deadline, holder: terms.holder, lapse: terms.lapse };
+    (!terms.is_none()).then(|| Box::new(terms))
+}
+
+fn extras_of(fields: &Fields<'_>, reason: Option<&[u8]>, past: &[Past]) -> Option<Box<Extras>> {
+    let extras = Extras {
+        name: fields.name.map(NameRef::to_owned),
+        tries_max: fields.tries_max,
+        backoff_ms: fields.backoff_ms,
+        expires: fields.expires,
+        reason: reason.map(Into::into),
+        past: past.to_vec(),
+        trace: fields.trace.map(Into::into),
+    };
+    (extras != Extras::default()).then(|| Box::new(extras))
+}

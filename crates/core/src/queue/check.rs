@@ -1,0 +1,152 @@
+//! The invariants of a queue, checked the slow way, and a digest of its state.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::string::String;
+use core::hash::{Hash, Hasher};
+
+use super::Queue;
+use super::ready::Standing;
+use crate::id::TaskId;
+use crate::task::{Body, Due, Holder, Lease, State, StateKind, Task};
+
+/// An invariant that does not hold, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broken(pub String);
+
+fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), Broken> {
+    if holds { Ok(()) } else { Err(Broken(what())) }
+}
+
+impl<B: Body> Queue<B> {
+    /// Checks that every task is in exactly the indexes its state calls for, and that all counts agree.
+    pub fn check(&self) -> Result<(), Broken> {
+        let mut waiting_bytes = 0;
+        let mut kinds = BTreeMap::<StateKind, usize>::new();
+        for task in self.table.iter() {
+            *kinds.entry(task.state.kind()).or_default() += 1;
+            self.check_task(task)?;
+            if task.waits() {
+                waiting_bytes += task.body.len() as u64;
+            }
+        }
+        let count = |kind| kinds.get(&kind).copied().unwrap_or(0);
+        let [ready, delayed, leased, dead] = self.counts().map(|n| n as usize);
+        ensure(ready == count(StateKind::Ready) + self.ready.plain_len(), || format!("{ready} ready"))?;
+        ensure(delayed == count(StateKind::Delayed), || format!("{delayed} delayed"))?;
+        ensure(leased == count(StateKind::Leased), || format!("{leased} leased"))?;
+        ensure(dead == count(StateKind::Dead), || format!("{dead} dead"))?;
+        ensure(self.totals.left() == Some(self.len()), || {
+            format!("{:?} but {} tasks", self.totals, self.len())
+        })?;
+        waiting_bytes += self.check_line()?;
+        ensure(waiting_bytes == self.waiting_bytes, || format!("{} waiting bytes", self.waiting_bytes))?;
+        self.check_lists()?;
+        self.check_sizes()
+    }
+
+    fn check_task(&self, task: &Task<B>) -> Result<(), Broken> {
+        let id = task.id;
+        ensure(id <= self.last_id, || format!("{id} is above the last id"))?;
+        ensure(self.ready.find_plain(id).is_none(), || format!("{id} is twice in the line"))?;
+        ensure(task.name().is_none_or(|name| self.names.get(name) == Some(&id)), || format!("{id}'s name"))?;
+        let indexed = match &task.state {
+            State::Ready(rank) => self.ready.is_taken(*rank),
+            State::Delayed(Due::Log(due)) => self.delayed.contains(&(*due, id)),
+            State::Delayed(Due::Wall(due)) => self.appointed.contains(&(*due, id)),
+            State::Leased(lease) => {
+                let timed = lease.deadline().is_none_or(|at| self.deadlines.contains(&(at, lease.seq, id)));
+                timed && lease.holder().is_none_or(|holder| self.is_held(holder, task, lease))
+            }
+            State::Dead(_) => true,
+        };
+        ensure(indexed, || format!("{id} is not indexed as {:?}", task.state))?;
+        let waits = task.waits();
+        let expires = task.expires().filter(|_| waits);
+        ensure(expires.is_none_or(|at| self.expiries.contains(&(at, id))), || format!("{id} never expires"))?;
+        ensure(waits || !task.late_ack, || format!("{id} is {:?} with a late ack", task.state))?;
+        ensure(task.lease().is_some() || !task.cancelled, || {
+            format!("{id} is cancelled and {:?}", task.state)
+        })?;
+        ensure(task.lease().is_none() || task.deliveries > 0, || {
+            format!("{id} was leased but never delivered")
+        })
+    }
+
+    fn is_held(&self, holder: Holder, task: &Task<B>, lease: &Lease) -> bool {
+        let held = self.held.get(&holder).is_some_and(|held| held.contains(&(lease.seq, task.id)));
+        held && task.cancelled == self.called_off.contains(&(holder, lease.seq, task.id))
+    }
+
+    /// The line is in order; answers the bytes of the plain tasks in it.
+    fn check_line(&self) -> Result<u64, Broken> {
+        let (mut bytes, mut last_plain, mut seen) = (0, TaskId::NONE, 0);
+        for standing in self.ready.iter() {
+            seen += 1;
+            match standing {
+                Standing::Plain(plain) => {
+                    ensure(plain.id > last_plain, || format!("{} after {last_plain}", plain.id))?;
+                    last_plain = plain.id;
+                    bytes += plain.body().map_or(0, |body| body.len() as u64);
+                }
+                Standing::Placed(id) => {
+                    let ready = self.table.get(id).is_some_and(|task| task.state.kind() == StateKind::Ready);
+                    ensure(ready, || format!("{id} stands in the line but is not ready"))?;
+                }
+            }
+        }
+        ensure(seen == self.ready.len(), || format!("{seen} in a line of {}", self.ready.len()))?;
+        Ok(bytes)
+    }
+
+    fn check_lists(&self) -> Result<(), Broken> {
+        let mut last = 0;
+        for task in self.table.walk(&self.leased) {
+            let seq = task.lease().map_or(0, |lease| lease.seq);
+            ensure(seq > last, || format!("{} is out of order of delivery", task.id))?;
+            last = seq;
+        }
+        let leased = self.table.walk(&self.leased).count();
+        ensure(leased == self.leased.len(), || format!("{leased} on the list of delivered"))?;
+        let dead = self.table.walk(&self.dead).filter(|task| matches!(task.state, State::Dead(_))).count();
+        ensure(dead == self.dead.len(), || format!("{dead} on the list of the dead"))
+    }
+
+    /// No index holds more than the tasks put into it.
+    fn check_sizes(&self) -> Result<(), Broken> {
+        let leases = || self.table.iter().filter_map(Task::lease);
+        let timed = leases().filter(|lease| lease.deadline().is_some()).count();
+        ensure(timed == self.deadlines.len(), || format!("{} deadlines", self.deadlines.len()))?;
+        let held = leases().filter(|lease| lease.holder().is_some()).count();
+        let indexed: usize = self.held.values().map(BTreeSet::len).sum();
+        ensure(held == indexed, || format!("{indexed} held"))?;
+        ensure(self.held.values().all(|held| !held.is_empty()), || "a holder of nothing".into())?;
+        let called_off = |task: &&Task<B>| task.cancelled && task.lease().and_then(Lease::holder).is_some();
+        let called_off = self.table.iter().filter(called_off).count();
+        ensure(called_off == self.called_off.len(), || format!("{} called off", self.called_off.len()))?;
+        let named = self.table.iter().filter(|task| task.name().is_some()).count();
+        ensure(named == self.names.len(), || format!("{} names", self.names.len()))?;
+        let mortal = |task: &&Task<B>| task.waits() && task.expires().is_some();
+        let mortals = self.table.iter().filter(mortal).count();
+        ensure(mortals == self.expiries.len(), || format!("{} expiries", self.expiries.len()))
+    }
+
+    /// Feeds all that is not volatile to a hasher, in an order that does not depend on how the state came about.
+    pub fn digest(&self, into: &mut impl Hasher) {
+        (self.no, &self.settings, self.paused, self.waiting_bytes, self.totals).hash(into);
+        (self.last_id, self.incarnation, self.seq, self.front_group, self.minor, self.flood).hash(into);
+        for standing in self.ready.iter() {
+            match standing {
+                Standing::Plain(plain) => (plain.id, plain.pushed, plain.body().map(B::len)).hash(into),
+                Standing::Placed(id) => id.hash(into),
+            }
+        }
+        let lists = self.table.walk(&self.leased).chain(self.table.walk(&self.dead));
+        lists.for_each(|task| task.id.hash(into));
+        let tasks: BTreeMap<TaskId, &Task<B>> = self.table.iter().map(|task| (task.id, task)).collect();
+        for (id, task) in tasks {
+            (id, task.body.len(), task.pushed, &task.state, task.incarnation, task.deliveries).hash(into);
+            (task.tries, task.priority, task.cancelled, task.late_ack, &task.extras).hash(into);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Taking tasks in.
+
+use crate::command::{Add, NameArg, When};
+use crate::event::{Event, Fields, NameRef, Payloads, Recorder, Removal};
+use crate::id::TaskId;
+use crate::queue::Queue;
+use crate::reply::Refusal;
+use crate::settings::Overflow;
+use crate::task::{Body, Due, StateKind};
+use crate::time::Now;
+
+/// The tasks of a push.
+#[derive(Clone, Copy, Debug)]
+pub struct Pushes<'a> {
+    /// The id of the first; the others follow in sequence.
+    pub first: TaskId,
+    /// One task each.
+    pub payloads: &'a [&'a [u8]],
+}
+
+impl<B: Body> Queue<B> {
+    /// Adds plain tasks, or tasks with the queue's time to live. Their ids come from the broker.
+    pub fn push<R: Recorder<Body = B>>(
+        &mut self,
+        pushes: Pushes<'_>,
+        now: Now,
+        rec: &mut R,
+    ) -> Result<(), Refusal> {
+        self.settle(now, 0, rec);
+        let bytes = pushes.payloads.iter().map(|payload| payload.len() as u64).sum();
+        self.make_room(pushes.payloads.len(), bytes, now, rec)?;
+        let expires = self.settings.ttl_ms.map(|ms| now.log.after(ms));
+        let fields = Fields { expires, ..Fields::default() };
+        let payloads = Payloads::Slices(pushes.payloads);
+        self.commit(&Event::Pushed { queue: self.no, first: pushes.first, payloads, fields }, now.log, rec);
+        Ok(())
+    }
+
+    /// The task that already has the name, if `add` names one.
+    pub fn named<R: Recorder<Body = B>>(
+        &mut self,
+        add: &Add<'_>,
+        now: Now,
+        rec: &mut R,
+    ) -> Option<(TaskId, StateKind)> {
+        self.settle(now, 0, rec);
+        let name = name_of(add, rec)?.to_owned();
+        let id = *self.names.get(&name)?;
+        self.settle_one(id, now, rec);
+        Some((id, self.table.get(id)?.state.kind()))
+    }
+
+    /// Adds one task with options under an id from the broker; its name must be free.
+    pub fn add<R: Recorder<Body = B>>(
+        &mut self,
+        id: TaskId,
+        add: &Add<'_>,
+        now: Now,
+        rec: &mut R,
+    ) -> Result<StateKind, Refusal> {
+        self.settle(now, 0, rec);
+        self.make_room(1, add.payload.len() as u64, now, rec)?;
+        let due = match add.when {
+            When::AtOnce | When::After(0) => None,
+            When::After(ms) => Some(Due::Log(now.log.after(ms))),
+            When::At(at) => Some(Due::Wall(at)).filter(|_| at > now.wall),
+        };
+        let ttl_ms = add.ttl_ms.or(self.settings.ttl_ms);
+        let fields = Fields {
+            due,
+            priority: add.priority,
+            name: name_of(add, rec),
+            tries_max: add.tries,
+            backoff_ms: add.backoff_ms,
+            expires: ttl_ms.map(|ms| now.log.after(ms)),
+            trace: None,
+        };
+        let payloads = Payloads::Slices(&[add.payload]);
+        self.commit(&Event::Pushed { queue: self.no, first: id, payloads, fields }, now.log, rec);
+        Ok(if due.is_some() { StateKind::Delayed } else { StateKind::Ready })
+    }
+
+    /// Sees to it that `count` more tasks of `bytes` in all fit, if the oldest may be dropped for it.
+    fn make_room<R: Recorder<Body = B>>(
+        &mut self,
+        count: usize,
+        bytes: u64,
+        now: Now,
+        rec: &mut R,
+    ) -> Result<(), Refusal> {
+        if !self.is_full_for(count, bytes) {
+            return Ok(());
+        }
+        let alone_too_much = self.settings.max_length.is_some_and(|max| count as u64 > max)
+            || self.settings.max_bytes.is_some_and(|max| bytes > max);
+        if self.settings.overflow == Overflow::Refuse || alone_too_much {
+            return Err(Refusal::QueueFull);
+        }
+        while self.is_full_for(count, bytes) {
+            // The head of the line goes first; if nothing is ready, the delayed task that is due soonest.
+            let oldest = self.ready.iter().next().map(|standing| standing.id());
+            let soonest = || self.delayed.first().map(|&(_, id)| id);
+            let appointed = || self.appointed.first().map(|&(_, id)| id);
+            let Some(id) = oldest.or_else(soonest).or_else(appointed) else { break };
+            self.remove_all(&[id], Removal::Dropped, now, rec);
+        }
+        Ok(())
+    }
+
+    fn is_full_for(&self, count: usize, bytes: u64) -> bool {
+        let [ready, delayed, ..] = self.counts();
+        let length = self.settings.max_length.is_some_and(|max| ready + delayed + count as u64 > max);
+        length || self.settings.max_bytes.is_some_and(|max| self.waiting_bytes + bytes > max)
+    }
+}
+
+fn name_of<'a, R: Recorder>(add: &Add<'a>, rec: &R) -> Option<NameRef<'a>> {
+    Some(match add.name? {
+        NameArg::Bytes(name) => NameRef::Bytes(name),
+        NameArg::Payload => NameRef::PayloadHash(rec.payload_hash(add.payload)),
+    })
+}

@@ -1,0 +1,214 @@
+//! Ending tasks, or moving them on: what a caller says of tasks that it names.
+
+use alloc::vec::Vec;
+use core::mem;
+
+use super::Distinct;
+use crate::command::{Return, View};
+use crate::event::{Event, Ids, Recorder, Removal};
+use crate::id::{Claim, TaskId};
+use crate::limits;
+use crate::queue::{Queue, Settled};
+use crate::reply::Outcome;
+use crate::settings::Place;
+use crate::task::{Body, Cause, Name, StateKind};
+use crate::time::Now;
+
+impl<B: Body> Queue<B> {
+    /// Finishes tasks. `finished` gets the index of each claim that this call finished.
+    pub fn ack<R: Recorder<Body = B>>(
+        &mut self,
+        claims: impl Iterator<Item = Claim>,
+        leased_only: bool,
+        now: Now,
+        rec: &mut R,
+        finished: &mut Vec<u32>,
+    ) {
+        let flooded = self.settle(now, 0, rec) == Settled::Slice;
+        let mut done = Distinct::within(mem::take(&mut self.scratch));
+        for (index, claim) in claims.enumerate() {
+            if flooded {
+                self.settle_one(claim.id(), now, rec);
+            }
+            let late = !leased_only && matches!(claim, Claim::Id(_));
+            let lapsed = |queue: &Self| queue.table.get(claim.id()).is_some_and(|task| task.late_ack);
+            if (self.is_current(claim) || late && lapsed(self)) && done.add(claim.id()) {
+                finished.push(index as u32);
+            }
+        }
+        if !done.ids.is_empty() {
+            self.commit(&Event::Finished { queue: self.no, ids: Ids::Slice(&done.ids) }, now.log, rec);
+        }
+        self.scratch = done.ids;
+    }
+
+    /// Whether the current delivery is to be dropped, or why it is not the caller's.
+    fn outcome(&self, claim: Claim) -> Outcome {
+        match self.table.get(claim.id()) {
+            Some(task) if self.is_current(claim) && task.cancelled => Outcome::Cancelled,
+            Some(_) if self.is_current(claim) => Outcome::Done,
+            _ => Outcome::Stale,
+        }
+    }
+
+    /// Moves a lease's deadline; one that had none gets one.
+    pub fn extend<R: Recorder<Body = B>>(&mut self, claim: Claim, ms: u64, now: Now, rec: &mut R) -> Outcome {
+        self.settle_with(claim.id(), now, rec);
+        let outcome = self.outcome(claim);
+        if outcome == Outcome::Done {
+            self.commit(&Event::Extended { queue: self.no, id: claim.id(), length_ms: ms }, now.log, rec);
+        }
+        outcome
+    }
+
+    /// Takes a task back from its holder.
+    pub fn give_back<R: Recorder<Body = B>>(
+        &mut self,
+        claim: Claim,
+        back: &Return<'_>,
+        now: Now,
+        rec: &mut R,
+    ) -> Outcome {
+        self.settle_with(claim.id(), now, rec);
+        let outcome = self.outcome(claim);
+        let id = claim.id();
+        match outcome {
+            Outcome::Stale => {}
+            Outcome::Cancelled => self.remove_all(&[id], Removal::Cancelled, now, rec),
+            Outcome::Done if back.failed.is_some() => self.fail(id, back, now, rec),
+            Outcome::Done => {
+                let to = self.landing(back.to.unwrap_or(Place::Front), now);
+                self.send_back(&[id], to, Cause::Free, None, now, rec);
+            }
+        }
+        outcome
+    }
+
+    fn fail<R: Recorder<Body = B>>(&mut self, id: TaskId, back: &Return<'_>, now: Now, rec: &mut R) {
+        let reason = back.failed.map(|reason| &reason[..reason.len().min(limits::REASON_BYTES_MAX)]);
+        let task = self.table.get(id).expect("its delivery is current");
+        if self.is_last_try(task) {
+            return self.bury_all(&[id], Cause::Failed, reason, now, rec);
+        }
+        let wait = self.backoff_ms(task, task.tries.failed.saturating_add(1));
+        let to = self.landing(back.to.unwrap_or(Place::After(wait)), now);
+        self.send_back(&[id], to, Cause::Failed, reason, now, rec);
+    }
+
+    /// Calls tasks off: waiting ones are gone, leased ones are marked. Answers how many.
+    pub fn cancel<R: Recorder<Body = B>>(
+        &mut self,
+        ids: impl Iterator<Item = TaskId>,
+        now: Now,
+        rec: &mut R,
+    ) -> u64 {
+        let flooded = self.settle(now, 0, rec) == Settled::Slice;
+        let (mut gone, mut marked) = (Distinct::default(), Distinct::default());
+        for id in ids {
+            if flooded {
+                self.settle_one(id, now, rec);
+            }
+            let unmarked = |queue: &Self| queue.table.get(id).is_some_and(|task| !task.cancelled);
+            match self.state_of(id) {
+                Some(StateKind::Ready | StateKind::Delayed) => _ = gone.add(id),
+                Some(StateKind::Leased) if unmarked(self) => _ = marked.add(id),
+                _ => {}
+            }
+        }
+        self.remove_all(&gone.ids, Removal::Cancelled, now, rec);
+        if !marked.ids.is_empty() {
+            self.commit(&Event::Marked { queue: self.no, ids: Ids::Slice(&marked.ids) }, now.log, rec);
+        }
+        (gone.ids.len() + marked.ids.len()) as u64
+    }
+
+    /// The ids of the tasks that producers gave these names.
+    pub fn ids_of_names<'n>(&self, names: &'n [&'n [u8]]) -> impl Iterator<Item = TaskId> + use<'n, B> {
+        let found = names.iter().filter_map(|name| self.names.get(&Name::Bytes((*name).into())).copied());
+        found.collect::<Vec<TaskId>>().into_iter()
+    }
+
+    /// Puts tasks among the dead. A receipt counts only while it is current.
+    pub fn bury<R: Recorder<Body = B>>(
+        &mut self,
+        claims: impl Iterator<Item = Claim>,
+        now: Now,
+        rec: &mut R,
+    ) -> u64 {
+        let flooded = self.settle(now, 0, rec) == Settled::Slice;
+        let mut buried = Distinct::default();
+        for claim in claims {
+            if flooded {
+                self.settle_one(claim.id(), now, rec);
+            }
+            let alive = self.state_of(claim.id()).is_some_and(|kind| kind != StateKind::Dead);
+            if alive && (matches!(claim, Claim::Id(_)) || self.is_current(claim)) {
+                buried.add(claim.id());
+            }
+        }
+        self.bury_all(&buried.ids, Cause::Free, None, now, rec);
+        buried.ids.len() as u64
+    }
+
+    /// Brings dead tasks back to the end of the line; `None` brings all.
+    pub fn revive<R: Recorder<Body = B>>(
+        &mut self,
+        ids: Option<&mut dyn Iterator<Item = TaskId>>,
+        now: Now,
+        rec: &mut R,
+    ) -> u64 {
+        self.settle(now, 0, rec);
+        let mut revived = Distinct::default();
+        match ids {
+            None => revived.ids.extend(self.table.walk(&self.dead).map(|task| task.id)),
+            Some(ids) => {
+                ids.filter(|&id| self.state_of(id) == Some(StateKind::Dead))
+                    .for_each(|id| _ = revived.add(id));
+            }
+        }
+        if !revived.ids.is_empty() {
+            self.commit(&Event::Revived { queue: self.no, ids: Ids::Slice(&revived.ids) }, now.log, rec);
+        }
+        revived.ids.len() as u64
+    }
+
+    /// Removes tasks in whatever state.
+    pub fn delete<R: Recorder<Body = B>>(
+        &mut self,
+        ids: impl Iterator<Item = TaskId>,
+        now: Now,
+        rec: &mut R,
+    ) -> u64 {
+        let flooded = self.settle(now, 0, rec) == Settled::Slice;
+        let mut deleted = Distinct::default();
+        for id in ids {
+            if flooded {
+                self.settle_one(id, now, rec);
+            }
+            if self.state_of(id).is_some() {
+                deleted.add(id);
+            }
+        }
+        self.remove_all(&deleted.ids, Removal::Deleted, now, rec);
+        deleted.ids.len() as u64
+    }
+
+    /// Removes all tasks of a state; of ready, delayed and dead if none is given. Leased ones are never purged.
+    pub fn purge<R: Recorder<Body = B>>(&mut self, state: Option<View>, now: Now, rec: &mut R) -> u64 {
+        self.settle(now, 0, rec);
+        let wanted = |view| state.is_none_or(|state| state == view);
+        let mut ids: Vec<TaskId> = Vec::new();
+        if wanted(View::Ready) {
+            ids.extend(self.ready.iter().map(|standing| standing.id()));
+        }
+        if wanted(View::Delayed) {
+            ids.extend(self.delayed.iter().map(|&(_, id)| id));
+            ids.extend(self.appointed.iter().map(|&(_, id)| id));
+        }
+        if wanted(View::Dead) {
+            ids.extend(self.table.walk(&self.dead).map(|task| task.id));
+        }
+        self.remove_all(&ids, Removal::Deleted, now, rec);
+        ids.len() as u64
+    }
+}

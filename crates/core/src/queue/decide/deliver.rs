@@ -1,0 +1,184 @@
+//! Handing tasks out, and taking back what was handed out.
+
+use alloc::vec::Vec;
+use core::mem;
+
+use super::Distinct;
+use crate::event::{Event, Ids, LeaseTerms, Recorder, Removal};
+use crate::id::{Claim, Receipt, TaskId};
+use crate::limits;
+use crate::queue::Queue;
+use crate::queue::ready::Standing;
+use crate::reply::TaskView;
+use crate::task::{Body, Cause, Holder, Task};
+use crate::time::{LogTime, Now};
+
+/// What a pop of one queue is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct PopAsk {
+    /// How many at most.
+    pub count: u32,
+    /// How many payload bytes at most; the first task is handed out whatever its size.
+    pub bytes: usize,
+    /// On what terms.
+    pub terms: LeaseTerms,
+    /// What [`TaskView::queue`] says.
+    pub queue: u32,
+    /// Whether to tell more of each task.
+    pub meta: bool,
+}
+
+impl<B: Body> Queue<B> {
+    /// Hands out tasks from the head of the line; answers how many and how many bytes.
+    pub fn pop<R: Recorder<Body = B>>(
+        &mut self,
+        ask: &PopAsk,
+        now: Now,
+        rec: &mut R,
+        out: &mut Vec<TaskView<B>>,
+    ) -> (u32, usize) {
+        self.settle(now, ask.count as usize, rec);
+        let count = self.poppable().min(ask.count as usize);
+        if count == 0 || self.ready.len() == 0 {
+            return (0, 0);
+        }
+        let mut ids = mem::take(&mut self.scratch);
+        ids.clear();
+        let mut bytes = 0;
+        // In a flood of expiries some that are over still stand in the line; nobody gets them.
+        for standing in self.ready.iter().filter(|standing| !self.is_over(standing, now)).take(count) {
+            let view = self.handed_out(&standing, ask, now.log);
+            bytes += view.body.len();
+            if bytes > ask.bytes && !ids.is_empty() {
+                bytes -= view.body.len();
+                break;
+            }
+            ids.push(view.id);
+            out.push(view);
+        }
+        let mut terms = ask.terms;
+        if terms.length_ms.is_none() && terms.holder.is_none() {
+            terms.length_ms = self.settings.lease_ms;
+        }
+        if !ids.is_empty() {
+            self.commit(&Event::Popped { queue: self.no, ids: Ids::Slice(&ids), terms }, now.log, rec);
+        }
+        let popped = ids.len() as u32;
+        self.scratch = ids;
+        (popped, bytes)
+    }
+
+    fn is_over(&self, standing: &Standing<'_, B>, now: Now) -> bool {
+        let Standing::Placed(id) = standing else { return false };
+        self.table.get(*id).and_then(Task::expires).is_some_and(|at| at <= now.log)
+    }
+
+    /// How a task will look once it is handed out.
+    fn handed_out(&self, standing: &Standing<'_, B>, ask: &PopAsk, at: LogTime) -> TaskView<B> {
+        let (body, deliveries) = match standing {
+            Standing::Plain(plain) => (plain.body().expect("tombstones do not stand in the line"), 0),
+            Standing::Placed(id) => {
+                let task = self.table.get(*id).expect("what stands in the line has a record");
+                (&task.body, task.deliveries)
+            }
+        };
+        TaskView {
+            queue: ask.queue,
+            id: standing.id(),
+            body: body.clone(),
+            deliveries: deliveries.saturating_add(1),
+            incarnation: self.incarnation,
+            at,
+            elapsed_ms: 0,
+            more: ask.meta.then(|| self.more(standing.id())),
+        }
+    }
+
+    /// Hands out again what has been leased with neither deadline, worker nor connection for `elapsed_ms`. What
+    /// was called off meanwhile is gone instead, as it would be after a lapse.
+    pub fn recover<R: Recorder<Body = B>>(
+        &mut self,
+        count: u32,
+        elapsed_ms: u64,
+        now: Now,
+        rec: &mut R,
+        out: &mut Vec<TaskView<B>>,
+    ) {
+        self.settle(now, 0, rec);
+        let mut ids = mem::take(&mut self.scratch);
+        ids.clear();
+        let (mut bytes, mut cancelled) = (0, Vec::new());
+        for task in self.table.walk(&self.leased) {
+            let lease = task.lease().expect("the delivered list holds leased tasks");
+            // The list is in order of delivery, so that nothing behind the first that is too young is older.
+            if ids.len() >= count as usize || now.log.since(lease.start) < elapsed_ms {
+                break;
+            }
+            if !lease.is_open_ended() {
+                continue;
+            }
+            if task.cancelled {
+                cancelled.push(task.id);
+                continue;
+            }
+            bytes += task.body.len();
+            if bytes > limits::REPLY_BYTES_MAX && !ids.is_empty() {
+                break;
+            }
+            ids.push(task.id);
+            out.push(TaskView {
+                queue: 0,
+                id: task.id,
+                body: task.body.clone(),
+                deliveries: task.deliveries.saturating_add(1),
+                incarnation: self.incarnation,
+                at: now.log,
+                elapsed_ms: 0,
+                more: None,
+            });
+        }
+        self.remove_all(&cancelled, Removal::Cancelled, now, rec);
+        if !ids.is_empty() {
+            self.commit(&Event::Recovered { queue: self.no, ids: Ids::Slice(&ids) }, now.log, rec);
+        }
+        self.scratch = ids;
+    }
+
+    /// Takes back all that a worker or a connection holds, in order of delivery. Answers how many.
+    pub fn end_holder<R: Recorder<Body = B>>(
+        &mut self,
+        holder: Holder,
+        cause: Cause,
+        now: Now,
+        rec: &mut R,
+    ) -> u64 {
+        self.settle(now, 0, rec);
+        let ids: Vec<TaskId> = self.held.get(&holder).into_iter().flatten().map(|&(_, id)| id).collect();
+        self.end_leases(&ids, cause, self.front_group + 1, now, rec);
+        ids.len() as u64
+    }
+
+    /// Takes deliveries back that never reached their taker. What is no longer current is left alone.
+    pub fn undeliver<R: Recorder<Body = B>>(&mut self, receipts: &[Receipt], now: Now, rec: &mut R) {
+        self.settle(now, 0, rec);
+        let mut back = Distinct::default();
+        for receipt in receipts {
+            if self.is_current(Claim::Receipt(*receipt)) {
+                back.add(receipt.id);
+            }
+        }
+        self.end_leases(&back.ids, Cause::Free, self.front_group + 1, now, rec);
+    }
+
+    /// How many leases end with this worker or connection.
+    pub fn held_by(&self, holder: Holder) -> u64 {
+        self.held.get(&holder).map_or(0, |held| held.len() as u64)
+    }
+
+    /// Receipts that this worker holds of tasks that were called off, in order of delivery.
+    pub fn cancelled_of(&self, holder: Holder, out: &mut Vec<Receipt>) {
+        let called_off = self.called_off.range((holder, 0, TaskId::NONE)..);
+        let of_holder = called_off.take_while(|called_off| called_off.0 == holder);
+        out.extend(of_holder.filter_map(|&(.., id)| self.table.get(id)).map(Task::receipt));
+    }
+}

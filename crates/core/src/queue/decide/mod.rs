@@ -1,0 +1,172 @@
+//! What should happen, by the rules of DESIGN's transition table. Each decision is recorded, then applied.
+//!
+//! Every call settles first what is due by itself, so that a command never sees a state that time has overtaken.
+//! [`accept`] takes tasks in, [`deliver`] hands them out and takes deliveries back, [`conclude`] ends or moves on
+//! what a caller names.
+
+mod accept;
+mod conclude;
+mod deliver;
+
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+
+use super::Queue;
+use crate::command::{IdForm, TaskRefs};
+use crate::event::{Event, Ids, Landing, Recorder, Removal};
+use crate::id::{Claim, TaskId};
+use crate::reply::Refusal;
+use crate::settings::{Change, Place, Settings};
+use crate::task::{Body, Cause, StateKind};
+use crate::time::{LogTime, Now};
+
+pub use accept::Pushes;
+pub use deliver::PopAsk;
+
+impl<B: Body> Queue<B> {
+    pub(super) fn commit<R: Recorder<Body = B>>(&mut self, event: &Event<'_>, at: LogTime, rec: &mut R) {
+        rec.record(event);
+        self.apply(event, at, rec).expect("a decision fits the state it was made on");
+    }
+
+    pub(super) const fn landing(&self, place: Place, now: Now) -> Landing {
+        match place {
+            Place::Front => Landing::Front { group: self.front_group + 1 },
+            Place::Back | Place::After(0) => Landing::Back,
+            Place::After(ms) => Landing::Delayed(now.log.after(ms)),
+        }
+    }
+
+    pub(super) fn send_back<R: Recorder<Body = B>>(
+        &mut self,
+        ids: &[TaskId],
+        to: Landing,
+        cause: Cause,
+        reason: Option<&[u8]>,
+        now: Now,
+        rec: &mut R,
+    ) {
+        let ids = Ids::Slice(ids);
+        self.commit(&Event::Returned { queue: self.no, ids, to, cause, reason }, now.log, rec);
+    }
+
+    pub(super) fn remove_all<R: Recorder<Body = B>>(
+        &mut self,
+        ids: &[TaskId],
+        why: Removal,
+        now: Now,
+        rec: &mut R,
+    ) {
+        if !ids.is_empty() {
+            self.commit(&Event::Removed { queue: self.no, ids: Ids::Slice(ids), why }, now.log, rec);
+        }
+    }
+
+    pub(super) fn bury_all<R: Recorder<Body = B>>(
+        &mut self,
+        ids: &[TaskId],
+        cause: Cause,
+        reason: Option<&[u8]>,
+        now: Now,
+        rec: &mut R,
+    ) {
+        if !ids.is_empty() {
+            self.commit(&Event::Died { queue: self.no, ids: Ids::Slice(ids), cause, reason }, now.log, rec);
+            // Here and not in `apply`: a replay finds the move in the log, behind the death.
+            if self.settings.dead_letter.is_some() {
+                self.dying.extend_from_slice(ids);
+            }
+        }
+    }
+
+    /// Stops handing out tasks.
+    pub fn pause<R: Recorder<Body = B>>(&mut self, now: Now, rec: &mut R) {
+        if self.paused.is_none() {
+            self.commit(&Event::Paused(self.no), now.log, rec);
+        }
+    }
+
+    /// Hands out tasks again.
+    pub fn resume<R: Recorder<Body = B>>(&mut self, now: Now, rec: &mut R) {
+        if self.paused.is_some() {
+            self.commit(&Event::Resumed(self.no), now.log, rec);
+        }
+    }
+
+    /// Changes settings. What happened before happened by the old ones.
+    pub fn configure<R: Recorder<Body = B>>(
+        &mut self,
+        changes: &[Change<'_>],
+        now: Now,
+        rec: &mut R,
+    ) -> Settings {
+        self.settle(now, 0, rec);
+        let mut settings = self.settings.clone();
+        changes.iter().for_each(|change| settings.change(change));
+        if settings != self.settings {
+            self.commit(&Event::Configured { queue: self.no, settings: &settings }, now.log, rec);
+        }
+        settings
+    }
+
+    /// The state of a task, if it is there.
+    pub fn state_of(&self, id: TaskId) -> Option<StateKind> {
+        if let Some(task) = self.table.get(id) {
+            return Some(task.state.kind());
+        }
+        self.ready.find_plain(id).map(|_| StateKind::Ready)
+    }
+
+    /// Whether the claim is on the delivery that is current.
+    fn is_current(&self, claim: Claim) -> bool {
+        self.table.get(claim.id()).is_some_and(|task| {
+            let meant = match claim {
+                Claim::Id(_) => true,
+                Claim::Receipt(receipt) => task.receipt() == receipt,
+            };
+            meant && task.lease().is_some()
+        })
+    }
+}
+
+/// A list of ids without repetitions. Ids that come in order cost nothing to tell apart.
+#[derive(Default)]
+struct Distinct {
+    ids: Vec<TaskId>,
+    last: TaskId,
+    /// All of `ids`, once one came out of order.
+    set: Option<BTreeSet<TaskId>>,
+}
+
+impl Distinct {
+    /// An empty list that uses this room.
+    fn within(mut room: Vec<TaskId>) -> Self {
+        room.clear();
+        Self { ids: room, ..Self::default() }
+    }
+
+    /// Adds an id unless it is there.
+    fn add(&mut self, id: TaskId) -> bool {
+        if id <= self.last || self.set.is_some() {
+            let set = self.set.get_or_insert_with(|| self.ids.iter().copied().collect());
+            if !set.insert(id) {
+                return false;
+            }
+        }
+        self.last = self.last.max(id);
+        self.ids.push(id);
+        true
+    }
+}
+
+/// Reads references as claims; one that is malformed refuses them all.
+pub(crate) fn claims(tasks: TaskRefs<'_>) -> Result<impl Iterator<Item = Claim>, Refusal> {
+    let read = move |bytes: &&[u8]| match tasks.form {
+        IdForm::Long => Claim::parse(bytes),
+        IdForm::Short => TaskId::parse_short(bytes).map(Claim::Id),
+    };
+    if tasks.list.iter().any(|bytes| read(bytes).is_none()) {
+        return Err(Refusal::MalformedId);
+    }
+    Ok(tasks.list.iter().filter_map(read))
+}

@@ -1,0 +1,225 @@
+//! One queue as a value: its tasks, their indexes, and the transitions between their states.
+//!
+//! A queue knows no other queue, no worker and no clock. [`decide`] asks what should happen and records it,
+//! [`apply`] is the only code that changes anything, and [`check`] holds the two to the invariants. A
+//! [`crate::Broker`] drives many of these; a Redis key can hold one.
+
+mod apply;
+mod check;
+mod decide;
+mod read;
+mod ready;
+mod settle;
+mod table;
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use core::fmt;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+
+use crate::event::{Flood, QueueNo, Totals};
+use crate::id::{Receipt, TaskId};
+use crate::settings::Settings;
+use crate::task::{Body, Holder, Name};
+use crate::time::{LogTime, WallTime};
+use ready::Ready;
+use table::{List, Table};
+
+pub use check::Broken;
+pub(crate) use decide::claims;
+pub use decide::{PopAsk, Pushes};
+pub use settle::Settled;
+
+/// An event that does not fit the state it is applied to: the log is not this store's, or damaged beyond its
+/// checksums, or hostile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inconsistent {
+    /// What does not fit.
+    pub what: &'static str,
+    /// The task it is about, if it is about one.
+    pub id: TaskId,
+}
+
+impl Inconsistent {
+    pub(crate) const fn new(what: &'static str, id: TaskId) -> Self {
+        Self { what, id }
+    }
+}
+
+impl fmt::Display for Inconsistent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "an event does not fit the state before it: {} (task {})", self.what, self.id)
+    }
+}
+
+impl core::error::Error for Inconsistent {}
+
+/// One queue.
+#[derive(Clone, Debug)]
+pub struct Queue<B> {
+    /// What events call it.
+    no: QueueNo,
+    settings: Settings,
+    paused: Option<LogTime>,
+    /// Records of all tasks but the plain ones in `ready`.
+    table: Table<B>,
+    ready: Ready<B>,
+    delayed: BTreeSet<(LogTime, TaskId)>,
+    /// Delayed by the wall clock.
+    appointed: BTreeSet<(WallTime, TaskId)>,
+    /// Leased ones, in the order of their last delivery.
+    leased: List,
+    /// Dead ones, in the order of their deaths.
+    dead: List,
+    /// Leases that run out; those that do so together, in order of delivery.
+    deadlines: BTreeSet<(LogTime, u64, TaskId)>,
+    /// Waiting tasks whose time to live ends.
+    expiries: BTreeSet<(LogTime, TaskId)>,
+    /// Leases that end with a worker or a connection, each holder's in order of delivery.
+    held: BTreeMap<Holder, BTreeSet<(u64, TaskId)>>,
+    /// Those of them that were called off: each beat of a worker asks for its own.
+    called_off: BTreeSet<(Holder, u64, TaskId)>,
+    names: HashMap<Name, TaskId, FixedState>,
+    waiting_bytes: u64,
+    totals: Totals,
+    last_id: TaskId,
+    incarnation: u64,
+    /// The number of the last delivery.
+    seq: u64,
+    /// The newest group at the front of the line.
+    front_group: u64,
+    /// The last minor rank that was given out or set aside.
+    minor: u64,
+    flood: Option<Flood>,
+    /// The group that a flood of lapses is being returned in. Not part of the state: a restart ends no lease.
+    lapsing: Option<(LogTime, u64)>,
+    /// Tasks that died since a broker last looked, where there is a dead-letter queue to move them to.
+    dying: Vec<TaskId>,
+    /// Deliveries to workers that lapsed since a broker last looked. Volatile.
+    lapsed: Vec<(u64, Receipt)>,
+    /// Room for lists of ids, kept between calls.
+    scratch: Vec<TaskId>,
+}
+
+impl<B: Body> Queue<B> {
+    /// An empty queue that events call `no`.
+    pub fn new(no: QueueNo) -> Self {
+        Self {
+            no,
+            settings: Settings::default(),
+            paused: None,
+            table: Table::default(),
+            ready: Ready::default(),
+            delayed: BTreeSet::new(),
+            appointed: BTreeSet::new(),
+            leased: List::default(),
+            dead: List::default(),
+            deadlines: BTreeSet::new(),
+            expiries: BTreeSet::new(),
+            held: BTreeMap::new(),
+            called_off: BTreeSet::new(),
+            names: HashMap::default(),
+            waiting_bytes: 0,
+            totals: Totals::default(),
+            last_id: TaskId::NONE,
+            incarnation: 0,
+            seq: 0,
+            front_group: 0,
+            minor: 0,
+            flood: None,
+            lapsing: None,
+            dying: Vec::new(),
+            lapsed: Vec::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// What events call it.
+    pub const fn no(&self) -> QueueNo {
+        self.no
+    }
+
+    /// Its settings.
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The highest id it has seen.
+    pub const fn last_id(&self) -> TaskId {
+        self.last_id
+    }
+
+    /// The incarnation of the store it delivers in.
+    pub const fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// What has happened to it.
+    pub const fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// How many tasks are ready, delayed, leased and dead.
+    pub fn counts(&self) -> [u64; 4] {
+        let delayed = self.delayed.len() + self.appointed.len();
+        [self.ready.len(), delayed, self.leased.len(), self.dead.len()].map(|n| n as u64)
+    }
+
+    /// How many tasks it has.
+    pub fn len(&self) -> u64 {
+        self.counts().iter().sum()
+    }
+
+    /// Whether it has no tasks, and so does not exist for those who ask for keys.
+    pub fn is_empty(&self) -> bool {
+        self.table.len() == 0 && self.ready.len() == 0
+    }
+
+    /// Whether nothing would be missed if it were forgotten.
+    pub fn is_forgettable(&self) -> bool {
+        self.is_empty() && self.settings.is_default() && self.paused.is_none()
+    }
+
+    /// Whether a pop could get something now.
+    pub fn can_pop(&self) -> bool {
+        self.ready.len() > 0 && self.poppable() > 0
+    }
+
+    /// How many tasks may be handed out, pause and concurrency limit considered.
+    fn poppable(&self) -> usize {
+        if self.paused.is_some() {
+            return 0;
+        }
+        let max = self.settings.max_leased.map_or(usize::MAX, |max| max.try_into().unwrap_or(usize::MAX));
+        max.saturating_sub(self.leased.len())
+    }
+
+    /// The workers and connections that hold tasks of it.
+    pub(crate) fn holders(&self) -> impl Iterator<Item = Holder> {
+        self.held.keys().copied()
+    }
+
+    /// When something happens by itself next, by log time.
+    pub fn next_deadline(&self) -> Option<LogTime> {
+        let first = |index: &BTreeSet<(LogTime, TaskId)>| index.first().map(|&(at, _)| at);
+        let lapse = self.deadlines.first().map(|&(at, ..)| at);
+        [first(&self.delayed), lapse, first(&self.expiries)].into_iter().flatten().min()
+    }
+
+    /// When the next appointment is, by the wall clock.
+    pub fn next_appointment(&self) -> Option<WallTime> {
+        self.appointed.first().map(|&(at, _)| at)
+    }
+
+    /// Tasks that died since this was last asked, where there is a dead-letter queue to move them to.
+    pub fn take_dying(&mut self) -> Vec<TaskId> {
+        core::mem::take(&mut self.dying)
+    }
+
+    /// Deliveries to workers, by incarnation, that lapsed since this was last asked.
+    pub fn take_lapsed(&mut self) -> Vec<(u64, Receipt)> {
+        core::mem::take(&mut self.lapsed)
+    }
+}

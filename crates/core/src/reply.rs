@@ -1,0 +1,302 @@
+//! What a queue answers, before any dialect puts it into bytes.
+//!
+//! Replies to a batch of commands share a few growing lists ([`Replies`]), so that answering a command allocates
+//! nothing: a [`Reply`] is a small value that points into them.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::fmt;
+use core::ops::Range;
+
+use crate::id::{Receipt, TaskId};
+use crate::settings::Settings;
+use crate::task::{StateKind, Tries};
+use crate::time::LogTime;
+
+/// A stretch of one of the lists of [`Replies`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    start: u32,
+    end: u32,
+}
+
+impl Span {
+    /// From `start` to before `end`.
+    pub fn new(start: usize, end: usize) -> Self {
+        Self { start: start as u32, end: end as u32 }
+    }
+
+    /// How many items it spans.
+    pub const fn len(self) -> usize {
+        (self.end - self.start) as usize
+    }
+
+    /// Whether it spans none.
+    pub const fn is_empty(self) -> bool {
+        self.start == self.end
+    }
+
+    /// As a range to index with.
+    pub const fn range(self) -> Range<usize> {
+        self.start as usize..self.end as usize
+    }
+}
+
+/// The answers to a batch of commands, in order.
+#[derive(Clone, Debug)]
+pub struct Replies<B> {
+    /// One for each command that was executed.
+    pub list: Vec<Reply>,
+    /// What [`Reply::Pushed`] points into.
+    pub ids: Vec<TaskId>,
+    /// What [`Reply::Tasks`] and [`Reply::Inspected`] point into.
+    pub tasks: Vec<TaskView<B>>,
+    /// What [`Reply::Acked`] points into: which of the command's tasks were finished.
+    pub indexes: Vec<u32>,
+    /// What [`Reply::Queues`] points into.
+    pub queues: Vec<QueueRow>,
+    /// What [`Reply::Receipts`] points into.
+    pub receipts: Vec<Receipt>,
+    /// What [`Reply::Workers`] points into.
+    pub workers: Vec<WorkerRow>,
+}
+
+impl<B> Default for Replies<B> {
+    fn default() -> Self {
+        Self {
+            list: Vec::new(),
+            ids: Vec::new(),
+            tasks: Vec::new(),
+            indexes: Vec::new(),
+            queues: Vec::new(),
+            receipts: Vec::new(),
+            workers: Vec::new(),
+        }
+    }
+}
+
+impl<B> Replies<B> {
+    /// Forgets all answers and keeps the room.
+    pub fn clear(&mut self) {
+        self.list.clear();
+        self.ids.clear();
+        self.tasks.clear();
+        self.indexes.clear();
+        self.queues.clear();
+        self.receipts.clear();
+        self.workers.clear();
+    }
+}
+
+/// The answer to one command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// PUSH: the ids, in order.
+    Pushed(Span),
+    /// ADD: the task that has the name, and whether this call added it.
+    Added {
+        /// The task's id.
+        id: TaskId,
+        /// False if the name was taken.
+        added: bool,
+        /// The state it is in.
+        state: StateKind,
+    },
+    /// POP and RECOVER: the tasks handed out.
+    Tasks(Span),
+    /// POP with BLOCK: the time ran out.
+    TimedOut,
+    /// ACK: which of the tasks this call finished.
+    Acked(Span),
+    /// EXTEND, RETURN: what came of it.
+    Outcome(Outcome),
+    /// INSPECT: the tasks looked at.
+    Inspected(Span),
+    /// INFO.
+    Info(Box<Info>),
+    /// A number of tasks.
+    Count(u64),
+    /// Done.
+    Ok,
+    /// CONFIG: the settings as they are now.
+    Settings(Box<Settings>),
+    /// QUEUES: a page of them, and where the next begins (0: there is none).
+    Queues {
+        /// The next page.
+        cursor: u64,
+        /// This page.
+        rows: Span,
+    },
+    /// WORKER START: the incarnation.
+    Started(u64),
+    /// WORKER BEAT: receipts that are cancelled or lost.
+    Receipts(Span),
+    /// WORKER LIST.
+    Workers(Span),
+    /// No, and why. Nothing was changed.
+    Refused(Refusal),
+}
+
+/// What came of a call that concerns one delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was done.
+    Done,
+    /// The delivery is not current: nothing was done.
+    Stale,
+    /// The task has been called off: it is not to be run, and gone if it was given back.
+    Cancelled,
+}
+
+/// A task as it is shown. Which fields mean something depends on the question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskView<B> {
+    /// Which of the queues that the command named it is from.
+    pub queue: u32,
+    /// Its id.
+    pub id: TaskId,
+    /// Its payload.
+    pub body: B,
+    /// How often it was delivered.
+    pub deliveries: u32,
+    /// The incarnation of the store that delivered it last.
+    pub incarnation: u64,
+    /// When it was delivered last (leased), is due (delayed; log or wall, as it was asked for), or died (dead).
+    pub at: LogTime,
+    /// How long ago that is, for a leased one.
+    pub elapsed_ms: u64,
+    /// More, where it was asked for.
+    pub more: Option<Box<More>>,
+}
+
+impl<B> TaskView<B> {
+    /// The receipt of the current delivery.
+    pub const fn receipt(&self) -> Receipt {
+        Receipt { id: self.id, incarnation: self.incarnation, delivery: self.deliveries }
+    }
+}
+
+/// The rest of what is known of a task.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct More {
+    /// Its name, if it was given bytes.
+    pub name: Option<Box<[u8]>>,
+    /// What its tries were spent on.
+    pub tries: Tries,
+    /// How many it has.
+    pub tries_max: u32,
+    /// When it was pushed.
+    pub pushed: LogTime,
+    /// Why it failed last.
+    pub reason: Option<Box<[u8]>>,
+}
+
+/// What INFO tells.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Info {
+    /// Tasks waiting and due.
+    pub ready: u64,
+    /// Tasks not due yet.
+    pub delayed: u64,
+    /// Tasks handed out.
+    pub leased: u64,
+    /// Tasks given up.
+    pub dead: u64,
+    /// Payload bytes of the ready and the delayed.
+    pub waiting_bytes: u64,
+    /// How long the task at the head of the line has waited since it was pushed.
+    pub oldest_ms: u64,
+    /// Since when the queue is paused.
+    pub paused: Option<LogTime>,
+    /// Tasks accepted since the queue was made.
+    pub pushed: u64,
+    /// Tasks finished since the queue was made.
+    pub finished: u64,
+    /// Its settings.
+    pub settings: Settings,
+}
+
+/// One line of QUEUES.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueRow {
+    /// The queue's name.
+    pub name: Box<[u8]>,
+    /// Ready, delayed, leased, dead.
+    pub counts: [u64; 4],
+}
+
+/// One line of WORKER LIST.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerRow {
+    /// The worker's name.
+    pub name: Box<[u8]>,
+    /// Its incarnation.
+    pub incarnation: u64,
+    /// How long it lives without a beat.
+    pub ttl_ms: u64,
+    /// How many tasks it holds.
+    pub leased: u64,
+}
+
+/// A stable reason for a no. A refusal changes nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// This is not an id of this home.
+    MalformedId,
+    /// Larger than a limit allows.
+    TooLarge {
+        /// What is.
+        what: &'static str,
+        /// The limit, in bytes.
+        max: usize,
+    },
+    /// An argument is outside of what it may be.
+    OutOfRange {
+        /// Which.
+        what: &'static str,
+    },
+    /// The queue has as many tasks or bytes as its settings allow.
+    QueueFull,
+    /// This incarnation of the worker is no longer alive.
+    WorkerGone,
+    /// The disk has no room for more tasks.
+    NoSpace,
+    /// There are no more ids: it is the year 2109.
+    NoMoreIds,
+    /// The log failed; nothing is confirmed any more.
+    Poisoned,
+}
+
+impl Refusal {
+    /// The word an error reply begins with.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::QueueFull => "QUEUEFULL",
+            Self::WorkerGone => "GONE",
+            Self::NoSpace => "NOSPACE",
+            Self::Poisoned => "POISONED",
+            Self::MalformedId | Self::TooLarge { .. } | Self::OutOfRange { .. } | Self::NoMoreIds => "ERR",
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MalformedId => {
+                f.write_str("malformed task id: expected <ms>-<seq> as a push answers it, or a receipt")
+            }
+            Self::TooLarge { what, max } => write!(f, "{what} is too large: at most {max} bytes"),
+            Self::OutOfRange { what } => write!(f, "{what} is out of range"),
+            Self::QueueFull => {
+                f.write_str("the queue is full: raise MAX-LENGTH or MAX-BYTES, or let workers catch up")
+            }
+            Self::WorkerGone => f.write_str("this worker is no longer alive: start it anew"),
+            Self::NoSpace => {
+                f.write_str("no space left on the disk of the store: pushes are refused until there is")
+            }
+            Self::NoMoreIds => f.write_str("the store has given out its last id"),
+            Self::Poisoned => f.write_str("the log failed: restart the server once its disk is sound"),
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! The door to the disk: nothing else in the engine touches a file.
+//!
+//! A [`Disk`] is one flat directory, a [`DiskFile`] an open file in it. [`DirDisk`] is the real one. Its simulated twin,
+//! `SimDisk` in the testkit, crashes and fails at every call made through here.
+//!
+//! What the code above relies on: `sync_data` makes all earlier writes to that file durable, `sync_dir` all earlier
+//! creates, renames and removes; a rename is atomic; a write never changes bytes outside its range. A sync that failed is
+//! never tried again, because the system may have dropped the pages and would wrongly report success.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+
+use crate::fault::{Fault, OpenError, Operation};
+
+/// One flat directory of files.
+pub trait Disk: Send + Sync {
+    /// The names of the regular files, in no order. Names that are not UTF-8 are not ours and are left out.
+    fn list(&self) -> Result<Vec<String>, Fault>;
+
+    /// Creates a file that must not exist yet.
+    fn create(&self, name: &str) -> Result<Box<dyn DiskFile>, Fault>;
+
+    /// Opens an existing file for reading and writing.
+    fn open(&self, name: &str) -> Result<Box<dyn DiskFile>, Fault>;
+
+    /// Gives a file another name. The caller sees to it that the new one is free.
+    fn rename(&self, from: &str, to: &str) -> Result<(), Fault>;
+
+    /// Removes a file.
+    fn remove(&self, name: &str) -> Result<(), Fault>;
+
+    /// Makes all earlier creates, renames and removes durable.
+    fn sync_dir(&self) -> Result<(), Fault>;
+
+    /// Sixteen unpredictable bytes.
+    fn entropy(&self) -> Result<[u8; 16], Fault>;
+}
+
+/// An open file. All methods take `&self`: one thread writes, any number read.
+#[expect(
+    clippy::len_without_is_empty,
+    reason = "a file's length is a call that can fail, not a collection's size"
+)]
+pub trait DiskFile: Send + Sync {
+    /// Where this file was opened, for messages.
+    fn path(&self) -> &Path;
+
+    /// Writes some of `bytes`, as the system pleases, and says how many.
+    fn write_some_at(&self, offset: u64, bytes: &[u8]) -> io::Result<usize>;
+
+    /// Reads some bytes, as the system pleases; zero only at the end of the file.
+    fn read_some_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
+
+    /// Makes all earlier writes durable (fdatasync). Never to be called again after it failed.
+    fn sync_data(&self) -> Result<(), Fault>;
+
+    /// The file's length in bytes.
+    fn len(&self) -> Result<u64, Fault>;
+
+    /// Writes all of `bytes`: a short write is continued, an interrupted one tried again.
+    fn write_at(&self, mut offset: u64, mut bytes: &[u8]) -> Result<(), Fault> {
+        while !bytes.is_empty() {
+            let written = match self.write_some_at(offset, bytes) {
+                Ok(0) => Err(io::Error::from(io::ErrorKind::WriteZero)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+                other => other,
+            };
+            let written = written.map_err(|source| Fault::new(Operation::Write, self.path(), source))?;
+            bytes = &bytes[written..];
+            offset += written as u64;
+        }
+        Ok(())
+    }
+
+    /// Fills `into` as far as the file goes and says how many bytes that were.
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, Fault> {
+        let mut filled = 0;
+        while filled < into.len() {
+            match self.read_some_at(offset + filled as u64, &mut into[filled..]) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => return Err(Fault::new(Operation::Read, self.path(), source)),
+            }
+        }
+        Ok(filled)
+    }
+}
+
+/// The file whose lock says that a process serves the directory. It holds that process' id.
+const LOCK_NAME: &str = "lock";
+
+/// A real directory, held by this process alone for as long as the value lives.
+#[derive(Debug)]
+pub struct DirDisk {
+    path: PathBuf,
+    directory: File,
+    /// Closing it releases the lock.
+    _lock: File,
+}
+
+impl DirDisk {
+    /// Takes hold of the directory at `path`, which is made if it does not exist.
+    pub fn open(path: impl Into<PathBuf>) -> Result<DirDisk, OpenError> {
+        let path = path.into();
+        make_directory(&path)?;
+        let directory = File::open(&path).map_err(|source| Fault::new(Operation::Open, &path, source))?;
+        let lock = lock(&path)?;
+        Ok(DirDisk { path, directory, _lock: lock })
+    }
+
+    fn open_with(
+        &self,
+        operation: Operation,
+        name: &str,
+        options: &OpenOptions,
+    ) -> Result<Box<dyn DiskFile>, Fault> {
+        let path = self.path.join(name);
+        match options.open(&path) {
+            Ok(file) => Ok(Box::new(RealFile { path, file })),
+            Err(source) => Err(Fault::new(operation, path, source)),
+        }
+    }
+}
+
+impl Disk for DirDisk {
+    fn list(&self) -> Result<Vec<String>, Fault> {
+        let names = || -> io::Result<Vec<String>> {
+            let mut names = Vec::new();
+            for entry in fs::read_dir(&self.path)? {
+                let entry = entry?;
+                if entry.file_type()?.is_file() {
+                    names.extend(entry.file_name().into_string().ok());
+                }
+            }
+            Ok(names)
+        };
+        names().map_err(|source| Fault::new(Operation::List, &self.path, source))
+    }
+
+    fn create(&self, name: &str) -> Result<Box<dyn DiskFile>, Fault> {
+        self.open_with(Operation::Create, name, access().create_new(true))
+    }
+
+    fn open(&self, name: &str) -> Result<Box<dyn DiskFile>, Fault> {
+        self.open_with(Operation::Open, name, &access())
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), Fault> {
+        let from = self.path.join(from);
+        fs::rename(&from, self.path.join(to)).map_err(|source| Fault::new(Operation::Rename, from, source))
+    }
+
+    fn remove(&self, name: &str) -> Result<(), Fault> {
+        let path = self.path.join(name);
+        fs::remove_file(&path).map_err(|source| Fault::new(Operation::Remove, path, source))
+    }
+
+    fn sync_dir(&self) -> Result<(), Fault> {
+        self.directory.sync_all().map_err(|source| Fault::new(Operation::SyncDirectory, &self.path, source))
+    }
+
+    fn entropy(&self) -> Result<[u8; 16], Fault> {
+        const SOURCE: &str = "/dev/urandom";
+        let mut bytes = [0; 16];
+        File::open(SOURCE)
+            .and_then(|mut source| source.read_exact(&mut bytes))
+            .map_err(|source| Fault::new(Operation::DrawEntropy, SOURCE, source))?;
+        Ok(bytes)
+    }
+}
+
+#[derive(Debug)]
+struct RealFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl DiskFile for RealFile {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn write_some_at(&self, offset: u64, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write_at(bytes, offset)
+    }
+
+    fn read_some_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.file.read_at(into, offset)
+    }
+
+    fn sync_data(&self) -> Result<(), Fault> {
+        self.file.sync_data().map_err(|source| Fault::new(Operation::Sync, &self.path, source))
+    }
+
+    fn len(&self) -> Result<u64, Fault> {
+        let metadata =
+            self.file.metadata().map_err(|source| Fault::new(Operation::Measure, &self.path, source))?;
+        Ok(metadata.len())
+    }
+}
+
+/// Read and write, for the owner alone, since payloads are nobody else's; and never through a symbolic link.
+fn access() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    options
+}
+
+/// Makes a directory, and those above it, so that they survive a power cut.
+fn make_directory(path: &Path) -> Result<(), Fault> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let parent = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    make_directory(parent)?;
+    match fs::create_dir(path) {
+        Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(Fault::new(Operation::Create, path, source));
+        }
+        _ => {}
+    }
+    File::open(parent)
+        .and_then(|directory| directory.sync_all())
+        .map_err(|source| Fault::new(Operation::SyncDirectory, parent, source))
+}
+
+fn lock(directory: &Path) -> Result<File, OpenError> {
+    let path = directory.join(LOCK_NAME);
+    let fault = |source| Fault::new(Operation::Lock, &path, source);
+    let mut file = access().create(true).truncate(false).open(&path).map_err(fault)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut pid = String::new();
+            let named = file.read_to_string(&mut pid).is_ok() && !pid.is_empty();
+            let pid = if named { pid } else { "unknown".to_owned() };
+            return Err(OpenError::InUse { path: directory.to_owned(), pid });
+        }
+        Err(TryLockError::Error(source)) => return Err(fault(source).into()),
+    }
+    let pid = std::process::id().to_string();
+    file.write_all_at(pid.as_bytes(), 0).and_then(|()| file.set_len(pid.len() as u64)).map_err(fault)?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("sureq-disk-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        path
+    }
+
+    #[test]
+    fn a_second_holder_is_told_who_holds_the_directory() {
+        let path = scratch("held");
+        let held = DirDisk::open(&path).unwrap();
+        let refused = DirDisk::open(&path).unwrap_err().to_string();
+        let pid = std::process::id();
+        assert!(refused.ends_with(&format!("is in use by another sureq (pid {pid})")), "{refused}");
+        drop(held);
+        DirDisk::open(&path).unwrap();
+        fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn files_are_created_written_renamed_and_removed() {
+        let path = scratch("life");
+        let disk = DirDisk::open(&path).unwrap();
+        let file = disk.create("a").unwrap();
+        file.write_at(3, b"payload").unwrap();
+        file.sync_data().unwrap();
+        assert!(disk.create("a").is_err(), "create is exclusive");
+        disk.rename("a", "b").unwrap();
+        disk.sync_dir().unwrap();
+        let mut bytes = [9; 12];
+        assert_eq!(disk.open("b").unwrap().read_at(0, &mut bytes).unwrap(), 10);
+        assert_eq!(&bytes[..10], b"\0\0\0payload");
+        disk.remove("b").unwrap();
+        assert_eq!(disk.list().unwrap(), [LOCK_NAME]);
+        fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn directories_above_are_made_and_a_file_in_the_way_is_a_fault() {
+        let path = scratch("deep");
+        drop(DirDisk::open(path.join("a/b")).unwrap());
+        fs::write(path.join("file"), b"").unwrap();
+        let fault = DirDisk::open(path.join("file")).unwrap_err().to_string();
+        assert!(fault.starts_with("cannot "), "{fault}");
+        fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn a_symbolic_link_is_neither_listed_nor_followed() {
+        let path = scratch("link");
+        let disk = DirDisk::open(&path).unwrap();
+        std::os::unix::fs::symlink("/dev/null", path.join("link")).unwrap();
+        assert_eq!(disk.list().unwrap(), [LOCK_NAME]);
+        assert!(disk.open("link").is_err());
+        fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn a_fault_names_operation_and_path() {
+        let path = scratch("fault");
+        let disk = DirDisk::open(&path).unwrap();
+        let fault = disk.open("absent").err().unwrap().to_string();
+        assert!(fault.starts_with("cannot open ") && fault.contains("absent: "), "{fault}");
+        fs::remove_dir_all(path).unwrap();
+    }
+}

@@ -1,0 +1,65 @@
+//! How far the log is durable, and who waits for it to get further.
+//!
+//! Replies are parked by position: whoever made one registers a waker under the position that the reply must not
+//! leave before. The log thread publishes each new position once for all of them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::Waker;
+
+use crate::log::{LogError, Position};
+
+/// The durable position of a store.
+#[derive(Debug, Default)]
+pub(crate) struct Durable {
+    position: AtomicU64,
+    failure: OnceLock<Arc<LogError>>,
+    parked: Mutex<Vec<(Position, Waker)>>,
+}
+
+impl Durable {
+    pub(crate) fn position(&self) -> Position {
+        Position(self.position.load(Ordering::Acquire))
+    }
+
+    /// Wakes the waker once the position is durable, or once it never will be. At once, if either is so already.
+    pub(crate) fn wake_at(&self, position: Position, waker: &Waker) {
+        let mut parked = self.lock();
+        if self.position() >= position || self.failure.get().is_some() {
+            drop(parked);
+            waker.wake_by_ref();
+        } else {
+            parked.push((position, waker.clone()));
+        }
+    }
+
+    /// Says that all before `position` is durable.
+    pub(crate) fn publish(&self, position: Position) {
+        let woken: Vec<Waker> = {
+            let mut parked = self.lock();
+            self.position.store(position.0, Ordering::Release);
+            parked.extract_if(.., |(at, _)| *at <= position).map(|(_, waker)| waker).collect()
+        };
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// Says that nothing more will be durable, and why.
+    pub(crate) fn fail(&self, error: LogError) {
+        let woken: Vec<_> = {
+            let mut parked = self.lock();
+            // The first failure is the one that matters: later ones only follow from it.
+            let _ = self.failure.set(Arc::new(error));
+            parked.drain(..).collect()
+        };
+        woken.into_iter().for_each(|(_, waker)| waker.wake());
+    }
+
+    pub(crate) fn failure(&self) -> Option<&Arc<LogError>> {
+        self.failure.get()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(Position, Waker)>> {
+        // The list is whole at every instant, so a panic elsewhere does not spoil it.
+        self.parked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

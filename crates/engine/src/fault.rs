@@ -1,0 +1,135 @@
+//! What the disk can do to us, in three kinds that are never mixed.
+//!
+//! A [`Fault`] is a call that failed: it names the operation and the path. A [`Damage`] is content that contradicts what
+//! was once made durable: it names file, offset and position. An [`OpenError`] is why a directory cannot be served; when
+//! it is returned because of damage, nothing on disk has been changed.
+
+use std::path::PathBuf;
+use std::{error, fmt, io};
+
+use crate::log::Position;
+
+/// The call that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each variant is the call it is named for")]
+pub enum Operation {
+    List,
+    Create,
+    Open,
+    Measure,
+    Read,
+    Write,
+    Sync,
+    Rename,
+    Remove,
+    SyncDirectory,
+    Lock,
+    DrawEntropy,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Operation::List => "list",
+            Operation::Create => "create",
+            Operation::Open => "open",
+            Operation::Measure => "measure",
+            Operation::Read => "read",
+            Operation::Write => "write",
+            Operation::Sync => "sync",
+            Operation::Rename => "rename",
+            Operation::Remove => "remove",
+            Operation::SyncDirectory => "sync the directory",
+            Operation::Lock => "lock",
+            Operation::DrawEntropy => "draw random bytes from",
+        })
+    }
+}
+
+/// A call to the disk that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {operation} {}: {source}", path.display())]
+pub struct Fault {
+    /// What was tried.
+    pub operation: Operation,
+    /// On which file or directory.
+    pub path: PathBuf,
+    /// What the system answered.
+    pub source: io::Error,
+}
+
+impl Fault {
+    /// A failed `operation` on `path`.
+    pub fn new(operation: Operation, path: impl Into<PathBuf>, source: io::Error) -> Fault {
+        Fault { operation, path: path.into(), source }
+    }
+
+    /// Whether the disk or the quota is full, which passes when room is made.
+    pub fn is_no_space(&self) -> bool {
+        matches!(self.source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    }
+}
+
+/// Content that contradicts what was made durable.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{file} is damaged at offset {offset}{}: {what}; nothing was changed", at(*position))]
+pub struct Damage {
+    /// The file's name in its directory.
+    pub file: String,
+    /// Where in the file.
+    pub offset: u64,
+    /// The first event that cannot be trusted, where that is known.
+    pub position: Option<Position>,
+    /// What is wrong there.
+    pub what: String,
+}
+
+fn at(position: Option<Position>) -> String {
+    position.map_or_else(String::new, |position| format!(" (position {position})"))
+}
+
+/// What a replay answers when it cannot take a frame.
+pub type ReplayError = Box<dyn error::Error + Send + Sync>;
+
+/// Why a directory cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The disk failed.
+    #[error(transparent)]
+    Disk(#[from] Fault),
+    /// Another process holds the directory.
+    #[error("{} is in use by another sureq (pid {pid})", path.display())]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+        /// Who holds it, or `unknown` in the instant before the holder has said so.
+        pid: String,
+    },
+    /// The content contradicts what was made durable.
+    #[error(transparent)]
+    Damaged(#[from] Damage),
+    /// A later release wrote this file.
+    #[error(
+        "{file} has format {found}, this release knows formats up to {known}: use the release that wrote it"
+    )]
+    NewerFormat {
+        /// The file's name in its directory.
+        file: String,
+        /// The format in the file.
+        found: u32,
+        /// The newest format known here.
+        known: u32,
+    },
+    /// A frame is sound, but what it says cannot be applied.
+    #[error("cannot replay {file} at offset {offset} (position {position}): {source}")]
+    Replay {
+        /// The file's name in its directory.
+        file: String,
+        /// Where the frame begins.
+        offset: u64,
+        /// The frame's first event.
+        position: Position,
+        /// Why the replay would not take it.
+        source: ReplayError,
+    },
+}

@@ -1,0 +1,109 @@
+//! The thread that prepares: spare segments ahead of need, and the numbers in the `store` file that must stay ahead of
+//! what is given out.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sureq_core::{Now, TaskId};
+
+use crate::engine::{Shared, State};
+use crate::log::{LogError, Spares};
+use crate::store::{Store, StoreValues};
+
+/// How far ahead of the clock the mark for ids is kept.
+const MARK_AHEAD_MS: u64 = 30_000;
+/// How often log time and mark are written down.
+const REFRESH: Duration = Duration::from_secs(5);
+
+/// The mark that is good for a while from now on.
+pub(crate) fn mark_ahead_of(last: TaskId, now: Now) -> TaskId {
+    let ms = last.ms().max(now.log.0).saturating_add(MARK_AHEAD_MS);
+    TaskId::new(ms, 1).unwrap_or(TaskId::LAST)
+}
+
+/// What the keeper keeps. Idle where nothing is kept.
+pub(crate) struct Keeper {
+    kept: Option<Kept>,
+    woken: Mutex<bool>,
+    wakes: Condvar,
+}
+
+struct Kept {
+    store: Mutex<Store>,
+    spares: Arc<Spares>,
+}
+
+impl Keeper {
+    pub(crate) fn new(store: Store, spares: Arc<Spares>) -> Self {
+        let kept = Some(Kept { store: Mutex::new(store), spares });
+        Self { kept, woken: Mutex::new(false), wakes: Condvar::new() }
+    }
+
+    pub(crate) const fn idle() -> Self {
+        Self { kept: None, woken: Mutex::new(false), wakes: Condvar::new() }
+    }
+
+    /// Has the keeper look at once.
+    pub(crate) fn wake(&self) {
+        *self.woken.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.wakes.notify_one();
+    }
+
+    /// Raises the mark on disk while the caller waits with the lock.
+    pub(crate) fn raise_mark(&self, shared: &Shared, state: &mut State, now: Now) {
+        let mark = mark_ahead_of(state.broker.last_id(), now);
+        match self.write_down(now, mark) {
+            Ok(()) => state.id_mark = mark,
+            Err(error) => shared.durable.fail(error),
+        }
+    }
+
+    /// Writes down where a store that closes in good order left off: the next start need not leap ahead.
+    pub(crate) fn leave(&self, shared: &Shared) -> Result<(), LogError> {
+        let last = shared.lock().broker.last_id();
+        self.write_down(shared.clock.now(), last.successor().unwrap_or(TaskId::LAST))
+    }
+
+    fn write_down(&self, now: Now, mark: TaskId) -> Result<(), LogError> {
+        let Some(kept) = &self.kept else { return Ok(()) };
+        let mut store = kept.lock();
+        let log_time = store.values().log_time.max(now.log.0);
+        let values = StoreValues { log_time, id_mark: mark.raw(), ..*store.values() };
+        store.update(values)
+    }
+}
+
+impl Kept {
+    fn lock(&self) -> MutexGuard<'_, Store> {
+        // An update that panicked half-way has left one whole copy on disk, and the next writes both.
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(crate) fn run(shared: &Shared) {
+    let Some(kept) = &shared.keeper.kept else { return };
+    while !shared.lock().closing {
+        while kept.spares.wanted() > 0 && !shared.lock().closing {
+            // Without room there are no spares; the log thread finds out when it needs one, and asks again.
+            if kept.spares.prepare().is_err() {
+                break;
+            }
+        }
+        if let Err(error) = refresh(shared) {
+            return shared.durable.fail(error);
+        }
+        let woken = shared.keeper.woken.lock().unwrap_or_else(PoisonError::into_inner);
+        let slept = shared.keeper.wakes.wait_timeout_while(woken, REFRESH, |woken| !*woken);
+        *slept.unwrap_or_else(PoisonError::into_inner).0 = false;
+    }
+}
+
+/// Writes log time and a later mark down, without holding anyone up meanwhile.
+fn refresh(shared: &Shared) -> Result<(), LogError> {
+    let now = shared.clock.now();
+    let mark = mark_ahead_of(shared.lock().broker.last_id(), now);
+    shared.keeper.write_down(now, mark)?;
+    let mut state = shared.lock();
+    state.id_mark = state.id_mark.max(mark);
+    Ok(())
+}

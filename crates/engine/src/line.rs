@@ -1,0 +1,174 @@
+//! The line of waiting pops: who asked first is served first, whatever dialect asked.
+//!
+//! It belongs to the home and not to the state: after a restart nobody waits. A waiting pop owns a copy of its
+//! command, since the buffer it was read from is long gone when it is served.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use sureq_core::command::{Block, LapsePolicy, LeaseAsk, Pop, WorkerRef};
+use sureq_core::{LogTime, Replies};
+
+use crate::body::Body;
+use crate::log::Position;
+
+/// A pop that outlives the buffer it was read from.
+#[derive(Clone, Debug)]
+pub struct OwnedPop {
+    queues: Vec<Box<[u8]>>,
+    count: u32,
+    lease_ms: Option<u64>,
+    worker: Option<(Box<[u8]>, u64)>,
+    conn: Option<sureq_core::command::ConnId>,
+    lapse: Option<LapsePolicy>,
+    meta: bool,
+}
+
+impl From<&Pop<'_>> for OwnedPop {
+    fn from(pop: &Pop<'_>) -> Self {
+        Self {
+            queues: pop.queues.iter().map(|&name| name.into()).collect(),
+            count: pop.count,
+            lease_ms: pop.lease.ms,
+            worker: pop.lease.worker.map(|worker| (worker.name.into(), worker.incarnation)),
+            conn: pop.lease.conn,
+            lapse: pop.lease.lapse,
+            meta: pop.meta,
+        }
+    }
+}
+
+impl OwnedPop {
+    /// The queues it named, in its order.
+    pub fn queues(&self) -> &[Box<[u8]>] {
+        &self.queues
+    }
+
+    /// Whether its reply tells more of each task.
+    pub const fn meta(&self) -> bool {
+        self.meta
+    }
+
+    /// Hands the command itself to `act`, without the waiting.
+    pub(crate) fn with<T>(&self, act: impl FnOnce(&Pop<'_>) -> T) -> T {
+        let queues: Vec<&[u8]> = self.queues.iter().map(AsRef::as_ref).collect();
+        let worker =
+            self.worker.as_ref().map(|(name, incarnation)| WorkerRef { name, incarnation: *incarnation });
+        let lease = LeaseAsk { ms: self.lease_ms, worker, conn: self.conn, lapse: self.lapse };
+        act(&Pop { queues: &queues, count: self.count, block: None, lease, meta: self.meta })
+    }
+}
+
+/// What a waiting pop was answered.
+#[derive(Debug)]
+pub struct Answer {
+    /// The command.
+    pub pop: OwnedPop,
+    /// One reply and what it points into.
+    pub replies: Replies<Body>,
+    /// What must be durable before it leaves.
+    pub position: Position,
+}
+
+/// The two ends of a ticket.
+#[derive(Debug, Default)]
+pub(crate) struct TicketCell {
+    inner: Mutex<TicketState>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct TicketState {
+    pub(crate) answer: Option<Answer>,
+    pub(crate) waker: Option<Waker>,
+}
+
+impl TicketCell {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, TicketState> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A pop in the line.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) pop: OwnedPop,
+    pub(crate) cell: Arc<TicketCell>,
+    until: Option<LogTime>,
+}
+
+/// The line.
+#[derive(Debug, Default)]
+pub(crate) struct Line {
+    last: u64,
+    waiting: BTreeMap<u64, Waiting>,
+    /// Tickets by the queues they wait for. By name, since a queue may not be there yet.
+    by_queue: HashMap<Box<[u8]>, BTreeSet<u64>>,
+    timeouts: BTreeSet<(LogTime, u64)>,
+}
+
+impl Line {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Puts a pop at the end of the line.
+    pub(crate) fn join(&mut self, pop: &Pop<'_>, now: LogTime) -> (u64, Arc<TicketCell>) {
+        self.last += 1;
+        let number = self.last;
+        let until = match pop.block {
+            Some(Block::Millis(ms)) => Some(now.after(ms)),
+            _ => None,
+        };
+        let cell = Arc::<TicketCell>::default();
+        let pop = OwnedPop::from(pop);
+        for name in &pop.queues {
+            self.by_queue.entry(name.clone()).or_default().insert(number);
+        }
+        until.map(|at| self.timeouts.insert((at, number)));
+        self.waiting.insert(number, Waiting { pop, cell: Arc::clone(&cell), until });
+        (number, cell)
+    }
+
+    /// Takes a pop out of the line, served or not.
+    pub(crate) fn leave(&mut self, number: u64) -> Option<Waiting> {
+        let waiting = self.waiting.remove(&number)?;
+        for name in &waiting.pop.queues {
+            if let Some(tickets) = self.by_queue.get_mut(name) {
+                tickets.remove(&number);
+                if tickets.is_empty() {
+                    self.by_queue.remove(name);
+                }
+            }
+        }
+        waiting.until.map(|at| self.timeouts.remove(&(at, number)));
+        Some(waiting)
+    }
+
+    /// Who has waited longest for a queue.
+    pub(crate) fn first_for(&self, queue: &[u8]) -> Option<(u64, &Waiting)> {
+        let number = *self.by_queue.get(queue)?.first()?;
+        self.waiting.get(&number).map(|waiting| (number, waiting))
+    }
+
+    /// When the next of them gives up.
+    pub(crate) fn next_timeout(&self) -> Option<LogTime> {
+        self.timeouts.first().map(|&(at, _)| at)
+    }
+
+    /// Someone whose time has run out.
+    pub(crate) fn timed_out(&mut self, now: LogTime) -> Option<Waiting> {
+        let &(_, number) = self.timeouts.first().filter(|&&(at, _)| at <= now)?;
+        self.leave(number)
+    }
+
+    /// Everyone, when the home closes.
+    pub(crate) fn disband(&mut self) -> Vec<Waiting> {
+        let numbers: Vec<u64> = self.waiting.keys().copied().collect();
+        numbers.into_iter().filter_map(|number| self.leave(number)).collect()
+    }
+}

@@ -1,0 +1,268 @@
+//! A frame: one batch of events with a header that can be trusted on its own, so that a damaged length is never followed.
+//!
+//! Both checksums are CRC-32C seeded with the segment's salt and the frame's offset. Frames therefore never validate in
+//! another segment, in a recycled file, at another offset, or inside a payload.
+//!
+//! To change this layout: raise `FORMAT_VERSION` in `segment`, redraw docs/log-format.md, keep decoding the old version,
+//! and add a golden directory of it. Reserved bytes are written as zero and ignored when read.
+
+use super::Position;
+use super::field::{get_u32, get_u64, put_u32, put_u64};
+
+const SALT: usize = 0;
+const OFFSET: usize = SALT + 8;
+const FIRST: usize = OFFSET + 8;
+const SYNCED: usize = FIRST + 8;
+const EVENTS: usize = SYNCED + 8;
+const BODY_BYTES: usize = EVENTS + 4;
+const BODY_CRC: usize = BODY_BYTES + 4;
+const CHAIN: usize = BODY_CRC + 4;
+const KIND: usize = CHAIN + 4;
+const RESERVED: usize = KIND + 4;
+const CRC: usize = RESERVED + 8;
+
+/// The size of a frame's header.
+pub(crate) const FRAME_HEADER_BYTES: usize = CRC + 4;
+
+/// Frames begin at multiples of this, so that a search for headers has few places to look at.
+pub(crate) const FRAME_ALIGN: usize = 64;
+
+const _: () = assert!(FRAME_HEADER_BYTES == FRAME_ALIGN);
+
+/// The largest body of a frame.
+pub const FRAME_BODY_BYTES_MAX: usize = 1 << 30;
+
+/// How many bytes of the segment a frame with such a body takes.
+pub(crate) const fn frame_bytes(body_bytes: usize) -> usize {
+    FRAME_HEADER_BYTES + body_bytes.next_multiple_of(FRAME_ALIGN)
+}
+
+/// What a frame is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FrameKind {
+    /// Its body holds events.
+    Events,
+    /// It has no body and ends the segment: the next one exists, durably.
+    Seal,
+}
+
+impl FrameKind {
+    const fn code(self) -> u32 {
+        match self {
+            FrameKind::Events => 1,
+            FrameKind::Seal => 2,
+        }
+    }
+
+    const fn from_code(code: u32) -> Option<FrameKind> {
+        match code {
+            1 => Some(FrameKind::Events),
+            2 => Some(FrameKind::Seal),
+            _ => None,
+        }
+    }
+}
+
+/// A frame's header. Salt and offset, which it holds too, are its [`Seat`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FrameHeader {
+    /// None for a kind that this release does not know.
+    pub(crate) kind: Option<FrameKind>,
+    /// The position of the first event.
+    pub(crate) first: Position,
+    /// All events before this position were durable when the frame was written.
+    pub(crate) synced: Position,
+    pub(crate) events: u32,
+    pub(crate) body_bytes: u32,
+    pub(crate) body_crc: u32,
+    /// The checksum of the header before this one: the previous frame's, or the segment's.
+    pub(crate) chain: u32,
+}
+
+/// Where a frame lies, which its checksums cover.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seat {
+    pub(crate) salt: u64,
+    pub(crate) offset: u64,
+}
+
+impl Seat {
+    /// Two seats of a segment never have the same seed, and equal bytes under different seeds never the same CRC: a frame
+    /// that was moved within its segment is always found out.
+    fn seed(self) -> u32 {
+        let salt = (self.salt ^ (self.salt >> 32)) as u32;
+        salt ^ (self.offset / FRAME_ALIGN as u64) as u32
+    }
+
+    /// The checksum of a body in this seat.
+    pub(crate) fn crc(self, bytes: &[u8]) -> u32 {
+        crc32c::crc32c_append(self.seed(), bytes)
+    }
+}
+
+impl FrameHeader {
+    /// Writes the header and answers its checksum, the next frame's chain.
+    pub(crate) fn encode(&self, seat: Seat, into: &mut [u8; FRAME_HEADER_BYTES]) -> u32 {
+        into.fill(0);
+        put_u64(into, SALT, seat.salt);
+        put_u64(into, OFFSET, seat.offset);
+        put_u64(into, FIRST, self.first.0);
+        put_u64(into, SYNCED, self.synced.0);
+        put_u32(into, EVENTS, self.events);
+        put_u32(into, BODY_BYTES, self.body_bytes);
+        put_u32(into, BODY_CRC, self.body_crc);
+        put_u32(into, CHAIN, self.chain);
+        put_u32(into, KIND, self.kind.map_or(0, FrameKind::code));
+        let crc = seat.crc(&into[..CRC]);
+        put_u32(into, CRC, crc);
+        crc
+    }
+
+    /// The header in `bytes` and its checksum, if they are a header written for this seat.
+    pub(crate) fn decode(bytes: &[u8; FRAME_HEADER_BYTES], seat: Seat) -> Option<(FrameHeader, u32)> {
+        if get_u64(bytes, OFFSET) != seat.offset {
+            return None;
+        }
+        FrameHeader::decode_anywhere(bytes, seat.salt)
+    }
+
+    /// The header in `bytes` and its checksum, if they are a header written for the segment of this salt, even if not for
+    /// the place where they were found.
+    pub(crate) fn decode_anywhere(bytes: &[u8; FRAME_HEADER_BYTES], salt: u64) -> Option<(FrameHeader, u32)> {
+        if get_u64(bytes, SALT) != salt {
+            return None;
+        }
+        let seat = Seat { salt, offset: get_u64(bytes, OFFSET) };
+        let crc = get_u32(bytes, CRC);
+        if crc != seat.crc(&bytes[..CRC]) {
+            return None;
+        }
+        let header = FrameHeader {
+            kind: FrameKind::from_code(get_u32(bytes, KIND)),
+            first: Position(get_u64(bytes, FIRST)),
+            synced: Position(get_u64(bytes, SYNCED)),
+            events: get_u32(bytes, EVENTS),
+            body_bytes: get_u32(bytes, BODY_BYTES),
+            body_crc: get_u32(bytes, BODY_CRC),
+            chain: get_u32(bytes, CHAIN),
+        };
+        Some((header, crc))
+    }
+}
+
+/// A batch that is being gathered, with room for the frame's header before it, so that it is written without a copy.
+#[derive(Debug)]
+pub struct FrameBuf {
+    bytes: Vec<u8>,
+}
+
+impl Default for FrameBuf {
+    fn default() -> FrameBuf {
+        FrameBuf::new()
+    }
+}
+
+impl FrameBuf {
+    /// An empty batch.
+    pub fn new() -> FrameBuf {
+        FrameBuf { bytes: vec![0; FRAME_HEADER_BYTES] }
+    }
+
+    /// Empties the batch and keeps its memory.
+    pub fn reset(&mut self) {
+        self.bytes.truncate(FRAME_HEADER_BYTES);
+    }
+
+    /// The batch gathered so far.
+    pub fn body(&self) -> &[u8] {
+        &self.bytes[FRAME_HEADER_BYTES..]
+    }
+
+    /// Where an encoder appends to. What is already in it belongs to the header and to earlier events: it only grows.
+    pub fn body_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// Appends to the batch.
+    pub fn extend(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The whole frame as it goes to disk: `header` completed with what the body tells, body, padding. Answers the header's
+    /// checksum beside it.
+    pub(crate) fn finish(&mut self, mut header: FrameHeader, seat: Seat) -> (u32, &[u8]) {
+        let body = self.body();
+        header.body_bytes = u32::try_from(body.len()).expect("a body within FRAME_BODY_BYTES_MAX");
+        header.body_crc = seat.crc(body);
+        let whole = frame_bytes(body.len());
+        let head = self.bytes.first_chunk_mut().expect("a FrameBuf begins with room for its header");
+        let crc = header.encode(seat, head);
+        self.bytes.resize(whole, 0);
+        (crc, &self.bytes)
+    }
+
+    /// Takes the padding of [`FrameBuf::finish`] off again.
+    pub(crate) fn unpad(&mut self, body_bytes: usize) {
+        self.bytes.truncate(FRAME_HEADER_BYTES + body_bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEAT: Seat = Seat { salt: 0x0123_4567_89ab_cdef, offset: 128 };
+
+    fn header() -> FrameHeader {
+        FrameHeader {
+            kind: Some(FrameKind::Events),
+            first: Position(7),
+            synced: Position(5),
+            events: 2,
+            body_bytes: 0,
+            body_crc: 0,
+            chain: 9,
+        }
+    }
+
+    fn framed(body: &[u8]) -> Vec<u8> {
+        let mut frame = FrameBuf::new();
+        frame.extend(body);
+        frame.finish(header(), SEAT).1.to_vec()
+    }
+
+    #[test]
+    fn a_header_reads_back_in_its_own_seat_only() {
+        let bytes = framed(b"body");
+        let head = bytes.first_chunk().unwrap();
+        let (read, _) = FrameHeader::decode(head, SEAT).unwrap();
+        assert_eq!((read.first, read.synced, read.events, read.body_bytes), (Position(7), Position(5), 2, 4));
+        assert_eq!(read.body_crc, SEAT.crc(b"body"));
+        assert!(FrameHeader::decode(head, Seat { offset: 192, ..SEAT }).is_none());
+        assert!(FrameHeader::decode(head, Seat { salt: 1, ..SEAT }).is_none());
+    }
+
+    #[test]
+    fn no_single_bit_of_a_header_is_free() {
+        let bytes = framed(b"body");
+        for bit in 0..FRAME_HEADER_BYTES * 8 {
+            let mut head: [u8; FRAME_HEADER_BYTES] = *bytes.first_chunk().unwrap();
+            head[bit / 8] ^= 1 << (bit % 8);
+            assert!(FrameHeader::decode(&head, SEAT).is_none(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn zeros_are_no_header() {
+        assert!(FrameHeader::decode(&[0; FRAME_HEADER_BYTES], SEAT).is_none());
+    }
+
+    #[test]
+    fn frames_are_padded_to_their_alignment() {
+        for body in [0, 1, 63, 64, 65] {
+            let bytes = framed(&vec![1; body]);
+            assert_eq!(bytes.len(), frame_bytes(body));
+            assert!(bytes[FRAME_HEADER_BYTES + body..].iter().all(|&byte| byte == 0));
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The segmented log: opaque batches of events go in, and after a crash come out again, a prefix of what was appended
+//! that holds everything that was synced. What the bytes of a batch mean is not known here.
+//!
+//! The map, along the way of a batch:
+//! - [`FrameBuf`] (`frame`) gathers the batch and leaves room for its header; one frame is one write.
+//! - [`Writer`] (`writer`) appends to the open segment (`tail`), syncs, and rolls to the next.
+//! - [`Spares`] (`spares`) are files prepared ahead, so that a roll does not wait for zeros to be written.
+//! - `segment` is a segment's header, name and salt; `walk` goes through its frames and tells sound from bad.
+//! - [`scan`] reads a whole log and judges it; [`recover()`] does so and then makes it ready to be appended to.
+//! - [`Reader`] (`reader`) reads bodies back from where they lie.
+//!
+//! docs/log-format.md draws the bytes.
+
+use std::fmt;
+
+use crate::fault::Fault;
+
+pub(crate) mod field;
+mod frame;
+mod reader;
+mod recover;
+mod scan;
+mod segment;
+mod spares;
+mod tail;
+mod walk;
+mod writer;
+
+pub use frame::{FRAME_BODY_BYTES_MAX, FrameBuf};
+pub use reader::{ReadError, Reader};
+pub use recover::{Recovered, recover};
+pub use scan::{Cut, Replay, ReplayFrame, Scanned, scan};
+pub(crate) use segment::is_segment_name;
+pub use segment::{FORMAT_VERSION, SegmentInfo};
+pub use spares::Spares;
+pub use writer::Writer;
+
+/// A point in the sequence of events: how many events come before it.
+///
+/// A batch of three events that begins at position 5 ends at position 8; "durable up to 8" means that all three are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Position(pub u64);
+
+impl Position {
+    /// Where the log of a new store begins.
+    pub const START: Position = Position(0);
+
+    /// No log gets near it; a file that says so is damaged.
+    pub(crate) const MAX: Position = Position(u64::MAX / 2);
+
+    /// The position after `events` more, or none beyond the largest.
+    pub(crate) fn after(self, events: u32) -> Option<Position> {
+        let after = self.0.checked_add(u64::from(events)).map(Position)?;
+        (after <= Position::MAX).then_some(after)
+    }
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Where the body of a frame lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// The segment's number.
+    pub segment: u64,
+    /// The offset of the body's first byte in it.
+    pub offset: u64,
+}
+
+/// How durable a batch is before its replies leave. The caller of [`Writer::sync`] decides; the log itself only sees to it
+/// that at every level a segment is synced before the next one begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// On disk: one sync per written frame.
+    #[default]
+    Always,
+    /// With the system, and on disk within the interval.
+    Interval,
+    /// With the system; on disk when it pleases, or when a segment is full.
+    None,
+}
+
+/// The default size of a segment.
+pub const SEGMENT_BYTES: u64 = 32 << 20;
+
+/// The default number of files kept prepared: one for the next roll and the two that a full disk is drained with.
+pub const SPARE_SEGMENTS: usize = 3;
+
+/// How a log is opened.
+#[derive(Clone, Debug)]
+pub struct LogOptions {
+    /// The store that the log belongs to; another store's segment is refused.
+    pub uuid: [u8; 16],
+    /// The size of new segments, rounded up to whole pages. A frame that is larger gets a segment of its own size.
+    pub segment_bytes: u64,
+    /// How many prepared files are kept.
+    pub spare_segments: usize,
+    /// Events before this position are not replayed, and segments that hold no later ones may be missing.
+    pub from: Position,
+    /// Whether a directory without any segment is a new log. A store that has started before always has one.
+    pub may_be_new: bool,
+}
+
+impl LogOptions {
+    /// The defaults for the store `uuid`: all of its log, which must exist.
+    pub fn new(uuid: [u8; 16]) -> LogOptions {
+        LogOptions {
+            uuid,
+            segment_bytes: SEGMENT_BYTES,
+            spare_segments: SPARE_SEGMENTS,
+            from: Position::START,
+            may_be_new: false,
+        }
+    }
+}
+
+/// Why the log did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// There is no room for another segment. Nothing was written; the log is usable, and the call may be tried again.
+    #[error("no space for another segment: {0}")]
+    NoSpace(Fault),
+    /// The batch is larger than a frame may be. Nothing was written.
+    #[error("a batch of {bytes} bytes is larger than a frame may be ({max})", max = FRAME_BODY_BYTES_MAX)]
+    TooLarge {
+        /// The batch's size.
+        bytes: usize,
+    },
+    /// The disk failed. What was appended since the last sync may or may not be there, so the log is poisoned.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+    /// The disk failed earlier; only a restart can tell what is there.
+    #[error(
+        "the log is poisoned by an earlier failure of the disk; restart to go on from what was confirmed"
+    )]
+    Poisoned,
+}

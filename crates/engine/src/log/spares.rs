@@ -1,0 +1,130 @@
+//! Files that are ready to become segments.
+//!
+//! A new one is written full of zeros, so that syncing a frame never has to change the file's extents; one that was a
+//! segment before keeps its old bytes, which another salt makes meaningless. Both cost time that a roll does not have,
+//! so they are prepared ahead by whoever calls [`Spares::prepare`].
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::segment::{parse_spare_name, segment_bytes_for, segment_name, spare_name};
+use super::{LogError, LogOptions};
+use crate::disk::Disk;
+use crate::fault::Fault;
+
+static ZEROS: [u8; 1 << 18] = [0; 1 << 18];
+
+/// The prepared files of a log, shared by its writer and whoever prepares them.
+pub struct Spares {
+    disk: Arc<dyn Disk>,
+    segment_bytes: u64,
+    target: usize,
+    pool: Mutex<Pool>,
+}
+
+#[derive(Default)]
+struct Pool {
+    ready: Vec<String>,
+    /// Names are not used twice, so that a file in preparation and one in use never meet.
+    last_number: u64,
+}
+
+impl Spares {
+    /// Takes over what an earlier run left: files of the right length are used again, others and those beyond the number
+    /// wanted are removed.
+    pub(crate) fn adopt(disk: Arc<dyn Disk>, options: &LogOptions) -> Result<Spares, Fault> {
+        let segment_bytes = segment_bytes_for(options.segment_bytes, 0);
+        let mut pool = Pool::default();
+        for name in disk.list()? {
+            let Some(number) = parse_spare_name(&name) else { continue };
+            pool.last_number = pool.last_number.max(number);
+            if pool.ready.len() < options.spare_segments && disk.open(&name)?.len()? == segment_bytes {
+                pool.ready.push(name);
+            } else {
+                disk.remove(&name)?;
+            }
+        }
+        disk.sync_dir()?;
+        Ok(Spares { disk, segment_bytes, target: options.spare_segments, pool: Mutex::new(pool) })
+    }
+
+    /// How many files are ready: so many segments can still be begun on a full disk.
+    pub fn ready(&self) -> usize {
+        self.pool().ready.len()
+    }
+
+    /// How many files should be prepared now.
+    pub fn wanted(&self) -> usize {
+        self.target.saturating_sub(self.ready())
+    }
+
+    /// Prepares one file. On a full disk nothing is left behind and the log stays usable.
+    pub fn prepare(&self) -> Result<(), LogError> {
+        let name = self.create(self.segment_bytes)?;
+        self.pool().ready.push(name);
+        Ok(())
+    }
+
+    /// Gives up a segment that nothing refers to any more: it becomes a spare if one is wanted, else it is removed.
+    /// Whoever still reads from it may see foreign bytes afterwards.
+    pub fn retire(&self, segment: u64) -> Result<(), Fault> {
+        let name = segment_name(segment);
+        if self.wanted() > 0 && self.disk.open(&name)?.len()? == self.segment_bytes {
+            let spare = self.next_name();
+            self.disk.rename(&name, &spare)?;
+            self.disk.sync_dir()?;
+            self.pool().ready.push(spare);
+        } else {
+            self.disk.remove(&name)?;
+            self.disk.sync_dir()?;
+        }
+        Ok(())
+    }
+
+    /// A file for a segment that has room for so many bytes of frames, and its length. Prepared on the spot if there is
+    /// none.
+    pub(crate) fn take(&self, frames_bytes: usize) -> Result<(String, u64), LogError> {
+        let bytes = segment_bytes_for(self.segment_bytes, frames_bytes);
+        if bytes == self.segment_bytes
+            && let Some(name) = self.pool().ready.pop()
+        {
+            return Ok((name, bytes));
+        }
+        Ok((self.create(bytes)?, bytes))
+    }
+
+    fn create(&self, bytes: u64) -> Result<String, LogError> {
+        let name = self.next_name();
+        match self.write_zeros(&name, bytes) {
+            Ok(()) => Ok(name),
+            Err(fault) => {
+                // What little was written may be the room that others wait for; if it cannot be removed now, the next
+                // start will.
+                let _ = self.disk.remove(&name);
+                Err(if fault.is_no_space() { LogError::NoSpace(fault) } else { LogError::Fault(fault) })
+            }
+        }
+    }
+
+    fn write_zeros(&self, name: &str, bytes: u64) -> Result<(), Fault> {
+        let file = self.disk.create(name)?;
+        let mut offset = 0;
+        while offset < bytes {
+            let chunk = (bytes - offset).min(ZEROS.len() as u64);
+            file.write_at(offset, &ZEROS[..chunk as usize])?;
+            offset += chunk;
+        }
+        file.sync_data()?;
+        self.disk.sync_dir()
+    }
+
+    fn next_name(&self) -> String {
+        let mut pool = self.pool();
+        pool.last_number += 1;
+        spare_name(pool.last_number)
+    }
+
+    /// The pool is whole at every instant, so a panic elsewhere does not spoil it.
+    fn pool(&self) -> MutexGuard<'_, Pool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

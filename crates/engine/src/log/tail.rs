@@ -1,0 +1,91 @@
+//! The open segment: the one file that frames are appended to.
+
+use super::frame::{FRAME_HEADER_BYTES, FrameBuf, FrameHeader, FrameKind, Seat, frame_bytes};
+use super::segment::{SEAL_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, segment_name};
+use super::{Place, Position};
+use crate::disk::{Disk, DiskFile};
+use crate::fault::Fault;
+
+/// A segment that can be appended to. It knows where, but not whether it may: that is the writer's.
+pub(crate) struct Tail {
+    pub(crate) file: Box<dyn DiskFile>,
+    pub(crate) header: SegmentHeader,
+    /// Where the next frame goes.
+    pub(crate) offset: u64,
+    /// The checksum of the last header written.
+    pub(crate) chain: u32,
+}
+
+impl Tail {
+    /// Makes the file `spare` the segment of `header`. `content` begins with room for that header and goes on with whole
+    /// frames, if any, of which the last has the checksum `chain`.
+    ///
+    /// The segment gets its name after all of it is durable: a segment that has a name is complete.
+    pub(crate) fn activate(
+        disk: &dyn Disk,
+        spare: &str,
+        header: SegmentHeader,
+        content: &[u8],
+        chain: u32,
+    ) -> Result<Tail, Fault> {
+        let file = disk.open(spare)?;
+        file.write_at(0, content)?;
+        file.sync_data()?;
+        drop(file);
+        let name = segment_name(header.number);
+        disk.rename(spare, &name)?;
+        disk.sync_dir()?;
+        Ok(Tail { file: disk.open(&name)?, header, offset: content.len() as u64, chain })
+    }
+
+    /// Makes `spare` a segment without frames.
+    pub(crate) fn activate_empty(disk: &dyn Disk, spare: &str, header: SegmentHeader) -> Result<Tail, Fault> {
+        let mut content = [0; SEGMENT_HEADER_BYTES];
+        let chain = header.encode(&mut content);
+        Tail::activate(disk, spare, header, &content, chain)
+    }
+
+    /// Whether a frame with such a body fits, and the seal after it.
+    pub(crate) fn has_room(&self, body_bytes: usize) -> bool {
+        let end = self.offset + (frame_bytes(body_bytes) + SEAL_BYTES) as u64;
+        end <= self.header.bytes
+    }
+
+    /// Writes one frame with one write.
+    pub(crate) fn append(
+        &mut self,
+        frame: &mut FrameBuf,
+        first: Position,
+        events: u32,
+        synced: Position,
+    ) -> Result<Place, Fault> {
+        let seat = self.seat();
+        let header = self.next_header(FrameKind::Events, first, events, synced);
+        let body_bytes = frame.body().len();
+        let (chain, bytes) = frame.finish(header, seat);
+        let outcome = self.file.write_at(seat.offset, bytes);
+        self.offset += bytes.len() as u64;
+        frame.unpad(body_bytes);
+        outcome?;
+        self.chain = chain;
+        Ok(Place { segment: self.header.number, offset: seat.offset + FRAME_HEADER_BYTES as u64 })
+    }
+
+    /// Marks the segment as one that has a successor, and syncs that. Its events end at `end`, all of them durable.
+    pub(crate) fn seal(&self, end: Position) -> Result<(), Fault> {
+        let seat = self.seat();
+        let header = self.next_header(FrameKind::Seal, end, 0, end);
+        let mut frame = FrameBuf::new();
+        let (_, bytes) = frame.finish(header, seat);
+        self.file.write_at(seat.offset, bytes)?;
+        self.file.sync_data()
+    }
+
+    fn seat(&self) -> Seat {
+        Seat { salt: self.header.salt, offset: self.offset }
+    }
+
+    fn next_header(&self, kind: FrameKind, first: Position, events: u32, synced: Position) -> FrameHeader {
+        FrameHeader { kind: Some(kind), first, synced, events, body_bytes: 0, body_crc: 0, chain: self.chain }
+    }
+}

@@ -1,0 +1,142 @@
+//! A walk through the frames of one segment, which tells sound frames from bad ones and never trusts a length before its
+//! checksum.
+
+use super::Position;
+use super::frame::{FRAME_ALIGN, FRAME_HEADER_BYTES, FrameHeader, FrameKind, Seat, frame_bytes};
+use super::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
+
+/// The end of a segment's frames, as whatever comes next needs it.
+#[derive(Debug)]
+pub(crate) struct SegmentEnd {
+    pub(crate) header: SegmentHeader,
+    pub(crate) offset: u64,
+    pub(crate) chain: u32,
+    pub(crate) position: Position,
+}
+
+/// Where a walk through a segment has come to.
+pub(crate) struct Walk<'a> {
+    /// The segment's file, from its first byte, as far as it goes.
+    bytes: &'a [u8],
+    salt: u64,
+    pub(crate) offset: usize,
+    /// The position that the next frame must begin at.
+    pub(crate) position: Position,
+    /// The chain that the next frame must continue.
+    pub(crate) chain: u32,
+    /// The highest synced mark seen, the segment header's included.
+    pub(crate) synced: Position,
+}
+
+/// What stands at the walk's offset.
+pub(crate) enum Step<'a> {
+    /// A sound frame with events. The walk is now behind it.
+    Events(SoundFrame<'a>),
+    /// The seal that ends the segment.
+    Seal,
+    /// Nothing that was written for this place, or not all of it: the end, or a torn write, or damage.
+    Torn(&'static str),
+    /// A header that is whole, but cannot be here: always damage.
+    Alien(&'static str),
+}
+
+/// A frame whose checksums match and which continues the one before it.
+pub(crate) struct SoundFrame<'a> {
+    pub(crate) header: FrameHeader,
+    /// Where its header begins.
+    pub(crate) offset: usize,
+    pub(crate) body: &'a [u8],
+}
+
+impl SoundFrame<'_> {
+    pub(crate) fn body_offset(&self) -> u64 {
+        (self.offset + FRAME_HEADER_BYTES) as u64
+    }
+}
+
+impl<'a> Walk<'a> {
+    /// A walk from the first frame of the segment whose header has the checksum `chain`.
+    pub(crate) fn new(bytes: &'a [u8], header: &SegmentHeader, chain: u32) -> Walk<'a> {
+        Walk {
+            bytes,
+            salt: header.salt,
+            offset: SEGMENT_HEADER_BYTES,
+            position: header.first,
+            chain,
+            synced: header.synced,
+        }
+    }
+
+    pub(crate) fn step(&mut self) -> Step<'a> {
+        let Some((header, crc)) = self.header_at(self.offset) else {
+            return Step::Torn("there is no sound frame header");
+        };
+        if let Some(what) = self.contradiction(&header) {
+            return Step::Alien(what);
+        }
+        if header.kind == Some(FrameKind::Seal) {
+            return Step::Seal;
+        }
+        let begin = self.offset + FRAME_HEADER_BYTES;
+        let Some(body) = self.bytes[begin..].get(..header.body_bytes as usize) else {
+            return Step::Torn("the frame goes beyond the end of the file");
+        };
+        if self.seat(self.offset).crc(body) != header.body_crc {
+            return Step::Torn("the checksum of the frame's body does not match");
+        }
+        let frame = SoundFrame { header, offset: self.offset, body };
+        self.offset += frame_bytes(body.len());
+        self.position = Position(header.first.0 + u64::from(header.events));
+        self.chain = crc;
+        self.synced = self.synced.max(header.synced);
+        Step::Events(frame)
+    }
+
+    /// Looks on from a bad frame for headers that are whole, and answers how many there are. A frame's header tells what
+    /// was durable before it was written, even if the frames in between are gone, and even if it was written or copied to
+    /// the wrong place since.
+    pub(crate) fn look_on(&mut self) -> usize {
+        let mut found = 0;
+        let rest = self.bytes.get(self.offset..).unwrap_or_default();
+        for bytes in rest.chunks_exact(FRAME_ALIGN) {
+            let bytes = bytes.first_chunk().expect("a header is no larger than the alignment of frames");
+            if let Some((header, _)) = FrameHeader::decode_anywhere(bytes, self.salt) {
+                self.synced = self.synced.max(header.synced);
+                found += 1;
+            }
+        }
+        found
+    }
+
+    /// Where the walk has come to, as the end of the segment of `header`.
+    pub(crate) fn end(&self, header: SegmentHeader) -> SegmentEnd {
+        SegmentEnd { header, offset: self.offset as u64, chain: self.chain, position: self.position }
+    }
+
+    fn header_at(&self, offset: usize) -> Option<(FrameHeader, u32)> {
+        let bytes = self.bytes.get(offset..)?.first_chunk()?;
+        FrameHeader::decode(bytes, self.seat(offset))
+    }
+
+    /// Why a whole header cannot be the next one. No crash leaves such a thing behind, at no durability level.
+    fn contradiction(&self, header: &FrameHeader) -> Option<&'static str> {
+        let counted = match header.kind {
+            Some(FrameKind::Events) => header.events > 0 && header.first.after(header.events).is_some(),
+            Some(FrameKind::Seal) => header.events == 0 && header.body_bytes == 0,
+            None => return Some("the frame is of an unknown kind"),
+        };
+        if header.first != self.position {
+            Some("the frame has the position of another")
+        } else if header.chain != self.chain {
+            Some("the frame does not continue the one before it")
+        } else if !counted || header.synced > header.first {
+            Some("the frame contradicts itself")
+        } else {
+            None
+        }
+    }
+
+    fn seat(&self, offset: usize) -> Seat {
+        Seat { salt: self.salt, offset: offset as u64 }
+    }
+}

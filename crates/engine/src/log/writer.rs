@@ -1,0 +1,138 @@
+//! The one that appends.
+
+use std::sync::Arc;
+
+use super::frame::{FRAME_BODY_BYTES_MAX, FrameBuf, frame_bytes};
+use super::segment::{Salts, SegmentHeader, SegmentInfo};
+use super::spares::Spares;
+use super::tail::Tail;
+use super::{LogError, Place, Position};
+use crate::disk::Disk;
+use crate::fault::Fault;
+
+/// The end of the log. There is one, and it belongs to the log thread:
+///
+/// 1. [`append`](Writer::append) the batch: one frame, one write.
+/// 2. [`sync`](Writer::sync) it, as the durability level says.
+/// 3. Publish the position that `sync` answered; only now may replies leave.
+///
+/// After a failed write or sync the writer is poisoned: it answers [`LogError::Poisoned`] for ever and never syncs again.
+pub struct Writer {
+    disk: Arc<dyn Disk>,
+    spares: Arc<Spares>,
+    salts: Salts,
+    tail: Tail,
+    end: Position,
+    synced: Position,
+    poisoned: bool,
+}
+
+impl Writer {
+    /// A writer behind a `tail` whose events end at `end` and are all durable.
+    pub(crate) fn new(
+        disk: Arc<dyn Disk>,
+        spares: Arc<Spares>,
+        salts: Salts,
+        tail: Tail,
+        end: Position,
+    ) -> Writer {
+        Writer { disk, spares, salts, tail, end, synced: end, poisoned: false }
+    }
+
+    /// Writes the batch as one frame and says where its body lies. The frame buffer still holds the batch afterwards.
+    ///
+    /// Begins a new segment where the frame does not fit the open one. If there is no room on the disk for that, nothing
+    /// has been written and the same call may be made again later.
+    pub fn append(&mut self, frame: &mut FrameBuf, events: u32) -> Result<Place, LogError> {
+        assert!(events > 0, "a frame holds at least one event");
+        self.refuse_if_poisoned()?;
+        let body_bytes = frame.body().len();
+        if body_bytes > FRAME_BODY_BYTES_MAX {
+            return Err(LogError::TooLarge { bytes: body_bytes });
+        }
+        if !self.tail.has_room(body_bytes) {
+            self.roll(body_bytes)?;
+        }
+        let end = self.end.after(events).expect("no log reaches 2^63 events");
+        let written = self.tail.append(frame, self.end, events, self.synced);
+        let place = self.poison_on_fault(written)?;
+        self.end = end;
+        Ok(place)
+    }
+
+    /// Makes everything appended durable and answers up to where that is.
+    pub fn sync(&mut self) -> Result<Position, LogError> {
+        self.refuse_if_poisoned()?;
+        if self.synced < self.end {
+            let synced = self.tail.file.sync_data();
+            self.poison_on_fault(synced)?;
+            self.synced = self.end;
+        }
+        Ok(self.synced)
+    }
+
+    /// The position after the last event appended.
+    pub fn end(&self) -> Position {
+        self.end
+    }
+
+    /// The position up to which events are durable.
+    pub fn synced(&self) -> Position {
+        self.synced
+    }
+
+    /// The open segment.
+    pub fn segment(&self) -> SegmentInfo {
+        self.tail.header.info()
+    }
+
+    /// How many bytes of the open segment are left. Headers of frames count too.
+    pub fn room(&self) -> u64 {
+        self.tail.header.bytes - self.tail.offset
+    }
+
+    /// Whether an earlier failure has ended this writer's life.
+    pub fn is_poisoned(&self) -> bool {
+        self.poisoned
+    }
+
+    /// Begins the next segment. The old one is durable before the new one has a name, and is sealed only after that name is
+    /// durable: so a seal whose successor is missing tells of a lost file, and never of a crash.
+    fn roll(&mut self, body_bytes: usize) -> Result<(), LogError> {
+        let (spare, bytes) = match self.spares.take(frame_bytes(body_bytes)) {
+            Err(LogError::Fault(fault)) => return Err(self.poison(fault)),
+            taken => taken?,
+        };
+        self.sync()?;
+        let number = self.tail.header.number + 1;
+        let header = SegmentHeader {
+            uuid: self.salts.uuid,
+            number,
+            first_number: number,
+            salt: self.salts.salt(number),
+            first: self.end,
+            synced: self.end,
+            bytes,
+            previous_chain: self.tail.chain,
+        };
+        let activated = Tail::activate_empty(&*self.disk, &spare, header);
+        let next = self.poison_on_fault(activated)?;
+        let sealed = self.tail.seal(self.end);
+        self.poison_on_fault(sealed)?;
+        self.tail = next;
+        Ok(())
+    }
+
+    fn refuse_if_poisoned(&self) -> Result<(), LogError> {
+        if self.poisoned { Err(LogError::Poisoned) } else { Ok(()) }
+    }
+
+    fn poison_on_fault<T>(&mut self, result: Result<T, Fault>) -> Result<T, LogError> {
+        result.map_err(|fault| self.poison(fault))
+    }
+
+    fn poison(&mut self, fault: Fault) -> LogError {
+        self.poisoned = true;
+        LogError::Fault(fault)
+    }
+}

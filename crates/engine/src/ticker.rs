@@ -1,0 +1,61 @@
+//! The thread that lets time pass: leases run out, delayed tasks fall due, waiting pops give up.
+
+use std::sync::MutexGuard;
+use std::time::Duration;
+
+use sureq_core::{LogTime, Now};
+
+use crate::engine::{LOCK, Shared, State, timed_out};
+
+/// The wall clock may jump, so that appointments are looked at this often.
+const WALL_LOOK_MS: u64 = 100;
+
+/// When the ticker must look next, if ever.
+pub(crate) fn next_look(state: &State, now: Now) -> Option<LogTime> {
+    let next = state.broker.next_deadline();
+    let wall = next.wall.map(|_| now.log.after(WALL_LOOK_MS));
+    [next.log, state.line.next_timeout(), wall].into_iter().flatten().min()
+}
+
+pub(crate) fn run(shared: &Shared) {
+    let mut state = shared.lock();
+    while !state.closing {
+        let now = shared.clock.now();
+        tick(shared, &mut state, now);
+        if state.broker.next_deadline().is_due(now) {
+            // A flood is taken in slices, and others get the lock in between.
+            drop(state);
+            std::thread::yield_now();
+            state = shared.lock();
+        } else {
+            state = sleep(shared, state, now);
+        }
+    }
+}
+
+/// One slice of what is due.
+pub(crate) fn tick(shared: &Shared, state: &mut State, now: Now) {
+    if state.broker.next_deadline().is_due(now) {
+        let State { broker, tape, .. } = &mut *state;
+        broker.tick(now, tape);
+        shared.serve(state, now);
+        shared.stir(state, now);
+    }
+    while let Some(waiting) = state.line.timed_out(now.log) {
+        let position = shared.position(state);
+        shared.answer(waiting, timed_out(), position);
+    }
+}
+
+/// Sleeps until the next thing is due, or until something sooner comes up.
+fn sleep<'s>(shared: &'s Shared, mut state: MutexGuard<'s, State>, now: Now) -> MutexGuard<'s, State> {
+    let until = next_look(&state, now);
+    state.ticker_sleeps = Some(until.unwrap_or(LogTime(u64::MAX)));
+    let timeout = until.map(|at| Duration::from_millis(at.since(now.log)));
+    state = match timeout {
+        None => shared.ticker_wakes.wait(state).expect(LOCK),
+        Some(timeout) => shared.ticker_wakes.wait_timeout(state, timeout).expect(LOCK).0,
+    };
+    state.ticker_sleeps = None;
+    state
+}

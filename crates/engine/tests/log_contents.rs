@@ -1,0 +1,255 @@
+//! What a log may hold and be surrounded by: nothing, one batch, a full segment, a batch larger than a segment, payloads
+//! that look like the log itself, recycled files, and other people's files.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod log_support;
+
+use std::sync::Arc;
+
+use log_support::{
+    Run, UUID, append, assert_goes_on, batch, batches_in, count_in, events, options, position, recovered,
+    refusal,
+};
+use sureq_engine::disk::{DirDisk, Disk};
+use sureq_engine::fault::OpenError;
+use sureq_engine::log::{Durability, LogOptions, Place, Position, Reader, recover};
+use sureq_testkit::sim_disk::{Kept, SimDisk};
+
+/// The room for frames in a segment of this size: all but its header and its seal.
+fn room(segment_bytes: usize) -> usize {
+    segment_bytes - 128 - 64
+}
+
+#[test]
+fn an_empty_log_goes_on() {
+    let mut run = Run::new(4096, Durability::Always);
+    run.session(0).session(0);
+    assert_goes_on(&run.disk, &run.options, &[]);
+}
+
+#[test]
+fn a_log_of_one_batch_goes_on() {
+    let mut run = Run::new(4096, Durability::Always);
+    run.session(1).session(0);
+    assert_goes_on(&run.disk, &run.options, &run.batches);
+}
+
+#[test]
+fn a_log_that_ends_with_its_segment_goes_on() {
+    let mut run = Run::new(4096, Durability::Always);
+    run.session_of(vec![vec![1; room(4096) - 64]]);
+    assert_eq!(run.segments().len(), 1);
+    run.session(0);
+    assert_eq!(run.segments().len(), 1);
+    assert_goes_on(&run.disk, &run.options, &run.batches);
+    assert_eq!(run.segments().len(), 2, "the next batch began a segment");
+}
+
+#[test]
+fn a_batch_larger_than_a_segment_gets_one_of_its_own_size() {
+    let mut run = Run::new(4096, Durability::Always);
+    run.session_of(vec![vec![1; 100_000], batch(1), vec![2; 5000], batch(3)]);
+    run.session(1);
+    assert_goes_on(&run.disk, &run.options, &run.batches);
+    assert!(run.disk.files().values().any(|file| file.len() > 100_000));
+}
+
+#[test]
+fn a_log_moves_on_to_smaller_and_larger_segments() {
+    let mut run = Run::new(16 << 10, Durability::Always);
+    run.session(70);
+    for segment_bytes in [4 << 10, 64 << 10] {
+        run.options.segment_bytes = segment_bytes;
+        run.session(70);
+    }
+    assert_goes_on(&run.disk, &run.options, &run.batches);
+}
+
+/// Bodies are found where the append and the replay say they lie, also after the tail was rewritten.
+#[test]
+fn bodies_are_read_back_from_their_places() {
+    let mut run = Run::new(4096, Durability::Always);
+    run.session(60);
+    let mut places: Vec<Place> = Vec::new();
+    let disk = run.disk.shared();
+    let mut log = recover(&disk, &run.options, &mut |frame| {
+        places.push(frame.place);
+        Ok(())
+    })
+    .unwrap();
+    let mut frame = sureq_engine::log::FrameBuf::new();
+    frame.extend(&batch(60));
+    places.push(log.writer.append(&mut frame, events(60)).unwrap());
+    let reader = Reader::new(disk);
+    for (index, place) in places.into_iter().enumerate() {
+        let mut body = vec![0; batch(index).len()];
+        reader.read(place, &mut body).unwrap();
+        assert_eq!(body, batch(index));
+    }
+}
+
+/// B5: what the log is made of, as a payload, is a payload.
+#[test]
+fn payloads_that_hold_the_log_itself_are_payloads() {
+    let mut run = Run::new(16 << 10, Durability::Always);
+    run.session(70);
+    let segments: Vec<Vec<u8>> = run.segments().iter().map(|name| run.disk.files()[name].to_vec()).collect();
+    let mut shifted = segments.clone();
+    // Frames within the payload come to lie on the boundaries of frames.
+    for payload in &mut shifted {
+        payload.drain(..64);
+    }
+    run.session_of([segments, shifted].concat());
+    assert_goes_on(&run.disk, &run.options, &run.batches);
+}
+
+/// B5: the torn frame of such a payload, a copy of the very segment that it lies in, brings nothing back and is not taken
+/// for damage.
+#[test]
+fn a_torn_payload_that_holds_its_own_segment_is_a_torn_tail() {
+    let disk = SimDisk::new(1);
+    let (_, mut log) = recovered(&disk, &options(64 << 10)).unwrap();
+    let mut batches: Vec<_> = (0..40).map(batch).collect();
+    for (index, body) in batches.iter().enumerate() {
+        append(&mut log.writer, index, body);
+    }
+    log.writer.sync().unwrap();
+    let (name, segment) = disk.files().pop_first().unwrap();
+    let written = count_bytes(&batches);
+    batches.push(segment[..written].to_vec());
+    append(&mut log.writer, 40, &batches[40]);
+    for cut in (written..2 * written).step_by(7) {
+        let torn = SimDisk::with_files(2, &disk.files());
+        torn.edit(&name, |bytes| bytes[cut..].fill(0));
+        assert_eq!(count_in(&torn, &options(64 << 10), &batches).unwrap(), 40, "cut at {cut}");
+    }
+}
+
+fn count_bytes(batches: &[Vec<u8>]) -> usize {
+    128 + batches.iter().map(|body| 64 + body.len().next_multiple_of(64)).sum::<usize>()
+}
+
+/// B5: the open segment lies in a file full of old frames, at the very offsets where its own would go on.
+#[test]
+fn a_recycled_file_brings_nothing_back() {
+    let mut run = Run::new(4096, Durability::Always);
+    run.session(30);
+    let old = run.disk.files()[&run.segments()[0]].to_vec();
+    let disk = SimDisk::new(8);
+    disk.put("spare-1", Arc::new(old));
+    let (_, mut log) = recovered(&disk, &run.options).unwrap();
+    assert!(!disk.files().contains_key("spare-1"), "the spare is in use");
+    for index in 0..30 {
+        append(&mut log.writer, index, &batch(index));
+        let expected: Vec<_> = (0..=index).map(batch).collect();
+        let copy = SimDisk::with_files(9, &disk.files());
+        assert_eq!(batches_in(&copy, &run.options).unwrap(), expected);
+    }
+}
+
+#[test]
+fn retired_segments_are_recycled_and_not_missed_before_the_checkpoint() {
+    let mut run = Run::new(4096, Durability::Always);
+    run.session(60);
+    let from = position(50);
+    let options = LogOptions { from, ..run.options.clone() };
+    let mut first = None;
+    let log = recover(&run.disk.shared(), &options, &mut |frame| {
+        first.get_or_insert(frame.first);
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(first, Some(from));
+    log.spares.retire(log.segments[0].number).unwrap();
+    log.spares.retire(log.segments[1].number).unwrap();
+    assert_eq!(log.spares.ready(), 1, "one is kept as a spare, as configured");
+    let cut = run.disk.crash(Kept::Nothing, Kept::Nothing);
+    recover(&cut.shared(), &options, &mut |_| Ok(())).unwrap();
+    assert_eq!(refusal(&cut, &run.options).position, Some(Position::START));
+}
+
+#[test]
+fn a_log_that_ends_before_the_checkpoint_is_refused() {
+    let mut run = Run::new(4096, Durability::Always);
+    run.session(5);
+    let options = LogOptions { from: position(6), ..run.options.clone() };
+    assert!(refusal(&run.disk, &options).what.contains("is needed up to position"));
+}
+
+#[test]
+fn a_replay_that_fails_stops_the_start_and_changes_nothing() {
+    let mut run = Run::new(4096, Durability::Always);
+    run.session(5);
+    let before = run.disk.trace_len();
+    let error = recover(&run.disk.shared(), &run.options, &mut |_| Err("what is this".into())).err().unwrap();
+    assert!(matches!(error, OpenError::Replay { .. }));
+    assert!(error.to_string().ends_with("at offset 128 (position 0): what is this"), "{error}");
+    assert_eq!(run.disk.trace_len(), before);
+}
+
+/// B7: only files that bear our names exactly are ours.
+#[test]
+fn foreign_files_are_left_alone() {
+    let mut run = Run::new(4096, Durability::Always);
+    run.session(30);
+    let strangers =
+        ["notes.txt", "1.seg", "00000000000000000001.seg.bak", "spare-01", "spare-", "snapshot.tmp"];
+    for name in strangers {
+        run.disk.put(name, Arc::new(name.as_bytes().to_vec()));
+    }
+    run.session(30);
+    for name in strangers {
+        assert_eq!(run.disk.files()[name].as_slice(), name.as_bytes());
+    }
+}
+
+#[test]
+fn leftover_spares_are_used_again_or_removed() {
+    let disk = SimDisk::new(1);
+    disk.put("spare-3", Arc::new(vec![7; 4096]));
+    disk.put("spare-4", Arc::new(vec![7; 4095]));
+    disk.put("spare-5", Arc::new(vec![7; 4096]));
+    recovered(&disk, &options(4096)).unwrap();
+    assert_eq!(disk.files().into_keys().collect::<Vec<_>>(), ["00000000000000000001.seg"]);
+}
+
+/// One frame per append, one write per frame, one sync per sync; nothing else on the way.
+#[test]
+fn an_append_is_one_write_and_a_sync_one_sync() {
+    let mut run = Run::new(64 << 10, Durability::Always);
+    run.session(1);
+    let (_, mut log) = recovered(&run.disk, &run.options).unwrap();
+    let (changes, syncs) = (run.disk.trace_len(), run.disk.syncs());
+    for index in 1..101 {
+        append(&mut log.writer, index, &batch(index));
+        log.writer.sync().unwrap();
+        log.writer.sync().unwrap();
+    }
+    assert_eq!((run.disk.trace_len() - changes, run.disk.syncs() - syncs), (200, 100));
+}
+
+/// The same on a real directory.
+#[test]
+fn a_real_directory_keeps_the_log() {
+    let path = std::env::temp_dir().join(format!("sureq-log-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&path);
+    let options = LogOptions { segment_bytes: 64 << 10, may_be_new: true, ..LogOptions::new(UUID) };
+    let mut written = 0;
+    for _ in 0..3 {
+        let disk: Arc<dyn Disk> = Arc::new(DirDisk::open(&path).unwrap());
+        let mut list = Vec::new();
+        let mut log = recover(&disk, &options, &mut |frame| {
+            list.push(frame.body.to_vec());
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(list, (0..written).map(batch).collect::<Vec<_>>());
+        for _ in 0..500 {
+            append(&mut log.writer, written, &batch(written));
+            written += 1;
+        }
+        log.writer.sync().unwrap();
+    }
+    std::fs::remove_dir_all(path).unwrap();
+}

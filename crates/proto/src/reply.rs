@@ -1,0 +1,306 @@
+//! Replies of a home, as RESP.
+//!
+//! Every reply that any command can get has its form here, whether or not a verb of the table asks for it yet.
+
+use crate::resp::{Version, Writer};
+use crate::verbs::{Shape, TYPE_NAME};
+use sureq_core::command::{Command, LeaseAsk, Pop, View, Worker};
+use sureq_core::id::Spelling;
+use sureq_core::reply::{Info, More, Outcome, QueueRow, Replies, Reply, TaskView, WorkerRow};
+use sureq_core::settings::{Expired, Overflow, Settings};
+use sureq_core::task::StateKind;
+
+/// Appends the answer to `command`.
+pub fn encode_reply<B: AsRef<[u8]>>(
+    out: &mut Vec<u8>,
+    version: Version,
+    command: &Command<'_>,
+    shape: Shape,
+    reply: &Reply,
+    replies: &Replies<B>,
+) {
+    let w = &mut Writer::new(out, version);
+    match (reply, command) {
+        (Reply::Pushed(ids), _) => {
+            w.array(ids.len());
+            replies.ids[ids.range()].iter().for_each(|id| w.id(*id));
+        }
+        (Reply::Tasks(tasks), Command::Pop(pop)) => {
+            write_popped(w, PopForm::of(pop), pop.queues, &replies.tasks[tasks.range()]);
+        }
+        (Reply::Inspected(tasks), Command::Inspect { view, .. }) => {
+            write_inspected(w, *view, &replies.tasks[tasks.range()]);
+        }
+        (Reply::Tasks(tasks) | Reply::Inspected(tasks), _) => {
+            write_inspected(w, View::Ready, &replies.tasks[tasks.range()]);
+        }
+        (Reply::Acked(finished), Command::Ack { tasks, .. }) => {
+            w.array(finished.len());
+            replies.indexes[finished.range()].iter().for_each(|&at| w.bulk(tasks.list[at as usize]));
+        }
+        (Reply::Acked(finished), _) => w.count(finished.len() as u64),
+        (Reply::Count(n), _) => write_count(w, shape, *n),
+        (Reply::Queues { cursor, rows }, _) => write_queues(w, shape, *cursor, &replies.queues[rows.range()]),
+        (Reply::Started(incarnation), Command::Worker(Worker::Start { name, .. })) => {
+            w.bulk(&worker_text(name, *incarnation));
+        }
+        (Reply::Started(incarnation), _) => w.count(*incarnation),
+        (Reply::Receipts(receipts), _) => {
+            w.array(receipts.len());
+            replies.receipts[receipts.range()]
+                .iter()
+                .for_each(|receipt| w.bulk(Spelling::of(receipt).as_bytes()));
+        }
+        (Reply::Workers(workers), _) => write_workers(w, &replies.workers[workers.range()]),
+        (Reply::Info(info), _) => write_info(w, info),
+        (Reply::Settings(settings), _) => {
+            w.map(SETTINGS_FIELDS);
+            write_settings(w, settings);
+        }
+        (Reply::Added { id, added, state }, _) => {
+            w.array(3);
+            w.id(*id);
+            w.integer(i64::from(*added));
+            w.bulk(state_name(*state).as_bytes());
+        }
+        (Reply::TimedOut, _) => w.null(),
+        (Reply::Outcome(Outcome::Done), _) => w.integer(1),
+        (Reply::Outcome(Outcome::Stale), _) => w.integer(0),
+        (Reply::Outcome(Outcome::Cancelled), _) => w.simple("CANCELLED"),
+        (Reply::Ok, _) => w.simple("OK"),
+        (Reply::Refused(refusal), _) => w.error(format_args!("{} {refusal}", refusal.code())),
+    }
+}
+
+/// How much a pop tells of each task. What waits in line keeps this instead of the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PopForm {
+    receipt: bool,
+    meta: bool,
+}
+
+impl PopForm {
+    /// The form that this pop asks for. A lease that only the queue's settings give changes nothing.
+    pub fn of(pop: &Pop<'_>) -> Self {
+        let LeaseAsk { ms, worker, conn, .. } = pop.lease;
+        Self { receipt: ms.is_some() || worker.is_some() || conn.is_some(), meta: pop.meta }
+    }
+}
+
+/// Appends the answer to a pop that waited, when its command may be gone: `queues` is a copy of its queues.
+pub fn encode_popped<B: AsRef<[u8]>>(
+    out: &mut Vec<u8>,
+    version: Version,
+    form: PopForm,
+    queues: &[impl AsRef<[u8]>],
+    reply: &Reply,
+    replies: &Replies<B>,
+) {
+    let w = &mut Writer::new(out, version);
+    match reply {
+        Reply::Tasks(tasks) => write_popped(w, form, queues, &replies.tasks[tasks.range()]),
+        Reply::Refused(refusal) => w.error(format_args!("{} {refusal}", refusal.code())),
+        _ => w.null(),
+    }
+}
+
+fn write_popped<B: AsRef<[u8]>>(
+    w: &mut Writer<'_>,
+    form: PopForm,
+    queues: &[impl AsRef<[u8]>],
+    tasks: &[TaskView<B>],
+) {
+    w.array(tasks.len());
+    for task in tasks {
+        w.array(3 + if form.receipt { 2 } else { 0 } + usize::from(form.meta));
+        w.bulk(queues[task.queue as usize].as_ref());
+        w.id(task.id);
+        w.bulk(task.body.as_ref());
+        if form.receipt {
+            w.bulk(Spelling::of(task.receipt()).as_bytes());
+            w.count(u64::from(task.deliveries));
+        }
+        if form.meta {
+            write_meta(w, task.more.as_deref().unwrap_or(&More::default()));
+        }
+    }
+}
+
+fn write_meta(w: &mut Writer<'_>, more: &More) {
+    w.map(7);
+    w.bulk(b"name");
+    write_optional(w, more.name.as_deref());
+    let numbers = [
+        ("failed", u64::from(more.tries.failed)),
+        ("lapsed", u64::from(more.tries.lapsed)),
+        ("lost", u64::from(more.tries.lost)),
+        ("tries_max", u64::from(more.tries_max)),
+        ("pushed_at", more.pushed.0),
+    ];
+    write_numbers(w, &numbers);
+    w.bulk(b"reason");
+    write_optional(w, more.reason.as_deref());
+}
+
+fn write_inspected<B: AsRef<[u8]>>(w: &mut Writer<'_>, view: View, tasks: &[TaskView<B>]) {
+    w.array(tasks.len());
+    for task in tasks {
+        w.array(match view {
+            View::Ready => 2,
+            View::Leased => 5,
+            View::Delayed => 3,
+            View::Dead => 7,
+        });
+        w.id(task.id);
+        w.bulk(task.body.as_ref());
+        match view {
+            View::Ready => {}
+            View::Leased => write_counts(w, &[task.at.0, task.elapsed_ms, task.deliveries.into()]),
+            View::Delayed => w.count(task.at.0),
+            View::Dead => write_death(w, task),
+        }
+    }
+}
+
+fn write_death<B>(w: &mut Writer<'_>, task: &TaskView<B>) {
+    let more = task.more.as_deref();
+    let tries = more.map(|more| more.tries).unwrap_or_default();
+    w.count(task.at.0);
+    write_optional(w, more.and_then(|more| more.reason.as_deref()));
+    write_counts(w, &[tries.failed.into(), tries.lapsed.into(), tries.lost.into()]);
+}
+
+fn write_count(w: &mut Writer<'_>, shape: Shape, n: u64) {
+    match shape {
+        Shape::Type => w.simple(if n > 0 { TYPE_NAME } else { "none" }),
+        Shape::Native | Shape::Keys | Shape::Scan | Shape::Size => w.count(n),
+    }
+}
+
+fn write_queues(w: &mut Writer<'_>, shape: Shape, cursor: u64, rows: &[QueueRow]) {
+    let names = |w: &mut Writer<'_>| {
+        w.array(rows.len());
+        for row in rows {
+            w.bulk(&row.name);
+        }
+    };
+    match shape {
+        Shape::Size => w.count(rows.len() as u64),
+        Shape::Keys => names(w),
+        Shape::Scan => {
+            write_cursor(w, cursor);
+            names(w);
+        }
+        Shape::Native | Shape::Type => {
+            write_cursor(w, cursor);
+            w.array(rows.len());
+            for row in rows {
+                w.array(1 + row.counts.len());
+                w.bulk(&row.name);
+                write_counts(w, &row.counts);
+            }
+        }
+    }
+}
+
+/// A cursor is text in Redis.
+fn write_cursor(w: &mut Writer<'_>, cursor: u64) {
+    w.array(2);
+    w.bulk(cursor.to_string().as_bytes());
+}
+
+fn write_workers(w: &mut Writer<'_>, workers: &[WorkerRow]) {
+    w.array(workers.len());
+    for worker in workers {
+        w.array(3);
+        w.bulk(&worker_text(&worker.name, worker.incarnation));
+        w.count(worker.ttl_ms);
+        w.count(worker.leased);
+    }
+}
+
+/// `w#n`
+fn worker_text(name: &[u8], incarnation: u64) -> Vec<u8> {
+    [name, b"#", incarnation.to_string().as_bytes()].concat()
+}
+
+/// RedisRQ's two fields first; its clients take them by position.
+fn write_info(w: &mut Writer<'_>, info: &Info) {
+    let numbers = [
+        ("undelivered", info.ready),
+        ("delivered", info.leased),
+        ("ready", info.ready),
+        ("delayed", info.delayed),
+        ("leased", info.leased),
+        ("dead", info.dead),
+        ("waiting_bytes", info.waiting_bytes),
+        ("oldest_ms", info.oldest_ms),
+        ("paused", info.paused.map_or(0, |since| since.0)),
+        ("pushed", info.pushed),
+        ("finished", info.finished),
+    ];
+    w.map(numbers.len() + SETTINGS_FIELDS);
+    write_numbers(w, &numbers);
+    write_settings(w, &info.settings);
+}
+
+const SETTINGS_FIELDS: usize = 10;
+
+/// As the options of RQ.CONFIG are called; 0 and the empty name are the defaults.
+fn write_settings(w: &mut Writer<'_>, settings: &Settings) {
+    let numbers = [
+        ("lease", settings.lease_ms.unwrap_or(0)),
+        ("tries", settings.tries.map_or(0, u64::from)),
+        ("backoff", settings.backoff_ms.unwrap_or(0)),
+        ("ttl", settings.ttl_ms.unwrap_or(0)),
+        ("max-length", settings.max_length.unwrap_or(0)),
+        ("max-bytes", settings.max_bytes.unwrap_or(0)),
+        ("max-leased", settings.max_leased.unwrap_or(0)),
+    ];
+    write_numbers(w, &numbers);
+    let expired = match settings.expired {
+        Expired::Delete => "delete",
+        Expired::Dead => "dead",
+    };
+    let overflow = match settings.overflow {
+        Overflow::Refuse => "refuse",
+        Overflow::DropOldest => "drop-oldest",
+    };
+    for (name, value) in [
+        ("expired", expired.as_bytes()),
+        ("overflow", overflow.as_bytes()),
+        ("dead-letter", settings.dead_letter.as_deref().unwrap_or_default()),
+    ] {
+        w.bulk(name.as_bytes());
+        w.bulk(value);
+    }
+}
+
+fn write_counts(w: &mut Writer<'_>, counts: &[u64]) {
+    for n in counts {
+        w.count(*n);
+    }
+}
+
+fn write_numbers(w: &mut Writer<'_>, numbers: &[(&str, u64)]) {
+    for (name, n) in numbers {
+        w.bulk(name.as_bytes());
+        w.count(*n);
+    }
+}
+
+fn write_optional(w: &mut Writer<'_>, bytes: Option<&[u8]>) {
+    match bytes {
+        Some(bytes) => w.bulk(bytes),
+        None => w.null(),
+    }
+}
+
+const fn state_name(state: StateKind) -> &'static str {
+    match state {
+        StateKind::Ready => "ready",
+        StateKind::Delayed => "delayed",
+        StateKind::Leased => "leased",
+        StateKind::Dead => "dead",
+    }
+}

@@ -1,0 +1,200 @@
+//! RESP replies, piece by piece, into a buffer that the caller owns.
+
+use std::fmt;
+use std::io::Write as _;
+
+use crate::decimal;
+use sureq_core::id::{Spelling, TaskId};
+
+/// Which RESP a connection speaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Version {
+    /// What every connection begins with.
+    #[default]
+    Resp2,
+    /// After `HELLO 3`.
+    Resp3,
+}
+
+impl Version {
+    /// Its number.
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Resp2 => 2,
+            Self::Resp3 => 3,
+        }
+    }
+}
+
+/// The most that the framing of a bulk string takes.
+const BULK_FRAME_BYTES_MAX: usize = 1 + 20 + 2 + 2;
+
+/// Writes replies. A header says how many pieces follow; they are for the caller to write.
+#[derive(Debug)]
+pub struct Writer<'o> {
+    out: &'o mut Vec<u8>,
+    version: Version,
+}
+
+impl<'o> Writer<'o> {
+    /// Appends to `out`.
+    pub const fn new(out: &'o mut Vec<u8>, version: Version) -> Self {
+        Self { out, version }
+    }
+
+    /// What is spoken.
+    pub const fn version(&self) -> Version {
+        self.version
+    }
+
+    /// `+text`. The text is the caller's own: it has no line break in it.
+    pub fn simple(&mut self, text: &str) {
+        self.line(b'+', text.as_bytes());
+    }
+
+    /// `-text`, whatever the text is: line breaks become blanks, other bytes that are not printable ASCII `?`.
+    pub fn error(&mut self, text: impl fmt::Display) {
+        self.out.push(b'-');
+        let start = self.out.len();
+        // Writing to a `Vec` does not fail.
+        let _ = write!(self.out, "{text}");
+        self.out[start..].iter_mut().for_each(|c| *c = harmless(*c));
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    /// `:n`
+    pub fn integer(&mut self, n: i64) {
+        self.out.push(b':');
+        decimal::write_i64(self.out, n);
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    /// A count: what does not fit RESP's signed numbers is as large as they go.
+    pub fn count(&mut self, n: u64) {
+        self.integer(i64::try_from(n).unwrap_or(i64::MAX));
+    }
+
+    /// A bulk string.
+    pub fn bulk(&mut self, bytes: &[u8]) {
+        self.out.reserve(bytes.len() + BULK_FRAME_BYTES_MAX);
+        self.header(b'$', bytes.len());
+        self.out.extend_from_slice(bytes);
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    /// An id, as a bulk string.
+    pub fn id(&mut self, id: TaskId) {
+        self.bulk(Spelling::of_id(id).as_bytes());
+    }
+
+    /// A text for humans: a bulk string, marked as plain text in RESP3.
+    pub fn verbatim(&mut self, text: &[u8]) {
+        match self.version {
+            Version::Resp2 => self.bulk(text),
+            Version::Resp3 => {
+                self.header(b'=', text.len() + 4);
+                self.out.extend_from_slice(b"txt:");
+                self.out.extend_from_slice(text);
+                self.out.extend_from_slice(b"\r\n");
+            }
+        }
+    }
+
+    /// Nothing, where something else might have been.
+    pub fn null(&mut self) {
+        self.out.extend_from_slice(match self.version {
+            Version::Resp2 => b"$-1\r\n",
+            Version::Resp3 => b"_\r\n",
+        });
+    }
+
+    /// Nothing, where an array might have been.
+    pub fn null_array(&mut self) {
+        self.out.extend_from_slice(match self.version {
+            Version::Resp2 => b"*-1\r\n",
+            Version::Resp3 => b"_\r\n",
+        });
+    }
+
+    /// `len` pieces follow.
+    pub fn array(&mut self, len: usize) {
+        self.header(b'*', len);
+    }
+
+    /// `len` keys follow, a value behind each; in RESP2 a flat array.
+    pub fn map(&mut self, len: usize) {
+        match self.version {
+            Version::Resp2 => self.header(b'*', 2 * len),
+            Version::Resp3 => self.header(b'%', len),
+        }
+    }
+
+    /// `len` pieces follow, in no order; in RESP2 an array.
+    pub fn set(&mut self, len: usize) {
+        match self.version {
+            Version::Resp2 => self.header(b'*', len),
+            Version::Resp3 => self.header(b'~', len),
+        }
+    }
+
+    #[inline]
+    fn header(&mut self, marker: u8, n: usize) {
+        // Nearly all have one digit or two; those go out in one piece.
+        let (tens, ones) = (b'0' + (n / 10 % 10) as u8, b'0' + (n % 10) as u8);
+        match n {
+            0..10 => return self.out.extend_from_slice(&[marker, ones, b'\r', b'\n']),
+            10..100 => return self.out.extend_from_slice(&[marker, tens, ones, b'\r', b'\n']),
+            _ => self.out.push(marker),
+        }
+        decimal::write_u64(self.out, n as u64);
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    fn line(&mut self, marker: u8, text: &[u8]) {
+        self.out.push(marker);
+        self.out.extend_from_slice(text);
+        self.out.extend_from_slice(b"\r\n");
+    }
+}
+
+const fn harmless(c: u8) -> u8 {
+    match c {
+        b' '..=b'~' => c,
+        b'\r' | b'\n' | b'\t' => b' ',
+        _ => b'?',
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::redundant_closure_for_method_calls, reason = "the method alone is not general enough")]
+mod tests {
+    use super::*;
+
+    fn check(write: impl Fn(&mut Writer<'_>), resp2: &str, resp3: &str) {
+        for (version, expect) in [(Version::Resp2, resp2), (Version::Resp3, resp3)] {
+            let mut out = Vec::new();
+            write(&mut Writer::new(&mut out, version));
+            assert_eq!(String::from_utf8(out).unwrap(), expect, "{version:?}");
+        }
+    }
+
+    #[test]
+    fn pieces() {
+        check(|w| w.simple("OK"), "+OK\r\n", "+OK\r\n");
+        check(|w| w.integer(-12), ":-12\r\n", ":-12\r\n");
+        check(|w| w.count(u64::MAX), ":9223372036854775807\r\n", ":9223372036854775807\r\n");
+        check(|w| w.bulk(b""), "$0\r\n\r\n", "$0\r\n\r\n");
+        check(|w| w.bulk(b"a\r\nb"), "$4\r\na\r\nb\r\n", "$4\r\na\r\nb\r\n");
+        check(|w| w.verbatim(b"hi"), "$2\r\nhi\r\n", "=6\r\ntxt:hi\r\n");
+        check(|w| w.null(), "$-1\r\n", "_\r\n");
+        check(|w| w.null_array(), "*-1\r\n", "_\r\n");
+        check(|w| w.array(12), "*12\r\n", "*12\r\n");
+        check(|w| w.map(2), "*4\r\n", "%2\r\n");
+        check(|w| w.set(2), "*2\r\n", "~2\r\n");
+    }
+
+    #[test]
+    fn an_error_is_one_line_whatever_is_in_it() {
+        check(|w| w.error("ERR a\r\n+OK\0\u{e9}"), "-ERR a  +OK???\r\n", "-ERR a  +OK???\r\n");
+    }
+}

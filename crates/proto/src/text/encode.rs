@@ -1,0 +1,183 @@
+//! Replies as DefferedQ words them, each one line that ends in LF.
+
+use std::io::Write as _;
+
+use super::base64;
+use super::request::{Complaint, Request};
+use crate::decimal;
+use sureq_core::id::TaskId;
+use sureq_core::reply::{Info, Outcome, Refusal, Replies, Reply, TaskView};
+
+/// What STATS tells of the server itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gauges {
+    /// How many connections are open.
+    pub connections: usize,
+    /// How many bytes of memory are in use.
+    pub memory_bytes: u64,
+}
+
+/// Appends the answer to `request`.
+pub fn encode_reply<B: AsRef<[u8]>>(
+    out: &mut Vec<u8>,
+    request: &Request<'_>,
+    reply: &Reply,
+    replies: &Replies<B>,
+    gauges: Gauges,
+) {
+    match (request, reply) {
+        (Request::Add { delay_ms, .. }, Reply::Added { id, .. }) => added(out, *id, *delay_ms),
+        (Request::Add { delay_ms, .. }, Reply::Pushed(ids)) => {
+            replies.ids[ids.range()].iter().for_each(|id| added(out, *id, *delay_ms));
+        }
+        (Request::Reserve, Reply::Tasks(tasks)) => match replies.tasks[tasks.range()].first() {
+            Some(task) => reserved(out, task),
+            None => line(out, b"nil"),
+        },
+        (Request::Reserve, Reply::TimedOut) => line(out, b"nil"),
+        (Request::Delete { .. }, Reply::Acked(finished)) => ok_or_unknown(out, !finished.is_empty()),
+        // A task that was called off is gone once it is given back: it was there.
+        (Request::Return { .. }, Reply::Outcome(outcome)) => ok_or_unknown(out, *outcome != Outcome::Stale),
+        (Request::Delete { .. } | Request::Return { .. }, Reply::Refused(Refusal::MalformedId)) => {
+            ok_or_unknown(out, false);
+        }
+        (Request::Stats, Reply::Info(info)) => stats(out, info, gauges),
+        (_, Reply::Refused(refusal)) => refused(out, refusal),
+        // No home answers anything else to these five; a line is owed all the same.
+        _ => line(out, b"ok"),
+    }
+}
+
+/// Appends what is wrong with a line.
+pub fn encode_complaint(out: &mut Vec<u8>, complaint: Complaint) {
+    line(out, complaint.to_string().as_bytes());
+}
+
+fn added(out: &mut Vec<u8>, id: TaskId, delay_ms: u32) {
+    out.extend_from_slice(b"TASK ");
+    out.extend_from_slice(&id.short());
+    out.extend_from_slice(b" DELAY ");
+    decimal::write_u64(out, u64::from(delay_ms));
+    out.extend_from_slice(b"ms\n");
+}
+
+/// A body from another dialect may hold what would end the attribute or the line; it is then sent in base64, so
+/// that no payload can forge or cut a reply.
+fn reserved<B: AsRef<[u8]>>(out: &mut Vec<u8>, task: &TaskView<B>) {
+    let body = task.body.as_ref();
+    out.extend_from_slice(b"TASK ");
+    out.extend_from_slice(&task.id.short());
+    if body.iter().any(|c| matches!(c, b' ' | b'\r' | b'\n')) {
+        out.extend_from_slice(b" BODY64 ");
+        base64::encode(body, out);
+    } else {
+        out.extend_from_slice(b" BODY ");
+        out.extend_from_slice(body);
+    }
+    out.push(b'\n');
+}
+
+fn ok_or_unknown(out: &mut Vec<u8>, known: bool) {
+    line(out, if known { b"ok" } else { b"unknown TASK_ID" });
+}
+
+fn stats(out: &mut Vec<u8>, info: &Info, gauges: Gauges) {
+    // Hundredths of a MiB, rounded, as `%.2f` shows them.
+    let heap = (u128::from(gauges.memory_bytes) * 100 + (1 << 19)) >> 20;
+    // Writing to a `Vec` does not fail.
+    let _ = writeln!(
+        out,
+        "TASKS {} RESERVED {} CONNECTIONS {} HEAP {}.{:02}m",
+        info.ready.saturating_add(info.delayed),
+        info.leased,
+        gauges.connections,
+        heap / 100,
+        heap % 100
+    );
+}
+
+/// Refusals are no words of DefferedQ, which knows no limits.
+fn refused(out: &mut Vec<u8>, refusal: &Refusal) {
+    let _ = writeln!(out, "refused {}: {refusal}", refusal.code());
+}
+
+fn line(out: &mut Vec<u8>, text: &[u8]) {
+    out.extend_from_slice(text);
+    out.push(b'\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sureq_core::reply::Span;
+    use sureq_core::task::StateKind;
+    use sureq_core::time::LogTime;
+
+    fn check(request: &Request<'_>, reply: &Reply, bodies: &[&[u8]], expect: &[u8]) {
+        let id = TaskId::new(1_601_155_608_777, 1).unwrap();
+        let mut replies = Replies::<&[u8]>::default();
+        for body in bodies {
+            replies.ids.push(id);
+            replies.tasks.push(TaskView {
+                queue: 0,
+                id,
+                body,
+                deliveries: 1,
+                incarnation: 1,
+                at: LogTime(0),
+                elapsed_ms: 0,
+                more: None,
+            });
+        }
+        let mut out = Vec::new();
+        encode_reply(&mut out, request, reply, &replies, Gauges { connections: 3, memory_bytes: 1_234_567 });
+        let short = String::from_utf8(id.short().to_vec()).unwrap();
+        let expect = String::from_utf8_lossy(expect).replace("<id>", &short);
+        assert_eq!(String::from_utf8_lossy(&out), expect);
+    }
+
+    const ONE: Reply = Reply::Count(1);
+
+    #[test]
+    fn each_reply_is_the_originals() {
+        let add = Request::Add { delay_ms: 2_147_483_647, body: b"x" };
+        let id = TaskId::new(1_601_155_608_777, 1).unwrap();
+        let added = Reply::Added { id, added: true, state: StateKind::Delayed };
+        check(&add, &added, &[], b"TASK <id> DELAY 2147483647ms\n");
+        check(&add, &Reply::Pushed(Span::new(0, 1)), &[b""], b"TASK <id> DELAY 2147483647ms\n");
+        let one = Reply::Tasks(Span::new(0, 1));
+        check(&Request::Reserve, &Reply::Tasks(Span::new(0, 0)), &[], b"nil\n");
+        check(&Request::Reserve, &one, &[b"body"], b"TASK <id> BODY body\n");
+        check(&Request::Reserve, &one, &[b""], b"TASK <id> BODY \n");
+        check(&Request::Reserve, &one, &[b"a\tb"], b"TASK <id> BODY a\tb\n");
+        let delete = Request::Delete { id: b"x" };
+        check(&delete, &Reply::Acked(Span::new(0, 1)), &[], b"ok\n");
+        check(&delete, &Reply::Acked(Span::new(1, 1)), &[], b"unknown TASK_ID\n");
+        check(&delete, &Reply::Refused(Refusal::MalformedId), &[], b"unknown TASK_ID\n");
+        let back = Request::Return { id: b"x", delay_ms: 0 };
+        check(&back, &Reply::Outcome(Outcome::Done), &[], b"ok\n");
+        check(&back, &Reply::Outcome(Outcome::Stale), &[], b"unknown TASK_ID\n");
+        check(&back, &Reply::Outcome(Outcome::Cancelled), &[], b"ok\n");
+        check(&back, &Reply::Refused(Refusal::MalformedId), &[], b"unknown TASK_ID\n");
+        let info = Info { ready: 2, delayed: 3, leased: 4, dead: 100, ..Info::default() };
+        let stats = b"TASKS 5 RESERVED 4 CONNECTIONS 3 HEAP 1.18m\n";
+        check(&Request::Stats, &Reply::Info(Box::new(info)), &[], stats);
+        check(&Request::Stats, &ONE, &[], b"ok\n");
+    }
+
+    #[test]
+    fn no_body_can_forge_or_cut_a_reply() {
+        let one = Reply::Tasks(Span::new(0, 1));
+        check(&Request::Reserve, &one, &[b"a b"], b"TASK <id> BODY64 YSBi\n");
+        check(&Request::Reserve, &one, &[b"a\nok"], b"TASK <id> BODY64 YQpvaw==\n");
+        check(&Request::Reserve, &one, &[b"a\r"], b"TASK <id> BODY64 YQ0=\n");
+    }
+
+    #[test]
+    fn a_refusal_is_one_clear_line() {
+        let add = Request::Add { delay_ms: 0, body: b"x" };
+        let full = Reply::Refused(Refusal::QueueFull);
+        let text = format!("refused QUEUEFULL: {}\n", Refusal::QueueFull);
+        check(&add, &full, &[], text.as_bytes());
+    }
+}

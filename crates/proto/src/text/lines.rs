@@ -1,0 +1,245 @@
+//! Bytes to lines to requests.
+//!
+//! All lines of a read are taken, whether they end in LF or CRLF. Of an unfinished one it is remembered how far
+//! it was searched; a line that is too long is complained of once, and its bytes are let go as they come.
+
+use super::request::{Complaint, Request};
+use crate::guard;
+use sureq_core::limits::{TEXT_ENDLESS_BYTES_MAX, TEXT_LINE_BYTES_MAX};
+
+/// How long lines may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// A longer one, without its end, is not executed.
+    pub line_bytes_max: usize,
+    /// A longer one closes the connection.
+    pub endless_bytes_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { line_bytes_max: TEXT_LINE_BYTES_MAX, endless_bytes_max: TEXT_ENDLESS_BYTES_MAX }
+    }
+}
+
+/// One line, understood or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Item<'b> {
+    /// To be executed.
+    Request(Request<'b>),
+    /// To be told; the connection goes on.
+    Complaint(Complaint),
+}
+
+/// Why a connection is closed without a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Close {
+    /// The peer speaks HTTP: perhaps a browser that was led here.
+    Http,
+    /// A line does not end.
+    Endless,
+}
+
+/// A parser for one connection.
+#[derive(Debug)]
+pub struct Parser {
+    limits: Limits,
+    /// How far the unfinished line at the start of the buffer was searched for its end.
+    searched: usize,
+    /// How many bytes of a line that is too long have been let go; none if there is no such line.
+    dropped: Option<usize>,
+}
+
+/// What the next bytes are.
+enum Next<'b> {
+    Line(&'b [u8]),
+    TooLong,
+    /// The end of a line that was complained of before.
+    Dropped,
+    Unfinished,
+}
+
+impl Parser {
+    /// A parser at the start of a connection. An endless line is at least one that is too long.
+    pub fn new(limits: Limits) -> Self {
+        let endless_bytes_max = limits.endless_bytes_max.max(limits.line_bytes_max.saturating_add(1));
+        Self { limits: Limits { endless_bytes_max, ..limits }, searched: 0, dropped: None }
+    }
+
+    /// Adds what all lines of `buf` say to `items`, and answers how many bytes are done with; the next call's
+    /// buffer must begin with the byte behind them.
+    ///
+    /// When it says to close, the items before that are to be executed and answered first. What is left of the
+    /// buffer at the end of a connection was never a line, and is dropped.
+    pub fn parse<'b>(&mut self, buf: &'b [u8], items: &mut Vec<Item<'b>>) -> Result<usize, Close> {
+        let mut at = 0;
+        loop {
+            match self.next(buf, &mut at)? {
+                Next::Line(line) => items.push(understand(line)?),
+                Next::TooLong => items.push(Item::Complaint(Complaint::LineTooLong)),
+                Next::Dropped => {}
+                Next::Unfinished => return Ok(at),
+            }
+        }
+    }
+
+    fn next<'b>(&mut self, buf: &'b [u8], at: &mut usize) -> Result<Next<'b>, Close> {
+        let rest = &buf[*at..];
+        if let Some(dropped) = self.dropped {
+            return self.drop_on(dropped, rest, at);
+        }
+        let known = std::mem::take(&mut self.searched);
+        let max = self.limits.line_bytes_max;
+        // Two bytes more than the longest line: its end.
+        let window = &rest[..rest.len().min(max.saturating_add(2))];
+        if let Some(found) = window[known..].iter().position(|&c| c == b'\n') {
+            let whole = &rest[..known + found];
+            let line = whole.strip_suffix(b"\r").unwrap_or(whole);
+            if line.len() <= max {
+                *at += whole.len() + 1;
+                return Ok(Next::Line(line));
+            }
+        } else if !is_over(window, max) {
+            self.searched = rest.len();
+            return Ok(Next::Unfinished);
+        }
+        self.dropped = Some(0);
+        Ok(Next::TooLong)
+    }
+
+    /// Lets go of bytes of a line that is too long, up to its end if that is there.
+    fn drop_on<'b>(&mut self, dropped: usize, rest: &'b [u8], at: &mut usize) -> Result<Next<'b>, Close> {
+        let room = self.limits.endless_bytes_max - dropped;
+        let window = &rest[..rest.len().min(room.saturating_add(1))];
+        if let Some(end) = window.iter().position(|&c| c == b'\n') {
+            self.dropped = None;
+            *at += end + 1;
+            return Ok(Next::Dropped);
+        }
+        if window.len() > room {
+            return Err(Close::Endless);
+        }
+        self.dropped = Some(dropped + window.len());
+        *at += window.len();
+        Ok(Next::Unfinished)
+    }
+}
+
+/// Whether a line that begins so, and has no end yet, is too long whatever follows. A last CR may be its end's.
+fn is_over(start: &[u8], max: usize) -> bool {
+    start.strip_suffix(b"\r").unwrap_or(start).len() > max
+}
+
+fn understand(line: &[u8]) -> Result<Item<'_>, Close> {
+    // None of the other four commands can begin an HTTP request.
+    let request = Request::parse(line);
+    if matches!(request, Err(Complaint::UnknownCommand) | Ok(Request::Delete { .. })) && guard::is_http(line)
+    {
+        return Err(Close::Http);
+    }
+    Ok(request.map_or_else(Item::Complaint, Item::Request))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a connection that sends these pieces makes of them.
+    fn hear(limits: Limits, pieces: &[&[u8]]) -> (Vec<String>, Option<Close>) {
+        let mut parser = Parser::new(limits);
+        let (mut buf, mut heard) = (Vec::new(), Vec::new());
+        for piece in pieces {
+            buf.extend_from_slice(piece);
+            let mut items = Vec::new();
+            let outcome = parser.parse(&buf, &mut items);
+            heard.extend(items.iter().map(|item| format!("{item:?}")));
+            match outcome {
+                Ok(consumed) => drop(buf.drain(..consumed)),
+                Err(close) => return (heard, Some(close)),
+            }
+        }
+        (heard, None)
+    }
+
+    fn check(limits: Limits, input: &[u8]) {
+        let whole = hear(limits, &[input]);
+        let bytes: Vec<&[u8]> = input.chunks(1).collect();
+        assert_eq!(whole, hear(limits, &bytes), "byte by byte: {input:?}");
+        for cut in 0..=input.len() {
+            let (a, b) = input.split_at(cut);
+            assert_eq!(whole, hear(limits, &[a, b]), "cut at {cut}: {input:?}");
+        }
+    }
+
+    const SMALL: Limits = Limits { line_bytes_max: 8, endless_bytes_max: 20 };
+
+    #[test]
+    fn it_does_not_matter_how_lines_arrive() {
+        for input in [
+            &b"ADD 0 x\nRESERVE\r\nSTATS\n\n\r\nDELETE a\n"[..],
+            b"RESERVE",
+            b"12345678\n12345678\r\n123456789\n123456789\r\nSTATS\n",
+            b"12345678\r\r\nSTATS\n",
+            b"123456789012345678901\nSTATS\n",
+            b"12345678901234567890\nSTATS\n",
+            b"1234567890123456789012345678901",
+            b"STATS\nGET / HTTP/1.1\nSTATS\n",
+            b"Host: x\nSTATS\n",
+            b"DELETE / HTTP/1.1\nSTATS\n",
+            b"ADD 0 HTTP/1.1\nPOST\nDELETE x\n",
+        ] {
+            check(SMALL, input);
+            check(Limits::default(), input);
+        }
+    }
+
+    #[test]
+    fn the_limit_counts_the_line_without_its_end() {
+        let too_long = || format!("{:?}", Item::Complaint(Complaint::LineTooLong));
+        let unknown = || format!("{:?}", Item::Complaint(Complaint::UnknownCommand));
+        let heard = |input: &[u8]| hear(SMALL, &[input]).0;
+        assert_eq!(heard(b"12345678\n"), [unknown()]);
+        assert_eq!(heard(b"12345678\r\n"), [unknown()]);
+        assert_eq!(heard(b"123456789\nx\n"), [too_long(), unknown()]);
+        assert_eq!(heard(b"123456789\r\nx\n"), [too_long(), unknown()]);
+        assert_eq!(heard(b"123456789"), [too_long()]);
+        assert_eq!(hear(SMALL, &[&b"x".repeat(20), b"\nx\n"]), (vec![too_long(), unknown()], None));
+        assert_eq!(hear(SMALL, &[&b"x".repeat(21)]), (vec![too_long()], Some(Close::Endless)));
+    }
+
+    #[test]
+    fn a_long_line_is_not_kept_and_an_unfinished_one_not_searched_again() {
+        let mut parser = Parser::new(Limits::default());
+        let mut items = Vec::new();
+        let line = vec![b'x'; 60_000];
+        assert_eq!(parser.parse(&line, &mut items), Ok(0));
+        assert_eq!(parser.searched, 60_000);
+        let line = vec![b'x'; 70_000];
+        assert_eq!(parser.parse(&line, &mut items), Ok(70_000));
+        assert_eq!(parser.parse(&line, &mut items), Ok(70_000));
+        assert_eq!(items, [Item::Complaint(Complaint::LineTooLong)]);
+    }
+
+    #[test]
+    fn an_http_request_ends_it_and_nothing_behind_is_heard() {
+        for http in ["POST / HTTP/1.1\r\nADD 0 x\n", "hOsT: y\nADD 0 x\n", "DELETE /x HTTP/1.0\r\nADD 0 x\n"]
+        {
+            assert_eq!(hear(Limits::default(), &[http.as_bytes()]), (vec![], Some(Close::Http)), "{http:?}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_split_hears_the_same(input in "[ADRET 0x\r\n]{0,60}", cuts in proptest::collection::vec(0usize..60, 0..5)) {
+            let mut cuts: Vec<usize> = cuts.into_iter().filter(|&cut| cut <= input.len()).collect();
+            cuts.sort_unstable();
+            let (mut pieces, mut from) = (Vec::new(), 0);
+            for cut in cuts {
+                pieces.push(&input.as_bytes()[from..cut]);
+                from = cut;
+            }
+            pieces.push(&input.as_bytes()[from..]);
+            proptest::prop_assert_eq!(hear(SMALL, &[input.as_bytes()]), hear(SMALL, &pieces));
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! DefferedQ's dialect, byte for byte: one line a request, one line a reply, spoken from netcat.
+//!
+//! | request | reply |
+//! |---|---|
+//! | `ADD <ms> <body>` | `TASK <id> DELAY <ms>ms` |
+//! | `RESERVE` | `TASK <id> BODY <body>` or `nil` |
+//! | `DELETE <id>`, `RETURN <id> <ms>` | `ok` or `unknown TASK_ID` |
+//! | `STATS` | `TASKS <n> RESERVED <n> CONNECTIONS <n> HEAP <mib>m` |
+//!
+//! All its tasks are in one queue, [`QUEUE`].
+
+mod base64;
+mod encode;
+mod lines;
+mod request;
+
+pub use encode::{Gauges, encode_complaint, encode_reply};
+pub use lines::{Close, Item, Limits, Parser};
+pub use request::{Complaint, Request, Watcher};
+
+/// What this dialect's queue is called in the others.
+pub const QUEUE: &[u8] = b"default";

@@ -1,0 +1,52 @@
+//! docs/commands.md, from the table.
+
+use std::fmt::Write as _;
+
+use super::{Group, Row, TABLE};
+
+/// The whole text of docs/commands.md.
+pub fn commands_markdown() -> String {
+    let mut text = String::from(
+        "# The RESP commands\n\nAny Redis client can send these. Names and option words may be in any case. A queue that \
+         does not exist answers as an\nempty one. This file is made from the table of commands in `sureq-proto`.\n",
+    );
+    for group in Group::ALL {
+        let rows = || TABLE.iter().filter(move |row| row.group == group);
+        // Writing to a `String` does not fail.
+        let _ = write!(text, "\n## {}\n\n| command | |\n|---|---|\n", title(group));
+        for row in rows() {
+            let _ = writeln!(text, "| [`{}`](#{}) | {} |", row.name, anchor(row.name), row.summary);
+        }
+        rows().for_each(|row| section(&mut text, row));
+    }
+    text
+}
+
+fn section(text: &mut String, row: &Row) {
+    let _ = write!(text, "\n### {}\n\n```text\n{}\n```\n\n{}\n", row.name, row.syntax, row.summary);
+    if !row.notes.is_empty() {
+        let _ = writeln!(text, "{}", row.notes);
+    }
+    let _ = write!(text, "\nReply: {}\n", row.reply);
+    if !row.subs.is_empty() {
+        text.push_str("\n| subcommand | |\n|---|---|\n");
+        for sub in row.subs {
+            let _ = writeln!(text, "| `{}` | {} |", sub.syntax.replace('|', "\\|"), sub.summary);
+        }
+    }
+    let _ = write!(text, "\n```text\n{}\n```\n", row.example);
+}
+
+const fn title(group: Group) -> &'static str {
+    match group {
+        Group::Queue => "Tasks",
+        Group::Keys => "Queues as keys",
+        Group::Connection => "The connection",
+        Group::Server => "The server",
+    }
+}
+
+/// As the usual Markdown renderers name a heading.
+fn anchor(name: &str) -> String {
+    name.to_ascii_lowercase().replace('.', "")
+}

@@ -1,0 +1,165 @@
+//! What a RESP command means: something for the home to execute, or something the session answers itself.
+
+use crate::resp::Version;
+use sureq_core::command::{Command, ConnId};
+
+/// One RESP command, understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request<'a> {
+    /// For the home, in order with the others of the read.
+    Home {
+        /// What to execute.
+        command: Command<'a>,
+        /// How the answer looks in RESP.
+        shape: Shape,
+    },
+    /// For the session: no queue is touched.
+    Session(SessionCommand<'a>),
+}
+
+impl<'a> From<Command<'a>> for Request<'a> {
+    fn from(command: Command<'a>) -> Self {
+        Self::Home { command, shape: Shape::Native }
+    }
+}
+
+/// How an answer looks in RESP, where one command of the home serves several verbs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shape {
+    /// As the command itself says.
+    #[default]
+    Native,
+    /// TYPE: the name of the type, or `none`.
+    Type,
+    /// KEYS: the names of the queues.
+    Keys,
+    /// SCAN: the cursor, and the names of the queues.
+    Scan,
+    /// DBSIZE: how many queues there are.
+    Size,
+}
+
+/// Who asks, as far as a command may be about that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// The connection, for leases that end with it.
+    pub conn: ConnId,
+}
+
+/// What a session answers by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionCommand<'a> {
+    /// PING, with what it is to be answered with.
+    Ping(Option<&'a [u8]>),
+    /// ECHO.
+    Echo(&'a [u8]),
+    /// HELLO.
+    Hello(Hello<'a>),
+    /// AUTH.
+    Auth(Credentials<'a>),
+    /// CLIENT.
+    Client(Client<'a>),
+    /// INFO, with the sections asked for; none means the usual ones.
+    Info(&'a [&'a [u8]]),
+    /// SELECT 0, the only database there is.
+    Select,
+    /// COMMAND.
+    Command(Describe<'a>),
+    /// CONFIG GET, with its patterns.
+    ConfigGet(&'a [&'a [u8]]),
+    /// CONFIG HELP.
+    ConfigHelp,
+    /// TIME.
+    Time,
+    /// QUIT: answer, then close.
+    Quit,
+    /// RESET: as a new connection.
+    Reset,
+    /// SCAN for keys of a type that no queue has.
+    ScanNothing,
+}
+
+/// What a client says of itself at the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hello<'a> {
+    /// What it wants to speak from now on; if nothing, as before.
+    pub version: Option<Version>,
+    /// Who it is.
+    pub credentials: Option<Credentials<'a>>,
+    /// What it wants to be called in CLIENT LIST.
+    pub name: Option<&'a [u8]>,
+}
+
+/// Who somebody claims to be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Credentials<'a> {
+    /// The user; none is the default one.
+    pub user: Option<&'a [u8]>,
+    /// The password.
+    pub password: &'a [u8],
+}
+
+impl std::fmt::Debug for Credentials<'_> {
+    /// A password never reaches a log.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Credentials").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+/// CLIENT and its subcommands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Client<'a> {
+    /// The number of this connection.
+    Id,
+    /// The name of this connection, or null.
+    GetName,
+    /// Names this connection; an empty name takes it away.
+    SetName(&'a [u8]),
+    /// Says what library the client uses.
+    SetInfo(LibraryInfo<'a>),
+    /// One line on this connection.
+    Info,
+    /// A line on each connection.
+    List(Connections<'a>),
+    /// NO-EVICT and NO-TOUCH, which concern nothing here.
+    Nothing,
+    /// The subcommands.
+    Help,
+}
+
+/// What CLIENT SETINFO sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LibraryInfo<'a> {
+    /// LIB-NAME.
+    Name(&'a [u8]),
+    /// LIB-VER.
+    Version(&'a [u8]),
+}
+
+/// Which connections to list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Connections<'a> {
+    /// Each.
+    All,
+    /// Those of a type that no connection here has.
+    None,
+    /// Those with these numbers; what is none is an error found before.
+    Ids(&'a [&'a [u8]]),
+}
+
+/// COMMAND and its subcommands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Describe<'a> {
+    /// COUNT.
+    Count,
+    /// COMMAND alone or COMMAND INFO: all, or these.
+    Info(&'a [&'a [u8]]),
+    /// DOCS: all, or these.
+    Docs(&'a [&'a [u8]]),
+    /// LIST: the names.
+    List,
+    /// GETKEYS: the keys of this command.
+    Keys(&'a [&'a [u8]]),
+    /// HELP.
+    Help,
+}

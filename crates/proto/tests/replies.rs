@@ -1,0 +1,312 @@
+//! The exact bytes of each reply, in RESP2 and RESP3.
+
+use sureq_core::command::{AckScope, Command, ConnId, IdForm, LeaseAsk, Pop, TaskRefs, View, Worker};
+use sureq_core::id::{Receipt, TaskId};
+use sureq_core::reply::{Info, More, Outcome, QueueRow, Refusal, Replies, Reply, Span, TaskView, WorkerRow};
+use sureq_core::settings::Settings;
+use sureq_core::task::{StateKind, Tries};
+use sureq_core::time::LogTime;
+use sureq_proto::resp::Version;
+use sureq_proto::verbs::{Caller, Request, Shape, parse};
+use sureq_proto::{Greeting, PopForm, encode_answer, encode_hello, encode_popped, encode_reply};
+
+const PUSH: Command<'_> = Command::Push { queue: b"q", payloads: &[] };
+const POP: Command<'_> = Command::Pop(Pop::plain(&[b"q", b"other"], 2));
+
+fn id(seq: u64) -> TaskId {
+    TaskId::new(1_601_155_608_777, seq).expect("in range")
+}
+
+fn task(queue: u32, seq: u64, body: &'static [u8]) -> TaskView<&'static [u8]> {
+    TaskView {
+        queue,
+        id: id(seq),
+        body,
+        deliveries: 3,
+        incarnation: 9,
+        at: LogTime(100),
+        elapsed_ms: 50,
+        more: None,
+    }
+}
+
+fn samples() -> Replies<&'static [u8]> {
+    let name = |name: &[u8]| Box::<[u8]>::from(name);
+    Replies {
+        list: Vec::new(),
+        ids: vec![id(1), id(2)],
+        tasks: vec![task(0, 1, b"a"), task(1, 12, b"")],
+        indexes: vec![0, 2],
+        queues: vec![QueueRow { name: name(b"q"), counts: [1, 2, 3, 4] }],
+        receipts: vec![Receipt { id: id(1), incarnation: 9, delivery: 3 }],
+        workers: vec![WorkerRow { name: name(b"w"), incarnation: 5, ttl_ms: 3_000, leased: 2 }],
+    }
+}
+
+/// Shows bytes with `\r\n` as a blank, and checks that another parser finds exactly one frame in them.
+fn shown(out: Vec<u8>, version: Version) -> String {
+    let text = String::from_utf8(out.clone())
+        .expect("the samples are text")
+        .replace("\r\n", " ")
+        .trim_end()
+        .to_owned();
+    let behind = match version {
+        Version::Resp2 => resp_rs::resp2::parse_frame(out.into()).map(|(_, behind)| behind.len()),
+        Version::Resp3 => resp_rs::resp3::parse_frame(out.into()).map(|(_, behind)| behind.len()),
+    };
+    assert_eq!(behind.ok(), Some(0), "not one frame: {text}");
+    text
+}
+
+fn check_as(command: &Command<'_>, shape: Shape, reply: &Reply, resp2: &str, resp3: &str) {
+    for (version, expect) in [(Version::Resp2, resp2), (Version::Resp3, resp3)] {
+        let mut out = Vec::new();
+        encode_reply(&mut out, version, command, shape, reply, &samples());
+        assert_eq!(shown(out, version), expect, "{version:?}");
+    }
+}
+
+fn check(command: &Command<'_>, reply: &Reply, expect: &str) {
+    check_as(command, Shape::Native, reply, expect, expect);
+}
+
+fn all() -> Span {
+    Span::new(0, 2)
+}
+
+fn none() -> Span {
+    Span::new(0, 0)
+}
+
+#[test]
+fn push_answers_ids() {
+    check(&PUSH, &Reply::Pushed(all()), "*2 $15 1601155608777-1 $15 1601155608777-2");
+}
+
+#[test]
+fn pop_answers_key_id_and_payload() {
+    check(&POP, &Reply::Tasks(none()), "*0");
+    let expect = "*2 *3 $1 q $15 1601155608777-1 $1 a *3 $5 other $16 1601155608777-12 $0";
+    check(&POP, &Reply::Tasks(all()), expect);
+    check_as(&POP, Shape::Native, &Reply::TimedOut, "$-1", "_");
+}
+
+#[test]
+fn pop_with_a_lease_answers_a_receipt_too() {
+    let expect = "*1 *5 $1 q $15 1601155608777-1 $1 a $19 1601155608777-1@3.9 :3";
+    for lease in
+        [LeaseAsk { ms: Some(1), ..LeaseAsk::NONE }, LeaseAsk { conn: Some(ConnId(1)), ..LeaseAsk::NONE }]
+    {
+        let pop = Command::Pop(Pop { lease, ..Pop::plain(&[b"q"], 1) });
+        check(&pop, &Reply::Tasks(Span::new(0, 1)), expect);
+    }
+}
+
+#[test]
+fn pop_with_meta_answers_a_map_too() {
+    let pop = Command::Pop(Pop { meta: true, ..Pop::plain(&[b"q"], 1) });
+    let fields = "$4 name {null} $6 failed :0 $6 lapsed :0 $4 lost :0 $9 tries_max :0 $9 pushed_at :0 $6 reason {null}";
+    let head = "*1 *4 $1 q $15 1601155608777-1 $1 a";
+    let resp2 = format!("{head} *14 {}", fields.replace("{null}", "$-1"));
+    let resp3 = format!("{head} %7 {}", fields.replace("{null}", "_"));
+    check_as(&pop, Shape::Native, &Reply::Tasks(Span::new(0, 1)), &resp2, &resp3);
+}
+
+#[test]
+fn a_pop_that_waited_is_answered_without_its_command() {
+    let Command::Pop(pop) = POP else { unreachable!() };
+    let names: Vec<Vec<u8>> = pop.queues.iter().map(|name| name.to_vec()).collect();
+    for reply in [Reply::Tasks(all()), Reply::TimedOut, Reply::Refused(Refusal::Poisoned)] {
+        for version in [Version::Resp2, Version::Resp3] {
+            let (mut now, mut later) = (Vec::new(), Vec::new());
+            encode_reply(&mut now, version, &POP, Shape::Native, &reply, &samples());
+            encode_popped(&mut later, version, PopForm::of(&pop), &names, &reply, &samples());
+            assert_eq!(now, later);
+        }
+    }
+}
+
+#[test]
+fn ack_echoes_what_was_given() {
+    let tasks = TaskRefs { list: &[b"1-1", b"no", b"1-2@1.1"], form: IdForm::Long };
+    let ack = Command::Ack { queue: b"q", tasks, scope: AckScope::LeasedOrLapsed };
+    check(&ack, &Reply::Acked(all()), "*2 $3 1-1 $7 1-2@1.1");
+    check(&ack, &Reply::Acked(none()), "*0");
+}
+
+#[test]
+fn recover_and_inspect_show_tasks() {
+    let plain = "*2 *2 $15 1601155608777-1 $1 a *2 $16 1601155608777-12 $0";
+    check(&Command::Recover { queue: b"q", count: 2, elapsed_ms: 0 }, &Reply::Tasks(all()), plain);
+    let inspect = |view| Command::Inspect { queue: b"q", view, start: 0, count: 2 };
+    let one = Reply::Inspected(Span::new(0, 1));
+    check(&inspect(View::Ready), &Reply::Inspected(all()), plain);
+    check(&inspect(View::Ready), &Reply::Inspected(none()), "*0");
+    check(&inspect(View::Leased), &one, "*1 *5 $15 1601155608777-1 $1 a :100 :50 :3");
+    check(&inspect(View::Delayed), &one, "*1 *3 $15 1601155608777-1 $1 a :100");
+    let dead = "*1 *7 $15 1601155608777-1 $1 a :100 {null} :0 :0 :0";
+    check_as(
+        &inspect(View::Dead),
+        Shape::Native,
+        &one,
+        &dead.replace("{null}", "$-1"),
+        &dead.replace("{null}", "_"),
+    );
+}
+
+#[test]
+fn a_dead_task_tells_why() {
+    let more = More {
+        tries: Tries { failed: 1, lapsed: 2, lost: 3 },
+        reason: Some(Box::from(&b"no\r\nroom"[..])),
+        ..More::default()
+    };
+    let mut replies = samples();
+    replies.tasks[0].more = Some(Box::new(more));
+    let inspect = Command::Inspect { queue: b"q", view: View::Dead, start: 0, count: 1 };
+    let mut out = Vec::new();
+    encode_reply(
+        &mut out,
+        Version::Resp2,
+        &inspect,
+        Shape::Native,
+        &Reply::Inspected(Span::new(0, 1)),
+        &replies,
+    );
+    assert!(out.ends_with(b":100\r\n$8\r\nno\r\nroom\r\n:1\r\n:2\r\n:3\r\n"));
+}
+
+#[test]
+fn info_has_redis_rqs_two_fields_first() {
+    let info = Info {
+        ready: 1,
+        delayed: 2,
+        leased: 3,
+        dead: 4,
+        waiting_bytes: 5,
+        oldest_ms: 6,
+        paused: Some(LogTime(7)),
+        pushed: 8,
+        finished: 9,
+        settings: Settings { dead_letter: Some(Box::from(&b"dlq"[..])), ..Settings::default() },
+    };
+    let fields = "$11 undelivered :1 $9 delivered :3 $5 ready :1 $7 delayed :2 $6 leased :3 $4 dead :4 \
+                  $13 waiting_bytes :5 $9 oldest_ms :6 $6 paused :7 $6 pushed :8 $8 finished :9 \
+                  $5 lease :0 $5 tries :0 $7 backoff :0 $3 ttl :0 $10 max-length :0 $9 max-bytes :0 $10 max-leased :0 \
+                  $7 expired $6 delete $8 overflow $6 refuse $11 dead-letter $3 dlq";
+    let command = Command::Info { queue: b"q" };
+    let reply = Reply::Info(Box::new(info));
+    check_as(&command, Shape::Native, &reply, &format!("*42 {fields}"), &format!("%21 {fields}"));
+}
+
+#[test]
+fn one_command_of_the_home_has_several_shapes() {
+    let exists = Command::Exists { queues: &[b"q"] };
+    let (zero, one) = (Reply::Count(0), Reply::Count(1));
+    check(&exists, &one, ":1");
+    check_as(&exists, Shape::Type, &one, "+RELIABLEQ", "+RELIABLEQ");
+    check_as(&exists, Shape::Type, &zero, "+none", "+none");
+    let queues = Command::Queues { pattern: None, cursor: 0, count: 1 };
+    let page = Reply::Queues { cursor: 17, rows: Span::new(0, 1) };
+    check_as(&queues, Shape::Keys, &page, "*1 $1 q", "*1 $1 q");
+    check_as(&queues, Shape::Scan, &page, "*2 $2 17 *1 $1 q", "*2 $2 17 *1 $1 q");
+    check_as(&queues, Shape::Size, &page, ":1", ":1");
+    check(&queues, &page, "*2 $2 17 *1 *5 $1 q :1 :2 :3 :4");
+}
+
+#[test]
+fn a_refusal_is_an_error_with_its_code() {
+    check(&PUSH, &Reply::Refused(Refusal::QueueFull), &format!("-QUEUEFULL {}", Refusal::QueueFull));
+    check(&PUSH, &Reply::Refused(Refusal::MalformedId), &format!("-ERR {}", Refusal::MalformedId));
+}
+
+#[test]
+fn replies_to_later_verbs_have_their_form() {
+    let start = Command::Worker(Worker::Start { name: b"w", ttl_ms: 1 });
+    check(&start, &Reply::Started(5), "$3 w#5");
+    check(&PUSH, &Reply::Ok, "+OK");
+    check(&PUSH, &Reply::Outcome(Outcome::Done), ":1");
+    check(&PUSH, &Reply::Outcome(Outcome::Stale), ":0");
+    check(&PUSH, &Reply::Outcome(Outcome::Cancelled), "+CANCELLED");
+    check(&PUSH, &Reply::Receipts(Span::new(0, 1)), "*1 $19 1601155608777-1@3.9");
+    check(&PUSH, &Reply::Workers(Span::new(0, 1)), "*1 *3 $3 w#5 :3000 :2");
+    let added = Reply::Added { id: id(1), added: false, state: StateKind::Delayed };
+    check(&PUSH, &added, "*3 $15 1601155608777-1 :0 $7 delayed");
+}
+
+fn check_answer(line: &str, resp2: &str, resp3: &str) {
+    let argv: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+    let Ok(Request::Session(command)) = parse(&argv, Caller { conn: ConnId(1) }) else { panic!("{line}") };
+    for (version, expect) in [(Version::Resp2, resp2), (Version::Resp3, resp3)] {
+        let mut out = Vec::new();
+        assert!(encode_answer(&mut out, version, &command), "{line}");
+        assert_eq!(shown(out, version), expect, "{line}");
+    }
+}
+
+#[test]
+fn the_session_answers_what_needs_no_home() {
+    check_answer("PING", "+PONG", "+PONG");
+    check_answer("PING hi", "$2 hi", "$2 hi");
+    check_answer("ECHO ", "$0", "$0");
+    check_answer("SELECT 0", "+OK", "+OK");
+    check_answer("CLIENT NO-EVICT ON", "+OK", "+OK");
+    check_answer("CONFIG GET save", "*0", "%0");
+    check_answer("SCAN 0 TYPE hash", "*2 $1 0 *0", "*2 $1 0 *0");
+    check_answer("COMMAND COUNT", ":25", ":25");
+    let help = "*5 +CONFIG <subcommand> [<arg> [value] [opt] ...]. Subcommands are: +GET <pattern> ... \
+                +    Redis' settings, of which there are none here. +HELP +    This text.";
+    check_answer("CONFIG HELP", help, help);
+}
+
+#[test]
+fn command_describes_the_table() {
+    let info = "*2 *10 $7 rq.push :-3 {3} +write +denyoom +fast :1 :1 :1 {2} +@write +@fast *0 *0 *0 ";
+    let resp2 = info.replace('{', "*").replace('}', "") + "*-1";
+    let resp3 = info.replace('{', "~").replace('}', "") + "_";
+    check_answer("COMMAND INFO RQ.PUSH nothing", &resp2, &resp3);
+    let docs =
+        "$4 echo {3} $7 summary $26 Answers with its argument. $5 since $5 0.1.0 $5 group $10 connection";
+    let (resp2, resp3) = (docs.replace("{3}", "*6"), docs.replace("{3}", "%3"));
+    check_answer("COMMAND DOCS echo nothing", &format!("*2 {resp2}"), &format!("%1 {resp3}"));
+    check_answer("COMMAND GETKEYS RQ.POP COUNT 5 a b", "*2 $1 a $1 b", "*2 $1 a $1 b");
+    check_answer("COMMAND GETKEYS RQ.PUSH a b", "*1 $1 a", "*1 $1 a");
+    let none = "-ERR The command has no key arguments";
+    check_answer("COMMAND GETKEYS PING", none, none);
+    check_answer("COMMAND GETKEYS FOO", "-ERR Invalid command specified", "-ERR Invalid command specified");
+    for line in ["COMMAND", "COMMAND INFO", "COMMAND DOCS", "COMMAND LIST", "COMMAND HELP", "CLIENT HELP"] {
+        let argv: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        let Ok(Request::Session(command)) = parse(&argv, Caller { conn: ConnId(1) }) else {
+            panic!("{line}")
+        };
+        for version in [Version::Resp2, Version::Resp3] {
+            let mut out = Vec::new();
+            assert!(encode_answer(&mut out, version, &command));
+            shown(out, version);
+        }
+    }
+}
+
+#[test]
+fn hello_is_a_map() {
+    let fields = "$6 server $5 sureq $7 version $5 7.4.0 $5 proto :{v} $2 id :7 $4 mode $10 standalone $4 role $6 master \
+                  $7 modules *0";
+    for (version, head) in [(Version::Resp2, "*14"), (Version::Resp3, "%7")] {
+        let mut out = Vec::new();
+        encode_hello(&mut out, version, Greeting { version: "7.4.0", conn: 7 });
+        let fields = fields.replace("{v}", &version.number().to_string());
+        assert_eq!(shown(out, version), format!("{head} {fields}"));
+    }
+}
+
+#[test]
+fn the_documentation_names_every_command() {
+    let text = sureq_proto::verbs::commands_markdown();
+    for row in sureq_proto::verbs::TABLE {
+        assert!(
+            text.contains(&format!("\n### {}\n\n```text\n{}\n```\n", row.name, row.syntax)),
+            "{}",
+            row.name
+        );
+    }
+}

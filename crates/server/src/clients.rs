@@ -1,0 +1,112 @@
+//! Who is connected: what CLIENT LIST, INFO and STATS tell.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use sureq::command::ConnId;
+
+/// Which dialect a connection speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tongue {
+    Resp,
+    Text,
+}
+
+/// All connections of a server.
+#[derive(Debug, Default)]
+pub(crate) struct Clients {
+    last: AtomicU64,
+    text: AtomicUsize,
+    total: AtomicU64,
+    by_id: Mutex<BTreeMap<u64, Client>>,
+}
+
+/// What is known of one connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    tongue: Tongue,
+    peer: SocketAddr,
+    since: Instant,
+    pub(crate) name: Vec<u8>,
+    pub(crate) library: Vec<u8>,
+    pub(crate) library_version: Vec<u8>,
+}
+
+impl Clients {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Client>> {
+        self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A new connection.
+    pub(crate) fn join(&self, tongue: Tongue, peer: SocketAddr) -> ConnId {
+        let id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        self.total.fetch_add(1, Ordering::Relaxed);
+        if tongue == Tongue::Text {
+            self.text.fetch_add(1, Ordering::Relaxed);
+        }
+        let since = Instant::now();
+        let client = Client {
+            tongue,
+            peer,
+            since,
+            name: Vec::new(),
+            library: Vec::new(),
+            library_version: Vec::new(),
+        };
+        self.lock().insert(id, client);
+        ConnId(id)
+    }
+
+    /// A connection ended.
+    pub(crate) fn leave(&self, conn: ConnId) {
+        let gone = self.lock().remove(&conn.0);
+        if gone.is_some_and(|client| client.tongue == Tongue::Text) {
+            self.text.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// How many speak the text dialect.
+    pub(crate) fn text_len(&self) -> usize {
+        self.text.load(Ordering::Relaxed)
+    }
+
+    /// How many there have been.
+    pub(crate) fn total(&self) -> u64 {
+        self.total.load(Ordering::Relaxed)
+    }
+
+    /// Notes something a client says of itself.
+    pub(crate) fn note(&self, conn: ConnId, note: impl FnOnce(&mut Client)) {
+        if let Some(client) = self.lock().get_mut(&conn.0) {
+            note(client);
+        }
+    }
+
+    pub(crate) fn name(&self, conn: ConnId) -> Vec<u8> {
+        self.lock().get(&conn.0).map(|client| client.name.clone()).unwrap_or_default()
+    }
+
+    /// A line on each of the connections that `wanted` wants, as CLIENT LIST shows it.
+    pub(crate) fn list(&self, wanted: impl Fn(u64) -> bool) -> Vec<u8> {
+        let mut lines = Vec::new();
+        for (id, client) in self.lock().iter().filter(|(id, _)| wanted(**id)) {
+            let dialect = if client.tongue == Tongue::Text { "text" } else { "resp" };
+            let age = client.since.elapsed().as_secs();
+            lines.extend_from_slice(format!("id={id} addr={} name=", client.peer).as_bytes());
+            lines.extend_from_slice(&client.name);
+            lines.extend_from_slice(format!(" age={age} db=0 dialect={dialect} lib-name=").as_bytes());
+            lines.extend_from_slice(&client.library);
+            lines.extend_from_slice(b" lib-ver=");
+            lines.extend_from_slice(&client.library_version);
+            lines.push(b'\n');
+        }
+        lines
+    }
+}

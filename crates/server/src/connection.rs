@@ -1,0 +1,293 @@
+//! One connection: reads, hands what arrived to its dialect, writes what may leave.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::mem;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use sureq::command::ConnId;
+use sureq::{Answer, Body, Home, Position, Replies, Ticket, limits};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep};
+
+use crate::net_thread::Thread;
+use crate::output::Output;
+
+/// How much is read at once.
+const READ_BYTES: usize = 64 << 10;
+
+/// How much of a connection that waits for a task is read ahead, to notice that it is gone.
+const READ_AHEAD_BYTES: usize = 64 << 10;
+
+thread_local! {
+    /// Rooms that all connections of a thread share: an idle connection holds no buffer.
+    static ROOM: RefCell<Room> = RefCell::new(Room { input: vec![0; READ_BYTES], replies: Replies::default() });
+}
+
+struct Room {
+    input: Vec<u8>,
+    replies: Replies<Body>,
+}
+
+/// What a dialect has to work with when something arrived.
+pub(crate) struct Turn<'t> {
+    pub(crate) home: &'t Home,
+    pub(crate) out: &'t mut Output,
+    pub(crate) replies: &'t mut Replies<Body>,
+    pub(crate) thread: &'t Thread,
+}
+
+/// What a dialect did with what arrived.
+pub(crate) struct Taken {
+    /// How many bytes it is done with.
+    pub(crate) consumed: usize,
+    pub(crate) next: Next,
+    /// Nothing more should be taken before this is durable.
+    pub(crate) hold: Option<Position>,
+}
+
+/// What a connection does next.
+pub(crate) enum Next {
+    /// Reads on.
+    Read,
+    /// Hands over the rest again: there is more to do in it.
+    Again,
+    /// Waits for a task.
+    Wait(Ticket),
+    /// Sends what is left, and closes.
+    Close,
+}
+
+/// A dialect, for one connection.
+pub(crate) trait Dialect {
+    /// Executes what has arrived and appends the replies.
+    fn take(&mut self, input: &[u8], turn: &mut Turn<'_>) -> Taken;
+
+    /// Appends the reply to a pop that waited.
+    fn answer(&mut self, answer: &Answer, out: &mut Output);
+}
+
+/// One connection and its dialect.
+pub(crate) struct Connection<D> {
+    stream: TcpStream,
+    dialect: D,
+    thread: Arc<Thread>,
+    conn: ConnId,
+    /// What has arrived and is not yet a whole request.
+    input: Vec<u8>,
+    out: Output,
+    ticket: Option<Ticket>,
+    hold: Option<Position>,
+    /// The position that this connection is parked under.
+    parked: Option<Position>,
+    reading: Reading,
+    idle: Option<Idle>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    Open,
+    /// The peer has sent its last byte, or nothing more is wanted of it.
+    Ended,
+}
+
+/// Closes a connection that has been quiet for too long.
+struct Idle {
+    limit: Duration,
+    timer: Pin<Box<Sleep>>,
+}
+
+impl<D: Dialect> Connection<D> {
+    pub(crate) fn new(
+        stream: TcpStream,
+        dialect: D,
+        conn: ConnId,
+        thread: Arc<Thread>,
+        idle: Option<Duration>,
+    ) -> Self {
+        Self {
+            stream,
+            dialect,
+            thread,
+            conn,
+            input: Vec::new(),
+            out: Output::default(),
+            ticket: None,
+            hold: None,
+            parked: None,
+            reading: Reading::Open,
+            idle: idle.map(|limit| Idle { limit, timer: Box::pin(sleep(limit)) }),
+        }
+    }
+
+    /// Serves the connection until it ends, and gives back what it was handed and never got.
+    pub(crate) async fn serve(mut self) {
+        let ended = poll_fn(|cx| self.poll(cx)).await;
+        drop(self.ticket.take());
+        if ended.is_err() || !self.out.is_empty() {
+            for (queue, receipts) in self.out.take_unsent() {
+                self.thread.home.undeliver(&queue, &receipts);
+            }
+        }
+        self.thread.home.close_conn(self.conn);
+        self.thread.leave(self.conn);
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.thread.meet(self.conn, cx.waker());
+        loop {
+            if self.thread.home.failure().is_some() {
+                return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+            }
+            let waits_for = self.flush(cx)?;
+            let mut progress = self.poll_ticket(cx);
+            progress |= self.poll_read(cx)?;
+            if progress {
+                continue;
+            }
+            if self.reading == Reading::Ended && self.ticket.is_none() && self.out.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            self.park(waits_for, cx);
+            return self.poll_idle(cx);
+        }
+    }
+
+    /// Sends what may leave; answers what the rest waits for.
+    fn flush(&mut self, cx: &mut Context<'_>) -> io::Result<Option<Position>> {
+        loop {
+            let waits_for = self.out.release(self.thread.home.durable());
+            if self.out.sendable().is_empty() {
+                return Ok(waits_for);
+            }
+            match Pin::new(&mut self.stream).poll_write(cx, self.out.sendable()) {
+                Poll::Pending => return Ok(waits_for),
+                Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+                Poll::Ready(sent) => self.out.advance(sent?),
+            }
+        }
+    }
+
+    fn poll_ticket(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(ticket) = &self.ticket else { return false };
+        let Poll::Ready(answer) = ticket.poll(cx) else { return false };
+        self.ticket = None;
+        self.dialect.answer(&answer, &mut self.out);
+        self.out.gate(answer.position);
+        self.take_input();
+        true
+    }
+
+    /// Reads once, if there is room; answers whether anything came of it.
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        if self.thread.is_draining() && self.ticket.is_none() {
+            self.reading = Reading::Ended;
+        }
+        let durable = self.thread.home.durable();
+        let held = self.hold.is_some_and(|hold| hold > durable) || self.out.len() > limits::OUTPUT_BYTES_MAX;
+        let ahead = self.ticket.is_some() && self.input.len() > READ_AHEAD_BYTES;
+        if self.reading == Reading::Ended || held || ahead {
+            return Ok(false);
+        }
+        ROOM.with_borrow_mut(|room| {
+            let mut buffer = ReadBuf::new(&mut room.input);
+            match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
+                Poll::Pending => return Ok(false),
+                Poll::Ready(read) => read?,
+            }
+            let len = buffer.filled().len();
+            if len == 0 {
+                self.reading = Reading::Ended;
+                // Nobody is there to take what a waiting pop would get.
+                self.ticket = None;
+                return Ok(true);
+            }
+            self.renew_idle();
+            let Room { input, replies } = room;
+            if self.input.is_empty() && self.ticket.is_none() {
+                let consumed = self.take(&input[..len], replies);
+                self.input.extend_from_slice(&input[consumed..len]);
+            } else {
+                self.input.extend_from_slice(&input[..len]);
+                self.take_input_with(replies);
+            }
+            Ok(true)
+        })
+    }
+
+    fn take_input(&mut self) {
+        ROOM.with_borrow_mut(|room| self.take_input_with(&mut room.replies));
+    }
+
+    fn take_input_with(&mut self, replies: &mut Replies<Body>) {
+        if self.ticket.is_some() || self.input.is_empty() {
+            return;
+        }
+        let mut input = mem::take(&mut self.input);
+        let consumed = self.take(&input, replies);
+        if consumed == input.len() {
+            input.clear();
+            input.shrink_to(READ_BYTES);
+        } else {
+            input.drain(..consumed);
+        }
+        self.input = input;
+    }
+
+    /// Hands input to the dialect until it wants more; answers how much of it is done with.
+    fn take(&mut self, input: &[u8], replies: &mut Replies<Body>) -> usize {
+        let mut consumed = 0;
+        loop {
+            let mut turn = Turn { home: &self.thread.home, out: &mut self.out, replies, thread: &self.thread };
+            let taken = self.dialect.take(&input[consumed..], &mut turn);
+            replies.clear();
+            consumed += taken.consumed;
+            self.hold = taken.hold.or(self.hold);
+            match taken.next {
+                Next::Again => {}
+                Next::Read => return consumed,
+                Next::Wait(ticket) => {
+                    self.ticket = Some(ticket);
+                    return consumed;
+                }
+                Next::Close => {
+                    self.reading = Reading::Ended;
+                    return input.len();
+                }
+            }
+        }
+    }
+
+    /// Has the pump wake this connection when what it waits for is durable.
+    fn park(&mut self, waits_for: Option<Position>, cx: &Context<'_>) {
+        let durable = self.thread.home.durable();
+        let hold = self.hold.filter(|&hold| hold > durable);
+        let position = [waits_for, hold].into_iter().flatten().min();
+        if position.is_some() && position != self.parked {
+            self.parked = position;
+            let position = position.unwrap_or_default();
+            self.thread.parked.park(&self.thread.home, position, cx.waker());
+        }
+    }
+
+    fn renew_idle(&mut self) {
+        if let Some(idle) = &mut self.idle {
+            idle.timer.as_mut().reset(Instant::now() + idle.limit);
+        }
+    }
+
+    fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.idle {
+            Some(idle) => {
+                ready!(idle.timer.as_mut().poll(cx));
+                Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+            }
+            None => Poll::Pending,
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! What INFO tells: the few lines that clients look for, and what an operator wants to see.
+
+use std::fmt::Write as _;
+use std::time::Instant;
+
+use sureq::Home;
+
+use crate::clients::Clients;
+use crate::memory::resident_bytes;
+
+/// The Redis version whose manners are followed; clients choose features by it.
+pub(crate) const REDIS_VERSION: &str = "7.4.0";
+
+/// What INFO is made of.
+pub(crate) struct Facts<'f> {
+    pub(crate) home: &'f Home,
+    pub(crate) clients: &'f Clients,
+    pub(crate) started: Instant,
+    pub(crate) resp_port: u16,
+}
+
+/// The sections asked for, or all of them.
+pub(crate) fn info(facts: &Facts<'_>, sections: &[&[u8]]) -> String {
+    let all = |name: &[u8]| [&b"default"[..], b"all", b"everything"].iter().any(|all| name.eq_ignore_ascii_case(all));
+    let wanted = |section: &str| {
+        sections.is_empty()
+            || sections.iter().any(|asked| all(asked) || asked.eq_ignore_ascii_case(section.as_bytes()))
+    };
+    let mut text = String::new();
+    for (name, write) in SECTIONS {
+        if wanted(name) {
+            let gap = if text.is_empty() { "" } else { "\r\n" };
+            let _ = write!(text, "{gap}# {name}\r\n");
+            write(facts, &mut text);
+        }
+    }
+    text
+}
+
+type Section = (&'static str, fn(&Facts<'_>, &mut String));
+
+const SECTIONS: [Section; 5] = [
+    ("Server", |facts, text| {
+        let uptime = facts.started.elapsed().as_secs();
+        line(text, "redis_version", REDIS_VERSION);
+        line(text, "sureq_version", env!("CARGO_PKG_VERSION"));
+        line(text, "redis_mode", "standalone");
+        line(text, "process_id", std::process::id());
+        line(text, "tcp_port", facts.resp_port);
+        line(text, "uptime_in_seconds", uptime);
+    }),
+    ("Clients", |facts, text| {
+        line(text, "connected_clients", facts.clients.len());
+        line(text, "blocked_clients", facts.home.waiting());
+        line(text, "maxclients", sureq::limits::CONNECTIONS_MAX);
+    }),
+    ("Memory", |_, text| line(text, "used_memory_rss", resident_bytes())),
+    ("Persistence", |facts, text| {
+        line(text, "loading", 0);
+        line(text, "durable_position", facts.home.durable());
+    }),
+    ("Stats", |facts, text| line(text, "total_connections_received", facts.clients.total())),
+];
+
+fn line(text: &mut String, name: &str, value: impl std::fmt::Display) {
+    let _ = write!(text, "{name}:{value}\r\n");
+}

@@ -1,0 +1,26 @@
+//! Listeners and sessions: the RESP and text dialects in front of any home.
+//!
+//! The map, along the way of a request:
+//!
+//! * [`server`]: binds the listeners, starts the network threads, stops them in good order.
+//! * `net_thread`: one current-thread runtime per thread, and the connections that live on it.
+//! * `connection`: reads, hands what arrived to a dialect, writes what may leave. Knows no dialect.
+//! * `resp` and `text`: the dialects' sessions. `info` answers INFO, `clients` CLIENT.
+//! * `output`: replies that may not leave yet, by the position they wait for, and deliveries that never left.
+//! * `parked`: wakes the connections of a thread when the log got further, all at once.
+#![forbid(unsafe_code)]
+
+pub mod server;
+
+mod clients;
+mod connection;
+mod info;
+mod memory;
+mod net_thread;
+mod output;
+mod parked;
+mod resp;
+mod text;
+
+pub use server::{Config, Server, ServerError, Stopper};
+pub use sureq_proto::text::Watcher;

@@ -1,0 +1,12 @@
+//! How much memory this process uses.
+
+use std::fs;
+
+/// Resident bytes, or 0 where the system does not tell.
+pub(crate) fn resident_bytes() -> u64 {
+    let pages = fs::read_to_string("/proc/self/statm").ok().and_then(|statm| {
+        let resident = statm.split_ascii_whitespace().nth(1)?;
+        resident.parse::<u64>().ok()
+    });
+    pages.unwrap_or(0) * 4096
+}

@@ -1,0 +1,135 @@
+//! A network thread: one current-thread runtime and the connections that live on it.
+
+use std::collections::HashMap;
+use std::net::TcpStream as StdStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+
+use sureq::Home;
+use sureq::command::ConnId;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::watch;
+
+use crate::clients::{Clients, Tongue};
+use crate::connection::Connection;
+use crate::info::Facts;
+use crate::parked::Parked;
+use crate::resp::RespSession;
+use crate::server::Common;
+use crate::text::TextSession;
+
+/// What the connections of a thread share.
+pub(crate) struct Thread {
+    pub(crate) home: Home,
+    pub(crate) parked: Parked,
+    common: Arc<Common>,
+    draining: AtomicBool,
+    /// How to reach each connection, and so who is still there.
+    wakers: Mutex<HashMap<ConnId, Waker>>,
+    /// How many connections there are, for whoever waits until there is none.
+    open: watch::Sender<usize>,
+}
+
+/// What a network thread is told.
+pub(crate) enum Message {
+    /// Serve this connection.
+    Serve(StdStream, Tongue, ConnId),
+    /// Take no more requests, send what is left, and end.
+    Drain,
+}
+
+impl Thread {
+    fn new(common: Arc<Common>) -> Self {
+        Self {
+            home: common.home.clone(),
+            parked: Parked::default(),
+            common,
+            draining: AtomicBool::new(false),
+            wakers: Mutex::default(),
+            open: watch::Sender::new(0),
+        }
+    }
+
+    fn wakers(&self) -> MutexGuard<'_, HashMap<ConnId, Waker>> {
+        self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers how to reach a connection.
+    pub(crate) fn meet(&self, conn: ConnId, waker: &Waker) {
+        let mut wakers = self.wakers();
+        if wakers.get(&conn).is_none_or(|known| !known.will_wake(waker)) {
+            wakers.insert(conn, waker.clone());
+        }
+    }
+
+    /// A connection is gone.
+    pub(crate) fn leave(&self, conn: ConnId) {
+        self.wakers().remove(&conn);
+        self.common.clients.leave(conn);
+        self.open.send_modify(|open| *open -= 1);
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn clients(&self) -> &Clients {
+        &self.common.clients
+    }
+
+    pub(crate) fn facts(&self) -> Facts<'_> {
+        let common = &self.common;
+        Facts {
+            home: &self.home,
+            clients: &common.clients,
+            started: common.started,
+            resp_port: common.resp_port,
+        }
+    }
+
+    fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+        self.home.dismiss_waiting();
+        self.wakers().values().for_each(Waker::wake_by_ref);
+    }
+}
+
+/// Serves connections until told to drain and the last of them is gone.
+pub(crate) async fn run(common: Arc<Common>, mut messages: UnboundedReceiver<Message>) {
+    let thread = Arc::new(Thread::new(common));
+    let pump = tokio::spawn({
+        let thread = Arc::clone(&thread);
+        async move { thread.parked.pump(&thread.home).await }
+    });
+    while let Some(message) = messages.recv().await {
+        match message {
+            Message::Serve(stream, tongue, conn) => serve(&thread, stream, tongue, conn),
+            Message::Drain => break,
+        }
+    }
+    thread.drain();
+    // The watch cannot close before `thread` does.
+    let _ = thread.open.subscribe().wait_for(|open| *open == 0).await;
+    pump.abort();
+}
+
+fn serve(thread: &Arc<Thread>, stream: StdStream, tongue: Tongue, conn: ConnId) {
+    thread.open.send_modify(|open| *open += 1);
+    let Ok(stream) = TcpStream::from_std(stream) else { return thread.leave(conn) };
+    let config = &thread.common.config;
+    let shared = Arc::clone(thread);
+    match tongue {
+        Tongue::Resp => {
+            tokio::spawn(Connection::new(stream, RespSession::new(conn), conn, shared, None).serve());
+        }
+        Tongue::Text => {
+            let idle = Some(config.text_idle_secs).filter(|&secs| secs > 0);
+            let idle = idle.map(|secs| Duration::from_secs(secs.into()));
+            let session = TextSession::new(config.text_limits(), config.watcher, config.text_log);
+            tokio::spawn(Connection::new(stream, session, conn, shared, idle).serve());
+        }
+    }
+}

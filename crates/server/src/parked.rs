@@ -1,0 +1,63 @@
+//! Connections of one network thread that wait for the log.
+//!
+//! The log thread wakes each network thread once per sync, whatever the number of connections: one task of the
+//! thread, the pump, is woken from outside, and wakes the connections from within.
+
+use std::future::poll_fn;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use sureq::{Home, Position};
+
+/// Who waits for which position.
+#[derive(Debug, Default)]
+pub(crate) struct Parked {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    waiting: Vec<(Position, Waker)>,
+    pump: Option<Waker>,
+    /// The pump will be woken by the home.
+    armed: bool,
+}
+
+impl Parked {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes the waker once the position is durable or the home has failed.
+    pub(crate) fn park(&self, home: &Home, position: Position, waker: &Waker) {
+        let mut inner = self.lock();
+        inner.waiting.push((position, waker.clone()));
+        if !inner.armed && let Some(pump) = inner.pump.clone() {
+            inner.armed = true;
+            drop(inner);
+            home.wake_at(position, &pump);
+        }
+    }
+
+    /// Runs the pump for as long as the thread lives.
+    pub(crate) async fn pump(&self, home: &Home) {
+        poll_fn(|cx| self.poll_pump(home, cx)).await;
+    }
+
+    fn poll_pump(&self, home: &Home, cx: &Context<'_>) -> Poll<()> {
+        let mut inner = self.lock();
+        inner.pump = Some(cx.waker().clone());
+        inner.armed = false;
+        let (durable, failed) = (home.durable(), home.failure().is_some());
+        let woken: Vec<_> = inner.waiting.extract_if(.., |(at, _)| failed || *at <= durable).collect();
+        if let Some(next) = inner.waiting.iter().map(|&(at, _)| at).min() {
+            inner.armed = true;
+            drop(inner);
+            home.wake_at(next, cx.waker());
+        } else {
+            drop(inner);
+        }
+        woken.into_iter().for_each(|(_, waker)| waker.wake());
+        Poll::Pending
+    }
+}

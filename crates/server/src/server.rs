@@ -1,0 +1,271 @@
+//! Binds the listeners, starts the network threads, and stops them in good order.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::io::{self, Write as _};
+use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use socket2::{SockRef, TcpKeepalive};
+use sureq::{Home, LogError, Position, limits};
+use sureq_proto::text::{Limits as TextLimits, Watcher};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
+
+use crate::clients::{Clients, Tongue};
+use crate::net_thread::{self, Message};
+
+/// How long connections get to take what is left for them once the server stops.
+const DRAIN_TIME: Duration = Duration::from_secs(4);
+
+/// How long to pause after the system had no descriptor or memory for another connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A peer that has been silent for this long is asked whether it is still there.
+const KEEPALIVE: Duration = Duration::from_secs(300);
+
+/// How a server listens.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where RESP is spoken.
+    pub resp: Option<SocketAddr>,
+    /// Where the text dialect is spoken.
+    pub text: Option<SocketAddr>,
+    /// What a reservation of the text dialect may last.
+    pub watcher: Watcher,
+    /// Seconds after which a quiet text connection is closed; 0 is never.
+    pub text_idle_secs: u32,
+    /// The longest line of the text dialect.
+    pub text_line_bytes_max: usize,
+    /// Where a line about every text command goes, if anywhere.
+    pub text_log: Option<fn(fmt::Arguments<'_>)>,
+    /// How many network threads there are.
+    pub threads: usize,
+}
+
+impl Config {
+    pub(crate) fn text_limits(&self) -> TextLimits {
+        TextLimits { line_bytes_max: self.text_line_bytes_max, ..TextLimits::default() }
+    }
+}
+
+/// Why a server did not start, or stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// An address could not be listened on.
+    #[error("cannot listen for {dialect} on {address}: {source}")]
+    Listen {
+        /// What was to be spoken there.
+        dialect: &'static str,
+        /// Where.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The system refused a thread or a runtime.
+    #[error("cannot start a network thread: {0}")]
+    Thread(#[source] io::Error),
+    /// The home failed. Nothing was confirmed since.
+    #[error("the store failed, and nothing was confirmed since: {0}")]
+    Home(Arc<LogError>),
+}
+
+/// What all threads of a server share.
+pub(crate) struct Common {
+    pub(crate) home: Home,
+    pub(crate) config: Config,
+    pub(crate) clients: Clients,
+    pub(crate) started: Instant,
+    pub(crate) resp_port: u16,
+}
+
+/// A server that listens.
+pub struct Server {
+    common: Arc<Common>,
+    resp: Option<StdListener>,
+    text: Option<StdListener>,
+    stop: watch::Sender<bool>,
+}
+
+/// Stops a server from anywhere.
+#[derive(Clone, Debug)]
+pub struct Stopper(watch::Sender<bool>);
+
+impl Stopper {
+    /// Asks the server to stop. A second call changes nothing.
+    pub fn stop(&self) {
+        self.0.send_replace(true);
+    }
+}
+
+impl Server {
+    /// Binds the listeners; nothing is accepted yet.
+    pub fn bind(home: Home, config: Config) -> Result<Self, ServerError> {
+        let resp = config.resp.map(|address| listen("RESP", address)).transpose()?;
+        let text = config.text.map(|address| listen("text", address)).transpose()?;
+        let resp_port = resp.as_ref().and_then(|l| l.local_addr().ok()).map_or(0, |address| address.port());
+        let clients = Clients::default();
+        let common = Common { home, config, clients, started: Instant::now(), resp_port };
+        Ok(Self { common: Arc::new(common), resp, text, stop: watch::Sender::new(false) })
+    }
+
+    /// Where RESP is spoken.
+    pub fn resp_address(&self) -> Option<SocketAddr> {
+        self.resp.as_ref()?.local_addr().ok()
+    }
+
+    /// Where the text dialect is spoken.
+    pub fn text_address(&self) -> Option<SocketAddr> {
+        self.text.as_ref()?.local_addr().ok()
+    }
+
+    /// How to stop it.
+    pub fn stopper(&self) -> Stopper {
+        Stopper(self.stop.clone())
+    }
+
+    /// Serves until it is stopped or its home fails. In either case no connection is left, and after a stop
+    /// everything that was answered is durable.
+    pub fn run(self) -> Result<(), ServerError> {
+        let mut threads = Threads::start(&self.common)?;
+        let served = self.accept(&threads.doors);
+        threads.drain();
+        served?;
+        self.common.home.close().map_err(ServerError::Home)
+    }
+
+    /// Accepts on this thread and hands connections to the network threads in turn.
+    fn accept(self: &Server, doors: &[UnboundedSender<Message>]) -> Result<(), ServerError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(ServerError::Thread)?;
+        let next = AtomicUsize::new(0);
+        let hand_over = |stream: StdStream, tongue: Tongue, peer: SocketAddr| {
+            if self.common.clients.len() >= limits::CONNECTIONS_MAX {
+                return turn_away(&stream, tongue);
+            }
+            let conn = self.common.clients.join(tongue, peer);
+            let door = &doors[next.fetch_add(1, Ordering::Relaxed) % doors.len()];
+            // A thread that is gone takes no more connections; the server is stopping.
+            let _ = door.send(Message::Serve(stream, tongue, conn));
+        };
+        runtime.block_on(async {
+            let mut stopped = self.stop.subscribe();
+            tokio::select! {
+                _ = stopped.wait_for(|stop| *stop) => Ok(()),
+                failure = failure_of(&self.common.home) => Err(ServerError::Home(failure)),
+                error = accept_all(self.resp.as_ref(), Tongue::Resp, &hand_over) => Err(error),
+                error = accept_all(self.text.as_ref(), Tongue::Text, &hand_over) => Err(error),
+            }
+        })
+    }
+}
+
+fn listen(dialect: &'static str, address: SocketAddr) -> Result<StdListener, ServerError> {
+    let bound = StdListener::bind(address).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    });
+    bound.map_err(|source| ServerError::Listen { dialect, address, source })
+}
+
+async fn accept_all(
+    listener: Option<&StdListener>,
+    tongue: Tongue,
+    hand_over: &dyn Fn(StdStream, Tongue, SocketAddr),
+) -> ServerError {
+    let Some(listener) = listener else { return std::future::pending().await };
+    let listener = match listener.try_clone().and_then(TcpListener::from_std) {
+        Ok(listener) => listener,
+        Err(error) => return ServerError::Thread(error),
+    };
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                // A connection that is gone already shows itself to the thread that reads from it.
+                if let Ok(stream) = stream.into_std() {
+                    let socket = SockRef::from(&stream);
+                    let _ = socket.set_tcp_nodelay(true);
+                    let _ = socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE));
+                    hand_over(stream, tongue, peer);
+                }
+            }
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+        }
+    }
+}
+
+/// Errors that concern only the connection that was about to be accepted.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted
+    )
+}
+
+fn turn_away(mut stream: &StdStream, tongue: Tongue) {
+    let text: &[u8] = match tongue {
+        Tongue::Resp => b"-ERR max number of clients reached\r\n",
+        Tongue::Text => b"max number of clients reached\n",
+    };
+    // Best effort: whoever is turned away sees the close in any case.
+    let _ = stream.write(text);
+}
+
+/// Resolves if the home fails.
+async fn failure_of(home: &Home) -> Arc<LogError> {
+    poll_fn(|cx| match home.failure() {
+        Some(failure) => Poll::Ready(failure),
+        None => {
+            // No log gets there: the waker is called only for a failure.
+            home.wake_at(Position(u64::MAX), cx.waker());
+            home.failure().map_or(Poll::Pending, Poll::Ready)
+        }
+    })
+    .await
+}
+
+/// The network threads.
+struct Threads {
+    doors: Vec<UnboundedSender<Message>>,
+    handles: Vec<JoinHandle<()>>,
+}
+
+impl Threads {
+    fn start(common: &Arc<Common>) -> Result<Self, ServerError> {
+        let (mut doors, mut handles) = (Vec::new(), Vec::new());
+        for n in 0..common.config.threads.max(1) {
+            let (door, messages) = unbounded_channel();
+            let common = Arc::clone(common);
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.map_err(ServerError::Thread)?;
+            let run = move || runtime.block_on(net_thread::run(common, messages));
+            let handle = std::thread::Builder::new().name(format!("sureq-net-{n}")).spawn(run);
+            handles.push(handle.map_err(ServerError::Thread)?);
+            doors.push(door);
+        }
+        Ok(Self { doors, handles })
+    }
+
+    /// Lets all connections end in good order, but not for ever.
+    fn drain(&mut self) {
+        for door in &self.doors {
+            let _ = door.send(Message::Drain);
+        }
+        let deadline = Instant::now() + DRAIN_TIME;
+        for handle in self.handles.drain(..) {
+            while !handle.is_finished() && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            if handle.is_finished() {
+                // A panic on a network thread has been printed; its connections are gone.
+                let _ = handle.join();
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! A home: whatever executes commands.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use sureq_core::command::ConnId;
+use sureq_core::{Command, Now, Receipt, Replies};
+use sureq_engine::{Body, Engine, Executed};
+
+use crate::{Cut, LogError, Position};
+
+/// Where a queue lives. Dispatch is by variant, so that a command costs no box and no virtual call.
+#[derive(Clone, Debug)]
+pub enum Home {
+    /// In this process, in a directory or in memory.
+    Embedded(Engine),
+}
+
+impl Home {
+    /// Executes commands in order; stops at a pop that must wait, and gives a ticket for it.
+    pub fn execute(&self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Executed {
+        match self {
+            Self::Embedded(engine) => engine.execute(commands, replies),
+        }
+    }
+
+    /// Up to where everything is as durable as promised.
+    pub fn durable(&self) -> Position {
+        match self {
+            Self::Embedded(engine) => engine.durable(),
+        }
+    }
+
+    /// Wakes the waker once the position is durable, or once nothing will be any more.
+    pub fn wake_at(&self, position: Position, waker: &Waker) {
+        match self {
+            Self::Embedded(engine) => engine.wake_at(position, waker),
+        }
+    }
+
+    /// Why nothing is confirmed any more, if that is so.
+    pub fn failure(&self) -> Option<Arc<LogError>> {
+        match self {
+            Self::Embedded(engine) => engine.failure(),
+        }
+    }
+
+    /// Gives deliveries that never reached their taker back to the front of their queue, at no cost.
+    pub fn undeliver(&self, queue: &[u8], receipts: &[Receipt]) {
+        match self {
+            Self::Embedded(engine) => engine.undeliver(queue, receipts),
+        }
+    }
+
+    /// Ends the leases that were to end with a connection.
+    pub fn close_conn(&self, conn: ConnId) {
+        match self {
+            Self::Embedded(engine) => engine.close_conn(conn),
+        }
+    }
+
+    /// Answers all pops that wait as if their time were up.
+    pub fn dismiss_waiting(&self) {
+        match self {
+            Self::Embedded(engine) => engine.dismiss_waiting(),
+        }
+    }
+
+    /// How many pops wait in line.
+    pub fn waiting(&self) -> usize {
+        match self {
+            Self::Embedded(engine) => engine.waiting(),
+        }
+    }
+
+    /// Where the log was cut when it was opened, if a crash had left it with half a frame.
+    pub fn cut(&self) -> Option<&Cut> {
+        match self {
+            Self::Embedded(engine) => engine.cut(),
+        }
+    }
+
+    /// What time it is by the home's clocks.
+    pub fn now(&self) -> Now {
+        match self {
+            Self::Embedded(engine) => engine.now(),
+        }
+    }
+
+    /// Makes everything durable and lets go of what is open.
+    pub fn close(&self) -> Result<(), Arc<LogError>> {
+        match self {
+            Self::Embedded(engine) => engine.close(),
+        }
+    }
+}

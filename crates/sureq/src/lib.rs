@@ -1,0 +1,28 @@
+//! A reliable work queue: one URL opens a home, and a home executes commands.
+//!
+//! ```
+//! use sureq::{Command, Home, Replies, command::Pop};
+//!
+//! let home: Home = sureq::open("mem:")?;
+//! let mut replies = Replies::default();
+//! home.execute(&[Command::Push { queue: b"emails", payloads: &[b"hello"] }], &mut replies);
+//! home.execute(&[Command::Pop(Pop::plain(&[b"emails"], 1))], &mut replies);
+//! assert_eq!(replies.tasks[0].body.as_ref(), b"hello");
+//! # Ok::<(), sureq::OpenError>(())
+//! ```
+//!
+//! | URL | where the queue lives |
+//! |---|---|
+//! | `file:DIR` | in a directory of this machine, durable |
+//! | `mem:` | in this process, kept nowhere |
+#![forbid(unsafe_code)]
+
+mod home;
+mod url;
+
+pub use home::Home;
+pub use sureq_core::{Command, LogTime, Now, Receipt, Refusal, Replies, Reply, TaskId, command, limits, reply};
+pub use sureq_engine::fault::OpenError as StoreError;
+pub use sureq_engine::log::{Cut, Durability, LogError, Position, SEGMENT_BYTES};
+pub use sureq_engine::{Answer, Body, Executed, Options, OwnedPop, Ticket};
+pub use url::{OpenError, open, open_with};

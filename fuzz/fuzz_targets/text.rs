@@ -1,0 +1,65 @@
+//! Lines of the text dialect from hostile bytes: no panic, no more kept than a line, and the same requests
+//! however the bytes are cut. The first bytes of the input choose the cuts.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use sureq_core::command::Command;
+use sureq_proto::text::{Close, Item, Limits, Parser, Watcher};
+
+const SMALL: Limits = Limits { line_bytes_max: 20, endless_bytes_max: 50 };
+
+type Heard = (Vec<String>, Option<Close>);
+
+fuzz_target!(|data: &[u8]| {
+    let Some((cuts, input)) = data.split_first_chunk::<4>() else { return };
+    for limits in [Limits::default(), SMALL] {
+        let whole = hear(limits, [input]);
+        assert_eq!(hear(limits, pieces(input, *cuts)), whole, "cut by {cuts:?}");
+        assert_eq!(hear(limits, input.chunks(1)), whole, "byte by byte");
+    }
+});
+
+fn hear<'p>(limits: Limits, pieces: impl IntoIterator<Item = &'p [u8]>) -> Heard {
+    let mut parser = Parser::new(limits);
+    let (mut heard, mut buf) = (Vec::new(), Vec::new());
+    for piece in pieces {
+        buf.extend_from_slice(piece);
+        let mut items = Vec::new();
+        let outcome = parser.parse(&buf, &mut items);
+        heard.extend(items.iter().map(understand));
+        match outcome {
+            Err(close) => return (heard, Some(close)),
+            Ok(consumed) => drop(buf.drain(..consumed)),
+        }
+        assert!(buf.len() <= limits.line_bytes_max + 1, "more is kept than a line");
+    }
+    (heard, None)
+}
+
+fn understand(item: &Item<'_>) -> String {
+    match item {
+        Item::Complaint(complaint) => complaint.to_string(),
+        Item::Request(request) => {
+            let command = request.command(Watcher { timeout_secs: 1, attempts: 2 });
+            if let Command::Add(add) = command {
+                assert!(
+                    !add.payload.contains(&b' ') && !add.payload.contains(&b'\n'),
+                    "a body is one attribute"
+                );
+            }
+            format!("{command:?}")
+        }
+    }
+}
+
+fn pieces(input: &[u8], cuts: [u8; 4]) -> Vec<&[u8]> {
+    let mut at: Vec<usize> = cuts.iter().map(|cut| usize::from(*cut) % (input.len() + 1)).collect();
+    at.sort_unstable();
+    let (mut pieces, mut from) = (Vec::new(), 0);
+    for cut in at {
+        pieces.push(&input[from..cut]);
+        from = cut;
+    }
+    pieces.push(&input[from..]);
+    pieces
+}
