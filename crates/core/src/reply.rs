@@ -161,9 +161,10 @@ pub struct TaskView<B> {
     pub deliveries: u32,
     /// The incarnation of the store that delivered it last.
     pub incarnation: u64,
-    /// When it was delivered last (leased), is due (delayed; log or wall, as it was asked for), or died (dead).
+    /// When it was pushed (ready), is due (delayed; log or wall, as it was asked for), was delivered last (leased),
+    /// or died (dead).
     pub at: LogTime,
-    /// How long ago that is, for a leased one.
+    /// How long ago that is.
     pub elapsed_ms: u64,
     /// More, where it was asked for.
     pub more: Option<Box<More>>,

@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
@@ -29,6 +30,9 @@ use crate::ticker;
 
 /// How much may wait to be written before callers should hold back.
 const BACKLOG_BYTES_MAX: usize = 64 << 20;
+
+/// How much is gathered before the log thread is woken without being asked to.
+const GATHER_BYTES_MAX: usize = 64 << 10;
 
 /// Why a lock is not taken over from a thread that panicked with it.
 pub(crate) const LOCK: &str = "a panic under the lock has left the state in doubt; no one may go on from it";
@@ -60,6 +64,8 @@ pub(crate) struct Shared {
     pub(crate) durable: Durable,
     pub(crate) clock: LogClock,
     pub(crate) durability: Durability,
+    /// Something was executed that the log thread and the ticker may not have been told of.
+    is_gathering: AtomicBool,
     pub(crate) log_wakes: Condvar,
     pub(crate) ticker_wakes: Condvar,
     pub(crate) keeper: Keeper,
@@ -158,6 +164,7 @@ impl Engine {
             durable: Durable::default(),
             clock,
             durability,
+            is_gathering: AtomicBool::new(false),
             log_wakes: Condvar::new(),
             ticker_wakes: Condvar::new(),
             keeper,
@@ -176,6 +183,14 @@ impl Engine {
 
     /// Executes commands in order, under one lock. Stops at a pop that must wait.
     pub fn execute(&self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Executed {
+        let executed = self.gather(commands, replies);
+        self.commit();
+        executed
+    }
+
+    /// Executes like [`Self::execute`], and leaves it to the caller to [`Self::commit`] soon: whoever has more to
+    /// execute at once has it all written in one go.
+    pub fn gather(&self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Executed {
         let shared = &self.shared;
         if shared.durable.failure().is_some() {
             replies.list.extend(commands.iter().map(|_| Reply::Refused(Refusal::Poisoned)));
@@ -206,8 +221,21 @@ impl Engine {
         }
         let position = shared.position(&state);
         let hold = (state.tape.bytes() > BACKLOG_BYTES_MAX).then(|| state.tape.end());
-        shared.stir(&mut state, now);
+        if state.tape.bytes() > GATHER_BYTES_MAX {
+            shared.stir(&mut state, now);
+        } else {
+            shared.is_gathering.store(true, Ordering::Release);
+        }
         Executed { done, position, ticket, hold }
+    }
+
+    /// Has what was gathered written.
+    pub fn commit(&self) {
+        let shared = &self.shared;
+        if shared.is_gathering.swap(false, Ordering::AcqRel) {
+            let mut state = shared.lock();
+            shared.stir(&mut state, shared.clock.now());
+        }
     }
 
     /// Lets what is due happen now, without waiting for the ticker: for a clock that is moved by hand.

@@ -46,6 +46,18 @@ fn a_log_that_ends_with_its_segment_goes_on() {
     assert_eq!(run.segments().len(), 2, "the next batch began a segment");
 }
 
+/// However full a segment is, there is room for its seal: no file ever grows.
+#[test]
+fn a_full_segment_has_room_for_its_seal() {
+    for body_bytes in room(4096) - 256..room(4096) {
+        let mut run = Run::new(4096, Durability::Always);
+        run.session_of(vec![vec![1; body_bytes], batch(1), vec![1; body_bytes], batch(3)]);
+        let whole_pages = run.disk.files().values().all(|file| file.len().is_multiple_of(4096));
+        assert!(whole_pages, "{body_bytes} bytes");
+        assert_goes_on(&run.disk, &run.options, &run.batches);
+    }
+}
+
 #[test]
 fn a_batch_larger_than_a_segment_gets_one_of_its_own_size() {
     let mut run = Run::new(4096, Durability::Always);
@@ -153,7 +165,7 @@ fn retired_segments_are_recycled_and_not_missed_before_the_checkpoint() {
     let mut run = Run::new(4096, Durability::Always);
     run.session(60);
     let from = position(50);
-    let options = LogOptions { from, ..run.options.clone() };
+    let options = LogOptions { from, spare_segments: 2, ..run.options.clone() };
     let mut first = None;
     let log = recover(&run.disk.shared(), &options, &mut |frame| {
         first.get_or_insert(frame.first);
@@ -161,10 +173,13 @@ fn retired_segments_are_recycled_and_not_missed_before_the_checkpoint() {
     })
     .unwrap();
     assert_eq!(first, Some(from));
-    log.spares.retire(log.segments[0].number).unwrap();
-    log.spares.retire(log.segments[1].number).unwrap();
-    assert_eq!(log.spares.ready(), 1, "one is kept as a spare, as configured");
-    let cut = run.disk.crash(Kept::Nothing, Kept::Nothing);
+    let mut cut = run.copy();
+    for segment in &log.segments[..2] {
+        log.spares.retire(segment.number).unwrap();
+        cut = run.disk.crash(Kept::Nothing, Kept::Nothing);
+        assert!(!cut.files().contains_key(&format!("{:020}.seg", segment.number)), "gone for good");
+    }
+    assert_eq!(log.spares.ready(), 2, "one was kept as a spare, as configured");
     recover(&cut.shared(), &options, &mut |_| Ok(())).unwrap();
     assert_eq!(refusal(&cut, &run.options).position, Some(Position::START));
 }
@@ -207,11 +222,14 @@ fn foreign_files_are_left_alone() {
 #[test]
 fn leftover_spares_are_used_again_or_removed() {
     let disk = SimDisk::new(1);
-    disk.put("spare-3", Arc::new(vec![7; 4096]));
-    disk.put("spare-4", Arc::new(vec![7; 4095]));
+    disk.put("spare-3", Arc::new(vec![7; 4095]));
+    disk.put("spare-4", Arc::new(vec![7; 4096]));
     disk.put("spare-5", Arc::new(vec![7; 4096]));
     recovered(&disk, &options(4096)).unwrap();
-    assert_eq!(disk.files().into_keys().collect::<Vec<_>>(), ["00000000000000000001.seg"]);
+    let files = disk.files();
+    assert_eq!(files.keys().collect::<Vec<_>>(), ["00000000000000000001.seg"]);
+    let segment = &files["00000000000000000001.seg"];
+    assert_eq!((segment.len(), segment.last()), (4096, Some(&7)), "it was the spare of the right length");
 }
 
 /// One frame per append, one write per frame, one sync per sync; nothing else on the way.

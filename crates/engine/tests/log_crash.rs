@@ -5,7 +5,7 @@
 
 mod log_support;
 
-use log_support::{Run, assert_goes_on, batches_in};
+use log_support::{Run, assert_goes_on, batches_in, refusal};
 use sureq_engine::log::{Durability, LogOptions};
 use sureq_testkit::sim_disk::{Crash, Kept, Op, SimDisk};
 
@@ -97,6 +97,23 @@ fn a_cut_during_recovery_changes_nothing() {
 #[test]
 fn cuts_during_recovery_after_recovery_change_nothing() {
     assert!(crash_recoveries_of(Durability::Always, Kept::Everything, 37, 2) > 5000);
+}
+
+/// A roll that was cut before the old segment was sealed is completed by the recovery: a lost successor is noticed then too.
+#[test]
+fn a_recovery_seals_what_a_cut_roll_left_open() {
+    let run = recorded(Durability::Always);
+    let replayed = SimDisk::new(2);
+    let trace = run.disk.trace();
+    let is_roll = |op: &Op| matches!(op, Op::Rename { to, .. } if to.ends_with("2.seg"));
+    let roll = trace.iter().position(is_roll).unwrap();
+    for op in &trace[..=roll] {
+        replayed.replay(op);
+    }
+    let disk = replayed.crash(Kept::Everything, Kept::Everything);
+    batches_in(&disk, &run.options).unwrap();
+    disk.take("00000000000000000003.seg");
+    assert!(refusal(&disk, &run.options).what.ends_with("00000000000000000002.seg is expected and missing"));
 }
 
 /// A failed sync leaves pages that can be read but are not on disk: a start reads them, and a later cut must not take back

@@ -152,6 +152,17 @@ fn a_full_disk_refuses_and_recovers_without_a_restart() {
     assert_goes_on(&disk, &options, &all);
 }
 
+/// A frame that may be written in part leaves nothing to go on from.
+#[test]
+fn a_full_disk_in_the_write_of_a_frame_poisons() {
+    let disk = SimDisk::new(1);
+    let (_, mut log) = recovered(&disk, &options(4096)).unwrap();
+    disk.fail(disk.calls() + 1, FailureKind::Full, Repeat::Once);
+    let outcome = log.writer.append(&mut frame(0), events(0));
+    assert!(matches!(outcome, Err(LogError::Fault(fault)) if fault.is_no_space()));
+    assert!(matches!(log.writer.sync(), Err(LogError::Poisoned)));
+}
+
 /// C8: a bad sector met while reading is a fault that names the file, and changes nothing.
 #[test]
 fn a_read_error_during_recovery_names_the_file() {

@@ -5,9 +5,9 @@
 
 mod log_support;
 
-use log_support::{Run, count_in, recovered};
+use log_support::{Run, count_in, refusal};
 use sureq_engine::fault::OpenError;
-use sureq_engine::log::Durability;
+use sureq_engine::log::{Durability, recover};
 
 const SEGMENT_HEADER_BYTES: usize = 128;
 const FRAME_HEADER_BYTES: usize = 64;
@@ -55,7 +55,7 @@ fn assert_harmless(run: &Run, name: &str, context: &str, change: impl Fn(&mut Ve
     let disk = run.copy();
     disk.edit(name, change);
     match count_in(&disk, &run.options, &run.batches) {
-        Ok(_) => drop(recovered(&disk, &run.options).unwrap()),
+        Ok(_) => drop(recover(&disk.shared(), &run.options, &mut |_| Ok(())).unwrap()),
         Err(OpenError::Damaged(_) | OpenError::NewerFormat { .. }) => {}
         Err(other) => panic!("{name}: {context}: {other}"),
     }
@@ -103,6 +103,44 @@ fn segments_that_say_anything_are_harmless() {
             }
         }
     }
+}
+
+/// Fails unless the log is refused once `value` stands at `field` of a frame in the middle of the open segment.
+fn assert_frame_refused(field: usize, value: &[u8]) {
+    let run = written();
+    let offsets = frame_offsets(&run.disk.files()[&run.last()]);
+    let offset = offsets[offsets.len() / 2];
+    run.disk.edit(&run.last(), |content| {
+        content[offset + field..offset + field + value.len()].copy_from_slice(value);
+        fix_frame(content, offset);
+    });
+    let damage = refusal(&run.disk, &run.options);
+    assert_eq!((damage.file, damage.offset), (run.last(), offset as u64));
+}
+
+#[test]
+fn a_frame_out_of_its_order_is_refused() {
+    const FIRST: usize = 16;
+    const SYNCED: usize = 24;
+    const EVENTS: usize = 32;
+    const CHAIN: usize = 44;
+    const KIND: usize = 48;
+    assert_frame_refused(FIRST, &(1_u64 << 40).to_le_bytes());
+    assert_frame_refused(SYNCED, &[0xff; 8]);
+    assert_frame_refused(EVENTS, &[0; 4]);
+    assert_frame_refused(CHAIN, &[0; 4]);
+    assert_frame_refused(KIND, &[9, 0, 0, 0]);
+}
+
+#[test]
+fn a_segment_that_continues_another_is_refused() {
+    const PREVIOUS_CHAIN: usize = 12;
+    let run = written();
+    run.disk.edit(&run.last(), |content| {
+        content[PREVIOUS_CHAIN] ^= 1;
+        fix_segment(content);
+    });
+    assert!(refusal(&run.disk, &run.options).what.ends_with(".seg does not continue it"));
 }
 
 /// The documented format is the one that is written: the checksums computed here match those on disk.

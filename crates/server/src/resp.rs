@@ -117,7 +117,7 @@ impl RespSession {
     fn execute(&mut self, requests: &Requests<'_>, commands: &[Command<'_>], turn: &mut Turn<'_>) -> Answered {
         let mut executed = None;
         if !commands.is_empty() {
-            executed = Some(turn.home.execute(commands, turn.replies));
+            executed = Some(turn.home.gather(commands, turn.replies));
         }
         let done = executed.as_ref().map_or(0, |executed| executed.done);
         let mut position = sureq::Position::START;

@@ -49,7 +49,7 @@ impl TextSession {
             Item::Complaint(_) => None,
         });
         let commands: Vec<Command<'_>> = requests.collect();
-        let executed = (!commands.is_empty()).then(|| turn.home.execute(&commands, turn.replies));
+        let executed = (!commands.is_empty()).then(|| turn.home.gather(&commands, turn.replies));
         let mut replies = turn.replies.list.iter();
         for item in items {
             match item {

@@ -24,6 +24,20 @@ impl Home {
         }
     }
 
+    /// Executes like [`Self::execute`], and leaves it to the caller to [`Self::commit`] soon.
+    pub fn gather(&self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Executed {
+        match self {
+            Self::Embedded(engine) => engine.gather(commands, replies),
+        }
+    }
+
+    /// Has what was gathered made durable.
+    pub fn commit(&self) {
+        match self {
+            Self::Embedded(engine) => engine.commit(),
+        }
+    }
+
     /// Up to where everything is as durable as promised.
     pub fn durable(&self) -> Position {
         match self {

@@ -96,50 +96,46 @@ impl<B: Body> Broker<B> {
             Command::Extend { queue, task, ms } => {
                 let claim = claim(task)?;
                 span_ms("the lease", ms)?;
-                let outcome = self.with(queue, rec, |queue, rec| queue.extend(claim, ms, now, rec));
+                let outcome = self.with(queue, now, rec, |queue, rec| queue.extend(claim, ms, now, rec));
                 Ok(Reply::Outcome(outcome.unwrap_or(Outcome::Stale)))
             }
             Command::Return(ref back) => self.give_back(back, now, rec),
             Command::Recover { queue, count, elapsed_ms } => {
                 let (start, count) = (out.tasks.len(), count.min(limits::REPLY_TASKS_MAX));
-                self.with(queue, rec, |queue, rec| {
+                self.with(queue, now, rec, |queue, rec| {
                     queue.recover(count, elapsed_ms, now, rec, &mut out.tasks)
                 });
                 Ok(Reply::Tasks(Span::new(start, out.tasks.len())))
             }
             Command::Inspect { queue, view, start, count } => {
                 let first = out.tasks.len();
-                self.with(queue, rec, |queue, rec| {
-                    queue.settle(now, 0, rec);
+                self.with(queue, now, rec, |queue, _| {
                     queue.inspect(view, start, count, now, &mut out.tasks);
                 });
                 Ok(Reply::Inspected(Span::new(first, out.tasks.len())))
             }
             Command::Info { queue } => {
-                let info = self.with(queue, rec, |queue, rec| {
-                    queue.settle(now, 0, rec);
-                    queue.info(now)
-                });
+                let info = self.with(queue, now, rec, |queue, _| queue.info(now));
                 Ok(Reply::Info(Box::new(info.unwrap_or_else(Info::default))))
             }
             Command::Cancel { queue, which } => self.cancel(queue, which, now, rec),
             Command::Bury { queue, tasks } => {
                 let claims = claims(tasks)?;
-                self.count(queue, rec, |queue, rec| queue.bury(claims, now, rec))
+                self.count(queue, now, rec, |queue, rec| queue.bury(claims, now, rec))
             }
             Command::Revive { queue, tasks } => {
                 let claims = tasks.map(claims).transpose()?;
-                self.count(queue, rec, |queue, rec| match claims {
+                self.count(queue, now, rec, |queue, rec| match claims {
                     None => queue.revive(None, now, rec),
                     Some(claims) => queue.revive(Some(&mut claims.map(Claim::id)), now, rec),
                 })
             }
             Command::Delete { queue, tasks } => {
                 let claims = claims(tasks)?;
-                self.count(queue, rec, |queue, rec| queue.delete(claims.map(Claim::id), now, rec))
+                self.count(queue, now, rec, |queue, rec| queue.delete(claims.map(Claim::id), now, rec))
             }
             Command::Purge { queue, state } => {
-                self.count(queue, rec, |queue, rec| queue.purge(state, now, rec))
+                self.count(queue, now, rec, |queue, rec| queue.purge(state, now, rec))
             }
             Command::Drop { queues } => Ok(Reply::Count(self.drop_queues(queues, rec))),
             Command::Exists { queues } => {
@@ -148,11 +144,11 @@ impl<B: Body> Broker<B> {
                 Ok(Reply::Count(there.count() as u64))
             }
             Command::Pause { queue } => {
-                self.with_made(queue, rec, |queue, rec| queue.pause(now, rec))?;
+                self.with_made(queue, now, rec, |queue, rec| queue.pause(now, rec))?;
                 Ok(Reply::Ok)
             }
             Command::Resume { queue } => {
-                self.with(queue, rec, |queue, rec| queue.resume(now, rec));
+                self.with(queue, now, rec, |queue, rec| queue.resume(now, rec));
                 Ok(Reply::Ok)
             }
             Command::Config { queue, changes } => self.configure(queue, changes, now, rec),
@@ -165,14 +161,30 @@ impl<B: Body> Broker<B> {
     pub(super) fn with<R: Recorder<Body = B>, T>(
         &mut self,
         name: &[u8],
+        now: Now,
         rec: &mut Stamp<'_, R>,
         act: impl FnOnce(&mut Queue<B>, &mut Stamp<'_, R>) -> T,
     ) -> Option<T> {
         let no = *self.names.get(name)?;
-        Some(self.with_number(no, rec, act))
+        Some(self.with_number(no, now, rec, act))
     }
 
     pub(super) fn with_number<R: Recorder<Body = B>, T>(
+        &mut self,
+        no: QueueNo,
+        now: Now,
+        rec: &mut Stamp<'_, R>,
+        act: impl FnOnce(&mut Queue<B>, &mut Stamp<'_, R>) -> T,
+    ) -> T {
+        // What time did to the queue is complete before anything is asked of it, moves to other queues included.
+        self.on_queue(no, rec, |queue, rec| queue.settle(now, 0, rec));
+        let done = self.on_queue(no, rec, act);
+        self.refresh(no);
+        done
+    }
+
+    /// One step of a queue, and what follows from it elsewhere.
+    pub(super) fn on_queue<R: Recorder<Body = B>, T>(
         &mut self,
         no: QueueNo,
         rec: &mut Stamp<'_, R>,
@@ -186,7 +198,6 @@ impl<B: Body> Broker<B> {
         if !dying.is_empty() {
             self.move_dying(no, &dying, rec);
         }
-        self.refresh(no);
         done
     }
 
@@ -194,11 +205,12 @@ impl<B: Body> Broker<B> {
     pub(super) fn with_made<R: Recorder<Body = B>, T>(
         &mut self,
         name: &[u8],
+        now: Now,
         rec: &mut Stamp<'_, R>,
         act: impl FnOnce(&mut Queue<B>, &mut Stamp<'_, R>) -> T,
     ) -> Result<T, Refusal> {
         let no = self.made(name, rec)?;
-        Ok(self.with_number(no, rec, act))
+        Ok(self.with_number(no, now, rec, act))
     }
 
     pub(super) fn made<R: Recorder<Body = B>>(
@@ -218,10 +230,11 @@ impl<B: Body> Broker<B> {
     pub(super) fn count<R: Recorder<Body = B>>(
         &mut self,
         queue: &[u8],
+        now: Now,
         rec: &mut Stamp<'_, R>,
         act: impl FnOnce(&mut Queue<B>, &mut Stamp<'_, R>) -> u64,
     ) -> Result<Reply, Refusal> {
-        Ok(Reply::Count(self.with(queue, rec, act).unwrap_or(0)))
+        Ok(Reply::Count(self.with(queue, now, rec, act).unwrap_or(0)))
     }
 }
 

@@ -56,7 +56,7 @@ impl<B: Body> Broker<B> {
         let settings = if changes.is_empty() {
             self.queue(name).map_or_else(Settings::default, |queue| queue.settings().clone())
         } else {
-            self.with_made(name, rec, |queue, rec| queue.configure(changes, now, rec))?
+            self.with_made(name, now, rec, |queue, rec| queue.configure(changes, now, rec))?
         };
         Ok(Reply::Settings(Box::new(settings)))
     }

@@ -34,7 +34,7 @@ impl<B: Body> Broker<B> {
         let start = out.ids.len();
         if !payloads.is_empty() {
             let (first, last) = self.ids(payloads.len(), now)?;
-            self.with_made(queue, rec, |queue, rec| queue.push(Pushes { first, payloads }, now, rec))??;
+            self.with_made(queue, now, rec, |queue, rec| queue.push(Pushes { first, payloads }, now, rec))??;
             self.last_id = last;
             let ids = core::iter::successors(Some(first), |id| id.successor());
             out.ids.extend(ids.take(payloads.len()));
@@ -59,7 +59,7 @@ impl<B: Body> Broker<B> {
         add.ttl_ms.map_or(Ok(()), |ms| span_ms("the time to live", ms))?;
         add.backoff_ms.map_or(Ok(()), |ms| span_ms("the backoff", ms))?;
         let (id, _) = self.ids(1, now)?;
-        let added = self.with_made(add.queue, rec, |queue, rec| {
+        let added = self.with_made(add.queue, now, rec, |queue, rec| {
             if let Some((id, state)) = queue.named(add, now, rec) {
                 return Ok(Reply::Added { id, added: false, state });
             }
@@ -89,7 +89,7 @@ impl<B: Body> Broker<B> {
             let Some(&no) = self.names.get(*name) else { continue };
             let ask = PopAsk { count: left, bytes, terms, queue: index as u32, meta: pop.meta };
             let (popped, taken) =
-                self.with_number(no, rec, |queue, rec| queue.pop(&ask, now, rec, &mut out.tasks));
+                self.with_number(no, now, rec, |queue, rec| queue.pop(&ask, now, rec, &mut out.tasks));
             if let Some(holder) = terms.holder.filter(|_| popped > 0) {
                 self.holds.insert((holder, no));
             }
@@ -124,7 +124,7 @@ impl<B: Body> Broker<B> {
         let claims = claims(tasks)?;
         let start = out.indexes.len();
         let leased_only = scope == AckScope::Leased;
-        self.with(queue, rec, |queue, rec| queue.ack(claims, leased_only, now, rec, &mut out.indexes));
+        self.with(queue, now, rec, |queue, rec| queue.ack(claims, leased_only, now, rec, &mut out.indexes));
         Ok(Reply::Acked(Span::new(start, out.indexes.len())))
     }
 
@@ -138,7 +138,7 @@ impl<B: Body> Broker<B> {
         if let Some(Place::After(ms)) = back.to {
             at_most("the delay", ms)?;
         }
-        let outcome = self.with(back.queue, rec, |queue, rec| queue.give_back(claim, back, now, rec));
+        let outcome = self.with(back.queue, now, rec, |queue, rec| queue.give_back(claim, back, now, rec));
         Ok(Reply::Outcome(outcome.unwrap_or(Outcome::Stale)))
     }
 
@@ -152,9 +152,9 @@ impl<B: Body> Broker<B> {
         match which {
             Cancel::Ids(tasks) => {
                 let claims = claims(tasks)?;
-                self.count(queue, rec, |queue, rec| queue.cancel(claims.map(Claim::id), now, rec))
+                self.count(queue, now, rec, |queue, rec| queue.cancel(claims.map(Claim::id), now, rec))
             }
-            Cancel::Names(names) => self.count(queue, rec, |queue, rec| {
+            Cancel::Names(names) => self.count(queue, now, rec, |queue, rec| {
                 let ids = queue.ids_of_names(names);
                 queue.cancel(ids, now, rec)
             }),
@@ -183,7 +183,7 @@ impl<B: Body> Broker<B> {
         rec: &mut R,
     ) {
         self.stamped(now, rec, |broker, now, rec| {
-            broker.with(queue, rec, |queue, rec| queue.undeliver(receipts, now, rec));
+            broker.with(queue, now, rec, |queue, rec| queue.undeliver(receipts, now, rec));
         });
     }
 }

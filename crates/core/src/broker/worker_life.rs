@@ -127,7 +127,8 @@ impl<B: Body> Broker<B> {
         for &no in queues {
             self.holds.remove(&(holder, no));
             if self.slot(no).is_some() {
-                back += self.with_number(no, rec, |queue, rec| queue.end_holder(holder, cause, now, rec));
+                back +=
+                    self.with_number(no, now, rec, |queue, rec| queue.end_holder(holder, cause, now, rec));
             }
         }
         back

@@ -52,7 +52,7 @@ impl<B: Body> Queue<B> {
                 let line = self.ready.iter_from(start).map(|standing| match standing {
                     Standing::Plain(plain) => {
                         let body = plain.body().expect("tombstones do not stand in the line").clone();
-                        plain_view(plain.id, body)
+                        plain_view(plain.id, body, plain.pushed, now)
                     }
                     Standing::Placed(id) => self.view(id, now),
                 });
@@ -174,8 +174,9 @@ impl<B: Body> Queue<B> {
     }
 }
 
-fn plain_view<B>(id: TaskId, body: B) -> TaskView<B> {
-    TaskView { queue: 0, id, body, deliveries: 0, incarnation: 0, at: LogTime(0), elapsed_ms: 0, more: None }
+fn plain_view<B>(id: TaskId, body: B, pushed: LogTime, now: Now) -> TaskView<B> {
+    let elapsed_ms = now.log.since(pushed);
+    TaskView { queue: 0, id, body, deliveries: 0, incarnation: 0, at: pushed, elapsed_ms, more: None }
 }
 
 /// As many as a reply may carry.

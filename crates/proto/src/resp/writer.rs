@@ -188,7 +188,10 @@ mod tests {
         check(|w| w.verbatim(b"hi"), "$2\r\nhi\r\n", "=6\r\ntxt:hi\r\n");
         check(|w| w.null(), "$-1\r\n", "_\r\n");
         check(|w| w.null_array(), "*-1\r\n", "_\r\n");
-        check(|w| w.array(12), "*12\r\n", "*12\r\n");
+        for n in [0, 9, 10, 12, 99, 100, 12_345] {
+            let header = format!("*{n}\r\n");
+            check(|w| w.array(n), &header, &header);
+        }
         check(|w| w.map(2), "*4\r\n", "%2\r\n");
         check(|w| w.set(2), "*2\r\n", "~2\r\n");
     }

@@ -58,6 +58,13 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_name_whose_middle_would_be_lost_has_none() {
+        assert!(Code::of(&[b'x'; 16]).is_some());
+        assert_eq!(Code::of(&[b'x'; 17]), None);
+        assert_eq!(Code::of(b""), None);
+    }
+
     proptest! {
         #[test]
         fn codes_are_equal_when_names_are(a in "[a-bA-B.\\x00é]{0,17}", b in "[a-bA-B.\\x00é]{0,17}") {

@@ -1,0 +1,96 @@
+//! One non-blocking connection with its two buffers, which are kept and used again.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::SocketAddr;
+
+use mio::net::TcpStream;
+use mio::{Interest, Registry};
+
+use crate::resp::{self, Token};
+
+const INPUT_BYTES: usize = 16 << 10;
+
+/// A connection that an epoll watches.
+pub(crate) struct Connection {
+    stream: TcpStream,
+    /// Requests that are not sent yet begin at `sent`.
+    pub(crate) output: Vec<u8>,
+    sent: usize,
+    input: Vec<u8>,
+    /// Replies that are not taken yet lie between `taken` and `filled`.
+    taken: usize,
+    filled: usize,
+}
+
+impl Connection {
+    /// Connects, and has `registry` report under `token`.
+    pub(crate) fn open(address: SocketAddr, registry: &Registry, token: usize) -> io::Result<Self> {
+        let stream = std::net::TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        let mut stream = TcpStream::from_std(stream);
+        registry.register(&mut stream, mio::Token(token), Interest::READABLE | Interest::WRITABLE)?;
+        Ok(Connection {
+            stream,
+            output: Vec::new(),
+            sent: 0,
+            input: vec![0; INPUT_BYTES],
+            taken: 0,
+            filled: 0,
+        })
+    }
+
+    /// Sends what lies in `output`, as far as the socket takes it. The rest goes with the next event.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        while self.sent < self.output.len() {
+            match self.stream.write(&self.output[self.sent..]) {
+                Ok(count) => self.sent += count,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        self.output.clear();
+        self.sent = 0;
+        Ok(())
+    }
+
+    /// Reads all that has arrived. A read that does not fill the buffer has emptied the socket (epoll(7), "edge-triggered"),
+    /// which saves the read that would say so.
+    pub(crate) fn fill(&mut self) -> io::Result<()> {
+        loop {
+            if self.taken == self.filled {
+                (self.taken, self.filled) = (0, 0);
+            } else if self.filled == self.input.len() {
+                self.input.copy_within(self.taken..self.filled, 0);
+                self.filled -= self.taken;
+                self.taken = 0;
+            }
+            if self.filled == self.input.len() {
+                self.input.resize(self.input.len() * 2, 0);
+            }
+            match self.stream.read(&mut self.input[self.filled..]) {
+                Ok(0) => {
+                    return Err(io::Error::new(ErrorKind::UnexpectedEof, "the server closed a connection"));
+                }
+                Ok(count) => {
+                    self.filled += count;
+                    if self.filled < self.input.len() {
+                        return Ok(());
+                    }
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Takes the next whole reply, if there is one: the bytes that `tokens` point into.
+    pub(crate) fn next_reply(&mut self, tokens: &mut Vec<Token>) -> Result<Option<&[u8]>, String> {
+        let bytes = &self.input[self.taken..self.filled];
+        let Some(length) = resp::scan(bytes, tokens)? else { return Ok(None) };
+        self.taken += length;
+        Ok(Some(bytes))
+    }
+}

@@ -1,0 +1,160 @@
+//! How long a task is under way to a consumer that waits for it.
+//!
+//! One producer pushes at a fixed rate, whether the pushes before are answered or not. One consumer is blocked in a pop;
+//! a delivery is acked together with the next blocking pop. Both sit in the same thread, so that one clock and one sleep see both ends.
+
+use std::collections::VecDeque;
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use mio::{Events, Poll};
+
+use crate::connection::Connection;
+use crate::dialect::{self, Dialect};
+use crate::histogram::Histogram;
+use crate::ledger::Ledger;
+use crate::load::{Measured, STALL};
+use crate::procstat::Meter;
+use crate::resp::Token;
+use crate::servers::Server;
+
+/// Tasks pushed per second.
+pub(crate) const RATE: u32 = 400;
+const PERIOD: Duration = Duration::from_micros(1_000_000 / RATE as u64);
+
+const PRODUCER: usize = 0;
+const CONSUMER: usize = 1;
+
+/// Pushes at the fixed rate for about so long.
+pub(crate) fn run(server: &Server, aim: Duration, salt: u64) -> Result<Measured, Box<dyn Error>> {
+    let mut pair = Pair::connect(server, salt)?;
+    let meter = Meter::start(server.pid())?;
+    pair.drive(aim)?;
+    Ok(Measured {
+        tasks: pair.ledger.acked,
+        cost: meter.stop()?,
+        p50: pair.latencies.percentile(50),
+        p99: pair.latencies.percentile(99),
+        // The consumer was waiting to the end, so that nothing can be left.
+        wrong: pair.ledger.close(0),
+    })
+}
+
+/// What the consumer waits for.
+enum Awaited {
+    Ack,
+    Task,
+}
+
+struct Pair {
+    dialect: Dialect,
+    poll: Poll,
+    producer: Connection,
+    consumer: Connection,
+    awaited: VecDeque<Awaited>,
+    /// By number of the task: when its push was sent.
+    sent: Vec<Instant>,
+    ledger: Ledger,
+    latencies: Histogram,
+    tokens: Vec<Token>,
+}
+
+impl Pair {
+    fn connect(server: &Server, salt: u64) -> Result<Self, Box<dyn Error>> {
+        let poll = Poll::new()?;
+        let producer = Connection::open(server.address, poll.registry(), PRODUCER)?;
+        let mut consumer = Connection::open(server.address, poll.registry(), CONSUMER)?;
+        server.dialect.wait(&mut consumer.output);
+        consumer.flush()?;
+        Ok(Pair {
+            dialect: server.dialect,
+            poll,
+            producer,
+            consumer,
+            awaited: VecDeque::from([Awaited::Task]),
+            sent: Vec::new(),
+            ledger: Ledger::new(salt),
+            latencies: Histogram::new(),
+            tokens: Vec::new(),
+        })
+    }
+
+    fn drive(&mut self, aim: Duration) -> Result<(), Box<dyn Error>> {
+        let mut events = Events::with_capacity(2);
+        let start = Instant::now();
+        let (mut due, end) = (start + PERIOD, start + aim);
+        let mut heard = start;
+        loop {
+            let now = Instant::now();
+            if due <= now && due < end {
+                self.push()?;
+                due += PERIOD;
+            }
+            let producing = due < end;
+            if !producing
+                && self.ledger.confirmed == self.ledger.made()
+                && self.ledger.acked == self.ledger.made()
+            {
+                return Ok(());
+            }
+            if now - heard > STALL {
+                return Err(format!("the server has not answered for {} s", STALL.as_secs()).into());
+            }
+            let patience = if producing { due.saturating_duration_since(now) } else { STALL };
+            match self.poll.poll(&mut events, Some(patience)) {
+                Err(e) if e.kind() != std::io::ErrorKind::Interrupted => return Err(e.into()),
+                _ => {}
+            }
+            for event in &events {
+                heard = Instant::now();
+                if event.token().0 == CONSUMER { self.consume(heard)? } else { self.confirm()? }
+            }
+        }
+    }
+
+    fn push(&mut self) -> Result<(), Box<dyn Error>> {
+        self.dialect.push(&mut self.producer.output, 1, 1, &mut self.ledger);
+        self.sent.push(Instant::now());
+        Ok(self.producer.flush()?)
+    }
+
+    fn confirm(&mut self) -> Result<(), Box<dyn Error>> {
+        self.producer.flush()?;
+        self.producer.fill()?;
+        while let Some(bytes) = self.producer.next_reply(&mut self.tokens)? {
+            if !self.dialect.pushed(&self.tokens, 1) {
+                return Err(dialect::misfit(bytes, &self.tokens, "push").into());
+            }
+            self.ledger.confirmed += 1;
+        }
+        Ok(())
+    }
+
+    fn consume(&mut self, woken: Instant) -> Result<(), Box<dyn Error>> {
+        self.consumer.flush()?;
+        self.consumer.fill()?;
+        let mut requests = Vec::new();
+        while let Some(bytes) = self.consumer.next_reply(&mut self.tokens)? {
+            let awaited = self.awaited.pop_front().ok_or("the server sent a reply that nobody asked for")?;
+            let fits = match awaited {
+                Awaited::Ack => {
+                    self.dialect.acked(&self.tokens).map(|count| self.ledger.ack(1, count as u64))
+                }
+                Awaited::Task => {
+                    let popped = self.dialect.popped(bytes, &self.tokens, &mut requests, |payload| {
+                        if let Some(number) = self.ledger.deliver(payload) {
+                            let sent = self.sent[number as usize];
+                            self.latencies.record(woken - sent, 1);
+                        }
+                    });
+                    self.dialect.wait(&mut requests);
+                    self.awaited.extend([Awaited::Ack, Awaited::Task]);
+                    popped.filter(|&count| count == 1).map(|_| ())
+                }
+            };
+            fits.ok_or_else(|| dialect::misfit(bytes, &self.tokens, "blocked pop or ack"))?;
+        }
+        self.consumer.output.append(&mut requests);
+        Ok(self.consumer.flush()?)
+    }
+}

@@ -1,0 +1,320 @@
+//! The load: producers and consumers on many connections, driven by one thread.
+//!
+//! A connection works in rounds. It sends up to `depth` requests with one write, and goes on when all of them are answered,
+//! as pipelining clients do. A producer's round pushes; a consumer pops, and its next round acks what it got. Consumers ask only for tasks
+//! whose push was confirmed, so that a task costs every server one push, one pop and one ack, and nobody asks in vain.
+
+use std::collections::VecDeque;
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use mio::{Events, Poll};
+
+use crate::connection::Connection;
+use crate::dialect::{self, Dialect, Step};
+use crate::histogram::Histogram;
+use crate::ledger::{Ledger, Wrong};
+use crate::procstat::{Cost, Meter};
+use crate::resp::Token;
+use crate::servers::Server;
+
+/// Tasks in the server at any time, at most. It is more than all rounds together can hold.
+const WINDOW_TASKS: usize = 10_000;
+/// Without any reply for so long, the server is taken to be stuck.
+pub(crate) const STALL: Duration = Duration::from_secs(30);
+
+/// How a load is shaped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub(crate) name: &'static str,
+    pub(crate) title: &'static str,
+    connections: usize,
+    /// Batches per round.
+    depth: usize,
+    /// Tasks per batch.
+    batch: usize,
+}
+
+/// The loads, from the one that costs most per task to the one that costs least.
+pub(crate) const SHAPES: [Shape; 3] = [
+    Shape {
+        name: "single",
+        title: "50 connections, one command at a time",
+        connections: 50,
+        depth: 1,
+        batch: 1,
+    },
+    Shape { name: "pipeline", title: "50 connections, pipelining 32", connections: 50, depth: 32, batch: 1 },
+    Shape { name: "batch", title: "8 connections, batches of 100", connections: 8, depth: 1, batch: 100 },
+];
+
+impl Shape {
+    fn round(self) -> usize {
+        self.depth * self.batch
+    }
+
+    /// A task is one push and two requests more, so that a third of the connections push.
+    fn producers(self) -> usize {
+        self.connections / 3
+    }
+}
+
+const _: () = {
+    let mut at = 0;
+    while at < SHAPES.len() {
+        assert!(SHAPES[at].connections * SHAPES[at].depth * SHAPES[at].batch < WINDOW_TASKS);
+        at += 1;
+    }
+};
+
+/// What a run showed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Measured {
+    pub(crate) tasks: u64,
+    pub(crate) cost: Cost,
+    pub(crate) p50: Duration,
+    pub(crate) p99: Duration,
+    pub(crate) wrong: Wrong,
+}
+
+/// Runs a load for about so long, after a fifth of that to warm up.
+pub(crate) fn run(
+    server: &Server,
+    shape: Shape,
+    aim: Duration,
+    salt: u64,
+) -> Result<Measured, Box<dyn Error>> {
+    let mut load = Load::connect(server, shape, salt)?;
+    load.phase(aim / 5)?;
+    load.latencies = Histogram::new();
+    let acked = load.ledger.acked;
+    let meter = Meter::start(server.pid())?;
+    load.phase(aim)?;
+    let cost = meter.stop()?;
+    let left = load.count()?;
+    Ok(Measured {
+        tasks: load.ledger.acked - acked,
+        cost,
+        p50: load.latencies.percentile(50),
+        p99: load.latencies.percentile(99),
+        wrong: load.ledger.close(left),
+    })
+}
+
+/// A connection and what it waits for.
+struct Worker {
+    connection: Connection,
+    round: Round,
+    /// The requests that acknowledge what the pops of this round brought.
+    acks: Vec<u8>,
+}
+
+/// Requests that were sent together.
+struct Round {
+    step: Step,
+    tasks: usize,
+    /// Tasks that the replies so far have spoken of.
+    done: usize,
+    /// Replies that are still to come.
+    replies: usize,
+    /// Requests that lie in `acks`.
+    acks: usize,
+    sent: Instant,
+}
+
+struct Load {
+    shape: Shape,
+    dialect: Dialect,
+    poll: Poll,
+    workers: Vec<Worker>,
+    idle_producers: VecDeque<usize>,
+    idle_consumers: VecDeque<usize>,
+    producing: bool,
+    /// Confirmed, and nobody has asked for them yet.
+    available: usize,
+    /// Sent to the server, and not yet acked.
+    in_server: usize,
+    ledger: Ledger,
+    latencies: Histogram,
+    tokens: Vec<Token>,
+}
+
+impl Load {
+    fn connect(server: &Server, shape: Shape, salt: u64) -> Result<Self, Box<dyn Error>> {
+        let poll = Poll::new()?;
+        let mut workers = Vec::new();
+        for index in 0..shape.connections {
+            let connection = Connection::open(server.address, poll.registry(), index)?;
+            let step = if index < shape.producers() { Step::Push } else { Step::Ack };
+            let round = Round { step, tasks: 0, done: 0, replies: 0, acks: 0, sent: Instant::now() };
+            workers.push(Worker { connection, round, acks: Vec::new() });
+        }
+        Ok(Load {
+            shape,
+            dialect: server.dialect,
+            poll,
+            workers,
+            idle_producers: (0..shape.producers()).collect(),
+            idle_consumers: (shape.producers()..shape.connections).collect(),
+            producing: false,
+            available: 0,
+            in_server: 0,
+            ledger: Ledger::new(salt),
+            latencies: Histogram::new(),
+            tokens: Vec::new(),
+        })
+    }
+
+    /// Produces for so long, and ends when all that was produced is acked.
+    fn phase(&mut self, aim: Duration) -> Result<(), Box<dyn Error>> {
+        let end = Instant::now() + aim;
+        let mut events = Events::with_capacity(self.shape.connections);
+        self.producing = true;
+        self.dispatch()?;
+        while self.producing || self.idle_producers.len() + self.idle_consumers.len() < self.workers.len() {
+            wait(&mut self.poll, &mut events)?;
+            self.producing = self.producing && Instant::now() < end;
+            for event in &events {
+                self.advance(event.token().0)?;
+                self.dispatch()?;
+            }
+            self.dispatch()?;
+        }
+        Ok(())
+    }
+
+    /// Gives idle connections their next round. Rounds are full, except for the last ones of a phase.
+    fn dispatch(&mut self) -> Result<(), Box<dyn Error>> {
+        let full = self.shape.round();
+        let least = if self.producing { full } else { 1 };
+        while self.available >= least {
+            let Some(index) = self.idle_consumers.pop_front() else { break };
+            let tasks = full.min(self.available);
+            self.available -= tasks;
+            self.dialect.pop(&mut self.workers[index].connection.output, tasks, self.shape.batch);
+            self.send(index, Step::Pop, tasks, None)?;
+        }
+        while self.producing && self.in_server + full <= WINDOW_TASKS {
+            let Some(index) = self.idle_producers.pop_front() else { break };
+            self.in_server += full;
+            let output = &mut self.workers[index].connection.output;
+            self.dialect.push(output, full, self.shape.batch, &mut self.ledger);
+            self.send(index, Step::Push, full, None)?;
+        }
+        Ok(())
+    }
+
+    /// Sends the requests of a round that lie in the output of a connection.
+    fn send(
+        &mut self,
+        index: usize,
+        step: Step,
+        tasks: usize,
+        replies: Option<usize>,
+    ) -> Result<(), Box<dyn Error>> {
+        let replies =
+            replies.unwrap_or_else(|| tasks.div_ceil(self.dialect.tasks_per_reply(step, self.shape.batch)));
+        let worker = &mut self.workers[index];
+        worker.round = Round { step, tasks, done: 0, replies, acks: 0, sent: Instant::now() };
+        Ok(worker.connection.flush()?)
+    }
+
+    /// Reads what a connection has got, and ends its round with the last reply.
+    fn advance(&mut self, index: usize) -> Result<(), Box<dyn Error>> {
+        let Worker { connection, round, acks } = &mut self.workers[index];
+        if round.replies == 0 {
+            return Ok(());
+        }
+        connection.flush()?;
+        connection.fill()?;
+        let now = Instant::now();
+        while round.replies > 0
+            && let Some(bytes) = connection.next_reply(&mut self.tokens)?
+        {
+            let (dialect, tokens) = (self.dialect, &self.tokens);
+            let asked = dialect.tasks_per_reply(round.step, self.shape.batch).min(round.tasks - round.done);
+            let done = match round.step {
+                Step::Push => dialect.pushed(tokens, asked).then_some(asked),
+                Step::Ack => dialect.acked(tokens),
+                Step::Pop => dialect.popped(bytes, tokens, acks, |payload| {
+                    self.ledger.deliver(payload);
+                }),
+            };
+            let done = done.ok_or_else(|| dialect::misfit(bytes, tokens, round.step.name()))?;
+            round.acks += usize::from(round.step == Step::Pop && done > 0);
+            round.done += done;
+            round.replies -= 1;
+            self.latencies.record(now - round.sent, 1);
+        }
+        if round.replies == 0 { self.finish(index) } else { Ok(()) }
+    }
+
+    fn finish(&mut self, index: usize) -> Result<(), Box<dyn Error>> {
+        let Worker { connection, round, acks } = &mut self.workers[index];
+        let (tasks, done, requests) = (round.tasks, round.done, round.acks);
+        match round.step {
+            Step::Push => {
+                self.ledger.confirmed += tasks as u64;
+                self.available += tasks;
+                self.idle_producers.push_back(index);
+            }
+            Step::Pop => {
+                // What did not come although it was confirmed is lost, unless somebody else gets it.
+                self.in_server = self.in_server.saturating_sub(tasks.saturating_sub(done));
+                if requests > 0 {
+                    // The output is empty, for all of it was answered.
+                    std::mem::swap(&mut connection.output, acks);
+                    return self.send(index, Step::Ack, done, Some(requests));
+                }
+                self.idle_consumers.push_back(index);
+            }
+            Step::Ack => {
+                self.ledger.ack(tasks as u64, done as u64);
+                self.in_server = self.in_server.saturating_sub(tasks);
+                self.idle_consumers.push_back(index);
+            }
+        }
+        Ok(())
+    }
+
+    /// How many tasks the server still holds, by its own account.
+    fn count(&mut self) -> Result<u64, Box<dyn Error>> {
+        let mut events = Events::with_capacity(self.shape.connections);
+        let connection = &mut self.workers[0].connection;
+        self.dialect.count(&mut connection.output);
+        connection.flush()?;
+        loop {
+            wait(&mut self.poll, &mut events)?;
+            connection.fill()?;
+            if let Some(bytes) = connection.next_reply(&mut self.tokens)? {
+                let count = self.dialect.counted(&self.tokens);
+                return Ok(count.ok_or_else(|| dialect::misfit(bytes, &self.tokens, "count"))?);
+            }
+        }
+    }
+}
+
+impl Step {
+    fn name(self) -> &'static str {
+        match self {
+            Step::Push => "push",
+            Step::Pop => "pop",
+            Step::Ack => "ack",
+        }
+    }
+}
+
+/// Waits for the next events.
+fn wait(poll: &mut Poll, events: &mut Events) -> Result<(), Box<dyn Error>> {
+    let start = Instant::now();
+    loop {
+        match poll.poll(events, Some(STALL)) {
+            Ok(()) if events.is_empty() && start.elapsed() >= STALL => {
+                return Err(format!("the server has not answered for {} s", STALL.as_secs()).into());
+            }
+            Ok(()) => return Ok(()),
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}

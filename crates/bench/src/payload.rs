@@ -1,0 +1,66 @@
+//! Payloads that can be recognised: a sequence number, then filler that only this number in this run has.
+
+/// The length of every payload.
+pub(crate) const PAYLOAD_BYTES: usize = 64;
+
+const WORD: usize = size_of::<u64>();
+
+/// Makes the payloads of one run and tells whether a delivered one is among them.
+#[derive(Clone, Copy)]
+pub(crate) struct Payloads {
+    salt: u64,
+}
+
+impl Payloads {
+    /// Payloads that differ from those of any other salt.
+    pub(crate) fn new(salt: u64) -> Self {
+        Payloads { salt }
+    }
+
+    /// The payload with this number.
+    pub(crate) fn make(self, number: u64) -> [u8; PAYLOAD_BYTES] {
+        let mut payload = [0; PAYLOAD_BYTES];
+        let (head, filler) = payload.split_at_mut(WORD);
+        head.copy_from_slice(&number.to_le_bytes());
+        let mut state = mix(number ^ self.salt);
+        for word in filler.chunks_exact_mut(WORD) {
+            state = mix(state);
+            word.copy_from_slice(&state.to_le_bytes());
+        }
+        payload
+    }
+
+    /// The number of a payload, if every byte of it is as it was made.
+    pub(crate) fn number_of(self, payload: &[u8]) -> Option<u64> {
+        let number = u64::from_le_bytes(*payload.first_chunk()?);
+        (payload == self.make(number)).then_some(number)
+    }
+}
+
+/// The finaliser of `SplitMix64`: neighbours in, nothing in common out.
+fn mix(value: u64) -> u64 {
+    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_changed_byte_is_noticed_wherever_it_is() {
+        let payloads = Payloads::new(7);
+        let good = payloads.make(42);
+        assert_eq!(payloads.number_of(&good), Some(42));
+        for at in 0..PAYLOAD_BYTES {
+            let mut bad = good;
+            bad[at] ^= 1;
+            assert_eq!(payloads.number_of(&bad), None, "byte {at}");
+        }
+        assert_eq!(payloads.number_of(&good[..63]), None);
+        assert_eq!(payloads.number_of(b""), None);
+        assert_eq!(Payloads::new(8).number_of(&good), None);
+    }
+}

@@ -1,0 +1,153 @@
+//! The core against the model: random histories, every reply compared, every invariant checked, every log replayed.
+//!
+//! `SUREQ_TEST_SCALE=10` runs ten times as many. What fails is shrunk, printed, and kept in `proptest-regressions`.
+
+#[path = "model/mod.rs"]
+mod model;
+mod support;
+
+use model::Model;
+use model::command::Happening;
+use model::plan::{Plan, plan};
+use proptest::prelude::*;
+use proptest::test_runner::Config;
+use proptest_state_machine::{ReferenceStateMachine, StateMachineTest, prop_state_machine};
+use support::{Answer, Home};
+use sureq_core::command::ConnId;
+use sureq_core::event::QueueNo;
+use sureq_core::task::StateKind;
+
+impl ReferenceStateMachine for Model {
+    type State = Self;
+    type Transition = Plan;
+
+    fn init_state() -> BoxedStrategy<Self> {
+        Just(Self::default()).boxed()
+    }
+
+    fn transitions(_: &Self) -> BoxedStrategy<Plan> {
+        plan().boxed()
+    }
+
+    fn apply(mut model: Self, plan: &Plan) -> Self {
+        let happening = model.resolve(plan.clone());
+        model.happen(happening);
+        model
+    }
+}
+
+struct Core;
+
+impl StateMachineTest for Core {
+    type SystemUnderTest = Home;
+    type Reference = Model;
+
+    fn init_test(_: &Model) -> Home {
+        Home::default()
+    }
+
+    fn apply(mut home: Home, model: &Model, _: Plan) -> Home {
+        let (happening, expected) = model.last.as_ref().expect("the model went first");
+        let before: Vec<QueueNo> = poppable(&home);
+        match happening {
+            Happening::Cmd(cmd) => {
+                let mut answer = cmd.with(|command| home.run(command));
+                if let Answer::Queues(rows, _) = &mut answer {
+                    rows.sort_by_key(|row| home.broker.number_of(&row.name));
+                }
+                assert_eq!(Some(&answer), expected.as_ref(), "{cmd:?}");
+            }
+            Happening::Pass(ms) => home.pass(*ms),
+            Happening::Wall(ms) => home.now.wall.0 = *ms,
+            Happening::Tick => home.tick(),
+            Happening::Restart => home.restart(model.incarnation),
+            Happening::CloseConn(conn) => home.close_conn(ConnId(*conn)),
+            Happening::Undeliver(queue, receipts) => home.undeliver(queue.as_bytes(), receipts),
+        }
+        let (awake, now) = (home.awake(), poppable(&home));
+        let slept = now.iter().find(|no| !before.contains(no) && !awake.contains(no));
+        assert_eq!(slept, None, "a queue that can be popped from now says so");
+        home
+    }
+
+    fn check_invariants(home: &Home, model: &Model) {
+        for (name, queue) in &model.queues {
+            let found = home.broker.queue(name.as_bytes()).expect("the queue is there");
+            assert_eq!(found.counts(), queue.counts(), "{name}");
+            for id in &model.ids {
+                let expected = queue.tasks.get(id).map(model::naive::NaiveTask::kind);
+                assert_eq!(found.state_of(*id), expected, "{id} of {name}");
+            }
+            // C1: what was accepted is there, finished, or gone for a reason.
+            let totals = found.totals();
+            assert_eq!(totals.left(), Some(found.len()), "{name}: {totals:?}");
+            assert_eq!(
+                (totals.pushed, totals.finished, totals.removed),
+                (queue.pushed, queue.finished, queue.removed)
+            );
+        }
+        assert_eq!(home.broker.queues().count(), model.queues.len(), "no queue is left over");
+    }
+
+    fn teardown(home: Home, _: Model) {
+        let copy = home.copy();
+        copy.check().unwrap_or_else(|broken| panic!("a copy: {}", broken.0));
+        assert_eq!(copy.digest(), home.broker.digest(), "an export is the same state");
+    }
+}
+
+fn poppable(home: &Home) -> Vec<QueueNo> {
+    home.broker.queues().filter(|(_, queue)| queue.can_pop()).map(|(_, queue)| queue.no()).collect()
+}
+
+/// Verified is what needs the home mutably, and so cannot be in `check_invariants`.
+struct Verified;
+
+impl StateMachineTest for Verified {
+    type SystemUnderTest = Home;
+    type Reference = Model;
+
+    fn init_test(model: &Model) -> Home {
+        Core::init_test(model)
+    }
+
+    fn apply(home: Home, model: &Model, plan: Plan) -> Home {
+        let mut home = Core::apply(home, model, plan);
+        home.verify();
+        home
+    }
+
+    fn check_invariants(home: &Home, model: &Model) {
+        Core::check_invariants(home, model);
+    }
+
+    fn teardown(home: Home, model: Model) {
+        Core::teardown(home, model);
+    }
+}
+
+fn config() -> Config {
+    let scale = std::env::var("SUREQ_TEST_SCALE").ok().and_then(|scale| scale.parse().ok()).unwrap_or(1);
+    Config { cases: 400 * scale, max_shrink_iters: 50_000, ..Config::default() }
+}
+
+prop_state_machine! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn the_core_does_what_the_model_does(sequential 1..120 => Verified);
+}
+
+#[test]
+fn every_state_is_met() {
+    use proptest::strategy::ValueTree;
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let mut met = std::collections::BTreeSet::new();
+    let mut model = Model::default();
+    for _ in 0..2_000 {
+        let plan = plan().new_tree(&mut runner).unwrap().current();
+        model = <Model as ReferenceStateMachine>::apply(model, &plan);
+        met.extend(model.queues.values().flat_map(|queue| queue.tasks.values().map(|task| task.kind())));
+    }
+    assert_eq!(met.len(), [StateKind::Ready, StateKind::Delayed, StateKind::Leased, StateKind::Dead].len());
+}

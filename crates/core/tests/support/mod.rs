@@ -1,0 +1,297 @@
+//! A store in memory for tests: a broker, the log of its events, and a second broker that only ever replays.
+#![allow(dead_code, reason = "each test file uses its own part of this module")]
+
+use std::rc::Rc;
+
+use sureq_core::codec::{decode, encode};
+use sureq_core::command::{AckScope, ConnId, IdForm, LeaseAsk, Pop, Return, TaskRef, TaskRefs, View};
+use sureq_core::event::QueueNo;
+use sureq_core::reply::{Info, Outcome, QueueRow, Refusal, TaskView, WorkerRow};
+use sureq_core::settings::{Change, Place, Settings};
+use sureq_core::task::{Body, StateKind};
+use sureq_core::{Broker, Command, Event, LogTime, Now, Receipt, Recorder, Replies, Reply, TaskId, WallTime};
+
+/// A payload that is its own handle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bytes(pub Rc<[u8]>);
+
+impl Body for Bytes {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl From<&[u8]> for Bytes {
+    fn from(bytes: &[u8]) -> Self {
+        Self(bytes.into())
+    }
+}
+
+/// A recorder that keeps the encoded events.
+#[derive(Debug, Default)]
+pub struct Log {
+    pub bytes: Vec<u8>,
+}
+
+impl Recorder for Log {
+    type Body = Bytes;
+
+    fn record(&mut self, event: &Event<'_>) {
+        encode(event, &mut self.bytes);
+    }
+
+    fn body(&mut self, _: usize, payload: &[u8]) -> Bytes {
+        payload.into()
+    }
+
+    fn payload_hash(&self, payload: &[u8]) -> u128 {
+        let fnv =
+            |hash: u128, &byte: &u8| (hash ^ u128::from(byte)).wrapping_mul(0x1000_0000_0000_0000_0000_013b);
+        payload.iter().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, fnv)
+    }
+}
+
+/// Applies encoded events.
+pub fn replay(mut bytes: &[u8], broker: &mut Broker<Bytes>) {
+    while !bytes.is_empty() {
+        let apply = |event: &Event<'_>| {
+            let applied = broker.replay(event, &mut Log::default());
+            applied.unwrap_or_else(|error| panic!("{event:?}: {error}"));
+        };
+        ((), bytes) = decode(bytes, apply).expect("what was encoded decodes");
+    }
+}
+
+/// The events of a log, one line each.
+pub fn listing(mut bytes: &[u8]) -> Vec<String> {
+    let mut lines = Vec::new();
+    while !bytes.is_empty() {
+        let line;
+        (line, bytes) = decode(bytes, |event| format!("{event:?}")).expect("what was encoded decodes");
+        lines.push(line);
+    }
+    lines
+}
+
+/// An answer that owns what it tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Ids(Vec<TaskId>),
+    Added(TaskId, bool, StateKind),
+    Tasks(Vec<TaskView<Bytes>>),
+    Acked(Vec<u32>),
+    Outcome(Outcome),
+    Info(Box<Info>),
+    Count(u64),
+    Ok,
+    Settings(Box<Settings>),
+    Queues(Vec<QueueRow>, u64),
+    Started(u64),
+    Receipts(Vec<Receipt>),
+    Workers(Vec<WorkerRow>),
+    Refused(&'static str),
+}
+
+impl Answer {
+    fn of(reply: &Reply, all: &Replies<Bytes>) -> Self {
+        match reply {
+            Reply::Pushed(span) => Self::Ids(all.ids[span.range()].to_vec()),
+            Reply::Added { id, added, state } => Self::Added(*id, *added, *state),
+            Reply::Tasks(span) | Reply::Inspected(span) => Self::Tasks(all.tasks[span.range()].to_vec()),
+            Reply::Acked(span) => Self::Acked(all.indexes[span.range()].to_vec()),
+            Reply::Outcome(outcome) => Self::Outcome(*outcome),
+            Reply::Info(info) => Self::Info(info.clone()),
+            Reply::Count(n) => Self::Count(*n),
+            Reply::Ok => Self::Ok,
+            Reply::Settings(settings) => Self::Settings(settings.clone()),
+            Reply::Queues { cursor, rows } => Self::Queues(all.queues[rows.range()].to_vec(), *cursor),
+            Reply::Started(incarnation) => Self::Started(*incarnation),
+            Reply::Receipts(span) => Self::Receipts(all.receipts[span.range()].to_vec()),
+            Reply::Workers(span) => Self::Workers(all.workers[span.range()].to_vec()),
+            Reply::Refused(refusal) => Self::Refused(kind_of(refusal)),
+            Reply::TimedOut => unreachable!("only a home waits"),
+        }
+    }
+}
+
+/// A refusal without its words.
+fn kind_of(refusal: &Refusal) -> &'static str {
+    match refusal {
+        Refusal::MalformedId => "malformed id",
+        Refusal::TooLarge { .. } => "too large",
+        Refusal::OutOfRange { .. } => "out of range",
+        Refusal::QueueFull => "queue full",
+        Refusal::WorkerGone => "worker gone",
+        _ => "other",
+    }
+}
+
+/// What time it is when tests begin.
+pub const START_MS: u64 = 1_000_000;
+
+/// A store without a disk.
+pub struct Home {
+    pub broker: Broker<Bytes>,
+    pub log: Log,
+    pub now: Now,
+    /// Follows the log, event by event.
+    shadow: Broker<Bytes>,
+    replayed: usize,
+}
+
+impl Default for Home {
+    fn default() -> Self {
+        let now = Now { log: LogTime(START_MS), wall: WallTime(START_MS) };
+        let (broker, shadow) = (Broker::default(), Broker::default());
+        let mut home = Self { broker, log: Log::default(), now, shadow, replayed: 0 };
+        home.broker.start(1, now, &mut home.log);
+        home
+    }
+}
+
+impl Home {
+    pub fn run(&mut self, command: &Command<'_>) -> Answer {
+        let mut out = Replies::default();
+        self.broker.execute(self.now, command, &mut self.log, &mut out);
+        assert_eq!(out.list.len(), 1, "one command, one reply");
+        Answer::of(&out.list[0], &out)
+    }
+
+    /// Ticks until nothing is due.
+    pub fn tick(&mut self) {
+        for _ in 0..10_000 {
+            self.broker.tick(self.now, &mut self.log);
+            if !self.broker.next_deadline().is_due(self.now) {
+                return;
+            }
+        }
+        panic!("a tick that never ends: {:?} at {:?}", self.broker.next_deadline(), self.now);
+    }
+
+    /// Both clocks go on.
+    pub fn pass(&mut self, ms: u64) {
+        (self.now.log.0, self.now.wall.0) = (self.now.log.0 + ms, self.now.wall.0 + ms);
+    }
+
+    /// Stops, and starts from the log alone.
+    pub fn restart(&mut self, incarnation: u64) {
+        let mut broker = Broker::default();
+        replay(&self.log.bytes, &mut broker);
+        broker.start(incarnation, self.now, &mut self.log);
+        self.broker = broker;
+    }
+
+    pub fn close_conn(&mut self, conn: ConnId) {
+        self.broker.close_conn(conn, self.now, &mut self.log);
+    }
+
+    pub fn undeliver(&mut self, queue: &[u8], receipts: &[Receipt]) {
+        self.broker.undeliver(queue, receipts, self.now, &mut self.log);
+    }
+
+    /// The invariants hold, and the log tells the same story.
+    pub fn verify(&mut self) {
+        self.broker.check().unwrap_or_else(|broken| panic!("{}", broken.0));
+        replay(&self.log.bytes[self.replayed..], &mut self.shadow);
+        self.replayed = self.log.bytes.len();
+        assert_eq!(self.shadow.digest(), self.broker.digest(), "the log replays to the same state");
+    }
+
+    /// A broker that took in an export of this one.
+    pub fn copy(&self) -> Broker<Bytes> {
+        let mut log = Log::default();
+        self.broker.export(&mut |body| body.0.as_ref().into(), &mut |event| log.record(event));
+        let mut copy = Broker::default();
+        replay(&log.bytes, &mut copy);
+        copy.refresh_all();
+        copy
+    }
+}
+
+/// Shorthands, so that a test reads in a few lines. The queue is `q` unless one is named.
+impl Home {
+    pub fn push(&mut self, payloads: &[&str]) -> Vec<TaskId> {
+        let payloads: Vec<&[u8]> = payloads.iter().map(|payload| payload.as_bytes()).collect();
+        match self.run(&Command::Push { queue: b"q", payloads: &payloads }) {
+            Answer::Ids(ids) => ids,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What a pop hands out.
+    pub fn take(&mut self, count: u32, lease: LeaseAsk<'_>) -> Vec<TaskView<Bytes>> {
+        self.take_from(b"q", count, lease)
+    }
+
+    pub fn take_from(&mut self, queue: &[u8], count: u32, lease: LeaseAsk<'_>) -> Vec<TaskView<Bytes>> {
+        match self.run(&Command::Pop(Pop { lease, ..Pop::plain(&[queue], count) })) {
+            Answer::Tasks(tasks) => tasks,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The payloads that a pop hands out.
+    pub fn pop(&mut self, count: u32, lease: LeaseAsk<'_>) -> String {
+        words(&self.take(count, lease))
+    }
+
+    pub fn ack(&mut self, task: impl ToString) -> bool {
+        let task = task.to_string();
+        let tasks = TaskRefs { list: &[task.as_bytes()], form: IdForm::Long };
+        match self.run(&Command::Ack { queue: b"q", tasks, scope: AckScope::LeasedOrLapsed }) {
+            Answer::Acked(acked) => !acked.is_empty(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn give_back(&mut self, task: impl ToString, to: Option<Place>, failed: Option<&str>) -> Outcome {
+        let task = task.to_string();
+        let task = TaskRef { bytes: task.as_bytes(), form: IdForm::Long };
+        let failed = failed.map(str::as_bytes);
+        match self.run(&Command::Return(Return { queue: b"q", task, to, failed })) {
+            Answer::Outcome(outcome) => outcome,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn config(&mut self, changes: &[Change<'_>]) {
+        let answer = self.run(&Command::Config { queue: b"q", changes });
+        assert!(matches!(answer, Answer::Settings(_)), "{answer:?}");
+    }
+
+    /// The payloads of a view, in order.
+    pub fn see(&mut self, view: View) -> String {
+        words(&self.inspect(b"q", view))
+    }
+
+    pub fn inspect(&mut self, queue: &[u8], view: View) -> Vec<TaskView<Bytes>> {
+        match self.run(&Command::Inspect { queue, view, start: 0, count: u32::MAX }) {
+            Answer::Tasks(tasks) => tasks,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn info(&mut self) -> Box<Info> {
+        match self.run(&Command::Info { queue: b"q" }) {
+            Answer::Info(info) => info,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn awake(&mut self) -> Vec<QueueNo> {
+        let mut awake = Vec::new();
+        self.broker.take_awake(&mut awake);
+        awake
+    }
+}
+
+/// The payloads of tasks, with blanks between.
+pub fn words(tasks: &[TaskView<Bytes>]) -> String {
+    let word = |task: &TaskView<Bytes>| String::from_utf8_lossy(&task.body.0).into_owned();
+    tasks.iter().map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// A lease of so many milliseconds.
+pub const fn leased(ms: u64) -> LeaseAsk<'static> {
+    LeaseAsk { ms: Some(ms), ..LeaseAsk::NONE }
+}

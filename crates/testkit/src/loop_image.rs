@@ -1,0 +1,82 @@
+//! An ext4 file system in a file, whose power can be cut.
+//!
+//! The cut is the kernel's own: `FS_IOC_SHUTDOWN` without flushing the journal keeps what was synced and drops the rest.
+//! Needs root, a loop device, `mkfs.ext4`, and python3 for the one ioctl.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::process::run;
+
+/// `FS_IOC_SHUTDOWN`, `_IOR('X', 125, u32)`, with the flag that leaves the journal unflushed.
+const CUT: &str = "
+import fcntl, os, struct, sys
+fd = os.open(sys.argv[1], os.O_RDONLY)
+fcntl.ioctl(fd, 0x8004587D, struct.pack('I', 2))
+";
+
+/// A mounted image. It is unmounted and removed at the end.
+#[derive(Debug)]
+pub struct LoopImage {
+    image: PathBuf,
+    mount: PathBuf,
+    mounted: bool,
+    _dir: TempDir,
+}
+
+impl LoopImage {
+    /// Makes a file system of so many bytes and mounts it.
+    pub fn new(bytes: u64) -> Self {
+        assert!(rustix::process::geteuid().is_root(), "a power cut needs root: it mounts a file system of its own");
+        let dir = tempfile::tempdir().expect("there is room for a directory");
+        let (image, mount) = (dir.path().join("image"), dir.path().join("mount"));
+        std::fs::create_dir(&mount).expect("the directory is empty");
+        let file = std::fs::File::create(&image).expect("the directory is empty");
+        file.set_len(bytes).expect("a file may have holes");
+        run("mkfs.ext4", &["-q".as_ref(), "-F".as_ref(), image.as_os_str()]);
+        let mut made = Self { image, mount, mounted: false, _dir: dir };
+        made.mount();
+        made
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.mount
+    }
+
+    fn mount(&mut self) {
+        run("mount", &["-o".as_ref(), "loop".as_ref(), self.image.as_os_str(), self.mount.as_os_str()]);
+        self.mounted = true;
+    }
+
+    fn unmount(&mut self) {
+        run("umount", &[&self.mount]);
+        self.mounted = false;
+    }
+
+    /// Cuts the power: from here on nothing reaches the image.
+    pub fn cut_power(&self) {
+        run("python3", &["-c".as_ref(), CUT.as_ref(), self.mount.as_os_str()]);
+    }
+
+    /// Brings the file system back as a reboot would. Nobody may use it any more.
+    pub fn restore_power(&mut self) {
+        self.unmount();
+        // Mounting replays the journal, which a check alone would complain of.
+        self.mount();
+        self.unmount();
+        run("fsck.ext4", &["-n".as_ref(), "-f".as_ref(), self.image.as_os_str()]);
+        self.mount();
+    }
+}
+
+impl Drop for LoopImage {
+    fn drop(&mut self) {
+        if self.mounted {
+            // Lazily, since a failed test may still have a file open there.
+            let _ = Command::new("umount").arg("-l").arg(&self.mount).status();
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! A child process under test: started, signalled, waited for and always reaped.
+//!
+//! Nothing here polls. Output is gathered by threads that wake whoever waits for a line, and the end of the process is
+//! noticed by a thread that leaves it unreaped, so that its number stays its own until the owner takes the result.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::io::{BufRead as _, BufReader, Read};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
+
+/// How long anything may take that should take no time. Only a hang gets there.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A child process that leads a process group of its own, so that whatever it starts goes with it.
+pub struct Process {
+    child: Child,
+    pid: Pid,
+    ended: Arc<Latch>,
+    status: Option<ExitStatus>,
+    stdout: Captured,
+    stderr: Captured,
+    waiter: Option<JoinHandle<()>>,
+}
+
+impl Process {
+    /// Starts a command with its output captured.
+    pub fn start(command: &mut Command) -> Self {
+        let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+        let pid = Pid::from_child(&child);
+        let stdout = Captured::from(child.stdout.take().expect("it is piped"));
+        let stderr = Captured::from(child.stderr.take().expect("it is piped"));
+        let ended = Arc::<Latch>::default();
+        let waiter = std::thread::spawn({
+            let ended = Arc::clone(&ended);
+            move || {
+                while let Err(error) = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
+                    assert_eq!(error, rustix::io::Errno::INTR, "waiting for a child that nobody has reaped");
+                }
+                ended.open();
+            }
+        });
+        Self { child, pid, ended, status: None, stdout, stderr, waiter: Some(waiter) }
+    }
+
+    /// Its number in the system.
+    pub fn id(&self) -> u32 {
+        self.pid.as_raw_nonzero().get().unsigned_abs()
+    }
+
+    /// Sends a signal to it alone.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(self.pid, signal).expect("it is not reaped yet");
+    }
+
+    /// Ends it as a crash would, and everything that it started.
+    pub fn kill9(&mut self) -> ExitStatus {
+        // The group may be gone already; then there is only the result to take.
+        let _ = kill_process_group(self.pid, Signal::KILL);
+        self.wait(PATIENCE)
+    }
+
+    /// Whether it has ended by now.
+    pub fn has_ended(&self) -> bool {
+        self.ended.is_open(Duration::ZERO)
+    }
+
+    /// Waits for it to end, and fails the test if it does not in time.
+    pub fn wait(&mut self, within: Duration) -> ExitStatus {
+        if let Some(status) = self.status {
+            return status;
+        }
+        assert!(self.ended.is_open(within), "still running after {within:?}:\n{self}");
+        let status = self.child.wait().expect("it has ended and is not reaped yet");
+        self.status = Some(status);
+        if let Some(waiter) = self.waiter.take() {
+            waiter.join().expect("the waiter only waits");
+        }
+        status
+    }
+
+    /// Waits for it to end, and answers its exit code.
+    pub fn exit_code(&mut self, within: Duration) -> i32 {
+        let status = self.wait(within);
+        status.code().unwrap_or_else(|| panic!("ended by signal {:?}:\n{self}", status.signal()))
+    }
+
+    /// What it has printed to its standard output so far, or in all once it has ended.
+    pub fn stdout(&self) -> String {
+        self.stdout.text(self.has_ended())
+    }
+
+    /// What it has printed to its standard error so far, or in all once it has ended.
+    pub fn stderr(&self) -> String {
+        self.stderr.text(self.has_ended())
+    }
+
+    /// Waits for a line on its standard output that the closure finds something in.
+    pub fn find_in_stdout<T>(&self, find: impl Fn(&str) -> Option<T>) -> T {
+        self.stdout.find(find).unwrap_or_else(|| panic!("never printed what was looked for:\n{self}"))
+    }
+
+    /// Waits for a line on its standard error that the closure finds something in.
+    pub fn find_in_stderr<T>(&self, find: impl Fn(&str) -> Option<T>) -> T {
+        self.stderr.find(find).unwrap_or_else(|| panic!("never printed what was looked for:\n{self}"))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if self.status.is_none() {
+            let _ = kill_process_group(self.pid, Signal::KILL);
+            let _ = self.child.wait();
+        }
+    }
+}
+
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "stdout:\n{}stderr:\n{}", self.stdout.text(false), self.stderr.text(false))
+    }
+}
+
+/// Runs a command to its end and answers what it printed. Fails the test if it fails.
+pub fn run<A: AsRef<OsStr>>(program: &str, arguments: &[A]) -> String {
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+    let output = output.unwrap_or_else(|error| panic!("cannot run {program}: {error}"));
+    let arguments: Vec<_> = arguments.iter().map(AsRef::as_ref).collect();
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{program} {arguments:?}: {}\n{out}{err}", output.status);
+    out.into_owned()
+}
+
+/// Something that happens once, and that others wait for.
+#[derive(Debug, Default)]
+pub struct Latch {
+    open: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Latch {
+    /// It has happened.
+    pub fn open(&self) {
+        *self.open.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.opened.notify_all();
+    }
+
+    /// Waits for it; answers whether it has happened by then.
+    pub fn is_open(&self, within: Duration) -> bool {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        *self.opened.wait_timeout_while(open, within, |open| !*open).unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// The output of a process, line by line.
+struct Captured {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    lines: Mutex<Lines>,
+    grown: Condvar,
+}
+
+#[derive(Default)]
+struct Lines {
+    list: Vec<String>,
+    ended: bool,
+}
+
+impl Captured {
+    fn from(pipe: impl Read + Send + 'static) -> Self {
+        let shared = Arc::<Shared>::default();
+        let writer = Arc::clone(&shared);
+        // It ends with the pipe, which ends with the process.
+        std::thread::spawn(move || {
+            let mut pipe = BufReader::new(pipe);
+            loop {
+                let mut line = Vec::new();
+                let read = pipe.read_until(b'\n', &mut line).unwrap_or(0);
+                let mut lines = writer.lock();
+                if read == 0 {
+                    lines.ended = true;
+                } else {
+                    lines.list.push(String::from_utf8_lossy(&line).into_owned());
+                }
+                drop(lines);
+                writer.grown.notify_all();
+                if read == 0 {
+                    break;
+                }
+            }
+        });
+        Self { shared }
+    }
+
+    fn text(&self, whole: bool) -> String {
+        let patience = if whole { PATIENCE } else { Duration::ZERO };
+        let lines = self.shared.grown.wait_timeout_while(self.shared.lock(), patience, |lines| !lines.ended);
+        lines.unwrap_or_else(PoisonError::into_inner).0.list.concat()
+    }
+
+    fn find<T>(&self, find: impl Fn(&str) -> Option<T>) -> Option<T> {
+        let mut lines = self.shared.lock();
+        let mut seen = 0;
+        loop {
+            while let Some(line) = lines.list.get(seen) {
+                if let Some(found) = find(line) {
+                    return Some(found);
+                }
+                seen += 1;
+            }
+            if lines.ended {
+                return None;
+            }
+            let (grown, timeout) =
+                self.shared.grown.wait_timeout(lines, PATIENCE).unwrap_or_else(PoisonError::into_inner);
+            if timeout.timed_out() {
+                return None;
+            }
+            lines = grown;
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,148 @@
+//! A scenario: a story of commands and replies in a small text file, which must come out the same in every home.
+//!
+//! ```text
+//! # A task that is popped and acknowledged is gone.          The first comment is the title.
+//! > RQ.PUSH emails a "b c"      # Words as in redis-cli; this part of a line is a comment.
+//! [$a $b]                       # A reply. An id gets its name when it is first seen.
+//! > RQ.POP COUNT 2 emails
+//! [[emails $a a] [emails $b "b c"]]
+//! text> STATS                   (no comments in lines of the text dialect)
+//! TASKS 0 RESERVED 0 CONNECTIONS 1 HEAP _
+//! c2> RQ.POP BLOCK 0 emails     # Another connection, whose reply
+//! ...                           # is not there yet.
+//! > RQ.PUSH emails d            # Commands that stand below each other
+//! > RQ.ACK emails $a            # are sent at once.
+//! [$d]
+//! [$a]
+//! c2< [[emails $d d]]           # Now it is.
+//! pass 2s                       # Time: ms, s, m, h, d.
+//! jump -365d                    # The wall clock alone.
+//! restart                       # Stop and open again; connections are closed.
+//! close c2
+//! ```
+//!
+//! A connection whose name begins with `text` speaks the text dialect: a line is sent as it stands, or as words in
+//! quotes, which are joined. Replies: `7`, `word`, `"any bytes"`, `+OK`, `-ERR text` or `-ERR beginning...`, `null`,
+//! `[array]`, `{map}`; `_` is anything, `[a ...]` may have more, `$t+500` is a number that far from `$t`.
+//! Two names never stand for the same text.
+//!
+//! Before the first step: `watcher rtt=1 rta=2` sets the text dialect's watcher; `no-extra-restarts: why` says that the
+//! scenario cannot be played with a restart behind every step.
+
+mod captures;
+mod pattern;
+mod play;
+mod read;
+mod value;
+mod words;
+
+use std::path::PathBuf;
+
+pub use play::{Mismatch, Played, Restarts, play};
+pub use value::Value;
+
+use pattern::Pattern;
+
+/// A scenario that has been read.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// Where it was read from.
+    pub path: PathBuf,
+    /// Its first comment.
+    pub title: String,
+    /// What the text dialect's watcher is set to.
+    pub watcher: Watch,
+    /// Why it cannot be played with a restart behind every step, if that is so.
+    pub no_extra_restarts: Option<String>,
+    lines: Vec<String>,
+    steps: Vec<Step>,
+}
+
+/// The text dialect's watcher: seconds, and attempts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Watch {
+    /// After how many seconds a reservation is taken back; 0 is never.
+    pub rtt: u32,
+    /// How often.
+    pub rta: u32,
+}
+
+/// What a home must be able to do to play a scenario.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Need {
+    /// To be stopped and opened again.
+    Restart,
+    /// To hear the text dialect.
+    Text,
+    /// To have its clock moved.
+    Time,
+}
+
+/// One thing that happens. Lines are counted from zero.
+#[derive(Clone, Debug)]
+struct Step {
+    line: usize,
+    act: Act,
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    /// Requests, sent at once, and what is answered at once.
+    Ask { conn: String, requests: Vec<(usize, String)>, expected: Vec<Expected>, waits: bool },
+    /// The reply to something asked before.
+    Answer { conn: String, expected: Expected },
+    Pass(u64),
+    Jump(i64),
+    Restart,
+    Close(String),
+}
+
+/// A reply as it is expected, and the lines that say so.
+#[derive(Clone, Debug)]
+struct Expected {
+    pattern: Pattern,
+    first: usize,
+    last: usize,
+}
+
+impl Scenario {
+    /// What a home must be able to do to play it.
+    pub fn needs(&self) -> Vec<Need> {
+        let mut needs: Vec<Need> = self.steps.iter().filter_map(|step| need(&step.act)).collect();
+        needs.sort_unstable();
+        needs.dedup();
+        needs
+    }
+
+    /// The name of its file, without the ending.
+    pub fn name(&self) -> String {
+        self.path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+    }
+}
+
+fn need(act: &Act) -> Option<Need> {
+    match act {
+        Act::Restart => Some(Need::Restart),
+        Act::Pass(_) | Act::Jump(_) => Some(Need::Time),
+        Act::Ask { conn, .. } if is_text(conn) => Some(Need::Text),
+        Act::Ask { .. } | Act::Answer { .. } | Act::Close(_) => None,
+    }
+}
+
+/// Whether a connection of this name speaks the text dialect.
+fn is_text(conn: &str) -> bool {
+    conn.starts_with("text")
+}
+
+/// The bytes of a text line: as it stands, or words in quotes, joined.
+fn line_bytes(text: &str) -> Result<Vec<u8>, String> {
+    if !text.starts_with('"') {
+        return Ok(text.as_bytes().to_vec());
+    }
+    let words = words::split(text)?.into_iter();
+    let bytes = words.map(|word| match word {
+        words::Word::Quoted(bytes) => Ok(bytes),
+        words::Word::Bare(word) => Err(format!("{word} is not in quotes, as the words before it")),
+    });
+    bytes.collect::<Result<Vec<_>, _>>().map(|parts| parts.concat())
+}

@@ -1,0 +1,120 @@
+//! The words of a line: bare, or in quotes with escapes and perhaps repeated (`"ab"*3`).
+
+use std::fmt::Write as _;
+
+/// One word of a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// As it stands: a name, a number, a capture, a bracket.
+    Bare(String),
+    /// It was in quotes: exactly these bytes.
+    Quoted(Vec<u8>),
+}
+
+/// Splits a line into words; brackets are words of their own. A word that begins with `#` ends the line.
+pub(crate) fn split(line: &str) -> Result<Vec<Word>, String> {
+    let mut words = Vec::new();
+    let mut rest = line.trim_start();
+    while let Some(first) = rest.chars().next() {
+        rest = match first {
+            '#' => break,
+            '"' => {
+                let (bytes, behind) = quoted(rest)?;
+                words.push(Word::Quoted(bytes));
+                behind
+            }
+            '[' | ']' | '{' | '}' => {
+                words.push(Word::Bare(first.to_string()));
+                &rest[1..]
+            }
+            _ => {
+                let ends = |c: char| c.is_whitespace() || "[]{}\"".contains(c);
+                let (word, behind) = rest.split_at(rest.find(ends).unwrap_or(rest.len()));
+                words.push(Word::Bare(word.to_owned()));
+                behind
+            }
+        }
+        .trim_start();
+    }
+    Ok(words)
+}
+
+/// Reads a word in quotes from the start of `text`; answers its bytes and what is behind it.
+fn quoted(text: &str) -> Result<(Vec<u8>, &str), String> {
+    let mut bytes = Vec::new();
+    let mut chars = text.char_indices().skip(1);
+    while let Some((at, c)) = chars.next() {
+        match c {
+            '"' => return repeated(bytes, &text[at + 1..]),
+            '\\' => {
+                let (at, escape) = chars.next().ok_or("a line ends in a backslash")?;
+                match escape {
+                    'n' => bytes.push(b'\n'),
+                    'r' => bytes.push(b'\r'),
+                    't' => bytes.push(b'\t'),
+                    '"' | '\\' => bytes.push(escape as u8),
+                    'x' => {
+                        let digits = text.get(at + 1..at + 3).ok_or("\\x wants two digits")?;
+                        let byte = u8::from_str_radix(digits, 16).map_err(|_| "\\x wants two hex digits")?;
+                        bytes.push(byte);
+                        chars.nth(1);
+                    }
+                    _ => return Err(format!("unknown escape \\{escape}")),
+                }
+            }
+            _ => bytes.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+    Err("a quote is not closed".to_owned())
+}
+
+fn repeated(bytes: Vec<u8>, behind: &str) -> Result<(Vec<u8>, &str), String> {
+    let Some(count) = behind.strip_prefix('*') else { return Ok((bytes, behind)) };
+    let end = count.find(|c: char| !c.is_ascii_digit()).unwrap_or(count.len());
+    let times: usize = count[..end].parse().map_err(|_| "how often is a text to be repeated?")?;
+    Ok((bytes.repeat(times), &count[end..]))
+}
+
+/// Bytes in quotes, as [`split`] reads them back.
+pub(crate) fn quote(bytes: &[u8]) -> String {
+    let mut text = String::from("\"");
+    for &c in bytes {
+        match c {
+            b'"' | b'\\' => text.extend(['\\', char::from(c)]),
+            b'\n' => text.push_str("\\n"),
+            b'\r' => text.push_str("\\r"),
+            b'\t' => text.push_str("\\t"),
+            b' '..=b'~' => text.push(char::from(c)),
+            // Writing to a `String` does not fail.
+            _ => drop(write!(text, "\\x{c:02x}")),
+        }
+    }
+    text.push('"');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(line: &str, expect: &[&str]) {
+        let words = split(line).unwrap().into_iter().map(|word| match word {
+            Word::Bare(word) => word,
+            Word::Quoted(bytes) => quote(&bytes),
+        });
+        assert_eq!(words.collect::<Vec<_>>(), expect, "{line}");
+    }
+
+    #[test]
+    fn words_are_bare_or_quoted() {
+        check("", &[]);
+        check("  RQ.PUSH  q a # why", &["RQ.PUSH", "q", "a"]);
+        check("[[q $a] #", &["[", "[", "q", "$a", "]"]);
+        check(r#""a b" "\x00\xff\n" "" "#, &[r#""a b""#, r#""\x00\xff\n""#, "\"\""]);
+        check(r#""ab"*3 c#d"#, &[r#""ababab""#, "c#d"]);
+        check("\"ü\"", &["\"\\xc3\\xbc\""]);
+        for bad in ["\"a", r#""\q""#, r#""\x1"#, r#""a"*"#, "\"a\\"] {
+            assert!(split(bad).is_err(), "{bad}");
+        }
+    }
+}
