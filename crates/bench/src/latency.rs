@@ -18,18 +18,14 @@ use crate::procstat::Meter;
 use crate::resp::Token;
 use crate::servers::Server;
 
-/// Tasks pushed per second.
-pub(crate) const RATE: u32 = 400;
-const PERIOD: Duration = Duration::from_micros(1_000_000 / RATE as u64);
-
 const PRODUCER: usize = 0;
 const CONSUMER: usize = 1;
 
-/// Pushes at the fixed rate for about so long.
-pub(crate) fn run(server: &Server, aim: Duration, salt: u64) -> Result<Measured, Box<dyn Error>> {
+/// Pushes `rate` tasks a second for about so long.
+pub(crate) fn run(server: &Server, rate: u32, aim: Duration, salt: u64) -> Result<Measured, Box<dyn Error>> {
     let mut pair = Pair::connect(server, salt)?;
     let meter = Meter::start(server.pid())?;
-    pair.drive(aim)?;
+    pair.drive(Duration::from_secs(1) / rate, aim)?;
     Ok(Measured {
         tasks: pair.ledger.acked,
         cost: meter.stop()?,
@@ -79,16 +75,16 @@ impl Pair {
         })
     }
 
-    fn drive(&mut self, aim: Duration) -> Result<(), Box<dyn Error>> {
+    fn drive(&mut self, period: Duration, aim: Duration) -> Result<(), Box<dyn Error>> {
         let mut events = Events::with_capacity(2);
         let start = Instant::now();
-        let (mut due, end) = (start + PERIOD, start + aim);
+        let (mut due, end) = (start + period, start + aim);
         let mut heard = start;
         loop {
             let now = Instant::now();
             if due <= now && due < end {
                 self.push()?;
-                due += PERIOD;
+                due += period;
             }
             let producing = due < end;
             if !producing

@@ -42,6 +42,9 @@ struct Arguments {
     /// How long one run takes, about
     #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
     seconds: f64,
+    /// Tasks per second of the latency measurement
+    #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    rate: u32,
     /// One repetition of half a second each, to see that everything works; the figures mean little
     #[arg(long, conflicts_with_all = ["reps", "seconds"])]
     quick: bool,
@@ -106,7 +109,7 @@ fn measure(arguments: &Arguments) -> Result<Vec<Run>, Box<dyn Error>> {
         versions.join(", "),
         plan.repetitions
     );
-    print!("{}", report::render(&runs));
+    print!("{}", report::render(&runs, plan.rate));
     Ok(runs)
 }
 
@@ -130,6 +133,7 @@ impl Load {
 struct Plan {
     repetitions: usize,
     aim: Duration,
+    rate: u32,
     loads: Vec<Load>,
     targets: Vec<Target>,
     place: Place,
@@ -167,7 +171,8 @@ impl Plan {
         };
         let directory = std::path::absolute(arguments.dir.clone().unwrap_or_else(std::env::temp_dir))?;
         let place = Place { sureq, directory };
-        Ok(Plan { repetitions, aim: Duration::from_secs_f64(seconds), loads, targets, place })
+        let aim = Duration::from_secs_f64(seconds);
+        Ok(Plan { repetitions, aim, rate: arguments.rate, loads, targets, place })
     }
 
     fn run(&self, repetition: usize, load: Load, target: Target) -> Result<Run, Box<dyn Error>> {
@@ -178,7 +183,7 @@ impl Plan {
         let server = self.place.start(target)?;
         let measured = match load {
             Load::Shape(shape) => load::run(&server, shape, self.aim, salt),
-            Load::Latency => latency::run(&server, self.aim, salt),
+            Load::Latency => latency::run(&server, self.rate, self.aim, salt),
         };
         let run = Run { repetition, load: name, target, measured: measured.map_err(explain)? };
         let figures = run.figures();

@@ -39,7 +39,7 @@ impl Meter {
 }
 
 /// CPU time of a process since it began.
-fn cpu_time(pid: u32) -> io::Result<Duration> {
+pub(crate) fn cpu_time(pid: u32) -> io::Result<Duration> {
     let path = format!("/proc/{pid}/stat");
     let stat = fs::read_to_string(&path)
         .map_err(|e| io::Error::new(e.kind(), format!("cannot read {path}: {e}")))?;

@@ -4,13 +4,15 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use crate::goals::{self, Goal};
-use crate::latency;
 use crate::ledger::Wrong;
 use crate::load::{Measured, SHAPES};
 use crate::servers::Target;
 
 /// The name of the latency measurement, beside those of the loads.
 pub(crate) const LATENCY: &str = "latency";
+
+/// The share of the pushed tasks that must be done by the time of the last push, give or take the end of a short run.
+const KEEPS_UP: f64 = 0.95;
 
 /// One run of one load on one target.
 pub(crate) struct Run {
@@ -85,19 +87,18 @@ pub(crate) fn medians(runs: &[Run], load: &str, target: Target) -> Option<Figure
     })
 }
 
-/// The whole report, as Markdown.
-pub(crate) fn render(runs: &[Run]) -> String {
+/// The whole report, as Markdown. The latencies were taken at `rate` tasks a second.
+pub(crate) fn render(runs: &[Run], rate: u32) -> String {
     let mut text = String::new();
     for shape in SHAPES {
         if let Some(table) = load_table(runs, shape.name) {
             let _ = writeln!(text, "### {} (`{}`)\n\n{table}", shape.title, shape.name);
         }
     }
-    if let Some(table) = latency_table(runs) {
+    if let Some(table) = latency_table(runs, rate) {
         let _ = writeln!(
             text,
-            "### Push to delivery, one blocked consumer, {} tasks a second (`{LATENCY}`)\n\n{table}",
-            latency::RATE
+            "### Push to delivery, one blocked consumer, {rate} tasks a second (`{LATENCY}`)\n\n{table}"
         );
     }
     let _ = writeln!(text, "### Aims\n\n{}", goals_table(&goals::goals(runs)));
@@ -135,8 +136,9 @@ fn load_table(runs: &[Run], load: &str) -> Option<String> {
     (!rows.is_empty()).then(|| table(&head, &rows))
 }
 
-fn latency_table(runs: &[Run]) -> Option<String> {
+fn latency_table(runs: &[Run], rate: u32) -> Option<String> {
     let mut rows = Vec::new();
+    let mut late = String::new();
     for target in Target::ALL {
         let Some(figures) = medians(runs, LATENCY, target) else { continue };
         let peer = medians(runs, LATENCY, target.peer());
@@ -147,9 +149,18 @@ fn latency_table(runs: &[Run]) -> Option<String> {
             format!("{:.0}", figures.p99_us),
             times(peer.map(|peer| figures.p99_us / peer.p99_us)),
         ]);
+        if figures.tasks_per_second < f64::from(rate) * KEEPS_UP {
+            let _ = writeln!(
+                late,
+                "\n{} did not keep up: it got to {:.0} tasks a second, and its times are those of a growing queue. \
+                 Compare at a lower `--rate`.",
+                target.title(),
+                figures.tasks_per_second
+            );
+        }
     }
     let head = ["server", "p50 µs", "÷ redis, same durability", "p99 µs", "÷ redis, same durability"];
-    (!rows.is_empty()).then(|| table(&head, &rows))
+    (!rows.is_empty()).then(|| table(&head, &rows) + &late)
 }
 
 fn goals_table(goals: &[Goal]) -> String {
@@ -157,7 +168,7 @@ fn goals_table(goals: &[Goal]) -> String {
         .iter()
         .map(|goal| vec![goal.what.clone(), goal.aim(), times(goal.ratio), goal.verdict().to_owned()])
         .collect();
-    table(&["what", "aim", "measured", ""], &rows)
+    table(&["what", "aim", "measured", "verdict"], &rows)
 }
 
 fn verdict(runs: &[Run]) -> String {
@@ -288,6 +299,17 @@ pub(crate) mod tests {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
         assert_eq!(cells[2..6], ["5.00", "0.50 ×", "2000", "2.00 ×"]);
         assert_eq!(load_table(&runs, "batch"), None);
+    }
+
+    #[test]
+    fn a_server_that_falls_behind_is_named() {
+        let runs = [a_run(LATENCY, Target::Redis, 1, 399), a_run(LATENCY, Target::RedisAlways, 1, 300)];
+        let text = latency_table(&runs, 400).unwrap();
+        assert!(
+            text.contains("\n\nredis, appendfsync always did not keep up: it got to 300 tasks"),
+            "{text}"
+        );
+        assert_eq!(text.matches("keep up").count(), 1);
     }
 
     #[test]

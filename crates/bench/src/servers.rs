@@ -12,8 +12,12 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::dialect::Dialect;
+use crate::procstat;
 
 const START_SECONDS: u64 = 30;
+const SETTLE_SECONDS: u64 = 10;
+/// A server that used no tick of CPU for so long has done what it does after a start.
+const QUIET: Duration = Duration::from_millis(300);
 
 /// A server with its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +115,7 @@ impl Place {
         Ok(versions)
     }
 
-    /// Starts a target and waits until it answers.
+    /// Starts a target and waits until it answers and has come to rest.
     pub(crate) fn start(&self, target: Target) -> Result<Server, Box<dyn Error>> {
         let directory = tempfile::Builder::new().prefix("sureq-bench-").tempdir_in(&self.directory)?;
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
@@ -128,6 +132,7 @@ impl Place {
             let said = fs::read_to_string(&log).unwrap_or_default();
             format!("{} did not start: {why}\n{}", target.name(), said.trim_end())
         })?;
+        server.settle()?;
         Ok(server)
     }
 
@@ -205,6 +210,22 @@ impl Server {
             }
         }
         Err(format!("no answer within {START_SECONDS} s"))
+    }
+
+    /// Lets the server finish what it does once, such as preparing files, which would weigh on short runs more than on long
+    /// ones. One that never rests is measured as it is.
+    fn settle(&self) -> io::Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(SETTLE_SECONDS);
+        let mut before = procstat::cpu_time(self.pid())?;
+        while Instant::now() < deadline {
+            thread::sleep(QUIET);
+            let now = procstat::cpu_time(self.pid())?;
+            if now == before {
+                break;
+            }
+            before = now;
+        }
+        Ok(())
     }
 
     fn ping(&self) -> io::Result<()> {

@@ -13,13 +13,17 @@ pub(crate) const DAMAGED: u8 = 65;
 /// The disk failed while serving; nothing was confirmed since.
 pub(crate) const DISK_FAILED: u8 = 74;
 
+/// A second signal came before everyone had been answered.
+pub(crate) const INTERRUPTED: i32 = 130;
+
 pub(crate) const HELP: &str = "\
 Exit codes:
   0   stopped in good order
   1   could not start: address in use, store in use, bad setting
   2   the command line makes no sense
   65  the store is damaged; nothing in it was changed
-  74  the disk failed; nothing was confirmed since";
+  74  the disk failed; nothing was confirmed since
+  130 ended by a second signal before everyone was answered";
 
 /// Says why the command ends, and with which code.
 pub(crate) fn failed(code: u8, why: impl std::fmt::Display) -> ExitCode {

@@ -57,26 +57,25 @@ fn welcome(url: &str, durability: Durability, server: &Server) {
 }
 
 /// The first signal stops the server in good order, the second ends the process where it is. Neither loses anything
-/// that was confirmed.
+/// that was confirmed. When this returns, signals are watched: whoever reads the welcome may send one at once.
 fn stop_on_signals(stopper: Stopper) {
-    let watch = move || {
+    let watch = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(async {
-            let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let within = runtime.enter();
+        let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        drop(within);
+        let stop = async move {
             let mut next = async || tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} };
             next().await;
             stopper.stop();
             next().await;
-            std::process::exit(130)
-        })
+            std::process::exit(exit::INTERRUPTED)
+        };
+        let thread = std::thread::Builder::new().name("sureq-signals".to_owned());
+        thread.spawn(move || runtime.block_on(stop))
     };
-    let spawned = std::thread::Builder::new().name("sureq-signals".to_owned()).spawn(move || {
-        let watched: std::io::Result<()> = watch();
-        if let Err(error) = watched {
-            eprintln!("sureq: cannot watch for signals: {error}");
-        }
-    });
-    if let Err(error) = spawned {
+    let watched: std::io::Result<_> = watch();
+    if let Err(error) = watched {
         eprintln!("sureq: cannot watch for signals: {error}");
     }
 }

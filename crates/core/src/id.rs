@@ -11,6 +11,17 @@ const SEQ_MAX: u64 = (1 << SEQ_BITS) - 1;
 const MS_MAX: u64 = (1 << 42) - 1;
 const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
+/// `00` to `99`.
+const PAIRS: [[u8; 2]; 100] = {
+    let mut pairs = [[b'0'; 2]; 100];
+    let mut n = 0;
+    while n < 100 {
+        pairs[n] = [b'0' + (n / 10) as u8, b'0' + (n % 10) as u8];
+        n += 1;
+    }
+    pairs
+};
+
 /// How many letters the short spelling of an id has.
 pub const SHORT_LEN: usize = 10;
 
@@ -81,8 +92,15 @@ impl TaskId {
 
     /// Reads `<ms>-<seq>`: decimal digits only, nothing before, between or behind.
     pub fn parse(text: &[u8]) -> Option<Self> {
-        let dash = text.iter().position(|&c| c == b'-')?;
-        Self::new(decimal(&text[..dash])?, decimal(&text[dash + 1..])?)
+        let (id, rest) = Self::parse_front(text)?;
+        rest.is_empty().then_some(id)
+    }
+
+    /// Reads an id from the front of `text`, in one pass; answers what is behind it.
+    fn parse_front(text: &[u8]) -> Option<(Self, &[u8])> {
+        let (ms, rest) = digits(text)?;
+        let (seq, rest) = digits(rest.strip_prefix(b"-")?)?;
+        Some((Self::new(ms, seq)?, rest))
     }
 
     /// Reads the ten letters of the text dialect.
@@ -117,12 +135,22 @@ fn letter_value(c: u8) -> Option<u64> {
     Some(u64::from(value))
 }
 
-/// A decimal number without sign, blanks or overflow.
-pub fn decimal(digits: &[u8]) -> Option<u64> {
-    if digits.is_empty() || digits.len() > 20 {
+/// The decimal number at the front of `text`, of at most 19 digits so that it cannot overflow, and what is behind.
+fn digits(text: &[u8]) -> Option<(u64, &[u8])> {
+    let len = text.iter().position(|c| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, rest) = text.split_at(len);
+    if len == 0 || len > 19 {
         return None;
     }
-    digits.iter().try_fold(0u64, |n, &c| match c {
+    Some((number.iter().fold(0, |n, &c| n * 10 + u64::from(c - b'0')), rest))
+}
+
+/// A decimal number without sign, blanks or overflow.
+pub fn decimal(text: &[u8]) -> Option<u64> {
+    if text.is_empty() || text.len() > 20 {
+        return None;
+    }
+    text.iter().try_fold(0u64, |n, &c| match c {
         b'0'..=b'9' => n.checked_mul(10)?.checked_add(u64::from(c - b'0')),
         _ => None,
     })
@@ -151,11 +179,15 @@ pub struct Receipt {
 impl Receipt {
     /// Reads `<ms>-<seq>@<n>.<e>`.
     pub fn parse(text: &[u8]) -> Option<Self> {
-        let at = text.iter().position(|&c| c == b'@')?;
-        let (id, rest) = (TaskId::parse(&text[..at])?, &text[at + 1..]);
-        let dot = rest.iter().position(|&c| c == b'.')?;
-        let delivery = u32::try_from(decimal(&rest[..dot])?).ok()?;
-        Some(Self { id, incarnation: decimal(&rest[dot + 1..])?, delivery })
+        let (id, rest) = TaskId::parse_front(text)?;
+        Self::parse_behind(id, rest)
+    }
+
+    /// Reads `@<n>.<e>`, behind an id.
+    fn parse_behind(id: TaskId, text: &[u8]) -> Option<Self> {
+        let (delivery, rest) = digits(text.strip_prefix(b"@")?)?;
+        let incarnation = decimal(rest.strip_prefix(b".")?)?;
+        Some(Self { id, incarnation, delivery: u32::try_from(delivery).ok()? })
     }
 }
 
@@ -177,11 +209,8 @@ pub enum Claim {
 impl Claim {
     /// Reads an id or a receipt in the long spelling.
     pub fn parse(text: &[u8]) -> Option<Self> {
-        if text.contains(&b'@') {
-            Receipt::parse(text).map(Self::Receipt)
-        } else {
-            TaskId::parse(text).map(Self::Id)
-        }
+        let (id, rest) = TaskId::parse_front(text)?;
+        if rest.is_empty() { Some(Self::Id(id)) } else { Receipt::parse_behind(id, rest).map(Self::Receipt) }
     }
 
     /// The task it is about.
@@ -218,16 +247,21 @@ impl Spelling {
         spelling
     }
 
+    /// Two digits at a time: half the divisions.
     fn push_decimal(&mut self, mut n: u64) {
         let mut digits = [0u8; 20];
         let mut at = digits.len();
-        loop {
+        while n >= 100 {
+            at -= 2;
+            digits[at..at + 2].copy_from_slice(&PAIRS[(n % 100) as usize]);
+            n /= 100;
+        }
+        let [tens, ones] = PAIRS[n as usize];
+        at -= 1;
+        digits[at] = ones;
+        if n >= 10 {
             at -= 1;
-            digits[at] = b'0' + (n % 10) as u8;
-            n /= 10;
-            if n == 0 {
-                break;
-            }
+            digits[at] = tens;
         }
         let digits = &digits[at..];
         self.bytes[self.len..self.len + digits.len()].copy_from_slice(digits);

@@ -1,6 +1,8 @@
 //! The core against the model: random histories, every reply compared, every invariant checked, every log replayed.
 //!
-//! `SUREQ_TEST_SCALE=10` runs ten times as many. What fails is shrunk, printed, and kept in `proptest-regressions`.
+//! `SUREQ_TEST_SCALE=10` runs ten times as many. What fails is shrunk, printed, and kept in
+//! `model.proptest-regressions`.
+#![expect(unreachable_pub, reason = "what the modules of a test share is its own")]
 
 #[path = "model/mod.rs"]
 mod model;
@@ -10,7 +12,7 @@ use model::Model;
 use model::command::Happening;
 use model::plan::{Plan, plan};
 use proptest::prelude::*;
-use proptest::test_runner::Config;
+use proptest::test_runner::{Config, FileFailurePersistence};
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest, prop_state_machine};
 use support::{Answer, Home};
 use sureq_core::command::ConnId;
@@ -128,7 +130,8 @@ impl StateMachineTest for Verified {
 
 fn config() -> Config {
     let scale = std::env::var("SUREQ_TEST_SCALE").ok().and_then(|scale| scale.parse().ok()).unwrap_or(1);
-    Config { cases: 400 * scale, max_shrink_iters: 50_000, ..Config::default() }
+    let kept = FileFailurePersistence::WithSource("proptest-regressions");
+    Config { failure_persistence: Some(Box::new(kept)), ..Config::with_cases(400 * scale) }
 }
 
 prop_state_machine! {

@@ -12,7 +12,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
+use rustix::fs::{FallocateFlags, OFlags};
+use rustix::io::Errno;
 
 use crate::fault::{Fault, OpenError, Operation};
 
@@ -39,6 +40,8 @@ pub trait Disk: Send + Sync {
     /// Sixteen unpredictable bytes.
     fn entropy(&self) -> Result<[u8; 16], Fault>;
 }
+
+static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 
 /// An open file. All methods take `&self`: one thread writes, any number read.
 #[expect(
@@ -74,6 +77,28 @@ pub trait DiskFile: Send + Sync {
             offset += written as u64;
         }
         Ok(())
+    }
+
+    /// Makes the file this long, of zeros that are really written, so that a later sync changes no extents. Calls
+    /// `between` after every mebibyte.
+    fn fill_with_zeros(
+        &self,
+        bytes: u64,
+        between: &mut dyn FnMut() -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let mut offset = 0;
+        while offset < bytes {
+            let chunk = (bytes - offset).min(ZEROS.len() as u64);
+            self.write_at(offset, &ZEROS[..chunk as usize])?;
+            offset += chunk;
+            between()?;
+        }
+        Ok(())
+    }
+
+    /// Makes the file this long, of zeros, with room set aside for it as cheaply as the disk can.
+    fn reserve(&self, bytes: u64) -> Result<(), Fault> {
+        self.fill_with_zeros(bytes, &mut || Ok(()))
     }
 
     /// Fills `into` as far as the file goes and says how many bytes that were.
@@ -195,6 +220,13 @@ impl DiskFile for RealFile {
 
     fn sync_data(&self) -> Result<(), Fault> {
         self.file.sync_data().map_err(|source| Fault::new(Operation::Sync, &self.path, source))
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<(), Fault> {
+        match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, bytes) {
+            Err(Errno::OPNOTSUPP) => self.fill_with_zeros(bytes, &mut || Ok(())),
+            reserved => reserved.map_err(|errno| Fault::new(Operation::Write, &self.path, errno.into())),
+        }
     }
 
     fn len(&self) -> Result<u64, Fault> {

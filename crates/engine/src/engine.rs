@@ -14,6 +14,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use sureq_core::command::{ConnId, Pop};
+use sureq_core::limits;
+use sureq_core::task::Body as _;
 use sureq_core::{Broker, Command, LogTime, Now, Receipt, Refusal, Replies, Reply, TaskId};
 
 use crate::body::Body;
@@ -92,7 +94,8 @@ pub(crate) struct State {
 /// What came of a batch of commands.
 #[derive(Debug)]
 pub struct Executed {
-    /// How many were executed. Fewer than given means that the next one waits, under the ticket.
+    /// How many were executed, at least one of those given unless it waits. The next one waits if there is a ticket;
+    /// otherwise the replies have grown large, and the rest is to be executed once they have left.
     pub done: usize,
     /// What must be durable before the replies leave.
     pub position: Position,
@@ -158,7 +161,13 @@ impl Engine {
         engine
     }
 
-    fn assemble(state: State, clock: LogClock, durability: Durability, keeper: Keeper, cut: Option<Cut>) -> Self {
+    fn assemble(
+        state: State,
+        clock: LogClock,
+        durability: Durability,
+        keeper: Keeper,
+        cut: Option<Cut>,
+    ) -> Self {
         let shared = Shared {
             state: Mutex::new(state),
             durable: Durable::default(),
@@ -201,6 +210,7 @@ impl Engine {
         shared.mind_the_mark(&mut state, now);
         let mut ticket = None;
         let mut done = 0;
+        let mut weight = Weight::of(replies);
         for command in commands {
             if state.no_space && needs_space(command) {
                 replies.list.push(Reply::Refused(Refusal::NoSpace));
@@ -217,6 +227,9 @@ impl Engine {
             done += 1;
             if !state.line.is_empty() {
                 shared.serve(&mut state, now);
+            }
+            if weight.add(replies) > limits::OUTPUT_BYTES_MAX {
+                break;
             }
         }
         let position = shared.position(&state);
@@ -309,7 +322,8 @@ impl Engine {
             self.shared.ticker_wakes.notify_all();
         }
         self.shared.keeper.wake();
-        let threads = std::mem::take(&mut *self.shared.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        let threads =
+            std::mem::take(&mut *self.shared.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             // A thread that panicked has said so; what it left unwritten is not confirmed.
             let _ = thread.join();
@@ -332,6 +346,30 @@ fn must_wait<'c, 'a>(command: &'c Command<'a>, replies: &Replies<Body>) -> Optio
     let Command::Pop(pop) = command else { return None };
     let empty = matches!(replies.list.last(), Some(Reply::Tasks(span)) if span.is_empty());
     (empty && pop.count > 0 && pop.block.is_some()).then_some(pop)
+}
+
+/// How much replies have grown by, roughly, in bytes that they will take up when they are sent.
+struct Weight {
+    tasks: usize,
+    queues: usize,
+    bytes: usize,
+}
+
+impl Weight {
+    /// What a task or a queue costs besides its payload or its name.
+    const EACH: usize = 64;
+
+    fn of(replies: &Replies<Body>) -> Self {
+        Self { tasks: replies.tasks.len(), queues: replies.queues.len(), bytes: 0 }
+    }
+
+    fn add(&mut self, replies: &Replies<Body>) -> usize {
+        let tasks = replies.tasks[self.tasks..].iter().map(|task| task.body.len() + Self::EACH);
+        let queues = replies.queues[self.queues..].iter().map(|row| row.name.len() + Self::EACH);
+        self.bytes += tasks.sum::<usize>() + queues.sum::<usize>();
+        (self.tasks, self.queues) = (replies.tasks.len(), replies.queues.len());
+        self.bytes
+    }
 }
 
 const fn needs_space(command: &Command<'_>) -> bool {
@@ -439,7 +477,8 @@ impl Ticket {
     /// The answer, once it is there and may leave.
     pub fn poll(&self, cx: &mut Context<'_>) -> Poll<Answer> {
         let mut cell = self.cell.lock();
-        let releasable = cell.answer.as_ref().is_some_and(|answer| answer.position <= self.shared.durable.position());
+        let releasable =
+            cell.answer.as_ref().is_some_and(|answer| answer.position <= self.shared.durable.position());
         if releasable && let Some(answer) = cell.answer.take() {
             return Poll::Ready(answer);
         }

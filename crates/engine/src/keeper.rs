@@ -52,7 +52,7 @@ impl Keeper {
     /// Raises the mark on disk while the caller waits with the lock.
     pub(crate) fn raise_mark(&self, shared: &Shared, state: &mut State, now: Now) {
         let mark = mark_ahead_of(state.broker.last_id(), now);
-        match self.write_down(now, mark) {
+        match self.raise(now, mark) {
             Ok(()) => state.id_mark = mark,
             Err(error) => shared.durable.fail(error),
         }
@@ -61,15 +61,21 @@ impl Keeper {
     /// Writes down where a store that closes in good order left off: the next start need not leap ahead.
     pub(crate) fn leave(&self, shared: &Shared) -> Result<(), LogError> {
         let last = shared.lock().broker.last_id();
-        self.write_down(shared.clock.now(), last.successor().unwrap_or(TaskId::LAST))
+        let mark = last.successor().unwrap_or(TaskId::LAST);
+        self.write_down(shared.clock.now(), |_| mark.raw())
     }
 
-    fn write_down(&self, now: Now, mark: TaskId) -> Result<(), LogError> {
+    /// Raises the mark on disk to `mark`, unless someone who looked later has raised it further.
+    fn raise(&self, now: Now, mark: TaskId) -> Result<(), LogError> {
+        self.write_down(now, |written| written.max(mark.raw()))
+    }
+
+    fn write_down(&self, now: Now, mark: impl FnOnce(u64) -> u64) -> Result<(), LogError> {
         let Some(kept) = &self.kept else { return Ok(()) };
         let mut store = kept.lock();
-        let log_time = store.values().log_time.max(now.log.0);
-        let values = StoreValues { log_time, id_mark: mark.raw(), ..*store.values() };
-        store.update(values)
+        let written = *store.values();
+        let log_time = written.log_time.max(now.log.0);
+        store.update(StoreValues { log_time, id_mark: mark(written.id_mark), ..written })
     }
 }
 
@@ -102,7 +108,7 @@ pub(crate) fn run(shared: &Shared) {
 fn refresh(shared: &Shared) -> Result<(), LogError> {
     let now = shared.clock.now();
     let mark = mark_ahead_of(shared.lock().broker.last_id(), now);
-    shared.keeper.write_down(now, mark)?;
+    shared.keeper.raise(now, mark)?;
     let mut state = shared.lock();
     state.id_mark = state.id_mark.max(mark);
     Ok(())

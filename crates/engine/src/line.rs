@@ -51,7 +51,7 @@ impl OwnedPop {
     }
 
     /// Hands the command itself to `act`, without the waiting.
-    pub(crate) fn with<T>(&self, act: impl FnOnce(&Pop<'_>) -> T) -> T {
+    pub fn with<T>(&self, act: impl FnOnce(&Pop<'_>) -> T) -> T {
         let queues: Vec<&[u8]> = self.queues.iter().map(AsRef::as_ref).collect();
         let worker =
             self.worker.as_ref().map(|(name, incarnation)| WorkerRef { name, incarnation: *incarnation });

@@ -13,7 +13,9 @@ use crate::disk::Disk;
 use crate::engine::Options;
 use crate::fault::{Fault, OpenError, ReplayError};
 use crate::keeper::mark_ahead_of;
-use crate::log::{Cut, FrameBuf, LogError, LogOptions, Position, ReplayFrame, Spares, Writer, recover};
+use crate::log::{
+    Cut, Durability, Filling, FrameBuf, LogError, LogOptions, Position, ReplayFrame, Spares, Writer, recover,
+};
 use crate::store::{Store, StoreValues};
 use crate::tape::{Playback, Tape};
 
@@ -30,12 +32,17 @@ pub(crate) struct Opened {
     pub(crate) cut: Option<Cut>,
 }
 
-pub(crate) fn open(disk: &Arc<dyn Disk>, clock: Arc<dyn Clock>, options: &Options) -> Result<Opened, OpenError> {
+pub(crate) fn open(
+    disk: &Arc<dyn Disk>,
+    clock: Arc<dyn Clock>,
+    options: &Options,
+) -> Result<Opened, OpenError> {
     let mut store = Store::open(disk)?;
     let values = *store.values();
     let mut broker = Broker::default();
     let log_options = LogOptions {
         segment_bytes: options.segment_bytes,
+        filling: if options.durability == Durability::None { Filling::Reserved } else { Filling::Zeros },
         may_be_new: values.incarnation == 0,
         ..LogOptions::new(values.uuid)
     };

@@ -57,6 +57,8 @@ pub(crate) enum Next {
     Read,
     /// Hands over the rest again: there is more to do in it.
     Again,
+    /// Hands over the rest again once its peer has taken more of what it was answered.
+    Later,
     /// Waits for a task.
     Wait(Ticket),
     /// Sends what is left, and closes.
@@ -83,6 +85,8 @@ pub(crate) struct Connection<D> {
     out: Output,
     ticket: Option<Ticket>,
     hold: Option<Position>,
+    /// What has arrived holds whole requests, which wait until there is room for their replies.
+    later: bool,
     /// The position that this connection is parked under.
     parked: Option<Position>,
     reading: Reading,
@@ -119,6 +123,7 @@ impl<D: Dialect> Connection<D> {
             out: Output::default(),
             ticket: None,
             hold: None,
+            later: false,
             parked: None,
             reading: Reading::Open,
             idle: idle.map(|limit| Idle { limit, timer: Box::pin(sleep(limit)) }),
@@ -145,12 +150,14 @@ impl<D: Dialect> Connection<D> {
                 return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
             }
             let waits_for = self.flush(cx)?;
-            let mut progress = self.poll_ticket(cx);
-            progress |= self.poll_read(cx)?;
+            // Reading goes first: of a peer that is known to be gone, no answer is taken that it would never get.
+            let mut progress = self.poll_read(cx)?;
+            progress |= self.poll_ticket(cx);
             if progress {
                 continue;
             }
-            if self.reading == Reading::Ended && self.ticket.is_none() && self.out.is_empty() {
+            let done = self.ticket.is_none() && !self.later && self.out.is_empty();
+            if done && self.reading == Reading::Ended {
                 return Poll::Ready(Ok(()));
             }
             self.park(waits_for, cx);
@@ -188,10 +195,15 @@ impl<D: Dialect> Connection<D> {
         if self.thread.is_draining() && self.ticket.is_none() {
             self.reading = Reading::Ended;
         }
-        let durable = self.thread.home.durable();
-        let held = self.hold.is_some_and(|hold| hold > durable) || self.out.len() > limits::OUTPUT_BYTES_MAX;
+        if self.is_held() {
+            return Ok(false);
+        }
+        if mem::take(&mut self.later) {
+            self.take_input();
+            return Ok(true);
+        }
         let ahead = self.ticket.is_some() && self.input.len() > READ_AHEAD_BYTES;
-        if self.reading == Reading::Ended || held || ahead {
+        if self.reading == Reading::Ended || ahead {
             return Ok(false);
         }
         ROOM.with_borrow_mut(|room| {
@@ -220,12 +232,18 @@ impl<D: Dialect> Connection<D> {
         })
     }
 
+    /// Whether nothing more is to be executed for now: the peer does not take its answers, or the disk is behind.
+    fn is_held(&self) -> bool {
+        let durable = self.thread.home.durable();
+        self.hold.is_some_and(|hold| hold > durable) || self.out.len() > limits::OUTPUT_BYTES_MAX
+    }
+
     fn take_input(&mut self) {
         ROOM.with_borrow_mut(|room| self.take_input_with(&mut room.replies));
     }
 
     fn take_input_with(&mut self, replies: &mut Replies<Body>) {
-        if self.ticket.is_some() || self.input.is_empty() {
+        if self.ticket.is_some() || self.later || self.input.is_empty() {
             return;
         }
         let mut input = mem::take(&mut self.input);
@@ -251,6 +269,10 @@ impl<D: Dialect> Connection<D> {
             match taken.next {
                 Next::Again => {}
                 Next::Read => return consumed,
+                Next::Later => {
+                    self.later = true;
+                    return consumed;
+                }
                 Next::Wait(ticket) => {
                     self.ticket = Some(ticket);
                     return consumed;

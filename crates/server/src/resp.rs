@@ -3,7 +3,7 @@
 use std::mem;
 
 use sureq::command::{Command, ConnId, Pop};
-use sureq::{Answer, Reply};
+use sureq::{Answer, Position, Reply, Ticket, limits};
 use sureq_proto::resp::{Args, Limits, Parser, Version, Writer, recycle};
 use sureq_proto::verbs::{self, Caller, Client, Connections, LibraryInfo, Request, SessionCommand, UsageError};
 use sureq_proto::{Greeting, PopForm, encode_answer, encode_hello, encode_popped, encode_reply};
@@ -58,33 +58,31 @@ impl Dialect for RespSession {
                 break;
             }
         }
-        let answered = self.execute(&requests, &commands, turn);
-        let mut taken = match outcome {
-            Ok(progress) => {
-                let next = if progress.more { Next::Again } else { Next::Read };
-                Taken { consumed: progress.consumed, next, hold: answered.hold }
+        let Answered { stop, hold } = self.execute(&requests, &commands, turn);
+        // What is behind a stop is parsed again when its turn comes, and so is what is wrong with it.
+        let (consumed, next) = match (stop, outcome) {
+            (Some(Stop::Waits(n, ticket)), _) => {
+                self.parser.restart();
+                (args.end(n), Next::Wait(ticket))
             }
-            Err(error) => {
-                if error.is_told() && !matches!(answered.stop, Some(Stop::Waits(..))) {
+            (Some(Stop::Later(n)), _) => {
+                self.parser.restart();
+                (n.checked_sub(1).map_or(0, |last| args.end(last)), Next::Later)
+            }
+            (Some(Stop::Quits), _) => (input.len(), Next::Close),
+            (None, Ok(progress)) => (progress.consumed, if progress.more { Next::Again } else { Next::Read }),
+            (None, Err(error)) => {
+                if error.is_told() {
                     Writer::new(turn.out.bytes_mut(), self.version).error(format_args!("ERR {error}"));
-                    turn.out.gate(sureq::Position::START);
+                    turn.out.gate(Position::START);
                 }
-                Taken { consumed: input.len(), next: Next::Close, hold: answered.hold }
+                (input.len(), Next::Close)
             }
         };
-        match answered.stop {
-            Some(Stop::Waits(n, ticket)) => {
-                // What is behind the pop is parsed again once it is answered.
-                self.parser.restart();
-                (taken.consumed, taken.next) = (args.end(n), Next::Wait(ticket));
-            }
-            Some(Stop::Quits) => taken.next = Next::Close,
-            None => {}
-        }
         let (commands, requests) = (recycle(commands), recycle(requests));
         let args = args.renew();
         self.rooms = Rooms { unquoted, args, requests, commands };
-        taken
+        Taken { consumed, next, hold }
     }
 
     fn answer(&mut self, answer: &Answer, out: &mut Output) {
@@ -103,58 +101,62 @@ impl Dialect for RespSession {
 /// Why a batch was not executed to its end.
 enum Stop {
     /// Request `n` waits.
-    Waits(usize, sureq::Ticket),
+    Waits(usize, Ticket),
+    /// Request `n` and what is behind it has to wait for room in the output.
+    Later(usize),
     Quits,
 }
 
 struct Answered {
     stop: Option<Stop>,
-    hold: Option<sureq::Position>,
+    hold: Option<Position>,
 }
 
 impl RespSession {
-    /// Executes what is for the home, all at once, and answers everything in order.
+    /// Executes what is for the home, as much as possible at once, and answers everything in order.
     fn execute(&mut self, requests: &Requests<'_>, commands: &[Command<'_>], turn: &mut Turn<'_>) -> Answered {
-        let mut executed = None;
-        if !commands.is_empty() {
-            executed = Some(turn.home.gather(commands, turn.replies));
-        }
-        let done = executed.as_ref().map_or(0, |executed| executed.done);
-        let mut position = sureq::Position::START;
-        let (mut hold, mut ticket) = (None, None);
-        if let Some(executed) = executed {
-            (position, hold, ticket) = (executed.position, executed.hold, executed.ticket);
-        }
-        let mut next = 0;
-        let mut stop = None;
-        for (n, request) in requests.iter().enumerate() {
+        let (mut n, mut commands, mut hold) = (0, commands, None);
+        while let Some(request) = requests.get(n) {
+            if turn.out.len() > limits::OUTPUT_BYTES_MAX {
+                return Answered { stop: Some(Stop::Later(n)), hold };
+            }
             match request {
-                Ok(Request::Home { command, .. }) if next == done => {
-                    if let (Command::Pop(pop), Some(ticket)) = (command, ticket.take()) {
+                Ok(Request::Home { .. }) => {
+                    let run = requests[n..].iter().take_while(|r| matches!(r, Ok(Request::Home { .. }))).count();
+                    let executed = turn.home.gather(&commands[..run], turn.replies);
+                    self.answer_all(&requests[n..n + executed.done], turn);
+                    turn.out.gate(executed.position);
+                    n += executed.done;
+                    hold = executed.hold.or(hold);
+                    if let (Some(ticket), Some(Command::Pop(pop))) = (executed.ticket, commands.get(executed.done)) {
                         self.waiting = Some(PopForm::of(pop));
-                        stop = Some(Stop::Waits(n, ticket));
+                        return Answered { stop: Some(Stop::Waits(n, ticket)), hold };
                     }
-                    break;
+                    commands = &commands[executed.done..];
+                    turn.replies.clear();
+                    continue;
                 }
-                Ok(Request::Home { command, shape }) => {
-                    let reply = &turn.replies.list[next];
-                    next += 1;
-                    if let (Command::Pop(pop), Reply::Tasks(span)) = (command, reply) {
-                        hand_over(pop, &turn.replies.tasks[span.range()], turn.out);
-                    }
-                    encode_reply(turn.out.bytes_mut(), self.version, command, *shape, reply, turn.replies);
-                }
-                Ok(Request::Session(command)) => {
-                    self.answer_itself(command, turn);
-                    if matches!(command, SessionCommand::Quit) {
-                        stop = Some(Stop::Quits);
-                    }
-                }
+                Ok(Request::Session(command)) => self.answer_itself(command, turn),
                 Err(error) => Writer::new(turn.out.bytes_mut(), self.version).error(error),
             }
+            turn.out.gate(Position::START);
+            n += 1;
+            if matches!(request, Ok(Request::Session(SessionCommand::Quit))) {
+                return Answered { stop: Some(Stop::Quits), hold };
+            }
         }
-        turn.out.gate(position);
-        Answered { stop, hold }
+        Answered { stop: None, hold }
+    }
+
+    /// Appends the replies to requests that the home has executed.
+    fn answer_all(&self, requests: &[Result<Request<'_>, UsageError>], turn: &mut Turn<'_>) {
+        for (request, reply) in requests.iter().zip(&turn.replies.list) {
+            let Ok(Request::Home { command, shape }) = request else { continue };
+            if let (Command::Pop(pop), Reply::Tasks(span)) = (command, reply) {
+                hand_over(pop, &turn.replies.tasks[span.range()], turn.out);
+            }
+            encode_reply(turn.out.bytes_mut(), self.version, command, *shape, reply, turn.replies);
+        }
     }
 
     fn answer_itself(&mut self, command: &SessionCommand<'_>, turn: &mut Turn<'_>) {

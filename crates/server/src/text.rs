@@ -2,10 +2,9 @@
 
 use std::{fmt, mem};
 
-use sureq::command::Command;
-use sureq::{Answer, Reply};
+use sureq::{Answer, Position, Reply, limits};
 use sureq_proto::resp::recycle;
-use sureq_proto::text::{self, Close, Gauges, Item, Limits, Parser, Request, Watcher};
+use sureq_proto::text::{self, Close, Gauges, Item, Limits, Line, Parser, Request, Watcher};
 
 use crate::connection::{Dialect, Next, Taken, Turn};
 use crate::memory::resident_bytes;
@@ -15,26 +14,30 @@ use crate::output::Output;
 pub(crate) struct TextSession {
     parser: Parser,
     watcher: Watcher,
-    items: Vec<Item<'static>>,
+    lines: Vec<Line<'static>>,
     log: Option<fn(fmt::Arguments<'_>)>,
 }
 
 impl TextSession {
     pub(crate) fn new(limits: Limits, watcher: Watcher, log: Option<fn(fmt::Arguments<'_>)>) -> Self {
-        Self { parser: Parser::new(limits), watcher, items: Vec::new(), log }
+        Self { parser: Parser::new(limits), watcher, lines: Vec::new(), log }
     }
 }
 
 impl Dialect for TextSession {
     fn take(&mut self, input: &[u8], turn: &mut Turn<'_>) -> Taken {
-        let mut items: Vec<Item<'_>> = recycle(mem::take(&mut self.items));
-        let outcome = self.parser.parse(input, &mut items);
-        let hold = self.execute(&items, turn);
-        self.items = recycle(items);
-        let (consumed, next) = match outcome {
-            Ok(consumed) => (consumed, Next::Read),
-            Err(Close::Http | Close::Endless) => (input.len(), Next::Close),
+        let mut lines: Vec<Line<'_>> = recycle(mem::take(&mut self.lines));
+        let outcome = self.parser.parse(input, &mut lines);
+        let Answered { upto, hold } = self.execute(&lines, turn);
+        let (consumed, next) = match (upto, outcome) {
+            (Some(upto), _) => {
+                self.parser.restart();
+                (upto, Next::Later)
+            }
+            (None, Ok(consumed)) => (consumed, Next::Read),
+            (None, Err(Close::Http | Close::Endless)) => (input.len(), Next::Close),
         };
+        self.lines = recycle(lines);
         Taken { consumed, next, hold }
     }
 
@@ -42,17 +45,48 @@ impl Dialect for TextSession {
     fn answer(&mut self, _answer: &Answer, _out: &mut Output) {}
 }
 
+struct Answered {
+    /// How far it came, if what is behind has to wait for room in the output.
+    upto: Option<usize>,
+    hold: Option<Position>,
+}
+
 impl TextSession {
-    fn execute(&self, items: &[Item<'_>], turn: &mut Turn<'_>) -> Option<sureq::Position> {
-        let requests = items.iter().filter_map(|item| match item {
-            Item::Request(request) => Some(request.command(self.watcher)),
-            Item::Complaint(_) => None,
-        });
-        let commands: Vec<Command<'_>> = requests.collect();
-        let executed = (!commands.is_empty()).then(|| turn.home.gather(&commands, turn.replies));
+    fn execute(&self, lines: &[Line<'_>], turn: &mut Turn<'_>) -> Answered {
+        let mut commands = Vec::with_capacity(lines.len());
+        let mut behind = Vec::with_capacity(lines.len());
+        for (n, line) in lines.iter().enumerate() {
+            if let Item::Request(request) = &line.item {
+                commands.push(request.command(self.watcher));
+                behind.push(n + 1);
+            }
+        }
+        let (mut done, mut answered, mut hold) = (0, 0, None);
+        loop {
+            let mut position = Position::START;
+            if done < commands.len() {
+                let executed = turn.home.gather(&commands[done..], turn.replies);
+                done += executed.done;
+                (position, hold) = (executed.position, executed.hold.or(hold));
+            }
+            let upto = if done == commands.len() { lines.len() } else { behind[done - 1] };
+            self.answer_all(&lines[answered..upto], turn);
+            turn.out.gate(position);
+            turn.replies.clear();
+            answered = upto;
+            if answered == lines.len() {
+                return Answered { upto: None, hold };
+            }
+            if turn.out.len() > limits::OUTPUT_BYTES_MAX {
+                return Answered { upto: Some(lines[answered - 1].end), hold };
+            }
+        }
+    }
+
+    fn answer_all(&self, lines: &[Line<'_>], turn: &mut Turn<'_>) {
         let mut replies = turn.replies.list.iter();
-        for item in items {
-            match item {
+        for line in lines {
+            match &line.item {
                 Item::Complaint(complaint) => text::encode_complaint(turn.out.bytes_mut(), *complaint),
                 Item::Request(request) => {
                     let Some(reply) = replies.next() else { break };
@@ -70,8 +104,6 @@ impl TextSession {
                 }
             }
         }
-        turn.out.gate(executed.as_ref().map_or(sureq::Position::START, |executed| executed.position));
-        executed.and_then(|executed| executed.hold)
     }
 }
 

@@ -1,0 +1,135 @@
+//! One suite, every home: each scenario of `scenarios/` is played in each home, and docs/conformance.md says how it went.
+//!
+//! A home joins with a [`Candidate`], a ten-line test file that calls [`exercise`], and a place in the table's test.
+//! `SUREQ_BLESS=1` has the core write its replies into the scenarios, and the table be written anew.
+
+use std::fmt::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use crate::scenario::{Need, Restarts, Scenario, play};
+use crate::subject::Candidate;
+
+/// Whether expectations are to be rewritten instead of checked.
+pub fn blesses() -> bool {
+    std::env::var_os("SUREQ_BLESS").is_some_and(|value| value == "1")
+}
+
+/// All scenarios, by name.
+///
+/// # Panics
+///
+/// If one cannot be read.
+pub fn scenarios() -> Vec<Scenario> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
+    let files = std::fs::read_dir(&dir).expect("the scenarios are in their directory");
+    let mut paths: Vec<PathBuf> = files.filter_map(|file| Some(file.ok()?.path())).collect();
+    paths.retain(|path| path.extension().is_some_and(|ending| ending == "txt"));
+    paths.sort();
+    let read = paths.iter().map(|path| Scenario::load(path).unwrap_or_else(|error| panic!("{error}")));
+    read.collect()
+}
+
+/// How a scenario went in a home.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// As it says.
+    Holds,
+    /// The home cannot do what it needs.
+    Cannot(Need),
+    /// Otherwise, and where.
+    Differs(String),
+}
+
+/// Plays one scenario in one home.
+pub fn judge(scenario: &Scenario, candidate: &Candidate, restarts: Restarts) -> Verdict {
+    if let Some(need) = scenario.needs().into_iter().find(|&need| !(candidate.can)(need)) {
+        return Verdict::Cannot(need);
+    }
+    let played = catch_unwind(AssertUnwindSafe(|| {
+        let mut subject = (candidate.open)(scenario.watcher);
+        play(scenario, subject.as_mut(), restarts)
+    }));
+    match played {
+        Err(_) => Verdict::Differs(format!("{}: a panic, told above", scenario.path.display())),
+        Ok(played) => match played.mismatches.first() {
+            None => Verdict::Holds,
+            Some(first) => Verdict::Differs(first.to_string()),
+        },
+    }
+}
+
+/// Plays all scenarios in a home, and those that allow it once more with a restart behind every step.
+///
+/// # Panics
+///
+/// If one of them differs: the message says where.
+pub fn exercise(candidate: &Candidate) {
+    let scenarios = scenarios();
+    assert!(!scenarios.is_empty(), "there are scenarios");
+    if blesses() {
+        return bless(&scenarios, candidate);
+    }
+    let mut differences = String::new();
+    for scenario in &scenarios {
+        let allows = scenario.no_extra_restarts.is_none() && (candidate.can)(Need::Restart);
+        for restarts in [Restarts::AsWritten, Restarts::Everywhere].iter().take(1 + usize::from(allows)) {
+            if let Verdict::Differs(how) = judge(scenario, candidate, *restarts) {
+                // Writing to a `String` does not fail.
+                let _ = writeln!(differences, "{how}\n  (restarts: {restarts:?})");
+            }
+        }
+    }
+    assert!(differences.is_empty(), "{} differs from the scenarios:\n{differences}", candidate.name);
+}
+
+/// The core is what the others are measured by: what it answers is written down.
+fn bless(scenarios: &[Scenario], candidate: &Candidate) {
+    if candidate.name != "core" {
+        return;
+    }
+    for scenario in scenarios {
+        let mut subject = (candidate.open)(scenario.watcher);
+        let played = play(scenario, subject.as_mut(), Restarts::AsWritten);
+        if !played.mismatches.is_empty() {
+            std::fs::write(&scenario.path, played.retold).expect("a scenario can be written");
+        }
+    }
+}
+
+/// docs/conformance.md, from playing every scenario in every home.
+pub fn table(candidates: &[Candidate]) -> String {
+    let mut text = String::from(HEAD);
+    let names: Vec<&str> = candidates.iter().map(|candidate| candidate.name).collect();
+    let _ = writeln!(text, "| scenario | what it shows | {} |", names.join(" | "));
+    let _ = writeln!(text, "|---|---|{}", "---|".repeat(names.len()));
+    for scenario in scenarios() {
+        let verdicts = candidates.iter().map(|candidate| match judge(&scenario, candidate, Restarts::AsWritten) {
+            Verdict::Holds => "yes".to_owned(),
+            Verdict::Cannot(need) => format!("no: {}", need_text(need)),
+            Verdict::Differs(how) => format!("**differs**: {}", how.lines().next().unwrap_or_default()),
+        });
+        let verdicts: Vec<String> = verdicts.collect();
+        let (name, title) = (scenario.name(), &scenario.title);
+        let link = format!("[{name}](../crates/testkit/scenarios/{name}.txt)");
+        let _ = writeln!(text, "| {link} | {title} | {} |", verdicts.join(" | "));
+    }
+    text
+}
+
+const HEAD: &str = "# Conformance
+
+Every scenario, played in every home. `crates/testkit/src/scenario.rs` explains the format of the files. Those that do
+not say `no-extra-restarts` are also played with a restart behind every step.
+
+This file is generated: `SUREQ_BLESS=1 cargo test -p sureq-testkit --test conformance_table`.
+
+";
+
+const fn need_text(need: Need) -> &'static str {
+    match need {
+        Need::Restart => "keeps nothing",
+        Need::Text => "has no text dialect",
+        Need::Time => "has no clock that can be moved",
+    }
+}

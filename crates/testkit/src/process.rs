@@ -12,7 +12,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
+use rustix::process::{
+    Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, getrlimit, kill_process, kill_process_group, setrlimit, waitid,
+};
 
 /// How long anything may take that should take no time. Only a hang gets there.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -59,6 +61,17 @@ impl Process {
         kill_process(self.pid, signal).expect("it is not reaped yet");
     }
 
+    /// Suspends it, and returns once all of its threads stand still.
+    pub fn suspend(&self) {
+        self.signal(Signal::STOP);
+        waitid(WaitId::Pid(self.pid), WaitIdOptions::STOPPED).expect("it is a child that stops");
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
     /// Ends it as a crash would, and everything that it started.
     pub fn kill9(&mut self) -> ExitStatus {
         // The group may be gone already; then there is only the result to take.
@@ -101,9 +114,14 @@ impl Process {
         self.stderr.text(self.has_ended())
     }
 
+    /// Waits for a line on its standard output that the closure finds something in; none if it ends without.
+    pub fn try_find_in_stdout<T>(&self, find: impl Fn(&str) -> Option<T>) -> Option<T> {
+        self.stdout.find(find)
+    }
+
     /// Waits for a line on its standard output that the closure finds something in.
     pub fn find_in_stdout<T>(&self, find: impl Fn(&str) -> Option<T>) -> T {
-        self.stdout.find(find).unwrap_or_else(|| panic!("never printed what was looked for:\n{self}"))
+        self.try_find_in_stdout(find).unwrap_or_else(|| panic!("never printed what was looked for:\n{self}"))
     }
 
     /// Waits for a line on its standard error that the closure finds something in.
@@ -116,6 +134,8 @@ impl Drop for Process {
     fn drop(&mut self) {
         if self.status.is_none() {
             let _ = kill_process_group(self.pid, Signal::KILL);
+            // The waiter must have seen the end before the number may be given to someone else.
+            self.ended.is_open(PATIENCE);
             let _ = self.child.wait();
         }
     }
@@ -135,6 +155,12 @@ pub fn run<A: AsRef<OsStr>>(program: &str, arguments: &[A]) -> String {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{program} {arguments:?}: {}\n{out}{err}", output.status);
     out.into_owned()
+}
+
+/// Lets this process, and those that it starts from now on, open as many files as the system allows.
+pub fn raise_file_limit() {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).expect("up to the maximum is always allowed");
 }
 
 /// Something that happens once, and that others wait for.

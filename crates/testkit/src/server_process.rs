@@ -19,13 +19,16 @@ pub struct Launch {
 }
 
 impl Launch {
+    /// A program without arguments.
+    pub fn new(program: impl AsRef<OsStr>) -> Self {
+        Self { words: vec![program.as_ref().to_owned()], environment: Vec::new() }
+    }
+
     /// `sureq serve` with its data in `dir`, on ports of the system's choice.
     pub fn serve(program: &str, dir: &Path) -> Self {
         let mut home = OsString::from("file:");
         home.push(dir);
-        Self { words: vec![program.into(), "serve".into()], environment: Vec::new() }
-            .args(["--resp", "127.0.0.1:0", "--text", "127.0.0.1:0", "--home"])
-            .args([home])
+        Self::new(program).args(["serve", "--resp", "127.0.0.1:0", "--text", "127.0.0.1:0", "--home"]).args([home])
     }
 
     /// More arguments. A later one does not replace an earlier one.
@@ -95,6 +98,11 @@ impl Server {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).expect("the server is running");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a process has a size");
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("it is in kilobytes") << 10
+    }
+
+    /// How many files and sockets it has open.
+    pub fn open_files(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.id())).expect("the server is running").count()
     }
 
     /// How much processor time it has used, in clock ticks of 10 ms.

@@ -1,0 +1,79 @@
+//! A home that scenarios are played in.
+//!
+//! * [`Subject`]: what every home must be able to do.
+//! * [`core`]: the queue alone, by replay of its events. [`engine`]: the embedded home on a simulated disk.
+//!   [`server`]: both dialects over real sockets.
+//! * `local`: sessions without sockets, for homes within the process. `wire`: replies from bytes.
+//!
+//! Nothing in here sleeps: time is moved by hand, and whether a request waits is asked of the home.
+
+pub mod core;
+pub mod engine;
+pub mod server;
+
+mod local;
+mod wire;
+
+use crate::scenario::{Need, Value, Watch};
+
+/// One request, in the dialect of its connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// The words of a RESP command.
+    Words(Vec<Vec<u8>>),
+    /// A line of the text dialect, without its end.
+    Line(Vec<u8>),
+}
+
+/// A home with connections to it, by name. A connection is opened when it is first spoken on.
+pub trait Subject {
+    /// Sends requests at once.
+    fn ask(&mut self, conn: &str, requests: &[Request]);
+
+    /// The next reply on a connection, or none if what was asked waits.
+    fn reply(&mut self, conn: &str) -> Option<Value>;
+
+    /// Whether a reply is there already.
+    fn has_reply(&mut self, conn: &str) -> bool;
+
+    /// Lets time pass, and what is due happen, in order.
+    fn pass(&mut self, ms: u64);
+
+    /// Sets the wall clock forth or back.
+    fn jump(&mut self, ms: i64);
+
+    /// Stops and opens again. All connections are closed.
+    fn restart(&mut self);
+
+    /// Closes a connection, and waits until the home knows.
+    fn close(&mut self, conn: &str);
+}
+
+/// How a home is opened for a scenario.
+#[derive(Clone, Copy)]
+pub struct Candidate {
+    /// Its column in docs/conformance.md.
+    pub name: &'static str,
+    /// Opens it, empty.
+    pub open: fn(Watch) -> Box<dyn Subject>,
+    /// Whether it can do what a scenario needs.
+    pub can: fn(Need) -> bool,
+}
+
+/// Steps in which time passes: short enough that what happens in one of them keeps its order.
+fn steps(ms: u64) -> impl Iterator<Item = u64> {
+    let step = (ms / 500).max(50);
+    let whole = ms / step;
+    (0..whole).map(move |_| step).chain((!ms.is_multiple_of(step)).then_some(ms % step))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn steps_add_up() {
+        for ms in [0, 1, 49, 50, 51, 2_000, 86_400_001] {
+            assert_eq!(super::steps(ms).sum::<u64>(), ms);
+            assert!(super::steps(ms).count() <= 501);
+        }
+    }
+}

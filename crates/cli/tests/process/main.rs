@@ -1,10 +1,20 @@
 //! The real binary as a process: crashed, stopped, starved and lied to.
 
+mod clock;
+mod disk_failure;
+mod flood;
+mod hostile;
 mod kill;
+mod life;
 mod power;
+mod promises;
+mod waiting;
 
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
+use sureq_testkit::client::RespClient;
 use sureq_testkit::server_process::Launch;
 
 /// The binary under test.
@@ -18,4 +28,19 @@ fn serve(dir: &Path) -> Launch {
 /// A directory that is gone at the end of the test.
 fn scratch() -> tempfile::TempDir {
     tempfile::tempdir().expect("there is room for a directory")
+}
+
+/// Returns once so many wait. What is asked is the server itself; there is no other signal to wait for.
+fn await_line(observer: &mut RespClient, waiting: i64) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while waiting_now(observer) != waiting {
+        assert!(Instant::now() < deadline, "{} wait, not {waiting}", waiting_now(observer));
+        thread::yield_now();
+    }
+}
+
+fn waiting_now(observer: &mut RespClient) -> i64 {
+    let info = observer.say("INFO clients").text();
+    let line = info.lines().find_map(|line| line.strip_prefix("blocked_clients:"));
+    line.and_then(|count| count.trim().parse().ok()).expect("INFO counts who waits")
 }

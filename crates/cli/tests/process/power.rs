@@ -1,6 +1,5 @@
 //! Power cuts: what was confirmed is on the disk itself, not only with the system.
 
-use rustix::process::Signal;
 use sureq_testkit::ledger::{Findings, Ledger};
 use sureq_testkit::load::{Load, Numbers, scale, seeded};
 use sureq_testkit::loop_image::LoopImage;
@@ -19,7 +18,7 @@ fn cut_power(durability: &str, cuts: u64) -> Findings {
         let load = Load { pushes: rng.u64(200..2_000), pipeline: 8, ..Load::default() };
         let journals = load.run(server.resp, &mut rng, &numbers, || {
             // A sync that is under way during the cut may wrongly report success; a stopped server confirms nothing.
-            server.signal(Signal::STOP);
+            server.suspend();
             image.cut_power();
             server.kill9();
         });

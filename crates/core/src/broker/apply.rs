@@ -66,6 +66,11 @@ impl<B: Body> Broker<B> {
     ) -> Result<(), Inconsistent> {
         let clock = self.clock;
         let no = event.queue().ok_or(UNKNOWN_QUEUE)?;
+        if let Event::Popped { terms, .. } = event
+            && terms.holder.is_some_and(|holder| !self.workers.may_hold(holder))
+        {
+            return Err(Inconsistent::new("a pop by a worker that is not alive", TaskId::NONE));
+        }
         let slot = self.slot_mut(no).ok_or(UNKNOWN_QUEUE)?;
         slot.queue.apply(event, clock, rec)?;
         let last = slot.queue.last_id();

@@ -164,11 +164,8 @@ impl<B: Body> Broker<B> {
     /// Gives back, at no cost, all that a connection held which is gone now.
     pub fn close_conn<R: Recorder<Body = B>>(&mut self, conn: ConnId, now: Now, rec: &mut R) {
         let holder = Holder::Conn(conn);
-        let held = self.queues_held_by(holder);
-        if held.is_empty() {
-            return;
-        }
         self.stamped(now, rec, |broker, now, rec| {
+            let held = broker.queues_held_by(holder);
             broker.end_holder(holder, &held, Cause::Free, now, rec);
         });
     }

@@ -62,6 +62,7 @@ impl<B: Body> Broker<B> {
                 let incarnation = worker.incarnation;
                 if self.workers.works_on(incarnation, queue) {
                     self.commit_stamped(&Event::Rested { incarnation, queue }, rec);
+                    self.refresh(queue);
                 }
                 let holder = Holder::Worker(incarnation);
                 Ok(Reply::Count(self.end_holder(holder, &[queue], Cause::Free, now, rec)))
@@ -126,7 +127,7 @@ impl<B: Body> Broker<B> {
         let mut back = 0;
         for &no in queues {
             self.holds.remove(&(holder, no));
-            if self.slot(no).is_some() {
+            if self.slot(no).is_some_and(|slot| slot.queue.held_by(holder) > 0) {
                 back +=
                     self.with_number(no, now, rec, |queue, rec| queue.end_holder(holder, cause, now, rec));
             }

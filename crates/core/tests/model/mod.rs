@@ -86,16 +86,8 @@ impl Model {
                 None
             }
             Happening::CloseConn(conn) => {
-                let held = |lease: &Lease| lease.conn == Some(*conn);
-                if self.queues.values().any(|queue| !queue.leased(held).is_empty()) {
-                    self.end_lost_workers();
-                    for name in self.by_number() {
-                        if !self.queues[name].leased(held).is_empty() {
-                            self.settle(name);
-                            self.end_leases(name, held, Cause::Free);
-                        }
-                    }
-                }
+                self.end_lost_workers();
+                self.end_holder(|lease| lease.conn == Some(*conn), Cause::Free);
                 None
             }
             Happening::Undeliver(name, receipts) => {
@@ -338,7 +330,6 @@ impl Model {
                 let mut back = 0;
                 if self.queues.contains_key(queue) {
                     self.workers.get_mut(&worker.1).unwrap().works.retain(|name| name != queue);
-                    self.settle(queue);
                     back = self.end_leases(queue, |lease| lease.worker == Some(worker.1), Cause::Free);
                 }
                 Answer::Count(back)
@@ -582,8 +573,18 @@ impl Model {
         there
     }
 
+    /// A worker or a connection ends: what it holds of all queues comes back.
+    fn end_holder(&mut self, which: impl Fn(&Lease) -> bool, cause: Cause) -> u64 {
+        let queues = self.by_number();
+        queues.into_iter().map(|name| self.end_leases(name, &which, cause)).sum()
+    }
+
     fn end_leases(&mut self, name: Name, which: impl Fn(&Lease) -> bool, cause: Cause) -> u64 {
-        let ids = self.queues[name].leased(which);
+        if self.queues[name].leased(&which).is_empty() {
+            return 0;
+        }
+        self.settle(name);
+        let ids = self.queues[name].leased(&which);
         self.end(name, &ids, cause);
         self.move_dying(name);
         ids.len() as u64
@@ -678,15 +679,7 @@ impl Model {
 
     fn end_worker(&mut self, incarnation: u64, cause: Cause) -> u64 {
         self.workers.remove(&incarnation);
-        let held = |lease: &Lease| lease.worker == Some(incarnation);
-        let mut back = 0;
-        for name in self.by_number() {
-            if !self.queues[name].leased(held).is_empty() {
-                self.settle(name);
-                back += self.end_leases(name, held, cause);
-            }
-        }
-        back
+        self.end_holder(|lease| lease.worker == Some(incarnation), cause)
     }
 
     fn fail_worker(&mut self, name: Name) -> u64 {

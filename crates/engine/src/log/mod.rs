@@ -83,11 +83,21 @@ pub enum Durability {
     None,
 }
 
+/// How room is made for a segment ahead of its frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Filling {
+    /// Zeros are written, once: a sync of a frame then finds its extents as they are, which is the fastest.
+    #[default]
+    Zeros,
+    /// Room is set aside. Cheaper, where frames are hardly ever synced.
+    Reserved,
+}
+
 /// The default size of a segment.
 pub const SEGMENT_BYTES: u64 = 32 << 20;
 
-/// The default number of files kept prepared: one for the next roll and the two that a full disk is drained with.
-pub const SPARE_SEGMENTS: usize = 3;
+/// The default number of files kept prepared: one for the next roll.
+pub const SPARE_SEGMENTS: usize = 1;
 
 /// How a log is opened.
 #[derive(Clone, Debug)]
@@ -98,6 +108,8 @@ pub struct LogOptions {
     pub segment_bytes: u64,
     /// How many prepared files are kept.
     pub spare_segments: usize,
+    /// What new files are filled with.
+    pub filling: Filling,
     /// Events before this position are not replayed, and segments that hold no later ones may be missing.
     pub from: Position,
     /// Whether a directory without any segment is a new log. A store that has started before always has one.
@@ -111,6 +123,7 @@ impl LogOptions {
             uuid,
             segment_bytes: SEGMENT_BYTES,
             spare_segments: SPARE_SEGMENTS,
+            filling: Filling::Zeros,
             from: Position::START,
             may_be_new: false,
         }

@@ -1,23 +1,35 @@
 //! Files that are ready to become segments.
 //!
-//! A new one is written full of zeros, so that syncing a frame never has to change the file's extents; one that was a
-//! segment before keeps its old bytes, which another salt makes meaningless. Both cost time that a roll does not have,
-//! so they are prepared ahead by whoever calls [`Spares::prepare`].
+//! Where frames are synced, a new one is written full of zeros, so that no sync has to change the file's extents; one
+//! that was a segment before keeps its old bytes, which another salt makes meaningless. Either costs time that a roll
+//! does not have, so they are prepared ahead by whoever calls [`Spares::prepare`].
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use super::segment::{parse_spare_name, segment_bytes_for, segment_name, spare_name};
-use super::{LogError, LogOptions};
+use super::{Filling, LogError, LogOptions};
 use crate::disk::Disk;
 use crate::fault::Fault;
 
-static ZEROS: [u8; 1 << 18] = [0; 1 << 18];
+/// How long the disk is left to others after each mebibyte of zeros that nobody waits for. The syncs of the log share
+/// the disk's one queue with them.
+const GENTLE_PAUSE: Duration = Duration::from_millis(4);
+
+/// Whether someone waits for a file that is being filled.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pace {
+    Hurried,
+    Gentle,
+}
 
 /// The prepared files of a log, shared by its writer and whoever prepares them.
 pub struct Spares {
     disk: Arc<dyn Disk>,
     segment_bytes: u64,
     target: usize,
+    filling: Filling,
     pool: Mutex<Pool>,
 }
 
@@ -44,7 +56,13 @@ impl Spares {
             }
         }
         disk.sync_dir()?;
-        Ok(Spares { disk, segment_bytes, target: options.spare_segments, pool: Mutex::new(pool) })
+        Ok(Spares {
+            disk,
+            segment_bytes,
+            target: options.spare_segments,
+            filling: options.filling,
+            pool: Mutex::new(pool),
+        })
     }
 
     /// How many files are ready: so many segments can still be begun on a full disk.
@@ -59,7 +77,7 @@ impl Spares {
 
     /// Prepares one file. On a full disk nothing is left behind and the log stays usable.
     pub fn prepare(&self) -> Result<(), LogError> {
-        let name = self.create(self.segment_bytes)?;
+        let name = self.create(self.segment_bytes, Pace::Gentle)?;
         self.pool().ready.push(name);
         Ok(())
     }
@@ -89,12 +107,12 @@ impl Spares {
         {
             return Ok((name, bytes));
         }
-        Ok((self.create(bytes)?, bytes))
+        Ok((self.create(bytes, Pace::Hurried)?, bytes))
     }
 
-    fn create(&self, bytes: u64) -> Result<String, LogError> {
+    fn create(&self, bytes: u64, pace: Pace) -> Result<String, LogError> {
         let name = self.next_name();
-        match self.write_zeros(&name, bytes) {
+        match self.fill(&name, bytes, pace) {
             Ok(()) => Ok(name),
             Err(fault) => {
                 // What little was written may be the room that others wait for; if it cannot be removed now, the next
@@ -105,13 +123,16 @@ impl Spares {
         }
     }
 
-    fn write_zeros(&self, name: &str, bytes: u64) -> Result<(), Fault> {
+    fn fill(&self, name: &str, bytes: u64, pace: Pace) -> Result<(), Fault> {
         let file = self.disk.create(name)?;
-        let mut offset = 0;
-        while offset < bytes {
-            let chunk = (bytes - offset).min(ZEROS.len() as u64);
-            file.write_at(offset, &ZEROS[..chunk as usize])?;
-            offset += chunk;
+        match self.filling {
+            Filling::Zeros if pace == Pace::Gentle => file.fill_with_zeros(bytes, &mut || {
+                file.sync_data()?;
+                thread::sleep(GENTLE_PAUSE);
+                Ok(())
+            })?,
+            Filling::Zeros => file.fill_with_zeros(bytes, &mut || Ok(()))?,
+            Filling::Reserved => file.reserve(bytes)?,
         }
         file.sync_data()?;
         self.disk.sync_dir()

@@ -31,6 +31,15 @@ pub enum Item<'b> {
     Complaint(Complaint),
 }
 
+/// A line, and where in the buffer it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line<'b> {
+    /// What it says.
+    pub item: Item<'b>,
+    /// Behind its last byte. Whoever executes only up to a request goes on from here, after [`Parser::restart`].
+    pub end: usize,
+}
+
 /// Why a connection is closed without a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Close {
@@ -66,17 +75,22 @@ impl Parser {
         Self { limits: Limits { endless_bytes_max, ..limits }, searched: 0, dropped: None }
     }
 
-    /// Adds what all lines of `buf` say to `items`, and answers how many bytes are done with; the next call's
+    /// Forgets how far it was in the middle of a line: the next buffer begins with a line.
+    pub const fn restart(&mut self) {
+        (self.searched, self.dropped) = (0, None);
+    }
+
+    /// Adds what all lines of `buf` say to `lines`, and answers how many bytes are done with; the next call's
     /// buffer must begin with the byte behind them.
     ///
-    /// When it says to close, the items before that are to be executed and answered first. What is left of the
+    /// When it says to close, the lines before that are to be executed and answered first. What is left of the
     /// buffer at the end of a connection was never a line, and is dropped.
-    pub fn parse<'b>(&mut self, buf: &'b [u8], items: &mut Vec<Item<'b>>) -> Result<usize, Close> {
+    pub fn parse<'b>(&mut self, buf: &'b [u8], lines: &mut Vec<Line<'b>>) -> Result<usize, Close> {
         let mut at = 0;
         loop {
             match self.next(buf, &mut at)? {
-                Next::Line(line) => items.push(understand(line)?),
-                Next::TooLong => items.push(Item::Complaint(Complaint::LineTooLong)),
+                Next::Line(line) => lines.push(Line { item: understand(line)?, end: at }),
+                Next::TooLong => lines.push(Line { item: Item::Complaint(Complaint::LineTooLong), end: at }),
                 Next::Dropped => {}
                 Next::Unfinished => return Ok(at),
             }
@@ -152,7 +166,7 @@ mod tests {
             buf.extend_from_slice(piece);
             let mut items = Vec::new();
             let outcome = parser.parse(&buf, &mut items);
-            heard.extend(items.iter().map(|item| format!("{item:?}")));
+            heard.extend(items.iter().map(|line: &Line<'_>| format!("{:?}", line.item)));
             match outcome {
                 Ok(consumed) => drop(buf.drain(..consumed)),
                 Err(close) => return (heard, Some(close)),
@@ -217,7 +231,19 @@ mod tests {
         let line = vec![b'x'; 70_000];
         assert_eq!(parser.parse(&line, &mut items), Ok(70_000));
         assert_eq!(parser.parse(&line, &mut items), Ok(70_000));
-        assert_eq!(items, [Item::Complaint(Complaint::LineTooLong)]);
+        assert_eq!(items.iter().map(|line: &Line<'_>| line.item).collect::<Vec<_>>(), [Item::Complaint(Complaint::LineTooLong)]);
+    }
+
+    #[test]
+    fn whoever_stops_at_a_line_goes_on_behind_it() {
+        let input = b"RESERVE\r\nSTATS\n12345";
+        let (mut parser, mut lines) = (Parser::new(SMALL), Vec::new());
+        assert_eq!(parser.parse(input, &mut lines), Ok(15));
+        assert_eq!(lines.iter().map(|line| line.end).collect::<Vec<_>>(), [9, 15]);
+        parser.restart();
+        let mut again = Vec::new();
+        assert_eq!(parser.parse(&input[9..], &mut again), Ok(6));
+        assert_eq!(again[0].item, lines[1].item);
     }
 
     #[test]

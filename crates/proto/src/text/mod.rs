@@ -15,7 +15,7 @@ mod lines;
 mod request;
 
 pub use encode::{Gauges, encode_complaint, encode_reply};
-pub use lines::{Close, Item, Limits, Parser};
+pub use lines::{Close, Item, Limits, Line, Parser};
 pub use request::{Complaint, Request, Watcher};
 
 /// What this dialect's queue is called in the others.

@@ -1,0 +1,42 @@
+# Two images from one build:
+#
+#   docker build -t sureq .               sureq serve
+#   docker build -t dq --target dq .      a stand-in for DefferedQ's image: its port, variables and log
+
+FROM rust:1-bookworm AS build
+WORKDIR /src
+COPY . .
+RUN cargo build --release --locked -p sureq-cli
+
+FROM debian:bookworm-slim AS dq
+# As in the original's image; 0 leaves each of them off.
+ENV DQ_PROFILER_ENABLED=0 \
+    DQ_INACTIVE_CONNECTION_TIME_SECONDS=0 \
+    DQ_RESERVED_TASK_STUCK_TIME_SECONDS=0 \
+    DQ_RESERVED_TASK_STUCK_MAX_ATTEMPTS=0
+COPY --from=build /src/target/release/sureq /dq/dq
+RUN mkdir -p /var/log/dq /var/lib/dq
+# The original kept its tasks in memory only; these survive.
+VOLUME /var/lib/dq
+EXPOSE 12000
+# `exec`, so that the server is the process that the engine signals, and ends in good order.
+ENTRYPOINT exec /dq/dq \
+    -h "" \
+    -p 12000 \
+    -debug ${DQ_PROFILER_ENABLED} \
+    -ict ${DQ_INACTIVE_CONNECTION_TIME_SECONDS} \
+    -rtt ${DQ_RESERVED_TASK_STUCK_TIME_SECONDS} \
+    -rta ${DQ_RESERVED_TASK_STUCK_MAX_ATTEMPTS} \
+    -home file:/var/lib/dq \
+    >> /var/log/dq/server.log 2>&1
+
+# It listens on loopback only, since it knows no users yet: run it with `--network host`, or let it share the network of
+# the container that uses it.
+FROM debian:bookworm-slim AS sureq
+RUN useradd --system --no-create-home sureq && install -d -o sureq /var/lib/sureq
+COPY --from=build /src/target/release/sureq /usr/local/bin/sureq
+ENV SUREQ_SERVE_HOME=file:/var/lib/sureq
+USER sureq
+VOLUME /var/lib/sureq
+ENTRYPOINT ["/usr/local/bin/sureq"]
+CMD ["serve"]

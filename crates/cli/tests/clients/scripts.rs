@@ -1,0 +1,59 @@
+//! Clients of other languages; their stories are told in `clients/`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::{Fixture, root, run};
+
+/// Where `./test` installs the clients: beside the build, never in the source.
+fn installed() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("clients")
+}
+
+fn python(script: &str, arguments: &[&str]) -> String {
+    let mut command = Command::new(installed().join("venv/bin/python"));
+    tell(command.arg(root().join("clients").join(script)).args(arguments))
+}
+
+fn node(script: &str, arguments: &[&str]) -> String {
+    let mut command = Command::new("node");
+    tell(command.arg(root().join("clients").join(script)).arg(installed()).args(arguments))
+}
+
+fn tell(command: &mut Command) -> String {
+    String::from_utf8(run(command, b"")).expect("a story is told in text")
+}
+
+#[test]
+fn redis_py_speaks_resp3() {
+    let it = Fixture::start();
+    let told = python("redis_py.py", &[&it.host(), &it.resp_port(), "3"]);
+    assert_eq!(told.lines().count(), 11, "{told}");
+}
+
+#[test]
+fn redis_py_speaks_resp2() {
+    let it = Fixture::start();
+    let told = python("redis_py.py", &[&it.host(), &it.resp_port(), "2"]);
+    assert_eq!(told.lines().count(), 11, "{told}");
+}
+
+#[test]
+fn ioredis_works() {
+    let it = Fixture::start();
+    let told = node("ioredis.mjs", &[&it.host(), &it.resp_port()]);
+    assert_eq!(told.lines().count(), 9, "{told}");
+}
+
+#[test]
+fn netcat_and_redis_py_share_a_queue() {
+    let it = Fixture::start();
+    let added = crate::netcat::talk(&it, "ADD 0 from-netcat\n");
+    assert!(added.starts_with("TASK "), "{added}");
+    python("redis_py_shared.py", &[&it.host(), &it.resp_port(), "from-netcat", "from-redis-py"]);
+    let reserved = crate::netcat::talk(&it, "RESERVE\n");
+    let id = reserved.strip_prefix("TASK ").and_then(|rest| rest.strip_suffix(" BODY from-redis-py\n"));
+    let id = id.unwrap_or_else(|| panic!("RESERVE was answered {reserved:?}"));
+    let rest = crate::netcat::talk(&it, &format!("DELETE {id}\nDELETE {id}\nRESERVE\n"));
+    assert_eq!(rest, "ok\nunknown TASK_ID\nnil\n");
+}

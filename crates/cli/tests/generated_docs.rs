@@ -1,0 +1,156 @@
+//! The documents agree with the code: generated ones are fresh, and whatever a document names is there.
+//!
+//! `SUREQ_BLESS=1 cargo test -p sureq-cli --test generated_docs` writes the generated ones anew.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn root() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
+    root.expect("the crate is two directories below the repository").to_owned()
+}
+
+fn read(file: &str) -> String {
+    fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("cannot read {file}: {error}"))
+}
+
+/// All documents.
+fn documents() -> Vec<String> {
+    let in_dir = |dir: &str| {
+        let entries = fs::read_dir(root().join(dir)).expect("the directory is there");
+        let names = entries.map(|entry| entry.expect("it can be read").file_name().into_string().expect("a name"));
+        let prefix = if dir == "." { String::new() } else { format!("{dir}/") };
+        names.filter(|name| name.ends_with(".md")).map(|name| format!("{prefix}{name}")).collect::<Vec<_>>()
+    };
+    [in_dir("."), in_dir("docs")].concat()
+}
+
+fn check_fresh(file: &str, text: &str) {
+    if std::env::var_os("SUREQ_BLESS").is_some() {
+        fs::write(root().join(file), text).expect("the document can be written");
+    }
+    assert!(read(file) == text, "{file} is stale: SUREQ_BLESS=1 cargo test -p sureq-cli --test generated_docs");
+}
+
+#[test]
+fn the_commands_document_is_fresh() {
+    check_fresh("docs/commands.md", &sureq_proto::verbs::commands_markdown());
+}
+
+#[test]
+fn the_limits_document_is_fresh() {
+    check_fresh("docs/limits.md", &limits_markdown());
+}
+
+fn limits_markdown() -> String {
+    let mut text = String::from(
+        "# Limits\n\nEvery limit of sureq, from the one file that sets them, `crates/core/src/limits.rs`. A name ends in its \
+         unit or says\nwhat is counted. Those of the text dialect can be set (`--text-line-max`), as can the number of tries \
+         and the backoff of a\ntask or a queue; the others are fixed. What goes beyond one is refused with an error that names \
+         it, unless its line says\notherwise.\n\n| limit | value | what it bounds |\n|---|---:|---|\n",
+    );
+    for limit in sureq_core::limits::TABLE {
+        let name = limit.name.to_ascii_lowercase();
+        let _ = writeln!(text, "| `{name}` | {} | {} |", shown(limit.value, &name), limit.what.trim());
+    }
+    text
+}
+
+/// A value with its unit, as people read it.
+fn shown(value: u64, name: &str) -> String {
+    match value {
+        bytes if name.contains("_bytes_") && bytes % (1 << 20) == 0 => format!("{} MiB", bytes >> 20),
+        bytes if name.contains("_bytes_") => format!("{} KiB", bytes >> 10),
+        ms if name.contains("_ms") && ms % 86_400_000 == 0 => format!("{} days", ms / 86_400_000),
+        ms if name.contains("_ms") && ms % 3_600_000 == 0 => format!("{} h", ms / 3_600_000),
+        ms if name.contains("_ms") && ms % 1_000 == 0 => format!("{} s", ms / 1_000),
+        count => count.to_string(),
+    }
+}
+
+/// What stands between backticks.
+fn code_words(text: &str) -> impl Iterator<Item = &str> {
+    let outside_blocks = text.split("```").step_by(2);
+    outside_blocks.flat_map(|text| text.split('`').skip(1).step_by(2))
+}
+
+#[test]
+fn every_file_and_test_that_a_document_names_is_there() {
+    let mut missing = Vec::new();
+    for document in documents() {
+        let text = read(&document);
+        for word in code_words(&text) {
+            let (file, test) = word.split_once("::").map_or((word, None), |(file, test)| (file, Some(test)));
+            let is_path = ["crates/", "docs/", "fuzz/", "clients/", ".ci/"].iter().any(|dir| file.starts_with(dir));
+            if !is_path || file.contains(['*', '{', '<', ' ', '…']) {
+                continue;
+            }
+            let Some(test) = test else {
+                if !root().join(file).exists() {
+                    missing.push(format!("{document}: {file}"));
+                }
+                continue;
+            };
+            let found = fs::read_to_string(root().join(file)).is_ok_and(|code| code.contains(&format!("fn {test}(")));
+            if !found {
+                missing.push(format!("{document}: {file}::{test}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "named but not there:\n{}", missing.join("\n"));
+}
+
+#[test]
+fn every_link_between_documents_leads_somewhere() {
+    let mut broken = Vec::new();
+    for document in documents() {
+        let text = read(&document);
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let file = target.split('#').next().unwrap_or_default();
+            let here = root().join(&document);
+            let is_ours = !file.is_empty() && !file.contains("://");
+            if is_ours && !here.parent().expect("a file is in a directory").join(file).exists() {
+                broken.push(format!("{document}: {target}"));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "links to nowhere:\n{}", broken.join("\n"));
+}
+
+#[test]
+fn the_configuration_document_has_every_setting_and_no_other() {
+    let help = Command::new(env!("CARGO_BIN_EXE_sureq")).args(["serve", "--help"]).output().expect("it runs");
+    let help = String::from_utf8(help.stdout).expect("help is text");
+    let document = read("docs/configuration.md");
+    // Flags that ask for help are no settings.
+    let flags = |text: &str| -> BTreeSet<String> {
+        let words = text.split(|c: char| !(c.is_ascii_lowercase() || c == '-'));
+        let flags = words.filter(|word| word.starts_with("--") && word.len() > 2 && *word != "--help");
+        flags.map(str::to_owned).collect()
+    };
+    let variables = |text: &str| -> BTreeSet<String> {
+        let words = text.split(|c: char| !(c.is_ascii_uppercase() || c == '_'));
+        words.filter(|word| word.starts_with("SUREQ_")).map(str::to_owned).collect()
+    };
+    let rows: String = document.lines().filter(|line| line.starts_with("| `--")).collect();
+    assert_eq!(flags(&rows), flags(&help));
+    assert_eq!(variables(&rows), variables(&help));
+}
+
+#[test]
+fn the_readme_and_the_configuration_document_have_the_exit_codes() {
+    let help = Command::new(env!("CARGO_BIN_EXE_sureq")).arg("--help").output().expect("it runs");
+    let help = String::from_utf8(help.stdout).expect("help is text");
+    let (_, codes) = help.split_once("Exit codes:\n").expect("help tells the exit codes");
+    let codes: Vec<&str> = codes.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(codes.len() > 3, "{codes:?}");
+    for document in ["README.md", "docs/configuration.md"] {
+        let text = read(document);
+        for code in &codes {
+            assert!(text.contains(&format!("| {code} |")), "{document} does not explain exit code {code}");
+        }
+    }
+}

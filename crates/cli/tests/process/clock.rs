@@ -1,0 +1,132 @@
+//! A wall clock that jumps: nothing comes early, nothing stands still, no id comes twice.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use sureq_testkit::client::Value;
+use sureq_testkit::ledger::number_of;
+use sureq_testkit::process::run;
+use sureq_testkit::server_process::{Launch, Server};
+use tempfile::TempDir;
+
+use crate::{scratch, serve};
+
+const DAY: i64 = 86_400;
+const YEAR: i64 = 365 * DAY;
+
+/// A machine whose wall clock is set at will.
+struct Machine {
+    dir: TempDir,
+    shim: PathBuf,
+    shift: File,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let dir = scratch();
+        let shim = dir.path().join("clock_shift.so");
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/process/clock_shift.c");
+        let options = ["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"].map(AsRef::as_ref);
+        run("cc", &[&options[..], &[shim.as_os_str(), source.as_ref()]].concat());
+        let path = dir.path().join("shift");
+        let shift = OpenOptions::new().write(true).create_new(true).open(path).expect("the directory is empty");
+        let machine = Self { dir, shim, shift };
+        machine.set_clock(0);
+        machine
+    }
+
+    /// Sets the clock to so many seconds ahead of the truth.
+    fn set_clock(&self, seconds: i64) {
+        self.shift.write_all_at(&seconds.to_ne_bytes(), 0).expect("there is room for a number");
+    }
+
+    fn launch(&self) -> Launch {
+        let shift = self.dir.path().join("shift");
+        serve(&self.dir.path().join("data")).env("LD_PRELOAD", &self.shim).env("CLOCK_SHIFT_FILE", shift)
+    }
+}
+
+/// The server's idea of the wall clock, in seconds.
+fn wall(server: &Server) -> i64 {
+    server.client().say("TIME").list().swap_remove(0).text().parse().expect("TIME answers a number")
+}
+
+/// Pushes a task; its id must be above all before it.
+fn push_above(server: &Server, last: &mut u64) {
+    let id = number_of(&server.client().push("q", "x"));
+    assert!(id > *last, "{id} came after {last}");
+    *last = id;
+}
+
+/// A task of half a second comes after half a second, and a wait in vain ends when it should.
+fn assert_time_passes(server: &Server) {
+    let began = Instant::now();
+    server.text_client().add(500, "delayed");
+    assert_eq!(server.client().pop("default", 1), [], "it is not due");
+    let task = server.client().say("RQ.POP BLOCK 5000 default");
+    let took = began.elapsed();
+    assert_eq!(task.tasks()[0].payload, b"delayed");
+    assert!((Duration::from_millis(499)..Duration::from_secs(2)).contains(&took), "it came after {took:?}");
+    assert_eq!(server.client().say("RQ.POP BLOCK 50 default"), Value::Null);
+    server.client().say("RQ.RECOVER default 1 0");
+}
+
+#[test]
+fn a_clock_that_jumps_under_a_running_server_changes_nothing() {
+    let machine = Machine::new();
+    let server = machine.launch().start();
+    let truth = wall(&server);
+    let mut last = 0;
+    let mut lease = server.client();
+    lease.push("leased", "x");
+    let taken = Instant::now();
+    lease.say("RQ.POP LEASE 3000 leased");
+    for shift in [YEAR, -YEAR, DAY, 0, -truth, 80 * YEAR] {
+        machine.set_clock(shift);
+        assert!((wall(&server) - truth - shift).abs() < 60, "the shim moves the clock");
+        push_above(&server, &mut last);
+        assert_time_passes(&server);
+        push_above(&server, &mut last);
+        let early = taken.elapsed() < Duration::from_millis(2900) && lease.counts("leased") != (0, 1);
+        assert!(!early, "the lease ran out early");
+    }
+    assert_ne!(lease.say("RQ.POP BLOCK 5000 leased"), Value::Null, "the lease runs out");
+    assert!(!server.stderr().contains("panic"), "{}", server.stderr());
+}
+
+#[test]
+fn a_clock_that_was_moved_while_the_server_was_down_neither_hurries_nor_holds_up_anything() {
+    let machine = Machine::new();
+    let mut last = 0;
+    for (shift, crash) in [(0, false), (-DAY, true), (-YEAR, false), (YEAR, true), (0, false), (-YEAR, true)] {
+        machine.set_clock(shift);
+        let mut server = machine.launch().start();
+        push_above(&server, &mut last);
+        assert_time_passes(&server);
+        push_above(&server, &mut last);
+        if crash {
+            server.kill9();
+        } else {
+            server.terminate();
+            assert_eq!(server.exit_code(Duration::from_secs(5)), 0, "{}", *server);
+        }
+        assert!(!server.stderr().contains("panic"), "{}", server.stderr());
+    }
+}
+
+#[test]
+fn a_delay_is_kept_when_the_clock_is_set_back_while_the_server_is_down() {
+    let machine = Machine::new();
+    let mut server = machine.launch().start();
+    let began = Instant::now();
+    server.text_client().add(2000, "delayed");
+    server.kill9();
+    machine.set_clock(-DAY);
+    let server = machine.launch().start();
+    let task = server.client().say("RQ.POP BLOCK 12000 default");
+    let took = began.elapsed();
+    assert_ne!(task, Value::Null, "it stands still");
+    assert!(took >= Duration::from_millis(1900), "it came after {took:?}");
+}

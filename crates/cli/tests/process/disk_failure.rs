@@ -1,0 +1,129 @@
+//! A disk that fails or dawdles: nothing is confirmed that is not safe, and the process says what happened.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use sureq_testkit::client::RespClient;
+use sureq_testkit::server_process::Launch;
+
+use crate::{scratch, serve};
+
+const DISK_FAILED: i32 = 74;
+
+fn under_strace(launch: Launch, log: &Path, inject: &str) -> Launch {
+    let strace = ["strace", "-f", "-e", "trace=fdatasync", "-e", inject, "-o"].map(AsRef::as_ref);
+    launch.under(strace.into_iter().chain([log.as_os_str()]))
+}
+
+/// Pushes one task after another until the server is gone; answers the ids that were confirmed.
+fn push_until_gone(client: &mut RespClient) -> Vec<String> {
+    let mut confirmed = Vec::new();
+    loop {
+        let command = sureq_testkit::client::encode(&["RQ.PUSH", "q", &confirmed.len().to_string()]);
+        if client.send_raw(&command).is_err() {
+            return confirmed;
+        }
+        match client.read() {
+            Ok(reply) => confirmed.extend(reply.ids()),
+            Err(_) => return confirmed,
+        }
+    }
+}
+
+/// What `strace` saw of the sync that failed.
+struct Failure {
+    /// Syncs that the same thread had done with success.
+    before: usize,
+    /// Syncs of the same file afterwards, by anyone.
+    after: usize,
+}
+
+fn read_log(log: &Path) -> Failure {
+    let log = std::fs::read_to_string(log).expect("strace wrote its log");
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("fdatasync(")).collect();
+    let failed = lines.iter().position(|line| line.contains("INJECTED")).expect("a sync was made to fail");
+    let thread = lines[failed].split_whitespace().next().expect("a line begins with a thread");
+    let file = descriptor(lines[failed]);
+    Failure {
+        before: lines[..failed].iter().filter(|line| line.starts_with(thread)).count(),
+        after: lines[failed + 1..].iter().filter(|line| descriptor(line) == file).count(),
+    }
+}
+
+/// The file that a line of the log is about.
+fn descriptor(line: &str) -> Option<&str> {
+    line.split_once("fdatasync(")?.1.split([')', ' ']).next()
+}
+
+#[test]
+fn a_failed_sync_confirms_nothing_more_is_not_repeated_and_ends_the_process() {
+    // The first syncs belong to the start; only the thread that writes the log gets so far.
+    for sync in [30, 31, 77] {
+        let dir = scratch();
+        let (data, log) = (dir.path().join("data"), dir.path().join("strace"));
+        let inject = format!("inject=fdatasync:error=EIO:when={sync}");
+        let mut server = under_strace(serve(&data), &log, &inject).start();
+        let confirmed = push_until_gone(&mut server.client());
+        let seen = Instant::now();
+        assert_eq!(server.exit_code(Duration::from_secs(5)), DISK_FAILED, "{}", *server);
+        assert!(seen.elapsed() < Duration::from_secs(1), "it took {:?} to end", seen.elapsed());
+        assert!(server.stderr().contains("nothing was confirmed since"), "{}", *server);
+
+        let failure = read_log(&log);
+        assert_eq!(failure.before, sync - 1, "strace counts per thread");
+        assert_eq!(failure.after, 0, "a file was synced again after its sync had failed");
+        assert!(confirmed.len() < sync, "{} pushes were confirmed by {} syncs", confirmed.len(), sync - 1);
+
+        let server = serve(&data).start();
+        let found: BTreeSet<String> = server.client().pop("q", 1000).into_iter().map(|task| task.id).collect();
+        let lost: Vec<_> = confirmed.iter().filter(|id| !found.contains(*id)).collect();
+        assert!(lost.is_empty(), "confirmed before the failure and lost: {lost:?}");
+        assert!(found.len() <= confirmed.len() + 1, "only the last push is in doubt");
+    }
+}
+
+#[test]
+fn a_sync_that_fails_at_the_start_refuses_to_start_and_harms_nothing() {
+    let dir = scratch();
+    let (data, log) = (dir.path().join("data"), dir.path().join("strace"));
+    let id = {
+        let mut server = serve(&data).start();
+        let id = server.client().push("q", "kept");
+        server.kill9();
+        id
+    };
+    for sync in 1..=3 {
+        let inject = format!("inject=fdatasync:error=EIO:when={sync}");
+        let mut process = under_strace(serve(&data), &log, &inject).spawn();
+        assert_ne!(process.exit_code(Duration::from_secs(10)), 0, "{process}");
+        assert!(process.stdout().is_empty(), "it never said that it was ready:\n{process}");
+    }
+    let server = serve(&data).start();
+    assert_eq!(server.client().pop("q", 10)[0].id, id);
+}
+
+#[test]
+fn a_slow_disk_delays_confirmations_and_nothing_else() {
+    let dir = scratch();
+    let (data, log) = (dir.path().join("data"), dir.path().join("strace"));
+    let launch = under_strace(serve(&data), &log, "inject=fdatasync:delay_exit=700000:when=30+");
+    let server = launch.start();
+    let (mut pusher, mut other) = (server.client(), server.client());
+    let ids: Vec<String> = (0..40).map_while(|_| push_in_time(&mut pusher, Duration::from_millis(350))).collect();
+    assert!(ids.len() < 40, "the disk never became slow");
+    // One push is being synced now; it must neither be confirmed early nor hold others up.
+    let asked = Instant::now();
+    assert_eq!(other.say("PING").text(), "PONG");
+    assert!(asked.elapsed() < Duration::from_millis(200), "PING took {:?}", asked.elapsed());
+    assert_eq!(pusher.reply().ids().len(), 1);
+}
+
+/// Pushes a task; answers its id if it was confirmed in time.
+fn push_in_time(client: &mut RespClient, patience: Duration) -> Option<String> {
+    sureq_testkit::client::set_patience(client.stream(), patience);
+    client.begin("RQ.PUSH q x");
+    let reply = client.read().ok().and_then(|reply| reply.ids().pop());
+    sureq_testkit::client::set_patience(client.stream(), sureq_testkit::process::PATIENCE);
+    reply
+}

@@ -1,0 +1,195 @@
+//! Too much of everything: memory stays bounded, and those who behave are served.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::TcpStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sureq_testkit::client::RespClient;
+use sureq_testkit::load::scale;
+use sureq_testkit::process::raise_file_limit;
+use sureq_testkit::server_process::Server;
+
+use crate::{scratch, serve};
+
+const MB: u64 = 1 << 20;
+
+/// Writes until the server closes, or fails the test once it has taken `most` bytes.
+fn write_until_closed(mut stream: TcpStream, most: u64) -> u64 {
+    let (chunk, mut written) = ([b'x'; 64 << 10], 0);
+    while written < most {
+        match stream.write(&chunk) {
+            Ok(len) => written += len as u64,
+            Err(_) => return written,
+        }
+    }
+    panic!("{most} bytes without an end were taken");
+}
+
+#[test]
+fn an_endless_line_is_cut_off_on_either_port() {
+    let dir = scratch();
+    let server = serve(dir.path()).start();
+    let before = server.resident_bytes();
+    for address in [server.resp, server.text] {
+        let streams: Vec<_> = (0..10).map(|_| TcpStream::connect(address).expect("the server accepts")).collect();
+        streams.into_iter().for_each(|stream| drop(write_until_closed(stream, 64 * MB)));
+    }
+    let grown = server.resident_bytes().saturating_sub(before);
+    assert!(grown < 16 * MB, "grew by {grown} bytes");
+    assert_eq!(server.client().say("PING").text(), "PONG");
+}
+
+#[test]
+fn a_text_line_that_is_too_long_is_complained_of_once_and_the_next_is_executed() {
+    let dir = scratch();
+    let server = serve(dir.path()).start();
+    let mut text = server.text_client();
+    text.send_raw(&[b"ADD 0 ", &vec![b'x'; 200 << 10][..], b"\nSTATS\n"].concat()).expect("the server reads");
+    assert_eq!(text.line(), "line too long");
+    assert!(text.line().starts_with("TASKS 0 RESERVED 0 "));
+}
+
+#[test]
+fn headers_that_announce_much_cost_little() {
+    raise_file_limit();
+    let dir = scratch();
+    let server = serve(dir.path()).start();
+    let before = server.resident_bytes();
+    let headers: [&[u8]; 4] =
+        [b"*1048576\r\n", b"*1\r\n$67108864\r\n", b"*3\r\n$7\r\nRQ.PUSH\r\n$1\r\nq\r\n$67108864\r\nx", b"*1048576\r\n$4\r\nPING\r\n"];
+    let mut clients: Vec<RespClient> = (0..1000).map(|_| server.client()).collect();
+    for (client, header) in clients.iter_mut().zip(headers.iter().cycle()) {
+        client.send_raw(header).expect("the server reads");
+    }
+    assert_eq!(server.client().say("PING").text(), "PONG");
+    let grown = server.resident_bytes().saturating_sub(before);
+    assert!(grown < 1000 * (64 << 10), "grew by {grown} bytes for 1000 connections");
+}
+
+/// Writes what the server takes; answers how much that is once it takes no more for a while.
+fn write_until_refused(mut stream: &TcpStream, bytes: &[u8]) -> usize {
+    stream.set_write_timeout(Some(Duration::from_millis(500))).expect("a positive time");
+    let mut written = 0;
+    while written < bytes.len() {
+        match stream.write(&bytes[written..]) {
+            Ok(len) => written += len,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => break,
+            Err(error) => panic!("the server hung up: {error}"),
+        }
+    }
+    written
+}
+
+#[test]
+fn a_million_commands_sent_without_reading_are_held_back_and_all_answered() {
+    let dir = scratch();
+    let server = serve(dir.path()).start();
+    let mut other = server.client();
+    let before = server.resident_bytes();
+    let count = 1_000_000 * scale() as usize;
+    let payload = "0123456789abcdef0123456789abcdef";
+    let commands = format!("ECHO {payload}\r\n").repeat(count);
+    let reply = format!("$32\r\n{payload}\r\n");
+    let stream = TcpStream::connect(server.resp).expect("the server accepts");
+    let written = write_until_refused(&stream, commands.as_bytes());
+    assert!(written < commands.len(), "everything was taken, although nothing was read");
+    let grown = server.resident_bytes().saturating_sub(before);
+    assert!(grown < 48 * MB, "grew by {grown} bytes");
+    assert_eq!(other.say("PING").text(), "PONG", "others are served meanwhile");
+
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            stream.set_write_timeout(None).expect("no time");
+            (&stream).write_all(&commands.as_bytes()[written..]).expect("the server reads on");
+        });
+        let expected = reply.repeat(1000);
+        let mut room = vec![0; expected.len()];
+        for _ in 0..count / 1000 {
+            (&stream).read_exact(&mut room).expect("every command is answered");
+            assert!(room == expected.as_bytes(), "an answer is not what was asked for");
+        }
+    });
+    let grown = server.resident_bytes().saturating_sub(before);
+    assert!(grown < 48 * MB, "grew by {grown} bytes");
+}
+
+#[test]
+fn two_thousand_connections_are_served() {
+    raise_file_limit();
+    let dir = scratch();
+    let server = serve(dir.path()).start();
+    let (files, before) = (server.open_files(), server.resident_bytes());
+    let mut clients: Vec<RespClient> = (0..2000).map(|_| server.client()).collect();
+    clients.iter_mut().for_each(|client| client.begin("RQ.PUSH q x"));
+    clients.iter_mut().for_each(|client| assert_eq!(client.reply().ids().len(), 1));
+    let grown = server.resident_bytes().saturating_sub(before);
+    assert!(grown < 2000 * (64 << 10), "grew by {grown} bytes");
+    drop(clients);
+    await_files(&server, files);
+}
+
+/// Returns once the server has no more files open than that. There is no signal but the look itself.
+fn await_files(server: &Server, most: usize) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while server.open_files() > most {
+        assert!(Instant::now() < deadline, "{} files are open, not {most}", server.open_files());
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn a_storm_of_short_connections_leaves_nothing_behind() {
+    let dir = scratch();
+    let server = serve(dir.path()).start();
+    let files = server.open_files();
+    thread::scope(|scope| {
+        for n in 0..4 {
+            let server = &server;
+            scope.spawn(move || {
+                for round in 0..500 * scale() {
+                    let address = if round % 2 == 0 { server.resp } else { server.text };
+                    let mut stream = TcpStream::connect(address).expect("the server accepts");
+                    match (round + n) % 3 {
+                        0 => {}
+                        1 => drop(stream.write_all(b"*3\r\n$7\r\nRQ.")),
+                        _ => drop(stream.write_all(b"RQ.POP BLOCK 0 q\r\n")),
+                    }
+                }
+            });
+        }
+    });
+    await_files(&server, files);
+    let mut client = server.client();
+    assert!(client.say("INFO clients").text().contains("connected_clients:1\r\n"));
+    assert!(client.say("INFO clients").text().contains("blocked_clients:0\r\n"));
+}
+
+#[test]
+fn without_descriptors_for_more_connections_the_others_go_on_and_nothing_spins() {
+    let dir = scratch();
+    let launch = serve(dir.path()).args(["--segment-bytes", "1MB"]).under(["prlimit", "--nofile=64"]);
+    let server = launch.start();
+    let mut first = server.client();
+    assert_eq!(first.say("PING").text(), "PONG");
+    let mut crowd: Vec<RespClient> = (0..100).map(|_| server.client()).collect();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while server.open_files() < 64 {
+        assert!(Instant::now() < deadline, "only {} descriptors are in use", server.open_files());
+        thread::yield_now();
+    }
+    // What is measured is how little it does in this time.
+    let ticks = server.cpu_ticks();
+    thread::sleep(Duration::from_secs(1));
+    let spent = server.cpu_ticks() - ticks;
+    assert!(spent < 10, "{spent} % of a core were spent on waiting for a descriptor");
+
+    // More than a few segments: the log needs descriptors too.
+    for _ in 0..80 {
+        first.push("q", vec![b'x'; 100 << 10]);
+    }
+    crowd.drain(..60);
+    let last = crowd.last_mut().expect("some are left");
+    last.begin("RQ.INFO q");
+    assert_eq!(last.reply().list()[1], sureq_testkit::client::Value::Int(80));
+}

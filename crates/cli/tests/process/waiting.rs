@@ -1,0 +1,175 @@
+//! Pops that wait: served in their order, and a task for someone who has left goes to the next.
+
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sureq_testkit::client::{RespClient, Value, encode};
+use sureq_testkit::load::scale;
+use sureq_testkit::server_process::Server;
+
+use crate::{await_line, scratch, serve, waiting_now};
+
+/// Has a client wait, and returns once it is in line.
+fn wait_in_line(server: &Server, command: &str, waiting: i64) -> RespClient {
+    let mut client = server.client();
+    client.begin(command);
+    await_line(&mut server.client(), waiting);
+    client
+}
+
+#[test]
+fn waiting_clients_are_served_in_order_of_arrival_by_pushes_of_either_dialect() {
+    let dir = scratch();
+    let server = serve(dir.path()).start();
+    let mut waiting: Vec<RespClient> = (0..20)
+        .map(|n| {
+            let queues = if n % 2 == 0 { "default other" } else { "other default" };
+            wait_in_line(&server, &format!("RQ.POP BLOCK 0 {queues}"), n + 1)
+        })
+        .collect();
+    let (mut resp, mut text) = (server.client(), server.text_client());
+    for (n, client) in waiting.iter_mut().enumerate() {
+        match n % 3 {
+            0 => drop(resp.push("default", n.to_string())),
+            1 => drop(text.add(0, &n.to_string())),
+            _ => drop(resp.push("other", n.to_string())),
+        }
+        assert_eq!(client.reply().tasks()[0].payload, n.to_string().as_bytes());
+    }
+    assert_eq!(waiting_now(&mut resp), 0);
+}
+
+#[test]
+fn one_push_of_many_tasks_serves_as_many_clients() {
+    let dir = scratch();
+    let server = serve(dir.path()).start();
+    let mut waiting: Vec<RespClient> =
+        (0..10).map(|n| wait_in_line(&server, "RQ.POP COUNT 2 BLOCK 0 q", n + 1)).collect();
+    let numbers: Vec<String> = (0..20).map(|n| n.to_string()).collect();
+    let argv: Vec<&str> = ["RQ.PUSH", "q"].into_iter().chain(numbers.iter().map(String::as_str)).collect();
+    server.client().command(&argv);
+    let got: Vec<Vec<u8>> =
+        waiting.iter_mut().flat_map(|client| client.reply().tasks()).map(|task| task.payload).collect();
+    assert_eq!(got, numbers.iter().map(|n| n.as_bytes().to_vec()).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_client_that_left_before_the_push_is_never_handed_a_task() {
+    let dir = scratch();
+    for durability in ["always", "none"] {
+        let server = serve(&dir.path().join(durability)).args(["--durability", durability, "--threads", "1"]).start();
+        let mut pusher = server.client();
+        for round in 0..300 * scale() {
+            let gone = wait_in_line(&server, "RQ.POP BLOCK 0 q", 1);
+            let mut next = wait_in_line(&server, "RQ.POP BLOCK 0 q", 2);
+            drop(gone);
+            let id = pusher.push("q", round.to_string());
+            assert_eq!(next.reply().tasks()[0].id, id, "{durability}, round {round}");
+            assert!(pusher.ack("q", &id));
+        }
+        assert_eq!(pusher.counts("q"), (0, 0));
+    }
+}
+
+#[test]
+fn a_client_whose_end_arrives_with_the_push_is_not_handed_the_task() {
+    let dir = scratch();
+    for durability in ["always", "none"] {
+        let server = serve(&dir.path().join(durability)).args(["--durability", durability, "--threads", "1"]).start();
+        let mut pusher = server.client();
+        for round in 0..20 {
+            let gone = wait_in_line(&server, "RQ.POP BLOCK 0 q", 1);
+            let mut next = wait_in_line(&server, "RQ.POP BLOCK 0 q", 2);
+            // Both are there when the server looks again: the push first, then the end of the one it is for.
+            server.suspend();
+            pusher.begin("RQ.PUSH q x");
+            drop(gone);
+            server.resume();
+            let id = pusher.reply().ids().remove(0);
+            assert_eq!(next.reply().tasks()[0].id, id, "{durability}, round {round}");
+            assert!(pusher.ack("q", &id));
+        }
+    }
+}
+
+#[test]
+fn a_client_that_leaves_while_it_is_handed_a_task_loses_none() {
+    let dir = scratch();
+    let server = serve(dir.path()).start();
+    let (mut pusher, mut observer) = (server.client(), server.client());
+    let (mut to_next, mut to_gone) = (0, 0);
+    for round in 0..1500 * scale() {
+        let leaver = wait_in_line(&server, "RQ.POP BLOCK 0 q", 1);
+        let barrier = Barrier::new(2);
+        let id = thread::scope(|scope| {
+            scope.spawn(|| {
+                barrier.wait();
+                drop(leaver);
+            });
+            barrier.wait();
+            pusher.push("q", round.to_string())
+        });
+        await_line(&mut observer, 0);
+        let mut next = server.client();
+        next.begin("RQ.POP BLOCK 1 q");
+        match next.reply() {
+            // The reply was on its way when the client left: the task is held, and can be recovered.
+            Value::Null => {
+                let held = observer.say("RQ.RECOVER q 10 0").list();
+                assert_eq!(held.len(), 1, "round {round}: neither waiting nor held");
+                to_gone += 1;
+            }
+            tasks => {
+                assert_eq!(tasks.tasks()[0].id, id);
+                to_next += 1;
+            }
+        }
+        assert!(observer.ack("q", &id), "round {round}");
+    }
+    println!("{to_next} went to the next client, {to_gone} were on their way to the one that left");
+}
+
+#[test]
+fn a_pop_that_waits_in_vain_answers_null_in_time() {
+    let dir = scratch();
+    let server = serve(dir.path()).start();
+    let mut client = server.client();
+    let asked = Instant::now();
+    assert_eq!(client.say("RQ.POP BLOCK 300 q"), Value::Null);
+    let waited = asked.elapsed();
+    assert!((Duration::from_millis(299)..Duration::from_millis(800)).contains(&waited), "it took {waited:?}");
+}
+
+#[test]
+fn what_stands_behind_a_waiting_pop_runs_after_it() {
+    let dir = scratch();
+    let server = serve(dir.path()).start();
+    let mut client = server.client();
+    let line = |line: &str| encode(&line.split(' ').collect::<Vec<_>>());
+    let lines = ["RQ.PUSH p first", "RQ.POP BLOCK 0 q", "RQ.PUSH p second", "RQ.POP COUNT 9 p", "RQ.POP BLOCK 50 q"];
+    client.send_raw(&lines.map(line).concat()).expect("the server reads");
+    assert_eq!(client.reply().ids().len(), 1);
+    let mut other = server.client();
+    await_line(&mut other, 1);
+    assert_eq!(other.counts("p"), (1, 0), "nothing behind the pop has run");
+    other.push("q", "wake");
+    assert_eq!(client.reply().tasks()[0].payload, b"wake");
+    assert_eq!(client.reply().ids().len(), 1);
+    assert_eq!(client.reply().tasks().len(), 2);
+    assert_eq!(client.reply(), Value::Null);
+}
+
+#[test]
+fn replies_before_a_waiting_pop_do_not_wait_with_it_and_a_close_ends_the_wait() {
+    let dir = scratch();
+    let server = serve(dir.path()).start();
+    let mut client = server.client();
+    client.send_raw(b"PING\r\nRQ.POP BLOCK 0 q\r\nRQ.PUSH p behind\r\n").expect("the server reads");
+    assert_eq!(client.reply().text(), "PONG");
+    let mut other = server.client();
+    await_line(&mut other, 1);
+    drop(client);
+    await_line(&mut other, 0);
+    assert_eq!(other.counts("p"), (0, 0), "what stood behind the pop is dropped with its connection");
+}

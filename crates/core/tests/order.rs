@@ -1,0 +1,288 @@
+//! Who is next: the line, its two ends, its lanes, and floods.
+#![expect(unreachable_pub, reason = "what the modules of a test share is its own")]
+
+mod support;
+
+use support::{Answer, Home, leased, words};
+use sureq_core::command::{Add, Command, ConnId, LeaseAsk, View, When, Worker, WorkerRef};
+use sureq_core::reply::Outcome;
+use sureq_core::settings::Place;
+use sureq_core::{LogTime, TaskId, WallTime};
+
+const PLAIN: LeaseAsk<'static> = LeaseAsk::NONE;
+const FLOOD: usize = 3_500;
+
+fn add(home: &mut Home, payload: &str, when: When, priority: i8) -> TaskId {
+    match home.run(&Command::Add(Add { when, priority, ..Add::plain(b"q", payload.as_bytes()) })) {
+        Answer::Added(id, true, _) => id,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn start(home: &mut Home, name: &[u8]) -> u64 {
+    match home.run(&Command::Worker(Worker::Start { name, ttl_ms: 500 })) {
+        Answer::Started(incarnation) => incarnation,
+        other => panic!("{other:?}"),
+    }
+}
+
+const fn held(name: &[u8], incarnation: u64) -> LeaseAsk<'_> {
+    LeaseAsk { worker: Some(WorkerRef { name, incarnation }), ..LeaseAsk::NONE }
+}
+
+/// All that is ready, in order.
+fn check(home: &mut Home, expected: &str) {
+    same(&home.see(View::Ready), expected, "shown");
+    home.verify();
+    let mut in_copy = Vec::new();
+    let copy = home.copy();
+    copy.queue(b"q").unwrap().inspect(View::Ready, 0, u32::MAX, home.now, &mut in_copy);
+    same(&words(&in_copy), expected, "shown in a copy");
+    same(&home.pop(u32::MAX, PLAIN), expected, "handed out");
+}
+
+/// Lines can be long: only the first difference is told.
+fn same(found: &str, expected: &str, how: &str) {
+    let (found, expected): (Vec<_>, Vec<_>) = (found.split(' ').collect(), expected.split(' ').collect());
+    let differs = found.iter().zip(&expected).position(|(a, b)| a != b);
+    assert_eq!(differs.map(|at| (at, found[at], expected[at])), None, "as {how}");
+    assert_eq!(found.len(), expected.len(), "as {how}");
+}
+
+#[test]
+fn plain_pushes_are_first_in_first_out() {
+    let mut home = Home::default();
+    home.push(&["a", "b"]);
+    home.pass(5);
+    home.push(&["c"]);
+    home.push(&["d", "e"]);
+    assert_eq!(home.pop(2, PLAIN), "a b");
+    check(&mut home, "c d e");
+}
+
+#[test]
+fn a_return_goes_to_the_front_and_a_later_one_before_it() {
+    let mut home = Home::default();
+    let ids = home.push(&["a", "b", "c", "d"]);
+    home.pop(3, PLAIN);
+    home.give_back(ids[0], None, None);
+    home.give_back(ids[2], Some(Place::Front), None);
+    home.give_back(ids[1], Some(Place::Back), None);
+    check(&mut home, "c a d b");
+}
+
+#[test]
+fn what_a_lost_worker_had_goes_to_the_front_in_its_order() {
+    let mut home = Home::default();
+    home.push(&["a", "b", "c", "d", "e", "f"]);
+    let (w, v) = (start(&mut home, b"w"), start(&mut home, b"v"));
+    assert_eq!(home.pop(1, held(b"w", w)), "a");
+    assert_eq!(home.pop(1, held(b"v", v)), "b");
+    assert_eq!(home.pop(2, held(b"w", w)), "c d");
+    home.run(&Command::Worker(Worker::Fail { name: b"w" }));
+    check(&mut home, "a c d e f");
+}
+
+#[test]
+fn connections_that_a_restart_ends_give_back_in_order_of_delivery() {
+    let mut home = Home::default();
+    home.push(&["a", "b", "c", "d"]);
+    for conn in [2, 1, 2] {
+        home.pop(1, LeaseAsk { conn: Some(ConnId(conn)), ..LeaseAsk::NONE });
+    }
+    home.restart(9);
+    check(&mut home, "a b c d");
+}
+
+#[test]
+fn leases_that_lapse_together_come_back_in_order_of_delivery() {
+    let mut home = Home::default();
+    home.push(&["a", "b", "c", "d"]);
+    home.pop(1, leased(30));
+    home.pop(1, leased(20));
+    home.pop(1, leased(30));
+    home.pass(30);
+    check(&mut home, "b a c d");
+}
+
+#[test]
+fn a_higher_priority_goes_first_and_each_has_its_own_line() {
+    let mut home = Home::default();
+    for (payload, priority) in [("a", 0), ("low", -128), ("b", 0), ("high", 127), ("five", 5), ("six", 5)] {
+        add(&mut home, payload, When::AtOnce, priority);
+    }
+    let low = home.take(u32::MAX, PLAIN)[5].id;
+    home.give_back(low, Some(Place::Front), None);
+    home.push(&["late"]);
+    check(&mut home, "late low");
+    let mut home = Home::default();
+    for (payload, priority) in [("a", 0), ("low", -128), ("b", 0), ("high", 127), ("five", 5), ("six", 5)] {
+        add(&mut home, payload, When::AtOnce, priority);
+    }
+    check(&mut home, "high five six a b low");
+}
+
+#[test]
+fn the_task_that_has_been_due_longest_is_taken_and_a_return_without_delay_goes_behind() {
+    let mut home = Home::default();
+    add(&mut home, "c", When::After(30), 0);
+    add(&mut home, "a", When::After(10), 0);
+    add(&mut home, "b", When::After(20), 0);
+    home.pass(9);
+    check(&mut home, "");
+    home.pass(21);
+    let a = home.take(1, PLAIN)[0].id;
+    assert_eq!(home.give_back(a, Some(Place::After(0)), None), Outcome::Done);
+    check(&mut home, "b c a");
+}
+
+#[test]
+fn what_is_due_at_once_is_in_order_of_its_id_and_the_wall_clock_has_its_own_line() {
+    let mut home = Home::default();
+    let wall = WallTime(home.now.wall.0 + 10);
+    add(&mut home, "w", When::At(wall), 0);
+    add(&mut home, "x", When::After(10), 0);
+    add(&mut home, "y", When::After(10), 0);
+    home.pass(10);
+    check(&mut home, "x y w");
+}
+
+#[test]
+fn an_appointment_follows_the_wall_clock_and_a_delay_does_not() {
+    let mut home = Home::default();
+    let wall = WallTime(home.now.wall.0 + 1_000);
+    add(&mut home, "at", When::At(wall), 0);
+    add(&mut home, "after", When::After(1_000), 0);
+    home.now.wall = wall;
+    assert_eq!(home.see(View::Ready), "at");
+    home.now.wall = WallTime(0);
+    home.now.log = LogTime(home.now.log.0 + 1_000);
+    check(&mut home, "at after");
+}
+
+/// `n` tasks that fall due one after the other, all of them by now.
+fn flood(home: &mut Home, n: usize) -> Vec<String> {
+    let names: Vec<String> = (0..n).map(|n| format!("f{n}")).collect();
+    for (n, name) in names.iter().enumerate() {
+        // Neighbours are due in the wrong order of their ids.
+        add(home, name, When::After(10 + (n ^ 1) as u64 / 8), 0);
+    }
+    home.pass(10_000);
+    let mut order: Vec<usize> = (0..n).collect();
+    order.sort_by_key(|n| (n ^ 1) / 8);
+    order.into_iter().map(|n| names[n].clone()).collect()
+}
+
+#[test]
+fn a_flood_of_due_tasks_keeps_its_order_with_pushes_and_returns_in_between() {
+    let mut home = Home::default();
+    let first = home.push(&["first", "second"]);
+    home.pop(1, PLAIN);
+    let mut expected = flood(&mut home, FLOOD);
+    home.broker.tick(home.now, &mut home.log);
+    assert_eq!(home.broker.queue(b"q").unwrap().counts(), [1_001, FLOOD as u64 - 1_000, 1, 0], "one slice");
+    // The digest and a copy agree in the middle of a flood, too.
+    home.verify();
+    assert_eq!(home.copy().digest(), home.broker.digest());
+    home.push(&["pushed"]);
+    home.give_back(first[0], Some(Place::Back), None);
+    home.tick();
+    expected.insert(0, "second".into());
+    expected.extend(["pushed".into(), "first".into()]);
+    check(&mut home, &expected.join(" "));
+}
+
+#[test]
+fn a_pop_in_a_flood_gets_as_many_as_it_asks_for() {
+    let mut home = Home::default();
+    let expected = flood(&mut home, FLOOD);
+    assert_eq!(home.pop(2_000, PLAIN), expected[..2_000].join(" "));
+    assert_eq!(home.pop(1, PLAIN), expected[2_000]);
+    check(&mut home, &expected[2_001..].join(" "));
+}
+
+#[test]
+fn a_flood_of_lapses_comes_back_in_order_across_slices() {
+    let mut home = Home::default();
+    let names: Vec<String> = (0..FLOOD).map(|n| format!("l{n}")).collect();
+    let slices: Vec<&str> = names.iter().map(String::as_str).collect();
+    let ids = home.push(&slices);
+    home.push(&["behind"]);
+    home.pop(FLOOD as u32, leased(10));
+    home.pass(10);
+    home.broker.tick(home.now, &mut home.log);
+    assert_eq!(home.broker.queue(b"q").unwrap().counts()[2], FLOOD as u64 - 1_000, "one slice");
+    home.verify();
+    // One far back in the flood is settled before it is spoken of: it is lapsed, not leased.
+    assert_eq!(home.give_back(ids[3_499], None, None), Outcome::Stale);
+    home.tick();
+    let mut expected: Vec<&str> = slices.clone();
+    let early = expected.remove(3_499);
+    expected.insert(3_000, early);
+    expected.push("behind");
+    check(&mut home, &expected.join(" "));
+}
+
+#[test]
+fn a_flood_of_expiries_hands_out_none_that_is_over() {
+    let mut home = Home::default();
+    for n in 0..FLOOD {
+        let name = format!("e{n}");
+        let add = Add { ttl_ms: Some(10), ..Add::plain(b"q", name.as_bytes()) };
+        home.run(&Command::Add(add));
+    }
+    home.push(&["alive"]);
+    home.pass(10);
+    assert_eq!(home.pop(5, PLAIN), "alive");
+    home.tick();
+    assert_eq!(home.info().ready, 0);
+    home.verify();
+}
+
+#[test]
+fn a_wall_clock_that_goes_back_in_a_flood_hands_out_nothing_early() {
+    let mut home = Home::default();
+    let wall = home.now.wall.0;
+    for n in 0..FLOOD {
+        add(&mut home, &format!("f{n}"), When::At(WallTime(wall + 100)), 0);
+    }
+    home.now.wall = WallTime(wall + 200);
+    home.broker.tick(home.now, &mut home.log);
+    home.now.wall = WallTime(wall);
+    let early = add(&mut home, "early", When::At(WallTime(wall + 50)), 0);
+    add(&mut home, "delayed", When::After(1), 0);
+    home.pass(1);
+    home.tick();
+    home.verify();
+    assert_eq!(home.broker.queue(b"q").unwrap().counts(), [1_001, FLOOD as u64 - 999, 0, 0]);
+    home.now.wall = WallTime(wall + 60);
+    home.tick();
+    let queue = home.broker.queue(b"q").unwrap();
+    assert_eq!(queue.state_of(early), Some(sureq_core::task::StateKind::Ready));
+    home.now.wall = WallTime(wall + 300);
+    home.tick();
+    home.verify();
+    assert_eq!(home.broker.queue(b"q").unwrap().counts(), [FLOOD as u64 + 2, 0, 0, 0]);
+}
+
+#[test]
+fn recover_takes_the_longest_delivered_first_and_each_once() {
+    let mut home = Home::default();
+    home.push(&["a", "b", "c", "timed"]);
+    home.pop(2, PLAIN);
+    home.pass(10);
+    home.pop(1, PLAIN);
+    home.pop(1, leased(1_000));
+    home.pass(10);
+    let mut recover = |count, elapsed_ms| match home.run(&Command::Recover { queue: b"q", count, elapsed_ms })
+    {
+        Answer::Tasks(tasks) => words(&tasks),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(recover(9, 20), "a b");
+    assert_eq!(recover(9, 10), "c");
+    assert_eq!(recover(2, 0), "a b");
+    assert_eq!(recover(9, 0), "c a b");
+    assert_eq!(home.see(View::Leased), "timed c a b");
+    home.verify();
+}

@@ -1,0 +1,158 @@
+//! The embedded home on a simulated disk, by a clock that is moved by hand.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use sureq_core::Replies;
+use sureq_core::command::{Command, ConnId};
+use sureq_engine::log::Position;
+use sureq_engine::{Body, Engine, Options, Ticket};
+
+use super::local::{Answered, Home, Local};
+use super::{Candidate, steps};
+use crate::manual_clock::ManualClock;
+use crate::sim_disk::SimDisk;
+
+/// The engine, without a server.
+pub const ENGINE: Candidate =
+    Candidate { name: "engine", open: |watch| Box::new(Local::new(EngineHome::new(), watch)), can: |_| true };
+
+/// Small segments, so that scenarios go over several.
+const SEGMENT_BYTES: u64 = 16 << 10;
+
+/// A store that can be closed and opened again.
+pub(super) struct SimStore {
+    disk: SimDisk,
+    clock: Arc<ManualClock>,
+    pub(super) engine: Engine,
+}
+
+impl SimStore {
+    pub(super) fn new() -> Self {
+        let (disk, clock) = (SimDisk::new(1), Arc::new(ManualClock::default()));
+        let engine = open(&disk, &clock);
+        Self { disk, clock, engine }
+    }
+
+    /// Opens the store again, which has been closed.
+    pub(super) fn reopen(&mut self) {
+        self.engine = open(&self.disk, &self.clock);
+    }
+
+    pub(super) fn pass(&self, ms: u64) {
+        for step in steps(ms) {
+            self.clock.pass(step);
+            self.let_it_happen();
+        }
+    }
+
+    pub(super) fn jump(&self, ms: i64) {
+        self.clock.jump(ms);
+        self.let_it_happen();
+    }
+
+    /// Has everything happen that is due, and be durable.
+    pub(super) fn let_it_happen(&self) {
+        self.engine.tick();
+        while self.engine.inspect(|broker| broker.next_deadline().is_due(self.engine.now())) {
+            self.engine.tick();
+        }
+        let executed = self.engine.execute(&[], &mut Replies::default());
+        wait_until_durable(&self.engine, executed.position);
+    }
+}
+
+fn open(disk: &SimDisk, clock: &Arc<ManualClock>) -> Engine {
+    let options = Options { segment_bytes: SEGMENT_BYTES, ..Options::default() };
+    let clock = Arc::clone(clock);
+    Engine::open_on(disk.shared(), clock, &options).expect("a store that was closed in good order opens")
+}
+
+/// Waits until all before the position is durable.
+///
+/// # Panics
+///
+/// If the log fails: a disk without faults was promised.
+pub fn wait_until_durable(engine: &Engine, position: Position) {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    while engine.durable() < position {
+        assert!(engine.failure().is_none(), "the log failed: {:?}", engine.failure());
+        engine.wake_at(position, &waker);
+        if engine.durable() < position {
+            std::thread::park();
+        }
+    }
+}
+
+struct Unpark(std::thread::Thread);
+
+impl std::task::Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+struct EngineHome {
+    store: SimStore,
+    last_waiting: u64,
+    tickets: BTreeMap<u64, Ticket>,
+}
+
+impl EngineHome {
+    fn new() -> Self {
+        Self { store: SimStore::new(), last_waiting: 0, tickets: BTreeMap::new() }
+    }
+}
+
+impl Home for EngineHome {
+    fn execute(&mut self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Option<u64> {
+        let executed = self.store.engine.execute(commands, replies);
+        wait_until_durable(&self.store.engine, executed.position);
+        assert_eq!(executed.done, replies.list.len(), "a reply for each command that is done");
+        let ticket = executed.ticket?;
+        self.last_waiting += 1;
+        self.tickets.insert(self.last_waiting, ticket);
+        Some(self.last_waiting)
+    }
+
+    fn answer(&mut self, waiting: u64) -> Option<Answered> {
+        let ticket = self.tickets.get(&waiting)?;
+        let Poll::Ready(answer) = ticket.poll(&mut Context::from_waker(Waker::noop())) else { return None };
+        self.tickets.remove(&waiting);
+        Some(Answered { queues: answer.pop.queues().to_vec(), replies: answer.replies })
+    }
+
+    fn leave(&mut self, waiting: u64) {
+        self.tickets.remove(&waiting);
+        self.store.let_it_happen();
+    }
+
+    fn close_conn(&mut self, conn: ConnId) {
+        self.store.engine.close_conn(conn);
+        self.store.let_it_happen();
+    }
+
+    fn pass(&mut self, ms: u64) {
+        self.store.pass(ms);
+    }
+
+    fn jump(&mut self, ms: i64) {
+        self.store.jump(ms);
+    }
+
+    fn restart(&mut self) {
+        self.tickets.clear();
+        self.store.engine.close().expect("a sound disk");
+        self.store.reopen();
+        self.store.let_it_happen();
+    }
+}
+
+impl Drop for EngineHome {
+    fn drop(&mut self) {
+        self.tickets.clear();
+        // What a scenario has left behind is nobody's any more.
+        let _ = self.store.engine.close();
+    }
+}

@@ -1,0 +1,241 @@
+//! Sessions without sockets: both dialects in front of a home within the process.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use sureq_core::command::{Command, ConnId};
+use sureq_core::{Replies, Reply};
+use sureq_engine::Body;
+use sureq_proto::resp::{Version, Writer};
+use sureq_proto::verbs::{self, Caller, SessionCommand};
+use sureq_proto::{Greeting, PopForm, encode_answer, encode_hello, encode_popped, encode_reply, text};
+
+use super::wire::{take_line, take_resp};
+use super::{Request, Subject};
+use crate::scenario::{Value, Watch};
+
+/// A home within the process.
+pub(super) trait Home {
+    /// Executes commands in order, as one batch; stops at a pop that waits, and names it.
+    fn execute(&mut self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Option<u64>;
+
+    /// The answer to a pop that waited, with the queues it named, once it is there.
+    fn answer(&mut self, waiting: u64) -> Option<Answered>;
+
+    /// Lets a pop wait no longer.
+    fn leave(&mut self, waiting: u64);
+
+    fn close_conn(&mut self, conn: ConnId);
+    fn pass(&mut self, ms: u64);
+    fn jump(&mut self, ms: i64);
+    fn restart(&mut self);
+}
+
+/// The answer to a pop that waited.
+pub(super) struct Answered {
+    pub(super) queues: Vec<Box<[u8]>>,
+    pub(super) replies: Replies<Body>,
+}
+
+/// A home and those who are connected to it.
+pub(super) struct Local<H> {
+    pub(super) home: H,
+    watcher: text::Watcher,
+    last_conn: u64,
+    sessions: BTreeMap<String, Session>,
+}
+
+struct Session {
+    conn: ConnId,
+    version: Version,
+    is_text: bool,
+    /// The pop that waits, and how to answer it.
+    waiting: Option<(u64, PopForm)>,
+    /// What was asked behind it.
+    behind: VecDeque<Request>,
+    out: Vec<u8>,
+}
+
+impl<H: Home> Local<H> {
+    pub(super) fn new(home: H, watch: Watch) -> Self {
+        let watcher = text::Watcher { timeout_secs: watch.rtt, attempts: watch.rta };
+        Self { home, watcher, last_conn: 0, sessions: BTreeMap::new() }
+    }
+
+    fn take_session(&mut self, conn: &str, is_text: bool) -> Session {
+        self.sessions.remove(conn).unwrap_or_else(|| {
+            self.last_conn += 1;
+            Session {
+                conn: ConnId(self.last_conn),
+                version: Version::Resp2,
+                is_text,
+                waiting: None,
+                behind: VecDeque::new(),
+                out: Vec::new(),
+            }
+        })
+    }
+
+    /// Goes on with what was asked, as far as nothing waits.
+    fn work(&mut self, session: &mut Session) {
+        loop {
+            if let Some((waiting, form)) = session.waiting {
+                let Some(answered) = self.home.answer(waiting) else { return };
+                session.waiting = None;
+                let Answered { queues, replies } = &answered;
+                let reply = replies.list.first().expect("an answer is a reply");
+                encode_popped(&mut session.out, session.version, form, queues, reply, replies);
+            }
+            if session.behind.is_empty() {
+                return;
+            }
+            if session.is_text {
+                self.work_text(session);
+            } else {
+                self.work_resp(session);
+            }
+        }
+    }
+
+    fn work_text(&mut self, session: &mut Session) {
+        let connections = self.sessions.values().filter(|session| session.is_text).count() + 1;
+        let bytes: Vec<u8> = session.behind.drain(..).flat_map(|request| [line_of(request), b"\n".to_vec()]).flatten().collect();
+        let mut items = Vec::new();
+        let parsed = text::Parser::new(text::Limits::default()).parse(&bytes, &mut items);
+        assert_eq!(parsed, Ok(bytes.len()), "a scenario sends whole lines");
+        for line in &items {
+            match &line.item {
+                text::Item::Complaint(complaint) => text::encode_complaint(&mut session.out, *complaint),
+                text::Item::Request(request) => {
+                    let mut replies = Replies::default();
+                    let waits = self.home.execute(&[request.command(self.watcher)], &mut replies);
+                    assert_eq!(waits, None, "nothing of this dialect waits");
+                    let gauges = text::Gauges { connections, memory_bytes: 0 };
+                    text::encode_reply(&mut session.out, request, &replies.list[0], &replies, gauges);
+                }
+            }
+        }
+    }
+
+    /// Executes what is asked up to a pop that waits; commands of the home that follow each other are one batch.
+    fn work_resp(&mut self, session: &mut Session) {
+        let asked: Vec<Vec<Vec<u8>>> = session.behind.drain(..).map(words_of).collect();
+        let argvs: Vec<Vec<&[u8]>> = asked.iter().map(|words| words.iter().map(Vec::as_slice).collect()).collect();
+        let caller = Caller { conn: session.conn };
+        let mut done = 0;
+        while done < argvs.len() && session.waiting.is_none() {
+            match verbs::parse(&argvs[done], caller) {
+                Err(error) => Writer::new(&mut session.out, session.version).error(error),
+                Ok(verbs::Request::Session(command)) => answer_itself(session, &command),
+                Ok(verbs::Request::Home { .. }) => {
+                    done += self.work_batch(session, &argvs[done..], caller);
+                    continue;
+                }
+            }
+            done += 1;
+        }
+        // The pop that waits is done with too: its answer comes from the line.
+        let done = done + usize::from(session.waiting.is_some());
+        session.behind = asked.into_iter().skip(done).map(Request::Words).collect();
+    }
+
+    /// Executes the home's commands at the front; answers how many got their reply.
+    fn work_batch(&mut self, session: &mut Session, argvs: &[Vec<&[u8]>], caller: Caller) -> usize {
+        let parsed = argvs.iter().map_while(|argv| match verbs::parse(argv, caller) {
+            Ok(verbs::Request::Home { command, shape }) => Some((command, shape)),
+            _ => None,
+        });
+        let (commands, shapes): (Vec<_>, Vec<_>) = parsed.unzip();
+        let mut replies = Replies::default();
+        let waiting = self.home.execute(&commands, &mut replies);
+        let done = replies.list.len();
+        for n in 0..done {
+            let reply: &Reply = &replies.list[n];
+            encode_reply(&mut session.out, session.version, &commands[n], shapes[n], reply, &replies);
+        }
+        match (waiting, commands.get(done)) {
+            (Some(waiting), Some(Command::Pop(pop))) => session.waiting = Some((waiting, PopForm::of(pop))),
+            (None, None) => {}
+            _ => panic!("{done} of {} commands executed, and {waiting:?} waits", commands.len()),
+        }
+        done
+    }
+
+    fn work_all(&mut self) {
+        let names: Vec<String> = self.sessions.keys().cloned().collect();
+        for name in names {
+            if let Some(mut session) = self.sessions.remove(&name) {
+                self.work(&mut session);
+                self.sessions.insert(name, session);
+            }
+        }
+    }
+}
+
+impl<H: Home> Subject for Local<H> {
+    fn ask(&mut self, conn: &str, requests: &[Request]) {
+        let mut session = self.take_session(conn, matches!(requests, [Request::Line(_), ..]));
+        session.behind.extend(requests.iter().cloned());
+        self.work(&mut session);
+        self.sessions.insert(conn.to_owned(), session);
+    }
+
+    fn reply(&mut self, conn: &str) -> Option<Value> {
+        self.work_all();
+        let session = self.sessions.get_mut(conn)?;
+        if session.is_text { take_line(&mut session.out) } else { take_resp(&mut session.out) }
+    }
+
+    fn has_reply(&mut self, conn: &str) -> bool {
+        self.work_all();
+        self.sessions.get(conn).is_some_and(|session| !session.out.is_empty())
+    }
+
+    fn pass(&mut self, ms: u64) {
+        self.home.pass(ms);
+    }
+
+    fn jump(&mut self, ms: i64) {
+        self.home.jump(ms);
+    }
+
+    fn restart(&mut self) {
+        for (_, session) in std::mem::take(&mut self.sessions) {
+            if let Some((waiting, _)) = session.waiting {
+                self.home.leave(waiting);
+            }
+        }
+        self.home.restart();
+    }
+
+    fn close(&mut self, conn: &str) {
+        let Some(session) = self.sessions.remove(conn) else { return };
+        if let Some((waiting, _)) = session.waiting {
+            self.home.leave(waiting);
+        }
+        self.home.close_conn(session.conn);
+    }
+}
+
+fn answer_itself(session: &mut Session, command: &SessionCommand<'_>) {
+    if let SessionCommand::Hello(hello) = command {
+        session.version = hello.version.unwrap_or(session.version);
+        let greeting = Greeting { version: "7.4.0", conn: session.conn.0 };
+        return encode_hello(&mut session.out, session.version, greeting);
+    }
+    let answered = encode_answer(&mut session.out, session.version, command);
+    assert!(answered, "{command:?} is about a server, not about queues");
+}
+
+fn line_of(request: Request) -> Vec<u8> {
+    match request {
+        Request::Line(line) => line,
+        Request::Words(_) => unreachable!("a text connection sends lines"),
+    }
+}
+
+fn words_of(request: Request) -> Vec<Vec<u8>> {
+    match request {
+        Request::Words(words) => words,
+        Request::Line(_) => unreachable!("a RESP connection sends words"),
+    }
+}

@@ -1,0 +1,228 @@
+//! A server in this process: both dialects over real sockets, by the same clock that is moved by hand.
+
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use sureq::Home;
+use sureq_server::{Config, Server, ServerError, Stopper, Watcher};
+
+use super::engine::SimStore;
+use super::wire::{take_line, take_resp};
+use super::{Candidate, Request, Subject};
+use crate::scenario::{Value, Watch};
+
+/// A server on loopback.
+pub const SERVER: Candidate =
+    Candidate { name: "server", open: |watch| Box::new(ServerSubject::new(watch)), can: |_| true };
+
+/// How long a reply may take before a test gives up on it.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct ServerSubject {
+    watch: Watch,
+    store: SimStore,
+    running: Option<Running>,
+    clients: BTreeMap<String, Client>,
+    /// A connection of its own, to ask the server about the others.
+    control: Client,
+}
+
+struct Running {
+    resp: SocketAddr,
+    text: SocketAddr,
+    stopper: Stopper,
+    thread: JoinHandle<Result<(), ServerError>>,
+}
+
+struct Client {
+    stream: TcpStream,
+    is_text: bool,
+    /// What has arrived and was not taken yet.
+    input: Vec<u8>,
+    /// How many pops waited in line before the last request was sent.
+    waited_before: usize,
+    /// Something asked before waits, and so does what is asked now.
+    waits: bool,
+}
+
+impl ServerSubject {
+    fn new(watch: Watch) -> Self {
+        let store = SimStore::new();
+        let running = start(&store, watch);
+        let control = Client::connect(running.resp, false);
+        Self { watch, store, running: Some(running), clients: BTreeMap::new(), control }
+    }
+
+    fn stop(&mut self) {
+        self.clients.clear();
+        if let Some(running) = self.running.take() {
+            running.stopper.stop();
+            let served = running.thread.join().expect("the server does not panic");
+            served.expect("the server stops in good order");
+        }
+    }
+
+    fn running(&self) -> &Running {
+        self.running.as_ref().expect("the server runs")
+    }
+
+    /// How many connections the server has.
+    fn connected(&mut self) -> usize {
+        self.control.send(&resp(&[b"INFO".to_vec(), b"clients".to_vec()]));
+        let Value::Bulk(info) = self.control.read() else { panic!("INFO is a text") };
+        let info = String::from_utf8(info).expect("INFO is a text");
+        let line = info.lines().find_map(|line| line.strip_prefix("connected_clients:"));
+        line.and_then(|n| n.parse().ok()).expect("INFO counts connections")
+    }
+}
+
+fn start(store: &SimStore, watch: Watch) -> Running {
+    let anywhere = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+    let config = Config {
+        resp: anywhere,
+        text: anywhere,
+        watcher: Watcher { timeout_secs: watch.rtt, attempts: watch.rta },
+        text_idle_secs: 0,
+        text_line_bytes_max: sureq::limits::TEXT_LINE_BYTES_MAX,
+        text_log: None,
+        threads: 2,
+    };
+    let server = Server::bind(Home::Embedded(store.engine.clone()), config).expect("loopback has free ports");
+    let resp = server.resp_address().expect("it listens for RESP");
+    let text = server.text_address().expect("it listens for text");
+    let stopper = server.stopper();
+    Running { resp, text, stopper, thread: std::thread::spawn(move || server.run()) }
+}
+
+impl Client {
+    fn connect(address: SocketAddr, is_text: bool) -> Self {
+        let stream = TcpStream::connect(address).expect("the server listens");
+        stream.set_nodelay(true).expect("a TCP option");
+        Self { stream, is_text, input: Vec::new(), waited_before: 0, waits: false }
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).expect("the server reads");
+    }
+
+    fn take(&mut self) -> Option<Value> {
+        if self.is_text { take_line(&mut self.input) } else { take_resp(&mut self.input) }
+    }
+
+    /// Reads what is there; waits at most this long for it.
+    fn fill(&mut self, timeout: Duration) {
+        let mut room = [0; 64 << 10];
+        self.stream.set_read_timeout(Some(timeout)).expect("a TCP option");
+        match self.stream.read(&mut room) {
+            Ok(0) => panic!("the server closed a connection"),
+            Ok(n) => self.input.extend_from_slice(&room[..n]),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            Err(error) => panic!("cannot read from the server: {error}"),
+        }
+    }
+
+    fn read(&mut self) -> Value {
+        loop {
+            if let Some(value) = self.take() {
+                return value;
+            }
+            self.fill(PATIENCE);
+        }
+    }
+}
+
+/// The bytes of a RESP command.
+fn resp(words: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        bytes.extend_from_slice(word);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
+
+impl Subject for ServerSubject {
+    fn ask(&mut self, conn: &str, requests: &[Request]) {
+        let is_text = matches!(requests, [Request::Line(_), ..]);
+        if !self.clients.contains_key(conn) {
+            let running = self.running();
+            let client = Client::connect(if is_text { running.text } else { running.resp }, is_text);
+            self.clients.insert(conn.to_owned(), client);
+        }
+        let waited_before = self.store.engine.waiting();
+        let client = self.clients.get_mut(conn).expect("it is connected");
+        if !client.waits {
+            client.waited_before = waited_before;
+        }
+        let bytes = requests.iter().map(|request| match request {
+            Request::Words(words) => resp(words),
+            Request::Line(line) => [line, &b"\n"[..]].concat(),
+        });
+        client.send(&bytes.collect::<Vec<_>>().concat());
+    }
+
+    /// A reply, unless the line of waiting pops has grown since the request was sent.
+    fn reply(&mut self, conn: &str) -> Option<Value> {
+        let client = self.clients.get_mut(conn)?;
+        let since = Instant::now();
+        while since.elapsed() < PATIENCE {
+            if let Some(value) = client.take() {
+                client.waits = false;
+                return Some(value);
+            }
+            if !client.waits && self.store.engine.waiting() > client.waited_before {
+                client.waits = true;
+                return None;
+            }
+            client.fill(Duration::from_millis(1));
+        }
+        None
+    }
+
+    fn has_reply(&mut self, conn: &str) -> bool {
+        let Some(client) = self.clients.get_mut(conn) else { return false };
+        client.fill(Duration::from_micros(100));
+        !client.input.is_empty()
+    }
+
+    fn pass(&mut self, ms: u64) {
+        self.store.pass(ms);
+    }
+
+    fn jump(&mut self, ms: i64) {
+        self.store.jump(ms);
+    }
+
+    fn restart(&mut self) {
+        self.stop();
+        self.store.reopen();
+        self.store.let_it_happen();
+        let running = start(&self.store, self.watch);
+        self.control = Client::connect(running.resp, false);
+        self.running = Some(running);
+    }
+
+    fn close(&mut self, conn: &str) {
+        if !self.clients.contains_key(conn) {
+            return;
+        }
+        let before = self.connected();
+        self.clients.remove(conn);
+        let since = Instant::now();
+        while self.connected() >= before {
+            assert!(since.elapsed() < PATIENCE, "the server does not notice that {conn} is gone");
+        }
+    }
+}
+
+impl Drop for ServerSubject {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.stop();
+        }
+    }
+}

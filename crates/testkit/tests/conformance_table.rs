@@ -1,0 +1,17 @@
+//! docs/conformance.md tells what the scenarios tell.
+
+use std::path::Path;
+
+use sureq_testkit::conformance::{blesses, table};
+use sureq_testkit::subject::{core::CORE, engine::ENGINE, server::SERVER};
+
+#[test]
+fn the_table_in_the_docs_is_up_to_date() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/conformance.md");
+    let table = table(&[CORE, ENGINE, SERVER]);
+    if blesses() {
+        std::fs::write(&path, &table).unwrap();
+    }
+    let written = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(written == table, "docs/conformance.md is stale: run this test with SUREQ_BLESS=1");
+}
