@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
 
 use sureq::{Options, limits};
-use sureq_server::{Config, Watcher};
+use sureq_server::{Config, Server, Watcher};
 
 use crate::exit;
 use crate::serve::serve;
@@ -82,7 +82,13 @@ pub(crate) fn run(program: &str, words: &[String]) -> ExitCode {
         Ok(home) => home,
         Err(error) => return exit::failed(exit::code_of(&error), &error),
     };
-    serve(home, flags.config(address), |_| eprintln!("{}", flags.start_line()))
+    match Server::bind(home, flags.config(address)) {
+        Ok(server) => serve(server, |server| eprintln!("{}", flags.start_line(server.text_address()))),
+        Err(error) => {
+            eprintln!("Error listening: {error}");
+            ExitCode::from(exit::CANNOT_START)
+        }
+    }
 }
 
 fn usage(program: &str) -> String {
@@ -153,8 +159,10 @@ impl Flags {
         }
     }
 
-    fn start_line(&self) -> String {
-        let Self { host, port, idle_secs, watcher, debug, .. } = self;
+    /// Names the port that is listened on, which the system chose if port 0 was asked for.
+    fn start_line(&self, address: Option<SocketAddr>) -> String {
+        let Self { host, idle_secs, watcher, debug, .. } = self;
+        let port = address.map_or_else(|| self.port.clone(), |address| address.port().to_string());
         let Watcher { timeout_secs, attempts } = watcher;
         format!("Listening {host}:{port} with options -ict={idle_secs} -rtt={timeout_secs} -rta={attempts} -debug={debug}")
     }

@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use sureq::{Durability, Home};
-use sureq_server::{Config, Server, ServerError, Stopper};
+use sureq::Durability;
+use sureq_server::{Server, ServerError, Stopper};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit::{self, failed};
@@ -22,15 +22,14 @@ pub(crate) fn run(arguments: &ServeArguments) -> ExitCode {
         let (file, offset) = (&cut.file, cut.offset);
         eprintln!("sureq: a crash left half a write behind in {file} at offset {offset}; it was never confirmed");
     }
-    serve(home, config, |server| welcome(&url, options.durability, server))
+    match Server::bind(home, config) {
+        Ok(server) => serve(server, |server| welcome(&url, options.durability, server)),
+        Err(error) => failed(exit::CANNOT_START, error),
+    }
 }
 
 /// Serves until a signal comes or the disk fails.
-pub(crate) fn serve(home: Home, config: Config, ready: impl FnOnce(&Server)) -> ExitCode {
-    let server = match Server::bind(home, config) {
-        Ok(server) => server,
-        Err(error) => return failed(exit::CANNOT_START, error),
-    };
+pub(crate) fn serve(server: Server, ready: impl FnOnce(&Server)) -> ExitCode {
     stop_on_signals(server.stopper());
     ready(&server);
     match server.run() {

@@ -21,9 +21,13 @@ fn read(file: &str) -> String {
 fn documents() -> Vec<String> {
     let in_dir = |dir: &str| {
         let entries = fs::read_dir(root().join(dir)).expect("the directory is there");
-        let names = entries.map(|entry| entry.expect("it can be read").file_name().into_string().expect("a name"));
+        let names =
+            entries.map(|entry| entry.expect("it can be read").file_name().into_string().expect("a name"));
         let prefix = if dir == "." { String::new() } else { format!("{dir}/") };
-        names.filter(|name| name.ends_with(".md")).map(|name| format!("{prefix}{name}")).collect::<Vec<_>>()
+        names
+            .filter(|name| Path::new(name).extension().is_some_and(|extension| extension == "md"))
+            .map(|name| format!("{prefix}{name}"))
+            .collect::<Vec<_>>()
     };
     [in_dir("."), in_dir("docs")].concat()
 }
@@ -32,7 +36,10 @@ fn check_fresh(file: &str, text: &str) {
     if std::env::var_os("SUREQ_BLESS").is_some() {
         fs::write(root().join(file), text).expect("the document can be written");
     }
-    assert!(read(file) == text, "{file} is stale: SUREQ_BLESS=1 cargo test -p sureq-cli --test generated_docs");
+    assert!(
+        read(file) == text,
+        "{file} is stale: SUREQ_BLESS=1 cargo test -p sureq-cli --test generated_docs"
+    );
 }
 
 #[test]
@@ -48,9 +55,9 @@ fn the_limits_document_is_fresh() {
 fn limits_markdown() -> String {
     let mut text = String::from(
         "# Limits\n\nEvery limit of sureq, from the one file that sets them, `crates/core/src/limits.rs`. A name ends in its \
-         unit or says\nwhat is counted. Those of the text dialect can be set (`--text-line-max`), as can the number of tries \
-         and the backoff of a\ntask or a queue; the others are fixed. What goes beyond one is refused with an error that names \
-         it, unless its line says\notherwise.\n\n| limit | value | what it bounds |\n|---|---:|---|\n",
+         unit or says\nwhat is counted. The longest line of the text dialect can be set (`--text-line-max`); the others are \
+         fixed. What goes\nbeyond a limit is refused with an error, unless its line says otherwise.\n\n\
+         | limit | value | what it bounds |\n|---|---:|---|\n",
     );
     for limit in sureq_core::limits::TABLE {
         let name = limit.name.to_ascii_lowercase();
@@ -81,10 +88,10 @@ fn code_words(text: &str) -> impl Iterator<Item = &str> {
 fn every_file_and_test_that_a_document_names_is_there() {
     let mut missing = Vec::new();
     for document in documents() {
-        let text = read(&document);
-        for word in code_words(&text) {
+        for word in code_words(&read(&document)) {
             let (file, test) = word.split_once("::").map_or((word, None), |(file, test)| (file, Some(test)));
-            let is_path = ["crates/", "docs/", "fuzz/", "clients/", ".ci/"].iter().any(|dir| file.starts_with(dir));
+            let is_path =
+                ["crates/", "docs/", "fuzz/", "clients/", ".ci/"].iter().any(|dir| file.starts_with(dir));
             if !is_path || file.contains(['*', '{', '<', ' ', '…']) {
                 continue;
             }
@@ -94,7 +101,8 @@ fn every_file_and_test_that_a_document_names_is_there() {
                 }
                 continue;
             };
-            let found = fs::read_to_string(root().join(file)).is_ok_and(|code| code.contains(&format!("fn {test}(")));
+            let found =
+                fs::read_to_string(root().join(file)).is_ok_and(|code| code.contains(&format!("fn {test}(")));
             if !found {
                 missing.push(format!("{document}: {file}::{test}"));
             }

@@ -33,7 +33,8 @@ fn block(file: &str, language: &str) -> String {
 fn the_readme_transcript_runs() {
     let transcript = block("README.md", "console");
     let ports = [free_port(), free_port()];
-    let here = |text: &str| text.replace("7379", &ports[0].to_string()).replace("12000", &ports[1].to_string());
+    let here =
+        |text: &str| text.replace("7379", &ports[0].to_string()).replace("12000", &ports[1].to_string());
     let dir = tempfile::tempdir().expect("a temporary directory");
     symlink(SUREQ, dir.path().join("sureq")).expect("a link to the binary");
     let mut shell = Shell::start(dir.path(), ports);

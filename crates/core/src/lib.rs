@@ -20,6 +20,46 @@
 //! 2. Append what was recorded to the log, as one unit.
 //! 3. Make the log as durable as promised.
 //! 4. Only then let any reply out that was made after step 1.
+//!
+//! ```
+//! use sureq_core::command::Pop;
+//! use sureq_core::{Broker, Command, Event, Now, Recorder, Replies, codec, task};
+//!
+//! #[derive(Clone)]
+//! struct Payload(Vec<u8>);
+//!
+//! impl task::Body for Payload {
+//!     fn len(&self) -> usize {
+//!         self.0.len()
+//!     }
+//! }
+//!
+//! #[derive(Default)]
+//! struct Log(Vec<u8>);
+//!
+//! impl Recorder for Log {
+//!     type Body = Payload;
+//!
+//!     fn record(&mut self, event: &Event<'_>) {
+//!         codec::encode(event, &mut self.0);
+//!     }
+//!
+//!     fn body(&mut self, _: usize, payload: &[u8]) -> Payload {
+//!         Payload(payload.to_vec())
+//!     }
+//!
+//!     fn payload_hash(&self, _: &[u8]) -> u128 {
+//!         unreachable!("nothing here is UNIQUE")
+//!     }
+//! }
+//!
+//! let (mut broker, mut log, mut replies) = (Broker::default(), Log::default(), Replies::default());
+//! let now = Now::default();
+//! broker.start(1, now, &mut log);
+//! broker.execute(now, &Command::Push { queue: b"mail", payloads: &[b"hello"] }, &mut log, &mut replies);
+//! broker.execute(now, &Command::Pop(Pop::plain(&[b"mail"], 1)), &mut log, &mut replies);
+//! assert_eq!(replies.tasks[0].body.0, b"hello");
+//! ```
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -114,7 +114,7 @@ impl Settings {
             Change::Overflow(overflow) => self.overflow = overflow,
             Change::MaxLeased(n) => self.max_leased = Some(n).filter(|&n| n > 0),
             Change::DeadLetter(name) => {
-                self.dead_letter = Some(name).filter(|n| !n.is_empty()).map(Into::into)
+                self.dead_letter = Some(name).filter(|n| !n.is_empty()).map(Into::into);
             }
         }
     }

@@ -104,7 +104,7 @@ impl Rank {
     /// Where a plain push stands.
     pub const fn plain(id: TaskId) -> Self {
         // Ids have 59 bits.
-        Self { lane: 0, major: id.raw() as i64, minor: 0 }
+        Self { lane: 0, major: id.raw().cast_signed(), minor: 0 }
     }
 
     /// The lane of a priority.
@@ -321,6 +321,15 @@ impl<B> Task<B> {
     /// Its extras, made if need be.
     pub fn extras_mut(&mut self) -> &mut Extras {
         self.extras.get_or_insert_default()
+    }
+
+    /// Takes its time to live away, as if it never had one.
+    pub fn live_on(&mut self) {
+        if let Some(extras) = &mut self.extras {
+            extras.expires = None;
+        }
+        // Equal states look the same, so that a digest can tell them apart from others.
+        self.extras.take_if(|extras| **extras == Extras::default());
     }
 
     /// Remembers a delivery that is over; only the last few are kept.

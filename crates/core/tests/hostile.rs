@@ -1,5 +1,6 @@
 //! A log that was tampered with: whatever its checksums say, no event panics, and none breaks an invariant.
 #![expect(unreachable_pub, reason = "what the modules of a test share is its own")]
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers panic and read as tests do")]
 
 #[path = "model/mod.rs"]
 mod model;

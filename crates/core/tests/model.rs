@@ -3,6 +3,7 @@
 //! `SUREQ_TEST_SCALE=10` runs ten times as many. What fails is shrunk, printed, and kept in
 //! `model.proptest-regressions`.
 #![expect(unreachable_pub, reason = "what the modules of a test share is its own")]
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers panic and read as tests do")]
 
 #[path = "model/mod.rs"]
 mod model;
@@ -10,6 +11,7 @@ mod support;
 
 use model::Model;
 use model::command::Happening;
+use model::naive::NaiveTask;
 use model::plan::{Plan, plan};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence};
@@ -77,7 +79,7 @@ impl StateMachineTest for Core {
             let found = home.broker.queue(name.as_bytes()).expect("the queue is there");
             assert_eq!(found.counts(), queue.counts(), "{name}");
             for id in &model.ids {
-                let expected = queue.tasks.get(id).map(model::naive::NaiveTask::kind);
+                let expected = queue.tasks.get(id).map(NaiveTask::kind);
                 assert_eq!(found.state_of(*id), expected, "{id} of {name}");
             }
             // C1: what was accepted is there, finished, or gone for a reason.
@@ -150,7 +152,7 @@ fn every_state_is_met() {
     for _ in 0..2_000 {
         let plan = plan().new_tree(&mut runner).unwrap().current();
         model = <Model as ReferenceStateMachine>::apply(model, &plan);
-        met.extend(model.queues.values().flat_map(|queue| queue.tasks.values().map(|task| task.kind())));
+        met.extend(model.queues.values().flat_map(|queue| queue.tasks.values().map(NaiveTask::kind)));
     }
     assert_eq!(met.len(), [StateKind::Ready, StateKind::Delayed, StateKind::Leased, StateKind::Dead].len());
 }

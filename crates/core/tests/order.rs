@@ -1,5 +1,6 @@
 //! Who is next: the line, its two ends, its lanes, and floods.
 #![expect(unreachable_pub, reason = "what the modules of a test share is its own")]
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers panic and read as tests do")]
 
 mod support;
 

@@ -2,6 +2,7 @@
 //!
 //! A row is a command, a column a state before it; a cell is what the command answers and where the task is then.
 #![expect(unreachable_pub, reason = "what the modules of a test share is its own")]
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers panic and read as tests do")]
 
 mod support;
 

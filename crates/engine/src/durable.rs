@@ -33,10 +33,13 @@ impl Durable {
         }
     }
 
-    /// Says that all before `position` is durable.
+    /// Says that all before `position` is durable. After a failure it is not said any more, whatever failed.
     pub(crate) fn publish(&self, position: Position) {
         let woken: Vec<Waker> = {
             let mut parked = self.lock();
+            if self.failure.get().is_some() {
+                return;
+            }
             self.position.store(position.0, Ordering::Release);
             parked.extract_if(.., |(at, _)| *at <= position).map(|(_, waker)| waker).collect()
         };
@@ -51,7 +54,9 @@ impl Durable {
             let _ = self.failure.set(Arc::new(error));
             parked.drain(..).collect()
         };
-        woken.into_iter().for_each(|(_, waker)| waker.wake());
+        for (_, waker) in woken {
+            waker.wake();
+        }
     }
 
     pub(crate) fn failure(&self) -> Option<&Arc<LogError>> {

@@ -80,8 +80,8 @@ pub(crate) struct State {
     pub(crate) broker: Broker<Body>,
     pub(crate) tape: Tape,
     pub(crate) line: Line,
-    /// The log thread sleeps until it is woken.
-    pub(crate) log_sleeps: bool,
+    /// The log thread sleeps until so many batches wait for it.
+    pub(crate) log_sleeps: Option<u32>,
     /// The ticker sleeps, and looks again by itself then.
     pub(crate) ticker_sleeps: Option<LogTime>,
     /// The disk has no room for another segment.
@@ -119,7 +119,7 @@ impl Engine {
             broker: opened.broker,
             tape: Tape::new(opened.end, opened.hash_key),
             line: Line::default(),
-            log_sleeps: false,
+            log_sleeps: None,
             ticker_sleeps: None,
             no_space: false,
             closing: false,
@@ -150,7 +150,7 @@ impl Engine {
             broker,
             tape,
             line: Line::default(),
-            log_sleeps: false,
+            log_sleeps: None,
             ticker_sleeps: None,
             no_space: false,
             closing: false,
@@ -201,13 +201,15 @@ impl Engine {
     /// execute at once has it all written in one go.
     pub fn gather(&self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Executed {
         let shared = &self.shared;
+        let mut state = shared.lock();
+        let now = shared.clock.now();
+        shared.mind_the_mark(&mut state, now);
+        // Under the lock, and behind the mark: nobody joins a line that a failure has disbanded, and no id is given out
+        // that the mark does not cover.
         if shared.durable.failure().is_some() {
             replies.list.extend(commands.iter().map(|_| Reply::Refused(Refusal::Poisoned)));
             return Executed { done: commands.len(), position: Position::START, ticket: None, hold: None };
         }
-        let mut state = shared.lock();
-        let now = shared.clock.now();
-        shared.mind_the_mark(&mut state, now);
         let mut ticket = None;
         let mut done = 0;
         let mut weight = Weight::of(replies);
@@ -232,6 +234,7 @@ impl Engine {
                 break;
             }
         }
+        state.tape.count_batch();
         let position = shared.position(&state);
         let hold = (state.tape.bytes() > BACKLOG_BYTES_MAX).then(|| state.tape.end());
         if state.tape.bytes() > GATHER_BYTES_MAX {
@@ -260,6 +263,11 @@ impl Engine {
     /// Up to where everything is as durable as promised.
     pub fn durable(&self) -> Position {
         self.shared.durable.position()
+    }
+
+    /// The position behind the last event, durable or not.
+    pub fn end(&self) -> Position {
+        self.shared.lock().tape.end()
     }
 
     /// Wakes the waker once the position is durable, or once the log has failed.
@@ -306,9 +314,7 @@ impl Engine {
     pub fn dismiss_waiting(&self) {
         let mut state = self.shared.lock();
         let position = self.shared.position(&state);
-        for waiting in state.line.disband() {
-            self.shared.answer(waiting, timed_out(), position);
-        }
+        self.shared.disband(&mut state, timed_out, position);
     }
 
     /// Writes and syncs everything, ends all threads, and gives the directory up. Waiting pops are answered that
@@ -377,8 +383,16 @@ const fn needs_space(command: &Command<'_>) -> bool {
 }
 
 pub(crate) fn timed_out() -> Replies<Body> {
+    only(Reply::TimedOut)
+}
+
+fn poisoned() -> Replies<Body> {
+    only(Reply::Refused(Refusal::Poisoned))
+}
+
+fn only(reply: Reply) -> Replies<Body> {
     let mut replies = Replies::default();
-    replies.list.push(Reply::TimedOut);
+    replies.list.push(reply);
     replies
 }
 
@@ -391,6 +405,28 @@ impl Shared {
     pub(crate) fn position(&self, state: &State) -> Position {
         // Nothing is promised at these levels that a reply would have to wait for.
         if self.durability == Durability::None { Position::START } else { state.tape.end() }
+    }
+
+    /// Confirms nothing more, and tells everyone who waits.
+    pub(crate) fn fail(&self, error: LogError) {
+        self.durable.fail(error);
+        // A panic under the lock has been told by then, and whoever waits is told of it by its own call.
+        if let Ok(mut state) = self.state.lock() {
+            self.disband(&mut state, poisoned, Position::START);
+        }
+    }
+
+    /// The same, for a caller that has the lock.
+    pub(crate) fn fail_locked(&self, state: &mut State, error: LogError) {
+        self.durable.fail(error);
+        self.disband(state, poisoned, Position::START);
+    }
+
+    /// Answers all pops that wait.
+    fn disband(&self, state: &mut State, replies: fn() -> Replies<Body>, position: Position) {
+        for waiting in state.line.disband() {
+            self.answer(waiting, replies(), position);
+        }
     }
 
     /// Something that changes state but has no reply.
@@ -443,8 +479,10 @@ impl Shared {
 
     /// Wakes the log thread and the ticker if they have something to do that they do not know of.
     pub(crate) fn stir(&self, state: &mut State, now: Now) {
-        if state.log_sleeps && !state.tape.is_empty() {
-            state.log_sleeps = false;
+        // What the ticker does is in no batch, and is enough by itself.
+        let enough = |wanted| wanted <= state.tape.batches().max(1) || state.tape.bytes() > GATHER_BYTES_MAX;
+        if !state.tape.is_empty() && state.log_sleeps.is_some_and(enough) {
+            state.log_sleeps = None;
             self.log_wakes.notify_one();
         }
         if let Some(until) = state.ticker_sleeps
@@ -459,7 +497,8 @@ impl Shared {
     /// that was held up, lets a caller find the mark too close and raise it itself.
     fn mind_the_mark(&self, state: &mut State, now: Now) {
         let next = state.broker.last_id().next(now.log.0).unwrap_or(TaskId::LAST);
-        if next.ms() + 1 >= state.id_mark.ms() && state.id_mark < TaskId::LAST {
+        let is_near = next.ms() + 1 >= state.id_mark.ms() && state.id_mark < TaskId::LAST;
+        if is_near && self.durable.failure().is_none() {
             self.keeper.raise_mark(self, state, now);
         }
     }
@@ -474,22 +513,24 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// The answer, once it is there and may leave.
+    /// The answer, once it is there and may leave. After a failure of the log it is that nothing is confirmed any more.
     pub fn poll(&self, cx: &mut Context<'_>) -> Poll<Answer> {
         let mut cell = self.cell.lock();
-        let releasable =
-            cell.answer.as_ref().is_some_and(|answer| answer.position <= self.shared.durable.position());
-        if releasable && let Some(answer) = cell.answer.take() {
+        let Some(position) = cell.answer.as_ref().map(|answer| answer.position) else {
+            cell.waker = Some(cx.waker().clone());
+            return Poll::Pending;
+        };
+        let (durable, failed) = (self.shared.durable.position(), self.shared.durable.failure().is_some());
+        if (position <= durable || failed)
+            && let Some(mut answer) = cell.answer.take()
+        {
+            if position > durable {
+                (answer.replies, answer.position) = (poisoned(), Position::START);
+            }
             return Poll::Ready(answer);
         }
-        match &cell.answer {
-            None => cell.waker = Some(cx.waker().clone()),
-            Some(answer) => {
-                let position = answer.position;
-                drop(cell);
-                self.shared.durable.wake_at(position, cx.waker());
-            }
-        }
+        drop(cell);
+        self.shared.durable.wake_at(position, cx.waker());
         Poll::Pending
     }
 

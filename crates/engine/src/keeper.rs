@@ -54,7 +54,7 @@ impl Keeper {
         let mark = mark_ahead_of(state.broker.last_id(), now);
         match self.raise(now, mark) {
             Ok(()) => state.id_mark = mark,
-            Err(error) => shared.durable.fail(error),
+            Err(error) => shared.fail_locked(state, error),
         }
     }
 
@@ -96,7 +96,7 @@ pub(crate) fn run(shared: &Shared) {
             }
         }
         if let Err(error) = refresh(shared) {
-            return shared.durable.fail(error);
+            return shared.fail(error);
         }
         let woken = shared.keeper.woken.lock().unwrap_or_else(PoisonError::into_inner);
         let slept = shared.keeper.wakes.wait_timeout_while(woken, REFRESH, |woken| !*woken);

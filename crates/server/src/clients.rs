@@ -18,6 +18,7 @@ pub(crate) enum Tongue {
 /// All connections of a server.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
+    max: usize,
     last: AtomicU64,
     text: AtomicUsize,
     total: AtomicU64,
@@ -36,6 +37,16 @@ pub(crate) struct Client {
 }
 
 impl Clients {
+    /// Nobody yet, and at most so many.
+    pub(crate) fn at_most(max: usize) -> Self {
+        Self { max, ..Self::default() }
+    }
+
+    /// How many there may be.
+    pub(crate) const fn max(&self) -> usize {
+        self.max
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Client>> {
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -52,7 +52,7 @@ const SECTIONS: [Section; 5] = [
     ("Clients", |facts, text| {
         line(text, "connected_clients", facts.clients.len());
         line(text, "blocked_clients", facts.home.waiting());
-        line(text, "maxclients", sureq::limits::CONNECTIONS_MAX);
+        line(text, "maxclients", facts.clients.max());
     }),
     ("Memory", |_, text| line(text, "used_memory_rss", resident_bytes())),
     ("Persistence", |facts, text| {

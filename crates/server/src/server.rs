@@ -10,6 +10,7 @@ use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, getrlimit};
 use socket2::{SockRef, TcpKeepalive};
 use sureq::{Home, LogError, Position, limits};
 use sureq_proto::text::{Limits as TextLimits, Watcher};
@@ -25,6 +26,12 @@ const DRAIN_TIME: Duration = Duration::from_secs(4);
 
 /// How long to pause after the system had no descriptor or memory for another connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Descriptors that are kept for the log, the listeners and the process itself.
+const FILES_RESERVED: usize = 32;
+
+/// Descriptors that a network thread needs for itself.
+const FILES_PER_THREAD: usize = 4;
 
 /// A peer that has been silent for this long is asked whether it is still there.
 const KEEPALIVE: Duration = Duration::from_secs(300);
@@ -109,7 +116,7 @@ impl Server {
         let resp = config.resp.map(|address| listen("RESP", address)).transpose()?;
         let text = config.text.map(|address| listen("text", address)).transpose()?;
         let resp_port = resp.as_ref().and_then(|l| l.local_addr().ok()).map_or(0, |address| address.port());
-        let clients = Clients::default();
+        let clients = Clients::at_most(connections_max(config.threads));
         let common = Common { home, config, clients, started: Instant::now(), resp_port };
         Ok(Self { common: Arc::new(common), resp, text, stop: watch::Sender::new(false) })
     }
@@ -145,7 +152,7 @@ impl Server {
         let runtime = runtime.map_err(ServerError::Thread)?;
         let next = AtomicUsize::new(0);
         let hand_over = |stream: StdStream, tongue: Tongue, peer: SocketAddr| {
-            if self.common.clients.len() >= limits::CONNECTIONS_MAX {
+            if self.common.clients.len() >= self.common.clients.max() {
                 return turn_away(&stream, tongue);
             }
             let conn = self.common.clients.join(tongue, peer);
@@ -163,6 +170,13 @@ impl Server {
             }
         })
     }
+}
+
+/// So many connections that the log always finds a descriptor for its next segment, whatever the system's limit.
+fn connections_max(threads: usize) -> usize {
+    let reserved = FILES_RESERVED + threads * FILES_PER_THREAD;
+    let files = getrlimit(Resource::Nofile).current.map_or(usize::MAX, |files| files as usize);
+    files.saturating_sub(reserved).clamp(1, limits::CONNECTIONS_MAX)
 }
 
 fn listen(dialect: &'static str, address: SocketAddr) -> Result<StdListener, ServerError> {

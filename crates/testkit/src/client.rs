@@ -95,7 +95,10 @@ pub struct RespClient {
 impl RespClient {
     /// Connects.
     pub fn connect(address: SocketAddr) -> Self {
-        Self { wire: Wire::connect(address).unwrap_or_else(|error| panic!("cannot connect to {address}: {error}")) }
+        Self {
+            wire: Wire::connect(address)
+                .unwrap_or_else(|error| panic!("cannot connect to {address}: {error}")),
+        }
     }
 
     /// Sends bytes as they are.
@@ -116,7 +119,8 @@ impl RespClient {
             Some(b'_') => Value::Null,
             Some(b'$' | b'*') if line[1..] == *b"-1" => Value::Null,
             Some(b'$' | b'=') => {
-                let mut bytes = self.wire.exactly(usize::try_from(number()?).map_err(|_| malformed(line))? + 2)?;
+                let mut bytes =
+                    self.wire.exactly(usize::try_from(number()?).map_err(|_| malformed(line))? + 2)?;
                 if bytes.split_off(bytes.len() - 2) != b"\r\n" {
                     return Err(malformed(line));
                 }
@@ -206,7 +210,10 @@ pub struct TextClient {
 impl TextClient {
     /// Connects.
     pub fn connect(address: SocketAddr) -> Self {
-        Self { wire: Wire::connect(address).unwrap_or_else(|error| panic!("cannot connect to {address}: {error}")) }
+        Self {
+            wire: Wire::connect(address)
+                .unwrap_or_else(|error| panic!("cannot connect to {address}: {error}")),
+        }
     }
 
     /// Sends bytes as they are.
@@ -318,7 +325,9 @@ impl Wire {
         }
         match self.more() {
             Ok(()) => false,
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => false,
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                false
+            }
             Err(_) => true,
         }
     }

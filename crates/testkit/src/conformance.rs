@@ -104,11 +104,12 @@ pub fn table(candidates: &[Candidate]) -> String {
     let _ = writeln!(text, "| scenario | what it shows | {} |", names.join(" | "));
     let _ = writeln!(text, "|---|---|{}", "---|".repeat(names.len()));
     for scenario in scenarios() {
-        let verdicts = candidates.iter().map(|candidate| match judge(&scenario, candidate, Restarts::AsWritten) {
-            Verdict::Holds => "yes".to_owned(),
-            Verdict::Cannot(need) => format!("no: {}", need_text(need)),
-            Verdict::Differs(how) => format!("**differs**: {}", how.lines().next().unwrap_or_default()),
-        });
+        let verdicts =
+            candidates.iter().map(|candidate| match judge(&scenario, candidate, Restarts::AsWritten) {
+                Verdict::Holds => "yes".to_owned(),
+                Verdict::Cannot(need) => format!("no: {}", need_text(need)),
+                Verdict::Differs(how) => format!("**differs**: {}", how.lines().next().unwrap_or_default()),
+            });
         let verdicts: Vec<String> = verdicts.collect();
         let (name, title) = (scenario.name(), &scenario.title);
         let link = format!("[{name}](../crates/testkit/scenarios/{name}.txt)");

@@ -83,7 +83,8 @@ pub fn read_payload(bytes: &[u8]) -> Option<u64> {
 
 /// An id as one number, in the same order.
 pub fn number_of(id: &str) -> u64 {
-    let parsed = id.split_once('-').and_then(|(ms, seq)| Some((ms.parse::<u64>().ok()?, seq.parse::<u64>().ok()?)));
+    let parsed =
+        id.split_once('-').and_then(|(ms, seq)| Some((ms.parse::<u64>().ok()?, seq.parse::<u64>().ok()?)));
     let (ms, seq) = parsed.unwrap_or_else(|| panic!("not an id: {id}"));
     assert!(seq < 1 << 17 && ms < 1 << 43, "not an id of this store: {id}");
     ms << 17 | seq

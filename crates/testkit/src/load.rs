@@ -44,7 +44,13 @@ impl Numbers {
 
 impl Load {
     /// Lets all clients loose, calls `strike` once enough is confirmed, and waits until every client has noticed.
-    pub fn run(&self, server: SocketAddr, rng: &mut Rng, numbers: &Numbers, strike: impl FnOnce()) -> Vec<Journal> {
+    pub fn run(
+        &self,
+        server: SocketAddr,
+        rng: &mut Rng,
+        numbers: &Numbers,
+        strike: impl FnOnce(),
+    ) -> Vec<Journal> {
         let enough = Enough { confirmed: AtomicU64::new(0), goal: self.pushes, latch: Latch::default() };
         thread::scope(|scope| {
             let mut clients = Vec::new();
@@ -60,7 +66,10 @@ impl Load {
             strike();
             let confirmed = enough.confirmed.load(Ordering::Relaxed);
             assert!(reached, "only {confirmed} of {} pushes were confirmed in time", self.pushes);
-            clients.into_iter().map(|client| client.join().expect("a client only ends with its connection")).collect()
+            clients
+                .into_iter()
+                .map(|client| client.join().expect("a client only ends with its connection"))
+                .collect()
         })
     }
 
@@ -100,9 +109,12 @@ impl Load {
             let mut bytes = Vec::new();
             let mut asked = Vec::new();
             for queue in self.queues {
-                let ids: Vec<String> = held.extract_if(.., |t| t.queue == queue.as_bytes()).map(|t| t.id).collect();
+                let ids: Vec<String> =
+                    held.extract_if(.., |t| t.queue == queue.as_bytes()).map(|t| t.id).collect();
                 if !ids.is_empty() {
-                    ids.iter().for_each(|id| journal.ask(id));
+                    for id in &ids {
+                        journal.ask(id);
+                    }
                     bytes.extend(encode_ack(queue, &ids));
                     asked.push(ids);
                 }
@@ -115,7 +127,9 @@ impl Load {
             let reply = client.read()?;
             if reply != crate::client::Value::Null {
                 held = reply.tasks();
-                held.iter().for_each(|task| journal.deliver(&task.id, &task.payload));
+                for task in &held {
+                    journal.deliver(&task.id, &task.payload);
+                }
                 held.retain(|_| rng.u8(..32) != 0);
             }
             Ok(())
@@ -132,17 +146,18 @@ impl Load {
             loop {
                 let tasks = client.pop(queue, 1000);
                 let tasks: Vec<_> = tasks.into_iter().map(|task| (task.id, task.payload)).collect();
-                if finish_all(&mut client, &mut journal, queue, tasks) == 0 {
+                if finish_all(&mut client, &mut journal, queue, &tasks) == 0 {
                     break;
                 }
             }
             loop {
-                let tasks = client.say(&format!("RQ.RECOVER {queue} 1000 0")).list().into_iter().map(|task| {
-                    let mut fields = task.list().into_iter();
-                    let mut next = || fields.next().expect("a recovered task has two fields");
-                    (next().text(), next().bytes())
-                });
-                if finish_all(&mut client, &mut journal, queue, tasks.collect()) == 0 {
+                let tasks =
+                    client.say(&format!("RQ.RECOVER {queue} 1000 0")).list().into_iter().map(|task| {
+                        let mut fields = task.list().into_iter();
+                        let mut next = || fields.next().expect("a recovered task has two fields");
+                        (next().text(), next().bytes())
+                    });
+                if finish_all(&mut client, &mut journal, queue, &tasks.collect::<Vec<_>>()) == 0 {
                     break;
                 }
             }
@@ -152,11 +167,20 @@ impl Load {
     }
 }
 
-fn finish_all(client: &mut RespClient, journal: &mut Journal, queue: &str, tasks: Vec<(String, Vec<u8>)>) -> usize {
+fn finish_all(
+    client: &mut RespClient,
+    journal: &mut Journal,
+    queue: &str,
+    tasks: &[(String, Vec<u8>)],
+) -> usize {
     let ids: Vec<String> = tasks.iter().map(|(id, _)| id.clone()).collect();
     if !ids.is_empty() {
-        tasks.iter().for_each(|(id, payload)| journal.deliver(id, payload));
-        ids.iter().for_each(|id| journal.ask(id));
+        for (id, payload) in tasks {
+            journal.deliver(id, payload);
+        }
+        for id in &ids {
+            journal.ask(id);
+        }
         client.send_raw(&encode_ack(queue, &ids)).expect("the server reads");
         journal.finish(&ids, &client.reply().ids());
     }

@@ -29,7 +29,10 @@ pub struct LoopImage {
 impl LoopImage {
     /// Makes a file system of so many bytes and mounts it.
     pub fn new(bytes: u64) -> Self {
-        assert!(rustix::process::geteuid().is_root(), "a power cut needs root: it mounts a file system of its own");
+        assert!(
+            rustix::process::geteuid().is_root(),
+            "a power cut needs root: it mounts a file system of its own"
+        );
         let dir = tempfile::tempdir().expect("there is room for a directory");
         let (image, mount) = (dir.path().join("image"), dir.path().join("mount"));
         std::fs::create_dir(&mount).expect("the directory is empty");

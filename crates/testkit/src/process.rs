@@ -13,7 +13,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::process::{
-    Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, getrlimit, kill_process, kill_process_group, setrlimit, waitid,
+    Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, getrlimit, kill_process, kill_process_group,
+    setrlimit, waitid,
 };
 
 /// How long anything may take that should take no time. Only a hang gets there.
@@ -33,7 +34,8 @@ pub struct Process {
 impl Process {
     /// Starts a command with its output captured.
     pub fn start(command: &mut Command) -> Self {
-        let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let command =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
         let pid = Pid::from_child(&child);
         let stdout = Captured::from(child.stdout.take().expect("it is piped"));
@@ -42,7 +44,8 @@ impl Process {
         let waiter = std::thread::spawn({
             let ended = Arc::clone(&ended);
             move || {
-                while let Err(error) = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
+                while let Err(error) = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
+                {
                     assert_eq!(error, rustix::io::Errno::INTR, "waiting for a child that nobody has reaped");
                 }
                 ended.open();
@@ -160,7 +163,8 @@ pub fn run<A: AsRef<OsStr>>(program: &str, arguments: &[A]) -> String {
 /// Lets this process, and those that it starts from now on, open as many files as the system allows.
 pub fn raise_file_limit() {
     let maximum = getrlimit(Resource::Nofile).maximum;
-    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).expect("up to the maximum is always allowed");
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
+        .expect("up to the maximum is always allowed");
 }
 
 /// Something that happens once, and that others wait for.

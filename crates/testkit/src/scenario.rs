@@ -88,9 +88,17 @@ struct Step {
 #[derive(Clone, Debug)]
 enum Act {
     /// Requests, sent at once, and what is answered at once.
-    Ask { conn: String, requests: Vec<(usize, String)>, expected: Vec<Expected>, waits: bool },
+    Ask {
+        conn: String,
+        requests: Vec<(usize, String)>,
+        expected: Vec<Expected>,
+        waits: bool,
+    },
     /// The reply to something asked before.
-    Answer { conn: String, expected: Expected },
+    Answer {
+        conn: String,
+        expected: Expected,
+    },
     Pass(u64),
     Jump(i64),
     Restart,

@@ -28,7 +28,9 @@ impl Launch {
     pub fn serve(program: &str, dir: &Path) -> Self {
         let mut home = OsString::from("file:");
         home.push(dir);
-        Self::new(program).args(["serve", "--resp", "127.0.0.1:0", "--text", "127.0.0.1:0", "--home"]).args([home])
+        Self::new(program)
+            .args(["serve", "--resp", "127.0.0.1:0", "--text", "127.0.0.1:0", "--home"])
+            .args([home])
     }
 
     /// More arguments. A later one does not replace an earlier one.
@@ -95,7 +97,8 @@ impl Server {
 
     /// How much memory it holds.
     pub fn resident_bytes(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).expect("the server is running");
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.id())).expect("the server is running");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a process has a size");
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("it is in kilobytes") << 10
     }
@@ -107,7 +110,8 @@ impl Server {
 
     /// How much processor time it has used, in clock ticks of 10 ms.
     pub fn cpu_ticks(&self) -> u64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).expect("the server is running");
+        let stat =
+            std::fs::read_to_string(format!("/proc/{}/stat", self.id())).expect("the server is running");
         // The name in parentheses may hold anything; behind it come the state and then numbers.
         let numbers = stat.rsplit_once(')').map_or("", |(_, behind)| behind);
         numbers.split_whitespace().skip(11).take(2).filter_map(|n| n.parse::<u64>().ok()).sum()

@@ -2,7 +2,6 @@
 //! server, the variables it reads, and the files it writes.
 
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
@@ -17,7 +16,8 @@ fn stage(name: &str) -> Vec<String> {
     let text = text.replace("\\\n", " ");
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let is_start = |line: &str| line.starts_with("FROM ") && line.ends_with(&format!(" AS {name}"));
-    let stage = lines.skip_while(|line| !is_start(line)).skip(1).take_while(|line| !line.starts_with("FROM "));
+    let stage =
+        lines.skip_while(|line| !is_start(line)).skip(1).take_while(|line| !line.starts_with("FROM "));
     stage.map(str::to_owned).collect()
 }
 
@@ -34,11 +34,10 @@ fn the_dq_image_starts_as_the_original_does() {
     symlink(SUREQ, path("dq")).expect("a link to the binary");
     fs::create_dir(path("log")).expect("a directory for the log");
 
-    let port = TcpListener::bind("0.0.0.0:0").and_then(|taken| taken.local_addr()).expect("a free port").port();
     let mut line = entrypoint.to_owned();
     for (image, here) in [
         ("/dq/dq", path("dq")),
-        ("-p 12000", format!("-p {port}")),
+        ("-p 12000", "-p 0".to_owned()),
         ("/var/log/dq", path("log")),
         ("/var/lib/dq", path("data")),
     ] {
@@ -57,11 +56,17 @@ fn the_dq_image_starts_as_the_original_does() {
     let mut server = Process::start(&mut shell);
 
     let log = || fs::read_to_string(path("log/server.log")).unwrap_or_default();
-    let started = format!("Listening :{port} with options -ict=600 -rtt=30 -rta=300 -debug=true");
-    while !log().contains(&started) {
-        assert!(!server.has_ended(), "{}{server}", log());
+    let started = "with options -ict=600 -rtt=30 -rta=300 -debug=true";
+    let port = loop {
+        let log = log();
+        let line = log.lines().find(|line| line.starts_with("Listening :") && line.ends_with(started));
+        if let Some(line) = line {
+            let port = line.split([':', ' ']).nth(2).and_then(|port| port.parse::<u16>().ok());
+            break port.expect("the line has the port");
+        }
+        assert!(!server.has_ended(), "{log}{server}");
         std::thread::yield_now();
-    }
+    };
     let mut client = TextClient::connect(([127, 0, 0, 1], port).into());
     let id = client.add(0, "x");
     assert_eq!(client.say("RESERVE"), format!("TASK {id} BODY x"));

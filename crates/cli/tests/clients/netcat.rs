@@ -33,10 +33,10 @@ fn netcat_speaks_the_text_dialect() {
 fn netcat_speaks_to_the_resp_port_in_plain_lines() {
     let it = Fixture::start();
     let port = it.resp_port();
-    assert_eq!(talk_to(&port, "PING\r\nRQ.POP q\r\nSET a b\r\n"), concat!(
-        "+PONG\r\n*0\r\n",
-        "-ERR unknown command 'SET', with args beginning with: 'a' 'b' \r\n",
-    ));
+    assert_eq!(
+        talk_to(&port, "PING\r\nRQ.POP q\r\nSET a b\r\n"),
+        concat!("+PONG\r\n*0\r\n", "-ERR unknown command 'SET', with args beginning with: 'a' 'b' \r\n",)
+    );
     let pushed = talk_to(&port, "RQ.PUSH q \"two words\"\r\n");
     assert!(pushed.starts_with("*1\r\n$15\r\n"), "{pushed:?}");
     assert!(talk_to(&port, "RQ.POP q\r\n").ends_with("\r\n$9\r\ntwo words\r\n"));

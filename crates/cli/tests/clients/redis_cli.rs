@@ -40,7 +40,11 @@ fn redis_cli_works() {
     check(&it, "RQ.RECOVER emails 1 0", &format!("1) 1) \"{one}\"\n   2) \"one\""));
     check(&it, &format!("RQ.ACK emails {one} {two}"), &format!("1) \"{one}\"\n2) \"{two}\""));
     check(&it, &format!("RQ.ACK emails {one}"), "(empty array)");
-    check(&it, "RQ.ACK emails nonsense", "(error) ERR malformed task id: expected <ms>-<seq> as a push answers it, or a receipt");
+    check(
+        &it,
+        "RQ.ACK emails nonsense",
+        "(error) ERR malformed task id: expected <ms>-<seq> as a push answers it, or a receipt",
+    );
 }
 
 #[test]
@@ -48,7 +52,10 @@ fn redis_cli_speaks_resp3() {
     let it = Fixture::start();
     redis_cli(&it, &["-3", "RQ.PUSH", "emails", "one"], b"");
     let info = redis_cli(&it, &["-3", "RQ.INFO", "emails"], b"");
-    assert!(info.starts_with(" 1# \"undelivered\" => (integer) 1\n 2# \"delivered\" => (integer) 0\n"), "{info}");
+    assert!(
+        info.starts_with(" 1# \"undelivered\" => (integer) 1\n 2# \"delivered\" => (integer) 0\n"),
+        "{info}"
+    );
 }
 
 #[test]
@@ -93,5 +100,7 @@ fn redis_cli_pipes_a_mass_of_commands_and_binary_payloads() {
     let mut client = it.server.client();
     assert_eq!(client.pop("binary", 1)[0].payload, b"\0\xff\r\n");
     let popped = client.pop("mass", 1_000);
-    assert!(popped.iter().zip(0_u32..).all(|(task, n)| task.payload == n.to_le_bytes()) && popped.len() == 1_000);
+    assert!(
+        popped.iter().zip(0_u32..).all(|(task, n)| task.payload == n.to_le_bytes()) && popped.len() == 1_000
+    );
 }

@@ -32,13 +32,17 @@ fn redis_rs_speaks_resp3() -> RedisResult<()> {
 
 fn blocking_story(client: &Client) -> RedisResult<()> {
     let mut connection = client.get_connection()?;
-    let ids: Vec<String> = cmd("RQ.PUSH").arg("emails").arg(&["one", "two", "three"]).query(&mut connection)?;
-    let popped: Popped = cmd("RQ.POP").arg("COUNT").arg(2).arg("urgent").arg("emails").query(&mut connection)?;
+    let ids: Vec<String> =
+        cmd("RQ.PUSH").arg("emails").arg(&["one", "two", "three"]).query(&mut connection)?;
+    let popped: Popped =
+        cmd("RQ.POP").arg("COUNT").arg(2).arg("urgent").arg("emails").query(&mut connection)?;
     let expected = [("emails", &ids[0], "one"), ("emails", &ids[1], "two")];
     assert_eq!(popped, expected.map(|(queue, id, body)| (queue.to_owned(), id.clone(), body.into())));
-    let again: Vec<(String, String)> = cmd("RQ.RECOVER").arg("emails").arg(1).arg(0).query(&mut connection)?;
+    let again: Vec<(String, String)> =
+        cmd("RQ.RECOVER").arg("emails").arg(1).arg(0).query(&mut connection)?;
     assert_eq!(again, [(ids[0].clone(), "one".to_owned())]);
-    let shown: Vec<(String, String)> = cmd("RQ.INSPECT").arg("emails").arg(-1).arg(1).query(&mut connection)?;
+    let shown: Vec<(String, String)> =
+        cmd("RQ.INSPECT").arg("emails").arg(-1).arg(1).query(&mut connection)?;
     assert_eq!(shown, [(ids[2].clone(), "three".to_owned())]);
     let acked: Vec<String> = cmd("RQ.ACK").arg("emails").arg(&ids).query(&mut connection)?;
     assert_eq!(acked, ids[..2]);
@@ -53,7 +57,10 @@ fn blocking_story(client: &Client) -> RedisResult<()> {
 
     let error = connection.set::<_, _, ()>("a", "b").expect_err("there are only queues");
     assert!(error.to_string().contains("unknown command 'SET'"), "{error}");
-    assert_eq!(cmd("RQ.POP").arg("BLOCK").arg(20).arg("emails").query::<Option<Popped>>(&mut connection)?, None);
+    assert_eq!(
+        cmd("RQ.POP").arg("BLOCK").arg(20).arg("emails").query::<Option<Popped>>(&mut connection)?,
+        None
+    );
     waiting_story(client)?;
     pipelined_story(client)
 }
@@ -64,7 +71,8 @@ fn waiting_story(client: &Client) -> RedisResult<()> {
             cmd("RQ.POP").arg("BLOCK").arg(0).arg("slow").query(&mut client.get_connection()?)
         });
         let mut connection = client.get_connection()?;
-        while !cmd("INFO").arg("clients").query::<String>(&mut connection)?.contains("blocked_clients:1\r\n") {
+        while !cmd("INFO").arg("clients").query::<String>(&mut connection)?.contains("blocked_clients:1\r\n")
+        {
             std::thread::yield_now();
         }
         let ids: Vec<String> = cmd("RQ.PUSH").arg("slow").arg("late").query(&mut connection)?;

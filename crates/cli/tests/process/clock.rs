@@ -31,7 +31,8 @@ impl Machine {
         let options = ["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"].map(AsRef::as_ref);
         run("cc", &[&options[..], &[shim.as_os_str(), source.as_ref()]].concat());
         let path = dir.path().join("shift");
-        let shift = OpenOptions::new().write(true).create_new(true).open(path).expect("the directory is empty");
+        let shift =
+            OpenOptions::new().write(true).create_new(true).open(path).expect("the directory is empty");
         let machine = Self { dir, shim, shift };
         machine.set_clock(0);
         machine
@@ -100,7 +101,8 @@ fn a_clock_that_jumps_under_a_running_server_changes_nothing() {
 fn a_clock_that_was_moved_while_the_server_was_down_neither_hurries_nor_holds_up_anything() {
     let machine = Machine::new();
     let mut last = 0;
-    for (shift, crash) in [(0, false), (-DAY, true), (-YEAR, false), (YEAR, true), (0, false), (-YEAR, true)] {
+    for (shift, crash) in [(0, false), (-DAY, true), (-YEAR, false), (YEAR, true), (0, false), (-YEAR, true)]
+    {
         machine.set_clock(shift);
         let mut server = machine.launch().start();
         push_above(&server, &mut last);

@@ -76,7 +76,8 @@ fn a_failed_sync_confirms_nothing_more_is_not_repeated_and_ends_the_process() {
         assert!(confirmed.len() < sync, "{} pushes were confirmed by {} syncs", confirmed.len(), sync - 1);
 
         let server = serve(&data).start();
-        let found: BTreeSet<String> = server.client().pop("q", 1000).into_iter().map(|task| task.id).collect();
+        let found: BTreeSet<String> =
+            server.client().pop("q", 1000).into_iter().map(|task| task.id).collect();
         let lost: Vec<_> = confirmed.iter().filter(|id| !found.contains(*id)).collect();
         assert!(lost.is_empty(), "confirmed before the failure and lost: {lost:?}");
         assert!(found.len() <= confirmed.len() + 1, "only the last push is in doubt");
@@ -110,7 +111,8 @@ fn a_slow_disk_delays_confirmations_and_nothing_else() {
     let launch = under_strace(serve(&data), &log, "inject=fdatasync:delay_exit=700000:when=30+");
     let server = launch.start();
     let (mut pusher, mut other) = (server.client(), server.client());
-    let ids: Vec<String> = (0..40).map_while(|_| push_in_time(&mut pusher, Duration::from_millis(350))).collect();
+    let ids: Vec<String> =
+        (0..40).map_while(|_| push_in_time(&mut pusher, Duration::from_millis(350))).collect();
     assert!(ids.len() < 40, "the disk never became slow");
     // One push is being synced now; it must neither be confirmed early nor hold others up.
     let asked = Instant::now();

@@ -43,7 +43,10 @@ fn an_empty_store_and_one_of_one_task_survive_kills() {
     }
     let server = launch.start();
     let tasks = server.client().pop("q", 10);
-    assert_eq!(tasks.iter().map(|task| (&*task.id, &*task.payload)).collect::<Vec<_>>(), [(&*id, &b"only"[..])]);
+    assert_eq!(
+        tasks.iter().map(|task| (&*task.id, &*task.payload)).collect::<Vec<_>>(),
+        [(&*id, &b"only"[..])]
+    );
     assert!(server.client().ack("q", &id));
     assert_ne!(server.client().push("q", "next"), id);
 }

@@ -106,7 +106,11 @@ fn a_server_that_was_suspended_goes_on_where_time_is() {
 
     assert_eq!(waiting.reply(), Value::Null);
     let again = client.pop("q", 10);
-    assert_eq!(again.iter().map(|task| &task.id).collect::<Vec<_>>(), [&leased], "its lease has run out meanwhile");
+    assert_eq!(
+        again.iter().map(|task| &task.id).collect::<Vec<_>>(),
+        [&leased],
+        "its lease has run out meanwhile"
+    );
     assert!(text.say("RESERVE").ends_with("BODY delayed"));
     assert!(client.ack("q", &leased));
     assert!(!client.ack("q", &leased), "a task is finished once");

@@ -2,12 +2,14 @@
 
 mod clock;
 mod disk_failure;
+mod dq;
 mod flood;
 mod hostile;
 mod kill;
 mod life;
 mod power;
 mod promises;
+mod settings;
 mod waiting;
 
 use std::path::Path;

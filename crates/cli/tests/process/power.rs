@@ -12,7 +12,8 @@ const IMAGE_BYTES: u64 = 1 << 30;
 fn cut_power(durability: &str, cuts: u64) -> Findings {
     let (mut rng, numbers, mut ledger) = (seeded(), Numbers::default(), Ledger::default());
     let mut image = LoopImage::new(IMAGE_BYTES);
-    let launch = serve(&image.path().join("data")).args(["--durability", durability, "--segment-bytes", "1MB"]);
+    let launch =
+        serve(&image.path().join("data")).args(["--durability", durability, "--segment-bytes", "1MB"]);
     for _ in 0..cuts {
         let mut server = launch.start();
         let load = Load { pushes: rng.u64(200..2_000), pipeline: 8, ..Load::default() };

@@ -58,7 +58,8 @@ fn one_push_of_many_tasks_serves_as_many_clients() {
 fn a_client_that_left_before_the_push_is_never_handed_a_task() {
     let dir = scratch();
     for durability in ["always", "none"] {
-        let server = serve(&dir.path().join(durability)).args(["--durability", durability, "--threads", "1"]).start();
+        let server =
+            serve(&dir.path().join(durability)).args(["--durability", durability, "--threads", "1"]).start();
         let mut pusher = server.client();
         for round in 0..300 * scale() {
             let gone = wait_in_line(&server, "RQ.POP BLOCK 0 q", 1);
@@ -76,7 +77,8 @@ fn a_client_that_left_before_the_push_is_never_handed_a_task() {
 fn a_client_whose_end_arrives_with_the_push_is_not_handed_the_task() {
     let dir = scratch();
     for durability in ["always", "none"] {
-        let server = serve(&dir.path().join(durability)).args(["--durability", durability, "--threads", "1"]).start();
+        let server =
+            serve(&dir.path().join(durability)).args(["--durability", durability, "--threads", "1"]).start();
         let mut pusher = server.client();
         for round in 0..20 {
             let gone = wait_in_line(&server, "RQ.POP BLOCK 0 q", 1);
@@ -142,12 +144,28 @@ fn a_pop_that_waits_in_vain_answers_null_in_time() {
 }
 
 #[test]
+fn what_time_brings_reaches_who_waits_although_nobody_else_does_anything() {
+    let dir = scratch();
+    let server = serve(dir.path()).start();
+    let mut client = server.client();
+    for (queue, lease_ms) in [("first", 100), ("second", 200), ("third", 300)] {
+        client.push(queue, "x");
+        client.say(&format!("RQ.POP LEASE {lease_ms} {queue}"));
+    }
+    server.text_client().add(400, "x");
+    // All three events happen while the server has nothing else to write.
+    assert_eq!(client.say("RQ.POP BLOCK 5000 third").tasks().len(), 1);
+    assert_eq!(client.say("RQ.POP BLOCK 5000 default").tasks().len(), 1);
+}
+
+#[test]
 fn what_stands_behind_a_waiting_pop_runs_after_it() {
     let dir = scratch();
     let server = serve(dir.path()).start();
     let mut client = server.client();
     let line = |line: &str| encode(&line.split(' ').collect::<Vec<_>>());
-    let lines = ["RQ.PUSH p first", "RQ.POP BLOCK 0 q", "RQ.PUSH p second", "RQ.POP COUNT 9 p", "RQ.POP BLOCK 50 q"];
+    let lines =
+        ["RQ.PUSH p first", "RQ.POP BLOCK 0 q", "RQ.PUSH p second", "RQ.POP COUNT 9 p", "RQ.POP BLOCK 50 q"];
     client.send_raw(&lines.map(line).concat()).expect("the server reads");
     assert_eq!(client.reply().ids().len(), 1);
     let mut other = server.client();

@@ -8,7 +8,7 @@ use crate::event::{Event, QueueNo, Recorder};
 use crate::id::Claim;
 use crate::limits;
 use crate::queue::{Queue, claims};
-use crate::reply::{Info, Outcome, Refusal, Replies, Reply, Span};
+use crate::reply::{Outcome, Refusal, Replies, Reply, Span};
 use crate::task::Body;
 use crate::time::{LogTime, Now};
 
@@ -103,7 +103,7 @@ impl<B: Body> Broker<B> {
             Command::Recover { queue, count, elapsed_ms } => {
                 let (start, count) = (out.tasks.len(), count.min(limits::REPLY_TASKS_MAX));
                 self.with(queue, now, rec, |queue, rec| {
-                    queue.recover(count, elapsed_ms, now, rec, &mut out.tasks)
+                    queue.recover(count, elapsed_ms, now, rec, &mut out.tasks);
                 });
                 Ok(Reply::Tasks(Span::new(start, out.tasks.len())))
             }
@@ -116,26 +116,26 @@ impl<B: Body> Broker<B> {
             }
             Command::Info { queue } => {
                 let info = self.with(queue, now, rec, |queue, _| queue.info(now));
-                Ok(Reply::Info(Box::new(info.unwrap_or_else(Info::default))))
+                Ok(Reply::Info(Box::new(info.unwrap_or_default())))
             }
             Command::Cancel { queue, which } => self.cancel(queue, which, now, rec),
             Command::Bury { queue, tasks } => {
                 let claims = claims(tasks)?;
-                self.count(queue, now, rec, |queue, rec| queue.bury(claims, now, rec))
+                Ok(self.count(queue, now, rec, |queue, rec| queue.bury(claims, now, rec)))
             }
             Command::Revive { queue, tasks } => {
                 let claims = tasks.map(claims).transpose()?;
-                self.count(queue, now, rec, |queue, rec| match claims {
+                Ok(self.count(queue, now, rec, |queue, rec| match claims {
                     None => queue.revive(None, now, rec),
                     Some(claims) => queue.revive(Some(&mut claims.map(Claim::id)), now, rec),
-                })
+                }))
             }
             Command::Delete { queue, tasks } => {
                 let claims = claims(tasks)?;
-                self.count(queue, now, rec, |queue, rec| queue.delete(claims.map(Claim::id), now, rec))
+                Ok(self.count(queue, now, rec, |queue, rec| queue.delete(claims.map(Claim::id), now, rec)))
             }
             Command::Purge { queue, state } => {
-                self.count(queue, now, rec, |queue, rec| queue.purge(state, now, rec))
+                Ok(self.count(queue, now, rec, |queue, rec| queue.purge(state, now, rec)))
             }
             Command::Drop { queues } => Ok(Reply::Count(self.drop_queues(queues, rec))),
             Command::Exists { queues } => {
@@ -194,7 +194,9 @@ impl<B: Body> Broker<B> {
         let done = act(&mut slot.queue, rec);
         let (dying, lapsed) = (slot.queue.take_dying(), slot.queue.take_lapsed());
         self.clock = rec.clock;
-        lapsed.into_iter().for_each(|(worker, receipt)| self.workers.tell(worker, receipt));
+        for (worker, receipt) in lapsed {
+            self.workers.tell(worker, receipt);
+        }
         if !dying.is_empty() {
             self.move_dying(no, &dying, rec);
         }
@@ -233,8 +235,8 @@ impl<B: Body> Broker<B> {
         now: Now,
         rec: &mut Stamp<'_, R>,
         act: impl FnOnce(&mut Queue<B>, &mut Stamp<'_, R>) -> u64,
-    ) -> Result<Reply, Refusal> {
-        Ok(Reply::Count(self.with(queue, now, rec, act).unwrap_or(0)))
+    ) -> Reply {
+        Reply::Count(self.with(queue, now, rec, act).unwrap_or(0))
     }
 }
 

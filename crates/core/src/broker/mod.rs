@@ -187,7 +187,9 @@ impl<B: Body> Broker<B> {
     /// Brings the broker's indexes in step with all queues: once after a replay, not after each of its events.
     pub fn refresh_all(&mut self) {
         let all: Vec<QueueNo> = self.slots.iter().flatten().map(|slot| slot.queue.no()).collect();
-        all.into_iter().for_each(|no| self.refresh(no));
+        for no in all {
+            self.refresh(no);
+        }
     }
 
     /// Brings the broker's indexes in step with a queue that may have changed.

@@ -152,12 +152,12 @@ impl<B: Body> Broker<B> {
         match which {
             Cancel::Ids(tasks) => {
                 let claims = claims(tasks)?;
-                self.count(queue, now, rec, |queue, rec| queue.cancel(claims.map(Claim::id), now, rec))
+                Ok(self.count(queue, now, rec, |queue, rec| queue.cancel(claims.map(Claim::id), now, rec)))
             }
-            Cancel::Names(names) => self.count(queue, now, rec, |queue, rec| {
+            Cancel::Names(names) => Ok(self.count(queue, now, rec, |queue, rec| {
                 let ids = queue.ids_of_names(names);
                 queue.cancel(ids, now, rec)
-            }),
+            })),
         }
     }
 

@@ -111,7 +111,9 @@ impl<B: Body> Broker<B> {
         let held = self.queues_held_by(holder);
         let worked = self.workers.worked_queues(incarnation);
         self.commit_stamped(&Event::WorkerEnded(incarnation), rec);
-        worked.into_iter().for_each(|no| self.refresh(no));
+        for no in worked {
+            self.refresh(no);
+        }
         self.end_holder(holder, &held, cause, now, rec)
     }
 

@@ -106,7 +106,9 @@ impl Workers {
     /// At a start every worker gets a full time to live.
     pub(super) fn beat_all(&mut self, now: LogTime) {
         let all: Vec<u64> = self.alive.keys().copied().collect();
-        all.into_iter().for_each(|incarnation| self.beat(incarnation, now));
+        for incarnation in all {
+            self.beat(incarnation, now);
+        }
     }
 
     pub(super) fn is_alive(&self, worker: WorkerRef<'_>, now: LogTime) -> bool {

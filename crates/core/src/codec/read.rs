@@ -45,10 +45,7 @@ impl fmt::Display for Malformed {
 impl core::error::Error for Malformed {}
 
 /// Reads one event from the front of `bytes`, hands it to `visit`, and answers what is behind it.
-pub fn decode<'a, T>(
-    bytes: &'a [u8],
-    visit: impl FnOnce(&Event<'_>) -> T,
-) -> Result<(T, &'a [u8]), Malformed> {
+pub fn decode<T>(bytes: &[u8], visit: impl FnOnce(&Event<'_>) -> T) -> Result<(T, &[u8]), Malformed> {
     let mut r = Reader::new(bytes);
     // Some events hold more than slices; their owned parts live here while they are visited.
     let (settings, past, task, counters);

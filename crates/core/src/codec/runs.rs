@@ -35,6 +35,7 @@ impl<'a> EncodedPayloads<'a> {
     }
 }
 
+#[expect(clippy::copy_iterator, reason = "a walk over borrowed bytes, copied to be begun again")]
 impl<'a> Iterator for EncodedPayloads<'a> {
     type Item = &'a [u8];
 
@@ -97,6 +98,7 @@ fn run_length(reader: &mut Reader<'_>, first: u64) -> Result<u64, Malformed> {
     if more > room { Err(Malformed::Id) } else { Ok(more + 1) }
 }
 
+#[expect(clippy::copy_iterator, reason = "a walk over borrowed bytes, copied to be begun again")]
 impl Iterator for EncodedIds<'_> {
     type Item = TaskId;
 

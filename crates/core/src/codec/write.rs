@@ -218,8 +218,8 @@ impl Writer<'_> {
 
     fn fields(&mut self, fields: &Fields<'_>) -> &mut Self {
         match fields.due {
-            Some(Due::Log(at)) => _ = self.number_field(field::DUE_LOG, at.0),
-            Some(Due::Wall(at)) => _ = self.number_field(field::DUE_WALL, at.0),
+            Some(Due::Log(at)) => self.number_field(field::DUE_LOG, at.0),
+            Some(Due::Wall(at)) => self.number_field(field::DUE_WALL, at.0),
             None => {}
         }
         if fields.priority != 0 {
@@ -230,9 +230,16 @@ impl Writer<'_> {
             Some(NameRef::PayloadHash(hash)) => _ = self.byte(field::NAME_HASH).bytes(&hash.to_le_bytes()),
             None => {}
         }
-        fields.tries_max.map(|n| self.number_field(field::TRIES_MAX, u64::from(n)));
-        fields.backoff_ms.map(|ms| self.number_field(field::BACKOFF_MS, ms));
-        fields.expires.map(|at| self.number_field(field::EXPIRES, at.0));
+        let numbers = [
+            (field::TRIES_MAX, fields.tries_max.map(u64::from)),
+            (field::BACKOFF_MS, fields.backoff_ms),
+            (field::EXPIRES, fields.expires.map(|at| at.0)),
+        ];
+        for (tag, value) in numbers {
+            if let Some(value) = value {
+                self.number_field(tag, value);
+            }
+        }
         fields.trace.map(|trace| self.byte(field::TRACE).bytes(trace));
         self
     }

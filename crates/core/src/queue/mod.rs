@@ -19,7 +19,7 @@ use core::fmt;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
-use crate::event::{Flood, QueueNo, Totals};
+use crate::event::{Flood, QueueNo};
 use crate::id::{Receipt, TaskId};
 use crate::settings::Settings;
 use crate::task::{Body, Holder, Name};
@@ -27,6 +27,7 @@ use crate::time::{LogTime, WallTime};
 use ready::Ready;
 use table::{List, Table};
 
+pub use crate::event::Totals;
 pub use check::Broken;
 pub(crate) use decide::claims;
 pub use decide::{PopAsk, Pushes};

@@ -97,15 +97,15 @@ impl<B: Body> Queue<B> {
             incarnation: task.incarnation,
             at,
             elapsed_ms: now.log.since(at),
-            more: matches!(task.state, State::Dead(_)).then(|| self.more(id)),
+            more: matches!(task.state, State::Dead(_)).then(|| Box::new(self.more(id))),
         }
     }
 
     /// The rest of what is known of a task.
-    pub(super) fn more(&self, id: TaskId) -> Box<More> {
+    pub(super) fn more(&self, id: TaskId) -> More {
         let Some(task) = self.table.get(id) else {
             let pushed = self.ready.find_plain(id).map_or(LogTime(0), |plain| plain.pushed);
-            return Box::new(More { tries_max: self.settings.tries(), pushed, ..More::default() });
+            return More { tries_max: self.settings.tries(), pushed, ..More::default() };
         };
         let name = match task.name() {
             Some(Name::Bytes(name)) => Some(name.clone()),
@@ -113,7 +113,7 @@ impl<B: Body> Queue<B> {
         };
         let reason = task.extras.as_ref().and_then(|extras| extras.reason.clone());
         let tries_max = self.tries_max(task);
-        Box::new(More { name, tries: task.tries, tries_max, pushed: task.pushed, reason })
+        More { name, tries: task.tries, tries_max, pushed: task.pushed, reason }
     }
 
     /// Hands each task whole to `visit`, in an order in which taking them in gives the same queue.

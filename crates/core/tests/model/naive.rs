@@ -294,9 +294,8 @@ impl NaiveQueue {
         let task = &self.tasks[&id];
         let at = match &task.state {
             State::Ready => task.pushed,
-            State::Delayed(Due::Log(at) | Due::Wall(at)) => *at,
+            State::Delayed(Due::Log(at) | Due::Wall(at)) | State::Dead(at) => *at,
             State::Leased(lease) => lease.start,
-            State::Dead(at) => *at,
         };
         TaskView {
             queue: 0,
@@ -306,23 +305,23 @@ impl NaiveQueue {
             incarnation: task.incarnation,
             at: LogTime(at),
             elapsed_ms: log.saturating_sub(at),
-            more: (task.kind() == StateKind::Dead).then(|| self.more(id)),
+            more: (task.kind() == StateKind::Dead).then(|| Box::new(self.more(id))),
         }
     }
 
-    pub fn more(&self, id: TaskId) -> Box<More> {
+    pub fn more(&self, id: TaskId) -> More {
         let task = &self.tasks[&id];
         let name = match &task.name {
             Some(Naming::Bytes(name)) => Some(name.clone().into()),
             _ => None,
         };
-        Box::new(More {
+        More {
             name,
             tries: Tries { failed: task.failed, lapsed: task.lapsed, lost: task.lost },
             tries_max: self.tries_max(task),
             pushed: LogTime(task.pushed),
             reason: task.reason.clone().map(Into::into),
-        })
+        }
     }
 
     fn tries_max(&self, task: &NaiveTask) -> u32 {

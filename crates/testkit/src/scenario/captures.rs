@@ -151,7 +151,8 @@ mod tests {
     fn a_rendered_reply_names_its_ids() {
         let mut captures = Captures::default();
         captures.meet("a", 0, &bulk("1767225600000-1")).unwrap();
-        let reply = Value::Array(vec![bulk("q"), bulk("1767225600000-1"), bulk("1767225600000-2"), bulk("7-1")]);
+        let reply =
+            Value::Array(vec![bulk("q"), bulk("1767225600000-1"), bulk("1767225600000-2"), bulk("7-1")]);
         assert_eq!(captures.render(&reply), "[q $a $id1 \"7-1\"]");
         let line = [b"TASK ", &*captures.resolve("$a.short").unwrap(), b" BODY x"].concat();
         assert_eq!(captures.render(&Value::Line(line)), "TASK $a.short BODY x");

@@ -27,9 +27,11 @@ impl Pattern {
     /// Reads the expectation of a RESP reply. None if its brackets are still open: the next line belongs to it.
     pub(crate) fn parse_resp(text: &str) -> Result<Option<Self>, String> {
         let line = text.trim();
-        if let Some(error) = line.strip_prefix('-').filter(|rest| rest.starts_with(|c: char| c.is_alphabetic())) {
-            let like = error.strip_suffix("...").map(|start| Self::ErrorLike(start.to_owned()));
-            return Ok(Some(like.unwrap_or_else(|| Self::Is(Value::Error(error.to_owned())))));
+        if let Some(error) =
+            line.strip_prefix('-').filter(|rest| rest.starts_with(|c: char| c.is_alphabetic()))
+        {
+            let beginning = error.strip_suffix("...").map(|start| Self::ErrorLike(start.to_owned()));
+            return Ok(Some(beginning.unwrap_or_else(|| Self::Is(Value::Error(error.to_owned())))));
         }
         let words = split(line)?;
         let mut rest = &words[..];

@@ -119,14 +119,12 @@ impl Stage<'_> {
             return;
         }
         for (n, expected) in expected.iter().enumerate() {
-            match self.subject.reply(conn) {
-                Some(value) => self.compare(expected, &value, ""),
-                None => {
-                    self.waiting.insert(conn.to_owned(), requests.len() - n);
-                    self.replace(expected, "...".to_owned());
-                    return self.part(expected.first, self.shown(expected), "no reply".to_owned());
-                }
-            }
+            let Some(value) = self.subject.reply(conn) else {
+                self.waiting.insert(conn.to_owned(), requests.len() - n);
+                self.replace(expected, "...".to_owned());
+                return self.part(expected.first, self.shown(expected), "no reply".to_owned());
+            };
+            self.compare(expected, &value, "");
         }
         if waits {
             self.waiting.insert(conn.to_owned(), requests.len() - expected.len());
@@ -141,17 +139,13 @@ impl Stage<'_> {
     }
 
     fn answer(&mut self, conn: &str, expected: &Expected) {
-        let prefix = format!("{conn}< ");
         let owed = self.waiting.contains_key(conn);
-        match owed.then(|| self.subject.reply(conn)).flatten() {
-            Some(value) => {
-                self.owe_one_less(conn);
-                self.compare(expected, &value, &prefix);
-            }
-            None => {
-                self.edits.push(Edit { first: expected.first, end: expected.last + 1, text: String::new() });
-                self.part(expected.first, self.shown(expected), "no reply".to_owned());
-            }
+        if let Some(value) = owed.then(|| self.subject.reply(conn)).flatten() {
+            self.owe_one_less(conn);
+            self.compare(expected, &value, &format!("{conn}< "));
+        } else {
+            self.edits.push(Edit { first: expected.first, end: expected.last + 1, text: String::new() });
+            self.part(expected.first, self.shown(expected), "no reply".to_owned());
         }
     }
 

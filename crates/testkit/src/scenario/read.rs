@@ -29,7 +29,10 @@ impl Scenario {
             read.map_err(|error| format!("{}:{}: {error}", path.display(), reader.at))?;
         }
         if scenario.title.is_empty() {
-            return Err(format!("{}: the first line says what the scenario shows, after a #", path.display()));
+            return Err(format!(
+                "{}: the first line says what the scenario shows, after a #",
+                path.display()
+            ));
         }
         Ok(scenario)
     }

@@ -82,7 +82,9 @@ impl CoreHome {
     fn serve(&mut self) {
         for waiting in self.line.iter_mut().filter(|waiting| waiting.replies.is_none()) {
             let mut replies = Replies::default();
-            waiting.pop.with(|pop| self.broker.execute(self.now, &Command::Pop(*pop), &mut self.log, &mut replies));
+            waiting
+                .pop
+                .with(|pop| self.broker.execute(self.now, &Command::Pop(*pop), &mut self.log, &mut replies));
             if !found_nothing(&replies) {
                 waiting.replies = Some(replies);
             }
@@ -153,8 +155,8 @@ impl Home for CoreHome {
     fn restart(&mut self) {
         let mut broker = Broker::default();
         for event in &self.log.events {
-            let (replayed, rest) =
-                codec::decode(event, |event| broker.replay(event, &mut Log::default())).expect("an event is decodable");
+            let (replayed, rest) = codec::decode(event, |event| broker.replay(event, &mut Log::default()))
+                .expect("an event is decodable");
             replayed.expect("a replayed event fits");
             assert!(rest.is_empty(), "an event is decoded to its end");
         }

@@ -98,7 +98,12 @@ impl<H: Home> Local<H> {
 
     fn work_text(&mut self, session: &mut Session) {
         let connections = self.sessions.values().filter(|session| session.is_text).count() + 1;
-        let bytes: Vec<u8> = session.behind.drain(..).flat_map(|request| [line_of(request), b"\n".to_vec()]).flatten().collect();
+        let bytes: Vec<u8> = session
+            .behind
+            .drain(..)
+            .flat_map(|request| [line_of(request), b"\n".to_vec()])
+            .flatten()
+            .collect();
         let mut items = Vec::new();
         let parsed = text::Parser::new(text::Limits::default()).parse(&bytes, &mut items);
         assert_eq!(parsed, Ok(bytes.len()), "a scenario sends whole lines");
@@ -119,7 +124,8 @@ impl<H: Home> Local<H> {
     /// Executes what is asked up to a pop that waits; commands of the home that follow each other are one batch.
     fn work_resp(&mut self, session: &mut Session) {
         let asked: Vec<Vec<Vec<u8>>> = session.behind.drain(..).map(words_of).collect();
-        let argvs: Vec<Vec<&[u8]>> = asked.iter().map(|words| words.iter().map(Vec::as_slice).collect()).collect();
+        let argvs: Vec<Vec<&[u8]>> =
+            asked.iter().map(|words| words.iter().map(Vec::as_slice).collect()).collect();
         let caller = Caller { conn: session.conn };
         let mut done = 0;
         while done < argvs.len() && session.waiting.is_none() {
@@ -152,10 +158,12 @@ impl<H: Home> Local<H> {
             let reply: &Reply = &replies.list[n];
             encode_reply(&mut session.out, session.version, &commands[n], shapes[n], reply, &replies);
         }
-        match (waiting, commands.get(done)) {
-            (Some(waiting), Some(Command::Pop(pop))) => session.waiting = Some((waiting, PopForm::of(pop))),
-            (None, None) => {}
-            _ => panic!("{done} of {} commands executed, and {waiting:?} waits", commands.len()),
+        if let Some(waiting) = waiting {
+            let Some(Command::Pop(pop)) = commands.get(done) else { panic!("only a pop waits") };
+            session.waiting = Some((waiting, PopForm::of(pop)));
+        } else {
+            // A home may stop before the end where replies are large; it goes on with the next call.
+            assert!(done > 0, "a home that nothing waits for gets on");
         }
         done
     }

@@ -114,7 +114,7 @@ impl Client {
 
     /// Reads what is there; waits at most this long for it.
     fn fill(&mut self, timeout: Duration) {
-        let mut room = [0; 64 << 10];
+        let mut room = [0; 8 << 10];
         self.stream.set_read_timeout(Some(timeout)).expect("a TCP option");
         match self.stream.read(&mut room) {
             Ok(0) => panic!("the server closed a connection"),

@@ -107,9 +107,7 @@ impl<B: Body> Queue<B> {
         if task.name().is_some_and(|name| self.names.contains_key(name)) {
             task.extras_mut().name = None;
         }
-        if let Some(extras) = &mut task.extras {
-            extras.expires = None;
-        }
+        task.live_on();
         self.last_id = self.last_id.max(task.id);
         self.totals.pushed += 1;
         self.admit(task)

@@ -228,9 +228,7 @@ impl<B: Body> Queue<B> {
             task.state = state;
             task.tries = Tries::default();
             // Its time to live was counted from a push that is long ago; a revived task waits as long as it takes.
-            if let Some(extras) = &mut task.extras {
-                extras.expires = None;
-            }
+            task.live_on();
         });
         Ok(())
     }

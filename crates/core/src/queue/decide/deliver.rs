@@ -1,5 +1,6 @@
 //! Handing tasks out, and taking back what was handed out.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem;
 
@@ -90,7 +91,7 @@ impl<B: Body> Queue<B> {
             incarnation: self.incarnation,
             at,
             elapsed_ms: 0,
-            more: ask.meta.then(|| self.more(standing.id())),
+            more: ask.meta.then(|| Box::new(self.more(standing.id()))),
         }
     }
 

@@ -102,7 +102,9 @@ impl<B: Body> Queue<B> {
     ) -> Settings {
         self.settle(now, 0, rec);
         let mut settings = self.settings.clone();
-        changes.iter().for_each(|change| settings.change(change));
+        for change in changes {
+            settings.change(change);
+        }
         if settings != self.settings {
             self.commit(&Event::Configured { queue: self.no, settings: &settings }, now.log, rec);
         }

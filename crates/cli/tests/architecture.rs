@@ -1,0 +1,106 @@
+//! The house keeps its shape: which crate may use which, and where the doors to the outside world are.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Who may use whom of our own crates. ARCHITECTURE.md has the reasons; a new edge is a line there and here.
+const EDGES: [(&str, &[&str]); 8] = [
+    ("core", &[]),
+    ("proto", &["core"]),
+    ("engine", &["core"]),
+    ("sureq", &["core", "proto", "engine"]),
+    ("server", &["sureq", "core", "proto"]),
+    ("cli", &["sureq", "server"]),
+    ("testkit", &["core", "proto", "engine", "sureq", "server"]),
+    ("bench", &[]),
+];
+
+fn crates() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("")
+}
+
+/// The Rust files below a directory, by their path in it.
+fn sources(dir: &Path) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut left = vec![dir.to_owned()];
+    while let Some(path) = left.pop() {
+        for entry in fs::read_dir(&path).expect("the directory can be read") {
+            let path = entry.expect("the entry can be read").path();
+            if path.is_dir() {
+                left.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let name = path.strip_prefix(dir).expect("it is below").to_str().expect("a name is text");
+                found.insert(name.to_owned(), fs::read_to_string(&path).expect("the file can be read"));
+            }
+        }
+    }
+    found
+}
+
+/// The files of a crate's code, without its tests, that hold any of these words.
+fn holders(krate: &str, words: &[&str]) -> Vec<String> {
+    let sources = sources(&crates().join(krate).join("src"));
+    let holds = |text: &str| {
+        let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        code.into_iter().any(|line| words.iter().any(|word| line.contains(word)))
+    };
+    sources.into_iter().filter(|(_, text)| holds(text)).map(|(name, _)| name).collect()
+}
+
+#[test]
+fn crates_use_only_whom_they_may() {
+    let mut known: Vec<String> = EDGES.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let entries = fs::read_dir(crates()).expect("there are crates");
+    let mut present: Vec<String> = entries
+        .map(|entry| entry.expect("it can be read").file_name().into_string().expect("a name"))
+        .collect();
+    known.sort();
+    present.sort();
+    assert_eq!(present, known);
+    for (name, allowed) in EDGES {
+        let manifest =
+            fs::read_to_string(crates().join(name).join("Cargo.toml")).expect("a crate has a manifest");
+        let manifest: toml::Table = manifest.parse().expect("a manifest is TOML");
+        let uses = manifest.get("dependencies").and_then(toml::Value::as_table).cloned().unwrap_or_default();
+        let ours =
+            uses.keys().filter_map(|key| key.strip_prefix("sureq-").or((key == "sureq").then_some("sureq")));
+        for used in ours {
+            assert!(allowed.contains(&used), "{name} uses {used}");
+        }
+    }
+}
+
+/// Rule 8: the core needs no standard library, and so has no clock, disk, network or randomness to read.
+#[test]
+fn the_core_is_pure() {
+    let root = fs::read_to_string(crates().join("core/src/lib.rs")).expect("the core has a root");
+    assert!(root.contains("#![no_std]") && root.contains("#![forbid(unsafe_code)]"));
+    assert_eq!(holders("core", &["std::", "extern crate std"]), Vec::<String>::new());
+}
+
+/// Rule 9: one file each is the door to the disk and to the clock; unsafe code has none.
+#[test]
+fn one_file_each_is_the_door_to_the_disk_and_the_clock() {
+    assert_eq!(holders("engine", &["std::fs", "rustix::fs", "File::"]), ["disk.rs"]);
+    assert_eq!(holders("engine", &["SystemTime"]), ["clock.rs"]);
+    for krate in ["core", "proto", "sureq"] {
+        assert_eq!(holders(krate, &["std::fs", "SystemTime", "Instant", "std::net"]), Vec::<String>::new());
+    }
+    for (krate, _) in EDGES {
+        assert_eq!(
+            holders(krate, &["unsafe {", "unsafe fn", "unsafe impl"]),
+            Vec::<String>::new(),
+            "{krate}"
+        );
+    }
+}
+
+/// Only the command prints and exits.
+#[test]
+fn only_the_command_prints_and_exits() {
+    for krate in ["core", "proto", "engine", "sureq", "server"] {
+        let words = ["println!(", "print!(", "process::exit", "dbg!("];
+        assert_eq!(holders(krate, &words), Vec::<String>::new(), "{krate}");
+    }
+}

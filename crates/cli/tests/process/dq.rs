@@ -1,0 +1,173 @@
+//! `sureq dq`: DefferedQ's own command line, as its users know it.
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use sureq_testkit::client::TextClient;
+use sureq_testkit::process::Process;
+use sureq_testkit::server_process::Launch;
+
+use crate::{SUREQ, scratch};
+
+/// The command with its data in `dir`, on a port of the system's choice.
+fn dq(dir: &Path) -> Launch {
+    Launch::new(SUREQ).args(["dq", "-p", "0", "-home"]).args([format!("file:{}", dir.display())])
+}
+
+/// Waits for the line that says where it listens; answers the line too.
+fn connect(process: &Process) -> (TextClient, String) {
+    let line =
+        process.find_in_stderr(|line| line.starts_with("Listening ").then(|| line.trim_end().to_owned()));
+    let address =
+        line.split(' ').nth(1).and_then(|address| address.parse().ok()).expect("it names an address");
+    (TextClient::connect(address), line)
+}
+
+#[test]
+fn help_shows_banner_and_flags() {
+    let mut process = Launch::new(SUREQ).args(["dq", "--help"]).spawn();
+    assert_eq!(process.exit_code(Duration::from_secs(5)), 0);
+    assert_eq!(process.stdout(), "DefferedQ is a simple and fast work queue.\n\n");
+    let usage = process.stderr();
+    assert!(
+        usage.starts_with("Usage of ") && usage.lines().next().is_some_and(|line| line.ends_with(':')),
+        "{usage}"
+    );
+    for flag in ["  -debug uint", "  -h string", "  -ict uint", "  -p string", "  -rta uint", "  -rtt uint"] {
+        assert!(usage.lines().any(|line| line == flag), "{flag} is missing in:\n{usage}");
+    }
+}
+
+#[test]
+fn a_bad_flag_ends_with_2_and_the_usage() {
+    for (args, why) in [
+        (&["-x", "1"][..], "flag provided but not defined: -x"),
+        (&["-ict"], "flag needs an argument: -ict"),
+        (&["-rtt", "-1"], "invalid value \"-1\" for flag -rtt: parse error"),
+        (&["-rta=x"], "invalid value \"x\" for flag -rta: parse error"),
+        (&["---p", "1"], "bad flag syntax: ---p"),
+    ] {
+        let mut process = Launch::new(SUREQ).args(["dq"]).args(args).spawn();
+        assert_eq!(process.exit_code(Duration::from_secs(5)), 2, "{args:?}");
+        let said = process.stderr();
+        assert!(said.starts_with(why) && said.contains("\nUsage of "), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn an_address_that_cannot_be_had_ends_with_1() {
+    let (dir, taken) = (scratch(), std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free"));
+    let port = taken.local_addr().expect("it is bound").port().to_string();
+    for (host, port) in [("127.0.0.1", &*port), ("127.0.0.1", "70000"), ("no.such.host.invalid", "1")] {
+        let home = format!("file:{}", dir.path().display());
+        let mut process = Launch::new(SUREQ).args(["dq", "-h", host, "-p", port, "-home", &home]).spawn();
+        assert_eq!(process.exit_code(Duration::from_secs(10)), 1, "{host}:{port}");
+        assert!(process.stderr().starts_with("Error listening: "), "{process}");
+    }
+}
+
+#[test]
+fn the_start_line_tells_the_options_in_every_syntax_of_go() {
+    let dir = scratch();
+    let expected = "with options -ict=5 -rtt=7 -rta=256 -debug=true";
+    for args in [
+        &["-ict", "5", "-rtt", "7", "-rta", "256", "-debug", "1"][..],
+        &["--ict=5", "-rtt=7", "--rta", "256", "-debug=1", "rest", "-ict", "9"],
+    ] {
+        let process = dq(dir.path()).args(args).spawn();
+        let (mut client, line) = connect(&process);
+        assert!(line.starts_with("Listening 127.0.0.1:") && line.ends_with(expected), "{line}");
+        assert!(client.say("STATS").starts_with("TASKS 0 RESERVED 0 CONNECTIONS 1 HEAP "));
+        assert!(process.stdout().is_empty(), "{process}");
+    }
+    let process = dq(dir.path()).spawn();
+    assert!(connect(&process).1.ends_with(" with options -ict=0 -rtt=0 -rta=0 -debug=false"));
+}
+
+#[test]
+fn a_link_named_dq_is_the_command_itself() {
+    let dir = scratch();
+    let link = dir.path().join("dq");
+    symlink(SUREQ, &link).expect("the directory is empty");
+    let home = format!("file:{}", dir.path().join("data").display());
+    let process = Launch::new(&link).args(["-p", "0", "-home", &home]).spawn();
+    let (mut client, _) = connect(&process);
+    let id = client.add(0, "body");
+    assert_eq!(client.say("RESERVE"), format!("TASK {id} BODY body"));
+    assert_eq!(client.say(&format!("RETURN {id} 0")), "ok");
+    assert_eq!(client.say("RESERVE"), format!("TASK {id} BODY body"));
+    assert_eq!(client.say(&format!("DELETE {id}")), "ok");
+
+    let mut help = Launch::new(&link).args(["--help"]).spawn();
+    assert_eq!(help.exit_code(Duration::from_secs(5)), 0);
+    assert!(help.stderr().starts_with(&format!("Usage of {}:\n", link.display())), "{help}");
+}
+
+#[test]
+fn a_quiet_connection_is_closed_and_a_busy_one_is_not() {
+    let dir = scratch();
+    let process = dq(dir.path()).args(["-ict", "1"]).spawn();
+    let (mut busy, line) = connect(&process);
+    let address =
+        line.split(' ').nth(1).and_then(|address| address.parse().ok()).expect("it names an address");
+    let mut quiet = TextClient::connect(address);
+    let began = Instant::now();
+    // A busy one speaks more often than the limit, for longer than the limit.
+    while began.elapsed() < Duration::from_millis(1800) {
+        assert_eq!(busy.say("RESERVE"), "nil");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(quiet.is_closed());
+    assert_eq!(busy.say("RESERVE"), "nil");
+    let last = Instant::now();
+    assert!(busy.is_closed());
+    let took = last.elapsed();
+    assert!((Duration::from_millis(900)..Duration::from_secs(3)).contains(&took), "closed after {took:?}");
+}
+
+/// Asks until there is a task; this dialect has no way to wait. Answers when it came, in seconds since `began`.
+fn reserve_at(client: &mut TextClient, began: Instant) -> f64 {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while client.say("RESERVE") == "nil" {
+        assert!(Instant::now() < deadline, "the task never came back");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    began.elapsed().as_secs_f64()
+}
+
+#[test]
+fn the_watcher_returns_a_stuck_task_twice_and_then_deletes_it() {
+    let dir = scratch();
+    let process = dq(dir.path()).args(["-rtt", "1", "-rta", "2"]).spawn();
+    let (mut client, _) = connect(&process);
+    client.add(0, "stuck");
+    let began = Instant::now();
+    let taken = [(); 3].map(|()| reserve_at(&mut client, began));
+    for (taken, due) in taken.iter().zip([0.0, 2.0, 4.0]) {
+        assert!((due - 0.01..due + 0.9).contains(taken), "taken at {taken}, not at {due}");
+    }
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !client.say("STATS").starts_with("TASKS 0 RESERVED 0 ") {
+        assert!(Instant::now() < deadline, "it was never deleted: {}", client.say("STATS"));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let deleted = began.elapsed().as_secs_f64();
+    assert!((4.98..6.5).contains(&deleted), "deleted at {deleted}");
+}
+
+#[test]
+fn the_watcher_of_one_reservation_leaves_the_next_alone() {
+    let dir = scratch();
+    let process = dq(dir.path()).args(["-rtt", "1", "-rta", "9"]).spawn();
+    let (mut client, _) = connect(&process);
+    let id = client.add(0, "x");
+    client.say("RESERVE");
+    std::thread::sleep(Duration::from_millis(700));
+    assert_eq!(client.say(&format!("RETURN {id} 0")), "ok");
+    client.say("RESERVE");
+    // The first reservation would have lapsed by now, had it not been given back.
+    std::thread::sleep(Duration::from_millis(600));
+    assert!(client.say("STATS").starts_with("TASKS 0 RESERVED 1 "));
+    assert_eq!(client.say(&format!("DELETE {id}")), "ok");
+}

@@ -1,0 +1,77 @@
+//! Lists in events: as they were decided, or as they are in the log.
+
+use core::fmt;
+
+use crate::codec::{EncodedIds, EncodedPayloads};
+use crate::id::TaskId;
+
+/// Payloads, from a command or from the log.
+#[derive(Clone, Copy, Debug)]
+pub enum Payloads<'a> {
+    /// As they came.
+    Slices(&'a [&'a [u8]]),
+    /// As they are in the log.
+    Encoded(EncodedPayloads<'a>),
+}
+
+impl<'a> Payloads<'a> {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Slices(slices) => slices.len(),
+            Self::Encoded(encoded) => encoded.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Each in turn.
+    pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> {
+        let (slices, encoded) = match *self {
+            Self::Slices(slices) => (slices, EncodedPayloads::EMPTY),
+            Self::Encoded(encoded) => (&[][..], encoded),
+        };
+        slices.iter().copied().chain(encoded)
+    }
+}
+
+impl PartialEq for Payloads<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+/// Ids, from a decision or from the log.
+#[derive(Clone, Copy)]
+pub enum Ids<'a> {
+    /// As they were decided.
+    Slice(&'a [TaskId]),
+    /// As they are in the log.
+    Encoded(EncodedIds<'a>),
+}
+
+impl<'a> Ids<'a> {
+    /// Each in turn.
+    pub fn iter(&self) -> impl Iterator<Item = TaskId> + 'a {
+        let (slice, encoded) = match *self {
+            Self::Slice(slice) => (slice, EncodedIds::EMPTY),
+            Self::Encoded(encoded) => (&[][..], encoded),
+        };
+        slice.iter().copied().chain(encoded)
+    }
+}
+
+impl PartialEq for Ids<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl fmt::Debug for Ids<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}

@@ -1,0 +1,154 @@
+//! What a queue may hold, for how long, and how long it is remembered.
+
+use crate::support::{Answer, Home, leased};
+use crate::{PLAIN, add, dead, start};
+use sureq_core::command::{Add, Command, View, When, Worker};
+use sureq_core::reply::{Outcome, TaskView};
+use sureq_core::settings::{Change, Expired, Overflow};
+use sureq_core::task::Tries;
+use sureq_core::{LogTime, Receipt, TaskId};
+
+#[test]
+fn a_batch_beyond_the_maximum_is_refused_whole() {
+    let mut home = Home::default();
+    home.config(&[Change::MaxLength(3), Change::MaxBytes(10)]);
+    home.push(&["aa", "b"]);
+    let push = |home: &mut Home, payloads: &[&[u8]]| home.run(&Command::Push { queue: b"q", payloads });
+    assert_eq!(push(&mut home, &[b"c", b"d"]), Answer::Refused("queue full"));
+    assert_eq!(push(&mut home, &[b"12345678"]), Answer::Refused("queue full"));
+    assert!(matches!(push(&mut home, &[b"1234567"]), Answer::Ids(_)));
+    home.pop(1, PLAIN);
+    home.push(&["y"]);
+    assert_eq!(home.see(View::Ready), "b 1234567 y", "what is leased takes no room");
+}
+
+#[test]
+fn the_oldest_are_dropped_where_that_was_asked_for() {
+    let mut home = Home::default();
+    home.config(&[Change::MaxLength(3), Change::MaxBytes(6), Change::Overflow(Overflow::DropOldest)]);
+    home.push(&["a", "b", "c"]);
+    home.push(&["d"]);
+    assert_eq!(home.see(View::Ready), "b c d");
+    home.push(&["12345"]);
+    assert_eq!(home.see(View::Ready), "d 12345");
+    let too_large = home.run(&Command::Push { queue: b"q", payloads: &[b"1234567"] });
+    assert_eq!(too_large, Answer::Refused("queue full"), "what never fits drops nobody");
+    assert_eq!(home.see(View::Ready), "d 12345");
+    home.verify();
+}
+
+#[test]
+fn no_more_are_leased_at_once_than_the_queue_allows() {
+    let mut home = Home::default();
+    home.config(&[Change::MaxLeased(2)]);
+    let ids = home.push(&["a", "b", "c", "d"]);
+    assert_eq!(home.pop(9, PLAIN), "a b");
+    assert_eq!(home.pop(9, PLAIN), "");
+    home.awake();
+    home.ack(ids[0]);
+    assert_eq!(home.awake().len(), 1, "whoever waits is told that there is room");
+    assert_eq!(home.pop(9, PLAIN), "c");
+}
+
+#[test]
+fn a_paused_queue_takes_tasks_and_hands_out_none() {
+    let mut home = Home::default();
+    home.run(&Command::Pause { queue: b"q" });
+    home.push(&["a"]);
+    assert_eq!(home.pop(1, PLAIN), "");
+    home.restart(2);
+    assert_eq!(home.pop(1, PLAIN), "");
+    home.awake();
+    home.run(&Command::Resume { queue: b"q" });
+    assert_eq!(home.awake().len(), 1);
+    assert_eq!(home.pop(1, PLAIN), "a");
+}
+
+#[test]
+fn a_time_to_live_ends_waiting_tasks_and_never_leased_ones() {
+    let mut home = Home::default();
+    let ttl_ms = Some(10);
+    add(&mut home, Add { ttl_ms, ..Add::plain(b"q", b"held") });
+    add(&mut home, Add { ttl_ms, ..Add::plain(b"q", b"timed") });
+    add(&mut home, Add { ttl_ms, ..Add::plain(b"q", b"ready") });
+    add(&mut home, Add { ttl_ms, when: When::After(99), ..Add::plain(b"q", b"delayed") });
+    let held = home.take(1, PLAIN)[0].id;
+    home.pop(1, leased(15));
+    home.pass(10);
+    assert_eq!((home.info().ready, home.info().delayed, home.info().leased), (0, 0, 2));
+    assert_eq!(home.give_back(held, None, None), Outcome::Done);
+    assert_eq!(home.pop(1, PLAIN), "", "what comes back after its time is not handed out");
+    home.pass(5);
+    assert_eq!(home.pop(1, PLAIN), "", "nor what lapses after it");
+    assert!(home.broker.queue(b"q").unwrap().is_empty());
+    home.verify();
+}
+
+#[test]
+fn the_expired_are_kept_among_the_dead_where_that_was_asked_for() {
+    let mut home = Home::default();
+    home.config(&[Change::TtlMs(10), Change::Expired(Expired::Dead)]);
+    home.push(&["a"]);
+    home.pass(10);
+    assert_eq!(dead(&mut home), [("expired".into(), Tries::default())]);
+    home.run(&Command::Revive { queue: b"q", tasks: None });
+    home.pass(1_000);
+    assert_eq!(home.pop(1, PLAIN), "a", "a revived one waits as long as it takes");
+}
+
+#[test]
+fn an_empty_queue_is_forgotten_after_an_hour_unless_something_is_to_be_remembered() {
+    let remembered = |prepare: &dyn Fn(&mut Home)| {
+        let mut home = Home::default();
+        let id = home.push(&["a"])[0];
+        prepare(&mut home);
+        home.pop(1, PLAIN);
+        home.ack(id);
+        home.pass(3_600_000);
+        home.tick();
+        home.verify();
+        home.broker.queue(b"q").is_some()
+    };
+    assert!(!remembered(&|_| ()));
+    assert!(remembered(&|home| home.config(&[Change::Tries(3)])));
+    assert!(remembered(&|home| _ = home.run(&Command::Pause { queue: b"q" })));
+    assert!(remembered(&|home| {
+        let worker = start(home, b"w", 9_000_000);
+        home.run(&Command::Worker(Worker::Work(worker, b"q")));
+    }));
+}
+
+#[test]
+fn a_dropped_queue_leaves_nothing_behind() {
+    let mut home = Home::default();
+    home.config(&[Change::MaxLeased(1)]);
+    home.push(&["a", "b"]);
+    home.pop(1, leased(10));
+    assert_eq!(home.run(&Command::Drop { queues: &[b"q", b"q", b"none"] }), Answer::Count(1));
+    home.verify();
+    assert_eq!(home.run(&Command::Exists { queues: &[b"q"] }), Answer::Count(0));
+    home.push(&["c", "d"]);
+    assert_eq!(home.pop(2, PLAIN), "c d");
+    home.verify();
+}
+
+#[test]
+fn ids_grow_whatever_the_clock_does() {
+    let mut home = Home::default();
+    let first = home.push(&["a"])[0];
+    home.now.log = LogTime(5);
+    let second = home.push(&["b"])[0];
+    assert!(second > first);
+    home.broker.raise_last_id(TaskId::new(9_000_000_000, 1).unwrap());
+    assert!(home.push(&["c"])[0].ms() >= 9_000_000_000);
+}
+
+#[test]
+fn undelivering_twice_in_one_call_gives_back_once() {
+    let mut home = Home::default();
+    home.push(&["a", "b"]);
+    let receipts: Vec<Receipt> = home.take(2, PLAIN).iter().map(TaskView::receipt).collect();
+    home.undeliver(b"q", &[receipts[0], receipts[1], receipts[0]]);
+    assert_eq!(home.see(View::Ready), "a b");
+    home.verify();
+}

@@ -1,0 +1,90 @@
+//! Workers live by their beats.
+
+use crate::support::{Answer, Home};
+use crate::{beat, by, start, tries_of};
+use sureq_core::command::{Command, LeaseAsk, Pop, Worker};
+use sureq_core::task::Tries;
+
+#[test]
+fn a_worker_lives_until_its_time_is_over_and_not_at_it() {
+    for (ms, alive) in [(9, true), (10, false)] {
+        let mut home = Home::default();
+        let worker = start(&mut home, b"w", 10);
+        home.push(&["a"]);
+        home.pop(1, by(worker));
+        home.pass(ms);
+        assert_eq!(beat(&mut home, worker) == Answer::Receipts(vec![]), alive, "after {ms} ms");
+        assert_eq!(home.info().leased == 1, alive);
+    }
+}
+
+#[test]
+fn only_start_and_beat_renew_a_workers_time() {
+    let mut home = Home::default();
+    let worker = start(&mut home, b"w", 10);
+    home.push(&["a"]);
+    home.pass(9);
+    home.pop(1, by(worker));
+    home.run(&Command::Worker(Worker::Work(worker, b"q")));
+    home.pass(1);
+    assert_eq!(beat(&mut home, worker), Answer::Refused("worker gone"));
+}
+
+#[test]
+fn a_start_over_a_living_predecessor_loses_it() {
+    let mut home = Home::default();
+    let old = start(&mut home, b"w", 1_000);
+    home.push(&["a"]);
+    home.pop(1, by(old));
+    let new = start(&mut home, b"w", 1_000);
+    assert!(new.incarnation > old.incarnation);
+    assert_eq!(
+        home.run(&Command::Pop(Pop { lease: by(old), ..Pop::plain(&[b"q"], 1) })),
+        Answer::Refused("worker gone")
+    );
+    assert_eq!(tries_of(&mut home).0, Tries { lost: 1, ..Tries::default() });
+    home.verify();
+}
+
+#[test]
+fn a_worker_is_told_once_of_the_leases_that_lapsed() {
+    let mut home = Home::default();
+    let worker = start(&mut home, b"w", 1_000);
+    home.push(&["a", "b"]);
+    let receipt = home.take(1, LeaseAsk { ms: Some(10), ..by(worker) })[0].receipt();
+    home.take(1, by(worker));
+    assert_eq!(beat(&mut home, worker), Answer::Receipts(vec![]));
+    home.pass(10);
+    home.tick();
+    assert_eq!(beat(&mut home, worker), Answer::Receipts(vec![receipt]));
+    assert_eq!(beat(&mut home, worker), Answer::Receipts(vec![]));
+}
+
+#[test]
+fn stop_and_rest_give_back_at_no_cost() {
+    let mut home = Home::default();
+    let worker = start(&mut home, b"w", 1_000);
+    home.push(&["a"]);
+    home.pop(1, by(worker));
+    assert_eq!(home.run(&Command::Worker(Worker::Rest(worker, b"q"))), Answer::Count(1));
+    home.pop(1, by(worker));
+    assert_eq!(home.run(&Command::Worker(Worker::Stop(worker))), Answer::Count(1));
+    assert_eq!(tries_of(&mut home).0, Tries::default());
+}
+
+#[test]
+fn a_worker_holds_its_tasks_across_a_restart_and_a_checkpoint() {
+    let mut home = Home::default();
+    let worker = start(&mut home, b"w", 10);
+    home.push(&["a"]);
+    home.pop(1, by(worker));
+    home.broker = home.copy();
+    home.pass(5);
+    home.restart(2);
+    home.pass(9);
+    assert_eq!(beat(&mut home, worker), Answer::Receipts(vec![]), "a full time to live from the start");
+    home.broker = home.copy();
+    home.pass(10);
+    home.tick();
+    assert_eq!(home.info().ready, 1, "and it is lost with its tasks when it stops beating");
+}

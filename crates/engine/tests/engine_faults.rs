@@ -1,0 +1,212 @@
+//! Rule 10: after a failed sync nothing more is confirmed, and no sync is tried again; what was confirmed is there.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod engine_support;
+
+use std::sync::Arc;
+
+use engine_support::valve::Valve;
+use engine_support::{ack_of, events_in, execute, is_confirmed, is_start, open, options, push, replayed};
+use sureq_core::command::{Block, Pop};
+use sureq_core::{Command, Refusal, Replies, Reply, TaskId};
+use sureq_engine::Engine;
+use sureq_engine::disk::Disk;
+use sureq_engine::fault::OpenError;
+use sureq_engine::log::Durability;
+use sureq_testkit::manual_clock::ManualClock;
+use sureq_testkit::sim_disk::{FailureKind, Kept, Repeat, SimDisk};
+
+/// Pushes until it has pushed enough or the log fails; answers what was confirmed.
+fn push_on(engine: &Engine, clock: &ManualClock, batches: usize) -> Vec<TaskId> {
+    let mut confirmed = Vec::new();
+    for n in 0..batches {
+        // Now and then the clock leaps past the mark for ids, which is then raised in passing.
+        clock.pass(if n % 5 == 4 { 60_000 } else { 1 });
+        let mut replies = Replies::default();
+        let payload = vec![b'x'; 200];
+        let executed = engine.execute(&[Command::Push { queue: b"q", payloads: &[&payload] }], &mut replies);
+        if !is_confirmed(engine, executed.position) {
+            assert!(engine.failure().is_some());
+            return confirmed;
+        }
+        match replies.list[0] {
+            Reply::Pushed(_) => confirmed.extend(&replies.ids),
+            ref refused => {
+                assert_eq!(*refused, Reply::Refused(Refusal::Poisoned));
+                assert!(engine.failure().is_some());
+            }
+        }
+    }
+    confirmed
+}
+
+/// What is left after the power is cut.
+fn survivors(disk: &SimDisk) -> Vec<TaskId> {
+    let cut = disk.crash(Kept::Nothing, Kept::Nothing);
+    let clock = Arc::new(ManualClock::default());
+    clock.jump(86_400_000);
+    let engine = open(&cut.shared(), &clock, Durability::Always);
+    let (replies, _) = execute(&engine, &[Command::Pop(Pop::plain(&[b"q"], u32::MAX))]);
+    engine.close().unwrap();
+    replies.tasks.iter().map(|task| task.id).collect()
+}
+
+/// Has one sync fail, and answers whether there was one to fail.
+fn fail_a_sync(number: usize, durability: Durability) -> bool {
+    let context = format!("{durability:?}, sync {number}");
+    let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
+    valve.fail_at(number);
+    let opened = Engine::open_on(valve.shared(), Arc::<ManualClock>::clone(&clock), &options(durability));
+    let engine = match opened {
+        Ok(engine) => engine,
+        Err(error) => {
+            assert!(matches!(error, OpenError::Disk(_)), "{error}: {context}");
+            assert_eq!(valve.disk.syncs_after_failure(), 0, "{context}");
+            return true;
+        }
+    };
+    let confirmed = push_on(&engine, &clock, 40);
+    let has_failed = engine.failure().is_some();
+    if has_failed {
+        let mut replies = Replies::default();
+        let after = [Command::Push { queue: b"q", payloads: &[b"late"] }, Command::Info { queue: b"q" }];
+        engine.execute(&after, &mut replies);
+        assert_eq!(replies.list, vec![Reply::Refused(Refusal::Poisoned); 2], "{context}");
+    }
+    let closed = engine.close();
+    let failed = valve.failed();
+    match failed.as_deref() {
+        // A file that was still being prepared is given up, unless a roll waited for it.
+        Some(name) if name.starts_with("spare") => {}
+        Some(name) => assert!(engine.failure().is_some() || closed.is_err(), "{name} failed: {context}"),
+        None => assert!(!has_failed, "{:?}: {context}", engine.failure()),
+    }
+    assert_eq!(valve.disk.syncs_after_failure(), 0, "{failed:?} was synced again: {context}");
+    if durability == Durability::Always {
+        let there = survivors(&valve.disk);
+        assert!(there.starts_with(&confirmed), "{} of {}: {context}", there.len(), confirmed.len());
+    }
+    failed.is_some()
+}
+
+fn fail_every_sync(durability: Durability) {
+    let mut failures = 0;
+    while fail_a_sync(failures + 1, durability) {
+        failures += 1;
+    }
+    assert!(failures > 15, "{failures} syncs failed");
+}
+
+#[test]
+fn each_sync_fails_in_turn() {
+    fail_every_sync(Durability::Always);
+}
+
+#[test]
+fn each_sync_fails_in_turn_at_the_level_none() {
+    fail_every_sync(Durability::None);
+}
+
+/// A published position is never followed by another once anything has failed, whoever it was that failed.
+#[test]
+fn nothing_is_confirmed_after_the_store_file_failed() {
+    let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
+    let engine = open(&valve.shared(), &clock, Durability::Always);
+    push(&engine, &[b"before"]);
+    // The mark for ids is too low now, and raising it fails.
+    clock.pass(3_600_000);
+    valve.disk.fail(valve.disk.calls() + 1, FailureKind::Broken, Repeat::Sticky);
+    let durable = engine.durable();
+    let mut replies = Replies::default();
+    let push = Command::Push { queue: b"q", payloads: &[b"after"] };
+    let executed = engine.execute(&[push], &mut replies);
+    valve.disk.heal();
+    assert_eq!(
+        replies.list,
+        [Reply::Refused(Refusal::Poisoned)],
+        "an id above the mark must not be given out"
+    );
+    assert_eq!((executed.done, executed.ticket.is_none()), (1, true));
+    assert!(engine.failure().is_some());
+    assert!(engine.close().is_err());
+    assert_eq!(engine.durable(), durable);
+}
+
+/// Whoever waits for a task when the log fails is told so, and so is whoever waits for the log.
+#[test]
+fn a_failure_ends_all_waiting() {
+    let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
+    let engine = open(&valve.shared(), &clock, Durability::Always);
+    let wait = |queue: &'static [u8]| {
+        let queues = [queue];
+        let pop = Pop { block: Some(Block::Forever), ..Pop::plain(&queues, 1) };
+        engine.execute(&[Command::Pop(pop)], &mut Replies::default()).ticket.unwrap()
+    };
+    let (served, unserved) = (wait(b"q"), wait(b"never"));
+    valve.close();
+    let push = Command::Push { queue: b"q", payloads: &[b"lost"] };
+    let executed = engine.execute(&[push], &mut Replies::default());
+    valve.wait_until_held();
+    valve.fail_at(valve.disk.syncs() + 1);
+    valve.open();
+    assert!(!is_confirmed(&engine, executed.position));
+    for ticket in [served, unserved] {
+        let answer = ticket.wait();
+        assert_eq!(answer.replies.list, [Reply::Refused(Refusal::Poisoned)]);
+        assert!(answer.replies.tasks.is_empty());
+    }
+    assert!(engine.close().is_err());
+    assert_eq!(engine.waiting(), 0);
+}
+
+/// On a full disk pushes are refused, and go on by themselves when there is room; what was refused has changed nothing.
+#[test]
+fn a_full_disk_refuses_pushes_until_there_is_room() {
+    let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
+    let engine = open(&valve.shared(), &clock, Durability::Always);
+    let first = push(&engine, &[b"first"])[0];
+    valve.fill();
+    let payload = vec![b'x'; 1000];
+    let push_one = Command::Push { queue: b"q", payloads: &[&payload] };
+    let mut replies = Replies::default();
+    let mut tries = 0;
+    // The last of them that is taken waits for room; every one after it is refused.
+    while replies.list.last() != Some(&Reply::Refused(Refusal::NoSpace)) {
+        tries += 1;
+        assert!(tries < 100_000_000, "the disk is full, and nobody says so");
+        engine.execute(&[push_one], &mut replies);
+        assert!(engine.failure().is_none(), "{:?}", engine.failure());
+        if replies.list.len() > 64 {
+            replies.list.drain(..63);
+        }
+    }
+    valve.make_room();
+    let (mut replies, mut end) = (Replies::default(), engine.end());
+    assert!(is_confirmed(&engine, end), "what was taken is written once there is room");
+    while !matches!(replies.list.last(), Some(Reply::Pushed(_))) {
+        replies.clear();
+        end = engine.execute(&[push_one], &mut replies).position;
+        std::thread::yield_now();
+    }
+    assert!(is_confirmed(&engine, end));
+    let text = first.to_string();
+    let (replies, _) = execute(&engine, &[Command::Pop(Pop::plain(&[b"q"], 1)), ack_of(&[text.as_bytes()])]);
+    assert_eq!(replies.indexes.len(), 1);
+    engine.close().unwrap();
+    let events = events_in(&valve.disk);
+    assert_eq!(events.iter().filter(|event| is_start(event)).count(), 1);
+    let mut model = replayed(&events);
+    model.raise_last_id(engine.inspect(sureq_core::Broker::last_id));
+    assert_eq!(model.digest(), engine.inspect(sureq_core::Broker::digest));
+}
+
+#[test]
+fn a_disk_that_fails_from_the_start_is_told() {
+    let disk = SimDisk::new(7);
+    disk.fail(1, FailureKind::Broken, Repeat::Sticky);
+    let shared: Arc<dyn Disk> = disk.shared();
+    let error =
+        Engine::open_on(shared, Arc::new(ManualClock::default()), &options(Durability::Always)).unwrap_err();
+    assert!(error.to_string().starts_with("cannot list "), "{error}");
+}

@@ -1,0 +1,203 @@
+//! The line of waiting pops: order of arrival, timeouts, and what becomes of those who leave.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod engine_support;
+
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use engine_support::valve::Valve;
+use engine_support::{ack, execute, fresh, is_confirmed, open, pop, push};
+use sureq_core::command::{Block, ConnId, LeaseAsk, Pop};
+use sureq_core::{Command, Replies, Reply};
+use sureq_engine::log::Durability;
+use sureq_engine::{Answer, Engine, Ticket};
+use sureq_testkit::manual_clock::ManualClock;
+
+fn wait_for(engine: &Engine, queues: &[&[u8]], block: Block) -> Ticket {
+    let waiting = engine.waiting();
+    let pop = Pop { block: Some(block), ..Pop::plain(queues, 1) };
+    let executed = engine.execute(&[Command::Pop(pop)], &mut Replies::default());
+    assert_eq!((executed.done, engine.waiting()), (0, waiting + 1));
+    executed.ticket.unwrap()
+}
+
+fn poll(ticket: &Ticket) -> Option<Answer> {
+    match ticket.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => Some(answer),
+        Poll::Pending => None,
+    }
+}
+
+/// The payload of the one task in an answer.
+fn body(answer: &Answer) -> Vec<u8> {
+    assert_eq!(answer.replies.tasks.len(), 1, "{:?}", answer.replies.list);
+    answer.replies.tasks[0].body.as_ref().to_vec()
+}
+
+#[test]
+fn who_came_first_is_served_first() {
+    let (engine, ..) = fresh();
+    let [a, b, c] = [(); 3].map(|()| wait_for(&engine, &[b"p", b"q"], Block::Forever));
+    push(&engine, &[b"1", b"2"]);
+    assert_eq!(body(&a.wait()), b"1");
+    assert_eq!(body(&b.wait()), b"2");
+    assert!(poll(&c).is_none());
+    push(&engine, &[b"3"]);
+    assert_eq!(body(&c.wait()), b"3");
+    assert_eq!(engine.waiting(), 0);
+    engine.close().unwrap();
+}
+
+#[test]
+fn a_ticket_can_be_waited_for_on_another_thread() {
+    let (engine, ..) = fresh();
+    let ticket = wait_for(&engine, &[b"q"], Block::Forever);
+    let waiter = std::thread::spawn(move || body(&ticket.wait()));
+    push(&engine, &[b"x"]);
+    assert_eq!(waiter.join().unwrap(), b"x");
+    engine.close().unwrap();
+}
+
+#[test]
+fn time_runs_out_and_not_sooner() {
+    let (engine, _, clock) = fresh();
+    let ticket = wait_for(&engine, &[b"q"], Block::Millis(1_000));
+    clock.pass(999);
+    engine.tick();
+    assert!(poll(&ticket).is_none());
+    clock.pass(1);
+    engine.tick();
+    assert_eq!(ticket.wait().replies.list, [Reply::TimedOut]);
+    assert_eq!(engine.waiting(), 0);
+    push(&engine, &[b"late"]);
+    assert_eq!(pop(&engine, 9), [b"late"]);
+    engine.close().unwrap();
+}
+
+#[test]
+fn who_is_dropped_has_left_the_line() {
+    let (engine, ..) = fresh();
+    let first = wait_for(&engine, &[b"q"], Block::Millis(1_000));
+    let second = wait_for(&engine, &[b"q"], Block::Forever);
+    drop(first);
+    assert_eq!(engine.waiting(), 1);
+    push(&engine, &[b"x"]);
+    assert_eq!(body(&second.wait()), b"x");
+    engine.close().unwrap();
+}
+
+/// What was handed to someone who is gone goes back to the front, at no cost, and to the next in line at once.
+#[test]
+fn an_answer_that_nobody_takes_goes_back() {
+    let (engine, ..) = fresh();
+    let gone = wait_for(&engine, &[b"p", b"q"], Block::Forever);
+    let ids = push(&engine, &[b"a", b"b", b"c"]);
+    drop(gone);
+    let (replies, _) = execute(
+        &engine,
+        &[Command::Inspect { queue: b"q", view: sureq_core::command::View::Ready, start: 0, count: 9 }],
+    );
+    let order: Vec<_> = replies.tasks.iter().map(|task| task.id).collect();
+    assert_eq!(order, ids, "back at the front");
+    assert_eq!(ack(&engine, &ids[..1]), 0, "a delivery that never was is not late");
+
+    let (gone, next) =
+        (wait_for(&engine, &[b"w"], Block::Forever), wait_for(&engine, &[b"w"], Block::Forever));
+    execute(&engine, &[Command::Push { queue: b"w", payloads: &[b"x"] }]);
+    assert!(poll(&next).is_none());
+    drop(gone);
+    assert_eq!(body(&next.wait()), b"x");
+    engine.close().unwrap();
+}
+
+#[test]
+fn an_answer_that_was_taken_stays_taken() {
+    let (engine, ..) = fresh();
+    let ticket = wait_for(&engine, &[b"q"], Block::Forever);
+    let ids = push(&engine, &[b"x"]);
+    let answer = loop {
+        if let Some(answer) = poll(&ticket) {
+            break answer;
+        }
+        std::thread::yield_now();
+    };
+    drop(ticket);
+    assert_eq!(body(&answer), b"x");
+    assert_eq!((pop(&engine, 1).len(), ack(&engine, &ids)), (0, 1));
+    engine.close().unwrap();
+}
+
+/// A pop that waits in the middle of a batch: what stands before it is done, what stands behind it is not.
+#[test]
+fn a_batch_stops_at_a_pop_that_waits() {
+    let (engine, ..) = fresh();
+    let waits = Command::Pop(Pop { block: Some(Block::Forever), ..Pop::plain(&[b"q"], 1) });
+    let push_p = Command::Push { queue: b"p", payloads: &[b"x"] };
+    let pop_p = Command::Pop(Pop::plain(&[b"p"], 1));
+    let mut replies = Replies::default();
+    let executed = engine.execute(&[push_p, pop_p, waits, push_p], &mut replies);
+    assert_eq!((executed.done, replies.list.len(), replies.tasks.len()), (2, 2, 1));
+    assert_eq!(
+        engine.inspect(|broker| broker.queue(b"p").unwrap().len()),
+        1,
+        "the last push was not executed"
+    );
+    let ticket = executed.ticket.unwrap();
+    assert!(is_confirmed(&engine, executed.position));
+
+    // One that finds something does not wait, also if that something is in the same batch.
+    let mut replies = Replies::default();
+    let executed = engine.execute(
+        &[push_p, Command::Pop(Pop { block: Some(Block::Forever), ..Pop::plain(&[b"p"], 1) })],
+        &mut replies,
+    );
+    assert_eq!((executed.done, executed.ticket.is_none()), (2, true));
+    push(&engine, &[b"y"]);
+    assert_eq!(body(&ticket.wait()), b"y");
+    engine.close().unwrap();
+}
+
+/// Rule 2 for those who wait: the answer is there, but may not leave before its delivery is durable.
+#[test]
+fn an_answer_waits_for_its_sync() {
+    let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
+    let engine = open(&valve.shared(), &clock, Durability::Always);
+    let ticket = wait_for(&engine, &[b"q"], Block::Forever);
+    valve.close();
+    let executed =
+        engine.execute(&[Command::Push { queue: b"q", payloads: &[b"x"] }], &mut Replies::default());
+    valve.wait_until_held();
+    assert_eq!(engine.waiting(), 0, "it has been served");
+    assert!(poll(&ticket).is_none(), "but nothing of it is durable");
+    assert!(engine.durable() < executed.position);
+    valve.open();
+    assert_eq!(body(&ticket.wait()), b"x");
+    engine.close().unwrap();
+}
+
+#[test]
+fn closing_answers_all_who_wait() {
+    let (engine, ..) = fresh();
+    let tickets = [(); 3].map(|()| wait_for(&engine, &[b"q"], Block::Forever));
+    engine.close().unwrap();
+    for ticket in tickets {
+        assert_eq!(ticket.wait().replies.list, [Reply::TimedOut]);
+    }
+}
+
+/// A lease that ends with its connection wakes who waits.
+#[test]
+fn a_closed_connection_serves_the_line() {
+    let (engine, ..) = fresh();
+    push(&engine, &[b"x"]);
+    let lease = LeaseAsk { conn: Some(ConnId(1)), ..LeaseAsk::NONE };
+    execute(&engine, &[Command::Pop(Pop { lease, ..Pop::plain(&[b"q"], 1) })]);
+    let ticket = wait_for(&engine, &[b"q"], Block::Forever);
+    engine.close_conn(ConnId(2));
+    assert!(poll(&ticket).is_none());
+    engine.close_conn(ConnId(1));
+    assert_eq!(body(&ticket.wait()), b"x");
+    engine.close().unwrap();
+}

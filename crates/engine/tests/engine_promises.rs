@@ -1,0 +1,224 @@
+//! Rules 2, 5 and 8: what a reply waits for at each durability level, and what time and ids do over restarts.
+
+mod engine_support;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use engine_support::valve::Valve;
+use engine_support::{ack, events_in, execute, fresh, is_confirmed, open, pop, push};
+use sureq_core::command::{Add, LeaseAsk, Pop, View, When};
+use sureq_core::{Command, Replies, TaskId, WallTime};
+use sureq_engine::Engine;
+use sureq_engine::log::{Durability, Position};
+use sureq_testkit::manual_clock::ManualClock;
+use sureq_testkit::sim_disk::{Kept, SimDisk};
+
+const YEAR_MS: i64 = 365 * 86_400_000;
+
+/// Rule 2: a reader sees what is not durable yet, and so its reply waits as long as the writer's.
+#[test]
+fn a_reader_waits_for_what_it_read() {
+    let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
+    let engine = open(&valve.shared(), &clock, Durability::Always);
+    push(&engine, &[b"x"]);
+    valve.close();
+    let written =
+        engine.execute(&[Command::Push { queue: b"q", payloads: &[b"y"] }], &mut Replies::default());
+    valve.wait_until_held();
+    let readers = [
+        Command::Info { queue: b"q" },
+        Command::Inspect { queue: b"q", view: View::Ready, start: 0, count: 9 },
+        Command::Exists { queues: &[b"q"] },
+        Command::Queues { pattern: None, cursor: 0, count: 9 },
+        Command::Pop(Pop::plain(&[b"none"], 1)),
+    ];
+    for reader in readers {
+        let read = engine.execute(&[reader], &mut Replies::default());
+        assert!(read.position >= written.position, "{reader:?} does not wait");
+        assert!(engine.durable() < read.position, "{reader:?} is confirmed before the sync");
+    }
+    valve.open();
+    assert!(is_confirmed(&engine, written.position));
+    engine.close().unwrap();
+}
+
+/// At the level `always` a confirmed push survives a cut of the power at once; at `none` it need not.
+#[test]
+fn a_confirmation_is_worth_what_its_level_says() {
+    for (durability, survives) in [(Durability::Always, true), (Durability::None, false)] {
+        let (disk, clock) = (SimDisk::new(7), Arc::new(ManualClock::default()));
+        let engine = open(&disk.shared(), &clock, durability);
+        push(&engine, &[b"x"]);
+        let cut = disk.crash(Kept::Nothing, Kept::Nothing);
+        engine.close().unwrap();
+        let again = open(&cut.shared(), &clock, durability);
+        assert_eq!(pop(&again, 9).len(), usize::from(survives), "{durability:?}");
+        again.close().unwrap();
+    }
+}
+
+/// At `interval` a reply waits until the system has the bytes; a sync follows without anyone asking for it.
+#[test]
+fn at_the_level_interval_the_end_of_the_process_takes_nothing() {
+    let (disk, clock) = (SimDisk::new(7), Arc::new(ManualClock::default()));
+    let engine = open(&disk.shared(), &clock, Durability::Interval);
+    push(&engine, &[b"x"]);
+    let killed = disk.crash(Kept::Everything, Kept::Everything);
+    let again = open(&killed.shared(), &clock, Durability::Interval);
+    assert_eq!(pop(&again, 9), [b"x"]);
+    again.close().unwrap();
+
+    let written = events_in(&disk).len();
+    let since = Instant::now();
+    let cut = loop {
+        assert!(since.elapsed() < Duration::from_secs(20), "no sync comes");
+        let cut = disk.crash(Kept::Nothing, Kept::Nothing);
+        if events_in(&cut).len() == written {
+            break cut;
+        }
+        std::thread::yield_now();
+    };
+    engine.close().unwrap();
+    let again = open(&cut.shared(), &clock, Durability::Interval);
+    assert_eq!(pop(&again, 9), [b"x"]);
+    again.close().unwrap();
+}
+
+#[test]
+fn a_close_in_good_order_keeps_everything_at_every_level() {
+    for durability in [Durability::Always, Durability::Interval, Durability::None] {
+        let (disk, clock) = (SimDisk::new(7), Arc::new(ManualClock::default()));
+        let engine = open(&disk.shared(), &clock, durability);
+        let ids = push(&engine, &[b"x", b"y"]);
+        assert_eq!(pop(&engine, 1), [b"x"]);
+        engine.close().unwrap();
+        let cut = disk.crash(Kept::Nothing, Kept::Nothing);
+        let again = open(&cut.shared(), &clock, durability);
+        assert_eq!((ack(&again, &ids), pop(&again, 9)), (1, vec![b"y".to_vec()]), "{durability:?}");
+        again.close().unwrap();
+    }
+}
+
+/// Ids and incarnations only grow, whatever the wall clock does while a store is open, closed or cut off.
+#[test]
+fn ids_and_incarnations_never_go_back() {
+    let (mut disk, clock) = (SimDisk::new(7), Arc::new(ManualClock::default()));
+    let (mut last_id, mut last_e) = (TaskId::NONE, 0);
+    for (round, jump) in [0, -YEAR_MS, YEAR_MS, YEAR_MS, -3 * YEAR_MS, 0, i64::MIN, 0].into_iter().enumerate()
+    {
+        clock.jump(jump);
+        let engine = open(&disk.shared(), &clock, Durability::None);
+        let e = engine.inspect(sureq_core::Broker::incarnation);
+        assert!(e > last_e, "round {round}: incarnation {e} after {last_e}");
+        last_e = e;
+        for jump in [0, YEAR_MS, -2 * YEAR_MS] {
+            clock.jump(jump);
+            clock.pass(40_000);
+            let id = push(&engine, &[b"x"])[0];
+            assert!(id > last_id, "round {round}: {id} after {last_id}");
+            last_id = id;
+        }
+        // Every other time the power is cut, and nothing that was pushed is on disk.
+        let cut = disk.crash(Kept::Nothing, Kept::Nothing);
+        engine.close().unwrap();
+        if round % 2 == 1 {
+            disk = cut;
+        }
+    }
+}
+
+/// Ids do not run away either: a store that closes in good order goes on near the clock.
+#[test]
+fn a_restart_does_not_leap_ahead() {
+    let (engine, disk, clock) = fresh();
+    push(&engine, &[b"x"]);
+    engine.close().unwrap();
+    let again = open(&disk.shared(), &clock, Durability::Always);
+    let id = push(&again, &[b"y"])[0];
+    assert_eq!(id.ms(), ManualClock::START_MS);
+    again.close().unwrap();
+}
+
+fn delayed(engine: &Engine, payload: &[u8], when: When) {
+    execute(engine, &[Command::Add(Add { when, ..Add::plain(b"q", payload) })]);
+}
+
+/// Rule 8: delays and leases follow log time, which a set clock neither hurries nor holds up; appointments follow the
+/// wall clock.
+#[test]
+fn a_set_clock_moves_appointments_alone() {
+    for jump in [YEAR_MS, -YEAR_MS] {
+        let (engine, disk, clock) = fresh();
+        push(&engine, &[b"leased"]);
+        let lease = LeaseAsk { ms: Some(5_000), ..LeaseAsk::NONE };
+        execute(&engine, &[Command::Pop(Pop { lease, ..Pop::plain(&[b"q"], 1) })]);
+        delayed(&engine, b"delayed", When::After(5_000));
+        delayed(&engine, b"appointment", When::At(WallTime(ManualClock::START_MS + 1_000_000)));
+        clock.jump(jump);
+        clock.pass(4_999);
+        engine.tick();
+        let early: &[&[u8]] = if jump > 0 { &[b"appointment"] } else { &[] };
+        assert_eq!(pop(&engine, 9), early, "{jump}");
+        clock.pass(1);
+        engine.tick();
+        let mut now = pop(&engine, 9);
+        now.sort();
+        assert_eq!(now, [b"delayed".to_vec(), b"leased".to_vec()], "{jump}");
+
+        // Over a restart with the clock still wrong nothing stands still; set forth, it looks like downtime.
+        delayed(&engine, b"next", When::After(5_000));
+        engine.close().unwrap();
+        let engine = open(&disk.shared(), &clock, Durability::Always);
+        if jump < 0 {
+            assert_eq!(pop(&engine, 9).len(), 0);
+            clock.pass(5_000);
+        }
+        assert_eq!(pop(&engine, 9), [b"next"], "{jump}");
+        engine.close().unwrap();
+    }
+}
+
+/// A clock set forth a year while the store is closed looks like a year of downtime: what is due then is due, and
+/// leases get their time anew.
+#[test]
+fn downtime_counts_for_delays_and_not_for_leases() {
+    let (engine, disk, clock) = fresh();
+    push(&engine, &[b"leased"]);
+    let lease = LeaseAsk { ms: Some(60_000), ..LeaseAsk::NONE };
+    execute(&engine, &[Command::Pop(Pop { lease, ..Pop::plain(&[b"q"], 1) })]);
+    delayed(&engine, b"delayed", When::After(3_600_000));
+    engine.close().unwrap();
+    clock.jump(YEAR_MS);
+    let engine = open(&disk.shared(), &clock, Durability::Always);
+    assert_eq!(pop(&engine, 9), [b"delayed"]);
+    clock.pass(9_999);
+    assert_eq!(pop(&engine, 9).len(), 0);
+    clock.pass(1);
+    assert_eq!(pop(&engine, 9), [b"leased"], "ten seconds after the start");
+    engine.close().unwrap();
+}
+
+#[test]
+fn a_store_in_memory_waits_for_nothing() {
+    let engine = Engine::in_memory_by(Arc::new(ManualClock::default()));
+    let executed =
+        engine.execute(&[Command::Push { queue: b"q", payloads: &[b"x"] }], &mut Replies::default());
+    assert_eq!(executed.position, Position::START);
+    assert_eq!(pop(&engine, 9), [b"x"]);
+    engine.close().unwrap();
+}
+
+/// Whoever asks after the close is not confirmed anything that is nowhere.
+#[test]
+fn nothing_is_confirmed_after_the_close() {
+    let (engine, disk, clock) = fresh();
+    push(&engine, &[b"x"]);
+    engine.close().unwrap();
+    let mut replies = Replies::default();
+    let executed = engine.execute(&[Command::Push { queue: b"q", payloads: &[b"late"] }], &mut replies);
+    assert!(executed.position > engine.durable() || engine.failure().is_some(), "{:?}", replies.list);
+    let again = open(&disk.shared(), &clock, Durability::Always);
+    assert_eq!(pop(&again, 9), [b"x"]);
+    again.close().unwrap();
+}

@@ -1,0 +1,173 @@
+//! A disk whose syncs can be held up, or made to fail, one by one.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use sureq_engine::disk::{Disk, DiskFile};
+use sureq_engine::fault::{Fault, Operation};
+use sureq_testkit::sim_disk::{FailureKind, Repeat, SimDisk};
+
+/// A simulated disk behind a valve. Clones are the same disk.
+#[derive(Clone)]
+pub struct Valve {
+    pub disk: SimDisk,
+    control: Arc<Control>,
+}
+
+#[derive(Default)]
+struct Control {
+    state: Mutex<State>,
+    moved: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    is_closed: bool,
+    syncs: usize,
+    held: usize,
+    fail_at: Option<usize>,
+    failed: Option<String>,
+    is_full: bool,
+}
+
+impl Valve {
+    pub fn new() -> Self {
+        Self { disk: SimDisk::new(7), control: Arc::default() }
+    }
+
+    pub fn shared(&self) -> Arc<dyn Disk> {
+        Arc::new(self.clone())
+    }
+
+    /// Holds up every sync from now on.
+    pub fn close(&self) {
+        self.control.lock().is_closed = true;
+    }
+
+    /// Lets all of them go on.
+    pub fn open(&self) {
+        self.control.lock().is_closed = false;
+        self.control.moved.notify_all();
+    }
+
+    /// Waits until a sync is held up.
+    pub fn wait_until_held(&self) {
+        let state = self.control.lock();
+        drop(self.control.moved.wait_while(state, |state| state.held == 0));
+    }
+
+    /// Has the sync with this number fail, counted from one.
+    pub fn fail_at(&self, sync: usize) {
+        self.control.lock().fail_at = Some(sync);
+    }
+
+    /// Leaves no room for another file; what is written within files that are there has its room.
+    pub fn fill(&self) {
+        self.control.lock().is_full = true;
+    }
+
+    /// Makes room again.
+    pub fn make_room(&self) {
+        self.control.lock().is_full = false;
+    }
+
+    /// The name of the file whose sync failed.
+    pub fn failed(&self) -> Option<String> {
+        self.control.lock().failed.clone()
+    }
+
+    fn file(&self, name: &str, file: Box<dyn DiskFile>) -> Box<dyn DiskFile> {
+        Box::new(ValveFile { name: name.to_owned(), file, valve: self.clone() })
+    }
+}
+
+impl Control {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// All calls go through one at a time, so that the one that is to fail is the one that does.
+impl Disk for Valve {
+    fn list(&self) -> Result<Vec<String>, Fault> {
+        let _one = self.control.lock();
+        self.disk.list()
+    }
+
+    fn create(&self, name: &str) -> Result<Box<dyn DiskFile>, Fault> {
+        let one = self.control.lock();
+        if one.is_full {
+            return Err(Fault::new(Operation::Create, name, io::ErrorKind::StorageFull.into()));
+        }
+        Ok(self.file(name, self.disk.create(name)?))
+    }
+
+    fn open(&self, name: &str) -> Result<Box<dyn DiskFile>, Fault> {
+        let _one = self.control.lock();
+        Ok(self.file(name, Disk::open(&self.disk, name)?))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), Fault> {
+        let _one = self.control.lock();
+        self.disk.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> Result<(), Fault> {
+        let _one = self.control.lock();
+        self.disk.remove(name)
+    }
+
+    fn sync_dir(&self) -> Result<(), Fault> {
+        let _one = self.control.lock();
+        self.disk.sync_dir()
+    }
+
+    fn entropy(&self) -> Result<[u8; 16], Fault> {
+        let _one = self.control.lock();
+        self.disk.entropy()
+    }
+}
+
+struct ValveFile {
+    name: String,
+    file: Box<dyn DiskFile>,
+    valve: Valve,
+}
+
+impl DiskFile for ValveFile {
+    fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    fn write_some_at(&self, offset: u64, bytes: &[u8]) -> io::Result<usize> {
+        let _one = self.valve.control.lock();
+        self.file.write_some_at(offset, bytes)
+    }
+
+    fn read_some_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        let _one = self.valve.control.lock();
+        self.file.read_some_at(offset, into)
+    }
+
+    fn sync_data(&self) -> Result<(), Fault> {
+        let control = &self.valve.control;
+        let mut state = control.lock();
+        state.held += 1;
+        control.moved.notify_all();
+        state =
+            control.moved.wait_while(state, |state| state.is_closed).unwrap_or_else(PoisonError::into_inner);
+        state.held -= 1;
+        state.syncs += 1;
+        if state.fail_at == Some(state.syncs) {
+            state.failed = Some(self.name.clone());
+            self.valve.disk.fail(self.valve.disk.calls() + 1, FailureKind::Broken, Repeat::Once);
+        }
+        self.file.sync_data()
+    }
+
+    fn len(&self) -> Result<u64, Fault> {
+        let _one = self.valve.control.lock();
+        self.file.len()
+    }
+}
