@@ -8,7 +8,8 @@ use sureq::{Options, limits};
 use sureq_server::{Config, Server, Watcher};
 
 use crate::exit;
-use crate::serve::serve;
+use crate::say;
+use crate::serve::{serve, tell_of_cut};
 use crate::settings::{DEFAULT_HOME, default_threads};
 
 const BANNER: &str = "DefferedQ is a simple and fast work queue.\n";
@@ -17,7 +18,11 @@ const BANNER: &str = "DefferedQ is a simple and fast work queue.\n";
 const FLAGS: [(&str, &str, &str); 7] = [
     ("debug", "uint", "Debug profiler, 1 - enable, 0 - disable"),
     ("h", "string", "TCP server host (default \"127.0.0.1\")"),
-    ("home", "string", "Where tasks are kept: file:DIR, or mem: to keep nothing (default \"file:./sureq-data\")"),
+    (
+        "home",
+        "string",
+        "Where tasks are kept: file:DIR, or mem: to keep nothing (default \"file:./sureq-data\")",
+    ),
     ("ict", "uint", "Inactive connection time (in seconds), 0 - without limit"),
     ("p", "string", "TCP server port (default \"12000\")"),
     (
@@ -60,41 +65,46 @@ impl Default for Flags {
 
 pub(crate) fn run(program: &str, words: &[String]) -> ExitCode {
     if words.first().is_some_and(|word| word == "--help" || word == "-help") {
-        println!("{BANNER}");
-        eprint!("{}", usage(program));
+        say::out(format_args!("{BANNER}"));
+        say::err(format_args!("{}", usage(program)));
         return ExitCode::SUCCESS;
     }
     let flags = match Flags::parse(words) {
         Ok(flags) => flags,
         Err(why) => {
-            eprint!("{why}\n{}", usage(program));
+            say::err(format_args!("{why}\n{}", usage(program)));
             return ExitCode::from(exit::USAGE);
         }
     };
     let Some(address) = flags.address() else {
-        eprintln!("Error listening: {}:{}: no such address", flags.host, flags.port);
+        say::err(format_args!("Error listening: {}:{}: no such address", flags.host, flags.port));
         return ExitCode::from(exit::CANNOT_START);
     };
     if !address.ip().is_loopback() {
-        eprintln!("{address} can be reached from other machines, and this protocol knows no passwords");
+        say::err(format_args!(
+            "{address} can be reached from other machines, and this protocol knows no passwords"
+        ));
     }
     let home = match sureq::open_with(&flags.home, &Options::default()) {
         Ok(home) => home,
         Err(error) => return exit::failed(exit::code_of(&error), &error),
     };
+    tell_of_cut(&home);
     match Server::bind(home, flags.config(address)) {
-        Ok(server) => serve(server, |server| eprintln!("{}", flags.start_line(server.text_address()))),
+        Ok(server) => {
+            serve(server, |server| say::err(format_args!("{}", flags.start_line(server.text_address()))))
+        }
         Err(error) => {
-            eprintln!("Error listening: {error}");
+            say::err(format_args!("Error listening: {error}"));
             ExitCode::from(exit::CANNOT_START)
         }
     }
 }
 
 fn usage(program: &str) -> String {
-    let mut text = format!("Usage of {program}:\n");
+    let mut text = format!("Usage of {program}:");
     for (name, kind, help) in FLAGS {
-        let _ = writeln!(text, "  -{name} {kind}\n    \t{help}");
+        let _ = write!(text, "\n  -{name} {kind}\n    \t{help}");
     }
     text
 }
@@ -127,7 +137,11 @@ impl Flags {
     }
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
-        let number = || value.parse::<u32>().map_err(|_| format!("invalid value \"{value}\" for flag -{name}: parse error"));
+        let number = || {
+            value
+                .parse::<u32>()
+                .map_err(|_| format!("invalid value \"{value}\" for flag -{name}: parse error"))
+        };
         match name {
             "h" => value.clone_into(&mut self.host),
             "p" => value.clone_into(&mut self.port),
@@ -144,7 +158,9 @@ impl Flags {
     fn address(&self) -> Option<SocketAddr> {
         let host = if self.host.is_empty() { "0.0.0.0" } else { &self.host };
         let port: u16 = self.port.parse().ok()?;
-        (host, port).to_socket_addrs().ok()?.next()
+        // As Go does: a name that has both kinds of address means the older kind.
+        let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs().ok()?.collect();
+        addresses.iter().find(|address| address.is_ipv4()).or(addresses.first()).copied()
     }
 
     fn config(&self, address: SocketAddr) -> Config {
@@ -154,7 +170,7 @@ impl Flags {
             watcher: self.watcher,
             text_idle_secs: self.idle_secs,
             text_line_bytes_max: limits::TEXT_LINE_BYTES_MAX,
-            text_log: self.debug.then_some(|line| eprintln!("{line}")),
+            text_log: self.debug.then_some(say::err),
             threads: default_threads(),
         }
     }
@@ -164,7 +180,9 @@ impl Flags {
         let Self { host, idle_secs, watcher, debug, .. } = self;
         let port = address.map_or_else(|| self.port.clone(), |address| address.port().to_string());
         let Watcher { timeout_secs, attempts } = watcher;
-        format!("Listening {host}:{port} with options -ict={idle_secs} -rtt={timeout_secs} -rta={attempts} -debug={debug}")
+        format!(
+            "Listening {host}:{port} with options -ict={idle_secs} -rtt={timeout_secs} -rta={attempts} -debug={debug}"
+        )
     }
 }
 

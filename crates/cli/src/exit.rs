@@ -4,6 +4,8 @@ use std::process::ExitCode;
 
 use sureq::{OpenError, StoreError};
 
+use crate::say;
+
 /// Could not start: an address in use, a setting that makes no sense, a directory that cannot be opened.
 pub(crate) const CANNOT_START: u8 = 1;
 /// The words of the command line make no sense.
@@ -27,7 +29,7 @@ Exit codes:
 
 /// Says why the command ends, and with which code.
 pub(crate) fn failed(code: u8, why: impl std::fmt::Display) -> ExitCode {
-    eprintln!("sureq: {why}");
+    say::err(format_args!("sureq: {why}"));
     ExitCode::from(code)
 }
 

@@ -5,6 +5,7 @@
 
 mod dq;
 mod exit;
+mod say;
 mod serve;
 mod settings;
 mod size;

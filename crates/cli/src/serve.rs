@@ -2,11 +2,12 @@
 
 use std::process::ExitCode;
 
-use sureq::Durability;
+use sureq::{Durability, Home};
 use sureq_server::{Server, ServerError, Stopper};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit::{self, failed};
+use crate::say;
 use crate::settings::{Plan, ServeArguments};
 
 pub(crate) fn run(arguments: &ServeArguments) -> ExitCode {
@@ -18,13 +19,20 @@ pub(crate) fn run(arguments: &ServeArguments) -> ExitCode {
         Ok(home) => home,
         Err(error) => return failed(exit::code_of(&error), &error),
     };
-    if let Some(cut) = home.cut() {
-        let (file, offset) = (&cut.file, cut.offset);
-        eprintln!("sureq: a crash left half a write behind in {file} at offset {offset}; it was never confirmed");
-    }
+    tell_of_cut(&home);
     match Server::bind(home, config) {
         Ok(server) => serve(server, |server| welcome(&url, options.durability, server)),
         Err(error) => failed(exit::CANNOT_START, error),
+    }
+}
+
+/// Says that a crash left half a write behind, if one did.
+pub(crate) fn tell_of_cut(home: &Home) {
+    if let Some(cut) = home.cut() {
+        let (file, offset) = (&cut.file, cut.offset);
+        say::err(format_args!(
+            "sureq: a crash left half a write behind in {file} at offset {offset}; it was never confirmed"
+        ));
     }
 }
 
@@ -46,12 +54,19 @@ fn welcome(url: &str, durability: Durability, server: &Server) {
         Durability::Interval => "what is confirmed is on disk within 100 ms",
         Durability::None => "what is confirmed is on disk when the system pleases",
     };
-    println!("sureq {} is ready: {url}, {promise}", env!("CARGO_PKG_VERSION"));
+    say::out(format_args!("sureq {} is ready: {url}, {promise}", env!("CARGO_PKG_VERSION")));
     if let Some(address) = server.resp_address() {
-        println!("  Redis clients  {address}   try: redis-cli -p {} RQ.PUSH emails hello", address.port());
+        say::out(format_args!(
+            "  Redis clients  {address}   try: redis-cli -p {} RQ.PUSH emails hello",
+            address.port()
+        ));
     }
     if let Some(address) = server.text_address() {
-        println!("  netcat         {address}  try: echo ADD 0 hello | nc -N {} {}", address.ip(), address.port());
+        say::out(format_args!(
+            "  netcat         {address}  try: echo ADD 0 hello | nc -N {} {}",
+            address.ip(),
+            address.port()
+        ));
     }
 }
 
@@ -75,6 +90,6 @@ fn stop_on_signals(stopper: Stopper) {
     };
     let watched: std::io::Result<_> = watch();
     if let Err(error) = watched {
-        eprintln!("sureq: cannot watch for signals: {error}");
+        say::err(format_args!("sureq: cannot watch for signals: {error}"));
     }
 }

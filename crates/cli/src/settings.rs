@@ -41,6 +41,7 @@ pub(crate) struct Settings {
     durability: Option<String>,
     /// The size of a segment of the log [default: 32MB]
     #[arg(long, value_name = "SIZE", env = "SUREQ_SEGMENT_BYTES")]
+    #[serde(deserialize_with = "size::text_or_number")]
     segment_bytes: Option<String>,
     /// Network threads [default: half the cores, at least 1]
     #[arg(long, value_name = "N", env = "SUREQ_THREADS")]
@@ -56,6 +57,7 @@ pub(crate) struct Settings {
     text_ict: Option<u32>,
     /// Text: the longest line, without its end [default: 64KB]
     #[arg(long, value_name = "SIZE", env = "SUREQ_TEXT_LINE_MAX")]
+    #[serde(deserialize_with = "size::text_or_number")]
     text_line_max: Option<String>,
 }
 
@@ -71,7 +73,8 @@ impl ServeArguments {
     pub(crate) fn plan(&self) -> Result<Plan, String> {
         let mut settings = self.settings.clone();
         if let Some(path) = &self.config {
-            let text = fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+            let text =
+                fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
             let file = toml::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?;
             settings = settings.or(file);
         }
@@ -127,7 +130,8 @@ impl Settings {
     }
 
     fn config(&self) -> Result<Config, String> {
-        let line_max = self.text_line_max.as_deref().map_or(Ok(limits::TEXT_LINE_BYTES_MAX as u64), size::parse)?;
+        let line_max =
+            self.text_line_max.as_deref().map_or(Ok(limits::TEXT_LINE_BYTES_MAX as u64), size::parse)?;
         if !(16..=limits::TEXT_ENDLESS_BYTES_MAX as u64).contains(&line_max) {
             return Err("--text-line-max: write a size between 16 bytes and 1MB".to_owned());
         }
@@ -164,6 +168,7 @@ fn address(flag: &str, text: &str) -> Result<Option<SocketAddr>, String> {
     if text == "off" {
         return Ok(None);
     }
-    let found = text.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
+    let addresses: Vec<SocketAddr> = text.to_socket_addrs().map(Iterator::collect).unwrap_or_default();
+    let found = addresses.iter().find(|address| address.is_ipv4()).or(addresses.first()).copied();
     found.map(Some).ok_or_else(|| format!("{flag} {text}: write an address such as 127.0.0.1:7379, or off"))
 }

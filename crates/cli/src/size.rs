@@ -1,5 +1,7 @@
 //! Sizes as people write them: a number of bytes, or one with a unit.
 
+use serde::{Deserialize, Deserializer};
+
 /// Reads `33554432`, `64MB`, `8k` or `1GiB`. Units are powers of 1024, in any case.
 pub(crate) fn parse(text: &str) -> Result<u64, String> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
@@ -16,17 +18,33 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(wrong)
 }
 
+/// A size in a file: a number of bytes, or a text as on the command line.
+pub(crate) fn text_or_number<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Size {
+        Bytes(u64),
+        Text(String),
+    }
+    Ok(Some(match Size::deserialize(from)? {
+        Size::Bytes(bytes) => bytes.to_string(),
+        Size::Text(text) => text,
+    }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::parse;
 
     #[test]
     fn sizes_have_units_or_are_bytes() {
-        let cases = [("0", 0), ("123", 123), ("8k", 8 << 10), ("64MB", 64 << 20), ("1GiB", 1 << 30), ("5b", 5)];
+        let cases =
+            [("0", 0), ("123", 123), ("8k", 8 << 10), ("64MB", 64 << 20), ("1GiB", 1 << 30), ("5b", 5)];
         for (text, bytes) in cases {
             assert_eq!(parse(text), Ok(bytes), "{text}");
         }
-        for bad in ["", "MB", "-1", "1.5MB", "12 MB", "1TB", "99999999999999999999", "18446744073709551615GB"] {
+        for bad in ["", "MB", "-1", "1.5MB", "12 MB", "1TB", "99999999999999999999", "18446744073709551615GB"]
+        {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }

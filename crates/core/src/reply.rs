@@ -13,6 +13,9 @@ use crate::settings::Settings;
 use crate::task::{StateKind, Tries};
 use crate::time::LogTime;
 
+/// Room for this many items of a kind is kept from one batch of commands to the next.
+const ROOM_KEPT: usize = 4 << 10;
+
 /// A stretch of one of the lists of [`Replies`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
@@ -76,15 +79,19 @@ impl<B> Default for Replies<B> {
 }
 
 impl<B> Replies<B> {
-    /// Forgets all answers and keeps the room.
+    /// Forgets all answers and keeps the room, but not that of a giant.
     pub fn clear(&mut self) {
-        self.list.clear();
-        self.ids.clear();
-        self.tasks.clear();
-        self.indexes.clear();
-        self.queues.clear();
-        self.receipts.clear();
-        self.workers.clear();
+        fn clear<T>(list: &mut Vec<T>) {
+            list.clear();
+            list.shrink_to(ROOM_KEPT);
+        }
+        clear(&mut self.list);
+        clear(&mut self.ids);
+        clear(&mut self.tasks);
+        clear(&mut self.indexes);
+        clear(&mut self.queues);
+        clear(&mut self.receipts);
+        clear(&mut self.workers);
     }
 }
 

@@ -13,7 +13,9 @@ use proptest::test_runner::TestRunner;
 use support::{Bytes, Home, Log};
 use sureq_core::codec::decode;
 use sureq_core::command::{ConnId, LeaseAsk, Pop};
-use sureq_core::{Broker, Command, LogTime, Now, Replies, WallTime};
+use sureq_core::event::{Counters, Fields, Flood, FullTask, Ids, Landing, QueueNo, Totals};
+use sureq_core::task::{Cause, Due, Lease, Rank, State, Tries};
+use sureq_core::{Broker, Command, Event, LogTime, Now, Replies, TaskId, WallTime};
 
 /// The log of a random life of so many steps.
 fn history(steps: usize) -> Vec<u8> {
@@ -105,7 +107,7 @@ fn a_checkpoint_with_a_wrong_byte_is_refused_or_keeps_its_queues_whole() {
     let mut home = Home::default();
     support::replay(&history(300), &mut home.broker);
     let mut checkpoint = Log::default();
-    let record = &mut |event: &sureq_core::Event<'_>| sureq_core::Recorder::record(&mut checkpoint, event);
+    let record = &mut |event: &Event<'_>| sureq_core::Recorder::record(&mut checkpoint, event);
     home.broker.export(&mut |body| body.0.as_ref().into(), record);
     mutations(&checkpoint.bytes, |mutant| {
         let mut broker = Broker::default();
@@ -117,4 +119,74 @@ fn a_checkpoint_with_a_wrong_byte_is_refused_or_keeps_its_queues_whole() {
             live_on(&mut broker);
         }
     });
+}
+
+/// A task as someone might make one up.
+fn task(state: State, deliveries: u32) -> FullTask<'static> {
+    FullTask {
+        queue: QueueNo(0),
+        id: TaskId::new(5, 5).unwrap(),
+        payload: b"x",
+        pushed: LogTime(0),
+        state,
+        incarnation: 1,
+        deliveries,
+        tries: Tries { failed: u32::MAX, lapsed: u32::MAX, lost: u32::MAX },
+        cancelled: false,
+        late_ack: false,
+        fields: Fields::default(),
+        reason: None,
+        past: &[],
+    }
+}
+
+#[test]
+fn counters_near_their_end_and_tasks_that_contradict_themselves_are_refused() {
+    let ready = |lane, major, minor| task(State::Ready(Rank { lane, major, minor }), 1);
+    let leased = |seq| State::Leased(Lease { start: LogTime(0), seq, terms: None });
+    let refused = [
+        ready(0, 0, u64::MAX),
+        ready(0, i64::MIN, 1),
+        ready(1, 0, 1),
+        FullTask { cancelled: true, ..ready(0, 0, 1) },
+        task(leased(u64::MAX), 1),
+        task(leased(0), 1),
+        task(leased(1), 0),
+        FullTask { late_ack: true, ..task(leased(1), 1) },
+        FullTask { late_ack: true, ..task(State::Dead(LogTime(0)), 1) },
+    ];
+    let made = || {
+        let mut broker = Broker::default();
+        let event = Event::QueueMade { queue: QueueNo(0), name: b"q" };
+        broker.replay(&event, &mut Log::default()).unwrap();
+        broker
+    };
+    for task in refused {
+        assert!(made().replay(&Event::Task(&task), &mut Log::default()).is_err(), "{task:?}");
+    }
+    let mut broker = made();
+    broker.replay(&Event::Task(&task(leased(1), u32::MAX)), &mut Log::default()).unwrap();
+    let ids = Ids::Slice(&[TaskId::new(5, 5).unwrap()]);
+    let to = Landing::Front { group: u64::MAX };
+    let returned = Event::Returned { queue: QueueNo(0), ids, to, cause: Cause::Lapsed, reason: None };
+    assert!(broker.clone().replay(&returned, &mut Log::default()).is_err());
+    let totals = Totals { pushed: 1, finished: 0, removed: 0 };
+    let last_id = TaskId::new(5, 5).unwrap();
+    let counters = Counters { last_id, totals, seq: 1, front_group: 0, minor: 9, flood: None, paused: None };
+    let flood = Flood { upto: Due::Log(LogTime(0)), major: 0, minor: 0, end: 10 };
+    for counters in [
+        Counters { minor: u64::MAX, ..counters },
+        Counters { front_group: u64::MAX, ..counters },
+        Counters { seq: 0, ..counters },
+        Counters { last_id: TaskId::NONE, ..counters },
+        Counters { totals: Totals { finished: 1, ..totals }, ..counters },
+        Counters { totals: Totals { removed: 2, ..totals }, ..counters },
+        Counters { flood: Some(flood), ..counters },
+    ] {
+        let counted = Event::Counted { queue: QueueNo(0), counters: &counters };
+        assert!(broker.clone().replay(&counted, &mut Log::default()).is_err(), "{counters:?}");
+    }
+    let counted = Event::Counted { queue: QueueNo(0), counters: &counters };
+    broker.replay(&counted, &mut Log::default()).unwrap();
+    live_on(&mut broker);
 }

@@ -113,6 +113,7 @@ impl Engine {
     }
 
     /// Opens a store on any disk, by any clock.
+    #[expect(clippy::needless_pass_by_value, reason = "an open store is the owner of its disk")]
     pub fn open_on(disk: Arc<dyn Disk>, clock: Arc<dyn Clock>, options: &Options) -> Result<Self, OpenError> {
         let opened = opening::open(&disk, clock, options)?;
         let state = State {
@@ -212,6 +213,7 @@ impl Engine {
         }
         let mut ticket = None;
         let mut done = 0;
+        let before = state.tape.end();
         let mut weight = Weight::of(replies);
         for command in commands {
             if state.no_space && needs_space(command) {
@@ -234,7 +236,12 @@ impl Engine {
                 break;
             }
         }
-        state.tape.count_batch();
+        if state.tape.end() != before {
+            state.tape.count_batch();
+        }
+        if state.line.is_empty() {
+            state.broker.forget_awake();
+        }
         let position = shared.position(&state);
         let hold = (state.tape.bytes() > BACKLOG_BYTES_MAX).then(|| state.tape.end());
         if state.tape.bytes() > GATHER_BYTES_MAX {
@@ -398,7 +405,12 @@ fn only(reply: Reply) -> Replies<Body> {
 
 impl Shared {
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect(LOCK)
+        let locked = self.state.lock();
+        if locked.is_err() {
+            // Whoever watches over the home learns that nothing more will come of it.
+            self.durable.fail(LogError::Poisoned);
+        }
+        locked.expect(LOCK)
     }
 
     /// The position that a reply made now must wait for: what it tells may rest on anything before it.

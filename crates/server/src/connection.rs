@@ -22,7 +22,13 @@ use crate::output::Output;
 const READ_BYTES: usize = 64 << 10;
 
 /// How much of a connection that waits for a task is read ahead, to notice that it is gone.
-const READ_AHEAD_BYTES: usize = 64 << 10;
+const READ_AHEAD_BYTES: usize = 1 << 20;
+
+/// How often a connection reads before others get their turn, and what was gathered is committed.
+const READS_PER_TURN: usize = 4;
+
+/// Unfinished input beyond this many bytes of room is not kept for the next.
+const KEPT_BYTES: usize = 4 << 10;
 
 thread_local! {
     /// Rooms that all connections of a thread share: an idle connection holds no buffer.
@@ -91,6 +97,8 @@ pub(crate) struct Connection<D> {
     parked: Option<Position>,
     reading: Reading,
     idle: Option<Idle>,
+    /// The thread knows how to reach this connection.
+    is_met: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -127,25 +135,21 @@ impl<D: Dialect> Connection<D> {
             parked: None,
             reading: Reading::Open,
             idle: idle.map(|limit| Idle { limit, timer: Box::pin(sleep(limit)) }),
+            is_met: false,
         }
     }
 
-    /// Serves the connection until it ends, and gives back what it was handed and never got.
+    /// Serves the connection until it ends.
     pub(crate) async fn serve(mut self) {
-        let ended = poll_fn(|cx| self.poll(cx)).await;
-        drop(self.ticket.take());
-        if ended.is_err() || !self.out.is_empty() {
-            for (queue, receipts) in self.out.take_unsent() {
-                self.thread.home.undeliver(&queue, &receipts);
-            }
-        }
-        self.thread.home.close_conn(self.conn);
-        self.thread.leave(self.conn);
+        // Whether the peer went or failed makes no difference: what it did not get goes back.
+        let _ = poll_fn(|cx| self.poll(cx)).await;
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.thread.meet(self.conn, cx.waker());
-        loop {
+        if !mem::replace(&mut self.is_met, true) {
+            self.thread.meet(self.conn, cx.waker());
+        }
+        for _ in 0..READS_PER_TURN {
             if self.thread.home.failure().is_some() {
                 return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
             }
@@ -163,6 +167,10 @@ impl<D: Dialect> Connection<D> {
             self.park(waits_for, cx);
             return self.poll_idle(cx);
         }
+        // A thread that is never idle would never commit.
+        self.thread.home.commit();
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 
     /// Sends what may leave; answers what the rest waits for.
@@ -250,7 +258,7 @@ impl<D: Dialect> Connection<D> {
         let consumed = self.take(&input, replies);
         if consumed == input.len() {
             input.clear();
-            input.shrink_to(READ_BYTES);
+            input.shrink_to(KEPT_BYTES);
         } else {
             input.drain(..consumed);
         }
@@ -261,7 +269,8 @@ impl<D: Dialect> Connection<D> {
     fn take(&mut self, input: &[u8], replies: &mut Replies<Body>) -> usize {
         let mut consumed = 0;
         loop {
-            let mut turn = Turn { home: &self.thread.home, out: &mut self.out, replies, thread: &self.thread };
+            let mut turn =
+                Turn { home: &self.thread.home, out: &mut self.out, replies, thread: &self.thread };
             let taken = self.dialect.take(&input[consumed..], &mut turn);
             replies.clear();
             consumed += taken.consumed;
@@ -275,6 +284,9 @@ impl<D: Dialect> Connection<D> {
                 }
                 Next::Wait(ticket) => {
                     self.ticket = Some(ticket);
+                    if self.thread.is_draining() {
+                        self.thread.home.dismiss_waiting();
+                    }
                     return consumed;
                 }
                 Next::Close => {
@@ -311,5 +323,21 @@ impl<D: Dialect> Connection<D> {
             }
             None => Poll::Pending,
         }
+    }
+}
+
+/// However a connection ends, what it was handed and never got goes back.
+impl<D> Drop for Connection<D> {
+    fn drop(&mut self) {
+        self.thread.leave(self.conn);
+        if std::thread::panicking() {
+            // The home may be what failed; it is not asked for more.
+            return;
+        }
+        drop(self.ticket.take());
+        for (queue, receipts) in self.out.take_unsent() {
+            self.thread.home.undeliver(&queue, &receipts);
+        }
+        self.thread.home.close_conn(self.conn);
     }
 }

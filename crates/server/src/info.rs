@@ -21,7 +21,9 @@ pub(crate) struct Facts<'f> {
 
 /// The sections asked for, or all of them.
 pub(crate) fn info(facts: &Facts<'_>, sections: &[&[u8]]) -> String {
-    let all = |name: &[u8]| [&b"default"[..], b"all", b"everything"].iter().any(|all| name.eq_ignore_ascii_case(all));
+    let all = |name: &[u8]| {
+        [&b"default"[..], b"all", b"everything"].iter().any(|all| name.eq_ignore_ascii_case(all))
+    };
     let wanted = |section: &str| {
         sections.is_empty()
             || sections.iter().any(|asked| all(asked) || asked.eq_ignore_ascii_case(section.as_bytes()))

@@ -7,8 +7,9 @@ use std::collections::VecDeque;
 
 use sureq::{Position, Receipt};
 
-/// A buffer that a burst made larger than this is given back once it is empty.
-const KEPT_BYTES: usize = 64 << 10;
+/// A buffer that a burst made larger than this is given back once it is empty, and what has been sent is let go once
+/// it is more than this.
+const KEPT_BYTES: usize = 16 << 10;
 
 /// Unsent replies.
 #[derive(Debug, Default)]
@@ -64,13 +65,14 @@ impl Output {
 
     /// Remembers that the reply which begins at `start` hands out a task.
     pub(crate) fn hand(&mut self, start: usize, queue: &[u8], receipt: Receipt) {
-        // The queues of a connection are few, and the same ones again and again.
-        let known = self.queues.iter().rposition(|known| **known == *queue);
-        let queue = known.unwrap_or_else(|| {
+        if self.handed.is_empty() {
+            self.queues.truncate(1);
+        }
+        // Tasks come queue by queue, and mostly from the same one again and again.
+        if self.queues.last().is_none_or(|last| **last != *queue) {
             self.queues.push(queue.into());
-            self.queues.len() - 1
-        });
-        self.handed.push_back(Handed { start, queue, receipt });
+        }
+        self.handed.push_back(Handed { start, queue: self.queues.len() - 1, receipt });
     }
 
     /// Lets out what is durable; answers what the rest waits for.
@@ -96,18 +98,20 @@ impl Output {
         while self.handed.front().is_some_and(|handed| handed.start < self.sent) {
             self.handed.pop_front();
         }
-        if self.sent == self.bytes.len() {
-            self.start_over();
+        let all = self.sent == self.bytes.len();
+        if all || self.sent > KEPT_BYTES && self.sent >= self.bytes.len() / 2 {
+            self.let_go();
         }
     }
 
-    fn start_over(&mut self) {
-        (self.sent, self.released) = (0, 0);
-        self.bytes.clear();
+    /// Lets go of what has been sent. A busy connection may never be wholly without replies.
+    fn let_go(&mut self) {
+        let sent = std::mem::take(&mut self.sent);
+        self.bytes.drain(..sent);
         self.bytes.shrink_to(KEPT_BYTES);
-        if self.queues.len() > 64 {
-            self.queues.clear();
-        }
+        self.released -= sent;
+        self.gates.iter_mut().for_each(|(_, upto)| *upto -= sent);
+        self.handed.iter_mut().for_each(|handed| handed.start -= sent);
     }
 
     /// The deliveries that never left, by queue, in order.
@@ -154,6 +158,22 @@ mod tests {
         assert_eq!(out.sendable(), b"bc");
         out.advance(2);
         assert!(out.is_empty());
+    }
+
+    #[test]
+    fn what_was_sent_is_let_go_of_although_there_is_always_more() {
+        let mut out = Output::default();
+        let text = "x".repeat(1000);
+        reply(&mut out, &text, 0);
+        for n in 1..1000 {
+            out.hand(out.end(), format!("q{}", n % 7).as_bytes(), receipt(n));
+            reply(&mut out, &text, n);
+            out.release(Position(n - 1));
+            assert_eq!(out.sendable().len(), 1000);
+            out.advance(1000);
+        }
+        assert_eq!((out.len(), out.take_unsent().len()), (1000, 1));
+        assert!(out.bytes.capacity() < 100_000 && out.queues.len() < 1000);
     }
 
     #[test]

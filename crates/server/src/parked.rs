@@ -1,7 +1,7 @@
 //! Connections of one network thread that wait for the log.
 //!
-//! The log thread wakes each network thread once per sync, whatever the number of connections: one task of the
-//! thread, the pump, is woken from outside, and wakes the connections from within.
+//! The log thread wakes each network thread once per sync, whatever the number of connections with parked replies: one
+//! task of the thread, the pump, is woken from outside, and wakes the connections from within.
 
 use std::future::poll_fn;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,8 +19,8 @@ pub(crate) struct Parked {
 struct Inner {
     waiting: Vec<(Position, Waker)>,
     pump: Option<Waker>,
-    /// The pump will be woken by the home.
-    armed: bool,
+    /// The home will wake the pump at this position.
+    armed: Option<Position>,
 }
 
 impl Parked {
@@ -32,8 +32,9 @@ impl Parked {
     pub(crate) fn park(&self, home: &Home, position: Position, waker: &Waker) {
         let mut inner = self.lock();
         inner.waiting.push((position, waker.clone()));
-        if !inner.armed && let Some(pump) = inner.pump.clone() {
-            inner.armed = true;
+        let sooner = inner.armed.is_none_or(|armed| position < armed);
+        if sooner && let Some(pump) = inner.pump.clone() {
+            inner.armed = Some(position);
             drop(inner);
             home.wake_at(position, &pump);
         }
@@ -47,17 +48,19 @@ impl Parked {
     fn poll_pump(&self, home: &Home, cx: &Context<'_>) -> Poll<()> {
         let mut inner = self.lock();
         inner.pump = Some(cx.waker().clone());
-        inner.armed = false;
+        inner.armed = None;
         let (durable, failed) = (home.durable(), home.failure().is_some());
         let woken: Vec<_> = inner.waiting.extract_if(.., |(at, _)| failed || *at <= durable).collect();
         if let Some(next) = inner.waiting.iter().map(|&(at, _)| at).min() {
-            inner.armed = true;
+            inner.armed = Some(next);
             drop(inner);
             home.wake_at(next, cx.waker());
         } else {
             drop(inner);
         }
-        woken.into_iter().for_each(|(_, waker)| waker.wake());
+        for (_, waker) in woken {
+            waker.wake();
+        }
         Poll::Pending
     }
 }

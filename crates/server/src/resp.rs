@@ -1,11 +1,13 @@
 //! A RESP session: any Redis client.
 
-use std::mem;
+use std::cell::RefCell;
 
 use sureq::command::{Command, ConnId, Pop};
 use sureq::{Answer, Position, Reply, Ticket, limits};
 use sureq_proto::resp::{Args, Limits, Parser, Version, Writer, recycle};
-use sureq_proto::verbs::{self, Caller, Client, Connections, LibraryInfo, Request, SessionCommand, UsageError};
+use sureq_proto::verbs::{
+    self, Caller, Client, Connections, LibraryInfo, Request, SessionCommand, UsageError,
+};
 use sureq_proto::{Greeting, PopForm, encode_answer, encode_hello, encode_popped, encode_reply};
 
 use crate::connection::{Dialect, Next, Taken, Turn};
@@ -22,8 +24,15 @@ pub(crate) struct RespSession {
     parser: Parser,
     /// How to answer the pop that waits.
     waiting: Option<PopForm>,
-    rooms: Rooms,
 }
+
+thread_local! {
+    /// What all sessions of a thread parse and execute in: an idle one holds none of it.
+    static ROOMS: RefCell<Rooms> = RefCell::default();
+}
+
+/// Room for this many requests is kept from one read to the next.
+const ROOM_KEPT: usize = 4 << 10;
 
 /// Rooms that are kept from one read to the next.
 #[derive(Default)]
@@ -37,13 +46,13 @@ struct Rooms {
 impl RespSession {
     pub(crate) fn new(conn: ConnId) -> Self {
         let parser = Parser::new(Limits::TRUSTED);
-        Self { conn, version: Version::Resp2, parser, waiting: None, rooms: Rooms::default() }
+        Self { conn, version: Version::Resp2, parser, waiting: None }
     }
 }
 
 impl Dialect for RespSession {
     fn take(&mut self, input: &[u8], turn: &mut Turn<'_>) -> Taken {
-        let Rooms { mut unquoted, mut args, requests, commands } = mem::take(&mut self.rooms);
+        let Rooms { mut unquoted, mut args, requests, commands } = ROOMS.take();
         let outcome = self.parser.parse(input, &mut unquoted, &mut args);
         let mut requests: Requests<'_> = recycle(requests);
         let mut commands: Vec<Command<'_>> = recycle(commands);
@@ -79,9 +88,11 @@ impl Dialect for RespSession {
                 (input.len(), Next::Close)
             }
         };
-        let (commands, requests) = (recycle(commands), recycle(requests));
-        let args = args.renew();
-        self.rooms = Rooms { unquoted, args, requests, commands };
+        let (mut commands, mut requests, args) = (recycle(commands), recycle(requests), args.renew());
+        requests.shrink_to(ROOM_KEPT);
+        commands.shrink_to(ROOM_KEPT);
+        unquoted.shrink_to(ROOM_KEPT);
+        ROOMS.set(Rooms { unquoted, args, requests, commands });
         Taken { consumed, next, hold }
     }
 
@@ -114,7 +125,12 @@ struct Answered {
 
 impl RespSession {
     /// Executes what is for the home, as much as possible at once, and answers everything in order.
-    fn execute(&mut self, requests: &Requests<'_>, commands: &[Command<'_>], turn: &mut Turn<'_>) -> Answered {
+    fn execute(
+        &mut self,
+        requests: &Requests<'_>,
+        commands: &[Command<'_>],
+        turn: &mut Turn<'_>,
+    ) -> Answered {
         let (mut n, mut commands, mut hold) = (0, commands, None);
         while let Some(request) = requests.get(n) {
             if turn.out.len() > limits::OUTPUT_BYTES_MAX {
@@ -122,13 +138,16 @@ impl RespSession {
             }
             match request {
                 Ok(Request::Home { .. }) => {
-                    let run = requests[n..].iter().take_while(|r| matches!(r, Ok(Request::Home { .. }))).count();
+                    let run =
+                        requests[n..].iter().take_while(|r| matches!(r, Ok(Request::Home { .. }))).count();
                     let executed = turn.home.gather(&commands[..run], turn.replies);
                     self.answer_all(&requests[n..n + executed.done], turn);
                     turn.out.gate(executed.position);
                     n += executed.done;
                     hold = executed.hold.or(hold);
-                    if let (Some(ticket), Some(Command::Pop(pop))) = (executed.ticket, commands.get(executed.done)) {
+                    if let (Some(ticket), Some(Command::Pop(pop))) =
+                        (executed.ticket, commands.get(executed.done))
+                    {
                         self.waiting = Some(PopForm::of(pop));
                         return Answered { stop: Some(Stop::Waits(n, ticket)), hold };
                     }

@@ -158,7 +158,9 @@ impl Server {
             let conn = self.common.clients.join(tongue, peer);
             let door = &doors[next.fetch_add(1, Ordering::Relaxed) % doors.len()];
             // A thread that is gone takes no more connections; the server is stopping.
-            let _ = door.send(Message::Serve(stream, tongue, conn));
+            if door.send(Message::Serve(stream, tongue, conn)).is_err() {
+                self.common.clients.leave(conn);
+            }
         };
         runtime.block_on(async {
             let mut stopped = self.stop.subscribe();
@@ -233,13 +235,14 @@ fn turn_away(mut stream: &StdStream, tongue: Tongue) {
 
 /// Resolves if the home fails.
 async fn failure_of(home: &Home) -> Arc<LogError> {
-    poll_fn(|cx| match home.failure() {
-        Some(failure) => Poll::Ready(failure),
-        None => {
-            // No log gets there: the waker is called only for a failure.
+    let mut asked = false;
+    poll_fn(move |cx| {
+        // Once is enough, however often the task is woken for other reasons. No log gets so far: the waker is called
+        // only for a failure.
+        if !std::mem::replace(&mut asked, true) {
             home.wake_at(Position(u64::MAX), cx.waker());
-            home.failure().map_or(Poll::Pending, Poll::Ready)
         }
+        home.failure().map_or(Poll::Pending, Poll::Ready)
     })
     .await
 }

@@ -1,6 +1,7 @@
 //! A session of DefferedQ's text dialect: netcat will do.
 
-use std::{fmt, mem};
+use std::cell::RefCell;
+use std::fmt;
 
 use sureq::{Answer, Position, Reply, limits};
 use sureq_proto::resp::recycle;
@@ -10,23 +11,30 @@ use crate::connection::{Dialect, Next, Taken, Turn};
 use crate::memory::resident_bytes;
 use crate::output::Output;
 
+thread_local! {
+    /// What all sessions of a thread parse into: an idle one holds none of it.
+    static LINES: RefCell<Vec<Line<'static>>> = RefCell::default();
+}
+
+/// Room for this many lines is kept from one read to the next.
+const LINES_KEPT: usize = 4 << 10;
+
 /// What a text connection is in the middle of.
 pub(crate) struct TextSession {
     parser: Parser,
     watcher: Watcher,
-    lines: Vec<Line<'static>>,
     log: Option<fn(fmt::Arguments<'_>)>,
 }
 
 impl TextSession {
     pub(crate) fn new(limits: Limits, watcher: Watcher, log: Option<fn(fmt::Arguments<'_>)>) -> Self {
-        Self { parser: Parser::new(limits), watcher, lines: Vec::new(), log }
+        Self { parser: Parser::new(limits), watcher, log }
     }
 }
 
 impl Dialect for TextSession {
     fn take(&mut self, input: &[u8], turn: &mut Turn<'_>) -> Taken {
-        let mut lines: Vec<Line<'_>> = recycle(mem::take(&mut self.lines));
+        let mut lines: Vec<Line<'_>> = recycle(LINES.take());
         let outcome = self.parser.parse(input, &mut lines);
         let Answered { upto, hold } = self.execute(&lines, turn);
         let (consumed, next) = match (upto, outcome) {
@@ -37,7 +45,9 @@ impl Dialect for TextSession {
             (None, Ok(consumed)) => (consumed, Next::Read),
             (None, Err(Close::Http | Close::Endless)) => (input.len(), Next::Close),
         };
-        self.lines = recycle(lines);
+        let mut lines = recycle(lines);
+        lines.shrink_to(LINES_KEPT);
+        LINES.set(lines);
         Taken { consumed, next, hold }
     }
 
@@ -99,12 +109,35 @@ impl TextSession {
                     let gauges = gauges(request, turn);
                     text::encode_reply(turn.out.bytes_mut(), request, reply, turn.replies, gauges);
                     if let Some(log) = self.log {
-                        log(format_args!("{request:?} -> {reply:?}"));
+                        tell(log, request, reply, turn);
                     }
                 }
             }
         }
     }
+}
+
+/// A short line about what was done, without the payload: that is nobody's business in a log.
+fn tell(log: fn(fmt::Arguments<'_>), request: &Request<'_>, reply: &Reply, turn: &Turn<'_>) {
+    match (request, reply) {
+        (Request::Add { .. }, Reply::Added { id, .. }) => log(format_args!("New task {}", letters(*id))),
+        (Request::Reserve, Reply::Tasks(span)) => {
+            for task in &turn.replies.tasks[span.range()] {
+                log(format_args!("Value reserved {}", letters(task.id)));
+            }
+        }
+        (Request::Delete { .. }, Reply::Acked(span)) if !span.is_empty() => {
+            log(format_args!("Value deleted"))
+        }
+        (Request::Return { .. }, Reply::Outcome(sureq::reply::Outcome::Done)) => {
+            log(format_args!("Value returned"))
+        }
+        _ => {}
+    }
+}
+
+fn letters(id: sureq::TaskId) -> String {
+    id.short().iter().map(|&letter| char::from(letter)).collect()
 }
 
 /// What STATS tells besides the queue; the others do not ask the system for it.

@@ -21,7 +21,9 @@ mod home;
 mod url;
 
 pub use home::Home;
-pub use sureq_core::{Command, LogTime, Now, Receipt, Refusal, Replies, Reply, TaskId, command, limits, reply};
+pub use sureq_core::{
+    Command, LogTime, Now, Receipt, Refusal, Replies, Reply, TaskId, command, limits, reply,
+};
 pub use sureq_engine::fault::OpenError as StoreError;
 pub use sureq_engine::log::{Cut, Durability, LogError, Position, SEGMENT_BYTES};
 pub use sureq_engine::{Answer, Body, Executed, Options, OwnedPop, Ticket};

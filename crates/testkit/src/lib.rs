@@ -1,13 +1,21 @@
-//! Placeholder.
+//! What the tests of all crates share: scenarios, doubles for disk and clock, clients and processes.
+//!
+//! The map:
+//!
+//! * [`scenario`]: a small text file becomes steps, and is played. [`subject`]: what it is played against; [`conformance`]:
+//!   all of them, against all.
+//! * [`sim_disk`], [`manual_clock`]: the doors of the engine, with a disk that fails on demand and a clock moved by hand.
+//! * [`process`], [`server_process`], [`loop_image`]: the real binary, and a real disk to cut the power of.
+//! * [`client`]: clients of our own for both dialects. [`load`]: many of them at once; [`ledger`]: what they were promised.
 
-pub mod sim_disk;
-pub mod conformance;
-pub mod manual_clock;
-pub mod scenario;
-pub mod subject;
 pub mod client;
+pub mod conformance;
 pub mod ledger;
 pub mod load;
 pub mod loop_image;
+pub mod manual_clock;
 pub mod process;
+pub mod scenario;
 pub mod server_process;
+pub mod sim_disk;
+pub mod subject;

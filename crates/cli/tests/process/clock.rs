@@ -132,3 +132,22 @@ fn a_delay_is_kept_when_the_clock_is_set_back_while_the_server_is_down() {
     assert_ne!(task, Value::Null, "it stands still");
     assert!(took >= Duration::from_millis(1900), "it came after {took:?}");
 }
+
+#[test]
+fn a_crash_that_takes_tasks_and_a_clock_set_back_repeat_no_id() {
+    let machine = Machine::new();
+    let launch = machine.launch().args(["--durability", "none"]);
+    let mut last = 0;
+    for round in 0..5 {
+        machine.set_clock(-round * DAY);
+        let mut server = launch.start();
+        let mut client = server.client();
+        for _ in 0..500 {
+            let id = number_of(&client.push("q", "x"));
+            assert!(id > last, "{id} came after {last} in round {round}");
+            last = id;
+        }
+        // At this level the last of them were told to the client and not yet to the system.
+        server.kill9();
+    }
+}

@@ -86,6 +86,15 @@ fn the_start_line_tells_the_options_in_every_syntax_of_go() {
 }
 
 #[test]
+fn debug_tells_what_happens() {
+    let dir = scratch();
+    let process = dq(dir.path()).args(["-debug", "1"]).spawn();
+    let (mut client, _) = connect(&process);
+    client.add(0, "body");
+    process.find_in_stderr(|line| line.to_lowercase().contains("add").then_some(()));
+}
+
+#[test]
 fn a_link_named_dq_is_the_command_itself() {
     let dir = scratch();
     let link = dir.path().join("dq");

@@ -58,6 +58,26 @@ fn a_stop_under_load_answers_everything_that_it_executed() {
 }
 
 #[test]
+fn a_stop_waits_for_a_client_that_reads_slowly() {
+    let dir = scratch();
+    let mut server = serve(dir.path()).start();
+    let (mut client, mut slow, mut blocked) = (server.client(), server.client(), server.client());
+    // More than the system holds for a connection.
+    let payload = vec![b'x'; 32 << 20];
+    client.push("q", &payload);
+    slow.begin("RQ.INSPECT q 0 1");
+    assert_eq!(slow.stream().peek(&mut [0]).expect("an answer comes"), 1);
+    blocked.begin("RQ.POP BLOCK 0 nothing");
+    await_line(&mut client, 1);
+
+    server.terminate();
+    assert_eq!(blocked.reply(), Value::Null, "it is stopping");
+    let answered = slow.reply().list().remove(0).list().swap_remove(1);
+    assert!(answered.bytes() == payload, "a payload was changed");
+    assert_eq!(server.exit_code(Duration::from_secs(5)), 0, "{}", *server);
+}
+
+#[test]
 fn a_stop_right_after_the_start_is_in_good_order() {
     let dir = scratch();
     for signal in [Signal::TERM, Signal::INT].repeat(5) {

@@ -177,7 +177,9 @@ impl<B: Body> Broker<B> {
         act: impl FnOnce(&mut Queue<B>, &mut Stamp<'_, R>) -> T,
     ) -> T {
         // What time did to the queue is complete before anything is asked of it, moves to other queues included.
-        self.on_queue(no, rec, |queue, rec| queue.settle(now, 0, rec));
+        if self.slot(no).is_some_and(|slot| slot.is_due(now)) {
+            self.on_queue(no, rec, |queue, rec| queue.settle(now, 0, rec));
+        }
         let done = self.on_queue(no, rec, act);
         self.refresh(no);
         done

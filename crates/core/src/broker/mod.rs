@@ -71,6 +71,11 @@ struct Slot<B> {
 }
 
 impl<B: Body> Slot<B> {
+    /// Whether something in the queue is to happen by now.
+    fn is_due(&self, now: Now) -> bool {
+        self.deadline.is_some_and(|at| at <= now.log) || self.appointment.is_some_and(|at| at <= now.wall)
+    }
+
     /// Whether nothing would be missed if the queue were forgotten.
     fn is_forgettable(&self) -> bool {
         self.workers == 0 && self.queue.is_forgettable()
@@ -158,6 +163,15 @@ impl<B: Body> Broker<B> {
             if let Some(Some(slot)) = self.slots.get_mut(no.0 as usize) {
                 slot.awake = false;
                 into.push(no);
+            }
+        }
+    }
+
+    /// Forgets which queues have tasks to hand out: nobody waits for any.
+    pub fn forget_awake(&mut self) {
+        for no in self.awake.drain(..) {
+            if let Some(Some(slot)) = self.slots.get_mut(no.0 as usize) {
+                slot.awake = false;
             }
         }
     }

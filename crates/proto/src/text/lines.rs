@@ -231,7 +231,10 @@ mod tests {
         let line = vec![b'x'; 70_000];
         assert_eq!(parser.parse(&line, &mut items), Ok(70_000));
         assert_eq!(parser.parse(&line, &mut items), Ok(70_000));
-        assert_eq!(items.iter().map(|line: &Line<'_>| line.item).collect::<Vec<_>>(), [Item::Complaint(Complaint::LineTooLong)]);
+        assert_eq!(
+            items.iter().map(|line: &Line<'_>| line.item).collect::<Vec<_>>(),
+            [Item::Complaint(Complaint::LineTooLong)]
+        );
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub const TABLE: &[Row] = &[
         notes: "Options come in any order before the keys, and their words are never keys. COUNT is 1 unless given; a bare \
                 number before the keys is a count too, if a key follows it. All that is wanted is taken from the first queue, \
                 then from the next. BLOCK 0 waits for ever. LEASE takes the task back after so many milliseconds, WORKER when \
-                that worker is gone, CONN when this connection is closed.",
+                that worker is gone (no command starts one yet), CONN when this connection is closed.",
         example: "> RQ.POP COUNT 2 BLOCK 1000 emails\n1) 1) \"emails\"\n   2) \"1601155608777-1\"\n   3) \"hello\"\n\
                   2) 1) \"emails\"\n   2) \"1601155608777-2\"\n   3) \"world\"",
         parse: queue::pop,
@@ -257,8 +257,8 @@ pub const TABLE: &[Row] = &[
         group: Group::Connection,
         summary: "Says who the client is.",
         syntax: "AUTH [username] password",
-        reply: "`OK`, or an error.",
-        example: "> AUTH secret\nOK",
+        reply: "An error: this server knows no users yet.",
+        example: "> AUTH secret\n(error) ERR AUTH called without any password configured: this server knows no users",
         parse: session::auth,
         ..BASE
     },

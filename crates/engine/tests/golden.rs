@@ -1,0 +1,119 @@
+//! A store that an earlier release wrote opens in this one, with all that was in it.
+//!
+//! `tests/golden/v1` was written by the release that introduced format 1 and is never changed. A new format gets a
+//! directory of its own beside it: raise `VERSION`, run this test once with `SUREQ_BLESS=1`, commit what it made.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use sureq_core::command::{Add, Command, LeaseAsk, NameArg, Pop, Return, TaskRef, View, When, Worker};
+use sureq_core::settings::Change;
+use sureq_core::{Replies, Reply};
+use sureq_engine::{Body, Engine, Options};
+
+const VERSION: u32 = 1;
+
+fn golden(version: u32) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/v{version}"))
+}
+
+fn open(dir: &Path) -> Engine {
+    Engine::open(dir, &Options { segment_bytes: 16 << 10, ..Options::default() }).unwrap()
+}
+
+fn execute(engine: &Engine, command: Command<'_>) -> Replies<Body> {
+    let mut replies = Replies::default();
+    engine.execute(&[command], &mut replies);
+    replies
+}
+
+/// A queue with tasks in every state, and all else that a log can hold.
+fn fill(engine: &Engine) {
+    let day = 86_400_000;
+    execute(
+        engine,
+        Command::Push { queue: b"mixed", payloads: &[b"ready", b"leased", b"dead", b"", &[0, 13, 10, 255]] },
+    );
+    execute(engine, Command::Add(Add { when: When::After(1_000 * day), ..Add::plain(b"mixed", b"delayed") }));
+    let urgent = Add { priority: 9, name: Some(NameArg::Bytes(b"boss")), ..Add::plain(b"mixed", b"urgent") };
+    execute(engine, Command::Add(urgent));
+    let popped = execute(engine, Command::Pop(Pop::plain(&[b"mixed"], 4)));
+    let id = |n: usize| popped.tasks[n].id.to_string();
+    let back = |n: usize| Return {
+        queue: b"mixed",
+        task: TaskRef { bytes: id(n).leak().as_bytes(), form: sureq_core::command::IdForm::Long },
+        to: None,
+        failed: None,
+    };
+    execute(engine, Command::Return(back(0)));
+    execute(engine, Command::Return(back(1)));
+    let dead = [id(3)];
+    let list = [dead[0].as_bytes()];
+    let tasks = sureq_core::command::TaskRefs { list: &list, form: sureq_core::command::IdForm::Long };
+    execute(engine, Command::Bury { queue: b"mixed", tasks });
+    let started = execute(engine, Command::Worker(Worker::Start { name: b"w", ttl_ms: 1_000 * day }));
+    assert!(matches!(started.list[0], Reply::Started(_)));
+    execute(engine, Command::Push { queue: b"timed", payloads: &[b"x"] });
+    let lease = LeaseAsk { ms: Some(1_000 * day), ..LeaseAsk::NONE };
+    execute(engine, Command::Pop(Pop { lease, ..Pop::plain(&[b"timed"], 1) }));
+    execute(
+        engine,
+        Command::Config { queue: b"settled", changes: &[Change::Tries(3), Change::MaxLength(7)] },
+    );
+    execute(engine, Command::Pause { queue: b"settled" });
+}
+
+fn payloads(engine: &Engine, view: View) -> Vec<Vec<u8>> {
+    let shown = execute(engine, Command::Inspect { queue: b"mixed", view, start: 0, count: 10 });
+    shown.tasks.iter().map(|task| task.body.as_ref().to_vec()).collect()
+}
+
+fn check(engine: &Engine) {
+    assert_eq!(payloads(engine, View::Ready), [&b"urgent"[..], b"ready", b"", &[0, 13, 10, 255]]);
+    assert_eq!(payloads(engine, View::Leased), [b"leased"]);
+    assert_eq!(payloads(engine, View::Dead), [b"dead"]);
+    assert_eq!(payloads(engine, View::Delayed), [b"delayed"]);
+    let Reply::Settings(settings) =
+        &execute(engine, Command::Config { queue: b"settled", changes: &[] }).list[0]
+    else {
+        panic!("CONFIG answers settings");
+    };
+    assert_eq!((settings.tries, settings.max_length), (Some(3), Some(7)));
+    assert_eq!(execute(engine, Command::Worker(Worker::List)).workers[0].name[..], b"w"[..]);
+    let named = Add { name: Some(NameArg::Bytes(b"boss")), ..Add::plain(b"mixed", b"second") };
+    assert!(matches!(execute(engine, Command::Add(named)).list[0], Reply::Added { added: false, .. }));
+    engine.inspect(|broker| {
+        assert_eq!(broker.queue(b"timed").unwrap().counts(), [0, 0, 1, 0]);
+        assert!(broker.queue(b"settled").unwrap().info(engine_now(engine)).paused.is_some());
+        broker.check().unwrap();
+    });
+}
+
+fn engine_now(engine: &Engine) -> sureq_core::Now {
+    engine.now()
+}
+
+#[test]
+fn every_format_that_was_ever_written_opens() {
+    if std::env::var_os("SUREQ_BLESS").is_some() && !golden(VERSION).exists() {
+        let engine = open(&golden(VERSION));
+        fill(&engine);
+        engine.close().unwrap();
+        for file in fs::read_dir(golden(VERSION)).unwrap().map(Result::unwrap) {
+            let name = file.file_name().into_string().unwrap();
+            if name.starts_with("spare") || name == "lock" {
+                fs::remove_file(file.path()).unwrap();
+            }
+        }
+    }
+    for version in 1..=VERSION {
+        let dir = tempfile::tempdir().unwrap();
+        for file in fs::read_dir(golden(version)).expect("each format has its directory").map(Result::unwrap)
+        {
+            fs::copy(file.path(), dir.path().join(file.file_name())).unwrap();
+        }
+        let engine = open(dir.path());
+        check(&engine);
+        engine.close().unwrap();
+    }
+}
