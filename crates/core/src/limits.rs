@@ -44,6 +44,8 @@ limits! {
     REPLY_BYTES_MAX: usize = 64 << 20;
     /// How many tasks one reply of POP, RECOVER or INSPECT may carry.
     REPLY_TASKS_MAX: u32 = 1 << 20;
+    /// How many queues a pop may name that waits.
+    BLOCK_QUEUES_MAX: usize = 1 << 10;
     /// The longest line of the text dialect, without its end.
     TEXT_LINE_BYTES_MAX: usize = 64 << 10;
     /// How much of an endless text line is read before its connection is closed.

@@ -273,6 +273,8 @@ pub enum Refusal {
     NoMoreIds,
     /// The log failed; nothing is confirmed any more.
     Poisoned,
+    /// The home was closed.
+    Closed,
 }
 
 impl Refusal {
@@ -283,6 +285,7 @@ impl Refusal {
             Self::WorkerGone => "GONE",
             Self::NoSpace => "NOSPACE",
             Self::Poisoned => "POISONED",
+            Self::Closed => "CLOSED",
             Self::MalformedId | Self::TooLarge { .. } | Self::OutOfRange { .. } | Self::NoMoreIds => "ERR",
         }
     }
@@ -304,6 +307,7 @@ impl fmt::Display for Refusal {
                 f.write_str("no space left on the disk of the store: pushes are refused until there is")
             }
             Self::NoMoreIds => f.write_str("the store has given out its last id"),
+            Self::Closed => f.write_str("the store is closed: connect to it again once it is open"),
             Self::Poisoned => f.write_str("the log failed: restart the server once its disk is sound"),
         }
     }

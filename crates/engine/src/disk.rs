@@ -96,6 +96,11 @@ pub trait DiskFile: Send + Sync {
         Ok(())
     }
 
+    /// Makes sure that there is room for so many bytes, where the disk can tell without writing them.
+    fn secure_room(&self, _bytes: u64) -> Result<(), Fault> {
+        Ok(())
+    }
+
     /// Makes the file this long, of zeros, with room set aside for it as cheaply as the disk can.
     fn reserve(&self, bytes: u64) -> Result<(), Fault> {
         self.fill_with_zeros(bytes, &mut || Ok(()))
@@ -220,6 +225,13 @@ impl DiskFile for RealFile {
 
     fn sync_data(&self) -> Result<(), Fault> {
         self.file.sync_data().map_err(|source| Fault::new(Operation::Sync, &self.path, source))
+    }
+
+    fn secure_room(&self, bytes: u64) -> Result<(), Fault> {
+        match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, 0, bytes) {
+            Err(Errno::OPNOTSUPP) => Ok(()),
+            secured => secured.map_err(|errno| Fault::new(Operation::Write, &self.path, errno.into())),
+        }
     }
 
     fn reserve(&self, bytes: u64) -> Result<(), Fault> {

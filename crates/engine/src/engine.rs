@@ -33,6 +33,9 @@ use crate::ticker;
 /// How much may wait to be written before callers should hold back.
 const BACKLOG_BYTES_MAX: usize = 64 << 20;
 
+/// How near the ids may come to their durable mark.
+const MARK_NEAR_MS: u64 = 5_000;
+
 /// How much is gathered before the log thread is woken without being asked to.
 const GATHER_BYTES_MAX: usize = 64 << 10;
 
@@ -75,6 +78,17 @@ pub(crate) struct Shared {
     cut: Option<Cut>,
 }
 
+/// Tells everyone if a thread of the engine dies: without it nothing more would be confirmed, and nobody would know.
+struct Alarm(Arc<Shared>);
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.durable.fail(LogError::Poisoned);
+        }
+    }
+}
+
 /// What the lock guards.
 pub(crate) struct State {
     pub(crate) broker: Broker<Body>,
@@ -93,9 +107,10 @@ pub(crate) struct State {
 
 /// What came of a batch of commands.
 #[derive(Debug)]
+#[must_use = "replies may leave only when what they tell is durable"]
 pub struct Executed {
-    /// How many were executed, at least one of those given unless it waits. The next one waits if there is a ticket;
-    /// otherwise the replies have grown large, and the rest is to be executed once they have left.
+    /// How many were executed. The next one waits if there is a ticket. Otherwise there is a reason to hold back: the
+    /// replies have grown large, and the rest is to be executed once they have left; or `hold` says what to wait for.
     pub done: usize,
     /// What must be durable before the replies leave.
     pub position: Position,
@@ -186,7 +201,10 @@ impl Engine {
 
     fn spawn(&self, name: &str, run: impl FnOnce(Arc<Shared>) + Send + 'static) {
         let shared = Arc::clone(&self.shared);
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || run(shared));
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let _alarm = Alarm(Arc::clone(&shared));
+            run(shared);
+        });
         let thread = thread.expect("the system gives a process the few threads it starts with");
         self.shared.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
     }
@@ -207,17 +225,26 @@ impl Engine {
         shared.mind_the_mark(&mut state, now);
         // Under the lock, and behind the mark: nobody joins a line that a failure has disbanded, and no id is given out
         // that the mark does not cover.
-        if shared.durable.failure().is_some() {
-            replies.list.extend(commands.iter().map(|_| Reply::Refused(Refusal::Poisoned)));
+        let failed = shared.durable.failure().map(|_| Refusal::Poisoned);
+        if let Some(refusal) = failed.or(state.closing.then_some(Refusal::Closed)) {
+            replies.list.extend(commands.iter().map(|_| Reply::Refused(refusal.clone())));
             return Executed { done: commands.len(), position: Position::START, ticket: None, hold: None };
+        }
+        if state.tape.bytes() > BACKLOG_BYTES_MAX {
+            let hold = Some(state.tape.end());
+            return Executed { done: 0, position: Position::START, ticket: None, hold };
+        }
+        if !state.line.is_empty() {
+            // What is due goes to those who have waited for it, not to whoever happens to come now.
+            ticker::tick(shared, &mut state, now);
         }
         let mut ticket = None;
         let mut done = 0;
         let before = state.tape.end();
         let mut weight = Weight::of(replies);
         for command in commands {
-            if state.no_space && needs_space(command) {
-                replies.list.push(Reply::Refused(Refusal::NoSpace));
+            if let Some(refusal) = state.refusal(command) {
+                replies.list.push(Reply::Refused(refusal));
             } else {
                 let State { broker, tape, .. } = &mut *state;
                 broker.execute(now, command, tape, replies);
@@ -225,6 +252,8 @@ impl Engine {
                     replies.list.pop();
                     let (number, cell) = state.line.join(pop, now.log);
                     ticket = Some(Ticket { number, cell, shared: Arc::clone(shared) });
+                    // Even a pop that finds nothing lets time pass, and may have set tasks free elsewhere.
+                    shared.serve(&mut state, now);
                     break;
                 }
             }
@@ -244,8 +273,9 @@ impl Engine {
         }
         let position = shared.position(&state);
         let hold = (state.tape.bytes() > BACKLOG_BYTES_MAX).then(|| state.tape.end());
+        shared.stir_ticker(&mut state, now);
         if state.tape.bytes() > GATHER_BYTES_MAX {
-            shared.stir(&mut state, now);
+            shared.stir_log(&mut state);
         } else {
             shared.is_gathering.store(true, Ordering::Release);
         }
@@ -256,8 +286,24 @@ impl Engine {
     pub fn commit(&self) {
         let shared = &self.shared;
         if shared.is_gathering.swap(false, Ordering::AcqRel) {
-            let mut state = shared.lock();
-            shared.stir(&mut state, shared.clock.now());
+            shared.stir_log(&mut shared.lock());
+        }
+    }
+
+    /// Waits on this thread until the position is durable; answers false if it never will be.
+    pub fn wait(&self, position: Position) -> bool {
+        let waker = Waker::from(Arc::new(Parker(std::thread::current())));
+        loop {
+            if self.durable() >= position {
+                return true;
+            }
+            if self.failure().is_some() {
+                return false;
+            }
+            self.wake_at(position, &waker);
+            if self.durable() < position && self.failure().is_none() {
+                std::thread::park();
+            }
         }
     }
 
@@ -327,10 +373,11 @@ impl Engine {
     /// Writes and syncs everything, ends all threads, and gives the directory up. Waiting pops are answered that
     /// their time is up.
     pub fn close(&self) -> Result<(), Arc<LogError>> {
-        self.dismiss_waiting();
         {
             let mut state = self.shared.lock();
             state.closing = true;
+            let position = self.shared.position(&state);
+            self.shared.disband(&mut state, timed_out, position);
             self.shared.log_wakes.notify_all();
             self.shared.ticker_wakes.notify_all();
         }
@@ -385,8 +432,17 @@ impl Weight {
     }
 }
 
-const fn needs_space(command: &Command<'_>) -> bool {
-    matches!(command, Command::Push { .. } | Command::Add(_) | Command::Config { .. })
+impl State {
+    /// Why a command is not even tried.
+    fn refusal(&self, command: &Command<'_>) -> Option<Refusal> {
+        match command {
+            Command::Push { .. } | Command::Add(_) if self.no_space => Some(Refusal::NoSpace),
+            Command::Pop(pop) if pop.block.is_some() && pop.queues.len() > limits::BLOCK_QUEUES_MAX => {
+                Some(Refusal::OutOfRange { what: "the number of queues of a pop that waits" })
+            }
+            _ => None,
+        }
+    }
 }
 
 pub(crate) fn timed_out() -> Replies<Body> {
@@ -444,6 +500,9 @@ impl Shared {
     /// Something that changes state but has no reply.
     fn change(&self, act: impl FnOnce(&mut Broker<Body>, Now, &mut Tape)) {
         let mut state = self.lock();
+        if state.closing || self.durable.failure().is_some() {
+            return;
+        }
         let now = self.clock.now();
         let State { broker, tape, .. } = &mut *state;
         act(broker, now, tape);
@@ -491,12 +550,20 @@ impl Shared {
 
     /// Wakes the log thread and the ticker if they have something to do that they do not know of.
     pub(crate) fn stir(&self, state: &mut State, now: Now) {
+        self.stir_log(state);
+        self.stir_ticker(state, now);
+    }
+
+    fn stir_log(&self, state: &mut State) {
         // What the ticker does is in no batch, and is enough by itself.
         let enough = |wanted| wanted <= state.tape.batches().max(1) || state.tape.bytes() > GATHER_BYTES_MAX;
         if !state.tape.is_empty() && state.log_sleeps.is_some_and(enough) {
             state.log_sleeps = None;
             self.log_wakes.notify_one();
         }
+    }
+
+    fn stir_ticker(&self, state: &mut State, now: Now) {
         if let Some(until) = state.ticker_sleeps
             && ticker::next_look(state, now).is_some_and(|at| at < until)
         {
@@ -509,7 +576,7 @@ impl Shared {
     /// that was held up, lets a caller find the mark too close and raise it itself.
     fn mind_the_mark(&self, state: &mut State, now: Now) {
         let next = state.broker.last_id().next(now.log.0).unwrap_or(TaskId::LAST);
-        let is_near = next.ms() + 1 >= state.id_mark.ms() && state.id_mark < TaskId::LAST;
+        let is_near = next.ms() + MARK_NEAR_MS >= state.id_mark.ms() && state.id_mark < TaskId::LAST;
         if is_near && self.durable.failure().is_none() {
             self.keeper.raise_mark(self, state, now);
         }

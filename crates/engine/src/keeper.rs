@@ -12,6 +12,8 @@ use crate::store::{Store, StoreValues};
 
 /// How far ahead of the clock the mark for ids is kept.
 const MARK_AHEAD_MS: u64 = 30_000;
+/// How often room is asked for that there was none.
+const NO_SPACE_RETRY: Duration = Duration::from_millis(500);
 /// How often log time and mark are written down.
 const REFRESH: Duration = Duration::from_secs(5);
 
@@ -23,7 +25,7 @@ pub(crate) fn mark_ahead_of(last: TaskId, now: Now) -> TaskId {
 
 /// What the keeper keeps. Idle where nothing is kept.
 pub(crate) struct Keeper {
-    kept: Option<Kept>,
+    kept: Mutex<Option<Arc<Kept>>>,
     woken: Mutex<bool>,
     wakes: Condvar,
 }
@@ -35,12 +37,16 @@ struct Kept {
 
 impl Keeper {
     pub(crate) fn new(store: Store, spares: Arc<Spares>) -> Self {
-        let kept = Some(Kept { store: Mutex::new(store), spares });
-        Self { kept, woken: Mutex::new(false), wakes: Condvar::new() }
+        let kept = Some(Arc::new(Kept { store: Mutex::new(store), spares }));
+        Self { kept: Mutex::new(kept), woken: Mutex::new(false), wakes: Condvar::new() }
     }
 
     pub(crate) const fn idle() -> Self {
-        Self { kept: None, woken: Mutex::new(false), wakes: Condvar::new() }
+        Self { kept: Mutex::new(None), woken: Mutex::new(false), wakes: Condvar::new() }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Option<Arc<Kept>>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has the keeper look at once.
@@ -62,7 +68,10 @@ impl Keeper {
     pub(crate) fn leave(&self, shared: &Shared) -> Result<(), LogError> {
         let last = shared.lock().broker.last_id();
         let mark = last.successor().unwrap_or(TaskId::LAST);
-        self.write_down(shared.clock.now(), |_| mark.raw())
+        let written = self.write_down(shared.clock.now(), |_| mark.raw());
+        // The last to let go of the directory.
+        self.kept().take();
+        written
     }
 
     /// Raises the mark on disk to `mark`, unless someone who looked later has raised it further.
@@ -71,7 +80,7 @@ impl Keeper {
     }
 
     fn write_down(&self, now: Now, mark: impl FnOnce(u64) -> u64) -> Result<(), LogError> {
-        let Some(kept) = &self.kept else { return Ok(()) };
+        let Some(kept) = self.kept().clone() else { return Ok(()) };
         let mut store = kept.lock();
         let written = *store.values();
         let log_time = written.log_time.max(now.log.0);
@@ -87,21 +96,43 @@ impl Kept {
 }
 
 pub(crate) fn run(shared: &Shared) {
-    let Some(kept) = &shared.keeper.kept else { return };
-    while !shared.lock().closing {
-        while kept.spares.wanted() > 0 && !shared.lock().closing {
-            // Without room there are no spares; the log thread finds out when it needs one, and asks again.
-            if kept.spares.prepare().is_err() {
-                break;
-            }
-        }
-        if let Err(error) = refresh(shared) {
-            return shared.fail(error);
-        }
+    let Some(kept) = shared.keeper.kept().clone() else { return };
+    if let Err(error) = keep(shared, &kept) {
+        shared.fail(error);
+    }
+}
+
+fn keep(shared: &Shared, kept: &Kept) -> Result<(), LogError> {
+    while !is_over(shared) {
+        let has_room = prepare(shared, kept)?;
+        refresh(shared)?;
         let woken = shared.keeper.woken.lock().unwrap_or_else(PoisonError::into_inner);
-        let slept = shared.keeper.wakes.wait_timeout_while(woken, REFRESH, |woken| !*woken);
+        let pause = if has_room { REFRESH } else { NO_SPACE_RETRY };
+        let slept = shared.keeper.wakes.wait_timeout_while(woken, pause, |woken| !*woken);
         *slept.unwrap_or_else(PoisonError::into_inner).0 = false;
     }
+    Ok(())
+}
+
+fn is_over(shared: &Shared) -> bool {
+    shared.durable.failure().is_some() || shared.lock().closing
+}
+
+/// Prepares the spares that are wanted. Without room for them pushes are refused, as long as there is still a segment
+/// for those who take tasks away; answers whether there is room.
+fn prepare(shared: &Shared, kept: &Kept) -> Result<bool, LogError> {
+    while kept.spares.wanted() > 0 && !is_over(shared) {
+        match kept.spares.prepare() {
+            Ok(()) => {}
+            Err(LogError::NoSpace(_)) => {
+                shared.lock().no_space = true;
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    shared.lock().no_space = false;
+    Ok(true)
 }
 
 /// Writes log time and a later mark down, without holding anyone up meanwhile.

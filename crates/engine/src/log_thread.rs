@@ -135,20 +135,17 @@ fn doze<'s>(shared: &'s Shared, state: MutexGuard<'s, State>) -> MutexGuard<'s, 
 /// Appends a frame. Where there is no room for another segment, pushes are refused until there is.
 fn append(shared: &Shared, writer: &mut Writer, frame: &mut FrameBuf, events: u32) -> Result<(), LogError> {
     let segment = writer.segment().number;
-    let mut refused = false;
     loop {
         match writer.append(frame, events) {
             Ok(place) => {
-                if refused {
-                    shared.lock().no_space = false;
-                }
                 if place.segment != segment {
                     shared.keeper.wake();
                 }
                 return Ok(());
             }
             Err(LogError::NoSpace(fault)) => {
-                refused = true;
+                // What is written already must not wait for room: it has been promised.
+                writer.sync()?;
                 let mut state = shared.lock();
                 state.no_space = true;
                 if state.closing {

@@ -66,7 +66,7 @@ impl Recorder for Tape {
 
     fn record(&mut self, event: &Event<'_>) {
         if let Some(frame) = &mut self.frame {
-            codec::encode(event, frame.body_mut());
+            codec::encode_with(event, frame.body_mut(), crc32c::crc32c);
             self.events += 1;
             self.end.0 += 1;
         }
@@ -98,5 +98,18 @@ impl Recorder for Playback {
     fn payload_hash(&self, _payload: &[u8]) -> u128 {
         // Hashes are recorded with the events that need them; replay never computes one.
         0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sureq_core::codec;
+
+    #[test]
+    fn the_fast_checksum_is_the_one_that_events_have() {
+        for payload in [&b""[..], b"123456789", &[0; 100], &[255; 4099]] {
+            assert_eq!(crc32c::crc32c(payload), codec::checksum(payload));
+        }
+        assert_eq!(codec::checksum(b"123456789"), 0xe306_9283, "the check value of CRC-32C");
     }
 }

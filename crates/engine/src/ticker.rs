@@ -38,9 +38,9 @@ pub(crate) fn tick(shared: &Shared, state: &mut State, now: Now) {
     if state.broker.next_deadline().is_due(now) {
         let State { broker, tape, .. } = &mut *state;
         broker.tick(now, tape);
-        shared.serve(state, now);
         shared.stir(state, now);
     }
+    shared.serve(state, now);
     while let Some(waiting) = state.line.timed_out(now.log) {
         let position = shared.position(state);
         shared.answer(waiting, timed_out(), position);

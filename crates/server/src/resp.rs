@@ -153,6 +153,9 @@ impl RespSession {
                     }
                     commands = &commands[executed.done..];
                     turn.replies.clear();
+                    if executed.done == 0 {
+                        return Answered { stop: Some(Stop::Later(n)), hold };
+                    }
                     continue;
                 }
                 Ok(Request::Session(command)) => self.answer_itself(command, turn),

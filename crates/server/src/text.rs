@@ -71,13 +71,17 @@ impl TextSession {
                 behind.push(n + 1);
             }
         }
-        let (mut done, mut answered, mut hold) = (0, 0, None);
+        let (mut done, mut answered, mut hold) = (0, 0_usize, None);
         loop {
             let mut position = Position::START;
             if done < commands.len() {
                 let executed = turn.home.gather(&commands[done..], turn.replies);
                 done += executed.done;
                 (position, hold) = (executed.position, executed.hold.or(hold));
+                if executed.done == 0 {
+                    let upto = answered.checked_sub(1).map_or(0, |last| lines[last].end);
+                    return Answered { upto: Some(upto), hold };
+                }
             }
             let upto = if done == commands.len() { lines.len() } else { behind[done - 1] };
             self.answer_all(&lines[answered..upto], turn);

@@ -52,6 +52,13 @@ impl Home {
         }
     }
 
+    /// Waits on this thread until the position is durable; answers false if it never will be.
+    pub fn wait(&self, position: Position) -> bool {
+        match self {
+            Self::Embedded(engine) => engine.wait(position),
+        }
+    }
+
     /// Why nothing is confirmed any more, if that is so.
     pub fn failure(&self) -> Option<Arc<LogError>> {
         match self {

@@ -5,8 +5,10 @@
 //!
 //! let home: Home = sureq::open("mem:")?;
 //! let mut replies = Replies::default();
-//! home.execute(&[Command::Push { queue: b"emails", payloads: &[b"hello"] }], &mut replies);
-//! home.execute(&[Command::Pop(Pop::plain(&[b"emails"], 1))], &mut replies);
+//! let push = Command::Push { queue: b"emails", payloads: &[b"hello"] };
+//! let pop = Command::Pop(Pop::plain(&[b"emails"], 1));
+//! let executed = home.execute(&[push, pop], &mut replies);
+//! assert!(home.wait(executed.position), "only now is it durable");
 //! assert_eq!(replies.tasks[0].body.as_ref(), b"hello");
 //! # Ok::<(), sureq::OpenError>(())
 //! ```

@@ -72,7 +72,7 @@ fn the_dq_image_starts_as_the_original_does() {
     assert_eq!(client.say("RESERVE"), format!("TASK {id} BODY x"));
     assert_eq!(client.say(&format!("DELETE {id}")), "ok");
     assert!(fs::exists(path("data/store")).expect("the directory is there"), "the tasks are on the volume");
-    assert!(log().contains("Reserve"), "DQ_PROFILER_ENABLED logs what is done: {}", log());
+    assert!(log().contains("Value reserved"), "DQ_PROFILER_ENABLED logs what is done: {}", log());
 
     // The shell has made way for the server: what the engine signals is what ends.
     server.signal(rustix::process::Signal::TERM);

@@ -20,6 +20,7 @@ fn under_strace(launch: Launch, log: &Path, inject: &str) -> Launch {
 fn push_until_gone(client: &mut RespClient) -> Vec<String> {
     let mut confirmed = Vec::new();
     loop {
+        assert!(confirmed.len() < 1000, "the failure went unnoticed");
         let command = sureq_testkit::client::encode(&["RQ.PUSH", "q", &confirmed.len().to_string()]);
         if client.send_raw(&command).is_err() {
             return confirmed;

@@ -1,7 +1,7 @@
 //! The bytes of an event. docs/log-format.md draws them.
 //!
 //! Numbers are LEB128 varints unless they are ids (8 bytes, little-endian: their high bits are always set) or
-//! hashes. Byte strings have their length before them. [`decode`] trusts nothing: whatever the bytes are, it
+//! hashes. Byte strings have their length before them, payloads also their [`checksum`]. [`decode`] trusts nothing: whatever the bytes are, it
 //! answers with events or with [`Malformed`], never panics, and allocates by what is there, not by what is claimed.
 //!
 //! To change the format: give a new event a new tag, a new field of a push or a whole task a new field tag, and
@@ -14,7 +14,27 @@ mod write;
 
 pub use read::{Malformed, decode};
 pub use runs::{EncodedIds, EncodedPayloads};
-pub use write::encode;
+pub use write::{encode, encode_with};
+
+/// The checksum of a payload: CRC-32C. A home that has an instruction for it passes that to [`encode_with`].
+pub fn checksum(payload: &[u8]) -> u32 {
+    !payload.iter().fold(!0, |crc, &byte| CRC_TABLE[usize::from(crc as u8 ^ byte)] ^ crc >> 8)
+}
+
+const CRC_TABLE: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut n = 0;
+    while n < 256 {
+        let (mut crc, mut bit) = (n as u32, 0);
+        while bit < 8 {
+            crc = if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
+            bit += 1;
+        }
+        table[n] = crc;
+        n += 1;
+    }
+    table
+};
 
 /// One byte per kind of event.
 mod tag {

@@ -178,6 +178,13 @@ impl<'a> Reader<'a> {
         self.take(len)
     }
 
+    /// A payload. Its checksum is for those who read it by itself; whoever reads a whole event has checked all of it.
+    pub(super) fn payload(&mut self) -> Result<&'a [u8], Malformed> {
+        let len = self.small()?;
+        let _checksum: [u8; 4] = self.array()?;
+        self.take(len)
+    }
+
     fn optional(&mut self) -> Result<Option<&'a [u8]>, Malformed> {
         match self.byte()? {
             0 => Ok(None),
@@ -308,7 +315,7 @@ impl<'a> Reader<'a> {
     }
 
     fn full_task(&mut self) -> Result<(FullTask<'a>, Vec<Past>), Malformed> {
-        let (queue, id, payload, pushed) = (self.queue()?, self.id()?, self.bytes()?, self.time()?);
+        let (queue, id, payload, pushed) = (self.queue()?, self.id()?, self.payload()?, self.time()?);
         let (incarnation, deliveries) = (self.number()?, self.small()?);
         let tries = Tries { failed: self.small()?, lapsed: self.small()?, lost: self.small()? };
         let flags = self.byte()?;

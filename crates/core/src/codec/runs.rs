@@ -28,7 +28,7 @@ impl<'a> EncodedPayloads<'a> {
         let count = reader.count()?;
         let bytes = reader.rest();
         for _ in 0..count {
-            reader.bytes()?;
+            reader.payload()?;
         }
         let used = bytes.len() - reader.rest().len();
         Ok(Self { count, bytes: &bytes[..used] })
@@ -44,7 +44,7 @@ impl<'a> Iterator for EncodedPayloads<'a> {
             return None;
         }
         let mut reader = Reader::new(self.bytes);
-        let payload = reader.bytes().ok()?;
+        let payload = reader.payload().ok()?;
         self.count -= 1;
         self.bytes = reader.rest();
         Some(payload)

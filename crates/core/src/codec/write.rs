@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use super::checksum;
 use super::runs::runs_of;
 use super::{field, setting, tag, terms};
 use crate::command::{LapseEnd, LapsePolicy};
@@ -14,7 +15,12 @@ use crate::task::{Cause, Due, Holder, Lease, Past, Rank, State, Terms};
 
 /// Appends the bytes of one event.
 pub fn encode(event: &Event<'_>, out: &mut Vec<u8>) {
-    let mut w = Writer(out);
+    encode_with(event, out, checksum);
+}
+
+/// Appends the bytes of one event, with a faster way to compute [`checksum`].
+pub fn encode_with(event: &Event<'_>, out: &mut Vec<u8>, checksum: fn(&[u8]) -> u32) {
+    let mut w = Writer { out, checksum };
     match event {
         Event::Started { incarnation, time } => w.tag(tag::STARTED).number(*incarnation).number(time.0),
         Event::Clock(time) => w.tag(tag::CLOCK).number(time.0),
@@ -78,11 +84,14 @@ const fn cause(cause: Cause) -> u8 {
     }
 }
 
-struct Writer<'o>(&'o mut Vec<u8>);
+struct Writer<'o> {
+    out: &'o mut Vec<u8>,
+    checksum: fn(&[u8]) -> u32,
+}
 
 impl Writer<'_> {
     fn byte(&mut self, byte: u8) -> &mut Self {
-        self.0.push(byte);
+        self.out.push(byte);
         self
     }
 
@@ -92,7 +101,7 @@ impl Writer<'_> {
 
     fn number(&mut self, mut n: u64) -> &mut Self {
         while n >= 0x80 {
-            self.0.push(n as u8 | 0x80);
+            self.out.push(n as u8 | 0x80);
             n >>= 7;
         }
         self.byte(n as u8)
@@ -108,13 +117,13 @@ impl Writer<'_> {
     }
 
     fn id(&mut self, id: TaskId) -> &mut Self {
-        self.0.extend_from_slice(&id.raw().to_le_bytes());
+        self.out.extend_from_slice(&id.raw().to_le_bytes());
         self
     }
 
     fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         self.number(bytes.len() as u64);
-        self.0.extend_from_slice(bytes);
+        self.out.extend_from_slice(bytes);
         self
     }
 
@@ -129,8 +138,17 @@ impl Writer<'_> {
     fn payloads(&mut self, payloads: &Payloads<'_>) -> &mut Self {
         self.number(payloads.len() as u64);
         for payload in payloads.iter() {
-            self.bytes(payload);
+            self.payload(payload);
         }
+        self
+    }
+
+    /// A payload has its own checksum, so that one read by itself from the disk is known to be what was pushed.
+    fn payload(&mut self, payload: &[u8]) -> &mut Self {
+        self.number(payload.len() as u64);
+        let sum = (self.checksum)(payload);
+        self.out.extend_from_slice(&sum.to_le_bytes());
+        self.out.extend_from_slice(payload);
         self
     }
 
@@ -249,7 +267,7 @@ impl Writer<'_> {
     }
 
     fn full_task(&mut self, task: &FullTask<'_>) -> &mut Self {
-        self.queue(task.queue).id(task.id).bytes(task.payload).number(task.pushed.0);
+        self.queue(task.queue).id(task.id).payload(task.payload).number(task.pushed.0);
         self.number(task.incarnation).number(u64::from(task.deliveries));
         for count in [task.tries.failed, task.tries.lapsed, task.tries.lost] {
             self.number(u64::from(count));
@@ -259,7 +277,7 @@ impl Writer<'_> {
         task.reason.map(|reason| self.byte(field::REASON).bytes(reason));
         if !task.past.is_empty() {
             let mut past = Vec::new();
-            task.past.iter().for_each(|p| Writer(&mut past).past(p));
+            task.past.iter().for_each(|p| Writer { out: &mut past, checksum: self.checksum }.past(p));
             self.byte(field::PAST).bytes(&past);
         }
         self.byte(field::END)

@@ -125,6 +125,8 @@ impl Spares {
 
     fn fill(&self, name: &str, bytes: u64, pace: Pace) -> Result<(), Fault> {
         let file = self.disk.create(name)?;
+        // A full disk says so before it is filled to the last byte, which others may need.
+        file.secure_room(bytes)?;
         match self.filling {
             Filling::Zeros if pace == Pace::Gentle => file.fill_with_zeros(bytes, &mut || {
                 file.sync_data()?;
