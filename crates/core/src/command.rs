@@ -129,6 +129,8 @@ pub enum Command<'a> {
         /// What to change, in order.
         changes: &'a [Change<'a>],
     },
+    /// Answers how many queues have tasks.
+    Size,
     /// Lists queues that have tasks, with their counts.
     Queues {
         /// Only names that this glob matches.

@@ -71,7 +71,7 @@ fn fail_a_sync(number: usize, durability: Durability) -> bool {
     if has_failed {
         let mut replies = Replies::default();
         let after = [Command::Push { queue: b"q", payloads: &[b"late"] }, Command::Info { queue: b"q" }];
-        engine.execute(&after, &mut replies);
+        let _ = engine.execute(&after, &mut replies);
         assert_eq!(replies.list, vec![Reply::Refused(Refusal::Poisoned); 2], "{context}");
     }
     let closed = engine.close();
@@ -175,7 +175,7 @@ fn a_full_disk_refuses_pushes_until_there_is_room() {
     while replies.list.last() != Some(&Reply::Refused(Refusal::NoSpace)) {
         tries += 1;
         assert!(tries < 100_000_000, "the disk is full, and nobody says so");
-        engine.execute(&[push_one], &mut replies);
+        let _ = engine.execute(&[push_one], &mut replies);
         assert!(engine.failure().is_none(), "{:?}", engine.failure());
         if replies.list.len() > 64 {
             replies.list.drain(..63);

@@ -23,7 +23,8 @@ fn open(dir: &Path) -> Engine {
 
 fn execute(engine: &Engine, command: Command<'_>) -> Replies<Body> {
     let mut replies = Replies::default();
-    engine.execute(&[command], &mut replies);
+    let executed = engine.execute(&[command], &mut replies);
+    assert!(engine.wait(executed.position));
     replies
 }
 

@@ -173,7 +173,7 @@ fn write_death<B>(w: &mut Writer<'_>, task: &TaskView<B>) {
 fn write_count(w: &mut Writer<'_>, shape: Shape, n: u64) {
     match shape {
         Shape::Type => w.simple(if n > 0 { TYPE_NAME } else { "none" }),
-        Shape::Native | Shape::Keys | Shape::Scan | Shape::Size => w.count(n),
+        Shape::Native | Shape::Keys | Shape::Scan => w.count(n),
     }
 }
 
@@ -185,7 +185,6 @@ fn write_queues(w: &mut Writer<'_>, shape: Shape, cursor: u64, rows: &[QueueRow]
         }
     };
     match shape {
-        Shape::Size => w.count(rows.len() as u64),
         Shape::Keys => names(w),
         Shape::Scan => {
             write_cursor(w, cursor);

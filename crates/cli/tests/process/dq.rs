@@ -90,8 +90,8 @@ fn debug_tells_what_happens() {
     let dir = scratch();
     let process = dq(dir.path()).args(["-debug", "1"]).spawn();
     let (mut client, _) = connect(&process);
-    client.add(0, "body");
-    process.find_in_stderr(|line| line.to_lowercase().contains("add").then_some(()));
+    let told = format!("New task {}", client.add(0, "body"));
+    process.find_in_stderr(|line| line.contains(&told).then_some(()));
 }
 
 #[test]

@@ -110,6 +110,7 @@ impl<B: Body> Broker<B> {
             appointment: None,
             idle_since: None,
             awake: false,
+            has_tasks: false,
         }));
         self.names.insert(name.into(), no);
         Ok(())

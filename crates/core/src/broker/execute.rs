@@ -138,6 +138,7 @@ impl<B: Body> Broker<B> {
                 Ok(self.count(queue, now, rec, |queue, rec| queue.purge(state, now, rec)))
             }
             Command::Drop { queues } => Ok(Reply::Count(self.drop_queues(queues, rec))),
+            Command::Size => Ok(Reply::Count(self.with_tasks as u64)),
             Command::Exists { queues } => {
                 let there =
                     queues.iter().filter(|name| self.queue(name).is_some_and(|queue| !queue.is_empty()));

@@ -47,6 +47,8 @@ pub struct Broker<B> {
     /// What happens next in each queue, by either clock. Kept in step with the queues after each command.
     deadlines: BTreeSet<(LogTime, QueueNo)>,
     appointments: BTreeSet<(WallTime, QueueNo)>,
+    /// How many queues have tasks.
+    with_tasks: usize,
     /// Queues without tasks, by when they became so. Volatile, like all that is only for statistics.
     idle: BTreeSet<(LogTime, QueueNo)>,
     /// Of which queues a worker or a connection may hold tasks: a hint that is never too small. Volatile: it follows
@@ -68,6 +70,8 @@ struct Slot<B> {
     idle_since: Option<LogTime>,
     /// Whether it stands in `awake`.
     awake: bool,
+    /// Whether it counts among the queues that have tasks.
+    has_tasks: bool,
 }
 
 impl<B: Body> Slot<B> {
@@ -95,6 +99,7 @@ impl<B: Body> Default for Broker<B> {
             incarnation: 0,
             deadlines: BTreeSet::new(),
             appointments: BTreeSet::new(),
+            with_tasks: 0,
             idle: BTreeSet::new(),
             holds: BTreeSet::new(),
             awake: Vec::new(),
@@ -233,6 +238,11 @@ impl<B: Body> Broker<B> {
             }
             _ => {}
         }
+        let has_tasks = !slot.queue.is_empty();
+        if has_tasks != slot.has_tasks {
+            slot.has_tasks = has_tasks;
+            self.with_tasks = if has_tasks { self.with_tasks + 1 } else { self.with_tasks - 1 };
+        }
         if !slot.awake && slot.queue.can_pop() {
             slot.awake = true;
             self.awake.push(no);
@@ -248,6 +258,7 @@ impl<B: Body> Broker<B> {
             ("deadlines", self.deadlines.len(), indexed(&|slot| slot.deadline.is_some())),
             ("appointments", self.appointments.len(), indexed(&|slot| slot.appointment.is_some())),
             ("idle queues", self.idle.len(), indexed(&|slot| slot.idle_since.is_some())),
+            ("queues with tasks", self.with_tasks, indexed(&|slot| !slot.queue.is_empty())),
             ("free numbers", self.free.len(), self.slots.iter().filter(|slot| slot.is_none()).count()),
         ];
         for (what, have, want) in sizes {

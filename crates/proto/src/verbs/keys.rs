@@ -30,8 +30,7 @@ pub(super) fn keys<'a>(argv: &'a [&'a [u8]], _: Caller) -> Result<Request<'a>, U
 }
 
 pub(super) fn dbsize<'a>(_: &'a [&'a [u8]], _: Caller) -> Result<Request<'a>, UsageError> {
-    let command = Command::Queues { pattern: None, cursor: 0, count: u32::MAX };
-    Ok(Request::Home { command, shape: Shape::Size })
+    Ok(Command::Size.into())
 }
 
 pub(super) fn scan<'a>(argv: &'a [&'a [u8]], _: Caller) -> Result<Request<'a>, UsageError> {

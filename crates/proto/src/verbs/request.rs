@@ -35,8 +35,6 @@ pub enum Shape {
     Keys,
     /// SCAN: the cursor, and the names of the queues.
     Scan,
-    /// DBSIZE: how many queues there are.
-    Size,
 }
 
 /// Who asks, as far as a command may be about that.
