@@ -41,7 +41,7 @@ pub trait Disk: Send + Sync {
     fn entropy(&self) -> Result<[u8; 16], Fault>;
 }
 
-static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
+static ZEROS: [u8; 1 << 18] = [0; 1 << 18];
 
 /// An open file. All methods take `&self`: one thread writes, any number read.
 #[expect(
@@ -80,7 +80,7 @@ pub trait DiskFile: Send + Sync {
     }
 
     /// Makes the file this long, of zeros that are really written, so that a later sync changes no extents. Calls
-    /// `between` after every mebibyte.
+    /// `between` after every 256 KiB: larger writes make larger folios, and those make small writes dearer.
     fn fill_with_zeros(
         &self,
         bytes: u64,

@@ -94,8 +94,8 @@ pub(crate) struct State {
     pub(crate) broker: Broker<Body>,
     pub(crate) tape: Tape,
     pub(crate) line: Line,
-    /// The log thread sleeps until so many batches wait for it.
-    pub(crate) log_sleeps: Option<u32>,
+    /// The log thread sleeps.
+    pub(crate) log_sleeps: bool,
     /// The ticker sleeps, and looks again by itself then.
     pub(crate) ticker_sleeps: Option<LogTime>,
     /// The disk has no room for another segment.
@@ -135,7 +135,7 @@ impl Engine {
             broker: opened.broker,
             tape: Tape::new(opened.end, opened.hash_key),
             line: Line::default(),
-            log_sleeps: None,
+            log_sleeps: false,
             ticker_sleeps: None,
             no_space: false,
             closing: false,
@@ -166,7 +166,7 @@ impl Engine {
             broker,
             tape,
             line: Line::default(),
-            log_sleeps: None,
+            log_sleeps: false,
             ticker_sleeps: None,
             no_space: false,
             closing: false,
@@ -240,7 +240,6 @@ impl Engine {
         }
         let mut ticket = None;
         let mut done = 0;
-        let before = state.tape.end();
         let mut weight = Weight::of(replies);
         for command in commands {
             if let Some(refusal) = state.refusal(command) {
@@ -264,9 +263,6 @@ impl Engine {
             if weight.add(replies) > limits::OUTPUT_BYTES_MAX {
                 break;
             }
-        }
-        if state.tape.end() != before {
-            state.tape.count_batch();
         }
         if state.line.is_empty() {
             state.broker.forget_awake();
@@ -555,10 +551,9 @@ impl Shared {
     }
 
     fn stir_log(&self, state: &mut State) {
-        // What the ticker does is in no batch, and is enough by itself.
-        let enough = |wanted| wanted <= state.tape.batches().max(1) || state.tape.bytes() > GATHER_BYTES_MAX;
-        if !state.tape.is_empty() && state.log_sleeps.is_some_and(enough) {
-            state.log_sleeps = None;
+        state.tape.commit();
+        if state.log_sleeps && state.tape.is_committed() {
+            state.log_sleeps = false;
             self.log_wakes.notify_one();
         }
     }

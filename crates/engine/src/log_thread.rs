@@ -12,9 +12,6 @@ const SYNC_INTERVAL: Duration = Duration::from_millis(100);
 /// At the level `none` nobody waits for a write, so that it may gather for this long.
 const LAZY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// However slow the disk is, nobody is put off for the sake of company for longer than this.
-const COMPANY_WAIT_MAX: Duration = Duration::from_micros(500);
-
 /// How long to wait before a segment is asked for again that there was no room for.
 const NO_SPACE_RETRY: Duration = Duration::from_millis(100);
 
@@ -30,13 +27,11 @@ pub(crate) fn run(shared: &Shared, mut writer: Writer) {
 fn write_until_closed(shared: &Shared, writer: &mut Writer) -> Result<(), LogError> {
     let mut spare = FrameBuf::new();
     let mut synced_at = Instant::now();
-    let mut company = Company::default();
     loop {
-        let mut state = match shared.durability {
-            Durability::Always => wait_for_company(shared, &mut company),
-            Durability::Interval => wait_for_work(shared, writer, synced_at),
-            Durability::None => doze(shared, wait_for_work(shared, writer, synced_at)),
-        };
+        let mut state = wait_for_work(shared, writer, synced_at);
+        if shared.durability == Durability::None {
+            state = doze(shared, state);
+        }
         let closing = state.closing;
         if state.tape.is_empty() {
             drop(state);
@@ -47,16 +42,13 @@ fn write_until_closed(shared: &Shared, writer: &mut Writer) -> Result<(), LogErr
             }
             continue;
         }
-        company.batches = state.tape.batches();
         let (mut frame, events, end) = state.tape.take(spare);
         drop(state);
-        let begun = Instant::now();
         append(shared, writer, &mut frame, events)?;
         let interval_over = shared.durability == Durability::Interval && synced_at.elapsed() >= SYNC_INTERVAL;
         if shared.durability == Durability::Always || interval_over {
             writer.sync()?;
             synced_at = Instant::now();
-            company.sync_time = synced_at.duration_since(begun);
         }
         shared.durable.publish(end);
         spare = if frame.body().len() > KEPT_FRAME_BYTES { FrameBuf::new() } else { frame };
@@ -64,64 +56,22 @@ fn write_until_closed(shared: &Shared, writer: &mut Writer) -> Result<(), LogErr
     }
 }
 
-/// What the last frame tells of who will come along with the next.
-///
-/// Callers that wait for the disk come back together, one half while the other half is being synced, and then every
-/// sync carries half of them. A sync costs the processor as much as ten commands do; waiting for the others, at most as
-/// long as a sync takes, nearly halves their number. Whoever is alone, or nearly, never waits.
-#[derive(Default)]
-struct Company {
-    /// How many batches the last frame had.
-    batches: u32,
-    /// How long it took to write and to sync.
-    sync_time: Duration,
-}
-
-impl Company {
-    /// Fewer callers than this are not worth waiting for.
-    const WORTHWHILE: u32 = 6;
-
-    /// How many batches to wait for: nearly all of those who were there, now that `arrived` have come.
-    const fn wanted(&self, arrived: u32) -> u32 {
-        let callers = self.batches.saturating_add(arrived);
-        if callers < Self::WORTHWHILE { 1 } else { callers - callers / 8 }
-    }
-}
-
-/// Sleeps until there is something to write, and its company is there or has had its chance.
-fn wait_for_company<'s>(shared: &'s Shared, company: &mut Company) -> MutexGuard<'s, State> {
-    let mut state = shared.lock();
-    let wanted = company.wanted(state.tape.batches());
-    if state.tape.batches() < wanted && wanted > 1 && !state.closing {
-        state.log_sleeps = Some(wanted);
-        state = shared.log_wakes.wait_timeout(state, company.sync_time.min(COMPANY_WAIT_MAX)).expect(LOCK).0;
-        state.log_sleeps = None;
-    }
-    while state.tape.is_empty() && !state.closing {
-        company.batches = 0;
-        state.log_sleeps = Some(1);
-        state = shared.log_wakes.wait(state).expect(LOCK);
-        state.log_sleeps = None;
-    }
-    state
-}
-
-/// Sleeps until there is something to write or to sync, or the store closes.
+/// Sleeps until something is committed, or something written is to be synced, or the store closes.
 fn wait_for_work<'s>(shared: &'s Shared, writer: &Writer, synced_at: Instant) -> MutexGuard<'s, State> {
     let mut state = shared.lock();
-    while state.tape.is_empty() && !state.closing {
+    while !state.tape.is_committed() && !state.closing {
         let unsynced = shared.durability == Durability::Interval && writer.synced() < writer.end();
         let left = SYNC_INTERVAL.saturating_sub(synced_at.elapsed());
         if unsynced && left.is_zero() {
             break;
         }
-        state.log_sleeps = Some(1);
+        state.log_sleeps = true;
         state = if unsynced {
             shared.log_wakes.wait_timeout(state, left).expect(LOCK).0
         } else {
             shared.log_wakes.wait(state).expect(LOCK)
         };
-        state.log_sleeps = None;
+        state.log_sleeps = false;
     }
     state
 }

@@ -13,20 +13,19 @@ pub(crate) struct Tape {
     /// `None` where nothing is kept.
     frame: Option<FrameBuf>,
     events: u32,
-    /// How many callers' batches the events are of.
-    batches: u32,
+    is_committed: bool,
     end: Position,
     hash_key: [u8; 16],
 }
 
 impl Tape {
     pub(crate) fn new(end: Position, hash_key: [u8; 16]) -> Self {
-        Self { frame: Some(FrameBuf::new()), events: 0, batches: 0, end, hash_key }
+        Self { frame: Some(FrameBuf::new()), events: 0, is_committed: false, end, hash_key }
     }
 
     /// A tape that forgets.
     pub(crate) fn forgetful(hash_key: [u8; 16]) -> Self {
-        Self { frame: None, events: 0, batches: 0, end: Position::START, hash_key }
+        Self { frame: None, events: 0, is_committed: false, end: Position::START, hash_key }
     }
 
     /// The position after the last event taken down.
@@ -38,14 +37,14 @@ impl Tape {
         self.events == 0
     }
 
-    /// A caller has executed a batch.
-    pub(crate) const fn count_batch(&mut self) {
-        self.batches = self.batches.saturating_add(1);
+    /// Says that nobody is about to add to it: it is to be written.
+    pub(crate) const fn commit(&mut self) {
+        self.is_committed = true;
     }
 
-    /// How many callers' batches wait to be written.
-    pub(crate) const fn batches(&self) -> u32 {
-        self.batches
+    /// Whether there is something that is to be written.
+    pub(crate) const fn is_committed(&self) -> bool {
+        self.is_committed && !self.is_empty()
     }
 
     /// How many bytes wait to be written.
@@ -56,7 +55,7 @@ impl Tape {
     /// Hands over what was taken down and goes on with an empty frame.
     pub(crate) fn take(&mut self, empty: FrameBuf) -> (FrameBuf, u32, Position) {
         let full = self.frame.replace(empty).unwrap_or_default();
-        self.batches = 0;
+        self.is_committed = false;
         (full, std::mem::take(&mut self.events), self.end)
     }
 }

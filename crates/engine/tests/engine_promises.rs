@@ -180,6 +180,23 @@ fn a_set_clock_moves_appointments_alone() {
     }
 }
 
+/// Time that passed without anything happening has passed all the same, also for a store that opens with its clock set
+/// back.
+#[test]
+fn quiet_time_counts_over_a_restart() {
+    let (engine, disk, clock) = fresh();
+    delayed(&engine, b"delayed", When::After(5_000));
+    clock.pass(4_000);
+    engine.close().unwrap();
+    clock.jump(-YEAR_MS);
+    let engine = open(&disk.shared(), &clock, Durability::Always);
+    clock.pass(999);
+    assert_eq!(pop(&engine, 9).len(), 0);
+    clock.pass(1);
+    assert_eq!(pop(&engine, 9), [b"delayed"]);
+    engine.close().unwrap();
+}
+
 /// A clock set forth a year while the store is closed looks like a year of downtime: what is due then is due, and
 /// leases get their time anew.
 #[test]

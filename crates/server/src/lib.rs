@@ -7,6 +7,7 @@
 //! * `connection`: reads, hands what arrived to a dialect, writes what may leave. Knows no dialect.
 //! * `resp` and `text`: the dialects' sessions. `info` answers INFO, `clients` CLIENT.
 //! * `output`: replies that may not leave yet, by the position they wait for, and deliveries that never left.
+//! * `gathering`: has what a thread's connections executed written in one go.
 //! * `parked`: wakes the connections of a thread when the log got further, all at once.
 #![forbid(unsafe_code)]
 
@@ -14,6 +15,7 @@ pub mod server;
 
 mod clients;
 mod connection;
+mod gathering;
 mod info;
 mod memory;
 mod net_thread;

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 
 use crate::clients::{Clients, Tongue};
 use crate::connection::Connection;
+use crate::gathering::Gathering;
 use crate::info::Facts;
 use crate::parked::Parked;
 use crate::resp::RespSession;
@@ -25,6 +26,7 @@ use crate::text::TextSession;
 pub(crate) struct Thread {
     pub(crate) home: Home,
     pub(crate) parked: Parked,
+    pub(crate) gathering: Gathering,
     common: Arc<Common>,
     draining: AtomicBool,
     /// How to reach each connection, and so who is still there.
@@ -46,6 +48,7 @@ impl Thread {
         Self {
             home: common.home.clone(),
             parked: Parked::default(),
+            gathering: Gathering::default(),
             common,
             draining: AtomicBool::new(false),
             wakers: Mutex::default(),
@@ -104,6 +107,10 @@ pub(crate) async fn run(common: Arc<Common>, mut messages: UnboundedReceiver<Mes
         let thread = Arc::clone(&thread);
         async move { thread.parked.pump(&thread.home).await }
     });
+    let committer = tokio::spawn({
+        let thread = Arc::clone(&thread);
+        async move { thread.gathering.commit_all(&thread.home).await }
+    });
     while let Some(message) = messages.recv().await {
         match message {
             Message::Serve(stream, tongue, conn) => serve(&thread, stream, tongue, conn),
@@ -114,6 +121,8 @@ pub(crate) async fn run(common: Arc<Common>, mut messages: UnboundedReceiver<Mes
     // The watch cannot close before `thread` does.
     let _ = thread.open.subscribe().wait_for(|open| *open == 0).await;
     pump.abort();
+    committer.abort();
+    thread.home.commit();
 }
 
 fn serve(thread: &Arc<Thread>, stream: StdStream, tongue: Tongue, conn: ConnId) {

@@ -141,6 +141,7 @@ impl RespSession {
                     let run =
                         requests[n..].iter().take_while(|r| matches!(r, Ok(Request::Home { .. }))).count();
                     let executed = turn.home.gather(&commands[..run], turn.replies);
+                    turn.thread.gathering.add();
                     self.answer_all(&requests[n..n + executed.done], turn);
                     turn.out.gate(executed.position);
                     n += executed.done;

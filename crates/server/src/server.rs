@@ -258,10 +258,8 @@ impl Threads {
         let (mut doors, mut handles) = (Vec::new(), Vec::new());
         for n in 0..common.config.threads.max(1) {
             let (door, messages) = unbounded_channel();
-            let (common, home) = (Arc::clone(common), common.home.clone());
-            let mut runtime = tokio::runtime::Builder::new_current_thread();
-            // All that could be read has been executed when a thread is about to sleep: one write for all of it.
-            let runtime = runtime.enable_all().on_thread_park(move || home.commit()).build();
+            let common = Arc::clone(common);
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let runtime = runtime.map_err(ServerError::Thread)?;
             let run = move || runtime.block_on(net_thread::run(common, messages));
             let handle = std::thread::Builder::new().name(format!("sureq-net-{n}")).spawn(run);

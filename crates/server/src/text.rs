@@ -76,6 +76,7 @@ impl TextSession {
             let mut position = Position::START;
             if done < commands.len() {
                 let executed = turn.home.gather(&commands[done..], turn.replies);
+                turn.thread.gathering.add();
                 done += executed.done;
                 (position, hold) = (executed.position, executed.hold.or(hold));
                 if executed.done == 0 {
@@ -130,11 +131,11 @@ fn tell(log: fn(fmt::Arguments<'_>), request: &Request<'_>, reply: &Reply, turn:
                 log(format_args!("Value reserved {}", letters(task.id)));
             }
         }
-        (Request::Delete { .. }, Reply::Acked(span)) if !span.is_empty() => {
-            log(format_args!("Value deleted"))
+        (Request::Delete { id }, Reply::Acked(span)) if !span.is_empty() => {
+            log(format_args!("Value deleted {}", id.escape_ascii()));
         }
-        (Request::Return { .. }, Reply::Outcome(sureq::reply::Outcome::Done)) => {
-            log(format_args!("Value returned"))
+        (Request::Return { id, .. }, Reply::Outcome(sureq::reply::Outcome::Done)) => {
+            log(format_args!("Value returned {}", id.escape_ascii()));
         }
         _ => {}
     }

@@ -13,9 +13,9 @@ use super::{Filling, LogError, LogOptions};
 use crate::disk::Disk;
 use crate::fault::Fault;
 
-/// How long the disk is left to others after each mebibyte of zeros that nobody waits for. The syncs of the log share
+/// How long the disk is left to others after each stretch of zeros that nobody waits for. The syncs of the log share
 /// the disk's one queue with them.
-const GENTLE_PAUSE: Duration = Duration::from_millis(4);
+const GENTLE_PAUSE: Duration = Duration::from_millis(1);
 
 /// Whether someone waits for a file that is being filled.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -27,6 +27,7 @@ struct State {
     syncs: usize,
     held: usize,
     fail_at: Option<usize>,
+    fails_log: bool,
     failed: Option<String>,
     is_full: bool,
 }
@@ -40,7 +41,7 @@ impl Valve {
         Arc::new(self.clone())
     }
 
-    /// Holds up every sync from now on.
+    /// Holds up every sync of the log from now on. What the keeper prepares meanwhile is nobody's concern.
     pub fn close(&self) {
         self.control.lock().is_closed = true;
     }
@@ -51,10 +52,15 @@ impl Valve {
         self.control.moved.notify_all();
     }
 
-    /// Waits until a sync is held up.
+    /// Waits until a sync of the log is held up.
     pub fn wait_until_held(&self) {
         let state = self.control.lock();
         drop(self.control.moved.wait_while(state, |state| state.held == 0));
+    }
+
+    /// Has the sync of the log that is held up, or else the next one, fail.
+    pub fn fail_log(&self) {
+        self.control.lock().fails_log = true;
     }
 
     /// Has the sync with this number fail, counted from one.
@@ -152,14 +158,19 @@ impl DiskFile for ValveFile {
 
     fn sync_data(&self) -> Result<(), Fault> {
         let control = &self.valve.control;
+        let is_log = std::thread::current().name() == Some("sureq-log");
         let mut state = control.lock();
-        state.held += 1;
-        control.moved.notify_all();
-        state =
-            control.moved.wait_while(state, |state| state.is_closed).unwrap_or_else(PoisonError::into_inner);
-        state.held -= 1;
+        if is_log && state.is_closed {
+            state.held += 1;
+            control.moved.notify_all();
+            state = control
+                .moved
+                .wait_while(state, |state| state.is_closed)
+                .unwrap_or_else(PoisonError::into_inner);
+            state.held -= 1;
+        }
         state.syncs += 1;
-        if state.fail_at == Some(state.syncs) {
+        if state.fail_at == Some(state.syncs) || (is_log && std::mem::take(&mut state.fails_log)) {
             state.failed = Some(self.name.clone());
             self.valve.disk.fail(self.valve.disk.calls() + 1, FailureKind::Broken, Repeat::Once);
         }
