@@ -18,7 +18,8 @@ fn golden(version: u32) -> PathBuf {
 }
 
 fn open(dir: &Path) -> Engine {
-    Engine::open(dir, &Options { segment_bytes: 16 << 10, ..Options::default() }).unwrap()
+    let options = Options { segment_bytes: 16 << 10, ..Options::default() };
+    Engine::open(dir, &options).expect("a store of every format opens")
 }
 
 fn execute(engine: &Engine, command: Command<'_>) -> Replies<Body> {
@@ -84,14 +85,11 @@ fn check(engine: &Engine) {
     let named = Add { name: Some(NameArg::Bytes(b"boss")), ..Add::plain(b"mixed", b"second") };
     assert!(matches!(execute(engine, Command::Add(named)).list[0], Reply::Added { added: false, .. }));
     engine.inspect(|broker| {
-        assert_eq!(broker.queue(b"timed").unwrap().counts(), [0, 0, 1, 0]);
-        assert!(broker.queue(b"settled").unwrap().info(engine_now(engine)).paused.is_some());
-        broker.check().unwrap();
+        let queue = |name: &[u8]| broker.queue(name).expect("it was made");
+        assert_eq!(queue(b"timed").counts(), [0, 0, 1, 0]);
+        assert!(queue(b"settled").info(engine.now()).paused.is_some());
+        broker.check().expect("all is in its place");
     });
-}
-
-fn engine_now(engine: &Engine) -> sureq_core::Now {
-    engine.now()
 }
 
 #[test]
