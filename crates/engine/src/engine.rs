@@ -278,12 +278,15 @@ impl Engine {
         Executed { done, position, ticket, hold }
     }
 
-    /// Has what was gathered written.
-    pub fn commit(&self) {
+    /// Has what was gathered written; answers the position that is durable once it is.
+    pub fn commit(&self) -> Position {
         let shared = &self.shared;
-        if shared.is_gathering.swap(false, Ordering::AcqRel) {
-            shared.stir_log(&mut shared.lock());
+        if !shared.is_gathering.swap(false, Ordering::AcqRel) {
+            return shared.durable.position();
         }
+        let mut state = shared.lock();
+        shared.stir_log(&mut state);
+        shared.position(&state)
     }
 
     /// Waits on this thread until the position is durable; answers false if it never will be.

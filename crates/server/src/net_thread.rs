@@ -109,7 +109,7 @@ pub(crate) async fn run(common: Arc<Common>, mut messages: UnboundedReceiver<Mes
     });
     let committer = tokio::spawn({
         let thread = Arc::clone(&thread);
-        async move { thread.gathering.commit_all(&thread.home).await }
+        async move { thread.gathering.commit_all(&thread.home, &thread.parked).await }
     });
     while let Some(message) = messages.recv().await {
         match message {

@@ -40,6 +40,18 @@ impl Parked {
         }
     }
 
+    /// Waits until the position is durable or the home has failed.
+    pub(crate) async fn durable(&self, home: &Home, position: Position) {
+        poll_fn(|cx| {
+            if home.durable() >= position || home.failure().is_some() {
+                return Poll::Ready(());
+            }
+            self.park(home, position, cx.waker());
+            Poll::Pending
+        })
+        .await;
+    }
+
     /// Runs the pump for as long as the thread lives.
     pub(crate) async fn pump(&self, home: &Home) {
         poll_fn(|cx| self.poll_pump(home, cx)).await;

@@ -31,8 +31,8 @@ impl Home {
         }
     }
 
-    /// Has what was gathered made durable.
-    pub fn commit(&self) {
+    /// Has what was gathered made durable; answers the position that is durable once it is.
+    pub fn commit(&self) -> Position {
         match self {
             Self::Embedded(engine) => engine.commit(),
         }
