@@ -13,9 +13,11 @@ use super::{Filling, LogError, LogOptions};
 use crate::disk::Disk;
 use crate::fault::Fault;
 
-/// How long the disk is left to others after each stretch of zeros that nobody waits for. The syncs of the log share
+/// After so many stretches of zeros that nobody waits for, the disk is left to others for a while.
+const GENTLE_STRETCHES: u32 = 4;
+/// How long it is. The syncs of the log share
 /// the disk's one queue with them.
-const GENTLE_PAUSE: Duration = Duration::from_millis(1);
+const GENTLE_PAUSE: Duration = Duration::from_millis(4);
 
 /// Whether someone waits for a file that is being filled.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -127,10 +129,14 @@ impl Spares {
         let file = self.disk.create(name)?;
         // A full disk says so before it is filled to the last byte, which others may need.
         file.secure_room(bytes)?;
+        let mut stretches = 0;
         match self.filling {
             Filling::Zeros if pace == Pace::Gentle => file.fill_with_zeros(bytes, &mut || {
-                file.sync_data()?;
-                thread::sleep(GENTLE_PAUSE);
+                stretches += 1;
+                if stretches % GENTLE_STRETCHES == 0 {
+                    file.sync_data()?;
+                    thread::sleep(GENTLE_PAUSE);
+                }
                 Ok(())
             })?,
             Filling::Zeros => file.fill_with_zeros(bytes, &mut || Ok(()))?,
