@@ -15,8 +15,7 @@ use crate::fault::Fault;
 
 /// After so many stretches of zeros that nobody waits for, the disk is left to others for a while.
 const GENTLE_STRETCHES: u32 = 4;
-/// How long it is. The syncs of the log share
-/// the disk's one queue with them.
+/// How long it is. The syncs of the log share the disk's one queue with the zeros.
 const GENTLE_PAUSE: Duration = Duration::from_millis(4);
 
 /// Whether someone waits for a file that is being filled.
