@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engine_support::valve::Valve;
-use engine_support::{ack_of, events_in, execute, is_confirmed, is_start, open, options, push, replayed};
+use engine_support::{ack_of, events_in, execute, is_start, open, options, push, replayed};
 use sureq_core::command::{Block, Pop};
 use sureq_core::{Command, Refusal, Replies, Reply, TaskId};
 use sureq_engine::Engine;
@@ -27,7 +27,7 @@ fn push_on(engine: &Engine, clock: &ManualClock, batches: usize) -> Vec<TaskId> 
         let mut replies = Replies::default();
         let payload = vec![b'x'; 200];
         let executed = engine.execute(&[Command::Push { queue: b"q", payloads: &[&payload] }], &mut replies);
-        if !is_confirmed(engine, executed.position) {
+        if !engine.wait(executed.position) {
             assert!(engine.failure().is_some());
             return confirmed;
         }
@@ -151,7 +151,7 @@ fn a_failure_ends_all_waiting() {
     valve.wait_until_held();
     valve.fail_log();
     valve.open();
-    assert!(!is_confirmed(&engine, executed.position));
+    assert!(!engine.wait(executed.position));
     for ticket in [served, unserved] {
         let answer = ticket.wait();
         assert_eq!(answer.replies.list, [Reply::Refused(Refusal::Poisoned)]);
@@ -186,14 +186,14 @@ fn a_full_disk_refuses_pushes_until_there_is_room() {
     }
     valve.make_room();
     let (mut replies, mut end) = (Replies::default(), engine.end());
-    assert!(is_confirmed(&engine, end), "what was taken is written once there is room");
+    assert!(engine.wait(end), "what was taken is written once there is room");
     while !matches!(replies.list.last(), Some(Reply::Pushed(_))) {
         assert!(since.elapsed() < Duration::from_secs(20), "there is room, and nobody says so");
         replies.clear();
         end = engine.execute(&[push_one], &mut replies).position;
         std::thread::yield_now();
     }
-    assert!(is_confirmed(&engine, end));
+    assert!(engine.wait(end));
     let text = first.to_string();
     let (replies, _) = execute(&engine, &[Command::Pop(Pop::plain(&[b"q"], 1)), ack_of(&[text.as_bytes()])]);
     assert_eq!(replies.indexes.len(), 1);

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use engine_support::valve::Valve;
-use engine_support::{ack, execute, fresh, is_confirmed, open, pop, push};
+use engine_support::{ack, execute, fresh, open, pop, push};
 use sureq_core::command::{Block, ConnId, LeaseAsk, Pop};
 use sureq_core::{Command, Replies, Reply};
 use sureq_engine::log::Durability;
@@ -153,7 +153,7 @@ fn a_batch_stops_at_a_pop_that_waits() {
         "the last push was not executed"
     );
     let ticket = executed.ticket.unwrap();
-    assert!(is_confirmed(&engine, executed.position));
+    assert!(engine.wait(executed.position));
 
     // One that finds something does not wait, also if that something is in the same batch.
     let mut replies = Replies::default();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engine_support::valve::Valve;
-use engine_support::{ack, events_in, execute, fresh, is_confirmed, open, pop, push};
+use engine_support::{ack, events_in, execute, fresh, open, pop, push};
 use sureq_core::command::{Add, LeaseAsk, Pop, View, When};
 use sureq_core::{Command, Refusal, Replies, Reply, TaskId, WallTime};
 use sureq_engine::Engine;
@@ -39,7 +39,7 @@ fn a_reader_waits_for_what_it_read() {
         assert!(engine.durable() < read.position, "{reader:?} is confirmed before the sync");
     }
     valve.open();
-    assert!(is_confirmed(&engine, written.position));
+    assert!(engine.wait(written.position));
     engine.close().unwrap();
 }
 

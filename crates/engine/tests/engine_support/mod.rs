@@ -6,14 +6,12 @@ pub mod run;
 pub mod valve;
 
 use std::sync::Arc;
-use std::task::Waker;
-use std::thread::Thread;
 
 use sureq_core::command::{AckScope, IdForm, Pop, TaskRefs};
 use sureq_core::event::{Event, Recorder};
 use sureq_core::{Broker, Command, Replies, Reply, TaskId, codec};
 use sureq_engine::disk::Disk;
-use sureq_engine::log::{Durability, LogOptions, Position, scan};
+use sureq_engine::log::{Durability, LogOptions, scan};
 use sureq_engine::store::Store;
 use sureq_engine::{Body, Engine, Executed, Options};
 use sureq_testkit::manual_clock::ManualClock;
@@ -42,33 +40,8 @@ pub fn open(disk: &Arc<dyn Disk>, clock: &Arc<ManualClock>, durability: Durabili
 pub fn execute(engine: &Engine, commands: &[Command<'_>]) -> (Replies<Body>, Executed) {
     let mut replies = Replies::default();
     let executed = engine.execute(commands, &mut replies);
-    assert!(is_confirmed(engine, executed.position), "the log failed: {:?}", engine.failure());
+    assert!(engine.wait(executed.position), "the log failed: {:?}", engine.failure());
     (replies, executed)
-}
-
-/// Waits until all before the position is durable, or never will be; answers which.
-pub fn is_confirmed(engine: &Engine, position: Position) -> bool {
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    loop {
-        if engine.durable() >= position {
-            return true;
-        }
-        if engine.failure().is_some() {
-            return false;
-        }
-        engine.wake_at(position, &waker);
-        if engine.durable() < position && engine.failure().is_none() {
-            std::thread::park();
-        }
-    }
-}
-
-struct Unpark(Thread);
-
-impl std::task::Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
 }
 
 /// Pushes payloads to `q` and answers their ids.

@@ -13,7 +13,7 @@ use sureq_engine::{Body, Engine};
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::sim_disk::SimDisk;
 
-use super::{ack_of, is_confirmed, open};
+use super::{ack_of, open};
 
 /// After so many changes of the disk, this was so.
 #[derive(Clone, Copy, Debug)]
@@ -107,7 +107,7 @@ impl Run {
                 self.ids.push(Noted { changes: before, what: *id });
             }
         }
-        assert!(is_confirmed(&self.engine, executed.position));
+        assert!(self.engine.wait(executed.position));
         self.end_batch();
         if self.durability != Durability::None {
             self.note(executed.position);
