@@ -32,6 +32,15 @@
 //!     fn len(&self) -> usize {
 //!         self.0.len()
 //!     }
+//!
+//!     // It owns its bytes, and so is kept as it is.
+//!     fn pack(&self, _: Option<&Self>, _: &mut Vec<u8>) -> bool {
+//!         false
+//!     }
+//!
+//!     fn unpack<'b>(_: Option<&Self>, _: &'b [u8]) -> Option<(Self, &'b [u8])> {
+//!         None
+//!     }
 //! }
 //!
 //! #[derive(Default)]
@@ -51,6 +60,8 @@
 //!     fn payload_hash(&self, _: &[u8]) -> u128 {
 //!         unreachable!("nothing here is UNIQUE")
 //!     }
+//!
+//!     fn release(&mut self, _: Payload) {}
 //! }
 //!
 //! let (mut broker, mut log, mut replies) = (Broker::default(), Log::default(), Replies::default());

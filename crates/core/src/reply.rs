@@ -269,12 +269,21 @@ pub enum Refusal {
     WorkerGone,
     /// The disk has no room for more tasks.
     NoSpace,
+    /// The memory that the home may use is used up.
+    OutOfMemory,
     /// There are no more ids: it is the year 2109.
     NoMoreIds,
     /// The log failed; nothing is confirmed any more.
     Poisoned,
     /// The home was closed.
     Closed,
+    /// The payload of a task cannot be read.
+    Damaged {
+        /// The task.
+        id: TaskId,
+        /// What is wrong with it, and where.
+        why: Box<str>,
+    },
 }
 
 impl Refusal {
@@ -284,8 +293,10 @@ impl Refusal {
             Self::QueueFull => "QUEUEFULL",
             Self::WorkerGone => "GONE",
             Self::NoSpace => "NOSPACE",
+            Self::OutOfMemory => "OOM",
             Self::Poisoned => "POISONED",
             Self::Closed => "CLOSED",
+            Self::Damaged { .. } => "DAMAGED",
             Self::MalformedId | Self::TooLarge { .. } | Self::OutOfRange { .. } | Self::NoMoreIds => "ERR",
         }
     }
@@ -306,8 +317,12 @@ impl fmt::Display for Refusal {
             Self::NoSpace => {
                 f.write_str("no space left on the disk of the store: pushes are refused until there is")
             }
+            Self::OutOfMemory => {
+                f.write_str("the store uses all the memory it may: pushes are refused until workers catch up")
+            }
             Self::NoMoreIds => f.write_str("the store has given out its last id"),
             Self::Closed => f.write_str("the store is closed: connect to it again once it is open"),
+            Self::Damaged { id, why } => write!(f, "the payload of task {id} cannot be read: {why}"),
             Self::Poisoned => f.write_str("the log failed: restart the server once its disk is sound"),
         }
     }

@@ -9,6 +9,9 @@ use crate::limits;
 use crate::time::{LogTime, WallTime};
 
 /// A handle to a task's payload. The core moves it about and never looks inside.
+///
+/// Waiting tasks are kept in packed runs, where a handle is a few bytes: what [`Body::pack`] makes of it. A handle
+/// that owns memory says that it cannot be packed; it is kept beside its run, and dropped with its task.
 pub trait Body: Clone {
     /// How many bytes the payload has.
     fn len(&self) -> usize;
@@ -17,6 +20,15 @@ pub trait Body: Clone {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// Appends bytes from which [`Body::unpack`] makes this handle again, given the same `before`: the one packed
+    /// before it in the same run, `None` where a run begins. Answers false, and appends nothing, if this handle
+    /// cannot be packed: it is then kept as it is.
+    fn pack(&self, before: Option<&Self>, out: &mut Vec<u8>) -> bool;
+
+    /// The handle at the start of `bytes` and what is behind it; `None` if the bytes are not one. They may be
+    /// anything: this never panics.
+    fn unpack<'b>(before: Option<&Self>, bytes: &'b [u8]) -> Option<(Self, &'b [u8])>;
 }
 
 /// The state of a task, without its details.

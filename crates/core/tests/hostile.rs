@@ -10,7 +10,7 @@ use model::Model;
 use model::command::Happening;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
-use support::{Bytes, Home, Log};
+use support::{Bytes, Home, Log, Store};
 use sureq_core::codec::decode;
 use sureq_core::command::{ConnId, LeaseAsk, Pop};
 use sureq_core::event::{Counters, Fields, Flood, FullTask, Ids, Landing, QueueNo, Totals};
@@ -32,6 +32,7 @@ fn history(steps: usize) -> Vec<u8> {
             Happening::Restart => home.restart(model.incarnation + 1),
             Happening::CloseConn(conn) => home.close_conn(ConnId(*conn)),
             Happening::Undeliver(queue, receipts) => home.undeliver(queue.as_bytes(), receipts),
+            Happening::Forward(id) => _ = home.forward(*id),
         }
         model.happen(happening);
     }
@@ -105,7 +106,7 @@ fn a_log_with_a_wrong_byte_is_refused_or_keeps_every_invariant() {
 #[test]
 fn a_checkpoint_with_a_wrong_byte_is_refused_or_keeps_its_queues_whole() {
     let mut home = Home::default();
-    support::replay(&history(300), &mut home.broker);
+    support::replay(&history(300), &mut home.broker, &mut Log::default());
     let mut checkpoint = Log::default();
     let record = &mut |event: &Event<'_>| sureq_core::Recorder::record(&mut checkpoint, event);
     home.broker.export(&mut |body| body.0.as_ref().into(), record);
@@ -119,6 +120,42 @@ fn a_checkpoint_with_a_wrong_byte_is_refused_or_keeps_its_queues_whole() {
             live_on(&mut broker);
         }
     });
+}
+
+#[test]
+fn an_image_with_a_wrong_byte_is_refused_or_lived_with() {
+    let (mut home, mut store) = (Home::default(), Store::default());
+    support::replay(&history(300), &mut home.broker, &mut Log::default());
+    home.broker.refresh_all();
+    store.take(&mut home.broker);
+    let (mut refused, mut accepted) = (0, 0);
+    let mut check = |store: &Store| match store.restore() {
+        Err(_) => refused += 1,
+        Ok(mut broker) => {
+            broker.refresh_all();
+            live_on(&mut broker);
+            accepted += 1;
+        }
+    };
+    mutations(&store.head, |mutant| check(&Store { head: mutant.to_vec(), ..store.clone() }));
+    for (no, (head, stamps)) in &store.queues {
+        mutations(head, |mutant| {
+            let mut store = store.clone();
+            store.queues.insert(*no, (mutant.to_vec(), stamps.clone()));
+            check(&store);
+        });
+        let mut fewer = store.clone();
+        fewer.queues.insert(*no, (head.clone(), stamps[..stamps.len().saturating_sub(1)].to_vec()));
+        check(&fewer);
+    }
+    for (stamp, part) in &store.parts {
+        mutations(part, |mutant| {
+            let mut store = store.clone();
+            store.parts.insert(*stamp, mutant.to_vec());
+            check(&store);
+        });
+    }
+    assert!(refused > 0 && accepted > 0, "{refused} refused, {accepted} accepted");
 }
 
 /// A task as someone might make one up.

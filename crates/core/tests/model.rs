@@ -16,7 +16,7 @@ use model::plan::{Plan, plan};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence};
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest, prop_state_machine};
-use support::{Answer, Home};
+use support::{Answer, Home, Kept};
 use sureq_core::command::ConnId;
 use sureq_core::event::QueueNo;
 use sureq_core::task::StateKind;
@@ -67,6 +67,11 @@ impl StateMachineTest for Core {
             Happening::Restart => home.restart(model.incarnation),
             Happening::CloseConn(conn) => home.close_conn(ConnId(*conn)),
             Happening::Undeliver(queue, receipts) => home.undeliver(queue.as_bytes(), receipts),
+            Happening::Forward(id) => {
+                let there = home.broker.queues().any(|(_, queue)| queue.state_of(*id).is_some());
+                assert_eq!(home.forward(*id), there, "{id} is copied forward");
+                assert!(!home.broker.has_awake(), "nobody is woken by it");
+            }
         }
         let (awake, now) = (home.awake(), poppable(&home));
         let slept = now.iter().find(|no| !before.contains(no) && !awake.contains(no));
@@ -130,6 +135,30 @@ impl StateMachineTest for Verified {
     }
 }
 
+/// The same with bodies of which some cannot be packed; there are no images of those.
+struct Mixed;
+
+impl StateMachineTest for Mixed {
+    type SystemUnderTest = Home;
+    type Reference = Model;
+
+    fn init_test(_: &Model) -> Home {
+        Home::of(Kept::Mixed)
+    }
+
+    fn apply(home: Home, model: &Model, plan: Plan) -> Home {
+        Verified::apply(home, model, plan)
+    }
+
+    fn check_invariants(home: &Home, model: &Model) {
+        Core::check_invariants(home, model);
+    }
+
+    fn teardown(home: Home, model: Model) {
+        Core::teardown(home, model);
+    }
+}
+
 fn config() -> Config {
     let scale = std::env::var("SUREQ_TEST_SCALE").ok().and_then(|scale| scale.parse().ok()).unwrap_or(1);
     let kept = FileFailurePersistence::WithSource("proptest-regressions");
@@ -141,6 +170,9 @@ prop_state_machine! {
 
     #[test]
     fn the_core_does_what_the_model_does(sequential 1..120 => Verified);
+
+    #[test]
+    fn bodies_that_cannot_be_packed_are_kept_as_they_are(sequential 1..120 => Mixed);
 }
 
 #[test]

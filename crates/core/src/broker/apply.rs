@@ -20,42 +20,68 @@ impl<B: Body> Broker<B> {
         event: &Event<'_>,
         rec: &mut R,
     ) -> Result<(), Inconsistent> {
+        if let Some(applied) = self.apply_own(event) {
+            applied?;
+        } else if let Event::QueueDropped(queue) = *event {
+            let remains = self.slot_mut(queue).ok_or(UNKNOWN_QUEUE)?.queue.empty_out();
+            self.adopters.remove(&queue);
+            self.dropped.push_back(remains);
+            self.release_dropped(rec);
+        } else {
+            self.apply_to_queue(event, rec)?;
+        }
+        if let Event::Started { .. } = event {
+            for slot in self.slots.iter_mut().flatten() {
+                slot.queue.apply(event, self.clock, rec)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies what is about the store itself; `None` if the event is a queue's.
+    pub(super) fn apply_own(&mut self, event: &Event<'_>) -> Option<Result<(), Inconsistent>> {
         match *event {
             Event::Started { incarnation, time } => {
                 self.incarnation = self.incarnation.max(incarnation);
                 self.clock = self.clock.max(time);
                 self.holds.retain(|(holder, _)| matches!(holder, Holder::Worker(_)));
-                for slot in self.slots.iter_mut().flatten() {
-                    slot.queue.apply(event, self.clock, rec)?;
-                }
                 self.workers.beat_all(self.clock);
             }
             Event::Clock(time) => self.clock = self.clock.max(time),
-            Event::QueueMade { queue, name } => self.make(queue, name)?,
-            Event::QueueGone(queue) => self.forget(queue)?,
+            Event::QueueMade { queue, name } => return Some(self.make(queue, name)),
+            Event::QueueGone(queue) => return Some(self.forget(queue)),
             Event::WorkerStarted { name, incarnation, ttl_ms } => {
                 self.raise_last_id(TaskId::from_raw(incarnation).unwrap_or(TaskId::NONE));
-                self.workers.start(name, incarnation, ttl_ms, self.clock)?;
+                return Some(self.workers.start(name, incarnation, ttl_ms, self.clock));
             }
-            Event::WorkerEnded(incarnation) => {
-                for queue in self.workers.end(incarnation)? {
-                    self.slot_mut(queue).ok_or(UNKNOWN_QUEUE)?.workers -= 1;
-                }
-            }
-            Event::Worked { incarnation, queue } => {
-                let slot = self.slots.get_mut(queue.0 as usize).and_then(Option::as_mut);
-                let slot = slot.ok_or(UNKNOWN_QUEUE)?;
-                slot.workers += usize::from(self.workers.work(incarnation, queue)?);
-            }
+            Event::WorkerEnded(incarnation) => return Some(self.end_work(incarnation)),
+            Event::Worked { incarnation, queue } => return Some(self.begin_work(incarnation, queue)),
             Event::Rested { incarnation, queue } => {
-                let rested = self.workers.rest(incarnation, queue)?;
-                self.slot_mut(queue).ok_or(UNKNOWN_QUEUE)?.workers -= usize::from(rested);
+                let rested = self.workers.rest(incarnation, queue);
+                return Some(rested.and_then(|rested| {
+                    self.slot_mut(queue).ok_or(UNKNOWN_QUEUE)?.workers -= usize::from(rested);
+                    Ok(())
+                }));
             }
             Event::IdsUpto(id) => self.raise_last_id(id),
-            Event::Moved { from, id, to } => self.move_task(from, id, to)?,
+            Event::Moved { from, id, to } => return Some(self.move_task(from, id, to)),
             Event::Mark { source, cursor } => _ = self.marks.insert(source.into(), cursor.into()),
-            _ => self.apply_to_queue(event, rec)?,
+            _ => return None,
         }
+        Some(Ok(()))
+    }
+
+    fn end_work(&mut self, incarnation: u64) -> Result<(), Inconsistent> {
+        for queue in self.workers.end(incarnation)? {
+            self.slot_mut(queue).ok_or(UNKNOWN_QUEUE)?.workers -= 1;
+        }
+        Ok(())
+    }
+
+    fn begin_work(&mut self, incarnation: u64, queue: QueueNo) -> Result<(), Inconsistent> {
+        let slot = self.slots.get_mut(queue.0 as usize).and_then(Option::as_mut);
+        let slot = slot.ok_or(UNKNOWN_QUEUE)?;
+        slot.workers += usize::from(self.workers.work(incarnation, queue)?);
         Ok(())
     }
 
@@ -87,7 +113,7 @@ impl<B: Body> Broker<B> {
         Ok(())
     }
 
-    fn make(&mut self, no: QueueNo, name: &[u8]) -> Result<(), Inconsistent> {
+    pub(super) fn make(&mut self, no: QueueNo, name: &[u8]) -> Result<(), Inconsistent> {
         let at = no.0 as usize;
         let taken = self.slot(no).is_some() || self.names.contains_key(name);
         if taken || at > self.slots.len() + NUMBERS_AHEAD {
@@ -111,6 +137,9 @@ impl<B: Body> Broker<B> {
             idle_since: None,
             awake: false,
             has_tasks: false,
+            touched: false,
+            memory: 0,
+            motion: 0,
         }));
         self.names.insert(name.into(), no);
         Ok(())
@@ -125,6 +154,9 @@ impl<B: Body> Broker<B> {
         gone.appointment.map(|at| self.appointments.remove(&(at, no)));
         self.names.remove(&gone.name);
         self.free.insert(no);
+        self.adopters.remove(&no);
+        self.memory -= gone.memory;
+        self.touched.push(no);
         Ok(())
     }
 
@@ -134,6 +166,7 @@ impl<B: Body> Broker<B> {
             return Err(unknown);
         }
         let task = self.slot_mut(from).ok_or(unknown)?.queue.release(id)?;
+        self.adopters.insert(to);
         self.slot_mut(to).ok_or(unknown)?.queue.adopt(task)
     }
 }

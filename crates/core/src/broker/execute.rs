@@ -37,6 +37,10 @@ impl<R: Recorder> Recorder for Stamp<'_, R> {
     fn payload_hash(&self, payload: &[u8]) -> u128 {
         self.rec.payload_hash(payload)
     }
+
+    fn release(&mut self, body: R::Body) {
+        self.rec.release(body);
+    }
 }
 
 impl<B: Body> Broker<B> {

@@ -6,7 +6,9 @@
 mod apply;
 mod execute;
 mod export;
+mod forward;
 mod glob;
+mod image;
 mod queues;
 mod tasks;
 mod tick;
@@ -14,7 +16,7 @@ mod worker_life;
 mod workers;
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
 
@@ -23,12 +25,14 @@ use hashbrown::HashMap;
 
 use crate::event::{Event, QueueNo, Recorder};
 use crate::id::TaskId;
-use crate::queue::{Broken, Inconsistent, Queue};
+use crate::limits;
+use crate::queue::{Broken, Inconsistent, Queue, Remains};
 use crate::task::{Body, Holder};
 use crate::time::{LogTime, Now, WallTime};
 use workers::Workers;
 
 pub use glob::glob_matches;
+pub use image::{Image, Stored};
 pub use tick::NextDeadline;
 
 /// A store's queues and workers.
@@ -56,6 +60,16 @@ pub struct Broker<B> {
     holds: BTreeSet<(Holder, QueueNo)>,
     /// Queues that a pop could get something from since they were last asked for. Volatile.
     awake: Vec<QueueNo>,
+    /// Queues that have ever taken in a task of another one.
+    adopters: BTreeSet<QueueNo>,
+    /// What was in queues that were dropped, until its bodies are released. Volatile.
+    dropped: VecDeque<Remains<B>>,
+    /// About how many bytes all queues take.
+    memory: usize,
+    /// Queues that have changed, come or gone since the last image; some may be there twice.
+    touched: Vec<QueueNo>,
+    /// The last stamp given to a part of an image.
+    last_stamp: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -72,6 +86,11 @@ struct Slot<B> {
     awake: bool,
     /// Whether it counts among the queues that have tasks.
     has_tasks: bool,
+    /// Whether it stands in `touched`.
+    touched: bool,
+    /// What the broker's account of memory holds for it, and how far the queue had moved then.
+    memory: usize,
+    motion: u64,
 }
 
 impl<B: Body> Slot<B> {
@@ -103,6 +122,11 @@ impl<B: Body> Default for Broker<B> {
             idle: BTreeSet::new(),
             holds: BTreeSet::new(),
             awake: Vec::new(),
+            adopters: BTreeSet::new(),
+            dropped: VecDeque::new(),
+            memory: 0,
+            touched: Vec::new(),
+            last_stamp: 0,
         }
     }
 }
@@ -200,7 +224,47 @@ impl<B: Body> Broker<B> {
         event: &Event<'_>,
         rec: &mut R,
     ) -> Result<(), Inconsistent> {
-        self.apply(event, rec)
+        self.apply(event, rec)?;
+        // No tick comes in between: a past full of dropped queues is not to pile up.
+        self.release_dropped(rec);
+        Ok(())
+    }
+
+    /// About how many bytes of memory the queues take. Kept as they change.
+    pub const fn memory(&self) -> u64 {
+        self.memory as u64
+    }
+
+    /// Whether there are queues that were dropped and whose bodies have not all been released yet.
+    pub fn is_dropping(&self) -> bool {
+        !self.dropped.is_empty()
+    }
+
+    /// Hands the body of each task to `visit`.
+    pub fn bodies(&self, visit: &mut dyn FnMut(&B)) {
+        self.slots.iter().flatten().for_each(|slot| slot.queue.bodies(visit));
+    }
+
+    /// Hands each body to `visit` that is of no task any more but not yet released: those of large queues that were
+    /// dropped are released slice by slice. They are not part of any image.
+    pub fn dropped_bodies(&self, visit: &mut dyn FnMut(&B)) {
+        self.dropped.iter().for_each(|remains| remains.queue().bodies(visit));
+    }
+
+    /// Releases a slice of what was in dropped queues.
+    fn release_dropped<R: Recorder<Body = B>>(&mut self, rec: &mut R) {
+        if let Some(remains) = self.dropped.front_mut()
+            && !remains.release_some(limits::SLICE_TASKS, rec)
+        {
+            self.dropped.pop_front();
+        }
+    }
+
+    /// Releases all that was in dropped queues: once after a replay, when nobody waits.
+    pub fn release_all_dropped<R: Recorder<Body = B>>(&mut self, rec: &mut R) {
+        while self.is_dropping() {
+            self.release_dropped(rec);
+        }
     }
 
     /// Brings the broker's indexes in step with all queues: once after a replay, not after each of its events.
@@ -247,6 +311,25 @@ impl<B: Body> Broker<B> {
             slot.awake = true;
             self.awake.push(no);
         }
+        self.account(no);
+    }
+
+    /// Brings what the broker counts of a queue in step with it, and nothing that anyone waits for.
+    fn account(&mut self, no: QueueNo) {
+        /// The memory of a queue is counted again after so many tasks, which is near enough.
+        const MOTION: u64 = 32;
+        let Some(Some(slot)) = self.slots.get_mut(no.0 as usize) else { return };
+        let motion = slot.queue.motion();
+        if motion.abs_diff(slot.motion) >= MOTION || slot.memory == 0 || !slot.has_tasks {
+            let fixed = slot.name.len() * 2 + size_of::<Slot<B>>() - size_of::<Queue<B>>();
+            let memory = slot.queue.memory() + fixed;
+            self.memory = self.memory - slot.memory + memory;
+            (slot.memory, slot.motion) = (memory, motion);
+        }
+        if !slot.touched && slot.queue.has_changed() {
+            slot.touched = true;
+            self.touched.push(no);
+        }
     }
 
     /// Checks every queue and what the broker keeps about them.
@@ -281,6 +364,8 @@ impl<B: Body> Broker<B> {
             ("the indexed appointment", appointment.is_none_or(|at| self.appointments.contains(&(at, no)))),
             ("idleness", slot.idle_since.is_some() == slot.is_forgettable()),
             ("the last id", slot.queue.last_id() <= self.last_id),
+            ("a task from elsewhere", slot.queue.has_adopted() == self.adopters.contains(&no)),
+            ("a change", slot.touched || !slot.queue.has_changed()),
             ("a holder", slot.queue.holders().all(|holder| self.holds.contains(&(holder, no)))),
             ("a worker that is gone", slot.queue.holders().all(|holder| self.workers.may_hold(holder))),
             (

@@ -34,8 +34,10 @@ impl<B: Body> Broker<B> {
         let too_many = self.idle.len() > limits::EMPTY_QUEUES_MAX;
         let remembered_ms = if too_many { 0 } else { limits::EMPTY_QUEUE_MS };
         let idle = self.idle.first().map(|&(since, _)| since.after(remembered_ms));
+        // What was dropped is released at once, slice by slice.
+        let dropped = (!self.dropped.is_empty()).then_some(self.clock);
         NextDeadline {
-            log: [queue, worker, idle].into_iter().flatten().min(),
+            log: [queue, worker, idle, dropped].into_iter().flatten().min(),
             wall: self.appointments.first().map(|&(at, _)| at),
         }
     }
@@ -44,6 +46,7 @@ impl<B: Body> Broker<B> {
     /// [`Self::next_deadline`] is due.
     pub fn tick<R: Recorder<Body = B>>(&mut self, now: Now, rec: &mut R) {
         self.stamped(now, rec, |broker, now, rec| {
+            broker.release_dropped(rec);
             for _ in 0..STEPS_PER_TICK {
                 let due = broker.deadlines.first().filter(|&&(at, _)| at <= now.log).map(|&(_, no)| no);
                 let met = broker.appointments.first().filter(|&&(at, _)| at <= now.wall).map(|&(_, no)| no);

@@ -109,15 +109,21 @@ pub fn decode<T>(bytes: &[u8], visit: impl FnOnce(&Event<'_>) -> T) -> Result<(T
     Ok((visit(&event), r.rest()))
 }
 
+/// The number at the start of `bytes`, as [`super::write_number`] wrote it, and what is behind it.
+pub fn read_number(bytes: &[u8]) -> Result<(u64, &[u8]), Malformed> {
+    let mut r = Reader::new(bytes);
+    Ok((r.number()?, r.rest()))
+}
+
 /// A walk over bytes that may end at any point.
-pub(super) struct Reader<'a>(&'a [u8]);
+pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    pub(super) const fn new(bytes: &'a [u8]) -> Self {
+    pub(crate) const fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    pub(super) const fn rest(&self) -> &'a [u8] {
+    pub(crate) const fn rest(&self) -> &'a [u8] {
         self.0
     }
 
@@ -131,18 +137,30 @@ impl<'a> Reader<'a> {
         core::mem::take(&mut self.0)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let (taken, rest) = self.0.split_first_chunk().ok_or(Malformed::Short)?;
         self.0 = rest;
         Ok(*taken)
     }
 
-    fn byte(&mut self) -> Result<u8, Malformed> {
+    pub(crate) fn byte(&mut self) -> Result<u8, Malformed> {
         let [byte] = self.array()?;
         Ok(byte)
     }
 
-    pub(super) fn number(&mut self) -> Result<u64, Malformed> {
+    #[inline]
+    pub(crate) fn number(&mut self) -> Result<u64, Malformed> {
+        // Most numbers are small.
+        match self.0.split_first() {
+            Some((&byte, rest)) if byte < 0x80 => {
+                self.0 = rest;
+                Ok(u64::from(byte))
+            }
+            _ => self.long_number(),
+        }
+    }
+
+    fn long_number(&mut self) -> Result<u64, Malformed> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
@@ -158,22 +176,22 @@ impl<'a> Reader<'a> {
         Err(Malformed::Number)
     }
 
-    pub(super) fn signed(&mut self) -> Result<i64, Malformed> {
+    pub(crate) fn signed(&mut self) -> Result<i64, Malformed> {
         let n = self.number()?;
         Ok((n >> 1).cast_signed() ^ -(n & 1).cast_signed())
     }
 
-    fn small<T: TryFrom<u64>>(&mut self) -> Result<T, Malformed> {
+    pub(crate) fn small<T: TryFrom<u64>>(&mut self) -> Result<T, Malformed> {
         T::try_from(self.number()?).map_err(|_| Malformed::Number)
     }
 
     /// A number of things of at least one byte each: never more than there are bytes.
-    pub(super) fn count(&mut self) -> Result<usize, Malformed> {
+    pub(crate) fn count(&mut self) -> Result<usize, Malformed> {
         let count = self.small()?;
         if count > self.0.len() { Err(Malformed::Short) } else { Ok(count) }
     }
 
-    pub(super) fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
+    pub(crate) fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
         let len = self.small()?;
         self.take(len)
     }
@@ -197,7 +215,7 @@ impl<'a> Reader<'a> {
         self.small().map(QueueNo)
     }
 
-    pub(super) fn id(&mut self) -> Result<TaskId, Malformed> {
+    pub(crate) fn id(&mut self) -> Result<TaskId, Malformed> {
         TaskId::from_raw(u64::from_le_bytes(self.array()?)).ok_or(Malformed::Id)
     }
 
@@ -205,7 +223,7 @@ impl<'a> Reader<'a> {
         EncodedIds::read(self).map(Ids::Encoded)
     }
 
-    fn time(&mut self) -> Result<LogTime, Malformed> {
+    pub(crate) fn time(&mut self) -> Result<LogTime, Malformed> {
         self.number().map(LogTime)
     }
 
@@ -230,7 +248,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn due(&mut self) -> Result<Due, Malformed> {
+    pub(crate) fn due(&mut self) -> Result<Due, Malformed> {
         match self.byte()? {
             0 => Ok(Due::Log(self.time()?)),
             1 => Ok(Due::Wall(WallTime(self.number()?))),

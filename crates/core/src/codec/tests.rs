@@ -10,7 +10,7 @@ use proptest::collection::vec as some;
 use proptest::option;
 use proptest::prelude::*;
 
-use super::{Malformed, decode, encode};
+use super::{Malformed, checksum, decode, encode, encode_with, payload_head_len, read_number};
 use crate::Broker;
 use crate::command::{ConnId, LapseEnd, LapsePolicy};
 use crate::event::{
@@ -348,6 +348,14 @@ impl Body for Rc<[u8]> {
     fn len(&self) -> usize {
         <[u8]>::len(self)
     }
+
+    fn pack(&self, _: Option<&Self>, _: &mut Vec<u8>) -> bool {
+        false
+    }
+
+    fn unpack<'b>(_: Option<&Self>, _: &'b [u8]) -> Option<(Self, &'b [u8])> {
+        None
+    }
 }
 
 impl Recorder for Deaf {
@@ -362,6 +370,8 @@ impl Recorder for Deaf {
     fn payload_hash(&self, _: &[u8]) -> u128 {
         0
     }
+
+    fn release(&mut self, _: Rc<[u8]>) {}
 }
 
 /// Decodes and applies whatever is an event; what is refused ends it, as it would end a start.
@@ -376,6 +386,29 @@ fn throw(mut bytes: &[u8], broker: &mut Broker<Rc<[u8]>>) -> bool {
 }
 
 proptest! {
+    #[test]
+    fn payloads_are_found_where_encoding_says(parts in parts()) {
+        parts.events(&mut |event| {
+            let mut bytes = b"before".to_vec();
+            let at = encode_with(event, &mut bytes, checksum);
+            let payloads: Vec<&[u8]> = match event {
+                Event::Pushed { payloads, .. } => payloads.iter().collect(),
+                Event::Task(task) => vec![task.payload],
+                _ => Vec::new(),
+            };
+            assert_eq!(at.is_some(), !payloads.is_empty());
+            let mut at = at.unwrap_or(0);
+            for payload in payloads {
+                let (len, rest) = read_number(&bytes[at..]).expect("its length");
+                assert_eq!(len, payload.len() as u64);
+                assert_eq!(rest[..4], checksum(payload).to_le_bytes());
+                at += payload_head_len(payload.len());
+                assert_eq!(&bytes[at..at + payload.len()], payload);
+                at += payload.len();
+            }
+        });
+    }
+
     #[test]
     fn every_event_reads_back(parts in parts()) {
         parts.events(&mut |event| {

@@ -18,9 +18,11 @@ pub fn encode(event: &Event<'_>, out: &mut Vec<u8>) {
     encode_with(event, out, checksum);
 }
 
-/// Appends the bytes of one event, with a faster way to compute [`checksum`].
-pub fn encode_with(event: &Event<'_>, out: &mut Vec<u8>, checksum: fn(&[u8]) -> u32) {
-    let mut w = Writer { out, checksum };
+/// Appends the bytes of one event, with a faster way to compute [`checksum`]. Answers where in `out` the first
+/// payload of the event begins, if it has payloads: with [`payload_head_len`] bytes of head, behind which the
+/// payload itself stands. The next payload of the event begins where it ends.
+pub fn encode_with(event: &Event<'_>, out: &mut Vec<u8>, checksum: fn(&[u8]) -> u32) -> Option<usize> {
+    let mut w = Writer { out, checksum, payloads_at: None };
     match event {
         Event::Started { incarnation, time } => w.tag(tag::STARTED).number(*incarnation).number(time.0),
         Event::Clock(time) => w.tag(tag::CLOCK).number(time.0),
@@ -63,6 +65,26 @@ pub fn encode_with(event: &Event<'_>, out: &mut Vec<u8>, checksum: fn(&[u8]) -> 
         Event::IdsUpto(id) => w.tag(tag::IDS_UPTO).id(*id),
         Event::Mark { source, cursor } => w.tag(tag::MARK).bytes(source).bytes(cursor),
     };
+    w.payloads_at
+}
+
+/// How many bytes stand before a payload of this length: the length as a varint, and the checksum.
+pub const fn payload_head_len(len: usize) -> usize {
+    varint_len(len as u64) as usize + CHECKSUM_LEN
+}
+
+/// Appends a number as a varint: seven bits in each byte, the lowest first, the highest bit set in all but the last.
+pub fn write_number(mut n: u64, out: &mut Vec<u8>) {
+    while n >= 0x80 {
+        out.push(n as u8 | 0x80);
+        n >>= 7;
+    }
+    out.push(n as u8);
+}
+
+/// Appends a number that may be negative: small in either direction is short (zigzag).
+pub fn write_signed(n: i64, out: &mut Vec<u8>) {
+    write_number(((n << 1) ^ (n >> 63)).cast_unsigned(), out);
 }
 
 const fn removal(why: Removal) -> u8 {
@@ -84,9 +106,14 @@ const fn cause(cause: Cause) -> u8 {
     }
 }
 
+/// Bytes of the checksum before a payload.
+const CHECKSUM_LEN: usize = 4;
+
 struct Writer<'o> {
     out: &'o mut Vec<u8>,
     checksum: fn(&[u8]) -> u32,
+    /// Where the first payload begins.
+    payloads_at: Option<usize>,
 }
 
 impl Writer<'_> {
@@ -99,17 +126,14 @@ impl Writer<'_> {
         self.byte(tag)
     }
 
-    fn number(&mut self, mut n: u64) -> &mut Self {
-        while n >= 0x80 {
-            self.out.push(n as u8 | 0x80);
-            n >>= 7;
-        }
-        self.byte(n as u8)
+    fn number(&mut self, n: u64) -> &mut Self {
+        write_number(n, self.out);
+        self
     }
 
-    /// Small in either direction is short (zigzag).
     fn signed(&mut self, n: i64) -> &mut Self {
-        self.number(((n << 1) ^ (n >> 63)).cast_unsigned())
+        write_signed(n, self.out);
+        self
     }
 
     fn queue(&mut self, queue: QueueNo) -> &mut Self {
@@ -145,6 +169,7 @@ impl Writer<'_> {
 
     /// A payload has its own checksum, so that one read by itself from the disk is known to be what was pushed.
     fn payload(&mut self, payload: &[u8]) -> &mut Self {
+        self.payloads_at.get_or_insert(self.out.len());
         self.number(payload.len() as u64);
         let sum = (self.checksum)(payload);
         self.out.extend_from_slice(&sum.to_le_bytes());
@@ -277,7 +302,8 @@ impl Writer<'_> {
         task.reason.map(|reason| self.byte(field::REASON).bytes(reason));
         if !task.past.is_empty() {
             let mut past = Vec::new();
-            task.past.iter().for_each(|p| Writer { out: &mut past, checksum: self.checksum }.past(p));
+            let mut nested = Writer { out: &mut past, checksum: self.checksum, payloads_at: None };
+            task.past.iter().for_each(|p| nested.past(p));
             self.byte(field::PAST).bytes(&past);
         }
         self.byte(field::END)

@@ -31,6 +31,10 @@ pub trait Recorder {
 
     /// A hash of the payload that nobody without the store's key can aim at.
     fn payload_hash(&self, payload: &[u8]) -> u128;
+
+    /// A handle that leaves the state for good: its task is finished, removed, or dropped with its queue, or has
+    /// got a new handle. Called exactly once for each handle that [`Recorder::body`] made, at replay too.
+    fn release(&mut self, body: Self::Body);
 }
 
 /// A decision.
@@ -311,6 +315,11 @@ impl Fields<'_> {
     /// Whether there is nothing to say, so that the task needs no record of its own.
     pub fn is_plain(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// Whether there is nothing to say but when it is due, which needs no record either.
+    pub fn is_plain_but_due(&self) -> bool {
+        *self == Self { due: self.due, ..Self::default() }
     }
 }
 

@@ -6,6 +6,7 @@ use alloc::string::String;
 use core::hash::{Hash, Hasher};
 
 use super::Queue;
+use super::read::Look;
 use super::ready::Standing;
 use crate::id::TaskId;
 use crate::task::{Body, Due, Holder, Lease, State, StateKind, Task};
@@ -32,14 +33,14 @@ impl<B: Body> Queue<B> {
         }
         let count = |kind| kinds.get(&kind).copied().unwrap_or(0);
         let [ready, delayed, leased, dead] = self.counts().map(|n| n as usize);
-        ensure(ready == count(StateKind::Ready) + self.ready.plain_len(), || format!("{ready} ready"))?;
-        ensure(delayed == count(StateKind::Delayed), || format!("{delayed} delayed"))?;
+        ensure(ready == count(StateKind::Ready) + self.ready.plain.len(), || format!("{ready} ready"))?;
+        ensure(delayed == count(StateKind::Delayed) + self.later.len(), || format!("{delayed} delayed"))?;
         ensure(leased == count(StateKind::Leased), || format!("{leased} leased"))?;
         ensure(dead == count(StateKind::Dead), || format!("{dead} dead"))?;
         ensure(self.totals.left() == Some(self.len()), || {
             format!("{:?} but {} tasks", self.totals, self.len())
         })?;
-        waiting_bytes += self.check_line()?;
+        waiting_bytes += self.check_line()? + self.check_later()?;
         ensure(waiting_bytes == self.waiting_bytes, || format!("{} waiting bytes", self.waiting_bytes))?;
         self.check_lists()?;
         self.check_sizes()
@@ -48,7 +49,8 @@ impl<B: Body> Queue<B> {
     fn check_task(&self, task: &Task<B>) -> Result<(), Broken> {
         let id = task.id;
         ensure(id <= self.last_id, || format!("{id} is above the last id"))?;
-        ensure(self.ready.find_plain(id).is_none(), || format!("{id} is twice in the line"))?;
+        let twice = self.ready.plain.contains(id) || self.later.contains(id);
+        ensure(!twice, || format!("{id} has a record and is packed too"))?;
         ensure(task.name().is_none_or(|name| self.names.get(name) == Some(&id)), || format!("{id}'s name"))?;
         let indexed = match &task.state {
             State::Ready(rank) => self.ready.is_taken(*rank),
@@ -86,8 +88,9 @@ impl<B: Body> Queue<B> {
             match standing {
                 Standing::Plain(plain) => {
                     ensure(plain.id > last_plain, || format!("{} after {last_plain}", plain.id))?;
+                    ensure(plain.due.is_none(), || format!("{} is in the line and due later", plain.id))?;
                     last_plain = plain.id;
-                    bytes += plain.body().map_or(0, |body| body.len() as u64);
+                    bytes += plain.body.len() as u64;
                 }
                 Standing::Placed(id) => {
                     let ready = self.table.get(id).is_some_and(|task| task.state.kind() == StateKind::Ready);
@@ -96,7 +99,24 @@ impl<B: Body> Queue<B> {
             }
         }
         ensure(seen == self.ready.len(), || format!("{seen} in a line of {}", self.ready.len()))?;
-        Ok(bytes)
+        ensure(last_plain <= self.last_id, || format!("{last_plain} is above the last id"))?;
+        self.ready.plain.broken().map_or(Ok(bytes), |what| Err(Broken(format!("packed ready tasks: {what}"))))
+    }
+
+    /// Packed delayed tasks are in the index of their clock; answers their bytes.
+    fn check_later(&self) -> Result<u64, Broken> {
+        let mut bytes = 0;
+        for entry in self.later.iter() {
+            let id = entry.id;
+            let indexed = match entry.due {
+                Some(Due::Log(due)) => self.delayed.contains(&(due, id)),
+                Some(Due::Wall(due)) => self.appointed.contains(&(due, id)),
+                None => false,
+            };
+            ensure(indexed && id <= self.last_id, || format!("{id} is not indexed as {:?}", entry.due))?;
+            bytes += entry.body.len() as u64;
+        }
+        self.later.broken().map_or(Ok(bytes), |what| Err(Broken(format!("packed delayed tasks: {what}"))))
     }
 
     fn check_lists(&self) -> Result<(), Broken> {
@@ -135,15 +155,14 @@ impl<B: Body> Queue<B> {
     pub fn digest(&self, into: &mut impl Hasher) {
         (self.no, &self.settings, self.paused, self.waiting_bytes, self.totals).hash(into);
         (self.last_id, self.incarnation, self.seq, self.front_group, self.minor, self.flood).hash(into);
-        for standing in self.ready.iter() {
-            match standing {
-                Standing::Plain(plain) => (plain.id, plain.pushed, plain.body().map(B::len)).hash(into),
-                Standing::Placed(id) => id.hash(into),
-            }
-        }
+        self.ready.iter().for_each(|standing| standing.id().hash(into));
         let lists = self.table.walk(&self.leased).chain(self.table.walk(&self.dead));
         lists.for_each(|task| task.id.hash(into));
-        let tasks: BTreeMap<TaskId, &Task<B>> = self.table.iter().map(|task| (task.id, task)).collect();
+        // Whether a task is packed or has a record is no part of its state.
+        let packed = self.ready.plain.iter().chain(self.later.iter());
+        let packed = packed.map(|entry| (entry.id, Look::Packed(entry.into_task())));
+        let records = self.table.iter().map(|task| (task.id, Look::Record(task)));
+        let tasks: BTreeMap<TaskId, Look<'_, B>> = packed.chain(records).collect();
         for (id, task) in tasks {
             (id, task.body.len(), task.pushed, &task.state, task.incarnation, task.deliveries).hash(into);
             (task.tries, task.priority, task.cancelled, task.late_ack, &task.extras).hash(into);

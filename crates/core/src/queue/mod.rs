@@ -7,9 +7,12 @@
 mod apply;
 mod check;
 mod decide;
+mod image;
+mod packed;
 mod read;
 mod ready;
 mod settle;
+mod shared;
 mod table;
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -22,15 +25,19 @@ use hashbrown::HashMap;
 use crate::event::{Flood, QueueNo};
 use crate::id::{Receipt, TaskId};
 use crate::settings::Settings;
-use crate::task::{Body, Holder, Name};
+use crate::task::{Body, Extras, Holder, Name, Terms};
 use crate::time::{LogTime, WallTime};
+use packed::Packed;
 use ready::Ready;
 use table::{List, Table};
 
 pub use crate::event::Totals;
+pub(crate) use apply::import::Remains;
 pub use check::Broken;
 pub(crate) use decide::claims;
 pub use decide::{PopAsk, Pushes};
+pub use image::{Damaged, Part, QueueImage};
+pub(crate) use read::full;
 pub use settle::Settled;
 
 /// An event that does not fit the state it is applied to: the log is not this store's, or damaged beyond its
@@ -64,9 +71,11 @@ pub struct Queue<B> {
     no: QueueNo,
     settings: Settings,
     paused: Option<LogTime>,
-    /// Records of all tasks but the plain ones in `ready`.
+    /// Records of all tasks but the plain ones in `ready` and those in `later`.
     table: Table<B>,
     ready: Ready<B>,
+    /// Delayed tasks that have nothing but their due time. They are in `delayed` or `appointed` as all others are.
+    later: Packed<B>,
     delayed: BTreeSet<(LogTime, TaskId)>,
     /// Delayed by the wall clock.
     appointed: BTreeSet<(WallTime, TaskId)>,
@@ -94,6 +103,10 @@ pub struct Queue<B> {
     /// The last minor rank that was given out or set aside.
     minor: u64,
     flood: Option<Flood>,
+    /// Whether it ever took in a task that was pushed to another queue.
+    adopted: bool,
+    /// Whether it has changed since the last image of it. Volatile.
+    changed: bool,
     /// The group that a flood of lapses is being returned in. Not part of the state: a restart ends no lease.
     lapsing: Option<(LogTime, u64)>,
     /// Tasks that died since a broker last looked, where there is a dead-letter queue to move them to.
@@ -113,6 +126,7 @@ impl<B: Body> Queue<B> {
             paused: None,
             table: Table::default(),
             ready: Ready::default(),
+            later: Packed::default(),
             delayed: BTreeSet::new(),
             appointed: BTreeSet::new(),
             leased: List::default(),
@@ -130,6 +144,8 @@ impl<B: Body> Queue<B> {
             front_group: 0,
             minor: 0,
             flood: None,
+            adopted: false,
+            changed: true,
             lapsing: None,
             dying: Vec::new(),
             lapsed: Vec::new(),
@@ -175,7 +191,7 @@ impl<B: Body> Queue<B> {
 
     /// Whether it has no tasks, and so does not exist for those who ask for keys.
     pub fn is_empty(&self) -> bool {
-        self.table.len() == 0 && self.ready.len() == 0
+        self.table.len() == 0 && self.ready.len() == 0 && self.later.len() == 0
     }
 
     /// Whether nothing would be missed if it were forgotten.
@@ -212,6 +228,41 @@ impl<B: Body> Queue<B> {
     /// When the next appointment is, by the wall clock.
     pub fn next_appointment(&self) -> Option<WallTime> {
         self.appointed.first().map(|&(at, _)| at)
+    }
+
+    /// Whether it ever took in a task that was pushed to another queue.
+    pub(crate) const fn has_adopted(&self) -> bool {
+        self.adopted
+    }
+
+    /// Whether it has changed since its last image.
+    pub(crate) const fn has_changed(&self) -> bool {
+        self.changed
+    }
+
+    /// A number that moves with each task that comes, is delivered or goes.
+    pub(crate) const fn motion(&self) -> u64 {
+        let Totals { pushed, finished, removed } = self.totals;
+        pushed.wrapping_add(finished).wrapping_add(removed).wrapping_add(self.seq)
+    }
+
+    /// About how many bytes it takes; says so without looking at any task.
+    pub(crate) fn memory(&self) -> usize {
+        // What a node of the standard library's trees holds of an entry, half-empty nodes considered.
+        const fn indexed<T>(count: usize) -> usize {
+            count * size_of::<T>() * 3 / 2
+        }
+        // Where one delivery has a holder, most do.
+        let held = if self.held.is_empty() { 0 } else { self.leased.len() };
+        size_of::<Self>()
+            + self.table.memory()
+            + self.ready.plain.memory()
+            + self.later.memory()
+            + indexed::<(LogTime, TaskId)>(self.delayed.len() + self.appointed.len() + self.expiries.len())
+            + indexed::<(LogTime, u64, TaskId)>(self.deadlines.len() + self.ready.placed_len())
+            + indexed::<(u64, TaskId)>(held)
+            + self.deadlines.len().max(held) * size_of::<Terms>()
+            + self.names.capacity() * (size_of::<(Name, TaskId)>() + size_of::<Extras>())
     }
 
     /// Tasks that died since this was last asked, where there is a dead-letter queue to move them to.

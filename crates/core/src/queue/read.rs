@@ -2,22 +2,77 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::ops::Deref;
 
 use super::Queue;
+use super::packed::Entry;
 use super::ready::Standing;
 use crate::command::View;
-use crate::event::{Fields, FullTask};
+use crate::event::{Fields, FullTask, QueueNo};
 use crate::id::TaskId;
 use crate::limits;
 use crate::reply::{Info, More, TaskView};
 use crate::task::{Body, Name, Rank, State, Task};
 use crate::time::{LogTime, Now};
 
+/// A task as one looks at it: its record, or what a record of it would be.
+pub(super) enum Look<'q, B> {
+    Record(&'q Task<B>),
+    Packed(Task<B>),
+}
+
+impl<B> Deref for Look<'_, B> {
+    type Target = Task<B>;
+
+    fn deref(&self) -> &Task<B> {
+        match self {
+            Self::Record(task) => task,
+            Self::Packed(task) => task,
+        }
+    }
+}
+
+impl<B> Entry<B> {
+    /// What its record would be.
+    pub(super) fn into_task(self) -> Task<B> {
+        let state = self.due.map_or(State::Ready(Rank::plain(self.id)), State::Delayed);
+        Task::new(self.id, self.body, self.pushed, state)
+    }
+}
+
 impl<B: Body> Queue<B> {
+    /// A task, wherever it is.
+    pub(super) fn look(&self, id: TaskId) -> Option<Look<'_, B>> {
+        if let Some(task) = self.table.get(id) {
+            return Some(Look::Record(task));
+        }
+        let packed = self.ready.plain.find(id).or_else(|| self.later.find(id));
+        packed.map(|entry| Look::Packed(entry.into_task()))
+    }
+
+    /// All that is known of a task.
+    pub(crate) fn record(&self, id: TaskId) -> Option<Task<B>> {
+        self.look(id).map(|look| match look {
+            Look::Record(task) => task.clone(),
+            Look::Packed(task) => task,
+        })
+    }
+
+    /// The body of a task.
+    pub(crate) fn body_of(&self, id: TaskId) -> Option<B> {
+        self.look(id).map(|task| task.body.clone())
+    }
+
+    /// Hands the body of each task to `visit`.
+    pub fn bodies(&self, visit: &mut dyn FnMut(&B)) {
+        self.table.iter().for_each(|task| visit(&task.body));
+        self.ready.plain.iter().chain(self.later.iter()).for_each(|entry| visit(&entry.body));
+    }
+
     /// Counts, ages and settings.
     pub fn info(&self, now: Now) -> Info {
         let [ready, delayed, leased, dead] = self.counts();
-        let head = self.ready.iter().next().map(|standing| match standing {
+        let head = self.ready.head().map(|standing| match standing {
             Standing::Plain(plain) => plain.pushed,
             Standing::Placed(id) => self.table.get(id).map_or(now.log, |task| task.pushed),
         });
@@ -35,6 +90,14 @@ impl<B: Body> Queue<B> {
         }
     }
 
+    /// The bodies of tasks that will be handed out next, from the `start`th on.
+    pub fn upcoming(&self, start: usize) -> impl Iterator<Item = B> {
+        self.ready.iter_from(start).filter_map(|standing| match standing {
+            Standing::Plain(plain) => Some(plain.body),
+            Standing::Placed(id) => self.table.get(id).map(|task| task.body.clone()),
+        })
+    }
+
     /// Shows tasks of one state from `start` on; a negative start counts from the end.
     pub fn inspect(&self, view: View, start: i64, count: u32, now: Now, out: &mut Vec<TaskView<B>>) {
         let [ready, delayed, leased, dead] = self.counts();
@@ -50,13 +113,10 @@ impl<B: Body> Queue<B> {
         match view {
             View::Ready => {
                 let line = self.ready.iter_from(start).map(|standing| match standing {
-                    Standing::Plain(plain) => {
-                        let body = plain.body().expect("tombstones do not stand in the line").clone();
-                        plain_view(plain.id, body, plain.pushed, now)
-                    }
+                    Standing::Plain(plain) => Some(plain_view(plain, now)),
                     Standing::Placed(id) => self.view(id, now),
                 });
-                collect(line.take(count), out);
+                collect(line.flatten().take(count), out);
             }
             View::Delayed => {
                 // Two clocks: each index is in order, and the two are shown as one by what they say.
@@ -67,29 +127,29 @@ impl<B: Body> Queue<B> {
                     (Some(_), _) => by_log.next(),
                     (None, _) => by_wall.next(),
                 });
-                collect(due.skip(start).take(count).map(|(_, id)| self.view(id, now)), out);
+                collect(due.skip(start).take(count).filter_map(|(_, id)| self.view(id, now)), out);
             }
             View::Leased => {
                 let tasks = self.table.walk(&self.leased).skip(start).take(count);
-                collect(tasks.map(|task| self.view(task.id, now)), out);
+                collect(tasks.filter_map(|task| self.view(task.id, now)), out);
             }
             View::Dead => {
                 let tasks = self.table.walk(&self.dead).skip(start).take(count);
-                collect(tasks.map(|task| self.view(task.id, now)), out);
+                collect(tasks.filter_map(|task| self.view(task.id, now)), out);
             }
         }
     }
 
-    /// How a task with a record looks.
-    fn view(&self, id: TaskId, now: Now) -> TaskView<B> {
-        let task = self.table.get(id).expect("an index points at records");
+    /// How a task looks that stands in an index.
+    fn view(&self, id: TaskId, now: Now) -> Option<TaskView<B>> {
+        let task = self.look(id)?;
         let at = match &task.state {
             State::Leased(lease) => lease.start,
             State::Delayed(due) => LogTime(due.raw()),
             State::Dead(at) => *at,
             State::Ready(_) => task.pushed,
         };
-        TaskView {
+        Some(TaskView {
             queue: 0,
             id,
             body: task.body.clone(),
@@ -98,83 +158,71 @@ impl<B: Body> Queue<B> {
             at,
             elapsed_ms: now.log.since(at),
             more: matches!(task.state, State::Dead(_)).then(|| Box::new(self.more(id))),
-        }
+        })
     }
 
     /// The rest of what is known of a task.
     pub(super) fn more(&self, id: TaskId) -> More {
-        let Some(task) = self.table.get(id) else {
-            let pushed = self.ready.find_plain(id).map_or(LogTime(0), |plain| plain.pushed);
-            return More { tries_max: self.settings.tries(), pushed, ..More::default() };
+        let Some(task) = self.look(id) else {
+            return More { tries_max: self.settings.tries(), ..More::default() };
         };
         let name = match task.name() {
             Some(Name::Bytes(name)) => Some(name.clone()),
             _ => None,
         };
         let reason = task.extras.as_ref().and_then(|extras| extras.reason.clone());
-        let tries_max = self.tries_max(task);
+        let tries_max = self.tries_max(&task);
         More { name, tries: task.tries, tries_max, pushed: task.pushed, reason }
     }
 
     /// Hands each task whole to `visit`, in an order in which taking them in gives the same queue.
     pub fn export(&self, payload: &mut dyn FnMut(&B) -> Box<[u8]>, visit: &mut dyn FnMut(&FullTask<'_>)) {
+        let mut export = |task: &Task<B>| visit(&full(self.no, task, &payload(&task.body)));
         for standing in self.ready.iter() {
             match standing {
-                Standing::Plain(plain) => {
-                    let body = payload(plain.body().expect("tombstones do not stand in the line"));
-                    let task = Task::new(plain.id, (), plain.pushed, State::Ready(Rank::plain(plain.id)));
-                    self.export_one(&task, &body, visit);
-                }
-                Standing::Placed(id) => self.export_id(id, payload, visit),
+                Standing::Plain(plain) => export(&plain.into_task()),
+                Standing::Placed(id) => _ = self.table.get(id).map(&mut export),
             }
         }
+        self.later.iter().for_each(|entry| export(&entry.into_task()));
         let delayed = self.delayed.iter().map(|&(_, id)| id).chain(self.appointed.iter().map(|&(_, id)| id));
-        delayed.for_each(|id| self.export_id(id, payload, visit));
+        delayed.filter_map(|id| self.table.get(id)).for_each(&mut export);
         let listed = self.table.walk(&self.leased).chain(self.table.walk(&self.dead));
-        listed.for_each(|task| self.export_id(task.id, payload, visit));
-    }
-
-    fn export_id(
-        &self,
-        id: TaskId,
-        payload: &mut dyn FnMut(&B) -> Box<[u8]>,
-        visit: &mut dyn FnMut(&FullTask<'_>),
-    ) {
-        let task = self.table.get(id).expect("an index points at records");
-        let body = payload(&task.body);
-        self.export_one(task, &body, visit);
-    }
-
-    fn export_one<T>(&self, task: &Task<T>, payload: &[u8], visit: &mut dyn FnMut(&FullTask<'_>)) {
-        let extras = task.extras.as_deref();
-        let fields = Fields {
-            due: None,
-            priority: task.priority,
-            name: task.name().map(Name::as_ref),
-            tries_max: extras.and_then(|extras| extras.tries_max),
-            backoff_ms: extras.and_then(|extras| extras.backoff_ms),
-            expires: extras.and_then(|extras| extras.expires),
-            trace: extras.and_then(|extras| extras.trace.as_deref()),
-        };
-        visit(&FullTask {
-            queue: self.no,
-            id: task.id,
-            payload,
-            pushed: task.pushed,
-            state: task.state.clone(),
-            incarnation: task.incarnation,
-            deliveries: task.deliveries,
-            tries: task.tries,
-            cancelled: task.cancelled,
-            late_ack: task.late_ack,
-            fields,
-            reason: extras.and_then(|extras| extras.reason.as_deref()),
-            past: extras.map_or(&[], |extras| &extras.past),
-        });
+        listed.for_each(export);
     }
 }
 
-fn plain_view<B>(id: TaskId, body: B, pushed: LogTime, now: Now) -> TaskView<B> {
+/// A task with its payload, as an event tells it.
+pub(crate) fn full<'a, B>(queue: QueueNo, task: &'a Task<B>, payload: &'a [u8]) -> FullTask<'a> {
+    let extras = task.extras.as_deref();
+    let fields = Fields {
+        due: None,
+        priority: task.priority,
+        name: task.name().map(Name::as_ref),
+        tries_max: extras.and_then(|extras| extras.tries_max),
+        backoff_ms: extras.and_then(|extras| extras.backoff_ms),
+        expires: extras.and_then(|extras| extras.expires),
+        trace: extras.and_then(|extras| extras.trace.as_deref()),
+    };
+    FullTask {
+        queue,
+        id: task.id,
+        payload,
+        pushed: task.pushed,
+        state: task.state.clone(),
+        incarnation: task.incarnation,
+        deliveries: task.deliveries,
+        tries: task.tries,
+        cancelled: task.cancelled,
+        late_ack: task.late_ack,
+        fields,
+        reason: extras.and_then(|extras| extras.reason.as_deref()),
+        past: extras.map_or(&[], |extras| &extras.past),
+    }
+}
+
+fn plain_view<B>(plain: Entry<B>, now: Now) -> TaskView<B> {
+    let Entry { id, pushed, body, .. } = plain;
     let elapsed_ms = now.log.since(pushed);
     TaskView { queue: 0, id, body, deliveries: 0, incarnation: 0, at: pushed, elapsed_ms, more: None }
 }

@@ -1,8 +1,10 @@
 //! The records of tasks, found by id, with two lists threaded through them.
 //!
-//! A slot is an index into one growing list, so that a task in the delivered or the dead list costs two small
-//! numbers instead of an allocation, and leaves its list in constant time wherever it stands.
+//! A slot is a place in one of many small pages, so that a task in the delivered or the dead list costs two small
+//! numbers instead of an allocation, and leaves its list in constant time wherever it stands. An image of the queue
+//! shares the pages; a change then copies one of them, and nothing ever copies them all.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::hash::BuildHasher;
 use core::mem;
@@ -10,13 +12,18 @@ use core::mem;
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
+use super::shared::Shared;
 use crate::id::TaskId;
 use crate::task::Task;
 
-const NOWHERE: u32 = u32::MAX;
+/// No slot.
+pub(super) const NOWHERE: u32 = u32::MAX;
 
-/// Slots kept when a table empties; beyond that the memory of a past flood is given back.
-const KEPT_SLOTS: usize = 1024;
+/// Slots of a page.
+pub(super) const PAGE_SLOTS: usize = 64;
+
+/// Pages kept when a table empties; beyond that the memory of a past flood is given back.
+const KEPT_PAGES: usize = 16;
 
 /// One of the lists that a task can be threaded into.
 #[derive(Clone, Copy, Debug)]
@@ -36,27 +43,44 @@ impl List {
     pub(super) const fn len(&self) -> usize {
         self.len
     }
+
+    /// The slot of its first task.
+    pub(super) const fn head(&self) -> u32 {
+        self.head
+    }
 }
 
 #[derive(Clone, Debug)]
-struct Slot<B> {
-    task: Option<Task<B>>,
+pub(super) struct Slot<B> {
+    pub(super) task: Option<Task<B>>,
     /// Neighbours in a list; of a free slot, `next` is the next free one.
     prev: u32,
-    next: u32,
+    pub(super) next: u32,
 }
+
+impl<B> Slot<B> {
+    pub(super) const fn new(task: Option<Task<B>>, next: u32) -> Self {
+        Self { task, prev: NOWHERE, next }
+    }
+}
+
+/// Some slots.
+pub(super) type Page<B> = Vec<Slot<B>>;
 
 /// Tasks by id.
 #[derive(Clone, Debug)]
 pub(super) struct Table<B> {
-    slots: Vec<Slot<B>>,
+    /// All but the last are full.
+    pages: Vec<Shared<Page<B>>>,
+    /// How many slots the pages have.
+    slots: u32,
     free: u32,
     index: HashTable<u32>,
 }
 
 impl<B> Default for Table<B> {
     fn default() -> Self {
-        Self { slots: Vec::new(), free: NOWHERE, index: HashTable::new() }
+        Self { pages: Vec::new(), slots: 0, free: NOWHERE, index: HashTable::new() }
     }
 }
 
@@ -68,85 +92,109 @@ fn hash(id: TaskId) -> u64 {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct At(u32);
 
-impl<B> Table<B> {
+impl<B: Clone> Table<B> {
     pub(super) fn len(&self) -> usize {
         self.index.len()
     }
 
+    /// About how many bytes it takes, what hangs on the records aside.
+    pub(super) fn memory(&self) -> usize {
+        // A page that is alone grows with its tasks. The index keeps four bytes and one of its own per place.
+        let slots = self.pages.len().saturating_sub(1) * PAGE_SLOTS
+            + self.pages.last().map_or(0, |page| page.get().capacity());
+        slots * size_of::<Slot<B>>() + self.index.capacity() * 6
+    }
+
     pub(super) fn find(&self, id: TaskId) -> Option<At> {
-        let slots = &self.slots;
-        self.index.find(hash(id), |&at| id_at(slots, at) == id).copied().map(At)
+        let pages = &self.pages;
+        self.index.find(hash(id), |&at| id_at(pages, at) == id).copied().map(At)
     }
 
     pub(super) fn get(&self, id: TaskId) -> Option<&Task<B>> {
         self.find(id).map(|at| self.at(at))
     }
 
-    pub(super) fn get_mut(&mut self, id: TaskId) -> Option<&mut Task<B>> {
-        self.find(id).map(|at| self.at_mut(at))
-    }
-
     pub(super) fn at(&self, at: At) -> &Task<B> {
-        self.slots[at.0 as usize].task.as_ref().expect("a found slot holds a task")
+        slot(&self.pages, at.0).and_then(|slot| slot.task.as_ref()).expect("a found slot holds a task")
     }
 
     pub(super) fn at_mut(&mut self, at: At) -> &mut Task<B> {
-        self.slots[at.0 as usize].task.as_mut().expect("a found slot holds a task")
+        self.slot_mut(at.0).task.as_mut().expect("a found slot holds a task")
+    }
+
+    fn slot_mut(&mut self, at: u32) -> &mut Slot<B> {
+        &mut self.pages[at as usize / PAGE_SLOTS].change()[at as usize % PAGE_SLOTS]
     }
 
     /// Takes in a task whose id is not there yet.
     pub(super) fn insert(&mut self, task: Task<B>) -> At {
         let id = task.id;
-        let slot = Slot { task: Some(task), prev: NOWHERE, next: NOWHERE };
+        let slot = Slot::new(Some(task), NOWHERE);
         let at = if self.free == NOWHERE {
-            self.slots.push(slot);
-            u32::try_from(self.slots.len() - 1).expect("a queue holds fewer than 2^32 records")
+            self.append_slot(slot)
         } else {
             let at = self.free;
-            self.free = self.slots[at as usize].next;
-            self.slots[at as usize] = slot;
+            let free = self.slot_mut(at);
+            let next = free.next;
+            *free = slot;
+            self.free = next;
             at
         };
-        let slots = &self.slots;
-        self.index.insert_unique(hash(id), at, |&at| hash(id_at(slots, at)));
+        let pages = &self.pages;
+        self.index.insert_unique(hash(id), at, |&at| hash(id_at(pages, at)));
         At(at)
+    }
+
+    fn append_slot(&mut self, slot: Slot<B>) -> u32 {
+        let at = self.slots;
+        assert!(at < NOWHERE, "a queue holds fewer than 2^32 records");
+        if at as usize == self.pages.len() * PAGE_SLOTS {
+            // The first page grows as it is filled: most queues have few records.
+            let room = if self.pages.is_empty() { 0 } else { PAGE_SLOTS };
+            self.pages.push(Shared::Own(Vec::with_capacity(room)));
+        }
+        let page = self.pages.last_mut().expect("there is one with room");
+        page.change().push(slot);
+        self.slots += 1;
+        at
     }
 
     /// Takes out a task that is in no list.
     pub(super) fn remove(&mut self, id: TaskId) -> Option<Task<B>> {
-        let slots = &self.slots;
-        let entry = self.index.find_entry(hash(id), |&at| id_at(slots, at) == id).ok()?;
+        let pages = &self.pages;
+        let entry = self.index.find_entry(hash(id), |&at| id_at(pages, at) == id).ok()?;
         let (at, _) = entry.remove();
-        let slot = &mut self.slots[at as usize];
+        let next = mem::replace(&mut self.free, at);
+        let slot = self.slot_mut(at);
+        slot.next = next;
         let task = slot.task.take();
-        slot.next = mem::replace(&mut self.free, at);
-        if self.index.is_empty() && self.slots.len() > KEPT_SLOTS {
+        if self.index.is_empty() && self.pages.len() > KEPT_PAGES {
             *self = Self::default();
         }
         task
     }
 
     pub(super) fn append(&mut self, list: &mut List, at: At) {
-        let slot = &mut self.slots[at.0 as usize];
+        let slot = self.slot_mut(at.0);
         (slot.prev, slot.next) = (list.tail, NOWHERE);
         match list.tail {
             NOWHERE => list.head = at.0,
-            tail => self.slots[tail as usize].next = at.0,
+            tail => self.slot_mut(tail).next = at.0,
         }
         list.tail = at.0;
         list.len += 1;
     }
 
     pub(super) fn unlink(&mut self, list: &mut List, at: At) {
-        let slot = &mut self.slots[at.0 as usize];
+        let slot = self.slot_mut(at.0);
         let (prev, next) = (mem::replace(&mut slot.prev, NOWHERE), mem::replace(&mut slot.next, NOWHERE));
         match prev {
             NOWHERE => list.head = next,
-            prev => self.slots[prev as usize].next = next,
+            prev => self.slot_mut(prev).next = next,
         }
         match next {
             NOWHERE => list.tail = prev,
-            next => self.slots[next as usize].prev = prev,
+            next => self.slot_mut(next).prev = prev,
         }
         list.len -= 1;
     }
@@ -158,12 +206,98 @@ impl<B> Table<B> {
 
     /// All tasks, in no order that means anything but the same one after the same events.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Task<B>> {
-        self.slots.iter().filter_map(|slot| slot.task.as_ref())
+        self.pages.iter().flat_map(Shared::get).filter_map(|slot| slot.task.as_ref())
+    }
+
+    /// Where all records are.
+    pub(super) fn all(&self) -> impl Iterator<Item = At> + use<B> {
+        let mut taken: Vec<At> = Vec::with_capacity(self.index.len());
+        taken.extend((0..self.slots).filter(|&at| id_at(&self.pages, at) != TaskId::NONE).map(At));
+        taken.into_iter()
+    }
+
+    /// The id of a task from this slot on; `from` moves on to it.
+    pub(super) fn next_id(&self, from: &mut u32) -> Option<TaskId> {
+        while *from < self.slots {
+            if let Some(task) = slot(&self.pages, *from).and_then(|slot| slot.task.as_ref()) {
+                return Some(task.id);
+            }
+            *from += 1;
+        }
+        None
+    }
+
+    /// All pages, for an image.
+    pub(super) fn image(&mut self, last_stamp: &mut u64, mut add: impl FnMut(u64, Arc<Page<B>>)) {
+        for page in &mut self.pages {
+            let (stamp, page) = page.stamped(last_stamp);
+            add(stamp, page);
+        }
+    }
+
+    /// Adds a page from an image, behind all others; those before it must be full, and no id there twice. Its free
+    /// slots are ready for use.
+    pub(super) fn restore(&mut self, page: Page<B>, stamp: u64) -> Option<()> {
+        if self.slots as usize != self.pages.len() * PAGE_SLOTS || page.is_empty() || page.len() > PAGE_SLOTS
+        {
+            return None;
+        }
+        let first = self.slots;
+        self.slots = first.checked_add(page.len() as u32).filter(|&slots| slots < NOWHERE)?;
+        self.pages.push(Shared::Imaged(Arc::new(page), stamp));
+        for at in first..self.slots {
+            let id = id_at(&self.pages, at);
+            if id == TaskId::NONE {
+                // The links of free slots are not part of what is stored, so that the page is as it is on disk.
+                let free = mem::replace(&mut self.free, at);
+                self.link(at, NOWHERE, free);
+            } else if self.find(id).is_some() {
+                return None;
+            } else {
+                let pages = &self.pages;
+                self.index.insert_unique(hash(id), at, |&at| hash(id_at(pages, at)));
+            }
+        }
+        Some(())
+    }
+
+    /// Sets the neighbours of a slot without a change to what is stored of it.
+    fn link(&mut self, at: u32, prev: u32, next: u32) {
+        let page = self.pages[at as usize / PAGE_SLOTS].amend();
+        if let Some(slot) = page.and_then(|page| page.get_mut(at as usize % PAGE_SLOTS)) {
+            (slot.prev, slot.next) = (prev, next);
+        }
+    }
+
+    /// The list that begins at this slot and has `len` tasks, all of which `belongs` must agree to; `None` if the
+    /// links do not make one.
+    pub(super) fn thread(
+        &mut self,
+        head: u32,
+        len: usize,
+        mut belongs: impl FnMut(&Task<B>) -> bool,
+    ) -> Option<List> {
+        let (mut at, mut prev) = (head, NOWHERE);
+        for _ in 0..len {
+            let slot = slot(&self.pages, at)?;
+            let next = slot.next;
+            if !slot.task.as_ref().is_some_and(&mut belongs) {
+                return None;
+            }
+            self.link(at, prev, next);
+            (prev, at) = (at, next);
+        }
+        // A list that ends after `len` steps met no slot twice.
+        (at == NOWHERE).then_some(List { head, tail: prev, len })
     }
 }
 
-fn id_at<B>(slots: &[Slot<B>], at: u32) -> TaskId {
-    slots[at as usize].task.as_ref().map_or(TaskId::NONE, |task| task.id)
+fn slot<B: Clone>(pages: &[Shared<Page<B>>], at: u32) -> Option<&Slot<B>> {
+    pages.get(at as usize / PAGE_SLOTS)?.get().get(at as usize % PAGE_SLOTS)
+}
+
+fn id_at<B: Clone>(pages: &[Shared<Page<B>>], at: u32) -> TaskId {
+    slot(pages, at).and_then(|slot| slot.task.as_ref()).map_or(TaskId::NONE, |task| task.id)
 }
 
 /// A walk along a list.
@@ -172,11 +306,11 @@ pub(super) struct Walk<'t, B> {
     at: u32,
 }
 
-impl<'t, B> Iterator for Walk<'t, B> {
+impl<'t, B: Clone> Iterator for Walk<'t, B> {
     type Item = &'t Task<B>;
 
     fn next(&mut self) -> Option<&'t Task<B>> {
-        let slot = self.table.slots.get(self.at as usize)?;
+        let slot = slot(&self.table.pages, self.at)?;
         self.at = slot.next;
         slot.task.as_ref()
     }

@@ -5,7 +5,7 @@ use sureq_core::command::{
     View, When, Worker, WorkerRef,
 };
 use sureq_core::settings::{Change, Expired, Overflow, Place};
-use sureq_core::{Command, Receipt};
+use sureq_core::{Command, Receipt, TaskId};
 
 pub type Name = &'static str;
 
@@ -229,4 +229,6 @@ pub enum Happening {
     Restart,
     CloseConn(u64),
     Undeliver(Name, Vec<Receipt>),
+    /// Its body is copied to another place, which nobody notices.
+    Forward(TaskId),
 }

@@ -100,6 +100,7 @@ impl Model {
                 }
                 None
             }
+            Happening::Forward(_) => None,
             Happening::Cmd(cmd) => {
                 self.end_lost_workers();
                 Some(self.execute(cmd).unwrap_or_else(Answer::Refused))

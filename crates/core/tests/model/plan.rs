@@ -33,6 +33,7 @@ pub enum Plan {
     Rest(usize, Name),
     Stop(usize),
     Undeliver(Name, Vec<usize>),
+    Forward(usize),
 }
 
 /// A task as someone may refer to it; the number counts back from the newest.
@@ -75,6 +76,10 @@ impl Model {
             Plan::Undeliver(queue, picks) => {
                 let receipts = picks.iter().filter_map(|&pick| back(&self.receipts, pick)).collect();
                 return Happening::Undeliver(queue, receipts);
+            }
+            Plan::Forward(pick) => {
+                let unknown = TaskId::new(7, 7).unwrap();
+                return Happening::Forward(back(&self.ids, pick).unwrap_or(unknown));
             }
         })
     }
@@ -275,6 +280,7 @@ pub fn plan() -> impl Strategy<Value = Plan> {
         2 => (0..3usize, queue()).prop_map(|(w, q)| Plan::Rest(w, q)),
         1 => (0..3usize).prop_map(Plan::Stop),
         2 => (queue(), prop::collection::vec(0..6usize, 0..4)).prop_map(|(q, r)| Plan::Undeliver(q, r)),
+        8 => (0..12usize).prop_map(Plan::Forward),
         14 => (-1..2i64).prop_map(Plan::ToDeadline),
         8 => ms().prop_map(|ms| Plan::Fixed(Happening::Pass(ms))),
         1 => Just(Plan::Fixed(Happening::Pass(3_600_000))),

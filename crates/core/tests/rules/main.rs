@@ -2,6 +2,7 @@
 #![expect(unreachable_pub, reason = "what the modules of a test share is its own")]
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers panic and read as tests do")]
 
+mod backlog;
 mod bounds;
 mod leases;
 #[path = "../support/mod.rs"]

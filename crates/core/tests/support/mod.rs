@@ -1,61 +1,27 @@
 //! A store in memory for tests: a broker, the log of its events, and a second broker that only ever replays.
 #![allow(dead_code, reason = "each test file uses its own part of this module")]
 
-use std::rc::Rc;
+mod body;
+mod store;
 
-use sureq_core::codec::{decode, encode};
+use std::collections::BTreeSet;
+
+use sureq_core::codec::decode;
 use sureq_core::command::{AckScope, ConnId, IdForm, LeaseAsk, Pop, Return, TaskRef, TaskRefs, View};
 use sureq_core::event::QueueNo;
 use sureq_core::reply::{Info, Outcome, QueueRow, Refusal, TaskView, WorkerRow};
 use sureq_core::settings::{Change, Place, Settings};
-use sureq_core::task::{Body, StateKind};
+use sureq_core::task::StateKind;
 use sureq_core::{Broker, Command, Event, LogTime, Now, Receipt, Recorder, Replies, Reply, TaskId, WallTime};
 
-/// A payload that is its own handle.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bytes(pub Rc<[u8]>);
-
-impl Body for Bytes {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-}
-
-impl From<&[u8]> for Bytes {
-    fn from(bytes: &[u8]) -> Self {
-        Self(bytes.into())
-    }
-}
-
-/// A recorder that keeps the encoded events.
-#[derive(Debug, Default)]
-pub struct Log {
-    pub bytes: Vec<u8>,
-}
-
-impl Recorder for Log {
-    type Body = Bytes;
-
-    fn record(&mut self, event: &Event<'_>) {
-        encode(event, &mut self.bytes);
-    }
-
-    fn body(&mut self, _: usize, payload: &[u8]) -> Bytes {
-        payload.into()
-    }
-
-    fn payload_hash(&self, payload: &[u8]) -> u128 {
-        let fnv =
-            |hash: u128, &byte: &u8| (hash ^ u128::from(byte)).wrapping_mul(0x1000_0000_0000_0000_0000_013b);
-        payload.iter().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, fnv)
-    }
-}
+pub use body::{Bytes, Kept, Log};
+pub use store::Store;
 
 /// Applies encoded events.
-pub fn replay(mut bytes: &[u8], broker: &mut Broker<Bytes>) {
+pub fn replay(mut bytes: &[u8], broker: &mut Broker<Bytes>, log: &mut Log) {
     while !bytes.is_empty() {
         let apply = |event: &Event<'_>| {
-            let applied = broker.replay(event, &mut Log::default());
+            let applied = broker.replay(event, log);
             applied.unwrap_or_else(|error| panic!("{event:?}: {error}"));
         };
         ((), bytes) = decode(bytes, apply).expect("what was encoded decodes");
@@ -136,20 +102,33 @@ pub struct Home {
     pub now: Now,
     /// Follows the log, event by event.
     shadow: Broker<Bytes>,
+    shadow_log: Log,
     replayed: usize,
+    /// The last image, and what the log was when it was taken.
+    pub store: Store,
+    pub imaged: Log,
+    steps: usize,
 }
 
 impl Default for Home {
     fn default() -> Self {
-        let now = Now { log: LogTime(START_MS), wall: WallTime(START_MS) };
-        let (broker, shadow) = (Broker::default(), Broker::default());
-        let mut home = Self { broker, log: Log::default(), now, shadow, replayed: 0 };
-        home.broker.start(1, now, &mut home.log);
-        home
+        Self::of(Kept::Packed)
     }
 }
 
 impl Home {
+    pub fn of(kept: Kept) -> Self {
+        let now = Now { log: LogTime(START_MS), wall: WallTime(START_MS) };
+        let (broker, shadow) = (Broker::default(), Broker::default());
+        let log = || Log::of(kept);
+        let (store, imaged) = (Store::default(), log());
+        let mut home =
+            Self { broker, log: log(), now, shadow, shadow_log: log(), replayed: 0, store, imaged, steps: 0 };
+        home.store.take(&mut home.broker);
+        home.broker.start(1, now, &mut home.log);
+        home
+    }
+
     pub fn run(&mut self, command: &Command<'_>) -> Answer {
         let mut out = Replies::default();
         self.broker.execute(self.now, command, &mut self.log, &mut out);
@@ -173,12 +152,40 @@ impl Home {
         (self.now.log.0, self.now.wall.0) = (self.now.log.0 + ms, self.now.wall.0 + ms);
     }
 
-    /// Stops, and starts from the log alone.
+    /// Stops, and starts from the log alone, or from the last image and the log behind it.
     pub fn restart(&mut self, incarnation: u64) {
-        let mut broker = Broker::default();
-        replay(&self.log.bytes, &mut broker);
+        let by_image = self.log.kept == Kept::Packed && incarnation.is_multiple_of(2);
+        let (mut broker, log) = if by_image { self.restored() } else { self.relived() };
+        self.log.live = log.live;
         broker.start(incarnation, self.now, &mut self.log);
         self.broker = broker;
+        if !by_image {
+            // The past was lived anew, without the images of the first time.
+            self.store = Store::default();
+            self.take_image();
+        }
+    }
+
+    /// What the whole log comes to, and the handles that are left.
+    fn relived(&self) -> (Broker<Bytes>, Log) {
+        let (mut broker, mut log) = (Broker::default(), Log::of(self.log.kept));
+        replay(&self.log.bytes, &mut broker, &mut log);
+        (broker, log)
+    }
+
+    /// What the last image and the log behind it come to.
+    fn restored(&self) -> (Broker<Bytes>, Log) {
+        let mut broker = self.store.restore().unwrap_or_else(|damaged| panic!("{damaged}"));
+        let mut log = self.imaged.follower();
+        log.live = numbers(&|visit| broker.bodies(visit));
+        replay(&self.log.bytes[self.imaged.bytes.len()..], &mut broker, &mut log);
+        (broker, log)
+    }
+
+    /// Takes an image, as for a checkpoint.
+    pub fn take_image(&mut self) {
+        self.store.take(&mut self.broker);
+        self.imaged.clone_from(&self.log);
     }
 
     pub fn close_conn(&mut self, conn: ConnId) {
@@ -189,12 +196,49 @@ impl Home {
         self.broker.undeliver(queue, receipts, self.now, &mut self.log);
     }
 
-    /// The invariants hold, and the log tells the same story.
+    /// The invariants hold, and the log tells the same story, with and without an image.
     pub fn verify(&mut self) {
         self.broker.check().unwrap_or_else(|broken| panic!("{}", broken.0));
-        replay(&self.log.bytes[self.replayed..], &mut self.shadow);
+        verify_handles(&self.broker, &self.log);
+        replay(&self.log.bytes[self.replayed..], &mut self.shadow, &mut self.shadow_log);
         self.replayed = self.log.bytes.len();
         assert_eq!(self.shadow.digest(), self.broker.digest(), "the log replays to the same state");
+        verify_handles(&self.shadow, &self.shadow_log);
+        match self.log.kept {
+            Kept::Packed => self.verify_image(),
+            // It cannot be stored, but what it is taken of is packed for it.
+            Kept::Mixed => drop(self.broker.image()),
+        }
+    }
+
+    fn verify_image(&mut self) {
+        self.steps += 1;
+        if !self.steps.is_multiple_of(3) {
+            self.take_image();
+        }
+        let (mut restored, log) = self.restored();
+        restored.refresh_all();
+        restored.check().unwrap_or_else(|broken| panic!("restored: {}", broken.0));
+        assert_eq!(restored.digest(), self.broker.digest(), "an image restores to the same state");
+        verify_handles(&restored, &log);
+    }
+
+    /// Records a task anew under all circumstances that it may be found by; answers whether it was there.
+    pub fn forward(&mut self, id: TaskId) -> bool {
+        let mut found = None;
+        let look = &mut |event: &Event<'_>| {
+            if let Event::Task(task) = event
+                && task.id == id
+            {
+                found = Some((task.queue, task.payload.to_vec()));
+            }
+        };
+        self.broker.export(&mut |body| body.0.as_ref().into(), look);
+        let Some((queue, payload)) = found else { return false };
+        let (broker, log) = (&mut self.broker, &mut self.log);
+        let not_meant = broker.copy_forward(queue, id, &payload, |_| false, log);
+        assert!(!not_meant, "only a body that is meant is copied");
+        broker.copy_forward(queue, id, &payload, |body| *body.0 == *payload, log)
     }
 
     /// A broker that took in an export of this one.
@@ -202,10 +246,29 @@ impl Home {
         let mut log = Log::default();
         self.broker.export(&mut |body| body.0.as_ref().into(), &mut |event| log.record(event));
         let mut copy = Broker::default();
-        replay(&log.bytes, &mut copy);
+        replay(&log.bytes, &mut copy, &mut Log::of(self.log.kept));
         copy.refresh_all();
         copy
     }
+}
+
+type Visit<'v> = &'v mut dyn FnMut(&Bytes);
+
+/// The numbers of the handles that are visited, each of which must be there once.
+fn numbers(walk: &dyn Fn(Visit<'_>)) -> BTreeSet<u64> {
+    let mut numbers = BTreeSet::new();
+    walk(&mut |body| assert!(numbers.insert(body.1), "a handle is of one task"));
+    numbers
+}
+
+/// What was handed out and not released is what is there.
+fn verify_handles(broker: &Broker<Bytes>, log: &Log) {
+    let there = numbers(&|visit| {
+        broker.bodies(visit);
+        broker.dropped_bodies(visit);
+    });
+    assert_eq!(there, log.live, "bodies are released when they leave, and not before");
+    assert_eq!(log.strangers, 0, "a body is released once");
 }
 
 /// Shorthands, so that a test reads in a few lines. The queue is `q` unless one is named.

@@ -1,80 +1,72 @@
 //! Whole tasks and whole queues, from a checkpoint, another home or another queue.
 
+use core::mem;
+
 use super::{Applied, COUNT_MAX, extras_of};
-use crate::event::{Counters, FullTask, Landing};
+use crate::event::{Counters, FullTask, Landing, Recorder};
 use crate::id::TaskId;
 use crate::limits;
+use crate::queue::packed::Entry;
 use crate::queue::{Inconsistent, Queue};
-use crate::task::{Body, Rank, State, StateKind, Task};
+use crate::task::{Body, Due, Rank, State, StateKind, Task};
 
 impl<B: Body> Queue<B> {
     /// Takes in a whole task. One that is there already keeps its state and gets the new body: this is how a body
     /// is copied forward.
-    pub(super) fn apply_task(&mut self, full: &FullTask<'_>, body: B) -> Applied {
+    pub(super) fn apply_task<R: Recorder<Body = B>>(
+        &mut self,
+        full: &FullTask<'_>,
+        body: B,
+        rec: &mut R,
+    ) -> Applied {
         let misfit = Inconsistent::new("a task that contradicts itself or its queue", full.id);
-        if let Some(before) = self.body_mut(full.id) {
+        if let Some(before) = self.body_of(full.id) {
             if before.len() != body.len() {
                 return Err(misfit);
             }
-            *before = body;
+            rec.release(self.replace_body(full.id, body).ok_or(misfit)?);
             return Ok(());
         }
-        let waits = matches!(full.state.kind(), StateKind::Ready | StateKind::Delayed);
-        if full.late_ack && !waits {
+        if !is_sound(full) {
             return Err(misfit);
         }
         match &full.state {
             State::Leased(lease) => {
                 // Tasks come in order of delivery, which is the order that RECOVER walks.
-                if full.deliveries == 0 || lease.seq <= self.seq || lease.seq > COUNT_MAX {
+                if lease.seq <= self.seq {
                     return Err(misfit);
                 }
                 self.seq = lease.seq;
             }
-            _ if full.cancelled => return Err(misfit),
             State::Ready(rank) => {
-                let group = rank.major.min(0).unsigned_abs();
-                let lane = Rank::lane_of(full.fields.priority);
-                if rank.lane != lane || rank.minor > COUNT_MAX || group > COUNT_MAX {
-                    return Err(misfit);
-                }
                 self.minor = self.minor.max(rank.minor);
-                self.front_group = self.front_group.max(group);
+                self.front_group = self.front_group.max(group_of(*rank));
             }
             State::Delayed(_) | State::Dead(_) => {}
         }
         self.last_id = self.last_id.max(full.id);
         self.totals.pushed += 1;
-        if is_untouched(full) && self.ready.takes(full.id) {
-            self.waiting_bytes += body.len() as u64;
-            self.ready.push(full.id, full.pushed, body);
+        let due = due_of(&full.state);
+        if is_untouched(full) && self.packs(full.id, due) {
+            self.pack(Entry { id: full.id, pushed: full.pushed, due, body });
             return Ok(());
         }
-        let past = &full.past[full.past.len().saturating_sub(limits::DELIVERIES_KEPT)..];
-        self.admit(Task {
-            id: full.id,
-            body,
-            pushed: full.pushed,
-            state: full.state.clone(),
-            incarnation: full.incarnation,
-            deliveries: full.deliveries,
-            tries: full.tries,
-            priority: full.fields.priority,
-            cancelled: full.cancelled,
-            late_ack: full.late_ack,
-            extras: extras_of(&full.fields, full.reason, past),
-        })
+        self.admit(record_of(full, body))
     }
 
-    fn body_mut(&mut self, id: TaskId) -> Option<&mut B> {
-        if self.table.find(id).is_some() {
-            return self.table.get_mut(id).map(|task| &mut task.body);
+    /// Gives a task another body; answers the old one.
+    fn replace_body(&mut self, id: TaskId, body: B) -> Option<B> {
+        if let Some(slot) = self.table.find(id) {
+            return Some(mem::replace(&mut self.table.at_mut(slot).body, body));
         }
-        self.ready.plain_body_mut(id)
+        if self.ready.plain.contains(id) {
+            return self.ready.plain.replace(id, body);
+        }
+        self.later.replace(id, body)
     }
 
     /// Takes over what a queue had counted, once its tasks are there.
-    pub(super) fn apply_counted(&mut self, counters: &Counters) -> Applied {
+    pub(in crate::queue) fn apply_counted(&mut self, counters: &Counters) -> Applied {
         let Counters { last_id, totals, seq, front_group, minor, flood, paused } = *counters;
         let counted = [(seq, self.seq), (front_group, self.front_group), (minor, self.minor)];
         let behind = counted.iter().any(|&(claimed, seen)| claimed < seen || claimed > COUNT_MAX);
@@ -110,6 +102,7 @@ impl<B: Body> Queue<B> {
         task.live_on();
         self.last_id = self.last_id.max(task.id);
         self.totals.pushed += 1;
+        (self.adopted, self.changed) = (true, true);
         self.admit(task)
     }
 
@@ -117,7 +110,14 @@ impl<B: Body> Queue<B> {
     pub(crate) fn release(&mut self, id: TaskId) -> Result<Task<B>, Inconsistent> {
         self.find(id, StateKind::Dead, "a move of a task that is not dead")?;
         self.totals.removed += 1;
+        self.changed = true;
         self.take(id)
+    }
+
+    /// Takes all that is in it away, as one value.
+    pub(crate) fn empty_out(&mut self) -> Remains<B> {
+        let fresh = Self { last_id: self.last_id, incarnation: self.incarnation, ..Self::new(self.no) };
+        Remains { queue: mem::replace(self, fresh), slot: 0 }
     }
 
     /// Raises the incarnation that deliveries are counted in.
@@ -126,9 +126,87 @@ impl<B: Body> Queue<B> {
     }
 }
 
-/// Whether the task is as a plain push left it, and so needs no record.
+/// What was in a queue that was dropped.
+#[derive(Clone, Debug)]
+pub(crate) struct Remains<B> {
+    queue: Queue<B>,
+    /// There are no records before this slot.
+    slot: u32,
+}
+
+impl<B: Body> Remains<B> {
+    pub(crate) const fn queue(&self) -> &Queue<B> {
+        &self.queue
+    }
+
+    /// Releases the bodies of so many tasks; answers whether there are more.
+    pub(crate) fn release_some<R: Recorder<Body = B>>(&mut self, count: usize, rec: &mut R) -> bool {
+        for _ in 0..count {
+            let queue = &self.queue;
+            let first = queue.ready.plain.first().or_else(|| queue.later.first());
+            let id = first.map(|entry| entry.id).or_else(|| queue.table.next_id(&mut self.slot));
+            match id.map(|id| self.queue.take(id)) {
+                Some(Ok(task)) => rec.release(task.body),
+                _ => return false,
+            }
+        }
+        !self.queue.is_empty()
+    }
+}
+
+/// Whether a task does not contradict itself.
+pub(in crate::queue) fn is_sound(full: &FullTask<'_>) -> bool {
+    let waits = matches!(full.state.kind(), StateKind::Ready | StateKind::Delayed);
+    let fits = match &full.state {
+        State::Leased(lease) => full.deliveries > 0 && lease.seq > 0 && lease.seq <= COUNT_MAX,
+        State::Ready(rank) => {
+            let lane = Rank::lane_of(full.fields.priority);
+            rank.lane == lane && rank.minor <= COUNT_MAX && group_of(*rank) <= COUNT_MAX
+        }
+        State::Delayed(_) | State::Dead(_) => true,
+    };
+    let leased = full.state.kind() == StateKind::Leased;
+    fits && (waits || !full.late_ack) && (leased || !full.cancelled)
+}
+
+/// The group at the front that a place belongs to, 0 if it is not at the front.
+pub(in crate::queue) fn group_of(rank: Rank) -> u64 {
+    rank.major.min(0).unsigned_abs()
+}
+
+/// The record of a task that came whole.
+pub(in crate::queue) fn record_of<B>(full: &FullTask<'_>, body: B) -> Task<B> {
+    let past = &full.past[full.past.len().saturating_sub(limits::DELIVERIES_KEPT)..];
+    Task {
+        id: full.id,
+        body,
+        pushed: full.pushed,
+        state: full.state.clone(),
+        incarnation: full.incarnation,
+        deliveries: full.deliveries,
+        tries: full.tries,
+        priority: full.fields.priority,
+        cancelled: full.cancelled,
+        late_ack: full.late_ack,
+        extras: extras_of(&full.fields, full.reason, past),
+    }
+}
+
+const fn due_of(state: &State) -> Option<Due> {
+    match state {
+        State::Delayed(due) => Some(*due),
+        _ => None,
+    }
+}
+
+/// Whether the task is as its push left it, and so needs no record.
 fn is_untouched(full: &FullTask<'_>) -> bool {
     let delivered = full.deliveries > 0 || full.incarnation > 0 || full.tries.total() > 0 || full.late_ack;
     let plain = full.fields.is_plain() && full.reason.is_none() && full.past.is_empty();
-    plain && !delivered && full.state == State::Ready(Rank::plain(full.id))
+    let placed = match full.state {
+        State::Ready(rank) => rank == Rank::plain(full.id),
+        State::Delayed(_) => true,
+        State::Leased(_) | State::Dead(_) => false,
+    };
+    plain && !delivered && placed
 }

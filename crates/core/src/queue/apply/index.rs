@@ -2,9 +2,10 @@
 
 use super::Applied;
 use crate::id::TaskId;
+use crate::queue::packed::Entry;
 use crate::queue::table::At;
 use crate::queue::{Inconsistent, Queue};
-use crate::task::{Body, Due, Rank, State, StateKind, Task};
+use crate::task::{Body, Due, State, StateKind, Task};
 
 impl<B: Body> Queue<B> {
     pub(super) fn admit(&mut self, task: Task<B>) -> Applied {
@@ -38,10 +39,36 @@ impl<B: Body> Queue<B> {
             }
             return Ok(task);
         }
-        let (pushed, body) =
-            self.ready.take_plain(id).ok_or(Inconsistent::new("a task that is not there", id))?;
-        self.waiting_bytes -= body.len() as u64;
-        Ok(Task::new(id, body, pushed, State::Ready(Rank::plain(id))))
+        let entry = self.ready.plain.take(id).or_else(|| self.later.take(id));
+        let entry = entry.ok_or(Inconsistent::new("a task that is not there", id))?;
+        match entry.due {
+            Some(Due::Log(due)) => _ = self.delayed.remove(&(due, id)),
+            Some(Due::Wall(due)) => _ = self.appointed.remove(&(due, id)),
+            None => {}
+        }
+        self.waits_no_more(&entry.body);
+        Ok(entry.into_task())
+    }
+
+    /// Whether a task that has nothing but perhaps a due time can go without a record.
+    pub(super) fn packs(&self, id: TaskId, due: Option<Due>) -> bool {
+        if due.is_some() { self.later.takes(id) } else { self.ready.plain.takes(id) }
+    }
+
+    /// Takes in a task that goes without a record.
+    pub(super) fn pack(&mut self, entry: Entry<B>) {
+        self.waiting_bytes += entry.body.len() as u64;
+        match entry.due {
+            None => return self.ready.plain.push(entry),
+            Some(Due::Log(due)) => _ = self.delayed.insert((due, entry.id)),
+            Some(Due::Wall(due)) => _ = self.appointed.insert((due, entry.id)),
+        }
+        self.later.push(entry);
+    }
+
+    /// Counts a body that is no longer among the waiting. The count came from an image, perhaps, and is not trusted.
+    pub(super) fn waits_no_more(&mut self, body: &B) {
+        self.waiting_bytes = self.waiting_bytes.saturating_sub(body.len() as u64);
     }
 
     pub(super) fn find(&self, id: TaskId, kind: StateKind, what: &'static str) -> Result<At, Inconsistent> {
@@ -49,7 +76,7 @@ impl<B: Body> Queue<B> {
         found.ok_or(Inconsistent::new(what, id))
     }
 
-    /// Where a task's record is; a plain task gets one.
+    /// Where a task's record is; a packed one gets one.
     pub(super) fn record_of(&mut self, id: TaskId) -> Result<At, Inconsistent> {
         if let Some(slot) = self.table.find(id) {
             return Ok(slot);
@@ -85,12 +112,13 @@ impl<B: Body> Queue<B> {
             StateKind::Leased => self.table.unlink(&mut self.leased, slot),
             StateKind::Dead => self.table.unlink(&mut self.dead, slot),
             StateKind::Ready | StateKind::Delayed => {
-                self.waiting_bytes -= self.table.at(slot).body.len() as u64;
+                let body = self.table.at(slot).body.len() as u64;
+                self.waiting_bytes = self.waiting_bytes.saturating_sub(body);
             }
         }
     }
 
-    pub(super) fn index(&mut self, slot: At) {
+    pub(in crate::queue) fn index(&mut self, slot: At) {
         let task = self.table.at(slot);
         let id = task.id;
         match &task.state {

@@ -2,7 +2,7 @@
 //!
 //! What is replayed may be hostile: an event that does not fit is [`Inconsistent`], never a panic.
 
-mod import;
+pub(super) mod import;
 mod index;
 
 use alloc::boxed::Box;
@@ -12,6 +12,7 @@ use super::{Inconsistent, Queue};
 use crate::event::{Event, Fields, Flood, Landing, LeaseTerms, NameRef, Recorder};
 use crate::id::TaskId;
 use crate::limits;
+use crate::queue::packed::Entry;
 use crate::task::{
     Body, Cause, Deadline, Due, Extras, Holder, Lease, Past, Rank, State, StateKind, Task, Terms, Tries,
 };
@@ -26,6 +27,8 @@ impl<B: Body> Queue<B> {
     /// Applies an event of this queue that happened at `at`. An event that does not fit is refused; what it may
     /// have changed by then is a state that nobody should use.
     pub fn apply<R: Recorder<Body = B>>(&mut self, event: &Event<'_>, at: LogTime, rec: &mut R) -> Applied {
+        // A start is not a change of every queue: what it counts in follows from the store.
+        self.changed |= !matches!(event, Event::Started { .. });
         match *event {
             Event::Pushed { first, payloads, fields, .. } => {
                 let mut id = Some(first);
@@ -40,9 +43,11 @@ impl<B: Body> Queue<B> {
                 ids.iter().try_for_each(|id| self.apply_popped(id, &terms, at))
             }
             Event::Recovered { ids, .. } => ids.iter().try_for_each(|id| self.apply_recovered(id, at)),
-            Event::Finished { ids, .. } => {
-                ids.iter().try_for_each(|id| self.take(id).map(drop).map(|()| self.totals.finished += 1))
-            }
+            Event::Finished { ids, .. } => ids.iter().try_for_each(|id| {
+                rec.release(self.take(id)?.body);
+                self.totals.finished += 1;
+                Ok(())
+            }),
             Event::Extended { id, length_ms, .. } => self.apply_extended(id, length_ms, at),
             Event::Returned { ids, to, cause, reason, .. } => {
                 ids.iter().try_for_each(|id| self.apply_returned(id, to, cause, reason, at))
@@ -50,11 +55,7 @@ impl<B: Body> Queue<B> {
             Event::Died { ids, cause, reason, .. } => {
                 ids.iter().try_for_each(|id| self.apply_died(id, cause, reason, at))
             }
-            Event::Removed { ids, .. } => ids.iter().try_for_each(|id| {
-                self.take(id)?;
-                self.totals.removed += 1;
-                Ok(())
-            }),
+            Event::Removed { ids, .. } => ids.iter().try_for_each(|id| self.apply_removed(id, rec)),
             Event::Marked { ids, .. } => ids.iter().try_for_each(|id| self.apply_marked(id)),
             Event::DueCame { upto, last_due, last_id, .. } => self.apply_due(upto, last_due, last_id),
             Event::Revived { ids, .. } => ids.iter().try_for_each(|id| self.apply_revived(id)),
@@ -72,14 +73,13 @@ impl<B: Body> Queue<B> {
             }
             Event::Task(task) => {
                 let body = rec.body(0, task.payload);
-                self.apply_task(task, body)
+                self.apply_task(task, body, rec)
             }
             Event::Counted { counters, .. } => self.apply_counted(counters),
-            Event::Started { incarnation, time } => self.apply_started(incarnation, time),
+            Event::Started { incarnation, time } => self.apply_started(incarnation, time, rec),
             Event::QueueDropped(_) => {
-                let fresh =
-                    Self { last_id: self.last_id, incarnation: self.incarnation, ..Self::new(self.no) };
-                *self = fresh;
+                let mut remains = self.empty_out();
+                while remains.release_some(limits::SLICE_TASKS, rec) {}
                 Ok(())
             }
             _ => Err(Inconsistent::new("an event that is not a queue's", TaskId::NONE)),
@@ -92,9 +92,8 @@ impl<B: Body> Queue<B> {
         }
         self.last_id = id;
         self.totals.pushed += 1;
-        if fields.is_plain() && self.ready.takes(id) {
-            self.waiting_bytes += body.len() as u64;
-            self.ready.push(id, at, body);
+        if fields.is_plain_but_due() && self.packs(id, fields.due) {
+            self.pack(Entry { id, pushed: at, due: fields.due, body });
             return Ok(());
         }
         let lane = Rank::lane_of(fields.priority);
@@ -107,8 +106,8 @@ impl<B: Body> Queue<B> {
 
     fn apply_popped(&mut self, id: TaskId, terms: &LeaseTerms, at: LogTime) -> Applied {
         let lease = Lease { start: at, seq: self.next_seq(), terms: terms_from(terms, at) };
-        if let Some((pushed, body)) = self.ready.take_plain(id) {
-            self.waiting_bytes -= body.len() as u64;
+        if let Some(Entry { pushed, body, .. }) = self.ready.plain.take(id) {
+            self.waits_no_more(&body);
             let mut task = Task::new(id, body, pushed, State::Leased(lease));
             (task.deliveries, task.incarnation) = (1, self.incarnation);
             let slot = self.table.insert(task);
@@ -123,6 +122,12 @@ impl<B: Body> Queue<B> {
             task.incarnation = incarnation;
             task.late_ack = false;
         });
+        Ok(())
+    }
+
+    fn apply_removed<R: Recorder<Body = B>>(&mut self, id: TaskId, rec: &mut R) -> Applied {
+        rec.release(self.take(id)?.body);
+        self.totals.removed += 1;
         Ok(())
     }
 
@@ -241,9 +246,15 @@ impl<B: Body> Queue<B> {
             Flood { upto, major, minor, end: self.minor }
         });
         while let Some((_, id)) = self.first_due(upto, last_due).filter(|&due| due <= (last_due, last_id)) {
-            let slot = self.record_of(id)?;
-            let rank = self.next_place(&mut flood, self.table.at(slot).priority);
-            self.change(slot, |task| task.state = State::Ready(rank));
+            if let Some(slot) = self.table.find(id) {
+                let rank = self.next_place(&mut flood, self.table.at(slot).priority);
+                self.change(slot, |task| task.state = State::Ready(rank));
+            } else {
+                let mut task = self.take(id)?;
+                task.state = State::Ready(self.next_place(&mut flood, task.priority));
+                let slot = self.table.insert(task);
+                self.attach(slot);
+            }
         }
         if self.first_due(upto, upto.raw()).is_some() {
             self.flood = Some(flood);
@@ -278,7 +289,12 @@ impl<B: Body> Queue<B> {
     }
 
     /// At a start every timed lease is good for a while again, and the connections of before are gone.
-    fn apply_started(&mut self, incarnation: u64, time: LogTime) -> Applied {
+    fn apply_started<R: Recorder<Body = B>>(
+        &mut self,
+        incarnation: u64,
+        time: LogTime,
+        rec: &mut R,
+    ) -> Applied {
         self.enter_incarnation(incarnation);
         self.lapsing = None;
         let short: Vec<TaskId> = self.deadlines.iter().map(|&(.., id)| id).collect();
@@ -297,10 +313,10 @@ impl<B: Body> Queue<B> {
         let mut ended: Vec<(u64, TaskId)> = conns.flat_map(|(_, held)| held.iter().copied()).collect();
         ended.sort_unstable();
         let group = self.front_group + 1;
+        self.changed |= !ended.is_empty() || !self.deadlines.is_empty();
         for (_, id) in ended {
             if self.table.get(id).is_some_and(|task| task.cancelled) {
-                self.take(id)?;
-                self.totals.removed += 1;
+                self.apply_removed(id, rec)?;
             } else {
                 self.apply_returned(id, Landing::Front { group }, Cause::Free, None, time)?;
             }

@@ -98,7 +98,7 @@ impl<B: Body> Queue<B> {
         }
         while self.is_full_for(count, bytes) {
             // The head of the line goes first; if nothing is ready, the delayed task that is due soonest.
-            let oldest = self.ready.iter().next().map(|standing| standing.id());
+            let oldest = self.ready.head().map(|standing| standing.id());
             let soonest = || self.delayed.first().map(|&(_, id)| id);
             let appointed = || self.appointed.first().map(|&(_, id)| id);
             let Some(id) = oldest.or_else(soonest).or_else(appointed) else { break };

@@ -45,18 +45,7 @@ impl<B: Body> Queue<B> {
         }
         let mut ids = mem::take(&mut self.scratch);
         ids.clear();
-        let mut bytes = 0;
-        // In a flood of expiries some that are over still stand in the line; nobody gets them.
-        for standing in self.ready.iter().filter(|standing| !self.is_over(standing, now)).take(count) {
-            let view = self.handed_out(&standing, ask, now.log);
-            bytes += view.body.len();
-            if bytes > ask.bytes && !ids.is_empty() {
-                bytes -= view.body.len();
-                break;
-            }
-            ids.push(view.id);
-            out.push(view);
-        }
+        let bytes = self.hand_out(count, ask, now, &mut ids, out);
         let mut terms = ask.terms;
         if terms.length_ms.is_none() && terms.holder.is_none() {
             terms.length_ms = self.settings.lease_ms;
@@ -69,29 +58,61 @@ impl<B: Body> Queue<B> {
         (popped, bytes)
     }
 
-    fn is_over(&self, standing: &Standing<'_, B>, now: Now) -> bool {
+    /// Tells the tasks that a pop gets; answers how many bytes they have.
+    fn hand_out(
+        &self,
+        count: usize,
+        ask: &PopAsk,
+        now: Now,
+        ids: &mut Vec<TaskId>,
+        out: &mut Vec<TaskView<B>>,
+    ) -> usize {
+        // In a flood of expiries some that are over still stand in the line; nobody gets them.
+        let head = self.ready.head().filter(|head| count == 1 && !self.is_over(head, now));
+        if let Some(head) = head {
+            let view = self.handed_out(head, ask, now.log);
+            let bytes = view.body.len();
+            ids.push(view.id);
+            out.push(view);
+            return bytes;
+        }
+        let mut bytes = 0;
+        for standing in self.ready.iter().filter(|standing| !self.is_over(standing, now)).take(count) {
+            let view = self.handed_out(standing, ask, now.log);
+            if bytes + view.body.len() > ask.bytes && !ids.is_empty() {
+                break;
+            }
+            bytes += view.body.len();
+            ids.push(view.id);
+            out.push(view);
+        }
+        bytes
+    }
+
+    fn is_over(&self, standing: &Standing<B>, now: Now) -> bool {
         let Standing::Placed(id) = standing else { return false };
         self.table.get(*id).and_then(Task::expires).is_some_and(|at| at <= now.log)
     }
 
     /// How a task will look once it is handed out.
-    fn handed_out(&self, standing: &Standing<'_, B>, ask: &PopAsk, at: LogTime) -> TaskView<B> {
+    fn handed_out(&self, standing: Standing<B>, ask: &PopAsk, at: LogTime) -> TaskView<B> {
+        let id = standing.id();
         let (body, deliveries) = match standing {
-            Standing::Plain(plain) => (plain.body().expect("tombstones do not stand in the line"), 0),
+            Standing::Plain(plain) => (plain.body, 0),
             Standing::Placed(id) => {
-                let task = self.table.get(*id).expect("what stands in the line has a record");
-                (&task.body, task.deliveries)
+                let task = self.table.get(id).expect("what stands in the line has a record");
+                (task.body.clone(), task.deliveries)
             }
         };
         TaskView {
             queue: ask.queue,
-            id: standing.id(),
-            body: body.clone(),
+            id,
+            body,
             deliveries: deliveries.saturating_add(1),
             incarnation: self.incarnation,
             at,
             elapsed_ms: 0,
-            more: ask.meta.then(|| Box::new(self.more(standing.id()))),
+            more: ask.meta.then(|| Box::new(self.more(id))),
         }
     }
 

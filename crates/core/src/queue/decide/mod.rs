@@ -116,7 +116,10 @@ impl<B: Body> Queue<B> {
         if let Some(task) = self.table.get(id) {
             return Some(task.state.kind());
         }
-        self.ready.find_plain(id).map(|_| StateKind::Ready)
+        if self.ready.plain.contains(id) {
+            return Some(StateKind::Ready);
+        }
+        self.later.contains(id).then_some(StateKind::Delayed)
     }
 
     /// Whether the claim is on the delivery that is current.

@@ -1,0 +1,156 @@
+//! All of a store as an image: what a checkpoint is made of.
+//!
+//! The head is the last stamp given out (a varint), and events: [`Event::Started`], [`Event::IdsUpto`],
+//! [`Event::WorkerStarted`] of each worker, [`Event::Worked`] and [`Event::Mark`]. The rest is one
+//! [`QueueImage`] per queue; those that have not changed since the last image are not told again.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::mem;
+
+use super::Broker;
+use crate::codec::{decode, encode, read_number, write_number};
+use crate::event::{Event, QueueNo};
+use crate::id::TaskId;
+use crate::queue::{Damaged, Inconsistent, Queue, QueueImage};
+use crate::task::Body;
+
+/// Stamps are counted from 1 and never come near to this.
+const STAMP_MAX: u64 = 1 << 62;
+
+/// A store, as it was when the image was taken.
+#[derive(Debug)]
+pub struct Image<B> {
+    /// What spans queues.
+    pub head: Vec<u8>,
+    /// What has changed since the last image, in order of numbers: a queue that is new or other than it was, or
+    /// `None` for one that is gone. A queue that is not here is as it was in the last image.
+    pub queues: Vec<(QueueNo, Option<Arc<QueueImage<B>>>)>,
+}
+
+/// A queue as it was stored.
+#[derive(Clone, Copy, Debug)]
+pub struct Stored<H, P> {
+    /// Its number.
+    pub queue: QueueNo,
+    /// The bytes of its head.
+    pub head: H,
+    /// The stamps and the bytes of its parts, in the order of [`QueueImage::parts`].
+    pub parts: P,
+}
+
+impl<B: Body> Broker<B> {
+    /// All that is durable and has changed since the last image. Shares runs and pages with the queues and copies
+    /// none; only queues that changed are visited. After a replay [`Broker::refresh_all`] comes first. Bodies that
+    /// cannot be packed cannot be stored: an image that has one is refused by [`Broker::restore`].
+    pub fn image(&mut self) -> Image<B> {
+        let mut touched = mem::take(&mut self.touched);
+        touched.sort_unstable();
+        touched.dedup();
+        let mut queues = Vec::with_capacity(touched.len());
+        for no in touched {
+            let slot = self.slots.get_mut(no.0 as usize).and_then(Option::as_deref_mut);
+            let image = slot.map(|slot| {
+                slot.touched = false;
+                Arc::new(slot.queue.image(&slot.name, &mut self.last_stamp))
+            });
+            queues.push((no, image));
+        }
+        Image { head: self.image_head(), queues }
+    }
+
+    fn image_head(&self) -> Vec<u8> {
+        let mut head = Vec::new();
+        write_number(self.last_stamp, &mut head);
+        encode(&Event::Started { incarnation: self.incarnation, time: self.clock }, &mut head);
+        if self.last_id != TaskId::NONE {
+            encode(&Event::IdsUpto(self.last_id), &mut head);
+        }
+        for (incarnation, worker) in self.workers.all() {
+            let (name, ttl_ms) = (&*worker.name, worker.ttl_ms);
+            encode(&Event::WorkerStarted { name, incarnation, ttl_ms }, &mut head);
+            for &queue in &worker.works {
+                encode(&Event::Worked { incarnation, queue }, &mut head);
+            }
+        }
+        for (source, cursor) in &self.marks {
+            encode(&Event::Mark { source, cursor }, &mut head);
+        }
+        head
+    }
+
+    /// The store of an image, from the bytes of its head and of all its queues. Parts keep the stamps that they were
+    /// stored under, and later images tell only what has changed from then on. What happened behind the image is
+    /// replayed next; then [`Broker::start`], or [`Broker::refresh_all`], brings the indexes in step. The bytes may be anything; what does
+    /// not fit together is refused, except within runs of ready tasks, which are read when their time comes: an
+    /// entry that cannot be read then is as if it were not there.
+    pub fn restore<H: AsRef<[u8]>, P: AsRef<[u8]>, I: IntoIterator<Item = (u64, P)>>(
+        head: &[u8],
+        queues: impl IntoIterator<Item = Stored<H, I>>,
+    ) -> Result<Self, Damaged> {
+        let mut broker = Self::default();
+        let (last_stamp, events) = read_number(head).map_err(|_| Damaged("the last stamp"))?;
+        if last_stamp > STAMP_MAX {
+            return Err(Damaged("the last stamp"));
+        }
+        broker.last_stamp = last_stamp;
+        broker.restore_head(events, Self::restore_own)?;
+        for stored in queues {
+            let parts = stored.parts.into_iter().map(|(stamp, bytes)| (stamp.min(last_stamp), bytes));
+            let (name, queue) = Queue::restore(stored.queue, stored.head.as_ref(), parts)?;
+            broker.take_over(stored.queue, &name, queue)?;
+        }
+        broker.restore_head(events, Self::restore_worked)?;
+        Ok(broker)
+    }
+
+    fn restore_head(
+        &mut self,
+        mut events: &[u8],
+        take: fn(&mut Self, &Event<'_>) -> Result<(), Damaged>,
+    ) -> Result<(), Damaged> {
+        while !events.is_empty() {
+            let (taken, rest) = decode(events, |event| take(self, event)).map_err(|_| Damaged("the head"))?;
+            taken?;
+            events = rest;
+        }
+        Ok(())
+    }
+
+    /// What needs no queues.
+    fn restore_own(&mut self, event: &Event<'_>) -> Result<(), Damaged> {
+        match event {
+            Event::Worked { .. } => Ok(()),
+            Event::Started { .. } | Event::IdsUpto(_) | Event::WorkerStarted { .. } | Event::Mark { .. } => {
+                self.apply_own(event).unwrap_or(Ok(())).map_err(damaged)
+            }
+            _ => Err(Damaged("an event that does not belong into a head")),
+        }
+    }
+
+    fn restore_worked(&mut self, event: &Event<'_>) -> Result<(), Damaged> {
+        match event {
+            Event::Worked { .. } => self.apply_own(event).unwrap_or(Ok(())).map_err(damaged),
+            _ => Ok(()),
+        }
+    }
+
+    fn take_over(&mut self, no: QueueNo, name: &[u8], mut queue: Queue<B>) -> Result<(), Damaged> {
+        if queue.last_id() > self.last_id || !queue.holders().all(|holder| self.workers.may_hold(holder)) {
+            return Err(Damaged("a queue that is ahead of its store"));
+        }
+        self.make(no, name).map_err(damaged)?;
+        self.holds.extend(queue.holders().map(|holder| (holder, no)));
+        if queue.has_adopted() {
+            self.adopters.insert(no);
+        }
+        queue.enter_incarnation(self.incarnation);
+        let slot = self.slot_mut(no).ok_or(Damaged("a queue that could not be made"))?;
+        slot.queue = queue;
+        Ok(())
+    }
+}
+
+const fn damaged(inconsistent: Inconsistent) -> Damaged {
+    Damaged(inconsistent.what)
+}

@@ -1,0 +1,328 @@
+//! A queue as a checkpoint holds it, and back.
+//!
+//! An image shares the runs and pages of its queue, so that taking one copies none of them. It is turned into bytes
+//! later, while the queue goes on: a small head, and one part per run and page. A part goes by its stamp for as long
+//! as it does not change, so that whoever stores it does so once.
+//!
+//! The head is three events ([`Event::QueueMade`], [`Event::Configured`], [`Event::Counted`]), then as varints the
+//! bytes that wait, whether it ever adopted a task, for the delivered and the dead their number and the first one's
+//! slot plus one, and how many runs of ready tasks, runs of delayed tasks and pages there are. Behind them are the
+//! fates of each run's entries. The parts come in that same order.
+//!
+//! A page is the number of its slots, and for each that is taken: its number, the slot plus one of the next in its
+//! list, and an [`Event::Task`] with the packed handle as its payload. A handle that cannot be packed cannot be
+//! stored: an image that has one is refused when it is restored.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+
+use super::Queue;
+use super::apply::import::{group_of, is_sound, record_of};
+use super::packed::{Fates, Packed, Run};
+use super::read::full;
+use super::table::{NOWHERE, PAGE_SLOTS, Page, Slot};
+use crate::codec::{Reader, decode, encode, write_number};
+use crate::event::{Counters, Event, FullTask, QueueNo};
+use crate::id::TaskId;
+use crate::settings::Settings;
+use crate::task::{Body, Due, State, StateKind, Task};
+
+/// All that is durable of a queue, as it was when the image was taken.
+#[derive(Debug)]
+pub struct QueueImage<B> {
+    head: Vec<u8>,
+    fates: Vec<Fates<B>>,
+    parts: Vec<Part<B>>,
+}
+
+/// A piece of a queue that is stored by itself.
+#[derive(Clone, Debug)]
+pub struct Part<B> {
+    stamp: u64,
+    content: Content<B>,
+}
+
+#[derive(Clone, Debug)]
+enum Content<B> {
+    Run(Arc<Run<B>>),
+    Page(Arc<Page<B>>),
+}
+
+/// Bytes that are no image of a queue or a store, or of none that could have been.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Damaged(pub &'static str);
+
+impl fmt::Display for Damaged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "an image does not fit together: {}", self.0)
+    }
+}
+
+impl core::error::Error for Damaged {}
+
+impl<B: Body> QueueImage<B> {
+    /// Appends the bytes of its head.
+    pub fn head(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.head);
+        self.fates.iter().for_each(|fates| fates.write(out));
+    }
+
+    /// Its parts, in the order in which they are needed to restore it.
+    pub fn parts(&self) -> &[Part<B>] {
+        &self.parts
+    }
+}
+
+impl<B: Body> Part<B> {
+    /// What this content goes by: a number above 0 that no other content of the store has ever had.
+    pub const fn stamp(&self) -> u64 {
+        self.stamp
+    }
+
+    /// Appends its bytes.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match &self.content {
+            Content::Run(run) => run.write(out),
+            Content::Page(page) => write_page(page, out),
+        }
+    }
+}
+
+fn write_page<B: Body>(page: &Page<B>, out: &mut Vec<u8>) {
+    out.push(page.len() as u8);
+    let mut handle = Vec::new();
+    for (at, slot) in page.iter().enumerate() {
+        let Some(task) = &slot.task else { continue };
+        out.push(at as u8);
+        write_link(slot.next, out);
+        handle.clear();
+        // Without a payload it is not a task that can be restored, and says so then.
+        task.body.pack(None, &mut handle);
+        encode(&Event::Task(&full(QueueNo(0), task, &handle)), out);
+    }
+}
+
+/// A slot plus one, so that none is 0.
+fn write_link(slot: u32, out: &mut Vec<u8>) {
+    write_number(u64::from(slot.wrapping_add(1)), out);
+}
+
+fn read_link(r: &mut Reader<'_>) -> Option<u32> {
+    let link: u32 = r.small().ok()?;
+    Some(link.checked_sub(1).unwrap_or(NOWHERE))
+}
+
+fn read_page<B: Body>(bytes: &[u8]) -> Option<Page<B>> {
+    let (&slots, mut rest) = bytes.split_first()?;
+    let slots = usize::from(slots);
+    if slots > PAGE_SLOTS {
+        return None;
+    }
+    let mut page: Page<B> = Vec::with_capacity(slots);
+    while !rest.is_empty() {
+        let mut r = Reader::new(rest);
+        let at = usize::from(r.byte().ok()?);
+        let next = read_link(&mut r)?;
+        let (task, behind) = decode(r.rest(), |event| match event {
+            Event::Task(full) => read_task(full),
+            _ => None,
+        })
+        .ok()?;
+        if at < page.len() || at >= slots {
+            return None;
+        }
+        page.resize_with(at, || Slot::new(None, NOWHERE));
+        page.push(Slot::new(Some(task?), next));
+        rest = behind;
+    }
+    page.resize_with(slots, || Slot::new(None, NOWHERE));
+    Some(page)
+}
+
+fn read_task<B: Body>(full: &FullTask<'_>) -> Option<Task<B>> {
+    let (body, rest) = B::unpack(None, full.payload)?;
+    (rest.is_empty() && is_sound(full)).then(|| record_of(full, body))
+}
+
+/// What stands at the start of a head.
+struct Head {
+    name: Box<[u8]>,
+    settings: Settings,
+    counters: Counters,
+}
+
+impl Head {
+    fn read(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (name, rest) = decode(bytes, |event| match event {
+            Event::QueueMade { name, .. } => Some(Box::from(*name)),
+            _ => None,
+        })
+        .ok()?;
+        let (settings, rest) = decode(rest, |event| match event {
+            Event::Configured { settings, .. } => Some(Settings::clone(settings)),
+            _ => None,
+        })
+        .ok()?;
+        let (counters, rest) = decode(rest, |event| match event {
+            Event::Counted { counters, .. } => Some(**counters),
+            _ => None,
+        })
+        .ok()?;
+        Some((Self { name: name?, settings: settings?, counters: counters? }, rest))
+    }
+}
+
+impl<B: Body> Queue<B> {
+    /// All that is durable of it, under this name. What has changed since the last image gets a new stamp.
+    pub(crate) fn image(&mut self, name: &[u8], last_stamp: &mut u64) -> QueueImage<B> {
+        self.changed = false;
+        let (queue, mut head) = (self.no, Vec::new());
+        encode(&Event::QueueMade { queue, name }, &mut head);
+        encode(&Event::Configured { queue, settings: &self.settings }, &mut head);
+        encode(&Event::Counted { queue, counters: &self.counters() }, &mut head);
+        write_number(self.waiting_bytes, &mut head);
+        head.push(u8::from(self.adopted));
+        for list in [&self.leased, &self.dead] {
+            write_number(list.len() as u64, &mut head);
+            write_link(list.head(), &mut head);
+        }
+        let (mut fates, mut parts) = (Vec::new(), Vec::new());
+        for packed in [&mut self.ready.plain, &mut self.later] {
+            let before = parts.len();
+            packed.image(last_stamp, |fate, stamp, run| {
+                fates.push(fate.clone());
+                parts.push(Part { stamp, content: Content::Run(run) });
+            });
+            write_number((parts.len() - before) as u64, &mut head);
+        }
+        let runs = parts.len();
+        self.table.image(last_stamp, |stamp, page| parts.push(Part { stamp, content: Content::Page(page) }));
+        write_number((parts.len() - runs) as u64, &mut head);
+        QueueImage { head, fates, parts }
+    }
+
+    /// The queue of an image, and its name. Runs of ready tasks are not decoded; all else is, and must fit together.
+    pub(crate) fn restore<P: AsRef<[u8]>>(
+        no: QueueNo,
+        head: &[u8],
+        mut parts: impl Iterator<Item = (u64, P)>,
+    ) -> Result<(Box<[u8]>, Self), Damaged> {
+        let (Head { name, settings, counters }, rest) =
+            Head::read(head).ok_or(Damaged("the head of a queue"))?;
+        let mut queue = Self { settings, ..Self::new(no) };
+        let mut r = Reader::new(rest);
+        let (waiting_bytes, lists, counts) =
+            queue.read_numbers(&mut r).ok_or(Damaged("the numbers of a queue"))?;
+        let mut ready = Packed::default();
+        restore_runs(&mut ready, counts[0], &mut parts, &mut r).ok_or(Damaged("a run of ready tasks"))?;
+        restore_runs(&mut queue.later, counts[1], &mut parts, &mut r)
+            .ok_or(Damaged("a run of delayed tasks"))?;
+        queue.ready.plain = ready;
+        queue.index_later().ok_or(Damaged("a delayed task"))?;
+        for _ in 0..counts[2] {
+            let (stamp, bytes) = parts.next().ok_or(Damaged("a page that is missing"))?;
+            let page = read_page(bytes.as_ref()).ok_or(Damaged("a page of records"))?;
+            queue.table.restore(page, stamp).ok_or(Damaged("the order of pages"))?;
+        }
+        queue.index_records(lists).ok_or(Damaged("a record"))?;
+        if !r.rest().is_empty() || parts.next().is_some() || waiting_bytes < queue.waiting_bytes {
+            return Err(Damaged("more than there is to a queue"));
+        }
+        queue.waiting_bytes = waiting_bytes;
+        let runs = [queue.ready.plain.last_id(), queue.later.last_id()];
+        queue.last_id = queue.last_id.max(runs[0]).max(runs[1]);
+        queue.apply_counted(&counters).map_err(|inconsistent| Damaged(inconsistent.what))?;
+        queue.changed = false;
+        Ok((name, queue))
+    }
+
+    /// The bytes that wait; the lists as length and first slot; how many runs, delayed runs and pages there are.
+    #[expect(clippy::type_complexity, reason = "the numbers of a head, which are taken apart at once")]
+    fn read_numbers(&mut self, r: &mut Reader<'_>) -> Option<(u64, [(usize, u32); 2], [usize; 3])> {
+        let waiting_bytes = r.number().ok()?;
+        self.adopted = match r.byte().ok()? {
+            0 => false,
+            1 => true,
+            _ => return None,
+        };
+        let lists = [(r.small().ok()?, read_link(r)?), (r.small().ok()?, read_link(r)?)];
+        Some((waiting_bytes, lists, [r.small().ok()?, r.small().ok()?, r.small().ok()?]))
+    }
+
+    /// Puts the delayed tasks without records into the index of their clock, sorted once.
+    fn index_later(&mut self) -> Option<()> {
+        let (mut by_log, mut by_wall) = (Vec::new(), Vec::new());
+        let mut last = TaskId::NONE;
+        for entry in self.later.iter() {
+            match entry.due.filter(|_| entry.id > last)? {
+                Due::Log(due) => by_log.push((due, entry.id)),
+                Due::Wall(due) => by_wall.push((due, entry.id)),
+            }
+            last = entry.id;
+            self.waiting_bytes = self.waiting_bytes.checked_add(entry.body.len() as u64)?;
+        }
+        by_log.sort_unstable();
+        by_wall.sort_unstable();
+        (self.delayed, self.appointed) = (BTreeSet::from_iter(by_log), BTreeSet::from_iter(by_wall));
+        (self.delayed.len() + self.appointed.len() == self.later.len()).then_some(())
+    }
+
+    /// Puts records into the indexes that their states call for.
+    fn index_records(&mut self, lists: [(usize, u32); 2]) -> Option<()> {
+        let mut counts = [0, 0];
+        for at in self.table.all() {
+            let task = self.table.at(at);
+            match &task.state {
+                State::Ready(rank) => {
+                    if self.ready.is_taken(*rank) {
+                        return None;
+                    }
+                    self.minor = self.minor.max(rank.minor);
+                    self.front_group = self.front_group.max(group_of(*rank));
+                }
+                State::Delayed(_) if self.later.contains(task.id) => return None,
+                State::Delayed(_) => {}
+                State::Leased(lease) => {
+                    self.seq = self.seq.max(lease.seq);
+                    counts[0] += 1;
+                }
+                State::Dead(_) => counts[1] += 1,
+            }
+            self.last_id = self.last_id.max(task.id);
+            if task.waits() {
+                self.waiting_bytes = self.waiting_bytes.checked_add(task.body.len() as u64)?;
+            }
+            if let Some(name) = task.name()
+                && self.names.insert(name.clone(), task.id).is_some()
+            {
+                return None;
+            }
+            self.index(at);
+        }
+        let [(leased, leased_head), (dead, dead_head)] = lists;
+        let mut seq = 0;
+        let in_order = |task: &Task<B>| {
+            let before = core::mem::replace(&mut seq, task.lease().map_or(0, |lease| lease.seq));
+            seq > before
+        };
+        self.leased = self.table.thread(leased_head, leased, in_order)?;
+        self.dead = self.table.thread(dead_head, dead, |task| task.state.kind() == StateKind::Dead)?;
+        (counts == [leased, dead]).then_some(())
+    }
+}
+
+fn restore_runs<B: Body, P: AsRef<[u8]>>(
+    into: &mut Packed<B>,
+    count: usize,
+    parts: &mut impl Iterator<Item = (u64, P)>,
+    fates: &mut Reader<'_>,
+) -> Option<()> {
+    for _ in 0..count {
+        let (stamp, bytes) = parts.next()?;
+        into.restore(Run::read(bytes.as_ref())?, stamp, fates)?;
+    }
+    Some(())
+}

@@ -1,0 +1,286 @@
+//! A run and what has become of its entries since: which are gone, and whose bodies are not in it.
+//!
+//! All of that is beside the run, so that a task taken from the middle, or a body that moved, leaves the run as it is:
+//! an image that holds it needs no copy, and what is on disk of it stays good.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use super::run::{Coded, Cursor, ENTRIES_MAX, Entry, GROUP, GROUPS_MAX, Run};
+use crate::codec::{Reader, write_number};
+use crate::id::TaskId;
+use crate::queue::shared::Shared;
+use crate::task::Body;
+
+/// Bodies that moved before the run is coded anew with them.
+pub(super) const EDITS_MAX: usize = 64;
+
+/// A bit for each entry.
+type Bits = [u64; GROUPS_MAX];
+
+/// What is known of a run's entries beside the run.
+#[derive(Clone, Debug)]
+pub(in crate::queue) struct Fates<B> {
+    /// So many from the front are gone.
+    skipped: u16,
+    /// How many are gone in all.
+    gone: u16,
+    /// Those that are gone; bits of skipped ones mean nothing. Made when one leaves from the middle.
+    tombs: Option<Box<Bits>>,
+    /// Bodies that got a new handle, by index.
+    edits: Vec<(u16, B)>,
+}
+
+impl<B> Default for Fates<B> {
+    fn default() -> Self {
+        Self { skipped: 0, gone: 0, tombs: None, edits: Vec::new() }
+    }
+}
+
+/// A run with the fates of its entries.
+#[derive(Clone, Debug)]
+pub(super) struct Chunk<B> {
+    pub(super) run: Shared<Run<B>>,
+    pub(super) fates: Fates<B>,
+    /// Bodies that cannot be packed, by index.
+    aside: VecDeque<(u16, B)>,
+    /// The last id of the run, where a search finds it without a detour.
+    pub(super) last: TaskId,
+    /// What the memory account holds for it.
+    pub(super) accounted: usize,
+}
+
+impl<B: Body> Chunk<B> {
+    pub(super) fn new() -> Self {
+        Self::of(Shared::Own(Run::default()), Fates::default())
+    }
+
+    pub(super) fn of(run: Shared<Run<B>>, fates: Fates<B>) -> Self {
+        let last = run.get().last();
+        Self { run, fates, aside: VecDeque::new(), last, accounted: 0 }
+    }
+
+    pub(super) fn run(&self) -> &Run<B> {
+        self.run.get()
+    }
+
+    pub(super) fn live(&self) -> usize {
+        usize::from(self.run().count() - self.fates.gone)
+    }
+
+    pub(super) const fn skipped(&self) -> u16 {
+        self.fates.skipped
+    }
+
+    /// About how many bytes it takes.
+    pub(super) fn memory(&self) -> usize {
+        let handle = size_of::<(u16, B)>();
+        let beside = self.aside.capacity() * handle + self.fates.edits.capacity() * handle;
+        let tombs = self.fates.tombs.as_ref().map_or(0, |_| size_of::<Bits>());
+        size_of::<Self>() + self.run().bytes() + beside + tombs
+    }
+
+    pub(super) fn push(&mut self, entry: Entry<B>) {
+        let run = self.run.change();
+        let index = run.count();
+        if !run.push(entry.id, entry.pushed, entry.due, &entry.body) {
+            self.aside.push_back((index, entry.body));
+        }
+        self.last = entry.id;
+    }
+
+    pub(super) fn is_live(&self, index: u16) -> bool {
+        let Fates { skipped, tombs, .. } = &self.fates;
+        index >= *skipped && tombs.as_ref().is_none_or(|tombs| !has(tombs, index))
+    }
+
+    pub(super) fn find(&self, id: TaskId) -> Option<Coded<B>> {
+        self.run().find(id).filter(|coded| self.is_live(coded.index))
+    }
+
+    /// The whole of an entry that is live.
+    pub(super) fn entry(&self, coded: Coded<B>) -> Option<Entry<B>> {
+        let Coded { index, id, pushed, due, body } = coded;
+        let edited = position(&self.fates.edits, index).map(|at| self.fates.edits[at].1.clone());
+        let aside = || self.aside_at(index).map(|at| self.aside[at].1.clone());
+        let body = edited.or(body).or_else(aside)?;
+        Some(Entry { id, pushed, due, body })
+    }
+
+    fn aside_at(&self, index: u16) -> Option<usize> {
+        // Mostly none is, or it is the first of all.
+        if self.aside.front()?.0 == index {
+            return Some(0);
+        }
+        self.aside.binary_search_by_key(&index, |&(at, _)| at).ok()
+    }
+
+    /// Takes out an entry that is live.
+    pub(super) fn take(&mut self, coded: Coded<B>) -> Option<Entry<B>> {
+        let Coded { index, id, pushed, due, body } = coded;
+        let edited = position(&self.fates.edits, index).map(|at| self.fates.edits.remove(at).1);
+        let body = match edited.or(body) {
+            Some(body) => body,
+            None => self.aside.remove(self.aside_at(index)?)?.1,
+        };
+        self.fates.bury(index);
+        Some(Entry { id, pushed, due, body })
+    }
+
+    /// Takes out a live entry whose body the caller has.
+    pub(super) fn forget(&mut self, index: u16) {
+        if let Some(at) = position(&self.fates.edits, index) {
+            self.fates.edits.remove(at);
+        }
+        if let Some(at) = self.aside_at(index) {
+            self.aside.remove(at);
+        }
+        self.fates.bury(index);
+    }
+
+    /// Gives a live entry a new body; answers the old one.
+    pub(super) fn replace(&mut self, coded: Coded<B>, body: B) -> Option<B> {
+        let edits = &mut self.fates.edits;
+        match (edits.binary_search_by_key(&coded.index, |&(at, _)| at), coded.body) {
+            (Ok(at), _) => Some(core::mem::replace(&mut edits[at].1, body)),
+            (Err(at), Some(before)) => {
+                edits.insert(at, (coded.index, body));
+                Some(before)
+            }
+            (Err(_), None) => {
+                let at = self.aside_at(coded.index)?;
+                Some(core::mem::replace(&mut self.aside[at].1, body))
+            }
+        }
+    }
+
+    pub(super) fn is_much_edited(&self) -> bool {
+        self.fates.edits.len() > EDITS_MAX
+    }
+
+    /// Where a walk over its live entries begins that passes over the first `start` of them, and how many of those
+    /// it still has to pass over.
+    pub(super) fn seek(&self, mut start: usize) -> (Cursor<B>, usize) {
+        let mut group = self.fates.skipped / GROUP;
+        loop {
+            let live = self.live_in(group);
+            if start < live || (group + 1) * GROUP >= self.run().count() {
+                return (Cursor::at_group(group), start);
+            }
+            start -= live;
+            group += 1;
+        }
+    }
+
+    fn live_in(&self, group: u16) -> usize {
+        let (from, upto) = (group * GROUP, ((group + 1) * GROUP).min(self.run().count()));
+        (from..upto).filter(|&index| self.is_live(index)).count()
+    }
+
+    /// The next live entry of a walk.
+    pub(super) fn next(&self, cursor: &mut Cursor<B>) -> Option<Entry<B>> {
+        loop {
+            let coded = self.run().next(cursor)?;
+            if self.is_live(coded.index) {
+                return self.entry(coded);
+            }
+        }
+    }
+
+    /// Its live entries, for another chunk.
+    pub(super) fn into_entries(mut self) -> impl Iterator<Item = Entry<B>> {
+        let mut cursor = self.seek(0).0;
+        core::iter::from_fn(move || {
+            loop {
+                let coded = self.run().next(&mut cursor)?;
+                if self.is_live(coded.index) {
+                    return self.take(coded);
+                }
+            }
+        })
+    }
+}
+
+impl<B: Body> Fates<B> {
+    /// Notes that an entry is gone.
+    fn bury(&mut self, index: u16) {
+        self.gone += 1;
+        if index == self.skipped {
+            self.skipped += 1;
+            while self.tombs.as_ref().is_some_and(|tombs| has(tombs, self.skipped)) {
+                self.skipped += 1;
+            }
+        } else {
+            let tombs = self.tombs.get_or_insert_default();
+            tombs[usize::from(index / GROUP)] |= 1 << (index % GROUP);
+        }
+    }
+
+    /// Appends the bytes that [`Self::read`] makes the same of. A new handle that cannot be packed is left out, and
+    /// the old one with it.
+    pub(in crate::queue) fn write(&self, out: &mut Vec<u8>) {
+        write_number(u64::from(self.skipped), out);
+        match &self.tombs {
+            None => out.push(0),
+            Some(tombs) => {
+                out.push(GROUPS_MAX as u8);
+                tombs.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
+            }
+        }
+        write_number(self.edits.len() as u64, out);
+        for (index, body) in &self.edits {
+            write_number(u64::from(*index), out);
+            let at = out.len();
+            out.push(1);
+            if !body.pack(None, out) {
+                out[at] = 0;
+            }
+        }
+    }
+
+    /// The fates of this run's entries.
+    pub(in crate::queue) fn read(r: &mut Reader<'_>, count: u16) -> Option<Self> {
+        let skipped: u16 = r.small().ok()?;
+        let mut tombs = None;
+        match r.byte().ok()? {
+            0 => {}
+            words if usize::from(words) == GROUPS_MAX => {
+                let mut bits = Bits::default();
+                for word in &mut bits {
+                    *word = u64::from_le_bytes(r.array().ok()?);
+                }
+                tombs = Some(Box::new(bits));
+            }
+            _ => return None,
+        }
+        let buried = |index: &u16| tombs.as_ref().is_some_and(|tombs| has(tombs, *index));
+        if skipped >= count || buried(&skipped) || (count..ENTRIES_MAX).any(|index| buried(&index)) {
+            return None;
+        }
+        let gone = skipped + (skipped..count).filter(buried).count() as u16;
+        let mut edits: Vec<(u16, B)> = Vec::new();
+        for _ in 0..r.count().ok()? {
+            let index: u16 = r.small().ok()?;
+            let in_order = edits.last().is_none_or(|&(last, _)| last < index);
+            let live = index >= skipped && index < count && !buried(&index);
+            if !live || !in_order || r.byte().ok()? != 1 {
+                return None;
+            }
+            let (body, rest) = B::unpack(None, r.rest())?;
+            *r = Reader::new(rest);
+            edits.push((index, body));
+        }
+        Some(Self { skipped, gone, tombs, edits })
+    }
+}
+
+fn position<B>(edits: &[(u16, B)], index: u16) -> Option<usize> {
+    // Most runs have none.
+    if edits.is_empty() { None } else { edits.binary_search_by_key(&index, |&(at, _)| at).ok() }
+}
+
+/// Whether the bit of an entry is set; there is none behind the last entry.
+fn has(bits: &Bits, index: u16) -> bool {
+    bits.get(usize::from(index / GROUP)).is_some_and(|word| word >> (index % GROUP) & 1 == 1)
+}

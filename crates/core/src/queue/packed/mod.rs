@@ -1,0 +1,151 @@
+//! Tasks as they were pushed, in order of their ids, a few bytes each.
+//!
+//! The newest few are kept as they are: a short queue is just that. Once they are many they are coded into [`runs`],
+//! where thousands cost one allocation, which an image of the queue shares.
+
+mod chunk;
+mod run;
+mod runs;
+#[cfg(test)]
+mod tests;
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use core::mem;
+
+use crate::codec::Reader;
+use crate::id::TaskId;
+use crate::task::Body;
+use runs::Runs;
+
+pub(super) use chunk::Fates;
+pub(super) use run::{Entry, Run};
+
+/// How many entries are kept as they are. A queue that is never longer pays for no coding.
+const FRESH_MAX: usize = 64;
+
+/// Room that an empty queue keeps.
+const KEPT_ENTRIES: usize = 16;
+
+/// Tasks that nothing has happened to since they were pushed.
+#[derive(Clone, Debug)]
+pub(super) struct Packed<B> {
+    runs: Runs<B>,
+    /// The newest; their ids are above those of all runs.
+    fresh: VecDeque<Entry<B>>,
+}
+
+impl<B> Default for Packed<B> {
+    fn default() -> Self {
+        Self { runs: Runs::default(), fresh: VecDeque::new() }
+    }
+}
+
+impl<B: Body> Packed<B> {
+    pub(super) fn len(&self) -> usize {
+        self.runs.len() + self.fresh.len()
+    }
+
+    /// About how many bytes it takes.
+    pub(super) fn memory(&self) -> usize {
+        self.runs.memory() + self.fresh.capacity() * size_of::<Entry<B>>()
+    }
+
+    /// An id that none is above.
+    pub(super) fn last_id(&self) -> TaskId {
+        self.fresh.back().map_or_else(|| self.runs.last_id(), |last| last.id)
+    }
+
+    /// Whether this id would keep the order; what comes out of order has its record elsewhere.
+    pub(super) fn takes(&self, id: TaskId) -> bool {
+        self.last_id() < id
+    }
+
+    /// Adds an entry whose id it takes.
+    pub(super) fn push(&mut self, entry: Entry<B>) {
+        debug_assert!(self.takes(entry.id), "ids grow");
+        if self.fresh.len() >= FRESH_MAX {
+            self.pack();
+        }
+        self.fresh.push_back(entry);
+    }
+
+    /// Codes what is kept as it is.
+    fn pack(&mut self) {
+        self.fresh.drain(..).for_each(|entry| self.runs.push(entry));
+    }
+
+    /// Where the entry with this id is among the fresh; `Err` if it can only be in a run.
+    fn fresh_at(&self, id: TaskId) -> Result<Option<usize>, ()> {
+        match self.fresh.front() {
+            Some(first) if first.id == id => Ok(Some(0)),
+            Some(first) if first.id < id => Ok(self.fresh.binary_search_by_key(&id, |entry| entry.id).ok()),
+            _ => Err(()),
+        }
+    }
+
+    /// The first of all.
+    pub(super) fn first(&self) -> Option<Entry<B>> {
+        self.runs.first().or_else(|| self.fresh.front().cloned())
+    }
+
+    /// The entry with this id.
+    pub(super) fn find(&self, id: TaskId) -> Option<Entry<B>> {
+        self.fresh_at(id).map_or_else(|()| self.runs.find(id), |at| self.fresh.get(at?).cloned())
+    }
+
+    pub(super) fn contains(&self, id: TaskId) -> bool {
+        self.fresh_at(id).map_or_else(|()| self.runs.contains(id), |at| at.is_some())
+    }
+
+    /// Takes an entry out, wherever it stands; the first one at once.
+    pub(super) fn take(&mut self, id: TaskId) -> Option<Entry<B>> {
+        let Ok(at) = self.fresh_at(id) else { return self.runs.take(id) };
+        let entry = self.fresh.remove(at?);
+        if self.fresh.is_empty() && self.fresh.capacity() > KEPT_ENTRIES && self.runs.len() == 0 {
+            self.fresh = VecDeque::new();
+        }
+        entry
+    }
+
+    /// Gives an entry a new body; answers the old one.
+    pub(super) fn replace(&mut self, id: TaskId, body: B) -> Option<B> {
+        match self.fresh_at(id) {
+            Err(()) => self.runs.replace(id, body),
+            Ok(at) => Some(mem::replace(&mut self.fresh.get_mut(at?)?.body, body)),
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = Entry<B>> {
+        self.runs.iter().chain(self.fresh.iter().cloned())
+    }
+
+    /// All from the one at this place on. Runs before it are passed over whole.
+    pub(super) fn iter_from(&self, start: usize) -> impl Iterator<Item = Entry<B>> {
+        let coded = self.runs.len();
+        let fresh = self.fresh.range(start.saturating_sub(coded).min(self.fresh.len())..);
+        self.runs.iter_from(start.min(coded)).chain(fresh.cloned())
+    }
+
+    /// All as runs, with the fates of their entries, for an image.
+    pub(super) fn image(&mut self, last_stamp: &mut u64, add: impl FnMut(&Fates<B>, u64, Arc<Run<B>>)) {
+        self.pack();
+        self.runs.image(last_stamp, add);
+    }
+
+    /// Adds a run from an image, behind all others. Its entries are decoded when they are needed.
+    pub(super) fn restore(&mut self, run: Run<B>, stamp: u64, fates: &mut Reader<'_>) -> Option<()> {
+        self.runs.restore(run, stamp, fates)
+    }
+
+    /// What does not hold of it, if anything.
+    pub(super) fn broken(&self) -> Option<&'static str> {
+        let fresh = self.fresh.iter().map(|entry| entry.id);
+        if !fresh.clone().is_sorted()
+            || fresh.clone().next().is_some_and(|first| first <= self.runs.last_id())
+        {
+            return Some("entries out of order");
+        }
+        self.runs.broken()
+    }
+}

@@ -1,0 +1,321 @@
+//! Coded entries: a deque of chunks, each of them a delta-coded run of up to 512 entries and the fates of those.
+//!
+//! The first of all is found at once, any other by its id: a search over chunks, then one over the groups of a run.
+//! Chunks that few are left in are coded anew, so that a few old tasks do not keep the memory of many.
+
+use alloc::collections::VecDeque;
+use alloc::collections::vec_deque;
+use alloc::sync::Arc;
+
+use super::chunk::{Chunk, Fates};
+use super::run::{Cursor, ENTRIES_MAX, Entry, GROUP, Run};
+use crate::codec::Reader;
+use crate::id::TaskId;
+use crate::queue::shared::Shared;
+use crate::task::Body;
+
+/// Entries of a chunk below which it is not worth coding anew.
+const THIN_MIN: usize = 64;
+
+/// Entries as runs.
+#[derive(Clone, Debug)]
+pub(super) struct Runs<B> {
+    /// None of them is without live entries.
+    chunks: VecDeque<Chunk<B>>,
+    /// The first entry of all and its index in its chunk, so that looking at it and taking it decodes it once.
+    first: Option<(u16, Entry<B>)>,
+    /// Stands behind the first entry.
+    head: Cursor<B>,
+    len: usize,
+    /// Bytes of all chunks but the last, which changes too often to be counted each time.
+    memory: usize,
+}
+
+impl<B> Default for Runs<B> {
+    fn default() -> Self {
+        Self { chunks: VecDeque::new(), first: None, head: Cursor::at_group(0), len: 0, memory: 0 }
+    }
+}
+
+impl<B: Body> Runs<B> {
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// About how many bytes it takes.
+    pub(super) fn memory(&self) -> usize {
+        let last = self.chunks.back().map_or(0, |last| last.memory() - last.accounted.min(last.memory()));
+        self.memory + last
+    }
+
+    /// The highest id that a run of it has had.
+    pub(super) fn last_id(&self) -> TaskId {
+        self.chunks.back().map_or(TaskId::NONE, |chunk| chunk.last)
+    }
+
+    /// Adds an entry with an id above all others.
+    pub(super) fn push(&mut self, entry: Entry<B>) {
+        debug_assert!(self.last_id() < entry.id, "ids grow");
+        let first = (self.len == 0).then(|| entry.clone());
+        self.len += 1;
+        match self.chunks.back_mut() {
+            Some(last) if last.run().has_room() => last.push(entry),
+            _ => self.push_behind(entry),
+        }
+        if let Some(first) = first {
+            self.head = self.chunks[0].run().end();
+            self.first = Some((self.head.index() - 1, first));
+        }
+    }
+
+    /// Seals the last chunk and begins another.
+    fn push_behind(&mut self, entry: Entry<B>) {
+        if let Some(at) = self.chunks.len().checked_sub(1) {
+            self.seal(at);
+        }
+        let mut chunk = Chunk::new();
+        chunk.push(entry);
+        self.chunks.push_back(chunk);
+    }
+
+    fn seal(&mut self, at: usize) {
+        let chunk = &mut self.chunks[at];
+        // One that was read from a disk is sealed already, and keeps its stamp.
+        if chunk.run().is_open() {
+            chunk.run.change().seal();
+        }
+        self.account(at);
+    }
+
+    fn account(&mut self, at: usize) {
+        let chunk = &mut self.chunks[at];
+        let memory = chunk.memory();
+        self.memory = self.memory - chunk.accounted + memory;
+        chunk.accounted = memory;
+    }
+
+    /// The chunk that would hold this id.
+    fn chunk_of(&self, id: TaskId) -> Option<usize> {
+        let at = match self.chunks.front() {
+            Some(first) if id <= first.last => 0,
+            _ => self.chunks.partition_point(|chunk| chunk.last < id),
+        };
+        (at < self.chunks.len()).then_some(at)
+    }
+
+    /// The first of all.
+    pub(super) fn first(&self) -> Option<Entry<B>> {
+        match &self.first {
+            Some((_, first)) => Some(first.clone()),
+            None => self.iter().next(),
+        }
+    }
+
+    /// The entry with this id.
+    pub(super) fn find(&self, id: TaskId) -> Option<Entry<B>> {
+        let chunk = &self.chunks[self.chunk_of(id)?];
+        chunk.entry(chunk.find(id)?)
+    }
+
+    pub(super) fn contains(&self, id: TaskId) -> bool {
+        self.chunk_of(id).is_some_and(|at| self.chunks[at].find(id).is_some())
+    }
+
+    /// Takes an entry out, wherever it stands; the first one at once.
+    pub(super) fn take(&mut self, id: TaskId) -> Option<Entry<B>> {
+        if let Some((index, entry)) = self.first.take_if(|(_, first)| first.id == id) {
+            self.chunks[0].forget(index);
+            self.len -= 1;
+            if !self.thin(0) {
+                self.find_first();
+            }
+            return Some(entry);
+        }
+        let at = self.chunk_of(id)?;
+        let coded = self.chunks[at].find(id)?;
+        let entry = self.chunks[at].take(coded)?;
+        self.len -= 1;
+        self.thin(at);
+        Some(entry)
+    }
+
+    /// Finds the next that is the first of all, from the head on.
+    fn find_first(&mut self) {
+        let Some(chunk) = self.chunks.front() else { return };
+        let first = chunk.next(&mut self.head);
+        self.first = first.map(|first| (self.head.index() - 1, first));
+    }
+
+    /// Gives an entry a new body; answers the old one.
+    pub(super) fn replace(&mut self, id: TaskId, body: B) -> Option<B> {
+        if let Some((_, first)) = self.first.as_mut().filter(|(_, first)| first.id == id) {
+            first.body = body.clone();
+        }
+        let at = self.chunk_of(id)?;
+        let chunk = &mut self.chunks[at];
+        let before = chunk.replace(chunk.find(id)?, body)?;
+        if chunk.is_much_edited() {
+            self.rewrite(at);
+        } else if at + 1 < self.chunks.len() {
+            self.account(at);
+        }
+        Some(before)
+    }
+
+    /// Drops or codes anew a chunk that an entry was taken from, if few are left in it; answers whether it did.
+    fn thin(&mut self, at: usize) -> bool {
+        let chunk = &self.chunks[at];
+        let live = chunk.live();
+        // What was skipped at the very front is the way of all queues; it goes with its chunk.
+        let skipped = if at == 0 { chunk.skipped() } else { 0 };
+        let span = usize::from(chunk.run().count() - skipped);
+        if live == 0 {
+            self.drop_chunk(at);
+        } else if span >= THIN_MIN && live * 4 < span {
+            self.rewrite(at);
+        } else {
+            return false;
+        }
+        true
+    }
+
+    fn drop_chunk(&mut self, at: usize) {
+        if let Some(chunk) = self.chunks.remove(at) {
+            self.memory -= chunk.accounted;
+        }
+        if self.chunks.is_empty() && self.chunks.capacity() > THIN_MIN {
+            self.chunks = VecDeque::new();
+        }
+        if at == 0 {
+            self.rewind();
+        }
+    }
+
+    /// Codes the live entries of a chunk anew, together with those of a neighbour if both are few.
+    fn rewrite(&mut self, at: usize) {
+        let live = |at: usize| self.chunks.get(at).map_or(usize::MAX / 2, Chunk::live);
+        let few = usize::from(ENTRIES_MAX) / 2;
+        let mate = [at + 1, at.wrapping_sub(1)].into_iter().find(|&mate| live(at) + live(mate) <= few);
+        let (from, upto) = mate.map_or((at, at), |mate| (at.min(mate), at.max(mate)));
+        let mut fresh = Chunk::new();
+        for _ in from..=upto {
+            let chunk = self.chunks.remove(from).expect("both chunks are there");
+            self.memory -= chunk.accounted;
+            // Entries that turn out to be damaged are lost with the old chunk.
+            self.len -= chunk.live();
+            chunk.into_entries().for_each(|entry| fresh.push(entry));
+        }
+        self.len += fresh.live();
+        if fresh.live() > 0 {
+            self.chunks.insert(from, fresh);
+            if from + 1 < self.chunks.len() {
+                self.seal(from);
+            }
+        }
+        if from == 0 {
+            self.rewind();
+        }
+    }
+
+    /// Finds the first of all anew, once another chunk is the first.
+    fn rewind(&mut self) {
+        self.first = None;
+        let group = self.chunks.front().map_or(0, |first| first.skipped() / GROUP);
+        self.head = Cursor::at_group(group);
+        self.find_first();
+    }
+
+    pub(super) fn iter(&self) -> Iter<'_, B> {
+        let first = self.first.as_ref().map(|(_, first)| first);
+        let (rest, cursor) = (self.chunks.range(..), Cursor::at_group(0));
+        Iter { first, rest, chunk: None, cursor, head: Some(&self.head) }
+    }
+
+    /// All from the one at this place on. Chunks before it are passed over whole.
+    pub(super) fn iter_from(&self, mut start: usize) -> impl Iterator<Item = Entry<B>> {
+        let mut at = 0;
+        while at < self.chunks.len() && self.chunks[at].live() <= start {
+            start -= self.chunks[at].live();
+            at += 1;
+        }
+        let chunk = self.chunks.get(at);
+        let (cursor, left) = chunk.map_or((Cursor::at_group(0), 0), |chunk| chunk.seek(start));
+        let rest = self.chunks.range((at + 1).min(self.chunks.len())..);
+        Iter { first: None, rest, chunk, cursor, head: None }.skip(left)
+    }
+
+    /// The live runs and the fates of their entries, for an image.
+    pub(super) fn image(&mut self, last_stamp: &mut u64, mut add: impl FnMut(&Fates<B>, u64, Arc<Run<B>>)) {
+        for chunk in &mut self.chunks {
+            let (stamp, run) = chunk.run.stamped(last_stamp);
+            add(&chunk.fates, stamp, run);
+        }
+    }
+
+    /// Adds a run from an image, behind all others. Its entries are decoded when they are needed.
+    pub(super) fn restore(&mut self, run: Run<B>, stamp: u64, fates: &mut Reader<'_>) -> Option<()> {
+        if run.first() <= self.last_id() {
+            return None;
+        }
+        let fates = Fates::read(fates, run.count())?;
+        self.chunks.push_back(Chunk::of(Shared::Imaged(Arc::new(run), stamp), fates));
+        let at = self.chunks.len() - 1;
+        self.len += self.chunks[at].live();
+        self.account(at);
+        if at == 0 {
+            self.rewind();
+        }
+        Some(())
+    }
+
+    /// What does not hold of it, if anything.
+    pub(super) fn broken(&self) -> Option<&'static str> {
+        let (mut last, mut seen) = (TaskId::NONE, 0);
+        for entry in self.iter() {
+            if entry.id <= last {
+                return Some("entries out of order");
+            }
+            (last, seen) = (entry.id, seen + 1);
+        }
+        let live = self.chunks.iter().map(Chunk::live).sum();
+        let accounted = self.chunks.iter().map(|chunk| chunk.accounted).sum();
+        let first = self.chunks.front().map(Chunk::skipped);
+        let holds = [
+            (seen == self.len, "an entry that cannot be read"),
+            (self.len == live, "the number of entries"),
+            (self.memory == accounted, "the account of memory"),
+            (self.first.as_ref().map(|(index, _)| *index) == first, "the first entry"),
+            (first.is_none_or(|first| self.head.index() == first + 1), "the head"),
+            (self.chunks.iter().all(|chunk| chunk.live() > 0), "an empty chunk"),
+        ];
+        holds.into_iter().find(|(holds, _)| !holds).map(|(_, what)| what)
+    }
+}
+
+/// A walk over live entries.
+pub(super) struct Iter<'p, B> {
+    first: Option<&'p Entry<B>>,
+    rest: vec_deque::Iter<'p, Chunk<B>>,
+    chunk: Option<&'p Chunk<B>>,
+    cursor: Cursor<B>,
+    /// Where the first chunk goes on behind the first entry.
+    head: Option<&'p Cursor<B>>,
+}
+
+impl<B: Body> Iterator for Iter<'_, B> {
+    type Item = Entry<B>;
+
+    fn next(&mut self) -> Option<Entry<B>> {
+        if let Some(first) = self.first.take() {
+            return Some(first.clone());
+        }
+        loop {
+            if let Some(entry) = self.chunk.and_then(|chunk| chunk.next(&mut self.cursor)) {
+                return Some(entry);
+            }
+            let chunk = self.rest.next()?;
+            self.chunk = Some(chunk);
+            self.cursor = self.head.take().map_or_else(|| chunk.seek(0).0, Clone::clone);
+        }
+    }
+}

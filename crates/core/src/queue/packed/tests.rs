@@ -1,0 +1,202 @@
+//! Packed entries against a plain list of them.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::run::Run;
+use super::{Entry, Packed};
+use crate::codec::{Reader, read_number, write_number};
+use crate::id::TaskId;
+use crate::task::{Body, Due};
+use crate::time::{LogTime, WallTime};
+
+/// A number that is packed as its distance from the one before, unless it is odd: then it cannot be packed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Number(u64);
+
+impl Body for Number {
+    fn len(&self) -> usize {
+        3
+    }
+
+    fn pack(&self, before: Option<&Self>, out: &mut Vec<u8>) -> bool {
+        let even = self.0.is_multiple_of(2);
+        if even {
+            write_number(self.0.wrapping_sub(before.map_or(0, |before| before.0)), out);
+        }
+        even
+    }
+
+    fn unpack<'b>(before: Option<&Self>, bytes: &'b [u8]) -> Option<(Self, &'b [u8])> {
+        let (distance, rest) = read_number(bytes).ok()?;
+        Some((Self(before.map_or(0, |before| before.0).wrapping_add(distance)), rest))
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// So many, each so far behind the last one, in this way.
+    Push(u16, u64, u8),
+    PopFront(u16),
+    /// The one at this place, counted around.
+    Take(usize),
+    /// All but every so manieth of the first thousand.
+    Decimate(usize),
+    Replace(usize, u64),
+    /// So many in a row from there on.
+    ReplaceMany(usize, u64),
+    IterFrom(usize),
+    /// An image is taken, and goes on in its place.
+    Image,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (1..700u16, prop_oneof![Just(1u64), 1..9u64, Just(1 << 20)], any::<u8>())
+            .prop_map(|(n, gap, way)| Step::Push(n, gap, way)),
+        4 => (1..900u16).prop_map(Step::PopFront),
+        8 => any::<usize>().prop_map(Step::Take),
+        2 => (2..9usize).prop_map(Step::Decimate),
+        4 => (prop_oneof![Just(0), any::<usize>()], any::<u64>()).prop_map(|(at, n)| Step::Replace(at, n)),
+        2 => (any::<usize>(), any::<u64>()).prop_map(|(at, n)| Step::ReplaceMany(at, n)),
+        4 => any::<usize>().prop_map(Step::IterFrom),
+        2 => Just(Step::Image),
+    ]
+}
+
+/// The packed entries, and what they should be.
+#[derive(Default)]
+struct Pair {
+    packed: Packed<Number>,
+    model: Vec<Entry<Number>>,
+    last: u64,
+    stamps: u64,
+    stored: BTreeMap<u64, Vec<u8>>,
+    /// Whether bodies are odd now and then.
+    mixed: bool,
+}
+
+impl Pair {
+    fn push(&mut self, gap: u64, way: u8) {
+        let mut raw = self.last + gap;
+        while TaskId::from_raw(raw).is_none() {
+            raw += 1;
+        }
+        self.last = raw;
+        let id = TaskId::from_raw(raw).expect("found above");
+        let pushed = LogTime(raw.wrapping_mul(u64::from(way & 1)) >> 3);
+        let due = match way & 6 {
+            0 => None,
+            2 => Some(Due::Log(LogTime(raw % 1000))),
+            _ => Some(Due::Wall(WallTime(raw))),
+        };
+        let odd = u64::from(self.mixed && way & 8 != 0);
+        let entry = Entry { id, pushed, due, body: Number(raw.wrapping_mul(7) & !1 | odd) };
+        self.packed.push(entry.clone());
+        self.model.push(entry);
+    }
+
+    fn take(&mut self, at: usize) {
+        let expected = self.model.remove(at);
+        assert_eq!(self.packed.take(expected.id), Some(expected.clone()));
+        assert_eq!(self.packed.take(expected.id), None, "it is gone");
+    }
+
+    fn replace(&mut self, at: usize, n: u64) {
+        let body = Number(if self.mixed { n } else { n & !1 });
+        let entry = &mut self.model[at];
+        let before = core::mem::replace(&mut entry.body, body.clone());
+        assert_eq!(self.packed.replace(entry.id, body), Some(before));
+    }
+
+    fn step(&mut self, step: &Step) {
+        let len = self.model.len();
+        match *step {
+            Step::Push(count, gap, way) => (0..count).for_each(|_| self.push(gap, way)),
+            Step::PopFront(count) => (0..len.min(count.into())).for_each(|_| self.take(0)),
+            Step::IterFrom(at) => {
+                let at = at % (len + 1);
+                let some: Vec<_> = self.packed.iter_from(at).take(100).collect();
+                assert_eq!(some, self.model[at..len.min(at + 100)]);
+            }
+            Step::Image if !self.mixed => self.image(),
+            _ if len == 0 => {}
+            Step::Take(at) => self.take(at % len),
+            Step::Decimate(n) => {
+                (0..len.min(1000)).rev().filter(|at| at % n != 0).for_each(|at| self.take(at));
+            }
+            Step::Replace(at, n) => self.replace(at % len, n),
+            Step::ReplaceMany(at, n) => (at % len..len.min(at % len + 80)).for_each(|at| self.replace(at, n)),
+            Step::Image => {}
+        }
+    }
+
+    fn image(&mut self) {
+        let (mut fates, mut runs) = (Vec::new(), Vec::new());
+        self.packed.image(&mut self.stamps, |fate, stamp, run| {
+            fate.write(&mut fates);
+            let mut bytes = Vec::new();
+            run.write(&mut bytes);
+            runs.push((stamp, bytes));
+        });
+        let mut restored = Packed::default();
+        let mut r = Reader::new(&fates);
+        for (stamp, bytes) in runs {
+            let stored = self.stored.entry(stamp).or_insert_with(|| bytes.clone());
+            assert_eq!(*stored, bytes, "a stamp stands for one content");
+            restored.restore(Run::read(&bytes).expect("a run"), stamp, &mut r).expect("a run that fits");
+        }
+        self.packed = restored;
+    }
+
+    fn check(&self) {
+        assert_eq!(self.packed.broken(), None);
+        assert_eq!(self.packed.len(), self.model.len());
+        assert!(self.packed.iter().eq(self.model.iter().cloned()), "all in order");
+        for entry in self.model.iter().step_by(37) {
+            assert_eq!(self.packed.find(entry.id).as_ref(), Some(entry));
+            let beside = TaskId::from_raw(entry.id.raw() + 1);
+            let there = self.model.iter().any(|other| Some(other.id) == beside);
+            assert!(beside.is_none_or(|id| self.packed.contains(id) == there));
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn packed_entries_are_a_list(mixed: bool, steps in prop::collection::vec(step(), 1..40)) {
+        let mut pair = Pair { last: 1 << 30, mixed, ..Pair::default() };
+        for step in &steps {
+            pair.step(step);
+            pair.check();
+        }
+    }
+}
+
+#[test]
+fn a_backlog_of_neighbours_costs_a_few_bytes_each_and_nothing_once_it_is_gone() {
+    let mut pair = Pair { last: 1 << 30, ..Pair::default() };
+    (0..100_000).for_each(|_| pair.push(1, 0));
+    assert!(pair.packed.memory() < 300_000, "{} bytes", pair.packed.memory());
+    let ids: Vec<TaskId> = pair.model.iter().map(|entry| entry.id).collect();
+    for id in ids {
+        assert!(pair.packed.take(id).is_some());
+    }
+    assert!(pair.packed.memory() < 1_000, "{} bytes", pair.packed.memory());
+    assert_eq!(pair.packed.broken(), None);
+}
+
+#[test]
+fn few_that_are_left_of_many_do_not_keep_the_memory_of_all() {
+    let mut pair = Pair { last: 1 << 30, ..Pair::default() };
+    (0..100_000).for_each(|_| pair.push(1 << 20, 2));
+    let full = pair.packed.memory();
+    for (at, entry) in pair.model.iter().enumerate().filter(|(at, _)| at % 100 != 0) {
+        assert!(pair.packed.take(entry.id).is_some(), "{at}");
+    }
+    assert!(pair.packed.memory() < full / 20, "{} of {full} bytes", pair.packed.memory());
+    assert_eq!(pair.packed.len(), 1000);
+    assert_eq!(pair.packed.broken(), None);
+}

@@ -1,0 +1,129 @@
+//! A backlog costs little: what waits is packed, images tell what changed, and bodies are let go of.
+
+use sureq_core::Command;
+use sureq_core::command::{Add, View, When};
+use sureq_core::event::QueueNo;
+use sureq_core::settings::Change;
+
+use super::support::{Home, Store};
+use super::{PLAIN, add, cancel, x};
+
+/// A queue of so many tasks.
+fn backlog(count: usize) -> Home {
+    let mut home = Home::default();
+    for _ in 0..count / 100 {
+        home.push(&["payload"; 100]);
+    }
+    home
+}
+
+#[test]
+fn a_waiting_task_costs_a_few_bytes_delayed_or_not() {
+    let mut home = backlog(20_000);
+    let ready = home.broker.memory();
+    assert!(ready < 20_000 * 6, "{ready} bytes");
+    for ms in 0..20_000 {
+        add(&mut home, Add { when: When::After(1_000 + ms * 7919 % 20_000), ..x() });
+    }
+    let delayed = home.broker.memory() - ready;
+    assert!(delayed < 20_000 * 45, "{delayed} bytes");
+    home.verify();
+    home.pass(100_000);
+    home.tick();
+    assert_eq!(home.info().ready, 40_000);
+    home.verify();
+}
+
+#[test]
+fn an_image_tells_only_what_changed() {
+    let mut home = backlog(20_000);
+    home.take_image();
+    assert!(home.store.written >= 20_000 / 512, "{} parts at first", home.store.written);
+    home.take_image();
+    assert_eq!(home.store.written, 0, "nothing happened");
+    let first = home.push(&["one more"])[0];
+    home.take_image();
+    assert_eq!(home.store.written, 1, "the last run grew");
+    home.pop(700, PLAIN);
+    home.take_image();
+    assert_eq!(home.store.written, 700usize.div_ceil(64), "runs stay as they are; records are new");
+    cancel(&mut home, first);
+    home.take_image();
+    assert_eq!(home.store.written, 0, "a task that leaves a run does not change it");
+    home.verify();
+}
+
+#[test]
+fn a_restored_store_has_nothing_new_to_tell() {
+    let mut home = backlog(2_000);
+    home.pop(100, PLAIN);
+    add(&mut home, Add { when: When::After(5), ..x() });
+    home.take_image();
+    let mut restored = home.store.restore().unwrap();
+    restored.refresh_all();
+    let image = restored.image();
+    assert_eq!((image.queues.len(), image.head), (0, home.store.head.clone()));
+    restored.execute(
+        home.now,
+        &Command::Push { queue: b"q", payloads: &[b"x"] },
+        &mut home.log,
+        &mut sureq_core::Replies::default(),
+    );
+    let mut store = Store { written: 0, ..home.store.clone() };
+    store.take(&mut restored);
+    assert_eq!(store.written, 1, "what is stored already is not written again");
+}
+
+#[test]
+fn a_queue_that_is_gone_is_told_once() {
+    let mut home = Home::default();
+    home.push(&["a"]);
+    home.take_image();
+    home.run(&Command::Drop { queues: &[b"q"] });
+    home.pass(4_000_000);
+    home.tick();
+    let image = home.broker.image();
+    assert!(matches!(image.queues[..], [(QueueNo(0), None)]), "{:?}", image.queues);
+    assert!(home.broker.image().queues.is_empty());
+}
+
+#[test]
+fn a_task_that_moved_is_copied_forward_from_where_it_was_pushed() {
+    let mut home = Home::default();
+    home.config(&[Change::Tries(1), Change::DeadLetter(b"letters")]);
+    let ids = home.push(&["moves", "stays"]);
+    let pushed_to = home.broker.number_of(b"q").unwrap();
+    home.pop(1, PLAIN);
+    home.give_back(ids[0], None, Some("why"));
+    assert_eq!(home.inspect(b"letters", View::Ready).len(), 1);
+    home.restart(2);
+    home.awake();
+    let (broker, log) = (&mut home.broker, &mut home.log);
+    assert!(!broker.copy_forward(pushed_to, ids[0], b"other length", |_| true, log));
+    assert!(!broker.copy_forward(pushed_to, ids[0], b"moves", |body| body.1 == 99, log), "another body");
+    assert!(broker.copy_forward(pushed_to, ids[0], b"moves", |body| body.1 == 1, log));
+    assert!(!broker.copy_forward(pushed_to, ids[0], b"moves", |body| body.1 == 1, log), "it has a new one");
+    let elsewhere = broker.number_of(b"letters").unwrap();
+    assert!(!broker.copy_forward(elsewhere, ids[1], b"stays", |_| true, log), "never pushed there nor moved");
+    assert!(broker.copy_forward(pushed_to, ids[1], b"stays", |body| body.1 == 2, log));
+    assert!(!broker.has_awake());
+    home.verify();
+}
+
+#[test]
+fn a_large_queue_that_is_dropped_lets_go_of_its_bodies_in_slices() {
+    let mut home = backlog(5_000);
+    home.pop(500, PLAIN);
+    add(&mut home, Add { when: When::After(5), ..x() });
+    home.run(&Command::Drop { queues: &[b"q"] });
+    assert_eq!(home.log.live.len(), 4_001, "the first slice went at once");
+    assert!(home.broker.queue(b"q").unwrap().is_empty());
+    home.push(&["new"]);
+    home.verify();
+    assert!(home.broker.next_deadline().is_due(home.now), "there is more to do");
+    home.broker.tick(home.now, &mut home.log);
+    assert_eq!(home.log.live.len(), 3_002);
+    home.tick();
+    assert_eq!(home.log.live.len(), 1);
+    home.verify();
+}
