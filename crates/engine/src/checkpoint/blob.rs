@@ -1,0 +1,102 @@
+//! Where a blob lies, and how a manifest says so.
+
+/// A piece of a checkpoint: where it lies and what its checksum is. Sorted by place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Blob {
+    /// The number of the checkpoint in whose file it lies.
+    pub file: u64,
+    /// The offset of its first byte there.
+    pub offset: u64,
+    /// Its length.
+    pub bytes: u32,
+    /// Its CRC-32C.
+    pub crc: u32,
+}
+
+impl Blob {
+    /// Appends the blob's place to a manifest.
+    pub fn encode(self, into: &mut Vec<u8>) {
+        put_number(self.file, into);
+        put_number(self.offset, into);
+        put_number(u64::from(self.bytes), into);
+        into.extend(self.crc.to_le_bytes());
+    }
+
+    /// Takes a blob's place from the front of `from`; none if there is none.
+    ///
+    /// ```
+    /// use sureq_engine::checkpoint::Blob;
+    ///
+    /// let blob = Blob { file: 7, offset: 128, bytes: 4096, crc: 0xc0ff_ee00 };
+    /// let mut manifest = Vec::new();
+    /// blob.encode(&mut manifest);
+    /// assert_eq!(manifest.len(), 9);
+    /// assert_eq!(Blob::decode(&mut &manifest[..]), Some(blob));
+    /// ```
+    pub fn decode(from: &mut &[u8]) -> Option<Blob> {
+        let file = take_number(from)?;
+        let offset = take_number(from)?;
+        let bytes = take_number(from)?.try_into().ok()?;
+        let crc = u32::from_le_bytes(*from.split_off(..4)?.first_chunk()?);
+        Some(Blob { file, offset, bytes, crc })
+    }
+
+    /// Where it ends, if that is a number.
+    pub(super) fn end(self) -> Option<u64> {
+        self.offset.checked_add(u64::from(self.bytes))
+    }
+}
+
+/// LEB128.
+fn put_number(mut number: u64, into: &mut Vec<u8>) {
+    while number >= 0x80 {
+        into.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    into.push(number as u8);
+}
+
+fn take_number(from: &mut &[u8]) -> Option<u64> {
+    let mut number = 0;
+    for shift in (0..64).step_by(7) {
+        let byte = *from.split_off_first()?;
+        let bits = u64::from(byte & 0x7f);
+        if shift == 63 && bits > 1 {
+            return None;
+        }
+        number |= bits << shift;
+        if byte < 0x80 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_place_comes_back_and_no_part_of_one_is_one() {
+        for number in [0, 1, 127, 128, 1 << 32, u64::MAX] {
+            let blob = Blob { file: number, offset: number / 3, bytes: number as u32, crc: !(number as u32) };
+            let mut bytes = Vec::new();
+            blob.encode(&mut bytes);
+            for cut in 0..bytes.len() {
+                assert_eq!(Blob::decode(&mut &bytes[..cut]), None, "{cut} bytes of {blob:?}");
+            }
+            bytes.push(9);
+            let mut rest = &bytes[..];
+            assert_eq!((Blob::decode(&mut rest), rest), (Some(blob), &[9][..]));
+        }
+    }
+
+    #[test]
+    fn a_number_that_is_too_large_is_no_place() {
+        assert_eq!(Blob::decode(&mut &[0xff; 40][..]), None);
+        let mut bytes = vec![1, 1];
+        put_number(1 << 32, &mut bytes);
+        bytes.extend([0; 4]);
+        assert_eq!(Blob::decode(&mut &bytes[..]), None, "a length of more than 32 bits");
+    }
+}

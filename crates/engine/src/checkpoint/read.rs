@@ -1,0 +1,196 @@
+//! Reading a checkpoint: its manifest, its blobs, and all of its bytes where one relies on it alone.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::ops::Range;
+
+use super::Blob;
+use super::format::{Header, damage};
+use super::shelf::{Shelf, Sound, read_header, read_table};
+use crate::disk::DiskFile;
+use crate::fault::{OpenError, ReplayError};
+use crate::log::Position;
+
+/// Neighbouring blobs are read together up to this size, and content is verified in pieces of it.
+const READ_BYTES: u64 = 1 << 20;
+/// Reading over a gap of this size costs no more than another read.
+const GAP_BYTES: u64 = 64 << 10;
+
+/// What is done with a blob: its index in what was asked for, and its bytes.
+pub type VisitBlob<'a> = dyn FnMut(usize, &[u8]) -> Result<(), ReplayError> + 'a;
+
+/// A checkpoint whose manifest was read and found sound.
+pub struct Loaded<'a> {
+    /// Its number, the `file` of the blobs that were written for it.
+    pub number: u64,
+    /// The events before this position are in it.
+    pub position: Position,
+    /// What was given to [`Draft::finish`](super::Draft::finish).
+    pub manifest: Vec<u8>,
+    sound: Sound<'a>,
+    shelf: &'a Shelf,
+}
+
+impl<'a> Loaded<'a> {
+    pub(super) fn read(shelf: &'a Shelf, sound: Sound<'a>) -> Result<Loaded<'a>, OpenError> {
+        let header = sound.header;
+        let manifest = read_manifest(&*shelf.open(header.number)?, &shelf.name(header.number), header)?;
+        Ok(Loaded { number: header.number, position: header.position, manifest, sound, shelf })
+    }
+
+    /// Reads these blobs and hands them over in the order of `blobs`, each verified. Those that follow each other in
+    /// `blobs` as they do in their file share large reads, so sort them where the order does not matter.
+    ///
+    /// A blob that is not what was written is [`OpenError::Damaged`], one that `visit` cannot take [`OpenError::Replay`].
+    pub fn read_blobs(&self, blobs: &[Blob], visit: &mut VisitBlob<'_>) -> Result<(), OpenError> {
+        let mut files = BTreeMap::new();
+        let mut buffer = Vec::new();
+        let mut first = 0;
+        while first < blobs.len() {
+            let count = self.neighbours(&blobs[first..])?;
+            let run = &blobs[first..first + count];
+            let number = run[0].file;
+            let file: &mut Box<dyn DiskFile> = match files.entry(number) {
+                Entry::Occupied(entry) => entry.into_mut(),
+                Entry::Vacant(entry) => entry.insert(self.shelf.open(number)?),
+            };
+            let offset = run[0].offset;
+            let end = run[count - 1].offset + u64::from(run[count - 1].bytes);
+            buffer.resize((end - offset) as usize, 0);
+            read_exactly(&**file, &self.shelf.name(number), offset, &mut buffer)?;
+            for (index, blob) in run.iter().enumerate() {
+                let begin = (blob.offset - offset) as usize;
+                let bytes = &buffer[begin..begin + blob.bytes as usize];
+                self.visit_verified(blob, bytes, first + index, visit)?;
+            }
+            first += count;
+        }
+        Ok(())
+    }
+
+    fn visit_verified(
+        &self,
+        blob: &Blob,
+        bytes: &[u8],
+        index: usize,
+        visit: &mut VisitBlob<'_>,
+    ) -> Result<(), OpenError> {
+        let name = || self.shelf.name(blob.file);
+        if crc32c::crc32c(bytes) != blob.crc {
+            return Err(damage(&name(), blob.offset, "the checksum of a blob does not match").into());
+        }
+        visit(index, bytes).map_err(|source| OpenError::Replay {
+            file: name(),
+            offset: blob.offset,
+            position: self.position,
+            source,
+        })
+    }
+
+    /// How many of the first blobs can be read at once: at least one, and all of them lie where blobs can lie.
+    fn neighbours(&self, blobs: &[Blob]) -> Result<usize, OpenError> {
+        let mut end = self.end_of(&blobs[0])?;
+        let mut count = 1;
+        for next in &blobs[1..] {
+            let is_near = next.file == blobs[0].file && (end..=end + GAP_BYTES).contains(&next.offset);
+            if !is_near {
+                break;
+            }
+            end = self.end_of(next)?;
+            if end - blobs[0].offset > READ_BYTES {
+                break;
+            }
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// Where a blob ends, if it lies in one of this checkpoint's files.
+    fn end_of(&self, blob: &Blob) -> Result<u64, OpenError> {
+        let is_ours = blob.file == self.number || self.sound.files.binary_search(&blob.file).is_ok();
+        let header = self.shelf.header(blob.file).filter(|_| is_ours);
+        let own = self.shelf.name(self.number);
+        let manifest = self.sound.header.manifest().start;
+        let Some(area) = header.map(Header::blobs) else {
+            let what = format!("its manifest refers to checkpoint {}, its table does not", blob.file);
+            return Err(damage(&own, manifest, what).into());
+        };
+        match blob.end() {
+            Some(end) if blob.offset >= area.start && end <= area.end => Ok(end),
+            _ => {
+                let name = self.shelf.name(blob.file);
+                let what =
+                    format!("its manifest refers to offset {} of {name}, where no blob is", blob.offset);
+                Err(damage(&own, manifest, what).into())
+            }
+        }
+    }
+
+    /// Says that the manifest is sound but cannot be taken.
+    pub fn refuse_manifest(&self, source: ReplayError) -> OpenError {
+        OpenError::Replay {
+            file: self.shelf.name(self.number),
+            offset: self.sound.header.manifest().start,
+            position: self.position,
+            source,
+        }
+    }
+}
+
+/// Reads all bytes of a checkpoint and of the files that it refers to, and compares them with their checksums.
+pub(super) fn verify(shelf: &Shelf, sound: Sound<'_>) -> Result<(), OpenError> {
+    let file = verify_blobs(shelf, sound.header)?;
+    let name = shelf.name(sound.header.number);
+    read_table(&*file, &name, sound.header)?;
+    read_manifest(&*file, &name, sound.header)?;
+    for &number in sound.files {
+        match shelf.header(number) {
+            Some(header) => drop(verify_blobs(shelf, header)?),
+            None => return Err(damage(&shelf.name(number), 0, "its header is damaged").into()),
+        }
+    }
+    Ok(())
+}
+
+fn verify_blobs(shelf: &Shelf, header: &Header) -> Result<Box<dyn DiskFile>, OpenError> {
+    let name = shelf.name(header.number);
+    let file = shelf.open(header.number)?;
+    if read_header(&*file, &name, header.number, file.len()?)? != *header {
+        return Err(damage(&name, 0, "its header has changed").into());
+    }
+    let mut crc = 0;
+    let Range { start: mut offset, end } = header.blobs();
+    while offset < end {
+        let next = end.min(offset + READ_BYTES);
+        crc = crc32c::crc32c_append(crc, &read_range(&*file, &name, offset..next)?);
+        offset = next;
+    }
+    if crc != header.blobs_crc {
+        return Err(damage(&name, header.blobs().start, "the checksum of the blobs does not match").into());
+    }
+    Ok(file)
+}
+
+fn read_manifest(file: &dyn DiskFile, name: &str, header: &Header) -> Result<Vec<u8>, OpenError> {
+    let manifest = read_range(file, name, header.manifest())?;
+    if crc32c::crc32c(&manifest) != header.manifest_crc {
+        let what = "the checksum of the manifest does not match";
+        return Err(damage(name, header.manifest().start, what).into());
+    }
+    Ok(manifest)
+}
+
+/// A range that was compared with the file's length before.
+pub(super) fn read_range(file: &dyn DiskFile, name: &str, range: Range<u64>) -> Result<Vec<u8>, OpenError> {
+    let mut bytes = vec![0; (range.end - range.start) as usize];
+    read_exactly(file, name, range.start, &mut bytes)?;
+    Ok(bytes)
+}
+
+fn read_exactly(file: &dyn DiskFile, name: &str, offset: u64, into: &mut [u8]) -> Result<(), OpenError> {
+    let read = file.read_at(offset, into)?;
+    if read < into.len() {
+        return Err(damage(name, offset + read as u64, "it has become shorter").into());
+    }
+    Ok(())
+}

@@ -1,0 +1,253 @@
+//! All files of checkpoints in the directory: which are kept, which are needed for their blobs, which can go.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::format::{DRAFT_NAME, HEADER_BYTES, Header, Role, damage, decode_table, name_of, parse_name};
+use super::read::read_range;
+use crate::disk::{Disk, DiskFile};
+use crate::failpoint::failpoint;
+use crate::fault::{Damage, Fault, OpenError};
+
+/// The files, by number.
+pub(super) struct Shelf {
+    pub(super) disk: Arc<dyn Disk>,
+    files: BTreeMap<u64, Shelved>,
+    /// Numbers are not used twice, not even if the file is gone.
+    last_number: u64,
+    /// Whether a file that is not whole takes up the name of the next draft.
+    pub(super) has_draft: bool,
+}
+
+/// One file.
+struct Shelved {
+    role: Role,
+    bytes: u64,
+    /// None if it is damaged. That is all that is needed to read a blob.
+    header: Option<Header>,
+    /// The other files that it refers to, or why one cannot start from it.
+    verdict: Result<Vec<u64>, Damage>,
+}
+
+/// A checkpoint in which no damage was found so far.
+#[derive(Clone, Copy)]
+pub(super) struct Sound<'a> {
+    pub(super) header: &'a Header,
+    /// The other files that it refers to.
+    pub(super) files: &'a [u64],
+}
+
+impl Shelf {
+    /// Looks at the headers and tables of all files and changes nothing.
+    pub(super) fn look(disk: Arc<dyn Disk>, uuid: [u8; 16]) -> Result<Shelf, OpenError> {
+        let mut shelf = Shelf { disk, files: BTreeMap::new(), last_number: 0, has_draft: false };
+        for name in shelf.disk.list()? {
+            shelf.has_draft |= name == DRAFT_NAME;
+            let Some((number, role)) = parse_name(&name) else { continue };
+            shelf.last_number = shelf.last_number.max(number);
+            let shelved = examine(&*shelf.disk, &name, number, role, uuid)?;
+            match shelf.files.entry(number) {
+                Entry::Vacant(entry) => drop(entry.insert(shelved)),
+                Entry::Occupied(_) => {
+                    return Err(damage(&name, 0, "there is another file with its number").into());
+                }
+            }
+        }
+        shelf.condemn_incomplete();
+        Ok(shelf)
+    }
+
+    /// A checkpoint whose blobs cannot be read is none.
+    fn condemn_incomplete(&mut self) {
+        let incomplete: Vec<_> = self
+            .kept()
+            .filter_map(|sound| {
+                let missing = sound.files.iter().find_map(|&file| self.fault_in_blobs_of(sound.header, file));
+                missing.map(|damage| (sound.header.number, damage))
+            })
+            .collect();
+        for (number, damage) in incomplete {
+            self.condemn(number, damage);
+        }
+    }
+
+    fn fault_in_blobs_of(&self, from: &Header, file: u64) -> Option<Damage> {
+        let Some(shelved) = self.files.get(&file) else {
+            let what = format!("it refers to checkpoint {file}, whose file is missing");
+            return Some(damage(&self.name(from.number), from.table().start, what));
+        };
+        match (&shelved.header, &shelved.verdict) {
+            (None, Err(damage)) => Some(damage.clone()),
+            _ => None,
+        }
+    }
+
+    /// The checkpoints that one can start from, as far as is known, newest first.
+    pub(super) fn kept(&self) -> impl Iterator<Item = Sound<'_>> {
+        self.files.values().rev().filter_map(|shelved| {
+            let header = shelved.header.as_ref()?;
+            let files = shelved.verdict.as_ref().ok()?;
+            (shelved.role == Role::Checkpoint).then_some(Sound { header, files })
+        })
+    }
+
+    pub(super) fn newest(&self) -> Option<Sound<'_>> {
+        self.kept().next()
+    }
+
+    /// What is wrong with the checkpoints that one cannot start from, newest first.
+    pub(super) fn damages(&self) -> impl Iterator<Item = (u64, &Damage)> {
+        let checkpoints = self.files.iter().rev().filter(|(_, shelved)| shelved.role == Role::Checkpoint);
+        checkpoints.filter_map(|(&number, shelved)| Some((number, shelved.verdict.as_ref().err()?)))
+    }
+
+    /// From now on nobody starts from this one.
+    pub(super) fn condemn(&mut self, number: u64, damage: Damage) {
+        if let Some(shelved) = self.files.get_mut(&number) {
+            shelved.verdict = Err(damage);
+        }
+    }
+
+    /// The header of a file, if it is there and not damaged.
+    pub(super) fn header(&self, number: u64) -> Option<&Header> {
+        self.files.get(&number)?.header.as_ref()
+    }
+
+    /// What a file is called now.
+    pub(super) fn name(&self, number: u64) -> String {
+        name_of(number, self.files.get(&number).map_or(Role::Checkpoint, |shelved| shelved.role))
+    }
+
+    /// A file that is there although nothing could refer to it.
+    pub(super) fn any(&self) -> Option<u64> {
+        self.files.keys().next().copied()
+    }
+
+    pub(super) fn open(&self, number: u64) -> Result<Box<dyn DiskFile>, Fault> {
+        self.disk.open(&self.name(number))
+    }
+
+    pub(super) fn next_number(&self) -> u64 {
+        self.last_number + 1
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.files.values().map(|shelved| shelved.bytes).sum()
+    }
+
+    /// Gives the draft, which is whole and synced, the name that says so. The directory is not synced.
+    pub(super) fn place_draft(&mut self, header: Header, files: Vec<u64>) -> Result<(), Fault> {
+        failpoint("checkpoint.before-rename");
+        self.disk.rename(DRAFT_NAME, &name_of(header.number, Role::Checkpoint))?;
+        failpoint("checkpoint.after-rename");
+        self.has_draft = false;
+        self.last_number = header.number;
+        let shelved =
+            Shelved { role: Role::Checkpoint, bytes: header.bytes, header: Some(header), verdict: Ok(files) };
+        self.files.insert(header.number, shelved);
+        Ok(())
+    }
+
+    /// Removes what was left of a draft.
+    pub(super) fn remove_draft(&mut self) -> Result<(), Fault> {
+        if self.has_draft {
+            self.disk.remove(DRAFT_NAME)?;
+            self.has_draft = false;
+        }
+        Ok(())
+    }
+
+    /// Keeps these checkpoints and the files that they refer to, and nothing else. Their names must be durable before, and
+    /// at least one of them is sound.
+    pub(super) fn keep_only(&mut self, kept: &BTreeSet<u64>) -> Result<(), Fault> {
+        let is_kept = |sound: &Sound<'_>| kept.contains(&sound.header.number);
+        let needed: BTreeSet<u64> =
+            self.kept().filter(is_kept).flat_map(|sound| sound.files).copied().collect();
+        let others: Vec<(u64, Role)> = self
+            .files
+            .iter()
+            .map(|(&number, shelved)| (number, shelved.role))
+            .filter(|(number, _)| !kept.contains(number))
+            .collect();
+        let mut has_changed = false;
+        for (number, role) in others {
+            match (needed.contains(&number), role) {
+                (true, Role::Blobs) => continue,
+                (true, Role::Checkpoint) => self.demote(number)?,
+                (false, _) => self.discard(number)?,
+            }
+            has_changed = true;
+        }
+        failpoint("checkpoint.before-the-last-sync");
+        if has_changed { self.disk.sync_dir() } else { Ok(()) }
+    }
+
+    /// Nobody starts from it any more, but others refer to it.
+    fn demote(&mut self, number: u64) -> Result<(), Fault> {
+        self.disk.rename(&name_of(number, Role::Checkpoint), &name_of(number, Role::Blobs))?;
+        if let Some(shelved) = self.files.get_mut(&number) {
+            shelved.role = Role::Blobs;
+        }
+        Ok(())
+    }
+
+    fn discard(&mut self, number: u64) -> Result<(), Fault> {
+        self.disk.remove(&self.name(number))?;
+        self.files.remove(&number);
+        Ok(())
+    }
+}
+
+fn examine(
+    disk: &dyn Disk,
+    name: &str,
+    number: u64,
+    role: Role,
+    uuid: [u8; 16],
+) -> Result<Shelved, OpenError> {
+    let file = disk.open(name)?;
+    let bytes = file.len()?;
+    let header = match read_header(&*file, name, number, bytes) {
+        Err(OpenError::Damaged(damage)) => {
+            return Ok(Shelved { role, bytes, header: None, verdict: Err(damage) });
+        }
+        header => header?,
+    };
+    if header.uuid != uuid {
+        return Err(damage(name, 0, "it belongs to another store").into());
+    }
+    let verdict = match role {
+        Role::Checkpoint => match read_table(&*file, name, &header) {
+            Err(OpenError::Damaged(damage)) => Err(damage),
+            table => Ok(table?),
+        },
+        Role::Blobs => Ok(Vec::new()),
+    };
+    Ok(Shelved { role, bytes, header: Some(header), verdict })
+}
+
+pub(super) fn read_header(
+    file: &dyn DiskFile,
+    name: &str,
+    number: u64,
+    bytes: u64,
+) -> Result<Header, OpenError> {
+    let mut head = [0; HEADER_BYTES];
+    if file.read_at(0, &mut head)? < HEADER_BYTES {
+        return Err(damage(name, bytes, "it is shorter than its header").into());
+    }
+    Header::decode(&head, name, number, bytes)
+}
+
+pub(super) fn read_table(file: &dyn DiskFile, name: &str, header: &Header) -> Result<Vec<u64>, OpenError> {
+    let bytes = read_range(file, name, header.table())?;
+    let what = if crc32c::crc32c(&bytes) != header.table_crc {
+        "the checksum of the table of files does not match"
+    } else if let Some(files) = decode_table(&bytes, header.number) {
+        return Ok(files);
+    } else {
+        "the table of files contradicts itself"
+    };
+    Err(damage(name, header.table().start, what).into())
+}

@@ -1,0 +1,168 @@
+//! Calls to the disk that fail while checkpoints are taken: a full disk changes nothing and passes, anything else ends all
+//! writing, and a restart finds what was confirmed.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod checkpoint_support;
+
+use checkpoint_support::{Session, loaded, position_in};
+use sureq_engine::log::{LogError, Position};
+use sureq_testkit::sim_disk::{FailureKind, Kept, Repeat, SimDisk};
+
+/// Checkpoints, tidying and dropping, until something fails.
+fn work(disk: &SimDisk, session: &mut Session) -> Result<(), LogError> {
+    for round in 0..9 {
+        session.next()?;
+        if round % 4 == 2 {
+            assert!(session.checkpoints.drop_older()?);
+        }
+        if round % 4 == 3 {
+            session.checkpoints.tidy()?;
+        }
+        assert!(!disk.files().contains_key("checkpoint.new"));
+    }
+    Ok(())
+}
+
+fn assert_poisoned(session: &mut Session) {
+    let mut pace = |_| {};
+    assert!(matches!(session.next(), Err(LogError::Poisoned)));
+    assert!(matches!(session.checkpoints.begin(Position(99), &mut pace).err(), Some(LogError::Poisoned)));
+    assert!(matches!(session.checkpoints.drop_older(), Err(LogError::Poisoned)));
+    assert!(matches!(session.checkpoints.tidy(), Err(LogError::Poisoned)));
+}
+
+/// Lets each call of the work fail in turn and answers how many that were.
+fn break_each_call(repeat: Repeat) -> u64 {
+    for call in 1.. {
+        let disk = SimDisk::new(call);
+        let mut session = Session::start(&disk).unwrap();
+        disk.fail(disk.calls() + call, FailureKind::Broken, repeat);
+        let outcome = work(&disk, &mut session);
+        if disk.failed() == 0 {
+            return call - 1;
+        }
+        let context = format!("call {call}: {outcome:?}");
+        assert!(matches!(outcome, Err(LogError::Fault(_))), "{context}");
+        let before = disk.trace_len();
+        assert_poisoned(&mut session);
+        assert_eq!((disk.trace_len(), disk.syncs_after_failure()), (before, 0), "{context}");
+        disk.heal();
+        let cut = disk.crash(Kept::Nothing, Kept::Nothing);
+        for disk in [&disk, &cut] {
+            assert!(position_in(disk, &context) >= session.position, "{context}");
+            let mut again = Session::start(disk).unwrap();
+            again.checkpoints.tidy().unwrap();
+            work(disk, &mut again).unwrap();
+            assert_eq!(position_in(disk, &context), again.position);
+        }
+    }
+    unreachable!("the work makes finitely many calls")
+}
+
+#[test]
+fn an_io_error_at_any_call_ends_all_writing() {
+    assert!(break_each_call(Repeat::Once) > 80);
+    assert!(break_each_call(Repeat::Sticky) > 80);
+}
+
+/// Fills the disk at each call in turn, and then makes room.
+fn fill_at_each_call(repeat: Repeat) -> u64 {
+    let mut refusals = 0;
+    for call in 1.. {
+        let disk = SimDisk::new(call);
+        let mut session = Session::start(&disk).unwrap();
+        disk.fail(disk.calls() + call, FailureKind::Full, repeat);
+        let mut before = disk.files();
+        let outcome = loop {
+            let outcome = session.next();
+            if outcome.is_err() || session.position == 9 {
+                break outcome;
+            }
+            before = disk.files();
+        };
+        if disk.calls() < call {
+            return refusals;
+        }
+        let context = format!("call {call}: {outcome:?}");
+        if let Err(error) = outcome {
+            assert!(matches!(error, LogError::NoSpace(_)), "{context}");
+            assert!(disk.files() == before, "nothing has changed, {context}");
+            refusals += 1;
+        }
+        if session.position > 0 {
+            assert_eq!(session.checkpoints.needed_from(), Position(session.position - 1), "{context}");
+            assert_eq!(position_in(&disk, &context), session.position);
+        }
+        disk.heal();
+        work(&disk, &mut session).unwrap();
+        assert_eq!(position_in(&disk, &context), session.position);
+        assert_eq!(session.checkpoints.bytes(), loaded(&disk).unwrap().checkpoints.bytes(), "{context}");
+    }
+    unreachable!("the work makes finitely many calls")
+}
+
+#[test]
+fn a_full_disk_at_any_call_changes_nothing_and_passes() {
+    assert!(fill_at_each_call(Repeat::Once) > 30);
+    assert!(fill_at_each_call(Repeat::Sticky) > 30);
+}
+
+/// On a full disk the older checkpoint can still go.
+#[test]
+fn a_full_disk_can_be_relieved() {
+    let disk = checkpoint_support::taken(2);
+    let mut session = loaded(&disk).unwrap();
+    session.take(3, checkpoint_support::parts_at(100)).unwrap();
+    disk.fail(disk.calls() + 1, FailureKind::Full, Repeat::Sticky);
+    assert!(matches!(session.next(), Err(LogError::NoSpace(_))));
+    assert_eq!(session.checkpoints.needed_from(), Position(2));
+    assert!(session.checkpoints.drop_older().unwrap());
+    assert_eq!(session.checkpoints.needed_from(), Position(3));
+}
+
+#[test]
+fn a_spent_draft_stays_spent() {
+    let disk = checkpoint_support::taken(2);
+    let mut session = loaded(&disk).unwrap();
+    let mut pace = |_| {};
+    let mut draft = session.checkpoints.begin(Position(3), &mut pace).unwrap();
+    disk.fail(disk.calls() + 1, FailureKind::Full, Repeat::Once);
+    assert!(matches!(draft.write(&vec![7; 300 << 10]), Err(LogError::NoSpace(_))));
+    assert!(matches!(draft.write(b"more"), Err(LogError::NoSpace(_))));
+    assert!(matches!(draft.finish(b"", &[]), Err(LogError::NoSpace(_))));
+    session.next().unwrap();
+    assert_eq!(position_in(&disk, "after it"), 3);
+}
+
+#[test]
+fn short_and_interrupted_calls_are_continued() {
+    let untouched = SimDisk::new(0);
+    work(&untouched, &mut Session::start(&untouched).unwrap()).unwrap();
+    for kind in [FailureKind::Short, FailureKind::Interrupted] {
+        for call in 1..=untouched.calls() {
+            let disk = SimDisk::new(0);
+            disk.fail(call, kind, Repeat::Once);
+            work(&disk, &mut Session::start(&disk).unwrap()).unwrap();
+            assert!(disk.files() == untouched.files(), "{kind:?} at call {call}");
+        }
+    }
+}
+
+/// A bad sector met while loading is a fault that names the file; only content falls back.
+#[test]
+fn a_read_error_names_the_file_and_changes_nothing() {
+    let disk = checkpoint_support::taken(5);
+    let calls = {
+        let probe = checkpoint_support::copy(&disk);
+        loaded(&probe).unwrap();
+        probe.calls()
+    };
+    for call in 2..=calls {
+        let probe = checkpoint_support::copy(&disk);
+        probe.fail(call, FailureKind::Broken, Repeat::Once);
+        let error = Session::start(&probe).err().unwrap().to_string();
+        assert!(error.starts_with("cannot ") && error.contains("checkpoint-"), "{error}");
+        assert_eq!(probe.trace_len(), 0);
+    }
+}
