@@ -1,26 +1,237 @@
-//! The handle of a payload.
+//! The handle of a payload: where it lies in the log, or the bytes themselves.
 
+use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
-/// A payload that is in memory, shared by reference count. Replies, the line of waiting pops and the queue hold it
-/// together without copying it.
+/// A payload, by a handle.
+///
+/// A task that waits holds the place of its payload in the log, a few bytes. A reply holds the bytes: they are loaded
+/// before it reaches a dialect.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Body(Arc<[u8]>);
+pub enum Body {
+    /// In the log.
+    Stored(Stored),
+    /// In memory.
+    Loaded(Payload),
+}
+
+/// Where a payload lies in the log. Its checksum is the four bytes before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Stored {
+    /// The number of the segment that it was written to. A recovery may have rewritten that to another since.
+    pub(crate) segment: u32,
+    pub(crate) offset: u32,
+    pub(crate) len: u32,
+}
+
+impl Stored {
+    /// The bytes that it takes up in its segment.
+    pub(crate) const fn range(self) -> Range<u64> {
+        self.offset as u64..self.offset as u64 + self.len as u64
+    }
+}
+
+/// Bytes in memory, a stretch of a shared buffer. Replies and caches hold them together without copying them.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Payload {
+    buffer: Arc<[u8]>,
+    start: u32,
+    len: u32,
+}
+
+impl Payload {
+    /// A stretch of a buffer.
+    pub(crate) fn within(buffer: &Arc<[u8]>, range: Range<usize>) -> Self {
+        debug_assert!(range.end <= buffer.len(), "a payload lies within its buffer");
+        Self { buffer: Arc::clone(buffer), start: range.start as u32, len: range.len() as u32 }
+    }
+}
+
+impl From<&[u8]> for Payload {
+    fn from(payload: &[u8]) -> Self {
+        Self { buffer: payload.into(), start: 0, len: payload.len() as u32 }
+    }
+}
+
+impl AsRef<[u8]> for Payload {
+    fn as_ref(&self) -> &[u8] {
+        &self.buffer[self.start as usize..][..self.len as usize]
+    }
+}
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_ref(), f)
+    }
+}
 
 impl From<&[u8]> for Body {
     fn from(payload: &[u8]) -> Self {
-        Self(payload.into())
+        Self::Loaded(Payload::from(payload))
     }
 }
 
 impl AsRef<[u8]> for Body {
+    /// The bytes. Only what a reply holds has them, and every reply that leaves the engine does.
     fn as_ref(&self) -> &[u8] {
-        &self.0
+        match self {
+            Self::Loaded(payload) => payload.as_ref(),
+            Self::Stored(place) => panic!("the payload at {place:?} was not loaded"),
+        }
     }
+}
+
+/// Bits of the first number of a packed place.
+mod bits {
+    /// In the same segment as the one before, behind it: the number is the gap between them. Otherwise it is the offset,
+    /// and the segment follows.
+    pub(super) const BEHIND: u64 = 1;
+    /// As long as the one before. Otherwise the length follows.
+    pub(super) const SAME_LEN: u64 = 2;
+    pub(super) const COUNT: u32 = 2;
 }
 
 impl sureq_core::task::Body for Body {
     fn len(&self) -> usize {
-        self.0.len()
+        match self {
+            Self::Loaded(payload) => payload.len as usize,
+            Self::Stored(place) => place.len as usize,
+        }
+    }
+
+    fn pack(&self, before: Option<&Self>, out: &mut Vec<u8>) -> bool {
+        let Self::Stored(place) = self else { return false };
+        let before = before.and_then(Self::place);
+        let gap = before
+            .filter(|before| before.segment == place.segment)
+            .and_then(|before| u64::from(place.offset).checked_sub(before.range().end));
+        let same_len = before.is_some_and(|before| before.len == place.len);
+        let flags = if gap.is_some() { bits::BEHIND } else { 0 } | if same_len { bits::SAME_LEN } else { 0 };
+        put_number(gap.unwrap_or(u64::from(place.offset)) << bits::COUNT | flags, out);
+        if gap.is_none() {
+            put_number(u64::from(place.segment), out);
+        }
+        if !same_len {
+            put_number(u64::from(place.len), out);
+        }
+        true
+    }
+
+    fn unpack<'b>(before: Option<&Self>, bytes: &'b [u8]) -> Option<(Self, &'b [u8])> {
+        let before = before.and_then(Self::place);
+        let (first, bytes) = number(bytes)?;
+        let value = first >> bits::COUNT;
+        let (offset, segment, bytes) = if first & bits::BEHIND == 0 {
+            let (segment, bytes) = number(bytes)?;
+            (value, u32::try_from(segment).ok()?, bytes)
+        } else {
+            (before?.range().end.checked_add(value)?, before?.segment, bytes)
+        };
+        let (len, bytes) = if first & bits::SAME_LEN == 0 {
+            let (len, bytes) = number(bytes)?;
+            (u32::try_from(len).ok()?, bytes)
+        } else {
+            (before?.len, bytes)
+        };
+        let place = Stored { segment, offset: u32::try_from(offset).ok()?, len };
+        Some((Self::Stored(place), bytes))
+    }
+}
+
+impl Body {
+    /// Where it lies in the log, if it does.
+    pub(crate) const fn place(&self) -> Option<Stored> {
+        match self {
+            Self::Stored(place) => Some(*place),
+            Self::Loaded(_) => None,
+        }
+    }
+}
+
+/// A LEB128 varint, as events have them.
+fn put_number(mut n: u64, out: &mut Vec<u8>) {
+    while n >= 0x80 {
+        out.push(n as u8 | 0x80);
+        n >>= 7;
+    }
+    out.push(n as u8);
+}
+
+fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let mut n = 0u64;
+    for (at, &byte) in bytes.iter().enumerate().take(10) {
+        n |= u64::from(byte & 0x7f).checked_shl(7 * at as u32)?;
+        if byte < 0x80 {
+            return Some((n, &bytes[at + 1..]));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sureq_core::task::Body as _;
+
+    fn stored(segment: u32, offset: u32, len: u32) -> Body {
+        Body::Stored(Stored { segment, offset, len })
+    }
+
+    #[test]
+    fn places_pack_and_unpack_whatever_was_before_them() {
+        let places = [
+            stored(1, 192, 64),
+            stored(1, 273, 64),
+            stored(1, 354, 0),
+            stored(1, 100, 7),
+            stored(2, 192, 7),
+            stored(u32::MAX, u32::MAX, u32::MAX),
+            stored(1, 0, u32::MAX),
+            stored(1, u32::MAX, 1),
+        ];
+        let mut packed = Vec::new();
+        for (at, place) in places.iter().enumerate() {
+            assert!(place.pack(at.checked_sub(1).map(|at| &places[at]), &mut packed));
+        }
+        let (mut rest, mut before) = (&packed[..], None);
+        for place in &places {
+            let (unpacked, behind) = Body::unpack(before, rest).unwrap();
+            assert_eq!(unpacked, *place);
+            (rest, before) = (behind, Some(place));
+        }
+        assert!(rest.is_empty());
+    }
+
+    #[test]
+    fn a_neighbour_of_the_same_length_costs_one_byte() {
+        let mut packed = Vec::new();
+        stored(7, 281, 64).pack(Some(&stored(7, 200, 64)), &mut packed);
+        assert_eq!(packed.len(), 1);
+    }
+
+    #[test]
+    fn what_is_not_packed_is_refused() {
+        for bytes in [
+            &b""[..],
+            &[0x80],
+            &[0xff; 10],
+            &[1],
+            &[3],
+            &[0, 0x80],
+            &[0, 1],
+            &[0xfd, 0xff, 0xff, 0xff, 0x7f, 1, 1],
+        ] {
+            assert_eq!(Body::unpack(None, bytes), None, "{bytes:?}");
+        }
+        let end = stored(1, u32::MAX, u32::MAX);
+        assert_eq!(Body::unpack(Some(&end), &[3]), None, "it would lie beyond any segment");
+        let loaded = Body::Loaded(Payload::from(&b"x"[..]));
+        assert!(!loaded.pack(None, &mut Vec::new()), "only a place can be packed");
+    }
+
+    #[test]
+    fn a_handle_is_three_words() {
+        assert_eq!(size_of::<Body>(), 24);
     }
 }

@@ -12,7 +12,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FallocateFlags, OFlags};
+use rustix::fs::{FallocateFlags, OFlags, StatVfs};
 use rustix::io::Errno;
 
 use crate::fault::{Fault, OpenError, Operation};
@@ -36,6 +36,12 @@ pub trait Disk: Send + Sync {
 
     /// Makes all earlier creates, renames and removes durable.
     fn sync_dir(&self) -> Result<(), Fault>;
+
+    /// How many bytes the file system has in all.
+    fn capacity(&self) -> Result<u64, Fault>;
+
+    /// How many of them are free for this process.
+    fn free(&self) -> Result<u64, Fault>;
 
     /// Sixteen unpredictable bytes.
     fn entropy(&self) -> Result<[u8; 16], Fault>;
@@ -143,6 +149,11 @@ impl DirDisk {
         Ok(DirDisk { path, directory, _lock: lock })
     }
 
+    fn file_system(&self) -> Result<StatVfs, Fault> {
+        rustix::fs::fstatvfs(&self.directory)
+            .map_err(|errno| Fault::new(Operation::Measure, &self.path, errno.into()))
+    }
+
     fn open_with(
         &self,
         operation: Operation,
@@ -192,6 +203,16 @@ impl Disk for DirDisk {
 
     fn sync_dir(&self) -> Result<(), Fault> {
         self.directory.sync_all().map_err(|source| Fault::new(Operation::SyncDirectory, &self.path, source))
+    }
+
+    fn capacity(&self) -> Result<u64, Fault> {
+        let system = self.file_system()?;
+        Ok(system.f_blocks.saturating_mul(system.f_frsize))
+    }
+
+    fn free(&self) -> Result<u64, Fault> {
+        let system = self.file_system()?;
+        Ok(system.f_bavail.saturating_mul(system.f_frsize))
     }
 
     fn entropy(&self) -> Result<[u8; 16], Fault> {

@@ -5,38 +5,42 @@
 //! as one frame, syncs once and publishes the position; then the parked replies may leave. The next batch gathers
 //! meanwhile: that is the whole group commit.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use sureq_core::command::{ConnId, Pop};
 use sureq_core::limits;
 use sureq_core::task::Body as _;
 use sureq_core::{Broker, Command, LogTime, Now, Receipt, Refusal, Replies, Reply, TaskId};
 
+use crate::ahead::ReadAhead;
 use crate::body::Body;
+use crate::cache::Cache;
 use crate::clock::{Clock, LogClock, SystemClock};
 use crate::disk::{DirDisk, Disk};
 use crate::durable::Durable;
 use crate::fault::OpenError;
 use crate::keeper::Keeper;
-use crate::line::{Answer, Line, TicketCell};
-use crate::log::{Cut, Durability, LogError, Position, SEGMENT_BYTES};
+use crate::line::{Line, Waiting};
+use crate::loader::{self, Loader};
+use crate::log::{Cut, Durability, LogError, Position, SegmentInfo};
+use crate::log_thread::{LAZY_BYTES, LogThread};
 use crate::opening;
+use crate::synced::Synced;
 use crate::tape::Tape;
 use crate::ticker;
-
-/// How much may wait to be written before callers should hold back.
-const BACKLOG_BYTES_MAX: usize = 64 << 20;
+use crate::ticket::{Answer, Parker, Ticket, poisoned, split_off, timed_out};
+use crate::tidier::{self, Tidying};
 
 /// How near the ids may come to their durable mark.
 const MARK_NEAR_MS: u64 = 5_000;
 
-/// How much is gathered before the log thread is woken without being asked to.
+/// How much is gathered where someone waits for it, before the log thread is woken without being asked to.
 const GATHER_BYTES_MAX: usize = 64 << 10;
 
 /// Why a lock is not taken over from a thread that panicked with it.
@@ -47,20 +51,38 @@ pub(crate) const LOCK: &str = "a panic under the lock has left the state in doub
 pub struct Options {
     /// What a reply promises.
     pub durability: Durability,
-    /// The size of a segment of the log.
-    pub segment_bytes: u64,
+    /// The size of a segment of the log; by default as large as suits the disk.
+    pub segment_bytes: Option<u64>,
+    /// How many bytes of payloads are kept in memory.
+    pub cache_bytes: usize,
+    /// How much memory may be used before pushes are refused; no limit by default.
+    pub memory_bytes_max: Option<u64>,
+    /// Keeps all of the log: no checkpoints are taken, and no segment is given up.
+    pub keeps_log: bool,
+    /// Gets a line when something happens that an operator should know of.
+    pub notice: Option<fn(&str)>,
 }
+
+/// The default of [`Options::cache_bytes`].
+pub const CACHE_BYTES: usize = 64 << 20;
 
 impl Default for Options {
     fn default() -> Self {
-        Self { durability: Durability::Always, segment_bytes: SEGMENT_BYTES }
+        Self {
+            durability: Durability::Always,
+            segment_bytes: None,
+            cache_bytes: CACHE_BYTES,
+            memory_bytes_max: None,
+            keeps_log: false,
+            notice: None,
+        }
     }
 }
 
 /// An open store, shared by whoever holds a clone.
 #[derive(Clone)]
 pub struct Engine {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// What all threads of an engine share.
@@ -74,6 +96,15 @@ pub(crate) struct Shared {
     pub(crate) log_wakes: Condvar,
     pub(crate) ticker_wakes: Condvar,
     pub(crate) keeper: Keeper,
+    /// `None` where nothing is kept, and so nothing can be read back.
+    pub(crate) loader: Option<Loader>,
+    pub(crate) tidying: Tidying,
+    /// Up to where the log is on disk, at whatever level.
+    pub(crate) synced: Synced,
+    pub(crate) memory_max: Option<u64>,
+    /// Memory that others have said they hold.
+    pub(crate) charged: AtomicUsize,
+    notice: Option<fn(&str)>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     cut: Option<Cut>,
 }
@@ -94,12 +125,23 @@ pub(crate) struct State {
     pub(crate) broker: Broker<Body>,
     pub(crate) tape: Tape,
     pub(crate) line: Line,
-    /// The log thread sleeps.
-    pub(crate) log_sleeps: bool,
+    pub(crate) cache: Cache,
+    pub(crate) ahead: ReadAhead,
+    /// Room to put the payloads of a reply together in.
+    pub(crate) payloads: Vec<u8>,
+    pub(crate) log_thread: LogThread,
     /// The ticker sleeps, and looks again by itself then.
     pub(crate) ticker_sleeps: Option<LogTime>,
     /// The disk has no room for another segment.
     pub(crate) no_space: bool,
+    /// The segments of the log, in order. The last is written to.
+    pub(crate) segments: Vec<SegmentInfo>,
+    /// Those of them that tasks cannot be copied out of.
+    pub(crate) unreadable: BTreeSet<u64>,
+    /// How many bytes of frames have been written.
+    pub(crate) logged_bytes: u64,
+    /// Someone needs all before this position to be on disk, whatever the level of durability.
+    pub(crate) sync_wanted: Position,
     pub(crate) closing: bool,
     /// No id from here on may be given out before the mark is raised on disk.
     pub(crate) id_mark: TaskId,
@@ -116,6 +158,8 @@ pub struct Executed {
     pub position: Position,
     /// Where the answer to the pop that waits will come from.
     pub ticket: Option<Ticket>,
+    /// Pops that waited got something out of it. They have waited longer than whoever executed this.
+    pub served: bool,
     /// So much waits to be written that the caller should not send more before this is durable.
     pub hold: Option<Position>,
 }
@@ -133,31 +177,49 @@ impl Engine {
         let opened = opening::open(&disk, clock, options)?;
         let state = State {
             broker: opened.broker,
-            tape: Tape::new(opened.end, opened.hash_key),
+            tape: opened.tape,
             line: Line::default(),
-            log_sleeps: false,
+            cache: Cache::new(options.cache_bytes),
+            ahead: ReadAhead::default(),
+            payloads: Vec::new(),
+            log_thread: LogThread::Awake,
             ticker_sleeps: None,
             no_space: false,
+            segments: opened.segments,
+            unreadable: BTreeSet::new(),
+            logged_bytes: 0,
+            sync_wanted: Position::START,
             closing: false,
             id_mark: opened.id_mark,
         };
         let keeper = Keeper::new(opened.store, opened.spares);
-        let engine = Self::assemble(state, opened.clock, options.durability, keeper, opened.cut);
+        let loader = Some(Loader::new(opened.reader));
+        let engine = Self::assemble(state, opened.clock, options, keeper, loader, opened.cut);
+        if let Some(damage) = opened.skipped {
+            engine.shared.notice(&format!("{damage}; the checkpoint before it was used instead"));
+        }
         engine.shared.durable.publish(opened.end);
+        engine.shared.synced.publish(opened.end);
         let writer = opened.writer;
         engine.spawn("sureq-log", move |shared| crate::log_thread::run(&shared, writer));
         engine.spawn("sureq-keeper", |shared| crate::keeper::run(&shared));
         engine.spawn("sureq-ticker", |shared| ticker::run(&shared));
+        engine.spawn("sureq-loader", |shared| loader::run(&shared));
+        if !options.keeps_log {
+            let tidier = opened.tidier;
+            engine.spawn("sureq-tidier", move |shared| tidier::run(&shared, tidier));
+        }
         Ok(engine)
     }
 
     /// A store that keeps nothing.
-    pub fn in_memory() -> Self {
-        Self::in_memory_by(Arc::new(SystemClock::default()))
+    pub fn in_memory(options: &Options) -> Self {
+        Self::in_memory_by(Arc::new(SystemClock::default()), options)
     }
 
     /// A store that keeps nothing, by any clock.
-    pub fn in_memory_by(clock: Arc<dyn Clock>) -> Self {
+    pub fn in_memory_by(clock: Arc<dyn Clock>, options: &Options) -> Self {
+        let options = Options { durability: Durability::None, ..options.clone() };
         let clock = LogClock::starting(clock, LogTime(0));
         let now = clock.now();
         let (mut broker, mut tape) = (Broker::default(), Tape::forgetful(opening::memory_key()));
@@ -166,13 +228,20 @@ impl Engine {
             broker,
             tape,
             line: Line::default(),
-            log_sleeps: false,
+            cache: Cache::new(0),
+            ahead: ReadAhead::default(),
+            payloads: Vec::new(),
+            log_thread: LogThread::Awake,
             ticker_sleeps: None,
             no_space: false,
+            segments: Vec::new(),
+            unreadable: BTreeSet::new(),
+            logged_bytes: 0,
+            sync_wanted: Position::START,
             closing: false,
             id_mark: TaskId::LAST,
         };
-        let engine = Self::assemble(state, clock, Durability::None, Keeper::idle(), None);
+        let engine = Self::assemble(state, clock, &options, Keeper::idle(), None, None);
         engine.spawn("sureq-ticker", |shared| ticker::run(&shared));
         engine
     }
@@ -180,19 +249,26 @@ impl Engine {
     fn assemble(
         state: State,
         clock: LogClock,
-        durability: Durability,
+        options: &Options,
         keeper: Keeper,
+        loader: Option<Loader>,
         cut: Option<Cut>,
     ) -> Self {
         let shared = Shared {
             state: Mutex::new(state),
             durable: Durable::default(),
             clock,
-            durability,
+            durability: options.durability,
             is_gathering: AtomicBool::new(false),
             log_wakes: Condvar::new(),
             ticker_wakes: Condvar::new(),
             keeper,
+            loader,
+            tidying: Tidying::new(options.keeps_log),
+            synced: Synced::default(),
+            memory_max: options.memory_bytes_max,
+            charged: AtomicUsize::new(0),
+            notice: options.notice,
             threads: Mutex::default(),
             cut,
         };
@@ -209,15 +285,31 @@ impl Engine {
         self.shared.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
     }
 
-    /// Executes commands in order, under one lock. Stops at a pop that must wait.
+    /// Executes commands in order. Stops at a pop that must wait for a task; waits on this thread where payloads have to
+    /// be read from the disk, or where the disk is behind.
     pub fn execute(&self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Executed {
-        let executed = self.gather(commands, replies);
-        self.commit();
-        executed
+        let mut done = 0;
+        loop {
+            let mut executed = self.gather(&commands[done..], replies);
+            self.commit();
+            done += executed.done;
+            executed.done = done;
+            let held = executed.hold.filter(|_| done < commands.len() && executed.ticket.is_none());
+            if let Some(ticket) = executed.ticket.take_if(|ticket| ticket.is_loading()) {
+                ticket.wait().join(replies);
+                done += 1;
+            } else if let Some(hold) = held {
+                // If it never comes to that, the rest is refused.
+                self.wait(hold);
+            } else {
+                return executed;
+            }
+        }
     }
 
-    /// Executes like [`Self::execute`], and leaves it to the caller to [`Self::commit`] soon: whoever has more to
-    /// execute at once has it all written in one go.
+    /// Executes commands in order, under one lock, and never waits. Stops at one that must: a pop for a task, or any for
+    /// payloads that have to be read. Leaves it to the caller to [`Self::commit`] soon: whoever has more to execute at
+    /// once has it all written in one go.
     pub fn gather(&self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Executed {
         let shared = &self.shared;
         let mut state = shared.lock();
@@ -228,37 +320,56 @@ impl Engine {
         let failed = shared.durable.failure().map(|_| Refusal::Poisoned);
         if let Some(refusal) = failed.or(state.closing.then_some(Refusal::Closed)) {
             replies.list.extend(commands.iter().map(|_| Reply::Refused(refusal.clone())));
-            return Executed { done: commands.len(), position: Position::START, ticket: None, hold: None };
+            return Executed {
+                done: commands.len(),
+                position: Position::START,
+                ticket: None,
+                served: false,
+                hold: None,
+            };
         }
-        if state.tape.bytes() > BACKLOG_BYTES_MAX {
+        if state.tape.is_long() {
             let hold = Some(state.tape.end());
-            return Executed { done: 0, position: Position::START, ticket: None, hold };
+            return Executed { done: 0, position: Position::START, ticket: None, served: false, hold };
         }
         if !state.line.is_empty() {
             // What is due goes to those who have waited for it, not to whoever happens to come now.
             ticker::tick(shared, &mut state, now);
         }
-        let mut ticket = None;
+        let (mut ticket, mut served) = (None, false);
         let mut done = 0;
         let mut weight = Weight::of(replies);
         for command in commands {
-            if let Some(refusal) = state.refusal(command) {
+            if let Some(refusal) = shared.refusal(&state, command) {
                 replies.list.push(Reply::Refused(refusal));
             } else {
+                let first_task = replies.tasks.len();
                 let State { broker, tape, .. } = &mut *state;
                 broker.execute(now, command, tape, replies);
-                if let Some(pop) = must_wait(command, replies) {
+                tape.mark();
+                ticket = if let Some(pop) = must_wait(command, replies) {
                     replies.list.pop();
                     let (number, cell) = state.line.join(pop, now.log);
-                    ticket = Some(Ticket { number, cell, shared: Arc::clone(shared) });
+                    Some(Ticket { number: Some(number), cell, shared: Arc::clone(shared) })
+                } else if replies.tasks.len() > first_task
+                    && !shared.fetch(&mut state, command, &mut replies.tasks[first_task..])
+                {
+                    let replies = split_off(replies, first_task);
+                    let position = shared.position(&state);
+                    let answer = Answer { queues: queues_of(command), replies, position };
+                    Some(shared.load(answer))
+                } else {
+                    None
+                };
+                if ticket.is_some() {
                     // Even a pop that finds nothing lets time pass, and may have set tasks free elsewhere.
-                    shared.serve(&mut state, now);
+                    served |= shared.serve(&mut state, now);
                     break;
                 }
             }
             done += 1;
             if !state.line.is_empty() {
-                shared.serve(&mut state, now);
+                served |= shared.serve(&mut state, now);
             }
             if weight.add(replies) > limits::OUTPUT_BYTES_MAX {
                 break;
@@ -268,14 +379,14 @@ impl Engine {
             state.broker.forget_awake();
         }
         let position = shared.position(&state);
-        let hold = (state.tape.bytes() > BACKLOG_BYTES_MAX).then(|| state.tape.end());
+        let hold = (state.tape.is_long()).then(|| state.tape.end());
         shared.stir_ticker(&mut state, now);
-        if state.tape.bytes() > GATHER_BYTES_MAX {
+        if state.tape.bytes() >= shared.gather_bytes_max() {
             shared.stir_log(&mut state);
         } else {
             shared.is_gathering.store(true, Ordering::Release);
         }
-        Executed { done, position, ticket, hold }
+        Executed { done, position, ticket, served, hold }
     }
 
     /// Has what was gathered written; answers the position that is durable once it is.
@@ -381,6 +492,8 @@ impl Engine {
             self.shared.ticker_wakes.notify_all();
         }
         self.shared.keeper.wake();
+        self.shared.tidying.wake();
+        self.shared.loader.iter().for_each(Loader::close);
         let threads =
             std::mem::take(&mut *self.shared.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
@@ -431,34 +544,34 @@ impl Weight {
     }
 }
 
-impl State {
+/// The queues that tasks of its reply are taken from, and go back to if nobody gets them.
+fn queues_of(command: &Command<'_>) -> Vec<Box<[u8]>> {
+    match command {
+        Command::Pop(pop) => pop.queues.iter().map(|&name| name.into()).collect(),
+        _ => Vec::new(),
+    }
+}
+
+impl Shared {
     /// Why a command is not even tried.
-    fn refusal(&self, command: &Command<'_>) -> Option<Refusal> {
+    fn refusal(&self, state: &State, command: &Command<'_>) -> Option<Refusal> {
         match command {
-            Command::Push { .. } | Command::Add(_) if self.no_space => Some(Refusal::NoSpace),
+            Command::Push { .. } | Command::Add(_) if state.no_space => Some(Refusal::NoSpace),
+            Command::Push { .. } | Command::Add(_) if self.is_out_of_memory(state) => {
+                Some(Refusal::OutOfMemory)
+            }
             Command::Pop(pop) if pop.block.is_some() && pop.queues.len() > limits::BLOCK_QUEUES_MAX => {
                 Some(Refusal::OutOfRange { what: "the number of queues of a pop that waits" })
             }
             _ => None,
         }
     }
-}
 
-pub(crate) fn timed_out() -> Replies<Body> {
-    only(Reply::TimedOut)
-}
+    /// Tells the operator.
+    pub(crate) fn notice(&self, line: &str) {
+        self.notice.iter().for_each(|notice| notice(line));
+    }
 
-fn poisoned() -> Replies<Body> {
-    only(Reply::Refused(Refusal::Poisoned))
-}
-
-fn only(reply: Reply) -> Replies<Body> {
-    let mut replies = Replies::default();
-    replies.list.push(reply);
-    replies
-}
-
-impl Shared {
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         let locked = self.state.lock();
         if locked.is_err() {
@@ -477,6 +590,7 @@ impl Shared {
     /// Confirms nothing more, and tells everyone who waits.
     pub(crate) fn fail(&self, error: LogError) {
         self.durable.fail(error);
+        self.synced.end();
         // A panic under the lock has been told by then, and whoever waits is told of it by its own call.
         if let Ok(mut state) = self.state.lock() {
             self.disband(&mut state, poisoned, Position::START);
@@ -486,6 +600,7 @@ impl Shared {
     /// The same, for a caller that has the lock.
     pub(crate) fn fail_locked(&self, state: &mut State, error: LogError) {
         self.durable.fail(error);
+        self.synced.end();
         self.disband(state, poisoned, Position::START);
     }
 
@@ -496,8 +611,19 @@ impl Shared {
         }
     }
 
+    /// Waits until all before the position is on disk, at whatever level of durability.
+    pub(crate) fn sync_upto(&self, position: Position) -> Result<(), LogError> {
+        {
+            let mut state = self.lock();
+            state.sync_wanted = state.sync_wanted.max(position);
+            state.tape.commit();
+            self.log_wakes.notify_one();
+        }
+        if self.synced.wait_for(position) { Ok(()) } else { Err(LogError::Poisoned) }
+    }
+
     /// Something that changes state but has no reply.
-    fn change(&self, act: impl FnOnce(&mut Broker<Body>, Now, &mut Tape)) {
+    pub(crate) fn change(&self, act: impl FnOnce(&mut Broker<Body>, Now, &mut Tape)) {
         let mut state = self.lock();
         if state.closing || self.durable.failure().is_some() {
             return;
@@ -505,12 +631,15 @@ impl Shared {
         let now = self.clock.now();
         let State { broker, tape, .. } = &mut *state;
         act(broker, now, tape);
+        tape.mark();
         self.serve(&mut state, now);
         self.stir(&mut state, now);
     }
 
-    /// Hands tasks that became available to those who wait for them, first come, first served.
-    pub(crate) fn serve(&self, state: &mut State, now: Now) {
+    /// Hands tasks that became available to those who wait for them, first come, first served. Answers whether anyone
+    /// got any.
+    pub(crate) fn serve(&self, state: &mut State, now: Now) -> bool {
+        let waiting = state.line.len();
         let mut awake = Vec::new();
         while state.broker.has_awake() && !state.line.is_empty() {
             awake.clear();
@@ -520,6 +649,7 @@ impl Shared {
                 self.serve_queue(state, &name, now);
             }
         }
+        state.line.len() < waiting
     }
 
     fn serve_queue(&self, state: &mut State, queue: &[u8], now: Now) {
@@ -528,22 +658,38 @@ impl Shared {
             let Some((number, waiting)) = line.first_for(queue) else { return };
             let mut replies = Replies::default();
             waiting.pop.with(|pop| broker.execute(now, &Command::Pop(*pop), tape, &mut replies));
+            tape.mark();
             if matches!(replies.list.first(), Some(Reply::Tasks(span)) if span.is_empty()) {
                 return;
             }
             let waiting = line.leave(number).expect("it was first in line");
             let position = self.position(state);
-            self.answer(waiting, replies, position);
+            let all = waiting.pop.with(|pop| self.fetch(state, &Command::Pop(*pop), &mut replies.tasks));
+            if all {
+                self.answer(waiting, replies, position);
+            } else {
+                let Waiting { pop, cell, .. } = waiting;
+                self.load_into(&cell, Answer { queues: pop.into_queues(), replies, position });
+            }
         }
     }
 
     /// Answers a waiting pop, and wakes its taker once the answer may leave.
-    pub(crate) fn answer(&self, waiting: crate::line::Waiting, replies: Replies<Body>, position: Position) {
-        let mut cell = waiting.cell.lock();
-        cell.answer = Some(Answer { pop: waiting.pop, replies, position });
+    pub(crate) fn answer(&self, waiting: Waiting, replies: Replies<Body>, position: Position) {
+        let Waiting { pop, cell, .. } = waiting;
+        let mut cell = cell.lock();
+        cell.answer = Some(Answer { queues: pop.into_queues(), replies, position });
         if let Some(waker) = cell.waker.take() {
             drop(cell);
             self.durable.wake_at(position, &waker);
+        }
+    }
+
+    /// How much is gathered before the log thread is woken without being asked to.
+    const fn gather_bytes_max(&self) -> usize {
+        match self.durability {
+            Durability::None => LAZY_BYTES,
+            Durability::Always | Durability::Interval => GATHER_BYTES_MAX,
         }
     }
 
@@ -555,8 +701,13 @@ impl Shared {
 
     fn stir_log(&self, state: &mut State) {
         state.tape.commit();
-        if state.log_sleeps && state.tape.is_committed() {
-            state.log_sleeps = false;
+        let is_called = match state.log_thread {
+            LogThread::Awake => false,
+            LogThread::Sleeps => state.tape.is_committed(),
+            LogThread::Dozes => state.tape.bytes() >= LAZY_BYTES,
+        };
+        if is_called {
+            state.log_thread = LogThread::Awake;
             self.log_wakes.notify_one();
         }
     }
@@ -578,79 +729,5 @@ impl Shared {
         if is_near && self.durable.failure().is_none() {
             self.keeper.raise_mark(self, state, now);
         }
-    }
-}
-
-/// The right to the answer of a pop that waits. Dropped without its answer having been taken, it leaves the line, and
-/// what it was given goes back to the front.
-pub struct Ticket {
-    number: u64,
-    cell: Arc<TicketCell>,
-    shared: Arc<Shared>,
-}
-
-impl Ticket {
-    /// The answer, once it is there and may leave. After a failure of the log it is that nothing is confirmed any more.
-    pub fn poll(&self, cx: &mut Context<'_>) -> Poll<Answer> {
-        let mut cell = self.cell.lock();
-        let Some(position) = cell.answer.as_ref().map(|answer| answer.position) else {
-            cell.waker = Some(cx.waker().clone());
-            return Poll::Pending;
-        };
-        let (durable, failed) = (self.shared.durable.position(), self.shared.durable.failure().is_some());
-        if (position <= durable || failed)
-            && let Some(mut answer) = cell.answer.take()
-        {
-            if position > durable {
-                (answer.replies, answer.position) = (poisoned(), Position::START);
-            }
-            return Poll::Ready(answer);
-        }
-        drop(cell);
-        self.shared.durable.wake_at(position, cx.waker());
-        Poll::Pending
-    }
-
-    /// Waits for the answer on this thread.
-    pub fn wait(self) -> Answer {
-        let parker = Arc::new(Parker(std::thread::current()));
-        let waker = Waker::from(parker);
-        loop {
-            match self.poll(&mut Context::from_waker(&waker)) {
-                Poll::Ready(answer) => return answer,
-                Poll::Pending => std::thread::park_timeout(Duration::from_secs(1)),
-            }
-        }
-    }
-}
-
-struct Parker(std::thread::Thread);
-
-impl std::task::Wake for Parker {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        // The state is left alone if a panic has put it in doubt: nothing of it will be confirmed.
-        let Ok(mut state) = self.shared.state.lock() else { return };
-        state.line.leave(self.number);
-        drop(state);
-        let Some(answer) = self.cell.lock().answer.take() else { return };
-        for (index, queue) in answer.pop.queues().iter().enumerate() {
-            let tasks = answer.replies.tasks.iter().filter(|task| task.queue as usize == index);
-            let receipts: Vec<Receipt> = tasks.map(sureq_core::reply::TaskView::receipt).collect();
-            if !receipts.is_empty() {
-                self.shared.change(|broker, now, tape| broker.undeliver(queue, &receipts, now, tape));
-            }
-        }
-    }
-}
-
-impl fmt::Debug for Ticket {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Ticket").field(&self.number).finish()
     }
 }

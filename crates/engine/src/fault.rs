@@ -88,7 +88,7 @@ fn at(position: Option<Position>) -> String {
     position.map_or_else(String::new, |position| format!(" (position {position})"))
 }
 
-/// What a replay answers when it cannot take a frame.
+/// What a replay answers when it cannot take a frame or a blob.
 pub type ReplayError = Box<dyn error::Error + Send + Sync>;
 
 /// Why a directory cannot be served.
@@ -120,14 +120,14 @@ pub enum OpenError {
         /// The newest format known here.
         known: u32,
     },
-    /// A frame is sound, but what it says cannot be applied.
+    /// A frame or a checkpoint is sound, but what it says cannot be applied.
     #[error("cannot replay {file} at offset {offset} (position {position}): {source}")]
     Replay {
         /// The file's name in its directory.
         file: String,
-        /// Where the frame begins.
+        /// Where the frame, blob or manifest begins.
         offset: u64,
-        /// The frame's first event.
+        /// The frame's first event, or where the checkpoint stands.
         position: Position,
         /// Why the replay would not take it.
         source: ReplayError,

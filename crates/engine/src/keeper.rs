@@ -14,6 +14,9 @@ use crate::store::{Store, StoreValues};
 const MARK_AHEAD_MS: u64 = 30_000;
 /// How often room is asked for that there was none.
 const NO_SPACE_RETRY: Duration = Duration::from_millis(500);
+/// The disk is almost full when less than this part of it is free, or less than so many segments.
+const LITTLE_ROOM_PART: u64 = 20;
+const LITTLE_ROOM_SEGMENTS: u64 = 8;
 /// How often log time and mark are written down.
 const REFRESH: Duration = Duration::from_secs(5);
 
@@ -103,8 +106,12 @@ pub(crate) fn run(shared: &Shared) {
 }
 
 fn keep(shared: &Shared, kept: &Kept) -> Result<(), LogError> {
+    let mut has_warned = false;
     while !is_over(shared) {
         let has_room = prepare(shared, kept)?;
+        if has_room {
+            warn_of_little_room(shared, kept, &mut has_warned)?;
+        }
         refresh(shared)?;
         let woken = shared.keeper.woken.lock().unwrap_or_else(PoisonError::into_inner);
         let pause = if has_room { REFRESH } else { NO_SPACE_RETRY };
@@ -125,14 +132,41 @@ fn prepare(shared: &Shared, kept: &Kept) -> Result<bool, LogError> {
         match kept.spares.prepare() {
             Ok(()) => {}
             Err(LogError::NoSpace(_)) => {
-                shared.lock().no_space = true;
+                shared.note_full();
                 return Ok(false);
             }
             Err(error) => return Err(error),
         }
     }
-    shared.lock().no_space = false;
+    if std::mem::replace(&mut shared.lock().no_space, false) {
+        shared.notice("the disk of the store has room again: pushes are accepted");
+    }
     Ok(true)
+}
+
+impl Shared {
+    /// There is no room for another segment: no pushes from now on, and what is not needed goes.
+    pub(crate) fn note_full(&self) {
+        if !std::mem::replace(&mut self.lock().no_space, true) {
+            self.notice("the disk of the store is full: pushes are refused until there is room");
+        }
+        self.tidying.wake();
+    }
+}
+
+/// Says once that the disk is about to be full. What little is free may be taken by others too.
+fn warn_of_little_room(shared: &Shared, kept: &Kept, has_warned: &mut bool) -> Result<(), LogError> {
+    let (free, capacity) = kept.spares.room()?;
+    let is_little = capacity > 0
+        && free < (capacity / LITTLE_ROOM_PART).max(LITTLE_ROOM_SEGMENTS * kept.spares.segment_bytes());
+    if is_little && !*has_warned {
+        let free = free >> 20;
+        shared.notice(&format!(
+            "the disk of the store is almost full: {free} MB are left; pushes will be refused"
+        ));
+    }
+    *has_warned = is_little;
+    Ok(())
 }
 
 /// Writes log time and a later mark down, without holding anyone up meanwhile.

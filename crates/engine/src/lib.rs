@@ -5,10 +5,17 @@
 //! * [`engine`]: opening a store, executing commands, waiting for tasks, closing.
 //! * `line`: pops that wait, in order of arrival. `durable`: replies that wait, by position.
 //! * `tape` takes down what the broker decides; `log_thread` writes it, `ticker` lets time pass, `keeper` prepares.
-//! * `opening`: from a directory to a broker that is ready to serve.
-//! * [`log`]: segments, frames, recovery. [`store`]: the few numbers that never go back.
+//! * `body`: where a payload lies. `payloads` finds those of a reply, in the `cache` or by the `loader`, who reads them
+//!   from the disk, `ahead` of need if possible; `ticket` is what their taker gets meanwhile.
+//! * `tidier` keeps the store small: `snapshot` is what a checkpoint holds, `forward` copies old tasks, `live` knows what
+//!   each segment still holds, `synced` how much is on disk whatever was promised.
+//! * `opening`: from a directory to a broker that is ready to serve. `status`: how it is doing.
+//! * [`log`]: segments, frames, recovery. [`store`]: the few numbers that never go back. [`checkpoint`]: states to start
+//!   from.
+//! * `check`: whether a store agrees with itself. `failpoint`: where a test can end the process.
 //! * [`disk`], [`clock`]: the only doors to the machine. [`fault`]: what goes wrong there.
 
+pub mod checkpoint;
 pub mod clock;
 pub mod disk;
 pub mod engine;
@@ -16,15 +23,30 @@ pub mod fault;
 pub mod log;
 pub mod store;
 
+mod ahead;
 mod body;
+mod cache;
+mod check;
 mod durable;
+mod failpoint;
+mod forward;
 mod keeper;
 mod line;
+mod live;
+mod loader;
 mod log_thread;
 mod opening;
+mod payloads;
+mod snapshot;
+mod status;
+mod synced;
 mod tape;
 mod ticker;
+mod ticket;
+mod tidier;
 
-pub use body::Body;
-pub use engine::{Engine, Executed, Options, Ticket};
-pub use line::{Answer, OwnedPop};
+pub use body::{Body, Payload, Stored};
+pub use engine::{CACHE_BYTES, Engine, Executed, Options};
+pub use line::OwnedPop;
+pub use status::Status;
+pub use ticket::{Answer, Ticket};

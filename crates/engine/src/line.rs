@@ -4,14 +4,12 @@
 //! command, since the buffer it was read from is long gone when it is served.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
+use std::sync::Arc;
 
+use sureq_core::LogTime;
 use sureq_core::command::{Block, LapsePolicy, LeaseAsk, Pop, WorkerRef};
-use sureq_core::{LogTime, Replies};
 
-use crate::body::Body;
-use crate::log::Position;
+use crate::ticket::TicketCell;
 
 /// A pop that outlives the buffer it was read from.
 #[derive(Clone, Debug)]
@@ -41,13 +39,8 @@ impl From<&Pop<'_>> for OwnedPop {
 
 impl OwnedPop {
     /// The queues it named, in its order.
-    pub fn queues(&self) -> &[Box<[u8]>] {
-        &self.queues
-    }
-
-    /// Whether its reply tells more of each task.
-    pub const fn meta(&self) -> bool {
-        self.meta
+    pub fn into_queues(self) -> Vec<Box<[u8]>> {
+        self.queues
     }
 
     /// Hands the command itself to `act`, without the waiting.
@@ -57,35 +50,6 @@ impl OwnedPop {
             self.worker.as_ref().map(|(name, incarnation)| WorkerRef { name, incarnation: *incarnation });
         let lease = LeaseAsk { ms: self.lease_ms, worker, conn: self.conn, lapse: self.lapse };
         act(&Pop { queues: &queues, count: self.count, block: None, lease, meta: self.meta })
-    }
-}
-
-/// What a waiting pop was answered.
-#[derive(Debug)]
-pub struct Answer {
-    /// The command.
-    pub pop: OwnedPop,
-    /// One reply and what it points into.
-    pub replies: Replies<Body>,
-    /// What must be durable before it leaves.
-    pub position: Position,
-}
-
-/// The two ends of a ticket.
-#[derive(Debug, Default)]
-pub(crate) struct TicketCell {
-    inner: Mutex<TicketState>,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct TicketState {
-    pub(crate) answer: Option<Answer>,
-    pub(crate) waker: Option<Waker>,
-}
-
-impl TicketCell {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, TicketState> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,7 +4,9 @@ use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 use crate::engine::{LOCK, Shared, State};
-use crate::log::{Durability, FrameBuf, LogError, Writer};
+use crate::log::{Durability, FrameBuf, LogError, Place, Writer};
+use crate::tape::Batch;
+use crate::tidier;
 
 /// At the level `interval`, what is written is synced within this time.
 const SYNC_INTERVAL: Duration = Duration::from_millis(100);
@@ -12,16 +14,37 @@ const SYNC_INTERVAL: Duration = Duration::from_millis(100);
 /// At the level `none` nobody waits for a write, so that it may gather for this long.
 const LAZY_INTERVAL: Duration = Duration::from_millis(10);
 
+/// But only so much of it: a frame is held in memory twice until it is written.
+pub(crate) const LAZY_BYTES: usize = 256 << 10;
+
 /// How long to wait before a segment is asked for again that there was no room for.
 const NO_SPACE_RETRY: Duration = Duration::from_millis(100);
 
+/// How long a new segment waits for old ones to go, at most.
+const TIDYING_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How often it looks, beside being told.
+const TIDYING_LOOK: Duration = Duration::from_millis(10);
+
 /// A frame buffer that grew beyond this in a burst is not kept.
-const KEPT_FRAME_BYTES: usize = 4 << 20;
+const KEPT_FRAME_BYTES: usize = 1 << 20;
+
+/// What the log thread is doing, for those who may have to wake it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogThread {
+    /// It looks for more by itself.
+    Awake,
+    /// It waits for something to be committed.
+    Sleeps,
+    /// It lets more gather, but only so much.
+    Dozes,
+}
 
 pub(crate) fn run(shared: &Shared, mut writer: Writer) {
     if let Err(error) = write_until_closed(shared, &mut writer) {
         shared.fail(error);
     }
+    shared.synced.end();
 }
 
 fn write_until_closed(shared: &Shared, writer: &mut Writer) -> Result<(), LogError> {
@@ -30,24 +53,32 @@ fn write_until_closed(shared: &Shared, writer: &mut Writer) -> Result<(), LogErr
     loop {
         let mut state = wait_for_work(shared, writer, synced_at);
         if shared.durability == Durability::None {
-            state = doze(shared, state);
+            state = doze(shared, writer, state);
         }
         let closing = state.closing;
         if state.tape.is_empty() {
             drop(state);
-            writer.sync()?;
+            sync(shared, writer)?;
             synced_at = Instant::now();
             if closing {
                 return Ok(());
             }
             continue;
         }
-        let (mut frame, events, end) = state.tape.take(spare);
+        let State { tape, cache, sync_wanted, .. } = &mut *state;
+        let is_wanted = *sync_wanted > writer.synced();
+        let Some(Batch { mut frame, events, end, place, has_payloads }) = tape.take(&mut spare) else {
+            continue;
+        };
+        if has_payloads {
+            cache.keep_written(place.segment as u32, place.offset as u32, frame.body());
+        }
         drop(state);
-        append(shared, writer, &mut frame, events)?;
+        let written = append(shared, writer, &mut frame, events)?;
+        assert_eq!(written, place, "tasks were told where their payloads lie");
         let interval_over = shared.durability == Durability::Interval && synced_at.elapsed() >= SYNC_INTERVAL;
-        if shared.durability == Durability::Always || interval_over {
-            writer.sync()?;
+        if shared.durability == Durability::Always || interval_over || is_wanted {
+            sync(shared, writer)?;
             synced_at = Instant::now();
         }
         shared.durable.publish(end);
@@ -59,45 +90,63 @@ fn write_until_closed(shared: &Shared, writer: &mut Writer) -> Result<(), LogErr
 /// Sleeps until something is committed, or something written is to be synced, or the store closes.
 fn wait_for_work<'s>(shared: &'s Shared, writer: &Writer, synced_at: Instant) -> MutexGuard<'s, State> {
     let mut state = shared.lock();
-    while !state.tape.is_committed() && !state.closing {
+    while !state.tape.is_committed() && !state.closing && state.sync_wanted <= writer.synced() {
         let unsynced = shared.durability == Durability::Interval && writer.synced() < writer.end();
         let left = SYNC_INTERVAL.saturating_sub(synced_at.elapsed());
         if unsynced && left.is_zero() {
             break;
         }
-        state.log_sleeps = true;
+        state.log_thread = LogThread::Sleeps;
         state = if unsynced {
             shared.log_wakes.wait_timeout(state, left).expect(LOCK).0
         } else {
             shared.log_wakes.wait(state).expect(LOCK)
         };
-        state.log_sleeps = false;
+        state.log_thread = LogThread::Awake;
     }
     state
 }
 
+fn sync(shared: &Shared, writer: &mut Writer) -> Result<(), LogError> {
+    shared.synced.publish(writer.sync()?);
+    Ok(())
+}
+
 /// Lets more gather, unless the store closes.
-fn doze<'s>(shared: &'s Shared, state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
-    let dozed = shared.log_wakes.wait_timeout_while(state, LAZY_INTERVAL, |state| !state.closing);
-    dozed.expect(LOCK).0
+fn doze<'s>(shared: &'s Shared, writer: &Writer, mut state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
+    state.log_thread = LogThread::Dozes;
+    let may_gather = |state: &mut State| {
+        let is_little = state.tape.bytes() < LAZY_BYTES;
+        !state.closing && state.sync_wanted <= writer.synced() && is_little
+    };
+    let dozed = shared.log_wakes.wait_timeout_while(state, LAZY_INTERVAL, may_gather);
+    let mut state = dozed.expect(LOCK).0;
+    state.log_thread = LogThread::Awake;
+    state
 }
 
 /// Appends a frame. Where there is no room for another segment, pushes are refused until there is.
-fn append(shared: &Shared, writer: &mut Writer, frame: &mut FrameBuf, events: u32) -> Result<(), LogError> {
-    let segment = writer.segment().number;
+fn append(
+    shared: &Shared,
+    writer: &mut Writer,
+    frame: &mut FrameBuf,
+    events: u32,
+) -> Result<Place, LogError> {
+    let (segment, before) = (writer.segment().number, writer.bytes());
+    if !writer.room().fits(frame.body().len()) && !shared.tidying.is_off {
+        wait_for_tidying(shared, writer)?;
+    }
     loop {
         match writer.append(frame, events) {
             Ok(place) => {
-                if place.segment != segment {
-                    shared.keeper.wake();
-                }
-                return Ok(());
+                note(shared, writer, segment, before);
+                return Ok(place);
             }
             Err(LogError::NoSpace(fault)) => {
                 // What is written already must not wait for room: it has been promised.
-                writer.sync()?;
-                let mut state = shared.lock();
-                state.no_space = true;
+                sync(shared, writer)?;
+                shared.note_full();
+                let state = shared.lock();
                 if state.closing {
                     return Err(LogError::NoSpace(fault));
                 }
@@ -105,5 +154,44 @@ fn append(shared: &Shared, writer: &mut Writer, frame: &mut FrameBuf, events: u3
             }
             Err(error) => return Err(error),
         }
+    }
+}
+
+/// Where old segments take up more than they may, no new one is begun before some of them are gone. Those who are to see
+/// to that may have to wait for what is about to be written; and nobody waits for ever.
+fn wait_for_tidying(shared: &Shared, writer: &mut Writer) -> Result<(), LogError> {
+    let since = Instant::now();
+    loop {
+        let state = shared.lock();
+        let is_needed = state.closing || state.no_space || state.sync_wanted > writer.end();
+        let is_behind = tidier::is_behind(&state, writer.room().segment_bytes());
+        if is_needed || !is_behind || since.elapsed() >= TIDYING_PATIENCE {
+            return Ok(());
+        }
+        if state.sync_wanted > writer.synced() {
+            drop(state);
+            sync(shared, writer)?;
+            continue;
+        }
+        shared.tidying.wake();
+        drop(shared.log_wakes.wait_timeout(state, TIDYING_LOOK).expect(LOCK));
+    }
+}
+
+/// Notes what was written, and has others do what follows from it.
+fn note(shared: &Shared, writer: &Writer, segment: u64, before: u64) {
+    let mut state = shared.lock();
+    state.logged_bytes += writer.bytes() - before;
+    let (logged, has_emptied) = (state.logged_bytes, state.tape.live.has_emptied());
+    let has_rolled = writer.segment().number != segment;
+    if has_rolled {
+        state.segments.push(writer.segment());
+    }
+    drop(state);
+    if has_rolled {
+        shared.keeper.wake();
+    }
+    if has_emptied || has_rolled || shared.tidying.is_due(logged) {
+        shared.tidying.wake();
     }
 }

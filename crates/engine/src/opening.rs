@@ -8,16 +8,28 @@ use std::sync::Arc;
 use sureq_core::{Broker, LogTime, TaskId, codec};
 
 use crate::body::Body;
+use crate::checkpoint::Checkpoints;
 use crate::clock::{Clock, LogClock};
 use crate::disk::Disk;
 use crate::engine::Options;
-use crate::fault::{Fault, OpenError, ReplayError};
+use crate::failpoint::failpoint;
+use crate::fault::{Damage, Fault, OpenError, ReplayError};
 use crate::keeper::mark_ahead_of;
+use crate::live::LiveBodies;
 use crate::log::{
-    Cut, Durability, Filling, FrameBuf, LogError, LogOptions, Position, ReplayFrame, Spares, Writer, recover,
+    Cut, Durability, Filling, FrameBuf, LogError, LogOptions, Position, RESERVE_SEGMENTS, Reader,
+    ReplayFrame, SEGMENT_BYTES, SegmentInfo, Spares, Writer, recover, segment_name,
 };
+use crate::snapshot::{self, Snapshot};
 use crate::store::{Store, StoreValues};
 use crate::tape::{Playback, Tape};
+use crate::tidier::Tidier;
+
+/// Into how many segments a disk is divided at least.
+const SEGMENTS_PER_DISK: u64 = 64;
+
+/// The smallest segment that is chosen for a small disk.
+const SEGMENT_BYTES_MIN: u64 = 256 << 10;
 
 /// A store that is ready to serve.
 pub(crate) struct Opened {
@@ -26,10 +38,15 @@ pub(crate) struct Opened {
     pub(crate) store: Store,
     pub(crate) writer: Writer,
     pub(crate) spares: Arc<Spares>,
+    pub(crate) reader: Reader,
+    pub(crate) segments: Vec<SegmentInfo>,
+    pub(crate) tidier: Tidier,
+    pub(crate) tape: Tape,
     pub(crate) end: Position,
-    pub(crate) hash_key: [u8; 16],
     pub(crate) id_mark: TaskId,
     pub(crate) cut: Option<Cut>,
+    /// What is wrong with the newest checkpoint, if it could not be used.
+    pub(crate) skipped: Option<Damage>,
 }
 
 pub(crate) fn open(
@@ -39,15 +56,32 @@ pub(crate) fn open(
 ) -> Result<Opened, OpenError> {
     let mut store = Store::open(disk)?;
     let values = *store.values();
-    let mut broker = Broker::default();
+    let mut checkpoints = Checkpoints::open(Arc::clone(disk), values.uuid)?;
+    let restored = checkpoints.load(Snapshot::load)?;
+    let (from, skipped) = restored
+        .as_ref()
+        .map_or((Position::START, None), |restored| (restored.position, restored.skipped.clone()));
+    let restored = restored.map(|restored| restored.value);
+    let snapshot::Restored { mut broker, mut live, snapshot } = restored.unwrap_or_default();
     let log_options = LogOptions {
-        segment_bytes: options.segment_bytes,
+        from,
+        segment_bytes: options.segment_bytes.map_or_else(|| suitable_segment_bytes(&**disk), Ok)?,
         filling: if options.durability == Durability::None { Filling::Reserved } else { Filling::Zeros },
         may_be_new: values.incarnation == 0,
+        reserve_segments: RESERVE_SEGMENTS,
         ..LogOptions::new(values.uuid)
     };
-    let recovered = recover(disk, &log_options, &mut |frame| replay(&mut broker, &frame))?;
+    let mut replayed_bytes = 0;
+    let recovered = recover(disk, &log_options, &mut |frame| {
+        replayed_bytes += frame.body.len() as u64;
+        replay(&mut broker, &mut live, from, &frame)
+    })?;
+    // What was dropped was let go of before its segments were; the log does not tell when.
+    broker.release_all_dropped(&mut Playback::after_all(&mut live));
     broker.refresh_all();
+    refuse_missing(&live, &recovered.segments)?;
+    failpoint("open.after-recovery");
+    checkpoints.tidy().map_err(disk_error)?;
     if let Some(last) = values.id_mark.checked_sub(1).and_then(TaskId::at_or_below) {
         broker.raise_last_id(last);
     }
@@ -60,34 +94,78 @@ pub(crate) fn open(
     let id_mark = mark_ahead_of(broker.last_id(), now);
     let started = StoreValues { incarnation, log_time: now.log.0, id_mark: id_mark.raw(), ..values };
     store.update(started).map_err(disk_error)?;
+    failpoint("open.after-incarnation");
 
-    let mut tape = Tape::new(recovered.end, values.hash_key);
-    broker.start(incarnation, now, &mut tape);
     let mut writer = recovered.writer;
-    let (mut frame, events, end) = tape.take(FrameBuf::new());
-    writer.append(&mut frame, events).map_err(disk_error)?;
+    let mut tape = Tape::new(recovered.end, writer.room(), values.hash_key, live);
+    broker.start(incarnation, now, &mut tape);
+    while let Some(mut batch) = tape.take(&mut FrameBuf::new()) {
+        writer.append(&mut batch.frame, batch.events).map_err(disk_error)?;
+    }
     writer.sync().map_err(disk_error)?;
     Ok(Opened {
         broker,
         clock,
         store,
         writer,
-        spares: recovered.spares,
-        end,
-        hash_key: values.hash_key,
+        spares: Arc::clone(&recovered.spares),
+        reader: Reader::new(Arc::clone(disk), &recovered.segments),
+        segments: recovered.segments,
+        tidier: Tidier {
+            disk: Arc::clone(disk),
+            uuid: values.uuid,
+            checkpoints,
+            snapshot,
+            spares: recovered.spares,
+            is_short_of_files: false,
+            replayed_bytes,
+        },
+        skipped,
+        end: tape.end(),
+        tape,
         id_mark,
         cut: recovered.cut,
     })
 }
 
-fn replay(broker: &mut Broker<Body>, frame: &ReplayFrame<'_>) -> Result<(), ReplayError> {
+fn replay(
+    broker: &mut Broker<Body>,
+    live: &mut LiveBodies,
+    from: Position,
+    frame: &ReplayFrame<'_>,
+) -> Result<(), ReplayError> {
     let mut rest = frame.body;
-    for _ in 0..frame.events {
-        let (applied, behind) = codec::decode(rest, |event| broker.replay(event, &mut Playback))?;
+    let mut playback = Playback { frame: frame.body, place: frame.place, live };
+    for position in frame.first.0..frame.first.0 + u64::from(frame.events) {
+        // A checkpoint stands between two commands, and those may share a frame.
+        let is_past = position < from.0;
+        let (applied, behind) =
+            codec::decode(rest, |event| if is_past { Ok(()) } else { broker.replay(event, &mut playback) })?;
         applied?;
         rest = behind;
     }
     if rest.is_empty() { Ok(()) } else { Err("a frame holds more than its events".into()) }
+}
+
+/// A segment that holds a payload of a live task must be there.
+fn refuse_missing(live: &LiveBodies, segments: &[SegmentInfo]) -> Result<(), OpenError> {
+    let is_there = |number: u64| segments.iter().any(|segment| segment.numbers().contains(&number));
+    let needed = live.segments().filter(|(_, live)| live.tasks > 0);
+    match needed.map(|(number, live)| (number, live.tasks)).find(|(number, _)| !is_there(*number)) {
+        None => Ok(()),
+        Some((number, tasks)) => {
+            let what = format!("the file is missing, and with it the payloads of {tasks} tasks");
+            Err(Damage { file: segment_name(number), offset: 0, position: None, what }.into())
+        }
+    }
+}
+
+/// A segment that is small beside its disk: what is kept in reserve, and what waits to be tidied up, is counted in
+/// segments.
+fn suitable_segment_bytes(disk: &dyn Disk) -> Result<u64, Fault> {
+    // A file system without bounds does not tell any.
+    let capacity = Some(disk.capacity()?).filter(|&bytes| bytes > 0).unwrap_or(u64::MAX);
+    Ok((capacity / SEGMENTS_PER_DISK).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES))
 }
 
 /// Before serving, no space and a failing disk are the same: the store cannot be opened.

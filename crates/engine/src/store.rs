@@ -10,13 +10,15 @@
 
 use std::sync::Arc;
 
+use crate::checkpoint::is_checkpoint_name;
 use crate::disk::{Disk, DiskFile};
 use crate::fault::{Damage, Fault, OpenError};
 use crate::log::field::{get, get_u32, get_u64, put, put_u32, put_u64};
 use crate::log::{LogError, is_segment_name};
 
-/// The format of the `store` file that this release writes.
-pub const STORE_VERSION: u32 = 1;
+/// The format of the `store` file that this release writes: 2 since the log is given up from its beginning, because who
+/// does not know checkpoints would miss that.
+pub const STORE_VERSION: u32 = 2;
 
 const NAME: &str = "store";
 /// What the file is called until it is whole.
@@ -68,12 +70,13 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store in `disk`, or makes one where there are no segments yet.
+    /// Opens the store in `disk`, or makes one where there are neither segments nor checkpoints yet.
     pub fn open(disk: &Arc<dyn Disk>) -> Result<Store, OpenError> {
         let names = disk.list()?;
         if !names.iter().any(|name| name == NAME) {
-            if let Some(segment) = names.iter().find(|name| is_segment_name(name)) {
-                return Err(damaged(&format!("the file is missing, but {segment} is there")));
+            let is_of_a_store = |name: &&String| is_segment_name(name) || is_checkpoint_name(name);
+            if let Some(name) = names.iter().find(is_of_a_store) {
+                return Err(damaged(&format!("the file is missing, but {name} is there")));
             }
             create(&**disk, names.iter().any(|name| name == NEW_NAME))?;
         }

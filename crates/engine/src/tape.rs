@@ -1,31 +1,94 @@
 //! Takes down what the broker decides, for the log thread to write.
+//!
+//! A task must know where its payload will lie before the payload is written, so that it is the tape that decides which
+//! frame goes where: it knows the seat of the frame it gathers, and begins another, in the next segment, when a command
+//! no longer fits. The writer, who finds the same by the same rule, is held to it.
 
+use std::collections::VecDeque;
 use std::hash::Hasher;
 
 use siphasher::sip128::{Hasher128, SipHasher13};
 use sureq_core::{Event, Recorder, codec};
 
-use crate::body::Body;
-use crate::log::{FrameBuf, Position};
+use crate::body::{Body, Stored};
+use crate::live::LiveBodies;
+use crate::log::{FrameBuf, Place, Position, Room};
+
+/// How much may wait to be written before callers should hold back: a part of a segment, because a checkpoint waits for all
+/// of it, and the log is kept to so many segments.
+const LONG_SEGMENT_PART: u64 = 4;
+const LONG_BYTES_MIN: u64 = 64 << 10;
 
 /// Events that have happened but are not written yet.
 pub(crate) struct Tape {
     /// `None` where nothing is kept.
-    frame: Option<FrameBuf>,
-    events: u32,
+    gathering: Option<Gathering>,
+    /// Frames that are full, and to be written before the one that is being gathered.
+    full: VecDeque<Batch>,
+    full_bytes: usize,
     is_committed: bool,
     end: Position,
     hash_key: [u8; 16],
+    /// What the segments hold of payloads that are still needed.
+    pub(crate) live: LiveBodies,
+}
+
+/// The frame that is being gathered.
+struct Gathering {
+    frame: FrameBuf,
+    events: u32,
+    /// Where it will be written.
+    room: Room,
+    /// Whether it holds payloads.
+    has_payloads: bool,
+    /// Commands up to here are whole.
+    mark: Mark,
+    /// Where the next payload of the event recorded last begins in the body, its length first.
+    next_payload: usize,
+}
+
+/// A point in a frame between two commands.
+#[derive(Clone, Copy, Default)]
+struct Mark {
+    bytes: usize,
+    events: u32,
+    end: Position,
+    has_payloads: bool,
+}
+
+/// A frame to be written.
+pub(crate) struct Batch {
+    pub(crate) frame: FrameBuf,
+    pub(crate) events: u32,
+    /// The position after its last event.
+    pub(crate) end: Position,
+    /// Where its body will lie.
+    pub(crate) place: Place,
+    pub(crate) has_payloads: bool,
 }
 
 impl Tape {
-    pub(crate) fn new(end: Position, hash_key: [u8; 16]) -> Self {
-        Self { frame: Some(FrameBuf::new()), events: 0, is_committed: false, end, hash_key }
+    /// A tape that goes on in `room`.
+    pub(crate) fn new(end: Position, room: Room, hash_key: [u8; 16], live: LiveBodies) -> Self {
+        let mark = Mark { end, ..Mark::default() };
+        let frame = FrameBuf::new();
+        let gathering =
+            Some(Gathering { frame, events: 0, room, has_payloads: false, mark, next_payload: 0 });
+        let full = VecDeque::new();
+        Self { gathering, full, full_bytes: 0, is_committed: false, end, hash_key, live }
     }
 
     /// A tape that forgets.
     pub(crate) fn forgetful(hash_key: [u8; 16]) -> Self {
-        Self { frame: None, events: 0, is_committed: false, end: Position::START, hash_key }
+        Self {
+            gathering: None,
+            full: VecDeque::new(),
+            full_bytes: 0,
+            is_committed: false,
+            end: Position::START,
+            hash_key,
+            live: LiveBodies::default(),
+        }
     }
 
     /// The position after the last event taken down.
@@ -33,8 +96,20 @@ impl Tape {
         self.end
     }
 
-    pub(crate) const fn is_empty(&self) -> bool {
-        self.events == 0
+    pub(crate) fn is_empty(&self) -> bool {
+        self.full.is_empty() && self.gathering.as_ref().is_none_or(|gathering| gathering.events == 0)
+    }
+
+    /// Says that a command is whole: what it recorded stays together, and what follows may be written apart from it.
+    pub(crate) fn mark(&mut self) {
+        if let Some(gathering) = &mut self.gathering {
+            gathering.mark = Mark {
+                bytes: gathering.frame.body().len(),
+                events: gathering.events,
+                end: self.end,
+                has_payloads: gathering.has_payloads,
+            };
+        }
     }
 
     /// Says that nobody is about to add to it: it is to be written.
@@ -43,20 +118,83 @@ impl Tape {
     }
 
     /// Whether there is something that is to be written.
-    pub(crate) const fn is_committed(&self) -> bool {
-        self.is_committed && !self.is_empty()
+    pub(crate) fn is_committed(&self) -> bool {
+        !self.full.is_empty() || self.is_committed && !self.is_empty()
     }
 
     /// How many bytes wait to be written.
     pub(crate) fn bytes(&self) -> usize {
-        self.frame.as_ref().map_or(0, |frame| frame.body().len())
+        self.full_bytes + self.gathering.as_ref().map_or(0, |gathering| gathering.frame.body().len())
     }
 
-    /// Hands over what was taken down and goes on with an empty frame.
-    pub(crate) fn take(&mut self, empty: FrameBuf) -> (FrameBuf, u32, Position) {
-        let full = self.frame.replace(empty).unwrap_or_default();
+    /// Whether so much waits to be written that callers should hold back.
+    pub(crate) fn is_long(&self) -> bool {
+        let segment = self.gathering.as_ref().map_or(0, |gathering| gathering.room.segment_bytes());
+        self.bytes() as u64 > (segment / LONG_SEGMENT_PART).max(LONG_BYTES_MIN)
+    }
+
+    /// The segment that the frame being gathered will lie in.
+    pub(crate) fn segment(&self) -> u64 {
+        self.gathering.as_ref().map_or(0, |gathering| gathering.room.segment())
+    }
+
+    /// The segment and offset of the oldest payload that has not been handed over to be written.
+    pub(crate) fn unwritten_from(&self) -> (u32, u32) {
+        let gathering = self.gathering.as_ref().map(|gathering| gathering.room.body());
+        let oldest = self.full.front().map(|batch| batch.place).or(gathering);
+        oldest.map_or((0, 0), |place| (place.segment as u32, place.offset as u32))
+    }
+
+    /// Hands over the next frame to be written, if there is one.
+    pub(crate) fn take(&mut self, empty: &mut FrameBuf) -> Option<Batch> {
+        if let Some(batch) = self.full.pop_front() {
+            self.full_bytes -= batch.frame.body().len();
+            return Some(batch);
+        }
         self.is_committed = false;
-        (full, std::mem::take(&mut self.events), self.end)
+        self.mark();
+        let gathering = self.gathering.as_mut().filter(|gathering| gathering.events > 0)?;
+        Some(gathering.close(std::mem::take(empty)))
+    }
+
+    /// The bytes of a payload that has not been handed over to be written.
+    pub(crate) fn payload(&self, place: Stored) -> Option<&[u8]> {
+        let gathering = self.gathering.as_ref()?;
+        let within = |at: Place, frame: &'_ FrameBuf| -> Option<usize> {
+            let start = u64::from(place.offset).checked_sub(at.offset)? as usize;
+            let is_here = at.segment == u64::from(place.segment) && start < frame.body().len().max(1);
+            is_here.then_some(start)
+        };
+        let found = within(gathering.room.body(), &gathering.frame).map(|start| (start, &gathering.frame));
+        let in_full = || {
+            let mut full = self.full.iter();
+            full.find_map(|batch| Some((within(batch.place, &batch.frame)?, &batch.frame)))
+        };
+        let (start, frame) = found.or_else(in_full)?;
+        frame.body().get(start..)?.get(..place.len as usize)
+    }
+}
+
+impl Gathering {
+    /// Ends the frame at the last mark, which becomes the beginning of the next.
+    fn close(&mut self, empty: FrameBuf) -> Batch {
+        let Mark { bytes, events, end, has_payloads } = self.mark;
+        let mut next = empty;
+        next.reset();
+        next.extend(&self.frame.body()[bytes..]);
+        self.frame.truncate(bytes);
+        let frame = std::mem::replace(&mut self.frame, next);
+        let batch = Batch { frame, events, end, place: self.room.body(), has_payloads };
+        self.room.advance(bytes);
+        self.events -= events;
+        self.next_payload = self.next_payload.saturating_sub(bytes);
+        self.has_payloads = false;
+        self.mark = Mark { end, ..Mark::default() };
+        batch
+    }
+
+    fn fits(&self) -> bool {
+        self.room.fits(self.frame.body().len())
     }
 }
 
@@ -64,15 +202,43 @@ impl Recorder for Tape {
     type Body = Body;
 
     fn record(&mut self, event: &Event<'_>) {
-        if let Some(frame) = &mut self.frame {
-            codec::encode_with(event, frame.body_mut(), crc32c::crc32c);
-            self.events += 1;
-            self.end.0 += 1;
+        let Some(gathering) = &mut self.gathering else { return };
+        let payloads_at = codec::encode_with(event, gathering.frame.body_mut(), crc32c::crc32c);
+        gathering.events += 1;
+        self.end.0 += 1;
+        gathering.next_payload = payloads_at.map_or(0, |at| at - FrameBuf::BODY_AT);
+        let is_alone = gathering.mark.bytes == 0;
+        if gathering.fits() || gathering.room.is_fresh() && is_alone {
+            return;
+        }
+        // No payload of this command has been told its place yet: the one event that holds any is its last.
+        debug_assert!(
+            gathering.has_payloads == gathering.mark.has_payloads,
+            "a payload has been placed already"
+        );
+        if !is_alone {
+            self.full_bytes += gathering.mark.bytes;
+            self.full.push_back(gathering.close(FrameBuf::new()));
+        }
+        if !gathering.fits() {
+            gathering.room.roll();
         }
     }
 
     fn body(&mut self, _index: usize, payload: &[u8]) -> Body {
-        Body::from(payload)
+        let Some(gathering) = &mut self.gathering else { return Body::from(payload) };
+        gathering.has_payloads = true;
+        let at = gathering.next_payload + codec::payload_head_len(payload.len());
+        gathering.next_payload = at + payload.len();
+        let place = placed(gathering.room.body(), at, payload.len());
+        self.live.add(place);
+        Body::Stored(place)
+    }
+
+    fn release(&mut self, body: Body) {
+        if let Body::Stored(place) = body {
+            self.live.remove(place);
+        }
     }
 
     fn payload_hash(&self, payload: &[u8]) -> u128 {
@@ -82,16 +248,48 @@ impl Recorder for Tape {
     }
 }
 
-/// Gives replayed payloads their handles; records nothing, since it is the past that is being read.
-pub(crate) struct Playback;
+/// The place of a payload of a frame whose body begins at `body`.
+fn placed(body: Place, at: usize, len: usize) -> Stored {
+    let number = "segments are numbered and measured in 32 bits";
+    Stored {
+        segment: u32::try_from(body.segment).expect(number),
+        offset: u32::try_from(body.offset + at as u64).expect(number),
+        len: len as u32,
+    }
+}
 
-impl Recorder for Playback {
+/// Gives replayed payloads their places; records nothing, since it is the past that is being read.
+pub(crate) struct Playback<'f> {
+    /// The body of the frame that is being replayed, and where it lies.
+    pub(crate) frame: &'f [u8],
+    pub(crate) place: Place,
+    pub(crate) live: &'f mut LiveBodies,
+}
+
+impl<'f> Playback<'f> {
+    /// One for what follows from the past without being in it.
+    pub(crate) const fn after_all(live: &'f mut LiveBodies) -> Self {
+        Self { frame: &[], place: Place { segment: 0, offset: 0 }, live }
+    }
+}
+
+impl Recorder for Playback<'_> {
     type Body = Body;
 
     fn record(&mut self, _event: &Event<'_>) {}
 
     fn body(&mut self, _index: usize, payload: &[u8]) -> Body {
-        Body::from(payload)
+        // What is decoded borrows the frame: where a payload lies in memory tells where it lies in the frame.
+        let at = payload.as_ptr().addr() - self.frame.as_ptr().addr();
+        let place = placed(self.place, at, payload.len());
+        self.live.add(place);
+        Body::Stored(place)
+    }
+
+    fn release(&mut self, body: Body) {
+        if let Body::Stored(place) = body {
+            self.live.remove(place);
+        }
     }
 
     fn payload_hash(&self, _payload: &[u8]) -> u128 {

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use sureq_core::{LogTime, Now};
 
-use crate::engine::{LOCK, Shared, State, timed_out};
+use crate::engine::{LOCK, Shared, State};
+use crate::ticket::timed_out;
 
 /// The wall clock may jump, so that appointments are looked at this often.
 const WALL_LOOK_MS: u64 = 100;
@@ -38,6 +39,7 @@ pub(crate) fn tick(shared: &Shared, state: &mut State, now: Now) {
     if state.broker.next_deadline().is_due(now) {
         let State { broker, tape, .. } = &mut *state;
         broker.tick(now, tape);
+        tape.mark();
         shared.stir(state, now);
     }
     shared.serve(state, now);

@@ -219,7 +219,7 @@ fn downtime_counts_for_delays_and_not_for_leases() {
 
 #[test]
 fn a_store_in_memory_waits_for_nothing() {
-    let engine = Engine::in_memory_by(Arc::new(ManualClock::default()));
+    let engine = Engine::in_memory_by(Arc::new(ManualClock::default()), &sureq_engine::Options::default());
     let executed =
         engine.execute(&[Command::Push { queue: b"q", payloads: &[b"x"] }], &mut Replies::default());
     assert_eq!(executed.position, Position::START);

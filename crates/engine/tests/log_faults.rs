@@ -130,7 +130,7 @@ fn a_full_disk_refuses_and_recovers_without_a_restart() {
     let creates_fail = disk.clone();
     let mut index = 0;
     let refused = loop {
-        let needs_segment = log.writer.room() < 300 && log.spares.ready() == 0;
+        let needs_segment = !log.writer.room().fits(192) && log.spares.ready() == 0;
         if needs_segment {
             creates_fail.fail(disk.calls() + 1, FailureKind::Full, Repeat::Sticky);
         }

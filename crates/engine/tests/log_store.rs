@@ -122,12 +122,12 @@ fn a_newer_format_is_refused_as_such() {
     let disk = SimDisk::new(1);
     updated(&disk, 1);
     disk.edit("store", |bytes| {
-        bytes[8] = 2;
+        bytes[8] = 3;
         let crc = crc32c::crc32c(&bytes[..124]);
         bytes[124..128].copy_from_slice(&crc.to_le_bytes());
     });
     assert!(
-        refusal(&disk).starts_with("store has format 2, this release knows formats up to 1"),
+        refusal(&disk).starts_with("store has format 3, this release knows formats up to 2"),
         "{}",
         refusal(&disk)
     );

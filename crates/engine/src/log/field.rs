@@ -1,4 +1,4 @@
-//! Little-endian fields at fixed offsets, for the headers of segments, frames and the store file.
+//! Little-endian fields at fixed offsets, for the headers of segments, frames, checkpoints and the store file.
 
 /// The `N` bytes at `at`. Offsets are constants within a header of constant size.
 pub(crate) fn get<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {

@@ -163,6 +163,9 @@ impl Default for FrameBuf {
 }
 
 impl FrameBuf {
+    /// Where the batch begins in what [`FrameBuf::body_mut`] gives.
+    pub(crate) const BODY_AT: usize = FRAME_HEADER_BYTES;
+
     /// An empty batch.
     pub fn new() -> FrameBuf {
         FrameBuf { bytes: vec![0; FRAME_HEADER_BYTES] }
@@ -171,6 +174,11 @@ impl FrameBuf {
     /// Empties the batch and keeps its memory.
     pub fn reset(&mut self) {
         self.bytes.truncate(FRAME_HEADER_BYTES);
+    }
+
+    /// Gives up all of the batch behind its first `body_bytes`.
+    pub(crate) fn truncate(&mut self, body_bytes: usize) {
+        self.bytes.truncate(FRAME_HEADER_BYTES + body_bytes);
     }
 
     /// The batch gathered so far.

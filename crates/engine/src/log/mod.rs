@@ -19,20 +19,24 @@ pub(crate) mod field;
 mod frame;
 mod reader;
 mod recover;
+mod room;
 mod scan;
 mod segment;
 mod spares;
 mod tail;
+mod visit;
 mod walk;
 mod writer;
 
 pub use frame::{FRAME_BODY_BYTES_MAX, FrameBuf};
-pub use reader::{ReadError, Reader};
+pub use reader::Reader;
 pub use recover::{Recovered, recover};
+pub use room::Room;
 pub use scan::{Cut, Replay, ReplayFrame, Scanned, scan};
-pub(crate) use segment::is_segment_name;
 pub use segment::{FORMAT_VERSION, SegmentInfo};
+pub(crate) use segment::{is_segment_name, segment_name};
 pub use spares::Spares;
+pub use visit::{VisitFrame, visit_segment};
 pub use writer::Writer;
 
 /// A point in the sequence of events: how many events come before it.
@@ -99,6 +103,10 @@ pub const SEGMENT_BYTES: u64 = 32 << 20;
 /// The default number of files kept prepared: one for the next roll.
 pub const SPARE_SEGMENTS: usize = 1;
 
+/// How many files are kept for a full disk: one for what happens while the one before it is given up, one for what is copied
+/// forward, and one whose room a checkpoint can have.
+pub const RESERVE_SEGMENTS: usize = 3;
+
 /// How a log is opened.
 #[derive(Clone, Debug)]
 pub struct LogOptions {
@@ -108,6 +116,8 @@ pub struct LogOptions {
     pub segment_bytes: u64,
     /// How many prepared files are kept.
     pub spare_segments: usize,
+    /// How many more are kept for a full disk.
+    pub reserve_segments: usize,
     /// What new files are filled with.
     pub filling: Filling,
     /// Events before this position are not replayed, and segments that hold no later ones may be missing.
@@ -123,6 +133,7 @@ impl LogOptions {
             uuid,
             segment_bytes: SEGMENT_BYTES,
             spare_segments: SPARE_SEGMENTS,
+            reserve_segments: 0,
             filling: Filling::Zeros,
             from: Position::START,
             may_be_new: false,
@@ -133,8 +144,8 @@ impl LogOptions {
 /// Why the log did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// There is no room for another segment. Nothing was written; the log is usable, and the call may be tried again.
-    #[error("no space for another segment: {0}")]
+    /// There is no room for another segment or checkpoint. Nothing has changed; the call may be tried again.
+    #[error("no space for another file: {0}")]
     NoSpace(Fault),
     /// The batch is larger than a frame may be. Nothing was written.
     #[error("a batch of {bytes} bytes is larger than a frame may be ({max})", max = FRAME_BODY_BYTES_MAX)]

@@ -2,53 +2,52 @@
 //! it verifies.
 
 use std::collections::BTreeMap;
+use std::iter;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Place;
-use super::segment::segment_name;
+use super::segment::{SegmentInfo, segment_name};
 use crate::disk::{Disk, DiskFile};
 use crate::fault::Fault;
 
 /// How many segments are kept open for reading.
 const OPEN_MAX: usize = 64;
 
-/// Why bytes could not be read.
-#[derive(Debug, thiserror::Error)]
-pub enum ReadError {
-    /// The disk failed.
-    #[error(transparent)]
-    Fault(#[from] Fault),
-    /// The file is shorter than what is said to be in it.
-    #[error("{file} ends before the {bytes} bytes at offset {offset}")]
-    Short {
-        /// The segment's file.
-        file: String,
-        /// Where the bytes should begin.
-        offset: u64,
-        /// How many they should be.
-        bytes: usize,
-    },
-}
-
 /// Reads from any segment, on any thread.
 pub struct Reader {
     disk: Arc<dyn Disk>,
+    /// Segments that stand for more numbers than their own.
+    rewritten: Vec<RangeInclusive<u64>>,
     open: Mutex<BTreeMap<u64, Arc<dyn DiskFile>>>,
 }
 
 impl Reader {
-    /// A reader of the segments in `disk`.
-    pub fn new(disk: Arc<dyn Disk>) -> Reader {
-        Reader { disk, open: Mutex::new(BTreeMap::new()) }
+    /// A reader of these segments in `disk`, and of those that come after them.
+    pub fn new(disk: Arc<dyn Disk>, segments: &[SegmentInfo]) -> Reader {
+        let rewritten = segments.iter().map(SegmentInfo::numbers);
+        let rewritten = rewritten.filter(|numbers| numbers.start() < numbers.end()).collect();
+        Reader { disk, rewritten, open: Mutex::new(BTreeMap::new()) }
     }
 
-    /// Fills `into` with the bytes at `place`.
-    pub fn read(&self, place: Place, into: &mut [u8]) -> Result<(), ReadError> {
-        let file = self.file(place.segment)?;
-        if file.read_at(place.offset, into)? == into.len() {
-            return Ok(());
-        }
-        Err(ReadError::Short { file: segment_name(place.segment), offset: place.offset, bytes: into.len() })
+    /// As many of the bytes from `place` on as there are, and no more than `bytes`.
+    pub fn read_upto(&self, place: Place, bytes: usize) -> Result<Arc<[u8]>, Fault> {
+        let file = self.file(self.standing_for(place.segment))?;
+        let mut read: Arc<[u8]> = iter::repeat_n(0, bytes).collect();
+        let into = Arc::get_mut(&mut read).expect("nobody else has it yet");
+        let filled = file.read_at(place.offset, into)?;
+        Ok(if filled < bytes { read[..filled].into() } else { read })
+    }
+
+    /// The name of the file that holds what was written under this number.
+    pub fn file_of(&self, number: u64) -> String {
+        segment_name(self.standing_for(number))
+    }
+
+    /// The segment that stands for this number: its own, unless a recovery rewrote it.
+    fn standing_for(&self, number: u64) -> u64 {
+        let rewritten = self.rewritten.iter().find(|numbers| numbers.contains(&number));
+        rewritten.map_or(number, |numbers| *numbers.end())
     }
 
     /// Lets go of a segment that is about to be retired.

@@ -16,6 +16,7 @@ use super::walk::SegmentEnd;
 use super::writer::Writer;
 use super::{LogError, LogOptions, Position};
 use crate::disk::Disk;
+use crate::failpoint::failpoint;
 use crate::fault::{Fault, OpenError};
 
 /// A log that is ready to be appended to.
@@ -45,11 +46,13 @@ pub fn recover(
     let spares = Arc::new(Spares::adopt(Arc::clone(disk), options)?);
     let Scanned { mut segments, end, cut, tail, unsealed, next_number, leftovers } = scanned;
     let tail = rewrite(&**disk, &spares, &salts, tail, next_number, end)?;
+    failpoint("recover.after-rewrite");
     segments.retain(|segment| segment.number < tail.header.first_number);
     segments.push(tail.header.info());
     for number in leftovers {
         spares.retire(number)?;
     }
+    failpoint("recover.after-retire");
     if let Some(end) = unsealed {
         seal(&**disk, &end)?;
     }

@@ -90,10 +90,10 @@ pub fn scan(disk: &dyn Disk, options: &LogOptions, replay: &mut Replay<'_>) -> R
 }
 
 /// A segment by its header.
-struct Headed {
-    header: SegmentHeader,
+pub(super) struct Headed {
+    pub(super) header: SegmentHeader,
     /// The header's checksum, with which the chain of frames begins.
-    crc: u32,
+    pub(super) crc: u32,
 }
 
 /// The segments of a directory.
@@ -304,7 +304,7 @@ impl Scan<'_, '_> {
 }
 
 /// The header of a segment; none if the file is shorter than one.
-fn read_header(disk: &dyn Disk, number: u64, uuid: [u8; 16]) -> Result<Option<Headed>, OpenError> {
+pub(super) fn read_header(disk: &dyn Disk, number: u64, uuid: [u8; 16]) -> Result<Option<Headed>, OpenError> {
     let file = disk.open(&segment_name(number))?;
     let mut bytes = [0; SEGMENT_HEADER_BYTES];
     if file.read_at(0, &mut bytes)? < bytes.len() {
@@ -337,11 +337,11 @@ fn hand_over(
     })
 }
 
-fn bad(number: u64, walk: &Walk<'_>, what: &str) -> OpenError {
+pub(super) fn bad(number: u64, walk: &Walk<'_>, what: &str) -> OpenError {
     damage(number, walk.offset, Some(walk.position), what)
 }
 
-fn damage(number: u64, offset: usize, position: Option<Position>, what: &str) -> OpenError {
+pub(super) fn damage(number: u64, offset: usize, position: Option<Position>, what: &str) -> OpenError {
     let (file, offset, what) = (segment_name(number), offset as u64, what.to_owned());
     Damage { file, offset, position, what }.into()
 }

@@ -38,8 +38,9 @@ const _: () = assert!(SEGMENT_HEADER_BYTES.is_multiple_of(FRAME_ALIGN));
 /// The end of every segment is kept free for the frame that seals it.
 pub(crate) const SEAL_BYTES: usize = FRAME_HEADER_BYTES;
 
-/// The numbers that segments can have. No store gets near the upper end, and so the next number always exists.
-const SEGMENT_NUMBERS: RangeInclusive<u64> = 1..=u64::MAX / 2;
+/// The numbers that segments can have. No store gets near the upper end, and so the next number always exists; and the
+/// place of a payload is four bytes shorter than with larger ones.
+const SEGMENT_NUMBERS: RangeInclusive<u64> = 1..=(u32::MAX / 2) as u64;
 
 /// Segments are whole pages.
 const PAGE_BYTES: u64 = 4096;
@@ -49,10 +50,19 @@ const PAGE_BYTES: u64 = 4096;
 pub struct SegmentInfo {
     /// Its number, which is its name.
     pub number: u64,
+    /// The first of the numbers that it stands for.
+    pub first_number: u64,
     /// The position of its first event.
     pub first: Position,
     /// The length of its file.
     pub bytes: u64,
+}
+
+impl SegmentInfo {
+    /// The numbers that it stands for.
+    pub fn numbers(&self) -> RangeInclusive<u64> {
+        self.first_number..=self.number
+    }
 }
 
 /// What stands at the beginning of a segment.
@@ -136,7 +146,12 @@ impl SegmentHeader {
     }
 
     pub(crate) fn info(&self) -> SegmentInfo {
-        SegmentInfo { number: self.number, first: self.first, bytes: self.bytes }
+        SegmentInfo {
+            number: self.number,
+            first_number: self.first_number,
+            first: self.first,
+            bytes: self.bytes,
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::segment::{parse_spare_name, segment_bytes_for, segment_name, spare_name};
 use super::{Filling, LogError, LogOptions};
 use crate::disk::Disk;
+use crate::failpoint::failpoint;
 use crate::fault::Fault;
 
 /// After so many stretches of zeros that nobody waits for, the disk is left to others for a while.
@@ -30,6 +31,7 @@ pub struct Spares {
     disk: Arc<dyn Disk>,
     segment_bytes: u64,
     target: usize,
+    reserve_target: usize,
     filling: Filling,
     pool: Mutex<Pool>,
 }
@@ -37,8 +39,23 @@ pub struct Spares {
 #[derive(Default)]
 struct Pool {
     ready: Vec<String>,
+    /// For when there is no room for others.
+    reserve: Vec<String>,
+    /// How many are being prepared.
+    preparing: usize,
     /// Names are not used twice, so that a file in preparation and one in use never meet.
     last_number: u64,
+}
+
+impl Pool {
+    /// Takes a file in, where one is missing most.
+    fn put(&mut self, name: String, reserve: usize) {
+        if self.reserve.len() < reserve { self.reserve.push(name) } else { self.ready.push(name) }
+    }
+
+    fn take(&mut self) -> Option<String> {
+        self.ready.pop().or_else(|| self.reserve.pop())
+    }
 }
 
 impl Spares {
@@ -50,7 +67,10 @@ impl Spares {
         for name in disk.list()? {
             let Some(number) = parse_spare_name(&name) else { continue };
             pool.last_number = pool.last_number.max(number);
-            if pool.ready.len() < options.spare_segments && disk.open(&name)?.len()? == segment_bytes {
+            let is_usable = disk.open(&name)?.len()? == segment_bytes;
+            if is_usable && pool.reserve.len() < options.reserve_segments {
+                pool.reserve.push(name);
+            } else if is_usable && pool.ready.len() < options.spare_segments {
                 pool.ready.push(name);
             } else {
                 disk.remove(&name)?;
@@ -61,26 +81,63 @@ impl Spares {
             disk,
             segment_bytes,
             target: options.spare_segments,
+            reserve_target: options.reserve_segments,
             filling: options.filling,
             pool: Mutex::new(pool),
         })
     }
 
+    /// The size of the segments to come.
+    pub(crate) fn segment_bytes(&self) -> u64 {
+        self.segment_bytes
+    }
+
+    /// How many bytes of the disk are free, and how many there are in all.
+    pub(crate) fn room(&self) -> Result<(u64, u64), Fault> {
+        Ok((self.disk.free()?, self.disk.capacity()?))
+    }
+
     /// How many files are ready: so many segments can still be begun on a full disk.
     pub fn ready(&self) -> usize {
-        self.pool().ready.len()
+        let pool = self.pool();
+        pool.ready.len() + pool.reserve.len()
     }
 
     /// How many files should be prepared now.
     pub fn wanted(&self) -> usize {
-        self.target.saturating_sub(self.ready())
+        let pool = self.pool();
+        let there = pool.ready.len() + pool.reserve.len() + pool.preparing;
+        (self.target + self.reserve_target).saturating_sub(there)
     }
 
-    /// Prepares one file. On a full disk nothing is left behind and the log stays usable.
+    /// Prepares one file, for the reserve first. On a full disk nothing is left behind and the log stays usable.
     pub fn prepare(&self) -> Result<(), LogError> {
-        let name = self.create(self.segment_bytes, Pace::Gentle)?;
-        self.pool().ready.push(name);
+        let for_reserve = {
+            let mut pool = self.pool();
+            pool.preparing += 1;
+            pool.reserve.len() < self.reserve_target
+        };
+        // The reserve is there to be had and not to be fast.
+        let filling = if for_reserve { Filling::Reserved } else { self.filling };
+        let created = self.create(self.segment_bytes, filling, Pace::Gentle);
+        let mut pool = self.pool();
+        pool.preparing -= 1;
+        pool.put(created?, self.reserve_target);
         Ok(())
+    }
+
+    /// Gives up one of the files that are ready, for the room that it takes, if there are as many as in reserve; answers
+    /// whether that is so.
+    pub(crate) fn give_up_one(&self) -> Result<bool, Fault> {
+        let name = {
+            let mut pool = self.pool();
+            let is_spare = pool.ready.len() + pool.reserve.len() >= self.reserve_target;
+            is_spare.then(|| pool.take()).flatten()
+        };
+        let Some(name) = name else { return Ok(false) };
+        self.disk.remove(&name)?;
+        self.disk.sync_dir()?;
+        Ok(true)
     }
 
     /// Gives up a segment that nothing refers to any more: it becomes a spare if one is wanted, else it is removed.
@@ -89,11 +146,15 @@ impl Spares {
         let name = segment_name(segment);
         if self.wanted() > 0 && self.disk.open(&name)?.len()? == self.segment_bytes {
             let spare = self.next_name();
+            failpoint("retire.before-rename");
             self.disk.rename(&name, &spare)?;
+            failpoint("retire.after-rename");
             self.disk.sync_dir()?;
-            self.pool().ready.push(spare);
+            self.pool().put(spare, self.reserve_target);
         } else {
+            failpoint("retire.before-unlink");
             self.disk.remove(&name)?;
+            failpoint("retire.after-unlink");
             self.disk.sync_dir()?;
         }
         Ok(())
@@ -104,16 +165,16 @@ impl Spares {
     pub(crate) fn take(&self, frames_bytes: usize) -> Result<(String, u64), LogError> {
         let bytes = segment_bytes_for(self.segment_bytes, frames_bytes);
         if bytes == self.segment_bytes
-            && let Some(name) = self.pool().ready.pop()
+            && let Some(name) = self.pool().take()
         {
             return Ok((name, bytes));
         }
-        Ok((self.create(bytes, Pace::Hurried)?, bytes))
+        Ok((self.create(bytes, self.filling, Pace::Hurried)?, bytes))
     }
 
-    fn create(&self, bytes: u64, pace: Pace) -> Result<String, LogError> {
+    fn create(&self, bytes: u64, filling: Filling, pace: Pace) -> Result<String, LogError> {
         let name = self.next_name();
-        match self.fill(&name, bytes, pace) {
+        match self.fill(&name, bytes, filling, pace) {
             Ok(()) => Ok(name),
             Err(fault) => {
                 // What little was written may be the room that others wait for; if it cannot be removed now, the next
@@ -124,12 +185,13 @@ impl Spares {
         }
     }
 
-    fn fill(&self, name: &str, bytes: u64, pace: Pace) -> Result<(), Fault> {
+    fn fill(&self, name: &str, bytes: u64, filling: Filling, pace: Pace) -> Result<(), Fault> {
         let file = self.disk.create(name)?;
+        failpoint("spare.created");
         // A full disk says so before it is filled to the last byte, which others may need.
         file.secure_room(bytes)?;
         let mut stretches = 0;
-        match self.filling {
+        match filling {
             Filling::Zeros if pace == Pace::Gentle => file.fill_with_zeros(bytes, &mut || {
                 stretches += 1;
                 if stretches % GENTLE_STRETCHES == 0 {

@@ -1,9 +1,10 @@
 //! The open segment: the one file that frames are appended to.
 
-use super::frame::{FRAME_HEADER_BYTES, FrameBuf, FrameHeader, FrameKind, Seat, frame_bytes};
-use super::segment::{SEAL_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, segment_name};
+use super::frame::{FRAME_HEADER_BYTES, FrameBuf, FrameHeader, FrameKind, Seat};
+use super::segment::{SEGMENT_HEADER_BYTES, SegmentHeader, segment_name};
 use super::{Place, Position};
 use crate::disk::{Disk, DiskFile};
+use crate::failpoint::failpoint;
 use crate::fault::Fault;
 
 /// A segment that can be appended to. It knows where, but not whether it may: that is the writer's.
@@ -33,7 +34,9 @@ impl Tail {
         file.sync_data()?;
         drop(file);
         let name = segment_name(header.number);
+        failpoint("segment.before-rename");
         disk.rename(spare, &name)?;
+        failpoint("segment.after-rename");
         disk.sync_dir()?;
         Ok(Tail { file: disk.open(&name)?, header, offset: content.len() as u64, chain })
     }
@@ -43,12 +46,6 @@ impl Tail {
         let mut content = [0; SEGMENT_HEADER_BYTES];
         let chain = header.encode(&mut content);
         Tail::activate(disk, spare, header, &content, chain)
-    }
-
-    /// Whether a frame with such a body fits, and the seal after it.
-    pub(crate) fn has_room(&self, body_bytes: usize) -> bool {
-        let end = self.offset + (frame_bytes(body_bytes) + SEAL_BYTES) as u64;
-        end <= self.header.bytes
     }
 
     /// Writes one frame with one write.

@@ -6,8 +6,9 @@ use super::frame::{FRAME_BODY_BYTES_MAX, FrameBuf, frame_bytes};
 use super::segment::{Salts, SegmentHeader, SegmentInfo};
 use super::spares::Spares;
 use super::tail::Tail;
-use super::{LogError, Place, Position};
+use super::{LogError, Place, Position, Room};
 use crate::disk::Disk;
+use crate::failpoint::failpoint;
 use crate::fault::Fault;
 
 /// The end of the log. There is one, and it belongs to the log thread:
@@ -24,6 +25,8 @@ pub struct Writer {
     tail: Tail,
     end: Position,
     synced: Position,
+    /// How many bytes of frames have been written.
+    bytes: u64,
     poisoned: bool,
 }
 
@@ -36,7 +39,7 @@ impl Writer {
         tail: Tail,
         end: Position,
     ) -> Writer {
-        Writer { disk, spares, salts, tail, end, synced: end, poisoned: false }
+        Writer { disk, spares, salts, tail, end, synced: end, bytes: 0, poisoned: false }
     }
 
     /// Writes the batch as one frame and says where its body lies. The frame buffer still holds the batch afterwards.
@@ -50,13 +53,14 @@ impl Writer {
         if body_bytes > FRAME_BODY_BYTES_MAX {
             return Err(LogError::TooLarge { bytes: body_bytes });
         }
-        if !self.tail.has_room(body_bytes) {
+        if !self.room().fits(body_bytes) {
             self.roll(body_bytes)?;
         }
         let end = self.end.after(events).expect("no log reaches 2^63 events");
         let written = self.tail.append(frame, self.end, events, self.synced);
         let place = self.poison_on_fault(written)?;
         self.end = end;
+        self.bytes += frame_bytes(body_bytes) as u64;
         Ok(place)
     }
 
@@ -81,14 +85,20 @@ impl Writer {
         self.synced
     }
 
+    /// How many bytes of frames it has written.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// The open segment.
     pub fn segment(&self) -> SegmentInfo {
         self.tail.header.info()
     }
 
-    /// How many bytes of the open segment are left. Headers of frames count too.
-    pub fn room(&self) -> u64 {
-        self.tail.header.bytes - self.tail.offset
+    /// Where the next frame goes.
+    pub fn room(&self) -> Room {
+        let Tail { header, offset, .. } = &self.tail;
+        Room::new(header.number, *offset, header.bytes, self.spares.segment_bytes())
     }
 
     /// Whether an earlier failure has ended this writer's life.
@@ -117,7 +127,9 @@ impl Writer {
         };
         let activated = Tail::activate_empty(&*self.disk, &spare, header);
         let next = self.poison_on_fault(activated)?;
+        failpoint("roll.before-seal");
         let sealed = self.tail.seal(self.end);
+        failpoint("roll.after-seal");
         self.poison_on_fault(sealed)?;
         self.tail = next;
         Ok(())

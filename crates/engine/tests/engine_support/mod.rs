@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part of this")]
 
+pub mod facts;
 pub mod run;
 pub mod valve;
 
@@ -21,7 +22,8 @@ use sureq_testkit::sim_disk::SimDisk;
 pub const SEGMENT_BYTES: u64 = 4096;
 
 pub fn options(durability: Durability) -> Options {
-    Options { durability, segment_bytes: SEGMENT_BYTES }
+    // What these tests compare is the whole log.
+    Options { durability, segment_bytes: Some(SEGMENT_BYTES), keeps_log: true, ..Options::default() }
 }
 
 /// A store on an empty disk, at the default durability.
@@ -121,4 +123,6 @@ impl Recorder for Mute {
     fn payload_hash(&self, _payload: &[u8]) -> u128 {
         0
     }
+
+    fn release(&mut self, _body: Body) {}
 }

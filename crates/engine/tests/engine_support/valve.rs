@@ -22,6 +22,7 @@ struct Control {
 }
 
 #[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a tap of its own")]
 struct State {
     is_closed: bool,
     syncs: usize,
@@ -30,6 +31,10 @@ struct State {
     fails_log: bool,
     failed: Option<String>,
     is_full: bool,
+    holds_reads: bool,
+    reads_held: usize,
+    holds_tidier: bool,
+    tidier_held: bool,
 }
 
 impl Valve {
@@ -56,6 +61,39 @@ impl Valve {
     pub fn wait_until_held(&self) {
         let state = self.control.lock();
         drop(self.control.moved.wait_while(state, |state| state.held == 0));
+    }
+
+    /// Holds up every read of a payload from now on.
+    pub fn hold_reads(&self) {
+        self.control.lock().holds_reads = true;
+    }
+
+    /// Lets all of them go on.
+    pub fn release_reads(&self) {
+        self.control.lock().holds_reads = false;
+        self.control.moved.notify_all();
+    }
+
+    /// Waits until a read of a payload is held up.
+    pub fn wait_until_read_is_held(&self) {
+        let state = self.control.lock();
+        drop(self.control.moved.wait_while(state, |state| state.reads_held == 0));
+    }
+
+    /// Holds up whoever tidies up, where it makes names durable.
+    pub fn hold_tidier(&self) {
+        self.control.lock().holds_tidier = true;
+    }
+
+    /// Lets it go on.
+    pub fn release_tidier(&self) {
+        self.control.lock().holds_tidier = false;
+        self.control.moved.notify_all();
+    }
+
+    /// Whether it is held up.
+    pub fn is_tidier_held(&self) -> bool {
+        self.control.lock().tidier_held
     }
 
     /// Has the sync of the log that is held up, or else the next one, fail.
@@ -125,8 +163,24 @@ impl Disk for Valve {
     }
 
     fn sync_dir(&self) -> Result<(), Fault> {
-        let _one = self.control.lock();
-        self.disk.sync_dir()
+        let mut one = self.control.lock();
+        if std::thread::current().name() == Some("sureq-tidier") {
+            one.tidier_held = true;
+            let moved = &self.control.moved;
+            one = moved.wait_while(one, |state| state.holds_tidier).unwrap_or_else(PoisonError::into_inner);
+            one.tidier_held = false;
+        }
+        let synced = self.disk.sync_dir();
+        drop(one);
+        synced
+    }
+
+    fn capacity(&self) -> Result<u64, Fault> {
+        self.disk.capacity()
+    }
+
+    fn free(&self) -> Result<u64, Fault> {
+        self.disk.free()
     }
 
     fn entropy(&self) -> Result<[u8; 16], Fault> {
@@ -152,8 +206,20 @@ impl DiskFile for ValveFile {
     }
 
     fn read_some_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        let _one = self.valve.control.lock();
-        self.file.read_some_at(offset, into)
+        let control = &self.valve.control;
+        let mut state = control.lock();
+        if state.holds_reads && std::thread::current().name() == Some("sureq-loader") {
+            state.reads_held += 1;
+            control.moved.notify_all();
+            state = control
+                .moved
+                .wait_while(state, |state| state.holds_reads)
+                .unwrap_or_else(PoisonError::into_inner);
+            state.reads_held -= 1;
+        }
+        let read = self.file.read_some_at(offset, into);
+        drop(state);
+        read
     }
 
     fn sync_data(&self) -> Result<(), Fault> {

@@ -1,0 +1,340 @@
+//! Payloads in memory: those that were just written, and those that are about to be asked for.
+//!
+//! Most tasks are taken soon after they came, so that the last frames stay in a ring for a while after they were written.
+//! What lies at the head of a long queue is read ahead of its takers. Each has half of the budget, so that neither drives
+//! the other out.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use crate::body::{Payload, Stored};
+
+/// How much of what was just written is kept at first.
+const RING_BYTES_MIN: usize = 4 << 20;
+
+/// What a stretch costs besides its bytes, about.
+const STRETCH_BYTES: usize = 96;
+
+/// The segment and the offset of a first byte.
+pub(crate) type Start = (u32, u32);
+
+/// The checksum before a payload.
+const CRC_BYTES: usize = 4;
+
+/// Parts of the log in memory.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    written: Ring,
+    read: Stretches,
+}
+
+/// Where a payload was found.
+pub(crate) enum Found<'c> {
+    /// Among what was just written, or is about to be.
+    Written(&'c [u8]),
+    /// Among what was read ahead.
+    Read(Payload),
+}
+
+impl From<Found<'_>> for Payload {
+    fn from(found: Found<'_>) -> Self {
+        match found {
+            Found::Written(bytes) => Self::from(bytes),
+            Found::Read(payload) => payload,
+        }
+    }
+}
+
+impl Cache {
+    /// A cache of so many bytes.
+    pub(crate) fn new(budget: usize) -> Self {
+        Self { written: Ring::new(budget / 2), read: Stretches::new(budget / 2) }
+    }
+
+    /// Keeps the body of a frame that is about to be written: until the next comes, whatever the budget, since nobody can
+    /// read it from the disk yet.
+    pub(crate) fn keep_written(&mut self, segment: u32, offset: u32, body: &[u8]) {
+        self.written.keep((segment, offset), body);
+    }
+
+    /// Keeps what was read from a segment.
+    pub(crate) fn keep_read(&mut self, segment: u32, offset: u32, bytes: Arc<[u8]>) {
+        if bytes.len() <= self.read.budget {
+            self.read.insert((segment, offset), bytes);
+        }
+    }
+
+    /// The payload at this place, if it is here. What was read from the disk is believed only by its checksum.
+    pub(crate) fn find(&mut self, place: Stored) -> Option<Found<'_>> {
+        if self.written.find(place).is_some() {
+            return self.written.find(place).map(Found::Written);
+        }
+        let found = self.read.find(place).filter(|(bytes, at)| is_whole(bytes, *at, place));
+        if found.is_none() {
+            self.written.miss(place);
+        }
+        found.map(|(bytes, at)| Found::Read(Payload::within(bytes, at..at + place.len as usize)))
+    }
+
+    /// What is written from this place on is in memory, or was just now.
+    pub(crate) fn written_from(&self) -> Start {
+        self.written.frames.front().map_or((u32::MAX, 0), |oldest| oldest.start)
+    }
+
+    /// How many bytes it may hold of what was read.
+    pub(crate) const fn budget(&self) -> usize {
+        self.read.budget
+    }
+
+    /// How many bytes it holds.
+    pub(crate) fn bytes(&self) -> usize {
+        self.written.bytes.len() + self.written.giant.len() + self.read.bytes
+    }
+}
+
+/// Whether the payload at `at` of what was read is what was pushed.
+pub(crate) fn is_whole(bytes: &[u8], at: usize, place: Stored) -> bool {
+    let Some(sum_at) = at.checked_sub(CRC_BYTES) else { return false };
+    let payload = bytes.get(at..).and_then(|rest| rest.get(..place.len as usize));
+    let sum = bytes.get(sum_at..).and_then(|sum| sum.first_chunk()).copied().map(u32::from_le_bytes);
+    payload.is_some_and(|payload| sum == Some(crc32c::crc32c(payload)))
+}
+
+/// The last frames, each in one piece. The memory is had once and used over and over; there is as much of it as is of use,
+/// because what is used soon again is still near the processor.
+#[derive(Debug)]
+struct Ring {
+    bytes: Vec<u8>,
+    capacity: usize,
+    capacity_max: usize,
+    /// How many bytes have gone into it, those counted that were left out at its end.
+    end: u64,
+    /// From the oldest to the newest, and so by place.
+    frames: VecDeque<Frame>,
+    /// The newest, if it is larger than the ring.
+    giant: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    start: Start,
+    len: usize,
+    /// Where it lies, counted as [`Ring::end`] is. None if it is the giant.
+    at: Option<u64>,
+}
+
+impl Ring {
+    fn new(capacity_max: usize) -> Self {
+        let capacity = capacity_max.min(RING_BYTES_MIN);
+        Self { bytes: Vec::new(), capacity, capacity_max, end: 0, frames: VecDeque::new(), giant: Vec::new() }
+    }
+
+    /// A payload was asked for that is not here. If it would be in a larger ring, there is one.
+    fn miss(&mut self, place: Stored) {
+        let Some(&newest) = self.frames.back() else { return };
+        let (segment, offset) = newest.start;
+        let back = match segment.checked_sub(place.segment) {
+            Some(0) => offset.checked_sub(place.offset),
+            Some(1) => Some(offset),
+            _ => None,
+        };
+        let is_used_up = self.end >= self.capacity as u64 && self.capacity < self.capacity_max;
+        if is_used_up && back.is_some_and(|back| (back as usize) < self.capacity_max) {
+            let capacity = (2 * self.capacity).min(self.capacity_max);
+            let mut larger = Self { capacity, ..Self::new(self.capacity_max) };
+            for &frame in &self.frames {
+                larger.keep(frame.start, self.body(frame));
+            }
+            *self = larger;
+        }
+    }
+
+    fn body(&self, frame: Frame) -> &[u8] {
+        match frame.at {
+            Some(at) => &self.bytes[self.index(at)..][..frame.len],
+            None => &self.giant,
+        }
+    }
+
+    fn keep(&mut self, start: Start, body: &[u8]) {
+        if self.frames.back().is_some_and(|newest| newest.at.is_none()) {
+            self.frames.pop_back();
+        }
+        self.giant = Vec::new();
+        let len = body.len();
+        if len > self.capacity {
+            self.giant = body.to_vec();
+            self.frames.push_back(Frame { start, len, at: None });
+            return;
+        }
+        let left = self.capacity - self.index(self.end);
+        let at = if len > left { self.end + left as u64 } else { self.end };
+        self.end = at + len as u64;
+        let gone = self.end.saturating_sub(self.capacity as u64);
+        while self.frames.front().is_some_and(|oldest| oldest.at.is_some_and(|at| at < gone)) {
+            self.frames.pop_front();
+        }
+        let index = self.index(at);
+        if self.bytes.capacity() == 0 {
+            self.bytes.reserve_exact(self.capacity);
+        }
+        self.bytes.resize(self.bytes.len().max(index + len), 0);
+        self.bytes[index..index + len].copy_from_slice(body);
+        self.frames.push_back(Frame { start, len, at: Some(at) });
+    }
+
+    fn find(&self, place: Stored) -> Option<&[u8]> {
+        let start = (place.segment, place.offset);
+        let at = self.frames.partition_point(|frame| frame.start <= start).checked_sub(1)?;
+        let frame = self.frames[at];
+        let within = (frame.start.0 == place.segment).then(|| (place.offset - frame.start.1) as usize)?;
+        self.body(frame).get(within..)?.get(..place.len as usize)
+    }
+
+    const fn index(&self, at: u64) -> usize {
+        if self.capacity == 0 { 0 } else { (at % self.capacity as u64) as usize }
+    }
+}
+
+/// Stretches of segments.
+#[derive(Debug)]
+struct Stretches {
+    by_start: BTreeMap<Start, Arc<[u8]>>,
+    /// From the oldest to the newest.
+    order: VecDeque<Start>,
+    /// The one that was found last.
+    last: Option<(Start, Arc<[u8]>)>,
+    bytes: usize,
+    budget: usize,
+}
+
+impl Stretches {
+    fn new(budget: usize) -> Self {
+        Self { by_start: BTreeMap::new(), order: VecDeque::new(), last: None, bytes: 0, budget }
+    }
+
+    fn insert(&mut self, start: Start, bytes: Arc<[u8]>) {
+        self.bytes += bytes.len() + STRETCH_BYTES;
+        self.last.take_if(|(last, _)| *last == start);
+        match self.by_start.insert(start, bytes) {
+            Some(before) => self.bytes -= before.len() + STRETCH_BYTES,
+            None => self.order.push_back(start),
+        }
+        while self.bytes > self.budget
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.last.take_if(|(start, _)| *start == oldest);
+            let gone = self.by_start.remove(&oldest).map_or(0, |bytes| bytes.len() + STRETCH_BYTES);
+            self.bytes -= gone;
+        }
+    }
+
+    /// The stretch that holds the place, and where in it.
+    fn find(&mut self, place: Stored) -> Option<(&Arc<[u8]>, usize)> {
+        let holds = |(segment, offset): Start, bytes: &[u8]| {
+            let at = place.offset.checked_sub(offset)? as usize;
+            (segment == place.segment && at + place.len as usize <= bytes.len()).then_some(at)
+        };
+        // Neighbours are asked for one after the other.
+        let near = self.last.as_ref().and_then(|(start, bytes)| holds(*start, bytes));
+        if near.is_none() {
+            let within = (place.segment, 0)..=(place.segment, place.offset);
+            let (&start, bytes) = self.by_start.range(within).next_back()?;
+            holds(start, bytes)?;
+            self.last = Some((start, Arc::clone(bytes)));
+        }
+        let (start, bytes) = self.last.as_ref()?;
+        holds(*start, bytes).map(|at| (bytes, at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(segment: u32, offset: u32, len: u32) -> Stored {
+        Stored { segment, offset, len }
+    }
+
+    fn written(cache: &mut Cache, place: Stored) -> Option<Vec<u8>> {
+        match cache.find(place)? {
+            Found::Written(bytes) => Some(bytes.to_vec()),
+            Found::Read(_) => None,
+        }
+    }
+
+    /// Frames of all sizes, against a list of all that were kept: what is found is right, and what was kept last is found.
+    #[test]
+    fn the_last_frames_are_found_and_no_other_bytes_are() {
+        let mut cache = Cache::new(2 * 1000);
+        let mut frames: Vec<(Stored, Vec<u8>)> = Vec::new();
+        let (mut segment, mut offset) = (1, 192);
+        for n in 0..2000_u32 {
+            let len = [0, 1, 37, 200, 333, 999, 1000, 1001, 5000][(n * 7 % 9) as usize];
+            let body: Vec<u8> = (0..len).map(|at| (n * 31 + at) as u8).collect();
+            if n % 50 == 49 {
+                (segment, offset) = (segment + 1, 192);
+            }
+            cache.keep_written(segment, offset, &body);
+            let at = place(segment, offset, len);
+            assert_eq!(written(&mut cache, at).as_deref(), Some(&body[..]), "frame {n}");
+            frames.push((at, body));
+            offset += len + 64;
+            for (at, body) in &frames[frames.len().saturating_sub(40)..] {
+                let (skip, some) = (at.len / 3, at.len / 2);
+                let part = place(at.segment, at.offset + skip, some);
+                let found = written(&mut cache, part);
+                assert!(
+                    found.is_none_or(|found| found == body[skip as usize..][..some as usize]),
+                    "frame {n}"
+                );
+            }
+        }
+        assert!(cache.bytes() <= 1000 + 5000);
+        assert_eq!(written(&mut cache, place(1, 0, 10)), None, "before all of them");
+        assert_eq!(written(&mut cache, place(segment, offset, 10)), None, "behind the last");
+    }
+
+    #[test]
+    fn the_ring_grows_when_more_of_it_would_be_of_use() {
+        let mut cache = Cache::new(64 << 20);
+        let body = vec![7; 1 << 10];
+        for n in 0..16 << 10 {
+            cache.keep_written(1, n << 10, &body);
+        }
+        assert_eq!(cache.bytes(), RING_BYTES_MIN, "nobody has asked for more");
+        for _ in 0..10 {
+            assert!(written(&mut cache, place(1, 0, 100)).is_none());
+        }
+        let kept = place(1, (13 << 10) << 10, 1 << 10);
+        assert_eq!(written(&mut cache, kept), Some(body.clone()), "what was there still is");
+        for n in 16 << 10..32 << 10 {
+            cache.keep_written(1, n << 10, &body);
+        }
+        assert_eq!(cache.bytes(), 2 * RING_BYTES_MIN, "twice as much, however often it was asked for");
+        let never = [place(1, 100 << 20, 1), place(9, 0, 1)];
+        assert!(never.into_iter().all(|place| written(&mut cache, place).is_none()));
+        assert_eq!(cache.bytes(), 2 * RING_BYTES_MIN, "no ring has what was never written");
+    }
+
+    #[test]
+    fn what_was_read_is_believed_by_its_checksum_and_the_oldest_goes() {
+        let mut cache = Cache::new(2 * 1000);
+        let mut bytes = b"....".to_vec();
+        bytes.extend(crc32c::crc32c(b"payload").to_le_bytes());
+        bytes.extend(b"payload");
+        cache.keep_read(3, 100, bytes.clone().into());
+        assert!(matches!(cache.find(place(3, 108, 7)), Some(Found::Read(p)) if p.as_ref() == b"payload"));
+        for other in
+            [place(3, 107, 7), place(3, 108, 6), place(3, 108, 8), place(4, 108, 7), place(3, 101, 3)]
+        {
+            assert!(cache.find(other).is_none(), "{other:?}");
+        }
+        for n in 0..20 {
+            cache.keep_read(9, n * 100, vec![0; 100].into());
+        }
+        assert!(cache.find(place(3, 108, 7)).is_none() && cache.bytes() <= 1000);
+        cache.keep_read(3, 100, vec![0; 1001].into());
+        assert!(cache.bytes() <= 1000, "larger than all there is room for");
+    }
+}

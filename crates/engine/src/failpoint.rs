@@ -1,0 +1,31 @@
+//! Steps at which a test can end the process, as a crash would: only in debug builds, and only where the environment asks.
+//!
+//! `SUREQ_FAILPOINT=retire.before-unlink:3` ends it when it comes to that step for the third time.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The step that was asked for, and how many times it is still passed.
+struct Armed {
+    name: String,
+    left: AtomicU32,
+}
+
+/// Ends the process if this is the step, and the time, that was asked for.
+pub(crate) fn failpoint(name: &str) {
+    static ARMED: OnceLock<Option<Armed>> = OnceLock::new();
+    if !cfg!(debug_assertions) {
+        return;
+    }
+    let armed = ARMED.get_or_init(|| {
+        let asked = std::env::var("SUREQ_FAILPOINT").ok()?;
+        let (name, time) = asked.split_once(':')?;
+        Some(Armed { name: name.to_owned(), left: AtomicU32::new(time.parse().ok()?) })
+    });
+    if let Some(armed) = armed
+        && armed.name == name
+        && armed.left.fetch_sub(1, Ordering::Relaxed) == 1
+    {
+        std::process::abort();
+    }
+}

@@ -1,0 +1,132 @@
+//! Copying forward: the tasks of a segment whose payloads are still needed are recorded again, whole, so that the
+//! segment can go. One old task never pins the log.
+
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use sureq_core::event::{Event, QueueNo};
+use sureq_core::{TaskId, codec};
+
+use crate::body::Body;
+use crate::disk::Disk;
+use crate::engine::{Shared, State};
+use crate::failpoint::failpoint;
+use crate::fault::OpenError;
+use crate::log::{LogError, Place, SegmentInfo, visit_segment};
+
+/// How many tasks and bytes are copied before others get the lock.
+const SLICE_TASKS: usize = 128;
+const SLICE_BYTES: usize = 256 << 10;
+
+/// How long they have it then, at least: copying stays below about a hundred megabytes a second.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// A payload of the segment, which may or may not be needed.
+struct Candidate {
+    queue: QueueNo,
+    id: TaskId,
+    /// Where it begins in the segment.
+    offset: u64,
+    payload: Vec<u8>,
+}
+
+/// Copies what is live in a segment. Answers false if the segment cannot be read, so that it has to stay.
+pub(crate) fn copy(
+    shared: &Shared,
+    disk: &dyn Disk,
+    uuid: [u8; 16],
+    segment: &SegmentInfo,
+) -> Result<bool, LogError> {
+    let mut slice = Slice { shared, segment, candidates: Vec::new(), bytes: 0 };
+    let visited = visit_segment(disk, uuid, segment.number, &mut |place, body| {
+        slice.take_frame(place, body)?;
+        Ok(())
+    });
+    match visited {
+        Ok(()) => {
+            slice.copy();
+            Ok(shared.lock().tape.live.within(segment.numbers()).tasks == 0)
+        }
+        Err(OpenError::Disk(fault)) => Err(fault.into()),
+        // Damage is told to whoever asks for what lies there.
+        Err(_) => Ok(false),
+    }
+}
+
+/// Tasks that are copied together.
+struct Slice<'s> {
+    shared: &'s Shared,
+    segment: &'s SegmentInfo,
+    candidates: Vec<Candidate>,
+    bytes: usize,
+}
+
+impl Slice<'_> {
+    fn take_frame(&mut self, place: Place, body: &[u8]) -> Result<(), codec::Malformed> {
+        let mut rest = body;
+        while !rest.is_empty() {
+            let ((), behind) = codec::decode(rest, |event| self.take_event(event, place, body))?;
+            rest = behind;
+            if self.candidates.len() >= SLICE_TASKS || self.bytes >= SLICE_BYTES {
+                self.copy();
+            }
+        }
+        Ok(())
+    }
+
+    fn take_event(&mut self, event: &Event<'_>, place: Place, body: &[u8]) {
+        let at = |payload: &[u8]| place.offset + (payload.as_ptr().addr() - body.as_ptr().addr()) as u64;
+        match event {
+            Event::Pushed { queue, first, payloads, .. } => {
+                let ids = std::iter::successors(Some(*first), |id| id.successor());
+                for (id, payload) in ids.zip(payloads.iter()) {
+                    self.add(*queue, id, at(payload), payload);
+                }
+            }
+            Event::Task(task) => self.add(task.queue, task.id, at(task.payload), task.payload),
+            _ => {}
+        }
+    }
+
+    fn add(&mut self, queue: QueueNo, id: TaskId, offset: u64, payload: &[u8]) {
+        self.bytes += payload.len();
+        self.candidates.push(Candidate { queue, id, offset, payload: payload.to_vec() });
+    }
+
+    /// Records those again that are still needed, and are needed from here.
+    fn copy(&mut self) {
+        let numbers = self.segment.numbers();
+        let mut copied = 0;
+        {
+            let mut state = self.shared.lock();
+            if state.closing || self.shared.durable.failure().is_some() {
+                return;
+            }
+            let State { broker, tape, .. } = &mut *state;
+            failpoint("forward.before");
+            for Candidate { queue, id, offset, payload } in self.candidates.drain(..) {
+                let is_meant = |body: &Body| {
+                    body.place().is_some_and(|place| {
+                        u64::from(place.offset) == offset && numbers.contains(&u64::from(place.segment))
+                    })
+                };
+                if broker.copy_forward(queue, id, &payload, is_meant, tape) {
+                    tape.mark();
+                    copied += payload.len() as u64;
+                }
+            }
+            let now = self.shared.clock.now();
+            self.shared.stir(&mut state, now);
+        }
+        self.bytes = 0;
+        if copied > 0 {
+            failpoint("forward.half");
+            self.shared.tidying.copied_bytes.fetch_add(copied, Ordering::Relaxed);
+            thread::sleep(PAUSE);
+            while self.shared.lock().tape.is_long() && self.shared.durable.failure().is_none() {
+                thread::sleep(PAUSE);
+            }
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! What a checkpoint holds: the whole state, as a manifest and pieces that are written once and shared by all checkpoints
+//! for as long as they do not change.
+//!
+//! The manifest is the head of the image (bytes), the live payloads by segment (their number, then segment, tasks and
+//! bytes of each), and the queues (their number, then of each its number, its head, and its parts: their number, then
+//! stamp and place of each). Numbers are varints, bytes have their length before them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
+
+use sureq_core::Broker;
+use sureq_core::broker::{Image, Stored};
+use sureq_core::codec::{read_number, write_number};
+use sureq_core::event::QueueNo;
+use sureq_core::queue::Part;
+
+use crate::body::Body;
+use crate::checkpoint::{Blob, Checkpoints, Draft, Loaded};
+use crate::fault::{Fault, OpenError, Operation};
+use crate::live::{Live, LiveBodies};
+use crate::log::{LogError, Position};
+
+/// The state as of the last image, and where its pieces lie.
+#[derive(Default)]
+pub(crate) struct Snapshot {
+    head: Vec<u8>,
+    queues: BTreeMap<QueueNo, Section>,
+}
+
+/// What a checkpoint shares with those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    /// All that has not changed.
+    Unchanged,
+    /// Nothing, so that their files can go.
+    Nothing,
+}
+
+/// One queue of it.
+struct Section {
+    head: Vec<u8>,
+    parts: Vec<Piece>,
+}
+
+/// A piece of a queue.
+struct Piece {
+    stamp: u64,
+    at: At,
+}
+
+enum At {
+    /// In the file of a checkpoint.
+    Disk(Blob),
+    /// In memory alone.
+    Memory(Part<Body>),
+}
+
+/// A state that was loaded; that of a new store by default.
+#[derive(Default)]
+pub(crate) struct Restored {
+    pub(crate) broker: Broker<Body>,
+    pub(crate) live: LiveBodies,
+    pub(crate) snapshot: Snapshot,
+}
+
+impl Snapshot {
+    /// Goes on to a later image.
+    pub(crate) fn update(&mut self, image: Image<Body>) {
+        self.head = image.head;
+        for (no, queue) in image.queues {
+            let before = self.queues.remove(&no);
+            let Some(queue) = queue else { continue };
+            let written: HashMap<u64, Blob> = before.iter().flat_map(Section::written).collect();
+            let parts = queue.parts().iter().map(|part| {
+                let stamp = part.stamp();
+                let at = written.get(&stamp).map_or_else(|| At::Memory(part.clone()), |&blob| At::Disk(blob));
+                Piece { stamp, at }
+            });
+            let mut head = Vec::new();
+            queue.head(&mut head);
+            self.queues.insert(no, Section { head, parts: parts.collect() });
+        }
+    }
+
+    /// Writes it as a checkpoint of the state at `position`, and answers how many bytes that took. `confirm` is called
+    /// before the checkpoint counts. If it fails, the pieces stay in memory for the next.
+    pub(crate) fn write(
+        &mut self,
+        checkpoints: &mut Checkpoints,
+        position: Position,
+        live: &LiveBodies,
+        sharing: Sharing,
+        pace: &mut dyn FnMut(usize),
+        confirm: impl FnOnce() -> Result<(), LogError>,
+    ) -> Result<u64, LogError> {
+        let shared: Vec<Blob> = self.pieces().filter_map(|piece| piece.at.blob()).collect();
+        let sparse = match sharing {
+            Sharing::Unchanged => checkpoints.sparse(&shared),
+            Sharing::Nothing => shared.iter().map(|blob| blob.file).collect(),
+        };
+        let again = read_again(checkpoints, &shared, &sparse)?;
+        let mut bytes = 0;
+        let mut count = |piece: usize| {
+            bytes += piece as u64;
+            pace(piece);
+        };
+        let mut draft = checkpoints.begin(position, &mut count)?;
+        let places = self.write_pieces(&mut draft, &again)?;
+        let manifest = self.manifest(live, &places);
+        confirm()?;
+        let kept: Vec<Blob> = shared.into_iter().filter(|blob| !sparse.contains(&blob.file)).collect();
+        draft.finish(&manifest, &kept)?;
+        let pieces = self.queues.values_mut().flat_map(|section| &mut section.parts);
+        pieces.zip(places).for_each(|(piece, blob)| piece.at = At::Disk(blob));
+        Ok(bytes)
+    }
+
+    /// Sees to it that all pieces lie in files that are good to be referred to; answers where each lies.
+    fn write_pieces(
+        &self,
+        draft: &mut Draft<'_>,
+        again: &HashMap<Blob, Vec<u8>>,
+    ) -> Result<Vec<Blob>, LogError> {
+        let mut room = Vec::new();
+        self.pieces()
+            .map(|piece| match &piece.at {
+                At::Disk(blob) => again.get(blob).map_or(Ok(*blob), |bytes| draft.write(bytes)),
+                At::Memory(part) => {
+                    room.clear();
+                    part.encode(&mut room);
+                    draft.write(&room)
+                }
+            })
+            .collect()
+    }
+
+    fn pieces(&self) -> impl Iterator<Item = &Piece> {
+        self.queues.values().flat_map(|section| &section.parts)
+    }
+
+    fn manifest(&self, live: &LiveBodies, places: &[Blob]) -> Vec<u8> {
+        let mut out = Vec::new();
+        put_bytes(&self.head, &mut out);
+        live.encode(&mut out);
+        put_len(self.queues.len(), &mut out);
+        let mut places = places.iter();
+        for (no, section) in &self.queues {
+            write_number(u64::from(no.0), &mut out);
+            put_bytes(&section.head, &mut out);
+            put_len(section.parts.len(), &mut out);
+            for (piece, blob) in section.parts.iter().zip(&mut places) {
+                write_number(piece.stamp, &mut out);
+                blob.encode(&mut out);
+            }
+        }
+        out
+    }
+
+    /// Builds the state of a checkpoint.
+    pub(crate) fn load(loaded: &Loaded<'_>) -> Result<Restored, OpenError> {
+        let bad = || loaded.refuse_manifest("the manifest is not one".into());
+        let (snapshot, live) = Self::read(&loaded.manifest).ok_or_else(bad)?;
+        let blobs: Vec<Blob> = snapshot.pieces().filter_map(|piece| piece.at.blob()).collect();
+        let mut parts: Vec<Vec<u8>> = vec![Vec::new(); blobs.len()];
+        loaded.read_blobs(&blobs, &mut |index, bytes| {
+            parts[index] = bytes.to_vec();
+            Ok(())
+        })?;
+        let mut parts = parts.into_iter();
+        let queues: Vec<_> = snapshot
+            .queues
+            .iter()
+            .map(|(&queue, section)| {
+                let stamps = section.parts.iter().map(|piece| piece.stamp);
+                let parts: Vec<(u64, Vec<u8>)> = stamps.zip(&mut parts).collect();
+                Stored { queue, head: &section.head, parts }
+            })
+            .collect();
+        let broker = Broker::restore(&snapshot.head, queues);
+        let broker = broker.map_err(|damaged| loaded.refuse_manifest(Box::new(damaged)))?;
+        Ok(Restored { broker, live, snapshot })
+    }
+
+    fn read(manifest: &[u8]) -> Option<(Self, LiveBodies)> {
+        let mut rest = manifest;
+        let head = take_bytes(&mut rest)?.to_vec();
+        let live = LiveBodies::decode(&mut rest)?;
+        let mut queues = BTreeMap::new();
+        for _ in 0..take_number(&mut rest)? {
+            let no = QueueNo(u32::try_from(take_number(&mut rest)?).ok()?);
+            let head = take_bytes(&mut rest)?.to_vec();
+            let mut parts = Vec::new();
+            for _ in 0..take_number(&mut rest)? {
+                let stamp = take_number(&mut rest)?;
+                parts.push(Piece { stamp, at: At::Disk(Blob::decode(&mut rest)?) });
+            }
+            queues.insert(no, Section { head, parts });
+        }
+        rest.is_empty().then_some((Self { head, queues }, live))
+    }
+}
+
+/// Reads blobs that lie in sparse files, to be written again.
+fn read_again(
+    checkpoints: &Checkpoints,
+    shared: &[Blob],
+    sparse: &BTreeSet<u64>,
+) -> Result<HashMap<Blob, Vec<u8>>, LogError> {
+    let blobs: Vec<Blob> = shared.iter().copied().filter(|blob| sparse.contains(&blob.file)).collect();
+    let mut again = HashMap::with_capacity(blobs.len());
+    let read = checkpoints.read_blobs(&blobs, &mut |index, bytes| {
+        again.insert(blobs[index], bytes.to_vec());
+        Ok(())
+    });
+    read.map_err(|error| match error {
+        OpenError::Disk(fault) => LogError::Fault(fault),
+        // What was sound at the start no longer is: the next start will judge it.
+        other => {
+            LogError::Fault(Fault::new(Operation::Read, "a checkpoint", io::Error::other(other.to_string())))
+        }
+    })?;
+    Ok(again)
+}
+
+impl Section {
+    /// The pieces that are on disk.
+    fn written(&self) -> impl Iterator<Item = (u64, Blob)> {
+        self.parts.iter().filter_map(|piece| Some((piece.stamp, piece.at.blob()?)))
+    }
+}
+
+impl At {
+    const fn blob(&self) -> Option<Blob> {
+        match self {
+            Self::Disk(blob) => Some(*blob),
+            Self::Memory(_) => None,
+        }
+    }
+}
+
+impl LiveBodies {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let segments: Vec<(u64, Live)> = self.segments().filter(|(_, live)| live.tasks > 0).collect();
+        put_len(segments.len(), out);
+        for (number, live) in segments {
+            for n in [number, live.tasks, live.bytes] {
+                write_number(n, out);
+            }
+        }
+    }
+
+    fn decode(rest: &mut &[u8]) -> Option<Self> {
+        let mut live = Self::default();
+        for _ in 0..take_number(rest)? {
+            let segment = u32::try_from(take_number(rest)?).ok()?;
+            live.put(segment, Live { tasks: take_number(rest)?, bytes: take_number(rest)? })?;
+        }
+        Some(live)
+    }
+}
+
+fn put_len(len: usize, out: &mut Vec<u8>) {
+    write_number(len as u64, out);
+}
+
+fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
+    put_len(bytes.len(), out);
+    out.extend_from_slice(bytes);
+}
+
+fn take_number(rest: &mut &[u8]) -> Option<u64> {
+    let (number, behind) = read_number(rest).ok()?;
+    *rest = behind;
+    Some(number)
+}
+
+fn take_bytes<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
+    let len = usize::try_from(take_number(rest)?).ok()?;
+    rest.split_off(..len)
+}

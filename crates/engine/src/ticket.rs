@@ -1,0 +1,171 @@
+//! Tickets: the right to an answer that is not there yet, because its pop waits in line or its payloads are being read.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use sureq_core::reply::{Span, TaskView};
+use sureq_core::{Receipt, Refusal, Replies, Reply};
+
+use crate::body::Body;
+use crate::engine::Shared;
+use crate::log::Position;
+
+/// What came of a command that had to wait.
+#[derive(Debug)]
+pub struct Answer {
+    /// The queues of a pop, in its order: what the tasks' queue numbers mean.
+    pub queues: Vec<Box<[u8]>>,
+    /// One reply and what it points into.
+    pub replies: Replies<Body>,
+    /// What must be durable before it leaves.
+    pub position: Position,
+}
+
+impl Answer {
+    /// Puts the reply behind others.
+    pub(crate) fn join(mut self, replies: &mut Replies<Body>) {
+        let start = replies.tasks.len();
+        replies.tasks.append(&mut self.replies.tasks);
+        let all = Span::new(start, replies.tasks.len());
+        replies.list.extend(self.replies.list.pop().map(|reply| match reply {
+            Reply::Tasks(_) => Reply::Tasks(all),
+            Reply::Inspected(_) => Reply::Inspected(all),
+            other => other,
+        }));
+    }
+
+    /// The deliveries in it, by queue.
+    pub(crate) fn receipts(&self) -> Vec<(Box<[u8]>, Vec<Receipt>)> {
+        let of = |index: usize| {
+            let tasks = self.replies.tasks.iter().filter(move |task| task.queue as usize == index);
+            tasks.map(TaskView::receipt).collect::<Vec<_>>()
+        };
+        let all = self.queues.iter().enumerate().map(|(index, queue)| (queue.clone(), of(index)));
+        all.filter(|(_, receipts)| !receipts.is_empty()).collect()
+    }
+}
+
+/// Takes the last reply, and the tasks that it points to, out of `replies`.
+pub(crate) fn split_off(replies: &mut Replies<Body>, first_task: usize) -> Replies<Body> {
+    let mut own = Replies { tasks: replies.tasks.split_off(first_task), ..Replies::default() };
+    let all = Span::new(0, own.tasks.len());
+    own.list.push(match replies.list.pop() {
+        Some(Reply::Inspected(_)) => Reply::Inspected(all),
+        _ => Reply::Tasks(all),
+    });
+    own
+}
+
+/// Replies that consist of one.
+pub(crate) fn only(reply: Reply) -> Replies<Body> {
+    let mut replies = Replies::default();
+    replies.list.push(reply);
+    replies
+}
+
+pub(crate) fn timed_out() -> Replies<Body> {
+    only(Reply::TimedOut)
+}
+
+pub(crate) fn poisoned() -> Replies<Body> {
+    only(Reply::Refused(Refusal::Poisoned))
+}
+
+/// The two ends of a ticket.
+#[derive(Debug, Default)]
+pub(crate) struct TicketCell {
+    inner: Mutex<TicketState>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct TicketState {
+    pub(crate) answer: Option<Answer>,
+    /// The answer's payloads are being read.
+    pub(crate) is_loading: bool,
+    pub(crate) waker: Option<Waker>,
+}
+
+impl TicketCell {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, TicketState> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The right to the answer of a command that waits. Dropped without its answer having been taken, it leaves the line, and
+/// what it was given goes back to the front.
+pub struct Ticket {
+    /// Its place in the line, if it stands there.
+    pub(crate) number: Option<u64>,
+    pub(crate) cell: Arc<TicketCell>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Ticket {
+    /// The answer, once it is there and may leave. After a failure of the log it is that nothing is confirmed any more.
+    pub fn poll(&self, cx: &mut Context<'_>) -> Poll<Answer> {
+        let mut cell = self.cell.lock();
+        let answered = cell.answer.as_ref().filter(|_| !cell.is_loading);
+        let Some(position) = answered.map(|answer| answer.position) else {
+            cell.waker = Some(cx.waker().clone());
+            return Poll::Pending;
+        };
+        let (durable, failed) = (self.shared.durable.position(), self.shared.durable.failure().is_some());
+        if (position <= durable || failed)
+            && let Some(mut answer) = cell.answer.take()
+        {
+            if position > durable {
+                (answer.replies, answer.position) = (poisoned(), Position::START);
+            }
+            return Poll::Ready(answer);
+        }
+        drop(cell);
+        self.shared.durable.wake_at(position, cx.waker());
+        Poll::Pending
+    }
+
+    /// Whether it is for payloads that are being read, and so comes without anyone pushing a task.
+    pub fn is_loading(&self) -> bool {
+        self.number.is_none()
+    }
+
+    /// Waits for the answer on this thread.
+    pub fn wait(self) -> Answer {
+        let parker = Arc::new(Parker(std::thread::current()));
+        let waker = Waker::from(parker);
+        loop {
+            match self.poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(answer) => return answer,
+                Poll::Pending => std::thread::park_timeout(Duration::from_secs(1)),
+            }
+        }
+    }
+}
+
+pub(crate) struct Parker(pub(crate) std::thread::Thread);
+
+impl std::task::Wake for Parker {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        // The state is left alone if a panic has put it in doubt: nothing of it will be confirmed.
+        let Ok(mut state) = self.shared.state.lock() else { return };
+        self.number.map(|number| state.line.leave(number));
+        drop(state);
+        let Some(answer) = self.cell.lock().answer.take() else { return };
+        for (queue, receipts) in answer.receipts() {
+            self.shared.change(|broker, now, tape| broker.undeliver(&queue, &receipts, now, tape));
+        }
+    }
+}
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Ticket").field(&self.number).finish()
+    }
+}

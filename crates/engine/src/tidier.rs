@@ -1,0 +1,339 @@
+//! The thread that keeps the store small: it takes checkpoints, copies old tasks forward out of segments that are mostly
+//! dead, and gives up segments that nothing needs any more.
+//!
+//! A segment goes when no live payload lies in it and the older of the two kept checkpoints does not need its events, and
+//! only after all that made it so is on disk: a crash must not bring a task back without its payload.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use crate::checkpoint::Checkpoints;
+use crate::disk::Disk;
+use crate::engine::{Shared, State};
+use crate::failpoint::failpoint;
+use crate::fault::Operation;
+use crate::forward;
+use crate::live::Live;
+use crate::log::{LogError, Position, SegmentInfo, Spares};
+use crate::snapshot::{Sharing, Snapshot};
+
+/// How often it looks without being asked to.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How often it looks while the disk is full.
+const LOOK_FULL: Duration = Duration::from_millis(100);
+
+/// A checkpoint is due after so many times the bytes that the last one took: so that what is written for them is a
+/// fifth of what is logged.
+const CHECKPOINT_SHARE: u64 = 5;
+
+/// But no later than after so many segments, since a start reads that much.
+const CHECKPOINT_SEGMENTS_MAX: u64 = 4;
+
+/// Segments are copied forward where they take up more than so many times what is live in them, and so many more.
+const USED_PER_LIVE: u64 = 2;
+const USED_SEGMENTS: u64 = 1;
+
+/// No segment is begun that would be more than so many times what is live, and so many more, while others can go. With those
+/// that two checkpoints may need to be taken, and those that are kept ready and in reserve, these make eight.
+const BOUND_PER_LIVE: u64 = 3;
+const BOUND_SEGMENTS: u64 = 2;
+
+/// Copying a segment forward is worth it if at most so many percent of it are live.
+const WORTHWHILE_PERCENT: u64 = 70;
+
+/// After so many bytes of a checkpoint the disk is left to others for a while.
+const PACE_BYTES: usize = 1 << 20;
+const PACE_PAUSE: Duration = Duration::from_millis(1);
+
+/// What the tidier tells, and how it is called.
+#[derive(Default)]
+pub(crate) struct Tidying {
+    woken: Mutex<bool>,
+    wakes: Condvar,
+    /// Nothing is tidied up.
+    pub(crate) is_off: bool,
+    /// Where the newest checkpoint stands.
+    pub(crate) checkpoint: AtomicU64,
+    /// How many bytes had been logged by then.
+    logged: AtomicU64,
+    /// After how many more the next is due.
+    pub(crate) due: AtomicU64,
+    pub(crate) taken: AtomicU64,
+    pub(crate) is_checkpointing: AtomicBool,
+    pub(crate) is_copying: AtomicBool,
+    pub(crate) checkpoint_bytes: AtomicU64,
+    pub(crate) copied_bytes: AtomicU64,
+}
+
+impl Tidying {
+    pub(crate) fn new(is_off: bool) -> Self {
+        Self { is_off, ..Self::default() }
+    }
+
+    /// Has the tidier look at once.
+    pub(crate) fn wake(&self) {
+        *self.woken.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.wakes.notify_one();
+    }
+
+    fn sleep(&self, pause: Duration) {
+        let woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
+        let slept = self.wakes.wait_timeout_while(woken, pause, |woken| !*woken);
+        *slept.unwrap_or_else(PoisonError::into_inner).0 = false;
+    }
+
+    /// How many of `logged` bytes have been logged since the last checkpoint.
+    pub(crate) fn since_checkpoint(&self, logged: u64) -> u64 {
+        logged.saturating_sub(self.logged.load(Ordering::Relaxed))
+    }
+
+    /// Whether a checkpoint is due now that so many bytes have been logged.
+    pub(crate) fn is_due(&self, logged: u64) -> bool {
+        self.since_checkpoint(logged) >= self.due.load(Ordering::Relaxed)
+    }
+}
+
+/// What belongs to the tidier alone.
+pub(crate) struct Tidier {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) uuid: [u8; 16],
+    pub(crate) checkpoints: Checkpoints,
+    pub(crate) snapshot: Snapshot,
+    pub(crate) spares: Arc<Spares>,
+    /// There was no room for another file when a checkpoint was last tried.
+    pub(crate) is_short_of_files: bool,
+    /// How much of the log was read at the start: it counts as logged since the checkpoint.
+    pub(crate) replayed_bytes: u64,
+}
+
+pub(crate) fn run(shared: &Shared, mut tidier: Tidier) {
+    let ended = tidier.tidy_until_closed(shared);
+    // A store that closes waits for nothing, so that what was under way may not have come to an end.
+    if let Err(error) = ended
+        && !shared.lock().closing
+    {
+        shared.fail(error);
+    }
+}
+
+impl Tidier {
+    fn tidy_until_closed(&mut self, shared: &Shared) -> Result<(), LogError> {
+        self.plan_next(shared, 0, 0);
+        shared.lock().logged_bytes += self.replayed_bytes;
+        loop {
+            let (is_over, is_full, logged) = {
+                let state = shared.lock();
+                (state.closing, state.no_space, state.logged_bytes)
+            };
+            if is_over || shared.durable.failure().is_some() {
+                return Ok(());
+            }
+            self.copy_forward(shared, is_full)?;
+            let is_wanted = shared.tidying.is_due(logged) || self.is_room_wasted(shared, is_full);
+            let was_taken = is_wanted && self.make_room(shared)?;
+            // Two checkpoints are kept, so that what the first made room for goes with the second.
+            if !was_taken || !self.is_room_wasted(shared, is_full) {
+                shared.tidying.sleep(if is_full { LOOK_FULL } else { LOOK });
+            }
+        }
+    }
+
+    /// Takes a checkpoint and gives up the segments that are not needed from then on. On a full disk the room for it is
+    /// made first: by what is held in reserve, and if that is not enough by the older checkpoint. Answers whether one was
+    /// taken.
+    fn make_room(&mut self, shared: &Shared) -> Result<bool, LogError> {
+        if shared.lock().no_space {
+            self.retire(shared)?;
+        } else {
+            self.is_short_of_files = false;
+        }
+        let mut was_taken = self.try_checkpoint(shared)?;
+        if !was_taken && self.spares.give_up_one()? {
+            was_taken = self.try_checkpoint(shared)?;
+        }
+        if !was_taken {
+            self.checkpoints.drop_older()?;
+        }
+        self.retire(shared)?;
+        Ok(was_taken)
+    }
+
+    /// Takes a checkpoint if there is room for it.
+    fn try_checkpoint(&mut self, shared: &Shared) -> Result<bool, LogError> {
+        match self.checkpoint(shared) {
+            Ok(()) => Ok(true),
+            Err(LogError::NoSpace(fault)) => {
+                // Files may be what there are too few of: then the next one shares none, so that the old ones can go.
+                self.is_short_of_files |= fault.operation == Operation::Create;
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn checkpoint(&mut self, shared: &Shared) -> Result<(), LogError> {
+        // What was dropped is no part of an image, but its payloads count as live until they are released.
+        let mut state = shared.lock();
+        while state.broker.is_dropping() && !state.closing {
+            drop(state);
+            thread::sleep(PACE_PAUSE);
+            state = shared.lock();
+        }
+        let (image, live, position, logged) = {
+            let State { broker, tape, .. } = &mut *state;
+            (broker.image(), tape.live.clone(), tape.end(), state.logged_bytes)
+        };
+        drop(state);
+        self.snapshot.update(image);
+        shared.tidying.is_checkpointing.store(true, Ordering::Relaxed);
+        let written = self.write(shared, position, &live);
+        shared.tidying.is_checkpointing.store(false, Ordering::Relaxed);
+        let bytes = written?;
+        shared.tidying.checkpoint.store(position.0, Ordering::Relaxed);
+        shared.tidying.taken.fetch_add(1, Ordering::Relaxed);
+        shared.tidying.checkpoint_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.plan_next(shared, logged, bytes);
+        Ok(())
+    }
+
+    fn write(
+        &mut self,
+        shared: &Shared,
+        position: Position,
+        live: &crate::live::LiveBodies,
+    ) -> Result<u64, LogError> {
+        let mut unpaused = 0;
+        let mut pace = |bytes: usize| {
+            unpaused += bytes;
+            if unpaused >= PACE_BYTES {
+                unpaused = 0;
+                thread::sleep(PACE_PAUSE);
+            }
+        };
+        // A checkpoint that the log does not reach would be refused.
+        let confirm = || shared.sync_upto(position);
+        let sharing = if self.is_short_of_files { Sharing::Nothing } else { Sharing::Unchanged };
+        self.snapshot.write(&mut self.checkpoints, position, live, sharing, &mut pace, confirm)
+    }
+
+    fn plan_next(&self, shared: &Shared, logged: u64, bytes: u64) {
+        let segment = self.spares.segment_bytes();
+        let due = (bytes * CHECKPOINT_SHARE).clamp(segment / 2, segment * CHECKPOINT_SEGMENTS_MAX);
+        shared.tidying.due.store(due, Ordering::Relaxed);
+        shared.tidying.logged.store(logged, Ordering::Relaxed);
+    }
+
+    /// Gives up segments that neither live payloads nor checkpoints need.
+    fn retire(&self, shared: &Shared) -> Result<(), LogError> {
+        let needed_from = self.checkpoints.needed_from();
+        let (dead, position) = {
+            let state = shared.lock();
+            let dead: Vec<SegmentInfo> = state
+                .sealed()
+                .filter(|(segment, end)| *end <= needed_from && state.live_in(segment).tasks == 0)
+                .map(|(segment, _)| segment)
+                .collect();
+            (dead, state.tape.end())
+        };
+        if dead.is_empty() {
+            return Ok(());
+        }
+        shared.sync_upto(position)?;
+        failpoint("retire.after-sync");
+        // Whoever is about to read from them has been told before they were dead.
+        shared.loader.iter().for_each(crate::loader::Loader::settle);
+        for segment in dead {
+            shared.loader.iter().for_each(|loader| loader.forget(segment.number));
+            self.spares.retire(segment.number)?;
+            let mut state = shared.lock();
+            state.segments.retain(|other| other.number != segment.number);
+            state.unreadable.remove(&segment.number);
+        }
+        shared.log_wakes.notify_one();
+        shared.keeper.wake();
+        Ok(())
+    }
+
+    /// Whether segments take up too much, and some of them would go with the next checkpoints.
+    fn is_room_wasted(&self, shared: &Shared, is_full: bool) -> bool {
+        let state = shared.lock();
+        let used: u64 = state.segments.iter().map(|segment| segment.bytes).sum();
+        let has_dead = state.sealed().any(|(segment, _)| state.live_in(&segment).tasks == 0);
+        // On a full disk each of them is missed.
+        has_dead && (is_full || used > self.allowed(&state, is_full))
+    }
+
+    /// How much segments may take up before something is done about it.
+    fn allowed(&self, state: &State, is_full: bool) -> u64 {
+        let spared = if is_full { 0 } else { USED_SEGMENTS * self.spares.segment_bytes() };
+        USED_PER_LIVE * state.tape.live.total().bytes + spared
+    }
+
+    /// Copies live tasks out of mostly dead segments, as many as take up too much room.
+    fn copy_forward(&self, shared: &Shared, is_full: bool) -> Result<(), LogError> {
+        while let Some(victim) = self.victim(shared, is_full) {
+            shared.tidying.is_copying.store(true, Ordering::Relaxed);
+            let copied = forward::copy(shared, &*self.disk, self.uuid, &victim);
+            shared.tidying.is_copying.store(false, Ordering::Relaxed);
+            if !copied? {
+                let mut state = shared.lock();
+                if state.closing || state.broker.is_dropping() {
+                    break;
+                }
+                // What cannot be copied stays where it is, and does not keep others from being copied.
+                state.unreadable.insert(victim.number);
+            }
+        }
+        Ok(())
+    }
+
+    /// The segment that gives most room for the least copying, if segments take up too much.
+    fn victim(&self, shared: &Shared, is_full: bool) -> Option<SegmentInfo> {
+        let state = shared.lock();
+        let segment_bytes = self.spares.segment_bytes();
+        let needed: Vec<(SegmentInfo, Live)> = state
+            .sealed()
+            .map(|(segment, _)| (segment, state.live_in(&segment)))
+            .filter(|(segment, live)| live.tasks > 0 && !state.unreadable.contains(&segment.number))
+            .collect();
+        let used: u64 = needed.iter().map(|(segment, _)| segment.bytes).sum();
+        if used <= self.allowed(&state, is_full) {
+            return None;
+        }
+        let share = |(segment, live): &(SegmentInfo, Live)| live.bytes * 100 / segment.bytes;
+        let victim = needed.iter().min_by_key(|candidate| share(candidate))?;
+        // On a full disk copies go where events go: into what is left of the reserve.
+        let fits = !is_full || victim.1.bytes < segment_bytes / 2;
+        (is_sparse(&victim.0, victim.1) && fits).then_some(victim.0)
+    }
+}
+
+/// Whether another segment would be more than the log may take up, and some of them can go.
+pub(crate) fn is_behind(state: &State, segment_bytes: u64) -> bool {
+    let used: u64 = state.segments.iter().map(|segment| segment.bytes).sum();
+    let bound = BOUND_PER_LIVE * state.tape.live.total().bytes + BOUND_SEGMENTS * segment_bytes;
+    let can_go = |(segment, _): (SegmentInfo, Position)| {
+        let live = state.live_in(&segment);
+        live.tasks == 0 || is_sparse(&segment, live) && !state.unreadable.contains(&segment.number)
+    };
+    used + segment_bytes > bound && state.sealed().any(can_go)
+}
+
+/// Whether a segment is worth copying forward.
+const fn is_sparse(segment: &SegmentInfo, live: Live) -> bool {
+    live.bytes * 100 <= segment.bytes * WORTHWHILE_PERCENT
+}
+
+impl State {
+    /// The segments that are not written to any more, each with the position that it ends at.
+    fn sealed(&self) -> impl Iterator<Item = (SegmentInfo, Position)> {
+        self.segments.windows(2).map(|pair| (pair[0], pair[1].first))
+    }
+
+    fn live_in(&self, segment: &SegmentInfo) -> Live {
+        self.tape.live.within(segment.numbers())
+    }
+}

@@ -1,0 +1,243 @@
+//! Payloads that are not in memory: nobody but their taker waits for them, they come in order and as they were pushed, and one
+//! that is damaged is told of, set aside, and stands in nobody's way.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod engine_support;
+
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use engine_support::valve::Valve;
+use engine_support::{ack, execute, pop, push};
+use sureq_core::command::{Add, Block, Pop, View, When};
+use sureq_core::{Command, Refusal, Replies, Reply, TaskId};
+use sureq_engine::log::Durability;
+use sureq_engine::{Engine, Options, Ticket};
+use sureq_testkit::manual_clock::ManualClock;
+
+/// A store of which nothing is in memory.
+struct Cold {
+    valve: Valve,
+    clock: Arc<ManualClock>,
+    engine: Engine,
+    ids: Vec<TaskId>,
+}
+
+const SEGMENT_BYTES: u64 = 16 << 10;
+
+fn payload(n: usize) -> Vec<u8> {
+    (0..600).map(|at| (n * 7 + at) as u8).collect()
+}
+
+fn open(valve: &Valve, clock: &Arc<ManualClock>) -> Engine {
+    let options = Options {
+        durability: Durability::Always,
+        segment_bytes: Some(SEGMENT_BYTES),
+        cache_bytes: 0,
+        ..Options::default()
+    };
+    Engine::open_on(valve.shared(), Arc::clone(clock) as _, &options).unwrap()
+}
+
+impl Cold {
+    /// With so many tasks in it.
+    fn new(tasks: usize) -> Self {
+        let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
+        let engine = open(&valve, &clock);
+        let ids = (0..tasks).flat_map(|n| push(&engine, &[&payload(n)])).collect();
+        engine.close().unwrap();
+        let engine = open(&valve, &clock);
+        Self { valve, clock, engine, ids }
+    }
+
+    /// Begins a command that has to wait for the disk.
+    fn begin(&self, command: &Command<'_>) -> Ticket {
+        let mut replies = Replies::default();
+        let executed = self.engine.gather(std::slice::from_ref(command), &mut replies);
+        self.engine.commit();
+        let ticket = executed.ticket.expect("it has to wait for the disk");
+        assert!(ticket.is_loading());
+        ticket
+    }
+
+    fn execute(&self, commands: &[Command<'_>]) {
+        let _ = execute(&self.engine, commands);
+    }
+
+    fn inspect(&self, view: View) -> Vec<TaskId> {
+        let (replies, _) =
+            execute(&self.engine, &[Command::Inspect { queue: b"q", view, start: 0, count: 1000 }]);
+        replies.tasks.iter().map(|task| task.id).collect()
+    }
+
+    /// Where the payload of a task lies.
+    fn place(&self, n: usize) -> (String, usize) {
+        let payload = payload(n);
+        let files = self.valve.disk.files();
+        let mut found = files.iter().filter(|(name, _)| name.starts_with('0')).filter_map(|(name, bytes)| {
+            let at = bytes.windows(payload.len()).position(|window| window == payload)?;
+            Some((name.clone(), at))
+        });
+        found.next().expect("it is in the log")
+    }
+}
+
+fn payloads(replies: &Replies<sureq_engine::Body>) -> Vec<Vec<u8>> {
+    replies.tasks.iter().map(|task| task.body.as_ref().to_vec()).collect()
+}
+
+fn pop_of(count: u32) -> Command<'static> {
+    Command::Pop(Pop::plain(&[b"q"], count))
+}
+
+#[test]
+fn others_are_served_while_a_read_hangs() {
+    let cold = Cold::new(40);
+    cold.valve.hold_reads();
+    let ticket = cold.begin(&pop_of(2));
+    cold.valve.wait_until_read_is_held();
+    let (replies, _) = execute(&cold.engine, &[Command::Push { queue: b"other", payloads: &[b"hot"] }]);
+    assert_eq!(replies.ids.len(), 1);
+    assert_eq!(cold.engine.inspect(|broker| broker.queue(b"other").unwrap().counts()), [1, 0, 0, 0]);
+    cold.engine.check().unwrap();
+    assert!(ticket.poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    cold.valve.release_reads();
+    assert_eq!(payloads(&ticket.wait().replies), [payload(0), payload(1)]);
+    assert_eq!(pop(&cold.engine, 100), (2..40).map(payload).collect::<Vec<_>>(), "all the others, in order");
+}
+
+#[test]
+fn tasks_whose_taker_is_gone_come_back_in_order() {
+    let cold = Cold::new(40);
+    cold.valve.hold_reads();
+    let ticket = cold.begin(&pop_of(3));
+    cold.valve.wait_until_read_is_held();
+    drop(ticket);
+    cold.valve.release_reads();
+    assert_eq!(pop(&cold.engine, 100), (0..40).map(payload).collect::<Vec<_>>());
+    cold.engine.check().unwrap();
+}
+
+#[test]
+fn a_waiting_pop_gets_a_delayed_task_from_the_disk() {
+    let cold = Cold::new(0);
+    let late = payload(7);
+    let add = Add { when: When::After(5_000), ..Add::plain(b"q", &late) };
+    cold.execute(&[Command::Add(add)]);
+    // Others are written after it, so that it is not among what was written last.
+    cold.execute(&[Command::Push { queue: b"other", payloads: &[&payload(1)] }]);
+    let wait = Pop { block: Some(Block::Forever), ..Pop::plain(&[b"q"], 1) };
+    let mut replies = Replies::default();
+    let executed = cold.engine.gather(&[Command::Pop(wait)], &mut replies);
+    let ticket = executed.ticket.unwrap();
+    cold.valve.hold_reads();
+    cold.clock.pass(6_000);
+    cold.engine.tick();
+    cold.valve.wait_until_read_is_held();
+    assert!(matches!(ticket.poll(&mut Context::from_waker(Waker::noop())), Poll::Pending));
+    cold.valve.release_reads();
+    assert_eq!(payloads(&ticket.wait().replies), [late]);
+}
+
+#[test]
+fn what_is_held_is_inspected_and_recovered_from_the_disk() {
+    let cold = Cold::new(30);
+    pop(&cold.engine, 10);
+    cold.engine.close().unwrap();
+    let cold = Cold { engine: open(&cold.valve, &cold.clock), ..cold };
+    let look = Command::Inspect { queue: b"q", view: View::Leased, start: 0, count: 100 };
+    assert_eq!(payloads(&cold.begin(&look).wait().replies), (0..10).map(payload).collect::<Vec<_>>());
+    let recover = Command::Recover { queue: b"q", count: 100, elapsed_ms: 0 };
+    assert_eq!(payloads(&cold.begin(&recover).wait().replies), (0..10).map(payload).collect::<Vec<_>>());
+}
+
+/// A payload is read from a segment that nothing needs any more by then: it stays until it was read.
+#[test]
+fn a_segment_stays_until_it_was_read_from() {
+    let cold = Cold::new(60);
+    let (file, _) = cold.place(0);
+    cold.valve.hold_reads();
+    let look = Command::Inspect { queue: b"q", view: View::Ready, start: 0, count: 1 };
+    let ticket = cold.begin(&look);
+    cold.valve.wait_until_read_is_held();
+    let taken = cold.engine.status().checkpoints;
+    cold.execute(&[Command::Drop { queues: &[b"q"] }]);
+    let since = Instant::now();
+    while cold.engine.status().checkpoints < taken + 1 {
+        assert!(since.elapsed() < Duration::from_secs(20), "{:?}", cold.engine.status());
+        cold.execute(&[Command::Push { queue: b"other", payloads: &[&payload(1)] }]);
+        cold.execute(&[Command::Drop { queues: &[b"other"] }]);
+    }
+    let since = Instant::now();
+    while since.elapsed() < Duration::from_millis(200) {
+        assert!(cold.valve.disk.files().contains_key(&file), "{file} is gone, and is being read");
+        std::thread::yield_now();
+    }
+    cold.valve.release_reads();
+    assert_eq!(payloads(&ticket.wait().replies), [payload(0)]);
+    let since = Instant::now();
+    while cold.valve.disk.files().contains_key(&file) {
+        assert!(since.elapsed() < Duration::from_secs(20), "{file} is never given up");
+        std::thread::yield_now();
+    }
+}
+
+/// What a pop is told of a damaged payload, and what becomes of the others.
+fn check_damage(damage: fn(&mut Vec<u8>, usize), says_where: bool) {
+    let cold = Cold::new(40);
+    let (file, at) = cold.place(3);
+    cold.valve.disk.edit(&file, |bytes| damage(bytes, at));
+    let (replies, _) = execute(&cold.engine, &[pop_of(10)]);
+    let Reply::Refused(Refusal::Damaged { id, why }) = &replies.list[0] else { panic!("{:?}", replies.list) };
+    assert!(!says_where || *id == cold.ids[3], "{id}: {why}");
+    assert!(!says_where || why.contains(&format!("{file} is damaged at offset {at}:")), "{why}");
+    assert!(cold.engine.failure().is_none(), "{:?}", cold.engine.failure());
+    assert_eq!(cold.engine.inspect(|broker| broker.queue(b"q").unwrap().counts()), [39, 0, 0, 1]);
+    if says_where {
+        let others: Vec<Vec<u8>> = (0..40).filter(|n| *n != 3).map(payload).collect();
+        assert_eq!(pop(&cold.engine, 100), others, "the others, in order");
+        let rest: Vec<TaskId> = cold.ids.iter().copied().filter(|id| *id != cold.ids[3]).collect();
+        assert_eq!(ack(&cold.engine, &rest), 39);
+    }
+    cold.engine.check().unwrap();
+}
+
+#[test]
+fn a_damaged_payload_is_told_by_file_and_offset_and_set_aside() {
+    check_damage(|bytes, at| bytes[at + 100] ^= 1, true);
+    check_damage(|bytes, at| bytes[at - 2] ^= 1, true);
+}
+
+#[test]
+fn a_file_that_became_shorter_is_told() {
+    check_damage(|bytes, at| bytes.truncate(at + 10), false);
+    check_damage(|bytes, at| bytes.truncate(at - 300), false);
+}
+
+/// Tasks are copied out of other segments although there is one that they cannot be copied out of.
+#[test]
+fn a_damaged_segment_does_not_keep_others_from_going() {
+    let cold = Cold::new(200);
+    let (file, at) = cold.place(3);
+    cold.valve.disk.edit(&file, |bytes| bytes[at + 100] ^= 1);
+    let (other, _) = cold.place(120);
+    // One task of each segment is left, and what is live in the damaged one is the least.
+    let ids: Vec<TaskId> =
+        cold.ids.iter().enumerate().filter(|(n, _)| n % 15 != 0).map(|(_, id)| *id).collect();
+    for chunk in ids.chunks(10) {
+        let texts: Vec<String> = chunk.iter().map(ToString::to_string).collect();
+        let list: Vec<&[u8]> = texts.iter().map(String::as_bytes).collect();
+        let tasks = sureq_core::command::TaskRefs { list: &list, form: sureq_core::command::IdForm::Long };
+        cold.execute(&[Command::Delete { queue: b"q", tasks }]);
+    }
+    let since = Instant::now();
+    while cold.valve.disk.files().contains_key(&other) {
+        assert!(since.elapsed() < Duration::from_secs(20), "{other} is kept: {:?}", cold.engine.status());
+        std::thread::yield_now();
+    }
+    assert!(cold.valve.disk.files().contains_key(&file));
+    assert_eq!(cold.inspect(View::Ready).len(), 14);
+    cold.engine.check().unwrap();
+}

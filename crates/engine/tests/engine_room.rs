@@ -1,0 +1,221 @@
+//! The disk that a store takes up: never more than three times what is live and eight segments, checkpoints aside,
+//! whatever its tasks do.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use sureq_core::command::{AckScope, Add, IdForm, Pop, Return, TaskRef, TaskRefs, When};
+use sureq_core::settings::Place;
+use sureq_core::task::Body as _;
+use sureq_core::{Command, Replies, Reply, TaskId};
+use sureq_engine::log::Durability;
+use sureq_engine::{Body, Engine, Options};
+use sureq_testkit::load::{scale, seeded};
+
+const SEGMENT_BYTES: u64 = 256 << 10;
+
+/// What a task takes up in the log besides its payload.
+const RECORD_BYTES: u64 = 48;
+
+const LEVELS: [Durability; 3] = [Durability::Always, Durability::Interval, Durability::None];
+
+/// How soon the disk must follow.
+const SOON: Duration = Duration::from_secs(5);
+
+/// How long it may be too much where live tasks do not go in droves. Where nobody waits for the disk a segment or two may be
+/// begun before those are gone that can go.
+fn patience(level: Durability) -> Duration {
+    if level == Durability::Always { Duration::ZERO } else { SOON }
+}
+
+/// A store in a directory that is measured after every command.
+struct Measured {
+    engine: Engine,
+    dir: tempfile::TempDir,
+    /// The most that it has taken up beyond three times what was live, in segments.
+    worst: f64,
+    /// How long it may be too much. What is live can go at once, and the disk cannot follow as fast.
+    patience: Duration,
+    longest: Duration,
+    rng: Rng,
+}
+
+impl Measured {
+    fn new(durability: Durability, patience: Duration) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { durability, segment_bytes: Some(SEGMENT_BYTES), ..Options::default() };
+        let engine = Engine::open(dir.path(), &options).unwrap();
+        Self { engine, dir, worst: 0.0, patience, longest: Duration::ZERO, rng: seeded() }
+    }
+
+    fn execute(&mut self, command: Command<'_>) -> Replies<Body> {
+        let mut replies = Replies::default();
+        loop {
+            let executed = self.engine.execute(&[command], &mut replies);
+            let upto = executed.hold.map_or(executed.position, |hold| hold.max(executed.position));
+            assert!(self.engine.wait(upto), "{:?}", self.engine.failure());
+            self.measure();
+            if executed.done > 0 {
+                return replies;
+            }
+        }
+    }
+
+    fn measure(&mut self) {
+        let since = Instant::now();
+        let mut beyond = self.beyond();
+        while beyond > 8.0 {
+            let status = self.engine.status();
+            let files = files_in(self.dir.path());
+            assert!(
+                since.elapsed() < self.patience,
+                "{beyond:.1} segments beyond what is live: {files:?}, {status:?}"
+            );
+            std::thread::yield_now();
+            beyond = self.beyond();
+        }
+        (self.worst, self.longest) = (self.worst.max(beyond), self.longest.max(since.elapsed()));
+    }
+
+    /// How much is taken up beyond three times what is live, in segments.
+    #[expect(clippy::cast_precision_loss, reason = "a part of a segment is near enough")]
+    fn beyond(&self) -> f64 {
+        let used = segment_bytes(self.dir.path());
+        (used as f64 - 3.0 * self.live_bytes() as f64) / SEGMENT_BYTES as f64
+    }
+
+    fn live_bytes(&self) -> u64 {
+        self.engine.status().live_bytes
+    }
+
+    fn push(&mut self, queue: &[u8], count: usize, bytes: usize) -> Vec<TaskId> {
+        let payloads: Vec<Vec<u8>> = (0..count).map(|_| vec![self.rng.u8(..); bytes]).collect();
+        let list: Vec<&[u8]> = payloads.iter().map(Vec::as_slice).collect();
+        let replies = self.execute(Command::Push { queue, payloads: &list });
+        assert_eq!(replies.ids.len(), count, "{:?}", replies.list);
+        replies.ids
+    }
+
+    fn pop(&mut self, queue: &[u8], count: u32) -> Vec<TaskId> {
+        let replies = self.execute(Command::Pop(Pop::plain(&[queue], count)));
+        replies.tasks.iter().map(|task| task.id).collect()
+    }
+
+    fn ack(&mut self, queue: &[u8], ids: &[TaskId]) {
+        let texts: Vec<String> = ids.iter().map(ToString::to_string).collect();
+        let list: Vec<&[u8]> = texts.iter().map(String::as_bytes).collect();
+        let tasks = TaskRefs { list: &list, form: IdForm::Long };
+        let replies = self.execute(Command::Ack { queue, tasks, scope: AckScope::LeasedOrLapsed });
+        assert_eq!(replies.indexes.len(), ids.len());
+    }
+
+    /// What is live by its own account is what is live.
+    fn end(self) {
+        let mut live = 0;
+        self.engine.inspect(|broker| broker.bodies(&mut |body| live += body.len() as u64 + RECORD_BYTES));
+        assert_eq!(self.live_bytes(), live);
+        self.engine.check().unwrap();
+        println!(
+            "at most {:.1} segments beyond, for {:?}; {:?}",
+            self.worst,
+            self.longest,
+            self.engine.status()
+        );
+        self.engine.close().unwrap();
+    }
+}
+
+/// The bytes of all segments and spares.
+fn segment_bytes(dir: &Path) -> u64 {
+    files_in(dir).values().sum()
+}
+
+fn files_in(dir: &Path) -> BTreeMap<String, u64> {
+    let entries = std::fs::read_dir(dir).unwrap().map(Result::unwrap);
+    let files = entries.map(|entry| {
+        // One that is gone by now takes up nothing.
+        (entry.file_name().into_string().unwrap(), entry.metadata().map_or(0, |metadata| metadata.len()))
+    });
+    files.filter(|(name, _)| name.starts_with('0') || name.starts_with("spare-")).collect()
+}
+
+#[test]
+fn one_task_that_is_held_does_not_pin_the_log() {
+    for level in LEVELS {
+        let mut store = Measured::new(level, patience(level));
+        store.push(b"held", 1, 100);
+        store.pop(b"held", 1);
+        for _ in 0..350 * scale() {
+            store.push(b"q", 20, 500);
+            let ids = store.pop(b"q", 20);
+            store.ack(b"q", &ids);
+        }
+        store.end();
+    }
+}
+
+#[test]
+fn tasks_that_are_taken_and_returned_do_not_pin_the_log() {
+    for level in LEVELS {
+        let mut store = Measured::new(level, patience(level));
+        let tasks = 700 * scale() as usize;
+        for n in 0..tasks {
+            let payload = vec![n as u8; 30];
+            let add = Add { when: When::After(1), ..Add::plain(b"q", &payload) };
+            assert!(matches!(store.execute(Command::Add(add)).list[0], Reply::Added { .. }));
+        }
+        for _ in 0..3 * tasks {
+            for id in store.pop(b"q", 1) {
+                let text = id.to_string();
+                let task = TaskRef { bytes: text.as_bytes(), form: IdForm::Long };
+                let to = Some(Place::After(1));
+                store.execute(Command::Return(Return { queue: b"q", task, to, failed: None }));
+            }
+        }
+        store.end();
+    }
+}
+
+#[test]
+fn tasks_that_are_finished_at_random_do_not_pin_the_log() {
+    for level in LEVELS {
+        let mut store = Measured::new(level, SOON);
+        let mut held = Vec::new();
+        for _ in 0..20 * scale() {
+            for _ in 0..20 {
+                let bytes = store.rng.usize(..2000);
+                store.push(b"q", 20, bytes);
+                held.extend(store.pop(b"q", 20));
+            }
+            store.rng.shuffle(&mut held);
+            let kept = held.split_off(held.len() * 9 / 10);
+            for ids in std::mem::replace(&mut held, kept).chunks(20) {
+                store.ack(b"q", ids);
+            }
+        }
+        store.end();
+    }
+}
+
+/// The drop itself takes nothing from the disk: what follows from it is done within a moment.
+#[test]
+fn a_queue_that_is_dropped_gives_its_room_back() {
+    for level in LEVELS {
+        let mut store = Measured::new(level, SOON);
+        for _ in 0..3 * scale() {
+            for _ in 0..100 {
+                store.push(b"q", 50, 500);
+            }
+            store.execute(Command::Drop { queues: &[b"q"] });
+            while store.engine.inspect(sureq_core::Broker::is_dropping) {
+                std::thread::yield_now();
+            }
+            store.measure();
+        }
+        store.end();
+    }
+}
