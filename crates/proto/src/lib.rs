@@ -9,7 +9,7 @@
 //!
 //! * [`resp`]: the framing of RESP2 and RESP3, requests in, replies out.
 //! * [`verbs`]: one table of the RESP commands, and what their words mean.
-//! * [`encode_reply`], [`encode_popped`], [`encode_answer`], [`encode_hello`]: the replies in RESP.
+//! * [`encode_reply`], [`encode_owed`], [`encode_answer`], [`encode_hello`]: the replies in RESP.
 //! * [`text`]: DefferedQ's dialect, whole.
 //! * [`decimal`]: numbers as both of them spell them.
 //!
@@ -41,5 +41,5 @@ mod session;
 pub mod text;
 pub mod verbs;
 
-pub use reply::{PopForm, encode_popped, encode_reply};
+pub use reply::{Owed, encode_owed, encode_reply};
 pub use session::{Greeting, encode_answer, encode_hello};

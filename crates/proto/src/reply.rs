@@ -72,7 +72,28 @@ pub fn encode_reply<B: AsRef<[u8]>>(
     }
 }
 
-/// How much a pop tells of each task. What waits in line keeps this instead of the command.
+/// What a command that waits will be answered with. It is kept instead of the command, whose bytes may be gone by then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owed {
+    /// The tasks of a pop.
+    Popped(PopForm),
+    /// Tasks as this view shows them.
+    Shown(View),
+}
+
+impl Owed {
+    /// What this command asks for, if it can wait.
+    pub fn of(command: &Command<'_>) -> Option<Self> {
+        match command {
+            Command::Pop(pop) => Some(Self::Popped(PopForm::of(pop))),
+            Command::Recover { .. } => Some(Self::Shown(View::Ready)),
+            Command::Inspect { view, .. } => Some(Self::Shown(*view)),
+            _ => None,
+        }
+    }
+}
+
+/// How much a pop tells of each task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PopForm {
     receipt: bool,
@@ -87,19 +108,24 @@ impl PopForm {
     }
 }
 
-/// Appends the answer to a pop that waited, when its command may be gone: `queues` is a copy of its queues.
-pub fn encode_popped<B: AsRef<[u8]>>(
+/// Appends the answer to a command that waited, when it may be gone itself: `queues` is a copy of a pop's queues.
+pub fn encode_owed<B: AsRef<[u8]>>(
     out: &mut Vec<u8>,
     version: Version,
-    form: PopForm,
+    owed: Owed,
     queues: &[impl AsRef<[u8]>],
     reply: &Reply,
     replies: &Replies<B>,
 ) {
     let w = &mut Writer::new(out, version);
-    match reply {
-        Reply::Tasks(tasks) => write_popped(w, form, queues, &replies.tasks[tasks.range()]),
-        Reply::Refused(refusal) => w.error(format_args!("{} {refusal}", refusal.code())),
+    match (reply, owed) {
+        (Reply::Tasks(tasks), Owed::Popped(form)) => {
+            write_popped(w, form, queues, &replies.tasks[tasks.range()]);
+        }
+        (Reply::Tasks(tasks) | Reply::Inspected(tasks), Owed::Shown(view)) => {
+            write_inspected(w, view, &replies.tasks[tasks.range()]);
+        }
+        (Reply::Refused(refusal), _) => w.error(format_args!("{} {refusal}", refusal.code())),
         _ => w.null(),
     }
 }

@@ -8,7 +8,7 @@ use sureq_core::task::{StateKind, Tries};
 use sureq_core::time::LogTime;
 use sureq_proto::resp::Version;
 use sureq_proto::verbs::{Caller, Request, Shape, parse};
-use sureq_proto::{Greeting, PopForm, encode_answer, encode_hello, encode_popped, encode_reply};
+use sureq_proto::{Greeting, Owed, encode_answer, encode_hello, encode_owed, encode_reply};
 
 const PUSH: Command<'_> = Command::Push { queue: b"q", payloads: &[] };
 const POP: Command<'_> = Command::Pop(Pop::plain(&[b"q", b"other"], 2));
@@ -120,7 +120,7 @@ fn a_pop_that_waited_is_answered_without_its_command() {
         for version in [Version::Resp2, Version::Resp3] {
             let (mut now, mut later) = (Vec::new(), Vec::new());
             encode_reply(&mut now, version, &POP, Shape::Native, &reply, &samples());
-            encode_popped(&mut later, version, PopForm::of(&pop), &names, &reply, &samples());
+            encode_owed(&mut later, version, Owed::of(&POP).unwrap(), &names, &reply, &samples());
             assert_eq!(now, later);
         }
     }

@@ -27,6 +27,9 @@ const READ_AHEAD_BYTES: usize = 1 << 20;
 /// How often a connection reads before others get their turn, and what was gathered is committed.
 const READS_PER_TURN: usize = 4;
 
+/// What a connection takes up besides its buffers, about: its task, its socket, its place in lists.
+const CONNECTION_BYTES: usize = 1 << 10;
+
 /// Unfinished input beyond this many bytes of room is not kept for the next.
 const KEPT_BYTES: usize = 4 << 10;
 
@@ -55,6 +58,8 @@ pub(crate) struct Taken {
     pub(crate) next: Next,
     /// Nothing more should be taken before this is durable.
     pub(crate) hold: Option<Position>,
+    /// Others who waited got something out of it.
+    pub(crate) served: bool,
 }
 
 /// What a connection does next.
@@ -99,6 +104,10 @@ pub(crate) struct Connection<D> {
     idle: Option<Idle>,
     /// The thread knows how to reach this connection.
     is_met: bool,
+    /// Others are to be answered before this one.
+    gives_way: bool,
+    /// How much memory the home has been told that this connection takes up.
+    charged: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -136,13 +145,20 @@ impl<D: Dialect> Connection<D> {
             reading: Reading::Open,
             idle: idle.map(|limit| Idle { limit, timer: Box::pin(sleep(limit)) }),
             is_met: false,
+            gives_way: false,
+            charged: 0,
         }
     }
 
     /// Serves the connection until it ends.
     pub(crate) async fn serve(mut self) {
         // Whether the peer went or failed makes no difference: what it did not get goes back.
-        let _ = poll_fn(|cx| self.poll(cx)).await;
+        let _ = poll_fn(|cx| {
+            let polled = self.poll(cx);
+            self.charge(CONNECTION_BYTES + self.input.capacity() + self.out.capacity());
+            polled
+        })
+        .await;
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -157,6 +173,11 @@ impl<D: Dialect> Connection<D> {
             // Reading goes first: of a peer that is known to be gone, no answer is taken that it would never get.
             let mut progress = self.poll_read(cx)?;
             progress |= self.poll_ticket(cx);
+            if progress && mem::take(&mut self.gives_way) {
+                // What they get leaves before the answer to who pushed it: they have waited longer.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             if progress {
                 continue;
             }
@@ -171,6 +192,14 @@ impl<D: Dialect> Connection<D> {
         self.thread.home.commit();
         cx.waker().wake_by_ref();
         Poll::Pending
+    }
+
+    /// Has the home count what this connection takes up.
+    fn charge(&mut self, bytes: usize) {
+        if bytes != self.charged {
+            self.thread.home.charge(bytes, self.charged);
+            self.charged = bytes;
+        }
     }
 
     /// Sends what may leave; answers what the rest waits for.
@@ -275,6 +304,7 @@ impl<D: Dialect> Connection<D> {
             replies.clear();
             consumed += taken.consumed;
             self.hold = taken.hold.or(self.hold);
+            self.gives_way |= taken.served;
             match taken.next {
                 Next::Again => {}
                 Next::Read => return consumed,
@@ -334,6 +364,7 @@ impl<D> Drop for Connection<D> {
             // The home may be what failed; it is not asked for more.
             return;
         }
+        self.thread.home.charge(0, self.charged);
         drop(self.ticket.take());
         for (queue, receipts) in self.out.take_unsent() {
             self.thread.home.undeliver(&queue, &receipts);

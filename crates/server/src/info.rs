@@ -56,10 +56,31 @@ const SECTIONS: [Section; 5] = [
         line(text, "blocked_clients", facts.home.waiting());
         line(text, "maxclients", facts.clients.max());
     }),
-    ("Memory", |_, text| line(text, "used_memory_rss", resident_bytes())),
+    ("Memory", |facts, text| {
+        let status = facts.home.status();
+        line(text, "used_memory", status.memory_bytes);
+        line(text, "used_memory_rss", resident_bytes());
+        line(text, "maxmemory", status.memory_bytes_max);
+        line(text, "cache_bytes", status.cache_bytes);
+    }),
     ("Persistence", |facts, text| {
         line(text, "loading", 0);
         line(text, "durable_position", facts.home.durable());
+        let status = facts.home.status();
+        line(text, "log_position", status.position);
+        line(text, "log_bytes_written", status.logged_bytes);
+        line(text, "log_bytes_since_checkpoint", status.since_checkpoint_bytes);
+        line(text, "log_segments", status.segments);
+        line(text, "log_segments_bytes", status.segments_bytes);
+        line(text, "log_live_bytes", status.live_bytes);
+        line(text, "checkpoint_position", status.checkpoint);
+        line(text, "checkpoint_due_bytes", status.checkpoint_due_bytes);
+        line(text, "checkpoint_running", u8::from(status.is_checkpointing));
+        line(text, "checkpoints_taken", status.checkpoints);
+        line(text, "checkpoint_bytes_written", status.checkpoint_bytes);
+        line(text, "copy_forward_running", u8::from(status.is_copying));
+        line(text, "copied_bytes_written", status.copied_bytes);
+        line(text, "disk_full", u8::from(status.is_full));
     }),
     ("Stats", |facts, text| line(text, "total_connections_received", facts.clients.total())),
 ];

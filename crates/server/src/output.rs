@@ -45,6 +45,11 @@ impl Output {
         self.bytes.len()
     }
 
+    /// How much memory it takes up.
+    pub(crate) fn capacity(&self) -> usize {
+        self.bytes.capacity() + self.handed.capacity() * size_of::<Handed>()
+    }
+
     /// How much is unsent.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len() - self.sent

@@ -8,7 +8,7 @@ use sureq_proto::resp::{Args, Limits, Parser, Version, Writer, recycle};
 use sureq_proto::verbs::{
     self, Caller, Client, Connections, LibraryInfo, Request, SessionCommand, UsageError,
 };
-use sureq_proto::{Greeting, PopForm, encode_answer, encode_hello, encode_popped, encode_reply};
+use sureq_proto::{Greeting, Owed, encode_answer, encode_hello, encode_owed, encode_reply};
 
 use crate::connection::{Dialect, Next, Taken, Turn};
 use crate::info::{self, REDIS_VERSION};
@@ -22,8 +22,8 @@ pub(crate) struct RespSession {
     conn: ConnId,
     version: Version,
     parser: Parser,
-    /// How to answer the pop that waits.
-    waiting: Option<PopForm>,
+    /// What the command that waits will be answered with.
+    owed: Option<Owed>,
 }
 
 thread_local! {
@@ -46,7 +46,7 @@ struct Rooms {
 impl RespSession {
     pub(crate) fn new(conn: ConnId) -> Self {
         let parser = Parser::new(Limits::TRUSTED);
-        Self { conn, version: Version::Resp2, parser, waiting: None }
+        Self { conn, version: Version::Resp2, parser, owed: None }
     }
 }
 
@@ -67,7 +67,7 @@ impl Dialect for RespSession {
                 break;
             }
         }
-        let Answered { stop, hold } = self.execute(&requests, &commands, turn);
+        let Answered { stop, hold, served } = self.execute(&requests, &commands, turn);
         // What is behind a stop is parsed again when its turn comes, and so is what is wrong with it.
         let (consumed, next) = match (stop, outcome) {
             (Some(Stop::Waits(n, ticket)), _) => {
@@ -93,18 +93,18 @@ impl Dialect for RespSession {
         commands.shrink_to(ROOM_KEPT);
         unquoted.shrink_to(ROOM_KEPT);
         ROOMS.set(Rooms { unquoted, args, requests, commands });
-        Taken { consumed, next, hold }
+        Taken { consumed, next, hold, served }
     }
 
     fn answer(&mut self, answer: &Answer, out: &mut Output) {
-        let Some(form) = self.waiting.take() else { return };
-        let names = answer.pop.queues();
+        let Some(owed) = self.owed.take() else { return };
+        let names = &answer.queues;
         let start = out.end();
-        for task in &answer.replies.tasks {
+        for task in answer.replies.tasks.iter().filter(|_| !names.is_empty()) {
             out.hand(start, &names[task.queue as usize], task.receipt());
         }
         if let Some(reply) = answer.replies.list.first() {
-            encode_popped(out.bytes_mut(), self.version, form, names, reply, &answer.replies);
+            encode_owed(out.bytes_mut(), self.version, owed, names, reply, &answer.replies);
         }
     }
 }
@@ -121,6 +121,7 @@ enum Stop {
 struct Answered {
     stop: Option<Stop>,
     hold: Option<Position>,
+    served: bool,
 }
 
 impl RespSession {
@@ -131,10 +132,10 @@ impl RespSession {
         commands: &[Command<'_>],
         turn: &mut Turn<'_>,
     ) -> Answered {
-        let (mut n, mut commands, mut hold) = (0, commands, None);
+        let (mut n, mut commands, mut hold, mut served) = (0, commands, None, false);
         while let Some(request) = requests.get(n) {
             if turn.out.len() > limits::OUTPUT_BYTES_MAX {
-                return Answered { stop: Some(Stop::Later(n)), hold };
+                return Answered { stop: Some(Stop::Later(n)), hold, served };
             }
             match request {
                 Ok(Request::Home { .. }) => {
@@ -146,16 +147,15 @@ impl RespSession {
                     turn.out.gate(executed.position);
                     n += executed.done;
                     hold = executed.hold.or(hold);
-                    if let (Some(ticket), Some(Command::Pop(pop))) =
-                        (executed.ticket, commands.get(executed.done))
-                    {
-                        self.waiting = Some(PopForm::of(pop));
-                        return Answered { stop: Some(Stop::Waits(n, ticket)), hold };
+                    served |= executed.served;
+                    if let (Some(ticket), Some(command)) = (executed.ticket, commands.get(executed.done)) {
+                        self.owed = Owed::of(command);
+                        return Answered { stop: Some(Stop::Waits(n, ticket)), hold, served };
                     }
                     commands = &commands[executed.done..];
                     turn.replies.clear();
                     if executed.done == 0 {
-                        return Answered { stop: Some(Stop::Later(n)), hold };
+                        return Answered { stop: Some(Stop::Later(n)), hold, served };
                     }
                     continue;
                 }
@@ -165,10 +165,10 @@ impl RespSession {
             turn.out.gate(Position::START);
             n += 1;
             if matches!(request, Ok(Request::Session(SessionCommand::Quit))) {
-                return Answered { stop: Some(Stop::Quits), hold };
+                return Answered { stop: Some(Stop::Quits), hold, served };
             }
         }
-        Answered { stop: None, hold }
+        Answered { stop: None, hold, served }
     }
 
     /// Appends the replies to requests that the home has executed.

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::fmt;
 
-use sureq::{Answer, Position, Reply, limits};
+use sureq::{Answer, Body, Position, Replies, Reply, Ticket, limits};
 use sureq_proto::resp::recycle;
 use sureq_proto::text::{self, Close, Gauges, Item, Limits, Line, Parser, Request, Watcher};
 
@@ -36,11 +36,11 @@ impl Dialect for TextSession {
     fn take(&mut self, input: &[u8], turn: &mut Turn<'_>) -> Taken {
         let mut lines: Vec<Line<'_>> = recycle(LINES.take());
         let outcome = self.parser.parse(input, &mut lines);
-        let Answered { upto, hold } = self.execute(&lines, turn);
-        let (consumed, next) = match (upto, outcome) {
-            (Some(upto), _) => {
+        let Answered { stop, hold, served } = self.execute(&lines, turn);
+        let (consumed, next) = match (stop, outcome) {
+            (Some(Stop { upto, ticket }), _) => {
                 self.parser.restart();
-                (upto, Next::Later)
+                (upto, ticket.map_or(Next::Later, Next::Wait))
             }
             (None, Ok(consumed)) => (consumed, Next::Read),
             (None, Err(Close::Http | Close::Endless)) => (input.len(), Next::Close),
@@ -48,17 +48,30 @@ impl Dialect for TextSession {
         let mut lines = recycle(lines);
         lines.shrink_to(LINES_KEPT);
         LINES.set(lines);
-        Taken { consumed, next, hold }
+        Taken { consumed, next, hold, served }
     }
 
-    /// No command of this dialect waits.
-    fn answer(&mut self, _answer: &Answer, _out: &mut Output) {}
+    /// Only RESERVE waits, for a payload that has to be read from the disk.
+    fn answer(&mut self, answer: &Answer, out: &mut Output) {
+        if let Some(reply) = answer.replies.list.first() {
+            let gauges = Gauges { connections: 0, memory_bytes: 0 };
+            self.answer_one(&Request::Reserve, reply, &answer.replies, gauges, out);
+        }
+    }
 }
 
 struct Answered {
-    /// How far it came, if what is behind has to wait for room in the output.
-    upto: Option<usize>,
+    stop: Option<Stop>,
     hold: Option<Position>,
+    served: bool,
+}
+
+/// What is behind has to wait.
+struct Stop {
+    /// How far it came.
+    upto: usize,
+    /// What for, if not for room in the output.
+    ticket: Option<Ticket>,
 }
 
 impl TextSession {
@@ -71,7 +84,7 @@ impl TextSession {
                 behind.push(n + 1);
             }
         }
-        let (mut done, mut answered, mut hold) = (0, 0_usize, None);
+        let (mut done, mut answered, mut hold, mut served) = (0, 0_usize, None, false);
         loop {
             let mut position = Position::START;
             if done < commands.len() {
@@ -79,9 +92,17 @@ impl TextSession {
                 turn.thread.gathering.add();
                 done += executed.done;
                 (position, hold) = (executed.position, executed.hold.or(hold));
+                served |= executed.served;
+                if let Some(ticket) = executed.ticket {
+                    let waits = behind[done] - 1;
+                    self.answer_all(&lines[answered..waits], turn);
+                    turn.out.gate(position);
+                    let stop = Stop { upto: lines[waits].end, ticket: Some(ticket) };
+                    return Answered { stop: Some(stop), hold, served };
+                }
                 if executed.done == 0 {
                     let upto = answered.checked_sub(1).map_or(0, |last| lines[last].end);
-                    return Answered { upto: Some(upto), hold };
+                    return Answered { stop: Some(Stop { upto, ticket: None }), hold, served };
                 }
             }
             let upto = if done == commands.len() { lines.len() } else { behind[done - 1] };
@@ -90,10 +111,11 @@ impl TextSession {
             turn.replies.clear();
             answered = upto;
             if answered == lines.len() {
-                return Answered { upto: None, hold };
+                return Answered { stop: None, hold, served };
             }
             if turn.out.len() > limits::OUTPUT_BYTES_MAX {
-                return Answered { upto: Some(lines[answered - 1].end), hold };
+                let stop = Stop { upto: lines[answered - 1].end, ticket: None };
+                return Answered { stop: Some(stop), hold, served };
             }
         }
     }
@@ -105,29 +127,40 @@ impl TextSession {
                 Item::Complaint(complaint) => text::encode_complaint(turn.out.bytes_mut(), *complaint),
                 Item::Request(request) => {
                     let Some(reply) = replies.next() else { break };
-                    if let Reply::Tasks(span) = reply {
-                        let start = turn.out.end();
-                        for task in &turn.replies.tasks[span.range()] {
-                            turn.out.hand(start, text::QUEUE, task.receipt());
-                        }
-                    }
                     let gauges = gauges(request, turn);
-                    text::encode_reply(turn.out.bytes_mut(), request, reply, turn.replies, gauges);
-                    if let Some(log) = self.log {
-                        tell(log, request, reply, turn);
-                    }
+                    self.answer_one(request, reply, turn.replies, gauges, turn.out);
                 }
             }
+        }
+    }
+
+    fn answer_one(
+        &self,
+        request: &Request<'_>,
+        reply: &Reply,
+        replies: &Replies<Body>,
+        gauges: Gauges,
+        out: &mut Output,
+    ) {
+        if let Reply::Tasks(span) = reply {
+            let start = out.end();
+            for task in &replies.tasks[span.range()] {
+                out.hand(start, text::QUEUE, task.receipt());
+            }
+        }
+        text::encode_reply(out.bytes_mut(), request, reply, replies, gauges);
+        if let Some(log) = self.log {
+            tell(log, request, reply, replies);
         }
     }
 }
 
 /// A short line about what was done, without the payload: that is nobody's business in a log.
-fn tell(log: fn(fmt::Arguments<'_>), request: &Request<'_>, reply: &Reply, turn: &Turn<'_>) {
+fn tell(log: fn(fmt::Arguments<'_>), request: &Request<'_>, reply: &Reply, replies: &Replies<Body>) {
     match (request, reply) {
         (Request::Add { .. }, Reply::Added { id, .. }) => log(format_args!("New task {}", letters(*id))),
         (Request::Reserve, Reply::Tasks(span)) => {
-            for task in &turn.replies.tasks[span.range()] {
+            for task in &replies.tasks[span.range()] {
                 log(format_args!("Value reserved {}", letters(task.id)));
             }
         }

@@ -5,7 +5,7 @@ use std::task::Waker;
 
 use sureq_core::command::ConnId;
 use sureq_core::{Command, Now, Receipt, Replies};
-use sureq_engine::{Body, Engine, Executed};
+use sureq_engine::{Body, Engine, Executed, Status};
 
 use crate::{Cut, LogError, Position};
 
@@ -105,6 +105,20 @@ impl Home {
     pub fn now(&self) -> Now {
         match self {
             Self::Embedded(engine) => engine.now(),
+        }
+    }
+
+    /// How the home is doing.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Embedded(engine) => engine.status(),
+        }
+    }
+
+    /// Counts memory that something outside holds on behalf of those who use the home: so much, and not so much as before.
+    pub fn charge(&self, bytes: usize, before: usize) {
+        match self {
+            Self::Embedded(engine) => engine.charge(bytes, before),
         }
     }
 

@@ -28,5 +28,5 @@ pub use sureq_core::{
 };
 pub use sureq_engine::fault::OpenError as StoreError;
 pub use sureq_engine::log::{Cut, Durability, LogError, Position, SEGMENT_BYTES};
-pub use sureq_engine::{Answer, Body, Executed, Options, OwnedPop, Ticket};
+pub use sureq_engine::{Answer, Body, CACHE_BYTES, Executed, Options, Status, Ticket};
 pub use url::{OpenError, open, open_with};

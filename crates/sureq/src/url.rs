@@ -33,7 +33,7 @@ pub fn open(url: &str) -> Result<Home, OpenError> {
 /// Opens a home. The options concern embedded ones.
 pub fn open_with(url: &str, options: &Options) -> Result<Home, OpenError> {
     match place_of(url) {
-        Some(Place::Memory) => Ok(Home::Embedded(Engine::in_memory())),
+        Some(Place::Memory) => Ok(Home::Embedded(Engine::in_memory(options))),
         Some(Place::Directory(dir)) => match Engine::open(dir, options) {
             Ok(engine) => Ok(Home::Embedded(engine)),
             Err(source) => Err(OpenError::Store { url: url.to_owned(), source }),
