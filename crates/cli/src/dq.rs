@@ -85,10 +85,11 @@ pub(crate) fn run(program: &str, words: &[String]) -> ExitCode {
             "{address} can be reached from other machines, and this protocol knows no passwords"
         ));
     }
-    let home = match sureq::open_with(&flags.home, &Options::default()) {
-        Ok(home) => home,
-        Err(error) => return exit::failed(exit::code_of(&error), &error),
-    };
+    let home =
+        match sureq::open_with(&flags.home, &Options { notice: Some(say::notice), ..Options::default() }) {
+            Ok(home) => home,
+            Err(error) => return exit::failed(exit::code_of(&error), &error),
+        };
     tell_of_cut(&home);
     match Server::bind(home, flags.config(address)) {
         Ok(server) => {

@@ -12,3 +12,8 @@ pub(crate) fn out(line: Arguments<'_>) {
 pub(crate) fn err(line: Arguments<'_>) {
     let _ = writeln!(stderr(), "{line}");
 }
+
+/// What a home has to say to its operator.
+pub(crate) fn notice(line: &str) {
+    err(format_args!("sureq: {line}"));
+}

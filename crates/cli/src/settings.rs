@@ -7,10 +7,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Deserialize;
-use sureq::{Durability, Options, SEGMENT_BYTES, limits};
+use sureq::{CACHE_BYTES, Durability, Options, limits};
 use sureq_server::{Config, Watcher};
 
-use crate::size;
+use crate::{say, size};
 
 /// What `serve` can be told.
 #[derive(Args)]
@@ -39,7 +39,16 @@ pub(crate) struct Settings {
     /// or none [default: always]
     #[arg(long, value_name = "LEVEL", env = "SUREQ_DURABILITY")]
     durability: Option<String>,
-    /// The size of a segment of the log [default: 32MB]
+    /// How many bytes of payloads are kept in memory; the others are read from the disk when their turn comes
+    /// [default: 64MB]
+    #[arg(long, value_name = "SIZE", env = "SUREQ_CACHE")]
+    #[serde(deserialize_with = "size::text_or_number")]
+    cache: Option<String>,
+    /// How much memory tasks, payloads and connections may use before pushes are refused [default: no limit]
+    #[arg(long, value_name = "SIZE", env = "SUREQ_MEMORY")]
+    #[serde(deserialize_with = "size::text_or_number")]
+    memory: Option<String>,
+    /// The size of a segment of the log [default: 32MB, less on a small disk]
     #[arg(long, value_name = "SIZE", env = "SUREQ_SEGMENT_BYTES")]
     #[serde(deserialize_with = "size::text_or_number")]
     segment_bytes: Option<String>,
@@ -102,6 +111,8 @@ impl Settings {
             resp: self.resp.or(others.resp),
             text: self.text.or(others.text),
             durability: self.durability.or(others.durability),
+            cache: self.cache.or(others.cache),
+            memory: self.memory.or(others.memory),
             segment_bytes: self.segment_bytes.or(others.segment_bytes),
             threads: self.threads.or(others.threads),
             text_rtt: self.text_rtt.or(others.text_rtt),
@@ -122,11 +133,26 @@ impl Settings {
             Some("none") => Durability::None,
             Some(other) => return Err(format!("--durability {other}: write always, interval or none")),
         };
-        let segment_bytes = self.segment_bytes.as_deref().map_or(Ok(SEGMENT_BYTES), size::parse)?;
-        if !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&segment_bytes) {
-            return Err("--segment-bytes: write a size between 1MB and 1GB".to_owned());
+        let segment_bytes = self.segment_bytes.as_deref().map(size::parse).transpose()?;
+        if segment_bytes.is_some_and(|bytes| !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&bytes)) {
+            return Err("--segment-bytes: write a size between 64KB and 1GB".to_owned());
         }
-        Ok(Options { durability, segment_bytes })
+        let cache = self.cache.as_deref().map_or(Ok(CACHE_BYTES as u64), size::parse)?;
+        if cache < CACHE_BYTES_MIN {
+            return Err("--cache: write a size of at least 1MB".to_owned());
+        }
+        let memory = self.memory.as_deref().map(size::parse).transpose()?;
+        if memory.is_some_and(|memory| memory < cache + MEMORY_BYTES_MIN) {
+            return Err("--memory: write a size that is at least 16MB more than --cache".to_owned());
+        }
+        Ok(Options {
+            durability,
+            segment_bytes,
+            cache_bytes: cache as usize,
+            memory_bytes_max: memory,
+            notice: Some(say::notice),
+            ..Options::default()
+        })
     }
 
     fn config(&self) -> Result<Config, String> {
@@ -155,7 +181,9 @@ impl Settings {
 }
 
 pub(crate) const DEFAULT_HOME: &str = "file:./sureq-data";
-const SEGMENT_BYTES_MIN: u64 = 1 << 20;
+const CACHE_BYTES_MIN: u64 = 1 << 20;
+const MEMORY_BYTES_MIN: u64 = 16 << 20;
+const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 const THREADS_MAX: usize = 256;
 

@@ -13,7 +13,7 @@ const EDGES: [(&str, &[&str]); 8] = [
     ("server", &["sureq", "core", "proto"]),
     ("cli", &["sureq", "server"]),
     ("testkit", &["core", "proto", "engine", "sureq", "server"]),
-    ("bench", &[]),
+    ("bench", &["sureq"]),
 ];
 
 fn crates() -> PathBuf {

@@ -101,6 +101,11 @@ impl RespClient {
         }
     }
 
+    /// Connects, if there is someone to connect to.
+    pub fn try_connect(address: SocketAddr) -> io::Result<Self> {
+        Ok(Self { wire: Wire::connect(address)? })
+    }
+
     /// Sends bytes as they are.
     pub fn send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.wire.stream.write_all(bytes)

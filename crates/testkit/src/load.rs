@@ -56,11 +56,12 @@ impl Load {
             let mut clients = Vec::new();
             for _ in 0..self.producers {
                 let (rng, enough) = (rng.fork(), &enough);
-                clients.push(scope.spawn(move || self.produce(server, rng, numbers, enough)));
+                let client = move || self.produce(RespClient::connect(server), rng, numbers, enough);
+                clients.push(scope.spawn(client));
             }
             for _ in 0..self.consumers {
                 let rng = rng.fork();
-                clients.push(scope.spawn(move || self.consume(server, rng)));
+                clients.push(scope.spawn(move || self.consume(RespClient::connect(server), rng)));
             }
             let reached = enough.latch.is_open(3 * PATIENCE);
             strike();
@@ -73,9 +74,28 @@ impl Load {
         })
     }
 
-    fn produce(&self, server: SocketAddr, mut rng: Rng, numbers: &Numbers, enough: &Enough) -> Journal {
+    /// Lets all clients loose and waits until the server is gone by itself.
+    pub fn run_until_gone(&self, server: SocketAddr, rng: &mut Rng, numbers: &Numbers) -> Vec<Journal> {
+        let enough = Enough { confirmed: AtomicU64::new(0), goal: 0, latch: Latch::default() };
+        thread::scope(|scope| {
+            let mut clients = Vec::new();
+            for n in 0..self.producers + self.consumers {
+                let (rng, enough) = (rng.fork(), &enough);
+                clients.push(scope.spawn(move || match RespClient::try_connect(server) {
+                    Err(_) => Journal::default(),
+                    Ok(client) if n < self.producers => self.produce(client, rng, numbers, enough),
+                    Ok(client) => self.consume(client, rng),
+                }));
+            }
+            clients
+                .into_iter()
+                .map(|client| client.join().expect("a client only ends with its connection"))
+                .collect()
+        })
+    }
+
+    fn produce(&self, mut client: RespClient, mut rng: Rng, numbers: &Numbers, enough: &Enough) -> Journal {
         let mut journal = Journal::default();
-        let mut client = RespClient::connect(server);
         let mut turn = || -> io::Result<()> {
             let (mut bytes, mut entries) = (Vec::new(), Vec::new());
             for _ in 0..self.pipeline {
@@ -98,9 +118,8 @@ impl Load {
         journal
     }
 
-    fn consume(&self, server: SocketAddr, mut rng: Rng) -> Journal {
+    fn consume(&self, mut client: RespClient, mut rng: Rng) -> Journal {
         let mut journal = Journal::default();
-        let mut client = RespClient::connect(server);
         let mut held: Vec<Task> = Vec::new();
         let pop = encode(
             &["RQ.POP", "COUNT", "32", "BLOCK", "50"].iter().chain(self.queues).copied().collect::<Vec<_>>(),

@@ -3,6 +3,7 @@
 //! The cut is the kernel's own: `FS_IOC_SHUTDOWN` without flushing the journal keeps what was synced and drops the rest.
 //! Needs root, a loop device, `mkfs.ext4`, and python3 for the one ioctl.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -29,6 +30,11 @@ pub struct LoopImage {
 impl LoopImage {
     /// Makes a file system of so many bytes and mounts it.
     pub fn new(bytes: u64) -> Self {
+        Self::with(bytes, &[])
+    }
+
+    /// The same, with more arguments for `mkfs.ext4`.
+    pub fn with(bytes: u64, mkfs: &[&str]) -> Self {
         assert!(
             rustix::process::geteuid().is_root(),
             "a power cut needs root: it mounts a file system of its own"
@@ -38,7 +44,8 @@ impl LoopImage {
         std::fs::create_dir(&mount).expect("the directory is empty");
         let file = std::fs::File::create(&image).expect("the directory is empty");
         file.set_len(bytes).expect("a file may have holes");
-        run("mkfs.ext4", &["-q".as_ref(), "-F".as_ref(), image.as_os_str()]);
+        let arguments = ["-q", "-F"].iter().chain(mkfs).map(OsStr::new);
+        run("mkfs.ext4", &arguments.chain([image.as_os_str()]).collect::<Vec<_>>());
         let mut made = Self { image, mount, mounted: false, _dir: dir };
         made.mount();
         made
@@ -50,8 +57,18 @@ impl LoopImage {
     }
 
     fn mount(&mut self) {
-        run("mount", &["-o".as_ref(), "loop".as_ref(), self.image.as_os_str(), self.mount.as_os_str()]);
+        let options = "loop,errors=remount-ro";
+        run("mount", &["-o".as_ref(), options.as_ref(), self.image.as_os_str(), self.mount.as_os_str()]);
         self.mounted = true;
+    }
+
+    /// Has the kernel find an error in the file system: it takes no more changes from then on.
+    pub fn make_read_only(&self) {
+        let device =
+            run("findmnt", &["-n".as_ref(), "-o".as_ref(), "SOURCE".as_ref(), self.mount.as_os_str()]);
+        let device = device.trim().trim_start_matches("/dev/");
+        std::fs::write(format!("/sys/fs/ext4/{device}/trigger_fs_error"), "a test")
+            .expect("ext4 can be told");
     }
 
     fn unmount(&mut self) {
@@ -81,5 +98,32 @@ impl Drop for LoopImage {
             // Lazily, since a failed test may still have a file open there.
             let _ = Command::new("umount").arg("-l").arg(&self.mount).status();
         }
+    }
+}
+
+/// A small file system in memory. It is unmounted at the end.
+#[derive(Debug)]
+pub struct Tmpfs {
+    dir: TempDir,
+}
+
+impl Tmpfs {
+    /// Mounts one, with options such as `size=32m`.
+    pub fn new(options: &str) -> Self {
+        let dir = tempfile::tempdir().expect("there is room for a directory");
+        let words = ["-t", "tmpfs", "-o", options, "none"].map(OsStr::new);
+        run("mount", &words.into_iter().chain([dir.path().as_os_str()]).collect::<Vec<_>>());
+        Self { dir }
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.dir.path()).status();
     }
 }

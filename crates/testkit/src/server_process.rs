@@ -61,6 +61,17 @@ impl Launch {
         Process::start(&mut command)
     }
 
+    /// Starts the server; none if it ends before it says where it listens.
+    pub fn try_start(&self) -> Result<Server, Process> {
+        let process = self.spawn();
+        let resp = process.try_find_in_stdout(|line| address_behind("Redis clients", line));
+        let text = process.try_find_in_stdout(|line| address_behind("netcat", line));
+        match (resp, text) {
+            (Some(resp), Some(text)) => Ok(Server { process, resp, text }),
+            _ => Err(process),
+        }
+    }
+
     /// Starts the server and waits until it says where it listens.
     pub fn start(&self) -> Server {
         let process = self.spawn();
@@ -80,6 +91,11 @@ pub struct Server {
 }
 
 impl Server {
+    /// The process alone.
+    pub fn into_process(self) -> Process {
+        self.process
+    }
+
     /// A new RESP connection.
     pub fn client(&self) -> RespClient {
         RespClient::connect(self.resp)

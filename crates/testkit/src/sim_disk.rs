@@ -260,6 +260,14 @@ impl Disk for SimDisk {
         Ok(())
     }
 
+    fn capacity(&self) -> Result<u64, Fault> {
+        Ok(u64::MAX)
+    }
+
+    fn free(&self) -> Result<u64, Fault> {
+        Ok(u64::MAX)
+    }
+
     fn entropy(&self) -> Result<[u8; 16], Fault> {
         let mut state = self.state();
         let outcome = state.call(Operation::DrawEntropy);

@@ -1,12 +1,16 @@
 //! The real binary as a process: crashed, stopped, starved and lied to.
 
 mod clock;
+mod cold;
 mod disk_failure;
 mod dq;
+mod failpoints;
 mod flood;
+mod full_disk;
 mod hostile;
 mod kill;
 mod life;
+mod memory;
 mod power;
 mod promises;
 mod settings;

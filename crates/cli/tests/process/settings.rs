@@ -63,7 +63,8 @@ fn an_open_listener_is_refused() {
 fn settings_that_make_no_sense_are_named() {
     for (args, why) in [
         (&["--durability", "often"][..], "--durability often: write always, interval or none"),
-        (&["--segment-bytes", "12"], "--segment-bytes: write a size between 1MB and 1GB"),
+        (&["--segment-bytes", "12"], "--segment-bytes: write a size between 64KB and 1GB"),
+        (&["--cache", "1"], "--cache: write a size of at least 1MB"),
         (&["--segment-bytes", "lots"], "\"lots\" is not a size"),
         (&["--text-line-max", "1GB"], "--text-line-max: write a size"),
         (&["--threads", "0"], "--threads: write a number"),

@@ -49,6 +49,8 @@ impl Recorder for Log {
         Body::from(payload)
     }
 
+    fn release(&mut self, _body: Body) {}
+
     fn payload_hash(&self, payload: &[u8]) -> u128 {
         payload.iter().fold(7, |hash: u128, &c| hash.wrapping_mul(257).wrapping_add(c.into()))
     }
@@ -127,7 +129,7 @@ impl Home for CoreHome {
     fn answer(&mut self, waiting: u64) -> Option<Answered> {
         let at = self.line.iter().position(|other| other.number == waiting && other.replies.is_some())?;
         let waiting = self.line.remove(at);
-        Some(Answered { queues: waiting.pop.queues().to_vec(), replies: waiting.replies? })
+        Some(Answered { queues: waiting.pop.into_queues(), replies: waiting.replies? })
     }
 
     fn leave(&mut self, waiting: u64) {

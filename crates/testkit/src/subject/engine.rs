@@ -64,7 +64,7 @@ impl SimStore {
 }
 
 fn open(disk: &SimDisk, clock: &Arc<ManualClock>) -> Engine {
-    let options = Options { segment_bytes: SEGMENT_BYTES, ..Options::default() };
+    let options = Options { segment_bytes: Some(SEGMENT_BYTES), ..Options::default() };
     let clock = Arc::clone(clock);
     Engine::open_on(disk.shared(), clock, &options).expect("a store that was closed in good order opens")
 }
@@ -120,7 +120,7 @@ impl Home for EngineHome {
         let ticket = self.tickets.get(&waiting)?;
         let Poll::Ready(answer) = ticket.poll(&mut Context::from_waker(Waker::noop())) else { return None };
         self.tickets.remove(&waiting);
-        Some(Answered { queues: answer.pop.queues().to_vec(), replies: answer.replies })
+        Some(Answered { queues: answer.queues, replies: answer.replies })
     }
 
     fn leave(&mut self, waiting: u64) {

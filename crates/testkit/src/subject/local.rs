@@ -7,7 +7,7 @@ use sureq_core::{Replies, Reply};
 use sureq_engine::Body;
 use sureq_proto::resp::{Version, Writer};
 use sureq_proto::verbs::{self, Caller, SessionCommand};
-use sureq_proto::{Greeting, PopForm, encode_answer, encode_hello, encode_popped, encode_reply, text};
+use sureq_proto::{Greeting, Owed, encode_answer, encode_hello, encode_owed, encode_reply, text};
 
 use super::wire::{take_line, take_resp};
 use super::{Request, Subject};
@@ -49,7 +49,7 @@ struct Session {
     version: Version,
     is_text: bool,
     /// The pop that waits, and how to answer it.
-    waiting: Option<(u64, PopForm)>,
+    waiting: Option<(u64, Owed)>,
     /// What was asked behind it.
     behind: VecDeque<Request>,
     out: Vec<u8>,
@@ -78,12 +78,12 @@ impl<H: Home> Local<H> {
     /// Goes on with what was asked, as far as nothing waits.
     fn work(&mut self, session: &mut Session) {
         loop {
-            if let Some((waiting, form)) = session.waiting {
+            if let Some((waiting, owed)) = session.waiting {
                 let Some(answered) = self.home.answer(waiting) else { return };
                 session.waiting = None;
                 let Answered { queues, replies } = &answered;
                 let reply = replies.list.first().expect("an answer is a reply");
-                encode_popped(&mut session.out, session.version, form, queues, reply, replies);
+                encode_owed(&mut session.out, session.version, owed, queues, reply, replies);
             }
             if session.behind.is_empty() {
                 return;
@@ -159,8 +159,8 @@ impl<H: Home> Local<H> {
             encode_reply(&mut session.out, session.version, &commands[n], shapes[n], reply, &replies);
         }
         if let Some(waiting) = waiting {
-            let Some(Command::Pop(pop)) = commands.get(done) else { panic!("only a pop waits") };
-            session.waiting = Some((waiting, PopForm::of(pop)));
+            let owed = commands.get(done).and_then(Owed::of).expect("only a pop waits");
+            session.waiting = Some((waiting, owed));
         } else {
             // A home may stop before the end where replies are large; it goes on with the next call.
             assert!(done > 0, "a home that nothing waits for gets on");

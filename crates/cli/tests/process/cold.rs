@@ -1,0 +1,124 @@
+//! A backlog larger than the cache, read back from the disk by real clients: in order, by both dialects, whatever else they
+//! send, and with damage told.
+
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use sureq_testkit::client::{Value, encode};
+use sureq_testkit::server_process::{Launch, Server};
+
+use crate::{scratch, serve};
+
+const TASKS: usize = 1500;
+
+fn payload(n: usize) -> String {
+    format!("{n:06}-{}", "abcdefgh".repeat(500))
+}
+
+fn launch(data: &Path) -> Launch {
+    serve(data).args(["--cache", "1MB", "--segment-bytes", "1MB", "--text-line-max", "64KB"])
+}
+
+/// A server that has a backlog and none of it in memory.
+fn cold(data: &Path) -> Server {
+    let mut server = launch(data).start();
+    let mut client = server.client();
+    for n in (0..TASKS).step_by(10) {
+        let argv: Vec<String> =
+            ["RQ.PUSH", "q"].into_iter().map(str::to_owned).chain((n..n + 10).map(payload)).collect();
+        assert_eq!(client.command(&argv).ids().len(), 10);
+    }
+    server.kill9();
+    launch(data).start()
+}
+
+fn numbers(tasks: &[sureq_testkit::client::Task]) -> Vec<usize> {
+    let number = |payload: &[u8]| {
+        let text = std::str::from_utf8(payload).expect("it is text");
+        let number: usize = text[..6].parse().expect("it begins with a number");
+        assert_eq!(text, self::payload(number), "it is as it was pushed");
+        number
+    };
+    tasks.iter().map(|task| number(&task.payload)).collect()
+}
+
+#[test]
+fn a_backlog_comes_back_in_order_however_it_is_asked_for() {
+    let dir = scratch();
+    let server = cold(&dir.path().join("data"));
+    let mut client = server.client();
+    let mut next = 0;
+    let mut expect = |seen: Vec<usize>| {
+        assert_eq!(seen, (next..next + seen.len()).collect::<Vec<_>>());
+        next += seen.len();
+    };
+    for _ in 0..50 {
+        expect(numbers(&client.pop("q", 1)));
+    }
+    for _ in 0..5 {
+        expect(numbers(&client.pop("q", 100)));
+    }
+    // A cold pop, with many other commands behind it.
+    let pop = encode(&["RQ.POP", "COUNT", "20", "q"]);
+    let turn = [&pop[..], &encode(&["PING"]), &encode(&["RQ.PUSH", "other", "x"]), &pop].concat();
+    client.send_raw(&turn.repeat(10)).expect("the server reads");
+    for _ in 0..10 {
+        expect(numbers(&client.reply().tasks()));
+        assert_eq!(client.reply().text(), "PONG");
+        assert_eq!(client.reply().ids().len(), 1);
+        expect(numbers(&client.reply().tasks()));
+    }
+    let shown = client.say("RQ.INSPECT q 0 100");
+    assert!(matches!(shown, Value::Array(ref tasks) if tasks.len() == 100), "{shown:?}");
+    // Who goes away with the answer under way gives its tasks back.
+    let mut gone = server.client();
+    gone.begin("RQ.POP CONN COUNT 50 q");
+    drop(gone);
+    let mut left = Vec::new();
+    while left.len() < TASKS - 950 {
+        left.extend(numbers(&client.pop("q", 100)));
+    }
+    left.sort_unstable();
+    assert_eq!(left, (950..TASKS).collect::<Vec<_>>());
+}
+
+/// The file of the log and the offset where these bytes are.
+fn find(data: &Path, bytes: &[u8]) -> (PathBuf, u64) {
+    let files = std::fs::read_dir(data).expect("it is there").map(|entry| entry.expect("it is there").path());
+    let segments = files.filter(|path| path.extension().is_some_and(|extension| extension == "seg"));
+    let found = segments.filter_map(|path| {
+        let content = std::fs::read(&path).expect("it is there");
+        let at = content.windows(bytes.len()).position(|window| window == bytes)?;
+        Some((path, at as u64))
+    });
+    found.last().expect("it is in the log")
+}
+
+#[test]
+fn a_payload_that_is_damaged_under_a_running_server_is_told_and_set_aside() {
+    let dir = scratch();
+    let data = dir.path().join("data");
+    let server = cold(&data);
+    let (file, at) = find(&data, payload(700).as_bytes());
+    let open = std::fs::File::options().write(true).open(&file).expect("it is there");
+    open.write_all_at(b"?", at + 1000).expect("it can be damaged");
+    let (mut client, mut other) = (server.client(), server.client());
+    let (mut seen, mut told) = (Vec::new(), Vec::new());
+    while seen.len() < TASKS - 1 {
+        assert_eq!(other.say("PING").text(), "PONG");
+        match client.say("RQ.POP COUNT 50 q") {
+            Value::Error(error) => told.push(error),
+            reply => seen.extend(numbers(&reply.tasks())),
+        }
+        assert!(told.len() < 3, "{told:?}");
+    }
+    let name = file.file_name().and_then(|name| name.to_str()).expect("it is text");
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].starts_with("DAMAGED "), "{told:?}");
+    assert!(told[0].contains(&format!("{name} is damaged at offset {at}")), "{told:?}, not {name} at {at}");
+    assert_eq!(seen, (0..TASKS).filter(|n| *n != 700).collect::<Vec<_>>());
+    let info = client.say("RQ.INFO q").list();
+    let dead =
+        info.iter().position(|field| *field == Value::Bulk(b"dead".to_vec())).expect("it counts the dead");
+    assert_eq!(info[dead + 1], Value::Int(1));
+}
