@@ -6,13 +6,15 @@ use std::net::SocketAddr;
 use mio::net::TcpStream;
 use mio::{Interest, Registry};
 
-use crate::resp::{self, Token};
+use crate::dialect::Dialect;
+use crate::resp::{Scan, Token};
 
 const INPUT_BYTES: usize = 16 << 10;
 
 /// A connection that an epoll watches.
 pub(crate) struct Connection {
     stream: TcpStream,
+    scan: Scan,
     /// Requests that are not sent yet begin at `sent`.
     pub(crate) output: Vec<u8>,
     sent: usize,
@@ -23,16 +25,24 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Connects, and has `registry` report under `token`.
-    pub(crate) fn open(address: SocketAddr, registry: &Registry, token: usize) -> io::Result<Self> {
+    /// Connects, greets, and has `registry` report under `me`. The greeting goes out with the first requests.
+    pub(crate) fn open(
+        address: SocketAddr,
+        dialect: &dyn Dialect,
+        registry: &Registry,
+        me: usize,
+    ) -> io::Result<Self> {
         let stream = std::net::TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
         let mut stream = TcpStream::from_std(stream);
-        registry.register(&mut stream, mio::Token(token), Interest::READABLE | Interest::WRITABLE)?;
+        registry.register(&mut stream, mio::Token(me), Interest::READABLE | Interest::WRITABLE)?;
+        let mut output = Vec::new();
+        dialect.greet(&mut output, me);
         Ok(Connection {
             stream,
-            output: Vec::new(),
+            scan: dialect.scanner(),
+            output,
             sent: 0,
             input: vec![0; INPUT_BYTES],
             taken: 0,
@@ -89,7 +99,7 @@ impl Connection {
     /// Takes the next whole reply, if there is one: the bytes that `tokens` point into.
     pub(crate) fn next_reply(&mut self, tokens: &mut Vec<Token>) -> Result<Option<&[u8]>, String> {
         let bytes = &self.input[self.taken..self.filled];
-        let Some(length) = resp::scan(bytes, tokens)? else { return Ok(None) };
+        let Some(length) = (self.scan)(bytes, tokens)? else { return Ok(None) };
         self.taken += length;
         Ok(Some(bytes))
     }

@@ -2,7 +2,7 @@
 
 use crate::load::SHAPES;
 use crate::report::{self, Figures, LATENCY, Run};
-use crate::servers::Target;
+use crate::targets::Target;
 
 /// CPU per task of each load, in the order of [`SHAPES`], over that of Redis with persistence off.
 const CPU_ALWAYS: [f64; SHAPES.len()] = [1.2, 0.5, 0.35];

@@ -38,12 +38,13 @@ pub(crate) fn run(server: &Server, rate: u32, aim: Duration, salt: u64) -> Resul
 
 /// What the consumer waits for.
 enum Awaited {
-    Ack,
+    /// That of the task with this number, if it is one of ours.
+    Ack(Option<u64>),
     Task,
 }
 
 struct Pair {
-    dialect: Dialect,
+    dialect: &'static dyn Dialect,
     poll: Poll,
     producer: Connection,
     consumer: Connection,
@@ -58,9 +59,9 @@ struct Pair {
 impl Pair {
     fn connect(server: &Server, salt: u64) -> Result<Self, Box<dyn Error>> {
         let poll = Poll::new()?;
-        let producer = Connection::open(server.address, poll.registry(), PRODUCER)?;
-        let mut consumer = Connection::open(server.address, poll.registry(), CONSUMER)?;
-        server.dialect.wait(&mut consumer.output);
+        let producer = Connection::open(server.address, server.dialect, poll.registry(), PRODUCER)?;
+        let mut consumer = Connection::open(server.address, server.dialect, poll.registry(), CONSUMER)?;
+        server.dialect.wait(&mut consumer.output, CONSUMER);
         consumer.flush()?;
         Ok(Pair {
             dialect: server.dialect,
@@ -109,7 +110,7 @@ impl Pair {
     }
 
     fn push(&mut self) -> Result<(), Box<dyn Error>> {
-        self.dialect.push(&mut self.producer.output, 1, 1, &mut self.ledger);
+        self.dialect.push(&mut self.producer.output, PRODUCER, 1, &mut self.ledger);
         self.sent.push(Instant::now());
         Ok(self.producer.flush()?)
     }
@@ -118,10 +119,11 @@ impl Pair {
         self.producer.flush()?;
         self.producer.fill()?;
         while let Some(bytes) = self.producer.next_reply(&mut self.tokens)? {
-            if !self.dialect.pushed(&self.tokens, 1) {
+            if !self.dialect.pushed(bytes, &self.tokens, 1) {
                 return Err(dialect::misfit(bytes, &self.tokens, "push").into());
             }
-            self.ledger.confirmed += 1;
+            // Pushes of one connection are answered in their order.
+            self.ledger.confirm(self.ledger.confirmed, 1);
         }
         Ok(())
     }
@@ -133,18 +135,20 @@ impl Pair {
         while let Some(bytes) = self.consumer.next_reply(&mut self.tokens)? {
             let awaited = self.awaited.pop_front().ok_or("the server sent a reply that nobody asked for")?;
             let fits = match awaited {
-                Awaited::Ack => {
-                    self.dialect.acked(&self.tokens).map(|count| self.ledger.ack(1, count as u64))
+                Awaited::Ack(number) => {
+                    let count = self.dialect.acked(&self.tokens, true);
+                    count.map(|count| self.ledger.ack(number.as_slice(), 1, count as u64))
                 }
                 Awaited::Task => {
-                    let popped = self.dialect.popped(bytes, &self.tokens, &mut requests, |payload| {
-                        if let Some(number) = self.ledger.deliver(payload) {
-                            let sent = self.sent[number as usize];
-                            self.latencies.record(woken - sent, 1);
-                        }
-                    });
-                    self.dialect.wait(&mut requests);
-                    self.awaited.extend([Awaited::Ack, Awaited::Task]);
+                    let mut number = None;
+                    let mut deliver = |payload: &[u8]| number = self.ledger.deliver(payload);
+                    let popped =
+                        self.dialect.popped(CONSUMER, bytes, &self.tokens, &mut requests, &mut deliver);
+                    if let Some(number) = number {
+                        self.latencies.record(woken - self.sent[number as usize], 1);
+                    }
+                    self.dialect.wait(&mut requests, CONSUMER);
+                    self.awaited.extend([Awaited::Ack(number), Awaited::Task]);
                     popped.filter(|&count| count == 1).map(|_| ())
                 }
             };

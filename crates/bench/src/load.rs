@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use mio::{Events, Poll};
 
 use crate::connection::Connection;
-use crate::dialect::{self, Dialect, Step};
+use crate::dialect::{self, Dialect, Step, batches};
 use crate::histogram::Histogram;
 use crate::ledger::{Ledger, Wrong};
 use crate::procstat::{Cost, Meter};
@@ -49,6 +49,11 @@ pub(crate) const SHAPES: [Shape; 3] = [
 ];
 
 impl Shape {
+    /// The load with this name.
+    pub(crate) fn named(name: &str) -> Option<Shape> {
+        SHAPES.into_iter().find(|shape| shape.name == name)
+    }
+
     fn round(self) -> usize {
         self.depth * self.batch
     }
@@ -77,19 +82,31 @@ pub(crate) struct Measured {
     pub(crate) wrong: Wrong,
 }
 
-/// Runs a load for about so long, after a fifth of that to warm up.
+/// What a load does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Push more.
+    Produce,
+    /// Push no more, and end when all that was pushed is popped and acked.
+    Finish,
+    /// End at once, with requests under way.
+    Abandon,
+}
+
+/// Runs a load for about so long, after a fifth of that to warm up. As many tasks are popped as are pushed, the oldest
+/// first, so that a backlog in the server, which `ledger` knows of, stays as long as it was.
 pub(crate) fn run(
     server: &Server,
     shape: Shape,
     aim: Duration,
-    salt: u64,
+    ledger: &mut Ledger,
 ) -> Result<Measured, Box<dyn Error>> {
-    let mut load = Load::connect(server, shape, salt)?;
-    load.phase(aim / 5)?;
+    let mut load = Load::connect(server, shape, ledger)?;
+    load.phase(&mut lasting(aim / 5))?;
     load.latencies = Histogram::new();
     let acked = load.ledger.acked;
     let meter = Meter::start(server.pid())?;
-    load.phase(aim)?;
+    load.phase(&mut lasting(aim))?;
     let cost = meter.stop()?;
     let left = load.count()?;
     Ok(Measured {
@@ -101,30 +118,49 @@ pub(crate) fn run(
     })
 }
 
+/// Runs a load until `next` has it end, which is asked whenever something has come.
+pub(crate) fn run_until(
+    server: &Server,
+    shape: Shape,
+    ledger: &mut Ledger,
+    next: &mut dyn FnMut() -> Result<Next, Box<dyn Error>>,
+) -> Result<(), Box<dyn Error>> {
+    Load::connect(server, shape, ledger)?.phase(next)
+}
+
+fn lasting(aim: Duration) -> impl FnMut() -> Result<Next, Box<dyn Error>> {
+    let end = Instant::now() + aim;
+    move || Ok(if Instant::now() < end { Next::Produce } else { Next::Finish })
+}
+
 /// A connection and what it waits for.
 struct Worker {
     connection: Connection,
     round: Round,
     /// The requests that acknowledge what the pops of this round brought.
     acks: Vec<u8>,
+    /// The numbers of the tasks that are to be acked.
+    numbers: Vec<u64>,
 }
 
 /// Requests that were sent together.
 struct Round {
     step: Step,
     tasks: usize,
+    /// Of a push: the number of its first task.
+    first: u64,
     /// Tasks that the replies so far have spoken of.
     done: usize,
     /// Replies that are still to come.
     replies: usize,
-    /// Requests that lie in `acks`.
+    /// Replies that the requests in `acks` will have.
     acks: usize,
     sent: Instant,
 }
 
-struct Load {
+struct Load<'a> {
     shape: Shape,
-    dialect: Dialect,
+    dialect: &'static dyn Dialect,
     poll: Poll,
     workers: Vec<Worker>,
     idle_producers: VecDeque<usize>,
@@ -134,20 +170,21 @@ struct Load {
     available: usize,
     /// Sent to the server, and not yet acked.
     in_server: usize,
-    ledger: Ledger,
+    ledger: &'a mut Ledger,
     latencies: Histogram,
     tokens: Vec<Token>,
 }
 
-impl Load {
-    fn connect(server: &Server, shape: Shape, salt: u64) -> Result<Self, Box<dyn Error>> {
+impl<'a> Load<'a> {
+    fn connect(server: &Server, shape: Shape, ledger: &'a mut Ledger) -> Result<Self, Box<dyn Error>> {
         let poll = Poll::new()?;
         let mut workers = Vec::new();
         for index in 0..shape.connections {
-            let connection = Connection::open(server.address, poll.registry(), index)?;
+            let connection = Connection::open(server.address, server.dialect, poll.registry(), index)?;
             let step = if index < shape.producers() { Step::Push } else { Step::Ack };
-            let round = Round { step, tasks: 0, done: 0, replies: 0, acks: 0, sent: Instant::now() };
-            workers.push(Worker { connection, round, acks: Vec::new() });
+            let round =
+                Round { step, tasks: 0, first: 0, done: 0, replies: 0, acks: 0, sent: Instant::now() };
+            workers.push(Worker { connection, round, acks: Vec::new(), numbers: Vec::new() });
         }
         Ok(Load {
             shape,
@@ -159,21 +196,29 @@ impl Load {
             producing: false,
             available: 0,
             in_server: 0,
-            ledger: Ledger::new(salt),
+            ledger,
             latencies: Histogram::new(),
             tokens: Vec::new(),
         })
     }
 
-    /// Produces for so long, and ends when all that was produced is acked.
-    fn phase(&mut self, aim: Duration) -> Result<(), Box<dyn Error>> {
-        let end = Instant::now() + aim;
+    /// Produces as long as `next` says so, and ends when all that was produced is acked.
+    fn phase(
+        &mut self,
+        next: &mut dyn FnMut() -> Result<Next, Box<dyn Error>>,
+    ) -> Result<(), Box<dyn Error>> {
         let mut events = Events::with_capacity(self.shape.connections);
         self.producing = true;
         self.dispatch()?;
         while self.producing || self.idle_producers.len() + self.idle_consumers.len() < self.workers.len() {
             wait(&mut self.poll, &mut events)?;
-            self.producing = self.producing && Instant::now() < end;
+            if self.producing {
+                match next()? {
+                    Next::Produce => {}
+                    Next::Finish => self.producing = false,
+                    Next::Abandon => return Ok(()),
+                }
+            }
             for event in &events {
                 self.advance(event.token().0)?;
                 self.dispatch()?;
@@ -191,15 +236,22 @@ impl Load {
             let Some(index) = self.idle_consumers.pop_front() else { break };
             let tasks = full.min(self.available);
             self.available -= tasks;
-            self.dialect.pop(&mut self.workers[index].connection.output, tasks, self.shape.batch);
+            let output = &mut self.workers[index].connection.output;
+            for count in batches(tasks, self.shape.batch) {
+                self.dialect.pop(output, index, count);
+            }
             self.send(index, Step::Pop, tasks, None)?;
         }
         while self.producing && self.in_server + full <= WINDOW_TASKS {
             let Some(index) = self.idle_producers.pop_front() else { break };
             self.in_server += full;
             let output = &mut self.workers[index].connection.output;
-            self.dialect.push(output, full, self.shape.batch, &mut self.ledger);
+            let first = self.ledger.made();
+            for count in batches(full, self.shape.batch) {
+                self.dialect.push(output, index, count, self.ledger);
+            }
             self.send(index, Step::Push, full, None)?;
+            self.workers[index].round.first = first;
         }
         Ok(())
     }
@@ -215,13 +267,13 @@ impl Load {
         let replies =
             replies.unwrap_or_else(|| tasks.div_ceil(self.dialect.tasks_per_reply(step, self.shape.batch)));
         let worker = &mut self.workers[index];
-        worker.round = Round { step, tasks, done: 0, replies, acks: 0, sent: Instant::now() };
+        worker.round = Round { step, tasks, first: 0, done: 0, replies, acks: 0, sent: Instant::now() };
         Ok(worker.connection.flush()?)
     }
 
     /// Reads what a connection has got, and ends its round with the last reply.
     fn advance(&mut self, index: usize) -> Result<(), Box<dyn Error>> {
-        let Worker { connection, round, acks } = &mut self.workers[index];
+        let Worker { connection, round, acks, numbers } = &mut self.workers[index];
         if round.replies == 0 {
             return Ok(());
         }
@@ -234,14 +286,16 @@ impl Load {
             let (dialect, tokens) = (self.dialect, &self.tokens);
             let asked = dialect.tasks_per_reply(round.step, self.shape.batch).min(round.tasks - round.done);
             let done = match round.step {
-                Step::Push => dialect.pushed(tokens, asked).then_some(asked),
-                Step::Ack => dialect.acked(tokens),
-                Step::Pop => dialect.popped(bytes, tokens, acks, |payload| {
-                    self.ledger.deliver(payload);
+                Step::Push => dialect.pushed(bytes, tokens, asked).then_some(asked),
+                Step::Ack => {
+                    dialect.acked(tokens, (round.replies - 1).is_multiple_of(dialect.replies_per_ack()))
+                }
+                Step::Pop => dialect.popped(index, bytes, tokens, acks, &mut |payload| {
+                    numbers.extend(self.ledger.deliver(payload));
                 }),
             };
             let done = done.ok_or_else(|| dialect::misfit(bytes, tokens, round.step.name()))?;
-            round.acks += usize::from(round.step == Step::Pop && done > 0);
+            round.acks += if round.step == Step::Pop && done > 0 { dialect.replies_per_ack() } else { 0 };
             round.done += done;
             round.replies -= 1;
             self.latencies.record(now - round.sent, 1);
@@ -250,11 +304,11 @@ impl Load {
     }
 
     fn finish(&mut self, index: usize) -> Result<(), Box<dyn Error>> {
-        let Worker { connection, round, acks } = &mut self.workers[index];
+        let Worker { connection, round, acks, numbers } = &mut self.workers[index];
         let (tasks, done, requests) = (round.tasks, round.done, round.acks);
         match round.step {
             Step::Push => {
-                self.ledger.confirmed += tasks as u64;
+                self.ledger.confirm(round.first, tasks as u64);
                 self.available += tasks;
                 self.idle_producers.push_back(index);
             }
@@ -269,7 +323,8 @@ impl Load {
                 self.idle_consumers.push_back(index);
             }
             Step::Ack => {
-                self.ledger.ack(tasks as u64, done as u64);
+                self.ledger.ack(numbers, tasks as u64, done as u64);
+                numbers.clear();
                 self.in_server = self.in_server.saturating_sub(tasks);
                 self.idle_consumers.push_back(index);
             }
@@ -281,25 +336,15 @@ impl Load {
     fn count(&mut self) -> Result<u64, Box<dyn Error>> {
         let mut events = Events::with_capacity(self.shape.connections);
         let connection = &mut self.workers[0].connection;
-        self.dialect.count(&mut connection.output);
+        self.dialect.count(&mut connection.output, 0);
         connection.flush()?;
         loop {
             wait(&mut self.poll, &mut events)?;
             connection.fill()?;
             if let Some(bytes) = connection.next_reply(&mut self.tokens)? {
-                let count = self.dialect.counted(&self.tokens);
+                let count = self.dialect.counted(bytes, &self.tokens);
                 return Ok(count.ok_or_else(|| dialect::misfit(bytes, &self.tokens, "count"))?);
             }
-        }
-    }
-}
-
-impl Step {
-    fn name(self) -> &'static str {
-        match self {
-            Step::Push => "push",
-            Step::Pop => "pop",
-            Step::Ack => "ack",
         }
     }
 }

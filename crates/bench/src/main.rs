@@ -1,56 +1,90 @@
-//! `sureq-bench`: sureq and redis-server under the same load, side by side.
+//! `sureq-bench`: sureq beside other queues, and against its own aims.
 //!
-//! * `servers` starts and stops what is measured, `procstat` reads what it costs.
-//! * `load` drives producers and consumers, `latency` a single pair; both over `connection`, one thread and one epoll.
-//! * `dialect` says the same three steps in either server's words, `resp` puts them on the wire.
-//! * `payload` and `ledger` hold the server to account, `histogram` counts durations.
-//! * `report` and `goals` make the tables. docs/benchmarks.md explains them.
+//! * `compare` is what runs without a subcommand; `report` and `goals` make its tables. docs/benchmarks.md explains them.
+//! * `targets` says what is measured, `servers` starts and ends it, `procstat` reads what it costs, and `janitor` cleans up
+//!   behind a benchmark that was interrupted.
+//! * `load` drives producers and consumers, `latency` a single pair, over `connection`, one thread and one epoll; `client` is one
+//!   blocking connection.
+//! * `dialect` says the same steps in each system's words, `resp` puts them on the wire.
+//! * `payload` and `ledger` hold the server to account, `histogram` counts durations, `tables` shows figures.
 
+mod backlog;
+mod backlog_report;
+mod client;
+mod compare;
 mod connection;
 mod dialect;
+mod disk;
+mod embedded;
+mod fill;
+mod footprint;
 mod goals;
 mod histogram;
+mod info;
+mod janitor;
 mod latency;
 mod ledger;
 mod load;
+mod memory;
+mod memory_cases;
 mod payload;
 mod procstat;
+mod queues;
 mod report;
 mod resp;
+mod restart;
 mod servers;
+mod stall;
+mod stall_report;
+mod tables;
+mod targets;
+mod text;
 
-use std::error::Error;
 use std::fs::{self, File};
 use std::hash::{BuildHasher, RandomState};
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use clap::Parser;
-use load::{SHAPES, Shape};
-use report::{LATENCY, Run};
-use servers::{Place, Target};
+use clap::{Parser, Subcommand};
+use ledger::Wrong;
+use servers::Place;
 
-/// Measure sureq beside redis-server: CPU per task, throughput, latency
+// The engine is measured inside this program too, and must have the allocator that it has in the server.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Measure sureq: beside redis-server under load, or what a subcommand says
 #[derive(Parser)]
-#[command(version, after_help = HELP)]
+#[command(version, after_help = HELP, args_conflicts_with_subcommands = true)]
 struct Arguments {
-    /// How often everything is repeated; the tables show medians
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    reps: usize,
-    /// How long one run takes, about
-    #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
-    seconds: f64,
-    /// Tasks per second of the latency measurement
-    #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    rate: u32,
-    /// One repetition of half a second each, to see that everything works; the figures mean little
-    #[arg(long, conflicts_with_all = ["reps", "seconds"])]
-    quick: bool,
-    /// Only these servers and loads (see below); sureq-interval is measured only when named
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
-    only: Vec<String>,
+    #[command(subcommand)]
+    command: Option<Measurement>,
+    #[command(flatten)]
+    compare: compare::Arguments,
+}
+
+#[derive(Subcommand)]
+enum Measurement {
+    /// What a backlog costs: memory, disk, CPU per task, restart; sureq beside Redis, beanstalkd and NATS
+    Backlog(backlog::Arguments),
+    /// What a task costs sureq in resident memory, against the aims
+    Memory(memory::Arguments),
+    /// How long sureq takes to start again after kill -9 under load, just before a checkpoint
+    Restart(restart::Arguments),
+    /// How much disk sureq takes beside what is live
+    Disk(disk::Arguments),
+    /// How long a push of sureq takes while it checkpoints and copies forward, and how much it writes
+    Stall(stall::Arguments),
+    #[command(name = embedded::COMMAND, hide = true)]
+    Embedded(embedded::Arguments),
+    #[command(name = janitor::COMMAND, hide = true)]
+    Janitor,
+}
+
+/// Options of every measurement.
+#[derive(clap::Args)]
+pub(crate) struct Common {
     /// Where the servers keep their data while they run; it must be on a disk, not in memory [default: the system's
     /// directory for temporary files]
     #[arg(long, value_name = "DIR")]
@@ -61,6 +95,32 @@ struct Arguments {
     /// Keep every run as a line of JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+}
+
+impl Common {
+    pub(crate) fn place(&self) -> io::Result<Place> {
+        Place::new(self.sureq.as_deref(), self.dir.as_deref())
+    }
+
+    pub(crate) fn journal(&self) -> io::Result<Journal> {
+        Ok(Journal(self.json.as_ref().map(File::create).transpose()?))
+    }
+}
+
+/// The file of `--json`, if there is one.
+pub(crate) struct Journal(Option<File>);
+
+impl Journal {
+    /// Keeps nothing.
+    #[cfg(test)]
+    pub(crate) fn none() -> Self {
+        Journal(None)
+    }
+
+    /// Writes one run, which is one line.
+    pub(crate) fn write(&mut self, line: &str) -> io::Result<()> {
+        self.0.as_mut().map_or(Ok(()), |file| writeln!(file, "{line}"))
+    }
 }
 
 const HELP: &str = "\
@@ -75,10 +135,51 @@ Exit codes:
 const BROKEN: u8 = 1;
 const CANNOT_RUN: u8 = 2;
 
+/// Whether the servers did what they must, whatever it cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Sound,
+    Broken,
+}
+
+impl Outcome {
+    pub(crate) fn of(accounts: impl IntoIterator<Item = Wrong>) -> Self {
+        let sound = accounts.into_iter().all(|wrong| wrong.total() == 0);
+        if sound { Outcome::Sound } else { Outcome::Broken }
+    }
+}
+
+/// A task that was lost, duplicated or altered, where a measurement does not go on with it.
+#[derive(Debug)]
+pub(crate) struct Broken(pub(crate) String);
+
+impl std::fmt::Display for Broken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Broken {}
+
 fn main() -> ExitCode {
-    match measure(&Arguments::parse()) {
-        Ok(runs) if runs.iter().any(|run| run.measured.wrong.total() > 0) => ExitCode::from(BROKEN),
-        Ok(_) => ExitCode::SUCCESS,
+    let arguments = Arguments::parse();
+    let outcome = match &arguments.command {
+        None => compare::run(&arguments.compare),
+        Some(Measurement::Backlog(arguments)) => backlog::run(arguments),
+        Some(Measurement::Memory(arguments)) => memory::run(arguments),
+        Some(Measurement::Restart(arguments)) => restart::run(arguments),
+        Some(Measurement::Disk(arguments)) => disk::run(arguments),
+        Some(Measurement::Stall(arguments)) => stall::run(arguments),
+        Some(Measurement::Embedded(arguments)) => embedded::run(arguments).map(|()| Outcome::Sound),
+        Some(Measurement::Janitor) => janitor::run().map(|()| Outcome::Sound),
+    };
+    match outcome {
+        Ok(Outcome::Sound) => ExitCode::SUCCESS,
+        Ok(Outcome::Broken) => ExitCode::from(BROKEN),
+        Err(why) if why.is::<Broken>() => {
+            eprintln!("sureq-bench: BROKEN: {why}");
+            ExitCode::from(BROKEN)
+        }
         Err(why) => {
             eprintln!("sureq-bench: {why}");
             ExitCode::from(CANNOT_RUN)
@@ -86,117 +187,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn measure(arguments: &Arguments) -> Result<Vec<Run>, Box<dyn Error>> {
-    let plan = Plan::new(arguments)?;
-    let versions = plan.place.check(&plan.targets)?;
-    let mut json = arguments.json.as_ref().map(File::create).transpose()?;
-    let mut runs = Vec::new();
-    for repetition in 1..=plan.repetitions {
-        for &load in &plan.loads {
-            for &target in &plan.targets {
-                let run = plan.run(repetition, load, target)?;
-                if let Some(file) = &mut json {
-                    writeln!(file, "{}", run.json())?;
-                }
-                runs.push(run);
-            }
-        }
-    }
-    let seconds = plan.aim.as_secs_f64();
-    println!(
-        "{}; {}. Medians of {} runs of {seconds} s each.\n",
-        machine(),
-        versions.join(", "),
-        plan.repetitions
-    );
-    print!("{}", report::render(&runs, plan.rate));
-    Ok(runs)
-}
-
-/// A measurement that can be named on the command line.
-#[derive(Clone, Copy)]
-enum Load {
-    Shape(Shape),
-    Latency,
-}
-
-impl Load {
-    fn name(self) -> &'static str {
-        match self {
-            Load::Shape(shape) => shape.name,
-            Load::Latency => LATENCY,
-        }
-    }
-}
-
-/// What is meant by what was typed.
-struct Plan {
-    repetitions: usize,
-    aim: Duration,
-    rate: u32,
-    loads: Vec<Load>,
-    targets: Vec<Target>,
-    place: Place,
-}
-
-impl Plan {
-    fn new(arguments: &Arguments) -> Result<Self, Box<dyn Error>> {
-        let mut targets = Target::ALL.to_vec();
-        let mut loads: Vec<Load> = SHAPES.map(Load::Shape).into_iter().chain([Load::Latency]).collect();
-        let named = |name: &str| arguments.only.iter().any(|only| only == name);
-        for only in &arguments.only {
-            if !targets.iter().any(|target| target.name() == only)
-                && !loads.iter().any(|load| load.name() == only)
-            {
-                return Err(format!("--only {only}: no such server or load; --help lists them").into());
-            }
-        }
-        if targets.iter().any(|target| named(target.name())) {
-            targets.retain(|target| named(target.name()));
-        } else {
-            targets.retain(|target| *target != Target::SureqInterval);
-        }
-        if loads.iter().any(|load| named(load.name())) {
-            loads.retain(|load| named(load.name()));
-        }
-        let (repetitions, seconds) =
-            if arguments.quick { (1, 0.5) } else { (arguments.reps, arguments.seconds) };
-        if repetitions == 0 || !(0.1..=3600.0).contains(&seconds) {
-            return Err("--reps is at least 1, --seconds between 0.1 and 3600".into());
-        }
-        let sureq = match &arguments.sureq {
-            // The servers run in directories of their own, where a relative path would lead nowhere.
-            Some(path) => std::path::absolute(path)?,
-            None => std::env::current_exe()?.with_file_name("sureq"),
-        };
-        let directory = std::path::absolute(arguments.dir.clone().unwrap_or_else(std::env::temp_dir))?;
-        let place = Place { sureq, directory };
-        let aim = Duration::from_secs_f64(seconds);
-        Ok(Plan { repetitions, aim, rate: arguments.rate, loads, targets, place })
-    }
-
-    fn run(&self, repetition: usize, load: Load, target: Target) -> Result<Run, Box<dyn Error>> {
-        let (total, name) = (self.repetitions, load.name());
-        eprint!("{repetition}/{total} {name:<8} {:<14} ", target.name());
-        let explain = |why| format!("{} under {name}: {why}", target.name());
-        let salt = RandomState::new().hash_one(repetition);
-        let server = self.place.start(target)?;
-        let measured = match load {
-            Load::Shape(shape) => load::run(&server, shape, self.aim, salt),
-            Load::Latency => latency::run(&server, self.rate, self.aim, salt),
-        };
-        let run = Run { repetition, load: name, target, measured: measured.map_err(explain)? };
-        let figures = run.figures();
-        eprintln!(
-            "{:>7.2} µs/task {:>8.0} tasks/s  p50 {:>6.0} µs  p99 {:>6.0} µs",
-            figures.server_us_per_task, figures.tasks_per_second, figures.p50_us, figures.p99_us
-        );
-        Ok(run)
-    }
+/// A number that makes the payloads of one run differ from those of any other.
+pub(crate) fn salt() -> u64 {
+    RandomState::new().hash_one(())
 }
 
 /// The machine, in a few words: figures without it are worth nothing.
-fn machine() -> String {
+pub(crate) fn machine() -> String {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpus.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));

@@ -20,14 +20,23 @@ impl Payloads {
     /// The payload with this number.
     pub(crate) fn make(self, number: u64) -> [u8; PAYLOAD_BYTES] {
         let mut payload = [0; PAYLOAD_BYTES];
-        let (head, filler) = payload.split_at_mut(WORD);
-        head.copy_from_slice(&number.to_le_bytes());
-        let mut state = mix(number ^ self.salt);
-        for word in filler.chunks_exact_mut(WORD) {
-            state = mix(state);
-            word.copy_from_slice(&state.to_le_bytes());
-        }
+        self.write(number, &mut payload);
         payload
+    }
+
+    /// The payload with this number, in any other length. One that is too short for its number is known by its place.
+    pub(crate) fn write(self, number: u64, payload: &mut [u8]) {
+        let mut state = mix(number ^ self.salt);
+        for (index, word) in payload.chunks_mut(WORD).enumerate() {
+            let bytes = if index == 0 { number } else { state }.to_le_bytes();
+            word.copy_from_slice(&bytes[..word.len()]);
+            state = mix(state);
+        }
+    }
+
+    /// A length between 1 and `longest` that only depends on the number.
+    pub(crate) fn length(self, number: u64, longest: usize) -> usize {
+        1 + (mix(number ^ !self.salt) % longest as u64) as usize
     }
 
     /// The number of a payload, if every byte of it is as it was made.
@@ -38,7 +47,7 @@ impl Payloads {
 }
 
 /// The finaliser of `SplitMix64`: neighbours in, nothing in common out.
-fn mix(value: u64) -> u64 {
+pub(crate) fn mix(value: u64) -> u64 {
     let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -48,6 +57,19 @@ fn mix(value: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_payload_may_have_any_length() {
+        let payloads = Payloads::new(7);
+        let whole = payloads.make(42);
+        for length in 0..PAYLOAD_BYTES {
+            let mut short = vec![0; length];
+            payloads.write(42, &mut short);
+            assert_eq!(short, whole[..length]);
+        }
+        let lengths: Vec<usize> = (0..1000).map(|number| payloads.length(number, 200)).collect();
+        assert_eq!((lengths.iter().min(), lengths.iter().max()), (Some(&1), Some(&200)));
+    }
 
     #[test]
     fn a_changed_byte_is_noticed_wherever_it_is() {

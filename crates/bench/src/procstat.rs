@@ -1,6 +1,6 @@
-//! What a process has cost: user and system time of all its threads, from `/proc/PID/stat`.
+//! What a process costs: time, memory and writes, from the files of `/proc/PID`.
 //!
-//! The kernel scales these to what the scheduler counted, in steps of a clock tick (10 ms). A run of a second is
+//! User and system time of all its threads: the kernel scales these to what the scheduler counted, in steps of a clock tick (10 ms). A run of a second is
 //! therefore good to about one percent. Work that the kernel does on its own threads, such as writing dirty pages, belongs to nobody.
 
 use std::fs;
@@ -41,10 +41,58 @@ impl Meter {
 /// CPU time of a process since it began.
 pub(crate) fn cpu_time(pid: u32) -> io::Result<Duration> {
     let path = format!("/proc/{pid}/stat");
-    let stat = fs::read_to_string(&path)
-        .map_err(|e| io::Error::new(e.kind(), format!("cannot read {path}: {e}")))?;
+    let stat = read(&path)?;
     let ticks = ticks(&stat).ok_or_else(|| io::Error::other(format!("{path} has no times: {stat:?}")))?;
     Ok(Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second()))
+}
+
+/// Resident memory of a process, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Memory {
+    /// All of it.
+    pub(crate) resident: u64,
+    /// That which belongs to no file. The rest is mapped files, which the kernel can take back.
+    pub(crate) anonymous: u64,
+}
+
+/// The resident memory of a process.
+pub(crate) fn memory(pid: u32) -> io::Result<Memory> {
+    let path = format!("/proc/{pid}/status");
+    let status = read(&path)?;
+    let bytes = |name| field(&status, name).map(|kibibytes| kibibytes << 10);
+    match (bytes("VmRSS:"), bytes("RssAnon:")) {
+        (Some(resident), Some(anonymous)) => Ok(Memory { resident, anonymous }),
+        _ => Err(io::Error::other(format!("{path} has no resident memory"))),
+    }
+}
+
+/// Bytes that a process has had sent to the disk, or will have when its pages are written back.
+pub(crate) fn written(pid: u32) -> io::Result<u64> {
+    let path = format!("/proc/{pid}/io");
+    let io = read(&path)?;
+    field(&io, "write_bytes:").ok_or_else(|| io::Error::other(format!("{path} has no write_bytes")))
+}
+
+/// Whether a process has children, such as the one in which Redis rewrites its file.
+pub(crate) fn has_children(pid: u32) -> bool {
+    read(&format!("/proc/{pid}/task/{pid}/children")).is_ok_and(|children| !children.trim().is_empty())
+}
+
+/// Has the kernel forget all clean pages of files, so that what is read next comes from the disk. Only root may do that.
+pub(crate) fn drop_page_cache() -> io::Result<()> {
+    rustix::fs::sync();
+    let path = "/proc/sys/vm/drop_caches";
+    fs::write(path, "3").map_err(|e| io::Error::new(e.kind(), format!("cannot write {path}: {e}")))
+}
+
+fn read(path: &str) -> io::Result<String> {
+    fs::read_to_string(path).map_err(|e| io::Error::new(e.kind(), format!("cannot read {path}: {e}")))
+}
+
+/// The number behind a name at the start of a line.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
 }
 
 /// The sum of `utime` and `stime`, the 14th and 15th field. The second field, the name, may hold blanks and brackets.
@@ -69,8 +117,19 @@ mod tests {
     }
 
     #[test]
+    fn a_field_is_a_whole_word_at_the_start_of_a_line() {
+        let status = "Name:\tRssAnon: 7\nVmRSS:\t  12 kB\nRssAnon:\t  3 kB\n";
+        assert_eq!((field(status, "VmRSS:"), field(status, "RssAnon:")), (Some(12), Some(3)));
+        assert_eq!(field(status, "VmHWM:"), None);
+    }
+
+    #[test]
     fn this_process_can_be_read() {
-        cpu_time(std::process::id()).unwrap();
+        let pid = std::process::id();
+        cpu_time(pid).unwrap();
+        let memory = memory(pid).unwrap();
+        assert!(memory.anonymous > 0 && memory.anonymous <= memory.resident, "{memory:?}");
+        written(pid).unwrap();
         assert!(cpu_time(u32::MAX).unwrap_err().to_string().contains("/proc/"));
     }
 }

@@ -1,12 +1,12 @@
 //! From runs to tables: medians, ratios to Redis, and what was aimed at beside what was measured.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use crate::goals::{self, Goal};
 use crate::ledger::Wrong;
 use crate::load::{Measured, SHAPES};
-use crate::servers::Target;
+use crate::tables::{median, micros, table, times};
+use crate::targets::Target;
 
 /// The name of the latency measurement, beside those of the loads.
 pub(crate) const LATENCY: &str = "latency";
@@ -109,7 +109,7 @@ pub(crate) fn render(runs: &[Run], rate: u32) -> String {
 fn load_table(runs: &[Run], load: &str) -> Option<String> {
     let redis = medians(runs, load, Target::Redis);
     let mut rows = Vec::new();
-    for target in Target::ALL {
+    for target in Target::COMPARED {
         let Some(figures) = medians(runs, load, target) else { continue };
         let peer = medians(runs, load, target.peer());
         rows.push(vec![
@@ -139,7 +139,7 @@ fn load_table(runs: &[Run], load: &str) -> Option<String> {
 fn latency_table(runs: &[Run], rate: u32) -> Option<String> {
     let mut rows = Vec::new();
     let mut late = String::new();
-    for target in Target::ALL {
+    for target in Target::COMPARED {
         let Some(figures) = medians(runs, LATENCY, target) else { continue };
         let peer = medians(runs, LATENCY, target.peer());
         rows.push(vec![
@@ -182,69 +182,22 @@ fn verdict(runs: &[Run]) -> String {
     }
     let mut text = String::new();
     for run in broken {
-        let Wrong { lost, duplicated, altered, unacked, left } = run.measured.wrong;
         let _ = writeln!(
             text,
-            "BROKEN: {} under {}, repetition {}: {lost} lost, {duplicated} duplicated, {altered} altered, \
-             {unacked} unacked, {left} left.",
+            "BROKEN: {} under {}, repetition {}: {}.",
             run.target.name(),
             run.load,
-            run.repetition
+            run.repetition,
+            run.measured.wrong.describe()
         );
     }
     text
 }
 
-/// The middle one; of an even number, the mean of the two in the middle.
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let upper = *values.get(values.len() / 2)?;
-    let lower = values[(values.len() - 1) / 2];
-    Some(f64::midpoint(lower, upper))
-}
-
-fn times(ratio: Option<f64>) -> String {
-    ratio.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2} ×"))
-}
-
-fn micros(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1e6
-}
-
-/// A Markdown table whose columns line up in plain text as well: words to the left, figures to the right.
-fn table(head: &[&str], rows: &[Vec<String>]) -> String {
-    let width = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].chars().count());
-        cells.chain([head[column].chars().count(), 3]).max().unwrap_or(3)
-    };
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    let mut text = String::new();
-    let mut line = |cells: &mut dyn Iterator<Item = &str>| {
-        for (column, (cell, width)) in cells.zip(&widths).enumerate() {
-            let _ = if column == 0 {
-                write!(text, "| {cell:<width$} ")
-            } else {
-                write!(text, "| {cell:>width$} ")
-            };
-        }
-        text.push_str("|\n");
-    };
-    line(&mut head.iter().copied());
-    let rules: Vec<String> = widths.iter().enumerate().map(|(column, width)| rule(column, *width)).collect();
-    line(&mut rules.iter().map(String::as_str));
-    for row in rows {
-        line(&mut row.iter().map(String::as_str));
-    }
-    text
-}
-
-fn rule(column: usize, width: usize) -> String {
-    let dashes = "-".repeat(width - 1);
-    if column == 0 { format!("{dashes}-") } else { format!("{dashes}:") }
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::procstat::Cost;
 
@@ -263,25 +216,6 @@ pub(crate) mod tests {
             wrong: Wrong::default(),
         };
         Run { repetition: 1, load, target, measured }
-    }
-
-    #[test]
-    fn the_median_is_in_the_middle() {
-        assert_eq!(median(vec![]), None);
-        assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), Some(2.5));
-    }
-
-    #[test]
-    fn a_table_lines_up() {
-        let rows = [vec!["redis".to_owned(), "1.00 ×".to_owned()], vec!["q".to_owned(), "–".to_owned()]];
-        let expected = "\
-| server |  µs/task |
-| ------ | -------: |
-| redis  |   1.00 × |
-| q      |        – |
-";
-        assert_eq!(table(&["server", " µs/task"], &rows), expected);
     }
 
     #[test]

@@ -22,6 +22,9 @@ pub(crate) enum Token {
     Null,
 }
 
+/// Cuts the reply at the start of a buffer into tokens, as [`scan`] does for RESP.
+pub(crate) type Scan = fn(&[u8], &mut Vec<Token>) -> Result<Option<usize>, String>;
+
 /// Scans the reply at the start of `bytes`. Answers how many bytes it takes, with its elements in `tokens`, or `None` as
 /// long as its end is missing.
 pub(crate) fn scan(bytes: &[u8], tokens: &mut Vec<Token>) -> Result<Option<usize>, String> {
@@ -109,7 +112,7 @@ fn decimal(mut number: usize, digits: &mut [u8; 20]) -> &[u8] {
 }
 
 /// Where the line that starts at `from` ends, before its CR LF.
-fn line_at(bytes: &[u8], from: usize) -> Option<usize> {
+pub(crate) fn line_at(bytes: &[u8], from: usize) -> Option<usize> {
     let length = bytes.get(from..)?.iter().position(|&byte| byte == b'\n')?;
     (from + length).checked_sub(1)
 }

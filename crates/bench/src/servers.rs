@@ -1,107 +1,62 @@
-//! The servers under test: each started on a free port in a directory of its own, and stopped by its own handle.
+//! The servers under test: each started on a free port in a directory of its own, and ended by its own handle.
 
 use std::error::Error;
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::dialect::Dialect;
+use crate::client::Client;
+use crate::dialect::{Dialect, misfit};
+use crate::janitor::{Janitor, PREFIX};
 use crate::procstat;
+use crate::targets::{Program, Settings, Target};
 
-const START_SECONDS: u64 = 30;
-const SETTLE_SECONDS: u64 = 10;
-/// A server that used no tick of CPU for so long has done what it does after a start.
+const START: Duration = Duration::from_secs(30);
+/// How long a server may take to come to rest after a start.
+pub(crate) const SETTLE: Duration = Duration::from_secs(10);
+/// A server that used no tick of CPU for so long has done what it does by itself.
 const QUIET: Duration = Duration::from_millis(300);
-
-/// A server with its settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
-    Redis,
-    RedisAlways,
-    SureqAlways,
-    SureqInterval,
-    SureqNone,
-}
-
-impl Target {
-    /// All of them, in the order in which they take turns.
-    pub(crate) const ALL: [Target; 5] =
-        [Target::Redis, Target::RedisAlways, Target::SureqAlways, Target::SureqInterval, Target::SureqNone];
-
-    /// The name on the command line.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Target::Redis => "redis",
-            Target::RedisAlways => "redis-always",
-            Target::SureqAlways => "sureq-always",
-            Target::SureqInterval => "sureq-interval",
-            Target::SureqNone => "sureq-none",
-        }
-    }
-
-    /// What the tables call it.
-    pub(crate) fn title(self) -> &'static str {
-        match self {
-            Target::Redis => "redis, persistence off",
-            Target::RedisAlways => "redis, appendfsync always",
-            Target::SureqAlways => "sureq, always",
-            Target::SureqInterval => "sureq, interval",
-            Target::SureqNone => "sureq, none",
-        }
-    }
-
-    /// The Redis that promises what this target does, as far as there is one.
-    pub(crate) fn peer(self) -> Target {
-        match self {
-            Target::RedisAlways | Target::SureqAlways => Target::RedisAlways,
-            Target::Redis | Target::SureqInterval | Target::SureqNone => Target::Redis,
-        }
-    }
-
-    pub(crate) fn dialect(self) -> Dialect {
-        match self {
-            Target::Redis | Target::RedisAlways => Dialect::List,
-            Target::SureqAlways | Target::SureqInterval | Target::SureqNone => Dialect::Rq,
-        }
-    }
-
-    /// Whether it waits for the disk.
-    pub(crate) fn syncs(self) -> bool {
-        self.peer() == Target::RedisAlways
-    }
-}
+/// The number of connections that only look; those of a load count from zero.
+pub(crate) const OBSERVER: usize = 1_000_000;
 
 /// Where the programs are, and where they may write.
 pub(crate) struct Place {
-    pub(crate) sureq: PathBuf,
-    pub(crate) directory: PathBuf,
+    sureq: PathBuf,
+    directory: PathBuf,
+    janitor: Arc<Janitor>,
 }
 
 impl Place {
+    /// `sureq` is the one beside this program unless another is named, `directory` the system's for temporary files.
+    pub(crate) fn new(sureq: Option<&Path>, directory: Option<&Path>) -> io::Result<Self> {
+        Ok(Place {
+            // The servers run in directories of their own, where a relative path would lead nowhere.
+            sureq: match sureq {
+                Some(path) => std::path::absolute(path)?,
+                None => std::env::current_exe()?.with_file_name("sureq"),
+            },
+            directory: match directory {
+                Some(path) => std::path::absolute(path)?,
+                None => std::path::absolute(std::env::temp_dir())?,
+            },
+            janitor: Arc::new(Janitor::start()?),
+        })
+    }
+
     /// Makes sure that these targets can run here, and says which versions they are.
     pub(crate) fn check(&self, targets: &[Target]) -> Result<Vec<String>, String> {
         let mut versions = Vec::new();
-        if targets.iter().any(|target| target.dialect() == Dialect::List) {
-            versions.push(version(Path::new("redis-server")).map_err(|e| {
-                format!(
-                    "cannot run redis-server from the PATH: {e}; install it (Debian and Ubuntu: apt install \
-                     redis-server, Fedora: dnf install redis), or leave it out with --only"
-                )
-            })?);
-        }
-        if targets.iter().any(|target| target.dialect() == Dialect::Rq) {
-            versions.push(version(&self.sureq).map_err(|e| {
-                format!(
-                    "cannot run {}: {e}; build it with `cargo build --release`, or say where it is with --sureq",
-                    self.sureq.display()
-                )
-            })?);
+        for program in Program::ALL {
+            if targets.iter().any(|target| target.program() == program) {
+                versions.push(self.version(program)?);
+            }
         }
         let kind = rustix::fs::statfs(&self.directory)
             .map_err(|e| format!("cannot use {}: {e}", self.directory.display()))?
@@ -115,112 +70,190 @@ impl Place {
         Ok(versions)
     }
 
-    /// Starts a target and waits until it answers and has come to rest.
-    pub(crate) fn start(&self, target: Target) -> Result<Server, Box<dyn Error>> {
-        let directory = tempfile::Builder::new().prefix("sureq-bench-").tempdir_in(&self.directory)?;
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-        let log = directory.path().join("server.log");
-        let child = self
-            .command(target, port, directory.path())
-            .stdin(Stdio::null())
-            .stdout(File::create(&log)?)
-            .stderr(File::options().append(true).open(&log)?)
-            .spawn()?;
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let mut server = Server { child, address, dialect: target.dialect(), directory };
-        server.wait_until_ready().map_err(|why| {
-            let said = fs::read_to_string(&log).unwrap_or_default();
-            format!("{} did not start: {why}\n{}", target.name(), said.trim_end())
+    fn version(&self, program: Program) -> Result<String, String> {
+        let path = self.program(program);
+        let output = Command::new(&path).arg(program.version_flag()).output().map_err(|e| match program {
+            Program::Sureq => format!(
+                "cannot run {}: {e}; build it with `cargo build --release`, or say where it is with --sureq",
+                path.display()
+            ),
+            other => format!(
+                "cannot run {0} from the PATH: {e}; install it (Debian and Ubuntu: apt install {0}), or leave it \
+                 out with --only",
+                other.name()
+            ),
         })?;
-        server.settle()?;
-        Ok(server)
+        let text = String::from_utf8_lossy(&output.stdout);
+        let words: Vec<&str> = text.split_ascii_whitespace().take(3).collect();
+        Ok(words.join(" "))
     }
 
-    fn command(&self, target: Target, port: u16, directory: &Path) -> Command {
-        if target.dialect() == Dialect::List {
-            let mut command = Command::new("redis-server");
-            command
-                .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--dir"])
-                .arg(directory);
-            if target == Target::RedisAlways {
-                // A rewrite would fork in the middle of one run and not of the next; leaving it out favours Redis.
-                command.args(["--appendonly", "yes", "--appendfsync", "always"]);
-                command.args(["--auto-aof-rewrite-percentage", "0"]);
-            } else {
-                command.args(["--appendonly", "no"]);
-            }
-            return command;
-        }
-        let level = match target {
-            Target::SureqInterval => "interval",
-            Target::SureqNone => "none",
-            _ => "always",
-        };
-        let mut command = Command::new(&self.sureq);
-        // What is set for another server must not change this one.
-        for (variable, _) in std::env::vars_os() {
-            if variable.as_encoded_bytes().starts_with(b"SUREQ_") {
-                command.env_remove(variable);
-            }
-        }
-        let home = format!("file:{}", directory.join("data").display());
-        command.args(["serve", "--resp", &format!("127.0.0.1:{port}"), "--text", "off", "--home", &home]);
-        command.args(["--durability", level]).current_dir(directory);
-        command
+    /// Whether this sureq knows a flag of `serve`.
+    pub(crate) fn knows(&self, flag: &str) -> io::Result<bool> {
+        let help = Command::new(&self.sureq).args(["serve", "--help"]).output()?;
+        Ok(String::from_utf8_lossy(&help.stdout).split_ascii_whitespace().any(|word| word == flag))
     }
+
+    /// Runs this program itself with these words and a new directory behind them, and answers what it says.
+    pub(crate) fn run_self(&self, words: &[String]) -> Result<String, Box<dyn Error>> {
+        let directory = tempfile::Builder::new().prefix(PREFIX).tempdir_in(&self.directory)?;
+        self.janitor.directory(directory.path())?;
+        let child = Command::new(std::env::current_exe()?)
+            .args(words)
+            .arg(directory.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        self.janitor.process(child.id())?;
+        let output = child.wait_with_output()?;
+        if !output.status.success() {
+            return Err(format!("{} ended with {}", words.join(" "), output.status).into());
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    fn program(&self, program: Program) -> PathBuf {
+        match program {
+            Program::Sureq => self.sureq.clone(),
+            // Debian puts it where only root looks.
+            Program::Nats if Path::new("/usr/sbin/nats-server").exists() => "/usr/sbin/nats-server".into(),
+            other => other.name().into(),
+        }
+    }
+
+    /// Starts a target and waits until it answers and has come to rest.
+    pub(crate) fn start(&self, target: Target) -> Result<Server, Box<dyn Error>> {
+        self.start_with(target, Settings::default())
+    }
+
+    /// The same, with settings of sureq's. A port for the text dialect is chosen here.
+    pub(crate) fn start_with(
+        &self,
+        target: Target,
+        mut settings: Settings,
+    ) -> Result<Server, Box<dyn Error>> {
+        let directory = tempfile::Builder::new().prefix(PREFIX).tempdir_in(&self.directory)?;
+        self.janitor.directory(directory.path())?;
+        let port = free_port()?;
+        if settings.text_port.is_some() {
+            settings.text_port = Some(free_port()?);
+        }
+        let mut server = Server {
+            child: None,
+            target,
+            program: self.program(target.program()),
+            settings,
+            address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+            dialect: target.dialect(),
+            directory,
+            janitor: Arc::clone(&self.janitor),
+        };
+        server.exec()?;
+        server.wait_until_ready()?;
+        server.prepare()?;
+        server.rest(SETTLE)?;
+        Ok(server)
+    }
+}
+
+fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
 /// The number by which `statfs` knows a file system that lives in memory.
 const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 
-fn version(program: &Path) -> io::Result<String> {
-    let output = Command::new(program).arg("--version").output()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let words: Vec<&str> = text.split_ascii_whitespace().take(3).collect();
-    Ok(words.join(" "))
-}
-
-/// A running server. Dropping it ends the process and removes what it wrote.
+/// A server and its directory. Dropping it ends the process and removes what it wrote.
 pub(crate) struct Server {
-    child: Child,
+    child: Option<Child>,
+    pub(crate) target: Target,
+    program: PathBuf,
+    settings: Settings,
     pub(crate) address: SocketAddr,
-    pub(crate) dialect: Dialect,
-    #[expect(
-        dead_code,
-        reason = "kept for its drop, which removes the directory after the process has ended"
-    )]
+    pub(crate) dialect: &'static dyn Dialect,
     directory: TempDir,
+    janitor: Arc<Janitor>,
 }
 
 impl Server {
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.child.as_ref().map_or(0, Child::id)
     }
 
-    fn wait_until_ready(&mut self) -> Result<(), String> {
-        let deadline = Instant::now() + Duration::from_secs(START_SECONDS);
-        while Instant::now() < deadline {
-            if let Some(status) = self.child.try_wait().map_err(|e| e.to_string())? {
-                return Err(format!("it ended with {status}"));
-            }
-            match self.ping() {
-                Ok(()) => return Ok(()),
-                Err(e) if e.kind() == ErrorKind::InvalidData => return Err(e.to_string()),
-                Err(_) => thread::sleep(Duration::from_millis(10)),
-            }
+    /// Where it writes.
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Where it serves the text dialect.
+    pub(crate) fn text_address(&self) -> Option<SocketAddr> {
+        self.settings.text_port.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+    }
+
+    /// Runs the program in its directory, for the first time or again. Answers when that was.
+    pub(crate) fn exec(&mut self) -> Result<Instant, Box<dyn Error>> {
+        let log = self.directory.path().join("server.log");
+        let mut command =
+            self.target.command(&self.program, self.address.port(), self.directory.path(), &self.settings)?;
+        command
+            .stdin(Stdio::null())
+            .stdout(File::create(&log)?)
+            .stderr(File::options().append(true).open(&log)?);
+        let start = Instant::now();
+        let child = self.child.insert(command.spawn()?);
+        self.janitor.process(child.id())?;
+        Ok(start)
+    }
+
+    /// Ends the process at once, as a crash does.
+    pub(crate) fn kill(&mut self) -> io::Result<()> {
+        if let Some(mut child) = self.child.take() {
+            child.kill()?;
+            child.wait()?;
         }
-        Err(format!("no answer within {START_SECONDS} s"))
+        Ok(())
     }
 
-    /// Lets the server finish what it does once, such as preparing files, which would weigh on short runs more than on long
-    /// ones. One that never rests is measured as it is.
-    fn settle(&self) -> io::Result<()> {
-        let deadline = Instant::now() + Duration::from_secs(SETTLE_SECONDS);
+    /// A connection of one's own that has said what it must.
+    pub(crate) fn client(&self) -> io::Result<Client> {
+        Client::open(self.address, self.dialect, OBSERVER)
+    }
+
+    pub(crate) fn wait_until_ready(&mut self) -> Result<(), Box<dyn Error>> {
+        let deadline = Instant::now() + START;
+        let mut why = String::new();
+        while Instant::now() < deadline {
+            self.must_run()?;
+            match self.ping() {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(e) => why = e.to_string(),
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Err(format!("{} did not answer within {} s: {why}", self.target.name(), START.as_secs()).into())
+    }
+
+    /// Fails with what the server has said if it has ended by itself.
+    pub(crate) fn must_run(&mut self) -> Result<(), Box<dyn Error>> {
+        if let Some(child) = &mut self.child
+            && let Some(status) = child.try_wait()?
+        {
+            let said = fs::read_to_string(self.directory.path().join("server.log")).unwrap_or_default();
+            return Err(format!("{} ended with {status}\n{}", self.target.name(), said.trim_end()).into());
+        }
+        Ok(())
+    }
+
+    /// Lets the server finish what it does by itself, such as preparing files or rewriting them, which would weigh on short
+    /// runs more than on long ones. One that never rests is taken as it is.
+    pub(crate) fn rest(&self, limit: Duration) -> Result<(), Box<dyn Error>> {
+        let deadline = Instant::now() + limit;
         let mut before = procstat::cpu_time(self.pid())?;
         while Instant::now() < deadline {
             thread::sleep(QUIET);
             let now = procstat::cpu_time(self.pid())?;
-            if now == before {
+            if now == before && !procstat::has_children(self.pid()) {
                 break;
             }
             before = now;
@@ -228,24 +261,48 @@ impl Server {
         Ok(())
     }
 
-    fn ping(&self) -> io::Result<()> {
-        let mut stream = TcpStream::connect(self.address)?;
-        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-        stream.write_all(b"*1\r\n$4\r\nPING\r\n")?;
-        let mut answer = [0; 7];
-        stream.read_exact(&mut answer)?;
-        if &answer != b"+PONG\r\n" {
-            let answer = String::from_utf8_lossy(&answer).into_owned();
-            return Err(io::Error::new(ErrorKind::InvalidData, format!("PING was answered with {answer:?}")));
+    /// How many tasks it holds, by its own account.
+    pub(crate) fn count(&self) -> Result<u64, Box<dyn Error>> {
+        let mut client = self.client()?;
+        self.dialect.count(&mut client.output, OBSERVER);
+        client.send()?;
+        let reply = client.reply()?;
+        let count = self.dialect.counted(reply.bytes, reply.tokens);
+        Ok(count.ok_or_else(|| misfit(reply.bytes, reply.tokens, "count"))?)
+    }
+
+    fn prepare(&self) -> Result<(), Box<dyn Error>> {
+        let mut client = self.client()?;
+        let replies = self.dialect.prepare(&mut client.output, OBSERVER);
+        client.send()?;
+        for _ in 0..replies {
+            let reply = client.reply()?;
+            let text = String::from_utf8_lossy(reply.bytes);
+            if text.starts_with('-') || text.contains("\"error\"") {
+                return Err(format!("{} cannot make the queue: {text}", self.target.name()).into());
+            }
         }
         Ok(())
+    }
+
+    fn ping(&self) -> Result<bool, Box<dyn Error>> {
+        let mut client = self.client()?;
+        self.dialect.ping(&mut client.output);
+        client.send()?;
+        let reply = client.reply()?;
+        if self.dialect.ponged(reply.bytes, reply.tokens) {
+            return Ok(true);
+        }
+        if self.dialect.loading(reply.bytes, reply.tokens) {
+            return Ok(false);
+        }
+        Err(misfit(reply.bytes, reply.tokens, "ping").into())
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         // Nothing of it is kept, so that there is no use in an orderly end; a process that has ended already is fine too.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.kill();
     }
 }

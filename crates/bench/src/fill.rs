@@ -1,0 +1,160 @@
+//! Puts tasks into a server and takes them out again, as fast as one connection can.
+
+use std::collections::VecDeque;
+use std::error::Error;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::Broken;
+use crate::client::Client;
+use crate::dialect::{Step, batches, misfit};
+use crate::ledger::Ledger;
+use crate::servers::{OBSERVER, Server};
+
+/// Tasks that are sent with one write. Two such chunks are under way at a time, so that the server never waits, and their
+/// replies fit into the buffers of a socket, so that nobody waits for ever.
+const CHUNK: usize = 500;
+const AHEAD: usize = 2;
+/// Tasks in one request, where a system knows batches.
+const BATCH: usize = 100;
+/// Between two attempts to reach a server that starts.
+const RETRY: Duration = Duration::from_micros(500);
+
+/// Pushes so many new tasks.
+pub(crate) fn fill(server: &Server, ledger: &mut Ledger, tasks: u64) -> Result<(), Box<dyn Error>> {
+    let mut client = server.client()?;
+    let mut under_way: VecDeque<(u64, usize)> = VecDeque::new();
+    let mut unsent = tasks;
+    loop {
+        while unsent > 0 && under_way.len() < AHEAD {
+            let (first, count) = (ledger.made(), CHUNK.min(usize::try_from(unsent).unwrap_or(CHUNK)));
+            for batch in batches(count, BATCH) {
+                server.dialect.push(&mut client.output, OBSERVER, batch, ledger);
+            }
+            client.send()?;
+            unsent -= count as u64;
+            under_way.push_back((first, count));
+        }
+        let Some((first, count)) = under_way.pop_front() else { break };
+        for batch in batches(count, BATCH) {
+            for asked in batches(batch, server.dialect.tasks_per_reply(Step::Push, batch)) {
+                let reply = client.reply()?;
+                if !server.dialect.pushed(reply.bytes, reply.tokens, asked) {
+                    return Err(misfit(reply.bytes, reply.tokens, "push").into());
+                }
+            }
+        }
+        ledger.confirm(first, count as u64);
+    }
+    ledger.backlog += tasks;
+    Ok(())
+}
+
+/// Pops and acks so many tasks, or as many as come. Answers how many that were.
+pub(crate) fn drain(server: &Server, ledger: &mut Ledger, tasks: u64) -> Result<u64, Box<dyn Error>> {
+    let mut client = server.client()?;
+    let mut drained = 0;
+    while drained < tasks {
+        let wanted = CHUNK.min(usize::try_from(tasks - drained).unwrap_or(CHUNK));
+        let came = take(server, &mut client, ledger, wanted)?;
+        drained += came as u64;
+        if came < wanted {
+            break;
+        }
+    }
+    ledger.backlog = ledger.backlog.saturating_sub(drained);
+    Ok(drained)
+}
+
+fn take(
+    server: &Server,
+    client: &mut Client,
+    ledger: &mut Ledger,
+    tasks: usize,
+) -> Result<usize, Box<dyn Error>> {
+    let dialect = server.dialect;
+    for batch in batches(tasks, BATCH) {
+        dialect.pop(&mut client.output, OBSERVER, batch);
+    }
+    client.send()?;
+    let (mut came, mut acks, mut requests, mut numbers) = (0, Vec::new(), 0, Vec::new());
+    for batch in batches(tasks, BATCH) {
+        for _ in batches(batch, dialect.tasks_per_reply(Step::Pop, batch)) {
+            let reply = client.reply()?;
+            let mut deliver = |payload: &[u8]| numbers.extend(ledger.deliver(payload));
+            let count = dialect.popped(OBSERVER, reply.bytes, reply.tokens, &mut acks, &mut deliver);
+            let count = count.ok_or_else(|| misfit(reply.bytes, reply.tokens, "pop"))?;
+            came += count;
+            requests += if count > 0 { dialect.replies_per_ack() } else { 0 };
+        }
+    }
+    std::mem::swap(&mut client.output, &mut acks);
+    client.send()?;
+    let mut accepted = 0;
+    for left in (0..requests).rev() {
+        let reply = client.reply()?;
+        let count = dialect.acked(reply.tokens, left.is_multiple_of(dialect.replies_per_ack()));
+        accepted += count.ok_or_else(|| misfit(reply.bytes, reply.tokens, "ack"))?;
+    }
+    ledger.ack(&numbers, came as u64, accepted as u64);
+    Ok(came)
+}
+
+/// What becomes of the first task that a server hands out after a restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum First {
+    /// It is entered and acked.
+    Finish,
+    /// It is compared and left as it is; nobody will look at this server again.
+    Leave,
+}
+
+/// Asks a server that was just started for a task until it answers. Answers how long that took since `started`.
+pub(crate) fn first_pop(
+    server: &mut Server,
+    ledger: &mut Ledger,
+    started: Instant,
+    first: First,
+) -> Result<Duration, Box<dyn Error>> {
+    let dialect = server.dialect;
+    loop {
+        server.must_run()?;
+        let Ok(mut client) = server.client() else {
+            thread::sleep(RETRY);
+            continue;
+        };
+        dialect.pop(&mut client.output, OBSERVER, 1);
+        client.send()?;
+        let reply = client.reply()?;
+        let elapsed = started.elapsed();
+        if dialect.loading(reply.bytes, reply.tokens) {
+            thread::sleep(RETRY);
+            continue;
+        }
+        let (mut acks, mut payload) = (Vec::new(), Vec::new());
+        let mut keep = |bytes: &[u8]| payload.extend_from_slice(bytes);
+        let popped = dialect.popped(OBSERVER, reply.bytes, reply.tokens, &mut acks, &mut keep);
+        if popped != Some(1) {
+            return Err(misfit(reply.bytes, reply.tokens, "pop after a restart").into());
+        }
+        if first == First::Leave {
+            return if ledger.knows(&payload) {
+                Ok(elapsed)
+            } else {
+                Err(Broken("the first task after a restart was never pushed".into()).into())
+            };
+        }
+        let number = ledger.deliver(&payload);
+        std::mem::swap(&mut client.output, &mut acks);
+        client.send()?;
+        let mut accepted = 0;
+        for left in (0..dialect.replies_per_ack()).rev() {
+            let reply = client.reply()?;
+            let count = dialect.acked(reply.tokens, left == 0);
+            accepted += count.ok_or_else(|| misfit(reply.bytes, reply.tokens, "ack"))?;
+        }
+        ledger.ack(number.as_slice(), 1, accepted as u64);
+        ledger.backlog = ledger.backlog.saturating_sub(1);
+        return Ok(elapsed);
+    }
+}

@@ -1,0 +1,219 @@
+//! From the pushes of `stall` and what was under way meanwhile to its table.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use crate::tables::{count, megabytes, table};
+
+/// The 99th percentile of a push while something is under way, at most.
+const P99: Duration = Duration::from_millis(10);
+/// Bytes that are written beside the log, as a share of it, at most.
+const EXTRA: f64 = 0.2;
+
+/// One push. Times count from the start of the run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sample {
+    pub(crate) start: Duration,
+    pub(crate) took: Duration,
+}
+
+/// What may be under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    Checkpoint,
+    CopyForward,
+}
+
+/// A stretch of time in which it was.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    pub(crate) work: Work,
+    pub(crate) span: (Duration, Duration),
+}
+
+/// Bytes written, by the server's own account.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Written {
+    pub(crate) log: u64,
+    pub(crate) checkpoints: u64,
+    pub(crate) copied: u64,
+}
+
+/// All that was seen.
+pub(crate) struct Finding {
+    pub(crate) samples: Vec<Sample>,
+    pub(crate) windows: Vec<Window>,
+    /// Whether the server tells what is under way.
+    pub(crate) told: bool,
+    pub(crate) checkpoints: Option<u64>,
+    pub(crate) pushed_bytes: u64,
+    /// What the kernel has counted for the process.
+    pub(crate) process_bytes: u64,
+    pub(crate) written: Option<Written>,
+}
+
+impl Finding {
+    /// How long the pushes took that overlap with some of this work, in order; all pushes, if no work is named.
+    fn during(&self, works: &[Work]) -> Vec<Duration> {
+        // Windows come in the order of their ends and overlap only their neighbours, as the questions do.
+        let spans: Vec<(Duration, Duration)> = self
+            .windows
+            .iter()
+            .filter(|window| works.contains(&window.work))
+            .map(|window| window.span)
+            .collect();
+        let overlaps = |sample: &&Sample| {
+            let next = spans.partition_point(|(_, end)| *end < sample.start);
+            works.is_empty() || spans.get(next).is_some_and(|(start, _)| *start <= sample.start + sample.took)
+        };
+        let mut took: Vec<Duration> =
+            self.samples.iter().filter(overlaps).map(|sample| sample.took).collect();
+        took.sort_unstable();
+        took
+    }
+
+    /// The table, as Markdown, and what it says of the aims.
+    pub(crate) fn render(&self) -> String {
+        let rows: [(&str, &[Work]); 4] = [
+            ("all", &[]),
+            ("during a checkpoint", &[Work::Checkpoint]),
+            ("during copy-forward", &[Work::CopyForward]),
+            ("during either", &[Work::Checkpoint, Work::CopyForward]),
+        ];
+        let mut lines = Vec::new();
+        let mut p99 = None;
+        for (what, works) in rows {
+            let took = self.during(works);
+            p99 = permille(&took, 990);
+            let cell = |value: Option<Duration>| {
+                value.map_or("–".to_owned(), |value| format!("{:.2}", value.as_secs_f64() * 1e3))
+            };
+            let mut line = vec![what.to_owned(), took.len().to_string()];
+            line.extend([500, 990, 999, 1000].map(|rank| cell(permille(&took, rank))));
+            lines.push(line);
+        }
+        let mut text = table(&["pushes", "count", "p50 ms", "p99 ms", "p99.9 ms", "longest ms"], &lines);
+        let verdict = match p99 {
+            _ if !self.told => "not measured, the server does not tell what is under way",
+            None => "not measured, nothing was under way",
+            Some(p99) if p99 <= P99 => "met",
+            Some(_) => "missed",
+        };
+        let _ = writeln!(text, "\n- p99 of a push during either, at most {} ms: {verdict}", P99.as_millis());
+        if let Some(checkpoints) = self.checkpoints {
+            let _ = writeln!(text, "- {checkpoints} checkpoints");
+        }
+        text.push_str(&self.bytes());
+        text
+    }
+
+    fn bytes(&self) -> String {
+        let mut text = format!(
+            "- {} MB of payloads pushed, {} MB written by the process (/proc/PID/io, prepared segments included)\n",
+            megabytes(count(self.pushed_bytes)),
+            megabytes(count(self.process_bytes))
+        );
+        if let Some(Written { log, checkpoints, copied }) = self.written {
+            let extra = count(checkpoints + copied) / count(log.max(1));
+            let verdict = if extra <= EXTRA { "met" } else { "missed" };
+            let _ = writeln!(
+                text,
+                "- {} MB logged, {} MB of checkpoints, {} MB copied forward: {:.0} % more than logged, at most \
+                 {:.0} %: {verdict}",
+                megabytes(count(log)),
+                megabytes(count(checkpoints)),
+                megabytes(count(copied)),
+                extra * 100.0,
+                EXTRA * 100.0
+            );
+        }
+        text
+    }
+
+    /// The finding as one line of JSON.
+    pub(crate) fn json(&self) -> String {
+        let millis = |works: &[Work], rank| {
+            permille(&self.during(works), rank)
+                .map_or("null".to_owned(), |value| format!("{:.3}", value.as_secs_f64() * 1e3))
+        };
+        let both = [Work::Checkpoint, Work::CopyForward];
+        let written = self.written.map_or("null".to_owned(), |Written { log, checkpoints, copied }| {
+            format!("{{\"log\":{log},\"checkpoints\":{checkpoints},\"copied\":{copied}}}")
+        });
+        format!(
+            "{{\"pushes\":{},\"p50_ms\":{},\"p99_ms\":{},\"max_ms\":{},\"busy_p99_ms\":{},\"busy_max_ms\":{},\
+             \"pushed_bytes\":{},\"process_bytes\":{},\"written\":{written}}}",
+            self.samples.len(),
+            millis(&[], 500),
+            millis(&[], 990),
+            millis(&[], 1000),
+            millis(&both, 990),
+            millis(&both, 1000),
+            self.pushed_bytes,
+            self.process_bytes,
+        )
+    }
+}
+
+/// The duration that so many of a thousand do not exceed.
+fn permille(sorted: &[Duration], rank: usize) -> Option<Duration> {
+    let index = (sorted.len() * rank).div_ceil(1000).checked_sub(1)?;
+    sorted.get(index).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn millis(value: u64) -> Duration {
+        Duration::from_millis(value)
+    }
+
+    fn finding(written: Option<Written>) -> Finding {
+        let sample = |start, took| Sample { start: millis(start), took: millis(took) };
+        Finding {
+            samples: vec![sample(0, 1), sample(10, 2), sample(18, 5), sample(25, 1), sample(40, 3)],
+            windows: vec![
+                Window { work: Work::Checkpoint, span: (millis(20), millis(26)) },
+                Window { work: Work::CopyForward, span: (millis(39), millis(41)) },
+            ],
+            told: true,
+            checkpoints: Some(1),
+            pushed_bytes: 5_000_000,
+            process_bytes: 6_000_000,
+            written,
+        }
+    }
+
+    #[test]
+    fn a_push_counts_if_it_overlaps() {
+        let finding = finding(None);
+        assert_eq!(finding.during(&[Work::Checkpoint]), [millis(1), millis(5)]);
+        assert_eq!(finding.during(&[Work::CopyForward]), [millis(3)]);
+        assert_eq!(finding.during(&[Work::Checkpoint, Work::CopyForward]).len(), 3);
+        assert_eq!(finding.during(&[]).len(), 5);
+    }
+
+    #[test]
+    fn aims_are_judged_by_what_the_server_tells() {
+        let check = |copied, expected: &str| {
+            let text = finding(Some(Written { log: 100, checkpoints: 10, copied })).render();
+            assert!(text.contains(expected), "{text}");
+        };
+        check(10, "20 % more than logged, at most 20 %: met");
+        check(11, "21 % more than logged, at most 20 %: missed");
+        let mut silent = finding(None);
+        silent.told = false;
+        assert!(silent.render().contains("not measured"), "{}", silent.render());
+        assert!(silent.json().contains("\"busy_max_ms\":5.000"), "{}", silent.json());
+    }
+
+    #[test]
+    fn ranks_are_those_of_the_sorted_durations() {
+        let sorted: Vec<Duration> = (1..=1000).map(millis).collect();
+        assert_eq!(permille(&sorted, 990), Some(millis(990)));
+        assert_eq!(permille(&sorted, 1000), Some(millis(1000)));
+        assert_eq!(permille(&sorted[..1], 500), Some(millis(1)));
+        assert_eq!(permille(&[], 500), None);
+    }
+}
