@@ -125,9 +125,9 @@ impl Ticket {
         Poll::Pending
     }
 
-    /// Whether it is for payloads that are being read, and so comes without anyone pushing a task.
+    /// Whether all it waits for is payloads that are being read, so that the answer comes without anyone pushing a task.
     pub fn is_loading(&self) -> bool {
-        self.number.is_none()
+        self.number.is_none() || self.cell.lock().is_loading
     }
 
     /// Waits for the answer on this thread.

@@ -115,10 +115,10 @@ fn nothing_is_confirmed_after_the_store_file_failed() {
     let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
     let engine = open(&valve.shared(), &clock, Durability::Always);
     push(&engine, &[b"before"]);
-    // The mark for ids is too low now, and raising it fails.
-    clock.pass(3_600_000);
-    valve.disk.fail(valve.disk.calls() + 1, FailureKind::Broken, Repeat::Sticky);
     let durable = engine.durable();
+    // The mark for ids is too low from here on, and raising it fails, whether the keeper tries it first or the push.
+    valve.disk.fail(valve.disk.calls() + 1, FailureKind::Broken, Repeat::Sticky);
+    clock.pass(3_600_000);
     let mut replies = Replies::default();
     let push = Command::Push { queue: b"q", payloads: &[b"after"] };
     let executed = engine.execute(&[push], &mut replies);

@@ -118,7 +118,15 @@ impl Home for EngineHome {
 
     fn answer(&mut self, waiting: u64) -> Option<Answered> {
         let ticket = self.tickets.get(&waiting)?;
-        let Poll::Ready(answer) = ticket.poll(&mut Context::from_waker(Waker::noop())) else { return None };
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let answer = loop {
+            let is_loading = ticket.is_loading();
+            match ticket.poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(answer) => break answer,
+                Poll::Pending if is_loading => std::thread::park(),
+                Poll::Pending => return None,
+            }
+        };
         self.tickets.remove(&waiting);
         Some(Answered { queues: answer.queues, replies: answer.replies })
     }
