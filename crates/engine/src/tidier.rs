@@ -182,6 +182,11 @@ impl Tidier {
             thread::sleep(PACE_PAUSE);
             state = shared.lock();
         }
+        if state.broker.is_dropping() {
+            // A store that closes does not wait for it, and has no use for a checkpoint that counts what is not in it: its
+            // segments would be kept for good.
+            return Ok(());
+        }
         let (image, live, position, logged) = {
             let State { broker, tape, .. } = &mut *state;
             (broker.image(), tape.live.clone(), tape.end(), state.logged_bytes)
