@@ -104,7 +104,7 @@ impl<B: Body> Broker<B> {
         Ok(broker)
     }
 
-    fn restore_head(
+    pub(super) fn restore_head(
         &mut self,
         mut events: &[u8],
         take: fn(&mut Self, &Event<'_>) -> Result<(), Damaged>,
@@ -118,7 +118,7 @@ impl<B: Body> Broker<B> {
     }
 
     /// What needs no queues.
-    fn restore_own(&mut self, event: &Event<'_>) -> Result<(), Damaged> {
+    pub(super) fn restore_own(&mut self, event: &Event<'_>) -> Result<(), Damaged> {
         match event {
             Event::Worked { .. } => Ok(()),
             Event::Started { .. } | Event::IdsUpto(_) | Event::WorkerStarted { .. } | Event::Mark { .. } => {
@@ -128,14 +128,14 @@ impl<B: Body> Broker<B> {
         }
     }
 
-    fn restore_worked(&mut self, event: &Event<'_>) -> Result<(), Damaged> {
+    pub(super) fn restore_worked(&mut self, event: &Event<'_>) -> Result<(), Damaged> {
         match event {
             Event::Worked { .. } => self.apply_own(event).unwrap_or(Ok(())).map_err(damaged),
             _ => Ok(()),
         }
     }
 
-    fn take_over(&mut self, no: QueueNo, name: &[u8], mut queue: Queue<B>) -> Result<(), Damaged> {
+    pub(super) fn take_over(&mut self, no: QueueNo, name: &[u8], mut queue: Queue<B>) -> Result<(), Damaged> {
         if queue.last_id() > self.last_id || !queue.holders().all(|holder| self.workers.may_hold(holder)) {
             return Err(Damaged("a queue that is ahead of its store"));
         }

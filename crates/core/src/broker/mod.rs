@@ -10,6 +10,7 @@ mod forward;
 mod glob;
 mod image;
 mod queues;
+mod salvage;
 mod tasks;
 mod tick;
 mod worker_life;

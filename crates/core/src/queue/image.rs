@@ -115,7 +115,7 @@ fn read_link(r: &mut Reader<'_>) -> Option<u32> {
     Some(link.checked_sub(1).unwrap_or(NOWHERE))
 }
 
-fn read_page<B: Body>(bytes: &[u8]) -> Option<Page<B>> {
+pub(super) fn read_page<B: Body>(bytes: &[u8]) -> Option<Page<B>> {
     let (&slots, mut rest) = bytes.split_first()?;
     let slots = usize::from(slots);
     if slots > PAGE_SLOTS {
@@ -148,14 +148,14 @@ fn read_task<B: Body>(full: &FullTask<'_>) -> Option<Task<B>> {
 }
 
 /// What stands at the start of a head.
-struct Head {
-    name: Box<[u8]>,
-    settings: Settings,
-    counters: Counters,
+pub(super) struct Head {
+    pub(super) name: Box<[u8]>,
+    pub(super) settings: Settings,
+    pub(super) counters: Counters,
 }
 
 impl Head {
-    fn read(bytes: &[u8]) -> Option<(Self, &[u8])> {
+    pub(super) fn read(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (name, rest) = decode(bytes, |event| match event {
             Event::QueueMade { name, .. } => Some(Box::from(*name)),
             _ => None,
@@ -241,7 +241,10 @@ impl<B: Body> Queue<B> {
 
     /// The bytes that wait; the lists as length and first slot; how many runs, delayed runs and pages there are.
     #[expect(clippy::type_complexity, reason = "the numbers of a head, which are taken apart at once")]
-    fn read_numbers(&mut self, r: &mut Reader<'_>) -> Option<(u64, [(usize, u32); 2], [usize; 3])> {
+    pub(super) fn read_numbers(
+        &mut self,
+        r: &mut Reader<'_>,
+    ) -> Option<(u64, [(usize, u32); 2], [usize; 3])> {
         let waiting_bytes = r.number().ok()?;
         self.adopted = match r.byte().ok()? {
             0 => false,

@@ -11,6 +11,7 @@ mod image;
 mod packed;
 mod read;
 mod ready;
+mod salvage;
 mod settle;
 mod shared;
 mod table;

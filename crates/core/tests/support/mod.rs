@@ -221,6 +221,23 @@ impl Home {
         restored.check().unwrap_or_else(|broken| panic!("restored: {}", broken.0));
         assert_eq!(restored.digest(), self.broker.digest(), "an image restores to the same state");
         verify_handles(&restored, &log);
+        self.verify_parts();
+    }
+
+    /// Whatever parts of an image are lost, the others make a store that is sound.
+    fn verify_parts(&self) {
+        let tasks = |broker: &Broker<Bytes>| broker.queues().map(|(_, queue)| queue.len()).sum::<u64>();
+        let all = tasks(&self.store.restore().unwrap_or_else(|damaged| panic!("{damaged}")));
+        for modulus in [u64::MAX, 2, 3] {
+            let partly = self.store.restore_partly(|stamp| stamp.is_multiple_of(modulus));
+            let (partly, lost) = partly.unwrap_or_else(|damaged| panic!("{damaged}"));
+            partly.check().unwrap_or_else(|broken| panic!("restored in part: {}", broken.0));
+            let left = tasks(&partly);
+            assert!(
+                if lost == 0 { left == all } else { left <= all },
+                "{left} of {all} tasks, {lost} parts lost"
+            );
+        }
     }
 
     /// Records a task anew under all circumstances that it may be found by; answers whether it was there.

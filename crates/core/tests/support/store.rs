@@ -57,4 +57,14 @@ impl Store {
         });
         Broker::restore(&self.head, queues)
     }
+
+    /// The same without the parts that are lost; answers how many were.
+    pub fn restore_partly(&self, is_lost: impl Fn(u64) -> bool) -> Result<(Broker<Bytes>, usize), Damaged> {
+        let queues = self.queues.iter().map(|(&queue, (head, stamps))| Stored {
+            queue,
+            head,
+            parts: stamps.iter().map(|stamp| (!is_lost(*stamp)).then(|| &self.parts[stamp])),
+        });
+        Broker::restore_partly(&self.head, queues)
+    }
 }

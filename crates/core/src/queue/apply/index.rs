@@ -8,7 +8,7 @@ use crate::queue::{Inconsistent, Queue};
 use crate::task::{Body, Due, State, StateKind, Task};
 
 impl<B: Body> Queue<B> {
-    pub(super) fn admit(&mut self, task: Task<B>) -> Applied {
+    pub(in crate::queue) fn admit(&mut self, task: Task<B>) -> Applied {
         let id = task.id;
         if self.state_of(id).is_some() {
             return Err(Inconsistent::new("a task that is there already", id));
@@ -51,12 +51,12 @@ impl<B: Body> Queue<B> {
     }
 
     /// Whether a task that has nothing but perhaps a due time can go without a record.
-    pub(super) fn packs(&self, id: TaskId, due: Option<Due>) -> bool {
+    pub(in crate::queue) fn packs(&self, id: TaskId, due: Option<Due>) -> bool {
         if due.is_some() { self.later.takes(id) } else { self.ready.plain.takes(id) }
     }
 
     /// Takes in a task that goes without a record.
-    pub(super) fn pack(&mut self, entry: Entry<B>) {
+    pub(in crate::queue) fn pack(&mut self, entry: Entry<B>) {
         self.waiting_bytes += entry.body.len() as u64;
         match entry.due {
             None => return self.ready.plain.push(entry),

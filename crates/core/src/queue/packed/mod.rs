@@ -11,11 +11,15 @@ mod tests;
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::mem;
 
+use super::shared::Shared;
 use crate::codec::Reader;
 use crate::id::TaskId;
 use crate::task::Body;
+use chunk::Chunk;
+use run::ENTRIES_MAX;
 use runs::Runs;
 
 pub(super) use chunk::Fates;
@@ -136,6 +140,12 @@ impl<B: Body> Packed<B> {
     /// Adds a run from an image, behind all others. Its entries are decoded when they are needed.
     pub(super) fn restore(&mut self, run: Run<B>, stamp: u64, fates: &mut Reader<'_>) -> Option<()> {
         self.runs.restore(run, stamp, fates)
+    }
+
+    /// The live entries of a run by itself; none of one that is lost, whose fates are passed over.
+    pub(super) fn entries_of(run: Option<Run<B>>, fates: &mut Reader<'_>) -> Option<Vec<Entry<B>>> {
+        let fates = Fates::read(fates, run.as_ref().map_or(ENTRIES_MAX, Run::count))?;
+        Some(run.map_or_else(Vec::new, |run| Chunk::of(Shared::Own(run), fates).into_entries().collect()))
     }
 
     /// What does not hold of it, if anything.

@@ -1,0 +1,116 @@
+//! What can be saved of a queue when parts of its image are lost.
+//!
+//! Runs and pages stand for themselves, so that each that is there gives its tasks back as they were. What is not there
+//! is missing from the totals too: the queue is sound, and smaller.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use super::Queue;
+use super::apply::import::group_of;
+use super::image::{Damaged, Head, read_page};
+use super::packed::{Entry, Packed, Run};
+use crate::codec::Reader;
+use crate::event::{Counters, QueueNo, Totals};
+use crate::id::TaskId;
+use crate::task::{Body, Name, State, Task};
+
+/// A queue that was restored as far as its parts are there.
+pub(crate) struct Salvaged<B> {
+    pub(crate) name: Box<[u8]>,
+    pub(crate) queue: Queue<B>,
+    /// How many of its parts were lost.
+    pub(crate) lost: usize,
+}
+
+impl<B: Body> Queue<B> {
+    /// The task that has this name.
+    pub fn bearer_of(&self, name: &Name) -> Option<TaskId> {
+        self.names.get(name).copied()
+    }
+
+    /// The queue of an image of which some parts are `None`.
+    pub(crate) fn restore_partly<P: AsRef<[u8]>>(
+        no: QueueNo,
+        head: &[u8],
+        parts: impl Iterator<Item = Option<P>>,
+    ) -> Result<Salvaged<B>, Damaged> {
+        let (Head { name, settings, counters }, rest) =
+            Head::read(head).ok_or(Damaged("the head of a queue"))?;
+        let mut queue = Self { settings, ..Self::new(no) };
+        let mut r = Reader::new(rest);
+        let (.., counts) = queue.read_numbers(&mut r).ok_or(Damaged("the numbers of a queue"))?;
+        let (mut parts, mut lost) = (parts, 0);
+        let mut next = || parts.next().ok_or(Damaged("a part that is not even told to be lost"));
+        for _ in (0..counts[0]).chain(0..counts[1]) {
+            let run = next()?.and_then(|bytes| Run::read(bytes.as_ref()));
+            lost += usize::from(run.is_none());
+            for entry in Packed::entries_of(run, &mut r).ok_or(Damaged("the fates of a run"))? {
+                queue.take_back(entry);
+            }
+        }
+        let mut records = Vec::new();
+        for _ in 0..counts[2] {
+            match next()?.and_then(|bytes| read_page(bytes.as_ref())) {
+                Some(page) => records.extend(page.into_iter().filter_map(|slot| slot.task)),
+                None => lost += 1,
+            }
+        }
+        queue.take_back_records(records);
+        queue.count_again(&counters)?;
+        queue.changed = false;
+        Ok(Salvaged { name, queue, lost })
+    }
+
+    fn take_back(&mut self, entry: Entry<B>) {
+        if self.state_of(entry.id).is_some() {
+            return;
+        }
+        self.last_id = self.last_id.max(entry.id);
+        if self.packs(entry.id, entry.due) {
+            self.pack(entry);
+        } else {
+            // It is not there yet and has neither a name nor a place of its own.
+            let _ = self.admit(entry.into_task());
+        }
+    }
+
+    /// Takes records back in the orders of their lists: the delivered as they were delivered, the dead as they died.
+    fn take_back_records(&mut self, mut records: Vec<Task<B>>) {
+        records.sort_by_key(|task| match &task.state {
+            State::Leased(lease) => (1, lease.seq, task.id),
+            State::Dead(at) => (2, at.0, task.id),
+            State::Ready(_) | State::Delayed(_) => (0, 0, task.id),
+        });
+        for task in records {
+            let is_again = match &task.state {
+                State::Leased(lease) => lease.seq <= core::mem::replace(&mut self.seq, lease.seq),
+                _ => false,
+            };
+            if let State::Ready(rank) = task.state {
+                self.minor = self.minor.max(rank.minor);
+                self.front_group = self.front_group.max(group_of(rank));
+            }
+            self.last_id = self.last_id.max(task.id);
+            if !is_again {
+                // One that does not fit beside the others was never in this queue with them.
+                let _ = self.admit(task);
+            }
+        }
+    }
+
+    /// Takes over what the queue had counted, less what is lost.
+    fn count_again(&mut self, counters: &Counters) -> Result<(), Damaged> {
+        let Totals { finished, removed, .. } = counters.totals;
+        let pushed = finished.saturating_add(removed).saturating_add(self.len());
+        let counters = Counters {
+            last_id: counters.last_id.max(self.last_id),
+            totals: Totals { pushed, finished, removed },
+            seq: counters.seq.max(self.seq),
+            front_group: counters.front_group.max(self.front_group),
+            minor: counters.minor.max(self.minor),
+            ..*counters
+        };
+        self.apply_counted(&counters).map_err(|inconsistent| Damaged(inconsistent.what))
+    }
+}
