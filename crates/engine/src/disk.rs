@@ -1,7 +1,8 @@
 //! The door to the disk: nothing else in the engine touches a file.
 //!
-//! A [`Disk`] is one flat directory, a [`DiskFile`] an open file in it. [`DirDisk`] is the real one. Its simulated twin,
-//! `SimDisk` in the testkit, crashes and fails at every call made through here.
+//! A [`Disk`] is one flat directory, a [`DiskFile`] an open file in it. [`DirDisk`] is the real one, [`ReadDisk`] the same
+//! for those who only look. Their simulated twin, `SimDisk` in the testkit, crashes and fails at every call made through
+//! here.
 //!
 //! What the code above relies on: `sync_data` makes all earlier writes to that file durable, `sync_dir` all earlier
 //! creates, renames and removes; a rename is atomic; a write never changes bytes outside its range. A sync that failed is
@@ -128,7 +129,7 @@ pub trait DiskFile: Send + Sync {
 }
 
 /// The file whose lock says that a process serves the directory. It holds that process' id.
-const LOCK_NAME: &str = "lock";
+pub(crate) const LOCK_NAME: &str = "lock";
 
 /// A real directory, held by this process alone for as long as the value lives.
 #[derive(Debug)]
@@ -149,46 +150,34 @@ impl DirDisk {
         Ok(DirDisk { path, directory, _lock: lock })
     }
 
-    fn file_system(&self) -> Result<StatVfs, Fault> {
-        rustix::fs::fstatvfs(&self.directory)
-            .map_err(|errno| Fault::new(Operation::Measure, &self.path, errno.into()))
-    }
-
-    fn open_with(
-        &self,
-        operation: Operation,
-        name: &str,
-        options: &OpenOptions,
-    ) -> Result<Box<dyn DiskFile>, Fault> {
-        let path = self.path.join(name);
-        match options.open(&path) {
-            Ok(file) => Ok(Box::new(RealFile { path, file })),
-            Err(source) => Err(Fault::new(operation, path, source)),
+    /// Makes the directory at `path`, or takes hold of it if it is there and empty: for a store that is made whole, and
+    /// meets nothing of another.
+    pub fn make(path: impl Into<PathBuf>) -> Result<DirDisk, OpenError> {
+        let path = path.into();
+        make_directory(&path)?;
+        let entries = fs::read_dir(&path).map_err(|source| Fault::new(Operation::List, &path, source))?;
+        // A lock alone is what an earlier attempt has left.
+        let is_something =
+            |entry: &io::Result<fs::DirEntry>| !matches!(entry, Ok(entry) if entry.file_name() == LOCK_NAME);
+        if entries.filter(is_something).count() > 0 {
+            let not_empty = io::ErrorKind::DirectoryNotEmpty.into();
+            return Err(Fault::new(Operation::Create, path, not_empty).into());
         }
+        DirDisk::open(path)
     }
 }
 
 impl Disk for DirDisk {
     fn list(&self) -> Result<Vec<String>, Fault> {
-        let names = || -> io::Result<Vec<String>> {
-            let mut names = Vec::new();
-            for entry in fs::read_dir(&self.path)? {
-                let entry = entry?;
-                if entry.file_type()?.is_file() {
-                    names.extend(entry.file_name().into_string().ok());
-                }
-            }
-            Ok(names)
-        };
-        names().map_err(|source| Fault::new(Operation::List, &self.path, source))
+        list(&self.path)
     }
 
     fn create(&self, name: &str) -> Result<Box<dyn DiskFile>, Fault> {
-        self.open_with(Operation::Create, name, access().create_new(true))
+        open_with(Operation::Create, self.path.join(name), access().create_new(true))
     }
 
     fn open(&self, name: &str) -> Result<Box<dyn DiskFile>, Fault> {
-        self.open_with(Operation::Open, name, &access())
+        open_with(Operation::Open, self.path.join(name), &access())
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), Fault> {
@@ -206,23 +195,125 @@ impl Disk for DirDisk {
     }
 
     fn capacity(&self) -> Result<u64, Fault> {
-        let system = self.file_system()?;
+        let system = file_system(&self.directory, &self.path)?;
         Ok(system.f_blocks.saturating_mul(system.f_frsize))
     }
 
     fn free(&self) -> Result<u64, Fault> {
-        let system = self.file_system()?;
+        let system = file_system(&self.directory, &self.path)?;
         Ok(system.f_bavail.saturating_mul(system.f_frsize))
     }
 
     fn entropy(&self) -> Result<[u8; 16], Fault> {
-        const SOURCE: &str = "/dev/urandom";
-        let mut bytes = [0; 16];
-        File::open(SOURCE)
-            .and_then(|mut source| source.read_exact(&mut bytes))
-            .map_err(|source| Fault::new(Operation::DrawEntropy, SOURCE, source))?;
-        Ok(bytes)
+        entropy()
     }
+}
+
+/// A real directory that is looked at. Nothing in it is created, changed or removed, so that it may be another's, or on a
+/// file system that cannot be written to.
+#[derive(Debug)]
+pub struct ReadDisk {
+    path: PathBuf,
+    directory: File,
+    /// Keeps others from serving the directory, where there is a lock and it can be read.
+    _lock: Option<File>,
+}
+
+impl ReadDisk {
+    /// Looks at a directory that nobody serves, and keeps it so for as long as the value lives.
+    pub fn hold(path: impl Into<PathBuf>) -> Result<ReadDisk, OpenError> {
+        let ReadDisk { path, directory, .. } = ReadDisk::peek(path)?;
+        let lock = share_lock(&path)?;
+        Ok(ReadDisk { path, directory, _lock: lock })
+    }
+
+    /// Looks at a directory that someone may be serving.
+    pub fn peek(path: impl Into<PathBuf>) -> Result<ReadDisk, OpenError> {
+        let path = path.into();
+        let directory = File::open(&path).and_then(|file| {
+            let is_directory = file.metadata()?.is_dir();
+            if is_directory { Ok(file) } else { Err(io::ErrorKind::NotADirectory.into()) }
+        });
+        let directory = directory.map_err(|source| Fault::new(Operation::Open, &path, source))?;
+        Ok(ReadDisk { path, directory, _lock: None })
+    }
+
+    fn refuse(&self, operation: Operation, name: &str) -> Fault {
+        Fault::new(operation, self.path.join(name), io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+}
+
+impl Disk for ReadDisk {
+    fn list(&self) -> Result<Vec<String>, Fault> {
+        list(&self.path)
+    }
+
+    fn create(&self, name: &str) -> Result<Box<dyn DiskFile>, Fault> {
+        Err(self.refuse(Operation::Create, name))
+    }
+
+    fn open(&self, name: &str) -> Result<Box<dyn DiskFile>, Fault> {
+        open_with(Operation::Open, self.path.join(name), &sight())
+    }
+
+    fn rename(&self, from: &str, _to: &str) -> Result<(), Fault> {
+        Err(self.refuse(Operation::Rename, from))
+    }
+
+    fn remove(&self, name: &str) -> Result<(), Fault> {
+        Err(self.refuse(Operation::Remove, name))
+    }
+
+    fn sync_dir(&self) -> Result<(), Fault> {
+        Err(self.refuse(Operation::SyncDirectory, ""))
+    }
+
+    fn capacity(&self) -> Result<u64, Fault> {
+        let system = file_system(&self.directory, &self.path)?;
+        Ok(system.f_blocks.saturating_mul(system.f_frsize))
+    }
+
+    fn free(&self) -> Result<u64, Fault> {
+        Ok(0)
+    }
+
+    fn entropy(&self) -> Result<[u8; 16], Fault> {
+        entropy()
+    }
+}
+
+fn list(directory: &Path) -> Result<Vec<String>, Fault> {
+    let names = || -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(directory)? {
+            let entry = entry?;
+            if entry.file_type()?.is_file() {
+                names.extend(entry.file_name().into_string().ok());
+            }
+        }
+        Ok(names)
+    };
+    names().map_err(|source| Fault::new(Operation::List, directory, source))
+}
+
+fn open_with(operation: Operation, path: PathBuf, options: &OpenOptions) -> Result<Box<dyn DiskFile>, Fault> {
+    match options.open(&path) {
+        Ok(file) => Ok(Box::new(RealFile { path, file })),
+        Err(source) => Err(Fault::new(operation, path, source)),
+    }
+}
+
+fn file_system(directory: &File, path: &Path) -> Result<StatVfs, Fault> {
+    rustix::fs::fstatvfs(directory).map_err(|errno| Fault::new(Operation::Measure, path, errno.into()))
+}
+
+fn entropy() -> Result<[u8; 16], Fault> {
+    const SOURCE: &str = "/dev/urandom";
+    let mut bytes = [0; 16];
+    File::open(SOURCE)
+        .and_then(|mut source| source.read_exact(&mut bytes))
+        .map_err(|source| Fault::new(Operation::DrawEntropy, SOURCE, source))?;
+    Ok(bytes)
 }
 
 #[derive(Debug)]
@@ -276,6 +367,13 @@ fn access() -> OpenOptions {
     options
 }
 
+/// Read alone, and never through a symbolic link.
+fn sight() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    options
+}
+
 /// Makes a directory, and those above it, so that they survive a power cut.
 fn make_directory(path: &Path) -> Result<(), Fault> {
     if path.is_dir() {
@@ -300,20 +398,41 @@ fn make_directory(path: &Path) -> Result<(), Fault> {
 fn lock(directory: &Path) -> Result<File, OpenError> {
     let path = directory.join(LOCK_NAME);
     let fault = |source| Fault::new(Operation::Lock, &path, source);
-    let mut file = access().create(true).truncate(false).open(&path).map_err(fault)?;
+    let file = access().create(true).truncate(false).open(&path).map_err(fault)?;
     match file.try_lock() {
         Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let mut pid = String::new();
-            let named = file.read_to_string(&mut pid).is_ok() && !pid.is_empty();
-            let pid = if named { pid } else { "unknown".to_owned() };
-            return Err(OpenError::InUse { path: directory.to_owned(), pid });
-        }
+        Err(TryLockError::WouldBlock) => return Err(in_use(directory, file)),
         Err(TryLockError::Error(source)) => return Err(fault(source).into()),
     }
     let pid = std::process::id().to_string();
     file.write_all_at(pid.as_bytes(), 0).and_then(|()| file.set_len(pid.len() as u64)).map_err(fault)?;
     Ok(file)
+}
+
+/// Takes the lock as one of many who look. There is nothing to take in a copy that has no lock, and nothing can be known
+/// where the lock may not be read.
+fn share_lock(directory: &Path) -> Result<Option<File>, OpenError> {
+    let path = directory.join(LOCK_NAME);
+    let fault = |source| Fault::new(Operation::Lock, &path, source);
+    let file = match sight().open(&path) {
+        Ok(file) => file,
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
+            return Ok(None);
+        }
+        Err(source) => return Err(fault(source).into()),
+    };
+    match file.try_lock_shared() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Err(in_use(directory, file)),
+        Err(TryLockError::Error(source)) => Err(fault(source).into()),
+    }
+}
+
+fn in_use(directory: &Path, mut lock: File) -> OpenError {
+    let mut pid = String::new();
+    let named = lock.read_to_string(&mut pid).is_ok() && !pid.is_empty();
+    let pid = if named { pid } else { "unknown".to_owned() };
+    OpenError::InUse { path: directory.to_owned(), pid }
 }
 
 #[cfg(test)]
@@ -373,6 +492,39 @@ mod tests {
         std::os::unix::fs::symlink("/dev/null", path.join("link")).unwrap();
         assert_eq!(disk.list().unwrap(), [LOCK_NAME]);
         assert!(disk.open("link").is_err());
+        fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn whoever_looks_changes_nothing_and_keeps_others_from_serving() {
+        let path = scratch("look");
+        let disk = DirDisk::open(&path).unwrap();
+        disk.create("a").unwrap().write_at(0, b"payload").unwrap();
+        assert!(matches!(ReadDisk::hold(&path), Err(OpenError::InUse { .. })), "it is being served");
+        let peeking = ReadDisk::peek(&path).unwrap();
+        let mut bytes = [0; 7];
+        peeking.open("a").unwrap().read_at(0, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"payload");
+        drop(disk);
+        let (one, two) = (ReadDisk::hold(&path).unwrap(), ReadDisk::hold(&path).unwrap());
+        assert!(DirDisk::open(&path).is_err(), "others may look, but not serve");
+        assert!(one.create("b").is_err() && one.rename("a", "b").is_err() && one.remove("a").is_err());
+        assert!(one.open("a").unwrap().write_at(0, b"x").is_err());
+        drop((one, two));
+        fs::remove_file(path.join(LOCK_NAME)).unwrap();
+        drop(ReadDisk::hold(&path).unwrap());
+        assert_eq!(list(&path).unwrap(), ["a"], "no lock is made by looking");
+        fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn a_new_store_is_made_in_a_new_or_an_empty_directory() {
+        let path = scratch("make");
+        drop(DirDisk::make(path.join("deep")).unwrap());
+        let refused = DirDisk::make(&path).unwrap_err().to_string();
+        assert!(refused.contains("cannot create") && refused.contains("not empty"), "{refused}");
+        fs::create_dir(path.join("empty")).unwrap();
+        drop(DirDisk::make(path.join("empty")).unwrap());
         fs::remove_dir_all(path).unwrap();
     }
 

@@ -105,6 +105,9 @@ pub enum OpenError {
         /// Who holds it, or `unknown` in the instant before the holder has said so.
         pid: String,
     },
+    /// There is nothing of a store in the directory.
+    #[error("there is no store in this directory")]
+    NoStore,
     /// The content contradicts what was made durable.
     #[error(transparent)]
     Damaged(#[from] Damage),

@@ -12,21 +12,24 @@
 //! * `opening`: from a directory to a broker that is ready to serve. `status`: how it is doing.
 //! * [`log`]: segments, frames, recovery. [`store`]: the few numbers that never go back. [`checkpoint`]: states to start
 //!   from.
-//! * `check`: whether a store agrees with itself. `failpoint`: where a test can end the process.
+//! * [`check`]: whether a store is sound. [`repair`]: what can be saved of one that is not. [`backup`]: a copy of one that
+//!   is running. `failpoint`: where a test can end the process.
 //! * [`disk`], [`clock`]: the only doors to the machine. [`fault`]: what goes wrong there.
 
+pub mod backup;
+pub mod check;
 pub mod checkpoint;
 pub mod clock;
 pub mod disk;
 pub mod engine;
 pub mod fault;
 pub mod log;
+pub mod repair;
 pub mod store;
 
 mod ahead;
 mod body;
 mod cache;
-mod check;
 mod durable;
 mod failpoint;
 mod forward;

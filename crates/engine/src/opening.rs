@@ -128,7 +128,7 @@ pub(crate) fn open(
     })
 }
 
-fn replay(
+pub(crate) fn replay(
     broker: &mut Broker<Body>,
     live: &mut LiveBodies,
     from: Position,
@@ -148,7 +148,7 @@ fn replay(
 }
 
 /// A segment that holds a payload of a live task must be there.
-fn refuse_missing(live: &LiveBodies, segments: &[SegmentInfo]) -> Result<(), OpenError> {
+pub(crate) fn refuse_missing(live: &LiveBodies, segments: &[SegmentInfo]) -> Result<(), OpenError> {
     let is_there = |number: u64| segments.iter().any(|segment| segment.numbers().contains(&number));
     let needed = live.segments().filter(|(_, live)| live.tasks > 0);
     match needed.map(|(number, live)| (number, live.tasks)).find(|(number, _)| !is_there(*number)) {
@@ -162,14 +162,14 @@ fn refuse_missing(live: &LiveBodies, segments: &[SegmentInfo]) -> Result<(), Ope
 
 /// A segment that is small beside its disk: what is kept in reserve, and what waits to be tidied up, is counted in
 /// segments.
-fn suitable_segment_bytes(disk: &dyn Disk) -> Result<u64, Fault> {
+pub(crate) fn suitable_segment_bytes(disk: &dyn Disk) -> Result<u64, Fault> {
     // A file system without bounds does not tell any.
     let capacity = Some(disk.capacity()?).filter(|&bytes| bytes > 0).unwrap_or(u64::MAX);
     Ok((capacity / SEGMENTS_PER_DISK).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES))
 }
 
 /// Before serving, no space and a failing disk are the same: the store cannot be opened.
-fn disk_error(error: LogError) -> OpenError {
+pub(crate) fn disk_error(error: LogError) -> OpenError {
     match error {
         LogError::NoSpace(fault) | LogError::Fault(fault) => OpenError::Disk(fault),
         other => OpenError::Disk(Fault::new(

@@ -10,8 +10,8 @@ use std::io;
 
 use sureq_core::Broker;
 use sureq_core::broker::{Image, Stored};
-use sureq_core::codec::{read_number, write_number};
-use sureq_core::event::QueueNo;
+use sureq_core::codec::{decode, read_number, write_number};
+use sureq_core::event::{Event, QueueNo};
 use sureq_core::queue::Part;
 
 use crate::body::Body;
@@ -179,6 +179,44 @@ impl Snapshot {
         let broker = Broker::restore(&snapshot.head, queues);
         let broker = broker.map_err(|damaged| loaded.refuse_manifest(Box::new(damaged)))?;
         Ok(Restored { broker, live, snapshot })
+    }
+
+    /// Builds what can be had of the state of a checkpoint some of whose blobs are damaged or missing; answers how many.
+    pub(crate) fn load_partly(loaded: &Loaded<'_>) -> Result<(Broker<Body>, LiveBodies, usize), OpenError> {
+        let bad = || loaded.refuse_manifest("the manifest is not one".into());
+        let (snapshot, live) = Self::read(&loaded.manifest).ok_or_else(bad)?;
+        let mut blob = |piece: &Piece| -> Option<Vec<u8>> {
+            let mut part = None;
+            let read = loaded.read_blobs(&[piece.at.blob()?], &mut |_, bytes| {
+                part = Some(bytes.to_vec());
+                Ok(())
+            });
+            read.ok().and(part)
+        };
+        let queues: Vec<_> = snapshot
+            .queues
+            .iter()
+            .map(|(&queue, section)| {
+                let parts: Vec<Option<Vec<u8>>> = section.parts.iter().map(&mut blob).collect();
+                Stored { queue, head: &section.head, parts }
+            })
+            .collect();
+        let restored = Broker::restore_partly(&snapshot.head, queues);
+        let (broker, lost) = restored.map_err(|damaged| loaded.refuse_manifest(Box::new(damaged)))?;
+        Ok((broker, live, lost))
+    }
+
+    /// The names of the queues of a checkpoint.
+    pub(crate) fn names(manifest: &[u8]) -> Vec<(QueueNo, Vec<u8>)> {
+        let Some((snapshot, _)) = Self::read(manifest) else { return Vec::new() };
+        let name = |head: &[u8]| {
+            let made = decode(head, |event| match event {
+                Event::QueueMade { name, .. } => Some(name.to_vec()),
+                _ => None,
+            });
+            made.ok().and_then(|(name, _)| name)
+        };
+        snapshot.queues.iter().filter_map(|(&no, section)| Some((no, name(&section.head)?))).collect()
     }
 
     fn read(manifest: &[u8]) -> Option<(Self, LiveBodies)> {

@@ -20,9 +20,9 @@ use crate::log::{LogError, is_segment_name};
 /// does not know checkpoints would miss that.
 pub const STORE_VERSION: u32 = 2;
 
-const NAME: &str = "store";
+pub(crate) const NAME: &str = "store";
 /// What the file is called until it is whole.
-const NEW_NAME: &str = "store.new";
+pub(crate) const NEW_NAME: &str = "store.new";
 
 const MAGIC_VALUE: [u8; 8] = *b"sureqsto";
 
@@ -119,10 +119,36 @@ impl Store {
     }
 }
 
-#[derive(Clone, Copy)]
-struct Slot {
-    sequence: u64,
-    values: StoreValues,
+/// One of the two copies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot {
+    pub(crate) sequence: u64,
+    pub(crate) values: StoreValues,
+}
+
+/// Both copies as they are, `None` for one that does not match its checksum; nothing at all if there is no such file.
+pub(crate) fn read_copies(disk: &dyn Disk) -> Result<Option<[Option<Slot>; 2]>, OpenError> {
+    if !disk.list()?.iter().any(|name| name == NAME) {
+        return Ok(None);
+    }
+    let file = disk.open(NAME)?;
+    Ok(Some([read_slot(&*file, 0)?, read_slot(&*file, 1)?]))
+}
+
+/// Where each copy lies.
+pub(crate) const COPY_OFFSETS: [u64; 2] = SLOT_OFFSETS;
+
+/// Makes the file with these values. A directory without it is no store yet, so it comes last.
+pub(crate) fn create_with(disk: &dyn Disk, values: &StoreValues) -> Result<(), Fault> {
+    let bytes = encode_slot(values, 1);
+    let file = disk.create(NEW_NAME)?;
+    for offset in SLOT_OFFSETS {
+        file.write_at(offset, &bytes)?;
+    }
+    file.sync_data()?;
+    drop(file);
+    disk.rename(NEW_NAME, NAME)?;
+    disk.sync_dir()
 }
 
 /// A missing slot is older than any.
@@ -135,15 +161,7 @@ fn create(disk: &dyn Disk, has_leftover: bool) -> Result<(), Fault> {
         disk.remove(NEW_NAME)?;
     }
     let values = StoreValues { uuid: disk.entropy()?, hash_key: disk.entropy()?, ..StoreValues::default() };
-    let bytes = encode_slot(&values, 1);
-    let file = disk.create(NEW_NAME)?;
-    for offset in SLOT_OFFSETS {
-        file.write_at(offset, &bytes)?;
-    }
-    file.sync_data()?;
-    drop(file);
-    disk.rename(NEW_NAME, NAME)?;
-    disk.sync_dir()
+    create_with(disk, &values)
 }
 
 fn encode_slot(values: &StoreValues, sequence: u64) -> [u8; SLOT_BYTES] {

@@ -5,7 +5,7 @@
 //! - [`Checkpoints`] (here) finds them, takes new ones, and says where the log may be forgotten before.
 //! - [`Draft`] (`draft`) is one that is being written; [`Loaded`] (`read`) one that is being read.
 //! - [`Blob`] (`blob`) says where a piece lies. `format` is a file's name and header.
-//! - `shelf` knows all files of checkpoints and which of them can go.
+//! - `shelf` knows all files of checkpoints and which of them can go. `examine` looks at each by itself.
 //!
 //! Two are kept, so that a damaged one is no loss: the log is kept from the older one's position on. docs/log-format.md
 //! draws the bytes.
@@ -19,13 +19,16 @@ use crate::log::{LogError, Position};
 
 mod blob;
 mod draft;
+mod examine;
 mod format;
 mod read;
 mod shelf;
 
 pub use blob::Blob;
 pub use draft::Draft;
+pub(crate) use examine::is_draft_name;
 pub use format::CHECKPOINT_VERSION;
+use format::DRAFT_NAME;
 pub(crate) use format::is_checkpoint_name;
 pub use read::{Loaded, VisitBlob};
 use shelf::Shelf;

@@ -27,7 +27,9 @@ pub struct Loaded<'a> {
     pub position: Position,
     /// What was given to [`Draft::finish`](super::Draft::finish).
     pub manifest: Vec<u8>,
-    sound: Sound<'a>,
+    header: &'a Header,
+    /// The other files that it refers to.
+    files: Vec<u64>,
     shelf: &'a Shelf,
 }
 
@@ -35,7 +37,8 @@ impl<'a> Loaded<'a> {
     pub(super) fn read(shelf: &'a Shelf, sound: Sound<'a>) -> Result<Loaded<'a>, OpenError> {
         let header = sound.header;
         let manifest = read_manifest(&*shelf.open(header.number)?, &shelf.name(header.number), header)?;
-        Ok(Loaded { number: header.number, position: header.position, manifest, sound, shelf })
+        let files = sound.files.to_vec();
+        Ok(Loaded { number: header.number, position: header.position, manifest, header, files, shelf })
     }
 
     /// Reads these blobs and hands them over in the order of `blobs`, each verified. Those that follow each other in
@@ -107,10 +110,10 @@ impl<'a> Loaded<'a> {
 
     /// Where a blob ends, if it lies in one of this checkpoint's files.
     fn end_of(&self, blob: &Blob) -> Result<u64, OpenError> {
-        let is_ours = blob.file == self.number || self.sound.files.binary_search(&blob.file).is_ok();
+        let is_ours = blob.file == self.number || self.files.binary_search(&blob.file).is_ok();
         let header = self.shelf.header(blob.file).filter(|_| is_ours);
         let own = self.shelf.name(self.number);
-        let manifest = self.sound.header.manifest().start;
+        let manifest = self.header.manifest().start;
         let Some(area) = header.map(Header::blobs) else {
             let what = format!("its manifest refers to checkpoint {}, its table does not", blob.file);
             return Err(damage(&own, manifest, what).into());
@@ -130,7 +133,7 @@ impl<'a> Loaded<'a> {
     pub fn refuse_manifest(&self, source: ReplayError) -> OpenError {
         OpenError::Replay {
             file: self.shelf.name(self.number),
-            offset: self.sound.header.manifest().start,
+            offset: self.header.manifest().start,
             position: self.position,
             source,
         }
@@ -139,20 +142,27 @@ impl<'a> Loaded<'a> {
 
 /// Reads all bytes of a checkpoint and of the files that it refers to, and compares them with their checksums.
 pub(super) fn verify(shelf: &Shelf, sound: Sound<'_>) -> Result<(), OpenError> {
-    let file = verify_blobs(shelf, sound.header)?;
-    let name = shelf.name(sound.header.number);
-    read_table(&*file, &name, sound.header)?;
-    read_manifest(&*file, &name, sound.header)?;
+    verify_blobs(shelf, sound.header)?;
+    verify_rest(shelf, sound.header)?;
     for &number in sound.files {
         match shelf.header(number) {
-            Some(header) => drop(verify_blobs(shelf, header)?),
+            Some(header) => verify_blobs(shelf, header)?,
             None => return Err(damage(&shelf.name(number), 0, "its header is damaged").into()),
         }
     }
     Ok(())
 }
 
-fn verify_blobs(shelf: &Shelf, header: &Header) -> Result<Box<dyn DiskFile>, OpenError> {
+/// Reads the table and the manifest of a checkpoint, and compares them with their checksums.
+pub(super) fn verify_rest(shelf: &Shelf, header: &Header) -> Result<(), OpenError> {
+    let (file, name) = (shelf.open(header.number)?, shelf.name(header.number));
+    read_table(&*file, &name, header)?;
+    read_manifest(&*file, &name, header)?;
+    Ok(())
+}
+
+/// Reads all blobs of a file, and compares them with their checksum.
+pub(super) fn verify_blobs(shelf: &Shelf, header: &Header) -> Result<(), OpenError> {
     let name = shelf.name(header.number);
     let file = shelf.open(header.number)?;
     if read_header(&*file, &name, header.number, file.len()?)? != *header {
@@ -168,7 +178,7 @@ fn verify_blobs(shelf: &Shelf, header: &Header) -> Result<Box<dyn DiskFile>, Ope
     if crc != header.blobs_crc {
         return Err(damage(&name, header.blobs().start, "the checksum of the blobs does not match").into());
     }
-    Ok(file)
+    Ok(())
 }
 
 fn read_manifest(file: &dyn DiskFile, name: &str, header: &Header) -> Result<Vec<u8>, OpenError> {

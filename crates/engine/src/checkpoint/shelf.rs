@@ -41,21 +41,32 @@ pub(super) struct Sound<'a> {
 impl Shelf {
     /// Looks at the headers and tables of all files and changes nothing.
     pub(super) fn look(disk: Arc<dyn Disk>, uuid: [u8; 16]) -> Result<Shelf, OpenError> {
+        let (shelf, refused) = Shelf::look_past(disk, uuid)?;
+        refused.into_iter().next().map_or(Ok(shelf), |(_, error)| Err(error))
+    }
+
+    /// The same, and passes over files that a start refuses: answers which they are, and why.
+    pub(super) fn look_past(
+        disk: Arc<dyn Disk>,
+        uuid: [u8; 16],
+    ) -> Result<(Shelf, Vec<(String, OpenError)>), Fault> {
         let mut shelf = Shelf { disk, files: BTreeMap::new(), last_number: 0, has_draft: false };
+        let mut refused = Vec::new();
         for name in shelf.disk.list()? {
             shelf.has_draft |= name == DRAFT_NAME;
             let Some((number, role)) = parse_name(&name) else { continue };
             shelf.last_number = shelf.last_number.max(number);
-            let shelved = examine(&*shelf.disk, &name, number, role, uuid)?;
-            match shelf.files.entry(number) {
-                Entry::Vacant(entry) => drop(entry.insert(shelved)),
-                Entry::Occupied(_) => {
-                    return Err(damage(&name, 0, "there is another file with its number").into());
+            match (examine(&*shelf.disk, &name, number, role, uuid), shelf.files.entry(number)) {
+                (Ok(shelved), Entry::Vacant(entry)) => drop(entry.insert(shelved)),
+                (Err(error), _) => refused.push((name, error)),
+                (Ok(_), Entry::Occupied(_)) => {
+                    let twice = damage(&name, 0, "there is another file with its number");
+                    refused.push((name, twice.into()));
                 }
             }
         }
         shelf.condemn_incomplete();
-        Ok(shelf)
+        Ok((shelf, refused))
     }
 
     /// A checkpoint whose blobs cannot be read is none.
@@ -107,6 +118,11 @@ impl Shelf {
         if let Some(shelved) = self.files.get_mut(&number) {
             shelved.verdict = Err(damage);
         }
+    }
+
+    /// All files: number, length, and whether one starts from it rather than only needs its blobs.
+    pub(super) fn all(&self) -> impl Iterator<Item = (u64, u64, Role, Option<&Header>)> {
+        self.files.iter().map(|(&number, file)| (number, file.bytes, file.role, file.header.as_ref()))
     }
 
     /// The header of a file, if it is there and not damaged.

@@ -126,6 +126,11 @@ impl FrameHeader {
         FrameHeader::decode_anywhere(bytes, seat.salt)
     }
 
+    /// Whether these bytes have the salt or the offset of this seat, as a header has both.
+    pub(crate) fn resembles(bytes: &[u8; FRAME_HEADER_BYTES], seat: Seat) -> bool {
+        get_u64(bytes, SALT) == seat.salt || get_u64(bytes, OFFSET) == seat.offset
+    }
+
     /// The header in `bytes` and its checksum, if they are a header written for the segment of this salt, even if not for
     /// the place where they were found.
     pub(crate) fn decode_anywhere(bytes: &[u8; FRAME_HEADER_BYTES], salt: u64) -> Option<(FrameHeader, u32)> {

@@ -7,7 +7,7 @@
 //! - [`Spares`] (`spares`) are files prepared ahead, so that a roll does not wait for zeros to be written.
 //! - `segment` is a segment's header, name and salt; `walk` goes through its frames and tells sound from bad.
 //! - [`scan`] reads a whole log and judges it; [`recover()`] does so and then makes it ready to be appended to.
-//! - [`Reader`] (`reader`) reads bodies back from where they lie.
+//! - [`Reader`] (`reader`) reads bodies back from where they lie. `salvage` reads what there is, past all damage.
 //!
 //! docs/log-format.md draws the bytes.
 
@@ -20,6 +20,7 @@ mod frame;
 mod reader;
 mod recover;
 mod room;
+pub(crate) mod salvage;
 mod scan;
 mod segment;
 mod spares;

@@ -155,6 +155,13 @@ impl SegmentHeader {
     }
 }
 
+/// The store that a segment says it belongs to, if its header is whole.
+pub(crate) fn uuid_in(bytes: &[u8; SEGMENT_HEADER_BYTES]) -> Option<[u8; 16]> {
+    let is_whole =
+        get::<8>(bytes, MAGIC) == MAGIC_VALUE && get_u32(bytes, CRC) == crc32c::crc32c(&bytes[..CRC]);
+    is_whole.then(|| get(bytes, UUID))
+}
+
 /// The length of a segment that has the configured size, or more if its frames are to take `frames_bytes`.
 pub(crate) fn segment_bytes_for(configured: u64, frames_bytes: usize) -> u64 {
     let needed = SEGMENT_HEADER_BYTES + frames_bytes + SEAL_BYTES;

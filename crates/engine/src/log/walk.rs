@@ -108,6 +108,49 @@ impl<'a> Walk<'a> {
         found
     }
 
+    /// Goes behind a frame whose header is whole and whose body is not; answers both. The walk goes on as if the frame were
+    /// sound, since its header says what comes next.
+    pub(crate) fn pass_over(&mut self) -> Option<SoundFrame<'a>> {
+        let (header, crc) = self.header_at(self.offset)?;
+        let is_passable = header.kind == Some(FrameKind::Events) && self.contradiction(&header).is_none();
+        let begin = self.offset + FRAME_HEADER_BYTES;
+        let body = self.bytes[begin..].get(..header.body_bytes as usize).filter(|_| is_passable)?;
+        let frame = SoundFrame { header, offset: self.offset, body };
+        self.offset += frame_bytes(body.len());
+        self.position = Position(header.first.0 + u64::from(header.events));
+        self.chain = crc;
+        self.synced = self.synced.max(header.synced);
+        Some(frame)
+    }
+
+    /// Goes on to the next whole header in its place, at or behind the walk's offset, and takes its word for where it
+    /// stands. Answers false if there is none.
+    pub(crate) fn resume(&mut self) -> bool {
+        let mut offset = self.offset;
+        while offset + FRAME_HEADER_BYTES <= self.bytes.len() {
+            if let Some((header, _)) = self.header_at(offset) {
+                let before = (self.offset, self.position, self.chain);
+                (self.offset, self.position, self.chain) = (offset, header.first, header.chain);
+                if self.contradiction(&header).is_none() {
+                    return true;
+                }
+                (self.offset, self.position, self.chain) = before;
+            }
+            offset += FRAME_ALIGN;
+        }
+        false
+    }
+
+    /// Whether something stands at the walk's offset that looks like the header of a frame of this segment, and is none. A
+    /// crash leaves a header whole or not at all, on a disk that does not tear its sectors.
+    pub(crate) fn is_frayed(&self) -> bool {
+        let Some(head) = self.bytes.get(self.offset..).and_then(<[u8]>::first_chunk::<FRAME_HEADER_BYTES>)
+        else {
+            return false;
+        };
+        FrameHeader::resembles(head, self.seat(self.offset)) && self.header_at(self.offset).is_none()
+    }
+
     /// Where the walk has come to, as the end of the segment of `header`.
     pub(crate) fn end(&self, header: SegmentHeader) -> SegmentEnd {
         SegmentEnd { header, offset: self.offset as u64, chain: self.chain, position: self.position }

@@ -1,4 +1,4 @@
-//! Whether a store agrees with itself: for tests, and for whoever doubts.
+//! Whether a running store agrees with itself: for tests, and for whoever doubts.
 
 use crate::body::Body;
 use crate::engine::Engine;

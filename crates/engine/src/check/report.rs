@@ -1,0 +1,210 @@
+//! What a check found, in words and numbers.
+
+use std::fmt;
+
+use crate::fault::Damage;
+use crate::log::Position;
+
+/// A store as a check found it.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// The format of its log.
+    pub format: u32,
+    /// The store's name for itself, if it is known.
+    pub uuid: Option<[u8; 16]>,
+    /// The incarnation of its last start.
+    pub incarnation: u64,
+    /// The position of the first event that its files still hold.
+    pub begin: Position,
+    /// The position after its last event.
+    pub end: Position,
+    /// The number of the checkpoint that a start would begin from.
+    pub starts_from: Option<u64>,
+    /// Why a start would refuse it, if it would.
+    pub refusal: Option<String>,
+    /// The segments of its log, in order.
+    pub segments: Vec<SegmentReport>,
+    /// Its checkpoints and the files that they share, in order.
+    pub checkpoints: Vec<CheckpointReport>,
+    /// Whether a state could be built; if not, nothing is known of queues and tasks.
+    pub has_state: bool,
+    /// Its queues, by name.
+    pub queues: Vec<QueueReport>,
+    /// How many workers it knows.
+    pub workers: u64,
+    /// What the tasks that are there would take up in the log.
+    pub live_bytes: u64,
+    /// What else is in the log: finished tasks, and what is known from a checkpoint.
+    pub dead_bytes: u64,
+    /// How many files are kept for segments to come, and their bytes.
+    pub spares: (u64, u64),
+    /// What is not as it should be, and what is worth knowing.
+    pub findings: Vec<Finding>,
+}
+
+/// A segment of the log.
+#[derive(Clone, Debug)]
+pub struct SegmentReport {
+    /// Its file.
+    pub file: String,
+    /// The length of the file.
+    pub bytes: u64,
+    /// How much of it is written.
+    pub used_bytes: u64,
+    /// The position of its first event.
+    pub first: Position,
+    /// The position after its last.
+    pub end: Position,
+    /// How many sound frames it has.
+    pub frames: u64,
+    /// How many payloads in it are of tasks that are there.
+    pub live_tasks: u64,
+    /// What those tasks would take up in the log.
+    pub live_bytes: u64,
+}
+
+/// A file of checkpoints.
+#[derive(Clone, Debug)]
+pub struct CheckpointReport {
+    /// Its name.
+    pub file: String,
+    /// Its length.
+    pub bytes: u64,
+    /// Where it stands; none for one that is only kept for what others share with it.
+    pub position: Option<Position>,
+    /// Whether the state can be restored from it and the log behind it.
+    pub restores: bool,
+}
+
+/// A queue, and how many tasks are in which state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueReport {
+    /// Its name.
+    pub name: Vec<u8>,
+    /// Tasks that can be popped.
+    pub ready: u64,
+    /// Tasks that are not due yet.
+    pub delayed: u64,
+    /// Tasks that someone has.
+    pub leased: u64,
+    /// Tasks that were given up.
+    pub dead: u64,
+    /// Whether it is paused.
+    pub is_paused: bool,
+    /// The bytes of all payloads.
+    pub payload_bytes: u64,
+}
+
+impl QueueReport {
+    /// How many tasks it has.
+    pub fn tasks(&self) -> u64 {
+        self.ready + self.delayed + self.leased + self.dead
+    }
+}
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// What a crash or someone else leaves: no harm.
+    Note,
+    /// Something is not as it was written.
+    Damage,
+}
+
+/// One thing that a check found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// In which file.
+    pub file: String,
+    /// Where in it, if it is in one place.
+    pub offset: Option<u64>,
+    /// The first event that it touches, where that is known.
+    pub position: Option<Position>,
+    /// What is there.
+    pub what: String,
+    /// What follows from it.
+    pub meaning: String,
+    /// What to do about it.
+    pub advice: String,
+}
+
+/// What to do where nothing else helps.
+pub(crate) const REPAIR: &str =
+    "keep the directory as it is, and save what can be saved with `sureq check --repair`";
+
+impl Finding {
+    pub(crate) fn damage(damage: &Damage, meaning: impl Into<String>, advice: impl Into<String>) -> Finding {
+        Finding {
+            severity: Severity::Damage,
+            file: damage.file.clone(),
+            offset: Some(damage.offset),
+            position: damage.position,
+            what: damage.what.clone(),
+            meaning: meaning.into(),
+            advice: advice.into(),
+        }
+    }
+
+    /// Damage that is not in one place.
+    pub(crate) fn wrong(
+        file: impl Into<String>,
+        what: impl Into<String>,
+        meaning: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Finding {
+        Finding { severity: Severity::Damage, ..Finding::note(file, what, meaning, advice) }
+    }
+
+    pub(crate) fn note(
+        file: impl Into<String>,
+        what: impl Into<String>,
+        meaning: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Finding {
+        Finding {
+            severity: Severity::Note,
+            file: file.into(),
+            offset: None,
+            position: None,
+            what: what.into(),
+            meaning: meaning.into(),
+            advice: advice.into(),
+        }
+    }
+
+    pub(crate) fn at(self, offset: u64, position: Option<Position>) -> Finding {
+        Finding { offset: Some(offset), position: position.or(self.position), ..self }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        if let Some(offset) = self.offset {
+            write!(f, " at offset {offset}")?;
+        }
+        if let Some(position) = self.position {
+            write!(f, " (position {position})")?;
+        }
+        write!(f, ": {}", self.what)
+    }
+}
+
+impl Report {
+    /// Whether nothing is damaged.
+    pub fn is_sound(&self) -> bool {
+        self.damages() == 0
+    }
+
+    /// How many findings are of damage.
+    pub fn damages(&self) -> usize {
+        self.findings.iter().filter(|finding| finding.severity == Severity::Damage).count()
+    }
+
+    /// How many tasks there are.
+    pub fn tasks(&self) -> u64 {
+        self.queues.iter().map(QueueReport::tasks).sum()
+    }
+}

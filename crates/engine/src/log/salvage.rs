@@ -1,0 +1,321 @@
+//! Reads what there is of a log, past all damage: segment by segment, and of each whatever frames are whole.
+//!
+//! It judges nothing. A recovery refuses where this goes on; those who look into a damaged store, or save what can be
+//! saved of it, go by this.
+
+use super::frame::{FRAME_ALIGN, FRAME_HEADER_BYTES, FrameHeader, Seat};
+use super::segment::{
+    SEGMENT_HEADER_BYTES, SegmentHeader, parse_segment_name, parse_spare_name, segment_name, uuid_in,
+};
+use super::walk::{Step, Walk};
+use super::{Place, Position};
+use crate::disk::Disk;
+use crate::fault::{Damage, Fault, OpenError};
+
+/// A file that is named like a segment.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) number: u64,
+    /// The lowest number that it stands for; a guess where its header is not sound.
+    pub(crate) first_number: u64,
+    /// None if it is not sound.
+    pub(crate) header: Option<SegmentHeader>,
+    /// The length of the file.
+    pub(crate) bytes: u64,
+    pub(crate) kind: Kind,
+    /// What is wrong with its header or its name.
+    pub(crate) fault: Option<OpenError>,
+}
+
+/// The size of a segment's header, and that of a frame without a body.
+pub(crate) const HEADER_BYTES: usize = SEGMENT_HEADER_BYTES;
+pub(crate) const FRAME_BYTES_MIN: usize = FRAME_HEADER_BYTES;
+
+/// What a file that is named like a segment is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A part of the log.
+    Part,
+    /// What a newer segment has taken the place of.
+    Superseded,
+    /// The newest, shorter than its header: its creation did not come to an end.
+    TornCreation,
+    /// Of another store, or of a later release.
+    Foreign,
+    /// It cannot be read.
+    Unreadable,
+}
+
+impl Found {
+    pub(crate) fn name(&self) -> String {
+        segment_name(self.number)
+    }
+
+    /// Whether these bytes begin with its header, or it has none that is sound.
+    pub(crate) fn is_headed_by(&self, bytes: &[u8]) -> bool {
+        let Some(header) = self.header else { return true };
+        let found =
+            bytes.first_chunk().and_then(|head| SegmentHeader::decode(head, self.number, header.uuid).ok());
+        found.is_some_and(|(found, _)| found == header)
+    }
+
+    /// Whether it holds events.
+    pub(crate) fn is_part(&self) -> bool {
+        self.kind == Kind::Part
+    }
+}
+
+/// Whether a file of this name is kept for a segment to come.
+pub(crate) fn is_spare_name(name: &str) -> bool {
+    parse_spare_name(name).is_some()
+}
+
+/// The store that most segments say they belong to, for where nobody else knows.
+pub(crate) fn uuid_of_most(disk: &dyn Disk) -> Result<Option<[u8; 16]>, Fault> {
+    let mut counts: Vec<([u8; 16], usize)> = Vec::new();
+    for name in disk.list()?.iter().filter(|name| parse_segment_name(name).is_some()) {
+        let mut bytes = [0; SEGMENT_HEADER_BYTES];
+        let read = disk.open(name).and_then(|file| file.read_at(0, &mut bytes));
+        let Some(uuid) = read.ok().and_then(|_| uuid_in(&bytes)) else { continue };
+        match counts.iter_mut().find(|(known, _)| *known == uuid) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((uuid, 1)),
+        }
+    }
+    Ok(counts.into_iter().max_by_key(|&(_, count)| count).map(|(uuid, _)| uuid))
+}
+
+/// All files that are named like segments, in order of their numbers.
+pub(crate) fn find_segments(disk: &dyn Disk, uuid: [u8; 16]) -> Result<Vec<Found>, Fault> {
+    let mut numbers: Vec<u64> = disk.list()?.iter().filter_map(|name| parse_segment_name(name)).collect();
+    numbers.sort_unstable_by(|a, b| b.cmp(a));
+    let mut found: Vec<Found> = Vec::new();
+    let mut taken_from = u64::MAX;
+    for &number in &numbers {
+        let mut segment = look_at(disk, number, uuid);
+        if number >= taken_from && segment.is_part() {
+            segment.kind = Kind::Superseded;
+        } else if segment.header.is_some() {
+            taken_from = segment.first_number;
+        } else if segment.kind == Kind::TornCreation && Some(&number) != numbers.first() {
+            segment.kind = Kind::Part;
+        }
+        found.push(segment);
+    }
+    found.reverse();
+    // One whose header is lost stands for all numbers since the one before it, if it was ever rewritten.
+    let mut next = 1;
+    for segment in &mut found {
+        if segment.is_part() {
+            if segment.header.is_none() {
+                segment.first_number = next.min(segment.number);
+            }
+            next = segment.number + 1;
+        }
+    }
+    Ok(found)
+}
+
+fn look_at(disk: &dyn Disk, number: u64, uuid: [u8; 16]) -> Found {
+    let mut found =
+        Found { number, first_number: number, header: None, bytes: 0, kind: Kind::Part, fault: None };
+    let mut bytes = [0; SEGMENT_HEADER_BYTES];
+    let read = disk.open(&segment_name(number)).and_then(|file| {
+        found.bytes = file.len()?;
+        file.read_at(0, &mut bytes)
+    });
+    match read {
+        Err(fault) => {
+            (found.kind, found.fault) = (Kind::Unreadable, Some(fault.into()));
+        }
+        Ok(read) if read < bytes.len() => {
+            let what = "the file ends within its header".to_owned();
+            let damage = Damage { file: segment_name(number), offset: read as u64, position: None, what };
+            (found.kind, found.fault) = (Kind::TornCreation, Some(damage.into()));
+        }
+        Ok(_) => match SegmentHeader::decode(&bytes, number, uuid) {
+            Ok((header, _)) => (found.first_number, found.header) = (header.first_number, Some(header)),
+            Err(error) => {
+                let is_foreign = uuid_in(&bytes).is_some_and(|found| found != uuid)
+                    || matches!(error, OpenError::NewerFormat { .. });
+                if is_foreign {
+                    found.kind = Kind::Foreign;
+                }
+                found.fault = Some(error);
+            }
+        },
+    }
+    found
+}
+
+/// A segment in memory.
+pub(crate) struct Content {
+    number: u64,
+    header: SegmentHeader,
+    crc: u32,
+    is_headed: bool,
+    bytes: Vec<u8>,
+}
+
+/// A frame of it.
+#[derive(Clone, Copy)]
+pub(crate) struct Piece<'a> {
+    /// The position of its first event.
+    pub(crate) first: Position,
+    /// How many events it holds.
+    pub(crate) events: u32,
+    /// Where its body lies.
+    pub(crate) place: Place,
+    pub(crate) body: &'a [u8],
+    /// Whether the body matches its checksum.
+    pub(crate) is_sound: bool,
+}
+
+impl Piece<'_> {
+    /// The position after its last event.
+    pub(crate) fn end(&self) -> Position {
+        Position(self.first.0 + u64::from(self.events))
+    }
+}
+
+/// What came of going through a segment.
+#[derive(Debug)]
+pub(crate) struct Gone {
+    /// Where frames are not as they were written.
+    pub(crate) damages: Vec<Damage>,
+    /// Where its frames end, and what is wrong there, unless it is nothing but the end.
+    pub(crate) end: u64,
+    pub(crate) position: Position,
+    pub(crate) chain: u32,
+    pub(crate) is_sealed: bool,
+    /// Whether what looks like a frame stands at its end, and is none.
+    pub(crate) is_frayed: bool,
+    /// All before this position was once durable, as far as it tells.
+    pub(crate) synced: Position,
+    pub(crate) frames: u64,
+}
+
+impl Content {
+    /// Reads a segment that is a part of the log.
+    pub(crate) fn load(disk: &dyn Disk, found: &Found) -> Result<Content, Fault> {
+        let file = disk.open(&found.name())?;
+        let most = found.header.map_or(u64::MAX, |header| header.bytes);
+        let mut bytes = vec![0; file.len()?.min(most) as usize];
+        let read = file.read_at(0, &mut bytes)?;
+        bytes.truncate(read);
+        Ok(Content::of(found.number, found.header, bytes))
+    }
+
+    /// These bytes as those of a segment.
+    pub(crate) fn of(number: u64, header: Option<SegmentHeader>, bytes: Vec<u8>) -> Content {
+        let is_headed = header.is_some();
+        let header = header.unwrap_or_else(|| guessed_header(number, &bytes));
+        let mut head = [0; SEGMENT_HEADER_BYTES];
+        let crc = header.encode(&mut head);
+        Content { number, header, crc, is_headed, bytes }
+    }
+
+    /// Its bytes.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Hands over each frame whose header is whole, in order.
+    pub(crate) fn visit(&self, visit: &mut dyn FnMut(&Piece<'_>)) -> Gone {
+        let mut walk = Walk::new(&self.bytes, &self.header, self.crc);
+        let (mut damages, mut frames, mut is_sealed) = (Vec::new(), 0, false);
+        if !self.is_headed {
+            walk.resume();
+        }
+        loop {
+            let what = match walk.step() {
+                Step::Events(frame) => {
+                    frames += 1;
+                    visit(&self.piece(
+                        frame.header.first,
+                        frame.header.events,
+                        frame.offset,
+                        frame.body,
+                        true,
+                    ));
+                    continue;
+                }
+                Step::Seal => {
+                    is_sealed = true;
+                    break;
+                }
+                Step::Torn(what) | Step::Alien(what) => what,
+            };
+            let damage = self.damage(&walk, what);
+            if let Some(frame) = walk.pass_over() {
+                damages.push(damage);
+                visit(&self.piece(frame.header.first, frame.header.events, frame.offset, frame.body, false));
+            } else if walk.resume() {
+                damages.push(damage);
+            } else {
+                break;
+            }
+        }
+        walk.look_on();
+        Gone {
+            is_frayed: !is_sealed && walk.is_frayed(),
+            damages,
+            end: walk.offset as u64,
+            position: walk.position,
+            chain: walk.chain,
+            is_sealed,
+            synced: walk.synced,
+            frames,
+        }
+    }
+
+    fn piece<'a>(
+        &self,
+        first: Position,
+        events: u32,
+        offset: usize,
+        body: &'a [u8],
+        is_sound: bool,
+    ) -> Piece<'a> {
+        let place = Place { segment: self.number, offset: (offset + FRAME_HEADER_BYTES) as u64 };
+        Piece { first, events, place, body, is_sound }
+    }
+
+    fn damage(&self, walk: &Walk<'_>, what: &str) -> Damage {
+        Damage {
+            file: segment_name(self.number),
+            offset: walk.offset as u64,
+            position: Some(walk.position),
+            what: what.to_owned(),
+        }
+    }
+}
+
+/// A header for frames whose own is lost. Each frame carries the salt; what a recycled file still holds of its past is
+/// older than all that was written since.
+fn guessed_header(number: u64, bytes: &[u8]) -> SegmentHeader {
+    let seated = |offset: usize| {
+        let head = bytes.get(offset..)?.first_chunk::<FRAME_HEADER_BYTES>()?;
+        let salt = u64::from_le_bytes(*head.first_chunk()?);
+        let (header, _) = FrameHeader::decode(head, Seat { salt, offset: offset as u64 })?;
+        (salt != 0).then_some((header.first, salt))
+    };
+    let offsets = (SEGMENT_HEADER_BYTES..bytes.len()).step_by(FRAME_ALIGN);
+    let newest = offsets.filter_map(seated).max_by_key(|&(first, _)| first);
+    let (_, salt) = newest.unwrap_or((Position::START, 1));
+    let first = (SEGMENT_HEADER_BYTES..bytes.len())
+        .step_by(FRAME_ALIGN)
+        .filter_map(seated)
+        .find(|&(_, found)| found == salt)
+        .map_or(Position::START, |(first, _)| first);
+    SegmentHeader {
+        uuid: [0; 16],
+        number,
+        first_number: number,
+        salt,
+        first,
+        synced: Position::START,
+        bytes: bytes.len() as u64,
+        previous_chain: 0,
+    }
+}

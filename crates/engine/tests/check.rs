@@ -1,0 +1,263 @@
+//! A check finds what is not as it was written, and changes nothing; a repair saves the rest, and lists what it cannot.
+
+mod check_support;
+
+use std::sync::Arc;
+
+use check_support::{
+    Life, Lived, check_repair, checked, checkpoints, disk_of, is_segment, lived, open, repaired,
+};
+use sureq_core::Command;
+use sureq_core::command::LeaseAsk;
+use sureq_engine::check::{Report, SegmentReport, Severity};
+use sureq_engine::repair::Beginning;
+use sureq_testkit::manual_clock::ManualClock;
+use sureq_testkit::sim_disk::SimDisk;
+
+/// What a store holds, as far as its users can tell.
+fn content(report: &Report) -> impl PartialEq + std::fmt::Debug {
+    (report.queues.clone(), report.end, report.live_bytes, report.incarnation, report.starts_from)
+}
+
+/// Whether nothing at all was found.
+fn is_silent(report: &Report) -> bool {
+    report.findings.is_empty()
+}
+
+#[test]
+fn a_store_that_has_seen_much_is_sound() {
+    let lived = lived();
+    let names: Vec<&String> = lived.files.keys().collect();
+    let disk = disk_of(&lived.files);
+    let report = checked(&disk);
+    assert_eq!(disk.trace_len(), 0, "a check changes nothing");
+    assert!(report.is_sound(), "{names:?}\n{:#?}", report.findings);
+    assert_eq!(report.refusal, None);
+    assert_eq!(report.tasks(), lived.live.len() as u64);
+    assert_eq!(report.incarnation, lived.incarnation);
+    assert_eq!(report.checkpoints.iter().filter(|file| file.restores).count(), 2, "{:?}", report.checkpoints);
+    let mail = report.queues.iter().find(|queue| queue.name == b"mail").expect("it has tasks");
+    assert!(mail.ready > 0 && mail.leased > 0 && mail.dead > 0, "{mail:?}");
+    assert!(report.queues.iter().any(|queue| queue.delayed > 0 && queue.name == b"later"));
+    assert!(report.queues.iter().any(|queue| queue.is_paused && queue.name == b"paused"));
+    let live: u64 = report.segments.iter().map(|segment| segment.live_tasks).sum();
+    assert_eq!(live, report.tasks());
+    let repaired = check_repair(&lived, &disk, "sound");
+    assert!(repaired.is_complete(), "{repaired:#?}");
+    assert_eq!(repaired.report.queues, report.queues, "states, pauses and payloads are kept");
+    assert_eq!(repaired.report.workers, report.workers);
+}
+
+#[test]
+fn a_store_that_was_closed_and_one_that_never_was_are_sound() {
+    let mut life = Life::new();
+    assert!(is_silent(&checked(&disk_of(&life.disk.files()))), "it has just been opened");
+    life.push(b"q", 3);
+    let ids = life.pop(b"q", 1, LeaseAsk::NONE);
+    life.ack(b"q", &ids);
+    let disk = life.disk.clone();
+    let lived = life.end();
+    let report = checked(&disk);
+    assert!(is_silent(&report), "{:?}", report.findings);
+    assert_eq!((report.tasks(), report.checkpoints.len()), (2, 0));
+    assert!(check_repair(&lived, &disk, "closed").is_complete());
+    let empty = sureq_engine::check::check(&SimDisk::new(1).shared(), &mut |_, _, _| ());
+    assert!(empty.is_err_and(|error| error.to_string().contains("no store")));
+}
+
+#[test]
+fn other_files_are_told_and_left_alone() {
+    let mut files = lived().files;
+    for name in ["notes.txt", "checkpoint.new", "store.new", "00000000000000000001.seg.bak"] {
+        files.insert(name.to_owned(), Arc::new(b"whatever".to_vec()));
+    }
+    let report = checked(&disk_of(&files));
+    assert!(report.is_sound(), "{:?}", report.findings);
+    let told: Vec<&str> = report.findings.iter().map(|finding| &*finding.file).collect();
+    assert_eq!(told, ["00000000000000000001.seg.bak", "checkpoint.new", "notes.txt", "store.new"]);
+}
+
+/// Flips bits all over a file; checks and repairs after each.
+fn flip(lived: &Lived, name: &str, step: usize) -> (usize, usize) {
+    let sound = checked(&disk_of(&lived.files));
+    let bytes = &lived.files[name];
+    let (mut flips, mut silent) = (0, 0);
+    let edges = (0..bytes.len().min(256)).step_by(13);
+    let all = edges.chain((256..bytes.len()).step_by(step)).enumerate();
+    for (n, at) in all {
+        let disk = disk_of(&lived.files);
+        disk.edit(name, |bytes| bytes[at] ^= 1 << (n % 8));
+        let context = format!("bit {} of byte {at} of {name}", n % 8);
+        let report = checked(&disk);
+        assert_eq!(disk.trace_len(), 0);
+        flips += 1;
+        if is_silent(&report) {
+            silent += 1;
+            assert_eq!(content(&report), content(&sound), "{context}");
+        }
+        let repaired = check_repair(lived, &disk, &context);
+        if report.is_sound() {
+            assert_eq!(report.refusal, None, "{context}");
+            // The last frame alone cannot be told from one that a crash interrupted; that is noted.
+            assert!(repaired.is_complete() || report.end < sound.end, "{context}: {repaired:?}");
+        }
+    }
+    (flips, silent)
+}
+
+#[test]
+fn every_flipped_bit_is_found_or_does_not_matter_and_what_is_sound_is_saved() {
+    let lived = lived();
+    let mut flips = 0;
+    for (name, bytes) in &lived.files {
+        if name.starts_with("spare") {
+            continue;
+        }
+        let step = if is_segment(name) { 41 } else { 29 };
+        let (tried, silent) = flip(&lived, name, step);
+        println!("{name}: {} bytes, {tried} flips, {silent} of no consequence", bytes.len());
+        flips += tried;
+        if checkpoints(&lived.files).contains(name) {
+            assert_eq!(silent, 0, "every byte of {name} is under a checksum");
+        }
+    }
+    assert!(flips > 500, "{flips}");
+}
+
+#[test]
+fn every_missing_file_is_found_and_what_is_left_is_saved() {
+    let lived = lived();
+    let sound = checked(&disk_of(&lived.files));
+    let kept = sound.checkpoints.iter().filter_map(|file| file.position).min().expect("there are two");
+    for name in lived.files.keys().filter(|name| !name.starts_with("spare") && *name != "lock") {
+        let disk = disk_of(&lived.files);
+        disk.take(name);
+        let report = checked(&disk);
+        let is_dead = |segment: &SegmentReport| segment.live_tasks == 0 && segment.end <= kept;
+        let may_go = sound.segments.iter().any(|segment| segment.file == *name && is_dead(segment));
+        // With one checkpoint a store is as it was before the other was taken, or after a full disk took it.
+        if !may_go && !checkpoints(&lived.files).contains(name) {
+            assert!(!report.is_sound(), "{name} is missing");
+        }
+        if report.is_sound() {
+            assert_eq!((report.queues, report.end), (sound.queues.clone(), sound.end), "without {name}");
+        }
+        check_repair(&lived, &disk, &format!("without {name}"));
+    }
+}
+
+#[test]
+fn every_pair_of_missing_and_damaged_files_is_survived() {
+    let lived = lived();
+    let names: Vec<&String> = lived.files.keys().filter(|name| !name.starts_with("spare")).collect();
+    for missing in &names {
+        for damaged in names.iter().filter(|name| *name != missing) {
+            for part in [40, 1000] {
+                let disk = disk_of(&lived.files);
+                disk.take(missing);
+                disk.edit(damaged, |bytes| {
+                    let end = bytes.len().min(part + 40);
+                    bytes.get_mut(part..end).unwrap_or_default().fill(0xa5);
+                });
+                let context = format!("without {missing}, {damaged} damaged at {part}");
+                checked(&disk);
+                check_repair(&lived, &disk, &context);
+            }
+        }
+    }
+}
+
+#[test]
+fn without_a_sound_checkpoint_what_its_parts_tell_is_believed() {
+    let lived = lived();
+    let disk = disk_of(&lived.files);
+    for name in checkpoints(&lived.files) {
+        // The first blob.
+        disk.edit(&name, |bytes| bytes[140] ^= 1);
+    }
+    let report = checked(&disk);
+    assert!(report.refusal.is_some() && !report.is_sound());
+    let repaired = check_repair(&lived, &disk, "both checkpoints");
+    assert!(
+        matches!(repaired.beginning, Beginning::PartOfCheckpoint { lost: 1.., .. }),
+        "{:?}",
+        repaired.beginning
+    );
+    let (doubtful, live) = (repaired.doubtful.len(), lived.live.len());
+    assert!(doubtful < live / 2, "{doubtful} of {live} are in doubt");
+}
+
+#[test]
+fn without_any_checkpoint_the_log_tells_what_it_can() {
+    let lived = lived();
+    let disk = disk_of(&lived.files);
+    let first = lived.files.keys().find(|name| is_segment(name)).expect("there is a segment");
+    for name in lived.files.keys().filter(|name| name.starts_with("checkpoint-") || *name == first) {
+        disk.take(name);
+    }
+    let repaired = check_repair(&lived, &disk, "no checkpoint");
+    assert_eq!(repaired.beginning, Beginning::Nothing);
+    assert!(!repaired.nameless.is_empty(), "names of queues are in checkpoints");
+}
+
+#[test]
+fn a_damaged_payload_costs_its_task_alone() {
+    let lived = lived();
+    let (id, (_, payload)) = lived.live.iter().next_back().expect("there are tasks");
+    let (name, at) = lived
+        .files
+        .iter()
+        .filter(|(name, _)| is_segment(name))
+        .find_map(|(name, bytes)| {
+            Some((name, bytes.windows(payload.len()).position(|window| window == &payload[..])?))
+        })
+        .expect("it lies in the log");
+    let disk = disk_of(&lived.files);
+    disk.edit(name, |bytes| bytes[at + 3] ^= 0x20);
+    let report = checked(&disk);
+    assert!(!report.is_sound());
+    let repaired = check_repair(&lived, &disk, "a payload");
+    assert_eq!(repaired.lost.iter().map(|lost| lost.id).collect::<Vec<_>>(), [*id], "{:?}", repaired.lost);
+    assert!(repaired.gaps.is_empty() && repaired.doubtful.is_empty(), "{repaired:?}");
+}
+
+#[test]
+fn a_repaired_store_is_served_and_repeats_no_id_and_no_receipt() {
+    let lived = lived();
+    let disk = disk_of(&lived.files);
+    disk.edit("store", |bytes| bytes.fill(0));
+    let (repaired, to) = repaired(&disk);
+    assert!(repaired.report.is_sound(), "{:?}", repaired.report.findings);
+    let clock = Arc::new(ManualClock::default());
+    let engine = open(&to, &clock);
+    let mut replies = sureq_core::Replies::default();
+    let executed = engine.execute(&[Command::Push { queue: b"q", payloads: &[b"new"] }], &mut replies);
+    assert!(engine.wait(executed.position));
+    let last = lived.live.keys().chain(&lived.finished).max().expect("there are ids");
+    assert!(replies.ids[0] > *last, "{} after {last}", replies.ids[0]);
+    engine.inspect(|broker| {
+        assert!(broker.incarnation() > lived.incarnation);
+        assert_eq!(broker.queues().map(|(_, queue)| queue.len()).sum::<u64>(), lived.live.len() as u64 + 1);
+        broker.check().expect("it is sound");
+    });
+    engine.close().expect("a sound disk");
+    let mixed = to;
+    let old = lived.files.iter().find(|(name, _)| is_segment(name)).expect("there is a segment");
+    mixed.put("00000000000000099999.seg", Arc::clone(old.1));
+    assert!(!checked(&mixed).is_sound(), "a file of the old store is not one of the new");
+}
+
+#[test]
+fn findings_say_where_what_and_what_to_do() {
+    let lived = lived();
+    let name = lived.files.keys().rfind(|name| is_segment(name)).expect("there is a segment");
+    let disk = disk_of(&lived.files);
+    disk.edit(name, |bytes| bytes[130] ^= 1);
+    let report = checked(&disk);
+    let finding = &report.findings[0];
+    assert_eq!((finding.severity, &finding.file, finding.offset), (Severity::Damage, name, Some(128)));
+    assert!(finding.to_string().starts_with(&format!("{name} at offset 128 (position ")), "{finding}");
+    assert!(finding.meaning.contains("a start refuses the store"), "{finding:?}");
+    assert!(finding.advice.contains("--repair"), "{finding:?}");
+    assert!(report.refusal.is_some());
+}
