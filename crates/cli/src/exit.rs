@@ -10,8 +10,10 @@ use crate::say;
 pub(crate) const CANNOT_START: u8 = 1;
 /// The words of the command line make no sense.
 pub(crate) const USAGE: u8 = 2;
-/// The store is damaged; nothing in it was changed.
+/// The store is damaged, or not all of it could be saved; nothing in it was changed.
 pub(crate) const DAMAGED: u8 = 65;
+/// It did not work out this time: the store changed too fast.
+pub(crate) const TRY_AGAIN: u8 = 75;
 /// The disk failed while serving; nothing was confirmed since.
 pub(crate) const DISK_FAILED: u8 = 74;
 
@@ -20,11 +22,12 @@ pub(crate) const INTERRUPTED: i32 = 130;
 
 pub(crate) const HELP: &str = "\
 Exit codes:
-  0   stopped in good order
+  0   stopped in good order; the store is sound
   1   could not start: address in use, store in use, bad setting
   2   the command line makes no sense
   65  the store is damaged; nothing in it was changed
   74  the disk failed; nothing was confirmed since
+  75  try again: the store changed faster than it could be copied
   130 ended by a second signal before everyone was answered";
 
 /// Says why the command ends, and with which code.

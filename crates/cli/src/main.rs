@@ -1,14 +1,20 @@
 //! The `sureq` command: the only crate that prints and exits.
 //!
 //! * `serve`: a server in front of a home. Its settings come from flags, the environment and a file (`settings`).
+//! * `check`, `backup`: stores as directories (`check`, `backup`), in words (`words`) or as JSON (`json`).
 //! * `dq`: the same server behind the command line of DefferedQ (`dq`), also when the program is called `dq`.
 
+mod backup;
+mod check;
 mod dq;
 mod exit;
+mod json;
+mod progress;
 mod say;
 mod serve;
 mod settings;
 mod size;
+mod words;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -31,6 +37,10 @@ struct Arguments {
 enum Command {
     /// Serve a queue: Redis clients on one port, netcat on another
     Serve(Box<settings::ServeArguments>),
+    /// Check a store that nobody serves, and save what can be saved of a damaged one
+    Check(check::CheckArguments),
+    /// Copy a store, even while it is being served
+    Backup(backup::BackupArguments),
     /// Stand in for DefferedQ: its flags, its protocol, and nothing else
     #[command(disable_help_flag = true)]
     Dq {
@@ -48,6 +58,8 @@ fn main() -> ExitCode {
     }
     match Arguments::parse().command {
         Command::Serve(arguments) => serve::run(&arguments),
+        Command::Check(arguments) => check::run(&arguments),
+        Command::Backup(arguments) => backup::run(&arguments),
         Command::Dq { flags } => dq::run(&format!("{program} dq"), &flags),
     }
 }

@@ -17,9 +17,12 @@
 //! |---|---|
 //! | `file:DIR` | in a directory of this machine, durable |
 //! | `mem:` | in this process, kept nowhere |
+//!
+//! [`store`] looks into directories, saves what can be saved of damaged ones, and copies those that are running.
 #![forbid(unsafe_code)]
 
 mod home;
+pub mod store;
 mod url;
 
 pub use home::Home;

@@ -14,6 +14,7 @@ mod memory;
 mod power;
 mod promises;
 mod settings;
+mod store_files;
 mod waiting;
 
 use std::path::Path;

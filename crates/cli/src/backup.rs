@@ -1,0 +1,81 @@
+//! `sureq backup`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use sureq::store::{self, Backup, BackupError, Verify};
+
+use crate::exit::{self, failed};
+use crate::json::{self, BackupJson};
+use crate::progress::Line;
+use crate::{say, words};
+
+const EXAMPLES: &str = "\
+The store may be served meanwhile; it is only read. The copy is what a crash at some moment during the backup would
+have left, with all that was confirmed before it began. To use it, serve it, or put it in the place of the store.
+
+Examples:
+  sureq backup ./sureq-data ./backup-today
+  sureq backup --no-verify /var/lib/sureq /mnt/backup/sureq
+  sureq backup ./sureq-data ./copy && sureq serve --home file:./copy --resp 127.0.0.1:0
+
+Exit codes:
+  0   the copy is there, and sound
+  1   there is no copy: no store, it cannot be read, OUT is not empty or cannot be written
+  65  the copy is there, and damaged, as the store is
+  75  there is no copy: the store changed faster than it could be copied; try again";
+
+/// What `backup` can be told.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct BackupArguments {
+    /// The directory of the store
+    dir: PathBuf,
+    /// Where the copy goes: a new or an empty directory
+    out: PathBuf,
+    /// Do not check the copy when it is there
+    #[arg(long)]
+    no_verify: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &BackupArguments) -> ExitCode {
+    let BackupArguments { dir, out, no_verify, json } = arguments;
+    if store::is_within(out, dir) {
+        let (out, dir) = (out.display(), dir.display());
+        return failed(exit::CANNOT_START, format_args!("{out} lies in {dir}: a copy goes elsewhere"));
+    }
+    let verify = if *no_verify { Verify::Trust } else { Verify::Check };
+    let mut line = Line::new();
+    let copied = store::backup(dir, out, verify, &mut |what, done, total| line.tell(what, done, total));
+    drop(line);
+    match copied {
+        Ok(backup) => tell(&backup, arguments, *json),
+        Err(error @ BackupError::TooFast { .. }) => failed(exit::TRY_AGAIN, error),
+        Err(error) => failed(exit::CANNOT_START, format_args!("{}: {error}", dir.display())),
+    }
+}
+
+fn tell(backup: &Backup, arguments: &BackupArguments, as_json: bool) -> ExitCode {
+    let is_sound = backup.report.as_ref().is_none_or(store::Report::is_sound);
+    if as_json {
+        say::out(format_args!("{}", json::text(&BackupJson::from(backup))));
+    } else {
+        let (dir, out) = (arguments.dir.display(), arguments.out.display());
+        let tasks =
+            backup.report.as_ref().map_or_else(String::new, |report| format!("{} tasks, ", report.tasks()));
+        let Backup { position, files, bytes, .. } = backup;
+        let size = words::size(*bytes);
+        let checked = if backup.report.is_some() { "checked" } else { "not checked" };
+        say::out(format_args!(
+            "copied {dir} to {out}: position {position}, {tasks}{size} in {files} files, {checked}"
+        ));
+        if !is_sound && let Some(report) = &backup.report {
+            say::out(format_args!("{}", words::report(report).trim_end()));
+        }
+    }
+    if is_sound { ExitCode::SUCCESS } else { ExitCode::from(exit::DAMAGED) }
+}

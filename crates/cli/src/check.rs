@@ -1,0 +1,103 @@
+//! `sureq check`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use sureq::{StoreError, store};
+
+use crate::exit::{self, failed};
+use crate::json::{self, RepairedJson, ReportJson};
+use crate::progress::Line;
+use crate::{say, words};
+
+const EXAMPLES: &str = "\
+Nothing in DIR is changed, not even with --repair. A store that is being served is refused: copy it with
+`sureq backup`, and check the copy.
+
+Examples:
+  sureq check ./sureq-data
+  sureq check --json /var/lib/sureq | jq .findings
+  sureq check ./sureq-data --repair ./sureq-saved
+
+Exit codes:
+  0   the store is sound; with --repair: all of it was saved
+  1   one cannot even look: no store, in use, cannot be read; OUT is not empty
+  65  the store is damaged; with --repair: not all of it could be saved, or not for sure";
+
+/// What `check` can be told.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct CheckArguments {
+    /// The directory of the store
+    dir: PathBuf,
+    /// Print one JSON object, with nothing left out
+    #[arg(long)]
+    json: bool,
+    /// Build a new store in OUT, a new or an empty directory, from what can be saved, and list what cannot
+    #[arg(long, value_name = "OUT")]
+    repair: Option<PathBuf>,
+}
+
+pub(crate) fn run(arguments: &CheckArguments) -> ExitCode {
+    match &arguments.repair {
+        None => check(&arguments.dir, arguments.json),
+        Some(out) => repair(&arguments.dir, out, arguments.json),
+    }
+}
+
+fn check(dir: &Path, as_json: bool) -> ExitCode {
+    let mut line = Line::new();
+    let checked = store::check(dir, &mut |what, done, total| line.tell(what, done, total));
+    drop(line);
+    let report = match checked {
+        Ok(report) => report,
+        Err(error) => return cannot_look(dir, &error),
+    };
+    let text = if as_json { json::text(&ReportJson::from(&report)) } else { words::report(&report) };
+    say::out(format_args!("{}", text.trim_end()));
+    if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::from(exit::DAMAGED) }
+}
+
+fn repair(dir: &Path, out: &Path, as_json: bool) -> ExitCode {
+    if store::is_within(out, dir) {
+        let (out, dir) = (out.display(), dir.display());
+        return failed(
+            exit::CANNOT_START,
+            format_args!("{out} lies in {dir}, where nothing is to be changed"),
+        );
+    }
+    let mut line = Line::new();
+    let repaired = store::repair(dir, out, &mut |what, done, total| line.tell(what, done, total));
+    drop(line);
+    let repaired = match repaired {
+        Ok(repaired) => repaired,
+        Err(error) => return cannot_look(dir, &error),
+    };
+    let text = if as_json {
+        json::text(&RepairedJson::from(&repaired))
+    } else {
+        format!(
+            "{}\nthe new store in {}:\n{}",
+            words::repaired(&repaired),
+            out.display(),
+            words::report(&repaired.report)
+        )
+    };
+    say::out(format_args!("{}", text.trim_end()));
+    let is_all = repaired.is_complete() && repaired.report.is_sound();
+    if is_all { ExitCode::SUCCESS } else { ExitCode::from(exit::DAMAGED) }
+}
+
+/// Says why one cannot even look.
+fn cannot_look(dir: &Path, error: &StoreError) -> ExitCode {
+    let dir = dir.display();
+    match error {
+        StoreError::InUse { .. } => failed(
+            exit::CANNOT_START,
+            format_args!("{error}: copy it with `sureq backup {dir} OUT`, and check the copy"),
+        ),
+        StoreError::NoStore => failed(exit::CANNOT_START, format_args!("{dir}: {error}")),
+        _ => failed(exit::CANNOT_START, error),
+    }
+}

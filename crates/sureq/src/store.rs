@@ -1,0 +1,60 @@
+//! Stores as directories: looked into, saved and copied. None of this opens a home, and none changes the store.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sureq_engine::clock::SystemClock;
+use sureq_engine::disk::{DirDisk, Disk, ReadDisk};
+
+use crate::StoreError;
+
+pub use sureq_engine::backup::{Backup, BackupError, Verify};
+pub use sureq_engine::check::{
+    CheckpointReport, Finding, Progress, QueueReport, Report, SegmentReport, Severity,
+};
+pub use sureq_engine::repair::{Beginning, Doubtful, Gap, Lost, Repaired};
+
+/// Checks the store in a directory that nobody serves, and keeps it so meanwhile.
+///
+/// ```
+/// # let dir = std::env::temp_dir().join(format!("sureq-doc-check-{}", std::process::id()));
+/// let home = sureq::open(&format!("file:{}", dir.display()))?;
+/// home.close().expect("nothing was in the way");
+/// let report = sureq::store::check(&dir, &mut |_, _, _| ()).expect("nobody serves it any more");
+/// assert!(report.is_sound());
+/// # std::fs::remove_dir_all(&dir).unwrap();
+/// # Ok::<(), sureq::OpenError>(())
+/// ```
+pub fn check(dir: &Path, progress: &mut Progress<'_>) -> Result<Report, StoreError> {
+    let disk: Arc<dyn Disk> = Arc::new(ReadDisk::hold(dir)?);
+    sureq_engine::check::check(&disk, progress)
+}
+
+/// Builds a new store in `out`, a new or an empty directory, from what can be saved of the one in `dir`.
+pub fn repair(dir: &Path, out: &Path, progress: &mut Progress<'_>) -> Result<Repaired, StoreError> {
+    let from: Arc<dyn Disk> = Arc::new(ReadDisk::hold(dir)?);
+    let to: Arc<dyn Disk> = Arc::new(DirDisk::make(out)?);
+    sureq_engine::repair::repair(&from, &to, &SystemClock::default(), progress)
+}
+
+/// Copies the store in `dir`, which may be running, to `out`, a new or an empty directory.
+pub fn backup(
+    dir: &Path,
+    out: &Path,
+    verify: Verify,
+    progress: &mut Progress<'_>,
+) -> Result<Backup, BackupError> {
+    let from: Arc<dyn Disk> = Arc::new(ReadDisk::peek(dir)?);
+    let to: Arc<dyn Disk> = Arc::new(DirDisk::make(out)?);
+    sureq_engine::backup::backup(&from, &to, verify, progress)
+}
+
+/// Whether `out` lies in `dir`, where nothing is to be changed.
+pub fn is_within(out: &Path, dir: &Path) -> bool {
+    let Ok(dir) = dir.canonicalize() else { return false };
+    let absolute = std::path::absolute(out).unwrap_or_else(|_| out.to_owned());
+    // What is not there yet will be where its first parent that is there says.
+    let mut ancestors = absolute.ancestors();
+    let there: Option<PathBuf> = ancestors.find_map(|path| path.canonicalize().ok());
+    there.is_some_and(|there| there.starts_with(&dir))
+}
