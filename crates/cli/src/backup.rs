@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: &BackupArguments) -> ExitCode {
     match copied {
         Ok(backup) => tell(&backup, arguments, *json),
         Err(error @ BackupError::TooFast { .. }) => failed(exit::TRY_AGAIN, error),
-        Err(error) => failed(exit::CANNOT_START, format_args!("{}: {error}", dir.display())),
+        Err(error) => failed(exit::CANNOT_START, format_args!("no copy of {}: {error}", dir.display())),
     }
 }
 

@@ -14,7 +14,7 @@ pub(crate) fn report(report: &Report) -> String {
     line(
         &mut text,
         "store",
-        format_args!("{uuid}, format {}, incarnation {}", report.format, report.incarnation),
+        format_args!("{uuid}, log format {}, incarnation {}", report.format, report.incarnation),
     );
     let (bytes, used) = report
         .segments
@@ -37,7 +37,7 @@ pub(crate) fn report(report: &Report) -> String {
         &mut text,
         "",
         format_args!(
-            "{live} live, {dead} dead; {} of {} in reserve",
+            "{live} live, {dead} dead; {} with {} in reserve",
             many(spares as usize, "file"),
             size(spare_bytes)
         ),
@@ -77,14 +77,14 @@ fn checkpoints(text: &mut String, report: &Report) {
             format!("at {position}{}", if restores { "" } else { " (cannot be used)" })
         })
         .collect();
-    line(text, "checkpoints", format_args!("{} in {files} of {}", kept.join(", "), size(bytes)));
+    line(text, "checkpoints", format_args!("{} in {files} with {}", kept.join(", "), size(bytes)));
 }
 
 fn queues(text: &mut String, queues: &[QueueReport]) {
     let tasks: u64 = queues.iter().map(QueueReport::tasks).sum();
     let bytes = queues.iter().map(|queue| queue.payload_bytes).sum();
     let (lines, tasks) = (many(queues.len(), "queue"), many(tasks as usize, "task"));
-    line(text, "queues", format_args!("{lines} with {tasks} of {}", size(bytes)));
+    line(text, "queues", format_args!("{lines} with {tasks}, {}", size(bytes)));
     if queues.is_empty() {
         return;
     }

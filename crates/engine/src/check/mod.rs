@@ -330,11 +330,12 @@ impl Check<'_, '_> {
         for segment in &mut self.report.segments {
             let live = by_file.iter().find(|(number, _)| segment_name(**number) == segment.file);
             if let Some((_, live)) = live {
-                (segment.live_tasks, segment.live_bytes) = (live.tasks, live.bytes);
+                // It is counted as if each task were written alone; together they take less.
+                (segment.live_tasks, segment.live_bytes) = (live.tasks, live.bytes.min(segment.used_bytes));
             }
         }
         let used: u64 = self.report.segments.iter().map(|segment| segment.used_bytes).sum();
-        self.report.live_bytes = built.live.total().bytes;
+        self.report.live_bytes = self.report.segments.iter().map(|segment| segment.live_bytes).sum();
         self.report.dead_bytes = used.saturating_sub(self.report.live_bytes);
         self.report.workers = built.broker.workers().count() as u64;
         for miscount in state::miscounts(&built.live, &built.broker) {

@@ -32,7 +32,7 @@ pub struct Report {
     pub queues: Vec<QueueReport>,
     /// How many workers it knows.
     pub workers: u64,
-    /// What the tasks that are there would take up in the log.
+    /// What the tasks that are there take up in the log, at most.
     pub live_bytes: u64,
     /// What else is in the log: finished tasks, and what is known from a checkpoint.
     pub dead_bytes: u64,
@@ -59,7 +59,7 @@ pub struct SegmentReport {
     pub frames: u64,
     /// How many payloads in it are of tasks that are there.
     pub live_tasks: u64,
-    /// What those tasks would take up in the log.
+    /// What those tasks take up in it, at most.
     pub live_bytes: u64,
 }
 
