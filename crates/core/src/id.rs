@@ -22,6 +22,11 @@ const PAIRS: [[u8; 2]; 100] = {
     pairs
 };
 
+/// The last two digits of a number.
+const fn pair(n: u32) -> [u8; 2] {
+    PAIRS[(n % 100) as usize]
+}
+
 /// How many letters the short spelling of an id has.
 pub const SHORT_LEN: usize = 10;
 
@@ -137,12 +142,32 @@ fn letter_value(c: u8) -> Option<u64> {
 
 /// The decimal number at the front of `text`, of at most 19 digits so that it cannot overflow, and what is behind.
 fn digits(text: &[u8]) -> Option<(u64, &[u8])> {
-    let len = text.iter().position(|c| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, rest) = text.split_at(len);
-    if len == 0 || len > 19 {
+    let (mut n, mut rest) = (0u64, text);
+    while let Some((eight, behind)) = rest.split_first_chunk()
+        && let Some(value) = eight_digits(*eight)
+    {
+        (n, rest) = (n.wrapping_mul(100_000_000).wrapping_add(value), behind);
+    }
+    while let [c @ b'0'..=b'9', behind @ ..] = rest {
+        (n, rest) = (n.wrapping_mul(10).wrapping_add(u64::from(c - b'0')), behind);
+    }
+    let len = text.len() - rest.len();
+    (1..=19).contains(&len).then_some((n, rest))
+}
+
+/// The number that eight digits spell, if they are digits: all eight at once, since this is on the path of every ack.
+const fn eight_digits(text: [u8; 8]) -> Option<u64> {
+    let text = u64::from_le_bytes(text);
+    // A byte below `0` has its high bit set by the first, one above `9` by the second.
+    let digits = text.wrapping_sub(0x3030_3030_3030_3030);
+    let above = text.wrapping_add(0x4646_4646_4646_4646);
+    if (digits | above) & 0x8080_8080_8080_8080 != 0 {
         return None;
     }
-    Some((number.iter().fold(0, |n, &c| n * 10 + u64::from(c - b'0')), rest))
+    // Neighbours join: eight digits, four pairs, two fours, one number.
+    let pairs = (digits * 10 + (digits >> 8)) & 0x00ff_00ff_00ff_00ff;
+    let fours = (pairs * 100 + (pairs >> 16)) & 0x0000_ffff_0000_ffff;
+    Some((fours * 10_000 + (fours >> 32)) & 0xffff_ffff)
 }
 
 /// A decimal number without sign, blanks or overflow.
@@ -237,35 +262,32 @@ impl Spelling {
         spelling
     }
 
-    /// `<ms>-<seq>`, without the formatting machinery: this is on the path of every reply.
+    /// `<ms>-<seq>`, without the formatting machinery and without a loop: this is on the path of every reply.
     pub fn of_id(id: TaskId) -> Self {
-        let mut spelling = Self { bytes: [0; RECEIPT_LEN_MAX], len: 0 };
-        spelling.push_decimal(id.ms());
-        spelling.bytes[spelling.len] = b'-';
-        spelling.len += 1;
-        spelling.push_decimal(id.seq());
-        spelling
-    }
-
-    /// Two digits at a time: half the divisions.
-    fn push_decimal(&mut self, mut n: u64) {
-        let mut digits = [0u8; 20];
-        let mut at = digits.len();
-        while n >= 100 {
-            at -= 2;
-            digits[at..at + 2].copy_from_slice(&PAIRS[(n % 100) as usize]);
-            n /= 100;
+        // From September 2001 on a unix time in milliseconds has thirteen digits.
+        if id.ms() < 1_000_000_000_000 {
+            return Self::of(id);
         }
-        let [tens, ones] = PAIRS[n as usize];
-        at -= 1;
-        digits[at] = ones;
-        if n >= 10 {
-            at -= 1;
-            digits[at] = tens;
-        }
-        let digits = &digits[at..];
-        self.bytes[self.len..self.len + digits.len()].copy_from_slice(digits);
-        self.len += digits.len();
+        let mut bytes = [0; RECEIPT_LEN_MAX];
+        let (high, low) = ((id.ms() / 100_000_000) as u32, (id.ms() % 100_000_000) as u32);
+        bytes[0] = b'0' + (high / 10_000) as u8;
+        bytes[1..3].copy_from_slice(&pair(high / 100));
+        bytes[3..5].copy_from_slice(&pair(high));
+        bytes[5..7].copy_from_slice(&pair(low / 1_000_000));
+        bytes[7..9].copy_from_slice(&pair(low / 10_000));
+        bytes[9..11].copy_from_slice(&pair(low / 100));
+        bytes[11..13].copy_from_slice(&pair(low));
+        bytes[13] = b'-';
+        let seq = id.seq() as u32;
+        let mut six = [0; 8];
+        six[..2].copy_from_slice(&pair(seq / 10_000));
+        six[2..4].copy_from_slice(&pair(seq / 100));
+        six[4..6].copy_from_slice(&pair(seq));
+        let digits = [10, 100, 1000, 10_000, 100_000].iter().filter(|&&limit| seq >= limit).count() + 1;
+        // The last of six: the zeros before them are shifted out.
+        let last = u64::from_le_bytes(six) >> (8 * (6 - digits));
+        bytes[14..22].copy_from_slice(&last.to_le_bytes());
+        Self { bytes, len: 14 + digits }
     }
 
     /// The spelt-out bytes.
@@ -352,6 +374,20 @@ mod tests {
             prop_assert_eq!(TaskId::from_raw(id.raw()), Some(id));
             let receipt = Receipt { id, incarnation: e, delivery: n };
             prop_assert_eq!(Receipt::parse(receipt.to_string().as_bytes()), Some(receipt));
+        }
+
+        #[test]
+        fn ids_of_our_time_read_back(ms in 999_999_999_990..1_000_000_000_010u64, seq in 1..=SEQ_MAX) {
+            let id = TaskId::new(ms, seq).unwrap();
+            let (short_cut, text) = (Spelling::of_id(id), id.to_string());
+            prop_assert_eq!(short_cut.as_bytes(), text.as_bytes());
+        }
+
+        #[test]
+        fn digits_end_where_they_do(text in "[0-9]{0,25}[^0-9]?[0-9/:;]{0,9}") {
+            let len = text.bytes().position(|c| !c.is_ascii_digit()).unwrap_or(text.len());
+            let number = text[..len].parse().ok().filter(|_| len <= 19).map(|n: u64| (n, &text.as_bytes()[len..]));
+            prop_assert_eq!(digits(text.as_bytes()), number);
         }
 
         #[test]

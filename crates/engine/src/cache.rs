@@ -66,8 +66,9 @@ impl Cache {
 
     /// The payload at this place, if it is here. What was read from the disk is believed only by its checksum.
     pub(crate) fn find(&mut self, place: Stored) -> Option<Found<'_>> {
-        if self.written.find(place).is_some() {
-            return self.written.find(place).map(Found::Written);
+        if let Some(frame) = self.written.frame_of(place) {
+            let within = (place.offset - frame.start.1) as usize;
+            return Some(Found::Written(&self.written.body(frame)[within..][..place.len as usize]));
         }
         let found = self.read.find(place).filter(|(bytes, at)| is_whole(bytes, *at, place));
         if found.is_none() {
@@ -111,6 +112,8 @@ struct Ring {
     end: u64,
     /// From the oldest to the newest, and so by place.
     frames: VecDeque<Frame>,
+    /// The one that was found last.
+    last: Option<Frame>,
     /// The newest, if it is larger than the ring.
     giant: Vec<u8>,
 }
@@ -123,10 +126,19 @@ struct Frame {
     at: Option<u64>,
 }
 
+impl Frame {
+    fn holds(&self, place: Stored) -> bool {
+        let (segment, offset) = self.start;
+        let within = place.offset.checked_sub(offset).filter(|_| segment == place.segment);
+        within.is_some_and(|within| within as usize + place.len as usize <= self.len)
+    }
+}
+
 impl Ring {
     fn new(capacity_max: usize) -> Self {
         let capacity = capacity_max.min(RING_BYTES_MIN);
-        Self { bytes: Vec::new(), capacity, capacity_max, end: 0, frames: VecDeque::new(), giant: Vec::new() }
+        let (frames, bytes, giant) = (VecDeque::new(), Vec::new(), Vec::new());
+        Self { bytes, capacity, capacity_max, end: 0, frames, last: None, giant }
     }
 
     /// A payload was asked for that is not here. If it would be in a larger ring, there is one.
@@ -160,7 +172,7 @@ impl Ring {
         if self.frames.back().is_some_and(|newest| newest.at.is_none()) {
             self.frames.pop_back();
         }
-        self.giant = Vec::new();
+        (self.last, self.giant) = (None, Vec::new());
         let len = body.len();
         if len > self.capacity {
             self.giant = body.to_vec();
@@ -183,12 +195,15 @@ impl Ring {
         self.frames.push_back(Frame { start, len, at: Some(at) });
     }
 
-    fn find(&self, place: Stored) -> Option<&[u8]> {
+    /// The frame that holds this place. Neighbours are asked for one after the other.
+    fn frame_of(&mut self, place: Stored) -> Option<Frame> {
+        if let Some(last) = self.last.filter(|last| last.holds(place)) {
+            return Some(last);
+        }
         let start = (place.segment, place.offset);
         let at = self.frames.partition_point(|frame| frame.start <= start).checked_sub(1)?;
-        let frame = self.frames[at];
-        let within = (frame.start.0 == place.segment).then(|| (place.offset - frame.start.1) as usize)?;
-        self.body(frame).get(within..)?.get(..place.len as usize)
+        self.last = self.frames.get(at).copied().filter(|frame| frame.holds(place));
+        self.last
     }
 
     const fn index(&self, at: u64) -> usize {

@@ -24,10 +24,18 @@ impl<T: Clone + Default> Shared<T> {
     /// For a change, which makes it other content than the last image has.
     #[inline]
     pub(super) fn change(&mut self) -> &mut T {
+        if matches!(self, Self::Imaged(..)) {
+            self.part();
+        }
+        let Self::Own(content) = self else { unreachable!("it is the queue's own now") };
+        content
+    }
+
+    #[cold]
+    fn part(&mut self) {
         if let Self::Imaged(shared, _) = self {
             *self = Self::Own(Arc::unwrap_or_clone(mem::take(shared)));
         }
-        self.amend().expect("it is the queue's own now")
     }
 
     /// For what makes no difference to what is stored of it, while nobody else holds it.

@@ -29,6 +29,21 @@ impl Version {
 /// The most that the framing of a bulk string takes.
 const BULK_FRAME_BYTES_MAX: usize = 1 + 20 + 2 + 2;
 
+/// Headers with numbers below 100 but for their markers, filled up to a size that is copied in one step.
+const SHORT_HEADERS: [[u8; 8]; 100] = {
+    let mut headers = [[0, 0, b'\r', b'\n', 0, 0, 0, 0]; 100];
+    let mut n = 0;
+    while n < 100 {
+        if n < 10 {
+            headers[n][1] = b'0' + n as u8;
+        } else {
+            headers[n] = [0, b'0' + (n / 10) as u8, b'0' + (n % 10) as u8, b'\r', b'\n', 0, 0, 0];
+        }
+        n += 1;
+    }
+    headers
+};
+
 /// Writes replies. A header says how many pieces follow; they are for the caller to write.
 #[derive(Debug)]
 pub struct Writer<'o> {
@@ -140,12 +155,13 @@ impl<'o> Writer<'o> {
     #[inline]
     fn header(&mut self, marker: u8, n: usize) {
         // Nearly all have one digit or two; those go out in one piece.
-        let (tens, ones) = (b'0' + (n / 10 % 10) as u8, b'0' + (n % 10) as u8);
-        match n {
-            0..10 => return self.out.extend_from_slice(&[marker, ones, b'\r', b'\n']),
-            10..100 => return self.out.extend_from_slice(&[marker, tens, ones, b'\r', b'\n']),
-            _ => self.out.push(marker),
+        if let Some(&(mut header)) = SHORT_HEADERS.get(n) {
+            header[0] = marker;
+            let len = self.out.len() + if n < 10 { 4 } else { 5 };
+            self.out.extend_from_slice(&header);
+            return self.out.truncate(len);
         }
+        self.out.push(marker);
         decimal::write_u64(self.out, n as u64);
         self.out.extend_from_slice(b"\r\n");
     }

@@ -43,6 +43,7 @@ impl<B: Body> Queue<B> {
         if count == 0 || self.ready.len() == 0 {
             return (0, 0);
         }
+        self.ready.plain.look_ahead(count);
         let mut ids = mem::take(&mut self.scratch);
         ids.clear();
         let bytes = self.hand_out(count, ask, now, &mut ids, out);

@@ -166,12 +166,10 @@ impl Distinct {
 
 /// Reads references as claims; one that is malformed refuses them all.
 pub(crate) fn claims(tasks: TaskRefs<'_>) -> Result<impl Iterator<Item = Claim>, Refusal> {
-    let read = move |bytes: &&[u8]| match tasks.form {
+    let read = |bytes: &&[u8]| match tasks.form {
         IdForm::Long => Claim::parse(bytes),
         IdForm::Short => TaskId::parse_short(bytes).map(Claim::Id),
     };
-    if tasks.list.iter().any(|bytes| read(bytes).is_none()) {
-        return Err(Refusal::MalformedId);
-    }
-    Ok(tasks.list.iter().filter_map(read))
+    let claims: Option<Vec<Claim>> = tasks.list.iter().map(read).collect();
+    Ok(claims.ok_or(Refusal::MalformedId)?.into_iter())
 }

@@ -1,7 +1,8 @@
 //! Tasks as they were pushed, in order of their ids, a few bytes each.
 //!
 //! The newest few are kept as they are: a short queue is just that. Once they are many they are coded into [`runs`],
-//! where thousands cost one allocation, which an image of the queue shares.
+//! where thousands cost one allocation, which an image of the queue shares. How many are too many depends on whether they
+//! are there to stay.
 
 mod chunk;
 mod run;
@@ -25,8 +26,11 @@ use runs::Runs;
 pub(super) use chunk::Fates;
 pub(super) use run::{Entry, Run};
 
-/// How many entries are kept as they are. A queue that is never longer pays for no coding.
-const FRESH_MAX: usize = 64;
+/// How many entries are kept as they are in a queue that is not taken from.
+const FRESH_MIN: usize = 64;
+
+/// How many entries are kept as they are at most. A busy queue that is never longer pays for no coding.
+const FRESH_MAX: usize = 8192;
 
 /// Room that an empty queue keeps.
 const KEPT_ENTRIES: usize = 16;
@@ -37,11 +41,16 @@ pub(super) struct Packed<B> {
     runs: Runs<B>,
     /// The newest; their ids are above those of all runs.
     fresh: VecDeque<Entry<B>>,
+    /// How many of those there may be.
+    fresh_max: usize,
+    /// How many entries have come and how many have been taken of late.
+    pushed: usize,
+    taken: usize,
 }
 
 impl<B> Default for Packed<B> {
     fn default() -> Self {
-        Self { runs: Runs::default(), fresh: VecDeque::new() }
+        Self { runs: Runs::default(), fresh: VecDeque::new(), fresh_max: FRESH_MIN, pushed: 0, taken: 0 }
     }
 }
 
@@ -68,10 +77,26 @@ impl<B: Body> Packed<B> {
     /// Adds an entry whose id it takes.
     pub(super) fn push(&mut self, entry: Entry<B>) {
         debug_assert!(self.takes(entry.id), "ids grow");
-        if self.fresh.len() >= FRESH_MAX {
-            self.pack();
+        if self.fresh.len() >= self.fresh_max {
+            self.make_room();
         }
+        self.pushed += 1;
         self.fresh.push_back(entry);
+    }
+
+    /// Codes what is kept as it is, unless it looks as if it were soon taken: then there is room for more.
+    fn make_room(&mut self) {
+        let is_busy = self.taken * 2 >= self.pushed;
+        if self.pushed >= FRESH_MAX {
+            (self.pushed, self.taken) = (self.pushed / 2, self.taken / 2);
+        }
+        if is_busy && self.len() < FRESH_MAX {
+            self.fresh_max = (2 * self.fresh_max).min(FRESH_MAX);
+        } else {
+            self.fresh_max = FRESH_MIN;
+            self.pack();
+            self.fresh.shrink_to(FRESH_MIN);
+        }
     }
 
     /// Codes what is kept as it is.
@@ -86,6 +111,11 @@ impl<B: Body> Packed<B> {
             Some(first) if first.id < id => Ok(self.fresh.binary_search_by_key(&id, |entry| entry.id).ok()),
             _ => Err(()),
         }
+    }
+
+    /// Has the first so many at hand, so that looking at them and then taking them decodes them once.
+    pub(super) fn look_ahead(&mut self, count: usize) {
+        self.runs.look_ahead(count);
     }
 
     /// The first of all.
@@ -104,6 +134,7 @@ impl<B: Body> Packed<B> {
 
     /// Takes an entry out, wherever it stands; the first one at once.
     pub(super) fn take(&mut self, id: TaskId) -> Option<Entry<B>> {
+        self.taken += 1;
         let Ok(at) = self.fresh_at(id) else { return self.runs.take(id) };
         let entry = self.fresh.remove(at?);
         if self.fresh.is_empty() && self.fresh.capacity() > KEPT_ENTRIES && self.runs.len() == 0 {

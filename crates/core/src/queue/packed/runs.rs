@@ -12,19 +12,27 @@ use super::run::{Cursor, ENTRIES_MAX, Entry, GROUP, Run};
 use crate::codec::Reader;
 use crate::id::TaskId;
 use crate::queue::shared::Shared;
-use crate::task::Body;
+use crate::task::{Body, Due};
+use crate::time::LogTime;
 
 /// Entries of a chunk below which it is not worth coding anew.
 const THIN_MIN: usize = 64;
+
+/// How many entries at the front are decoded at once.
+const DECODED: usize = 16;
+
+/// Room at the front that is kept from one chunk to the next.
+const KEPT_ENTRIES: usize = 128;
 
 /// Entries as runs.
 #[derive(Clone, Debug)]
 pub(super) struct Runs<B> {
     /// None of them is without live entries.
     chunks: VecDeque<Chunk<B>>,
-    /// The first entry of all and its index in its chunk, so that looking at it and taking it decodes it once.
-    first: Option<(u16, Entry<B>)>,
-    /// Stands behind the first entry.
+    /// The first entries of all, at least one, with their indexes in the first chunk: looking at them and then taking
+    /// them decodes them once.
+    front: VecDeque<(u16, Entry<B>)>,
+    /// Stands behind the last of those.
     head: Cursor<B>,
     len: usize,
     /// Bytes of all chunks but the last, which changes too often to be counted each time.
@@ -33,7 +41,8 @@ pub(super) struct Runs<B> {
 
 impl<B> Default for Runs<B> {
     fn default() -> Self {
-        Self { chunks: VecDeque::new(), first: None, head: Cursor::at_group(0), len: 0, memory: 0 }
+        let (chunks, front) = (VecDeque::new(), VecDeque::new());
+        Self { chunks, front, head: Cursor::at_group(0), len: 0, memory: 0 }
     }
 }
 
@@ -45,7 +54,7 @@ impl<B: Body> Runs<B> {
     /// About how many bytes it takes.
     pub(super) fn memory(&self) -> usize {
         let last = self.chunks.back().map_or(0, |last| last.memory() - last.accounted.min(last.memory()));
-        self.memory + last
+        self.memory + last + self.front.capacity() * size_of::<(u16, Entry<B>)>()
     }
 
     /// The highest id that a run of it has had.
@@ -64,7 +73,7 @@ impl<B: Body> Runs<B> {
         }
         if let Some(first) = first {
             self.head = self.chunks[0].run().end();
-            self.first = Some((self.head.index() - 1, first));
+            self.front.push_back((self.head.index() - 1, first));
         }
     }
 
@@ -105,7 +114,7 @@ impl<B: Body> Runs<B> {
 
     /// The first of all.
     pub(super) fn first(&self) -> Option<Entry<B>> {
-        match &self.first {
+        match self.front.front() {
             Some((_, first)) => Some(first.clone()),
             None => self.iter().next(),
         }
@@ -123,11 +132,12 @@ impl<B: Body> Runs<B> {
 
     /// Takes an entry out, wherever it stands; the first one at once.
     pub(super) fn take(&mut self, id: TaskId) -> Option<Entry<B>> {
-        if let Some((index, entry)) = self.first.take_if(|(_, first)| first.id == id) {
+        if let Some(at) = self.front_at(id) {
+            let (index, entry) = self.front.remove(at)?;
             self.chunks[0].forget(index);
             self.len -= 1;
-            if !self.thin(0) {
-                self.find_first();
+            if !self.thin(0) && self.front.is_empty() {
+                self.look_ahead(DECODED);
             }
             return Some(entry);
         }
@@ -139,17 +149,30 @@ impl<B: Body> Runs<B> {
         Some(entry)
     }
 
-    /// Finds the next that is the first of all, from the head on.
-    fn find_first(&mut self) {
+    /// Where the entry with this id is at the front.
+    fn front_at(&self, id: TaskId) -> Option<usize> {
+        let (first, last) = (&self.front.front()?.1, &self.front.back()?.1);
+        if first.id == id {
+            return Some(0);
+        }
+        let is_within = first.id < id && id <= last.id;
+        is_within.then(|| self.front.binary_search_by_key(&id, |(_, entry)| entry.id).ok()).flatten()
+    }
+
+    /// Decodes entries at the front until there are so many, or none is left in the first chunk.
+    pub(super) fn look_ahead(&mut self, count: usize) {
         let Some(chunk) = self.chunks.front() else { return };
-        let first = chunk.next(&mut self.head);
-        self.first = first.map(|first| (self.head.index() - 1, first));
+        while self.front.len() < count
+            && let Some(entry) = chunk.next(&mut self.head)
+        {
+            self.front.push_back((self.head.index() - 1, entry));
+        }
     }
 
     /// Gives an entry a new body; answers the old one.
     pub(super) fn replace(&mut self, id: TaskId, body: B) -> Option<B> {
-        if let Some((_, first)) = self.first.as_mut().filter(|(_, first)| first.id == id) {
-            first.body = body.clone();
+        if let Some(at) = self.front_at(id) {
+            self.front[at].1.body = body.clone();
         }
         let at = self.chunk_of(id)?;
         let chunk = &mut self.chunks[at];
@@ -219,16 +242,16 @@ impl<B: Body> Runs<B> {
 
     /// Finds the first of all anew, once another chunk is the first.
     fn rewind(&mut self) {
-        self.first = None;
+        self.front.clear();
+        self.front.shrink_to(if self.len == 0 { 0 } else { KEPT_ENTRIES });
         let group = self.chunks.front().map_or(0, |first| first.skipped() / GROUP);
         self.head = Cursor::at_group(group);
-        self.find_first();
+        self.look_ahead(1);
     }
 
     pub(super) fn iter(&self) -> Iter<'_, B> {
-        let first = self.first.as_ref().map(|(_, first)| first);
         let (rest, cursor) = (self.chunks.range(..), Cursor::at_group(0));
-        Iter { first, rest, chunk: None, cursor, head: Some(&self.head) }
+        Iter { front: self.front.iter(), rest, chunk: None, cursor, head: Some(&self.head) }
     }
 
     /// All from the one at this place on. Chunks before it are passed over whole.
@@ -241,7 +264,7 @@ impl<B: Body> Runs<B> {
         let chunk = self.chunks.get(at);
         let (cursor, left) = chunk.map_or((Cursor::at_group(0), 0), |chunk| chunk.seek(start));
         let rest = self.chunks.range((at + 1).min(self.chunks.len())..);
-        Iter { first: None, rest, chunk, cursor, head: None }.skip(left)
+        Iter { front: vec_deque::Iter::default(), rest, chunk, cursor, head: None }.skip(left)
     }
 
     /// The live runs and the fates of their entries, for an image.
@@ -284,21 +307,30 @@ impl<B: Body> Runs<B> {
             (seen == self.len, "an entry that cannot be read"),
             (self.len == live, "the number of entries"),
             (self.memory == accounted, "the account of memory"),
-            (self.first.as_ref().map(|(index, _)| *index) == first, "the first entry"),
-            (first.is_none_or(|first| self.head.index() == first + 1), "the head"),
+            (self.front.front().map(|(index, _)| *index) == first, "the first entry"),
+            (self.front.back().is_none_or(|(last, _)| self.head.index() > *last), "the head"),
+            (
+                self.iter_from(0).map(|entry| told(&entry)).eq(self.iter().map(|entry| told(&entry))),
+                "the front",
+            ),
             (self.chunks.iter().all(|chunk| chunk.live() > 0), "an empty chunk"),
         ];
         holds.into_iter().find(|(holds, _)| !holds).map(|(_, what)| what)
     }
 }
 
+/// What an entry says of itself.
+fn told<B: Body>(entry: &Entry<B>) -> (TaskId, LogTime, Option<Due>, usize) {
+    (entry.id, entry.pushed, entry.due, entry.body.len())
+}
+
 /// A walk over live entries.
 pub(super) struct Iter<'p, B> {
-    first: Option<&'p Entry<B>>,
+    front: vec_deque::Iter<'p, (u16, Entry<B>)>,
     rest: vec_deque::Iter<'p, Chunk<B>>,
     chunk: Option<&'p Chunk<B>>,
     cursor: Cursor<B>,
-    /// Where the first chunk goes on behind the first entry.
+    /// Where the first chunk goes on behind the front.
     head: Option<&'p Cursor<B>>,
 }
 
@@ -306,8 +338,8 @@ impl<B: Body> Iterator for Iter<'_, B> {
     type Item = Entry<B>;
 
     fn next(&mut self) -> Option<Entry<B>> {
-        if let Some(first) = self.first.take() {
-            return Some(first.clone());
+        if let Some((_, entry)) = self.front.next() {
+            return Some(entry.clone());
         }
         loop {
             if let Some(entry) = self.chunk.and_then(|chunk| chunk.next(&mut self.cursor)) {

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 use super::run::Run;
-use super::{Entry, Packed};
+use super::{Entry, FRESH_MIN, Packed};
 use crate::codec::{Reader, read_number, write_number};
 use crate::id::TaskId;
 use crate::task::{Body, Due};
@@ -48,6 +48,7 @@ enum Step {
     /// So many in a row from there on.
     ReplaceMany(usize, u64),
     IterFrom(usize),
+    LookAhead(usize),
     /// An image is taken, and goes on in its place.
     Image,
 }
@@ -62,6 +63,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (prop_oneof![Just(0), any::<usize>()], any::<u64>()).prop_map(|(at, n)| Step::Replace(at, n)),
         2 => (any::<usize>(), any::<u64>()).prop_map(|(at, n)| Step::ReplaceMany(at, n)),
         4 => any::<usize>().prop_map(Step::IterFrom),
+        4 => (0..300usize).prop_map(Step::LookAhead),
         2 => Just(Step::Image),
     ]
 }
@@ -121,6 +123,7 @@ impl Pair {
                 let some: Vec<_> = self.packed.iter_from(at).take(100).collect();
                 assert_eq!(some, self.model[at..len.min(at + 100)]);
             }
+            Step::LookAhead(count) => self.packed.look_ahead(count),
             Step::Image if !self.mixed => self.image(),
             _ if len == 0 => {}
             Step::Take(at) => self.take(at % len),
@@ -186,6 +189,21 @@ fn a_backlog_of_neighbours_costs_a_few_bytes_each_and_nothing_once_it_is_gone() 
     }
     assert!(pair.packed.memory() < 1_000, "{} bytes", pair.packed.memory());
     assert_eq!(pair.packed.broken(), None);
+}
+
+#[test]
+fn a_busy_queue_is_not_coded_and_one_that_waits_is() {
+    let mut pair = Pair { last: 1 << 30, ..Pair::default() };
+    (0..1000).for_each(|_| pair.push(1, 0));
+    assert!(pair.packed.runs.len() > 900, "nobody takes any");
+    for _ in 0..5000 {
+        pair.push(1, 0);
+        pair.take(0);
+    }
+    assert_eq!(pair.packed.runs.len(), 0, "they are taken as fast as they come");
+    (0..50_000).for_each(|_| pair.push(1, 0));
+    assert!(pair.packed.fresh.len() <= FRESH_MIN, "they come faster than they are taken");
+    pair.check();
 }
 
 #[test]
