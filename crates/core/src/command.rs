@@ -4,7 +4,7 @@
 //! nothing is copied until an event is recorded. Task references stay bytes here, since each home has ids of its
 //! own; what is not an id is therefore the home's answer, not the dialect's.
 
-use crate::settings::{Change, Place};
+use crate::settings::{Changes, Place};
 use crate::time::WallTime;
 
 /// One request.
@@ -127,7 +127,14 @@ pub enum Command<'a> {
         /// The queue.
         queue: &'a [u8],
         /// What to change, in order.
-        changes: &'a [Change<'a>],
+        changes: Changes<'a>,
+    },
+    /// Says why a task is not running now.
+    Explain {
+        /// The task's queue.
+        queue: &'a [u8],
+        /// Its id or receipt.
+        task: TaskRef<'a>,
     },
     /// Answers how many queues have tasks.
     Size,
@@ -142,6 +149,38 @@ pub enum Command<'a> {
     },
     /// The life of a worker.
     Worker(Worker<'a>),
+}
+
+impl<'a> Command<'a> {
+    /// The one queue that it is about, if it is about one.
+    pub const fn queue(&self) -> Option<&'a [u8]> {
+        match *self {
+            Self::Push { queue, .. }
+            | Self::Ack { queue, .. }
+            | Self::Extend { queue, .. }
+            | Self::Recover { queue, .. }
+            | Self::Inspect { queue, .. }
+            | Self::Info { queue }
+            | Self::Cancel { queue, .. }
+            | Self::Bury { queue, .. }
+            | Self::Revive { queue, .. }
+            | Self::Delete { queue, .. }
+            | Self::Purge { queue, .. }
+            | Self::Pause { queue }
+            | Self::Resume { queue }
+            | Self::Config { queue, .. }
+            | Self::Explain { queue, .. }
+            | Self::Add(Add { queue, .. })
+            | Self::Return(Return { queue, .. })
+            | Self::Worker(Worker::Work(_, queue) | Worker::Rest(_, queue)) => Some(queue),
+            Self::Pop(_)
+            | Self::Drop { .. }
+            | Self::Exists { .. }
+            | Self::Size
+            | Self::Queues { .. }
+            | Self::Worker(_) => None,
+        }
+    }
 }
 
 /// How a task reference is spelt.
@@ -340,6 +379,8 @@ pub enum Cancel<'a> {
     Ids(TaskRefs<'a>),
     /// The tasks of these names.
     Names(&'a [&'a [u8]]),
+    /// All tasks with this payload.
+    Payload(&'a [u8]),
 }
 
 /// Which tasks of a queue to show or to remove.

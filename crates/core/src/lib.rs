@@ -33,6 +33,10 @@
 //!         self.0.len()
 //!     }
 //!
+//!     fn is(&self, payload: &[u8]) -> Option<bool> {
+//!         Some(self.0 == payload)
+//!     }
+//!
 //!     // It owns its bytes, and so is kept as it is.
 //!     fn pack(&self, _: Option<&Self>, _: &mut Vec<u8>) -> bool {
 //!         false

@@ -21,6 +21,9 @@ pub trait Body: Clone {
         self.len() == 0
     }
 
+    /// Whether the payload is this one, as far as the handle can tell.
+    fn is(&self, payload: &[u8]) -> Option<bool>;
+
     /// Appends bytes from which [`Body::unpack`] makes this handle again, given the same `before`: the one packed
     /// before it in the same run, `None` where a run begins. Answers false, and appends nothing, if this handle
     /// cannot be packed: it is then kept as it is.

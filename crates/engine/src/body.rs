@@ -100,6 +100,13 @@ impl sureq_core::task::Body for Body {
         }
     }
 
+    fn is(&self, payload: &[u8]) -> Option<bool> {
+        match self {
+            Self::Loaded(loaded) => Some(loaded.as_ref() == payload),
+            Self::Stored(place) => (place.len as usize != payload.len()).then_some(false),
+        }
+    }
+
     fn pack(&self, before: Option<&Self>, out: &mut Vec<u8>) -> bool {
         let Self::Stored(place) = self else { return false };
         let before = before.and_then(Self::place);

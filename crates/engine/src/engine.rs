@@ -343,6 +343,10 @@ impl Engine {
             if let Some(refusal) = shared.refusal(&state, command) {
                 replies.list.push(Reply::Refused(refusal));
             } else {
+                if let Some(search) = shared.search(command) {
+                    ticket = Some(search);
+                    break;
+                }
                 let first_task = replies.tasks.len();
                 let State { broker, tape, .. } = &mut *state;
                 broker.execute(now, command, tape, replies);

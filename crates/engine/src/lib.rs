@@ -40,6 +40,7 @@ mod loader;
 mod log_thread;
 mod opening;
 mod payloads;
+mod seek;
 mod snapshot;
 mod status;
 mod synced;

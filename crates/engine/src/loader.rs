@@ -14,6 +14,7 @@ use crate::cache::is_whole;
 use crate::engine::Shared;
 use crate::fault::Fault;
 use crate::log::{Place, Position, Reader};
+use crate::seek::Search;
 use crate::ticket::TicketCell;
 
 /// How much is read at once, and so how much one reading holds in memory beside the cache.
@@ -46,6 +47,8 @@ struct Jobs {
     answers: VecDeque<Arc<TicketCell>>,
     /// What will be asked for soon.
     ahead: VecDeque<Vec<Stored>>,
+    /// Searches, each of which takes a step when there is nothing else to do.
+    searches: VecDeque<Search>,
     /// How many were taken up so far, and how many are done with.
     begun: u64,
     ended: u64,
@@ -55,6 +58,9 @@ struct Jobs {
 enum Job {
     Answer(Arc<TicketCell>),
     Ahead(Vec<Stored>),
+    Search(Search),
+    /// The store closes.
+    Dismiss(Search),
 }
 
 impl Loader {
@@ -78,10 +84,16 @@ impl Loader {
         self.wakes.notify_one();
     }
 
+    /// Has a payload searched for.
+    pub(crate) fn search(&self, search: Search) {
+        self.jobs().searches.push_back(search);
+        self.wakes.notify_one();
+    }
+
     /// Waits until all that was asked for by now has been read: nobody reads any more from what was not needed then.
     pub(crate) fn settle(&self) {
         let mut jobs = self.jobs();
-        let upto = jobs.begun + (jobs.answers.len() + jobs.ahead.len()) as u64;
+        let upto = jobs.begun + (jobs.answers.len() + jobs.ahead.len() + jobs.searches.len()) as u64;
         while jobs.ended < upto && !jobs.closing {
             jobs = self.done.wait(jobs).unwrap_or_else(PoisonError::into_inner);
         }
@@ -102,7 +114,9 @@ impl Loader {
         let mut jobs = self.jobs();
         loop {
             let answer = jobs.answers.pop_front().map(Job::Answer);
-            if let Some(job) = answer.or_else(|| jobs.ahead.pop_front().map(Job::Ahead)) {
+            let ahead = answer.or_else(|| jobs.ahead.pop_front().map(Job::Ahead));
+            let kind = if jobs.closing { Job::Dismiss } else { Job::Search };
+            if let Some(job) = ahead.or_else(|| jobs.searches.pop_front().map(kind)) {
                 jobs.begun += 1;
                 return Some(job);
             }
@@ -152,6 +166,8 @@ pub(crate) fn run(shared: &Shared) {
         match job {
             Job::Ahead(places) => read_ahead(shared, loader, places),
             Job::Answer(cell) => load(shared, loader, &cell),
+            Job::Search(search) => step(shared, loader, search),
+            Job::Dismiss(search) => search.answer(shared, true),
         }
         loader.end();
     }
@@ -163,6 +179,28 @@ fn read_ahead(shared: &Shared, loader: &Loader, places: Vec<Stored>) {
         if let Ok(bytes) = loader.read(&stretch) {
             shared.lock().cache.keep_read(stretch.segment, stretch.start as u32, bytes);
         }
+    }
+}
+
+/// Takes a search one step further.
+fn step(shared: &Shared, loader: &Loader, mut search: Search) {
+    if search.is_abandoned() {
+        return;
+    }
+    let candidates = search.look(shared);
+    let is_done = search.step(shared, candidates, |places| {
+        let wanted = places.iter().enumerate().map(|(index, &place)| Wanted { index, place });
+        let (payloads, _) = fetch(shared, loader, wanted.collect());
+        let mut bodies = vec![None; places.len()];
+        for (index, payload) in payloads {
+            bodies[index] = Some(Body::Loaded(payload));
+        }
+        bodies
+    });
+    if is_done {
+        search.answer(shared, false);
+    } else {
+        loader.search(search);
     }
 }
 

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use sureq_core::Command;
+use sureq_core::command::Cancel;
 use sureq_core::reply::TaskView;
 
 use crate::ahead::Readable;
 use crate::body::{Body, Payload, Stored};
 use crate::cache::Found;
 use crate::engine::{Shared, State};
+use crate::seek::Search;
 use crate::ticket::{Answer, Ticket, TicketCell};
 
 /// Smaller payloads of one reply are put together in one piece of memory; the others have their own.
@@ -107,6 +109,16 @@ impl Shared {
         let cell = Arc::<TicketCell>::default();
         self.load_into(&cell, answer);
         Ticket { number: None, cell, shared: Arc::clone(self) }
+    }
+
+    /// Begins a search for payloads, where they lie on the disk.
+    pub(crate) fn search(self: &Arc<Self>, command: &Command<'_>) -> Option<Ticket> {
+        let Command::Cancel { queue, which: Cancel::Payload(payload) } = command else { return None };
+        let loader = self.loader.as_ref()?;
+        let cell = Arc::<TicketCell>::default();
+        cell.lock().is_loading = true;
+        loader.search(Search::new(queue, payload, Arc::clone(&cell)));
+        Some(Ticket { number: None, cell, shared: Arc::clone(self) })
     }
 
     pub(crate) fn load_into(&self, cell: &Arc<TicketCell>, answer: Answer) {

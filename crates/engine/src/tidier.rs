@@ -226,7 +226,7 @@ impl Tidier {
 
     fn plan_next(&self, shared: &Shared, logged: u64, bytes: u64) {
         let segment = self.spares.segment_bytes();
-        let due = (bytes * CHECKPOINT_SHARE).clamp(segment / 2, segment * CHECKPOINT_SEGMENTS_MAX);
+        let due = (bytes * CHECKPOINT_SHARE).clamp(segment / 4, segment * CHECKPOINT_SEGMENTS_MAX);
         shared.tidying.due.store(due, Ordering::Relaxed);
         shared.tidying.logged.store(logged, Ordering::Relaxed);
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use sureq_core::command::{Add, Command, LeaseAsk, NameArg, Pop, Return, TaskRef, View, When, Worker};
-use sureq_core::settings::Change;
+use sureq_core::settings::{Change, Changes};
 use sureq_core::{Replies, Reply};
 use sureq_engine::{Body, Engine, Options};
 
@@ -62,7 +62,10 @@ fn fill(engine: &Engine) {
     execute(engine, Command::Pop(Pop { lease, ..Pop::plain(&[b"timed"], 1) }));
     execute(
         engine,
-        Command::Config { queue: b"settled", changes: &[Change::Tries(3), Change::MaxLength(7)] },
+        Command::Config {
+            queue: b"settled",
+            changes: Changes::List(&[Change::Tries(3), Change::MaxLength(7)]),
+        },
     );
     execute(engine, Command::Pause { queue: b"settled" });
 }
@@ -112,7 +115,7 @@ fn check(engine: &Engine, version: u32) {
     assert_eq!(payloads(engine, View::Dead), [b"dead"]);
     assert_eq!(payloads(engine, View::Delayed), [b"delayed"]);
     let Reply::Settings(settings) =
-        &execute(engine, Command::Config { queue: b"settled", changes: &[] }).list[0]
+        &execute(engine, Command::Config { queue: b"settled", changes: Changes::List(&[]) }).list[0]
     else {
         panic!("CONFIG answers settings");
     };

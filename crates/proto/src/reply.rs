@@ -4,11 +4,13 @@
 
 use crate::resp::{Version, Writer};
 use crate::verbs::{Shape, TYPE_NAME};
-use sureq_core::command::{Command, LeaseAsk, Pop, View, Worker};
+use sureq_core::command::{Cancel, Command, LeaseAsk, Pop, View, Worker};
 use sureq_core::id::Spelling;
-use sureq_core::reply::{Info, More, Outcome, QueueRow, Replies, Reply, TaskView, WorkerRow};
-use sureq_core::settings::{Expired, Overflow, Settings};
-use sureq_core::task::StateKind;
+use sureq_core::reply::{
+    Explanation, Info, More, Outcome, QueueRow, Replies, Reply, TaskView, Why, WorkerRow,
+};
+use sureq_core::settings::{SettingWords, Settings, Shown};
+use sureq_core::task::{Holder, StateKind};
 
 /// Appends the answer to `command`.
 pub fn encode_reply<B: AsRef<[u8]>>(
@@ -63,7 +65,8 @@ pub fn encode_reply<B: AsRef<[u8]>>(
             w.integer(i64::from(*added));
             w.bulk(state_name(*state).as_bytes());
         }
-        (Reply::TimedOut, _) => w.null(),
+        (Reply::Explained(Some(explained)), _) => write_explanation(w, explained),
+        (Reply::TimedOut | Reply::Explained(None), _) => w.null(),
         (Reply::Outcome(Outcome::Done), _) => w.integer(1),
         (Reply::Outcome(Outcome::Stale), _) => w.integer(0),
         (Reply::Outcome(Outcome::Cancelled), _) => w.simple("CANCELLED"),
@@ -79,6 +82,8 @@ pub enum Owed {
     Popped(PopForm),
     /// Tasks as this view shows them.
     Shown(View),
+    /// A number of tasks.
+    Count,
 }
 
 impl Owed {
@@ -88,6 +93,7 @@ impl Owed {
             Command::Pop(pop) => Some(Self::Popped(PopForm::of(pop))),
             Command::Recover { .. } => Some(Self::Shown(View::Ready)),
             Command::Inspect { view, .. } => Some(Self::Shown(*view)),
+            Command::Cancel { which: Cancel::Payload(_), .. } => Some(Self::Count),
             _ => None,
         }
     }
@@ -125,6 +131,7 @@ pub fn encode_owed<B: AsRef<[u8]>>(
         (Reply::Tasks(tasks) | Reply::Inspected(tasks), Owed::Shown(view)) => {
             write_inspected(w, view, &replies.tasks[tasks.range()]);
         }
+        (Reply::Count(n), Owed::Count) => w.count(*n),
         (Reply::Refused(refusal), _) => w.error(format_args!("{} {refusal}", refusal.code())),
         _ => w.null(),
     }
@@ -263,42 +270,75 @@ fn write_info(w: &mut Writer<'_>, info: &Info) {
         ("paused", info.paused.map_or(0, |since| since.0)),
         ("pushed", info.pushed),
         ("finished", info.finished),
+        ("workers", info.workers),
     ];
-    w.map(numbers.len() + SETTINGS_FIELDS);
+    w.map(numbers.len() + 2 + SETTINGS_FIELDS);
     write_numbers(w, &numbers);
+    write_rate(w, "pushed_per_second", info.pushed_of_late);
+    write_rate(w, "finished_per_second", info.finished_of_late);
     write_settings(w, &info.settings);
 }
 
-const SETTINGS_FIELDS: usize = 10;
+const SETTINGS_FIELDS: usize = SettingWords::NAMES.len();
 
 /// As the options of RQ.CONFIG are called; 0 and the empty name are the defaults.
 fn write_settings(w: &mut Writer<'_>, settings: &Settings) {
+    for (name, value) in SettingWords::NAMES.iter().zip(settings.shown()) {
+        w.bulk(name.to_ascii_lowercase().as_bytes());
+        match value {
+            Shown::Number(n) => w.count(n),
+            Shown::Word(word) => w.bulk(word),
+        }
+    }
+}
+
+fn write_explanation(w: &mut Writer<'_>, explained: &Explanation) {
+    let own = match explained.why {
+        Why::Ready { .. } | Why::Delayed { .. } | Why::Dead { .. } => 1,
+        Why::Leased { .. } => 4,
+    };
+    w.map(9 + own);
+    w.bulk(b"id");
+    w.id(explained.id);
+    w.bulk(b"state");
+    w.bulk(state_name(explained.state()).as_bytes());
+    w.bulk(b"why");
+    w.bulk(explained.to_string().as_bytes());
+    let Explanation { deliveries, tries, tries_max, .. } = *explained;
     let numbers = [
-        ("lease", settings.lease_ms.unwrap_or(0)),
-        ("tries", settings.tries.map_or(0, u64::from)),
-        ("backoff", settings.backoff_ms.unwrap_or(0)),
-        ("ttl", settings.ttl_ms.unwrap_or(0)),
-        ("max-length", settings.max_length.unwrap_or(0)),
-        ("max-bytes", settings.max_bytes.unwrap_or(0)),
-        ("max-leased", settings.max_leased.unwrap_or(0)),
+        ("deliveries", u64::from(deliveries)),
+        ("failed", u64::from(tries.failed)),
+        ("lapsed", u64::from(tries.lapsed)),
+        ("lost", u64::from(tries.lost)),
+        ("tries_max", u64::from(tries_max)),
     ];
     write_numbers(w, &numbers);
-    let expired = match settings.expired {
-        Expired::Delete => "delete",
-        Expired::Dead => "dead",
-    };
-    let overflow = match settings.overflow {
-        Overflow::Refuse => "refuse",
-        Overflow::DropOldest => "drop-oldest",
-    };
-    for (name, value) in [
-        ("expired", expired.as_bytes()),
-        ("overflow", overflow.as_bytes()),
-        ("dead-letter", settings.dead_letter.as_deref().unwrap_or_default()),
-    ] {
-        w.bulk(name.as_bytes());
-        w.bulk(value);
+    w.bulk(b"reason");
+    write_optional(w, explained.reason.as_deref());
+    match explained.why {
+        Why::Ready { ahead, .. } => write_numbers(w, &[("ahead", ahead)]),
+        Why::Delayed { until, .. } => write_numbers(w, &[("until", until)]),
+        Why::Dead { at } => write_numbers(w, &[("died", at.0)]),
+        Why::Leased { since, until, holder, cancelled } => {
+            let until = until.map_or(0, |until| until.0);
+            write_numbers(w, &[("since", since.0), ("until", until), ("cancelled", cancelled.into())]);
+            w.bulk(b"holder");
+            write_optional(w, holder.map(|holder| holder_text(holder, explained)).as_deref());
+        }
     }
+}
+
+fn holder_text(holder: Holder, explained: &Explanation) -> Vec<u8> {
+    match holder {
+        Holder::Worker(n) => worker_text(explained.worker.as_deref().unwrap_or_default(), n),
+        Holder::Conn(conn) => format!("connection {}", conn.0).into_bytes(),
+    }
+}
+
+/// Tenths per second, with the point where it belongs.
+fn write_rate(w: &mut Writer<'_>, name: &str, tenths: u64) {
+    w.bulk(name.as_bytes());
+    w.bulk(format!("{}.{}", tenths / 10, tenths % 10).as_bytes());
 }
 
 fn write_counts(w: &mut Writer<'_>, counts: &[u64]) {

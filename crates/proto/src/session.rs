@@ -13,10 +13,9 @@ pub fn encode_answer(out: &mut Vec<u8>, version: Version, command: &SessionComma
         SessionCommand::Ping(None) => w.simple("PONG"),
         SessionCommand::Ping(Some(text)) | SessionCommand::Echo(text) => w.bulk(text),
         SessionCommand::Select | SessionCommand::Client(Client::Nothing) => w.simple("OK"),
-        SessionCommand::Client(Client::Help) => help(w, "CLIENT"),
         SessionCommand::Command(what) => describe(w, *what),
         SessionCommand::ConfigGet(_) => w.map(0),
-        SessionCommand::ConfigHelp => help(w, "CONFIG"),
+        SessionCommand::Help(name) => help(w, name),
         SessionCommand::ScanNothing => {
             w.array(2);
             w.bulk(b"0");

@@ -248,7 +248,7 @@ impl RespSession {
                 let wanted = |id: u64| ids.iter().any(|wanted| **wanted == *id.to_string().as_bytes());
                 w.verbatim(&clients.list(wanted));
             }
-            Client::Nothing | Client::Help => w.simple("OK"),
+            Client::Nothing => w.simple("OK"),
         }
     }
 }

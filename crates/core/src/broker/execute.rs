@@ -119,8 +119,10 @@ impl<B: Body> Broker<B> {
                 Ok(Reply::Inspected(Span::new(first, out.tasks.len())))
             }
             Command::Info { queue } => {
-                let info = self.with(queue, now, rec, |queue, _| queue.info(now));
-                Ok(Reply::Info(Box::new(info.unwrap_or_default())))
+                let mut info = self.with(queue, now, rec, |queue, _| queue.info(now)).unwrap_or_default();
+                let slot = self.number_of(queue).and_then(|no| self.slot(no));
+                info.workers = slot.map_or(0, |slot| slot.workers as u64);
+                Ok(Reply::Info(Box::new(info)))
             }
             Command::Cancel { queue, which } => self.cancel(queue, which, now, rec),
             Command::Bury { queue, tasks } => {
@@ -157,6 +159,11 @@ impl<B: Body> Broker<B> {
                 Ok(Reply::Ok)
             }
             Command::Config { queue, changes } => self.configure(queue, changes, now, rec),
+            Command::Explain { queue, task } => {
+                let id = claim(task)?.id();
+                let explained = self.with(queue, now, rec, |queue, rec| queue.explain(id, now, rec));
+                Ok(Reply::Explained(explained.flatten().map(|explained| Box::new(self.named(explained)))))
+            }
             Command::Queues { pattern, cursor, count } => Ok(self.list(pattern, cursor, count, out)),
             Command::Worker(ref worker) => self.worker(worker, now, rec, out),
         }

@@ -7,8 +7,9 @@ use super::{Broker, glob_matches};
 use crate::event::{Event, QueueNo, Recorder};
 use crate::id::TaskId;
 use crate::limits;
+use crate::queue::Seek;
 use crate::reply::{QueueRow, Refusal, Replies, Reply, Span};
-use crate::settings::{Change, Settings};
+use crate::settings::{Change, Changes, Settings};
 use crate::task::{Body, StateKind};
 use crate::time::Now;
 
@@ -35,12 +36,12 @@ impl<B: Body> Broker<B> {
     pub(super) fn configure<R: Recorder<Body = B>>(
         &mut self,
         name: &[u8],
-        changes: &[Change<'_>],
+        changes: Changes<'_>,
         now: Now,
         rec: &mut Stamp<'_, R>,
     ) -> Result<Reply, Refusal> {
-        for change in changes {
-            match *change {
+        for change in changes.iter() {
+            match change {
                 Change::LeaseMs(ms) => at_most("LEASE", ms)?,
                 Change::TtlMs(ms) => at_most("TTL", ms)?,
                 Change::BackoffMs(ms) => at_most("BACKOFF", ms)?,
@@ -59,6 +60,18 @@ impl<B: Body> Broker<B> {
             self.with_made(name, now, rec, |queue, rec| queue.configure(changes, now, rec))?
         };
         Ok(Reply::Settings(Box::new(settings)))
+    }
+
+    /// Shows tasks of a queue, about `count` of them; answers whether there is such a queue.
+    pub fn seek(
+        &self,
+        queue: &[u8],
+        seek: &mut Seek,
+        count: usize,
+        visit: &mut dyn FnMut(TaskId, &B),
+    ) -> bool {
+        let queue = self.queue(queue);
+        queue.map(|queue| queue.seek(seek, count, visit)).is_some()
     }
 
     /// Moves tasks that just died to where their queue sends them, in the same unit of the log.

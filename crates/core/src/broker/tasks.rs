@@ -158,6 +158,10 @@ impl<B: Body> Broker<B> {
                 let ids = queue.ids_of_names(names);
                 queue.cancel(ids, now, rec)
             })),
+            Cancel::Payload(payload) => Ok(self.count(queue, now, rec, |queue, rec| {
+                let ids = queue.ids_of_payload(payload);
+                queue.cancel(ids.into_iter(), now, rec)
+            })),
         }
     }
 

@@ -7,7 +7,7 @@ use super::execute::{Stamp, span_ms, within};
 use crate::command::{Worker, WorkerRef};
 use crate::event::{Event, QueueNo, Recorder};
 use crate::limits;
-use crate::reply::{Refusal, Replies, Reply, Span, WorkerRow};
+use crate::reply::{Explanation, Refusal, Replies, Reply, Span, Why, WorkerRow};
 use crate::task::{Body, Cause, Holder};
 use crate::time::Now;
 
@@ -141,6 +141,14 @@ impl<B: Body> Broker<B> {
     pub(super) fn queues_held_by(&self, holder: Holder) -> Vec<QueueNo> {
         let from_first = self.holds.range((holder, QueueNo(0))..);
         from_first.take_while(|held| held.0 == holder).map(|&(_, no)| no).collect()
+    }
+
+    /// Names the worker that has the task.
+    pub(super) fn named(&self, mut explained: Explanation) -> Explanation {
+        if let Why::Leased { holder: Some(Holder::Worker(incarnation)), .. } = explained.why {
+            explained.worker = self.workers.name_of(incarnation).map(Into::into);
+        }
+        explained
     }
 
     fn list_workers(&self, now: Now, out: &mut Vec<WorkerRow>) {

@@ -137,6 +137,10 @@ impl Workers {
         self.by_name.get(name).copied()
     }
 
+    pub(super) fn name_of(&self, incarnation: u64) -> Option<&[u8]> {
+        self.alive.get(&incarnation).map(|worker| &*worker.name)
+    }
+
     /// The worker that is lost next, and when.
     pub(super) fn next_lost(&self) -> Option<(LogTime, u64)> {
         self.expiries.first().copied()

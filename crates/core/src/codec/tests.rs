@@ -349,6 +349,10 @@ impl Body for Rc<[u8]> {
         <[u8]>::len(self)
     }
 
+    fn is(&self, payload: &[u8]) -> Option<bool> {
+        Some(**self == *payload)
+    }
+
     fn pack(&self, _: Option<&Self>, _: &mut Vec<u8>) -> bool {
         false
     }

@@ -278,6 +278,9 @@ impl<B: Body> Queue<B> {
         let mut counts = [0, 0];
         for at in self.table.all() {
             let task = self.table.at(at);
+            if self.ready.plain.contains(task.id) || self.later.contains(task.id) {
+                return None;
+            }
             match &task.state {
                 State::Ready(rank) => {
                     if self.ready.is_taken(*rank) {
@@ -286,7 +289,6 @@ impl<B: Body> Queue<B> {
                     self.minor = self.minor.max(rank.minor);
                     self.front_group = self.front_group.max(group_of(*rank));
                 }
-                State::Delayed(_) if self.later.contains(task.id) => return None,
                 State::Delayed(_) => {}
                 State::Leased(lease) => {
                     self.seq = self.seq.max(lease.seq);

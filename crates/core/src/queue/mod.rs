@@ -7,11 +7,15 @@
 mod apply;
 mod check;
 mod decide;
+mod explain;
 mod image;
 mod packed;
+mod ranked;
+mod rate;
 mod read;
 mod ready;
 mod salvage;
+mod seek;
 mod settle;
 mod shared;
 mod table;
@@ -29,6 +33,7 @@ use crate::settings::Settings;
 use crate::task::{Body, Extras, Holder, Name, Terms};
 use crate::time::{LogTime, WallTime};
 use packed::Packed;
+use rate::Rates;
 use ready::Ready;
 use table::{List, Table};
 
@@ -39,6 +44,7 @@ pub(crate) use decide::claims;
 pub use decide::{PopAsk, Pushes};
 pub use image::{Damaged, Part, QueueImage};
 pub(crate) use read::full;
+pub use seek::Seek;
 pub use settle::Settled;
 
 /// An event that does not fit the state it is applied to: the log is not this store's, or damaged beyond its
@@ -95,6 +101,7 @@ pub struct Queue<B> {
     names: HashMap<Name, TaskId, FixedState>,
     waiting_bytes: u64,
     totals: Totals,
+    rates: Rates,
     last_id: TaskId,
     incarnation: u64,
     /// The number of the last delivery.
@@ -139,6 +146,7 @@ impl<B: Body> Queue<B> {
             names: HashMap::default(),
             waiting_bytes: 0,
             totals: Totals::default(),
+            rates: Rates::default(),
             last_id: TaskId::NONE,
             incarnation: 0,
             seq: 0,
@@ -257,10 +265,10 @@ impl<B: Body> Queue<B> {
         let held = if self.held.is_empty() { 0 } else { self.leased.len() };
         size_of::<Self>()
             + self.table.memory()
-            + self.ready.plain.memory()
+            + self.ready.memory()
             + self.later.memory()
             + indexed::<(LogTime, TaskId)>(self.delayed.len() + self.appointed.len() + self.expiries.len())
-            + indexed::<(LogTime, u64, TaskId)>(self.deadlines.len() + self.ready.placed_len())
+            + indexed::<(LogTime, u64, TaskId)>(self.deadlines.len())
             + indexed::<(u64, TaskId)>(held)
             + self.deadlines.len().max(held) * size_of::<Terms>()
             + self.names.capacity() * (size_of::<(Name, TaskId)>() + size_of::<Extras>())

@@ -63,6 +63,16 @@ impl<B: Body> Queue<B> {
         self.look(id).map(|task| task.body.clone())
     }
 
+    /// The tasks that are known to have this payload.
+    pub(crate) fn ids_of_payload(&self, payload: &[u8]) -> Vec<TaskId> {
+        let records = self.table.iter().map(|task| (task.id, task.body.is(payload)));
+        let packed = self.ready.plain.iter().chain(self.later.iter());
+        let all = records.chain(packed.map(|entry| (entry.id, entry.body.is(payload))));
+        let mut ids: Vec<TaskId> = all.filter(|(_, is)| *is == Some(true)).map(|(id, _)| id).collect();
+        ids.sort_unstable();
+        ids
+    }
+
     /// Hands the body of each task to `visit`.
     pub fn bodies(&self, visit: &mut dyn FnMut(&B)) {
         self.table.iter().for_each(|task| visit(&task.body));
@@ -86,6 +96,9 @@ impl<B: Body> Queue<B> {
             paused: self.paused,
             pushed: self.totals.pushed,
             finished: self.totals.finished,
+            pushed_of_late: self.rates.pushed.in_window(now.log),
+            finished_of_late: self.rates.finished.in_window(now.log),
+            workers: 0,
             settings: self.settings.clone(),
         }
     }

@@ -4,9 +4,8 @@
 //! record. Whatever came to the line another way (returned, due, revived, with a priority or a name) has a record in
 //! the table and a [`Rank`] here. Both parts are sorted by rank; the head is the smaller of the two.
 
-use alloc::collections::BTreeMap;
-
 use super::packed::{Entry, Packed};
+use super::ranked::Ranked;
 use crate::id::TaskId;
 use crate::task::{Body, Rank};
 
@@ -15,12 +14,12 @@ use crate::task::{Body, Rank};
 pub(super) struct Ready<B> {
     /// Plainly pushed, and untouched since.
     pub(super) plain: Packed<B>,
-    placed: BTreeMap<Rank, TaskId>,
+    placed: Ranked,
 }
 
 impl<B> Default for Ready<B> {
     fn default() -> Self {
-        Self { plain: Packed::default(), placed: BTreeMap::new() }
+        Self { plain: Packed::default(), placed: Ranked::default() }
     }
 }
 
@@ -45,38 +44,58 @@ impl<B: Body> Ready<B> {
         self.plain.len() + self.placed.len()
     }
 
-    pub(super) fn placed_len(&self) -> usize {
-        self.placed.len()
+    /// About how many bytes it takes.
+    pub(super) fn memory(&self) -> usize {
+        self.plain.memory() + self.placed.memory()
     }
 
     pub(super) fn place(&mut self, rank: Rank, id: TaskId) {
-        let before = self.placed.insert(rank, id);
-        debug_assert!(before.is_none(), "a rank is given once");
+        let is_new = self.placed.insert(rank, id);
+        debug_assert!(is_new, "a rank is given once");
     }
 
     pub(super) fn is_taken(&self, rank: Rank) -> bool {
-        self.placed.contains_key(&rank)
+        self.placed.contains(rank)
     }
 
     pub(super) fn unplace(&mut self, rank: Rank) {
-        let found = self.placed.remove(&rank);
+        let found = self.placed.remove(rank);
         debug_assert!(found.is_some(), "what is taken from the line stands in it");
     }
 
     /// The head of the line.
     pub(super) fn head(&self) -> Option<Standing<B>> {
         let plain = self.plain.first();
-        match self.placed.first_key_value() {
-            Some((rank, &id)) if plain.as_ref().is_none_or(|plain| *rank < Rank::plain(plain.id)) => {
+        match self.placed.first() {
+            Some((rank, id)) if plain.as_ref().is_none_or(|plain| rank < Rank::plain(plain.id)) => {
                 Some(Standing::Placed(id))
             }
             _ => plain.map(Standing::Plain),
         }
     }
 
+    /// How many stand before this rank.
+    pub(super) fn before(&self, rank: Rank) -> usize {
+        let plain = match rank.lane {
+            0 => {
+                // What went to the back stands behind the id of that moment.
+                let upto = u64::try_from(rank.major).unwrap_or(0) + u64::from(rank.minor > 0);
+                self.plain.count_below(upto)
+            }
+            lane => {
+                if lane < 0 {
+                    0
+                } else {
+                    self.plain.len()
+                }
+            }
+        };
+        plain + self.placed.before(rank)
+    }
+
     /// The line in order. Skipping to a place within a line of plain tasks passes over whole runs.
     pub(super) fn iter_from(&self, start: usize) -> impl Iterator<Item = Standing<B>> {
-        let (jump, walk) = if self.placed.is_empty() { (start, 0) } else { (0, start) };
+        let (jump, walk) = if self.placed.len() == 0 { (start, 0) } else { (0, start) };
         self.merge(self.plain.iter_from(jump)).skip(walk)
     }
 
@@ -90,10 +109,10 @@ impl<B: Body> Ready<B> {
         let mut placed = self.placed.iter().peekable();
         core::iter::from_fn(move || match placed.peek() {
             None => plain.next().map(Standing::Plain),
-            Some((rank, _)) if plain.peek().is_some_and(|p| Rank::plain(p.id) < **rank) => {
+            Some((rank, _)) if plain.peek().is_some_and(|p| Rank::plain(p.id) < *rank) => {
                 plain.next().map(Standing::Plain)
             }
-            Some(_) => placed.next().map(|(_, &id)| Standing::Placed(id)),
+            Some(_) => placed.next().map(|(_, id)| Standing::Placed(id)),
         })
     }
 }

@@ -227,6 +227,11 @@ impl<B: Clone> Table<B> {
         None
     }
 
+    /// The tasks of a page, if there is one of this number.
+    pub(super) fn page(&self, number: usize) -> Option<impl Iterator<Item = &Task<B>>> {
+        Some(self.pages.get(number)?.get().iter().filter_map(|slot| slot.task.as_ref()))
+    }
+
     /// All pages, for an image.
     pub(super) fn image(&mut self, last_stamp: &mut u64, mut add: impl FnMut(u64, Arc<Page<B>>)) {
         for page in &mut self.pages {

@@ -4,7 +4,7 @@ use sureq_core::command::{
     AckScope, Add, Cancel, ConnId, IdForm, LapsePolicy, LeaseAsk, NameArg, Pop, Return, TaskRef, TaskRefs,
     View, When, Worker, WorkerRef,
 };
-use sureq_core::settings::{Change, Expired, Overflow, Place};
+use sureq_core::settings::{Change, Changes, Expired, Overflow, Place};
 use sureq_core::{Command, Receipt, TaskId};
 
 pub type Name = &'static str;
@@ -25,6 +25,8 @@ pub enum Cmd {
     Info(Name),
     CancelIds(Name, Vec<Spelt>),
     CancelNames(Name, Vec<Name>),
+    CancelPayload(Name, Vec<u8>),
+    Explain(Name, Spelt),
     Bury(Name, Vec<Spelt>),
     Revive(Name, Option<Vec<Spelt>>),
     Delete(Name, Vec<Spelt>),
@@ -178,6 +180,13 @@ impl Cmd {
             Self::CancelNames(queue, names) => {
                 run(&Command::Cancel { queue: queue.as_bytes(), which: Cancel::Names(&bytes(names)) })
             }
+            Self::CancelPayload(queue, payload) => {
+                run(&Command::Cancel { queue: queue.as_bytes(), which: Cancel::Payload(payload) })
+            }
+            Self::Explain(queue, task) => {
+                let task = TaskRef { bytes: task, form: IdForm::Long };
+                run(&Command::Explain { queue: queue.as_bytes(), task })
+            }
             Self::Bury(queue, tasks) => {
                 run(&Command::Bury { queue: queue.as_bytes(), tasks: long(&slices(tasks)) })
             }
@@ -195,7 +204,7 @@ impl Cmd {
             Self::Resume(queue) => run(&Command::Resume { queue: queue.as_bytes() }),
             Self::Config(queue, settings) => {
                 let changes: Vec<Change<'_>> = settings.iter().map(Setting::change).collect();
-                run(&Command::Config { queue: queue.as_bytes(), changes: &changes })
+                run(&Command::Config { queue: queue.as_bytes(), changes: Changes::List(&changes) })
             }
             Self::Queues(pattern) => {
                 run(&Command::Queues { pattern: pattern.map(str::as_bytes), cursor: 0, count: 100 })

@@ -1,11 +1,11 @@
 //! The commands of the model.
 
-use sureq_core::TaskId;
-use sureq_core::command::{AckScope, IdForm, View, When};
+use sureq_core::command::{AckScope, ConnId, IdForm, View, When};
 use sureq_core::id::Claim;
-use sureq_core::reply::{Info, Outcome, QueueRow, TaskView, WorkerRow};
+use sureq_core::reply::{Explanation, HeldUp, Info, Outcome, QueueRow, TaskView, Why, WorkerRow};
 use sureq_core::settings::{Overflow, Place};
-use sureq_core::task::StateKind;
+use sureq_core::task::{Holder, StateKind, Tries};
+use sureq_core::{LogTime, TaskId};
 
 use super::command::{AddPlan, Cmd, Name, Naming, PopPlan, Setting, Spelt, WorkerName};
 use super::naive::{Cause, Due, Lease, NaiveQueue, NaiveTask, Naming as TaskName, State};
@@ -55,10 +55,19 @@ impl Model {
             }
             Cmd::Info(queue) => {
                 let there = self.settled(queue);
-                let info = if there { self.queues[queue].info(self.log) } else { Info::default() };
+                let mut info = if there { self.queues[queue].info(self.log) } else { Info::default() };
+                info.workers =
+                    self.workers.values().filter(|worker| worker.works.contains(queue)).count() as u64;
                 Answer::Info(Box::new(info))
             }
-            Cmd::Ack(..) | Cmd::CancelIds(..) | Cmd::CancelNames(..) => return self.conclude(cmd),
+            Cmd::Explain(queue, task) => {
+                let id = claim(task)?.id();
+                let explained = self.settled(queue).then(|| self.explain(queue, id)).flatten();
+                Answer::Explained(explained.map(Box::new))
+            }
+            Cmd::Ack(..) | Cmd::CancelIds(..) | Cmd::CancelNames(..) | Cmd::CancelPayload(..) => {
+                return self.conclude(cmd);
+            }
             Cmd::Bury(..) | Cmd::Revive(..) | Cmd::Delete(..) | Cmd::Purge(..) => return self.remove(cmd),
             Cmd::Drop(_)
             | Cmd::Exists(_)
@@ -99,7 +108,51 @@ impl Model {
                 let found = |name: &Name| queue.named(&TaskName::Bytes(name.as_bytes().to_vec()));
                 names.iter().filter_map(found).collect()
             }),
+            Cmd::CancelPayload(queue, payload) => self.cancel(queue, |queue| {
+                let same = queue.tasks.values().filter(|task| task.payload == *payload);
+                same.map(|task| task.id).collect()
+            }),
             other => unreachable!("{other:?}"),
+        })
+    }
+
+    fn explain(&self, name: Name, id: TaskId) -> Option<Explanation> {
+        let queue = &self.queues[name];
+        let task = queue.tasks.get(&id)?;
+        let leased = queue.counts()[2];
+        let held_up = match (queue.paused, queue.settings.max_leased) {
+            (Some(since), _) => Some(HeldUp::Paused { since: LogTime(since) }),
+            (None, Some(max)) if leased >= max => Some(HeldUp::AllLeased { leased, max }),
+            _ => None,
+        };
+        let mut worker = None;
+        let why = match &task.state {
+            State::Ready => {
+                let ahead = queue.view(View::Ready).iter().position(|&other| other == id)? as u64;
+                Why::Ready { ahead, held_up }
+            }
+            State::Delayed(Due::Log(at)) => Why::Delayed { until: *at, in_ms: at - self.log, held_up },
+            State::Delayed(Due::Wall(at)) => Why::Delayed { until: *at, in_ms: at - self.wall, held_up },
+            State::Leased(lease) => {
+                worker = lease.worker.map(|incarnation| self.workers[&incarnation].name.as_bytes().into());
+                let conn = lease.conn.map(|conn| Holder::Conn(ConnId(conn)));
+                Why::Leased {
+                    since: LogTime(lease.start),
+                    until: lease.deadline.map(|(at, _)| LogTime(at)),
+                    holder: lease.worker.map(Holder::Worker).or(conn),
+                    cancelled: task.cancelled,
+                }
+            }
+            State::Dead(at) => Why::Dead { at: LogTime(*at) },
+        };
+        Some(Explanation {
+            id,
+            deliveries: task.deliveries,
+            tries: Tries { failed: task.failed, lapsed: task.lapsed, lost: task.lost },
+            tries_max: task.tries_max.unwrap_or(queue.settings.tries()),
+            reason: task.reason.as_deref().map(Into::into),
+            worker,
+            why,
         })
     }
 

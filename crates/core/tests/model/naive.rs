@@ -286,6 +286,9 @@ impl NaiveQueue {
             paused: self.paused.map(LogTime),
             pushed: self.pushed,
             finished: self.finished,
+            pushed_of_late: 0,
+            finished_of_late: 0,
+            workers: 0,
             settings: self.settings.clone(),
         }
     }

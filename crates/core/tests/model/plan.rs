@@ -22,6 +22,7 @@ pub enum Plan {
     ToDeadline(i64),
     Ack(Name, Vec<Ref>, IdForm, AckScope),
     Extend(Name, Ref, u64),
+    Explain(Name, Ref),
     Return(Name, Ref, Option<Place>, Option<Vec<u8>>),
     CancelIds(Name, Vec<Ref>),
     Bury(Name, Vec<Ref>),
@@ -61,6 +62,7 @@ impl Model {
             }
             Plan::Ack(queue, refs, form, scope) => Cmd::Ack(queue, list(&refs, form), form, scope),
             Plan::Extend(queue, task, ms) => Cmd::Extend(queue, self.spell(task, IdForm::Long), ms),
+            Plan::Explain(queue, task) => Cmd::Explain(queue, self.spell(task, IdForm::Long)),
             Plan::Return(queue, task, to, failed) => {
                 Cmd::Return { queue, task: self.spell(task, IdForm::Long), to, failed }
             }
@@ -242,6 +244,7 @@ fn cmd() -> impl Strategy<Value = Cmd> {
         3 => queue().prop_map(Cmd::Info),
         3 => (queue(), prop::collection::vec(prop::sample::select(&NAMES[..]), 0..3))
             .prop_map(|(q, n)| Cmd::CancelNames(q, n)),
+        2 => (queue(), payload()).prop_map(|(q, p)| Cmd::CancelPayload(q, p)),
         2 => queue().prop_map(|q| Cmd::Revive(q, None)),
         1 => (queue(), prop::option::of(view())).prop_map(|(q, v)| Cmd::Purge(q, v)),
         1 => prop::collection::vec(queue(), 0..3).prop_map(Cmd::Drop),
@@ -271,6 +274,7 @@ pub fn plan() -> impl Strategy<Value = Plan> {
         12 => (queue(), task(), prop::option::of(place()), reason())
             .prop_map(|(q, t, p, r)| Plan::Return(q, t, p, r)),
         5 => (queue(), tasks()).prop_map(|(q, t)| Plan::CancelIds(q, t)),
+        8 => (queue(), task()).prop_map(|(q, t)| Plan::Explain(q, t)),
         4 => (queue(), tasks()).prop_map(|(q, t)| Plan::Bury(q, t)),
         3 => (queue(), tasks()).prop_map(|(q, t)| Plan::Revive(q, t)),
         2 => (queue(), tasks()).prop_map(|(q, t)| Plan::Delete(q, t)),

@@ -4,7 +4,7 @@ use crate::support::{Answer, Home, leased, words};
 use crate::{PLAIN, add, by, dead, start, tries_of, x};
 use sureq_core::LogTime;
 use sureq_core::command::{Add, Command, LapseEnd, LapsePolicy, LeaseAsk, NameArg, Pop, View, Worker};
-use sureq_core::settings::{Change, Place};
+use sureq_core::settings::{Change, Changes, Place};
 use sureq_core::task::Tries;
 
 #[test]
@@ -133,7 +133,7 @@ fn the_dying_move_with_id_causes_and_name_unless_it_is_taken_there() {
     let mut home = Home::default();
     home.config(&[Change::Tries(1), Change::DeadLetter(b"letters")]);
     // The other queue is full and paused; neither holds up the dying.
-    home.run(&Command::Config { queue: b"letters", changes: &[Change::MaxLength(1)] });
+    home.run(&Command::Config { queue: b"letters", changes: Changes::List(&[Change::MaxLength(1)]) });
     let name = Some(NameArg::Bytes(b"taken"));
     add(&mut home, Add { name, ..Add::plain(b"letters", b"first") });
     home.run(&Command::Pause { queue: b"letters" });

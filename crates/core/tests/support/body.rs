@@ -25,6 +25,10 @@ impl Body for Bytes {
         self.0.len()
     }
 
+    fn is(&self, payload: &[u8]) -> Option<bool> {
+        Some(*self.0 == *payload)
+    }
+
     fn pack(&self, before: Option<&Self>, out: &mut Vec<u8>) -> bool {
         if self.1 & ASIDE != 0 {
             return false;

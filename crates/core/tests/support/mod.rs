@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use sureq_core::codec::decode;
 use sureq_core::command::{AckScope, ConnId, IdForm, LeaseAsk, Pop, Return, TaskRef, TaskRefs, View};
 use sureq_core::event::QueueNo;
-use sureq_core::reply::{Info, Outcome, QueueRow, Refusal, TaskView, WorkerRow};
-use sureq_core::settings::{Change, Place, Settings};
+use sureq_core::reply::{Explanation, Info, Outcome, QueueRow, Refusal, TaskView, WorkerRow};
+use sureq_core::settings::{Change, Changes, Place, Settings};
 use sureq_core::task::StateKind;
 use sureq_core::{Broker, Command, Event, LogTime, Now, Receipt, Recorder, Replies, Reply, TaskId, WallTime};
 
@@ -47,6 +47,7 @@ pub enum Answer {
     Tasks(Vec<TaskView<Bytes>>),
     Acked(Vec<u32>),
     Outcome(Outcome),
+    Explained(Option<Box<Explanation>>),
     Info(Box<Info>),
     Count(u64),
     Ok,
@@ -66,7 +67,11 @@ impl Answer {
             Reply::Tasks(span) | Reply::Inspected(span) => Self::Tasks(all.tasks[span.range()].to_vec()),
             Reply::Acked(span) => Self::Acked(all.indexes[span.range()].to_vec()),
             Reply::Outcome(outcome) => Self::Outcome(*outcome),
-            Reply::Info(info) => Self::Info(info.clone()),
+            Reply::Explained(explained) => Self::Explained(explained.clone()),
+            // How often things happen of late is volatile: no state, and not told by any model.
+            Reply::Info(info) => {
+                Self::Info(Box::new(Info { pushed_of_late: 0, finished_of_late: 0, ..(**info).clone() }))
+            }
             Reply::Count(n) => Self::Count(*n),
             Reply::Ok => Self::Ok,
             Reply::Settings(settings) => Self::Settings(settings.clone()),
@@ -335,7 +340,7 @@ impl Home {
     }
 
     pub fn config(&mut self, changes: &[Change<'_>]) {
-        let answer = self.run(&Command::Config { queue: b"q", changes });
+        let answer = self.run(&Command::Config { queue: b"q", changes: Changes::List(changes) });
         assert!(matches!(answer, Answer::Settings(_)), "{answer:?}");
     }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use sureq_core::command::{AckScope, Add, IdForm, LeaseAsk, NameArg, Pop, TaskRefs, When, Worker, WorkerRef};
 use sureq_core::event::Event;
-use sureq_core::settings::Change;
+use sureq_core::settings::{Change, Changes};
 use sureq_core::{Command, Replies, Reply, TaskId, codec};
 use sureq_engine::check::{Report, check};
 use sureq_engine::log::{Durability, LogOptions, scan};
@@ -215,7 +215,7 @@ pub fn lived() -> Lived {
     }
     life.add(Add { ttl_ms: Some(day), ..Add::plain(b"later", b"") });
     let settings = [Change::Tries(3), Change::DeadLetter(b"grave")];
-    life.execute(&Command::Config { queue: b"settled", changes: &settings });
+    life.execute(&Command::Config { queue: b"settled", changes: Changes::List(&settings) });
     life.push(b"settled", 4);
     life.execute(&Command::Pause { queue: b"paused" });
     life.push(b"paused", 3);

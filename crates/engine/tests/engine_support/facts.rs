@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sureq_core::command::{AckScope, Add, IdForm, Pop, Return, TaskRef, TaskRefs, View, When};
-use sureq_core::settings::Change;
+use sureq_core::settings::{Change, Changes};
 use sureq_core::{Command, Replies, Reply, TaskId};
 use sureq_engine::checkpoint::Checkpoints;
 use sureq_engine::disk::Disk;
@@ -201,7 +201,7 @@ impl FactRun {
             pushes: 0,
         };
         let changes = [Change::Tries(1), Change::DeadLetter(b"grave")];
-        run.execute(Command::Config { queue: b"tried", changes: &changes });
+        run.execute(Command::Config { queue: b"tried", changes: Changes::List(&changes) });
         run
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sureq_core::command::{
     Add, LapseEnd, LapsePolicy, LeaseAsk, Pop, Return, TaskRef, When, Worker, WorkerRef,
 };
-use sureq_core::settings::{Change, Place};
+use sureq_core::settings::{Change, Changes, Place};
 use sureq_core::{Command, Replies, Reply, TaskId};
 use sureq_engine::log::{Durability, Position};
 use sureq_engine::{Body, Engine};
@@ -171,7 +171,7 @@ impl Run {
                 let changes = [Change::Tries(3), Change::DeadLetter(b"grave")];
                 self.execute(&[
                     Command::Pause { queue: b"p" },
-                    Command::Config { queue: b"p", changes: &changes },
+                    Command::Config { queue: b"p", changes: Changes::List(&changes) },
                     Command::Resume { queue: b"p" },
                     Command::Recover { queue: b"q", count: 1, elapsed_ms: 0 },
                 ]);

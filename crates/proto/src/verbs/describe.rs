@@ -18,7 +18,6 @@ pub fn describe(w: &mut Writer<'_>, what: Describe<'_>) {
         Describe::Info(names) => info(w, names),
         Describe::Docs(names) => docs(w, names),
         Describe::Keys(argv) => keys(w, argv),
-        Describe::Help => help(w, "COMMAND"),
     }
 }
 
@@ -152,12 +151,7 @@ fn find_keys<'a>(argv: &'a [&'a [u8]]) -> Result<Vec<&'a [u8]>, UsageError> {
         Request::Home { command, .. } => match command {
             Command::Pop(pop) => pop.queues.to_vec(),
             Command::Drop { queues } | Command::Exists { queues } => queues.to_vec(),
-            Command::Push { queue, .. }
-            | Command::Ack { queue, .. }
-            | Command::Recover { queue, .. }
-            | Command::Inspect { queue, .. }
-            | Command::Info { queue } => vec![queue],
-            _ => Vec::new(),
+            command => command.queue().into_iter().collect(),
         },
         Request::Session(_) => Vec::new(),
     };

@@ -13,7 +13,6 @@ pub struct UsageError(Cow<'static, str>);
 impl UsageError {
     pub(super) const SYNTAX: Self = Self::text("ERR syntax error");
     pub(super) const NOT_AN_INTEGER: Self = Self::text("ERR value is not an integer or out of range");
-    pub(super) const NEGATIVE: Self = Self::text("ERR value is out of range, must be positive");
 
     pub(super) const fn text(text: &'static str) -> Self {
         Self(Cow::Borrowed(text))

@@ -59,6 +59,6 @@ pub(super) fn scan<'a>(argv: &'a [&'a [u8]], _: Caller) -> Result<Request<'a>, U
 }
 
 /// The pattern that matches everything is none.
-fn pattern(glob: &[u8]) -> Option<&[u8]> {
+pub(super) fn pattern(glob: &[u8]) -> Option<&[u8]> {
     (glob != b"*").then_some(glob)
 }

@@ -8,11 +8,15 @@ mod code;
 mod describe;
 mod error;
 mod keys;
+mod manage;
 mod markdown;
+mod options;
 mod queue;
 mod request;
 mod session;
 mod table;
+mod task;
+mod worker;
 
 use code::Code;
 pub use describe::{describe, help};

@@ -2,10 +2,11 @@
 #![expect(clippy::unnecessary_wraps, reason = "the table wants one signature of all")]
 
 use super::error::UsageError;
+use super::options::{LASTING, SPAN, Words, number, once};
 use super::request::{Caller, Request};
+use super::worker;
 use crate::decimal::{read_i64, read_u64};
-use sureq_core::command::{AckScope, Block, Command, IdForm, Pop, TaskRefs, View, WorkerRef};
-use sureq_core::limits::SPAN_MS_MAX;
+use sureq_core::command::{AckScope, Block, Command, ConnId, IdForm, Pop, TaskRefs, View, WorkerRef};
 
 const RECOVER_USAGE: UsageError = UsageError::text("ERR usage: RQ.RECOVER <key> <count:uint> <elapsed:uint>");
 const INSPECT_USAGE: UsageError =
@@ -52,22 +53,24 @@ fn read_view(word: &[u8]) -> Option<View> {
 
 pub(super) fn pop<'a>(argv: &'a [&'a [u8]], caller: Caller) -> Result<Request<'a>, UsageError> {
     let mut options = Options::default();
-    let mut rest = &argv[1..];
-    loop {
+    let mut words = Words::new(&argv[1..]);
+    let queues = loop {
+        let rest = words.rest();
         let [word, behind @ ..] = rest else { return Err(UsageError::arity("rq.pop")) };
-        rest = if let Some(option) = PopOption::read(word) {
-            options.take(option, behind, caller)?
+        if let Some(option) = PopOption::read(word) {
+            words = Words::new(behind);
+            options.take(option, &mut words, caller)?;
         } else if options.count.is_none() && !behind.is_empty() && read_i64(word).is_some() {
+            words = Words::new(behind);
             options.count = Some(read_count(word)?);
-            behind
         } else {
-            break;
-        };
-    }
-    if let Some(late) = rest.iter().find_map(|word| PopOption::read(word)) {
+            break rest;
+        }
+    };
+    if let Some(late) = queues.iter().find_map(|word| PopOption::read(word)) {
         return Err(UsageError::new(format!("ERR {} must stand before the keys", late.name())));
     }
-    Ok(Command::Pop(options.into_pop(rest)).into())
+    Ok(Command::Pop(options.into_pop(queues)).into())
 }
 
 /// The words that are options of RQ.POP wherever they stand, and never keys.
@@ -114,33 +117,25 @@ struct Options<'a> {
     block: Option<Block>,
     lease_ms: Option<u64>,
     worker: Option<WorkerRef<'a>>,
-    conn: Option<sureq_core::command::ConnId>,
+    conn: Option<ConnId>,
     meta: Option<()>,
 }
 
 impl<'a> Options<'a> {
-    /// Takes an option with its value; answers what is behind it.
-    fn take(
-        &mut self,
-        option: PopOption,
-        behind: &'a [&'a [u8]],
-        caller: Caller,
-    ) -> Result<&'a [&'a [u8]], UsageError> {
+    /// Takes an option with its value.
+    fn take(&mut self, option: PopOption, words: &mut Words<'a>, caller: Caller) -> Result<(), UsageError> {
+        let name = option.name();
         match option {
-            PopOption::Conn => set(&mut self.conn, caller.conn, option)?,
-            PopOption::Meta => set(&mut self.meta, (), option)?,
-            PopOption::Count | PopOption::Block | PopOption::Lease | PopOption::Worker => {
-                let [value, behind @ ..] = behind else { return Err(UsageError::arity("rq.pop")) };
-                match option {
-                    PopOption::Count => set(&mut self.count, read_count(value)?, option)?,
-                    PopOption::Block => set(&mut self.block, read_block(value)?, option)?,
-                    PopOption::Lease => set(&mut self.lease_ms, read_lease(value)?, option)?,
-                    _ => set(&mut self.worker, read_worker(value)?, option)?,
-                }
-                return Ok(behind);
+            PopOption::Conn => once(&mut self.conn, name, caller.conn),
+            PopOption::Meta => once(&mut self.meta, name, ()),
+            PopOption::Count => once(&mut self.count, name, read_count(words.value(name)?)?),
+            PopOption::Lease => once(&mut self.lease_ms, name, words.number(name, LASTING)?),
+            PopOption::Worker => once(&mut self.worker, name, worker::read(words.value(name)?)?),
+            PopOption::Block => {
+                let ms = words.number(name, SPAN)?;
+                once(&mut self.block, name, if ms == 0 { Block::Forever } else { Block::Millis(ms) })
             }
         }
-        Ok(behind)
     }
 
     fn into_pop(self, queues: &'a [&'a [u8]]) -> Pop<'a> {
@@ -156,41 +151,8 @@ impl<'a> Options<'a> {
     }
 }
 
-fn set<T>(place: &mut Option<T>, value: T, option: PopOption) -> Result<(), UsageError> {
-    if place.replace(value).is_some() {
-        return Err(UsageError::new(format!("ERR {} is given twice", option.name())));
-    }
-    Ok(())
-}
-
 fn read_count(text: &[u8]) -> Result<u32, UsageError> {
-    let count = read_i64(text).ok_or(UsageError::NOT_AN_INTEGER)?;
-    u64::try_from(count).map(clamped).map_err(|_| UsageError::NEGATIVE)
-}
-
-fn read_block(text: &[u8]) -> Result<Block, UsageError> {
-    const NOT_AN_INTEGER: UsageError = UsageError::text("ERR timeout is not an integer or out of range");
-    let ms = read_i64(text).ok_or(NOT_AN_INTEGER)?;
-    match u64::try_from(ms) {
-        Err(_) => Err(UsageError::text("ERR timeout is negative")),
-        Ok(0) => Ok(Block::Forever),
-        Ok(ms) if ms > SPAN_MS_MAX => Err(UsageError::text("ERR timeout is out of range")),
-        Ok(ms) => Ok(Block::Millis(ms)),
-    }
-}
-
-fn read_lease(text: &[u8]) -> Result<u64, UsageError> {
-    const OUT_OF_RANGE: UsageError = UsageError::text("ERR lease is not a positive integer or out of range");
-    read_u64(text).filter(|ms| (1..=SPAN_MS_MAX).contains(ms)).ok_or(OUT_OF_RANGE)
-}
-
-/// `w#n`; the name may have a `#` of its own.
-fn read_worker(text: &[u8]) -> Result<WorkerRef<'_>, UsageError> {
-    const MALFORMED: UsageError =
-        UsageError::text("ERR malformed worker: expected <name>#<n> as RQ.WORKER START answers it");
-    let hash = text.iter().rposition(|&c| c == b'#').ok_or(MALFORMED)?;
-    let incarnation = read_u64(&text[hash + 1..]).ok_or(MALFORMED)?;
-    Ok(WorkerRef { name: &text[..hash], incarnation })
+    number("COUNT", text, 0..=i64::MAX as u64).map(clamped)
 }
 
 /// More than four billion tasks are as good as all.

@@ -65,8 +65,8 @@ pub enum SessionCommand<'a> {
     Command(Describe<'a>),
     /// CONFIG GET, with its patterns.
     ConfigGet(&'a [&'a [u8]]),
-    /// CONFIG HELP.
-    ConfigHelp,
+    /// HELP of a command that has subcommands.
+    Help(&'static str),
     /// TIME.
     Time,
     /// QUIT: answer, then close.
@@ -121,8 +121,6 @@ pub enum Client<'a> {
     List(Connections<'a>),
     /// NO-EVICT and NO-TOUCH, which concern nothing here.
     Nothing,
-    /// The subcommands.
-    Help,
 }
 
 /// What CLIENT SETINFO sets.
@@ -158,6 +156,4 @@ pub enum Describe<'a> {
     List,
     /// GETKEYS: the keys of this command.
     Keys(&'a [&'a [u8]]),
-    /// HELP.
-    Help,
 }

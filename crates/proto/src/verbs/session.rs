@@ -100,7 +100,7 @@ pub(super) fn config_get<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
 }
 
 pub(super) fn config_help<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
-    session(SessionCommand::ConfigHelp)
+    session(SessionCommand::Help("CONFIG"))
 }
 
 pub(super) fn client_id<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
@@ -170,7 +170,7 @@ pub(super) fn client_on_off<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> 
 }
 
 pub(super) fn client_help<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
-    client(Client::Help)
+    session(SessionCommand::Help("CLIENT"))
 }
 
 /// COMMAND alone.
@@ -199,7 +199,7 @@ pub(super) fn command_getkeys<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a
 }
 
 pub(super) fn command_help<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
-    describe(Describe::Help)
+    session(SessionCommand::Help("COMMAND"))
 }
 
 fn session(command: SessionCommand<'_>) -> Outcome<'_> {

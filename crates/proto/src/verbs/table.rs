@@ -2,7 +2,7 @@
 //!
 //! A new command is a row here and a parse function beside its kin. The rows that matter most for speed go first.
 
-use super::{Group, Keys, Row, Sub, keys, queue, session};
+use super::{Group, Keys, Row, Sub, keys, manage, queue, session, task, worker};
 
 const WRITE: &[&str] = &["write", "denyoom", "fast"];
 const CHANGE: &[&str] = &["write", "fast"];
@@ -57,7 +57,7 @@ pub const TABLE: &[Row] = &[
         notes: "Options come in any order before the keys, and their words are never keys. COUNT is 1 unless given; a bare \
                 number before the keys is a count too, if a key follows it. All that is wanted is taken from the first queue, \
                 then from the next. BLOCK 0 waits for ever. LEASE takes the task back after so many milliseconds, WORKER when \
-                that worker is gone (no command starts one yet), CONN when this connection is closed.",
+                that worker is gone, CONN when this connection is closed.",
         example: "> RQ.POP COUNT 2 BLOCK 1000 emails\n1) 1) \"emails\"\n   2) \"1601155608777-1\"\n   3) \"hello\"\n\
                   2) 1) \"emails\"\n   2) \"1601155608777-2\"\n   3) \"world\"",
         parse: queue::pop,
@@ -124,6 +124,232 @@ pub const TABLE: &[Row] = &[
         notes: "Costs the same however many tasks there are.",
         example: "> RQ.INFO emails\n 1) \"undelivered\"\n 2) (integer) 2\n 3) \"delivered\"\n 4) (integer) 1",
         parse: queue::info,
+        ..BASE
+    },
+    Row {
+        name: "RQ.ADD",
+        arity: -3,
+        flags: WRITE,
+        keys: Keys::FIRST,
+        group: Group::Queue,
+        summary: "Adds one task with a name, a delay, a priority or bounds of its own.",
+        syntax: "RQ.ADD key payload [NAME name] [DELAY ms|AT unix-ms] [PRIORITY n] [TRIES n] [BACKOFF ms] [TTL ms] [UNIQUE]",
+        reply: "`[id, added, state]`: added is 1, or 0 if a task of the queue has the name already; then id and state are \
+                that task's, and nothing is added.",
+        notes: "A name is free again when its task is gone; a dead task still has it. UNIQUE makes the payload the name. \
+                DELAY counts from now, AT follows the wall clock. PRIORITY is from -128 to 127, larger ones first. TRIES and \
+                BACKOFF go before those of the queue; a wait of the backoff is between half of it and all of it, doubles each \
+                time, and is an hour at most. TTL is how long the task may wait in all; what then becomes of it is the \
+                queue's EXPIRED.",
+        example: "> RQ.ADD emails hello NAME greeting DELAY 60000\n1) \"1601155608777-1\"\n2) (integer) 1\n3) \"delayed\"\n\
+                  > RQ.ADD emails hello NAME greeting\n1) \"1601155608777-1\"\n2) (integer) 0\n3) \"delayed\"",
+        parse: task::add,
+        ..BASE
+    },
+    Row {
+        name: "RQ.EXTEND",
+        arity: 4,
+        flags: CHANGE,
+        keys: Keys::FIRST,
+        group: Group::Queue,
+        summary: "Moves the deadline of a lease to so many milliseconds from now.",
+        syntax: "RQ.EXTEND key id|receipt ms",
+        reply: "1; 0 if it is not, or no longer, this delivery that has the task; `CANCELLED` if the task was called off.",
+        notes: "A lease that had no deadline gets one.",
+        example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> RQ.POP LEASE 30000 emails\n1) 1) \"emails\"\n   \
+                  2) \"1601155608777-1\"\n   3) \"hello\"\n   4) \"1601155608777-1@1.1601155600000\"\n   5) (integer) 1\n\
+                  > RQ.EXTEND emails 1601155608777-1@1.1601155600000 60000\n(integer) 1",
+        parse: task::extend,
+        ..BASE
+    },
+    Row {
+        name: "RQ.RETURN",
+        arity: -3,
+        flags: CHANGE,
+        keys: Keys::FIRST,
+        group: Group::Queue,
+        summary: "Gives a task back, to be handed out again.",
+        syntax: "RQ.RETURN key id|receipt [DELAY ms] [FRONT|BACK] [FAILED reason]",
+        reply: "1; 0 if it is not, or no longer, this delivery that has the task; `CANCELLED` if the task was called off, and \
+                so is gone.",
+        notes: "To the front, and at no cost, unless said otherwise. FAILED costs a try and waits for the backoff, or for DELAY \
+                if that is given; the task is dead if that was its last try. The first 1024 bytes of the reason are kept.",
+        example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> RQ.POP emails\n1) 1) \"emails\"\n   2) \"1601155608777-1\"\n   \
+                  3) \"hello\"\n> RQ.RETURN emails 1601155608777-1 FAILED \"no route to host\"\n(integer) 1",
+        parse: task::give_back,
+        ..BASE
+    },
+    Row {
+        name: "RQ.CANCEL",
+        arity: -4,
+        flags: CHANGE,
+        keys: Keys::FIRST,
+        group: Group::Queue,
+        summary: "Calls tasks off: those that wait are gone, holders of the others are told.",
+        syntax: "RQ.CANCEL key (ID id [id ...] | NAME name [name ...] | PAYLOAD payload)",
+        reply: "How many were called off; one that was called off before counts no more.",
+        notes: "The holder of a task hears of it at its next RQ.EXTEND or RQ.WORKER BEAT. It may still finish the task; if it \
+                returns the task, or its lease ends, the task is gone. Dead tasks are not touched. PAYLOAD looks at all tasks \
+                that are there when it is asked, which takes its time and holds nobody else up.",
+        example: "> RQ.ADD emails hello NAME greeting\n1) \"1601155608777-1\"\n2) (integer) 1\n3) \"ready\"\n\
+                  > RQ.CANCEL emails NAME greeting\n(integer) 1",
+        parse: task::cancel,
+        ..BASE
+    },
+    Row {
+        name: "RQ.BURY",
+        arity: -3,
+        flags: CHANGE,
+        keys: Keys::FIRST,
+        group: Group::Queue,
+        summary: "Puts tasks among the dead, or into the dead-letter queue if there is one.",
+        syntax: "RQ.BURY key id|receipt [id|receipt ...]",
+        reply: "How many.",
+        notes: "They are kept until RQ.REVIVE brings them back or RQ.DELETE removes them.",
+        example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> RQ.BURY emails 1601155608777-1\n(integer) 1",
+        parse: task::bury,
+        ..BASE
+    },
+    Row {
+        name: "RQ.REVIVE",
+        arity: -3,
+        flags: CHANGE,
+        keys: Keys::FIRST,
+        group: Group::Queue,
+        summary: "Brings dead tasks back to the end of the line.",
+        syntax: "RQ.REVIVE key (ALL | id [id ...])",
+        reply: "How many.",
+        notes: "Their tries are counted from zero again; the numbers of their deliveries go on.",
+        example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> RQ.BURY emails 1601155608777-1\n(integer) 1\n\
+                  > RQ.REVIVE emails ALL\n(integer) 1",
+        parse: task::revive,
+        ..BASE
+    },
+    Row {
+        name: "RQ.DELETE",
+        arity: -3,
+        flags: CHANGE,
+        keys: Keys::FIRST,
+        group: Group::Queue,
+        summary: "Removes tasks, whatever their state.",
+        syntax: "RQ.DELETE key id [id ...]",
+        reply: "How many.",
+        notes: "A holder is not told; its acknowledgement finds nothing. RQ.CANCEL is kinder.",
+        example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> RQ.DELETE emails 1601155608777-1\n(integer) 1",
+        parse: task::delete,
+        ..BASE
+    },
+    Row {
+        name: "RQ.EXPLAIN",
+        arity: 3,
+        flags: READ,
+        keys: Keys::FIRST,
+        group: Group::Queue,
+        summary: "Says why a task is not running now.",
+        syntax: "RQ.EXPLAIN key id",
+        reply: "A map: `id`, `state`, `why` (in words), `deliveries`, `failed`, `lapsed`, `lost`, `tries_max`, `reason` (of the \
+                last failure, or null), then what concerns the state: `ahead`; `until`; `since`, `until` (0: no deadline), \
+                `holder` and `cancelled`; `died`. Null if there is no such task.",
+        example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> RQ.PAUSE emails\nOK\n> RQ.EXPLAIN emails 1601155608777-1\n\
+                   1) \"id\"\n 2) \"1601155608777-1\"\n 3) \"state\"\n 4) \"ready\"\n 5) \"why\"\n \
+                  6) \"queue paused since 1601155608999; ready, 0 ahead\"",
+        parse: task::explain,
+        ..BASE
+    },
+    Row {
+        name: "RQ.PAUSE",
+        arity: 2,
+        flags: CHANGE,
+        keys: Keys::FIRST,
+        group: Group::Queue,
+        summary: "Stops handing out tasks of a queue.",
+        syntax: "RQ.PAUSE key",
+        reply: "OK.",
+        notes: "Everything else goes on. A pause lasts until RQ.RESUME, over restarts, and also while the queue is empty.",
+        example: "> RQ.PAUSE emails\nOK",
+        parse: manage::pause,
+        ..BASE
+    },
+    Row {
+        name: "RQ.RESUME",
+        arity: 2,
+        flags: CHANGE,
+        keys: Keys::FIRST,
+        group: Group::Queue,
+        summary: "Hands out tasks of a queue again.",
+        syntax: "RQ.RESUME key",
+        reply: "OK.",
+        example: "> RQ.PAUSE emails\nOK\n> RQ.RESUME emails\nOK",
+        parse: manage::resume,
+        ..BASE
+    },
+    Row {
+        name: "RQ.PURGE",
+        arity: -2,
+        flags: &["write"],
+        keys: Keys::FIRST,
+        group: Group::Queue,
+        summary: "Removes all tasks of a state; of all states but leased if none is given.",
+        syntax: "RQ.PURGE key [READY|DELAYED|DEAD]",
+        reply: "How many.",
+        notes: "Tasks that somebody has are never purged.",
+        example: "> RQ.PUSH emails hello world\n1) \"1601155608777-1\"\n2) \"1601155608777-2\"\n> RQ.PURGE emails\n(integer) 2",
+        parse: manage::purge,
+        ..BASE
+    },
+    Row {
+        name: "RQ.CONFIG",
+        arity: -2,
+        flags: CHANGE,
+        keys: Keys::FIRST,
+        group: Group::Queue,
+        summary: "Shows the settings of a queue, and changes them.",
+        syntax: "RQ.CONFIG key [option value ...]",
+        reply: "A map of all settings as they are now.",
+        notes: "LEASE: the deadline of a pop that names none, in milliseconds. TRIES: how often a task is tried. BACKOFF: the \
+                first wait after a failure. TTL: how long a task may wait; EXPIRED: `delete` or `dead`, what then becomes of \
+                it. MAX-LENGTH, MAX-BYTES: how much may wait, OVERFLOW: `refuse` or `drop-oldest`, what a push beyond that \
+                does. MAX-LEASED: how many may be handed out at once. DEAD-LETTER: the queue that dying tasks move to. 0, or \
+                an empty name, clears. What happened before happened by the old settings.",
+        example: "> RQ.CONFIG emails TRIES 5 MAX-LEASED 10\n 1) \"lease\"\n 2) (integer) 0\n 3) \"tries\"\n 4) (integer) 5",
+        parse: manage::config,
+        ..BASE
+    },
+    Row {
+        name: "RQ.QUEUES",
+        arity: -1,
+        flags: READ_SLOW,
+        group: Group::Queue,
+        summary: "Lists the queues that have tasks, with their counts.",
+        syntax: "RQ.QUEUES [MATCH glob] [COUNT n] [CURSOR c]",
+        reply: "The cursor of the next page, 0 if there is none, and an array of `[name, ready, delayed, leased, dead]`.",
+        notes: "COUNT is how many queues are looked at, 100 unless given.",
+        example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> RQ.QUEUES\n1) \"0\"\n2) 1) 1) \"emails\"\n      \
+                  2) (integer) 1\n      3) (integer) 0\n      4) (integer) 0\n      5) (integer) 0",
+        parse: manage::queues,
+        ..BASE
+    },
+    Row {
+        name: "RQ.WORKER",
+        arity: -2,
+        flags: CHANGE,
+        group: Group::Queue,
+        summary: "The life of a worker, whose tasks come back when its heartbeat stops.",
+        syntax: "RQ.WORKER subcommand [argument ...]",
+        reply: "START: `name#n`, by which the worker goes from then on. BEAT: the receipts of its tasks that were called off, \
+                again and again until they end, and of its leases that ran out, once. WORK: OK. REST, STOP, FAIL: how many \
+                tasks went back. LIST: `[name#n, time to live, tasks]` of each that is alive. An incarnation that is no longer \
+                alive gets an error that begins with GONE.",
+        notes: "A worker that does not beat for its time to live (3000 ms unless it says otherwise) is lost, and all its tasks, \
+                and only its own, go back to the front of their queues, in their order. Only START and BEAT count as a sign of \
+                life. START of a name that is alive makes its predecessor lost. WORK and REST say which queues it works on, for \
+                all to see; RQ.POP does not ask for it. STOP and REST cost the tasks no try.",
+        example: "> RQ.WORKER START mailer TTL 10000\n\"mailer#210157654325690369\"\n> RQ.PUSH emails hello\n\
+                  1) \"1601155608777-1\"\n> RQ.POP WORKER mailer#210157654325690369 emails\n1) 1) \"emails\"\n   \
+                  2) \"1601155608777-1\"\n   3) \"hello\"\n   4) \"1601155608777-1@1.1601155600000\"\n   5) (integer) 1\n\
+                  > RQ.WORKER FAIL mailer\n(integer) 1",
+        subs: WORKER,
+        parse: worker::help,
         ..BASE
     },
     Row {
@@ -325,7 +551,7 @@ pub const TABLE: &[Row] = &[
         summary: "Describes the commands.",
         syntax: "COMMAND [subcommand [argument ...]]",
         reply: "Depends on the subcommand; alone, what COMMAND INFO answers.",
-        example: "> COMMAND COUNT\n(integer) 25",
+        example: "> COMMAND GETKEYS RQ.POP COUNT 10 emails reports\n1) \"emails\"\n2) \"reports\"",
         subs: COMMAND,
         parse: session::command,
         ..BASE
@@ -351,6 +577,53 @@ pub const TABLE: &[Row] = &[
         parse: session::time,
         ..BASE
     },
+];
+
+const WORKER: &[Sub] = &[
+    Sub {
+        name: "START",
+        arity: -3,
+        syntax: "START <name> [TTL <ms>]",
+        summary: "Begins a worker's life.",
+        parse: worker::start,
+    },
+    Sub {
+        name: "BEAT",
+        arity: 3,
+        syntax: "BEAT <name#n>",
+        summary: "Says that it lives.",
+        parse: worker::beat,
+    },
+    Sub {
+        name: "WORK",
+        arity: 4,
+        syntax: "WORK <name#n> <key>",
+        summary: "Says that it works on a queue.",
+        parse: worker::work,
+    },
+    Sub {
+        name: "REST",
+        arity: 4,
+        syntax: "REST <name#n> <key>",
+        summary: "Says that it no longer does, and gives back what it has of it.",
+        parse: worker::rest,
+    },
+    Sub {
+        name: "STOP",
+        arity: 3,
+        syntax: "STOP <name#n>",
+        summary: "Ends its life, and gives back what it has.",
+        parse: worker::stop,
+    },
+    Sub {
+        name: "FAIL",
+        arity: 3,
+        syntax: "FAIL <name>",
+        summary: "Declares a worker lost.",
+        parse: worker::fail,
+    },
+    Sub { name: "LIST", arity: 2, syntax: "LIST", summary: "Who is alive.", parse: worker::list },
+    Sub { name: "HELP", arity: 2, syntax: "HELP", summary: "This text.", parse: worker::help },
 ];
 
 const CLIENT: &[Sub] = &[

@@ -16,7 +16,7 @@ use crate::command::{IdForm, TaskRefs};
 use crate::event::{Event, Ids, Landing, Recorder, Removal};
 use crate::id::{Claim, TaskId};
 use crate::reply::Refusal;
-use crate::settings::{Change, Place, Settings};
+use crate::settings::{Changes, Place, Settings};
 use crate::task::{Body, Cause, StateKind};
 use crate::time::{LogTime, Now};
 
@@ -25,6 +25,11 @@ pub use deliver::PopAsk;
 
 impl<B: Body> Queue<B> {
     pub(super) fn commit<R: Recorder<Body = B>>(&mut self, event: &Event<'_>, at: LogTime, rec: &mut R) {
+        match event {
+            Event::Pushed { payloads, .. } => self.rates.pushed.count(payloads.len() as u64, at),
+            Event::Finished { ids: Ids::Slice(ids), .. } => self.rates.finished.count(ids.len() as u64, at),
+            _ => {}
+        }
         rec.record(event);
         self.apply(event, at, rec).expect("a decision fits the state it was made on");
     }
@@ -96,14 +101,14 @@ impl<B: Body> Queue<B> {
     /// Changes settings. What happened before happened by the old ones.
     pub fn configure<R: Recorder<Body = B>>(
         &mut self,
-        changes: &[Change<'_>],
+        changes: Changes<'_>,
         now: Now,
         rec: &mut R,
     ) -> Settings {
         self.settle(now, 0, rec);
         let mut settings = self.settings.clone();
-        for change in changes {
-            settings.change(change);
+        for change in changes.iter() {
+            settings.change(&change);
         }
         if settings != self.settings {
             self.commit(&Event::Configured { queue: self.no, settings: &settings }, now.log, rec);

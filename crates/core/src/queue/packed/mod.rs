@@ -151,6 +151,11 @@ impl<B: Body> Packed<B> {
         }
     }
 
+    /// How many have ids below this number.
+    pub(super) fn count_below(&self, raw: u64) -> usize {
+        self.runs.count_below(raw) + self.fresh.partition_point(|entry| entry.id.raw() < raw)
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = Entry<B>> {
         self.runs.iter().chain(self.fresh.iter().cloned())
     }

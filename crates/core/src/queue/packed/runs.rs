@@ -127,6 +127,10 @@ impl<B: Body> Runs<B> {
     }
 
     pub(super) fn contains(&self, id: TaskId) -> bool {
+        // Most that are asked for have been taken already.
+        if self.front.front().is_some_and(|(_, first)| id < first.id) {
+            return false;
+        }
         self.chunk_of(id).is_some_and(|at| self.chunks[at].find(id).is_some())
     }
 
@@ -143,9 +147,14 @@ impl<B: Body> Runs<B> {
         }
         let at = self.chunk_of(id)?;
         let coded = self.chunks[at].find(id)?;
+        let index = coded.index;
         let entry = self.chunks[at].take(coded)?;
         self.len -= 1;
-        self.thin(at);
+        if !self.thin(at) && at == 0 && index < self.head.index() {
+            // Only in a damaged run, whose ids are not in order, is it at the front and not found there.
+            self.front.retain(|(other, _)| *other != index);
+            self.look_ahead(1);
+        }
         Some(entry)
     }
 
@@ -247,6 +256,20 @@ impl<B: Body> Runs<B> {
         let group = self.chunks.front().map_or(0, |first| first.skipped() / GROUP);
         self.head = Cursor::at_group(group);
         self.look_ahead(1);
+    }
+
+    /// How many have ids below this number: what whole chunks before it have, and what is decoded of one.
+    pub(super) fn count_below(&self, raw: u64) -> usize {
+        let at = self.chunks.partition_point(|chunk| chunk.last.raw() < raw);
+        let whole: usize = self.chunks.range(..at).map(Chunk::live).sum();
+        let mut within = 0;
+        if let Some(chunk) = self.chunks.get(at) {
+            let mut cursor = chunk.seek(0).0;
+            while chunk.next(&mut cursor).is_some_and(|entry| entry.id.raw() < raw) {
+                within += 1;
+            }
+        }
+        whole + within
     }
 
     pub(super) fn iter(&self) -> Iter<'_, B> {

@@ -21,6 +21,10 @@ impl Body for Number {
         3
     }
 
+    fn is(&self, _: &[u8]) -> Option<bool> {
+        None
+    }
+
     fn pack(&self, before: Option<&Self>, out: &mut Vec<u8>) -> bool {
         let even = self.0.is_multiple_of(2);
         if even {
@@ -160,6 +164,9 @@ impl Pair {
         assert!(self.packed.iter().eq(self.model.iter().cloned()), "all in order");
         for entry in self.model.iter().step_by(37) {
             assert_eq!(self.packed.find(entry.id).as_ref(), Some(entry));
+            let below = self.model.iter().filter(|other| other.id < entry.id).count();
+            assert_eq!(self.packed.count_below(entry.id.raw()), below);
+            assert_eq!(self.packed.count_below(entry.id.raw() + 1), below + 1);
             let beside = TaskId::from_raw(entry.id.raw() + 1);
             let there = self.model.iter().any(|other| Some(other.id) == beside);
             assert!(beside.is_none_or(|id| self.packed.contains(id) == there));

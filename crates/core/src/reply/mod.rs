@@ -3,6 +3,8 @@
 //! Replies to a batch of commands share a few growing lists ([`Replies`]), so that answering a command allocates
 //! nothing: a [`Reply`] is a small value that points into them.
 
+mod explanation;
+
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
@@ -12,6 +14,8 @@ use crate::id::{Receipt, TaskId};
 use crate::settings::Settings;
 use crate::task::{StateKind, Tries};
 use crate::time::LogTime;
+
+pub use explanation::{Explanation, HeldUp, Why};
 
 /// Room for this many items of a kind is kept from one batch of commands to the next.
 const ROOM_KEPT: usize = 4 << 10;
@@ -134,6 +138,8 @@ pub enum Reply {
         /// This page.
         rows: Span,
     },
+    /// EXPLAIN: why the task is not running, if there is such a task.
+    Explained(Option<Box<Explanation>>),
     /// WORKER START: the incarnation.
     Started(u64),
     /// WORKER BEAT: receipts that are cancelled or lost.
@@ -220,6 +226,12 @@ pub struct Info {
     pub pushed: u64,
     /// Tasks finished since the queue was made.
     pub finished: u64,
+    /// Tasks accepted in the last ten seconds, about.
+    pub pushed_of_late: u64,
+    /// Tasks finished in the last ten seconds, about.
+    pub finished_of_late: u64,
+    /// How many workers say that they work on it.
+    pub workers: u64,
     /// Its settings.
     pub settings: Settings,
 }

@@ -1,8 +1,12 @@
 //! What a queue may be told: its defaults and bounds.
 
+mod words;
+
 use alloc::boxed::Box;
 
 use crate::limits;
+
+pub use words::{BadSetting, Changes, SettingWords, Shown};
 
 /// Where a task goes back to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,0 +1,52 @@
+//! Why a task is not running now.
+
+use super::Queue;
+use crate::event::Recorder;
+use crate::id::TaskId;
+use crate::reply::{Explanation, HeldUp, Why};
+use crate::task::{Body, Due, State};
+use crate::time::Now;
+
+impl<B: Body> Queue<B> {
+    /// Why this task is not running, if it is here. Who holds it is told by number: names are the broker's.
+    pub(crate) fn explain<R: Recorder<Body = B>>(
+        &mut self,
+        id: TaskId,
+        now: Now,
+        rec: &mut R,
+    ) -> Option<Explanation> {
+        self.settle_with(id, now, rec);
+        let task = self.look(id)?;
+        let reason = task.extras.as_ref().and_then(|extras| extras.reason.clone());
+        let why = match &task.state {
+            State::Ready(rank) => {
+                Why::Ready { ahead: self.ready.before(*rank) as u64, held_up: self.held_up() }
+            }
+            State::Delayed(due) => {
+                let in_ms = match due {
+                    Due::Log(at) => at.since(now.log),
+                    Due::Wall(at) => at.0.saturating_sub(now.wall.0),
+                };
+                Why::Delayed { until: due.raw(), in_ms, held_up: self.held_up() }
+            }
+            State::Leased(lease) => Why::Leased {
+                since: lease.start,
+                until: lease.deadline(),
+                holder: lease.holder(),
+                cancelled: task.cancelled,
+            },
+            State::Dead(at) => Why::Dead { at: *at },
+        };
+        let (tries, tries_max) = (task.tries, self.tries_max(&task));
+        Some(Explanation { id, deliveries: task.deliveries, tries, tries_max, reason, worker: None, why })
+    }
+
+    /// What keeps all tasks of the queue from being handed out.
+    fn held_up(&self) -> Option<HeldUp> {
+        if let Some(since) = self.paused {
+            return Some(HeldUp::Paused { since });
+        }
+        let max = self.settings.max_leased.filter(|&max| self.leased.len() as u64 >= max)?;
+        Some(HeldUp::AllLeased { leased: self.leased.len() as u64, max })
+    }
+}

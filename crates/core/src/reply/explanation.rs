@@ -1,0 +1,176 @@
+//! Why a task is not running now, in fields and in words.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use core::fmt;
+
+use crate::id::TaskId;
+use crate::task::{Holder, StateKind, Tries};
+use crate::time::LogTime;
+
+/// Why a task is not running now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// The task.
+    pub id: TaskId,
+    /// How often it has been handed out.
+    pub deliveries: u32,
+    /// What its tries were spent on.
+    pub tries: Tries,
+    /// How many it has.
+    pub tries_max: u32,
+    /// Why it failed last.
+    pub reason: Option<Box<[u8]>>,
+    /// The name of the worker that has it.
+    pub worker: Option<Box<[u8]>>,
+    /// What it waits for.
+    pub why: Why,
+}
+
+/// What a task waits for. Times are unix milliseconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Its turn.
+    Ready {
+        /// How many are handed out before it.
+        ahead: u64,
+        /// What keeps them all.
+        held_up: Option<HeldUp>,
+    },
+    /// Its time.
+    Delayed {
+        /// When it is due.
+        until: u64,
+        /// How long that is from now.
+        in_ms: u64,
+        /// What will keep it then.
+        held_up: Option<HeldUp>,
+    },
+    /// Somebody has it.
+    Leased {
+        /// Since when.
+        since: LogTime,
+        /// When it is taken back.
+        until: Option<LogTime>,
+        /// With whom it ends.
+        holder: Option<Holder>,
+        /// Whether it was called off.
+        cancelled: bool,
+    },
+    /// Nothing: it was given up.
+    Dead {
+        /// When.
+        at: LogTime,
+    },
+}
+
+/// What keeps all tasks of a queue from being handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeldUp {
+    /// The queue is paused.
+    Paused {
+        /// Since when.
+        since: LogTime,
+    },
+    /// As many are handed out as may be at once.
+    AllLeased {
+        /// How many are.
+        leased: u64,
+        /// How many may be.
+        max: u64,
+    },
+}
+
+impl Explanation {
+    /// The state of the task.
+    pub const fn state(&self) -> StateKind {
+        match self.why {
+            Why::Ready { .. } => StateKind::Ready,
+            Why::Delayed { .. } => StateKind::Delayed,
+            Why::Leased { .. } => StateKind::Leased,
+            Why::Dead { .. } => StateKind::Dead,
+        }
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.why {
+            Why::Ready { ahead, held_up: None } => write!(f, "ready, {ahead} ahead")?,
+            Why::Ready { held_up: Some(held_up @ HeldUp::Paused { .. }), ahead } => {
+                write!(f, "{held_up}; ready, {ahead} ahead")?;
+            }
+            Why::Ready { held_up: Some(held_up), ahead } => write!(f, "ready, {ahead} ahead, but {held_up}")?,
+            Why::Delayed { until, in_ms, held_up } => {
+                write!(f, "delayed until {until}, {} from now", Span(*in_ms))?;
+                if let Some(held_up) = held_up {
+                    write!(f, "; {held_up}")?;
+                }
+            }
+            Why::Leased { since, until, holder, cancelled } => {
+                self.write_lease(f, *since, *until, *holder)?;
+                if *cancelled {
+                    f.write_str("; called off: its holder will be told")?;
+                }
+            }
+            Why::Dead { .. } => write!(f, "dead: {} of {} tries", self.tries.total(), self.tries_max)?,
+        }
+        if !matches!(self.why, Why::Leased { .. })
+            && let Some(reason) = &self.reason
+        {
+            write!(f, ", last reason: {}", String::from_utf8_lossy(reason))?;
+        }
+        Ok(())
+    }
+}
+
+impl Explanation {
+    fn write_lease(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        since: LogTime,
+        until: Option<LogTime>,
+        holder: Option<Holder>,
+    ) -> fmt::Result {
+        f.write_str("leased")?;
+        match (holder, &self.worker) {
+            (Some(Holder::Worker(n)), Some(name)) => write!(f, " by {}#{n}", String::from_utf8_lossy(name))?,
+            (Some(Holder::Worker(n)), None) => write!(f, " by worker #{n}")?,
+            (Some(Holder::Conn(conn)), _) => write!(f, " by connection {}", conn.0)?,
+            (None, _) => {}
+        }
+        write!(f, " since {}", since.0)?;
+        match until {
+            Some(until) => write!(f, " until {}", until.0)?,
+            None if holder.is_none() => f.write_str(" with no deadline")?,
+            None => {}
+        }
+        write!(f, ", delivery {}", self.deliveries)
+    }
+}
+
+impl fmt::Display for HeldUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Paused { since } => write!(f, "queue paused since {}", since.0),
+            Self::AllLeased { leased, max } => write!(f, "{leased} of {max} leased"),
+        }
+    }
+}
+
+/// A span of time as people say it.
+struct Span(u64);
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(ms) = *self;
+        let (seconds, minutes, hours) = (ms / 1000, ms / 60_000, ms / 3_600_000);
+        match ms {
+            0..1000 => write!(f, "{ms} ms"),
+            1000..60_000 => write!(f, "{seconds}.{} s", ms % 1000 / 100),
+            60_000..3_600_000 => write!(f, "{minutes} min {} s", seconds % 60),
+            3_600_000..172_800_000 => write!(f, "{hours} h {} min", minutes % 60),
+            _ => write!(f, "{} days", hours / 24),
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Settings as words: what each is called, and how its value is read. All dialects have these names.
+
+use super::{Change, Expired, Overflow, Settings};
+use crate::id::decimal;
+use crate::limits::{QUEUE_NAME_BYTES_MAX, SPAN_MS_MAX};
+
+/// Changes of settings, by a program or by words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Changes<'a> {
+    /// One after the other.
+    List(&'a [Change<'a>]),
+    /// As somebody typed them.
+    Words(SettingWords<'a>),
+}
+
+impl<'a> Changes<'a> {
+    /// Shows the settings and changes none.
+    pub const NONE: Self = Self::List(&[]);
+
+    /// The changes, in order.
+    pub fn iter(self) -> impl Iterator<Item = Change<'a>> {
+        let (list, words) = match self {
+            Self::List(list) => (list, SettingWords { words: &[] }),
+            Self::Words(words) => (&[][..], words),
+        };
+        list.iter().copied().chain(words.iter())
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(self) -> bool {
+        match self {
+            Self::List(list) => list.is_empty(),
+            Self::Words(SettingWords { words }) => words.is_empty(),
+        }
+    }
+}
+
+/// Names of settings, a good value behind each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SettingWords<'a> {
+    words: &'a [&'a [u8]],
+}
+
+/// What is wrong with words that should be settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BadSetting<'a> {
+    /// No setting is called so.
+    Unknown(&'a [u8]),
+    /// This one stands there twice.
+    Twice(&'static str),
+    /// This one has no value.
+    NoValue(&'static str),
+    /// This one has a value that it cannot have.
+    BadValue {
+        /// Which.
+        name: &'static str,
+        /// What it should be.
+        wanted: &'static str,
+    },
+}
+
+/// How the words of one setting are understood.
+struct Kind {
+    name: &'static str,
+    wanted: &'static str,
+    read: for<'a> fn(&'a [u8]) -> Option<Change<'a>>,
+}
+
+const MILLISECONDS: &str = "milliseconds, from 1 to 3162240000000, or 0 for the default";
+const NUMBER: &str = "a number, or 0 for no limit";
+
+const KINDS: [Kind; 10] = [
+    Kind { name: "LEASE", wanted: MILLISECONDS, read: |value| Some(Change::LeaseMs(span(value)?)) },
+    Kind {
+        name: "TRIES",
+        wanted: "a number up to 4294967295, or 0 for the default",
+        read: |value| Some(Change::Tries(decimal(value)?.try_into().ok()?)),
+    },
+    Kind { name: "BACKOFF", wanted: MILLISECONDS, read: |value| Some(Change::BackoffMs(span(value)?)) },
+    Kind { name: "TTL", wanted: MILLISECONDS, read: |value| Some(Change::TtlMs(span(value)?)) },
+    Kind { name: "MAX-LENGTH", wanted: NUMBER, read: |value| Some(Change::MaxLength(decimal(value)?)) },
+    Kind { name: "MAX-BYTES", wanted: NUMBER, read: |value| Some(Change::MaxBytes(decimal(value)?)) },
+    Kind { name: "MAX-LEASED", wanted: NUMBER, read: |value| Some(Change::MaxLeased(decimal(value)?)) },
+    Kind {
+        name: "EXPIRED",
+        wanted: "delete or dead",
+        read: |value| match value {
+            value if value.eq_ignore_ascii_case(b"delete") => Some(Change::Expired(Expired::Delete)),
+            value if value.eq_ignore_ascii_case(b"dead") => Some(Change::Expired(Expired::Dead)),
+            _ => None,
+        },
+    },
+    Kind {
+        name: "OVERFLOW",
+        wanted: "refuse or drop-oldest",
+        read: |value| match value {
+            value if value.eq_ignore_ascii_case(b"refuse") => Some(Change::Overflow(Overflow::Refuse)),
+            value if value.eq_ignore_ascii_case(b"drop-oldest") => {
+                Some(Change::Overflow(Overflow::DropOldest))
+            }
+            _ => None,
+        },
+    },
+    Kind {
+        name: "DEAD-LETTER",
+        wanted: "the name of a queue, or empty for none",
+        read: |value| (value.len() <= QUEUE_NAME_BYTES_MAX).then_some(Change::DeadLetter(value)),
+    },
+];
+
+fn span(value: &[u8]) -> Option<u64> {
+    decimal(value).filter(|&ms| ms <= SPAN_MS_MAX)
+}
+
+impl<'a> SettingWords<'a> {
+    /// What settings are called, in the order in which they are shown.
+    pub const NAMES: [&'static str; KINDS.len()] = {
+        let mut names = [""; KINDS.len()];
+        let mut at = 0;
+        while at < names.len() {
+            names[at] = KINDS[at].name;
+            at += 1;
+        }
+        names
+    };
+
+    /// Understands all of the words, or none.
+    pub fn read(words: &'a [&'a [u8]]) -> Result<Self, BadSetting<'a>> {
+        let mut seen = [false; KINDS.len()];
+        for pair in words.chunks(2) {
+            let at = position(pair[0]).ok_or(BadSetting::Unknown(pair[0]))?;
+            let Kind { name, wanted, read } = KINDS[at];
+            if core::mem::replace(&mut seen[at], true) {
+                return Err(BadSetting::Twice(name));
+            }
+            let value = pair.get(1).ok_or(BadSetting::NoValue(name))?;
+            read(value).ok_or(BadSetting::BadValue { name, wanted })?;
+        }
+        Ok(Self { words })
+    }
+
+    fn iter(self) -> impl Iterator<Item = Change<'a>> {
+        self.words.chunks_exact(2).filter_map(|pair| (KINDS[position(pair[0])?].read)(pair[1]))
+    }
+}
+
+fn position(name: &[u8]) -> Option<usize> {
+    KINDS.iter().position(|kind| kind.name.as_bytes().eq_ignore_ascii_case(name))
+}
+
+/// The value of a setting, as it is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown<'a> {
+    /// A number; 0 is the default.
+    Number(u64),
+    /// A word or a name.
+    Word(&'a [u8]),
+}
+
+impl Settings {
+    /// The values, in the order of [`SettingWords::NAMES`].
+    pub fn shown(&self) -> [Shown<'_>; KINDS.len()] {
+        let expired: &[u8] = match self.expired {
+            Expired::Delete => b"delete",
+            Expired::Dead => b"dead",
+        };
+        let overflow: &[u8] = match self.overflow {
+            Overflow::Refuse => b"refuse",
+            Overflow::DropOldest => b"drop-oldest",
+        };
+        let number = |n: Option<u64>| Shown::Number(n.unwrap_or(0));
+        [
+            number(self.lease_ms),
+            number(self.tries.map(u64::from)),
+            number(self.backoff_ms),
+            number(self.ttl_ms),
+            number(self.max_length),
+            number(self.max_bytes),
+            number(self.max_leased),
+            Shown::Word(expired),
+            Shown::Word(overflow),
+            Shown::Word(self.dead_letter.as_deref().unwrap_or_default()),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    /// What is shown of settings, typed back, makes the same settings.
+    #[test]
+    fn what_is_shown_reads_back() {
+        let mut settings = Settings::default();
+        let words: [&[u8]; 20] = [
+            b"lease",
+            b"1",
+            b"Tries",
+            b"2",
+            b"BACKOFF",
+            b"3",
+            b"ttl",
+            b"4",
+            b"max-length",
+            b"5",
+            b"max-bytes",
+            b"6",
+            b"max-leased",
+            b"7",
+            b"expired",
+            b"Dead",
+            b"overflow",
+            b"DROP-OLDEST",
+            b"dead-letter",
+            b"d",
+        ];
+        let changes = Changes::Words(SettingWords::read(&words).unwrap());
+        assert!(!changes.is_empty());
+        changes.iter().for_each(|change| settings.change(&change));
+        let shown: Vec<Vec<u8>> = settings
+            .shown()
+            .iter()
+            .map(|shown| match shown {
+                Shown::Number(n) => alloc::format!("{n}").into_bytes(),
+                Shown::Word(word) => word.to_ascii_lowercase(),
+            })
+            .collect();
+        let typed: Vec<Vec<u8>> = words.chunks(2).map(|pair| pair[1].to_ascii_lowercase()).collect();
+        assert_eq!(shown, typed);
+    }
+
+    #[test]
+    fn bad_words_are_told_apart() {
+        fn check(words: &[&[u8]], bad: BadSetting<'_>) {
+            assert_eq!(SettingWords::read(words), Err(bad));
+        }
+        check(&[b"colour", b"red"], BadSetting::Unknown(b"colour"));
+        check(&[b"ttl", b"1", b"TTL", b"2"], BadSetting::Twice("TTL"));
+        check(&[b"ttl", b"1", b"lease"], BadSetting::NoValue("LEASE"));
+        for (name, value) in [("LEASE", "-1"), ("TTL", "3162240000001"), ("BACKOFF", "1s"), ("LEASE", "")] {
+            check(&[name.as_bytes(), value.as_bytes()], BadSetting::BadValue { name, wanted: MILLISECONDS });
+        }
+        let wanted = "a number up to 4294967295, or 0 for the default";
+        check(&[b"tries", b"4294967296"], BadSetting::BadValue { name: "TRIES", wanted });
+        check(&[b"expired", b"keep"], BadSetting::BadValue { name: "EXPIRED", wanted: "delete or dead" });
+        assert_eq!(SPAN_MS_MAX, 3_162_240_000_000, "as the text says");
+    }
+}
