@@ -3,6 +3,7 @@
 //! What they need is installed by `./test`: redis-cli and netcat by apt, redis-py by pip, ioredis by npm.
 
 mod dq_image;
+mod examples;
 mod netcat;
 mod redis_cli;
 mod redis_rs;

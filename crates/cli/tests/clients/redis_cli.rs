@@ -7,7 +7,7 @@ use sureq_testkit::client::encode;
 
 use crate::{Fixture, run};
 
-fn redis_cli(it: &Fixture, words: &[&str], input: &[u8]) -> String {
+pub(super) fn redis_cli(it: &Fixture, words: &[&str], input: &[u8]) -> String {
     let port = it.resp_port();
     // As at a terminal: redis-cli prints types and numbers there.
     let mut command = Command::new("redis-cli");

@@ -13,6 +13,7 @@ mod life;
 mod memory;
 mod power;
 mod promises;
+mod races;
 mod settings;
 mod store_files;
 mod waiting;

@@ -5,6 +5,7 @@
 mod backlog;
 mod bounds;
 mod leases;
+mod races;
 #[path = "../support/mod.rs"]
 mod support;
 mod tries;

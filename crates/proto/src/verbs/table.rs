@@ -58,8 +58,9 @@ pub const TABLE: &[Row] = &[
                 number before the keys is a count too, if a key follows it. All that is wanted is taken from the first queue, \
                 then from the next. BLOCK 0 waits for ever. LEASE takes the task back after so many milliseconds, WORKER when \
                 that worker is gone, CONN when this connection is closed.",
-        example: "> RQ.POP COUNT 2 BLOCK 1000 emails\n1) 1) \"emails\"\n   2) \"1601155608777-1\"\n   3) \"hello\"\n\
-                  2) 1) \"emails\"\n   2) \"1601155608777-2\"\n   3) \"world\"",
+        example: "> RQ.PUSH emails hello world\n1) \"1601155608777-1\"\n2) \"1601155608777-2\"\n\
+                  > RQ.POP COUNT 2 BLOCK 1000 emails\n1) 1) \"emails\"\n   2) \"1601155608777-1\"\n\
+                  \x20  3) \"hello\"\n2) 1) \"emails\"\n   2) \"1601155608777-2\"\n   3) \"world\"",
         parse: queue::pop,
         ..BASE
     },
@@ -74,7 +75,9 @@ pub const TABLE: &[Row] = &[
         reply: "An array of those arguments, as they were given, that this call finished.",
         notes: "A receipt counts only while its delivery is the current one. A bare id also finishes a task whose lease \
                 ran out and that waits again. A malformed id is an error, and nothing is finished.",
-        example: "> RQ.ACK emails 1601155608777-1\n1) \"1601155608777-1\"",
+        example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> RQ.POP emails\n1) 1) \"emails\"\n\
+                  \x20  2) \"1601155608777-1\"\n   3) \"hello\"\n> RQ.ACK emails 1601155608777-1\n\
+                  1) \"1601155608777-1\"",
         parse: queue::ack,
         ..BASE
     },
@@ -90,7 +93,9 @@ pub const TABLE: &[Row] = &[
         notes: "Takes at most `count` tasks whose last delivery is at least `elapsed` milliseconds ago, the oldest first, \
                 each at most once per call. Tasks with a lease, a worker or a connection come back by themselves and are \
                 not touched.",
-        example: "> RQ.RECOVER emails 10 60000\n1) 1) \"1601155608777-2\"\n   2) \"world\"",
+        example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> RQ.POP emails\n1) 1) \"emails\"\n\
+                  \x20  2) \"1601155608777-1\"\n   3) \"hello\"\n> RQ.RECOVER emails 10 0\n\
+                  1) 1) \"1601155608777-1\"\n   2) \"hello\"",
         parse: queue::recover,
         ..BASE
     },
@@ -106,8 +111,10 @@ pub const TABLE: &[Row] = &[
                 `[id, payload, last delivery, elapsed, deliveries]`. DELAYED: `[id, payload, due]`. DEAD: \
                 `[id, payload, died at, reason, failed, lapsed, lost]`. Times are in milliseconds.",
         notes: "A negative start counts from the end.",
-        example: "> RQ.INSPECT emails PENDING 0 1\n1) 1) \"1601155608777-1\"\n   2) \"hello\"\n   3) (integer) 1601155609000\n   \
-                  4) (integer) 1234\n   5) (integer) 1",
+        example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> RQ.POP emails\n1) 1) \"emails\"\n\
+                  \x20  2) \"1601155608777-1\"\n   3) \"hello\"\n> RQ.INSPECT emails PENDING 0 1\n\
+                  1) 1) \"1601155608777-1\"\n   2) \"hello\"\n   3) (integer) 1601155609999\n\
+                  \x20  4) (integer) 1222\n   5) (integer) 1",
         parse: queue::inspect,
         ..BASE
     },
@@ -122,7 +129,9 @@ pub const TABLE: &[Row] = &[
         reply: "A map (in RESP2 a flat array): `undelivered`, `delivered`, `ready`, `delayed`, `leased`, `dead`, \
                 `waiting_bytes`, `oldest_ms`, `paused` (since when, or 0), `pushed`, `finished`, then the settings.",
         notes: "Costs the same however many tasks there are.",
-        example: "> RQ.INFO emails\n 1) \"undelivered\"\n 2) (integer) 2\n 3) \"delivered\"\n 4) (integer) 1",
+        example: "> RQ.PUSH emails hello world\n1) \"1601155608777-1\"\n2) \"1601155608777-2\"\n\
+                  > RQ.INFO emails\n 1) \"undelivered\"\n 2) (integer) 2\n 3) \"delivered\"\n 4) (integer) 0\n\
+                  ...",
         parse: queue::info,
         ..BASE
     },
@@ -250,9 +259,9 @@ pub const TABLE: &[Row] = &[
         reply: "A map: `id`, `state`, `why` (in words), `deliveries`, `failed`, `lapsed`, `lost`, `tries_max`, `reason` (of the \
                 last failure, or null), then what concerns the state: `ahead`; `until`; `since`, `until` (0: no deadline), \
                 `holder` and `cancelled`; `died`. Null if there is no such task.",
-        example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> RQ.PAUSE emails\nOK\n> RQ.EXPLAIN emails 1601155608777-1\n\
-                   1) \"id\"\n 2) \"1601155608777-1\"\n 3) \"state\"\n 4) \"ready\"\n 5) \"why\"\n \
-                  6) \"queue paused since 1601155608999; ready, 0 ahead\"",
+        example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> RQ.PAUSE emails\nOK\n\
+                  > RQ.EXPLAIN emails 1601155608777-1\n 1) \"id\"\n 2) \"1601155608777-1\"\n 3) \"state\"\n\
+                  \x204) \"ready\"\n 5) \"why\"\n 6) \"queue paused since 1601155608999; ready, 0 ahead\"\n...",
         parse: task::explain,
         ..BASE
     },
@@ -311,7 +320,8 @@ pub const TABLE: &[Row] = &[
                 it. MAX-LENGTH, MAX-BYTES: how much may wait, OVERFLOW: `refuse` or `drop-oldest`, what a push beyond that \
                 does. MAX-LEASED: how many may be handed out at once. DEAD-LETTER: the queue that dying tasks move to. 0, or \
                 an empty name, clears. What happened before happened by the old settings.",
-        example: "> RQ.CONFIG emails TRIES 5 MAX-LEASED 10\n 1) \"lease\"\n 2) (integer) 0\n 3) \"tries\"\n 4) (integer) 5",
+        example: "> RQ.CONFIG emails TRIES 5 MAX-LEASED 10\n 1) \"lease\"\n 2) (integer) 0\n 3) \"tries\"\n\
+                  \x204) (integer) 5\n...",
         parse: manage::config,
         ..BASE
     },
@@ -362,7 +372,7 @@ pub const TABLE: &[Row] = &[
         syntax: "DEL key [key ...]",
         reply: "How many of them had tasks.",
         notes: "Tasks that were handed out are removed too.",
-        example: "> DEL emails\n(integer) 1",
+        example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> DEL emails\n(integer) 1",
         parse: keys::del,
         ..BASE
     },
@@ -375,7 +385,7 @@ pub const TABLE: &[Row] = &[
         summary: "The same as DEL.",
         syntax: "UNLINK key [key ...]",
         reply: "How many of them had tasks.",
-        example: "> UNLINK emails\n(integer) 1",
+        example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> UNLINK emails\n(integer) 1",
         parse: keys::del,
         ..BASE
     },
@@ -388,7 +398,7 @@ pub const TABLE: &[Row] = &[
         summary: "Counts which of these queues have tasks.",
         syntax: "EXISTS key [key ...]",
         reply: "A number; a queue that is named twice counts twice.",
-        example: "> EXISTS emails nothing\n(integer) 1",
+        example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> EXISTS emails nothing\n(integer) 1",
         parse: keys::exists,
         ..BASE
     },
@@ -401,7 +411,7 @@ pub const TABLE: &[Row] = &[
         summary: "Tells whether a key is a queue.",
         syntax: "TYPE key",
         reply: "`RELIABLEQ`, or `none` if it has no tasks.",
-        example: "> TYPE emails\nRELIABLEQ",
+        example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> TYPE emails\nRELIABLEQ",
         parse: keys::kind,
         ..BASE
     },
@@ -414,7 +424,7 @@ pub const TABLE: &[Row] = &[
         syntax: "KEYS pattern",
         reply: "An array of names.",
         notes: "Goes through all queues at once; SCAN does it in steps.",
-        example: "> KEYS *\n1) \"emails\"",
+        example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> KEYS *\n1) \"emails\"",
         parse: keys::keys,
         ..BASE
     },
@@ -426,7 +436,8 @@ pub const TABLE: &[Row] = &[
         summary: "Lists the queues that have tasks, a page at a time.",
         syntax: "SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]",
         reply: "The cursor of the next page, 0 if there is none, and an array of names.",
-        example: "> SCAN 0 MATCH e* COUNT 100\n1) \"0\"\n2) 1) \"emails\"",
+        example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> SCAN 0 MATCH e* COUNT 100\n1) \"0\"\n\
+                  2) 1) \"emails\"",
         parse: keys::scan,
         ..BASE
     },
@@ -438,7 +449,7 @@ pub const TABLE: &[Row] = &[
         summary: "Counts the queues that have tasks.",
         syntax: "DBSIZE",
         reply: "A number.",
-        example: "> DBSIZE\n(integer) 1",
+        example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> DBSIZE\n(integer) 1",
         parse: keys::dbsize,
         ..BASE
     },
@@ -472,7 +483,7 @@ pub const TABLE: &[Row] = &[
         summary: "Chooses the version of the protocol, and says who the client is.",
         syntax: "HELLO [protover [AUTH username password] [SETNAME clientname]]",
         reply: "A map: server, version, proto, id, mode, role, modules.",
-        example: "> HELLO 3\n1# \"server\" => \"sureq\"\n2# \"proto\" => (integer) 3",
+        example: "> HELLO 3\n1# \"server\" => \"sureq\"\n...",
         parse: session::hello,
         ..BASE
     },
@@ -541,7 +552,7 @@ pub const TABLE: &[Row] = &[
         summary: "Tells about the server.",
         syntax: "INFO [section ...]",
         reply: "A text of `name:value` lines.",
-        example: "> INFO server\n# Server\nredis_version:7.4.0",
+        example: "> INFO server\n# Server\nredis_version:7.4.0\n...",
         parse: session::info,
         ..BASE
     },

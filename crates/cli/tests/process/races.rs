@@ -1,0 +1,169 @@
+//! Who is first, over sockets and in real time: whatever the order, a task has one outcome, and is finished once.
+
+use std::collections::HashSet;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sureq_testkit::client::{RespClient, Value};
+use sureq_testkit::load::scale;
+use sureq_testkit::server_process::Server;
+
+use crate::{scratch, serve};
+
+/// Races of each kind, of which so many are run at once.
+const ROUNDS: u64 = 20;
+const AT_ONCE: usize = 50;
+
+/// A task that was handed out.
+struct Held {
+    id: String,
+    receipt: String,
+}
+
+fn field(task: &Value, at: usize) -> String {
+    let Value::Array(fields) = task else { panic!("{task:?} is no task") };
+    fields[at].clone().text()
+}
+
+/// Pushes as many tasks as there are races, and takes them on these terms.
+fn hold(client: &mut RespClient, terms: &str) -> Vec<Held> {
+    let payloads: Vec<String> = (0..AT_ONCE).map(|n| n.to_string()).collect();
+    client.say(&format!("RQ.PUSH q {}", payloads.join(" ")));
+    let tasks = client.say(&format!("RQ.POP COUNT {AT_ONCE} {terms} q")).list();
+    assert_eq!(tasks.len(), AT_ONCE, "all that were pushed");
+    tasks.iter().map(|task| Held { id: field(task, 1), receipt: field(task, 3) }).collect()
+}
+
+/// Finishes so many that came back, and answers which.
+fn finish(client: &mut RespClient, left: usize) -> HashSet<String> {
+    let mut finished = HashSet::new();
+    while finished.len() < left {
+        for task in client.say(&format!("RQ.POP COUNT {left} BLOCK 5000 LEASE 60000 q")).list() {
+            assert_eq!(client.say(&format!("RQ.ACK q {}", field(&task, 3))).list().len(), 1);
+            assert!(finished.insert(field(&task, 1)), "nothing is finished twice");
+        }
+    }
+    finished
+}
+
+/// Each task was finished by its holder or by who came after it, and nothing is left over.
+fn check_outcomes(client: &mut RespClient, held: &[Held], in_time: &[bool], others: &HashSet<String>) {
+    for (held, in_time) in held.iter().zip(in_time) {
+        assert!(others.contains(&held.id) != *in_time, "{} has one outcome", held.id);
+    }
+    assert_eq!(client.counts("q"), (0, 0), "nothing is left over");
+}
+
+/// Sends each client its command at the same time, and answers which got 1 or their argument back.
+fn at_once(clients: &mut [RespClient], commands: &[String]) -> Vec<bool> {
+    clients.iter_mut().zip(commands).for_each(|(client, command)| client.begin(command));
+    let replies = clients.iter_mut().map(RespClient::reply);
+    replies
+        .map(|reply| match reply {
+            Value::Array(list) => !list.is_empty(),
+            Value::Int(n) => n == 1,
+            other => panic!("{other:?}"),
+        })
+        .collect()
+}
+
+fn clients(server: &Server) -> Vec<RespClient> {
+    (0..AT_ONCE).map(|_| server.client()).collect()
+}
+
+#[test]
+fn a_finish_and_a_lapse_at_the_deadline() {
+    let dir = scratch();
+    let server = serve(dir.path()).args(["--durability", "none"]).start();
+    let (mut holders, mut other) = (clients(&server), server.client());
+    for round in 0..ROUNDS * scale() {
+        let since = Instant::now();
+        let held = hold(&mut other, "LEASE 20");
+        // A millisecond before, at, and after the deadline, as well as that can be hit.
+        let aim = since + Duration::from_millis(19 + round % 3);
+        thread::sleep(aim.saturating_duration_since(Instant::now()));
+        let commands: Vec<String> = held.iter().map(|held| format!("RQ.ACK q {}", held.receipt)).collect();
+        let in_time = at_once(&mut holders, &commands);
+        let rest = finish(&mut other, in_time.iter().filter(|done| !**done).count());
+        check_outcomes(&mut other, &held, &in_time, &rest);
+    }
+}
+
+#[test]
+fn an_extension_and_a_lapse_at_the_deadline() {
+    let dir = scratch();
+    let server = serve(dir.path()).args(["--durability", "none"]).start();
+    let (mut holders, mut other) = (clients(&server), server.client());
+    for round in 0..ROUNDS * scale() {
+        let since = Instant::now();
+        let held = hold(&mut other, "LEASE 20");
+        let aim = since + Duration::from_millis(19 + round % 3);
+        thread::sleep(aim.saturating_duration_since(Instant::now()));
+        let extend: Vec<String> =
+            held.iter().map(|held| format!("RQ.EXTEND q {} 60000", held.receipt)).collect();
+        let extended = at_once(&mut holders, &extend);
+        let rest = finish(&mut other, extended.iter().filter(|done| !**done).count());
+        let acks: Vec<String> = held.iter().map(|held| format!("RQ.ACK q {}", held.receipt)).collect();
+        let finished = at_once(&mut holders, &acks);
+        assert_eq!(finished, extended, "who was given more time can finish, and nobody else");
+        check_outcomes(&mut other, &held, &finished, &rest);
+    }
+}
+
+#[test]
+fn two_finishers() {
+    let dir = scratch();
+    let server = serve(dir.path()).args(["--durability", "none"]).start();
+    let (mut ones, mut others, mut client) = (clients(&server), clients(&server), server.client());
+    for _ in 0..ROUNDS * scale() {
+        let held = hold(&mut client, "LEASE 60000");
+        let by_receipt: Vec<String> = held.iter().map(|held| format!("RQ.ACK q {}", held.receipt)).collect();
+        let by_id: Vec<String> = held.iter().map(|held| format!("RQ.ACK q {}", held.id)).collect();
+        others.iter_mut().zip(&by_id).for_each(|(client, command)| client.begin(command));
+        let first = at_once(&mut ones, &by_receipt);
+        let second: Vec<bool> = others.iter_mut().map(|client| !client.reply().list().is_empty()).collect();
+        assert!(
+            first.iter().zip(second).all(|(first, second)| *first != second),
+            "one of the two, and one only"
+        );
+        assert_eq!(client.counts("q"), (0, 0));
+    }
+}
+
+#[test]
+fn a_worker_that_fails_while_it_finishes() {
+    let dir = scratch();
+    let server = serve(dir.path()).args(["--durability", "none"]).start();
+    let (mut holders, mut client, mut judge) = (clients(&server), server.client(), server.client());
+    for _ in 0..ROUNDS * scale() {
+        let worker = client.say("RQ.WORKER START w TTL 60000").text();
+        let held = hold(&mut client, &format!("WORKER {worker}"));
+        judge.begin("RQ.WORKER FAIL w");
+        let acks: Vec<String> = held.iter().map(|held| format!("RQ.ACK q {}", held.receipt)).collect();
+        let in_time = at_once(&mut holders, &acks);
+        let late = in_time.iter().filter(|done| !**done).count();
+        assert_eq!(judge.reply(), Value::Int(late as i64), "what the worker had not finished came back");
+        let rest = finish(&mut client, late);
+        check_outcomes(&mut client, &held, &in_time, &rest);
+    }
+}
+
+#[test]
+fn a_client_that_is_gone_when_its_task_comes() {
+    let dir = scratch();
+    let server = serve(dir.path()).args(["--durability", "none"]).start();
+    let mut client = server.client();
+    for round in 0..ROUNDS * AT_ONCE as u64 * scale() {
+        let mut leaving = server.client();
+        leaving.begin("RQ.POP BLOCK 0 CONN q");
+        if round % 2 == 0 {
+            crate::await_line(&mut client, 1);
+        }
+        // The end of one connection and the push of the other are on their way at the same time.
+        drop(leaving);
+        let id = client.push("q", "x");
+        let again = client.say("RQ.POP BLOCK 5000 LEASE 60000 q").list();
+        assert_eq!(field(&again[0], 1), id, "it comes back as soon as its connection is closed");
+        assert!(client.ack("q", &id));
+    }
+}

@@ -1,0 +1,142 @@
+//! Who is first: everything that can end one delivery, in every order, at the deadline and a millisecond beside it.
+
+use proptest::prelude::*;
+use sureq_core::Receipt;
+use sureq_core::command::{Command, LeaseAsk, Worker};
+use sureq_core::reply::Outcome;
+
+use crate::support::Home;
+use crate::{beat, by, extend, start};
+
+/// How long the contested lease, and its worker, are good for.
+const MS: u64 = 10;
+
+/// What somebody does about the task.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    /// Its first holder finishes, by receipt or by bare id.
+    FinishByReceipt,
+    FinishById,
+    /// Its first holder wants more time.
+    Extend,
+    /// Its first holder says that it lives.
+    Beat,
+    /// Someone declares its worker lost.
+    FailWorker,
+    /// Time has its effects.
+    Tick,
+    /// Someone else takes it, if it is free, and finishes.
+    TakeAndFinish,
+    /// A millisecond passes.
+    Pass,
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    use Act::{Beat, Extend, FailWorker, FinishById, FinishByReceipt, Pass, TakeAndFinish, Tick};
+    let act = prop::sample::select(vec![
+        FinishByReceipt,
+        FinishById,
+        Extend,
+        Beat,
+        FailWorker,
+        Tick,
+        Tick,
+        TakeAndFinish,
+        Pass,
+    ]);
+    prop::collection::vec(act, 2..8)
+}
+
+#[derive(Debug, Default)]
+struct Told {
+    finished: u32,
+    /// Deliveries to others.
+    taken: u32,
+}
+
+fn contest(by_worker: bool, before: u64, acts: &[Act]) -> Result<(), TestCaseError> {
+    let mut home = Home::default();
+    let id = home.push(&["a"])[0];
+    let worker = start(&mut home, b"w", MS);
+    let lease = if by_worker { by(worker) } else { LeaseAsk { ms: Some(MS), ..LeaseAsk::NONE } };
+    let receipt = home.take(1, lease)[0].receipt();
+    home.pass(MS - before);
+    let (mut told, mut deadline) = (Told::default(), home.now.log.after(before));
+    let mut is_over = false;
+    for act in acts {
+        is_over |= home.now.log >= deadline;
+        match act {
+            Act::FinishByReceipt => {
+                let done = home.ack(receipt);
+                prop_assert!(!(done && is_over), "a receipt is good for nothing once its delivery is over");
+                told.finished += u32::from(done);
+                is_over |= done;
+            }
+            Act::FinishById => {
+                let done = home.ack(id);
+                told.finished += u32::from(done);
+                is_over |= done;
+            }
+            Act::Extend => {
+                let outcome = extend(&mut home, receipt, MS);
+                prop_assert_eq!(outcome == Outcome::Done, !is_over, "{:?}", outcome);
+                if outcome == Outcome::Done {
+                    let now = home.now.log;
+                    // A lease of a worker ends with the worker too.
+                    deadline = if by_worker { deadline.min(now.after(MS)) } else { now.after(MS) };
+                }
+            }
+            Act::Beat if by_worker => {
+                let lives = !matches!(beat(&mut home, worker), crate::support::Answer::Refused(_));
+                prop_assert!(
+                    !(lives && home.now.log >= deadline && !is_over),
+                    "a beat at the deadline is late"
+                );
+                if lives && !is_over {
+                    deadline = home.now.log.after(MS);
+                }
+            }
+            Act::FailWorker if by_worker => {
+                home.run(&Command::Worker(Worker::Fail { name: b"w" }));
+                is_over = true;
+            }
+            Act::Beat | Act::FailWorker => {}
+            Act::Tick => home.tick(),
+            Act::TakeAndFinish => {
+                for other in home.take(1, LeaseAsk::NONE) {
+                    prop_assert!(is_over, "two have it at once");
+                    told.taken += 1;
+                    prop_assert!(!home.ack(receipt), "the first holder's receipt is stale");
+                    prop_assert!(home.ack(other.receipt()));
+                    told.finished += 1;
+                }
+            }
+            Act::Pass => home.pass(1),
+        }
+    }
+    // Whoever is left finishes it: once in all.
+    home.pass(100 * MS);
+    home.tick();
+    for other in home.take(9, LeaseAsk::NONE) {
+        told.finished += u32::from(home.ack(other.receipt()));
+    }
+    prop_assert_eq!(told.finished, 1, "{:?}", told);
+    let late = Receipt { delivery: 9, ..receipt };
+    prop_assert!(!home.ack(id) && !home.ack(receipt) && !home.ack(late));
+    home.verify();
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 10_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_lease_has_one_outcome(before in 0..=1u64, acts in acts()) {
+        contest(false, before, &acts)?;
+    }
+
+    #[test]
+    fn the_lease_of_a_worker_has_one_outcome(before in 0..=1u64, acts in acts()) {
+        contest(true, before, &acts)?;
+    }
+}
