@@ -17,6 +17,7 @@ mod races;
 mod settings;
 mod store_files;
 mod waiting;
+mod whole_life;
 
 use std::path::Path;
 use std::thread;

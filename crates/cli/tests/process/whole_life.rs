@@ -1,0 +1,276 @@
+//! The whole life of a task: what a crash leaves of it, how soon it acts, and what a flood of it costs others.
+
+use std::time::{Duration, Instant};
+
+use sureq_testkit::client::{RespClient, Value};
+use sureq_testkit::load::scale;
+use sureq_testkit::loop_image::LoopImage;
+use sureq_testkit::server_process::{Launch, Server};
+
+use crate::{await_line, scratch, serve};
+
+/// What nobody waits for longer than.
+const SOON: Duration = Duration::from_millis(50);
+
+fn field(task: &Value, at: usize) -> String {
+    let Value::Array(fields) = task else { panic!("{task:?} is no task") };
+    fields[at].clone().text()
+}
+
+/// Tasks in every state, workers, settings and a pause. Answers the worker and a receipt that it holds.
+fn live(client: &mut RespClient) -> (String, String) {
+    let worker = client.say("RQ.WORKER START w TTL 600000").text();
+    client.say(&format!("RQ.WORKER WORK {worker} q"));
+    client.say("RQ.CONFIG q TRIES 2 MAX-LENGTH 100 DEAD-LETTER graves");
+    client.say("RQ.PUSH q ready held-by-worker timed cancelled failed buried");
+    let mut pop = |terms: &str| client.say(&format!("RQ.POP {terms} q")).list().remove(0);
+    pop("");
+    let held = field(&pop(&format!("WORKER {worker}")), 3);
+    pop("LEASE 600000");
+    let cancelled = field(&pop(&format!("WORKER {worker}")), 1);
+    let failed = field(&pop("LEASE 600000"), 3);
+    let buried = field(&pop("LEASE 600000"), 1);
+    client.say(&format!("RQ.CANCEL q ID {cancelled}"));
+    client.say(&format!("RQ.RETURN q {failed} FAILED once DELAY 600000"));
+    client.say(&format!("RQ.BURY q {buried}"));
+    client.say("RQ.ADD q named NAME n DELAY 600000 PRIORITY 5 TTL 6000000");
+    client.say("RQ.ADD q first PRIORITY 9 UNIQUE");
+    client.say("RQ.PUSH dead x");
+    let dead = client.pop("dead", 1).remove(0).id;
+    client.say(&format!("RQ.BURY dead {dead}"));
+    client.say("RQ.PAUSE q");
+    (worker, held)
+}
+
+/// All that can be seen of it, but for what time changes.
+fn look(client: &mut RespClient) -> Vec<Value> {
+    let mut seen = Vec::new();
+    for queue in ["q", "graves", "dead"] {
+        let mut info = client.say(&format!("RQ.INFO {queue}")).list();
+        let timely = |name: &Value| {
+            let name = name.clone().text();
+            name == "oldest_ms" || name.ends_with("_per_second")
+        };
+        for at in (0..info.len()).step_by(2).rev() {
+            if timely(&info[at]) {
+                info.drain(at..at + 2);
+            }
+        }
+        seen.push(Value::Array(info));
+        for view in ["", "DELAYED", "DEAD"] {
+            seen.push(client.say(&format!("RQ.INSPECT {queue} {view} 0 100").replace("  ", " ")));
+        }
+        for task in client.say(&format!("RQ.INSPECT {queue} PENDING 0 100")).list() {
+            // When it was delivered, and how often; how long ago that is changes.
+            seen.extend([0, 1, 2, 4].map(|at| match &task {
+                Value::Array(fields) => fields[at].clone(),
+                other => panic!("{other:?}"),
+            }));
+        }
+    }
+    seen.push(client.say("RQ.WORKER LIST"));
+    seen.push(client.say("RQ.QUEUES"));
+    seen
+}
+
+fn check_survival(launch: &Launch, mut crash: impl FnMut(Server)) {
+    let server = launch.start();
+    let (worker, held) = live(&mut server.client());
+    let mut before = look(&mut server.client());
+    crash(server);
+    for _ in 0..2 {
+        let server = launch.start();
+        let after = look(&mut server.client());
+        assert_eq!(after, before, "as it was");
+        before = after;
+        crash(server);
+    }
+    let server = launch.start();
+    let mut client = server.client();
+    assert_eq!(
+        client.say(&format!("RQ.WORKER BEAT {worker}")).list().len(),
+        1,
+        "it is told what was called off"
+    );
+    assert_eq!(client.say(&format!("RQ.EXTEND q {held} 1000")), Value::Int(1));
+    assert_eq!(
+        client.say(&format!("RQ.ACK q {held}")).list().len(),
+        1,
+        "with the receipt of three lives ago"
+    );
+    assert!(client.say(&format!("RQ.ACK q {held}")).list().is_empty());
+    assert_eq!(client.say("RQ.ADD q again NAME n").list()[1], Value::Int(0), "the name is taken");
+    assert_eq!(client.say("RQ.ADD q first UNIQUE").list()[1], Value::Int(0), "the payload is there");
+    assert!(client.say("RQ.POP q").list().is_empty(), "it is paused");
+    client.say("RQ.RESUME q");
+    assert_eq!(field(&client.say("RQ.POP q").list()[0], 2), "first");
+}
+
+#[test]
+fn everything_is_as_before_after_kills() {
+    let dir = scratch();
+    check_survival(&serve(dir.path()), |mut server| drop(server.kill9()));
+}
+
+#[test]
+fn everything_is_as_before_after_power_cuts() {
+    let mut image = LoopImage::new(256 << 20);
+    let launch = serve(&image.path().join("data")).args(["--segment-bytes", "1MB"]);
+    check_survival(&launch, |mut server| {
+        server.suspend();
+        image.cut_power();
+        server.kill9();
+        image.restore_power();
+    });
+}
+
+/// With `none` a crash may take a delivery back that somebody holds the receipt of. The next delivery has the same number,
+/// and another receipt.
+#[test]
+fn a_receipt_of_a_delivery_that_a_crash_took_back_is_stale() {
+    let dir = scratch();
+    let launch = serve(dir.path()).args(["--durability", "none"]);
+    let mut taken_back = 0;
+    for round in 0..40 {
+        let queue = format!("q{round}");
+        let mut server = launch.start();
+        server.client().push(&queue, "a");
+        server.terminate();
+        assert_eq!(server.exit_code(Duration::from_secs(10)), 0);
+        let mut server = launch.start();
+        let first = server.client().say(&format!("RQ.POP LEASE 600000 {queue}")).list().remove(0);
+        server.kill9();
+        let server = launch.start();
+        let mut client = server.client();
+        let second = client.say(&format!("RQ.POP LEASE 600000 {queue}")).list();
+        if let Some(second) = second.first() {
+            taken_back += 1;
+            assert_eq!(field(second, 1), field(&first, 1), "the same task");
+            assert_ne!(field(second, 3), field(&first, 3), "under another receipt");
+            assert!(client.say(&format!("RQ.ACK {queue} {}", field(&first, 3))).list().is_empty());
+            assert_eq!(client.say(&format!("RQ.ACK {queue} {}", field(second, 3))).list().len(), 1);
+        }
+    }
+    assert!(taken_back > 0, "no crash took a delivery back, so that nothing was shown");
+}
+
+/// How long after `since` the reply comes.
+fn delay(client: &mut RespClient, since: Instant) -> Duration {
+    let reply = client.reply();
+    assert!(matches!(reply, Value::Array(_)), "{reply:?}");
+    since.elapsed()
+}
+
+/// A single one may be late because the whole machine is; half of them may not.
+fn check_soon(mut delays: Vec<Duration>, what: &str) {
+    delays.sort_unstable();
+    let median = delays[delays.len() / 2];
+    assert!(median <= SOON, "{what}: {median:?}");
+}
+
+#[test]
+fn leases_end_at_their_deadline_and_with_their_connection_and_their_worker() {
+    let dir = scratch();
+    let server = serve(dir.path()).start();
+    let (mut client, mut next) = (server.client(), server.client());
+    let mut delays = [Vec::new(), Vec::new(), Vec::new()];
+    for _ in 0..10 {
+        for (kind, delays) in delays.iter_mut().enumerate() {
+            client.push("q", "x");
+            let mut holder = server.client();
+            let worker = holder.say("RQ.WORKER START w TTL 100").text();
+            let by_worker = format!("WORKER {worker}");
+            let terms = ["LEASE 100", "CONN", &by_worker][kind];
+            let begun = Instant::now();
+            let id = field(&holder.say(&format!("RQ.POP {terms} q")).list()[0], 1);
+            next.begin("RQ.POP BLOCK 0 q");
+            await_line(&mut client, 1);
+            let due = if kind == 1 {
+                drop(holder);
+                Instant::now()
+            } else {
+                begun + Duration::from_millis(100)
+            };
+            delays.push(delay(&mut next, due));
+            assert!(client.ack("q", &id));
+        }
+    }
+    let [lapsed, closed, lost] = delays;
+    check_soon(lapsed, "a lease that lapsed");
+    check_soon(closed, "a connection that was closed");
+    check_soon(lost, "a worker that was lost");
+}
+
+/// The longest that a command of another client takes until `is_over` says so.
+fn longest_wait(client: &mut RespClient, mut is_over: impl FnMut(&mut RespClient) -> bool) -> Duration {
+    let mut longest = Duration::ZERO;
+    loop {
+        for _ in 0..100 {
+            let since = Instant::now();
+            let id = client.push("other", "x");
+            assert!(client.pop("other", 1)[0].id == id && client.ack("other", &id));
+            longest = longest.max(since.elapsed());
+        }
+        if is_over(client) {
+            return longest;
+        }
+    }
+}
+
+/// What a flood may hold others up for in a build that is not optimised, on a machine that is busy with other tests. Taken
+/// in one piece, these floods would take many times as long. `sureq-bench flood` holds a release build to [`SOON`].
+const HELD_UP_MAX: Duration = Duration::from_secs(1);
+
+#[test]
+fn workers_that_fail_at_once_hold_nobody_up() {
+    let workers = 20_000 * scale() as usize;
+    let dir = scratch();
+    let launch = serve(dir.path()).args(["--durability", "none"]);
+    let mut server = launch.start();
+    let mut client = server.client();
+    let payloads = vec!["x"; 1000].join(" ");
+    (0..workers / 1000).for_each(|_| drop(client.say(&format!("RQ.PUSH q {payloads}"))));
+    let ttl = 6_000 * scale();
+    let start: String = (0..workers).map(|n| format!("RQ.WORKER START w{n} TTL {ttl}\r\n")).collect();
+    let started: Vec<String> = pipelined(&server, &start).map(Value::text).collect();
+    let pops: String = started.iter().map(|worker| format!("RQ.POP WORKER {worker} q\r\n")).collect();
+    assert!(pipelined(&server, &pops).all(|tasks| tasks.list().len() == 1), "one for each");
+    // A start gives all of them their full time again, and so they are lost in the same instant.
+    server.terminate();
+    assert_eq!(server.exit_code(Duration::from_secs(10)), 0);
+    let server = launch.start();
+    let longest = longest_wait(&mut server.client(), |client| client.counts("q") == (workers as i64, 0));
+    assert!(longest <= HELD_UP_MAX, "others were held up for {longest:?}");
+}
+
+#[test]
+fn tasks_that_are_due_at_once_hold_nobody_up() {
+    let tasks = 100_000 * scale() as usize;
+    let dir = scratch();
+    let server = serve(dir.path()).args(["--durability", "none"]).start();
+    let mut client = server.client();
+    let seconds: u64 = client.say("TIME").list()[0].clone().text().parse().expect("a number");
+    let at = (seconds + 5 + 10 * scale()) * 1000;
+    let adds: String = (0..tasks).map(|_| format!("RQ.ADD q x AT {at}\r\n")).collect();
+    assert_eq!(pipelined(&server, &adds).count(), tasks);
+    let longest = longest_wait(&mut client, |client| client.counts("q") == (tasks as i64, 0));
+    assert!(longest <= HELD_UP_MAX, "others were held up for {longest:?}");
+}
+
+/// The replies to many inline commands that are sent without waiting for any.
+fn pipelined<'a>(server: &Server, commands: &'a str) -> impl Iterator<Item = Value> + 'a {
+    let mut client = server.client();
+    let mut sender = client.stream().try_clone().expect("a second handle");
+    let bytes = commands.as_bytes().to_vec();
+    let sending = std::thread::spawn(move || std::io::Write::write_all(&mut sender, &bytes));
+    let mut left = commands.lines().count();
+    let mut sending = Some(sending);
+    std::iter::from_fn(move || {
+        if left == 0 {
+            sending.take().map(|sending| sending.join().expect("it ends").expect("the server reads"));
+            return None;
+        }
+        left -= 1;
+        Some(client.reply())
+    })
+}
