@@ -17,12 +17,14 @@ mod dialect;
 mod disk;
 mod embedded;
 mod fill;
+mod flood;
 mod footprint;
 mod goals;
 mod histogram;
 mod info;
 mod janitor;
 mod latency;
+mod leased;
 mod ledger;
 mod load;
 mod memory;
@@ -76,6 +78,10 @@ enum Measurement {
     Disk(disk::Arguments),
     /// How long a push of sureq takes while it checkpoints and copies forward, and how much it writes
     Stall(stall::Arguments),
+    /// What a lease costs: pops with a deadline and a worker, acked by receipt, beside plain ones
+    Leased(leased::Arguments),
+    /// How long others wait while very many tasks are due, or very many workers are lost, in the same instant
+    Flood(flood::Arguments),
     #[command(name = embedded::COMMAND, hide = true)]
     Embedded(embedded::Arguments),
     #[command(name = janitor::COMMAND, hide = true)]
@@ -170,6 +176,8 @@ fn main() -> ExitCode {
         Some(Measurement::Restart(arguments)) => restart::run(arguments),
         Some(Measurement::Disk(arguments)) => disk::run(arguments),
         Some(Measurement::Stall(arguments)) => stall::run(arguments),
+        Some(Measurement::Leased(arguments)) => leased::run(arguments),
+        Some(Measurement::Flood(arguments)) => flood::run(arguments),
         Some(Measurement::Embedded(arguments)) => embedded::run(arguments).map(|()| Outcome::Sound),
         Some(Measurement::Janitor) => janitor::run().map(|()| Outcome::Sound),
     };

@@ -3,6 +3,7 @@
 //! | | push | pop | ack |
 //! |---|---|---|---|
 //! | [`Rq`], sureq | `RQ.PUSH q p …` | `RQ.POP COUNT n q` | `RQ.ACK q id …` |
+//! | [`LeasedRq`], sureq with leases | the same | `RQ.POP COUNT n LEASE ms WORKER w#n q` | `RQ.ACK q receipt …` |
 //! | [`List`], Redis lists | `LPUSH q p …` | `RPOPLPUSH q q:processing`, n times | `LREM q:processing -1 p`, n times |
 //! | [`Stream`], Redis Streams | `XADD q * p …`, n times | `XREADGROUP … COUNT n STREAMS q >` | `XACK q g id …`, `XDEL q id …` |
 //! | [`Beanstalk`] | `put`, n times | `reserve-with-timeout 0`, n times | `delete id`, n times |
@@ -19,7 +20,7 @@ mod stream;
 pub(crate) use beanstalk::Beanstalk;
 pub(crate) use list::List;
 pub(crate) use nats::Nats;
-pub(crate) use rq::Rq;
+pub(crate) use rq::{LeasedRq, Rq};
 pub(crate) use stream::Stream;
 
 use crate::ledger::Ledger;

@@ -7,6 +7,93 @@ use crate::resp::{self, Token};
 /// `RQ.PUSH`, `RQ.POP`, `RQ.ACK`.
 pub(crate) struct Rq;
 
+/// The same with leases: pops have a deadline and a worker, acks go by receipt.
+pub(crate) struct LeasedRq {
+    /// `name#n`, as `RQ.WORKER START` answered it.
+    pub(crate) worker: String,
+}
+
+/// How long a lease is good for.
+const LEASE_MS: &[u8] = b"30000";
+
+/// Reads tasks of so many fields, of which one is what the ack names.
+fn read_popped(
+    bytes: &[u8],
+    tokens: &[Token],
+    (fields, named): (usize, usize),
+    acks: &mut Vec<u8>,
+    deliver: &mut dyn FnMut(&[u8]),
+) -> Option<usize> {
+    let [Token::Array(count), tasks @ ..] = tokens else { return None };
+    if *count > 0 {
+        resp::request(acks, 2 + count);
+        resp::word(acks, b"RQ.ACK");
+        resp::word(acks, QUEUE);
+    }
+    for task in tasks.chunks(1 + fields) {
+        let [Token::Array(len), task @ ..] = task else { return None };
+        let (Token::Bulk(name), Token::Bulk(payload)) = (task.get(named)?, task.get(2)?) else { return None };
+        if *len != fields {
+            return None;
+        }
+        resp::word(acks, &bytes[name.clone()]);
+        deliver(&bytes[payload.clone()]);
+    }
+    Some(*count)
+}
+
+impl Dialect for LeasedRq {
+    fn tasks_per_reply(&self, step: Step, batch: usize) -> usize {
+        Rq.tasks_per_reply(step, batch)
+    }
+
+    fn push(&self, out: &mut Vec<u8>, me: usize, tasks: usize, ledger: &mut Ledger) {
+        Rq.push(out, me, tasks, ledger);
+    }
+
+    fn pop(&self, out: &mut Vec<u8>, _me: usize, tasks: usize) {
+        resp::request(out, 8);
+        resp::word(out, b"RQ.POP");
+        resp::word(out, b"COUNT");
+        resp::number(out, tasks);
+        for word in [b"LEASE", LEASE_MS, b"WORKER", self.worker.as_bytes(), QUEUE] {
+            resp::word(out, word);
+        }
+    }
+
+    fn wait(&self, out: &mut Vec<u8>, _me: usize) {
+        let worker = self.worker.as_bytes();
+        resp::command(out, &[b"RQ.POP", b"BLOCK", b"0", b"LEASE", LEASE_MS, b"WORKER", worker, QUEUE]);
+    }
+
+    fn count(&self, out: &mut Vec<u8>, me: usize) {
+        Rq.count(out, me);
+    }
+
+    fn pushed(&self, bytes: &[u8], tokens: &[Token], tasks: usize) -> bool {
+        Rq.pushed(bytes, tokens, tasks)
+    }
+
+    fn popped(
+        &self,
+        _me: usize,
+        bytes: &[u8],
+        tokens: &[Token],
+        acks: &mut Vec<u8>,
+        deliver: &mut dyn FnMut(&[u8]),
+    ) -> Option<usize> {
+        read_popped(bytes, tokens, (5, 3), acks, deliver)
+    }
+
+    fn acked(&self, tokens: &[Token], last: bool) -> Option<usize> {
+        Rq.acked(tokens, last)
+    }
+
+    fn counted(&self, bytes: &[u8], tokens: &[Token]) -> Option<u64> {
+        Rq.counted(bytes, tokens)
+    }
+}
+
 impl Dialect for Rq {
     fn tasks_per_reply(&self, _step: Step, batch: usize) -> usize {
         batch
@@ -49,20 +136,7 @@ impl Dialect for Rq {
         acks: &mut Vec<u8>,
         deliver: &mut dyn FnMut(&[u8]),
     ) -> Option<usize> {
-        let [Token::Array(count), tasks @ ..] = tokens else { return None };
-        if *count > 0 {
-            resp::request(acks, 2 + count);
-            resp::word(acks, b"RQ.ACK");
-            resp::word(acks, QUEUE);
-        }
-        for task in tasks.chunks(4) {
-            let [Token::Array(3), _, Token::Bulk(id), Token::Bulk(payload)] = task else {
-                return None;
-            };
-            resp::word(acks, &bytes[id.clone()]);
-            deliver(&bytes[payload.clone()]);
-        }
-        Some(*count)
+        read_popped(bytes, tokens, (3, 1), acks, deliver)
     }
 
     fn acked(&self, tokens: &[Token], _last: bool) -> Option<usize> {
@@ -101,5 +175,17 @@ mod tests {
         resp::command(&mut ack, &[b"RQ.ACK", b"bench", b"1-1"]);
         check_delivery(&Rq, b"*1\r\n*3\r\n$5\r\nbench\r\n$3\r\n1-1\r\n$4\r\nbody\r\n", &ack);
         check_empty(&Rq, b"*0\r\n");
+    }
+
+    #[test]
+    fn a_leased_delivery_is_acked_by_its_receipt() {
+        let leased = LeasedRq { worker: "w#7".to_owned() };
+        let pop = text(|out| leased.pop(out, 0, 5));
+        assert!(pop.contains("$5\r\nLEASE\r\n$5\r\n30000\r\n$6\r\nWORKER\r\n$3\r\nw#7\r\n"), "{pop}");
+        let mut ack = Vec::new();
+        resp::command(&mut ack, &[b"RQ.ACK", b"bench", b"1-1@1.9"]);
+        let reply = b"*1\r\n*5\r\n$5\r\nbench\r\n$3\r\n1-1\r\n$4\r\nbody\r\n$7\r\n1-1@1.9\r\n:1\r\n";
+        check_delivery(&leased, reply, &ack);
+        check_empty(&leased, b"*0\r\n");
     }
 }
