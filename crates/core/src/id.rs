@@ -290,6 +290,31 @@ impl Spelling {
         Self { bytes, len: 14 + digits }
     }
 
+    /// `<ms>-<seq>@<n>.<e>`: on the path of every leased delivery.
+    pub fn of_receipt(receipt: Receipt) -> Self {
+        let mut spelling = Self::of_id(receipt.id);
+        spelling.push(b'@', u64::from(receipt.delivery));
+        spelling.push(b'.', receipt.incarnation);
+        spelling
+    }
+
+    /// Appends a mark and a number behind it.
+    fn push(&mut self, mark: u8, mut n: u64) {
+        let mut digits = [0; 20];
+        let mut at = digits.len();
+        while n >= 100 {
+            at -= 2;
+            digits[at..at + 2].copy_from_slice(&PAIRS[(n % 100) as usize]);
+            n /= 100;
+        }
+        at -= 2;
+        digits[at..at + 2].copy_from_slice(&PAIRS[n as usize]);
+        let digits = &digits[at + usize::from(n < 10)..];
+        self.bytes[self.len] = mark;
+        self.bytes[self.len + 1..][..digits.len()].copy_from_slice(digits);
+        self.len += 1 + digits.len();
+    }
+
     /// The spelt-out bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
@@ -361,6 +386,7 @@ mod tests {
         let id = TaskId::new(MS_MAX, SEQ_MAX).unwrap();
         let receipt = Receipt { id, incarnation: u64::MAX, delivery: u32::MAX };
         assert_eq!(Spelling::of(receipt).as_bytes(), receipt.to_string().as_bytes());
+        assert_eq!(Spelling::of_receipt(receipt).as_bytes(), receipt.to_string().as_bytes());
     }
 
     proptest! {
@@ -374,6 +400,9 @@ mod tests {
             prop_assert_eq!(TaskId::from_raw(id.raw()), Some(id));
             let receipt = Receipt { id, incarnation: e, delivery: n };
             prop_assert_eq!(Receipt::parse(receipt.to_string().as_bytes()), Some(receipt));
+            let small = Receipt { incarnation: e >> (n % 64), delivery: n >> (e % 32), ..receipt };
+            let (short_cut, text) = (Spelling::of_receipt(small), small.to_string());
+            prop_assert_eq!(short_cut.as_bytes(), text.as_bytes());
         }
 
         #[test]

@@ -51,7 +51,7 @@ pub fn encode_reply<B: AsRef<[u8]>>(
             w.array(receipts.len());
             replies.receipts[receipts.range()]
                 .iter()
-                .for_each(|receipt| w.bulk(Spelling::of(receipt).as_bytes()));
+                .for_each(|receipt| w.bulk(Spelling::of_receipt(*receipt).as_bytes()));
         }
         (Reply::Workers(workers), _) => write_workers(w, &replies.workers[workers.range()]),
         (Reply::Info(info), _) => write_info(w, info),
@@ -150,7 +150,7 @@ fn write_popped<B: AsRef<[u8]>>(
         w.id(task.id);
         w.bulk(task.body.as_ref());
         if form.receipt {
-            w.bulk(Spelling::of(task.receipt()).as_bytes());
+            w.bulk(Spelling::of_receipt(task.receipt()).as_bytes());
             w.count(u64::from(task.deliveries));
         }
         if form.meta {
