@@ -3,12 +3,19 @@
 //! Connections whose replies are released together come back one after the other within a fraction of a millisecond. If
 //! the first of them were committed at once, the rest would have to wait for the sync of that one, and from then on every
 //! sync would carry half of the connections. So nothing is committed while a sync is under way, and then the thread looks
-//! for more that has arrived until a look finds nothing new: no timer, no sleep, and a lone connection waits for one look.
+//! for more that has arrived until a look finds nothing new.
+//!
+//! By then those who were answered by that sync are mostly not back yet. If they were not waited for, they and those who
+//! arrived meanwhile would take turns for ever, each with a sync of their own, and a sync costs far more than a request.
+//! So the thread naps for them: for less time than half a sync takes, only as long as such naps have paid of late, and never
+//! for a lone connection.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::task::{Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use sureq::{Home, Position};
 
@@ -17,11 +24,22 @@ use crate::parked::Parked;
 /// However much keeps arriving, it is committed after so many looks.
 const LOOKS_MAX: u32 = 32;
 
+/// How long one nap is. Whoever arrives during it waits for so long.
+const NAP: Duration = Duration::from_micros(20);
+
+/// How long the naps before one commit are together, at most.
+const NAPS_MAX: Duration = Duration::from_micros(200);
+
+/// How many commits without naps there are before it is tried whether they pay again.
+const TRY_AGAIN: u32 = 64;
+
 /// What was gathered and is not committed.
 #[derive(Debug, Default)]
 pub(crate) struct Gathering {
     /// How often something was.
     count: AtomicU64,
+    /// What that will be when those who were answered last have asked for something again.
+    awaited: AtomicU64,
     committer: Mutex<Option<Waker>>,
 }
 
@@ -35,14 +53,32 @@ impl Gathering {
         }
     }
 
+    /// So many connections were answered.
+    pub(crate) fn expect(&self, answered: usize) {
+        let count = self.count.load(Ordering::Relaxed);
+        self.awaited.store(count + answered as u64, Ordering::Relaxed);
+    }
+
     /// Commits for as long as the thread lives.
     pub(crate) async fn commit_all(&self, home: &Home, parked: &Parked) {
         let (mut committed, mut under_way) = (0, Position::START);
+        let mut naps = Naps::new();
         loop {
             self.more_than(committed).await;
             parked.durable(home, under_way).await;
+            naps.note_sync();
             committed = self.look_for_more().await;
+            let mut budget = naps.budget();
+            while committed < self.awaited.load(Ordering::Relaxed) && budget >= NAP {
+                thread::sleep(NAP);
+                budget -= NAP;
+                let seen = committed;
+                committed = self.look_for_more().await;
+                naps.note_nap(committed > seen);
+            }
+            self.awaited.store(0, Ordering::Relaxed);
             under_way = home.commit();
+            naps.note_commit();
         }
     }
 
@@ -73,5 +109,54 @@ impl Gathering {
             }
         })
         .await;
+    }
+}
+
+/// Whether it pays to wait for those who were answered last.
+#[derive(Debug)]
+struct Naps {
+    /// How long a sync takes, about.
+    sync: Duration,
+    committed: Option<Instant>,
+    /// How much naps have paid of late; none are taken when it is spent.
+    credit: u32,
+    /// Commits since then.
+    without: u32,
+}
+
+/// The most that can be saved for naps that do not pay.
+const CREDIT_MAX: u32 = 8;
+
+impl Naps {
+    const fn new() -> Self {
+        Self { sync: Duration::ZERO, committed: None, credit: CREDIT_MAX, without: 0 }
+    }
+
+    /// What was committed last is durable.
+    fn note_sync(&mut self) {
+        if let Some(committed) = self.committed.take() {
+            // An eighth of the news, so that one slow sync does not count for much.
+            self.sync = (self.sync * 7 + committed.elapsed().min(NAPS_MAX * 8)) / 8;
+        }
+    }
+
+    fn note_commit(&mut self) {
+        self.committed = Some(Instant::now());
+        if self.credit == 0 {
+            self.without += 1;
+            if self.without >= TRY_AGAIN {
+                (self.credit, self.without) = (1, 0);
+            }
+        }
+    }
+
+    /// How long to nap at most.
+    fn budget(&self) -> Duration {
+        if self.credit == 0 { Duration::ZERO } else { (self.sync / 2).min(NAPS_MAX) }
+    }
+
+    fn note_nap(&mut self, has_paid: bool) {
+        self.credit =
+            if has_paid { (self.credit + 2).min(CREDIT_MAX) } else { self.credit - self.credit.min(1) };
     }
 }

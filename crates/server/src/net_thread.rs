@@ -105,7 +105,7 @@ pub(crate) async fn run(common: Arc<Common>, mut messages: UnboundedReceiver<Mes
     let thread = Arc::new(Thread::new(common));
     let pump = tokio::spawn({
         let thread = Arc::clone(&thread);
-        async move { thread.parked.pump(&thread.home).await }
+        async move { thread.parked.pump(&thread.home, &thread.gathering).await }
     });
     let committer = tokio::spawn({
         let thread = Arc::clone(&thread);

@@ -9,6 +9,8 @@ use std::task::{Context, Poll, Waker};
 
 use sureq::{Home, Position};
 
+use crate::gathering::Gathering;
+
 /// Who waits for which position.
 #[derive(Debug, Default)]
 pub(crate) struct Parked {
@@ -17,10 +19,18 @@ pub(crate) struct Parked {
 
 #[derive(Debug, Default)]
 struct Inner {
-    waiting: Vec<(Position, Waker)>,
+    waiting: Vec<Waiting>,
     pump: Option<Waker>,
     /// The home will wake the pump at this position.
     armed: Option<Position>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    position: Position,
+    waker: Waker,
+    /// Whether it is a connection, which will ask for something again.
+    is_connection: bool,
 }
 
 impl Parked {
@@ -28,10 +38,15 @@ impl Parked {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes the waker once the position is durable or the home has failed.
+    /// Wakes a connection once the position is durable or the home has failed.
     pub(crate) fn park(&self, home: &Home, position: Position, waker: &Waker) {
+        self.wait(home, Waiting { position, waker: waker.clone(), is_connection: true });
+    }
+
+    fn wait(&self, home: &Home, waiting: Waiting) {
+        let position = waiting.position;
         let mut inner = self.lock();
-        inner.waiting.push((position, waker.clone()));
+        inner.waiting.push(waiting);
         let sooner = inner.armed.is_none_or(|armed| position < armed);
         if sooner && let Some(pump) = inner.pump.clone() {
             inner.armed = Some(position);
@@ -46,31 +61,36 @@ impl Parked {
             if home.durable() >= position || home.failure().is_some() {
                 return Poll::Ready(());
             }
-            self.park(home, position, cx.waker());
+            self.wait(home, Waiting { position, waker: cx.waker().clone(), is_connection: false });
             Poll::Pending
         })
         .await;
     }
 
     /// Runs the pump for as long as the thread lives.
-    pub(crate) async fn pump(&self, home: &Home) {
-        poll_fn(|cx| self.poll_pump(home, cx)).await;
+    pub(crate) async fn pump(&self, home: &Home, gathering: &Gathering) {
+        poll_fn(|cx| self.poll_pump(home, gathering, cx)).await;
     }
 
-    fn poll_pump(&self, home: &Home, cx: &Context<'_>) -> Poll<()> {
+    fn poll_pump(&self, home: &Home, gathering: &Gathering, cx: &Context<'_>) -> Poll<()> {
         let mut inner = self.lock();
         inner.pump = Some(cx.waker().clone());
         inner.armed = None;
         let (durable, failed) = (home.durable(), home.failure().is_some());
-        let woken: Vec<_> = inner.waiting.extract_if(.., |(at, _)| failed || *at <= durable).collect();
-        if let Some(next) = inner.waiting.iter().map(|&(at, _)| at).min() {
+        let may_go = |waiting: &mut Waiting| failed || waiting.position <= durable;
+        let woken: Vec<Waiting> = inner.waiting.extract_if(.., may_go).collect();
+        if let Some(next) = inner.waiting.iter().map(|waiting| waiting.position).min() {
             inner.armed = Some(next);
             drop(inner);
             home.wake_at(next, cx.waker());
         } else {
             drop(inner);
         }
-        for (_, waker) in woken {
+        let answered = woken.iter().filter(|waiting| waiting.is_connection).count();
+        if answered > 0 {
+            gathering.expect(answered);
+        }
+        for Waiting { waker, .. } in woken {
             waker.wake();
         }
         Poll::Pending

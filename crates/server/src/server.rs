@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io::{self, Write as _};
 use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
@@ -11,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
+use rustix::thread::set_current_timer_slack;
 use socket2::{SockRef, TcpKeepalive};
 use sureq::{Home, LogError, Position, limits};
 use sureq_proto::text::{Limits as TextLimits, Watcher};
@@ -261,7 +263,11 @@ impl Threads {
             let common = Arc::clone(common);
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let runtime = runtime.map_err(ServerError::Thread)?;
-            let run = move || runtime.block_on(net_thread::run(common, messages));
+            let run = move || {
+                // Naps are shorter than the usual slack. Where it cannot be set they are longer, and fewer pay.
+                let _ = set_current_timer_slack(NonZeroU64::new(1));
+                runtime.block_on(net_thread::run(common, messages));
+            };
             let handle = std::thread::Builder::new().name(format!("sureq-net-{n}")).spawn(run);
             handles.push(handle.map_err(ServerError::Thread)?);
             doors.push(door);
