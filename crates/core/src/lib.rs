@@ -9,7 +9,7 @@
 //!
 //! * [`id`], [`time`], [`limits`]: the small words everything else is made of.
 //! * [`command`] and [`reply`]: what can be asked, and what is answered. Dialects translate to and from these.
-//! * [`event`] and [`codec`]: what is recorded, and its bytes.
+//! * [`event`] and [`codec`]: what is recorded, and its bytes. [`notice`]: what it tells those who listen.
 //! * [`settings`], [`task`]: what a queue may be told, and what it knows of one task.
 //! * [`queue`]: one queue as a value: tasks, indexes, transitions. It knows of no other queue.
 //! * [`broker`]: what spans queues: names, workers, the id source, deadlines.
@@ -86,6 +86,7 @@ pub mod command;
 pub mod event;
 pub mod id;
 pub mod limits;
+pub mod notice;
 pub mod queue;
 pub mod reply;
 pub mod settings;

@@ -52,6 +52,14 @@ limits! {
     TEXT_ENDLESS_BYTES_MAX: usize = 1 << 20;
     /// How much unread output one connection may cause before it is no longer read from.
     OUTPUT_BYTES_MAX: usize = 8 << 20;
+    /// How many channels and patterns one connection may subscribe to.
+    SUBSCRIPTIONS_MAX: usize = 100_000;
+    /// The longest channel or pattern that can be subscribed to.
+    CHANNEL_BYTES_MAX: usize = 8 << 10;
+    /// How far one subscriber may fall behind before it is disconnected.
+    NOTICES_UNREAD_BYTES_MAX: usize = 8 << 20;
+    /// How much may wait for the disk before subscribers are told of it; beyond this they are all disconnected.
+    NOTICES_UNHEARD_BYTES_MAX: usize = 32 << 20;
     /// How many connections a server takes.
     CONNECTIONS_MAX: usize = 10_000;
 

@@ -27,6 +27,7 @@ use crate::durable::Durable;
 use crate::fault::OpenError;
 use crate::keeper::Keeper;
 use crate::line::{Line, Waiting};
+use crate::listener::Listeners;
 use crate::loader::{self, Loader};
 use crate::log::{Cut, Durability, LogError, Position, SegmentInfo};
 use crate::log_thread::{LAZY_BYTES, LogThread};
@@ -125,6 +126,7 @@ pub(crate) struct State {
     pub(crate) broker: Broker<Body>,
     pub(crate) tape: Tape,
     pub(crate) line: Line,
+    pub(crate) listeners: Listeners,
     pub(crate) cache: Cache,
     pub(crate) ahead: ReadAhead,
     /// Room to put the payloads of a reply together in.
@@ -179,6 +181,7 @@ impl Engine {
             broker: opened.broker,
             tape: opened.tape,
             line: Line::default(),
+            listeners: Listeners::default(),
             cache: Cache::new(options.cache_bytes),
             ahead: ReadAhead::default(),
             payloads: Vec::new(),
@@ -228,6 +231,7 @@ impl Engine {
             broker,
             tape,
             line: Line::default(),
+            listeners: Listeners::default(),
             cache: Cache::new(0),
             ahead: ReadAhead::default(),
             payloads: Vec::new(),
@@ -350,7 +354,7 @@ impl Engine {
                 let first_task = replies.tasks.len();
                 let State { broker, tape, .. } = &mut *state;
                 broker.execute(now, command, tape, replies);
-                tape.mark();
+                shared.end_unit(&mut state);
                 ticket = if let Some(pop) = must_wait(command, replies) {
                     replies.list.pop();
                     let (number, cell) = state.line.join(pop, now.log);
@@ -504,6 +508,9 @@ impl Engine {
             // A thread that panicked has said so; what it left unwritten is not confirmed.
             let _ = thread.join();
         }
+        if let Ok(state) = self.shared.state.lock() {
+            state.listeners.end();
+        }
         match self.failure() {
             Some(failure) => Err(failure),
             None => self.shared.keeper.leave(&self.shared).map_err(Arc::new),
@@ -598,6 +605,7 @@ impl Shared {
         // A panic under the lock has been told by then, and whoever waits is told of it by its own call.
         if let Ok(mut state) = self.state.lock() {
             self.disband(&mut state, poisoned, Position::START);
+            state.listeners.end();
         }
     }
 
@@ -606,6 +614,7 @@ impl Shared {
         self.durable.fail(error);
         self.synced.end();
         self.disband(state, poisoned, Position::START);
+        state.listeners.end();
     }
 
     /// Answers all pops that wait.
@@ -626,6 +635,27 @@ impl Shared {
         if self.synced.wait_for(position) { Ok(()) } else { Err(LogError::Poisoned) }
     }
 
+    /// A command or a slice of a tick is whole: what it recorded stays together, and those who listen will hear of it.
+    #[inline]
+    pub(crate) fn end_unit(&self, state: &mut State) {
+        state.tape.mark();
+        if !state.tape.notes.is_empty() {
+            self.tell(state);
+        }
+    }
+
+    #[cold]
+    fn tell(&self, state: &mut State) {
+        let position = self.position(state);
+        let State { broker, tape, listeners, .. } = state;
+        tape.notes.tell(|queue, kind, tasks| {
+            // A queue that was forgotten within the same step had nothing in it that anyone would ask for now.
+            if let Some(name) = broker.name_of(queue) {
+                listeners.tell(name, kind, tasks, position, &self.durable);
+            }
+        });
+    }
+
     /// Something that changes state but has no reply.
     pub(crate) fn change(&self, act: impl FnOnce(&mut Broker<Body>, Now, &mut Tape)) {
         let mut state = self.lock();
@@ -635,7 +665,7 @@ impl Shared {
         let now = self.clock.now();
         let State { broker, tape, .. } = &mut *state;
         act(broker, now, tape);
-        tape.mark();
+        self.end_unit(&mut state);
         self.serve(&mut state, now);
         self.stir(&mut state, now);
     }
@@ -662,11 +692,11 @@ impl Shared {
             let Some((number, waiting)) = line.first_for(queue) else { return };
             let mut replies = Replies::default();
             waiting.pop.with(|pop| broker.execute(now, &Command::Pop(*pop), tape, &mut replies));
-            tape.mark();
+            self.end_unit(state);
             if matches!(replies.list.first(), Some(Reply::Tasks(span)) if span.is_empty()) {
                 return;
             }
-            let waiting = line.leave(number).expect("it was first in line");
+            let waiting = state.line.leave(number).expect("it was first in line");
             let position = self.position(state);
             let all = waiting.pop.with(|pop| self.fetch(state, &Command::Pop(*pop), &mut replies.tasks));
             if all {

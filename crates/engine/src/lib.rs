@@ -4,6 +4,7 @@
 //!
 //! * [`engine`]: opening a store, executing commands, waiting for tasks, closing.
 //! * `line`: pops that wait, in order of arrival. `durable`: replies that wait, by position.
+//! * `listener`: those who hear what happens to queues. `notes`: what the events of a command tell them.
 //! * `tape` takes down what the broker decides; `log_thread` writes it, `ticker` lets time pass, `keeper` prepares.
 //! * `body`: where a payload lies. `payloads` finds those of a reply, in the `cache` or by the `loader`, who reads them
 //!   from the disk, `ahead` of need if possible; `ticket` is what their taker gets meanwhile.
@@ -35,9 +36,11 @@ mod failpoint;
 mod forward;
 mod keeper;
 mod line;
+mod listener;
 mod live;
 mod loader;
 mod log_thread;
+mod notes;
 mod opening;
 mod payloads;
 mod seek;
@@ -52,5 +55,6 @@ mod tidier;
 pub use body::{Body, Payload, Stored};
 pub use engine::{CACHE_BYTES, Engine, Executed, Options};
 pub use line::OwnedPop;
+pub use listener::{Heard, Listener, Notice, NoticeTasks};
 pub use status::Status;
 pub use ticket::{Answer, Ticket};

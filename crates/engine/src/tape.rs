@@ -13,6 +13,7 @@ use sureq_core::{Event, Recorder, codec};
 use crate::body::{Body, Stored};
 use crate::live::LiveBodies;
 use crate::log::{FrameBuf, Place, Position, Room};
+use crate::notes::Notes;
 
 /// How much may wait to be written before callers should hold back: a part of a segment, because a checkpoint waits for all
 /// of it, and the log is kept to so many segments.
@@ -31,6 +32,8 @@ pub(crate) struct Tape {
     hash_key: [u8; 16],
     /// What the segments hold of payloads that are still needed.
     pub(crate) live: LiveBodies,
+    /// What those are to be told who listen.
+    pub(crate) notes: Notes,
 }
 
 /// The frame that is being gathered.
@@ -75,7 +78,8 @@ impl Tape {
         let gathering =
             Some(Gathering { frame, events: 0, room, has_payloads: false, mark, next_payload: 0 });
         let full = VecDeque::new();
-        Self { gathering, full, full_bytes: 0, is_committed: false, end, hash_key, live }
+        let notes = Notes::default();
+        Self { gathering, full, full_bytes: 0, is_committed: false, end, hash_key, live, notes }
     }
 
     /// A tape that forgets.
@@ -88,6 +92,7 @@ impl Tape {
             end: Position::START,
             hash_key,
             live: LiveBodies::default(),
+            notes: Notes::default(),
         }
     }
 
@@ -202,6 +207,7 @@ impl Recorder for Tape {
     type Body = Body;
 
     fn record(&mut self, event: &Event<'_>) {
+        self.notes.see(event);
         let Some(gathering) = &mut self.gathering else { return };
         let payloads_at = codec::encode_with(event, gathering.frame.body_mut(), crc32c::crc32c);
         gathering.events += 1;
@@ -223,6 +229,10 @@ impl Recorder for Tape {
         if !gathering.fits() {
             gathering.room.roll();
         }
+    }
+
+    fn counted(&mut self, tasks: usize) {
+        self.notes.counted(tasks);
     }
 
     fn body(&mut self, _index: usize, payload: &[u8]) -> Body {

@@ -39,7 +39,7 @@ pub(crate) fn tick(shared: &Shared, state: &mut State, now: Now) {
     if state.broker.next_deadline().is_due(now) {
         let State { broker, tape, .. } = &mut *state;
         broker.tick(now, tape);
-        tape.mark();
+        shared.end_unit(state);
         shared.stir(state, now);
     }
     shared.serve(state, now);

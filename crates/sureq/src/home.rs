@@ -5,7 +5,7 @@ use std::task::Waker;
 
 use sureq_core::command::ConnId;
 use sureq_core::{Command, Now, Receipt, Replies};
-use sureq_engine::{Body, Engine, Executed, Status};
+use sureq_engine::{Body, Engine, Executed, Listener, Status};
 
 use crate::{Cut, LogError, Position};
 
@@ -91,6 +91,13 @@ impl Home {
     pub fn waiting(&self) -> usize {
         match self {
             Self::Embedded(engine) => engine.waiting(),
+        }
+    }
+
+    /// Someone who hears what happens to queues, once it is durable.
+    pub fn listen(&self) -> Listener {
+        match self {
+            Self::Embedded(engine) => engine.listen(),
         }
     }
 

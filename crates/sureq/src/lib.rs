@@ -27,9 +27,11 @@ mod url;
 
 pub use home::Home;
 pub use sureq_core::{
-    Command, LogTime, Now, Receipt, Refusal, Replies, Reply, TaskId, command, limits, reply,
+    Command, LogTime, Now, Receipt, Refusal, Replies, Reply, TaskId, command, limits, notice, reply,
 };
 pub use sureq_engine::fault::OpenError as StoreError;
 pub use sureq_engine::log::{Cut, Durability, LogError, Position, SEGMENT_BYTES};
-pub use sureq_engine::{Answer, Body, CACHE_BYTES, Executed, Options, Status, Ticket};
+pub use sureq_engine::{
+    Answer, Body, CACHE_BYTES, Executed, Heard, Listener, Notice, NoticeTasks, Options, Status, Ticket,
+};
 pub use url::{OpenError, open, open_with};

@@ -30,6 +30,10 @@ impl<R: Recorder> Recorder for Stamp<'_, R> {
         self.rec.record(event);
     }
 
+    fn counted(&mut self, tasks: usize) {
+        self.rec.counted(tasks);
+    }
+
     fn body(&mut self, index: usize, payload: &[u8]) -> R::Body {
         self.rec.body(index, payload)
     }

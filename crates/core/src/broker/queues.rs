@@ -27,7 +27,9 @@ impl<B: Body> Broker<B> {
                 continue;
             }
             dropped += u64::from(!queue.is_empty());
+            let tasks = queue.len() as usize;
             self.commit_stamped(&Event::QueueDropped(no), rec);
+            rec.counted(tasks);
             self.refresh(no);
         }
         dropped

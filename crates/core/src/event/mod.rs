@@ -26,6 +26,10 @@ pub trait Recorder {
     /// Takes down one event. Events of one command are one unit: all of them last, or none.
     fn record(&mut self, event: &Event<'_>);
 
+    /// The event recorded last was about so many tasks, which it neither lists nor counts: those that fell due, those
+    /// that a resumed queue hands out again, those that went with their queue. Not called at replay.
+    fn counted(&mut self, _tasks: usize) {}
+
     /// The handle of payload number `index` of the event recorded last.
     fn body(&mut self, index: usize, payload: &[u8]) -> Self::Body;
 

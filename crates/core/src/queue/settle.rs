@@ -79,7 +79,9 @@ impl<B: Body> Queue<B> {
                 Due::Wall(at) => at.min(now.wall).0,
             };
             if let Some((last_due, last_id)) = self.last_due(upto, ms, slice) {
+                let before = self.ready.len();
                 self.commit(&Event::DueCame { queue: self.no, upto, last_due, last_id }, now.log, rec);
+                rec.counted(self.ready.len() - before);
             }
             if self.first_due(upto, ms).is_some() {
                 return;

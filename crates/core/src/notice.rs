@@ -1,0 +1,166 @@
+//! What those are told who listen: tasks became ready, were finished, called off or removed.
+//!
+//! It follows from the events alone, so that no way to any of it can be forgotten. Who listens, and when they may be
+//! told, is the home's business; a replay records nothing, and so tells nothing.
+
+use crate::event::{Event, Ids, Landing, QueueNo, Removal};
+
+/// What a notice is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Tasks became ready, or may be handed out again.
+    Work,
+    /// Tasks were finished.
+    Done,
+    /// Tasks were called off.
+    Cancel,
+    /// Tasks are gone otherwise.
+    Delete,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Work, Self::Done, Self::Cancel, Self::Delete];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Work => "work",
+            Self::Done => "done",
+            Self::Cancel => "cancel",
+            Self::Delete => "delete",
+        }
+    }
+}
+
+/// Some of the kinds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kinds(u8);
+
+impl Kinds {
+    /// Whether it has none.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Whether it has this one.
+    pub const fn has(self, kind: Kind) -> bool {
+        self.0 & 1 << kind as u8 != 0
+    }
+
+    /// Each, in order.
+    pub fn iter(self) -> impl Iterator<Item = Kind> {
+        Kind::ALL.into_iter().filter(move |&kind| self.has(kind))
+    }
+}
+
+impl FromIterator<Kind> for Kinds {
+    fn from_iter<I: IntoIterator<Item = Kind>>(kinds: I) -> Self {
+        Self(kinds.into_iter().fold(0, |set, kind| set | 1 << kind as u8))
+    }
+}
+
+/// What an event tells those who listen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Meaning<'a> {
+    /// Of this queue.
+    pub queue: QueueNo,
+    /// What.
+    pub kind: Kind,
+    /// Of which tasks.
+    pub tasks: Concerned<'a>,
+}
+
+/// The tasks that a notice is about.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Concerned<'a> {
+    /// So many: which ones is not told.
+    Count(usize),
+    /// As many as [`Recorder::counted`](crate::Recorder::counted) says next.
+    Uncounted,
+    /// These.
+    Ids(Ids<'a>),
+}
+
+impl<'a> Event<'a> {
+    /// What it tells those who listen, if anything.
+    pub fn meaning(&self) -> Option<Meaning<'a>> {
+        let count = |ids: Ids<'a>| Concerned::Count(ids.iter().count());
+        let (queue, kind, tasks) = match *self {
+            Self::Pushed { queue, payloads, fields, .. } if fields.due.is_none() => {
+                (queue, Kind::Work, Concerned::Count(payloads.len()))
+            }
+            Self::Returned { queue, ids, to: Landing::Front { .. } | Landing::Back, .. }
+            | Self::Revived { queue, ids } => (queue, Kind::Work, count(ids)),
+            Self::Moved { to, .. } => (to, Kind::Work, Concerned::Count(1)),
+            Self::DueCame { queue, .. } | Self::Resumed(queue) => (queue, Kind::Work, Concerned::Uncounted),
+            Self::Finished { queue, ids } => (queue, Kind::Done, Concerned::Ids(ids)),
+            Self::Marked { queue, ids } | Self::Removed { queue, ids, why: Removal::Cancelled } => {
+                (queue, Kind::Cancel, Concerned::Ids(ids))
+            }
+            Self::Removed { queue, ids, .. } => (queue, Kind::Delete, count(ids)),
+            Self::QueueDropped(queue) => (queue, Kind::Delete, Concerned::Uncounted),
+            _ => return None,
+        };
+        Some(Meaning { queue, kind, tasks })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Fields, Payloads};
+    use crate::id::TaskId;
+    use crate::task::{Cause, Due};
+    use crate::time::LogTime;
+
+    const QUEUE: QueueNo = QueueNo(3);
+
+    fn check(event: &Event<'_>, expect: Option<(Kind, Concerned<'_>)>) {
+        let expect = expect.map(|(kind, tasks)| Meaning { queue: QUEUE, kind, tasks });
+        assert_eq!(event.meaning(), expect, "{event:?}");
+    }
+
+    #[test]
+    fn what_makes_tasks_ready_is_work() {
+        let (queue, first, payloads) =
+            (QUEUE, TaskId::new(1, 1).unwrap(), Payloads::Slices(&[b"a", b"b"]));
+        let pushed = |fields| Event::Pushed { queue, first, payloads, fields };
+        check(&pushed(Fields::default()), Some((Kind::Work, Concerned::Count(2))));
+        check(&pushed(Fields { due: Some(Due::Log(LogTime(9))), ..Fields::default() }), None);
+        let list = [first];
+        let ids = Ids::Slice(&list);
+        let returned = |to| Event::Returned { queue, ids, to, cause: Cause::Free, reason: None };
+        let one = Some((Kind::Work, Concerned::Count(1)));
+        check(&returned(Landing::Front { group: 1 }), one);
+        check(&returned(Landing::Back), one);
+        check(&returned(Landing::Delayed(LogTime(9))), None);
+        check(&Event::Revived { queue, ids }, one);
+        check(&Event::Moved { from: QueueNo(1), id: first, to: queue }, one);
+        check(&Event::Resumed(queue), Some((Kind::Work, Concerned::Uncounted)));
+        check(&Event::Paused(queue), None);
+    }
+
+    #[test]
+    fn what_ends_tasks_says_how() {
+        let (queue, list) = (QUEUE, [TaskId::new(1, 1).unwrap(), TaskId::new(1, 2).unwrap()]);
+        let ids = Ids::Slice(&list);
+        let removed = |why| Event::Removed { queue, ids, why };
+        check(&Event::Finished { queue, ids }, Some((Kind::Done, Concerned::Ids(ids))));
+        check(&Event::Marked { queue, ids }, Some((Kind::Cancel, Concerned::Ids(ids))));
+        check(&removed(Removal::Cancelled), Some((Kind::Cancel, Concerned::Ids(ids))));
+        for why in [Removal::Expired, Removal::Deleted, Removal::Dropped, Removal::Lapsed] {
+            check(&removed(why), Some((Kind::Delete, Concerned::Count(2))));
+        }
+        check(&Event::QueueDropped(queue), Some((Kind::Delete, Concerned::Uncounted)));
+        check(&Event::Died { queue, ids, cause: Cause::Lapsed, reason: None }, None);
+    }
+
+    #[test]
+    fn a_set_of_kinds_has_what_was_put_in() {
+        let some: Kinds = [Kind::Done, Kind::Delete].into_iter().collect();
+        assert!(some.has(Kind::Done) && some.has(Kind::Delete) && !some.has(Kind::Work));
+        assert!(some.iter().eq([Kind::Done, Kind::Delete]));
+        assert!(Kinds::default().is_empty() && !some.is_empty());
+    }
+}

@@ -1,0 +1,195 @@
+//! What the events of one command or tick tell those who listen, put together as they are recorded.
+//!
+//! Where nobody listens this is one test per event. Otherwise what is counted is added up by queue, so that a command
+//! tells it once; what is listed is listed.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use sureq_core::Event;
+use sureq_core::TaskId;
+use sureq_core::event::QueueNo;
+use sureq_core::notice::{Concerned, Kind, Kinds};
+
+/// Notes on the events of the command that is being executed.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    /// What anyone wants to hear, of whatever queue.
+    wanted: Kinds,
+    list: Vec<Note>,
+    ids: Vec<TaskId>,
+    /// Where in the list something is being counted.
+    counts: BTreeMap<(QueueNo, Kind), usize>,
+    /// What the next count is of.
+    uncounted: Option<(QueueNo, Kind)>,
+}
+
+/// One thing to tell.
+#[derive(Debug)]
+struct Note {
+    queue: QueueNo,
+    kind: Kind,
+    tasks: Tasks,
+}
+
+#[derive(Debug)]
+enum Tasks {
+    Count(u64),
+    Ids(Range<usize>),
+}
+
+/// The tasks that are told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told<'n> {
+    Count(u64),
+    Ids(&'n [TaskId]),
+}
+
+impl Notes {
+    /// Takes down only what is of these kinds from now on.
+    pub(crate) const fn want(&mut self, kinds: Kinds) {
+        self.wanted = kinds;
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Takes an event down, if anyone may want to hear of it.
+    #[inline]
+    pub(crate) fn see(&mut self, event: &Event<'_>) {
+        if !self.wanted.is_empty() {
+            self.take_down(event);
+        }
+    }
+
+    #[cold]
+    fn take_down(&mut self, event: &Event<'_>) {
+        let Some(meaning) = event.meaning().filter(|meaning| self.wanted.has(meaning.kind)) else { return };
+        let (queue, kind) = (meaning.queue, meaning.kind);
+        match meaning.tasks {
+            Concerned::Count(tasks) => self.add(queue, kind, tasks),
+            Concerned::Uncounted => self.uncounted = Some((queue, kind)),
+            Concerned::Ids(ids) => {
+                let start = self.ids.len();
+                self.ids.extend(ids.iter());
+                let tasks = Tasks::Ids(start..self.ids.len());
+                self.list.push(Note { queue, kind, tasks });
+            }
+        }
+    }
+
+    /// The event seen last was about so many tasks.
+    #[inline]
+    pub(crate) fn counted(&mut self, tasks: usize) {
+        if let Some((queue, kind)) = self.uncounted.take() {
+            self.add(queue, kind, tasks);
+        }
+    }
+
+    fn add(&mut self, queue: QueueNo, kind: Kind, tasks: usize) {
+        if tasks == 0 {
+            return;
+        }
+        let at = *self.counts.entry((queue, kind)).or_insert(self.list.len());
+        if at == self.list.len() {
+            self.list.push(Note { queue, kind, tasks: Tasks::Count(0) });
+        }
+        if let Tasks::Count(count) = &mut self.list[at].tasks {
+            *count += tasks as u64;
+        }
+    }
+
+    /// Tells everything, in order, and forgets it.
+    pub(crate) fn tell(&mut self, mut tell: impl FnMut(QueueNo, Kind, Told<'_>)) {
+        for Note { queue, kind, tasks } in self.list.drain(..) {
+            tell(
+                queue,
+                kind,
+                match tasks {
+                    Tasks::Count(count) => Told::Count(count),
+                    Tasks::Ids(range) => Told::Ids(&self.ids[range]),
+                },
+            );
+        }
+        self.forget();
+    }
+
+    fn forget(&mut self) {
+        /// Room for more than this is given back once it is empty.
+        const KEPT: usize = 4 << 10;
+        self.ids.clear();
+        self.ids.shrink_to(KEPT);
+        self.list.shrink_to(KEPT);
+        self.counts.clear();
+        self.uncounted = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sureq_core::event::{Ids, Removal};
+
+    fn told(notes: &mut Notes) -> Vec<(u32, Kind, u64)> {
+        let mut all = Vec::new();
+        notes.tell(|queue, kind, tasks| {
+            let count = match tasks {
+                Told::Count(count) => count,
+                Told::Ids(ids) => ids.len() as u64,
+            };
+            all.push((queue.0, kind, count));
+        });
+        all
+    }
+
+    fn notes(kinds: &[Kind]) -> Notes {
+        let mut notes = Notes::default();
+        notes.want(kinds.iter().copied().collect());
+        notes
+    }
+
+    #[test]
+    fn what_is_counted_is_told_once_by_queue_where_it_was_first_met() {
+        let mut notes = notes(&Kind::ALL);
+        let list = [TaskId::new(1, 1).unwrap(), TaskId::new(1, 2).unwrap()];
+        let ids = Ids::Slice(&list);
+        for queue in [1, 2, 1].map(QueueNo) {
+            notes.see(&Event::Revived { queue, ids });
+            notes.see(&Event::Finished { queue, ids: Ids::Slice(&list[..1]) });
+        }
+        notes.see(&Event::Resumed(QueueNo(2)));
+        notes.counted(5);
+        let expect = [
+            (1, Kind::Work, 4),
+            (1, Kind::Done, 1),
+            (2, Kind::Work, 7),
+            (2, Kind::Done, 1),
+            (1, Kind::Done, 1),
+        ];
+        assert_eq!(told(&mut notes), expect);
+        assert!(notes.is_empty() && told(&mut notes).is_empty(), "and never again");
+    }
+
+    #[test]
+    fn nothing_is_taken_down_that_nobody_wants() {
+        let list = [TaskId::new(1, 1).unwrap()];
+        let (queue, ids) = (QueueNo(1), Ids::Slice(&list));
+        for wanted in [&[][..], &[Kind::Delete]] {
+            let mut notes = notes(wanted);
+            notes.see(&Event::Finished { queue, ids });
+            notes.see(&Event::Resumed(queue));
+            notes.counted(3);
+            assert!(notes.is_empty(), "{wanted:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_not_told() {
+        let mut notes = notes(&Kind::ALL);
+        notes.see(&Event::QueueDropped(QueueNo(1)));
+        notes.counted(0);
+        notes.see(&Event::Removed { queue: QueueNo(1), ids: Ids::Slice(&[]), why: Removal::Deleted });
+        assert!(notes.is_empty());
+    }
+}
