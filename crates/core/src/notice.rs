@@ -123,8 +123,7 @@ mod tests {
 
     #[test]
     fn what_makes_tasks_ready_is_work() {
-        let (queue, first, payloads) =
-            (QUEUE, TaskId::new(1, 1).unwrap(), Payloads::Slices(&[b"a", b"b"]));
+        let (queue, first, payloads) = (QUEUE, TaskId::new(1, 1).unwrap(), Payloads::Slices(&[b"a", b"b"]));
         let pushed = |fields| Event::Pushed { queue, first, payloads, fields };
         check(&pushed(Fields::default()), Some((Kind::Work, Concerned::Count(2))));
         check(&pushed(Fields { due: Some(Due::Log(LogTime(9))), ..Fields::default() }), None);

@@ -123,7 +123,9 @@ impl Listener {
         }
         inbox.waker = Some(cx.waker().clone());
         drop(inbox);
-        next.into_iter().for_each(|position| durable.wake_at(position, cx.waker()));
+        if let Some(position) = next {
+            durable.wake_at(position, cx.waker());
+        }
         Poll::Pending
     }
 
@@ -291,7 +293,9 @@ impl Ear {
         inbox.notices.push_back((position, notice));
         let waker = inbox.waker.take();
         drop(inbox);
-        waker.into_iter().for_each(|waker| durable.wake_at(position, &waker));
+        if let Some(waker) = waker {
+            durable.wake_at(position, &waker);
+        }
     }
 }
 

@@ -4,8 +4,8 @@ use crate::resp::{Version, Writer};
 use crate::verbs::{Client, SessionCommand, describe, help};
 
 /// Appends the answer to `command` if it needs to know nothing of the server or the connection; answers whether
-/// it did. The rest (HELLO, AUTH, INFO, TIME, QUIT, RESET, and the connection's names and numbers) is the
-/// server's to answer.
+/// it did. The rest (HELLO, AUTH, INFO, TIME, QUIT, RESET, subscriptions, and the connection's names and numbers) is
+/// the server's to answer.
 #[must_use]
 pub fn encode_answer(out: &mut Vec<u8>, version: Version, command: &SessionCommand<'_>) -> bool {
     let w = &mut Writer::new(out, version);
@@ -27,7 +27,10 @@ pub fn encode_answer(out: &mut Vec<u8>, version: Version, command: &SessionComma
         | SessionCommand::Info(_)
         | SessionCommand::Time
         | SessionCommand::Quit
-        | SessionCommand::Reset => return false,
+        | SessionCommand::Reset
+        | SessionCommand::Subscribe(..)
+        | SessionCommand::Unsubscribe(..)
+        | SessionCommand::PubSub(_) => return false,
     }
     true
 }

@@ -34,6 +34,15 @@ pub(crate) struct Client {
     pub(crate) name: Vec<u8>,
     pub(crate) library: Vec<u8>,
     pub(crate) library_version: Vec<u8>,
+    /// To how many channels and to how many patterns it has subscribed.
+    pub(crate) subscriptions: (usize, usize),
+}
+
+impl Client {
+    /// Whether it has subscribed to anything.
+    pub(crate) const fn is_subscriber(&self) -> bool {
+        self.subscriptions.0 + self.subscriptions.1 > 0
+    }
 }
 
 impl Clients {
@@ -66,6 +75,7 @@ impl Clients {
             name: Vec::new(),
             library: Vec::new(),
             library_version: Vec::new(),
+            subscriptions: (0, 0),
         };
         self.lock().insert(id, client);
         ConnId(id)
@@ -105,14 +115,16 @@ impl Clients {
     }
 
     /// A line on each of the connections that `wanted` wants, as CLIENT LIST shows it.
-    pub(crate) fn list(&self, wanted: impl Fn(u64) -> bool) -> Vec<u8> {
+    pub(crate) fn list(&self, wanted: impl Fn(u64, &Client) -> bool) -> Vec<u8> {
         let mut lines = Vec::new();
-        for (id, client) in self.lock().iter().filter(|(id, _)| wanted(**id)) {
+        for (id, client) in self.lock().iter().filter(|(id, client)| wanted(**id, client)) {
             let dialect = if client.tongue == Tongue::Text { "text" } else { "resp" };
             let age = client.since.elapsed().as_secs();
             lines.extend_from_slice(format!("id={id} addr={} name=", client.peer).as_bytes());
             lines.extend_from_slice(&client.name);
-            lines.extend_from_slice(format!(" age={age} db=0 dialect={dialect} lib-name=").as_bytes());
+            let (sub, psub) = client.subscriptions;
+            lines.extend_from_slice(format!(" age={age} db=0 sub={sub} psub={psub} ").as_bytes());
+            lines.extend_from_slice(format!("dialect={dialect} lib-name=").as_bytes());
             lines.extend_from_slice(&client.library);
             lines.extend_from_slice(b" lib-ver=");
             lines.extend_from_slice(&client.library_version);

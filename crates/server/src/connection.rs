@@ -83,6 +83,16 @@ pub(crate) trait Dialect {
 
     /// Appends the reply to a pop that waited.
     fn answer(&mut self, answer: &Answer, out: &mut Output);
+
+    /// Appends what the connection is told without having asked; answers whether there was anything. An error ends it.
+    fn hear(&mut self, _out: &mut Output) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    /// How much memory it takes up besides what every connection does.
+    fn bytes(&self) -> usize {
+        0
+    }
 }
 
 /// One connection and its dialect.
@@ -155,7 +165,8 @@ impl<D: Dialect> Connection<D> {
         // Whether the peer went or failed makes no difference: what it did not get goes back.
         let _ = poll_fn(|cx| {
             let polled = self.poll(cx);
-            self.charge(CONNECTION_BYTES + self.input.capacity() + self.out.capacity());
+            let buffers = self.input.capacity() + self.out.capacity();
+            self.charge(CONNECTION_BYTES + buffers + self.dialect.bytes());
             polled
         })
         .await;
@@ -173,6 +184,7 @@ impl<D: Dialect> Connection<D> {
             // Reading goes first: of a peer that is known to be gone, no answer is taken that it would never get.
             let mut progress = self.poll_read(cx)?;
             progress |= self.poll_ticket(cx);
+            progress |= self.dialect.hear(&mut self.out)?;
             if progress && mem::take(&mut self.gives_way) {
                 // What they get leaves before the answer to who pushed it: they have waited longer.
                 cx.waker().wake_by_ref();

@@ -7,6 +7,7 @@ use sureq::Home;
 
 use crate::clients::Clients;
 use crate::memory::resident_bytes;
+use crate::subscriptions::Subscriptions;
 
 /// The Redis version whose manners are followed; clients choose features by it.
 pub(crate) const REDIS_VERSION: &str = "7.4.0";
@@ -15,6 +16,7 @@ pub(crate) const REDIS_VERSION: &str = "7.4.0";
 pub(crate) struct Facts<'f> {
     pub(crate) home: &'f Home,
     pub(crate) clients: &'f Clients,
+    pub(crate) subscriptions: &'f Subscriptions,
     pub(crate) started: Instant,
     pub(crate) resp_port: u16,
 }
@@ -54,6 +56,7 @@ const SECTIONS: [Section; 5] = [
     ("Clients", |facts, text| {
         line(text, "connected_clients", facts.clients.len());
         line(text, "blocked_clients", facts.home.waiting());
+        line(text, "pubsub_clients", facts.subscriptions.subscribers());
         line(text, "maxclients", facts.clients.max());
     }),
     ("Memory", |facts, text| {
@@ -82,7 +85,13 @@ const SECTIONS: [Section; 5] = [
         line(text, "copied_bytes_written", status.copied_bytes);
         line(text, "disk_full", u8::from(status.is_full));
     }),
-    ("Stats", |facts, text| line(text, "total_connections_received", facts.clients.total())),
+    ("Stats", |facts, text| {
+        line(text, "total_connections_received", facts.clients.total());
+        let (channels, patterns) = facts.subscriptions.len();
+        line(text, "pubsub_channels", channels);
+        line(text, "pubsub_patterns", patterns);
+        line(text, "client_output_buffer_limit_disconnections", facts.subscriptions.disconnected());
+    }),
 ];
 
 fn line(text: &mut String, name: &str, value: impl std::fmt::Display) {

@@ -6,6 +6,7 @@
 //! * `net_thread`: one current-thread runtime per thread, and the connections that live on it.
 //! * `connection`: reads, hands what arrived to a dialect, writes what may leave. Knows no dialect.
 //! * `resp` and `text`: the dialects' sessions. `info` answers INFO, `clients` CLIENT.
+//! * `subscriptions`: who listens to what, and how they are told. `subscriber`: one connection that does.
 //! * `output`: replies that may not leave yet, by the position they wait for, and deliveries that never left.
 //! * `gathering`: has what a thread's connections executed written in one go.
 //! * `parked`: wakes the connections of a thread when the log got further, all at once.
@@ -22,6 +23,8 @@ mod net_thread;
 mod output;
 mod parked;
 mod resp;
+mod subscriber;
+mod subscriptions;
 mod text;
 
 pub use server::{Config, Server, ServerError, Stopper};

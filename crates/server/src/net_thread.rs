@@ -20,6 +20,7 @@ use crate::info::Facts;
 use crate::parked::Parked;
 use crate::resp::RespSession;
 use crate::server::Common;
+use crate::subscriptions::Subscriptions;
 use crate::text::TextSession;
 
 /// What the connections of a thread share.
@@ -68,6 +69,11 @@ impl Thread {
         }
     }
 
+    /// How to reach a connection that was met.
+    pub(crate) fn waker_of(&self, conn: ConnId) -> Option<Waker> {
+        self.wakers().get(&conn).cloned()
+    }
+
     /// A connection is gone.
     pub(crate) fn leave(&self, conn: ConnId) {
         self.wakers().remove(&conn);
@@ -83,11 +89,16 @@ impl Thread {
         &self.common.clients
     }
 
+    pub(crate) fn subscriptions(&self) -> &Arc<Subscriptions> {
+        &self.common.subscriptions
+    }
+
     pub(crate) fn facts(&self) -> Facts<'_> {
         let common = &self.common;
         Facts {
             home: &self.home,
             clients: &common.clients,
+            subscriptions: &common.subscriptions,
             started: common.started,
             resp_port: common.resp_port,
         }

@@ -1,19 +1,24 @@
 //! A RESP session: any Redis client.
 
 use std::cell::RefCell;
+use std::io;
 
 use sureq::command::{Command, ConnId, Pop};
 use sureq::{Answer, Position, Reply, Ticket, limits};
 use sureq_proto::resp::{Args, Limits, Parser, Version, Writer, recycle};
 use sureq_proto::verbs::{
-    self, Caller, Client, Connections, LibraryInfo, Request, SessionCommand, UsageError,
+    self, By, Caller, Client, Connections, LibraryInfo, PubSub, Request, SessionCommand, UsageError,
 };
-use sureq_proto::{Greeting, Owed, encode_answer, encode_hello, encode_owed, encode_reply};
+use sureq_proto::{
+    Change, Greeting, Owed, encode_answer, encode_change, encode_hello, encode_owed, encode_pong,
+    encode_reply,
+};
 
 use crate::connection::{Dialect, Next, Taken, Turn};
 use crate::info::{self, REDIS_VERSION};
 use crate::net_thread::Thread;
 use crate::output::Output;
+use crate::subscriber::Subscriber;
 
 type Requests<'a> = Vec<Result<Request<'a>, UsageError>>;
 
@@ -24,6 +29,8 @@ pub(crate) struct RespSession {
     parser: Parser,
     /// What the command that waits will be answered with.
     owed: Option<Owed>,
+    /// What it listens to, if it does.
+    subscriber: Option<Box<Subscriber>>,
 }
 
 thread_local! {
@@ -46,7 +53,12 @@ struct Rooms {
 impl RespSession {
     pub(crate) fn new(conn: ConnId) -> Self {
         let parser = Parser::new(Limits::TRUSTED);
-        Self { conn, version: Version::Resp2, parser, owed: None }
+        Self { conn, version: Version::Resp2, parser, owed: None, subscriber: None }
+    }
+
+    /// Whether it is sent messages that it could not tell from replies, and so may ask for nothing that has one.
+    fn is_confined(&self) -> bool {
+        self.subscriber.is_some() && self.version == Version::Resp2
     }
 }
 
@@ -67,7 +79,7 @@ impl Dialect for RespSession {
                 break;
             }
         }
-        let Answered { stop, hold, served } = self.execute(&requests, &commands, turn);
+        let Answered { stop, hold, served } = self.execute(&args, &requests, &commands, turn);
         // What is behind a stop is parsed again when its turn comes, and so is what is wrong with it.
         let (consumed, next) = match (stop, outcome) {
             (Some(Stop::Waits(n, ticket)), _) => {
@@ -107,6 +119,15 @@ impl Dialect for RespSession {
             encode_owed(out.bytes_mut(), self.version, owed, names, reply, &answer.replies);
         }
     }
+
+    fn hear(&mut self, out: &mut Output) -> io::Result<bool> {
+        let Some(subscriber) = &mut self.subscriber else { return Ok(false) };
+        subscriber.hear(self.version, out)
+    }
+
+    fn bytes(&self) -> usize {
+        self.subscriber.as_ref().map_or(0, |subscriber| subscriber.bytes())
+    }
 }
 
 /// Why a batch was not executed to its end.
@@ -128,6 +149,7 @@ impl RespSession {
     /// Executes what is for the home, as much as possible at once, and answers everything in order.
     fn execute(
         &mut self,
+        args: &Args<'_>,
         requests: &Requests<'_>,
         commands: &[Command<'_>],
         turn: &mut Turn<'_>,
@@ -138,6 +160,12 @@ impl RespSession {
                 return Answered { stop: Some(Stop::Later(n)), hold, served };
             }
             match request {
+                Ok(request) if self.is_confined() && !is_free(request) => {
+                    commands = &commands[usize::from(matches!(request, Request::Home { .. }))..];
+                    let name = verbs::full_name(args.command(n));
+                    Writer::new(turn.out.bytes_mut(), self.version)
+                        .error(format_args!("ERR Can't execute '{name}': {CONFINED}"));
+                }
                 Ok(Request::Home { .. }) => {
                     let run =
                         requests[n..].iter().take_while(|r| matches!(r, Ok(Request::Home { .. }))).count();
@@ -183,9 +211,14 @@ impl RespSession {
     }
 
     fn answer_itself(&mut self, command: &SessionCommand<'_>, turn: &mut Turn<'_>) {
+        let is_confined = self.is_confined();
         let out = turn.out.bytes_mut();
-        if encode_answer(out, self.version, command) {
-            return;
+        match command {
+            SessionCommand::Ping(text) if is_confined => return encode_pong(out, *text),
+            SessionCommand::Subscribe(by, names) => return self.subscribe(*by, names, turn),
+            SessionCommand::Unsubscribe(by, names) => return self.unsubscribe(*by, names, turn),
+            _ if encode_answer(out, self.version, command) => return,
+            _ => {}
         }
         match command {
             SessionCommand::Hello(hello) => {
@@ -213,11 +246,64 @@ impl RespSession {
             }
             SessionCommand::Reset => {
                 self.version = Version::Resp2;
-                turn.thread.clients().note(self.conn, |client| client.name.clear());
+                self.subscriber = None;
+                turn.thread.clients().note(self.conn, |client| {
+                    client.name.clear();
+                    client.subscriptions = (0, 0);
+                });
                 Writer::new(out, self.version).simple("RESET");
             }
+            SessionCommand::PubSub(what) => self.answer_pubsub(what, turn.thread, out),
             SessionCommand::Quit => Writer::new(out, self.version).simple("OK"),
             _ => Writer::new(out, self.version).error("ERR not supported here"),
+        }
+    }
+
+    fn subscribe(&mut self, by: By, names: &[&[u8]], turn: &mut Turn<'_>) {
+        let subscriber = self.subscriber.get_or_insert_with(|| {
+            let waker = turn.thread.waker_of(self.conn).expect("a connection is met before it is read from");
+            Box::new(Subscriber::new(self.conn, turn.thread.subscriptions(), waker))
+        });
+        if let Err(error) = subscriber.subscribe(by, names, self.version, turn.out.bytes_mut()) {
+            Writer::new(turn.out.bytes_mut(), self.version).error(error);
+        }
+        self.note_subscriptions(turn.thread);
+    }
+
+    fn unsubscribe(&mut self, by: By, names: &[&[u8]], turn: &mut Turn<'_>) {
+        match &mut self.subscriber {
+            Some(subscriber) => subscriber.unsubscribe(by, names, self.version, turn.out),
+            None => leave_nothing(turn.out.bytes_mut(), self.version, by, names),
+        }
+        self.note_subscriptions(turn.thread);
+    }
+
+    /// Brings what others see of it in step.
+    fn note_subscriptions(&mut self, thread: &Thread) {
+        self.subscriber.take_if(|subscriber| subscriber.is_empty());
+        let counts = self.subscriber.as_ref().map_or((0, 0), |subscriber| subscriber.counts());
+        thread.clients().note(self.conn, |client| client.subscriptions = counts);
+    }
+
+    fn answer_pubsub(&self, what: &PubSub<'_>, thread: &Thread, out: &mut Vec<u8>) {
+        let subscriptions = thread.subscriptions();
+        let mut w = Writer::new(out, self.version);
+        match what {
+            PubSub::Channels(pattern) => {
+                let channels = subscriptions.channels(*pattern);
+                w.array(channels.len());
+                for channel in channels {
+                    w.bulk(&channel);
+                }
+            }
+            PubSub::NumSub(channels) => {
+                w.array(2 * channels.len());
+                for channel in *channels {
+                    w.bulk(channel);
+                    w.count(subscriptions.len_of(channel) as u64);
+                }
+            }
+            PubSub::NumPat => w.count(subscriptions.len().1 as u64),
         }
     }
 
@@ -241,17 +327,51 @@ impl RespSession {
                 });
                 w.simple("OK");
             }
-            Client::Info => w.verbatim(&clients.list(|id| id == self.conn.0)),
-            Client::List(Connections::All) => w.verbatim(&clients.list(|_| true)),
+            Client::Info => w.verbatim(&clients.list(|id, _| id == self.conn.0)),
+            Client::List(Connections::All) => w.verbatim(&clients.list(|_, _| true)),
+            Client::List(Connections::Normal) => {
+                w.verbatim(&clients.list(|_, client| !client.is_subscriber()))
+            }
+            Client::List(Connections::PubSub) => {
+                w.verbatim(&clients.list(|_, client| client.is_subscriber()))
+            }
             Client::List(Connections::None) => w.verbatim(b""),
             Client::List(Connections::Ids(ids)) => {
-                let wanted = |id: u64| ids.iter().any(|wanted| **wanted == *id.to_string().as_bytes());
+                let wanted = |id: u64, _: &_| ids.iter().any(|wanted| **wanted == *id.to_string().as_bytes());
                 w.verbatim(&clients.list(wanted));
             }
             Client::Nothing => w.simple("OK"),
         }
     }
 }
+
+/// Whether a connection may ask for this that is sent messages where replies would be.
+const fn is_free(request: &Request<'_>) -> bool {
+    matches!(
+        request,
+        Request::Session(
+            SessionCommand::Subscribe(..)
+                | SessionCommand::Unsubscribe(..)
+                | SessionCommand::Ping(_)
+                | SessionCommand::Quit
+                | SessionCommand::Reset
+        )
+    )
+}
+
+/// Confirms to a connection without subscriptions that it has none.
+fn leave_nothing(out: &mut Vec<u8>, version: Version, by: By, names: &[&[u8]]) {
+    if names.is_empty() {
+        encode_change(out, version, Change::Unsubscribed, by, None, 0);
+    }
+    for name in names {
+        encode_change(out, version, Change::Unsubscribed, by, Some(name), 0);
+    }
+}
+
+/// Redis' words.
+const CONFINED: &str =
+    "only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context";
 
 const NO_PASSWORD: &str = "ERR AUTH called without any password configured: this server knows no users";
 

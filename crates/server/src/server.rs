@@ -22,6 +22,7 @@ use tokio::sync::watch;
 
 use crate::clients::{Clients, Tongue};
 use crate::net_thread::{self, Message};
+use crate::subscriptions::Subscriptions;
 
 /// How long connections get to take what is left for them once the server stops.
 const DRAIN_TIME: Duration = Duration::from_secs(4);
@@ -89,6 +90,7 @@ pub(crate) struct Common {
     pub(crate) home: Home,
     pub(crate) config: Config,
     pub(crate) clients: Clients,
+    pub(crate) subscriptions: Arc<Subscriptions>,
     pub(crate) started: Instant,
     pub(crate) resp_port: u16,
 }
@@ -119,7 +121,8 @@ impl Server {
         let text = config.text.map(|address| listen("text", address)).transpose()?;
         let resp_port = resp.as_ref().and_then(|l| l.local_addr().ok()).map_or(0, |address| address.port());
         let clients = Clients::at_most(connections_max(config.threads));
-        let common = Common { home, config, clients, started: Instant::now(), resp_port };
+        let subscriptions = Arc::new(Subscriptions::new(&home));
+        let common = Common { home, config, clients, subscriptions, started: Instant::now(), resp_port };
         Ok(Self { common: Arc::new(common), resp, text, stop: watch::Sender::new(false) })
     }
 
@@ -168,6 +171,7 @@ impl Server {
             let mut stopped = self.stop.subscribe();
             tokio::select! {
                 _ = stopped.wait_for(|stop| *stop) => Ok(()),
+                () = self.common.subscriptions.tell_all() => Ok(()),
                 failure = failure_of(&self.common.home) => Err(ServerError::Home(failure)),
                 error = accept_all(self.resp.as_ref(), Tongue::Resp, &hand_over) => Err(error),
                 error = accept_all(self.text.as_ref(), Tongue::Text, &hand_over) => Err(error),

@@ -26,6 +26,7 @@ pub mod store;
 mod url;
 
 pub use home::Home;
+pub use sureq_core::broker::glob_matches;
 pub use sureq_core::{
     Command, LogTime, Now, Receipt, Refusal, Replies, Reply, TaskId, command, limits, notice, reply,
 };

@@ -136,6 +136,14 @@ impl<'o> Writer<'o> {
         self.header(b'*', len);
     }
 
+    /// `len` pieces follow that answer no request; in RESP2 an array.
+    pub fn push(&mut self, len: usize) {
+        match self.version {
+            Version::Resp2 => self.header(b'*', len),
+            Version::Resp3 => self.header(b'>', len),
+        }
+    }
+
     /// `len` keys follow, a value behind each; in RESP2 a flat array.
     pub fn map(&mut self, len: usize) {
         match self.version {
@@ -210,6 +218,7 @@ mod tests {
         }
         check(|w| w.map(2), "*4\r\n", "%2\r\n");
         check(|w| w.set(2), "*2\r\n", "~2\r\n");
+        check(|w| w.push(2), "*2\r\n", ">2\r\n");
     }
 
     #[test]

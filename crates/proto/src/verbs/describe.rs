@@ -87,6 +87,7 @@ fn categories(row: &Row) -> Vec<&'static str> {
     let named = [
         ("write", "@write"),
         ("readonly", "@read"),
+        ("pubsub", "@pubsub"),
         ("blocking", "@blocking"),
         ("fast", "@fast"),
         ("no_auth", "@connection"),

@@ -42,6 +42,7 @@ const fn title(group: Group) -> &'static str {
         Group::Queue => "Tasks",
         Group::Keys => "Queues as keys",
         Group::Connection => "The connection",
+        Group::PubSub => "Notifications",
         Group::Server => "The server",
     }
 }

@@ -11,6 +11,7 @@ mod keys;
 mod manage;
 mod markdown;
 mod options;
+mod pubsub;
 mod queue;
 mod request;
 mod session;
@@ -24,7 +25,8 @@ pub use error::UsageError;
 pub use keys::TYPE_NAME;
 pub use markdown::commands_markdown;
 pub use request::{
-    Caller, Client, Connections, Credentials, Describe, Hello, LibraryInfo, Request, SessionCommand, Shape,
+    By, Caller, Client, Connections, Credentials, Describe, Hello, LibraryInfo, PubSub, Request,
+    SessionCommand, Shape,
 };
 pub use table::TABLE;
 
@@ -97,6 +99,8 @@ pub enum Group {
     Queue,
     /// Queues as Redis' keys.
     Keys,
+    /// Notifications.
+    PubSub,
     /// The connection.
     Connection,
     /// The server.
@@ -105,13 +109,14 @@ pub enum Group {
 
 impl Group {
     /// All of them, as documentation orders them.
-    pub const ALL: [Self; 4] = [Self::Queue, Self::Keys, Self::Connection, Self::Server];
+    pub const ALL: [Self; 5] = [Self::Queue, Self::Keys, Self::PubSub, Self::Connection, Self::Server];
 
     /// Its name in COMMAND DOCS.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Queue => "queue",
             Self::Keys => "generic",
+            Self::PubSub => "pubsub",
             Self::Connection => "connection",
             Self::Server => "server",
         }
@@ -153,6 +158,14 @@ fn parse_sub<'a>(row: &Row, argv: &'a [&'a [u8]], caller: Caller) -> Result<Requ
         return Err(UsageError::arity(&format!("{}|{}", row.name, sub.name)));
     }
     (sub.parse)(argv, caller)
+}
+
+/// The name of a command as Redis shows it, its subcommand included: `rq.push`, `client|setname`.
+pub fn full_name(argv: &[&[u8]]) -> String {
+    let has_subs = argv.first().and_then(|name| find(name)).is_some_and(|row| !row.subs.is_empty());
+    let words: Vec<String> =
+        argv.iter().take(1 + usize::from(has_subs)).map(|word| error::quoted(word, 128)).collect();
+    words.join("|").to_ascii_lowercase()
 }
 
 /// The row of a command, whatever the case of its name.

@@ -75,6 +75,12 @@ pub enum SessionCommand<'a> {
     Reset,
     /// SCAN for keys of a type that no queue has.
     ScanNothing,
+    /// SUBSCRIBE or PSUBSCRIBE, with its channels or patterns.
+    Subscribe(By, &'a [&'a [u8]]),
+    /// UNSUBSCRIBE or PUNSUBSCRIBE; no name means all.
+    Unsubscribe(By, &'a [&'a [u8]]),
+    /// PUBSUB.
+    PubSub(PubSub<'a>),
 }
 
 /// What a client says of itself at the start.
@@ -137,10 +143,34 @@ pub enum LibraryInfo<'a> {
 pub enum Connections<'a> {
     /// Each.
     All,
+    /// Those that have subscribed to nothing.
+    Normal,
+    /// Those that have subscribed to something.
+    PubSub,
     /// Those of a type that no connection here has.
     None,
     /// Those with these numbers; what is none is an error found before.
     Ids(&'a [&'a [u8]]),
+}
+
+/// What a subscription names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// One channel.
+    Channel,
+    /// All channels that match.
+    Pattern,
+}
+
+/// PUBSUB and its subcommands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PubSub<'a> {
+    /// CHANNELS: those that have subscribers, and match if there is a pattern.
+    Channels(Option<&'a [u8]>),
+    /// NUMSUB: how many subscribers each of these has.
+    NumSub(&'a [&'a [u8]]),
+    /// NUMPAT: how many patterns there are.
+    NumPat,
 }
 
 /// COMMAND and its subcommands.

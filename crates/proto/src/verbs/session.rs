@@ -152,9 +152,12 @@ pub(super) fn client_list<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
 
 fn read_connection_type(kind: &[u8]) -> Result<Connections<'static>, UsageError> {
     if kind.eq_ignore_ascii_case(b"normal") {
-        return Ok(Connections::All);
+        return Ok(Connections::Normal);
     }
-    let others: [&[u8]; 4] = [b"master", b"replica", b"slave", b"pubsub"];
+    if kind.eq_ignore_ascii_case(b"pubsub") {
+        return Ok(Connections::PubSub);
+    }
+    let others: [&[u8]; 3] = [b"master", b"replica", b"slave"];
     if others.iter().any(|other| other.eq_ignore_ascii_case(kind)) {
         return Ok(Connections::None);
     }

@@ -2,7 +2,7 @@
 //!
 //! A new command is a row here and a parse function beside its kin. The rows that matter most for speed go first.
 
-use super::{Group, Keys, Row, Sub, keys, manage, queue, session, task, worker};
+use super::{Group, Keys, Row, Sub, keys, manage, pubsub, queue, session, task, worker};
 
 const WRITE: &[&str] = &["write", "denyoom", "fast"];
 const CHANGE: &[&str] = &["write", "fast"];
@@ -10,6 +10,7 @@ const BLOCKING: &[&str] = &["write", "noscript", "blocking", "movablekeys"];
 const READ: &[&str] = &["readonly", "fast"];
 const READ_SLOW: &[&str] = &["readonly"];
 const SERVER: &[&str] = &["loading", "stale", "fast"];
+const LISTENING: &[&str] = &["pubsub", "noscript", "loading", "stale"];
 const HANDSHAKE: &[&str] = &["noscript", "loading", "stale", "fast", "no_auth", "allow_busy"];
 
 /// What a row has that does not say otherwise.
@@ -454,6 +455,77 @@ pub const TABLE: &[Row] = &[
         ..BASE
     },
     Row {
+        name: "SUBSCRIBE",
+        arity: -2,
+        flags: LISTENING,
+        group: Group::PubSub,
+        summary: "Listens to what happens to queues.",
+        syntax: "SUBSCRIBE channel [channel ...]",
+        reply: "For each channel a message `subscribe`, the channel, and how many subscriptions there are now. What \
+                happens then arrives as `message`, the channel, and the payload.",
+        notes: "`sureq:work:<queue>` tells how many tasks became ready, `sureq:done:<queue>` the id of a task that was \
+                finished, `sureq:cancel:<queue>` the id of one that was called off, `sureq:delete:<queue>` how many are \
+                gone otherwise. Nothing is ever told on another channel. In RESP2 a connection that has subscribed can \
+                only subscribe, unsubscribe, PING, QUIT and RESET. [Notifications](notifications.md) has the rest.",
+        example: "> SUBSCRIBE sureq:work:emails\n1) \"subscribe\"\n2) \"sureq:work:emails\"\n3) (integer) 1\n\
+                  1) \"message\"\n2) \"sureq:work:emails\"\n3) \"2\"",
+        parse: pubsub::subscribe,
+        ..BASE
+    },
+    Row {
+        name: "UNSUBSCRIBE",
+        arity: -1,
+        flags: LISTENING,
+        group: Group::PubSub,
+        summary: "Listens no longer to channels.",
+        syntax: "UNSUBSCRIBE [channel ...]",
+        reply: "For each channel a message `unsubscribe`, the channel, and how many subscriptions are left.",
+        notes: "Without a channel it is about all of them.",
+        example: "> UNSUBSCRIBE sureq:work:emails\n1) \"unsubscribe\"\n2) \"sureq:work:emails\"\n3) (integer) 0",
+        parse: pubsub::unsubscribe,
+        ..BASE
+    },
+    Row {
+        name: "PSUBSCRIBE",
+        arity: -2,
+        flags: LISTENING,
+        group: Group::PubSub,
+        summary: "Listens to all channels that match a pattern.",
+        syntax: "PSUBSCRIBE pattern [pattern ...]",
+        reply: "For each pattern a message `psubscribe`, the pattern, and how many subscriptions there are now. What \
+                happens then arrives as `pmessage`, the pattern, the channel, and the payload.",
+        notes: "Patterns are those of KEYS: `*`, `?`, `[a-z]`, and `\\` for a character as it is.",
+        example: "> PSUBSCRIBE sureq:done:*\n1) \"psubscribe\"\n2) \"sureq:done:*\"\n3) (integer) 1\n\
+                  1) \"pmessage\"\n2) \"sureq:done:*\"\n3) \"sureq:done:emails\"\n4) \"1601155608777-1\"",
+        parse: pubsub::psubscribe,
+        ..BASE
+    },
+    Row {
+        name: "PUNSUBSCRIBE",
+        arity: -1,
+        flags: LISTENING,
+        group: Group::PubSub,
+        summary: "Listens no longer to patterns.",
+        syntax: "PUNSUBSCRIBE [pattern ...]",
+        reply: "For each pattern a message `punsubscribe`, the pattern, and how many subscriptions are left.",
+        notes: "Without a pattern it is about all of them.",
+        example: "> PUNSUBSCRIBE\n1) \"punsubscribe\"\n2) \"sureq:done:*\"\n3) (integer) 0",
+        parse: pubsub::punsubscribe,
+        ..BASE
+    },
+    Row {
+        name: "PUBSUB",
+        arity: -2,
+        flags: &["pubsub", "loading", "stale"],
+        group: Group::PubSub,
+        summary: "Tells what is being listened to.",
+        syntax: "PUBSUB subcommand [argument ...]",
+        reply: "Depends on the subcommand.",
+        example: "> PUBSUB NUMSUB sureq:work:emails\n1) \"sureq:work:emails\"\n2) (integer) 1",
+        subs: PUBSUB,
+        ..BASE
+    },
+    Row {
         name: "PING",
         arity: -1,
         group: Group::Connection,
@@ -635,6 +707,31 @@ const WORKER: &[Sub] = &[
     },
     Sub { name: "LIST", arity: 2, syntax: "LIST", summary: "Who is alive.", parse: worker::list },
     Sub { name: "HELP", arity: 2, syntax: "HELP", summary: "This text.", parse: worker::help },
+];
+
+const PUBSUB: &[Sub] = &[
+    Sub {
+        name: "CHANNELS",
+        arity: -2,
+        syntax: "CHANNELS [<pattern>]",
+        summary: "The channels that have subscribers.",
+        parse: pubsub::channels,
+    },
+    Sub {
+        name: "NUMSUB",
+        arity: -2,
+        syntax: "NUMSUB [<channel> ...]",
+        summary: "How many subscribers channels have, patterns aside.",
+        parse: pubsub::numsub,
+    },
+    Sub {
+        name: "NUMPAT",
+        arity: 2,
+        syntax: "NUMPAT",
+        summary: "How many patterns have subscribers.",
+        parse: pubsub::numpat,
+    },
+    Sub { name: "HELP", arity: 2, syntax: "HELP", summary: "This text.", parse: pubsub::help },
 ];
 
 const CLIENT: &[Sub] = &[

@@ -1,0 +1,207 @@
+//! The subscriptions of one connection, and the mail that it gets for them.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+use std::task::Waker;
+
+use sureq::command::ConnId;
+use sureq::{NoticeTasks, Position, limits};
+use sureq_proto::resp::Version;
+use sureq_proto::verbs::By;
+use sureq_proto::{Change, channel, decimal, encode_change, encode_message};
+
+use crate::output::Output;
+use crate::subscriptions::{Letter, Mailbox, Name, Subscriptions, TooSlow};
+
+/// Mail is spelt while less than this is unsent: what a slow subscriber has coming to it stays small.
+const SPELT_BYTES_MAX: usize = 64 << 10;
+
+/// What a subscription takes up besides its name, about: its places in lists.
+const SUBSCRIPTION_BYTES: usize = 192;
+
+/// A connection that has subscribed to something.
+pub(crate) struct Subscriber {
+    conn: ConnId,
+    all: Arc<Subscriptions>,
+    mailbox: Arc<Mailbox>,
+    channels: BTreeSet<Name>,
+    patterns: BTreeSet<Name>,
+    /// A letter that has been spelt up to this task.
+    open: Option<(Letter, usize)>,
+    /// What the names take up.
+    bytes: usize,
+}
+
+impl Subscriber {
+    /// A connection, reached by this waker, that is about to subscribe.
+    pub(crate) fn new(conn: ConnId, all: &Arc<Subscriptions>, waker: Waker) -> Self {
+        all.join();
+        Self {
+            conn,
+            all: Arc::clone(all),
+            mailbox: Arc::new(Mailbox::new(waker)),
+            channels: BTreeSet::new(),
+            patterns: BTreeSet::new(),
+            open: None,
+            bytes: 0,
+        }
+    }
+
+    /// How many channels and how many patterns it has subscribed to.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.channels.len(), self.patterns.len())
+    }
+
+    fn len(&self) -> usize {
+        self.channels.len() + self.patterns.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How much memory it takes up.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes + self.mailbox.bytes()
+    }
+
+    fn names(&mut self, by: By) -> &mut BTreeSet<Name> {
+        match by {
+            By::Channel => &mut self.channels,
+            By::Pattern => &mut self.patterns,
+        }
+    }
+
+    /// Subscribes to each, and confirms each. More than is allowed is refused, all of it.
+    pub(crate) fn subscribe(
+        &mut self,
+        by: By,
+        names: &[&[u8]],
+        version: Version,
+        out: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        let max = limits::SUBSCRIPTIONS_MAX;
+        if self.len() + names.len() > max {
+            return Err(format!("ERR a connection can subscribe to {max} channels and patterns at most"));
+        }
+        let max = limits::CHANNEL_BYTES_MAX;
+        if names.iter().any(|name| name.len() > max) {
+            return Err(format!("ERR a channel or pattern can have {max} bytes at most"));
+        }
+        for &name in names {
+            if !self.names(by).contains(name) {
+                let shared = self.all.add(by, name, self.conn, &self.mailbox);
+                self.names(by).insert(shared);
+                self.bytes += name.len() + SUBSCRIPTION_BYTES;
+            }
+            encode_change(out, version, Change::Subscribed, by, Some(name), self.len());
+        }
+        Ok(())
+    }
+
+    /// Unsubscribes from each, or from all if none is named, and confirms each.
+    pub(crate) fn unsubscribe(&mut self, by: By, names: &[&[u8]], version: Version, out: &mut Output) {
+        // What happened before is told before. One that is too slow is found out when it is to be told more.
+        let _ = self.read_mail(version, out);
+        let out = out.bytes_mut();
+        if !names.is_empty() {
+            for &name in names {
+                self.leave(by, name);
+                encode_change(out, version, Change::Unsubscribed, by, Some(name), self.len());
+            }
+            return;
+        }
+        let all = self.names(by).clone();
+        for name in &all {
+            self.leave(by, name);
+            encode_change(out, version, Change::Unsubscribed, by, Some(name), self.len());
+        }
+        if all.is_empty() {
+            encode_change(out, version, Change::Unsubscribed, by, None, self.len());
+        }
+    }
+
+    fn leave(&mut self, by: By, name: &[u8]) {
+        if let Some(name) = self.names(by).take(name) {
+            self.all.remove(by, &name, self.conn);
+            self.bytes -= name.len() + SUBSCRIPTION_BYTES;
+        }
+    }
+
+    /// Spells mail as far as there is room; answers whether there was any. An error ends the connection.
+    pub(crate) fn hear(&mut self, version: Version, out: &mut Output) -> io::Result<bool> {
+        self.read_mail(version, out).map_err(|TooSlow| {
+            self.all.count_disconnected();
+            io::ErrorKind::TimedOut.into()
+        })
+    }
+
+    fn read_mail(&mut self, version: Version, out: &mut Output) -> Result<bool, TooSlow> {
+        let start = out.end();
+        while out.len() < SPELT_BYTES_MAX {
+            let Some((letter, from)) = self.next_letter()? else { break };
+            let upto = spell(&letter, from, version, out);
+            self.open = upto.map(|upto| (letter, upto));
+        }
+        if out.end() == start {
+            return Ok(false);
+        }
+        // The home told it only when it was durable.
+        out.gate(Position::START);
+        Ok(true)
+    }
+
+    fn next_letter(&mut self) -> Result<Option<(Letter, usize)>, TooSlow> {
+        loop {
+            let next = match self.open.take() {
+                Some(open) => Some(open),
+                None => self.mailbox.take()?.map(|letter| (letter, 0)),
+            };
+            // What it no longer wants has been on its way when it said so.
+            match next {
+                Some((letter, _)) if !self.names(letter.by).contains(&letter.name) => {}
+                next => return Ok(next),
+            }
+        }
+    }
+}
+
+/// Spells a letter from a task on, until there is enough of it; answers where to go on, unless that was all.
+fn spell(letter: &Letter, from: usize, version: Version, out: &mut Output) -> Option<usize> {
+    let mut channel = Vec::new();
+    let (pattern, channel) = match letter.by {
+        By::Channel => (None, &*letter.name),
+        By::Pattern => {
+            channel::spell(letter.notice.kind, &letter.notice.queue, &mut channel);
+            (Some(&*letter.name), &channel[..])
+        }
+    };
+    match &letter.notice.tasks {
+        NoticeTasks::Count(count) => {
+            let mut payload = Vec::new();
+            decimal::write_u64(&mut payload, *count);
+            encode_message(out.bytes_mut(), version, pattern, channel, &payload);
+        }
+        NoticeTasks::Ids(ids) => {
+            for (index, id) in ids.iter().enumerate().skip(from) {
+                if out.len() >= SPELT_BYTES_MAX {
+                    return Some(index);
+                }
+                encode_message(out.bytes_mut(), version, pattern, channel, id.to_string().as_bytes());
+            }
+        }
+    }
+    None
+}
+
+impl Drop for Subscriber {
+    fn drop(&mut self) {
+        self.all.leave();
+        for by in [By::Channel, By::Pattern] {
+            for name in std::mem::take(self.names(by)) {
+                self.all.remove(by, &name, self.conn);
+            }
+        }
+    }
+}

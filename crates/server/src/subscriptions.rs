@@ -1,0 +1,306 @@
+//! Who has subscribed to what, over all connections, and how they are told.
+//!
+//! One task, beside the one that accepts connections, listens to the home and puts each notice into the mailboxes of those
+//! who want it: no network thread is held up, and no command. What it hears is durable already. A mailbox is bounded: a
+//! subscriber that does not read what it is sent is disconnected, and so are all if the home could not keep what it had to
+//! tell. Both can see when they come back how things stand; nobody is told half of what happened.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::future::{pending, poll_fn};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use sureq::command::ConnId;
+use sureq::{Heard, Home, Listener, Notice, glob_matches, limits};
+use sureq_proto::channel;
+use sureq_proto::verbs::By;
+
+/// So many notices are told before those who want to connect get their turn.
+const NOTICES_PER_TURN: usize = 64;
+
+/// For so many channels it is remembered which patterns match them.
+const CHANNELS_REMEMBERED: usize = 10_000;
+
+/// A channel or a pattern, shared by all who subscribed to it.
+pub(crate) type Name = Arc<[u8]>;
+
+type Audience = BTreeMap<ConnId, Arc<Mailbox>>;
+
+/// All subscriptions of a server.
+#[derive(Debug)]
+pub(crate) struct Subscriptions {
+    listener: Listener,
+    index: Mutex<Index>,
+    subscribers: AtomicUsize,
+    disconnected: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Index {
+    channels: BTreeMap<Name, Audience>,
+    patterns: BTreeMap<Name, Audience>,
+    /// Which patterns match a channel. Good until a pattern comes or goes.
+    matches: HashMap<Box<[u8]>, Arc<[Name]>>,
+}
+
+impl Index {
+    fn audiences(&mut self, by: By) -> &mut BTreeMap<Name, Audience> {
+        match by {
+            By::Channel => &mut self.channels,
+            By::Pattern => &mut self.patterns,
+        }
+    }
+
+    fn matching(&mut self, channel: &[u8]) -> Arc<[Name]> {
+        if let Some(known) = self.matches.get(channel) {
+            return Arc::clone(known);
+        }
+        let matching = self.patterns.keys().filter(|pattern| glob_matches(pattern, channel));
+        let found: Arc<[Name]> = matching.cloned().collect();
+        if self.matches.len() >= CHANNELS_REMEMBERED {
+            self.matches.clear();
+        }
+        self.matches.insert(channel.into(), Arc::clone(&found));
+        found
+    }
+}
+
+impl Subscriptions {
+    pub(crate) fn new(home: &Home) -> Self {
+        Self {
+            listener: home.listen(),
+            index: Mutex::default(),
+            subscribers: AtomicUsize::new(0),
+            disconnected: AtomicU64::new(0),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Index> {
+        // Lists that are whole between any two calls.
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a subscription. All that is executed from now on is told.
+    pub(crate) fn add(&self, by: By, name: &[u8], conn: ConnId, mailbox: &Arc<Mailbox>) -> Name {
+        self.want(by, name);
+        let mut index = self.lock();
+        let audiences = index.audiences(by);
+        let known = audiences.get_key_value(name).map(|(known, _)| Arc::clone(known));
+        let name = known.unwrap_or_else(|| name.into());
+        let audience = audiences.entry(Arc::clone(&name)).or_default();
+        let is_first = audience.is_empty();
+        audience.insert(conn, Arc::clone(mailbox));
+        if by == By::Pattern && is_first {
+            index.matches.clear();
+        }
+        name
+    }
+
+    /// Takes back what was added.
+    pub(crate) fn remove(&self, by: By, name: &Name, conn: ConnId) {
+        let mut index = self.lock();
+        if let Some(audience) = index.audiences(by).get_mut(name) {
+            audience.remove(&conn);
+            if audience.is_empty() {
+                index.audiences(by).remove(name);
+                if by == By::Pattern {
+                    index.matches.clear();
+                }
+            }
+        }
+        drop(index);
+        self.unwant(by, name);
+    }
+
+    fn want(&self, by: By, name: &[u8]) {
+        match (by, channel::read(name)) {
+            (By::Channel, Some((kind, queue))) => self.listener.want(kind, queue),
+            (By::Channel, None) => {}
+            (By::Pattern, _) => self.listener.want_everywhere(channel::kinds_of_pattern(name)),
+        }
+    }
+
+    fn unwant(&self, by: By, name: &[u8]) {
+        match (by, channel::read(name)) {
+            (By::Channel, Some((kind, queue))) => self.listener.unwant(kind, queue),
+            (By::Channel, None) => {}
+            (By::Pattern, _) => self.listener.unwant_everywhere(channel::kinds_of_pattern(name)),
+        }
+    }
+
+    /// Tells subscribers what the home has to tell, for as long as it is polled.
+    pub(crate) async fn tell_all(&self) {
+        let mut told = 0;
+        loop {
+            match poll_fn(|cx| self.listener.poll(cx)).await {
+                Some(Heard::Notice(notice)) => self.tell(notice),
+                Some(Heard::Missed) => self.disconnect_all(),
+                None => pending().await,
+            }
+            told += 1;
+            if told % NOTICES_PER_TURN == 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    fn tell(&self, notice: Notice) {
+        let mut channel = Vec::new();
+        channel::spell(notice.kind, &notice.queue, &mut channel);
+        let notice = Arc::new(notice);
+        let mut index = self.lock();
+        if let Some((name, audience)) = index.channels.get_key_value(&channel[..]) {
+            Self::put_all(audience, By::Channel, name, &notice);
+        }
+        if index.patterns.is_empty() {
+            return;
+        }
+        for name in index.matching(&channel).iter() {
+            if let Some(audience) = index.patterns.get(name) {
+                Self::put_all(audience, By::Pattern, name, &notice);
+            }
+        }
+    }
+
+    fn put_all(audience: &Audience, by: By, name: &Name, notice: &Arc<Notice>) {
+        for mailbox in audience.values() {
+            mailbox.put(Letter { by, name: Arc::clone(name), notice: Arc::clone(notice) });
+        }
+    }
+
+    fn disconnect_all(&self) {
+        let index = self.lock();
+        let audiences = index.channels.values().chain(index.patterns.values());
+        audiences.flat_map(BTreeMap::values).for_each(|mailbox| mailbox.spoil());
+    }
+
+    /// The channels that have subscribers, and match if there is a pattern.
+    pub(crate) fn channels(&self, pattern: Option<&[u8]>) -> Vec<Name> {
+        let index = self.lock();
+        let channels = index.channels.keys();
+        channels.filter(|name| pattern.is_none_or(|pattern| glob_matches(pattern, name))).cloned().collect()
+    }
+
+    /// How many subscribers a channel has, patterns aside.
+    pub(crate) fn len_of(&self, channel: &[u8]) -> usize {
+        self.lock().channels.get(channel).map_or(0, BTreeMap::len)
+    }
+
+    /// How many channels and how many patterns have subscribers.
+    pub(crate) fn len(&self) -> (usize, usize) {
+        let index = self.lock();
+        (index.channels.len(), index.patterns.len())
+    }
+
+    /// How many connections have subscribed to something.
+    pub(crate) fn subscribers(&self) -> usize {
+        self.subscribers.load(Ordering::Relaxed)
+    }
+
+    /// A connection is about to subscribe to something.
+    pub(crate) fn join(&self) {
+        self.subscribers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A connection has subscribed to nothing any more.
+    pub(crate) fn leave(&self) {
+        self.subscribers.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// How many subscribers were disconnected because they did not read.
+    pub(crate) fn disconnected(&self) -> u64 {
+        self.disconnected.load(Ordering::Relaxed)
+    }
+
+    /// A subscriber is being disconnected because it did not read.
+    pub(crate) fn count_disconnected(&self) {
+        self.disconnected.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A notice, and the subscription that it is sent for.
+#[derive(Debug)]
+pub(crate) struct Letter {
+    pub(crate) by: By,
+    pub(crate) name: Name,
+    pub(crate) notice: Arc<Notice>,
+}
+
+/// Notices for one connection. They are small until they are spelt, which they are as the connection takes them.
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    inner: Mutex<Mail>,
+    waker: Waker,
+}
+
+#[derive(Debug, Default)]
+struct Mail {
+    letters: VecDeque<Letter>,
+    bytes: usize,
+    /// It was full: something is missing, and so nothing more is to be read.
+    is_spoilt: bool,
+}
+
+/// The subscriber did not read what it was sent.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct TooSlow;
+
+impl Mailbox {
+    /// An empty one, for the connection that this waker wakes.
+    pub(crate) fn new(waker: Waker) -> Self {
+        Self { inner: Mutex::default(), waker }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Mail> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put(&self, letter: Letter) {
+        let mut mail = self.lock();
+        if mail.bytes > limits::NOTICES_UNREAD_BYTES_MAX {
+            drop(mail);
+            return self.spoil();
+        }
+        if mail.is_spoilt {
+            return;
+        }
+        let was_empty = mail.letters.is_empty();
+        mail.bytes += letter.bytes();
+        mail.letters.push_back(letter);
+        drop(mail);
+        if was_empty {
+            self.waker.wake_by_ref();
+        }
+    }
+
+    fn spoil(&self) {
+        *self.lock() = Mail { is_spoilt: true, ..Mail::default() };
+        self.waker.wake_by_ref();
+    }
+
+    /// The oldest letter.
+    pub(crate) fn take(&self) -> Result<Option<Letter>, TooSlow> {
+        let mut mail = self.lock();
+        if mail.is_spoilt {
+            return Err(TooSlow);
+        }
+        let letter = mail.letters.pop_front();
+        mail.bytes -= letter.as_ref().map_or(0, Letter::bytes);
+        if mail.letters.is_empty() {
+            mail.letters = VecDeque::new();
+        }
+        Ok(letter)
+    }
+
+    /// How much memory its letters take up.
+    pub(crate) fn bytes(&self) -> usize {
+        self.lock().bytes
+    }
+}
+
+impl Letter {
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + self.notice.bytes()
+    }
+}
