@@ -100,6 +100,32 @@ const stories = {
     assert.equal(await client.dbsize(), 0);
   },
 
+  async listens() {
+    const subscriber = connect();
+    const heard = [];
+    let wake = () => {};
+    const hear = (...message) => (heard.push(message), wake());
+    subscriber.on("message", hear);
+    subscriber.on("pmessage", hear);
+    const next = async () => {
+      while (heard.length === 0) await new Promise((woken) => (wake = woken));
+      return heard.shift();
+    };
+    assert.equal(await subscriber.subscribe("sureq:work:news", "sureq:delete:news"), 2);
+    assert.equal(await subscriber.psubscribe("sureq:done:*"), 3);
+    const [id] = await rq("PUSH", "news", "one", "two");
+    assert.deepEqual(await next(), ["sureq:work:news", "2"]);
+    await rq("POP", "news");
+    await rq("ACK", "news", id);
+    assert.deepEqual(await next(), ["sureq:done:*", "sureq:done:news", id]);
+    await assert.rejects(subscriber.call("RQ.POP", "news"), /subscriber mode/);
+    assert.equal(await subscriber.unsubscribe("sureq:work:news"), 2);
+    await rq("PUSH", "news", "three");
+    await client.del("news");
+    assert.deepEqual(await next(), ["sureq:delete:news", "2"]);
+    await subscriber.quit();
+  },
+
   async hearsErrors() {
     await assert.rejects(client.set("a", "b"), {
       message: "ERR unknown command 'set', with args beginning with: 'a' 'b' ",

@@ -128,6 +128,36 @@ def sees_queues_as_keys():
     assert client.dbsize() == 0
 
 
+def listens():
+    def heard(pubsub):
+        while True:
+            message = pubsub.get_message(timeout=20)
+            assert message is not None, "nothing was heard"
+            if message["type"] in ("message", "pmessage"):
+                return message["type"], message["pattern"], message["channel"], message["data"]
+
+    with client.pubsub() as pubsub:
+        pubsub.subscribe("sureq:work:news", "sureq:delete:news")
+        pubsub.psubscribe("sureq:done:*")
+        while not all(pubsub.get_message(timeout=20)["type"].endswith("subscribe") for _ in range(3)):
+            pass
+        one, two, three = rq("PUSH", "news", "one", "two", "three")
+        assert heard(pubsub) == ("message", None, b"sureq:work:news", b"3")
+        rq("POP", "COUNT", 2, "news")
+        rq("ACK", "news", one, two)
+        for task in (one, two):
+            assert heard(pubsub) == ("pmessage", b"sureq:done:*", b"sureq:done:news", task)
+        assert client.pubsub_numsub("sureq:work:news") == [(b"sureq:work:news", 1)]
+        assert client.pubsub_numpat() == 1 and len(client.pubsub_channels("sureq:*:news")) == 2
+        pubsub.ping("there?")
+        pubsub.unsubscribe("sureq:work:news")
+        rq("PUSH", "news", "four")
+        client.delete("news")
+        assert heard(pubsub) == ("message", None, b"sureq:delete:news", b"2")
+        pubsub.reset()
+    assert client.dbsize() == 0
+
+
 def hears_errors():
     for words, text in [
         (["SET", "a", "b"], "unknown command 'SET', with args beginning with: 'a' 'b' "),
@@ -154,6 +184,7 @@ for story in [
     pipelines,
     keeps_every_byte,
     sees_queues_as_keys,
+    listens,
     hears_errors,
 ]:
     story()

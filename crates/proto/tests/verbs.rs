@@ -231,8 +231,9 @@ fn client_has_subcommands() {
     client("CLIENT SETINFO lib-ver 8.1", Client::SetInfo(LibraryInfo::Version(b"8.1")));
     client("CLIENT INFO", Client::Info);
     client("CLIENT LIST", Client::List(Connections::All));
-    client("CLIENT LIST TYPE normal", Client::List(Connections::All));
-    client("CLIENT LIST TYPE pubsub", Client::List(Connections::None));
+    client("CLIENT LIST TYPE normal", Client::List(Connections::Normal));
+    client("CLIENT LIST TYPE pubsub", Client::List(Connections::PubSub));
+    client("CLIENT LIST TYPE replica", Client::List(Connections::None));
     client("CLIENT LIST ID 1 2", Client::List(Connections::Ids(&[b"1", b"2"])));
     client("CLIENT NO-EVICT on", Client::Nothing);
     client("CLIENT NO-TOUCH OFF", Client::Nothing);
@@ -422,7 +423,7 @@ fn queues_and_workers_are_told() {
 #[test]
 fn what_is_not_in_the_table_is_unknown() {
     for name in
-        ["MULTI", "EXEC", "SUBSCRIBE", "GET", "RQ.ADDS", "RQ.", "", "PING\0", "PINGPINGPINGPINGPING", "PINGé"]
+        ["MULTI", "EXEC", "PUBLISH", "GET", "RQ.ADDS", "RQ.", "", "PING\0", "PINGPINGPINGPINGPING", "PINGé"]
     {
         let answer = parse(&[name.as_bytes(), b"a"], CALLER).unwrap_err().to_string();
         let shown: String =

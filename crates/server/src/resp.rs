@@ -330,10 +330,10 @@ impl RespSession {
             Client::Info => w.verbatim(&clients.list(|id, _| id == self.conn.0)),
             Client::List(Connections::All) => w.verbatim(&clients.list(|_, _| true)),
             Client::List(Connections::Normal) => {
-                w.verbatim(&clients.list(|_, client| !client.is_subscriber()))
+                w.verbatim(&clients.list(|_, client| !client.is_subscriber()));
             }
             Client::List(Connections::PubSub) => {
-                w.verbatim(&clients.list(|_, client| client.is_subscriber()))
+                w.verbatim(&clients.list(|_, client| client.is_subscriber()));
             }
             Client::List(Connections::None) => w.verbatim(b""),
             Client::List(Connections::Ids(ids)) => {

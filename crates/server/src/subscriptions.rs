@@ -279,6 +279,11 @@ impl Mailbox {
         self.waker.wake_by_ref();
     }
 
+    /// Whether all is there that was put in and not taken.
+    pub(crate) fn check(&self) -> Result<(), TooSlow> {
+        if self.lock().is_spoilt { Err(TooSlow) } else { Ok(()) }
+    }
+
     /// The oldest letter.
     pub(crate) fn take(&self) -> Result<Option<Letter>, TooSlow> {
         let mut mail = self.lock();
@@ -302,5 +307,89 @@ impl Mailbox {
 impl Letter {
     fn bytes(&self) -> usize {
         size_of::<Self>() + self.notice.bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
+    use sureq::NoticeTasks;
+    use sureq::notice::Kind;
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn subscriptions() -> Subscriptions {
+        Subscriptions::new(&sureq::open("mem:").expect("memory is there"))
+    }
+
+    fn mailbox() -> (Arc<Mailbox>, Arc<Woken>) {
+        let woken = Arc::<Woken>::default();
+        (Arc::new(Mailbox::new(Waker::from(Arc::clone(&woken)))), woken)
+    }
+
+    fn notice(queue: &[u8]) -> Notice {
+        Notice { kind: Kind::Work, queue: queue.into(), tasks: NoticeTasks::Count(1) }
+    }
+
+    /// The subscriptions that what is in the mailbox was sent for.
+    fn names(mailbox: &Mailbox) -> Vec<String> {
+        let letters = std::iter::from_fn(|| mailbox.take().expect("nothing is missing"));
+        letters.map(|letter| String::from_utf8_lossy(&letter.name).into_owned()).collect()
+    }
+
+    #[test]
+    fn a_message_comes_once_for_each_subscription_that_matches() {
+        let (all, (mailbox, woken)) = (subscriptions(), mailbox());
+        let add = |by, name: &str| all.add(by, name.as_bytes(), ConnId(1), &mailbox);
+        let tell = |queue: &str| {
+            all.tell(notice(queue.as_bytes()));
+            names(&mailbox)
+        };
+        let exact = add(By::Channel, "sureq:work:a");
+        assert_eq!(tell("a"), ["sureq:work:a"]);
+        assert_eq!(tell("b"), [""; 0]);
+        let pattern = add(By::Pattern, "sureq:*:[ab]");
+        assert_eq!(tell("a"), ["sureq:work:a", "sureq:*:[ab]"]);
+        assert_eq!(tell("b"), ["sureq:*:[ab]"], "what was known of b is no longer true");
+        add(By::Pattern, "*");
+        assert_eq!(tell("b"), ["*", "sureq:*:[ab]"]);
+        all.remove(By::Pattern, &pattern, ConnId(1));
+        all.remove(By::Channel, &exact, ConnId(1));
+        assert_eq!((tell("a"), tell("b")), (vec!["*".to_owned()], vec!["*".to_owned()]));
+        assert_eq!(woken.0.load(Ordering::Relaxed), 6, "once for all that is there");
+    }
+
+    #[test]
+    fn a_mailbox_that_nobody_empties_is_given_up() {
+        let (all, (slow, woken), (fast, _)) = (subscriptions(), mailbox(), mailbox());
+        all.add(By::Pattern, b"*", ConnId(1), &slow);
+        all.add(By::Pattern, b"*", ConnId(2), &fast);
+        let queue = vec![b'q'; 4_000];
+        let many = 2 * limits::NOTICES_UNREAD_BYTES_MAX / queue.len();
+        for _ in 0..many {
+            all.tell(notice(&queue));
+            assert_eq!(names(&fast).len(), 1);
+            assert!(slow.bytes() <= limits::NOTICES_UNREAD_BYTES_MAX + 2 * queue.len());
+        }
+        assert_eq!(slow.take().err(), Some(TooSlow));
+        assert_eq!((slow.bytes(), woken.0.load(Ordering::Relaxed)), (0, 2), "told at first, and at the end");
+    }
+
+    #[test]
+    fn if_the_home_could_not_keep_it_all_everyone_is_given_up() {
+        let (all, (a, _), (b, _), (other, _)) = (subscriptions(), mailbox(), mailbox(), mailbox());
+        all.add(By::Pattern, b"*", ConnId(1), &a);
+        all.add(By::Channel, b"sureq:work:q", ConnId(2), &b);
+        all.disconnect_all();
+        assert!(a.take().is_err() && b.take().is_err() && other.take().is_ok());
     }
 }

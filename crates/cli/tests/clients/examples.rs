@@ -70,7 +70,8 @@ fn words(command: &str) -> Vec<&str> {
 
 #[test]
 fn every_example_is_what_one_sees() {
-    for row in TABLE {
+    // Whoever subscribes goes on listening: `redis_cli_listens` shows that.
+    for row in TABLE.iter().filter(|row| !["SUBSCRIBE", "PSUBSCRIBE"].contains(&row.name)) {
         let (it, mut numbers) = (Fixture::start(), Numbers::default());
         let example = row.example.strip_prefix("> ").expect("an example begins with a command");
         for part in example.split("\n> ") {

@@ -4,6 +4,7 @@ use std::process::Command;
 use std::thread;
 
 use sureq_testkit::client::encode;
+use sureq_testkit::process::Process;
 
 use crate::{Fixture, run};
 
@@ -85,6 +86,25 @@ fn redis_cli_waits_for_another_client() {
         waiting.join().expect("redis-cli ends")
     });
     assert!(popped.ends_with("3) \"late\"\n"), "{popped}");
+}
+
+#[test]
+fn redis_cli_listens() {
+    let it = Fixture::start();
+    for version in ["-2", "-3"] {
+        let port = it.resp_port();
+        let mut command = Command::new("redis-cli");
+        command.args(["-p", &port, version, "--csv", "SUBSCRIBE", "sureq:work:emails", "sureq:done:emails"]);
+        let listening = Process::start(&mut command);
+        listening.find_in_stdout(|line| line.contains("\"sureq:done:emails\",2").then_some(()));
+        let mut client = it.server.client();
+        let id = client.push("emails", "x");
+        assert_eq!(client.pop("emails", 1)[0].id, id);
+        assert!(client.ack("emails", &id));
+        let done = format!("\"message\",\"sureq:done:emails\",\"{id}\"");
+        listening.find_in_stdout(|line| (line.trim_end() == done).then_some(()));
+        assert!(listening.stdout().contains("\"message\",\"sureq:work:emails\",\"1\""), "{listening}");
+    }
 }
 
 #[test]

@@ -28,21 +28,21 @@ fn tell(command: &mut Command) -> String {
 fn redis_py_speaks_resp3() {
     let it = Fixture::start();
     let told = python("redis_py.py", &[&it.host(), &it.resp_port(), "3"]);
-    assert_eq!(told.lines().count(), 11, "{told}");
+    assert_eq!(told.lines().count(), 12, "{told}");
 }
 
 #[test]
 fn redis_py_speaks_resp2() {
     let it = Fixture::start();
     let told = python("redis_py.py", &[&it.host(), &it.resp_port(), "2"]);
-    assert_eq!(told.lines().count(), 11, "{told}");
+    assert_eq!(told.lines().count(), 12, "{told}");
 }
 
 #[test]
 fn ioredis_works() {
     let it = Fixture::start();
     let told = node("ioredis.mjs", &[&it.host(), &it.resp_port()]);
-    assert_eq!(told.lines().count(), 9, "{told}");
+    assert_eq!(told.lines().count(), 10, "{told}");
 }
 
 #[test]

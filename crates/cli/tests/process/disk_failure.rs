@@ -91,6 +91,23 @@ fn a_failed_sync_confirms_nothing_more_is_not_repeated_and_ends_the_process() {
     }
 }
 
+/// Rule 2, for subscribers: what they were told is found after the failure.
+#[test]
+fn a_subscriber_hears_nothing_that_a_failed_sync_takes_back() {
+    let dir = scratch();
+    let (data, log) = (dir.path().join("data"), dir.path().join("strace"));
+    let inject = "inject=fdatasync:error=EIO:when=40";
+    let mut server = under_strace_of_the_log(serve(&data), &data, &log, inject).start();
+    let mut subscriber = server.client();
+    subscriber.say("SUBSCRIBE sureq:work:q");
+    let confirmed = push_until_gone(&mut server.client());
+    assert_eq!(server.exit_code(Duration::from_secs(5)), DISK_FAILED, "{}", *server);
+    let heard = std::iter::from_fn(|| subscriber.read().ok()).count();
+    assert!(heard > 0 && heard <= confirmed.len(), "heard {heard} of {} confirmed pushes", confirmed.len());
+    let found = serve(&data).start().client().pop("q", 1000).len();
+    assert!(heard <= found, "heard of {heard} tasks, and {found} are there");
+}
+
 #[test]
 fn a_sync_that_fails_at_the_start_refuses_to_start_and_harms_nothing() {
     let dir = scratch();

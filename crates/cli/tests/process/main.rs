@@ -11,6 +11,7 @@ mod hostile;
 mod kill;
 mod life;
 mod memory;
+mod notify;
 mod power;
 mod promises;
 mod races;

@@ -509,7 +509,7 @@ pub const TABLE: &[Row] = &[
         syntax: "PUNSUBSCRIBE [pattern ...]",
         reply: "For each pattern a message `punsubscribe`, the pattern, and how many subscriptions are left.",
         notes: "Without a pattern it is about all of them.",
-        example: "> PUNSUBSCRIBE\n1) \"punsubscribe\"\n2) \"sureq:done:*\"\n3) (integer) 0",
+        example: "> PUNSUBSCRIBE sureq:done:*\n1) \"punsubscribe\"\n2) \"sureq:done:*\"\n3) (integer) 0",
         parse: pubsub::punsubscribe,
         ..BASE
     },
@@ -521,7 +521,7 @@ pub const TABLE: &[Row] = &[
         summary: "Tells what is being listened to.",
         syntax: "PUBSUB subcommand [argument ...]",
         reply: "Depends on the subcommand.",
-        example: "> PUBSUB NUMSUB sureq:work:emails\n1) \"sureq:work:emails\"\n2) (integer) 1",
+        example: "> PUBSUB NUMSUB sureq:work:emails\n1) \"sureq:work:emails\"\n2) (integer) 0",
         subs: PUBSUB,
         ..BASE
     },
