@@ -63,6 +63,27 @@ limits! {
     /// How many connections a server takes.
     CONNECTIONS_MAX: usize = 10_000;
 
+    /// The most arguments of a command whose sender has not said who it is.
+    STRANGER_ARGS_MAX: usize = 10;
+    /// The longest argument of such a command.
+    STRANGER_ARG_BYTES_MAX: usize = 16 << 10;
+    /// The largest such command in all, and how much is read ahead of a connection that has not said who it is.
+    STRANGER_COMMAND_BYTES_MAX: usize = 32 << 10;
+    /// How much unread output such a connection may cause before it is no longer read from.
+    STRANGER_OUTPUT_BYTES_MAX: usize = 8 << 10;
+    /// How long a connection may take to say who it is before it is closed.
+    STRANGER_MS_MAX: u64 = 60_000;
+    /// The longest user name, password or token that is looked at; a longer one is wrong.
+    CREDENTIAL_BYTES_MAX: usize = 1 << 10;
+    /// How long a wrong password is left unanswered after it was found wrong.
+    WRONG_PASSWORD_MS: u64 = 250;
+    /// How many wrong passwords in a row close a connection.
+    WRONG_PASSWORDS_MAX: u32 = 5;
+    /// How many passwords may wait for being checked; a further one is refused and can be sent again.
+    PASSWORDS_WAITING_MAX: usize = 1_000;
+    /// How much memory the check of one password may take up, by the parameters of its hash.
+    PASSWORD_MEMORY_BYTES_MAX: usize = 64 << 20;
+
     /// How often a task is tried before it is dead, unless it or its queue says otherwise.
     TRIES_DEFAULT: u32 = 25;
     /// The first wait of the backoff, unless the task or its queue says otherwise.

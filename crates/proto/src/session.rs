@@ -23,6 +23,7 @@ pub fn encode_answer(out: &mut Vec<u8>, version: Version, command: &SessionComma
         }
         SessionCommand::Hello(_)
         | SessionCommand::Auth(_)
+        | SessionCommand::WhoAmI
         | SessionCommand::Client(_)
         | SessionCommand::Info(_)
         | SessionCommand::Time

@@ -321,8 +321,14 @@ const CORPUS: &[&str] = &[
     "*2\r\n$100\r\n0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789\r\n$1\r\nx\r\nPING\r\n",
 ];
 
-const SMALL: Limits =
-    Limits { args_max: 10, bulk_bytes_max: 110, command_bytes_max: 120, inline_bytes_max: 12, batch_max: 2 };
+const SMALL: Limits = Limits {
+    args_max: 10,
+    bulk_bytes_max: 110,
+    command_bytes_max: 120,
+    inline_bytes_max: 12,
+    batch_max: 2,
+    is_stranger: true,
+};
 
 #[test]
 fn it_does_not_matter_where_the_bytes_are_cut() {
@@ -417,4 +423,69 @@ fn oracle(input: &[u8]) -> Vec<Vec<Vec<u8>>> {
         commands.push(words.collect());
     }
     commands
+}
+
+/// Feeds the pieces to one connection that wants no command whose second word is `no`.
+fn hear_with_guard<'p>(pieces: impl IntoIterator<Item = &'p [u8]>) -> (Heard, usize) {
+    let (mut parser, mut unquoted, mut room) = (Parser::new(Limits::TRUSTED), Vec::new(), Args::default());
+    let (mut heard, mut refused, mut kept_max) = (Heard::default(), 0, 0);
+    for piece in pieces {
+        heard.rest.extend_from_slice(piece);
+        loop {
+            let mut args = room;
+            let outcome = parser.parse(&heard.rest, &mut unquoted, &mut args);
+            for argv in args.iter() {
+                if argv.get(1) == Some(&&b"no"[..]) {
+                    refused += 1;
+                } else {
+                    heard.commands.push(argv.iter().map(|arg| arg.to_vec()).collect());
+                }
+            }
+            room = args.renew();
+            let Ok(progress) = outcome else {
+                heard.error = outcome.err();
+                return (heard, refused);
+            };
+            heard.rest.drain(..progress.consumed);
+            if parser.unfinished(&heard.rest).nth(1) == Some(b"no") {
+                refused += 1;
+                parser.pass_over();
+            } else if !progress.more {
+                break;
+            }
+        }
+        kept_max = kept_max.max(heard.rest.len());
+    }
+    assert!(kept_max < 200, "{kept_max} bytes were kept");
+    (heard, refused)
+}
+
+#[test]
+fn an_unwanted_command_is_passed_over_however_it_arrives() {
+    let unwanted = format!("*4\r\n$4\r\nPUSH\r\n$2\r\nno\r\n$1000\r\n{}\r\n$0\r\n\r\n", "\r\n".repeat(500));
+    let input = format!("*2\r\n$4\r\nECHO\r\n$1\r\na\r\n{unwanted}{unwanted}*2\r\n$4\r\nECHO\r\n$1\r\nb\r\n");
+    let bytes = input.as_bytes();
+    for size in (1..90).chain([bytes.len()]) {
+        let (heard, refused) = hear_with_guard(bytes.chunks(size));
+        assert_eq!(
+            heard.commands,
+            [[b"ECHO".to_vec(), b"a".to_vec()], [b"ECHO".to_vec(), b"b".to_vec()]],
+            "{size}"
+        );
+        assert_eq!((heard.error, heard.rest.len(), refused), (None, 0, 2), "in pieces of {size}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_an_unwanted_command_is_still_told() {
+    let beginning = &b"*4\r\n$4\r\nPUSH\r\n$2\r\nno\r\n$3\r\n"[..];
+    for (rest, error) in [
+        (&b"abcde"[..], ProtocolError::BulkEnd),
+        (b"abc\r\n:3\r\n", ProtocolError::ExpectedBulk(b':')),
+        (b"abc\r\n$x\r\n", ProtocolError::BulkLength),
+        (b"abc\r\n$99999999999\r\n", ProtocolError::BulkLength),
+    ] {
+        let (heard, _) = hear_with_guard([beginning].into_iter().chain(rest.chunks(1)));
+        assert_eq!(heard.error, Some(error), "{}", String::from_utf8_lossy(rest));
+    }
 }

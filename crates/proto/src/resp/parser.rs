@@ -8,7 +8,10 @@ use super::args::Args;
 use super::error::ProtocolError;
 use super::inline;
 use crate::guard;
-use sureq_core::limits::{COMMAND_ARGS_MAX, COMMAND_BYTES_MAX, INLINE_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use sureq_core::limits::{
+    COMMAND_ARGS_MAX, COMMAND_BYTES_MAX, INLINE_BYTES_MAX, PAYLOAD_BYTES_MAX, STRANGER_ARG_BYTES_MAX,
+    STRANGER_ARGS_MAX, STRANGER_COMMAND_BYTES_MAX,
+};
 
 /// The longest line of a header; a number of more digits is of no use to anybody.
 const HEADER_BYTES_MAX: usize = 64;
@@ -32,6 +35,8 @@ pub struct Limits {
     pub inline_bytes_max: usize,
     /// Commands that one call of [`Parser::parse`] takes.
     pub batch_max: usize,
+    /// Whether more would be allowed if the peer said who it is, which is then told.
+    pub is_stranger: bool,
 }
 
 impl Limits {
@@ -42,16 +47,18 @@ impl Limits {
         command_bytes_max: COMMAND_BYTES_MAX,
         inline_bytes_max: INLINE_BYTES_MAX,
         batch_max: usize::MAX,
+        is_stranger: false,
     };
 
     /// For a peer that has yet to say who it is: room for AUTH and HELLO, one at a time, because what follows an
     /// AUTH in the same read is to be parsed under the limits that it leads to.
     pub const UNAUTHENTICATED: Self = Self {
-        args_max: 10,
-        bulk_bytes_max: 16 << 10,
-        command_bytes_max: 48 << 10,
-        inline_bytes_max: 16 << 10,
+        args_max: STRANGER_ARGS_MAX,
+        bulk_bytes_max: STRANGER_ARG_BYTES_MAX,
+        command_bytes_max: STRANGER_COMMAND_BYTES_MAX,
+        inline_bytes_max: STRANGER_ARG_BYTES_MAX,
         batch_max: 1,
+        is_stranger: true,
     };
 }
 
@@ -74,6 +81,17 @@ pub struct Parser {
     array: Option<Array>,
     /// Where the words of that array lie, from the start of the buffer.
     pieces: Vec<Piece>,
+    /// The rest of a command that nobody wants.
+    passing: Option<Passing>,
+}
+
+/// How much of an unwanted array is still to come.
+#[derive(Clone, Copy, Debug)]
+struct Passing {
+    /// Bytes up to the header of the next word, or to the end. The last two of them end a word.
+    bytes: usize,
+    /// How many words are behind that.
+    left: usize,
 }
 
 /// How far an array has been scanned.
@@ -104,7 +122,7 @@ enum Number {
 impl Parser {
     /// A parser at the start of a connection.
     pub const fn new(limits: Limits) -> Self {
-        Self { limits, searched: 0, array: None, pieces: Vec::new() }
+        Self { limits, searched: 0, array: None, pieces: Vec::new(), passing: None }
     }
 
     /// Changes the limits, for what is parsed from now on.
@@ -118,6 +136,21 @@ impl Parser {
         self.searched = 0;
         self.array = None;
         self.pieces.clear();
+    }
+
+    /// The words that are there of a command that has not arrived whole. `rest` is what the last call of
+    /// [`Parser::parse`] was not done with.
+    pub fn unfinished<'b>(&self, rest: &'b [u8]) -> impl Iterator<Item = &'b [u8]> {
+        let pieces = if self.array.is_some() { &self.pieces[..] } else { &[] };
+        pieces.iter().map(move |piece| &rest[piece.start as usize..piece.end as usize])
+    }
+
+    /// Has the command that has not arrived whole passed over: it is not kept as it arrives, and never taken.
+    pub fn pass_over(&mut self) {
+        if let Some(Array { at, left }) = self.array.take() {
+            self.passing = Some(Passing { bytes: at, left });
+            self.pieces = Vec::new();
+        }
     }
 
     /// Adds all whole commands at the start of `buf` to `args`.
@@ -137,6 +170,10 @@ impl Parser {
         let mut unquoted = Some(unquoted);
         let mut at = 0;
         let most = args.len().saturating_add(self.limits.batch_max);
+        if let Some(passing) = self.passing.take() {
+            let consumed = self.pass(passing, buf)?;
+            return Ok(Progress { consumed, more: self.passing.is_none() && consumed < buf.len() });
+        }
         if let Some(array) = self.array.take() {
             match self.resume(array, buf, args)? {
                 Some(end) => at = end,
@@ -175,10 +212,10 @@ impl Parser {
             Number::TooLong => return Err(ProtocolError::MultibulkCountTooBig),
         };
         if left > self.limits.args_max {
-            return Err(if left > COMMAND_ARGS_MAX {
-                ProtocolError::MultibulkLength
-            } else {
+            return Err(if self.limits.is_stranger && left <= COMMAND_ARGS_MAX {
                 ProtocolError::UnauthenticatedMultibulkLength
+            } else {
+                ProtocolError::MultibulkLength
             });
         }
         let mut array = Array { at: next, left };
@@ -220,6 +257,46 @@ impl Parser {
         self.pieces.shrink_to(PIECES_KEPT);
         args.finish(array.at);
         Ok(Some(array.at))
+    }
+
+    /// Passes over what has arrived of an unwanted array; answers how much that was.
+    #[cold]
+    fn pass(&mut self, mut passing: Passing, buf: &[u8]) -> Result<usize, ProtocolError> {
+        let mut at = 0;
+        loop {
+            let here = buf.len() - at;
+            if here < passing.bytes {
+                // The end of the word stays until it is there as a whole.
+                let passed = here.min(passing.bytes.saturating_sub(2));
+                passing.bytes -= passed;
+                at += passed;
+                break;
+            }
+            at += passing.bytes;
+            if passing.bytes >= 2 && buf[at - 2..at] != *b"\r\n" {
+                return Err(ProtocolError::BulkEnd);
+            }
+            passing.bytes = 0;
+            if passing.left == 0 {
+                return Ok(at);
+            }
+            match buf.get(at) {
+                None => break,
+                Some(b'$') => {}
+                Some(&other) => return Err(ProtocolError::ExpectedBulk(other)),
+            }
+            let Number::Whole { value, next } = number(buf, at + 1) else {
+                unusual(buf, at)?;
+                break;
+            };
+            if value > self.limits.bulk_bytes_max {
+                return Err(too_big(value, &self.limits));
+            }
+            passing = Passing { bytes: value + 2, left: passing.left - 1 };
+            at = next;
+        }
+        self.passing = Some(passing);
+        Ok(at)
     }
 
     #[cold]
@@ -325,12 +402,12 @@ fn unusual(buf: &[u8], at: usize) -> Result<bool, ProtocolError> {
 
 #[cold]
 fn too_big(value: usize, limits: &Limits) -> ProtocolError {
-    if value > PAYLOAD_BYTES_MAX {
-        ProtocolError::BulkLength
-    } else if value > limits.bulk_bytes_max {
+    if value <= limits.bulk_bytes_max {
+        ProtocolError::CommandTooBig
+    } else if limits.is_stranger && value <= PAYLOAD_BYTES_MAX {
         ProtocolError::UnauthenticatedBulkLength
     } else {
-        ProtocolError::CommandTooBig
+        ProtocolError::BulkLength
     }
 }
 

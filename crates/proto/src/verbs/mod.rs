@@ -2,8 +2,10 @@
 //!
 //! * [`TABLE`]: a row per command, and the only list of them.
 //! * [`parse`]: words to a request. What the words of each command mean stands in files by topic.
+//! * [`Rights`]: which commands a user may run, by the role in each row.
 //! * [`describe`](fn@describe), [`commands_markdown`]: what clients and humans are told of the commands.
 
+mod access;
 mod code;
 mod describe;
 mod error;
@@ -19,6 +21,7 @@ mod table;
 mod task;
 mod worker;
 
+pub use access::{NO_AUTH, Rights, Role, is_for_strangers, roles_markdown};
 use code::Code;
 pub use describe::{describe, help};
 pub use error::UsageError;
@@ -40,6 +43,8 @@ pub struct Row {
     pub name: &'static str,
     /// How many words, the name included; a negative number is a minimum.
     pub arity: i32,
+    /// Which role it needs on the queues it names; none for what every user may do.
+    pub role: Option<Role>,
     /// As COMMAND INFO shows them.
     pub flags: &'static [&'static str],
     /// Which words are keys.

@@ -55,6 +55,8 @@ pub enum SessionCommand<'a> {
     Hello(Hello<'a>),
     /// AUTH.
     Auth(Credentials<'a>),
+    /// ACL WHOAMI.
+    WhoAmI,
     /// CLIENT.
     Client(Client<'a>),
     /// INFO, with the sections asked for; none means the usual ones.

@@ -35,11 +35,13 @@ pub(super) fn hello<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     let mut rest = options;
     while let [option, tail @ ..] = rest {
         rest = match tail {
-            [user, password, tail @ ..] if option.eq_ignore_ascii_case(b"AUTH") => {
+            [user, password, tail @ ..]
+                if option.eq_ignore_ascii_case(b"AUTH") && hello.credentials.is_none() =>
+            {
                 hello.credentials = Some(Credentials { user: Some(user), password });
                 tail
             }
-            [name, tail @ ..] if option.eq_ignore_ascii_case(b"SETNAME") => {
+            [name, tail @ ..] if option.eq_ignore_ascii_case(b"SETNAME") && hello.name.is_none() => {
                 hello.name = Some(checked_name(name)?);
                 tail
             }
@@ -101,6 +103,14 @@ pub(super) fn config_get<'a>(argv: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
 
 pub(super) fn config_help<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
     session(SessionCommand::Help("CONFIG"))
+}
+
+pub(super) fn acl_whoami<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+    session(SessionCommand::WhoAmI)
+}
+
+pub(super) fn acl_help<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {
+    session(SessionCommand::Help("ACL"))
 }
 
 pub(super) fn client_id<'a>(_: &'a [&'a [u8]], _: Caller) -> Outcome<'a> {

@@ -2,7 +2,7 @@
 //!
 //! A new command is a row here and a parse function beside its kin. The rows that matter most for speed go first.
 
-use super::{Group, Keys, Row, Sub, keys, manage, pubsub, queue, session, task, worker};
+use super::{Group, Keys, Role, Row, Sub, keys, manage, pubsub, queue, session, task, worker};
 
 const WRITE: &[&str] = &["write", "denyoom", "fast"];
 const CHANGE: &[&str] = &["write", "fast"];
@@ -17,6 +17,8 @@ const HANDSHAKE: &[&str] = &["noscript", "loading", "stale", "fast", "no_auth", 
 const BASE: Row = Row {
     name: "",
     arity: 0,
+    // Whoever forgets to say which role a command needs has not given it to everybody.
+    role: Some(Role::Admin),
     flags: SERVER,
     keys: Keys::NONE,
     group: Group::Server,
@@ -34,6 +36,7 @@ pub const TABLE: &[Row] = &[
     Row {
         name: "RQ.PUSH",
         arity: -3,
+        role: Some(Role::Produce),
         flags: WRITE,
         keys: Keys::FIRST,
         group: Group::Queue,
@@ -48,6 +51,7 @@ pub const TABLE: &[Row] = &[
     Row {
         name: "RQ.POP",
         arity: -2,
+        role: Some(Role::Consume),
         flags: BLOCKING,
         group: Group::Queue,
         summary: "Hands out tasks, which stay with the queue until they are acknowledged.",
@@ -68,6 +72,7 @@ pub const TABLE: &[Row] = &[
     Row {
         name: "RQ.ACK",
         arity: -3,
+        role: Some(Role::Consume),
         flags: CHANGE,
         keys: Keys::FIRST,
         group: Group::Queue,
@@ -85,6 +90,7 @@ pub const TABLE: &[Row] = &[
     Row {
         name: "RQ.RECOVER",
         arity: 4,
+        role: Some(Role::Consume),
         flags: CHANGE,
         keys: Keys::FIRST,
         group: Group::Queue,
@@ -103,6 +109,7 @@ pub const TABLE: &[Row] = &[
     Row {
         name: "RQ.INSPECT",
         arity: -4,
+        role: Some(Role::Read),
         flags: READ_SLOW,
         keys: Keys::FIRST,
         group: Group::Queue,
@@ -122,6 +129,7 @@ pub const TABLE: &[Row] = &[
     Row {
         name: "RQ.INFO",
         arity: 2,
+        role: Some(Role::Read),
         flags: READ,
         keys: Keys::FIRST,
         group: Group::Queue,
@@ -139,6 +147,7 @@ pub const TABLE: &[Row] = &[
     Row {
         name: "RQ.ADD",
         arity: -3,
+        role: Some(Role::Produce),
         flags: WRITE,
         keys: Keys::FIRST,
         group: Group::Queue,
@@ -159,6 +168,7 @@ pub const TABLE: &[Row] = &[
     Row {
         name: "RQ.EXTEND",
         arity: 4,
+        role: Some(Role::Consume),
         flags: CHANGE,
         keys: Keys::FIRST,
         group: Group::Queue,
@@ -175,6 +185,7 @@ pub const TABLE: &[Row] = &[
     Row {
         name: "RQ.RETURN",
         arity: -3,
+        role: Some(Role::Consume),
         flags: CHANGE,
         keys: Keys::FIRST,
         group: Group::Queue,
@@ -192,6 +203,7 @@ pub const TABLE: &[Row] = &[
     Row {
         name: "RQ.CANCEL",
         arity: -4,
+        role: Some(Role::Produce),
         flags: CHANGE,
         keys: Keys::FIRST,
         group: Group::Queue,
@@ -209,6 +221,7 @@ pub const TABLE: &[Row] = &[
     Row {
         name: "RQ.BURY",
         arity: -3,
+        role: Some(Role::Consume),
         flags: CHANGE,
         keys: Keys::FIRST,
         group: Group::Queue,
@@ -252,6 +265,7 @@ pub const TABLE: &[Row] = &[
     Row {
         name: "RQ.EXPLAIN",
         arity: 3,
+        role: Some(Role::Read),
         flags: READ,
         keys: Keys::FIRST,
         group: Group::Queue,
@@ -329,6 +343,7 @@ pub const TABLE: &[Row] = &[
     Row {
         name: "RQ.QUEUES",
         arity: -1,
+        role: Some(Role::Read),
         flags: READ_SLOW,
         group: Group::Queue,
         summary: "Lists the queues that have tasks, with their counts.",
@@ -343,6 +358,7 @@ pub const TABLE: &[Row] = &[
     Row {
         name: "RQ.WORKER",
         arity: -2,
+        role: Some(Role::Consume),
         flags: CHANGE,
         group: Group::Queue,
         summary: "The life of a worker, whose tasks come back when its heartbeat stops.",
@@ -393,6 +409,7 @@ pub const TABLE: &[Row] = &[
     Row {
         name: "EXISTS",
         arity: -2,
+        role: Some(Role::Read),
         flags: READ,
         keys: Keys::ALL,
         group: Group::Keys,
@@ -406,6 +423,7 @@ pub const TABLE: &[Row] = &[
     Row {
         name: "TYPE",
         arity: 2,
+        role: Some(Role::Read),
         flags: READ,
         keys: Keys::FIRST,
         group: Group::Keys,
@@ -419,6 +437,7 @@ pub const TABLE: &[Row] = &[
     Row {
         name: "KEYS",
         arity: 2,
+        role: Some(Role::Read),
         flags: READ_SLOW,
         group: Group::Keys,
         summary: "Lists the queues that have tasks.",
@@ -432,6 +451,7 @@ pub const TABLE: &[Row] = &[
     Row {
         name: "SCAN",
         arity: -2,
+        role: Some(Role::Read),
         flags: READ_SLOW,
         group: Group::Keys,
         summary: "Lists the queues that have tasks, a page at a time.",
@@ -445,6 +465,7 @@ pub const TABLE: &[Row] = &[
     Row {
         name: "DBSIZE",
         arity: 1,
+        role: Some(Role::Read),
         flags: READ,
         group: Group::Keys,
         summary: "Counts the queues that have tasks.",
@@ -528,6 +549,7 @@ pub const TABLE: &[Row] = &[
     Row {
         name: "PING",
         arity: -1,
+        role: None,
         group: Group::Connection,
         summary: "Answers.",
         syntax: "PING [message]",
@@ -539,6 +561,7 @@ pub const TABLE: &[Row] = &[
     Row {
         name: "ECHO",
         arity: 2,
+        role: None,
         group: Group::Connection,
         summary: "Answers with its argument.",
         syntax: "ECHO message",
@@ -550,6 +573,7 @@ pub const TABLE: &[Row] = &[
     Row {
         name: "HELLO",
         arity: -1,
+        role: None,
         flags: HANDSHAKE,
         group: Group::Connection,
         summary: "Chooses the version of the protocol, and says who the client is.",
@@ -562,18 +586,34 @@ pub const TABLE: &[Row] = &[
     Row {
         name: "AUTH",
         arity: -2,
+        role: None,
         flags: HANDSHAKE,
         group: Group::Connection,
         summary: "Says who the client is.",
         syntax: "AUTH [username] password",
-        reply: "An error: this server knows no users yet.",
+        reply: "`OK`, or an error that begins with WRONGPASS.",
+        notes: "Without a name it is the user `default`, or the one whose token is given as the password. After some wrong \
+                passwords in a row the connection is closed. On a server without users it is an error.",
         example: "> AUTH secret\n(error) ERR AUTH called without any password configured: this server knows no users",
         parse: session::auth,
         ..BASE
     },
     Row {
+        name: "ACL",
+        arity: -2,
+        role: None,
+        group: Group::Connection,
+        summary: "Tells who the client is.",
+        syntax: "ACL WHOAMI",
+        reply: "The name of the user; `default` on a server without users.",
+        example: "> ACL WHOAMI\n\"default\"",
+        subs: ACL,
+        ..BASE
+    },
+    Row {
         name: "CLIENT",
         arity: -2,
+        role: None,
         group: Group::Connection,
         summary: "Names and lists connections.",
         syntax: "CLIENT subcommand [argument ...]",
@@ -585,6 +625,7 @@ pub const TABLE: &[Row] = &[
     Row {
         name: "SELECT",
         arity: 2,
+        role: None,
         group: Group::Connection,
         summary: "Chooses the database, of which there is one.",
         syntax: "SELECT 0",
@@ -596,6 +637,7 @@ pub const TABLE: &[Row] = &[
     Row {
         name: "RESET",
         arity: 1,
+        role: None,
         flags: HANDSHAKE,
         group: Group::Connection,
         summary: "Makes the connection as if it were new.",
@@ -609,6 +651,7 @@ pub const TABLE: &[Row] = &[
     Row {
         name: "QUIT",
         arity: -1,
+        role: None,
         flags: HANDSHAKE,
         group: Group::Connection,
         summary: "Closes the connection.",
@@ -621,6 +664,7 @@ pub const TABLE: &[Row] = &[
     Row {
         name: "INFO",
         arity: -1,
+        role: None,
         summary: "Tells about the server.",
         syntax: "INFO [section ...]",
         reply: "A text of `name:value` lines.",
@@ -631,6 +675,7 @@ pub const TABLE: &[Row] = &[
     Row {
         name: "COMMAND",
         arity: -1,
+        role: None,
         summary: "Describes the commands.",
         syntax: "COMMAND [subcommand [argument ...]]",
         reply: "Depends on the subcommand; alone, what COMMAND INFO answers.",
@@ -642,6 +687,7 @@ pub const TABLE: &[Row] = &[
     Row {
         name: "CONFIG",
         arity: -2,
+        role: None,
         flags: &["noscript", "loading", "stale"],
         summary: "Answers tools that ask for Redis' settings.",
         syntax: "CONFIG GET parameter [parameter ...]",
@@ -653,6 +699,7 @@ pub const TABLE: &[Row] = &[
     Row {
         name: "TIME",
         arity: 1,
+        role: None,
         summary: "Tells the server's clock.",
         syntax: "TIME",
         reply: "The unix time in seconds, and the microseconds of the current one.",
@@ -660,6 +707,17 @@ pub const TABLE: &[Row] = &[
         parse: session::time,
         ..BASE
     },
+];
+
+const ACL: &[Sub] = &[
+    Sub {
+        name: "WHOAMI",
+        arity: 2,
+        syntax: "WHOAMI",
+        summary: "The name of the user.",
+        parse: session::acl_whoami,
+    },
+    Sub { name: "HELP", arity: 2, syntax: "HELP", summary: "This text.", parse: session::acl_help },
 ];
 
 const WORKER: &[Sub] = &[

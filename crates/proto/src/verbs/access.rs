@@ -1,0 +1,361 @@
+//! Who may do what: roles over patterns of queue names, and what of them a command needs.
+//!
+//! The role that a command needs stands in its row of the table; which queues it needs it on is read off the parsed
+//! command, so that no option and no order of words can name a queue that is not looked at.
+
+use std::fmt::Write as _;
+
+use super::error::{UsageError, quoted};
+use super::request::Request;
+use super::{TABLE, find};
+use sureq_core::broker::glob_matches;
+use sureq_core::command::{Command, Worker};
+use sureq_core::settings::Change;
+
+/// How much of a name an error repeats.
+const QUOTED_BYTES_MAX: usize = 128;
+
+/// What a user may be allowed to do with a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Look at tasks, counts and settings.
+    Read,
+    /// Add tasks, and call them off.
+    Produce,
+    /// Take tasks, finish them, give them back.
+    Consume,
+    /// All of that, and remove tasks and queues, pause queues, change their settings.
+    Admin,
+}
+
+impl Role {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Read, Self::Produce, Self::Consume, Self::Admin];
+
+    /// As it is written.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Produce => "produce",
+            Self::Consume => "consume",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+/// What one user may do.
+///
+/// ```
+/// use sureq_core::command::{Command, ConnId};
+/// use sureq_proto::verbs::{Caller, Rights, Role, parse};
+///
+/// let rights = Rights::new("mailer").with(Role::Produce, b"emails*");
+/// let push = |queue: &'static [u8]| {
+///     let argv = [b"RQ.PUSH", queue, b"hello"];
+///     rights.check(argv[0], &parse(&argv, Caller { conn: ConnId(1) }).unwrap())
+/// };
+/// assert_eq!(push(b"emails:urgent"), Ok(()));
+/// let no = "NOPERM user 'mailer' may not run 'rq.push' on 'invoices': that needs the role produce there";
+/// assert_eq!(push(b"invoices").unwrap_err().as_str(), no);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rights {
+    user: Box<str>,
+    /// The queues of each role, as glob patterns.
+    patterns: [Vec<Box<[u8]>>; Role::ALL.len()],
+}
+
+impl Rights {
+    /// A user who may do nothing yet.
+    pub fn new(user: &str) -> Self {
+        Self { user: user.into(), patterns: Default::default() }
+    }
+
+    /// Gives the role on all queues whose names this pattern matches.
+    #[must_use]
+    pub fn with(mut self, role: Role, pattern: &[u8]) -> Self {
+        self.patterns[role as usize].push(pattern.into());
+        self
+    }
+
+    /// Whose rights these are.
+    pub fn user(&self) -> &str {
+        &self.user
+    }
+
+    /// Whether this user has the role on this queue.
+    pub fn has(&self, role: Role, queue: &[u8]) -> bool {
+        self.of(role).any(|pattern| glob_matches(pattern, queue))
+    }
+
+    /// Whether it has the role on every queue that there is or will be.
+    pub fn has_everywhere(&self, role: Role) -> bool {
+        self.has_for_pattern(role, b"*")
+    }
+
+    /// Whether it has the role on every queue that this pattern matches. Whether one pattern covers another is not
+    /// computed: it must have been given word for word, or `*` have.
+    fn has_for_pattern(&self, role: Role, wanted: &[u8]) -> bool {
+        self.of(role).any(|pattern| pattern == b"*" || pattern == wanted)
+    }
+
+    fn has_somewhere(&self, role: Role) -> bool {
+        self.of(role).next().is_some()
+    }
+
+    /// The patterns on which it has the role, because it was given that or the one that includes all.
+    fn of(&self, role: Role) -> impl Iterator<Item = &[u8]> {
+        let own = &self.patterns[role as usize];
+        let admin = if role == Role::Admin { &[][..] } else { &self.patterns[Role::Admin as usize] };
+        own.iter().chain(admin).map(|pattern| &**pattern)
+    }
+
+    /// Refuses a command of which only the first words have arrived, if they tell already that it will be refused.
+    pub fn check_beginning<'w>(&self, mut words: impl Iterator<Item = &'w [u8]>) -> Result<(), UsageError> {
+        // What is no command is told when all of it is there, with its arguments.
+        let Some(row) = words.next().and_then(find) else { return Ok(()) };
+        let Some(role) = row.role else { return Ok(()) };
+        let asked = Asked { rights: self, name: row.name, role };
+        match words.next() {
+            Some(key) if row.keys.first == 1 => asked.on(key),
+            _ => asked.somewhere(),
+        }
+    }
+
+    /// Refuses a command that this user may not run. `name` is its first word.
+    pub fn check(&self, name: &[u8], request: &Request<'_>) -> Result<(), UsageError> {
+        let Some(row) = find(name) else { return Ok(()) };
+        let Some(role) = row.role else { return Ok(()) };
+        let asked = Asked { rights: self, name: row.name, role };
+        match request {
+            Request::Home { command, .. } => asked.check(command),
+            Request::Session(_) => asked.somewhere(),
+        }
+    }
+}
+
+/// Whether a command may be sent before its sender has said who it is.
+pub fn is_for_strangers(name: &[u8]) -> bool {
+    find(name).is_some_and(|row| row.flags.contains(&"no_auth"))
+}
+
+/// What a peer is told that has to say first who it is.
+pub const NO_AUTH: UsageError = UsageError::text("NOAUTH Authentication required.");
+
+/// The role that a command needs, and who wants to run it.
+#[derive(Clone, Copy)]
+struct Asked<'r> {
+    rights: &'r Rights,
+    name: &'static str,
+    role: Role,
+}
+
+impl Asked<'_> {
+    /// Every command is named here: whoever adds one decides which queues it touches.
+    fn check(self, command: &Command<'_>) -> Result<(), UsageError> {
+        match *command {
+            Command::Push { queue, .. }
+            | Command::Ack { queue, .. }
+            | Command::Extend { queue, .. }
+            | Command::Recover { queue, .. }
+            | Command::Inspect { queue, .. }
+            | Command::Info { queue }
+            | Command::Cancel { queue, .. }
+            | Command::Bury { queue, .. }
+            | Command::Revive { queue, .. }
+            | Command::Delete { queue, .. }
+            | Command::Purge { queue, .. }
+            | Command::Pause { queue }
+            | Command::Resume { queue }
+            | Command::Explain { queue, .. }
+            | Command::Worker(Worker::Work(_, queue) | Worker::Rest(_, queue)) => self.on(queue),
+            Command::Add(add) => self.on(add.queue),
+            Command::Return(back) => self.on(back.queue),
+            Command::Pop(pop) => pop.queues.iter().try_for_each(|queue| self.on(queue)),
+            Command::Drop { queues } | Command::Exists { queues } => {
+                queues.iter().try_for_each(|queue| self.on(queue))
+            }
+            Command::Config { queue, changes } => {
+                self.on(queue)?;
+                // Whoever says where dead tasks go puts tasks there.
+                let produces = Self { role: Role::Produce, ..self };
+                changes.iter().try_for_each(|change| match change {
+                    Change::DeadLetter(target) if !target.is_empty() => produces.on(target),
+                    _ => Ok(()),
+                })
+            }
+            Command::Queues { pattern, .. } => self.on_pattern(pattern.unwrap_or(b"*")),
+            Command::Size => self.on_pattern(b"*"),
+            // A worker belongs to no queue.
+            Command::Worker(
+                Worker::Start { .. } | Worker::Beat(_) | Worker::Stop(_) | Worker::Fail { .. } | Worker::List,
+            ) => self.somewhere(),
+        }
+    }
+
+    fn on(self, queue: &[u8]) -> Result<(), UsageError> {
+        if self.rights.has(self.role, queue) { Ok(()) } else { Err(self.refused(Some(queue))) }
+    }
+
+    fn on_pattern(self, pattern: &[u8]) -> Result<(), UsageError> {
+        if self.rights.has_for_pattern(self.role, pattern) {
+            Ok(())
+        } else {
+            Err(self.refused(Some(pattern)))
+        }
+    }
+
+    fn somewhere(self) -> Result<(), UsageError> {
+        if self.rights.has_somewhere(self.role) { Ok(()) } else { Err(self.refused(None)) }
+    }
+
+    #[cold]
+    fn refused(self, queue: Option<&[u8]>) -> UsageError {
+        let Self { rights, name, role } = self;
+        let (user, name) = (quoted(rights.user.as_bytes(), QUOTED_BYTES_MAX), name.to_ascii_lowercase());
+        let role = role.name();
+        UsageError::new(match queue {
+            Some(queue) => {
+                let queue = quoted(queue, QUOTED_BYTES_MAX);
+                format!(
+                    "NOPERM user '{user}' may not run '{name}' on '{queue}': that needs the role {role} there"
+                )
+            }
+            None => {
+                format!("NOPERM user '{user}' may not run '{name}': that needs the role {role} on some queue")
+            }
+        })
+    }
+}
+
+/// Which role each command needs, as docs/users.md shows it.
+pub fn roles_markdown() -> String {
+    let mut text = String::from("| needs | commands |\n|---|---|\n");
+    let mut line = |needs: &str, wanted: &dyn Fn(&super::Row) -> bool| {
+        let names: Vec<String> =
+            TABLE.iter().filter(|row| wanted(row)).map(|row| format!("`{}`", row.name)).collect();
+        // Writing to a `String` does not fail.
+        let _ = writeln!(text, "| {needs} | {} |", names.join(", "));
+    };
+    for role in Role::ALL {
+        line(&format!("`{}`", role.name()), &|row| row.role == Some(role));
+    }
+    line("a user, whatever its roles", &|row| row.role.is_none() && !is_for_strangers(row.name.as_bytes()));
+    line("nothing", &|row| is_for_strangers(row.name.as_bytes()));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Caller, Group, parse};
+    use super::*;
+    use sureq_core::command::ConnId;
+
+    fn words(line: &str) -> Vec<&[u8]> {
+        line.split(' ').map(str::as_bytes).collect()
+    }
+
+    fn allows(rights: &Rights, line: &str) -> bool {
+        let argv = words(line);
+        let request = parse(&argv, Caller { conn: ConnId(1) }).unwrap_or_else(|no| panic!("{line}: {no}"));
+        rights.check(argv[0], &request).is_ok()
+    }
+
+    fn check(rights: &Rights, allowed: &[&str], refused: &[&str]) {
+        for line in allowed {
+            assert!(allows(rights, line), "{line} is refused");
+            assert_eq!(rights.check_beginning(words(line).into_iter()), Ok(()), "{line} is refused early");
+        }
+        for line in refused {
+            assert!(!allows(rights, line), "{line} is allowed");
+        }
+    }
+
+    #[test]
+    fn each_role_allows_its_commands_on_its_queues_alone() {
+        let lines = |queue: &str| {
+            [
+                vec![format!("RQ.INFO {queue}"), format!("RQ.INSPECT {queue} 0 1"), format!("TYPE {queue}")],
+                vec![
+                    format!("RQ.PUSH {queue} x"),
+                    format!("RQ.ADD {queue} x NAME n"),
+                    format!("RQ.CANCEL {queue} PAYLOAD x"),
+                ],
+                vec![
+                    format!("RQ.POP {queue}"),
+                    format!("RQ.ACK {queue} 1-1"),
+                    format!("RQ.RECOVER {queue} 1 0"),
+                ],
+                vec![format!("DEL {queue}"), format!("UNLINK {queue}")],
+            ]
+        };
+        for (n, role) in Role::ALL.into_iter().enumerate() {
+            let rights = Rights::new("u").with(role, b"mail*");
+            for (m, lines) in lines("mails").into_iter().enumerate() {
+                let may = n == m || role == Role::Admin;
+                assert!(lines.iter().all(|line| allows(&rights, line) == may), "{role:?}: {lines:?}");
+            }
+            for line in lines("email").concat() {
+                assert!(!allows(&rights, &line), "{role:?}: {line}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_queue_of_a_command_counts() {
+        let rights =
+            Rights::new("u").with(Role::Consume, b"a").with(Role::Consume, b"b[0-9]").with(Role::Read, b"a");
+        check(
+            &rights,
+            &["RQ.POP a b1", "RQ.POP COUNT 2 BLOCK 5 CONN a", "EXISTS a a", "PING", "INFO", "CLIENT ID"],
+            &[
+                "RQ.POP a c",
+                "RQ.POP c a",
+                "RQ.POP COUNT 2 BLOCK 5 CONN c",
+                "RQ.POP 3 b",
+                "EXISTS a b1",
+                "RQ.PUSH a x",
+            ],
+        );
+    }
+
+    #[test]
+    fn queues_are_listed_by_the_pattern_that_was_given() {
+        let some = Rights::new("u").with(Role::Read, b"mail*");
+        let all = ["KEYS *", "SCAN 0", "SCAN 0 MATCH *", "DBSIZE"];
+        check(&some, &["KEYS mail*", "SCAN 0 MATCH mail* COUNT 5"], &all);
+        check(&some, &[], &["KEYS mails", "KEYS m*", "SCAN 0 MATCH [a-z]*"]);
+        check(&Rights::new("u").with(Role::Admin, b"*"), &all, &[]);
+        check(&Rights::new("u").with(Role::Produce, b"*"), &[], &all);
+    }
+
+    #[test]
+    fn the_first_words_are_enough_to_refuse() {
+        let rights = Rights::new("u").with(Role::Produce, b"mail*");
+        let refused =
+            |line: &str| rights.check_beginning(words(line).into_iter()).map_err(|no| no.to_string());
+        assert_eq!(refused("RQ.PUSH mail"), Ok(()));
+        assert_eq!(refused("RQ.PUSH"), Ok(()));
+        assert_eq!(refused("NONSENSE x"), Ok(()), "that is told later");
+        assert!(refused("rq.push other").is_err());
+        assert_eq!(
+            refused("RQ.POP").unwrap_err(),
+            "NOPERM user 'u' may not run 'rq.pop': that needs the role consume on some queue"
+        );
+    }
+
+    #[test]
+    fn strangers_may_only_say_who_they_are_and_leave() {
+        let open: Vec<_> = TABLE.iter().filter(|row| is_for_strangers(row.name.as_bytes())).collect();
+        let names: Vec<_> = open.iter().map(|row| row.name).collect();
+        assert_eq!(names, ["HELLO", "AUTH", "RESET", "QUIT"]);
+    }
+
+    #[test]
+    fn a_command_on_queues_needs_a_role() {
+        for row in TABLE {
+            let is_of_queues = matches!(row.group, Group::Queue | Group::Keys);
+            assert_eq!(row.role.is_some(), is_of_queues, "{}", row.name);
+        }
+    }
+}
