@@ -3,9 +3,10 @@
 use std::fmt::Write as _;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use sureq::{Options, limits};
-use sureq_server::{Config, Server, Watcher};
+use sureq_server::{Bounds, Config, Server, Watcher};
 
 use crate::exit;
 use crate::say;
@@ -173,6 +174,9 @@ impl Flags {
             text_line_bytes_max: limits::TEXT_LINE_BYTES_MAX,
             text_log: self.debug.then_some(say::err),
             threads: default_threads(),
+            users: Arc::default(),
+            text_user: None,
+            bounds: Bounds::default(),
         }
     }
 

@@ -1,19 +1,23 @@
 //! The `sureq` command: the only crate that prints and exits.
 //!
 //! * `serve`: a server in front of a home. Its settings come from flags, the environment and a file (`settings`).
+//! * `user`: hashes and tokens for the users of a server, which `people` reads from a file.
 //! * `check`, `backup`: stores as directories (`check`, `backup`), in words (`words`) or as JSON (`json`).
 //! * `dq`: the same server behind the command line of DefferedQ (`dq`), also when the program is called `dq`.
 
 mod backup;
+mod bounds;
 mod check;
 mod dq;
 mod exit;
 mod json;
+mod people;
 mod progress;
 mod say;
 mod serve;
 mod settings;
 mod size;
+mod user;
 mod words;
 
 use std::path::Path;
@@ -37,6 +41,8 @@ struct Arguments {
 enum Command {
     /// Serve a queue: Redis clients on one port, netcat on another
     Serve(Box<settings::ServeArguments>),
+    /// Make the hash of a password, or a token, for a file of users
+    User(user::UserArguments),
     /// Check a store that nobody serves, and save what can be saved of a damaged one
     Check(check::CheckArguments),
     /// Copy a store, even while it is being served
@@ -58,6 +64,7 @@ fn main() -> ExitCode {
     }
     match Arguments::parse().command {
         Command::Serve(arguments) => serve::run(&arguments),
+        Command::User(arguments) => user::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Backup(arguments) => backup::run(&arguments),
         Command::Dq { flags } => dq::run(&format!("{program} dq"), &flags),

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use sureq::{Durability, Home};
-use sureq_server::{Server, ServerError, Stopper};
+use sureq_server::{Config, Server, ServerError, Stopper};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit::{self, failed};
@@ -20,8 +20,10 @@ pub(crate) fn run(arguments: &ServeArguments) -> ExitCode {
         Err(error) => return failed(exit::code_of(&error), &error),
     };
     tell_of_cut(&home);
+    tell_of_open_wires(&config);
+    let login = if config.users.is_empty() { "" } else { " --user NAME --askpass" };
     match Server::bind(home, config) {
-        Ok(server) => serve(server, |server| welcome(&url, options.durability, server)),
+        Ok(server) => serve(server, |server| welcome(&url, options.durability, login, server)),
         Err(error) => failed(exit::CANNOT_START, error),
     }
 }
@@ -32,6 +34,16 @@ pub(crate) fn tell_of_cut(home: &Home) {
         let (file, offset) = (&cut.file, cut.offset);
         say::err(format_args!(
             "sureq: a crash left half a write behind in {file} at offset {offset}; it was never confirmed"
+        ));
+    }
+}
+
+/// Says that passwords and tasks can be read on their way, if they can.
+fn tell_of_open_wires(config: &Config) {
+    if let Some(address) = config.resp.filter(|address| !address.ip().is_loopback()) {
+        say::err(format_args!(
+            "sureq: {address} can be reached from other machines, and what is said there is not encrypted: whoever can \
+             listen in on the way hears passwords and tasks"
         ));
     }
 }
@@ -47,7 +59,7 @@ pub(crate) fn serve(server: Server, ready: impl FnOnce(&Server)) -> ExitCode {
     }
 }
 
-fn welcome(url: &str, durability: Durability, server: &Server) {
+fn welcome(url: &str, durability: Durability, login: &str, server: &Server) {
     let promise = match durability {
         _ if url == "mem:" => "nothing is kept",
         Durability::Always => "what is confirmed is on disk",
@@ -57,7 +69,7 @@ fn welcome(url: &str, durability: Durability, server: &Server) {
     say::out(format_args!("sureq {} is ready: {url}, {promise}", env!("CARGO_PKG_VERSION")));
     if let Some(address) = server.resp_address() {
         say::out(format_args!(
-            "  Redis clients  {address}   try: redis-cli -p {} RQ.PUSH emails hello",
+            "  Redis clients  {address}   try: redis-cli -p {}{login} RQ.PUSH emails hello",
             address.port()
         ));
     }

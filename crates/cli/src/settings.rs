@@ -4,12 +4,15 @@
 use std::fs;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
 use serde::Deserialize;
 use sureq::{CACHE_BYTES, Durability, Options, limits};
+use sureq_server::users::Users;
 use sureq_server::{Config, Watcher};
 
+use crate::people::{self, Person};
 use crate::{say, size};
 
 /// What `serve` can be told.
@@ -41,31 +44,61 @@ pub(crate) struct Settings {
     durability: Option<String>,
     /// How many bytes of payloads are kept in memory; the others are read from the disk when their turn comes
     /// [default: 64MB]
-    #[arg(long, value_name = "SIZE", env = "SUREQ_CACHE")]
+    #[arg(long, value_name = "SIZE", env = "SUREQ_CACHE", allow_negative_numbers = true)]
     #[serde(deserialize_with = "size::text_or_number")]
     cache: Option<String>,
     /// How much memory tasks, payloads and connections may use before pushes are refused [default: no limit]
-    #[arg(long, value_name = "SIZE", env = "SUREQ_MEMORY")]
+    #[arg(long, value_name = "SIZE", env = "SUREQ_MEMORY", allow_negative_numbers = true)]
     #[serde(deserialize_with = "size::text_or_number")]
     memory: Option<String>,
     /// The size of a segment of the log [default: 32MB, less on a small disk]
-    #[arg(long, value_name = "SIZE", env = "SUREQ_SEGMENT_BYTES")]
+    #[arg(long, value_name = "SIZE", env = "SUREQ_SEGMENT_BYTES", allow_negative_numbers = true)]
     #[serde(deserialize_with = "size::text_or_number")]
     segment_bytes: Option<String>,
     /// Network threads [default: half the cores, at least 1]
-    #[arg(long, value_name = "N", env = "SUREQ_THREADS")]
+    #[arg(long, value_name = "N", env = "SUREQ_THREADS", allow_negative_numbers = true)]
     threads: Option<usize>,
+    /// Read users from a TOML file; without any, whoever can reach the server may do everything
+    #[arg(long, value_name = "FILE", env = "SUREQ_USERS")]
+    users: Option<PathBuf>,
+    /// Users, as tables of the file of settings.
+    #[arg(skip)]
+    user: Vec<Person>,
+    /// How many connections there may be [default: 10000, and less if the system has fewer descriptors]
+    #[arg(long, value_name = "N", env = "SUREQ_CONNECTIONS_MAX", allow_negative_numbers = true)]
+    pub(crate) connections_max: Option<usize>,
+    /// How many arguments a command may have [default: 1048576]
+    #[arg(long, value_name = "N", env = "SUREQ_COMMAND_ARGS_MAX", allow_negative_numbers = true)]
+    pub(crate) command_args_max: Option<usize>,
+    /// How large a command may be [default: 128MB]
+    #[arg(long, value_name = "SIZE", env = "SUREQ_COMMAND_MAX", allow_negative_numbers = true)]
+    #[serde(deserialize_with = "size::text_or_number")]
+    pub(crate) command_max: Option<String>,
+    /// How many bytes of replies a connection may leave unread before it is no longer read from [default: 8MB]
+    #[arg(long, value_name = "SIZE", env = "SUREQ_OUTPUT_MAX", allow_negative_numbers = true)]
+    #[serde(deserialize_with = "size::text_or_number")]
+    pub(crate) output_max: Option<String>,
+    /// How large a command may be of a client that has not authenticated [default: 32KB]
+    #[arg(long, value_name = "SIZE", env = "SUREQ_LOGIN_MAX", allow_negative_numbers = true)]
+    #[serde(deserialize_with = "size::text_or_number")]
+    pub(crate) login_max: Option<String>,
+    /// Seconds after which a client is closed that has not authenticated; 0 is never [default: 60]
+    #[arg(long, value_name = "SECONDS", env = "SUREQ_LOGIN_TIME", allow_negative_numbers = true)]
+    pub(crate) login_time: Option<u32>,
+    /// Text: the user as whom it acts, as its protocol has no passwords; with users and without this it is off
+    #[arg(long, value_name = "NAME", env = "SUREQ_TEXT_USER")]
+    text_user: Option<String>,
     /// Text: seconds after which a reservation is taken back; 0 is never [default: 0]
-    #[arg(long, value_name = "SECONDS", env = "SUREQ_TEXT_RTT")]
+    #[arg(long, value_name = "SECONDS", env = "SUREQ_TEXT_RTT", allow_negative_numbers = true)]
     text_rtt: Option<u32>,
     /// Text: how often it is, before the task is deleted [default: 0]
-    #[arg(long, value_name = "N", env = "SUREQ_TEXT_RTA")]
+    #[arg(long, value_name = "N", env = "SUREQ_TEXT_RTA", allow_negative_numbers = true)]
     text_rta: Option<u32>,
     /// Text: seconds after which a quiet connection is closed; 0 is never [default: 0]
-    #[arg(long, value_name = "SECONDS", env = "SUREQ_TEXT_ICT")]
+    #[arg(long, value_name = "SECONDS", env = "SUREQ_TEXT_ICT", allow_negative_numbers = true)]
     text_ict: Option<u32>,
     /// Text: the longest line, without its end [default: 64KB]
-    #[arg(long, value_name = "SIZE", env = "SUREQ_TEXT_LINE_MAX")]
+    #[arg(long, value_name = "SIZE", env = "SUREQ_TEXT_LINE_MAX", allow_negative_numbers = true)]
     #[serde(deserialize_with = "size::text_or_number")]
     text_line_max: Option<String>,
 }
@@ -88,19 +121,30 @@ impl ServeArguments {
             settings = settings.or(file);
         }
         let config = settings.config()?;
-        for (flag, address) in [("--resp", config.resp), ("--text", config.text)] {
-            if let Some(address) = address.filter(|address| !address.ip().is_loopback()) {
-                return Err(format!(
-                    "{flag} {address} can be reached from other machines, and anyone there could use the queue: \
-                     listen on 127.0.0.1 and put a tunnel or a proxy that authenticates in front"
-                ));
-            }
-        }
+        refuse_open_doors(&config)?;
         if config.resp.is_none() && config.text.is_none() {
             return Err("--resp and --text are both off: nothing would be served".to_owned());
         }
         Ok(Plan { home: settings.home(), options: settings.options()?, config })
     }
+}
+
+/// Refuses listeners that other machines could use without saying who they are.
+fn refuse_open_doors(config: &Config) -> Result<(), String> {
+    let is_open = |address: &SocketAddr| !address.ip().is_loopback();
+    if let Some(address) = config.resp.filter(is_open).filter(|_| config.users.is_empty()) {
+        return Err(format!(
+            "--resp {address} can be reached from other machines, and anyone there could use the queue: say with --users \
+             who may (`sureq user --help` shows how), or listen on 127.0.0.1"
+        ));
+    }
+    if let Some(address) = config.text.filter(is_open) {
+        return Err(format!(
+            "--text {address} can be reached from other machines, and anyone there could use the queue, since the text \
+             protocol has no passwords: listen on 127.0.0.1"
+        ));
+    }
+    Ok(())
 }
 
 impl Settings {
@@ -119,6 +163,15 @@ impl Settings {
             text_rta: self.text_rta.or(others.text_rta),
             text_ict: self.text_ict.or(others.text_ict),
             text_line_max: self.text_line_max.or(others.text_line_max),
+            users: self.users.or(others.users),
+            user: [self.user, others.user].concat(),
+            connections_max: self.connections_max.or(others.connections_max),
+            command_args_max: self.command_args_max.or(others.command_args_max),
+            command_max: self.command_max.or(others.command_max),
+            output_max: self.output_max.or(others.output_max),
+            login_max: self.login_max.or(others.login_max),
+            login_time: self.login_time.or(others.login_time),
+            text_user: self.text_user.or(others.text_user),
         }
     }
 
@@ -133,15 +186,15 @@ impl Settings {
             Some("none") => Durability::None,
             Some(other) => return Err(format!("--durability {other}: write always, interval or none")),
         };
-        let segment_bytes = self.segment_bytes.as_deref().map(size::parse).transpose()?;
+        let segment_bytes = size::of_flag("--segment-bytes", self.segment_bytes.as_deref())?;
         if segment_bytes.is_some_and(|bytes| !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&bytes)) {
             return Err("--segment-bytes: write a size between 64KB and 1GB".to_owned());
         }
-        let cache = self.cache.as_deref().map_or(Ok(CACHE_BYTES as u64), size::parse)?;
+        let cache = size::of_flag("--cache", self.cache.as_deref())?.unwrap_or(CACHE_BYTES as u64);
         if cache < CACHE_BYTES_MIN {
             return Err("--cache: write a size of at least 1MB".to_owned());
         }
-        let memory = self.memory.as_deref().map(size::parse).transpose()?;
+        let memory = size::of_flag("--memory", self.memory.as_deref())?;
         if memory.is_some_and(|memory| memory < cache + MEMORY_BYTES_MIN) {
             return Err("--memory: write a size that is at least 16MB more than --cache".to_owned());
         }
@@ -156,8 +209,8 @@ impl Settings {
     }
 
     fn config(&self) -> Result<Config, String> {
-        let line_max =
-            self.text_line_max.as_deref().map_or(Ok(limits::TEXT_LINE_BYTES_MAX as u64), size::parse)?;
+        let line_max = size::of_flag("--text-line-max", self.text_line_max.as_deref())?
+            .unwrap_or(limits::TEXT_LINE_BYTES_MAX as u64);
         if !(16..=limits::TEXT_ENDLESS_BYTES_MAX as u64).contains(&line_max) {
             return Err("--text-line-max: write a size between 16 bytes and 1MB".to_owned());
         }
@@ -165,9 +218,17 @@ impl Settings {
         if !(1..=THREADS_MAX).contains(&threads) {
             return Err(format!("--threads: write a number between 1 and {THREADS_MAX}"));
         }
+        let users = self.known_users()?;
+        let text_user = match &self.text_user {
+            None => None,
+            Some(name) => {
+                let user = users.find(name.as_bytes()).cloned();
+                Some(user.ok_or_else(|| format!("--text-user {name}: there is no such user"))?)
+            }
+        };
         Ok(Config {
             resp: address("--resp", self.resp.as_deref().unwrap_or("127.0.0.1:7379"))?,
-            text: address("--text", self.text.as_deref().unwrap_or("127.0.0.1:12000"))?,
+            text: self.text_address(&users)?,
             watcher: Watcher {
                 timeout_secs: self.text_rtt.unwrap_or(0),
                 attempts: self.text_rta.unwrap_or(0),
@@ -176,7 +237,31 @@ impl Settings {
             text_line_bytes_max: line_max as usize,
             text_log: None,
             threads,
+            users: Arc::new(users),
+            text_user,
+            bounds: self.bounds()?,
         })
+    }
+
+    /// The users of the file of settings and of a file of their own.
+    fn known_users(&self) -> Result<Users, String> {
+        let mut people = self.user.clone();
+        if let Some(path) = &self.users {
+            people.extend(people::read(path)?);
+        }
+        people::users(&people)
+    }
+
+    /// Where the text dialect is spoken. Where there are users it is not, unless someone said for whom.
+    fn text_address(&self, users: &Users) -> Result<Option<SocketAddr>, String> {
+        let is_nobodys = !users.is_empty() && self.text_user.is_none();
+        match self.text.as_deref() {
+            None if is_nobodys => Ok(None),
+            Some(text) if is_nobodys && text != "off" => Err(format!(
+                "--text {text}: the text protocol has no passwords: say with --text-user as which user it acts"
+            )),
+            text => address("--text", text.unwrap_or("127.0.0.1:12000")),
+        }
     }
 }
 

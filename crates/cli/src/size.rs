@@ -18,6 +18,21 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(wrong)
 }
 
+/// The size that a flag says, if it says one.
+pub(crate) fn of_flag(flag: &str, text: Option<&str>) -> Result<Option<u64>, String> {
+    text.map(parse).transpose().map_err(|why| format!("{flag}: {why}"))
+}
+
+/// A size as it would be written.
+pub(crate) fn shown(bytes: usize) -> String {
+    match bytes {
+        bytes if bytes.is_multiple_of(1 << 30) => format!("{}GB", bytes >> 30),
+        bytes if bytes.is_multiple_of(1 << 20) => format!("{}MB", bytes >> 20),
+        bytes if bytes.is_multiple_of(1 << 10) => format!("{}KB", bytes >> 10),
+        bytes => bytes.to_string(),
+    }
+}
+
 /// A size in a file: a number of bytes, or a text as on the command line.
 pub(crate) fn text_or_number<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
     #[derive(Deserialize)]

@@ -31,6 +31,8 @@ pub(crate) struct Client {
     tongue: Tongue,
     peer: SocketAddr,
     since: Instant,
+    /// Who it is; nobody as long as it has not said so.
+    pub(crate) user: Option<Box<str>>,
     pub(crate) name: Vec<u8>,
     pub(crate) library: Vec<u8>,
     pub(crate) library_version: Vec<u8>,
@@ -72,6 +74,7 @@ impl Clients {
             tongue,
             peer,
             since,
+            user: None,
             name: Vec::new(),
             library: Vec::new(),
             library_version: Vec::new(),
@@ -128,6 +131,8 @@ impl Clients {
             lines.extend_from_slice(&client.library);
             lines.extend_from_slice(b" lib-ver=");
             lines.extend_from_slice(&client.library_version);
+            lines.extend_from_slice(b" user=");
+            lines.extend_from_slice(client.user.as_deref().unwrap_or_default().as_bytes());
             lines.push(b'\n');
         }
         lines

@@ -10,13 +10,16 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use sureq::command::ConnId;
-use sureq::{Answer, Body, Home, Position, Replies, Ticket, limits};
+use sureq::{Answer, Body, Home, Position, Replies, Ticket};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
+use crate::bounds::Allowance;
+use crate::checker::Login;
 use crate::net_thread::Thread;
 use crate::output::Output;
+use crate::users::User;
 
 /// How much is read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -72,6 +75,8 @@ pub(crate) enum Next {
     Later,
     /// Waits for a task.
     Wait(Ticket),
+    /// Waits until it is known who its peer is.
+    LogIn(Login),
     /// Sends what is left, and closes.
     Close,
 }
@@ -93,6 +98,20 @@ pub(crate) trait Dialect {
     fn bytes(&self) -> usize {
         0
     }
+
+    /// Appends the reply to a login, which failed if there is no user; answers whether the peer may try again.
+    fn greet(&mut self, _user: Option<Arc<User>>, _thread: &Thread, _out: &mut Output) -> bool {
+        true
+    }
+
+    /// What the connection may take up now.
+    fn allowance(&self) -> Allowance;
+}
+
+/// What a connection waits for before it goes on.
+enum Awaited {
+    Task(Ticket),
+    Login(Login),
 }
 
 /// One connection and its dialect.
@@ -104,7 +123,7 @@ pub(crate) struct Connection<D> {
     /// What has arrived and is not yet a whole request.
     input: Vec<u8>,
     out: Output,
-    ticket: Option<Ticket>,
+    ticket: Option<Awaited>,
     hold: Option<Position>,
     /// What has arrived holds whole requests, which wait until there is room for their replies.
     later: bool,
@@ -112,6 +131,8 @@ pub(crate) struct Connection<D> {
     parked: Option<Position>,
     reading: Reading,
     idle: Option<Idle>,
+    /// Closes it if its peer has not said in time who it is.
+    login_ends: Option<Pin<Box<Sleep>>>,
     /// The thread knows how to reach this connection.
     is_met: bool,
     /// Others are to be answered before this one.
@@ -154,6 +175,7 @@ impl<D: Dialect> Connection<D> {
             parked: None,
             reading: Reading::Open,
             idle: idle.map(|limit| Idle { limit, timer: Box::pin(sleep(limit)) }),
+            login_ends: None,
             is_met: false,
             gives_way: false,
             charged: 0,
@@ -230,11 +252,23 @@ impl<D: Dialect> Connection<D> {
     }
 
     fn poll_ticket(&mut self, cx: &mut Context<'_>) -> bool {
-        let Some(ticket) = &self.ticket else { return false };
-        let Poll::Ready(answer) = ticket.poll(cx) else { return false };
+        match &mut self.ticket {
+            None => return false,
+            Some(Awaited::Task(ticket)) => {
+                let Poll::Ready(answer) = ticket.poll(cx) else { return false };
+                self.dialect.answer(&answer, &mut self.out);
+                self.out.gate(answer.position);
+            }
+            Some(Awaited::Login(login)) => {
+                let Poll::Ready(user) = login.poll(cx) else { return false };
+                if !self.dialect.greet(user, &self.thread, &mut self.out) {
+                    self.reading = Reading::Ended;
+                    self.input = Vec::new();
+                }
+                self.out.gate(Position::START);
+            }
+        }
         self.ticket = None;
-        self.dialect.answer(&answer, &mut self.out);
-        self.out.gate(answer.position);
         self.take_input();
         true
     }
@@ -252,11 +286,13 @@ impl<D: Dialect> Connection<D> {
             return Ok(true);
         }
         let ahead = self.ticket.is_some() && self.input.len() > READ_AHEAD_BYTES;
-        if self.reading == Reading::Ended || ahead {
+        let wanted =
+            self.dialect.allowance().input_bytes_max.saturating_sub(self.input.len()).min(READ_BYTES);
+        if self.reading == Reading::Ended || ahead || wanted == 0 {
             return Ok(false);
         }
         ROOM.with_borrow_mut(|room| {
-            let mut buffer = ReadBuf::new(&mut room.input);
+            let mut buffer = ReadBuf::new(&mut room.input[..wanted]);
             match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
                 Poll::Pending => return Ok(false),
                 Poll::Ready(read) => read?,
@@ -272,19 +308,30 @@ impl<D: Dialect> Connection<D> {
             let Room { input, replies } = room;
             if self.input.is_empty() && self.ticket.is_none() {
                 let consumed = self.take(&input[..len], replies);
-                self.input.extend_from_slice(&input[consumed..len]);
+                self.keep(&input[consumed..len]);
             } else {
-                self.input.extend_from_slice(&input[..len]);
+                self.keep(&input[..len]);
                 self.take_input_with(replies);
             }
             Ok(true)
         })
     }
 
+    /// Keeps what has arrived until more does.
+    fn keep(&mut self, input: &[u8]) {
+        let (len, max) = (self.input.len() + input.len(), self.dialect.allowance().input_bytes_max);
+        if len > self.input.capacity() && len > max / 2 {
+            // Growing as a list does would make room for more than may ever be kept.
+            self.input.reserve_exact(max.max(len) - self.input.len());
+        }
+        self.input.extend_from_slice(input);
+    }
+
     /// Whether nothing more is to be executed for now: the peer does not take its answers, or the disk is behind.
     fn is_held(&self) -> bool {
         let durable = self.thread.home.durable();
-        self.hold.is_some_and(|hold| hold > durable) || self.out.len() > limits::OUTPUT_BYTES_MAX
+        self.hold.is_some_and(|hold| hold > durable)
+            || self.out.len() > self.dialect.allowance().output_bytes_max
     }
 
     fn take_input(&mut self) {
@@ -325,10 +372,14 @@ impl<D: Dialect> Connection<D> {
                     return consumed;
                 }
                 Next::Wait(ticket) => {
-                    self.ticket = Some(ticket);
+                    self.ticket = Some(Awaited::Task(ticket));
                     if self.thread.is_draining() {
                         self.thread.home.dismiss_waiting();
                     }
+                    return consumed;
+                }
+                Next::LogIn(login) => {
+                    self.ticket = Some(Awaited::Login(login));
                     return consumed;
                 }
                 Next::Close => {
@@ -358,6 +409,14 @@ impl<D: Dialect> Connection<D> {
     }
 
     fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Some(time) = self.dialect.allowance().time {
+            let timer = self.login_ends.get_or_insert_with(|| Box::pin(sleep(time)));
+            if timer.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+        } else {
+            self.login_ends = None;
+        }
         match &mut self.idle {
             Some(idle) => {
                 ready!(idle.timer.as_mut().poll(cx));

@@ -7,13 +7,18 @@
 //! * `connection`: reads, hands what arrived to a dialect, writes what may leave. Knows no dialect.
 //! * `resp` and `text`: the dialects' sessions. `info` answers INFO, `clients` CLIENT.
 //! * `subscriptions`: who listens to what, and how they are told. `subscriber`: one connection that does.
+//! * [`users`]: who may use the server, and what for. `checker` finds out whether a password is right, `bounds` says how
+//!   much a connection may ask for, before and after.
 //! * `output`: replies that may not leave yet, by the position they wait for, and deliveries that never left.
 //! * `gathering`: has what a thread's connections executed written in one go.
 //! * `parked`: wakes the connections of a thread when the log got further, all at once.
 #![forbid(unsafe_code)]
 
 pub mod server;
+pub mod users;
 
+mod bounds;
+mod checker;
 mod clients;
 mod connection;
 mod gathering;
@@ -27,5 +32,7 @@ mod subscriber;
 mod subscriptions;
 mod text;
 
+pub use bounds::Bounds;
 pub use server::{Config, Server, ServerError, Stopper};
 pub use sureq_proto::text::Watcher;
+pub use sureq_proto::verbs::{Rights, Role};

@@ -13,6 +13,8 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::watch;
 
+use crate::bounds::Bounds;
+use crate::checker::Checker;
 use crate::clients::{Clients, Tongue};
 use crate::connection::Connection;
 use crate::gathering::Gathering;
@@ -22,6 +24,7 @@ use crate::resp::RespSession;
 use crate::server::Common;
 use crate::subscriptions::Subscriptions;
 use crate::text::TextSession;
+use crate::users::Users;
 
 /// What the connections of a thread share.
 pub(crate) struct Thread {
@@ -85,12 +88,24 @@ impl Thread {
         self.draining.load(Ordering::Relaxed)
     }
 
+    pub(crate) fn bounds(&self) -> &Bounds {
+        &self.common.config.bounds
+    }
+
     pub(crate) fn clients(&self) -> &Clients {
         &self.common.clients
     }
 
     pub(crate) fn subscriptions(&self) -> &Arc<Subscriptions> {
         &self.common.subscriptions
+    }
+
+    pub(crate) fn users(&self) -> &Users {
+        &self.common.config.users
+    }
+
+    pub(crate) fn checker(&self) -> &Checker {
+        &self.common.checker
     }
 
     pub(crate) fn facts(&self) -> Facts<'_> {
@@ -139,16 +154,18 @@ pub(crate) async fn run(common: Arc<Common>, mut messages: UnboundedReceiver<Mes
 fn serve(thread: &Arc<Thread>, stream: StdStream, tongue: Tongue, conn: ConnId) {
     thread.open.send_modify(|open| *open += 1);
     let Ok(stream) = TcpStream::from_std(stream) else { return thread.leave(conn) };
+    let Ok(peer) = stream.peer_addr() else { return thread.leave(conn) };
     let config = &thread.common.config;
     let shared = Arc::clone(thread);
     match tongue {
         Tongue::Resp => {
-            tokio::spawn(Connection::new(stream, RespSession::new(conn), conn, shared, None).serve());
+            let session = RespSession::new(conn, peer.ip(), thread);
+            tokio::spawn(Connection::new(stream, session, conn, shared, None).serve());
         }
         Tongue::Text => {
             let idle = Some(config.text_idle_secs).filter(|&secs| secs > 0);
             let idle = idle.map(|secs| Duration::from_secs(secs.into()));
-            let session = TextSession::new(config.text_limits(), config.watcher, config.text_log);
+            let session = TextSession::new(config);
             tokio::spawn(Connection::new(stream, session, conn, shared, idle).serve());
         }
     }

@@ -2,23 +2,30 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
 
 use sureq::command::{Command, ConnId, Pop};
 use sureq::{Answer, Position, Reply, Ticket, limits};
-use sureq_proto::resp::{Args, Limits, Parser, Version, Writer, recycle};
+use sureq_proto::resp::{Args, Parser, Version, Writer, recycle};
 use sureq_proto::verbs::{
-    self, By, Caller, Client, Connections, LibraryInfo, PubSub, Request, SessionCommand, UsageError,
+    self, By, Caller, Client, Connections, Credentials, Hello, LibraryInfo, PubSub, Request, Rights, Role,
+    SessionCommand, UsageError,
 };
 use sureq_proto::{
     Change, Greeting, Owed, encode_answer, encode_change, encode_hello, encode_owed, encode_pong,
     encode_reply,
 };
 
+use crate::bounds::{Allowance, Bounds};
+use crate::checker::Login;
+use crate::clients::Client as Known;
 use crate::connection::{Dialect, Next, Taken, Turn};
 use crate::info::{self, REDIS_VERSION};
 use crate::net_thread::Thread;
 use crate::output::Output;
 use crate::subscriber::Subscriber;
+use crate::users::{Claim, DEFAULT_USER, User};
 
 type Requests<'a> = Vec<Result<Request<'a>, UsageError>>;
 
@@ -31,6 +38,32 @@ pub(crate) struct RespSession {
     owed: Option<Owed>,
     /// What it listens to, if it does.
     subscriber: Option<Box<Subscriber>>,
+    peer: IpAddr,
+    standing: Standing,
+    bounds: Bounds,
+    /// What a login that is under way will be answered with.
+    greeting: Welcome,
+    /// How often in a row a password was wrong.
+    wrong_passwords: u32,
+}
+
+/// Who the peer is.
+enum Standing {
+    /// Nobody asks: the server has no users.
+    Anyone,
+    /// It has not said so.
+    Stranger,
+    User(Arc<User>),
+}
+
+/// How a login is answered that succeeds.
+#[derive(Default)]
+enum Welcome {
+    /// AUTH.
+    #[default]
+    Plain,
+    /// HELLO, with the version and the name that it asked for.
+    Hello { version: Option<Version>, name: Option<Box<[u8]>> },
 }
 
 thread_local! {
@@ -51,15 +84,94 @@ struct Rooms {
 }
 
 impl RespSession {
-    pub(crate) fn new(conn: ConnId) -> Self {
-        let parser = Parser::new(Limits::TRUSTED);
-        Self { conn, version: Version::Resp2, parser, owed: None, subscriber: None }
+    pub(crate) fn new(conn: ConnId, peer: IpAddr, thread: &Thread) -> Self {
+        let bounds = *thread.bounds();
+        let mut session = Self {
+            conn,
+            version: Version::Resp2,
+            parser: Parser::new(bounds.of_known()),
+            owed: None,
+            subscriber: None,
+            peer,
+            standing: Standing::Anyone,
+            bounds,
+            greeting: Welcome::Plain,
+            wrong_passwords: 0,
+        };
+        session.begin(thread);
+        session
     }
 
     /// Whether it is sent messages that it could not tell from replies, and so may ask for nothing that has one.
     fn is_confined(&self) -> bool {
         self.subscriber.is_some() && self.version == Version::Resp2
     }
+
+    /// As a new connection stands.
+    fn begin(&mut self, thread: &Thread) {
+        let standing = if thread.users().is_empty() { Standing::Anyone } else { Standing::Stranger };
+        self.stand_as(standing, thread);
+    }
+
+    fn stand_as(&mut self, standing: Standing, thread: &Thread) {
+        self.parser.set_limits(match standing {
+            Standing::Stranger => self.bounds.of_strangers(),
+            Standing::Anyone | Standing::User(_) => self.bounds.of_known(),
+        });
+        self.standing = standing;
+        let user = self.user().map(Box::from);
+        thread.clients().note(self.conn, |client| client.user = user);
+    }
+
+    /// What the peer is called.
+    fn user(&self) -> Option<&str> {
+        match &self.standing {
+            Standing::Anyone => Some(DEFAULT_USER),
+            Standing::Stranger => None,
+            Standing::User(user) => Some(user.name()),
+        }
+    }
+
+    /// What the peer may do, unless that is everything.
+    fn rights(&self) -> Option<&Rights> {
+        match &self.standing {
+            Standing::User(user) => Some(user.rights()).filter(|rights| !rights.has_everywhere(Role::Admin)),
+            Standing::Anyone | Standing::Stranger => None,
+        }
+    }
+
+    /// Understands a command, if the peer may send it.
+    fn admit<'a>(&self, argv: &'a [&'a [u8]], rights: Option<&Rights>) -> Result<Request<'a>, UsageError> {
+        if matches!(self.standing, Standing::Stranger) && !verbs::is_for_strangers(argv[0]) {
+            return Err(verbs::NO_AUTH);
+        }
+        let request = verbs::parse(argv, Caller { conn: self.conn })?;
+        if let Some(rights) = rights {
+            rights.check(argv[0], &request)?;
+        }
+        Ok(request)
+    }
+
+    /// Refuses a command that has not arrived whole, once its first words tell that the peer may not send it. What is
+    /// still to come of it is then let go as it arrives. Answers whether there was one.
+    fn refuse_unfinished(&mut self, rest: &[u8], out: &mut Output) -> bool {
+        let checked = self.rights().map(|rights| rights.check_beginning(self.parser.unfinished(rest)));
+        let Some(Err(no)) = checked else { return false };
+        self.parser.pass_over();
+        Writer::new(out.bytes_mut(), self.version).error(no);
+        out.gate(Position::START);
+        true
+    }
+}
+
+/// Whether what stands behind this is said by someone else.
+const fn changes_user(command: &SessionCommand<'_>) -> bool {
+    matches!(
+        command,
+        SessionCommand::Auth(_)
+            | SessionCommand::Reset
+            | SessionCommand::Hello(Hello { credentials: Some(_), .. })
+    )
 }
 
 impl Dialect for RespSession {
@@ -68,14 +180,16 @@ impl Dialect for RespSession {
         let outcome = self.parser.parse(input, &mut unquoted, &mut args);
         let mut requests: Requests<'_> = recycle(requests);
         let mut commands: Vec<Command<'_>> = recycle(commands);
+        let (rights, mut turns) = (self.rights(), false);
         for argv in args.iter() {
-            let request = verbs::parse(argv, Caller { conn: self.conn });
+            let request = self.admit(argv, rights);
             if let Ok(Request::Home { command, .. }) = &request {
                 commands.push(*command);
             }
             let quits = matches!(request, Ok(Request::Session(SessionCommand::Quit)));
+            turns = matches!(&request, Ok(Request::Session(command)) if changes_user(command));
             requests.push(request);
-            if quits {
+            if quits || turns {
                 break;
             }
         }
@@ -90,8 +204,19 @@ impl Dialect for RespSession {
                 self.parser.restart();
                 (n.checked_sub(1).map_or(0, |last| args.end(last)), Next::Later)
             }
+            (Some(Stop::LogsIn(n, login)), _) => {
+                self.parser.restart();
+                (args.end(n), Next::LogIn(login))
+            }
             (Some(Stop::Quits), _) => (input.len(), Next::Close),
-            (None, Ok(progress)) => (progress.consumed, if progress.more { Next::Again } else { Next::Read }),
+            (None, _) if turns => {
+                self.parser.restart();
+                (args.end(requests.len() - 1), Next::Again)
+            }
+            (None, Ok(progress)) => {
+                let again = self.refuse_unfinished(&input[progress.consumed..], turn.out) || progress.more;
+                (progress.consumed, if again { Next::Again } else { Next::Read })
+            }
             (None, Err(error)) => {
                 if error.is_told() {
                     Writer::new(turn.out.bytes_mut(), self.version).error(format_args!("ERR {error}"));
@@ -128,6 +253,24 @@ impl Dialect for RespSession {
     fn bytes(&self) -> usize {
         self.subscriber.as_ref().map_or(0, |subscriber| subscriber.bytes())
     }
+
+    fn greet(&mut self, user: Option<Arc<User>>, thread: &Thread, out: &mut Output) -> bool {
+        let greeting = std::mem::take(&mut self.greeting);
+        if let Some(user) = user {
+            self.welcome(user, &greeting, thread, out.bytes_mut());
+            return true;
+        }
+        Writer::new(out.bytes_mut(), self.version).error(WRONG_PASSWORD);
+        self.wrong_passwords += 1;
+        self.wrong_passwords < limits::WRONG_PASSWORDS_MAX
+    }
+
+    fn allowance(&self) -> Allowance {
+        match self.standing {
+            Standing::Stranger => self.bounds.stranger(),
+            Standing::Anyone | Standing::User(_) => self.bounds.known(),
+        }
+    }
 }
 
 /// Why a batch was not executed to its end.
@@ -136,6 +279,8 @@ enum Stop {
     Waits(usize, Ticket),
     /// Request `n` and what is behind it has to wait for room in the output.
     Later(usize),
+    /// What is behind request `n` has to wait until it is known who sent it.
+    LogsIn(usize, Login),
     Quits,
 }
 
@@ -156,7 +301,7 @@ impl RespSession {
     ) -> Answered {
         let (mut n, mut commands, mut hold, mut served) = (0, commands, None, false);
         while let Some(request) = requests.get(n) {
-            if turn.out.len() > limits::OUTPUT_BYTES_MAX {
+            if turn.out.len() > self.allowance().output_bytes_max {
                 return Answered { stop: Some(Stop::Later(n)), hold, served };
             }
             match request {
@@ -187,7 +332,11 @@ impl RespSession {
                     }
                     continue;
                 }
-                Ok(Request::Session(command)) => self.answer_itself(command, turn),
+                Ok(Request::Session(command)) => {
+                    if let Some(login) = self.answer_itself(command, turn) {
+                        return Answered { stop: Some(Stop::LogsIn(n, login)), hold, served };
+                    }
+                }
                 Err(error) => Writer::new(turn.out.bytes_mut(), self.version).error(error),
             }
             turn.out.gate(Position::START);
@@ -210,28 +359,43 @@ impl RespSession {
         }
     }
 
-    fn answer_itself(&mut self, command: &SessionCommand<'_>, turn: &mut Turn<'_>) {
+    /// Answers what is for the session, or begins the login that has to end before there is an answer.
+    fn answer_itself(&mut self, command: &SessionCommand<'_>, turn: &mut Turn<'_>) -> Option<Login> {
         let is_confined = self.is_confined();
         let out = turn.out.bytes_mut();
         match command {
-            SessionCommand::Ping(text) if is_confined => return encode_pong(out, *text),
-            SessionCommand::Subscribe(by, names) => return self.subscribe(*by, names, turn),
-            SessionCommand::Unsubscribe(by, names) => return self.unsubscribe(*by, names, turn),
-            _ if encode_answer(out, self.version, command) => return,
+            SessionCommand::Ping(text) if is_confined => {
+                encode_pong(out, *text);
+                return None;
+            }
+            SessionCommand::Subscribe(by, names) => {
+                self.subscribe(*by, names, turn);
+                return None;
+            }
+            SessionCommand::Unsubscribe(by, names) => {
+                self.unsubscribe(*by, names, turn);
+                return None;
+            }
+            _ if encode_answer(out, self.version, command) => return None,
             _ => {}
         }
         match command {
             SessionCommand::Hello(hello) => {
-                if hello.credentials.is_some() {
-                    return Writer::new(out, self.version).error(NO_PASSWORD);
+                let Hello { version, name, credentials } = *hello;
+                let greeting = Welcome::Hello { version, name: name.map(Box::from) };
+                if let Some(said) = credentials {
+                    return self.log_in(&said, greeting, turn);
                 }
-                if let Some(name) = hello.name {
-                    turn.thread.clients().note(self.conn, |client| client.name = name.to_vec());
+                if matches!(self.standing, Standing::Stranger) {
+                    Writer::new(out, self.version).error(HELLO_NEEDS_AUTH);
+                } else {
+                    self.reply_to_login(&greeting, turn.thread, out);
                 }
-                self.version = hello.version.unwrap_or(self.version);
-                encode_hello(out, self.version, Greeting { version: REDIS_VERSION, conn: self.conn.0 });
             }
-            SessionCommand::Auth(_) => Writer::new(out, self.version).error(NO_PASSWORD),
+            SessionCommand::Auth(said) => return self.log_in(said, Welcome::Plain, turn),
+            SessionCommand::WhoAmI => {
+                Writer::new(out, self.version).bulk(self.user().unwrap_or_default().as_bytes());
+            }
             SessionCommand::Client(client) => self.answer_client(client, turn.thread, out),
             SessionCommand::Info(sections) => {
                 let text = info::info(&turn.thread.facts(), sections);
@@ -251,11 +415,56 @@ impl RespSession {
                     client.name.clear();
                     client.subscriptions = (0, 0);
                 });
+                self.begin(turn.thread);
                 Writer::new(out, self.version).simple("RESET");
             }
             SessionCommand::PubSub(what) => self.answer_pubsub(what, turn.thread, out),
             SessionCommand::Quit => Writer::new(out, self.version).simple("OK"),
             _ => Writer::new(out, self.version).error("ERR not supported here"),
+        }
+        None
+    }
+
+    /// Finds out who this is: at once by a token, or by a password, which takes its time.
+    fn log_in(&mut self, said: &Credentials<'_>, greeting: Welcome, turn: &mut Turn<'_>) -> Option<Login> {
+        let (thread, out) = (turn.thread, turn.out.bytes_mut());
+        let users = thread.users();
+        if users.is_empty() {
+            Writer::new(out, self.version).error(NO_PASSWORD);
+            return None;
+        }
+        let claim = Claim::new(said);
+        if let Some(user) = claim.as_ref().and_then(|claim| users.by_token(claim)) {
+            self.welcome(Arc::clone(user), &greeting, thread, out);
+            return None;
+        }
+        let login = match claim {
+            Some(claim) => thread.checker().check(self.peer, claim),
+            None => Some(Login::wrong()),
+        };
+        match login {
+            Some(_) => self.greeting = greeting,
+            None => Writer::new(out, self.version).error(TOO_MANY_LOGINS),
+        }
+        login
+    }
+
+    fn welcome(&mut self, user: Arc<User>, greeting: &Welcome, thread: &Thread, out: &mut Vec<u8>) {
+        self.wrong_passwords = 0;
+        self.stand_as(Standing::User(user), thread);
+        self.reply_to_login(greeting, thread, out);
+    }
+
+    fn reply_to_login(&mut self, greeting: &Welcome, thread: &Thread, out: &mut Vec<u8>) {
+        match greeting {
+            Welcome::Plain => Writer::new(out, self.version).simple("OK"),
+            Welcome::Hello { version, name } => {
+                if let Some(name) = name {
+                    thread.clients().note(self.conn, |client| client.name = name.to_vec());
+                }
+                self.version = version.unwrap_or(self.version);
+                encode_hello(out, self.version, Greeting { version: REDIS_VERSION, conn: self.conn.0 });
+            }
         }
     }
 
@@ -310,6 +519,8 @@ impl RespSession {
     fn answer_client(&self, client: &Client<'_>, thread: &Thread, out: &mut Vec<u8>) {
         let clients = thread.clients();
         let mut w = Writer::new(out, self.version);
+        // Whoever may not do everything is told of its own connections only.
+        let is_shown = |client: &Known| self.rights().is_none() || client.user.as_deref() == self.user();
         match client {
             Client::Id => w.count(self.conn.0),
             Client::GetName => match clients.name(self.conn) {
@@ -328,17 +539,17 @@ impl RespSession {
                 w.simple("OK");
             }
             Client::Info => w.verbatim(&clients.list(|id, _| id == self.conn.0)),
-            Client::List(Connections::All) => w.verbatim(&clients.list(|_, _| true)),
+            Client::List(Connections::All) => w.verbatim(&clients.list(|_, client| is_shown(client))),
             Client::List(Connections::Normal) => {
-                w.verbatim(&clients.list(|_, client| !client.is_subscriber()));
+                w.verbatim(&clients.list(|_, client| !client.is_subscriber() && is_shown(client)));
             }
             Client::List(Connections::PubSub) => {
-                w.verbatim(&clients.list(|_, client| client.is_subscriber()));
+                w.verbatim(&clients.list(|_, client| client.is_subscriber() && is_shown(client)));
             }
             Client::List(Connections::None) => w.verbatim(b""),
             Client::List(Connections::Ids(ids)) => {
-                let wanted = |id: u64, _: &_| ids.iter().any(|wanted| **wanted == *id.to_string().as_bytes());
-                w.verbatim(&clients.list(wanted));
+                let wanted = |id: u64| ids.iter().any(|wanted| **wanted == *id.to_string().as_bytes());
+                w.verbatim(&clients.list(|id, client| wanted(id) && is_shown(client)));
             }
             Client::Nothing => w.simple("OK"),
         }
@@ -373,6 +584,11 @@ fn leave_nothing(out: &mut Vec<u8>, version: Version, by: By, names: &[&[u8]]) {
 const CONFINED: &str =
     "only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context";
 
+const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
+const TOO_MANY_LOGINS: &str = "ERR too many passwords wait for being checked, try again later";
+const HELLO_NEEDS_AUTH: &str = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO \
+     <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the \
+     same time";
 const NO_PASSWORD: &str = "ERR AUTH called without any password configured: this server knows no users";
 
 /// Remembers what a pop handed out, until its reply is on its way.

@@ -14,15 +14,18 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::set_current_timer_slack;
 use socket2::{SockRef, TcpKeepalive};
-use sureq::{Home, LogError, Position, limits};
+use sureq::{Home, LogError, Position};
 use sureq_proto::text::{Limits as TextLimits, Watcher};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
+use crate::bounds::Bounds;
+use crate::checker::Checker;
 use crate::clients::{Clients, Tongue};
 use crate::net_thread::{self, Message};
 use crate::subscriptions::Subscriptions;
+use crate::users::{User, Users};
 
 /// How long connections get to take what is left for them once the server stops.
 const DRAIN_TIME: Duration = Duration::from_secs(4);
@@ -56,6 +59,12 @@ pub struct Config {
     pub text_log: Option<fn(fmt::Arguments<'_>)>,
     /// How many network threads there are.
     pub threads: usize,
+    /// Who may use it. Without any, whoever can reach it may do everything.
+    pub users: Arc<Users>,
+    /// As whom the text dialect acts, which has no words for saying so; if nobody, it may do everything.
+    pub text_user: Option<Arc<User>>,
+    /// How much connections may ask for.
+    pub bounds: Bounds,
 }
 
 impl Config {
@@ -78,7 +87,7 @@ pub enum ServerError {
         source: io::Error,
     },
     /// The system refused a thread or a runtime.
-    #[error("cannot start a network thread: {0}")]
+    #[error("cannot start a thread: {0}")]
     Thread(#[source] io::Error),
     /// The home failed. Nothing was confirmed since.
     #[error("the store failed, and nothing was confirmed since: {0}")]
@@ -91,6 +100,7 @@ pub(crate) struct Common {
     pub(crate) config: Config,
     pub(crate) clients: Clients,
     pub(crate) subscriptions: Arc<Subscriptions>,
+    pub(crate) checker: Checker,
     pub(crate) started: Instant,
     pub(crate) resp_port: u16,
 }
@@ -120,9 +130,11 @@ impl Server {
         let resp = config.resp.map(|address| listen("RESP", address)).transpose()?;
         let text = config.text.map(|address| listen("text", address)).transpose()?;
         let resp_port = resp.as_ref().and_then(|l| l.local_addr().ok()).map_or(0, |address| address.port());
-        let clients = Clients::at_most(connections_max(config.threads));
+        let clients = Clients::at_most(connections_max(&config));
         let subscriptions = Arc::new(Subscriptions::new(&home));
-        let common = Common { home, config, clients, subscriptions, started: Instant::now(), resp_port };
+        let checker = Checker::start(&config.users).map_err(ServerError::Thread)?;
+        let started = Instant::now();
+        let common = Common { home, config, clients, subscriptions, checker, started, resp_port };
         Ok(Self { common: Arc::new(common), resp, text, stop: watch::Sender::new(false) })
     }
 
@@ -181,10 +193,10 @@ impl Server {
 }
 
 /// So many connections that the log always finds a descriptor for its next segment, whatever the system's limit.
-fn connections_max(threads: usize) -> usize {
-    let reserved = FILES_RESERVED + threads * FILES_PER_THREAD;
+fn connections_max(config: &Config) -> usize {
+    let reserved = FILES_RESERVED + config.threads * FILES_PER_THREAD;
     let files = getrlimit(Resource::Nofile).current.map_or(usize::MAX, |files| files as usize);
-    files.saturating_sub(reserved).clamp(1, limits::CONNECTIONS_MAX)
+    files.saturating_sub(reserved).clamp(1, config.bounds.connections_max)
 }
 
 fn listen(dialect: &'static str, address: SocketAddr) -> Result<StdListener, ServerError> {

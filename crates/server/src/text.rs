@@ -2,14 +2,18 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::sync::Arc;
 
-use sureq::{Answer, Body, Position, Replies, Reply, Ticket, limits};
+use sureq::{Answer, Body, Position, Replies, Reply, Ticket};
 use sureq_proto::resp::recycle;
-use sureq_proto::text::{self, Close, Gauges, Item, Limits, Line, Parser, Request, Watcher};
+use sureq_proto::text::{self, Close, Complaint, Gauges, Item, Line, Parser, Request, Watcher};
 
+use crate::bounds::{Allowance, Bounds};
 use crate::connection::{Dialect, Next, Taken, Turn};
 use crate::memory::resident_bytes;
 use crate::output::Output;
+use crate::server::Config;
+use crate::users::User;
 
 thread_local! {
     /// What all sessions of a thread parse into: an idle one holds none of it.
@@ -24,11 +28,31 @@ pub(crate) struct TextSession {
     parser: Parser,
     watcher: Watcher,
     log: Option<fn(fmt::Arguments<'_>)>,
+    user: Option<Arc<User>>,
+    bounds: Bounds,
 }
 
 impl TextSession {
-    pub(crate) fn new(limits: Limits, watcher: Watcher, log: Option<fn(fmt::Arguments<'_>)>) -> Self {
-        Self { parser: Parser::new(limits), watcher, log }
+    pub(crate) fn new(config: &Config) -> Self {
+        Self {
+            parser: Parser::new(config.text_limits()),
+            watcher: config.watcher,
+            log: config.text_log,
+            user: config.text_user.clone(),
+            bounds: config.bounds,
+        }
+    }
+
+    /// Leaves of each line that the user may not say a complaint.
+    fn refuse(&self, lines: &mut [Line<'_>]) {
+        let Some(user) = &self.user else { return };
+        for line in lines {
+            if let Item::Request(request) = &line.item
+                && !user.rights().has(request.role(), text::QUEUE)
+            {
+                line.item = Item::Complaint(Complaint::NotAllowed);
+            }
+        }
     }
 }
 
@@ -36,6 +60,7 @@ impl Dialect for TextSession {
     fn take(&mut self, input: &[u8], turn: &mut Turn<'_>) -> Taken {
         let mut lines: Vec<Line<'_>> = recycle(LINES.take());
         let outcome = self.parser.parse(input, &mut lines);
+        self.refuse(&mut lines);
         let Answered { stop, hold, served } = self.execute(&lines, turn);
         let (consumed, next) = match (stop, outcome) {
             (Some(Stop { upto, ticket }), _) => {
@@ -57,6 +82,10 @@ impl Dialect for TextSession {
             let gauges = Gauges { connections: 0, memory_bytes: 0 };
             self.answer_one(&Request::Reserve, reply, &answer.replies, gauges, out);
         }
+    }
+
+    fn allowance(&self) -> Allowance {
+        self.bounds.known()
     }
 }
 
@@ -113,7 +142,7 @@ impl TextSession {
             if answered == lines.len() {
                 return Answered { stop: None, hold, served };
             }
-            if turn.out.len() > limits::OUTPUT_BYTES_MAX {
+            if turn.out.len() > self.bounds.output_bytes_max {
                 let stop = Stop { upto: lines[answered - 1].end, ticket: None };
                 return Answered { stop: Some(stop), hold, served };
             }

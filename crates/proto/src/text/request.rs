@@ -7,6 +7,7 @@ use std::fmt;
 use std::slice;
 
 use super::QUEUE;
+use crate::verbs::Role;
 use sureq_core::command::{
     AckScope, Add, Command, IdForm, LapseEnd, LapsePolicy, LeaseAsk, Pop, Return, TaskRef, TaskRefs, When,
 };
@@ -53,6 +54,8 @@ pub enum Complaint {
     InvalidId,
     /// It is over the limit.
     LineTooLong,
+    /// The user as whom this dialect acts may not do that.
+    NotAllowed,
 }
 
 impl fmt::Display for Complaint {
@@ -63,6 +66,7 @@ impl fmt::Display for Complaint {
             Self::InvalidBody => "invalid TASK_BODY attr",
             Self::InvalidId => "invalid TASK_ID attr",
             Self::LineTooLong => "line too long",
+            Self::NotAllowed => "refused NOPERM: the user of this port may not do that",
         })
     }
 }
@@ -99,6 +103,15 @@ impl<'b> Request<'b> {
             b"RETURN" => give_back(rest),
             b"STATS" => Ok(Self::Stats),
             _ => Err(Complaint::UnknownCommand),
+        }
+    }
+
+    /// The role that it needs on the queue.
+    pub const fn role(&self) -> Role {
+        match self {
+            Self::Add { .. } => Role::Produce,
+            Self::Reserve | Self::Delete { .. } | Self::Return { .. } => Role::Consume,
+            Self::Stats => Role::Read,
         }
     }
 

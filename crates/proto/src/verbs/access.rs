@@ -320,6 +320,40 @@ mod tests {
     }
 
     #[test]
+    fn whoever_says_where_dead_tasks_go_may_put_tasks_there() {
+        let rights = Rights::new("u").with(Role::Admin, b"a*").with(Role::Produce, b"dead");
+        check(
+            &rights,
+            &[
+                "RQ.CONFIG a",
+                "RQ.CONFIG a TRIES 3 DEAD-LETTER dead",
+                "RQ.CONFIG a DEAD-LETTER aa",
+                "RQ.PURGE a",
+            ],
+            &["RQ.CONFIG a TRIES 3 DEAD-LETTER b", "RQ.CONFIG dead", "RQ.CONFIG b DEAD-LETTER a"],
+        );
+    }
+
+    #[test]
+    fn a_worker_needs_a_queue_to_consume() {
+        let rights = Rights::new("u").with(Role::Consume, b"a");
+        let lives = [
+            "RQ.WORKER START w",
+            "RQ.WORKER BEAT w#1",
+            "RQ.WORKER STOP w#1",
+            "RQ.WORKER FAIL w",
+            "RQ.WORKER LIST",
+        ];
+        check(&rights, &lives, &["RQ.WORKER WORK w#1 b", "RQ.WORKER REST w#1 b"]);
+        check(
+            &rights,
+            &["RQ.WORKER WORK w#1 a", "RQ.WORKER REST w#1 a", "RQ.RETURN a 1-1", "RQ.BURY a 1-1"],
+            &[],
+        );
+        check(&Rights::new("u").with(Role::Read, b"*"), &["RQ.EXPLAIN a 1-1", "RQ.QUEUES"], &lives);
+    }
+
+    #[test]
     fn queues_are_listed_by_the_pattern_that_was_given() {
         let some = Rights::new("u").with(Role::Read, b"mail*");
         let all = ["KEYS *", "SCAN 0", "SCAN 0 MATCH *", "DBSIZE"];

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use sureq::Home;
-use sureq_server::{Config, Server, ServerError, Stopper, Watcher};
+use sureq_server::{Bounds, Config, Server, ServerError, Stopper, Watcher};
 
 use super::engine::SimStore;
 use super::wire::{take_line, take_resp};
@@ -89,6 +90,9 @@ fn start(store: &SimStore, watch: Watch) -> Running {
         text_line_bytes_max: sureq::limits::TEXT_LINE_BYTES_MAX,
         text_log: None,
         threads: 2,
+        users: Arc::default(),
+        text_user: None,
+        bounds: Bounds::default(),
     };
     let server = Server::bind(Home::Embedded(store.engine.clone()), config).expect("loopback has free ports");
     let resp = server.resp_address().expect("it listens for RESP");

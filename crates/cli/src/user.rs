@@ -1,0 +1,103 @@
+//! `sureq user`: makes what a `[[user]]` table holds, so that no file has to hold a secret in plain.
+
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _, stderr, stdin};
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+use sureq::limits::CREDENTIAL_BYTES_MAX;
+use sureq_server::users;
+
+use crate::exit::{self, failed};
+use crate::say;
+
+/// What `user` can be told.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct UserArguments {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Print the argon2id hash of a password, which is asked for, or read from a line of standard input
+    Hash,
+    /// Print a new random token, and on a second line its hash
+    Token,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  sureq user hash                         asks for the password, twice
+  sureq user hash < password.txt          takes the first line
+  sureq user token                        the first line is for the client, the second for the file
+
+A file for `sureq serve --users FILE`:
+  [[user]]
+  name = \"mailer\"
+  password = \"$argon2id$v=19$m=19456,t=2,p=1$...\"
+  tokens = [\"sha256:...\"]
+  allow = { produce = [\"emails*\"], consume = [\"emails*\"], read = [\"*\"] }";
+
+pub(crate) fn run(arguments: &UserArguments) -> ExitCode {
+    let done = match arguments.what {
+        What::Hash => hash(),
+        What::Token => token(),
+    };
+    done.map_or_else(|why| failed(exit::CANNOT_START, why), |()| ExitCode::SUCCESS)
+}
+
+const NO_RANDOM_NUMBERS: &str = "the system has no random numbers to give";
+
+fn hash() -> Result<(), String> {
+    let password = if stdin().is_terminal() {
+        let password = ask("Password: ")?;
+        if ask("The same again: ")? != password {
+            return Err("these are two different passwords".to_owned());
+        }
+        password
+    } else {
+        line().map_err(|error| format!("cannot read the password: {error}"))?
+    };
+    if password.is_empty() || password.len() > CREDENTIAL_BYTES_MAX {
+        return Err(format!("a password has 1 to {CREDENTIAL_BYTES_MAX} bytes"));
+    }
+    let hash = users::hash_password(password.as_bytes()).ok_or(NO_RANDOM_NUMBERS)?;
+    say::out(format_args!("{hash}"));
+    Ok(())
+}
+
+fn token() -> Result<(), String> {
+    let token = users::new_token().ok_or(NO_RANDOM_NUMBERS)?;
+    say::out(format_args!("{token}\n{}", users::token_line(token.as_bytes())));
+    if stderr().is_terminal() {
+        say::err(format_args!(
+            "\nThe first line is for the client, as its password, and is not kept anywhere; the second is for `tokens`."
+        ));
+    }
+    Ok(())
+}
+
+/// Reads a line from the terminal, which does not show it meanwhile.
+fn ask(prompt: &str) -> Result<String, String> {
+    let wrong = |error: io::Error| format!("cannot read the password: {error}");
+    let _ = write!(stderr(), "{prompt}");
+    let shown = tcgetattr(stdin()).map_err(|error| wrong(error.into()))?;
+    let mut hidden = shown.clone();
+    hidden.local_modes.remove(LocalModes::ECHO);
+    tcsetattr(stdin(), OptionalActions::Flush, &hidden).map_err(|error| wrong(error.into()))?;
+    let said = line();
+    let restored = tcsetattr(stdin(), OptionalActions::Now, &shown);
+    let _ = writeln!(stderr());
+    restored.map_err(|error| wrong(error.into()))?;
+    said.map_err(wrong)
+}
+
+/// A line of standard input, without its end.
+fn line() -> io::Result<String> {
+    let mut line = String::new();
+    stdin().lock().read_line(&mut line)?;
+    line.truncate(line.trim_end_matches(['\r', '\n']).len());
+    Ok(line)
+}
