@@ -44,15 +44,15 @@ pub(crate) struct Settings {
     durability: Option<String>,
     /// How many bytes of payloads are kept in memory; the others are read from the disk when their turn comes
     /// [default: 64MB]
-    #[arg(long, value_name = "SIZE", env = "SUREQ_CACHE", allow_negative_numbers = true)]
+    #[arg(long, value_name = "SIZE", env = "SUREQ_CACHE", allow_hyphen_values = true)]
     #[serde(deserialize_with = "size::text_or_number")]
     cache: Option<String>,
     /// How much memory tasks, payloads and connections may use before pushes are refused [default: no limit]
-    #[arg(long, value_name = "SIZE", env = "SUREQ_MEMORY", allow_negative_numbers = true)]
+    #[arg(long, value_name = "SIZE", env = "SUREQ_MEMORY", allow_hyphen_values = true)]
     #[serde(deserialize_with = "size::text_or_number")]
     memory: Option<String>,
     /// The size of a segment of the log [default: 32MB, less on a small disk]
-    #[arg(long, value_name = "SIZE", env = "SUREQ_SEGMENT_BYTES", allow_negative_numbers = true)]
+    #[arg(long, value_name = "SIZE", env = "SUREQ_SEGMENT_BYTES", allow_hyphen_values = true)]
     #[serde(deserialize_with = "size::text_or_number")]
     segment_bytes: Option<String>,
     /// Network threads [default: half the cores, at least 1]
@@ -71,15 +71,15 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "N", env = "SUREQ_COMMAND_ARGS_MAX", allow_negative_numbers = true)]
     pub(crate) command_args_max: Option<usize>,
     /// How large a command may be [default: 128MB]
-    #[arg(long, value_name = "SIZE", env = "SUREQ_COMMAND_MAX", allow_negative_numbers = true)]
+    #[arg(long, value_name = "SIZE", env = "SUREQ_COMMAND_MAX", allow_hyphen_values = true)]
     #[serde(deserialize_with = "size::text_or_number")]
     pub(crate) command_max: Option<String>,
     /// How many bytes of replies a connection may leave unread before it is no longer read from [default: 8MB]
-    #[arg(long, value_name = "SIZE", env = "SUREQ_OUTPUT_MAX", allow_negative_numbers = true)]
+    #[arg(long, value_name = "SIZE", env = "SUREQ_OUTPUT_MAX", allow_hyphen_values = true)]
     #[serde(deserialize_with = "size::text_or_number")]
     pub(crate) output_max: Option<String>,
-    /// How large a command may be of a client that has not authenticated [default: 32KB]
-    #[arg(long, value_name = "SIZE", env = "SUREQ_LOGIN_MAX", allow_negative_numbers = true)]
+    /// How large a command may be of a client that has not authenticated [default: 24KB]
+    #[arg(long, value_name = "SIZE", env = "SUREQ_LOGIN_MAX", allow_hyphen_values = true)]
     #[serde(deserialize_with = "size::text_or_number")]
     pub(crate) login_max: Option<String>,
     /// Seconds after which a client is closed that has not authenticated; 0 is never [default: 60]
@@ -98,7 +98,7 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "SECONDS", env = "SUREQ_TEXT_ICT", allow_negative_numbers = true)]
     text_ict: Option<u32>,
     /// Text: the longest line, without its end [default: 64KB]
-    #[arg(long, value_name = "SIZE", env = "SUREQ_TEXT_LINE_MAX", allow_negative_numbers = true)]
+    #[arg(long, value_name = "SIZE", env = "SUREQ_TEXT_LINE_MAX", allow_hyphen_values = true)]
     #[serde(deserialize_with = "size::text_or_number")]
     text_line_max: Option<String>,
 }

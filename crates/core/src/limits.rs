@@ -68,9 +68,9 @@ limits! {
     /// The longest argument of such a command.
     STRANGER_ARG_BYTES_MAX: usize = 16 << 10;
     /// The largest such command in all, and how much is read ahead of a connection that has not said who it is.
-    STRANGER_COMMAND_BYTES_MAX: usize = 32 << 10;
+    STRANGER_COMMAND_BYTES_MAX: usize = 24 << 10;
     /// How much unread output such a connection may cause before it is no longer read from.
-    STRANGER_OUTPUT_BYTES_MAX: usize = 8 << 10;
+    STRANGER_OUTPUT_BYTES_MAX: usize = 4 << 10;
     /// How long a connection may take to say who it is before it is closed.
     STRANGER_MS_MAX: u64 = 60_000;
     /// The longest user name, password or token that is looked at; a longer one is wrong.

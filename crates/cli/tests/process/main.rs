@@ -17,6 +17,8 @@ mod promises;
 mod races;
 mod settings;
 mod store_files;
+mod strangers;
+mod users;
 mod waiting;
 mod whole_life;
 
