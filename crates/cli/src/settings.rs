@@ -56,7 +56,7 @@ pub(crate) struct Settings {
     #[serde(deserialize_with = "size::text_or_number")]
     segment_bytes: Option<String>,
     /// Network threads [default: half the cores, at least 1]
-    #[arg(long, value_name = "N", env = "SUREQ_THREADS", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", env = "SUREQ_THREADS", allow_hyphen_values = true)]
     threads: Option<usize>,
     /// Read users from a TOML file; without any, whoever can reach the server may do everything
     #[arg(long, value_name = "FILE", env = "SUREQ_USERS")]
@@ -65,10 +65,10 @@ pub(crate) struct Settings {
     #[arg(skip)]
     user: Vec<Person>,
     /// How many connections there may be [default: 10000, and less if the system has fewer descriptors]
-    #[arg(long, value_name = "N", env = "SUREQ_CONNECTIONS_MAX", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", env = "SUREQ_CONNECTIONS_MAX", allow_hyphen_values = true)]
     pub(crate) connections_max: Option<usize>,
     /// How many arguments a command may have [default: 1048576]
-    #[arg(long, value_name = "N", env = "SUREQ_COMMAND_ARGS_MAX", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", env = "SUREQ_COMMAND_ARGS_MAX", allow_hyphen_values = true)]
     pub(crate) command_args_max: Option<usize>,
     /// How large a command may be [default: 128MB]
     #[arg(long, value_name = "SIZE", env = "SUREQ_COMMAND_MAX", allow_hyphen_values = true)]
@@ -83,19 +83,19 @@ pub(crate) struct Settings {
     #[serde(deserialize_with = "size::text_or_number")]
     pub(crate) login_max: Option<String>,
     /// Seconds after which a client is closed that has not authenticated; 0 is never [default: 60]
-    #[arg(long, value_name = "SECONDS", env = "SUREQ_LOGIN_TIME", allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECONDS", env = "SUREQ_LOGIN_TIME", allow_hyphen_values = true)]
     pub(crate) login_time: Option<u32>,
     /// Text: the user as whom it acts, as its protocol has no passwords; with users and without this it is off
     #[arg(long, value_name = "NAME", env = "SUREQ_TEXT_USER")]
     text_user: Option<String>,
     /// Text: seconds after which a reservation is taken back; 0 is never [default: 0]
-    #[arg(long, value_name = "SECONDS", env = "SUREQ_TEXT_RTT", allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECONDS", env = "SUREQ_TEXT_RTT", allow_hyphen_values = true)]
     text_rtt: Option<u32>,
     /// Text: how often it is, before the task is deleted [default: 0]
-    #[arg(long, value_name = "N", env = "SUREQ_TEXT_RTA", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", env = "SUREQ_TEXT_RTA", allow_hyphen_values = true)]
     text_rta: Option<u32>,
     /// Text: seconds after which a quiet connection is closed; 0 is never [default: 0]
-    #[arg(long, value_name = "SECONDS", env = "SUREQ_TEXT_ICT", allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECONDS", env = "SUREQ_TEXT_ICT", allow_hyphen_values = true)]
     text_ict: Option<u32>,
     /// Text: the longest line, without its end [default: 64KB]
     #[arg(long, value_name = "SIZE", env = "SUREQ_TEXT_LINE_MAX", allow_hyphen_values = true)]

@@ -48,6 +48,16 @@ fn the_commands_document_is_fresh() {
 }
 
 #[test]
+fn the_roles_in_the_users_document_are_fresh() {
+    const MARKS: [&str; 2] = ["<!-- roles -->\n", "<!-- /roles -->\n"];
+    let text = read("docs/users.md");
+    let (before, rest) = text.split_once(MARKS[0]).expect("the table has a beginning");
+    let (_, behind) = rest.split_once(MARKS[1]).expect("the table has an end");
+    let roles = sureq_proto::verbs::roles_markdown();
+    check_fresh("docs/users.md", &[before, MARKS[0], &roles, MARKS[1], behind].concat());
+}
+
+#[test]
 fn the_limits_document_is_fresh() {
     check_fresh("docs/limits.md", &limits_markdown());
 }
@@ -55,8 +65,8 @@ fn the_limits_document_is_fresh() {
 fn limits_markdown() -> String {
     let mut text = String::from(
         "# Limits\n\nEvery limit of sureq, from the one file that sets them, `crates/core/src/limits.rs`. A name ends in its \
-         unit or says\nwhat is counted. The longest line of the text dialect can be set (`--text-line-max`); the others are \
-         fixed. What goes\nbeyond a limit is refused with an error, unless its line says otherwise.\n\n\
+         unit or says\nwhat is counted. Those that can be set are in [configuration](configuration.md); \
+         the others are fixed. What\ngoes beyond a limit is refused with an error, unless its line says otherwise.\n\n\
          | limit | value | what it bounds |\n|---|---:|---|\n",
     );
     for limit in sureq_core::limits::TABLE {
@@ -94,6 +104,7 @@ fn shown(value: u64, name: &str) -> String {
         bytes if name.contains("_bytes_") => format!("{} KiB", bytes >> 10),
         ms if name.contains("_ms") && ms % 86_400_000 == 0 => format!("{} days", ms / 86_400_000),
         ms if name.contains("_ms") && ms % 3_600_000 == 0 => format!("{} h", ms / 3_600_000),
+        ms if name.contains("_ms") && ms < 1_000 => format!("{ms} ms"),
         ms if name.contains("_ms") && ms % 1_000 == 0 => format!("{} s", ms / 1_000),
         count => count.to_string(),
     }

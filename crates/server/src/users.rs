@@ -228,6 +228,7 @@ fn read_token_hash(text: &str) -> Result<TokenHash, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::{Duration, Instant};
     use sureq_proto::verbs::Role;
 
     /// Cheap enough for tests; the secret is `open sesame`.
@@ -284,6 +285,30 @@ mod tests {
         }
         let long = "x".repeat(CREDENTIAL_BYTES_MAX + 1);
         assert_eq!((who(&users, Some(&long), "x"), who(&users, Some("ann"), &long)), (None, None));
+    }
+
+    /// The least of some measurements: whatever else runs only adds to them.
+    fn time_of(users: &Users, name: &str) -> Duration {
+        let said = Credentials { user: Some(name.as_bytes()), password: b"wrong" };
+        let claim = Claim::new(&said).expect("it is short");
+        let measure = || {
+            let began = Instant::now();
+            assert!(users.by_password(&claim).is_none());
+            began.elapsed()
+        };
+        (0..5).map(|_| measure()).min().expect("there are five")
+    }
+
+    #[test]
+    fn the_time_of_a_check_does_not_tell_who_exists() {
+        let hash = hash_password(b"open sesame").expect("it can be hashed");
+        let ann = User::new(Rights::new("ann"), Some(&hash), &[]).expect("it can be used");
+        let users = Users::new(vec![user("bob", None, &["first"]), ann]).expect("they can be used");
+        let known = time_of(&users, "ann");
+        for name in ["bob", "nobody", ""] {
+            let other = time_of(&users, name);
+            assert!(other > known / 2 && other < known * 2, "{name}: {other:?}, and not {known:?}");
+        }
     }
 
     #[test]

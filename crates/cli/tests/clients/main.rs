@@ -9,6 +9,7 @@ mod redis_cli;
 mod redis_rs;
 mod redis_server;
 mod scripts;
+mod users;
 
 use std::io::Write as _;
 use std::path::Path;

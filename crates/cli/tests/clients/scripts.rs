@@ -10,7 +10,7 @@ fn installed() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("clients")
 }
 
-fn python(script: &str, arguments: &[&str]) -> String {
+pub(crate) fn python(script: &str, arguments: &[&str]) -> String {
     let mut command = Command::new(installed().join("venv/bin/python"));
     tell(command.arg(root().join("clients").join(script)).args(arguments))
 }

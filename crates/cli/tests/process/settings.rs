@@ -6,6 +6,7 @@ use std::time::Duration;
 use sureq_testkit::process::Process;
 use sureq_testkit::server_process::Launch;
 
+use crate::users::People;
 use crate::{SUREQ, scratch, serve};
 
 fn bare() -> Launch {
@@ -56,6 +57,107 @@ fn an_open_listener_is_refused() {
     for (flag, address) in [("--resp", "0.0.0.0:0"), ("--text", "0.0.0.0:0"), ("--resp", "[::]:0")] {
         let said = refused(&bare().args(["--home", "mem:", flag, address]), 1);
         assert!(said.contains(flag) && said.contains("can be reached from other machines"), "{said}");
+        assert!(said.contains("127.0.0.1"), "it says what to do: {said}");
+    }
+}
+
+#[test]
+fn with_users_the_redis_port_may_be_open_and_the_text_port_acts_for_one_of_them() {
+    let dir = scratch();
+    let people = People::write(dir.path());
+    let users = bare().args(["--home", "mem:", "--users"]).args([people.file.as_os_str()]);
+    let process = users.clone().args(["--resp", "0.0.0.0:0"]).spawn();
+    let told = process.find_in_stdout(|line| line.contains("Redis clients").then(|| line.to_owned()));
+    assert!(told.contains("--user NAME --askpass"), "{told}");
+    assert!(process.stderr().contains("is not encrypted"), "{process}");
+    for (args, why) in [
+        (&["--text", "127.0.0.1:0"][..], "--text 127.0.0.1:0: the text protocol has no passwords"),
+        (
+            &["--text", "0.0.0.0:0", "--text-user", "worker"],
+            "--text 0.0.0.0:0 can be reached from other machines",
+        ),
+        (&["--text-user", "nobody"], "--text-user nobody: there is no such user"),
+        (&["--resp", "off"], "nothing would be served"),
+    ] {
+        let said = refused(&users.clone().args(args), 1);
+        assert!(said.contains(why), "{args:?}: {said}");
+    }
+    let said = refused(&bare().args(["--home", "mem:", "--text-user", "worker"]), 1);
+    assert!(said.contains("--text-user worker: there is no such user"), "{said}");
+}
+
+#[test]
+fn users_that_make_no_sense_are_refused_by_name() {
+    let dir = scratch();
+    let file = dir.path().join("users.toml");
+    let token = format!("tokens = [\"sha256:{}\"]", "0".repeat(64));
+    for (text, why) in [
+        (String::new(), "has no [[user]]"),
+        ("[[user]]\nname = \"x\"".to_owned(), "user \"x\": it has neither a password nor a token"),
+        ("[[user]]\nname = \"x\"\npassword = \"plain\"".to_owned(), "user \"x\": password is not a hash"),
+        (format!("[[user]]\n{token}"), "name"),
+        (format!("[[user]]\nname = \"x\"\n{token}\nrole = \"admin\""), "role"),
+        (format!("[[user]]\nname = \"x\"\n{token}\nallow.write = [\"*\"]"), "write"),
+        (format!("[[user]]\nname = \"x\"\n{token}\n").repeat(2), "user \"x\": it is there twice"),
+        (format!("[[user]]\nname = \"x\"\n{token}\nname = \"y\""), "name"),
+    ] {
+        std::fs::write(&file, &text).expect("there is room for a file");
+        let said = refused(&bare().args(["--home", "mem:", "--users"]).args([file.as_os_str()]), 1);
+        assert!(said.contains(why), "{text}: {said}");
+        // The same tables in the file of settings.
+        if !text.is_empty() {
+            let said = refused(&bare().args(["--home", "mem:", "--config"]).args([file.as_os_str()]), 1);
+            assert!(said.contains(why), "{text}: {said}");
+        }
+    }
+    let said = refused(&bare().args(["--home", "mem:", "--users", "no-such-file.toml"]), 1);
+    assert!(said.contains("--users: cannot read no-such-file.toml"), "{said}");
+}
+
+#[test]
+fn limits_can_be_set() {
+    let dir = scratch();
+    let limits = ["--connections-max", "2", "--command-args-max", "16", "--command-max", "64KB"];
+    let server = serve(dir.path()).args(limits).start();
+    let (mut client, mut second, mut third) = (server.client(), server.client(), server.client());
+    assert_eq!(client.say("PING").text(), "PONG");
+    assert_eq!(second.say("PING").text(), "PONG");
+    assert_eq!(third.reply().error(), "ERR max number of clients reached");
+    let words = |n: usize| [&["RQ.PUSH", "q"][..], &vec!["x"; n - 2]].concat();
+    assert_eq!(client.command(&words(16)).ids().len(), 14);
+    assert_eq!(client.command(&words(17)).error(), "ERR Protocol error: invalid multibulk length");
+    assert_eq!(second.push("q", vec![b'x'; 65_000]).split('-').count(), 2);
+    second.send_raw(b"*3\r\n$7\r\nRQ.PUSH\r\n$1\r\nq\r\n$65537\r\n").expect("the server reads");
+    assert_eq!(second.reply().error(), "ERR Protocol error: invalid bulk length");
+}
+
+#[test]
+fn a_bad_value_is_refused_with_the_name_of_its_option() {
+    for flag in [
+        "--cache",
+        "--memory",
+        "--segment-bytes",
+        "--threads",
+        "--connections-max",
+        "--command-args-max",
+        "--command-max",
+        "--output-max",
+        "--login-max",
+        "--login-time",
+        "--text-rtt",
+        "--text-rta",
+        "--text-ict",
+        "--text-line-max",
+    ] {
+        for value in ["-1", "-1MB", "99999999999999999999", "x", ""] {
+            let mut process = bare().args(["--home", "mem:", flag, value]).spawn();
+            let code = process.exit_code(Duration::from_secs(10));
+            let said = process.stderr();
+            assert!(code == 1 || code == 2, "{flag} {value:?}: {code}");
+            assert!(said.contains(flag), "{flag} {value:?}: {said}");
+        }
+        assert!(refused(&bare().args([flag]), 2).contains(flag));
+        assert!(refused(&bare().args([flag, "5", flag, "5"]), 2).contains(flag));
     }
 }
 
@@ -68,6 +170,11 @@ fn settings_that_make_no_sense_are_named() {
         (&["--segment-bytes", "lots"], "\"lots\" is not a size"),
         (&["--text-line-max", "1GB"], "--text-line-max: write a size"),
         (&["--threads", "0"], "--threads: write a number"),
+        (&["--connections-max", "0"], "--connections-max: write a number between 1 and 1000000"),
+        (&["--command-args-max", "15"], "--command-args-max: write a number between 16 and 1048576"),
+        (&["--command-max", "1GB"], "--command-max: write a size between 64KB and 128MB"),
+        (&["--output-max", "1"], "--output-max: write a size between 64KB and 1GB"),
+        (&["--login-max", "2MB"], "--login-max: write a size between 4KB and 1MB"),
         (&["--resp", "nonsense"], "--resp nonsense: write an address"),
         (&["--resp", "off", "--text", "off"], "nothing would be served"),
         (&["--home", "redis://x"], "redis://x"),

@@ -1,6 +1,7 @@
 //! The one table of RESP commands. Parsing, arity, COMMAND's replies, help and docs/commands.md all come from it.
 //!
-//! A new command is a row here and a parse function beside its kin. The rows that matter most for speed go first.
+//! A new command is a row here, with the role it needs, and a parse function beside its kin. The rows that matter most for
+//! speed go first.
 
 use super::{Group, Keys, Role, Row, Sub, keys, manage, pubsub, queue, session, task, worker};
 
