@@ -139,7 +139,9 @@ fn what_stands_behind_a_login_costs_little() {
 fn huge_commands_are_refused_by_their_headers() {
     let dir = scratch();
     let server = People::write(dir.path()).launch(dir.path(), "worker").start();
+    let large = format!("*3\r\n$5\r\nHELLO\r\n$15900\r\n{}\r\n$8700\r\n", "x".repeat(15_900));
     for (head, why) in [
+        (&*large, "too big request"),
         ("*1000000\r\n", "unauthenticated multibulk length"),
         ("*11\r\n", "unauthenticated multibulk length"),
         ("*2\r\n$4\r\nAUTH\r\n$60000000\r\n", "unauthenticated bulk length"),
