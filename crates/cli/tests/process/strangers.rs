@@ -9,9 +9,9 @@ use sureq_testkit::client::{RespClient, Value, encode};
 use sureq_testkit::server_process::Server;
 
 use crate::scratch;
-use crate::users::{People, root};
+use crate::users::People;
 
-const CONNECTIONS: usize = 200;
+const CONNECTIONS: usize = 100;
 
 /// What one such connection may cost.
 const BYTES_MAX: u64 = 64 << 10;
@@ -45,7 +45,7 @@ fn check(what: &str, send: impl Fn(&Server, &mut RespClient) -> Vec<TcpStream>) 
     let dir = scratch();
     let people = People::write(dir.path());
     let server = people.launch(dir.path(), "worker").args(["--login-time", "0"]).start();
-    let mut observer = root(&server);
+    let mut observer = people.root(&server);
     // What the first connections of a server cost is not theirs alone.
     let warm_up: Vec<_> = (0..CONNECTIONS).map(|_| server.client()).collect();
     drop(warm_up);
@@ -119,8 +119,9 @@ fn answers_that_nobody_reads_cost_little() {
 #[test]
 fn what_stands_behind_a_login_costs_little() {
     let dir = scratch();
-    let server = People::write(dir.path()).launch(dir.path(), "worker").start();
-    let mut observer = root(&server);
+    let people = People::write(dir.path());
+    let server = people.launch(dir.path(), "worker").start();
+    let mut observer = people.root(&server);
     let streams = connect(&server);
     let before = used_memory(&mut observer);
     let behind = [encode(&["AUTH", "root", "wrong"]), b"PING\r\n".repeat(20_000)].concat();

@@ -12,10 +12,10 @@ use sureq_testkit::server_process::{Launch, Server};
 use crate::{SUREQ, scratch, serve};
 
 /// What root says to be let in.
-pub(crate) const PASSWORD: &str = "open sesame";
+const PASSWORD: &str = "open sesame";
 
 /// Runs `sureq user …`.
-pub(crate) fn sureq_user(words: &[&str], input: &str) -> Vec<String> {
+fn sureq_user(words: &[&str], input: &str) -> Vec<String> {
     let mut command = Command::new(SUREQ);
     let piped = command.arg("user").args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = piped.spawn().expect("it runs");
@@ -28,6 +28,7 @@ pub(crate) fn sureq_user(words: &[&str], input: &str) -> Vec<String> {
 /// Three users: root may do everything, mailer produce to and look at `emails*`, worker consume two queues.
 pub(crate) struct People {
     pub(crate) file: PathBuf,
+    root_token: String,
     pub(crate) mailer_token: String,
     pub(crate) worker_token: String,
 }
@@ -35,16 +36,19 @@ pub(crate) struct People {
 impl People {
     pub(crate) fn write(dir: &Path) -> Self {
         let hash = &sureq_user(&["hash"], &format!("{PASSWORD}\n"))[0];
-        let (mailer, worker) = (sureq_user(&["token"], ""), sureq_user(&["token"], ""));
+        let token = || sureq_user(&["token"], "");
+        let (root, mailer, worker) = (token(), token(), token());
         let text = format!(
-            "[[user]]\nname = \"root\"\npassword = \"{hash}\"\nallow.admin = [\"*\"]\n\n\
+            "[[user]]\nname = \"root\"\npassword = \"{hash}\"\ntokens = [\"{}\"]\nallow.admin = [\"*\"]\n\n\
              [[user]]\nname = \"mailer\"\ntokens = [\"{}\"]\nallow = {{ produce = [\"emails*\"], read = [\"emails*\"] }}\n\n\
              [[user]]\nname = \"worker\"\ntokens = [\"{}\"]\nallow.consume = [\"emails\", \"default\"]\n",
-            mailer[1], worker[1]
+            root[1], mailer[1], worker[1]
         );
         let file = dir.join("users.toml");
         std::fs::write(&file, text).expect("there is room for a file");
-        Self { file, mailer_token: mailer[0].clone(), worker_token: worker[0].clone() }
+        let [root_token, mailer_token, worker_token] =
+            [root, mailer, worker].map(|mut lines| lines.remove(0));
+        Self { file, root_token, mailer_token, worker_token }
     }
 
     /// A server that knows them, whose text port acts as `text_user`.
@@ -52,6 +56,11 @@ impl People {
         serve(&dir.join("data"))
             .args(["--text-user", text_user, "--threads", "1", "--users"])
             .args([self.file.as_os_str()])
+    }
+
+    /// One who may do everything, without a password: checking one would blur what the server's memory tells.
+    pub(crate) fn root(&self, server: &Server) -> RespClient {
+        logged_in(server, &["root", &self.root_token])
     }
 
     pub(crate) fn mailer(&self, server: &Server) -> RespClient {
@@ -64,13 +73,13 @@ impl People {
 }
 
 /// A connection of someone who is let in.
-pub(crate) fn logged_in(server: &Server, credentials: &[&str]) -> RespClient {
+fn logged_in(server: &Server, credentials: &[&str]) -> RespClient {
     let mut client = server.client();
     assert_eq!(client.command(&[&["AUTH"], credentials].concat()).text(), "OK");
     client
 }
 
-pub(crate) fn root(server: &Server) -> RespClient {
+fn root(server: &Server) -> RespClient {
     logged_in(server, &["root", PASSWORD])
 }
 
@@ -255,7 +264,9 @@ fn slow_passwords_hold_nobody_up() {
         client.send_raw(&encode(&["AUTH", "root", "guess"])).expect("the server reads");
     }
     let guesses = std::thread::spawn(move || {
-        guessing.iter_mut().for_each(|client| assert_eq!(client.reply().error(), WRONG));
+        for client in &mut guessing {
+            assert_eq!(client.reply().error(), WRONG);
+        }
     });
     let (mut slowest, mut pings) = (Duration::ZERO, 0);
     while !guesses.is_finished() {
