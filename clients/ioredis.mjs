@@ -131,7 +131,7 @@ const stories = {
       message: "ERR unknown command 'set', with args beginning with: 'a' 'b' ",
     });
     await assert.rejects(rq("PUSH", "q"), { message: "ERR wrong number of arguments for 'rq.push' command" });
-    await assert.rejects(rq("POP", "BLOCK", -1, "q"), { message: "ERR timeout is negative" });
+    await assert.rejects(rq("POP", "BLOCK", -1, "q"), { message: "ERR BLOCK must be an integer from 0 to 3162240000000" });
     assert.equal(await client.ping(), "PONG");
   },
 };

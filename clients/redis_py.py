@@ -162,7 +162,7 @@ def hears_errors():
     for words, text in [
         (["SET", "a", "b"], "unknown command 'SET', with args beginning with: 'a' 'b' "),
         (["RQ.PUSH", "q"], "wrong number of arguments for 'rq.push' command"),
-        (["RQ.POP", "BLOCK", "-1", "q"], "timeout is negative"),
+        (["RQ.POP", "BLOCK", "-1", "q"], "BLOCK must be an integer from 0 to 3162240000000"),
     ]:
         try:
             client.execute_command(*words)

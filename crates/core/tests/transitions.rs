@@ -119,6 +119,13 @@ impl Scene {
             "recover" => home.run(&Command::Recover { queue, count: 9, elapsed_ms: 0 }),
             "cancel" => cancel(home, self.id),
             "bury" => refs(&id, |tasks| home.run(&Command::Bury { queue, tasks })),
+            "cancel other receipt" => {
+                refs(&stale, |tasks| home.run(&Command::Cancel { queue, which: Cancel::Ids(tasks) }))
+            }
+            "delete other receipt" => refs(&stale, |tasks| home.run(&Command::Delete { queue, tasks })),
+            "revive other receipt" => {
+                refs(&stale, |tasks| home.run(&Command::Revive { queue, tasks: Some(tasks) }))
+            }
             "bury other receipt" => refs(&stale, |tasks| home.run(&Command::Bury { queue, tasks })),
             "revive" => refs(&id, |tasks| home.run(&Command::Revive { queue, tasks: Some(tasks) })),
             "revive all" => home.run(&Command::Revive { queue, tasks: None }),
@@ -195,10 +202,13 @@ fn every_command_in_every_state() {
     return other receipt   | 0r    0d      0l     0l    0l     0l   0l     0r     0r       0d      0x   0.
     recover                | 0r    0d      1l     0l    0l     0l   0.     0r     0r       0d      0x   0.
     cancel                 | 1.    1.      1l     1l    1l     1l   0l     1.     1.       1.      0x   0.
+    cancel other receipt   | 0r    0d      0l     0l    0l     0l   0l     0r     0r       0d      0x   0.
     bury                   | 1x    1x      1x     1x    1x     1x   1x     1x     1x       1x      0x   0.
     bury other receipt     | 0r    0d      0l     0l    0l     0l   0l     0r     0r       0d      0x   0.
     revive                 | 0r    0d      0l     0l    0l     0l   0l     0r     0r       0d      1r   0.
     revive all             | 0r    0d      0l     0l    0l     0l   0l     0r     0r       0d      1r   0.
+    revive other receipt   | 0r    0d      0l     0l    0l     0l   0l     0r     0r       0d      0x   0.
+    delete other receipt   | 0r    0d      0l     0l    0l     0l   0l     0r     0r       0d      0x   0.
     delete                 | 1.    1.      1.     1.    1.     1.   1.     1.     1.       1.      1.   0.
     purge                  | 1.    1.      0l     0l    0l     0l   0l     1.     1.       1.      1.   0.
     purge leased           | 0r    0d      0l     0l    0l     0l   0l     0r     0r       0d      0x   0.

@@ -535,23 +535,29 @@ fn must_wait<'c, 'a>(command: &'c Command<'a>, replies: &Replies<Body>) -> Optio
 struct Weight {
     tasks: usize,
     queues: usize,
+    workers: usize,
+    receipts: usize,
     bytes: usize,
 }
 
 impl Weight {
-    /// What a task or a queue costs besides its payload or its name.
+    /// What a task, a queue, a worker or a receipt costs besides its payload or its name.
     const EACH: usize = 64;
 
     fn of(replies: &Replies<Body>) -> Self {
-        Self { tasks: replies.tasks.len(), queues: replies.queues.len(), bytes: 0 }
+        let Replies { tasks, queues, workers, receipts, .. } = replies;
+        let (tasks, queues) = (tasks.len(), queues.len());
+        Self { tasks, queues, workers: workers.len(), receipts: receipts.len(), bytes: 0 }
     }
 
     fn add(&mut self, replies: &Replies<Body>) -> usize {
         let tasks = replies.tasks[self.tasks..].iter().map(|task| task.body.len() + Self::EACH);
         let queues = replies.queues[self.queues..].iter().map(|row| row.name.len() + Self::EACH);
-        self.bytes += tasks.sum::<usize>() + queues.sum::<usize>();
-        (self.tasks, self.queues) = (replies.tasks.len(), replies.queues.len());
-        self.bytes
+        let workers = replies.workers[self.workers..].iter().map(|row| row.name.len() + Self::EACH);
+        let receipts = (replies.receipts.len() - self.receipts) * Self::EACH;
+        let bytes = self.bytes + tasks.chain(queues).chain(workers).sum::<usize>() + receipts;
+        *self = Self { bytes, ..Self::of(replies) };
+        bytes
     }
 }
 

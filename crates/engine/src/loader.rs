@@ -14,7 +14,7 @@ use crate::cache::is_whole;
 use crate::engine::Shared;
 use crate::fault::Fault;
 use crate::log::{Place, Position, Reader};
-use crate::seek::Search;
+use crate::seek::{Candidates, Search};
 use crate::ticket::TicketCell;
 
 /// How much is read at once, and so how much one reading holds in memory beside the cache.
@@ -29,6 +29,9 @@ const GAP_BYTES_MAX: u64 = 4 << 10;
 
 /// Stretches that nobody waits for yet are forgotten when there are more than this to read.
 const AHEAD_JOBS_MAX: usize = 64;
+
+/// So many other jobs are done at most before a search takes its next step.
+const OTHERS_PER_STEP: usize = 16;
 
 /// The checksum before a payload.
 const CRC_BYTES: u64 = 4;
@@ -47,12 +50,30 @@ struct Jobs {
     answers: VecDeque<Arc<TicketCell>>,
     /// What will be asked for soon.
     ahead: VecDeque<Vec<Stored>>,
-    /// Searches, each of which takes a step when there is nothing else to do.
+    /// Searches, each of which takes a step when there is nothing else to do, or after so much of it.
     searches: VecDeque<Search>,
+    /// How many other jobs were done since the last step of a search.
+    others: usize,
     /// How many were taken up so far, and how many are done with.
     begun: u64,
     ended: u64,
     closing: bool,
+}
+
+impl Jobs {
+    fn next(&mut self) -> Option<Job> {
+        let is_others_turn = self.others < OTHERS_PER_STEP || self.searches.is_empty();
+        self.others += 1;
+        if is_others_turn {
+            let answer = self.answers.pop_front().map(Job::Answer);
+            let other = answer.or_else(|| self.ahead.pop_front().map(Job::Ahead));
+            if other.is_some() {
+                return other;
+            }
+        }
+        self.others = 0;
+        self.searches.pop_front().map(if self.closing { Job::Dismiss } else { Job::Search })
+    }
 }
 
 enum Job {
@@ -113,10 +134,7 @@ impl Loader {
     fn next(&self) -> Option<Job> {
         let mut jobs = self.jobs();
         loop {
-            let answer = jobs.answers.pop_front().map(Job::Answer);
-            let ahead = answer.or_else(|| jobs.ahead.pop_front().map(Job::Ahead));
-            let kind = if jobs.closing { Job::Dismiss } else { Job::Search };
-            if let Some(job) = ahead.or_else(|| jobs.searches.pop_front().map(kind)) {
+            if let Some(job) = jobs.next() {
                 jobs.begun += 1;
                 return Some(job);
             }
@@ -167,7 +185,7 @@ pub(crate) fn run(shared: &Shared) {
             Job::Ahead(places) => read_ahead(shared, loader, places),
             Job::Answer(cell) => load(shared, loader, &cell),
             Job::Search(search) => step(shared, loader, search),
-            Job::Dismiss(search) => search.answer(shared, true),
+            Job::Dismiss(search) => search.dismiss(shared),
         }
         loader.end();
     }
@@ -187,18 +205,23 @@ fn step(shared: &Shared, loader: &Loader, mut search: Search) {
     if search.is_abandoned() {
         return;
     }
-    let candidates = search.look(shared);
-    let is_done = search.step(shared, candidates, |places| {
-        let wanted = places.iter().enumerate().map(|(index, &place)| Wanted { index, place });
-        let (payloads, _) = fetch(shared, loader, wanted.collect());
-        let mut bodies = vec![None; places.len()];
-        for (index, payload) in payloads {
-            bodies[index] = Some(Body::Loaded(payload));
+    let Candidates { mut found, unread } = search.look(shared);
+    let mut unreadable = None;
+    // One stretch after the other, so that no more than one is held in memory.
+    for stretch in stretches(unread.iter().map(|(_, place)| *place).collect()) {
+        let read = [(stretch, loader.read(&stretch))];
+        let here = |place: Stored| stretch.segment == place.segment && stretch.holds(place);
+        for &(id, place) in unread.iter().filter(|(_, place)| here(*place)) {
+            match find(loader, &read, place) {
+                Ok(payload) if *payload.as_ref() == *search.payload => found.push(id),
+                Ok(_) => {}
+                Err((_, why)) => unreadable = unreadable.or(Some((id, why))),
+            }
         }
-        bodies
-    });
-    if is_done {
-        search.answer(shared, false);
+    }
+    search.conclude(shared, &found, unreadable);
+    if search.is_done() {
+        search.answer(shared);
     } else {
         loader.search(search);
     }
@@ -329,6 +352,7 @@ fn give_up(shared: &Shared, cell: &TicketCell, unreadable: Unreadable) -> Option
 }
 
 /// Neighbouring places of one segment.
+#[derive(Clone, Copy)]
 struct Stretch {
     segment: u32,
     start: u64,

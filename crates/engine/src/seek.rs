@@ -1,9 +1,11 @@
 //! Calling tasks off by their payloads.
 //!
 //! Nothing says which tasks have a payload but the payloads themselves, and those lie on the disk. All tasks of the queue
-//! are looked at, some thousands at a time; where the length is right the payload is read, without the lock; and those that
-//! have it are called off by their ids.
+//! are looked at, step by step. Where the length is right the payload is compared, in memory or read without the lock; and
+//! those that have it are called off by their ids. A step is bounded in tasks and in bytes: it is one job of the loader
+//! among others, and nobody waits for it longer than for a large answer.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use sureq_core::command::{Cancel, IdForm, TaskRefs};
@@ -11,36 +13,42 @@ use sureq_core::queue::Seek;
 use sureq_core::task::Body as _;
 use sureq_core::{Command, Refusal, Replies, Reply, TaskId};
 
-use crate::body::{Body, Stored};
+use crate::body::Stored;
+use crate::cache::Found;
 use crate::engine::Shared;
 use crate::log::Position;
-use crate::ticket::{Answer, TicketCell, only};
+use crate::ticket::{Answer, TicketCell, only, poisoned};
 
-/// How many tasks are looked at under one lock.
+/// How many tasks are looked at in one step, and how many bytes of payloads.
 const STEP_TASKS: usize = 4096;
+const STEP_BYTES: usize = 1 << 20;
 
 /// A search for tasks with a payload.
 #[derive(Debug)]
 pub(crate) struct Search {
     queue: Box<[u8]>,
-    payload: Box<[u8]>,
+    pub(crate) payload: Box<[u8]>,
     seek: Seek,
     cancelled: u64,
+    /// Why it cannot be answered with a number.
+    refused: Option<Refusal>,
     /// Who asked.
     cell: Arc<TicketCell>,
 }
 
 /// Tasks that a step of a search came upon.
+#[derive(Debug, Default)]
 pub(crate) struct Candidates {
-    /// They have it.
-    found: Vec<TaskId>,
-    /// They have one of that length.
-    unread: Vec<(TaskId, Stored)>,
+    /// They have the payload.
+    pub(crate) found: Vec<TaskId>,
+    /// They have one of its length, which has to be read.
+    pub(crate) unread: Vec<(TaskId, Stored)>,
 }
 
 impl Search {
     pub(crate) fn new(queue: &[u8], payload: &[u8], cell: Arc<TicketCell>) -> Self {
-        Self { queue: queue.into(), payload: payload.into(), seek: Seek::default(), cancelled: 0, cell }
+        let (queue, payload) = (queue.into(), payload.into());
+        Self { queue, payload, seek: Seek::default(), cancelled: 0, refused: None, cell }
     }
 
     /// Whether nobody waits for the answer any more.
@@ -48,40 +56,59 @@ impl Search {
         Arc::strong_count(&self.cell) == 1
     }
 
+    /// Whether there is nothing more to look at.
+    pub(crate) fn is_done(&self) -> bool {
+        self.seek.is_done() || self.refused.is_some()
+    }
+
     /// Looks at the next tasks.
     pub(crate) fn look(&mut self, shared: &Shared) -> Candidates {
-        let mut candidates = Candidates { found: Vec::new(), unread: Vec::new() };
         let Self { queue, payload, seek, .. } = self;
-        let state = shared.lock();
-        let is_there = state.broker.seek(queue, seek, STEP_TASKS, &mut |id, body| match body.is(payload) {
-            Some(true) => candidates.found.push(id),
-            None if body.len() == payload.len() => {
-                candidates.unread.extend(body.place().map(|place| (id, place)));
+        let mut candidates = Candidates::default();
+        let (mut places, mut bytes) = (Vec::new(), 0);
+        let mut state = shared.lock();
+        let is_there = state.broker.seek(queue, seek, STEP_TASKS, &mut |id, body| {
+            match (body.is(payload), body.place()) {
+                (Some(true), _) => candidates.found.push(id),
+                (None, Some(place)) => {
+                    places.push((id, place));
+                    bytes += payload.len();
+                }
+                _ => {}
             }
-            _ => {}
+            if bytes < STEP_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
+        for (id, place) in places {
+            let is_it = state.payload(place).map(|found| match found {
+                Found::Written(bytes) => *bytes == **payload,
+                Found::Read(read) => *read.as_ref() == **payload,
+            });
+            match is_it {
+                Some(true) => candidates.found.push(id),
+                Some(false) => {}
+                None => candidates.unread.push((id, place)),
+            }
+        }
         if !is_there {
-            *seek = Seek::Done;
+            // The queue is gone, and all its tasks.
+            *seek = Seek::DONE;
         }
         candidates
     }
 
-    /// Calls off what was found; answers whether that was all.
-    pub(crate) fn step(
+    /// Calls off what was found. Says so at the end if it could not be done, or if a payload could not be read.
+    pub(crate) fn conclude(
         &mut self,
         shared: &Shared,
-        mut candidates: Candidates,
-        mut read: impl FnMut(&[Stored]) -> Vec<Option<Body>>,
-    ) -> bool {
-        let places: Vec<Stored> = candidates.unread.iter().map(|(_, place)| *place).collect();
-        let bodies = read(&places);
-        let has = |body: &Option<Body>| body.as_ref().and_then(|body| body.is(&self.payload)) == Some(true);
-        let read = candidates.unread.iter().zip(&bodies).filter(|(_, body)| has(body));
-        candidates.found.extend(read.map(|((id, _), _)| *id));
-        if !candidates.found.is_empty() {
-            self.cancel(shared, &candidates.found);
+        found: &[TaskId],
+        unreadable: Option<(TaskId, String)>,
+    ) {
+        if !found.is_empty() {
+            self.cancel(shared, found);
         }
-        matches!(self.seek, Seek::Done)
+        if let Some((id, why)) = unreadable {
+            self.refused.get_or_insert(Refusal::Damaged { id, why: why.into() });
+        }
     }
 
     fn cancel(&mut self, shared: &Shared, found: &[TaskId]) {
@@ -92,21 +119,29 @@ impl Search {
         shared.change(|broker, now, tape| {
             broker.execute(now, &Command::Cancel { queue, which }, tape, &mut replies);
         });
-        if let Some(Reply::Count(count)) = replies.list.pop() {
-            self.cancelled += count;
+        match replies.list.pop() {
+            Some(Reply::Count(count)) => self.cancelled += count,
+            // The store closes, or has failed.
+            _ => self.refused = Some(Refusal::Closed),
         }
     }
 
-    /// Answers whoever asked: how many were called off, or that the store closes.
-    pub(crate) fn answer(self, shared: &Shared, is_closing: bool) {
+    /// Ends it because the store closes.
+    pub(crate) fn dismiss(mut self, shared: &Shared) {
+        self.refused = Some(Refusal::Closed);
+        self.answer(shared);
+    }
+
+    /// Answers whoever asked.
+    pub(crate) fn answer(self, shared: &Shared) {
         let position = shared.position(&shared.lock());
-        let (reply, position) = if is_closing {
-            (Reply::Refused(Refusal::Closed), Position::START)
+        let (replies, position) = if shared.durable.failure().is_some() {
+            (poisoned(), Position::START)
         } else {
-            (Reply::Count(self.cancelled), position)
+            (only(self.refused.map_or(Reply::Count(self.cancelled), Reply::Refused)), position)
         };
         let mut ticket = self.cell.lock();
-        ticket.answer = Some(Answer { queues: Vec::new(), replies: only(reply), position });
+        ticket.answer = Some(Answer { queues: Vec::new(), replies, position });
         ticket.is_loading = false;
         if let Some(waker) = ticket.waker.take() {
             drop(ticket);

@@ -1,4 +1,5 @@
-//! Tickets: the right to an answer that is not there yet, because its pop waits in line or its payloads are being read.
+//! Tickets: the right to an answer that is not there yet, because its pop waits in line, its payloads are being read, or a
+//! search goes on.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -128,6 +129,13 @@ impl Ticket {
     /// Whether all it waits for is payloads that are being read, so that the answer comes without anyone pushing a task.
     pub fn is_loading(&self) -> bool {
         self.number.is_none() || self.cell.lock().is_loading
+    }
+
+    /// Whether tasks are handed out by its answer, which go back if nobody takes it.
+    pub fn is_for_tasks(&self) -> bool {
+        let answer =
+            |cell: &TicketState| cell.answer.as_ref().is_some_and(|answer| !answer.receipts().is_empty());
+        self.number.is_some() || answer(&self.cell.lock())
     }
 
     /// Waits for the answer on this thread.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use engine_support::valve::Valve;
 use engine_support::{ack, execute, pop, push};
-use sureq_core::command::{Add, Block, Pop, View, When};
+use sureq_core::command::{Add, Block, Cancel, Pop, View, When};
 use sureq_core::{Command, Refusal, Replies, Reply, TaskId};
 use sureq_engine::log::Durability;
 use sureq_engine::{Engine, Options, Ticket};
@@ -240,4 +240,85 @@ fn a_damaged_segment_does_not_keep_others_from_going() {
     assert!(cold.valve.disk.files().contains_key(&file));
     assert_eq!(cold.inspect(View::Ready).len(), 14);
     cold.engine.check().unwrap();
+}
+
+fn cancel_of(payload: &[u8]) -> Command<'_> {
+    Command::Cancel { queue: b"q", which: Cancel::Payload(payload) }
+}
+
+fn cancelled(replies: &Replies<sureq_engine::Body>) -> &Reply {
+    replies.list.last().expect("there is an answer")
+}
+
+/// More than one step of the search, cold ones and hot ones, waiting ones and held ones, and others of the same length.
+#[test]
+fn all_tasks_with_a_payload_are_called_off_and_no_other() {
+    let cold = Cold::new(0);
+    let kinds: [&[u8]; 4] = [b"this one", b"that one", b"this", b""];
+    for round in 0..1500_usize {
+        let payloads: Vec<&[u8]> = (0..4).map(|n| kinds[(round + n) % 4]).collect();
+        cold.execute(&[Command::Push { queue: b"q", payloads: &payloads }]);
+    }
+    cold.engine.close().unwrap();
+    let engine = open(&cold.valve, &cold.clock);
+    let _ = execute(&engine, &[pop_of(40)]);
+    push(&engine, &[b"this one", b"that one"]);
+    let add = Add { when: When::After(1000), ..Add::plain(b"q", b"this one") };
+    let _ = execute(&engine, &[Command::Add(add)]);
+    let (replies, _) = execute(&engine, &[cancel_of(b"this one")]);
+    assert_eq!(*cancelled(&replies), Reply::Count(1502));
+    let (replies, _) = execute(&engine, &[cancel_of(b"this one"), cancel_of(b"nothing of it")]);
+    assert_eq!(replies.list, [Reply::Count(0), Reply::Count(0)]);
+    let left = pop(&engine, 10_000);
+    assert_eq!(left.len(), 4501 - 30, "all but what is gone and what is held");
+    assert!(left.iter().all(|payload| payload != b"this one"));
+}
+
+#[test]
+fn a_search_calls_off_what_was_there_when_it_began_and_ends_with_its_asker() {
+    let cold = Cold::new(40);
+    let same = payload(3);
+    cold.valve.hold_reads();
+    let ticket = cold.begin(&cancel_of(&same));
+    cold.valve.wait_until_read_is_held();
+    let later = push(&cold.engine, &[&same])[0];
+    cold.valve.release_reads();
+    assert_eq!(*cancelled(&ticket.wait().replies), Reply::Count(1));
+    let ready = cold.inspect(View::Ready);
+    assert!(!ready.contains(&cold.ids[3]) && ready.contains(&later), "{ready:?}");
+
+    cold.valve.hold_reads();
+    let abandoned = cold.begin(&cancel_of(&payload(5)));
+    let gone = cold.begin(&cancel_of(&payload(7)));
+    drop((abandoned, gone));
+    cold.valve.release_reads();
+    let (replies, _) = execute(&cold.engine, &[cancel_of(&payload(9))]);
+    assert_eq!(*cancelled(&replies), Reply::Count(1), "searches behind them are answered");
+}
+
+#[test]
+fn a_search_that_cannot_read_or_meets_the_end_says_so() {
+    let cold = Cold::new(40);
+    let (file, at) = cold.place(11);
+    cold.valve.disk.edit(&file, |bytes| bytes[at + 5] ^= 1);
+    let (replies, _) = execute(&cold.engine, &[cancel_of(&payload(11))]);
+    let refused = cancelled(&replies);
+    assert!(matches!(refused, Reply::Refused(Refusal::Damaged { .. })), "{refused:?}");
+
+    cold.valve.hold_reads();
+    let ticket = cold.begin(&cancel_of(&payload(13)));
+    cold.valve.wait_until_read_is_held();
+    let waiting = cold.begin(&cancel_of(&payload(15)));
+    std::thread::scope(|scope| {
+        let closing = scope.spawn(|| cold.engine.close());
+        while !matches!(execute(&cold.engine, &[Command::Size]).0.list[..], [Reply::Refused(Refusal::Closed)])
+        {
+            std::thread::yield_now();
+        }
+        cold.valve.release_reads();
+        closing.join().unwrap().unwrap();
+    });
+    for ticket in [ticket, waiting] {
+        assert_eq!(*cancelled(&ticket.wait().replies), Reply::Refused(Refusal::Closed));
+    }
 }

@@ -121,9 +121,12 @@ fn an_option_word_of_pop_is_never_a_key() {
 #[test]
 fn pop_can_ask_for_a_lease() {
     let worker = WorkerRef { name: b"a#b", incarnation: 12 };
-    let lease = LeaseAsk { ms: Some(5_000), worker: Some(worker), conn: Some(ConnId(7)), lapse: None };
+    let lease = LeaseAsk { ms: Some(5_000), worker: Some(worker), conn: None, lapse: None };
     let pop = Pop { lease, meta: true, ..Pop::plain(&[b"q"], 1) };
-    check_home("RQ.POP META CONN WORKER a#b#12 LEASE 5000 q", Command::Pop(pop));
+    check_home("RQ.POP META WORKER a#b#12 LEASE 5000 q", Command::Pop(pop));
+    let conn = Pop { lease: LeaseAsk { conn: Some(ConnId(7)), ..LeaseAsk::NONE }, ..Pop::plain(&[b"q"], 1) };
+    check_home("RQ.POP CONN q", Command::Pop(conn));
+    check_error("RQ.POP CONN WORKER a#b#12 q", "ERR WORKER and CONN exclude each other");
     for bad in ["0", "-1", "x", "3162240000001"] {
         let text = "ERR LEASE must be an integer from 1 to 3162240000000";
         check_error(&format!("RQ.POP LEASE {bad} q"), text);

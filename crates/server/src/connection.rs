@@ -300,8 +300,10 @@ impl<D: Dialect> Connection<D> {
             let len = buffer.filled().len();
             if len == 0 {
                 self.reading = Reading::Ended;
-                // Nobody is there to take what a waiting pop would get.
-                self.ticket = None;
+                // Nobody is there to take what a waiting pop would get. Whatever else was asked for is still answered: the
+                // peer may only have said all that it has to say.
+                self.ticket
+                    .take_if(|awaited| matches!(awaited, Awaited::Task(ticket) if ticket.is_for_tasks()));
                 return Ok(true);
             }
             self.renew_idle();

@@ -109,7 +109,9 @@ fn check_survival(launch: &Launch, mut crash: impl FnMut(Server)) {
 #[test]
 fn everything_is_as_before_after_kills() {
     let dir = scratch();
-    check_survival(&serve(dir.path()), |mut server| drop(server.kill9()));
+    check_survival(&serve(dir.path()), |mut server| {
+        server.kill9();
+    });
 }
 
 #[test]
@@ -174,14 +176,14 @@ fn leases_end_at_their_deadline_and_with_their_connection_and_their_worker() {
     let server = serve(dir.path()).start();
     let (mut client, mut next) = (server.client(), server.client());
     let mut delays = [Vec::new(), Vec::new(), Vec::new()];
-    for _ in 0..10 {
+    for _ in 0..5 {
         for (kind, delays) in delays.iter_mut().enumerate() {
             client.push("q", "x");
             let mut holder = server.client();
-            let worker = holder.say("RQ.WORKER START w TTL 100").text();
-            let by_worker = format!("WORKER {worker}");
-            let terms = ["LEASE 100", "CONN", &by_worker][kind];
             let begun = Instant::now();
+            let worker = holder.say("RQ.WORKER START w TTL 1000").text();
+            let by_worker = format!("WORKER {worker}");
+            let terms = ["LEASE 1000", "CONN", &by_worker][kind];
             let id = field(&holder.say(&format!("RQ.POP {terms} q")).list()[0], 1);
             next.begin("RQ.POP BLOCK 0 q");
             await_line(&mut client, 1);
@@ -189,7 +191,7 @@ fn leases_end_at_their_deadline_and_with_their_connection_and_their_worker() {
                 drop(holder);
                 Instant::now()
             } else {
-                begun + Duration::from_millis(100)
+                begun + Duration::from_secs(1)
             };
             delays.push(delay(&mut next, due));
             assert!(client.ack("q", &id));
@@ -199,6 +201,10 @@ fn leases_end_at_their_deadline_and_with_their_connection_and_their_worker() {
     check_soon(lapsed, "a lease that lapsed");
     check_soon(closed, "a connection that was closed");
     check_soon(lost, "a worker that was lost");
+}
+
+fn count(tasks: usize) -> i64 {
+    i64::try_from(tasks).expect("not so many")
 }
 
 /// The longest that a command of another client takes until `is_over` says so.
@@ -230,16 +236,18 @@ fn workers_that_fail_at_once_hold_nobody_up() {
     let mut client = server.client();
     let payloads = vec!["x"; 1000].join(" ");
     (0..workers / 1000).for_each(|_| drop(client.say(&format!("RQ.PUSH q {payloads}"))));
-    let ttl = 6_000 * scale();
-    let start: String = (0..workers).map(|n| format!("RQ.WORKER START w{n} TTL {ttl}\r\n")).collect();
+    let ttl = 20_000 * scale();
+    let start =
+        (0..workers).map(|n| format!("RQ.WORKER START w{n} TTL {ttl}\r\n")).collect::<Vec<_>>().concat();
     let started: Vec<String> = pipelined(&server, &start).map(Value::text).collect();
-    let pops: String = started.iter().map(|worker| format!("RQ.POP WORKER {worker} q\r\n")).collect();
+    let pops =
+        started.iter().map(|worker| format!("RQ.POP WORKER {worker} q\r\n")).collect::<Vec<_>>().concat();
     assert!(pipelined(&server, &pops).all(|tasks| tasks.list().len() == 1), "one for each");
     // A start gives all of them their full time again, and so they are lost in the same instant.
     server.terminate();
     assert_eq!(server.exit_code(Duration::from_secs(10)), 0);
     let server = launch.start();
-    let longest = longest_wait(&mut server.client(), |client| client.counts("q") == (workers as i64, 0));
+    let longest = longest_wait(&mut server.client(), |client| client.counts("q") == (count(workers), 0));
     assert!(longest <= HELD_UP_MAX, "others were held up for {longest:?}");
 }
 
@@ -251,9 +259,9 @@ fn tasks_that_are_due_at_once_hold_nobody_up() {
     let mut client = server.client();
     let seconds: u64 = client.say("TIME").list()[0].clone().text().parse().expect("a number");
     let at = (seconds + 5 + 10 * scale()) * 1000;
-    let adds: String = (0..tasks).map(|_| format!("RQ.ADD q x AT {at}\r\n")).collect();
+    let adds = (0..tasks).map(|_| format!("RQ.ADD q x AT {at}\r\n")).collect::<Vec<_>>().concat();
     assert_eq!(pipelined(&server, &adds).count(), tasks);
-    let longest = longest_wait(&mut client, |client| client.counts("q") == (tasks as i64, 0));
+    let longest = longest_wait(&mut client, |client| client.counts("q") == (count(tasks), 0));
     assert!(longest <= HELD_UP_MAX, "others were held up for {longest:?}");
 }
 
@@ -267,7 +275,9 @@ fn pipelined<'a>(server: &Server, commands: &'a str) -> impl Iterator<Item = Val
     let mut sending = Some(sending);
     std::iter::from_fn(move || {
         if left == 0 {
-            sending.take().map(|sending| sending.join().expect("it ends").expect("the server reads"));
+            if let Some(sending) = sending.take() {
+                sending.join().expect("it ends").expect("the server reads");
+            }
             return None;
         }
         left -= 1;

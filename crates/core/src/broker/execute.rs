@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use super::Broker;
 use crate::command::{Command, TaskRef, TaskRefs};
 use crate::event::{Event, QueueNo, Recorder};
-use crate::id::Claim;
+use crate::id::{Claim, TaskId};
 use crate::limits;
 use crate::queue::{Queue, claims};
 use crate::reply::{Outcome, Refusal, Replies, Reply, Span};
@@ -137,12 +137,12 @@ impl<B: Body> Broker<B> {
                 let claims = tasks.map(claims).transpose()?;
                 Ok(self.count(queue, now, rec, |queue, rec| match claims {
                     None => queue.revive(None, now, rec),
-                    Some(claims) => queue.revive(Some(&mut claims.map(Claim::id)), now, rec),
+                    Some(claims) => queue.revive(Some(&mut ids_alone(claims)), now, rec),
                 }))
             }
             Command::Delete { queue, tasks } => {
                 let claims = claims(tasks)?;
-                Ok(self.count(queue, now, rec, |queue, rec| queue.delete(claims.map(Claim::id), now, rec)))
+                Ok(self.count(queue, now, rec, |queue, rec| queue.delete(claims, now, rec)))
             }
             Command::Purge { queue, state } => {
                 Ok(self.count(queue, now, rec, |queue, rec| queue.purge(state, now, rec)))
@@ -256,6 +256,14 @@ impl<B: Body> Broker<B> {
     ) -> Reply {
         Reply::Count(self.with(queue, now, rec, act).unwrap_or(0))
     }
+}
+
+/// A receipt is of a delivery, and what is dead is not delivered.
+fn ids_alone(claims: impl Iterator<Item = Claim>) -> impl Iterator<Item = TaskId> {
+    claims.filter_map(|claim| match claim {
+        Claim::Id(id) => Some(id),
+        Claim::Receipt(_) => None,
+    })
 }
 
 pub(super) fn claim(task: TaskRef<'_>) -> Result<Claim, Refusal> {

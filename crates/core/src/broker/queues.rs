@@ -1,6 +1,7 @@
 //! Commands about queues as wholes, and moves from one to another.
 
 use alloc::boxed::Box;
+use core::ops::ControlFlow;
 
 use super::execute::{Stamp, at_most, within};
 use super::{Broker, glob_matches};
@@ -64,13 +65,13 @@ impl<B: Body> Broker<B> {
         Ok(Reply::Settings(Box::new(settings)))
     }
 
-    /// Shows tasks of a queue, about `count` of them; answers whether there is such a queue.
+    /// Shows tasks of a queue, at most `count` of them, until `visit` has seen enough; answers whether there is such a queue.
     pub fn seek(
         &self,
         queue: &[u8],
         seek: &mut Seek,
         count: usize,
-        visit: &mut dyn FnMut(TaskId, &B),
+        visit: &mut dyn FnMut(TaskId, &B) -> ControlFlow<()>,
     ) -> bool {
         let queue = self.queue(queue);
         queue.map(|queue| queue.seek(seek, count, visit)).is_some()

@@ -152,15 +152,15 @@ impl<B: Body> Broker<B> {
         match which {
             Cancel::Ids(tasks) => {
                 let claims = claims(tasks)?;
-                Ok(self.count(queue, now, rec, |queue, rec| queue.cancel(claims.map(Claim::id), now, rec)))
+                Ok(self.count(queue, now, rec, |queue, rec| queue.cancel(claims, now, rec)))
             }
             Cancel::Names(names) => Ok(self.count(queue, now, rec, |queue, rec| {
                 let ids = queue.ids_of_names(names);
-                queue.cancel(ids, now, rec)
+                queue.cancel(ids.map(Claim::Id), now, rec)
             })),
             Cancel::Payload(payload) => Ok(self.count(queue, now, rec, |queue, rec| {
                 let ids = queue.ids_of_payload(payload);
-                queue.cancel(ids.into_iter(), now, rec)
+                queue.cancel(ids.into_iter().map(Claim::Id), now, rec)
             })),
         }
     }

@@ -31,7 +31,8 @@ impl Ranked {
 
     /// About how many bytes it takes.
     pub(super) fn memory(&self) -> usize {
-        // Blocks that were cut are half empty, those that were filled in order are full.
+        // Blocks that were cut are half empty, those that were filled in order are full, and a deque has room for a power of
+        // two of them.
         self.len * size_of::<Entry>() * 3 / 2
     }
 
@@ -54,19 +55,25 @@ impl Ranked {
     /// Adds a task; answers false, and changes nothing, if another has the rank.
     pub(super) fn insert(&mut self, rank: Rank, id: TaskId) -> bool {
         let at = self.block_of(rank);
+        let is_last = at + 1 == self.blocks.len();
         let Some(block) = self.blocks.get_mut(at) else {
             self.blocks.push_back(VecDeque::from([(rank, id)]));
             self.len = 1;
             return true;
         };
         let Err(within) = block.binary_search_by_key(&rank, |entry| entry.0) else { return false };
-        block.insert(within, (rank, id));
         self.len += 1;
-        if block.len() > BLOCK_MAX {
+        if block.len() < BLOCK_MAX {
+            block.insert(within, (rank, id));
+        } else if within == BLOCK_MAX && is_last {
             // What comes in order leaves full blocks behind.
-            let is_last = at + 1 == self.blocks.len() && within == BLOCK_MAX;
-            let block = &mut self.blocks[at];
-            let behind = block.split_off(if is_last { BLOCK_MAX } else { BLOCK_MAX / 2 });
+            self.blocks.push_back(VecDeque::from([(rank, id)]));
+        } else {
+            let mut behind = block.split_off(BLOCK_MAX / 2);
+            match within.checked_sub(BLOCK_MAX / 2) {
+                Some(within) => behind.insert(within, (rank, id)),
+                None => block.insert(within, (rank, id)),
+            }
             self.blocks.insert(at + 1, behind);
         }
         true
@@ -80,11 +87,32 @@ impl Ranked {
         let len = |at: usize| self.blocks.get(at).map_or(BLOCK_MAX, VecDeque::len);
         if len(at) == 0 {
             self.blocks.remove(at);
-        } else if len(at) + len(at + 1) <= BLOCK_MIN {
-            let behind = self.blocks.remove(at + 1)?;
-            self.blocks[at].extend(behind);
+        } else if let Some(first) = [at, at.wrapping_sub(1)]
+            .into_iter()
+            .find(|&at| len(at).saturating_add(len(at.wrapping_add(1))) <= BLOCK_MIN)
+        {
+            let behind = self.blocks.remove(first + 1)?;
+            self.blocks[first].extend(behind);
+            self.blocks[first].shrink_to(BLOCK_MIN);
         }
         Some(id)
+    }
+
+    /// All from the one at this place on. Blocks before it are passed over whole.
+    pub(super) fn iter_from(&self, mut start: usize) -> impl Iterator<Item = Entry> {
+        let mut at = 0;
+        while self.blocks.get(at).is_some_and(|block| block.len() <= start) {
+            start -= self.blocks[at].len();
+            at += 1;
+        }
+        self.blocks.range(at..).flatten().skip(start).copied()
+    }
+
+    /// The first one of the least urgent.
+    pub(super) fn first_of_last_lane(&self) -> Option<Entry> {
+        let lane = self.blocks.back()?.back()?.0.lane;
+        let first = self.before(Rank { lane, major: i64::MIN, minor: 0 });
+        self.iter_from(first).next()
     }
 
     pub(super) fn first(&self) -> Option<Entry> {
@@ -144,6 +172,13 @@ mod tests {
                 let asked = rank(n + count / 2);
                 prop_assert_eq!(ranked.before(asked), model.range(..asked).count());
                 prop_assert_eq!(ranked.contains(asked), model.contains_key(&asked));
+                let from = (n as usize + count as usize) % (model.len() + 1);
+                prop_assert!(ranked.iter_from(from).map(|(rank, _)| rank).eq(model.keys().copied().skip(from)));
+                let lane = model.keys().next_back().map(|last| last.lane);
+                let last = model.iter().find(|(rank, _)| Some(rank.lane) == lane);
+                prop_assert_eq!(ranked.first_of_last_lane(), last.map(|(&rank, &id)| (rank, id)));
+                prop_assert!(ranked.blocks.len() <= 2 + 2 * model.len() / (BLOCK_MIN / 2), "few in many blocks");
+                prop_assert!(ranked.blocks.iter().all(|block| !block.is_empty() && block.len() <= BLOCK_MAX));
             }
         }
     }
@@ -153,5 +188,7 @@ mod tests {
         let mut ranked = Ranked::default();
         (1..=10_000u64).for_each(|n| assert!(ranked.insert(rank(n * 21), TaskId::from_raw(n).unwrap())));
         assert!(ranked.blocks.len() <= 10_000 / BLOCK_MAX + 1, "{} blocks", ranked.blocks.len());
+        let room: usize = ranked.blocks.iter().map(VecDeque::capacity).sum();
+        assert!(room * size_of::<Entry>() <= ranked.memory(), "room for {room}");
     }
 }

@@ -93,26 +93,56 @@ impl<B: Body> Ready<B> {
         plain + self.placed.before(rank)
     }
 
-    /// The line in order. Skipping to a place within a line of plain tasks passes over whole runs.
+    /// The line in order, from the one at this place on. Whole runs and blocks before it are passed over.
     pub(super) fn iter_from(&self, start: usize) -> impl Iterator<Item = Standing<B>> {
-        let (jump, walk) = if self.placed.len() == 0 { (start, 0) } else { (0, start) };
-        self.merge(self.plain.iter_from(jump)).skip(walk)
+        let start = start.min(self.len());
+        // How many of the placed stand before that place: the most that do not reach it with those plain ones before them.
+        let (mut low, mut high) = (0, self.placed.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            let place =
+                self.placed.iter_from(middle).next().map_or(usize::MAX, |(rank, _)| self.before(rank));
+            if place < start {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        merge(self.plain.iter_from(start - low), self.placed.iter_from(low))
     }
 
     /// The line in order, from its head.
     pub(super) fn iter(&self) -> impl Iterator<Item = Standing<B>> {
-        self.merge(self.plain.iter())
+        merge(self.plain.iter(), self.placed.iter())
     }
 
-    fn merge(&self, plain: impl Iterator<Item = Entry<B>>) -> impl Iterator<Item = Standing<B>> {
-        let mut plain = plain.peekable();
-        let mut placed = self.placed.iter().peekable();
-        core::iter::from_fn(move || match placed.peek() {
-            None => plain.next().map(Standing::Plain),
-            Some((rank, _)) if plain.peek().is_some_and(|p| Rank::plain(p.id) < *rank) => {
-                plain.next().map(Standing::Plain)
+    /// The one that has waited longest of the least urgent.
+    pub(super) fn oldest_of_least_urgent(&self) -> Option<TaskId> {
+        let (plain, placed) = (self.plain.first(), self.placed.first_of_last_lane());
+        match (plain, placed) {
+            (Some(plain), Some((rank, id)))
+                if rank.lane > 0 || rank.lane == 0 && rank < Rank::plain(plain.id) =>
+            {
+                Some(id)
             }
-            Some(_) => placed.next().map(|(_, id)| Standing::Placed(id)),
-        })
+            (Some(plain), _) => Some(plain.id),
+            (None, placed) => placed.map(|(_, id)| id),
+        }
     }
+}
+
+/// Two parts of the line as one.
+fn merge<B: Body>(
+    plain: impl Iterator<Item = Entry<B>>,
+    placed: impl Iterator<Item = (Rank, TaskId)>,
+) -> impl Iterator<Item = Standing<B>> {
+    let mut plain = plain.peekable();
+    let mut placed = placed.peekable();
+    core::iter::from_fn(move || match placed.peek() {
+        None => plain.next().map(Standing::Plain),
+        Some((rank, _)) if plain.peek().is_some_and(|p| Rank::plain(p.id) < *rank) => {
+            plain.next().map(Standing::Plain)
+        }
+        Some(_) => placed.next().map(|(_, id)| Standing::Placed(id)),
+    })
 }

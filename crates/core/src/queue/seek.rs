@@ -1,63 +1,95 @@
 //! Looking at all tasks of a queue, a few at a time, while it goes on.
 
+use core::ops::ControlFlow;
+
 use super::Queue;
 use crate::id::TaskId;
 use crate::task::Body;
 
-/// How far a look at all tasks has come. Tasks leave the packed runs for records and never come back, so that those are
-/// looked at last: none that was there at the start, and still is, is passed over.
+/// How far a look at all tasks has come that were there when it began.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seek {
+    at: At,
+    /// The last id that had been given out then.
+    upto: Option<TaskId>,
+}
+
+impl Seek {
+    /// There was nothing to look at.
+    pub const DONE: Self = Self { at: At::Done, upto: None };
+
+    /// Whether there is nothing more to look at.
+    pub const fn is_done(&self) -> bool {
+        matches!(self.at, At::Done)
+    }
+}
+
+/// Tasks leave the packed runs for records and never come back, so that those are looked at last: none that was there at
+/// the start, and still is, is passed over.
 #[derive(Clone, Copy, Debug)]
-pub enum Seek {
+enum At {
     /// Plain ones, from this id on.
     Plain(u64),
     /// Delayed ones without a record, from this id on.
     Later(u64),
-    /// Records, from this page on.
-    Records(usize),
+    /// Records, from this slot on.
+    Records(u32),
     /// All were looked at.
     Done,
 }
 
-impl Default for Seek {
+impl Default for At {
     fn default() -> Self {
         Self::Plain(0)
     }
 }
 
 impl<B: Body> Queue<B> {
-    /// Shows the next tasks, about `count` of them.
-    pub(crate) fn seek(&self, seek: &mut Seek, count: usize, visit: &mut dyn FnMut(TaskId, &B)) {
-        let mut left = count;
+    /// Shows the next tasks, at most `count` of them, until `visit` has seen enough.
+    pub(crate) fn seek(
+        &self,
+        seek: &mut Seek,
+        count: usize,
+        visit: &mut dyn FnMut(TaskId, &B) -> ControlFlow<()>,
+    ) {
+        let (mut left, at) = (count, &mut seek.at);
+        let upto = *seek.upto.get_or_insert(self.last_id);
         while left > 0 {
-            let (packed, from) = match *seek {
-                Seek::Plain(from) => (&self.ready.plain, from),
-                Seek::Later(from) => (&self.later, from),
-                Seek::Records(page) => {
-                    let Some(tasks) = self.table.page(page) else {
-                        *seek = Seek::Done;
+            let (packed, from, behind) = match *at {
+                At::Plain(from) => (&self.ready.plain, from, At::Later(0)),
+                At::Later(from) => (&self.later, from, At::Records(0)),
+                At::Records(slot) if slot >= self.table.slots() => {
+                    *at = At::Done;
+                    return;
+                }
+                At::Records(slot) => {
+                    left -= 1;
+                    *at = At::Records(slot + 1);
+                    let task = self.table.task_in(slot).filter(|task| task.id <= upto);
+                    if task.is_some_and(|task| visit(task.id, &task.body).is_break()) {
                         return;
-                    };
-                    tasks.for_each(|task| {
-                        visit(task.id, &task.body);
-                        left = left.saturating_sub(1);
-                    });
-                    *seek = Seek::Records(page + 1);
+                    }
                     continue;
                 }
-                Seek::Done => return,
+                At::Done => return,
             };
-            let mut next = None;
-            for entry in packed.iter_from(packed.count_below(from)).take(left) {
-                visit(entry.id, &entry.body);
+            let is_plain = matches!(*at, At::Plain(_));
+            let mut entries = packed.iter_from(packed.count_below(from)).take_while(|entry| entry.id <= upto);
+            loop {
+                let Some(entry) = entries.next() else {
+                    *at = behind;
+                    break;
+                };
+                let next = entry.id.raw() + 1;
+                *at = if is_plain { At::Plain(next) } else { At::Later(next) };
                 left -= 1;
-                next = Some(entry.id.raw() + 1);
+                if visit(entry.id, &entry.body).is_break() {
+                    return;
+                }
+                if left == 0 {
+                    break;
+                }
             }
-            *seek = match (*seek, next) {
-                (Seek::Plain(_), Some(next)) => Seek::Plain(next),
-                (Seek::Plain(_), None) => Seek::Later(0),
-                (Seek::Later(_), Some(next)) => Seek::Later(next),
-                _ => Seek::Records(0),
-            };
         }
     }
 }

@@ -227,9 +227,14 @@ impl<B: Clone> Table<B> {
         None
     }
 
-    /// The tasks of a page, if there is one of this number.
-    pub(super) fn page(&self, number: usize) -> Option<impl Iterator<Item = &Task<B>>> {
-        Some(self.pages.get(number)?.get().iter().filter_map(|slot| slot.task.as_ref()))
+    /// How many slots there are.
+    pub(super) const fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// The task in a slot, if there is one.
+    pub(super) fn task_in(&self, at: u32) -> Option<&Task<B>> {
+        slot(&self.pages, at)?.task.as_ref()
     }
 
     /// All pages, for an image.

@@ -113,6 +113,9 @@ impl fmt::Display for Explanation {
                     f.write_str("; called off: its holder will be told")?;
                 }
             }
+            Why::Dead { .. } if self.tries.total() < self.tries_max => {
+                write!(f, "dead: buried after {} of {} tries", self.tries.total(), self.tries_max)?;
+            }
             Why::Dead { .. } => write!(f, "dead: {} of {} tries", self.tries.total(), self.tries_max)?,
         }
         if !matches!(self.why, Why::Leased { .. })

@@ -258,7 +258,8 @@ pub struct WorkerRow {
     pub leased: u64,
 }
 
-/// A stable reason for a no. A refusal changes nothing.
+/// A stable reason for a no. A refusal changes nothing, but for one of `RQ.CANCEL PAYLOAD`, which may come when part of it was
+/// done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// This is not an id of this home.

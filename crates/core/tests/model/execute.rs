@@ -102,7 +102,11 @@ impl Model {
             }
             Cmd::CancelIds(queue, tasks) => {
                 let claims = claims(tasks, IdForm::Long)?;
-                self.cancel(queue, |_| claims.iter().map(|claim| claim.id()).collect())
+                let there = self.settled(queue);
+                let meant =
+                    |claim: &Claim| matches!(claim, Claim::Id(_)) || there && self.is_current(queue, *claim);
+                let ids: Vec<TaskId> = claims.into_iter().filter(meant).map(Claim::id).collect();
+                self.cancel(queue, |_| ids)
             }
             Cmd::CancelNames(queue, names) => self.cancel(queue, |queue| {
                 let found = |name: &Name| queue.named(&TaskName::Bytes(name.as_bytes().to_vec()));
@@ -179,7 +183,11 @@ impl Model {
                 if self.settled(queue) {
                     let queue = self.queue(queue);
                     let all = || queue.dead.clone();
-                    let ids = claims.map_or_else(all, |claims| claims.iter().map(|c| c.id()).collect());
+                    let ids_alone = |claims: Vec<Claim>| {
+                        let ids = claims.into_iter().filter(|claim| matches!(claim, Claim::Id(_)));
+                        ids.map(Claim::id).collect()
+                    };
+                    let ids = claims.map_or_else(all, ids_alone);
                     revived = ids.into_iter().filter(|&id| queue.revive(id)).count() as u64;
                 }
                 Answer::Count(revived)
@@ -188,10 +196,10 @@ impl Model {
                 let claims = claims(tasks, IdForm::Long)?;
                 let mut deleted = 0;
                 if self.settled(queue) {
-                    let queue = self.queue(queue);
                     for claim in claims {
-                        if queue.tasks.contains_key(&claim.id()) {
-                            queue.lose(claim.id());
+                        let meant = matches!(claim, Claim::Id(_)) || self.is_current(queue, claim);
+                        if meant && self.queues[queue].tasks.contains_key(&claim.id()) {
+                            self.queue(queue).lose(claim.id());
                             deleted += 1;
                         }
                     }
@@ -416,7 +424,9 @@ impl Model {
             if queue.settings.overflow == Overflow::Refuse || !fits(queue, count, bytes) {
                 return Err("queue full");
             }
-            let first = queue.view(View::Ready).first().copied();
+            let line = queue.view(View::Ready);
+            let lowest = line.iter().map(|id| queue.tasks[id].priority).min();
+            let first = line.into_iter().find(|id| Some(queue.tasks[id].priority) == lowest);
             let oldest = first.or_else(|| queue.delayed_by_log().first().copied());
             let oldest = oldest.or_else(|| queue.delayed_by_wall().first().copied());
             queue.lose(oldest.expect("something waits"));

@@ -1,11 +1,11 @@
 //! Who is first: everything that can end one delivery, in every order, at the deadline and a millisecond beside it.
 
 use proptest::prelude::*;
-use sureq_core::Receipt;
 use sureq_core::command::{Command, LeaseAsk, Worker};
 use sureq_core::reply::Outcome;
+use sureq_core::{LogTime, Receipt};
 
-use crate::support::Home;
+use crate::support::{Answer, Home};
 use crate::{beat, by, extend, start};
 
 /// How long the contested lease, and its worker, are good for.
@@ -62,7 +62,8 @@ fn contest(by_worker: bool, before: u64, acts: &[Act]) -> Result<(), TestCaseErr
     let receipt = home.take(1, lease)[0].receipt();
     home.pass(MS - before);
     let (mut told, mut deadline) = (Told::default(), home.now.log.after(before));
-    let mut is_over = false;
+    // When the worker's time is over, and when the lease's own is if it was given one since.
+    let (mut dies, mut extended, mut is_failed, mut is_over) = (deadline, None, false, false);
     for act in acts {
         is_over |= home.now.log >= deadline;
         match act {
@@ -81,24 +82,27 @@ fn contest(by_worker: bool, before: u64, acts: &[Act]) -> Result<(), TestCaseErr
                 let outcome = extend(&mut home, receipt, MS);
                 prop_assert_eq!(outcome == Outcome::Done, !is_over, "{:?}", outcome);
                 if outcome == Outcome::Done {
-                    let now = home.now.log;
+                    let until = home.now.log.after(MS);
+                    extended = Some(until);
                     // A lease of a worker ends with the worker too.
-                    deadline = if by_worker { deadline.min(now.after(MS)) } else { now.after(MS) };
+                    deadline = if by_worker { until.min(dies) } else { until };
                 }
             }
             Act::Beat if by_worker => {
-                let lives = !matches!(beat(&mut home, worker), crate::support::Answer::Refused(_));
-                prop_assert!(
-                    !(lives && home.now.log >= deadline && !is_over),
-                    "a beat at the deadline is late"
+                let lives = !matches!(beat(&mut home, worker), Answer::Refused(_));
+                prop_assert_eq!(
+                    lives,
+                    home.now.log < dies && !is_failed,
+                    "until its time is over, not at it"
                 );
-                if lives && !is_over {
-                    deadline = home.now.log.after(MS);
+                if lives {
+                    dies = home.now.log.after(MS);
+                    deadline = extended.map_or(dies, |until: LogTime| until.min(dies));
                 }
             }
             Act::FailWorker if by_worker => {
                 home.run(&Command::Worker(Worker::Fail { name: b"w" }));
-                is_over = true;
+                (is_failed, is_over) = (true, true);
             }
             Act::Beat | Act::FailWorker => {}
             Act::Tick => home.tick(),

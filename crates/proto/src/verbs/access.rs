@@ -6,8 +6,9 @@
 use std::fmt::Write as _;
 
 use super::error::{UsageError, quoted};
-use super::request::Request;
+use super::request::{By, Request, SessionCommand};
 use super::{TABLE, find};
+use crate::channel;
 use sureq_core::broker::glob_matches;
 use sureq_core::command::{Command, Worker};
 use sureq_core::settings::Change;
@@ -129,6 +130,9 @@ impl Rights {
         let asked = Asked { rights: self, name: row.name, role };
         match request {
             Request::Home { command, .. } => asked.check(command),
+            Request::Session(SessionCommand::Subscribe(by, names)) => {
+                names.iter().try_for_each(|name| asked.listen(*by, name))
+            }
             Request::Session(_) => asked.somewhere(),
         }
     }
@@ -190,6 +194,14 @@ impl Asked<'_> {
             Command::Worker(
                 Worker::Start { .. } | Worker::Beat(_) | Worker::Stop(_) | Worker::Fail { .. } | Worker::List,
             ) => self.somewhere(),
+        }
+    }
+
+    /// A channel tells of its queue, a pattern of all queues that it may match.
+    fn listen(self, by: By, name: &[u8]) -> Result<(), UsageError> {
+        match by {
+            By::Channel => channel::read(name).map_or(Ok(()), |(_, queue)| self.on(queue)),
+            By::Pattern => self.on_pattern(channel::read(name).map_or(b"*", |(_, queues)| queues)),
         }
     }
 
@@ -320,6 +332,31 @@ mod tests {
     }
 
     #[test]
+    fn who_may_read_a_queue_may_listen_to_it() {
+        let rights = Rights::new("u").with(Role::Read, b"a").with(Role::Read, b"b*");
+        check(
+            &rights,
+            &[
+                "SUBSCRIBE sureq:work:a sureq:done:b1",
+                "SUBSCRIBE news",
+                "PSUBSCRIBE sureq:cancel:b*",
+                "UNSUBSCRIBE",
+                "PUNSUBSCRIBE",
+            ],
+            &[
+                "SUBSCRIBE sureq:work:c",
+                "SUBSCRIBE sureq:work:a sureq:work:c",
+                "PSUBSCRIBE *",
+                "PSUBSCRIBE sureq:*:b*",
+                "PSUBSCRIBE sureq:work:*",
+                "PSUBSCRIBE sureq:work:b[0-9]",
+            ],
+        );
+        check(&Rights::new("u").with(Role::Read, b"*"), &["PSUBSCRIBE *", "SUBSCRIBE sureq:work:x"], &[]);
+        check(&Rights::new("u").with(Role::Produce, b"*"), &[], &["SUBSCRIBE sureq:work:x", "PUBSUB NUMPAT"]);
+    }
+
+    #[test]
     fn whoever_says_where_dead_tasks_go_may_put_tasks_there() {
         let rights = Rights::new("u").with(Role::Admin, b"a*").with(Role::Produce, b"dead");
         check(
@@ -388,7 +425,9 @@ mod tests {
     #[test]
     fn a_command_on_queues_needs_a_role() {
         for row in TABLE {
-            let is_of_queues = matches!(row.group, Group::Queue | Group::Keys);
+            // Channels are of queues too; leaving them needs no role.
+            let listens = matches!(row.name, "SUBSCRIBE" | "PSUBSCRIBE" | "PUBSUB");
+            let is_of_queues = matches!(row.group, Group::Queue | Group::Keys) || listens;
             assert_eq!(row.role.is_some(), is_of_queues, "{}", row.name);
         }
     }

@@ -2,7 +2,7 @@
 #![expect(clippy::unnecessary_wraps, reason = "the table wants one signature of all")]
 
 use super::error::UsageError;
-use super::options::{LASTING, SPAN, Words, number, once};
+use super::options::{LASTING, SPAN, Words, not_both, number, once};
 use super::request::{Caller, Request};
 use super::worker;
 use crate::decimal::{read_i64, read_u64};
@@ -67,6 +67,7 @@ pub(super) fn pop<'a>(argv: &'a [&'a [u8]], caller: Caller) -> Result<Request<'a
             break rest;
         }
     };
+    not_both(("WORKER", options.worker.is_some()), ("CONN", options.conn.is_some()))?;
     if let Some(late) = queues.iter().find_map(|word| PopOption::read(word)) {
         return Err(UsageError::new(format!("ERR {} must stand before the keys", late.name())));
     }

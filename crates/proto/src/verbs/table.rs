@@ -137,7 +137,8 @@ pub const TABLE: &[Row] = &[
         summary: "Shows the counts, ages and settings of a queue.",
         syntax: "RQ.INFO key",
         reply: "A map (in RESP2 a flat array): `undelivered`, `delivered`, `ready`, `delayed`, `leased`, `dead`, \
-                `waiting_bytes`, `oldest_ms`, `paused` (since when, or 0), `pushed`, `finished`, then the settings.",
+                `waiting_bytes`, `oldest_ms`, `paused` (since when, or 0), `pushed`, `finished`, `workers`, `pushed_per_second`, \
+                `finished_per_second` (of the last ten seconds), then the settings.",
         notes: "Costs the same however many tasks there are.",
         example: "> RQ.PUSH emails hello world\n1) \"1601155608777-1\"\n2) \"1601155608777-2\"\n\
                   > RQ.INFO emails\n 1) \"undelivered\"\n 2) (integer) 2\n 3) \"delivered\"\n 4) (integer) 0\n\
@@ -213,7 +214,8 @@ pub const TABLE: &[Row] = &[
         reply: "How many were called off; one that was called off before counts no more.",
         notes: "The holder of a task hears of it at its next RQ.EXTEND or RQ.WORKER BEAT. It may still finish the task; if it \
                 returns the task, or its lease ends, the task is gone. Dead tasks are not touched. PAYLOAD looks at all tasks \
-                that are there when it is asked, which takes its time and holds nobody else up.",
+                that are there when it is asked, which takes its time; it goes on step by step, and others are served between the steps. If the store closes \
+                meanwhile, or a payload cannot be read, the error says so, and part of it may have been done.",
         example: "> RQ.ADD emails hello NAME greeting\n1) \"1601155608777-1\"\n2) (integer) 1\n3) \"ready\"\n\
                   > RQ.CANCEL emails NAME greeting\n(integer) 1",
         parse: task::cancel,
@@ -274,7 +276,7 @@ pub const TABLE: &[Row] = &[
         syntax: "RQ.EXPLAIN key id",
         reply: "A map: `id`, `state`, `why` (in words), `deliveries`, `failed`, `lapsed`, `lost`, `tries_max`, `reason` (of the \
                 last failure, or null), then what concerns the state: `ahead`; `until`; `since`, `until` (0: no deadline), \
-                `holder` and `cancelled`; `died`. Null if there is no such task.",
+                `cancelled` and `holder`; `died`. Null if there is no such task.",
         example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> RQ.PAUSE emails\nOK\n\
                   > RQ.EXPLAIN emails 1601155608777-1\n 1) \"id\"\n 2) \"1601155608777-1\"\n 3) \"state\"\n\
                   \x204) \"ready\"\n 5) \"why\"\n 6) \"queue paused since 1601155608999; ready, 0 ahead\"\n...",
@@ -334,7 +336,7 @@ pub const TABLE: &[Row] = &[
         notes: "LEASE: the deadline of a pop that names none, in milliseconds. TRIES: how often a task is tried. BACKOFF: the \
                 first wait after a failure. TTL: how long a task may wait; EXPIRED: `delete` or `dead`, what then becomes of \
                 it. MAX-LENGTH, MAX-BYTES: how much may wait, OVERFLOW: `refuse` or `drop-oldest`, what a push beyond that \
-                does. MAX-LEASED: how many may be handed out at once. DEAD-LETTER: the queue that dying tasks move to. 0, or \
+                does (the oldest of the lowest priority goes). MAX-LEASED: how many may be handed out at once. DEAD-LETTER: the queue that dying tasks move to. 0, or \
                 an empty name, clears. What happened before happened by the old settings.",
         example: "> RQ.CONFIG emails TRIES 5 MAX-LEASED 10\n 1) \"lease\"\n 2) (integer) 0\n 3) \"tries\"\n\
                   \x204) (integer) 5\n...",
@@ -480,6 +482,7 @@ pub const TABLE: &[Row] = &[
         name: "SUBSCRIBE",
         arity: -2,
         flags: LISTENING,
+        role: Some(Role::Read),
         group: Group::PubSub,
         summary: "Listens to what happens to queues.",
         syntax: "SUBSCRIBE channel [channel ...]",
@@ -498,6 +501,7 @@ pub const TABLE: &[Row] = &[
         name: "UNSUBSCRIBE",
         arity: -1,
         flags: LISTENING,
+        role: None,
         group: Group::PubSub,
         summary: "Listens no longer to channels.",
         syntax: "UNSUBSCRIBE [channel ...]",
@@ -511,6 +515,7 @@ pub const TABLE: &[Row] = &[
         name: "PSUBSCRIBE",
         arity: -2,
         flags: LISTENING,
+        role: Some(Role::Read),
         group: Group::PubSub,
         summary: "Listens to all channels that match a pattern.",
         syntax: "PSUBSCRIBE pattern [pattern ...]",
@@ -526,6 +531,7 @@ pub const TABLE: &[Row] = &[
         name: "PUNSUBSCRIBE",
         arity: -1,
         flags: LISTENING,
+        role: None,
         group: Group::PubSub,
         summary: "Listens no longer to patterns.",
         syntax: "PUNSUBSCRIBE [pattern ...]",

@@ -97,8 +97,8 @@ impl<B: Body> Queue<B> {
             return Err(Refusal::QueueFull);
         }
         while self.is_full_for(count, bytes) {
-            // The head of the line goes first; if nothing is ready, the delayed task that is due soonest.
-            let oldest = self.ready.head().map(|standing| standing.id());
+            // The oldest of the lowest priority goes first; if nothing is ready, the delayed task that is due soonest.
+            let oldest = self.ready.oldest_of_least_urgent();
             let soonest = || self.delayed.first().map(|&(_, id)| id);
             let appointed = || self.appointed.first().map(|&(_, id)| id);
             let Some(id) = oldest.or_else(soonest).or_else(appointed) else { break };

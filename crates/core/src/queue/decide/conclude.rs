@@ -95,18 +95,23 @@ impl<B: Body> Queue<B> {
         self.send_back(&[id], to, Cause::Failed, reason, now, rec);
     }
 
-    /// Calls tasks off: waiting ones are gone, leased ones are marked. Answers how many.
+    /// Calls tasks off: waiting ones are gone, leased ones are marked. A receipt counts only while it is current. Answers
+    /// how many.
     pub fn cancel<R: Recorder<Body = B>>(
         &mut self,
-        ids: impl Iterator<Item = TaskId>,
+        claims: impl Iterator<Item = Claim>,
         now: Now,
         rec: &mut R,
     ) -> u64 {
         let flooded = self.settle(now, 0, rec) == Settled::Slice;
         let (mut gone, mut marked) = (Distinct::default(), Distinct::default());
-        for id in ids {
+        for claim in claims {
+            let id = claim.id();
             if flooded {
                 self.settle_one(id, now, rec);
+            }
+            if !self.is_meant(claim) {
+                continue;
             }
             let unmarked = |queue: &Self| queue.table.get(id).is_some_and(|task| !task.cancelled);
             match self.state_of(id) {
@@ -142,7 +147,7 @@ impl<B: Body> Queue<B> {
                 self.settle_one(claim.id(), now, rec);
             }
             let alive = self.state_of(claim.id()).is_some_and(|kind| kind != StateKind::Dead);
-            if alive && (matches!(claim, Claim::Id(_)) || self.is_current(claim)) {
+            if alive && self.is_meant(claim) {
                 buried.add(claim.id());
             }
         }
@@ -172,21 +177,21 @@ impl<B: Body> Queue<B> {
         revived.ids.len() as u64
     }
 
-    /// Removes tasks in whatever state.
+    /// Removes tasks in whatever state. A receipt counts only while it is current.
     pub fn delete<R: Recorder<Body = B>>(
         &mut self,
-        ids: impl Iterator<Item = TaskId>,
+        claims: impl Iterator<Item = Claim>,
         now: Now,
         rec: &mut R,
     ) -> u64 {
         let flooded = self.settle(now, 0, rec) == Settled::Slice;
         let mut deleted = Distinct::default();
-        for id in ids {
+        for claim in claims {
             if flooded {
-                self.settle_one(id, now, rec);
+                self.settle_one(claim.id(), now, rec);
             }
-            if self.state_of(id).is_some() {
-                deleted.add(id);
+            if self.state_of(claim.id()).is_some() && self.is_meant(claim) {
+                deleted.add(claim.id());
             }
         }
         self.remove_all(&deleted.ids, Removal::Deleted, now, rec);

@@ -128,6 +128,11 @@ impl<B: Body> Queue<B> {
         self.later.contains(id).then_some(StateKind::Delayed)
     }
 
+    /// Whether the claim is on this task as it is now: a receipt is on one delivery and no other.
+    fn is_meant(&self, claim: Claim) -> bool {
+        matches!(claim, Claim::Id(_)) || self.is_current(claim)
+    }
+
     /// Whether the claim is on the delivery that is current.
     fn is_current(&self, claim: Claim) -> bool {
         self.table.get(claim.id()).is_some_and(|task| {

@@ -134,9 +134,9 @@ impl<B: Body> Packed<B> {
 
     /// Takes an entry out, wherever it stands; the first one at once.
     pub(super) fn take(&mut self, id: TaskId) -> Option<Entry<B>> {
-        self.taken += 1;
-        let Ok(at) = self.fresh_at(id) else { return self.runs.take(id) };
+        let Ok(at) = self.fresh_at(id) else { return self.runs.take(id).inspect(|_| self.taken += 1) };
         let entry = self.fresh.remove(at?);
+        self.taken += 1;
         if self.fresh.is_empty() && self.fresh.capacity() > KEPT_ENTRIES && self.runs.len() == 0 {
             self.fresh = VecDeque::new();
         }
@@ -170,6 +170,7 @@ impl<B: Body> Packed<B> {
     /// All as runs, with the fates of their entries, for an image.
     pub(super) fn image(&mut self, last_stamp: &mut u64, add: impl FnMut(&Fates<B>, u64, Arc<Run<B>>)) {
         self.pack();
+        self.fresh.shrink_to(FRESH_MIN);
         self.runs.image(last_stamp, add);
     }
 
