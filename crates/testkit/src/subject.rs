@@ -33,6 +33,11 @@ pub trait Subject {
     /// The next reply on a connection, or none if what was asked waits.
     fn reply(&mut self, conn: &str) -> Option<Value>;
 
+    /// The next reply on a connection, where one is to come whatever waits behind it.
+    fn next_reply(&mut self, conn: &str) -> Option<Value> {
+        self.reply(conn)
+    }
+
     /// Whether a reply is there already.
     fn has_reply(&mut self, conn: &str) -> bool;
 

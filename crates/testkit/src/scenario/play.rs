@@ -119,7 +119,7 @@ impl Stage<'_> {
             return;
         }
         for (n, expected) in expected.iter().enumerate() {
-            let Some(value) = self.subject.reply(conn) else {
+            let Some(value) = self.subject.next_reply(conn) else {
                 self.waiting.insert(conn.to_owned(), requests.len() - n);
                 self.replace(expected, "...".to_owned());
                 return self.part(expected.first, self.shown(expected), "no reply".to_owned());
