@@ -20,6 +20,7 @@ pub use sureq_engine::repair::{Beginning, Doubtful, Gap, Lost, Repaired};
 /// # let dir = std::env::temp_dir().join(format!("sureq-doc-check-{}", std::process::id()));
 /// let home = sureq::open(&format!("file:{}", dir.display()))?;
 /// home.close().expect("nothing was in the way");
+/// drop(home);
 /// let report = sureq::store::check(&dir, &mut |_, _, _| ()).expect("nobody serves it any more");
 /// assert!(report.is_sound());
 /// # std::fs::remove_dir_all(&dir).unwrap();
