@@ -8,7 +8,7 @@
 //! By then those who were answered by that sync are mostly not back yet. If they were not waited for, they and those who
 //! arrived meanwhile would take turns for ever, each with a sync of their own, and a sync costs far more than a request.
 //! So the thread naps for them: for less time than half a sync takes, only as long as such naps have paid of late, and never
-//! for a lone connection.
+//! for a few connections.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,6 +29,9 @@ const NAP: Duration = Duration::from_micros(20);
 
 /// How long the naps before one commit are together, at most.
 const NAPS_MAX: Duration = Duration::from_micros(200);
+
+/// So few are not waited for: a pair of clients that speak now and then gains nothing by it, and would wait.
+const FEW: usize = 4;
 
 /// How many commits without naps there are before it is tried whether they pay again.
 const TRY_AGAIN: u32 = 64;
@@ -56,7 +59,8 @@ impl Gathering {
     /// So many connections were answered.
     pub(crate) fn expect(&self, answered: usize) {
         let count = self.count.load(Ordering::Relaxed);
-        self.awaited.store(count + answered as u64, Ordering::Relaxed);
+        let awaited = if answered < FEW { 0 } else { count + answered as u64 };
+        self.awaited.store(awaited, Ordering::Relaxed);
     }
 
     /// Commits for as long as the thread lives.
