@@ -5,7 +5,7 @@ mod check_support;
 use std::sync::Arc;
 
 use check_support::{
-    Life, Lived, check_repair, checked, checkpoints, disk_of, is_segment, lived, open, repaired,
+    Life, Lived, check_repair, checked, checkpoints, disk_of, frames_of, is_segment, lived, open, repaired,
 };
 use sureq_core::Command;
 use sureq_core::command::LeaseAsk;
@@ -163,6 +163,34 @@ fn every_pair_of_missing_and_damaged_files_is_survived() {
                 checked(&disk);
                 check_repair(&lived, &disk, &context);
             }
+        }
+    }
+}
+
+/// Frame by frame from the end, with the oldest segment gone or not: `check_repair` holds what comes back to the one frame that
+/// may have been cut short.
+#[test]
+fn damage_in_any_of_the_last_frames_brings_nothing_back_but_by_the_very_last() {
+    let lived = lived();
+    let segments: Vec<&String> = lived.files.keys().filter(|name| is_segment(name)).collect();
+    let (oldest, newest) = (segments[0], segments[segments.len() - 1]);
+    let frames = frames_of(&lived.files[newest]);
+    let start = lived.files[newest].as_ptr() as usize;
+    let places: Vec<usize> =
+        frames.iter().rev().take(8).map(|(_, body)| body.as_ptr() as usize - start).collect();
+    for (n, &at) in places.iter().enumerate() {
+        for is_oldest_missing in [false, true] {
+            let disk = disk_of(&lived.files);
+            disk.edit(newest, |bytes| bytes[at] ^= 1);
+            if is_oldest_missing {
+                disk.take(oldest);
+            }
+            let context =
+                format!("frame {n} from the end damaged, the oldest segment missing: {is_oldest_missing}");
+            let repaired = check_repair(&lived, &disk, &context);
+            let came_back = repaired.report.queues.iter().find(|queue| queue.name == b"late");
+            let is_last = n == 0;
+            assert!(!is_last || came_back.is_some_and(|late| late.tasks() == 6), "{context}");
         }
     }
 }
