@@ -5,11 +5,12 @@ mod check_support;
 use std::sync::Arc;
 
 use check_support::{
-    Life, Lived, check_repair, checked, checkpoints, disk_of, frames_of, is_segment, lived, open, repaired,
+    Life, Lived, check_repair, checked, checkpoints, disk_of, frames_of, is_segment, is_told, lived, open,
+    repaired,
 };
 use sureq_core::Command;
 use sureq_core::command::LeaseAsk;
-use sureq_engine::check::{Report, SegmentReport, Severity};
+use sureq_engine::check::{QueueReport, Report, SegmentReport, Severity};
 use sureq_engine::repair::Beginning;
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::sim_disk::SimDisk;
@@ -167,10 +168,10 @@ fn every_pair_of_missing_and_damaged_files_is_survived() {
     }
 }
 
-/// Frame by frame from the end, with the oldest segment gone or not: `check_repair` holds what comes back to the one frame that
-/// may have been cut short.
+/// Frame by frame from the end, body and header, with the oldest segment gone or not: `check_repair` holds what comes back
+/// without a doubt to what the very last frame finished, and to that only where not even its header is left.
 #[test]
-fn damage_in_any_of_the_last_frames_brings_nothing_back_but_by_the_very_last() {
+fn damage_in_the_last_frames_brings_nothing_back_without_a_doubt() {
     let lived = lived();
     let segments: Vec<&String> = lived.files.keys().filter(|name| is_segment(name)).collect();
     let (oldest, newest) = (segments[0], segments[segments.len() - 1]);
@@ -178,19 +179,26 @@ fn damage_in_any_of_the_last_frames_brings_nothing_back_but_by_the_very_last() {
     let start = lived.files[newest].as_ptr() as usize;
     let places: Vec<usize> =
         frames.iter().rev().take(8).map(|(_, body)| body.as_ptr() as usize - start).collect();
-    for (n, &at) in places.iter().enumerate() {
-        for is_oldest_missing in [false, true] {
+    for (n, &body) in places.iter().enumerate() {
+        for (is_oldest_missing, damaged) in [false, true]
+            .into_iter()
+            .flat_map(|is| [body..body + 1, body - 64..body].map(|damaged| (is, damaged)))
+        {
             let disk = disk_of(&lived.files);
-            disk.edit(newest, |bytes| bytes[at] ^= 1);
+            let is_header = damaged.start < body;
+            disk.edit(newest, |bytes| bytes[damaged].fill(0xa5));
             if is_oldest_missing {
                 disk.take(oldest);
             }
+            let what = if is_header { "header" } else { "body" };
             let context =
-                format!("frame {n} from the end damaged, the oldest segment missing: {is_oldest_missing}");
+                format!("{what} of frame {n} from the end, the oldest segment missing: {is_oldest_missing}");
             let repaired = check_repair(&lived, &disk, &context);
-            let came_back = repaired.report.queues.iter().find(|queue| queue.name == b"late");
-            let is_last = n == 0;
-            assert!(!is_last || came_back.is_some_and(|late| late.tasks() == 6), "{context}");
+            let late = repaired.report.queues.iter().find(|queue| queue.name == b"late");
+            if n == 0 {
+                assert_eq!(late.map_or(0, QueueReport::tasks), 6, "{context}");
+                assert_eq!(is_told(&repaired, lived.last.0), !is_header, "{context}");
+            }
         }
     }
 }
