@@ -126,9 +126,12 @@ impl FrameHeader {
         FrameHeader::decode_anywhere(bytes, seat.salt)
     }
 
-    /// Whether these bytes have the salt or the offset of this seat, as a header has both.
+    /// Whether these bytes have the salt of this seat, or are a header of it but for the salt. What else there is, in a file
+    /// that was recycled, is of an earlier life of it: such headers have other salts, and the same offsets.
     pub(crate) fn resembles(bytes: &[u8; FRAME_HEADER_BYTES], seat: Seat) -> bool {
-        get_u64(bytes, SALT) == seat.salt || get_u64(bytes, OFFSET) == seat.offset
+        let mut mended = *bytes;
+        put_u64(&mut mended, SALT, seat.salt);
+        get_u64(bytes, SALT) == seat.salt || FrameHeader::decode(&mended, seat).is_some()
     }
 
     /// The header in `bytes` and its checksum, if they are a header written for the segment of this salt, even if not for

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use sureq_core::event::{Event, QueueNo};
 use sureq_core::{Broker, TaskId, codec};
 
-use super::salvage::{Salvage, ids_of, is_payload_alone_damaged, payloads_of};
+use super::salvage::{Salvage, ids_of, is_trusted, payloads_of};
 use super::{Log, Steps};
 use crate::body::Body;
 use crate::check::state;
@@ -83,8 +83,7 @@ pub(super) fn names(checkpoints: &Checkpoints) -> BTreeMap<QueueNo, Vec<u8>> {
 fn whole_upto(log: &Log<'_>, steps: &mut Steps<'_>) -> Position {
     let mut upto = Position::START;
     log.visit(steps, &mut |piece| {
-        let is_good = piece.is_sound || is_payload_alone_damaged(piece);
-        if piece.first == upto && is_good {
+        if piece.first == upto && is_trusted(piece) {
             upto = piece.end();
         }
     });
@@ -103,6 +102,9 @@ fn take_in_lost(
     let short = files_with_more(log, live, &salvage.broker);
     let mut candidates: BTreeMap<TaskId, (QueueNo, u64)> = BTreeMap::new();
     log.visit(steps, &mut |piece| {
+        if piece.first < position && !is_trusted(piece) {
+            salvage.gap_before(piece);
+        }
         each_event(piece, &mut |at, event| {
             match *event {
                 Event::QueueMade { queue, .. } | Event::QueueGone(queue) | Event::QueueDropped(queue) => {
@@ -160,7 +162,7 @@ fn bodies_of(broker: &Broker<Body>) -> LiveBodies {
 
 /// Hands over the events of a frame that can be trusted, each with its position.
 fn each_event(piece: &Piece<'_>, visit: &mut dyn FnMut(Position, &Event<'_>)) {
-    if !piece.is_sound && !is_payload_alone_damaged(piece) {
+    if !is_trusted(piece) {
         return;
     }
     let mut rest = piece.body;

@@ -36,7 +36,7 @@ mod salvage;
 pub use beginning::Beginning;
 use rebuild::Source;
 pub use salvage::Gap;
-use salvage::{Salvage, is_sound_payload, payloads_of, place_of};
+use salvage::{Salvage, believable_payloads, is_trusted, place_of};
 
 /// Ids are trusted up to so much ahead of the clock, where nothing else says how far they may go.
 const IDS_AHEAD_MS: u64 = 86_400_000;
@@ -122,7 +122,7 @@ fn save(
     log.replay(&mut salvage, &checkpoints, &mut steps);
     salvage.broker.refresh_all();
 
-    let mut payloads = Payloads::new(Arc::clone(from), log.files());
+    let mut payloads = Payloads::new(Arc::clone(from), log.certain_files());
     let elsewhere = log.find_elsewhere(&salvage, &mut payloads, &mut steps);
     let values = values_of_new(to, values, &salvage, wall_ms)?;
     steps.begin("writing the new store", 0);
@@ -138,7 +138,8 @@ fn save(
     let report = check(to, progress)?;
     let gone: BTreeSet<TaskId> = lost.iter().map(|lost| lost.id).collect();
     let doubtful = doubtful(&salvage, &gone);
-    let Salvage { gaps, nameless, unnamed, .. } = salvage;
+    let gaps = salvage.all_gaps();
+    let Salvage { nameless, unnamed, .. } = salvage;
     let nameless = nameless.into_iter().collect();
     Ok(Repaired { beginning, gaps, lost, doubtful, unnamed, nameless, report })
 }
@@ -208,6 +209,12 @@ impl Log<'_> {
         self.parts().map(|segment| (segment.first_number..=segment.number, segment.number)).collect()
     }
 
+    /// The same, without guesses: at the same place of another segment there may well be the payload of another task.
+    fn certain_files(&self) -> Vec<(RangeInclusive<u64>, u64)> {
+        let certain = |segment: &Found| segment.header.map_or(segment.number, |header| header.first_number);
+        self.parts().map(|segment| (certain(segment)..=segment.number, segment.number)).collect()
+    }
+
     /// Hands over every frame of every segment that can be read. A segment that cannot is passed over: its events are
     /// missing, and that shows.
     fn visit(&self, steps: &mut Steps<'_>, visit: &mut dyn FnMut(&Piece<'_>)) -> Reach {
@@ -273,12 +280,11 @@ impl Log<'_> {
         }
         steps.begin("looking for other copies", self.bytes());
         self.visit(steps, &mut |piece| {
-            let mut rest = piece.body;
+            let (mut rest, is_trusted) = (piece.body, is_trusted(piece));
             while let Ok(((), behind)) = codec::decode(rest, |event| {
-                payloads_of(event, &mut |_, id, payload| {
+                believable_payloads(event, piece.body, is_trusted, &mut |_, id, payload| {
                     if let Some(place) = wanted.get(&id)
                         && payload.len() == place.len as usize
-                        && is_sound_payload(piece.body, payload)
                         && let Some(found) = place_of(piece, payload)
                     {
                         elsewhere.insert(*place, found);

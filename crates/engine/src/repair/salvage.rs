@@ -33,7 +33,9 @@ pub(super) struct Salvage {
     pub(super) broker: Broker<Body>,
     /// The next event that is wanted.
     position: Position,
-    pub(super) gaps: Vec<Gap>,
+    gaps: Vec<Gap>,
+    /// What is lost of the log before the state began, where it was looked into for what the state lacks.
+    gaps_before: Vec<Gap>,
     /// Whether what is not in the state may still have been pushed.
     is_bent: bool,
     /// Tasks that were heard of since the last gap.
@@ -61,6 +63,7 @@ impl Salvage {
             broker,
             position,
             gaps: Vec::new(),
+            gaps_before: Vec::new(),
             is_bent: false,
             heard: HashSet::new(),
             doubted: BTreeSet::new(),
@@ -91,7 +94,7 @@ impl Salvage {
         if piece.first > self.position {
             self.gap(Some(piece.first));
         }
-        if piece.is_sound || is_payload_alone_damaged(piece) {
+        if is_trusted(piece) {
             self.replay(piece);
         } else {
             let (last_id, was_bent) = (self.broker.last_id(), self.is_bent);
@@ -103,16 +106,22 @@ impl Salvage {
 
     /// Says that all events from here up to this position are lost.
     pub(super) fn gap(&mut self, upto: Option<Position>) {
-        let gap = Gap { from: self.position, upto };
-        match self.gaps.last_mut() {
-            Some(last) if last.upto == Some(gap.from) => last.upto = gap.upto,
-            _ => self.gaps.push(gap),
-        }
+        widen(&mut self.gaps, Gap { from: self.position, upto });
         self.is_bent = true;
         self.heard.clear();
         if let Some(upto) = upto {
             self.position = upto;
         }
+    }
+
+    /// Says that the events of this frame, which are older than the state, are lost.
+    pub(super) fn gap_before(&mut self, piece: &Piece<'_>) {
+        widen(&mut self.gaps_before, Gap { from: piece.first, upto: Some(piece.end()) });
+    }
+
+    /// All events that are lost.
+    pub(super) fn all_gaps(&self) -> Vec<Gap> {
+        self.gaps_before.iter().chain(&self.gaps).cloned().collect()
     }
 
     /// Whether a task that is there may have been finished in a gap.
@@ -304,30 +313,27 @@ impl Salvage {
     }
 
     /// Takes tasks out of a frame of which nobody knows what is wrong with it: only those whose payloads match their
-    /// checksums, and whose ids can be true.
+    /// checksums, whose ids can be true, and of which nothing is known yet. What is known is believed before such a frame is;
+    /// a payload that cannot be read where it should be is looked for here later on.
     fn pick_up(&mut self, piece: &Piece<'_>, last_id: TaskId, was_bent: bool) {
         let mut rest = piece.body;
         while !rest.is_empty() {
             let decoded = codec::decode(rest, |event| match event {
-                Event::Pushed { queue, first, payloads, fields } => {
-                    for (n, payload) in payloads.iter().enumerate() {
-                        let id = first.nth(n as u64);
-                        let may_be = |id: &TaskId| *id < self.ids_end && (was_bent || *id > last_id);
-                        if let Some(id) = id.filter(may_be).filter(|_| is_sound_payload(piece.body, payload))
-                        {
+                Event::Pushed { queue, fields, .. } => {
+                    believable_payloads(event, piece.body, false, &mut |_, id, payload| {
+                        let may_be = id < self.ids_end && (was_bent || id > last_id);
+                        if may_be && !self.is_known(*queue, id) {
                             self.push(*queue, id, payload, fields, piece);
                             self.strays.insert(id, *queue);
                         }
-                    }
+                    });
                 }
-                Event::Task(task) if task.id < self.ids_end && is_sound_payload(piece.body, task.payload) => {
-                    let queue = self.whereabouts(task.queue, task.id);
-                    let known = self.broker.queue_at(queue).is_some_and(|q| q.state_of(task.id).is_some());
-                    if known || was_bent {
+                Event::Task(task) => believable_payloads(event, piece.body, false, &mut |queue, id, _| {
+                    if was_bent && id < self.ids_end && !self.is_known(queue, id) {
                         self.put(task, piece);
-                        self.strays.entry(task.id).or_insert(queue);
+                        self.strays.insert(id, queue);
                     }
-                }
+                }),
                 _ => {}
             });
             match decoded {
@@ -335,6 +341,11 @@ impl Salvage {
                 Err(_) => return,
             }
         }
+    }
+
+    fn is_known(&self, said: QueueNo, id: TaskId) -> bool {
+        let queue = self.broker.queue_at(self.whereabouts(said, id));
+        queue.is_some_and(|queue| queue.state_of(id).is_some())
     }
 
     /// Takes in a task that was pushed before this state began, and may have been in a part of it that is lost.
@@ -355,6 +366,14 @@ impl Salvage {
             }
             _ => {}
         }
+    }
+}
+
+/// Adds a gap to those before it.
+fn widen(gaps: &mut Vec<Gap>, gap: Gap) {
+    match gaps.last_mut() {
+        Some(last) if last.upto == Some(gap.from) => last.upto = gap.upto,
+        _ => gaps.push(gap),
     }
 }
 
@@ -402,9 +421,31 @@ pub(super) fn payloads_of<'a>(event: &Event<'a>, visit: &mut dyn FnMut(QueueNo, 
     }
 }
 
-/// Whether nothing else is wrong with a frame than payloads which do not match their own checksums: all that is around
-/// them makes sense, and they are why the frame as a whole does not match.
-pub(super) fn is_payload_alone_damaged(piece: &Piece<'_>) -> bool {
+/// The payloads of an event that match their checksums. Where more than payloads may be damaged, only up to the first that
+/// does not: a length that is wrong can swallow a whole payload, and then each that follows would be taken for the one
+/// before it.
+pub(super) fn believable_payloads<'a>(
+    event: &Event<'a>,
+    body: &[u8],
+    is_frame_trusted: bool,
+    visit: &mut dyn FnMut(QueueNo, TaskId, &'a [u8]),
+) {
+    let mut is_in_doubt = false;
+    payloads_of(event, &mut |queue, id, payload| {
+        let is_sound = is_sound_payload(body, payload);
+        is_in_doubt |= !is_sound && !is_frame_trusted;
+        if is_sound && !is_in_doubt {
+            visit(queue, id, payload);
+        }
+    });
+}
+
+/// Whether all that is around the payloads of a frame can be trusted: nothing is wrong with it, or nothing else than payloads
+/// which do not match their own checksums, and are why the frame as a whole does not match.
+pub(super) fn is_trusted(piece: &Piece<'_>) -> bool {
+    if piece.is_sound {
+        return true;
+    }
     let (mut rest, mut events, mut damaged) = (piece.body, 0, 0);
     while !rest.is_empty() {
         let decoded = codec::decode(rest, |event| {
@@ -432,4 +473,38 @@ pub(super) fn place_of(piece: &Piece<'_>, payload: &[u8]) -> Option<Stored> {
         offset: u32::try_from(piece.place.offset + at).ok()?,
         len: u32::try_from(payload.len()).ok()?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use sureq_core::event::Payloads;
+
+    use super::*;
+
+    #[test]
+    fn behind_a_payload_that_is_not_sound_none_is_believed_unless_only_payloads_are_damaged() {
+        let payloads: [&[u8]; 3] = [b"first", b"second", b"third"];
+        let first = TaskId::new(1000, 1).expect("it is in range");
+        let fields = Fields::default();
+        let pushed =
+            Event::Pushed { queue: QueueNo(1), first, payloads: Payloads::Slices(&payloads), fields };
+        let mut body = Vec::new();
+        codec::encode(&pushed, &mut body);
+        let second = body.windows(6).position(|window| window == b"second").expect("it is in there");
+        body[second] ^= 1;
+        let believed = |is_trusted| {
+            let mut believed = Vec::new();
+            let decoded = codec::decode(&body, |event| {
+                believable_payloads(event, &body, is_trusted, &mut |_, id, payload| {
+                    believed.push((id.to_string(), payload.to_vec()));
+                });
+            });
+            decoded.expect("all but a payload is whole");
+            believed
+        };
+        let (one, three) =
+            (("1000-1".to_owned(), b"first".to_vec()), ("1000-3".to_owned(), b"third".to_vec()));
+        assert_eq!(believed(false), std::slice::from_ref(&one));
+        assert_eq!(believed(true), [one, three]);
+    }
 }
