@@ -80,6 +80,7 @@
 
 extern crate alloc;
 
+mod bounds;
 pub mod broker;
 pub mod codec;
 pub mod command;

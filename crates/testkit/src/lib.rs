@@ -15,6 +15,7 @@ pub mod load;
 pub mod loop_image;
 pub mod manual_clock;
 pub mod process;
+pub mod redis_server;
 pub mod scenario;
 pub mod server_process;
 pub mod sim_disk;

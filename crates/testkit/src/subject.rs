@@ -2,13 +2,14 @@
 //!
 //! * [`Subject`]: what every home must be able to do.
 //! * [`core`]: the queue alone, by replay of its events. [`engine`]: the embedded home on a simulated disk.
-//!   [`server`]: both dialects over real sockets.
+//!   [`redis`]: a real Redis. [`server`]: both dialects over real sockets.
 //! * `local`: sessions without sockets, for homes within the process. `wire`: replies from bytes.
 //!
 //! Nothing in here sleeps: time is moved by hand, and whether a request waits is asked of the home.
 
 pub mod core;
 pub mod engine;
+pub mod redis;
 pub mod server;
 
 mod local;

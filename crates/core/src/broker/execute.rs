@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 
 use super::Broker;
+use crate::bounds::queue_within;
 use crate::command::{Command, TaskRef, TaskRefs};
 use crate::event::{Event, QueueNo, Recorder};
 use crate::id::{Claim, TaskId};
@@ -96,6 +97,7 @@ impl<B: Body> Broker<B> {
         rec: &mut Stamp<'_, R>,
         out: &mut Replies<B>,
     ) -> Result<Reply, Refusal> {
+        command.check()?;
         match *command {
             Command::Push { queue, payloads } => self.push(queue, payloads, now, rec, out),
             Command::Add(ref add) => self.add(add, now, rec),
@@ -103,7 +105,6 @@ impl<B: Body> Broker<B> {
             Command::Ack { queue, tasks, scope } => self.ack(queue, tasks, scope, now, rec, out),
             Command::Extend { queue, task, ms } => {
                 let claim = claim(task)?;
-                span_ms("the lease", ms)?;
                 let outcome = self.with(queue, now, rec, |queue, rec| queue.extend(claim, ms, now, rec));
                 Ok(Reply::Outcome(outcome.unwrap_or(Outcome::Stale)))
             }
@@ -241,7 +242,7 @@ impl<B: Body> Broker<B> {
         if let Some(&no) = self.names.get(name) {
             return Ok(no);
         }
-        within("the name of the queue", name.len(), limits::QUEUE_NAME_BYTES_MAX)?;
+        queue_within(name)?;
         let no = self.free.first().copied().unwrap_or(QueueNo(self.slots.len() as u32));
         self.commit_stamped(&Event::QueueMade { queue: no, name }, rec);
         Ok(no)
@@ -270,22 +271,4 @@ pub(super) fn claim(task: TaskRef<'_>) -> Result<Claim, Refusal> {
     let list = [task.bytes];
     let mut read = claims(TaskRefs { list: &list, form: task.form })?;
     read.next().ok_or(Refusal::MalformedId)
-}
-
-pub(super) const fn within(what: &'static str, len: usize, max: usize) -> Result<(), Refusal> {
-    if len > max { Err(Refusal::TooLarge { what, max }) } else { Ok(()) }
-}
-
-pub(super) const fn at_most(what: &'static str, ms: u64) -> Result<(), Refusal> {
-    if ms > limits::SPAN_MS_MAX { Err(Refusal::OutOfRange { what }) } else { Ok(()) }
-}
-
-pub(super) const fn positive(what: &'static str, n: u64) -> Result<(), Refusal> {
-    if n == 0 { Err(Refusal::OutOfRange { what }) } else { Ok(()) }
-}
-
-/// A length of time that is not nothing and not for ever.
-pub(super) fn span_ms(what: &'static str, ms: u64) -> Result<(), Refusal> {
-    positive(what, ms)?;
-    at_most(what, ms)
 }

@@ -3,14 +3,13 @@
 use alloc::boxed::Box;
 use core::ops::ControlFlow;
 
-use super::execute::{Stamp, at_most, within};
+use super::execute::Stamp;
 use super::{Broker, glob_matches};
 use crate::event::{Event, QueueNo, Recorder};
 use crate::id::TaskId;
-use crate::limits;
 use crate::queue::Seek;
 use crate::reply::{QueueRow, Refusal, Replies, Reply, Span};
-use crate::settings::{Change, Changes, Settings};
+use crate::settings::{Changes, Settings};
 use crate::task::{Body, StateKind};
 use crate::time::Now;
 
@@ -43,20 +42,6 @@ impl<B: Body> Broker<B> {
         now: Now,
         rec: &mut Stamp<'_, R>,
     ) -> Result<Reply, Refusal> {
-        for change in changes.iter() {
-            match change {
-                Change::LeaseMs(ms) => at_most("LEASE", ms)?,
-                Change::TtlMs(ms) => at_most("TTL", ms)?,
-                Change::BackoffMs(ms) => at_most("BACKOFF", ms)?,
-                Change::DeadLetter(queue) => {
-                    within("the name of the queue", queue.len(), limits::QUEUE_NAME_BYTES_MAX)?;
-                    if queue == name {
-                        return Err(Refusal::OutOfRange { what: "DEAD-LETTER to the queue itself" });
-                    }
-                }
-                _ => {}
-            }
-        }
         let settings = if changes.is_empty() {
             self.queue(name).map_or_else(Settings::default, |queue| queue.settings().clone())
         } else {

@@ -1,14 +1,13 @@
 //! Commands about tasks: the broker finds the queue, gives out ids, and leaves the rest to the queue.
 
 use super::Broker;
-use super::execute::{Stamp, at_most, claim, positive, span_ms, within};
-use crate::command::{AckScope, Add, Cancel, ConnId, LeaseAsk, NameArg, Pop, Return, TaskRefs, When};
+use super::execute::{Stamp, claim};
+use crate::command::{AckScope, Add, Cancel, ConnId, LeaseAsk, Pop, Return, TaskRefs};
 use crate::event::{LeaseTerms, Recorder};
 use crate::id::{Claim, Receipt, TaskId};
 use crate::limits;
 use crate::queue::{PopAsk, Pushes, claims};
 use crate::reply::{Outcome, Refusal, Replies, Reply, Span};
-use crate::settings::Place;
 use crate::task::{Body, Cause, Holder};
 use crate::time::Now;
 
@@ -28,9 +27,6 @@ impl<B: Body> Broker<B> {
         rec: &mut Stamp<'_, R>,
         out: &mut Replies<B>,
     ) -> Result<Reply, Refusal> {
-        for payload in payloads {
-            within("the payload", payload.len(), limits::PAYLOAD_BYTES_MAX)?;
-        }
         let start = out.ids.len();
         if !payloads.is_empty() {
             let (first, last) = self.ids(payloads.len(), now)?;
@@ -48,16 +44,6 @@ impl<B: Body> Broker<B> {
         now: Now,
         rec: &mut Stamp<'_, R>,
     ) -> Result<Reply, Refusal> {
-        within("the payload", add.payload.len(), limits::PAYLOAD_BYTES_MAX)?;
-        if let Some(NameArg::Bytes(name)) = add.name {
-            within("the name of the task", name.len(), limits::TASK_NAME_BYTES_MAX)?;
-        }
-        if let When::After(ms) = add.when {
-            at_most("the delay", ms)?;
-        }
-        add.tries.map_or(Ok(()), |tries| positive("the number of tries", u64::from(tries)))?;
-        add.ttl_ms.map_or(Ok(()), |ms| span_ms("the time to live", ms))?;
-        add.backoff_ms.map_or(Ok(()), |ms| span_ms("the backoff", ms))?;
         let (id, _) = self.ids(1, now)?;
         let added = self.with_made(add.queue, now, rec, |queue, rec| {
             if let Some((id, state)) = queue.named(add, now, rec) {
@@ -100,14 +86,12 @@ impl<B: Body> Broker<B> {
     }
 
     fn terms(&self, lease: &LeaseAsk<'_>, now: Now) -> Result<LeaseTerms, Refusal> {
-        lease.ms.map_or(Ok(()), |ms| span_ms("the lease", ms))?;
-        let holder = match (lease.worker, lease.conn) {
-            (None, conn) => conn.map(Holder::Conn),
-            (Some(worker), None) => {
+        let holder = match lease.worker {
+            None => lease.conn.map(Holder::Conn),
+            Some(worker) => {
                 self.alive(worker, now)?;
                 Some(Holder::Worker(worker.incarnation))
             }
-            (Some(_), Some(_)) => return Err(Refusal::OutOfRange { what: "WORKER together with CONN" }),
         };
         Ok(LeaseTerms { length_ms: lease.ms, holder, lapse: lease.lapse })
     }
@@ -135,9 +119,6 @@ impl<B: Body> Broker<B> {
         rec: &mut Stamp<'_, R>,
     ) -> Result<Reply, Refusal> {
         let claim = claim(back.task)?;
-        if let Some(Place::After(ms)) = back.to {
-            at_most("the delay", ms)?;
-        }
         let outcome = self.with(back.queue, now, rec, |queue, rec| queue.give_back(claim, back, now, rec));
         Ok(Reply::Outcome(outcome.unwrap_or(Outcome::Stale)))
     }

@@ -3,10 +3,9 @@
 use alloc::vec::Vec;
 
 use super::Broker;
-use super::execute::{Stamp, span_ms, within};
+use super::execute::Stamp;
 use crate::command::{Worker, WorkerRef};
 use crate::event::{Event, QueueNo, Recorder};
-use crate::limits;
 use crate::reply::{Explanation, Refusal, Replies, Reply, Span, Why, WorkerRow};
 use crate::task::{Body, Cause, Holder};
 use crate::time::Now;
@@ -24,8 +23,6 @@ impl<B: Body> Broker<B> {
     ) -> Result<Reply, Refusal> {
         match *worker {
             Worker::Start { name, ttl_ms } => {
-                within("the name of the worker", name.len(), limits::WORKER_NAME_BYTES_MAX)?;
-                span_ms("the worker's time to live", ttl_ms)?;
                 let (id, _) = self.ids(1, now)?;
                 if let Some(before) = self.workers.incarnation_of(name) {
                     self.end_worker(before, Cause::Lost, now, rec);

@@ -43,6 +43,11 @@ impl Span {
         self.start == self.end
     }
 
+    /// The same stretch of a list that so many items were put before.
+    const fn behind(self, items: usize) -> Self {
+        Self { start: self.start + items as u32, end: self.end + items as u32 }
+    }
+
     /// As a range to index with.
     pub const fn range(self) -> Range<usize> {
         self.start as usize..self.end as usize
@@ -96,6 +101,48 @@ impl<B> Replies<B> {
         clear(&mut self.queues);
         clear(&mut self.receipts);
         clear(&mut self.workers);
+    }
+}
+
+impl<B> Replies<B> {
+    /// Puts the answers to further commands behind these.
+    pub fn append(&mut self, mut more: Self) {
+        for reply in more.list {
+            self.list.push(match reply {
+                Reply::Pushed(span) => Reply::Pushed(span.behind(self.ids.len())),
+                Reply::Tasks(span) => Reply::Tasks(span.behind(self.tasks.len())),
+                Reply::Inspected(span) => Reply::Inspected(span.behind(self.tasks.len())),
+                Reply::Acked(span) => Reply::Acked(span.behind(self.indexes.len())),
+                Reply::Receipts(span) => Reply::Receipts(span.behind(self.receipts.len())),
+                Reply::Workers(span) => Reply::Workers(span.behind(self.workers.len())),
+                Reply::Queues { cursor, rows } => {
+                    Reply::Queues { cursor, rows: rows.behind(self.queues.len()) }
+                }
+                other => other,
+            });
+        }
+        self.ids.append(&mut more.ids);
+        self.tasks.append(&mut more.tasks);
+        self.indexes.append(&mut more.indexes);
+        self.queues.append(&mut more.queues);
+        self.receipts.append(&mut more.receipts);
+        self.workers.append(&mut more.workers);
+    }
+
+    /// The same answers with other payloads.
+    pub fn map_bodies<C>(self, mut map: impl FnMut(B) -> C) -> Replies<C> {
+        let Self { list, ids, tasks, indexes, queues, receipts, workers } = self;
+        let tasks = tasks.into_iter().map(|task| TaskView {
+            queue: task.queue,
+            id: task.id,
+            body: map(task.body),
+            deliveries: task.deliveries,
+            incarnation: task.incarnation,
+            at: task.at,
+            elapsed_ms: task.elapsed_ms,
+            more: task.more,
+        });
+        Replies { list, ids, tasks: tasks.collect(), indexes, queues, receipts, workers }
     }
 }
 
@@ -297,6 +344,16 @@ pub enum Refusal {
         /// What is wrong with it, and where.
         why: Box<str>,
     },
+    /// The server that keeps the queue cannot be asked.
+    Unavailable {
+        /// Why not, and what to do.
+        why: Box<str>,
+    },
+    /// The server that keeps the queue was asked, and its answer is lost: it may have been done or not.
+    Unknown {
+        /// What happened.
+        why: Box<str>,
+    },
 }
 
 impl Refusal {
@@ -310,6 +367,8 @@ impl Refusal {
             Self::Poisoned => "POISONED",
             Self::Closed => "CLOSED",
             Self::Damaged { .. } => "DAMAGED",
+            Self::Unavailable { .. } => "UNAVAILABLE",
+            Self::Unknown { .. } => "UNKNOWN",
             Self::MalformedId | Self::TooLarge { .. } | Self::OutOfRange { .. } | Self::NoMoreIds => "ERR",
         }
     }
@@ -336,6 +395,8 @@ impl fmt::Display for Refusal {
             Self::NoMoreIds => f.write_str("the store has given out its last id"),
             Self::Closed => f.write_str("the store is closed: connect to it again once it is open"),
             Self::Damaged { id, why } => write!(f, "the payload of task {id} cannot be read: {why}"),
+            Self::Unavailable { why } => write!(f, "nothing was done: {why}"),
+            Self::Unknown { why } => write!(f, "it may have been done or not: {why}"),
             Self::Poisoned => f.write_str("the log failed: restart the server once its disk is sound"),
         }
     }

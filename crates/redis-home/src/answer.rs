@@ -1,0 +1,320 @@
+//! From what the script answers to a reply.
+
+use redis::Value;
+use sureq_core::broker::glob_matches;
+use sureq_core::command::ConnId;
+use sureq_core::reply::{Explanation, HeldUp, Info, More, Outcome, QueueRow, Span, TaskView, Why, WorkerRow};
+use sureq_core::settings::{Change, Expired, Overflow, Settings};
+use sureq_core::task::{Holder, StateKind, Tries};
+use sureq_core::{LogTime, Receipt, Refusal, Replies, Reply, TaskId};
+
+use crate::call::Shape;
+
+/// The payload of a task.
+pub(crate) type Payload = Vec<u8>;
+
+/// An answer that is not one the script gives: whatever is in Redis under our keys, it is not ours.
+#[derive(Debug)]
+pub(crate) struct Strange;
+
+impl From<Strange> for Refusal {
+    fn from(_: Strange) -> Self {
+        let why = "Redis answered what no script of sureq answers: are there keys of another program under this prefix?";
+        Self::Unknown { why: why.into() }
+    }
+}
+
+type Read<T> = Result<T, Strange>;
+
+/// Adds the reply to one command to the others.
+pub(crate) fn read(shape: &Shape, answer: Value, replies: &mut Replies<Payload>) {
+    let reply =
+        refusal(&answer).map_or_else(|| read_reply(shape, answer, replies), |no| Ok(Reply::Refused(no)));
+    replies.list.push(reply.unwrap_or_else(|strange| Reply::Refused(strange.into())));
+}
+
+/// The no that a script says.
+fn refusal(answer: &Value) -> Option<Refusal> {
+    match answer {
+        Value::Array(words) => match &words[..] {
+            [Value::BulkString(mark), Value::BulkString(code)] if mark == b"!" => Some(match &code[..] {
+                b"QUEUEFULL" => Refusal::QueueFull,
+                b"GONE" => Refusal::WorkerGone,
+                _ => Strange.into(),
+            }),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn read_reply(shape: &Shape, answer: Value, replies: &mut Replies<Payload>) -> Read<Reply> {
+    Ok(match shape {
+        Shape::Pushed => {
+            let start = replies.ids.len();
+            for id in list(answer)? {
+                replies.ids.push(task_id(&bytes(id)?)?);
+            }
+            Reply::Pushed(Span::new(start, replies.ids.len()))
+        }
+        Shape::Added => {
+            let [id, added, state] = fields(answer)?;
+            let (id, added) = (task_id(&bytes(id)?)?, number(added)? == 1);
+            Reply::Added { id, added, state: state_of(&bytes(state)?)? }
+        }
+        Shape::Tasks => Reply::Tasks(tasks(answer, replies)?),
+        Shape::Inspected => Reply::Inspected(tasks(answer, replies)?),
+        Shape::Acked => {
+            let start = replies.indexes.len();
+            for index in list(answer)? {
+                replies.indexes.push(number(index)? as u32);
+            }
+            Reply::Acked(Span::new(start, replies.indexes.len()))
+        }
+        Shape::Outcome => Reply::Outcome(match &bytes(answer)?[..] {
+            b"done" => Outcome::Done,
+            b"cancelled" => Outcome::Cancelled,
+            b"stale" => Outcome::Stale,
+            _ => return Err(Strange),
+        }),
+        Shape::Info => Reply::Info(Box::new(info(answer)?)),
+        Shape::Count | Shape::Counts(_) => Reply::Count(number(answer)?),
+        Shape::Done => Reply::Ok,
+        Shape::Settings => Reply::Settings(Box::new(settings(answer)?)),
+        Shape::Queues { pattern } => queues(answer, pattern.as_deref(), replies)?,
+        Shape::Explained => Reply::Explained(explanation(answer)?.map(Box::new)),
+        Shape::Started => Reply::Started(number(answer)?),
+        Shape::Receipts => {
+            let start = replies.receipts.len();
+            for receipt in list(answer)? {
+                replies.receipts.push(Receipt::parse(&bytes(receipt)?).ok_or(Strange)?);
+            }
+            Reply::Receipts(Span::new(start, replies.receipts.len()))
+        }
+        Shape::Workers => {
+            let start = replies.workers.len();
+            for worker in list(answer)? {
+                let [name, incarnation, ttl, leased] = fields(worker)?;
+                replies.workers.push(WorkerRow {
+                    name: bytes(name)?.into(),
+                    incarnation: number(incarnation)?,
+                    ttl_ms: number(ttl)?,
+                    leased: number(leased)?,
+                });
+            }
+            Reply::Workers(Span::new(start, replies.workers.len()))
+        }
+    })
+}
+
+fn tasks(answer: Value, replies: &mut Replies<Payload>) -> Read<Span> {
+    let start = replies.tasks.len();
+    for task in list(answer)? {
+        let [queue, id, body, deliveries, incarnation, at, elapsed, more] = fields(task)?;
+        replies.tasks.push(TaskView {
+            queue: number(queue)? as u32,
+            id: task_id(&bytes(id)?)?,
+            body: bytes(body)?,
+            deliveries: number(deliveries)? as u32,
+            incarnation: number(incarnation)?,
+            at: LogTime(number(at)?),
+            elapsed_ms: number(elapsed)?,
+            more: if more == Value::Nil { None } else { Some(Box::new(more_of(more)?)) },
+        });
+    }
+    Ok(Span::new(start, replies.tasks.len()))
+}
+
+fn more_of(more: Value) -> Read<More> {
+    let [name, failed, lapsed, lost, tries_max, pushed, reason] = fields(more)?;
+    Ok(More {
+        name: maybe(name)?.map(Into::into),
+        tries: tries(failed, lapsed, lost)?,
+        tries_max: number(tries_max)? as u32,
+        pushed: LogTime(number(pushed)?),
+        reason: maybe(reason)?.map(Into::into),
+    })
+}
+
+fn tries(failed: Value, lapsed: Value, lost: Value) -> Read<Tries> {
+    Ok(Tries { failed: number(failed)? as u32, lapsed: number(lapsed)? as u32, lost: number(lost)? as u32 })
+}
+
+fn info(answer: Value) -> Read<Info> {
+    let [
+        ready,
+        delayed,
+        leased,
+        dead,
+        bytes_waiting,
+        oldest,
+        paused,
+        pushed,
+        finished,
+        pushed_late,
+        finished_late,
+        workers,
+        all,
+    ] = fields(answer)?;
+    let paused = bytes(paused)?;
+    Ok(Info {
+        ready: number(ready)?,
+        delayed: number(delayed)?,
+        leased: number(leased)?,
+        dead: number(dead)?,
+        waiting_bytes: number(bytes_waiting)?,
+        oldest_ms: number(oldest)?,
+        paused: if paused.is_empty() { None } else { Some(LogTime(decimal(&paused)?)) },
+        pushed: number(pushed)?,
+        finished: number(finished)?,
+        pushed_of_late: number(pushed_late)?,
+        finished_of_late: number(finished_late)?,
+        workers: number(workers)?,
+        settings: settings(all)?,
+    })
+}
+
+fn settings(answer: Value) -> Read<Settings> {
+    let values: [Value; 10] = fields(answer)?;
+    let mut settings = Settings::default();
+    for (at, value) in values.into_iter().enumerate() {
+        let word = bytes(value)?;
+        if word.is_empty() {
+            continue;
+        }
+        settings.change(&match at {
+            0 => Change::LeaseMs(decimal(&word)?),
+            1 => Change::Tries(decimal(&word)? as u32),
+            2 => Change::BackoffMs(decimal(&word)?),
+            3 => Change::TtlMs(decimal(&word)?),
+            4 => Change::MaxLength(decimal(&word)?),
+            5 => Change::MaxBytes(decimal(&word)?),
+            6 => Change::MaxLeased(decimal(&word)?),
+            7 => Change::Expired(Expired::Dead),
+            8 => Change::Overflow(Overflow::DropOldest),
+            _ => Change::DeadLetter(&word),
+        });
+    }
+    Ok(settings)
+}
+
+fn queues(answer: Value, pattern: Option<&[u8]>, replies: &mut Replies<Payload>) -> Read<Reply> {
+    let start = replies.queues.len();
+    let mut rows = list(answer)?.into_iter();
+    let cursor = decimal(&bytes(rows.next().ok_or(Strange)?)?)?;
+    for row in rows {
+        let [name, ready, delayed, leased, dead] = fields(row)?;
+        let name = bytes(name)?;
+        if pattern.is_none_or(|pattern| glob_matches(pattern, &name)) {
+            let counts = [number(ready)?, number(delayed)?, number(leased)?, number(dead)?];
+            replies.queues.push(QueueRow { name: name.into(), counts });
+        }
+    }
+    Ok(Reply::Queues { cursor, rows: Span::new(start, replies.queues.len()) })
+}
+
+fn explanation(answer: Value) -> Read<Option<Explanation>> {
+    if answer == Value::Nil {
+        return Ok(None);
+    }
+    let [id, state, deliveries, failed, lapsed, lost, tries_max, reason, held, held_by, most, a, b, c, d] =
+        fields(answer)?;
+    let (held_by, most) = (number(held_by)?, number(most)?);
+    let held_up = match &bytes(held)?[..] {
+        b"paused" => Some(HeldUp::Paused { since: LogTime(held_by) }),
+        b"leased" => Some(HeldUp::AllLeased { leased: held_by, max: most }),
+        _ => None,
+    };
+    let mut worker = None;
+    let why = match state_of(&bytes(state)?)? {
+        StateKind::Ready => Why::Ready { ahead: number(a)?, held_up },
+        StateKind::Delayed => Why::Delayed { until: number(a)?, in_ms: number(b)?, held_up },
+        StateKind::Leased => {
+            let until = if b == Value::Nil { None } else { Some(LogTime(number(b)?)) };
+            let holder = match maybe(c)? {
+                None => None,
+                Some(text) => {
+                    let (holder, name) = holder(&text)?;
+                    worker = name;
+                    Some(holder)
+                }
+            };
+            Why::Leased { since: LogTime(number(a)?), until, holder, cancelled: number(d)? == 1 }
+        }
+        StateKind::Dead => Why::Dead { at: LogTime(number(a)?) },
+    };
+    Ok(Some(Explanation {
+        id: task_id(&bytes(id)?)?,
+        deliveries: number(deliveries)? as u32,
+        tries: tries(failed, lapsed, lost)?,
+        tries_max: number(tries_max)? as u32,
+        reason: maybe(reason)?.map(Into::into),
+        worker,
+        why,
+    }))
+}
+
+/// Who holds a task, and the name if it is a worker: `w:name#incarnation` or `c:home:number`.
+fn holder(text: &[u8]) -> Read<(Holder, Option<Box<[u8]>>)> {
+    let last = |mark: u8| text.iter().rposition(|&c| c == mark).ok_or(Strange);
+    match text {
+        [b'w', b':', ..] => {
+            let at = last(b'#')?;
+            Ok((Holder::Worker(decimal(&text[at + 1..])?), Some(text[2..at].into())))
+        }
+        [b'c', b':', ..] => Ok((Holder::Conn(ConnId(decimal(&text[last(b':')? + 1..])?)), None)),
+        _ => Err(Strange),
+    }
+}
+
+fn state_of(letter: &[u8]) -> Read<StateKind> {
+    Ok(match letter {
+        b"R" => StateKind::Ready,
+        b"D" | b"A" => StateKind::Delayed,
+        b"L" => StateKind::Leased,
+        b"X" => StateKind::Dead,
+        _ => return Err(Strange),
+    })
+}
+
+/// An id as it stands in Redis.
+pub(crate) fn task_id(spelt: &[u8]) -> Read<TaskId> {
+    let dash = spelt.iter().position(|&c| c == b'-').ok_or(Strange)?;
+    let seq = spelt[dash + 1..].iter().position(|&c| c != b'0').map_or(&[][..], |at| &spelt[dash + 1 + at..]);
+    TaskId::new(decimal(&spelt[..dash])?, decimal(seq)?).ok_or(Strange)
+}
+
+fn decimal(text: &[u8]) -> Read<u64> {
+    sureq_core::id::decimal(text).ok_or(Strange)
+}
+
+pub(crate) fn list(value: Value) -> Read<Vec<Value>> {
+    match value {
+        Value::Array(list) => Ok(list),
+        _ => Err(Strange),
+    }
+}
+
+pub(crate) fn fields<const N: usize>(value: Value) -> Read<[Value; N]> {
+    list(value)?.try_into().map_err(|_| Strange)
+}
+
+pub(crate) fn bytes(value: Value) -> Read<Vec<u8>> {
+    match value {
+        Value::BulkString(bytes) => Ok(bytes),
+        Value::SimpleString(text) => Ok(text.into_bytes()),
+        _ => Err(Strange),
+    }
+}
+
+fn maybe(value: Value) -> Read<Option<Vec<u8>>> {
+    if value == Value::Nil { Ok(None) } else { bytes(value).map(Some) }
+}
+
+pub(crate) fn number(value: Value) -> Read<u64> {
+    match value {
+        Value::Int(n) => u64::try_from(n).map_err(|_| Strange),
+        Value::BulkString(text) => decimal(&text),
+        _ => Err(Strange),
+    }
+}

@@ -1,0 +1,304 @@
+//! From a command to the call of a script.
+
+use sureq_core::command::{
+    AckScope, Add, Cancel, Command, ConnId, IdForm, LapseEnd, LapsePolicy, NameArg, Pop, Return, TaskRef,
+    TaskRefs, View, When, Worker, WorkerRef,
+};
+use sureq_core::id::Claim;
+use sureq_core::limits;
+use sureq_core::settings::{Change, Changes, Expired, Overflow, Place};
+use sureq_core::{Receipt, Refusal, TaskId};
+
+/// One call of the script.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    /// What is to be done.
+    pub(crate) op: &'static str,
+    /// The queue that says where it is done; none if it is about the whole store.
+    pub(crate) queue: Option<Vec<u8>>,
+    pub(crate) args: Vec<Vec<u8>>,
+}
+
+/// How the answer to a command is read, and what it takes to get it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    Pushed,
+    Added,
+    Tasks,
+    Acked,
+    Outcome,
+    Inspected,
+    Info,
+    Count,
+    /// A count that comes in steps: the argument at this place says where the next begins, if steps begin anywhere.
+    Counts(Option<usize>),
+    Done,
+    Settings,
+    Queues {
+        /// Only these are told of.
+        pattern: Option<Vec<u8>>,
+    },
+    Explained,
+    Started,
+    Receipts,
+    Workers,
+}
+
+impl Call {
+    pub(crate) fn new(op: &'static str, queue: Option<&[u8]>) -> Self {
+        Self { op, queue: queue.map(<[u8]>::to_vec), args: Vec::new() }
+    }
+
+    /// One about a queue, which is also its first argument.
+    fn about(op: &'static str, queue: &[u8]) -> Self {
+        Self::new(op, Some(queue)).arg(queue)
+    }
+
+    pub(crate) fn arg(mut self, arg: impl Into<Vec<u8>>) -> Self {
+        self.args.push(arg.into());
+        self
+    }
+
+    pub(crate) fn args<A: Into<Vec<u8>>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
+        self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    fn number(self, n: u64) -> Self {
+        self.arg(n.to_string())
+    }
+
+    /// A number, or nothing.
+    fn maybe(self, n: Option<u64>) -> Self {
+        self.arg(n.map(|n| n.to_string()).unwrap_or_default())
+    }
+
+    fn refs(mut self, tasks: TaskRefs<'_>) -> Result<Self, Refusal> {
+        for bytes in tasks.list {
+            self.args.push(reference(TaskRef { bytes, form: tasks.form })?);
+        }
+        Ok(self)
+    }
+}
+
+/// An id as it stands in Redis: in the order of their bytes ids are in order.
+pub(crate) fn spelt(id: TaskId) -> String {
+    format!("{}-{:06}", id.ms(), id.seq())
+}
+
+pub(crate) fn spelt_receipt(receipt: Receipt) -> String {
+    format!("{}@{}.{}", spelt(receipt.id), receipt.delivery, receipt.incarnation)
+}
+
+/// What a connection of a home is called in Redis.
+pub(crate) fn conn_name(home: &str, conn: ConnId) -> String {
+    format!("{home}:{}", conn.0)
+}
+
+fn claim(task: TaskRef<'_>) -> Result<Claim, Refusal> {
+    let claim = match task.form {
+        IdForm::Long => Claim::parse(task.bytes),
+        IdForm::Short => TaskId::parse_short(task.bytes).map(Claim::Id),
+    };
+    claim.ok_or(Refusal::MalformedId)
+}
+
+fn reference(task: TaskRef<'_>) -> Result<Vec<u8>, Refusal> {
+    Ok(match claim(task)? {
+        Claim::Id(id) => spelt(id),
+        Claim::Receipt(receipt) => spelt_receipt(receipt),
+    }
+    .into_bytes())
+}
+
+/// The call that a command is, and how its answer is read. `home` tells connections of this home from those of others.
+pub(crate) fn call_of(command: &Command<'_>, home: &str) -> Result<(Call, Shape), Refusal> {
+    command.check()?;
+    Ok(match *command {
+        Command::Push { queue, payloads } => {
+            (Call::about("push", queue).args(payloads.iter().copied()), Shape::Pushed)
+        }
+        Command::Add(ref add) => (add_call(add), Shape::Added),
+        Command::Pop(ref pop) => (pop_call(pop, home), Shape::Tasks),
+        Command::Ack { queue, tasks, scope } => {
+            let scope = if scope == AckScope::Leased { "leased" } else { "lapsed" };
+            (Call::new("ack", Some(queue)).arg(scope).arg(queue).refs(tasks)?, Shape::Acked)
+        }
+        Command::Extend { queue, task, ms } => {
+            (Call::about("extend", queue).arg(reference(task)?).number(ms), Shape::Outcome)
+        }
+        Command::Return(ref back) => (return_call(back)?, Shape::Outcome),
+        Command::Recover { queue, count, elapsed_ms } => {
+            let count = count.min(limits::REPLY_TASKS_MAX);
+            (Call::about("recover", queue).number(count.into()).number(elapsed_ms), Shape::Tasks)
+        }
+        Command::Inspect { queue, view, start, count } => {
+            let count = count.min(limits::REPLY_TASKS_MAX);
+            let call = Call::about("inspect", queue).arg(name_of(view)).arg(start.to_string());
+            (call.number(count.into()), Shape::Inspected)
+        }
+        Command::Info { queue } => (Call::about("info", queue), Shape::Info),
+        Command::Cancel { queue, which: Cancel::Ids(tasks) } => {
+            (Call::about("cancel", queue).refs(tasks)?, Shape::Count)
+        }
+        Command::Cancel { queue, which: Cancel::Names(names) } => {
+            (Call::about("cancel_names", queue).args(names.iter().copied()), Shape::Count)
+        }
+        Command::Cancel { queue, which: Cancel::Payload(payload) } => {
+            (Call::about("cancel_payload", queue).arg(payload).arg("0"), Shape::Counts(Some(2)))
+        }
+        Command::Bury { queue, tasks } => (Call::about("bury", queue).refs(tasks)?, Shape::Count),
+        Command::Revive { queue, tasks: None } => {
+            (Call::about("revive_all", queue).arg(""), Shape::Counts(Some(1)))
+        }
+        Command::Revive { queue, tasks: Some(tasks) } => (revive_call(queue, tasks)?, Shape::Count),
+        Command::Delete { queue, tasks } => (Call::about("delete", queue).refs(tasks)?, Shape::Count),
+        Command::Purge { queue, state } => {
+            (Call::about("purge", queue).arg(state.map_or("", name_of)), Shape::Counts(None))
+        }
+        Command::Drop { queues } => (over("drop", queues), Shape::Count),
+        Command::Exists { queues } => (over("exists", queues), Shape::Count),
+        Command::Pause { queue } => (Call::about("pause", queue), Shape::Done),
+        Command::Resume { queue } => (Call::about("resume", queue), Shape::Done),
+        Command::Config { queue, changes } => (config_call(queue, changes), Shape::Settings),
+        Command::Explain { queue, task } => {
+            let id = spelt(claim(task)?.id());
+            (Call::about("explain", queue).arg(id), Shape::Explained)
+        }
+        Command::Size => (Call::new("size", None), Shape::Count),
+        Command::Queues { pattern, cursor, count } => {
+            let pattern = pattern.map(<[u8]>::to_vec);
+            let call = Call::new("queues", None).number(cursor).number(count.max(1).into());
+            (call, Shape::Queues { pattern })
+        }
+        Command::Worker(ref worker) => worker_call(worker),
+    })
+}
+
+fn over(op: &'static str, queues: &[&[u8]]) -> Call {
+    Call::new(op, queues.first().copied()).args(queues.iter().copied())
+}
+
+/// A receipt is of a delivery, and what is dead is not delivered.
+fn revive_call(queue: &[u8], tasks: TaskRefs<'_>) -> Result<Call, Refusal> {
+    let mut call = Call::about("revive", queue);
+    for bytes in tasks.list {
+        if let Claim::Id(id) = claim(TaskRef { bytes, form: tasks.form })? {
+            call = call.arg(spelt(id));
+        }
+    }
+    Ok(call)
+}
+
+fn add_call(add: &Add<'_>) -> Call {
+    let name = match add.name {
+        None => Vec::new(),
+        Some(NameArg::Bytes(name)) => [b"n", name].concat(),
+        Some(NameArg::Payload) => b"h".to_vec(),
+    };
+    let (delay, at) = match add.when {
+        When::AtOnce => (None, None),
+        When::After(ms) => (Some(ms), None),
+        When::At(at) => (None, Some(at.0)),
+    };
+    Call::about("add", add.queue)
+        .arg(add.payload)
+        .arg(name)
+        .maybe(delay)
+        .maybe(at)
+        .arg(add.priority.to_string())
+        .maybe(add.tries.map(u64::from))
+        .maybe(add.backoff_ms)
+        .maybe(add.ttl_ms)
+}
+
+fn pop_call(pop: &Pop<'_>, home: &str) -> Call {
+    let lease = &pop.lease;
+    let (worker, incarnation) =
+        lease.worker.map_or((&[][..], None), |WorkerRef { name, incarnation }| (name, Some(incarnation)));
+    let conn = lease.conn.map(|conn| conn_name(home, conn)).unwrap_or_default();
+    let (place, limit, end) = match lease.lapse {
+        None => (Vec::new(), None, ""),
+        Some(LapsePolicy { to, limit, then }) => {
+            let end = match then {
+                LapseEnd::Dead => "dead",
+                LapseEnd::Delete => "delete",
+            };
+            (place(to), limit.map(u64::from), end)
+        }
+    };
+    Call::new("pop", pop.queues.first().copied())
+        .number(pop.count.min(limits::REPLY_TASKS_MAX).into())
+        .maybe(lease.ms)
+        .arg(worker)
+        .maybe(incarnation)
+        .arg(conn)
+        .arg(place)
+        .maybe(limit)
+        .arg(end)
+        .arg(if pop.meta { "1" } else { "" })
+        .args(pop.queues.iter().copied())
+}
+
+fn return_call(back: &Return<'_>) -> Result<Call, Refusal> {
+    let reason = back.failed.map(|reason| &reason[..reason.len().min(limits::REASON_BYTES_MAX)]);
+    Ok(Call::about("return", back.queue)
+        .arg(reference(back.task)?)
+        .arg(back.to.map(place).unwrap_or_default())
+        .arg(if back.failed.is_some() { "1" } else { "" })
+        .arg(reason.unwrap_or_default()))
+}
+
+fn place(to: Place) -> Vec<u8> {
+    match to {
+        Place::Front => b"F".to_vec(),
+        Place::Back => b"B".to_vec(),
+        Place::After(ms) => ms.to_string().into_bytes(),
+    }
+}
+
+const fn name_of(view: View) -> &'static str {
+    match view {
+        View::Ready => "ready",
+        View::Leased => "leased",
+        View::Delayed => "delayed",
+        View::Dead => "dead",
+    }
+}
+
+/// Settings as they stand in Redis; what is the default is not there.
+fn config_call(queue: &[u8], changes: Changes<'_>) -> Call {
+    let mut call = Call::about("config", queue);
+    for change in changes.iter() {
+        let number = |n: u64| if n == 0 { Vec::new() } else { n.to_string().into_bytes() };
+        let (name, value) = match change {
+            Change::LeaseMs(ms) => ("lease", number(ms)),
+            Change::Tries(n) => ("tries", number(n.into())),
+            Change::BackoffMs(ms) => ("backoff", number(ms)),
+            Change::TtlMs(ms) => ("ttl", number(ms)),
+            Change::MaxLength(n) => ("max-length", number(n)),
+            Change::MaxBytes(n) => ("max-bytes", number(n)),
+            Change::MaxLeased(n) => ("max-leased", number(n)),
+            Change::Expired(Expired::Delete) => ("expired", Vec::new()),
+            Change::Expired(Expired::Dead) => ("expired", b"dead".to_vec()),
+            Change::Overflow(Overflow::Refuse) => ("overflow", Vec::new()),
+            Change::Overflow(Overflow::DropOldest) => ("overflow", b"drop-oldest".to_vec()),
+            Change::DeadLetter(queue) => ("dead-letter", queue.to_vec()),
+        };
+        call = call.arg(name).arg(value);
+    }
+    call
+}
+
+fn worker_call(worker: &Worker<'_>) -> (Call, Shape) {
+    let of = |op, worker: WorkerRef<'_>| Call::new(op, None).arg(worker.name).number(worker.incarnation);
+    match *worker {
+        Worker::Start { name, ttl_ms } => (Call::new("start", None).arg(name).number(ttl_ms), Shape::Started),
+        Worker::Beat(worker) => (of("beat", worker), Shape::Receipts),
+        Worker::Work(worker, queue) => (of("work", worker).arg(queue), Shape::Done),
+        Worker::Rest(worker, queue) => (of("rest", worker).arg(queue), Shape::Count),
+        Worker::Stop(worker) => (of("stop", worker), Shape::Count),
+        Worker::Fail { name } => (Call::new("fail", None).arg(name), Shape::Count),
+        Worker::List => (Call::new("workers", None), Shape::Workers),
+    }
+}

@@ -1,0 +1,441 @@
+//! The home: a thread of its own that talks to Redis, and the handle of those who use it.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc as std_mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use redis::{RedisError, Value};
+use sureq_core::command::{Block, Command, ConnId, Pop};
+use sureq_core::{Receipt, Refusal, Replies, Reply};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::LocalSet;
+
+use crate::answer::{Payload, bytes, fields, number, read};
+use crate::call::{Call, Shape, call_of, conn_name, spelt_receipt};
+use crate::clock::{Clock, SystemClock};
+use crate::line::{Line, Waiter, hear, serve_line};
+use crate::link::{About, Link};
+use crate::target::Target;
+use crate::ticket::{Cell, PopOf, Ticket};
+
+/// How often a home whose connections hold tasks says that it lives.
+const BEAT: Duration = Duration::from_secs(10);
+
+/// The oldest Redis that will do.
+const VERSION_MIN: (u32, u32) = (6, 2);
+
+/// Why a Redis did not become a home.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// It does not answer, or not as it should.
+    #[error("Redis at {address}: {source}")]
+    Redis {
+        /// Where it should be.
+        address: String,
+        /// What it says.
+        source: RedisError,
+    },
+    /// It is too old.
+    #[error("Redis at {address} is version {version}: sureq needs 6.2 or later, or Valkey")]
+    TooOld {
+        /// Where it is.
+        address: String,
+        /// What it is.
+        version: String,
+    },
+    /// There is no thread for it.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
+}
+
+/// Queues in a Redis.
+#[derive(Clone)]
+pub struct RedisHome {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    jobs: mpsc::UnboundedSender<Job>,
+    waiting: Arc<AtomicUsize>,
+    /// Tells its connections from those of other homes.
+    name: String,
+    warnings: Vec<String>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the thread is to do.
+#[derive(Debug)]
+pub(crate) enum Job {
+    Run(Batch),
+    /// Nobody takes the answer of a ticket any more; what it was given goes back.
+    Abandoned(Vec<(Vec<u8>, Vec<Receipt>)>),
+    CloseConn(ConnId),
+    Dismiss,
+    Look(oneshot::Sender<()>),
+    Close(std_mpsc::Sender<()>),
+}
+
+/// Commands that are sent at once.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    calls: Vec<Result<(Call, Shape), Refusal>>,
+    /// How long its one pop may wait.
+    block: Option<Block>,
+    cell: Arc<Cell>,
+    conns: Vec<ConnId>,
+}
+
+impl RedisHome {
+    /// Connects to a Redis.
+    pub fn open(target: Target) -> Result<Self, OpenError> {
+        Self::open_by(target, Arc::new(SystemClock::default()))
+    }
+
+    /// Connects to a Redis, by any clock.
+    pub fn open_by(target: Target, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
+        let address = target.connection.addr().to_string();
+        let (jobs, queue) = mpsc::unbounded_channel();
+        let (opened, is_open) = std_mpsc::channel();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let name = format!("{:016x}", fastrand::u64(..));
+        let (count, own_name) = (Arc::clone(&waiting), name.clone());
+        let thread = std::thread::Builder::new()
+            .name("sureq-redis".to_owned())
+            .spawn(move || run(target, clock, own_name, count, queue, &opened))
+            .map_err(OpenError::Thread)?;
+        let about = match is_open.recv() {
+            Ok(Ok(about)) => about,
+            Ok(Err(source)) => return Err(OpenError::Redis { address, source }),
+            Err(_) => return Err(OpenError::Thread(std::io::ErrorKind::Other.into())),
+        };
+        let mut warnings = Vec::new();
+        if let Some(policy) = about.policy.filter(|policy| policy != "noeviction") {
+            warnings.push(format!(
+                "Redis at {address} may throw tasks away when its memory is full (maxmemory-policy {policy}): set it to noeviction"
+            ));
+        }
+        let thread = Mutex::new(Some(thread));
+        let home = Self { shared: Arc::new(Shared { jobs, waiting, name, warnings, thread }) };
+        if !is_new_enough(&about.version) {
+            home.close();
+            return Err(OpenError::TooOld { address, version: about.version });
+        }
+        Ok(home)
+    }
+
+    /// What its users should know about this Redis.
+    pub fn warnings(&self) -> &[String] {
+        &self.shared.warnings
+    }
+
+    /// Sends commands, in order and at once: all up to the first that may wait, or that one alone. The ticket says how many.
+    pub fn execute(&self, commands: &[Command<'_>]) -> Ticket {
+        let first = commands.first().and_then(block_of);
+        let n =
+            if first.is_some() { 1 } else { commands.iter().take_while(|c| block_of(c).is_none()).count() };
+        let commands = &commands[..n];
+        let mut pops = Vec::new();
+        let mut conns = Vec::new();
+        for (at, command) in commands.iter().enumerate() {
+            if let Command::Pop(pop) = command {
+                pops.push(PopOf {
+                    command: at,
+                    queues: pop.queues.iter().map(|queue| queue.to_vec()).collect(),
+                });
+                conns.extend(pop.lease.conn);
+            }
+        }
+        let calls = commands.iter().map(|command| call_of(command, &self.shared.name)).collect();
+        let cell = Arc::new(Cell::new(pops));
+        let batch = Batch { calls, block: first, cell: Arc::clone(&cell), conns };
+        if let Err(mpsc::error::SendError(Job::Run(batch))) = self.shared.jobs.send(Job::Run(batch)) {
+            let mut replies = Replies::default();
+            replies.list.resize_with(n, || Reply::Refused(Refusal::Closed));
+            // It is this thread's, and nobody has left it yet.
+            let _ = batch.cell.fill(replies);
+        }
+        Ticket { cell, jobs: self.shared.jobs.clone(), commands: n }
+    }
+
+    /// Gives deliveries that never reached their taker back to the front of their queue, at no cost.
+    pub fn undeliver(&self, queue: &[u8], receipts: &[Receipt]) {
+        // A home that is closed has nothing to take back.
+        let _ = self.shared.jobs.send(Job::Abandoned(vec![(queue.to_vec(), receipts.to_vec())]));
+    }
+
+    /// Ends the leases that were to end with a connection.
+    pub fn close_conn(&self, conn: ConnId) {
+        // Closing ended them all.
+        let _ = self.shared.jobs.send(Job::CloseConn(conn));
+    }
+
+    /// Answers all pops that wait as if their time were up.
+    pub fn dismiss_waiting(&self) {
+        // Closing dismissed them all.
+        let _ = self.shared.jobs.send(Job::Dismiss);
+    }
+
+    /// How many pops wait in line.
+    pub fn waiting(&self) -> usize {
+        self.shared.waiting.load(Ordering::Acquire)
+    }
+
+    /// Tries all pops that wait, as a message would; for those who move time by hand. What was asked before is done by then.
+    pub fn look(&self) {
+        let (done, is_done) = oneshot::channel();
+        if self.shared.jobs.send(Job::Look(done)).is_ok() {
+            // The thread ends only when the home is closed.
+            let _ = is_done.blocking_recv();
+        }
+    }
+
+    /// Ends what its connections hold, and lets go of Redis. What was asked before is done by then.
+    pub fn close(&self) {
+        let (done, is_done) = std_mpsc::channel();
+        if self.shared.jobs.send(Job::Close(done)).is_ok() {
+            // The thread says so, or has ended.
+            let _ = is_done.recv();
+        }
+        let thread = self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // A panic there was told there.
+        thread.into_iter().for_each(|thread| _ = thread.join());
+    }
+}
+
+impl fmt::Debug for RedisHome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisHome").field("name", &self.shared.name).finish_non_exhaustive()
+    }
+}
+
+fn is_new_enough(version: &str) -> bool {
+    let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) >= VERSION_MIN
+}
+
+/// How long a command may wait.
+fn block_of(command: &Command<'_>) -> Option<Block> {
+    match command {
+        Command::Pop(Pop { block, count: 1.., .. }) => *block,
+        _ => None,
+    }
+}
+
+/// What the thread has.
+pub(crate) struct Inner {
+    pub(crate) link: Link,
+    pub(crate) line: Line,
+    name: String,
+    /// Connections that may hold tasks.
+    conns: RefCell<BTreeSet<ConnId>>,
+}
+
+fn run(
+    target: Target,
+    clock: Arc<dyn Clock>,
+    name: String,
+    count: Arc<AtomicUsize>,
+    jobs: mpsc::UnboundedReceiver<Job>,
+    opened: &std_mpsc::Sender<Result<About, RedisError>>,
+) {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            // Whoever opens waits for this.
+            let _ = opened.send(Err(error.into()));
+            return;
+        }
+    };
+    LocalSet::new().block_on(&runtime, async {
+        let link = match Link::new(target, clock) {
+            Ok(link) => link,
+            Err(error) => {
+                // Whoever opens waits for this.
+                let _ = opened.send(Err(error));
+                return;
+            }
+        };
+        let about = link.connect().await;
+        let is_open = about.is_ok();
+        // Whoever opens waits for this.
+        let _ = opened.send(about);
+        if is_open {
+            let (line, wants) = Line::new(count);
+            let inner = Rc::new(Inner { link, line, name, conns: RefCell::default() });
+            tokio::task::spawn_local(serve_line(Rc::clone(&inner)));
+            tokio::task::spawn_local(hear(Rc::clone(&inner), wants));
+            work(&inner, jobs).await;
+        }
+    });
+}
+
+/// Does what is asked for, until the home is closed.
+async fn work(inner: &Rc<Inner>, mut jobs: mpsc::UnboundedReceiver<Job>) {
+    let mut beats = None;
+    let mut under_way: Vec<tokio::task::JoinHandle<()>> = Vec::new();
+    while let Some(job) = jobs.recv().await {
+        under_way.retain(|task| !task.is_finished());
+        let own = Rc::clone(inner);
+        match job {
+            Job::Run(batch) => {
+                if !batch.conns.is_empty() && beats.is_none() {
+                    beats = Some(tokio::task::spawn_local(beat(Rc::clone(inner))));
+                }
+                under_way.push(tokio::task::spawn_local(async move { own.run(batch).await }));
+            }
+            Job::Abandoned(receipts) => {
+                inner.line.wake();
+                under_way.push(tokio::task::spawn_local(async move { own.give_back(receipts).await }));
+            }
+            Job::CloseConn(conn) => {
+                under_way.push(tokio::task::spawn_local(async move { own.close_conn(conn).await }));
+            }
+            Job::Dismiss => inner.line.dismiss(),
+            Job::Look(done) => {
+                for task in under_way.drain(..) {
+                    // A panic in it was told there.
+                    let _ = task.await;
+                }
+                inner.line.look(done);
+            }
+            Job::Close(done) => {
+                inner.line.dismiss();
+                for task in under_way.drain(..) {
+                    // A panic in it was told there.
+                    let _ = task.await;
+                }
+                inner.close_conns().await;
+                // Whoever closes waits for this.
+                let _ = done.send(());
+                return;
+            }
+        }
+    }
+}
+
+/// Says again and again that the home lives.
+async fn beat(inner: Rc<Inner>) {
+    let call = Call::new("home", None).arg(inner.name.clone());
+    loop {
+        // One beat that is lost does no harm.
+        let _ = inner.link.ask(&call).await;
+        tokio::time::sleep(BEAT).await;
+    }
+}
+
+impl Inner {
+    async fn run(&self, batch: Batch) {
+        let Batch { calls, block, cell, conns } = batch;
+        self.conns.borrow_mut().extend(conns);
+        let sent: Vec<&Call> = calls.iter().flatten().map(|(call, _)| call).collect();
+        let mut answers = self.send(&sent).await.into_iter();
+        let mut replies = Replies::default();
+        for call in &calls {
+            let (call, shape) = match call {
+                Ok(call) => call,
+                Err(no) => {
+                    replies.list.push(Reply::Refused(no.clone()));
+                    continue;
+                }
+            };
+            let mut answer = answers.next().unwrap_or(Err(Refusal::Closed));
+            if let Shape::Counts(next) = shape {
+                answer = self.go_on(call, *next, answer).await;
+            }
+            match answer {
+                Ok(answer) => read(shape, answer, &mut replies),
+                Err(no) => replies.list.push(Reply::Refused(no)),
+            }
+        }
+        let found_nothing = matches!(replies.list.last(), Some(Reply::Tasks(span)) if span.is_empty());
+        match (block, calls.into_iter().next()) {
+            (Some(block), Some(Ok((call, _)))) if found_nothing => self.wait(call, block, cell).await,
+            _ => self.give(&cell, replies).await,
+        }
+    }
+
+    /// Sends calls at once. If somebody waits, one after the other: whoever has waited longer gets what one of them brings
+    /// before the next can take it.
+    async fn send(&self, calls: &[&Call]) -> Vec<Result<Value, Refusal>> {
+        if calls.len() < 2 || self.line.is_empty() {
+            return self.link.send(calls).await;
+        }
+        let mut answers = Vec::with_capacity(calls.len());
+        for call in calls {
+            answers.push(self.link.ask(call).await);
+            let (done, is_done) = oneshot::channel();
+            self.line.look(done);
+            // The line is served for as long as the home is open.
+            let _ = is_done.await;
+        }
+        answers
+    }
+
+    async fn wait(&self, call: Call, block: Block, cell: Arc<Cell>) {
+        let until_ms = match block {
+            Block::Forever => None,
+            Block::Millis(ms) => Some(self.link.clock.monotonic_ms().saturating_add(ms)),
+        };
+        let queues = cell.pops.first().map(|pop| pop.queues.clone()).unwrap_or_default();
+        self.line.join(Waiter { call, queues, until_ms, cell }).await;
+    }
+
+    /// Gives an answer to whoever waits for it. If nobody does, what it hands out goes back.
+    pub(crate) async fn give(&self, cell: &Cell, replies: Replies<Payload>) {
+        if let Err(replies) = cell.fill(replies) {
+            self.give_back(cell.receipts(&replies)).await;
+        }
+    }
+
+    async fn give_back(&self, receipts: Vec<(Vec<u8>, Vec<Receipt>)>) {
+        for (queue, receipts) in receipts {
+            let call = Call::new("undeliver", Some(&queue)).arg(queue.clone());
+            // Whatever cannot be given back now comes back as any delivery does whose holder is silent.
+            let _ = self.link.ask(&call.args(receipts.into_iter().map(spelt_receipt))).await;
+        }
+    }
+
+    /// The further steps of a call that is done in steps.
+    async fn go_on(
+        &self,
+        call: &Call,
+        next: Option<usize>,
+        first: Result<Value, Refusal>,
+    ) -> Result<Value, Refusal> {
+        let (mut call, mut answer, mut count) = (call.clone(), first?, 0);
+        loop {
+            let [cursor, n] = fields(answer)?;
+            let cursor = bytes(cursor)?;
+            count += number(n)?;
+            if cursor == b"0" {
+                return Ok(Value::Int(count as i64));
+            }
+            if let Some(arg) = next.and_then(|at| call.args.get_mut(at)) {
+                *arg = cursor;
+            }
+            answer = self.link.ask(&call).await?;
+        }
+    }
+
+    async fn close_conn(&self, conn: ConnId) {
+        if self.conns.borrow_mut().remove(&conn) {
+            // If it is not heard, the home's own end ends them.
+            let _ = self.link.ask(&Call::new("close_conns", None).arg(conn_name(&self.name, conn))).await;
+            self.line.wake();
+        }
+    }
+
+    async fn close_conns(&self) {
+        let conns = self.conns.take();
+        if !conns.is_empty() {
+            let names = conns.into_iter().map(|conn| conn_name(&self.name, conn));
+            // If it is not heard, other homes will notice that this one is silent.
+            let _ = self.link.ask(&Call::new("close_conns", None).args(names)).await;
+        }
+    }
+}

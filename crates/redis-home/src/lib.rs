@@ -1,0 +1,26 @@
+//! Queues on your own Redis or Valkey, with no server of ours between: each command is one script, and atomic.
+//!
+//! The map:
+//! - [`RedisHome`] executes commands and gives tickets for their answers; [`Target`] says where, and is read from a URL.
+//! - `call` turns a command into the call of a script, `answer` what the script answers into a reply. The script is
+//!   `lua/queue.lua`.
+//! - `link` is the connection: it loads the script where it is missing, and connects again when it is lost.
+//! - `line` is where pops wait. A script cannot: whoever waits is woken by a message, or by the time that a script named.
+//! - `clock` carries log time from one script to the next, since Redis has no clock that cannot be set.
+//!
+//! docs/redis-keys.md lists what stands in Redis.
+#![forbid(unsafe_code)]
+
+mod answer;
+mod call;
+mod clock;
+mod home;
+mod line;
+mod link;
+mod target;
+mod ticket;
+
+pub use clock::{Clock, SystemClock};
+pub use home::{OpenError, RedisHome};
+pub use target::{BadTarget, Target};
+pub use ticket::{Answer, Ticket};

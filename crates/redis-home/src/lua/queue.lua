@@ -1,0 +1,1224 @@
+-- The queue on plain Redis. Each call is one operation, and atomic.
+--
+--   KEYS[1]  where the keys of the queue begin; it says in which slot they lie
+--   KEYS[2]  the hash of the store: last id, clock, numbers
+--   ARGV     the operation, the prefix of all keys, the log time by the caller's own clock (0: it does not know),
+--            the wall clock (empty: Redis' own; tests move time by it), then what the operation wants
+--
+-- docs/redis-keys.md lists the keys. A task without a record in `:task` was plainly pushed and not touched since.
+
+local STORE, PREFIX = KEYS[2], ARGV[2]
+local call, floor, max, min = redis.call, math.floor, math.max, math.min
+
+-- How many tasks of each kind time moves in one call, so that a flood holds nobody up.
+local SLICE = 1000
+-- Lanes of priority are so far apart in the scores of `:ready`, and places in the line are within.
+local LANE = 17592186044416
+local SEQ_MAX = 131071
+-- By how much a clock may differ from that of the caller before one of them is taken to have been set.
+local CLOCK_MS = 1000
+local EMPTY_QUEUE_S = 3600
+-- How long a home is taken to be alive after it said so last.
+local HOME_MS = 30000
+local REPLY_BYTES_MAX = 67108864
+
+---------------------------------------------------------------------------------------------------------------- time
+
+local wall, log, offset
+-- When what is being done happened: now, or, of what time did alone, when it was due.
+local moment
+local store = {}
+
+do
+  wall = tonumber(ARGV[4])
+  if not wall then
+    local time = call('TIME')
+    wall = tonumber(time[1]) * 1000 + floor(tonumber(time[2]) / 1000)
+  end
+  local known = call('HMGET', STORE, 'offset', 'clock', 'id-ms', 'id-seq', 'epoch', 'started')
+  offset = tonumber(known[1]) or 0
+  store.clock, store.ms, store.seq = tonumber(known[2]) or 0, tonumber(known[3]) or 0, tonumber(known[4]) or 0
+  store.epoch, store.started = known[5] or '', tonumber(known[6]) or 0
+  log = wall + offset
+  local told = tonumber(ARGV[3])
+  if told > 0 and math.abs(log - told) > CLOCK_MS then log = told end
+  log = max(log, store.clock)
+  offset = log - wall
+  moment = log
+  call('HSET', STORE, 'clock', log, 'offset', offset)
+end
+
+-- The next id after the last one that was given out.
+local function next_id()
+  if log > store.ms then
+    store.ms, store.seq = log, 0
+  end
+  store.seq = store.seq + 1
+  if store.seq > SEQ_MAX then
+    store.ms, store.seq = store.ms + 1, 1
+  end
+  return string.format('%d-%06d', store.ms, store.seq)
+end
+
+local function keep_ids()
+  call('HSET', STORE, 'id-ms', store.ms, 'id-seq', store.seq)
+end
+
+-------------------------------------------------------------------------------------------------------------- queues
+
+local opened, order_opened = {}, {}
+
+local function base(name)
+  if name == '' or string.byte(name) == 125 then return PREFIX .. 'x:{x' .. name .. '}' end
+  return PREFIX .. 'q:{' .. name .. '}'
+end
+
+-- A queue as this call sees it: its small numbers are read once, and written once in the end.
+local function open(name)
+  local q = opened[name]
+  if q then return q end
+  q = { name = name, k = base(name), s = {}, dirty = {}, ready = 0, gone = 0, done = {}, cancelled = {} }
+  local flat = call('HGETALL', q.k .. ':state')
+  for i = 1, #flat, 2 do q.s[flat[i]] = flat[i + 1] end
+  opened[name] = q
+  order_opened[#order_opened + 1] = q
+  return q
+end
+
+local function num(q, field) return tonumber(q.s[field]) or 0 end
+
+local function set(q, field, value)
+  q.s[field] = value
+  q.dirty[field] = true
+end
+
+local function add(q, field, n) set(q, field, num(q, field) + n) end
+
+-- Counts what happened of late, by stretches of ten seconds.
+local function rate(q, what, n)
+  local stretch, current, before = floor(log / 10000), num(q, what .. '-now'), num(q, what .. '-before')
+  local ago = stretch - num(q, what .. '-stretch')
+  if ago == 1 then
+    before, current = current, 0
+  elseif ago > 1 then
+    before, current = 0, 0
+  end
+  if n == 0 then return current + floor(before * (10000 - log % 10000) / 10000) end
+  set(q, what .. '-stretch', stretch)
+  set(q, what .. '-now', current + n)
+  set(q, what .. '-before', before)
+end
+
+local function tell(q, kind, text) call('PUBLISH', PREFIX .. kind .. ':' .. q.name, text) end
+
+local function has_settings(q)
+  for field in pairs(q.s) do
+    if string.sub(field, 1, 2) == 's-' or field == 'paused' then return true end
+  end
+  return false
+end
+
+-- Writes what changed of the queues that were opened, and tells those who listen.
+local function close_all()
+  for _, q in ipairs(order_opened) do
+    local len, listed = call('HLEN', q.k .. ':body'), q.s.listed == '1'
+    if len > 0 and not listed then
+      if not q.s.number then
+        set(q, 'number', call('HINCRBY', STORE, 'queues', 1) - 1)
+      end
+      set(q, 'listed', '1')
+      call('ZADD', PREFIX .. 'queues', q.s.number, q.name)
+    elseif len == 0 and listed then
+      q.s.listed, q.dirty.listed = nil, true
+      call('ZREM', PREFIX .. 'queues', q.name)
+    end
+    local fields, gone = {}, {}
+    for field in pairs(q.dirty) do
+      if q.s[field] == nil then
+        gone[#gone + 1] = field
+      else
+        fields[#fields + 1] = field
+        fields[#fields + 1] = q.s[field]
+      end
+    end
+    if #gone > 0 then call('HDEL', q.k .. ':state', unpack(gone)) end
+    if #fields > 0 then call('HSET', q.k .. ':state', unpack(fields)) end
+    if #gone > 0 or #fields > 0 then
+      if len > 0 or has_settings(q) then
+        if q.s.fading then
+          call('PERSIST', q.k .. ':state')
+          call('HDEL', q.k .. ':state', 'fading')
+        end
+      else
+        call('HSET', q.k .. ':state', 'fading', '1')
+        call('EXPIRE', q.k .. ':state', EMPTY_QUEUE_S)
+      end
+    end
+    if q.ready > 0 then tell(q, 'work', q.ready) end
+    for _, id in ipairs(q.done) do tell(q, 'done', id) end
+    for _, id in ipairs(q.cancelled) do tell(q, 'cancel', id) end
+    if q.gone > 0 then tell(q, 'delete', q.gone) end
+    if q.wake then tell(q, 'wake', '') end
+  end
+end
+
+--------------------------------------------------------------------------------------------------------------- tasks
+
+-- What is known of a task. States: R ready, D delayed by log time, A delayed by the wall clock, L leased, X dead.
+local function get(q, id)
+  local record = call('HGET', q.k .. ':task', id)
+  if record then return cmsgpack.unpack(record) end
+  if call('HEXISTS', q.k .. ':body', id) == 1 then return { st = 'R' } end
+end
+
+local function put(q, id, t) call('HSET', q.k .. ':task', id, cmsgpack.pack(t)) end
+
+local function pushed_at(id, t) return t.pu or tonumber(string.match(id, '^%d+')) end
+
+local function shown(id)
+  local ms, seq = string.match(id, '^(%d+)%-0*(%d+)$')
+  return ms .. '-' .. seq
+end
+
+local INDEX = { R = ':ready', D = ':delayed', A = ':appointed' }
+
+-- Takes a task out of the indexes of its state.
+local function leave(q, id, t)
+  local k = q.k
+  if t.st == 'L' then
+    call('ZREM', k .. ':leased', id)
+    if t.dl then call('ZREM', k .. ':ends', id) end
+    if t.ho then
+      call('ZREM', k .. ':held:' .. t.ho, id)
+      if t.cx then call('ZREM', k .. ':off:' .. t.ho, id) end
+    end
+    if q.s['s-max-leased'] or q.s.paused then q.wake = true end
+  elseif t.st == 'X' then
+    call('ZREM', k .. ':dead', id)
+  else
+    call('ZREM', k .. INDEX[t.st], id)
+    add(q, 'bytes', -call('HSTRLEN', k .. ':body', id))
+    if t.ex then call('ZREM', k .. ':expires', id) end
+  end
+end
+
+-- Puts a task that waits into the indexes of that.
+local function wait(q, id, t, st, score)
+  t.st, t.at, t.sq, t.dl, t.ln, t.ho, t.lp, t.cx = st, nil, nil, nil, nil, nil, nil, nil
+  t.du = st ~= 'R' and score or nil
+  call('ZADD', q.k .. INDEX[st], score, id)
+  add(q, 'bytes', call('HSTRLEN', q.k .. ':body', id))
+  if t.ex then call('ZADD', q.k .. ':expires', t.ex, id) end
+  if st == 'R' then q.ready = q.ready + 1 end
+end
+
+local function lane(t) return -(t.pr or 0) * LANE end
+
+local function at_back(q, t)
+  add(q, 'tail', 1)
+  return lane(t) + num(q, 'tail')
+end
+
+-- Room for so many at the front; answers the first place.
+local function front(q, n)
+  add(q, 'head', -n)
+  return num(q, 'head') + 1
+end
+
+local function forget(q, id, t)
+  leave(q, id, t)
+  if t.nm then call('HDEL', q.k .. ':names', t.nm) end
+  call('HDEL', q.k .. ':task', id)
+  call('HDEL', q.k .. ':body', id)
+end
+
+local function remove(q, id, t, is_cancelled)
+  forget(q, id, t)
+  if is_cancelled then
+    q.cancelled[#q.cancelled + 1] = shown(id)
+  else
+    q.gone = q.gone + 1
+  end
+end
+
+local function tries_max(q, t) return t.tm or tonumber(q.s['s-tries']) or 25 end
+
+local function tries(t) return (t.f or 0) + (t.l or 0) + (t.w or 0) end
+
+local function is_last_try(q, t) return tries(t) + 1 >= tries_max(q, t) end
+
+-- Doubling, capped, and between a half and the whole of that, by a jitter that follows from the task alone.
+local function backoff(q, id, t, times)
+  local whole = min((t.bo or tonumber(q.s['s-backoff']) or 1000) * 2 ^ min(times - 1, 60), 3600000)
+  local mixed = tonumber(string.sub(redis.sha1hex(id .. ':' .. (t.n or 0)), 1, 8), 16)
+  return whole - mixed % (floor(whole / 2) + 1)
+end
+
+-- Counts what the delivery that ends now cost. Causes: f failed, l lapsed, w worker lost, or none.
+local function end_delivery(t, cause)
+  if cause then t[cause] = (t[cause] or 0) + 1 end
+end
+
+-- Moves a task that died to where its queue sends those.
+local function move(q, id, t)
+  local name = q.s['s-dead-letter']
+  if not name or name == q.name then return end
+  local to = open(name)
+  if call('HEXISTS', to.k .. ':body', id) == 1 then return end
+  local body = call('HGET', q.k .. ':body', id)
+  forget(q, id, t)
+  call('HSET', to.k .. ':body', id, body)
+  if t.nm and call('HSETNX', to.k .. ':names', t.nm, id) == 0 then t.nm = nil end
+  t.ex, t.di = nil, nil
+  t.pu = pushed_at(id, t)
+  wait(to, id, t, 'R', at_back(to, t))
+  put(to, id, t)
+end
+
+local function bury(q, id, t, cause, reason)
+  leave(q, id, t)
+  if t.st == 'L' then end_delivery(t, cause) end
+  t.rs = reason or t.rs
+  t.st, t.at, t.sq, t.dl, t.ln, t.ho, t.lp, t.cx, t.la, t.du = 'X', nil, nil, nil, nil, nil, nil, nil, nil, nil
+  t.di = moment
+  add(q, 'deaths', 1)
+  call('ZADD', q.k .. ':dead', num(q, 'deaths'), id)
+  put(q, id, t)
+  move(q, id, t)
+end
+
+-- Gives a leased task back: state and score of where it goes.
+local function give_back(q, id, t, st, score, cause, reason)
+  leave(q, id, t)
+  end_delivery(t, cause)
+  t.rs = reason or t.rs
+  t.la = (cause == 'l' or cause == 'w') and 1 or nil
+  wait(q, id, t, st, score)
+  put(q, id, t)
+end
+
+local function receipt(id, t) return shown(id) .. '@' .. (t.n or 0) .. '.' .. string.format('%d', t.e or 0) end
+
+-- Where a place is: F, B, or milliseconds from now.
+local function give_back_to(q, id, t, place, cause, reason)
+  if place == 'F' then
+    give_back(q, id, t, 'R', lane(t) + front(q, 1), cause, reason)
+  elseif place == 'B' or place == '0' then
+    give_back(q, id, t, 'R', at_back(q, t), cause, reason)
+  else
+    give_back(q, id, t, 'D', moment + tonumber(place), cause, reason)
+  end
+end
+
+local REASONS = { l = 'lease lapsed', w = 'worker lost' }
+
+-- Ends a lease without its holder's word; those that go to the front get `place`. Answers whether it took that.
+local function end_lease(q, id, t, cause, place)
+  if cause == 'l' and t.ho and string.sub(t.ho, 1, 2) == 'w:' then
+    local told = PREFIX .. 'worker:' .. string.sub(t.ho, 3) .. ':lapsed'
+    call('RPUSH', told, receipt(id, t))
+    call('LTRIM', told, -10000, -1)
+  end
+  if t.cx then
+    remove(q, id, t, true)
+    return false
+  end
+  local policy = cause and t.lp
+  local is_over = cause and is_last_try(q, t)
+  if policy and policy[2] then is_over = (t.l or 0) + (t.w or 0) >= policy[2] end
+  if is_over and policy and policy[3] == 'delete' then
+    remove(q, id, t, false)
+  elseif is_over then
+    bury(q, id, t, cause, REASONS[cause])
+  elseif policy and policy[1] ~= 'F' then
+    give_back_to(q, id, t, policy[1], cause)
+  else
+    local times = (t.l or 0) + (t.w or 0) + 1
+    if cause and not policy and times >= 3 then
+      give_back(q, id, t, 'D', moment + backoff(q, id, t, times - 2), cause)
+    else
+      give_back(q, id, t, 'R', lane(t) + place, cause)
+      return true
+    end
+  end
+  return false
+end
+
+-- Ends leases together: what goes to the front keeps its order there.
+local function end_leases(q, ids, cause)
+  local place = front(q, #ids)
+  for _, id in ipairs(ids) do
+    if end_lease(q, id, get(q, id), cause, place) then place = place + 1 end
+  end
+end
+
+------------------------------------------------------------------------------------------------- what time does alone
+
+local function expire(q, id, t)
+  if q.s['s-expired'] == 'dead' then
+    bury(q, id, t, nil, 'expired')
+  else
+    remove(q, id, t, false)
+  end
+end
+
+local function settle_leases(q, slice)
+  local ids = call('ZRANGEBYSCORE', q.k .. ':ends', '-inf', log, 'LIMIT', 0, slice)
+  if #ids == 0 then return end
+  -- All of a flood have their places set aside, so that they stand in their order, slice by slice.
+  if num(q, 'lapse-left') < #ids then
+    local all = call('ZCOUNT', q.k .. ':ends', '-inf', log)
+    set(q, 'lapse-next', front(q, all))
+    set(q, 'lapse-left', all)
+  end
+  for _, id in ipairs(ids) do
+    local t = get(q, id)
+    moment = t.dl
+    if end_lease(q, id, t, 'l', num(q, 'lapse-next')) then add(q, 'lapse-next', 1) end
+    add(q, 'lapse-left', -1)
+  end
+  moment = log
+end
+
+local function settle_due(q, index, now, slice)
+  local ids = call('ZRANGEBYSCORE', q.k .. index, '-inf', now, 'LIMIT', 0, slice)
+  if #ids == 0 then return end
+  if num(q, 'due-left') < #ids then
+    local all = call('ZCOUNT', q.k .. index, '-inf', now)
+    set(q, 'due-next', num(q, 'tail') + 1)
+    set(q, 'due-left', all)
+    add(q, 'tail', all)
+  end
+  for _, id in ipairs(ids) do
+    local t = get(q, id)
+    leave(q, id, t)
+    wait(q, id, t, 'R', lane(t) + num(q, 'due-next'))
+    add(q, 'due-next', 1)
+    add(q, 'due-left', -1)
+    put(q, id, t)
+  end
+end
+
+-- After a start of Redis every timed lease is good for a while again.
+local function settle_start(q)
+  if q.s.epoch == store.epoch then return end
+  if q.s.epoch then
+    local soon = call('ZRANGEBYSCORE', q.k .. ':ends', '-inf', store.started + 10000)
+    for _, id in ipairs(soon) do
+      local t = get(q, id)
+      t.dl = max(t.dl, store.started + min(t.ln, 10000))
+      call('ZADD', q.k .. ':ends', t.dl, id)
+      put(q, id, t)
+    end
+  end
+  set(q, 'epoch', store.epoch)
+end
+
+local function settle(q, wanted)
+  settle_start(q)
+  local slice = max(wanted, SLICE)
+  -- Leases before times to live: what comes back after its time is over is not handed out again.
+  settle_leases(q, slice)
+  for _, id in ipairs(call('ZRANGEBYSCORE', q.k .. ':expires', '-inf', log, 'LIMIT', 0, slice)) do
+    expire(q, id, get(q, id))
+  end
+  settle_due(q, ':delayed', log, slice)
+  settle_due(q, ':appointed', wall, slice)
+end
+
+-- A task that a call is about, settled wherever in a flood it is.
+local function look(q, id)
+  local t = get(q, id)
+  if t and t.dl and t.dl <= log then
+    end_lease(q, id, t, 'l', front(q, 1))
+    t = get(q, id)
+  end
+  if t and t.ex and t.ex <= log and INDEX[t.st] then
+    expire(q, id, t)
+    t = get(q, id)
+  end
+  return t
+end
+
+-- When something happens to a queue by itself next: log time and wall time, 0 for never.
+local function next_look(q)
+  local soonest, appointed = 0, 0
+  for _, index in ipairs({ ':ends', ':expires', ':delayed' }) do
+    local first = call('ZRANGE', q.k .. index, 0, 0, 'WITHSCORES')
+    local at = tonumber(first[2]) or 0
+    if at > 0 and (soonest == 0 or at < soonest) then soonest = at end
+  end
+  local lost = tonumber(call('ZRANGE', PREFIX .. 'workers:ends', 0, 0, 'WITHSCORES')[2]) or 0
+  if lost > 0 and (soonest == 0 or lost < soonest) then soonest = lost end
+  local first = call('ZRANGE', q.k .. ':appointed', 0, 0, 'WITHSCORES')
+  return { soonest, tonumber(first[2]) or 0, log, wall }
+end
+
+------------------------------------------------------------------------------------------------------------- workers
+
+local function end_holder(q, holder, cause)
+  local ids = call('ZRANGE', q.k .. ':held:' .. holder, 0, -1)
+  if #ids > 0 then
+    settle(q, 0)
+    ids = call('ZRANGE', q.k .. ':held:' .. holder, 0, -1)
+    end_leases(q, ids, cause)
+  end
+  return #ids
+end
+
+local function worker_of(name)
+  local record = call('HGET', PREFIX .. 'workers', name)
+  if not record then return nil end
+  local w = cmsgpack.unpack(record)
+  w.key = PREFIX .. 'worker:' .. name .. '#' .. string.format('%d', w.n)
+  w.holder = 'w:' .. name .. '#' .. string.format('%d', w.n)
+  return w
+end
+
+local function end_worker(name, w, cause)
+  local back = 0
+  for _, queue in ipairs(call('SMEMBERS', w.key .. ':queues')) do
+    back = back + end_holder(open(queue), w.holder, cause)
+  end
+  for _, queue in ipairs(call('SMEMBERS', w.key .. ':works')) do
+    call('SREM', base(queue) .. ':workers', name)
+  end
+  call('HDEL', PREFIX .. 'workers', name)
+  call('ZREM', PREFIX .. 'workers:ends', name)
+  call('DEL', w.key .. ':queues', w.key .. ':works', w.key .. ':lapsed')
+  return back
+end
+
+-- After a start of Redis every worker has its whole time again.
+local function renew_workers()
+  if call('HGET', STORE, 'workers-epoch') == store.epoch then return end
+  for _, name in ipairs(call('HKEYS', PREFIX .. 'workers')) do
+    local w = worker_of(name)
+    call('ZADD', PREFIX .. 'workers:ends', 'GT', store.started + w.ttl, name)
+  end
+  call('HSET', STORE, 'workers-epoch', store.epoch)
+end
+
+local function end_lost_workers()
+  if call('EXISTS', PREFIX .. 'workers') == 0 then return end
+  renew_workers()
+  local lost = call('ZRANGEBYSCORE', PREFIX .. 'workers:ends', '-inf', log, 'WITHSCORES', 'LIMIT', 0, 16)
+  for i = 1, #lost, 2 do
+    moment = tonumber(lost[i + 1])
+    end_worker(lost[i], worker_of(lost[i]), 'w')
+  end
+  moment = log
+end
+
+-- This incarnation of a worker, if it lives.
+local function alive(name, incarnation)
+  local w = worker_of(name)
+  if not w or w.n ~= tonumber(incarnation) then return nil end
+  local ends = tonumber(call('ZSCORE', PREFIX .. 'workers:ends', name)) or 0
+  return ends > log and w or nil
+end
+
+------------------------------------------------------------------------------------------------------- what is asked
+
+local GONE, FULL = { '!', 'GONE' }, { '!', 'QUEUEFULL' }
+
+-- What a task reference means: the id, and the task if it is meant.
+local function claim(q, word)
+  local id, n, e = string.match(word, '^(%d+%-%d+)@(%d+)%.(%d+)$')
+  if not id then
+    local t = look(q, word)
+    return word, t, false, t ~= nil and t.st == 'L'
+  end
+  local t = look(q, id)
+  local is_current = t ~= nil and t.st == 'L' and t.n == tonumber(n) and t.e == tonumber(e)
+  return id, t, true, is_current
+end
+
+local function is_full(q, count, bytes)
+  local length, size = tonumber(q.s['s-max-length']), tonumber(q.s['s-max-bytes'])
+  if length then
+    local waiting = call('ZCARD', q.k .. ':ready') + call('ZCARD', q.k .. ':delayed') + call('ZCARD', q.k .. ':appointed')
+    if waiting + count > length then return true end
+  end
+  return size ~= nil and num(q, 'bytes') + bytes > size
+end
+
+-- The one that goes first where there is no room: the oldest of the least urgent, or what is due soonest.
+local function first_to_go(q)
+  local last = call('ZRANGE', q.k .. ':ready', -1, -1, 'WITHSCORES')
+  if last[1] then
+    local its_lane = floor(tonumber(last[2]) / LANE + 0.5) * LANE
+    return call('ZRANGEBYSCORE', q.k .. ':ready', its_lane - LANE / 2, '+inf', 'LIMIT', 0, 1)[1]
+  end
+  return call('ZRANGE', q.k .. ':delayed', 0, 0)[1] or call('ZRANGE', q.k .. ':appointed', 0, 0)[1]
+end
+
+local function make_room(q, count, bytes)
+  if not is_full(q, count, bytes) then return true end
+  local length, size = tonumber(q.s['s-max-length']), tonumber(q.s['s-max-bytes'])
+  local is_too_much = length and count > length or size and bytes > size
+  if q.s['s-overflow'] ~= 'drop-oldest' or is_too_much then return false end
+  while is_full(q, count, bytes) do
+    local id = first_to_go(q)
+    if not id then break end
+    remove(q, id, get(q, id), false)
+  end
+  return true
+end
+
+local ops = {}
+
+-- What an operation is given behind its first `n` arguments.
+local function tail(n)
+  local list = {}
+  for i = n + 5, #ARGV do list[#list + 1] = ARGV[i] end
+  return list
+end
+
+-- queue, payload...
+function ops.push(name)
+  local payloads, q = tail(1), open(name)
+  settle(q, 0)
+  local bytes = 0
+  for _, payload in ipairs(payloads) do bytes = bytes + #payload end
+  if not make_room(q, #payloads, bytes) then return FULL end
+  local ttl = tonumber(q.s['s-ttl'])
+  local tail, ids = num(q, 'tail'), {}
+  for i, payload in ipairs(payloads) do
+    local id = next_id()
+    ids[i] = id
+    call('HSET', q.k .. ':body', id, payload)
+    call('ZADD', q.k .. ':ready', tail + i, id)
+    if store.ms ~= log or ttl then
+      local t = { st = 'R', pu = log, ex = ttl and log + ttl }
+      put(q, id, t)
+      if ttl then call('ZADD', q.k .. ':expires', t.ex, id) end
+    end
+  end
+  set(q, 'tail', tail + #payloads)
+  add(q, 'bytes', bytes)
+  add(q, 'pushed', #payloads)
+  rate(q, 'pushed', #payloads)
+  q.ready = q.ready + #payloads
+  keep_ids()
+  return ids
+end
+
+-- queue, payload, name (with its kind before it, or empty), delay, at, priority, tries, backoff, ttl; empty for none
+function ops.add(name, payload, task_name, delay, at, priority, tries_of, backoff_of, ttl)
+  local q = open(name)
+  settle(q, 0)
+  if task_name == 'h' then task_name = 'h' .. redis.sha1hex(payload) end
+  if task_name ~= '' then
+    local id = call('HGET', q.k .. ':names', task_name)
+    local t = id and look(q, id)
+    if t then return { id, 0, t.st } end
+  end
+  if not make_room(q, 1, #payload) then return FULL end
+  local id, t = next_id(), { pu = log }
+  keep_ids()
+  t.nm = task_name ~= '' and task_name or nil
+  t.pr = tonumber(priority) ~= 0 and tonumber(priority) or nil
+  t.tm, t.bo = tonumber(tries_of), tonumber(backoff_of)
+  ttl = tonumber(ttl) or tonumber(q.s['s-ttl'])
+  t.ex = ttl and log + ttl
+  call('HSET', q.k .. ':body', id, payload)
+  if t.nm then call('HSET', q.k .. ':names', t.nm, id) end
+  if (tonumber(delay) or 0) > 0 then
+    wait(q, id, t, 'D', log + tonumber(delay))
+  elseif tonumber(at) and tonumber(at) > wall then
+    wait(q, id, t, 'A', tonumber(at))
+  else
+    wait(q, id, t, 'R', at_back(q, t))
+  end
+  put(q, id, t)
+  add(q, 'pushed', 1)
+  rate(q, 'pushed', 1)
+  return { id, 1, t.st }
+end
+
+-- The rest of what is known of a task.
+local function more(q, id, t)
+  local name = t.nm and string.sub(t.nm, 1, 1) == 'n' and string.sub(t.nm, 2)
+  return { name or false, t.f or 0, t.l or 0, t.w or 0, tries_max(q, t), pushed_at(id, t), t.rs or false }
+end
+
+-- Hands out up to `count` tasks of a queue, up to `room` bytes.
+local function pop_from(q, index, count, room, terms, is_meta, out)
+  settle(q, count)
+  if q.s.paused then return 0, 0 end
+  local most = tonumber(q.s['s-max-leased'])
+  if most then count = min(count, most - call('ZCARD', q.k .. ':leased')) end
+  if count <= 0 then return 0, 0 end
+  local length = terms.ms
+  if not length and not terms.holder then length = tonumber(q.s['s-lease']) end
+  local ids = call('ZRANGE', q.k .. ':ready', 0, count - 1)
+  local taken, bytes = 0, 0
+  for _, id in ipairs(ids) do
+    local t, body = get(q, id), call('HGET', q.k .. ':body', id)
+    if bytes + #body > room and taken > 0 then break end
+    leave(q, id, t)
+    bytes, taken = bytes + #body, taken + 1
+    add(q, 'seq', 1)
+    t.st, t.at, t.sq, t.n, t.e, t.la = 'L', log, num(q, 'seq'), (t.n or 0) + 1, log, nil
+    t.ln, t.dl, t.ho, t.lp = length, length and log + length, terms.holder, terms.policy
+    call('ZADD', q.k .. ':leased', t.sq, id)
+    if t.dl then call('ZADD', q.k .. ':ends', t.dl, id) end
+    if t.ho then call('ZADD', q.k .. ':held:' .. t.ho, t.sq, id) end
+    put(q, id, t)
+    out[#out + 1] = { index, id, body, t.n, t.e, log, 0, is_meta and more(q, id, t) or false }
+  end
+  if taken > 0 and terms.holder then call('SADD', q.k .. ':holders', terms.holder) end
+  return taken, bytes
+end
+
+-- Notes that a connection holds tasks of a queue. A home that is gone takes its connections along.
+local function hold(conn, queue)
+  local home = string.match(conn, '^[^:]*')
+  call('SADD', PREFIX .. 'conn:' .. conn, queue)
+  call('SADD', PREFIX .. 'home:' .. home, conn)
+  call('ZADD', PREFIX .. 'homes', 'NX', log + HOME_MS, home)
+end
+
+-- count, lease, worker, incarnation, connection, place, limit and end of its lapse, whether to tell more, queue...
+function ops.pop(count, ms, worker, incarnation, conn, place, limit, ending, meta)
+  local terms = { ms = tonumber(ms) }
+  local w
+  if incarnation ~= '' then
+    w = alive(worker, incarnation)
+    if not w then return GONE end
+    terms.holder = w.holder
+  elseif conn ~= '' then
+    terms.holder = 'c:' .. conn
+  end
+  if place ~= '' then terms.policy = { place, tonumber(limit) or false, ending } end
+  local out, left, room, waits = {}, tonumber(count), REPLY_BYTES_MAX, {}
+  for index, name in ipairs(tail(9)) do
+    if left == 0 or room <= 0 then break end
+    local q = open(name)
+    local taken, bytes = pop_from(q, index - 1, left, room, terms, meta == '1', out)
+    left, room = left - taken, room - bytes
+    if taken > 0 and w then call('SADD', w.key .. ':queues', name) end
+    if taken > 0 and conn ~= '' then hold(conn, name) end
+  end
+  return out
+end
+
+-- scope (leased, or also what lapsed), queue, reference...
+function ops.ack(scope, name)
+  local q, finished = open(name), {}
+  settle(q, 0)
+  for index, word in ipairs(tail(2)) do
+    local id, t, is_receipt, is_current = claim(q, word)
+    if is_current or t and t.la and scope == 'lapsed' and not is_receipt then
+      forget(q, id, t)
+      finished[#finished + 1] = index - 1
+      q.done[#q.done + 1] = shown(id)
+    end
+  end
+  if #finished > 0 then
+    add(q, 'finished', #finished)
+    rate(q, 'finished', #finished)
+  end
+  return finished
+end
+
+-- queue, reference, milliseconds
+function ops.extend(name, word, ms)
+  local q = open(name)
+  settle(q, 0)
+  local id, t, _, is_current = claim(q, word)
+  if not is_current then return 'stale' end
+  if t.cx then return 'cancelled' end
+  t.ln, t.dl = tonumber(ms), log + tonumber(ms)
+  call('ZADD', q.k .. ':ends', t.dl, id)
+  put(q, id, t)
+  return 'done'
+end
+
+-- queue, reference, place (or empty), whether it failed, why
+ops['return'] = function(name, word, place, failed, reason)
+  local q = open(name)
+  settle(q, 0)
+  local id, t, _, is_current = claim(q, word)
+  if not is_current then return 'stale' end
+  if t.cx then
+    remove(q, id, t, true)
+    return 'cancelled'
+  end
+  if failed ~= '1' then
+    give_back_to(q, id, t, place ~= '' and place or 'F')
+  elseif is_last_try(q, t) then
+    bury(q, id, t, 'f', reason)
+  elseif place ~= '' then
+    give_back_to(q, id, t, place, 'f', reason)
+  else
+    give_back(q, id, t, 'D', log + backoff(q, id, t, (t.f or 0) + 1), 'f', reason)
+  end
+  return 'done'
+end
+
+-- queue, count, elapsed
+function ops.recover(name, count, elapsed)
+  local q, out, bytes, start = open(name), {}, 0, 0
+  count, elapsed = tonumber(count), tonumber(elapsed)
+  settle(q, 0)
+  local last = num(q, 'seq')
+  while #out < count do
+    local ids = call('ZRANGEBYSCORE', q.k .. ':leased', '(' .. start, last, 'LIMIT', 0, 100)
+    if #ids == 0 then break end
+    for _, id in ipairs(ids) do
+      local t = get(q, id)
+      start = t.sq
+      if #out >= count or log - t.at < elapsed then return out end
+      if not t.dl and not t.ho then
+        if t.cx then
+          remove(q, id, t, true)
+        else
+          local body = call('HGET', q.k .. ':body', id)
+          bytes = bytes + #body
+          if bytes > REPLY_BYTES_MAX and #out > 0 then return out end
+          add(q, 'seq', 1)
+          t.at, t.sq, t.n, t.e = log, num(q, 'seq'), t.n + 1, log
+          call('ZADD', q.k .. ':leased', t.sq, id)
+          put(q, id, t)
+          out[#out + 1] = { 0, id, body, t.n, t.e, log, 0, false }
+        end
+      end
+    end
+  end
+  return out
+end
+
+local VIEWS = { ready = 'R', leased = 'L', delayed = 'D', dead = 'X' }
+local LISTS = { R = ':ready', L = ':leased', X = ':dead' }
+
+-- What is delayed by either clock, in order: from the `start`th on, so many.
+local function delayed_ids(q, start, count)
+  local a = call('ZRANGE', q.k .. ':delayed', 0, start + count - 1, 'WITHSCORES')
+  local b = call('ZRANGE', q.k .. ':appointed', 0, start + count - 1, 'WITHSCORES')
+  local ids, i, j = {}, 1, 1
+  for n = 1, start + count do
+    local from_a = a[i] and (not b[j] or tonumber(a[i + 1]) <= tonumber(b[j + 1]))
+    local id = from_a and a[i] or b[j]
+    if not id then break end
+    if from_a then i = i + 2 else j = j + 2 end
+    if n > start then ids[#ids + 1] = id end
+  end
+  return ids
+end
+
+-- queue, view, start, count
+function ops.inspect(name, view, start, count)
+  local q, st, out, bytes = open(name), VIEWS[view], {}, 0
+  start, count = tonumber(start), tonumber(count)
+  settle(q, 0)
+  local len = st == 'D' and call('ZCARD', q.k .. ':delayed') + call('ZCARD', q.k .. ':appointed')
+    or call('ZCARD', q.k .. (LISTS[st] or ''))
+  if start < 0 then start = len + start end
+  if start < 0 or start >= len then return out end
+  count = min(count, len - start)
+  local ids = st == 'D' and delayed_ids(q, start, count) or call('ZRANGE', q.k .. LISTS[st], start, start + count - 1)
+  for _, id in ipairs(ids) do
+    local t, body = get(q, id), call('HGET', q.k .. ':body', id)
+    bytes = bytes + #body
+    if bytes > REPLY_BYTES_MAX and #out > 0 then break end
+    local at = t.st == 'L' and t.at or t.st == 'X' and t.di or t.du or pushed_at(id, t)
+    local rest = t.st == 'X' and more(q, id, t) or false
+    out[#out + 1] = { 0, id, body, t.n or 0, t.e or 0, at, max(log - at, 0), rest }
+  end
+  return out
+end
+
+local SETTINGS = { 'lease', 'tries', 'backoff', 'ttl', 'max-length', 'max-bytes', 'max-leased', 'expired', 'overflow', 'dead-letter' }
+
+local function settings(q)
+  local all = {}
+  for i, field in ipairs(SETTINGS) do all[i] = q.s['s-' .. field] or '' end
+  return all
+end
+
+local function counts(q)
+  local k = q.k
+  return call('ZCARD', k .. ':ready'), call('ZCARD', k .. ':delayed') + call('ZCARD', k .. ':appointed'),
+    call('ZCARD', k .. ':leased'), call('ZCARD', k .. ':dead')
+end
+
+-- queue
+function ops.info(name)
+  local q = open(name)
+  settle(q, 0)
+  local ready, delayed, leased, dead = counts(q)
+  local head, oldest = call('ZRANGE', q.k .. ':ready', 0, 0)[1], 0
+  if head then oldest = max(log - pushed_at(head, get(q, head)), 0) end
+  return {
+    ready, delayed, leased, dead, num(q, 'bytes'), oldest, q.s.paused or '', num(q, 'pushed'), num(q, 'finished'),
+    rate(q, 'pushed', 0), rate(q, 'finished', 0), call('SCARD', q.k .. ':workers'), settings(q),
+  }
+end
+
+local function cancel(q, word)
+  local id, t, is_receipt, is_current = claim(q, word)
+  if not t or is_receipt and not is_current then return 0 end
+  if INDEX[t.st] then
+    remove(q, id, t, true)
+    return 1
+  elseif t.st == 'L' and not t.cx then
+    t.cx = 1
+    if t.ho then call('ZADD', q.k .. ':off:' .. t.ho, t.sq, id) end
+    put(q, id, t)
+    q.cancelled[#q.cancelled + 1] = shown(id)
+    return 1
+  end
+  return 0
+end
+
+-- queue, reference...
+function ops.cancel(name)
+  local q, n = open(name), 0
+  settle(q, 0)
+  for _, word in ipairs(tail(1)) do n = n + cancel(q, word) end
+  return n
+end
+
+-- queue, name...
+function ops.cancel_names(name)
+  local q, n = open(name), 0
+  settle(q, 0)
+  for _, task_name in ipairs(tail(1)) do
+    local id = call('HGET', q.k .. ':names', 'n' .. task_name)
+    if id then n = n + cancel(q, id) end
+  end
+  return n
+end
+
+-- queue, payload, cursor: one step of a search; answers the next cursor and how many
+function ops.cancel_payload(name, payload, cursor)
+  local q, n = open(name), 0
+  settle(q, 0)
+  local step = call('HSCAN', q.k .. ':body', cursor, 'COUNT', 1000)
+  local ids = {}
+  for i = 1, #step[2], 2 do
+    if step[2][i + 1] == payload then ids[#ids + 1] = step[2][i] end
+  end
+  table.sort(ids)
+  for _, id in ipairs(ids) do n = n + cancel(q, id) end
+  return { step[1], n }
+end
+
+-- queue, reference...
+function ops.bury(name)
+  local q, n = open(name), 0
+  settle(q, 0)
+  for _, word in ipairs(tail(1)) do
+    local id, t, is_receipt, is_current = claim(q, word)
+    if t and t.st ~= 'X' and (is_current or not is_receipt) then
+      t.pu = pushed_at(id, t)
+      bury(q, id, t)
+      n = n + 1
+    end
+  end
+  return n
+end
+
+local function revive(q, id, t)
+  leave(q, id, t)
+  t.f, t.l, t.w, t.ex, t.di = nil, nil, nil, nil, nil
+  wait(q, id, t, 'R', at_back(q, t))
+  put(q, id, t)
+end
+
+-- queue, id...
+function ops.revive(name)
+  local q, n = open(name), 0
+  settle(q, 0)
+  for _, id in ipairs(tail(1)) do
+    local t = get(q, id)
+    if t and t.st == 'X' then
+      revive(q, id, t)
+      n = n + 1
+    end
+  end
+  return n
+end
+
+-- queue: one step of reviving all that were dead by `upto` deaths; answers whether there is more, and how many
+function ops.revive_all(name, upto)
+  local q = open(name)
+  settle(q, 0)
+  if upto == '' then upto = num(q, 'deaths') end
+  local ids = call('ZRANGEBYSCORE', q.k .. ':dead', '-inf', upto, 'LIMIT', 0, SLICE)
+  for _, id in ipairs(ids) do revive(q, id, get(q, id)) end
+  return { #ids == SLICE and tostring(upto) or '0', #ids }
+end
+
+-- queue, reference...
+function ops.delete(name)
+  local q, n = open(name), 0
+  settle(q, 0)
+  for _, word in ipairs(tail(1)) do
+    local id, t, is_receipt, is_current = claim(q, word)
+    if t and (is_current or not is_receipt) then
+      remove(q, id, t, false)
+      n = n + 1
+    end
+  end
+  return n
+end
+
+-- queue, view or empty: one step of removing what is there; answers whether there may be more, and how many
+function ops.purge(name, view)
+  local q, n = open(name), 0
+  settle(q, 0)
+  for _, index in ipairs({ ':ready', ':delayed', ':appointed', ':dead' }) do
+    local is_wanted = view == '' or index == ':' .. view or index == ':appointed' and view == 'delayed'
+    local ids = is_wanted and n < SLICE and call('ZRANGE', q.k .. index, 0, SLICE - n - 1) or {}
+    for _, id in ipairs(ids) do remove(q, id, get(q, id), false) end
+    n = n + #ids
+  end
+  return { n == SLICE and '1' or '0', n }
+end
+
+-- queue...
+function ops.drop()
+  local n = 0
+  for _, name in ipairs(tail(0)) do
+    local q = open(name)
+    local len = call('HLEN', q.k .. ':body')
+    if len > 0 then
+      n = n + 1
+      q.gone = q.gone + len
+    end
+    for _, holder in ipairs(call('SMEMBERS', q.k .. ':holders')) do
+      call('UNLINK', q.k .. ':held:' .. holder, q.k .. ':off:' .. holder)
+    end
+    for _, part in ipairs({ 'ready', 'delayed', 'appointed', 'leased', 'ends', 'expires', 'dead', 'names', 'holders', 'task', 'body' }) do
+      call('UNLINK', q.k .. ':' .. part)
+    end
+    for field in pairs(q.s) do
+      if string.sub(field, 1, 2) == 's-' or field == 'paused' or field == 'bytes' then
+        q.dirty[field] = true
+      end
+    end
+    for field in pairs(q.dirty) do
+      if field ~= 'listed' then q.s[field] = nil end
+    end
+  end
+  return n
+end
+
+-- queue...
+function ops.exists()
+  local n = 0
+  for _, name in ipairs(tail(0)) do n = n + call('EXISTS', base(name) .. ':body') end
+  return n
+end
+
+-- queue
+function ops.pause(name)
+  local q = open(name)
+  settle(q, 0)
+  if not q.s.paused then set(q, 'paused', log) end
+  return 'done'
+end
+
+-- queue
+function ops.resume(name)
+  local q = open(name)
+  settle(q, 0)
+  if q.s.paused then
+    q.s.paused, q.dirty.paused = nil, true
+    q.ready = q.ready + call('ZCARD', q.k .. ':ready')
+  end
+  return 'done'
+end
+
+-- queue, setting, value, ...; an empty value clears
+function ops.config(name)
+  local q, words = open(name), tail(1)
+  if #words > 0 then settle(q, 0) end
+  for i = 1, #words, 2 do
+    local field = 's-' .. words[i]
+    q.s[field], q.dirty[field] = words[i + 1] ~= '' and words[i + 1] or nil, true
+  end
+  if #words > 0 then q.wake = true end
+  return settings(q)
+end
+
+-- queue, id
+function ops.explain(name, word)
+  local q = open(name)
+  settle(q, 0)
+  local id, t = claim(q, word)
+  if not t then return false end
+  local held = ''
+  local most, leased = tonumber(q.s['s-max-leased']), call('ZCARD', q.k .. ':leased')
+  if q.s.paused then
+    held = 'paused'
+  elseif most and leased >= most then
+    held = 'leased'
+  end
+  local about = { false, false, false, false }
+  if t.st == 'R' then
+    about[1] = call('ZRANK', q.k .. ':ready', id)
+  elseif t.st == 'D' then
+    about = { t.du, max(t.du - log, 0), false, false }
+  elseif t.st == 'A' then
+    about = { t.du, max(t.du - wall, 0), false, false }
+  elseif t.st == 'L' then
+    about = { t.at, t.dl or false, t.ho or false, t.cx or 0 }
+  else
+    about[1] = t.di
+  end
+  return {
+    id, t.st, t.n or 0, t.f or 0, t.l or 0, t.w or 0, tries_max(q, t), t.rs or false, held,
+    tonumber(q.s.paused) or leased, most or 0, about[1], about[2], about[3], about[4],
+  }
+end
+
+function ops.size() return call('ZCARD', PREFIX .. 'queues') end
+
+-- cursor, count: answers the next cursor, then name and counts of each
+function ops.queues(cursor, count)
+  local names = call('ZRANGEBYSCORE', PREFIX .. 'queues', cursor, '+inf', 'WITHSCORES', 'LIMIT', 0, count)
+  local out = { '0' }
+  if #names == 2 * tonumber(count) then out[1] = string.format('%d', tonumber(names[#names]) + 1) end
+  for i = 1, #names, 2 do
+    local q = open(names[i])
+    local ready, delayed, leased, dead = counts(q)
+    out[#out + 1] = { names[i], ready, delayed, leased, dead }
+  end
+  return out
+end
+
+-- name, time to live
+function ops.start(name, ttl)
+  local before = worker_of(name)
+  if before then end_worker(name, before, 'w') end
+  local n = max(tonumber(call('HGET', STORE, 'incarnation')) or 0, log - 1) + 1
+  call('HSET', STORE, 'incarnation', n)
+  call('HSET', PREFIX .. 'workers', name, cmsgpack.pack({ n = n, ttl = tonumber(ttl) }))
+  call('ZADD', PREFIX .. 'workers:ends', log + tonumber(ttl), name)
+  return n
+end
+
+-- name, incarnation
+function ops.beat(name, incarnation)
+  local w = alive(name, incarnation)
+  if not w then return GONE end
+  call('ZADD', PREFIX .. 'workers:ends', log + w.ttl, name)
+  local out, queues = {}, call('SMEMBERS', w.key .. ':queues')
+  table.sort(queues)
+  for _, queue in ipairs(queues) do
+    local q = open(queue)
+    settle(q, 0)
+    for _, id in ipairs(call('ZRANGE', q.k .. ':off:' .. w.holder, 0, -1)) do
+      out[#out + 1] = receipt(id, get(q, id))
+    end
+  end
+  for _, lapsed in ipairs(call('LRANGE', w.key .. ':lapsed', 0, -1)) do out[#out + 1] = lapsed end
+  call('DEL', w.key .. ':lapsed')
+  return out
+end
+
+-- name, incarnation, queue
+function ops.work(name, incarnation, queue)
+  local w = alive(name, incarnation)
+  if not w then return GONE end
+  call('SADD', w.key .. ':works', queue)
+  call('SADD', base(queue) .. ':workers', name)
+  return 'done'
+end
+
+-- name, incarnation, queue
+function ops.rest(name, incarnation, queue)
+  local w = alive(name, incarnation)
+  if not w then return GONE end
+  call('SREM', w.key .. ':works', queue)
+  call('SREM', base(queue) .. ':workers', name)
+  return end_holder(open(queue), w.holder)
+end
+
+-- name, incarnation
+function ops.stop(name, incarnation)
+  local w = alive(name, incarnation)
+  if not w then return GONE end
+  return end_worker(name, w)
+end
+
+-- name
+function ops.fail(name)
+  local w = worker_of(name)
+  return w and end_worker(name, w, 'w') or 0
+end
+
+function ops.workers()
+  local out = {}
+  for _, name in ipairs(call('HKEYS', PREFIX .. 'workers')) do
+    local w, leased = worker_of(name), 0
+    for _, queue in ipairs(call('SMEMBERS', w.key .. ':queues')) do
+      leased = leased + call('ZCARD', base(queue) .. ':held:' .. w.holder)
+    end
+    out[#out + 1] = { name, w.n, w.ttl, leased }
+  end
+  table.sort(out, function(a, b) return a[2] < b[2] end)
+  return out
+end
+
+local function close_conn(conn)
+  for _, queue in ipairs(call('SMEMBERS', PREFIX .. 'conn:' .. conn)) do end_holder(open(queue), 'c:' .. conn) end
+  call('DEL', PREFIX .. 'conn:' .. conn)
+  call('SREM', PREFIX .. 'home:' .. string.match(conn, '^[^:]*'), conn)
+end
+
+-- connection...: ends what they hold, at no cost
+function ops.close_conns()
+  for _, conn in ipairs(tail(0)) do close_conn(conn) end
+  return 'done'
+end
+
+-- home or empty: says that it lives, and ends what the connections of those held that do not
+function ops.home(name)
+  if name ~= '' then call('ZADD', PREFIX .. 'homes', log + HOME_MS, name) end
+  for _, dead in ipairs(call('ZRANGEBYSCORE', PREFIX .. 'homes', '-inf', log, 'LIMIT', 0, 16)) do
+    for _, conn in ipairs(call('SMEMBERS', PREFIX .. 'home:' .. dead)) do close_conn(conn) end
+    call('ZREM', PREFIX .. 'homes', dead)
+  end
+  return 'done'
+end
+
+-- queue, receipt...: deliveries that never reached their taker
+function ops.undeliver(name)
+  local q, ids = open(name), {}
+  settle(q, 0)
+  for _, word in ipairs(tail(1)) do
+    local id, _, _, is_current = claim(q, word)
+    if is_current then ids[#ids + 1] = id end
+  end
+  end_leases(q, ids)
+  return 'done'
+end
+
+-- run id of the server: says that Redis is up, and whether it has been started since
+function ops.epoch(run)
+  if store.epoch ~= run then
+    call('HSET', STORE, 'epoch', run, 'started', log)
+  end
+  return log
+end
+
+-- queue...: settles them; answers when to look again
+function ops.tick()
+  local out = {}
+  for i, name in ipairs(tail(0)) do
+    local q = open(name)
+    settle(q, 0)
+    out[i] = next_look(q)
+  end
+  return out
+end
+
+if ARGV[1] ~= 'epoch' then end_lost_workers() end
+local answer = ops[ARGV[1]](unpack(ARGV, 5, 14))
+close_all()
+return { log, answer }

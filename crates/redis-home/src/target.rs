@@ -1,0 +1,88 @@
+//! Which Redis, and how: what a URL says.
+
+use redis::{ConnectionInfo, IntoConnectionInfo};
+
+/// Where queues live in a Redis.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// How to reach it.
+    pub(crate) connection: ConnectionInfo,
+    /// What all keys begin with.
+    pub(crate) prefix: String,
+}
+
+/// What is wrong with a URL.
+#[derive(Debug, thiserror::Error)]
+pub enum BadTarget {
+    /// It is none of Redis.
+    #[error("it does not say which Redis: write redis://[user:password@]host[:port][/database]: {0}")]
+    Url(redis::RedisError),
+    /// It asks for something that there is not.
+    #[error("there is no option {name:?}: known are layout and prefix")]
+    Option {
+        /// What it asks for.
+        name: String,
+    },
+    /// It asks for keys that this release does not know.
+    #[error("there is no layout {layout:?}: known is sureq")]
+    Layout {
+        /// What it asks for.
+        layout: String,
+    },
+}
+
+impl Target {
+    /// Understands `redis://…?option=value&…`.
+    pub fn parse(url: &str) -> Result<Self, BadTarget> {
+        let (address, options) = url.split_once('?').unwrap_or((url, ""));
+        let connection = address.into_connection_info().map_err(BadTarget::Url)?;
+        let mut target = Self { connection, prefix: "sureq:".to_owned() };
+        for option in options.split('&').filter(|option| !option.is_empty()) {
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            match name {
+                "prefix" => value.clone_into(&mut target.prefix),
+                "layout" if value == "sureq" => {}
+                "layout" => return Err(BadTarget::Layout { layout: value.to_owned() }),
+                _ => return Err(BadTarget::Option { name: name.to_owned() }),
+            }
+        }
+        Ok(target)
+    }
+
+    /// The hash of the store.
+    pub(crate) fn store_key(&self) -> Vec<u8> {
+        format!("{}store", self.prefix).into_bytes()
+    }
+
+    /// Where the keys of a queue begin. They share what is in braces, and so their slot; Redis looks for no slot in empty
+    /// braces.
+    pub(crate) fn queue_key(&self, queue: &[u8]) -> Vec<u8> {
+        let (before, letter): (_, &[u8]) =
+            if queue.first().is_none_or(|&first| first == b'}') { ("x:{", b"x") } else { ("q:{", b"") };
+        [self.prefix.as_bytes(), before.as_bytes(), letter, queue, b"}"].concat()
+    }
+
+    /// The channel on which this is told of a queue.
+    pub(crate) fn channel(&self, kind: &str, queue: &[u8]) -> Vec<u8> {
+        [self.prefix.as_bytes(), kind.as_bytes(), b":", queue].concat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_say_where_and_how() {
+        let target = Target::parse("redis://127.0.0.1:7000/3?prefix=jobs:&layout=sureq").unwrap();
+        assert_eq!(target.prefix, "jobs:");
+        assert_eq!(target.queue_key(b"a"), b"jobs:q:{a}");
+        assert_eq!(target.queue_key(b""), b"jobs:x:{x}");
+        assert_eq!(target.queue_key(b"}b"), b"jobs:x:{x}b}");
+        assert_eq!(target.channel("work", b"a"), b"jobs:work:a");
+        assert!(Target::parse("redis://").is_ok_and(|target| target.prefix == "sureq:"));
+        assert!(matches!(Target::parse("redis://h?colour=red"), Err(BadTarget::Option { .. })));
+        assert!(matches!(Target::parse("redis://h?layout=odd"), Err(BadTarget::Layout { .. })));
+        assert!(matches!(Target::parse("http://h"), Err(BadTarget::Url(_))));
+    }
+}

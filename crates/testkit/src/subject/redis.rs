@@ -1,0 +1,132 @@
+//! A real Redis, by a clock that is moved by hand.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use sureq_core::Replies;
+use sureq_core::command::{Command, ConnId};
+use sureq_engine::Body;
+use sureq_redis::{Answer, Clock, RedisHome, Target, Ticket};
+
+use super::local::{Answered, Home, Local};
+use super::{Candidate, steps};
+use crate::manual_clock::ManualClock;
+use crate::redis_server::RedisServer;
+
+/// The queue on plain Redis.
+pub const REDIS: Candidate = Candidate {
+    name: "redis",
+    open: |watch| Box::new(Local::new(RedisSubject::new(), watch)),
+    can: |_| true,
+};
+
+/// Time as a test wants it: what passes, passes for all; only the wall clock can be set.
+#[derive(Default)]
+struct MovedClock {
+    passed: AtomicU64,
+    set_by: AtomicI64,
+}
+
+impl Clock for MovedClock {
+    fn monotonic_ms(&self) -> u64 {
+        self.passed.load(Ordering::Acquire)
+    }
+
+    fn wall_ms(&self) -> Option<u64> {
+        let passed = ManualClock::START_MS + self.monotonic_ms();
+        passed.checked_add_signed(self.set_by.load(Ordering::Acquire))
+    }
+}
+
+struct RedisSubject {
+    server: RedisServer,
+    clock: Arc<MovedClock>,
+    home: RedisHome,
+    last_waiting: u64,
+    tickets: BTreeMap<u64, (Ticket, Vec<Box<[u8]>>)>,
+}
+
+impl RedisSubject {
+    fn new() -> Self {
+        let (server, clock) = (RedisServer::start(), Arc::new(MovedClock::default()));
+        let home = open(&server, &clock);
+        Self { server, clock, home, last_waiting: 0, tickets: BTreeMap::new() }
+    }
+}
+
+fn open(server: &RedisServer, clock: &Arc<MovedClock>) -> RedisHome {
+    let target = Target::parse(&server.url()).expect("a URL");
+    RedisHome::open_by(target, Arc::clone(clock) as _).expect("Redis listens")
+}
+
+fn poll(ticket: &Ticket) -> Option<Replies<Body>> {
+    match ticket.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Answer { replies }) => Some(replies.map_bodies(|body| Body::from(&body[..]))),
+        Poll::Pending => None,
+    }
+}
+
+impl Home for RedisSubject {
+    fn execute(&mut self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Option<u64> {
+        let mut done = 0;
+        while done < commands.len() {
+            let ticket = self.home.execute(&commands[done..]);
+            self.home.look();
+            let Some(answer) = poll(&ticket) else {
+                let Command::Pop(pop) = commands[done] else { panic!("only a pop waits") };
+                self.last_waiting += 1;
+                let queues = pop.queues.iter().map(|&queue| Box::from(queue)).collect();
+                self.tickets.insert(self.last_waiting, (ticket, queues));
+                return Some(self.last_waiting);
+            };
+            done += ticket.commands();
+            replies.append(answer);
+        }
+        None
+    }
+
+    fn answer(&mut self, waiting: u64) -> Option<Answered> {
+        self.home.look();
+        let replies = poll(&self.tickets.get(&waiting)?.0)?;
+        let (_, queues) = self.tickets.remove(&waiting)?;
+        Some(Answered { queues, replies })
+    }
+
+    fn leave(&mut self, waiting: u64) {
+        self.tickets.remove(&waiting);
+        self.home.look();
+    }
+
+    fn close_conn(&mut self, conn: ConnId) {
+        self.home.close_conn(conn);
+        self.home.look();
+    }
+
+    fn pass(&mut self, ms: u64) {
+        for step in steps(ms) {
+            self.clock.passed.fetch_add(step, Ordering::AcqRel);
+            self.home.look();
+        }
+    }
+
+    fn jump(&mut self, ms: i64) {
+        self.clock.set_by.fetch_add(ms, Ordering::AcqRel);
+        self.home.look();
+    }
+
+    fn restart(&mut self) {
+        self.tickets.clear();
+        self.home.close();
+        self.server.restart();
+        self.home = open(&self.server, &self.clock);
+    }
+}
+
+impl Drop for RedisSubject {
+    fn drop(&mut self) {
+        self.tickets.clear();
+        self.home.close();
+    }
+}

@@ -1,0 +1,9 @@
+//! The conformance scenarios, played in the home `redis`.
+
+use sureq_testkit::conformance::exercise;
+use sureq_testkit::subject::redis::REDIS;
+
+#[test]
+fn every_scenario_holds() {
+    exercise(&REDIS);
+}
