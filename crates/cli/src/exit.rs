@@ -40,6 +40,9 @@ pub(crate) fn failed(code: u8, why: impl std::fmt::Display) -> ExitCode {
 pub(crate) fn code_of(error: &OpenError) -> u8 {
     match error {
         OpenError::Store { source: StoreError::Damaged(_) | StoreError::Replay { .. }, .. } => DAMAGED,
-        OpenError::Store { .. } | OpenError::Unknown { .. } => CANNOT_START,
+        OpenError::Store { .. }
+        | OpenError::Unknown { .. }
+        | OpenError::BadTarget { .. }
+        | OpenError::Redis { .. } => CANNOT_START,
     }
 }

@@ -20,6 +20,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> ExitCode {
         Err(error) => return failed(exit::code_of(&error), &error),
     };
     tell_of_cut(&home);
+    home.warnings().iter().for_each(|warning| say::err(format_args!("sureq: {warning}")));
     tell_of_open_wires(&config);
     let login = if config.users.is_empty() { "" } else { " --user NAME --askpass" };
     match Server::bind(home, config) {
@@ -62,6 +63,7 @@ pub(crate) fn serve(server: Server, ready: impl FnOnce(&Server)) -> ExitCode {
 fn welcome(url: &str, durability: Durability, login: &str, server: &Server) {
     let promise = match durability {
         _ if url == "mem:" => "nothing is kept",
+        _ if !url.starts_with("file:") => "what is confirmed is as durable as that Redis keeps it",
         Durability::Always => "what is confirmed is on disk",
         Durability::Interval => "what is confirmed is on disk within 100 ms",
         Durability::None => "what is confirmed is on disk when the system pleases",

@@ -45,5 +45,5 @@ pub mod text;
 pub mod verbs;
 
 pub use pubsub::{Change, encode_change, encode_message, encode_pong};
-pub use reply::{Owed, encode_owed, encode_reply};
+pub use reply::encode_reply;
 pub use session::{Greeting, encode_answer, encode_hello};

@@ -4,7 +4,7 @@
 
 use crate::resp::{Version, Writer};
 use crate::verbs::{Shape, TYPE_NAME};
-use sureq_core::command::{Cancel, Command, LeaseAsk, Pop, View, Worker};
+use sureq_core::command::{Command, LeaseAsk, Pop, View, Worker};
 use sureq_core::id::Spelling;
 use sureq_core::reply::{
     Explanation, Info, More, Outcome, QueueRow, Replies, Reply, TaskView, Why, WorkerRow,
@@ -75,65 +75,18 @@ pub fn encode_reply<B: AsRef<[u8]>>(
     }
 }
 
-/// What a command that waits will be answered with. It is kept instead of the command, whose bytes may be gone by then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owed {
-    /// The tasks of a pop.
-    Popped(PopForm),
-    /// Tasks as this view shows them.
-    Shown(View),
-    /// A number of tasks.
-    Count,
-}
-
-impl Owed {
-    /// What this command asks for, if it can wait.
-    pub fn of(command: &Command<'_>) -> Option<Self> {
-        match command {
-            Command::Pop(pop) => Some(Self::Popped(PopForm::of(pop))),
-            Command::Recover { .. } => Some(Self::Shown(View::Ready)),
-            Command::Inspect { view, .. } => Some(Self::Shown(*view)),
-            Command::Cancel { which: Cancel::Payload(_), .. } => Some(Self::Count),
-            _ => None,
-        }
-    }
-}
-
 /// How much a pop tells of each task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PopForm {
+struct PopForm {
     receipt: bool,
     meta: bool,
 }
 
 impl PopForm {
     /// The form that this pop asks for. A lease that only the queue's settings give changes nothing.
-    pub fn of(pop: &Pop<'_>) -> Self {
+    fn of(pop: &Pop<'_>) -> Self {
         let LeaseAsk { ms, worker, conn, .. } = pop.lease;
         Self { receipt: ms.is_some() || worker.is_some() || conn.is_some(), meta: pop.meta }
-    }
-}
-
-/// Appends the answer to a command that waited, when it may be gone itself: `queues` is a copy of a pop's queues.
-pub fn encode_owed<B: AsRef<[u8]>>(
-    out: &mut Vec<u8>,
-    version: Version,
-    owed: Owed,
-    queues: &[impl AsRef<[u8]>],
-    reply: &Reply,
-    replies: &Replies<B>,
-) {
-    let w = &mut Writer::new(out, version);
-    match (reply, owed) {
-        (Reply::Tasks(tasks), Owed::Popped(form)) => {
-            write_popped(w, form, queues, &replies.tasks[tasks.range()]);
-        }
-        (Reply::Tasks(tasks) | Reply::Inspected(tasks), Owed::Shown(view)) => {
-            write_inspected(w, view, &replies.tasks[tasks.range()]);
-        }
-        (Reply::Count(n), Owed::Count) => w.count(*n),
-        (Reply::Refused(refusal), _) => w.error(format_args!("{} {refusal}", refusal.code())),
-        _ => w.null(),
     }
 }
 

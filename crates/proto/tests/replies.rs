@@ -8,7 +8,7 @@ use sureq_core::task::{StateKind, Tries};
 use sureq_core::time::LogTime;
 use sureq_proto::resp::Version;
 use sureq_proto::verbs::{Caller, Request, Shape, TABLE, parse};
-use sureq_proto::{Greeting, Owed, encode_answer, encode_hello, encode_owed, encode_reply};
+use sureq_proto::{Greeting, encode_answer, encode_hello, encode_reply};
 
 const PUSH: Command<'_> = Command::Push { queue: b"q", payloads: &[] };
 const POP: Command<'_> = Command::Pop(Pop::plain(&[b"q", b"other"], 2));
@@ -110,20 +110,6 @@ fn pop_with_meta_answers_a_map_too() {
     let resp2 = format!("{head} *14 {}", fields.replace("{null}", "$-1"));
     let resp3 = format!("{head} %7 {}", fields.replace("{null}", "_"));
     check_as(&pop, Shape::Native, &Reply::Tasks(Span::new(0, 1)), &resp2, &resp3);
-}
-
-#[test]
-fn a_pop_that_waited_is_answered_without_its_command() {
-    let Command::Pop(pop) = POP else { unreachable!() };
-    let names: Vec<Vec<u8>> = pop.queues.iter().map(|name| name.to_vec()).collect();
-    for reply in [Reply::Tasks(all()), Reply::TimedOut, Reply::Refused(Refusal::Poisoned)] {
-        for version in [Version::Resp2, Version::Resp3] {
-            let (mut now, mut later) = (Vec::new(), Vec::new());
-            encode_reply(&mut now, version, &POP, Shape::Native, &reply, &samples());
-            encode_owed(&mut later, version, Owed::of(&POP).unwrap(), &names, &reply, &samples());
-            assert_eq!(now, later);
-        }
-    }
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! than a second, the wall clock was set, and log time goes on as if it had not been.
 
 use std::cell::Cell;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 /// The clocks that a home goes by.
 pub trait Clock: Send + Sync + 'static {
@@ -34,6 +34,12 @@ impl Clock for SystemClock {
     fn monotonic_ms(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
+}
+
+/// What the wall clock of this machine says.
+pub(crate) fn system_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// What a home knows of log time.

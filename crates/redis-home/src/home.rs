@@ -11,17 +11,18 @@ use std::time::Duration;
 
 use redis::{RedisError, Value};
 use sureq_core::command::{Block, Command, ConnId, Pop};
-use sureq_core::{Receipt, Refusal, Replies, Reply};
+use sureq_core::{LogTime, Now, Receipt, Refusal, Replies, Reply, WallTime};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 
 use crate::answer::{Payload, bytes, fields, number, read};
 use crate::call::{Call, Shape, call_of, conn_name, spelt_receipt};
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{Clock, SystemClock, system_ms};
 use crate::line::{Line, Waiter, hear, serve_line};
 use crate::link::{About, Link};
+use crate::listener::{Ear, Listener, Want, listen};
 use crate::target::Target;
-use crate::ticket::{Cell, PopOf, Ticket};
+use crate::ticket::{PopOf, Slot, Ticket};
 
 /// How often a home whose connections hold tasks says that it lives.
 const BEAT: Duration = Duration::from_secs(10);
@@ -65,6 +66,8 @@ struct Shared {
     /// Tells its connections from those of other homes.
     name: String,
     warnings: Vec<String>,
+    prefix: String,
+    clock: Arc<dyn Clock>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -76,6 +79,7 @@ pub(crate) enum Job {
     Abandoned(Vec<(Vec<u8>, Vec<Receipt>)>),
     CloseConn(ConnId),
     Dismiss,
+    Listen(Arc<Ear>, mpsc::UnboundedReceiver<Want>),
     Look(oneshot::Sender<()>),
     Close(std_mpsc::Sender<()>),
 }
@@ -86,7 +90,7 @@ pub(crate) struct Batch {
     calls: Vec<Result<(Call, Shape), Refusal>>,
     /// How long its one pop may wait.
     block: Option<Block>,
-    cell: Arc<Cell>,
+    slot: Arc<Slot>,
     conns: Vec<ConnId>,
 }
 
@@ -98,15 +102,15 @@ impl RedisHome {
 
     /// Connects to a Redis, by any clock.
     pub fn open_by(target: Target, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
-        let address = target.connection.addr().to_string();
+        let (address, prefix) = (target.connection.addr().to_string(), target.prefix.clone());
         let (jobs, queue) = mpsc::unbounded_channel();
         let (opened, is_open) = std_mpsc::channel();
         let waiting = Arc::new(AtomicUsize::new(0));
         let name = format!("{:016x}", fastrand::u64(..));
-        let (count, own_name) = (Arc::clone(&waiting), name.clone());
+        let (count, own_name, own_clock) = (Arc::clone(&waiting), name.clone(), Arc::clone(&clock));
         let thread = std::thread::Builder::new()
             .name("sureq-redis".to_owned())
-            .spawn(move || run(target, clock, own_name, count, queue, &opened))
+            .spawn(move || run(target, own_clock, own_name, count, queue, &opened))
             .map_err(OpenError::Thread)?;
         let about = match is_open.recv() {
             Ok(Ok(about)) => about,
@@ -120,7 +124,7 @@ impl RedisHome {
             ));
         }
         let thread = Mutex::new(Some(thread));
-        let home = Self { shared: Arc::new(Shared { jobs, waiting, name, warnings, thread }) };
+        let home = Self { shared: Arc::new(Shared { jobs, waiting, name, warnings, prefix, clock, thread }) };
         if !is_new_enough(&about.version) {
             home.close();
             return Err(OpenError::TooOld { address, version: about.version });
@@ -151,15 +155,15 @@ impl RedisHome {
             }
         }
         let calls = commands.iter().map(|command| call_of(command, &self.shared.name)).collect();
-        let cell = Arc::new(Cell::new(pops));
-        let batch = Batch { calls, block: first, cell: Arc::clone(&cell), conns };
+        let slot = Arc::new(Slot::new(pops));
+        let batch = Batch { calls, block: first, slot: Arc::clone(&slot), conns };
         if let Err(mpsc::error::SendError(Job::Run(batch))) = self.shared.jobs.send(Job::Run(batch)) {
             let mut replies = Replies::default();
             replies.list.resize_with(n, || Reply::Refused(Refusal::Closed));
             // It is this thread's, and nobody has left it yet.
-            let _ = batch.cell.fill(replies);
+            let _ = batch.slot.fill(replies);
         }
-        Ticket { cell, jobs: self.shared.jobs.clone(), commands: n }
+        Ticket { slot, jobs: self.shared.jobs.clone(), commands: n }
     }
 
     /// Gives deliveries that never reached their taker back to the front of their queue, at no cost.
@@ -185,6 +189,21 @@ impl RedisHome {
         self.shared.waiting.load(Ordering::Acquire)
     }
 
+    /// Someone who hears what happens to queues.
+    pub fn listen(&self) -> Listener {
+        let (ear, (wants, wanted)) = (Arc::<Ear>::default(), mpsc::unbounded_channel());
+        if self.shared.jobs.send(Job::Listen(Arc::clone(&ear), wanted)).is_err() {
+            ear.end();
+        }
+        Listener { ear, wants, prefix: self.shared.prefix.clone() }
+    }
+
+    /// What time it is by the clocks of this machine; scripts go by Redis' own.
+    pub fn now(&self) -> Now {
+        let wall = self.shared.clock.wall_ms().unwrap_or_else(system_ms);
+        Now { log: LogTime(wall), wall: WallTime(wall) }
+    }
+
     /// Tries all pops that wait, as a message would; for those who move time by hand. What was asked before is done by then.
     pub fn look(&self) {
         let (done, is_done) = oneshot::channel();
@@ -203,7 +222,9 @@ impl RedisHome {
         }
         let thread = self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         // A panic there was told there.
-        thread.into_iter().for_each(|thread| _ = thread.join());
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
     }
 }
 
@@ -265,8 +286,8 @@ fn run(
         // Whoever opens waits for this.
         let _ = opened.send(about);
         if is_open {
-            let (line, wants) = Line::new(count);
-            let inner = Rc::new(Inner { link, line, name, conns: RefCell::default() });
+            let (queue, wants) = Line::new(count);
+            let inner = Rc::new(Inner { link, line: queue, name, conns: RefCell::default() });
             tokio::task::spawn_local(serve_line(Rc::clone(&inner)));
             tokio::task::spawn_local(hear(Rc::clone(&inner), wants));
             work(&inner, jobs).await;
@@ -276,7 +297,7 @@ fn run(
 
 /// Does what is asked for, until the home is closed.
 async fn work(inner: &Rc<Inner>, mut jobs: mpsc::UnboundedReceiver<Job>) {
-    let mut beats = None;
+    let (mut beats, mut ears) = (None, Vec::<Arc<Ear>>::new());
     let mut under_way: Vec<tokio::task::JoinHandle<()>> = Vec::new();
     while let Some(job) = jobs.recv().await {
         under_way.retain(|task| !task.is_finished());
@@ -296,6 +317,10 @@ async fn work(inner: &Rc<Inner>, mut jobs: mpsc::UnboundedReceiver<Job>) {
                 under_way.push(tokio::task::spawn_local(async move { own.close_conn(conn).await }));
             }
             Job::Dismiss => inner.line.dismiss(),
+            Job::Listen(ear, wants) => {
+                ears.push(Arc::clone(&ear));
+                tokio::task::spawn_local(listen(own, ear, wants));
+            }
             Job::Look(done) => {
                 for task in under_way.drain(..) {
                     // A panic in it was told there.
@@ -310,6 +335,9 @@ async fn work(inner: &Rc<Inner>, mut jobs: mpsc::UnboundedReceiver<Job>) {
                     let _ = task.await;
                 }
                 inner.close_conns().await;
+                for ear in &ears {
+                    ear.end();
+                }
                 // Whoever closes waits for this.
                 let _ = done.send(());
                 return;
@@ -330,7 +358,7 @@ async fn beat(inner: Rc<Inner>) {
 
 impl Inner {
     async fn run(&self, batch: Batch) {
-        let Batch { calls, block, cell, conns } = batch;
+        let Batch { calls, block, slot, conns } = batch;
         self.conns.borrow_mut().extend(conns);
         let sent: Vec<&Call> = calls.iter().flatten().map(|(call, _)| call).collect();
         let mut answers = self.send(&sent).await.into_iter();
@@ -354,8 +382,8 @@ impl Inner {
         }
         let found_nothing = matches!(replies.list.last(), Some(Reply::Tasks(span)) if span.is_empty());
         match (block, calls.into_iter().next()) {
-            (Some(block), Some(Ok((call, _)))) if found_nothing => self.wait(call, block, cell).await,
-            _ => self.give(&cell, replies).await,
+            (Some(block), Some(Ok((call, _)))) if found_nothing => self.wait(call, block, slot).await,
+            _ => self.give(&slot, replies).await,
         }
     }
 
@@ -376,19 +404,19 @@ impl Inner {
         answers
     }
 
-    async fn wait(&self, call: Call, block: Block, cell: Arc<Cell>) {
+    async fn wait(&self, call: Call, block: Block, slot: Arc<Slot>) {
         let until_ms = match block {
             Block::Forever => None,
             Block::Millis(ms) => Some(self.link.clock.monotonic_ms().saturating_add(ms)),
         };
-        let queues = cell.pops.first().map(|pop| pop.queues.clone()).unwrap_or_default();
-        self.line.join(Waiter { call, queues, until_ms, cell }).await;
+        let queues = slot.pops.first().map(|pop| pop.queues.clone()).unwrap_or_default();
+        self.line.join(Waiter { call, queues, until_ms, slot }).await;
     }
 
     /// Gives an answer to whoever waits for it. If nobody does, what it hands out goes back.
-    pub(crate) async fn give(&self, cell: &Cell, replies: Replies<Payload>) {
-        if let Err(replies) = cell.fill(replies) {
-            self.give_back(cell.receipts(&replies)).await;
+    pub(crate) async fn give(&self, slot: &Slot, replies: Replies<Payload>) {
+        if let Some(untaken) = slot.fill(replies) {
+            self.give_back(slot.receipts(&untaken)).await;
         }
     }
 
@@ -413,7 +441,7 @@ impl Inner {
             let cursor = bytes(cursor)?;
             count += number(n)?;
             if cursor == b"0" {
-                return Ok(Value::Int(count as i64));
+                return Ok(Value::Int(count.cast_signed()));
             }
             if let Some(arg) = next.and_then(|at| call.args.get_mut(at)) {
                 *arg = cursor;

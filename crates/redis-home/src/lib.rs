@@ -6,6 +6,7 @@
 //!   `lua/queue.lua`.
 //! - `link` is the connection: it loads the script where it is missing, and connects again when it is lost.
 //! - `line` is where pops wait. A script cannot: whoever waits is woken by a message, or by the time that a script named.
+//! - `listener` hears what scripts publish of what they did.
 //! - `clock` carries log time from one script to the next, since Redis has no clock that cannot be set.
 //!
 //! docs/redis-keys.md lists what stands in Redis.
@@ -17,10 +18,12 @@ mod clock;
 mod home;
 mod line;
 mod link;
+mod listener;
 mod target;
 mod ticket;
 
 pub use clock::{Clock, SystemClock};
 pub use home::{OpenError, RedisHome};
+pub use listener::{Heard, Listener, NoticeTasks};
 pub use target::{BadTarget, Target};
 pub use ticket::{Answer, Ticket};

@@ -3,7 +3,7 @@
 //! A script cannot wait. Whoever found nothing stands in this line, in the order of arrival, until a message says that there
 //! may be something, or it is the time at which, as a script said, something will be. Nothing is asked meanwhile.
 
-use std::cell::{Cell as StdCell, RefCell};
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use crate::answer::{Payload, fields, list, number, read};
 use crate::call::{Call, Shape};
 use crate::home::Inner;
-use crate::ticket::Cell;
+use crate::ticket::Slot;
 
 /// Kinds of messages upon which there may be something: new tasks, and room for more deliveries.
 const WAKING: [&str; 2] = ["work", "wake"];
@@ -32,7 +32,7 @@ pub(crate) struct Waiter {
     pub(crate) queues: Vec<Vec<u8>>,
     /// When it gives up, by the monotonic clock.
     pub(crate) until_ms: Option<u64>,
-    pub(crate) cell: Arc<Cell>,
+    pub(crate) slot: Arc<Slot>,
 }
 
 type Wanted = (Vec<u8>, oneshot::Sender<()>);
@@ -48,7 +48,7 @@ pub(crate) struct Line {
     /// Those who want to know when everyone has been tried.
     looks: RefCell<Vec<oneshot::Sender<()>>>,
     /// When to look again, by the monotonic clock.
-    next_look_ms: StdCell<Option<u64>>,
+    next_look_ms: Cell<Option<u64>>,
     count: Arc<AtomicUsize>,
 }
 
@@ -61,7 +61,7 @@ impl Line {
             heard: RefCell::default(),
             wanted,
             looks: RefCell::default(),
-            next_look_ms: StdCell::default(),
+            next_look_ms: Cell::default(),
             count,
         };
         (line, wants)
@@ -99,7 +99,7 @@ impl Line {
     pub(crate) fn dismiss(&self) {
         for waiter in self.waiters.take() {
             // Whoever has left needs no answer.
-            let _ = waiter.cell.fill(only(Reply::TimedOut));
+            let _ = waiter.slot.fill(only(Reply::TimedOut));
         }
         self.recount();
     }
@@ -134,7 +134,9 @@ pub(crate) async fn serve_line(inner: Rc<Inner>) {
         let looks = inner.line.looks.take();
         serve(&inner).await;
         // Whoever asked may have stopped listening.
-        looks.into_iter().for_each(|done| _ = done.send(()));
+        for done in looks {
+            let _ = done.send(());
+        }
         let now = inner.link.clock.monotonic_ms();
         let ends = inner.line.waiters.borrow().iter().filter_map(|waiter| waiter.until_ms).min();
         match [ends, inner.line.next_look_ms.get()].into_iter().flatten().min() {
@@ -154,7 +156,7 @@ async fn serve(inner: &Rc<Inner>) {
     let everyone: Vec<Rc<Waiter>> = line.waiters.borrow().iter().cloned().collect();
     let mut empty: BTreeSet<Vec<Vec<u8>>> = BTreeSet::new();
     for waiter in &everyone {
-        if waiter.cell.is_abandoned() {
+        if waiter.slot.is_abandoned() {
             line.remove(waiter);
         } else if !empty.contains(&waiter.queues) && !try_one(inner, waiter).await {
             empty.insert(waiter.queues.clone());
@@ -170,7 +172,7 @@ async fn serve(inner: &Rc<Inner>) {
         .collect();
     for waiter in late {
         // Whoever has left needs no answer.
-        let _ = waiter.cell.fill(only(Reply::TimedOut));
+        let _ = waiter.slot.fill(only(Reply::TimedOut));
         line.remove(&waiter);
     }
     line.next_look_ms.set(when_to_look(inner).await);
@@ -189,7 +191,7 @@ async fn try_one(inner: &Rc<Inner>, waiter: &Rc<Waiter>) -> bool {
         return false;
     }
     inner.line.remove(waiter);
-    inner.give(&waiter.cell, replies).await;
+    inner.give(&waiter.slot, replies).await;
     true
 }
 

@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(target.queue_key(b""), b"jobs:x:{x}");
         assert_eq!(target.queue_key(b"}b"), b"jobs:x:{x}b}");
         assert_eq!(target.channel("work", b"a"), b"jobs:work:a");
-        assert!(Target::parse("redis://").is_ok_and(|target| target.prefix == "sureq:"));
+        assert!(Target::parse("redis://h").is_ok_and(|target| target.prefix == "sureq:"));
         assert!(matches!(Target::parse("redis://h?colour=red"), Err(BadTarget::Option { .. })));
         assert!(matches!(Target::parse("redis://h?layout=odd"), Err(BadTarget::Layout { .. })));
         assert!(matches!(Target::parse("http://h"), Err(BadTarget::Url(_))));

@@ -26,7 +26,7 @@ pub(crate) struct PopOf {
 
 /// The two ends of a ticket.
 #[derive(Debug, Default)]
-pub(crate) struct Cell {
+pub(crate) struct Slot {
     state: Mutex<State>,
     pub(crate) pops: Vec<PopOf>,
 }
@@ -39,7 +39,7 @@ struct State {
     is_abandoned: bool,
 }
 
-impl Cell {
+impl Slot {
     pub(crate) fn new(pops: Vec<PopOf>) -> Self {
         Self { state: Mutex::default(), pops }
     }
@@ -52,17 +52,17 @@ impl Cell {
         self.lock().is_abandoned
     }
 
-    /// Gives the answer; gives it back if nobody will take it.
-    pub(crate) fn fill(&self, replies: Replies<Payload>) -> Result<(), Replies<Payload>> {
+    /// Puts the answer there; gives it back if nobody will take it.
+    pub(crate) fn fill(&self, replies: Replies<Payload>) -> Option<Replies<Payload>> {
         let mut state = self.lock();
         if state.is_abandoned {
-            return Err(replies);
+            return Some(replies);
         }
         state.replies = Some(replies);
         let waker = state.waker.take();
         drop(state);
         waker.into_iter().for_each(Waker::wake);
-        Ok(())
+        None
     }
 
     /// The deliveries of an answer, by queue.
@@ -86,7 +86,7 @@ impl Cell {
 /// front.
 #[derive(Debug)]
 pub struct Ticket {
-    pub(crate) cell: Arc<Cell>,
+    pub(crate) slot: Arc<Slot>,
     pub(crate) jobs: UnboundedSender<Job>,
     pub(crate) commands: usize,
 }
@@ -97,24 +97,20 @@ impl Ticket {
         self.commands
     }
 
-    /// Whether tasks may be handed out by its answer, which go back if nobody takes it.
+    /// Whether it is for tasks alone, which go back if nobody takes them.
     pub fn is_for_tasks(&self) -> bool {
-        !self.cell.pops.is_empty()
+        self.slot.pops.len() == self.commands
     }
 
     /// The answer, once it is there.
     pub fn poll(&self, cx: &mut Context<'_>) -> Poll<Answer> {
-        let mut state = self.cell.lock();
-        match state.replies.take() {
-            Some(replies) => {
-                state.is_abandoned = true;
-                Poll::Ready(Answer { replies })
-            }
-            None => {
-                state.waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
+        let mut state = self.slot.lock();
+        if let Some(replies) = state.replies.take() {
+            state.is_abandoned = true;
+            return Poll::Ready(Answer { replies });
         }
+        state.waker = Some(cx.waker().clone());
+        Poll::Pending
     }
 
     /// Waits for the answer on this thread.
@@ -139,12 +135,12 @@ impl std::task::Wake for Parker {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let mut state = self.cell.lock();
+        let mut state = self.slot.lock();
         let untaken = state.replies.take();
         let was_taken = std::mem::replace(&mut state.is_abandoned, true);
         drop(state);
         if !was_taken {
-            let untaken = untaken.map(|replies| self.cell.receipts(&replies)).unwrap_or_default();
+            let untaken = untaken.map(|replies| self.slot.receipts(&replies)).unwrap_or_default();
             // A home that is closed has nothing to take back.
             let _ = self.jobs.send(Job::Abandoned(untaken));
         }

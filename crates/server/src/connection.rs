@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use sureq::command::ConnId;
-use sureq::{Answer, Body, Home, Position, Replies, Ticket};
+use sureq::command::{Command, ConnId};
+use sureq::{Answer, Body, Executed, Home, Position, Replies, Ticket};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
@@ -52,6 +52,18 @@ pub(crate) struct Turn<'t> {
     pub(crate) out: &'t mut Output,
     pub(crate) replies: &'t mut Replies<Body>,
     pub(crate) thread: &'t Thread,
+    /// The answer to the commands at the beginning of the input, which were waited for.
+    pub(crate) ready: Option<Answer>,
+}
+
+impl Turn<'_> {
+    /// Has the home execute commands, or hands over what it has answered to them.
+    pub(crate) fn gather(&mut self, commands: &[Command<'_>]) -> Executed {
+        let Some(answer) = self.ready.take() else { return self.home.gather(commands, self.replies) };
+        *self.replies = answer.replies;
+        let done = self.replies.list.len();
+        Executed { done, position: answer.position, ticket: None, served: false, hold: None }
+    }
 }
 
 /// What a dialect did with what arrived.
@@ -73,7 +85,7 @@ pub(crate) enum Next {
     Again,
     /// Hands over the rest again once its peer has taken more of what it was answered.
     Later,
-    /// Waits for a task.
+    /// Waits for an answer, and then hands over the rest again together with it.
     Wait(Ticket),
     /// Waits until it is known who its peer is.
     LogIn(Login),
@@ -85,9 +97,6 @@ pub(crate) enum Next {
 pub(crate) trait Dialect {
     /// Executes what has arrived and appends the replies.
     fn take(&mut self, input: &[u8], turn: &mut Turn<'_>) -> Taken;
-
-    /// Appends the reply to a pop that waited.
-    fn answer(&mut self, answer: &Answer, out: &mut Output);
 
     /// Appends what the connection is told without having asked; answers whether there was anything. An error ends it.
     fn hear(&mut self, _out: &mut Output) -> io::Result<bool> {
@@ -124,6 +133,8 @@ pub(crate) struct Connection<D> {
     input: Vec<u8>,
     out: Output,
     ticket: Option<Awaited>,
+    /// What was waited for is there.
+    ready: Option<Answer>,
     hold: Option<Position>,
     /// What has arrived holds whole requests, which wait until there is room for their replies.
     later: bool,
@@ -170,6 +181,7 @@ impl<D: Dialect> Connection<D> {
             input: Vec::new(),
             out: Output::default(),
             ticket: None,
+            ready: None,
             hold: None,
             later: false,
             parked: None,
@@ -256,8 +268,7 @@ impl<D: Dialect> Connection<D> {
             None => return false,
             Some(Awaited::Task(ticket)) => {
                 let Poll::Ready(answer) = ticket.poll(cx) else { return false };
-                self.dialect.answer(&answer, &mut self.out);
-                self.out.gate(answer.position);
+                self.ready = Some(answer);
             }
             Some(Awaited::Login(login)) => {
                 let Poll::Ready(user) = login.poll(cx) else { return false };
@@ -359,8 +370,9 @@ impl<D: Dialect> Connection<D> {
     fn take(&mut self, input: &[u8], replies: &mut Replies<Body>) -> usize {
         let mut consumed = 0;
         loop {
-            let mut turn =
-                Turn { home: &self.thread.home, out: &mut self.out, replies, thread: &self.thread };
+            let ready = self.ready.take();
+            let (home, out, thread) = (&self.thread.home, &mut self.out, &*self.thread);
+            let mut turn = Turn { home, out, replies, thread, ready };
             let taken = self.dialect.take(&input[consumed..], &mut turn);
             replies.clear();
             consumed += taken.consumed;

@@ -6,16 +6,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use sureq::command::{Command, ConnId, Pop};
-use sureq::{Answer, Position, Reply, Ticket, limits};
+use sureq::{Position, Reply, Ticket, limits};
 use sureq_proto::resp::{Args, Parser, Version, Writer, recycle};
 use sureq_proto::verbs::{
     self, By, Caller, Client, Connections, Credentials, Hello, LibraryInfo, PubSub, Request, Rights, Role,
     SessionCommand, UsageError,
 };
-use sureq_proto::{
-    Change, Greeting, Owed, encode_answer, encode_change, encode_hello, encode_owed, encode_pong,
-    encode_reply,
-};
+use sureq_proto::{Change, Greeting, encode_answer, encode_change, encode_hello, encode_pong, encode_reply};
 
 use crate::bounds::{Allowance, Bounds};
 use crate::checker::Login;
@@ -34,8 +31,6 @@ pub(crate) struct RespSession {
     conn: ConnId,
     version: Version,
     parser: Parser,
-    /// What the command that waits will be answered with.
-    owed: Option<Owed>,
     /// What it listens to, if it does.
     subscriber: Option<Box<Subscriber>>,
     peer: IpAddr,
@@ -90,7 +85,6 @@ impl RespSession {
             conn,
             version: Version::Resp2,
             parser: Parser::new(bounds.of_known()),
-            owed: None,
             subscriber: None,
             peer,
             standing: Standing::Anyone,
@@ -198,11 +192,11 @@ impl Dialect for RespSession {
         let (consumed, next) = match (stop, outcome) {
             (Some(Stop::Waits(n, ticket)), _) => {
                 self.parser.restart();
-                (args.end(n), Next::Wait(ticket))
+                (before(&args, n), Next::Wait(ticket))
             }
             (Some(Stop::Later(n)), _) => {
                 self.parser.restart();
-                (n.checked_sub(1).map_or(0, |last| args.end(last)), Next::Later)
+                (before(&args, n), Next::Later)
             }
             (Some(Stop::LogsIn(n, login)), _) => {
                 self.parser.restart();
@@ -233,18 +227,6 @@ impl Dialect for RespSession {
         Taken { consumed, next, hold, served }
     }
 
-    fn answer(&mut self, answer: &Answer, out: &mut Output) {
-        let Some(owed) = self.owed.take() else { return };
-        let names = &answer.queues;
-        let start = out.end();
-        for task in answer.replies.tasks.iter().filter(|_| !names.is_empty()) {
-            out.hand(start, &names[task.queue as usize], task.receipt());
-        }
-        if let Some(reply) = answer.replies.list.first() {
-            encode_owed(out.bytes_mut(), self.version, owed, names, reply, &answer.replies);
-        }
-    }
-
     fn hear(&mut self, out: &mut Output) -> io::Result<bool> {
         let Some(subscriber) = &mut self.subscriber else { return Ok(false) };
         subscriber.hear(self.version, out)
@@ -271,6 +253,11 @@ impl Dialect for RespSession {
             Standing::Anyone | Standing::User(_) => self.bounds.known(),
         }
     }
+}
+
+/// Where the command before the `n`th ends.
+fn before(args: &Args<'_>, n: usize) -> usize {
+    n.checked_sub(1).map_or(0, |last| args.end(last))
 }
 
 /// Why a batch was not executed to its end.
@@ -314,15 +301,14 @@ impl RespSession {
                 Ok(Request::Home { .. }) => {
                     let run =
                         requests[n..].iter().take_while(|r| matches!(r, Ok(Request::Home { .. }))).count();
-                    let executed = turn.home.gather(&commands[..run], turn.replies);
+                    let executed = turn.gather(&commands[..run]);
                     turn.thread.gathering.add();
                     self.answer_all(&requests[n..n + executed.done], turn);
                     turn.out.gate(executed.position);
                     n += executed.done;
                     hold = executed.hold.or(hold);
                     served |= executed.served;
-                    if let (Some(ticket), Some(command)) = (executed.ticket, commands.get(executed.done)) {
-                        self.owed = Owed::of(command);
+                    if let Some(ticket) = executed.ticket {
                         return Answered { stop: Some(Stop::Waits(n, ticket)), hold, served };
                     }
                     commands = &commands[executed.done..];

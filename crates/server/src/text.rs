@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 
-use sureq::{Answer, Body, Position, Replies, Reply, Ticket};
+use sureq::{Body, Position, Replies, Reply, Ticket};
 use sureq_proto::resp::recycle;
 use sureq_proto::text::{self, Close, Complaint, Gauges, Item, Line, Parser, Request, Watcher};
 
@@ -76,14 +76,6 @@ impl Dialect for TextSession {
         Taken { consumed, next, hold, served }
     }
 
-    /// Only RESERVE waits, for a payload that has to be read from the disk.
-    fn answer(&mut self, answer: &Answer, out: &mut Output) {
-        if let Some(reply) = answer.replies.list.first() {
-            let gauges = Gauges { connections: 0, memory_bytes: 0 };
-            self.answer_one(&Request::Reserve, reply, &answer.replies, gauges, out);
-        }
-    }
-
     fn allowance(&self) -> Allowance {
         self.bounds.known()
     }
@@ -117,7 +109,7 @@ impl TextSession {
         loop {
             let mut position = Position::START;
             if done < commands.len() {
-                let executed = turn.home.gather(&commands[done..], turn.replies);
+                let executed = turn.gather(&commands[done..]);
                 turn.thread.gathering.add();
                 done += executed.done;
                 (position, hold) = (executed.position, executed.hold.or(hold));
@@ -126,7 +118,8 @@ impl TextSession {
                     let waits = behind[done] - 1;
                     self.answer_all(&lines[answered..waits], turn);
                     turn.out.gate(position);
-                    let stop = Stop { upto: lines[waits].end, ticket: Some(ticket) };
+                    let upto = waits.checked_sub(1).map_or(0, |last| lines[last].end);
+                    let stop = Stop { upto, ticket: Some(ticket) };
                     return Answered { stop: Some(stop), hold, served };
                 }
                 if executed.done == 0 {

@@ -1,11 +1,13 @@
 //! A home: whatever executes commands.
 
 use std::sync::Arc;
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 
 use sureq_core::command::ConnId;
+use sureq_core::notice::{Kind, Kinds};
 use sureq_core::{Command, Now, Receipt, Replies};
-use sureq_engine::{Body, Engine, Executed, Listener, Status};
+use sureq_engine::{Body, Engine, Heard, Status};
+use sureq_redis::RedisHome;
 
 use crate::{Cut, LogError, Position};
 
@@ -14,20 +16,170 @@ use crate::{Cut, LogError, Position};
 pub enum Home {
     /// In this process, in a directory or in memory.
     Embedded(Engine),
+    /// In a Redis.
+    Redis(RedisHome),
+}
+
+/// What came of a batch of commands.
+#[derive(Debug)]
+#[must_use = "replies may leave only when what they tell is durable"]
+pub struct Executed {
+    /// How many were executed. The next one waits if there is a ticket. Otherwise there is a reason to hold back: the
+    /// replies have grown large, and the rest is to be executed once they have left; or `hold` says what to wait for.
+    pub done: usize,
+    /// What must be durable before the replies leave.
+    pub position: Position,
+    /// Where the answer to the next command, and maybe to some behind it, will come from.
+    pub ticket: Option<Ticket>,
+    /// Pops that waited got something out of it. They have waited longer than whoever executed this.
+    pub served: bool,
+    /// So much waits to be written that the caller should not send more before this is durable.
+    pub hold: Option<Position>,
+}
+
+impl From<sureq_engine::Executed> for Executed {
+    fn from(executed: sureq_engine::Executed) -> Self {
+        let sureq_engine::Executed { done, position, ticket, served, hold } = executed;
+        Self { done, position, ticket: ticket.map(Ticket::Embedded), served, hold }
+    }
+}
+
+/// The right to an answer that is not there yet. Dropped without its answer having been taken, it leaves the line, and what it
+/// was given goes back to the front.
+#[derive(Debug)]
+pub enum Ticket {
+    /// For a command that waits in this process.
+    Embedded(sureq_engine::Ticket),
+    /// For commands that a Redis was sent.
+    Redis(sureq_redis::Ticket),
+}
+
+/// What came of commands that had to wait.
+#[derive(Debug)]
+pub struct Answer {
+    /// One reply for each, and what they point into.
+    pub replies: Replies<Body>,
+    /// What must be durable before they leave.
+    pub position: Position,
+}
+
+impl Ticket {
+    /// The answer, once it is there and may leave. After a failure of the log it is that nothing is confirmed any more.
+    pub fn poll(&self, cx: &mut Context<'_>) -> Poll<Answer> {
+        match self {
+            Self::Embedded(ticket) => ticket.poll(cx).map(Answer::from),
+            Self::Redis(ticket) => ticket.poll(cx).map(Answer::from),
+        }
+    }
+
+    /// Waits for the answer on this thread.
+    pub fn wait(self) -> Answer {
+        match self {
+            Self::Embedded(ticket) => ticket.wait().into(),
+            Self::Redis(ticket) => ticket.wait().into(),
+        }
+    }
+
+    /// Whether it is for tasks alone, which go back if nobody takes them.
+    pub fn is_for_tasks(&self) -> bool {
+        match self {
+            Self::Embedded(ticket) => ticket.is_for_tasks(),
+            Self::Redis(ticket) => ticket.is_for_tasks(),
+        }
+    }
+}
+
+impl From<sureq_engine::Answer> for Answer {
+    fn from(answer: sureq_engine::Answer) -> Self {
+        Self { replies: answer.replies, position: answer.position }
+    }
+}
+
+impl From<sureq_redis::Answer> for Answer {
+    fn from(answer: sureq_redis::Answer) -> Self {
+        Self { replies: answer.replies.map_bodies(|body| Body::from(&body[..])), position: Position::START }
+    }
+}
+
+/// Someone who hears what happens to queues. At first nothing is wanted; each want is taken back by the unwant that says the
+/// same.
+#[derive(Debug)]
+pub enum Listener {
+    /// In this process.
+    Embedded(sureq_engine::Listener),
+    /// In a Redis.
+    Redis(sureq_redis::Listener),
+}
+
+impl Listener {
+    /// Hears this of a queue, which need not be there.
+    pub fn want(&self, kind: Kind, queue: &[u8]) {
+        match self {
+            Self::Embedded(listener) => listener.want(kind, queue),
+            Self::Redis(listener) => listener.want(kind, queue),
+        }
+    }
+
+    /// Takes back what [`Self::want`] said.
+    pub fn unwant(&self, kind: Kind, queue: &[u8]) {
+        match self {
+            Self::Embedded(listener) => listener.unwant(kind, queue),
+            Self::Redis(listener) => listener.unwant(kind, queue),
+        }
+    }
+
+    /// Hears these of all queues.
+    pub fn want_everywhere(&self, kinds: Kinds) {
+        match self {
+            Self::Embedded(listener) => listener.want_everywhere(kinds),
+            Self::Redis(listener) => listener.want_everywhere(kinds),
+        }
+    }
+
+    /// Takes back what [`Self::want_everywhere`] said.
+    pub fn unwant_everywhere(&self, kinds: Kinds) {
+        match self {
+            Self::Embedded(listener) => listener.unwant_everywhere(kinds),
+            Self::Redis(listener) => listener.unwant_everywhere(kinds),
+        }
+    }
+
+    /// What happened next, once it may be told; `None` when nothing more will.
+    pub fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Heard>> {
+        match self {
+            Self::Embedded(listener) => listener.poll(cx),
+            Self::Redis(listener) => listener.poll(cx).map(|heard| heard.map(heard_from)),
+        }
+    }
+}
+
+fn heard_from(heard: sureq_redis::Heard) -> Heard {
+    match heard {
+        sureq_redis::Heard::Missed => Heard::Missed,
+        sureq_redis::Heard::Notice { kind, queue, tasks } => {
+            let tasks = match tasks {
+                sureq_redis::NoticeTasks::Count(n) => sureq_engine::NoticeTasks::Count(n),
+                sureq_redis::NoticeTasks::Id(id) => sureq_engine::NoticeTasks::Ids([id].into()),
+            };
+            Heard::Notice(sureq_engine::Notice { kind, queue, tasks })
+        }
+    }
 }
 
 impl Home {
-    /// Executes commands in order; stops at a pop that must wait, and gives a ticket for it.
+    /// Executes commands in order; stops at one whose answer has to be waited for, and gives a ticket for it.
     pub fn execute(&self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Executed {
         match self {
-            Self::Embedded(engine) => engine.execute(commands, replies),
+            Self::Embedded(engine) => engine.execute(commands, replies).into(),
+            Self::Redis(home) => send(home, commands),
         }
     }
 
     /// Executes like [`Self::execute`], and leaves it to the caller to [`Self::commit`] soon.
     pub fn gather(&self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Executed {
         match self {
-            Self::Embedded(engine) => engine.gather(commands, replies),
+            Self::Embedded(engine) => engine.gather(commands, replies).into(),
+            Self::Redis(home) => send(home, commands),
         }
     }
 
@@ -35,13 +187,15 @@ impl Home {
     pub fn commit(&self) -> Position {
         match self {
             Self::Embedded(engine) => engine.commit(),
+            Self::Redis(_) => Position::START,
         }
     }
 
-    /// Up to where everything is as durable as promised.
+    /// Up to where everything is as durable as promised. A Redis answers only what is.
     pub fn durable(&self) -> Position {
         match self {
             Self::Embedded(engine) => engine.durable(),
+            Self::Redis(_) => Position::START,
         }
     }
 
@@ -49,6 +203,8 @@ impl Home {
     pub fn wake_at(&self, position: Position, waker: &Waker) {
         match self {
             Self::Embedded(engine) => engine.wake_at(position, waker),
+            // There are no positions to wait for, and a Redis that is gone comes back.
+            Self::Redis(_) => {}
         }
     }
 
@@ -56,6 +212,7 @@ impl Home {
     pub fn wait(&self, position: Position) -> bool {
         match self {
             Self::Embedded(engine) => engine.wait(position),
+            Self::Redis(_) => true,
         }
     }
 
@@ -63,6 +220,7 @@ impl Home {
     pub fn failure(&self) -> Option<Arc<LogError>> {
         match self {
             Self::Embedded(engine) => engine.failure(),
+            Self::Redis(_) => None,
         }
     }
 
@@ -70,6 +228,7 @@ impl Home {
     pub fn undeliver(&self, queue: &[u8], receipts: &[Receipt]) {
         match self {
             Self::Embedded(engine) => engine.undeliver(queue, receipts),
+            Self::Redis(home) => home.undeliver(queue, receipts),
         }
     }
 
@@ -77,6 +236,7 @@ impl Home {
     pub fn close_conn(&self, conn: ConnId) {
         match self {
             Self::Embedded(engine) => engine.close_conn(conn),
+            Self::Redis(home) => home.close_conn(conn),
         }
     }
 
@@ -84,6 +244,7 @@ impl Home {
     pub fn dismiss_waiting(&self) {
         match self {
             Self::Embedded(engine) => engine.dismiss_waiting(),
+            Self::Redis(home) => home.dismiss_waiting(),
         }
     }
 
@@ -91,13 +252,15 @@ impl Home {
     pub fn waiting(&self) -> usize {
         match self {
             Self::Embedded(engine) => engine.waiting(),
+            Self::Redis(home) => home.waiting(),
         }
     }
 
     /// Someone who hears what happens to queues, once it is durable.
     pub fn listen(&self) -> Listener {
         match self {
-            Self::Embedded(engine) => engine.listen(),
+            Self::Embedded(engine) => Listener::Embedded(engine.listen()),
+            Self::Redis(home) => Listener::Redis(home.listen()),
         }
     }
 
@@ -105,6 +268,15 @@ impl Home {
     pub fn cut(&self) -> Option<&Cut> {
         match self {
             Self::Embedded(engine) => engine.cut(),
+            Self::Redis(_) => None,
+        }
+    }
+
+    /// What those who use it should know about where it lives.
+    pub fn warnings(&self) -> &[String] {
+        match self {
+            Self::Embedded(_) => &[],
+            Self::Redis(home) => home.warnings(),
         }
     }
 
@@ -112,13 +284,15 @@ impl Home {
     pub fn now(&self) -> Now {
         match self {
             Self::Embedded(engine) => engine.now(),
+            Self::Redis(home) => home.now(),
         }
     }
 
-    /// How the home is doing.
+    /// How the home is doing; nothing is known of how a Redis is.
     pub fn status(&self) -> Status {
         match self {
             Self::Embedded(engine) => engine.status(),
+            Self::Redis(_) => Status::default(),
         }
     }
 
@@ -126,6 +300,7 @@ impl Home {
     pub fn charge(&self, bytes: usize, before: usize) {
         match self {
             Self::Embedded(engine) => engine.charge(bytes, before),
+            Self::Redis(_) => {}
         }
     }
 
@@ -133,6 +308,15 @@ impl Home {
     pub fn close(&self) -> Result<(), Arc<LogError>> {
         match self {
             Self::Embedded(engine) => engine.close(),
+            Self::Redis(home) => {
+                home.close();
+                Ok(())
+            }
         }
     }
+}
+
+fn send(home: &RedisHome, commands: &[Command<'_>]) -> Executed {
+    let ticket = (!commands.is_empty()).then(|| Ticket::Redis(home.execute(commands)));
+    Executed { done: 0, position: Position::START, ticket, served: false, hold: None }
 }

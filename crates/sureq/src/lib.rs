@@ -17,6 +17,7 @@
 //! |---|---|
 //! | `file:DIR` | in a directory of this machine, durable |
 //! | `mem:` | in this process, kept nowhere |
+//! | `redis://HOST:PORT/DB` | in your own Redis or Valkey |
 //!
 //! [`store`] looks into directories, saves what can be saved of damaged ones, and copies those that are running.
 #![forbid(unsafe_code)]
@@ -25,14 +26,12 @@ mod home;
 pub mod store;
 mod url;
 
-pub use home::Home;
+pub use home::{Answer, Executed, Home, Listener, Ticket};
 pub use sureq_core::broker::glob_matches;
 pub use sureq_core::{
     Command, LogTime, Now, Receipt, Refusal, Replies, Reply, TaskId, command, limits, notice, reply,
 };
 pub use sureq_engine::fault::OpenError as StoreError;
 pub use sureq_engine::log::{Cut, Durability, LogError, Position, SEGMENT_BYTES};
-pub use sureq_engine::{
-    Answer, Body, CACHE_BYTES, Executed, Heard, Listener, Notice, NoticeTasks, Options, Status, Ticket,
-};
+pub use sureq_engine::{Body, CACHE_BYTES, Heard, Notice, NoticeTasks, Options, Status};
 pub use url::{OpenError, open, open_with};

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use sureq_engine::{Engine, Options};
+use sureq_redis::{BadTarget, RedisHome, Target};
 
 use crate::{Home, StoreError};
 
@@ -10,7 +11,9 @@ use crate::{Home, StoreError};
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The URL does not say where.
-    #[error("{url:?} names no home: write file:DIR for a directory, or mem: for memory only")]
+    #[error(
+        "{url:?} names no home: write file:DIR for a directory, mem: for memory only, or redis://HOST:PORT for a Redis"
+    )]
     Unknown {
         /// What was given.
         url: String,
@@ -22,6 +25,22 @@ pub enum OpenError {
         url: String,
         /// Why not.
         source: StoreError,
+    },
+    /// The URL of a Redis makes no sense.
+    #[error("{url:?} makes no sense: {source}")]
+    BadTarget {
+        /// What was given.
+        url: String,
+        /// Why not.
+        source: BadTarget,
+    },
+    /// The Redis will not do.
+    #[error("cannot open {url}: {source}")]
+    Redis {
+        /// What was given.
+        url: String,
+        /// Why not.
+        source: sureq_redis::OpenError,
     },
 }
 
@@ -38,6 +57,13 @@ pub fn open_with(url: &str, options: &Options) -> Result<Home, OpenError> {
             Ok(engine) => Ok(Home::Embedded(engine)),
             Err(source) => Err(OpenError::Store { url: url.to_owned(), source }),
         },
+        Some(Place::Redis) => {
+            let target =
+                Target::parse(url).map_err(|source| OpenError::BadTarget { url: url.to_owned(), source })?;
+            let home =
+                RedisHome::open(target).map_err(|source| OpenError::Redis { url: url.to_owned(), source })?;
+            Ok(Home::Redis(home))
+        }
         None => Err(OpenError::Unknown { url: url.to_owned() }),
     }
 }
@@ -46,11 +72,15 @@ pub fn open_with(url: &str, options: &Options) -> Result<Home, OpenError> {
 enum Place {
     Memory,
     Directory(PathBuf),
+    Redis,
 }
 
 fn place_of(url: &str) -> Option<Place> {
     if url == "mem:" {
         return Some(Place::Memory);
+    }
+    if ["redis://", "redis+unix://", "unix://"].iter().any(|scheme| url.starts_with(scheme)) {
+        return Some(Place::Redis);
     }
     let path = url.strip_prefix("file:")?;
     // `file:///var/lib/sureq` has an empty host before its path.
@@ -67,6 +97,7 @@ mod tests {
         let place = match place_of(url) {
             Some(Place::Directory(dir)) => Some(dir.to_str().unwrap().to_owned()),
             Some(Place::Memory) => Some("memory".to_owned()),
+            Some(Place::Redis) => Some("redis".to_owned()),
             None => None,
         };
         assert_eq!(place.as_deref(), expected, "{url}");
@@ -75,10 +106,11 @@ mod tests {
     #[test]
     fn urls_name_a_directory_or_memory() {
         check("mem:", Some("memory"));
+        check("redis://localhost", Some("redis"));
         check("file:./sureq-data", Some("./sureq-data"));
         check("file:/var/lib/sureq", Some("/var/lib/sureq"));
         check("file:///var/lib/sureq", Some("/var/lib/sureq"));
-        for bad in ["", "file:", "file://host/dir", "mem", "memory:", "redis://localhost", "./sureq-data"] {
+        for bad in ["", "file:", "file://host/dir", "mem", "memory:", "redis:", "./sureq-data"] {
             check(bad, None);
         }
     }

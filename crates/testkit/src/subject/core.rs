@@ -7,7 +7,7 @@ use sureq_core::command::{Block, Command, ConnId, Pop};
 use sureq_core::{Broker, Event, LogTime, Now, Recorder, Replies, Reply, WallTime, codec};
 use sureq_engine::{Body, OwnedPop};
 
-use super::local::{Answered, Home, Local};
+use super::local::{Home, Local};
 use super::{Candidate, steps};
 use crate::manual_clock::ManualClock;
 
@@ -126,10 +126,9 @@ impl Home for CoreHome {
         None
     }
 
-    fn answer(&mut self, waiting: u64) -> Option<Answered> {
+    fn answer(&mut self, waiting: u64) -> Option<Replies<Body>> {
         let at = self.line.iter().position(|other| other.number == waiting && other.replies.is_some())?;
-        let waiting = self.line.remove(at);
-        Some(Answered { queues: waiting.pop.into_queues(), replies: waiting.replies? })
+        self.line.remove(at).replies
     }
 
     fn leave(&mut self, waiting: u64) {

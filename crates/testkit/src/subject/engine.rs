@@ -9,7 +9,7 @@ use sureq_core::command::{Command, ConnId};
 use sureq_engine::log::Position;
 use sureq_engine::{Body, Engine, Options, Ticket};
 
-use super::local::{Answered, Home, Local};
+use super::local::{Home, Local};
 use super::{Candidate, steps};
 use crate::manual_clock::ManualClock;
 use crate::sim_disk::SimDisk;
@@ -116,7 +116,7 @@ impl Home for EngineHome {
         Some(self.last_waiting)
     }
 
-    fn answer(&mut self, waiting: u64) -> Option<Answered> {
+    fn answer(&mut self, waiting: u64) -> Option<Replies<Body>> {
         let ticket = self.tickets.get(&waiting)?;
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         let answer = loop {
@@ -128,7 +128,7 @@ impl Home for EngineHome {
             }
         };
         self.tickets.remove(&waiting);
-        Some(Answered { queues: answer.queues, replies: answer.replies })
+        Some(answer.replies)
     }
 
     fn leave(&mut self, waiting: u64) {

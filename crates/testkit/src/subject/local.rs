@@ -7,7 +7,7 @@ use sureq_core::{Replies, Reply};
 use sureq_engine::Body;
 use sureq_proto::resp::{Version, Writer};
 use sureq_proto::verbs::{self, Caller, SessionCommand};
-use sureq_proto::{Greeting, Owed, encode_answer, encode_hello, encode_owed, encode_reply, text};
+use sureq_proto::{Greeting, encode_answer, encode_hello, encode_reply, text};
 
 use super::wire::{take_line, take_resp};
 use super::{Request, Subject};
@@ -18,8 +18,8 @@ pub(super) trait Home {
     /// Executes commands in order, as one batch; stops at a pop that waits, and names it.
     fn execute(&mut self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Option<u64>;
 
-    /// The answer to a pop that waited, with the queues it named, once it is there.
-    fn answer(&mut self, waiting: u64) -> Option<Answered>;
+    /// The answer to a pop that waited, once it is there.
+    fn answer(&mut self, waiting: u64) -> Option<Replies<Body>>;
 
     /// Lets a pop wait no longer.
     fn leave(&mut self, waiting: u64);
@@ -28,12 +28,6 @@ pub(super) trait Home {
     fn pass(&mut self, ms: u64);
     fn jump(&mut self, ms: i64);
     fn restart(&mut self);
-}
-
-/// The answer to a pop that waited.
-pub(super) struct Answered {
-    pub(super) queues: Vec<Box<[u8]>>,
-    pub(super) replies: Replies<Body>,
 }
 
 /// A home and those who are connected to it.
@@ -48,9 +42,9 @@ struct Session {
     conn: ConnId,
     version: Version,
     is_text: bool,
-    /// The pop that waits, and how to answer it.
-    waiting: Option<(u64, Owed)>,
-    /// What was asked behind it.
+    /// The pop that waits, if the first of what is still to be answered does.
+    waiting: Option<u64>,
+    /// What is still to be answered.
     behind: VecDeque<Request>,
     out: Vec<u8>,
 }
@@ -78,12 +72,10 @@ impl<H: Home> Local<H> {
     /// Goes on with what was asked, as far as nothing waits.
     fn work(&mut self, session: &mut Session) {
         loop {
-            if let Some((waiting, owed)) = session.waiting {
-                let Some(answered) = self.home.answer(waiting) else { return };
+            if let Some(waiting) = session.waiting {
+                let Some(replies) = self.home.answer(waiting) else { return };
                 session.waiting = None;
-                let Answered { queues, replies } = &answered;
-                let reply = replies.list.first().expect("an answer is a reply");
-                encode_owed(&mut session.out, session.version, owed, queues, reply, replies);
+                answer_first(session, &replies);
             }
             if session.behind.is_empty() {
                 return;
@@ -139,8 +131,6 @@ impl<H: Home> Local<H> {
             }
             done += 1;
         }
-        // The pop that waits is done with too: its answer comes from the line.
-        let done = done + usize::from(session.waiting.is_some());
         session.behind = asked.into_iter().skip(done).map(Request::Words).collect();
     }
 
@@ -158,13 +148,9 @@ impl<H: Home> Local<H> {
             let reply: &Reply = &replies.list[n];
             encode_reply(&mut session.out, session.version, &commands[n], shapes[n], reply, &replies);
         }
-        if let Some(waiting) = waiting {
-            let owed = commands.get(done).and_then(Owed::of).expect("only a pop waits");
-            session.waiting = Some((waiting, owed));
-        } else {
-            // A home may stop before the end where replies are large; it goes on with the next call.
-            assert!(done > 0, "a home that nothing waits for gets on");
-        }
+        session.waiting = waiting;
+        // A home may stop before the end where replies are large; it goes on with the next call.
+        assert!(done > 0 || waiting.is_some(), "a home that nothing waits for gets on");
         done
     }
 
@@ -208,7 +194,7 @@ impl<H: Home> Subject for Local<H> {
 
     fn restart(&mut self) {
         for (_, session) in std::mem::take(&mut self.sessions) {
-            if let Some((waiting, _)) = session.waiting {
+            if let Some(waiting) = session.waiting {
                 self.home.leave(waiting);
             }
         }
@@ -217,10 +203,22 @@ impl<H: Home> Subject for Local<H> {
 
     fn close(&mut self, conn: &str) {
         let Some(session) = self.sessions.remove(conn) else { return };
-        if let Some((waiting, _)) = session.waiting {
+        if let Some(waiting) = session.waiting {
             self.home.leave(waiting);
         }
         self.home.close_conn(session.conn);
+    }
+}
+
+/// Answers the first request, which waited.
+fn answer_first(session: &mut Session, replies: &Replies<Body>) {
+    let words = words_of(session.behind.pop_front().expect("what waits is kept"));
+    let argv: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+    match verbs::parse(&argv, Caller { conn: session.conn }) {
+        Ok(verbs::Request::Home { command, shape }) => {
+            encode_reply(&mut session.out, session.version, &command, shape, &replies.list[0], replies);
+        }
+        _ => unreachable!("only a command of the home waits"),
     }
 }
 

@@ -10,7 +10,7 @@ use sureq_core::command::{Command, ConnId};
 use sureq_engine::Body;
 use sureq_redis::{Answer, Clock, RedisHome, Target, Ticket};
 
-use super::local::{Answered, Home, Local};
+use super::local::{Home, Local};
 use super::{Candidate, steps};
 use crate::manual_clock::ManualClock;
 use crate::redis_server::RedisServer;
@@ -45,7 +45,7 @@ struct RedisSubject {
     clock: Arc<MovedClock>,
     home: RedisHome,
     last_waiting: u64,
-    tickets: BTreeMap<u64, (Ticket, Vec<Box<[u8]>>)>,
+    tickets: BTreeMap<u64, Ticket>,
 }
 
 impl RedisSubject {
@@ -75,10 +75,8 @@ impl Home for RedisSubject {
             let ticket = self.home.execute(&commands[done..]);
             self.home.look();
             let Some(answer) = poll(&ticket) else {
-                let Command::Pop(pop) = commands[done] else { panic!("only a pop waits") };
                 self.last_waiting += 1;
-                let queues = pop.queues.iter().map(|&queue| Box::from(queue)).collect();
-                self.tickets.insert(self.last_waiting, (ticket, queues));
+                self.tickets.insert(self.last_waiting, ticket);
                 return Some(self.last_waiting);
             };
             done += ticket.commands();
@@ -87,11 +85,11 @@ impl Home for RedisSubject {
         None
     }
 
-    fn answer(&mut self, waiting: u64) -> Option<Answered> {
+    fn answer(&mut self, waiting: u64) -> Option<Replies<Body>> {
         self.home.look();
-        let replies = poll(&self.tickets.get(&waiting)?.0)?;
-        let (_, queues) = self.tickets.remove(&waiting)?;
-        Some(Answered { queues, replies })
+        let replies = poll(self.tickets.get(&waiting)?)?;
+        self.tickets.remove(&waiting);
+        Some(replies)
     }
 
     fn leave(&mut self, waiting: u64) {
