@@ -15,7 +15,7 @@ use crate::call::Call;
 use crate::clock::{Clock, LogClock};
 use crate::target::Target;
 
-const SCRIPT: &str = include_str!("lua/queue.lua");
+const SOURCE: &str = include_str!("lua/queue.lua");
 
 /// How long a command waits for a connection before it is refused.
 const CONNECT_FOR: Duration = Duration::from_secs(3);
@@ -32,9 +32,39 @@ pub(crate) struct Link {
     pub(crate) target: Target,
     pub(crate) clock: Arc<dyn Clock>,
     log: LogClock,
-    /// What the script is called, as Redis said.
-    sha: RefCell<String>,
+    runner: RefCell<Runner>,
     connection: RefCell<Option<MultiplexedConnection>>,
+}
+
+/// How Redis is told what to run.
+#[derive(Clone, Debug, Default)]
+enum Runner {
+    /// Nothing is loaded yet.
+    #[default]
+    None,
+    /// A function of this name. Each release has its own, so that two of them can share a Redis.
+    Function(String),
+    /// The script of this checksum, where there are no functions, or this user may load none.
+    Script(String),
+}
+
+impl Runner {
+    async fn load(connection: &mut MultiplexedConnection) -> Result<Self, RedisError> {
+        // FNV-1a: two releases must not share a name, that is all.
+        let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        let name = format!("sureq_{:016x}", SOURCE.bytes().fold(0xcbf2_9ce4_8422_2325, mix));
+        let library = format!("#!lua name={name}\n{SOURCE}redis.register_function('{name}', run)\n");
+        let loaded: Result<String, RedisError> =
+            cmd("FUNCTION").arg("LOAD").arg(library).query_async(connection).await;
+        match loaded {
+            Ok(_) => return Ok(Self::Function(name)),
+            Err(error) if error.to_string().contains("already exists") => return Ok(Self::Function(name)),
+            Err(error) if error.is_connection_dropped() || error.is_io_error() => return Err(error),
+            Err(_) => {}
+        }
+        let script = format!("{SOURCE}return run(KEYS, ARGV)\n");
+        Ok(Self::Script(cmd("SCRIPT").arg("LOAD").arg(script).query_async(connection).await?))
+    }
 }
 
 /// What a server tells of itself.
@@ -47,8 +77,8 @@ pub(crate) struct About {
 impl Link {
     pub(crate) fn new(target: Target, clock: Arc<dyn Clock>) -> Result<Self, RedisError> {
         let client = Client::open(target.connection.clone())?;
-        let (sha, connection) = (RefCell::default(), RefCell::default());
-        Ok(Self { client, target, clock, log: LogClock::default(), sha, connection })
+        let (runner, connection) = (RefCell::default(), RefCell::default());
+        Ok(Self { client, target, clock, log: LogClock::default(), runner, connection })
     }
 
     /// Connects, and asks the server about itself.
@@ -68,8 +98,8 @@ impl Link {
             policy: Some(field("maxmemory_policy")).filter(|policy| !policy.is_empty()),
             run_id: field("run_id"),
         };
-        let sha: String = cmd("SCRIPT").arg("LOAD").arg(SCRIPT).query_async(&mut connection).await?;
-        *self.sha.borrow_mut() = sha;
+        let runner = Runner::load(&mut connection).await?;
+        self.runner.replace(runner);
         // Whoever meets a Redis that was started anew says so, so that leases last a while longer.
         for call in [Call::new("epoch", None).arg(about.run_id.clone()), Call::new("home", None).arg("")] {
             let _: Value = self.command(&call).query_async(&mut connection).await?;
@@ -110,9 +140,13 @@ impl Link {
     }
 
     fn command(&self, call: &Call) -> Cmd {
-        let mut command = cmd("EVALSHA");
+        let mut command = match &*self.runner.borrow() {
+            Runner::Function(name) => cmd("FCALL").arg(name).clone(),
+            Runner::Script(sha) => cmd("EVALSHA").arg(sha).clone(),
+            Runner::None => cmd("EVALSHA").arg("").clone(),
+        };
         let key = call.queue.as_ref().map_or_else(|| self.target.store_key(), |q| self.target.queue_key(q));
-        command.arg(&*self.sha.borrow()).arg(2).arg(key).arg(self.target.store_key());
+        command.arg(2).arg(key).arg(self.target.store_key());
         let wall = self.clock.wall_ms().map(|ms| ms.to_string()).unwrap_or_default();
         command.arg(call.op).arg(&self.target.prefix).arg(self.log_ms()).arg(wall);
         for arg in &call.args {
@@ -179,7 +213,8 @@ impl Link {
                 return Judged::Known(answer.map_err(Refusal::from));
             }
         };
-        if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) {
+        let is_function_missing = error.detail().is_some_and(|detail| detail.contains("Function not found"));
+        if is_function_missing || error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) {
             return Judged::NoScript;
         }
         Judged::Known(Err(refusal_of(&error)))

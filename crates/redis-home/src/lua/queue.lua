@@ -1,14 +1,15 @@
--- The queue on plain Redis. Each call is one operation, and atomic.
+-- The queue on plain Redis. Each call is one operation, and atomic. `run` at the end is what is called: as a function of a
+-- library where Redis has those (7.0), since its parts are then made once and not for each call, as a script elsewhere.
 --
 --   KEYS[1]  where the keys of the queue begin; it says in which slot they lie
---   KEYS[2]  the hash of the store: last id, clock, numbers
+--   KEYS[2]  the store's own numbers: last id, clock, counters
 --   ARGV     the operation, the prefix of all keys, the log time by the caller's own clock (0: it does not know),
 --            the wall clock (empty: Redis' own; tests move time by it), then what the operation wants
 --
 -- docs/redis-keys.md lists the keys. A task without a record in `:task` was plainly pushed and not touched since.
 
-local STORE, PREFIX = KEYS[2], ARGV[2]
-local call, floor, max, min = redis.call, math.floor, math.max, math.min
+-- A library is loaded where there is next to nothing yet: these are found by each call.
+local call, floor, max, min, pack, unpacked
 
 -- How many tasks of each kind time moves in one call, so that a flood holds nobody up.
 local SLICE = 1000
@@ -21,31 +22,53 @@ local EMPTY_QUEUE_S = 3600
 -- How long a home is taken to be alive after it said so last.
 local HOME_MS = 30000
 local REPLY_BYTES_MAX = 67108864
+-- How many arguments are given to a command at once.
+local ARGS_MAX = 2000
+
+-- What a call has; set anew by each.
+local keys, args, STORE, PREFIX
+local wall, log
+-- When what is being done happened: now, or, of what time did alone, when it was due.
+local moment
+-- The store's own numbers: clock, offset of log time, last id, epoch and when it began, counters, the next lost worker.
+local store
+local opened, order_opened
+
+local function integer(n) return string.format('%d', n) end
+
+-- A command with a long list of arguments.
+local function at_once(command, key, list)
+  for i = 1, #list, ARGS_MAX do call(command, key, unpack(list, i, min(i + ARGS_MAX - 1, #list))) end
+end
+
+-- The values of many fields of a hash.
+local function values(key, fields)
+  local all = {}
+  for i = 1, #fields, ARGS_MAX do
+    local some = call('HMGET', key, unpack(fields, i, min(i + ARGS_MAX - 1, #fields)))
+    for n = 1, #some do all[#all + 1] = some[n] end
+  end
+  return all
+end
 
 ---------------------------------------------------------------------------------------------------------------- time
 
-local wall, log, offset
--- When what is being done happened: now, or, of what time did alone, when it was due.
-local moment
-local store = {}
-
-do
-  wall = tonumber(ARGV[4])
+local function begin()
+  call, floor, max, min = redis.call, math.floor, math.max, math.min
+  pack, unpacked = cmsgpack.pack, cmsgpack.unpack
+  STORE, PREFIX, opened, order_opened = keys[2], args[2], {}, {}
+  local known = call('GET', STORE)
+  store = known and unpacked(known) or { clock = 0, offset = 0, ms = 0, seq = 0, epoch = '', started = 0 }
+  wall = tonumber(args[4])
   if not wall then
     local time = call('TIME')
     wall = tonumber(time[1]) * 1000 + floor(tonumber(time[2]) / 1000)
   end
-  local known = call('HMGET', STORE, 'offset', 'clock', 'id-ms', 'id-seq', 'epoch', 'started')
-  offset = tonumber(known[1]) or 0
-  store.clock, store.ms, store.seq = tonumber(known[2]) or 0, tonumber(known[3]) or 0, tonumber(known[4]) or 0
-  store.epoch, store.started = known[5] or '', tonumber(known[6]) or 0
-  log = wall + offset
-  local told = tonumber(ARGV[3])
+  log = wall + store.offset
+  local told = tonumber(args[3])
   if told > 0 and math.abs(log - told) > CLOCK_MS then log = told end
   log = max(log, store.clock)
-  offset = log - wall
-  moment = log
-  call('HSET', STORE, 'clock', log, 'offset', offset)
+  moment, store.clock, store.offset = log, log, log - wall
 end
 
 -- The next id after the last one that was given out.
@@ -60,98 +83,70 @@ local function next_id()
   return string.format('%d-%06d', store.ms, store.seq)
 end
 
-local function keep_ids()
-  call('HSET', STORE, 'id-ms', store.ms, 'id-seq', store.seq)
-end
-
 -------------------------------------------------------------------------------------------------------------- queues
-
-local opened, order_opened = {}, {}
 
 local function base(name)
   if name == '' or string.byte(name) == 125 then return PREFIX .. 'x:{x' .. name .. '}' end
   return PREFIX .. 'q:{' .. name .. '}'
 end
 
--- A queue as this call sees it: its small numbers are read once, and written once in the end.
+-- A queue as this call sees it: its state is read once, and written once in the end if it changed.
 local function open(name)
   local q = opened[name]
   if q then return q end
-  q = { name = name, k = base(name), s = {}, dirty = {}, ready = 0, gone = 0, done = {}, cancelled = {} }
-  local flat = call('HGETALL', q.k .. ':state')
-  for i = 1, #flat, 2 do q.s[flat[i]] = flat[i + 1] end
+  local k = base(name)
+  local known = call('GET', k .. ':state')
+  local s = known and unpacked(known) or { len = 0, bytes = 0, head = 0, tail = 0, seq = 0, deaths = 0, pushed = 0, finished = 0 }
+  q = { name = name, k = k, s = s, ready = 0, gone = 0, done = {}, cancelled = {} }
   opened[name] = q
   order_opened[#order_opened + 1] = q
   return q
 end
 
-local function num(q, field) return tonumber(q.s[field]) or 0 end
-
-local function set(q, field, value)
-  q.s[field] = value
-  q.dirty[field] = true
-end
-
-local function add(q, field, n) set(q, field, num(q, field) + n) end
-
--- Counts what happened of late, by stretches of ten seconds.
-local function rate(q, what, n)
-  local stretch, current, before = floor(log / 10000), num(q, what .. '-now'), num(q, what .. '-before')
-  local ago = stretch - num(q, what .. '-stretch')
+-- Counts what happened of late, by stretches of ten seconds; answers how often in the last ten seconds, about.
+local function rate(s, what, n)
+  local stretch, r = floor(log / 10000), s[what] or { 0, 0, 0 }
+  local ago = stretch - r[1]
   if ago == 1 then
-    before, current = current, 0
+    r = { stretch, 0, r[2] }
   elseif ago > 1 then
-    before, current = 0, 0
+    r = { stretch, 0, 0 }
   end
-  if n == 0 then return current + floor(before * (10000 - log % 10000) / 10000) end
-  set(q, what .. '-stretch', stretch)
-  set(q, what .. '-now', current + n)
-  set(q, what .. '-before', before)
+  r[2] = r[2] + n
+  s[what] = r
+  return r[2] + floor(r[3] * (10000 - log % 10000) / 10000)
 end
 
 local function tell(q, kind, text) call('PUBLISH', PREFIX .. kind .. ':' .. q.name, text) end
 
-local function has_settings(q)
-  for field in pairs(q.s) do
-    if string.sub(field, 1, 2) == 's-' or field == 'paused' then return true end
+local function has_settings(s)
+  if s.paused then return true end
+  for field in pairs(s) do
+    if string.sub(field, 1, 2) == 's-' then return true end
   end
   return false
 end
 
 -- Writes what changed of the queues that were opened, and tells those who listen.
-local function close_all()
+local function finish()
   for _, q in ipairs(order_opened) do
-    local len, listed = call('HLEN', q.k .. ':body'), q.s.listed == '1'
-    if len > 0 and not listed then
-      if not q.s.number then
-        set(q, 'number', call('HINCRBY', STORE, 'queues', 1) - 1)
+    local s = q.s
+    if s.len > 0 and not s.listed then
+      if not s.number then
+        s.number = store.queues or 0
+        store.queues = s.number + 1
       end
-      set(q, 'listed', '1')
-      call('ZADD', PREFIX .. 'queues', q.s.number, q.name)
-    elseif len == 0 and listed then
-      q.s.listed, q.dirty.listed = nil, true
+      s.listed, q.dirty = true, true
+      call('ZADD', PREFIX .. 'queues', s.number, q.name)
+    elseif s.len == 0 and s.listed then
+      s.listed, q.dirty = nil, true
       call('ZREM', PREFIX .. 'queues', q.name)
     end
-    local fields, gone = {}, {}
-    for field in pairs(q.dirty) do
-      if q.s[field] == nil then
-        gone[#gone + 1] = field
+    if q.dirty then
+      if s.len > 0 or has_settings(s) then
+        call('SET', q.k .. ':state', pack(s))
       else
-        fields[#fields + 1] = field
-        fields[#fields + 1] = q.s[field]
-      end
-    end
-    if #gone > 0 then call('HDEL', q.k .. ':state', unpack(gone)) end
-    if #fields > 0 then call('HSET', q.k .. ':state', unpack(fields)) end
-    if #gone > 0 or #fields > 0 then
-      if len > 0 or has_settings(q) then
-        if q.s.fading then
-          call('PERSIST', q.k .. ':state')
-          call('HDEL', q.k .. ':state', 'fading')
-        end
-      else
-        call('HSET', q.k .. ':state', 'fading', '1')
-        call('EXPIRE', q.k .. ':state', EMPTY_QUEUE_S)
+        call('SET', q.k .. ':state', pack(s), 'EX', EMPTY_QUEUE_S)
       end
     end
     if q.ready > 0 then tell(q, 'work', q.ready) end
@@ -160,6 +155,12 @@ local function close_all()
     if q.gone > 0 then tell(q, 'delete', q.gone) end
     if q.wake then tell(q, 'wake', '') end
   end
+  call('SET', STORE, pack(store))
+end
+
+-- Something happens to the queue by itself then, by log time.
+local function sooner(q, at)
+  if not q.s.next or at < q.s.next then q.s.next = at end
 end
 
 --------------------------------------------------------------------------------------------------------------- tasks
@@ -167,11 +168,11 @@ end
 -- What is known of a task. States: R ready, D delayed by log time, A delayed by the wall clock, L leased, X dead.
 local function get(q, id)
   local record = call('HGET', q.k .. ':task', id)
-  if record then return cmsgpack.unpack(record) end
+  if record then return unpacked(record) end
   if call('HEXISTS', q.k .. ':body', id) == 1 then return { st = 'R' } end
 end
 
-local function put(q, id, t) call('HSET', q.k .. ':task', id, cmsgpack.pack(t)) end
+local function put(q, id, t) call('HSET', q.k .. ':task', id, pack(t)) end
 
 local function pushed_at(id, t) return t.pu or tonumber(string.match(id, '^%d+')) end
 
@@ -185,6 +186,7 @@ local INDEX = { R = ':ready', D = ':delayed', A = ':appointed' }
 -- Takes a task out of the indexes of its state.
 local function leave(q, id, t)
   local k = q.k
+  q.dirty = true
   if t.st == 'L' then
     call('ZREM', k .. ':leased', id)
     if t.dl then call('ZREM', k .. ':ends', id) end
@@ -192,12 +194,12 @@ local function leave(q, id, t)
       call('ZREM', k .. ':held:' .. t.ho, id)
       if t.cx then call('ZREM', k .. ':off:' .. t.ho, id) end
     end
-    if q.s['s-max-leased'] or q.s.paused then q.wake = true end
+    if q.s['s-max-leased'] then q.wake = true end
   elseif t.st == 'X' then
     call('ZREM', k .. ':dead', id)
   else
     call('ZREM', k .. INDEX[t.st], id)
-    add(q, 'bytes', -call('HSTRLEN', k .. ':body', id))
+    q.s.bytes = q.s.bytes - call('HSTRLEN', k .. ':body', id)
     if t.ex then call('ZREM', k .. ':expires', id) end
   end
 end
@@ -206,23 +208,33 @@ end
 local function wait(q, id, t, st, score)
   t.st, t.at, t.sq, t.dl, t.ln, t.ho, t.lp, t.cx = st, nil, nil, nil, nil, nil, nil, nil
   t.du = st ~= 'R' and score or nil
+  q.dirty = true
   call('ZADD', q.k .. INDEX[st], score, id)
-  add(q, 'bytes', call('HSTRLEN', q.k .. ':body', id))
-  if t.ex then call('ZADD', q.k .. ':expires', t.ex, id) end
-  if st == 'R' then q.ready = q.ready + 1 end
+  q.s.bytes = q.s.bytes + call('HSTRLEN', q.k .. ':body', id)
+  if t.ex then
+    call('ZADD', q.k .. ':expires', t.ex, id)
+    sooner(q, t.ex)
+  end
+  if st == 'R' then
+    q.ready = q.ready + 1
+  elseif st == 'D' then
+    sooner(q, score)
+  elseif not q.s.appointed or score < q.s.appointed then
+    q.s.appointed = score
+  end
 end
 
 local function lane(t) return -(t.pr or 0) * LANE end
 
 local function at_back(q, t)
-  add(q, 'tail', 1)
-  return lane(t) + num(q, 'tail')
+  q.s.tail = q.s.tail + 1
+  return lane(t) + q.s.tail
 end
 
 -- Room for so many at the front; answers the first place.
 local function front(q, n)
-  add(q, 'head', -n)
-  return num(q, 'head') + 1
+  q.s.head, q.dirty = q.s.head - n, true
+  return q.s.head + 1
 end
 
 local function forget(q, id, t)
@@ -230,6 +242,7 @@ local function forget(q, id, t)
   if t.nm then call('HDEL', q.k .. ':names', t.nm) end
   call('HDEL', q.k .. ':task', id)
   call('HDEL', q.k .. ':body', id)
+  q.s.len = q.s.len - 1
 end
 
 local function remove(q, id, t, is_cancelled)
@@ -241,7 +254,7 @@ local function remove(q, id, t, is_cancelled)
   end
 end
 
-local function tries_max(q, t) return t.tm or tonumber(q.s['s-tries']) or 25 end
+local function tries_max(q, t) return t.tm or q.s['s-tries'] or 25 end
 
 local function tries(t) return (t.f or 0) + (t.l or 0) + (t.w or 0) end
 
@@ -249,7 +262,7 @@ local function is_last_try(q, t) return tries(t) + 1 >= tries_max(q, t) end
 
 -- Doubling, capped, and between a half and the whole of that, by a jitter that follows from the task alone.
 local function backoff(q, id, t, times)
-  local whole = min((t.bo or tonumber(q.s['s-backoff']) or 1000) * 2 ^ min(times - 1, 60), 3600000)
+  local whole = min((t.bo or q.s['s-backoff'] or 1000) * 2 ^ min(times - 1, 60), 3600000)
   local mixed = tonumber(string.sub(redis.sha1hex(id .. ':' .. (t.n or 0)), 1, 8), 16)
   return whole - mixed % (floor(whole / 2) + 1)
 end
@@ -268,6 +281,7 @@ local function move(q, id, t)
   local body = call('HGET', q.k .. ':body', id)
   forget(q, id, t)
   call('HSET', to.k .. ':body', id, body)
+  to.s.len = to.s.len + 1
   if t.nm and call('HSETNX', to.k .. ':names', t.nm, id) == 0 then t.nm = nil end
   t.ex, t.di = nil, nil
   t.pu = pushed_at(id, t)
@@ -281,8 +295,8 @@ local function bury(q, id, t, cause, reason)
   t.rs = reason or t.rs
   t.st, t.at, t.sq, t.dl, t.ln, t.ho, t.lp, t.cx, t.la, t.du = 'X', nil, nil, nil, nil, nil, nil, nil, nil, nil
   t.di = moment
-  add(q, 'deaths', 1)
-  call('ZADD', q.k .. ':dead', num(q, 'deaths'), id)
+  q.s.deaths = q.s.deaths + 1
+  call('ZADD', q.k .. ':dead', q.s.deaths, id)
   put(q, id, t)
   move(q, id, t)
 end
@@ -297,7 +311,7 @@ local function give_back(q, id, t, st, score, cause, reason)
   put(q, id, t)
 end
 
-local function receipt(id, t) return shown(id) .. '@' .. (t.n or 0) .. '.' .. string.format('%d', t.e or 0) end
+local function receipt(id, t) return shown(id) .. '@' .. integer(t.n or 0) .. '.' .. integer(t.e or 0) end
 
 -- Where a place is: F, B, or milliseconds from now.
 local function give_back_to(q, id, t, place, cause, reason)
@@ -363,45 +377,39 @@ local function expire(q, id, t)
 end
 
 local function settle_leases(q, slice)
-  local ids = call('ZRANGEBYSCORE', q.k .. ':ends', '-inf', log, 'LIMIT', 0, slice)
-  if #ids == 0 then return end
+  local ids, s = call('ZRANGEBYSCORE', q.k .. ':ends', '-inf', log, 'LIMIT', 0, slice), q.s
   -- All of a flood have their places set aside, so that they stand in their order, slice by slice.
-  if num(q, 'lapse-left') < #ids then
+  if #ids > (s.lapsing and s.lapsing[2] or 0) then
     local all = call('ZCOUNT', q.k .. ':ends', '-inf', log)
-    set(q, 'lapse-next', front(q, all))
-    set(q, 'lapse-left', all)
+    s.lapsing = { front(q, all), all }
   end
   for _, id in ipairs(ids) do
     local t = get(q, id)
     moment = t.dl
-    if end_lease(q, id, t, 'l', num(q, 'lapse-next')) then add(q, 'lapse-next', 1) end
-    add(q, 'lapse-left', -1)
+    if end_lease(q, id, t, 'l', s.lapsing[1]) then s.lapsing[1] = s.lapsing[1] + 1 end
+    s.lapsing[2] = s.lapsing[2] - 1
   end
   moment = log
 end
 
 local function settle_due(q, index, now, slice)
-  local ids = call('ZRANGEBYSCORE', q.k .. index, '-inf', now, 'LIMIT', 0, slice)
-  if #ids == 0 then return end
-  if num(q, 'due-left') < #ids then
+  local ids, s = call('ZRANGEBYSCORE', q.k .. index, '-inf', now, 'LIMIT', 0, slice), q.s
+  if #ids > (s.coming and s.coming[2] or 0) then
     local all = call('ZCOUNT', q.k .. index, '-inf', now)
-    set(q, 'due-next', num(q, 'tail') + 1)
-    set(q, 'due-left', all)
-    add(q, 'tail', all)
+    s.coming = { s.tail + 1, all }
+    s.tail = s.tail + all
   end
   for _, id in ipairs(ids) do
     local t = get(q, id)
     leave(q, id, t)
-    wait(q, id, t, 'R', lane(t) + num(q, 'due-next'))
-    add(q, 'due-next', 1)
-    add(q, 'due-left', -1)
+    wait(q, id, t, 'R', lane(t) + s.coming[1])
+    s.coming = { s.coming[1] + 1, s.coming[2] - 1 }
     put(q, id, t)
   end
 end
 
 -- After a start of Redis every timed lease is good for a while again.
 local function settle_start(q)
-  if q.s.epoch == store.epoch then return end
   if q.s.epoch then
     local soon = call('ZRANGEBYSCORE', q.k .. ':ends', '-inf', store.started + 10000)
     for _, id in ipairs(soon) do
@@ -411,19 +419,33 @@ local function settle_start(q)
       put(q, id, t)
     end
   end
-  set(q, 'epoch', store.epoch)
+  q.s.epoch, q.dirty = store.epoch, true
 end
 
+-- The first score of an index.
+local function first_of(key) return tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) end
+
 local function settle(q, wanted)
-  settle_start(q)
+  local s = q.s
+  if s.epoch ~= store.epoch then settle_start(q) end
   local slice = max(wanted, SLICE)
-  -- Leases before times to live: what comes back after its time is over is not handed out again.
-  settle_leases(q, slice)
-  for _, id in ipairs(call('ZRANGEBYSCORE', q.k .. ':expires', '-inf', log, 'LIMIT', 0, slice)) do
-    expire(q, id, get(q, id))
+  if s.next and s.next <= log then
+    -- Leases before times to live: what comes back after its time is over is not handed out again.
+    settle_leases(q, slice)
+    for _, id in ipairs(call('ZRANGEBYSCORE', q.k .. ':expires', '-inf', log, 'LIMIT', 0, slice)) do
+      expire(q, id, get(q, id))
+    end
+    settle_due(q, ':delayed', log, slice)
+    s.next, q.dirty = nil, true
+    for _, index in ipairs({ ':ends', ':expires', ':delayed' }) do
+      local at = first_of(q.k .. index)
+      if at then sooner(q, at) end
+    end
   end
-  settle_due(q, ':delayed', log, slice)
-  settle_due(q, ':appointed', wall, slice)
+  if s.appointed and s.appointed <= wall then
+    settle_due(q, ':appointed', wall, slice)
+    s.appointed, q.dirty = first_of(q.k .. ':appointed'), true
+  end
 end
 
 -- A task that a call is about, settled wherever in a flood it is.
@@ -442,16 +464,9 @@ end
 
 -- When something happens to a queue by itself next: log time and wall time, 0 for never.
 local function next_look(q)
-  local soonest, appointed = 0, 0
-  for _, index in ipairs({ ':ends', ':expires', ':delayed' }) do
-    local first = call('ZRANGE', q.k .. index, 0, 0, 'WITHSCORES')
-    local at = tonumber(first[2]) or 0
-    if at > 0 and (soonest == 0 or at < soonest) then soonest = at end
-  end
-  local lost = tonumber(call('ZRANGE', PREFIX .. 'workers:ends', 0, 0, 'WITHSCORES')[2]) or 0
-  if lost > 0 and (soonest == 0 or lost < soonest) then soonest = lost end
-  local first = call('ZRANGE', q.k .. ':appointed', 0, 0, 'WITHSCORES')
-  return { soonest, tonumber(first[2]) or 0, log, wall }
+  local soonest = q.s.next or 0
+  if store.lost and (soonest == 0 or store.lost < soonest) then soonest = store.lost end
+  return { soonest, q.s.appointed or 0, log, wall }
 end
 
 ------------------------------------------------------------------------------------------------------------- workers
@@ -469,9 +484,9 @@ end
 local function worker_of(name)
   local record = call('HGET', PREFIX .. 'workers', name)
   if not record then return nil end
-  local w = cmsgpack.unpack(record)
-  w.key = PREFIX .. 'worker:' .. name .. '#' .. string.format('%d', w.n)
-  w.holder = 'w:' .. name .. '#' .. string.format('%d', w.n)
+  local w = unpacked(record)
+  w.key = PREFIX .. 'worker:' .. name .. '#' .. integer(w.n)
+  w.holder = 'w:' .. name .. '#' .. integer(w.n)
   return w
 end
 
@@ -489,25 +504,21 @@ local function end_worker(name, w, cause)
   return back
 end
 
--- After a start of Redis every worker has its whole time again.
-local function renew_workers()
-  if call('HGET', STORE, 'workers-epoch') == store.epoch then return end
-  for _, name in ipairs(call('HKEYS', PREFIX .. 'workers')) do
-    local w = worker_of(name)
-    call('ZADD', PREFIX .. 'workers:ends', 'GT', store.started + w.ttl, name)
-  end
-  call('HSET', STORE, 'workers-epoch', store.epoch)
-end
-
+-- Ends workers whose time is over, a few at a time. After a start of Redis each has its whole time again.
 local function end_lost_workers()
-  if call('EXISTS', PREFIX .. 'workers') == 0 then return end
-  renew_workers()
+  if store.renewed ~= store.epoch then
+    for _, name in ipairs(call('HKEYS', PREFIX .. 'workers')) do
+      call('ZADD', PREFIX .. 'workers:ends', 'GT', store.started + worker_of(name).ttl, name)
+    end
+    store.renewed = store.epoch
+  end
+  if not store.lost or store.lost > log then return end
   local lost = call('ZRANGEBYSCORE', PREFIX .. 'workers:ends', '-inf', log, 'WITHSCORES', 'LIMIT', 0, 16)
   for i = 1, #lost, 2 do
     moment = tonumber(lost[i + 1])
     end_worker(lost[i], worker_of(lost[i]), 'w')
   end
-  moment = log
+  moment, store.lost = log, first_of(PREFIX .. 'workers:ends')
 end
 
 -- This incarnation of a worker, if it lives.
@@ -535,12 +546,12 @@ local function claim(q, word)
 end
 
 local function is_full(q, count, bytes)
-  local length, size = tonumber(q.s['s-max-length']), tonumber(q.s['s-max-bytes'])
+  local length, size = q.s['s-max-length'], q.s['s-max-bytes']
   if length then
     local waiting = call('ZCARD', q.k .. ':ready') + call('ZCARD', q.k .. ':delayed') + call('ZCARD', q.k .. ':appointed')
     if waiting + count > length then return true end
   end
-  return size ~= nil and num(q, 'bytes') + bytes > size
+  return size ~= nil and q.s.bytes + bytes > size
 end
 
 -- The one that goes first where there is no room: the oldest of the least urgent, or what is due soonest.
@@ -555,7 +566,7 @@ end
 
 local function make_room(q, count, bytes)
   if not is_full(q, count, bytes) then return true end
-  local length, size = tonumber(q.s['s-max-length']), tonumber(q.s['s-max-bytes'])
+  local length, size = q.s['s-max-length'], q.s['s-max-bytes']
   local is_too_much = length and count > length or size and bytes > size
   if q.s['s-overflow'] ~= 'drop-oldest' or is_too_much then return false end
   while is_full(q, count, bytes) do
@@ -571,36 +582,38 @@ local ops = {}
 -- What an operation is given behind its first `n` arguments.
 local function tail(n)
   local list = {}
-  for i = n + 5, #ARGV do list[#list + 1] = ARGV[i] end
+  for i = n + 5, #args do list[#list + 1] = args[i] end
   return list
 end
 
 -- queue, payload...
 function ops.push(name)
-  local payloads, q = tail(1), open(name)
+  local q = open(name)
   settle(q, 0)
-  local bytes = 0
-  for _, payload in ipairs(payloads) do bytes = bytes + #payload end
-  if not make_room(q, #payloads, bytes) then return FULL end
-  local ttl = tonumber(q.s['s-ttl'])
-  local tail, ids = num(q, 'tail'), {}
-  for i, payload in ipairs(payloads) do
+  local count, size = #args - 5, 0
+  for i = 6, #args do size = size + #args[i] end
+  if not make_room(q, count, size) then return FULL end
+  local s, ids, bodies, places, records, ends = q.s, {}, {}, {}, {}, {}
+  local ttl = s['s-ttl']
+  for i = 1, count do
     local id = next_id()
     ids[i] = id
-    call('HSET', q.k .. ':body', id, payload)
-    call('ZADD', q.k .. ':ready', tail + i, id)
+    bodies[2 * i - 1], bodies[2 * i] = id, args[i + 5]
+    places[2 * i - 1], places[2 * i] = s.tail + i, id
     if store.ms ~= log or ttl then
-      local t = { st = 'R', pu = log, ex = ttl and log + ttl }
-      put(q, id, t)
-      if ttl then call('ZADD', q.k .. ':expires', t.ex, id) end
+      records[#records + 1] = id
+      records[#records + 1] = pack({ st = 'R', pu = log, ex = ttl and log + ttl })
     end
+    if ttl then ends[2 * i - 1], ends[2 * i] = log + ttl, id end
   end
-  set(q, 'tail', tail + #payloads)
-  add(q, 'bytes', bytes)
-  add(q, 'pushed', #payloads)
-  rate(q, 'pushed', #payloads)
-  q.ready = q.ready + #payloads
-  keep_ids()
+  at_once('HSET', q.k .. ':body', bodies)
+  at_once('ZADD', q.k .. ':ready', places)
+  at_once('HSET', q.k .. ':task', records)
+  at_once('ZADD', q.k .. ':expires', ends)
+  if ttl then sooner(q, log + ttl) end
+  s.tail, s.len, s.bytes, s.pushed = s.tail + count, s.len + count, s.bytes + size, s.pushed + count
+  rate(s, 'pushes', count)
+  q.ready, q.dirty = q.ready + count, true
   return ids
 end
 
@@ -616,11 +629,10 @@ function ops.add(name, payload, task_name, delay, at, priority, tries_of, backof
   end
   if not make_room(q, 1, #payload) then return FULL end
   local id, t = next_id(), { pu = log }
-  keep_ids()
   t.nm = task_name ~= '' and task_name or nil
   t.pr = tonumber(priority) ~= 0 and tonumber(priority) or nil
   t.tm, t.bo = tonumber(tries_of), tonumber(backoff_of)
-  ttl = tonumber(ttl) or tonumber(q.s['s-ttl'])
+  ttl = tonumber(ttl) or q.s['s-ttl']
   t.ex = ttl and log + ttl
   call('HSET', q.k .. ':body', id, payload)
   if t.nm then call('HSET', q.k .. ':names', t.nm, id) end
@@ -632,8 +644,8 @@ function ops.add(name, payload, task_name, delay, at, priority, tries_of, backof
     wait(q, id, t, 'R', at_back(q, t))
   end
   put(q, id, t)
-  add(q, 'pushed', 1)
-  rate(q, 'pushed', 1)
+  q.s.len, q.s.pushed = q.s.len + 1, q.s.pushed + 1
+  rate(q.s, 'pushes', 1)
   return { id, 1, t.st }
 end
 
@@ -646,30 +658,39 @@ end
 -- Hands out up to `count` tasks of a queue, up to `room` bytes.
 local function pop_from(q, index, count, room, terms, is_meta, out)
   settle(q, count)
-  if q.s.paused then return 0, 0 end
-  local most = tonumber(q.s['s-max-leased'])
-  if most then count = min(count, most - call('ZCARD', q.k .. ':leased')) end
+  local s, k = q.s, q.k
+  if s.paused then return 0, 0 end
+  if s['s-max-leased'] then count = min(count, s['s-max-leased'] - call('ZCARD', k .. ':leased')) end
   if count <= 0 then return 0, 0 end
   local length = terms.ms
-  if not length and not terms.holder then length = tonumber(q.s['s-lease']) end
-  local ids = call('ZRANGE', q.k .. ':ready', 0, count - 1)
-  local taken, bytes = 0, 0
-  for _, id in ipairs(ids) do
-    local t, body = get(q, id), call('HGET', q.k .. ':body', id)
-    if bytes + #body > room and taken > 0 then break end
-    leave(q, id, t)
-    bytes, taken = bytes + #body, taken + 1
-    add(q, 'seq', 1)
-    t.st, t.at, t.sq, t.n, t.e, t.la = 'L', log, num(q, 'seq'), (t.n or 0) + 1, log, nil
+  if not length and not terms.holder then length = s['s-lease'] end
+  local ids = call('ZRANGE', k .. ':ready', 0, count - 1)
+  local bodies, records = values(k .. ':body', ids), values(k .. ':task', ids)
+  local taken, bytes, leased, ends, kept = {}, 0, {}, {}, {}
+  for i, id in ipairs(ids) do
+    local body, t = bodies[i], records[i] and unpacked(records[i]) or { st = 'R' }
+    if bytes + #body > room and i > 1 then break end
+    if t.ex then call('ZREM', k .. ':expires', id) end
+    bytes, taken[i], s.seq = bytes + #body, id, s.seq + 1
+    t.st, t.at, t.sq, t.n, t.e, t.la = 'L', log, s.seq, (t.n or 0) + 1, log, nil
     t.ln, t.dl, t.ho, t.lp = length, length and log + length, terms.holder, terms.policy
-    call('ZADD', q.k .. ':leased', t.sq, id)
-    if t.dl then call('ZADD', q.k .. ':ends', t.dl, id) end
-    if t.ho then call('ZADD', q.k .. ':held:' .. t.ho, t.sq, id) end
-    put(q, id, t)
+    leased[2 * i - 1], leased[2 * i] = t.sq, id
+    if t.dl then ends[2 * i - 1], ends[2 * i] = t.dl, id end
+    kept[2 * i - 1], kept[2 * i] = id, pack(t)
     out[#out + 1] = { index, id, body, t.n, t.e, log, 0, is_meta and more(q, id, t) or false }
   end
-  if taken > 0 and terms.holder then call('SADD', q.k .. ':holders', terms.holder) end
-  return taken, bytes
+  if #taken == 0 then return 0, 0 end
+  at_once('ZREM', k .. ':ready', taken)
+  at_once('ZADD', k .. ':leased', leased)
+  at_once('ZADD', k .. ':ends', ends)
+  at_once('HSET', k .. ':task', kept)
+  if length then sooner(q, log + length) end
+  if terms.holder then
+    at_once('ZADD', k .. ':held:' .. terms.holder, leased)
+    call('SADD', k .. ':holders', terms.holder)
+  end
+  s.bytes, q.dirty = s.bytes - bytes, true
+  return #taken, bytes
 end
 
 -- Notes that a connection holds tasks of a queue. A home that is gone takes its connections along.
@@ -706,20 +727,31 @@ end
 
 -- scope (leased, or also what lapsed), queue, reference...
 function ops.ack(scope, name)
-  local q, finished = open(name), {}
+  local q, finished, is_done, plain, timed = open(name), {}, {}, {}, {}
   settle(q, 0)
   for index, word in ipairs(tail(2)) do
     local id, t, is_receipt, is_current = claim(q, word)
-    if is_current or t and t.la and scope == 'lapsed' and not is_receipt then
-      forget(q, id, t)
+    if (is_current or t and t.la and scope == 'lapsed' and not is_receipt) and not is_done[id] then
+      is_done[id] = true
       finished[#finished + 1] = index - 1
       q.done[#q.done + 1] = shown(id)
+      if t.st ~= 'L' or t.ho or t.nm then
+        forget(q, id, t)
+      else
+        plain[#plain + 1] = id
+        if t.dl then timed[#timed + 1] = id end
+      end
     end
   end
-  if #finished > 0 then
-    add(q, 'finished', #finished)
-    rate(q, 'finished', #finished)
-  end
+  if #finished == 0 then return finished end
+  -- Most have no worker and no name, and go at once.
+  at_once('ZREM', q.k .. ':leased', plain)
+  at_once('ZREM', q.k .. ':ends', timed)
+  at_once('HDEL', q.k .. ':task', plain)
+  at_once('HDEL', q.k .. ':body', plain)
+  if q.s['s-max-leased'] then q.wake = true end
+  q.s.len, q.s.finished, q.dirty = q.s.len - #plain, q.s.finished + #finished, true
+  rate(q.s, 'finishes', #finished)
   return finished
 end
 
@@ -763,9 +795,9 @@ function ops.recover(name, count, elapsed)
   local q, out, bytes, start = open(name), {}, 0, 0
   count, elapsed = tonumber(count), tonumber(elapsed)
   settle(q, 0)
-  local last = num(q, 'seq')
+  local last = q.s.seq
   while #out < count do
-    local ids = call('ZRANGEBYSCORE', q.k .. ':leased', '(' .. start, last, 'LIMIT', 0, 100)
+    local ids = call('ZRANGEBYSCORE', q.k .. ':leased', '(' .. integer(start), last, 'LIMIT', 0, 100)
     if #ids == 0 then break end
     for _, id in ipairs(ids) do
       local t = get(q, id)
@@ -778,8 +810,8 @@ function ops.recover(name, count, elapsed)
           local body = call('HGET', q.k .. ':body', id)
           bytes = bytes + #body
           if bytes > REPLY_BYTES_MAX and #out > 0 then return out end
-          add(q, 'seq', 1)
-          t.at, t.sq, t.n, t.e = log, num(q, 'seq'), t.n + 1, log
+          q.s.seq, q.dirty = q.s.seq + 1, true
+          t.at, t.sq, t.n, t.e = log, q.s.seq, t.n + 1, log
           call('ZADD', q.k .. ':leased', t.sq, id)
           put(q, id, t)
           out[#out + 1] = { 0, id, body, t.n, t.e, log, 0, false }
@@ -834,7 +866,10 @@ local SETTINGS = { 'lease', 'tries', 'backoff', 'ttl', 'max-length', 'max-bytes'
 
 local function settings(q)
   local all = {}
-  for i, field in ipairs(SETTINGS) do all[i] = q.s['s-' .. field] or '' end
+  for i, field in ipairs(SETTINGS) do
+    local value = q.s['s-' .. field] or ''
+    all[i] = type(value) == 'number' and integer(value) or value
+  end
   return all
 end
 
@@ -852,8 +887,8 @@ function ops.info(name)
   local head, oldest = call('ZRANGE', q.k .. ':ready', 0, 0)[1], 0
   if head then oldest = max(log - pushed_at(head, get(q, head)), 0) end
   return {
-    ready, delayed, leased, dead, num(q, 'bytes'), oldest, q.s.paused or '', num(q, 'pushed'), num(q, 'finished'),
-    rate(q, 'pushed', 0), rate(q, 'finished', 0), call('SCARD', q.k .. ':workers'), settings(q),
+    ready, delayed, leased, dead, q.s.bytes, oldest, q.s.paused and integer(q.s.paused) or '', q.s.pushed, q.s.finished,
+    rate(q.s, 'pushes', 0), rate(q.s, 'finishes', 0), call('SCARD', q.k .. ':workers'), settings(q),
   }
 end
 
@@ -946,10 +981,10 @@ end
 function ops.revive_all(name, upto)
   local q = open(name)
   settle(q, 0)
-  if upto == '' then upto = num(q, 'deaths') end
+  if upto == '' then upto = integer(q.s.deaths) end
   local ids = call('ZRANGEBYSCORE', q.k .. ':dead', '-inf', upto, 'LIMIT', 0, SLICE)
   for _, id in ipairs(ids) do revive(q, id, get(q, id)) end
-  return { #ids == SLICE and tostring(upto) or '0', #ids }
+  return { #ids == SLICE and upto or '0', #ids }
 end
 
 -- queue, reference...
@@ -979,30 +1014,25 @@ function ops.purge(name, view)
   return { n == SLICE and '1' or '0', n }
 end
 
+local PARTS = { 'ready', 'delayed', 'appointed', 'leased', 'ends', 'expires', 'dead', 'names', 'holders', 'task', 'body' }
+local KEPT = { 'number', 'listed', 'pushed', 'finished', 'pushes', 'finishes', 'seq', 'deaths', 'epoch' }
+
 -- queue...
 function ops.drop()
   local n = 0
   for _, name in ipairs(tail(0)) do
     local q = open(name)
-    local len = call('HLEN', q.k .. ':body')
-    if len > 0 then
+    if q.s.len > 0 then
       n = n + 1
-      q.gone = q.gone + len
+      q.gone = q.gone + q.s.len
     end
     for _, holder in ipairs(call('SMEMBERS', q.k .. ':holders')) do
       call('UNLINK', q.k .. ':held:' .. holder, q.k .. ':off:' .. holder)
     end
-    for _, part in ipairs({ 'ready', 'delayed', 'appointed', 'leased', 'ends', 'expires', 'dead', 'names', 'holders', 'task', 'body' }) do
-      call('UNLINK', q.k .. ':' .. part)
-    end
-    for field in pairs(q.s) do
-      if string.sub(field, 1, 2) == 's-' or field == 'paused' or field == 'bytes' then
-        q.dirty[field] = true
-      end
-    end
-    for field in pairs(q.dirty) do
-      if field ~= 'listed' then q.s[field] = nil end
-    end
+    for _, part in ipairs(PARTS) do call('UNLINK', q.k .. ':' .. part) end
+    local s = { len = 0, bytes = 0, head = 0, tail = 0 }
+    for _, field in ipairs(KEPT) do s[field] = q.s[field] end
+    q.s, q.dirty = s, true
   end
   return n
 end
@@ -1018,7 +1048,9 @@ end
 function ops.pause(name)
   local q = open(name)
   settle(q, 0)
-  if not q.s.paused then set(q, 'paused', log) end
+  if not q.s.paused then
+    q.s.paused, q.dirty = log, true
+  end
   return 'done'
 end
 
@@ -1027,21 +1059,29 @@ function ops.resume(name)
   local q = open(name)
   settle(q, 0)
   if q.s.paused then
-    q.s.paused, q.dirty.paused = nil, true
+    q.s.paused, q.dirty = nil, true
     q.ready = q.ready + call('ZCARD', q.k .. ':ready')
   end
   return 'done'
 end
 
+local WORDS = { expired = true, overflow = true, ['dead-letter'] = true }
+
 -- queue, setting, value, ...; an empty value clears
 function ops.config(name)
   local q, words = open(name), tail(1)
-  if #words > 0 then settle(q, 0) end
+  if #words == 0 then return settings(q) end
+  settle(q, 0)
   for i = 1, #words, 2 do
-    local field = 's-' .. words[i]
-    q.s[field], q.dirty[field] = words[i + 1] ~= '' and words[i + 1] or nil, true
+    local value = words[i + 1]
+    if value == '' then
+      value = nil
+    elseif not WORDS[words[i]] then
+      value = tonumber(value)
+    end
+    q.s['s-' .. words[i]] = value
   end
-  if #words > 0 then q.wake = true end
+  q.dirty, q.wake = true, true
   return settings(q)
 end
 
@@ -1052,7 +1092,7 @@ function ops.explain(name, word)
   local id, t = claim(q, word)
   if not t then return false end
   local held = ''
-  local most, leased = tonumber(q.s['s-max-leased']), call('ZCARD', q.k .. ':leased')
+  local most, leased = q.s['s-max-leased'], call('ZCARD', q.k .. ':leased')
   if q.s.paused then
     held = 'paused'
   elseif most and leased >= most then
@@ -1072,7 +1112,7 @@ function ops.explain(name, word)
   end
   return {
     id, t.st, t.n or 0, t.f or 0, t.l or 0, t.w or 0, tries_max(q, t), t.rs or false, held,
-    tonumber(q.s.paused) or leased, most or 0, about[1], about[2], about[3], about[4],
+    q.s.paused or leased, most or 0, about[1], about[2], about[3], about[4],
   }
 end
 
@@ -1095,10 +1135,11 @@ end
 function ops.start(name, ttl)
   local before = worker_of(name)
   if before then end_worker(name, before, 'w') end
-  local n = max(tonumber(call('HGET', STORE, 'incarnation')) or 0, log - 1) + 1
-  call('HSET', STORE, 'incarnation', n)
-  call('HSET', PREFIX .. 'workers', name, cmsgpack.pack({ n = n, ttl = tonumber(ttl) }))
-  call('ZADD', PREFIX .. 'workers:ends', log + tonumber(ttl), name)
+  local n, ends = max(store.incarnation or 0, log - 1) + 1, log + tonumber(ttl)
+  store.incarnation = n
+  call('HSET', PREFIX .. 'workers', name, pack({ n = n, ttl = tonumber(ttl) }))
+  call('ZADD', PREFIX .. 'workers:ends', ends, name)
+  if not store.lost or ends < store.lost then store.lost = ends end
   return n
 end
 
@@ -1202,7 +1243,7 @@ end
 -- run id of the server: says that Redis is up, and whether it has been started since
 function ops.epoch(run)
   if store.epoch ~= run then
-    call('HSET', STORE, 'epoch', run, 'started', log)
+    store.epoch, store.started = run, log
   end
   return log
 end
@@ -1218,7 +1259,11 @@ function ops.tick()
   return out
 end
 
-if ARGV[1] ~= 'epoch' then end_lost_workers() end
-local answer = ops[ARGV[1]](unpack(ARGV, 5, 14))
-close_all()
-return { log, answer }
+local function run(its_keys, its_args)
+  keys, args = its_keys, its_args
+  begin()
+  if args[1] ~= 'epoch' then end_lost_workers() end
+  local answer = ops[args[1]](unpack(args, 5, 14))
+  finish()
+  return { log, answer }
+end
