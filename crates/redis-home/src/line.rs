@@ -230,6 +230,8 @@ pub(crate) async fn hear(inner: Rc<Inner>, mut wants: mpsc::UnboundedReceiver<Wa
             pause = RETRY_MIN;
             // The connection was lost, or refused a subscription: what was missed meanwhile is found by looking.
             let _ = hear_on(&inner, pubsub, &mut wants, first.take()).await;
+            // If all of Redis went, nobody's pop is to be sent to where it was.
+            inner.link.probe().await;
             inner.line.wake();
         }
         tokio::time::sleep(pause).await;

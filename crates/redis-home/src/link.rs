@@ -2,11 +2,13 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use redis::aio::{ConnectionLike, MultiplexedConnection, PubSub};
+use redis::aio::{ConnectionLike, MultiplexedConnection, PubSub, SendError};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value, cmd,
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, Pipeline, PushInfo, PushKind, RedisError, ServerErrorKind,
+    Value, cmd,
 };
 use sureq_core::Refusal;
 
@@ -33,7 +35,13 @@ pub(crate) struct Link {
     pub(crate) clock: Arc<dyn Clock>,
     log: LogClock,
     runner: RefCell<Runner>,
-    connection: RefCell<Option<MultiplexedConnection>>,
+    connection: RefCell<Option<Connected>>,
+}
+
+/// A connection, and whether it is known to be lost.
+struct Connected {
+    connection: MultiplexedConnection,
+    is_lost: Arc<AtomicBool>,
 }
 
 /// How Redis is told what to run.
@@ -83,10 +91,21 @@ impl Link {
 
     /// Connects, and asks the server about itself.
     pub(crate) async fn connect(&self) -> Result<About, RedisError> {
+        let is_lost = Arc::<AtomicBool>::default();
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
             // A busy Redis is waited for: an answer that is not heard would leave it open whether something was done.
-            .set_response_timeout(None);
+            .set_response_timeout(None)
+            // A loss is noticed when it happens: what is sent to nobody would leave it open whether it was done.
+            .set_push_sender({
+                let is_lost = Arc::clone(&is_lost);
+                move |said: PushInfo| {
+                    if said.kind == PushKind::Disconnection {
+                        is_lost.store(true, Ordering::Release);
+                    }
+                    Ok::<(), SendError>(())
+                }
+            });
         let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
         let info: String = cmd("INFO").query_async(&mut connection).await?;
         let field = |name: &str| {
@@ -104,13 +123,24 @@ impl Link {
         for call in [Call::new("epoch", None).arg(about.run_id.clone()), Call::new("home", None).arg("")] {
             let _: Value = self.command(&call).query_async(&mut connection).await?;
         }
-        *self.connection.borrow_mut() = Some(connection);
+        self.connection.replace(Some(Connected { connection, is_lost }));
         Ok(about)
     }
 
     /// A connection of its own for messages.
     pub(crate) async fn listen(&self) -> Result<PubSub, RedisError> {
         self.client.get_async_pubsub().await
+    }
+
+    /// Finds out whether the connection still stands, by something that does no harm.
+    pub(crate) async fn probe(&self) {
+        let connection = self.connection.borrow().as_ref().map(|connected| connected.connection.clone());
+        if let Some(mut connection) = connection {
+            let alive: Result<String, RedisError> = cmd("PING").query_async(&mut connection).await;
+            if alive.is_err() {
+                self.connection.take();
+            }
+        }
     }
 
     /// Log time as this home knows it.
@@ -122,8 +152,9 @@ impl Link {
     async fn connection(&self) -> Result<MultiplexedConnection, Refusal> {
         let (since, mut pause) = (Instant::now(), RETRY_MIN);
         loop {
-            if let Some(connection) = &*self.connection.borrow() {
-                return Ok(connection.clone());
+            self.connection.borrow_mut().take_if(|connected| connected.is_lost.load(Ordering::Acquire));
+            if let Some(connected) = &*self.connection.borrow() {
+                return Ok(connected.connection.clone());
             }
             match self.connect().await {
                 Ok(_) => {}

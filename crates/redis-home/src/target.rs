@@ -1,6 +1,6 @@
 //! Which Redis, and how: what a URL says.
 
-use redis::{ConnectionInfo, IntoConnectionInfo};
+use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
 
 /// Where queues live in a Redis.
 #[derive(Clone, Debug)]
@@ -35,18 +35,22 @@ impl Target {
     /// Understands `redis://…?option=value&…`.
     pub fn parse(url: &str) -> Result<Self, BadTarget> {
         let (address, options) = url.split_once('?').unwrap_or((url, ""));
-        let connection = address.into_connection_info().map_err(BadTarget::Url)?;
-        let mut target = Self { connection, prefix: "sureq:".to_owned() };
+        let is_socket = address.contains("unix:");
+        // The address of a socket has its user and its database among the options.
+        let (mut prefix, mut address) = ("sureq:".to_owned(), format!("{address}?"));
         for option in options.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
             match name {
-                "prefix" => value.clone_into(&mut target.prefix),
+                "prefix" => value.clone_into(&mut prefix),
                 "layout" if value == "sureq" => {}
                 "layout" => return Err(BadTarget::Layout { layout: value.to_owned() }),
+                "user" | "pass" | "db" if is_socket => address.extend([option, "&"]),
                 _ => return Err(BadTarget::Option { name: name.to_owned() }),
             }
         }
-        Ok(target)
+        let connection = address.into_connection_info().map_err(BadTarget::Url)?;
+        let settings = connection.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        Ok(Self { connection: connection.set_redis_settings(settings), prefix })
     }
 
     /// The hash of the store.

@@ -51,6 +51,24 @@ impl RedisServer {
         self.go();
     }
 
+    /// A connection of one's own.
+    pub fn connect(&self) -> redis::Connection {
+        let client = redis::Client::open(self.url()).expect("a URL");
+        client.get_connection().expect("it listens")
+    }
+
+    /// Sees to it that each task of each queue is in exactly one state, and in the indexes of that.
+    ///
+    /// # Panics
+    ///
+    /// If one is not: the message says which.
+    pub fn check(&self, prefix: &str) {
+        let mut command = redis::cmd("EVAL");
+        command.arg(include_str!("redis_check.lua")).arg(0).arg(prefix);
+        let wrong: Vec<String> = command.query(&mut self.connect()).expect("a script that only looks");
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+
     fn socket(&self) -> PathBuf {
         self.dir.path().join("socket")
     }

@@ -762,8 +762,9 @@ function ops.extend(name, word, ms)
   local id, t, _, is_current = claim(q, word)
   if not is_current then return 'stale' end
   if t.cx then return 'cancelled' end
-  t.ln, t.dl = tonumber(ms), log + tonumber(ms)
+  t.ln, t.dl, q.dirty = tonumber(ms), log + tonumber(ms), true
   call('ZADD', q.k .. ':ends', t.dl, id)
+  sooner(q, t.dl)
   put(q, id, t)
   return 'done'
 end

@@ -82,6 +82,7 @@ impl Home for RedisSubject {
             done += ticket.commands();
             replies.append(answer);
         }
+        self.server.check("sureq:");
         None
     }
 
@@ -107,6 +108,7 @@ impl Home for RedisSubject {
             self.clock.passed.fetch_add(step, Ordering::AcqRel);
             self.home.look();
         }
+        self.server.check("sureq:");
     }
 
     fn jump(&mut self, ms: i64) {

@@ -1,0 +1,303 @@
+//! Redis forgets, ends connections, dies and comes back: nothing that was confirmed is lost, and homes carry on by themselves.
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use redis::cmd;
+use support::{ack, info, open, pop, pop_held_by, pop_leased, push, until, wait_for};
+use sureq_core::{Refusal, Reply};
+use sureq_testkit::redis_server::RedisServer;
+
+#[test]
+fn functions_and_scripts_that_are_gone_are_loaded_again() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    let mut admin = server.connect();
+    for round in 0..3 {
+        cmd("FUNCTION").arg("FLUSH").exec(&mut admin).unwrap();
+        cmd("SCRIPT").arg("FLUSH").exec(&mut admin).unwrap();
+        assert!(matches!(push(&home, b"q", b"x"), Reply::Pushed(_)), "round {round}");
+    }
+    assert_eq!(info(&home, b"q").ready, 3);
+    home.close();
+}
+
+#[test]
+fn a_user_who_may_load_no_functions_gets_scripts() {
+    let server = RedisServer::start();
+    let mut admin = server.connect();
+    let rules = ["on", ">secret", "~*", "&*", "+@all", "-function"];
+    cmd("ACL").arg("SETUSER").arg("worker").arg(&rules[..]).exec(&mut admin).unwrap();
+    let home = open(&format!("{}?user=worker&pass=secret", server.url()));
+    assert!(matches!(push(&home, b"q", b"x"), Reply::Pushed(_)));
+    cmd("SCRIPT").arg("FLUSH").exec(&mut admin).unwrap();
+    assert_eq!(pop(&home, b"q", 1).unwrap()[0].0, b"x");
+    let stats: String = cmd("INFO").arg("commandstats").query(&mut admin).unwrap();
+    assert!(stats.contains("cmdstat_evalsha") && !stats.contains("cmdstat_fcall:"), "{stats}");
+    server.check("sureq:");
+    home.close();
+}
+
+#[test]
+fn an_eviction_policy_that_loses_tasks_is_told() {
+    let lossy = RedisServer::start_with("redis-server".as_ref(), &["--maxmemory-policy", "allkeys-lru"]);
+    let home = open(&lossy.url());
+    assert!(home.warnings()[0].contains("set it to noeviction"), "{:?}", home.warnings());
+    let safe = RedisServer::start();
+    let safe_home = open(&safe.url());
+    assert!(safe_home.warnings().is_empty());
+    home.close();
+    safe_home.close();
+}
+
+#[test]
+fn what_a_dead_home_held_for_its_connections_comes_back() {
+    let server = RedisServer::start();
+    let dead = open(&server.url());
+    push(&dead, b"q", b"x");
+    assert_eq!(pop_held_by(&dead, b"q", 7).unwrap().len(), 1);
+    // It says no farewell, and its last beat is long ago.
+    let mut admin = server.connect();
+    let homes: Vec<String> = cmd("ZRANGE").arg("sureq:homes").arg(0).arg(-1).query(&mut admin).unwrap();
+    assert_eq!(homes.len(), 1);
+    cmd("ZADD").arg("sureq:homes").arg(1).arg(&homes[0]).exec(&mut admin).unwrap();
+    let home = open(&server.url());
+    assert_eq!((info(&home, b"q").ready, info(&home, b"q").leased), (1, 0));
+    server.check("sureq:");
+    home.close();
+    dead.close();
+}
+
+/// Producers and workers that note what they know.
+struct Load {
+    confirmed: Mutex<BTreeSet<u64>>,
+    /// Pushes of which nobody knows whether they happened.
+    unknown: Mutex<BTreeSet<u64>>,
+    finished: Mutex<BTreeMap<u64, u32>>,
+    /// Acks of which nobody knows.
+    maybe_finished: Mutex<BTreeSet<u64>>,
+    next: AtomicU64,
+    is_over: AtomicBool,
+}
+
+fn number(payload: &[u8]) -> u64 {
+    sureq_core::id::decimal(payload).expect("a payload is a number")
+}
+
+fn known<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().expect("whoever noted something did not panic")
+}
+
+impl Load {
+    fn produce(&self, url: &str) {
+        let home = open(url);
+        while !self.is_over.load(Ordering::Acquire) {
+            let n = self.next.fetch_add(1, Ordering::AcqRel);
+            match push(&home, b"q", n.to_string().as_bytes()) {
+                Reply::Pushed(_) => _ = known(&self.confirmed).insert(n),
+                Reply::Refused(Refusal::Unknown { .. }) => _ = known(&self.unknown).insert(n),
+                Reply::Refused(Refusal::Unavailable { .. }) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        home.close();
+    }
+
+    fn work(&self, url: &str) {
+        let home = open(url);
+        while !self.is_over.load(Ordering::Acquire) {
+            self.work_once(&home);
+        }
+        home.close();
+    }
+
+    /// Answers whether there was a task.
+    fn work_once(&self, home: &sureq_redis::RedisHome) -> bool {
+        let Ok(tasks) = pop_leased(home, b"q", 300) else { return true };
+        for (payload, id) in &tasks {
+            let n = number(payload);
+            match ack(home, b"q", id) {
+                Reply::Acked(span) if span.len() == 1 => {
+                    *known(&self.finished).entry(n).or_default() += 1;
+                }
+                Reply::Acked(_) | Reply::Refused(Refusal::Unavailable { .. }) => {}
+                Reply::Refused(Refusal::Unknown { .. }) => {
+                    known(&self.maybe_finished).insert(n);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        !tasks.is_empty()
+    }
+}
+
+#[test]
+fn kills_flushes_and_restarts_under_load_lose_nothing_and_finish_nothing_twice() {
+    let mut server = RedisServer::start();
+    let load = Load {
+        confirmed: Mutex::default(),
+        unknown: Mutex::default(),
+        finished: Mutex::default(),
+        maybe_finished: Mutex::default(),
+        next: AtomicU64::new(0),
+        is_over: AtomicBool::new(false),
+    };
+    let url = server.url();
+    let confirmed = || known(&load.confirmed).len();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| load.produce(&url));
+            scope.spawn(|| load.work(&url));
+        }
+        for round in 0..6 {
+            let before = confirmed();
+            until("pushes are confirmed", || confirmed() > before + 30);
+            match round % 3 {
+                0 => server.crash(),
+                1 => cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").exec(&mut server.connect()).unwrap(),
+                _ => {
+                    cmd("FUNCTION").arg("FLUSH").exec(&mut server.connect()).unwrap();
+                    server.restart();
+                }
+            }
+        }
+        let before = confirmed();
+        until("they carry on by themselves", || confirmed() > before + 30);
+        load.is_over.store(true, Ordering::Release);
+    });
+    let home = open(&url);
+    until("all are done", || {
+        while load.work_once(&home) {}
+        let info = info(&home, b"q");
+        info.ready + info.leased + info.delayed == 0
+    });
+    server.check("sureq:");
+    home.close();
+    let (confirmed, finished) = (known(&load.confirmed), known(&load.finished));
+    let maybe = known(&load.maybe_finished);
+    let unknown = known(&load.unknown);
+    let lost: Vec<&u64> =
+        confirmed.iter().filter(|n| !finished.contains_key(n) && !maybe.contains(n)).collect();
+    assert!(lost.is_empty(), "lost: {lost:?}");
+    let twice: Vec<_> = finished.iter().filter(|(_, times)| **times > 1).collect();
+    assert!(twice.is_empty(), "finished twice: {twice:?}");
+    let odd: Vec<_> = finished.keys().filter(|n| !confirmed.contains(n) && !unknown.contains(n)).collect();
+    assert!(odd.is_empty(), "refused and yet there: {odd:?}");
+    assert!(confirmed.len() > 200, "{}", confirmed.len());
+}
+
+/// Passes bytes on until so many have gone one way, and then cuts.
+struct Proxy {
+    address: SocketAddr,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    ToRedis,
+    FromRedis,
+}
+
+impl Proxy {
+    /// One that serves one connection, then all others without harm.
+    fn new(redis_port: u16, cut: usize, way: Way) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has free ports");
+        let address = listener.local_addr().expect("it is bound");
+        std::thread::spawn(move || {
+            for (n, client) in listener.incoming().enumerate() {
+                let Ok(client) = client else { return };
+                let redis = TcpStream::connect(("127.0.0.1", redis_port)).expect("Redis listens");
+                let cut = if n == 0 { cut } else { usize::MAX };
+                let (to, from) = match way {
+                    Way::ToRedis => (cut, usize::MAX),
+                    Way::FromRedis => (usize::MAX, cut),
+                };
+                let twin = |stream: &TcpStream| stream.try_clone().expect("there are descriptors");
+                let pair = (twin(&client), twin(&redis));
+                std::thread::spawn(move || pass(&pair.0, &pair.1, to));
+                std::thread::spawn(move || pass(&redis, &client, from));
+            }
+        });
+        Self { address }
+    }
+}
+
+fn pass(mut from: &TcpStream, mut to: &TcpStream, mut left: usize) {
+    let mut room = [0; 4096];
+    while left > 0 {
+        let Ok(read @ 1..) = from.read(&mut room) else { break };
+        let passed = read.min(left);
+        if to.write_all(&room[..passed]).is_err() {
+            break;
+        }
+        left -= passed;
+    }
+    // Whichever end is gone already does not matter.
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+#[test]
+fn a_connection_that_is_cut_anywhere_leaves_every_task_in_one_place() {
+    let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+    let server = RedisServer::start_with("redis-server".as_ref(), &["--port", &port.to_string()]);
+    let direct = open(&server.url());
+    // How much is said in all is known once: what is loaded at the beginning is most of it, and is cut seldom.
+    let loaded = 48_000;
+    for way in [Way::ToRedis, Way::FromRedis] {
+        let cuts: Vec<usize> = match way {
+            Way::ToRedis => (0..loaded).step_by(6_000).chain((loaded..loaded + 1_600).step_by(40)).collect(),
+            Way::FromRedis => (0..9_000).step_by(150).collect(),
+        };
+        for cut in cuts {
+            let queue = format!("{way:?} {cut}").into_bytes();
+            let proxy = Proxy::new(port, cut, way);
+            let url = format!("redis://{}", proxy.address);
+            // A home that cannot be opened has done nothing.
+            let Ok(home) = sureq_redis::RedisHome::open(sureq_redis::Target::parse(&url).unwrap()) else {
+                continue;
+            };
+            let first = push(&home, &queue, b"one");
+            let second = push(&home, &queue, b"two");
+            let taken = pop(&home, &queue, 1);
+            let acked = taken.as_ref().ok().and_then(|tasks| Some(ack(&home, &queue, &tasks.first()?.1)));
+            home.close();
+            server.check("sureq:");
+            let there = info(&direct, &queue);
+            let is_sure = |reply: &Reply| matches!(reply, Reply::Pushed(_));
+            let is_unsure = |reply: &Reply| matches!(reply, Reply::Refused(Refusal::Unknown { .. }));
+            let sure = [&first, &second].iter().filter(|reply| is_sure(reply)).count() as u64;
+            let unsure = [&first, &second].iter().filter(|reply| is_unsure(reply)).count() as u64;
+            let done = u64::from(matches!(acked, Some(Reply::Acked(span)) if span.len() == 1));
+            let maybe_done = u64::from(matches!(acked, Some(Reply::Refused(Refusal::Unknown { .. }))));
+            let count = there.ready + there.leased;
+            let (least, most) = (sure.saturating_sub(done + maybe_done), sure + unsure - done);
+            assert!(
+                (least..=most).contains(&count),
+                "{way:?} cut at {cut}: {count}, {first:?} {second:?} {acked:?}"
+            );
+        }
+    }
+    direct.close();
+}
+
+#[test]
+fn whoever_waits_goes_on_waiting_when_redis_comes_back() {
+    let mut server = RedisServer::start();
+    let (home, other) = (open(&server.url()), open(&server.url()));
+    let ticket = wait_for(&home, b"q");
+    until("it waits", || home.waiting() == 1);
+    // Whatever is under way when Redis dies is unknown: it is to be over by then.
+    home.look();
+    server.crash();
+    until("pushes are taken again", || matches!(push(&other, b"q", b"x"), Reply::Pushed(_)));
+    let replies = ticket.wait().replies;
+    assert!(matches!(replies.list[0], Reply::Tasks(_)), "{:?}", replies.list);
+    assert_eq!(replies.tasks[0].body, b"x");
+    home.close();
+    other.close();
+}

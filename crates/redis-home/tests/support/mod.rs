@@ -1,0 +1,79 @@
+//! A home in a Redis of its own, and commands in a line each.
+
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its part of this")]
+
+use std::time::{Duration, Instant};
+
+use sureq_core::command::{AckScope, Block, Command, ConnId, IdForm, LeaseAsk, Pop, TaskRefs};
+use sureq_core::reply::Info;
+use sureq_core::{Replies, Reply};
+use sureq_redis::{RedisHome, Target, Ticket};
+
+/// How long anything may take that should take no time. Only a hang gets there.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+pub fn open(url: &str) -> RedisHome {
+    RedisHome::open(Target::parse(url).expect("a URL")).expect("Redis listens")
+}
+
+pub fn run(home: &RedisHome, command: &Command<'_>) -> Replies<Vec<u8>> {
+    home.execute(std::slice::from_ref(command)).wait().replies
+}
+
+pub fn push(home: &RedisHome, queue: &[u8], payload: &[u8]) -> Reply {
+    run(home, &Command::Push { queue, payloads: &[payload] }).list.remove(0)
+}
+
+/// Payload and id of what a pop gets.
+pub type Popped = Result<Vec<(Vec<u8>, String)>, Reply>;
+
+pub fn popped(mut replies: Replies<Vec<u8>>) -> Popped {
+    match replies.list.remove(0) {
+        Reply::Tasks(_) => {
+            Ok(replies.tasks.into_iter().map(|task| (task.body, task.id.to_string())).collect())
+        }
+        other => Err(other),
+    }
+}
+
+pub fn pop(home: &RedisHome, queue: &[u8], count: u32) -> Popped {
+    popped(run(home, &Command::Pop(Pop::plain(&[queue], count))))
+}
+
+pub fn pop_leased(home: &RedisHome, queue: &[u8], ms: u64) -> Popped {
+    let lease = LeaseAsk { ms: Some(ms), ..LeaseAsk::NONE };
+    popped(run(home, &Command::Pop(Pop { lease, ..Pop::plain(&[queue], 1) })))
+}
+
+pub fn pop_held_by(home: &RedisHome, queue: &[u8], conn: u64) -> Popped {
+    let lease = LeaseAsk { conn: Some(ConnId(conn)), ..LeaseAsk::NONE };
+    popped(run(home, &Command::Pop(Pop { lease, ..Pop::plain(&[queue], 1) })))
+}
+
+/// A pop that waits until something comes.
+pub fn wait_for(home: &RedisHome, queue: &[u8]) -> Ticket {
+    let queues = [queue];
+    let pop = Pop { block: Some(Block::Forever), ..Pop::plain(&queues, 1) };
+    home.execute(&[Command::Pop(pop)])
+}
+
+pub fn ack(home: &RedisHome, queue: &[u8], id: &str) -> Reply {
+    let tasks = TaskRefs { list: &[id.as_bytes()], form: IdForm::Long };
+    run(home, &Command::Ack { queue, tasks, scope: AckScope::LeasedOrLapsed }).list.remove(0)
+}
+
+pub fn info(home: &RedisHome, queue: &[u8]) -> Info {
+    match run(home, &Command::Info { queue }).list.remove(0) {
+        Reply::Info(info) => *info,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Waits until something is so.
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !is_so() {
+        assert!(since.elapsed() < PATIENCE, "it never came to that: {what}");
+        std::thread::yield_now();
+    }
+}

@@ -1,0 +1,126 @@
+//! Whoever waits asks nothing meanwhile, and is woken at once.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use support::{ack, open, pop, push, run, until, wait_for};
+use sureq_core::Command;
+use sureq_core::command::{Add, When};
+use sureq_core::settings::{Change, Changes};
+use sureq_testkit::redis_server::RedisServer;
+
+/// What Redis is asked from now on; lines of MONITOR.
+fn monitor(server: &RedisServer) -> mpsc::Receiver<String> {
+    let path = server.url();
+    let path = path.strip_prefix("redis+unix://").expect("it listens on a socket");
+    let stream = UnixStream::connect(path).expect("it listens");
+    (&stream).write_all(b"MONITOR\r\n").expect("it reads");
+    let mut lines = BufReader::new(stream).lines();
+    assert!(lines.next().is_some_and(|line| line.is_ok_and(|line| line == "+OK")));
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in lines.map_while(Result::ok) {
+            if tell.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    told
+}
+
+#[test]
+fn a_waiting_worker_asks_nothing_whatever_it_waits_for() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    let settings = [Change::MaxLeased(1)];
+    run(&home, &Command::Config { queue: b"full", changes: Changes::List(&settings) });
+    push(&home, b"full", b"a");
+    push(&home, b"full", b"b");
+    assert_eq!(pop(&home, b"full", 1).unwrap().len(), 1);
+    run(&home, &Command::Pause { queue: b"paused" });
+    push(&home, b"paused", b"c");
+    run(&home, &Command::Add(Add { when: When::After(3_600_000), ..Add::plain(b"later", b"d") }));
+    let tickets: Vec<_> = [&b"empty"[..], b"full", b"paused", b"later"].map(|q| wait_for(&home, q)).into();
+    until("all wait", || home.waiting() == 4);
+    // All that leads to waiting has been asked for by then.
+    home.look();
+    let heard = monitor(&server);
+    let said = heard.recv_timeout(Duration::from_secs(4));
+    assert!(said.is_err(), "a waiting worker asks: {said:?}");
+    // Each is woken by what it waits for.
+    push(&home, b"empty", b"e");
+    ack_the_one_of(&home, b"full");
+    run(&home, &Command::Resume { queue: b"paused" });
+    let [empty, full, paused, later] = <[_; 4]>::try_from(tickets).unwrap();
+    assert_eq!(empty.wait().replies.tasks[0].body, b"e");
+    assert_eq!(full.wait().replies.tasks[0].body, b"b");
+    assert_eq!(paused.wait().replies.tasks[0].body, b"c");
+    drop(later);
+    server.check("sureq:");
+    home.close();
+}
+
+fn ack_the_one_of(home: &sureq_redis::RedisHome, queue: &[u8]) {
+    let pending = Command::Inspect { queue, view: sureq_core::command::View::Leased, start: 0, count: 1 };
+    let id = run(home, &pending).tasks[0].id.to_string();
+    ack(home, queue, &id);
+}
+
+#[test]
+fn a_push_wakes_whoever_waits_within_a_few_milliseconds() {
+    let server = RedisServer::start();
+    let (worker, producer) = (open(&server.url()), open(&server.url()));
+    let mut waits: Vec<Duration> = Vec::new();
+    for _ in 0..21 {
+        let ticket = wait_for(&worker, b"q");
+        until("it waits", || worker.waiting() == 1);
+        let since = Instant::now();
+        push(&producer, b"q", b"x");
+        let replies = ticket.wait().replies;
+        waits.push(since.elapsed());
+        assert_eq!(replies.tasks.len(), 1);
+    }
+    waits.sort_unstable();
+    println!("median {:?}, worst {:?}", waits[10], waits[20]);
+    assert!(waits[10] < Duration::from_millis(50), "{waits:?}");
+    worker.close();
+    producer.close();
+}
+
+#[test]
+fn a_delayed_task_and_a_lapsed_one_wake_whoever_waits_when_it_is_time() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    let since = Instant::now();
+    run(&home, &Command::Add(Add { when: When::After(300), ..Add::plain(b"q", b"late") }));
+    let replies = wait_for(&home, b"q").wait().replies;
+    let waited = since.elapsed();
+    assert_eq!(replies.tasks[0].body, b"late");
+    assert!((300..500).contains(&waited.as_millis()), "{waited:?}");
+    push(&home, b"l", b"again");
+    let since = Instant::now();
+    assert_eq!(support::pop_leased(&home, b"l", 300).unwrap().len(), 1);
+    let replies = wait_for(&home, b"l").wait().replies;
+    let waited = since.elapsed();
+    assert_eq!((&replies.tasks[0].body[..], replies.tasks[0].deliveries), (&b"again"[..], 2));
+    assert!((300..500).contains(&waited.as_millis()), "{waited:?}");
+    home.close();
+}
+
+#[test]
+fn an_answer_that_nobody_takes_goes_back_to_the_front() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    push(&home, b"q", b"a");
+    push(&home, b"q", b"b");
+    drop(home.execute(&[Command::Pop(sureq_core::command::Pop::plain(&[b"q"], 1))]));
+    home.look();
+    until("it is back", || support::info(&home, b"q").ready == 2);
+    assert_eq!(pop(&home, b"q", 2).unwrap()[0].0, b"a");
+    server.check("sureq:");
+    home.close();
+}
