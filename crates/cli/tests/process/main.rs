@@ -15,6 +15,7 @@ mod notify;
 mod power;
 mod promises;
 mod races;
+mod redis_home;
 mod settings;
 mod store_files;
 mod strangers;

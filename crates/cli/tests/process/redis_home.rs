@@ -1,0 +1,139 @@
+//! Servers in front of a Redis: any number of them share its queues, and none of them matters.
+
+use std::time::{Duration, Instant};
+
+use sureq_testkit::client::Value;
+use sureq_testkit::process::PATIENCE;
+use sureq_testkit::redis_server::RedisServer;
+use sureq_testkit::server_process::{Launch, Server};
+
+use crate::SUREQ;
+
+fn in_front_of(redis: &RedisServer) -> Launch {
+    Launch::new(SUREQ).args([
+        "serve",
+        "--home",
+        &redis.url(),
+        "--resp",
+        "127.0.0.1:0",
+        "--text",
+        "127.0.0.1:0",
+    ])
+}
+
+/// Returns once a pop of this server waits. The server itself is asked; there is no other signal to wait for.
+fn await_waiting(server: &Server) {
+    let (mut client, since) = (server.client(), Instant::now());
+    while !client.say("INFO clients").text().contains("blocked_clients:1\r\n") {
+        assert!(since.elapsed() < PATIENCE, "nobody waits");
+    }
+}
+
+#[test]
+fn two_servers_and_both_dialects_share_a_queue() {
+    let redis = RedisServer::start();
+    let (one, two) = (in_front_of(&redis).start(), in_front_of(&redis).start());
+    let (mut producer, mut worker) = (one.client(), two.client());
+    let id = producer.push("emails", "hello");
+    assert_eq!(worker.pop("emails", 1)[0].payload, b"hello");
+    assert!(producer.ack("emails", &id));
+    assert!(!worker.ack("emails", &id));
+    // Whoever waits at one is woken by a push at the other.
+    worker.begin("RQ.POP BLOCK 0 default");
+    await_waiting(&two);
+    let since = Instant::now();
+    one.text_client().add(0, "invoice");
+    assert_eq!(worker.reply().tasks()[0].payload, b"invoice");
+    let woken = since.elapsed();
+    assert!(woken < Duration::from_secs(1), "{woken:?}");
+    // A pipeline is answered in order, each command as if it had come alone.
+    let pipeline = b"RQ.PUSH p a\r\nRQ.POP p\r\nPING\r\nRQ.NONE\r\nRQ.PUSH p b c\r\nRQ.POP COUNT 5 p\r\n";
+    producer.send_raw(pipeline).expect("it reads");
+    assert_eq!(producer.reply().ids().len(), 1);
+    assert_eq!(producer.reply().tasks()[0].payload, b"a");
+    assert_eq!(producer.reply().text(), "PONG");
+    assert!(producer.reply().error().starts_with("ERR unknown command"));
+    assert_eq!(producer.reply().ids().len(), 2);
+    assert_eq!(producer.reply().tasks().len(), 2);
+    redis.check("sureq:");
+}
+
+#[test]
+fn a_server_that_is_killed_takes_nothing_along() {
+    let redis = RedisServer::start();
+    let server = in_front_of(&redis).start();
+    let mut client = server.client();
+    let ids: Vec<String> = (0..5).map(|n| client.push("q", format!("task {n}"))).collect();
+    assert_eq!(client.pop("q", 2).len(), 2);
+    let leased = client.say("RQ.POP LEASE 60000 q").list().remove(0).list();
+    let receipt = leased[3].clone().text();
+    server.into_process().kill9();
+    let server = in_front_of(&redis).start();
+    let mut client = server.client();
+    assert_eq!(client.counts("q"), (2, 3));
+    assert!(client.ack("q", &ids[0]));
+    assert!(client.ack("q", &receipt));
+    assert_eq!(client.pop("q", 9).len(), 2);
+    redis.check("sureq:");
+}
+
+#[test]
+fn a_redis_that_is_gone_is_told_and_waited_for() {
+    let mut redis = RedisServer::start();
+    let server = in_front_of(&redis).start();
+    let mut client = server.client();
+    client.push("q", "before");
+    redis.crash();
+    // What was under way may be unknown; then it is there again.
+    let since = Instant::now();
+    while !matches!(client.say("RQ.PUSH q after"), Value::Array(_)) {
+        assert!(since.elapsed() < PATIENCE, "it does not come back");
+    }
+    assert_eq!(client.pop("q", 1)[0].payload, b"before");
+}
+
+#[test]
+fn a_subscriber_hears_what_is_done_elsewhere() {
+    let redis = RedisServer::start();
+    let (one, two) = (in_front_of(&redis).start(), in_front_of(&redis).start());
+    let mut ear = one.client();
+    ear.say("SUBSCRIBE sureq:done:q");
+    let mut worker = two.client();
+    // A subscription is made for sure once Redis says so.
+    let (mut admin, since) = (redis.connect(), Instant::now());
+    let heard = |admin: &mut redis::Connection| -> Vec<redis::Value> {
+        redis::cmd("PUBSUB").arg("NUMSUB").arg("sureq:done:q").query(admin).expect("it answers")
+    };
+    while heard(&mut admin)[1] != redis::Value::Int(1) {
+        assert!(since.elapsed() < PATIENCE, "nobody listens");
+    }
+    let id = worker.push("q", "x");
+    worker.pop("q", 1);
+    worker.ack("q", &id);
+    let message = format!("{:?}", ear.reply());
+    assert!(message.contains(&format!("{:?}", Value::Bulk(id.into_bytes()))), "{message}");
+}
+
+#[test]
+fn urls_that_make_no_sense_are_told_with_the_remedy() {
+    for (url, told) in [
+        ("redis://127.0.0.1:1", "cannot open redis://127.0.0.1:1: Redis at 127.0.0.1:1"),
+        ("redis://h?layout=odd", "there is no layout \"odd\": known is sureq"),
+        ("redis://h?colour=red", "there is no option \"colour\": known are layout and prefix"),
+        (
+            "radis://h",
+            "write file:DIR for a directory, mem: for memory only, or redis://HOST:PORT for a Redis",
+        ),
+    ] {
+        let mut process = Launch::new(SUREQ).args(["serve", "--home", url]).spawn();
+        assert_eq!(process.exit_code(PATIENCE), 1, "{url}");
+        assert!(process.stderr().contains(told), "{url}: {}", process.stderr());
+    }
+}
+
+#[test]
+fn a_policy_that_throws_tasks_away_is_told() {
+    let redis = RedisServer::start_with("redis-server".as_ref(), &["--maxmemory-policy", "allkeys-lru"]);
+    let server = in_front_of(&redis).start();
+    server.into_process().find_in_stderr(|text| text.contains("set it to noeviction").then_some(()));
+}
