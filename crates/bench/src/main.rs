@@ -29,6 +29,7 @@ mod ledger;
 mod load;
 mod memory;
 mod memory_cases;
+mod on_redis;
 mod payload;
 mod procstat;
 mod queues;
@@ -82,6 +83,8 @@ enum Measurement {
     Leased(leased::Arguments),
     /// How long others wait while very many tasks are due, or very many workers are lost, in the same instant
     Flood(flood::Arguments),
+    /// What a worker on plain Redis gets done, beside the published crate `redis-work-queue`
+    Redis(on_redis::Arguments),
     #[command(name = embedded::COMMAND, hide = true)]
     Embedded(embedded::Arguments),
     #[command(name = janitor::COMMAND, hide = true)]
@@ -178,6 +181,7 @@ fn main() -> ExitCode {
         Some(Measurement::Stall(arguments)) => stall::run(arguments),
         Some(Measurement::Leased(arguments)) => leased::run(arguments),
         Some(Measurement::Flood(arguments)) => flood::run(arguments),
+        Some(Measurement::Redis(arguments)) => on_redis::run(arguments),
         Some(Measurement::Embedded(arguments)) => embedded::run(arguments).map(|()| Outcome::Sound),
         Some(Measurement::Janitor) => janitor::run().map(|()| Outcome::Sound),
     };

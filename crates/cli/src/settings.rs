@@ -29,7 +29,7 @@ pub(crate) struct ServeArguments {
 #[derive(Args, Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(crate) struct Settings {
-    /// Where the queue lives: `file:DIR`, or `mem:` to keep nothing [default: `file:./sureq-data`]
+    /// Where the queue lives: `file:DIR`, `mem:` to keep nothing, or `redis://HOST:PORT` [default: `file:./sureq-data`]
     #[arg(long, value_name = "URL", env = "SUREQ_SERVE_HOME")]
     home: Option<String>,
     /// Where Redis clients are served [default: 127.0.0.1:7379]
@@ -125,6 +125,7 @@ impl ServeArguments {
         if config.resp.is_none() && config.text.is_none() {
             return Err("--resp and --text are both off: nothing would be served".to_owned());
         }
+        settings.refuse_what_is_not_ours()?;
         Ok(Plan { home: settings.home(), options: settings.options()?, config })
     }
 }
@@ -177,6 +178,23 @@ impl Settings {
 
     fn home(&self) -> String {
         self.home.clone().unwrap_or_else(|| DEFAULT_HOME.to_owned())
+    }
+
+    /// Refuses settings of a store of our own where the home is a Redis, which has settings of its own.
+    fn refuse_what_is_not_ours(&self) -> Result<(), String> {
+        let home = self.home();
+        let own = [
+            ("--durability", &self.durability),
+            ("--cache", &self.cache),
+            ("--memory", &self.memory),
+            ("--segment-bytes", &self.segment_bytes),
+        ];
+        match own.iter().find(|(_, value)| value.is_some()) {
+            Some((flag, _)) if home.starts_with("redis") => Err(format!(
+                "{flag} concerns a directory or memory, and {home} is neither: set it in that Redis"
+            )),
+            _ => Ok(()),
+        }
     }
 
     fn options(&self) -> Result<Options, String> {

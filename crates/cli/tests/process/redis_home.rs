@@ -129,6 +129,10 @@ fn urls_that_make_no_sense_are_told_with_the_remedy() {
         assert_eq!(process.exit_code(PATIENCE), 1, "{url}");
         assert!(process.stderr().contains(told), "{url}: {}", process.stderr());
     }
+    let words = ["serve", "--home", "redis://h", "--durability", "none"];
+    let mut process = Launch::new(SUREQ).args(words).spawn();
+    assert_eq!(process.exit_code(PATIENCE), 1);
+    assert!(process.stderr().contains("--durability concerns a directory or memory"), "{}", process.stderr());
 }
 
 #[test]
