@@ -25,6 +25,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const RETRY_MIN: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_millis(500);
 
+/// How long a replica has for what was written.
+const REPLICA_MS: u64 = 2_000;
+
 /// How often calls are sent again that met a Redis without the script.
 const LOADS_MAX: usize = 3;
 
@@ -36,6 +39,8 @@ pub(crate) struct Link {
     log: LogClock,
     runner: RefCell<Runner>,
     connection: RefCell<Option<Connected>>,
+    /// Connections that nobody uses now, where each answer waits for a replica: waiting holds a connection up.
+    idle: RefCell<Vec<Connected>>,
 }
 
 /// A connection, and whether it is known to be lost.
@@ -85,12 +90,36 @@ pub(crate) struct About {
 impl Link {
     pub(crate) fn new(target: Target, clock: Arc<dyn Clock>) -> Result<Self, RedisError> {
         let client = Client::open(target.connection.clone())?;
-        let (runner, connection) = (RefCell::default(), RefCell::default());
-        Ok(Self { client, target, clock, log: LogClock::default(), runner, connection })
+        let (runner, connection, idle) = (RefCell::default(), RefCell::default(), RefCell::default());
+        Ok(Self { client, target, clock, log: LogClock::default(), runner, connection, idle })
     }
 
     /// Connects, and asks the server about itself.
     pub(crate) async fn connect(&self) -> Result<About, RedisError> {
+        let mut connected = self.new_connection().await?;
+        let connection = &mut connected.connection;
+        let info: String = cmd("INFO").query_async(connection).await?;
+        let field = |name: &str| {
+            let mut lines = info.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            lines.next().unwrap_or_default().to_owned()
+        };
+        let about = About {
+            version: field("redis_version"),
+            policy: Some(field("maxmemory_policy")).filter(|policy| !policy.is_empty()),
+            run_id: field("run_id"),
+        };
+        let runner = Runner::load(connection).await?;
+        self.runner.replace(runner);
+        // Whoever meets a Redis that was started anew says so, so that leases last a while longer.
+        for call in [Call::new("epoch", None).arg(about.run_id.clone()), Call::new("home", None).arg("")] {
+            let _: Value = self.command(&call).query_async(connection).await?;
+        }
+        self.connection.replace(Some(connected));
+        self.idle.take();
+        Ok(about)
+    }
+
+    async fn new_connection(&self) -> Result<Connected, RedisError> {
         let is_lost = Arc::<AtomicBool>::default();
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
@@ -106,25 +135,8 @@ impl Link {
                     Ok::<(), SendError>(())
                 }
             });
-        let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
-        let info: String = cmd("INFO").query_async(&mut connection).await?;
-        let field = |name: &str| {
-            let mut lines = info.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-            lines.next().unwrap_or_default().to_owned()
-        };
-        let about = About {
-            version: field("redis_version"),
-            policy: Some(field("maxmemory_policy")).filter(|policy| !policy.is_empty()),
-            run_id: field("run_id"),
-        };
-        let runner = Runner::load(&mut connection).await?;
-        self.runner.replace(runner);
-        // Whoever meets a Redis that was started anew says so, so that leases last a while longer.
-        for call in [Call::new("epoch", None).arg(about.run_id.clone()), Call::new("home", None).arg("")] {
-            let _: Value = self.command(&call).query_async(&mut connection).await?;
-        }
-        self.connection.replace(Some(Connected { connection, is_lost }));
-        Ok(about)
+        let connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
+        Ok(Connected { connection, is_lost })
     }
 
     /// A connection of its own for messages.
@@ -194,18 +206,19 @@ impl Link {
             if rest.is_empty() {
                 break;
             }
-            let mut connection = match self.connection().await {
+            let connection = match self.connection().await {
                 Ok(connection) => connection,
                 Err(no) => {
                     answers.resize_with(calls.len(), || Err(no.clone()));
                     break;
                 }
             };
-            let mut pipeline = Pipeline::with_capacity(rest.len());
-            for call in rest {
-                pipeline.add_command(self.command(call));
-            }
-            match connection.req_packed_commands(&pipeline, 0, rest.len()).await {
+            let sent = if self.target.is_replicated {
+                self.send_and_wait(rest).await
+            } else {
+                self.send_over(connection, rest).await
+            };
+            match sent {
                 Ok(values) => {
                     let known = values.into_iter().map(|value| self.judge(value));
                     // From the first call on that met no script, none has been executed.
@@ -214,10 +227,8 @@ impl Link {
                         self.connection.take();
                     }
                 }
-                Err(error) => {
-                    self.connection.take();
-                    let why = format!("the connection to Redis broke: {error}");
-                    answers.resize_with(calls.len(), || Err(Refusal::Unknown { why: why.clone().into() }));
+                Err(lost) => {
+                    answers.resize_with(calls.len(), || Err(Refusal::Unknown { why: lost.clone() }));
                 }
             }
         }
@@ -225,6 +236,47 @@ impl Link {
             || Err(Refusal::Unavailable { why: "Redis loses its scripts as soon as they are loaded".into() });
         answers.resize_with(calls.len(), gone);
         answers
+    }
+
+    /// Sends calls over the connection that all share; an error is why the answers are lost.
+    async fn send_over(
+        &self,
+        mut connection: MultiplexedConnection,
+        calls: &[&Call],
+    ) -> Result<Vec<Value>, Box<str>> {
+        let mut pipeline = Pipeline::with_capacity(calls.len());
+        for call in calls {
+            pipeline.add_command(self.command(call));
+        }
+        connection.req_packed_commands(&pipeline, 0, calls.len()).await.map_err(|error| {
+            self.connection.take();
+            format!("the connection to Redis broke: {error}").into()
+        })
+    }
+
+    /// Sends calls over a connection of their own, and waits until a replica has what they wrote.
+    async fn send_and_wait(&self, calls: &[&Call]) -> Result<Vec<Value>, Box<str>> {
+        let broke =
+            |error: RedisError| -> Box<str> { format!("the connection to Redis broke: {error}").into() };
+        let idle = self.idle.borrow_mut().pop().filter(|idle| !idle.is_lost.load(Ordering::Acquire));
+        let mut connected = match idle {
+            Some(connected) => connected,
+            None => self.new_connection().await.map_err(broke)?,
+        };
+        let mut pipeline = Pipeline::with_capacity(calls.len() + 1);
+        for call in calls {
+            pipeline.add_command(self.command(call));
+        }
+        pipeline.cmd("WAIT").arg(1).arg(REPLICA_MS);
+        let mut values =
+            connected.connection.req_packed_commands(&pipeline, 0, calls.len() + 1).await.map_err(broke)?;
+        self.idle.borrow_mut().push(connected);
+        match values.pop() {
+            Some(Value::Int(1..)) => Ok(values),
+            // What was refused was not written.
+            _ if values.iter().all(|value| matches!(value, Value::ServerError(_))) => Ok(values),
+            other => Err(format!("no replica has confirmed it within {REPLICA_MS} ms ({other:?})").into()),
+        }
     }
 
     /// Sends one call.

@@ -9,6 +9,8 @@ pub struct Target {
     pub(crate) connection: ConnectionInfo,
     /// What all keys begin with.
     pub(crate) prefix: String,
+    /// Whether an answer counts only once a replica has what it tells.
+    pub(crate) is_replicated: bool,
 }
 
 /// What is wrong with a URL.
@@ -18,10 +20,16 @@ pub enum BadTarget {
     #[error("it does not say which Redis: write redis://[user:password@]host[:port][/database]: {0}")]
     Url(redis::RedisError),
     /// It asks for something that there is not.
-    #[error("there is no option {name:?}: known are layout and prefix")]
+    #[error("there is no option {name:?}: known are layout, prefix and durability")]
     Option {
         /// What it asks for.
         name: String,
+    },
+    /// It asks for a promise that there is not.
+    #[error("there is no durability {durability:?}: write replicated, or leave it to Redis")]
+    Durability {
+        /// What it asks for.
+        durability: String,
     },
     /// It asks for keys that this release does not know.
     #[error("there is no layout {layout:?}: known is sureq")]
@@ -38,19 +46,22 @@ impl Target {
         let is_socket = address.contains("unix:");
         // The address of a socket has its user and its database among the options.
         let (mut prefix, mut address) = ("sureq:".to_owned(), format!("{address}?"));
+        let mut is_replicated = false;
         for option in options.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
             match name {
                 "prefix" => value.clone_into(&mut prefix),
                 "layout" if value == "sureq" => {}
                 "layout" => return Err(BadTarget::Layout { layout: value.to_owned() }),
+                "durability" if value == "replicated" => is_replicated = true,
+                "durability" => return Err(BadTarget::Durability { durability: value.to_owned() }),
                 "user" | "pass" | "db" if is_socket => address.extend([option, "&"]),
                 _ => return Err(BadTarget::Option { name: name.to_owned() }),
             }
         }
         let connection = address.into_connection_info().map_err(BadTarget::Url)?;
         let settings = connection.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        Ok(Self { connection: connection.set_redis_settings(settings), prefix })
+        Ok(Self { connection: connection.set_redis_settings(settings), prefix, is_replicated })
     }
 
     /// The hash of the store.
@@ -87,6 +98,8 @@ mod tests {
         assert!(Target::parse("redis://h").is_ok_and(|target| target.prefix == "sureq:"));
         assert!(matches!(Target::parse("redis://h?colour=red"), Err(BadTarget::Option { .. })));
         assert!(matches!(Target::parse("redis://h?layout=odd"), Err(BadTarget::Layout { .. })));
+        assert!(matches!(Target::parse("redis://h?durability=some"), Err(BadTarget::Durability { .. })));
+        assert!(Target::parse("redis://h?durability=replicated").unwrap().is_replicated);
         assert!(matches!(Target::parse("http://h"), Err(BadTarget::Url(_))));
     }
 }

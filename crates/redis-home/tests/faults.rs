@@ -243,8 +243,8 @@ fn pass(mut from: &TcpStream, mut to: &TcpStream, mut left: usize) {
 
 #[test]
 fn a_connection_that_is_cut_anywhere_leaves_every_task_in_one_place() {
-    let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
-    let server = RedisServer::start_with("redis-server".as_ref(), &["--port", &port.to_string()]);
+    let port = support::free_port();
+    let server = RedisServer::start_at(port);
     let direct = open(&server.url());
     // How much is said in all is known once: what is loaded at the beginning is most of it, and is cut seldom.
     let loaded = 48_000;

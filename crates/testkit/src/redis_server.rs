@@ -23,6 +23,34 @@ impl RedisServer {
         Self::start_with(Path::new("redis-server"), &[])
     }
 
+    /// Starts one on this port of loopback, too.
+    pub fn start_at(port: u16) -> Self {
+        Self::start_with(Path::new("redis-server"), &["--port", &port.to_string()])
+    }
+
+    /// Starts a replica of the one at this port, on a port of its own.
+    pub fn start_replica_of(port: u16, own_port: u16) -> Self {
+        let (port, own_port) = (format!("127.0.0.1 {port}"), own_port.to_string());
+        Self::start_with(Path::new("redis-server"), &["--port", &own_port, "--replicaof", &port])
+    }
+
+    /// Stands still until it is resumed.
+    pub fn suspend(&self) {
+        self.process.iter().for_each(Process::suspend);
+    }
+
+    /// Goes on.
+    pub fn resume(&self) {
+        self.process.iter().for_each(Process::resume);
+    }
+
+    /// Ends it with signal 9, for good.
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill9();
+        }
+    }
+
     /// Starts the Valkey that came with the foreign clients, which are beside the tests of this build.
     pub fn start_valkey() -> Self {
         let tests = std::env::current_exe().expect("this runs");
@@ -58,9 +86,7 @@ impl RedisServer {
 
     /// Ends it with signal 9, and starts it again.
     pub fn crash(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            process.kill9();
-        }
+        self.kill();
         self.go();
     }
 
@@ -89,6 +115,7 @@ impl RedisServer {
     fn go(&mut self) {
         let mut command = Command::new(&self.program);
         command.args(["--port", "0", "--save", "", "--appendonly", "yes", "--appendfsync", "always"]);
+        command.args(["--repl-diskless-sync-delay", "0"]);
         command.arg("--unixsocket").arg(self.socket()).arg("--dir").arg(self.dir.path());
         command.args(&self.options);
         let process = Process::start(&mut command);
@@ -106,7 +133,8 @@ impl RedisServer {
 }
 
 impl Drop for RedisServer {
+    /// What it has is nobody's any more.
     fn drop(&mut self) {
-        self.stop();
+        self.kill();
     }
 }

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part of this")]
 
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use sureq_core::command::{AckScope, Block, Command, ConnId, IdForm, LeaseAsk, Pop, TaskRefs};
@@ -67,6 +68,12 @@ pub fn info(home: &RedisHome, queue: &[u8]) -> Info {
         Reply::Info(info) => *info,
         other => panic!("{other:?}"),
     }
+}
+
+/// A port of loopback that nobody has now.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has free ports");
+    listener.local_addr().expect("it is bound").port()
 }
 
 /// Waits until something is so.

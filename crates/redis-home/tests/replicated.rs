@@ -1,0 +1,70 @@
+//! A primary that dies takes along what its replica has not received: unless that was waited for.
+
+mod support;
+
+use redis::cmd;
+use support::{free_port, info, open, push, until};
+use sureq_core::{Refusal, Reply};
+use sureq_testkit::redis_server::RedisServer;
+
+/// Pushes to a primary whose replica lags behind, kills it, and has the replica take over. Answers how many pushes were
+/// confirmed meanwhile, how many were of an unknown outcome, and how many are there of all that were confirmed.
+fn fail_over(options: &str) -> (u64, u64, u64) {
+    let (port, own_port) = (free_port(), free_port());
+    let mut primary = RedisServer::start_at(port);
+    let replica = RedisServer::start_replica_of(port, own_port);
+    let mut admin = primary.connect();
+    until("the replica follows", || {
+        let followers: i64 = cmd("WAIT").arg(1).arg(10).query(&mut admin).expect("it answers");
+        let state: String = cmd("INFO").arg("replication").query(&mut admin).expect("it answers");
+        followers == 1 && state.contains("state=online")
+    });
+    let home = open(&format!("{}?{options}", primary.url()));
+    assert!(matches!(push(&home, b"q", &[b'x'; 1024]), Reply::Pushed(_)), "the replica is there");
+    until("the replica has it", || {
+        cmd("WAIT").arg(1).arg(100).query::<i64>(&mut admin).is_ok_and(|n| n == 1)
+            && cmd("EXISTS")
+                .arg("sureq:q:{q}:body")
+                .query::<i64>(&mut replica.connect())
+                .is_ok_and(|n| n == 1)
+    });
+    replica.suspend();
+    // Nothing more reaches it, not even what would wait in the socket.
+    let killed: Result<i64, _> = cmd("CLIENT").arg("KILL").arg("TYPE").arg("replica").query(&mut admin);
+    assert_eq!(killed.expect("it answers"), 1);
+    let (mut confirmed, mut unknown) = (0, 0);
+    for _ in 0..3 {
+        match push(&home, b"q", &[b'y'; 1024]) {
+            Reply::Pushed(_) => confirmed += 1,
+            Reply::Refused(Refusal::Unknown { why }) => {
+                assert!(why.contains("no replica has confirmed"), "{why}");
+                unknown += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    primary.kill();
+    home.close();
+    replica.resume();
+    let mut admin = replica.connect();
+    cmd("REPLICAOF").arg("NO").arg("ONE").exec(&mut admin).expect("it is a replica");
+    let home = open(&replica.url());
+    let there = info(&home, b"q").ready;
+    replica.check("sureq:");
+    home.close();
+    (confirmed, unknown, there)
+}
+
+#[test]
+fn what_was_confirmed_survives_the_primary_if_replicas_are_waited_for() {
+    let (confirmed, unknown, there) = fail_over("durability=replicated");
+    assert_eq!((confirmed, unknown), (0, 3), "nothing is confirmed that no replica has");
+    assert!(there >= 1, "the one that was confirmed before is there");
+}
+
+/// The control: without waiting, what was confirmed is lost.
+#[test]
+fn what_was_confirmed_is_lost_with_the_primary_if_nobody_waits() {
+    let (confirmed, unknown, there) = fail_over("");
+    assert_eq!((confirmed, unknown, there), (3, 0, 1));
+}
