@@ -33,12 +33,12 @@ pub enum Heard {
 }
 
 /// The tasks that a notice is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoticeTasks {
     /// So many.
     Count(u64),
-    /// This one.
-    Id(TaskId),
+    /// These, in order.
+    Ids(Box<[TaskId]>),
 }
 
 /// What is to be heard: a channel, or a pattern of them; and whether it is so many more or fewer who want it.
@@ -89,7 +89,13 @@ impl Ear {
 
 fn bytes_of(heard: &Heard) -> usize {
     match heard {
-        Heard::Notice { queue, .. } => size_of::<Heard>() + queue.len(),
+        Heard::Notice { queue, tasks, .. } => {
+            let ids = match tasks {
+                NoticeTasks::Count(_) => 0,
+                NoticeTasks::Ids(ids) => size_of_val(&**ids),
+            };
+            size_of::<Heard>() + queue.len() + ids
+        }
         Heard::Missed => size_of::<Heard>(),
     }
 }
@@ -257,7 +263,10 @@ fn notice(inner: &Inner, channel: &[u8], payload: &[u8]) -> Option<Heard> {
         heads.into_iter().find_map(|(kind, head)| Some((kind, channel.strip_prefix(&head[..])?)))?;
     let tasks = match kind {
         Kind::Work | Kind::Delete => NoticeTasks::Count(sureq_core::id::decimal(payload)?),
-        Kind::Done | Kind::Cancel => NoticeTasks::Id(TaskId::parse(payload)?),
+        Kind::Done | Kind::Cancel => {
+            let ids = payload.split(|&c| c == b' ').map(TaskId::parse).collect::<Option<_>>();
+            NoticeTasks::Ids(ids?)
+        }
     };
     Some(Heard::Notice { kind, queue: queue.into(), tasks })
 }

@@ -159,7 +159,7 @@ fn heard_from(heard: sureq_redis::Heard) -> Heard {
         sureq_redis::Heard::Notice { kind, queue, tasks } => {
             let tasks = match tasks {
                 sureq_redis::NoticeTasks::Count(n) => sureq_engine::NoticeTasks::Count(n),
-                sureq_redis::NoticeTasks::Id(id) => sureq_engine::NoticeTasks::Ids([id].into()),
+                sureq_redis::NoticeTasks::Ids(ids) => sureq_engine::NoticeTasks::Ids(ids),
             };
             Heard::Notice(sureq_engine::Notice { kind, queue, tasks })
         }

@@ -24,6 +24,10 @@ local HOME_MS = 30000
 local REPLY_BYTES_MAX = 67108864
 -- How many arguments are given to a command at once.
 local ARGS_MAX = 2000
+-- How many ids one message carries.
+local IDS_TOLD = 100
+-- The clock is written down so often at least; Redis' own does not go back meanwhile, or those who use it will tell.
+local CLOCK_KEPT_MS = 50
 
 -- What a call has; set anew by each.
 local keys, args, STORE, PREFIX
@@ -31,7 +35,7 @@ local wall, log
 -- When what is being done happened: now, or, of what time did alone, when it was due.
 local moment
 -- The store's own numbers: clock, offset of log time, last id, epoch and when it began, counters, the next lost worker.
-local store
+local store, is_store_changed
 local opened, order_opened
 
 local function integer(n) return string.format('%d', n) end
@@ -68,11 +72,16 @@ local function begin()
   local told = tonumber(args[3])
   if told > 0 and math.abs(log - told) > CLOCK_MS then log = told end
   log = max(log, store.clock)
-  moment, store.clock, store.offset = log, log, log - wall
+  moment = log
+  is_store_changed = not known or log - store.clock >= CLOCK_KEPT_MS or log - wall ~= store.offset
+  if is_store_changed then
+    store.clock, store.offset = log, log - wall
+  end
 end
 
 -- The next id after the last one that was given out.
 local function next_id()
+  is_store_changed = true
   if log > store.ms then
     store.ms, store.seq = log, 0
   end
@@ -119,6 +128,11 @@ end
 
 local function tell(q, kind, text) call('PUBLISH', PREFIX .. kind .. ':' .. q.name, text) end
 
+-- Tells of many tasks at once.
+local function tell_all(q, kind, ids)
+  for i = 1, #ids, IDS_TOLD do tell(q, kind, table.concat(ids, ' ', i, min(i + IDS_TOLD - 1, #ids))) end
+end
+
 local function has_settings(s)
   if s.paused then return true end
   for field in pairs(s) do
@@ -134,7 +148,7 @@ local function finish()
     if s.len > 0 and not s.listed then
       if not s.number then
         s.number = store.queues or 0
-        store.queues = s.number + 1
+        store.queues, is_store_changed = s.number + 1, true
       end
       s.listed, q.dirty = true, true
       call('ZADD', PREFIX .. 'queues', s.number, q.name)
@@ -150,12 +164,12 @@ local function finish()
       end
     end
     if q.ready > 0 then tell(q, 'work', q.ready) end
-    for _, id in ipairs(q.done) do tell(q, 'done', id) end
-    for _, id in ipairs(q.cancelled) do tell(q, 'cancel', id) end
+    tell_all(q, 'done', q.done)
+    tell_all(q, 'cancel', q.cancelled)
     if q.gone > 0 then tell(q, 'delete', q.gone) end
     if q.wake then tell(q, 'wake', '') end
   end
-  call('SET', STORE, pack(store))
+  if is_store_changed then call('SET', STORE, pack(store)) end
 end
 
 -- Something happens to the queue by itself then, by log time.
@@ -167,12 +181,23 @@ end
 
 -- What is known of a task. States: R ready, D delayed by log time, A delayed by the wall clock, L leased, X dead.
 local function get(q, id)
-  local record = call('HGET', q.k .. ':task', id)
+  local record = q.fetched and q.fetched[id]
+  if record == nil then record = call('HGET', q.k .. ':task', id) end
   if record then return unpacked(record) end
   if call('HEXISTS', q.k .. ':body', id) == 1 then return { st = 'R' } end
 end
 
-local function put(q, id, t) call('HSET', q.k .. ':task', id, pack(t)) end
+local function put(q, id, t)
+  if q.fetched then q.fetched[id] = nil end
+  call('HSET', q.k .. ':task', id, pack(t))
+end
+
+-- Reads the records of many tasks at once, for those who ask for them one by one.
+local function fetch(q, ids)
+  local records = values(q.k .. ':task', ids)
+  q.fetched = {}
+  for i, id in ipairs(ids) do q.fetched[id] = records[i] end
+end
 
 local function pushed_at(id, t) return t.pu or tonumber(string.match(id, '^%d+')) end
 
@@ -240,6 +265,7 @@ end
 local function forget(q, id, t)
   leave(q, id, t)
   if t.nm then call('HDEL', q.k .. ':names', t.nm) end
+  if q.fetched then q.fetched[id] = nil end
   call('HDEL', q.k .. ':task', id)
   call('HDEL', q.k .. ':body', id)
   q.s.len = q.s.len - 1
@@ -510,7 +536,7 @@ local function end_lost_workers()
     for _, name in ipairs(call('HKEYS', PREFIX .. 'workers')) do
       call('ZADD', PREFIX .. 'workers:ends', 'GT', store.started + worker_of(name).ttl, name)
     end
-    store.renewed = store.epoch
+    store.renewed, is_store_changed = store.epoch, true
   end
   if not store.lost or store.lost > log then return end
   local lost = call('ZRANGEBYSCORE', PREFIX .. 'workers:ends', '-inf', log, 'WITHSCORES', 'LIMIT', 0, 16)
@@ -518,7 +544,7 @@ local function end_lost_workers()
     moment = tonumber(lost[i + 1])
     end_worker(lost[i], worker_of(lost[i]), 'w')
   end
-  moment, store.lost = log, first_of(PREFIX .. 'workers:ends')
+  moment, store.lost, is_store_changed = log, first_of(PREFIX .. 'workers:ends'), true
 end
 
 -- This incarnation of a worker, if it lives.
@@ -729,7 +755,10 @@ end
 function ops.ack(scope, name)
   local q, finished, is_done, plain, timed = open(name), {}, {}, {}, {}
   settle(q, 0)
-  for index, word in ipairs(tail(2)) do
+  local words, ids = tail(2), {}
+  for i, word in ipairs(words) do ids[i] = string.match(word, '^[^@]*') end
+  fetch(q, ids)
+  for index, word in ipairs(words) do
     local id, t, is_receipt, is_current = claim(q, word)
     if (is_current or t and t.la and scope == 'lapsed' and not is_receipt) and not is_done[id] then
       is_done[id] = true
@@ -1137,7 +1166,7 @@ function ops.start(name, ttl)
   local before = worker_of(name)
   if before then end_worker(name, before, 'w') end
   local n, ends = max(store.incarnation or 0, log - 1) + 1, log + tonumber(ttl)
-  store.incarnation = n
+  store.incarnation, is_store_changed = n, true
   call('HSET', PREFIX .. 'workers', name, pack({ n = n, ttl = tonumber(ttl) }))
   call('ZADD', PREFIX .. 'workers:ends', ends, name)
   if not store.lost or ends < store.lost then store.lost = ends end
@@ -1244,7 +1273,7 @@ end
 -- run id of the server: says that Redis is up, and whether it has been started since
 function ops.epoch(run)
   if store.epoch ~= run then
-    store.epoch, store.started = run, log
+    store.epoch, store.started, is_store_changed = run, log, true
   end
   return log
 end
