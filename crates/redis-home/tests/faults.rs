@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use redis::cmd;
-use support::{ack, info, open, pop, pop_held_by, pop_leased, push, until, wait_for};
+use support::{ack, answer, info, open, pop, pop_held_by, pop_leased, push, until, wait_for};
 use sureq_core::{Refusal, Reply};
 use sureq_testkit::redis_server::RedisServer;
 
@@ -295,7 +295,7 @@ fn whoever_waits_goes_on_waiting_when_redis_comes_back() {
     home.look();
     server.crash();
     until("pushes are taken again", || matches!(push(&other, b"q", b"x"), Reply::Pushed(_)));
-    let replies = ticket.wait().replies;
+    let replies = answer(&ticket);
     assert!(matches!(replies.list[0], Reply::Tasks(_)), "{:?}", replies.list);
     assert_eq!(replies.tasks[0].body, b"x");
     home.close();

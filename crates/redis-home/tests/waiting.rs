@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use support::{ack, open, pop, push, run, until, wait_for};
+use support::{ack, answer, open, pop, push, run, until, wait_for};
 use sureq_core::Command;
 use sureq_core::command::{Add, When};
 use sureq_core::settings::{Change, Changes};
@@ -51,14 +51,14 @@ fn a_waiting_worker_asks_nothing_whatever_it_waits_for() {
     let heard = monitor(&server);
     let said = heard.recv_timeout(Duration::from_secs(4));
     assert!(said.is_err(), "a waiting worker asks: {said:?}");
-    // Each is woken by what it waits for.
-    push(&home, b"empty", b"e");
-    ack_the_one_of(&home, b"full");
-    run(&home, &Command::Resume { queue: b"paused" });
+    // Each is woken by what it waits for, and by nothing else before that.
     let [empty, full, paused, later] = <[_; 4]>::try_from(tickets).unwrap();
-    assert_eq!(empty.wait().replies.tasks[0].body, b"e");
-    assert_eq!(full.wait().replies.tasks[0].body, b"b");
-    assert_eq!(paused.wait().replies.tasks[0].body, b"c");
+    ack_the_one_of(&home, b"full");
+    assert_eq!(answer(&full).tasks[0].body, b"b");
+    run(&home, &Command::Resume { queue: b"paused" });
+    assert_eq!(answer(&paused).tasks[0].body, b"c");
+    push(&home, b"empty", b"e");
+    assert_eq!(answer(&empty).tasks[0].body, b"e");
     drop(later);
     server.check("sureq:");
     home.close();
@@ -80,7 +80,7 @@ fn a_push_wakes_whoever_waits_within_a_few_milliseconds() {
         until("it waits", || worker.waiting() == 1);
         let since = Instant::now();
         push(&producer, b"q", b"x");
-        let replies = ticket.wait().replies;
+        let replies = answer(&ticket);
         waits.push(since.elapsed());
         assert_eq!(replies.tasks.len(), 1);
     }
@@ -97,14 +97,14 @@ fn a_delayed_task_and_a_lapsed_one_wake_whoever_waits_when_it_is_time() {
     let home = open(&server.url());
     let since = Instant::now();
     run(&home, &Command::Add(Add { when: When::After(300), ..Add::plain(b"q", b"late") }));
-    let replies = wait_for(&home, b"q").wait().replies;
+    let replies = answer(&wait_for(&home, b"q"));
     let waited = since.elapsed();
     assert_eq!(replies.tasks[0].body, b"late");
     assert!((300..500).contains(&waited.as_millis()), "{waited:?}");
     push(&home, b"l", b"again");
     let since = Instant::now();
     assert_eq!(support::pop_leased(&home, b"l", 300).unwrap().len(), 1);
-    let replies = wait_for(&home, b"l").wait().replies;
+    let replies = answer(&wait_for(&home, b"l"));
     let waited = since.elapsed();
     assert_eq!((&replies.tasks[0].body[..], replies.tasks[0].deliveries), (&b"again"[..], 2));
     assert!((300..500).contains(&waited.as_millis()), "{waited:?}");
@@ -117,10 +117,18 @@ fn an_answer_that_nobody_takes_goes_back_to_the_front() {
     let home = open(&server.url());
     push(&home, b"q", b"a");
     push(&home, b"q", b"b");
-    drop(home.execute(&[Command::Pop(sureq_core::command::Pop::plain(&[b"q"], 1))]));
+    let take = Command::Pop(sureq_core::command::Pop::plain(&[b"q"], 1));
+    // Whether the taker goes before its answer is there or after that.
+    drop(home.execute(&[take]));
     home.look();
     until("it is back", || support::info(&home, b"q").ready == 2);
-    assert_eq!(pop(&home, b"q", 2).unwrap()[0].0, b"a");
+    let ticket = home.execute(&[take]);
+    home.look();
+    assert_eq!(support::info(&home, b"q").leased, 1);
+    drop(ticket);
+    until("it is back", || support::info(&home, b"q").ready == 2);
+    let popped = run(&home, &Command::Pop(sureq_core::command::Pop::plain(&[b"q"], 2)));
+    assert_eq!((&popped.tasks[0].body[..], popped.tasks[0].deliveries), (&b"a"[..], 3));
     server.check("sureq:");
     home.close();
 }

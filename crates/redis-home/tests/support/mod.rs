@@ -3,6 +3,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part of this")]
 
 use std::net::TcpListener;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use sureq_core::command::{AckScope, Block, Command, ConnId, IdForm, LeaseAsk, Pop, TaskRefs};
@@ -56,6 +57,18 @@ pub fn wait_for(home: &RedisHome, queue: &[u8]) -> Ticket {
     let queues = [queue];
     let pop = Pop { block: Some(Block::Forever), ..Pop::plain(&queues, 1) };
     home.execute(&[Command::Pop(pop)])
+}
+
+/// What a ticket is answered with, which takes no longer than anything may take.
+pub fn answer(ticket: &Ticket) -> Replies<Vec<u8>> {
+    let mut replies = None;
+    until("it is answered", || {
+        if let Poll::Ready(answer) = ticket.poll(&mut Context::from_waker(Waker::noop())) {
+            replies = Some(answer.replies);
+        }
+        replies.is_some()
+    });
+    replies.expect("it was answered")
 }
 
 pub fn ack(home: &RedisHome, queue: &[u8], id: &str) -> Reply {
