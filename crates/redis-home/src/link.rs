@@ -13,9 +13,9 @@ use sureq_core::Refusal;
 use crate::answer::{fields, number};
 use crate::call::Call;
 use crate::clock::{Clock, LogClock};
+use crate::layout::Layout;
 use crate::target::Target;
-
-const SCRIPT: &str = include_str!("lua/queue.lua");
+use crate::work_queue::look_out::LookOut;
 
 /// How long a command waits for a connection before it is refused.
 const CONNECT_FOR: Duration = Duration::from_secs(3);
@@ -32,6 +32,9 @@ pub(crate) struct Link {
     pub(crate) target: Target,
     pub(crate) clock: Arc<dyn Clock>,
     log: LogClock,
+    look_out: LookOut,
+    /// Tells this home from others.
+    home: String,
     /// What the script is called, as Redis said.
     sha: RefCell<String>,
     connection: RefCell<Option<MultiplexedConnection>>,
@@ -45,19 +48,16 @@ pub(crate) struct About {
 }
 
 impl Link {
-    pub(crate) fn new(target: Target, clock: Arc<dyn Clock>) -> Result<Self, RedisError> {
+    pub(crate) fn new(target: Target, clock: Arc<dyn Clock>, home: String) -> Result<Self, RedisError> {
         let client = Client::open(target.connection.clone())?;
         let (sha, connection) = (RefCell::default(), RefCell::default());
-        Ok(Self { client, target, clock, log: LogClock::default(), sha, connection })
+        let (log, look_out) = (LogClock::default(), LookOut::default());
+        Ok(Self { client, target, clock, log, look_out, home, sha, connection })
     }
 
     /// Connects, and asks the server about itself.
     pub(crate) async fn connect(&self) -> Result<About, RedisError> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_TIMEOUT))
-            // A busy Redis is waited for: an answer that is not heard would leave it open whether something was done.
-            .set_response_timeout(None);
-        let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
+        let mut connection = self.new_connection().await?;
         let info: String = cmd("INFO").query_async(&mut connection).await?;
         let field = |name: &str| {
             let mut lines = info.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -68,14 +68,36 @@ impl Link {
             policy: Some(field("maxmemory_policy")).filter(|policy| !policy.is_empty()),
             run_id: field("run_id"),
         };
-        let sha: String = cmd("SCRIPT").arg("LOAD").arg(SCRIPT).query_async(&mut connection).await?;
+        let sha: String =
+            cmd("SCRIPT").arg("LOAD").arg(self.target.layout.script()).query_async(&mut connection).await?;
         *self.sha.borrow_mut() = sha;
-        // Whoever meets a Redis that was started anew says so, so that leases last a while longer.
-        for call in [Call::new("epoch", None).arg(about.run_id.clone()), Call::new("home", None).arg("")] {
+        for call in self.target.layout.greetings(&about.run_id) {
             let _: Value = self.command(&call).query_async(&mut connection).await?;
         }
         *self.connection.borrow_mut() = Some(connection);
         Ok(about)
+    }
+
+    async fn new_connection(&self) -> Result<MultiplexedConnection, RedisError> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT_TIMEOUT))
+            // A busy Redis is waited for: an answer that is not heard would leave it open whether something was done.
+            .set_response_timeout(None);
+        self.client.get_multiplexed_async_connection_with_config(&config).await
+    }
+
+    /// A connection of its own for a command that blocks, and its number, by which it is told to stop.
+    pub(crate) async fn block(&self) -> Result<(MultiplexedConnection, u64), RedisError> {
+        let mut connection = self.new_connection().await?;
+        let number = cmd("CLIENT").arg("ID").query_async(&mut connection).await?;
+        Ok((connection, number))
+    }
+
+    /// Ends what blocks such a connection, as if its time were up.
+    pub(crate) async fn unblock(&self, number: u64) -> Result<(), Refusal> {
+        let mut connection = self.connection().await?;
+        let unblocked = cmd("CLIENT").arg("UNBLOCK").arg(number).query_async(&mut connection).await;
+        unblocked.map_err(|error| refusal_of(&error))
     }
 
     /// A connection of its own for messages.
@@ -110,6 +132,25 @@ impl Link {
     }
 
     fn command(&self, call: &Call) -> Cmd {
+        match self.target.layout {
+            Layout::Sureq => self.sureq_command(call),
+            Layout::WorkQueue { .. } => self.work_queue_command(call),
+        }
+    }
+
+    fn work_queue_command(&self, call: &Call) -> Cmd {
+        let mut command = cmd("EVALSHA");
+        let key = self.target.waiting_key(call.queue.as_deref().unwrap_or_default());
+        let looks = if self.look_out.is_due(call, self.clock.monotonic_ms()) { "1" } else { "" };
+        command.arg(&*self.sha.borrow()).arg(1).arg(key);
+        command.arg(call.op).arg(&self.target.prefix).arg(looks).arg(&self.home);
+        for arg in &call.args {
+            command.arg(arg);
+        }
+        command
+    }
+
+    fn sureq_command(&self, call: &Call) -> Cmd {
         let mut command = cmd("EVALSHA");
         let key = call.queue.as_ref().map_or_else(|| self.target.store_key(), |q| self.target.queue_key(q));
         command.arg(&*self.sha.borrow()).arg(2).arg(key).arg(self.target.store_key());
@@ -142,7 +183,7 @@ impl Link {
             }
             match connection.req_packed_commands(&pipeline, 0, rest.len()).await {
                 Ok(values) => {
-                    let known = values.into_iter().map(|value| self.judge(value));
+                    let known = rest.iter().zip(values).map(|(call, value)| self.judge(call, value));
                     // From the first call on that met no script, none has been executed.
                     answers.extend(known.map_while(Judged::known));
                     if answers.len() < calls.len() {
@@ -168,12 +209,19 @@ impl Link {
         self.send(&[call]).await.pop().unwrap_or_else(closed)
     }
 
-    fn judge(&self, value: Value) -> Judged {
+    fn judge(&self, call: &Call, value: Value) -> Judged {
         let error = match value {
             Value::ServerError(error) => RedisError::from(error),
             value => {
-                let answer = fields(value).and_then(|[log, answer]| {
-                    self.log.hear(number(log)?, self.clock.monotonic_ms());
+                let answer = fields(value).and_then(|[first, answer]| {
+                    let now = self.clock.monotonic_ms();
+                    match self.target.layout {
+                        Layout::Sureq => self.log.hear(number(first)?, now),
+                        Layout::WorkQueue { .. } if number(first)? == 1 => {
+                            self.look_out.hear(call, &answer, now);
+                        }
+                        Layout::WorkQueue { .. } => {}
+                    }
                     Ok(answer)
                 });
                 return Judged::Known(answer.map_err(Refusal::from));
@@ -215,7 +263,7 @@ const BEFORE: [&str; 11] = [
     "WRONGPASS",
 ];
 
-fn refusal_of(error: &RedisError) -> Refusal {
+pub(crate) fn refusal_of(error: &RedisError) -> Refusal {
     let code = error.code().unwrap_or_default();
     if code == "OOM" {
         return Refusal::OutOfMemory;

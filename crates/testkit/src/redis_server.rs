@@ -51,7 +51,8 @@ impl RedisServer {
         self.go();
     }
 
-    fn socket(&self) -> PathBuf {
+    /// The socket that it listens on.
+    pub fn socket(&self) -> PathBuf {
         self.dir.path().join("socket")
     }
 

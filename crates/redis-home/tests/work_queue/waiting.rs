@@ -1,0 +1,154 @@
+//! Pops that wait.
+
+use std::time::{Duration, Instant};
+
+use sureq_core::command::Block;
+
+use crate::support::{PATIENCE, Published, Shop, answer, item, open_home};
+
+fn ids(popped: Vec<(String, String)>) -> Vec<String> {
+    popped.into_iter().map(|(id, _)| id).collect()
+}
+
+#[test]
+fn a_push_wakes_whoever_waits_at_once() {
+    let mut shop = Shop::open();
+    let mut monitor = shop.monitor();
+    let mut times = Vec::new();
+    for n in 0..21 {
+        let ticket = shop.wait(Block::Forever);
+        monitor.wait_for("BLMOVE");
+        shop.raw::<()>(&format!("SET jobs:item:{n} x"));
+        let pushed = Instant::now();
+        shop.raw::<()>(&format!("LPUSH jobs:queue {n}"));
+        assert_eq!(ids(answer(ticket).unwrap()), [n.to_string()]);
+        times.push(pushed.elapsed());
+        assert!(shop.raw::<i64>(&format!("PTTL jobs:lease:{n}")) > 50_000);
+    }
+    times.sort();
+    assert!(times[times.len() / 2] < Duration::from_millis(50), "{times:?}");
+}
+
+/// A worker that waits may clean twice in that time, and nothing else.
+#[test]
+fn whoever_waits_asks_nothing() {
+    let shop = Shop::open();
+    let mut monitor = shop.monitor();
+    let ticket = shop.wait(Block::Forever);
+    monitor.wait_for("BLMOVE");
+    let sent = monitor.sent_within(Duration::from_secs(10));
+    assert!(sent.len() <= 2, "{sent:#?}");
+    drop(ticket);
+}
+
+#[test]
+fn whoever_gives_up_takes_nothing() {
+    let mut shop = Shop::open();
+    for ms in [1, 30] {
+        let started = Instant::now();
+        assert_eq!(answer(shop.wait(Block::Millis(ms))), Ok(vec![]));
+        assert!(started.elapsed() >= Duration::from_millis(ms), "{:?}", started.elapsed());
+    }
+    let mut monitor = shop.monitor();
+    let ticket = shop.wait(Block::Forever);
+    monitor.wait_for("BLMOVE");
+    drop(ticket);
+    monitor.wait_for("UNBLOCK");
+    shop.add("a", "x");
+    assert_eq!(shop.lists(), (vec!["a".into()], vec![]));
+}
+
+#[test]
+fn a_home_that_is_closed_takes_nothing_any_more() {
+    let mut shop = Shop::open();
+    let other = open_home(&shop.server, "");
+    let mut monitor = shop.monitor();
+    let ticket = shop.wait(Block::Forever);
+    monitor.wait_for("BLMOVE");
+    shop.home.close();
+    assert_eq!(answer(ticket), Ok(vec![]));
+    shop.home = other;
+    shop.add("a", "x");
+    assert_eq!(shop.lists(), (vec!["a".into()], vec![]));
+}
+
+#[test]
+fn all_who_wait_in_a_process_share_one_connection_and_are_served_in_order() {
+    let mut shop = Shop::open();
+    let mut monitor = shop.monitor();
+    let first = shop.wait(Block::Forever);
+    monitor.wait_for("BLMOVE");
+    let second = shop.wait(Block::Forever);
+    // It has joined the line by the time that this is answered.
+    shop.home.look();
+    let blocked = shop.raw::<String>("CLIENT LIST");
+    assert_eq!(blocked.lines().filter(|client| client.contains("cmd=blmove")).count(), 1, "{blocked}");
+    shop.add("a", "x");
+    shop.add("b", "y");
+    assert_eq!(ids(answer(first).unwrap()), ["a"]);
+    assert_eq!(ids(answer(second).unwrap()), ["b"]);
+}
+
+#[test]
+fn beside_waiting_workers_of_the_published_crate_we_get_our_share() {
+    let shop = Shop::open();
+    let mut monitor = shop.monitor();
+    let mut published = Published::new(&shop.server);
+    for round in 0..5 {
+        let theirs = std::thread::spawn(move || {
+            let leased = published.lease_within(None).unwrap();
+            (published, leased.id)
+        });
+        monitor.wait_for("BRPOPLPUSH");
+        let ours = shop.wait(Block::Forever);
+        monitor.wait_for("BLMOVE");
+        let [first, second] = [format!("{round}a"), format!("{round}b")];
+        shop.add(&first, "x");
+        shop.add(&second, "y");
+        assert_eq!(ids(answer(ours).unwrap()), [second]);
+        let (back, id) = theirs.join().unwrap();
+        published = back;
+        assert_eq!(id, first, "who has waited longer is served first");
+    }
+}
+
+#[test]
+fn whoever_waits_passes_over_ids_without_an_item() {
+    let mut shop = Shop::open();
+    let mut monitor = shop.monitor();
+    let ticket = shop.wait(Block::Forever);
+    monitor.wait_for("BLMOVE");
+    shop.raw::<()>("LPUSH jobs:queue ghost");
+    monitor.wait_for("BLMOVE");
+    assert_eq!(shop.lists(), (vec![], vec![]), "the ghost is gone");
+    let mut published = Published::new(&shop.server);
+    published.add_unique(&item("a", "x"));
+    assert_eq!(ids(answer(ticket).unwrap()), ["a"]);
+}
+
+#[test]
+fn a_connection_that_is_lost_while_waiting_is_made_anew() {
+    let mut shop = Shop::open();
+    let mut monitor = shop.monitor();
+    let ticket = shop.wait(Block::Forever);
+    monitor.wait_for("BLMOVE");
+    assert!(shop.raw::<u64>("CLIENT KILL TYPE normal SKIPME yes") >= 2);
+    monitor.wait_for("BLMOVE");
+    shop.raw::<()>("SET jobs:item:a x");
+    shop.raw::<()>("LPUSH jobs:queue a");
+    assert_eq!(ids(answer(ticket).unwrap()), ["a"]);
+}
+
+#[test]
+fn what_a_ticket_was_given_that_nobody_reads_goes_back_to_the_front() {
+    let mut shop = Shop::open();
+    shop.add("a", "x");
+    shop.add("b", "y");
+    let mut monitor = shop.monitor();
+    let ticket = shop.wait(Block::Millis(PATIENCE.as_millis() as u64));
+    monitor.wait_for("pop");
+    drop(ticket);
+    monitor.wait_for("undeliver");
+    assert_eq!(shop.lists(), (vec!["b".into(), "a".into()], vec![]));
+    assert_eq!(shop.raw::<i64>("EXISTS jobs:lease:a"), 0);
+}
