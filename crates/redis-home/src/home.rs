@@ -15,7 +15,7 @@ use sureq_core::{LogTime, Now, Receipt, Refusal, Replies, Reply, TaskId, WallTim
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 
-use crate::answer::{Payload, bytes, fields, number, read};
+use crate::answer::{Payload, bytes, fields, number, read, refusal};
 use crate::call::{Call, Shape, conn_name, spelt_receipt};
 use crate::clock::{Clock, SystemClock, system_ms};
 use crate::layout::Layout;
@@ -462,8 +462,13 @@ impl Inner {
             Block::Millis(ms) => Some(self.link.clock.monotonic_ms().saturating_add(ms)),
         };
         let queues = slot.pops.first().map(|pop| pop.queues.clone()).unwrap_or_default();
-        let waiter = Waiter { call, queues, until_ms, slot };
-        if self.link.target.layout.moves() { self.line.stand(waiter) } else { self.line.join(waiter).await }
+        if self.link.target.layout.moves() {
+            // It may have been the end of a millisecond.
+            let until_ms = until_ms.map(|at| at.saturating_add(1));
+            self.line.stand(Waiter { call, queues, until_ms, slot });
+        } else {
+            self.line.join(Waiter { call, queues, until_ms, slot }).await;
+        }
     }
 
     /// Gives an answer to whoever waits for it. If nobody does, what it hands out goes back.
@@ -499,6 +504,9 @@ impl Inner {
     ) -> Result<Value, Refusal> {
         let (mut call, mut answer, mut count) = (call.clone(), first?, 0);
         loop {
+            if let Some(no) = refusal(&answer) {
+                return Err(no);
+            }
             let [cursor, n] = fields(answer)?;
             let cursor = bytes(cursor)?;
             count += number(n)?;

@@ -29,7 +29,7 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 /// How long a connection is kept for a queue that nobody waits for.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// How long Redis may take to say that the time of the last who waited is up, before it is told to stop.
+/// How much later than here the time of the last who waited may be up in Redis, before it is told to stop.
 const GRACE: Duration = Duration::from_millis(50);
 
 /// How long a connection may take to stop blocking once it was told to; then it is given up.
@@ -74,11 +74,7 @@ impl Moves {
 /// Has someone move for every queue that is waited for, and answers those whose time is up, for as long as the home is open.
 pub(crate) async fn serve_moves(inner: Rc<Inner>) {
     loop {
-        // Nothing has to be tried: Redis itself serves those who block, before it executes the next command.
-        for done in inner.line.take_looks() {
-            // Whoever asked may have stopped listening.
-            let _ = done.send(());
-        }
+        let looks = inner.line.take_looks();
         let now = inner.link.clock.monotonic_ms();
         inner.line.drop_late(now);
         if !inner.moves.is_ending.get() {
@@ -91,6 +87,11 @@ pub(crate) async fn serve_moves(inner: Rc<Inner>) {
             }
         }
         inner.moves.tell();
+        // Nothing has to be tried: Redis itself serves those who block, before it executes the next command.
+        for done in looks {
+            // Whoever asked may have stopped listening.
+            let _ = done.send(());
+        }
         inner.line.sleep(now, None).await;
     }
 }
@@ -172,8 +173,11 @@ async fn move_one(
         if inner.line.is_wanted(queue) {
             continue;
         }
-        if !inner.moves.is_ending.get()
-            && let Ok(moved) = timeout(GRACE, &mut moving).await
+        let grace_ms = GRACE.as_millis() as u64;
+        let is_ending_itself = end.is_some_and(|at| at <= inner.link.clock.monotonic_ms() + grace_ms);
+        if is_ending_itself
+            && !inner.moves.is_ending.get()
+            && let Ok(moved) = timeout(GRACE * 2, &mut moving).await
         {
             return Ok((moved?, Some((kept, number))));
         }
@@ -198,8 +202,14 @@ async fn hand_over(inner: &Inner, queue: &[u8], id: Vec<u8>) {
         return;
     };
     let from = waiter.queues.iter().position(|name| name == queue).unwrap_or_default();
+    let call = with_moved(&waiter.call, from, id);
+    let mut answer = inner.link.ask(&call).await;
+    if matches!(answer, Err(Refusal::Unknown { .. })) {
+        // Whether or not it was leased by this home, it may be leased by this home again.
+        answer = inner.link.ask(&call).await;
+    }
     let mut replies = Replies::default();
-    match inner.link.ask(&with_moved(&waiter.call, from, id)).await {
+    match answer {
         // Nothing was done: it goes on waiting, and cleaning brings the id back.
         Err(Refusal::Unavailable { .. }) => return inner.line.restore(waiter),
         Err(no) => replies.list.push(Reply::Refused(no)),

@@ -113,6 +113,22 @@ impl Shop {
         (self.raw("LRANGE jobs:queue 0 -1"), self.raw("LRANGE jobs:processing 0 -1"))
     }
 
+    /// The numbers of the clients that executed this last, or do.
+    pub(crate) fn clients(&mut self, command: &str) -> Vec<u64> {
+        let command = format!(" cmd={command} ");
+        let clients = self.raw::<String>("CLIENT LIST");
+        let of = clients.lines().filter(|client| client.contains(&command));
+        of.map(|client| client.split([' ', '=']).nth(1).unwrap().parse().unwrap()).collect()
+    }
+
+    /// Waits until nobody blocks any more.
+    pub(crate) fn until_nobody_blocks(&mut self) {
+        let until = Instant::now() + PATIENCE;
+        while self.raw::<String>("INFO clients").contains("blocked_clients:1") {
+            assert!(Instant::now() < until, "somebody still blocks");
+        }
+    }
+
     pub(crate) fn monitor(&self) -> Monitor {
         Monitor::new(&self.server)
     }
@@ -223,6 +239,7 @@ impl Monitor {
         let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         self.0.get_ref().set_read_timeout(Some(left)).unwrap();
         match self.0.read_line(&mut line) {
+            Ok(0) => panic!("Redis has closed the connection"),
             Ok(_) => Some(line.trim_end().to_owned()),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => None,
             Err(error) => panic!("{error}"),
