@@ -358,7 +358,10 @@ async fn work(inner: &Rc<Inner>, mut jobs: mpsc::UnboundedReceiver<Job>) {
             Job::Dismiss => inner.line.dismiss(),
             Job::Listen(ear, wants) => {
                 ears.push(Arc::clone(&ear));
-                tokio::task::spawn_local(listen(own, ear, wants));
+                // Clients of other programs tell nobody what they do, and so nothing is heard there.
+                if inner.link.target.layout == Layout::Sureq {
+                    tokio::task::spawn_local(listen(own, ear, wants));
+                }
             }
             Job::Look(done) => {
                 for task in under_way.drain(..) {

@@ -119,11 +119,12 @@ impl Line {
         self.waiters.borrow().iter().flat_map(|waiter| waiter.queues.clone()).collect()
     }
 
-    /// When the last of those who wait for this queue gives up: never, at this time, or there is nobody.
-    pub(crate) fn last_end(&self, queue: &[u8]) -> Option<Option<u64>> {
+    /// For how long to block for those who wait for this queue, where 0 is for ever; nothing, if nobody does.
+    pub(crate) fn block_ms(&self, queue: &[u8], now_ms: u64) -> Option<u64> {
         let waiters = self.waiters.borrow();
         let ends = waiters.iter().filter(|waiter| waiter.is_for(queue)).map(|waiter| waiter.until_ms);
-        ends.reduce(|a, b| Some(a?.max(b?)))
+        let last = ends.reduce(|a, b| Some(a?.max(b?)))?;
+        Some(last.map_or(0, |at| at.saturating_sub(now_ms).max(1)))
     }
 
     /// Answers those whose time is up, and forgets those who have left.

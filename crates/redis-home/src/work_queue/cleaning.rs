@@ -52,12 +52,17 @@ pub struct Cleaned {
     pub removed: u64,
 }
 
+/// When ids were first seen, by the monotonic clock.
+type Sightings = BTreeMap<Vec<u8>, u64>;
+
 /// What a home remembers from one cleaning to the next.
 #[derive(Default)]
 pub(crate) struct Cleaner {
     queues: RefCell<BTreeMap<Vec<u8>, Watched>>,
-    /// When ids were first seen without a lease, by queue and by the monotonic clock.
-    bare: RefCell<BTreeMap<Vec<u8>, BTreeMap<Vec<u8>, u64>>>,
+    /// What was seen without a lease, by queue.
+    bare: RefCell<BTreeMap<Vec<u8>, Sightings>>,
+    /// One pass after the other, since each needs what the last one has seen.
+    passes: tokio::sync::Mutex<()>,
     /// There is another queue.
     changed: Notify,
 }
@@ -117,12 +122,10 @@ pub(crate) async fn keep_clean(inner: Rc<Inner>) {
                 Ok(Some(pass)) => pass.left,
                 Ok(None) | Err(_) => 0,
             };
-            let waits = inner.line.is_wanted(&queue);
-            let now = inner.link.clock.monotonic_ms();
-            if waits {
+            if inner.line.is_wanted(&queue) {
                 inner.cleaner.watch(&inner, &queue);
             }
-            inner.cleaner.plan(&queue, now, left);
+            inner.cleaner.plan(&queue, inner.link.clock.monotonic_ms(), left);
         }
         let now = inner.link.clock.monotonic_ms();
         match inner.cleaner.next_due() {
@@ -208,8 +211,9 @@ struct Pass {
 
 /// Goes through what is processed; nothing, if another home does it.
 async fn light(inner: &Inner, queue: &[u8], lock_ms: Option<u64>) -> Result<Option<Pass>, Refusal> {
+    let _turn = inner.cleaner.passes.lock().await;
     let mut seen_before = inner.cleaner.bare.borrow_mut().remove(queue).unwrap_or_default();
-    let (mut pass, mut seen_now, mut offset) = (Pass::default(), BTreeMap::new(), 0);
+    let (mut pass, mut seen_now, mut offset) = (Pass::default(), Sightings::new(), 0);
     loop {
         let lock = lock_ms.filter(|_| offset == 0).map(|ms| ms.to_string()).unwrap_or_default();
         let asked_ms = inner.link.clock.monotonic_ms();

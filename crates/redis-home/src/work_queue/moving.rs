@@ -156,9 +156,10 @@ async fn move_one(
 ) -> Result<(Option<Vec<u8>>, Option<Blocking>), RedisError> {
     let (mut connection, number) = blocking;
     let now = inner.link.clock.monotonic_ms();
-    let Some(end) = inner.line.last_end(queue) else { return Ok((None, Some((connection, number)))) };
-    // Zero is for ever.
-    let seconds = end.map_or(0.0, |at| Duration::from_millis(at.saturating_sub(now).max(1)).as_secs_f64());
+    let Some(block_ms) = inner.line.block_ms(queue, now) else {
+        return Ok((None, Some((connection, number))));
+    };
+    let seconds = Duration::from_millis(block_ms).as_secs_f64();
     let (from, to) = (inner.link.target.waiting_key(queue), inner.link.target.processing_key(queue));
     let mut command = cmd("BLMOVE");
     command.arg(from).arg(to).arg("RIGHT").arg("LEFT").arg(seconds);
@@ -174,7 +175,7 @@ async fn move_one(
             continue;
         }
         let grace_ms = GRACE.as_millis() as u64;
-        let is_ending_itself = end.is_some_and(|at| at <= inner.link.clock.monotonic_ms() + grace_ms);
+        let is_ending_itself = block_ms > 0 && now + block_ms <= inner.link.clock.monotonic_ms() + grace_ms;
         if is_ending_itself
             && !inner.moves.is_ending.get()
             && let Ok(moved) = timeout(GRACE * 2, &mut moving).await
@@ -220,4 +221,6 @@ async fn hand_over(inner: &Inner, queue: &[u8], id: Vec<u8>) {
         return inner.line.restore(waiter);
     }
     inner.give(&waiter.slot, replies).await;
+    // Whoever moves from its other queues need not any more.
+    inner.line.wake();
 }

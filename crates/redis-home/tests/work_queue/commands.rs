@@ -71,16 +71,16 @@ fn tasks_are_shown_in_the_order_of_their_turn() {
     }
     shop.pop(3, None);
     shop.raw::<()>("DEL jobs:item:9");
-    let show = |view, start, count| {
+    let look_at = |view, start, count| {
         let shown = shop.execute(Command::Inspect { queue: QUEUE, view, start, count });
         tasks(&shown).into_iter().map(|(id, _)| id.parse().unwrap()).collect::<Vec<u32>>()
     };
-    assert_eq!(show(View::Ready, 0, 3), [3, 4, 5]);
-    assert_eq!(show(View::Ready, 5, 3), [8, 10], "what has no item is not shown");
-    assert_eq!(show(View::Ready, -2, 10), [248, 249]);
-    assert_eq!(show(View::Ready, 7, 1_000), (10..250).collect::<Vec<u32>>());
-    assert_eq!(show(View::Ready, 1_000, 5), [0; 0]);
-    assert_eq!(show(View::Leased, 0, 10), [0, 1, 2]);
+    assert_eq!(look_at(View::Ready, 0, 3), [3, 4, 5]);
+    assert_eq!(look_at(View::Ready, 5, 3), [8, 10], "what has no item is not shown");
+    assert_eq!(look_at(View::Ready, -2, 10), [248, 249]);
+    assert_eq!(look_at(View::Ready, 7, 1_000), (10..250).collect::<Vec<u32>>());
+    assert_eq!(look_at(View::Ready, 1_000, 5), [0; 0]);
+    assert_eq!(look_at(View::Leased, 0, 10), [0, 1, 2]);
 }
 
 #[test]

@@ -28,14 +28,22 @@ impl Shop {
     pub(crate) fn open() -> Self {
         let server = RedisServer::start();
         let home = open_home(&server, "");
-        let raw = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+        let raw = redis::Client::open(server.url())
+            .and_then(|client| client.get_connection())
+            .expect("Redis listens");
         Self { home, raw, server }
+    }
+
+    /// Closes the home and opens another, which has popped nothing and so does not clean by itself.
+    pub(crate) fn reopen(&mut self) {
+        self.home.close();
+        self.home = open_home(&self.server, "");
     }
 
     /// Sends a command as it stands; words are parted by blanks.
     pub(crate) fn raw<T: FromRedisValue>(&mut self, line: &str) -> T {
         let mut words = line.split(' ');
-        let mut command = redis::cmd(words.next().unwrap());
+        let mut command = redis::cmd(words.next().expect("a line has words"));
         words.for_each(|word| {
             command.arg(word);
         });
@@ -87,6 +95,13 @@ impl Shop {
         self.home.execute(&[Command::Pop(Pop { block: Some(block), ..Pop::plain(&[QUEUE], 1) })])
     }
 
+    /// A pop that waits for one of two queues.
+    pub(crate) fn wait_for_either(&self, other: &[u8]) -> Ticket {
+        let queues = [QUEUE, other];
+        let pop = Pop { block: Some(Block::Forever), ..Pop::plain(&queues, 1) };
+        self.home.execute(&[Command::Pop(pop)])
+    }
+
     /// Whether this completed the item.
     pub(crate) fn ack(&self, id: &str) -> bool {
         let tasks = TaskRefs { list: &[id.as_bytes()], form: IdForm::Long };
@@ -118,7 +133,10 @@ impl Shop {
         let command = format!(" cmd={command} ");
         let clients = self.raw::<String>("CLIENT LIST");
         let of = clients.lines().filter(|client| client.contains(&command));
-        of.map(|client| client.split([' ', '=']).nth(1).unwrap().parse().unwrap()).collect()
+        of.map(|client| {
+            client.split([' ', '=']).nth(1).and_then(|id| id.parse().ok()).expect("a client has a number")
+        })
+        .collect()
     }
 
     /// Waits until nobody blocks any more.
@@ -143,7 +161,7 @@ impl Drop for Shop {
 /// Another home on the same Redis.
 pub(crate) fn open_home(server: &RedisServer, options: &str) -> RedisHome {
     let url = format!("{}?layout=work-queue{options}", server.url());
-    RedisHome::open(Target::parse(&url).unwrap()).unwrap()
+    RedisHome::open(Target::parse(&url).expect("it is a URL")).expect("Redis listens")
 }
 
 pub(crate) fn task_ref(id: &str) -> TaskRef<'_> {
@@ -151,14 +169,14 @@ pub(crate) fn task_ref(id: &str) -> TaskRef<'_> {
 }
 
 pub(crate) fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
+    String::from_utf8(bytes.to_vec()).expect("tests speak in text")
 }
 
 /// The ids and payloads that were popped.
 pub(crate) fn tasks(replies: &Replies<Vec<u8>>) -> Vec<(String, String)> {
     let (Reply::Tasks(span) | Reply::Inspected(span)) = replies.list[0] else { panic!("{:?}", replies.list) };
     let tasks = replies.tasks[span.range()].iter();
-    tasks.map(|task| (text(task.spelt.as_ref().unwrap()), text(&task.body))).collect()
+    tasks.map(|task| (text(task.spelt.as_ref().expect("ids are spelt here")), text(&task.body))).collect()
 }
 
 /// What a pop that waited was given.
@@ -180,18 +198,19 @@ pub(crate) struct Published {
 
 impl Published {
     pub(crate) fn new(server: &RedisServer) -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let client = redis_0_26::Client::open(server.url()).unwrap();
-        let connection = runtime.block_on(client.get_multiplexed_async_connection()).unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("there is room for it");
+        let client = redis_0_26::Client::open(server.url()).expect("it is a URL");
+        let connection = runtime.block_on(client.get_multiplexed_async_connection()).expect("Redis listens");
         Self { queue: WorkQueue::new(KeyPrefix::from("jobs")), connection, runtime }
     }
 
     pub(crate) fn add(&mut self, item: &Item) -> bool {
-        self.runtime.block_on(self.queue.add_item(&mut self.connection, item)).unwrap()
+        self.runtime.block_on(self.queue.add_item(&mut self.connection, item)).expect("Redis answers")
     }
 
     pub(crate) fn add_unique(&mut self, item: &Item) {
-        self.runtime.block_on(self.queue.add_unique_item(&mut self.connection, item)).unwrap();
+        self.runtime.block_on(self.queue.add_unique_item(&mut self.connection, item)).expect("Redis answers");
     }
 
     /// Leases for a minute; does not wait.
@@ -201,17 +220,18 @@ impl Published {
 
     pub(crate) fn lease_within(&mut self, timeout: Option<Duration>) -> Option<Item> {
         let lease = self.queue.lease(&mut self.connection, timeout, Duration::from_secs(60));
-        self.runtime.block_on(lease).unwrap()
+        self.runtime.block_on(lease).expect("Redis answers")
     }
 
     pub(crate) fn complete(&mut self, id: &str) -> bool {
         let item = Item { id: id.to_owned(), data: Box::default() };
-        self.runtime.block_on(self.queue.complete(&mut self.connection, &item)).unwrap()
+        self.runtime.block_on(self.queue.complete(&mut self.connection, &item)).expect("Redis answers")
     }
 
     pub(crate) fn lengths(&mut self) -> (usize, usize) {
-        let ready = self.runtime.block_on(self.queue.queue_len(&mut self.connection)).unwrap();
-        let leased = self.runtime.block_on(self.queue.processing(&mut self.connection)).unwrap();
+        let ready = self.runtime.block_on(self.queue.queue_len(&mut self.connection)).expect("Redis answers");
+        let leased =
+            self.runtime.block_on(self.queue.processing(&mut self.connection)).expect("Redis answers");
         (ready, leased)
     }
 }
@@ -226,8 +246,8 @@ pub(crate) struct Monitor(BufReader<UnixStream>);
 
 impl Monitor {
     fn new(server: &RedisServer) -> Self {
-        let mut socket = UnixStream::connect(server.socket()).unwrap();
-        socket.write_all(b"MONITOR\r\n").unwrap();
+        let mut socket = UnixStream::connect(server.socket()).expect("Redis listens");
+        socket.write_all(b"MONITOR\r\n").expect("it is sent");
         let mut monitor = Self(BufReader::new(socket));
         assert_eq!(monitor.next(Instant::now() + PATIENCE).as_deref(), Some("+OK"));
         monitor
@@ -237,7 +257,7 @@ impl Monitor {
     fn next(&mut self, until: Instant) -> Option<String> {
         let mut line = String::new();
         let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        self.0.get_ref().set_read_timeout(Some(left)).unwrap();
+        self.0.get_ref().set_read_timeout(Some(left)).expect("it is not zero");
         match self.0.read_line(&mut line) {
             Ok(0) => panic!("Redis has closed the connection"),
             Ok(_) => Some(line.trim_end().to_owned()),

@@ -58,6 +58,24 @@ fn whoever_gives_up_takes_nothing() {
     assert_eq!(shop.lists(), (vec!["a".into()], vec![]));
 }
 
+#[test]
+fn whoever_waits_for_two_queues_gets_what_comes_first_and_no_more() {
+    let mut shop = Shop::open();
+    let mut monitor = shop.monitor();
+    let ticket = shop.wait_for_either(b"more");
+    for _ in 0..2 {
+        monitor.wait_for("BLMOVE");
+    }
+    shop.raw::<()>("SET more:item:m x");
+    shop.raw::<()>("LPUSH more:queue m");
+    let replies = ticket.wait().replies;
+    assert_eq!((replies.tasks[0].queue, replies.tasks[0].spelt.as_deref()), (1, Some(&b"m"[..])));
+    assert_eq!(shop.raw::<i64>("EXISTS more:lease:m"), 1);
+    shop.until_nobody_blocks();
+    shop.add("a", "x");
+    assert_eq!(shop.lists(), (vec!["a".into()], vec![]));
+}
+
 /// What Redis gives to somebody who has just left goes back to where it was.
 #[test]
 fn what_was_moved_for_nobody_goes_back_to_the_front() {
