@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use redis::{RedisError, Value};
 use sureq_core::command::{Block, Command, ConnId, Pop};
-use sureq_core::{LogTime, Now, Receipt, Refusal, Replies, Reply, TaskId, WallTime};
+use sureq_core::{LogTime, Now, Receipt, Refusal, Replies, Reply, WallTime};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 
@@ -25,6 +25,7 @@ use crate::listener::{Ear, Listener, Want, listen};
 use crate::target::Target;
 use crate::ticket::{PopOf, Slot, Ticket};
 use crate::work_queue::cleaning::{Cleaned, Cleaner, Cleaning, clean, keep_clean};
+use crate::work_queue::handed::Handed;
 use crate::work_queue::moving::{Moves, serve_moves};
 
 /// How often a home whose connections hold tasks says that it lives.
@@ -71,6 +72,7 @@ struct Shared {
     warnings: Vec<String>,
     prefix: String,
     layout: Layout,
+    handed: Arc<Handed>,
     clock: Arc<dyn Clock>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -113,10 +115,12 @@ impl RedisHome {
         let (opened, is_open) = std_mpsc::channel();
         let waiting = Arc::new(AtomicUsize::new(0));
         let name = format!("{:016x}", fastrand::u64(..));
-        let (count, own_name, own_clock) = (Arc::clone(&waiting), name.clone(), Arc::clone(&clock));
+        let handed = Arc::<Handed>::default();
+        let own = Own { count: Arc::clone(&waiting), name: name.clone(), handed: Arc::clone(&handed) };
+        let own_clock = Arc::clone(&clock);
         let thread = std::thread::Builder::new()
             .name("sureq-redis".to_owned())
-            .spawn(move || run(target, own_clock, own_name, count, queue, &opened))
+            .spawn(move || run(target, own_clock, own, queue, &opened))
             .map_err(OpenError::Thread)?;
         let about = match is_open.recv() {
             Ok(Ok(about)) => about,
@@ -130,7 +134,7 @@ impl RedisHome {
             ));
         }
         let thread = Mutex::new(Some(thread));
-        let shared = Shared { jobs, waiting, name, warnings, prefix, layout, clock, thread };
+        let shared = Shared { jobs, waiting, name, warnings, prefix, layout, handed, clock, thread };
         let home = Self { shared: Arc::new(shared) };
         if !is_new_enough(&about.version) {
             home.close();
@@ -175,15 +179,15 @@ impl RedisHome {
         Ticket { slot, jobs: self.shared.jobs.clone(), commands: n }
     }
 
-    /// Gives deliveries that never reached their taker back to the front of their queue, at no cost. A layout without receipts
-    /// cannot tell which they are: there they come back when their lease has run out.
+    /// Gives deliveries that never reached their taker back to the front of their queue, at no cost.
     pub fn undeliver(&self, queue: &[u8], receipts: &[Receipt]) {
-        let known = receipts.iter().filter(|receipt| receipt.id != TaskId::NONE);
-        let spelt: Vec<Vec<u8>> = known.map(|receipt| spelt_receipt(*receipt).into_bytes()).collect();
-        if !spelt.is_empty() {
-            // A home that is closed has nothing to take back.
-            let _ = self.shared.jobs.send(Job::Abandoned(vec![(queue.to_vec(), spelt)]));
-        }
+        let spelt = |receipt: &Receipt| match self.shared.layout {
+            Layout::Sureq => Some(spelt_receipt(*receipt).into_bytes()),
+            Layout::WorkQueue { .. } => self.shared.handed.id(*receipt),
+        };
+        let spelt = receipts.iter().filter_map(spelt).collect();
+        // A home that is closed has nothing to take back.
+        let _ = self.shared.jobs.send(Job::Abandoned(vec![(queue.to_vec(), spelt)]));
     }
 
     /// Brings back what somebody took and will not finish, in a layout whose leases nothing ends by itself; of all queues if none
@@ -278,15 +282,23 @@ pub(crate) struct Inner {
     pub(crate) moves: Moves,
     pub(crate) cleaner: Cleaner,
     name: String,
+    handed: Arc<Handed>,
     /// Connections that may hold tasks.
     conns: RefCell<BTreeSet<ConnId>>,
+}
+
+/// What the thread has in common with the handle, or with nobody else.
+struct Own {
+    name: String,
+    /// How many wait in line.
+    count: Arc<AtomicUsize>,
+    handed: Arc<Handed>,
 }
 
 fn run(
     target: Target,
     clock: Arc<dyn Clock>,
-    name: String,
-    count: Arc<AtomicUsize>,
+    own: Own,
     jobs: mpsc::UnboundedReceiver<Job>,
     opened: &std_mpsc::Sender<Result<About, RedisError>>,
 ) {
@@ -300,7 +312,7 @@ fn run(
     };
     LocalSet::new().block_on(&runtime, async {
         let moves = target.layout.moves();
-        let link = match Link::new(target, clock, name.clone()) {
+        let link = match Link::new(target, clock, own.name.clone()) {
             Ok(link) => link,
             Err(error) => {
                 // Whoever opens waits for this.
@@ -313,13 +325,14 @@ fn run(
         // Whoever opens waits for this.
         let _ = opened.send(about);
         if is_open {
-            let (queue, wants) = Line::new(count);
+            let (queue, wants) = Line::new(own.count);
             let inner = Rc::new(Inner {
                 link,
                 line: queue,
                 moves: Moves::default(),
                 cleaner: Cleaner::default(),
-                name,
+                name: own.name,
+                handed: own.handed,
                 conns: RefCell::default(),
             });
             if moves {
@@ -475,7 +488,8 @@ impl Inner {
     }
 
     /// Gives an answer to whoever waits for it. If nobody does, what it hands out goes back.
-    pub(crate) async fn give(&self, slot: &Slot, replies: Replies<Payload>) {
+    pub(crate) async fn give(&self, slot: &Slot, mut replies: Replies<Payload>) {
+        self.handed.number(&mut replies);
         if let Some(untaken) = slot.fill(replies) {
             self.give_back(slot.receipts(&untaken)).await;
         }

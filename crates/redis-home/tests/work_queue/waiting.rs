@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use sureq_core::command::Block;
 
-use crate::support::{PATIENCE, Published, Shop, answer, item, open_home};
+use crate::support::{PATIENCE, Published, QUEUE, Shop, answer, item, open_home};
 
 fn ids(popped: Vec<(String, String)>) -> Vec<String> {
     popped.into_iter().map(|(id, _)| id).collect()
@@ -52,8 +52,14 @@ fn whoever_gives_up_takes_nothing() {
     let mut monitor = shop.monitor();
     let ticket = shop.wait(Block::Forever);
     monitor.wait_for("BLMOVE");
+    let blocked = shop.clients("blmove");
     drop(ticket);
     shop.until_nobody_blocks();
+    assert_eq!(
+        shop.clients("blmove"),
+        blocked,
+        "it was told to stop; a connection that is cut might take something with it"
+    );
     shop.add("a", "x");
     assert_eq!(shop.lists(), (vec!["a".into()], vec![]));
 }
@@ -176,6 +182,25 @@ fn a_connection_that_is_lost_while_waiting_is_made_anew() {
     shop.raw::<()>("SET jobs:item:a x");
     shop.raw::<()>("LPUSH jobs:queue a");
     assert_eq!(ids(answer(ticket).unwrap()), ["a"]);
+}
+
+#[test]
+fn what_was_read_and_cannot_be_passed_on_goes_back_to_the_front() {
+    let mut shop = Shop::open();
+    shop.add("a", "x");
+    shop.add("b", "y");
+    shop.add("c", "z");
+    let replies = shop.wait(Block::Forever).wait().replies;
+    assert_eq!(shop.pop_one().as_deref(), Some("b"));
+    shop.home.undeliver(QUEUE, &[replies.tasks[0].receipt()]);
+    shop.home.look();
+    assert_eq!(shop.lists(), (vec!["c".into(), "a".into()], vec!["b".into()]));
+    // It is another delivery now, and somebody else's.
+    shop.raw::<()>("RPOPLPUSH jobs:queue jobs:processing");
+    shop.raw::<()>("SETEX jobs:lease:a 60 theirs");
+    shop.home.undeliver(QUEUE, &[replies.tasks[0].receipt()]);
+    shop.home.look();
+    assert_eq!(shop.lists(), (vec!["c".into()], vec!["a".into(), "b".into()]));
 }
 
 #[test]
