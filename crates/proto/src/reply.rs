@@ -27,6 +27,10 @@ pub fn encode_reply<B: AsRef<[u8]>>(
             w.array(ids.len());
             replies.ids[ids.range()].iter().for_each(|id| w.id(*id));
         }
+        (Reply::PushedSpelt(ids), _) => {
+            w.array(ids.len());
+            replies.spelt[ids.range()].iter().for_each(|id| w.bulk(id));
+        }
         (Reply::Tasks(tasks), Command::Pop(pop)) => {
             write_popped(w, PopForm::of(pop), pop.queues, &replies.tasks[tasks.range()]);
         }
@@ -62,8 +66,12 @@ pub fn encode_reply<B: AsRef<[u8]>>(
         (Reply::Added { id, added, state }, _) => {
             w.array(3);
             w.id(*id);
-            w.integer(i64::from(*added));
-            w.bulk(state_name(*state).as_bytes());
+            write_added(w, *added, *state);
+        }
+        (Reply::AddedSpelt { at, added, state }, _) => {
+            w.array(3);
+            w.bulk(&replies.spelt[*at as usize]);
+            write_added(w, *added, *state);
         }
         (Reply::Explained(Some(explained)), _) => write_explanation(w, explained),
         (Reply::TimedOut | Reply::Explained(None), _) => w.null(),
@@ -100,16 +108,36 @@ fn write_popped<B: AsRef<[u8]>>(
     for task in tasks {
         w.array(3 + if form.receipt { 2 } else { 0 } + usize::from(form.meta));
         w.bulk(queues[task.queue as usize].as_ref());
-        w.id(task.id);
+        write_task_id(w, task);
         w.bulk(task.body.as_ref());
         if form.receipt {
-            w.bulk(Spelling::of_receipt(task.receipt()).as_bytes());
+            write_receipt(w, task);
             w.count(u64::from(task.deliveries));
         }
         if form.meta {
             write_meta(w, task.more.as_deref().unwrap_or(&More::default()));
         }
     }
+}
+
+fn write_task_id<B>(w: &mut Writer<'_>, task: &TaskView<B>) {
+    match &task.spelt {
+        None => w.id(task.id),
+        Some(spelt) => w.bulk(spelt),
+    }
+}
+
+/// A home that spells ids its own way has no receipts, and takes the id for one.
+fn write_receipt<B>(w: &mut Writer<'_>, task: &TaskView<B>) {
+    match &task.spelt {
+        None => w.bulk(Spelling::of_receipt(task.receipt()).as_bytes()),
+        Some(spelt) => w.bulk(spelt),
+    }
+}
+
+fn write_added(w: &mut Writer<'_>, added: bool, state: StateKind) {
+    w.integer(i64::from(added));
+    w.bulk(state_name(state).as_bytes());
 }
 
 fn write_meta(w: &mut Writer<'_>, more: &More) {
@@ -137,7 +165,7 @@ fn write_inspected<B: AsRef<[u8]>>(w: &mut Writer<'_>, view: View, tasks: &[Task
             View::Delayed => 3,
             View::Dead => 7,
         });
-        w.id(task.id);
+        write_task_id(w, task);
         w.bulk(task.body.as_ref());
         match view {
             View::Ready => {}

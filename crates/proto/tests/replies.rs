@@ -27,6 +27,7 @@ fn task(queue: u32, seq: u64, body: &'static [u8]) -> TaskView<&'static [u8]> {
         at: LogTime(100),
         elapsed_ms: 50,
         more: None,
+        spelt: None,
     }
 }
 
@@ -40,6 +41,7 @@ fn samples() -> Replies<&'static [u8]> {
         queues: vec![QueueRow { name: name(b"q"), counts: [1, 2, 3, 4] }],
         receipts: vec![Receipt { id: id(1), incarnation: 9, delivery: 3 }],
         workers: vec![WorkerRow { name: name(b"w"), incarnation: 5, ttl_ms: 3_000, leased: 2 }],
+        spelt: vec![name(b"7d2f"), name(b"item")],
     }
 }
 
@@ -222,6 +224,24 @@ fn replies_to_later_verbs_have_their_form() {
     check(&PUSH, &Reply::Workers(Span::new(0, 1)), "*1 *3 $3 w#5 :3000 :2");
     let added = Reply::Added { id: id(1), added: false, state: StateKind::Delayed };
     check(&PUSH, &added, "*3 $15 1601155608777-1 :0 $7 delayed");
+}
+
+#[test]
+fn ids_that_a_home_spells_its_own_way_are_shown_as_they_are() {
+    check(&PUSH, &Reply::PushedSpelt(all()), "*2 $4 7d2f $4 item");
+    let added = Reply::AddedSpelt { at: 1, added: true, state: StateKind::Ready };
+    check(&PUSH, &added, "*3 $4 item :1 $5 ready");
+    let mut replies = samples();
+    for (task, spelt) in replies.tasks.iter_mut().zip([b"x1", b"x2"]) {
+        (task.id, task.spelt) = (TaskId::NONE, Some(spelt[..].into()));
+    }
+    let mut pop = Pop::plain(&[b"q", b"other"], 2);
+    pop.lease.ms = Some(1);
+    let mut out = Vec::new();
+    let tasks = Reply::Tasks(all());
+    encode_reply(&mut out, Version::Resp2, &Command::Pop(pop), Shape::Native, &tasks, &replies);
+    let popped = "*2 *5 $1 q $2 x1 $1 a $2 x1 :3 *5 $5 other $2 x2 $0  $2 x2 :3";
+    assert_eq!(shown(out, Version::Resp2), popped);
 }
 
 fn check_answer(line: &str, resp2: &str, resp3: &str) {

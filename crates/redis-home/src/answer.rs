@@ -26,30 +26,59 @@ impl From<Strange> for Refusal {
 
 type Read<T> = Result<T, Strange>;
 
+/// How ids look in answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ids {
+    /// Ours are numbers.
+    Numbers,
+    /// Those of others are any bytes.
+    Spelt,
+}
+
 /// Adds the reply to one command to the others.
-pub(crate) fn read(shape: &Shape, answer: Value, replies: &mut Replies<Payload>) {
-    let reply =
-        refusal(&answer).map_or_else(|| read_reply(shape, answer, replies), |no| Ok(Reply::Refused(no)));
+pub(crate) fn read(ids: Ids, shape: &Shape, answer: Value, replies: &mut Replies<Payload>) {
+    let reply = match refusal(&answer) {
+        Some(no) => Ok(Reply::Refused(no)),
+        None => read_reply(ids, shape, answer, replies),
+    };
     replies.list.push(reply.unwrap_or_else(|strange| Reply::Refused(strange.into())));
 }
 
 /// The no that a script says.
-fn refusal(answer: &Value) -> Option<Refusal> {
-    match answer {
-        Value::Array(words) => match &words[..] {
-            [Value::BulkString(mark), Value::BulkString(code)] if mark == b"!" => Some(match &code[..] {
-                b"QUEUEFULL" => Refusal::QueueFull,
-                b"GONE" => Refusal::WorkerGone,
-                _ => Strange.into(),
-            }),
-            _ => None,
-        },
-        _ => None,
-    }
+pub(crate) fn refusal(answer: &Value) -> Option<Refusal> {
+    let Value::Array(words) = answer else { return None };
+    let (code, key) = match &words[..] {
+        [Value::BulkString(mark), Value::BulkString(code)] if mark == b"!" => (code, &[][..]),
+        [Value::BulkString(mark), Value::BulkString(code), Value::BulkString(key)] if mark == b"!" => {
+            (code, &key[..])
+        }
+        _ => return None,
+    };
+    Some(match &code[..] {
+        b"QUEUEFULL" => Refusal::QueueFull,
+        b"GONE" => Refusal::WorkerGone,
+        b"OLD" => {
+            let key = key.escape_ascii();
+            let why = format!(
+                "clients of redis-work-queue 0.1 use this queue ({key} is theirs), and their leases and ours do not see each \
+                 other: let them empty it, or update them"
+            );
+            Refusal::Unavailable { why: why.into() }
+        }
+        b"TAKEN" => Refusal::Unavailable { why: "a new id was taken already: try again".into() },
+        _ => Strange.into(),
+    })
 }
 
-fn read_reply(shape: &Shape, answer: Value, replies: &mut Replies<Payload>) -> Read<Reply> {
+fn read_reply(ids: Ids, shape: &Shape, answer: Value, replies: &mut Replies<Payload>) -> Read<Reply> {
     Ok(match shape {
+        Shape::Pushed if ids == Ids::Spelt => {
+            let start = replies.spelt.len();
+            for id in list(answer)? {
+                replies.spelt.push(bytes(id)?.into());
+            }
+            Reply::PushedSpelt(Span::new(start, replies.spelt.len()))
+        }
         Shape::Pushed => {
             let start = replies.ids.len();
             for id in list(answer)? {
@@ -59,11 +88,17 @@ fn read_reply(shape: &Shape, answer: Value, replies: &mut Replies<Payload>) -> R
         }
         Shape::Added => {
             let [id, added, state] = fields(answer)?;
-            let (id, added) = (task_id(&bytes(id)?)?, number(added)? == 1);
-            Reply::Added { id, added, state: state_of(&bytes(state)?)? }
+            let (id, added, state) = (bytes(id)?, number(added)? == 1, state_of(&bytes(state)?)?);
+            match ids {
+                Ids::Numbers => Reply::Added { id: task_id(&id)?, added, state },
+                Ids::Spelt => {
+                    replies.spelt.push(id.into());
+                    Reply::AddedSpelt { at: replies.spelt.len() as u32 - 1, added, state }
+                }
+            }
         }
-        Shape::Tasks => Reply::Tasks(tasks(answer, replies)?),
-        Shape::Inspected => Reply::Inspected(tasks(answer, replies)?),
+        Shape::Tasks => Reply::Tasks(tasks(ids, answer, replies)?),
+        Shape::Inspected => Reply::Inspected(tasks(ids, answer, replies)?),
         Shape::Acked => {
             let start = replies.indexes.len();
             for index in list(answer)? {
@@ -78,6 +113,11 @@ fn read_reply(shape: &Shape, answer: Value, replies: &mut Replies<Payload>) -> R
             _ => return Err(Strange),
         }),
         Shape::Info => Reply::Info(Box::new(info(answer)?)),
+        Shape::Lengths => {
+            let [ready, leased] = fields(answer)?;
+            let info = Info { ready: number(ready)?, leased: number(leased)?, ..Info::default() };
+            Reply::Info(Box::new(info))
+        }
         Shape::Count | Shape::Counts(_) => Reply::Count(number(answer)?),
         Shape::Done => Reply::Ok,
         Shape::Settings => Reply::Settings(Box::new(settings(answer)?)),
@@ -107,19 +147,24 @@ fn read_reply(shape: &Shape, answer: Value, replies: &mut Replies<Payload>) -> R
     })
 }
 
-fn tasks(answer: Value, replies: &mut Replies<Payload>) -> Read<Span> {
+fn tasks(ids: Ids, answer: Value, replies: &mut Replies<Payload>) -> Read<Span> {
     let start = replies.tasks.len();
     for task in list(answer)? {
         let [queue, id, body, deliveries, incarnation, at, elapsed, more] = fields(task)?;
+        let (id, spelt) = match ids {
+            Ids::Numbers => (task_id(&bytes(id)?)?, None),
+            Ids::Spelt => (TaskId::NONE, Some(bytes(id)?.into())),
+        };
         replies.tasks.push(TaskView {
             queue: number(queue)? as u32,
-            id: task_id(&bytes(id)?)?,
+            id,
             body: bytes(body)?,
             deliveries: number(deliveries)? as u32,
             incarnation: number(incarnation)?,
             at: LogTime(number(at)?),
             elapsed_ms: number(elapsed)?,
             more: if more == Value::Nil { None } else { Some(Box::new(more_of(more)?)) },
+            spelt,
         });
     }
     Ok(Span::new(start, replies.tasks.len()))

@@ -29,6 +29,8 @@ pub(crate) enum Shape {
     Outcome,
     Inspected,
     Info,
+    /// What INFO tells where nothing but lengths is known.
+    Lengths,
     Count,
     /// A count that comes in steps: the argument at this place says where the next begins, if steps begin anywhere.
     Counts(Option<usize>),
@@ -50,8 +52,13 @@ impl Call {
     }
 
     /// One about a queue, which is also its first argument.
-    fn about(op: &'static str, queue: &[u8]) -> Self {
+    pub(crate) fn about(op: &'static str, queue: &[u8]) -> Self {
         Self::new(op, Some(queue)).arg(queue)
+    }
+
+    /// One about several queues, which are all that it wants.
+    pub(crate) fn over(op: &'static str, queues: &[&[u8]]) -> Self {
+        Self::new(op, queues.first().copied()).args(queues.iter().copied())
     }
 
     pub(crate) fn arg(mut self, arg: impl Into<Vec<u8>>) -> Self {
@@ -64,7 +71,7 @@ impl Call {
         self
     }
 
-    fn number(self, n: u64) -> Self {
+    pub(crate) fn number(self, n: u64) -> Self {
         self.arg(n.to_string())
     }
 
@@ -113,7 +120,6 @@ fn reference(task: TaskRef<'_>) -> Result<Vec<u8>, Refusal> {
 
 /// The call that a command is, and how its answer is read. `home` tells connections of this home from those of others.
 pub(crate) fn call_of(command: &Command<'_>, home: &str) -> Result<(Call, Shape), Refusal> {
-    command.check()?;
     Ok(match *command {
         Command::Push { queue, payloads } => {
             (Call::about("push", queue).args(payloads.iter().copied()), Shape::Pushed)
@@ -156,8 +162,8 @@ pub(crate) fn call_of(command: &Command<'_>, home: &str) -> Result<(Call, Shape)
         Command::Purge { queue, state } => {
             (Call::about("purge", queue).arg(state.map_or("", name_of)), Shape::Counts(None))
         }
-        Command::Drop { queues } => (over("drop", queues), Shape::Count),
-        Command::Exists { queues } => (over("exists", queues), Shape::Count),
+        Command::Drop { queues } => (Call::over("drop", queues), Shape::Count),
+        Command::Exists { queues } => (Call::over("exists", queues), Shape::Count),
         Command::Pause { queue } => (Call::about("pause", queue), Shape::Done),
         Command::Resume { queue } => (Call::about("resume", queue), Shape::Done),
         Command::Config { queue, changes } => (config_call(queue, changes), Shape::Settings),
@@ -173,10 +179,6 @@ pub(crate) fn call_of(command: &Command<'_>, home: &str) -> Result<(Call, Shape)
         }
         Command::Worker(ref worker) => worker_call(worker),
     })
-}
-
-fn over(op: &'static str, queues: &[&[u8]]) -> Call {
-    Call::new(op, queues.first().copied()).args(queues.iter().copied())
 }
 
 /// A receipt is of a delivery, and what is dead is not delivered.

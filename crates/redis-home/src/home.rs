@@ -15,14 +15,18 @@ use sureq_core::{LogTime, Now, Receipt, Refusal, Replies, Reply, WallTime};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 
-use crate::answer::{Payload, bytes, fields, number, read};
-use crate::call::{Call, Shape, call_of, conn_name, spelt_receipt};
+use crate::answer::{Payload, bytes, fields, number, read, refusal};
+use crate::call::{Call, Shape, conn_name, spelt_receipt};
 use crate::clock::{Clock, SystemClock, system_ms};
+use crate::layout::Layout;
 use crate::line::{Line, Waiter, hear, serve_line};
 use crate::link::{About, Link};
 use crate::listener::{Ear, Listener, Want, listen};
 use crate::target::Target;
 use crate::ticket::{PopOf, Slot, Ticket};
+use crate::work_queue::cleaning::{Cleaned, Cleaner, Cleaning, clean, keep_clean};
+use crate::work_queue::handed::Handed;
+use crate::work_queue::moving::{Moves, serve_moves};
 
 /// How often a home whose connections hold tasks says that it lives.
 const BEAT: Duration = Duration::from_secs(10);
@@ -67,6 +71,8 @@ struct Shared {
     name: String,
     warnings: Vec<String>,
     prefix: String,
+    layout: Layout,
+    handed: Arc<Handed>,
     clock: Arc<dyn Clock>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -76,11 +82,12 @@ struct Shared {
 pub(crate) enum Job {
     Run(Batch),
     /// Nobody takes the answer of a ticket any more; what it was given goes back.
-    Abandoned(Vec<(Vec<u8>, Vec<Receipt>)>),
+    Abandoned(Vec<(Vec<u8>, Vec<Vec<u8>>)>),
     CloseConn(ConnId),
     Dismiss,
     Listen(Arc<Ear>, mpsc::UnboundedReceiver<Want>),
     Look(oneshot::Sender<()>),
+    Clean(Vec<Vec<u8>>, Cleaning, std_mpsc::Sender<Result<Cleaned, Refusal>>),
     Close(std_mpsc::Sender<()>),
 }
 
@@ -103,14 +110,17 @@ impl RedisHome {
     /// Connects to a Redis, by any clock.
     pub fn open_by(target: Target, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
         let (address, prefix) = (target.connection.addr().to_string(), target.prefix.clone());
+        let layout = target.layout;
         let (jobs, queue) = mpsc::unbounded_channel();
         let (opened, is_open) = std_mpsc::channel();
         let waiting = Arc::new(AtomicUsize::new(0));
         let name = format!("{:016x}", fastrand::u64(..));
-        let (count, own_name, own_clock) = (Arc::clone(&waiting), name.clone(), Arc::clone(&clock));
+        let handed = Arc::<Handed>::default();
+        let own = Own { count: Arc::clone(&waiting), name: name.clone(), handed: Arc::clone(&handed) };
+        let own_clock = Arc::clone(&clock);
         let thread = std::thread::Builder::new()
             .name("sureq-redis".to_owned())
-            .spawn(move || run(target, own_clock, own_name, count, queue, &opened))
+            .spawn(move || run(target, own_clock, own, queue, &opened))
             .map_err(OpenError::Thread)?;
         let about = match is_open.recv() {
             Ok(Ok(about)) => about,
@@ -124,7 +134,8 @@ impl RedisHome {
             ));
         }
         let thread = Mutex::new(Some(thread));
-        let home = Self { shared: Arc::new(Shared { jobs, waiting, name, warnings, prefix, clock, thread }) };
+        let shared = Shared { jobs, waiting, name, warnings, prefix, layout, handed, clock, thread };
+        let home = Self { shared: Arc::new(shared) };
         if !is_new_enough(&about.version) {
             home.close();
             return Err(OpenError::TooOld { address, version: about.version });
@@ -151,10 +162,12 @@ impl RedisHome {
                     command: at,
                     queues: pop.queues.iter().map(|queue| queue.to_vec()).collect(),
                 });
-                conns.extend(pop.lease.conn);
+                // Where a connection cannot hold tasks, its pop is refused.
+                conns.extend(pop.lease.conn.filter(|_| self.shared.layout == Layout::Sureq));
             }
         }
-        let calls = commands.iter().map(|command| call_of(command, &self.shared.name)).collect();
+        let Shared { layout, name, .. } = &*self.shared;
+        let calls = commands.iter().map(|command| layout.call_of(command, name)).collect();
         let slot = Arc::new(Slot::new(pops));
         let batch = Batch { calls, block: first, slot: Arc::clone(&slot), conns };
         if let Err(mpsc::error::SendError(Job::Run(batch))) = self.shared.jobs.send(Job::Run(batch)) {
@@ -168,8 +181,23 @@ impl RedisHome {
 
     /// Gives deliveries that never reached their taker back to the front of their queue, at no cost.
     pub fn undeliver(&self, queue: &[u8], receipts: &[Receipt]) {
+        let spelt = |receipt: &Receipt| match self.shared.layout {
+            Layout::Sureq => Some(spelt_receipt(*receipt).into_bytes()),
+            Layout::WorkQueue { .. } => self.shared.handed.id(*receipt),
+        };
+        let spelt = receipts.iter().filter_map(spelt).collect();
         // A home that is closed has nothing to take back.
-        let _ = self.shared.jobs.send(Job::Abandoned(vec![(queue.to_vec(), receipts.to_vec())]));
+        let _ = self.shared.jobs.send(Job::Abandoned(vec![(queue.to_vec(), spelt)]));
+    }
+
+    /// Brings back what somebody took and will not finish, in a layout whose leases nothing ends by itself; of all queues if none
+    /// is named. What seems to be left alone is looked at a second time after a second, so that this may take as long.
+    pub fn clean(&self, queues: &[&[u8]], how: Cleaning) -> Result<Cleaned, Refusal> {
+        let (done, is_done) = std_mpsc::channel();
+        let queues = queues.iter().map(|queue| queue.to_vec()).collect();
+        // A home that is closed drops the job, and with it the other end.
+        let _ = self.shared.jobs.send(Job::Clean(queues, how, done));
+        is_done.recv().unwrap_or(Err(Refusal::Closed))
     }
 
     /// Ends the leases that were to end with a connection.
@@ -251,16 +279,26 @@ fn block_of(command: &Command<'_>) -> Option<Block> {
 pub(crate) struct Inner {
     pub(crate) link: Link,
     pub(crate) line: Line,
+    pub(crate) moves: Moves,
+    pub(crate) cleaner: Cleaner,
     name: String,
+    handed: Arc<Handed>,
     /// Connections that may hold tasks.
     conns: RefCell<BTreeSet<ConnId>>,
+}
+
+/// What the thread has in common with the handle, or with nobody else.
+struct Own {
+    name: String,
+    /// How many wait in line.
+    count: Arc<AtomicUsize>,
+    handed: Arc<Handed>,
 }
 
 fn run(
     target: Target,
     clock: Arc<dyn Clock>,
-    name: String,
-    count: Arc<AtomicUsize>,
+    own: Own,
     jobs: mpsc::UnboundedReceiver<Job>,
     opened: &std_mpsc::Sender<Result<About, RedisError>>,
 ) {
@@ -273,7 +311,8 @@ fn run(
         }
     };
     LocalSet::new().block_on(&runtime, async {
-        let link = match Link::new(target, clock) {
+        let moves = target.layout.moves();
+        let link = match Link::new(target, clock, own.name.clone()) {
             Ok(link) => link,
             Err(error) => {
                 // Whoever opens waits for this.
@@ -286,10 +325,23 @@ fn run(
         // Whoever opens waits for this.
         let _ = opened.send(about);
         if is_open {
-            let (queue, wants) = Line::new(count);
-            let inner = Rc::new(Inner { link, line: queue, name, conns: RefCell::default() });
-            tokio::task::spawn_local(serve_line(Rc::clone(&inner)));
-            tokio::task::spawn_local(hear(Rc::clone(&inner), wants));
+            let (queue, wants) = Line::new(own.count);
+            let inner = Rc::new(Inner {
+                link,
+                line: queue,
+                moves: Moves::default(),
+                cleaner: Cleaner::default(),
+                name: own.name,
+                handed: own.handed,
+                conns: RefCell::default(),
+            });
+            if moves {
+                tokio::task::spawn_local(serve_moves(Rc::clone(&inner)));
+                tokio::task::spawn_local(keep_clean(Rc::clone(&inner)));
+            } else {
+                tokio::task::spawn_local(serve_line(Rc::clone(&inner)));
+                tokio::task::spawn_local(hear(Rc::clone(&inner), wants));
+            }
             work(&inner, jobs).await;
         }
     });
@@ -319,7 +371,10 @@ async fn work(inner: &Rc<Inner>, mut jobs: mpsc::UnboundedReceiver<Job>) {
             Job::Dismiss => inner.line.dismiss(),
             Job::Listen(ear, wants) => {
                 ears.push(Arc::clone(&ear));
-                tokio::task::spawn_local(listen(own, ear, wants));
+                // Clients of other programs tell nobody what they do, and so nothing is heard there.
+                if inner.link.target.layout == Layout::Sureq {
+                    tokio::task::spawn_local(listen(own, ear, wants));
+                }
             }
             Job::Look(done) => {
                 for task in under_way.drain(..) {
@@ -328,8 +383,15 @@ async fn work(inner: &Rc<Inner>, mut jobs: mpsc::UnboundedReceiver<Job>) {
                 }
                 inner.line.look(done);
             }
+            Job::Clean(queues, how, done) => {
+                under_way.push(tokio::task::spawn_local(async move {
+                    // Whoever asked waits for this.
+                    let _ = done.send(clean(&own, queues, how).await);
+                }));
+            }
             Job::Close(done) => {
                 inner.line.dismiss();
+                inner.moves.end().await;
                 for task in under_way.drain(..) {
                     // A panic in it was told there.
                     let _ = task.await;
@@ -360,6 +422,9 @@ impl Inner {
     async fn run(&self, batch: Batch) {
         let Batch { calls, block, slot, conns } = batch;
         self.conns.borrow_mut().extend(conns);
+        if self.link.target.layout.moves() {
+            slot.pops.iter().flat_map(|pop| &pop.queues).for_each(|queue| self.cleaner.watch(self, queue));
+        }
         let sent: Vec<&Call> = calls.iter().flatten().map(|(call, _)| call).collect();
         let mut answers = self.send(&sent).await.into_iter();
         let mut replies = Replies::default();
@@ -375,8 +440,11 @@ impl Inner {
             if let Shape::Counts(next) = shape {
                 answer = self.go_on(call, *next, answer).await;
             }
+            if *shape == Shape::Tasks {
+                answer = self.again(call, answer).await;
+            }
             match answer {
-                Ok(answer) => read(shape, answer, &mut replies),
+                Ok(answer) => read(self.link.target.layout.ids(), shape, answer, &mut replies),
                 Err(no) => replies.list.push(Reply::Refused(no)),
             }
         }
@@ -410,22 +478,38 @@ impl Inner {
             Block::Millis(ms) => Some(self.link.clock.monotonic_ms().saturating_add(ms)),
         };
         let queues = slot.pops.first().map(|pop| pop.queues.clone()).unwrap_or_default();
-        self.line.join(Waiter { call, queues, until_ms, slot }).await;
+        if self.link.target.layout.moves() {
+            // It may have been the end of a millisecond.
+            let until_ms = until_ms.map(|at| at.saturating_add(1));
+            self.line.stand(Waiter { call, queues, until_ms, slot });
+        } else {
+            self.line.join(Waiter { call, queues, until_ms, slot }).await;
+        }
     }
 
     /// Gives an answer to whoever waits for it. If nobody does, what it hands out goes back.
-    pub(crate) async fn give(&self, slot: &Slot, replies: Replies<Payload>) {
+    pub(crate) async fn give(&self, slot: &Slot, mut replies: Replies<Payload>) {
+        self.handed.number(&mut replies);
         if let Some(untaken) = slot.fill(replies) {
             self.give_back(slot.receipts(&untaken)).await;
         }
     }
 
-    async fn give_back(&self, receipts: Vec<(Vec<u8>, Vec<Receipt>)>) {
+    async fn give_back(&self, receipts: Vec<(Vec<u8>, Vec<Vec<u8>>)>) {
         for (queue, receipts) in receipts {
             let call = Call::new("undeliver", Some(&queue)).arg(queue.clone());
             // Whatever cannot be given back now comes back as any delivery does whose holder is silent.
-            let _ = self.link.ask(&call.args(receipts.into_iter().map(spelt_receipt))).await;
+            let _ = self.link.ask(&call.args(receipts)).await;
         }
+    }
+
+    /// The answer of a pop that had so much to remove before it found anything that it wants to be asked again.
+    async fn again(&self, call: &Call, first: Result<Value, Refusal>) -> Result<Value, Refusal> {
+        let mut answer = first;
+        while matches!(&answer, Ok(Value::BulkString(word)) if word == b"again") {
+            answer = self.link.ask(call).await;
+        }
+        answer
     }
 
     /// The further steps of a call that is done in steps.
@@ -437,6 +521,9 @@ impl Inner {
     ) -> Result<Value, Refusal> {
         let (mut call, mut answer, mut count) = (call.clone(), first?, 0);
         loop {
+            if let Some(no) = refusal(&answer) {
+                return Err(no);
+            }
             let [cursor, n] = fields(answer)?;
             let cursor = bytes(cursor)?;
             count += number(n)?;

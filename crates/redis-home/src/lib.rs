@@ -4,6 +4,8 @@
 //! - [`RedisHome`] executes commands and gives tickets for their answers; [`Target`] says where, and is read from a URL.
 //! - `call` turns a command into the call of a script, `answer` what the script answers into a reply. The script is
 //!   `lua/queue.lua`.
+//! - `layout` says what depends on the keys: the default has keys of our own; `work_queue` shares those of redis-work-queue
+//!   with its clients, by `lua/work_queue.lua`.
 //! - `link` is the connection: it loads the script where it is missing, and connects again when it is lost.
 //! - `line` is where pops wait. A script cannot: whoever waits is woken by a message, or by the time that a script named.
 //! - `listener` hears what scripts publish of what they did.
@@ -16,14 +18,17 @@ mod answer;
 mod call;
 mod clock;
 mod home;
+mod layout;
 mod line;
 mod link;
 mod listener;
 mod target;
 mod ticket;
+mod work_queue;
 
 pub use clock::{Clock, SystemClock};
 pub use home::{OpenError, RedisHome};
 pub use listener::{Heard, Listener, NoticeTasks};
 pub use target::{BadTarget, Target};
 pub use ticket::{Answer, Ticket};
+pub use work_queue::cleaning::{Cleaned, Cleaning};

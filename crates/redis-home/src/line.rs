@@ -35,6 +35,12 @@ pub(crate) struct Waiter {
     pub(crate) slot: Arc<Slot>,
 }
 
+impl Waiter {
+    fn is_for(&self, queue: &[u8]) -> bool {
+        self.queues.iter().any(|name| name == queue)
+    }
+}
+
 type Wanted = (Vec<u8>, oneshot::Sender<()>);
 
 /// The line.
@@ -70,8 +76,7 @@ impl Line {
     /// Takes a place at the end, and is tried once more when messages about its queues are heard for sure.
     pub(crate) async fn join(&self, waiter: Waiter) {
         let queues = waiter.queues.clone();
-        self.waiters.borrow_mut().push_back(Rc::new(waiter));
-        self.recount();
+        self.stand(waiter);
         for queue in queues {
             if !self.heard.borrow().contains(&queue) {
                 let (done, is_done) = oneshot::channel();
@@ -82,6 +87,76 @@ impl Line {
             }
         }
         self.changed.notify_one();
+    }
+
+    /// Takes a place at the end.
+    pub(crate) fn stand(&self, waiter: Waiter) {
+        self.waiters.borrow_mut().push_back(Rc::new(waiter));
+        self.recount();
+        self.changed.notify_one();
+    }
+
+    /// The first who waits for this queue; it leaves the line.
+    pub(crate) fn next(&self, queue: &[u8]) -> Option<Rc<Waiter>> {
+        let is_next = |waiter: &Rc<Waiter>| waiter.is_for(queue) && !waiter.slot.is_abandoned();
+        let mut waiters = self.waiters.borrow_mut();
+        let at = waiters.iter().position(is_next)?;
+        let next = waiters.remove(at);
+        drop(waiters);
+        self.recount();
+        next
+    }
+
+    /// Gives one who got nothing its place at the front again.
+    pub(crate) fn restore(&self, waiter: Rc<Waiter>) {
+        self.waiters.borrow_mut().push_front(waiter);
+        self.recount();
+        self.changed.notify_one();
+    }
+
+    /// The queues that are waited for.
+    pub(crate) fn queues(&self) -> BTreeSet<Vec<u8>> {
+        self.waiters.borrow().iter().flat_map(|waiter| waiter.queues.clone()).collect()
+    }
+
+    /// For how long to block for those who wait for this queue, where 0 is for ever; nothing, if nobody does.
+    pub(crate) fn block_ms(&self, queue: &[u8], now_ms: u64) -> Option<u64> {
+        let waiters = self.waiters.borrow();
+        let ends = waiters.iter().filter(|waiter| waiter.is_for(queue)).map(|waiter| waiter.until_ms);
+        let last = ends.reduce(|a, b| Some(a?.max(b?)))?;
+        Some(last.map_or(0, |at| at.saturating_sub(now_ms).max(1)))
+    }
+
+    /// Answers those whose time is up, and forgets those who have left.
+    pub(crate) fn drop_late(&self, now_ms: u64) {
+        let gone = |waiter: &Waiter| {
+            waiter.slot.is_abandoned() || waiter.until_ms.is_some_and(|until| until <= now_ms)
+        };
+        let late: Vec<Rc<Waiter>> =
+            self.waiters.borrow().iter().filter(|waiter| gone(waiter)).cloned().collect();
+        for waiter in late {
+            // Whoever has left needs no answer.
+            let _ = waiter.slot.fill(only(Reply::TimedOut));
+            self.remove(&waiter);
+        }
+    }
+
+    /// Waits until something has changed, or somebody's time is up.
+    pub(crate) async fn sleep(&self, now_ms: u64, look_ms: Option<u64>) {
+        let ends = self.waiters.borrow().iter().filter_map(|waiter| waiter.until_ms).min();
+        match [ends, look_ms].into_iter().flatten().min() {
+            Some(at) => {
+                let wait = Duration::from_millis(at.saturating_sub(now_ms).max(1));
+                // Whichever comes first, all are tried.
+                let _ = tokio::time::timeout(wait, self.changed.notified()).await;
+            }
+            None => self.changed.notified().await,
+        }
+    }
+
+    /// Those who want to know when everyone has been tried.
+    pub(crate) fn take_looks(&self) -> Vec<oneshot::Sender<()>> {
+        self.looks.take()
     }
 
     /// Tries everyone anew.
@@ -117,12 +192,12 @@ impl Line {
         self.recount();
     }
 
-    fn is_wanted(&self, queue: &[u8]) -> bool {
-        self.waiters.borrow().iter().any(|waiter| waiter.queues.iter().any(|name| name == queue))
+    pub(crate) fn is_wanted(&self, queue: &[u8]) -> bool {
+        self.waiters.borrow().iter().any(|waiter| waiter.is_for(queue))
     }
 }
 
-fn only(reply: Reply) -> Replies<Payload> {
+pub(crate) fn only(reply: Reply) -> Replies<Payload> {
     let mut replies = Replies::default();
     replies.list.push(reply);
     replies
@@ -138,15 +213,7 @@ pub(crate) async fn serve_line(inner: Rc<Inner>) {
             let _ = done.send(());
         }
         let now = inner.link.clock.monotonic_ms();
-        let ends = inner.line.waiters.borrow().iter().filter_map(|waiter| waiter.until_ms).min();
-        match [ends, inner.line.next_look_ms.get()].into_iter().flatten().min() {
-            Some(at) => {
-                let wait = Duration::from_millis(at.saturating_sub(now).max(1));
-                // Whichever comes first, all are tried.
-                let _ = tokio::time::timeout(wait, inner.line.changed.notified()).await;
-            }
-            None => inner.line.changed.notified().await,
-        }
+        inner.line.sleep(now, inner.line.next_look_ms.get()).await;
     }
 }
 
@@ -163,18 +230,7 @@ async fn serve(inner: &Rc<Inner>) {
         }
     }
     let now = inner.link.clock.monotonic_ms();
-    let late: Vec<Rc<Waiter>> = line
-        .waiters
-        .borrow()
-        .iter()
-        .filter(|waiter| waiter.until_ms.is_some_and(|at| at <= now))
-        .cloned()
-        .collect();
-    for waiter in late {
-        // Whoever has left needs no answer.
-        let _ = waiter.slot.fill(only(Reply::TimedOut));
-        line.remove(&waiter);
-    }
+    line.drop_late(now);
     line.next_look_ms.set(when_to_look(inner).await);
 }
 
@@ -185,7 +241,7 @@ async fn try_one(inner: &Rc<Inner>, waiter: &Rc<Waiter>) -> bool {
         // There will be a connection again, and then everyone is tried.
         Err(Refusal::Unavailable { .. }) => return false,
         Err(no) => replies.list.push(Reply::Refused(no)),
-        Ok(answer) => read(&Shape::Tasks, answer, &mut replies),
+        Ok(answer) => read(inner.link.target.layout.ids(), &Shape::Tasks, answer, &mut replies),
     }
     if matches!(replies.list.last(), Some(Reply::Tasks(span)) if span.is_empty()) {
         return false;
@@ -197,8 +253,7 @@ async fn try_one(inner: &Rc<Inner>, waiter: &Rc<Waiter>) -> bool {
 
 /// When something will happen by itself to the queues that are waited for.
 async fn when_to_look(inner: &Rc<Inner>) -> Option<u64> {
-    let queues: BTreeSet<Vec<u8>> =
-        inner.line.waiters.borrow().iter().flat_map(|waiter| waiter.queues.clone()).collect();
+    let queues = inner.line.queues();
     let first = queues.first()?;
     let call = Call::new("tick", Some(first)).args(queues.iter().cloned());
     let now = inner.link.clock.monotonic_ms();

@@ -15,9 +15,9 @@ use sureq_core::Refusal;
 use crate::answer::{fields, number};
 use crate::call::Call;
 use crate::clock::{Clock, LogClock};
+use crate::layout::Layout;
 use crate::target::Target;
-
-const SOURCE: &str = include_str!("lua/queue.lua");
+use crate::work_queue::look_out::LookOut;
 
 /// How long a command waits for a connection before it is refused.
 const CONNECT_FOR: Duration = Duration::from_secs(3);
@@ -37,6 +37,9 @@ pub(crate) struct Link {
     pub(crate) target: Target,
     pub(crate) clock: Arc<dyn Clock>,
     log: LogClock,
+    look_out: LookOut,
+    /// Tells this home from others.
+    home: String,
     runner: RefCell<Runner>,
     connection: RefCell<Option<Connected>>,
     /// Connections that nobody uses now, where each answer waits for a replica: waiting holds a connection up.
@@ -62,11 +65,12 @@ enum Runner {
 }
 
 impl Runner {
-    async fn load(connection: &mut MultiplexedConnection) -> Result<Self, RedisError> {
+    async fn load(layout: Layout, connection: &mut MultiplexedConnection) -> Result<Self, RedisError> {
+        let source = layout.script();
         // FNV-1a: two releases must not share a name, that is all.
         let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        let name = format!("sureq_{:016x}", SOURCE.bytes().fold(0xcbf2_9ce4_8422_2325, mix));
-        let library = format!("#!lua name={name}\n{SOURCE}redis.register_function('{name}', run)\n");
+        let name = format!("sureq_{:016x}", source.bytes().fold(0xcbf2_9ce4_8422_2325, mix));
+        let library = format!("#!lua name={name}\n{source}redis.register_function('{name}', run)\n");
         let loaded: Result<String, RedisError> =
             cmd("FUNCTION").arg("LOAD").arg(library).query_async(connection).await;
         match loaded {
@@ -75,8 +79,20 @@ impl Runner {
             Err(error) if error.is_connection_dropped() || error.is_io_error() => return Err(error),
             Err(_) => {}
         }
-        let script = format!("{SOURCE}return run(KEYS, ARGV)\n");
+        let script = format!("{source}return run(KEYS, ARGV)\n");
         Ok(Self::Script(cmd("SCRIPT").arg("LOAD").arg(script).query_async(connection).await?))
+    }
+
+    /// The beginning of a call.
+    fn command(&self) -> Cmd {
+        let (word, what) = match self {
+            Self::Function(name) => ("FCALL", &name[..]),
+            Self::Script(sha) => ("EVALSHA", &sha[..]),
+            Self::None => ("EVALSHA", ""),
+        };
+        let mut command = cmd(word);
+        command.arg(what);
+        command
     }
 }
 
@@ -88,10 +104,11 @@ pub(crate) struct About {
 }
 
 impl Link {
-    pub(crate) fn new(target: Target, clock: Arc<dyn Clock>) -> Result<Self, RedisError> {
+    pub(crate) fn new(target: Target, clock: Arc<dyn Clock>, home: String) -> Result<Self, RedisError> {
         let client = Client::open(target.connection.clone())?;
         let (runner, connection, idle) = (RefCell::default(), RefCell::default(), RefCell::default());
-        Ok(Self { client, target, clock, log: LogClock::default(), runner, connection, idle })
+        let (log, look_out) = (LogClock::default(), LookOut::default());
+        Ok(Self { client, target, clock, log, look_out, home, runner, connection, idle })
     }
 
     /// Connects, and asks the server about itself.
@@ -108,10 +125,9 @@ impl Link {
             policy: Some(field("maxmemory_policy")).filter(|policy| !policy.is_empty()),
             run_id: field("run_id"),
         };
-        let runner = Runner::load(connection).await?;
+        let runner = Runner::load(self.target.layout, connection).await?;
         self.runner.replace(runner);
-        // Whoever meets a Redis that was started anew says so, so that leases last a while longer.
-        for call in [Call::new("epoch", None).arg(about.run_id.clone()), Call::new("home", None).arg("")] {
+        for call in self.target.layout.greetings(&about.run_id) {
             let _: Value = self.command(&call).query_async(connection).await?;
         }
         self.connection.replace(Some(connected));
@@ -137,6 +153,20 @@ impl Link {
             });
         let connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
         Ok(Connected { connection, is_lost })
+    }
+
+    /// A connection of its own for a command that blocks, and its number, by which it is told to stop.
+    pub(crate) async fn block(&self) -> Result<(MultiplexedConnection, u64), RedisError> {
+        let mut connection = self.new_connection().await?.connection;
+        let number = cmd("CLIENT").arg("ID").query_async(&mut connection).await?;
+        Ok((connection, number))
+    }
+
+    /// Ends what blocks such a connection, as if its time were up.
+    pub(crate) async fn unblock(&self, number: u64) -> Result<(), Refusal> {
+        let mut connection = self.connection().await?;
+        let unblocked = cmd("CLIENT").arg("UNBLOCK").arg(number).query_async(&mut connection).await;
+        unblocked.map_err(|error| refusal_of(&error))
     }
 
     /// A connection of its own for messages.
@@ -183,11 +213,26 @@ impl Link {
     }
 
     fn command(&self, call: &Call) -> Cmd {
-        let mut command = match &*self.runner.borrow() {
-            Runner::Function(name) => cmd("FCALL").arg(name).clone(),
-            Runner::Script(sha) => cmd("EVALSHA").arg(sha).clone(),
-            Runner::None => cmd("EVALSHA").arg("").clone(),
-        };
+        match self.target.layout {
+            Layout::Sureq => self.sureq_command(call),
+            Layout::WorkQueue { .. } => self.work_queue_command(call),
+        }
+    }
+
+    fn work_queue_command(&self, call: &Call) -> Cmd {
+        let mut command = self.runner.borrow().command();
+        let key = self.target.waiting_key(call.queue.as_deref().unwrap_or_default());
+        let looks = if self.look_out.is_due(call, self.clock.monotonic_ms()) { "1" } else { "" };
+        command.arg(1).arg(key);
+        command.arg(call.op).arg(&self.target.prefix).arg(looks).arg(&self.home);
+        for arg in &call.args {
+            command.arg(arg);
+        }
+        command
+    }
+
+    fn sureq_command(&self, call: &Call) -> Cmd {
+        let mut command = self.runner.borrow().command();
         let key = call.queue.as_ref().map_or_else(|| self.target.store_key(), |q| self.target.queue_key(q));
         command.arg(2).arg(key).arg(self.target.store_key());
         let wall = self.clock.wall_ms().map(|ms| ms.to_string()).unwrap_or_default();
@@ -220,7 +265,7 @@ impl Link {
             };
             match sent {
                 Ok(values) => {
-                    let known = values.into_iter().map(|value| self.judge(value));
+                    let known = rest.iter().zip(values).map(|(call, value)| self.judge(call, value));
                     // From the first call on that met no script, none has been executed.
                     answers.extend(known.map_while(Judged::known));
                     if answers.len() < calls.len() {
@@ -285,12 +330,19 @@ impl Link {
         self.send(&[call]).await.pop().unwrap_or_else(closed)
     }
 
-    fn judge(&self, value: Value) -> Judged {
+    fn judge(&self, call: &Call, value: Value) -> Judged {
         let error = match value {
             Value::ServerError(error) => RedisError::from(error),
             value => {
-                let answer = fields(value).and_then(|[log, answer]| {
-                    self.log.hear(number(log)?, self.clock.monotonic_ms());
+                let answer = fields(value).and_then(|[first, answer]| {
+                    let now = self.clock.monotonic_ms();
+                    match self.target.layout {
+                        Layout::Sureq => self.log.hear(number(first)?, now),
+                        Layout::WorkQueue { .. } if number(first)? == 1 => {
+                            self.look_out.hear(call, &answer, now);
+                        }
+                        Layout::WorkQueue { .. } => {}
+                    }
                     Ok(answer)
                 });
                 return Judged::Known(answer.map_err(Refusal::from));
@@ -333,7 +385,7 @@ const BEFORE: [&str; 11] = [
     "WRONGPASS",
 ];
 
-fn refusal_of(error: &RedisError) -> Refusal {
+pub(crate) fn refusal_of(error: &RedisError) -> Refusal {
     let code = error.code().unwrap_or_default();
     if code == "OOM" {
         return Refusal::OutOfMemory;

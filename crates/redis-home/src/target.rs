@@ -1,6 +1,10 @@
 //! Which Redis, and how: what a URL says.
 
 use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
+use sureq_core::limits;
+
+use crate::layout::Layout;
+use crate::work_queue::LEASE_MS;
 
 /// Where queues live in a Redis.
 #[derive(Clone, Debug)]
@@ -11,6 +15,7 @@ pub struct Target {
     pub(crate) prefix: String,
     /// Whether an answer counts only once a replica has what it tells.
     pub(crate) is_replicated: bool,
+    pub(crate) layout: Layout,
 }
 
 /// What is wrong with a URL.
@@ -20,7 +25,9 @@ pub enum BadTarget {
     #[error("it does not say which Redis: write redis://[user:password@]host[:port][/database]: {0}")]
     Url(redis::RedisError),
     /// It asks for something that there is not.
-    #[error("there is no option {name:?}: known are layout, prefix and durability")]
+    #[error(
+        "there is no option {name:?}: known are layout, prefix, durability and, with layout=work-queue, lease"
+    )]
     Option {
         /// What it asks for.
         name: String,
@@ -32,10 +39,16 @@ pub enum BadTarget {
         durability: String,
     },
     /// It asks for keys that this release does not know.
-    #[error("there is no layout {layout:?}: known is sureq")]
+    #[error("there is no layout {layout:?}: known are sureq and work-queue")]
     Layout {
         /// What it asks for.
         layout: String,
+    },
+    /// It asks for a lease that there cannot be.
+    #[error("{lease:?} is no lease: write milliseconds, at least 1")]
+    Lease {
+        /// What it asks for.
+        lease: String,
     },
 }
 
@@ -45,23 +58,31 @@ impl Target {
         let (address, options) = url.split_once('?').unwrap_or((url, ""));
         let is_socket = address.contains("unix:");
         // The address of a socket has its user and its database among the options.
-        let (mut prefix, mut address) = ("sureq:".to_owned(), format!("{address}?"));
-        let mut is_replicated = false;
+        let mut address = format!("{address}?");
+        let (mut layout, mut prefix, mut lease, mut is_replicated) = (Layout::Sureq, None, None, false);
         for option in options.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
             match name {
-                "prefix" => value.clone_into(&mut prefix),
-                "layout" if value == "sureq" => {}
+                "prefix" => prefix = Some(value.to_owned()),
+                "layout" if value == "sureq" => layout = Layout::Sureq,
+                "layout" if value == "work-queue" => layout = Layout::WorkQueue { lease_ms: LEASE_MS },
                 "layout" => return Err(BadTarget::Layout { layout: value.to_owned() }),
+                "lease" => lease = Some(lease_of(value)?),
                 "durability" if value == "replicated" => is_replicated = true,
                 "durability" => return Err(BadTarget::Durability { durability: value.to_owned() }),
                 "user" | "pass" | "db" if is_socket => address.extend([option, "&"]),
                 _ => return Err(BadTarget::Option { name: name.to_owned() }),
             }
         }
+        match (&mut layout, lease) {
+            (_, None) => {}
+            (Layout::WorkQueue { lease_ms }, Some(ms)) => *lease_ms = ms,
+            (Layout::Sureq, Some(_)) => return Err(BadTarget::Option { name: "lease".to_owned() }),
+        }
         let connection = address.into_connection_info().map_err(BadTarget::Url)?;
         let settings = connection.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        Ok(Self { connection: connection.set_redis_settings(settings), prefix, is_replicated })
+        let prefix = prefix.unwrap_or_else(|| layout.prefix().to_owned());
+        Ok(Self { connection: connection.set_redis_settings(settings), prefix, layout, is_replicated })
     }
 
     /// The hash of the store.
@@ -77,10 +98,26 @@ impl Target {
         [self.prefix.as_bytes(), before.as_bytes(), letter, queue, b"}"].concat()
     }
 
+    /// The list of ids that wait, in the keys of redis-work-queue.
+    pub(crate) fn waiting_key(&self, queue: &[u8]) -> Vec<u8> {
+        [self.prefix.as_bytes(), queue, b":queue"].concat()
+    }
+
+    /// The list of ids that somebody has, in the keys of redis-work-queue.
+    pub(crate) fn processing_key(&self, queue: &[u8]) -> Vec<u8> {
+        [self.prefix.as_bytes(), queue, b":processing"].concat()
+    }
+
     /// The channel on which this is told of a queue.
     pub(crate) fn channel(&self, kind: &str, queue: &[u8]) -> Vec<u8> {
         [self.prefix.as_bytes(), kind.as_bytes(), b":", queue].concat()
     }
+}
+
+fn lease_of(text: &str) -> Result<u64, BadTarget> {
+    let bad = || BadTarget::Lease { lease: text.to_owned() };
+    let ms = sureq_core::id::decimal(text.as_bytes()).ok_or_else(bad)?;
+    if (1..=limits::SPAN_MS_MAX).contains(&ms) { Ok(ms) } else { Err(bad()) }
 }
 
 #[cfg(test)]
@@ -101,5 +138,13 @@ mod tests {
         assert!(matches!(Target::parse("redis://h?durability=some"), Err(BadTarget::Durability { .. })));
         assert!(Target::parse("redis://h?durability=replicated").unwrap().is_replicated);
         assert!(matches!(Target::parse("http://h"), Err(BadTarget::Url(_))));
+        let target = Target::parse("redis://h?layout=work-queue&lease=250").unwrap();
+        assert_eq!(target.layout, Layout::WorkQueue { lease_ms: 250 });
+        assert_eq!(target.waiting_key(b"jobs"), b"jobs:queue");
+        assert_eq!(target.processing_key(b"jobs"), b"jobs:processing");
+        let target = Target::parse("redis://h?layout=work-queue&prefix=a:").unwrap();
+        assert_eq!(target.waiting_key(b"jobs"), b"a:jobs:queue");
+        assert!(matches!(Target::parse("redis://h?layout=work-queue&lease=0"), Err(BadTarget::Lease { .. })));
+        assert!(matches!(Target::parse("redis://h?lease=5"), Err(BadTarget::Option { .. })));
     }
 }

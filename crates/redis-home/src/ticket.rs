@@ -4,10 +4,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use sureq_core::reply::TaskView;
-use sureq_core::{Receipt, Replies, Reply};
+use sureq_core::{Replies, Reply};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::answer::Payload;
+use crate::call::spelt_receipt;
 use crate::home::Job;
 
 /// What came of commands.
@@ -65,20 +66,27 @@ impl Slot {
         None
     }
 
-    /// The deliveries of an answer, by queue.
-    pub(crate) fn receipts(&self, replies: &Replies<Payload>) -> Vec<(Vec<u8>, Vec<Receipt>)> {
+    /// The deliveries of an answer, by queue, as scripts know them.
+    pub(crate) fn receipts(&self, replies: &Replies<Payload>) -> Vec<(Vec<u8>, Vec<Vec<u8>>)> {
         let mut all = Vec::new();
         for pop in &self.pops {
             let Some(Reply::Tasks(span)) = replies.list.get(pop.command) else { continue };
             for (index, queue) in pop.queues.iter().enumerate() {
                 let tasks = replies.tasks[span.range()].iter().filter(|task| task.queue as usize == index);
-                let receipts: Vec<Receipt> = tasks.map(TaskView::receipt).collect();
+                let receipts: Vec<Vec<u8>> = tasks.map(receipt_of).collect();
                 if !receipts.is_empty() {
                     all.push((queue.clone(), receipts));
                 }
             }
         }
         all
+    }
+}
+
+fn receipt_of(task: &TaskView<Payload>) -> Vec<u8> {
+    match &task.spelt {
+        None => spelt_receipt(task.receipt()).into_bytes(),
+        Some(spelt) => spelt.to_vec(),
     }
 }
 

@@ -108,7 +108,8 @@ impl RedisServer {
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
 
-    fn socket(&self) -> PathBuf {
+    /// The socket that it listens on.
+    pub fn socket(&self) -> PathBuf {
         self.dir.path().join("socket")
     }
 

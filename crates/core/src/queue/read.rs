@@ -171,6 +171,7 @@ impl<B: Body> Queue<B> {
             at,
             elapsed_ms: now.log.since(at),
             more: matches!(task.state, State::Dead(_)).then(|| Box::new(self.more(id))),
+            spelt: None,
         })
     }
 
@@ -237,7 +238,17 @@ pub(crate) fn full<'a, B>(queue: QueueNo, task: &'a Task<B>, payload: &'a [u8]) 
 fn plain_view<B>(plain: Entry<B>, now: Now) -> TaskView<B> {
     let Entry { id, pushed, body, .. } = plain;
     let elapsed_ms = now.log.since(pushed);
-    TaskView { queue: 0, id, body, deliveries: 0, incarnation: 0, at: pushed, elapsed_ms, more: None }
+    TaskView {
+        queue: 0,
+        id,
+        body,
+        deliveries: 0,
+        incarnation: 0,
+        at: pushed,
+        elapsed_ms,
+        more: None,
+        spelt: None,
+    }
 }
 
 /// As many as a reply may carry.

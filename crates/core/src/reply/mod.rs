@@ -71,6 +71,8 @@ pub struct Replies<B> {
     pub receipts: Vec<Receipt>,
     /// What [`Reply::Workers`] points into.
     pub workers: Vec<WorkerRow>,
+    /// What [`Reply::PushedSpelt`] and [`Reply::AddedSpelt`] point into: ids of a home that spells them its own way.
+    pub spelt: Vec<Box<[u8]>>,
 }
 
 impl<B> Default for Replies<B> {
@@ -83,6 +85,7 @@ impl<B> Default for Replies<B> {
             queues: Vec::new(),
             receipts: Vec::new(),
             workers: Vec::new(),
+            spelt: Vec::new(),
         }
     }
 }
@@ -101,6 +104,7 @@ impl<B> Replies<B> {
         clear(&mut self.queues);
         clear(&mut self.receipts);
         clear(&mut self.workers);
+        clear(&mut self.spelt);
     }
 }
 
@@ -118,6 +122,10 @@ impl<B> Replies<B> {
                 Reply::Queues { cursor, rows } => {
                     Reply::Queues { cursor, rows: rows.behind(self.queues.len()) }
                 }
+                Reply::PushedSpelt(span) => Reply::PushedSpelt(span.behind(self.spelt.len())),
+                Reply::AddedSpelt { at, added, state } => {
+                    Reply::AddedSpelt { at: at + self.spelt.len() as u32, added, state }
+                }
                 other => other,
             });
         }
@@ -127,11 +135,12 @@ impl<B> Replies<B> {
         self.queues.append(&mut more.queues);
         self.receipts.append(&mut more.receipts);
         self.workers.append(&mut more.workers);
+        self.spelt.append(&mut more.spelt);
     }
 
     /// The same answers with other payloads.
     pub fn map_bodies<C>(self, mut map: impl FnMut(B) -> C) -> Replies<C> {
-        let Self { list, ids, tasks, indexes, queues, receipts, workers } = self;
+        let Self { list, ids, tasks, indexes, queues, receipts, workers, spelt } = self;
         let tasks = tasks.into_iter().map(|task| TaskView {
             queue: task.queue,
             id: task.id,
@@ -141,8 +150,9 @@ impl<B> Replies<B> {
             at: task.at,
             elapsed_ms: task.elapsed_ms,
             more: task.more,
+            spelt: task.spelt,
         });
-        Replies { list, ids, tasks: tasks.collect(), indexes, queues, receipts, workers }
+        Replies { list, ids, tasks: tasks.collect(), indexes, queues, receipts, workers, spelt }
     }
 }
 
@@ -155,6 +165,17 @@ pub enum Reply {
     Added {
         /// The task's id.
         id: TaskId,
+        /// False if the name was taken.
+        added: bool,
+        /// The state it is in.
+        state: StateKind,
+    },
+    /// PUSH where the home spells ids its own way: the ids, in order.
+    PushedSpelt(Span),
+    /// ADD where the home spells ids its own way.
+    AddedSpelt {
+        /// Where in [`Replies::spelt`] the task's id stands.
+        at: u32,
         /// False if the name was taken.
         added: bool,
         /// The state it is in.
@@ -213,7 +234,7 @@ pub enum Outcome {
 pub struct TaskView<B> {
     /// Which of the queues that the command named it is from.
     pub queue: u32,
-    /// Its id.
+    /// Its id; none where `spelt` has it.
     pub id: TaskId,
     /// Its payload.
     pub body: B,
@@ -228,6 +249,8 @@ pub struct TaskView<B> {
     pub elapsed_ms: u64,
     /// More, where it was asked for.
     pub more: Option<Box<More>>,
+    /// Its id in a home that spells ids its own way. Such a home knows no receipts: the id stands for them too.
+    pub spelt: Option<Box<[u8]>>,
 }
 
 impl<B> TaskView<B> {
@@ -323,6 +346,13 @@ pub enum Refusal {
         /// Which.
         what: &'static str,
     },
+    /// Where the queue lives, there is no such thing.
+    NotThere {
+        /// What was asked for.
+        what: &'static str,
+        /// Where it is asked of, as the URL says it.
+        place: &'static str,
+    },
     /// The queue has as many tasks or bytes as its settings allow.
     QueueFull,
     /// This incarnation of the worker is no longer alive.
@@ -369,7 +399,11 @@ impl Refusal {
             Self::Damaged { .. } => "DAMAGED",
             Self::Unavailable { .. } => "UNAVAILABLE",
             Self::Unknown { .. } => "UNKNOWN",
-            Self::MalformedId | Self::TooLarge { .. } | Self::OutOfRange { .. } | Self::NoMoreIds => "ERR",
+            Self::MalformedId
+            | Self::TooLarge { .. }
+            | Self::OutOfRange { .. }
+            | Self::NotThere { .. }
+            | Self::NoMoreIds => "ERR",
         }
     }
 }
@@ -382,6 +416,7 @@ impl fmt::Display for Refusal {
             }
             Self::TooLarge { what, max } => write!(f, "{what} is too large: at most {max} bytes"),
             Self::OutOfRange { what } => write!(f, "{what} is out of range"),
+            Self::NotThere { what, place } => write!(f, "{place} has no {what}"),
             Self::QueueFull => {
                 f.write_str("the queue is full: raise MAX-LENGTH or MAX-BYTES, or let workers catch up")
             }

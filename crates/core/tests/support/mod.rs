@@ -81,6 +81,9 @@ impl Answer {
             Reply::Workers(span) => Self::Workers(all.workers[span.range()].to_vec()),
             Reply::Refused(refusal) => Self::Refused(kind_of(refusal)),
             Reply::TimedOut => unreachable!("only a home waits"),
+            Reply::PushedSpelt(_) | Reply::AddedSpelt { .. } => {
+                unreachable!("the core spells no ids of its own")
+            }
         }
     }
 }

@@ -5,7 +5,6 @@ use std::io::Write as _;
 use super::base64;
 use super::request::{Complaint, Request};
 use crate::decimal;
-use sureq_core::id::TaskId;
 use sureq_core::reply::{Info, Outcome, Refusal, Replies, Reply, TaskView};
 
 /// What STATS tells of the server itself.
@@ -26,9 +25,15 @@ pub fn encode_reply<B: AsRef<[u8]>>(
     gauges: Gauges,
 ) {
     match (request, reply) {
-        (Request::Add { delay_ms, .. }, Reply::Added { id, .. }) => added(out, *id, *delay_ms),
+        (Request::Add { delay_ms, .. }, Reply::Added { id, .. }) => added(out, &id.short(), *delay_ms),
         (Request::Add { delay_ms, .. }, Reply::Pushed(ids)) => {
-            replies.ids[ids.range()].iter().for_each(|id| added(out, *id, *delay_ms));
+            replies.ids[ids.range()].iter().for_each(|id| added(out, &id.short(), *delay_ms));
+        }
+        (Request::Add { delay_ms, .. }, Reply::AddedSpelt { at, .. }) => {
+            added(out, &replies.spelt[*at as usize], *delay_ms);
+        }
+        (Request::Add { delay_ms, .. }, Reply::PushedSpelt(ids)) => {
+            replies.spelt[ids.range()].iter().for_each(|id| added(out, id, *delay_ms));
         }
         (Request::Reserve, Reply::Tasks(tasks)) => match replies.tasks[tasks.range()].first() {
             Some(task) => reserved(out, task),
@@ -53,12 +58,18 @@ pub fn encode_complaint(out: &mut Vec<u8>, complaint: Complaint) {
     line(out, complaint.to_string().as_bytes());
 }
 
-fn added(out: &mut Vec<u8>, id: TaskId, delay_ms: u32) {
+fn added(out: &mut Vec<u8>, id: &[u8], delay_ms: u32) {
     out.extend_from_slice(b"TASK ");
-    out.extend_from_slice(&id.short());
+    spelt_id(out, id);
     out.extend_from_slice(b" DELAY ");
     decimal::write_u64(out, u64::from(delay_ms));
     out.extend_from_slice(b"ms\n");
+}
+
+/// An id that a home spells its own way may hold what would end the attribute or the line: no id of this dialect does, and
+/// it cannot be named here.
+fn spelt_id(out: &mut Vec<u8>, id: &[u8]) {
+    out.extend(id.iter().map(|&c| if matches!(c, b' ' | b'\r' | b'\n') { b'?' } else { c }));
 }
 
 /// A body from another dialect may hold what would end the attribute or the line; it is then sent in base64, so
@@ -66,7 +77,10 @@ fn added(out: &mut Vec<u8>, id: TaskId, delay_ms: u32) {
 fn reserved<B: AsRef<[u8]>>(out: &mut Vec<u8>, task: &TaskView<B>) {
     let body = task.body.as_ref();
     out.extend_from_slice(b"TASK ");
-    out.extend_from_slice(&task.id.short());
+    match &task.spelt {
+        None => out.extend_from_slice(&task.id.short()),
+        Some(spelt) => spelt_id(out, spelt),
+    }
     if body.iter().any(|c| matches!(c, b' ' | b'\r' | b'\n')) {
         out.extend_from_slice(b" BODY64 ");
         base64::encode(body, out);
@@ -109,6 +123,7 @@ fn line(out: &mut Vec<u8>, text: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sureq_core::id::TaskId;
     use sureq_core::reply::Span;
     use sureq_core::task::StateKind;
     use sureq_core::time::LogTime;
@@ -127,6 +142,7 @@ mod tests {
                 at: LogTime(0),
                 elapsed_ms: 0,
                 more: None,
+                spelt: None,
             });
         }
         let mut out = Vec::new();
@@ -171,6 +187,17 @@ mod tests {
         check(&Request::Reserve, &one, &[b"a b"], b"TASK <id> BODY64 YSBi\n");
         check(&Request::Reserve, &one, &[b"a\nok"], b"TASK <id> BODY64 YQpvaw==\n");
         check(&Request::Reserve, &one, &[b"a\r"], b"TASK <id> BODY64 YQ0=\n");
+    }
+
+    #[test]
+    fn no_id_of_another_kind_can_either() {
+        let add = Request::Add { delay_ms: 0, body: b"x" };
+        let mut replies = Replies::<&[u8]>::default();
+        replies.spelt.push(b"a b\nok"[..].into());
+        let reply = Reply::AddedSpelt { at: 0, added: true, state: StateKind::Ready };
+        let mut out = Vec::new();
+        encode_reply(&mut out, &add, &reply, &replies, Gauges::default());
+        assert_eq!(out, b"TASK a?b?ok DELAY 0ms\n");
     }
 
     #[test]

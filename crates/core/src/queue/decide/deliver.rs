@@ -114,6 +114,7 @@ impl<B: Body> Queue<B> {
             at,
             elapsed_ms: 0,
             more: ask.meta.then(|| Box::new(self.more(id))),
+            spelt: None,
         }
     }
 
@@ -158,6 +159,7 @@ impl<B: Body> Queue<B> {
                 at: now.log,
                 elapsed_ms: 0,
                 more: None,
+                spelt: None,
             });
         }
         self.remove_all(&cancelled, Removal::Cancelled, now, rec);

@@ -1,0 +1,100 @@
+//! What was handed out lately.
+//!
+//! Whoever passes a task on, and cannot, gives it back by its receipt. This layout has none; so deliveries are numbered, the
+//! number stands where a receipt has the incarnation of the store, and the last few thousand are remembered.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use sureq_core::{Receipt, Replies, Reply, TaskId};
+
+use crate::answer::Payload;
+
+/// How many are remembered. What came before has reached its taker, or comes back when its lease has run out.
+const KEPT: usize = 8 << 10;
+
+/// The last deliveries.
+#[derive(Debug, Default)]
+pub(crate) struct Handed(Mutex<Last>);
+
+#[derive(Debug, Default)]
+struct Last {
+    /// Their ids, in order.
+    ids: VecDeque<Box<[u8]>>,
+    /// The number of the one behind them.
+    next: u64,
+}
+
+impl Handed {
+    fn lock(&self) -> MutexGuard<'_, Last> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Numbers the tasks that answers hand out.
+    pub(crate) fn number(&self, replies: &mut Replies<Payload>) {
+        let mut last = self.lock();
+        for reply in &replies.list {
+            let Reply::Tasks(span) = reply else { continue };
+            for task in &mut replies.tasks[span.range()] {
+                let Some(spelt) = &task.spelt else { break };
+                task.incarnation = last.next;
+                last.next += 1;
+                last.ids.push_back(spelt.clone());
+                if last.ids.len() > KEPT {
+                    last.ids.pop_front();
+                }
+            }
+        }
+    }
+
+    /// The id that was handed out under this receipt, if it is remembered.
+    pub(crate) fn id(&self, receipt: Receipt) -> Option<Vec<u8>> {
+        if receipt.id != TaskId::NONE {
+            return None;
+        }
+        let last = self.lock();
+        let back = last.next.checked_sub(receipt.incarnation)?;
+        let at = last.ids.len().checked_sub(usize::try_from(back).ok()?)?;
+        last.ids.get(at).map(|id| id.to_vec())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sureq_core::LogTime;
+    use sureq_core::reply::{Span, TaskView};
+
+    fn hand(handed: &Handed, id: &str) -> Receipt {
+        let mut replies = Replies::default();
+        replies.list.push(Reply::Tasks(Span::new(0, 1)));
+        replies.tasks.push(TaskView {
+            queue: 0,
+            id: TaskId::NONE,
+            body: Vec::new(),
+            deliveries: 0,
+            incarnation: 0,
+            at: LogTime(0),
+            elapsed_ms: 0,
+            more: None,
+            spelt: Some(id.as_bytes().into()),
+        });
+        handed.number(&mut replies);
+        replies.tasks[0].receipt()
+    }
+
+    #[test]
+    fn the_last_are_remembered() {
+        let handed = Handed::default();
+        let first = hand(&handed, "a");
+        let second = hand(&handed, "b");
+        assert_eq!(handed.id(first), Some(b"a".to_vec()));
+        assert_eq!(handed.id(second), Some(b"b".to_vec()));
+        assert_eq!(handed.id(Receipt { incarnation: 2, ..second }), None, "nothing has that number yet");
+        for _ in 0..KEPT - 1 {
+            hand(&handed, "c");
+        }
+        assert_eq!(handed.id(first), None);
+        assert_eq!(handed.id(second), Some(b"b".to_vec()));
+    }
+}

@@ -1,0 +1,213 @@
+//! What comes back, and what does not.
+
+use std::time::{Duration, Instant};
+
+use sureq_core::Refusal;
+use sureq_core::command::Block;
+use sureq_redis::{Cleaned, Cleaning};
+
+use crate::support::{PATIENCE, QUEUE, Shop, answer};
+
+const GAP: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_lease_of_a_millisecond_runs_out_and_the_task_comes_back_at_the_end() {
+    let mut shop = Shop::open();
+    shop.add("a", "x");
+    shop.add("b", "y");
+    shop.add("c", "z");
+    assert_eq!(shop.pop(1, Some(1)).len(), 1);
+    assert_eq!(shop.pop(1, Some(60_000)).len(), 1);
+    shop.reopen();
+    let started = Instant::now();
+    let cleaned = shop.home.clean(&[QUEUE], Cleaning::Light).unwrap();
+    assert_eq!(cleaned, Cleaned { returned: 1, removed: 0 });
+    assert!(started.elapsed() >= GAP, "it is looked at twice");
+    assert_eq!(shop.lists(), (vec!["a".into(), "c".into()], vec!["b".into()]), "b is leased");
+    assert!(shop.ack("a"), "a late ack completes it all the same");
+    assert_eq!(shop.lists(), (vec!["c".into()], vec!["b".into()]));
+}
+
+#[test]
+fn what_foreign_clients_are_about_to_lease_is_left_to_them() {
+    let mut shop = Shop::open();
+    shop.add("a", "x");
+    shop.raw::<()>("RPOPLPUSH jobs:queue jobs:processing");
+    let mut monitor = shop.monitor();
+    let home = shop.home.clone();
+    let cleaning = std::thread::spawn(move || home.clean(&[QUEUE], Cleaning::Deep));
+    monitor.wait_for("look");
+    shop.raw::<()>("SETEX jobs:lease:a 60 theirs");
+    assert_eq!(cleaning.join().unwrap(), Ok(Cleaned::default()));
+    assert_eq!(shop.lists(), (vec![], vec!["a".into()]));
+    // Once the lease has run out, it has to be seen without one twice again.
+    shop.raw::<()>("DEL jobs:lease:a");
+    let started = Instant::now();
+    assert_eq!(shop.home.clean(&[], Cleaning::Light), Ok(Cleaned { returned: 1, removed: 0 }));
+    assert!(started.elapsed() >= GAP);
+}
+
+/// The commands of foreign clients, in their order; after each of them the client may be gone.
+const FOREIGN: [(&str, &[&str], &[&str]); 6] = [
+    ("add_item", &[], &["SETNX jobs:item:i x", "LPUSH jobs:queue i"]),
+    ("add_unique_item", &[], &["SET jobs:item:i x", "LPUSH jobs:queue i"]),
+    (
+        "lease",
+        &["SET jobs:item:i x", "LPUSH jobs:queue i"],
+        &["RPOPLPUSH jobs:queue jobs:processing", "GET jobs:item:i"],
+    ),
+    (
+        "complete",
+        &["SET jobs:item:i x", "LPUSH jobs:processing i", "SETEX jobs:lease:i 60 theirs"],
+        &["DEL jobs:item:i", "LREM jobs:processing 0 i", "DEL jobs:lease:i"],
+    ),
+    (
+        "light_clean",
+        &["SET jobs:item:i x", "LPUSH jobs:processing i"],
+        &["LREM jobs:processing 0 i", "LPUSH jobs:queue i"],
+    ),
+    (
+        "light_clean of one that is completed meanwhile",
+        &["SET jobs:item:i x", "LPUSH jobs:processing i"],
+        &["LREM jobs:processing 0 i", "DEL jobs:item:i", "LPUSH jobs:queue i"],
+    ),
+];
+
+#[test]
+fn a_foreign_client_may_die_after_any_of_its_steps() {
+    let mut shop = Shop::open();
+    for (name, before, steps) in FOREIGN {
+        for n in 0..=steps.len() {
+            shop.raw::<()>("FLUSHALL");
+            for line in before.iter().chain(&steps[..n]) {
+                shop.raw::<redis::Value>(line);
+            }
+            let is_leased = shop.raw::<i64>("EXISTS jobs:lease:i") == 1;
+            shop.home.clean(&[QUEUE], Cleaning::Light).unwrap();
+            shop.home.clean(&[QUEUE], Cleaning::Deep).unwrap();
+            let one = vec!["i".to_owned()];
+            let expected = match (shop.raw::<i64>("EXISTS jobs:item:i") == 1, is_leased) {
+                (false, true) if n == 1 => (vec![], one),
+                (false, _) => (vec![], vec![]),
+                (true, true) => (vec![], one),
+                (true, false) => (one, vec![]),
+            };
+            assert_eq!(shop.lists(), expected, "{name}, {n} steps");
+            // The lease of an item that is gone runs out by itself, and then nothing is left of it.
+            if expected.1.len() == 1 {
+                shop.raw::<()>("DEL jobs:lease:i");
+                shop.home.clean(&[QUEUE], Cleaning::Light).unwrap();
+                assert_eq!(shop.lists().1, Vec::<String>::new(), "{name}, {n} steps");
+            }
+        }
+    }
+}
+
+/// Ours blocks by one command and leases by the next.
+#[test]
+fn ours_may_die_between_its_two_steps() {
+    let mut shop = Shop::open();
+    let mut monitor = shop.monitor();
+    let ticket = shop.wait(Block::Forever);
+    monitor.wait_for("BLMOVE");
+    shop.raw::<()>("ACL SETUSER default -evalsha");
+    shop.raw::<()>("SET jobs:item:a x");
+    shop.raw::<()>("LPUSH jobs:queue a");
+    // It was not allowed to lease, and goes on waiting.
+    monitor.wait_for("BLMOVE");
+    drop(ticket);
+    shop.home.close();
+    assert_eq!(shop.lists(), (vec![], vec!["a".into()]));
+    shop.raw::<()>("ACL SETUSER default +evalsha");
+    shop.reopen();
+    assert_eq!(shop.home.clean(&[QUEUE], Cleaning::Light), Ok(Cleaned { returned: 1, removed: 0 }));
+    assert_eq!(shop.pop_one().as_deref(), Some("a"));
+}
+
+#[test]
+fn a_home_that_pops_cleans_by_itself() {
+    let shop = Shop::open();
+    shop.add("a", "x");
+    let started = Instant::now();
+    assert_eq!(shop.pop(1, Some(1)).len(), 1);
+    let ticket = shop.wait(Block::Millis(PATIENCE.as_millis() as u64));
+    assert_eq!(answer(ticket).unwrap().len(), 1);
+    assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
+}
+
+#[test]
+fn one_home_at_a_time_cleans_by_itself() {
+    let mut shop = Shop::open();
+    let mut monitor = shop.monitor();
+    shop.add("a", "x");
+    shop.raw::<()>("SET jobs:sureq:cleaning another");
+    assert_eq!(shop.pop(1, Some(1)).len(), 1);
+    monitor.wait_for("look");
+    let first = Instant::now();
+    monitor.wait_for("look");
+    assert!(first.elapsed() > GAP * 3, "what it saw would have been looked at again after a second");
+    assert_eq!(shop.lists(), (vec![], vec!["a".into()]), "another home cleans");
+    assert_eq!(shop.home.clean(&[QUEUE], Cleaning::Light).map(|cleaned| cleaned.returned), Ok(1));
+}
+
+#[test]
+fn many_are_cleaned_in_steps() {
+    let mut shop = Shop::open();
+    let ids: Vec<String> = (0..350).map(|n| n.to_string()).collect();
+    for id in &ids {
+        shop.raw::<()>(&format!("SET jobs:item:{id} x"));
+        shop.raw::<()>(&format!("LPUSH jobs:processing {id}"));
+    }
+    // Every tenth is leased, every seventh is a ghost.
+    for id in ids.iter().step_by(10) {
+        shop.raw::<()>(&format!("SET jobs:lease:{id} theirs"));
+    }
+    for id in ids.iter().step_by(7) {
+        shop.raw::<()>(&format!("DEL jobs:item:{id}"));
+    }
+    let is_kept = |n: &usize| n.is_multiple_of(10);
+    let expected = (0..350).filter(|n| !is_kept(n) && !n.is_multiple_of(7)).count() as u64;
+    let ghosts = (0..350).filter(|n| !is_kept(n) && n.is_multiple_of(7)).count() as u64;
+    let mut cleaned = Cleaned::default();
+    for _ in 0..3 {
+        let Cleaned { returned, removed } = shop.home.clean(&[QUEUE], Cleaning::Light).unwrap();
+        cleaned.returned += returned;
+        cleaned.removed += removed;
+    }
+    assert_eq!(cleaned, Cleaned { returned: expected, removed: ghosts });
+    assert_eq!(shop.lists().1.len(), 35);
+}
+
+#[test]
+fn keys_of_old_clients_are_named_and_the_queue_is_left_alone() {
+    let mut shop = Shop::open();
+    for (make, unmake, key) in [
+        ("SET jobs:leased_by_session:i them", "DEL jobs:leased_by_session:i", "jobs:leased_by_session:i"),
+        ("LPUSH jobs:cleaning i", "DEL jobs:cleaning", "jobs:cleaning"),
+    ] {
+        shop.raw::<()>("FLUSHALL");
+        for line in ["SET jobs:item:i x", "LPUSH jobs:processing i", make] {
+            shop.raw::<redis::Value>(line);
+        }
+        shop.reopen();
+        check_old(&mut shop, key);
+        shop.raw::<()>(unmake);
+        assert_eq!(shop.lengths(), (0, 1), "it can be used once they are gone");
+    }
+}
+
+fn check_old(shop: &mut Shop, key: &str) {
+    use sureq_core::command::{Command, Pop};
+    let push = Command::Push { queue: QUEUE, payloads: &[b"x"] };
+    let pop = Command::Pop(Pop::plain(&[QUEUE], 1));
+    let commands = [push, push, pop, Command::Info { queue: QUEUE }, Command::Drop { queues: &[QUEUE] }];
+    let replies = shop.home.execute(&commands).wait().replies;
+    for reply in &replies.list {
+        let sureq_core::Reply::Refused(no @ Refusal::Unavailable { .. }) = reply else { panic!("{reply:?}") };
+        let words = no.to_string();
+        assert!(words.contains("redis-work-queue 0.1") && words.contains(key), "{words}");
+    }
+    assert_eq!(replies.list.len(), commands.len());
+    assert!(matches!(shop.home.clean(&[QUEUE], Cleaning::Light), Err(Refusal::Unavailable { .. })));
+    assert_eq!(shop.lists(), (vec![], vec!["i".into()]));
+}

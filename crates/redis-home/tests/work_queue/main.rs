@@ -1,0 +1,7 @@
+//! `layout=work-queue` on a real Redis, beside the published crate `redis-work-queue` and beside its commands, sent raw.
+
+mod cleaning;
+mod commands;
+mod shared;
+mod support;
+mod waiting;
