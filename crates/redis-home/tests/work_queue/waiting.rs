@@ -185,6 +185,26 @@ fn a_connection_that_is_lost_while_waiting_is_made_anew() {
 }
 
 #[test]
+fn whoever_waits_outlives_redis_and_its_scripts() {
+    let mut shop = Shop::open();
+    let mut monitor = shop.monitor();
+    let ticket = shop.wait(Block::Forever);
+    monitor.wait_for("BLMOVE");
+    shop.raw::<()>("SCRIPT FLUSH");
+    shop.raw::<()>("SET jobs:item:a x");
+    shop.raw::<()>("LPUSH jobs:queue a");
+    assert_eq!(ids(answer(ticket).unwrap()), ["a"]);
+    let ticket = shop.wait(Block::Forever);
+    monitor.wait_for("BLMOVE");
+    shop.crash();
+    shop.raw::<()>("SET jobs:item:b x");
+    shop.raw::<()>("LPUSH jobs:queue b");
+    assert_eq!(ids(answer(ticket).unwrap()), ["b"]);
+    assert!(shop.ack("a") && shop.ack("b"));
+    assert_eq!(shop.lists(), (vec![], vec![]));
+}
+
+#[test]
 fn what_was_read_and_cannot_be_passed_on_goes_back_to_the_front() {
     let mut shop = Shop::open();
     shop.add("a", "x");
