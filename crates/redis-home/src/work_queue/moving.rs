@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use super::with_moved;
+use super::{is_again, with_moved};
 use crate::answer::read;
 use crate::call::{Call, Shape};
 use crate::home::Inner;
@@ -224,6 +224,11 @@ async fn hand_over(inner: &Inner, queue: &[u8], id: Vec<u8>) -> bool {
             return false;
         }
         Err(no) => replies.list.push(Reply::Refused(no)),
+        // There were ghosts, and there is more behind them.
+        Ok(answer) if is_again(&answer) => {
+            inner.line.restore(waiter);
+            return true;
+        }
         Ok(answer) => read(inner.link.target.layout.ids(), &Shape::Tasks, answer, &mut replies),
     }
     // It was a ghost.

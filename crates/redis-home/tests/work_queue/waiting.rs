@@ -164,6 +164,13 @@ fn whoever_waits_passes_over_ids_without_an_item() {
     shop.raw::<()>("LPUSH jobs:queue ghost");
     monitor.wait_for("BLMOVE");
     assert_eq!(shop.lists(), (vec![], vec![]), "the ghost is gone");
+    // A crowd of them takes more than one step.
+    let ghosts: Vec<String> = (0..2_500).map(|n| n.to_string()).collect();
+    shop.raw::<()>(&format!("LPUSH jobs:queue {}", ghosts.join(" ")));
+    for _ in 0..3 {
+        monitor.wait_for("BLMOVE");
+    }
+    assert_eq!(shop.lists(), (vec![], vec![]), "all of them are gone");
     let mut published = Published::new(&shop.server);
     published.add_unique(&item("a", "x"));
     assert_eq!(ids(answer(ticket).unwrap()), ["a"]);
