@@ -26,6 +26,7 @@ use crate::target::Target;
 use crate::ticket::{PopOf, Slot, Ticket};
 use crate::work_queue::cleaning::{Cleaned, Cleaner, Cleaning, clean, keep_clean};
 use crate::work_queue::handed::Handed;
+use crate::work_queue::is_again;
 use crate::work_queue::moving::{Moves, serve_moves};
 
 /// How often a home whose connections hold tasks says that it lives.
@@ -396,6 +397,8 @@ async fn work(inner: &Rc<Inner>, mut jobs: mpsc::UnboundedReceiver<Job>) {
                     // A panic in it was told there.
                     let _ = task.await;
                 }
+                // Some may have come to wait meanwhile.
+                inner.line.dismiss();
                 inner.close_conns().await;
                 for ear in &ears {
                     ear.end();
@@ -423,7 +426,8 @@ impl Inner {
         let Batch { calls, block, slot, conns } = batch;
         self.conns.borrow_mut().extend(conns);
         if self.link.target.layout.moves() {
-            slot.pops.iter().flat_map(|pop| &pop.queues).for_each(|queue| self.cleaner.watch(self, queue));
+            let pops = slot.pops.iter().filter(|pop| calls.get(pop.command).is_some_and(Result::is_ok));
+            pops.flat_map(|pop| &pop.queues).for_each(|queue| self.cleaner.watch(self, queue));
         }
         let sent: Vec<&Call> = calls.iter().flatten().map(|(call, _)| call).collect();
         let mut answers = self.send(&sent).await.into_iter();
@@ -503,10 +507,10 @@ impl Inner {
         }
     }
 
-    /// The answer of a pop that had so much to remove before it found anything that it wants to be asked again.
+    /// The answer of a pop, however often it wants to be asked for it.
     async fn again(&self, call: &Call, first: Result<Value, Refusal>) -> Result<Value, Refusal> {
         let mut answer = first;
-        while matches!(&answer, Ok(Value::BulkString(word)) if word == b"again") {
+        while answer.as_ref().is_ok_and(is_again) {
             answer = self.link.ask(call).await;
         }
         answer

@@ -31,6 +31,9 @@ const LOCK_MS: u64 = 4_500;
 /// For how long after the last pop a home cleans a queue.
 const WATCH_MS: u64 = 600_000;
 
+/// How many queues a home cleans by itself.
+const WATCHED_MAX: usize = 1_000;
+
 /// How many ids a step looks at.
 const PAGE: usize = 100;
 
@@ -80,7 +83,7 @@ impl Cleaner {
         let mut queues = self.queues.borrow_mut();
         if let Some(watched) = queues.get_mut(queue) {
             watched.popped_ms = now;
-        } else {
+        } else if queues.len() < WATCHED_MAX {
             queues.insert(queue.to_vec(), Watched { popped_ms: now, due_ms: now + EVERY_MS });
             self.changed.notify_one();
         }

@@ -9,6 +9,7 @@ pub(crate) mod handed;
 pub(crate) mod look_out;
 pub(crate) mod moving;
 
+use redis::Value;
 use sureq_core::command::{AckScope, Add, Cancel, Command, NameArg, Pop, Return, View, When};
 use sureq_core::settings::Place;
 use sureq_core::{Refusal, limits};
@@ -141,6 +142,11 @@ fn with_moved(pop: &Call, from: usize, id: Vec<u8>) -> Call {
     call.args[MOVED_FROM] = from.to_string().into_bytes();
     call.args[MOVED] = id;
     call
+}
+
+/// Whether a pop had so much to remove before it found anything that it wants to be asked again.
+pub(crate) fn is_again(answer: &Value) -> bool {
+    matches!(answer, Value::BulkString(word) if word == b"again")
 }
 
 fn return_call(back: &Return<'_>) -> Result<Call, Refusal> {

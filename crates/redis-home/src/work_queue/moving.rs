@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use super::with_moved;
+use super::{is_again, with_moved};
 use crate::answer::read;
 use crate::call::{Call, Shape};
 use crate::home::Inner;
@@ -117,9 +117,16 @@ async fn move_ids(inner: Rc<Inner>, queue: Vec<u8>, changed: Rc<Notify>) {
         };
         match moved {
             Ok((id, kept)) => {
-                (connection, pause) = (kept, RETRY_MIN);
-                if let Some(id) = id {
-                    hand_over(&inner, &queue, id).await;
+                connection = kept;
+                let is_over = match id {
+                    Some(id) => hand_over(&inner, &queue, id).await,
+                    None => true,
+                };
+                if is_over {
+                    pause = RETRY_MIN;
+                } else {
+                    sleep(pause).await;
+                    pause = (pause * 2).min(RETRY_MAX);
                 }
             }
             Err(error) if is_passing(&error) => {
@@ -195,12 +202,12 @@ async fn move_one(
     }
 }
 
-/// Gives an id that was moved to the first who waits for it, or back if nobody does.
-async fn hand_over(inner: &Inner, queue: &[u8], id: Vec<u8>) {
+/// Gives an id that was moved to the first who waits for it, or back if nobody does. False if Redis would not: then the next
+/// one is better left where it is for a while.
+async fn hand_over(inner: &Inner, queue: &[u8], id: Vec<u8>) -> bool {
     let Some(waiter) = inner.line.next(queue) else {
         // What cannot be given back now is brought back by cleaning.
-        let _ = inner.link.ask(&Call::about("unmove", queue).arg(id)).await;
-        return;
+        return inner.link.ask(&Call::about("unmove", queue).arg(id)).await.is_ok();
     };
     let from = waiter.queues.iter().position(|name| name == queue).unwrap_or_default();
     let call = with_moved(&waiter.call, from, id);
@@ -212,15 +219,25 @@ async fn hand_over(inner: &Inner, queue: &[u8], id: Vec<u8>) {
     let mut replies = Replies::default();
     match answer {
         // Nothing was done: it goes on waiting, and cleaning brings the id back.
-        Err(Refusal::Unavailable { .. }) => return inner.line.restore(waiter),
+        Err(Refusal::Unavailable { .. }) => {
+            inner.line.restore(waiter);
+            return false;
+        }
         Err(no) => replies.list.push(Reply::Refused(no)),
+        // There were ghosts, and there is more behind them.
+        Ok(answer) if is_again(&answer) => {
+            inner.line.restore(waiter);
+            return true;
+        }
         Ok(answer) => read(inner.link.target.layout.ids(), &Shape::Tasks, answer, &mut replies),
     }
     // It was a ghost.
     if matches!(replies.list.last(), Some(Reply::Tasks(span)) if span.is_empty()) {
-        return inner.line.restore(waiter);
+        inner.line.restore(waiter);
+        return true;
     }
     inner.give(&waiter.slot, replies).await;
     // Whoever moves from its other queues need not any more.
     inner.line.wake();
+    true
 }

@@ -196,6 +196,25 @@ fn keys_of_old_clients_are_named_and_the_queue_is_left_alone() {
     }
 }
 
+/// Whoever waits moves an id before the script can look.
+#[test]
+fn what_was_moved_goes_back_where_old_clients_are() {
+    let mut shop = Shop::open();
+    for line in ["SET jobs:item:i x", "LPUSH jobs:processing i", "LPUSH jobs:cleaning j"] {
+        shop.raw::<redis::Value>(line);
+    }
+    let script = include_str!("../../src/lua/work_queue.lua");
+    let mut claim = redis::cmd("EVAL");
+    claim
+        .arg(script)
+        .arg(1)
+        .arg("jobs:queue")
+        .arg(&["pop", "", "1", "session", "1", "1000", "0", "i", "jobs"]);
+    let (_, answer): (u64, Vec<String>) = claim.query(&mut shop.raw).unwrap();
+    assert_eq!(answer, ["!", "OLD", "jobs:cleaning"]);
+    assert_eq!(shop.lists(), (vec!["i".into()], vec![]));
+}
+
 fn check_old(shop: &mut Shop, key: &str) {
     use sureq_core::command::{Command, Pop};
     let push = Command::Push { queue: QUEUE, payloads: &[b"x"] };

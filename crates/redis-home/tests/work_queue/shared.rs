@@ -1,6 +1,12 @@
 //! One queue, two programs.
 
-use crate::support::{Published, Shop, item};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use sureq_core::command::Block;
+
+use crate::support::{Published, Shop, ack, answer, item, open_home, wait};
 
 #[test]
 fn the_published_crate_leases_what_we_push_and_completes_it() {
@@ -98,4 +104,59 @@ fn ids_without_an_item_are_passed_over_and_removed() {
     shop.add("behind", "z");
     assert_eq!(shop.pop_one().as_deref(), Some("behind"));
     assert_eq!(shop.pop_one(), None);
+}
+
+const TASKS: usize = 1_000;
+
+/// Takes and completes until all is completed; answers what it was given.
+fn work(
+    completed: &AtomicUsize,
+    mut take: impl FnMut() -> Option<String>,
+    mut complete: impl FnMut(&str) -> bool,
+) -> Vec<String> {
+    let mut taken = Vec::new();
+    while completed.load(Ordering::Acquire) < TASKS {
+        if let Some(id) = take() {
+            assert!(complete(&id), "{id} was completed by somebody else");
+            completed.fetch_add(1, Ordering::AcqRel);
+            taken.push(id);
+        }
+    }
+    taken
+}
+
+#[test]
+fn workers_of_both_kinds_empty_a_queue_together_and_nobody_gets_what_another_has() {
+    let mut shop = Shop::open();
+    let completed = Arc::new(AtomicUsize::new(0));
+    let mut ours = Vec::new();
+    for _ in 0..2 {
+        let (completed, home) = (Arc::clone(&completed), open_home(&shop.server, ""));
+        ours.push(std::thread::spawn(move || {
+            let take = || answer(wait(&home, Block::Millis(200))).unwrap().pop().map(|(id, _)| id);
+            work(&completed, take, |id| ack(&home, id))
+        }));
+    }
+    let mut theirs = Vec::new();
+    for _ in 0..2 {
+        let (completed, mut published) = (Arc::clone(&completed), Published::new(&shop.server));
+        let mut completing = Published::new(&shop.server);
+        theirs.push(std::thread::spawn(move || {
+            let take = || published.lease_within(Some(Duration::from_secs(1))).map(|item| item.id);
+            work(&completed, take, |id| completing.complete(id))
+        }));
+    }
+    let mut published = Published::new(&shop.server);
+    for n in 0..TASKS / 2 {
+        shop.add(&format!("ours-{n}"), "x");
+        assert!(published.add(&item(&format!("theirs-{n}"), "y")));
+    }
+    let mut by_us: Vec<String> = ours.into_iter().flat_map(|worker| worker.join().unwrap()).collect();
+    let by_them: Vec<String> = theirs.into_iter().flat_map(|worker| worker.join().unwrap()).collect();
+    assert!(by_us.len() > TASKS / 20 && by_them.len() > TASKS / 20, "{} and {}", by_us.len(), by_them.len());
+    by_us.extend(by_them);
+    by_us.sort();
+    by_us.dedup();
+    assert_eq!(by_us.len(), TASKS);
+    assert_eq!(shop.lists(), (vec![], vec![]));
 }

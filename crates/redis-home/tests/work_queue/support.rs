@@ -28,10 +28,14 @@ impl Shop {
     pub(crate) fn open() -> Self {
         let server = RedisServer::start();
         let home = open_home(&server, "");
-        let raw = redis::Client::open(server.url())
-            .and_then(|client| client.get_connection())
-            .expect("Redis listens");
+        let raw = connect(&server);
         Self { home, raw, server }
+    }
+
+    /// Ends Redis with signal 9, and starts it again.
+    pub(crate) fn crash(&mut self) {
+        self.server.crash();
+        self.raw = connect(&self.server);
     }
 
     /// Closes the home and opens another, which has popped nothing and so does not clean by itself.
@@ -92,7 +96,7 @@ impl Shop {
 
     /// A pop that waits.
     pub(crate) fn wait(&self, block: Block) -> Ticket {
-        self.home.execute(&[Command::Pop(Pop { block: Some(block), ..Pop::plain(&[QUEUE], 1) })])
+        wait(&self.home, block)
     }
 
     /// A pop that waits for one of two queues.
@@ -104,12 +108,7 @@ impl Shop {
 
     /// Whether this completed the item.
     pub(crate) fn ack(&self, id: &str) -> bool {
-        let tasks = TaskRefs { list: &[id.as_bytes()], form: IdForm::Long };
-        let ack = Command::Ack { queue: QUEUE, tasks, scope: AckScope::LeasedOrLapsed };
-        match self.reply(ack) {
-            Reply::Acked(span) => !span.is_empty(),
-            other => panic!("{other:?}"),
-        }
+        ack(&self.home, id)
     }
 
     /// How many are ready and how many leased.
@@ -155,6 +154,25 @@ impl Shop {
 impl Drop for Shop {
     fn drop(&mut self) {
         self.home.close();
+    }
+}
+
+fn connect(server: &RedisServer) -> Connection {
+    redis::Client::open(server.url()).and_then(|client| client.get_connection()).expect("Redis listens")
+}
+
+/// A pop that waits.
+pub(crate) fn wait(home: &RedisHome, block: Block) -> Ticket {
+    home.execute(&[Command::Pop(Pop { block: Some(block), ..Pop::plain(&[QUEUE], 1) })])
+}
+
+/// Whether this completed the item.
+pub(crate) fn ack(home: &RedisHome, id: &str) -> bool {
+    let tasks = TaskRefs { list: &[id.as_bytes()], form: IdForm::Long };
+    let ack = Command::Ack { queue: QUEUE, tasks, scope: AckScope::LeasedOrLapsed };
+    match home.execute(&[ack]).wait().replies.list.remove(0) {
+        Reply::Acked(span) => !span.is_empty(),
+        other => panic!("{other:?}"),
     }
 }
 

@@ -164,6 +164,13 @@ fn whoever_waits_passes_over_ids_without_an_item() {
     shop.raw::<()>("LPUSH jobs:queue ghost");
     monitor.wait_for("BLMOVE");
     assert_eq!(shop.lists(), (vec![], vec![]), "the ghost is gone");
+    // A crowd of them takes more than one step.
+    let ghosts: Vec<String> = (0..2_500).map(|n| n.to_string()).collect();
+    shop.raw::<()>(&format!("LPUSH jobs:queue {}", ghosts.join(" ")));
+    for _ in 0..3 {
+        monitor.wait_for("BLMOVE");
+    }
+    assert_eq!(shop.lists(), (vec![], vec![]), "all of them are gone");
     let mut published = Published::new(&shop.server);
     published.add_unique(&item("a", "x"));
     assert_eq!(ids(answer(ticket).unwrap()), ["a"]);
@@ -182,6 +189,26 @@ fn a_connection_that_is_lost_while_waiting_is_made_anew() {
     shop.raw::<()>("SET jobs:item:a x");
     shop.raw::<()>("LPUSH jobs:queue a");
     assert_eq!(ids(answer(ticket).unwrap()), ["a"]);
+}
+
+#[test]
+fn whoever_waits_outlives_redis_and_its_scripts() {
+    let mut shop = Shop::open();
+    let mut monitor = shop.monitor();
+    let ticket = shop.wait(Block::Forever);
+    monitor.wait_for("BLMOVE");
+    shop.raw::<()>("SCRIPT FLUSH");
+    shop.raw::<()>("SET jobs:item:a x");
+    shop.raw::<()>("LPUSH jobs:queue a");
+    assert_eq!(ids(answer(ticket).unwrap()), ["a"]);
+    let ticket = shop.wait(Block::Forever);
+    monitor.wait_for("BLMOVE");
+    shop.crash();
+    shop.raw::<()>("SET jobs:item:b x");
+    shop.raw::<()>("LPUSH jobs:queue b");
+    assert_eq!(ids(answer(ticket).unwrap()), ["b"]);
+    assert!(shop.ack("a") && shop.ack("b"));
+    assert_eq!(shop.lists(), (vec![], vec![]));
 }
 
 #[test]
