@@ -160,7 +160,7 @@ pub(crate) fn call_of(command: &Command<'_>, home: &str) -> Result<(Call, Shape)
         Command::Revive { queue, tasks: Some(tasks) } => (revive_call(queue, tasks)?, Shape::Count),
         Command::Delete { queue, tasks } => (Call::about("delete", queue).refs(tasks)?, Shape::Count),
         Command::Purge { queue, state } => {
-            (Call::about("purge", queue).arg(state.map_or("", name_of)), Shape::Counts(None))
+            (Call::about("purge", queue).arg(state.map_or("", name_of)).arg(""), Shape::Counts(Some(2)))
         }
         Command::Drop { queues } => (Call::over("drop", queues), Shape::Count),
         Command::Exists { queues } => (Call::over("exists", queues), Shape::Count),

@@ -5,7 +5,9 @@
 //! than a second, the wall clock was set, and log time goes on as if it had not been.
 
 use std::cell::Cell;
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
+
+use rustix::time::{ClockId, clock_gettime};
 
 /// The clocks that a home goes by.
 pub trait Clock: Send + Sync + 'static {
@@ -18,21 +20,14 @@ pub trait Clock: Send + Sync + 'static {
     }
 }
 
-/// The clock of this machine.
-#[derive(Debug)]
-pub struct SystemClock {
-    start: Instant,
-}
-
-impl Default for SystemClock {
-    fn default() -> Self {
-        Self { start: Instant::now() }
-    }
-}
+/// The clock of this machine. It goes on while the machine sleeps.
+#[derive(Debug, Default)]
+pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn monotonic_ms(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
+        let now = clock_gettime(ClockId::Boottime);
+        now.tv_sec.unsigned_abs() * 1_000 + now.tv_nsec.unsigned_abs() / 1_000_000
     }
 }
 

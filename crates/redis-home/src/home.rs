@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use redis::{RedisError, Value};
-use sureq_core::command::{Block, Command, ConnId, Pop};
+use sureq_core::command::{Block, Cancel, Command, ConnId, Pop};
 use sureq_core::{LogTime, Now, Receipt, Refusal, Replies, Reply, WallTime};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
@@ -102,10 +102,20 @@ pub(crate) struct Batch {
     conns: Vec<ConnId>,
 }
 
+impl Batch {
+    /// Answers that the home is closed.
+    fn refuse(&self) {
+        let mut replies = Replies::default();
+        replies.list.resize_with(self.calls.len(), || Reply::Refused(Refusal::Closed));
+        // Whoever has left needs no answer.
+        let _ = self.slot.fill(replies);
+    }
+}
+
 impl RedisHome {
     /// Connects to a Redis.
     pub fn open(target: Target) -> Result<Self, OpenError> {
-        Self::open_by(target, Arc::new(SystemClock::default()))
+        Self::open_by(target, Arc::new(SystemClock))
     }
 
     /// Connects to a Redis, by any clock.
@@ -152,8 +162,10 @@ impl RedisHome {
     /// Sends commands, in order and at once: all up to the first that may wait, or that one alone. The ticket says how many.
     pub fn execute(&self, commands: &[Command<'_>]) -> Ticket {
         let first = commands.first().and_then(block_of);
-        let n =
-            if first.is_some() { 1 } else { commands.iter().take_while(|c| block_of(c).is_none()).count() };
+        let upto_waiting = commands.iter().take_while(|command| block_of(command).is_none()).count();
+        // What is behind a command that takes several steps is sent when all of them are done.
+        let upto_steps = commands.iter().position(is_stepwise).map_or(commands.len(), |at| at + 1);
+        let n = if first.is_some() { 1 } else { upto_waiting.min(upto_steps) };
         let commands = &commands[..n];
         let mut pops = Vec::new();
         let mut conns = Vec::new();
@@ -172,12 +184,9 @@ impl RedisHome {
         let slot = Arc::new(Slot::new(pops));
         let batch = Batch { calls, block: first, slot: Arc::clone(&slot), conns };
         if let Err(mpsc::error::SendError(Job::Run(batch))) = self.shared.jobs.send(Job::Run(batch)) {
-            let mut replies = Replies::default();
-            replies.list.resize_with(n, || Reply::Refused(Refusal::Closed));
-            // It is this thread's, and nobody has left it yet.
-            let _ = batch.slot.fill(replies);
+            batch.refuse();
         }
-        Ticket { slot, jobs: self.shared.jobs.clone(), commands: n }
+        Ticket { slot, jobs: self.shared.jobs.clone(), commands: n, is_waiting: first.is_some() }
     }
 
     /// Gives deliveries that never reached their taker back to the front of their queue, at no cost.
@@ -276,6 +285,18 @@ fn block_of(command: &Command<'_>) -> Option<Block> {
     }
 }
 
+/// Whether a command may take more than one call.
+const fn is_stepwise(command: &Command<'_>) -> bool {
+    matches!(
+        command,
+        Command::Cancel { which: Cancel::Payload(_), .. }
+            | Command::Revive { tasks: None, .. }
+            | Command::Purge { .. }
+            | Command::Drop { .. }
+            | Command::Size
+    )
+}
+
 /// What the thread has.
 pub(crate) struct Inner {
     pub(crate) link: Link,
@@ -286,6 +307,8 @@ pub(crate) struct Inner {
     handed: Arc<Handed>,
     /// Connections that may hold tasks.
     conns: RefCell<BTreeSet<ConnId>>,
+    /// Those of them that were closed while Redis could not be told.
+    closing: RefCell<BTreeSet<ConnId>>,
 }
 
 /// What the thread has in common with the handle, or with nobody else.
@@ -335,6 +358,7 @@ fn run(
                 name: own.name,
                 handed: own.handed,
                 conns: RefCell::default(),
+                closing: RefCell::default(),
             });
             if moves {
                 tokio::task::spawn_local(serve_moves(Rc::clone(&inner)));
@@ -403,6 +427,12 @@ async fn work(inner: &Rc<Inner>, mut jobs: mpsc::UnboundedReceiver<Job>) {
                 for ear in &ears {
                     ear.end();
                 }
+                jobs.close();
+                while let Ok(job) = jobs.try_recv() {
+                    if let Job::Run(batch) = job {
+                        batch.refuse();
+                    }
+                }
                 // Whoever closes waits for this.
                 let _ = done.send(());
                 return;
@@ -417,6 +447,7 @@ async fn beat(inner: Rc<Inner>) {
     loop {
         // One beat that is lost does no harm.
         let _ = inner.link.ask(&call).await;
+        inner.close_left_over().await;
         tokio::time::sleep(BEAT).await;
     }
 }
@@ -537,15 +568,31 @@ impl Inner {
             if let Some(arg) = next.and_then(|at| call.args.get_mut(at)) {
                 *arg = cursor;
             }
-            answer = self.link.ask(&call).await?;
+            answer = self.link.ask(&call).await.map_err(|no| match no {
+                // The steps before were done.
+                Refusal::Unavailable { why } => Refusal::Unknown { why },
+                other => other,
+            })?;
         }
     }
 
     async fn close_conn(&self, conn: ConnId) {
-        if self.conns.borrow_mut().remove(&conn) {
-            // If it is not heard, the home's own end ends them.
-            let _ = self.link.ask(&Call::new("close_conns", None).arg(conn_name(&self.name, conn))).await;
-            self.line.wake();
+        if !self.conns.borrow().contains(&conn) {
+            return;
+        }
+        let call = Call::new("close_conns", None).arg(conn_name(&self.name, conn));
+        match self.link.ask(&call).await {
+            Ok(_) => _ = self.conns.borrow_mut().remove(&conn),
+            // It is tried again with every beat.
+            Err(_) => _ = self.closing.borrow_mut().insert(conn),
+        }
+        self.line.wake();
+    }
+
+    /// Ends what could not be ended when its connection was closed.
+    async fn close_left_over(&self) {
+        for conn in self.closing.take() {
+            self.close_conn(conn).await;
         }
     }
 

@@ -60,7 +60,7 @@ impl Layout {
     /// longer.
     pub(crate) fn greetings(self, run_id: &str) -> Vec<Call> {
         match self {
-            Self::Sureq => vec![Call::new("epoch", None).arg(run_id), Call::new("home", None).arg("")],
+            Self::Sureq => vec![Call::new("epoch", None).arg(run_id)],
             Self::WorkQueue { .. } => Vec::new(),
         }
     }

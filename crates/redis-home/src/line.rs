@@ -309,8 +309,9 @@ async fn hear_on(
     let mut next = first;
     loop {
         if let Some((queue, done)) = next.take() {
+            // Before it is so: if this fails, it is among those that are subscribed to next time.
+            inner.line.heard.borrow_mut().insert(queue.clone());
             sink.subscribe(channels(inner, &queue)).await?;
-            inner.line.heard.borrow_mut().insert(queue);
             // Whoever wanted it may have left.
             let _ = done.send(());
         }

@@ -11,6 +11,7 @@ use redis::{
     Value, cmd,
 };
 use sureq_core::Refusal;
+use tokio::sync::Mutex;
 
 use crate::answer::{fields, number};
 use crate::call::Call;
@@ -24,6 +25,9 @@ const CONNECT_FOR: Duration = Duration::from_secs(3);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const RETRY_MIN: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_millis(500);
+
+/// What takes up memory.
+const ADDING: [&str; 2] = ["push", "add"];
 
 /// How long a replica has for what was written.
 const REPLICA_MS: u64 = 2_000;
@@ -42,6 +46,8 @@ pub(crate) struct Link {
     home: String,
     runner: RefCell<Runner>,
     connection: RefCell<Option<Connected>>,
+    /// Held by whoever connects, so that the others wait for that.
+    connecting: Mutex<()>,
     /// Connections that nobody uses now, where each answer waits for a replica: waiting holds a connection up.
     idle: RefCell<Vec<Connected>>,
 }
@@ -70,7 +76,11 @@ impl Runner {
         // FNV-1a: two releases must not share a name, that is all.
         let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         let name = format!("sureq_{:016x}", source.bytes().fold(0xcbf2_9ce4_8422_2325, mix));
-        let library = format!("#!lua name={name}\n{source}redis.register_function('{name}', run)\n");
+        // What adds nothing goes on when Redis' memory is full: it is how room is made.
+        let free = format!("{{function_name='{name}_free', callback=run, flags={{'allow-oom'}}}}");
+        let library = format!(
+            "#!lua name={name}\n{source}redis.register_function('{name}', run)\nredis.register_function{free}\n"
+        );
         let loaded: Result<String, RedisError> =
             cmd("FUNCTION").arg("LOAD").arg(library).query_async(connection).await;
         match loaded {
@@ -84,15 +94,14 @@ impl Runner {
     }
 
     /// The beginning of a call.
-    fn command(&self) -> Cmd {
-        let (word, what) = match self {
-            Self::Function(name) => ("FCALL", &name[..]),
-            Self::Script(sha) => ("EVALSHA", &sha[..]),
-            Self::None => ("EVALSHA", ""),
-        };
-        let mut command = cmd(word);
-        command.arg(what);
-        command
+    fn command(&self, op: &str) -> Cmd {
+        let (mut evaluate, mut call) = (cmd("EVALSHA"), cmd("FCALL"));
+        match self {
+            Self::Function(name) if ADDING.contains(&op) => call.arg(name).clone(),
+            Self::Function(name) => call.arg(format!("{name}_free")).clone(),
+            Self::Script(sha) => evaluate.arg(sha).clone(),
+            Self::None => evaluate.arg("").clone(),
+        }
     }
 }
 
@@ -108,7 +117,18 @@ impl Link {
         let client = Client::open(target.connection.clone())?;
         let (runner, connection, idle) = (RefCell::default(), RefCell::default(), RefCell::default());
         let (log, look_out) = (LogClock::default(), LookOut::default());
-        Ok(Self { client, target, clock, log, look_out, home, runner, connection, idle })
+        Ok(Self {
+            client,
+            target,
+            clock,
+            log,
+            look_out,
+            home,
+            runner,
+            connection,
+            connecting: Mutex::new(()),
+            idle,
+        })
     }
 
     /// Connects, and asks the server about itself.
@@ -128,7 +148,7 @@ impl Link {
         let runner = Runner::load(self.target.layout, connection).await?;
         self.runner.replace(runner);
         for call in self.target.layout.greetings(&about.run_id) {
-            let _: Value = self.command(&call).query_async(connection).await?;
+            let _: Value = self.command(&call, false).query_async(connection).await?;
         }
         self.connection.replace(Some(connected));
         self.idle.take();
@@ -198,7 +218,17 @@ impl Link {
             if let Some(connected) = &*self.connection.borrow() {
                 return Ok(connected.connection.clone());
             }
-            match self.connect().await {
+            let Ok(connecting) = self.connecting.try_lock() else {
+                // Whoever connects says how it went by what is there then.
+                drop(self.connecting.lock().await);
+                if self.connection.borrow().is_some() || since.elapsed() <= CONNECT_FOR {
+                    continue;
+                }
+                return Err(Refusal::Unavailable { why: "Redis does not answer".into() });
+            };
+            let connected = self.connect().await;
+            drop(connecting);
+            match connected {
                 Ok(_) => {}
                 Err(error) if since.elapsed() > CONNECT_FOR => {
                     let why = format!("Redis at {} does not answer: {error}", self.target.connection.addr());
@@ -212,15 +242,16 @@ impl Link {
         }
     }
 
-    fn command(&self, call: &Call) -> Cmd {
+    /// A call as it is sent. Whoever is sure of the time has just been asked for it.
+    fn command(&self, call: &Call, is_sure: bool) -> Cmd {
         match self.target.layout {
-            Layout::Sureq => self.sureq_command(call),
+            Layout::Sureq => self.sureq_command(call, is_sure),
             Layout::WorkQueue { .. } => self.work_queue_command(call),
         }
     }
 
     fn work_queue_command(&self, call: &Call) -> Cmd {
-        let mut command = self.runner.borrow().command();
+        let mut command = self.runner.borrow().command(call.op);
         let key = self.target.waiting_key(call.queue.as_deref().unwrap_or_default());
         let looks = if self.look_out.is_due(call, self.clock.monotonic_ms()) { "1" } else { "" };
         command.arg(1).arg(key);
@@ -231,12 +262,13 @@ impl Link {
         command
     }
 
-    fn sureq_command(&self, call: &Call) -> Cmd {
-        let mut command = self.runner.borrow().command();
+    fn sureq_command(&self, call: &Call, is_sure: bool) -> Cmd {
+        let mut command = self.runner.borrow().command(call.op);
         let key = call.queue.as_ref().map_or_else(|| self.target.store_key(), |q| self.target.queue_key(q));
         command.arg(2).arg(key).arg(self.target.store_key());
         let wall = self.clock.wall_ms().map(|ms| ms.to_string()).unwrap_or_default();
-        command.arg(call.op).arg(&self.target.prefix).arg(self.log_ms()).arg(wall);
+        let told = format!("{}{}", if is_sure { "!" } else { "" }, self.log_ms());
+        command.arg(call.op).arg(&self.target.prefix).arg(told).arg(wall);
         for arg in &call.args {
             command.arg(arg);
         }
@@ -246,6 +278,7 @@ impl Link {
     /// Sends calls at once; answers what each answered.
     pub(crate) async fn send(&self, calls: &[&Call]) -> Vec<Result<Value, Refusal>> {
         let mut answers: Vec<Result<Value, Refusal>> = Vec::with_capacity(calls.len());
+        let mut is_sure = false;
         for _ in 0..LOADS_MAX {
             let rest = &calls[answers.len()..];
             if rest.is_empty() {
@@ -259,17 +292,26 @@ impl Link {
                 }
             };
             let sent = if self.target.is_replicated {
-                self.send_and_wait(rest).await
+                self.send_and_wait(rest, is_sure).await
             } else {
-                self.send_over(connection, rest).await
+                self.send_over(connection, rest, is_sure).await
             };
             match sent {
                 Ok(values) => {
-                    let known = rest.iter().zip(values).map(|(call, value)| self.judge(call, value));
-                    // From the first call on that met no script, none has been executed.
-                    answers.extend(known.map_while(Judged::known));
-                    if answers.len() < calls.len() {
-                        self.connection.take();
+                    let judged: Vec<Judged> =
+                        rest.iter().zip(values).map(|(call, value)| self.judge(call, value)).collect();
+                    let is_done = |judged: &Judged| matches!(judged, Judged::Known(_));
+                    match judged.iter().position(|judged| !is_done(judged)) {
+                        // None of the rest was executed: it can be sent again, in its order.
+                        Some(from) if !judged[from..].iter().any(is_done) => {
+                            is_sure = matches!(judged[from], Judged::Late);
+                            if !is_sure {
+                                self.connection.take();
+                            }
+                            answers.extend(judged.into_iter().map_while(Judged::known));
+                        }
+                        _ => answers
+                            .extend(judged.into_iter().map(|judged| judged.known().unwrap_or_else(undone))),
                     }
                 }
                 Err(lost) => {
@@ -288,10 +330,11 @@ impl Link {
         &self,
         mut connection: MultiplexedConnection,
         calls: &[&Call],
+        is_sure: bool,
     ) -> Result<Vec<Value>, Box<str>> {
         let mut pipeline = Pipeline::with_capacity(calls.len());
         for call in calls {
-            pipeline.add_command(self.command(call));
+            pipeline.add_command(self.command(call, is_sure));
         }
         connection.req_packed_commands(&pipeline, 0, calls.len()).await.map_err(|error| {
             self.connection.take();
@@ -300,7 +343,7 @@ impl Link {
     }
 
     /// Sends calls over a connection of their own, and waits until a replica has what they wrote.
-    async fn send_and_wait(&self, calls: &[&Call]) -> Result<Vec<Value>, Box<str>> {
+    async fn send_and_wait(&self, calls: &[&Call], is_sure: bool) -> Result<Vec<Value>, Box<str>> {
         let broke =
             |error: RedisError| -> Box<str> { format!("the connection to Redis broke: {error}").into() };
         let idle = self.idle.borrow_mut().pop().filter(|idle| !idle.is_lost.load(Ordering::Acquire));
@@ -310,7 +353,7 @@ impl Link {
         };
         let mut pipeline = Pipeline::with_capacity(calls.len() + 1);
         for call in calls {
-            pipeline.add_command(self.command(call));
+            pipeline.add_command(self.command(call, is_sure));
         }
         pipeline.cmd("WAIT").arg(1).arg(REPLICA_MS);
         let mut values =
@@ -336,6 +379,9 @@ impl Link {
             value => {
                 let answer = fields(value).and_then(|[first, answer]| {
                     let now = self.clock.monotonic_ms();
+                    if self.target.layout == Layout::Sureq && is_late(&answer) {
+                        return Ok(None);
+                    }
                     match self.target.layout {
                         Layout::Sureq => self.log.hear(number(first)?, now),
                         Layout::WorkQueue { .. } if number(first)? == 1 => {
@@ -343,9 +389,13 @@ impl Link {
                         }
                         Layout::WorkQueue { .. } => {}
                     }
-                    Ok(answer)
+                    Ok(Some(answer))
                 });
-                return Judged::Known(answer.map_err(Refusal::from));
+                return match answer {
+                    Ok(Some(answer)) => Judged::Known(Ok(answer)),
+                    Ok(None) => Judged::Late,
+                    Err(strange) => Judged::Known(Err(strange.into())),
+                };
             }
         };
         let is_function_missing = error.detail().is_some_and(|detail| detail.contains("Function not found"));
@@ -358,14 +408,27 @@ impl Link {
 
 enum Judged {
     Known(Result<Value, Refusal>),
+    /// The script was not there.
     NoScript,
+    /// It was on its way for so long that what it said of the time is not believed.
+    Late,
+}
+
+/// Whether a script wants to be told the time anew.
+fn is_late(answer: &Value) -> bool {
+    matches!(answer, Value::Array(words) if matches!(&words[..], [_, Value::BulkString(code)] if code == b"LATE"))
+}
+
+/// One that was not executed, in the middle of others that were.
+fn undone() -> Result<Value, Refusal> {
+    Err(Refusal::Unavailable { why: "Redis was just loading its scripts: try again".into() })
 }
 
 impl Judged {
     fn known(self) -> Option<Result<Value, Refusal>> {
         match self {
             Self::Known(answer) => Some(answer),
-            Self::NoScript => None,
+            Self::NoScript | Self::Late => None,
         }
     }
 }

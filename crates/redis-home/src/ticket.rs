@@ -97,6 +97,8 @@ pub struct Ticket {
     pub(crate) slot: Arc<Slot>,
     pub(crate) jobs: UnboundedSender<Job>,
     pub(crate) commands: usize,
+    /// It is for a pop that may wait.
+    pub(crate) is_waiting: bool,
 }
 
 impl Ticket {
@@ -105,9 +107,9 @@ impl Ticket {
         self.commands
     }
 
-    /// Whether it is for tasks alone, which go back if nobody takes them.
+    /// Whether it waits for tasks, which go back if nobody takes them.
     pub fn is_for_tasks(&self) -> bool {
-        self.slot.pops.len() == self.commands
+        self.is_waiting
     }
 
     /// The answer, once it is there.

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use redis::cmd;
-use support::{ack, answer, info, open, pop, pop_held_by, pop_leased, push, until, wait_for};
-use sureq_core::{Refusal, Reply};
+use support::{ack, answer, info, open, pop, pop_held_by, pop_leased, push, run, until, wait_for};
+use sureq_core::{Command, Refusal, Reply};
 use sureq_testkit::redis_server::RedisServer;
 
 #[test]
@@ -71,6 +71,62 @@ fn what_a_dead_home_held_for_its_connections_comes_back() {
     server.check("sureq:");
     home.close();
     dead.close();
+}
+
+#[test]
+fn what_is_pushed_behind_a_purge_stays_however_many_steps_it_takes() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    let payloads = vec![&b"old"[..]; 2500];
+    let purge = Command::Purge { queue: b"q", state: None };
+    let commands = [
+        Command::Push { queue: b"q", payloads: &payloads },
+        purge,
+        Command::Push { queue: b"q", payloads: &[b"new"] },
+    ];
+    let (mut done, mut counts) = (0, Vec::new());
+    while done < commands.len() {
+        let ticket = home.execute(&commands[done..]);
+        let replies = answer(&ticket);
+        done += replies.list.len();
+        counts.extend(replies.list.iter().filter_map(|reply| match reply {
+            Reply::Count(n) => Some(*n),
+            _ => None,
+        }));
+    }
+    assert_eq!(counts, [2500]);
+    assert_eq!(pop(&home, b"q", 9).unwrap().iter().map(|task| &task.0[..]).collect::<Vec<_>>(), [b"new"]);
+    server.check("sureq:");
+    home.close();
+}
+
+#[test]
+fn a_full_memory_refuses_pushes_alone() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    push(&home, b"q", b"x");
+    let mut admin = server.connect();
+    cmd("CONFIG").arg("SET").arg("maxmemory").arg("1").exec(&mut admin).unwrap();
+    assert_eq!(push(&home, b"q", b"y"), Reply::Refused(Refusal::OutOfMemory));
+    let taken = pop(&home, b"q", 1).unwrap();
+    assert!(matches!(ack(&home, b"q", &taken[0].1), Reply::Acked(span) if span.len() == 1));
+    server.check("sureq:");
+    home.close();
+}
+
+#[test]
+fn a_user_without_channels_loses_nothing() {
+    let server = RedisServer::start();
+    let mut admin = server.connect();
+    let rules = ["on", ">secret", "~*", "resetchannels", "+@all"];
+    cmd("ACL").arg("SETUSER").arg("mute").arg(&rules[..]).exec(&mut admin).unwrap();
+    let home = open(&format!("{}?user=mute&pass=secret", server.url()));
+    let pushed: BTreeSet<String> = (0..50)
+        .map(|_| run(&home, &Command::Push { queue: b"q", payloads: &[b"x"] }).ids[0].to_string())
+        .collect();
+    assert_eq!((pushed.len(), info(&home, b"q").ready), (50, 50));
+    server.check("sureq:");
+    home.close();
 }
 
 /// Producers and workers that note what they know.

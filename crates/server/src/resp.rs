@@ -288,7 +288,7 @@ impl RespSession {
     ) -> Answered {
         let (mut n, mut commands, mut hold, mut served) = (0, commands, None, false);
         while let Some(request) = requests.get(n) {
-            if turn.out.len() > self.allowance().output_bytes_max {
+            if turn.ready.is_none() && turn.out.len() > self.allowance().output_bytes_max {
                 return Answered { stop: Some(Stop::Later(n)), hold, served };
             }
             match request {

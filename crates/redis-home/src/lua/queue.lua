@@ -24,6 +24,8 @@ local HOME_MS = 30000
 local REPLY_BYTES_MAX = 67108864
 -- How many arguments are given to a command at once.
 local ARGS_MAX = 2000
+-- How many bytes of payloads are read at a time, about.
+local STEP_BYTES = 8388608
 -- How many ids one message carries.
 local IDS_TOLD = 100
 -- The clock is written down so often at least; Redis' own does not go back meanwhile, or those who use it will tell.
@@ -37,6 +39,7 @@ local moment
 -- The store's own numbers: clock, offset of log time, last id, epoch and when it began, counters, the next lost worker.
 local store, is_store_changed
 local opened, order_opened
+local end_lost_homes
 
 local function integer(n) return string.format('%d', n) end
 
@@ -69,14 +72,19 @@ local function begin()
     wall = tonumber(time[1]) * 1000 + floor(tonumber(time[2]) / 1000)
   end
   log = wall + store.offset
-  local told = tonumber(args[3])
-  if told > 0 and math.abs(log - told) > CLOCK_MS then log = told end
-  log = max(log, store.clock)
+  -- What the caller says may have been on its way for long. It is asked again; if it still says so, the clock was set.
+  local told, is_sure = tonumber(string.match(args[3], '%d+')), string.byte(args[3]) == 33
+  if told > 0 and told < log - CLOCK_MS then
+    if not is_sure then return false end
+    log = told
+  end
+  log = max(log, store.clock, told)
   moment = log
   is_store_changed = not known or log - store.clock >= CLOCK_KEPT_MS or log - wall ~= store.offset
   if is_store_changed then
     store.clock, store.offset = log, log - wall
   end
+  return true
 end
 
 -- The next id after the last one that was given out.
@@ -126,7 +134,8 @@ local function rate(s, what, n)
   return r[2] + floor(r[3] * (10000 - log % 10000) / 10000)
 end
 
-local function tell(q, kind, text) call('PUBLISH', PREFIX .. kind .. ':' .. q.name, text) end
+-- What has been done is not undone because it cannot be told.
+local function tell(q, kind, text) redis.pcall('PUBLISH', PREFIX .. kind .. ':' .. q.name, text) end
 
 -- Tells of many tasks at once.
 local function tell_all(q, kind, ids)
@@ -163,13 +172,15 @@ local function finish()
         call('SET', q.k .. ':state', pack(s), 'EX', EMPTY_QUEUE_S)
       end
     end
+  end
+  if is_store_changed then call('SET', STORE, pack(store)) end
+  for _, q in ipairs(order_opened) do
     if q.ready > 0 then tell(q, 'work', q.ready) end
     tell_all(q, 'done', q.done)
     tell_all(q, 'cancel', q.cancelled)
     if q.gone > 0 then tell(q, 'delete', q.gone) end
     if q.wake then tell(q, 'wake', '') end
   end
-  if is_store_changed then call('SET', STORE, pack(store)) end
 end
 
 -- Something happens to the queue by itself then, by log time.
@@ -416,6 +427,7 @@ local function settle_leases(q, slice)
     s.lapsing[2] = s.lapsing[2] - 1
   end
   moment = log
+  if #ids < slice then s.lapsing = nil end
 end
 
 local function settle_due(q, index, now, slice)
@@ -432,6 +444,7 @@ local function settle_due(q, index, now, slice)
     s.coming = { s.coming[1] + 1, s.coming[2] - 1 }
     put(q, id, t)
   end
+  if #ids < slice then s.coming = nil end
 end
 
 -- After a start of Redis every timed lease is good for a while again.
@@ -491,7 +504,9 @@ end
 -- When something happens to a queue by itself next: log time and wall time, 0 for never.
 local function next_look(q)
   local soonest = q.s.next or 0
-  if store.lost and (soonest == 0 or store.lost < soonest) then soonest = store.lost end
+  for _, at in ipairs({ store.lost or 0, store.homes or 0 }) do
+    if at > 0 and (soonest == 0 or at < soonest) then soonest = at end
+  end
   return { soonest, q.s.appointed or 0, log, wall }
 end
 
@@ -504,6 +519,7 @@ local function end_holder(q, holder, cause)
     ids = call('ZRANGE', q.k .. ':held:' .. holder, 0, -1)
     end_leases(q, ids, cause)
   end
+  call('SREM', q.k .. ':holders', holder)
   return #ids
 end
 
@@ -681,6 +697,12 @@ local function more(q, id, t)
   return { name or false, t.f or 0, t.l or 0, t.w or 0, tries_max(q, t), pushed_at(id, t), t.rs or false }
 end
 
+-- How many payloads are read at a time, so that the large ones do not fill Redis' memory.
+local function at_a_time(q)
+  local mean = max(1, q.s.bytes / max(1, q.s.len))
+  return max(1, min(ARGS_MAX / 2, floor(STEP_BYTES / mean)))
+end
+
 -- Hands out up to `count` tasks of a queue, up to `room` bytes.
 local function pop_from(q, index, count, room, terms, is_meta, out)
   settle(q, count)
@@ -691,19 +713,32 @@ local function pop_from(q, index, count, room, terms, is_meta, out)
   local length = terms.ms
   if not length and not terms.holder then length = s['s-lease'] end
   local ids = call('ZRANGE', k .. ':ready', 0, count - 1)
-  local bodies, records = values(k .. ':body', ids), values(k .. ':task', ids)
   local taken, bytes, leased, ends, kept = {}, 0, {}, {}, {}
-  for i, id in ipairs(ids) do
-    local body, t = bodies[i], records[i] and unpacked(records[i]) or { st = 'R' }
-    if bytes + #body > room and i > 1 then break end
-    if t.ex then call('ZREM', k .. ':expires', id) end
-    bytes, taken[i], s.seq = bytes + #body, id, s.seq + 1
-    t.st, t.at, t.sq, t.n, t.e, t.la = 'L', log, s.seq, (t.n or 0) + 1, log, nil
-    t.ln, t.dl, t.ho, t.lp = length, length and log + length, terms.holder, terms.policy
-    leased[2 * i - 1], leased[2 * i] = t.sq, id
-    if t.dl then ends[2 * i - 1], ends[2 * i] = t.dl, id end
-    kept[2 * i - 1], kept[2 * i] = id, pack(t)
-    out[#out + 1] = { index, id, body, t.n, t.e, log, 0, is_meta and more(q, id, t) or false }
+  local step, is_full_reply = at_a_time(q), false
+  for first = 1, #ids, step do
+    if is_full_reply then break end
+    local some = {}
+    for i = first, min(first + step - 1, #ids) do some[#some + 1] = ids[i] end
+    local bodies, records = values(k .. ':body', some), values(k .. ':task', some)
+    for i, id in ipairs(some) do
+      local body, t = bodies[i], records[i] and unpacked(records[i]) or { st = 'R' }
+      if t.ex and t.ex <= log then
+        -- In a flood of expiries some that are over still stand in the line; nobody gets them.
+        expire(q, id, t)
+      else
+        is_full_reply = bytes + #body > room and #taken > 0
+        if is_full_reply then break end
+        if t.ex then call('ZREM', k .. ':expires', id) end
+        bytes, s.seq = bytes + #body, s.seq + 1
+        taken[#taken + 1] = id
+        t.st, t.at, t.sq, t.n, t.e, t.la = 'L', log, s.seq, (t.n or 0) + 1, log, nil
+        t.ln, t.dl, t.ho, t.lp = length, length and log + length, terms.holder, terms.policy
+        leased[#leased + 1], leased[#leased + 2] = t.sq, id
+        if t.dl then ends[#ends + 1], ends[#ends + 2] = t.dl, id end
+        kept[#kept + 1], kept[#kept + 2] = id, pack(t)
+        out[#out + 1] = { index, id, body, t.n, t.e, log, 0, is_meta and more(q, id, t) or false }
+      end
+    end
   end
   if #taken == 0 then return 0, 0 end
   at_once('ZREM', k .. ':ready', taken)
@@ -725,6 +760,9 @@ local function hold(conn, queue)
   call('SADD', PREFIX .. 'conn:' .. conn, queue)
   call('SADD', PREFIX .. 'home:' .. home, conn)
   call('ZADD', PREFIX .. 'homes', 'NX', log + HOME_MS, home)
+  if not store.homes then
+    store.homes, is_store_changed = log + HOME_MS, true
+  end
 end
 
 -- count, lease, worker, incarnation, connection, place, limit and end of its lapse, whether to tell more, queue...
@@ -961,7 +999,7 @@ end
 function ops.cancel_payload(name, payload, cursor)
   local q, n = open(name), 0
   settle(q, 0)
-  local step = call('HSCAN', q.k .. ':body', cursor, 'COUNT', 1000)
+  local step = call('HSCAN', q.k .. ':body', cursor, 'COUNT', at_a_time(q))
   local ids = {}
   for i = 1, #step[2], 2 do
     if step[2][i + 1] == payload then ids[#ids + 1] = step[2][i] end
@@ -1031,17 +1069,27 @@ function ops.delete(name)
   return n
 end
 
--- queue, view or empty: one step of removing what is there; answers whether there may be more, and how many
-function ops.purge(name, view)
-  local q, n = open(name), 0
+-- queue, view or empty, how many are left to remove or empty: one step of removing as many as there were in the beginning;
+-- answers how many are left, and how many went
+function ops.purge(name, view, left)
+  local q, n, indexes = open(name), 0, {}
   settle(q, 0)
   for _, index in ipairs({ ':ready', ':delayed', ':appointed', ':dead' }) do
     local is_wanted = view == '' or index == ':' .. view or index == ':appointed' and view == 'delayed'
-    local ids = is_wanted and n < SLICE and call('ZRANGE', q.k .. index, 0, SLICE - n - 1) or {}
+    if is_wanted then indexes[#indexes + 1] = index end
+  end
+  left = tonumber(left)
+  if not left then
+    left = 0
+    for _, index in ipairs(indexes) do left = left + call('ZCARD', q.k .. index) end
+  end
+  local most = min(left, SLICE)
+  for _, index in ipairs(indexes) do
+    local ids = n < most and call('ZRANGE', q.k .. index, 0, most - n - 1) or {}
     for _, id in ipairs(ids) do remove(q, id, get(q, id), false) end
     n = n + #ids
   end
-  return { n == SLICE and '1' or '0', n }
+  return { n == SLICE and integer(left - n) or '0', n }
 end
 
 local PARTS = { 'ready', 'delayed', 'appointed', 'leased', 'ends', 'expires', 'dead', 'names', 'holders', 'task', 'body' }
@@ -1248,12 +1296,21 @@ function ops.close_conns()
   return 'done'
 end
 
--- home or empty: says that it lives, and ends what the connections of those held that do not
-function ops.home(name)
-  if name ~= '' then call('ZADD', PREFIX .. 'homes', log + HOME_MS, name) end
-  for _, dead in ipairs(call('ZRANGEBYSCORE', PREFIX .. 'homes', '-inf', log, 'LIMIT', 0, 16)) do
+-- Ends what the connections of homes held that have been silent for too long, a few at a time.
+function end_lost_homes()
+  if not store.homes or store.homes > log then return end
+  for _, dead in ipairs(call('ZRANGEBYSCORE', PREFIX .. 'homes', '-inf', log, 'LIMIT', 0, 4)) do
     for _, conn in ipairs(call('SMEMBERS', PREFIX .. 'home:' .. dead)) do close_conn(conn) end
     call('ZREM', PREFIX .. 'homes', dead)
+  end
+  store.homes, is_store_changed = first_of(PREFIX .. 'homes'), true
+end
+
+-- home: says that it lives
+function ops.home(name)
+  call('ZADD', PREFIX .. 'homes', log + HOME_MS, name)
+  if not store.homes then
+    store.homes, is_store_changed = log + HOME_MS, true
   end
   return 'done'
 end
@@ -1275,6 +1332,10 @@ function ops.epoch(run)
   if store.epoch ~= run then
     store.epoch, store.started, is_store_changed = run, log, true
   end
+  local homes = first_of(PREFIX .. 'homes')
+  if homes ~= store.homes then
+    store.homes, is_store_changed = homes, true
+  end
   return log
 end
 
@@ -1291,8 +1352,11 @@ end
 
 local function run(its_keys, its_args)
   keys, args = its_keys, its_args
-  begin()
-  if args[1] ~= 'epoch' then end_lost_workers() end
+  if not begin() then return { 0, { '!', 'LATE' } } end
+  if args[1] ~= 'epoch' then
+    end_lost_workers()
+    end_lost_homes()
+  end
   local answer = ops[args[1]](unpack(args, 5, 14))
   finish()
   return { log, answer }

@@ -110,7 +110,7 @@ fn ours_may_die_between_its_two_steps() {
     let mut monitor = shop.monitor();
     let ticket = shop.wait(Block::Forever);
     monitor.wait_for("BLMOVE");
-    shop.raw::<()>("ACL SETUSER default -evalsha");
+    shop.raw::<()>("ACL SETUSER default -evalsha -fcall");
     shop.raw::<()>("SET jobs:item:a x");
     shop.raw::<()>("LPUSH jobs:queue a");
     // It was not allowed to lease, and goes on waiting.
@@ -118,7 +118,7 @@ fn ours_may_die_between_its_two_steps() {
     drop(ticket);
     shop.home.close();
     assert_eq!(shop.lists(), (vec![], vec!["a".into()]));
-    shop.raw::<()>("ACL SETUSER default +evalsha");
+    shop.raw::<()>("ACL SETUSER default +evalsha +fcall");
     shop.reopen();
     assert_eq!(shop.home.clean(&[QUEUE], Cleaning::Light), Ok(Cleaned { returned: 1, removed: 0 }));
     assert_eq!(shop.pop_one().as_deref(), Some("a"));
@@ -203,7 +203,7 @@ fn what_was_moved_goes_back_where_old_clients_are() {
     for line in ["SET jobs:item:i x", "LPUSH jobs:processing i", "LPUSH jobs:cleaning j"] {
         shop.raw::<redis::Value>(line);
     }
-    let script = include_str!("../../src/lua/work_queue.lua");
+    let script = concat!(include_str!("../../src/lua/work_queue.lua"), "return run(KEYS, ARGV)");
     let mut claim = redis::cmd("EVAL");
     claim
         .arg(script)

@@ -182,7 +182,7 @@ fn a_connection_that_is_lost_while_waiting_is_made_anew() {
     let mut monitor = shop.monitor();
     let ticket = shop.wait(Block::Forever);
     monitor.wait_for("BLMOVE");
-    for client in [shop.clients("blmove"), shop.clients("evalsha")].concat() {
+    for client in [shop.clients("blmove"), shop.clients("fcall")].concat() {
         assert_eq!(shop.raw::<u64>(&format!("CLIENT KILL ID {client}")), 1);
     }
     monitor.wait_for("BLMOVE");
