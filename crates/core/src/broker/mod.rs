@@ -21,11 +21,9 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
 
-use foldhash::fast::FixedState;
-use hashbrown::HashMap;
-
 use crate::event::{Event, QueueNo, Recorder};
 use crate::id::TaskId;
+use crate::index::Dictionary;
 use crate::limits;
 use crate::queue::{Broken, Inconsistent, Queue, Remains};
 use crate::task::{Body, Holder};
@@ -39,7 +37,7 @@ pub use tick::NextDeadline;
 /// A store's queues and workers.
 #[derive(Clone, Debug)]
 pub struct Broker<B> {
-    names: HashMap<Box<[u8]>, QueueNo, FixedState>,
+    names: Dictionary<Box<[u8]>, QueueNo>,
     slots: Vec<Option<Box<Slot<B>>>>,
     /// Numbers that forgotten queues left behind.
     free: BTreeSet<QueueNo>,
@@ -109,7 +107,7 @@ impl<B: Body> Slot<B> {
 impl<B: Body> Default for Broker<B> {
     fn default() -> Self {
         Self {
-            names: HashMap::default(),
+            names: Dictionary::default(),
             slots: Vec::new(),
             free: BTreeSet::new(),
             workers: Workers::default(),

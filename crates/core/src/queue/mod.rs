@@ -24,11 +24,9 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::fmt;
 
-use foldhash::fast::FixedState;
-use hashbrown::HashMap;
-
 use crate::event::{Flood, QueueNo};
 use crate::id::{Receipt, TaskId};
+use crate::index::Dictionary;
 use crate::settings::Settings;
 use crate::task::{Body, Extras, Holder, Name, Terms};
 use crate::time::{LogTime, WallTime};
@@ -98,7 +96,7 @@ pub struct Queue<B> {
     held: BTreeMap<Holder, BTreeSet<(u64, TaskId)>>,
     /// Those of them that were called off: each beat of a worker asks for its own.
     called_off: BTreeSet<(Holder, u64, TaskId)>,
-    names: HashMap<Name, TaskId, FixedState>,
+    names: Dictionary<Name, TaskId>,
     waiting_bytes: u64,
     totals: Totals,
     rates: Rates,
@@ -143,7 +141,7 @@ impl<B: Body> Queue<B> {
             expiries: BTreeSet::new(),
             held: BTreeMap::new(),
             called_off: BTreeSet::new(),
-            names: HashMap::default(),
+            names: Dictionary::default(),
             waiting_bytes: 0,
             totals: Totals::default(),
             rates: Rates::default(),

@@ -10,10 +10,10 @@ use core::hash::BuildHasher;
 use core::mem;
 
 use foldhash::fast::FixedState;
-use hashbrown::HashTable;
 
 use super::shared::Shared;
 use crate::id::TaskId;
+use crate::index::Index;
 use crate::task::Task;
 
 /// No slot.
@@ -75,12 +75,12 @@ pub(super) struct Table<B> {
     /// How many slots the pages have.
     slots: u32,
     free: u32,
-    index: HashTable<u32>,
+    index: Index<u32>,
 }
 
 impl<B> Default for Table<B> {
     fn default() -> Self {
-        Self { pages: Vec::new(), slots: 0, free: NOWHERE, index: HashTable::new() }
+        Self { pages: Vec::new(), slots: 0, free: NOWHERE, index: Index::default() }
     }
 }
 
@@ -141,7 +141,7 @@ impl<B: Clone> Table<B> {
             at
         };
         let pages = &self.pages;
-        self.index.insert_unique(hash(id), at, |&at| hash(id_at(pages, at)));
+        self.index.insert(hash(id), at, |&at| hash(id_at(pages, at)));
         At(at)
     }
 
@@ -162,8 +162,7 @@ impl<B: Clone> Table<B> {
     /// Takes out a task that is in no list.
     pub(super) fn remove(&mut self, id: TaskId) -> Option<Task<B>> {
         let pages = &self.pages;
-        let entry = self.index.find_entry(hash(id), |&at| id_at(pages, at) == id).ok()?;
-        let (at, _) = entry.remove();
+        let at = self.index.remove(hash(id), |&at| id_at(pages, at) == id)?;
         let next = mem::replace(&mut self.free, at);
         let slot = self.slot_mut(at);
         slot.next = next;
@@ -265,7 +264,7 @@ impl<B: Clone> Table<B> {
                 return None;
             } else {
                 let pages = &self.pages;
-                self.index.insert_unique(hash(id), at, |&at| hash(id_at(pages, at)));
+                self.index.insert(hash(id), at, |&at| hash(id_at(pages, at)));
             }
         }
         Some(())
