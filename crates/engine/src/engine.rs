@@ -458,7 +458,7 @@ impl Engine {
 
     /// Gives deliveries that never reached their taker back to the front of their queue, at no cost.
     pub fn undeliver(&self, queue: &[u8], receipts: &[Receipt]) {
-        self.shared.change(|broker, now, tape| broker.undeliver(queue, receipts, now, tape));
+        self.shared.undeliver(queue, receipts);
     }
 
     /// Ends the leases that were to end with a connection.
@@ -697,6 +697,17 @@ impl Shared {
         self.end_unit(&mut state);
         self.serve(&mut state, now);
         self.stir(&mut state, now);
+    }
+
+    /// Gives deliveries that never reached their taker back to the front of their queue, slice by slice.
+    pub(crate) fn undeliver(&self, queue: &[u8], receipts: &[Receipt]) {
+        // The last ones first: what goes to the front later stands before them.
+        for (n, slice) in receipts.rchunks(limits::SLICE_TASKS).enumerate() {
+            if n > 0 {
+                self.step_aside();
+            }
+            self.change(|broker, now, tape| broker.undeliver(queue, slice, now, tape));
+        }
     }
 
     /// Hands tasks that became available to those who wait for them, first come, first served. Answers whether anyone

@@ -110,6 +110,9 @@ impl<B: Body> Broker<B> {
             _ => None,
         };
         holder.map(|holder| self.holds.insert((holder, no)));
+        if let Event::HolderEnded { holder, .. } = *event {
+            self.holds.remove(&(holder, no));
+        }
         Ok(())
     }
 

@@ -76,6 +76,13 @@ pub fn decode<T>(bytes: &[u8], visit: impl FnOnce(&Event<'_>) -> T) -> Result<(T
         tag::DUE_CAME => {
             Event::DueCame { queue: r.queue()?, upto: r.due()?, last_due: r.number()?, last_id: r.id()? }
         }
+        tag::HOLDER_ENDED => {
+            let (queue, terms) = (r.queue()?, r.lease_terms()?);
+            let LeaseTerms { length_ms: None, holder: Some(holder), lapse: None } = terms else {
+                return Err(Malformed::Unknown(tag::HOLDER_ENDED));
+            };
+            Event::HolderEnded { queue, holder, cause: r.cause()? }
+        }
         tag::REVIVED => Event::Revived { queue: r.queue()?, ids: r.ids()? },
         tag::MOVED => Event::Moved { from: r.queue()?, id: r.id()?, to: r.queue()? },
         tag::PAUSED => Event::Paused(r.queue()?),

@@ -128,6 +128,7 @@ impl Parts {
             Event::Mark { source: bytes, cursor: &self.more_bytes },
             Event::Counted { queue, counters: &self.counters },
             Event::IdsUpto(id),
+            Event::HolderEnded { queue, holder: self.terms.holder.unwrap_or(Holder::Worker(a)), cause },
         ] {
             visit(&event);
         }
@@ -551,6 +552,7 @@ const GOLDEN: &[&str] = &[
     "1a0562797465730100",
     "1b0301000a00000000000904030b0c0d03000103030463",
     "1c010000d0ca9f1703",
+    "1d03040802",
 ];
 
 #[test]

@@ -49,6 +49,10 @@ pub fn encode_with(event: &Event<'_>, out: &mut Vec<u8>, checksum: fn(&[u8]) -> 
         Event::DueCame { queue, upto, last_due, last_id } => {
             w.tag(tag::DUE_CAME).queue(*queue).due(*upto).number(*last_due).id(*last_id)
         }
+        Event::HolderEnded { queue, holder, cause } => {
+            let terms = LeaseTerms { holder: Some(*holder), ..LeaseTerms::default() };
+            w.tag(tag::HOLDER_ENDED).queue(*queue).lease_terms(&terms).cause(*cause)
+        }
         Event::Revived { queue, ids } => w.tag(tag::REVIVED).queue(*queue).ids(ids),
         Event::Moved { from, id, to } => w.tag(tag::MOVED).queue(*from).id(*id).queue(*to),
         Event::Paused(queue) => w.tag(tag::PAUSED).queue(*queue),

@@ -158,6 +158,16 @@ pub enum Event<'a> {
         /// Its id.
         last_id: TaskId,
     },
+    /// All leases of a holder in this queue are over. Its tasks wait again, slice by slice, as [`Self::Returned`] and the like
+    /// tell; none of them is its holder's any more.
+    HolderEnded {
+        /// In this queue.
+        queue: QueueNo,
+        /// Whose.
+        holder: Holder,
+        /// What it costs its tasks.
+        cause: Cause,
+    },
     /// Dead tasks wait again, at the end of the line.
     Revived {
         /// Of this queue.
@@ -247,6 +257,7 @@ impl Event<'_> {
             | Self::Removed { queue, .. }
             | Self::Marked { queue, .. }
             | Self::DueCame { queue, .. }
+            | Self::HolderEnded { queue, .. }
             | Self::Revived { queue, .. }
             | Self::Counted { queue, .. }
             | Self::Configured { queue, .. } => Some(queue),

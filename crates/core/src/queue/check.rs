@@ -141,6 +141,14 @@ impl<B: Body> Queue<B> {
         let indexed: usize = self.held.values().map(BTreeSet::len).sum();
         ensure(held == indexed, || format!("{indexed} held"))?;
         ensure(self.held.values().all(|held| !held.is_empty()), || "a holder of nothing".into())?;
+        let mut last = None;
+        for (&(holder, upto), ending) in &self.ending {
+            let from = last.filter(|&(other, _)| other == holder).map_or(0, |(_, upto)| upto + 1);
+            let over = self.held.get(&holder).into_iter();
+            let over = over.flat_map(|held| held.range((from, TaskId::NONE)..=(upto, TaskId::LAST))).count();
+            ensure(over == ending.left, || format!("{over} deliveries to {holder:?} are over: {ending:?}"))?;
+            last = Some((holder, upto));
+        }
         let called_off = |task: &&Task<B>| task.cancelled && task.lease().and_then(Lease::holder).is_some();
         let called_off = self.table.iter().filter(called_off).count();
         ensure(called_off == self.called_off.len(), || format!("{} called off", self.called_off.len()))?;
@@ -155,6 +163,7 @@ impl<B: Body> Queue<B> {
     pub fn digest(&self, into: &mut impl Hasher) {
         (self.no, &self.settings, self.paused, self.waiting_bytes, self.totals).hash(into);
         (self.last_id, self.incarnation, self.seq, self.front_group, self.minor, self.flood).hash(into);
+        self.ending.iter().filter(|(_, ending)| ending.left > 0).for_each(|ending| ending.hash(into));
         self.ready.iter().for_each(|standing| standing.id().hash(into));
         let lists = self.table.walk(&self.leased).chain(self.table.walk(&self.dead));
         lists.for_each(|task| task.id.hash(into));

@@ -28,7 +28,7 @@ use crate::event::{Flood, QueueNo};
 use crate::id::{Receipt, TaskId};
 use crate::index::Dictionary;
 use crate::settings::Settings;
-use crate::task::{Body, Extras, Holder, Name, Terms};
+use crate::task::{Body, Cause, Extras, Holder, Name, Terms};
 use crate::time::{LogTime, WallTime};
 use packed::Packed;
 use rate::Rates;
@@ -69,6 +69,17 @@ impl fmt::Display for Inconsistent {
 
 impl core::error::Error for Inconsistent {}
 
+/// Leases of a worker or a connection that are over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Ending {
+    since: LogTime,
+    cause: Cause,
+    /// The group that its tasks have at the front.
+    group: u64,
+    /// How many are to be moved yet.
+    left: usize,
+}
+
 /// One queue.
 #[derive(Clone, Debug)]
 pub struct Queue<B> {
@@ -94,6 +105,9 @@ pub struct Queue<B> {
     expiries: BTreeSet<(LogTime, TaskId)>,
     /// Leases that end with a worker or a connection, each holder's in order of delivery.
     held: BTreeMap<Holder, BTreeSet<(u64, TaskId)>>,
+    /// Of those, the leases that are over but not moved yet: by holder, up to this delivery. The events that it comes from
+    /// are replayed, but no image is taken meanwhile.
+    ending: BTreeMap<(Holder, u64), Ending>,
     /// Those of them that were called off: each beat of a worker asks for its own.
     called_off: BTreeSet<(Holder, u64, TaskId)>,
     names: Dictionary<Name, TaskId>,
@@ -140,6 +154,7 @@ impl<B: Body> Queue<B> {
             deadlines: BTreeSet::new(),
             expiries: BTreeSet::new(),
             held: BTreeMap::new(),
+            ending: BTreeMap::new(),
             called_off: BTreeSet::new(),
             names: Dictionary::default(),
             waiting_bytes: 0,
@@ -217,19 +232,31 @@ impl<B: Body> Queue<B> {
             return 0;
         }
         let max = self.settings.max_leased.map_or(usize::MAX, |max| max.try_into().unwrap_or(usize::MAX));
-        max.saturating_sub(self.leased.len())
+        max.saturating_sub(self.running())
+    }
+
+    /// How many leases are not over.
+    fn running(&self) -> usize {
+        let over: usize = self.ending.values().map(|ending| ending.left).sum();
+        self.leased.len().saturating_sub(over)
     }
 
     /// The workers and connections that hold tasks of it.
     pub(crate) fn holders(&self) -> impl Iterator<Item = Holder> {
-        self.held.keys().copied()
+        self.held.keys().copied().filter(|&holder| self.held_by(holder) > 0)
+    }
+
+    /// Whether something was decided that is still being done, slice by slice: not the time for an image.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        !self.ending.is_empty()
     }
 
     /// When something happens by itself next, by log time.
     pub fn next_deadline(&self) -> Option<LogTime> {
         let first = |index: &BTreeSet<(LogTime, TaskId)>| index.first().map(|&(at, _)| at);
         let lapse = self.deadlines.first().map(|&(at, ..)| at);
-        [first(&self.delayed), lapse, first(&self.expiries)].into_iter().flatten().min()
+        let ended = self.ending.first_key_value().map(|(_, ending)| ending.since);
+        [first(&self.delayed), lapse, first(&self.expiries), ended].into_iter().flatten().min()
     }
 
     /// When the next appointment is, by the wall clock.

@@ -5,7 +5,7 @@
 
 use alloc::vec::Vec;
 
-use super::Queue;
+use super::{Ending, Queue};
 use crate::command::{LapseEnd, LapsePolicy};
 use crate::event::{Event, Landing, Recorder, Removal};
 use crate::id::TaskId;
@@ -40,6 +40,9 @@ impl<B: Body> Queue<B> {
             return Settled::All;
         }
         let slice = wanted.max(limits::SLICE_TASKS);
+        if !self.ending.is_empty() {
+            self.settle_endings(now, slice, rec);
+        }
         // Leases before times to live: what comes back after its time is over is not handed out again.
         self.settle_leases(now, slice, rec);
         self.settle_expiries(now, slice, rec);
@@ -59,7 +62,9 @@ impl<B: Body> Queue<B> {
     /// Settles one task that a command is about.
     pub(super) fn settle_one<R: Recorder<Body = B>>(&mut self, id: TaskId, now: Now, rec: &mut R) {
         let Some(task) = self.table.get(id) else { return };
-        if task.lease().and_then(Lease::deadline).is_some_and(|at| at <= now.log) {
+        if let Some(Ending { cause, group, .. }) = self.ending_of(task) {
+            self.end_leases(&[id], cause, group, now, rec);
+        } else if task.lease().and_then(Lease::deadline).is_some_and(|at| at <= now.log) {
             let group = self.lapse_group(now);
             self.end_leases(&[id], Cause::Lapsed, group, now, rec);
         }
@@ -105,11 +110,38 @@ impl<B: Body> Queue<B> {
 
     fn settle_leases<R: Recorder<Body = B>>(&mut self, now: Now, slice: usize, rec: &mut R) {
         let lapsed = self.deadlines.iter().take_while(|(at, ..)| *at <= now.log).take(slice);
-        let ids: Vec<TaskId> = lapsed.map(|&(.., id)| id).collect();
+        let mut ids: Vec<TaskId> = lapsed.map(|&(.., id)| id).collect();
+        if !self.ending.is_empty() {
+            // What its holder's end takes back is none of its deadline's business.
+            ids.retain(|&id| self.table.get(id).is_some_and(|task| self.ending_of(task).is_none()));
+        }
         if !ids.is_empty() {
             let group = self.lapse_group(now);
             self.end_leases(&ids, Cause::Lapsed, group, now, rec);
         }
+    }
+
+    /// Takes so many tasks back from holders that have come to an end.
+    pub(super) fn settle_endings<R: Recorder<Body = B>>(&mut self, now: Now, slice: usize, rec: &mut R) {
+        let mut room = slice;
+        while let Some((&(holder, upto), &Ending { cause, group, .. })) = self.ending.first_key_value() {
+            let held = self.held.get(&holder).into_iter();
+            let over = held.flat_map(|held| held.range(..=(upto, TaskId::LAST)));
+            let ids: Vec<TaskId> = over.take(room).map(|&(_, id)| id).collect();
+            room -= ids.len();
+            self.end_leases(&ids, cause, group, now, rec);
+            if room == 0 && self.ending.get(&(holder, upto)).is_some_and(|ending| ending.left > 0) {
+                return;
+            }
+            self.ending.remove(&(holder, upto));
+        }
+    }
+
+    /// What ended the delivery of this task, if that is over.
+    fn ending_of(&self, task: &Task<B>) -> Option<Ending> {
+        let lease = task.lease().filter(|_| !self.ending.is_empty())?;
+        let holder = lease.holder()?;
+        self.ending.range((holder, lease.seq)..=(holder, u64::MAX)).next().map(|(_, &ending)| ending)
     }
 
     /// The group at the front that lapsing tasks go to: one for all that a flood returns, slice by slice.

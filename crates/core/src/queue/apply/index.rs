@@ -1,11 +1,13 @@
 //! Tasks in and out of the indexes that their states call for.
 
+use alloc::collections::BTreeMap;
+
 use super::Applied;
 use crate::id::TaskId;
 use crate::queue::packed::Entry;
 use crate::queue::table::At;
-use crate::queue::{Inconsistent, Queue};
-use crate::task::{Body, Due, State, StateKind, Task};
+use crate::queue::{Ending, Inconsistent, Queue};
+use crate::task::{Body, Due, Holder, State, StateKind, Task};
 
 impl<B: Body> Queue<B> {
     pub(in crate::queue) fn admit(&mut self, task: Task<B>) -> Applied {
@@ -133,6 +135,9 @@ impl<B: Body> Queue<B> {
                         if task.cancelled {
                             self.called_off.insert((holder, lease.seq, id));
                         }
+                        if let Some(ending) = ending_of(&mut self.ending, holder, lease.seq) {
+                            ending.left += 1;
+                        }
                     }
                 }
             }
@@ -160,6 +165,9 @@ impl<B: Body> Queue<B> {
                         if held.is_empty() {
                             self.held.remove(&holder);
                         }
+                        if let Some(ending) = ending_of(&mut self.ending, holder, lease.seq) {
+                            ending.left = ending.left.saturating_sub(1);
+                        }
                     }
                 }
             }
@@ -169,4 +177,9 @@ impl<B: Body> Queue<B> {
             self.expiries.remove(&(expires, id));
         }
     }
+}
+
+/// What ended this delivery, if its holder has come to an end.
+fn ending_of(endings: &mut BTreeMap<(Holder, u64), Ending>, holder: Holder, seq: u64) -> Option<&mut Ending> {
+    endings.range_mut((holder, seq)..=(holder, u64::MAX)).next().map(|(_, ending)| ending)
 }

@@ -8,7 +8,7 @@ mod index;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::{Inconsistent, Queue};
+use super::{Ending, Inconsistent, Queue};
 use crate::event::{Event, Fields, Flood, Landing, LeaseTerms, NameRef, Recorder};
 use crate::id::TaskId;
 use crate::limits;
@@ -58,6 +58,10 @@ impl<B: Body> Queue<B> {
             Event::Removed { ids, .. } => ids.iter().try_for_each(|id| self.apply_removed(id, rec)),
             Event::Marked { ids, .. } => ids.iter().try_for_each(|id| self.apply_marked(id)),
             Event::DueCame { upto, last_due, last_id, .. } => self.apply_due(upto, last_due, last_id),
+            Event::HolderEnded { holder, cause, .. } => {
+                self.apply_ended(holder, cause, at);
+                Ok(())
+            }
             Event::Revived { ids, .. } => ids.iter().try_for_each(|id| self.apply_revived(id)),
             Event::Paused(_) => {
                 self.paused = Some(at);
@@ -186,6 +190,17 @@ impl<B: Body> Queue<B> {
         Ok(())
     }
 
+    /// All deliveries to this holder are over from now on.
+    fn apply_ended(&mut self, holder: Holder, cause: Cause, at: LogTime) {
+        let left = self.held_by(holder) as usize;
+        if left > 0 {
+            // What returns to the front by then goes before it.
+            self.front_group += 1;
+            let ending = Ending { since: at, cause, group: self.front_group, left };
+            self.ending.insert((holder, self.seq), ending);
+        }
+    }
+
     const fn next_seq(&mut self) -> u64 {
         self.seq += 1;
         self.seq
@@ -310,7 +325,9 @@ impl<B: Body> Queue<B> {
             self.index(slot);
         }
         let conns = self.held.iter().filter(|(holder, _)| matches!(holder, Holder::Conn(_)));
-        let mut ended: Vec<(u64, TaskId)> = conns.flat_map(|(_, held)| held.iter().copied()).collect();
+        let conns =
+            conns.flat_map(|(&holder, held)| held.range((self.ended_upto(holder) + 1, TaskId::NONE)..));
+        let mut ended: Vec<(u64, TaskId)> = conns.copied().collect();
         ended.sort_unstable();
         let group = self.front_group + 1;
         self.changed |= !ended.is_empty() || !self.deadlines.is_empty();
