@@ -99,8 +99,9 @@ impl<B: Body> Broker<B> {
         }
         let slot = self.slot_mut(no).ok_or(UNKNOWN_QUEUE)?;
         slot.queue.apply(event, clock, rec)?;
-        let last = slot.queue.last_id();
+        let (last, purged) = (slot.queue.last_id(), slot.queue.take_purged());
         self.raise_last_id(last);
+        self.dropped.extend(purged);
         let holder = match event {
             Event::Popped { terms, .. } => terms.holder,
             Event::Task(task) => match &task.state {

@@ -69,6 +69,7 @@ mod tag {
     pub(super) const COUNTED: u8 = 27;
     pub(super) const IDS_UPTO: u8 = 28;
     pub(super) const HOLDER_ENDED: u8 = 29;
+    pub(super) const PURGED: u8 = 30;
 }
 
 /// Tags of the optional fields that end a push and a whole task: tag, length, value. Zero ends the list.

@@ -22,13 +22,16 @@ fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), Broken> {
 impl<B: Body> Queue<B> {
     /// Checks that every task is in exactly the indexes its state calls for, and that all counts agree.
     pub fn check(&self) -> Result<(), Broken> {
-        let mut waiting_bytes = 0;
+        let (mut waiting_bytes, mut delayed_bytes) = (0, 0);
         let mut kinds = BTreeMap::<StateKind, usize>::new();
         for task in self.table.iter() {
             *kinds.entry(task.state.kind()).or_default() += 1;
             self.check_task(task)?;
             if task.waits() {
                 waiting_bytes += task.body.len() as u64;
+            }
+            if task.state.kind() == StateKind::Delayed {
+                delayed_bytes += task.body.len() as u64;
             }
         }
         let count = |kind| kinds.get(&kind).copied().unwrap_or(0);
@@ -40,7 +43,10 @@ impl<B: Body> Queue<B> {
         ensure(self.totals.left() == Some(self.len()), || {
             format!("{:?} but {} tasks", self.totals, self.len())
         })?;
-        waiting_bytes += self.check_line()? + self.check_later()?;
+        let later = self.check_later()?;
+        waiting_bytes += self.check_line()? + later;
+        delayed_bytes += later;
+        ensure(delayed_bytes == self.delayed_bytes, || format!("{} delayed bytes", self.delayed_bytes))?;
         ensure(waiting_bytes == self.waiting_bytes, || format!("{} waiting bytes", self.waiting_bytes))?;
         self.check_lists()?;
         self.check_sizes()

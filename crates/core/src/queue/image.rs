@@ -267,6 +267,7 @@ impl<B: Body> Queue<B> {
             last = entry.id;
             self.waiting_bytes = self.waiting_bytes.checked_add(entry.body.len() as u64)?;
         }
+        self.delayed_bytes = self.waiting_bytes;
         by_log.sort_unstable();
         by_wall.sort_unstable();
         (self.delayed, self.appointed) = (BTreeSet::from_iter(by_log), BTreeSet::from_iter(by_wall));
@@ -299,6 +300,9 @@ impl<B: Body> Queue<B> {
             self.last_id = self.last_id.max(task.id);
             if task.waits() {
                 self.waiting_bytes = self.waiting_bytes.checked_add(task.body.len() as u64)?;
+            }
+            if task.state.kind() == StateKind::Delayed {
+                self.delayed_bytes += task.body.len() as u64;
             }
             if let Some(name) = task.name()
                 && self.names.insert(name.clone(), task.id).is_some()

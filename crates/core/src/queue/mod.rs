@@ -78,6 +78,8 @@ struct Ending {
     group: u64,
     /// How many are to be moved yet.
     left: usize,
+    /// Whether they were purged since, and go instead of coming back.
+    is_purged: bool,
 }
 
 /// One queue.
@@ -112,6 +114,8 @@ pub struct Queue<B> {
     called_off: BTreeSet<(Holder, u64, TaskId)>,
     names: Dictionary<Name, TaskId>,
     waiting_bytes: u64,
+    /// Those of them that are delayed.
+    delayed_bytes: u64,
     totals: Totals,
     rates: Rates,
     last_id: TaskId,
@@ -133,6 +137,10 @@ pub struct Queue<B> {
     dying: Vec<TaskId>,
     /// Deliveries to workers that lapsed since a broker last looked. Volatile.
     lapsed: Vec<(u64, Receipt)>,
+    /// What was purged since a broker last looked, whose bodies are to be released. Volatile.
+    purged: Vec<Remains<B>>,
+    /// How often its table was made anew: whoever goes through its slots begins again. Volatile.
+    renewed: u32,
     /// Room for lists of ids, kept between calls.
     scratch: Vec<TaskId>,
 }
@@ -158,6 +166,7 @@ impl<B: Body> Queue<B> {
             called_off: BTreeSet::new(),
             names: Dictionary::default(),
             waiting_bytes: 0,
+            delayed_bytes: 0,
             totals: Totals::default(),
             rates: Rates::default(),
             last_id: TaskId::NONE,
@@ -171,6 +180,8 @@ impl<B: Body> Queue<B> {
             lapsing: None,
             dying: Vec::new(),
             lapsed: Vec::new(),
+            purged: Vec::new(),
+            renewed: 0,
             scratch: Vec::new(),
         }
     }
@@ -302,6 +313,11 @@ impl<B: Body> Queue<B> {
     /// Tasks that died since this was last asked, where there is a dead-letter queue to move them to.
     pub fn take_dying(&mut self) -> Vec<TaskId> {
         core::mem::take(&mut self.dying)
+    }
+
+    /// What was purged since this was last asked: its bodies are to be released.
+    pub(crate) fn take_purged(&mut self) -> Vec<Remains<B>> {
+        core::mem::take(&mut self.purged)
     }
 
     /// Deliveries to workers, by incarnation, that lapsed since this was last asked.

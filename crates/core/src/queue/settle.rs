@@ -62,8 +62,8 @@ impl<B: Body> Queue<B> {
     /// Settles one task that a command is about.
     pub(super) fn settle_one<R: Recorder<Body = B>>(&mut self, id: TaskId, now: Now, rec: &mut R) {
         let Some(task) = self.table.get(id) else { return };
-        if let Some(Ending { cause, group, .. }) = self.ending_of(task) {
-            self.end_leases(&[id], cause, group, now, rec);
+        if let Some(ending) = self.ending_of(task) {
+            self.end_deliveries(&[id], ending, now, rec);
         } else if task.lease().and_then(Lease::deadline).is_some_and(|at| at <= now.log) {
             let group = self.lapse_group(now);
             self.end_leases(&[id], Cause::Lapsed, group, now, rec);
@@ -124,16 +124,30 @@ impl<B: Body> Queue<B> {
     /// Takes so many tasks back from holders that have come to an end.
     pub(super) fn settle_endings<R: Recorder<Body = B>>(&mut self, now: Now, slice: usize, rec: &mut R) {
         let mut room = slice;
-        while let Some((&(holder, upto), &Ending { cause, group, .. })) = self.ending.first_key_value() {
+        while let Some((&(holder, upto), &ending)) = self.ending.first_key_value() {
             let held = self.held.get(&holder).into_iter();
             let over = held.flat_map(|held| held.range(..=(upto, TaskId::LAST)));
             let ids: Vec<TaskId> = over.take(room).map(|&(_, id)| id).collect();
             room -= ids.len();
-            self.end_leases(&ids, cause, group, now, rec);
+            self.end_deliveries(&ids, ending, now, rec);
             if room == 0 && self.ending.get(&(holder, upto)).is_some_and(|ending| ending.left > 0) {
                 return;
             }
             self.ending.remove(&(holder, upto));
+        }
+    }
+
+    fn end_deliveries<R: Recorder<Body = B>>(
+        &mut self,
+        ids: &[TaskId],
+        ending: Ending,
+        now: Now,
+        rec: &mut R,
+    ) {
+        if ending.is_purged {
+            self.remove_all(ids, Removal::Deleted, now, rec);
+        } else {
+            self.end_leases(ids, ending.cause, ending.group, now, rec);
         }
     }
 

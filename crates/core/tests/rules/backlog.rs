@@ -9,7 +9,7 @@ use super::support::{Home, Store};
 use super::{PLAIN, add, cancel, x};
 
 /// A queue of so many tasks.
-fn backlog(count: usize) -> Home {
+pub(crate) fn backlog(count: usize) -> Home {
     let mut home = Home::default();
     for _ in 0..count / 100 {
         home.push(&["payload"; 100]);

@@ -48,6 +48,9 @@ impl<B: Body> Queue<B> {
             Some(Due::Wall(due)) => _ = self.appointed.remove(&(due, id)),
             None => {}
         }
+        if entry.due.is_some() {
+            self.delayed_bytes = self.delayed_bytes.saturating_sub(entry.body.len() as u64);
+        }
         self.waits_no_more(&entry.body);
         Ok(entry.into_task())
     }
@@ -60,6 +63,9 @@ impl<B: Body> Queue<B> {
     /// Takes in a task that goes without a record.
     pub(in crate::queue) fn pack(&mut self, entry: Entry<B>) {
         self.waiting_bytes += entry.body.len() as u64;
+        if entry.due.is_some() {
+            self.delayed_bytes += entry.body.len() as u64;
+        }
         match entry.due {
             None => return self.ready.plain.push(entry),
             Some(Due::Log(due)) => _ = self.delayed.insert((due, entry.id)),
@@ -100,8 +106,10 @@ impl<B: Body> Queue<B> {
         match self.table.at(slot).state.kind() {
             StateKind::Leased => self.table.append(&mut self.leased, slot),
             StateKind::Dead => self.table.append(&mut self.dead, slot),
-            StateKind::Ready | StateKind::Delayed => {
-                self.waiting_bytes += self.table.at(slot).body.len() as u64;
+            kind => {
+                let body = self.table.at(slot).body.len() as u64;
+                self.waiting_bytes += body;
+                self.delayed_bytes += if kind == StateKind::Delayed { body } else { 0 };
             }
         }
         self.index(slot);
@@ -113,9 +121,11 @@ impl<B: Body> Queue<B> {
         match self.table.at(slot).state.kind() {
             StateKind::Leased => self.table.unlink(&mut self.leased, slot),
             StateKind::Dead => self.table.unlink(&mut self.dead, slot),
-            StateKind::Ready | StateKind::Delayed => {
+            kind => {
                 let body = self.table.at(slot).body.len() as u64;
+                let delayed = if kind == StateKind::Delayed { body } else { 0 };
                 self.waiting_bytes = self.waiting_bytes.saturating_sub(body);
+                self.delayed_bytes = self.delayed_bytes.saturating_sub(delayed);
             }
         }
     }

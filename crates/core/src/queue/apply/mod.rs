@@ -4,6 +4,7 @@
 
 pub(super) mod import;
 mod index;
+mod purge;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -56,6 +57,7 @@ impl<B: Body> Queue<B> {
                 ids.iter().try_for_each(|id| self.apply_died(id, cause, reason, at))
             }
             Event::Removed { ids, .. } => ids.iter().try_for_each(|id| self.apply_removed(id, rec)),
+            Event::Purged { what, .. } => self.apply_purged(what, rec),
             Event::Marked { ids, .. } => ids.iter().try_for_each(|id| self.apply_marked(id)),
             Event::DueCame { upto, last_due, last_id, .. } => self.apply_due(upto, last_due, last_id),
             Event::HolderEnded { holder, cause, .. } => {
@@ -196,7 +198,7 @@ impl<B: Body> Queue<B> {
         if left > 0 {
             // What returns to the front by then goes before it.
             self.front_group += 1;
-            let ending = Ending { since: at, cause, group: self.front_group, left };
+            let ending = Ending { since: at, cause, group: self.front_group, left, is_purged: false };
             self.ending.insert((holder, self.seq), ending);
         }
     }
