@@ -143,11 +143,11 @@ impl<B: Body> Queue<B> {
                 collect(due.skip(start).take(count).filter_map(|(_, id)| self.view(id, now)), out);
             }
             View::Leased => {
-                let tasks = self.table.walk(&self.leased).skip(start).take(count);
+                let tasks = self.table.walk_from(&self.leased, start).take(count);
                 collect(tasks.filter_map(|task| self.view(task.id, now)), out);
             }
             View::Dead => {
-                let tasks = self.table.walk(&self.dead).skip(start).take(count);
+                let tasks = self.table.walk_from(&self.dead, start).take(count);
                 collect(tasks.filter_map(|task| self.view(task.id, now)), out);
             }
         }

@@ -203,6 +203,21 @@ impl<B: Clone> Table<B> {
         Walk { table: self, at: list.head }
     }
 
+    /// The tasks of a list from the one at this place on. It is reached from the nearer end.
+    pub(super) fn walk_from(&self, list: &List, start: usize) -> Walk<'_, B> {
+        let back = list.len.saturating_sub(start);
+        if start <= back {
+            let mut walk = self.walk(list);
+            walk.by_ref().take(start).for_each(drop);
+            return walk;
+        }
+        let mut at = if back == 0 { NOWHERE } else { list.tail };
+        for _ in 1..back {
+            at = slot(&self.pages, at).map_or(NOWHERE, |slot| slot.prev);
+        }
+        Walk { table: self, at }
+    }
+
     /// All tasks, in no order that means anything but the same one after the same events.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Task<B>> {
         self.pages.iter().flat_map(Shared::get).filter_map(|slot| slot.task.as_ref())
