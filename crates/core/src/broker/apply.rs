@@ -156,6 +156,7 @@ impl<B: Body> Broker<B> {
         gone.idle_since.map(|since| self.idle.remove(&(since, no)));
         gone.deadline.map(|at| self.deadlines.remove(&(at, no)));
         gone.appointment.map(|at| self.appointments.remove(&(at, no)));
+        self.unfinished.remove(&no);
         self.names.remove(&gone.name);
         self.free.insert(no);
         self.adopters.remove(&no);

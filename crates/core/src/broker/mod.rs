@@ -238,7 +238,7 @@ impl<B: Body> Broker<B> {
     }
 
     /// Whether something was decided that is still being done slice by slice: bodies of queues that were dropped are
-    /// released, tasks are taken back from holders that have come to an end. No image is taken meanwhile.
+    /// released, tasks are taken back from holders that have come to an end, or are revived. No image is taken meanwhile.
     pub fn is_unfinished(&self) -> bool {
         !self.dropped.is_empty() || !self.unfinished.is_empty()
     }

@@ -85,6 +85,7 @@ pub fn decode<T>(bytes: &[u8], visit: impl FnOnce(&Event<'_>) -> T) -> Result<(T
             Event::HolderEnded { queue, holder, cause: r.cause()? }
         }
         tag::REVIVED => Event::Revived { queue: r.queue()?, ids: r.ids()? },
+        tag::ALL_REVIVED => Event::AllRevived(r.queue()?),
         tag::MOVED => Event::Moved { from: r.queue()?, id: r.id()?, to: r.queue()? },
         tag::PAUSED => Event::Paused(r.queue()?),
         tag::RESUMED => Event::Resumed(r.queue()?),

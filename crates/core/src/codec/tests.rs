@@ -133,6 +133,7 @@ impl Parts {
                 queue,
                 what: [Purge::All, Purge::Ready, Purge::Delayed, Purge::Dead][a as usize % 4],
             },
+            Event::AllRevived(queue),
         ] {
             visit(&event);
         }
@@ -558,6 +559,7 @@ const GOLDEN: &[&str] = &[
     "1c010000d0ca9f1703",
     "1d03040802",
     "1e0301",
+    "1f03",
 ];
 
 #[test]

@@ -56,6 +56,7 @@ pub fn encode_with(event: &Event<'_>, out: &mut Vec<u8>, checksum: fn(&[u8]) -> 
             w.tag(tag::HOLDER_ENDED).queue(*queue).lease_terms(&terms).cause(*cause)
         }
         Event::Revived { queue, ids } => w.tag(tag::REVIVED).queue(*queue).ids(ids),
+        Event::AllRevived(queue) => w.tag(tag::ALL_REVIVED).queue(*queue),
         Event::Moved { from, id, to } => w.tag(tag::MOVED).queue(*from).id(*id).queue(*to),
         Event::Paused(queue) => w.tag(tag::PAUSED).queue(*queue),
         Event::Resumed(queue) => w.tag(tag::RESUMED).queue(*queue),

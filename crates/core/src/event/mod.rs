@@ -182,6 +182,8 @@ pub enum Event<'a> {
         /// These, in this order.
         ids: Ids<'a>,
     },
+    /// All dead tasks of a queue wait again, at the end of the line. They are moved slice by slice, as [`Self::Revived`] tells.
+    AllRevived(QueueNo),
     /// A dead task moved to the end of another queue.
     Moved {
         /// From this queue.
@@ -252,6 +254,7 @@ impl Event<'_> {
     pub const fn queue(&self) -> Option<QueueNo> {
         match *self {
             Self::QueueDropped(queue)
+            | Self::AllRevived(queue)
             | Self::Paused(queue)
             | Self::Resumed(queue)
             | Self::Pushed { queue, .. }

@@ -5,9 +5,9 @@ use alloc::format;
 use alloc::string::String;
 use core::hash::{Hash, Hasher};
 
-use super::Queue;
 use super::read::Look;
 use super::ready::Standing;
+use super::{Queue, Reviving};
 use crate::id::TaskId;
 use crate::task::{Body, Due, Holder, Lease, State, StateKind, Task};
 
@@ -25,7 +25,8 @@ impl<B: Body> Queue<B> {
         let (mut waiting_bytes, mut delayed_bytes) = (0, 0);
         let mut kinds = BTreeMap::<StateKind, usize>::new();
         for task in self.table.iter() {
-            *kinds.entry(task.state.kind()).or_default() += 1;
+            let kind = if self.is_reviving(task) { StateKind::Ready } else { task.state.kind() };
+            *kinds.entry(kind).or_default() += 1;
             self.check_task(task)?;
             if task.waits() {
                 waiting_bytes += task.body.len() as u64;
@@ -135,7 +136,11 @@ impl<B: Body> Queue<B> {
         let leased = self.table.walk(&self.leased).count();
         ensure(leased == self.leased.len(), || format!("{leased} on the list of delivered"))?;
         let dead = self.table.walk(&self.dead).filter(|task| matches!(task.state, State::Dead(_))).count();
-        ensure(dead == self.dead.len(), || format!("{dead} on the list of the dead"))
+        ensure(dead == self.dead.len(), || format!("{dead} on the list of the dead"))?;
+        let reviving = self.reviving.map_or(0, |reviving| reviving.list.len());
+        let walked = self.reviving.iter().flat_map(|reviving| self.table.walk(&reviving.list));
+        let walked = walked.filter(|task| self.is_reviving(task)).count();
+        ensure(walked == reviving, || format!("{walked} on the list of the revived"))
     }
 
     /// No index holds more than the tasks put into it.
@@ -171,7 +176,10 @@ impl<B: Body> Queue<B> {
         (self.last_id, self.incarnation, self.seq, self.front_group, self.minor, self.flood).hash(into);
         self.ending.iter().filter(|(_, ending)| ending.left > 0).for_each(|ending| ending.hash(into));
         self.ready.iter().for_each(|standing| standing.id().hash(into));
-        let lists = self.table.walk(&self.leased).chain(self.table.walk(&self.dead));
+        let reviving = self.reviving.map(|Reviving { since, major, minor, .. }| (since, major, minor));
+        reviving.hash(into);
+        let reviving = self.reviving.iter().flat_map(|reviving| self.table.walk(&reviving.list));
+        let lists = self.table.walk(&self.leased).chain(self.table.walk(&self.dead)).chain(reviving);
         lists.for_each(|task| task.id.hash(into));
         // Whether a task is packed or has a record is no part of its state.
         let packed = self.ready.plain.iter().chain(self.later.iter());

@@ -28,7 +28,7 @@ use crate::event::{Flood, QueueNo};
 use crate::id::{Receipt, TaskId};
 use crate::index::Dictionary;
 use crate::settings::Settings;
-use crate::task::{Body, Cause, Extras, Holder, Name, Terms};
+use crate::task::{Body, Cause, Extras, Holder, Name, State, Task, Terms};
 use crate::time::{LogTime, WallTime};
 use packed::Packed;
 use rate::Rates;
@@ -82,6 +82,18 @@ struct Ending {
     is_purged: bool,
 }
 
+/// Dead tasks that wait again.
+#[derive(Clone, Copy, Debug)]
+struct Reviving {
+    /// Whoever was dead by then is one of them.
+    since: LogTime,
+    /// Those that are to be moved yet.
+    list: List,
+    /// Their places in the line, which were set aside: what lands at the back meanwhile is behind.
+    major: i64,
+    minor: u64,
+}
+
 /// One queue.
 #[derive(Clone, Debug)]
 pub struct Queue<B> {
@@ -101,6 +113,9 @@ pub struct Queue<B> {
     leased: List,
     /// Dead ones, in the order of their deaths.
     dead: List,
+    /// Of the dead, those that were all revived together but are not moved yet. The events that it comes from are replayed,
+    /// but no image is taken meanwhile.
+    reviving: Option<Reviving>,
     /// Leases that run out; those that do so together, in order of delivery.
     deadlines: BTreeSet<(LogTime, u64, TaskId)>,
     /// Waiting tasks whose time to live ends.
@@ -159,6 +174,7 @@ impl<B: Body> Queue<B> {
             appointed: BTreeSet::new(),
             leased: List::default(),
             dead: List::default(),
+            reviving: None,
             deadlines: BTreeSet::new(),
             expiries: BTreeSet::new(),
             held: BTreeMap::new(),
@@ -214,7 +230,8 @@ impl<B: Body> Queue<B> {
     /// How many tasks are ready, delayed, leased and dead.
     pub fn counts(&self) -> [u64; 4] {
         let delayed = self.delayed.len() + self.appointed.len();
-        [self.ready.len(), delayed, self.leased.len(), self.dead.len()].map(|n| n as u64)
+        let reviving = self.reviving.map_or(0, |reviving| reviving.list.len());
+        [self.ready.len() + reviving, delayed, self.leased.len(), self.dead.len()].map(|n| n as u64)
     }
 
     /// How many tasks it has.
@@ -259,7 +276,12 @@ impl<B: Body> Queue<B> {
 
     /// Whether something was decided that is still being done, slice by slice: not the time for an image.
     pub(crate) fn is_unfinished(&self) -> bool {
-        !self.ending.is_empty()
+        !self.ending.is_empty() || self.reviving.is_some()
+    }
+
+    /// Whether this task is one of those that were all revived together, and has not been moved yet.
+    fn is_reviving(&self, task: &Task<B>) -> bool {
+        matches!((&task.state, self.reviving), (State::Dead(at), Some(reviving)) if *at <= reviving.since)
     }
 
     /// When something happens by itself next, by log time.
@@ -267,7 +289,8 @@ impl<B: Body> Queue<B> {
         let first = |index: &BTreeSet<(LogTime, TaskId)>| index.first().map(|&(at, _)| at);
         let lapse = self.deadlines.first().map(|&(at, ..)| at);
         let ended = self.ending.first_key_value().map(|(_, ending)| ending.since);
-        [first(&self.delayed), lapse, first(&self.expiries), ended].into_iter().flatten().min()
+        let revived = self.reviving.map(|reviving| reviving.since);
+        [first(&self.delayed), lapse, first(&self.expiries), ended, revived].into_iter().flatten().min()
     }
 
     /// When the next appointment is, by the wall clock.

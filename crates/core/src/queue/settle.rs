@@ -5,9 +5,9 @@
 
 use alloc::vec::Vec;
 
-use super::{Ending, Queue};
+use super::{Ending, Queue, Reviving};
 use crate::command::{LapseEnd, LapsePolicy};
-use crate::event::{Event, Landing, Recorder, Removal};
+use crate::event::{Event, Ids, Landing, Recorder, Removal};
 use crate::id::TaskId;
 use crate::limits;
 use crate::settings::{Expired, Place};
@@ -43,6 +43,9 @@ impl<B: Body> Queue<B> {
         if !self.ending.is_empty() {
             self.settle_endings(now, slice, rec);
         }
+        if self.reviving.is_some() {
+            self.settle_reviving(now, slice, rec);
+        }
         // Leases before times to live: what comes back after its time is over is not handed out again.
         self.settle_leases(now, slice, rec);
         self.settle_expiries(now, slice, rec);
@@ -62,7 +65,9 @@ impl<B: Body> Queue<B> {
     /// Settles one task that a command is about.
     pub(super) fn settle_one<R: Recorder<Body = B>>(&mut self, id: TaskId, now: Now, rec: &mut R) {
         let Some(task) = self.table.get(id) else { return };
-        if let Some(ending) = self.ending_of(task) {
+        if self.is_reviving(task) {
+            self.commit(&Event::Revived { queue: self.no, ids: Ids::Slice(&[id]) }, now.log, rec);
+        } else if let Some(ending) = self.ending_of(task) {
             self.end_deliveries(&[id], ending, now, rec);
         } else if task.lease().and_then(Lease::deadline).is_some_and(|at| at <= now.log) {
             let group = self.lapse_group(now);
@@ -135,6 +140,13 @@ impl<B: Body> Queue<B> {
             }
             self.ending.remove(&(holder, upto));
         }
+    }
+
+    /// Moves so many of those that were all revived together.
+    fn settle_reviving<R: Recorder<Body = B>>(&mut self, now: Now, slice: usize, rec: &mut R) {
+        let Some(Reviving { list, .. }) = self.reviving else { return };
+        let ids: Vec<TaskId> = self.table.walk(&list).take(slice).map(|task| task.id).collect();
+        self.commit(&Event::Revived { queue: self.no, ids: Ids::Slice(&ids) }, now.log, rec);
     }
 
     fn end_deliveries<R: Recorder<Body = B>>(

@@ -198,6 +198,11 @@ impl<B: Clone> Table<B> {
         list.len -= 1;
     }
 
+    /// The last task of a list.
+    pub(super) fn last(&self, list: &List) -> Option<&Task<B>> {
+        self.task_in(list.tail)
+    }
+
     /// The tasks of a list, first to last.
     pub(super) fn walk(&self, list: &List) -> Walk<'_, B> {
         Walk { table: self, at: list.head }

@@ -1,11 +1,11 @@
-//! Very many tasks gone at once, and nobody who waits for it.
+//! Very many tasks gone or revived at once, and nobody who waits for it.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use sureq_core::WallTime;
 use sureq_core::command::{Add, Command, ConnId, IdForm, LeaseAsk, NameArg, TaskRefs, View, When};
 use sureq_core::queue::Seek;
+use sureq_core::{TaskId, WallTime};
 
 use super::backlog::backlog;
 use super::support::{Answer, Home, listing};
@@ -106,12 +106,120 @@ fn a_search_that_is_under_way_misses_nothing_when_a_purge_makes_the_table_anew()
     let mut seek = Seek::default();
     home.broker.seek(b"q", &mut seek, 3_000, &mut |_, _| ControlFlow::Continue(()));
     home.run(&Command::Purge { queue: b"q", state: None });
-    let mut seen = BTreeSet::new();
+    let mut found = BTreeSet::new();
     while !seek.is_done() {
         home.broker.seek(b"q", &mut seek, 500, &mut |id, _| {
-            seen.insert(id);
+            found.insert(id);
             ControlFlow::Continue(())
         });
     }
-    assert_eq!(seen.len(), 900);
+    assert_eq!(found.len(), 900);
+}
+
+/// A queue of so many dead tasks, of which the last has the priority 1; and one that is ready. Answers their ids.
+fn graveyard(count: usize) -> (Home, Vec<TaskId>) {
+    let mut home = Home::default();
+    let names: Vec<String> = (0..count).map(|n| format!("d{n}")).collect();
+    let mut ids = home.push(&names[1..].iter().map(String::as_str).collect::<Vec<_>>());
+    ids.push(add(&mut home, Add { priority: 1, ..Add::plain(b"q", b"urgent") }));
+    home.push(&["ready"]);
+    bury(&mut home, &ids);
+    (home, ids)
+}
+
+fn bury(home: &mut Home, ids: &[TaskId]) -> Answer {
+    let ids: Vec<String> = ids.iter().map(TaskId::to_string).collect();
+    let list: Vec<&[u8]> = ids.iter().map(String::as_bytes).collect();
+    home.run(&Command::Bury { queue: b"q", tasks: TaskRefs { list: &list, form: IdForm::Long } })
+}
+
+fn revive(home: &mut Home, ids: Option<&[TaskId]>) -> Answer {
+    let ids: Option<Vec<String>> = ids.map(|ids| ids.iter().map(TaskId::to_string).collect());
+    let list: Option<Vec<&[u8]>> = ids.as_ref().map(|ids| ids.iter().map(String::as_bytes).collect());
+    let tasks = list.as_ref().map(|list| TaskRefs { list, form: IdForm::Long });
+    home.run(&Command::Revive { queue: b"q", tasks })
+}
+
+#[test]
+fn a_revival_of_very_many_is_taken_in_slices_and_over_at_once() {
+    let (mut home, ids) = graveyard(5_000);
+    let logged = home.log.bytes.len();
+    assert_eq!(revive(&mut home, None), Answer::Count(5_000));
+    let moved = listing(&home.log.bytes[logged..]).len();
+    assert!(moved <= 3, "one event, and a slice or two: {moved}");
+    assert_eq!(home.broker.queue(b"q").unwrap().counts(), [5_001, 0, 0, 0], "nobody is dead any more");
+    home.verify();
+    assert_eq!(revive(&mut home, Some(&ids[4_990..])), Answer::Count(0), "they are ready");
+    assert_eq!(home.see(View::Dead), "");
+    // Those who are named are settled first, and whoever dies now is dead, in the same millisecond too.
+    assert_eq!(bury(&mut home, &ids[4_980..4_985]), Answer::Count(5));
+    assert_eq!(home.see(View::Dead).split(' ').count(), 5);
+    home.verify();
+    assert_eq!(revive(&mut home, Some(&ids[4_980..4_981])), Answer::Count(1));
+    home.push(&["behind"]);
+    home.verify();
+    home.tick();
+    home.verify();
+    assert!(!home.broker.is_unfinished());
+    assert_eq!(home.broker.queue(b"q").unwrap().counts(), [4_998, 0, 0, 4]);
+    let line = home.see(View::Ready);
+    let line: Vec<&str> = line.split(' ').collect();
+    assert_eq!((line[0], line[1], line[2], line[3]), ("urgent", "ready", "d1", "d2"));
+    assert_eq!(line.last(), Some(&"behind"));
+    assert_eq!(revive(&mut home, None), Answer::Count(4), "in the same millisecond again");
+    home.verify();
+}
+
+#[test]
+fn each_step_of_a_revival_moves_a_slice_and_it_goes_on_after_a_restart() {
+    for incarnation in [8, 9] {
+        let (mut home, _) = graveyard(6_000);
+        home.take_image();
+        revive(&mut home, None);
+        let places = |home: &Home| {
+            let mut tasks = Vec::new();
+            home.broker.queue(b"q").unwrap().inspect(View::Ready, 0, u32::MAX, home.now, &mut tasks);
+            tasks.len()
+        };
+        assert!(places(&home) <= 3_001, "{}", places(&home));
+        home.restart(incarnation);
+        home.verify();
+        let mut before = places(&home);
+        while home.broker.next_deadline().is_due(home.now) {
+            home.broker.tick(home.now, &mut home.log);
+            assert!(places(&home) - before <= 1_000);
+            before = places(&home);
+            home.verify();
+        }
+        assert_eq!(before, 6_001);
+        assert!(home.pop(3, PLAIN).starts_with("urgent ready d1"));
+    }
+}
+
+#[test]
+fn a_purge_in_the_middle_of_a_revival_takes_the_revived_with_the_ready() {
+    for state in [None, Some(View::Ready), Some(View::Dead), Some(View::Delayed)] {
+        for leased in [0, 1_500] {
+            let (mut home, ids) = graveyard(5_000);
+            home.pop(1, PLAIN);
+            revive(&mut home, None);
+            home.pop(leased, PLAIN);
+            home.pass(1);
+            bury(&mut home, &ids[..2]);
+            let [ready, _, held, dead] = home.broker.queue(b"q").unwrap().counts();
+            let (gone, left) = match state {
+                None => (ready + dead, [0, 0, held, 0]),
+                Some(View::Ready) => (ready, [0, 0, held, dead]),
+                Some(View::Dead) => (dead, [ready, 0, held, 0]),
+                _ => (0, [ready, 0, held, dead]),
+            };
+            assert_eq!(home.run(&Command::Purge { queue: b"q", state }), Answer::Count(gone));
+            assert_eq!(home.broker.queue(b"q").unwrap().counts(), left);
+            home.verify();
+            home.tick();
+            home.verify();
+            assert_eq!(home.broker.queue(b"q").unwrap().counts(), left);
+            assert_eq!(home.log.live.len() as u64, left.iter().sum::<u64>());
+        }
+    }
 }

@@ -8,6 +8,7 @@ use crate::queue::packed::Entry;
 use crate::queue::table::At;
 use crate::queue::{Ending, Inconsistent, Queue};
 use crate::task::{Body, Due, Holder, State, StateKind, Task};
+use crate::time::LogTime;
 
 impl<B: Body> Queue<B> {
     pub(in crate::queue) fn admit(&mut self, task: Task<B>) -> Applied {
@@ -105,7 +106,10 @@ impl<B: Body> Queue<B> {
     pub(super) fn attach(&mut self, slot: At) {
         match self.table.at(slot).state.kind() {
             StateKind::Leased => self.table.append(&mut self.leased, slot),
-            StateKind::Dead => self.table.append(&mut self.dead, slot),
+            StateKind::Dead => {
+                self.keep_order_of_deaths(slot);
+                self.table.append(&mut self.dead, slot);
+            }
             kind => {
                 let body = self.table.at(slot).body.len() as u64;
                 self.waiting_bytes += body;
@@ -115,12 +119,36 @@ impl<B: Body> Queue<B> {
         self.index(slot);
     }
 
+    /// No task died before the one that died last, nor before those were revived that had died by then: that is how they are
+    /// told apart.
+    fn keep_order_of_deaths(&mut self, slot: At) {
+        let revived = self.reviving.map(|reviving| reviving.since.after(1));
+        let earliest = self.last_death().max(revived);
+        if let (State::Dead(at), Some(earliest)) = (&self.table.at(slot).state, earliest)
+            && *at < earliest
+        {
+            self.table.at_mut(slot).state = State::Dead(earliest);
+        }
+    }
+
+    /// When the last of the dead died.
+    pub(super) fn last_death(&self) -> Option<LogTime> {
+        match self.table.last(&self.dead)?.state {
+            State::Dead(at) => Some(at),
+            _ => None,
+        }
+    }
+
     /// Takes a task out of all that [`Self::attach`] put it into.
     fn detach(&mut self, slot: At) {
         self.unindex(slot);
         match self.table.at(slot).state.kind() {
             StateKind::Leased => self.table.unlink(&mut self.leased, slot),
-            StateKind::Dead => self.table.unlink(&mut self.dead, slot),
+            StateKind::Dead => {
+                let is_reviving = self.is_reviving(self.table.at(slot));
+                let reviving = self.reviving.as_mut().filter(|_| is_reviving);
+                self.table.unlink(reviving.map_or(&mut self.dead, |reviving| &mut reviving.list), slot);
+            }
             kind => {
                 let body = self.table.at(slot).body.len() as u64;
                 let delayed = if kind == StateKind::Delayed { body } else { 0 };

@@ -54,8 +54,9 @@ impl<B: Body> Queue<B> {
     /// How many records such a purge takes away.
     fn records_of(&self, what: Purge) -> usize {
         let delayed = self.delayed.len() + self.appointed.len();
+        let reviving = self.reviving.map_or(0, |reviving| reviving.list.len());
         let of_kinds = [
-            (StateKind::Ready, self.ready.len() - self.ready.plain.len()),
+            (StateKind::Ready, self.ready.len() - self.ready.plain.len() + reviving),
             (StateKind::Delayed, delayed.saturating_sub(self.later.len())),
             (StateKind::Dead, self.dead.len()),
         ];
@@ -65,7 +66,11 @@ impl<B: Body> Queue<B> {
     /// Lists the tasks of one state that have records, in the order of their list if there is one.
     fn list_records(&self, kind: StateKind, ids: &mut Vec<TaskId>) {
         match kind {
-            StateKind::Ready => ids.extend(self.ready.placed().map(|(_, id)| id)),
+            StateKind::Ready => {
+                ids.extend(self.ready.placed().map(|(_, id)| id));
+                let reviving = self.reviving.iter().flat_map(|reviving| self.table.walk(&reviving.list));
+                ids.extend(reviving.map(|task| task.id));
+            }
             StateKind::Leased => ids.extend(self.table.walk(&self.leased).map(|task| task.id)),
             StateKind::Dead => ids.extend(self.table.walk(&self.dead).map(|task| task.id)),
             StateKind::Delayed if self.records_of(Purge::Delayed) > 0 => {
@@ -93,6 +98,11 @@ impl<B: Body> Queue<B> {
             self.ready.plain = mem::take(&mut gone.ready.plain);
         }
         gone.dead = mem::take(&mut self.dead);
+        if what.takes(StateKind::Ready) {
+            gone.reviving = self.reviving.take();
+        } else if let Some(reviving) = &mut self.reviving {
+            reviving.list = List::default();
+        }
         for task in staying.into_iter().filter_map(|id| table.remove(id)) {
             if let Some(name) = task.name() {
                 gone.names.remove(name);
@@ -102,9 +112,12 @@ impl<B: Body> Queue<B> {
                 gone.expiries.remove(&(expires, task.id));
                 self.expiries.insert((expires, task.id));
             }
-            let kind = task.state.kind();
+            let (kind, is_reviving) = (task.state.kind(), self.is_reviving(&task));
             let at = self.table.insert(task);
             match kind {
+                StateKind::Dead if is_reviving => {
+                    self.reviving.iter_mut().for_each(|reviving| self.table.append(&mut reviving.list, at));
+                }
                 StateKind::Leased => self.table.append(&mut self.leased, at),
                 StateKind::Dead => self.table.append(&mut self.dead, at),
                 StateKind::Ready | StateKind::Delayed => {}

@@ -164,6 +164,12 @@ impl<B: Body> Queue<B> {
     ) -> u64 {
         self.settle(now, 0, rec);
         let mut revived = Distinct::default();
+        if ids.is_none() && self.dead.len() > limits::SLICE_TASKS && self.reviving.is_none() {
+            let count = self.dead.len() as u64;
+            self.commit(&Event::AllRevived(self.no), now.log, rec);
+            self.settle(now, 0, rec);
+            return count;
+        }
         match ids {
             None => revived.ids.extend(self.table.walk(&self.dead).map(|task| task.id)),
             Some(ids) => {
@@ -227,6 +233,8 @@ impl<B: Body> Queue<B> {
         let mut ids = Vec::new();
         if what.takes(StateKind::Ready) {
             ids.extend(self.ready.iter().map(|standing| standing.id()));
+            let reviving = self.reviving.iter().flat_map(|reviving| self.table.walk(&reviving.list));
+            ids.extend(reviving.map(|task| task.id));
         }
         if what.takes(StateKind::Delayed) {
             ids.extend(self.delayed.iter().map(|&(_, id)| id));
