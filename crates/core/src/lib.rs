@@ -86,6 +86,7 @@ pub mod codec;
 pub mod command;
 pub mod event;
 pub mod id;
+mod index;
 pub mod limits;
 pub mod notice;
 pub mod queue;

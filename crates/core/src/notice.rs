@@ -99,7 +99,9 @@ impl<'a> Event<'a> {
                 (queue, Kind::Cancel, Concerned::Ids(ids))
             }
             Self::Removed { queue, ids, .. } => (queue, Kind::Delete, count(ids)),
-            Self::QueueDropped(queue) => (queue, Kind::Delete, Concerned::Uncounted),
+            Self::QueueDropped(queue) | Self::Purged { queue, .. } => {
+                (queue, Kind::Delete, Concerned::Uncounted)
+            }
             _ => return None,
         };
         Some(Meaning { queue, kind, tasks })
@@ -109,7 +111,7 @@ impl<'a> Event<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Fields, Payloads};
+    use crate::event::{Fields, Payloads, Purge};
     use crate::id::TaskId;
     use crate::task::{Cause, Due};
     use crate::time::LogTime;
@@ -151,6 +153,8 @@ mod tests {
         for why in [Removal::Expired, Removal::Deleted, Removal::Dropped, Removal::Lapsed] {
             check(&removed(why), Some((Kind::Delete, Concerned::Count(2))));
         }
+        let purged = Event::Purged { queue, what: Purge::All };
+        check(&purged, Some((Kind::Delete, Concerned::Uncounted)));
         check(&Event::QueueDropped(queue), Some((Kind::Delete, Concerned::Uncounted)));
         check(&Event::Died { queue, ids, cause: Cause::Lapsed, reason: None }, None);
     }

@@ -5,9 +5,9 @@
 mod support;
 
 use support::{Answer, Home, leased, words};
-use sureq_core::command::{Add, Command, ConnId, LeaseAsk, View, When, Worker, WorkerRef};
+use sureq_core::command::{Add, Command, ConnId, LeaseAsk, Pop, View, When, Worker, WorkerRef};
 use sureq_core::reply::Outcome;
-use sureq_core::settings::Place;
+use sureq_core::settings::{Change, Place};
 use sureq_core::{LogTime, TaskId, WallTime};
 
 const PLAIN: LeaseAsk<'static> = LeaseAsk::NONE;
@@ -225,6 +225,159 @@ fn a_flood_of_lapses_comes_back_in_order_across_slices() {
     expected.insert(3_000, early);
     expected.push("behind");
     check(&mut home, &expected.join(" "));
+}
+
+/// Pushes so many tasks and one behind them, which a worker gets all but the last of; answers names, ids and the worker.
+fn much_held(home: &mut Home, timed: Option<u64>) -> (Vec<String>, Vec<TaskId>, u64) {
+    let names: Vec<String> = (0..FLOOD).map(|n| format!("h{n}")).collect();
+    let slices: Vec<&str> = names.iter().map(String::as_str).collect();
+    let ids = home.push(&slices);
+    home.push(&["behind"]);
+    let w = match home.run(&Command::Worker(Worker::Start { name: b"w", ttl_ms: 500 })) {
+        Answer::Started(incarnation) => incarnation,
+        other => panic!("{other:?}"),
+    };
+    home.pop(FLOOD as u32, LeaseAsk { ms: timed, ..held(b"w", w) });
+    (names, ids, w)
+}
+
+fn leases(home: &Home) -> u64 {
+    home.broker.queue(b"q").unwrap().counts()[2]
+}
+
+#[test]
+fn the_end_of_a_worker_that_holds_very_much_is_taken_in_slices() {
+    let mut home = Home::default();
+    let (mut names, ids, w) = much_held(&mut home, None);
+    let receipt = |n: usize| format!("{}@1.1", ids[n]);
+    assert_eq!(home.run(&Command::Worker(Worker::Fail { name: b"w" })), Answer::Count(FLOOD as u64));
+    assert_eq!(leases(&home), FLOOD as u64 - 1_000, "one slice");
+    home.verify();
+    // All of it is nobody's at once: receipts are stale, and who names a task sees it as it is now.
+    let beat = Command::Worker(Worker::Beat(WorkerRef { name: b"w", incarnation: w }));
+    assert_eq!(home.run(&beat), Answer::Refused("worker gone"));
+    assert!(!home.ack(receipt(3_499)));
+    home.verify();
+    assert!(home.ack(ids[3_499]), "a bare id finishes what its worker was lost with");
+    names.pop();
+    home.verify();
+    let mut out = Vec::new();
+    home.broker.queue(b"q").unwrap().inspect(View::Ready, 0, 1, home.now, &mut out);
+    assert_eq!(words(&out), "h0");
+    home.tick();
+    assert_eq!(leases(&home), 0);
+    home.verify();
+    names.push("behind".to_owned());
+    check(&mut home, &names.join(" "));
+}
+
+#[test]
+fn each_step_of_an_end_moves_a_slice_whatever_ends_together() {
+    let mut home = Home::default();
+    let (names, _, _) = much_held(&mut home, None);
+    let other: Vec<String> = (0..FLOOD).map(|n| format!("o{n}")).collect();
+    home.push(&other.iter().map(String::as_str).collect::<Vec<_>>());
+    let v = start(&mut home, b"v");
+    home.pop(FLOOD as u32 + 1, held(b"v", v));
+    home.pass(500);
+    let mut before = leases(&home);
+    assert_eq!(before, 2 * FLOOD as u64 + 1);
+    while home.broker.next_deadline().is_due(home.now) {
+        home.broker.tick(home.now, &mut home.log);
+        assert!(
+            before - leases(&home) <= 4_000,
+            "a few slices, each worker looks at the queue as others left it"
+        );
+        before = leases(&home);
+        home.verify();
+    }
+    let expected = [&["behind".to_owned()], &other[..], &names[..]].concat();
+    check(&mut home, &expected.join(" "));
+}
+
+#[test]
+fn what_a_worker_gave_up_and_what_it_took_since_are_told_apart() {
+    let mut home = Home::default();
+    let (names, ids, w) = much_held(&mut home, None);
+    let worker = WorkerRef { name: b"w", incarnation: w };
+    assert_eq!(home.run(&Command::Worker(Worker::Rest(worker, b"q"))), Answer::Count(FLOOD as u64));
+    assert_eq!(home.pop(2, held(b"w", w)), "h0 h1");
+    home.verify();
+    assert_eq!(
+        home.run(&Command::Worker(Worker::Stop(worker))),
+        Answer::Count(2),
+        "the others it had rested from"
+    );
+    home.verify();
+    assert!(!home.ack(ids[3_000]), "it was returned, and at no cost");
+    home.tick();
+    home.verify();
+    let mut expected = names.clone();
+    expected.push("behind".to_owned());
+    // One was spoken of, and so returned before its turn.
+    let early = expected.remove(3_000);
+    let at = home.see(View::Ready).split(' ').position(|name| name == early).unwrap();
+    expected.insert(at, early);
+    check(&mut home, &expected.join(" "));
+}
+
+#[test]
+fn a_deadline_in_the_middle_of_an_end_costs_nothing_more() {
+    let mut home = Home::default();
+    let (names, _, _) = much_held(&mut home, Some(100));
+    home.config(&[Change::MaxLeased(FLOOD as u64)]);
+    assert_eq!(home.pop(1, PLAIN), "", "as many are leased as may be");
+    let w = WorkerRef { name: b"w", incarnation: home.broker.workers().next().unwrap().1 };
+    home.run(&Command::Worker(Worker::Stop(w)));
+    home.pass(200);
+    assert_eq!(home.pop(1, PLAIN), "h0", "what is over is not leased any more");
+    home.verify();
+    home.tick();
+    home.verify();
+    let tries = home.inspect(b"q", View::Ready).len();
+    assert_eq!(tries, FLOOD);
+    let meta = Command::Pop(Pop { meta: true, ..Pop::plain(&[b"q"], u32::MAX) });
+    home.config(&[Change::MaxLeased(0)]);
+    let Answer::Tasks(tasks) = home.run(&meta) else { panic!("a pop answers tasks") };
+    assert!(tasks.iter().all(|task| task.more.as_ref().unwrap().tries.total() == 0), "none cost a try");
+    assert_eq!(words(&tasks[..2]), names[1..3].join(" "));
+}
+
+#[test]
+fn an_end_goes_on_after_a_restart() {
+    for (incarnation, of_conn) in [(8, false), (9, false), (8, true), (9, true)] {
+        let mut home = Home::default();
+        let names: Vec<String> = (0..FLOOD).map(|n| format!("h{n}")).collect();
+        home.push(&names.iter().map(String::as_str).collect::<Vec<_>>());
+        if of_conn {
+            home.pop(FLOOD as u32, LeaseAsk { conn: Some(ConnId(7)), ..LeaseAsk::NONE });
+            home.close_conn(ConnId(7));
+        } else {
+            let w = start(&mut home, b"w");
+            home.pop(FLOOD as u32, held(b"w", w));
+            home.run(&Command::Worker(Worker::Fail { name: b"w" }));
+        }
+        assert_eq!(leases(&home), FLOOD as u64 - 1_000, "one slice");
+        home.restart(incarnation);
+        home.verify();
+        home.tick();
+        home.verify();
+        assert_eq!(leases(&home), 0);
+        check(&mut home, &names.join(" "));
+    }
+}
+
+#[test]
+fn a_queue_that_is_dropped_in_the_middle_of_an_end_is_gone() {
+    let mut home = Home::default();
+    much_held(&mut home, None);
+    home.run(&Command::Worker(Worker::Fail { name: b"w" }));
+    home.run(&Command::Drop { queues: &[b"q"] });
+    home.verify();
+    home.tick();
+    assert!(home.log.live.is_empty() && !home.broker.is_unfinished());
+    home.push(&["new"]);
+    check(&mut home, "new");
 }
 
 #[test]

@@ -8,8 +8,8 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::Waker;
 use std::thread::JoinHandle;
 
@@ -89,6 +89,9 @@ pub struct Engine {
 /// What all threads of an engine share.
 pub(crate) struct Shared {
     pub(crate) state: Mutex<State>,
+    /// How many have had to wait for the lock of the state, and how many of them have got it.
+    waited: AtomicU64,
+    entered: AtomicU64,
     pub(crate) durable: Durable,
     pub(crate) clock: LogClock,
     pub(crate) durability: Durability,
@@ -260,6 +263,8 @@ impl Engine {
     ) -> Self {
         let shared = Shared {
             state: Mutex::new(state),
+            waited: AtomicU64::new(0),
+            entered: AtomicU64::new(0),
             durable: Durable::default(),
             clock,
             durability: options.durability,
@@ -453,7 +458,7 @@ impl Engine {
 
     /// Gives deliveries that never reached their taker back to the front of their queue, at no cost.
     pub fn undeliver(&self, queue: &[u8], receipts: &[Receipt]) {
-        self.shared.change(|broker, now, tape| broker.undeliver(queue, receipts, now, tape));
+        self.shared.undeliver(queue, receipts);
     }
 
     /// Ends the leases that were to end with a connection.
@@ -590,12 +595,30 @@ impl Shared {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        let locked = self.state.lock();
+        let locked = match self.state.try_lock() {
+            Ok(state) => return state,
+            Err(TryLockError::Poisoned(poisoned)) => Err(poisoned),
+            Err(TryLockError::WouldBlock) => {
+                self.waited.fetch_add(1, Ordering::Relaxed);
+                let locked = self.state.lock();
+                self.entered.fetch_add(1, Ordering::Relaxed);
+                locked
+            }
+        };
         if locked.is_err() {
             // Whoever watches over the home learns that nothing more will come of it.
             self.durable.fail(LogError::Poisoned);
         }
         locked.expect(LOCK)
+    }
+
+    /// Lets all have the lock who wait for it now, between two slices of much work: whoever takes a lock again at once that
+    /// he just let go gets it before those whom he woke.
+    pub(crate) fn step_aside(&self) {
+        let waiting = self.waited.load(Ordering::Relaxed);
+        while self.entered.load(Ordering::Relaxed) < waiting && self.durable.failure().is_none() {
+            std::thread::yield_now();
+        }
     }
 
     /// The position that a reply made now must wait for: what it tells may rest on anything before it.
@@ -674,6 +697,17 @@ impl Shared {
         self.end_unit(&mut state);
         self.serve(&mut state, now);
         self.stir(&mut state, now);
+    }
+
+    /// Gives deliveries that never reached their taker back to the front of their queue, slice by slice.
+    pub(crate) fn undeliver(&self, queue: &[u8], receipts: &[Receipt]) {
+        // The last ones first: what goes to the front later stands before them.
+        for (n, slice) in receipts.rchunks(limits::SLICE_TASKS).enumerate() {
+            if n > 0 {
+                self.step_aside();
+            }
+            self.change(|broker, now, tape| broker.undeliver(queue, slice, now, tape));
+        }
     }
 
     /// Hands tasks that became available to those who wait for them, first come, first served. Answers whether anyone
@@ -769,5 +803,28 @@ impl Shared {
         if is_near && self.durable.failure().is_none() {
             self.keeper.raise_mark(self, state, now);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_waits_for_the_lock_gets_it_between_two_slices() {
+        let engine = Engine::in_memory(&Options::default());
+        for _ in 0..100 {
+            let (shared, state) = (Arc::clone(&engine.shared), engine.shared.lock());
+            let waited = shared.waited.load(Ordering::Relaxed);
+            let other = std::thread::spawn(move || drop(shared.lock()));
+            while engine.shared.waited.load(Ordering::Relaxed) == waited {
+                std::thread::yield_now();
+            }
+            drop(state);
+            engine.shared.step_aside();
+            assert!(engine.shared.entered.load(Ordering::Relaxed) > waited, "the other had its turn");
+            other.join().expect("it only takes the lock");
+        }
+        engine.close().expect("nothing is kept");
     }
 }

@@ -26,7 +26,7 @@ pub(crate) fn run(shared: &Shared) {
         if state.broker.next_deadline().is_due(now) {
             // A flood is taken in slices, and others get the lock in between.
             drop(state);
-            std::thread::yield_now();
+            shared.step_aside();
             state = shared.lock();
         } else {
             state = sleep(shared, state, now);

@@ -167,7 +167,7 @@ impl Drop for Ticket {
         drop(state);
         let Some(answer) = self.cell.lock().answer.take() else { return };
         for (queue, receipts) in answer.receipts() {
-            self.shared.change(|broker, now, tape| broker.undeliver(&queue, &receipts, now, tape));
+            self.shared.undeliver(&queue, &receipts);
         }
     }
 }

@@ -175,14 +175,15 @@ impl Tidier {
     }
 
     fn checkpoint(&mut self, shared: &Shared) -> Result<(), LogError> {
-        // What was dropped is no part of an image, but its payloads count as live until they are released.
+        // What was dropped is no part of an image, but its payloads count as live until they are released; and an image has no
+        // place for what was decided and is not done yet.
         let mut state = shared.lock();
-        while state.broker.is_dropping() && !state.closing {
+        while state.broker.is_unfinished() && !state.closing {
             drop(state);
             thread::sleep(PACE_PAUSE);
             state = shared.lock();
         }
-        if state.broker.is_dropping() {
+        if state.broker.is_unfinished() {
             // A store that closes does not wait for it, and has no use for a checkpoint that counts what is not in it: its
             // segments would be kept for good.
             return Ok(());
@@ -285,7 +286,7 @@ impl Tidier {
             shared.tidying.is_copying.store(false, Ordering::Relaxed);
             if !copied? {
                 let mut state = shared.lock();
-                if state.closing || state.broker.is_dropping() {
+                if state.closing || state.broker.is_unfinished() {
                     break;
                 }
                 // What cannot be copied stays where it is, and does not keep others from being copied.

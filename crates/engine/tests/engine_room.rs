@@ -211,7 +211,7 @@ fn a_queue_that_is_dropped_gives_its_room_back() {
                 store.push(b"q", 50, 500);
             }
             store.execute(Command::Drop { queues: &[b"q"] });
-            while store.engine.inspect(sureq_core::Broker::is_dropping) {
+            while store.engine.inspect(sureq_core::Broker::is_unfinished) {
                 std::thread::yield_now();
             }
             store.measure();

@@ -99,8 +99,9 @@ impl<B: Body> Broker<B> {
         }
         let slot = self.slot_mut(no).ok_or(UNKNOWN_QUEUE)?;
         slot.queue.apply(event, clock, rec)?;
-        let last = slot.queue.last_id();
+        let (last, purged) = (slot.queue.last_id(), slot.queue.take_purged());
         self.raise_last_id(last);
+        self.dropped.extend(purged);
         let holder = match event {
             Event::Popped { terms, .. } => terms.holder,
             Event::Task(task) => match &task.state {
@@ -110,6 +111,9 @@ impl<B: Body> Broker<B> {
             _ => None,
         };
         holder.map(|holder| self.holds.insert((holder, no)));
+        if let Event::HolderEnded { holder, .. } = *event {
+            self.holds.remove(&(holder, no));
+        }
         Ok(())
     }
 
@@ -152,6 +156,7 @@ impl<B: Body> Broker<B> {
         gone.idle_since.map(|since| self.idle.remove(&(since, no)));
         gone.deadline.map(|at| self.deadlines.remove(&(at, no)));
         gone.appointment.map(|at| self.appointments.remove(&(at, no)));
+        self.unfinished.remove(&no);
         self.names.remove(&gone.name);
         self.free.insert(no);
         self.adopters.remove(&no);

@@ -212,7 +212,12 @@ impl<B: Body> Broker<B> {
         let slot = self.slot_mut(no).expect("a queue that has a number has a place");
         let done = act(&mut slot.queue, rec);
         let (dying, lapsed) = (slot.queue.take_dying(), slot.queue.take_lapsed());
+        let purged = slot.queue.take_purged();
         self.clock = rec.clock;
+        if !purged.is_empty() {
+            self.dropped.extend(purged);
+            self.release_dropped(rec);
+        }
         for (worker, receipt) in lapsed {
             self.workers.tell(worker, receipt);
         }

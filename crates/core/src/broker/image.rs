@@ -42,8 +42,10 @@ pub struct Stored<H, P> {
 impl<B: Body> Broker<B> {
     /// All that is durable and has changed since the last image. Shares runs and pages with the queues and copies
     /// none; only queues that changed are visited. After a replay [`Broker::refresh_all`] comes first. Bodies that
-    /// cannot be packed cannot be stored: an image that has one is refused by [`Broker::restore`].
+    /// cannot be packed cannot be stored: an image that has one is refused by [`Broker::restore`]. Not while
+    /// [`Broker::is_unfinished`]: what is being done is no part of it.
     pub fn image(&mut self) -> Image<B> {
+        debug_assert!(self.unfinished.is_empty(), "an image has no place for what is being done");
         let mut touched = mem::take(&mut self.touched);
         touched.sort_unstable();
         touched.dedup();

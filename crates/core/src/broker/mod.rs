@@ -21,11 +21,9 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
 
-use foldhash::fast::FixedState;
-use hashbrown::HashMap;
-
 use crate::event::{Event, QueueNo, Recorder};
 use crate::id::TaskId;
+use crate::index::Dictionary;
 use crate::limits;
 use crate::queue::{Broken, Inconsistent, Queue, Remains};
 use crate::task::{Body, Holder};
@@ -39,7 +37,7 @@ pub use tick::NextDeadline;
 /// A store's queues and workers.
 #[derive(Clone, Debug)]
 pub struct Broker<B> {
-    names: HashMap<Box<[u8]>, QueueNo, FixedState>,
+    names: Dictionary<Box<[u8]>, QueueNo>,
     slots: Vec<Option<Box<Slot<B>>>>,
     /// Numbers that forgotten queues left behind.
     free: BTreeSet<QueueNo>,
@@ -65,6 +63,8 @@ pub struct Broker<B> {
     adopters: BTreeSet<QueueNo>,
     /// What was in queues that were dropped, until its bodies are released. Volatile.
     dropped: VecDeque<Remains<B>>,
+    /// Queues in which something was decided that is still being done. Volatile: it follows from the queues.
+    unfinished: BTreeSet<QueueNo>,
     /// About how many bytes all queues take.
     memory: usize,
     /// Queues that have changed, come or gone since the last image; some may be there twice.
@@ -109,7 +109,7 @@ impl<B: Body> Slot<B> {
 impl<B: Body> Default for Broker<B> {
     fn default() -> Self {
         Self {
-            names: HashMap::default(),
+            names: Dictionary::default(),
             slots: Vec::new(),
             free: BTreeSet::new(),
             workers: Workers::default(),
@@ -125,6 +125,7 @@ impl<B: Body> Default for Broker<B> {
             awake: Vec::new(),
             adopters: BTreeSet::new(),
             dropped: VecDeque::new(),
+            unfinished: BTreeSet::new(),
             memory: 0,
             touched: Vec::new(),
             last_stamp: 0,
@@ -236,9 +237,10 @@ impl<B: Body> Broker<B> {
         self.memory as u64
     }
 
-    /// Whether there are queues that were dropped and whose bodies have not all been released yet.
-    pub fn is_dropping(&self) -> bool {
-        !self.dropped.is_empty()
+    /// Whether something was decided that is still being done slice by slice: bodies of queues that were dropped are
+    /// released, tasks are taken back from holders that have come to an end, or are revived. No image is taken meanwhile.
+    pub fn is_unfinished(&self) -> bool {
+        !self.dropped.is_empty() || !self.unfinished.is_empty()
     }
 
     /// Hands the body of each task to `visit`.
@@ -263,7 +265,7 @@ impl<B: Body> Broker<B> {
 
     /// Releases all that was in dropped queues: once after a replay, when nobody waits.
     pub fn release_all_dropped<R: Recorder<Body = B>>(&mut self, rec: &mut R) {
-        while self.is_dropping() {
+        while !self.dropped.is_empty() {
             self.release_dropped(rec);
         }
     }
@@ -291,6 +293,11 @@ impl<B: Body> Broker<B> {
             slot.appointment.map(|at| self.appointments.remove(&(at, no)));
             appointment.map(|at| self.appointments.insert((at, no)));
             slot.appointment = appointment;
+        }
+        if slot.queue.is_unfinished() {
+            self.unfinished.insert(no);
+        } else if !self.unfinished.is_empty() {
+            self.unfinished.remove(&no);
         }
         match (slot.is_forgettable(), slot.idle_since) {
             (true, None) => {
@@ -366,6 +373,7 @@ impl<B: Body> Broker<B> {
             ("idleness", slot.idle_since.is_some() == slot.is_forgettable()),
             ("the last id", slot.queue.last_id() <= self.last_id),
             ("a task from elsewhere", slot.queue.has_adopted() == self.adopters.contains(&no)),
+            ("what is being done", slot.queue.is_unfinished() == self.unfinished.contains(&no)),
             ("a change", slot.touched || !slot.queue.has_changed()),
             ("a holder", slot.queue.holders().all(|holder| self.holds.contains(&(holder, no)))),
             ("a worker that is gone", slot.queue.holders().all(|holder| self.workers.may_hold(holder))),

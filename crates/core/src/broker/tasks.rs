@@ -151,7 +151,8 @@ impl<B: Body> Broker<B> {
         let holder = Holder::Conn(conn);
         self.stamped(now, rec, |broker, now, rec| {
             let held = broker.queues_held_by(holder);
-            broker.end_holder(holder, &held, Cause::Free, now, rec);
+            let mut slice = limits::SLICE_TASKS;
+            broker.end_holder(holder, &held, Cause::Free, &mut slice, now, rec);
         });
     }
 

@@ -21,11 +21,12 @@ impl<B: Body> Broker<B> {
         rec: &mut Stamp<'_, R>,
         out: &mut Replies<B>,
     ) -> Result<Reply, Refusal> {
+        let mut slice = limits::SLICE_TASKS;
         match *worker {
             Worker::Start { name, ttl_ms } => {
                 let (id, _) = self.ids(1, now)?;
                 if let Some(before) = self.workers.incarnation_of(name) {
-                    self.end_worker(before, Cause::Lost, now, rec);
+                    self.end_worker(before, Cause::Lost, &mut slice, now, rec);
                 }
                 let incarnation = id.raw();
                 self.commit_stamped(&Event::WorkerStarted { name, incarnation, ttl_ms }, rec);
@@ -62,14 +63,16 @@ impl<B: Body> Broker<B> {
                     self.refresh(queue);
                 }
                 let holder = Holder::Worker(incarnation);
-                Ok(Reply::Count(self.end_holder(holder, &[queue], Cause::Free, now, rec)))
+                Ok(Reply::Count(self.end_holder(holder, &[queue], Cause::Free, &mut slice, now, rec)))
             }
             Worker::Stop(worker) => {
                 self.alive(worker, now)?;
-                Ok(Reply::Count(self.end_worker(worker.incarnation, Cause::Free, now, rec)))
+                Ok(Reply::Count(self.end_worker(worker.incarnation, Cause::Free, &mut slice, now, rec)))
             }
             Worker::Fail { name } => match self.workers.incarnation_of(name) {
-                Some(incarnation) => Ok(Reply::Count(self.end_worker(incarnation, Cause::Lost, now, rec))),
+                Some(incarnation) => {
+                    Ok(Reply::Count(self.end_worker(incarnation, Cause::Lost, &mut slice, now, rec)))
+                }
                 None => Ok(Reply::Count(0)),
             },
             Worker::List => {
@@ -87,12 +90,13 @@ impl<B: Body> Broker<B> {
 
     /// Ends workers whose time is over, a few at a time.
     pub(super) fn end_lost_workers<R: Recorder<Body = B>>(&mut self, now: Now, rec: &mut Stamp<'_, R>) {
+        let mut slice = limits::SLICE_TASKS;
         for _ in 0..LOST_PER_STEP {
             let Some((at, incarnation)) = self.workers.next_lost() else { return };
             if at > now.log {
                 return;
             }
-            self.end_worker(incarnation, Cause::Lost, now, rec);
+            self.end_worker(incarnation, Cause::Lost, &mut slice, now, rec);
         }
     }
 
@@ -101,6 +105,7 @@ impl<B: Body> Broker<B> {
         &mut self,
         incarnation: u64,
         cause: Cause,
+        slice: &mut usize,
         now: Now,
         rec: &mut Stamp<'_, R>,
     ) -> u64 {
@@ -111,15 +116,16 @@ impl<B: Body> Broker<B> {
         for no in worked {
             self.refresh(no);
         }
-        self.end_holder(holder, &held, cause, now, rec)
+        self.end_holder(holder, &held, cause, slice, now, rec)
     }
 
-    /// Takes back what a worker or a connection holds of these queues. Answers how many.
+    /// Takes back what a worker or a connection holds of these queues, so many at once. Answers how many in all.
     pub(super) fn end_holder<R: Recorder<Body = B>>(
         &mut self,
         holder: Holder,
         queues: &[QueueNo],
         cause: Cause,
+        slice: &mut usize,
         now: Now,
         rec: &mut Stamp<'_, R>,
     ) -> u64 {
@@ -127,8 +133,11 @@ impl<B: Body> Broker<B> {
         for &no in queues {
             self.holds.remove(&(holder, no));
             if self.slot(no).is_some_and(|slot| slot.queue.held_by(holder) > 0) {
-                back +=
-                    self.with_number(no, now, rec, |queue, rec| queue.end_holder(holder, cause, now, rec));
+                let count = self.with_number(no, now, rec, |queue, rec| {
+                    queue.end_holder(holder, cause, *slice, now, rec)
+                });
+                *slice = slice.saturating_sub(count as usize);
+                back += count;
             }
         }
         back

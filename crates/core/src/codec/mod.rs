@@ -68,6 +68,9 @@ mod tag {
     pub(super) const MARK: u8 = 26;
     pub(super) const COUNTED: u8 = 27;
     pub(super) const IDS_UPTO: u8 = 28;
+    pub(super) const HOLDER_ENDED: u8 = 29;
+    pub(super) const PURGED: u8 = 30;
+    pub(super) const ALL_REVIVED: u8 = 31;
 }
 
 /// Tags of the optional fields that end a push and a whole task: tag, length, value. Zero ends the list.

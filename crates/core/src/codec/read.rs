@@ -8,8 +8,8 @@ use super::runs::{EncodedIds, EncodedPayloads};
 use super::{field, setting, tag, terms};
 use crate::command::{ConnId, LapseEnd, LapsePolicy};
 use crate::event::{
-    Counters, Event, Fields, Flood, FullTask, Ids, Landing, LeaseTerms, NameRef, Payloads, QueueNo, Removal,
-    Totals,
+    Counters, Event, Fields, Flood, FullTask, Ids, Landing, LeaseTerms, NameRef, Payloads, Purge, QueueNo,
+    Removal, Totals,
 };
 use crate::id::TaskId;
 use crate::settings::{Expired, Overflow, Place, Settings};
@@ -72,11 +72,20 @@ pub fn decode<T>(bytes: &[u8], visit: impl FnOnce(&Event<'_>) -> T) -> Result<(T
             Event::Died { queue: r.queue()?, ids: r.ids()?, cause: r.cause()?, reason: r.optional()? }
         }
         tag::REMOVED => Event::Removed { queue: r.queue()?, ids: r.ids()?, why: r.removal()? },
+        tag::PURGED => Event::Purged { queue: r.queue()?, what: r.purge()? },
         tag::MARKED => Event::Marked { queue: r.queue()?, ids: r.ids()? },
         tag::DUE_CAME => {
             Event::DueCame { queue: r.queue()?, upto: r.due()?, last_due: r.number()?, last_id: r.id()? }
         }
+        tag::HOLDER_ENDED => {
+            let (queue, terms) = (r.queue()?, r.lease_terms()?);
+            let LeaseTerms { length_ms: None, holder: Some(holder), lapse: None } = terms else {
+                return Err(Malformed::Unknown(tag::HOLDER_ENDED));
+            };
+            Event::HolderEnded { queue, holder, cause: r.cause()? }
+        }
         tag::REVIVED => Event::Revived { queue: r.queue()?, ids: r.ids()? },
+        tag::ALL_REVIVED => Event::AllRevived(r.queue()?),
         tag::MOVED => Event::Moved { from: r.queue()?, id: r.id()?, to: r.queue()? },
         tag::PAUSED => Event::Paused(r.queue()?),
         tag::RESUMED => Event::Resumed(r.queue()?),
@@ -244,6 +253,16 @@ impl<'a> Reader<'a> {
             2 => Removal::Deleted,
             3 => Removal::Dropped,
             4 => Removal::Lapsed,
+            other => return Err(Malformed::Unknown(other)),
+        })
+    }
+
+    fn purge(&mut self) -> Result<Purge, Malformed> {
+        Ok(match self.byte()? {
+            0 => Purge::All,
+            1 => Purge::Ready,
+            2 => Purge::Delayed,
+            3 => Purge::Dead,
             other => return Err(Malformed::Unknown(other)),
         })
     }

@@ -14,8 +14,8 @@ use super::{Malformed, checksum, decode, encode, encode_with, payload_head_len, 
 use crate::Broker;
 use crate::command::{ConnId, LapseEnd, LapsePolicy};
 use crate::event::{
-    Counters, Event, Fields, Flood, FullTask, Ids, Landing, LeaseTerms, NameRef, Payloads, QueueNo, Recorder,
-    Removal, Totals,
+    Counters, Event, Fields, Flood, FullTask, Ids, Landing, LeaseTerms, NameRef, Payloads, Purge, QueueNo,
+    Recorder, Removal, Totals,
 };
 use crate::id::TaskId;
 use crate::settings::{Expired, Overflow, Place, Settings};
@@ -128,6 +128,12 @@ impl Parts {
             Event::Mark { source: bytes, cursor: &self.more_bytes },
             Event::Counted { queue, counters: &self.counters },
             Event::IdsUpto(id),
+            Event::HolderEnded { queue, holder: self.terms.holder.unwrap_or(Holder::Worker(a)), cause },
+            Event::Purged {
+                queue,
+                what: [Purge::All, Purge::Ready, Purge::Delayed, Purge::Dead][a as usize % 4],
+            },
+            Event::AllRevived(queue),
         ] {
             visit(&event);
         }
@@ -551,6 +557,9 @@ const GOLDEN: &[&str] = &[
     "1a0562797465730100",
     "1b0301000a00000000000904030b0c0d03000103030463",
     "1c010000d0ca9f1703",
+    "1d03040802",
+    "1e0301",
+    "1f03",
 ];
 
 #[test]

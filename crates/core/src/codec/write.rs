@@ -7,7 +7,8 @@ use super::runs::runs_of;
 use super::{field, setting, tag, terms};
 use crate::command::{LapseEnd, LapsePolicy};
 use crate::event::{
-    Counters, Event, Fields, Flood, FullTask, Ids, Landing, LeaseTerms, NameRef, Payloads, QueueNo, Removal,
+    Counters, Event, Fields, Flood, FullTask, Ids, Landing, LeaseTerms, NameRef, Payloads, Purge, QueueNo,
+    Removal,
 };
 use crate::id::TaskId;
 use crate::settings::{Expired, Overflow, Place, Settings};
@@ -45,11 +46,17 @@ pub fn encode_with(event: &Event<'_>, out: &mut Vec<u8>, checksum: fn(&[u8]) -> 
             w.tag(tag::DIED).queue(*queue).ids(ids).cause(*cause).optional(*reason)
         }
         Event::Removed { queue, ids, why } => w.tag(tag::REMOVED).queue(*queue).ids(ids).byte(removal(*why)),
+        Event::Purged { queue, what } => w.tag(tag::PURGED).queue(*queue).byte(purge(*what)),
         Event::Marked { queue, ids } => w.tag(tag::MARKED).queue(*queue).ids(ids),
         Event::DueCame { queue, upto, last_due, last_id } => {
             w.tag(tag::DUE_CAME).queue(*queue).due(*upto).number(*last_due).id(*last_id)
         }
+        Event::HolderEnded { queue, holder, cause } => {
+            let terms = LeaseTerms { holder: Some(*holder), ..LeaseTerms::default() };
+            w.tag(tag::HOLDER_ENDED).queue(*queue).lease_terms(&terms).cause(*cause)
+        }
         Event::Revived { queue, ids } => w.tag(tag::REVIVED).queue(*queue).ids(ids),
+        Event::AllRevived(queue) => w.tag(tag::ALL_REVIVED).queue(*queue),
         Event::Moved { from, id, to } => w.tag(tag::MOVED).queue(*from).id(*id).queue(*to),
         Event::Paused(queue) => w.tag(tag::PAUSED).queue(*queue),
         Event::Resumed(queue) => w.tag(tag::RESUMED).queue(*queue),
@@ -94,6 +101,15 @@ const fn removal(why: Removal) -> u8 {
         Removal::Deleted => 2,
         Removal::Dropped => 3,
         Removal::Lapsed => 4,
+    }
+}
+
+const fn purge(what: Purge) -> u8 {
+    match what {
+        Purge::All => 0,
+        Purge::Ready => 1,
+        Purge::Delayed => 2,
+        Purge::Dead => 3,
     }
 }
 

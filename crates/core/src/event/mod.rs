@@ -9,7 +9,7 @@ mod lists;
 use crate::command::LapsePolicy;
 use crate::id::TaskId;
 use crate::settings::Settings;
-use crate::task::{Body, Cause, Due, Holder, Name, Past, State, Tries};
+use crate::task::{Body, Cause, Due, Holder, Name, Past, State, StateKind, Tries};
 use crate::time::{LogTime, WallTime};
 
 pub use lists::{Ids, Payloads};
@@ -140,6 +140,13 @@ pub enum Event<'a> {
         /// Why.
         why: Removal,
     },
+    /// All tasks of a queue that wait or are dead are gone, or all of one of these states: too many to be listed.
+    Purged {
+        /// Of this queue.
+        queue: QueueNo,
+        /// Which of them.
+        what: Purge,
+    },
     /// Leased tasks were called off; their holders will be told.
     Marked {
         /// Of this queue.
@@ -158,6 +165,16 @@ pub enum Event<'a> {
         /// Its id.
         last_id: TaskId,
     },
+    /// All leases of a holder in this queue are over. Its tasks wait again, slice by slice, as [`Self::Returned`] and the like
+    /// tell; none of them is its holder's any more.
+    HolderEnded {
+        /// In this queue.
+        queue: QueueNo,
+        /// Whose.
+        holder: Holder,
+        /// What it costs its tasks.
+        cause: Cause,
+    },
     /// Dead tasks wait again, at the end of the line.
     Revived {
         /// Of this queue.
@@ -165,6 +182,8 @@ pub enum Event<'a> {
         /// These, in this order.
         ids: Ids<'a>,
     },
+    /// All dead tasks of a queue wait again, at the end of the line. They are moved slice by slice, as [`Self::Revived`] tells.
+    AllRevived(QueueNo),
     /// A dead task moved to the end of another queue.
     Moved {
         /// From this queue.
@@ -235,6 +254,7 @@ impl Event<'_> {
     pub const fn queue(&self) -> Option<QueueNo> {
         match *self {
             Self::QueueDropped(queue)
+            | Self::AllRevived(queue)
             | Self::Paused(queue)
             | Self::Resumed(queue)
             | Self::Pushed { queue, .. }
@@ -245,13 +265,40 @@ impl Event<'_> {
             | Self::Returned { queue, .. }
             | Self::Died { queue, .. }
             | Self::Removed { queue, .. }
+            | Self::Purged { queue, .. }
             | Self::Marked { queue, .. }
             | Self::DueCame { queue, .. }
+            | Self::HolderEnded { queue, .. }
             | Self::Revived { queue, .. }
             | Self::Counted { queue, .. }
             | Self::Configured { queue, .. } => Some(queue),
             Self::Task(task) => Some(task.queue),
             _ => None,
+        }
+    }
+}
+
+/// What a purge takes away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purge {
+    /// All that is not leased. What waits again already, though it has not been moved yet, is not leased.
+    All,
+    /// What is ready.
+    Ready,
+    /// What is delayed.
+    Delayed,
+    /// What is dead.
+    Dead,
+}
+
+impl Purge {
+    /// Whether it takes away what is in this state.
+    pub fn takes(self, kind: StateKind) -> bool {
+        match self {
+            Self::All => kind != StateKind::Leased,
+            Self::Ready => kind == StateKind::Ready,
+            Self::Delayed => kind == StateKind::Delayed,
+            Self::Dead => kind == StateKind::Dead,
         }
     }
 }

@@ -5,9 +5,9 @@ use alloc::format;
 use alloc::string::String;
 use core::hash::{Hash, Hasher};
 
-use super::Queue;
 use super::read::Look;
 use super::ready::Standing;
+use super::{Queue, Reviving};
 use crate::id::TaskId;
 use crate::task::{Body, Due, Holder, Lease, State, StateKind, Task};
 
@@ -22,13 +22,17 @@ fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), Broken> {
 impl<B: Body> Queue<B> {
     /// Checks that every task is in exactly the indexes its state calls for, and that all counts agree.
     pub fn check(&self) -> Result<(), Broken> {
-        let mut waiting_bytes = 0;
+        let (mut waiting_bytes, mut delayed_bytes) = (0, 0);
         let mut kinds = BTreeMap::<StateKind, usize>::new();
         for task in self.table.iter() {
-            *kinds.entry(task.state.kind()).or_default() += 1;
+            let kind = if self.is_reviving(task) { StateKind::Ready } else { task.state.kind() };
+            *kinds.entry(kind).or_default() += 1;
             self.check_task(task)?;
             if task.waits() {
                 waiting_bytes += task.body.len() as u64;
+            }
+            if task.state.kind() == StateKind::Delayed {
+                delayed_bytes += task.body.len() as u64;
             }
         }
         let count = |kind| kinds.get(&kind).copied().unwrap_or(0);
@@ -40,7 +44,10 @@ impl<B: Body> Queue<B> {
         ensure(self.totals.left() == Some(self.len()), || {
             format!("{:?} but {} tasks", self.totals, self.len())
         })?;
-        waiting_bytes += self.check_line()? + self.check_later()?;
+        let later = self.check_later()?;
+        waiting_bytes += self.check_line()? + later;
+        delayed_bytes += later;
+        ensure(delayed_bytes == self.delayed_bytes, || format!("{} delayed bytes", self.delayed_bytes))?;
         ensure(waiting_bytes == self.waiting_bytes, || format!("{} waiting bytes", self.waiting_bytes))?;
         self.check_lists()?;
         self.check_sizes()
@@ -129,7 +136,11 @@ impl<B: Body> Queue<B> {
         let leased = self.table.walk(&self.leased).count();
         ensure(leased == self.leased.len(), || format!("{leased} on the list of delivered"))?;
         let dead = self.table.walk(&self.dead).filter(|task| matches!(task.state, State::Dead(_))).count();
-        ensure(dead == self.dead.len(), || format!("{dead} on the list of the dead"))
+        ensure(dead == self.dead.len(), || format!("{dead} on the list of the dead"))?;
+        let reviving = self.reviving.map_or(0, |reviving| reviving.list.len());
+        let walked = self.reviving.iter().flat_map(|reviving| self.table.walk(&reviving.list));
+        let walked = walked.filter(|task| self.is_reviving(task)).count();
+        ensure(walked == reviving, || format!("{walked} on the list of the revived"))
     }
 
     /// No index holds more than the tasks put into it.
@@ -141,6 +152,14 @@ impl<B: Body> Queue<B> {
         let indexed: usize = self.held.values().map(BTreeSet::len).sum();
         ensure(held == indexed, || format!("{indexed} held"))?;
         ensure(self.held.values().all(|held| !held.is_empty()), || "a holder of nothing".into())?;
+        let mut last = None;
+        for (&(holder, upto), ending) in &self.ending {
+            let from = last.filter(|&(other, _)| other == holder).map_or(0, |(_, upto)| upto + 1);
+            let over = self.held.get(&holder).into_iter();
+            let over = over.flat_map(|held| held.range((from, TaskId::NONE)..=(upto, TaskId::LAST))).count();
+            ensure(over == ending.left, || format!("{over} deliveries to {holder:?} are over: {ending:?}"))?;
+            last = Some((holder, upto));
+        }
         let called_off = |task: &&Task<B>| task.cancelled && task.lease().and_then(Lease::holder).is_some();
         let called_off = self.table.iter().filter(called_off).count();
         ensure(called_off == self.called_off.len(), || format!("{} called off", self.called_off.len()))?;
@@ -155,8 +174,12 @@ impl<B: Body> Queue<B> {
     pub fn digest(&self, into: &mut impl Hasher) {
         (self.no, &self.settings, self.paused, self.waiting_bytes, self.totals).hash(into);
         (self.last_id, self.incarnation, self.seq, self.front_group, self.minor, self.flood).hash(into);
+        self.ending.iter().filter(|(_, ending)| ending.left > 0).for_each(|ending| ending.hash(into));
         self.ready.iter().for_each(|standing| standing.id().hash(into));
-        let lists = self.table.walk(&self.leased).chain(self.table.walk(&self.dead));
+        let reviving = self.reviving.map(|Reviving { since, major, minor, .. }| (since, major, minor));
+        reviving.hash(into);
+        let reviving = self.reviving.iter().flat_map(|reviving| self.table.walk(&reviving.list));
+        let lists = self.table.walk(&self.leased).chain(self.table.walk(&self.dead)).chain(reviving);
         lists.for_each(|task| task.id.hash(into));
         // Whether a task is packed or has a record is no part of its state.
         let packed = self.ready.plain.iter().chain(self.later.iter());

@@ -46,7 +46,8 @@ impl<B: Body> Queue<B> {
         if let Some(since) = self.paused {
             return Some(HeldUp::Paused { since });
         }
-        let max = self.settings.max_leased.filter(|&max| self.leased.len() as u64 >= max)?;
-        Some(HeldUp::AllLeased { leased: self.leased.len() as u64, max })
+        let leased = self.running() as u64;
+        let max = self.settings.max_leased.filter(|&max| leased >= max)?;
+        Some(HeldUp::AllLeased { leased, max })
     }
 }

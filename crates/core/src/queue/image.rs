@@ -29,6 +29,7 @@ use crate::event::{Counters, Event, FullTask, QueueNo};
 use crate::id::TaskId;
 use crate::settings::Settings;
 use crate::task::{Body, Due, State, StateKind, Task};
+use crate::time::LogTime;
 
 /// All that is durable of a queue, as it was when the image was taken.
 #[derive(Debug)]
@@ -267,6 +268,7 @@ impl<B: Body> Queue<B> {
             last = entry.id;
             self.waiting_bytes = self.waiting_bytes.checked_add(entry.body.len() as u64)?;
         }
+        self.delayed_bytes = self.waiting_bytes;
         by_log.sort_unstable();
         by_wall.sort_unstable();
         (self.delayed, self.appointed) = (BTreeSet::from_iter(by_log), BTreeSet::from_iter(by_wall));
@@ -300,6 +302,9 @@ impl<B: Body> Queue<B> {
             if task.waits() {
                 self.waiting_bytes = self.waiting_bytes.checked_add(task.body.len() as u64)?;
             }
+            if task.state.kind() == StateKind::Delayed {
+                self.delayed_bytes += task.body.len() as u64;
+            }
             if let Some(name) = task.name()
                 && self.names.insert(name.clone(), task.id).is_some()
             {
@@ -314,7 +319,12 @@ impl<B: Body> Queue<B> {
             seq > before
         };
         self.leased = self.table.thread(leased_head, leased, in_order)?;
-        self.dead = self.table.thread(dead_head, dead, |task| task.state.kind() == StateKind::Dead)?;
+        let mut last_death = LogTime(0);
+        let in_order = |task: &Task<B>| match task.state {
+            State::Dead(at) => at >= core::mem::replace(&mut last_death, at),
+            _ => false,
+        };
+        self.dead = self.table.thread(dead_head, dead, in_order)?;
         (counts == [leased, dead]).then_some(())
     }
 }

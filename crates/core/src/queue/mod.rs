@@ -24,13 +24,11 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::fmt;
 
-use foldhash::fast::FixedState;
-use hashbrown::HashMap;
-
 use crate::event::{Flood, QueueNo};
 use crate::id::{Receipt, TaskId};
+use crate::index::Dictionary;
 use crate::settings::Settings;
-use crate::task::{Body, Extras, Holder, Name, Terms};
+use crate::task::{Body, Cause, Extras, Holder, Name, State, Task, Terms};
 use crate::time::{LogTime, WallTime};
 use packed::Packed;
 use rate::Rates;
@@ -71,6 +69,31 @@ impl fmt::Display for Inconsistent {
 
 impl core::error::Error for Inconsistent {}
 
+/// Leases of a worker or a connection that are over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Ending {
+    since: LogTime,
+    cause: Cause,
+    /// The group that its tasks have at the front.
+    group: u64,
+    /// How many are to be moved yet.
+    left: usize,
+    /// Whether they were purged since, and go instead of coming back.
+    is_purged: bool,
+}
+
+/// Dead tasks that wait again.
+#[derive(Clone, Copy, Debug)]
+struct Reviving {
+    /// Whoever was dead by then is one of them.
+    since: LogTime,
+    /// Those that are to be moved yet.
+    list: List,
+    /// Their places in the line, which were set aside: what lands at the back meanwhile is behind.
+    major: i64,
+    minor: u64,
+}
+
 /// One queue.
 #[derive(Clone, Debug)]
 pub struct Queue<B> {
@@ -90,16 +113,24 @@ pub struct Queue<B> {
     leased: List,
     /// Dead ones, in the order of their deaths.
     dead: List,
+    /// Of the dead, those that were all revived together but are not moved yet. The events that it comes from are replayed,
+    /// but no image is taken meanwhile.
+    reviving: Option<Reviving>,
     /// Leases that run out; those that do so together, in order of delivery.
     deadlines: BTreeSet<(LogTime, u64, TaskId)>,
     /// Waiting tasks whose time to live ends.
     expiries: BTreeSet<(LogTime, TaskId)>,
     /// Leases that end with a worker or a connection, each holder's in order of delivery.
     held: BTreeMap<Holder, BTreeSet<(u64, TaskId)>>,
+    /// Of those, the leases that are over but not moved yet: by holder, up to this delivery. The events that it comes from
+    /// are replayed, but no image is taken meanwhile.
+    ending: BTreeMap<(Holder, u64), Ending>,
     /// Those of them that were called off: each beat of a worker asks for its own.
     called_off: BTreeSet<(Holder, u64, TaskId)>,
-    names: HashMap<Name, TaskId, FixedState>,
+    names: Dictionary<Name, TaskId>,
     waiting_bytes: u64,
+    /// Those of them that are delayed.
+    delayed_bytes: u64,
     totals: Totals,
     rates: Rates,
     last_id: TaskId,
@@ -121,6 +152,10 @@ pub struct Queue<B> {
     dying: Vec<TaskId>,
     /// Deliveries to workers that lapsed since a broker last looked. Volatile.
     lapsed: Vec<(u64, Receipt)>,
+    /// What was purged since a broker last looked, whose bodies are to be released. Volatile.
+    purged: Vec<Remains<B>>,
+    /// How often its table was made anew: whoever goes through its slots begins again. Volatile.
+    renewed: u32,
     /// Room for lists of ids, kept between calls.
     scratch: Vec<TaskId>,
 }
@@ -139,12 +174,15 @@ impl<B: Body> Queue<B> {
             appointed: BTreeSet::new(),
             leased: List::default(),
             dead: List::default(),
+            reviving: None,
             deadlines: BTreeSet::new(),
             expiries: BTreeSet::new(),
             held: BTreeMap::new(),
+            ending: BTreeMap::new(),
             called_off: BTreeSet::new(),
-            names: HashMap::default(),
+            names: Dictionary::default(),
             waiting_bytes: 0,
+            delayed_bytes: 0,
             totals: Totals::default(),
             rates: Rates::default(),
             last_id: TaskId::NONE,
@@ -158,6 +196,8 @@ impl<B: Body> Queue<B> {
             lapsing: None,
             dying: Vec::new(),
             lapsed: Vec::new(),
+            purged: Vec::new(),
+            renewed: 0,
             scratch: Vec::new(),
         }
     }
@@ -190,7 +230,8 @@ impl<B: Body> Queue<B> {
     /// How many tasks are ready, delayed, leased and dead.
     pub fn counts(&self) -> [u64; 4] {
         let delayed = self.delayed.len() + self.appointed.len();
-        [self.ready.len(), delayed, self.leased.len(), self.dead.len()].map(|n| n as u64)
+        let reviving = self.reviving.map_or(0, |reviving| reviving.list.len());
+        [self.ready.len() + reviving, delayed, self.leased.len(), self.dead.len()].map(|n| n as u64)
     }
 
     /// How many tasks it has.
@@ -219,19 +260,37 @@ impl<B: Body> Queue<B> {
             return 0;
         }
         let max = self.settings.max_leased.map_or(usize::MAX, |max| max.try_into().unwrap_or(usize::MAX));
-        max.saturating_sub(self.leased.len())
+        max.saturating_sub(self.running())
+    }
+
+    /// How many leases are not over.
+    fn running(&self) -> usize {
+        let over: usize = self.ending.values().map(|ending| ending.left).sum();
+        self.leased.len().saturating_sub(over)
     }
 
     /// The workers and connections that hold tasks of it.
     pub(crate) fn holders(&self) -> impl Iterator<Item = Holder> {
-        self.held.keys().copied()
+        self.held.keys().copied().filter(|&holder| self.held_by(holder) > 0)
+    }
+
+    /// Whether something was decided that is still being done, slice by slice: not the time for an image.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        !self.ending.is_empty() || self.reviving.is_some()
+    }
+
+    /// Whether this task is one of those that were all revived together, and has not been moved yet.
+    fn is_reviving(&self, task: &Task<B>) -> bool {
+        matches!((&task.state, self.reviving), (State::Dead(at), Some(reviving)) if *at <= reviving.since)
     }
 
     /// When something happens by itself next, by log time.
     pub fn next_deadline(&self) -> Option<LogTime> {
         let first = |index: &BTreeSet<(LogTime, TaskId)>| index.first().map(|&(at, _)| at);
         let lapse = self.deadlines.first().map(|&(at, ..)| at);
-        [first(&self.delayed), lapse, first(&self.expiries)].into_iter().flatten().min()
+        let ended = self.ending.first_key_value().map(|(_, ending)| ending.since);
+        let revived = self.reviving.map(|reviving| reviving.since);
+        [first(&self.delayed), lapse, first(&self.expiries), ended, revived].into_iter().flatten().min()
     }
 
     /// When the next appointment is, by the wall clock.
@@ -277,6 +336,11 @@ impl<B: Body> Queue<B> {
     /// Tasks that died since this was last asked, where there is a dead-letter queue to move them to.
     pub fn take_dying(&mut self) -> Vec<TaskId> {
         core::mem::take(&mut self.dying)
+    }
+
+    /// What was purged since this was last asked: its bodies are to be released.
+    pub(crate) fn take_purged(&mut self) -> Vec<Remains<B>> {
+        core::mem::take(&mut self.purged)
     }
 
     /// Deliveries to workers, by incarnation, that lapsed since this was last asked.

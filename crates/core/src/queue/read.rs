@@ -115,7 +115,8 @@ impl<B: Body> Queue<B> {
     pub fn inspect(&self, view: View, start: i64, count: u32, now: Now, out: &mut Vec<TaskView<B>>) {
         let [ready, delayed, leased, dead] = self.counts();
         let len = match view {
-            View::Ready => ready,
+            // What is on its way there has no place yet.
+            View::Ready => ready.min(self.ready.len() as u64),
             View::Delayed => delayed,
             View::Leased => leased,
             View::Dead => dead,
@@ -143,11 +144,11 @@ impl<B: Body> Queue<B> {
                 collect(due.skip(start).take(count).filter_map(|(_, id)| self.view(id, now)), out);
             }
             View::Leased => {
-                let tasks = self.table.walk(&self.leased).skip(start).take(count);
+                let tasks = self.table.walk_from(&self.leased, start).take(count);
                 collect(tasks.filter_map(|task| self.view(task.id, now)), out);
             }
             View::Dead => {
-                let tasks = self.table.walk(&self.dead).skip(start).take(count);
+                let tasks = self.table.walk_from(&self.dead, start).take(count);
                 collect(tasks.filter_map(|task| self.view(task.id, now)), out);
             }
         }
@@ -201,7 +202,8 @@ impl<B: Body> Queue<B> {
         self.later.iter().for_each(|entry| export(&entry.into_task()));
         let delayed = self.delayed.iter().map(|&(_, id)| id).chain(self.appointed.iter().map(|&(_, id)| id));
         delayed.filter_map(|id| self.table.get(id)).for_each(&mut export);
-        let listed = self.table.walk(&self.leased).chain(self.table.walk(&self.dead));
+        let reviving = self.reviving.iter().flat_map(|reviving| self.table.walk(&reviving.list));
+        let listed = self.table.walk(&self.leased).chain(reviving).chain(self.table.walk(&self.dead));
         listed.for_each(export);
     }
 }

@@ -63,6 +63,11 @@ impl<B: Body> Ready<B> {
         debug_assert!(found.is_some(), "what is taken from the line stands in it");
     }
 
+    /// Those that have records, in order.
+    pub(super) fn placed(&self) -> impl Iterator<Item = (Rank, TaskId)> {
+        self.placed.iter()
+    }
+
     /// The head of the line.
     pub(super) fn head(&self) -> Option<Standing<B>> {
         let plain = self.plain.first();

@@ -5,9 +5,9 @@
 
 use alloc::vec::Vec;
 
-use super::Queue;
+use super::{Ending, Queue, Reviving};
 use crate::command::{LapseEnd, LapsePolicy};
-use crate::event::{Event, Landing, Recorder, Removal};
+use crate::event::{Event, Ids, Landing, Recorder, Removal};
 use crate::id::TaskId;
 use crate::limits;
 use crate::settings::{Expired, Place};
@@ -40,6 +40,12 @@ impl<B: Body> Queue<B> {
             return Settled::All;
         }
         let slice = wanted.max(limits::SLICE_TASKS);
+        if !self.ending.is_empty() {
+            self.settle_endings(now, slice, rec);
+        }
+        if self.reviving.is_some() {
+            self.settle_reviving(now, slice, rec);
+        }
         // Leases before times to live: what comes back after its time is over is not handed out again.
         self.settle_leases(now, slice, rec);
         self.settle_expiries(now, slice, rec);
@@ -59,7 +65,11 @@ impl<B: Body> Queue<B> {
     /// Settles one task that a command is about.
     pub(super) fn settle_one<R: Recorder<Body = B>>(&mut self, id: TaskId, now: Now, rec: &mut R) {
         let Some(task) = self.table.get(id) else { return };
-        if task.lease().and_then(Lease::deadline).is_some_and(|at| at <= now.log) {
+        if self.is_reviving(task) {
+            self.commit(&Event::Revived { queue: self.no, ids: Ids::Slice(&[id]) }, now.log, rec);
+        } else if let Some(ending) = self.ending_of(task) {
+            self.end_deliveries(&[id], ending, now, rec);
+        } else if task.lease().and_then(Lease::deadline).is_some_and(|at| at <= now.log) {
             let group = self.lapse_group(now);
             self.end_leases(&[id], Cause::Lapsed, group, now, rec);
         }
@@ -105,11 +115,59 @@ impl<B: Body> Queue<B> {
 
     fn settle_leases<R: Recorder<Body = B>>(&mut self, now: Now, slice: usize, rec: &mut R) {
         let lapsed = self.deadlines.iter().take_while(|(at, ..)| *at <= now.log).take(slice);
-        let ids: Vec<TaskId> = lapsed.map(|&(.., id)| id).collect();
+        let mut ids: Vec<TaskId> = lapsed.map(|&(.., id)| id).collect();
+        if !self.ending.is_empty() {
+            // What its holder's end takes back is none of its deadline's business.
+            ids.retain(|&id| self.table.get(id).is_some_and(|task| self.ending_of(task).is_none()));
+        }
         if !ids.is_empty() {
             let group = self.lapse_group(now);
             self.end_leases(&ids, Cause::Lapsed, group, now, rec);
         }
+    }
+
+    /// Takes so many tasks back from holders that have come to an end.
+    pub(super) fn settle_endings<R: Recorder<Body = B>>(&mut self, now: Now, slice: usize, rec: &mut R) {
+        let mut room = slice;
+        while let Some((&(holder, upto), &ending)) = self.ending.first_key_value() {
+            let held = self.held.get(&holder).into_iter();
+            let over = held.flat_map(|held| held.range(..=(upto, TaskId::LAST)));
+            let ids: Vec<TaskId> = over.take(room).map(|&(_, id)| id).collect();
+            room -= ids.len();
+            self.end_deliveries(&ids, ending, now, rec);
+            if room == 0 && self.ending.get(&(holder, upto)).is_some_and(|ending| ending.left > 0) {
+                return;
+            }
+            self.ending.remove(&(holder, upto));
+        }
+    }
+
+    /// Moves so many of those that were all revived together.
+    fn settle_reviving<R: Recorder<Body = B>>(&mut self, now: Now, slice: usize, rec: &mut R) {
+        let Some(Reviving { list, .. }) = self.reviving else { return };
+        let ids: Vec<TaskId> = self.table.walk(&list).take(slice).map(|task| task.id).collect();
+        self.commit(&Event::Revived { queue: self.no, ids: Ids::Slice(&ids) }, now.log, rec);
+    }
+
+    fn end_deliveries<R: Recorder<Body = B>>(
+        &mut self,
+        ids: &[TaskId],
+        ending: Ending,
+        now: Now,
+        rec: &mut R,
+    ) {
+        if ending.is_purged {
+            self.remove_all(ids, Removal::Deleted, now, rec);
+        } else {
+            self.end_leases(ids, ending.cause, ending.group, now, rec);
+        }
+    }
+
+    /// What ended the delivery of this task, if that is over.
+    fn ending_of(&self, task: &Task<B>) -> Option<Ending> {
+        let lease = task.lease().filter(|_| !self.ending.is_empty())?;
+        let holder = lease.holder()?;
+        self.ending.range((holder, lease.seq)..=(holder, u64::MAX)).next().map(|(_, &ending)| ending)
     }
 
     /// The group at the front that lapsing tasks go to: one for all that a flood returns, slice by slice.

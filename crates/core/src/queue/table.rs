@@ -10,10 +10,10 @@ use core::hash::BuildHasher;
 use core::mem;
 
 use foldhash::fast::FixedState;
-use hashbrown::HashTable;
 
 use super::shared::Shared;
 use crate::id::TaskId;
+use crate::index::Index;
 use crate::task::Task;
 
 /// No slot.
@@ -75,12 +75,12 @@ pub(super) struct Table<B> {
     /// How many slots the pages have.
     slots: u32,
     free: u32,
-    index: HashTable<u32>,
+    index: Index<u32>,
 }
 
 impl<B> Default for Table<B> {
     fn default() -> Self {
-        Self { pages: Vec::new(), slots: 0, free: NOWHERE, index: HashTable::new() }
+        Self { pages: Vec::new(), slots: 0, free: NOWHERE, index: Index::default() }
     }
 }
 
@@ -141,7 +141,7 @@ impl<B: Clone> Table<B> {
             at
         };
         let pages = &self.pages;
-        self.index.insert_unique(hash(id), at, |&at| hash(id_at(pages, at)));
+        self.index.insert(hash(id), at, |&at| hash(id_at(pages, at)));
         At(at)
     }
 
@@ -162,8 +162,7 @@ impl<B: Clone> Table<B> {
     /// Takes out a task that is in no list.
     pub(super) fn remove(&mut self, id: TaskId) -> Option<Task<B>> {
         let pages = &self.pages;
-        let entry = self.index.find_entry(hash(id), |&at| id_at(pages, at) == id).ok()?;
-        let (at, _) = entry.remove();
+        let at = self.index.remove(hash(id), |&at| id_at(pages, at) == id)?;
         let next = mem::replace(&mut self.free, at);
         let slot = self.slot_mut(at);
         slot.next = next;
@@ -199,9 +198,29 @@ impl<B: Clone> Table<B> {
         list.len -= 1;
     }
 
+    /// The last task of a list.
+    pub(super) fn last(&self, list: &List) -> Option<&Task<B>> {
+        self.task_in(list.tail)
+    }
+
     /// The tasks of a list, first to last.
     pub(super) fn walk(&self, list: &List) -> Walk<'_, B> {
         Walk { table: self, at: list.head }
+    }
+
+    /// The tasks of a list from the one at this place on. It is reached from the nearer end.
+    pub(super) fn walk_from(&self, list: &List, start: usize) -> Walk<'_, B> {
+        let back = list.len.saturating_sub(start);
+        if start <= back {
+            let mut walk = self.walk(list);
+            walk.by_ref().take(start).for_each(drop);
+            return walk;
+        }
+        let mut at = if back == 0 { NOWHERE } else { list.tail };
+        for _ in 1..back {
+            at = slot(&self.pages, at).map_or(NOWHERE, |slot| slot.prev);
+        }
+        Walk { table: self, at }
     }
 
     /// All tasks, in no order that means anything but the same one after the same events.
@@ -265,7 +284,7 @@ impl<B: Clone> Table<B> {
                 return None;
             } else {
                 let pages = &self.pages;
-                self.index.insert_unique(hash(id), at, |&at| hash(id_at(pages, at)));
+                self.index.insert(hash(id), at, |&at| hash(id_at(pages, at)));
             }
         }
         Some(())

@@ -1,15 +1,15 @@
 //! A backlog costs little: what waits is packed, images tell what changed, and bodies are let go of.
 
-use sureq_core::Command;
-use sureq_core::command::{Add, View, When};
+use sureq_core::TaskId;
+use sureq_core::command::{Add, Command, IdForm, TaskRefs, View, When};
 use sureq_core::event::QueueNo;
 use sureq_core::settings::Change;
 
-use super::support::{Home, Store};
+use super::support::{Answer, Home, Store};
 use super::{PLAIN, add, cancel, x};
 
 /// A queue of so many tasks.
-fn backlog(count: usize) -> Home {
+pub(crate) fn backlog(count: usize) -> Home {
     let mut home = Home::default();
     for _ in 0..count / 100 {
         home.push(&["payload"; 100]);
@@ -126,4 +126,27 @@ fn a_large_queue_that_is_dropped_lets_go_of_its_bodies_in_slices() {
     home.tick();
     assert_eq!(home.log.live.len(), 1);
     home.verify();
+}
+
+#[test]
+fn a_look_into_the_middle_of_a_list_sees_what_a_walk_from_its_beginning_does() {
+    let mut home = backlog(300);
+    let ids: Vec<String> = home.take(300, PLAIN).iter().map(|task| task.id.to_string()).collect();
+    let dead: Vec<&[u8]> = ids.iter().step_by(2).map(String::as_bytes).collect();
+    home.run(&Command::Bury { queue: b"q", tasks: TaskRefs { list: &dead, form: IdForm::Long } });
+    home.take_image();
+    for incarnation in [7, 8] {
+        for view in [View::Leased, View::Dead] {
+            let all: Vec<TaskId> = home.inspect(b"q", view).iter().map(|task| task.id).collect();
+            assert_eq!(all.len(), 150);
+            for start in -151..=151i64 {
+                let looked = home.run(&Command::Inspect { queue: b"q", view, start, count: 3 });
+                let Answer::Tasks(tasks) = looked else { panic!("{looked:?}") };
+                let at = usize::try_from(if start < 0 { start + 150 } else { start }).unwrap_or(usize::MAX);
+                let expected: Vec<TaskId> = all.iter().copied().skip(at).take(3).collect();
+                assert_eq!(tasks.iter().map(|task| task.id).collect::<Vec<_>>(), expected, "from {start}");
+            }
+        }
+        home.restart(incarnation);
+    }
 }

@@ -5,6 +5,7 @@
 mod backlog;
 mod bounds;
 mod leases;
+mod purge;
 mod races;
 #[path = "../support/mod.rs"]
 mod support;

@@ -170,6 +170,8 @@ impl Home {
         if !by_image {
             // The past was lived anew, without the images of the first time.
             self.store = Store::default();
+            self.store.take(&mut Broker::default());
+            self.imaged = Log::of(self.log.kept);
             self.take_image();
         }
     }
@@ -190,8 +192,11 @@ impl Home {
         (broker, log)
     }
 
-    /// Takes an image, as for a checkpoint.
+    /// Takes an image, as for a checkpoint, unless this is not the time for one.
     pub fn take_image(&mut self) {
+        if self.broker.is_unfinished() {
+            return;
+        }
         self.store.take(&mut self.broker);
         self.imaged.clone_from(&self.log);
     }
@@ -215,6 +220,7 @@ impl Home {
         match self.log.kept {
             Kept::Packed => self.verify_image(),
             // It cannot be stored, but what it is taken of is packed for it.
+            Kept::Mixed if self.broker.is_unfinished() => {}
             Kept::Mixed => drop(self.broker.image()),
         }
     }

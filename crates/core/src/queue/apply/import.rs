@@ -117,7 +117,7 @@ impl<B: Body> Queue<B> {
     /// Takes all that is in it away, as one value.
     pub(crate) fn empty_out(&mut self) -> Remains<B> {
         let fresh = Self { last_id: self.last_id, incarnation: self.incarnation, ..Self::new(self.no) };
-        Remains { queue: mem::replace(self, fresh), slot: 0 }
+        Remains::of(mem::replace(self, fresh))
     }
 
     /// Raises the incarnation that deliveries are counted in.
@@ -135,6 +135,10 @@ pub(crate) struct Remains<B> {
 }
 
 impl<B: Body> Remains<B> {
+    pub(super) const fn of(queue: Queue<B>) -> Self {
+        Self { queue, slot: 0 }
+    }
+
     pub(crate) const fn queue(&self) -> &Queue<B> {
         &self.queue
     }

@@ -1,11 +1,14 @@
 //! Tasks in and out of the indexes that their states call for.
 
+use alloc::collections::BTreeMap;
+
 use super::Applied;
 use crate::id::TaskId;
 use crate::queue::packed::Entry;
 use crate::queue::table::At;
-use crate::queue::{Inconsistent, Queue};
-use crate::task::{Body, Due, State, StateKind, Task};
+use crate::queue::{Ending, Inconsistent, Queue};
+use crate::task::{Body, Due, Holder, State, StateKind, Task};
+use crate::time::LogTime;
 
 impl<B: Body> Queue<B> {
     pub(in crate::queue) fn admit(&mut self, task: Task<B>) -> Applied {
@@ -46,6 +49,9 @@ impl<B: Body> Queue<B> {
             Some(Due::Wall(due)) => _ = self.appointed.remove(&(due, id)),
             None => {}
         }
+        if entry.due.is_some() {
+            self.delayed_bytes = self.delayed_bytes.saturating_sub(entry.body.len() as u64);
+        }
         self.waits_no_more(&entry.body);
         Ok(entry.into_task())
     }
@@ -58,6 +64,9 @@ impl<B: Body> Queue<B> {
     /// Takes in a task that goes without a record.
     pub(in crate::queue) fn pack(&mut self, entry: Entry<B>) {
         self.waiting_bytes += entry.body.len() as u64;
+        if entry.due.is_some() {
+            self.delayed_bytes += entry.body.len() as u64;
+        }
         match entry.due {
             None => return self.ready.plain.push(entry),
             Some(Due::Log(due)) => _ = self.delayed.insert((due, entry.id)),
@@ -97,12 +106,37 @@ impl<B: Body> Queue<B> {
     pub(super) fn attach(&mut self, slot: At) {
         match self.table.at(slot).state.kind() {
             StateKind::Leased => self.table.append(&mut self.leased, slot),
-            StateKind::Dead => self.table.append(&mut self.dead, slot),
-            StateKind::Ready | StateKind::Delayed => {
-                self.waiting_bytes += self.table.at(slot).body.len() as u64;
+            StateKind::Dead => {
+                self.keep_order_of_deaths(slot);
+                self.table.append(&mut self.dead, slot);
+            }
+            kind => {
+                let body = self.table.at(slot).body.len() as u64;
+                self.waiting_bytes += body;
+                self.delayed_bytes += if kind == StateKind::Delayed { body } else { 0 };
             }
         }
         self.index(slot);
+    }
+
+    /// No task died before the one that died last, nor before those were revived that had died by then: that is how they are
+    /// told apart.
+    fn keep_order_of_deaths(&mut self, slot: At) {
+        let revived = self.reviving.map(|reviving| reviving.since.after(1));
+        let earliest = self.last_death().max(revived);
+        if let (State::Dead(at), Some(earliest)) = (&self.table.at(slot).state, earliest)
+            && *at < earliest
+        {
+            self.table.at_mut(slot).state = State::Dead(earliest);
+        }
+    }
+
+    /// When the last of the dead died.
+    pub(super) fn last_death(&self) -> Option<LogTime> {
+        match self.table.last(&self.dead)?.state {
+            State::Dead(at) => Some(at),
+            _ => None,
+        }
     }
 
     /// Takes a task out of all that [`Self::attach`] put it into.
@@ -110,10 +144,16 @@ impl<B: Body> Queue<B> {
         self.unindex(slot);
         match self.table.at(slot).state.kind() {
             StateKind::Leased => self.table.unlink(&mut self.leased, slot),
-            StateKind::Dead => self.table.unlink(&mut self.dead, slot),
-            StateKind::Ready | StateKind::Delayed => {
+            StateKind::Dead => {
+                let is_reviving = self.is_reviving(self.table.at(slot));
+                let reviving = self.reviving.as_mut().filter(|_| is_reviving);
+                self.table.unlink(reviving.map_or(&mut self.dead, |reviving| &mut reviving.list), slot);
+            }
+            kind => {
                 let body = self.table.at(slot).body.len() as u64;
+                let delayed = if kind == StateKind::Delayed { body } else { 0 };
                 self.waiting_bytes = self.waiting_bytes.saturating_sub(body);
+                self.delayed_bytes = self.delayed_bytes.saturating_sub(delayed);
             }
         }
     }
@@ -132,6 +172,9 @@ impl<B: Body> Queue<B> {
                         self.held.entry(holder).or_default().insert((lease.seq, id));
                         if task.cancelled {
                             self.called_off.insert((holder, lease.seq, id));
+                        }
+                        if let Some(ending) = ending_of(&mut self.ending, holder, lease.seq) {
+                            ending.left += 1;
                         }
                     }
                 }
@@ -160,6 +203,9 @@ impl<B: Body> Queue<B> {
                         if held.is_empty() {
                             self.held.remove(&holder);
                         }
+                        if let Some(ending) = ending_of(&mut self.ending, holder, lease.seq) {
+                            ending.left = ending.left.saturating_sub(1);
+                        }
                     }
                 }
             }
@@ -169,4 +215,9 @@ impl<B: Body> Queue<B> {
             self.expiries.remove(&(expires, id));
         }
     }
+}
+
+/// What ended this delivery, if its holder has come to an end.
+fn ending_of(endings: &mut BTreeMap<(Holder, u64), Ending>, holder: Holder, seq: u64) -> Option<&mut Ending> {
+    endings.range_mut((holder, seq)..=(holder, u64::MAX)).next().map(|(_, ending)| ending)
 }

@@ -4,11 +4,13 @@
 
 pub(super) mod import;
 mod index;
+mod purge;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::mem;
 
-use super::{Inconsistent, Queue};
+use super::{Ending, Inconsistent, Queue, Reviving};
 use crate::event::{Event, Fields, Flood, Landing, LeaseTerms, NameRef, Recorder};
 use crate::id::TaskId;
 use crate::limits;
@@ -29,6 +31,18 @@ impl<B: Body> Queue<B> {
     pub fn apply<R: Recorder<Body = B>>(&mut self, event: &Event<'_>, at: LogTime, rec: &mut R) -> Applied {
         // A start is not a change of every queue: what it counts in follows from the store.
         self.changed |= !matches!(event, Event::Started { .. });
+        let applied = self.apply_one(event, at, rec);
+        // What has been moved to the last is done, whoever decided it.
+        while self.ending.first_key_value().is_some_and(|(_, ending)| ending.left == 0) {
+            self.ending.pop_first();
+        }
+        if self.reviving.is_some_and(|reviving| reviving.list.len() == 0) {
+            self.reviving = None;
+        }
+        applied
+    }
+
+    fn apply_one<R: Recorder<Body = B>>(&mut self, event: &Event<'_>, at: LogTime, rec: &mut R) -> Applied {
         match *event {
             Event::Pushed { first, payloads, fields, .. } => {
                 let mut id = Some(first);
@@ -56,9 +70,15 @@ impl<B: Body> Queue<B> {
                 ids.iter().try_for_each(|id| self.apply_died(id, cause, reason, at))
             }
             Event::Removed { ids, .. } => ids.iter().try_for_each(|id| self.apply_removed(id, rec)),
+            Event::Purged { what, .. } => self.apply_purged(what, rec),
             Event::Marked { ids, .. } => ids.iter().try_for_each(|id| self.apply_marked(id)),
             Event::DueCame { upto, last_due, last_id, .. } => self.apply_due(upto, last_due, last_id),
+            Event::HolderEnded { holder, cause, .. } => {
+                self.apply_ended(holder, cause, at);
+                Ok(())
+            }
             Event::Revived { ids, .. } => ids.iter().try_for_each(|id| self.apply_revived(id)),
+            Event::AllRevived(_) => self.apply_all_revived(at),
             Event::Paused(_) => {
                 self.paused = Some(at);
                 Ok(())
@@ -186,6 +206,17 @@ impl<B: Body> Queue<B> {
         Ok(())
     }
 
+    /// All deliveries to this holder are over from now on.
+    fn apply_ended(&mut self, holder: Holder, cause: Cause, at: LogTime) {
+        let left = self.held_by(holder) as usize;
+        if left > 0 {
+            // What returns to the front by then goes before it.
+            self.front_group += 1;
+            let ending = Ending { since: at, cause, group: self.front_group, left, is_purged: false };
+            self.ending.insert((holder, self.seq), ending);
+        }
+    }
+
     const fn next_seq(&mut self) -> u64 {
         self.seq += 1;
         self.seq
@@ -228,13 +259,34 @@ impl<B: Body> Queue<B> {
 
     fn apply_revived(&mut self, id: TaskId) -> Applied {
         let slot = self.find(id, StateKind::Dead, "a revival of a task that is not dead")?;
-        let state = self.land(Landing::Back, self.table.at(slot).priority)?;
+        let (priority, is_reviving) = (self.table.at(slot).priority, self.is_reviving(self.table.at(slot)));
+        let state = match &mut self.reviving {
+            Some(reviving) if is_reviving => {
+                reviving.minor += 1;
+                let Reviving { major, minor, .. } = *reviving;
+                State::Ready(Rank { lane: Rank::lane_of(priority), major, minor })
+            }
+            _ => self.land(Landing::Back, priority)?,
+        };
         self.change(slot, |task| {
             task.state = state;
             task.tries = Tries::default();
             // Its time to live was counted from a push that is long ago; a revived task waits as long as it takes.
             task.live_on();
         });
+        Ok(())
+    }
+
+    /// All that are dead by now wait again, behind all that wait now.
+    fn apply_all_revived(&mut self, at: LogTime) -> Applied {
+        if self.reviving.is_some() {
+            return Err(Inconsistent::new("a second revival before the first is done", TaskId::NONE));
+        }
+        let since = self.last_death().map_or(at, |last| last.max(at));
+        let list = mem::take(&mut self.dead);
+        let (major, minor) = (self.last_id.raw().cast_signed(), self.minor);
+        self.minor += list.len() as u64;
+        self.reviving = Some(Reviving { since, list, major, minor });
         Ok(())
     }
 
@@ -310,7 +362,9 @@ impl<B: Body> Queue<B> {
             self.index(slot);
         }
         let conns = self.held.iter().filter(|(holder, _)| matches!(holder, Holder::Conn(_)));
-        let mut ended: Vec<(u64, TaskId)> = conns.flat_map(|(_, held)| held.iter().copied()).collect();
+        let conns =
+            conns.flat_map(|(&holder, held)| held.range((self.ended_upto(holder) + 1, TaskId::NONE)..));
+        let mut ended: Vec<(u64, TaskId)> = conns.copied().collect();
         ended.sort_unstable();
         let group = self.front_group + 1;
         self.changed |= !ended.is_empty() || !self.deadlines.is_empty();

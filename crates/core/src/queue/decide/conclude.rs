@@ -5,7 +5,7 @@ use core::mem;
 
 use super::Distinct;
 use crate::command::{Return, View};
-use crate::event::{Event, Ids, Recorder, Removal};
+use crate::event::{Event, Ids, Purge, Recorder, Removal};
 use crate::id::{Claim, TaskId};
 use crate::limits;
 use crate::queue::{Queue, Settled};
@@ -164,6 +164,12 @@ impl<B: Body> Queue<B> {
     ) -> u64 {
         self.settle(now, 0, rec);
         let mut revived = Distinct::default();
+        if ids.is_none() && self.dead.len() > limits::SLICE_TASKS && self.reviving.is_none() {
+            let count = self.dead.len() as u64;
+            self.commit(&Event::AllRevived(self.no), now.log, rec);
+            self.settle(now, 0, rec);
+            return count;
+        }
         match ids {
             None => revived.ids.extend(self.table.walk(&self.dead).map(|task| task.id)),
             Some(ids) => {
@@ -201,19 +207,42 @@ impl<B: Body> Queue<B> {
     /// Removes all tasks of a state; of ready, delayed and dead if none is given. Leased ones are never purged.
     pub fn purge<R: Recorder<Body = B>>(&mut self, state: Option<View>, now: Now, rec: &mut R) -> u64 {
         self.settle(now, 0, rec);
-        let wanted = |view| state.is_none_or(|state| state == view);
-        let mut ids: Vec<TaskId> = Vec::new();
-        if wanted(View::Ready) {
-            ids.extend(self.ready.iter().map(|standing| standing.id()));
+        let what = match state {
+            None => Purge::All,
+            Some(View::Ready) => Purge::Ready,
+            Some(View::Delayed) => Purge::Delayed,
+            Some(View::Dead) => Purge::Dead,
+            Some(View::Leased) => return 0,
+        };
+        let [ready, delayed, _, dead] = self.counts();
+        let there = [(StateKind::Ready, ready), (StateKind::Delayed, delayed), (StateKind::Dead, dead)];
+        let count: u64 = there.iter().filter(|(kind, _)| what.takes(*kind)).map(|(_, count)| count).sum();
+        let returning = self.leased.len() - self.running();
+        if count + returning as u64 <= limits::SLICE_TASKS as u64 {
+            let ids = self.ids_for(what);
+            self.remove_all(&ids, Removal::Deleted, now, rec);
+            return count;
         }
-        if wanted(View::Delayed) {
+        self.commit(&Event::Purged { queue: self.no, what }, now.log, rec);
+        rec.counted(count as usize);
+        if what == Purge::All { count + returning as u64 } else { count }
+    }
+
+    /// The tasks that a purge takes away.
+    fn ids_for(&self, what: Purge) -> Vec<TaskId> {
+        let mut ids = Vec::new();
+        if what.takes(StateKind::Ready) {
+            ids.extend(self.ready.iter().map(|standing| standing.id()));
+            let reviving = self.reviving.iter().flat_map(|reviving| self.table.walk(&reviving.list));
+            ids.extend(reviving.map(|task| task.id));
+        }
+        if what.takes(StateKind::Delayed) {
             ids.extend(self.delayed.iter().map(|&(_, id)| id));
             ids.extend(self.appointed.iter().map(|&(_, id)| id));
         }
-        if wanted(View::Dead) {
+        if what.takes(StateKind::Dead) {
             ids.extend(self.table.walk(&self.dead).map(|task| task.id));
         }
-        self.remove_all(&ids, Removal::Deleted, now, rec);
-        ids.len() as u64
+        ids
     }
 }

@@ -169,18 +169,28 @@ impl<B: Body> Queue<B> {
         self.scratch = ids;
     }
 
-    /// Takes back all that a worker or a connection holds, in order of delivery. Answers how many.
+    /// Takes back all that a worker or a connection holds, in order of delivery. Answers how many. If they are more than
+    /// `slice`, they are nobody's from now on, and go where they go slice by slice.
     pub fn end_holder<R: Recorder<Body = B>>(
         &mut self,
         holder: Holder,
         cause: Cause,
+        slice: usize,
         now: Now,
         rec: &mut R,
     ) -> u64 {
         self.settle(now, 0, rec);
-        let ids: Vec<TaskId> = self.held.get(&holder).into_iter().flatten().map(|&(_, id)| id).collect();
-        self.end_leases(&ids, cause, self.front_group + 1, now, rec);
-        ids.len() as u64
+        let count = self.held_by(holder);
+        if count > slice as u64 {
+            self.commit(&Event::HolderEnded { queue: self.no, holder, cause }, now.log, rec);
+            self.settle_endings(now, slice, rec);
+        } else {
+            let held = self.held.get(&holder).into_iter();
+            let running = held.flat_map(|held| held.range((self.ended_upto(holder) + 1, TaskId::NONE)..));
+            let ids: Vec<TaskId> = running.map(|&(_, id)| id).collect();
+            self.end_leases(&ids, cause, self.front_group + 1, now, rec);
+        }
+        count
     }
 
     /// Takes deliveries back that never reached their taker. What is no longer current is left alone.
@@ -197,7 +207,15 @@ impl<B: Body> Queue<B> {
 
     /// How many leases end with this worker or connection.
     pub fn held_by(&self, holder: Holder) -> u64 {
-        self.held.get(&holder).map_or(0, |held| held.len() as u64)
+        let ending = self.ending.range((holder, 0)..=(holder, u64::MAX)).map(|(_, ending)| ending.left);
+        let ended: usize = ending.sum();
+        self.held.get(&holder).map_or(0, |held| held.len().saturating_sub(ended) as u64)
+    }
+
+    /// The last delivery to this holder that was over when it last came to an end.
+    pub(in crate::queue) fn ended_upto(&self, holder: Holder) -> u64 {
+        let last = self.ending.range((holder, 0)..=(holder, u64::MAX)).next_back();
+        last.map_or(0, |(&(_, upto), _)| upto)
     }
 
     /// Receipts that this worker holds of tasks that were called off, in order of delivery.

@@ -120,7 +120,7 @@ impl<B: Body> Queue<B> {
     /// The state of a task, if it is there.
     pub fn state_of(&self, id: TaskId) -> Option<StateKind> {
         if let Some(task) = self.table.get(id) {
-            return Some(task.state.kind());
+            return Some(if self.is_reviving(task) { StateKind::Ready } else { task.state.kind() });
         }
         if self.ready.plain.contains(id) {
             return Some(StateKind::Ready);

@@ -1,0 +1,225 @@
+//! Very many tasks gone or revived at once, and nobody who waits for it.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+
+use sureq_core::command::{Add, Command, ConnId, IdForm, LeaseAsk, NameArg, TaskRefs, View, When};
+use sureq_core::queue::Seek;
+use sureq_core::{TaskId, WallTime};
+
+use super::backlog::backlog;
+use super::support::{Answer, Home, listing};
+use super::{PLAIN, add, x};
+
+/// A queue with so many of each: packed and with records, ready, delayed, leased and dead.
+fn mixed(packed: usize, records: usize, leased: usize) -> Home {
+    let mut home = backlog(packed);
+    for n in 0..records {
+        let name = format!("n{n}");
+        let named = Add { name: Some(NameArg::Bytes(name.as_bytes())), ttl_ms: Some(1_000), ..x() };
+        match n % 3 {
+            0 => _ = add(&mut home, named),
+            1 => _ = add(&mut home, Add { when: When::After(50), ..named }),
+            _ => {
+                let id = add(&mut home, named).to_string();
+                let tasks = TaskRefs { list: &[id.as_bytes()], form: IdForm::Long };
+                home.run(&Command::Bury { queue: b"q", tasks });
+            }
+        }
+        let soon = WallTime(home.now.wall.0 + 60);
+        add(&mut home, Add { when: When::At(soon), ..x() });
+    }
+    home.pop(leased as u32, PLAIN);
+    home
+}
+
+#[test]
+fn a_large_purge_is_one_event_and_lets_go_of_bodies_in_slices() {
+    for (packed, records, leased) in [(5_000, 0, 0), (3_000, 900, 10), (3_000, 90, 1_500), (0, 3_000, 40)] {
+        for state in [None, Some(View::Ready), Some(View::Delayed), Some(View::Dead)] {
+            let mut home = mixed(packed, records, leased);
+            home.verify();
+            let [ready, delayed, held, dead] = home.broker.queue(b"q").unwrap().counts();
+            let (expected, left) = match state {
+                None => (ready + delayed + dead, [0, 0, held, 0]),
+                Some(View::Ready) => (ready, [0, delayed, held, dead]),
+                Some(View::Delayed) => (delayed, [ready, 0, held, dead]),
+                _ => (dead, [ready, delayed, held, 0]),
+            };
+            let (live, logged) = (home.log.live.len() as u64, home.log.bytes.len());
+            assert_eq!(home.run(&Command::Purge { queue: b"q", state }), Answer::Count(expected));
+            let events = listing(&home.log.bytes[logged..]);
+            if expected > 1_000 {
+                assert_eq!(events.len(), 1, "{events:?}");
+                assert!(home.log.bytes.len() - logged < 10, "however many there are");
+            }
+            assert_eq!(home.broker.queue(b"q").unwrap().counts(), left);
+            home.verify();
+            // What is there goes on as before, and what is gone is no longer known.
+            home.push(&["new"]);
+            home.run(&Command::Add(Add { name: Some(NameArg::Bytes(b"n0")), ..x() }));
+            home.verify();
+            home.restart(if expected % 2 == 0 { 8 } else { 9 });
+            home.tick();
+            home.verify();
+            assert!(!home.broker.is_unfinished());
+            assert!(home.log.live.len() as u64 <= live - expected + 2, "its bodies are gone");
+            home.pass(2_000);
+            home.tick();
+            home.verify();
+        }
+    }
+}
+
+#[test]
+fn a_purge_of_very_much_moves_a_slice_per_step() {
+    let mut home = mixed(5_000, 2_000, 20);
+    home.run(&Command::Purge { queue: b"q", state: None });
+    let mut before = home.log.live.len();
+    assert!(before > 5_000, "only a slice has gone: {before} are left");
+    while home.broker.next_deadline().is_due(home.now) {
+        home.broker.tick(home.now, &mut home.log);
+        assert!(before - home.log.live.len() <= 1_000);
+        before = home.log.live.len();
+        home.verify();
+    }
+    assert_eq!(before, 20, "what is leased is never purged");
+}
+
+#[test]
+fn what_comes_back_from_a_holder_is_purged_with_the_rest() {
+    let mut home = backlog(3_500);
+    home.pop(3_000, LeaseAsk { conn: Some(ConnId(1)), ..LeaseAsk::NONE });
+    home.close_conn(ConnId(1));
+    assert_eq!(home.run(&Command::Purge { queue: b"q", state: None }), Answer::Count(3_500));
+    home.verify();
+    home.restart(9);
+    home.tick();
+    home.verify();
+    assert_eq!(home.info().ready, 0);
+    assert!(home.log.live.is_empty() && home.broker.queue(b"q").unwrap().is_empty());
+}
+
+#[test]
+fn a_search_that_is_under_way_misses_nothing_when_a_purge_makes_the_table_anew() {
+    let mut home = mixed(0, 3_000, 900);
+    let mut seek = Seek::default();
+    home.broker.seek(b"q", &mut seek, 3_000, &mut |_, _| ControlFlow::Continue(()));
+    home.run(&Command::Purge { queue: b"q", state: None });
+    let mut found = BTreeSet::new();
+    while !seek.is_done() {
+        home.broker.seek(b"q", &mut seek, 500, &mut |id, _| {
+            found.insert(id);
+            ControlFlow::Continue(())
+        });
+    }
+    assert_eq!(found.len(), 900);
+}
+
+/// A queue of so many dead tasks, of which the last has the priority 1; and one that is ready. Answers their ids.
+fn graveyard(count: usize) -> (Home, Vec<TaskId>) {
+    let mut home = Home::default();
+    let names: Vec<String> = (0..count).map(|n| format!("d{n}")).collect();
+    let mut ids = home.push(&names[1..].iter().map(String::as_str).collect::<Vec<_>>());
+    ids.push(add(&mut home, Add { priority: 1, ..Add::plain(b"q", b"urgent") }));
+    home.push(&["ready"]);
+    bury(&mut home, &ids);
+    (home, ids)
+}
+
+fn bury(home: &mut Home, ids: &[TaskId]) -> Answer {
+    let ids: Vec<String> = ids.iter().map(TaskId::to_string).collect();
+    let list: Vec<&[u8]> = ids.iter().map(String::as_bytes).collect();
+    home.run(&Command::Bury { queue: b"q", tasks: TaskRefs { list: &list, form: IdForm::Long } })
+}
+
+fn revive(home: &mut Home, ids: Option<&[TaskId]>) -> Answer {
+    let ids: Option<Vec<String>> = ids.map(|ids| ids.iter().map(TaskId::to_string).collect());
+    let list: Option<Vec<&[u8]>> = ids.as_ref().map(|ids| ids.iter().map(String::as_bytes).collect());
+    let tasks = list.as_ref().map(|list| TaskRefs { list, form: IdForm::Long });
+    home.run(&Command::Revive { queue: b"q", tasks })
+}
+
+#[test]
+fn a_revival_of_very_many_is_taken_in_slices_and_over_at_once() {
+    let (mut home, ids) = graveyard(5_000);
+    let logged = home.log.bytes.len();
+    assert_eq!(revive(&mut home, None), Answer::Count(5_000));
+    let moved = listing(&home.log.bytes[logged..]).len();
+    assert!(moved <= 3, "one event, and a slice or two: {moved}");
+    assert_eq!(home.broker.queue(b"q").unwrap().counts(), [5_001, 0, 0, 0], "nobody is dead any more");
+    home.verify();
+    assert_eq!(revive(&mut home, Some(&ids[4_990..])), Answer::Count(0), "they are ready");
+    assert_eq!(home.see(View::Dead), "");
+    // Those who are named are settled first, and whoever dies now is dead, in the same millisecond too.
+    assert_eq!(bury(&mut home, &ids[4_980..4_985]), Answer::Count(5));
+    assert_eq!(home.see(View::Dead).split(' ').count(), 5);
+    home.verify();
+    assert_eq!(revive(&mut home, Some(&ids[4_980..4_981])), Answer::Count(1));
+    home.push(&["behind"]);
+    home.verify();
+    home.tick();
+    home.verify();
+    assert!(!home.broker.is_unfinished());
+    assert_eq!(home.broker.queue(b"q").unwrap().counts(), [4_998, 0, 0, 4]);
+    let line = home.see(View::Ready);
+    let line: Vec<&str> = line.split(' ').collect();
+    assert_eq!((line[0], line[1], line[2], line[3]), ("urgent", "ready", "d1", "d2"));
+    assert_eq!(line.last(), Some(&"behind"));
+    assert_eq!(revive(&mut home, None), Answer::Count(4), "in the same millisecond again");
+    home.verify();
+}
+
+#[test]
+fn each_step_of_a_revival_moves_a_slice_and_it_goes_on_after_a_restart() {
+    for incarnation in [8, 9] {
+        let (mut home, _) = graveyard(6_000);
+        home.take_image();
+        revive(&mut home, None);
+        let places = |home: &Home| {
+            let mut tasks = Vec::new();
+            home.broker.queue(b"q").unwrap().inspect(View::Ready, 0, u32::MAX, home.now, &mut tasks);
+            tasks.len()
+        };
+        assert!(places(&home) <= 3_001, "{}", places(&home));
+        home.restart(incarnation);
+        home.verify();
+        let mut before = places(&home);
+        while home.broker.next_deadline().is_due(home.now) {
+            home.broker.tick(home.now, &mut home.log);
+            assert!(places(&home) - before <= 1_000);
+            before = places(&home);
+            home.verify();
+        }
+        assert_eq!(before, 6_001);
+        assert!(home.pop(3, PLAIN).starts_with("urgent ready d1"));
+    }
+}
+
+#[test]
+fn a_purge_in_the_middle_of_a_revival_takes_the_revived_with_the_ready() {
+    for state in [None, Some(View::Ready), Some(View::Dead), Some(View::Delayed)] {
+        for leased in [0, 1_500] {
+            let (mut home, ids) = graveyard(5_000);
+            home.pop(1, PLAIN);
+            revive(&mut home, None);
+            home.pop(leased, PLAIN);
+            home.pass(1);
+            bury(&mut home, &ids[..2]);
+            let [ready, _, held, dead] = home.broker.queue(b"q").unwrap().counts();
+            let (gone, left) = match state {
+                None => (ready + dead, [0, 0, held, 0]),
+                Some(View::Ready) => (ready, [0, 0, held, dead]),
+                Some(View::Dead) => (dead, [ready, 0, held, 0]),
+                _ => (0, [ready, 0, held, dead]),
+            };
+            assert_eq!(home.run(&Command::Purge { queue: b"q", state }), Answer::Count(gone));
+            assert_eq!(home.broker.queue(b"q").unwrap().counts(), left);
+            home.verify();
+            home.tick();
+            home.verify();
+            assert_eq!(home.broker.queue(b"q").unwrap().counts(), left);
+            assert_eq!(home.log.live.len() as u64, left.iter().sum::<u64>());
+        }
+    }
+}
