@@ -29,7 +29,7 @@ fn documents() -> Vec<String> {
             .map(|name| format!("{prefix}{name}"))
             .collect::<Vec<_>>()
     };
-    [in_dir("."), in_dir("docs")].concat()
+    [in_dir("."), in_dir("docs"), in_dir("docs/clients")].concat()
 }
 
 fn check_fresh(file: &str, text: &str) {
@@ -49,12 +49,30 @@ fn the_commands_document_is_fresh() {
 
 #[test]
 fn the_roles_in_the_users_document_are_fresh() {
-    const MARKS: [&str; 2] = ["<!-- roles -->\n", "<!-- /roles -->\n"];
-    let text = read("docs/users.md");
-    let (before, rest) = text.split_once(MARKS[0]).expect("the table has a beginning");
-    let (_, behind) = rest.split_once(MARKS[1]).expect("the table has an end");
-    let roles = sureq_proto::verbs::roles_markdown();
-    check_fresh("docs/users.md", &[before, MARKS[0], &roles, MARKS[1], behind].concat());
+    check_fresh_part("docs/users.md", "roles", &sureq_proto::verbs::roles_markdown());
+}
+
+#[test]
+fn the_programs_in_the_pages_on_clients_are_fresh() {
+    for (page, language, programs) in [
+        ("python.md", "python", ["worker.py", "producer.py"].as_slice()),
+        ("node.md", "js", &["worker.mjs", "producer.mjs"]),
+        ("autoscaling.md", "python", &["autoscale.py"]),
+    ] {
+        for program in programs {
+            let block = format!("```{language}\n{}```\n", read(&format!("docs/clients/{program}")));
+            check_fresh_part(&format!("docs/clients/{page}"), program, &block);
+        }
+    }
+}
+
+/// Checks what stands in a document between `<!-- name -->` and `<!-- /name -->`.
+fn check_fresh_part(file: &str, name: &str, part: &str) {
+    let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->\n"));
+    let text = read(file);
+    let (before, rest) = text.split_once(&begin).expect("the part has a beginning");
+    let (_, behind) = rest.split_once(&end).expect("the part has an end");
+    check_fresh(file, &[before, &begin, part, &end, behind].concat());
 }
 
 #[test]

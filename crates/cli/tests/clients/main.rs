@@ -2,6 +2,7 @@
 //!
 //! What they need is installed by `./test`: redis-cli, redis-server and netcat by apt, redis-py by pip, ioredis by npm.
 
+mod autoscale;
 mod dq_image;
 mod examples;
 mod netcat;
@@ -10,6 +11,7 @@ mod redis_rs;
 mod redis_server;
 mod scripts;
 mod users;
+mod workers;
 
 use std::io::Write as _;
 use std::path::Path;

@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::{Fixture, root, run};
 
 /// Where `./test` installs the clients: beside the build, never in the source.
-fn installed() -> PathBuf {
+pub(crate) fn installed() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("clients")
 }
 

@@ -6,6 +6,7 @@ use super::Broker;
 use super::execute::Stamp;
 use crate::command::{Worker, WorkerRef};
 use crate::event::{Event, QueueNo, Recorder};
+use crate::limits;
 use crate::reply::{Explanation, Refusal, Replies, Reply, Span, Why, WorkerRow};
 use crate::task::{Body, Cause, Holder};
 use crate::time::Now;

@@ -1,0 +1,36 @@
+"""The worker of docs/clients/worker.py with tasks that tests can tell apart; its settings are in the environment."""
+
+import pathlib
+import socket
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "docs" / "clients"))
+import worker
+
+
+def handle(task):
+    what, _, detail = task.payload.decode().partition(" ")
+
+    def tell(word):
+        print(word, task.deliveries, flush=True)
+
+    if what == "wait":
+        host, port = detail.split(":")
+        gate = socket.create_connection((host, int(port)))
+        tell("began")
+        gate.recv(1)
+    elif what == "watch":
+        tell("began")
+        # The second delivery of one that was taken away has nothing to wait for.
+        if task.deliveries == 1:
+            task.over.wait()
+            tell("over")
+        if detail:
+            raise RuntimeError(detail)
+    elif what == "fail" and task.deliveries <= int(detail):
+        tell("failed")
+        raise RuntimeError("no route to host")
+    tell("did")
+
+
+worker.main(handle)

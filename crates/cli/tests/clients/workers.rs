@@ -1,0 +1,402 @@
+//! The worker loops of docs/clients, as a user copies them, against failures of all that takes part.
+//!
+//! `clients/worker_story.py` and its twin give them tasks that tell what happens to them: one that waits at a [`Gate`],
+//! one that watches whether it is still wanted, one that fails.
+
+use std::cell::RefCell;
+use std::ffi::OsString;
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::symlink;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::process::Signal;
+use sureq_testkit::client::{RespClient, Value};
+use sureq_testkit::process::{PATIENCE, Process};
+use sureq_testkit::server_process::{Launch, Server};
+use tempfile::TempDir;
+
+use crate::{SUREQ, root, run, scripts};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Language {
+    Python,
+    Node,
+}
+
+/// A server that can be started again where it was, and the scripts where their client is found.
+struct House {
+    language: Language,
+    server: Server,
+    asks: RefCell<RespClient>,
+    dir: TempDir,
+}
+
+impl House {
+    fn new(language: Language) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let server = Launch::serve(SUREQ, &dir.path().join("data")).start();
+        if language == Language::Node {
+            let modules = scripts::installed().join("node_modules");
+            symlink(modules, dir.path().join("node_modules")).expect("a link to what npm installed");
+            for script in ["docs/clients/producer.mjs", "docs/clients/worker.mjs", "clients/worker_story.mjs"]
+            {
+                let from = root().join(script);
+                let to = dir.path().join(from.file_name().expect("a script has a name"));
+                std::fs::copy(from, to).expect("there is room for a script");
+            }
+        }
+        let asks = RefCell::new(server.client());
+        Self { language, server, asks, dir }
+    }
+
+    /// A script, ready to be run; what it needs to know is in its environment.
+    fn script(&self, name: &str, settings: &[(&str, &str)]) -> Command {
+        let mut command = match self.language {
+            Language::Python => {
+                let mut command = Command::new(scripts::installed().join("venv/bin/python"));
+                let dir = if name == "worker_story" { "clients" } else { "docs/clients" };
+                command.env("PYTHONDONTWRITEBYTECODE", "1").arg(root().join(dir).join(format!("{name}.py")));
+                command
+            }
+            Language::Node => {
+                let mut command = Command::new("node");
+                command.arg(self.dir.path().join(format!("{name}.mjs")));
+                command
+            }
+        };
+        command.env("SUREQ_URL", format!("redis://{}", self.server.resp)).env("QUEUE", "q");
+        command.envs(settings.iter().copied());
+        command
+    }
+
+    fn worker(&self, settings: &[(&str, &str)]) -> Process {
+        Process::start(&mut self.script("worker_story", settings))
+    }
+
+    /// Starts the server that was killed again, at the same address.
+    fn start_again(&mut self) {
+        let mut home = OsString::from("file:");
+        home.push(self.dir.path().join("data"));
+        let address = self.server.resp.to_string();
+        let launch =
+            Launch::new(SUREQ).args(["serve", "--text", "127.0.0.1:0", "--resp", &address, "--home"]);
+        self.server = launch.args([home]).start();
+        self.asks = RefCell::new(self.server.client());
+    }
+
+    fn say(&self, line: &str) -> Value {
+        self.asks.borrow_mut().say(line)
+    }
+
+    fn add(&self, payload: &str, options: &[&str]) -> String {
+        let reply = self.asks.borrow_mut().command(&[&["RQ.ADD", "q", payload], options].concat());
+        reply.list().swap_remove(0).text()
+    }
+
+    fn info(&self, field: &str) -> i64 {
+        field_of(self.say("RQ.INFO q"), field)
+    }
+
+    fn explain(&self, id: &str, field: &str) -> i64 {
+        field_of(self.say(&format!("RQ.EXPLAIN q {id}")), field)
+    }
+
+    fn workers(&self) -> Vec<Value> {
+        self.say("RQ.WORKER LIST").list()
+    }
+
+    /// How many clients wait for a task.
+    fn waiting(&self) -> usize {
+        let clients = self.say("INFO clients").text();
+        let line = clients.lines().find_map(|line| line.strip_prefix("blocked_clients:"));
+        line.expect("INFO tells who waits").trim().parse().expect("it is a number")
+    }
+}
+
+fn field_of(map: Value, field: &str) -> i64 {
+    let map = map.list();
+    let mut pairs = map.chunks(2).filter(|pair| pair[0] == Value::Bulk(field.into()));
+    match pairs.next() {
+        Some([_, Value::Int(number)]) => *number,
+        other => panic!("{field} is {other:?} in {map:?}"),
+    }
+}
+
+/// Hears what becomes of tasks.
+struct Ear(RespClient);
+
+impl Ear {
+    fn new(house: &House, kind: &str) -> Self {
+        let mut client = house.server.client();
+        client.say(&format!("SUBSCRIBE sureq:{kind}:q"));
+        Self(client)
+    }
+
+    /// The id of the next one.
+    fn next(&mut self) -> String {
+        self.0.reply().list().pop().expect("a message has a payload").text()
+    }
+}
+
+/// Where a task waits until the test lets it go on.
+struct Gate(TcpListener);
+
+impl Gate {
+    fn new() -> Self {
+        Self(TcpListener::bind("127.0.0.1:0").expect("loopback has free ports"))
+    }
+
+    fn payload(&self) -> String {
+        format!("wait {}", self.0.local_addr().expect("it is bound"))
+    }
+
+    /// Waits for a delivery to begin; it goes on when what is answered is dropped.
+    fn began(&self, worker: &Process, delivery: usize) -> TcpStream {
+        says(worker, &format!("began {delivery}"));
+        self.0.accept().expect("it connects before it says so").0
+    }
+}
+
+fn says(worker: &Process, line: &str) {
+    worker.find_in_stdout(|seen| (seen.trim_end() == line).then_some(()));
+}
+
+fn logs(worker: &Process, part: &str) {
+    worker.find_in_stderr(|line| line.contains(part).then_some(()));
+}
+
+fn ends_well(worker: &mut Process) {
+    assert_eq!(worker.exit_code(PATIENCE), 0, "{worker}");
+}
+
+/// The scripts as they stand in the documents.
+fn what_is_produced_is_worked_off(language: Language) {
+    let house = House::new(language);
+    let mut done = Ear::new(&house, "done");
+    let told = run(house.script("producer", &[]).args(["one", "two", "three"]), b"");
+    let told = String::from_utf8(told).expect("it prints text");
+    let ids: Vec<_> = told.lines().filter_map(|line| line.strip_suffix(" added")).collect();
+    assert_eq!((ids.len(), house.info("ready")), (3, 3), "{told}");
+
+    let mut worker = Process::start(&mut house.script("worker", &[("TTL_MS", "600000")]));
+    assert_eq!([done.next(), done.next(), done.next()], *ids);
+    worker.signal(Signal::TERM);
+    ends_well(&mut worker);
+    let expected: Vec<_> =
+        ids.iter().zip(["one", "two", "three"]).map(|(id, of)| format!("{id} {of}")).collect();
+    assert_eq!(worker.stdout().lines().collect::<Vec<_>>(), expected);
+    assert_eq!(house.workers(), [], "it said goodbye, and did not wait to be missed");
+    assert_eq!((house.info("finished"), house.info("leased")), (3, 0));
+}
+
+fn what_fails_is_tried_again_and_dies_with_its_reason(language: Language) {
+    let house = House::new(language);
+    let mut done = Ear::new(&house, "done");
+    house.say("RQ.CONFIG q DEAD-LETTER graves");
+    let once = house.add("fail 1", &["BACKOFF", "10"]);
+    let worker = house.worker(&[]);
+    assert_eq!(done.next(), once);
+    says(&worker, "failed 1");
+    says(&worker, "did 2");
+
+    let always = house.add("fail 9", &["BACKOFF", "10", "TRIES", "2"]);
+    let dead = house.say("RQ.POP BLOCK 20000 META graves").list().remove(0).list();
+    assert_eq!(dead[1], Value::Bulk(always.into()), "{worker}");
+    let Some(Value::Array(meta)) = dead.last() else { panic!("{dead:?}") };
+    let told =
+        format!("{}: no route to host", if language == Language::Python { "RuntimeError" } else { "Error" });
+    assert!(meta.contains(&Value::Bulk(told.into())), "{meta:?}");
+}
+
+fn a_stop_in_the_middle_of_a_task_finishes_it_and_takes_no_other(language: Language) {
+    let (house, gate) = (House::new(language), Gate::new());
+    let first = house.add(&gate.payload(), &[]);
+    let second = house.add("say", &[]);
+    let mut done = Ear::new(&house, "done");
+    let mut worker = house.worker(&[("TTL_MS", "4000")]);
+    let waiting = gate.began(&worker, 1);
+    worker.signal(Signal::TERM);
+    logs(&worker, "stopping");
+    drop(waiting);
+    assert_eq!(done.next(), first);
+    ends_well(&mut worker);
+    assert_eq!(worker.stdout(), "began 1\ndid 1\n");
+    assert_eq!(house.workers(), []);
+    assert_eq!((house.info("ready"), house.info("leased"), house.explain(&second, "lost")), (1, 0, 0));
+}
+
+fn a_stop_that_takes_too_long_gives_the_task_back_at_no_cost(language: Language) {
+    let (house, gate) = (House::new(language), Gate::new());
+    let id = house.add(&gate.payload(), &[]);
+    let mut worker = house.worker(&[("TTL_MS", "4000"), ("GRACE_MS", "1")]);
+    let _waiting = gate.began(&worker, 1);
+    worker.signal(Signal::TERM);
+    assert_eq!(worker.exit_code(PATIENCE), 1, "{worker}");
+    assert_eq!((house.info("ready"), house.info("leased")), (1, 0), "{worker}");
+    assert_eq!((house.explain(&id, "deliveries"), house.explain(&id, "lost")), (1, 0));
+    assert_eq!(house.workers(), []);
+}
+
+fn the_task_of_a_worker_that_is_killed_comes_to_another(language: Language) {
+    let (house, gate) = (House::new(language), Gate::new());
+    let mut done = Ear::new(&house, "done");
+    let id = house.add(&gate.payload(), &[]);
+    // The lease is far too long to be what brings it back.
+    let mut first = house.worker(&[("TTL_MS", "1000"), ("LEASE_MS", "3600000")]);
+    let _waiting = gate.began(&first, 1);
+    first.kill9();
+    let second = house.worker(&[]);
+    let waiting = gate.began(&second, 2);
+    assert_eq!(house.explain(&id, "lost"), 1);
+    drop(waiting);
+    assert_eq!(done.next(), id);
+    assert_eq!(first.stdout(), "began 1\n");
+}
+
+fn a_server_that_is_killed_and_started_again_is_no_hindrance(language: Language) {
+    let (mut house, gate) = (House::new(language), Gate::new());
+    let held = house.add(&gate.payload(), &[]);
+    let mut worker = house.worker(&[]);
+    let waiting = gate.began(&worker, 1);
+    house.server.kill9();
+    // The task is done while there is nobody to tell.
+    drop(waiting);
+    says(&worker, "did 1");
+    match language {
+        Language::Python => logs(&worker, "RQ.ACK: "),
+        Language::Node => logs(&worker, "ECONNREFUSED"),
+    }
+    house.start_again();
+    // Its answer may come before anyone listens; the count stays.
+    while house.info("finished") == 0 {
+        assert!(!worker.has_ended(), "{worker}");
+    }
+    assert_eq!(house.say(&format!("RQ.EXPLAIN q {held}")), Value::Null);
+
+    // And once more while it waits for work.
+    while house.waiting() == 0 {
+        assert!(!worker.has_ended(), "{worker}");
+    }
+    house.server.kill9();
+    house.start_again();
+    let mut done = Ear::new(&house, "done");
+    let next = house.add("say", &[]);
+    assert_eq!(done.next(), next);
+    worker.signal(Signal::TERM);
+    ends_well(&mut worker);
+    assert_eq!(worker.stdout(), "began 1\ndid 1\ndid 1\n");
+}
+
+fn a_task_that_takes_longer_than_its_lease_keeps_it(language: Language) {
+    let (house, gate) = (House::new(language), Gate::new());
+    let mut done = Ear::new(&house, "done");
+    let id = house.add(&gate.payload(), &[]);
+    let worker = house.worker(&[("TTL_MS", "4000"), ("LEASE_MS", "5000")]);
+    let waiting = gate.began(&worker, 1);
+    assert_eq!(house.say("RQ.POP BLOCK 6000 q"), Value::Null, "nobody else gets it: {worker}");
+    drop(waiting);
+    assert_eq!(done.next(), id);
+    says(&worker, "did 1");
+}
+
+fn a_task_whose_delivery_is_lost_on_the_way_comes_back(language: Language) {
+    let house = House::new(language);
+    let mut done = Ear::new(&house, "done");
+    let relay = relay_that_loses(house.server.resp, "say something");
+    // The heart beats on: only the lease can bring it back.
+    let worker = house.worker(&[("SUREQ_URL", &format!("redis://{relay}")), ("LEASE_MS", "1000")]);
+    while house.waiting() == 0 {
+        assert!(!worker.has_ended(), "{worker}");
+    }
+    let id = house.add("say something", &[]);
+    assert_eq!(done.next(), id);
+    says(&worker, "did 2");
+    assert_eq!(worker.stdout(), "did 2\n", "{worker}");
+}
+
+/// Passes everything on, but the first bytes from the server that hold `text`: there it cuts the connection.
+fn relay_that_loses(server: SocketAddr, text: &'static str) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
+    let address = listener.local_addr().expect("it is bound");
+    let lost = Arc::new(AtomicBool::new(false));
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let client = client.expect("it listens as long as the test runs");
+            let server = TcpStream::connect(server).expect("the server listens");
+            let twin = |stream: &TcpStream| stream.try_clone().expect("there are descriptors");
+            let (to, from, lost) = ((twin(&client), twin(&server)), (server, client), Arc::clone(&lost));
+            std::thread::spawn(move || pass(&to.0, &to.1, |_| true));
+            std::thread::spawn(move || {
+                let has_text = |bytes: &[u8]| bytes.windows(text.len()).any(|part| part == text.as_bytes());
+                pass(&from.0, &from.1, |bytes| !has_text(bytes) || lost.swap(true, Ordering::Relaxed));
+            });
+        }
+    });
+    address
+}
+
+fn pass(mut from: &TcpStream, mut to: &TcpStream, may_pass: impl Fn(&[u8]) -> bool) {
+    let mut room = [0; 4096];
+    while let Ok(read @ 1..) = from.read(&mut room) {
+        if !may_pass(&room[..read]) || to.write_all(&room[..read]).is_err() {
+            break;
+        }
+    }
+    // Whichever end is gone already does not matter.
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+fn a_task_that_is_called_off_is_told_and_not_tried_again(language: Language) {
+    let house = House::new(language);
+    let id = house.add("watch enough", &[]);
+    let worker = house.worker(&[("TTL_MS", "4000")]);
+    says(&worker, "began 1");
+    let mut off = Ear::new(&house, "cancel");
+    assert_eq!(house.say(&format!("RQ.CANCEL q ID {id}")), Value::Int(1));
+    says(&worker, "over 1");
+    assert_eq!([off.next(), off.next()], [id.clone(), id.clone()], "once called off, once gone");
+    assert_eq!(house.say(&format!("RQ.EXPLAIN q {id}")), Value::Null);
+}
+
+fn a_worker_that_was_taken_for_dead_starts_anew_and_finishes_nothing_twice(language: Language) {
+    let house = House::new(language);
+    let mut done = Ear::new(&house, "done");
+    let id = house.add("watch", &[]);
+    let worker = house.worker(&[("TTL_MS", "4000"), ("WORKER", "w")]);
+    says(&worker, "began 1");
+    assert_eq!(house.say("RQ.WORKER FAIL w"), Value::Int(1));
+    says(&worker, "over 1");
+    says(&worker, "did 1");
+    logs(&worker, "was no longer ours");
+    says(&worker, "did 2");
+    assert_eq!(done.next(), id);
+    assert_eq!((house.info("finished"), house.workers().len()), (1, 1));
+}
+
+macro_rules! in_both_languages {
+    ($($story:ident)*) => {
+        mod python {
+            $(#[test] fn $story() { super::$story(super::Language::Python); })*
+        }
+        mod node {
+            $(#[test] fn $story() { super::$story(super::Language::Node); })*
+        }
+    };
+}
+
+in_both_languages! {
+    what_is_produced_is_worked_off
+    what_fails_is_tried_again_and_dies_with_its_reason
+    a_stop_in_the_middle_of_a_task_finishes_it_and_takes_no_other
+    a_stop_that_takes_too_long_gives_the_task_back_at_no_cost
+    the_task_of_a_worker_that_is_killed_comes_to_another
+    a_server_that_is_killed_and_started_again_is_no_hindrance
+    a_task_that_takes_longer_than_its_lease_keeps_it
+    a_task_whose_delivery_is_lost_on_the_way_comes_back
+    a_task_that_is_called_off_is_told_and_not_tried_again
+    a_worker_that_was_taken_for_dead_starts_anew_and_finishes_nothing_twice
+}
