@@ -406,6 +406,10 @@ async fn work(inner: &Rc<Inner>, mut jobs: mpsc::UnboundedReceiver<Job>) {
                     // A panic in it was told there.
                     let _ = task.await;
                 }
+                // Where time is moved by hand, beats come with it.
+                if !inner.conns.borrow().is_empty() {
+                    inner.say_alive().await;
+                }
                 inner.line.look(done);
             }
             Job::Clean(queues, how, done) => {
@@ -443,10 +447,8 @@ async fn work(inner: &Rc<Inner>, mut jobs: mpsc::UnboundedReceiver<Job>) {
 
 /// Says again and again that the home lives.
 async fn beat(inner: Rc<Inner>) {
-    let call = Call::new("home", None).arg(inner.name.clone());
     loop {
-        // One beat that is lost does no harm.
-        let _ = inner.link.ask(&call).await;
+        inner.say_alive().await;
         inner.close_left_over().await;
         tokio::time::sleep(BEAT).await;
     }
@@ -587,6 +589,11 @@ impl Inner {
             Err(_) => _ = self.closing.borrow_mut().insert(conn),
         }
         self.line.wake();
+    }
+
+    /// Says that this home lives. One beat that is lost does no harm.
+    async fn say_alive(&self) {
+        let _ = self.link.ask(&Call::new("home", None).arg(self.name.clone())).await;
     }
 
     /// Ends what could not be ended when its connection was closed.

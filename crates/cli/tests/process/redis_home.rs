@@ -118,8 +118,8 @@ fn a_subscriber_hears_what_is_done_elsewhere() {
 fn urls_that_make_no_sense_are_told_with_the_remedy() {
     for (url, told) in [
         ("redis://127.0.0.1:1", "cannot open redis://127.0.0.1:1: Redis at 127.0.0.1:1"),
-        ("redis://h?layout=odd", "there is no layout \"odd\": known is sureq"),
-        ("redis://h?colour=red", "there is no option \"colour\": known are layout, prefix and durability"),
+        ("redis://h?layout=odd", "there is no layout \"odd\": known are sureq and work-queue"),
+        ("redis://h?colour=red", "there is no option \"colour\": known are layout, prefix, durability"),
         (
             "radis://h",
             "write file:DIR for a directory, mem: for memory only, or redis://HOST:PORT for a Redis",
