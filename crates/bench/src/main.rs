@@ -15,7 +15,6 @@ mod compare;
 mod connection;
 mod dialect;
 mod disk;
-mod embedded;
 mod fill;
 mod flood;
 mod footprint;
@@ -53,10 +52,6 @@ use clap::{Parser, Subcommand};
 use ledger::Wrong;
 use servers::Place;
 
-// The engine is measured inside this program too, and must have the allocator that it has in the server.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// Measure sureq: beside redis-server under load, or what a subcommand says
 #[derive(Parser)]
 #[command(version, after_help = HELP, args_conflicts_with_subcommands = true)]
@@ -85,8 +80,6 @@ enum Measurement {
     Flood(flood::Arguments),
     /// What a worker on plain Redis gets done, beside the published crate `redis-work-queue`
     Redis(on_redis::Arguments),
-    #[command(name = embedded::COMMAND, hide = true)]
-    Embedded(embedded::Arguments),
     #[command(name = janitor::COMMAND, hide = true)]
     Janitor,
 }
@@ -182,7 +175,6 @@ fn main() -> ExitCode {
         Some(Measurement::Leased(arguments)) => leased::run(arguments),
         Some(Measurement::Flood(arguments)) => flood::run(arguments),
         Some(Measurement::Redis(arguments)) => on_redis::run(arguments),
-        Some(Measurement::Embedded(arguments)) => embedded::run(arguments).map(|()| Outcome::Sound),
         Some(Measurement::Janitor) => janitor::run().map(|()| Outcome::Sound),
     };
     match outcome {

@@ -4,7 +4,6 @@ use std::error::Error;
 use std::time::Duration;
 
 use crate::client::Client;
-use crate::embedded::{self, Stages};
 use crate::memory_cases::{CASES, Case, State};
 use crate::payload::Payloads;
 use crate::procstat::{self, Memory};
@@ -140,40 +139,10 @@ fn measure(
     }
     rows.push(look(case.title.to_owned(), tasks)?);
     if case.queues > 1 && arguments.cancel > 0.0 {
-        match queues.cancel(arguments.cancel)? {
-            None => {
-                eprintln!(
-                    "this sureq has no RQ.CANCEL: cancelled through the engine, in a process of its own"
-                );
-                rows.extend(embedded(arguments, place, case, tasks)?);
-            }
-            Some(cancelled) => {
-                rows.push(look(format!("{}, {cancelled} cancelled", case.title), tasks - cancelled)?);
-            }
-        }
+        let cancelled = queues.cancel(arguments.cancel)?;
+        rows.push(look(format!("{}, {cancelled} cancelled", case.title), tasks - cancelled)?);
     }
     queues.drain()?;
-    Ok(rows)
-}
-
-/// The same through the engine that this program was built with, without a server around it.
-fn embedded(
-    arguments: &Arguments,
-    place: &Place,
-    case: Case,
-    tasks: u64,
-) -> Result<Vec<Row>, Box<dyn Error>> {
-    let Stages { empty, filled, cancelled, memory } =
-        embedded::measure(place, tasks, case.queues, case.payload, arguments.cancel)?;
-    let aim = Some(Aim { bytes: case.aim, in_all: true });
-    let row = |what, tasks, memory| Row { what, tasks, empty, memory, disk: 0, aim };
-    let rows = vec![
-        row(format!("{}, engine alone", case.title), tasks, filled),
-        row(format!("{}, engine alone, {cancelled} cancelled", case.title), tasks - cancelled, memory),
-    ];
-    for row in &rows {
-        eprintln!("{}", row.progress());
-    }
     Ok(rows)
 }
 

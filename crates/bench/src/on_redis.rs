@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use peer_redis::AsyncCommands as _;
+use redis_0_26::AsyncCommands as _;
 use redis_work_queue::{Item, KeyPrefix, WorkQueue};
 use sureq::command::{AckScope, Command, IdForm, LeaseAsk, Pop, TaskRefs};
 use sureq::{Answer, Home, Replies, Reply};
@@ -132,18 +132,18 @@ impl Watch<'_> {
 
     /// How often Redis has read from its clients.
     fn trips(&self) -> Result<u64, Box<dyn Error>> {
-        let mut connection = peer_redis::Client::open(self.url)?.get_connection()?;
-        let stats: String = peer_redis::cmd("INFO").arg("stats").query(&mut connection)?;
+        let mut connection = redis_0_26::Client::open(self.url)?.get_connection()?;
+        let stats: String = redis_0_26::cmd("INFO").arg("stats").query(&mut connection)?;
         let field = stats.lines().find_map(|line| line.strip_prefix("total_reads_processed:"));
         Ok(field.ok_or("Redis does not count its reads")?.trim().parse()?)
     }
 }
 
 async fn peer(watch: &Watch<'_>, tasks: usize) -> Result<Run, Box<dyn Error>> {
-    let mut db = peer_redis::Client::open(watch.url)?.get_multiplexed_async_connection().await?;
+    let mut db = redis_0_26::Client::open(watch.url)?.get_multiplexed_async_connection().await?;
     let queue = WorkQueue::new(KeyPrefix::from("bench"));
     for first in (0..tasks).step_by(FILL) {
-        let mut pipeline = peer_redis::pipe();
+        let mut pipeline = redis_0_26::pipe();
         for _ in first..tasks.min(first + FILL) {
             queue.add_unique_item_to_pipeline(&mut pipeline, &Item::new(Box::from(PAYLOAD)));
         }

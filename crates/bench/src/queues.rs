@@ -116,13 +116,8 @@ impl Queues {
         Ok(())
     }
 
-    /// Cancels a random share of the waiting tasks. Answers how many, or none if the server knows no `RQ.CANCEL`.
-    pub(crate) fn cancel(&mut self, share: f64) -> Result<Option<u64>, Box<dyn Error>> {
-        resp::command(&mut self.client.output, &[b"RQ.CANCEL", b"none", b"1-1"]);
-        self.client.send()?;
-        if let [Token::Error(_)] = self.client.reply()?.tokens {
-            return Ok(None);
-        }
+    /// Cancels a random share of the waiting tasks. Answers how many.
+    pub(crate) fn cancel(&mut self, share: f64) -> Result<u64, Box<dyn Error>> {
         for queue in 0..self.width {
             let name = name(queue);
             resp::command(&mut self.client.output, &[b"RQ.INSPECT", name.as_bytes(), b"0", b"1000000"]);
@@ -143,20 +138,18 @@ impl Queues {
                 }
             }
             for some in ids.chunks(usize::try_from(BATCH)?) {
-                resp::request(&mut self.client.output, 2 + some.len());
-                resp::word(&mut self.client.output, b"RQ.CANCEL");
-                resp::word(&mut self.client.output, name.as_bytes());
-                for id in some {
-                    resp::word(&mut self.client.output, id);
-                }
+                let mut words: Vec<&[u8]> = vec![b"RQ.CANCEL", name.as_bytes(), b"ID"];
+                words.extend(some.iter().map(Vec::as_slice));
+                resp::command(&mut self.client.output, &words);
                 self.client.send()?;
                 let reply = self.client.reply()?;
-                if let [Token::Error(_)] = reply.tokens {
+                if !matches!(reply.tokens, [Token::Integer(n)] if u64::try_from(*n) == Ok(some.len() as u64))
+                {
                     return Err(misfit(reply.bytes, reply.tokens, "RQ.CANCEL").into());
                 }
             }
         }
-        Ok(Some(self.cancelled.len() as u64))
+        Ok(self.cancelled.len() as u64)
     }
 
     /// Pops and acks everything, and makes sure that nothing is missing and nothing left.
@@ -253,7 +246,7 @@ impl Queues {
 }
 
 /// Whether a task is one of the share that is cancelled, which is random and always the same.
-pub(crate) fn is_cancelled(number: u64, share: f64) -> bool {
+fn is_cancelled(number: u64, share: f64) -> bool {
     f64::from((mix(!number) >> 32) as u32) / f64::from(u32::MAX) < share
 }
 

@@ -94,24 +94,6 @@ impl Place {
         Ok(String::from_utf8_lossy(&help.stdout).split_ascii_whitespace().any(|word| word == flag))
     }
 
-    /// Runs this program itself with these words and a new directory behind them, and answers what it says.
-    pub(crate) fn run_self(&self, words: &[String]) -> Result<String, Box<dyn Error>> {
-        let directory = tempfile::Builder::new().prefix(PREFIX).tempdir_in(&self.directory)?;
-        self.janitor.directory(directory.path())?;
-        let child = Command::new(std::env::current_exe()?)
-            .args(words)
-            .arg(directory.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        self.janitor.process(child.id())?;
-        let output = child.wait_with_output()?;
-        if !output.status.success() {
-            return Err(format!("{} ended with {}", words.join(" "), output.status).into());
-        }
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    }
-
     fn program(&self, program: Program) -> PathBuf {
         match program {
             Program::Sureq => self.sureq.clone(),

@@ -416,7 +416,8 @@ enum Judged {
 
 /// Whether a script wants to be told the time anew.
 fn is_late(answer: &Value) -> bool {
-    matches!(answer, Value::Array(words) if matches!(&words[..], [_, Value::BulkString(code)] if code == b"LATE"))
+    let Value::Array(words) = answer else { return false };
+    matches!(&words[..], [Value::BulkString(mark), Value::BulkString(code)] if mark == b"!" && code == b"LATE")
 }
 
 /// One that was not executed, in the middle of others that were.
@@ -453,6 +454,11 @@ pub(crate) fn refusal_of(error: &RedisError) -> Refusal {
     if code == "OOM" {
         return Refusal::OutOfMemory;
     }
-    let why = format!("Redis says: {error}").into();
-    if BEFORE.contains(&code) { Refusal::Unavailable { why } } else { Refusal::Unknown { why } }
+    let why = format!("Redis says: {error}");
+    // Redis says where in a script it was that something was not allowed: what stands before that was done.
+    let has_begun = why.contains("script:");
+    if BEFORE.contains(&code) && !has_begun {
+        return Refusal::Unavailable { why: why.into() };
+    }
+    Refusal::Unknown { why: why.into() }
 }

@@ -21,28 +21,7 @@ pub enum Home {
 }
 
 /// What came of a batch of commands.
-#[derive(Debug)]
-#[must_use = "replies may leave only when what they tell is durable"]
-pub struct Executed {
-    /// How many were executed. The next one waits if there is a ticket. Otherwise there is a reason to hold back: the
-    /// replies have grown large, and the rest is to be executed once they have left; or `hold` says what to wait for.
-    pub done: usize,
-    /// What must be durable before the replies leave.
-    pub position: Position,
-    /// Where the answer to the next command, and maybe to some behind it, will come from.
-    pub ticket: Option<Ticket>,
-    /// Pops that waited got something out of it. They have waited longer than whoever executed this.
-    pub served: bool,
-    /// So much waits to be written that the caller should not send more before this is durable.
-    pub hold: Option<Position>,
-}
-
-impl From<sureq_engine::Executed> for Executed {
-    fn from(executed: sureq_engine::Executed) -> Self {
-        let sureq_engine::Executed { done, position, ticket, served, hold } = executed;
-        Self { done, position, ticket: ticket.map(Ticket::Embedded), served, hold }
-    }
-}
+pub type Executed = sureq_engine::Executed<Ticket>;
 
 /// The right to an answer that is not there yet. Dropped without its answer having been taken, it leaves the line, and what it
 /// was given goes back to the front.
@@ -170,7 +149,7 @@ impl Home {
     /// Executes commands in order; stops at one whose answer has to be waited for, and gives a ticket for it.
     pub fn execute(&self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Executed {
         match self {
-            Self::Embedded(engine) => engine.execute(commands, replies).into(),
+            Self::Embedded(engine) => engine.execute(commands, replies).map_ticket(Ticket::Embedded),
             Self::Redis(home) => send(home, commands),
         }
     }
@@ -178,7 +157,7 @@ impl Home {
     /// Executes like [`Self::execute`], and leaves it to the caller to [`Self::commit`] soon.
     pub fn gather(&self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Executed {
         match self {
-            Self::Embedded(engine) => engine.gather(commands, replies).into(),
+            Self::Embedded(engine) => engine.gather(commands, replies).map_ticket(Ticket::Embedded),
             Self::Redis(home) => send(home, commands),
         }
     }

@@ -59,6 +59,12 @@ impl Value {
         }
     }
 
+    /// One of the fields of a task, as text.
+    pub fn field(&self, at: usize) -> String {
+        let Self::Array(fields) = self else { panic!("{self:?} is no task") };
+        fields[at].clone().text()
+    }
+
     /// A list of ids.
     pub fn ids(self) -> Vec<String> {
         self.list().into_iter().map(Value::text).collect()

@@ -84,7 +84,12 @@ impl Process {
 
     /// Whether it has ended by now.
     pub fn has_ended(&self) -> bool {
-        self.ended.is_open(Duration::ZERO)
+        self.ends_within(Duration::ZERO)
+    }
+
+    /// Waits for it to end; answers whether it did in time.
+    pub fn ends_within(&self, within: Duration) -> bool {
+        self.ended.is_open(within)
     }
 
     /// Waits for it to end, and fails the test if it does not in time.

@@ -113,6 +113,9 @@ fn a_link_named_dq_is_the_command_itself() {
     assert!(help.stderr().starts_with(&format!("Usage of {}:\n", link.display())), "{help}");
 }
 
+/// This dialect has no way to wait: whoever wants to know asks again, at a pace that leaves the machine to others.
+const PACE: Duration = Duration::from_millis(10);
+
 #[test]
 fn a_quiet_connection_is_closed_and_a_busy_one_is_not() {
     let dir = scratch();
@@ -125,7 +128,7 @@ fn a_quiet_connection_is_closed_and_a_busy_one_is_not() {
     // A busy one speaks more often than the limit, for longer than the limit.
     while began.elapsed() < Duration::from_millis(1800) {
         assert_eq!(busy.say("RESERVE"), "nil");
-        std::thread::sleep(Duration::from_millis(100));
+        std::thread::sleep(PACE * 10);
     }
     assert!(quiet.is_closed());
     assert_eq!(busy.say("RESERVE"), "nil");
@@ -135,12 +138,12 @@ fn a_quiet_connection_is_closed_and_a_busy_one_is_not() {
     assert!((Duration::from_millis(900)..Duration::from_secs(3)).contains(&took), "closed after {took:?}");
 }
 
-/// Asks until there is a task; this dialect has no way to wait. Answers when it came, in seconds since `began`.
+/// Asks until there is a task. Answers when it came, in seconds since `began`.
 fn reserve_at(client: &mut TextClient, began: Instant) -> f64 {
     let deadline = Instant::now() + Duration::from_secs(10);
     while client.say("RESERVE") == "nil" {
         assert!(Instant::now() < deadline, "the task never came back");
-        std::thread::sleep(Duration::from_millis(10));
+        std::thread::sleep(PACE);
     }
     began.elapsed().as_secs_f64()
 }
@@ -159,7 +162,7 @@ fn the_watcher_returns_a_stuck_task_twice_and_then_deletes_it() {
     let deadline = Instant::now() + Duration::from_secs(5);
     while !client.say("STATS").starts_with("TASKS 0 RESERVED 0 ") {
         assert!(Instant::now() < deadline, "it was never deleted: {}", client.say("STATS"));
-        std::thread::sleep(Duration::from_millis(10));
+        std::thread::sleep(PACE);
     }
     let deleted = began.elapsed().as_secs_f64();
     assert!((4.98..6.5).contains(&deleted), "deleted at {deleted}");
@@ -172,6 +175,7 @@ fn the_watcher_of_one_reservation_leaves_the_next_alone() {
     let (mut client, _) = connect(&process);
     let id = client.add(0, "x");
     client.say("RESERVE");
+    // Real time is what the watcher goes by; the same story by a clock that is moved by hand is `text-watcher-timer.txt`.
     std::thread::sleep(Duration::from_millis(700));
     assert_eq!(client.say(&format!("RETURN {id} 0")), "ok");
     client.say("RESERVE");

@@ -3,7 +3,7 @@
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use sureq_testkit::ledger::{Findings, Journal, Ledger};
@@ -47,13 +47,8 @@ fn live(launch: &Launch, load: &Load, rng: &mut fastrand::Rng, numbers: &Numbers
         Ok(server) => {
             let journals = thread::scope(|scope| {
                 scope.spawn(|| {
-                    let since = Instant::now();
-                    while !server.has_ended() {
-                        if since.elapsed() > PATIENCE {
-                            server.signal(Signal::KILL);
-                            return;
-                        }
-                        thread::sleep(Duration::from_millis(10));
+                    if !server.ends_within(PATIENCE) {
+                        server.signal(Signal::KILL);
                     }
                 });
                 load.run_until_gone(server.resp, rng, numbers)

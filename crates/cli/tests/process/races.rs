@@ -20,18 +20,13 @@ struct Held {
     receipt: String,
 }
 
-fn field(task: &Value, at: usize) -> String {
-    let Value::Array(fields) = task else { panic!("{task:?} is no task") };
-    fields[at].clone().text()
-}
-
 /// Pushes as many tasks as there are races, and takes them on these terms.
 fn hold(client: &mut RespClient, terms: &str) -> Vec<Held> {
     let payloads: Vec<String> = (0..AT_ONCE).map(|n| n.to_string()).collect();
     client.say(&format!("RQ.PUSH q {}", payloads.join(" ")));
     let tasks = client.say(&format!("RQ.POP COUNT {AT_ONCE} {terms} q")).list();
     assert_eq!(tasks.len(), AT_ONCE, "all that were pushed");
-    tasks.iter().map(|task| Held { id: field(task, 1), receipt: field(task, 3) }).collect()
+    tasks.iter().map(|task| Held { id: task.field(1), receipt: task.field(3) }).collect()
 }
 
 /// Finishes so many that came back, and answers which.
@@ -39,8 +34,8 @@ fn finish(client: &mut RespClient, left: usize) -> HashSet<String> {
     let mut finished = HashSet::new();
     while finished.len() < left {
         for task in client.say(&format!("RQ.POP COUNT {left} BLOCK 5000 LEASE 60000 q")).list() {
-            assert_eq!(client.say(&format!("RQ.ACK q {}", field(&task, 3))).list().len(), 1);
-            assert!(finished.insert(field(&task, 1)), "nothing is finished twice");
+            assert_eq!(client.say(&format!("RQ.ACK q {}", task.field(3))).list().len(), 1);
+            assert!(finished.insert(task.field(1)), "nothing is finished twice");
         }
     }
     finished
@@ -77,6 +72,16 @@ fn clients(server: &Server) -> Vec<RespClient> {
     (0..AT_ONCE).map(|_| server.client()).collect()
 }
 
+/// Tasks whose leases run out now: from well before the deadline to well after it, a millisecond apart from round to round,
+/// since how long the requests take nobody knows. Real time is what is raced against.
+fn hold_until_about_the_deadline(client: &mut RespClient, round: u64) -> Vec<Held> {
+    let since = Instant::now();
+    let held = hold(client, "LEASE 20");
+    let aim = since + Duration::from_millis(14 + round % 18);
+    thread::sleep(aim.saturating_duration_since(Instant::now()));
+    held
+}
+
 #[test]
 fn a_finish_and_a_lapse_at_the_deadline() {
     let dir = scratch();
@@ -84,11 +89,7 @@ fn a_finish_and_a_lapse_at_the_deadline() {
     let (mut holders, mut other) = (clients(&server), server.client());
     let mut won = Vec::new();
     for round in 0..ROUNDS * scale() {
-        let since = Instant::now();
-        let held = hold(&mut other, "LEASE 20");
-        // From well before the deadline to well after it, a millisecond apart: how long the requests take nobody knows.
-        let aim = since + Duration::from_millis(14 + round % 18);
-        thread::sleep(aim.saturating_duration_since(Instant::now()));
+        let held = hold_until_about_the_deadline(&mut other, round);
         let commands: Vec<String> = held.iter().map(|held| format!("RQ.ACK q {}", held.receipt)).collect();
         let in_time = at_once(&mut holders, &commands);
         let rest = finish(&mut other, in_time.iter().filter(|done| !**done).count());
@@ -105,10 +106,7 @@ fn an_extension_and_a_lapse_at_the_deadline() {
     let (mut holders, mut other) = (clients(&server), server.client());
     let mut won = Vec::new();
     for round in 0..ROUNDS * scale() {
-        let since = Instant::now();
-        let held = hold(&mut other, "LEASE 20");
-        let aim = since + Duration::from_millis(14 + round % 18);
-        thread::sleep(aim.saturating_duration_since(Instant::now()));
+        let held = hold_until_about_the_deadline(&mut other, round);
         let extend: Vec<String> =
             held.iter().map(|held| format!("RQ.EXTEND q {} 60000", held.receipt)).collect();
         let extended = at_once(&mut holders, &extend);
@@ -179,7 +177,7 @@ fn a_client_that_is_gone_when_its_task_comes() {
         drop(leaving);
         let id = client.push("q", "x");
         let again = client.say("RQ.POP BLOCK 5000 LEASE 60000 q").list();
-        assert_eq!(field(&again[0], 1), id, "it comes back as soon as its connection is closed");
+        assert_eq!(again[0].field(1), id, "it comes back as soon as its connection is closed");
         assert!(client.ack("q", &id));
     }
 }

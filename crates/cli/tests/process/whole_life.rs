@@ -12,11 +12,6 @@ use crate::{await_line, scratch, serve};
 /// What nobody waits for longer than.
 const SOON: Duration = Duration::from_millis(50);
 
-fn field(task: &Value, at: usize) -> String {
-    let Value::Array(fields) = task else { panic!("{task:?} is no task") };
-    fields[at].clone().text()
-}
-
 /// Tasks in every state, workers, settings and a pause. Answers the worker and a receipt that it holds.
 fn live(client: &mut RespClient) -> (String, String) {
     let worker = client.say("RQ.WORKER START w TTL 600000").text();
@@ -25,11 +20,11 @@ fn live(client: &mut RespClient) -> (String, String) {
     client.say("RQ.PUSH q ready held-by-worker timed cancelled failed buried");
     let mut pop = |terms: &str| client.say(&format!("RQ.POP {terms} q")).list().remove(0);
     pop("");
-    let held = field(&pop(&format!("WORKER {worker}")), 3);
+    let held = pop(&format!("WORKER {worker}")).field(3);
     pop("LEASE 600000");
-    let cancelled = field(&pop(&format!("WORKER {worker}")), 1);
-    let failed = field(&pop("LEASE 600000"), 3);
-    let buried = field(&pop("LEASE 600000"), 1);
+    let cancelled = pop(&format!("WORKER {worker}")).field(1);
+    let failed = pop("LEASE 600000").field(3);
+    let buried = pop("LEASE 600000").field(1);
     client.say(&format!("RQ.CANCEL q ID {cancelled}"));
     client.say(&format!("RQ.RETURN q {failed} FAILED once DELAY 600000"));
     client.say(&format!("RQ.BURY q {buried}"));
@@ -103,7 +98,7 @@ fn check_survival(launch: &Launch, mut crash: impl FnMut(Server)) {
     assert_eq!(client.say("RQ.ADD q first UNIQUE").list()[1], Value::Int(0), "the payload is there");
     assert!(client.say("RQ.POP q").list().is_empty(), "it is paused");
     client.say("RQ.RESUME q");
-    assert_eq!(field(&client.say("RQ.POP q").list()[0], 2), "first");
+    assert_eq!(client.say("RQ.POP q").list()[0].field(2), "first");
 }
 
 #[test]
@@ -147,10 +142,10 @@ fn a_receipt_of_a_delivery_that_a_crash_took_back_is_stale() {
         let second = client.say(&format!("RQ.POP LEASE 600000 {queue}")).list();
         if let Some(second) = second.first() {
             taken_back += 1;
-            assert_eq!(field(second, 1), field(&first, 1), "the same task");
-            assert_ne!(field(second, 3), field(&first, 3), "under another receipt");
-            assert!(client.say(&format!("RQ.ACK {queue} {}", field(&first, 3))).list().is_empty());
-            assert_eq!(client.say(&format!("RQ.ACK {queue} {}", field(second, 3))).list().len(), 1);
+            assert_eq!(second.field(1), first.field(1), "the same task");
+            assert_ne!(second.field(3), first.field(3), "under another receipt");
+            assert!(client.say(&format!("RQ.ACK {queue} {}", first.field(3))).list().is_empty());
+            assert_eq!(client.say(&format!("RQ.ACK {queue} {}", second.field(3))).list().len(), 1);
         }
     }
     assert!(taken_back > 0, "no crash took a delivery back, so that nothing was shown");
@@ -184,7 +179,7 @@ fn leases_end_at_their_deadline_and_with_their_connection_and_their_worker() {
             let worker = holder.say("RQ.WORKER START w TTL 1000").text();
             let by_worker = format!("WORKER {worker}");
             let terms = ["LEASE 1000", "CONN", &by_worker][kind];
-            let id = field(&holder.say(&format!("RQ.POP {terms} q")).list()[0], 1);
+            let id = holder.say(&format!("RQ.POP {terms} q")).list()[0].field(1);
             next.begin("RQ.POP BLOCK 0 q");
             await_line(&mut client, 1);
             let due = if kind == 1 {

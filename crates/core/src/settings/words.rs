@@ -14,9 +14,6 @@ pub enum Changes<'a> {
 }
 
 impl<'a> Changes<'a> {
-    /// Shows the settings and changes none.
-    pub const NONE: Self = Self::List(&[]);
-
     /// The changes, in order.
     pub fn iter(self) -> impl Iterator<Item = Change<'a>> {
         let (list, words) = match self {

@@ -5,16 +5,13 @@
 
 use std::fmt::Write as _;
 
-use super::error::{UsageError, quoted};
+use super::error::{QUOTED_BYTES_MAX, UsageError, quoted};
 use super::request::{By, Request, SessionCommand};
 use super::{TABLE, find};
 use crate::channel;
 use sureq_core::broker::glob_matches;
 use sureq_core::command::{Command, Worker};
 use sureq_core::settings::Change;
-
-/// How much of a name an error repeats.
-const QUOTED_BYTES_MAX: usize = 128;
 
 /// What a user may be allowed to do with a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
 /// How much of a foreign text an error repeats.
-const QUOTED_BYTES_MAX: usize = 128;
+pub(super) const QUOTED_BYTES_MAX: usize = 128;
 
 /// An error reply to a command that could not be understood: its code and text, always printable ASCII.
 #[derive(Clone, Debug, PartialEq, Eq)]

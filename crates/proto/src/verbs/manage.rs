@@ -3,16 +3,13 @@
 
 use super::error::{UsageError, quoted};
 use super::keys::pattern;
-use super::options::{Words, is, once, unknown};
+use super::options::{QUOTED_WORD_BYTES_MAX, Words, is, once, unknown};
 use super::request::{Caller, Request};
 use sureq_core::command::{Command, View};
 use sureq_core::settings::{BadSetting, Changes, SettingWords};
 
 /// How many queues RQ.QUEUES looks at that does not say.
 const QUEUES_COUNT_DEFAULT: u64 = 100;
-
-/// How much of a word that is no setting an error repeats.
-const QUOTED_BYTES_MAX: usize = 32;
 
 pub(super) fn purge<'a>(argv: &'a [&'a [u8]], _: Caller) -> Result<Request<'a>, UsageError> {
     const LEASED: UsageError = UsageError::text(
@@ -46,7 +43,7 @@ pub(super) fn config<'a>(argv: &'a [&'a [u8]], _: Caller) -> Result<Request<'a>,
 fn bad_setting(bad: BadSetting<'_>) -> UsageError {
     UsageError::new(match bad {
         BadSetting::Unknown(word) => {
-            let (word, names) = (quoted(word, QUOTED_BYTES_MAX), SettingWords::NAMES.join(", "));
+            let (word, names) = (quoted(word, QUOTED_WORD_BYTES_MAX), SettingWords::NAMES.join(", "));
             format!("ERR unknown setting '{word}': expected one of {names}")
         }
         BadSetting::Twice(name) => format!("ERR {name} is given twice"),

@@ -8,8 +8,8 @@ use super::error::{UsageError, quoted};
 use crate::decimal::{read_i64, read_u64};
 use sureq_core::limits::SPAN_MS_MAX;
 
-/// How much of a word that is no option an error repeats.
-const QUOTED_BYTES_MAX: usize = 32;
+/// How much of a word that is no option, or no setting, an error repeats.
+pub(super) const QUOTED_WORD_BYTES_MAX: usize = 32;
 
 /// Spans that may be nothing.
 pub(super) const SPAN: RangeInclusive<u64> = 0..=SPAN_MS_MAX;
@@ -83,7 +83,7 @@ pub(super) fn not_both(first: (&str, bool), second: (&str, bool)) -> Result<(), 
 /// A word that is none of the options.
 #[cold]
 pub(super) fn unknown(word: &[u8], options: &str) -> UsageError {
-    let word = quoted(word, QUOTED_BYTES_MAX);
+    let word = quoted(word, QUOTED_WORD_BYTES_MAX);
     UsageError::new(format!("ERR unknown option '{word}': expected {options}"))
 }
 

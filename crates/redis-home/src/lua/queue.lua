@@ -1009,19 +1009,26 @@ function ops.cancel_payload(name, payload, cursor)
   return { step[1], n }
 end
 
--- queue, reference...
-function ops.bury(name)
-  local q, n = open(name), 0
+-- Does something with each task that a caller names and means; answers how many it was done with.
+local function each_meant(q, act)
+  local n = 0
   settle(q, 0)
   for _, word in ipairs(tail(1)) do
     local id, t, is_receipt, is_current = claim(q, word)
-    if t and t.st ~= 'X' and (is_current or not is_receipt) then
-      t.pu = pushed_at(id, t)
-      bury(q, id, t)
-      n = n + 1
-    end
+    if t and (is_current or not is_receipt) and act(id, t) then n = n + 1 end
   end
   return n
+end
+
+-- queue, reference...
+function ops.bury(name)
+  local q = open(name)
+  return each_meant(q, function(id, t)
+    if t.st == 'X' then return false end
+    t.pu = pushed_at(id, t)
+    bury(q, id, t)
+    return true
+  end)
 end
 
 local function revive(q, id, t)
@@ -1057,16 +1064,11 @@ end
 
 -- queue, reference...
 function ops.delete(name)
-  local q, n = open(name), 0
-  settle(q, 0)
-  for _, word in ipairs(tail(1)) do
-    local id, t, is_receipt, is_current = claim(q, word)
-    if t and (is_current or not is_receipt) then
-      remove(q, id, t, false)
-      n = n + 1
-    end
-  end
-  return n
+  local q = open(name)
+  return each_meant(q, function(id, t)
+    remove(q, id, t, false)
+    return true
+  end)
 end
 
 -- queue, view or empty, how many are left to remove or empty: one step of removing as many as there were in the beginning;

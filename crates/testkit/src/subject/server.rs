@@ -128,6 +128,22 @@ impl Client {
         }
     }
 
+    /// The next reply, unless it is known that none will come; looks so often, and not for ever.
+    fn reply_unless(&mut self, pace: Duration, mut is_vain: impl FnMut(&mut Self) -> bool) -> Option<Value> {
+        let since = Instant::now();
+        while since.elapsed() < PATIENCE {
+            if let Some(value) = self.take() {
+                self.waits = false;
+                return Some(value);
+            }
+            if is_vain(self) {
+                return None;
+            }
+            self.fill(pace);
+        }
+        None
+    }
+
     fn read(&mut self) -> Value {
         loop {
             if let Some(value) = self.take() {
@@ -171,34 +187,17 @@ impl Subject for ServerSubject {
 
     /// A reply, unless the line of waiting pops has grown since the request was sent.
     fn reply(&mut self, conn: &str) -> Option<Value> {
-        let client = self.clients.get_mut(conn)?;
-        let since = Instant::now();
-        while since.elapsed() < PATIENCE {
-            if let Some(value) = client.take() {
-                client.waits = false;
-                return Some(value);
-            }
-            if !client.waits && self.store.engine.waiting() > client.waited_before {
-                client.waits = true;
-                return None;
-            }
-            client.fill(Duration::from_millis(1));
-        }
-        None
+        let (client, engine) = (self.clients.get_mut(conn)?, &self.store.engine);
+        client.reply_unless(Duration::from_millis(1), |client| {
+            let waits = !client.waits && engine.waiting() > client.waited_before;
+            client.waits |= waits;
+            waits
+        })
     }
 
     /// A request behind it may wait in line already when it comes.
     fn next_reply(&mut self, conn: &str) -> Option<Value> {
-        let client = self.clients.get_mut(conn)?;
-        let since = Instant::now();
-        while since.elapsed() < PATIENCE {
-            if let Some(value) = client.take() {
-                client.waits = false;
-                return Some(value);
-            }
-            client.fill(PATIENCE);
-        }
-        None
+        self.clients.get_mut(conn)?.reply_unless(PATIENCE, |_| false)
     }
 
     fn has_reply(&mut self, conn: &str) -> bool {
