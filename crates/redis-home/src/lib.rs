@@ -28,7 +28,7 @@ mod work_queue;
 
 pub use clock::{Clock, SystemClock};
 pub use home::{OpenError, RedisHome};
-pub use listener::{Heard, Listener, NoticeTasks};
+pub use listener::Listener;
 pub use target::{BadTarget, Target};
 pub use ticket::{Answer, Ticket};
 pub use work_queue::cleaning::{Cleaned, Cleaning};

@@ -23,15 +23,28 @@
 #![forbid(unsafe_code)]
 
 mod home;
+#[cfg(feature = "embedded")]
 pub mod store;
 mod url;
 
-pub use home::{Answer, Executed, Home, Listener, Ticket};
+pub use home::{Answer, Broken, Executed, Home, Listener, Ticket};
 pub use sureq_core::broker::glob_matches;
+pub use sureq_core::notice::{Heard, Notice, NoticeTasks};
 pub use sureq_core::{
-    Command, LogTime, Now, Receipt, Refusal, Replies, Reply, TaskId, command, limits, notice, reply,
+    Command, LogTime, Now, Position, Receipt, Refusal, Replies, Reply, TaskId, command, limits, notice, reply,
 };
-pub use sureq_engine::fault::OpenError as StoreError;
-pub use sureq_engine::log::{Cut, Durability, LogError, Position, SEGMENT_BYTES};
-pub use sureq_engine::{Body, CACHE_BYTES, Heard, Notice, NoticeTasks, Options, Status};
-pub use url::{OpenError, open, open_with};
+pub use url::{OpenError, open};
+
+/// A payload in a reply.
+#[cfg(not(feature = "embedded"))]
+pub use sureq_core::Payload as Body;
+#[cfg(feature = "embedded")]
+pub use {
+    sureq_engine::fault::OpenError as StoreError,
+    sureq_engine::log::{Cut, Durability, LogError, SEGMENT_BYTES},
+    sureq_engine::{Body, CACHE_BYTES, Options, Status},
+    url::open_with,
+};
+
+#[cfg(not(any(feature = "embedded", feature = "redis")))]
+compile_error!("a home has to live somewhere: enable one of the features `embedded` and `redis`");

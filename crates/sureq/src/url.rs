@@ -2,39 +2,38 @@
 
 use std::path::PathBuf;
 
-use sureq_engine::{Engine, Options};
-use sureq_redis::{BadTarget, RedisHome, Target};
-
-use crate::{Home, StoreError};
+use crate::Home;
 
 /// Why a URL did not become a home.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// The URL does not say where.
-    #[error(
-        "{url:?} names no home: write file:DIR for a directory, mem: for memory only, or redis://HOST:PORT for a Redis"
-    )]
+    #[error("{url:?} names no home: write {}", homes())]
     Unknown {
         /// What was given.
         url: String,
     },
     /// The store could not be opened.
+    #[cfg(feature = "embedded")]
     #[error("cannot open {url}: {source}")]
     Store {
         /// What was given.
         url: String,
         /// Why not.
-        source: StoreError,
+        source: crate::StoreError,
     },
     /// The URL of a Redis makes no sense.
+    #[cfg(feature = "redis")]
     #[error("{url:?} makes no sense: {source}")]
     BadTarget {
         /// What was given.
         url: String,
         /// Why not.
-        source: BadTarget,
+        source: sureq_redis::BadTarget,
     },
     /// The Redis will not do.
+    #[cfg(feature = "redis")]
     #[error("cannot open {url}: {source}")]
     Redis {
         /// What was given.
@@ -42,30 +41,70 @@ pub enum OpenError {
         /// Why not.
         source: sureq_redis::OpenError,
     },
+    /// The URL is of a kind that this program was built without.
+    #[error(
+        "{url:?}: this program was built without such homes (the feature `{feature}` of the crate sureq)"
+    )]
+    LeftOut {
+        /// What was given.
+        url: String,
+        /// What would have to be enabled.
+        feature: &'static str,
+    },
 }
 
 /// Opens a home with the defaults: everything confirmed is on disk.
 pub fn open(url: &str) -> Result<Home, OpenError> {
-    open_with(url, &Options::default())
+    match place_of(url) {
+        #[cfg(feature = "embedded")]
+        Some(Place::Memory | Place::Directory(_)) => open_with(url, &crate::Options::default()),
+        #[cfg(not(feature = "embedded"))]
+        Some(Place::Memory | Place::Directory(_)) => {
+            Err(OpenError::LeftOut { url: url.to_owned(), feature: "embedded" })
+        }
+        Some(Place::Redis) => open_redis(url),
+        None => Err(OpenError::Unknown { url: url.to_owned() }),
+    }
 }
 
 /// Opens a home. The options concern embedded ones.
-pub fn open_with(url: &str, options: &Options) -> Result<Home, OpenError> {
+#[cfg(feature = "embedded")]
+pub fn open_with(url: &str, options: &crate::Options) -> Result<Home, OpenError> {
+    use sureq_engine::Engine;
     match place_of(url) {
         Some(Place::Memory) => Ok(Home::Embedded(Engine::in_memory(options))),
         Some(Place::Directory(dir)) => match Engine::open(dir, options) {
             Ok(engine) => Ok(Home::Embedded(engine)),
             Err(source) => Err(OpenError::Store { url: url.to_owned(), source }),
         },
-        Some(Place::Redis) => {
-            let target =
-                Target::parse(url).map_err(|source| OpenError::BadTarget { url: url.to_owned(), source })?;
-            let home =
-                RedisHome::open(target).map_err(|source| OpenError::Redis { url: url.to_owned(), source })?;
-            Ok(Home::Redis(home))
-        }
-        None => Err(OpenError::Unknown { url: url.to_owned() }),
+        Some(Place::Redis) | None => open(url),
     }
+}
+
+#[cfg(feature = "redis")]
+fn open_redis(url: &str) -> Result<Home, OpenError> {
+    use sureq_redis::{RedisHome, Target};
+    let target = Target::parse(url).map_err(|source| OpenError::BadTarget { url: url.to_owned(), source })?;
+    let home = RedisHome::open(target).map_err(|source| OpenError::Redis { url: url.to_owned(), source })?;
+    Ok(Home::Redis(home))
+}
+
+#[cfg(not(feature = "redis"))]
+fn open_redis(url: &str) -> Result<Home, OpenError> {
+    Err(OpenError::LeftOut { url: url.to_owned(), feature: "redis" })
+}
+
+/// What can be written, for those who wrote something else.
+fn homes() -> String {
+    let kinds: &[&str] = &[
+        #[cfg(feature = "embedded")]
+        "file:DIR for a directory",
+        #[cfg(feature = "embedded")]
+        "mem: for memory only",
+        #[cfg(feature = "redis")]
+        "redis://HOST:PORT for a Redis",
+    ];
+    kinds.join(", or ")
 }
 
 #[derive(Debug, PartialEq, Eq)]
