@@ -104,7 +104,7 @@ const fn lease_ms(ms: u64) -> LeaseAsk<'static> {
 
 const fn back(id: &[u8], to: Place) -> Command<'_> {
     let task = TaskRef { bytes: id, form: IdForm::Long };
-    Command::Return(Return { queue: b"q", task, to: Some(to), failed: None })
+    Command::Return(Return { queue: b"q", task, to: Some(to), failed: None, is_last: false })
 }
 
 #[test]

@@ -212,7 +212,7 @@ mod tests {
         check_refused(&Command::Pop(Pop { lease, ..pop }), "POP CONN");
         check_refused(&Command::Pop(Pop { meta: true, ..pop }), "POP META");
         let task = TaskRef { bytes: b"x", form: IdForm::Long };
-        let back = Return { queue, task, to: Some(Place::After(5)), failed: None };
+        let back = Return { queue, task, to: Some(Place::After(5)), failed: None, is_last: false };
         check_refused(&Command::Return(back), "RETURN DELAY");
     }
 }
