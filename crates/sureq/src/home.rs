@@ -16,7 +16,7 @@ use sureq_engine::Engine;
 #[cfg(feature = "redis")]
 use sureq_redis::RedisHome;
 
-use crate::Body;
+use crate::seam::Body;
 #[cfg(feature = "embedded")]
 use crate::{Cut, LogError, Status};
 
