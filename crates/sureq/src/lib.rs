@@ -18,11 +18,14 @@
 //! | `file:DIR` | in a directory of this machine, durable |
 //! | `mem:` | in this process, kept nowhere |
 //! | `redis://HOST:PORT/DB` | in your own Redis or Valkey |
+//! | `sureq://USER:PASSWORD@HOST:PORT` | on a sureq server; without users, `sureq://HOST:PORT` |
 //!
 //! [`store`] looks into directories, saves what can be saved of damaged ones, and copies those that are running.
 #![forbid(unsafe_code)]
 
 mod home;
+#[cfg(feature = "remote")]
+pub mod remote;
 #[cfg(feature = "embedded")]
 pub mod store;
 mod url;
@@ -46,5 +49,5 @@ pub use {
     url::open_with,
 };
 
-#[cfg(not(any(feature = "embedded", feature = "redis")))]
-compile_error!("a home has to live somewhere: enable one of the features `embedded` and `redis`");
+#[cfg(not(any(feature = "embedded", feature = "redis", feature = "remote")))]
+compile_error!("a home has to live somewhere: enable one of the features `embedded`, `redis` and `remote`");

@@ -31,8 +31,9 @@ struct ServerSubject {
     control: Client,
 }
 
-struct Running {
-    resp: SocketAddr,
+/// A server that runs on a thread of this process.
+pub(super) struct Running {
+    pub(super) resp: SocketAddr,
     text: SocketAddr,
     stopper: Stopper,
     thread: JoinHandle<Result<(), ServerError>>,
@@ -52,7 +53,7 @@ struct Client {
 impl ServerSubject {
     fn new(watch: Watch) -> Self {
         let store = SimStore::new();
-        let running = start(&store, watch);
+        let running = Running::start(&store, watch);
         let control = Client::connect(running.resp, false);
         Self { watch, store, running: Some(running), clients: BTreeMap::new(), control }
     }
@@ -60,9 +61,7 @@ impl ServerSubject {
     fn stop(&mut self) {
         self.clients.clear();
         if let Some(running) = self.running.take() {
-            running.stopper.stop();
-            let served = running.thread.join().expect("the server does not panic");
-            served.expect("the server stops in good order");
+            running.stop();
         }
     }
 
@@ -80,25 +79,35 @@ impl ServerSubject {
     }
 }
 
-fn start(store: &SimStore, watch: Watch) -> Running {
-    let anywhere = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-    let config = Config {
-        resp: anywhere,
-        text: anywhere,
-        watcher: Watcher { timeout_secs: watch.rtt, attempts: watch.rta },
-        text_idle_secs: 0,
-        text_line_bytes_max: sureq::limits::TEXT_LINE_BYTES_MAX,
-        text_log: None,
-        threads: 2,
-        users: Arc::default(),
-        text_user: None,
-        bounds: Bounds::default(),
-    };
-    let server = Server::bind(Home::Embedded(store.engine.clone()), config).expect("loopback has free ports");
-    let resp = server.resp_address().expect("it listens for RESP");
-    let text = server.text_address().expect("it listens for text");
-    let stopper = server.stopper();
-    Running { resp, text, stopper, thread: std::thread::spawn(move || server.run()) }
+impl Running {
+    /// Stops the server in good order.
+    pub(super) fn stop(self) {
+        self.stopper.stop();
+        let served = self.thread.join().expect("the server does not panic");
+        served.expect("the server stops in good order");
+    }
+
+    pub(super) fn start(store: &SimStore, watch: Watch) -> Self {
+        let anywhere = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+        let config = Config {
+            resp: anywhere,
+            text: anywhere,
+            watcher: Watcher { timeout_secs: watch.rtt, attempts: watch.rta },
+            text_idle_secs: 0,
+            text_line_bytes_max: sureq::limits::TEXT_LINE_BYTES_MAX,
+            text_log: None,
+            threads: 2,
+            users: Arc::default(),
+            text_user: None,
+            bounds: Bounds::default(),
+        };
+        let server =
+            Server::bind(Home::Embedded(store.engine.clone()), config).expect("loopback has free ports");
+        let resp = server.resp_address().expect("it listens for RESP");
+        let text = server.text_address().expect("it listens for text");
+        let stopper = server.stopper();
+        Self { resp, text, stopper, thread: std::thread::spawn(move || server.run()) }
+    }
 }
 
 impl Client {
@@ -218,7 +227,7 @@ impl Subject for ServerSubject {
         self.stop();
         self.store.reopen();
         self.store.let_it_happen();
-        let running = start(&self.store, self.watch);
+        let running = Running::start(&self.store, self.watch);
         self.control = Client::connect(running.resp, false);
         self.running = Some(running);
     }
