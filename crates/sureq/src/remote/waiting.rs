@@ -18,7 +18,7 @@ use super::pipe::{Pipe, read_answer};
 use super::target::Target;
 use super::ticket::Slot;
 
-/// How many connections are kept for the next pop that common.
+/// How many connections are kept for the next pop that waits.
 const IDLE_MAX: usize = 8;
 
 /// How many pops of one home may be under way on connections of their own.

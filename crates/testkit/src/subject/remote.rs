@@ -1,7 +1,7 @@
 //! A home on a server in this process: sessions without sockets ask it, and it asks the server, by the clock that is moved by
 //! hand.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use sureq_engine::Body;
 use super::Candidate;
 use super::engine::SimStore;
 use super::local::{Home, Local};
-use super::server::Running;
+use super::server::{Client, Running};
 use crate::scenario::{Need, Watch};
 
 /// The queue on another server. The text dialect's own promises cannot be asked for with RQ.*.
@@ -31,6 +31,10 @@ struct RemoteSubject {
     store: SimStore,
     server: Option<Running>,
     home: RemoteHome,
+    /// Connections that were popped for, each of which the home keeps one for.
+    conns: BTreeSet<ConnId>,
+    /// A connection of the test's own, to ask the server about the others.
+    control: Client,
     last_waiting: u64,
     tickets: BTreeMap<u64, Ticket>,
 }
@@ -39,8 +43,9 @@ impl RemoteSubject {
     fn new(watch: Watch) -> Self {
         let store = SimStore::new();
         let server = Running::start(&store, watch);
-        let home = open(&server);
-        Self { watch, store, server: Some(server), home, last_waiting: 0, tickets: BTreeMap::new() }
+        let (home, control) = open(&server);
+        let (conns, tickets) = (BTreeSet::new(), BTreeMap::new());
+        Self { watch, store, server: Some(server), home, conns, control, last_waiting: 0, tickets }
     }
 
     /// The answer of a ticket, unless its pop waits in the server's line.
@@ -68,9 +73,10 @@ impl RemoteSubject {
     }
 }
 
-fn open(server: &Running) -> RemoteHome {
+fn open(server: &Running) -> (RemoteHome, Client) {
     let target = Target::parse(&format!("sureq://{}", server.resp)).expect("a URL");
-    RemoteHome::open_by(target, Patience::default()).expect("the server listens")
+    let home = RemoteHome::open_by(target, Patience::default()).expect("the server listens");
+    (home, Client::connect(server.resp, false))
 }
 
 fn poll(ticket: &Ticket) -> Option<Replies<Body>> {
@@ -86,6 +92,9 @@ impl Home for RemoteSubject {
         while done < commands.len() {
             self.agree();
             let waited_before = self.store.engine.waiting();
+            if let Command::Pop(pop) = &commands[done] {
+                self.conns.extend(pop.lease.conn);
+            }
             let ticket = self.home.execute(&commands[done..]);
             let Some(answer) = self.settle(&ticket, waited_before) else {
                 self.last_waiting += 1;
@@ -111,7 +120,11 @@ impl Home for RemoteSubject {
     }
 
     fn close_conn(&mut self, conn: ConnId) {
+        let before = self.control.connected();
         self.home.close_conn(conn);
+        if self.conns.remove(&conn) {
+            self.control.await_fewer(before);
+        }
     }
 
     fn pass(&mut self, ms: u64) {
@@ -130,7 +143,8 @@ impl Home for RemoteSubject {
         self.store.reopen();
         self.store.let_it_happen();
         let server = Running::start(&self.store, self.watch);
-        self.home = open(&server);
+        self.conns.clear();
+        (self.home, self.control) = open(&server);
         self.server = Some(server);
     }
 }

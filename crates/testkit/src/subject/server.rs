@@ -39,7 +39,8 @@ pub(super) struct Running {
     thread: JoinHandle<Result<(), ServerError>>,
 }
 
-struct Client {
+/// One connection to it.
+pub(super) struct Client {
     stream: TcpStream,
     is_text: bool,
     /// What has arrived and was not taken yet.
@@ -67,15 +68,6 @@ impl ServerSubject {
 
     fn running(&self) -> &Running {
         self.running.as_ref().expect("the server runs")
-    }
-
-    /// How many connections the server has.
-    fn connected(&mut self) -> usize {
-        self.control.send(&resp(&[b"INFO".to_vec(), b"clients".to_vec()]));
-        let Value::Bulk(info) = self.control.read() else { panic!("INFO is a text") };
-        let info = String::from_utf8(info).expect("INFO is a text");
-        let line = info.lines().find_map(|line| line.strip_prefix("connected_clients:"));
-        line.and_then(|n| n.parse().ok()).expect("INFO counts connections")
     }
 }
 
@@ -111,7 +103,24 @@ impl Running {
 }
 
 impl Client {
-    fn connect(address: SocketAddr, is_text: bool) -> Self {
+    /// How many connections its server has.
+    pub(super) fn connected(&mut self) -> usize {
+        self.send(&resp(&[b"INFO".to_vec(), b"clients".to_vec()]));
+        let Value::Bulk(info) = self.read() else { panic!("INFO is a text") };
+        let info = String::from_utf8(info).expect("INFO is a text");
+        let line = info.lines().find_map(|line| line.strip_prefix("connected_clients:"));
+        line.and_then(|n| n.parse().ok()).expect("INFO counts connections")
+    }
+
+    /// Waits until its server has fewer connections than before.
+    pub(super) fn await_fewer(&mut self, before: usize) {
+        let since = Instant::now();
+        while self.connected() >= before {
+            assert!(since.elapsed() < PATIENCE, "the server does not notice that a connection is gone");
+        }
+    }
+
+    pub(super) fn connect(address: SocketAddr, is_text: bool) -> Self {
         let stream = TcpStream::connect(address).expect("the server listens");
         stream.set_nodelay(true).expect("a TCP option");
         Self { stream, is_text, input: Vec::new(), waited_before: 0, waits: false }
@@ -236,12 +245,9 @@ impl Subject for ServerSubject {
         if !self.clients.contains_key(conn) {
             return;
         }
-        let before = self.connected();
+        let before = self.control.connected();
         self.clients.remove(conn);
-        let since = Instant::now();
-        while self.connected() >= before {
-            assert!(since.elapsed() < PATIENCE, "the server does not notice that {conn} is gone");
-        }
+        self.control.await_fewer(before);
     }
 }
 
