@@ -50,26 +50,30 @@ impl RemoteSubject {
 
     /// The answer of a ticket, unless its pop waits in the server's line.
     fn settle(&self, ticket: &Ticket, waited_before: usize) -> Option<Replies<Body>> {
-        let since = Instant::now();
-        loop {
-            if let Some(replies) = poll(ticket) {
-                return Some(replies);
-            }
-            if ticket.is_for_tasks() && self.store.engine.waiting() > waited_before {
-                return None;
-            }
-            assert!(since.elapsed() < PATIENCE, "the server does not answer");
-            std::thread::yield_now();
-        }
+        let mut answer = None;
+        let waits = || ticket.is_for_tasks() && self.store.engine.waiting() > waited_before;
+        until(
+            || {
+                answer = poll(ticket);
+                answer.is_some() || waits()
+            },
+            "the server does not answer",
+        );
+        answer
     }
 
     /// Returns once the server knows of all that wait, and of nobody else.
     fn agree(&self) {
-        let since = Instant::now();
-        while self.store.engine.waiting() != self.home.waiting() {
-            assert!(since.elapsed() < PATIENCE, "the server does not notice who waits");
-            std::thread::yield_now();
-        }
+        until(|| self.store.engine.waiting() == self.home.waiting(), "the server does not notice who waits");
+    }
+}
+
+/// Returns once it is so. The home is asked; there is no other signal to wait for.
+fn until(mut is_so: impl FnMut() -> bool, otherwise: &str) {
+    let since = Instant::now();
+    while !is_so() {
+        assert!(since.elapsed() < PATIENCE, "{otherwise}");
+        std::thread::yield_now();
     }
 }
 
@@ -115,7 +119,12 @@ impl Home for RemoteSubject {
     }
 
     fn leave(&mut self, waiting: u64) {
-        self.tickets.remove(&waiting);
+        self.agree();
+        let Some(ticket) = self.tickets.remove(&waiting) else { return };
+        assert!(poll(&ticket).is_none(), "no scenario leaves with an answer at hand");
+        let before = self.home.waiting();
+        drop(ticket);
+        until(|| self.home.waiting() < before, "the home does not notice who left");
         self.agree();
     }
 
