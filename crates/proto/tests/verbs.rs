@@ -338,7 +338,7 @@ fn bad_values_are_told_with_the_name_of_their_option() {
         ("RQ.RETURN q 1-1 FRONT BACK", "FRONT and BACK exclude each other"),
         ("RQ.RETURN q 1-1 BACK DELAY 1", "DELAY and BACK exclude each other"),
         ("RQ.RETURN q 1-1 DELAY 1 FRONT", "DELAY and FRONT exclude each other"),
-        ("RQ.RETURN q 1-1 now", "unknown option 'now': expected DELAY, FRONT, BACK or FAILED"),
+        ("RQ.RETURN q 1-1 now", "unknown option 'now': expected DELAY, FRONT, BACK, FAILED or DEAD"),
         ("RQ.CANCEL q BY x", "unknown option 'BY': expected ID, NAME or PAYLOAD"),
         ("RQ.CANCEL q PAYLOAD x y", "PAYLOAD takes one payload"),
         (

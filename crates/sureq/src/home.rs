@@ -1,6 +1,6 @@
 //! A home: whatever executes commands.
 #![cfg_attr(
-    not(all(feature = "embedded", feature = "redis")),
+    not(all(feature = "embedded", feature = "redis", feature = "remote")),
     allow(unused_variables, dead_code, reason = "what a home needs that was left out")
 )]
 
@@ -16,6 +16,8 @@ use sureq_engine::Engine;
 #[cfg(feature = "redis")]
 use sureq_redis::RedisHome;
 
+#[cfg(feature = "remote")]
+use crate::remote::RemoteHome;
 use crate::seam::Body;
 #[cfg(feature = "embedded")]
 use crate::{Cut, LogError, Status};
@@ -29,6 +31,9 @@ pub enum Home {
     /// In a Redis.
     #[cfg(feature = "redis")]
     Redis(RedisHome),
+    /// On a server.
+    #[cfg(feature = "remote")]
+    Remote(RemoteHome),
 }
 
 /// Why a home confirms nothing any more. It will not until it is opened again.
@@ -56,6 +61,9 @@ pub enum Ticket {
     /// For commands that a Redis was sent.
     #[cfg(feature = "redis")]
     Redis(sureq_redis::Ticket),
+    /// For commands that a server was sent.
+    #[cfg(feature = "remote")]
+    Remote(crate::remote::Ticket),
 }
 
 /// One answer for the home within this process, and one for all that are elsewhere.
@@ -66,6 +74,8 @@ macro_rules! by_place {
             Self::Embedded($embedded) => $here,
             #[cfg(feature = "redis")]
             Self::Redis($elsewhere) => $there,
+            #[cfg(feature = "remote")]
+            Self::Remote($elsewhere) => $there,
         }
     };
     ($place:expr, $any:pat => $answer:expr) => {
@@ -106,6 +116,13 @@ impl From<sureq_redis::Ticket> for Ticket {
     }
 }
 
+#[cfg(feature = "remote")]
+impl From<crate::remote::Ticket> for Ticket {
+    fn from(ticket: crate::remote::Ticket) -> Self {
+        Self::Remote(ticket)
+    }
+}
+
 #[cfg(feature = "embedded")]
 impl From<sureq_engine::Answer> for Answer {
     fn from(answer: sureq_engine::Answer) -> Self {
@@ -120,6 +137,13 @@ impl From<sureq_redis::Answer> for Answer {
     }
 }
 
+#[cfg(feature = "remote")]
+impl From<crate::remote::Answer> for Answer {
+    fn from(answer: crate::remote::Answer) -> Self {
+        Self { replies: answer.replies, position: Position::START }
+    }
+}
+
 /// Someone who hears what happens to queues. At first nothing is wanted; each want is taken back by the unwant that says the
 /// same.
 #[derive(Debug)]
@@ -130,6 +154,9 @@ pub enum Listener {
     /// In a Redis.
     #[cfg(feature = "redis")]
     Redis(sureq_redis::Listener),
+    /// On a server.
+    #[cfg(feature = "remote")]
+    Remote(crate::remote::Listener),
 }
 
 #[cfg(feature = "embedded")]
@@ -143,6 +170,13 @@ impl From<sureq_engine::Listener> for Listener {
 impl From<sureq_redis::Listener> for Listener {
     fn from(listener: sureq_redis::Listener) -> Self {
         Self::Redis(listener)
+    }
+}
+
+#[cfg(feature = "remote")]
+impl From<crate::remote::Listener> for Listener {
+    fn from(listener: crate::remote::Listener) -> Self {
+        Self::Remote(listener)
     }
 }
 
@@ -259,6 +293,11 @@ impl Home {
     /// Counts memory that something outside holds on behalf of those who use the home: so much, and not so much as before.
     pub fn charge(&self, bytes: usize, before: usize) {
         by_place!(self, engine => engine.charge(bytes, before), _ => {});
+    }
+
+    /// Whether it is part of this process: if it is closed, nobody else will open it again.
+    pub(crate) fn is_here(&self) -> bool {
+        by_place!(self, _ => true, _ => false)
     }
 
     /// Makes everything durable and lets go of what is open.

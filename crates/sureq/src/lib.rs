@@ -23,6 +23,7 @@
 //! | `file:DIR` | in a directory of this machine, durable | `embedded` |
 //! | `mem:` | in this process, kept nowhere | `embedded` |
 //! | `redis://HOST:PORT/DB` | in your own Redis or Valkey | `redis` |
+//! | `sureq://USER:PASSWORD@HOST:PORT` | on a sureq server; without users, `sureq://HOST:PORT` | `remote` |
 //!
 //! The map:
 //! - [`open`] gives a [`Home`], [`Home::queue`] a [`Queue`]: push, add, pop, ack, and all that can be asked of it. [`Task`] is one
@@ -42,6 +43,8 @@ mod overview;
 mod payload;
 mod pop;
 mod queue;
+#[cfg(feature = "remote")]
+pub mod remote;
 pub mod seam;
 #[cfg(feature = "embedded")]
 pub mod store;
@@ -76,5 +79,5 @@ pub use {
     url::open_with,
 };
 
-#[cfg(not(any(feature = "embedded", feature = "redis")))]
-compile_error!("a home has to live somewhere: enable one of the features `embedded` and `redis`");
+#[cfg(not(any(feature = "embedded", feature = "redis", feature = "remote")))]
+compile_error!("a home has to live somewhere: enable one of the features `embedded`, `redis` and `remote`");

@@ -41,6 +41,24 @@ pub enum OpenError {
         /// Why not.
         source: sureq_redis::OpenError,
     },
+    /// The URL of a server makes no sense.
+    #[cfg(feature = "remote")]
+    #[error("{url:?} makes no sense: {source}")]
+    BadServer {
+        /// What was given, without its password.
+        url: String,
+        /// Why not.
+        source: crate::remote::BadTarget,
+    },
+    /// The server cannot be asked.
+    #[cfg(feature = "remote")]
+    #[error("cannot open {url}: {source}")]
+    Server {
+        /// What was given, without its password.
+        url: String,
+        /// Why not.
+        source: crate::remote::OpenError,
+    },
     /// The URL is of a kind that this program was built without.
     #[error(
         "{url:?}: this program was built without such homes (the feature `{feature}` of the crate sureq)"
@@ -63,6 +81,7 @@ pub fn open(url: &str) -> Result<Home, OpenError> {
             Err(OpenError::LeftOut { url: url.to_owned(), feature: "embedded" })
         }
         Some(Place::Redis) => open_redis(url),
+        Some(Place::Server) => open_remote(url),
         None => Err(OpenError::Unknown { url: url.to_owned() }),
     }
 }
@@ -77,7 +96,7 @@ pub fn open_with(url: &str, options: &crate::Options) -> Result<Home, OpenError>
             Ok(engine) => Ok(Home::Embedded(engine)),
             Err(source) => Err(OpenError::Store { url: url.to_owned(), source }),
         },
-        Some(Place::Redis) | None => open(url),
+        Some(Place::Redis | Place::Server) | None => open(url),
     }
 }
 
@@ -94,6 +113,20 @@ fn open_redis(url: &str) -> Result<Home, OpenError> {
     Err(OpenError::LeftOut { url: url.to_owned(), feature: "redis" })
 }
 
+#[cfg(feature = "remote")]
+fn open_remote(url: &str) -> Result<Home, OpenError> {
+    use crate::remote::{RemoteHome, Target};
+    let shown = || Target::without_password(url);
+    let target = Target::parse(url).map_err(|source| OpenError::BadServer { url: shown(), source })?;
+    let home = RemoteHome::open(target).map_err(|source| OpenError::Server { url: shown(), source })?;
+    Ok(Home::Remote(home))
+}
+
+#[cfg(not(feature = "remote"))]
+fn open_remote(url: &str) -> Result<Home, OpenError> {
+    Err(OpenError::LeftOut { url: url.to_owned(), feature: "remote" })
+}
+
 /// What can be written, for those who wrote something else.
 fn homes() -> String {
     let kinds: &[&str] = &[
@@ -103,6 +136,8 @@ fn homes() -> String {
         "mem: for memory only",
         #[cfg(feature = "redis")]
         "redis://HOST:PORT for a Redis",
+        #[cfg(feature = "remote")]
+        "sureq://HOST:PORT for a server",
     ];
     kinds.join(", or ")
 }
@@ -112,6 +147,7 @@ enum Place {
     Memory,
     Directory(PathBuf),
     Redis,
+    Server,
 }
 
 fn place_of(url: &str) -> Option<Place> {
@@ -120,6 +156,9 @@ fn place_of(url: &str) -> Option<Place> {
     }
     if ["redis://", "redis+unix://", "unix://"].iter().any(|scheme| url.starts_with(scheme)) {
         return Some(Place::Redis);
+    }
+    if url.starts_with("sureq://") {
+        return Some(Place::Server);
     }
     let path = url.strip_prefix("file:")?;
     // `file:///var/lib/sureq` has an empty host before its path.
@@ -137,19 +176,21 @@ mod tests {
             Some(Place::Directory(dir)) => Some(dir.to_str().unwrap().to_owned()),
             Some(Place::Memory) => Some("memory".to_owned()),
             Some(Place::Redis) => Some("redis".to_owned()),
+            Some(Place::Server) => Some("server".to_owned()),
             None => None,
         };
         assert_eq!(place.as_deref(), expected, "{url}");
     }
 
     #[test]
-    fn urls_name_a_directory_or_memory() {
+    fn urls_name_a_place() {
         check("mem:", Some("memory"));
         check("redis://localhost", Some("redis"));
+        check("sureq://localhost", Some("server"));
         check("file:./sureq-data", Some("./sureq-data"));
         check("file:/var/lib/sureq", Some("/var/lib/sureq"));
         check("file:///var/lib/sureq", Some("/var/lib/sureq"));
-        for bad in ["", "file:", "file://host/dir", "mem", "memory:", "redis:", "./sureq-data"] {
+        for bad in ["", "file:", "file://host/dir", "mem", "memory:", "redis:", "sureq:", "./sureq-data"] {
             check(bad, None);
         }
     }

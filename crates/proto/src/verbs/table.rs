@@ -276,7 +276,7 @@ pub const TABLE: &[Row] = &[
         summary: "Says why a task is not running now.",
         syntax: "RQ.EXPLAIN key id",
         reply: "A map: `id`, `state`, `why` (in words), `deliveries`, `failed`, `lapsed`, `lost`, `tries_max`, `reason` (of the \
-                last failure, or null), then what concerns the state: `ahead`; `until`; `since`, `until` (0: no deadline), \
+                last failure, or null), then what concerns the state: `ahead`; `until` and `in_ms`; with both, what holds the whole queue up: `paused_since`, `leased` and `leased_max` (each 0 unless that is it); `since`, `until` (0: no deadline), \
                 `cancelled` and `holder`; `died`. Null if there is no such task.",
         example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> RQ.PAUSE emails\nOK\n\
                   > RQ.EXPLAIN emails 1601155608777-1\n 1) \"id\"\n 2) \"1601155608777-1\"\n 3) \"state\"\n\

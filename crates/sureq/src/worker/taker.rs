@@ -16,7 +16,6 @@ use super::shared::{Backoff, Registration, Report, Shared};
 use super::status::add;
 use super::table::Slot;
 use crate::error::{Error, Result};
-use crate::home::Home;
 use crate::id::Receipt;
 use crate::pop::PopMany;
 use crate::task::Task;
@@ -71,20 +70,12 @@ pub(super) async fn take(shared: &Arc<Shared>) -> Error {
 async fn wait_after(shared: &Shared, error: Error, backoff: &mut Backoff) -> Result<()> {
     match error {
         Error::WorkerGone => shared.nudge.notify_one(),
-        Error::Over(_) if is_here(&shared.home) => return Err(error),
+        Error::Over(_) if shared.home.is_here() => return Err(error),
         Error::Refused(ref no) if no.code() == "ERR" => return Err(error),
         error => shared.in_trouble(&error),
     }
     sleep(backoff.next()).await;
     Ok(())
-}
-
-/// Whether the home is part of this process: if it is closed, nobody will open it again under this worker.
-fn is_here(home: &Home) -> bool {
-    #[cfg(feature = "embedded")]
-    return matches!(home, Home::Embedded(_));
-    #[cfg(not(feature = "embedded"))]
-    false
 }
 
 /// Waits until handlers may be started; none if something else has changed meanwhile.
