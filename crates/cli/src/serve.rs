@@ -15,6 +15,10 @@ pub(crate) fn run(arguments: &ServeArguments) -> ExitCode {
         Ok(plan) => plan,
         Err(why) => return failed(exit::CANNOT_START, why),
     };
+    if url.starts_with("sureq://") {
+        let why = "a server in front of a server is not offered: let clients ask that one, or write file:DIR";
+        return failed(exit::CANNOT_START, why);
+    }
     let home = match sureq::open_with(&url, &options) {
         Ok(home) => home,
         Err(error) => return failed(exit::code_of(&error), &error),
