@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use sureq::command::{AckScope, Block, ConnId, IdForm, LeaseAsk, Pop, TaskRefs};
+use sureq::command::{AckScope, Block, ConnId, IdForm, LeaseAsk, Pop, TaskRefs, View};
 use sureq::notice::Kind;
 use sureq::remote::{OpenError, Patience, RemoteHome, Target, Ticket};
 use sureq::{Command, Heard, NoticeTasks, Refusal, Replies, Reply};
@@ -47,10 +47,11 @@ fn push(home: &RemoteHome, queue: &[u8], payload: &[u8]) -> Reply {
     ask(home, Command::Push { queue, payloads: &[payload] }).list.remove(0)
 }
 
-fn pop_for(queue: &'static [u8], block: Option<Block>, lease: LeaseAsk<'static>) -> Command<'static> {
-    // The name of the queue lives as long as the program, and so does the list of it.
-    let queues: &'static [&'static [u8]] = Box::leak(Box::new([queue]));
-    Command::Pop(Pop { block, lease, ..Pop::plain(queues, 10) })
+/// The queue of most tests, as pops name it.
+const Q: &[&[u8]] = &[b"q"];
+
+fn pop(block: Option<Block>, lease: LeaseAsk<'static>) -> Command<'static> {
+    Command::Pop(Pop { block, lease, ..Pop::plain(Q, 10) })
 }
 
 fn ack(home: &RemoteHome, queue: &[u8], receipt: &str) -> Reply {
@@ -123,7 +124,7 @@ impl Load {
     /// Pops and finishes some; answers whether there were any.
     fn work_once(&self, home: &RemoteHome) -> bool {
         let lease = LeaseAsk { ms: Some(2_000), ..LeaseAsk::NONE };
-        let taken = ask(home, pop_for(b"q", Some(Block::Millis(50)), lease));
+        let taken = ask(home, pop(Some(Block::Millis(50)), lease));
         match &taken.list[0] {
             Reply::Tasks(_) | Reply::TimedOut => {}
             no => assert!(is_unknown(no) || is_unavailable(no), "{no:?}"),
@@ -197,10 +198,10 @@ fn a_frozen_server_blocks_nobody_for_ever() {
     assert!(matches!(push(&home, b"q", b"before"), Reply::Pushed(_)));
     server.suspend();
     let since = Instant::now();
-    let pop = home.execute(&[pop_for(b"q", Some(Block::Millis(100)), LeaseAsk::NONE)]);
+    let pop = home.execute(&[pop(Some(Block::Millis(100)), LeaseAsk::NONE)]);
     let frozen = push(&home, b"q", b"during");
     assert!(is_unknown(&frozen), "{frozen:?}");
-    // A megabyte more than any socket holds: it cannot have been sent as a whole.
+    // More than the sockets hold: it cannot have been sent as a whole.
     let giant = vec![b'x'; 32 << 20];
     let unsent = push(&home, b"q", &giant);
     assert!(is_unavailable(&unsent), "{unsent:?}");
@@ -231,7 +232,7 @@ fn a_login_decides_who_may_ask_for_what() {
         Reply::Refused(Refusal::Unavailable { why }) => assert!(why.starts_with("NOPERM"), "{why}"),
         other => panic!("{other:?}"),
     }
-    let refused = ask(&mailer, pop_for(b"emails", Some(Block::Forever), LeaseAsk::NONE)).list.remove(0);
+    let refused = ask(&mailer, pop(Some(Block::Forever), LeaseAsk::NONE)).list.remove(0);
     assert!(is_unavailable(&refused), "{refused:?}");
     let root = RemoteHome::open(target("root:open%20sesame@")).expect("the password is right");
     assert_eq!(counts(&root, b"emails"), (1, 0));
@@ -244,16 +245,16 @@ fn a_pop_that_waits_is_told_of_a_crash_and_the_next_one_is_served() {
     let dir = scratch();
     let mut server = serve(dir.path()).start();
     let home = open(server.resp);
-    let ticket = home.execute(&[pop_for(b"q", Some(Block::Forever), LeaseAsk::NONE)]);
+    let ticket = home.execute(&[pop(Some(Block::Forever), LeaseAsk::NONE)]);
     await_line(&mut server.client(), 1);
     server.kill9();
     let told = ticket.wait().replies.list.remove(0);
     assert!(is_unknown(&told), "{told:?}");
     // Nobody is there: nothing was sent, and nobody is kept waiting.
-    let nobody = ask(&home, pop_for(b"q", Some(Block::Forever), LeaseAsk::NONE)).list.remove(0);
+    let nobody = ask(&home, pop(Some(Block::Forever), LeaseAsk::NONE)).list.remove(0);
     assert!(is_unavailable(&nobody), "{nobody:?}");
     let server = serve_at(dir.path(), server.resp).start();
-    let ticket = home.execute(&[pop_for(b"q", Some(Block::Forever), LeaseAsk::NONE)]);
+    let ticket = home.execute(&[pop(Some(Block::Forever), LeaseAsk::NONE)]);
     await_line(&mut server.client(), 1);
     server.client().push("q", "hello");
     assert_eq!(ticket.wait().replies.tasks[0].body.as_ref(), b"hello");
@@ -268,7 +269,7 @@ fn tickets_that_are_dropped_lose_nothing() {
     let (home, producer) = (open(server.resp), open(server.resp));
     for round in 0..200u64 {
         let block = (round % 3 > 0).then_some(Block::Forever);
-        let ticket = home.execute(&[pop_for(b"q", block, LeaseAsk::NONE)]);
+        let ticket = home.execute(&[pop(block, LeaseAsk::NONE)]);
         let pushed = producer.execute(&[Command::Push { queue: b"q", payloads: &[b"x"] }]);
         // Sometimes before the task is there, sometimes when it is on its way, sometimes when it is there.
         if round % 2 == 0 {
@@ -280,11 +281,16 @@ fn tickets_that_are_dropped_lose_nothing() {
     }
     until("all are back", || counts(&producer, b"q") == (200, 0));
     until("nobody waits", || home.waiting() == 0);
-    // What came back stands in its order.
-    let queues: &[&[u8]] = &[b"q"];
-    let all = ask(&home, Command::Pop(Pop::plain(queues, 1_000)));
-    let ids: Vec<_> = all.tasks.iter().map(|task| task.id).collect();
-    assert_eq!(ids.len(), 200);
+    // What one ticket was given keeps its order. It is taken before the first count, and back before the second.
+    let waiting = || {
+        let all = Command::Inspect { queue: b"q", view: View::Ready, start: 0, count: 200 };
+        ask(&home, all).tasks.iter().map(|task| task.id).collect::<Vec<_>>()
+    };
+    let before = waiting();
+    drop(home.execute(&[Command::Pop(Pop::plain(Q, 50))]));
+    assert_eq!(counts(&home, b"q"), (150, 50));
+    assert_eq!(counts(&home, b"q"), (200, 0));
+    assert_eq!(waiting(), before);
     home.close();
     producer.close();
 }
@@ -301,8 +307,7 @@ fn ten_thousand_tickets_at_once() {
         let replies = ticket.wait().replies;
         assert!(matches!(replies.list[..], [Reply::Pushed(_)]), "{:?}", replies.list);
     }
-    let queues: &[&[u8]] = &[b"q"];
-    let all = ask(&home, Command::Pop(Pop::plain(queues, 10_000)));
+    let all = ask(&home, Command::Pop(Pop::plain(Q, 10_000)));
     let numbers: Vec<Vec<u8>> = all.tasks.iter().map(|task| task.body.as_ref().to_vec()).collect();
     assert!(numbers.iter().eq((0..10_000).map(|n| n.to_string().into_bytes()).collect::<Vec<_>>().iter()));
     home.close();
@@ -315,11 +320,11 @@ fn leases_of_a_connection_end_with_it_and_with_the_home() {
     let (home, other) = (open(server.resp), open(server.resp));
     push(&other, b"q", b"x");
     let lease = LeaseAsk { conn: Some(ConnId(7)), ..LeaseAsk::NONE };
-    assert_eq!(ask(&home, pop_for(b"q", None, lease)).tasks.len(), 1);
+    assert_eq!(ask(&home, pop(None, lease)).tasks.len(), 1);
     assert_eq!(counts(&other, b"q"), (0, 1));
     home.close_conn(ConnId(7));
     until("it is back", || counts(&other, b"q") == (1, 0));
-    assert_eq!(ask(&home, pop_for(b"q", Some(Block::Forever), lease)).tasks.len(), 1);
+    assert_eq!(ask(&home, pop(Some(Block::Forever), lease)).tasks.len(), 1);
     drop(home);
     until("it is back again", || counts(&other, b"q") == (1, 0));
     other.close();
@@ -344,8 +349,7 @@ fn a_listener_hears_and_is_told_what_it_may_have_missed() {
     push(&home, b"q", b"x");
     let Some(Heard::Notice(work)) = hear() else { panic!("a notice") };
     assert_eq!((work.kind, &*work.queue, work.tasks), (Kind::Work, &b"q"[..], NoticeTasks::Count(1)));
-    let queues: &[&[u8]] = &[b"q"];
-    let id = ask(&home, Command::Pop(Pop::plain(queues, 1))).tasks[0].id;
+    let id = ask(&home, Command::Pop(Pop::plain(Q, 1))).tasks[0].id;
     ack(&home, b"q", &id.to_string());
     let Some(Heard::Notice(done)) = hear() else { panic!("a notice") };
     assert_eq!((done.kind, done.tasks), (Kind::Done, NoticeTasks::Ids([id].into())));
