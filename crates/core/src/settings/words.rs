@@ -250,8 +250,8 @@ mod tests {
         let shown: Vec<Vec<u8>> = settings.shown().map(spell).into();
         let typed: Vec<Vec<u8>> = words.chunks(2).map(|pair| pair[1].to_ascii_lowercase()).collect();
         assert_eq!(shown, typed);
-        let spelt: Vec<Vec<u8>> = changes.iter().map(|change| spell(change.shown().1)).collect();
-        assert_eq!(spelt, typed);
+        let asked: Vec<Vec<u8>> = changes.iter().map(|change| spell(change.shown().1)).collect();
+        assert_eq!(asked, typed);
     }
 
     #[test]
