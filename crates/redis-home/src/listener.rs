@@ -12,7 +12,9 @@ use sureq_core::notice::{Kind, Kinds};
 use sureq_core::{TaskId, limits};
 use tokio::sync::mpsc;
 
+use crate::channels::Channels;
 use crate::home::Inner;
+use crate::layout::Layout;
 
 const RETRY: Duration = Duration::from_millis(200);
 
@@ -39,6 +41,8 @@ pub enum NoticeTasks {
     Count(u64),
     /// These, in order.
     Ids(Box<[TaskId]>),
+    /// Those of which another program said this.
+    Said(Box<[u8]>),
 }
 
 /// What is to be heard: a channel, or a pattern of them; and whether it is so many more or fewer who want it.
@@ -93,6 +97,7 @@ fn bytes_of(heard: &Heard) -> usize {
             let ids = match tasks {
                 NoticeTasks::Count(_) => 0,
                 NoticeTasks::Ids(ids) => size_of_val(&**ids),
+                NoticeTasks::Said(text) => text.len(),
             };
             size_of::<Heard>() + queue.len() + ids
         }
@@ -105,7 +110,7 @@ fn bytes_of(heard: &Heard) -> usize {
 pub struct Listener {
     pub(crate) ear: Arc<Ear>,
     pub(crate) wants: mpsc::UnboundedSender<Want>,
-    pub(crate) prefix: String,
+    pub(crate) channels: Channels,
 }
 
 impl Listener {
@@ -135,21 +140,11 @@ impl Listener {
     }
 
     fn channel(&self, kind: Kind, queue: &[u8]) -> Vec<u8> {
-        [self.prefix.as_bytes(), kind.name().as_bytes(), b":", queue].concat()
+        self.channels.name(kind.name(), queue)
     }
 
-    /// What the prefix says is meant as it stands.
     fn pattern(&self, kind: Kind) -> Vec<u8> {
-        let mut pattern = Vec::new();
-        for &c in self.prefix.as_bytes() {
-            if matches!(c, b'*' | b'?' | b'[' | b']' | b'\\') {
-                pattern.push(b'\\');
-            }
-            pattern.push(c);
-        }
-        pattern.extend_from_slice(kind.name().as_bytes());
-        pattern.extend_from_slice(b":*");
-        pattern
+        self.channels.pattern(kind.name())
     }
 
     /// What happened next; `None` when nothing more will be told.
@@ -258,10 +253,14 @@ async fn hear(
 }
 
 fn notice(inner: &Inner, channel: &[u8], payload: &[u8]) -> Option<Heard> {
-    let heads = Kind::ALL.iter().map(|&kind| (kind, inner.link.target.channel(kind.name(), b"")));
+    let channels = inner.link.target.channels();
     let (kind, queue) =
-        heads.into_iter().find_map(|(kind, head)| Some((kind, channel.strip_prefix(&head[..])?)))?;
+        Kind::ALL.into_iter().find_map(|kind| Some((kind, channels.queue(kind.name(), channel)?)))?;
     let tasks = match kind {
+        // Other programs know no ids, and say what they have to say in their own words.
+        Kind::Done | Kind::Cancel | Kind::Delete if inner.link.target.layout == Layout::Worqr => {
+            NoticeTasks::Said(payload.into())
+        }
         Kind::Work | Kind::Delete => NoticeTasks::Count(sureq_core::id::decimal(payload)?),
         Kind::Done | Kind::Cancel => {
             let ids = payload.split(|&c| c == b' ').map(TaskId::parse).collect::<Option<_>>();

@@ -139,6 +139,7 @@ fn heard_from(heard: sureq_redis::Heard) -> Heard {
             let tasks = match tasks {
                 sureq_redis::NoticeTasks::Count(n) => sureq_engine::NoticeTasks::Count(n),
                 sureq_redis::NoticeTasks::Ids(ids) => sureq_engine::NoticeTasks::Ids(ids),
+                sureq_redis::NoticeTasks::Said(text) => sureq_engine::NoticeTasks::Said(text),
             };
             Heard::Notice(sureq_engine::Notice { kind, queue, tasks })
         }

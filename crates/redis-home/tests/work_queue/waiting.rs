@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use sureq_core::command::Block;
 
-use crate::support::{PATIENCE, Published, QUEUE, Shop, answer, item, open_home};
+use crate::support::{PATIENCE, Published, QUEUE, Shop, answer, item};
 
 fn ids(popped: Vec<(String, String)>) -> Vec<String> {
     popped.into_iter().map(|(id, _)| id).collect()
@@ -105,7 +105,7 @@ fn what_was_moved_for_nobody_goes_back_to_the_front() {
 #[test]
 fn a_home_that_is_closed_takes_nothing_any_more() {
     let mut shop = Shop::open();
-    let other = open_home(&shop.server, "");
+    let other = shop.another();
     let mut monitor = shop.monitor();
     let ticket = shop.wait(Block::Forever);
     monitor.wait_for("BLMOVE");
