@@ -12,7 +12,7 @@ pub(crate) const CANNOT_START: u8 = 1;
 pub(crate) const USAGE: u8 = 2;
 /// The store is damaged, or not all of it could be saved; nothing in it was changed.
 pub(crate) const DAMAGED: u8 = 65;
-/// It did not work out this time: the store changed too fast.
+/// It did not work out this time: the store changed too fast, or a Redis did not answer.
 pub(crate) const TRY_AGAIN: u8 = 75;
 /// The disk failed while serving; nothing was confirmed since.
 pub(crate) const DISK_FAILED: u8 = 74;
@@ -27,7 +27,7 @@ Exit codes:
   2   the command line makes no sense
   65  the store is damaged; nothing in it was changed
   74  the disk failed; nothing was confirmed since
-  75  try again: the store changed faster than it could be copied
+  75  try again: the store changed faster than it could be copied, or not all queues could be cleaned
   130 ended by a second signal before everyone was answered";
 
 /// Says why the command ends, and with which code.

@@ -3,11 +3,13 @@
 //! * `serve`: a server in front of a home. Its settings come from flags, the environment and a file (`settings`).
 //! * `user`: hashes and tokens for the users of a server, which `people` reads from a file.
 //! * `check`, `backup`: stores as directories (`check`, `backup`), in words (`words`) or as JSON (`json`).
+//! * `clean`: brings back what clients of other programs took and will not finish, on a Redis.
 //! * `dq`: the same server behind the command line of DefferedQ (`dq`), also when the program is called `dq`.
 
 mod backup;
 mod bounds;
 mod check;
+mod clean;
 mod dq;
 mod exit;
 mod json;
@@ -16,6 +18,7 @@ mod progress;
 mod say;
 mod serve;
 mod settings;
+mod signals;
 mod size;
 mod user;
 mod words;
@@ -47,6 +50,8 @@ enum Command {
     Check(check::CheckArguments),
     /// Copy a store, even while it is being served
     Backup(backup::BackupArguments),
+    /// Bring back tasks that somebody took and will not finish, on a Redis that is shared with other programs
+    Clean(clean::CleanArguments),
     /// Stand in for DefferedQ: its flags, its protocol, and nothing else
     #[command(disable_help_flag = true)]
     Dq {
@@ -67,6 +72,7 @@ fn main() -> ExitCode {
         Command::User(arguments) => user::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Backup(arguments) => backup::run(&arguments),
+        Command::Clean(arguments) => clean::run(&arguments),
         Command::Dq { flags } => dq::run(&format!("{program} dq"), &flags),
     }
 }

@@ -66,7 +66,7 @@ pub struct CleanedQueue {
 
 /// What came of a cleaning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct CleanReport {
     /// Each queue that was cleaned, by name.
     pub queues: Vec<CleanedQueue>,
     /// How many marks of unique tasks were removed that no task had any more; they belong to no queue.
@@ -170,7 +170,11 @@ pub(crate) async fn keep_clean(inner: Rc<Inner>) {
 }
 
 /// Cleans these queues, or all there are.
-pub(crate) async fn clean(inner: &Inner, queues: Vec<Vec<u8>>, how: Cleaning) -> Result<Report, Refusal> {
+pub(crate) async fn clean(
+    inner: &Inner,
+    queues: Vec<Vec<u8>>,
+    how: Cleaning,
+) -> Result<CleanReport, Refusal> {
     let is_all = queues.is_empty();
     let queues: BTreeSet<Vec<u8>> = match inner.link.target.layout {
         Layout::Sureq => {
@@ -205,7 +209,7 @@ pub(crate) async fn clean(inner: &Inner, queues: Vec<Vec<u8>>, how: Cleaning) ->
         Layout::Sureq | Layout::WorkQueue { .. } => work_queue::cleaning::clean(inner, &queues, how).await,
     };
     let queues = outcomes.into_iter().map(|(queue, outcome)| CleanedQueue { queue, outcome }).collect();
-    Ok(Report { queues, marks })
+    Ok(CleanReport { queues, marks })
 }
 
 /// Waits until what was seen may be believed if it is seen again.

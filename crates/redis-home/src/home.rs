@@ -18,7 +18,7 @@ use tokio::task::LocalSet;
 use crate::answer::{Payload, bytes, fields, number, read, refusal};
 use crate::call::{Call, Shape, conn_name, spelt_receipt};
 use crate::channels::Channels;
-use crate::cleaning::{Cleaner, Cleaning, Report, clean, keep_clean};
+use crate::cleaning::{CleanReport, Cleaner, Cleaning, clean, keep_clean};
 use crate::clock::{Clock, SystemClock, system_ms};
 use crate::handed::Handed;
 use crate::layout::{Layout, Waiting};
@@ -92,7 +92,7 @@ pub(crate) enum Job {
     Dismiss,
     Listen(Arc<Ear>, mpsc::UnboundedReceiver<Want>),
     Look(oneshot::Sender<()>),
-    Clean(Vec<Vec<u8>>, Cleaning, std_mpsc::Sender<Result<Report, Refusal>>),
+    Clean(Vec<Vec<u8>>, Cleaning, std_mpsc::Sender<Result<CleanReport, Refusal>>),
     Close(std_mpsc::Sender<()>),
 }
 
@@ -213,7 +213,7 @@ impl RedisHome {
 
     /// Brings back what somebody took and will not finish, in a layout whose leases nothing ends by itself; of all queues if none
     /// is named. What seems to be left alone is looked at a second time after a second, so that this may take as long.
-    pub fn clean(&self, queues: &[&[u8]], how: Cleaning) -> Result<Report, Refusal> {
+    pub fn clean(&self, queues: &[&[u8]], how: Cleaning) -> Result<CleanReport, Refusal> {
         let (done, is_done) = std_mpsc::channel();
         let queues = queues.iter().map(|queue| queue.to_vec()).collect();
         // A home that is closed drops the job, and with it the other end.

@@ -33,7 +33,7 @@ mod ticket;
 mod work_queue;
 mod worqr;
 
-pub use cleaning::{Cleaned, CleanedQueue, Cleaning, Report};
+pub use cleaning::{CleanReport, Cleaned, CleanedQueue, Cleaning};
 pub use clock::{Clock, SystemClock};
 pub use home::{OpenError, RedisHome};
 pub use listener::{Heard, Listener, NoticeTasks};

@@ -5,9 +5,9 @@ use std::task::{Context, Poll, Waker};
 
 use sureq_core::command::ConnId;
 use sureq_core::notice::{Kind, Kinds};
-use sureq_core::{Command, Now, Receipt, Replies};
+use sureq_core::{Command, Now, Receipt, Refusal, Replies};
 use sureq_engine::{Body, Engine, Heard, Status};
-use sureq_redis::RedisHome;
+use sureq_redis::{CleanReport, Cleaning, RedisHome};
 
 use crate::{Cut, LogError, Position};
 
@@ -209,6 +209,18 @@ impl Home {
         match self {
             Self::Embedded(engine) => engine.undeliver(queue, receipts),
             Self::Redis(home) => home.undeliver(queue, receipts),
+        }
+    }
+
+    /// Brings back what somebody took and will not finish, where that does not happen by itself: on a Redis, in the keys of other
+    /// programs. Of all queues if none is named.
+    pub fn clean(&self, queues: &[&[u8]], how: Cleaning) -> Result<CleanReport, Refusal> {
+        match self {
+            Self::Embedded(_) => {
+                let what = "cleaning: what nobody finishes comes back by itself";
+                Err(Refusal::NotThere { what, place: "a home of its own" })
+            }
+            Self::Redis(home) => home.clean(queues, how),
         }
     }
 

@@ -56,7 +56,7 @@ async fn second_pass(
     let now = pass(inner, queue, Cleaning::Deep, &mut cleaned).await?;
     let stray: Vec<&Vec<u8>> = before.intersection(&now).collect();
     for page in stray.chunks(PAGE) {
-        let ids = page.iter().map(|id| id.to_vec());
+        let ids = page.iter().map(|id| (*id).clone());
         let [returned, removed] = ask(inner, &Call::about("adopt", queue).args(ids)).await?;
         cleaned.returned += number(returned)?;
         cleaned.removed += number(removed)?;

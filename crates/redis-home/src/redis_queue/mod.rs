@@ -29,6 +29,7 @@ const HERE: Foreign = Foreign("layout=redis-queue");
 
 /// What redis-queue is told when it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_field_names, reason = "the unit is in each name")]
 pub(crate) struct Times {
     /// How long [`RedisHome::safe_pop`] waits; 0 is for ever.
     pub(crate) pop_s: u64,

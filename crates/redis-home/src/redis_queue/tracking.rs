@@ -33,14 +33,12 @@ pub(crate) async fn track(inner: Rc<Inner>, mut wants: mpsc::UnboundedReceiver<W
 async fn track_one(inner: Rc<Inner>, queue: Vec<u8>, done: oneshot::Sender<()>) {
     let (mut done, mut pause) = (Some(done), RETRY_MIN);
     loop {
-        match listen(&inner, &queue, &mut done).await {
-            Ok(()) => break,
-            // The connection was lost, or there is none yet: what was missed meanwhile is found by looking.
-            Err(_) => {
-                inner.link.probe().await;
-                inner.line.wake();
-            }
+        if listen(&inner, &queue, &mut done).await.is_ok() {
+            break;
         }
+        // The connection was lost, or there is none yet: what was missed meanwhile is found by looking.
+        inner.link.probe().await;
+        inner.line.wake();
         if done.is_none() {
             pause = RETRY_MIN;
         }

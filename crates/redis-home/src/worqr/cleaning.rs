@@ -84,7 +84,7 @@ pub(crate) async fn remove_marks(inner: &Inner, queues: &BTreeSet<Vec<u8>>) -> R
     let stale: Vec<&Vec<u8>> = before.intersection(&now).collect();
     let mut removed = 0;
     for page in stale.chunks(PAGE) {
-        let call = Call::new("unmark", None).args(page.iter().map(|hash| hash.to_vec()));
+        let call = Call::new("unmark", None).args(page.iter().map(|hash| (*hash).clone()));
         removed += number(ask_any(inner, &call).await?)?;
     }
     Ok(removed)

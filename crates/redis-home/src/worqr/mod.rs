@@ -67,7 +67,7 @@ pub(crate) fn call_of(command: &Command<'_>) -> Result<(Call, Shape), Refusal> {
 
 /// The hash of a payload, as it stands in the name of the key that says there is only one.
 pub(crate) fn hash(payload: &[u8]) -> String {
-    Md5::digest(payload).iter().map(|byte| format!("{byte:02x}")).collect()
+    format!("{:032x}", u128::from_be_bytes(Md5::digest(payload).into()))
 }
 
 fn add_call(add: &Add<'_>) -> Result<Call, Refusal> {

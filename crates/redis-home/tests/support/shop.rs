@@ -165,6 +165,7 @@ pub fn tasks(replies: &Replies<Vec<u8>>) -> Vec<(String, String)> {
 /// What a pop that waited was given.
 pub fn answer(ticket: Ticket) -> Result<Vec<(String, String)>, Refusal> {
     let replies = super::answer(&ticket);
+    drop(ticket);
     match &replies.list[0] {
         Reply::Refused(no) => Err(no.clone()),
         Reply::TimedOut => Ok(Vec::new()),

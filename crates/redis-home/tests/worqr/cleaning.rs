@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use sureq_core::command::{Add, Block, Command, NameArg};
-use sureq_redis::{Cleaned, CleanedQueue, Cleaning, Report};
+use sureq_redis::{CleanReport, Cleaned, CleanedQueue, Cleaning};
 
 use crate::common::clean;
 use crate::support::{QUEUE, Shop, TTL_MS, answer, pop, pop_one, start, wait};
@@ -155,7 +155,7 @@ fn marks_that_no_task_has_are_removed_by_a_deep_cleaning() {
     assert_eq!(report.marks, 0);
     let report = shop.home.clean(&[], Cleaning::Deep).unwrap();
     let queue = CleanedQueue { queue: QUEUE.to_vec(), outcome: Ok(returned(0)) };
-    assert_eq!(report, Report { queues: vec![queue], marks: 1 });
+    assert_eq!(report, CleanReport { queues: vec![queue], marks: 1 });
     assert_eq!(shop.raw::<Vec<String>>("KEYS worqr:uniqueTasks:*").len(), 2);
 }
 

@@ -107,7 +107,7 @@ fn what_a_foreign_worker_took_from_ours_is_told_once_and_no_ack_of_it_counts() {
     assert_eq!(beat(&shop.home, "w"), Ok(vec![taken.clone()]));
     assert_eq!(beat(&shop.home, "w"), Ok(vec![]), "once");
     assert!(!shop.ack(&taken));
-    assert_eq!(shop.working(), [kept.clone()], "the note of what it still holds is back");
+    assert_eq!(shop.working(), [&kept[..]], "the note of what it still holds is back");
     assert!(shop.ack(&kept));
     assert_eq!(shop.queue(), ["a"]);
 }
@@ -138,7 +138,7 @@ fn a_foreign_client_can_clean_up_behind_ours() {
     let id = pop_one(&shop.home, "w");
     shop.raw::<()>("DEL worqr:workerTimers:w");
     assert_eq!(shop.all("SMEMBERS worqr:workingQueues:w"), ["jobs"]);
-    assert_eq!(shop.working(), [id.clone()]);
+    assert_eq!(shop.working(), [&id[..]]);
     shop.multi(&[
         "SREM worqr:workers w",
         "SREM worqr:expiringWorkers w",
