@@ -21,7 +21,11 @@ fn what_is_done_is_removed_also_where_nobody_meets_it() {
     shop.foreign_mark_done("a");
     assert_eq!(clean(&shop.home, &[], Cleaning::Light), Ok(did(0, 1)));
     assert_eq!((shop.ids(), shop.raw::<i64>("EXISTS jobs:done")), (vec!["b".into()], 0));
-    assert_eq!(clean(&shop.home, &[QUEUE], Cleaning::Deep), Ok(did(0, 0)), "an id without a body is a task too");
+    assert_eq!(
+        clean(&shop.home, &[QUEUE], Cleaning::Deep),
+        Ok(did(0, 0)),
+        "an id without a body is a task too"
+    );
 }
 
 /// The commands of foreign clients, in their order; after each of them the client may be gone. A `*` stands for the time.
