@@ -41,10 +41,9 @@ impl Foreign {
                 let call = Call::new("queues", None).number(cursor).number(count.max(1).into());
                 (call, Shape::Queues { pattern: pattern.map(<[u8]>::to_vec) })
             }
-            Command::Push { .. } => return self.no("PUSH"),
-            Command::Add(_) => return self.no("ADD"),
-            Command::Pop(_) => return self.no("POP"),
-            Command::Ack { .. } => return self.no("ACK"),
+            Command::Push { .. } | Command::Add(_) | Command::Pop(_) | Command::Ack { .. } => {
+                return self.no("tasks of this kind");
+            }
             Command::Return(_) => return self.no("RETURN"),
             Command::Cancel { .. } => return self.no("CANCEL of this kind"),
             Command::Extend { .. } => return self.no("EXTEND"),

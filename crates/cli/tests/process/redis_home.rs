@@ -118,6 +118,26 @@ fn a_subscriber_hears_what_is_done_elsewhere() {
     assert!(message.contains(&format!("{:?}", Value::Bulk(id.into_bytes()))), "{message}");
 }
 
+#[test]
+fn what_a_killed_server_held_for_its_worker_is_taken_by_that_of_another() {
+    let redis = RedisServer::start();
+    let (one, two) =
+        (in_front_of_layout(&redis, "worqr").start(), in_front_of_layout(&redis, "worqr").start());
+    let (mut first, mut second) = (one.client(), two.client());
+    second.say("RQ.WORKER START second TTL 600000");
+    first.say("RQ.PUSH emails hello");
+    first.say("RQ.WORKER START first TTL 1000");
+    assert_eq!(first.say("RQ.POP WORKER first#0 emails").list().len(), 1);
+    second.begin("RQ.POP BLOCK 0 WORKER second#0 emails");
+    await_waiting(&two);
+    let since = Instant::now();
+    one.into_process().kill9();
+    let popped = second.reply().list().remove(0).list();
+    assert_eq!(popped[2].clone().text(), "hello");
+    let healed = since.elapsed();
+    assert!(healed < Duration::from_secs(15), "{healed:?}");
+}
+
 /// The whole life of a task in Worqr's keys, over Redis' protocol.
 #[test]
 fn a_server_speaks_for_workers_of_worqr() {

@@ -5,7 +5,7 @@
 //! alike. When what was taken will be late is the script's answer.
 
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::{PushInfo, PushKind, RedisError, Value, cmd};
 use tokio::sync::{mpsc, oneshot};
@@ -33,13 +33,14 @@ pub(crate) async fn track(inner: Rc<Inner>, mut wants: mpsc::UnboundedReceiver<W
 async fn track_one(inner: Rc<Inner>, queue: Vec<u8>, done: oneshot::Sender<()>) {
     let (mut done, mut pause) = (Some(done), RETRY_MIN);
     loop {
-        if listen(&inner, &queue, &mut done).await.is_ok() {
+        let began = Instant::now();
+        if listen(&inner, &queue, done.take()).await.is_ok() {
             break;
         }
         // The connection was lost, or there is none yet: what was missed meanwhile is found by looking.
         inner.link.probe().await;
         inner.line.wake();
-        if done.is_none() {
+        if began.elapsed() > RETRY_MAX {
             pause = RETRY_MIN;
         }
         sleep(pause).await;
@@ -48,18 +49,14 @@ async fn track_one(inner: Rc<Inner>, queue: Vec<u8>, done: oneshot::Sender<()>) 
     inner.line.end_hearing(&queue);
 }
 
-/// Listens until nobody has waited for the queue for a while.
-async fn listen(
-    inner: &Inner,
-    queue: &[u8],
-    done: &mut Option<oneshot::Sender<()>>,
-) -> Result<(), RedisError> {
+/// Listens until nobody has waited for the queue for a while. Whoever wants to know when that begins is not kept if it does not.
+async fn listen(inner: &Inner, queue: &[u8], done: Option<oneshot::Sender<()>>) -> Result<(), RedisError> {
     let key = inner.link.target.foreign_key(queue);
     let (mut connection, mut pushes) = inner.link.pushed().await?;
     let mut tracking = cmd("CLIENT");
     tracking.arg("TRACKING").arg("ON").arg("BCAST").arg("PREFIX").arg(&key);
     tracking.query_async::<()>(&mut connection).await?;
-    if let Some(done) = done.take() {
+    if let Some(done) = done {
         // Whoever wanted it may have left.
         let _ = done.send(());
     }

@@ -55,15 +55,18 @@ impl Hashes {
 
 /// Writes the hashes into the acks among calls.
 pub(crate) async fn write_hashes(inner: &Inner, calls: &mut [Result<(Call, Shape), Refusal>]) {
-    for (call, shape) in calls.iter_mut().flatten() {
-        if *shape == Shape::Acked {
-            write_into(inner, call).await;
+    for call in calls {
+        if let Ok((ack, Shape::Acked)) = call
+            && let Err(no) = write_into(inner, ack).await
+        {
+            // Finished without its hash, the mark would stay for ever; and so far nothing was done.
+            *call = Err(Refusal::Unavailable { why: no.to_string().into() });
         }
     }
 }
 
 /// An ack names its queue, then ids and hashes in turn.
-async fn write_into(inner: &Inner, ack: &mut Call) {
+async fn write_into(inner: &Inner, ack: &mut Call) -> Result<(), Refusal> {
     let mut unknown = Vec::new();
     for at in (1..ack.args.len()).step_by(2) {
         match inner.worqr.hashes.get(&ack.args[at]) {
@@ -72,17 +75,15 @@ async fn write_into(inner: &Inner, ack: &mut Call) {
         }
     }
     if unknown.is_empty() {
-        return;
+        return Ok(());
     }
     let ids = unknown.iter().map(|&at| ack.args[at].clone());
     let call = Call::new("tasks", ack.queue.as_deref()).arg(ack.args[0].clone()).args(ids);
-    // What cannot be asked for now cannot be finished either, and the ack says so.
-    let payloads = inner.link.ask(&call).await.ok().and_then(|answer| list(answer).ok()).unwrap_or_default();
-    for (at, payload) in unknown.into_iter().zip(payloads) {
-        if payload != Value::Nil
-            && let Ok(payload) = bytes(payload)
-        {
-            ack.args[at + 1] = hash(&payload).into_bytes();
+    for (at, payload) in unknown.into_iter().zip(list(inner.link.ask(&call).await?)?) {
+        // What is not there cannot be finished, and needs no hash.
+        if payload != Value::Nil {
+            ack.args[at + 1] = hash(&bytes(payload)?).into_bytes();
         }
     }
+    Ok(())
 }

@@ -50,6 +50,19 @@ fn a_home_that_is_cut_off_anywhere_loses_nothing() {
 }
 
 #[test]
+fn a_user_who_may_load_no_functions_gets_scripts() {
+    let mut shop = Shop::open();
+    shop.raw::<()>("ACL SETUSER worker on >secret ~* &* +@all -function");
+    shop.home.close();
+    shop.home = crate::common::shop::open_home(&shop.server, "layout=redis-queue&user=worker&pass=secret");
+    let id = shop.push("x");
+    assert_eq!(shop.pop_one().as_ref(), Some(&id));
+    assert!(shop.ack(&id));
+    let stats: String = shop.raw("INFO commandstats");
+    assert!(stats.contains("cmdstat_evalsha"), "{stats}");
+}
+
+#[test]
 fn the_same_on_valkey() {
     let mut shop = Shop::on(RedisServer::start_valkey(), "layout=redis-queue");
     shop.push("one");

@@ -7,7 +7,7 @@ use sureq_testkit::redis_server::RedisServer;
 
 use crate::common::proxy::{Proxy, Way};
 use crate::common::{clean, free_port, push, run};
-use crate::support::{QUEUE, Shop, TTL_MS, pop_call};
+use crate::support::{QUEUE, Shop, TTL_MS, pop, pop_call, start};
 
 /// The script is sent at the beginning, and is most of what is sent; what is behind it matters.
 const SCRIPT_BYTES: usize =
@@ -90,6 +90,96 @@ fn a_home_that_is_cut_off_anywhere_loses_nothing_and_cleaning_heals_the_rest() {
         unknown += known.maybe_pushed + known.maybe_finished;
     }
     assert!(finished > 10 && unknown > 10, "cuts come before, between and after: {finished}, {unknown}");
+}
+
+#[test]
+fn a_user_who_may_load_no_functions_gets_scripts() {
+    let mut shop = Shop::open();
+    shop.raw::<()>("ACL SETUSER worker on >secret ~* &* +@all -function");
+    let home = crate::common::shop::open_home(&shop.server, "layout=worqr&user=worker&pass=secret");
+    let known = work(&home);
+    assert_eq!((known.pushed, known.finished), (2, 1));
+    let stats: String = shop.raw("INFO commandstats");
+    assert!(stats.contains("cmdstat_evalsha"), "{stats}");
+    home.close();
+}
+
+/// What a worker of theirs does until nothing is left; answers what it finished.
+fn foreign_work(server: &RedisServer, name: &str) -> Vec<String> {
+    let (mut raw, mut finished) = (server.connect(), Vec::new());
+    for n in 0.. {
+        let id = format!("jobs_{name}-{n}");
+        let process = format!("worqr:processes:{id}");
+        let (taken, _): (Option<String>, i64) = redis::pipe()
+            .atomic()
+            .cmd("RPOPLPUSH")
+            .arg("worqr:queues:jobs")
+            .arg(&process)
+            .sadd("worqr:workingProcesses:jobs", &id)
+            .query(&mut raw)
+            .expect("Redis answers");
+        let Some(payload) = taken else {
+            let _: i64 = redis::cmd("SREM")
+                .arg("worqr:workingProcesses:jobs")
+                .arg(&id)
+                .query(&mut raw)
+                .expect("Redis answers");
+            break;
+        };
+        let (done, _): (i64, i64) = redis::pipe()
+            .atomic()
+            .del(&process)
+            .srem("worqr:workingProcesses:jobs", &id)
+            .query(&mut raw)
+            .expect("Redis answers");
+        assert_eq!(done, 1, "nobody took it away");
+        finished.push(payload);
+    }
+    finished
+}
+
+fn our_work(home: &RedisHome, name: &str) -> Vec<String> {
+    start(home, name, TTL_MS);
+    let mut finished = Vec::new();
+    loop {
+        let popped = pop(home, name, 3);
+        if popped.is_empty() {
+            return finished;
+        }
+        for (id, payload) in popped {
+            assert!(crate::common::shop::ack(home, &id));
+            finished.push(payload);
+        }
+    }
+}
+
+#[test]
+fn workers_of_both_kinds_and_cleaning_beside_them_finish_each_task_once() {
+    let mut shop = Shop::open();
+    shop.foreign_start("x");
+    shop.foreign_start("y");
+    let payloads: Vec<String> = (0..2_000).map(|n| n.to_string()).collect();
+    let pushed: Vec<&[u8]> = payloads.iter().map(String::as_bytes).collect();
+    run(&shop.home, &Command::Push { queue: QUEUE, payloads: &pushed });
+    let (one, two) = (shop.another(), shop.another());
+    let (home, server) = (&shop.home, &shop.server);
+    let mut finished: Vec<String> = std::thread::scope(|scope| {
+        let workers = [
+            scope.spawn(|| foreign_work(server, "x")),
+            scope.spawn(|| foreign_work(server, "y")),
+            scope.spawn(|| our_work(&one, "one")),
+            scope.spawn(|| our_work(&two, "two")),
+        ];
+        while !workers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+            assert_eq!(clean(home, &[], Cleaning::Deep).map(|cleaned| cleaned.returned), Ok(0));
+        }
+        workers.into_iter().flat_map(|worker| worker.join().expect("it worked")).collect()
+    });
+    finished.sort_by_key(|payload| payload.parse::<u32>().expect("a number"));
+    assert_eq!(finished, payloads);
+    assert_eq!(count(&mut shop), 0);
+    one.close();
+    two.close();
 }
 
 #[test]
