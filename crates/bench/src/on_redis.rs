@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use redis_0_26::AsyncCommands as _;
 use redis_work_queue::{Item, KeyPrefix, WorkQueue};
-use sureq::command::{AckScope, Command, IdForm, LeaseAsk, Pop, TaskRefs};
-use sureq::reply::TaskView;
-use sureq::{Answer, Home, Replies, Reply};
+use sureq::Home;
+use sureq::seam::command::{AckScope, Command, IdForm, LeaseAsk, Pop, TaskRefs};
+use sureq::seam::reply::TaskView;
+use sureq::seam::{Answer, Replies, Reply};
 
 use crate::procstat::cpu_time;
 use crate::servers::{Place, Server};
@@ -207,7 +208,7 @@ fn ours(watch: &Watch<'_>, kind: Kind, tasks: usize, batch: u32) -> Result<Run, 
 }
 
 /// One command, and its answer.
-fn ask(home: &Home, command: &Command<'_>) -> Result<Replies<sureq::Body>, Box<dyn Error>> {
+fn ask(home: &Home, command: &Command<'_>) -> Result<Replies<sureq::seam::Body>, Box<dyn Error>> {
     let executed = home.execute(std::slice::from_ref(command), &mut Replies::default());
     let Answer { replies, .. } = executed.ticket.ok_or("a Redis answers later")?.wait();
     match replies.list.first() {

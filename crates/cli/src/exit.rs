@@ -40,9 +40,6 @@ pub(crate) fn failed(code: u8, why: impl std::fmt::Display) -> ExitCode {
 pub(crate) fn code_of(error: &OpenError) -> u8 {
     match error {
         OpenError::Store { source: StoreError::Damaged(_) | StoreError::Replay { .. }, .. } => DAMAGED,
-        OpenError::Store { .. }
-        | OpenError::Unknown { .. }
-        | OpenError::BadTarget { .. }
-        | OpenError::Redis { .. } => CANNOT_START,
+        _ => CANNOT_START,
     }
 }

@@ -7,7 +7,7 @@ use crate::verbs::{Shape, TYPE_NAME};
 use sureq_core::command::{Command, LeaseAsk, Pop, View, Worker};
 use sureq_core::id::{Spelling, TaskId};
 use sureq_core::reply::{
-    Explanation, Info, More, Outcome, QueueRow, Replies, Reply, TaskView, Why, WorkerRow,
+    Explanation, HeldUp, Info, More, Outcome, QueueRow, Replies, Reply, TaskView, Why, WorkerRow,
 };
 use sureq_core::settings::{SettingWords, Settings, Shown};
 use sureq_core::task::{Holder, StateKind};
@@ -85,16 +85,21 @@ pub fn encode_reply<B: AsRef<[u8]>>(
 
 /// How much a pop tells of each task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct PopForm {
-    receipt: bool,
-    meta: bool,
+pub(crate) struct PopForm {
+    pub(crate) receipt: bool,
+    pub(crate) meta: bool,
 }
 
 impl PopForm {
     /// The form that this pop asks for. A lease that only the queue's settings give changes nothing.
-    fn of(pop: &Pop<'_>) -> Self {
+    pub(crate) fn of(pop: &Pop<'_>) -> Self {
         let LeaseAsk { ms, worker, conn, .. } = pop.lease;
         Self { receipt: ms.is_some() || worker.is_some() || conn.is_some(), meta: pop.meta }
+    }
+
+    /// How many fields a task has.
+    pub(crate) const fn fields(self) -> usize {
+        3 + if self.receipt { 2 } else { 0 } + self.meta as usize
     }
 }
 
@@ -106,7 +111,7 @@ fn write_popped<B: AsRef<[u8]>>(
 ) {
     w.array(tasks.len());
     for task in tasks {
-        w.array(3 + if form.receipt { 2 } else { 0 } + usize::from(form.meta));
+        w.array(form.fields());
         w.bulk(queues[task.queue as usize].as_ref());
         write_task_id(w, task);
         w.bulk(task.body.as_ref());
@@ -157,15 +162,20 @@ fn write_meta(w: &mut Writer<'_>, more: &More) {
     write_optional(w, more.reason.as_deref());
 }
 
+/// How many fields a task has that RQ.INSPECT shows.
+pub(crate) const fn inspected_fields(view: View) -> usize {
+    match view {
+        View::Ready => 2,
+        View::Leased => 5,
+        View::Delayed => 3,
+        View::Dead => 7,
+    }
+}
+
 fn write_inspected<B: AsRef<[u8]>>(w: &mut Writer<'_>, view: View, tasks: &[TaskView<B>]) {
     w.array(tasks.len());
     for task in tasks {
-        w.array(match view {
-            View::Ready => 2,
-            View::Leased => 5,
-            View::Delayed => 3,
-            View::Dead => 7,
-        });
+        w.array(inspected_fields(view));
         write_task_id(w, task);
         w.bulk(task.body.as_ref());
         match view {
@@ -234,7 +244,7 @@ fn write_workers(w: &mut Writer<'_>, workers: &[WorkerRow]) {
 }
 
 /// `w#n`
-fn worker_text(name: &[u8], incarnation: u64) -> Vec<u8> {
+pub(crate) fn worker_text(name: &[u8], incarnation: u64) -> Vec<u8> {
     [name, b"#", incarnation.to_string().as_bytes()].concat()
 }
 
@@ -276,8 +286,9 @@ fn write_settings(w: &mut Writer<'_>, settings: &Settings) {
 
 fn write_explanation(w: &mut Writer<'_>, explained: &Explanation) {
     let own = match explained.why {
-        Why::Ready { .. } | Why::Delayed { .. } | Why::Dead { .. } => 1,
-        Why::Leased { .. } => 4,
+        Why::Dead { .. } => 1,
+        Why::Ready { .. } | Why::Leased { .. } => 4,
+        Why::Delayed { .. } => 5,
     };
     w.map(9 + own);
     w.bulk(b"id");
@@ -298,8 +309,14 @@ fn write_explanation(w: &mut Writer<'_>, explained: &Explanation) {
     w.bulk(b"reason");
     write_optional(w, explained.reason.as_deref());
     match explained.why {
-        Why::Ready { ahead, .. } => write_numbers(w, &[("ahead", ahead)]),
-        Why::Delayed { until, .. } => write_numbers(w, &[("until", until)]),
+        Why::Ready { ahead, held_up } => {
+            write_numbers(w, &[("ahead", ahead)]);
+            write_held_up(w, held_up);
+        }
+        Why::Delayed { until, in_ms, held_up } => {
+            write_numbers(w, &[("until", until), ("in_ms", in_ms)]);
+            write_held_up(w, held_up);
+        }
         Why::Dead { at } => write_numbers(w, &[("died", at.0)]),
         Why::Leased { since, until, holder, cancelled } => {
             let until = until.map_or(0, |until| until.0);
@@ -308,6 +325,16 @@ fn write_explanation(w: &mut Writer<'_>, explained: &Explanation) {
             write_optional(w, holder.map(|holder| holder_text(holder, explained)).as_deref());
         }
     }
+}
+
+/// What keeps the whole queue, in numbers; zeros where it is nothing of that kind.
+fn write_held_up(w: &mut Writer<'_>, held_up: Option<HeldUp>) {
+    let (paused_since, leased, leased_max) = match held_up {
+        None => (0, 0, 0),
+        Some(HeldUp::Paused { since }) => (since.0, 0, 0),
+        Some(HeldUp::AllLeased { leased, max }) => (0, leased, max),
+    };
+    write_numbers(w, &[("paused_since", paused_since), ("leased", leased), ("leased_max", leased_max)]);
 }
 
 fn holder_text(holder: Holder, explained: &Explanation) -> Vec<u8> {
@@ -343,7 +370,7 @@ fn write_optional(w: &mut Writer<'_>, bytes: Option<&[u8]>) {
     }
 }
 
-const fn state_name(state: StateKind) -> &'static str {
+pub(crate) const fn state_name(state: StateKind) -> &'static str {
     match state {
         StateKind::Ready => "ready",
         StateKind::Delayed => "delayed",

@@ -206,6 +206,11 @@ impl RedisHome {
         let _ = self.shared.jobs.send(Job::Abandoned(vec![(queue.to_vec(), spelt)]));
     }
 
+    /// Whether a pop can say how long a task is its taker's.
+    pub fn has_leases(&self) -> bool {
+        matches!(self.shared.layout, Layout::Sureq | Layout::WorkQueue { .. })
+    }
+
     /// Which keys its queues have.
     pub(crate) fn layout(&self) -> Layout {
         self.shared.layout

@@ -36,7 +36,7 @@ mod worqr;
 pub use cleaning::{CleanReport, Cleaned, CleanedQueue, Cleaning};
 pub use clock::{Clock, SystemClock};
 pub use home::{OpenError, RedisHome};
-pub use listener::{Heard, Listener, NoticeTasks};
+pub use listener::Listener;
 pub use redis_queue::SafeTask;
 pub use target::{BadTarget, Target};
 pub use ticket::{Answer, Ticket};

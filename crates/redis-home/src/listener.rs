@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use sureq_core::notice::{Kind, Kinds};
+use sureq_core::notice::{Heard, Kind, Kinds, Notice, NoticeTasks};
 use sureq_core::{TaskId, limits};
 use tokio::sync::mpsc;
 
@@ -17,33 +17,6 @@ use crate::home::Inner;
 use crate::layout::Layout;
 
 const RETRY: Duration = Duration::from_millis(200);
-
-/// What a listener hears.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
-    /// Something happened to tasks of a queue.
-    Notice {
-        /// What.
-        kind: Kind,
-        /// The name of the queue.
-        queue: Box<[u8]>,
-        /// To which tasks.
-        tasks: NoticeTasks,
-    },
-    /// What happened meanwhile is lost.
-    Missed,
-}
-
-/// The tasks that a notice is about.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NoticeTasks {
-    /// So many.
-    Count(u64),
-    /// These, in order.
-    Ids(Box<[TaskId]>),
-    /// Those of which another program said this.
-    Said(Box<[u8]>),
-}
 
 /// What is to be heard: a channel, or a pattern of them; and whether it is so many more or fewer who want it.
 #[derive(Debug)]
@@ -93,14 +66,7 @@ impl Ear {
 
 fn bytes_of(heard: &Heard) -> usize {
     match heard {
-        Heard::Notice { queue, tasks, .. } => {
-            let ids = match tasks {
-                NoticeTasks::Count(_) => 0,
-                NoticeTasks::Ids(ids) => size_of_val(&**ids),
-                NoticeTasks::Said(text) => text.len(),
-            };
-            size_of::<Heard>() + queue.len() + ids
-        }
+        Heard::Notice(notice) => notice.bytes(),
         Heard::Missed => size_of::<Heard>(),
     }
 }
@@ -267,5 +233,5 @@ fn notice(inner: &Inner, channel: &[u8], payload: &[u8]) -> Option<Heard> {
             NoticeTasks::Ids(ids?)
         }
     };
-    Some(Heard::Notice { kind, queue: queue.into(), tasks })
+    Some(Heard::Notice(Notice { kind, queue: queue.into(), tasks }))
 }

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use sureq::command::{Command, ConnId};
-use sureq::{Answer, Body, Executed, Home, Position, Replies, Ticket};
+use sureq::Home;
+use sureq::seam::command::{Command, ConnId};
+use sureq::seam::{Answer, Body, Executed, Position, Replies, Ticket};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};

@@ -2,7 +2,7 @@
 //!
 //! * [`Subject`]: what every home must be able to do.
 //! * [`core`]: the queue alone, by replay of its events. [`engine`]: the embedded home on a simulated disk.
-//!   [`redis`]: a real Redis. [`server`]: both dialects over real sockets.
+//!   [`redis`]: a real Redis. [`server`]: both dialects over real sockets. [`remote`]: a home that asks such a server.
 //! * `local`: sessions without sockets, for homes within the process. `wire`: replies from bytes.
 //!
 //! Nothing in here sleeps: time is moved by hand, and whether a request waits is asked of the home.
@@ -10,6 +10,7 @@
 pub mod core;
 pub mod engine;
 pub mod redis;
+pub mod remote;
 pub mod server;
 
 mod local;

@@ -379,6 +379,11 @@ pub enum Refusal {
         /// What is wrong with it, and where.
         why: Box<str>,
     },
+    /// The server that keeps the queue said no in words of its own.
+    Said {
+        /// Its words, without the code before them.
+        words: Box<str>,
+    },
     /// The server that keeps the queue cannot be asked.
     Unavailable {
         /// Why not, and what to do.
@@ -408,6 +413,7 @@ impl Refusal {
             | Self::TooLarge { .. }
             | Self::OutOfRange { .. }
             | Self::NotThere { .. }
+            | Self::Said { .. }
             | Self::NoMoreIds => "ERR",
         }
     }
@@ -435,6 +441,7 @@ impl fmt::Display for Refusal {
             Self::NoMoreIds => f.write_str("the store has given out its last id"),
             Self::Closed => f.write_str("the store is closed: connect to it again once it is open"),
             Self::Damaged { id, why } => write!(f, "the payload of task {id} cannot be read: {why}"),
+            Self::Said { words } => f.write_str(words),
             Self::Unavailable { why } => write!(f, "nothing was done: {why}"),
             Self::Unknown { why } => write!(f, "it may have been done or not: {why}"),
             Self::Poisoned => f.write_str("the log failed: restart the server once its disk is sound"),

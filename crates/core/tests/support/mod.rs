@@ -342,7 +342,7 @@ impl Home {
         let task = task.to_string();
         let task = TaskRef { bytes: task.as_bytes(), form: IdForm::Long };
         let failed = failed.map(str::as_bytes);
-        match self.run(&Command::Return(Return { queue: b"q", task, to, failed })) {
+        match self.run(&Command::Return(Return { queue: b"q", task, to, failed, is_last: false })) {
             Answer::Outcome(outcome) => outcome,
             other => panic!("{other:?}"),
         }

@@ -215,6 +215,13 @@ function op.ack(queue, args)
   return finished
 end
 
+-- id; there is no deadline to be moved, and the answer is whether it is still held
+function op.extend(queue, args)
+  local id = args[1]
+  if queue_of(id) ~= queue or call('EXISTS', process_key(id)) == 0 then return 'stale' end
+  return call('SISMEMBER', own('cancelled'), id) == 1 and 'cancelled' or 'done'
+end
+
 -- id, end of the queue: F or B
 op['return'] = function(queue, args)
   if queue_of(args[1]) ~= queue then return 'stale' end
@@ -504,7 +511,7 @@ end
 
 -- What these are about is their first argument.
 local ABOUT_ONE = {
-  push = true, add = true, tasks = true, ack = true, ['return'] = true, undeliver = true, cancel_payload = true,
+  push = true, add = true, tasks = true, ack = true, extend = true, ['return'] = true, undeliver = true, cancel_payload = true,
   hear_cancel = true, info = true, inspect = true, purge = true, waiting = true,
 }
 

@@ -117,7 +117,7 @@ mod tests {
         let lease = LeaseAsk { worker, ..LeaseAsk::NONE };
         check_refused(&Command::Pop(Pop { lease, ..Pop::plain(&[b"q"], 1) }), "POP WORKER");
         let task = TaskRef { bytes: b"x", form: IdForm::Long };
-        let back = Return { queue, task, to: Some(Place::After(5)), failed: None };
+        let back = Return { queue, task, to: Some(Place::After(5)), failed: None, is_last: false };
         check_refused(&Command::Return(back), "RETURN DELAY");
     }
 }

@@ -46,6 +46,7 @@ pub(crate) fn call_of(command: &Command<'_>) -> Result<(Call, Shape), Refusal> {
             let pairs = tasks.list.iter().flat_map(|&id| [id, b""]);
             (Call::about("ack", queue).args(pairs), Shape::Acked)
         }
+        Command::Extend { queue, task, .. } => (Call::about("extend", queue).arg(task.bytes), Shape::Outcome),
         Command::Return(ref back) => {
             let place = HERE.return_place(back, Place::Front)?;
             (Call::about("return", back.queue).arg(back.task.bytes).arg(place), Shape::Outcome)

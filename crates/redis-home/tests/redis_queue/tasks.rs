@@ -124,7 +124,13 @@ fn what_is_given_back_is_as_if_it_had_not_been_taken() {
     }
     assert_eq!(shop.pop(2).len(), 2);
     let give_back = |shop: &Shop, id: &str, to| {
-        shop.reply(Command::Return(Return { queue: QUEUE, task: task_ref(id), to, failed: None }))
+        shop.reply(Command::Return(Return {
+            queue: QUEUE,
+            task: task_ref(id),
+            to,
+            failed: None,
+            is_last: false,
+        }))
     };
     assert_eq!(give_back(&shop, "a", None), Reply::Outcome(Outcome::Done));
     assert_eq!(give_back(&shop, "a", None), Reply::Outcome(Outcome::Stale));

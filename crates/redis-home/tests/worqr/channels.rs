@@ -4,8 +4,9 @@ use std::task::{Context, Poll, Waker};
 
 use redis::Connection;
 use sureq_core::command::Command;
-use sureq_core::notice::Kind;
-use sureq_redis::{Heard, Listener, NoticeTasks};
+use sureq_core::notice::{Heard, NoticeTasks};
+use sureq_core::notice::{Kind, Notice};
+use sureq_redis::Listener;
 
 use crate::common::{PATIENCE, run, until};
 use crate::support::{QUEUE, Shop, TTL_MS, beat, cancel, pop_one, start};
@@ -81,7 +82,7 @@ fn next(listener: &Listener) -> (Kind, NoticeTasks) {
         heard.is_some()
     });
     match heard {
-        Some(Heard::Notice { kind, queue, tasks }) => {
+        Some(Heard::Notice(Notice { kind, queue, tasks })) => {
             assert_eq!(&*queue, QUEUE);
             (kind, tasks)
         }

@@ -99,7 +99,7 @@ fn what_is_given_back_goes_to_the_front_or_where_it_is_wanted() {
     start(&shop.home, "w", TTL_MS);
     let id = pop_one(&shop.home, "w");
     let give_back = |shop: &Shop, id: &str, to| {
-        let back = Return { queue: QUEUE, task: task_ref(id), to, failed: None };
+        let back = Return { queue: QUEUE, task: task_ref(id), to, failed: None, is_last: false };
         shop.reply(Command::Return(back))
     };
     assert_eq!(give_back(&shop, &id, None), Reply::Outcome(Outcome::Done));
@@ -125,7 +125,7 @@ fn a_cancel_removes_what_waits_and_tells_the_worker_of_what_it_holds() {
     assert_eq!(shop.queue(), ["b"]);
     assert_eq!(beat(&shop.home, "w"), Ok(vec![held.clone()]));
     assert_eq!(beat(&shop.home, "w"), Ok(vec![held.clone()]), "told until it is over");
-    let back = Return { queue: QUEUE, task: task_ref(&held), to: None, failed: None };
+    let back = Return { queue: QUEUE, task: task_ref(&held), to: None, failed: None, is_last: false };
     assert_eq!(shop.reply(Command::Return(back)), Reply::Outcome(Outcome::Cancelled));
     assert_eq!((shop.queue(), shop.working()), (vec!["b".into()], vec![]), "it is gone");
     assert_eq!(beat(&shop.home, "w"), Ok(vec![]));
