@@ -18,7 +18,7 @@ pub(crate) const UNAVAILABLE: u8 = 69;
 pub(crate) const UNKNOWN: u8 = 70;
 /// The store is damaged, or not all of it could be saved; nothing in it was changed.
 pub(crate) const DAMAGED: u8 = 65;
-/// It did not work out this time: the store changed too fast.
+/// It did not work out this time: the store changed too fast, or a Redis did not answer.
 pub(crate) const TRY_AGAIN: u8 = 75;
 /// The disk failed while serving; nothing was confirmed since.
 pub(crate) const DISK_FAILED: u8 = 74;
@@ -36,7 +36,7 @@ Exit codes:
   69  the home cannot be reached; nothing was done
   70  the answer was lost: it may have been done or not
   74  the disk failed; nothing was confirmed since
-  75  try again: the store changed faster than it could be copied
+  75  try again: the store changed faster than it could be copied, or not all queues could be cleaned
   130 ended by a second signal before everyone was answered";
 
 /// Says why the command ends, and with which code.

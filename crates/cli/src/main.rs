@@ -5,11 +5,13 @@
 //! * `check`, `backup`: stores as directories (`check`, `backup`), in words (`words`) or as JSON (`json`).
 //! * `client`: the commands that ask a home: push, pop, ack, work, stats and the others.
 //! * `shell`: completions and manual pages. `humane`: numbers and times for people. `progress`: how far a long work has come.
+//! * `clean`: brings back what clients of other programs took and will not finish, on a Redis.
 //! * `dq`: the same server behind the command line of DefferedQ (`dq`), also when the program is called `dq`.
 
 mod backup;
 mod bounds;
 mod check;
+mod clean;
 mod client;
 mod dq;
 mod exit;
@@ -21,6 +23,7 @@ mod say;
 mod serve;
 mod settings;
 mod shell;
+mod signals;
 mod size;
 mod user;
 mod words;
@@ -91,6 +94,8 @@ enum Command {
     Completions(shell::CompletionsArguments),
     /// Print the manual page, or write all of them
     Man(shell::ManArguments),
+    /// Bring back tasks that somebody took and will not finish, on a Redis that is shared with other programs
+    Clean(clean::CleanArguments),
     /// Stand in for DefferedQ: its flags, its protocol, and nothing else
     #[command(disable_help_flag = true)]
     Dq {
@@ -130,6 +135,7 @@ fn main() -> ExitCode {
         Command::Backup(arguments) => backup::run(&arguments),
         Command::Completions(arguments) => shell::completions(&arguments, Arguments::command()),
         Command::Man(arguments) => shell::man(&arguments, Arguments::command()),
+        Command::Clean(arguments) => clean::run(&arguments),
         Command::Dq { flags } => dq::run(&format!("{program} dq"), &flags),
     }
 }

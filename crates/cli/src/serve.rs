@@ -3,12 +3,11 @@
 use std::process::ExitCode;
 
 use sureq::{Durability, Home, Options};
-use sureq_server::{Config, Server, ServerError, Stopper};
-use tokio::signal::unix::{SignalKind, signal};
+use sureq_server::{Config, Server, ServerError};
 
 use crate::exit::{self, failed};
-use crate::say;
 use crate::settings::{Plan, ServeArguments};
+use crate::{say, signals};
 
 pub(crate) fn run(arguments: &ServeArguments) -> ExitCode {
     let Plan { home: url, options, config } = match arguments.plan() {
@@ -60,7 +59,8 @@ fn tell_of_open_wires(config: &Config) {
 
 /// Serves until a signal comes or the disk fails.
 pub(crate) fn serve(server: Server, ready: impl FnOnce(&Server)) -> ExitCode {
-    stop_on_signals(server.stopper());
+    let stopper = server.stopper();
+    signals::on_first(move || stopper.stop());
     ready(&server);
     match server.run() {
         Ok(()) => ExitCode::SUCCESS,
@@ -90,29 +90,5 @@ fn welcome(url: &str, durability: Durability, login: &str, server: &Server) {
             address.ip(),
             address.port()
         ));
-    }
-}
-
-/// The first signal stops the server in good order, the second ends the process where it is. Neither loses anything
-/// that was confirmed. When this returns, signals are watched: whoever reads the welcome may send one at once.
-fn stop_on_signals(stopper: Stopper) {
-    let watch = || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let within = runtime.enter();
-        let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        drop(within);
-        let stop = async move {
-            let mut next = async || tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} };
-            next().await;
-            stopper.stop();
-            next().await;
-            std::process::exit(exit::INTERRUPTED)
-        };
-        let thread = std::thread::Builder::new().name("sureq-signals".to_owned());
-        thread.spawn(move || runtime.block_on(stop))
-    };
-    let watched: std::io::Result<_> = watch();
-    if let Err(error) = watched {
-        say::err(format_args!("sureq: cannot watch for signals: {error}"));
     }
 }

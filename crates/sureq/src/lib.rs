@@ -66,6 +66,8 @@ pub use sureq_core::settings::{
 };
 pub use sureq_core::task::{StateKind, Tries};
 pub use sureq_core::{Refusal, limits};
+#[cfg(feature = "redis")]
+pub use sureq_redis::{CleanReport, Cleaned, CleanedQueue, Cleaning};
 pub use task::{Seen, Task};
 pub use url::{OpenError, open};
 pub use worker::{

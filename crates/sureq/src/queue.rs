@@ -319,7 +319,7 @@ fn pushed(reply: &Reply, replies: Replies<Body>) -> Result<Vec<Id>> {
     match reply {
         Reply::Pushed(ids) => Ok(replies.ids[ids.range()].iter().map(|&id| Id::ours(id)).collect()),
         Reply::PushedSpelt(ids) => {
-            Ok(replies.spelt.into_iter().skip(ids.range().start).take(ids.len()).map(Id::theirs).collect())
+            Ok(replies.spelt.into_iter().skip(ids.range().start).take(ids.len()).map(Id::later).collect())
         }
         _ => Err(Error::out_of_turn()),
     }

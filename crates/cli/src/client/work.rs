@@ -8,15 +8,14 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use sureq::{Again, Delivery, Home, Outcome, State, Stop, Task, Worker, route};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::{Child, Command};
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::time::{sleep, timeout};
 
 use super::shown::Shown;
 use super::trouble::{Done, Trouble};
 use super::{Common, Make, time};
 use crate::humane::{many, number};
-use crate::say;
+use crate::{say, signals};
 
 /// The exit code with which a program gives its task back at no cost of a try.
 const GIVE_BACK: i32 = 75;
@@ -73,7 +72,7 @@ Its exit code says what becomes of the task:
 
 On SIGTERM or Ctrl-C nothing more is taken. Programs that run may go on for the grace time; then they get SIGTERM, 2
 seconds later SIGKILL, and their tasks go back at no cost. The program of a task that is called off is stopped at once,
-with SIGTERM, and after the grace time with SIGKILL.
+with SIGTERM, and after the grace time with SIGKILL. A second signal ends this at once and leaves the programs running.
 
 Examples:
   sureq work emails --jobs 8 -- ./send.sh
@@ -118,9 +117,11 @@ async fn work(arguments: &WorkArguments, home: Home, mut shown: Shown) -> Done {
         let each = route(handle);
         worker = worker.work(queue, if arguments.ack_first { each.ack_first() } else { each });
     }
+    let (tell, told_to_end) = oneshot::channel();
+    signals::on_first(move || _ = tell.send(()));
     let ended = async {
         tokio::select! {
-            () = told_to_end() => {}
+            _ = told_to_end => {}
             () = empty(arguments, &home) => {}
         }
         stop.send_replace(true);
@@ -146,21 +147,6 @@ async fn work(arguments: &WorkArguments, home: Home, mut shown: Shown) -> Done {
         ));
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Ready when the process is told to end.
-async fn told_to_end() {
-    let (terminate, interrupt) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
-    match (terminate, interrupt) {
-        (Ok(mut terminate), Ok(mut interrupt)) => {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-        }
-        // Then the signals end the process as they do any other.
-        _ => std::future::pending().await,
-    }
 }
 
 /// Ready when the queues have nothing that could still be done, if that is to end it.

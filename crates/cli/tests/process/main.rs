@@ -1,5 +1,6 @@
 //! The real binary as a process: crashed, stopped, starved and lied to.
 
+mod clean;
 mod clock;
 mod cold;
 mod disk_failure;
