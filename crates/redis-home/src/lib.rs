@@ -6,7 +6,8 @@
 //!   `lua/queue.lua`.
 //! - `layout` says what depends on the keys: the default has keys of our own; `work_queue` shares those of redis-work-queue
 //!   with its clients, by `lua/work_queue.lua`.
-//! - `link` is the connection: it loads the script where it is missing, and connects again when it is lost.
+//! - `thread` does what the home is asked, on a thread of its own. `link` is the connection: it connects again when it is lost;
+//!   `runner` is what it loads there.
 //! - `line` is where pops wait. A script cannot: whoever waits is woken by a message, or by the time that a script named.
 //! - `listener` hears what scripts publish of what they did.
 //! - `clock` carries log time from one script to the next, since Redis has no clock that cannot be set.
@@ -22,7 +23,9 @@ mod layout;
 mod line;
 mod link;
 mod listener;
+mod runner;
 mod target;
+mod thread;
 mod ticket;
 mod work_queue;
 

@@ -17,7 +17,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::answer::{Payload, fields, list, number, read};
 use crate::call::{Call, Shape};
-use crate::home::Inner;
+use crate::thread::Inner;
 use crate::ticket::Slot;
 
 /// Kinds of messages upon which there may be something: new tasks, and room for more deliveries.

@@ -12,7 +12,7 @@ use sureq_core::notice::{Kind, Kinds};
 use sureq_core::{TaskId, limits};
 use tokio::sync::mpsc;
 
-use crate::home::Inner;
+use crate::thread::Inner;
 
 const RETRY: Duration = Duration::from_millis(200);
 

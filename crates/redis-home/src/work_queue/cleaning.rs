@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 
 use crate::answer::{bytes, fields, list, number, refusal};
 use crate::call::Call;
-use crate::home::Inner;
+use crate::thread::Inner;
 
 /// How long an item has to be without a lease.
 const GAP_MS: u64 = 1_000;

@@ -1,0 +1,382 @@
+//! The thread that talks to Redis: it takes jobs, and does them until the home is closed. Whoever gives it jobs is in `home`.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, mpsc as std_mpsc};
+use std::time::Duration;
+
+use redis::{RedisError, Value};
+use sureq_core::command::{Block, ConnId};
+use sureq_core::{Refusal, Replies, Reply};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::LocalSet;
+
+use crate::answer::{Payload, bytes, fields, number, read, refusal};
+use crate::call::{Call, Shape, conn_name};
+use crate::clock::Clock;
+use crate::layout::Layout;
+use crate::line::{Line, Waiter, hear, serve_line};
+use crate::link::{About, Link};
+use crate::listener::{Ear, Want, listen};
+use crate::target::Target;
+use crate::ticket::Slot;
+use crate::work_queue::cleaning::{Cleaned, Cleaner, Cleaning, clean, keep_clean};
+use crate::work_queue::handed::Handed;
+use crate::work_queue::is_again;
+use crate::work_queue::moving::{Moves, serve_moves};
+
+/// How often a home whose connections hold tasks says that it lives.
+const BEAT: Duration = Duration::from_secs(10);
+
+/// What the thread is to do.
+#[derive(Debug)]
+pub(crate) enum Job {
+    Run(Batch),
+    /// Nobody takes the answer of a ticket any more; what it was given goes back.
+    Abandoned(Vec<(Vec<u8>, Vec<Vec<u8>>)>),
+    CloseConn(ConnId),
+    Dismiss,
+    Listen(Arc<Ear>, mpsc::UnboundedReceiver<Want>),
+    Look(oneshot::Sender<()>),
+    Clean(Vec<Vec<u8>>, Cleaning, std_mpsc::Sender<Result<Cleaned, Refusal>>),
+    Close(std_mpsc::Sender<()>),
+}
+
+/// Commands that are sent at once.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) calls: Vec<Result<(Call, Shape), Refusal>>,
+    /// How long its one pop may wait.
+    pub(crate) block: Option<Block>,
+    pub(crate) slot: Arc<Slot>,
+    pub(crate) conns: Vec<ConnId>,
+}
+
+impl Batch {
+    /// Answers that the home is closed.
+    pub(crate) fn refuse(&self) {
+        let mut replies = Replies::default();
+        replies.list.resize_with(self.calls.len(), || Reply::Refused(Refusal::Closed));
+        // Whoever has left needs no answer.
+        let _ = self.slot.fill(replies);
+    }
+}
+
+/// What the thread has.
+pub(crate) struct Inner {
+    pub(crate) link: Link,
+    pub(crate) line: Line,
+    pub(crate) moves: Moves,
+    pub(crate) cleaner: Cleaner,
+    name: String,
+    handed: Arc<Handed>,
+    /// Connections that may hold tasks.
+    conns: RefCell<BTreeSet<ConnId>>,
+    /// Those of them that were closed while Redis could not be told.
+    closing: RefCell<BTreeSet<ConnId>>,
+}
+
+/// What the thread has in common with the handle, or with nobody else.
+pub(crate) struct Own {
+    pub(crate) name: String,
+    /// How many wait in line.
+    pub(crate) count: Arc<AtomicUsize>,
+    pub(crate) handed: Arc<Handed>,
+}
+
+/// Talks to Redis until the home is closed.
+pub(crate) fn run(
+    target: Target,
+    clock: Arc<dyn Clock>,
+    own: Own,
+    jobs: mpsc::UnboundedReceiver<Job>,
+    opened: &std_mpsc::Sender<Result<About, RedisError>>,
+) {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            // Whoever opens waits for this.
+            let _ = opened.send(Err(error.into()));
+            return;
+        }
+    };
+    LocalSet::new().block_on(&runtime, async {
+        let moves = target.layout.moves();
+        let link = match Link::new(target, clock, own.name.clone()) {
+            Ok(link) => link,
+            Err(error) => {
+                // Whoever opens waits for this.
+                let _ = opened.send(Err(error));
+                return;
+            }
+        };
+        let about = link.connect().await;
+        let is_open = about.is_ok();
+        // Whoever opens waits for this.
+        let _ = opened.send(about);
+        if is_open {
+            let (queue, wants) = Line::new(own.count);
+            let inner = Rc::new(Inner {
+                link,
+                line: queue,
+                moves: Moves::default(),
+                cleaner: Cleaner::default(),
+                name: own.name,
+                handed: own.handed,
+                conns: RefCell::default(),
+                closing: RefCell::default(),
+            });
+            if moves {
+                tokio::task::spawn_local(serve_moves(Rc::clone(&inner)));
+                tokio::task::spawn_local(keep_clean(Rc::clone(&inner)));
+            } else {
+                tokio::task::spawn_local(serve_line(Rc::clone(&inner)));
+                tokio::task::spawn_local(hear(Rc::clone(&inner), wants));
+            }
+            work(&inner, jobs).await;
+        }
+    });
+}
+
+/// Does what is asked for, until the home is closed.
+async fn work(inner: &Rc<Inner>, mut jobs: mpsc::UnboundedReceiver<Job>) {
+    let (mut beats, mut ears) = (None, Vec::<Arc<Ear>>::new());
+    let mut under_way: Vec<tokio::task::JoinHandle<()>> = Vec::new();
+    while let Some(job) = jobs.recv().await {
+        under_way.retain(|task| !task.is_finished());
+        let own = Rc::clone(inner);
+        match job {
+            Job::Run(batch) => {
+                if !batch.conns.is_empty() && beats.is_none() {
+                    beats = Some(tokio::task::spawn_local(beat(Rc::clone(inner))));
+                }
+                under_way.push(tokio::task::spawn_local(async move { own.run(batch).await }));
+            }
+            Job::Abandoned(receipts) => {
+                inner.line.wake();
+                under_way.push(tokio::task::spawn_local(async move { own.give_back(receipts).await }));
+            }
+            Job::CloseConn(conn) => {
+                under_way.push(tokio::task::spawn_local(async move { own.close_conn(conn).await }));
+            }
+            Job::Dismiss => inner.line.dismiss(),
+            Job::Listen(ear, wants) => {
+                ears.push(Arc::clone(&ear));
+                // Clients of other programs tell nobody what they do, and so nothing is heard there.
+                if inner.link.target.layout == Layout::Sureq {
+                    tokio::task::spawn_local(listen(own, ear, wants));
+                }
+            }
+            Job::Look(done) => {
+                for task in under_way.drain(..) {
+                    // A panic in it was told there.
+                    let _ = task.await;
+                }
+                // Where time is moved by hand, beats come with it.
+                if !inner.conns.borrow().is_empty() {
+                    inner.say_alive().await;
+                }
+                inner.line.look(done);
+            }
+            Job::Clean(queues, how, done) => {
+                under_way.push(tokio::task::spawn_local(async move {
+                    // Whoever asked waits for this.
+                    let _ = done.send(clean(&own, queues, how).await);
+                }));
+            }
+            Job::Close(done) => {
+                inner.line.dismiss();
+                inner.moves.end().await;
+                for task in under_way.drain(..) {
+                    // A panic in it was told there.
+                    let _ = task.await;
+                }
+                // Some may have come to wait meanwhile.
+                inner.line.dismiss();
+                inner.close_conns().await;
+                for ear in &ears {
+                    ear.end();
+                }
+                jobs.close();
+                while let Ok(job) = jobs.try_recv() {
+                    if let Job::Run(batch) = job {
+                        batch.refuse();
+                    }
+                }
+                // Whoever closes waits for this.
+                let _ = done.send(());
+                return;
+            }
+        }
+    }
+}
+
+/// Says again and again that the home lives.
+async fn beat(inner: Rc<Inner>) {
+    loop {
+        inner.say_alive().await;
+        inner.close_left_over().await;
+        tokio::time::sleep(BEAT).await;
+    }
+}
+
+impl Inner {
+    async fn run(&self, batch: Batch) {
+        let Batch { calls, block, slot, conns } = batch;
+        self.conns.borrow_mut().extend(conns);
+        if self.link.target.layout.moves() {
+            let pops = slot.pops.iter().filter(|pop| calls.get(pop.command).is_some_and(Result::is_ok));
+            pops.flat_map(|pop| &pop.queues).for_each(|queue| self.cleaner.watch(self, queue));
+        }
+        let sent: Vec<&Call> = calls.iter().flatten().map(|(call, _)| call).collect();
+        let mut answers = self.send(&sent).await.into_iter();
+        let mut replies = Replies::default();
+        for call in &calls {
+            let (call, shape) = match call {
+                Ok(call) => call,
+                Err(no) => {
+                    replies.list.push(Reply::Refused(no.clone()));
+                    continue;
+                }
+            };
+            let mut answer = answers.next().unwrap_or(Err(Refusal::Closed));
+            if let Shape::Counts(next) = shape {
+                answer = self.go_on(call, *next, answer).await;
+            }
+            if *shape == Shape::Tasks {
+                answer = self.again(call, answer).await;
+            }
+            match answer {
+                Ok(answer) => read(self.link.target.layout.ids(), shape, answer, &mut replies),
+                Err(no) => replies.list.push(Reply::Refused(no)),
+            }
+        }
+        let found_nothing = matches!(replies.list.last(), Some(Reply::Tasks(span)) if span.is_empty());
+        match (block, calls.into_iter().next()) {
+            (Some(block), Some(Ok((call, _)))) if found_nothing => self.wait(call, block, slot).await,
+            _ => self.give(&slot, replies).await,
+        }
+    }
+
+    /// Sends calls at once. If somebody waits, one after the other: whoever has waited longer gets what one of them brings
+    /// before the next can take it.
+    async fn send(&self, calls: &[&Call]) -> Vec<Result<Value, Refusal>> {
+        if calls.len() < 2 || self.line.is_empty() {
+            return self.link.send(calls).await;
+        }
+        let mut answers = Vec::with_capacity(calls.len());
+        for call in calls {
+            answers.push(self.link.ask(call).await);
+            let (done, is_done) = oneshot::channel();
+            self.line.look(done);
+            // The line is served for as long as the home is open.
+            let _ = is_done.await;
+        }
+        answers
+    }
+
+    async fn wait(&self, call: Call, block: Block, slot: Arc<Slot>) {
+        let until_ms = match block {
+            Block::Forever => None,
+            Block::Millis(ms) => Some(self.link.clock.monotonic_ms().saturating_add(ms)),
+        };
+        let queues = slot.pops.first().map(|pop| pop.queues.clone()).unwrap_or_default();
+        if self.link.target.layout.moves() {
+            // It may have been the end of a millisecond.
+            let until_ms = until_ms.map(|at| at.saturating_add(1));
+            self.line.stand(Waiter { call, queues, until_ms, slot });
+        } else {
+            self.line.join(Waiter { call, queues, until_ms, slot }).await;
+        }
+    }
+
+    /// Gives an answer to whoever waits for it. If nobody does, what it hands out goes back.
+    pub(crate) async fn give(&self, slot: &Slot, mut replies: Replies<Payload>) {
+        self.handed.number(&mut replies);
+        if let Some(untaken) = slot.fill(replies) {
+            self.give_back(slot.receipts(&untaken)).await;
+        }
+    }
+
+    async fn give_back(&self, receipts: Vec<(Vec<u8>, Vec<Vec<u8>>)>) {
+        for (queue, receipts) in receipts {
+            let call = Call::new("undeliver", Some(&queue)).arg(queue.clone());
+            // Whatever cannot be given back now comes back as any delivery does whose holder is silent.
+            let _ = self.link.ask(&call.args(receipts)).await;
+        }
+    }
+
+    /// The answer of a pop, however often it wants to be asked for it.
+    async fn again(&self, call: &Call, first: Result<Value, Refusal>) -> Result<Value, Refusal> {
+        let mut answer = first;
+        while answer.as_ref().is_ok_and(is_again) {
+            answer = self.link.ask(call).await;
+        }
+        answer
+    }
+
+    /// The further steps of a call that is done in steps.
+    async fn go_on(
+        &self,
+        call: &Call,
+        next: Option<usize>,
+        first: Result<Value, Refusal>,
+    ) -> Result<Value, Refusal> {
+        let (mut call, mut answer, mut count) = (call.clone(), first?, 0);
+        loop {
+            if let Some(no) = refusal(&answer) {
+                return Err(no);
+            }
+            let [cursor, n] = fields(answer)?;
+            let cursor = bytes(cursor)?;
+            count += number(n)?;
+            if cursor == b"0" {
+                return Ok(Value::Int(count.cast_signed()));
+            }
+            if let Some(arg) = next.and_then(|at| call.args.get_mut(at)) {
+                *arg = cursor;
+            }
+            answer = self.link.ask(&call).await.map_err(|no| match no {
+                // The steps before were done.
+                Refusal::Unavailable { why } => Refusal::Unknown { why },
+                other => other,
+            })?;
+        }
+    }
+
+    async fn close_conn(&self, conn: ConnId) {
+        if !self.conns.borrow().contains(&conn) {
+            return;
+        }
+        let call = Call::new("close_conns", None).arg(conn_name(&self.name, conn));
+        match self.link.ask(&call).await {
+            Ok(_) => _ = self.conns.borrow_mut().remove(&conn),
+            // It is tried again with every beat.
+            Err(_) => _ = self.closing.borrow_mut().insert(conn),
+        }
+        self.line.wake();
+    }
+
+    /// Says that this home lives. One beat that is lost does no harm.
+    async fn say_alive(&self) {
+        let _ = self.link.ask(&Call::new("home", None).arg(self.name.clone())).await;
+    }
+
+    /// Ends what could not be ended when its connection was closed.
+    async fn close_left_over(&self) {
+        for conn in self.closing.take() {
+            self.close_conn(conn).await;
+        }
+    }
+
+    async fn close_conns(&self) {
+        let conns = self.conns.take();
+        if !conns.is_empty() {
+            let names = conns.into_iter().map(|conn| conn_name(&self.name, conn));
+            // If it is not heard, other homes will notice that this one is silent.
+            let _ = self.link.ask(&Call::new("close_conns", None).args(names)).await;
+        }
+    }
+}
