@@ -14,6 +14,8 @@ use crate::call::spelt_receipt;
 use crate::clock::{Clock, SystemClock, system_ms};
 use crate::layout::Layout;
 use crate::listener::{Ear, Listener};
+use crate::node::About;
+use crate::spread::check;
 use crate::target::Target;
 use crate::thread::{Batch, Job, Own, run};
 use crate::ticket::{PopOf, Slot, Ticket};
@@ -59,8 +61,7 @@ struct Shared {
     /// Tells its connections from those of other homes.
     name: String,
     warnings: Vec<String>,
-    prefix: String,
-    layout: Layout,
+    target: Target,
     handed: Arc<Handed>,
     clock: Arc<dyn Clock>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -74,36 +75,30 @@ impl RedisHome {
 
     /// Connects to a Redis, by any clock.
     pub fn open_by(target: Target, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
-        let (address, prefix) = (target.connection.addr().to_string(), target.prefix.clone());
-        let layout = target.layout;
+        let address = target.address();
         let (jobs, queue) = mpsc::unbounded_channel();
         let (opened, is_open) = std_mpsc::channel();
         let waiting = Arc::new(AtomicUsize::new(0));
         let name = format!("{:016x}", fastrand::u64(..));
         let handed = Arc::<Handed>::default();
         let own = Own { count: Arc::clone(&waiting), name: name.clone(), handed: Arc::clone(&handed) };
-        let own_clock = Arc::clone(&clock);
+        let (own_clock, own_target) = (Arc::clone(&clock), target.clone());
         let thread = std::thread::Builder::new()
             .name("sureq-redis".to_owned())
-            .spawn(move || run(target, own_clock, own, queue, &opened))
+            .spawn(move || run(own_target, own_clock, own, queue, &opened))
             .map_err(OpenError::Thread)?;
-        let about = match is_open.recv() {
-            Ok(Ok(about)) => about,
+        let servers = match is_open.recv() {
+            Ok(Ok(servers)) => servers,
             Ok(Err(source)) => return Err(OpenError::Redis { address, source }),
             Err(_) => return Err(OpenError::Thread(std::io::ErrorKind::Other.into())),
         };
-        let mut warnings = Vec::new();
-        if let Some(policy) = about.policy.filter(|policy| policy != "noeviction") {
-            warnings.push(format!(
-                "Redis at {address} may throw tasks away when its memory is full (maxmemory-policy {policy}): set it to noeviction"
-            ));
-        }
+        let warnings = servers.iter().filter_map(warning).collect();
         let thread = Mutex::new(Some(thread));
-        let shared = Shared { jobs, waiting, name, warnings, prefix, layout, handed, clock, thread };
+        let shared = Shared { jobs, waiting, name, warnings, target, handed, clock, thread };
         let home = Self { shared: Arc::new(shared) };
-        if !is_new_enough(&about.version) {
+        if let Some(About { address, version, .. }) = servers.into_iter().find(is_too_old) {
             home.close();
-            return Err(OpenError::TooOld { address, version: about.version });
+            return Err(OpenError::TooOld { address, version });
         }
         Ok(home)
     }
@@ -121,6 +116,7 @@ impl RedisHome {
         let upto_steps = commands.iter().position(is_stepwise).map_or(commands.len(), |at| at + 1);
         let n = if first.is_some() { 1 } else { upto_waiting.min(upto_steps) };
         let commands = &commands[..n];
+        let Shared { target, name, .. } = &*self.shared;
         let mut pops = Vec::new();
         let mut conns = Vec::new();
         for (at, command) in commands.iter().enumerate() {
@@ -130,11 +126,13 @@ impl RedisHome {
                     queues: pop.queues.iter().map(|queue| queue.to_vec()).collect(),
                 });
                 // Where a connection cannot hold tasks, its pop is refused.
-                conns.extend(pop.lease.conn.filter(|_| self.shared.layout == Layout::Sureq));
+                if let Some(conn) = pop.lease.conn.filter(|_| target.layout == Layout::Sureq) {
+                    conns.extend(pop.queues.iter().map(|queue| (conn, target.store_of(queue))));
+                }
             }
         }
-        let Shared { layout, name, .. } = &*self.shared;
-        let calls = commands.iter().map(|command| layout.call_of(command, name)).collect();
+        let call_of = |command| check(target, command).and_then(|()| target.layout.call_of(command, name));
+        let calls = commands.iter().map(call_of).collect();
         let slot = Arc::new(Slot::new(pops));
         let batch = Batch { calls, block: first, slot: Arc::clone(&slot), conns };
         if let Err(mpsc::error::SendError(Job::Run(batch))) = self.shared.jobs.send(Job::Run(batch)) {
@@ -145,7 +143,7 @@ impl RedisHome {
 
     /// Gives deliveries that never reached their taker back to the front of their queue, at no cost.
     pub fn undeliver(&self, queue: &[u8], receipts: &[Receipt]) {
-        let spelt = |receipt: &Receipt| match self.shared.layout {
+        let spelt = |receipt: &Receipt| match self.shared.target.layout {
             Layout::Sureq => Some(spelt_receipt(*receipt).into_bytes()),
             Layout::WorkQueue { .. } => self.shared.handed.id(*receipt),
         };
@@ -187,7 +185,7 @@ impl RedisHome {
         if self.shared.jobs.send(Job::Listen(Arc::clone(&ear), wanted)).is_err() {
             ear.end();
         }
-        Listener { ear, wants, prefix: self.shared.prefix.clone() }
+        Listener { ear, wants, prefix: self.shared.target.prefix.clone() }
     }
 
     /// What time it is by the clocks of this machine; scripts go by Redis' own.
@@ -226,9 +224,18 @@ impl fmt::Debug for RedisHome {
     }
 }
 
-fn is_new_enough(version: &str) -> bool {
-    let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
-    (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) >= VERSION_MIN
+/// What the users of a server should know about it.
+fn warning(server: &About) -> Option<String> {
+    let policy = server.policy.as_ref().filter(|policy| *policy != "noeviction")?;
+    Some(format!(
+        "Redis at {} may throw tasks away when its memory is full (maxmemory-policy {policy}): set it to noeviction",
+        server.address
+    ))
+}
+
+fn is_too_old(server: &About) -> bool {
+    let mut parts = server.version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) < VERSION_MIN
 }
 
 /// How long a command may wait.

@@ -56,11 +56,10 @@ impl Layout {
         }
     }
 
-    /// What is said to a Redis upon meeting it. Whoever meets one that was started anew says so, so that leases last a while
-    /// longer.
-    pub(crate) fn greetings(self, run_id: &str) -> Vec<Call> {
+    /// What is said to a server upon meeting it, where all queues are one store.
+    pub(crate) fn greetings(self) -> Vec<Call> {
         match self {
-            Self::Sureq => vec![Call::new("epoch", None).arg(run_id)],
+            Self::Sureq => vec![Call::new("epoch", None)],
             Self::WorkQueue { .. } => Vec::new(),
         }
     }

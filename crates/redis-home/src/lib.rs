@@ -18,15 +18,22 @@
 mod answer;
 mod call;
 mod clock;
+mod fleet;
+mod hearing;
 mod home;
+mod keys;
 mod layout;
 mod line;
 mod link;
 mod listener;
+mod node;
 mod runner;
+mod slots;
+mod spread;
 mod target;
 mod thread;
 mod ticket;
+mod waiters;
 mod work_queue;
 
 pub use clock::{Clock, SystemClock};

@@ -1,7 +1,7 @@
 //! The thread that talks to Redis: it takes jobs, and does them until the home is closed. Whoever gives it jobs is in `home`.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, mpsc as std_mpsc};
@@ -14,14 +14,18 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 
 use crate::answer::{Payload, bytes, fields, number, read, refusal};
-use crate::call::{Call, Shape, conn_name};
+use crate::call::{Call, POP_QUEUES, Shape, conn_name};
 use crate::clock::Clock;
+use crate::hearing::hear;
 use crate::layout::Layout;
-use crate::line::{Line, Waiter, hear, serve_line};
-use crate::link::{About, Link};
+use crate::line::{Line, serve_line};
+use crate::link::Link;
 use crate::listener::{Ear, Want, listen};
+use crate::node::About;
+use crate::spread::{Listed, greet_stores};
 use crate::target::Target;
-use crate::ticket::Slot;
+use crate::ticket::{PopOf, Slot};
+use crate::waiters::Waiter;
 use crate::work_queue::cleaning::{Cleaned, Cleaner, Cleaning, clean, keep_clean};
 use crate::work_queue::handed::Handed;
 use crate::work_queue::is_again;
@@ -29,6 +33,9 @@ use crate::work_queue::moving::{Moves, serve_moves};
 
 /// How often a home whose connections hold tasks says that it lives.
 const BEAT: Duration = Duration::from_secs(10);
+
+/// A store in a cluster, by its slot tag; none if there is but one.
+pub(crate) type Store = Option<Vec<u8>>;
 
 /// What the thread is to do.
 #[derive(Debug)]
@@ -51,7 +58,8 @@ pub(crate) struct Batch {
     /// How long its one pop may wait.
     pub(crate) block: Option<Block>,
     pub(crate) slot: Arc<Slot>,
-    pub(crate) conns: Vec<ConnId>,
+    /// Connections that are to hold what it takes, and in which stores that is.
+    pub(crate) conns: Vec<(ConnId, Store)>,
 }
 
 impl Batch {
@@ -72,8 +80,9 @@ pub(crate) struct Inner {
     pub(crate) cleaner: Cleaner,
     name: String,
     handed: Arc<Handed>,
-    /// Connections that may hold tasks.
-    conns: RefCell<BTreeSet<ConnId>>,
+    pub(crate) listed: Listed,
+    /// Connections that may hold tasks, and the stores of those.
+    conns: RefCell<BTreeMap<ConnId, BTreeSet<Store>>>,
     /// Those of them that were closed while Redis could not be told.
     closing: RefCell<BTreeSet<ConnId>>,
 }
@@ -92,7 +101,7 @@ pub(crate) fn run(
     clock: Arc<dyn Clock>,
     own: Own,
     jobs: mpsc::UnboundedReceiver<Job>,
-    opened: &std_mpsc::Sender<Result<About, RedisError>>,
+    opened: &std_mpsc::Sender<Result<Vec<About>, RedisError>>,
 ) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -123,6 +132,7 @@ pub(crate) fn run(
                 line: queue,
                 moves: Moves::default(),
                 cleaner: Cleaner::default(),
+                listed: Listed::default(),
                 name: own.name,
                 handed: own.handed,
                 conns: RefCell::default(),
@@ -144,6 +154,10 @@ pub(crate) fn run(
 async fn work(inner: &Rc<Inner>, mut jobs: mpsc::UnboundedReceiver<Job>) {
     let (mut beats, mut ears) = (None, Vec::<Arc<Ear>>::new());
     let mut under_way: Vec<tokio::task::JoinHandle<()>> = Vec::new();
+    if inner.link.target.is_spread() {
+        let own = Rc::clone(inner);
+        under_way.push(tokio::task::spawn_local(async move { greet_stores(&own).await }));
+    }
     while let Some(job) = jobs.recv().await {
         under_way.retain(|task| !task.is_finished());
         let own = Rc::clone(inner);
@@ -155,7 +169,7 @@ async fn work(inner: &Rc<Inner>, mut jobs: mpsc::UnboundedReceiver<Job>) {
                 under_way.push(tokio::task::spawn_local(async move { own.run(batch).await }));
             }
             Job::Abandoned(receipts) => {
-                inner.line.wake();
+                inner.line.drop_abandoned();
                 under_way.push(tokio::task::spawn_local(async move { own.give_back(receipts).await }));
             }
             Job::CloseConn(conn) => {
@@ -178,7 +192,7 @@ async fn work(inner: &Rc<Inner>, mut jobs: mpsc::UnboundedReceiver<Job>) {
                 if !inner.conns.borrow().is_empty() {
                     inner.say_alive().await;
                 }
-                inner.line.look(done);
+                inner.line.look(None, done);
             }
             Job::Clean(queues, how, done) => {
                 under_way.push(tokio::task::spawn_local(async move {
@@ -225,7 +239,9 @@ async fn beat(inner: Rc<Inner>) {
 impl Inner {
     async fn run(&self, batch: Batch) {
         let Batch { calls, block, slot, conns } = batch;
-        self.conns.borrow_mut().extend(conns);
+        for (conn, store) in conns {
+            self.conns.borrow_mut().entry(conn).or_default().insert(store);
+        }
         if self.link.target.layout.moves() {
             let pops = slot.pops.iter().filter(|pop| calls.get(pop.command).is_some_and(Result::is_ok));
             pops.flat_map(|pop| &pop.queues).for_each(|queue| self.cleaner.watch(self, queue));
@@ -253,6 +269,7 @@ impl Inner {
                 Err(no) => replies.list.push(Reply::Refused(no)),
             }
         }
+        self.give_back(self.unconfirmed()).await;
         let found_nothing = matches!(replies.list.last(), Some(Reply::Tasks(span)) if span.is_empty());
         match (block, calls.into_iter().next()) {
             (Some(block), Some(Ok((call, _)))) if found_nothing => self.wait(call, block, slot).await,
@@ -263,14 +280,19 @@ impl Inner {
     /// Sends calls at once. If somebody waits, one after the other: whoever has waited longer gets what one of them brings
     /// before the next can take it.
     async fn send(&self, calls: &[&Call]) -> Vec<Result<Value, Refusal>> {
-        if calls.len() < 2 || self.line.is_empty() {
+        self.enlist(calls).await;
+        let is_calm = calls.len() < 2 || self.line.is_empty();
+        if is_calm && !calls.iter().any(|call| self.spans(call)) {
             return self.link.send(calls).await;
         }
         let mut answers = Vec::with_capacity(calls.len());
         for call in calls {
-            answers.push(self.link.ask(call).await);
+            answers.push(self.ask(call).await);
+            if is_calm {
+                continue;
+            }
             let (done, is_done) = oneshot::channel();
-            self.line.look(done);
+            self.line.look(call.queue.as_deref(), done);
             // The line is served for as long as the home is open.
             let _ = is_done.await;
         }
@@ -286,9 +308,9 @@ impl Inner {
         if self.link.target.layout.moves() {
             // It may have been the end of a millisecond.
             let until_ms = until_ms.map(|at| at.saturating_add(1));
-            self.line.stand(Waiter { call, queues, until_ms, slot });
+            self.line.stand(Waiter::new(call, queues, until_ms, slot));
         } else {
-            self.line.join(Waiter { call, queues, until_ms, slot }).await;
+            self.line.join(Waiter::new(call, queues, until_ms, slot)).await;
         }
     }
 
@@ -298,6 +320,19 @@ impl Inner {
         if let Some(untaken) = slot.fill(replies) {
             self.give_back(slot.receipts(&untaken)).await;
         }
+    }
+
+    /// What pops took, and nobody was told since no replica has confirmed it: it would be held by nobody.
+    fn unconfirmed(&self) -> Vec<(Vec<u8>, Vec<Vec<u8>>)> {
+        let mut all = Vec::new();
+        for (call, answer) in self.link.take_unconfirmed() {
+            let queues = call.args.get(POP_QUEUES..).unwrap_or_default().to_vec();
+            let slot = Slot::new(vec![PopOf { command: 0, queues }]);
+            let mut replies = Replies::default();
+            read(self.link.target.layout.ids(), &Shape::Tasks, answer, &mut replies);
+            all.extend(slot.receipts(&replies));
+        }
+        all
     }
 
     async fn give_back(&self, receipts: Vec<(Vec<u8>, Vec<Vec<u8>>)>) {
@@ -347,21 +382,27 @@ impl Inner {
     }
 
     async fn close_conn(&self, conn: ConnId) {
-        if !self.conns.borrow().contains(&conn) {
-            return;
-        }
-        let call = Call::new("close_conns", None).arg(conn_name(&self.name, conn));
-        match self.link.ask(&call).await {
-            Ok(_) => _ = self.conns.borrow_mut().remove(&conn),
+        let Some(stores) = self.conns.borrow().get(&conn).cloned() else { return };
+        let name = conn_name(&self.name, conn);
+        if self.tell_stores("close_conns", &stores, &[name]).await {
+            self.conns.borrow_mut().remove(&conn);
+        } else {
             // It is tried again with every beat.
-            Err(_) => _ = self.closing.borrow_mut().insert(conn),
+            self.closing.borrow_mut().insert(conn);
         }
-        self.line.wake();
     }
 
-    /// Says that this home lives. One beat that is lost does no harm.
+    /// Tells stores something about connections; answers whether all have heard it.
+    async fn tell_stores(&self, what: &'static str, stores: &BTreeSet<Store>, names: &[String]) -> bool {
+        let call = |store: &Store| Call::new(what, store.as_deref()).args(names.iter().cloned());
+        let calls: Vec<Call> = stores.iter().map(call).collect();
+        self.link.send(&calls.iter().collect::<Vec<_>>()).await.iter().all(Result::is_ok)
+    }
+
+    /// Says that this home lives, wherever that matters. One beat that is lost does no harm.
     async fn say_alive(&self) {
-        let _ = self.link.ask(&Call::new("home", None).arg(self.name.clone())).await;
+        let stores = self.conns.borrow().values().flatten().cloned().collect();
+        self.tell_stores("home", &stores, std::slice::from_ref(&self.name)).await;
     }
 
     /// Ends what could not be ended when its connection was closed.
@@ -373,10 +414,9 @@ impl Inner {
 
     async fn close_conns(&self) {
         let conns = self.conns.take();
-        if !conns.is_empty() {
-            let names = conns.into_iter().map(|conn| conn_name(&self.name, conn));
-            // If it is not heard, other homes will notice that this one is silent.
-            let _ = self.link.ask(&Call::new("close_conns", None).args(names)).await;
-        }
+        let stores = conns.values().flatten().cloned().collect();
+        let names: Vec<String> = conns.into_keys().map(|conn| conn_name(&self.name, conn)).collect();
+        // If it is not heard, other homes will notice that this one is silent.
+        self.tell_stores("close_conns", &stores, &names).await;
     }
 }

@@ -3,9 +3,9 @@
 mod support;
 
 use redis::cmd;
-use support::{free_port, info, open, push, until};
+use support::{info, open, push, until};
 use sureq_core::{Refusal, Reply};
-use sureq_testkit::redis_server::RedisServer;
+use sureq_testkit::redis_server::{RedisServer, free_port};
 
 /// Pushes to a primary whose replica lags behind, kills it, and has the replica take over. Answers how many pushes were
 /// confirmed meanwhile, how many were of an unknown outcome, and how many are there of all that were confirmed.

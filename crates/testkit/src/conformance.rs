@@ -141,5 +141,6 @@ const fn need_text(need: Need) -> &'static str {
         Need::Restart => "keeps nothing",
         Need::Text => "has no text dialect",
         Need::Time => "has no clock that can be moved",
+        Need::Together => "spans slots",
     }
 }

@@ -1,10 +1,11 @@
 -- The queue on plain Redis. Each call is one operation, and atomic. `run` at the end is what is called: as a function of a
 -- library where Redis has those (7.0), since its parts are then made once and not for each call, as a script elsewhere.
 --
---   KEYS[1]  where the keys of the queue begin; it says in which slot they lie
---   KEYS[2]  the store's own numbers: last id, clock, counters
+--   KEYS[1]  where the keys of the queue begin; it says in which slot they lie, and is itself no key that is ever there
+--   KEYS[2]  the store's own numbers: last id, clock, counters; what is before `store` is where its other keys begin, too
 --   ARGV     the operation, the prefix of all keys, the log time by the caller's own clock (0: it does not know),
---            the wall clock (empty: Redis' own; tests move time by it), then what the operation wants
+--            the wall clock (empty: Redis' own; tests move time by it), what the server is called in this life of it,
+--            then what the operation wants
 --
 -- docs/redis-keys.md lists the keys. A task without a record in `:task` was plainly pushed and not touched since.
 
@@ -19,6 +20,8 @@ local SEQ_MAX = 131071
 -- By how much a clock may differ from that of the caller before one of them is taken to have been set.
 local CLOCK_MS = 1000
 local EMPTY_QUEUE_S = 3600
+-- How long a store is on the list of stores after it was put there last.
+local LISTED_MS = 3600000
 -- How long a home is taken to be alive after it said so last.
 local HOME_MS = 30000
 local REPLY_BYTES_MAX = 67108864
@@ -32,7 +35,9 @@ local IDS_TOLD = 100
 local CLOCK_KEPT_MS = 50
 
 -- What a call has; set anew by each.
-local keys, args, STORE, PREFIX
+local keys, args, STORE, OWN, PREFIX
+-- What an operation wants begins behind these.
+local HEAD = 5
 local wall, log
 -- When what is being done happened: now, or, of what time did alone, when it was due.
 local moment
@@ -63,7 +68,7 @@ end
 local function begin()
   call, floor, max, min = redis.call, math.floor, math.max, math.min
   pack, unpacked = cmsgpack.pack, cmsgpack.unpack
-  STORE, PREFIX, opened, order_opened = keys[2], args[2], {}, {}
+  STORE, OWN, PREFIX, opened, order_opened = keys[2], string.sub(keys[2], 1, -6), args[2], {}, {}
   local known = call('GET', STORE)
   store = known and unpacked(known) or { clock = 0, offset = 0, ms = 0, seq = 0, epoch = '', started = 0 }
   wall = tonumber(args[4])
@@ -91,7 +96,9 @@ end
 local function next_id()
   is_store_changed = true
   if log > store.ms then
-    store.ms, store.seq = log, 0
+    -- Stores of one cluster give out ids without asking each other: each begins somewhere else.
+    local first = OWN == PREFIX and 0 or tonumber(string.sub(redis.sha1hex(OWN), 1, 4), 16)
+    store.ms, store.seq = log, first
   end
   store.seq = store.seq + 1
   if store.seq > SEQ_MAX then
@@ -160,10 +167,10 @@ local function finish()
         store.queues, is_store_changed = s.number + 1, true
       end
       s.listed, q.dirty = true, true
-      call('ZADD', PREFIX .. 'queues', s.number, q.name)
+      call('ZADD', OWN .. 'queues', s.number, q.name)
     elseif s.len == 0 and s.listed then
       s.listed, q.dirty = nil, true
-      call('ZREM', PREFIX .. 'queues', q.name)
+      call('ZREM', OWN .. 'queues', q.name)
     end
     if q.dirty then
       if s.len > 0 or has_settings(s) then
@@ -348,6 +355,10 @@ local function give_back(q, id, t, st, score, cause, reason)
   put(q, id, t)
 end
 
+-- What the receipts of this moment end with: log time, and ten bits of what the server is called. A server that takes over may
+-- know nothing of the last deliveries of the one before, and what it says of the same task is no receipt of theirs.
+local function incarnation() return log * 1024 + (tonumber(string.sub(store.epoch, 1, 3), 16) or 0) % 1024 end
+
 local function receipt(id, t) return shown(id) .. '@' .. integer(t.n or 0) .. '.' .. integer(t.e or 0) end
 
 -- Where a place is: F, B, or milliseconds from now.
@@ -366,7 +377,7 @@ local REASONS = { l = 'lease lapsed', w = 'worker lost' }
 -- Ends a lease without its holder's word; those that go to the front get `place`. Answers whether it took that.
 local function end_lease(q, id, t, cause, place)
   if cause == 'l' and t.ho and string.sub(t.ho, 1, 2) == 'w:' then
-    local told = PREFIX .. 'worker:' .. string.sub(t.ho, 3) .. ':lapsed'
+    local told = OWN .. 'worker:' .. string.sub(t.ho, 3) .. ':lapsed'
     call('RPUSH', told, receipt(id, t))
     call('LTRIM', told, -10000, -1)
   end
@@ -524,10 +535,10 @@ local function end_holder(q, holder, cause)
 end
 
 local function worker_of(name)
-  local record = call('HGET', PREFIX .. 'workers', name)
+  local record = call('HGET', OWN .. 'workers', name)
   if not record then return nil end
   local w = unpacked(record)
-  w.key = PREFIX .. 'worker:' .. name .. '#' .. integer(w.n)
+  w.key = OWN .. 'worker:' .. name .. '#' .. integer(w.n)
   w.holder = 'w:' .. name .. '#' .. integer(w.n)
   return w
 end
@@ -540,8 +551,8 @@ local function end_worker(name, w, cause)
   for _, queue in ipairs(call('SMEMBERS', w.key .. ':works')) do
     call('SREM', base(queue) .. ':workers', name)
   end
-  call('HDEL', PREFIX .. 'workers', name)
-  call('ZREM', PREFIX .. 'workers:ends', name)
+  call('HDEL', OWN .. 'workers', name)
+  call('ZREM', OWN .. 'workers:ends', name)
   call('DEL', w.key .. ':queues', w.key .. ':works', w.key .. ':lapsed')
   return back
 end
@@ -549,25 +560,25 @@ end
 -- Ends workers whose time is over, a few at a time. After a start of Redis each has its whole time again.
 local function end_lost_workers()
   if store.renewed ~= store.epoch then
-    for _, name in ipairs(call('HKEYS', PREFIX .. 'workers')) do
-      call('ZADD', PREFIX .. 'workers:ends', 'GT', store.started + worker_of(name).ttl, name)
+    for _, name in ipairs(call('HKEYS', OWN .. 'workers')) do
+      call('ZADD', OWN .. 'workers:ends', 'GT', store.started + worker_of(name).ttl, name)
     end
     store.renewed, is_store_changed = store.epoch, true
   end
   if not store.lost or store.lost > log then return end
-  local lost = call('ZRANGEBYSCORE', PREFIX .. 'workers:ends', '-inf', log, 'WITHSCORES', 'LIMIT', 0, 16)
+  local lost = call('ZRANGEBYSCORE', OWN .. 'workers:ends', '-inf', log, 'WITHSCORES', 'LIMIT', 0, 16)
   for i = 1, #lost, 2 do
     moment = tonumber(lost[i + 1])
     end_worker(lost[i], worker_of(lost[i]), 'w')
   end
-  moment, store.lost, is_store_changed = log, first_of(PREFIX .. 'workers:ends'), true
+  moment, store.lost, is_store_changed = log, first_of(OWN .. 'workers:ends'), true
 end
 
 -- This incarnation of a worker, if it lives.
 local function alive(name, incarnation)
   local w = worker_of(name)
   if not w or w.n ~= tonumber(incarnation) then return nil end
-  local ends = tonumber(call('ZSCORE', PREFIX .. 'workers:ends', name)) or 0
+  local ends = tonumber(call('ZSCORE', OWN .. 'workers:ends', name)) or 0
   return ends > log and w or nil
 end
 
@@ -624,7 +635,7 @@ local ops = {}
 -- What an operation is given behind its first `n` arguments.
 local function tail(n)
   local list = {}
-  for i = n + 5, #args do list[#list + 1] = args[i] end
+  for i = n + HEAD + 1, #args do list[#list + 1] = args[i] end
   return list
 end
 
@@ -632,15 +643,15 @@ end
 function ops.push(name)
   local q = open(name)
   settle(q, 0)
-  local count, size = #args - 5, 0
-  for i = 6, #args do size = size + #args[i] end
+  local count, size = #args - HEAD - 1, 0
+  for i = HEAD + 2, #args do size = size + #args[i] end
   if not make_room(q, count, size) then return FULL end
   local s, ids, bodies, places, records, ends = q.s, {}, {}, {}, {}, {}
   local ttl = s['s-ttl']
   for i = 1, count do
     local id = next_id()
     ids[i] = id
-    bodies[2 * i - 1], bodies[2 * i] = id, args[i + 5]
+    bodies[2 * i - 1], bodies[2 * i] = id, args[i + HEAD + 1]
     places[2 * i - 1], places[2 * i] = s.tail + i, id
     if store.ms ~= log or ttl then
       records[#records + 1] = id
@@ -714,7 +725,7 @@ local function pop_from(q, index, count, room, terms, is_meta, out)
   if not length and not terms.holder then length = s['s-lease'] end
   local ids = call('ZRANGE', k .. ':ready', 0, count - 1)
   local taken, bytes, leased, ends, kept = {}, 0, {}, {}, {}
-  local step, is_full_reply = at_a_time(q), false
+  local step, is_full_reply, e = at_a_time(q), false, incarnation()
   for first = 1, #ids, step do
     if is_full_reply then break end
     local some = {}
@@ -731,7 +742,7 @@ local function pop_from(q, index, count, room, terms, is_meta, out)
         if t.ex then call('ZREM', k .. ':expires', id) end
         bytes, s.seq = bytes + #body, s.seq + 1
         taken[#taken + 1] = id
-        t.st, t.at, t.sq, t.n, t.e, t.la = 'L', log, s.seq, (t.n or 0) + 1, log, nil
+        t.st, t.at, t.sq, t.n, t.e, t.la = 'L', log, s.seq, (t.n or 0) + 1, e, nil
         t.ln, t.dl, t.ho, t.lp = length, length and log + length, terms.holder, terms.policy
         leased[#leased + 1], leased[#leased + 2] = t.sq, id
         if t.dl then ends[#ends + 1], ends[#ends + 2] = t.dl, id end
@@ -757,28 +768,29 @@ end
 -- Notes that a connection holds tasks of a queue. A home that is gone takes its connections along.
 local function hold(conn, queue)
   local home = string.match(conn, '^[^:]*')
-  call('SADD', PREFIX .. 'conn:' .. conn, queue)
-  call('SADD', PREFIX .. 'home:' .. home, conn)
-  call('ZADD', PREFIX .. 'homes', 'NX', log + HOME_MS, home)
+  call('SADD', OWN .. 'conn:' .. conn, queue)
+  call('SADD', OWN .. 'home:' .. home, conn)
+  call('ZADD', OWN .. 'homes', 'NX', log + HOME_MS, home)
   if not store.homes then
     store.homes, is_store_changed = log + HOME_MS, true
   end
 end
 
--- count, lease, worker, incarnation, connection, place, limit and end of its lapse, whether to tell more, queue...
-function ops.pop(count, ms, worker, incarnation, conn, place, limit, ending, meta)
+-- count, lease, worker, incarnation, connection, place, limit and end of its lapse, whether to tell more, how many bytes the
+-- answer may have if fewer than ever, queue...
+function ops.pop(count, ms, worker, incarnation_of, conn, place, limit, ending, meta, bytes_max)
   local terms = { ms = tonumber(ms) }
   local w
-  if incarnation ~= '' then
-    w = alive(worker, incarnation)
+  if incarnation_of ~= '' then
+    w = alive(worker, incarnation_of)
     if not w then return GONE end
     terms.holder = w.holder
   elseif conn ~= '' then
     terms.holder = 'c:' .. conn
   end
   if place ~= '' then terms.policy = { place, tonumber(limit) or false, ending } end
-  local out, left, room, waits = {}, tonumber(count), REPLY_BYTES_MAX, {}
-  for index, name in ipairs(tail(9)) do
+  local out, left, room = {}, tonumber(count), tonumber(bytes_max) or REPLY_BYTES_MAX
+  for index, name in ipairs(tail(10)) do
     if left == 0 or room <= 0 then break end
     local q = open(name)
     local taken, bytes = pop_from(q, index - 1, left, room, terms, meta == '1', out)
@@ -879,7 +891,7 @@ function ops.recover(name, count, elapsed)
           bytes = bytes + #body
           if bytes > REPLY_BYTES_MAX and #out > 0 then return out end
           q.s.seq, q.dirty = q.s.seq + 1, true
-          t.at, t.sq, t.n, t.e = log, q.s.seq, t.n + 1, log
+          t.at, t.sq, t.n, t.e = log, q.s.seq, t.n + 1, incarnation()
           call('ZADD', q.k .. ':leased', t.sq, id)
           put(q, id, t)
           out[#out + 1] = { 0, id, body, t.n, t.e, log, 0, false }
@@ -1196,11 +1208,11 @@ function ops.explain(name, word)
   }
 end
 
-function ops.size() return call('ZCARD', PREFIX .. 'queues') end
+function ops.size() return call('ZCARD', OWN .. 'queues') end
 
 -- cursor, count: answers the next cursor, then name and counts of each
 function ops.queues(cursor, count)
-  local names = call('ZRANGEBYSCORE', PREFIX .. 'queues', cursor, '+inf', 'WITHSCORES', 'LIMIT', 0, count)
+  local names = call('ZRANGEBYSCORE', OWN .. 'queues', cursor, '+inf', 'WITHSCORES', 'LIMIT', 0, count)
   local out = { '0' }
   if #names == 2 * tonumber(count) then out[1] = string.format('%d', tonumber(names[#names]) + 1) end
   for i = 1, #names, 2 do
@@ -1211,14 +1223,46 @@ function ops.queues(cursor, count)
   return out
 end
 
+-- slot tag...: these are stores in which there may be queues
+function ops.enlist()
+  for _, tag in ipairs(tail(0)) do
+    if not call('ZSCORE', OWN .. 'list', tag) then
+      call('ZADD', OWN .. 'list', store.queues or 0, tag)
+      store.queues, is_store_changed = (store.queues or 0) + 1, true
+    end
+    call('ZADD', OWN .. 'seen', log, tag)
+  end
+  return 'done'
+end
+
+-- cursor, count: answers the next cursor, then the slot tags of stores
+function ops.stores(cursor, count)
+  local tags = call('ZRANGEBYSCORE', OWN .. 'list', cursor, '+inf', 'WITHSCORES', 'LIMIT', 0, count)
+  local out = { '0' }
+  if #tags == 2 * tonumber(count) then out[1] = integer(tonumber(tags[#tags]) + 1) end
+  for i = 1, #tags, 2 do out[#out + 1] = tags[i] end
+  return out
+end
+
+-- slot tag...: there was nothing in these; whoever pushes there puts them on the list again long before they are taken off
+function ops.delist()
+  for _, tag in ipairs(tail(0)) do
+    if (tonumber(call('ZSCORE', OWN .. 'seen', tag)) or 0) < log - LISTED_MS then
+      call('ZREM', OWN .. 'list', tag)
+      call('ZREM', OWN .. 'seen', tag)
+    end
+  end
+  return 'done'
+end
+
 -- name, time to live
 function ops.start(name, ttl)
   local before = worker_of(name)
   if before then end_worker(name, before, 'w') end
   local n, ends = max(store.incarnation or 0, log - 1) + 1, log + tonumber(ttl)
   store.incarnation, is_store_changed = n, true
-  call('HSET', PREFIX .. 'workers', name, pack({ n = n, ttl = tonumber(ttl) }))
-  call('ZADD', PREFIX .. 'workers:ends', ends, name)
+  call('HSET', OWN .. 'workers', name, pack({ n = n, ttl = tonumber(ttl) }))
+  call('ZADD', OWN .. 'workers:ends', ends, name)
   if not store.lost or ends < store.lost then store.lost = ends end
   return n
 end
@@ -1227,7 +1271,7 @@ end
 function ops.beat(name, incarnation)
   local w = alive(name, incarnation)
   if not w then return GONE end
-  call('ZADD', PREFIX .. 'workers:ends', log + w.ttl, name)
+  call('ZADD', OWN .. 'workers:ends', log + w.ttl, name)
   local out, queues = {}, call('SMEMBERS', w.key .. ':queues')
   table.sort(queues)
   for _, queue in ipairs(queues) do
@@ -1275,7 +1319,7 @@ end
 
 function ops.workers()
   local out = {}
-  for _, name in ipairs(call('HKEYS', PREFIX .. 'workers')) do
+  for _, name in ipairs(call('HKEYS', OWN .. 'workers')) do
     local w, leased = worker_of(name), 0
     for _, queue in ipairs(call('SMEMBERS', w.key .. ':queues')) do
       leased = leased + call('ZCARD', base(queue) .. ':held:' .. w.holder)
@@ -1287,9 +1331,9 @@ function ops.workers()
 end
 
 local function close_conn(conn)
-  for _, queue in ipairs(call('SMEMBERS', PREFIX .. 'conn:' .. conn)) do end_holder(open(queue), 'c:' .. conn) end
-  call('DEL', PREFIX .. 'conn:' .. conn)
-  call('SREM', PREFIX .. 'home:' .. string.match(conn, '^[^:]*'), conn)
+  for _, queue in ipairs(call('SMEMBERS', OWN .. 'conn:' .. conn)) do end_holder(open(queue), 'c:' .. conn) end
+  call('DEL', OWN .. 'conn:' .. conn)
+  call('SREM', OWN .. 'home:' .. string.match(conn, '^[^:]*'), conn)
 end
 
 -- connection...: ends what they hold, at no cost
@@ -1301,16 +1345,16 @@ end
 -- Ends what the connections of homes held that have been silent for too long, a few at a time.
 function end_lost_homes()
   if not store.homes or store.homes > log then return end
-  for _, dead in ipairs(call('ZRANGEBYSCORE', PREFIX .. 'homes', '-inf', log, 'LIMIT', 0, 4)) do
-    for _, conn in ipairs(call('SMEMBERS', PREFIX .. 'home:' .. dead)) do close_conn(conn) end
-    call('ZREM', PREFIX .. 'homes', dead)
+  for _, dead in ipairs(call('ZRANGEBYSCORE', OWN .. 'homes', '-inf', log, 'LIMIT', 0, 4)) do
+    for _, conn in ipairs(call('SMEMBERS', OWN .. 'home:' .. dead)) do close_conn(conn) end
+    call('ZREM', OWN .. 'homes', dead)
   end
-  store.homes, is_store_changed = first_of(PREFIX .. 'homes'), true
+  store.homes, is_store_changed = first_of(OWN .. 'homes'), true
 end
 
 -- home: says that it lives
 function ops.home(name)
-  call('ZADD', PREFIX .. 'homes', log + HOME_MS, name)
+  call('ZADD', OWN .. 'homes', log + HOME_MS, name)
   if not store.homes then
     store.homes, is_store_changed = log + HOME_MS, true
   end
@@ -1329,12 +1373,9 @@ function ops.undeliver(name)
   return 'done'
 end
 
--- run id of the server: says that Redis is up, and whether it has been started since
-function ops.epoch(run)
-  if store.epoch ~= run then
-    store.epoch, store.started, is_store_changed = run, log, true
-  end
-  local homes = first_of(PREFIX .. 'homes')
+-- Said to a server upon meeting it, so that it is known as soon as can be if it was started since.
+function ops.epoch()
+  local homes = first_of(OWN .. 'homes')
   if homes ~= store.homes then
     store.homes, is_store_changed = homes, true
   end
@@ -1352,14 +1393,21 @@ function ops.tick()
   return out
 end
 
+-- A server that was started since, or has taken over from another, gives leases and workers a while.
+local function notice_start()
+  if store.epoch == args[5] then return end
+  store.epoch, store.started, is_store_changed = args[5], log, true
+end
+
 local function run(its_keys, its_args)
   keys, args = its_keys, its_args
   if not begin() then return { 0, { '!', 'LATE' } } end
+  notice_start()
   if args[1] ~= 'epoch' then
     end_lost_workers()
     end_lost_homes()
   end
-  local answer = ops[args[1]](unpack(args, 5, 14))
+  local answer = ops[args[1]](unpack(args, HEAD + 1, HEAD + 10))
   finish()
   return { log, answer }
 end

@@ -92,7 +92,7 @@ pub(crate) async fn serve_moves(inner: Rc<Inner>) {
             // Whoever asked may have stopped listening.
             let _ = done.send(());
         }
-        inner.line.sleep(now, None).await;
+        inner.line.sleep(now).await;
     }
 }
 
