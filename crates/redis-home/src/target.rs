@@ -58,7 +58,7 @@ pub enum BadTarget {
     Url(RedisError),
     /// It asks for something that there is not.
     #[error(
-        "there is no option {name:?}: known are layout, prefix and durability; with rediss… ca, cert and key; with \
+        "there is no option {name:?}: known are layout, prefix, durability; with rediss… ca, cert and key; with \
          redis-sentinel sentinel-user and sentinel-pass; with layout=work-queue lease"
     )]
     Option {

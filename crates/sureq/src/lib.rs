@@ -18,6 +18,8 @@
 //! | `file:DIR` | in a directory of this machine, durable |
 //! | `mem:` | in this process, kept nowhere |
 //! | `redis://HOST:PORT/DB` | in your own Redis or Valkey |
+//! | `redis-cluster://HOST:PORT,…` | in your own Redis Cluster |
+//! | `redis-sentinel://HOST:PORT,…/SERVICE` | in the Redis that your sentinels name |
 //!
 //! [`store`] looks into directories, saves what can be saved of damaged ones, and copies those that are running.
 #![forbid(unsafe_code)]

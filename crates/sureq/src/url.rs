@@ -12,7 +12,8 @@ use crate::{Home, StoreError};
 pub enum OpenError {
     /// The URL does not say where.
     #[error(
-        "{url:?} names no home: write file:DIR for a directory, mem: for memory only, or redis://HOST:PORT for a Redis"
+        "{url:?} names no home: write file:DIR for a directory, mem: for memory only, redis://HOST:PORT for a Redis, or \
+         redis-cluster://HOST:PORT for a cluster"
     )]
     Unknown {
         /// What was given.
@@ -59,12 +60,12 @@ pub fn open_with(url: &str, options: &Options) -> Result<Home, OpenError> {
         },
         Some(Place::Redis) => {
             let target =
-                Target::parse(url).map_err(|source| OpenError::BadTarget { url: url.to_owned(), source })?;
+                Target::parse(url).map_err(|source| OpenError::BadTarget { url: shown(url), source })?;
             let home =
-                RedisHome::open(target).map_err(|source| OpenError::Redis { url: url.to_owned(), source })?;
+                RedisHome::open(target).map_err(|source| OpenError::Redis { url: shown(url), source })?;
             Ok(Home::Redis(home))
         }
-        None => Err(OpenError::Unknown { url: url.to_owned() }),
+        None => Err(OpenError::Unknown { url: shown(url) }),
     }
 }
 
@@ -75,11 +76,44 @@ enum Place {
     Redis,
 }
 
+/// One server, on a socket or not, a cluster, or whoever sentinels name; with TLS or without.
+const REDIS_SCHEMES: [&str; 8] = [
+    "redis",
+    "rediss",
+    "redis+unix",
+    "unix",
+    "redis-cluster",
+    "rediss-cluster",
+    "redis-sentinel",
+    "rediss-sentinel",
+];
+
+/// A URL as it may be shown: without the passwords in it.
+fn shown(url: &str) -> String {
+    let (address, options) = url.split_once('?').unwrap_or((url, ""));
+    let mut shown =
+        match address.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?))) {
+            Some((scheme, (who, hosts))) => {
+                let user = who.split_once(':').map_or("", |(user, _)| user);
+                format!("{scheme}://{user}:***@{hosts}")
+            }
+            None => address.to_owned(),
+        };
+    for (at, option) in options.split('&').filter(|option| !option.is_empty()).enumerate() {
+        shown.push(if at == 0 { '?' } else { '&' });
+        match option.split_once('=') {
+            Some((name, _)) if name.ends_with("pass") => shown.extend([name, "=***"]),
+            _ => shown.push_str(option),
+        }
+    }
+    shown
+}
+
 fn place_of(url: &str) -> Option<Place> {
     if url == "mem:" {
         return Some(Place::Memory);
     }
-    if ["redis://", "redis+unix://", "unix://"].iter().any(|scheme| url.starts_with(scheme)) {
+    if url.split_once("://").is_some_and(|(scheme, _)| REDIS_SCHEMES.contains(&scheme)) {
         return Some(Place::Redis);
     }
     let path = url.strip_prefix("file:")?;
@@ -104,9 +138,24 @@ mod tests {
     }
 
     #[test]
+    fn passwords_are_not_shown() {
+        assert_eq!(shown("redis-cluster://me:se:cr@et@a,b?prefix=x"), "redis-cluster://me:***@a,b?prefix=x");
+        let url = "redis-sentinel://a/s?sentinel-pass=secret&prefix=x";
+        assert_eq!(shown(url), "redis-sentinel://a/s?sentinel-pass=***&prefix=x");
+        assert_eq!(shown("redis+unix:///s?user=me&pass=secret"), "redis+unix:///s?user=me&pass=***");
+        assert_eq!(shown("file:dir"), "file:dir");
+        let told = open("redis://me:secret@127.0.0.1:1").err().map(|error| error.to_string());
+        assert!(told.is_some_and(|told| !told.contains("secret") && told.contains("me:***@")));
+    }
+
+    #[test]
     fn urls_name_a_directory_or_memory() {
         check("mem:", Some("memory"));
-        check("redis://localhost", Some("redis"));
+        for url in
+            ["redis://localhost", "rediss://localhost", "redis-cluster://a:1,b:2", "rediss-sentinel://a/s"]
+        {
+            check(url, Some("redis"));
+        }
         check("file:./sureq-data", Some("./sureq-data"));
         check("file:/var/lib/sureq", Some("/var/lib/sureq"));
         check("file:///var/lib/sureq", Some("/var/lib/sureq"));

@@ -1,5 +1,6 @@
 //! A cluster of one's own: three primaries and a replica of each, on loopback.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
@@ -90,17 +91,21 @@ impl RedisCluster {
     pub fn settle(&self) {
         let mut connections: Vec<_> = self.running().map(RedisServer::connect).collect();
         let is_settled = |connection: &mut Connection| {
-            let cluster: String = cmd("CLUSTER").arg("INFO").query(connection).expect("it answers");
+            // One that has just been started and loads its data does not answer yet.
+            let cluster: String = cmd("CLUSTER").arg("INFO").query(connection).unwrap_or_default();
             let role = replication(connection);
             let follows = role.contains("role:master") || role.contains("master_link_status:up");
             let is_followed = role.contains("role:slave") || role.contains("state=online");
             let knows_all = cluster.contains(&format!("cluster_known_nodes:{SERVERS}"));
             let is_whole = cluster.contains("cluster_slots_ok:16384") && knows_all;
-            let slots: Vec<Vec<Value>> = cmd("CLUSTER").arg("SLOTS").query(connection).expect("it answers");
+            let slots: Vec<Vec<Value>> = cmd("CLUSTER").arg("SLOTS").query(connection).unwrap_or_default();
             let has_replicas = slots.iter().all(|range| range.len() > 3);
             cluster.contains("cluster_state:ok") && is_whole && has_replicas && follows && is_followed
         };
-        until("the cluster agrees", || connections.iter_mut().all(is_settled));
+        until("the cluster agrees", || {
+            let views: BTreeSet<String> = connections.iter_mut().map(view).collect();
+            views.len() == 1 && connections.iter_mut().all(is_settled)
+        });
     }
 
     fn running(&self) -> impl Iterator<Item = &RedisServer> {
@@ -127,6 +132,7 @@ impl RedisCluster {
 
     /// Moves so many slots from one primary to another with redis-cli, as an operator does.
     pub fn reshard(&self, slots: u32, from: usize, to: usize) {
+        self.settle();
         let name = |at: usize| -> String {
             cmd("CLUSTER").arg("MYID").query(&mut self.server(at).connect()).expect("it answers")
         };
@@ -142,6 +148,18 @@ impl RedisCluster {
     pub fn check(&self, prefix: &str) {
         self.running().filter(|server| is_primary(server)).for_each(|server| server.check(prefix));
     }
+}
+
+/// Which slots each server has, as one of them sees it.
+fn view(connection: &mut Connection) -> String {
+    let nodes: String = cmd("CLUSTER").arg("NODES").query(connection).unwrap_or_default();
+    let of_server = |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        format!("{} {}", words[0], words.get(8..).unwrap_or_default().join(" "))
+    };
+    let mut servers: Vec<String> = nodes.lines().map(of_server).collect();
+    servers.sort_unstable();
+    servers.join("\n")
 }
 
 fn is_primary(server: &RedisServer) -> bool {

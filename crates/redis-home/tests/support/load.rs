@@ -22,6 +22,15 @@ pub struct Load {
     is_over: AtomicBool,
 }
 
+/// Says that it is over when it is dropped.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 fn number(payload: &[u8]) -> u64 {
     sureq_core::id::decimal(payload).expect("a payload is a number")
 }
@@ -52,8 +61,9 @@ impl Load {
                 scope.spawn(|| self.produce());
                 scope.spawn(|| self.work());
             }
+            // Also if it panics: nobody is to wait for them then.
+            let _over = Over(&self.is_over);
             happens();
-            self.is_over.store(true, Ordering::Release);
         });
     }
 
