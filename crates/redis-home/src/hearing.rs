@@ -18,8 +18,9 @@ const WAKING: [&str; 2] = ["work", "wake"];
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// How often it is looked for queues that nobody waits for any more.
+/// How often it is looked for queues that nobody waits for any more; and how many of them there may be before that.
 const SWEEP: Duration = Duration::from_secs(30);
+const UNWANTED_MAX: usize = 100;
 
 /// A queue that is to be heard, and whoever wants to know when it is.
 pub(crate) type Wanted = (Vec<u8>, oneshot::Sender<()>);
@@ -68,6 +69,9 @@ async fn hear_on(
             sink.subscribe(channels(inner, &queue)).await?;
             // Whoever wanted it may have left.
             let _ = done.send(());
+            if inner.line.heard.borrow().len() > inner.line.queue_count() + UNWANTED_MAX {
+                drop_unwanted(inner, &mut sink).await?;
+            }
         }
         tokio::select! {
             message = messages.next() => {

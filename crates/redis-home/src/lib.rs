@@ -2,13 +2,15 @@
 //!
 //! The map:
 //! - [`RedisHome`] executes commands and gives tickets for their answers; [`Target`] says where, and is read from a URL.
+//!   `thread` does what the home is asked, on a thread of its own.
 //! - `call` turns a command into the call of a script, `answer` what the script answers into a reply. The script is
-//!   `lua/queue.lua`.
-//! - `layout` says what depends on the keys: the default has keys of our own; `work_queue` shares those of redis-work-queue
-//!   with its clients, by `lua/work_queue.lua`.
-//! - `thread` does what the home is asked, on a thread of its own. `link` is the connection: it connects again when it is lost;
-//!   `runner` is what it loads there.
-//! - `line` is where pops wait. A script cannot: whoever waits is woken by a message, or by the time that a script named.
+//!   `lua/queue.lua`; `runner` is how it is loaded.
+//! - `layout` says what depends on the keys, `keys` spells them: the default has keys of our own; `work_queue` shares those of
+//!   redis-work-queue with its clients, by `lua/work_queue.lua`.
+//! - `link` sends calls to the server that has their queue, and again only what was not done. `fleet` knows which server that
+//!   is, of one, of a cluster by `slots`, or by asking sentinels; `node` is one of them. `spread` is what spans several.
+//! - `line` is where pops wait, `waiters` who does. A script cannot: whoever waits is woken by a message (`hearing`), or by the
+//!   time that a script named.
 //! - `listener` hears what scripts publish of what they did.
 //! - `clock` carries log time from one script to the next, since Redis has no clock that cannot be set.
 //!

@@ -114,6 +114,11 @@ impl Line {
         self.waiters.borrow().queues()
     }
 
+    /// How many queues are waited for.
+    pub(crate) fn queue_count(&self) -> usize {
+        self.waiters.borrow().queue_count()
+    }
+
     /// For how long to block for those who wait for this queue, where 0 is for ever; nothing, if nobody does.
     pub(crate) fn block_ms(&self, queue: &[u8], now_ms: u64) -> Option<u64> {
         let those = self.waiters.borrow().of([&queue.to_vec()]);

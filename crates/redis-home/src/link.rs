@@ -322,8 +322,11 @@ impl Link {
         match self.unless_taken_over(node, way.slot, sent).await {
             Some(Sent::Answered(values)) => Ok(values),
             Some(Sent::Unconfirmed(values)) => {
-                let pops = calls.iter().zip(values).filter(|(call, _)| call.op == "pop");
-                self.unconfirmed.borrow_mut().extend(pops.map(|(&call, value)| (call.clone(), value)));
+                for (&call, value) in calls.iter().zip(values).filter(|(call, _)| call.op == "pop") {
+                    if let Ok([_, answer]) = fields(value) {
+                        self.unconfirmed.borrow_mut().push((call.clone(), answer));
+                    }
+                }
                 unknown("no replica has confirmed it in time".to_owned())
             }
             Some(Sent::Lost(error)) => {

@@ -94,6 +94,10 @@ impl Waiters {
         self.by_queue.keys().cloned().collect()
     }
 
+    pub(crate) fn queue_count(&self) -> usize {
+        self.by_queue.len()
+    }
+
     pub(crate) fn is_wanted(&self, queue: &[u8]) -> bool {
         self.by_queue.contains_key(queue)
     }

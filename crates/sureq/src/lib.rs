@@ -36,4 +36,4 @@ pub use sureq_core::{
 pub use sureq_engine::fault::OpenError as StoreError;
 pub use sureq_engine::log::{Cut, Durability, LogError, Position, SEGMENT_BYTES};
 pub use sureq_engine::{Body, CACHE_BYTES, Heard, Notice, NoticeTasks, Options, Status};
-pub use url::{OpenError, open, open_with};
+pub use url::{OpenError, open, open_with, without_passwords};

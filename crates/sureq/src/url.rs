@@ -59,13 +59,13 @@ pub fn open_with(url: &str, options: &Options) -> Result<Home, OpenError> {
             Err(source) => Err(OpenError::Store { url: url.to_owned(), source }),
         },
         Some(Place::Redis) => {
-            let target =
-                Target::parse(url).map_err(|source| OpenError::BadTarget { url: shown(url), source })?;
-            let home =
-                RedisHome::open(target).map_err(|source| OpenError::Redis { url: shown(url), source })?;
+            let target = Target::parse(url)
+                .map_err(|source| OpenError::BadTarget { url: without_passwords(url), source })?;
+            let home = RedisHome::open(target)
+                .map_err(|source| OpenError::Redis { url: without_passwords(url), source })?;
             Ok(Home::Redis(home))
         }
-        None => Err(OpenError::Unknown { url: shown(url) }),
+        None => Err(OpenError::Unknown { url: without_passwords(url) }),
     }
 }
 
@@ -89,7 +89,7 @@ const REDIS_SCHEMES: [&str; 8] = [
 ];
 
 /// A URL as it may be shown: without the passwords in it.
-fn shown(url: &str) -> String {
+pub fn without_passwords(url: &str) -> String {
     let (address, options) = url.split_once('?').unwrap_or((url, ""));
     let mut shown =
         match address.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?))) {
@@ -139,11 +139,17 @@ mod tests {
 
     #[test]
     fn passwords_are_not_shown() {
-        assert_eq!(shown("redis-cluster://me:se:cr@et@a,b?prefix=x"), "redis-cluster://me:***@a,b?prefix=x");
+        assert_eq!(
+            without_passwords("redis-cluster://me:se:cr@et@a,b?prefix=x"),
+            "redis-cluster://me:***@a,b?prefix=x"
+        );
         let url = "redis-sentinel://a/s?sentinel-pass=secret&prefix=x";
-        assert_eq!(shown(url), "redis-sentinel://a/s?sentinel-pass=***&prefix=x");
-        assert_eq!(shown("redis+unix:///s?user=me&pass=secret"), "redis+unix:///s?user=me&pass=***");
-        assert_eq!(shown("file:dir"), "file:dir");
+        assert_eq!(without_passwords(url), "redis-sentinel://a/s?sentinel-pass=***&prefix=x");
+        assert_eq!(
+            without_passwords("redis+unix:///s?user=me&pass=secret"),
+            "redis+unix:///s?user=me&pass=***"
+        );
+        assert_eq!(without_passwords("file:dir"), "file:dir");
         let told = open("redis://me:secret@127.0.0.1:1").err().map(|error| error.to_string());
         assert!(told.is_some_and(|told| !told.contains("secret") && told.contains("me:***@")));
     }

@@ -120,10 +120,7 @@ fn urls_that_make_no_sense_are_told_with_the_remedy() {
         ("redis://127.0.0.1:1", "cannot open redis://127.0.0.1:1: Redis at 127.0.0.1:1"),
         ("redis://h?layout=odd", "there is no layout \"odd\": known are sureq and work-queue"),
         ("redis://h?colour=red", "there is no option \"colour\": known are layout, prefix, durability"),
-        (
-            "radis://h",
-            "write file:DIR for a directory, mem: for memory only, redis://HOST:PORT for a Redis",
-        ),
+        ("radis://h", "write file:DIR for a directory, mem: for memory only, redis://HOST:PORT for a Redis"),
     ] {
         let mut process = Launch::new(SUREQ).args(["serve", "--home", url]).spawn();
         assert_eq!(process.exit_code(PATIENCE), 1, "{url}");

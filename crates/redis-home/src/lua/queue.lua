@@ -20,11 +20,17 @@ local SEQ_MAX = 131071
 -- By how much a clock may differ from that of the caller before one of them is taken to have been set.
 local CLOCK_MS = 1000
 local EMPTY_QUEUE_S = 3600
+-- How long a lease of before the start of a server is good for after it, if it was that long.
+local START_MS = 10000
 -- How long a store is on the list of stores after it was put there last.
 local LISTED_MS = 3600000
 -- How long a home is taken to be alive after it said so last.
 local HOME_MS = 30000
 local REPLY_BYTES_MAX = 67108864
+-- How many leases one call looks at for some that nothing else will end.
+local LOOKED_AT = 10000
+-- How many tasks are shown at once.
+local INSPECTED = 10000
 -- How many arguments are given to a command at once.
 local ARGS_MAX = 2000
 -- How many bytes of payloads are read at a time, about.
@@ -424,6 +430,33 @@ local function expire(q, id, t)
   end
 end
 
+-- When a lease ends. One of before the start of the server is good for a while from that on: it is found out when it would end.
+local function deadline(t)
+  if t.at < store.started then return max(t.dl, store.started + min(t.ln, START_MS)) end
+  return t.dl
+end
+
+local function put_off(q, id, t, at)
+  t.dl, q.dirty = at, true
+  call('ZADD', q.k .. ':ends', at, id)
+  sooner(q, at)
+  put(q, id, t)
+end
+
+-- Of a task that is leased: how its holder went, if it did. Those who go on hold anew what they take from then on.
+local function ended_of(q, t)
+  local ended = t.ho and q.s.ending and q.s.ending[t.ho]
+  return ended and t.sq <= ended[4] and ended or nil
+end
+
+-- Ends the lease of one whose holder is gone. What is known of that: the place of the next that goes to the front, the cause,
+-- when it was, and what was the last delivery by then.
+local function end_one(q, id, t, ended)
+  moment = ended[3]
+  if end_lease(q, id, t, ended[2] ~= '' and ended[2] or nil, ended[1]) then ended[1], q.dirty = ended[1] + 1, true end
+  moment = log
+end
+
 local function settle_leases(q, slice)
   local ids, s = call('ZRANGEBYSCORE', q.k .. ':ends', '-inf', log, 'LIMIT', 0, slice), q.s
   -- All of a flood have their places set aside, so that they stand in their order, slice by slice.
@@ -433,12 +466,34 @@ local function settle_leases(q, slice)
   end
   for _, id in ipairs(ids) do
     local t = get(q, id)
-    moment = t.dl
-    if end_lease(q, id, t, 'l', s.lapsing[1]) then s.lapsing[1] = s.lapsing[1] + 1 end
+    local at, ended = deadline(t), ended_of(q, t)
+    moment = at
+    if ended then
+      end_one(q, id, t, ended)
+    elseif at > log then
+      put_off(q, id, t, at)
+    elseif end_lease(q, id, t, 'l', s.lapsing[1]) then
+      s.lapsing[1] = s.lapsing[1] + 1
+    end
     s.lapsing[2] = s.lapsing[2] - 1
   end
   moment = log
   if #ids < slice then s.lapsing = nil end
+end
+
+-- Ends a slice of what a holder held that is gone.
+local function settle_holder(q, holder, slice)
+  local ended, held = q.s.ending[holder], q.k .. ':held:' .. holder
+  local ids = call('ZRANGEBYSCORE', held, '-inf', ended[4], 'LIMIT', 0, slice)
+  for _, id in ipairs(ids) do end_one(q, id, get(q, id), ended) end
+  q.dirty = true
+  if #ids == slice then
+    sooner(q, log)
+    return
+  end
+  q.s.ending[holder] = nil
+  if not next(q.s.ending) then q.s.ending = nil end
+  if call('EXISTS', held) == 0 then call('SREM', q.k .. ':holders', holder) end
 end
 
 local function settle_due(q, index, now, slice)
@@ -458,28 +513,14 @@ local function settle_due(q, index, now, slice)
   if #ids < slice then s.coming = nil end
 end
 
--- After a start of Redis every timed lease is good for a while again.
-local function settle_start(q)
-  if q.s.epoch then
-    local soon = call('ZRANGEBYSCORE', q.k .. ':ends', '-inf', store.started + 10000)
-    for _, id in ipairs(soon) do
-      local t = get(q, id)
-      t.dl = max(t.dl, store.started + min(t.ln, 10000))
-      call('ZADD', q.k .. ':ends', t.dl, id)
-      put(q, id, t)
-    end
-  end
-  q.s.epoch, q.dirty = store.epoch, true
-end
-
 -- The first score of an index.
 local function first_of(key) return tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) end
 
 local function settle(q, wanted)
   local s = q.s
-  if s.epoch ~= store.epoch then settle_start(q) end
   local slice = max(wanted, SLICE)
   if s.next and s.next <= log then
+    if s.ending then settle_holder(q, next(s.ending), slice) end
     -- Leases before times to live: what comes back after its time is over is not handed out again.
     settle_leases(q, slice)
     for _, id in ipairs(call('ZRANGEBYSCORE', q.k .. ':expires', '-inf', log, 'LIMIT', 0, slice)) do
@@ -491,6 +532,7 @@ local function settle(q, wanted)
       local at = first_of(q.k .. index)
       if at then sooner(q, at) end
     end
+    if s.ending then sooner(q, log) end
   end
   if s.appointed and s.appointed <= wall then
     settle_due(q, ':appointed', wall, slice)
@@ -501,7 +543,11 @@ end
 -- A task that a call is about, settled wherever in a flood it is.
 local function look(q, id)
   local t = get(q, id)
-  if t and t.dl and t.dl <= log then
+  local ended = t and t.st == 'L' and ended_of(q, t)
+  if ended then
+    end_one(q, id, t, ended)
+    t = get(q, id)
+  elseif t and t.dl and deadline(t) <= log then
     end_lease(q, id, t, 'l', front(q, 1))
     t = get(q, id)
   end
@@ -523,15 +569,21 @@ end
 
 ------------------------------------------------------------------------------------------------------------- workers
 
+-- What a holder held comes back at once, or slice by slice if it is much; all of it is nobody's from now on. Answers how much.
 local function end_holder(q, holder, cause)
-  local ids = call('ZRANGE', q.k .. ':held:' .. holder, 0, -1)
-  if #ids > 0 then
+  local all = call('ZCARD', q.k .. ':held:' .. holder)
+  if all > 0 then
     settle(q, 0)
-    ids = call('ZRANGE', q.k .. ':held:' .. holder, 0, -1)
-    end_leases(q, ids, cause)
+    all = call('ZCARD', q.k .. ':held:' .. holder)
   end
-  call('SREM', q.k .. ':holders', holder)
-  return #ids
+  if all > 0 then
+    q.s.ending = q.s.ending or {}
+    q.s.ending[holder] = { front(q, all), cause or '', moment, q.s.seq }
+    settle_holder(q, holder, SLICE)
+  else
+    call('SREM', q.k .. ':holders', holder)
+  end
+  return all
 end
 
 local function worker_of(name)
@@ -872,32 +924,41 @@ end
 
 -- queue, count, elapsed
 function ops.recover(name, count, elapsed)
-  local q, out, bytes, start = open(name), {}, 0, 0
+  local q, out, bytes, looked_at = open(name), {}, 0, 0
   count, elapsed = tonumber(count), tonumber(elapsed)
   settle(q, 0)
-  local last = q.s.seq
-  while #out < count do
+  local s, is_over = q.s, false
+  -- Where the last call stopped looking, if there were too many that end by themselves.
+  local start, last = s.recovering or 0, s.seq
+  while not is_over and #out < count and looked_at < LOOKED_AT do
     local ids = call('ZRANGEBYSCORE', q.k .. ':leased', '(' .. integer(start), last, 'LIMIT', 0, 100)
-    if #ids == 0 then break end
+    fetch(q, ids)
+    looked_at, is_over = looked_at + #ids, #ids == 0
     for _, id in ipairs(ids) do
       local t = get(q, id)
+      is_over = #out >= count or log - t.at < elapsed
+      if is_over then break end
       start = t.sq
-      if #out >= count or log - t.at < elapsed then return out end
       if not t.dl and not t.ho then
         if t.cx then
           remove(q, id, t, true)
         else
           local body = call('HGET', q.k .. ':body', id)
           bytes = bytes + #body
-          if bytes > REPLY_BYTES_MAX and #out > 0 then return out end
-          q.s.seq, q.dirty = q.s.seq + 1, true
-          t.at, t.sq, t.n, t.e = log, q.s.seq, t.n + 1, incarnation()
+          is_over = bytes > REPLY_BYTES_MAX and #out > 0
+          if is_over then break end
+          s.seq, q.dirty = s.seq + 1, true
+          t.at, t.sq, t.n, t.e = log, s.seq, t.n + 1, incarnation()
           call('ZADD', q.k .. ':leased', t.sq, id)
           put(q, id, t)
           out[#out + 1] = { 0, id, body, t.n, t.e, log, 0, false }
         end
       end
     end
+  end
+  local stopped_at = looked_at >= LOOKED_AT and not is_over and start or nil
+  if stopped_at ~= s.recovering then
+    s.recovering, q.dirty = stopped_at, true
   end
   return out
 end
@@ -907,6 +968,9 @@ local LISTS = { R = ':ready', L = ':leased', X = ':dead' }
 
 -- What is delayed by either clock, in order: from the `start`th on, so many.
 local function delayed_ids(q, start, count)
+  for index, other in pairs({ [':delayed'] = ':appointed', [':appointed'] = ':delayed' }) do
+    if call('EXISTS', q.k .. other) == 0 then return call('ZRANGE', q.k .. index, start, start + count - 1) end
+  end
   local a = call('ZRANGE', q.k .. ':delayed', 0, start + count - 1, 'WITHSCORES')
   local b = call('ZRANGE', q.k .. ':appointed', 0, start + count - 1, 'WITHSCORES')
   local ids, i, j = {}, 1, 1
@@ -929,15 +993,21 @@ function ops.inspect(name, view, start, count)
     or call('ZCARD', q.k .. (LISTS[st] or ''))
   if start < 0 then start = len + start end
   if start < 0 or start >= len then return out end
-  count = min(count, len - start)
+  count = min(count, len - start, INSPECTED)
   local ids = st == 'D' and delayed_ids(q, start, count) or call('ZRANGE', q.k .. LISTS[st], start, start + count - 1)
-  for _, id in ipairs(ids) do
-    local t, body = get(q, id), call('HGET', q.k .. ':body', id)
-    bytes = bytes + #body
-    if bytes > REPLY_BYTES_MAX and #out > 0 then break end
-    local at = t.st == 'L' and t.at or t.st == 'X' and t.di or t.du or pushed_at(id, t)
-    local rest = t.st == 'X' and more(q, id, t) or false
-    out[#out + 1] = { 0, id, body, t.n or 0, t.e or 0, at, max(log - at, 0), rest }
+  local step = at_a_time(q)
+  for first = 1, #ids, step do
+    local some = {}
+    for i = first, min(first + step - 1, #ids) do some[#some + 1] = ids[i] end
+    local bodies, records = values(q.k .. ':body', some), values(q.k .. ':task', some)
+    for i, id in ipairs(some) do
+      local t, body = records[i] and unpacked(records[i]) or { st = 'R' }, bodies[i]
+      bytes = bytes + #body
+      if bytes > REPLY_BYTES_MAX and #out > 0 then return out end
+      local at = t.st == 'L' and t.at or t.st == 'X' and t.di or t.du or pushed_at(id, t)
+      local rest = t.st == 'X' and more(q, id, t) or false
+      out[#out + 1] = { 0, id, body, t.n or 0, t.e or 0, at, max(log - at, 0), rest }
+    end
   end
   return out
 end
@@ -1107,7 +1177,7 @@ function ops.purge(name, view, left)
 end
 
 local PARTS = { 'ready', 'delayed', 'appointed', 'leased', 'ends', 'expires', 'dead', 'names', 'holders', 'task', 'body' }
-local KEPT = { 'number', 'listed', 'pushed', 'finished', 'pushes', 'finishes', 'seq', 'deaths', 'epoch' }
+local KEPT = { 'number', 'listed', 'pushed', 'finished', 'pushes', 'finishes', 'seq', 'deaths' }
 
 -- queue...
 function ops.drop()
@@ -1198,7 +1268,7 @@ function ops.explain(name, word)
   elseif t.st == 'A' then
     about = { t.du, max(t.du - wall, 0), false, false }
   elseif t.st == 'L' then
-    about = { t.at, t.dl or false, t.ho or false, t.cx or 0 }
+    about = { t.at, t.dl and deadline(t) or false, t.ho or false, t.cx or 0 }
   else
     about[1] = t.di
   end
