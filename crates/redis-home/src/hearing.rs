@@ -8,7 +8,7 @@ use futures_util::StreamExt;
 use redis::RedisError;
 use redis::aio::{PubSub, PubSubSink};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::thread::Inner;
 
@@ -18,9 +18,13 @@ const WAKING: [&str; 2] = ["work", "wake"];
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// How often it is looked for queues that nobody waits for any more; and how many of them there may be before that.
-const SWEEP: Duration = Duration::from_secs(30);
+/// How often it is looked for queues that nobody waits for any more, and for a server that hangs while another may have taken
+/// over; and how many queues that nobody waits for there may be before that.
+const SWEEP: Duration = Duration::from_secs(15);
 const UNWANTED_MAX: usize = 100;
+
+/// How long such a server has to answer.
+const HANGS: Duration = Duration::from_secs(5);
 
 /// A queue that is to be heard, and whoever wants to know when it is.
 pub(crate) type Wanted = (Vec<u8>, oneshot::Sender<()>);
@@ -87,6 +91,10 @@ async fn hear_on(
             },
             () = sleep_until(swept + SWEEP), if !inner.line.heard.borrow().is_empty() => {
                 drop_unwanted(inner, &mut sink).await?;
+                if inner.link.may_miss() {
+                    let alive = timeout(HANGS, sink.ping::<redis::Value>()).await;
+                    alive.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))?;
+                }
                 swept = Instant::now();
             }
         }

@@ -318,6 +318,7 @@ async fn try_one(inner: &Rc<Inner>, store: &Store, waiter: &Rc<Waiter>) -> bool 
     if is_served {
         line.remove(waiter);
         inner.give(&waiter.slot, replies).await;
+        inner.give_back_unconfirmed().await;
     }
     is_served
 }

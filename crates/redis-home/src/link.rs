@@ -127,9 +127,10 @@ impl Link {
         self.log.now_ms(self.clock.monotonic_ms())
     }
 
-    /// Whether messages may be lost though the connection that they come by stands.
+    /// Whether messages may be missed though the connection that they come by stands: other servers may say them, or pass them
+    /// on in vain.
     pub(crate) const fn may_miss(&self) -> bool {
-        self.target.is_cluster()
+        self.fleet.is_many()
     }
 
     /// Pops that were done and told nobody, since no replica has confirmed them.
@@ -257,7 +258,7 @@ impl Link {
     ) -> Result<(), Refusal> {
         let rest = &calls[answers.len()..];
         let (node, connection) = self.reach(way).await?;
-        let values = self.send_over(&node, connection, rest, way).await?;
+        let Some(values) = self.send_over(&node, connection, rest, way).await? else { return Ok(()) };
         let judged: Vec<Judged> =
             rest.iter().zip(values).map(|(call, value)| self.judge(call, value)).collect();
         let is_done = |judged: &Judged| matches!(judged, Judged::Known(_));
@@ -299,14 +300,14 @@ impl Link {
         way.wait(|| format!("Redis says: {error}")).await
     }
 
-    /// Sends calls to a server. An error is why the answers are lost.
+    /// Sends calls to a server. None if they were not sent after all; an error is why the answers are lost.
     async fn send_over(
         &self,
         node: &Rc<Node>,
         connection: MultiplexedConnection,
         calls: &[&Call],
-        way: &Way,
-    ) -> Result<Vec<Value>, Refusal> {
+        way: &mut Way,
+    ) -> Result<Option<Vec<Value>>, Refusal> {
         let mut commands = Pipeline::with_capacity(calls.len());
         for call in calls {
             commands.add_command(self.command(node, call, way.is_sure));
@@ -320,7 +321,7 @@ impl Link {
         };
         let unknown = |why: String| Err(Refusal::Unknown { why: why.into() });
         match self.unless_taken_over(node, way.slot, sent).await {
-            Some(Sent::Answered(values)) => Ok(values),
+            Some(Sent::Answered(values)) => Ok(Some(values)),
             Some(Sent::Unconfirmed(values)) => {
                 for (&call, value) in calls.iter().zip(values).filter(|(call, _)| call.op == "pop") {
                     if let Ok([_, answer]) = fields(value) {
@@ -328,6 +329,12 @@ impl Link {
                     }
                 }
                 unknown("no replica has confirmed it in time".to_owned())
+            }
+            Some(Sent::Unreached(error)) => {
+                self.fleet.doubt();
+                node.forget();
+                way.wait(|| format!("Redis at {} does not answer: {error}", self.target.address())).await?;
+                Ok(None)
             }
             Some(Sent::Lost(error)) => {
                 self.fleet.doubt();

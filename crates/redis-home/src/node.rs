@@ -58,6 +58,8 @@ pub(crate) enum Sent {
     Unconfirmed(Vec<Value>),
     /// Nobody knows, and why not.
     Lost(RedisError),
+    /// There was no connection to send it over.
+    Unreached(RedisError),
 }
 
 impl Node {
@@ -205,7 +207,7 @@ impl Node {
             Some(connected) => connected,
             None => match self.new_connected().await {
                 Ok(connected) => connected,
-                Err(error) => return Sent::Lost(error),
+                Err(error) => return Sent::Unreached(error),
             },
         };
         commands.cmd("WAIT").arg(1).arg(REPLICA_MS);

@@ -269,7 +269,7 @@ impl Inner {
                 Err(no) => replies.list.push(Reply::Refused(no)),
             }
         }
-        self.give_back(self.unconfirmed()).await;
+        self.give_back_unconfirmed().await;
         let found_nothing = matches!(replies.list.last(), Some(Reply::Tasks(span)) if span.is_empty());
         match (block, calls.into_iter().next()) {
             (Some(block), Some(Ok((call, _)))) if found_nothing => self.wait(call, block, slot).await,
@@ -322,17 +322,15 @@ impl Inner {
         }
     }
 
-    /// What pops took, and nobody was told since no replica has confirmed it: it would be held by nobody.
-    fn unconfirmed(&self) -> Vec<(Vec<u8>, Vec<Vec<u8>>)> {
-        let mut all = Vec::new();
+    /// Gives back what pops took, and nobody was told since no replica has confirmed it: it would be held by nobody.
+    pub(crate) async fn give_back_unconfirmed(&self) {
         for (call, answer) in self.link.take_unconfirmed() {
             let queues = call.args.get(POP_QUEUES..).unwrap_or_default().to_vec();
             let slot = Slot::new(vec![PopOf { command: 0, queues }]);
             let mut replies = Replies::default();
             read(self.link.target.layout.ids(), &Shape::Tasks, answer, &mut replies);
-            all.extend(slot.receipts(&replies));
+            self.give_back(slot.receipts(&replies)).await;
         }
-        all
     }
 
     async fn give_back(&self, receipts: Vec<(Vec<u8>, Vec<Vec<u8>>)>) {

@@ -3,12 +3,17 @@
 use std::path::Path;
 
 use sureq_testkit::conformance::{blesses, table};
-use sureq_testkit::subject::{core::CORE, engine::ENGINE, redis::REDIS, server::SERVER};
+use sureq_testkit::subject::{
+    core::CORE,
+    engine::ENGINE,
+    redis::{CLUSTER, REDIS, SPREAD},
+    server::SERVER,
+};
 
 #[test]
 fn the_table_in_the_docs_is_up_to_date() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/conformance.md");
-    let table = table(&[CORE, ENGINE, SERVER, REDIS]);
+    let table = table(&[CORE, ENGINE, SERVER, REDIS, SPREAD, CLUSTER]);
     if blesses() {
         std::fs::write(&path, &table).unwrap();
     }
