@@ -173,15 +173,24 @@ fn five_failovers_lose_tasks_if_nobody_waits_and_repeat_no_receipt() {
 fn a_primary_that_hangs_is_left_for_the_one_that_takes_over() {
     let cluster = RedisCluster::start();
     let load = Load::new(&format!("{}?durability=replicated", cluster.url()), &[b"q"]);
+    let home = open(&cluster.url());
+    // It is in the same slot as what the load is about.
+    let pushed = || {
+        let ticket = home.execute(&[Command::Push { queue: b"q}2", payloads: &[b"x"] }]);
+        matches!(answer(&ticket).list[0], Reply::Pushed(_))
+    };
+    assert!(pushed());
     load.run(2, || {
         load.until_confirmed(100);
         let (primary, replica) = cluster.owners(KEY);
         cluster.server(primary).suspend();
         let replica = replica.expect("it has one");
         until("the replica takes over", || cluster.owners_as_seen_by(replica, KEY).0 == replica);
+        until("pushes are taken though the old primary still hangs", pushed);
         cluster.server(primary).resume();
         load.until_confirmed(100);
     });
+    home.close();
     cluster.settle();
     load.finish();
     cluster.check("sureq:");
@@ -201,7 +210,7 @@ fn names_in_first_slots(cluster: &RedisCluster, slots: i64, count: usize) -> Vec
 #[test]
 fn slots_that_move_under_load_take_everything_along() {
     let cluster = RedisCluster::start();
-    let names = names_in_first_slots(&cluster, 60, 3);
+    let names = names_in_first_slots(&cluster, 60, 12);
     let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
     let (from, _) = cluster.owners(std::str::from_utf8(names[0]).expect("a name"));
     let to = cluster.owners("{q2}").0;
