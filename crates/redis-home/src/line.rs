@@ -14,7 +14,6 @@ use std::time::Duration;
 use redis::Value;
 use sureq_core::{Refusal, Replies, Reply};
 use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::task::JoinHandle;
 
 use crate::answer::{Payload, fields, list, number, read};
 use crate::call::{Call, Shape};
@@ -32,6 +31,9 @@ const LOOK_MS: u64 = 15_000;
 /// How many queues one script looks at.
 const TICKED: usize = 64;
 
+/// A queue, or any, and whoever wants to know when those who wait for it have been tried.
+type Look = (Option<Vec<u8>>, oneshot::Sender<()>);
+
 /// The line.
 pub(crate) struct Line {
     waiters: RefCell<Waiters>,
@@ -41,13 +43,13 @@ pub(crate) struct Line {
     stirred: RefCell<BTreeSet<Vec<u8>>>,
     /// The same by store, for those who serve it: a server that hangs holds up nobody who waits for others.
     pending: RefCell<BTreeMap<Store, BTreeSet<Vec<u8>>>>,
-    serving: RefCell<BTreeMap<Store, JoinHandle<()>>>,
+    /// Stores that are being served, and those who want to know when that is done.
+    serving: RefCell<BTreeMap<Store, Vec<oneshot::Sender<()>>>>,
     agenda: RefCell<Agenda>,
     /// Queues whose messages are heard.
     pub(crate) heard: RefCell<BTreeSet<Vec<u8>>>,
     wanted: mpsc::UnboundedSender<Wanted>,
-    /// Those who want to know when what was stirred has been tried.
-    looks: RefCell<Vec<oneshot::Sender<()>>>,
+    looks: RefCell<Vec<Look>>,
     count: Arc<AtomicUsize>,
 }
 
@@ -165,7 +167,7 @@ impl Line {
 
     /// Those who want to know when all has been tried.
     pub(crate) fn take_looks(&self) -> Vec<oneshot::Sender<()>> {
-        self.looks.take()
+        self.looks.take().into_iter().map(|(_, done)| done).collect()
     }
 
     /// There may be something in this queue.
@@ -183,7 +185,7 @@ impl Line {
 
     /// Tries those who wait for a queue, or for any, and says when that is done.
     pub(crate) fn look(&self, queue: Option<&[u8]>, done: oneshot::Sender<()>) {
-        self.looks.borrow_mut().push(done);
+        self.looks.borrow_mut().push((queue.map(<[u8]>::to_vec), done));
         match queue {
             Some(queue) => self.stir(queue),
             None => self.wake(),
@@ -238,27 +240,41 @@ pub(crate) async fn serve_line(inner: Rc<Inner>) {
         let stores: Vec<Store> = line.pending.borrow().keys().cloned().collect();
         for store in stores {
             line.serving.borrow_mut().entry(store).or_insert_with_key(|store| {
-                tokio::task::spawn_local(serve_store(Rc::clone(&inner), store.clone()))
+                tokio::task::spawn_local(serve_store(Rc::clone(&inner), store.clone()));
+                Vec::new()
             });
         }
-        if !looks.is_empty() {
-            finish_serving(line).await;
+        if looks.is_empty() {
+            line.drop_late(now);
         }
-        line.drop_late(now);
-        for done in looks {
-            // Whoever asked may have stopped listening.
-            let _ = done.send(());
+        for (queue, done) in looks {
+            tell_when_served(&inner, queue.as_deref(), done);
         }
         line.sleep(now).await;
     }
 }
 
-async fn finish_serving(line: &Line) {
-    loop {
-        let Some((_, task)) = line.serving.borrow_mut().pop_first() else { return };
-        // A panic in it was told there.
-        let _ = task.await;
+/// Says when those who wait for a queue, or for any, have been tried, and those whose time is up have their answer.
+fn tell_when_served(inner: &Rc<Inner>, queue: Option<&[u8]>, done: oneshot::Sender<()>) {
+    let of = queue.map(|queue| inner.link.target.store_of(queue));
+    let mut served = Vec::new();
+    for (store, listeners) in &mut *inner.line.serving.borrow_mut() {
+        if of.as_ref().is_none_or(|of| of == store) {
+            let (tell, is_told) = oneshot::channel();
+            listeners.push(tell);
+            served.push(is_told);
+        }
     }
+    let inner = Rc::clone(inner);
+    tokio::task::spawn_local(async move {
+        for store in served {
+            // Dropped or told, it is done.
+            let _ = store.await;
+        }
+        inner.line.drop_late(inner.link.clock.monotonic_ms());
+        // Whoever asked may have stopped listening.
+        let _ = done.send(());
+    });
 }
 
 /// Tries those who wait for queues of a store, for as long as there may be something.
@@ -269,7 +285,11 @@ async fn serve_store(inner: Rc<Inner>, store: Store) {
         serve(&inner, &store, &queues).await;
         plan(&inner, &store, &queues).await;
     }
-    line.serving.borrow_mut().remove(&store);
+    let listeners = line.serving.borrow_mut().remove(&store).unwrap_or_default();
+    for tell in listeners {
+        // Whoever asked may have stopped listening.
+        let _ = tell.send(());
+    }
     // It may be time for something sooner now, or somebody's time was up while it was tried.
     line.changed.notify_one();
 }

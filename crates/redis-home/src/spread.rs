@@ -4,11 +4,13 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use redis::Value;
 use sureq_core::command::{Command, Pop};
 use sureq_core::settings::Change;
 use sureq_core::{Refusal, limits};
+use tokio::time::timeout;
 
 use crate::answer::{Strange, bytes, list, number, refusal};
 use crate::call::{Call, POP_COUNT, POP_QUEUES, POP_ROOM};
@@ -19,10 +21,14 @@ use crate::thread::{Inner, Store};
 /// How long a store stays on the list without being put there again. The script takes it off after an hour.
 const LISTED_MS: u64 = 600_000;
 
+/// How long a push waits until its store is on the list, and when the next one tries again.
+const ENLISTING: Duration = Duration::from_millis(500);
+const UNLISTED_MS: u64 = 5_000;
+
 /// How many stores are asked at once.
 const AT_ONCE: u64 = 1_000;
 
-/// Stores that were put on the list by this home, and when.
+/// Stores that were put on the list by this home, and until when they need not be again.
 #[derive(Default)]
 pub(crate) struct Listed(RefCell<BTreeMap<Vec<u8>, u64>>);
 
@@ -119,9 +125,9 @@ impl Inner {
             some.args = [&call.args[..POP_QUEUES], queues].concat();
             some.args[POP_COUNT] = (count - tasks.len()).to_string().into_bytes();
             some.args[POP_ROOM] = room.to_string().into_bytes();
-            match self.link.ask(&some).await {
-                Ok(answer) => {
-                    let more = numbered(answer, |at| at + from)?;
+            let answer = self.link.ask(&some).await;
+            match answer.and_then(|answer| Ok(numbered(answer, |at| at + from)?)) {
+                Ok(more) => {
                     room = room.saturating_sub(more.iter().map(size).sum());
                     tasks.extend(more);
                 }
@@ -145,15 +151,14 @@ impl Inner {
         Ok(Value::Int(sum.cast_signed()))
     }
 
-    /// Sees to it that the stores of what is to be pushed are on the list. One that could not be put there is put there with the
-    /// next push.
+    /// Sees to it that the stores of what is to be pushed are on the list. A push does not wait for long for the server that has
+    /// it: one that could not be put there is put there by a later push.
     pub(crate) async fn enlist(&self, calls: &[&Call]) {
         if !self.link.target.is_spread() {
             return;
         }
         let now = self.link.clock.monotonic_ms();
-        let is_listed =
-            |store: &Vec<u8>| self.listed.0.borrow().get(store).is_some_and(|at| now < at + LISTED_MS);
+        let is_listed = |store: &Vec<u8>| self.listed.0.borrow().get(store).is_some_and(|until| now < *until);
         let pushes = calls.iter().filter(|call| matches!(call.op, "push" | "add"));
         let stores = pushes.filter_map(|call| self.link.target.store_of(call.queue.as_deref()?));
         let new: BTreeSet<Vec<u8>> = stores.filter(|store| !is_listed(store)).collect();
@@ -161,11 +166,11 @@ impl Inner {
             return;
         }
         let call = Call::new("enlist", None).args(new.iter().cloned());
-        if self.link.ask(&call).await.is_ok() {
-            let mut listed = self.listed.0.borrow_mut();
-            listed.retain(|_, at| now < *at + LISTED_MS);
-            listed.extend(new.into_iter().map(|store| (store, now)));
-        }
+        let told = timeout(ENLISTING, self.link.ask_with(&call, Patience::None)).await;
+        let until = now + if matches!(told, Ok(Ok(_))) { LISTED_MS } else { UNLISTED_MS };
+        let mut listed = self.listed.0.borrow_mut();
+        listed.retain(|_, until| now < *until);
+        listed.extend(new.into_iter().map(|store| (store, until)));
     }
 
     /// Stores from a cursor on, and the next cursor.
