@@ -6,6 +6,7 @@
 //!   all of them, against all.
 //! * [`sim_disk`], [`manual_clock`]: the doors of the engine, with a disk that fails on demand and a clock moved by hand.
 //! * [`process`], [`server_process`], [`loop_image`]: the real binary, and a real disk to cut the power of.
+//! * [`redis_server`], [`redis_cluster`], [`redis_sentinels`]: a real Redis, or several of them.
 //! * [`client`]: clients of our own for both dialects. [`load`]: many of them at once; [`ledger`]: what they were promised.
 
 pub mod client;
@@ -15,6 +16,8 @@ pub mod load;
 pub mod loop_image;
 pub mod manual_clock;
 pub mod process;
+pub mod redis_cluster;
+pub mod redis_sentinels;
 pub mod redis_server;
 pub mod scenario;
 pub mod server_process;

@@ -1,5 +1,6 @@
 //! A Redis of one's own: on a socket in a directory of its own, so that it needs no port.
 
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -32,6 +33,16 @@ impl RedisServer {
     pub fn start_replica_of(port: u16, own_port: u16) -> Self {
         let (port, own_port) = (format!("127.0.0.1 {port}"), own_port.to_string());
         Self::start_with(Path::new("redis-server"), &["--port", &own_port, "--replicaof", &port])
+    }
+
+    /// Starts it again after it was killed.
+    pub fn start_again(&mut self) {
+        self.go();
+    }
+
+    /// Whether it was started and not killed since.
+    pub fn is_running(&self) -> bool {
+        self.process.is_some()
     }
 
     /// Stands still until it is resumed.
@@ -131,6 +142,12 @@ impl RedisServer {
             process.wait(PATIENCE);
         }
     }
+}
+
+/// A port of loopback that nobody has now: below those that the system gives to connections, so that none of them takes it.
+pub fn free_port() -> u16 {
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    std::iter::repeat_with(|| fastrand::u16(15_000..32_000)).find(is_free).expect("loopback has free ports")
 }
 
 impl Drop for RedisServer {
