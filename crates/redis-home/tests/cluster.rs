@@ -250,7 +250,13 @@ fn queues_of_several_slots_are_taken_from_and_waited_for_in_order() {
     let listed = run(&home, &Command::Queues { pattern: None, cursor: 0, count: 10 });
     let names: Vec<&[u8]> = listed.queues.iter().map(|row| &row.name[..]).collect();
     assert_eq!(names, QUEUES);
+    let ttl = || -> i64 {
+        let mut owner = cluster.server(cluster.owners("a").0).connect();
+        cmd("TTL").arg("sureq:s:{a}:store").query(&mut owner).expect("it answers")
+    };
+    assert_eq!(ttl(), -1, "a store with tasks stays");
     assert_eq!(run(&home, &Command::Drop { queues: &QUEUES }).list, [Reply::Count(3)]);
+    assert!(ttl() > 0, "one without is forgotten in time");
     let tickets = QUEUES.map(|queue| wait_for(&home, queue));
     until("all wait", || home.waiting() == 3);
     for (queue, ticket) in QUEUES.iter().zip(&tickets) {
