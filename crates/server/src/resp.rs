@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use sureq::command::{Command, ConnId, Pop};
 use sureq::{Position, Reply, Ticket, limits};
-use sureq_proto::resp::{Args, Parser, Version, Writer, recycle};
+use sureq_proto::resp::{Args, Parser, Pieces as _, Version, Writer, recycle};
 use sureq_proto::verbs::{
     self, By, Caller, Client, Connections, Credentials, Hello, LibraryInfo, PubSub, Request, Rights, Role,
     SessionCommand, UsageError,

@@ -11,4 +11,4 @@ mod writer;
 pub use args::{Args, recycle};
 pub use error::ProtocolError;
 pub use parser::{Limits, Parser, Progress};
-pub use writer::{Version, Writer};
+pub use writer::{Pieces, Version, Writer, harmless};

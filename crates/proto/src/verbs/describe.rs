@@ -2,7 +2,7 @@
 
 use super::request::{Caller, Describe, Request};
 use super::{Row, Sub, TABLE, UsageError, find, parse};
-use crate::resp::Writer;
+use crate::resp::{Pieces as _, Writer};
 use sureq_core::command::{Command, ConnId};
 
 /// Answers COMMAND.
