@@ -14,6 +14,8 @@ use crate::reply::{Refusal, Replies, Reply, Span};
 use crate::task::Body;
 use crate::time::Now;
 
+const NOT_OF_A_QUEUE: Refusal = Refusal::NotThere { what: "such command", place: "a queue" };
+
 impl<B: Body> Queue<B> {
     /// Executes a command about this queue. A queue that does not exist answers as an empty one. What takes an id, spans
     /// queues or is about workers is not for a queue to do, and refused.
@@ -39,12 +41,7 @@ impl<B: Body> Queue<B> {
                 self.recover(count, elapsed_ms, now, rec, &mut out.tasks);
                 Ok(Reply::Tasks(Span::new(start, out.tasks.len())))
             }
-            Command::Inspect { view, start, count, .. } => {
-                let first = out.tasks.len();
-                self.inspect(view, start, count, now, &mut out.tasks);
-                Ok(Reply::Inspected(Span::new(first, out.tasks.len())))
-            }
-            Command::Info { .. } => Ok(Reply::Info(Box::new(self.info(now)))),
+            Command::Inspect { .. } | Command::Info { .. } => self.look_at(command, now, out),
             Command::Cancel { which, .. } => self.call_off(which, now, rec).map(Reply::Count),
             Command::Bury { tasks, .. } => Ok(Reply::Count(self.bury(claims(tasks)?, now, rec))),
             Command::Revive { tasks, .. } => Ok(Reply::Count(match tasks.map(claims).transpose()? {
@@ -61,10 +58,9 @@ impl<B: Body> Queue<B> {
                 self.resume(now, rec);
                 Ok(Reply::Ok)
             }
+            Command::Config { changes, .. } if changes.is_empty() => self.look_at(command, now, out),
             Command::Config { changes, .. } => {
-                let settings =
-                    if changes.is_empty() { self.settings.clone() } else { self.configure(changes, now, rec) };
-                Ok(Reply::Settings(Box::new(settings)))
+                Ok(Reply::Settings(Box::new(self.configure(changes, now, rec))))
             }
             Command::Explain { task, .. } => {
                 let explained = self.explain(claim(task)?.id(), now, rec);
@@ -77,7 +73,26 @@ impl<B: Body> Queue<B> {
             | Command::Exists { .. }
             | Command::Size
             | Command::Queues { .. }
-            | Command::Worker(_) => Err(Refusal::NotThere { what: "such command", place: "a queue" }),
+            | Command::Worker(_) => Err(NOT_OF_A_QUEUE),
+        }
+    }
+
+    /// Executes a command that only looks. What is due but not moved yet is shown as it is, since moving it is a change.
+    pub fn look_at(&self, command: &Command<'_>, now: Now, out: &mut Replies<B>) -> Result<Reply, Refusal> {
+        match *command {
+            Command::Inspect { view, start, count, .. } => {
+                let first = out.tasks.len();
+                self.inspect(view, start, count, now, &mut out.tasks);
+                Ok(Reply::Inspected(Span::new(first, out.tasks.len())))
+            }
+            Command::Info { .. } => Ok(Reply::Info(Box::new(self.info(now)))),
+            Command::Config { changes, .. } if changes.is_empty() => {
+                Ok(Reply::Settings(Box::new(self.settings.clone())))
+            }
+            Command::Explain { task, .. } => {
+                Ok(Reply::Explained(self.explanation(claim(task)?.id(), now).map(Box::new)))
+            }
+            _ => Err(NOT_OF_A_QUEUE),
         }
     }
 

@@ -15,13 +15,13 @@ use crate::time::Now;
 impl<B: Body> Queue<B> {
     /// Moves a dead task to the end of another queue, with what its tries were spent on, unless that has a task of this id.
     /// Its name stays behind if it is taken there. `payload` gets the bytes of a body. Answers whether it moved.
-    pub fn hand_over<R: Recorder<Body = B>>(
+    pub fn hand_over<F: Recorder<Body = B>, T: Recorder<Body = B>>(
         &mut self,
         id: TaskId,
         to: &mut Self,
         payload: &mut dyn FnMut(&B) -> Box<[u8]>,
         now: Now,
-        recs: (&mut R, &mut R),
+        recs: (&mut F, &mut T),
     ) -> bool {
         if self.state_of(id) != Some(StateKind::Dead) || to.state_of(id).is_some() {
             return false;
