@@ -84,6 +84,21 @@ impl Agenda {
         self.due.first().map(|&(at, _)| at)
     }
 
+    /// How many places are to be looked at, and how many of them by now.
+    pub(crate) fn counts(&self, now: LogTime) -> (usize, usize) {
+        let overdue = self.due.iter().take_while(|(at, _)| *at <= now).count();
+        (self.due.len(), overdue + self.ended.len())
+    }
+
+    /// Another server, or this one before it was started, had the connections: whatever they hold comes back.
+    pub(crate) fn end_connections(&mut self) {
+        let (workers, gone): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.held)
+            .into_iter()
+            .partition(|(holder, _)| matches!(holder, Holder::Worker(_)));
+        self.held = workers;
+        self.due.extend(gone.into_values().flatten().map(|place| (LogTime(0), place)));
+    }
+
     /// A holder has tasks of this key.
     pub(crate) fn hold(&mut self, holder: Holder, db: i32, name: &[u8]) {
         self.held.entry(holder).or_default().insert((db, name.into()));

@@ -45,7 +45,7 @@ fn take(ctx: Ctx<'_>, name: Str<'_>, events: &[u8]) -> Result<(), Wrong> {
     let object = match key.value() {
         Value::Queue(object) => object,
         Value::Workers(table) => {
-            take_workers(table, events)?;
+            take_workers(ctx, name, table, events)?;
             if table.is_empty() {
                 key.delete();
             }
@@ -53,7 +53,7 @@ fn take(ctx: Ctx<'_>, name: Str<'_>, events: &[u8]) -> Result<(), Wrong> {
         }
         Value::Nothing if workers::are_meant_by(events) => {
             let mut table = Box::new(Table::default());
-            take_workers(&mut table, events)?;
+            take_workers(ctx, name, &mut table, events)?;
             if !table.is_empty() {
                 key.set_workers(table);
             }
@@ -121,13 +121,15 @@ fn welcome(ctx: Ctx<'_>, name: Str<'_>, object: &mut Object) {
     });
 }
 
-fn take_workers(table: &mut Table, events: &[u8]) -> Result<(), Wrong> {
+/// Whoever does not beat once this server decides is lost then.
+fn take_workers(ctx: Ctx<'_>, name: Str<'_>, table: &mut Table, events: &[u8]) -> Result<(), Wrong> {
     let at = table.apply(events)?;
     process::with(|process| {
         process.marks.see_id(table.last_id());
         if at > LogTime(0) {
             process.clock.follow(at);
         }
+        process.agenda.look_at(LogTime(0), ctx.db(), name.bytes());
     });
     Ok(())
 }

@@ -424,6 +424,22 @@ pub(crate) extern "C" fn digest_workers(digest: *mut raw::RedisModuleDigest, val
     add_digest(digest, || table.digest());
 }
 
+/// What INFO tells.
+pub(crate) extern "C" fn info(ctx: *mut raw::RedisModuleInfoCtx, _: c_int) {
+    guarded("info", (), || {
+        let (planned, overdue, incarnation) = process::with(|process| {
+            let (planned, overdue) = process.agenda.counts(process.clock.now().log);
+            (planned as u64, overdue as u64, process.marks.incarnation)
+        });
+        // SAFETY: the context of this call.
+        unsafe { function!(RedisModule_InfoAddSection)(ctx, ptr::null()) };
+        for (name, value) in [(c"incarnation", incarnation), (c"planned", planned), (c"overdue", overdue)] {
+            // SAFETY: as above; the name is ended.
+            unsafe { function!(RedisModule_InfoAddFieldULongLong)(ctx, name.as_ptr(), value) };
+        }
+    });
+}
+
 /// What spans keys, in a snapshot: the marks, and what time it is.
 pub(crate) extern "C" fn save_marks(io: *mut raw::RedisModuleIO, _: c_int) {
     let io = Strings(io);

@@ -79,6 +79,8 @@ fn load(ctx: Ctx<'_>) -> Result<(), String> {
     }
     make_command(ctx, &Native::APPLY)?;
     subscribe(ctx)?;
+    // SAFETY: the context of the loader.
+    unsafe { function!(RedisModule_RegisterInfoFunc)(ctx.raw(), Some(callbacks::info)) };
     process::with(|process| process.start(Start::Loaded));
     Ok(())
 }
@@ -208,7 +210,8 @@ impl Native {
 
 fn make_command(ctx: Ctx<'_>, command: &Native) -> Result<(), String> {
     let refused = || format!("the command {}: has another module one of that name?", command.name);
-    let name = CString::new(command.name).map_err(|_| refused())?;
+    // As Redis shows names in its own errors.
+    let name = CString::new(command.name.to_ascii_lowercase()).map_err(|_| refused())?;
     let flags = CString::new(command.flags).map_err(|_| refused())?;
     let (first, last, step) =
         if matches!(command.keys, Keys::None | Keys::Last) { (0, 0, 0) } else { (1, 1, 1) };

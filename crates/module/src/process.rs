@@ -127,5 +127,6 @@ impl Process {
         self.marks.last_incarnation = self.marks.last_incarnation.max(now.wall.0.saturating_sub(1));
         self.marks.incarnation = self.marks.next_incarnation();
         self.marks.started = self.clock.now().log;
+        self.agenda.end_connections();
     }
 }

@@ -316,11 +316,13 @@ fn list(steps: &mut Steps<'_, '_>, out: &mut Replies<Payload>) -> Reply {
 
 /// Ends a worker: its tasks go back to the front of their queues, in their order. Answers how many.
 fn end(steps: &mut Steps<'_, '_>, incarnation: u64, cause: Cause) -> Result<u64, Untouched> {
-    change(steps, |_, events| encode(&Event::WorkerEnded(incarnation), events))?;
     let holder = Holder::Worker(incarnation);
-    steps.process.agenda.take_lapses(incarnation);
+    // While it is known, so that what is taken back costs what its end costs.
     let places = steps.process.agenda.release(holder);
-    Ok(places.iter().map(|place| tick::take_back(steps, place, holder, cause)).sum())
+    let back = places.iter().map(|place| tick::take_back(steps, place, holder, cause)).sum();
+    steps.process.agenda.take_lapses(incarnation);
+    change(steps, |_, events| encode(&Event::WorkerEnded(incarnation), events))?;
+    Ok(back)
 }
 
 /// Ends those whose time is over, and plans for the next.

@@ -202,7 +202,7 @@ fn write_count(w: &mut impl Pieces, shape: Shape, n: u64) {
 }
 
 fn write_queues(w: &mut impl Pieces, shape: Shape, cursor: u64, rows: &[QueueRow]) {
-        match shape {
+    match shape {
         Shape::Keys => write_names(w, rows),
         Shape::Scan => {
             write_cursor(w, cursor);

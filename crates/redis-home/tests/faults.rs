@@ -299,7 +299,7 @@ fn pass(mut from: &TcpStream, mut to: &TcpStream, mut left: usize) {
 
 #[test]
 fn a_connection_that_is_cut_anywhere_leaves_every_task_in_one_place() {
-    let port = support::free_port();
+    let port = sureq_testkit::process::free_port();
     let server = RedisServer::start_at(port);
     let direct = open(&server.url());
     // How much is said in all is known once: what is loaded at the beginning is most of it, and is cut seldom.

@@ -119,9 +119,9 @@ impl<B: Body> Queue<B> {
 /// Refuses a command that names tasks by what is no id, before anything happens because of it.
 pub(crate) fn check_claims(command: &Command<'_>) -> Result<(), Refusal> {
     match *command {
-        Command::Extend { task, .. } | Command::Explain { task, .. } | Command::Return(Return { task, .. }) => {
-            claim(task).map(drop)
-        }
+        Command::Extend { task, .. }
+        | Command::Explain { task, .. }
+        | Command::Return(Return { task, .. }) => claim(task).map(drop),
         Command::Bury { tasks, .. }
         | Command::Delete { tasks, .. }
         | Command::Revive { tasks: Some(tasks), .. }

@@ -2,7 +2,6 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part of this")]
 
-use std::net::TcpListener;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -81,12 +80,6 @@ pub fn info(home: &RedisHome, queue: &[u8]) -> Info {
         Reply::Info(info) => *info,
         other => panic!("{other:?}"),
     }
-}
-
-/// A port of loopback that nobody has now.
-pub fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has free ports");
-    listener.local_addr().expect("it is bound").port()
 }
 
 /// Waits until something is so.

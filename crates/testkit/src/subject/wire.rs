@@ -1,6 +1,17 @@
-//! Replies from bytes: what a client of either dialect reads.
+//! Bytes of requests, and replies from bytes: what a client of either dialect writes and reads.
 
 use crate::scenario::Value;
+
+/// The bytes of a RESP command.
+pub(super) fn encode_words(words: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        bytes.extend_from_slice(word);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
 
 /// Takes one RESP reply from the front of `bytes`; none if it is not whole yet.
 ///
