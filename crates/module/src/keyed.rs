@@ -200,7 +200,7 @@ impl<'c> Steps<'c, '_> {
 }
 
 /// Whether something in the queue is to happen by now.
-fn is_due(queue: &Queue<Payload>, now: Now) -> bool {
+pub(crate) fn is_due(queue: &Queue<Payload>, now: Now) -> bool {
     queue.next_deadline().is_some_and(|at| at <= now.log)
         || queue.next_appointment().is_some_and(|at| at <= now.wall)
 }

@@ -40,7 +40,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     }
     // SAFETY: as above.
     let ctx = unsafe { Ctx::new(ctx) };
-    guarded("load", ERR, || match load(ctx) {
+    guarded("loading of the module", ERR, || match load(ctx) {
         Ok(()) => OK,
         Err(what) => {
             redis::log("warning", &format!("sureq: the server refuses {what}"));

@@ -7,7 +7,8 @@ use sureq_core::task::{Cause, Holder};
 
 use crate::agenda::Place;
 use crate::callbacks;
-use crate::keyed::{Make, Steps, Untouched};
+use crate::keyed::{Make, Steps, Untouched, is_due};
+use crate::object::Object;
 use crate::process::{self, Process};
 use crate::redis::{self, Ctx, Value};
 use crate::workers;
@@ -84,11 +85,24 @@ fn look_after(steps: &mut Steps<'_, '_>, (db, name): &Place) {
         return;
     }
     let name = steps.ctx.string(name);
-    if let Value::Queue(object) = steps.ctx.open(name.as_str()).value() {
+    if let Value::Queue(object) = steps.ctx.open_to_read(name.as_str()).value() {
         // What was planned is what happens now.
         object.planned = None;
+        if !is_needed(object, steps.process, steps.now) {
+            let (db, name) = (*db, name.as_str().bytes());
+            return steps.process.agenda.plan(object, || (db, name.into()), steps.now);
+        }
     }
     if steps.on(name.as_str(), Make::Never, |_, _, _| ()) == Err(Untouched::WrongType) {
         workers::end_lost(steps, name.as_str());
     }
+}
+
+/// Whether anything is to happen in a queue. One that is only looked at stays as it is.
+fn is_needed(object: &Object, process: &Process, now: Now) -> bool {
+    let is_before = object.queue.incarnation() < process.marks.incarnation;
+    let mut holders = object.queue.holders();
+    is_due(&object.queue, now)
+        || object.is_foreign && holders.next().is_some()
+        || is_before && holders.any(|holder| matches!(holder, Holder::Conn(_)))
 }

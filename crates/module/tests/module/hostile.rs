@@ -50,7 +50,7 @@ fn assert_is_queue(client: &mut Client, key: &str) {
 }
 
 fn a_damaged_snapshot(host: Host) {
-    let server = host.start(&["--appendonly", "no", "--loglevel", "warning"], &[]);
+    let server = host.start(&["--appendonly", "no"], &[]);
     let mut client = Client::of(&server);
     let mut random = fastrand::Rng::with_seed(1);
     let (mut snapshots, mut taken) = (Vec::new(), 0);
@@ -173,7 +173,7 @@ fn a_primary_that_lies(host: Host) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has free ports");
     let port = listener.local_addr().expect("it is bound").port();
     let follow = format!("127.0.0.1 {port}");
-    let options = ["--replicaof", &follow, "--appendonly", "no", "--loglevel", "warning"];
+    let options = ["--replicaof", &follow, "--appendonly", "no"];
     let replica = host.start(&options, &[]);
     let mut stream = pretend(&listener);
     let mut random = fastrand::Rng::with_seed(4);

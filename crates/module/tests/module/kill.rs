@@ -18,16 +18,14 @@ struct Ledger {
     doubtful: BTreeSet<String>,
 }
 
-fn produce(server: &RedisServer, stop: &AtomicBool, ledger: &Mutex<Ledger>) {
-    let mut client = Client::of(server);
+fn produce(mut client: Client, stop: &AtomicBool, ledger: &Mutex<Ledger>) {
     while !stop.load(Ordering::Relaxed) {
         let Ok(ids) = client.try_say("RQ.PUSH q some payload here") else { return };
         ledger.lock().expect("no panic").pushed.extend(list(ids).iter().map(text));
     }
 }
 
-fn consume(server: &RedisServer, stop: &AtomicBool, ledger: &Mutex<Ledger>) {
-    let mut client = Client::of(server);
+fn consume(mut client: Client, stop: &AtomicBool, ledger: &Mutex<Ledger>) {
     while !stop.load(Ordering::Relaxed) {
         let Ok(tasks) = client.try_say("RQ.POP COUNT 2 BLOCK 50 LEASE 600000 q") else { return };
         let Some(tasks) = tasks.as_sequence() else { continue };
@@ -53,8 +51,9 @@ fn crash_under_load(server: &mut RedisServer, ms: u64, ledger: &Mutex<Ledger>) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..3 {
-            scope.spawn(|| produce(server, &stop, ledger));
-            scope.spawn(|| consume(server, &stop, ledger));
+            let (producer, consumer) = (Client::of(server), Client::of(server));
+            scope.spawn(|| produce(producer, &stop, ledger));
+            scope.spawn(|| consume(consumer, &stop, ledger));
         }
         // The time of the crash is what the test is about.
         std::thread::sleep(Duration::from_millis(ms));

@@ -94,7 +94,7 @@ fn a_full_memory_refuses_pushes_and_takes_pops_and_acks() {
         let mut client = Client::of(&server);
         client.say("RQ.PUSH q a b");
         client.say("CONFIG SET maxmemory-policy noeviction");
-        client.say("CONFIG SET maxmemory 1mb");
+        client.say("CONFIG SET maxmemory 1");
         assert!(client.error("RQ.PUSH q c").contains("OOM"), "{host:?}");
         let task = list(list(client.say("RQ.POP q")).swap_remove(0));
         assert_eq!(

@@ -37,7 +37,7 @@ impl Client {
     pub(crate) fn error(&mut self, line: &str) -> String {
         match self.try_say(line) {
             Ok(value) => panic!("{line}: no error, but {value:?}"),
-            Err(error) => error.to_string(),
+            Err(error) => format!("{} {error}", error.code().unwrap_or_default()),
         }
     }
 
