@@ -27,10 +27,10 @@ const ERR: c_int = raw::REDISMODULE_ERR as c_int;
 pub(crate) extern "C" fn command(
     ctx: *mut raw::RedisModuleCtx,
     argv: *mut *mut raw::RedisModuleString,
-    argc: c_int,
+    count: c_int,
 ) -> c_int {
     // SAFETY: Redis passes them for the time of this call.
-    let (mut ctx, words) = unsafe { (Ctx::new(ctx), words(argv, argc)) };
+    let (mut ctx, words) = unsafe { (Ctx::new(ctx), words(argv, count)) };
     if ctx.is_about_keys() {
         return guarded("keys", OK, || {
             commands::tell_keys(ctx, words);
@@ -48,11 +48,15 @@ pub(crate) extern "C" fn command(
 pub(crate) extern "C" fn apply(
     ctx: *mut raw::RedisModuleCtx,
     argv: *mut *mut raw::RedisModuleString,
-    argc: c_int,
+    count: c_int,
 ) -> c_int {
     // SAFETY: Redis passes them for the time of this call.
-    let (mut ctx, words) = unsafe { (Ctx::new(ctx), words(argv, argc)) };
-    if guarded("apply", None, || Some(apply::apply(ctx, words))).is_none() {
+    let (mut ctx, words) = unsafe { (Ctx::new(ctx), words(argv, count)) };
+    let applied = guarded("apply", false, || {
+        apply::apply(ctx, words);
+        true
+    });
+    if !applied {
         ctx.error("ERR an internal error: the log of the server tells which");
     }
     OK
@@ -62,10 +66,10 @@ pub(crate) extern "C" fn apply(
 pub(crate) extern "C" fn woken(
     ctx: *mut raw::RedisModuleCtx,
     argv: *mut *mut raw::RedisModuleString,
-    argc: c_int,
+    count: c_int,
 ) -> c_int {
     // SAFETY: Redis passes them for the time of this call.
-    let (mut ctx, words) = unsafe { (Ctx::new(ctx), words(argv, argc)) };
+    let (mut ctx, words) = unsafe { (Ctx::new(ctx), words(argv, count)) };
     match guarded("woken", None, || Some(commands::execute(ctx, words, Popper::Woken))) {
         Some(Answered::NotYet) => return ERR,
         Some(Answered::Yes) => {}
@@ -126,10 +130,10 @@ pub(crate) extern "C" fn server_event(
     // SAFETY: Redis passes it for the time of this call.
     let ctx = unsafe { Ctx::new(ctx) };
     guarded("server event", (), || match (event.id, part) {
-        (raw::REDISMODULE_EVENT_LOADING, raw::REDISMODULE_SUBEVENT_LOADING_ENDED) => {
-            if !ctx.flags().is_replica() {
-                begin(ctx, Start::Loaded);
-            }
+        (raw::REDISMODULE_EVENT_LOADING, raw::REDISMODULE_SUBEVENT_LOADING_ENDED)
+            if !ctx.flags().is_replica() =>
+        {
+            begin(ctx, Start::Loaded);
         }
         (
             raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,

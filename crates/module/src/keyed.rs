@@ -184,10 +184,8 @@ impl<'c> Steps<'c, '_> {
 
     /// Keeps a queue that has come to be, removes one that nobody would miss, and wakes those who wait for it.
     fn keep(&mut self, key: &mut Key<'c>, name: Str<'_>, fresh: Option<Box<Object>>) {
-        if let Some(object) = fresh {
-            if !object.queue.is_forgettable() {
-                key.set_queue(object);
-            }
+        if let Some(object) = fresh.filter(|object| !object.queue.is_forgettable()) {
+            key.set_queue(object);
         }
         let Value::Queue(object) = key.value() else { return };
         if object.queue.can_pop() {

@@ -30,8 +30,9 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     _: c_int,
 ) -> c_int {
     // SAFETY: Redis passes a context that is made for loading; the name is ended.
-    if unsafe { raw::Export_RedisModule_Init(ctx, c"sureq".as_ptr(), 1, raw::REDISMODULE_APIVER_1 as c_int) }
-        == ERR
+    if unsafe {
+        raw::Export_RedisModule_Init(ctx, c"sureq".as_ptr(), 1, raw::REDISMODULE_APIVER_1.cast_signed())
+    } == ERR
     {
         return ERR;
     }

@@ -106,8 +106,8 @@ impl Drop for Owned<'_> {
 /// # Safety
 ///
 /// Redis has passed them to the callback, whose end `'c` does not outlive.
-pub(crate) unsafe fn words<'c>(argv: *mut *mut raw::RedisModuleString, argc: c_int) -> &'c [Str<'c>] {
-    let count = usize::try_from(argc).unwrap_or(0);
+pub(crate) unsafe fn words<'c>(argv: *mut *mut raw::RedisModuleString, count: c_int) -> &'c [Str<'c>] {
+    let count = usize::try_from(count).unwrap_or(0);
     // SAFETY: `Str` is a pointer to a string and no more, and there are so many of them.
     unsafe { std::slice::from_raw_parts(argv.cast(), count) }
 }
@@ -264,7 +264,8 @@ impl<'c> Ctx<'c> {
         over: raw::RedisModuleCmdFunc,
     ) {
         let timeout = c_longlong::try_from(ms).unwrap_or(c_longlong::MAX);
-        let (list, count) = (keys.as_ptr().cast_mut().cast(), keys.len() as c_int);
+        let (list, count) =
+            (keys.as_ptr().cast_mut().cast(), c_int::try_from(keys.len()).unwrap_or(c_int::MAX));
         // SAFETY: the keys are copied; there is no private data to be freed.
         unsafe {
             function!(RedisModule_BlockClientOnKeys)(
@@ -289,7 +290,7 @@ impl<'c> Ctx<'c> {
     /// Says that this word is a key.
     pub(crate) fn is_key(self, at: usize) {
         // SAFETY: a context that asks for keys.
-        unsafe { function!(RedisModule_KeyAtPos)(self.0, at as c_int) };
+        unsafe { function!(RedisModule_KeyAtPos)(self.0, c_int::try_from(at).unwrap_or(c_int::MAX)) };
     }
 
     /// Has a function be called later, once.
@@ -469,11 +470,11 @@ impl Pieces for Ctx<'_> {
 
     fn array(&mut self, len: usize) {
         // SAFETY: a context.
-        unsafe { function!(RedisModule_ReplyWithArray)(self.0, len as i64) };
+        unsafe { function!(RedisModule_ReplyWithArray)(self.0, len.cast_signed() as i64) };
     }
 
     fn map(&mut self, len: usize) {
         // SAFETY: a context.
-        unsafe { function!(RedisModule_ReplyWithMap)(self.0, len as i64) };
+        unsafe { function!(RedisModule_ReplyWithMap)(self.0, len.cast_signed() as i64) };
     }
 }

@@ -22,7 +22,9 @@ impl Scene {
     fn after(host: Host, before: &[&str], pop: &str) -> Self {
         let server = host.start(&[], &[]);
         let (mut waiting, mut acting) = (Client::of(&server), Client::of(&server));
-        before.iter().for_each(|line| _ = acting.say(line));
+        for line in before {
+            acting.say(line);
+        }
         let id = waiting.number("CLIENT ID");
         waiting.ask(pop);
         acting.wait_until("clients", "blocked_clients", "1");

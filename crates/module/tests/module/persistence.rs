@@ -6,12 +6,14 @@ use sureq_testkit::redis_server::RedisServer;
 
 use crate::support::{Client, fill, list, shown};
 
-const TASKS: usize = 10_000;
+const TASKS: i64 = 10_000;
 
 /// Runs commands as one step, so that nothing happens by itself between them.
 fn at_once(client: &mut Client, lines: &[&str]) -> Vec<Value> {
     client.say("MULTI");
-    lines.iter().for_each(|line| _ = client.say(line));
+    for line in lines {
+        client.say(line);
+    }
     list(client.say("EXEC"))
 }
 
@@ -19,9 +21,9 @@ fn filled(host: Host, options: &[&str]) -> (RedisServer, Client, String) {
     let server = host.start(options, &[]);
     let mut client = Client::of(&server);
     let mut random = fastrand::Rng::with_seed(7);
-    fill(&mut client, "q", TASKS, &mut random);
+    fill(&mut client, "q", TASKS.unsigned_abs() as usize, &mut random);
     let digest = client.digest("q");
-    assert!(client.counts("q").iter().sum::<i64>() > TASKS as i64 / 2, "{:?}", client.counts("q"));
+    assert!(client.counts("q").iter().sum::<i64>() > TASKS / 2, "{:?}", client.counts("q"));
     (server, client, digest)
 }
 
@@ -61,8 +63,8 @@ fn on_every_way(host: Host) {
         assert_eq!(client.digest("sureq:workers"), workers, "with a preamble: {preamble}");
     }
     let counts = client.counts("q");
-    let popped = list(client.say("RQ.POP COUNT 100000 q")).len() as i64;
-    assert_eq!(popped, counts[0], "what is ready can be handed out");
+    let popped = list(client.say("RQ.POP COUNT 100000 q")).len();
+    assert_eq!(popped as u64, counts[0].unsigned_abs(), "what is ready can be handed out");
 }
 
 #[test]

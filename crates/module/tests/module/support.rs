@@ -116,8 +116,7 @@ pub(crate) fn shown(value: &Value) -> String {
 pub(crate) fn text(value: &Value) -> String {
     match value {
         Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        Value::SimpleString(text) => text.clone(),
-        Value::VerbatimString { text, .. } => text.clone(),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => text.clone(),
         Value::Okay => "OK".to_owned(),
         other => panic!("no text: {other:?}"),
     }
