@@ -17,18 +17,18 @@ fn at_once(client: &mut Client, lines: &[&str]) -> Vec<Value> {
     list(client.say("EXEC"))
 }
 
-fn filled(host: Host, options: &[&str]) -> (RedisServer, Client, String) {
-    let server = host.start(options, &[]);
+fn filled(host: Host, tasks: i64) -> (RedisServer, Client, String) {
+    let server = host.start(&[], &[]);
     let mut client = Client::of(&server);
     let mut random = fastrand::Rng::with_seed(7);
-    fill(&mut client, "q", TASKS.unsigned_abs() as usize, &mut random);
+    fill(&mut client, "q", tasks.unsigned_abs() as usize, &mut random);
     let digest = client.digest("q");
-    assert!(client.counts("q").iter().sum::<i64>() > TASKS / 2, "{:?}", client.counts("q"));
+    assert!(client.counts("q").iter().sum::<i64>() > tasks / 2, "{:?}", client.counts("q"));
     (server, client, digest)
 }
 
 fn on_every_way(host: Host) {
-    let (mut server, mut client, digest) = filled(host, &[]);
+    let (mut server, mut client, digest) = filled(host, TASKS);
     let workers = client.digest("sureq:workers");
 
     let words: [&[u8]; 2] = [b"DUMP", b"q"];
@@ -79,7 +79,7 @@ fn a_queue_is_the_same_on_every_way_in_valkey() {
 
 #[test]
 fn a_queue_migrates_to_another_server() {
-    let (_server, mut client, digest) = filled(Host::Redis, &[]);
+    let (_server, mut client, digest) = filled(Host::Redis, 1_000);
     let port = sureq_testkit::process::free_port();
     let target = Host::Redis.start(&["--port", &port.to_string()], &[]);
     assert_eq!(client.text(&format!("MIGRATE 127.0.0.1 {port} q 0 20000 COPY")), "OK");

@@ -107,8 +107,8 @@ fn run(client: &mut Client, random: &mut fastrand::Rng, steps: usize, given: &mu
             }
             9 => _ = client.say(&format!("RQ.REVIVE {queue} ALL")),
             10 => {
-                _ = client
-                    .say(&format!("RQ.CONFIG {queue} DEAD-LETTER {}", ["graves", "0"][random.usize(..2)]))
+                let letter = ["graves", "0"][random.usize(..2)];
+                client.say(&format!("RQ.CONFIG {queue} DEAD-LETTER {letter}"));
             }
             _ => _ = client.say("RQ.PURGE graves"),
         }
