@@ -148,6 +148,7 @@ pub(crate) extern "C" fn server_event(
                 }
             });
         }
+        (raw::REDISMODULE_EVENT_CRON_LOOP, _) => process::with(|process| tick::look_at_clock(ctx, process)),
         (raw::REDISMODULE_EVENT_SWAPDB, _) => {
             // SAFETY: this event comes with the two numbers.
             let swapped = unsafe { *data.cast::<raw::RedisModuleSwapDbInfo>() };
@@ -160,7 +161,7 @@ pub(crate) extern "C" fn server_event(
 fn begin(ctx: Ctx<'_>, why: Start) {
     process::with(|process| {
         process.start(why);
-        tick::arm(ctx, process, process.clock.now());
+        tick::rearm(ctx, process);
     });
 }
 

@@ -311,6 +311,7 @@ fn subscribe(ctx: Ctx<'_>) -> Result<(), String> {
         raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
         raw::REDISMODULE_EVENT_LOADING,
         raw::REDISMODULE_EVENT_CLIENT_CHANGE,
+        raw::REDISMODULE_EVENT_CRON_LOOP,
         raw::REDISMODULE_EVENT_SWAPDB,
     ];
     for id in events {

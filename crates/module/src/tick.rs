@@ -32,6 +32,22 @@ pub(crate) fn arm(ctx: Ctx<'_>, process: &mut Process, now: Now) {
     process.agenda.alarm = Some((next, ctx.call_later(next.since(now.log), Some(callbacks::alarm))));
 }
 
+/// Sees to it anew, because it is another time than was thought.
+pub(crate) fn rearm(ctx: Ctx<'_>, process: &mut Process) {
+    if let Some((_, timer)) = process.agenda.alarm.take() {
+        ctx.do_not_call(timer);
+    }
+    let now = process.clock.now();
+    arm(ctx, process, now);
+}
+
+/// Redis' timers follow the wall clock, which may be set back: whatever is due by now is not left to one that was set before.
+pub(crate) fn look_at_clock(ctx: Ctx<'_>, process: &mut Process) {
+    if process.agenda.next().is_some_and(|next| next <= process.clock.now().log) {
+        rearm(ctx, process);
+    }
+}
+
 /// Redis calls.
 pub(crate) fn ring(ctx: Ctx<'_>) {
     process::with(|process| {

@@ -32,13 +32,17 @@ fn no_panic_ends_the_server() {
         let environment = [("SUREQ_MODULE_PANIC", PathBuf::from(callback))];
         let server = Host::Redis.start(&[], &environment);
         let (mut waiting, mut client) = (Client::of(&server), Client::of(&server));
-        waiting.ask("RQ.POP BLOCK 20 q");
+        waiting.ask(if *callback == "over" { "RQ.POP BLOCK 20 q" } else { "RQ.POP BLOCK 0 q" });
+        if !matches!(*callback, "command" | "over" | "info") {
+            client.wait_until("clients", "blocked_clients", "1");
+        }
         for line in *lines {
             // Whatever it is answered with.
             let _ = client.try_say(line);
         }
         let contained = format!("a panic in {callback} was contained");
-        server.process().find_in_stdout(|line| line.contains(&contained).then_some(()));
+        let found = server.process().try_find_in_stdout(|line| line.contains(&contained).then_some(()));
+        assert!(found.is_some(), "{callback} was not called:\n{}", server.process());
         assert_eq!(client.text("PING"), "PONG", "{callback}");
         assert!(!server.process().has_ended(), "{callback}");
     }

@@ -192,9 +192,12 @@ fn a_replica_tells_and_decides_nothing() {
     pair.primary().say("RQ.POP LEASE 50 q");
     pair.assert_same("with a lease that runs");
     assert!(pair.replica().error("RQ.PUSH q c").contains("read only replica"));
-    assert_eq!(pair.primary().say("RQ.POP BLOCK 5000 COUNT 2 q").as_sequence().map(<[_]>::len), Some(1));
-    let lapsed = pair.primary().say("RQ.POP BLOCK 5000 q");
-    assert_eq!(shown(&list(list(lapsed).swap_remove(0))[2]), "a", "it comes back by itself");
+    let mut taken = BTreeSet::new();
+    while taken.len() < 2 {
+        let popped = list(pair.primary().say("RQ.POP BLOCK 20000 q")).swap_remove(0);
+        taken.insert(shown(&list(popped)[2]));
+    }
+    assert!(taken.contains("a"), "it came back by itself");
     pair.assert_same("after the lapse");
     assert!(pair.primary().error("RQ.APPLY q x").contains("no client"));
     let seen = shown(&pair.replica().say("RQ.INFO q"));
