@@ -248,7 +248,7 @@ fn kills_flushes_and_restarts_under_load_lose_nothing_and_finish_nothing_twice()
 
 #[test]
 fn a_connection_that_is_cut_anywhere_leaves_every_task_in_one_place() {
-    let port = support::free_port();
+    let port = sureq_testkit::process::free_port();
     let server = RedisServer::start_at(port);
     let direct = open(&server.url());
     // How much is said in all is known once: what is loaded at the beginning is most of it, and is cut seldom.

@@ -3,8 +3,9 @@
 mod support;
 
 use redis::cmd;
-use support::{free_port, info, open, push, until};
+use support::{info, open, push, until};
 use sureq_core::{Refusal, Reply};
+use sureq_testkit::process::free_port;
 use sureq_testkit::redis_server::RedisServer;
 
 /// Pushes to a primary whose replica lags behind, kills it, and has the replica take over. Answers how many pushes were

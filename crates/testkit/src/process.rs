@@ -6,6 +6,7 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::io::{BufRead as _, BufReader, Read};
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -153,6 +154,16 @@ impl fmt::Display for Process {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "stdout:\n{}stderr:\n{}", self.stdout.text(false), self.stderr.text(false))
     }
+}
+
+/// A port of loopback that nobody has now.
+///
+/// # Panics
+///
+/// If loopback has none.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has free ports");
+    listener.local_addr().expect("it is bound").port()
 }
 
 /// Runs a command to its end and answers what it printed. Fails the test if it fails.

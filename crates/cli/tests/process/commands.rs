@@ -130,7 +130,7 @@ fn exit_codes_say_what_happened() {
 fn whoever_stops_reading_ends_it_quietly() {
     let dir = scratch();
     let home = &in_dir(dir.path());
-    let many: String = (0..20_000).map(|n| format!("task {n}\n")).collect();
+    let many = "a task\n".repeat(20_000);
     assert_eq!(fed(home, &["push", "q"], many.as_bytes()).code, 0);
     let mut child = command(home, &["inspect", "q", "-n", "20000", "--json"])
         .stdout(Stdio::piped())
@@ -201,7 +201,7 @@ fn a_push_that_is_cut_off_says_how_far_it_came() {
     let server = serve(&dir.path().join("data")).start();
     let home = &on_server(server.resp);
     lines(home, &["config", "q", "max-length=1500"]);
-    let many: String = (0..3_000).map(|n| format!("{n}\n")).collect();
+    let many = "a task\n".repeat(3_000);
     let said = fed(home, &["push", "q"], many.as_bytes());
     assert_eq!(said.code, 1);
     assert!(said.err.contains("1,000 tasks confirmed; then the queue is full"), "{}", said.err);

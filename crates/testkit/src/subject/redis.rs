@@ -20,6 +20,7 @@ pub const REDIS: Candidate = Candidate {
     name: "redis",
     open: |watch| Box::new(Local::new(RedisSubject::on(RedisServer::start()), watch)),
     can: |_| true,
+    otherwise: &[],
 };
 
 /// The same on Valkey.
@@ -27,6 +28,7 @@ pub const VALKEY: Candidate = Candidate {
     name: "valkey",
     open: |watch| Box::new(Local::new(RedisSubject::on(RedisServer::start_valkey()), watch)),
     can: |_| true,
+    otherwise: &[],
 };
 
 /// Time as a test wants it: what passes, passes for all; only the wall clock can be set.
