@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use sureq::{Durability, Home};
+use sureq::{Durability, Home, Options};
 use sureq_server::{Config, Server, ServerError};
 
 use crate::exit::{self, failed};
@@ -14,9 +14,9 @@ pub(crate) fn run(arguments: &ServeArguments) -> ExitCode {
         Ok(plan) => plan,
         Err(why) => return failed(exit::CANNOT_START, why),
     };
-    let home = match sureq::open_with(&url, &options) {
+    let home = match open_to_serve(&url, &options) {
         Ok(home) => home,
-        Err(error) => return failed(exit::code_of(&error), &error),
+        Err(code) => return code,
     };
     tell_of_cut(&home);
     home.warnings().iter().for_each(|warning| say::err(format_args!("sureq: {warning}")));
@@ -26,6 +26,15 @@ pub(crate) fn run(arguments: &ServeArguments) -> ExitCode {
         Ok(server) => serve(server, |server| welcome(&url, options.durability, login, server)),
         Err(error) => failed(exit::CANNOT_START, error),
     }
+}
+
+/// Opens a home that a server can stand in front of, or says why not.
+pub(crate) fn open_to_serve(url: &str, options: &Options) -> Result<Home, ExitCode> {
+    if url.starts_with("sureq://") {
+        let why = "a server in front of a server is not offered: let clients ask that one, or write file:DIR";
+        return Err(failed(exit::CANNOT_START, why));
+    }
+    sureq::open_with(url, options).map_err(|error| failed(exit::code_of(&error), &error))
 }
 
 /// Says that a crash left half a write behind, if one did.

@@ -17,6 +17,7 @@ mod power;
 mod promises;
 mod races;
 mod redis_home;
+mod remote_home;
 mod settings;
 mod store_files;
 mod strangers;
