@@ -85,3 +85,9 @@ pub use {
 
 #[cfg(not(any(feature = "embedded", feature = "redis", feature = "remote")))]
 compile_error!("a home has to live somewhere: enable one of the features `embedded`, `redis` and `remote`");
+
+/// The programs in the documents compile, and those that can run do.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../../../docs/library.md")]
+struct Documents;

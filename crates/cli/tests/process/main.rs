@@ -3,6 +3,7 @@
 mod clean;
 mod clock;
 mod cold;
+mod commands;
 mod disk_failure;
 mod dq;
 mod failpoints;
