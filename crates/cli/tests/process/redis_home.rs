@@ -175,7 +175,7 @@ fn urls_that_make_no_sense_are_told_with_the_remedy() {
         ("redis://h?colour=red", "there is no option \"colour\": known are layout, prefix, durability"),
         (
             "radis://h",
-            "write file:DIR for a directory, mem: for memory only, or redis://HOST:PORT for a Redis",
+            "write file:DIR for a directory, or mem: for memory only, or redis://HOST:PORT for a Redis",
         ),
     ] {
         let mut process = Launch::new(SUREQ).args(["serve", "--home", url]).spawn();
