@@ -270,9 +270,9 @@ mod tests {
 
     /// What is told of a handler that answers that its task was called off, after it was told to stop for this reason.
     async fn told_after(stop: Option<Stop>) -> Outcome {
-        let queue = crate::open("mem:").unwrap().queue("q");
-        queue.push("x").await.unwrap();
-        let task = queue.pop().await.unwrap().unwrap();
+        let queue = crate::open("mem:").expect("memory is there").queue("q");
+        queue.push("x").await.expect("it is pushed");
+        let task = queue.pop().await.expect("it is asked").expect("it is there");
         let live = Delivery::new(task, Arc::<States>::default()).0;
         if let Some(stop) = stop {
             live.fire(stop);
