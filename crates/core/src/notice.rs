@@ -129,6 +129,8 @@ pub enum NoticeTasks {
     Count(u64),
     /// These, in order.
     Ids(Box<[TaskId]>),
+    /// Those of which another program, with which the queue is shared, said this.
+    Said(Box<[u8]>),
 }
 
 impl Notice {
@@ -137,6 +139,7 @@ impl Notice {
         let ids = match &self.tasks {
             NoticeTasks::Count(_) => 0,
             NoticeTasks::Ids(ids) => size_of_val(&**ids),
+            NoticeTasks::Said(text) => text.len(),
         };
         size_of::<Self>() + self.queue.len() + ids
     }

@@ -34,6 +34,7 @@ fn told(heard: Heard) -> String {
     let tasks = match notice.tasks {
         NoticeTasks::Count(count) => count.to_string(),
         NoticeTasks::Ids(ids) => ids.iter().map(TaskId::to_string).collect::<Vec<_>>().join(" "),
+        NoticeTasks::Said(_) => unreachable!("no other program has a say in this"),
     };
     format!("{} {} {tasks}", notice.kind.name(), String::from_utf8_lossy(&notice.queue))
 }

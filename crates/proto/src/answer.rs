@@ -183,7 +183,7 @@ impl<'b, B, C: FnMut(Range<usize>) -> B> Decoder<'_, 'b, B, C> {
                 Reply::Inspected(self.tasks(n, |decoder| decoder.inspected(*view))?)
             }
             (Piece::Array(n), Shape::Acked(tasks)) => Reply::Acked(self.acked(n, tasks)?),
-            (Piece::Array(n), Shape::Receipts) => Reply::Receipts(self.receipts(n)?),
+            (Piece::Array(n), Shape::Receipts) => self.receipts(n)?,
             (Piece::Array(n), Shape::Workers) => Reply::Workers(self.workers(n)?),
             (Piece::Array(2), Shape::Queues) => self.queues()?,
             (Piece::Array(_) | Piece::Map(_), Shape::Info | Shape::Settings | Shape::Explained) => {
@@ -237,10 +237,10 @@ impl<'b, B, C: FnMut(Range<usize>) -> B> Decoder<'_, 'b, B, C> {
     fn ids(&mut self, n: usize) -> Result<Reply, BadReply> {
         let (start, from) = (self.replies.ids.len(), self.pieces.clone());
         for _ in 0..n {
-            let Some(id) = TaskId::parse(self.bulk()?) else {
+            let Some(id) = self.optional()?.and_then(|id| TaskId::parse(&id)) else {
                 self.replies.ids.truncate(start);
                 self.pieces = from;
-                return self.spelt_ids(n);
+                return Ok(Reply::PushedSpelt(self.spelt(n)?));
             };
             self.replies.ids.push(id);
         }
@@ -248,27 +248,27 @@ impl<'b, B, C: FnMut(Range<usize>) -> B> Decoder<'_, 'b, B, C> {
     }
 
     /// The ids of a home that spells them its own way.
-    fn spelt_ids(&mut self, n: usize) -> Result<Reply, BadReply> {
+    fn spelt(&mut self, n: usize) -> Result<Span, BadReply> {
         let start = self.replies.spelt.len();
         for _ in 0..n {
-            let id = self.bulk()?.into();
+            let id = self.optional()?;
             self.replies.spelt.push(id);
         }
-        Ok(Reply::PushedSpelt(Span::new(start, self.replies.spelt.len())))
+        Ok(Span::new(start, self.replies.spelt.len()))
     }
 
     fn added(&mut self) -> Result<Reply, BadReply> {
-        let spelt = self.bulk()?;
+        let spelt = self.optional()?;
         let added = match self.number()? {
             n @ (0 | 1) => n == 1,
             _ => return Err(ODD),
         };
         let state = state(self.bulk()?)?;
-        if let Some(id) = TaskId::parse(spelt) {
+        if let Some(id) = spelt.as_deref().and_then(TaskId::parse) {
             return Ok(Reply::Added { id, added, state });
         }
         let at = self.replies.spelt.len() as u32;
-        self.replies.spelt.push(spelt.into());
+        self.replies.spelt.push(spelt);
         Ok(Reply::AddedSpelt { at, added, state })
     }
 
@@ -287,8 +287,8 @@ impl<'b, B, C: FnMut(Range<usize>) -> B> Decoder<'_, 'b, B, C> {
 
     /// The id and the payload that every task begins with.
     fn task(&mut self) -> Result<TaskView<B>, BadReply> {
-        let spelt = self.bulk()?;
-        let id = TaskId::parse(spelt);
+        let spelt = self.optional()?;
+        let id = spelt.as_deref().and_then(TaskId::parse);
         Ok(TaskView {
             queue: 0,
             id: id.unwrap_or_default(),
@@ -298,7 +298,7 @@ impl<'b, B, C: FnMut(Range<usize>) -> B> Decoder<'_, 'b, B, C> {
             at: LogTime(0),
             elapsed_ms: 0,
             more: None,
-            spelt: id.is_none().then(|| spelt.into()),
+            spelt: spelt.filter(|_| id.is_none()),
         })
     }
 
@@ -364,13 +364,17 @@ impl<'b, B, C: FnMut(Range<usize>) -> B> Decoder<'_, 'b, B, C> {
         Ok(Span::new(start, self.replies.indexes.len()))
     }
 
-    fn receipts(&mut self, n: usize) -> Result<Span, BadReply> {
-        let start = self.replies.receipts.len();
+    fn receipts(&mut self, n: usize) -> Result<Reply, BadReply> {
+        let (start, from) = (self.replies.receipts.len(), self.pieces.clone());
         for _ in 0..n {
-            let receipt = Receipt::parse(self.bulk()?).ok_or(ODD)?;
+            let Some(receipt) = Receipt::parse(self.bulk()?) else {
+                self.replies.receipts.truncate(start);
+                self.pieces = from;
+                return Ok(Reply::ReceiptsSpelt(self.spelt(n)?));
+            };
             self.replies.receipts.push(receipt);
         }
-        Ok(Span::new(start, self.replies.receipts.len()))
+        Ok(Reply::Receipts(Span::new(start, self.replies.receipts.len())))
     }
 
     fn workers(&mut self, n: usize) -> Result<Span, BadReply> {

@@ -5,7 +5,7 @@
 use crate::resp::{Version, Writer};
 use crate::verbs::{Shape, TYPE_NAME};
 use sureq_core::command::{Command, LeaseAsk, Pop, View, Worker};
-use sureq_core::id::Spelling;
+use sureq_core::id::{Spelling, TaskId};
 use sureq_core::reply::{
     Explanation, HeldUp, Info, More, Outcome, QueueRow, Replies, Reply, TaskView, Why, WorkerRow,
 };
@@ -27,9 +27,9 @@ pub fn encode_reply<B: AsRef<[u8]>>(
             w.array(ids.len());
             replies.ids[ids.range()].iter().for_each(|id| w.id(*id));
         }
-        (Reply::PushedSpelt(ids), _) => {
+        (Reply::PushedSpelt(ids) | Reply::ReceiptsSpelt(ids), _) => {
             w.array(ids.len());
-            replies.spelt[ids.range()].iter().for_each(|id| w.bulk(id));
+            replies.spelt[ids.range()].iter().for_each(|id| write_optional(w, id.as_deref()));
         }
         (Reply::Tasks(tasks), Command::Pop(pop)) => {
             write_popped(w, PopForm::of(pop), pop.queues, &replies.tasks[tasks.range()]);
@@ -70,7 +70,7 @@ pub fn encode_reply<B: AsRef<[u8]>>(
         }
         (Reply::AddedSpelt { at, added, state }, _) => {
             w.array(3);
-            w.bulk(&replies.spelt[*at as usize]);
+            write_optional(w, replies.spelt[*at as usize].as_deref());
             write_added(w, *added, *state);
         }
         (Reply::Explained(Some(explained)), _) => write_explanation(w, explained),
@@ -127,6 +127,7 @@ fn write_popped<B: AsRef<[u8]>>(
 
 fn write_task_id<B>(w: &mut Writer<'_>, task: &TaskView<B>) {
     match &task.spelt {
+        None if task.id == TaskId::NONE => w.null(),
         None => w.id(task.id),
         Some(spelt) => w.bulk(spelt),
     }

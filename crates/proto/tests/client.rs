@@ -288,6 +288,11 @@ proptest! {
     }
 }
 
+/// The id of a home that spells them its own way, which may come later.
+fn spelt(dice: &mut Dice) -> Option<Box<[u8]>> {
+    dice.is().then(|| [b"item-", &dice.bytes()[..]].concat().into())
+}
+
 /// Any reply that a command can get, as far as RESP tells it.
 fn reply(dice: &mut Dice, command: &Command<'_>, replies: &mut Replies<Vec<u8>>) -> Reply {
     if dice.below(8) == 0 {
@@ -301,7 +306,7 @@ fn reply(dice: &mut Dice, command: &Command<'_>, replies: &mut Replies<Vec<u8>>)
             Reply::Pushed(span)
         }
         Command::Push { .. } => {
-            replies.spelt = (0..=n).map(|_| [b"item-", &dice.bytes()[..]].concat().into()).collect();
+            replies.spelt = (0..=n).map(|_| spelt(dice)).collect();
             Reply::PushedSpelt(Span::new(0, n + 1))
         }
         Command::Add(_) => {
@@ -310,7 +315,7 @@ fn reply(dice: &mut Dice, command: &Command<'_>, replies: &mut Replies<Vec<u8>>)
             if dice.is() {
                 return Reply::Added { id: dice.id(), added, state };
             }
-            replies.spelt.push((*b"item").into());
+            replies.spelt.push(spelt(dice));
             Reply::AddedSpelt { at: 0, added, state }
         }
         Command::Pop(_) if dice.below(5) == 0 => Reply::TimedOut,
@@ -344,6 +349,10 @@ fn reply(dice: &mut Dice, command: &Command<'_>, replies: &mut Replies<Vec<u8>>)
         }
         Command::Explain { .. } => Reply::Explained(dice.is().then(|| Box::new(explanation(dice)))),
         Command::Worker(Worker::Start { .. }) => Reply::Started(dice.some()),
+        Command::Worker(Worker::Beat(_)) if dice.is() => {
+            replies.spelt = (0..=n).map(|_| Some([b"item-", &dice.bytes()[..]].concat().into())).collect();
+            Reply::ReceiptsSpelt(Span::new(0, n + 1))
+        }
         Command::Worker(Worker::Beat(_)) => {
             let receipt =
                 |dice: &mut Dice| Receipt { id: dice.id(), incarnation: dice.some(), delivery: dice.small() };
@@ -404,6 +413,8 @@ fn popped(dice: &mut Dice, pop: &Pop<'_>) -> TaskView<Vec<u8>> {
 fn inspected(dice: &mut Dice, view: View) -> TaskView<Vec<u8>> {
     let mut task = plain(dice);
     match view {
+        // One that gets its id when it is handed out.
+        View::Ready if dice.is() => (task.id, task.spelt) = (TaskId::NONE, None),
         View::Ready => {}
         View::Delayed => task.at = dice.time(),
         View::Leased => {

@@ -445,16 +445,16 @@ impl<D: Dialect> Connection<D> {
 /// However a connection ends, what it was handed and never got goes back.
 impl<D> Drop for Connection<D> {
     fn drop(&mut self) {
+        // If this is a panic, the home may be what failed; it is not asked for more.
+        if !std::thread::panicking() {
+            self.thread.home.charge(0, self.charged);
+            drop(self.ticket.take());
+            for (queue, receipts) in self.out.take_unsent() {
+                self.thread.home.undeliver(&queue, &receipts);
+            }
+            self.thread.home.close_conn(self.conn);
+        }
+        // Whoever sees that it is gone finds what it held where it belongs.
         self.thread.leave(self.conn);
-        if std::thread::panicking() {
-            // The home may be what failed; it is not asked for more.
-            return;
-        }
-        self.thread.home.charge(0, self.charged);
-        drop(self.ticket.take());
-        for (queue, receipts) in self.out.take_unsent() {
-            self.thread.home.undeliver(&queue, &receipts);
-        }
-        self.thread.home.close_conn(self.conn);
     }
 }

@@ -194,6 +194,7 @@ fn spell(letter: &Letter, from: usize, version: Version, out: &mut Output) -> Op
                 encode_message(out.bytes_mut(), version, pattern, channel, id.to_string().as_bytes());
             }
         }
+        NoticeTasks::Said(text) => encode_message(out.bytes_mut(), version, pattern, channel, text),
     }
     None
 }

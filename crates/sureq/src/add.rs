@@ -119,7 +119,7 @@ impl<'q, P: Encode> Add<'q, P> {
         match reply {
             Reply::Added { id, added, state } => Ok(Added { id: Id::ours(id), added, state }),
             Reply::AddedSpelt { at, added, state } if (at as usize) < replies.spelt.len() => {
-                Ok(Added { id: Id::theirs(replies.spelt.swap_remove(at as usize)), added, state })
+                Ok(Added { id: Id::later(replies.spelt.swap_remove(at as usize)), added, state })
             }
             _ => Err(Error::out_of_turn()),
         }

@@ -10,11 +10,11 @@ use std::task::{Context, Poll, Waker};
 
 use sureq_core::command::ConnId;
 use sureq_core::notice::{Heard, Kind, Kinds};
-use sureq_core::{Command, Now, Position, Receipt, Replies};
+use sureq_core::{Command, Now, Position, Receipt, Refusal, Replies};
 #[cfg(feature = "embedded")]
 use sureq_engine::Engine;
 #[cfg(feature = "redis")]
-use sureq_redis::RedisHome;
+use sureq_redis::{CleanReport, Cleaning, RedisHome};
 
 #[cfg(feature = "remote")]
 use crate::remote::RemoteHome;
@@ -246,6 +246,30 @@ impl Home {
     /// Gives deliveries that never reached their taker back to the front of their queue, at no cost.
     pub fn undeliver(&self, queue: &[u8], receipts: &[Receipt]) {
         by_place!(self, home => home.undeliver(queue, receipts));
+    }
+
+    /// Brings back what somebody took and will not finish, where that does not happen by itself: on a Redis, in the keys of other
+    /// programs. Of all queues if none is named.
+    #[cfg(feature = "redis")]
+    pub fn clean(&self, queues: &[&[u8]], how: Cleaning) -> Result<CleanReport, Refusal> {
+        match self {
+            Self::Redis(home) => home.clean(queues, how),
+            #[cfg(any(feature = "embedded", feature = "remote"))]
+            _ => {
+                let what = "cleaning: only queues on a Redis that are shared with other programs need it";
+                Err(Refusal::NotThere { what, place: "this home" })
+            }
+        }
+    }
+
+    /// Whether a pop can say how long a task is its taker's. In the keys of some programs it cannot.
+    pub(crate) fn has_leases(&self) -> bool {
+        match self {
+            #[cfg(feature = "redis")]
+            Self::Redis(home) => home.has_leases(),
+            #[cfg(any(feature = "embedded", feature = "remote"))]
+            _ => true,
+        }
     }
 
     /// Ends the leases that were to end with a connection.

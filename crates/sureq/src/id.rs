@@ -35,6 +35,11 @@ impl Id {
     pub(crate) fn ours(id: TaskId) -> Self {
         Self(Spelt::Ours(Spelling::of_id(id)))
     }
+
+    /// An id that others spell. It is empty where a task gets its id when it is taken.
+    pub(crate) fn later(spelt: Option<Box<[u8]>>) -> Self {
+        Self::theirs(spelt.unwrap_or_default())
+    }
 }
 
 impl Receipt {

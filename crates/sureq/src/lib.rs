@@ -63,9 +63,13 @@ pub use pop::{LEASE, PopMany, PopOne};
 pub use queue::{Held, Queue};
 pub use sureq_core::command::View;
 pub use sureq_core::reply::{Explanation, HeldUp, Info, More, QueueRow, Why, WorkerRow};
-pub use sureq_core::settings::{Change, Expired, Overflow, Place, Settings};
+pub use sureq_core::settings::{
+    BadSetting, Change, Changes, Expired, Overflow, Place, SettingWords, Settings, Shown,
+};
 pub use sureq_core::task::{StateKind, Tries};
 pub use sureq_core::{Refusal, limits};
+#[cfg(feature = "redis")]
+pub use sureq_redis::{CleanReport, Cleaned, CleanedQueue, Cleaning};
 pub use task::{Seen, Task};
 pub use url::{OpenError, open};
 pub use worker::{

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sureq_core::command::{AckScope, Cancel, IdForm, Return, TaskRef, TaskRefs, View};
 use sureq_core::reply::{Explanation, Info, Outcome};
-use sureq_core::settings::{Change, Changes, Place, Settings};
+use sureq_core::settings::{Changes, Place, Settings};
 use sureq_core::{Command, Reply};
 
 use crate::Encode;
@@ -158,14 +158,16 @@ impl Queue {
         self.give(task.as_ref(), None, Some(reason.as_ref())).await
     }
 
-    /// Gives a task back as failed, to come again after so long.
-    pub async fn fail_for(
-        &self,
-        task: impl AsRef<[u8]>,
-        reason: impl AsRef<[u8]>,
-        delay: Duration,
-    ) -> Result<Held> {
-        self.give(task.as_ref(), Some(Place::After(millis(delay))), Some(reason.as_ref())).await
+    /// Gives a task back as failed, to a place of its own instead of after its backoff.
+    pub async fn fail_to(&self, task: impl AsRef<[u8]>, reason: impl AsRef<[u8]>, to: Place) -> Result<Held> {
+        self.give(task.as_ref(), Some(to), Some(reason.as_ref())).await
+    }
+
+    /// Gives a task back as failed for good: it is dead, whatever tries are left.
+    pub async fn fail_for_good(&self, task: impl AsRef<[u8]>, reason: impl AsRef<[u8]>) -> Result<Held> {
+        let (task, failed) = (one(task.as_ref()), Some(reason.as_ref()));
+        let back = Return { queue: &self.name, task, to: None, failed, is_last: true };
+        held(&self.home.ask_one(Command::Return(back)).await?.0)
     }
 
     async fn give(&self, task: &[u8], to: Option<Place>, failed: Option<&[u8]>) -> Result<Held> {
@@ -222,12 +224,21 @@ impl Queue {
 
     /// The settings.
     pub async fn config(&self) -> Result<Settings> {
-        self.configure(&[]).await
+        self.configure(Changes::List(&[])).await
     }
 
     /// Changes settings, in order; answers them all as they are then.
-    pub async fn configure(&self, changes: &[Change<'_>]) -> Result<Settings> {
-        let command = Command::Config { queue: &self.name, changes: Changes::List(changes) };
+    ///
+    /// ```
+    /// # use sureq::{Change, Changes};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let emails = sureq::open("mem:")?.queue("emails");
+    /// let settings = emails.configure(Changes::List(&[Change::Tries(5), Change::DeadLetter(b"graves")])).await?;
+    /// assert_eq!(settings.tries, Some(5));
+    /// # Ok(()) }
+    /// ```
+    pub async fn configure(&self, changes: Changes<'_>) -> Result<Settings> {
+        let command = Command::Config { queue: &self.name, changes };
         match self.home.ask_one(command).await?.0 {
             Reply::Settings(settings) => Ok(*settings),
             _ => Err(Error::out_of_turn()),
@@ -308,7 +319,7 @@ fn pushed(reply: &Reply, replies: Replies<Body>) -> Result<Vec<Id>> {
     match reply {
         Reply::Pushed(ids) => Ok(replies.ids[ids.range()].iter().map(|&id| Id::ours(id)).collect()),
         Reply::PushedSpelt(ids) => {
-            Ok(replies.spelt.into_iter().skip(ids.range().start).take(ids.len()).map(Id::theirs).collect())
+            Ok(replies.spelt.into_iter().skip(ids.range().start).take(ids.len()).map(Id::later).collect())
         }
         _ => Err(Error::out_of_turn()),
     }

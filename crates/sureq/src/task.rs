@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sureq_core::LogTime;
 use sureq_core::reply::{More, TaskView};
+use sureq_core::{LogTime, TaskId};
 
 use crate::Decode;
 use crate::error::{BadPayload, Result};
@@ -141,6 +141,7 @@ impl From<TaskView<Body>> for Seen {
 fn id_of(view: &TaskView<Body>) -> Id {
     match &view.spelt {
         Some(spelt) => Id::theirs(spelt.clone()),
+        None if view.id == TaskId::NONE => Id::later(None),
         None => Id::ours(view.id),
     }
 }

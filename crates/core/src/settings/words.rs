@@ -1,8 +1,13 @@
 //! Settings as words: what each is called, and how its value is read. All dialects have these names.
 
+use core::fmt;
+
 use super::{Change, Expired, Overflow, Settings};
 use crate::id::decimal;
 use crate::limits::{QUEUE_NAME_BYTES_MAX, SPAN_MS_MAX};
+
+/// So much of a word that is no setting is told back.
+const QUOTED_BYTES_MAX: usize = 32;
 
 /// Changes of settings, by a program or by words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +59,24 @@ pub enum BadSetting<'a> {
         /// What it should be.
         wanted: &'static str,
     },
+}
+
+impl fmt::Display for BadSetting<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Unknown(word) => {
+                let cut = &word[..word.len().min(QUOTED_BYTES_MAX)];
+                write!(f, "unknown setting '{}': expected one of ", cut.escape_ascii())?;
+                for (at, name) in SettingWords::NAMES.iter().enumerate() {
+                    write!(f, "{}{name}", if at > 0 { ", " } else { "" })?;
+                }
+                Ok(())
+            }
+            Self::Twice(name) => write!(f, "{name} is given twice"),
+            Self::NoValue(name) => write!(f, "{name} needs a value behind it"),
+            Self::BadValue { name, wanted } => write!(f, "{name} must be {wanted}"),
+        }
+    }
 }
 
 /// How the words of one setting are understood.

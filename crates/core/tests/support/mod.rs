@@ -81,7 +81,7 @@ impl Answer {
             Reply::Workers(span) => Self::Workers(all.workers[span.range()].to_vec()),
             Reply::Refused(refusal) => Self::Refused(kind_of(refusal)),
             Reply::TimedOut => unreachable!("only a home waits"),
-            Reply::PushedSpelt(_) | Reply::AddedSpelt { .. } => {
+            Reply::PushedSpelt(_) | Reply::AddedSpelt { .. } | Reply::ReceiptsSpelt(_) => {
                 unreachable!("the core spells no ids of its own")
             }
         }

@@ -1,6 +1,6 @@
 //! RESP, the protocol of Redis' clients: requests and replies, in version 2 and 3, both ways.
 //!
-//! Framing only: what the words mean stands in [`crate::verbs`].
+//! Framing only: what the words mean stands in [`crate::verbs`], and what replies mean in [`crate::decode_reply`].
 
 mod args;
 mod error;

@@ -5,7 +5,7 @@ use sureq_core::command::{Cancel, Command, IdForm, Return, TaskRefs, View};
 use sureq_core::reply::Outcome;
 use sureq_core::settings::Place;
 
-use crate::support::{QUEUE, Shop, open_home, task_ref, tasks};
+use crate::support::{QUEUE, Shop, task_ref, tasks};
 
 fn give_back(shop: &Shop, id: &str, to: Option<Place>) -> Reply {
     shop.reply(Command::Return(Return { queue: QUEUE, task: task_ref(id), to, failed: None, is_last: false }))
@@ -118,7 +118,7 @@ fn queues_are_found_and_dropped() {
 fn the_url_says_how_long_leases_are_and_what_keys_begin_with() {
     let mut shop = Shop::open();
     shop.home.close();
-    shop.home = open_home(&shop.server, "&lease=5000&prefix=app:");
+    shop.home = crate::common::shop::open_home(&shop.server, "layout=work-queue&lease=5000&prefix=app:");
     shop.add("a", "x");
     assert_eq!(shop.raw::<String>("GET app:jobs:item:a"), "x");
     shop.pop(1, None);

@@ -159,7 +159,8 @@ impl RemoteHome {
         self.shared.pipe.give_back(vec![Untaken { queue: queue.into(), tasks }]);
     }
 
-    /// Ends the leases that were to end with a connection.
+    /// Ends the leases that were to end with a connection. So does whoever drops the ticket of a pop for it that waits: the
+    /// server forgets such a pop only with its connection.
     pub fn close_conn(&self, conn: ConnId) {
         // Closing ended them all.
         let _ = self.shared.jobs.send(Job::CloseConn(conn));
@@ -261,8 +262,6 @@ fn run(
         };
         let common = Rc::new(common);
         let pipe = conn.map(|conn| tokio::task::spawn_local(keep_connected(Rc::clone(&common), conn)));
-        // What is asked from now on has a connection: the task above takes its first step before this one goes on.
-        tokio::task::yield_now().await;
         // Whoever opens waits for this.
         let _ = opened.send(said);
         if let Some(pipe) = pipe {
@@ -279,7 +278,7 @@ async fn first(common: &Common) -> Result<Conn, ConnectError> {
             Err(error) if error.is_loading() && since.elapsed() < common.patience.load => {
                 tokio::time::sleep(jittered(RETRY_MAX / 4)).await;
             }
-            done => return done,
+            done => return done.inspect(|conn| common.pipe.attach(conn)),
         }
     }
 }
@@ -308,7 +307,10 @@ async fn reconnect(common: &Common) -> Option<Conn> {
             () = common.pipe.changed() => continue,
         };
         match opened {
-            Ok(conn) => return Some(conn),
+            Ok(conn) => {
+                common.pipe.attach(&conn);
+                return Some(conn);
+            }
             Err(error) => common.pipe.refuse_all(unreachable(&common.target, &error)),
         }
         tokio::select! {

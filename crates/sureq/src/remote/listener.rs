@@ -254,11 +254,14 @@ fn read(frame: &[u8]) -> io::Result<Said> {
 
 fn notice(channel: &[u8], payload: &[u8]) -> Option<Notice> {
     let (kind, queue) = channel::read(channel)?;
+    // The server may speak for another program's queues.
+    let said = || NoticeTasks::Said(payload.into());
     let tasks = match kind {
-        Kind::Work | Kind::Delete => NoticeTasks::Count(sureq_core::id::decimal(payload)?),
+        Kind::Work => NoticeTasks::Count(sureq_core::id::decimal(payload)?),
+        Kind::Delete => sureq_core::id::decimal(payload).map_or_else(said, NoticeTasks::Count),
         Kind::Done | Kind::Cancel => {
             let ids = payload.split(|&c| c == b' ').map(TaskId::parse).collect::<Option<_>>();
-            NoticeTasks::Ids(ids?)
+            ids.map_or_else(said, NoticeTasks::Ids)
         }
     };
     Some(Notice { kind, queue: queue.into(), tasks })

@@ -234,13 +234,15 @@ impl Pipe {
         self.lock().link = Err(refusal);
     }
 
-    /// Serves a connection until it ends; answers whether that is because the pipe was closed.
+    /// From now on what is asked goes over this connection.
+    pub(super) fn attach(&self, conn: &Conn) {
+        let mut state = self.lock();
+        (state.queued, state.written) = (0, 0);
+        state.link = Ok(Arc::clone(&conn.stream));
+    }
+
+    /// Serves the connection that was attached until it ends; answers whether that is because the pipe was closed.
     pub(super) async fn serve(&self, mut conn: Conn, target: &Target, patience: Patience) -> bool {
-        {
-            let mut state = self.lock();
-            (state.queued, state.written) = (0, 0);
-            state.link = Ok(Arc::clone(&conn.stream));
-        }
         let mut current = None;
         let ended = self.exchange(&mut conn, &mut current, patience).await;
         let is_closed = ended.is_ok();

@@ -111,9 +111,10 @@ impl Common {
                 self.answer(pop, asked.map(Some).map_err(|lost| lost_one(&self.target, &lost)));
                 return is_good.then_some(conn);
             }
-            () = pop.slot.left() => {}
+            // What does not wait is answered soon. Its connection may hold tasks, and so is not closed for it.
+            () = pop.slot.left(), if pop.block.is_some() => {}
             // The sender lives as long as the home.
-            _ = dismissals.wait_for(|n| *n > pop.dismissals) => {}
+            _ = dismissals.wait_for(|n| *n > pop.dismissals), if pop.block.is_some() => {}
         }
         let withdrawn = conn.withdraw(self.patience).await;
         self.answer(pop, withdrawn.map_err(|lost| lost_one(&self.target, &lost)));

@@ -149,14 +149,10 @@ impl Keeper {
         let worker = WorkerRef { name: &shared.options.name, incarnation };
         match self.ask(&[Command::Worker(Worker::Beat(worker))]).await {
             Ok(replies) => match replies.list.first() {
-                Some(Reply::Receipts(told)) => {
+                Some(reply @ (Reply::Receipts(_) | Reply::ReceiptsSpelt(_))) => {
                     self.beat_at = Instant::now() + self.beat_every();
                     shared.in_touch();
-                    let told: Vec<Receipt> = replies.receipts[told.range()]
-                        .iter()
-                        .map(|&receipt| Receipt::ours(receipt))
-                        .collect();
-                    self.look_after(&told).await;
+                    self.look_after(&told(reply, &replies)).await;
                 }
                 Some(Reply::Refused(Refusal::WorkerGone)) => self.register_anew(incarnation).await,
                 Some(Reply::Refused(no)) => self.not_heard(no.clone().into()),
@@ -267,5 +263,18 @@ impl Keeper {
                 tracing::warn!(worker = %self.shared.name(), %error, "the worker could not say that it stops");
             }
         }
+    }
+}
+
+/// The receipts that a beat answered.
+fn told(reply: &Reply, replies: &Replies<Body>) -> Vec<Receipt> {
+    match reply {
+        Reply::Receipts(told) => {
+            replies.receipts[told.range()].iter().map(|&receipt| Receipt::ours(receipt)).collect()
+        }
+        Reply::ReceiptsSpelt(told) => {
+            replies.spelt[told.range()].iter().flatten().map(|id| Receipt::theirs(id.clone())).collect()
+        }
+        _ => Vec::new(),
     }
 }

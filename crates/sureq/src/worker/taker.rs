@@ -139,7 +139,9 @@ fn plan(shared: &Shared) -> Option<Plan> {
 fn ask_for(shared: &Shared, plan: &Plan, incarnation: Option<u64>) -> PopMany {
     let queues = plan.order.iter().map(|&at| Arc::clone(&shared.benches[at].queue)).collect();
     let count = u32::try_from(plan.count).unwrap_or(u32::MAX);
-    let pop = PopMany::new(shared.home.clone(), queues, count).lease(shared.options.lease).wait_forever();
+    let pop = PopMany::new(shared.home.clone(), queues, count).wait_forever();
+    // Where there are none, a task is the worker's for as long as it lives, or as the home says.
+    let pop = if shared.home.has_leases() { pop.lease(shared.options.lease) } else { pop.no_lease() };
     match incarnation {
         Some(incarnation) => pop.worker(&shared.options.name, incarnation),
         None => pop,
