@@ -230,14 +230,14 @@ impl Link {
             if let Some(connected) = &*self.connection.borrow() {
                 return Ok(connected.connection.clone());
             }
-            let Ok(connecting) = self.connecting.try_lock() else {
-                // Whoever connects says how it went by what is there then.
-                drop(self.connecting.lock().await);
-                if self.connection.borrow().is_some() || since.elapsed() <= CONNECT_FOR {
-                    continue;
-                }
+            // In turn: a lock that is only tried could be passed on among those who wait, and nobody would connect.
+            let connecting = self.connecting.lock().await;
+            if self.connection.borrow().is_some() {
+                continue;
+            }
+            if since.elapsed() > CONNECT_FOR {
                 return Err(Refusal::Unavailable { why: "Redis does not answer".into() });
-            };
+            }
             let connected = self.connect().await;
             drop(connecting);
             match connected {

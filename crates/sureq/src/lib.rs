@@ -31,6 +31,8 @@
 //! - [`Worker`] runs handlers; [`FromDelivery`] is what they take, [`Outcome`] what they return.
 //! - [`Encode`] and [`Decode`] are payloads as values, [`Json`] among them. [`Error`] says what to do.
 //! - [`store`] looks into directories, saves what can be saved of damaged ones, and copies those that are running.
+//! - `examples/` of this crate shows an idea each: pushing and working, a queue within a web server, a worker on Redis, running at most
+//!   once, the receipt as a fencing token, storing results.
 //! - [`seam`] is for those who build servers: batches of commands, and replies that may leave once they are durable.
 #![forbid(unsafe_code)]
 

@@ -25,6 +25,7 @@ mod strangers;
 mod users;
 mod waiting;
 mod whole_life;
+mod worker_faults;
 
 use std::path::Path;
 use std::thread;
