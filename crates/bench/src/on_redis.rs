@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 
 use redis_0_26::AsyncCommands as _;
 use redis_work_queue::{Item, KeyPrefix, WorkQueue};
-use sureq::command::{AckScope, Command, IdForm, LeaseAsk, Pop, TaskRefs};
-use sureq::{Answer, Home, Replies, Reply};
+use sureq::Home;
+use sureq::seam::command::{AckScope, Command, IdForm, LeaseAsk, Pop, TaskRefs};
+use sureq::seam::reply::TaskView;
+use sureq::seam::{Answer, Replies, Reply};
 
 use crate::procstat::cpu_time;
 use crate::servers::{Place, Server};
@@ -45,16 +47,28 @@ enum Kind {
     Peer,
     One,
     Batch,
+    SharedOne,
+    SharedBatch,
 }
 
 impl Kind {
-    const ALL: [Self; 3] = [Self::Peer, Self::One, Self::Batch];
+    const ALL: [Self; 5] = [Self::Peer, Self::One, Self::Batch, Self::SharedOne, Self::SharedBatch];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Peer => "redis-work-queue 0.3, lease and complete",
             Self::One => "sureq, POP LEASE and ACK",
             Self::Batch => "sureq, POP COUNT 100 and ACK",
+            Self::SharedOne => "sureq in the crate's keys, POP LEASE and ACK",
+            Self::SharedBatch => "sureq in the crate's keys, POP COUNT 100 and ACK",
+        }
+    }
+
+    /// Which keys it uses, as the URL says it.
+    const fn layout(self) -> &'static str {
+        match self {
+            Self::Peer | Self::SharedOne | Self::SharedBatch => "work-queue",
+            Self::One | Self::Batch => "sureq",
         }
     }
 }
@@ -79,7 +93,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
     for repetition in 1..=reps {
         for kind in Kind::ALL {
             let run = measure(&place, kind, arguments.tasks.max(1))?;
-            eprintln!("{repetition}/{reps} {:<42} {:>8.0} tasks/s", kind.name(), run.per_second);
+            eprintln!("{repetition}/{reps} {:<50} {:>8.0} tasks/s", kind.name(), run.per_second);
             journal.write(&run.json())?;
             runs.push(run);
         }
@@ -101,8 +115,8 @@ fn measure(place: &Place, kind: Kind, tasks: usize) -> Result<Run, Box<dyn Error
     let watch = Watch { server: &server, url: &url };
     match kind {
         Kind::Peer => runtime.block_on(peer(&watch, tasks)),
-        Kind::One => ours(&watch, kind, tasks, 1),
-        Kind::Batch => ours(&watch, kind, tasks, BATCH),
+        Kind::One | Kind::SharedOne => ours(&watch, kind, tasks, 1),
+        Kind::Batch | Kind::SharedBatch => ours(&watch, kind, tasks, BATCH),
     }
 }
 
@@ -163,7 +177,7 @@ async fn peer(watch: &Watch<'_>, tasks: usize) -> Result<Run, Box<dyn Error>> {
 }
 
 fn ours(watch: &Watch<'_>, kind: Kind, tasks: usize, batch: u32) -> Result<Run, Box<dyn Error>> {
-    let home = sureq::open(watch.url)?;
+    let home = sureq::open(&format!("{}?layout={}", watch.url, kind.layout()))?;
     let payloads: Vec<&[u8]> = vec![&PAYLOAD; FILL];
     for first in (0..tasks).step_by(FILL) {
         let some = &payloads[..FILL.min(tasks - first)];
@@ -174,8 +188,12 @@ fn ours(watch: &Watch<'_>, kind: Kind, tasks: usize, batch: u32) -> Result<Run, 
     while done < tasks {
         let lease = LeaseAsk { ms: Some(LEASE_MS), ..LeaseAsk::NONE };
         let popped = ask(&home, &Command::Pop(Pop { lease, ..Pop::plain(&[b"bench"], batch) }))?;
-        let receipts: Vec<String> = popped.tasks.iter().map(|task| task.receipt().to_string()).collect();
-        let list: Vec<&[u8]> = receipts.iter().map(String::as_bytes).collect();
+        let receipt = |task: &TaskView<_>| match &task.spelt {
+            Some(id) => id.to_vec(),
+            None => task.receipt().to_string().into_bytes(),
+        };
+        let receipts: Vec<Vec<u8>> = popped.tasks.iter().map(receipt).collect();
+        let list: Vec<&[u8]> = receipts.iter().map(Vec::as_slice).collect();
         let refs = TaskRefs { list: &list, form: IdForm::Long };
         let acked =
             ask(&home, &Command::Ack { queue: b"bench", tasks: refs, scope: AckScope::LeasedOrLapsed })?;
@@ -190,7 +208,7 @@ fn ours(watch: &Watch<'_>, kind: Kind, tasks: usize, batch: u32) -> Result<Run, 
 }
 
 /// One command, and its answer.
-fn ask(home: &Home, command: &Command<'_>) -> Result<Replies<sureq::Body>, Box<dyn Error>> {
+fn ask(home: &Home, command: &Command<'_>) -> Result<Replies<sureq::seam::Body>, Box<dyn Error>> {
     let executed = home.execute(std::slice::from_ref(command), &mut Replies::default());
     let Answer { replies, .. } = executed.ticket.ok_or("a Redis answers later")?.wait();
     match replies.list.first() {
@@ -218,8 +236,8 @@ fn render(runs: &[Run]) -> String {
         let ratio = of(kind, |run| run.per_second) / peer;
         let aim = match kind {
             Kind::Peer => String::new(),
-            Kind::One => format!("{} × in at most {TRIPS_AIM} round trips", AIMS[0]),
-            Kind::Batch => format!("{} ×", AIMS[1]),
+            Kind::One | Kind::SharedOne => format!("{} × in at most {TRIPS_AIM} round trips", AIMS[0]),
+            Kind::Batch | Kind::SharedBatch => format!("{} ×", AIMS[1]),
         };
         vec![
             kind.name().to_owned(),

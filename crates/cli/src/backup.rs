@@ -68,7 +68,7 @@ fn tell(backup: &Backup, arguments: &BackupArguments, as_json: bool) -> ExitCode
         let tasks =
             backup.report.as_ref().map_or_else(String::new, |report| format!("{} tasks, ", report.tasks()));
         let Backup { position, files, bytes, .. } = backup;
-        let size = words::size(*bytes);
+        let size = crate::humane::size(*bytes);
         let checked = if backup.report.is_some() { "checked" } else { "not checked" };
         say::out(format_args!(
             "copied {dir} to {out}: position {position}, {tasks}{size} in {files} files, {checked}"

@@ -10,7 +10,7 @@ use sureq_server::{Bounds, Config, Server, Watcher};
 
 use crate::exit;
 use crate::say;
-use crate::serve::{serve, tell_of_cut};
+use crate::serve::{open_to_serve, serve, tell_of_cut};
 use crate::settings::{DEFAULT_HOME, default_threads};
 
 const BANNER: &str = "DefferedQ is a simple and fast work queue.\n";
@@ -86,11 +86,11 @@ pub(crate) fn run(program: &str, words: &[String]) -> ExitCode {
             "{address} can be reached from other machines, and this protocol knows no passwords"
         ));
     }
-    let home =
-        match sureq::open_with(&flags.home, &Options { notice: Some(say::notice), ..Options::default() }) {
-            Ok(home) => home,
-            Err(error) => return exit::failed(exit::code_of(&error), &error),
-        };
+    let options = Options { notice: Some(say::notice), ..Options::default() };
+    let home = match open_to_serve(&flags.home, &options) {
+        Ok(home) => home,
+        Err(code) => return code,
+    };
     tell_of_cut(&home);
     match Server::bind(home, flags.config(address)) {
         Ok(server) => {

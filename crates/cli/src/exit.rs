@@ -10,9 +10,15 @@ use crate::say;
 pub(crate) const CANNOT_START: u8 = 1;
 /// The words of the command line make no sense.
 pub(crate) const USAGE: u8 = 2;
+/// There was no task, no such id: nothing to do.
+pub(crate) const NOTHING_THERE: u8 = 4;
+/// The home cannot be asked; nothing was done.
+pub(crate) const UNAVAILABLE: u8 = 69;
+/// The home was asked, and its answer is lost.
+pub(crate) const UNKNOWN: u8 = 70;
 /// The store is damaged, or not all of it could be saved; nothing in it was changed.
 pub(crate) const DAMAGED: u8 = 65;
-/// It did not work out this time: the store changed too fast.
+/// It did not work out this time: the store changed too fast, or a Redis did not answer.
 pub(crate) const TRY_AGAIN: u8 = 75;
 /// The disk failed while serving; nothing was confirmed since.
 pub(crate) const DISK_FAILED: u8 = 74;
@@ -22,12 +28,15 @@ pub(crate) const INTERRUPTED: i32 = 130;
 
 pub(crate) const HELP: &str = "\
 Exit codes:
-  0   stopped in good order; the store is sound
-  1   could not start: address in use, store in use, bad setting
+  0   done; stopped in good order; the store is sound
+  1   refused, or could not start: address in use, store in use, bad setting
   2   the command line makes no sense
+  4   there was nothing to do: no task, no such id
   65  the store is damaged; nothing in it was changed
+  69  the home cannot be reached; nothing was done
+  70  the answer was lost: it may have been done or not
   74  the disk failed; nothing was confirmed since
-  75  try again: the store changed faster than it could be copied
+  75  try again: the store changed faster than it could be copied, or not all queues could be cleaned
   130 ended by a second signal before everyone was answered";
 
 /// Says why the command ends, and with which code.
@@ -40,9 +49,6 @@ pub(crate) fn failed(code: u8, why: impl std::fmt::Display) -> ExitCode {
 pub(crate) fn code_of(error: &OpenError) -> u8 {
     match error {
         OpenError::Store { source: StoreError::Damaged(_) | StoreError::Replay { .. }, .. } => DAMAGED,
-        OpenError::Store { .. }
-        | OpenError::Unknown { .. }
-        | OpenError::BadTarget { .. }
-        | OpenError::Redis { .. } => CANNOT_START,
+        _ => CANNOT_START,
     }
 }

@@ -1,6 +1,7 @@
-//! What was found in a store, as JSON. Names that are not text are escaped as in a program: `\xff`.
+//! What was found in a store, and what was done, as JSON. Names that are not text are escaped as in a program: `\xff`.
 
 use serde::Serialize;
+use sureq::CleanReport;
 use sureq::store::{Backup, Beginning, Finding, Repaired, Report, Severity};
 
 use crate::words::hex;
@@ -113,6 +114,41 @@ pub(crate) struct BackupJson {
     bytes: u64,
     retries: u32,
     store: Option<ReportJson>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct CleanJson {
+    queues: Vec<CleanedJson>,
+    /// Marks of unique tasks that no task had.
+    marks: u64,
+}
+
+#[derive(Serialize)]
+struct CleanedJson {
+    name: String,
+    returned: u64,
+    removed: u64,
+    error: Option<String>,
+}
+
+impl From<&CleanReport> for CleanJson {
+    fn from(report: &CleanReport) -> Self {
+        let queues = report.queues.iter().map(|queue| {
+            let cleaned = queue.outcome.as_ref().copied().unwrap_or_default();
+            CleanedJson {
+                name: name(&queue.queue),
+                returned: cleaned.returned,
+                removed: cleaned.removed,
+                error: queue.outcome.as_ref().err().map(ToString::to_string),
+            }
+        });
+        Self { queues: queues.collect(), marks: report.marks }
+    }
+}
+
+/// One object, on one line.
+pub(crate) fn line(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_else(|error| format!("{{\"error\": {:?}}}", error.to_string()))
 }
 
 /// One object, on as many lines as it takes.

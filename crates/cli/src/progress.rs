@@ -3,6 +3,8 @@
 use std::io::{IsTerminal as _, Write as _, stderr};
 use std::time::{Duration, Instant};
 
+use indicatif::{ProgressBar, ProgressStyle};
+
 /// How often it is told.
 const EVERY: Duration = Duration::from_millis(200);
 
@@ -37,5 +39,44 @@ impl Drop for Line {
         if self.told.is_some() {
             let _ = write!(stderr(), "\r\x1b[K");
         }
+    }
+}
+
+/// A bar with its rate and the time left, or a count where the end is not known. Gone when it is dropped.
+pub(crate) struct Bar(ProgressBar);
+
+impl Bar {
+    /// So many are to be done.
+    pub(crate) fn of(total: u64, what: &str) -> Self {
+        let bar = ProgressBar::new(total);
+        Self::styled(bar, "{bar:30} {human_pos} of {human_len} {msg}, {per_sec}, {eta} left", what)
+    }
+
+    /// Nobody knows how many there will be.
+    pub(crate) fn counting(what: &str) -> Self {
+        Self::styled(ProgressBar::new_spinner(), "{spinner} {human_pos} {msg}, {per_sec}", what)
+    }
+
+    /// One thing that takes its time.
+    pub(crate) fn waiting(what: &str) -> Self {
+        Self::styled(ProgressBar::new_spinner(), "{spinner} {msg} {elapsed}", what)
+    }
+
+    fn styled(bar: ProgressBar, template: &str, what: &str) -> Self {
+        bar.set_style(ProgressStyle::with_template(template).expect("the template is well formed"));
+        bar.set_message(what.to_owned());
+        bar.enable_steady_tick(EVERY);
+        Self(bar)
+    }
+
+    /// So many are done.
+    pub(crate) fn at(&self, done: u64) {
+        self.0.set_position(done);
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
     }
 }

@@ -2,22 +2,21 @@
 
 use std::process::ExitCode;
 
-use sureq::{Durability, Home};
-use sureq_server::{Config, Server, ServerError, Stopper};
-use tokio::signal::unix::{SignalKind, signal};
+use sureq::{Durability, Home, Options};
+use sureq_server::{Config, Server, ServerError};
 
 use crate::exit::{self, failed};
-use crate::say;
 use crate::settings::{Plan, ServeArguments};
+use crate::{say, signals};
 
 pub(crate) fn run(arguments: &ServeArguments) -> ExitCode {
     let Plan { home: url, options, config } = match arguments.plan() {
         Ok(plan) => plan,
         Err(why) => return failed(exit::CANNOT_START, why),
     };
-    let home = match sureq::open_with(&url, &options) {
+    let home = match open_to_serve(&url, &options) {
         Ok(home) => home,
-        Err(error) => return failed(exit::code_of(&error), &error),
+        Err(code) => return code,
     };
     tell_of_cut(&home);
     home.warnings().iter().for_each(|warning| say::err(format_args!("sureq: {warning}")));
@@ -27,6 +26,15 @@ pub(crate) fn run(arguments: &ServeArguments) -> ExitCode {
         Ok(server) => serve(server, |server| welcome(&url, options.durability, login, server)),
         Err(error) => failed(exit::CANNOT_START, error),
     }
+}
+
+/// Opens a home that a server can stand in front of, or says why not.
+pub(crate) fn open_to_serve(url: &str, options: &Options) -> Result<Home, ExitCode> {
+    if url.starts_with("sureq://") {
+        let why = "a server in front of a server is not offered: let clients ask that one, or write file:DIR";
+        return Err(failed(exit::CANNOT_START, why));
+    }
+    sureq::open_with(url, options).map_err(|error| failed(exit::code_of(&error), &error))
 }
 
 /// Says that a crash left half a write behind, if one did.
@@ -51,7 +59,8 @@ fn tell_of_open_wires(config: &Config) {
 
 /// Serves until a signal comes or the disk fails.
 pub(crate) fn serve(server: Server, ready: impl FnOnce(&Server)) -> ExitCode {
-    stop_on_signals(server.stopper());
+    let stopper = server.stopper();
+    signals::on_first(move || stopper.stop());
     ready(&server);
     match server.run() {
         Ok(()) => ExitCode::SUCCESS,
@@ -81,29 +90,5 @@ fn welcome(url: &str, durability: Durability, login: &str, server: &Server) {
             address.ip(),
             address.port()
         ));
-    }
-}
-
-/// The first signal stops the server in good order, the second ends the process where it is. Neither loses anything
-/// that was confirmed. When this returns, signals are watched: whoever reads the welcome may send one at once.
-fn stop_on_signals(stopper: Stopper) {
-    let watch = || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let within = runtime.enter();
-        let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        drop(within);
-        let stop = async move {
-            let mut next = async || tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} };
-            next().await;
-            stopper.stop();
-            next().await;
-            std::process::exit(exit::INTERRUPTED)
-        };
-        let thread = std::thread::Builder::new().name("sureq-signals".to_owned());
-        thread.spawn(move || runtime.block_on(stop))
-    };
-    let watched: std::io::Result<_> = watch();
-    if let Err(error) = watched {
-        say::err(format_args!("sureq: cannot watch for signals: {error}"));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::humane::{self, size};
 use sureq::store::{Beginning, Doubtful, Finding, Lost, QueueReport, Repaired, Report, Severity};
 
 /// More queues, tasks or findings than this are counted and not listed; `--json` lists all.
@@ -182,23 +183,6 @@ fn line(text: &mut String, what: &str, words: std::fmt::Arguments<'_>) {
     let _ = writeln!(text, "{what:<12} {words}");
 }
 
-/// A number of things.
-fn many(count: usize, thing: &str) -> String {
-    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
-}
-
-/// A number of bytes, as people read it.
-pub(crate) fn size(bytes: u64) -> String {
-    let units = ["B", "KB", "MB", "GB", "TB"];
-    let (mut tenths, mut unit) = (u128::from(bytes) * 10, 0);
-    while tenths >= 10_240 && unit + 1 < units.len() {
-        tenths /= 1024;
-        unit += 1;
-    }
-    let (whole, tenth, name) = (tenths / 10, tenths % 10, units[unit]);
-    if unit > 0 && whole < 100 { format!("{whole}.{tenth} {name}") } else { format!("{whole} {name}") }
-}
-
 pub(crate) fn hex(bytes: [u8; 16]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
@@ -206,16 +190,6 @@ pub(crate) fn hex(bytes: [u8; 16]) -> String {
     })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::size;
-
-    #[test]
-    fn sizes_are_short() {
-        for (bytes, text) in
-            [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KB"), (200 << 20, "200 MB"), (5 << 40, "5.0 TB")]
-        {
-            assert_eq!(size(bytes), text);
-        }
-    }
+fn many(count: usize, thing: &str) -> String {
+    humane::many(count as u64, thing)
 }

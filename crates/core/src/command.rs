@@ -370,6 +370,8 @@ pub struct Return<'a> {
     pub to: Option<Place>,
     /// Why, if it is a failure. Costs a try.
     pub failed: Option<&'a [u8]>,
+    /// Whether that failure was its last, however many tries it has left.
+    pub is_last: bool,
 }
 
 /// Which tasks to call off.

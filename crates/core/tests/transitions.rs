@@ -88,7 +88,7 @@ impl Scene {
         let queue = b"q";
         let give_back = |home: &mut Home, task: &str, to, failed| {
             let task = TaskRef { bytes: task.as_bytes(), form: IdForm::Long };
-            home.run(&Command::Return(Return { queue, task, to, failed }))
+            home.run(&Command::Return(Return { queue, task, to, failed, is_last: false }))
         };
         let extend = |home: &mut Home, task: &str| {
             let task = TaskRef { bytes: task.as_bytes(), form: IdForm::Long };

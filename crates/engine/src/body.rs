@@ -1,8 +1,8 @@
 //! The handle of a payload: where it lies in the log, or the bytes themselves.
 
-use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+
+use sureq_core::Payload;
 
 /// A payload, by a handle.
 ///
@@ -29,40 +29,6 @@ impl Stored {
     /// The bytes that it takes up in its segment.
     pub(crate) const fn range(self) -> Range<u64> {
         self.offset as u64..self.offset as u64 + self.len as u64
-    }
-}
-
-/// Bytes in memory, a stretch of a shared buffer. Replies and caches hold them together without copying them.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Payload {
-    buffer: Arc<[u8]>,
-    start: u32,
-    len: u32,
-}
-
-impl Payload {
-    /// A stretch of a buffer.
-    pub(crate) fn within(buffer: &Arc<[u8]>, range: Range<usize>) -> Self {
-        debug_assert!(range.end <= buffer.len(), "a payload lies within its buffer");
-        Self { buffer: Arc::clone(buffer), start: range.start as u32, len: range.len() as u32 }
-    }
-}
-
-impl From<&[u8]> for Payload {
-    fn from(payload: &[u8]) -> Self {
-        Self { buffer: payload.into(), start: 0, len: payload.len() as u32 }
-    }
-}
-
-impl AsRef<[u8]> for Payload {
-    fn as_ref(&self) -> &[u8] {
-        &self.buffer[self.start as usize..][..self.len as usize]
-    }
-}
-
-impl fmt::Debug for Payload {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self.as_ref(), f)
     }
 }
 
@@ -95,7 +61,7 @@ mod bits {
 impl sureq_core::task::Body for Body {
     fn len(&self) -> usize {
         match self {
-            Self::Loaded(payload) => payload.len as usize,
+            Self::Loaded(payload) => payload.as_ref().len(),
             Self::Stored(place) => place.len as usize,
         }
     }

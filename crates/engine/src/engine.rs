@@ -153,29 +153,7 @@ pub(crate) struct State {
 }
 
 /// What came of a batch of commands.
-#[derive(Debug)]
-#[must_use = "replies may leave only when what they tell is durable"]
-pub struct Executed<T = Ticket> {
-    /// How many were executed. The next one waits if there is a ticket. Otherwise there is a reason to hold back: the
-    /// replies have grown large, and the rest is to be executed once they have left; or `hold` says what to wait for.
-    pub done: usize,
-    /// What must be durable before the replies leave.
-    pub position: Position,
-    /// Where the answer to the next command, and maybe to some behind it, will come from.
-    pub ticket: Option<T>,
-    /// Pops that waited got something out of it. They have waited longer than whoever executed this.
-    pub served: bool,
-    /// So much waits to be written that the caller should not send more before this is durable.
-    pub hold: Option<Position>,
-}
-
-impl<T> Executed<T> {
-    /// The same with another kind of ticket.
-    pub fn map_ticket<U>(self, map: impl FnOnce(T) -> U) -> Executed<U> {
-        let Self { done, position, ticket, served, hold } = self;
-        Executed { done, position, ticket: ticket.map(map), served, hold }
-    }
-}
+pub type Executed = sureq_core::Executed<Ticket>;
 
 impl Engine {
     /// Opens the store in a directory, which is made if need be.

@@ -52,9 +52,9 @@ mod ticker;
 mod ticket;
 mod tidier;
 
-pub use body::{Body, Payload, Stored};
+pub use body::{Body, Stored};
 pub use engine::{CACHE_BYTES, Engine, Executed, Options};
 pub use line::OwnedPop;
-pub use listener::{Heard, Listener, Notice, NoticeTasks};
+pub use listener::Listener;
 pub use status::Status;
 pub use ticket::{Answer, Ticket};

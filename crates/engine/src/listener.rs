@@ -10,55 +10,14 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use sureq_core::TaskId;
 use sureq_core::limits;
-use sureq_core::notice::{Kind, Kinds};
+use sureq_core::notice::{Heard, Kind, Kinds, Notice, NoticeTasks};
 
 use crate::durable::Durable;
 use crate::engine::{Engine, Shared, State};
 use crate::log::Position;
 use crate::notes::Told;
 use crate::ticket::Parker;
-
-/// Something that has happened to tasks of a queue, and will not be taken back.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
-    /// What.
-    pub kind: Kind,
-    /// The name of the queue.
-    pub queue: Box<[u8]>,
-    /// To which tasks.
-    pub tasks: NoticeTasks,
-}
-
-/// The tasks that a notice is about.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NoticeTasks {
-    /// So many.
-    Count(u64),
-    /// These, in order.
-    Ids(Box<[TaskId]>),
-}
-
-impl Notice {
-    /// About how much memory it takes.
-    pub fn bytes(&self) -> usize {
-        let ids = match &self.tasks {
-            NoticeTasks::Count(_) => 0,
-            NoticeTasks::Ids(ids) => size_of_val(&**ids),
-        };
-        size_of::<Self>() + self.queue.len() + ids
-    }
-}
-
-/// What a listener hears.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
-    /// Something happened.
-    Notice(Notice),
-    /// There was no room for more: what was not heard by then is lost.
-    Missed,
-}
 
 /// Someone who listens. At first nothing is wanted; each want is taken back by the unwant that says the same.
 pub struct Listener {

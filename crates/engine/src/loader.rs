@@ -9,13 +9,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use sureq_core::command::{IdForm, TaskRefs};
 use sureq_core::{Command, Receipt, Refusal, Replies, Reply};
 
-use crate::body::{Body, Payload, Stored};
+use crate::body::{Body, Stored};
 use crate::cache::is_whole;
 use crate::engine::Shared;
 use crate::fault::Fault;
 use crate::log::{Place, Position, Reader};
 use crate::seek::{Candidates, Search};
 use crate::ticket::TicketCell;
+use sureq_core::Payload;
 
 /// How much is read at once, and so how much one reading holds in memory beside the cache.
 const READ_BYTES_MAX: u64 = 1 << 20;

@@ -7,11 +7,12 @@ use sureq_core::command::Cancel;
 use sureq_core::reply::TaskView;
 
 use crate::ahead::Readable;
-use crate::body::{Body, Payload, Stored};
+use crate::body::{Body, Stored};
 use crate::cache::Found;
 use crate::engine::{Shared, State};
 use crate::seek::Search;
 use crate::ticket::{Answer, Ticket, TicketCell};
+use sureq_core::Payload;
 
 /// Smaller payloads of one reply are put together in one piece of memory; the others have their own.
 const TOGETHER_BYTES_MAX: usize = 4 << 10;

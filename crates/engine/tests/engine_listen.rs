@@ -10,11 +10,12 @@ use engine_support::{ack, ack_of, events_in, execute, fresh, open, options, pop,
 use sureq_core::command::{
     Add, Cancel, ConnId, IdForm, LeaseAsk, Pop, Return, TaskRef, TaskRefs, When, Worker, WorkerRef,
 };
+use sureq_core::notice::{Heard, NoticeTasks};
 use sureq_core::notice::{Kind, Kinds};
 use sureq_core::settings::{Change, Changes, Overflow, Place};
 use sureq_core::{Command, Event, Replies, Reply, TaskId, codec, limits};
 use sureq_engine::log::Durability;
-use sureq_engine::{Engine, Heard, Listener, NoticeTasks};
+use sureq_engine::{Engine, Listener};
 use sureq_testkit::manual_clock::ManualClock;
 
 /// Someone who hears everything.
@@ -33,6 +34,7 @@ fn told(heard: Heard) -> String {
     let tasks = match notice.tasks {
         NoticeTasks::Count(count) => count.to_string(),
         NoticeTasks::Ids(ids) => ids.iter().map(TaskId::to_string).collect::<Vec<_>>().join(" "),
+        NoticeTasks::Said(_) => unreachable!("no other program has a say in this"),
     };
     format!("{} {} {tasks}", notice.kind.name(), String::from_utf8_lossy(&notice.queue))
 }
@@ -103,7 +105,7 @@ const fn lease_ms(ms: u64) -> LeaseAsk<'static> {
 
 const fn back(id: &[u8], to: Place) -> Command<'_> {
     let task = TaskRef { bytes: id, form: IdForm::Long };
-    Command::Return(Return { queue: b"q", task, to: Some(to), failed: None })
+    Command::Return(Return { queue: b"q", task, to: Some(to), failed: None, is_last: false })
 }
 
 #[test]

@@ -173,7 +173,13 @@ fn tasks_that_are_taken_and_returned_do_not_pin_the_log() {
                 let text = id.to_string();
                 let task = TaskRef { bytes: text.as_bytes(), form: IdForm::Long };
                 let to = Some(Place::After(1));
-                store.execute(Command::Return(Return { queue: b"q", task, to, failed: None }));
+                store.execute(Command::Return(Return {
+                    queue: b"q",
+                    task,
+                    to,
+                    failed: None,
+                    is_last: false,
+                }));
             }
         }
         store.end();

@@ -48,6 +48,7 @@ fn fill(engine: &Engine) {
         task: TaskRef { bytes: id(n).leak().as_bytes(), form: sureq_core::command::IdForm::Long },
         to: None,
         failed: None,
+        is_last: false,
     };
     execute(engine, Command::Return(back(0)));
     execute(engine, Command::Return(back(1)));

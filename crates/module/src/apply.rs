@@ -4,7 +4,7 @@
 //! a queue, since the rest of the stream goes on.
 
 use sureq_core::{Event, LogTime, codec};
-use sureq_proto::resp::Pieces as _;
+use sureq_proto::resp::Sink as _;
 
 use crate::effects::Silent;
 use crate::keyed::Untouched;

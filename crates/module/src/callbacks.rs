@@ -7,7 +7,7 @@ use redis_module::raw;
 use sureq_core::command::ConnId;
 use sureq_core::task::{Cause, Holder};
 use sureq_core::{LogTime, TaskId};
-use sureq_proto::resp::Pieces as _;
+use sureq_proto::resp::Sink as _;
 
 use crate::apply;
 use crate::commands;

@@ -8,7 +8,7 @@ use sureq_core::reply::{QueueRow, Replies, Reply, Span, Why};
 use sureq_core::settings::Change;
 use sureq_core::task::Holder;
 use sureq_core::{Now, Refusal};
-use sureq_proto::resp::Pieces as _;
+use sureq_proto::resp::Sink as _;
 use sureq_proto::verbs::{self, Caller, Request, SessionCommand, Shape};
 use sureq_proto::write_reply;
 

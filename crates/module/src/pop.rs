@@ -9,7 +9,7 @@ use sureq_core::queue::PopAsk;
 use sureq_core::reply::{Replies, Reply, Span};
 use sureq_core::task::Holder;
 use sureq_core::{Refusal, limits};
-use sureq_proto::resp::Pieces as _;
+use sureq_proto::resp::Sink as _;
 
 use crate::callbacks;
 use crate::commands::answer;

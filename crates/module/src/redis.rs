@@ -10,7 +10,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use redis_module::raw;
-use sureq_proto::resp::{Pieces, harmless};
+use sureq_proto::resp::{Sink, harmless};
 
 use crate::object::Object;
 use crate::workers::Table;
@@ -439,7 +439,7 @@ impl Drop for Key<'_> {
     }
 }
 
-impl Pieces for Ctx<'_> {
+impl Sink for Ctx<'_> {
     fn simple(&mut self, text: &str) {
         let text = CString::new(text).unwrap_or_default();
         // SAFETY: a context and an ended string.

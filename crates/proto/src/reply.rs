@@ -2,12 +2,12 @@
 //!
 //! Every reply that any command can get has its form here, whether or not a verb of the table asks for it yet.
 
-use crate::resp::{Pieces, Version, Writer};
+use crate::resp::{Sink, Version, Writer};
 use crate::verbs::{Shape, TYPE_NAME};
 use sureq_core::command::{Command, LeaseAsk, Pop, View, Worker};
-use sureq_core::id::Spelling;
+use sureq_core::id::{Spelling, TaskId};
 use sureq_core::reply::{
-    Explanation, Info, More, Outcome, QueueRow, Replies, Reply, TaskView, Why, WorkerRow,
+    Explanation, HeldUp, Info, More, Outcome, QueueRow, Replies, Reply, TaskView, Why, WorkerRow,
 };
 use sureq_core::settings::{SettingWords, Settings, Shown};
 use sureq_core::task::{Holder, StateKind};
@@ -26,7 +26,7 @@ pub fn encode_reply<B: AsRef<[u8]>>(
 
 /// Writes the answer to `command`, piece by piece.
 pub fn write_reply<B: AsRef<[u8]>>(
-    w: &mut impl Pieces,
+    w: &mut impl Sink,
     command: &Command<'_>,
     shape: Shape,
     reply: &Reply,
@@ -37,9 +37,9 @@ pub fn write_reply<B: AsRef<[u8]>>(
             w.array(ids.len());
             replies.ids[ids.range()].iter().for_each(|id| w.id(*id));
         }
-        (Reply::PushedSpelt(ids), _) => {
+        (Reply::PushedSpelt(ids) | Reply::ReceiptsSpelt(ids), _) => {
             w.array(ids.len());
-            replies.spelt[ids.range()].iter().for_each(|id| w.bulk(id));
+            replies.spelt[ids.range()].iter().for_each(|id| write_optional(w, id.as_deref()));
         }
         (Reply::Tasks(tasks), Command::Pop(pop)) => {
             write_popped(w, PopForm::of(pop), pop.queues, &replies.tasks[tasks.range()]);
@@ -80,7 +80,7 @@ pub fn write_reply<B: AsRef<[u8]>>(
         }
         (Reply::AddedSpelt { at, added, state }, _) => {
             w.array(3);
-            w.bulk(&replies.spelt[*at as usize]);
+            write_optional(w, replies.spelt[*at as usize].as_deref());
             write_added(w, *added, *state);
         }
         (Reply::Explained(Some(explained)), _) => write_explanation(w, explained),
@@ -95,28 +95,33 @@ pub fn write_reply<B: AsRef<[u8]>>(
 
 /// How much a pop tells of each task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct PopForm {
-    receipt: bool,
-    meta: bool,
+pub(crate) struct PopForm {
+    pub(crate) receipt: bool,
+    pub(crate) meta: bool,
 }
 
 impl PopForm {
     /// The form that this pop asks for. A lease that only the queue's settings give changes nothing.
-    fn of(pop: &Pop<'_>) -> Self {
+    pub(crate) fn of(pop: &Pop<'_>) -> Self {
         let LeaseAsk { ms, worker, conn, .. } = pop.lease;
         Self { receipt: ms.is_some() || worker.is_some() || conn.is_some(), meta: pop.meta }
+    }
+
+    /// How many fields a task has.
+    pub(crate) const fn fields(self) -> usize {
+        3 + if self.receipt { 2 } else { 0 } + self.meta as usize
     }
 }
 
 fn write_popped<B: AsRef<[u8]>>(
-    w: &mut impl Pieces,
+    w: &mut impl Sink,
     form: PopForm,
     queues: &[impl AsRef<[u8]>],
     tasks: &[TaskView<B>],
 ) {
     w.array(tasks.len());
     for task in tasks {
-        w.array(3 + if form.receipt { 2 } else { 0 } + usize::from(form.meta));
+        w.array(form.fields());
         w.bulk(queues[task.queue as usize].as_ref());
         write_task_id(w, task);
         w.bulk(task.body.as_ref());
@@ -130,27 +135,28 @@ fn write_popped<B: AsRef<[u8]>>(
     }
 }
 
-fn write_task_id<B>(w: &mut impl Pieces, task: &TaskView<B>) {
+fn write_task_id<B>(w: &mut impl Sink, task: &TaskView<B>) {
     match &task.spelt {
+        None if task.id == TaskId::NONE => w.null(),
         None => w.id(task.id),
         Some(spelt) => w.bulk(spelt),
     }
 }
 
 /// A home that spells ids its own way has no receipts, and takes the id for one.
-fn write_receipt<B>(w: &mut impl Pieces, task: &TaskView<B>) {
+fn write_receipt<B>(w: &mut impl Sink, task: &TaskView<B>) {
     match &task.spelt {
         None => w.bulk(Spelling::of_receipt(task.receipt()).as_bytes()),
         Some(spelt) => w.bulk(spelt),
     }
 }
 
-fn write_added(w: &mut impl Pieces, added: bool, state: StateKind) {
+fn write_added(w: &mut impl Sink, added: bool, state: StateKind) {
     w.integer(i64::from(added));
     w.bulk(state_name(state).as_bytes());
 }
 
-fn write_meta(w: &mut impl Pieces, more: &More) {
+fn write_meta(w: &mut impl Sink, more: &More) {
     w.map(7);
     w.bulk(b"name");
     write_optional(w, more.name.as_deref());
@@ -166,15 +172,20 @@ fn write_meta(w: &mut impl Pieces, more: &More) {
     write_optional(w, more.reason.as_deref());
 }
 
-fn write_inspected<B: AsRef<[u8]>>(w: &mut impl Pieces, view: View, tasks: &[TaskView<B>]) {
+/// How many fields a task has that RQ.INSPECT shows.
+pub(crate) const fn inspected_fields(view: View) -> usize {
+    match view {
+        View::Ready => 2,
+        View::Leased => 5,
+        View::Delayed => 3,
+        View::Dead => 7,
+    }
+}
+
+fn write_inspected<B: AsRef<[u8]>>(w: &mut impl Sink, view: View, tasks: &[TaskView<B>]) {
     w.array(tasks.len());
     for task in tasks {
-        w.array(match view {
-            View::Ready => 2,
-            View::Leased => 5,
-            View::Delayed => 3,
-            View::Dead => 7,
-        });
+        w.array(inspected_fields(view));
         write_task_id(w, task);
         w.bulk(task.body.as_ref());
         match view {
@@ -186,7 +197,7 @@ fn write_inspected<B: AsRef<[u8]>>(w: &mut impl Pieces, view: View, tasks: &[Tas
     }
 }
 
-fn write_death<B>(w: &mut impl Pieces, task: &TaskView<B>) {
+fn write_death<B>(w: &mut impl Sink, task: &TaskView<B>) {
     let more = task.more.as_deref();
     let tries = more.map(|more| more.tries).unwrap_or_default();
     w.count(task.at.0);
@@ -194,14 +205,14 @@ fn write_death<B>(w: &mut impl Pieces, task: &TaskView<B>) {
     write_counts(w, &[tries.failed.into(), tries.lapsed.into(), tries.lost.into()]);
 }
 
-fn write_count(w: &mut impl Pieces, shape: Shape, n: u64) {
+fn write_count(w: &mut impl Sink, shape: Shape, n: u64) {
     match shape {
         Shape::Type => w.simple(if n > 0 { TYPE_NAME } else { "none" }),
         Shape::Native | Shape::Keys | Shape::Scan => w.count(n),
     }
 }
 
-fn write_queues(w: &mut impl Pieces, shape: Shape, cursor: u64, rows: &[QueueRow]) {
+fn write_queues(w: &mut impl Sink, shape: Shape, cursor: u64, rows: &[QueueRow]) {
     match shape {
         Shape::Keys => write_names(w, rows),
         Shape::Scan => {
@@ -220,7 +231,7 @@ fn write_queues(w: &mut impl Pieces, shape: Shape, cursor: u64, rows: &[QueueRow
     }
 }
 
-fn write_names(w: &mut impl Pieces, rows: &[QueueRow]) {
+fn write_names(w: &mut impl Sink, rows: &[QueueRow]) {
     w.array(rows.len());
     for row in rows {
         w.bulk(&row.name);
@@ -228,12 +239,12 @@ fn write_names(w: &mut impl Pieces, rows: &[QueueRow]) {
 }
 
 /// A cursor is text in Redis.
-fn write_cursor(w: &mut impl Pieces, cursor: u64) {
+fn write_cursor(w: &mut impl Sink, cursor: u64) {
     w.array(2);
     w.bulk(cursor.to_string().as_bytes());
 }
 
-fn write_workers(w: &mut impl Pieces, workers: &[WorkerRow]) {
+fn write_workers(w: &mut impl Sink, workers: &[WorkerRow]) {
     w.array(workers.len());
     for worker in workers {
         w.array(3);
@@ -244,12 +255,12 @@ fn write_workers(w: &mut impl Pieces, workers: &[WorkerRow]) {
 }
 
 /// `w#n`
-fn worker_text(name: &[u8], incarnation: u64) -> Vec<u8> {
+pub(crate) fn worker_text(name: &[u8], incarnation: u64) -> Vec<u8> {
     [name, b"#", incarnation.to_string().as_bytes()].concat()
 }
 
 /// RedisRQ's two fields first; its clients take them by position.
-fn write_info(w: &mut impl Pieces, info: &Info) {
+fn write_info(w: &mut impl Sink, info: &Info) {
     let numbers = [
         ("undelivered", info.ready),
         ("delivered", info.leased),
@@ -274,7 +285,7 @@ fn write_info(w: &mut impl Pieces, info: &Info) {
 const SETTINGS_FIELDS: usize = SettingWords::NAMES.len();
 
 /// As the options of RQ.CONFIG are called; 0 and the empty name are the defaults.
-fn write_settings(w: &mut impl Pieces, settings: &Settings) {
+fn write_settings(w: &mut impl Sink, settings: &Settings) {
     for (name, value) in SettingWords::NAMES.iter().zip(settings.shown()) {
         w.bulk(name.to_ascii_lowercase().as_bytes());
         match value {
@@ -284,10 +295,11 @@ fn write_settings(w: &mut impl Pieces, settings: &Settings) {
     }
 }
 
-fn write_explanation(w: &mut impl Pieces, explained: &Explanation) {
+fn write_explanation(w: &mut impl Sink, explained: &Explanation) {
     let own = match explained.why {
-        Why::Ready { .. } | Why::Delayed { .. } | Why::Dead { .. } => 1,
-        Why::Leased { .. } => 4,
+        Why::Dead { .. } => 1,
+        Why::Ready { .. } | Why::Leased { .. } => 4,
+        Why::Delayed { .. } => 5,
     };
     w.map(9 + own);
     w.bulk(b"id");
@@ -308,8 +320,14 @@ fn write_explanation(w: &mut impl Pieces, explained: &Explanation) {
     w.bulk(b"reason");
     write_optional(w, explained.reason.as_deref());
     match explained.why {
-        Why::Ready { ahead, .. } => write_numbers(w, &[("ahead", ahead)]),
-        Why::Delayed { until, .. } => write_numbers(w, &[("until", until)]),
+        Why::Ready { ahead, held_up } => {
+            write_numbers(w, &[("ahead", ahead)]);
+            write_held_up(w, held_up);
+        }
+        Why::Delayed { until, in_ms, held_up } => {
+            write_numbers(w, &[("until", until), ("in_ms", in_ms)]);
+            write_held_up(w, held_up);
+        }
         Why::Dead { at } => write_numbers(w, &[("died", at.0)]),
         Why::Leased { since, until, holder, cancelled } => {
             let until = until.map_or(0, |until| until.0);
@@ -320,6 +338,16 @@ fn write_explanation(w: &mut impl Pieces, explained: &Explanation) {
     }
 }
 
+/// What keeps the whole queue, in numbers; zeros where it is nothing of that kind.
+fn write_held_up(w: &mut impl Sink, held_up: Option<HeldUp>) {
+    let (paused_since, leased, leased_max) = match held_up {
+        None => (0, 0, 0),
+        Some(HeldUp::Paused { since }) => (since.0, 0, 0),
+        Some(HeldUp::AllLeased { leased, max }) => (0, leased, max),
+    };
+    write_numbers(w, &[("paused_since", paused_since), ("leased", leased), ("leased_max", leased_max)]);
+}
+
 fn holder_text(holder: Holder, explained: &Explanation) -> Vec<u8> {
     match holder {
         Holder::Worker(n) => worker_text(explained.worker.as_deref().unwrap_or_default(), n),
@@ -328,32 +356,32 @@ fn holder_text(holder: Holder, explained: &Explanation) -> Vec<u8> {
 }
 
 /// Tenths per second, with the point where it belongs.
-fn write_rate(w: &mut impl Pieces, name: &str, tenths: u64) {
+fn write_rate(w: &mut impl Sink, name: &str, tenths: u64) {
     w.bulk(name.as_bytes());
     w.bulk(format!("{}.{}", tenths / 10, tenths % 10).as_bytes());
 }
 
-fn write_counts(w: &mut impl Pieces, counts: &[u64]) {
+fn write_counts(w: &mut impl Sink, counts: &[u64]) {
     for n in counts {
         w.count(*n);
     }
 }
 
-fn write_numbers(w: &mut impl Pieces, numbers: &[(&str, u64)]) {
+fn write_numbers(w: &mut impl Sink, numbers: &[(&str, u64)]) {
     for (name, n) in numbers {
         w.bulk(name.as_bytes());
         w.count(*n);
     }
 }
 
-fn write_optional(w: &mut impl Pieces, bytes: Option<&[u8]>) {
+fn write_optional(w: &mut impl Sink, bytes: Option<&[u8]>) {
     match bytes {
         Some(bytes) => w.bulk(bytes),
         None => w.null(),
     }
 }
 
-const fn state_name(state: StateKind) -> &'static str {
+pub(crate) const fn state_name(state: StateKind) -> &'static str {
     match state {
         StateKind::Ready => "ready",
         StateKind::Delayed => "delayed",

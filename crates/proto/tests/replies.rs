@@ -41,7 +41,7 @@ fn samples() -> Replies<&'static [u8]> {
         queues: vec![QueueRow { name: name(b"q"), counts: [1, 2, 3, 4] }],
         receipts: vec![Receipt { id: id(1), incarnation: 9, delivery: 3 }],
         workers: vec![WorkerRow { name: name(b"w"), incarnation: 5, ttl_ms: 3_000, leased: 2 }],
-        spelt: vec![name(b"7d2f"), name(b"item")],
+        spelt: vec![Some(name(b"7d2f")), Some(name(b"item"))],
     }
 }
 
@@ -242,6 +242,24 @@ fn ids_that_a_home_spells_its_own_way_are_shown_as_they_are() {
     encode_reply(&mut out, Version::Resp2, &Command::Pop(pop), Shape::Native, &tasks, &replies);
     let popped = "*2 *5 $1 q $2 x1 $1 a $2 x1 :3 *5 $5 other $2 x2 $0  $2 x2 :3";
     assert_eq!(shown(out, Version::Resp2), popped);
+}
+
+#[test]
+fn where_tasks_have_no_id_yet_there_is_null() {
+    let mut replies = samples();
+    replies.spelt = vec![None, Some(b"emails_7d2f"[..].into())];
+    replies.tasks[0].id = TaskId::NONE;
+    let shown_as = |command: &Command<'_>, reply: &Reply| {
+        let mut out = Vec::new();
+        encode_reply(&mut out, Version::Resp2, command, Shape::Native, reply, &replies);
+        shown(out, Version::Resp2)
+    };
+    assert_eq!(shown_as(&PUSH, &Reply::PushedSpelt(Span::new(0, 1))), "*1 $-1");
+    let added = Reply::AddedSpelt { at: 0, added: true, state: StateKind::Ready };
+    assert_eq!(shown_as(&PUSH, &added), "*3 $-1 :1 $5 ready");
+    assert_eq!(shown_as(&PUSH, &Reply::ReceiptsSpelt(Span::new(1, 2))), "*1 $11 emails_7d2f");
+    let inspect = Command::Inspect { queue: b"q", view: View::Ready, start: 0, count: 1 };
+    assert_eq!(shown_as(&inspect, &Reply::Inspected(Span::new(0, 1))), "*1 *2 $-1 $1 a");
 }
 
 fn check_answer(line: &str, resp2: &str, resp3: &str) {

@@ -338,7 +338,7 @@ fn bad_values_are_told_with_the_name_of_their_option() {
         ("RQ.RETURN q 1-1 FRONT BACK", "FRONT and BACK exclude each other"),
         ("RQ.RETURN q 1-1 BACK DELAY 1", "DELAY and BACK exclude each other"),
         ("RQ.RETURN q 1-1 DELAY 1 FRONT", "DELAY and FRONT exclude each other"),
-        ("RQ.RETURN q 1-1 now", "unknown option 'now': expected DELAY, FRONT, BACK or FAILED"),
+        ("RQ.RETURN q 1-1 now", "unknown option 'now': expected DELAY, FRONT, BACK, FAILED or DEAD"),
         ("RQ.CANCEL q BY x", "unknown option 'BY': expected ID, NAME or PAYLOAD"),
         ("RQ.CANCEL q PAYLOAD x y", "PAYLOAD takes one payload"),
         (
@@ -376,7 +376,8 @@ fn the_life_of_a_task_is_told() {
     let tasks = |list| TaskRefs { list, form: IdForm::Long };
     let ids: &[&[u8]] = &[b"1-1", b"2-2"];
     check_home("RQ.EXTEND q 1-1 5", Command::Extend { queue: b"q", task: task(b"1-1"), ms: 5 });
-    let back = |to, failed| Command::Return(Return { queue: b"q", task: task(b"1-1"), to, failed });
+    let back =
+        |to, failed| Command::Return(Return { queue: b"q", task: task(b"1-1"), to, failed, is_last: false });
     check_home("RQ.RETURN q 1-1", back(None, None));
     check_home("RQ.RETURN q 1-1 front", back(Some(Place::Front), None));
     check_home("RQ.RETURN q 1-1 FAILED why BACK", back(Some(Place::Back), Some(b"why")));

@@ -74,9 +74,7 @@ fn read_reply(ids: Ids, shape: &Shape, answer: Value, replies: &mut Replies<Payl
     Ok(match shape {
         Shape::Pushed if ids == Ids::Spelt => {
             let start = replies.spelt.len();
-            for id in list(answer)? {
-                replies.spelt.push(bytes(id)?.into());
-            }
+            push_spelt(answer, replies)?;
             Reply::PushedSpelt(Span::new(start, replies.spelt.len()))
         }
         Shape::Pushed => {
@@ -88,11 +86,11 @@ fn read_reply(ids: Ids, shape: &Shape, answer: Value, replies: &mut Replies<Payl
         }
         Shape::Added => {
             let [id, added, state] = fields(answer)?;
-            let (id, added, state) = (bytes(id)?, number(added)? == 1, state_of(&bytes(state)?)?);
+            let (added, state) = (number(added)? == 1, state_of(&bytes(state)?)?);
             match ids {
-                Ids::Numbers => Reply::Added { id: task_id(&id)?, added, state },
+                Ids::Numbers => Reply::Added { id: task_id(&bytes(id)?)?, added, state },
                 Ids::Spelt => {
-                    replies.spelt.push(id.into());
+                    replies.spelt.push(maybe(id)?.map(Into::into));
                     Reply::AddedSpelt { at: replies.spelt.len() as u32 - 1, added, state }
                 }
             }
@@ -124,6 +122,11 @@ fn read_reply(ids: Ids, shape: &Shape, answer: Value, replies: &mut Replies<Payl
         Shape::Queues { pattern } => queues(answer, pattern.as_deref(), replies)?,
         Shape::Explained => Reply::Explained(explanation(answer)?.map(Box::new)),
         Shape::Started => Reply::Started(number(answer)?),
+        Shape::Receipts if ids == Ids::Spelt => {
+            let start = replies.spelt.len();
+            push_spelt(answer, replies)?;
+            Reply::ReceiptsSpelt(Span::new(start, replies.spelt.len()))
+        }
         Shape::Receipts => {
             let start = replies.receipts.len();
             for receipt in list(answer)? {
@@ -147,13 +150,21 @@ fn read_reply(ids: Ids, shape: &Shape, answer: Value, replies: &mut Replies<Payl
     })
 }
 
+/// Ids as others spell them; there is none where a task gets its id later.
+fn push_spelt(answer: Value, replies: &mut Replies<Payload>) -> Read<()> {
+    for id in list(answer)? {
+        replies.spelt.push(maybe(id)?.map(Into::into));
+    }
+    Ok(())
+}
+
 fn tasks(ids: Ids, answer: Value, replies: &mut Replies<Payload>) -> Read<Span> {
     let start = replies.tasks.len();
     for task in list(answer)? {
         let [queue, id, body, deliveries, incarnation, at, elapsed, more] = fields(task)?;
         let (id, spelt) = match ids {
             Ids::Numbers => (task_id(&bytes(id)?)?, None),
-            Ids::Spelt => (TaskId::NONE, Some(bytes(id)?.into())),
+            Ids::Spelt => (TaskId::NONE, maybe(id)?.map(Into::into)),
         };
         replies.tasks.push(TaskView {
             queue: number(queue)? as u32,

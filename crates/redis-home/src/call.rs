@@ -247,7 +247,11 @@ fn return_call(back: &Return<'_>) -> Result<Call, Refusal> {
     Ok(Call::about("return", back.queue)
         .arg(reference(back.task)?)
         .arg(back.to.map(place).unwrap_or_default())
-        .arg(if back.failed.is_some() { "1" } else { "" })
+        .arg(match back.failed {
+            None => "",
+            Some(_) if back.is_last => "last",
+            Some(_) => "1",
+        })
         .arg(reason.unwrap_or_default()))
 }
 

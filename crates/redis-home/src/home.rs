@@ -17,17 +17,21 @@ use tokio::task::LocalSet;
 
 use crate::answer::{Payload, bytes, fields, number, read, refusal};
 use crate::call::{Call, Shape, conn_name, spelt_receipt};
+use crate::channels::Channels;
+use crate::cleaning::{CleanReport, Cleaner, Cleaning, clean, keep_clean};
 use crate::clock::{Clock, SystemClock, system_ms};
-use crate::layout::Layout;
+use crate::handed::Handed;
+use crate::layout::{Layout, Waiting};
 use crate::line::{Line, Waiter, hear, serve_line};
 use crate::link::{About, Link};
 use crate::listener::{Ear, Listener, Want, listen};
 use crate::target::Target;
 use crate::ticket::{PopOf, Slot, Ticket};
-use crate::work_queue::cleaning::{Cleaned, Cleaner, Cleaning, clean, keep_clean};
-use crate::work_queue::handed::Handed;
 use crate::work_queue::is_again;
 use crate::work_queue::moving::{Moves, serve_moves};
+use crate::worqr::cancels::hear_cancels;
+use crate::worqr::hashes::write_hashes;
+use crate::{redis_queue, worqr};
 
 /// How often a home whose connections hold tasks says that it lives.
 const BEAT: Duration = Duration::from_secs(10);
@@ -71,7 +75,7 @@ struct Shared {
     /// Tells its connections from those of other homes.
     name: String,
     warnings: Vec<String>,
-    prefix: String,
+    channels: Channels,
     layout: Layout,
     handed: Arc<Handed>,
     clock: Arc<dyn Clock>,
@@ -88,7 +92,7 @@ pub(crate) enum Job {
     Dismiss,
     Listen(Arc<Ear>, mpsc::UnboundedReceiver<Want>),
     Look(oneshot::Sender<()>),
-    Clean(Vec<Vec<u8>>, Cleaning, std_mpsc::Sender<Result<Cleaned, Refusal>>),
+    Clean(Vec<Vec<u8>>, Cleaning, std_mpsc::Sender<Result<CleanReport, Refusal>>),
     Close(std_mpsc::Sender<()>),
 }
 
@@ -120,7 +124,7 @@ impl RedisHome {
 
     /// Connects to a Redis, by any clock.
     pub fn open_by(target: Target, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
-        let (address, prefix) = (target.connection.addr().to_string(), target.prefix.clone());
+        let (address, channels) = (target.connection.addr().to_string(), target.channels());
         let layout = target.layout;
         let (jobs, queue) = mpsc::unbounded_channel();
         let (opened, is_open) = std_mpsc::channel();
@@ -145,7 +149,7 @@ impl RedisHome {
             ));
         }
         let thread = Mutex::new(Some(thread));
-        let shared = Shared { jobs, waiting, name, warnings, prefix, layout, handed, clock, thread };
+        let shared = Shared { jobs, waiting, name, warnings, channels, layout, handed, clock, thread };
         let home = Self { shared: Arc::new(shared) };
         if !is_new_enough(&about.version) {
             home.close();
@@ -193,16 +197,28 @@ impl RedisHome {
     pub fn undeliver(&self, queue: &[u8], receipts: &[Receipt]) {
         let spelt = |receipt: &Receipt| match self.shared.layout {
             Layout::Sureq => Some(spelt_receipt(*receipt).into_bytes()),
-            Layout::WorkQueue { .. } => self.shared.handed.id(*receipt),
+            Layout::WorkQueue { .. } | Layout::Worqr | Layout::RedisQueue(_) => {
+                self.shared.handed.id(*receipt)
+            }
         };
         let spelt = receipts.iter().filter_map(spelt).collect();
         // A home that is closed has nothing to take back.
         let _ = self.shared.jobs.send(Job::Abandoned(vec![(queue.to_vec(), spelt)]));
     }
 
+    /// Whether a pop can say how long a task is its taker's.
+    pub fn has_leases(&self) -> bool {
+        matches!(self.shared.layout, Layout::Sureq | Layout::WorkQueue { .. })
+    }
+
+    /// Which keys its queues have.
+    pub(crate) fn layout(&self) -> Layout {
+        self.shared.layout
+    }
+
     /// Brings back what somebody took and will not finish, in a layout whose leases nothing ends by itself; of all queues if none
     /// is named. What seems to be left alone is looked at a second time after a second, so that this may take as long.
-    pub fn clean(&self, queues: &[&[u8]], how: Cleaning) -> Result<Cleaned, Refusal> {
+    pub fn clean(&self, queues: &[&[u8]], how: Cleaning) -> Result<CleanReport, Refusal> {
         let (done, is_done) = std_mpsc::channel();
         let queues = queues.iter().map(|queue| queue.to_vec()).collect();
         // A home that is closed drops the job, and with it the other end.
@@ -233,7 +249,7 @@ impl RedisHome {
         if self.shared.jobs.send(Job::Listen(Arc::clone(&ear), wanted)).is_err() {
             ear.end();
         }
-        Listener { ear, wants, prefix: self.shared.prefix.clone() }
+        Listener { ear, wants, channels: self.shared.channels.clone() }
     }
 
     /// What time it is by the clocks of this machine; scripts go by Redis' own.
@@ -303,6 +319,7 @@ pub(crate) struct Inner {
     pub(crate) line: Line,
     pub(crate) moves: Moves,
     pub(crate) cleaner: Cleaner,
+    pub(crate) worqr: worqr::Known,
     name: String,
     handed: Arc<Handed>,
     /// Connections that may hold tasks.
@@ -335,7 +352,7 @@ fn run(
         }
     };
     LocalSet::new().block_on(&runtime, async {
-        let moves = target.layout.moves();
+        let layout = target.layout;
         let link = match Link::new(target, clock, own.name.clone()) {
             Ok(link) => link,
             Err(error) => {
@@ -355,17 +372,29 @@ fn run(
                 line: queue,
                 moves: Moves::default(),
                 cleaner: Cleaner::default(),
+                worqr: worqr::Known::default(),
                 name: own.name,
                 handed: own.handed,
                 conns: RefCell::default(),
                 closing: RefCell::default(),
             });
-            if moves {
-                tokio::task::spawn_local(serve_moves(Rc::clone(&inner)));
-                tokio::task::spawn_local(keep_clean(Rc::clone(&inner)));
-            } else {
-                tokio::task::spawn_local(serve_line(Rc::clone(&inner)));
-                tokio::task::spawn_local(hear(Rc::clone(&inner), wants));
+            let own = || Rc::clone(&inner);
+            match layout.waiting() {
+                Waiting::Blocked => _ = tokio::task::spawn_local(serve_moves(own())),
+                Waiting::Told | Waiting::Tracked => _ = tokio::task::spawn_local(serve_line(own())),
+            }
+            match layout.waiting() {
+                Waiting::Blocked => {}
+                Waiting::Told => _ = tokio::task::spawn_local(hear(own(), wants)),
+                Waiting::Tracked => {
+                    tokio::task::spawn_local(redis_queue::tracking::track(own(), wants));
+                }
+            }
+            if layout.needs_cleaning() {
+                tokio::task::spawn_local(keep_clean(own()));
+            }
+            if layout == Layout::Worqr {
+                tokio::task::spawn_local(hear_cancels(own()));
             }
             work(&inner, jobs).await;
         }
@@ -397,7 +426,7 @@ async fn work(inner: &Rc<Inner>, mut jobs: mpsc::UnboundedReceiver<Job>) {
             Job::Listen(ear, wants) => {
                 ears.push(Arc::clone(&ear));
                 // Clients of other programs tell nobody what they do, and so nothing is heard there.
-                if inner.link.target.layout == Layout::Sureq {
+                if inner.link.target.layout.tells() {
                     tokio::task::spawn_local(listen(own, ear, wants));
                 }
             }
@@ -456,12 +485,9 @@ async fn beat(inner: Rc<Inner>) {
 
 impl Inner {
     async fn run(&self, batch: Batch) {
-        let Batch { calls, block, slot, conns } = batch;
+        let Batch { mut calls, block, slot, conns } = batch;
         self.conns.borrow_mut().extend(conns);
-        if self.link.target.layout.moves() {
-            let pops = slot.pops.iter().filter(|pop| calls.get(pop.command).is_some_and(Result::is_ok));
-            pops.flat_map(|pop| &pop.queues).for_each(|queue| self.cleaner.watch(self, queue));
-        }
+        self.prepare(&mut calls, &slot).await;
         let sent: Vec<&Call> = calls.iter().flatten().map(|(call, _)| call).collect();
         let mut answers = self.send(&sent).await.into_iter();
         let mut replies = Replies::default();
@@ -492,6 +518,24 @@ impl Inner {
         }
     }
 
+    /// What other programs' keys ask for before calls are sent.
+    async fn prepare(&self, calls: &mut [Result<(Call, Shape), Refusal>], slot: &Slot) {
+        let layout = self.link.target.layout;
+        if !layout.needs_cleaning() {
+            return;
+        }
+        for pop in &slot.pops {
+            let Some(Ok((call, _))) = calls.get(pop.command) else { continue };
+            pop.queues.iter().for_each(|queue| self.cleaner.watch(self, queue));
+            if layout == Layout::Worqr {
+                self.worqr.cancels.note(call, &pop.queues);
+            }
+        }
+        if layout == Layout::Worqr {
+            write_hashes(self, calls).await;
+        }
+    }
+
     /// Sends calls at once. If somebody waits, one after the other: whoever has waited longer gets what one of them brings
     /// before the next can take it.
     async fn send(&self, calls: &[&Call]) -> Vec<Result<Value, Refusal>> {
@@ -515,7 +559,7 @@ impl Inner {
             Block::Millis(ms) => Some(self.link.clock.monotonic_ms().saturating_add(ms)),
         };
         let queues = slot.pops.first().map(|pop| pop.queues.clone()).unwrap_or_default();
-        if self.link.target.layout.moves() {
+        if self.link.target.layout.waiting() == Waiting::Blocked {
             // It may have been the end of a millisecond.
             let until_ms = until_ms.map(|at| at.saturating_add(1));
             self.line.stand(Waiter { call, queues, until_ms, slot });
@@ -527,6 +571,9 @@ impl Inner {
     /// Gives an answer to whoever waits for it. If nobody does, what it hands out goes back.
     pub(crate) async fn give(&self, slot: &Slot, mut replies: Replies<Payload>) {
         self.handed.number(&mut replies);
+        if self.link.target.layout == Layout::Worqr {
+            self.worqr.hashes.remember(&replies);
+        }
         if let Some(untaken) = slot.fill(replies) {
             self.give_back(slot.receipts(&untaken)).await;
         }
@@ -541,7 +588,7 @@ impl Inner {
     }
 
     /// The answer of a pop, however often it wants to be asked for it.
-    async fn again(&self, call: &Call, first: Result<Value, Refusal>) -> Result<Value, Refusal> {
+    pub(crate) async fn again(&self, call: &Call, first: Result<Value, Refusal>) -> Result<Value, Refusal> {
         let mut answer = first;
         while answer.as_ref().is_ok_and(is_again) {
             answer = self.link.ask(call).await;

@@ -8,7 +8,8 @@ use sureq_core::command::Command;
 
 use crate::answer::Ids;
 use crate::call::{Call, Shape, call_of};
-use crate::work_queue;
+use crate::redis_queue::{self, Times};
+use crate::{work_queue, worqr};
 
 /// Which keys a queue has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,14 +21,74 @@ pub(crate) enum Layout {
         /// How long a lease is where a pop does not say.
         lease_ms: u64,
     },
+    /// Those of Worqr, shared with its clients.
+    Worqr,
+    /// Those of redis-queue, shared with its clients.
+    RedisQueue(Times),
+}
+
+/// How those who find nothing wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waiting {
+    /// They are told by a message.
+    Told,
+    /// They take something by a command that blocks.
+    Blocked,
+    /// They are told that a key has changed.
+    Tracked,
+}
+
+/// What a URL wants of a layout. Each takes what is its own.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wishes {
+    pub(crate) lease_ms: Option<u64>,
+    pub(crate) pop_s: Option<u64>,
+    pub(crate) task_s: Option<u64>,
+    pub(crate) expire_s: Option<u64>,
+}
+
+impl Wishes {
+    /// The name of one that nobody took.
+    pub(crate) fn left(&self) -> Option<&'static str> {
+        let all = [
+            (self.lease_ms, "lease"),
+            (self.pop_s, "poptimeout"),
+            (self.task_s, "tasktimeout"),
+            (self.expire_s, "exptime"),
+        ];
+        all.into_iter().find_map(|(wish, name)| wish.map(|_| name))
+    }
 }
 
 impl Layout {
+    /// The layout that a URL calls so.
+    pub(crate) fn named(name: &str, wishes: &mut Wishes) -> Option<Self> {
+        Some(match name {
+            "sureq" => Self::Sureq,
+            "work-queue" => {
+                Self::WorkQueue { lease_ms: wishes.lease_ms.take().unwrap_or(work_queue::LEASE_MS) }
+            }
+            "worqr" => Self::Worqr,
+            "redis-queue" => Self::RedisQueue(Times {
+                pop_s: wishes.pop_s.take().unwrap_or(redis_queue::POP_S),
+                task_s: wishes.task_s.take().unwrap_or(redis_queue::TASK_S),
+                expire_s: wishes.expire_s.take(),
+            }),
+            _ => return None,
+        })
+    }
+
     /// What its operations are.
     pub(crate) const fn script(self) -> &'static str {
         match self {
             Self::Sureq => include_str!("lua/queue.lua"),
-            Self::WorkQueue { .. } => include_str!("lua/work_queue.lua"),
+            Self::WorkQueue { .. } => {
+                concat!(include_str!("lua/foreign.lua"), include_str!("lua/work_queue.lua"))
+            }
+            Self::Worqr => concat!(include_str!("lua/foreign.lua"), include_str!("lua/worqr.lua")),
+            Self::RedisQueue(_) => {
+                concat!(include_str!("lua/foreign.lua"), include_str!("lua/redis_queue.lua"))
+            }
         }
     }
 
@@ -35,7 +96,8 @@ impl Layout {
     pub(crate) const fn prefix(self) -> &'static str {
         match self {
             Self::Sureq => "sureq:",
-            Self::WorkQueue { .. } => "",
+            Self::Worqr => "worqr",
+            Self::WorkQueue { .. } | Self::RedisQueue(_) => "",
         }
     }
 
@@ -45,6 +107,8 @@ impl Layout {
         match self {
             Self::Sureq => call_of(command, home),
             Self::WorkQueue { lease_ms } => work_queue::call_of(command, lease_ms),
+            Self::Worqr => worqr::call_of(command),
+            Self::RedisQueue(times) => redis_queue::call_of(command, times),
         }
     }
 
@@ -52,7 +116,7 @@ impl Layout {
     pub(crate) const fn ids(self) -> Ids {
         match self {
             Self::Sureq => Ids::Numbers,
-            Self::WorkQueue { .. } => Ids::Spelt,
+            Self::WorkQueue { .. } | Self::Worqr | Self::RedisQueue(_) => Ids::Spelt,
         }
     }
 
@@ -61,12 +125,32 @@ impl Layout {
     pub(crate) fn greetings(self, run_id: &str) -> Vec<Call> {
         match self {
             Self::Sureq => vec![Call::new("epoch", None).arg(run_id)],
-            Self::WorkQueue { .. } => Vec::new(),
+            Self::WorkQueue { .. } | Self::Worqr | Self::RedisQueue(_) => Vec::new(),
         }
     }
 
-    /// Whether pops wait by moving ids, and what was moved in vain has to be cleaned up.
-    pub(crate) const fn moves(self) -> bool {
-        matches!(self, Self::WorkQueue { .. })
+    /// How those who find nothing wait.
+    pub(crate) const fn waiting(self) -> Waiting {
+        match self {
+            Self::Sureq | Self::Worqr => Waiting::Told,
+            Self::WorkQueue { .. } => Waiting::Blocked,
+            Self::RedisQueue(_) => Waiting::Tracked,
+        }
+    }
+
+    /// Whether time alone can bring something that nobody tells of.
+    pub(crate) const fn ticks(self) -> bool {
+        matches!(self, Self::Sureq | Self::RedisQueue(_))
+    }
+
+    /// Whether there are messages about what happens to queues.
+    pub(crate) const fn tells(self) -> bool {
+        matches!(self, Self::Sureq | Self::Worqr)
+    }
+
+    /// Whether what somebody took and will not finish has to be brought back by somebody. In redis-queue it stays where it is,
+    /// and is handed out again when it is late.
+    pub(crate) const fn needs_cleaning(self) -> bool {
+        matches!(self, Self::WorkQueue { .. } | Self::Worqr)
     }
 }

@@ -41,7 +41,8 @@ impl Waiter {
     }
 }
 
-type Wanted = (Vec<u8>, oneshot::Sender<()>);
+/// A queue whose messages are to be heard, and who wants to know when they are.
+pub(crate) type Wanted = (Vec<u8>, oneshot::Sender<()>);
 
 /// The line.
 pub(crate) struct Line {
@@ -192,6 +193,21 @@ impl Line {
         self.recount();
     }
 
+    /// Notes that somebody hears of a queue from now on; false if somebody does already.
+    pub(crate) fn begin_hearing(&self, queue: &[u8]) -> bool {
+        self.heard.borrow_mut().insert(queue.to_vec())
+    }
+
+    /// Notes that nobody hears of a queue any more. Whoever came to wait for it just now wants it heard again.
+    pub(crate) fn end_hearing(&self, queue: &[u8]) {
+        self.heard.borrow_mut().remove(queue);
+        if self.is_wanted(queue) {
+            // Nobody waits for the answer: all are tried when it is heard.
+            let (done, _) = oneshot::channel();
+            let _ = self.wanted.send((queue.to_vec(), done));
+        }
+    }
+
     pub(crate) fn is_wanted(&self, queue: &[u8]) -> bool {
         self.waiters.borrow().iter().any(|waiter| waiter.is_for(queue))
     }
@@ -237,7 +253,8 @@ async fn serve(inner: &Rc<Inner>) {
 /// Answers whether it got something, so that the next in line may too.
 async fn try_one(inner: &Rc<Inner>, waiter: &Rc<Waiter>) -> bool {
     let mut replies = Replies::default();
-    match inner.link.ask(&waiter.call).await {
+    let answer = inner.link.ask(&waiter.call).await;
+    match inner.again(&waiter.call, answer).await {
         // There will be a connection again, and then everyone is tried.
         Err(Refusal::Unavailable { .. }) => return false,
         Err(no) => replies.list.push(Reply::Refused(no)),
@@ -253,6 +270,9 @@ async fn try_one(inner: &Rc<Inner>, waiter: &Rc<Waiter>) -> bool {
 
 /// When something will happen by itself to the queues that are waited for.
 async fn when_to_look(inner: &Rc<Inner>) -> Option<u64> {
+    if !inner.link.target.layout.ticks() {
+        return None;
+    }
     let queues = inner.line.queues();
     let first = queues.first()?;
     let call = Call::new("tick", Some(first)).args(queues.iter().cloned());
@@ -340,10 +360,11 @@ async fn hear_on(
 }
 
 fn channels(inner: &Inner, queue: &[u8]) -> Vec<Vec<u8>> {
-    WAKING.iter().map(|kind| inner.link.target.channel(kind, queue)).collect()
+    let channels = inner.link.target.channels();
+    WAKING.iter().map(|kind| channels.name(kind, queue)).collect()
 }
 
 fn queue_of(inner: &Inner, channel: &[u8]) -> Option<Vec<u8>> {
-    let heads = WAKING.iter().map(|kind| inner.link.target.channel(kind, b""));
-    heads.into_iter().find_map(|head| channel.strip_prefix(&head[..]).map(<[u8]>::to_vec))
+    let channels = inner.link.target.channels();
+    WAKING.iter().find_map(|kind| channels.queue(kind, channel)).map(<[u8]>::to_vec)
 }

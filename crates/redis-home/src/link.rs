@@ -11,7 +11,7 @@ use redis::{
     Value, cmd,
 };
 use sureq_core::Refusal;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, mpsc};
 
 use crate::answer::{fields, number};
 use crate::call::Call;
@@ -182,6 +182,18 @@ impl Link {
         Ok((connection, number))
     }
 
+    /// A connection of its own, and what Redis says over it by itself.
+    pub(crate) async fn pushed(
+        &self,
+    ) -> Result<(MultiplexedConnection, mpsc::UnboundedReceiver<PushInfo>), RedisError> {
+        let (sender, pushes) = mpsc::unbounded_channel();
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT_TIMEOUT))
+            .set_response_timeout(None)
+            .set_push_sender(sender);
+        Ok((self.client.get_multiplexed_async_connection_with_config(&config).await?, pushes))
+    }
+
     /// Ends what blocks such a connection, as if its time were up.
     pub(crate) async fn unblock(&self, number: u64) -> Result<(), Refusal> {
         let mut connection = self.connection().await?;
@@ -246,16 +258,20 @@ impl Link {
     fn command(&self, call: &Call, is_sure: bool) -> Cmd {
         match self.target.layout {
             Layout::Sureq => self.sureq_command(call, is_sure),
-            Layout::WorkQueue { .. } => self.work_queue_command(call),
+            Layout::WorkQueue { .. } => {
+                let looks = self.look_out.is_due(call, self.clock.monotonic_ms());
+                self.foreign_command(call, if looks { "1" } else { "" })
+            }
+            Layout::Worqr => self.foreign_command(call, ""),
+            Layout::RedisQueue(times) => self.foreign_command(call, &times.task_s.to_string()),
         }
     }
 
-    fn work_queue_command(&self, call: &Call) -> Cmd {
+    fn foreign_command(&self, call: &Call, setting: &str) -> Cmd {
         let mut command = self.runner.borrow().command(call.op);
-        let key = self.target.waiting_key(call.queue.as_deref().unwrap_or_default());
-        let looks = if self.look_out.is_due(call, self.clock.monotonic_ms()) { "1" } else { "" };
+        let key = self.target.foreign_key(call.queue.as_deref().unwrap_or_default());
         command.arg(1).arg(key);
-        command.arg(call.op).arg(&self.target.prefix).arg(looks).arg(&self.home);
+        command.arg(call.op).arg(&self.target.prefix).arg(setting).arg(&self.home);
         for arg in &call.args {
             command.arg(arg);
         }
@@ -387,7 +403,7 @@ impl Link {
                         Layout::WorkQueue { .. } if number(first)? == 1 => {
                             self.look_out.hear(call, &answer, now);
                         }
-                        Layout::WorkQueue { .. } => {}
+                        Layout::WorkQueue { .. } | Layout::Worqr | Layout::RedisQueue(_) => {}
                     }
                     Ok(Some(answer))
                 });

@@ -8,38 +8,15 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use sureq_core::notice::{Kind, Kinds};
+use sureq_core::notice::{Heard, Kind, Kinds, Notice, NoticeTasks};
 use sureq_core::{TaskId, limits};
 use tokio::sync::mpsc;
 
+use crate::channels::Channels;
 use crate::home::Inner;
+use crate::layout::Layout;
 
 const RETRY: Duration = Duration::from_millis(200);
-
-/// What a listener hears.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
-    /// Something happened to tasks of a queue.
-    Notice {
-        /// What.
-        kind: Kind,
-        /// The name of the queue.
-        queue: Box<[u8]>,
-        /// To which tasks.
-        tasks: NoticeTasks,
-    },
-    /// What happened meanwhile is lost.
-    Missed,
-}
-
-/// The tasks that a notice is about.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NoticeTasks {
-    /// So many.
-    Count(u64),
-    /// These, in order.
-    Ids(Box<[TaskId]>),
-}
 
 /// What is to be heard: a channel, or a pattern of them; and whether it is so many more or fewer who want it.
 #[derive(Debug)]
@@ -89,13 +66,7 @@ impl Ear {
 
 fn bytes_of(heard: &Heard) -> usize {
     match heard {
-        Heard::Notice { queue, tasks, .. } => {
-            let ids = match tasks {
-                NoticeTasks::Count(_) => 0,
-                NoticeTasks::Ids(ids) => size_of_val(&**ids),
-            };
-            size_of::<Heard>() + queue.len() + ids
-        }
+        Heard::Notice(notice) => notice.bytes(),
         Heard::Missed => size_of::<Heard>(),
     }
 }
@@ -105,7 +76,7 @@ fn bytes_of(heard: &Heard) -> usize {
 pub struct Listener {
     pub(crate) ear: Arc<Ear>,
     pub(crate) wants: mpsc::UnboundedSender<Want>,
-    pub(crate) prefix: String,
+    pub(crate) channels: Channels,
 }
 
 impl Listener {
@@ -135,21 +106,11 @@ impl Listener {
     }
 
     fn channel(&self, kind: Kind, queue: &[u8]) -> Vec<u8> {
-        [self.prefix.as_bytes(), kind.name().as_bytes(), b":", queue].concat()
+        self.channels.name(kind.name(), queue)
     }
 
-    /// What the prefix says is meant as it stands.
     fn pattern(&self, kind: Kind) -> Vec<u8> {
-        let mut pattern = Vec::new();
-        for &c in self.prefix.as_bytes() {
-            if matches!(c, b'*' | b'?' | b'[' | b']' | b'\\') {
-                pattern.push(b'\\');
-            }
-            pattern.push(c);
-        }
-        pattern.extend_from_slice(kind.name().as_bytes());
-        pattern.extend_from_slice(b":*");
-        pattern
+        self.channels.pattern(kind.name())
     }
 
     /// What happened next; `None` when nothing more will be told.
@@ -258,15 +219,19 @@ async fn hear(
 }
 
 fn notice(inner: &Inner, channel: &[u8], payload: &[u8]) -> Option<Heard> {
-    let heads = Kind::ALL.iter().map(|&kind| (kind, inner.link.target.channel(kind.name(), b"")));
+    let channels = inner.link.target.channels();
     let (kind, queue) =
-        heads.into_iter().find_map(|(kind, head)| Some((kind, channel.strip_prefix(&head[..])?)))?;
+        Kind::ALL.into_iter().find_map(|kind| Some((kind, channels.queue(kind.name(), channel)?)))?;
     let tasks = match kind {
+        // Other programs know no ids, and say what they have to say in their own words.
+        Kind::Done | Kind::Cancel | Kind::Delete if inner.link.target.layout == Layout::Worqr => {
+            NoticeTasks::Said(payload.into())
+        }
         Kind::Work | Kind::Delete => NoticeTasks::Count(sureq_core::id::decimal(payload)?),
         Kind::Done | Kind::Cancel => {
             let ids = payload.split(|&c| c == b' ').map(TaskId::parse).collect::<Option<_>>();
             NoticeTasks::Ids(ids?)
         }
     };
-    Some(Heard::Notice { kind, queue: queue.into(), tasks })
+    Some(Heard::Notice(Notice { kind, queue: queue.into(), tasks }))
 }

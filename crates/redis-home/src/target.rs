@@ -3,8 +3,8 @@
 use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
 use sureq_core::limits;
 
-use crate::layout::Layout;
-use crate::work_queue::LEASE_MS;
+use crate::channels::Channels;
+use crate::layout::{Layout, Wishes};
 
 /// Where queues live in a Redis.
 #[derive(Clone, Debug)]
@@ -26,7 +26,8 @@ pub enum BadTarget {
     Url(redis::RedisError),
     /// It asks for something that there is not.
     #[error(
-        "there is no option {name:?}: known are layout, prefix, durability and, with layout=work-queue, lease"
+        "there is no option {name:?}: known are layout, prefix, durability, with layout=work-queue also lease, and with \
+         layout=redis-queue poptimeout, tasktimeout and exptime"
     )]
     Option {
         /// What it asks for.
@@ -39,7 +40,7 @@ pub enum BadTarget {
         durability: String,
     },
     /// It asks for keys that this release does not know.
-    #[error("there is no layout {layout:?}: known are sureq and work-queue")]
+    #[error("there is no layout {layout:?}: known are sureq, work-queue, worqr and redis-queue")]
     Layout {
         /// What it asks for.
         layout: String,
@@ -50,6 +51,14 @@ pub enum BadTarget {
         /// What it asks for.
         lease: String,
     },
+    /// It asks for a time that there cannot be.
+    #[error("{name}={text} is no time: write whole seconds{}", if name == "poptimeout" { "" } else { ", at least 1" })]
+    Seconds {
+        /// Which time.
+        name: String,
+        /// What it asks for.
+        text: String,
+    },
 }
 
 impl Target {
@@ -59,25 +68,27 @@ impl Target {
         let is_socket = address.contains("unix:");
         // The address of a socket has its user and its database among the options.
         let mut address = format!("{address}?");
-        let (mut layout, mut prefix, mut lease, mut is_replicated) = (Layout::Sureq, None, None, false);
+        let (mut layout, mut prefix, mut wishes, mut is_replicated) =
+            ("sureq", None, Wishes::default(), false);
         for option in options.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
             match name {
                 "prefix" => prefix = Some(value.to_owned()),
-                "layout" if value == "sureq" => layout = Layout::Sureq,
-                "layout" if value == "work-queue" => layout = Layout::WorkQueue { lease_ms: LEASE_MS },
-                "layout" => return Err(BadTarget::Layout { layout: value.to_owned() }),
-                "lease" => lease = Some(lease_of(value)?),
+                "layout" => layout = value,
+                "lease" => wishes.lease_ms = Some(lease_of(value)?),
+                "poptimeout" => wishes.pop_s = Some(seconds_of(name, value, 0)?),
+                "tasktimeout" => wishes.task_s = Some(seconds_of(name, value, 1)?),
+                "exptime" => wishes.expire_s = Some(seconds_of(name, value, 1)?),
                 "durability" if value == "replicated" => is_replicated = true,
                 "durability" => return Err(BadTarget::Durability { durability: value.to_owned() }),
                 "user" | "pass" | "db" if is_socket => address.extend([option, "&"]),
                 _ => return Err(BadTarget::Option { name: name.to_owned() }),
             }
         }
-        match (&mut layout, lease) {
-            (_, None) => {}
-            (Layout::WorkQueue { lease_ms }, Some(ms)) => *lease_ms = ms,
-            (Layout::Sureq, Some(_)) => return Err(BadTarget::Option { name: "lease".to_owned() }),
+        let layout = Layout::named(layout, &mut wishes)
+            .ok_or_else(|| BadTarget::Layout { layout: layout.to_owned() })?;
+        if let Some(name) = wishes.left() {
+            return Err(BadTarget::Option { name: name.to_owned() });
         }
         let connection = address.into_connection_info().map_err(BadTarget::Url)?;
         let settings = connection.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
@@ -108,9 +119,18 @@ impl Target {
         [self.prefix.as_bytes(), queue, b":processing"].concat()
     }
 
-    /// The channel on which this is told of a queue.
-    pub(crate) fn channel(&self, kind: &str, queue: &[u8]) -> Vec<u8> {
-        [self.prefix.as_bytes(), kind.as_bytes(), b":", queue].concat()
+    /// The key by which a queue in the keys of another program is found, and its slot.
+    pub(crate) fn foreign_key(&self, queue: &[u8]) -> Vec<u8> {
+        match self.layout {
+            Layout::Sureq | Layout::WorkQueue { .. } => self.waiting_key(queue),
+            Layout::Worqr => [self.prefix.as_bytes(), b":queues:", queue].concat(),
+            Layout::RedisQueue(_) => [self.prefix.as_bytes(), queue].concat(),
+        }
+    }
+
+    /// The channels on which things are told of queues.
+    pub(crate) fn channels(&self) -> Channels {
+        Channels { prefix: self.prefix.clone(), layout: self.layout }
     }
 }
 
@@ -120,9 +140,17 @@ fn lease_of(text: &str) -> Result<u64, BadTarget> {
     if (1..=limits::SPAN_MS_MAX).contains(&ms) { Ok(ms) } else { Err(bad()) }
 }
 
+fn seconds_of(name: &str, text: &str, least: u64) -> Result<u64, BadTarget> {
+    let seconds = sureq_core::id::decimal(text.as_bytes());
+    let is_right = |seconds: &u64| (least..=limits::SPAN_MS_MAX / 1_000).contains(seconds);
+    let bad = || BadTarget::Seconds { name: name.to_owned(), text: text.to_owned() };
+    seconds.filter(is_right).ok_or_else(bad)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::redis_queue::Times;
 
     #[test]
     fn urls_say_where_and_how() {
@@ -131,7 +159,6 @@ mod tests {
         assert_eq!(target.queue_key(b"a"), b"jobs:q:{a}");
         assert_eq!(target.queue_key(b""), b"jobs:x:{x}");
         assert_eq!(target.queue_key(b"}b"), b"jobs:x:{x}b}");
-        assert_eq!(target.channel("work", b"a"), b"jobs:work:a");
         assert!(Target::parse("redis://h").is_ok_and(|target| target.prefix == "sureq:"));
         assert!(matches!(Target::parse("redis://h?colour=red"), Err(BadTarget::Option { .. })));
         assert!(matches!(Target::parse("redis://h?layout=odd"), Err(BadTarget::Layout { .. })));
@@ -146,5 +173,19 @@ mod tests {
         assert_eq!(target.waiting_key(b"jobs"), b"a:jobs:queue");
         assert!(matches!(Target::parse("redis://h?layout=work-queue&lease=0"), Err(BadTarget::Lease { .. })));
         assert!(matches!(Target::parse("redis://h?lease=5"), Err(BadTarget::Option { .. })));
+    }
+
+    #[test]
+    fn layouts_have_options_of_their_own() {
+        let target = Target::parse("redis://h?layout=worqr").unwrap();
+        assert_eq!(target.foreign_key(b"jobs"), b"worqr:queues:jobs");
+        let target = Target::parse("redis://h?tasktimeout=5&layout=redis-queue&exptime=9").unwrap();
+        assert_eq!(target.layout, Layout::RedisQueue(Times { pop_s: 30, task_s: 5, expire_s: Some(9) }));
+        assert_eq!(target.foreign_key(b"jobs"), b"jobs");
+        let no = |url: &str| Target::parse(url).unwrap_err().to_string();
+        assert!(no("redis://h?layout=worqr&lease=5").starts_with("there is no option \"lease\""));
+        assert!(no("redis://h?layout=work-queue&exptime=5").starts_with("there is no option \"exptime\""));
+        let url = "redis://h?layout=redis-queue&tasktimeout=0";
+        assert_eq!(no(url), "tasktimeout=0 is no time: write whole seconds, at least 1");
     }
 }

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use sureq::command::{Command, ConnId};
-use sureq::{Answer, Body, Executed, Home, Position, Replies, Ticket};
+use sureq::Home;
+use sureq::seam::command::{Command, ConnId};
+use sureq::seam::{Answer, Body, Executed, Position, Replies, Ticket};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
@@ -444,16 +445,16 @@ impl<D: Dialect> Connection<D> {
 /// However a connection ends, what it was handed and never got goes back.
 impl<D> Drop for Connection<D> {
     fn drop(&mut self) {
+        // If this is a panic, the home may be what failed; it is not asked for more.
+        if !std::thread::panicking() {
+            self.thread.home.charge(0, self.charged);
+            drop(self.ticket.take());
+            for (queue, receipts) in self.out.take_unsent() {
+                self.thread.home.undeliver(&queue, &receipts);
+            }
+            self.thread.home.close_conn(self.conn);
+        }
+        // Whoever sees that it is gone finds what it held where it belongs.
         self.thread.leave(self.conn);
-        if std::thread::panicking() {
-            // The home may be what failed; it is not asked for more.
-            return;
-        }
-        self.thread.home.charge(0, self.charged);
-        drop(self.ticket.take());
-        for (queue, receipts) in self.out.take_unsent() {
-            self.thread.home.undeliver(&queue, &receipts);
-        }
-        self.thread.home.close_conn(self.conn);
     }
 }

@@ -17,7 +17,8 @@ use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sureq::{Home, Position};
+use sureq::Home;
+use sureq::seam::Position;
 
 use crate::parked::Parked;
 

@@ -8,7 +8,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use sureq::Home;
-use sureq::command::ConnId;
+use sureq::seam::command::ConnId;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::watch;

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use sureq::{Position, Receipt};
+use sureq::seam::{Position, Receipt};
 
 /// A buffer that a burst made larger than this is given back once it is empty, and what has been sent is let go once
 /// it is more than this.
@@ -136,7 +136,7 @@ impl Output {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sureq::TaskId;
+    use sureq::seam::TaskId;
 
     fn receipt(seq: u64) -> Receipt {
         Receipt { id: TaskId::new(1, seq).unwrap(), incarnation: 1, delivery: 1 }

@@ -7,7 +7,8 @@ use std::future::poll_fn;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use sureq::{Home, Position};
+use sureq::Home;
+use sureq::seam::Position;
 
 use crate::gathering::Gathering;
 

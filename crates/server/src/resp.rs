@@ -5,9 +5,10 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use sureq::command::{Command, ConnId, Pop};
-use sureq::{Position, Reply, Ticket, limits};
-use sureq_proto::resp::{Args, Parser, Pieces as _, Version, Writer, recycle};
+use sureq::limits;
+use sureq::seam::command::{Command, ConnId, Pop};
+use sureq::seam::{Position, Reply, Ticket};
+use sureq_proto::resp::{Args, Parser, Sink as _, Version, Writer, recycle};
 use sureq_proto::verbs::{
     self, By, Caller, Client, Connections, Credentials, Hello, LibraryInfo, PubSub, Request, Rights, Role,
     SessionCommand, UsageError,
@@ -578,7 +579,7 @@ const HELLO_NEEDS_AUTH: &str = "NOAUTH HELLO must be called with the client alre
 const NO_PASSWORD: &str = "ERR AUTH called without any password configured: this server knows no users";
 
 /// Remembers what a pop handed out, until its reply is on its way.
-fn hand_over(pop: &Pop<'_>, tasks: &[sureq::reply::TaskView<sureq::Body>], out: &mut Output) {
+fn hand_over(pop: &Pop<'_>, tasks: &[sureq::seam::reply::TaskView<sureq::seam::Body>], out: &mut Output) {
     let start = out.end();
     for task in tasks {
         out.hand(start, pop.queues[task.queue as usize], task.receipt());

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::set_current_timer_slack;
 use socket2::{SockRef, TcpKeepalive};
-use sureq::{Home, LogError, Position};
+use sureq::seam::Position;
+use sureq::{Broken, Home};
 use sureq_proto::text::{Limits as TextLimits, Watcher};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -91,7 +92,7 @@ pub enum ServerError {
     Thread(#[source] io::Error),
     /// The home failed. Nothing was confirmed since.
     #[error("the store failed, and nothing was confirmed since: {0}")]
-    Home(Arc<LogError>),
+    Home(Broken),
 }
 
 /// What all threads of a server share.
@@ -252,7 +253,7 @@ fn turn_away(mut stream: &StdStream, tongue: Tongue) {
 }
 
 /// Resolves if the home fails.
-async fn failure_of(home: &Home) -> Arc<LogError> {
+async fn failure_of(home: &Home) -> Broken {
     let mut asked = false;
     poll_fn(move |cx| {
         // Once is enough, however often the task is woken for other reasons. No log gets so far: the waker is called

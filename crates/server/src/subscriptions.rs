@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-use sureq::command::ConnId;
-use sureq::{Heard, Home, Listener, Notice, glob_matches, limits};
+use sureq::seam::command::ConnId;
+use sureq::seam::{Heard, Listener, Notice, glob_matches};
+use sureq::{Home, limits};
 use sureq_proto::channel;
 use sureq_proto::verbs::By;
 
@@ -315,8 +316,8 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicUsize;
     use std::task::Wake;
-    use sureq::NoticeTasks;
-    use sureq::notice::Kind;
+    use sureq::seam::NoticeTasks;
+    use sureq::seam::notice::Kind;
 
     #[derive(Default)]
     struct Woken(AtomicUsize);

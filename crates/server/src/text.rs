@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 
-use sureq::{Body, Position, Replies, Reply, Ticket};
+use sureq::seam::{Body, Position, Replies, Reply, Ticket};
 use sureq_proto::resp::recycle;
 use sureq_proto::text::{self, Close, Complaint, Gauges, Item, Line, Parser, Request, Watcher};
 
@@ -189,14 +189,14 @@ fn tell(log: fn(fmt::Arguments<'_>), request: &Request<'_>, reply: &Reply, repli
         (Request::Delete { id }, Reply::Acked(span)) if !span.is_empty() => {
             log(format_args!("Value deleted {}", id.escape_ascii()));
         }
-        (Request::Return { id, .. }, Reply::Outcome(sureq::reply::Outcome::Done)) => {
+        (Request::Return { id, .. }, Reply::Outcome(sureq::seam::reply::Outcome::Done)) => {
             log(format_args!("Value returned {}", id.escape_ascii()));
         }
         _ => {}
     }
 }
 
-fn letters(id: sureq::TaskId) -> String {
+fn letters(id: sureq::seam::TaskId) -> String {
     id.short().iter().map(|&letter| char::from(letter)).collect()
 }
 

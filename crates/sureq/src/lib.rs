@@ -1,37 +1,87 @@
-//! A reliable work queue: one URL opens a home, and a home executes commands.
+//! A reliable work queue: one URL opens a home, a home has queues, and a worker runs a handler for each task.
 //!
 //! ```
-//! use sureq::{Command, Home, Replies, command::Pop};
+//! use sureq::{Json, Worker};
 //!
-//! let home: Home = sureq::open("mem:")?;
-//! let mut replies = Replies::default();
-//! let push = Command::Push { queue: b"emails", payloads: &[b"hello"] };
-//! let pop = Command::Pop(Pop::plain(&[b"emails"], 1));
-//! let executed = home.execute(&[push, pop], &mut replies);
-//! assert!(home.wait(executed.position), "only now is it durable");
-//! assert_eq!(replies.tasks[0].body.as_ref(), b"hello");
-//! # Ok::<(), sureq::OpenError>(())
+//! async fn send(Json(address): Json<String>) -> Result<(), sureq::Failure> {
+//!     println!("sending to {address}");
+//!     Ok(())
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let home = sureq::open("mem:")?;
+//! home.queue("emails").push(Json("ann@example.org")).await?;
+//! let worker = Worker::new(&home).work("emails", send);
+//! # let handle = worker.handle();
+//! # tokio::spawn(async move { while handle.status().is_none_or(|status| status.tally.done == 0) { tokio::task::yield_now().await } handle.stop() });
+//! worker.run().await?;
+//! # Ok(()) }
 //! ```
 //!
-//! | URL | where the queue lives |
-//! |---|---|
-//! | `file:DIR` | in a directory of this machine, durable |
-//! | `mem:` | in this process, kept nowhere |
-//! | `redis://HOST:PORT/DB` | in your own Redis or Valkey |
+//! | URL | where the queue lives | feature |
+//! |---|---|---|
+//! | `file:DIR` | in a directory of this machine, durable | `embedded` |
+//! | `mem:` | in this process, kept nowhere | `embedded` |
+//! | `redis://HOST:PORT/DB` | in your own Redis or Valkey | `redis` |
+//! | `sureq://USER:PASSWORD@HOST:PORT` | on a sureq server; without users, `sureq://HOST:PORT` | `remote` |
 //!
-//! [`store`] looks into directories, saves what can be saved of damaged ones, and copies those that are running.
+//! The map:
+//! - [`open`] gives a [`Home`], [`Home::queue`] a [`Queue`]: push, add, pop, ack, and all that can be asked of it. [`Task`] is one
+//!   that was taken.
+//! - [`Worker`] runs handlers; [`FromDelivery`] is what they take, [`Outcome`] what they return.
+//! - [`Encode`] and [`Decode`] are payloads as values, [`Json`] among them. [`Error`] says what to do.
+//! - [`store`] looks into directories, saves what can be saved of damaged ones, and copies those that are running.
+//! - [`seam`] is for those who build servers: batches of commands, and replies that may leave once they are durable.
 #![forbid(unsafe_code)]
 
+mod add;
+mod ask;
+mod error;
 mod home;
+mod id;
+mod overview;
+mod payload;
+mod pop;
+mod queue;
+#[cfg(feature = "remote")]
+pub mod remote;
+pub mod seam;
+#[cfg(feature = "embedded")]
 pub mod store;
+mod task;
 mod url;
+mod worker;
 
-pub use home::{Answer, Executed, Home, Listener, Ticket};
-pub use sureq_core::broker::glob_matches;
-pub use sureq_core::{
-    Command, LogTime, Now, Receipt, Refusal, Replies, Reply, TaskId, command, limits, notice, reply,
+pub use add::{Add, Added};
+pub use error::{BadPayload, Error, Result};
+pub use home::{Broken, Home};
+pub use id::{Id, Receipt};
+pub use payload::{Decode, Encode, Json};
+pub use pop::{LEASE, PopMany, PopOne};
+pub use queue::{Held, Queue};
+pub use sureq_core::command::View;
+pub use sureq_core::reply::{Explanation, HeldUp, Info, More, QueueRow, Why, WorkerRow};
+pub use sureq_core::settings::{
+    BadSetting, Change, Changes, Expired, Overflow, Place, SettingWords, Settings, Shown,
 };
-pub use sureq_engine::fault::OpenError as StoreError;
-pub use sureq_engine::log::{Cut, Durability, LogError, Position, SEGMENT_BYTES};
-pub use sureq_engine::{Body, CACHE_BYTES, Heard, Notice, NoticeTasks, Options, Status};
-pub use url::{OpenError, open, open_with};
+pub use sureq_core::task::{StateKind, Tries};
+pub use sureq_core::{Refusal, limits};
+#[cfg(feature = "redis")]
+pub use sureq_redis::{CleanReport, Cleaned, CleanedQueue, Cleaning};
+pub use task::{Seen, Task};
+pub use url::{OpenError, open};
+pub use worker::{
+    Again, Delivery, DeliveryNumber, Failure, FromDelivery, Handler, HandlerService, IntoOutcome, IntoRoute,
+    Outcome, Phase, Rejection, Route, State, Stop, Tally, Token, Worker, WorkerError, WorkerHandle,
+    WorkerStatus, route,
+};
+#[cfg(feature = "embedded")]
+pub use {
+    sureq_engine::fault::OpenError as StoreError,
+    sureq_engine::log::{Cut, Durability, LogError, SEGMENT_BYTES},
+    sureq_engine::{CACHE_BYTES, Options, Status},
+    url::open_with,
+};
+
+#[cfg(not(any(feature = "embedded", feature = "redis", feature = "remote")))]
+compile_error!("a home has to live somewhere: enable one of the features `embedded`, `redis` and `remote`");

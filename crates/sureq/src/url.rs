@@ -2,39 +2,38 @@
 
 use std::path::PathBuf;
 
-use sureq_engine::{Engine, Options};
-use sureq_redis::{BadTarget, RedisHome, Target};
-
-use crate::{Home, StoreError};
+use crate::Home;
 
 /// Why a URL did not become a home.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// The URL does not say where.
-    #[error(
-        "{url:?} names no home: write file:DIR for a directory, mem: for memory only, or redis://HOST:PORT for a Redis"
-    )]
+    #[error("{url:?} names no home: write {}", homes())]
     Unknown {
         /// What was given.
         url: String,
     },
     /// The store could not be opened.
+    #[cfg(feature = "embedded")]
     #[error("cannot open {url}: {source}")]
     Store {
         /// What was given.
         url: String,
         /// Why not.
-        source: StoreError,
+        source: crate::StoreError,
     },
     /// The URL of a Redis makes no sense.
+    #[cfg(feature = "redis")]
     #[error("{url:?} makes no sense: {source}")]
     BadTarget {
         /// What was given.
         url: String,
         /// Why not.
-        source: BadTarget,
+        source: sureq_redis::BadTarget,
     },
     /// The Redis will not do.
+    #[cfg(feature = "redis")]
     #[error("cannot open {url}: {source}")]
     Redis {
         /// What was given.
@@ -42,30 +41,105 @@ pub enum OpenError {
         /// Why not.
         source: sureq_redis::OpenError,
     },
+    /// The URL of a server makes no sense.
+    #[cfg(feature = "remote")]
+    #[error("{url:?} makes no sense: {source}")]
+    BadServer {
+        /// What was given, without its password.
+        url: String,
+        /// Why not.
+        source: crate::remote::BadTarget,
+    },
+    /// The server cannot be asked.
+    #[cfg(feature = "remote")]
+    #[error("cannot open {url}: {source}")]
+    Server {
+        /// What was given, without its password.
+        url: String,
+        /// Why not.
+        source: crate::remote::OpenError,
+    },
+    /// The URL is of a kind that this program was built without.
+    #[error(
+        "{url:?}: this program was built without such homes (the feature `{feature}` of the crate sureq)"
+    )]
+    LeftOut {
+        /// What was given.
+        url: String,
+        /// What would have to be enabled.
+        feature: &'static str,
+    },
 }
 
 /// Opens a home with the defaults: everything confirmed is on disk.
 pub fn open(url: &str) -> Result<Home, OpenError> {
-    open_with(url, &Options::default())
+    match place_of(url) {
+        #[cfg(feature = "embedded")]
+        Some(Place::Memory | Place::Directory(_)) => open_with(url, &crate::Options::default()),
+        #[cfg(not(feature = "embedded"))]
+        Some(Place::Memory | Place::Directory(_)) => {
+            Err(OpenError::LeftOut { url: url.to_owned(), feature: "embedded" })
+        }
+        Some(Place::Redis) => open_redis(url),
+        Some(Place::Server) => open_remote(url),
+        None => Err(OpenError::Unknown { url: url.to_owned() }),
+    }
 }
 
 /// Opens a home. The options concern embedded ones.
-pub fn open_with(url: &str, options: &Options) -> Result<Home, OpenError> {
+#[cfg(feature = "embedded")]
+pub fn open_with(url: &str, options: &crate::Options) -> Result<Home, OpenError> {
+    use sureq_engine::Engine;
     match place_of(url) {
         Some(Place::Memory) => Ok(Home::Embedded(Engine::in_memory(options))),
         Some(Place::Directory(dir)) => match Engine::open(dir, options) {
             Ok(engine) => Ok(Home::Embedded(engine)),
             Err(source) => Err(OpenError::Store { url: url.to_owned(), source }),
         },
-        Some(Place::Redis) => {
-            let target =
-                Target::parse(url).map_err(|source| OpenError::BadTarget { url: url.to_owned(), source })?;
-            let home =
-                RedisHome::open(target).map_err(|source| OpenError::Redis { url: url.to_owned(), source })?;
-            Ok(Home::Redis(home))
-        }
-        None => Err(OpenError::Unknown { url: url.to_owned() }),
+        Some(Place::Redis | Place::Server) | None => open(url),
     }
+}
+
+#[cfg(feature = "redis")]
+fn open_redis(url: &str) -> Result<Home, OpenError> {
+    use sureq_redis::{RedisHome, Target};
+    let target = Target::parse(url).map_err(|source| OpenError::BadTarget { url: url.to_owned(), source })?;
+    let home = RedisHome::open(target).map_err(|source| OpenError::Redis { url: url.to_owned(), source })?;
+    Ok(Home::Redis(home))
+}
+
+#[cfg(not(feature = "redis"))]
+fn open_redis(url: &str) -> Result<Home, OpenError> {
+    Err(OpenError::LeftOut { url: url.to_owned(), feature: "redis" })
+}
+
+#[cfg(feature = "remote")]
+fn open_remote(url: &str) -> Result<Home, OpenError> {
+    use crate::remote::{RemoteHome, Target};
+    let shown = || Target::without_password(url);
+    let target = Target::parse(url).map_err(|source| OpenError::BadServer { url: shown(), source })?;
+    let home = RemoteHome::open(target).map_err(|source| OpenError::Server { url: shown(), source })?;
+    Ok(Home::Remote(home))
+}
+
+#[cfg(not(feature = "remote"))]
+fn open_remote(url: &str) -> Result<Home, OpenError> {
+    Err(OpenError::LeftOut { url: url.to_owned(), feature: "remote" })
+}
+
+/// What can be written, for those who wrote something else.
+fn homes() -> String {
+    let kinds: &[&str] = &[
+        #[cfg(feature = "embedded")]
+        "file:DIR for a directory",
+        #[cfg(feature = "embedded")]
+        "mem: for memory only",
+        #[cfg(feature = "redis")]
+        "redis://HOST:PORT for a Redis",
+        #[cfg(feature = "remote")]
+        "sureq://HOST:PORT for a server",
+    ];
+    kinds.join(", or ")
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -73,6 +147,7 @@ enum Place {
     Memory,
     Directory(PathBuf),
     Redis,
+    Server,
 }
 
 fn place_of(url: &str) -> Option<Place> {
@@ -81,6 +156,9 @@ fn place_of(url: &str) -> Option<Place> {
     }
     if ["redis://", "redis+unix://", "unix://"].iter().any(|scheme| url.starts_with(scheme)) {
         return Some(Place::Redis);
+    }
+    if url.starts_with("sureq://") {
+        return Some(Place::Server);
     }
     let path = url.strip_prefix("file:")?;
     // `file:///var/lib/sureq` has an empty host before its path.
@@ -98,19 +176,21 @@ mod tests {
             Some(Place::Directory(dir)) => Some(dir.to_str().unwrap().to_owned()),
             Some(Place::Memory) => Some("memory".to_owned()),
             Some(Place::Redis) => Some("redis".to_owned()),
+            Some(Place::Server) => Some("server".to_owned()),
             None => None,
         };
         assert_eq!(place.as_deref(), expected, "{url}");
     }
 
     #[test]
-    fn urls_name_a_directory_or_memory() {
+    fn urls_name_a_place() {
         check("mem:", Some("memory"));
         check("redis://localhost", Some("redis"));
+        check("sureq://localhost", Some("server"));
         check("file:./sureq-data", Some("./sureq-data"));
         check("file:/var/lib/sureq", Some("/var/lib/sureq"));
         check("file:///var/lib/sureq", Some("/var/lib/sureq"));
-        for bad in ["", "file:", "file://host/dir", "mem", "memory:", "redis:", "./sureq-data"] {
+        for bad in ["", "file:", "file://host/dir", "mem", "memory:", "redis:", "sureq:", "./sureq-data"] {
             check(bad, None);
         }
     }

@@ -3,8 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use sureq::command::{Add, Pop, When};
-use sureq::{Command, Home, Replies, Reply};
+use sureq::Home;
+use sureq::seam::command::{Add, Pop, When};
+use sureq::seam::{Body, Command, Replies, Reply};
 
 const MANY: usize = 1_000_000;
 const LOOKS: u32 = 2_000;
@@ -15,7 +16,7 @@ fn home() -> Home {
     sureq::open("mem:").expect("memory is always there")
 }
 
-fn execute(home: &Home, command: Command<'_>) -> Replies<sureq::Body> {
+fn execute(home: &Home, command: Command<'_>) -> Replies<Body> {
     let mut replies = Replies::default();
     let _ = home.execute(&[command], &mut replies);
     assert!(!matches!(replies.list[0], Reply::Refused(_)), "{:?}", replies.list[0]);

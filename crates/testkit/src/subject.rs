@@ -3,6 +3,7 @@
 //! * [`Subject`]: what every home must be able to do.
 //! * [`core`]: the queue alone, by replay of its events. [`engine`]: the embedded home on a simulated disk.
 //!   [`redis`]: a real Redis. [`module`]: the same with the module loaded. [`server`]: both dialects over real sockets.
+//!   [`remote`]: a home that asks such a server.
 //! * `local`: sessions without sockets, for homes within the process. `wire`: replies from bytes.
 //!
 //! Nothing in here sleeps: time is moved by hand, and whether a request waits is asked of the home.
@@ -11,6 +12,7 @@ pub mod core;
 pub mod engine;
 pub mod module;
 pub mod redis;
+pub mod remote;
 pub mod server;
 
 mod local;

@@ -1,12 +1,13 @@
 //! Real clients, as they come, against the real binary: each with a server of its own.
 //!
-//! What they need is installed by `./test`: redis-cli, redis-server and netcat by apt, redis-py by pip, ioredis by npm.
+//! What they need is installed by `./test`: redis-cli, redis-server and netcat by apt, redis-py and redis-queue by pip, ioredis by npm.
 
 mod autoscale;
 mod dq_image;
 mod examples;
 mod netcat;
 mod redis_cli;
+mod redis_queue_py;
 mod redis_rs;
 mod redis_server;
 mod scripts;

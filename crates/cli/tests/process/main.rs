@@ -1,5 +1,6 @@
 //! The real binary as a process: crashed, stopped, starved and lied to.
 
+mod clean;
 mod clock;
 mod cold;
 mod disk_failure;
@@ -16,6 +17,7 @@ mod power;
 mod promises;
 mod races;
 mod redis_home;
+mod remote_home;
 mod settings;
 mod store_files;
 mod strangers;

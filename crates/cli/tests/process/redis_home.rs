@@ -10,10 +10,14 @@ use sureq_testkit::server_process::{Launch, Server};
 use crate::SUREQ;
 
 fn in_front_of(redis: &RedisServer) -> Launch {
+    in_front_of_layout(redis, "sureq")
+}
+
+fn in_front_of_layout(redis: &RedisServer, layout: &str) -> Launch {
     Launch::new(SUREQ).args([
         "serve",
         "--home",
-        &redis.url(),
+        &format!("{}?layout={layout}", redis.url()),
         "--resp",
         "127.0.0.1:0",
         "--text",
@@ -115,10 +119,59 @@ fn a_subscriber_hears_what_is_done_elsewhere() {
 }
 
 #[test]
+fn what_a_killed_server_held_for_its_worker_is_taken_by_that_of_another() {
+    let redis = RedisServer::start();
+    let (one, two) =
+        (in_front_of_layout(&redis, "worqr").start(), in_front_of_layout(&redis, "worqr").start());
+    let (mut first, mut second) = (one.client(), two.client());
+    second.say("RQ.WORKER START second TTL 600000");
+    first.say("RQ.PUSH emails hello");
+    first.say("RQ.WORKER START first TTL 1000");
+    assert_eq!(first.say("RQ.POP WORKER first#0 emails").list().len(), 1);
+    second.begin("RQ.POP BLOCK 0 WORKER second#0 emails");
+    await_waiting(&two);
+    let since = Instant::now();
+    one.into_process().kill9();
+    let popped = second.reply().list().remove(0).list();
+    assert_eq!(popped[2].clone().text(), "hello");
+    let healed = since.elapsed();
+    assert!(healed < Duration::from_secs(15), "{healed:?}");
+}
+
+/// The whole life of a task in Worqr's keys, over Redis' protocol.
+#[test]
+fn a_server_speaks_for_workers_of_worqr() {
+    let redis = RedisServer::start();
+    let server = in_front_of_layout(&redis, "worqr").start();
+    let mut client = server.client();
+    assert_eq!(client.say("RQ.PUSH emails a b"), Value::Array(vec![Value::Null, Value::Null]));
+    let unique = client.say("RQ.ADD emails a UNIQUE").list();
+    assert_eq!((&unique[0], &unique[1]), (&Value::Null, &Value::Int(1)));
+    assert_eq!(client.say("RQ.WORKER START w").text(), "w#0");
+    assert_eq!(client.say("RQ.WORKER WORK w#0 emails").text(), "OK");
+    let popped = client.say("RQ.POP WORKER w#0 emails").list().remove(0).list();
+    let id = popped[1].clone().text();
+    assert!(id.starts_with("emails_"), "{id}");
+    assert_eq!((popped[2].clone().text(), popped[3].clone().text()), ("a".to_owned(), id.clone()));
+    assert_eq!(client.say("RQ.CANCEL emails PAYLOAD a"), Value::Int(2));
+    assert_eq!(client.say("RQ.WORKER BEAT w#0").list().remove(0).text(), id);
+    assert_eq!(client.say(&format!("RQ.RETURN emails {id}")).text(), "CANCELLED");
+    let next = client.say("RQ.INSPECT emails 0 5").list().remove(0).list();
+    assert_eq!((&next[0], next[1].clone().text()), (&Value::Null, "b".to_owned()));
+    let none = client.say("RQ.POP emails").error();
+    assert!(none.starts_with("ERR layout=worqr has no POP without a WORKER"), "{none}");
+    assert_eq!(client.say("RQ.WORKER STOP w#0"), Value::Int(0));
+    assert!(client.say("RQ.WORKER BEAT w#0").error().starts_with("GONE "));
+}
+
+#[test]
 fn urls_that_make_no_sense_are_told_with_the_remedy() {
     for (url, told) in [
         ("redis://127.0.0.1:1", "cannot open redis://127.0.0.1:1: Redis at 127.0.0.1:1"),
-        ("redis://h?layout=odd", "there is no layout \"odd\": known are sureq and work-queue"),
+        (
+            "redis://h?layout=odd",
+            "there is no layout \"odd\": known are sureq, work-queue, worqr and redis-queue",
+        ),
         ("redis://h?colour=red", "there is no option \"colour\": known are layout, prefix, durability"),
         (
             "radis://h",

@@ -71,8 +71,9 @@ pub struct Replies<B> {
     pub receipts: Vec<Receipt>,
     /// What [`Reply::Workers`] points into.
     pub workers: Vec<WorkerRow>,
-    /// What [`Reply::PushedSpelt`] and [`Reply::AddedSpelt`] point into: ids of a home that spells them its own way.
-    pub spelt: Vec<Box<[u8]>>,
+    /// What [`Reply::PushedSpelt`], [`Reply::AddedSpelt`] and [`Reply::ReceiptsSpelt`] point into: ids of a home that spells
+    /// them its own way; none where a task has no id until it is handed out.
+    pub spelt: Vec<Option<Box<[u8]>>>,
 }
 
 impl<B> Default for Replies<B> {
@@ -126,6 +127,7 @@ impl<B> Replies<B> {
                 Reply::AddedSpelt { at, added, state } => {
                     Reply::AddedSpelt { at: at + self.spelt.len() as u32, added, state }
                 }
+                Reply::ReceiptsSpelt(span) => Reply::ReceiptsSpelt(span.behind(self.spelt.len())),
                 other => other,
             });
         }
@@ -212,6 +214,8 @@ pub enum Reply {
     Started(u64),
     /// WORKER BEAT: receipts that are cancelled or lost.
     Receipts(Span),
+    /// WORKER BEAT where the home spells ids its own way: those that are cancelled or lost.
+    ReceiptsSpelt(Span),
     /// WORKER LIST.
     Workers(Span),
     /// No, and why. Nothing was changed.
@@ -249,7 +253,8 @@ pub struct TaskView<B> {
     pub elapsed_ms: u64,
     /// More, where it was asked for.
     pub more: Option<Box<More>>,
-    /// Its id in a home that spells ids its own way. Such a home knows no receipts: the id stands for them too.
+    /// Its id in a home that spells ids its own way. Such a home knows no receipts: the id stands for them too. Where `id` is
+    /// none as well, the task gets its id when it is handed out.
     pub spelt: Option<Box<[u8]>>,
 }
 
@@ -374,6 +379,11 @@ pub enum Refusal {
         /// What is wrong with it, and where.
         why: Box<str>,
     },
+    /// The server that keeps the queue said no in words of its own.
+    Said {
+        /// Its words, without the code before them.
+        words: Box<str>,
+    },
     /// The server that keeps the queue cannot be asked.
     Unavailable {
         /// Why not, and what to do.
@@ -403,6 +413,7 @@ impl Refusal {
             | Self::TooLarge { .. }
             | Self::OutOfRange { .. }
             | Self::NotThere { .. }
+            | Self::Said { .. }
             | Self::NoMoreIds => "ERR",
         }
     }
@@ -430,6 +441,7 @@ impl fmt::Display for Refusal {
             Self::NoMoreIds => f.write_str("the store has given out its last id"),
             Self::Closed => f.write_str("the store is closed: connect to it again once it is open"),
             Self::Damaged { id, why } => write!(f, "the payload of task {id} cannot be read: {why}"),
+            Self::Said { words } => f.write_str(words),
             Self::Unavailable { why } => write!(f, "nothing was done: {why}"),
             Self::Unknown { why } => write!(f, "it may have been done or not: {why}"),
             Self::Poisoned => f.write_str("the log failed: restart the server once its disk is sound"),

@@ -1,8 +1,13 @@
 //! Settings as words: what each is called, and how its value is read. All dialects have these names.
 
+use core::fmt;
+
 use super::{Change, Expired, Overflow, Settings};
 use crate::id::decimal;
 use crate::limits::{QUEUE_NAME_BYTES_MAX, SPAN_MS_MAX};
+
+/// So much of a word that is no setting is told back.
+const QUOTED_BYTES_MAX: usize = 32;
 
 /// Changes of settings, by a program or by words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +59,24 @@ pub enum BadSetting<'a> {
         /// What it should be.
         wanted: &'static str,
     },
+}
+
+impl fmt::Display for BadSetting<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Unknown(word) => {
+                let cut = &word[..word.len().min(QUOTED_BYTES_MAX)];
+                write!(f, "unknown setting '{}': expected one of ", cut.escape_ascii())?;
+                for (at, name) in SettingWords::NAMES.iter().enumerate() {
+                    write!(f, "{}{name}", if at > 0 { ", " } else { "" })?;
+                }
+                Ok(())
+            }
+            Self::Twice(name) => write!(f, "{name} is given twice"),
+            Self::NoValue(name) => write!(f, "{name} needs a value behind it"),
+            Self::BadValue { name, wanted } => write!(f, "{name} must be {wanted}"),
+        }
+    }
 }
 
 /// How the words of one setting are understood.
@@ -154,17 +177,42 @@ pub enum Shown<'a> {
     Word(&'a [u8]),
 }
 
+const fn expired_word(expired: Expired) -> &'static [u8] {
+    match expired {
+        Expired::Delete => b"delete",
+        Expired::Dead => b"dead",
+    }
+}
+
+const fn overflow_word(overflow: Overflow) -> &'static [u8] {
+    match overflow {
+        Overflow::Refuse => b"refuse",
+        Overflow::DropOldest => b"drop-oldest",
+    }
+}
+
+impl<'a> Change<'a> {
+    /// What it changes, and to what, as words say it.
+    pub const fn shown(&self) -> (&'static str, Shown<'a>) {
+        let (at, shown) = match *self {
+            Change::LeaseMs(ms) => (0, Shown::Number(ms)),
+            Change::Tries(n) => (1, Shown::Number(n as u64)),
+            Change::BackoffMs(ms) => (2, Shown::Number(ms)),
+            Change::TtlMs(ms) => (3, Shown::Number(ms)),
+            Change::MaxLength(n) => (4, Shown::Number(n)),
+            Change::MaxBytes(n) => (5, Shown::Number(n)),
+            Change::MaxLeased(n) => (6, Shown::Number(n)),
+            Change::Expired(expired) => (7, Shown::Word(expired_word(expired))),
+            Change::Overflow(overflow) => (8, Shown::Word(overflow_word(overflow))),
+            Change::DeadLetter(name) => (9, Shown::Word(name)),
+        };
+        (KINDS[at].name, shown)
+    }
+}
+
 impl Settings {
     /// The values, in the order of [`SettingWords::NAMES`].
     pub fn shown(&self) -> [Shown<'_>; KINDS.len()] {
-        let expired: &[u8] = match self.expired {
-            Expired::Delete => b"delete",
-            Expired::Dead => b"dead",
-        };
-        let overflow: &[u8] = match self.overflow {
-            Overflow::Refuse => b"refuse",
-            Overflow::DropOldest => b"drop-oldest",
-        };
         let number = |n: Option<u64>| Shown::Number(n.unwrap_or(0));
         [
             number(self.lease_ms),
@@ -174,8 +222,8 @@ impl Settings {
             number(self.max_length),
             number(self.max_bytes),
             number(self.max_leased),
-            Shown::Word(expired),
-            Shown::Word(overflow),
+            Shown::Word(expired_word(self.expired)),
+            Shown::Word(overflow_word(self.overflow)),
             Shown::Word(self.dead_letter.as_deref().unwrap_or_default()),
         ]
     }
@@ -215,15 +263,17 @@ mod tests {
         let changes = Changes::Words(SettingWords::read(&words).unwrap());
         assert!(!changes.is_empty());
         changes.iter().for_each(|change| settings.change(&change));
-        let shown: Vec<Vec<u8>> = settings
-            .shown()
-            .iter()
-            .map(|shown| match shown {
-                Shown::Number(n) => alloc::format!("{n}").into_bytes(),
-                Shown::Word(word) => word.to_ascii_lowercase(),
-            })
-            .collect();
+        for (change, name) in changes.iter().zip(SettingWords::NAMES) {
+            assert_eq!(change.shown().0, name, "{change:?}");
+        }
+        let spell = |shown: Shown<'_>| match shown {
+            Shown::Number(n) => alloc::format!("{n}").into_bytes(),
+            Shown::Word(word) => word.to_ascii_lowercase(),
+        };
+        let shown: Vec<Vec<u8>> = settings.shown().map(spell).into();
         let typed: Vec<Vec<u8>> = words.chunks(2).map(|pair| pair[1].to_ascii_lowercase()).collect();
+        assert_eq!(shown, typed);
+        let shown: Vec<Vec<u8>> = changes.iter().map(|change| spell(change.shown().1)).collect();
         assert_eq!(shown, typed);
     }
 

@@ -19,7 +19,7 @@ pub enum Cmd {
     Pop(PopPlan),
     Ack(Name, Vec<Spelt>, IdForm, AckScope),
     Extend(Name, Spelt, u64),
-    Return { queue: Name, task: Spelt, to: Option<Place>, failed: Option<Vec<u8>> },
+    Return { queue: Name, task: Spelt, to: Option<Place>, failed: Option<Vec<u8>>, is_last: bool },
     Recover(Name, u32, u64),
     Inspect(Name, View, i64, u32),
     Info(Name),
@@ -160,10 +160,10 @@ impl Cmd {
                 let task = TaskRef { bytes: task, form: IdForm::Long };
                 run(&Command::Extend { queue: queue.as_bytes(), task, ms: *ms })
             }
-            Self::Return { queue, task, to, failed } => {
+            Self::Return { queue, task, to, failed, is_last } => {
                 let task = TaskRef { bytes: task, form: IdForm::Long };
-                let failed = failed.as_deref();
-                run(&Command::Return(Return { queue: queue.as_bytes(), task, to: *to, failed }))
+                let (failed, is_last) = (failed.as_deref(), *is_last);
+                run(&Command::Return(Return { queue: queue.as_bytes(), task, to: *to, failed, is_last }))
             }
             Self::Recover(queue, count, elapsed_ms) => {
                 run(&Command::Recover { queue: queue.as_bytes(), count: *count, elapsed_ms: *elapsed_ms })

@@ -32,13 +32,13 @@ impl Model {
                 }
                 Answer::Outcome(outcome)
             }
-            Cmd::Return { queue, task, to, failed } => {
+            Cmd::Return { queue, task, to, failed, is_last } => {
                 let claim = claim(task)?;
                 let outcome = self.outcome(queue, claim);
                 match outcome {
                     Outcome::Stale => {}
                     Outcome::Cancelled => self.queue(queue).lose(claim.id()),
-                    Outcome::Done => self.give_back(queue, claim.id(), *to, failed.as_deref()),
+                    Outcome::Done => self.give_back(queue, claim.id(), *to, failed.as_deref(), *is_last),
                 }
                 Answer::Outcome(outcome)
             }
@@ -503,13 +503,13 @@ impl Model {
         Answer::Tasks(views)
     }
 
-    fn give_back(&mut self, name: Name, id: TaskId, to: Option<Place>, failed: Option<&[u8]>) {
+    fn give_back(&mut self, name: Name, id: TaskId, to: Option<Place>, failed: Option<&[u8]>, is_last: bool) {
         let log = self.log;
         let queue = self.queue(name);
         let Some(reason) = failed else {
             return queue.land(&[id], to.unwrap_or(Place::Front), Cause::Free, log);
         };
-        if queue.is_last_try(id) {
+        if is_last || queue.is_last_try(id) {
             queue.die(id, Cause::Failed, Some(reason), log);
             return self.move_dying(name);
         }

@@ -23,7 +23,7 @@ pub enum Plan {
     Ack(Name, Vec<Ref>, IdForm, AckScope),
     Extend(Name, Ref, u64),
     Explain(Name, Ref),
-    Return(Name, Ref, Option<Place>, Option<Vec<u8>>),
+    Return(Name, Ref, Option<Place>, Option<Vec<u8>>, bool),
     CancelIds(Name, Vec<Ref>),
     Bury(Name, Vec<Ref>),
     Revive(Name, Vec<Ref>),
@@ -63,8 +63,8 @@ impl Model {
             Plan::Ack(queue, refs, form, scope) => Cmd::Ack(queue, list(&refs, form), form, scope),
             Plan::Extend(queue, task, ms) => Cmd::Extend(queue, self.spell(task, IdForm::Long), ms),
             Plan::Explain(queue, task) => Cmd::Explain(queue, self.spell(task, IdForm::Long)),
-            Plan::Return(queue, task, to, failed) => {
-                Cmd::Return { queue, task: self.spell(task, IdForm::Long), to, failed }
+            Plan::Return(queue, task, to, failed, is_last) => {
+                Cmd::Return { queue, task: self.spell(task, IdForm::Long), to, failed, is_last }
             }
             Plan::CancelIds(queue, refs) => Cmd::CancelIds(queue, list(&refs, IdForm::Long)),
             Plan::Bury(queue, refs) => Cmd::Bury(queue, list(&refs, IdForm::Long)),
@@ -271,8 +271,8 @@ pub fn plan() -> impl Strategy<Value = Plan> {
         60 => cmd().prop_map(|cmd| Plan::Fixed(Happening::Cmd(cmd))),
         12 => (queue(), tasks(), form, scope).prop_map(|(q, t, f, s)| Plan::Ack(q, t, f, s)),
         5 => (queue(), task(), ms()).prop_map(|(q, t, ms)| Plan::Extend(q, t, ms)),
-        12 => (queue(), task(), prop::option::of(place()), reason())
-            .prop_map(|(q, t, p, r)| Plan::Return(q, t, p, r)),
+        12 => (queue(), task(), prop::option::of(place()), reason(), prop::bool::weighted(0.1))
+            .prop_map(|(q, t, p, r, last)| Plan::Return(q, t, p, r, last)),
         5 => (queue(), tasks()).prop_map(|(q, t)| Plan::CancelIds(q, t)),
         8 => (queue(), task()).prop_map(|(q, t)| Plan::Explain(q, t)),
         4 => (queue(), tasks()).prop_map(|(q, t)| Plan::Bury(q, t)),

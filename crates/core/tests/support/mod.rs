@@ -81,7 +81,7 @@ impl Answer {
             Reply::Workers(span) => Self::Workers(all.workers[span.range()].to_vec()),
             Reply::Refused(refusal) => Self::Refused(kind_of(refusal)),
             Reply::TimedOut => unreachable!("only a home waits"),
-            Reply::PushedSpelt(_) | Reply::AddedSpelt { .. } => {
+            Reply::PushedSpelt(_) | Reply::AddedSpelt { .. } | Reply::ReceiptsSpelt(_) => {
                 unreachable!("the core spells no ids of its own")
             }
         }
@@ -342,7 +342,7 @@ impl Home {
         let task = task.to_string();
         let task = TaskRef { bytes: task.as_bytes(), form: IdForm::Long };
         let failed = failed.map(str::as_bytes);
-        match self.run(&Command::Return(Return { queue: b"q", task, to, failed })) {
+        match self.run(&Command::Return(Return { queue: b"q", task, to, failed, is_last: false })) {
             Answer::Outcome(outcome) => outcome,
             other => panic!("{other:?}"),
         }

@@ -11,8 +11,6 @@
 //!
 //! docs/log-format.md draws the bytes.
 
-use std::fmt;
-
 use crate::fault::Fault;
 
 pub(crate) mod field;
@@ -29,6 +27,8 @@ mod visit;
 mod walk;
 mod writer;
 
+pub use sureq_core::Position;
+
 pub use frame::{FRAME_BODY_BYTES_MAX, FrameBuf};
 pub use reader::Reader;
 pub use recover::{Recovered, recover};
@@ -39,32 +39,6 @@ pub(crate) use segment::{is_segment_name, segment_name};
 pub use spares::Spares;
 pub use visit::{VisitFrame, visit_segment};
 pub use writer::Writer;
-
-/// A point in the sequence of events: how many events come before it.
-///
-/// A batch of three events that begins at position 5 ends at position 8; "durable up to 8" means that all three are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Position(pub u64);
-
-impl Position {
-    /// Where the log of a new store begins.
-    pub const START: Position = Position(0);
-
-    /// No log gets near it; a file that says so is damaged.
-    pub(crate) const MAX: Position = Position(u64::MAX / 2);
-
-    /// The position after `events` more, or none beyond the largest.
-    pub(crate) fn after(self, events: u32) -> Option<Position> {
-        let after = self.0.checked_add(u64::from(events)).map(Position)?;
-        (after <= Position::MAX).then_some(after)
-    }
-}
-
-impl fmt::Display for Position {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
 
 /// Where the body of a frame lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -313,7 +313,13 @@ impl FactRun {
         let popped = self.pop(b"tried", 1);
         let text = popped[0].to_string();
         let task = TaskRef { bytes: text.as_bytes(), form: IdForm::Long };
-        self.execute(Command::Return(Return { queue: b"tried", task, to: None, failed: Some(b"why") }));
+        self.execute(Command::Return(Return {
+            queue: b"tried",
+            task,
+            to: None,
+            failed: Some(b"why"),
+            is_last: false,
+        }));
     }
 
     /// Drops a queue as a whole.

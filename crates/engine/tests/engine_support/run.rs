@@ -164,6 +164,7 @@ impl Run {
                     task,
                     to: None,
                     failed: Some(b"why"),
+                    is_last: false,
                 })]);
             }
             11 => self.worker(),

@@ -1,14 +1,16 @@
-//! RESP, the protocol of Redis' clients: requests in, replies out, in version 2 and 3.
+//! RESP, the protocol of Redis' clients: requests and replies, in version 2 and 3, both ways.
 //!
-//! Framing only: what the words mean stands in [`crate::verbs`].
+//! Framing only: what the words mean stands in [`crate::verbs`], and what replies mean in [`crate::decode_reply`].
 
 mod args;
 mod error;
 mod inline;
 mod parser;
+mod replies;
 mod writer;
 
 pub use args::{Args, recycle};
 pub use error::ProtocolError;
 pub use parser::{Limits, Parser, Progress};
-pub use writer::{Pieces, Version, Writer, harmless};
+pub use replies::{BadReply, Piece, Pieces, Scanner};
+pub use writer::{Sink, Version, Writer, harmless};

@@ -45,7 +45,7 @@ const SHORT_HEADERS: [[u8; 8]; 100] = {
 };
 
 /// Where the pieces of a reply go. A header says how many pieces follow; they are for the caller to write.
-pub trait Pieces {
+pub trait Sink {
     /// A word. It is the caller's own: it has no line break in it.
     fn simple(&mut self, text: &str);
 
@@ -154,7 +154,7 @@ impl<'o> Writer<'o> {
     }
 }
 
-impl Pieces for Writer<'_> {
+impl Sink for Writer<'_> {
     /// `+text`
     fn simple(&mut self, text: &str) {
         self.line(b'+', text.as_bytes());

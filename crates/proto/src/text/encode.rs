@@ -30,10 +30,10 @@ pub fn encode_reply<B: AsRef<[u8]>>(
             replies.ids[ids.range()].iter().for_each(|id| added(out, &id.short(), *delay_ms));
         }
         (Request::Add { delay_ms, .. }, Reply::AddedSpelt { at, .. }) => {
-            added(out, &replies.spelt[*at as usize], *delay_ms);
+            added(out, spelt(replies, *at as usize), *delay_ms);
         }
         (Request::Add { delay_ms, .. }, Reply::PushedSpelt(ids)) => {
-            replies.spelt[ids.range()].iter().for_each(|id| added(out, id, *delay_ms));
+            ids.range().for_each(|at| added(out, spelt(replies, at), *delay_ms));
         }
         (Request::Reserve, Reply::Tasks(tasks)) => match replies.tasks[tasks.range()].first() {
             Some(task) => reserved(out, task),
@@ -64,6 +64,11 @@ fn added(out: &mut Vec<u8>, id: &[u8], delay_ms: u32) {
     out.extend_from_slice(b" DELAY ");
     decimal::write_u64(out, u64::from(delay_ms));
     out.extend_from_slice(b"ms\n");
+}
+
+/// An id that a home spells its own way; where there is none yet, nothing stands in its place.
+fn spelt<B>(replies: &Replies<B>, at: usize) -> &[u8] {
+    replies.spelt[at].as_deref().unwrap_or_default()
 }
 
 /// An id that a home spells its own way may hold what would end the attribute or the line: no id of this dialect does, and
@@ -193,7 +198,7 @@ mod tests {
     fn no_id_of_another_kind_can_either() {
         let add = Request::Add { delay_ms: 0, body: b"x" };
         let mut replies = Replies::<&[u8]>::default();
-        replies.spelt.push(b"a b\nok"[..].into());
+        replies.spelt.push(Some(b"a b\nok"[..].into()));
         let reply = Reply::AddedSpelt { at: 0, added: true, state: StateKind::Ready };
         let mut out = Vec::new();
         encode_reply(&mut out, &add, &reply, &replies, Gauges::default());

@@ -134,6 +134,7 @@ impl<'b> Request<'b> {
                 task: TaskRef { bytes: id, form: IdForm::Short },
                 to: Some(if *delay_ms == 0 { Place::Back } else { Place::After(u64::from(*delay_ms)) }),
                 failed: None,
+                is_last: false,
             }),
             Self::Stats => Command::Info { queue: QUEUE },
         }

@@ -1,9 +1,9 @@
 //! RQ.*: what can be done with queues as wholes.
 #![expect(clippy::unnecessary_wraps, reason = "the table wants one signature of all")]
 
-use super::error::{UsageError, quoted};
+use super::error::UsageError;
 use super::keys::pattern;
-use super::options::{QUOTED_WORD_BYTES_MAX, Words, is, once, unknown};
+use super::options::{Words, is, once, unknown};
 use super::request::{Caller, Request};
 use sureq_core::command::{Command, View};
 use sureq_core::settings::{BadSetting, Changes, SettingWords};
@@ -41,15 +41,7 @@ pub(super) fn config<'a>(argv: &'a [&'a [u8]], _: Caller) -> Result<Request<'a>,
 }
 
 fn bad_setting(bad: BadSetting<'_>) -> UsageError {
-    UsageError::new(match bad {
-        BadSetting::Unknown(word) => {
-            let (word, names) = (quoted(word, QUOTED_WORD_BYTES_MAX), SettingWords::NAMES.join(", "));
-            format!("ERR unknown setting '{word}': expected one of {names}")
-        }
-        BadSetting::Twice(name) => format!("ERR {name} is given twice"),
-        BadSetting::NoValue(name) => format!("ERR {name} needs a value behind it"),
-        BadSetting::BadValue { name, wanted } => format!("ERR {name} must be {wanted}"),
-    })
+    UsageError::new(format!("ERR {bad}"))
 }
 
 pub(super) fn queues<'a>(argv: &'a [&'a [u8]], _: Caller) -> Result<Request<'a>, UsageError> {

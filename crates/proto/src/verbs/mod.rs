@@ -27,11 +27,13 @@ pub use describe::{describe, help};
 pub use error::UsageError;
 pub use keys::TYPE_NAME;
 pub use markdown::commands_markdown;
+pub(crate) use queue::is_pop_option;
 pub use request::{
     By, Caller, Client, Connections, Credentials, Describe, Hello, LibraryInfo, PubSub, Request,
     SessionCommand, Shape,
 };
 pub use table::TABLE;
+pub(crate) use worker::read as read_worker;
 
 /// How the words of a command become a request. Their number has been checked against the row's arity.
 type Parse = for<'a> fn(&'a [&'a [u8]], Caller) -> Result<Request<'a>, UsageError>;

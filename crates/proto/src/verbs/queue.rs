@@ -111,6 +111,11 @@ impl PopOption {
     }
 }
 
+/// Whether RQ.POP takes this word for an option wherever it stands.
+pub(crate) fn is_pop_option(word: &[u8]) -> bool {
+    PopOption::read(word).is_some()
+}
+
 /// What was typed before the keys.
 #[derive(Default)]
 struct Options<'a> {

@@ -192,11 +192,12 @@ pub const TABLE: &[Row] = &[
         keys: Keys::FIRST,
         group: Group::Queue,
         summary: "Gives a task back, to be handed out again.",
-        syntax: "RQ.RETURN key id|receipt [DELAY ms] [FRONT|BACK] [FAILED reason]",
+        syntax: "RQ.RETURN key id|receipt [DELAY ms] [FRONT|BACK] [FAILED reason [DEAD]]",
         reply: "1; 0 if it is not, or no longer, this delivery that has the task; `CANCELLED` if the task was called off, and \
                 so is gone.",
         notes: "To the front, and at no cost, unless said otherwise. FAILED costs a try and waits for the backoff, or for DELAY \
-                if that is given; the task is dead if that was its last try. The first 1024 bytes of the reason are kept.",
+                if that is given; the task is dead if that was its last try, or if DEAD says that it \
+                was. The first 1024 bytes of the reason are kept.",
         example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> RQ.POP emails\n1) 1) \"emails\"\n   2) \"1601155608777-1\"\n   \
                   3) \"hello\"\n> RQ.RETURN emails 1601155608777-1 FAILED \"no route to host\"\n(integer) 1",
         parse: task::give_back,
@@ -275,7 +276,7 @@ pub const TABLE: &[Row] = &[
         summary: "Says why a task is not running now.",
         syntax: "RQ.EXPLAIN key id",
         reply: "A map: `id`, `state`, `why` (in words), `deliveries`, `failed`, `lapsed`, `lost`, `tries_max`, `reason` (of the \
-                last failure, or null), then what concerns the state: `ahead`; `until`; `since`, `until` (0: no deadline), \
+                last failure, or null), then what concerns the state: `ahead`; `until` and `in_ms`; with both, what holds the whole queue up: `paused_since`, `leased` and `leased_max` (each 0 unless that is it); `since`, `until` (0: no deadline), \
                 `cancelled` and `holder`; `died`. Null if there is no such task.",
         example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> RQ.PAUSE emails\nOK\n\
                   > RQ.EXPLAIN emails 1601155608777-1\n 1) \"id\"\n 2) \"1601155608777-1\"\n 3) \"state\"\n\

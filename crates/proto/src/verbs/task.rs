@@ -56,7 +56,7 @@ pub(super) fn extend<'a>(argv: &'a [&'a [u8]], _: Caller) -> Result<Request<'a>,
 }
 
 pub(super) fn give_back<'a>(argv: &'a [&'a [u8]], _: Caller) -> Result<Request<'a>, UsageError> {
-    let (mut delay, mut front, mut back, mut failed) = (None, None, None, None);
+    let (mut delay, mut front, mut back, mut failed, mut last) = (None, None, None, None, None);
     let mut words = Words::new(&argv[3..]);
     while let Some(word) = words.next() {
         match word {
@@ -64,14 +64,20 @@ pub(super) fn give_back<'a>(argv: &'a [&'a [u8]], _: Caller) -> Result<Request<'
             word if is(word, "FRONT") => once(&mut front, "FRONT", Place::Front)?,
             word if is(word, "BACK") => once(&mut back, "BACK", Place::Back)?,
             word if is(word, "FAILED") => once(&mut failed, "FAILED", words.value("FAILED")?)?,
-            word => return Err(unknown(word, "DELAY, FRONT, BACK or FAILED")),
+            word if is(word, "DEAD") => once(&mut last, "DEAD", ())?,
+            word => return Err(unknown(word, "DELAY, FRONT, BACK, FAILED or DEAD")),
         }
     }
     not_both(("DELAY", delay.is_some()), ("FRONT", front.is_some()))?;
     not_both(("DELAY", delay.is_some()), ("BACK", back.is_some()))?;
     not_both(("FRONT", front.is_some()), ("BACK", back.is_some()))?;
     let to = delay.map(Place::After).or(front).or(back);
-    Ok(Command::Return(Return { queue: argv[1], task: task(argv[2]), to, failed }).into())
+    let is_last = last.is_some();
+    if is_last && failed.is_none() {
+        return Err(UsageError::text("ERR DEAD needs FAILED and the reason"));
+    }
+    not_both(("DEAD", is_last), ("DELAY, FRONT or BACK", to.is_some()))?;
+    Ok(Command::Return(Return { queue: argv[1], task: task(argv[2]), to, failed, is_last }).into())
 }
 
 pub(super) fn cancel<'a>(argv: &'a [&'a [u8]], _: Caller) -> Result<Request<'a>, UsageError> {

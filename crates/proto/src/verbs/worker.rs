@@ -53,7 +53,7 @@ pub(super) fn help<'a>(_: &'a [&'a [u8]], _: Caller) -> Result<Request<'a>, Usag
 }
 
 /// `w#n`; the name may have a `#` of its own.
-pub(super) fn read(text: &[u8]) -> Result<WorkerRef<'_>, UsageError> {
+pub(crate) fn read(text: &[u8]) -> Result<WorkerRef<'_>, UsageError> {
     const MALFORMED: UsageError =
         UsageError::text("ERR malformed worker: expected <name>#<n> as RQ.WORKER START answers it");
     let hash = text.iter().rposition(|&c| c == b'#').ok_or(MALFORMED)?;

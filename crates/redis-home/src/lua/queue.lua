@@ -836,7 +836,7 @@ function ops.extend(name, word, ms)
   return 'done'
 end
 
--- queue, reference, place (or empty), whether it failed, why
+-- queue, reference, place (or empty), whether it failed ('1', or 'last' if it is not to be tried again), why
 ops['return'] = function(name, word, place, failed, reason)
   local q = open(name)
   settle(q, 0)
@@ -846,9 +846,9 @@ ops['return'] = function(name, word, place, failed, reason)
     remove(q, id, t, true)
     return 'cancelled'
   end
-  if failed ~= '1' then
+  if failed == '' then
     give_back_to(q, id, t, place ~= '' and place or 'F')
-  elseif is_last_try(q, t) then
+  elseif failed == 'last' or is_last_try(q, t) then
     bury(q, id, t, 'f', reason)
   elseif place ~= '' then
     give_back_to(q, id, t, place, 'f', reason)

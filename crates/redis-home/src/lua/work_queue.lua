@@ -1,25 +1,8 @@
--- A queue in the keys of redis-work-queue. Each call is one operation, and atomic; `run` at the end is what is called.
---
---   KEYS[1]  the list of ids that wait; it says in which slot the keys of the queue lie
---   ARGV     the operation, the prefix of all keys, whether to look out for the old layout (1 or empty),
---            the session that leases, then what the operation wants
---
--- Answers whether it looked out (0 or 1), and what the operation answers.
+-- A queue in the keys of redis-work-queue; `run` at the end is what is called. Each call is told whether to look out for the old
+-- layout (1 or empty), and says whether it did (0 or 1).
 --
 -- docs/redis-work-queue.md lists the keys. An item is there until it is completed; ids without one are ghosts, and removed
 -- where they are met. Foreign clients put an item down before its id, so that a new one is never taken for a ghost.
-
--- A library is loaded where there is next to nothing yet: these are set by each call.
-local PREFIX, LOOK_OUT, SESSION
-local call, min, max
-
--- How many ids a step of cleaning looks at.
-local PAGE = 100
--- How many ids a step of anything else removes, so that nobody is held up.
-local SLICE = 1000
-local REPLY_BYTES_MAX = 67108864
--- A reply with fewer bytes has room for any payload.
-local REPLY_BYTES_FREE = 1048576
 
 local function open(name)
   local base = PREFIX .. name
@@ -104,8 +87,6 @@ local function prune(q, offset)
   return ids, removed
 end
 
-local op = {}
-
 -- id, payload, …
 function op.push(q, args)
   for i = 1, #args, 2 do
@@ -137,7 +118,7 @@ function op.pop(_, args)
     local body = lease(q, id, ms)
     if body then
       bytes = bytes + #body
-      tasks[#tasks + 1] = { index, id, body, 0, 0, 0, 0, false }
+      tasks[#tasks + 1] = task(index, id, body)
     else
       ghosts = ghosts + 1
     end
@@ -228,23 +209,7 @@ end
 
 -- ready or leased, start, count
 function op.inspect(q, args)
-  local list = args[1] == 'leased' and q.processing or q.queue
-  local len, start = call('LLEN', list), tonumber(args[2])
-  if start < 0 then start = max(len + start, 0) end
-  local stop, tasks, bytes = min(start + tonumber(args[3]), len), {}, 0
-  while start < stop do
-    local ids = call('LRANGE', list, -min(start + PAGE, stop), -start - 1)
-    for i = #ids, 1, -1 do
-      local body = call('GET', q.item .. ids[i])
-      if body then
-        bytes = bytes + #body
-        if bytes > REPLY_BYTES_MAX and #tasks > 0 then return tasks end
-        tasks[#tasks + 1] = { 0, ids[i], body, 0, 0, 0, 0, false }
-      end
-    end
-    start = start + PAGE
-  end
-  return tasks
+  return show(args[1] == 'leased' and q.processing or q.queue, args, function(id) return id, call('GET', q.item .. id) end)
 end
 
 local function length(q) return call('LLEN', q.queue) + call('LLEN', q.processing) end
@@ -316,11 +281,8 @@ end
 -- how many at the right of processing to pass over, for how long nobody else may clean (or empty). Answers how many ids there
 -- were, how many of them were ghosts, and those without a lease.
 function op.look(q, args)
-  local offset, lock = tonumber(args[1]), q.base .. ':sureq:cleaning'
-  if args[2] ~= '' and not call('SET', lock, SESSION, 'PX', args[2], 'NX') then
-    if call('GET', lock) ~= SESSION then return 'busy' end
-    call('PEXPIRE', lock, args[2])
-  end
+  local offset = tonumber(args[1])
+  if is_locked(q.base .. ':sureq:cleaning', args[2]) then return 'busy' end
   local key = old_list(q)
   if key then return old(key) end
   local ids = call('LRANGE', q.processing, -offset - PAGE, -offset - 1)
@@ -358,8 +320,7 @@ end
 
 -- cursor. Answers the next one, and ids of items.
 function op.items(q, args)
-  local pattern = string.gsub(q.item, '[%*%?%[%]\\]', '\\%0')
-  local found = call('SCAN', args[1], 'MATCH', pattern .. '*', 'COUNT', PAGE)
+  local found = call('SCAN', args[1], 'MATCH', beginning(q.item), 'COUNT', PAGE)
   local ids = {}
   for _, key in ipairs(found[2]) do ids[#ids + 1] = string.sub(key, #q.item + 1) end
   return { found[1], ids }
@@ -390,15 +351,15 @@ local ABOUT_ONE = {
 local FIRST_QUEUE = { pop = 5, exists = 1, drop = 1 }
 
 local function run(_, given)
-  PREFIX, LOOK_OUT, SESSION = given[2], given[3] == '1', given[4]
-  call, min, max = redis.call, math.min, math.max
+  begin(given)
+  local looks = SETTING == '1'
   local name, args, q = given[1], {}, nil
   local first = 5
   if ABOUT_ONE[name] then
     q, first = open(given[5]), 6
   end
   for i = first, #given do args[#args + 1] = given[i] end
-  if LOOK_OUT then
+  if looks then
     local queues = { q }
     for i = FIRST_QUEUE[name] or #args + 1, #args do queues[#queues + 1] = open(args[i]) end
     for _, looked_at in ipairs(queues) do
@@ -409,5 +370,5 @@ local function run(_, given)
       end
     end
   end
-  return { LOOK_OUT and 1 or 0, op[name](q, args) }
+  return { looks and 1 or 0, op[name](q, args) }
 end

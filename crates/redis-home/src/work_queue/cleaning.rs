@@ -1,4 +1,4 @@
-//! Cleaning: what somebody took and will not finish comes back.
+//! Cleaning in the keys of redis-work-queue.
 //!
 //! An item whose lease ran out still stands among those that are processed, and nothing in Redis notices. A light cleaning goes
 //! through those, and puts what has no lease at the end of the queue. A foreign client sets its lease a moment after it took an
@@ -6,173 +6,67 @@
 //! finds items that are in no list, which a client leaves behind that dies while it adds one, and ids in the queue that have no
 //! item. All of it goes in steps of a hundred ids.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
-use std::time::Duration;
 
 use redis::Value;
 use sureq_core::Refusal;
-use tokio::sync::Notify;
 
-use crate::answer::{bytes, fields, list, number, refusal};
+use crate::answer::{bytes, fields, list, number};
 use crate::call::Call;
+use crate::cleaning::{
+    Cleaned, Cleaning, GAP_MS, LOCK_MS, Outcomes, PAGE, Sightings, add_ids, ask, ask_any, gap, pages,
+};
 use crate::home::Inner;
 
-/// How long an item has to be without a lease.
-const GAP_MS: u64 = 1_000;
-
-/// How often a home cleans the queues that it pops from.
-const EVERY_MS: u64 = 5_000;
-
-/// For how long other homes leave the cleaning to the one that does it.
-const LOCK_MS: u64 = 4_500;
-
-/// For how long after the last pop a home cleans a queue.
-const WATCH_MS: u64 = 600_000;
-
-/// How many queues a home cleans by itself.
-const WATCHED_MAX: usize = 1_000;
-
-/// How many ids a step looks at.
-const PAGE: usize = 100;
-
-/// How thoroughly to clean.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cleaning {
-    /// What was taken and is not leased comes back.
-    Light,
-    /// Items in no list come back too, and ids without an item go. Looks at every key of the database.
-    Deep,
-}
-
-/// What a cleaning did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cleaned {
-    /// Tasks that can be popped again.
-    pub returned: u64,
-    /// Ids that stood for nothing.
-    pub removed: u64,
-}
-
-/// When ids were first seen, by the monotonic clock.
-type Sightings = BTreeMap<Vec<u8>, u64>;
-
-/// What a home remembers from one cleaning to the next.
-#[derive(Default)]
-pub(crate) struct Cleaner {
-    queues: RefCell<BTreeMap<Vec<u8>, Watched>>,
-    /// What was seen without a lease, by queue.
-    bare: RefCell<BTreeMap<Vec<u8>, Sightings>>,
-    /// One pass after the other, since each needs what the last one has seen.
-    passes: tokio::sync::Mutex<()>,
-    /// There is another queue.
-    changed: Notify,
-}
-
-/// A queue that this home pops from.
-struct Watched {
-    popped_ms: u64,
-    due_ms: u64,
-}
-
-impl Cleaner {
-    /// Has a queue cleaned from now on.
-    pub(crate) fn watch(&self, inner: &Inner, queue: &[u8]) {
-        let now = inner.link.clock.monotonic_ms();
-        let mut queues = self.queues.borrow_mut();
-        if let Some(watched) = queues.get_mut(queue) {
-            watched.popped_ms = now;
-        } else if queues.len() < WATCHED_MAX {
-            queues.insert(queue.to_vec(), Watched { popped_ms: now, due_ms: now + EVERY_MS });
-            self.changed.notify_one();
+/// Cleans what this home pops from; answers of which queues how many ids have to be seen again soon.
+pub(crate) async fn keep_clean(inner: &Inner, queues: &[Vec<u8>]) -> BTreeMap<Vec<u8>, usize> {
+    let mut left = BTreeMap::new();
+    for queue in queues {
+        // A Redis that is away, or a queue of old clients, is tried again.
+        if let Ok(Some(pass)) = light(inner, queue, Some(LOCK_MS)).await {
+            left.insert(queue.clone(), pass.left);
         }
     }
-
-    fn due(&self, now_ms: u64) -> Vec<Vec<u8>> {
-        let queues = self.queues.borrow();
-        queues
-            .iter()
-            .filter(|(_, watched)| watched.due_ms <= now_ms)
-            .map(|(queue, _)| queue.clone())
-            .collect()
-    }
-
-    fn next_due(&self) -> Option<u64> {
-        self.queues.borrow().values().map(|watched| watched.due_ms).min()
-    }
-
-    /// Says when to clean a queue again, or never if nobody has popped from it for long.
-    fn plan(&self, queue: &[u8], now_ms: u64, left: usize) {
-        let mut queues = self.queues.borrow_mut();
-        if let Some(watched) = queues.get_mut(queue) {
-            watched.due_ms = now_ms + if left > 0 { GAP_MS } else { EVERY_MS };
-            if left == 0 && watched.popped_ms + WATCH_MS < now_ms {
-                queues.remove(queue);
-                self.bare.borrow_mut().remove(queue);
-            }
-        }
-    }
+    left
 }
 
-/// Cleans what this home pops from, for as long as it is open.
-pub(crate) async fn keep_clean(inner: Rc<Inner>) {
-    loop {
-        let now = inner.link.clock.monotonic_ms();
-        for queue in inner.cleaner.due(now) {
-            // A Redis that is away, or a queue of old clients, is tried again.
-            let left = match light(&inner, &queue, Some(LOCK_MS)).await {
-                Ok(Some(pass)) => pass.left,
-                Ok(None) | Err(_) => 0,
-            };
-            if inner.line.is_wanted(&queue) {
-                inner.cleaner.watch(&inner, &queue);
-            }
-            inner.cleaner.plan(&queue, inner.link.clock.monotonic_ms(), left);
-        }
-        let now = inner.link.clock.monotonic_ms();
-        match inner.cleaner.next_due() {
-            Some(at) => {
-                let wait = Duration::from_millis(at.saturating_sub(now));
-                // Whichever comes first.
-                let _ = tokio::time::timeout(wait, inner.cleaner.changed.notified()).await;
-            }
-            None => inner.cleaner.changed.notified().await,
-        }
-    }
-}
-
-/// Cleans these queues, or all there are.
-pub(crate) async fn clean(inner: &Inner, queues: Vec<Vec<u8>>, how: Cleaning) -> Result<Cleaned, Refusal> {
-    if !inner.link.target.layout.moves() {
-        return Ok(Cleaned::default());
-    }
-    let queues = if queues.is_empty() { all_queues(inner).await? } else { queues.into_iter().collect() };
-    let (mut cleaned, mut first_no) = (Cleaned::default(), None);
-    let mut left: BTreeMap<&[u8], Vec<Vec<u8>>> = BTreeMap::new();
-    for queue in &queues {
+/// Cleans these queues.
+pub(crate) async fn clean(inner: &Inner, queues: &BTreeSet<Vec<u8>>, how: Cleaning) -> Outcomes {
+    let mut outcomes = Outcomes::new();
+    let mut left: BTreeMap<&[u8], (Cleaned, Vec<Vec<u8>>)> = BTreeMap::new();
+    for queue in queues {
+        let mut cleaned = Cleaned::default();
         match first_pass(inner, queue, how, &mut cleaned).await {
-            Ok(None) => {}
-            Ok(Some(orphans)) => {
-                left.insert(queue, orphans);
-            }
-            Err(no) => first_no = first_no.or(Some(no)),
+            Ok(None) => _ = outcomes.insert(queue.clone(), Ok(cleaned)),
+            Ok(Some(orphans)) => _ = left.insert(queue, (cleaned, orphans)),
+            Err(no) => _ = outcomes.insert(queue.clone(), Err(no)),
         }
     }
     if !left.is_empty() {
-        tokio::time::sleep(Duration::from_millis(GAP_MS + 1)).await;
+        gap().await;
     }
-    for (queue, orphans) in left {
-        if let Some(pass) = light(inner, queue, None).await? {
-            cleaned.add(&pass);
-        }
-        for page in orphans.chunks(PAGE) {
-            let call = Call::about("adopt", queue).arg("1").args(page.iter().cloned());
-            let [adopted] = ask(inner, &call).await?;
-            cleaned.returned += list(adopted)?.len() as u64;
-        }
+    for (queue, (cleaned, orphans)) in left {
+        outcomes.insert(queue.to_vec(), second_pass(inner, queue, cleaned, &orphans).await);
     }
-    first_no.map_or(Ok(cleaned), Err)
+    outcomes
+}
+
+/// Looks at a queue again, where what was seen before is believed now.
+async fn second_pass(
+    inner: &Inner,
+    queue: &[u8],
+    mut cleaned: Cleaned,
+    orphans: &[Vec<u8>],
+) -> Result<Cleaned, Refusal> {
+    if let Some(pass) = light(inner, queue, None).await? {
+        cleaned.add(&pass);
+    }
+    for page in orphans.chunks(PAGE) {
+        let call = Call::about("adopt", queue).arg("1").args(page.iter().cloned());
+        let [adopted] = ask(inner, &call).await?;
+        cleaned.returned += list(adopted)?.len() as u64;
+    }
+    Ok(cleaned)
 }
 
 /// Looks at a queue for the first time. Answers, if something has to be looked at again, which items are in no list.
@@ -283,51 +177,14 @@ async fn find_orphans(
     queue: &[u8],
     waiting: &BTreeSet<Vec<u8>>,
 ) -> Result<Vec<Vec<u8>>, Refusal> {
-    let (mut orphans, mut cursor) = (BTreeSet::new(), b"0".to_vec());
-    loop {
-        let [next, ids] = ask(inner, &Call::about("items", queue).arg(cursor)).await?;
-        let mut doubtful = Vec::new();
-        for id in list(ids)? {
-            let id = bytes(id)?;
-            if !waiting.contains(&id) {
-                doubtful.push(id);
-            }
-        }
-        for page in doubtful.chunks(PAGE) {
-            let call = Call::about("adopt", queue).arg("").args(page.iter().cloned());
-            let [found] = ask(inner, &call).await?;
-            for id in list(found)? {
-                orphans.insert(bytes(id)?);
-            }
-        }
-        cursor = bytes(next)?;
-        if cursor == b"0" {
-            return Ok(orphans.into_iter().collect());
-        }
+    let mut ids = BTreeSet::new();
+    let call = |cursor| Call::about("items", queue).arg(cursor);
+    pages(inner, call, |mut page| add_ids(&mut ids, page.pop().unwrap_or(Value::Nil))).await?;
+    let doubtful: Vec<Vec<u8>> = ids.into_iter().filter(|id| !waiting.contains(id)).collect();
+    let mut orphans = BTreeSet::new();
+    for page in doubtful.chunks(PAGE) {
+        let [found] = ask(inner, &Call::about("adopt", queue).arg("").args(page.iter().cloned())).await?;
+        add_ids(&mut orphans, found)?;
     }
-}
-
-async fn all_queues(inner: &Inner) -> Result<BTreeSet<Vec<u8>>, Refusal> {
-    let (mut queues, mut cursor) = (BTreeSet::new(), b"0".to_vec());
-    loop {
-        let answer = ask_any(inner, &Call::new("queues", None).arg(cursor).arg("1000")).await?;
-        let mut rows = list(answer)?.into_iter();
-        cursor = bytes(rows.next().unwrap_or(Value::Nil))?;
-        for row in rows {
-            let [name, ..] = fields::<5>(row)?;
-            queues.insert(bytes(name)?);
-        }
-        if cursor == b"0" {
-            return Ok(queues);
-        }
-    }
-}
-
-async fn ask<const N: usize>(inner: &Inner, call: &Call) -> Result<[Value; N], Refusal> {
-    Ok(fields(ask_any(inner, call).await?)?)
-}
-
-async fn ask_any(inner: &Inner, call: &Call) -> Result<Value, Refusal> {
-    let answer = inner.link.ask(call).await?;
-    refusal(&answer).map_or(Ok(answer), Err)
+    Ok(orphans.into_iter().collect())
 }

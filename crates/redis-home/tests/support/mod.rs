@@ -2,13 +2,17 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part of this")]
 
+pub mod monitor;
+pub mod proxy;
+pub mod shop;
+
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use sureq_core::command::{AckScope, Block, Command, ConnId, IdForm, LeaseAsk, Pop, TaskRefs};
 use sureq_core::reply::Info;
-use sureq_core::{Replies, Reply};
-use sureq_redis::{RedisHome, Target, Ticket};
+use sureq_core::{Refusal, Replies, Reply};
+use sureq_redis::{Cleaned, Cleaning, RedisHome, Target, Ticket};
 
 /// How long anything may take that should take no time. Only a hang gets there.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -80,6 +84,16 @@ pub fn info(home: &RedisHome, queue: &[u8]) -> Info {
         Reply::Info(info) => *info,
         other => panic!("{other:?}"),
     }
+}
+
+/// Cleans; answers what was done to all queues together, or the first refusal.
+pub fn clean(home: &RedisHome, queues: &[&[u8]], how: Cleaning) -> Result<Cleaned, Refusal> {
+    let mut sum = Cleaned::default();
+    for queue in home.clean(queues, how)?.queues {
+        let Cleaned { returned, removed } = queue.outcome?;
+        (sum.returned, sum.removed) = (sum.returned + returned, sum.removed + removed);
+    }
+    Ok(sum)
 }
 
 /// Waits until something is so.

@@ -6,6 +6,7 @@ use sureq_core::Refusal;
 use sureq_core::command::Block;
 use sureq_redis::{Cleaned, Cleaning};
 
+use crate::common::clean;
 use crate::support::{PATIENCE, QUEUE, Shop, answer};
 
 const GAP: Duration = Duration::from_secs(1);
@@ -20,7 +21,7 @@ fn a_lease_of_a_millisecond_runs_out_and_the_task_comes_back_at_the_end() {
     assert_eq!(shop.pop(1, Some(60_000)).len(), 1);
     shop.reopen();
     let started = Instant::now();
-    let cleaned = shop.home.clean(&[QUEUE], Cleaning::Light).unwrap();
+    let cleaned = clean(&shop.home, &[QUEUE], Cleaning::Light).unwrap();
     assert_eq!(cleaned, Cleaned { returned: 1, removed: 0 });
     assert!(started.elapsed() >= GAP, "it is looked at twice");
     assert_eq!(shop.lists(), (vec!["a".into(), "c".into()], vec!["b".into()]), "b is leased");
@@ -35,7 +36,7 @@ fn what_foreign_clients_are_about_to_lease_is_left_to_them() {
     shop.raw::<()>("RPOPLPUSH jobs:queue jobs:processing");
     let mut monitor = shop.monitor();
     let home = shop.home.clone();
-    let cleaning = std::thread::spawn(move || home.clean(&[QUEUE], Cleaning::Deep));
+    let cleaning = std::thread::spawn(move || clean(&home, &[QUEUE], Cleaning::Deep));
     monitor.wait_for("look");
     shop.raw::<()>("SETEX jobs:lease:a 60 theirs");
     assert_eq!(cleaning.join().unwrap(), Ok(Cleaned::default()));
@@ -43,7 +44,7 @@ fn what_foreign_clients_are_about_to_lease_is_left_to_them() {
     // Once the lease has run out, it has to be seen without one twice again.
     shop.raw::<()>("DEL jobs:lease:a");
     let started = Instant::now();
-    assert_eq!(shop.home.clean(&[], Cleaning::Light), Ok(Cleaned { returned: 1, removed: 0 }));
+    assert_eq!(clean(&shop.home, &[], Cleaning::Light), Ok(Cleaned { returned: 1, removed: 0 }));
     assert!(started.elapsed() >= GAP);
 }
 
@@ -83,8 +84,8 @@ fn a_foreign_client_may_die_after_any_of_its_steps() {
                 shop.raw::<redis::Value>(line);
             }
             let is_leased = shop.raw::<i64>("EXISTS jobs:lease:i") == 1;
-            shop.home.clean(&[QUEUE], Cleaning::Light).unwrap();
-            shop.home.clean(&[QUEUE], Cleaning::Deep).unwrap();
+            clean(&shop.home, &[QUEUE], Cleaning::Light).unwrap();
+            clean(&shop.home, &[QUEUE], Cleaning::Deep).unwrap();
             let one = vec!["i".to_owned()];
             let expected = match (shop.raw::<i64>("EXISTS jobs:item:i") == 1, is_leased) {
                 (false, true) if n == 1 => (vec![], one),
@@ -96,7 +97,7 @@ fn a_foreign_client_may_die_after_any_of_its_steps() {
             // The lease of an item that is gone runs out by itself, and then nothing is left of it.
             if expected.1.len() == 1 {
                 shop.raw::<()>("DEL jobs:lease:i");
-                shop.home.clean(&[QUEUE], Cleaning::Light).unwrap();
+                clean(&shop.home, &[QUEUE], Cleaning::Light).unwrap();
                 assert_eq!(shop.lists().1, Vec::<String>::new(), "{name}, {n} steps");
             }
         }
@@ -120,7 +121,7 @@ fn ours_may_die_between_its_two_steps() {
     assert_eq!(shop.lists(), (vec![], vec!["a".into()]));
     shop.raw::<()>("ACL SETUSER default +evalsha +fcall");
     shop.reopen();
-    assert_eq!(shop.home.clean(&[QUEUE], Cleaning::Light), Ok(Cleaned { returned: 1, removed: 0 }));
+    assert_eq!(clean(&shop.home, &[QUEUE], Cleaning::Light), Ok(Cleaned { returned: 1, removed: 0 }));
     assert_eq!(shop.pop_one().as_deref(), Some("a"));
 }
 
@@ -147,7 +148,7 @@ fn one_home_at_a_time_cleans_by_itself() {
     monitor.wait_for("look");
     assert!(first.elapsed() > GAP * 3, "what it saw would have been looked at again after a second");
     assert_eq!(shop.lists(), (vec![], vec!["a".into()]), "another home cleans");
-    assert_eq!(shop.home.clean(&[QUEUE], Cleaning::Light).map(|cleaned| cleaned.returned), Ok(1));
+    assert_eq!(clean(&shop.home, &[QUEUE], Cleaning::Light).map(|cleaned| cleaned.returned), Ok(1));
 }
 
 #[test]
@@ -170,7 +171,7 @@ fn many_are_cleaned_in_steps() {
     let ghosts = (0..350).filter(|n| !is_kept(n) && n.is_multiple_of(7)).count() as u64;
     let mut cleaned = Cleaned::default();
     for _ in 0..3 {
-        let Cleaned { returned, removed } = shop.home.clean(&[QUEUE], Cleaning::Light).unwrap();
+        let Cleaned { returned, removed } = clean(&shop.home, &[QUEUE], Cleaning::Light).unwrap();
         cleaned.returned += returned;
         cleaned.removed += removed;
     }
@@ -203,7 +204,11 @@ fn what_was_moved_goes_back_where_old_clients_are() {
     for line in ["SET jobs:item:i x", "LPUSH jobs:processing i", "LPUSH jobs:cleaning j"] {
         shop.raw::<redis::Value>(line);
     }
-    let script = concat!(include_str!("../../src/lua/work_queue.lua"), "return run(KEYS, ARGV)");
+    let script = concat!(
+        include_str!("../../src/lua/foreign.lua"),
+        include_str!("../../src/lua/work_queue.lua"),
+        "return run(KEYS, ARGV)"
+    );
     let mut claim = redis::cmd("EVAL");
     claim
         .arg(script)
@@ -227,6 +232,6 @@ fn check_old(shop: &mut Shop, key: &str) {
         assert!(words.contains("redis-work-queue 0.1") && words.contains(key), "{words}");
     }
     assert_eq!(replies.list.len(), commands.len());
-    assert!(matches!(shop.home.clean(&[QUEUE], Cleaning::Light), Err(Refusal::Unavailable { .. })));
+    assert!(matches!(clean(&shop.home, &[QUEUE], Cleaning::Light), Err(Refusal::Unavailable { .. })));
     assert_eq!(shop.lists(), (vec![], vec!["i".into()]));
 }

@@ -5,10 +5,10 @@ use sureq_core::command::{Cancel, Command, IdForm, Return, TaskRefs, View};
 use sureq_core::reply::Outcome;
 use sureq_core::settings::Place;
 
-use crate::support::{QUEUE, Shop, open_home, task_ref, tasks};
+use crate::support::{QUEUE, Shop, task_ref, tasks};
 
 fn give_back(shop: &Shop, id: &str, to: Option<Place>) -> Reply {
-    shop.reply(Command::Return(Return { queue: QUEUE, task: task_ref(id), to, failed: None }))
+    shop.reply(Command::Return(Return { queue: QUEUE, task: task_ref(id), to, failed: None, is_last: false }))
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn a_task_is_given_back_to_the_end_or_where_it_is_said() {
     assert_eq!(give_back(&shop, "b", Some(Place::Front)), Reply::Outcome(Outcome::Done));
     assert_eq!(shop.lists(), (vec!["a".into(), "c".into(), "b".into()], vec![]));
     assert_eq!(shop.raw::<i64>("EXISTS jobs:lease:a jobs:lease:b"), 0);
-    let back = Return { queue: QUEUE, task: task_ref("b"), to: None, failed: Some(b"why") };
+    let back = Return { queue: QUEUE, task: task_ref("b"), to: None, failed: Some(b"why"), is_last: false };
     let no = shop.refusal(Command::Return(back));
     assert_eq!(no, "ERR layout=work-queue has no RETURN FAILED: failures are not counted there");
 }
@@ -118,7 +118,7 @@ fn queues_are_found_and_dropped() {
 fn the_url_says_how_long_leases_are_and_what_keys_begin_with() {
     let mut shop = Shop::open();
     shop.home.close();
-    shop.home = open_home(&shop.server, "&lease=5000&prefix=app:");
+    shop.home = crate::common::shop::open_home(&shop.server, "layout=work-queue&lease=5000&prefix=app:");
     shop.add("a", "x");
     assert_eq!(shop.raw::<String>("GET app:jobs:item:a"), "x");
     shop.pop(1, None);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sureq_core::command::Block;
 
-use crate::support::{Published, Shop, ack, answer, item, open_home, wait};
+use crate::support::{Published, Shop, ack, answer, item, wait};
 
 #[test]
 fn the_published_crate_leases_what_we_push_and_completes_it() {
@@ -131,7 +131,7 @@ fn workers_of_both_kinds_empty_a_queue_together_and_nobody_gets_what_another_has
     let completed = Arc::new(AtomicUsize::new(0));
     let mut ours = Vec::new();
     for _ in 0..2 {
-        let (completed, home) = (Arc::clone(&completed), open_home(&shop.server, ""));
+        let (completed, home) = (Arc::clone(&completed), shop.another());
         ours.push(std::thread::spawn(move || {
             let take = || answer(wait(&home, Block::Millis(200))).unwrap().pop().map(|(id, _)| id);
             work(&completed, take, |id| ack(&home, id))

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use sureq_core::command::Block;
 
-use crate::support::{PATIENCE, Published, QUEUE, Shop, answer, item, open_home};
+use crate::support::{PATIENCE, Published, QUEUE, Shop, answer, item};
 
 fn ids(popped: Vec<(String, String)>) -> Vec<String> {
     popped.into_iter().map(|(id, _)| id).collect()
@@ -94,8 +94,8 @@ fn what_was_moved_for_nobody_goes_back_to_the_front() {
         drop(ticket);
         shop.raw::<()>(&format!("LPUSH jobs:queue {n}"));
         shop.until_nobody_blocks();
-        // Whatever is under way for who has left is over when this is answered.
-        shop.home.look();
+        // Whoever moved it gives it back in a moment.
+        crate::common::until("it is back", || shop.lists() == (vec![n.to_string()], vec![]));
         assert_eq!(shop.pop_one(), Some(n.to_string()));
         assert!(shop.ack(&n.to_string()));
     }
@@ -105,7 +105,7 @@ fn what_was_moved_for_nobody_goes_back_to_the_front() {
 #[test]
 fn a_home_that_is_closed_takes_nothing_any_more() {
     let mut shop = Shop::open();
-    let other = open_home(&shop.server, "");
+    let other = shop.another();
     let mut monitor = shop.monitor();
     let ticket = shop.wait(Block::Forever);
     monitor.wait_for("BLMOVE");

@@ -35,14 +35,16 @@ struct ServerSubject {
     control: Client,
 }
 
-struct Running {
-    resp: SocketAddr,
+/// A server that runs on a thread of this process.
+pub(super) struct Running {
+    pub(super) resp: SocketAddr,
     text: SocketAddr,
     stopper: Stopper,
     thread: JoinHandle<Result<(), ServerError>>,
 }
 
-struct Client {
+/// One connection to it.
+pub(super) struct Client {
     stream: TcpStream,
     is_text: bool,
     /// What has arrived and was not taken yet.
@@ -56,7 +58,7 @@ struct Client {
 impl ServerSubject {
     fn new(watch: Watch) -> Self {
         let store = SimStore::new();
-        let running = start(&store, watch);
+        let running = Running::start(&store, watch);
         let control = Client::connect(running.resp, false);
         Self { watch, store, running: Some(running), clients: BTreeMap::new(), control }
     }
@@ -64,49 +66,65 @@ impl ServerSubject {
     fn stop(&mut self) {
         self.clients.clear();
         if let Some(running) = self.running.take() {
-            running.stopper.stop();
-            let served = running.thread.join().expect("the server does not panic");
-            served.expect("the server stops in good order");
+            running.stop();
         }
     }
 
     fn running(&self) -> &Running {
         self.running.as_ref().expect("the server runs")
     }
+}
 
-    /// How many connections the server has.
-    fn connected(&mut self) -> usize {
-        self.control.send(&encode_words(&[b"INFO".to_vec(), b"clients".to_vec()]));
-        let Value::Bulk(info) = self.control.read() else { panic!("INFO is a text") };
+impl Running {
+    /// Stops the server in good order.
+    pub(super) fn stop(self) {
+        self.stopper.stop();
+        let served = self.thread.join().expect("the server does not panic");
+        served.expect("the server stops in good order");
+    }
+
+    pub(super) fn start(store: &SimStore, watch: Watch) -> Self {
+        let anywhere = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+        let config = Config {
+            resp: anywhere,
+            text: anywhere,
+            watcher: Watcher { timeout_secs: watch.rtt, attempts: watch.rta },
+            text_idle_secs: 0,
+            text_line_bytes_max: sureq::limits::TEXT_LINE_BYTES_MAX,
+            text_log: None,
+            threads: 2,
+            users: Arc::default(),
+            text_user: None,
+            bounds: Bounds::default(),
+        };
+        let server =
+            Server::bind(Home::Embedded(store.engine.clone()), config).expect("loopback has free ports");
+        let resp = server.resp_address().expect("it listens for RESP");
+        let text = server.text_address().expect("it listens for text");
+        let stopper = server.stopper();
+        Self { resp, text, stopper, thread: std::thread::spawn(move || server.run()) }
+    }
+}
+
+impl Client {
+    /// How many connections its server has.
+    pub(super) fn connected(&mut self) -> usize {
+        self.send(&encode_words(&[b"INFO".to_vec(), b"clients".to_vec()]));
+        let Value::Bulk(info) = self.read() else { panic!("INFO is a text") };
         let info = String::from_utf8(info).expect("INFO is a text");
         let line = info.lines().find_map(|line| line.strip_prefix("connected_clients:"));
         line.and_then(|n| n.parse().ok()).expect("INFO counts connections")
     }
-}
 
-fn start(store: &SimStore, watch: Watch) -> Running {
-    let anywhere = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-    let config = Config {
-        resp: anywhere,
-        text: anywhere,
-        watcher: Watcher { timeout_secs: watch.rtt, attempts: watch.rta },
-        text_idle_secs: 0,
-        text_line_bytes_max: sureq::limits::TEXT_LINE_BYTES_MAX,
-        text_log: None,
-        threads: 2,
-        users: Arc::default(),
-        text_user: None,
-        bounds: Bounds::default(),
-    };
-    let server = Server::bind(Home::Embedded(store.engine.clone()), config).expect("loopback has free ports");
-    let resp = server.resp_address().expect("it listens for RESP");
-    let text = server.text_address().expect("it listens for text");
-    let stopper = server.stopper();
-    Running { resp, text, stopper, thread: std::thread::spawn(move || server.run()) }
-}
+    /// Waits until its server has fewer connections than before.
+    pub(super) fn await_fewer(&mut self, before: usize) {
+        let since = Instant::now();
+        while self.connected() >= before {
+            assert!(since.elapsed() < PATIENCE, "the server does not notice that a connection is gone");
+        }
+    }
 
-impl Client {
-    fn connect(address: SocketAddr, is_text: bool) -> Self {
+    pub(super) fn connect(address: SocketAddr, is_text: bool) -> Self {
         let stream = TcpStream::connect(address).expect("the server listens");
         stream.set_nodelay(true).expect("a TCP option");
         Self { stream, is_text, input: Vec::new(), waited_before: 0, waits: false }
@@ -211,7 +229,7 @@ impl Subject for ServerSubject {
         self.stop();
         self.store.reopen();
         self.store.let_it_happen();
-        let running = start(&self.store, self.watch);
+        let running = Running::start(&self.store, self.watch);
         self.control = Client::connect(running.resp, false);
         self.running = Some(running);
     }
@@ -220,12 +238,9 @@ impl Subject for ServerSubject {
         if !self.clients.contains_key(conn) {
             return;
         }
-        let before = self.connected();
+        let before = self.control.connected();
         self.clients.remove(conn);
-        let since = Instant::now();
-        while self.connected() >= before {
-            assert!(since.elapsed() < PATIENCE, "the server does not notice that {conn} is gone");
-        }
+        self.control.await_fewer(before);
     }
 }
 

@@ -1,6 +1,11 @@
 //! Bytes of requests, and replies from bytes: what a client of either dialect writes and reads.
 
+use sureq_proto::resp::{Piece, Pieces, Scanner};
+
 use crate::scenario::Value;
+
+/// The largest reply that a scenario looks at.
+const REPLY_BYTES_MAX: usize = 256 << 20;
 
 /// The bytes of a RESP command.
 pub(super) fn encode_words(words: &[Vec<u8>]) -> Vec<u8> {
@@ -19,9 +24,9 @@ pub(super) fn encode_words(words: &[Vec<u8>]) -> Vec<u8> {
 ///
 /// If it is no RESP: a home that sends such a thing has failed its test.
 pub(super) fn take_resp(bytes: &mut Vec<u8>) -> Option<Value> {
-    let mut at = 0;
-    let value = resp(bytes, &mut at)?;
-    bytes.drain(..at);
+    let len = Scanner::new(REPLY_BYTES_MAX).scan(bytes).expect("a reply is RESP")?;
+    let value = value(&mut Pieces::new(&bytes[..len]));
+    bytes.drain(..len);
     Some(value)
 }
 
@@ -33,42 +38,18 @@ pub(super) fn take_line(bytes: &mut Vec<u8>) -> Option<Value> {
     Some(Value::Line(line))
 }
 
-fn resp(bytes: &[u8], at: &mut usize) -> Option<Value> {
-    let line = line(bytes, at)?;
-    let (kind, text) = line.split_first().expect("a reply has a first byte");
-    let text = std::str::from_utf8(text).expect("the head of a reply is text");
-    let number = || text.parse::<i64>().expect("a number");
-    Some(match kind {
-        b':' => Value::Int(number()),
-        b'+' => Value::Simple(text.to_owned()),
-        b'-' => Value::Error(text.to_owned()),
-        b'_' => Value::Null,
-        b'$' | b'=' | b'*' | b'%' if number() < 0 => Value::Null,
-        b'$' => Value::Bulk(blob(bytes, at, number())?),
-        // A verbatim text begins with its kind and a colon.
-        b'=' => Value::Bulk(blob(bytes, at, number())?.split_off(4)),
-        b'*' | b'~' => Value::Array((0..number()).map(|_| resp(bytes, at)).collect::<Option<_>>()?),
-        b'%' => {
-            let entries = (0..number()).map(|_| Some((resp(bytes, at)?, resp(bytes, at)?)));
-            Value::Map(entries.collect::<Option<_>>()?)
-        }
-        _ => panic!("no RESP reply begins with {:?}", char::from(*kind)),
-    })
-}
-
-fn line<'b>(bytes: &'b [u8], at: &mut usize) -> Option<&'b [u8]> {
-    let rest = &bytes[*at..];
-    let end = rest.windows(2).position(|pair| pair == b"\r\n")?;
-    *at += end + 2;
-    Some(&rest[..end])
-}
-
-fn blob(bytes: &[u8], at: &mut usize, len: i64) -> Option<Vec<u8>> {
-    let len = usize::try_from(len).expect("a length");
-    let blob = bytes.get(*at..*at + len + 2)?;
-    assert_eq!(&blob[len..], b"\r\n", "a blob ends where it said");
-    *at += len + 2;
-    Some(blob[..len].to_vec())
+fn value(pieces: &mut Pieces<'_>) -> Value {
+    let text = |line: &[u8]| String::from_utf8(line.to_vec()).expect("a line is text");
+    match pieces.take().expect("a whole reply has all its pieces") {
+        Piece::Bulk(bytes) => Value::Bulk(bytes.to_vec()),
+        Piece::Simple(line) => Value::Simple(text(line)),
+        Piece::Error(line) => Value::Error(text(line)),
+        Piece::Integer(n) => Value::Int(n),
+        Piece::Null => Value::Null,
+        Piece::Array(n) => Value::Array((0..n).map(|_| value(pieces)).collect()),
+        Piece::Map(n) => Value::Map((0..n).map(|_| (value(pieces), value(pieces))).collect()),
+        Piece::Push(_) => panic!("nobody here has subscribed to anything"),
+    }
 }
 
 #[cfg(test)]

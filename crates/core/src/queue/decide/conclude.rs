@@ -87,7 +87,7 @@ impl<B: Body> Queue<B> {
     fn fail<R: Recorder<Body = B>>(&mut self, id: TaskId, back: &Return<'_>, now: Now, rec: &mut R) {
         let reason = back.failed.map(|reason| &reason[..reason.len().min(limits::REASON_BYTES_MAX)]);
         let task = self.table.get(id).expect("its delivery is current");
-        if self.is_last_try(task) {
+        if back.is_last || self.is_last_try(task) {
             return self.bury_all(&[id], Cause::Failed, reason, now, rec);
         }
         let wait = self.backoff_ms(task, task.tries.failed.saturating_add(1));

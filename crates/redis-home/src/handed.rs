@@ -1,6 +1,6 @@
 //! What was handed out lately.
 //!
-//! Whoever passes a task on, and cannot, gives it back by its receipt. This layout has none; so deliveries are numbered, the
+//! Whoever passes a task on, and cannot, gives it back by its receipt. Layouts of other programs have none; so deliveries are numbered, the
 //! number stands where a receipt has the incarnation of the store, and the last few thousand are remembered.
 
 use std::collections::VecDeque;

@@ -1,0 +1,193 @@
+//! `sureq clean`.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::process::ExitCode;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use clap::Args;
+use sureq::{CleanReport, Cleaning, Home, Refusal};
+
+use crate::exit::{self, code_of, failed};
+use crate::json::{self, CleanJson};
+use crate::{say, signals};
+
+const EXAMPLES: &str = "\
+For queues that are shared with clients of redis-work-queue, Worqr or redis-queue. Every sureq home that pops from such a
+queue brings back by itself what dies with its holder; this is for queues that no sureq home pops from, and for what takes a
+look at the whole database to be found. What seems to be left alone is looked at again after a second.
+
+Examples:
+  sureq clean 'redis://127.0.0.1:6379?layout=work-queue'
+  sureq clean 'redis://127.0.0.1:6379?layout=worqr' emails invoices --deep
+  sureq clean 'redis://127.0.0.1:6379?layout=redis-queue' --every 5s --json
+
+Exit codes:
+  0   all queues were cleaned; with --every: ended by a signal
+  1   there is nothing to clean with: no such home, no answer, or a home that needs no cleaning
+  75  not all queues could be cleaned: it says which and why";
+
+/// What `clean` can be told.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct CleanArguments {
+    /// The home, with the layout of its keys
+    url: String,
+    /// The queues to clean; all there are, if none is named
+    queues: Vec<OsString>,
+    /// Look at every key of the database, for tasks that are in no list and for what stands for nothing
+    #[arg(long)]
+    deep: bool,
+    /// Clean again and again, so long apart (500ms, 5s, 1m), until a signal comes; tells only what was done
+    #[arg(long, value_name = "SPAN", value_parser = span)]
+    every: Option<Duration>,
+    /// Print one JSON object, on a line, for each time
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &CleanArguments) -> ExitCode {
+    let home = match sureq::open(&arguments.url) {
+        Ok(home) => home,
+        Err(error) => return failed(code_of(&error), error),
+    };
+    home.warnings().iter().for_each(|warning| say::notice(warning));
+    let code = match arguments.every {
+        None => once(&home, arguments),
+        Some(every) => again_and_again(&home, arguments, every),
+    };
+    // A Redis has nothing to lose when it is let go of.
+    let _ = home.close();
+    code
+}
+
+fn once(home: &Home, arguments: &CleanArguments) -> ExitCode {
+    match clean(home, arguments) {
+        Ok(report) if report.queues.iter().all(|queue| queue.outcome.is_ok()) => {
+            tell(&report, arguments);
+            ExitCode::SUCCESS
+        }
+        Ok(report) => {
+            tell(&report, arguments);
+            ExitCode::from(exit::TRY_AGAIN)
+        }
+        Err(no @ Refusal::NotThere { .. }) => failed(exit::CANNOT_START, no),
+        Err(no) => failed(exit::TRY_AGAIN, no),
+    }
+}
+
+fn again_and_again(home: &Home, arguments: &CleanArguments, every: Duration) -> ExitCode {
+    let (stop, stopped) = channel();
+    signals::on_first(move || {
+        // Nobody listens any more only when the process ends already.
+        let _ = stop.send(());
+    });
+    loop {
+        match clean(home, arguments) {
+            Ok(report) => tell(&report, arguments),
+            Err(no @ Refusal::NotThere { .. }) => return failed(exit::CANNOT_START, no),
+            // It is tried again.
+            Err(no) => say::notice(&no.to_string()),
+        }
+        match stopped.recv_timeout(every) {
+            Err(RecvTimeoutError::Timeout) => {}
+            // Without signals to watch it goes on until it is ended.
+            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(every),
+            Ok(()) => return ExitCode::SUCCESS,
+        }
+    }
+}
+
+fn clean(home: &Home, arguments: &CleanArguments) -> Result<CleanReport, Refusal> {
+    let queues: Vec<&[u8]> = arguments.queues.iter().map(|queue| queue.as_encoded_bytes()).collect();
+    home.clean(&queues, if arguments.deep { Cleaning::Deep } else { Cleaning::Light })
+}
+
+fn tell(report: &CleanReport, arguments: &CleanArguments) {
+    if arguments.json {
+        say::out(format_args!("{}", json::line(&CleanJson::from(report))));
+        return;
+    }
+    let text = words(report, arguments.every.is_some());
+    if !text.is_empty() {
+        say::out(format_args!("{}", text.trim_end()));
+    }
+}
+
+/// A line for each queue, or only for those to which something was done.
+fn words(report: &CleanReport, is_brief: bool) -> String {
+    let mut text = String::new();
+    for queue in &report.queues {
+        let name = queue.queue.escape_ascii();
+        // Writing to a `String` does not fail.
+        let _ = match &queue.outcome {
+            Ok(cleaned) if cleaned.returned + cleaned.removed > 0 => {
+                writeln!(text, "{name}: {} came back, {} removed", cleaned.returned, cleaned.removed)
+            }
+            Ok(_) if is_brief => Ok(()),
+            Ok(_) => writeln!(text, "{name}: nothing to do"),
+            Err(no) => writeln!(text, "{name}: not cleaned: {no}"),
+        };
+    }
+    if report.marks > 0 {
+        let _ = writeln!(text, "{} marks of unique tasks removed that no task had", report.marks);
+    }
+    if text.is_empty() && !is_brief {
+        text.push_str("no queues\n");
+    }
+    text
+}
+
+/// A span of time: a number and ms, s, m or h.
+fn span(text: &str) -> Result<Duration, String> {
+    let bad = || "write a number and ms, s, m or h: 500ms, 5s, 1m".to_owned();
+    let end = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(bad)?;
+    let number: u64 = text[..end].parse().map_err(|_| bad())?;
+    let ms: u64 = match &text[end..] {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err(bad()),
+    };
+    match number.checked_mul(ms) {
+        Some(ms @ 1..) => Ok(Duration::from_millis(ms)),
+        _ => Err(bad()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sureq::{Cleaned, CleanedQueue};
+
+    #[test]
+    fn spans_have_a_unit() {
+        assert_eq!(span("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(span("5s"), Ok(Duration::from_secs(5)));
+        assert_eq!(span("2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(span("1h"), Ok(Duration::from_secs(3_600)));
+        for bad in ["", "5", "s", "0s", "-5s", "5 s", "5d", "99999999999999999999s"] {
+            assert!(span(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn every_queue_has_a_line_and_in_the_long_run_only_what_was_done() {
+        let queue = |name: &str, outcome| CleanedQueue { queue: name.into(), outcome };
+        let queues = vec![
+            queue("a", Ok(Cleaned { returned: 2, removed: 1 })),
+            queue("b", Ok(Cleaned::default())),
+            queue("c", Err(Refusal::WorkerGone)),
+        ];
+        let report = CleanReport { queues, marks: 3 };
+        let refused = format!("c: not cleaned: {}\n", Refusal::WorkerGone);
+        let marks = "3 marks of unique tasks removed that no task had\n";
+        let done = "a: 2 came back, 1 removed\n";
+        assert_eq!(words(&report, false), format!("{done}b: nothing to do\n{refused}{marks}"));
+        assert_eq!(words(&report, true), format!("{done}{refused}{marks}"));
+        assert_eq!(words(&CleanReport::default(), false), "no queues\n");
+        assert_eq!(words(&CleanReport::default(), true), "");
+    }
+}

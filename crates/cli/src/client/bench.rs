@@ -1,0 +1,206 @@
+//! `sureq bench`: how fast a home is here, and beside another one.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde_json::json;
+use sureq::{Home, Queue};
+
+use super::shown::{Column, Shown};
+use super::trouble::{Done, Trouble};
+use super::{Common, Make};
+use crate::humane::number;
+use crate::progress::Bar;
+
+/// What `bench` can be told.
+#[derive(Args)]
+#[command(after_help = "\
+Each phase is pushed, popped and acked by as many at once as --clients says, in a queue of its own that is removed
+afterwards. With --against the same load runs on both, in turns, and the ratios of the medians are told.
+
+Examples:
+  sureq bench --home file:./bench-data
+  sureq bench --against redis://127.0.0.1:6379 --tasks 50000")]
+pub(crate) struct BenchArguments {
+    /// Compare with this home
+    #[arg(long, value_name = "URL")]
+    against: Option<String>,
+    /// How many tasks per phase and round
+    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    tasks: u64,
+    /// How many ask at once
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    clients: u64,
+    /// How many tasks are in a batch
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    batch: u32,
+    /// The size of a payload, in bytes
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    payload: usize,
+    /// How many rounds; the median is told
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    rounds: usize,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// What is measured.
+#[derive(Clone, Copy)]
+struct Phase {
+    name: &'static str,
+    kind: Kind,
+    is_batch: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Push,
+    PopAck,
+}
+
+const PHASES: [Phase; 4] = [
+    Phase { name: "push, one at a time", kind: Kind::Push, is_batch: false },
+    Phase { name: "pop and ack, one at a time", kind: Kind::PopAck, is_batch: false },
+    Phase { name: "push, in batches", kind: Kind::Push, is_batch: true },
+    Phase { name: "pop and ack, in batches", kind: Kind::PopAck, is_batch: true },
+];
+
+pub(crate) fn run(arguments: &BenchArguments) -> ExitCode {
+    arguments.common.run(Make::Yes, |home, shown| bench(arguments, home, shown))
+}
+
+async fn bench(arguments: &BenchArguments, home: Home, mut shown: Shown) -> Done {
+    let mut homes = vec![(&arguments.common.home, home)];
+    if let Some(url) = &arguments.against {
+        homes.push((url, sureq::open(url).map_err(Trouble::Open)?));
+    }
+    let rounds = arguments.rounds.max(1);
+    let total = (rounds * homes.len() * PHASES.len()) as u64 * arguments.tasks;
+    let bar = Bar::of(total, "tasks");
+    let mut rates = vec![vec![Vec::new(); PHASES.len()]; homes.len()];
+    let mut done = 0;
+    for _ in 0..rounds {
+        for (at, (_, home)) in homes.iter().enumerate() {
+            let queue = home.queue(format!("sureq-bench-{}", std::process::id()));
+            for (phase, rates) in PHASES.iter().zip(&mut rates[at]) {
+                let time = measure(arguments, *phase, &queue).await;
+                if time.is_err() {
+                    // What failed matters more than what is left behind.
+                    let _ = home.drop_queues(&[queue.name_bytes()]).await;
+                }
+                rates.push(per_second(arguments.tasks, time?));
+                done += arguments.tasks;
+                bar.at(done);
+            }
+            home.drop_queues(&[queue.name_bytes()]).await?;
+        }
+    }
+    drop(bar);
+    let medians: Vec<Vec<u64>> =
+        rates.into_iter().map(|phases| phases.into_iter().map(median).collect()).collect();
+    let urls: Vec<&str> = homes.iter().map(|(url, _)| without_password(url)).collect();
+    tell(&urls, &medians, &mut shown)?;
+    for (_, other) in homes.drain(1..) {
+        other.close().map_err(Trouble::Broken)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How long the phase takes, all clients together.
+async fn measure(arguments: &BenchArguments, phase: Phase, queue: &Queue) -> Result<Duration, Trouble> {
+    let batch = if phase.is_batch { arguments.batch.max(1) } else { 1 };
+    let clients = arguments.clients.max(1);
+    let began = Instant::now();
+    let mut asking = tokio::task::JoinSet::new();
+    for client in 0..clients {
+        // What cannot be shared evenly is for the first ones.
+        let share = arguments.tasks / clients + u64::from(client < arguments.tasks % clients);
+        let (queue, payload) = (queue.clone(), vec![b'x'; arguments.payload]);
+        asking.spawn(async move {
+            match phase.kind {
+                Kind::Push => push(&queue, &payload, share, batch).await,
+                Kind::PopAck => pop_and_ack(&queue, share, batch).await,
+            }
+        });
+    }
+    while let Some(ended) = asking.join_next().await {
+        ended.map_err(|error| Trouble::Machine(error.into()))??;
+    }
+    Ok(began.elapsed())
+}
+
+async fn push(queue: &Queue, payload: &[u8], mut left: u64, batch: u32) -> Result<(), sureq::Error> {
+    while left > 0 {
+        let n = left.min(batch.into());
+        queue.push_all((0..n).map(|_| payload)).await?;
+        left -= n;
+    }
+    Ok(())
+}
+
+async fn pop_and_ack(queue: &Queue, mut left: u64, batch: u32) -> Result<(), sureq::Error> {
+    while left > 0 {
+        let n = u32::try_from(left).unwrap_or(u32::MAX).min(batch);
+        let tasks = queue.pop_many(n).await?;
+        if tasks.is_empty() {
+            // Others were faster: together they have them all.
+            return Ok(());
+        }
+        queue.ack_all(tasks.iter().map(sureq::Task::receipt)).await?;
+        left -= tasks.len() as u64;
+    }
+    Ok(())
+}
+
+fn per_second(tasks: u64, time: Duration) -> u64 {
+    u64::try_from(u128::from(tasks) * 1_000_000_000 / time.as_nanos().max(1)).unwrap_or(u64::MAX)
+}
+
+fn median(mut rates: Vec<u64>) -> u64 {
+    rates.sort_unstable();
+    rates[rates.len() / 2]
+}
+
+/// A URL that can be shown around.
+fn without_password(url: &str) -> &str {
+    url.rsplit_once('@').map_or(url, |(_, place)| place)
+}
+
+fn tell(urls: &[&str], medians: &[Vec<u64>], shown: &mut Shown) -> Result<(), Trouble> {
+    let fastest = medians.iter().flatten().copied().max().unwrap_or(1);
+    for (at, phase) in PHASES.iter().enumerate() {
+        let rates: Vec<u64> = medians.iter().map(|phases| phases[at]).collect();
+        let ratio = rates.get(1).map(|&other| ratio(rates[0], other));
+        if shown.is_json() {
+            shown.object([
+                ("phase", json!(phase.name)),
+                ("per_second", json!(rates[0])),
+                ("against_per_second", json!(rates.get(1))),
+                ("ratio", json!(ratio)),
+            ])?;
+            continue;
+        }
+        shown.line(phase.name)?;
+        let rows = urls.iter().zip(&rates).enumerate().map(|(home, (url, &rate))| {
+            let ratio = ratio.filter(|_| home == 0).map(|ratio| format!("{ratio:.2} ×"));
+            vec![format!("  {url}"), number(rate), bar_of(rate, fastest), ratio.unwrap_or_default()]
+        });
+        let ratio_head = if urls.len() > 1 { "ratio" } else { "" };
+        let columns =
+            [Column::Text("  home"), Column::Number("tasks/s"), Column::Text(""), Column::Text(ratio_head)];
+        shown.table(&columns, rows.collect())?;
+    }
+    shown.flush()
+}
+
+/// To three digits behind the point, which is more than a measurement is good for.
+fn ratio(a: u64, b: u64) -> f64 {
+    let thousandths = u32::try_from(a.saturating_mul(1_000) / b.max(1)).unwrap_or(u32::MAX);
+    f64::from(thousandths) / 1_000.0
+}
+
+/// A bar of up to thirty blocks.
+fn bar_of(rate: u64, fastest: u64) -> String {
+    "█".repeat((rate * 30 / fastest.max(1)).clamp(1, 30) as usize)
+}

@@ -1,0 +1,153 @@
+//! `sureq ack`, `return` and `cancel`: what becomes of tasks, by their ids or receipts.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::json;
+use sureq::{Held, Home, Place};
+
+use super::shown::Shown;
+use super::trouble::{Done, Trouble};
+use super::{Common, Make, is_sure, time};
+use crate::exit;
+use crate::humane::many;
+
+/// What `ack` can be told.
+#[derive(Args)]
+pub(crate) struct AckArguments {
+    /// The queue
+    queue: String,
+    /// Receipts, which stand for one delivery, or ids, which stand for the current one
+    #[arg(required = true, value_name = "RECEIPT")]
+    tasks: Vec<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+pub(crate) fn ack(arguments: &AckArguments) -> ExitCode {
+    arguments.common.run(Make::No, async |home: Home, mut shown| {
+        let acked = home.queue(&arguments.queue).ack_all(&arguments.tasks).await?;
+        for (task, is_acked) in arguments.tasks.iter().zip(&acked) {
+            if shown.is_json() {
+                shown.object([("task", json!(task)), ("finished", json!(is_acked))])?;
+            } else {
+                let said =
+                    if *is_acked { "finished" } else { "not finished: it is not, or no longer, yours" };
+                shown.line(format_args!("{task} {said}"))?;
+            }
+        }
+        shown.flush()?;
+        Ok(if acked.contains(&true) { ExitCode::SUCCESS } else { exit::NOTHING_THERE.into() })
+    })
+}
+
+/// What `return` can be told.
+#[derive(Args)]
+pub(crate) struct ReturnArguments {
+    /// The queue
+    queue: String,
+    /// The receipt, or the id
+    #[arg(value_name = "RECEIPT")]
+    task: String,
+    /// To come again after this: 500ms, 30s, 5m, 1h, 2d
+    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "back")]
+    delay: Option<Duration>,
+    /// To the end of the line; without it, to the front
+    #[arg(long)]
+    back: bool,
+    /// The try failed, and why: it costs a try, and comes again after its backoff
+    #[arg(long, value_name = "REASON")]
+    failed: Option<String>,
+    /// It is dead, whatever tries are left
+    #[arg(long, requires = "failed", conflicts_with_all = ["delay", "back"])]
+    dead: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+pub(crate) fn give_back(arguments: &ReturnArguments) -> ExitCode {
+    arguments.common.run(Make::No, |home, shown| give(arguments, home, shown))
+}
+
+async fn give(arguments: &ReturnArguments, home: Home, mut shown: Shown) -> Done {
+    let (queue, task) = (home.queue(&arguments.queue), &arguments.task);
+    let to = match (arguments.delay, arguments.back) {
+        (Some(delay), _) => Some(Place::After(delay.as_millis() as u64)),
+        (None, true) => Some(Place::Back),
+        (None, false) => None,
+    };
+    let held = match (&arguments.failed, to) {
+        (Some(reason), _) if arguments.dead => queue.fail_for_good(task, reason).await?,
+        (Some(reason), Some(to)) => queue.fail_to(task, reason, to).await?,
+        (Some(reason), None) => queue.fail(task, reason).await?,
+        (None, to) => queue.give_back_to(task, to.unwrap_or(Place::Front)).await?,
+    };
+    let said = match held {
+        Held::Yes => "returned",
+        Held::Cancelled => "cancelled: it was called off, and is gone",
+        Held::Lost => "not returned: it is not, or no longer, yours",
+    };
+    if shown.is_json() {
+        let word = said.split(':').next().unwrap_or(said);
+        shown.object([("task", json!(task)), ("outcome", json!(word))])?;
+    } else {
+        shown.line(format_args!("{task} {said}"))?;
+    }
+    shown.flush()?;
+    Ok(if held == Held::Lost { exit::NOTHING_THERE.into() } else { ExitCode::SUCCESS })
+}
+
+/// What `cancel` can be told.
+#[derive(Args)]
+#[command(after_help = "\
+Tasks that wait are gone; the holders of those that run are told, and may still finish them.
+Exits with 4 if there was none to call off.")]
+pub(crate) struct CancelArguments {
+    /// The queue
+    queue: String,
+    /// The ids
+    #[arg(value_name = "ID", required_unless_present_any = ["names", "payload"])]
+    ids: Vec<String>,
+    /// The tasks of these names
+    #[arg(long = "name", value_name = "NAME", conflicts_with_all = ["ids", "payload"])]
+    names: Vec<String>,
+    /// All tasks with this payload
+    #[arg(long, conflicts_with = "ids")]
+    payload: Option<String>,
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+pub(crate) fn cancel(arguments: &CancelArguments) -> ExitCode {
+    arguments.common.run(Make::No, |home, shown| call_off(arguments, home, shown))
+}
+
+async fn call_off(arguments: &CancelArguments, home: Home, mut shown: Shown) -> Done {
+    let queue = home.queue(&arguments.queue);
+    let mut count = 0;
+    if let Some(payload) = &arguments.payload {
+        let info = queue.info().await?;
+        let all = many(info.ready + info.delayed + info.leased, "task");
+        let what =
+            format!("This looks at {all} of {} and calls off those with that payload", arguments.queue);
+        if !is_sure(&what, arguments.yes)? {
+            return Err(Trouble::Usage("nothing was done".to_owned()));
+        }
+        count += queue.cancel_payload(payload).await?;
+    }
+    for name in &arguments.names {
+        count += u64::from(queue.cancel_named(name).await?);
+    }
+    count += queue.cancel_all(&arguments.ids).await?;
+    if shown.is_json() {
+        shown.object([("queue", json!(arguments.queue)), ("cancelled", json!(count))])?;
+    } else {
+        shown.line(format_args!("{} called off", many(count, "task")))?;
+    }
+    shown.flush()?;
+    Ok(if count == 0 { exit::NOTHING_THERE.into() } else { ExitCode::SUCCESS })
+}

@@ -1,0 +1,400 @@
+//! `sureq queues`, `stats`, `inspect`, `explain` and `workers`: what there is, and why.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use futures_util::TryStreamExt;
+use serde_json::{Value, json};
+use sureq::{Home, Info, QueueRow, Seen, Settings, StateKind, View};
+
+use super::manage::settings_words;
+use super::shown::{Column, Shown, name, payload_fields, preview};
+use super::trouble::{Done, Trouble};
+use super::{Common, Make, is_sure};
+use crate::exit;
+use crate::humane::{duration, many, number, relative, size};
+
+/// The states of a task, as they are written.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum State {
+    Ready,
+    Delayed,
+    Leased,
+    Dead,
+}
+
+impl State {
+    pub(super) const fn view(self) -> View {
+        match self {
+            Self::Ready => View::Ready,
+            Self::Delayed => View::Delayed,
+            Self::Leased => View::Leased,
+            Self::Dead => View::Dead,
+        }
+    }
+}
+
+/// What `queues` can be told.
+#[derive(Args)]
+pub(crate) struct QueuesArguments {
+    /// Only queues that this pattern matches: emails*, h?llo, [ab]*
+    pattern: Option<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+pub(crate) fn queues(arguments: &QueuesArguments) -> ExitCode {
+    arguments.common.run(Make::No, |home, shown| list_queues(arguments, home, shown))
+}
+
+async fn list_queues(arguments: &QueuesArguments, home: Home, mut shown: Shown) -> Done {
+    let pattern = arguments.pattern.as_deref().map(str::as_bytes);
+    let mut rows: Vec<QueueRow> = home.queues(pattern).try_collect().await?;
+    rows.sort_by(|a, b| a.name.cmp(&b.name));
+    if shown.is_json() {
+        for row in &rows {
+            let [ready, delayed, leased, dead] = row.counts;
+            shown.object([
+                ("name", json!(name(&row.name))),
+                ("ready", json!(ready)),
+                ("delayed", json!(delayed)),
+                ("leased", json!(leased)),
+                ("dead", json!(dead)),
+            ])?;
+        }
+    } else if rows.is_empty() {
+        shown.line("no queue has tasks")?;
+    } else {
+        let columns = [
+            Column::Text("queue"),
+            Column::Number("ready"),
+            Column::Number("delayed"),
+            Column::Number("leased"),
+            Column::Number("dead"),
+        ];
+        let cells = |row: &QueueRow| [name(&row.name)].into_iter().chain(row.counts.map(number)).collect();
+        shown.table(&columns, rows.iter().map(cells).collect())?;
+    }
+    shown.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What `stats` can be told.
+#[derive(Args)]
+pub(crate) struct StatsArguments {
+    /// The queues; without any, all that have tasks, together
+    queues: Vec<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+pub(crate) fn stats(arguments: &StatsArguments) -> ExitCode {
+    arguments.common.run(Make::No, |home, shown| tell_stats(arguments, home, shown))
+}
+
+async fn tell_stats(arguments: &StatsArguments, home: Home, mut shown: Shown) -> Done {
+    if arguments.queues.is_empty() {
+        tell_totals(&home, &mut shown).await?;
+    }
+    for (at, queue) in arguments.queues.iter().enumerate() {
+        let info = home.queue(queue).info().await?;
+        if shown.is_json() {
+            tell_info_json(queue, &info, &mut shown)?;
+        } else {
+            if at > 0 {
+                shown.line("")?;
+            }
+            tell_info(queue, &info, &mut shown)?;
+        }
+    }
+    shown.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn tell_totals(home: &Home, shown: &mut Shown) -> Result<(), Trouble> {
+    let (mut queues, mut totals) = (0u64, [0u64; 4]);
+    let mut rows = std::pin::pin!(home.queues(None));
+    while let Some(row) = rows.try_next().await? {
+        queues += 1;
+        totals.iter_mut().zip(row.counts).for_each(|(total, n)| *total += n);
+    }
+    // Not every home knows workers.
+    let workers = home.workers().await.map_or(0, |workers| workers.len() as u64);
+    let [ready, delayed, leased, dead] = totals;
+    if shown.is_json() {
+        return shown.object([
+            ("queues", json!(queues)),
+            ("ready", json!(ready)),
+            ("delayed", json!(delayed)),
+            ("leased", json!(leased)),
+            ("dead", json!(dead)),
+            ("workers", json!(workers)),
+        ]);
+    }
+    shown.line(format_args!(
+        "{} with {}: {} ready, {} delayed, {} leased, {} dead; {}",
+        many(queues, "queue"),
+        many(totals.iter().sum(), "task"),
+        number(ready),
+        number(delayed),
+        number(leased),
+        number(dead),
+        many(workers, "worker"),
+    ))
+}
+
+fn tell_info(queue: &str, info: &Info, shown: &mut Shown) -> Result<(), Trouble> {
+    let per_second = |tenths: u64| format!("{}.{} per second of late", number(tenths / 10), tenths % 10);
+    let mut rows = vec![
+        ("queue", queue.to_owned()),
+        ("ready", number(info.ready)),
+        ("delayed", number(info.delayed)),
+        ("leased", number(info.leased)),
+        ("dead", number(info.dead)),
+        ("waiting bytes", size(info.waiting_bytes)),
+        ("oldest waits", duration(Duration::from_millis(info.oldest_ms))),
+        ("pushed", format!("{}, {}", number(info.pushed), per_second(info.pushed_of_late))),
+        ("finished", format!("{}, {}", number(info.finished), per_second(info.finished_of_late))),
+        ("workers", number(info.workers)),
+    ];
+    if let Some(since) = info.paused {
+        rows.push(("paused", relative(since.0)));
+    }
+    let defaults = settings_words(&Settings::default());
+    for (set, default) in settings_words(&info.settings).into_iter().zip(defaults) {
+        if set != default {
+            rows.push(("setting", format!("{} {}", set.0, set.1)));
+        }
+    }
+    for (name, value) in rows {
+        shown.line(format_args!("{name:<14} {value}"))?;
+    }
+    Ok(())
+}
+
+fn tell_info_json(queue: &str, info: &Info, shown: &mut Shown) -> Result<(), Trouble> {
+    let settings: serde_json::Map<String, Value> =
+        settings_words(&info.settings).into_iter().map(|(name, value)| (name, value.into())).collect();
+    shown.object([
+        ("queue", json!(queue)),
+        ("ready", json!(info.ready)),
+        ("delayed", json!(info.delayed)),
+        ("leased", json!(info.leased)),
+        ("dead", json!(info.dead)),
+        ("waiting_bytes", json!(info.waiting_bytes)),
+        ("oldest_ms", json!(info.oldest_ms)),
+        ("paused_at", json!(info.paused.map(|since| since.0))),
+        ("pushed", json!(info.pushed)),
+        ("finished", json!(info.finished)),
+        ("pushed_per_second", json!(tenths(info.pushed_of_late))),
+        ("finished_per_second", json!(tenths(info.finished_of_late))),
+        ("workers", json!(info.workers)),
+        ("settings", Value::Object(settings)),
+    ])
+}
+
+fn tenths(n: u64) -> f64 {
+    f64::from(u32::try_from(n).unwrap_or(u32::MAX)) / 10.0
+}
+
+/// What `inspect` can be told.
+#[derive(Args)]
+pub(crate) struct InspectArguments {
+    /// The queue
+    queue: String,
+    /// Tasks of this state
+    #[arg(long, short, value_enum, default_value = "ready")]
+    state: State,
+    /// The first to show; a negative one counts from the end
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
+    start: i64,
+    /// How many at most
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 20)]
+    count: u32,
+    #[command(flatten)]
+    common: Common,
+}
+
+pub(crate) fn inspect(arguments: &InspectArguments) -> ExitCode {
+    arguments.common.run(Make::No, |home, shown| show_tasks(arguments, home, shown))
+}
+
+async fn show_tasks(arguments: &InspectArguments, home: Home, mut shown: Shown) -> Done {
+    let queue = home.queue(&arguments.queue);
+    let tasks = queue.inspect(arguments.state.view(), arguments.start, arguments.count).await?;
+    if shown.is_json() {
+        for task in &tasks {
+            show_task_json(arguments.state, task, &mut shown)?;
+        }
+    } else {
+        let (columns, row) = columns_of(arguments.state);
+        shown.table(&columns, tasks.iter().map(row).collect())?;
+    }
+    shown.flush()?;
+    Ok(if tasks.is_empty() { exit::NOTHING_THERE.into() } else { ExitCode::SUCCESS })
+}
+
+type Row = fn(&Seen) -> Vec<String>;
+
+fn columns_of(state: State) -> (Vec<Column>, Row) {
+    let (mut columns, row): (Vec<Column>, Row) = match state {
+        State::Ready => (vec![], |task| vec![task.id.to_string(), preview(task.payload.as_ref())]),
+        State::Delayed => (vec![Column::Text("due")], |task| {
+            vec![task.id.to_string(), relative(task.at.0), preview(task.payload.as_ref())]
+        }),
+        State::Leased => (vec![Column::Text("taken"), Column::Number("deliveries")], |task| {
+            let taken = format!("{} ago", duration(task.elapsed));
+            let deliveries = number(task.deliveries.into());
+            vec![task.id.to_string(), taken, deliveries, preview(task.payload.as_ref())]
+        }),
+        State::Dead => {
+            (vec![Column::Text("died"), Column::Number("tries"), Column::Text("reason")], |task| {
+                let tries = task.more.as_ref().map(|more| more.tries).unwrap_or_default();
+                let tries = u64::from(tries.failed) + u64::from(tries.lapsed) + u64::from(tries.lost);
+                let reason = task.more.as_ref().and_then(|more| more.reason.as_deref()).map(preview);
+                let (died, reason) = (relative(task.at.0), reason.unwrap_or_default());
+                vec![task.id.to_string(), died, number(tries), reason, preview(task.payload.as_ref())]
+            })
+        }
+    };
+    columns.insert(0, Column::Text("id"));
+    columns.push(Column::Text("payload"));
+    (columns, row)
+}
+
+fn show_task_json(state: State, task: &Seen, shown: &mut Shown) -> Result<(), Trouble> {
+    let (id, payload) = (json!(task.id.to_string()), payload_fields(task.payload.as_ref()));
+    match state {
+        State::Ready => shown.object([("id", id), payload]),
+        State::Delayed => shown.object([("id", id), ("due", json!(task.at.0)), payload]),
+        State::Leased => shown.object([
+            ("id", id),
+            ("taken_at", json!(task.at.0)),
+            ("elapsed_ms", json!(task.elapsed.as_millis() as u64)),
+            ("deliveries", json!(task.deliveries)),
+            payload,
+        ]),
+        State::Dead => {
+            let more = task.more.clone().unwrap_or_default();
+            shown.object([
+                ("id", id),
+                ("died_at", json!(task.at.0)),
+                ("reason", json!(more.reason.as_deref().map(name))),
+                ("failed", json!(more.tries.failed)),
+                ("lapsed", json!(more.tries.lapsed)),
+                ("lost", json!(more.tries.lost)),
+                payload,
+            ])
+        }
+    }
+}
+
+/// What `explain` can be told.
+#[derive(Args)]
+pub(crate) struct ExplainArguments {
+    /// The queue
+    queue: String,
+    /// The task's id
+    id: String,
+    #[command(flatten)]
+    common: Common,
+}
+
+pub(crate) fn explain(arguments: &ExplainArguments) -> ExitCode {
+    arguments.common.run(Make::No, |home, shown| tell_why(arguments, home, shown))
+}
+
+async fn tell_why(arguments: &ExplainArguments, home: Home, mut shown: Shown) -> Done {
+    let Some(explained) = home.queue(&arguments.queue).explain(&arguments.id).await? else {
+        let why =
+            format!("there is no task {} in {}: it is finished, or never was", arguments.id, arguments.queue);
+        return Ok(exit::failed(exit::NOTHING_THERE, why));
+    };
+    if shown.is_json() {
+        let state = match explained.state() {
+            StateKind::Ready => "ready",
+            StateKind::Delayed => "delayed",
+            StateKind::Leased => "leased",
+            StateKind::Dead => "dead",
+        };
+        shown.object([
+            ("id", json!(explained.id.to_string())),
+            ("state", json!(state)),
+            ("why", json!(explained.to_string())),
+            ("deliveries", json!(explained.deliveries)),
+            ("failed", json!(explained.tries.failed)),
+            ("lapsed", json!(explained.tries.lapsed)),
+            ("lost", json!(explained.tries.lost)),
+            ("tries_max", json!(explained.tries_max)),
+            ("reason", json!(explained.reason.as_deref().map(name))),
+        ])?;
+    } else {
+        shown.line(&explained)?;
+    }
+    shown.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What `workers` can be told.
+#[derive(Args)]
+pub(crate) struct WorkersArguments {
+    /// Declare this worker lost, whatever it says: its tasks go back
+    #[arg(long, value_name = "NAME")]
+    fail: Option<String>,
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+pub(crate) fn workers(arguments: &WorkersArguments) -> ExitCode {
+    arguments.common.run(Make::No, |home, shown| list_workers(arguments, home, shown))
+}
+
+async fn list_workers(arguments: &WorkersArguments, home: Home, mut shown: Shown) -> Done {
+    let workers = home.workers().await?;
+    if let Some(lost) = &arguments.fail {
+        let mut held =
+            workers.iter().filter(|worker| *worker.name == *lost.as_bytes()).map(|worker| worker.leased);
+        let Some(held) = held.next() else {
+            return Ok(exit::failed(exit::NOTHING_THERE, format_args!("there is no worker {lost}")));
+        };
+        let what = format!("This declares {lost} lost and gives {} back", many(held, "task"));
+        if !is_sure(&what, arguments.yes)? {
+            return Err(Trouble::Usage("nothing was done".to_owned()));
+        }
+        let back = home.fail_worker(lost).await?;
+        if shown.is_json() {
+            shown.object([("worker", json!(lost)), ("given_back", json!(back))])?;
+        } else {
+            shown.line(format_args!("{} given back", many(back, "task")))?;
+        }
+    } else if shown.is_json() {
+        for worker in &workers {
+            shown.object([
+                ("name", json!(name(&worker.name))),
+                ("incarnation", json!(worker.incarnation)),
+                ("ttl_ms", json!(worker.ttl_ms)),
+                ("leased", json!(worker.leased)),
+            ])?;
+        }
+    } else if workers.is_empty() {
+        shown.line("no worker is alive")?;
+    } else {
+        let columns = [
+            Column::Text("worker"),
+            Column::Number("incarnation"),
+            Column::Text("time to live"),
+            Column::Number("tasks"),
+        ];
+        let rows = workers.iter().map(|worker| {
+            let ttl = duration(Duration::from_millis(worker.ttl_ms));
+            vec![name(&worker.name), worker.incarnation.to_string(), ttl, number(worker.leased)]
+        });
+        shown.table(&columns, rows.collect())?;
+    }
+    shown.flush()?;
+    Ok(ExitCode::SUCCESS)
+}

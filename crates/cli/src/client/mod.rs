@@ -1,0 +1,113 @@
+//! The commands that ask a home: each opens it by its URL, asks, shows the answer and lets go.
+//!
+//! * `push`, `pop`: tasks in, tasks out. `finish`: what becomes of those that were taken.
+//! * `look`: what there is, and why. `manage`: queues as a whole. `work`: a program for each task.
+//! * `shown`: tables, JSON, numbers and times for people. `trouble`: what went wrong, and the code to exit with.
+
+pub(crate) mod bench;
+pub(crate) mod finish;
+pub(crate) mod look;
+pub(crate) mod manage;
+pub(crate) mod pop;
+pub(crate) mod push;
+pub(crate) mod work;
+
+mod shown;
+mod trouble;
+
+use std::future::Future;
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use sureq::Home;
+
+use crate::say;
+use shown::Shown;
+use trouble::{Done, Trouble};
+
+/// What all these commands can be told.
+#[derive(Args)]
+pub(crate) struct Common {
+    /// Where the queue lives: `sureq://HOST:PORT`, `file:DIR`, `redis://HOST:PORT`
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "SUREQ_HOME",
+        hide_env_values = true,
+        default_value = "sureq://127.0.0.1:7379"
+    )]
+    home: String,
+    /// Answer in JSON, one object per line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Whether a command may make the store that its URL names.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Make {
+    /// A queue is made by its first task, and so is a store.
+    Yes,
+    /// A store that is not there is a mistake.
+    No,
+}
+
+impl Common {
+    /// Opens the home, runs the command in it, and closes it.
+    fn run<F: Future<Output = Done>>(&self, make: Make, command: impl FnOnce(Home, Shown) -> F) -> ExitCode {
+        trouble::code(self.try_run(make, command))
+    }
+
+    fn try_run<F: Future<Output = Done>>(
+        &self,
+        make: Make,
+        command: impl FnOnce(Home, Shown) -> F,
+    ) -> Result<ExitCode, Trouble> {
+        let home = self.open(make)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .map_err(Trouble::Machine)?;
+        let done = runtime.block_on(command(home.clone(), Shown::new(self.json)));
+        home.close().map_err(Trouble::Broken)?;
+        done
+    }
+
+    fn open(&self, make: Make) -> Result<Home, Trouble> {
+        if let Some(dir) = self.home.strip_prefix("file:")
+            && make == Make::No
+            && !Path::new(dir.strip_prefix("//").unwrap_or(dir)).join("store").exists()
+        {
+            return Err(Trouble::NoStore(dir.to_owned()));
+        }
+        let home = sureq::open(&self.home).map_err(Trouble::Open)?;
+        for warning in home.warnings() {
+            say::notice(warning);
+        }
+        Ok(home)
+    }
+}
+
+/// A time as people write it: 500ms, 30s, 5m, 1h, 2d.
+fn time(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text)
+        .map_err(|_| "write a number with its unit: 500ms, 30s, 5m, 1h, 2d".to_owned())
+}
+
+/// Asks whether to go on. Without a terminal there is nobody to ask.
+fn is_sure(what: &str, is_yes: bool) -> Result<bool, Trouble> {
+    if is_yes {
+        return Ok(true);
+    }
+    if !io::stdin().is_terminal() {
+        return Err(Trouble::Unasked(what.to_owned()));
+    }
+    eprint!("{what}. Go on? [y/N] ");
+    io::stderr().flush().map_err(Trouble::Machine)?;
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer).map_err(Trouble::Machine)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}

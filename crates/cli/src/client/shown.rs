@@ -1,0 +1,135 @@
+//! Answers for people and for programs: tables and plain lines, or one JSON object per line.
+
+use std::io::{self, BufWriter, IsTerminal as _, Write as _, stdout};
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+use serde_json::{Map, Value};
+
+use super::trouble::Trouble;
+
+/// So much of a payload is shown in a table.
+const PREVIEW_CHARS: usize = 60;
+
+/// Standard output, in the form that was asked for.
+pub(super) struct Shown {
+    out: BufWriter<io::Stdout>,
+    is_json: bool,
+    is_watched: bool,
+}
+
+/// A column of a table.
+pub(super) enum Column {
+    /// Text, to the left.
+    Text(&'static str),
+    /// A number, to the right.
+    Number(&'static str),
+}
+
+impl Shown {
+    pub(super) fn new(is_json: bool) -> Self {
+        Self { out: BufWriter::new(stdout()), is_json, is_watched: stdout().is_terminal() }
+    }
+
+    pub(super) const fn is_json(&self) -> bool {
+        self.is_json
+    }
+
+    /// A line for people.
+    pub(super) fn line(&mut self, text: impl std::fmt::Display) -> Result<(), Trouble> {
+        writeln!(self.out, "{text}").map_err(Trouble::output)
+    }
+
+    /// Bytes as they are, and the end of a line.
+    pub(super) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Trouble> {
+        self.out.write_all(bytes).and_then(|()| self.out.write_all(b"\n")).map_err(Trouble::output)
+    }
+
+    /// An object for programs.
+    pub(super) fn object<const N: usize>(&mut self, fields: [(&str, Value); N]) -> Result<(), Trouble> {
+        let object: Map<String, Value> =
+            fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        self.line(Value::Object(object))
+    }
+
+    /// Rows under their heads. No rows, no table.
+    pub(super) fn table(&mut self, columns: &[Column], rows: Vec<Vec<String>>) -> Result<(), Trouble> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let mut table = Table::new();
+        table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+        table.set_header(columns.iter().map(Column::head));
+        for row in rows {
+            table.add_row(row);
+        }
+        for (column, kind) in table.column_iter_mut().zip(columns) {
+            column.set_padding((0, 2));
+            if let Column::Number(_) = kind {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        for (at, line) in table.lines().enumerate() {
+            let line = line.trim_end();
+            // The heads stand out where somebody looks.
+            if at == 0 && self.is_watched {
+                self.line(format_args!("\x1b[1m{line}\x1b[0m"))?;
+            } else {
+                self.line(line)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn flush(&mut self) -> Result<(), Trouble> {
+        self.out.flush().map_err(Trouble::output)
+    }
+}
+
+impl Column {
+    fn head(&self) -> Cell {
+        match self {
+            Self::Text(name) | Self::Number(name) => Cell::new(name),
+        }
+    }
+}
+
+/// Bytes in JSON: text where it is text, base64 where it is not.
+pub(super) fn payload_fields(payload: &[u8]) -> (&'static str, Value) {
+    match std::str::from_utf8(payload) {
+        Ok(text) => ("payload", text.into()),
+        Err(_) => ("payload_base64", BASE64_STANDARD.encode(payload).into()),
+    }
+}
+
+/// A name in JSON or in a line: any bytes, most of which are text.
+pub(super) fn name(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
+        _ => bytes.escape_ascii().to_string(),
+    }
+}
+
+/// The beginning of a payload, on one line.
+pub(super) fn preview(payload: &[u8]) -> String {
+    let text = name(&payload[..payload.len().min(4 * PREVIEW_CHARS)]);
+    let is_whole = payload.len() <= 4 * PREVIEW_CHARS && text.chars().count() <= PREVIEW_CHARS;
+    if is_whole { text } else { text.chars().take(PREVIEW_CHARS - 1).chain(['…']).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn payloads_are_shown_on_one_line_and_not_too_long() {
+        assert_eq!(preview(b"hello"), "hello");
+        assert_eq!(preview("grüße".as_bytes()), "grüße");
+        assert_eq!(preview(b"a\nb"), "a\\nb");
+        assert_eq!(preview(&[0xff, b'x']), "\\xffx");
+        let long = preview(&[b'x'; 100]);
+        assert!(long.ends_with("x…") && long.chars().count() == PREVIEW_CHARS);
+        assert_eq!(payload_fields(&[0xff]), ("payload_base64", "/w==".into()));
+    }
+}

@@ -1,0 +1,29 @@
+//! Signals to end: SIGTERM and SIGINT.
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::{exit, say};
+
+/// The first signal to end does this, the second ends the process where it is. When this returns, signals are watched: whoever
+/// reads what is printed next may send one at once.
+pub(crate) fn on_first(stop: impl FnOnce() + Send + 'static) {
+    let watch = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let within = runtime.enter();
+        let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        drop(within);
+        let wait = async move {
+            let mut next = async || tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} };
+            next().await;
+            stop();
+            next().await;
+            std::process::exit(exit::INTERRUPTED)
+        };
+        let thread = std::thread::Builder::new().name("sureq-signals".to_owned());
+        thread.spawn(move || runtime.block_on(wait))
+    };
+    let watched: std::io::Result<_> = watch();
+    if let Err(error) = watched {
+        say::err(format_args!("sureq: cannot watch for signals: {error}"));
+    }
+}

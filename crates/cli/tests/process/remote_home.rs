@@ -1,0 +1,463 @@
+//! Homes on a server that is killed, stopped, cut off and picky: nothing that was confirmed is lost, what is not known is
+//! called unknown, and homes carry on by themselves.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::poll_fn;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use sureq::Refusal;
+use sureq::remote::{OpenError, Patience, RemoteHome, Target, Ticket};
+use sureq::seam::command::{AckScope, Block, ConnId, IdForm, LeaseAsk, Pop, TaskRefs, View};
+use sureq::seam::notice::Kind;
+use sureq::seam::{Command, Heard, NoticeTasks, Replies, Reply};
+use sureq_testkit::client::Value;
+use sureq_testkit::process::PATIENCE;
+use sureq_testkit::server_process::{Launch, Server};
+
+use crate::users::People;
+use crate::{SUREQ, await_line, scratch, serve};
+
+type Answers = Replies<sureq::seam::Body>;
+
+/// A server where it was before.
+fn serve_at(dir: &Path, resp: SocketAddr) -> Launch {
+    let home = format!("file:{}", dir.display());
+    Launch::new(SUREQ).args(["serve", "--resp", &resp.to_string(), "--text", "127.0.0.1:0", "--home", &home])
+}
+
+fn open(address: SocketAddr) -> RemoteHome {
+    let target = Target::parse(&format!("sureq://{address}")).expect("a URL");
+    RemoteHome::open(target).expect("the server listens")
+}
+
+fn open_with_patience(address: SocketAddr, answer: Duration) -> RemoteHome {
+    let target = Target::parse(&format!("sureq://{address}")).expect("a URL");
+    RemoteHome::open_by(target, Patience { answer, ..Patience::default() }).expect("the server listens")
+}
+
+fn ask(home: &RemoteHome, command: Command<'_>) -> Answers {
+    home.execute(&[command]).wait().replies
+}
+
+fn push(home: &RemoteHome, queue: &[u8], payload: &[u8]) -> Reply {
+    ask(home, Command::Push { queue, payloads: &[payload] }).list.remove(0)
+}
+
+/// The queue of most tests, as pops name it.
+const Q: &[&[u8]] = &[b"q"];
+
+fn pop(block: Option<Block>, lease: LeaseAsk<'static>) -> Command<'static> {
+    Command::Pop(Pop { block, lease, ..Pop::plain(Q, 10) })
+}
+
+fn ack(home: &RemoteHome, queue: &[u8], receipt: &str) -> Reply {
+    let tasks = TaskRefs { list: &[receipt.as_bytes()], form: IdForm::Long };
+    ask(home, Command::Ack { queue, tasks, scope: AckScope::LeasedOrLapsed }).list.remove(0)
+}
+
+/// Ready and leased tasks of a queue.
+fn counts(home: &RemoteHome, queue: &[u8]) -> (u64, u64) {
+    match ask(home, Command::Info { queue }).list.remove(0) {
+        Reply::Info(info) => (info.ready, info.leased),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Returns once it is so. The home or the server is asked; there is no other signal to wait for.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !is_so() {
+        assert!(since.elapsed() < PATIENCE, "not in time: {what}");
+        std::thread::yield_now();
+    }
+}
+
+fn is_unknown(reply: &Reply) -> bool {
+    matches!(reply, Reply::Refused(Refusal::Unknown { .. }))
+}
+
+fn is_unavailable(reply: &Reply) -> bool {
+    matches!(reply, Reply::Refused(Refusal::Unavailable { .. }))
+}
+
+/// What producers and workers know of their tasks, by number.
+#[derive(Default)]
+struct Load {
+    confirmed: Mutex<BTreeSet<u64>>,
+    unknown: Mutex<BTreeSet<u64>>,
+    finished: Mutex<BTreeMap<u64, u32>>,
+    maybe_finished: Mutex<BTreeSet<u64>>,
+    next: AtomicU64,
+    is_over: AtomicBool,
+}
+
+fn known<T>(set: &Mutex<T>) -> MutexGuard<'_, T> {
+    set.lock().expect("no thread panics with it")
+}
+
+impl Load {
+    fn produce(&self, address: SocketAddr) {
+        let home = open(address);
+        while !self.is_over.load(Ordering::Acquire) {
+            let n = self.next.fetch_add(1, Ordering::AcqRel);
+            match push(&home, b"q", n.to_string().as_bytes()) {
+                Reply::Pushed(_) => _ = known(&self.confirmed).insert(n),
+                reply if is_unknown(&reply) => _ = known(&self.unknown).insert(n),
+                reply => assert!(is_unavailable(&reply), "{reply:?}"),
+            }
+        }
+        home.close();
+    }
+
+    fn work(&self, address: SocketAddr) {
+        let home = open(address);
+        while !self.is_over.load(Ordering::Acquire) {
+            self.work_once(&home);
+        }
+        home.close();
+    }
+
+    /// Pops and finishes some; answers whether there were any.
+    fn work_once(&self, home: &RemoteHome) -> bool {
+        let lease = LeaseAsk { ms: Some(2_000), ..LeaseAsk::NONE };
+        let taken = ask(home, pop(Some(Block::Millis(50)), lease));
+        match &taken.list[0] {
+            Reply::Tasks(_) | Reply::TimedOut => {}
+            no => assert!(is_unknown(no) || is_unavailable(no), "{no:?}"),
+        }
+        for task in &taken.tasks {
+            let n = std::str::from_utf8(task.body.as_ref()).expect("a number").parse().expect("a number");
+            match ack(home, b"q", &task.receipt().to_string()) {
+                Reply::Acked(span) if span.len() == 1 => {
+                    *known(&self.finished).entry(n).or_default() += 1;
+                }
+                Reply::Acked(_) => {}
+                reply if is_unknown(&reply) => _ = known(&self.maybe_finished).insert(n),
+                reply => assert!(is_unavailable(&reply), "{reply:?}"),
+            }
+        }
+        !taken.tasks.is_empty()
+    }
+
+    /// What must not be.
+    fn check(&self) {
+        let (confirmed, finished) = (known(&self.confirmed), known(&self.finished));
+        let (unknown, maybe) = (known(&self.unknown), known(&self.maybe_finished));
+        let lost: Vec<_> =
+            confirmed.iter().filter(|n| !finished.contains_key(n) && !maybe.contains(n)).collect();
+        assert!(lost.is_empty(), "lost: {lost:?}");
+        let twice: Vec<_> = finished.iter().filter(|(_, times)| **times > 1).collect();
+        assert!(twice.is_empty(), "finished twice: {twice:?}");
+        let odd: Vec<_> =
+            finished.keys().filter(|n| !confirmed.contains(n) && !unknown.contains(n)).collect();
+        assert!(odd.is_empty(), "refused and yet there: {odd:?}");
+        println!("{} confirmed, {} unknown, {} finished", confirmed.len(), unknown.len(), finished.len());
+    }
+}
+
+#[test]
+fn kills_under_load_lose_nothing_and_homes_carry_on() {
+    let dir = scratch();
+    let mut server = serve(dir.path()).start();
+    let (address, load) = (server.resp, Load::default());
+    let launch = serve_at(dir.path(), address);
+    let confirmed = || known(&load.confirmed).len();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| load.produce(address));
+            scope.spawn(|| load.work(address));
+        }
+        for _ in 0..5 {
+            let before = confirmed();
+            until("pushes are confirmed", || confirmed() > before + 100);
+            server.kill9();
+            server = launch.start();
+        }
+        let before = confirmed();
+        until("they carry on by themselves", || confirmed() > before + 100);
+        load.is_over.store(true, Ordering::Release);
+    });
+    let home = open(address);
+    until("all are done", || {
+        while load.work_once(&home) {}
+        counts(&home, b"q") == (0, 0)
+    });
+    load.check();
+    home.close();
+}
+
+#[test]
+fn a_frozen_server_blocks_nobody_for_ever() {
+    let dir = scratch();
+    let server = serve(dir.path()).start();
+    let home = open_with_patience(server.resp, Duration::from_millis(500));
+    assert!(matches!(push(&home, b"q", b"before"), Reply::Pushed(_)));
+    server.suspend();
+    let since = Instant::now();
+    let pop = home.execute(&[pop(Some(Block::Millis(100)), LeaseAsk::NONE)]);
+    let frozen = push(&home, b"q", b"during");
+    assert!(is_unknown(&frozen), "{frozen:?}");
+    // More than the sockets hold: it cannot have been sent as a whole.
+    let giant = vec![b'x'; 32 << 20];
+    let unsent = push(&home, b"q", &giant);
+    assert!(is_unavailable(&unsent), "{unsent:?}");
+    let popped = pop.wait().replies.list.remove(0);
+    assert!(is_unknown(&popped) || is_unavailable(&popped), "{popped:?}");
+    assert!(since.elapsed() < PATIENCE, "{:?}", since.elapsed());
+    server.resume();
+    until("it carries on", || matches!(push(&home, b"q", b"after"), Reply::Pushed(_)));
+    home.close();
+}
+
+#[test]
+fn a_login_decides_who_may_ask_for_what() {
+    let dir = scratch();
+    let people = People::write(dir.path());
+    let server = people.launch(dir.path(), "root").start();
+    let target = |login: &str| Target::parse(&format!("sureq://{login}{}", server.resp)).expect("a URL");
+    let told = |login: &str| match RemoteHome::open(target(login)) {
+        Err(error @ OpenError::Server { .. }) => error.to_string(),
+        other => panic!("{other:?}"),
+    };
+    assert!(told("").contains("NOAUTH"), "{}", told(""));
+    let wrong = told("root:wrong@");
+    assert!(wrong.contains("WRONGPASS") && !wrong.contains("wrong@"), "{wrong}");
+    let mailer = RemoteHome::open(target(&format!("mailer:{}@", people.mailer_token))).expect("it may ask");
+    assert!(matches!(push(&mailer, b"emails", b"x"), Reply::Pushed(_)));
+    match push(&mailer, b"other", b"x") {
+        Reply::Refused(Refusal::Unavailable { why }) => assert!(why.starts_with("NOPERM"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    let refused = ask(&mailer, pop(Some(Block::Forever), LeaseAsk::NONE)).list.remove(0);
+    assert!(is_unavailable(&refused), "{refused:?}");
+    let root = RemoteHome::open(target("root:open%20sesame@")).expect("the password is right");
+    assert_eq!(counts(&root, b"emails"), (1, 0));
+    mailer.close();
+    root.close();
+}
+
+#[test]
+fn a_pop_that_waits_is_told_of_a_crash_and_the_next_one_is_served() {
+    let dir = scratch();
+    let mut server = serve(dir.path()).start();
+    let home = open(server.resp);
+    let ticket = home.execute(&[pop(Some(Block::Forever), LeaseAsk::NONE)]);
+    await_line(&mut server.client(), 1);
+    server.kill9();
+    let told = ticket.wait().replies.list.remove(0);
+    assert!(is_unknown(&told), "{told:?}");
+    // Nobody is there: nothing was sent, and nobody is kept waiting.
+    let nobody = ask(&home, pop(Some(Block::Forever), LeaseAsk::NONE)).list.remove(0);
+    assert!(is_unavailable(&nobody), "{nobody:?}");
+    let server = serve_at(dir.path(), server.resp).start();
+    let ticket = home.execute(&[pop(Some(Block::Forever), LeaseAsk::NONE)]);
+    await_line(&mut server.client(), 1);
+    server.client().push("q", "hello");
+    assert_eq!(ticket.wait().replies.tasks[0].body.as_ref(), b"hello");
+    until("the connection for all is there again", || matches!(push(&home, b"q", b"x"), Reply::Pushed(_)));
+    home.close();
+}
+
+#[test]
+fn tickets_that_are_dropped_lose_nothing() {
+    let dir = scratch();
+    let server = serve(dir.path()).start();
+    let (home, producer) = (open(server.resp), open(server.resp));
+    for round in 0..200u64 {
+        let block = (round % 3 > 0).then_some(Block::Forever);
+        let ticket = home.execute(&[pop(block, LeaseAsk::NONE)]);
+        let pushed = producer.execute(&[Command::Push { queue: b"q", payloads: &[b"x"] }]);
+        // Sometimes before the task is there, sometimes when it is on its way, sometimes when it is there.
+        if round % 2 == 0 {
+            assert!(matches!(pushed.wait().replies.list[0], Reply::Pushed(_)));
+        } else {
+            drop(pushed);
+        }
+        drop(ticket);
+    }
+    until("all are back", || counts(&producer, b"q") == (200, 0));
+    until("nobody waits", || home.waiting() == 0);
+    // What one ticket was given keeps its order. It is taken before the first count, and back before the second.
+    let waiting = || {
+        let all = Command::Inspect { queue: b"q", view: View::Ready, start: 0, count: 200 };
+        ask(&home, all).tasks.iter().map(|task| task.id).collect::<Vec<_>>()
+    };
+    let before = waiting();
+    drop(home.execute(&[Command::Pop(Pop::plain(Q, 50))]));
+    assert_eq!(counts(&home, b"q"), (150, 50));
+    assert_eq!(counts(&home, b"q"), (200, 0));
+    assert_eq!(waiting(), before);
+    home.close();
+    producer.close();
+}
+
+#[test]
+fn ten_thousand_tickets_at_once() {
+    let dir = scratch();
+    let server = serve(dir.path()).start();
+    let home = open(server.resp);
+    let tickets: Vec<Ticket> = (0..10_000u64)
+        .map(|n| home.execute(&[Command::Push { queue: b"q", payloads: &[n.to_string().as_bytes()] }]))
+        .collect();
+    for ticket in tickets {
+        let replies = ticket.wait().replies;
+        assert!(matches!(replies.list[..], [Reply::Pushed(_)]), "{:?}", replies.list);
+    }
+    let all = ask(&home, Command::Pop(Pop::plain(Q, 10_000)));
+    let numbers: Vec<Vec<u8>> = all.tasks.iter().map(|task| task.body.as_ref().to_vec()).collect();
+    assert!(numbers.iter().eq((0..10_000).map(|n| n.to_string().into_bytes()).collect::<Vec<_>>().iter()));
+    home.close();
+}
+
+#[test]
+fn leases_of_a_connection_end_with_it_and_with_the_home() {
+    let dir = scratch();
+    let server = serve(dir.path()).start();
+    let (home, other) = (open(server.resp), open(server.resp));
+    push(&other, b"q", b"x");
+    let lease = LeaseAsk { conn: Some(ConnId(7)), ..LeaseAsk::NONE };
+    assert_eq!(ask(&home, pop(None, lease)).tasks.len(), 1);
+    assert_eq!(counts(&other, b"q"), (0, 1));
+    home.close_conn(ConnId(7));
+    until("it is back", || counts(&other, b"q") == (1, 0));
+    assert_eq!(ask(&home, pop(Some(Block::Forever), lease)).tasks.len(), 1);
+    drop(home);
+    until("it is back again", || counts(&other, b"q") == (1, 0));
+    other.close();
+    assert_eq!(push(&other, b"q", b"y"), Reply::Refused(Refusal::Closed));
+}
+
+#[test]
+fn a_listener_hears_and_is_told_what_it_may_have_missed() {
+    let dir = scratch();
+    let mut server = serve(dir.path()).start();
+    let home = open(server.resp);
+    let listener = home.listen();
+    listener.want(Kind::Work, b"q");
+    listener.want_everywhere([Kind::Done].into_iter().collect());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    let hear = || {
+        let next = poll_fn(|cx| listener.poll(cx));
+        let heard = runtime.block_on(async { tokio::time::timeout(PATIENCE, next).await });
+        heard.expect("something is heard in time")
+    };
+    await_subscribers(&server, 1);
+    push(&home, b"q", b"x");
+    let Some(Heard::Notice(work)) = hear() else { panic!("a notice") };
+    assert_eq!((work.kind, &*work.queue, work.tasks), (Kind::Work, &b"q"[..], NoticeTasks::Count(1)));
+    let id = ask(&home, Command::Pop(Pop::plain(Q, 1))).tasks[0].id;
+    ack(&home, b"q", &id.to_string());
+    let Some(Heard::Notice(done)) = hear() else { panic!("a notice") };
+    assert_eq!((done.kind, done.tasks), (Kind::Done, NoticeTasks::Ids([id].into())));
+    server.kill9();
+    let _server = serve_at(dir.path(), server.resp).start();
+    assert_eq!(hear(), Some(Heard::Missed));
+    until("it is asked again", || matches!(push(&home, b"q", b"y"), Reply::Pushed(_)));
+    assert!(matches!(hear(), Some(Heard::Notice(_))));
+    home.close();
+    assert_eq!(hear(), None);
+}
+
+/// Returns once so many listen to the queue and to everything. The server is asked; there is no other signal to wait for.
+fn await_subscribers(server: &Server, count: i64) {
+    let mut client = server.client();
+    until("somebody listens", || {
+        let by_name = Value::Array(vec![Value::Bulk(b"sureq:work:q".to_vec()), Value::Int(count)]);
+        client.say("PUBSUB NUMSUB sureq:work:q") == by_name
+            && client.say("PUBSUB NUMPAT") == Value::Int(count)
+    });
+}
+
+#[test]
+fn a_server_in_front_of_a_server_is_refused() {
+    let mut process = Launch::new(SUREQ).args(["serve", "--home", "sureq://127.0.0.1:1"]).spawn();
+    assert_eq!(process.exit_code(PATIENCE), 1);
+    assert!(process.stderr().contains("a server in front of a server is not offered"), "{process}");
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    ToServer,
+    FromServer,
+}
+
+/// Passes the first connection on until so many bytes have gone one way, and then cuts; all others without harm.
+fn cutting_proxy(server: SocketAddr, cut: usize, way: Way) -> SocketAddr {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has free ports");
+    let address = listener.local_addr().expect("it is bound");
+    std::thread::spawn(move || {
+        for (n, client) in listener.incoming().enumerate() {
+            let Ok(client) = client else { return };
+            let server = TcpStream::connect(server).expect("the server listens");
+            let cut = if n == 0 { cut } else { usize::MAX };
+            let (to, from) = match way {
+                Way::ToServer => (cut, usize::MAX),
+                Way::FromServer => (usize::MAX, cut),
+            };
+            let twin = |stream: &TcpStream| stream.try_clone().expect("there are descriptors");
+            let pair = (twin(&client), twin(&server));
+            std::thread::spawn(move || pass(&pair.0, &pair.1, to));
+            std::thread::spawn(move || pass(&server, &client, from));
+        }
+    });
+    address
+}
+
+fn pass(mut from: &TcpStream, mut to: &TcpStream, mut left: usize) {
+    let mut room = [0; 4096];
+    while left > 0 {
+        let Ok(read @ 1..) = from.read(&mut room) else { break };
+        let passed = read.min(left);
+        if to.write_all(&room[..passed]).is_err() {
+            break;
+        }
+        left -= passed;
+    }
+    // Whichever end is gone already does not matter.
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+#[test]
+fn a_connection_that_is_cut_anywhere_leaves_every_task_in_one_place() {
+    let dir = scratch();
+    let server = serve(dir.path()).args(["--durability", "none"]).start();
+    let direct = open(server.resp);
+    for way in [Way::ToServer, Way::FromServer] {
+        let mut is_past_the_end = false;
+        let mut cut = 0;
+        while !is_past_the_end {
+            let queue = format!("{way:?} {cut}").into_bytes();
+            let target = Target::parse(&format!("sureq://{}", cutting_proxy(server.resp, cut, way)));
+            cut += 1;
+            // A home that cannot be opened has done nothing.
+            let Ok(home) = RemoteHome::open(target.expect("a URL")) else { continue };
+            let first = push(&home, &queue, b"one");
+            let second = push(&home, &queue, b"two");
+            let queues: &[&[u8]] = &[&queue];
+            let lease = LeaseAsk { ms: Some(60_000), ..LeaseAsk::NONE };
+            let taken = ask(&home, Command::Pop(Pop { lease, ..Pop::plain(queues, 1) }));
+            let acked = taken.tasks.first().map(|task| ack(&home, &queue, &task.receipt().to_string()));
+            let pushes = [&first, &second];
+            let sure = pushes.iter().filter(|reply| matches!(reply, Reply::Pushed(_))).count() as u64;
+            let unsure = pushes.iter().filter(|reply| is_unknown(reply)).count() as u64;
+            let done = u64::from(matches!(&acked, Some(Reply::Acked(span)) if span.len() == 1));
+            let maybe_done = u64::from(acked.as_ref().is_some_and(is_unknown));
+            home.close();
+            let (ready, leased) = counts(&direct, &queue);
+            let bounds = sure.saturating_sub(done + maybe_done)..=sure + unsure - done;
+            assert!(
+                bounds.contains(&(ready + leased)),
+                "{way:?} cut behind {cut}: {ready} + {leased}, {first:?} {second:?} {acked:?}"
+            );
+            is_past_the_end = sure == 2 && done == 1;
+        }
+        assert!(cut > 250, "{way:?} was over behind {cut} bytes");
+    }
+    direct.close();
+}

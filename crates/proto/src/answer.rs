@@ -1,0 +1,570 @@
+//! Replies of RQ.* from bytes: what a client hears. The inverse of [`crate::encode_reply`], for what
+//! [`crate::encode_command`] asked.
+//!
+//! A reply does not say what it answers, so that what was asked is kept, as little of it as will do. What RESP does not tell
+//! of a task (the delivery of a plain pop, the age of a task that waits) is zero in the view of it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::ask::spelt_long;
+use crate::decimal::read_u64;
+use crate::reply::{PopForm, state_name};
+use crate::resp::{BadReply, Piece, Pieces};
+use sureq_core::command::{Command, ConnId, TaskRef, View, Worker};
+use sureq_core::id::{Receipt, Spelling, TaskId};
+use sureq_core::reply::{
+    Explanation, HeldUp, Info, More, Outcome, QueueRow, Refusal, Replies, Reply, Span, TaskView, Why,
+    WorkerRow,
+};
+use sureq_core::settings::{SettingWords, Settings};
+use sureq_core::task::{Holder, StateKind, Tries};
+use sureq_core::time::LogTime;
+
+/// What has to be known of a command to read its reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expected(Shape);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Shape {
+    Ids,
+    Added,
+    Popped {
+        queues: Arc<[Box<[u8]>]>,
+        form: PopForm,
+    },
+    /// RECOVER: tasks as RQ.INSPECT shows ready ones.
+    Recovered,
+    Inspected(View),
+    /// Of these, some.
+    Acked(Box<[Box<[u8]>]>),
+    Outcome,
+    /// A number, or that it was done.
+    Done,
+    Info,
+    Settings,
+    Queues,
+    Explained,
+    Started,
+    Receipts,
+    Workers,
+}
+
+impl Expected {
+    /// What will be the answer to this.
+    pub fn of(command: &Command<'_>) -> Self {
+        Self(match *command {
+            Command::Push { .. } => Shape::Ids,
+            Command::Add(_) => Shape::Added,
+            Command::Pop(pop) => Shape::Popped {
+                queues: pop.queues.iter().map(|&queue| queue.into()).collect(),
+                form: PopForm::of(&pop),
+            },
+            Command::Recover { .. } => Shape::Recovered,
+            Command::Inspect { view, .. } => Shape::Inspected(view),
+            Command::Ack { tasks, .. } => {
+                let said = tasks.list.iter().map(|bytes| said(TaskRef { bytes, form: tasks.form }));
+                Shape::Acked(said.collect())
+            }
+            Command::Extend { .. } | Command::Return(_) => Shape::Outcome,
+            Command::Info { .. } => Shape::Info,
+            Command::Config { .. } => Shape::Settings,
+            Command::Queues { .. } => Shape::Queues,
+            Command::Explain { .. } => Shape::Explained,
+            Command::Worker(Worker::Start { .. }) => Shape::Started,
+            Command::Worker(Worker::Beat(_)) => Shape::Receipts,
+            Command::Worker(Worker::List) => Shape::Workers,
+            Command::Cancel { .. }
+            | Command::Bury { .. }
+            | Command::Revive { .. }
+            | Command::Delete { .. }
+            | Command::Purge { .. }
+            | Command::Drop { .. }
+            | Command::Exists { .. }
+            | Command::Pause { .. }
+            | Command::Resume { .. }
+            | Command::Size
+            | Command::Worker(_) => Shape::Done,
+        })
+    }
+
+    /// The queues that the tasks of its answer can be from, if it is a pop.
+    pub const fn queues(&self) -> Option<&Arc<[Box<[u8]>]>> {
+        match &self.0 {
+            Shape::Popped { queues, .. } => Some(queues),
+            _ => None,
+        }
+    }
+}
+
+/// A reference to a task as it was sent.
+fn said(task: TaskRef<'_>) -> Box<[u8]> {
+    match spelt_long(task) {
+        Some(id) => Spelling::of_id(id).as_bytes().into(),
+        None => task.bytes.into(),
+    }
+}
+
+/// Reads one whole reply, and puts it behind the others. A payload is the stretch of `bytes` that `cut` is told.
+pub fn decode_reply<B>(
+    expected: &Expected,
+    bytes: &[u8],
+    cut: impl FnMut(Range<usize>) -> B,
+    replies: &mut Replies<B>,
+) -> Result<(), BadReply> {
+    let mut decoder = Decoder { pieces: Pieces::new(bytes), cut, replies };
+    let reply = decoder.reply(&expected.0)?;
+    replies.list.push(reply);
+    Ok(())
+}
+
+/// The refusal that an error is.
+pub fn decode_refusal(error: &[u8]) -> Refusal {
+    let text = String::from_utf8_lossy(error);
+    let (code, words) = text.split_once(' ').unwrap_or((&text, ""));
+    let why = |head: &str| words.strip_prefix(head).unwrap_or(words).into();
+    match code {
+        "QUEUEFULL" => Refusal::QueueFull,
+        "GONE" => Refusal::WorkerGone,
+        "NOSPACE" => Refusal::NoSpace,
+        "OOM" => Refusal::OutOfMemory,
+        "POISONED" => Refusal::Poisoned,
+        "CLOSED" => Refusal::Closed,
+        "DAMAGED" => damaged(words),
+        "UNAVAILABLE" => Refusal::Unavailable { why: why("nothing was done: ") },
+        "UNKNOWN" => Refusal::Unknown { why: why("it may have been done or not: ") },
+        "ERR" if words == Refusal::MalformedId.to_string() => Refusal::MalformedId,
+        "ERR" if words == Refusal::NoMoreIds.to_string() => Refusal::NoMoreIds,
+        "ERR" => Refusal::Said { words: words.into() },
+        // Who may not ask, or asks too early, gets nothing done.
+        _ => Refusal::Unavailable { why: text.into() },
+    }
+}
+
+fn damaged(words: &str) -> Refusal {
+    let named = words.strip_prefix("the payload of task ").and_then(|rest| {
+        let (id, why) = rest.split_once(" cannot be read: ")?;
+        Some(Refusal::Damaged { id: TaskId::parse(id.as_bytes())?, why: why.into() })
+    });
+    named.unwrap_or_else(|| Refusal::Said { words: words.into() })
+}
+
+/// What is read, and where it goes.
+struct Decoder<'r, 'b, B, C> {
+    pieces: Pieces<'b>,
+    cut: C,
+    replies: &'r mut Replies<B>,
+}
+
+const ODD: BadReply = BadReply::Shape;
+
+impl<'b, B, C: FnMut(Range<usize>) -> B> Decoder<'_, 'b, B, C> {
+    fn reply(&mut self, shape: &Shape) -> Result<Reply, BadReply> {
+        let first = self.pieces.take()?;
+        Ok(match (first, shape) {
+            (Piece::Error(error), _) => Reply::Refused(decode_refusal(error)),
+            (Piece::Null, Shape::Popped { .. }) => Reply::TimedOut,
+            (Piece::Null, Shape::Explained) => Reply::Explained(None),
+            (Piece::Integer(1), Shape::Outcome) => Reply::Outcome(Outcome::Done),
+            (Piece::Integer(0), Shape::Outcome) => Reply::Outcome(Outcome::Stale),
+            (Piece::Simple(b"CANCELLED"), Shape::Outcome) => Reply::Outcome(Outcome::Cancelled),
+            (Piece::Integer(n), Shape::Done) => Reply::Count(u64::try_from(n).map_err(|_| ODD)?),
+            (Piece::Simple(b"OK"), Shape::Done) => Reply::Ok,
+            (Piece::Bulk(worker), Shape::Started) => Reply::Started(split_worker(worker)?.1),
+            (Piece::Array(n), Shape::Ids) => self.ids(n)?,
+            (Piece::Array(3), Shape::Added) => self.added()?,
+            (Piece::Array(n), Shape::Popped { queues, form }) => {
+                Reply::Tasks(self.tasks(n, |decoder| decoder.popped(queues, *form))?)
+            }
+            (Piece::Array(n), Shape::Recovered) => {
+                Reply::Tasks(self.tasks(n, |decoder| decoder.inspected(View::Ready))?)
+            }
+            (Piece::Array(n), Shape::Inspected(view)) => {
+                Reply::Inspected(self.tasks(n, |decoder| decoder.inspected(*view))?)
+            }
+            (Piece::Array(n), Shape::Acked(tasks)) => Reply::Acked(self.acked(n, tasks)?),
+            (Piece::Array(n), Shape::Receipts) => self.receipts(n)?,
+            (Piece::Array(n), Shape::Workers) => Reply::Workers(self.workers(n)?),
+            (Piece::Array(2), Shape::Queues) => self.queues()?,
+            (Piece::Array(_) | Piece::Map(_), Shape::Info | Shape::Settings | Shape::Explained) => {
+                let fields = self.fields(first)?;
+                match shape {
+                    Shape::Info => Reply::Info(Box::new(info(&fields)?)),
+                    Shape::Settings => Reply::Settings(Box::new(settings(&fields)?)),
+                    _ => Reply::Explained(Some(Box::new(explanation(&fields)?))),
+                }
+            }
+            _ => return Err(ODD),
+        })
+    }
+
+    fn bulk(&mut self) -> Result<&'b [u8], BadReply> {
+        match self.pieces.take()? {
+            Piece::Bulk(bytes) => Ok(bytes),
+            _ => Err(ODD),
+        }
+    }
+
+    fn number(&mut self) -> Result<u64, BadReply> {
+        match self.pieces.take()? {
+            Piece::Integer(n) => u64::try_from(n).map_err(|_| ODD),
+            _ => Err(ODD),
+        }
+    }
+
+    fn small(&mut self) -> Result<u32, BadReply> {
+        u32::try_from(self.number()?).map_err(|_| ODD)
+    }
+
+    fn optional(&mut self) -> Result<Option<Box<[u8]>>, BadReply> {
+        match self.pieces.take()? {
+            Piece::Bulk(bytes) => Ok(Some(bytes.into())),
+            Piece::Null => Ok(None),
+            _ => Err(ODD),
+        }
+    }
+
+    fn array(&mut self, len: usize) -> Result<(), BadReply> {
+        if self.pieces.take()? == Piece::Array(len) { Ok(()) } else { Err(ODD) }
+    }
+
+    fn body(&mut self) -> Result<B, BadReply> {
+        let len = self.bulk()?.len();
+        let end = self.pieces.at() - b"\r\n".len();
+        Ok((self.cut)(end - len..end))
+    }
+
+    fn ids(&mut self, n: usize) -> Result<Reply, BadReply> {
+        let (start, from) = (self.replies.ids.len(), self.pieces.clone());
+        for _ in 0..n {
+            let Some(id) = self.optional()?.and_then(|id| TaskId::parse(&id)) else {
+                self.replies.ids.truncate(start);
+                self.pieces = from;
+                return Ok(Reply::PushedSpelt(self.spelt(n)?));
+            };
+            self.replies.ids.push(id);
+        }
+        Ok(Reply::Pushed(Span::new(start, self.replies.ids.len())))
+    }
+
+    /// The ids of a home that spells them its own way.
+    fn spelt(&mut self, n: usize) -> Result<Span, BadReply> {
+        let start = self.replies.spelt.len();
+        for _ in 0..n {
+            let id = self.optional()?;
+            self.replies.spelt.push(id);
+        }
+        Ok(Span::new(start, self.replies.spelt.len()))
+    }
+
+    fn added(&mut self) -> Result<Reply, BadReply> {
+        let spelt = self.optional()?;
+        let added = match self.number()? {
+            n @ (0 | 1) => n == 1,
+            _ => return Err(ODD),
+        };
+        let state = state(self.bulk()?)?;
+        if let Some(id) = spelt.as_deref().and_then(TaskId::parse) {
+            return Ok(Reply::Added { id, added, state });
+        }
+        let at = self.replies.spelt.len() as u32;
+        self.replies.spelt.push(spelt);
+        Ok(Reply::AddedSpelt { at, added, state })
+    }
+
+    fn tasks(
+        &mut self,
+        n: usize,
+        mut task: impl FnMut(&mut Self) -> Result<TaskView<B>, BadReply>,
+    ) -> Result<Span, BadReply> {
+        let start = self.replies.tasks.len();
+        for _ in 0..n {
+            let task = task(self)?;
+            self.replies.tasks.push(task);
+        }
+        Ok(Span::new(start, self.replies.tasks.len()))
+    }
+
+    /// The id and the payload that every task begins with.
+    fn task(&mut self) -> Result<TaskView<B>, BadReply> {
+        let spelt = self.optional()?;
+        let id = spelt.as_deref().and_then(TaskId::parse);
+        Ok(TaskView {
+            queue: 0,
+            id: id.unwrap_or_default(),
+            body: self.body()?,
+            deliveries: 0,
+            incarnation: 0,
+            at: LogTime(0),
+            elapsed_ms: 0,
+            more: None,
+            spelt: spelt.filter(|_| id.is_none()),
+        })
+    }
+
+    fn popped(&mut self, queues: &[Box<[u8]>], form: PopForm) -> Result<TaskView<B>, BadReply> {
+        self.array(form.fields())?;
+        let queue = self.bulk()?;
+        let queue = queues.iter().position(|name| **name == *queue).ok_or(ODD)?;
+        let mut task = TaskView { queue: queue as u32, ..self.task()? };
+        if form.receipt {
+            let receipt = self.bulk()?;
+            task.deliveries = self.small()?;
+            if task.spelt.is_none() {
+                task.incarnation = Receipt::parse(receipt).ok_or(ODD)?.incarnation;
+            }
+        }
+        if form.meta {
+            task.more = Some(Box::new(self.meta()?));
+        }
+        Ok(task)
+    }
+
+    fn meta(&mut self) -> Result<More, BadReply> {
+        let map = self.pieces.take()?;
+        let fields = self.fields(map)?;
+        Ok(More {
+            name: fields.optional("name")?,
+            tries: fields.tries()?,
+            tries_max: fields.small("tries_max")?,
+            pushed: LogTime(fields.number("pushed_at")?),
+            reason: fields.optional("reason")?,
+        })
+    }
+
+    fn inspected(&mut self, view: View) -> Result<TaskView<B>, BadReply> {
+        self.array(crate::reply::inspected_fields(view))?;
+        let mut task = self.task()?;
+        match view {
+            View::Ready => {}
+            View::Delayed => task.at = LogTime(self.number()?),
+            View::Leased => {
+                (task.at, task.elapsed_ms) = (LogTime(self.number()?), self.number()?);
+                task.deliveries = self.small()?;
+            }
+            View::Dead => {
+                task.at = LogTime(self.number()?);
+                let reason = self.optional()?;
+                let tries = Tries { failed: self.small()?, lapsed: self.small()?, lost: self.small()? };
+                task.more = Some(Box::new(More { tries, reason, ..More::default() }));
+            }
+        }
+        Ok(task)
+    }
+
+    /// What was echoed, each behind the one before.
+    fn acked(&mut self, n: usize, tasks: &[Box<[u8]>]) -> Result<Span, BadReply> {
+        let (start, mut from) = (self.replies.indexes.len(), 0);
+        for _ in 0..n {
+            let echoed = self.bulk()?;
+            let found = tasks.iter().skip(from).position(|task| **task == *echoed).ok_or(ODD)?;
+            self.replies.indexes.push((from + found) as u32);
+            from += found + 1;
+        }
+        Ok(Span::new(start, self.replies.indexes.len()))
+    }
+
+    fn receipts(&mut self, n: usize) -> Result<Reply, BadReply> {
+        let (start, from) = (self.replies.receipts.len(), self.pieces.clone());
+        for _ in 0..n {
+            let Some(receipt) = Receipt::parse(self.bulk()?) else {
+                self.replies.receipts.truncate(start);
+                self.pieces = from;
+                return Ok(Reply::ReceiptsSpelt(self.spelt(n)?));
+            };
+            self.replies.receipts.push(receipt);
+        }
+        Ok(Reply::Receipts(Span::new(start, self.replies.receipts.len())))
+    }
+
+    fn workers(&mut self, n: usize) -> Result<Span, BadReply> {
+        let start = self.replies.workers.len();
+        for _ in 0..n {
+            self.array(3)?;
+            let (name, incarnation) = split_worker(self.bulk()?)?;
+            let row =
+                WorkerRow { name: name.into(), incarnation, ttl_ms: self.number()?, leased: self.number()? };
+            self.replies.workers.push(row);
+        }
+        Ok(Span::new(start, self.replies.workers.len()))
+    }
+
+    fn queues(&mut self) -> Result<Reply, BadReply> {
+        let cursor = read_u64(self.bulk()?).ok_or(ODD)?;
+        let Piece::Array(n) = self.pieces.take()? else { return Err(ODD) };
+        let start = self.replies.queues.len();
+        for _ in 0..n {
+            self.array(5)?;
+            let name = self.bulk()?.into();
+            let counts = [self.number()?, self.number()?, self.number()?, self.number()?];
+            self.replies.queues.push(QueueRow { name, counts });
+        }
+        Ok(Reply::Queues { cursor, rows: Span::new(start, self.replies.queues.len()) })
+    }
+
+    /// The fields of a map, or of the flat array that it is in RESP2. Fields of a later release may be of any kind.
+    fn fields(&mut self, map: Piece<'_>) -> Result<Fields<'b>, BadReply> {
+        let n = match map {
+            Piece::Map(n) => n,
+            Piece::Array(n) if n.is_multiple_of(2) => n / 2,
+            _ => return Err(ODD),
+        };
+        let mut fields = Vec::new();
+        for _ in 0..n {
+            let name = self.bulk()?;
+            let value = self.pieces.take()?;
+            self.pieces.skip(value)?;
+            fields.push((name, value));
+        }
+        Ok(Fields(fields))
+    }
+}
+
+/// The fields of a map.
+struct Fields<'b>(Vec<(&'b [u8], Piece<'b>)>);
+
+impl<'b> Fields<'b> {
+    fn get(&self, name: &str) -> Option<Piece<'b>> {
+        self.0.iter().find_map(|(field, value)| (*field == name.as_bytes()).then_some(*value))
+    }
+
+    fn bulk(&self, name: &str) -> Result<&'b [u8], BadReply> {
+        match self.get(name) {
+            Some(Piece::Bulk(bytes)) => Ok(bytes),
+            _ => Err(ODD),
+        }
+    }
+
+    fn optional(&self, name: &str) -> Result<Option<Box<[u8]>>, BadReply> {
+        match self.get(name) {
+            Some(Piece::Bulk(bytes)) => Ok(Some(bytes.into())),
+            Some(Piece::Null) => Ok(None),
+            _ => Err(ODD),
+        }
+    }
+
+    fn number(&self, name: &str) -> Result<u64, BadReply> {
+        match self.get(name) {
+            Some(Piece::Integer(n)) => u64::try_from(n).map_err(|_| ODD),
+            _ => Err(ODD),
+        }
+    }
+
+    fn small(&self, name: &str) -> Result<u32, BadReply> {
+        u32::try_from(self.number(name)?).map_err(|_| ODD)
+    }
+
+    /// A time, where zero is none.
+    fn time(&self, name: &str) -> Result<Option<LogTime>, BadReply> {
+        Ok(Some(self.number(name)?).filter(|&at| at > 0).map(LogTime))
+    }
+
+    fn tries(&self) -> Result<Tries, BadReply> {
+        Ok(Tries { failed: self.small("failed")?, lapsed: self.small("lapsed")?, lost: self.small("lost")? })
+    }
+
+    /// Tenths, from a number with a point.
+    fn rate(&self, name: &str) -> Result<u64, BadReply> {
+        let [whole @ .., b'.', tenth @ b'0'..=b'9'] = self.bulk(name)? else { return Err(ODD) };
+        let tenths =
+            read_u64(whole).and_then(|whole| whole.checked_mul(10)?.checked_add(u64::from(tenth - b'0')));
+        tenths.ok_or(ODD)
+    }
+}
+
+fn info(fields: &Fields<'_>) -> Result<Info, BadReply> {
+    Ok(Info {
+        ready: fields.number("ready")?,
+        delayed: fields.number("delayed")?,
+        leased: fields.number("leased")?,
+        dead: fields.number("dead")?,
+        waiting_bytes: fields.number("waiting_bytes")?,
+        oldest_ms: fields.number("oldest_ms")?,
+        paused: fields.time("paused")?,
+        pushed: fields.number("pushed")?,
+        finished: fields.number("finished")?,
+        pushed_of_late: fields.rate("pushed_per_second")?,
+        finished_of_late: fields.rate("finished_per_second")?,
+        workers: fields.number("workers")?,
+        settings: settings(fields)?,
+    })
+}
+
+/// Settings are shown by the words that set them.
+fn settings(fields: &Fields<'_>) -> Result<Settings, BadReply> {
+    let mut settings = Settings::default();
+    for name in SettingWords::NAMES {
+        let number;
+        let value = match fields.get(&name.to_ascii_lowercase()) {
+            Some(Piece::Bulk(word)) => word,
+            Some(Piece::Integer(n)) => {
+                number = n.to_string();
+                number.as_bytes()
+            }
+            _ => return Err(ODD),
+        };
+        let words = [name.as_bytes(), value];
+        let words = SettingWords::read(&words).map_err(|_| ODD)?;
+        sureq_core::settings::Changes::Words(words).iter().for_each(|change| settings.change(&change));
+    }
+    Ok(settings)
+}
+
+fn explanation(fields: &Fields<'_>) -> Result<Explanation, BadReply> {
+    let (mut worker, held_up) = (None, || held_up(fields));
+    let why = match state(fields.bulk("state")?)? {
+        StateKind::Ready => Why::Ready { ahead: fields.number("ahead")?, held_up: held_up()? },
+        StateKind::Delayed => Why::Delayed {
+            until: fields.number("until")?,
+            in_ms: fields.number("in_ms")?,
+            held_up: held_up()?,
+        },
+        StateKind::Dead => Why::Dead { at: LogTime(fields.number("died")?) },
+        StateKind::Leased => {
+            let holder = fields.optional("holder")?.map(|text| holder(&text, &mut worker)).transpose()?;
+            Why::Leased {
+                since: LogTime(fields.number("since")?),
+                until: fields.time("until")?,
+                holder,
+                cancelled: fields.number("cancelled")? == 1,
+            }
+        }
+    };
+    Ok(Explanation {
+        id: TaskId::parse(fields.bulk("id")?).ok_or(ODD)?,
+        deliveries: fields.small("deliveries")?,
+        tries: fields.tries()?,
+        tries_max: fields.small("tries_max")?,
+        reason: fields.optional("reason")?,
+        worker,
+        why,
+    })
+}
+
+fn held_up(fields: &Fields<'_>) -> Result<Option<HeldUp>, BadReply> {
+    if let Some(since) = fields.time("paused_since")? {
+        return Ok(Some(HeldUp::Paused { since }));
+    }
+    let (leased, max) = (fields.number("leased")?, fields.number("leased_max")?);
+    Ok((max > 0).then_some(HeldUp::AllLeased { leased, max }))
+}
+
+/// `w#n`, or a connection with its number. The name of the worker is put beside it.
+fn holder(text: &[u8], worker: &mut Option<Box<[u8]>>) -> Result<Holder, BadReply> {
+    if let Ok((name, incarnation)) = split_worker(text) {
+        *worker = (!name.is_empty()).then(|| name.into());
+        return Ok(Holder::Worker(incarnation));
+    }
+    let conn = text.strip_prefix(b"connection ").and_then(read_u64).ok_or(ODD)?;
+    Ok(Holder::Conn(ConnId(conn)))
+}
+
+fn split_worker(text: &[u8]) -> Result<(&[u8], u64), BadReply> {
+    let worker = crate::verbs::read_worker(text).map_err(|_| ODD)?;
+    Ok((worker.name, worker.incarnation))
+}
+
+fn state(word: &[u8]) -> Result<StateKind, BadReply> {
+    let kinds = [StateKind::Ready, StateKind::Delayed, StateKind::Leased, StateKind::Dead];
+    kinds.into_iter().find(|kind| state_name(*kind).as_bytes() == word).ok_or(ODD)
+}

@@ -1,0 +1,527 @@
+-- Queues in the keys of Worqr; `run` at the end is what is called.
+--
+-- docs/redis-worqr.md lists the keys. Worqr's own clients note which tasks are being worked on for each queue, not for each
+-- worker; so there are notes of ours beside theirs, which say who holds what. A process that is in none of ours is held by a
+-- foreign worker, and nobody can tell by which one.
+
+local function key(kind, name) return PREFIX .. ':' .. kind .. ':' .. name end
+
+local function queue_key(name) return key('queues', name) end
+
+local function process_key(id) return key('processes', id) end
+
+local function working_key(name) return key('workingProcesses', name) end
+
+local function own(name) return PREFIX .. ':sureq:' .. name end
+
+local function held_key(worker) return own('held:' .. worker) end
+
+-- The queue of a process, as Worqr reads it from its id.
+local function queue_of(id) return string.match(id, '^(.*)_') or '' end
+
+-- One who may not publish has done the rest all the same.
+local function tell(queue, kind, text) redis.pcall('PUBLISH', PREFIX .. '_' .. queue .. '_' .. kind, text) end
+
+local function tell_work(queue, n)
+  if n > 0 then tell(queue, 'work', n) end
+end
+
+local function is_ours(worker) return call('HEXISTS', own('workers'), worker) == 1 end
+
+local function is_alive(worker)
+  return call('EXISTS', key('workerTimers', worker)) == 1 or call('SISMEMBER', PREFIX .. ':permanentWorkers', worker) == 1
+end
+
+local GONE = { '!', 'GONE' }
+
+-- Removes all notes of a process; answers who of ours held it.
+local function forget(id)
+  local worker = call('HGET', own('holders'), id)
+  if worker then
+    call('HDEL', own('holders'), id)
+    call('ZREM', held_key(worker), id)
+    call('SREM', own('cancelled'), id)
+  end
+  call('SREM', working_key(queue_of(id)), id)
+  return worker
+end
+
+-- Ends a process, and puts its task at an end of the queue, unless it was called off. Answers what came of it.
+local function give_back(id, side)
+  local is_off = call('SISMEMBER', own('cancelled'), id) == 1
+  local n = 0
+  if is_off then
+    n = call('DEL', process_key(id))
+  else
+    while call('LMOVE', process_key(id), queue_key(queue_of(id)), 'RIGHT', side) do n = n + 1 end
+  end
+  forget(id)
+  if n == 0 then return 'stale' end
+  return is_off and 'cancelled' or 'done'
+end
+
+-- Gives back what a worker of ours holds, of one queue or of all; what was taken first will be handed out first. Notes how many
+-- came back to each queue.
+local function give_back_held(worker, only, back)
+  local ids = call('ZREVRANGE', held_key(worker), 0, -1)
+  for _, id in ipairs(ids) do
+    local queue = queue_of(id)
+    if (not only or queue == only) and give_back(id, 'RIGHT') == 'done' then back[queue] = (back[queue] or 0) + 1 end
+  end
+end
+
+-- Foreign workers that live. Of a process that is in none of our notes nobody knows which of them has it.
+local function living_strangers()
+  local found = {}
+  for _, worker in ipairs(call('SMEMBERS', PREFIX .. ':workers')) do
+    if not is_ours(worker) and is_alive(worker) then found[#found + 1] = worker end
+  end
+  return found
+end
+
+-- Gives back what strangers held of a queue, if none that lives works on it. Answers how many stood for nothing.
+local function give_back_strange(queue, strangers, back)
+  for _, worker in ipairs(strangers) do
+    if call('SISMEMBER', key('workingQueues', worker), queue) == 1 then return 0 end
+  end
+  local ghosts = 0
+  for _, id in ipairs(call('SMEMBERS', working_key(queue))) do
+    if call('HEXISTS', own('holders'), id) == 0 then
+      if queue_of(id) ~= queue then
+        ghosts = ghosts + call('SREM', working_key(queue), id)
+      elseif give_back(id, 'RIGHT') == 'done' then
+        back[queue] = (back[queue] or 0) + 1
+      else
+        ghosts = ghosts + 1
+      end
+    end
+  end
+  return ghosts
+end
+
+-- Removes a worker and what says that it works. Answers the queues that it worked on.
+local function strike_out(worker)
+  local queues = call('SMEMBERS', key('workingQueues', worker))
+  for _, set in ipairs({ ':workers', ':expiringWorkers', ':permanentWorkers' }) do call('SREM', PREFIX .. set, worker) end
+  call('DEL', key('workerTimers', worker), key('workingQueues', worker))
+  call('HDEL', own('workers'), worker)
+  return queues
+end
+
+-- Ends a worker. Notes how many tasks came back to each queue.
+local function end_worker(worker, back)
+  give_back_held(worker, nil, back)
+  local was_ours = is_ours(worker)
+  local queues = strike_out(worker)
+  if not was_ours then
+    local strangers = living_strangers()
+    for _, queue in ipairs(queues) do give_back_strange(queue, strangers, back) end
+  end
+end
+
+-- Tells of what came back; answers how many that are.
+local function tell_back(back)
+  local sum = 0
+  for queue, n in pairs(back) do
+    tell_work(queue, n)
+    sum = sum + n
+  end
+  return sum
+end
+
+-- payloads …; they have no ids before they are taken
+function op.push(queue, args)
+  local ids = {}
+  for i, payload in ipairs(args) do
+    call('LPUSH', queue_key(queue), payload)
+    ids[i] = false
+  end
+  tell_work(queue, #args)
+  return ids
+end
+
+-- payload, its hash if it is to be the only one (or empty)
+function op.add(queue, args)
+  local payload, hash = args[1], args[2]
+  if hash ~= '' and not call('SET', key('uniqueTasks', hash), ' ', 'NX') then
+    return { false, 0, call('LPOS', queue_key(queue), payload) and 'R' or 'L' }
+  end
+  call('LPUSH', queue_key(queue), payload)
+  tell_work(queue, 1)
+  return { false, 1, 'R' }
+end
+
+-- The next id that nobody has, of those that begin with this.
+local function next_id(queue, head, tail)
+  local id
+  repeat
+    tail = (tail + 1) % 281474976710656
+    id = queue .. '_' .. head .. string.format('%012x', tail)
+  until call('EXISTS', process_key(id)) == 0
+  return id, tail
+end
+
+-- count, worker, the beginning of new ids, the number that ends them, queues …
+function op.pop(_, args)
+  local count, worker, head, tail = tonumber(args[1]), args[2], args[3], tonumber(args[4])
+  if not is_ours(worker) or not is_alive(worker) then return GONE end
+  local tasks, bytes = {}, 0
+  local last = call('ZREVRANGE', held_key(worker), 0, 0, 'WITHSCORES')
+  local place = tonumber(last[2] or 0)
+  local function has_room(queue)
+    if bytes < REPLY_BYTES_FREE then return true end
+    local following = call('LINDEX', queue_key(queue), -1)
+    return not following or bytes + #following <= REPLY_BYTES_MAX
+  end
+  for i = 5, #args do
+    local queue, id = args[i], nil
+    while #tasks < count and has_room(queue) do
+      id, tail = next_id(queue, head, tail)
+      local body = call('LMOVE', queue_key(queue), process_key(id), 'RIGHT', 'LEFT')
+      if not body then break end
+      place = place + 1
+      call('SADD', working_key(queue), id)
+      call('SADD', key('workingQueues', worker), queue)
+      call('HSET', own('holders'), id, worker)
+      call('ZADD', held_key(worker), place, id)
+      bytes = bytes + #body
+      tasks[#tasks + 1] = task(i - 5, id, body)
+    end
+  end
+  return tasks
+end
+
+-- ids …; answers the payload of each, if there is one
+function op.tasks(queue, args)
+  local found = {}
+  for i, id in ipairs(args) do found[i] = queue_of(id) == queue and call('LINDEX', process_key(id), 0) end
+  return found
+end
+
+-- pairs of an id and the hash of its payload (or empty)
+function op.ack(queue, args)
+  local finished = {}
+  for i = 1, #args, 2 do
+    local id, hash = args[i], args[i + 1]
+    local payload = queue_of(id) == queue and call('LINDEX', process_key(id), 0)
+    if payload then
+      call('DEL', process_key(id))
+      if hash ~= '' then call('DEL', key('uniqueTasks', hash)) end
+      local worker = forget(id) or SESSION
+      tell(queue, 'done', '{"workerId":' .. cjson.encode(worker) .. ',"task":' .. cjson.encode(payload) .. '}')
+      finished[#finished + 1] = (i - 1) / 2
+    end
+  end
+  return finished
+end
+
+-- id; there is no deadline to be moved, and the answer is whether it is still held
+function op.extend(queue, args)
+  local id = args[1]
+  if queue_of(id) ~= queue or call('EXISTS', process_key(id)) == 0 then return 'stale' end
+  return call('SISMEMBER', own('cancelled'), id) == 1 and 'cancelled' or 'done'
+end
+
+-- id, end of the queue: F or B
+op['return'] = function(queue, args)
+  if queue_of(args[1]) ~= queue then return 'stale' end
+  local outcome = give_back(args[1], args[2] == 'F' and 'RIGHT' or 'LEFT')
+  if outcome == 'done' then tell_work(queue, 1) end
+  return outcome
+end
+
+-- ids that were handed out by this home and reached nobody
+function op.undeliver(queue, args)
+  local n = 0
+  for i = #args, 1, -1 do
+    if queue_of(args[i]) == queue and give_back(args[i], 'RIGHT') == 'done' then n = n + 1 end
+  end
+  tell_work(queue, n)
+  return 'done'
+end
+
+-- Marks a process of ours as called off; answers 1 if it was not.
+local function call_off(id, payload)
+  if call('LINDEX', process_key(id), 0) ~= payload then return 0 end
+  return call('SADD', own('cancelled'), id)
+end
+
+-- payload, its hash, how long homes that hear of it take it for done, cursor; done in steps
+function op.cancel_payload(queue, args)
+  local payload, hash, ms, cursor = args[1], args[2], args[3], args[4]
+  local n = 0
+  if cursor == '0' then
+    n = call('LREM', queue_key(queue), 0, payload)
+    call('DEL', key('uniqueTasks', hash))
+    call('SET', own('told:' .. hash), '1', 'PX', ms)
+    tell(queue, 'cancel', payload)
+  end
+  local found = call('SSCAN', working_key(queue), cursor, 'COUNT', SLICE)
+  for _, id in ipairs(found[2]) do
+    if call('HEXISTS', own('holders'), id) == 1 then n = n + call_off(id, payload) end
+  end
+  return { found[1], n }
+end
+
+-- payload, its hash, workers …: somebody has said that it is called off. Answers the workers that are no more.
+function op.hear_cancel(queue, args)
+  local gone = {}
+  if call('EXISTS', own('told:' .. args[2])) == 1 then return gone end
+  for i = 3, #args do
+    local worker = args[i]
+    if not is_ours(worker) then gone[#gone + 1] = worker end
+    for _, id in ipairs(call('ZRANGE', held_key(worker), 0, -1)) do
+      if queue_of(id) == queue then call_off(id, args[1]) end
+    end
+  end
+  return gone
+end
+
+-- worker, time to live
+function op.start(_, args)
+  local worker, ttl = args[1], args[2]
+  local back = {}
+  if is_ours(worker) then end_worker(worker, back) end
+  call('SADD', PREFIX .. ':workers', worker)
+  call('SADD', PREFIX .. ':expiringWorkers', worker)
+  call('SREM', PREFIX .. ':permanentWorkers', worker)
+  call('SET', key('workerTimers', worker), 'RUN', 'PX', ttl)
+  call('HSET', own('workers'), worker, ttl)
+  tell_back(back)
+  return 0
+end
+
+-- worker. Answers what it is to stop working on: what was called off, and, once, what others have taken from it.
+function op.beat(_, args)
+  local worker = args[1]
+  local ttl = call('HGET', own('workers'), worker)
+  if not ttl then return GONE end
+  if not call('SET', key('workerTimers', worker), 'RUN', 'PX', ttl, 'XX') then
+    local back = {}
+    end_worker(worker, back)
+    tell_back(back)
+    return GONE
+  end
+  local stop = {}
+  for _, id in ipairs(call('ZRANGE', held_key(worker), 0, -1)) do
+    if call('EXISTS', process_key(id)) == 0 then
+      forget(id)
+      stop[#stop + 1] = id
+    else
+      if call('SISMEMBER', own('cancelled'), id) == 1 then stop[#stop + 1] = id end
+      -- Foreign clients remove this note when a worker of theirs fails.
+      call('SADD', working_key(queue_of(id)), id)
+    end
+  end
+  return stop
+end
+
+-- worker, queue
+function op.work(_, args)
+  if not is_ours(args[1]) or not is_alive(args[1]) then return GONE end
+  call('SADD', key('workingQueues', args[1]), args[2])
+  return 'done'
+end
+
+-- worker, queue
+function op.rest(_, args)
+  if not is_ours(args[1]) or not is_alive(args[1]) then return GONE end
+  local back = {}
+  call('SREM', key('workingQueues', args[1]), args[2])
+  give_back_held(args[1], args[2], back)
+  return tell_back(back)
+end
+
+-- worker
+function op.stop(_, args)
+  if not is_ours(args[1]) then return GONE end
+  return op.fail(nil, args)
+end
+
+-- worker
+function op.fail(_, args)
+  local back = {}
+  end_worker(args[1], back)
+  return tell_back(back)
+end
+
+function op.workers()
+  local rows = {}
+  for _, worker in ipairs(call('SMEMBERS', PREFIX .. ':workers')) do
+    if is_alive(worker) then
+      local ttl = call('HGET', own('workers'), worker) or max(call('PTTL', key('workerTimers', worker)), 0)
+      rows[#rows + 1] = { worker, 0, ttl, call('ZCARD', held_key(worker)) }
+    end
+  end
+  return rows
+end
+
+function op.info(queue) return { call('LLEN', queue_key(queue)), call('SCARD', working_key(queue)) } end
+
+-- ready or leased, start, count
+function op.inspect(queue, args)
+  if args[1] == 'ready' then
+    return show(queue_key(queue), args, function(payload) return false, payload end)
+  end
+  local working = working_key(queue)
+  local start, tasks, bytes = tonumber(args[2]), {}, 0
+  if start < 0 then start = max(call('SCARD', working) + start, 0) end
+  for _, id in ipairs(call('SORT', working, 'ALPHA', 'LIMIT', start, args[3])) do
+    local body = call('LINDEX', process_key(id), 0)
+    if body then
+      bytes = bytes + #body
+      if bytes > REPLY_BYTES_MAX and #tasks > 0 then return tasks end
+      tasks[#tasks + 1] = task(0, id, body)
+    end
+  end
+  return tasks
+end
+
+-- Removes what waits; what is being worked on stays.
+function op.purge(queue)
+  local n = call('LLEN', queue_key(queue))
+  call('UNLINK', queue_key(queue))
+  tell(queue, 'delete', '')
+  return n
+end
+
+local function length(queue) return call('LLEN', queue_key(queue)) + call('SCARD', working_key(queue)) end
+
+-- queues …
+function op.exists(_, args)
+  local n = 0
+  for _, queue in ipairs(args) do
+    if length(queue) > 0 then n = n + 1 end
+  end
+  return n
+end
+
+-- queues …; done in steps
+function op.drop(_, args)
+  local n, left = 0, SLICE
+  for _, queue in ipairs(args) do
+    if length(queue) > 0 then
+      for _, id in ipairs(call('SRANDMEMBER', working_key(queue), left)) do
+        call('DEL', process_key(id))
+        forget(id)
+        call('SREM', working_key(queue), id)
+        left = left - 1
+      end
+      if call('SCARD', working_key(queue)) > 0 then return { '1', n } end
+      op.purge(queue)
+      n = n + 1
+    end
+  end
+  return { '0', n }
+end
+
+-- The queue that a key belongs to, if it is the one by which that queue is counted.
+local function counted_queue(found)
+  local name = string.match(found, '^queues:(.*)$', #PREFIX + 2)
+  if name then return call('TYPE', found).ok == 'list' and name or nil end
+  name = string.match(found, '^workingProcesses:(.*)$', #PREFIX + 2)
+  if name and call('EXISTS', queue_key(name)) == 0 and call('TYPE', found).ok == 'set' then return name end
+end
+
+local function scan(cursor, count)
+  local found = call('SCAN', cursor, 'MATCH', beginning(PREFIX .. ':'), 'COUNT', count)
+  local names = {}
+  for _, one in ipairs(found[2]) do names[#names + 1] = counted_queue(one) end
+  return found[1], names
+end
+
+-- cursor, count
+function op.queues(_, args)
+  local cursor, names = scan(args[1], min(tonumber(args[2]), SLICE))
+  local rows = { cursor }
+  for _, name in ipairs(names) do
+    rows[#rows + 1] = { name, call('LLEN', queue_key(name)), 0, call('SCARD', working_key(name)), 0 }
+  end
+  return rows
+end
+
+-- cursor; done in steps
+function op.size(_, args)
+  local cursor, names = scan(args[1], SLICE)
+  return { cursor, #names }
+end
+
+-- for how long nobody else may clean (or empty), queues … Answers for each queue that something came back to or went from:
+-- its name, how many came back, how many stood for nothing; and then how many tasks wait in the queues that were named.
+function op.clean(_, args)
+  if is_locked(own('cleaning'), args[1]) then return 'busy' end
+  local back, ghosts, waiting = {}, {}, 0
+  local ended = 0
+  for _, worker in ipairs(call('SMEMBERS', PREFIX .. ':expiringWorkers')) do
+    if ended < SLICE and not is_alive(worker) then
+      end_worker(worker, back)
+      ended = ended + 1
+    end
+  end
+  local strangers = living_strangers()
+  for i = 2, #args do
+    local queue = args[i]
+    ghosts[queue] = give_back_strange(queue, strangers, back)
+    back[queue] = back[queue] or 0
+    waiting = waiting + call('LLEN', queue_key(queue))
+  end
+  tell_back(back)
+  local rows = {}
+  for queue, n in pairs(back) do rows[#rows + 1] = { queue, n, ghosts[queue] or 0 } end
+  return { rows, waiting }
+end
+
+-- cursor. Has every process that is in no note noted for its queue, so that it is found when its queue is cleaned. Answers the
+-- next cursor, the queues, and the payloads of all processes.
+function op.adopt(_, args)
+  local found = call('SCAN', args[1], 'MATCH', beginning(PREFIX .. ':processes:'), 'COUNT', PAGE)
+  local queues, payloads = {}, {}
+  for _, process in ipairs(found[2]) do
+    local id = string.sub(process, #PREFIX + 12)
+    local payload = call('TYPE', process).ok == 'list' and call('LINDEX', process, 0)
+    if payload then
+      payloads[#payloads + 1] = payload
+      local holder = call('HGET', own('holders'), id)
+      if holder and not is_ours(holder) then forget(id) end
+      if call('SADD', working_key(queue_of(id)), id) == 1 then queues[#queues + 1] = queue_of(id) end
+    end
+  end
+  return { found[1], queues, payloads }
+end
+
+-- cursor. Answers the next one, and hashes of payloads that are to be the only ones.
+function op.marks(_, args)
+  local found = call('SCAN', args[1], 'MATCH', beginning(PREFIX .. ':uniqueTasks:'), 'COUNT', SLICE)
+  local hashes = {}
+  for i, mark in ipairs(found[2]) do hashes[i] = string.sub(mark, #PREFIX + 14) end
+  return { found[1], hashes }
+end
+
+-- how many at the left of the queue to pass over. Answers payloads.
+function op.waiting(queue, args)
+  return call('LRANGE', queue_key(queue), args[1], args[1] + PAGE - 1)
+end
+
+-- hashes that no task has
+function op.unmark(_, args)
+  local n = 0
+  for _, hash in ipairs(args) do n = n + call('DEL', key('uniqueTasks', hash)) end
+  return n
+end
+
+-- What these are about is their first argument.
+local ABOUT_ONE = {
+  push = true, add = true, tasks = true, ack = true, extend = true, ['return'] = true, undeliver = true, cancel_payload = true,
+  hear_cancel = true, info = true, inspect = true, purge = true, waiting = true,
+}
+
+local function run(_, given)
+  begin(given)
+  local name, args, queue = given[1], {}, nil
+  local first = 5
+  if ABOUT_ONE[name] then
+    queue, first = given[5], 6
+  end
+  for i = first, #given do args[#args + 1] = given[i] end
+  return { 0, op[name](queue, args) }
+end

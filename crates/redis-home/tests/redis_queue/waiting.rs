@@ -1,0 +1,129 @@
+//! Pops that wait.
+
+use std::time::{Duration, Instant};
+
+use sureq_core::command::Block;
+
+use crate::common::{push, until};
+use crate::support::{QUEUE, Shop, answer};
+
+fn until_waiting(shop: &Shop, n: usize) {
+    until("it waits", || shop.home.waiting() == n);
+    shop.home.look();
+}
+
+#[test]
+fn a_push_of_either_side_wakes_whoever_waits_at_once_also_beside_what_is_taken() {
+    let mut shop = Shop::open();
+    let other = shop.another();
+    shop.push_id("taken");
+    shop.pop(1);
+    let mut times = Vec::new();
+    for n in 0..21 {
+        let ticket = shop.wait(Block::Forever);
+        until_waiting(&shop, 1);
+        let pushed = Instant::now();
+        if n % 2 == 0 {
+            shop.raw::<()>(&format!("LPUSH jobs {n}"));
+        } else {
+            push(&other, QUEUE, b"x");
+        }
+        assert_eq!(answer(ticket).unwrap().len(), 1);
+        times.push(pushed.elapsed());
+    }
+    times.sort();
+    println!("median {:?}, worst {:?}", times[10], times[20]);
+    assert!(times[10] < Duration::from_millis(50), "{times:?}");
+    other.close();
+}
+
+#[test]
+fn whoever_waits_asks_nothing() {
+    let mut shop = Shop::open();
+    shop.push_id("taken");
+    shop.pop(1);
+    let ticket = shop.wait(Block::Forever);
+    until_waiting(&shop, 1);
+    let monitor = shop.monitor();
+    // Another queue whose name begins alike is none of its business.
+    shop.raw::<()>("LPUSH jobs2 x");
+    let sent = monitor.sent_within(Duration::from_secs(10));
+    assert!(sent.len() <= 2, "{sent:#?}");
+    drop(ticket);
+}
+
+#[test]
+fn what_is_late_wakes_whoever_waits() {
+    let shop = Shop::with("layout=redis-queue&tasktimeout=1");
+    shop.push_id("a");
+    assert_eq!(shop.pop_one().as_deref(), Some("a"));
+    let since = Instant::now();
+    assert_eq!(answer(shop.wait(Block::Forever)).unwrap()[0].0, "a");
+    // Whole seconds, as redis-queue counts them: later than one, and so at two.
+    assert!((1.0..5.0).contains(&since.elapsed().as_secs_f64()), "{:?}", since.elapsed());
+}
+
+#[test]
+fn whoever_gives_up_takes_nothing() {
+    let mut shop = Shop::open();
+    let since = Instant::now();
+    assert_eq!(answer(shop.wait(Block::Millis(30))), Ok(vec![]));
+    assert!(since.elapsed() >= Duration::from_millis(30));
+    drop(shop.wait(Block::Forever));
+    shop.home.look();
+    shop.push_id("a");
+    assert_eq!(shop.list(), ["a"]);
+}
+
+#[test]
+fn what_a_ticket_was_given_that_nobody_reads_goes_back_to_the_front() {
+    let mut shop = Shop::open();
+    shop.push_id("a");
+    shop.push_id("b");
+    let mut monitor = shop.monitor();
+    let ticket = shop.wait(Block::Forever);
+    monitor.wait_for("pop");
+    drop(ticket);
+    monitor.wait_for("undeliver");
+    shop.home.look();
+    assert_eq!(shop.list(), ["b", "a"]);
+}
+
+#[test]
+fn two_queues_whose_names_begin_alike_can_both_be_waited_for() {
+    let mut shop = Shop::open();
+    let queues: [&[u8]; 2] = [b"jobs", b"jobs2"];
+    let pop = sureq_core::command::Pop {
+        block: Some(Block::Forever),
+        ..sureq_core::command::Pop::plain(&queues, 1)
+    };
+    for queue in ["jobs", "jobs2"] {
+        let ticket = shop.home.execute(&[sureq_core::Command::Pop(pop)]);
+        until_waiting(&shop, 1);
+        shop.raw::<()>(&format!("LPUSH {queue} x"));
+        assert_eq!(answer(ticket).unwrap()[0].0, "x");
+    }
+}
+
+#[test]
+fn whoever_waits_outlives_redis_its_scripts_and_its_connections() {
+    let mut shop = Shop::open();
+    let ticket = shop.wait(Block::Forever);
+    until_waiting(&shop, 1);
+    shop.raw::<()>("FUNCTION FLUSH");
+    shop.raw::<()>("SCRIPT FLUSH");
+    shop.raw::<()>("LPUSH jobs a");
+    assert_eq!(answer(ticket).unwrap()[0].0, "a");
+    let ticket = shop.wait(Block::Forever);
+    until_waiting(&shop, 1);
+    for client in shop.clients("client|tracking") {
+        assert_eq!(shop.raw::<u64>(&format!("CLIENT KILL ID {client}")), 1);
+    }
+    shop.raw::<()>("LPUSH jobs b");
+    assert_eq!(answer(ticket).unwrap()[0].0, "b");
+    let ticket = shop.wait(Block::Forever);
+    until_waiting(&shop, 1);
+    shop.crash();
+    shop.raw::<()>("LPUSH jobs c");
+    assert_eq!(answer(ticket).unwrap()[0].0, "c");
+}

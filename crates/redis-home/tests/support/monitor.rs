@@ -1,0 +1,63 @@
+//! What Redis is asked, as it happens.
+
+use std::io::{BufRead as _, BufReader, ErrorKind, Write as _};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use sureq_testkit::redis_server::RedisServer;
+
+use super::PATIENCE;
+
+/// Hears all that Redis is asked.
+pub struct Monitor(BufReader<UnixStream>);
+
+impl Monitor {
+    pub fn new(server: &RedisServer) -> Self {
+        let mut socket = UnixStream::connect(server.socket()).expect("Redis listens");
+        socket.write_all(b"MONITOR\r\n").expect("it is sent");
+        let mut monitor = Self(BufReader::new(socket));
+        assert_eq!(monitor.next(Instant::now() + PATIENCE).as_deref(), Some("+OK"));
+        monitor
+    }
+
+    /// The next line, unless it is too late.
+    fn next(&mut self, until: Instant) -> Option<String> {
+        let mut line = String::new();
+        let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        self.0.get_ref().set_read_timeout(Some(left)).expect("it is not zero");
+        match self.0.read_line(&mut line) {
+            Ok(0) => panic!("Redis has closed the connection"),
+            Ok(_) => Some(line.trim_end().to_owned()),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Waits until a client has sent this word.
+    pub fn wait_for(&mut self, word: &str) {
+        let until = Instant::now() + PATIENCE;
+        let quoted = format!("\"{word}\"");
+        loop {
+            let line = self.next(until).unwrap_or_else(|| panic!("nobody sent {word}"));
+            if line.contains(&quoted) && !is_of_script(&line) {
+                return;
+            }
+        }
+    }
+
+    /// All that clients send from now on until then.
+    pub fn sent_within(mut self, time: Duration) -> Vec<String> {
+        let until = Instant::now() + time;
+        let mut lines = Vec::new();
+        while let Some(line) = self.next(until) {
+            if !is_of_script(&line) {
+                lines.push(line);
+            }
+        }
+        lines
+    }
+}
+
+fn is_of_script(line: &str) -> bool {
+    line.contains(" lua] ")
+}

@@ -1,0 +1,12 @@
+//! `layout=worqr` on a real Redis, beside the commands of Worqr's own clients, sent raw.
+
+#[path = "../support/mod.rs"]
+mod common;
+
+mod channels;
+mod cleaning;
+mod faults;
+mod support;
+mod tasks;
+mod waiting;
+mod workers;

@@ -1,0 +1,135 @@
+//! Workers of ours, and what Worqr's own clients send for theirs.
+
+use sureq_core::command::{Block, Cancel, Command, LeaseAsk, Pop, Worker, WorkerRef};
+use sureq_core::{Refusal, Replies, Reply};
+use sureq_redis::{RedisHome, Ticket};
+use sureq_testkit::redis_server::RedisServer;
+
+pub(crate) use crate::common::shop::{QUEUE, Shop, answer, tasks, text};
+use crate::common::{push, run};
+
+/// Longer than any test.
+pub(crate) const TTL_MS: u64 = 600_000;
+
+pub(crate) fn worker(name: &str) -> WorkerRef<'_> {
+    WorkerRef { name: name.as_bytes(), incarnation: 0 }
+}
+
+pub(crate) fn start(home: &RedisHome, name: &str, ttl_ms: u64) {
+    let start = Command::Worker(Worker::Start { name: name.as_bytes(), ttl_ms });
+    assert_eq!(run(home, &start).list, [Reply::Started(0)]);
+}
+
+/// A pop that does not wait.
+pub(crate) fn pop_call(name: &str, count: u32) -> Command<'_> {
+    Command::Pop(pop_as(name, &[QUEUE], count))
+}
+
+fn pop_as<'a>(name: &'a str, queues: &'a [&'a [u8]], count: u32) -> Pop<'a> {
+    let lease = LeaseAsk { worker: Some(worker(name)), ..LeaseAsk::NONE };
+    Pop { lease, ..Pop::plain(queues, count) }
+}
+
+/// What this worker takes: ids and payloads.
+pub(crate) fn pop(home: &RedisHome, name: &str, count: u32) -> Vec<(String, String)> {
+    tasks(&run(home, &pop_call(name, count)))
+}
+
+pub(crate) fn pop_one(home: &RedisHome, name: &str) -> String {
+    let mut popped = pop(home, name, 1);
+    assert_eq!(popped.len(), 1, "there is a task");
+    popped.remove(0).0
+}
+
+pub(crate) fn wait(home: &RedisHome, name: &str, block: Block) -> Ticket {
+    home.execute(&[Command::Pop(Pop { block: Some(block), ..pop_as(name, &[QUEUE], 1) })])
+}
+
+/// What a beat tells the worker to stop.
+pub(crate) fn beat(home: &RedisHome, name: &str) -> Result<Vec<String>, Refusal> {
+    let replies: Replies<Vec<u8>> = run(home, &Command::Worker(Worker::Beat(worker(name))));
+    match &replies.list[0] {
+        Reply::ReceiptsSpelt(span) => {
+            let ids = replies.spelt[span.range()].iter();
+            Ok(ids.map(|id| text(id.as_ref().expect("it was handed out"))).collect())
+        }
+        Reply::Refused(no) => Err(no.clone()),
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(crate) fn cancel(home: &RedisHome, payload: &str) -> u64 {
+    let cancel = Command::Cancel { queue: QUEUE, which: Cancel::Payload(payload.as_bytes()) };
+    match run(home, &cancel).list.remove(0) {
+        Reply::Count(n) => n,
+        other => panic!("{other:?}"),
+    }
+}
+
+impl Shop {
+    pub(crate) fn open() -> Self {
+        Self::with("layout=worqr")
+    }
+
+    pub(crate) fn open_on(server: RedisServer) -> Self {
+        Self::on(server, "layout=worqr")
+    }
+
+    pub(crate) fn push(&self, payload: &str) {
+        assert!(
+            matches!(push(&self.home, QUEUE, payload.as_bytes()), Reply::PushedSpelt(span) if span.len() == 1)
+        );
+    }
+
+    /// The queue, the next in turn last.
+    pub(crate) fn queue(&mut self) -> Vec<String> {
+        self.all("LRANGE worqr:queues:jobs 0 -1")
+    }
+
+    /// What is being worked on.
+    pub(crate) fn working(&mut self) -> Vec<String> {
+        self.all("SMEMBERS worqr:workingProcesses:jobs")
+    }
+
+    /// Sends what lies between MULTI and EXEC.
+    pub(crate) fn multi(&mut self, lines: &[&str]) {
+        self.raw::<()>("MULTI");
+        for line in lines {
+            self.raw::<redis::Value>(line);
+        }
+        self.raw::<redis::Value>("EXEC");
+    }
+
+    pub(crate) fn foreign_enqueue(&mut self, payload: &str) {
+        self.multi(&[&format!("LPUSH worqr:queues:jobs {payload}"), "PUBLISH worqr_jobs_work 1"]);
+    }
+
+    /// A worker of theirs begins and works on the queue.
+    pub(crate) fn foreign_start(&mut self, name: &str) {
+        self.multi(&[
+            &format!("SADD worqr:workers {name}"),
+            &format!("SADD worqr:expiringWorkers {name}"),
+            &format!("SET worqr:workerTimers:{name} RUN EX 600"),
+        ]);
+        self.raw::<()>(&format!("SADD worqr:workingQueues:{name} jobs"));
+    }
+
+    pub(crate) fn foreign_dequeue(&mut self, id: &str) {
+        self.multi(&[
+            &format!("RPOPLPUSH worqr:queues:jobs worqr:processes:{id}"),
+            &format!("SADD worqr:workingProcesses:jobs {id}"),
+        ]);
+    }
+
+    /// Their heartbeat stops, and its time is up.
+    pub(crate) fn foreign_dies(&mut self, name: &str) {
+        self.raw::<()>(&format!("DEL worqr:workerTimers:{name}"));
+    }
+
+    /// Keys that stand in Redis, in order.
+    pub(crate) fn keys(&mut self) -> Vec<String> {
+        let mut keys: Vec<String> = self.raw("KEYS *");
+        keys.sort();
+        keys
+    }
+}

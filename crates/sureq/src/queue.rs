@@ -1,0 +1,350 @@
+//! A queue, by name: pushing to it, taking from it, finishing, looking and managing.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sureq_core::command::{AckScope, Cancel, IdForm, Return, TaskRef, TaskRefs, View};
+use sureq_core::reply::{Explanation, Info, Outcome};
+use sureq_core::settings::{Changes, Place, Settings};
+use sureq_core::{Command, Reply};
+
+use crate::Encode;
+use crate::add::Add;
+use crate::error::{Error, Result};
+use crate::home::Home;
+use crate::id::Id;
+use crate::pop::{PopMany, PopOne};
+use crate::seam::{Body, Replies};
+use crate::task::Seen;
+
+/// A queue of a home. It need not be there: the first push makes it. Cheap to clone.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let emails = sureq::open("mem:")?.queue("emails");
+/// emails.push("to: ann").await?;
+/// let task = emails.pop().await?.expect("one is there");
+/// assert_eq!(task.payload(), b"to: ann");
+/// assert!(task.ack().await?, "finished, by this call and no other");
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Queue {
+    home: Home,
+    name: Arc<[u8]>,
+}
+
+/// What came of a call that concerns one delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// It was done.
+    Yes,
+    /// The delivery is no longer the current one: nothing was done. Whoever ran it should stop.
+    Lost,
+    /// The task has been called off: it is not to be run, and gone if it was given back.
+    Cancelled,
+}
+
+impl Home {
+    /// A queue, by its name.
+    pub fn queue(&self, name: impl AsRef<[u8]>) -> Queue {
+        Queue { home: self.clone(), name: name.as_ref().into() }
+    }
+}
+
+impl Queue {
+    /// Its name.
+    pub fn name(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.name)
+    }
+
+    /// Its name, which may be any bytes.
+    pub fn name_bytes(&self) -> &[u8] {
+        &self.name
+    }
+
+    /// Where it lives.
+    pub fn home(&self) -> &Home {
+        &self.home
+    }
+
+    /// Adds a task; answers its id once it is as durable as the home promises.
+    pub async fn push(&self, payload: impl Encode) -> Result<Id> {
+        let ids = self.push_all([payload]).await?;
+        ids.into_iter().next().ok_or_else(Error::out_of_turn)
+    }
+
+    /// Adds tasks in order: all of them, or none.
+    pub async fn push_all(&self, payloads: impl IntoIterator<Item: Encode>) -> Result<Vec<Id>> {
+        let payloads: Vec<_> = payloads.into_iter().collect();
+        let encoded: Vec<_> = payloads.iter().map(Encode::encode).collect::<Result<_, _>>()?;
+        if encoded.is_empty() {
+            return Ok(Vec::new());
+        }
+        let slices: Vec<&[u8]> = encoded.iter().map(|payload| &payload[..]).collect();
+        let (reply, replies) =
+            self.home.ask_one(Command::Push { queue: &self.name, payloads: &slices }).await?;
+        pushed(&reply, replies)
+    }
+
+    /// Adds a task with a delay, a name, a priority and more.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let emails = sureq::open("mem:")?.queue("emails");
+    /// let reminder = || emails.add("remind ann").name("ann").delay(Duration::from_secs(3600)).tries(3);
+    /// assert!(reminder().await?.added);
+    /// assert!(!reminder().await?.added, "the name is taken until that task is gone");
+    /// # Ok(()) }
+    /// ```
+    pub fn add<P: Encode>(&self, payload: P) -> Add<'_, P> {
+        Add::new(self, payload)
+    }
+
+    /// Takes a task, if there is one, with a lease of [`LEASE`](crate::LEASE).
+    pub fn pop(&self) -> PopOne {
+        PopOne(self.pop_many(1))
+    }
+
+    /// Takes up to `count` tasks.
+    pub fn pop_many(&self, count: u32) -> PopMany {
+        PopMany::new(self.home.clone(), vec![Arc::clone(&self.name)], count)
+    }
+
+    /// Finishes a task, by its id or, better, by the receipt of a delivery. Answers whether this call did: true only once.
+    pub async fn ack(&self, task: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.ack_all([task]).await? == [true])
+    }
+
+    /// Finishes tasks; answers of each whether this call did.
+    pub async fn ack_all(&self, tasks: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<Vec<bool>> {
+        let tasks: Vec<_> = tasks.into_iter().collect();
+        let list: Vec<&[u8]> = tasks.iter().map(AsRef::as_ref).collect();
+        if list.is_empty() {
+            return Ok(Vec::new());
+        }
+        let scope = AckScope::LeasedOrLapsed;
+        let (reply, replies) =
+            self.home.ask_one(Command::Ack { queue: &self.name, tasks: refs(&list), scope }).await?;
+        let Reply::Acked(finished) = reply else { return Err(Error::out_of_turn()) };
+        let mut acked = vec![false; list.len()];
+        for &at in &replies.indexes[finished.range()] {
+            *acked.get_mut(at as usize).ok_or_else(Error::out_of_turn)? = true;
+        }
+        Ok(acked)
+    }
+
+    /// Moves the end of a lease to so long from now.
+    pub async fn extend(&self, task: impl AsRef<[u8]>, lease: Duration) -> Result<Held> {
+        let command = Command::Extend { queue: &self.name, task: one(task.as_ref()), ms: millis(lease) };
+        held(&self.home.ask_one(command).await?.0)
+    }
+
+    /// Gives a task back to the front of the line, at no cost of a try.
+    pub async fn give_back(&self, task: impl AsRef<[u8]>) -> Result<Held> {
+        self.give_back_to(task, Place::Front).await
+    }
+
+    /// Gives a task back, at no cost of a try.
+    pub async fn give_back_to(&self, task: impl AsRef<[u8]>, to: Place) -> Result<Held> {
+        self.give(task.as_ref(), Some(to), None).await
+    }
+
+    /// Gives a task back as failed: it costs a try, and comes again after its backoff, or is dead if that was the last.
+    pub async fn fail(&self, task: impl AsRef<[u8]>, reason: impl AsRef<[u8]>) -> Result<Held> {
+        self.give(task.as_ref(), None, Some(reason.as_ref())).await
+    }
+
+    /// Gives a task back as failed, to a place of its own instead of after its backoff.
+    pub async fn fail_to(&self, task: impl AsRef<[u8]>, reason: impl AsRef<[u8]>, to: Place) -> Result<Held> {
+        self.give(task.as_ref(), Some(to), Some(reason.as_ref())).await
+    }
+
+    /// Gives a task back as failed for good: it is dead, whatever tries are left.
+    pub async fn fail_for_good(&self, task: impl AsRef<[u8]>, reason: impl AsRef<[u8]>) -> Result<Held> {
+        let (task, failed) = (one(task.as_ref()), Some(reason.as_ref()));
+        let back = Return { queue: &self.name, task, to: None, failed, is_last: true };
+        held(&self.home.ask_one(Command::Return(back)).await?.0)
+    }
+
+    async fn give(&self, task: &[u8], to: Option<Place>, failed: Option<&[u8]>) -> Result<Held> {
+        let command =
+            Command::Return(Return { queue: &self.name, task: one(task), to, failed, is_last: false });
+        held(&self.home.ask_one(command).await?.0)
+    }
+
+    /// Calls a task off by its id: gone if it waits, told to its holder if it runs. Answers whether it was there to call off.
+    pub async fn cancel(&self, id: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.cancel_all([id]).await? == 1)
+    }
+
+    /// Calls tasks off by their ids; answers how many.
+    pub async fn cancel_all(&self, ids: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<u64> {
+        self.count_of(ids, |queue, tasks| Command::Cancel { queue, which: Cancel::Ids(tasks) }).await
+    }
+
+    /// Calls off the task of this name.
+    pub async fn cancel_named(&self, name: impl AsRef<[u8]>) -> Result<bool> {
+        let which = Cancel::Names(&[name.as_ref()]);
+        Ok(self.count(Command::Cancel { queue: &self.name, which }).await? == 1)
+    }
+
+    /// Calls off all tasks with this payload; answers how many.
+    pub async fn cancel_payload(&self, payload: impl Encode) -> Result<u64> {
+        let payload = payload.encode()?;
+        self.count(Command::Cancel { queue: &self.name, which: Cancel::Payload(&payload) }).await
+    }
+
+    /// Looks at tasks of one state, from `start` on, without changing them. A negative start counts from the end.
+    pub async fn inspect(&self, view: View, start: i64, count: u32) -> Result<Vec<Seen>> {
+        let command = Command::Inspect { queue: &self.name, view, start, count };
+        let (reply, replies) = self.home.ask_one(command).await?;
+        let Reply::Inspected(seen) = reply else { return Err(Error::out_of_turn()) };
+        Ok(replies.tasks.into_iter().skip(seen.range().start).take(seen.len()).map(Seen::from).collect())
+    }
+
+    /// Counts, ages, rates and settings.
+    pub async fn info(&self) -> Result<Info> {
+        match self.home.ask_one(Command::Info { queue: &self.name }).await?.0 {
+            Reply::Info(info) => Ok(*info),
+            _ => Err(Error::out_of_turn()),
+        }
+    }
+
+    /// Why a task is not running now, if there is such a task.
+    pub async fn explain(&self, id: impl AsRef<[u8]>) -> Result<Option<Explanation>> {
+        match self.home.ask_one(Command::Explain { queue: &self.name, task: one(id.as_ref()) }).await?.0 {
+            Reply::Explained(explanation) => Ok(explanation.map(|explanation| *explanation)),
+            _ => Err(Error::out_of_turn()),
+        }
+    }
+
+    /// The settings.
+    pub async fn config(&self) -> Result<Settings> {
+        self.configure(Changes::List(&[])).await
+    }
+
+    /// Changes settings, in order; answers them all as they are then.
+    ///
+    /// ```
+    /// # use sureq::{Change, Changes};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let emails = sureq::open("mem:")?.queue("emails");
+    /// let settings = emails.configure(Changes::List(&[Change::Tries(5), Change::DeadLetter(b"graves")])).await?;
+    /// assert_eq!(settings.tries, Some(5));
+    /// # Ok(()) }
+    /// ```
+    pub async fn configure(&self, changes: Changes<'_>) -> Result<Settings> {
+        let command = Command::Config { queue: &self.name, changes };
+        match self.home.ask_one(command).await?.0 {
+            Reply::Settings(settings) => Ok(*settings),
+            _ => Err(Error::out_of_turn()),
+        }
+    }
+
+    /// Stops handing out tasks.
+    pub async fn pause(&self) -> Result<()> {
+        self.done(Command::Pause { queue: &self.name }).await
+    }
+
+    /// Hands them out again.
+    pub async fn resume(&self) -> Result<()> {
+        self.done(Command::Resume { queue: &self.name }).await
+    }
+
+    /// Puts tasks among the dead; answers how many.
+    pub async fn bury(&self, tasks: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<u64> {
+        self.count_of(tasks, |queue, tasks| Command::Bury { queue, tasks }).await
+    }
+
+    /// Brings dead tasks back to the end of the line, their tries counted from zero; answers how many.
+    pub async fn revive(&self, tasks: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<u64> {
+        self.count_of(tasks, |queue, tasks| Command::Revive { queue, tasks: Some(tasks) }).await
+    }
+
+    /// Brings all dead tasks back.
+    pub async fn revive_all(&self) -> Result<u64> {
+        self.count(Command::Revive { queue: &self.name, tasks: None }).await
+    }
+
+    /// Removes tasks in whatever state; answers how many.
+    pub async fn delete(&self, tasks: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<u64> {
+        self.count_of(tasks, |queue, tasks| Command::Delete { queue, tasks }).await
+    }
+
+    /// Removes all tasks of a state; of ready, delayed and dead if none is given. Never a leased one.
+    pub async fn purge(&self, state: Option<View>) -> Result<u64> {
+        self.count(Command::Purge { queue: &self.name, state }).await
+    }
+
+    async fn count_of(
+        &self,
+        tasks: impl IntoIterator<Item: AsRef<[u8]>>,
+        command: impl for<'t> FnOnce(&'t [u8], TaskRefs<'t>) -> Command<'t>,
+    ) -> Result<u64> {
+        let tasks: Vec<_> = tasks.into_iter().collect();
+        let list: Vec<&[u8]> = tasks.iter().map(AsRef::as_ref).collect();
+        if list.is_empty() {
+            return Ok(0);
+        }
+        self.count(command(&self.name, refs(&list))).await
+    }
+
+    async fn count(&self, command: Command<'_>) -> Result<u64> {
+        match self.home.ask_one(command).await?.0 {
+            Reply::Count(n) => Ok(n),
+            _ => Err(Error::out_of_turn()),
+        }
+    }
+
+    async fn done(&self, command: Command<'_>) -> Result<()> {
+        match self.home.ask_one(command).await?.0 {
+            Reply::Ok => Ok(()),
+            _ => Err(Error::out_of_turn()),
+        }
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Queue").field(&self.name()).finish()
+    }
+}
+
+/// The ids that a push answered.
+fn pushed(reply: &Reply, replies: Replies<Body>) -> Result<Vec<Id>> {
+    match reply {
+        Reply::Pushed(ids) => Ok(replies.ids[ids.range()].iter().map(|&id| Id::ours(id)).collect()),
+        Reply::PushedSpelt(ids) => {
+            Ok(replies.spelt.into_iter().skip(ids.range().start).take(ids.len()).map(Id::later).collect())
+        }
+        _ => Err(Error::out_of_turn()),
+    }
+}
+
+fn held(reply: &Reply) -> Result<Held> {
+    match reply {
+        Reply::Outcome(Outcome::Done) => Ok(Held::Yes),
+        Reply::Outcome(Outcome::Stale) => Ok(Held::Lost),
+        Reply::Outcome(Outcome::Cancelled) => Ok(Held::Cancelled),
+        _ => Err(Error::out_of_turn()),
+    }
+}
+
+/// A task by what it is called where it lives.
+pub(crate) const fn one(bytes: &[u8]) -> TaskRef<'_> {
+    TaskRef { bytes, form: IdForm::Long }
+}
+
+pub(crate) const fn refs<'a>(list: &'a [&'a [u8]]) -> TaskRefs<'a> {
+    TaskRefs { list, form: IdForm::Long }
+}
+
+/// Whole milliseconds, at least one unless it is none at all, so that a short time is not taken for none.
+pub(crate) fn millis(time: Duration) -> u64 {
+    let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    ms + u64::from(!time.is_zero() && ms == 0)
+}

@@ -1,0 +1,29 @@
+//! What time it is. Replies tell nothing of the server's clocks, so that these are of this machine.
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use sureq_core::{LogTime, Now, WallTime};
+
+/// The clocks of this machine, since a home was opened.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    opened: Instant,
+    opened_ms: u64,
+}
+
+impl Clock {
+    pub(super) fn start() -> Self {
+        Self { opened: Instant::now(), opened_ms: wall_ms() }
+    }
+
+    /// Log time never leaps, as on a server; it is near the server's as far as the two machines agree.
+    pub(super) fn now(&self) -> Now {
+        let passed = u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Now { log: LogTime(self.opened_ms).after(passed), wall: WallTime(wall_ms()) }
+    }
+}
+
+fn wall_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

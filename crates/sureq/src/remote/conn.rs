@@ -1,0 +1,196 @@
+//! One connection: made, greeted, asked one thing at a time, and left in good order.
+
+use std::io;
+use std::net::Shutdown;
+use std::sync::Arc;
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+use sureq_proto::resp::{BadReply, Piece, Pieces, Sink as _, Version, Writer};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::Patience;
+use super::inbox::Inbox;
+use super::target::Target;
+
+/// A silent peer is asked after so long whether it is still there, and again after so long.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+const KEEPALIVE_AGAIN: Duration = Duration::from_secs(5);
+const KEEPALIVE_TRIES: u32 = 3;
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// Nobody is there, or the connection broke.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// It took too long.
+    #[error("no answer within {0:?}")]
+    Silent(Duration),
+    /// The server said no.
+    #[error("it says: {0}")]
+    Refused(String),
+    /// It is no sureq.
+    #[error("this is no sureq server: {0}")]
+    NotSureq(String),
+}
+
+impl ConnectError {
+    /// Whether the server will do once it has loaded its data.
+    pub(super) fn is_loading(&self) -> bool {
+        matches!(self, Self::Refused(text) if text.starts_with("LOADING"))
+    }
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) struct Lost {
+    /// The server may have got the whole command.
+    pub(super) was_sent: bool,
+    pub(super) why: String,
+}
+
+/// A connection that was greeted.
+pub(super) struct Conn {
+    pub(super) stream: Arc<TcpStream>,
+    pub(super) inbox: Inbox,
+}
+
+impl Conn {
+    /// Connects and says who asks.
+    pub(super) async fn open(target: &Target, patience: Patience) -> Result<Self, ConnectError> {
+        let silent = |_| ConnectError::Silent(patience.connect);
+        let connecting = TcpStream::connect((target.host.as_str(), target.port));
+        let stream = timeout(patience.connect, connecting).await.map_err(silent)??;
+        stream.set_nodelay(true)?;
+        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE_AGAIN);
+        SockRef::from(&stream).set_tcp_keepalive(&keepalive.with_retries(KEEPALIVE_TRIES))?;
+        let mut conn = Self { stream: Arc::new(stream), inbox: Inbox::new() };
+        timeout(patience.connect, conn.greet(target)).await.map_err(silent)??;
+        Ok(conn)
+    }
+
+    async fn greet(&mut self, target: &Target) -> Result<(), ConnectError> {
+        let mut words: Vec<&[u8]> = vec![b"HELLO", b"3"];
+        if let Some(login) = &target.login {
+            words.extend([&b"AUTH"[..], &login.user, &login.password]);
+        }
+        words.extend([&b"SETNAME"[..], b"sureq"]);
+        let answer = self.ask(&words_of(&words)).await.map_err(|lost| io::Error::other(lost.why))?;
+        match is_sureq(answer) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(ConnectError::NotSureq(
+                "it speaks RESP, but knows no queues; is it a Redis? Write redis://".to_owned(),
+            )),
+            Err(Greeted::Refused(text)) => Err(ConnectError::Refused(text)),
+            Err(Greeted::Odd(odd)) => Err(ConnectError::NotSureq(odd.to_string())),
+        }
+    }
+
+    /// Sends a command, and waits for its answer. Whoever stops waiting can go on with [`Self::withdraw`].
+    pub(super) async fn ask(&mut self, command: &[u8]) -> Result<&[u8], Lost> {
+        let mut rest = command;
+        while !rest.is_empty() {
+            let not_sent = |error: io::Error| Lost { was_sent: false, why: error.to_string() };
+            self.stream.writable().await.map_err(not_sent)?;
+            match self.stream.try_write(rest) {
+                Ok(n) => rest = &rest[n..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(not_sent(error)),
+            }
+        }
+        let sent = |why: String| Lost { was_sent: true, why };
+        match self.read().await {
+            Ok(Some(())) => {}
+            Ok(None) => return Err(sent("it closed the connection".to_owned())),
+            Err(error) => return Err(sent(error.to_string())),
+        }
+        Ok(self.inbox.taken())
+    }
+
+    /// Waits for the next reply; `None` at the end of the connection.
+    async fn read(&mut self) -> io::Result<Option<()>> {
+        loop {
+            match self.inbox.take() {
+                Ok(true) => return Ok(Some(())),
+                Ok(false) => {}
+                Err(bad) => return Err(garbage(bad)),
+            }
+            self.stream.readable().await?;
+            match self.stream.try_read(self.inbox.room()) {
+                Ok(0) => return Ok(None),
+                Ok(n) => self.inbox.add(n),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The next thing that the server says, to whoever did not ask for it.
+    pub(super) async fn hear(&mut self) -> io::Result<&[u8]> {
+        match self.read().await? {
+            Some(()) => Ok(self.inbox.taken()),
+            None => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    /// Says that nothing more will be asked. A server then gives up a pop that waits; an answer that it gave before comes
+    /// first. `None` if it gave none.
+    pub(super) async fn withdraw(&mut self, patience: Patience) -> Result<Option<&[u8]>, Lost> {
+        let lost = |why: String| Lost { was_sent: true, why };
+        SockRef::from(&*self.stream).shutdown(Shutdown::Write).map_err(|error| lost(error.to_string()))?;
+        match timeout(patience.connect, self.read()).await {
+            Ok(Ok(Some(()))) => Ok(Some(self.inbox.taken())),
+            Ok(Ok(None)) => Ok(None),
+            Ok(Err(error)) => Err(lost(error.to_string())),
+            Err(_) => Err(lost(format!("no answer within {:?}", patience.connect))),
+        }
+    }
+
+    /// Whether the server has closed it, or says what nobody asked for.
+    pub(super) fn is_stale(&self) -> bool {
+        let mut one = [std::mem::MaybeUninit::uninit()];
+        match SockRef::from(&*self.stream).peek(&mut one) {
+            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+            Ok(_) => true,
+        }
+    }
+}
+
+/// A peer that speaks something else.
+pub(super) fn garbage(bad: BadReply) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("it sent what is no answer: {bad}"))
+}
+
+/// The bytes of a command.
+pub(super) fn words_of(words: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let w = &mut Writer::new(&mut bytes, Version::Resp2);
+    w.array(words.len());
+    for word in words {
+        w.bulk(word);
+    }
+    bytes
+}
+
+/// What is wrong with an answer to HELLO.
+enum Greeted {
+    Refused(String),
+    Odd(BadReply),
+}
+
+/// Whether a greeting is of a sureq, or of a Redis that has it loaded.
+fn is_sureq(greeting: &[u8]) -> Result<bool, Greeted> {
+    let mut pieces = Pieces::new(greeting);
+    let mut is_sureq = false;
+    while pieces.at() < greeting.len() {
+        match pieces.take().map_err(Greeted::Odd)? {
+            Piece::Error(error) => return Err(Greeted::Refused(String::from_utf8_lossy(error).into_owned())),
+            Piece::Bulk(word) => is_sureq |= word == b"sureq",
+            _ => {}
+        }
+    }
+    Ok(is_sureq)
+}

@@ -1,0 +1,383 @@
+//! The home: a thread of its own that talks to a server, and the handle of those who use it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc as std_mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use sureq_core::command::{Block, ConnId, Pop};
+use sureq_core::{Command, Now, Receipt, Refusal};
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinSet, LocalSet};
+use tokio::time::timeout;
+
+use super::Patience;
+use super::clock::Clock;
+use super::conn::{Conn, ConnectError};
+use super::listener::{Ear, Listener, Want, listen};
+use super::pipe::{Batch, Pipe, Said};
+use super::target::Target;
+use super::ticket::{Ticket, Untaken, spelt};
+use super::waiting::{Common, Place, WAITING_MAX, Waiting, unreachable};
+
+/// How long to wait before the next attempt to connect, at first and at most.
+const RETRY_MIN: Duration = Duration::from_millis(20);
+const RETRY_MAX: Duration = Duration::from_secs(2);
+
+/// Why a server did not become a home.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// It cannot be asked.
+    #[error("sureq at {address}: {source}")]
+    Server {
+        /// Where it should be.
+        address: String,
+        /// Why not.
+        source: ConnectError,
+    },
+    /// There is no thread for it.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
+}
+
+/// Queues on a server. When the last clone is dropped, it is closed.
+#[derive(Clone)]
+pub struct RemoteHome {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    address: String,
+    pipe: Arc<Pipe>,
+    jobs: mpsc::UnboundedSender<Job>,
+    /// How many pops are under way on connections of their own.
+    waiting: Arc<AtomicUsize>,
+    dismissals: watch::Sender<u64>,
+    clock: Clock,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the thread is to do.
+enum Job {
+    Wait(Option<ConnId>, Waiting),
+    CloseConn(ConnId),
+    Listen(Arc<Ear>, mpsc::UnboundedReceiver<Want>),
+    Close(std_mpsc::Sender<()>),
+}
+
+impl RemoteHome {
+    /// Connects to a server.
+    pub fn open(target: Target) -> Result<Self, OpenError> {
+        Self::open_by(target, Patience::default())
+    }
+
+    /// Connects to a server, and gives it so much time.
+    pub fn open_by(target: Target, patience: Patience) -> Result<Self, OpenError> {
+        let address = target.to_string();
+        let pipe = Arc::new(Pipe::new());
+        let (jobs, queue) = mpsc::unbounded_channel();
+        let (dismissals, dismissed) = watch::channel(0);
+        let (opened, is_open) = std_mpsc::channel();
+        let common = Common {
+            target,
+            patience,
+            pipe: Arc::clone(&pipe),
+            dismissals: dismissed,
+            idle: Vec::new().into(),
+        };
+        let thread = std::thread::Builder::new()
+            .name("sureq-remote".to_owned())
+            .spawn(move || run(common, queue, &opened))
+            .map_err(OpenError::Thread)?;
+        match is_open.recv() {
+            Ok(Ok(())) => {}
+            Ok(Err(source)) => return Err(OpenError::Server { address, source }),
+            Err(_) => return Err(OpenError::Thread(std::io::ErrorKind::Other.into())),
+        }
+        let shared = Shared {
+            address,
+            pipe,
+            jobs,
+            waiting: Arc::default(),
+            dismissals,
+            clock: Clock::start(),
+            thread: Mutex::new(Some(thread)),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// What its users should know about this server: nothing, so far.
+    pub const fn warnings(&self) -> &[String] {
+        &[]
+    }
+
+    /// Sends commands, in order and at once: all up to the first that needs a connection of its own, or that one alone. The
+    /// ticket says how many.
+    pub fn execute(&self, commands: &[Command<'_>]) -> Ticket {
+        let upto_own = commands.iter().position(|command| own_of(command).is_some());
+        let n = upto_own.unwrap_or(commands.len()).max(1).min(commands.len());
+        let own = commands.first().and_then(own_of);
+        let batch = Batch::of(&commands[..n]);
+        let (slot, pipe) = (Arc::clone(&batch.slot), Arc::clone(&self.shared.pipe));
+        match own {
+            None => pipe.ask(batch),
+            Some(own) => self.wait(own, batch),
+        }
+        let is_waiting = own.is_some_and(|own| own.block.is_some());
+        Ticket { slot, pipe, commands: n, is_waiting }
+    }
+
+    /// Has a pop served on a connection of its own.
+    fn wait(&self, own: Own, batch: Batch) {
+        let shared = &self.shared;
+        let Batch { bytes, mut said, slot } = batch;
+        let expected = match said.pop() {
+            Some(Said::Sent { expected, .. }) => expected,
+            Some(Said::Unsayable(no)) => return slot.refuse(1, &no),
+            None => return,
+        };
+        if shared.pipe.is_closed() {
+            return slot.refuse(1, &Refusal::Closed);
+        }
+        let Some(place) = Place::take(&shared.waiting) else {
+            let why = format!("{WAITING_MAX} pops wait already, each on a connection of its own").into();
+            return slot.refuse(1, &Refusal::Unavailable { why });
+        };
+        let dismissals = *shared.dismissals.borrow();
+        let pop = Waiting { bytes, expected, block: own.block, slot, dismissals, _place: place };
+        if let Err(mpsc::error::SendError(Job::Wait(_, pop))) = shared.jobs.send(Job::Wait(own.conn, pop)) {
+            pop.slot.refuse(1, &Refusal::Closed);
+        }
+    }
+
+    /// Gives deliveries that never reached their taker back to the front of their queue, at no cost.
+    pub fn undeliver(&self, queue: &[u8], receipts: &[Receipt]) {
+        let tasks = receipts.iter().map(|receipt| spelt(*receipt)).collect();
+        self.shared.pipe.give_back(vec![Untaken { queue: queue.into(), tasks }]);
+    }
+
+    /// Ends the leases that were to end with a connection. So does whoever drops the ticket of a pop for it that waits: the
+    /// server forgets such a pop only with its connection.
+    pub fn close_conn(&self, conn: ConnId) {
+        // Closing ended them all.
+        let _ = self.shared.jobs.send(Job::CloseConn(conn));
+    }
+
+    /// Answers all pops that wait as if their time were up.
+    pub fn dismiss_waiting(&self) {
+        self.shared.dismiss();
+    }
+
+    /// How many pops wait on connections of their own.
+    pub fn waiting(&self) -> usize {
+        self.shared.waiting.load(Ordering::Acquire)
+    }
+
+    /// Someone who hears what happens to queues.
+    pub fn listen(&self) -> Listener {
+        let (ear, (wants, wanted)) = (Arc::<Ear>::default(), mpsc::unbounded_channel());
+        if self.shared.jobs.send(Job::Listen(Arc::clone(&ear), wanted)).is_err() {
+            ear.end();
+        }
+        Listener { ear, wants }
+    }
+
+    /// What time it is by the clocks of this machine; the server goes by its own.
+    pub fn now(&self) -> Now {
+        self.shared.clock.now()
+    }
+
+    /// Lets go of the server. What was asked before is answered by then, if the server answers at all.
+    pub fn close(&self) {
+        self.shared.dismiss();
+        let (done, is_done) = std_mpsc::channel();
+        if self.shared.jobs.send(Job::Close(done)).is_ok() {
+            // The thread says so, or has ended.
+            let _ = is_done.recv();
+        }
+        let thread = self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // A panic there was told there.
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn dismiss(&self) {
+        self.dismissals.send_modify(|n| *n += 1);
+    }
+}
+
+impl Drop for Shared {
+    /// Does not wait: it may be the thread itself that drops the last one.
+    fn drop(&mut self) {
+        self.dismiss();
+        // A thread that has ended needs no telling.
+        let _ = self.jobs.send(Job::Close(std_mpsc::channel().0));
+    }
+}
+
+impl fmt::Debug for RemoteHome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteHome").field("address", &self.shared.address).finish_non_exhaustive()
+    }
+}
+
+/// What a pop needs a connection of its own for.
+#[derive(Clone, Copy)]
+struct Own {
+    block: Option<Block>,
+    conn: Option<ConnId>,
+}
+
+fn own_of(command: &Command<'_>) -> Option<Own> {
+    let Command::Pop(Pop { block, count, lease, .. }) = command else { return None };
+    // There is nothing to wait for where nothing is wanted.
+    let block = block.filter(|_| *count > 0);
+    (block.is_some() || lease.conn.is_some()).then_some(Own { block, conn: lease.conn })
+}
+
+fn run(
+    common: Common,
+    jobs: mpsc::UnboundedReceiver<Job>,
+    opened: &std_mpsc::Sender<Result<(), ConnectError>>,
+) {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            // Whoever opens waits for this.
+            let _ = opened.send(Err(error.into()));
+            return;
+        }
+    };
+    LocalSet::new().block_on(&runtime, async {
+        let first = first(&common).await;
+        let (conn, said) = match first {
+            Ok(conn) => (Some(conn), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        let common = Rc::new(common);
+        let pipe = conn.map(|conn| tokio::task::spawn_local(keep_connected(Rc::clone(&common), conn)));
+        // Whoever opens waits for this.
+        let _ = opened.send(said);
+        if let Some(pipe) = pipe {
+            work(&common, jobs, pipe).await;
+        }
+    });
+}
+
+/// The first connection. A server that is loading its data is waited for.
+async fn first(common: &Common) -> Result<Conn, ConnectError> {
+    let since = Instant::now();
+    loop {
+        match Conn::open(&common.target, common.patience).await {
+            Err(error) if error.is_loading() && since.elapsed() < common.patience.load => {
+                tokio::time::sleep(jittered(RETRY_MAX / 4)).await;
+            }
+            done => return done.inspect(|conn| common.pipe.attach(conn)),
+        }
+    }
+}
+
+/// Serves the shared connection, and makes it anew whenever it is lost, until the home is closed.
+async fn keep_connected(common: Rc<Common>, first: Conn) {
+    let (pipe, target) = (&common.pipe, &common.target);
+    let mut next = Some(first);
+    while let Some(conn) = next {
+        if pipe.serve(conn, target, common.patience).await {
+            return;
+        }
+        next = reconnect(&common).await;
+    }
+}
+
+/// A new connection, however long it takes; none if the home is closed.
+async fn reconnect(common: &Common) -> Option<Conn> {
+    let mut wait = RETRY_MIN;
+    loop {
+        if common.pipe.is_closed() {
+            return None;
+        }
+        let opened = tokio::select! {
+            opened = Conn::open(&common.target, common.patience) => opened,
+            () = common.pipe.changed() => continue,
+        };
+        match opened {
+            Ok(conn) => {
+                common.pipe.attach(&conn);
+                return Some(conn);
+            }
+            Err(error) => common.pipe.refuse_all(unreachable(&common.target, &error)),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(jittered(wait)) => {}
+            () = common.pipe.changed() => {}
+        }
+        wait = (wait * 2).min(RETRY_MAX);
+    }
+}
+
+/// Somewhere between half of it and all, so that those who lost the same server do not come back all at once.
+fn jittered(wait: Duration) -> Duration {
+    wait.mul_f64(0.5 + fastrand::f64() / 2.0)
+}
+
+/// Does what is asked for, until the home is closed.
+async fn work(
+    common: &Rc<Common>,
+    mut jobs: mpsc::UnboundedReceiver<Job>,
+    pipe: tokio::task::JoinHandle<()>,
+) {
+    let mut lanes: HashMap<ConnId, mpsc::UnboundedSender<Waiting>> = HashMap::new();
+    let (mut under_way, mut ears) = (JoinSet::new(), Vec::<Arc<Ear>>::new());
+    let mut closed = None;
+    while closed.is_none() {
+        let Some(job) = jobs.recv().await else { break };
+        while under_way.try_join_next().is_some() {}
+        match job {
+            Job::Wait(None, pop) => _ = under_way.spawn_local(Rc::clone(common).serve(pop)),
+            Job::Wait(Some(conn), pop) => {
+                let lane = lanes.entry(conn).or_insert_with(|| {
+                    let (lane, pops) = mpsc::unbounded_channel();
+                    under_way.spawn_local(Rc::clone(common).serve_lane(pops));
+                    lane
+                });
+                // A lane lives as long as it is in the map.
+                let _ = lane.send(pop);
+            }
+            Job::CloseConn(conn) => _ = lanes.remove(&conn),
+            Job::Listen(ear, wants) => {
+                ears.retain(|ear| Arc::strong_count(ear) > 1);
+                ears.push(Arc::clone(&ear));
+                tokio::task::spawn_local(listen(Rc::clone(common), ear, wants));
+            }
+            Job::Close(done) => closed = Some(done),
+        }
+    }
+    common.pipe.close();
+    drop(lanes);
+    jobs.close();
+    while let Ok(job) = jobs.try_recv() {
+        if let Job::Wait(_, pop) = job {
+            pop.slot.refuse(1, &Refusal::Closed);
+        }
+    }
+    let ended = async {
+        while under_way.join_next().await.is_some() {}
+        // A panic in it was told there.
+        let _ = pipe.await;
+    };
+    // A server that does not answer holds nobody up for longer than it may.
+    let _ = timeout(common.patience.answer, ended).await;
+    for ear in ears {
+        ear.end();
+    }
+    // Whoever closes waits for this.
+    if let Some(done) = closed {
+        let _ = done.send(());
+    }
+}

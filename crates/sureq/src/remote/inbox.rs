@@ -1,0 +1,105 @@
+//! What comes in on a connection: bytes, cut into replies. Its room grows with what arrives, and a giant's is not kept.
+
+use sureq_proto::resp::{BadReply, Scanner};
+
+/// How much is read at once, at least.
+const READ_BYTES: usize = 16 << 10;
+
+/// How much room is kept when nothing is in it.
+const KEPT_BYTES: usize = 64 << 10;
+
+/// The largest reply: payloads, and names and numbers of as many tasks as one may carry.
+pub(super) const REPLY_BYTES_MAX: usize = 512 << 20;
+
+/// Bytes that were read, and where the replies in them end.
+pub(super) struct Inbox {
+    room: Vec<u8>,
+    /// What was read and not taken yet.
+    start: usize,
+    end: usize,
+    /// The length of the last reply.
+    taken: usize,
+    scanner: Scanner,
+}
+
+impl Inbox {
+    pub(super) fn new() -> Self {
+        Self { room: Vec::new(), start: 0, end: 0, taken: 0, scanner: Scanner::new(REPLY_BYTES_MAX) }
+    }
+
+    /// Where to read to.
+    pub(super) fn room(&mut self) -> &mut [u8] {
+        self.taken = 0;
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+            self.room.truncate(KEPT_BYTES);
+            self.room.shrink_to(KEPT_BYTES);
+        }
+        if self.room.len() - self.end < READ_BYTES && self.start > 0 {
+            self.room.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        if self.room.len() - self.end < READ_BYTES {
+            self.room.resize((self.room.len() * 2).max(READ_BYTES * 2), 0);
+        }
+        &mut self.room[self.end..]
+    }
+
+    /// So many bytes were read to where [`Self::room`] said.
+    pub(super) fn add(&mut self, bytes: usize) {
+        self.end += bytes;
+    }
+
+    /// Takes the next reply, if it is there as a whole.
+    pub(super) fn take(&mut self) -> Result<bool, BadReply> {
+        let Some(len) = self.scanner.scan(&self.room[self.start..self.end])? else { return Ok(false) };
+        (self.start, self.taken) = (self.start + len, len);
+        Ok(true)
+    }
+
+    /// The reply that was taken last, until more is read.
+    pub(super) fn taken(&self) -> &[u8] {
+        &self.room[self.start - self.taken..self.start]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fill(inbox: &mut Inbox, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let room = inbox.room();
+            let n = room.len().min(bytes.len());
+            room[..n].copy_from_slice(&bytes[..n]);
+            inbox.add(n);
+            bytes = &bytes[n..];
+        }
+    }
+
+    fn check(inbox: &mut Inbox, expect: &[u8]) {
+        assert_eq!(inbox.take(), Ok(true));
+        assert_eq!(inbox.taken(), expect);
+    }
+
+    #[test]
+    fn replies_come_out_as_they_went_in_and_a_giant_leaves_no_room_behind() {
+        let mut inbox = Inbox::new();
+        let giant = [b"$1000000\r\n", &vec![b'x'; 1_000_000][..], b"\r\n"].concat();
+        for _ in 0..3 {
+            fill(&mut inbox, b":1\r\n:2\r\n$2\r\na");
+            check(&mut inbox, &b":1\r\n"[..]);
+            check(&mut inbox, &b":2\r\n"[..]);
+            assert_eq!(inbox.take(), Ok(false));
+            fill(&mut inbox, b"b\r\n");
+            check(&mut inbox, &b"$2\r\nab\r\n"[..]);
+            fill(&mut inbox, &giant);
+            check(&mut inbox, &giant[..]);
+            assert_eq!(inbox.take(), Ok(false));
+            inbox.room();
+            assert!(inbox.room.capacity() <= KEPT_BYTES, "{}", inbox.room.capacity());
+        }
+        fill(&mut inbox, b"HTTP/1.1 400\r\n");
+        assert_eq!(inbox.take(), Err(BadReply::Marker(b'H')));
+    }
+}

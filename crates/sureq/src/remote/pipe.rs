@@ -1,0 +1,386 @@
+//! The connection that all share: commands are written by whoever asks, one behind the other, and answered in that order.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use sureq_core::command::{IdForm, Return, TaskRef};
+use sureq_core::settings::Place;
+use sureq_core::{Command, Payload, Refusal, Replies, Reply};
+use sureq_proto::resp::{BadReply, Piece, Pieces};
+use sureq_proto::{Expected, decode_reply, encode_command};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+
+use super::Patience;
+use super::conn::{Conn, garbage};
+use super::target::Target;
+use super::ticket::{PopOf, Slot, Untaken};
+use crate::seam::Body;
+
+/// How much may wait to be sent before more is refused. One command may be larger than that.
+const UNSENT_BYTES_MAX: usize = 64 << 20;
+
+/// How many batches may wait for their answers before more are refused.
+const ASKED_MAX: usize = 1 << 20;
+
+/// Commands, and who waits for what comes of them.
+pub(super) struct Batch {
+    /// What of them is sent.
+    pub(super) bytes: Vec<u8>,
+    pub(super) said: Vec<Said>,
+    pub(super) slot: Arc<Slot>,
+}
+
+/// One command of a batch.
+pub(super) enum Said {
+    /// It ends behind so many bytes.
+    Sent { expected: Expected, end: u64 },
+    /// There are no words for it.
+    Unsayable(Refusal),
+}
+
+impl Batch {
+    pub(super) fn of(commands: &[Command<'_>]) -> Self {
+        let (mut bytes, mut pops) = (Vec::new(), Vec::new());
+        let mut said = Vec::with_capacity(commands.len());
+        for (at, command) in commands.iter().enumerate() {
+            said.push(match encode_command(&mut bytes, command) {
+                Ok(()) => {
+                    let expected = Expected::of(command);
+                    if let Some(queues) = expected.queues() {
+                        pops.push(PopOf { command: at, queues: Arc::clone(queues) });
+                    }
+                    Said::Sent { expected, end: bytes.len() as u64 }
+                }
+                Err(no) => Said::Unsayable(Refusal::NotThere { what: no.what, place: "RQ.*" }),
+            });
+        }
+        Self { bytes, said, slot: Arc::new(Slot::new(pops)) }
+    }
+
+    fn refuse(&self, refusal: &Refusal) {
+        self.slot.refuse(self.said.len(), refusal);
+    }
+}
+
+/// A batch on its way.
+struct Asked {
+    said: Vec<Said>,
+    replies: Replies<Body>,
+    slot: Arc<Slot>,
+    since: Instant,
+}
+
+impl Asked {
+    /// Answers what was not sent and is next; says whether all is answered.
+    fn settle(&mut self) -> bool {
+        while let Some(Said::Unsayable(no)) = self.said.get(self.replies.list.len()) {
+            self.replies.list.push(Reply::Refused(no.clone()));
+        }
+        self.replies.list.len() == self.said.len()
+    }
+
+    /// Takes the next answer in.
+    fn take(&mut self, frame: &[u8]) {
+        if let Some(Said::Sent { expected, .. }) = self.said.get(self.replies.list.len()) {
+            read_answer(expected, frame, &mut self.replies);
+        }
+    }
+
+    /// Answers the rest after the connection was lost, up to where it was written.
+    fn lose(&mut self, written: u64, why: &str) {
+        while let Some(said) = self.said.get(self.replies.list.len()) {
+            let refusal = match said {
+                Said::Unsayable(no) => no.clone(),
+                // What did not go out as a whole, nobody can have done.
+                Said::Sent { end, .. } if *end > written => Refusal::Unavailable { why: why.into() },
+                Said::Sent { .. } => Refusal::Unknown { why: why.into() },
+            };
+            self.replies.list.push(Reply::Refused(refusal));
+        }
+    }
+}
+
+/// Puts an answer behind the others. Payloads stay in one copy of it.
+pub(super) fn read_answer(expected: &Expected, frame: &[u8], replies: &mut Replies<Body>) {
+    let mut shared: Option<Arc<[u8]>> = None;
+    let cut = |range| {
+        let frame = shared.get_or_insert_with(|| frame.into());
+        body_of(Payload::within(frame, range))
+    };
+    if let Err(bad) = decode_reply(expected, frame, cut, replies) {
+        let why = format!("the server's answer makes no sense: {bad}").into();
+        replies.list.push(Reply::Refused(Refusal::Unknown { why }));
+    }
+}
+
+#[cfg(feature = "embedded")]
+const fn body_of(payload: Payload) -> Body {
+    Body::Loaded(payload)
+}
+
+#[cfg(not(feature = "embedded"))]
+const fn body_of(payload: Payload) -> Body {
+    payload
+}
+
+/// The connection, if there is one, and what was asked over it.
+pub(super) struct Pipe {
+    state: Mutex<State>,
+    /// Something changed that the thread has to look at.
+    changed: Notify,
+}
+
+struct State {
+    link: Result<Arc<TcpStream>, Refusal>,
+    is_closed: bool,
+    /// What the socket did not take at once.
+    unsent: VecDeque<u8>,
+    /// How many bytes were to be sent over this connection, and how many the socket took.
+    queued: u64,
+    written: u64,
+    asked: VecDeque<Asked>,
+}
+
+impl Pipe {
+    pub(super) fn new() -> Self {
+        let state = State {
+            link: Err(Refusal::Closed),
+            is_closed: false,
+            unsent: VecDeque::new(),
+            queued: 0,
+            written: 0,
+            asked: VecDeque::new(),
+        };
+        Self { state: Mutex::new(state), changed: Notify::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends commands, or says why not.
+    pub(super) fn ask(&self, mut batch: Batch) {
+        let mut state = self.lock();
+        let link = match state.room() {
+            Ok(link) => link,
+            Err(no) => {
+                drop(state);
+                return batch.refuse(&no);
+            }
+        };
+        for said in &mut batch.said {
+            if let Said::Sent { end, .. } = said {
+                *end += state.queued;
+            }
+        }
+        let Batch { bytes, said, slot } = batch;
+        let mut asked = Asked { said, replies: Replies::default(), slot, since: Instant::now() };
+        if bytes.is_empty() && asked.settle() {
+            drop(state);
+            asked.slot.fill(asked.replies);
+            return;
+        }
+        state.queued += bytes.len() as u64;
+        state.asked.push_back(asked);
+        let sent = if state.unsent.is_empty() { write_some(&link, &bytes).unwrap_or(0) } else { 0 };
+        state.written += sent as u64;
+        if sent < bytes.len() {
+            state.unsent.extend(&bytes[sent..]);
+            drop(state);
+            self.changed.notify_one();
+        }
+    }
+
+    /// Returns deliveries that nobody took to the front of their queues.
+    pub(super) fn give_back(&self, untaken: Vec<Untaken>) {
+        for Untaken { queue, tasks } in untaken {
+            // What is returned later stands before what was returned earlier.
+            let back = tasks.iter().rev().map(|bytes| {
+                let task = TaskRef { bytes, form: IdForm::Long };
+                Command::Return(Return {
+                    queue: &queue,
+                    task,
+                    to: Some(Place::Front),
+                    failed: None,
+                    is_last: false,
+                })
+            });
+            let commands: Vec<Command<'_>> = back.collect();
+            // Whatever cannot be given back now comes back as any delivery does whose holder is silent.
+            self.ask(Batch::of(&commands));
+        }
+    }
+
+    /// From now on nothing more is asked, and the connection goes when all is answered.
+    pub(super) fn close(&self) {
+        self.lock().is_closed = true;
+        self.changed.notify_one();
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.lock().is_closed
+    }
+
+    /// Waits until there is something for the thread to look at.
+    pub(super) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// Refuses what is asked from now on, until there is a connection.
+    pub(super) fn refuse_all(&self, refusal: Refusal) {
+        self.lock().link = Err(refusal);
+    }
+
+    /// From now on what is asked goes over this connection.
+    pub(super) fn attach(&self, conn: &Conn) {
+        let mut state = self.lock();
+        (state.queued, state.written) = (0, 0);
+        state.link = Ok(Arc::clone(&conn.stream));
+    }
+
+    /// Serves the connection that was attached until it ends; answers whether that is because the pipe was closed.
+    pub(super) async fn serve(&self, mut conn: Conn, target: &Target, patience: Patience) -> bool {
+        let mut current = None;
+        let ended = self.exchange(&mut conn, &mut current, patience).await;
+        let is_closed = ended.is_ok();
+        let why = ended.err().map(|error| format!("sureq at {target}: {error}"));
+        self.lose(current, &why.unwrap_or_default());
+        is_closed
+    }
+
+    /// Writes and reads. An error is the end of the connection.
+    async fn exchange(
+        &self,
+        conn: &mut Conn,
+        current: &mut Option<Asked>,
+        patience: Patience,
+    ) -> io::Result<()> {
+        // Often enough, and so seldom that it costs nothing.
+        let mut looks = tokio::time::interval((patience.answer / 8).max(Duration::from_millis(10)));
+        while !self.is_done(current.as_ref()) {
+            let has_more = !self.lock().unsent.is_empty();
+            tokio::select! {
+                ready = conn.stream.readable() => {
+                    ready?;
+                    self.read(conn, current)?;
+                }
+                ready = conn.stream.writable(), if has_more => {
+                    ready?;
+                    self.write_rest(&conn.stream)?;
+                }
+                () = self.changed.notified() => {}
+                _ = looks.tick() => self.check_time(current.as_ref(), patience.answer)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn is_done(&self, current: Option<&Asked>) -> bool {
+        let state = self.lock();
+        state.is_closed && current.is_none() && state.asked.is_empty()
+    }
+
+    fn write_rest(&self, stream: &TcpStream) -> io::Result<()> {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let (front, _) = state.unsent.as_slices();
+        let sent = write_some(stream, front)?;
+        state.unsent.drain(..sent);
+        state.written += sent as u64;
+        if state.unsent.is_empty() {
+            // A giant leaves no room behind.
+            state.unsent.shrink_to(64 << 10);
+        }
+        Ok(())
+    }
+
+    fn read(&self, conn: &mut Conn, current: &mut Option<Asked>) -> io::Result<()> {
+        match conn.stream.try_read(conn.inbox.room()) {
+            Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection")),
+            Ok(n) => conn.inbox.add(n),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        while conn.inbox.take().map_err(garbage)? {
+            self.answer(conn.inbox.taken(), current)?;
+        }
+        Ok(())
+    }
+
+    /// Gives an answer to whoever it is for.
+    fn answer(&self, frame: &[u8], current: &mut Option<Asked>) -> io::Result<()> {
+        if matches!(Pieces::new(frame).take(), Ok(Piece::Push(_))) {
+            return Ok(());
+        }
+        let mut asked = match current.take() {
+            Some(asked) => asked,
+            None => self.lock().asked.pop_front().ok_or_else(|| garbage(BadReply::Shape))?,
+        };
+        asked.settle();
+        asked.take(frame);
+        if asked.settle() {
+            self.give_back(asked.slot.fill(asked.replies));
+        } else {
+            *current = Some(asked);
+        }
+        Ok(())
+    }
+
+    /// A server that leaves the first of them unanswered for too long is as good as gone.
+    fn check_time(&self, current: Option<&Asked>, patience: Duration) -> io::Result<()> {
+        let since = match current {
+            Some(asked) => Some(asked.since),
+            None => self.lock().asked.front().map(|asked| asked.since),
+        };
+        if since.is_some_and(|since| since.elapsed() >= patience) {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {patience:?}")));
+        }
+        Ok(())
+    }
+
+    /// Answers everything that will not be answered any more.
+    fn lose(&self, current: Option<Asked>, why: &str) {
+        let mut state = self.lock();
+        state.link =
+            Err(if state.is_closed { Refusal::Closed } else { Refusal::Unavailable { why: why.into() } });
+        let asked = std::mem::take(&mut state.asked);
+        state.unsent = VecDeque::new();
+        let written = state.written;
+        drop(state);
+        for mut asked in current.into_iter().chain(asked) {
+            asked.lose(written, why);
+            // There may be tasks among what came before, and nobody to give them back to: their leases end as any do.
+            asked.slot.fill(asked.replies);
+        }
+    }
+}
+
+impl State {
+    /// The connection, if more may be asked over it.
+    fn room(&self) -> Result<Arc<TcpStream>, Refusal> {
+        if self.is_closed {
+            return Err(Refusal::Closed);
+        }
+        if self.unsent.len() > UNSENT_BYTES_MAX || self.asked.len() >= ASKED_MAX {
+            let why = "too much waits for the server to take it: ask again later".into();
+            return Err(Refusal::Unavailable { why });
+        }
+        self.link.clone()
+    }
+}
+
+/// Writes as much as the socket takes at once. An error that follows a success is found by the next write.
+fn write_some(stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
+    let mut sent = 0;
+    while sent < bytes.len() {
+        match stream.try_write(&bytes[sent..]) {
+            Ok(n) => sent += n,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock || sent > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(sent)
+}

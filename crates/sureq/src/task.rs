@@ -1,0 +1,147 @@
+//! Tasks: one that was taken, and one that was only looked at.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sureq_core::reply::{More, TaskView};
+use sureq_core::{LogTime, TaskId};
+
+use crate::Decode;
+use crate::error::{BadPayload, Result};
+use crate::home::Home;
+use crate::id::{Id, Receipt};
+use crate::queue::{Held, Queue};
+use crate::seam::Body;
+
+/// A task that was taken. It is the taker's until its lease ends; dropping it does nothing, so that it comes back then.
+#[derive(Clone)]
+pub struct Task {
+    home: Home,
+    queue: Arc<[u8]>,
+    view: TaskView<Body>,
+}
+
+impl Task {
+    pub(crate) fn new(home: &Home, queue: &Arc<[u8]>, view: TaskView<Body>) -> Self {
+        Self { home: home.clone(), queue: Arc::clone(queue), view }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> Id {
+        id_of(&self.view)
+    }
+
+    /// The receipt of this delivery.
+    pub fn receipt(&self) -> Receipt {
+        match &self.view.spelt {
+            Some(spelt) => Receipt::theirs(spelt.clone()),
+            None => Receipt::ours(self.view.receipt()),
+        }
+    }
+
+    /// Its bytes.
+    pub fn payload(&self) -> &[u8] {
+        self.view.body.as_ref()
+    }
+
+    /// What its bytes stand for.
+    pub fn decode<T: Decode>(&self) -> Result<T, BadPayload> {
+        T::decode(self.payload())
+    }
+
+    /// The name of its queue.
+    pub fn queue_name(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.queue)
+    }
+
+    /// The name of its queue, which may be any bytes.
+    pub fn queue_bytes(&self) -> &[u8] {
+        &self.queue
+    }
+
+    /// Its queue.
+    pub fn queue(&self) -> Queue {
+        self.home.queue(&self.queue)
+    }
+
+    /// How often it has been delivered, this time included.
+    pub fn delivery(&self) -> u32 {
+        self.view.deliveries
+    }
+
+    /// What else is known of it, if the pop asked for it.
+    pub fn meta(&self) -> Option<&More> {
+        self.view.more.as_deref()
+    }
+
+    /// Finishes it; answers whether this call did. It did not if the lease had ended and somebody else has it now.
+    pub async fn ack(&self) -> Result<bool> {
+        self.queue().ack(self.receipt()).await
+    }
+
+    /// Moves the end of its lease to so long from now.
+    pub async fn extend(&self, lease: Duration) -> Result<Held> {
+        self.queue().extend(self.receipt(), lease).await
+    }
+
+    /// Gives it back to the front of the line, at no cost of a try.
+    pub async fn give_back(&self) -> Result<Held> {
+        self.queue().give_back(self.receipt()).await
+    }
+
+    /// Gives it back as failed: it comes again after its backoff, or is dead if that was its last try.
+    pub async fn fail(&self, reason: impl AsRef<[u8]>) -> Result<Held> {
+        self.queue().fail(self.receipt(), reason).await
+    }
+}
+
+impl fmt::Debug for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Task")
+            .field("queue", &self.queue_name())
+            .field("id", &self.id())
+            .field("delivery", &self.delivery())
+            .field("payload_bytes", &self.payload().len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A task that was looked at. Which fields mean something depends on the state that was asked for.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// Its id.
+    pub id: Id,
+    /// Its bytes.
+    pub payload: Body,
+    /// When it was pushed (ready), is due (delayed), was delivered last (leased) or died (dead), in unix milliseconds.
+    pub at: LogTime,
+    /// How long ago it was delivered last (leased).
+    pub elapsed: Duration,
+    /// How often it was delivered.
+    pub deliveries: u32,
+    /// What it died of (dead).
+    pub more: Option<More>,
+}
+
+impl From<TaskView<Body>> for Seen {
+    fn from(view: TaskView<Body>) -> Self {
+        Self {
+            id: id_of(&view),
+            payload: view.body,
+            at: view.at,
+            elapsed: Duration::from_millis(view.elapsed_ms),
+            deliveries: view.deliveries,
+            more: view.more.map(|more| *more),
+        }
+    }
+}
+
+fn id_of(view: &TaskView<Body>) -> Id {
+    match &view.spelt {
+        Some(spelt) => Id::theirs(spelt.clone()),
+        None if view.id == TaskId::NONE => Id::later(None),
+        None => Id::ours(view.id),
+    }
+}

@@ -1,0 +1,206 @@
+//! A delivery as its handler sees it, and what a handler can ask of it by its arguments.
+
+use std::any::{Any, TypeId, type_name};
+use std::collections::HashMap;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::outcome::Outcome;
+use crate::error::BadPayload;
+use crate::id::{Id, Receipt};
+use crate::payload::Decode;
+use crate::task::Task;
+
+/// A task in the hands of a handler: whatever a handler can take as an argument is taken from this.
+#[derive(Clone, Debug)]
+pub struct Delivery(pub(super) Arc<Live>);
+
+/// What there is for as long as a handler runs.
+#[derive(Debug)]
+pub(super) struct Live {
+    pub(super) task: Task,
+    pub(super) states: Arc<States>,
+    fired: AtomicU8,
+    notify: Notify,
+}
+
+impl Delivery {
+    pub(super) fn new(task: Task, states: Arc<States>) -> Self {
+        Self(Arc::new(Live { task, states, fired: AtomicU8::new(0), notify: Notify::new() }))
+    }
+
+    /// The task.
+    pub fn task(&self) -> &Task {
+        &self.0.task
+    }
+
+    /// What says when the handler should stop.
+    pub fn token(&self) -> Token {
+        Token(Arc::clone(&self.0))
+    }
+}
+
+/// Says when a handler should stop: what it does from then on may be done by somebody else too, or is not wanted.
+#[derive(Clone, Debug)]
+pub struct Token(Arc<Live>);
+
+/// Why a handler should stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// The task was called off.
+    Cancelled = 1,
+    /// The lease ended, or could not be extended in time: somebody else may have the task.
+    LeaseLost = 2,
+    /// The worker was taken for dead: all its tasks went back.
+    WorkerLost = 3,
+    /// It ran longer than the worker lets any handler run.
+    TooLong = 4,
+    /// The worker stops, and its grace time is over.
+    Stopping = 5,
+}
+
+impl Token {
+    /// Why to stop, if so.
+    pub fn fired(&self) -> Option<Stop> {
+        self.0.fired()
+    }
+
+    /// Waits until the handler should stop.
+    pub async fn wait(&self) -> Stop {
+        loop {
+            let notified = self.0.notify.notified();
+            if let Some(stop) = self.fired() {
+                return stop;
+            }
+            notified.await;
+        }
+    }
+}
+
+impl Live {
+    pub(super) fn fired(&self) -> Option<Stop> {
+        Some(match self.fired.load(Ordering::Acquire) {
+            1 => Stop::Cancelled,
+            2 => Stop::LeaseLost,
+            3 => Stop::WorkerLost,
+            4 => Stop::TooLong,
+            5 => Stop::Stopping,
+            _ => return None,
+        })
+    }
+
+    /// Tells the handler to stop. The first reason stays.
+    pub(super) fn fire(&self, why: Stop) -> bool {
+        let is_first = self.fired.compare_exchange(0, why as u8, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        self.notify.notify_waiters();
+        is_first
+    }
+}
+
+/// What handlers share, by its type.
+#[derive(Debug, Default)]
+pub(super) struct States(HashMap<TypeId, Arc<dyn Any + Send + Sync>>);
+
+impl States {
+    pub(super) fn add<T: Send + Sync + 'static>(&mut self, state: T) {
+        self.0.insert(TypeId::of::<T>(), Arc::new(state));
+    }
+
+    fn get<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
+        self.0.get(&TypeId::of::<T>()).cloned()?.downcast().ok()
+    }
+}
+
+/// Something a handler takes as an argument.
+pub trait FromDelivery: Sized {
+    /// Takes it from the delivery.
+    fn from_delivery(delivery: &Delivery) -> Result<Self, Rejection>;
+
+    /// The type of a shared state that it needs, and whether it is there: asked once, before the worker takes anything.
+    #[doc(hidden)]
+    fn needs(_: &Needs<'_>) -> Result<(), &'static str> {
+        Ok(())
+    }
+}
+
+/// What a worker has for its handlers.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Needs<'a>(pub(super) &'a States);
+
+/// A handler's argument could not be made of a task: the task is dead, since the next try would find the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection(pub(super) Outcome);
+
+impl From<BadPayload> for Rejection {
+    fn from(bad: BadPayload) -> Self {
+        Self(Outcome::Dead { reason: bad.to_string().into() })
+    }
+}
+
+impl<T: Decode> FromDelivery for T {
+    fn from_delivery(delivery: &Delivery) -> Result<Self, Rejection> {
+        Ok(T::decode(delivery.task().payload())?)
+    }
+}
+
+impl FromDelivery for Delivery {
+    fn from_delivery(delivery: &Delivery) -> Result<Self, Rejection> {
+        Ok(delivery.clone())
+    }
+}
+
+impl FromDelivery for Id {
+    fn from_delivery(delivery: &Delivery) -> Result<Self, Rejection> {
+        Ok(delivery.task().id())
+    }
+}
+
+impl FromDelivery for Receipt {
+    fn from_delivery(delivery: &Delivery) -> Result<Self, Rejection> {
+        Ok(delivery.task().receipt())
+    }
+}
+
+impl FromDelivery for Token {
+    fn from_delivery(delivery: &Delivery) -> Result<Self, Rejection> {
+        Ok(delivery.token())
+    }
+}
+
+/// How often the task has been delivered, this time included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DeliveryNumber(pub u32);
+
+impl FromDelivery for DeliveryNumber {
+    fn from_delivery(delivery: &Delivery) -> Result<Self, Rejection> {
+        Ok(Self(delivery.task().delivery()))
+    }
+}
+
+/// What all handlers of a worker share, given to it by [`Worker::state`](crate::Worker::state).
+#[derive(Clone, Debug)]
+pub struct State<T>(pub Arc<T>);
+
+impl<T> Deref for State<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: Send + Sync + 'static> FromDelivery for State<T> {
+    fn from_delivery(delivery: &Delivery) -> Result<Self, Rejection> {
+        let state = delivery.0.states.get().map(State);
+        state.ok_or(Rejection(Outcome::GiveBack { after: Duration::ZERO }))
+    }
+
+    fn needs(needs: &Needs<'_>) -> Result<(), &'static str> {
+        needs.0.get::<T>().map(|_| ()).ok_or(type_name::<T>())
+    }
+}

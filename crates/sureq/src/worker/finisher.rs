@@ -1,0 +1,225 @@
+//! What came of tasks, told to the home: all that has gathered at once, and again until it is confirmed. By receipt that harms
+//! nothing: what was done already is not done twice.
+
+use std::sync::Arc;
+
+use sureq_core::command::{AckScope, Return};
+use sureq_core::settings::Place;
+use sureq_core::{Command, Refusal, Replies, Reply};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::sleep;
+
+use super::delivery::Stop;
+use super::outcome::{Again, Outcome};
+use super::shared::{Backoff, Report, Shared};
+use super::status::add;
+use crate::error::Error;
+use crate::id::Receipt;
+use crate::queue::{millis, one, refs};
+use crate::seam::Body;
+
+/// How many reports are told at once at most.
+const BATCH: usize = 1_024;
+
+pub(super) async fn finish(shared: Arc<Shared>, mut reports: UnboundedReceiver<Report>) {
+    let mut batch = Vec::new();
+    while reports.recv_many(&mut batch, BATCH).await > 0 {
+        // The first of many handlers to end has woken this; the others are about to.
+        tokio::task::yield_now().await;
+        while batch.len() < BATCH
+            && let Ok(report) = reports.try_recv()
+        {
+            batch.push(report);
+        }
+        let mut told: Vec<Told> = batch.drain(..).map(Told::new).collect();
+        let mut backoff = Backoff::default();
+        loop {
+            told = tell(&shared, told).await;
+            if told.is_empty() {
+                break;
+            }
+            sleep(backoff.next()).await;
+        }
+    }
+}
+
+/// A report and what is known of its fate.
+struct Told {
+    report: Report,
+    receipt: Receipt,
+    /// The home was asked before, and the answer was lost.
+    is_unknown: bool,
+    /// The home knows no failures and no delays: the task can only go back.
+    is_plain: bool,
+}
+
+/// What one report asks of the home.
+enum Ask<'a> {
+    Ack,
+    Return { to: Option<Place>, failed: Option<&'a str>, is_last: bool },
+}
+
+impl Told {
+    fn new(report: Report) -> Self {
+        let receipt = report.live.task.receipt();
+        Self { report, receipt, is_unknown: false, is_plain: false }
+    }
+
+    fn queue(&self) -> &[u8] {
+        self.report.live.task.queue_bytes()
+    }
+
+    fn ask(&self) -> Ask<'_> {
+        let back = |to| Ask::Return { to, failed: None, is_last: false };
+        let failed = |to, reason| Ask::Return { to, failed: Some(reason), is_last: false };
+        match &self.report.outcome {
+            Outcome::Done => Ask::Ack,
+            // To the back: at the front it would come again at once, and again.
+            _ if self.is_plain => back(Some(Place::Back)),
+            Outcome::Cancelled if self.report.live.fired() == Some(Stop::Cancelled) => back(None),
+            Outcome::Cancelled => Ask::Ack,
+            Outcome::GiveBack { after } if after.is_zero() => back(Some(Place::Front)),
+            Outcome::GiveBack { after } => back(Some(Place::After(millis(*after)))),
+            Outcome::Failed { reason, again: Again::Backoff } => failed(None, reason),
+            Outcome::Failed { reason, again: Again::Now } => failed(Some(Place::Front), reason),
+            Outcome::Failed { reason, again: Again::After(after) } => {
+                failed(Some(Place::After(millis(*after))), reason)
+            }
+            Outcome::Dead { reason } => Ask::Return { to: None, failed: Some(reason), is_last: true },
+        }
+    }
+}
+
+/// Tells the home once; answers what has to be told again.
+async fn tell(shared: &Shared, told: Vec<Told>) -> Vec<Told> {
+    let (acked, told): (Vec<_>, Vec<_>) = told.into_iter().partition(|told| told.report.is_acked);
+    for told in &acked {
+        settle(shared, told, &Fate::Held);
+    }
+    let (mut done, back): (Vec<_>, Vec<_>) =
+        told.into_iter().partition(|told| matches!(told.ask(), Ask::Ack));
+    done.sort_by(|a, b| a.queue().cmp(b.queue()));
+    let fates = ask(shared, &done, &back).await;
+    let mut again = Vec::new();
+    for (mut told, fate) in done.into_iter().chain(back).zip(fates) {
+        match fate {
+            Fate::Again { error, is_unknown } => {
+                shared.in_trouble(&error);
+                told.is_unknown |= is_unknown;
+                again.push(told);
+            }
+            Fate::NotThere(_) if !told.is_plain && told.report.outcome != Outcome::Done => {
+                told.is_plain = true;
+                again.push(told);
+            }
+            fate => settle(shared, &told, &fate),
+        }
+    }
+    again
+}
+
+/// Asks the home for the ends of tasks that are done, by queue, and of those that go back.
+async fn ask(shared: &Shared, done: &[Told], back: &[Told]) -> Vec<Fate> {
+    // Those of one queue are one command.
+    let runs: Vec<(&[u8], Vec<&[u8]>)> = done
+        .chunk_by(|a, b| a.queue() == b.queue())
+        .map(|run| (run[0].queue(), run.iter().map(|told| told.receipt.as_ref()).collect()))
+        .collect();
+    let scope = AckScope::LeasedOrLapsed;
+    let acks = runs.iter().map(|(queue, list)| Command::Ack { queue, tasks: refs(list), scope });
+    let returns = back.iter().filter_map(|told| {
+        let Ask::Return { to, failed, is_last } = told.ask() else { return None };
+        let (queue, task) = (told.queue(), one(told.receipt.as_ref()));
+        Some(Command::Return(Return { queue, task, to, failed: failed.map(str::as_bytes), is_last }))
+    });
+    let replies = shared.home.ask(&acks.chain(returns).collect::<Vec<_>>()).await;
+    fates(runs.iter().map(|(_, list)| list.len()), back.len(), &replies)
+}
+
+/// What the home made of a report.
+enum Fate {
+    /// It took note of it.
+    Held,
+    /// The delivery is not the current one any more.
+    Lost,
+    /// The task was called off, and is gone.
+    Cancelled,
+    /// It is to be told again.
+    Again { error: Error, is_unknown: bool },
+    /// It knows nothing like that.
+    NotThere(Error),
+    /// It never will take note of it.
+    Never(Error),
+}
+
+fn fates(acks: impl Iterator<Item = usize>, returns: usize, replies: &Replies<Body>) -> Vec<Fate> {
+    let mut fates = Vec::new();
+    let mut list = replies.list.iter();
+    for len in acks {
+        match list.next() {
+            Some(Reply::Acked(finished)) => {
+                let start = fates.len();
+                fates.extend((0..len).map(|_| Fate::Lost));
+                for &at in &replies.indexes[finished.range()] {
+                    fates[start + at as usize] = Fate::Held;
+                }
+            }
+            other => fates.extend((0..len).map(|_| refused(other))),
+        }
+    }
+    fates.extend((0..returns).map(|_| {
+        use sureq_core::reply::Outcome;
+        match list.next() {
+            Some(Reply::Outcome(Outcome::Done)) => Fate::Held,
+            Some(Reply::Outcome(Outcome::Stale)) => Fate::Lost,
+            Some(Reply::Outcome(Outcome::Cancelled)) => Fate::Cancelled,
+            other => refused(other),
+        }
+    }));
+    fates
+}
+
+fn refused(reply: Option<&Reply>) -> Fate {
+    let error = match reply {
+        Some(Reply::Refused(no @ Refusal::NotThere { .. })) => return Fate::NotThere(no.clone().into()),
+        Some(Reply::Refused(no)) => Error::from(no.clone()),
+        _ => Error::out_of_turn(),
+    };
+    match error {
+        Error::Unavailable { .. } => Fate::Again { error, is_unknown: false },
+        Error::Unknown { .. } => Fate::Again { error, is_unknown: true },
+        error => Fate::Never(error),
+    }
+}
+
+/// Counts what came of a task and lets go of it.
+fn settle(shared: &Shared, told: &Told, fate: &Fate) {
+    let counts = &shared.counts;
+    let (id, queue) = (told.report.live.task.id(), told.report.live.task.queue_name());
+    let count = match (fate, &told.report.outcome) {
+        (Fate::Cancelled, _) | (Fate::Held, Outcome::Cancelled) => &counts.cancelled,
+        (Fate::Held, Outcome::Done) => &counts.done,
+        (Fate::Held, Outcome::Failed { reason, .. }) => {
+            tracing::info!(%queue, %id, %reason, "a try failed");
+            &counts.failed
+        }
+        (Fate::Held, Outcome::Dead { reason }) => {
+            tracing::warn!(%queue, %id, %reason, "a task is dead");
+            &counts.dead
+        }
+        (Fate::Held, Outcome::GiveBack { .. }) => &counts.given_back,
+        // It was asked before, and that may have been what took it.
+        (Fate::Lost, _) if told.is_unknown => &counts.unknown,
+        (Fate::Never(error) | Fate::NotThere(error), _) => {
+            tracing::error!(%queue, %id, %error, "the home takes no note of what came of a task");
+            &counts.unknown
+        }
+        (Fate::Lost | Fate::Again { .. }, _) => {
+            tracing::warn!(%queue, %id, "the lease was lost before the handler ended: somebody else may run the task");
+            &counts.lost
+        }
+    };
+    add(count, 1);
+    shared.table.remove(told.report.slot, &told.report.live);
+    shared.confirmed(1);
+}

@@ -1,0 +1,340 @@
+//! The worker: takes tasks, runs handlers, keeps leases, and tells the home what came of it.
+//!
+//! The map, along the way of a task:
+//! - `taker` asks for as many tasks as there is room for and starts their handlers (`handler`, with arguments from `delivery`).
+//! - `table` has every task from being taken until what came of it is confirmed.
+//! - `keeper` is a thread of its own: it beats, extends leases and ends what runs for too long.
+//! - `outcome` is what handlers return; `finisher` tells it to the home.
+//! - `shared` is what they have in common; `status` is what is told outside.
+
+mod delivery;
+mod finisher;
+mod handler;
+mod keeper;
+mod outcome;
+mod shared;
+mod status;
+mod table;
+mod taker;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, timeout_at};
+
+use crate::error::Error;
+use crate::home::Home;
+use delivery::{Needs, States, Stop as Reason};
+use outcome::Outcome as Came;
+use shared::{Bench, Options, Report, Shared};
+
+pub use delivery::{Delivery, DeliveryNumber, FromDelivery, Rejection, State, Stop, Token};
+pub use handler::{Handler, HandlerService, IntoRoute, Route, route};
+pub use outcome::{Again, Failure, IntoOutcome, Outcome};
+pub use status::{Phase, Tally, WorkerHandle, WorkerStatus};
+
+/// How long what was handled may take to be confirmed after the last handler has ended.
+const CONFIRM: Duration = Duration::from_secs(10);
+
+/// Works on queues: takes their tasks and runs a handler for each.
+///
+/// ```
+/// use sureq::{Json, State, Worker};
+///
+/// async fn greet(Json(name): Json<String>, greeting: State<String>) {
+///     println!("{} {name}", *greeting);
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let home = sureq::open("mem:")?;
+/// home.queue("greetings").push(Json("ann")).await?;
+/// let worker = Worker::new(&home).state("hello".to_owned()).work("greetings", greet);
+/// # let handle = worker.handle();
+/// # tokio::spawn(async move { while handle.status().is_none_or(|status| status.tally.done == 0) { tokio::task::yield_now().await } handle.stop() });
+/// let tally = worker.run().await?; // until SIGTERM or Ctrl-C
+/// assert_eq!(tally.done, 1);
+/// # Ok(()) }
+/// ```
+///
+/// The leases of what runs are extended by a thread of its own, so that a handler may block its thread. A handler that panics
+/// has failed its try. A home that cannot be reached is tried again and again.
+#[derive(Debug)]
+pub struct Worker {
+    home: Home,
+    options: Options,
+    benches: Vec<Bench>,
+    states: States,
+    is_stopping: watch::Sender<bool>,
+    shared: watch::Sender<Option<Arc<Shared>>>,
+}
+
+/// Why a worker did not run, or ended before it was told to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkerError {
+    /// It was given no queue.
+    #[error("the worker has nothing to do: give it a queue with `work`")]
+    NoQueues,
+    /// A handler wants what the worker was not given.
+    #[error("the handler of queue {queue:?} wants State<{wants}>: give it to the worker with `state`")]
+    MissingState {
+        /// The queue.
+        queue: String,
+        /// The type.
+        wants: &'static str,
+    },
+    /// A thread could not be started, or a signal not be listened for.
+    #[error("the worker cannot start: {0}")]
+    Start(#[from] io::Error),
+    /// The home is over, or refuses what the worker needs.
+    #[error("the worker cannot go on: {0}")]
+    Home(#[from] Error),
+}
+
+impl Worker {
+    /// A worker with no queues yet.
+    pub fn new(home: &Home) -> Self {
+        let options = Options {
+            name: name().into_bytes().into(),
+            concurrency: 16,
+            lease: Duration::from_secs(30),
+            ttl: Duration::from_secs(10),
+            run_max: Duration::from_secs(3600),
+            grace: Duration::from_secs(30),
+            is_strict: false,
+        };
+        Self {
+            home: home.clone(),
+            options,
+            benches: Vec::new(),
+            states: States::default(),
+            is_stopping: watch::Sender::new(false),
+            shared: watch::Sender::new(None),
+        }
+    }
+
+    /// Handles the tasks of a queue with an async function, or with a [`route`] that says more.
+    #[must_use]
+    pub fn work<Marker>(mut self, queue: impl AsRef<[u8]>, handler: impl IntoRoute<Marker>) -> Self {
+        let queue = queue.as_ref();
+        self.benches.retain(|bench| *bench.queue != *queue);
+        self.benches.push(Bench {
+            queue: queue.into(),
+            route: handler.into_route(),
+            running: AtomicUsize::new(0),
+        });
+        self
+    }
+
+    /// Something that handlers take as [`State`], by its type.
+    #[must_use]
+    pub fn state<T: Send + Sync + 'static>(mut self, state: T) -> Self {
+        self.states.add(state);
+        self
+    }
+
+    /// How many handlers run at once at most; 16 if nothing is said.
+    #[must_use]
+    pub fn concurrency(mut self, handlers: usize) -> Self {
+        self.options.concurrency = handlers.max(1);
+        self
+    }
+
+    /// What it is called where workers are listed. A second worker of the same name ends the first. If nothing is said it is
+    /// called after its program and its process.
+    #[must_use]
+    pub fn name(mut self, name: impl AsRef<[u8]>) -> Self {
+        self.options.name = name.as_ref().into();
+        self
+    }
+
+    /// How long a lease is; it is extended when a third of it is over, for as long as the handler runs. 30 seconds if nothing is
+    /// said: so long a task of a worker that vanished waits at most where workers are not registered.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.options.lease = lease.max(Duration::from_millis(50));
+        self
+    }
+
+    /// How long the home waits for a sign of life before it takes the worker for dead; it gives one three times as often. 10
+    /// seconds if nothing is said.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.options.ttl = ttl.max(Duration::from_millis(50));
+        self
+    }
+
+    /// How long a handler may run; then it is told to stop, dropped at its next `await`, and its try has failed. An hour if
+    /// nothing is said.
+    #[must_use]
+    pub fn run_max(mut self, run_max: Duration) -> Self {
+        self.options.run_max = run_max;
+        self
+    }
+
+    /// How long handlers may go on once the worker is to stop; then they are dropped and their tasks given back, at no cost. 30
+    /// seconds if nothing is said.
+    #[must_use]
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.options.grace = grace;
+        self
+    }
+
+    /// Takes from a queue only if those given before it have nothing; otherwise each has its share by weight.
+    #[must_use]
+    pub fn strict_order(mut self) -> Self {
+        self.options.is_strict = true;
+        self
+    }
+
+    /// How to look at it and to stop it while it runs.
+    pub fn handle(&self) -> WorkerHandle {
+        WorkerHandle { is_stopping: self.is_stopping.clone(), shared: self.shared.subscribe() }
+    }
+
+    /// Works until the process is told to end, by SIGTERM or Ctrl-C, or until [`WorkerHandle::stop`].
+    pub async fn run(self) -> Result<Tally, WorkerError> {
+        let told_to_end = signals()?;
+        self.run_until(told_to_end).await
+    }
+
+    /// Works until the future is ready, or until [`WorkerHandle::stop`].
+    pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<Tally, WorkerError> {
+        self.check()?;
+        let mut stopping = self.is_stopping.subscribe();
+        let (reports, reported) = mpsc::unbounded_channel::<Report>();
+        let shared = Arc::new(Shared::new(
+            self.home,
+            self.options,
+            self.benches,
+            self.states,
+            reports,
+            self.is_stopping,
+        ));
+        self.shared.send_replace(Some(Arc::clone(&shared)));
+        let mut at_work = AtWork::start(&shared, reported)?;
+        let ended = tokio::select! {
+            error = taker::take(&shared) => Err(error),
+            () = stop => Ok(()),
+            _ = stopping.wait_for(|&is_stopping| is_stopping) => Ok(()),
+        };
+        shared.is_stopping.send_replace(true);
+        at_work.stop().await;
+        match ended {
+            Ok(()) => Ok(shared.counts.tally()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn check(&self) -> Result<(), WorkerError> {
+        if self.benches.is_empty() {
+            return Err(WorkerError::NoQueues);
+        }
+        for bench in &self.benches {
+            if let Some(wants) = bench.route.missing(&Needs(&self.states)) {
+                let queue = String::from_utf8_lossy(&bench.queue).into_owned();
+                return Err(WorkerError::MissingState { queue, wants });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What runs beside the taker. Dropped, it ends, and what the worker had goes back.
+struct AtWork {
+    shared: Arc<Shared>,
+    finisher: tokio::task::JoinHandle<()>,
+    keeper: Option<std::thread::JoinHandle<()>>,
+}
+
+impl AtWork {
+    fn start(shared: &Arc<Shared>, reported: mpsc::UnboundedReceiver<Report>) -> io::Result<Self> {
+        let keeper = keeper::start(Arc::clone(shared))?;
+        let finisher = tokio::spawn(finisher::finish(Arc::clone(shared), reported));
+        Ok(Self { shared: Arc::clone(shared), finisher, keeper: Some(keeper) })
+    }
+
+    /// Waits for what runs, as long as may be; then gives the rest back.
+    async fn stop(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        let deadline = |patience| Instant::now() + patience;
+        self.until(deadline(shared.options.grace), || shared.running() == 0).await;
+        self.give_back();
+        self.until(deadline(CONFIRM), || shared.unconfirmed() == 0).await;
+        let keeper = self.dismiss();
+        let _ = tokio::task::spawn_blocking(|| keeper.map(std::thread::JoinHandle::join)).await;
+    }
+
+    async fn until(&self, deadline: Instant, is_so: impl Fn() -> bool) {
+        loop {
+            let ended = self.shared.ended.notified();
+            tokio::pin!(ended);
+            ended.as_mut().enable();
+            if is_so() || timeout_at(deadline, ended).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Drops the handlers that still run, and gives their tasks back at no cost.
+    fn give_back(&self) {
+        for (slot, live, abort) in self.shared.table.take_running() {
+            live.fire(Reason::Stopping);
+            if let Some(abort) = abort {
+                abort.abort();
+            }
+            let outcome = Came::GiveBack { after: Duration::ZERO };
+            self.shared.report(Report { slot, live, outcome, is_acked: false });
+        }
+    }
+
+    fn dismiss(&mut self) -> Option<std::thread::JoinHandle<()>> {
+        self.finisher.abort();
+        self.shared.is_over.store(true, SeqCst);
+        self.shared.nudge.notify_one();
+        self.keeper.take()
+    }
+}
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        if self.keeper.is_some() {
+            self.give_back();
+            // The keeper says that the worker stops, and everything it had goes back.
+            drop(self.dismiss());
+        }
+    }
+}
+
+/// The program, the process, and something that no other worker of it has.
+fn name() -> String {
+    let program = std::env::current_exe().ok();
+    let program = program.as_ref().and_then(|path| path.file_stem()).map(|stem| stem.to_string_lossy());
+    format!("{}-{}-{:04x}", program.as_deref().unwrap_or("worker"), std::process::id(), fastrand::u16(..))
+}
+
+/// Ready when the process is told to end.
+fn signals() -> io::Result<impl Future<Output = ()>> {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        let (mut terminate, mut interrupt) =
+            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        Ok(async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        })
+    }
+    #[cfg(not(unix))]
+    Ok(async {
+        // If it cannot be listened for, the worker works on.
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending().await
+        }
+    })
+}

@@ -1,0 +1,252 @@
+//! What the parts of a running worker share.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc, watch};
+
+use super::delivery::{Live, States};
+use super::handler::Route;
+use super::outcome::Outcome;
+use super::status::{Counts, Phase, WorkerStatus};
+use super::table::{Slot, Table};
+use crate::error::Error;
+use crate::home::Home;
+
+/// How a worker works.
+#[derive(Clone, Debug)]
+pub(super) struct Options {
+    pub(super) name: Arc<[u8]>,
+    pub(super) concurrency: usize,
+    pub(super) lease: Duration,
+    pub(super) ttl: Duration,
+    pub(super) run_max: Duration,
+    pub(super) grace: Duration,
+    pub(super) is_strict: bool,
+}
+
+/// A queue that is worked on.
+#[derive(Debug)]
+pub(super) struct Bench {
+    pub(super) queue: Arc<[u8]>,
+    pub(super) route: Route,
+    pub(super) running: AtomicUsize,
+}
+
+/// What came of a task.
+#[derive(Debug)]
+pub(super) struct Report {
+    pub(super) slot: Slot,
+    pub(super) live: Arc<Live>,
+    pub(super) outcome: Outcome,
+    /// It was finished before its handler ran: there is nothing left to say to the home.
+    pub(super) is_acked: bool,
+}
+
+/// As whom the worker takes tasks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Registration {
+    /// It is not known yet.
+    Pending,
+    /// As this incarnation.
+    As(u64),
+    /// The home knows no workers: leases alone hold tasks.
+    Unneeded,
+    /// It never will.
+    Over(Error),
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) home: Home,
+    pub(super) options: Options,
+    pub(super) benches: Vec<Bench>,
+    pub(super) states: Arc<States>,
+    pub(super) table: Table,
+    pub(super) reports: mpsc::UnboundedSender<Report>,
+    pub(super) registration: watch::Sender<Registration>,
+    pub(super) counts: Counts,
+    /// Handlers that run.
+    running: AtomicUsize,
+    /// Reports that are not confirmed yet.
+    unconfirmed: AtomicUsize,
+    /// The taker waits for a handler to end.
+    pub(super) is_full: AtomicBool,
+    /// For the taker: there may be room for more.
+    pub(super) changed: Notify,
+    /// For whoever stops: a handler ended, or a report was confirmed.
+    pub(super) ended: Notify,
+    /// For the keeper: the registration is no good, or there is nothing left to keep.
+    pub(super) nudge: Notify,
+    pub(super) is_over: AtomicBool,
+    pub(super) is_stopping: watch::Sender<bool>,
+    trouble: Mutex<Option<Box<str>>>,
+    troubles: AtomicU64,
+}
+
+impl Shared {
+    pub(super) fn new(
+        home: Home,
+        options: Options,
+        benches: Vec<Bench>,
+        states: States,
+        reports: mpsc::UnboundedSender<Report>,
+        is_stopping: watch::Sender<bool>,
+    ) -> Self {
+        Self {
+            home,
+            options,
+            benches,
+            states: Arc::new(states),
+            table: Table::default(),
+            reports,
+            registration: watch::Sender::new(Registration::Pending),
+            counts: Counts::default(),
+            running: AtomicUsize::new(0),
+            unconfirmed: AtomicUsize::new(0),
+            is_full: AtomicBool::new(false),
+            changed: Notify::new(),
+            ended: Notify::new(),
+            nudge: Notify::new(),
+            is_over: AtomicBool::new(false),
+            is_stopping,
+            trouble: Mutex::default(),
+            troubles: AtomicU64::new(0),
+        }
+    }
+
+    /// How many handlers may be started, as far as the worker is concerned.
+    pub(super) fn room(&self) -> usize {
+        let backlog_max = (4 * self.options.concurrency).max(1_024);
+        if self.unconfirmed.load(SeqCst) >= backlog_max {
+            return 0;
+        }
+        self.options.concurrency.saturating_sub(self.running.load(SeqCst))
+    }
+
+    /// A handler is about to run.
+    pub(super) fn begin(&self, bench: usize) {
+        self.running.fetch_add(1, SeqCst);
+        self.benches[bench].running.fetch_add(1, SeqCst);
+    }
+
+    /// A handler is gone.
+    pub(super) fn end(&self, bench: usize) {
+        let bench = &self.benches[bench];
+        bench.running.fetch_sub(1, SeqCst);
+        self.running.fetch_sub(1, SeqCst);
+        if bench.route.concurrency.is_some() || self.is_full.load(SeqCst) {
+            self.changed.notify_one();
+        }
+        self.ended.notify_waiters();
+    }
+
+    pub(super) fn report(&self, report: Report) {
+        self.unconfirmed.fetch_add(1, SeqCst);
+        // The finisher is there as long as the worker is; without it there is nobody to tell.
+        let _ = self.reports.send(report);
+    }
+
+    /// So many reports were confirmed, or never will be.
+    pub(super) fn confirmed(&self, reports: usize) {
+        self.unconfirmed.fetch_sub(reports, SeqCst);
+        if self.is_full.load(SeqCst) {
+            self.changed.notify_one();
+        }
+        self.ended.notify_waiters();
+    }
+
+    pub(super) fn running(&self) -> usize {
+        self.running.load(SeqCst)
+    }
+
+    pub(super) fn unconfirmed(&self) -> usize {
+        self.unconfirmed.load(SeqCst)
+    }
+
+    /// The home could not be asked.
+    pub(super) fn in_trouble(&self, error: &Error) {
+        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        if trouble.is_none() {
+            tracing::warn!(worker = %self.name(), %error, "cannot reach the home; trying again");
+            self.troubles.fetch_add(1, Relaxed);
+        }
+        *trouble = Some(error.to_string().into());
+    }
+
+    /// The home answered.
+    pub(super) fn in_touch(&self) {
+        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        if trouble.take().is_some() {
+            tracing::info!(worker = %self.name(), "the home answers again");
+        }
+    }
+
+    /// Nothing will come of it any more.
+    pub(super) fn over(&self, error: Error) {
+        self.registration.send_replace(Registration::Over(error));
+        self.changed.notify_one();
+    }
+
+    pub(super) fn name(&self) -> String {
+        String::from_utf8_lossy(&self.options.name).into_owned()
+    }
+
+    pub(super) fn status(&self) -> WorkerStatus {
+        let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let phase = if *self.is_stopping.borrow() {
+            Phase::Stopping
+        } else if let Some(why) = trouble {
+            Phase::Disconnected { why }
+        } else if *self.registration.borrow() == Registration::Pending {
+            Phase::Starting
+        } else if self.is_full.load(SeqCst) {
+            Phase::Full
+        } else {
+            Phase::Taking
+        };
+        WorkerStatus {
+            phase,
+            running: self.running(),
+            unconfirmed: self.unconfirmed(),
+            troubles: self.troubles.load(Relaxed),
+            tally: self.counts.tally(),
+        }
+    }
+}
+
+/// How long to wait after failures in a row: twice as long each time, and never the same for all who wait.
+#[derive(Debug, Default)]
+pub(super) struct Backoff(u32);
+
+impl Backoff {
+    const FIRST: Duration = Duration::from_millis(50);
+    const LAST: Duration = Duration::from_secs(5);
+
+    pub(super) fn next(&mut self) -> Duration {
+        let whole = (Self::FIRST * (1 << self.0.min(10))).min(Self::LAST);
+        self.0 += 1;
+        whole.mul_f64(0.5 + fastrand::f64() / 2.0)
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.0 = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow_up_to_a_limit() {
+        let mut backoff = Backoff::default();
+        for n in 0..40 {
+            let (wait, whole) = (backoff.next(), (Backoff::FIRST * (1 << n.min(10))).min(Backoff::LAST));
+            assert!(wait >= whole / 2 && wait <= whole, "{n}: {wait:?}");
+        }
+        backoff.reset();
+        assert!(backoff.next() <= Backoff::FIRST);
+    }
+}

@@ -1,0 +1,132 @@
+//! Servers that are none, or wish their clients ill: an error, no panic, and no more memory than was sent.
+#![cfg(feature = "remote")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use sureq::Refusal;
+use sureq::remote::{OpenError, Patience, RemoteHome, Target};
+use sureq::seam::command::{Block, Pop};
+use sureq::seam::{Command, Reply};
+
+/// What a sureq answers to HELLO, as far as it is looked at.
+const GREETING: &[u8] = b"%1\r\n$6\r\nserver\r\n$5\r\nsureq\r\n";
+
+/// How long anything may take before a test gives up on it.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A server that answers every connection's first words with one thing, and all that follow with another.
+fn fake(greeting: &'static [u8], answer: &'static [u8]) -> SocketAddr {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has free ports");
+    let address = listener.local_addr().expect("it is bound");
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let Ok(client) = client else { return };
+            std::thread::spawn(move || speak(client, greeting, answer));
+        }
+    });
+    address
+}
+
+fn speak(mut client: TcpStream, greeting: &[u8], answer: &[u8]) {
+    let mut room = [0; 4096];
+    let mut next = greeting;
+    // A client that has heard enough goes away, and so does this.
+    while let Ok(1..) = client.read(&mut room) {
+        if client.write_all(next).is_err() {
+            return;
+        }
+        next = answer;
+    }
+}
+
+fn open(address: SocketAddr) -> Result<RemoteHome, OpenError> {
+    let short = Duration::from_millis(500);
+    let target = Target::parse(&format!("sureq://{address}")).expect("a URL");
+    RemoteHome::open_by(target, Patience { connect: short, answer: short, load: short })
+}
+
+#[test]
+fn what_is_no_sureq_is_refused_with_words() {
+    for (greeting, told) in [
+        (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], "no RESP reply begins with 'H'"),
+        (b"%1\r\n$6\r\nserver\r\n$5\r\nredis\r\n", "Write redis://"),
+        (b"-NOAUTH Authentication required.\r\n", "NOAUTH"),
+        (b"-LOADING wait\r\n", "LOADING"),
+        (b"+OK", "no answer within"),
+        (b"$99999999999999999999\r\n", "a number in a reply is none"),
+        (b"*999999999999\r\n", "larger than it may be"),
+    ] {
+        let since = Instant::now();
+        let error = open(fake(greeting, b"")).expect_err("it is no sureq").to_string();
+        assert!(error.contains(told), "{error}");
+        assert!(since.elapsed() < DEADLINE, "{told}: {:?}", since.elapsed());
+    }
+    let nobody = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+    let error = open(nobody.expect("loopback has free ports")).expect_err("nobody listens");
+    assert!(error.to_string().contains("refused"), "{error}");
+}
+
+/// Asks for an id with and without waiting; both are told the same.
+fn check(answer: &'static [u8], told: &str) {
+    let home = open(fake(GREETING, answer)).expect("it greets well");
+    let queues: &[&[u8]] = &[b"q"];
+    let waits = Command::Pop(Pop { block: Some(Block::Millis(1)), ..Pop::plain(queues, 1) });
+    for command in [Command::Pause { queue: b"q" }, waits] {
+        let since = Instant::now();
+        match home.execute(&[command]).wait().replies.list.remove(0) {
+            Reply::Refused(Refusal::Unknown { why }) => assert!(why.contains(told), "{why}"),
+            other => panic!("{}: {other:?}", answer.escape_ascii()),
+        }
+        assert!(since.elapsed() < DEADLINE, "{told}: {:?}", since.elapsed());
+    }
+    home.close();
+}
+
+#[test]
+fn garbage_is_unknown_and_harms_nobody() {
+    check(b"\0\xff\xfe", "no RESP reply begins with");
+    check(b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n", "nested");
+    check(b"$536870913\r\n", "larger than it may be");
+    check(b"%2\r\n+a\r\n:1\r\n:2\r\n_\r\n", "does not answer what was asked");
+    check(b"$5\r\nabc", "no answer within");
+    check(b"", "no answer within");
+}
+
+#[test]
+fn answers_that_nobody_asked_for_end_the_connection() {
+    let home = open(fake(GREETING, b"+OK\r\n+OK\r\n+OK\r\n")).expect("it greets well");
+    let done = home.execute(&[Command::Pause { queue: b"q" }]).wait().replies.list.remove(0);
+    assert_eq!(done, Reply::Ok);
+    // It is found out, and a new connection is made, on which the same happens.
+    let since = Instant::now();
+    let mut refused = 0;
+    while refused < 3 {
+        assert!(since.elapsed() < DEADLINE, "it was refused {refused} times");
+        match home.execute(&[Command::Pause { queue: b"q" }]).wait().replies.list.remove(0) {
+            Reply::Ok => {}
+            Reply::Refused(Refusal::Unknown { .. } | Refusal::Unavailable { .. }) => refused += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    home.close();
+}
+
+/// A server that promises much and sends little costs little.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_promise_of_much_costs_nothing() {
+    fn resident_bytes() -> u64 {
+        let pages = std::fs::read_to_string("/proc/self/statm").expect("there is a proc");
+        let pages = pages.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
+        pages.expect("a number of pages") * 4096
+    }
+    let home = open(fake(GREETING, b"*100000000\r\n$500000000\r\nx")).expect("it greets well");
+    let before = resident_bytes();
+    let refused = home.execute(&[Command::Pause { queue: b"q" }]).wait().replies.list.remove(0);
+    assert!(matches!(refused, Reply::Refused(Refusal::Unknown { .. })), "{refused:?}");
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(grown < 64 << 20, "{grown} bytes for a promise");
+    home.close();
+}

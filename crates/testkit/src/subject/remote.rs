@@ -1,0 +1,170 @@
+//! A home on a server in this process: sessions without sockets ask it, and it asks the server, by the clock that is moved by
+//! hand.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use sureq::remote::{Answer, Patience, RemoteHome, Target, Ticket};
+use sureq_core::Replies;
+use sureq_core::command::{Command, ConnId};
+use sureq_engine::Body;
+
+use super::Candidate;
+use super::engine::SimStore;
+use super::local::{Home, Local};
+use super::server::{Client, Running};
+use crate::scenario::{Need, Watch};
+
+/// The queue on another server. The text dialect's own promises cannot be asked for with RQ.*.
+pub const REMOTE: Candidate = Candidate {
+    name: "remote",
+    open: |watch| Box::new(Local::new(RemoteSubject::new(watch), watch)),
+    can: |need| need != Need::Text,
+    otherwise: &[],
+};
+
+/// How long an answer may take before a test gives up on it.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct RemoteSubject {
+    watch: Watch,
+    store: SimStore,
+    server: Option<Running>,
+    home: RemoteHome,
+    /// Connections that were popped for, each of which the home keeps one for.
+    conns: BTreeSet<ConnId>,
+    /// A connection of the test's own, to ask the server about the others.
+    control: Client,
+    last_waiting: u64,
+    tickets: BTreeMap<u64, Ticket>,
+}
+
+impl RemoteSubject {
+    fn new(watch: Watch) -> Self {
+        let store = SimStore::new();
+        let server = Running::start(&store, watch);
+        let (home, control) = open(&server);
+        let (conns, tickets) = (BTreeSet::new(), BTreeMap::new());
+        Self { watch, store, server: Some(server), home, conns, control, last_waiting: 0, tickets }
+    }
+
+    /// The answer of a ticket, unless its pop waits in the server's line.
+    fn settle(&self, ticket: &Ticket, waited_before: usize) -> Option<Replies<Body>> {
+        let mut answer = None;
+        let waits = || ticket.is_for_tasks() && self.store.engine.waiting() > waited_before;
+        until(
+            || {
+                answer = poll(ticket);
+                answer.is_some() || waits()
+            },
+            "the server does not answer",
+        );
+        answer
+    }
+
+    /// Returns once the server knows of all that wait, and of nobody else.
+    fn agree(&self) {
+        until(|| self.store.engine.waiting() == self.home.waiting(), "the server does not notice who waits");
+    }
+}
+
+/// Returns once it is so. The home is asked; there is no other signal to wait for.
+fn until(mut is_so: impl FnMut() -> bool, otherwise: &str) {
+    let since = Instant::now();
+    while !is_so() {
+        assert!(since.elapsed() < PATIENCE, "{otherwise}");
+        std::thread::yield_now();
+    }
+}
+
+fn open(server: &Running) -> (RemoteHome, Client) {
+    let target = Target::parse(&format!("sureq://{}", server.resp)).expect("a URL");
+    let home = RemoteHome::open_by(target, Patience::default()).expect("the server listens");
+    (home, Client::connect(server.resp, false))
+}
+
+fn poll(ticket: &Ticket) -> Option<Replies<Body>> {
+    match ticket.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Answer { replies }) => Some(replies),
+        Poll::Pending => None,
+    }
+}
+
+impl Home for RemoteSubject {
+    fn execute(&mut self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Option<u64> {
+        let mut done = 0;
+        while done < commands.len() {
+            self.agree();
+            let waited_before = self.store.engine.waiting();
+            if let Command::Pop(pop) = &commands[done] {
+                self.conns.extend(pop.lease.conn);
+            }
+            let ticket = self.home.execute(&commands[done..]);
+            let Some(answer) = self.settle(&ticket, waited_before) else {
+                self.last_waiting += 1;
+                self.tickets.insert(self.last_waiting, ticket);
+                return Some(self.last_waiting);
+            };
+            done += ticket.commands();
+            replies.append(answer);
+        }
+        None
+    }
+
+    fn answer(&mut self, waiting: u64) -> Option<Replies<Body>> {
+        self.agree();
+        let replies = poll(self.tickets.get(&waiting)?)?;
+        self.tickets.remove(&waiting);
+        Some(replies)
+    }
+
+    fn leave(&mut self, waiting: u64) {
+        self.agree();
+        let Some(ticket) = self.tickets.remove(&waiting) else { return };
+        assert!(poll(&ticket).is_none(), "no scenario leaves with an answer at hand");
+        let before = self.home.waiting();
+        drop(ticket);
+        until(|| self.home.waiting() < before, "the home does not notice who left");
+        self.agree();
+    }
+
+    fn close_conn(&mut self, conn: ConnId) {
+        let before = self.control.connected();
+        self.home.close_conn(conn);
+        if self.conns.remove(&conn) {
+            self.control.await_fewer(before);
+        }
+    }
+
+    fn pass(&mut self, ms: u64) {
+        self.store.pass(ms);
+        self.agree();
+    }
+
+    fn jump(&mut self, ms: i64) {
+        self.store.jump(ms);
+    }
+
+    fn restart(&mut self) {
+        self.tickets.clear();
+        self.home.close();
+        self.server.take().expect("the server runs").stop();
+        self.store.reopen();
+        self.store.let_it_happen();
+        let server = Running::start(&self.store, self.watch);
+        self.conns.clear();
+        (self.home, self.control) = open(&server);
+        self.server = Some(server);
+    }
+}
+
+impl Drop for RemoteSubject {
+    fn drop(&mut self) {
+        self.tickets.clear();
+        if !std::thread::panicking() {
+            self.home.close();
+            self.server.take().into_iter().for_each(Running::stop);
+        }
+    }
+}

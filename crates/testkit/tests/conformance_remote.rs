@@ -1,0 +1,9 @@
+//! The conformance scenarios, played in the home `remote`.
+
+use sureq_testkit::conformance::exercise;
+use sureq_testkit::subject::remote::REMOTE;
+
+#[test]
+fn every_scenario_holds() {
+    exercise(&REMOTE);
+}

@@ -1,0 +1,71 @@
+//! RESP replies from hostile bytes: no panic, and the same replies however the bytes are cut. The first bytes of the input
+//! choose the cuts.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use sureq_core::command::{Command, LeaseAsk, Pop, TaskRef, IdForm, View, Worker};
+use sureq_core::reply::Replies;
+use sureq_proto::resp::{Pieces, Scanner};
+use sureq_proto::{Expected, decode_reply};
+
+type Heard = (Vec<Vec<u8>>, bool);
+
+fuzz_target!(|data: &[u8]| {
+    let Some((cuts, input)) = data.split_first_chunk::<4>() else { return };
+    for bytes_max in [40, 1 << 20] {
+        let whole = hear(bytes_max, [input]);
+        assert_eq!(hear(bytes_max, pieces(input, *cuts)), whole, "cut by {cuts:?}");
+        assert_eq!(hear(bytes_max, input.chunks(1)), whole, "byte by byte");
+        whole.0.iter().for_each(|reply| understand(reply));
+    }
+});
+
+/// The replies, and whether something that is none followed.
+fn hear<'p>(bytes_max: usize, parts: impl IntoIterator<Item = &'p [u8]>) -> Heard {
+    let (mut scanner, mut replies, mut buf) = (Scanner::new(bytes_max), Vec::new(), Vec::new());
+    for part in parts {
+        buf.extend_from_slice(part);
+        loop {
+            match scanner.scan(&buf) {
+                Err(_) => return (replies, true),
+                Ok(None) => break,
+                Ok(Some(len)) => replies.push(buf.drain(..len).collect()),
+            }
+        }
+    }
+    (replies, false)
+}
+
+/// A whole reply can be walked through, and read as an answer to anything or refused.
+fn understand(reply: &[u8]) {
+    let mut pieces = Pieces::new(reply);
+    let first = pieces.take().expect("a whole reply has a first piece");
+    pieces.skip(first).expect("and all that belongs to it");
+    assert_eq!(pieces.at(), reply.len());
+    let lease = LeaseAsk { ms: Some(1), ..LeaseAsk::NONE };
+    let questions = [
+        Command::Push { queue: b"q", payloads: &[] },
+        Command::Pop(Pop { lease, meta: true, ..Pop::plain(&[b"q"], 1) }),
+        Command::Inspect { queue: b"q", view: View::Dead, start: 0, count: 1 },
+        Command::Info { queue: b"q" },
+        Command::Queues { pattern: None, cursor: 0, count: 1 },
+        Command::Explain { queue: b"q", task: TaskRef { bytes: b"1-1", form: IdForm::Long } },
+        Command::Worker(Worker::List),
+    ];
+    for question in &questions {
+        let mut replies = Replies::default();
+        let read = decode_reply(&Expected::of(question), reply, |range| reply[range].len(), &mut replies);
+        assert_eq!(replies.list.len(), usize::from(read.is_ok()));
+    }
+}
+
+fn pieces(input: &[u8], cuts: [u8; 4]) -> Vec<&[u8]> {
+    let (mut rest, mut parts) = (input, Vec::new());
+    for cut in cuts {
+        let (part, behind) = rest.split_at(usize::from(cut).min(rest.len()));
+        parts.push(part);
+        rest = behind;
+    }
+    parts.push(rest);
+    parts
+}
