@@ -3,11 +3,10 @@
 use sureq_core::command::{Command, Pop};
 use sureq_core::{Refusal, Reply};
 use sureq_redis::{RedisHome, Target};
+use sureq_testkit::process::free_port;
 use sureq_testkit::redis_server::RedisServer;
 
 use crate::common::proxy::{Proxy, Way};
-use sureq_testkit::process::free_port;
-
 use crate::common::{ack, push, run};
 use crate::support::{QUEUE, Shop};
 

@@ -3,11 +3,10 @@
 use sureq_core::command::{AckScope, Command, IdForm, TaskRefs, Worker};
 use sureq_core::{Refusal, Reply};
 use sureq_redis::{Cleaning, RedisHome, Target};
+use sureq_testkit::process::free_port;
 use sureq_testkit::redis_server::RedisServer;
 
 use crate::common::proxy::{Proxy, Way};
-use sureq_testkit::process::free_port;
-
 use crate::common::{clean, push, run};
 use crate::support::{QUEUE, Shop, TTL_MS, pop, pop_call, start};
 
