@@ -3,10 +3,11 @@
 use sureq_core::command::{Command, Pop};
 use sureq_core::{Refusal, Reply};
 use sureq_redis::{RedisHome, Target};
+use sureq_testkit::process::free_port;
 use sureq_testkit::redis_server::RedisServer;
 
 use crate::common::proxy::{Proxy, Way};
-use crate::common::{ack, free_port, push, run};
+use crate::common::{ack, push, run};
 use crate::support::{QUEUE, Shop};
 
 /// The script is sent at the beginning, and is most of what is sent; what is behind it matters.

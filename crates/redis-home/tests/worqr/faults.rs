@@ -3,10 +3,11 @@
 use sureq_core::command::{AckScope, Command, IdForm, TaskRefs, Worker};
 use sureq_core::{Refusal, Reply};
 use sureq_redis::{Cleaning, RedisHome, Target};
+use sureq_testkit::process::free_port;
 use sureq_testkit::redis_server::RedisServer;
 
 use crate::common::proxy::{Proxy, Way};
-use crate::common::{clean, free_port, push, run};
+use crate::common::{clean, push, run};
 use crate::support::{QUEUE, Shop, TTL_MS, pop, pop_call, start};
 
 /// The script is sent at the beginning, and is most of what is sent; what is behind it matters.
