@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -14,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
 use rustix::process::{Pid, Signal, kill_process_group};
-use sureq_testkit::process::PATIENCE;
+use sureq_testkit::process::{PATIENCE, free_port};
 use sureq_testkit::server_process::Launch;
 
 const SUREQ: &str = env!("CARGO_BIN_EXE_sureq");
@@ -88,11 +87,6 @@ fn the_text_protocol_dialogue_is_true() {
     }
     client.end();
     assert!(client.is_closed(), "everything the server says is in the dialogue");
-}
-
-fn free_port() -> u16 {
-    let taken = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    taken.expect("the system has a free port").port()
 }
 
 /// What each id of a document is in this run.

@@ -6,7 +6,6 @@ pub mod monitor;
 pub mod proxy;
 pub mod shop;
 
-use std::net::TcpListener;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -95,12 +94,6 @@ pub fn clean(home: &RedisHome, queues: &[&[u8]], how: Cleaning) -> Result<Cleane
         (sum.returned, sum.removed) = (sum.returned + returned, sum.removed + removed);
     }
     Ok(sum)
-}
-
-/// A port of loopback that nobody has now.
-pub fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has free ports");
-    listener.local_addr().expect("it is bound").port()
 }
 
 /// Waits until something is so.
