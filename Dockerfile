@@ -1,12 +1,29 @@
-# Two images from one build:
+# Three images:
 #
-#   docker build -t sureq .               sureq serve
-#   docker build -t dq --target dq .      a stand-in for DefferedQ's image: its port, variables and log
+#   docker build -t sureq .                       sureq serve
+#   docker build -t dq --target dq .              a stand-in for DefferedQ's image: its port, variables and log
+#   docker build -t sureq-redis --target redis .  Redis with the module
 
 FROM rust:1-bookworm AS build
 WORKDIR /src
 COPY . .
 RUN cargo build --release --locked -p sureq-cli
+
+FROM build AS build-module
+RUN apt-get update && apt-get install -y --no-install-recommends libclang-dev
+RUN cargo build --release --locked -p sureq-module
+
+FROM debian:bookworm-slim AS redis
+RUN apt-get update && apt-get install -y --no-install-recommends redis-server && rm -rf /var/lib/apt/lists/* \
+    && install -d -o redis /data
+COPY --from=build-module /src/target/release/libsureq_module.so /usr/lib/redis/modules/
+WORKDIR /data
+VOLUME /data
+EXPOSE 6379
+USER redis
+# What is confirmed is on disk. Protected mode keeps other machines out until there is a password.
+CMD ["redis-server", "--loadmodule", "/usr/lib/redis/modules/libsureq_module.so", \
+     "--appendonly", "yes", "--appendfsync", "always"]
 
 FROM debian:bookworm-slim AS dq
 # As in the original's image; 0 leaves each of them off.

@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use sureq_core::command::{Command, LeaseAsk, Pop, TaskRef, IdForm, View, Worker};
 use sureq_core::reply::Replies;
-use sureq_proto::resp::{Pieces, Scanner};
+use sureq_proto::resp::{PieceReader, Scanner};
 use sureq_proto::{Expected, decode_reply};
 
 type Heard = (Vec<Vec<u8>>, bool);
@@ -38,7 +38,7 @@ fn hear<'p>(bytes_max: usize, parts: impl IntoIterator<Item = &'p [u8]>) -> Hear
 
 /// A whole reply can be walked through, and read as an answer to anything or refused.
 fn understand(reply: &[u8]) {
-    let mut pieces = Pieces::new(reply);
+    let mut pieces = PieceReader::new(reply);
     let first = pieces.take().expect("a whole reply has a first piece");
     pieces.skip(first).expect("and all that belongs to it");
     assert_eq!(pieces.at(), reply.len());

@@ -41,6 +41,7 @@ mod stall_report;
 mod tables;
 mod targets;
 mod text;
+mod worker;
 
 use std::fs::{self, File};
 use std::hash::{BuildHasher, RandomState};
@@ -80,6 +81,8 @@ enum Measurement {
     Flood(flood::Arguments),
     /// What a worker on plain Redis gets done, beside the published crate `redis-work-queue`
     Redis(on_redis::Arguments),
+    /// What the worker of the library gets done on the embedded home, and what it takes when idle
+    Worker(worker::Arguments),
     #[command(name = janitor::COMMAND, hide = true)]
     Janitor,
 }
@@ -175,6 +178,7 @@ fn main() -> ExitCode {
         Some(Measurement::Leased(arguments)) => leased::run(arguments),
         Some(Measurement::Flood(arguments)) => flood::run(arguments),
         Some(Measurement::Redis(arguments)) => on_redis::run(arguments),
+        Some(Measurement::Worker(arguments)) => worker::run(arguments),
         Some(Measurement::Janitor) => janitor::run().map(|()| Outcome::Sound),
     };
     match outcome {

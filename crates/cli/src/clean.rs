@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use sureq::{CleanReport, Cleaning, Home, Refusal};
 
+use crate::client::time;
 use crate::exit::{self, code_of, failed};
 use crate::json::{self, CleanJson};
 use crate::{say, signals};
@@ -28,6 +29,9 @@ Exit codes:
   1   there is nothing to clean with: no such home, no answer, or a home that needs no cleaning
   75  not all queues could be cleaned: it says which and why";
 
+/// A home that is asked without pause would do nothing else.
+const EVERY_MIN: Duration = Duration::from_millis(10);
+
 /// What `clean` can be told.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -40,7 +44,7 @@ pub(crate) struct CleanArguments {
     #[arg(long)]
     deep: bool,
     /// Clean again and again, so long apart (500ms, 5s, 1m), until a signal comes; tells only what was done
-    #[arg(long, value_name = "SPAN", value_parser = span)]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     every: Option<Duration>,
     /// Print one JSON object, on a line, for each time
     #[arg(long)]
@@ -55,7 +59,7 @@ pub(crate) fn run(arguments: &CleanArguments) -> ExitCode {
     home.warnings().iter().for_each(|warning| say::notice(warning));
     let code = match arguments.every {
         None => once(&home, arguments),
-        Some(every) => again_and_again(&home, arguments, every),
+        Some(every) => again_and_again(&home, arguments, every.max(EVERY_MIN)),
     };
     // A Redis has nothing to lose when it is let go of.
     let _ = home.close();
@@ -139,39 +143,10 @@ fn words(report: &CleanReport, is_brief: bool) -> String {
     text
 }
 
-/// A span of time: a number and ms, s, m or h.
-fn span(text: &str) -> Result<Duration, String> {
-    let bad = || "write a number and ms, s, m or h: 500ms, 5s, 1m".to_owned();
-    let end = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(bad)?;
-    let number: u64 = text[..end].parse().map_err(|_| bad())?;
-    let ms: u64 = match &text[end..] {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        _ => return Err(bad()),
-    };
-    match number.checked_mul(ms) {
-        Some(ms @ 1..) => Ok(Duration::from_millis(ms)),
-        _ => Err(bad()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use sureq::{Cleaned, CleanedQueue};
-
-    #[test]
-    fn spans_have_a_unit() {
-        assert_eq!(span("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(span("5s"), Ok(Duration::from_secs(5)));
-        assert_eq!(span("2m"), Ok(Duration::from_secs(120)));
-        assert_eq!(span("1h"), Ok(Duration::from_secs(3_600)));
-        for bad in ["", "5", "s", "0s", "-5s", "5 s", "5d", "99999999999999999999s"] {
-            assert!(span(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn every_queue_has_a_line_and_in_the_long_run_only_what_was_done() {

@@ -5,13 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Who may use whom of our own crates. ARCHITECTURE.md has the reasons; a new edge is a line there and here.
-const EDGES: [(&str, &[&str]); 9] = [
+const EDGES: [(&str, &[&str]); 10] = [
     ("core", &[]),
     ("proto", &["core"]),
     ("engine", &["core"]),
     ("redis-home", &["core"]),
     ("sureq", &["core", "proto", "engine", "redis"]),
     ("server", &["sureq", "core", "proto"]),
+    ("module", &["core", "proto"]),
     ("cli", &["sureq", "server"]),
     ("testkit", &["core", "proto", "engine", "redis", "sureq", "server"]),
     ("bench", &["sureq"]),
@@ -80,7 +81,7 @@ fn the_core_is_pure() {
     assert_eq!(holders("core", &["std::", "extern crate std"]), Vec::<String>::new());
 }
 
-/// Rule 9: one file each is the door to the disk and to the clock; unsafe code has none.
+/// Rule 9: one file each is the door to the disk and to the clock; unsafe code has none but in the module, at the C API.
 #[test]
 fn one_file_each_is_the_door_to_the_disk_and_the_clock() {
     assert_eq!(holders("engine", &["std::fs", "rustix::fs", "File::"]), ["disk.rs"]);
@@ -91,11 +92,11 @@ fn one_file_each_is_the_door_to_the_disk_and_the_clock() {
     assert_eq!(holders("sureq", &["std::fs"]), Vec::<String>::new());
     assert_eq!(holders("sureq", &["SystemTime"]), ["remote/clock.rs"]);
     for (krate, _) in EDGES {
-        assert_eq!(
-            holders(krate, &["unsafe {", "unsafe fn", "unsafe impl"]),
-            Vec::<String>::new(),
-            "{krate}"
-        );
+        let doors: &[&str] = match krate {
+            "module" => &["allocator.rs", "callbacks.rs", "load.rs", "redis.rs"],
+            _ => &[],
+        };
+        assert_eq!(holders(krate, &["unsafe {", "unsafe fn", "unsafe impl"]), doors, "{krate}");
     }
 }
 

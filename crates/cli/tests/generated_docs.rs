@@ -199,16 +199,14 @@ fn the_configuration_document_has_every_setting_and_no_other() {
 }
 
 #[test]
-fn the_readme_and_the_configuration_document_have_the_exit_codes() {
+fn the_command_line_document_has_the_exit_codes() {
     let help = Command::new(env!("CARGO_BIN_EXE_sureq")).arg("--help").output().expect("it runs");
     let help = String::from_utf8(help.stdout).expect("help is text");
     let (_, codes) = help.split_once("Exit codes:\n").expect("help tells the exit codes");
     let codes: Vec<&str> = codes.lines().filter_map(|line| line.split_whitespace().next()).collect();
     assert!(codes.len() > 3, "{codes:?}");
-    for document in ["README.md", "docs/configuration.md"] {
-        let text = read(document);
-        for code in &codes {
-            assert!(text.contains(&format!("| {code} |")), "{document} does not explain exit code {code}");
-        }
+    let text = read("docs/command-line.md");
+    for code in &codes {
+        assert!(text.contains(&format!("| {code} |")), "the document does not explain exit code {code}");
     }
 }

@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -14,24 +13,22 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
 use rustix::process::{Pid, Signal, kill_process_group};
-use sureq_testkit::process::PATIENCE;
+use sureq_testkit::process::{PATIENCE, free_port};
 use sureq_testkit::server_process::Launch;
 
 const SUREQ: &str = env!("CARGO_BIN_EXE_sureq");
 
-/// The only block of this language in a document.
-fn block(file: &str, language: &str) -> String {
+/// The blocks of this language in a document.
+fn blocks(file: &str, language: &str) -> Vec<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(file);
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("cannot read {file}: {error}"));
     let fence = format!("```{language}\n");
-    let blocks: Vec<&str> = text.split(&fence).skip(1).collect();
-    assert_eq!(blocks.len(), 1, "{file} has one block of {language}");
-    blocks[0].split_once("```").expect("the block ends").0.to_owned()
+    let blocks = text.split(&fence).skip(1);
+    blocks.map(|block| block.split_once("```").expect("the block ends").0.to_owned()).collect()
 }
 
-#[test]
-fn the_readme_transcript_runs() {
-    let transcript = block("README.md", "console");
+/// Plays all transcripts of a document, one after the other in one shell; answers the ids that came up.
+fn play(file: &str) -> Ids {
     let ports = [free_port(), free_port()];
     let here =
         |text: &str| text.replace("7379", &ports[0].to_string()).replace("12000", &ports[1].to_string());
@@ -39,17 +36,35 @@ fn the_readme_transcript_runs() {
     symlink(SUREQ, dir.path().join("sureq")).expect("a link to the binary");
     let mut shell = Shell::start(dir.path(), ports);
     let mut ids = Ids::default();
-    for step in transcript.split("$ ").skip(1) {
-        let mut lines = step.lines().map(here);
-        let command = lines.next().expect("a step begins with its command");
-        let expected: Vec<String> = lines.collect();
-        let said = shell.say(&ids.fill(&command), expected.len());
-        assert_eq!(said.len(), expected.len(), "{command}\n{said:#?}");
-        for (said, expected) in said.iter().zip(&expected) {
-            ids.compare(said, expected);
+    for transcript in blocks(file, "console") {
+        for step in transcript.strip_prefix("$ ").expect("a transcript begins with a command").split("\n$ ") {
+            let mut lines = step.lines().map(here);
+            let mut command = lines.next().expect("a step begins with its command");
+            while command.ends_with('\\') {
+                command = format!("{command}\n{}", lines.next().expect("a command goes on"));
+            }
+            let expected: Vec<String> = lines.collect();
+            let said = shell.say(&ids.fill(&command), expected.len());
+            assert_eq!(said.len(), expected.len(), "{command}\n{said:#?}");
+            for (said, expected) in said.iter().zip(&expected) {
+                ids.compare(said, expected);
+            }
         }
     }
-    assert!(transcript.contains("kill -9") && ids.0.len() >= 2, "the transcript has lost its point");
+    ids
+}
+
+#[test]
+fn the_readme_transcripts_run() {
+    let ids = play("README.md");
+    let transcripts = blocks("README.md", "console").concat();
+    assert!(transcripts.contains("kill -9") && ids.0.len() >= 4, "the transcripts have lost their point");
+}
+
+#[test]
+fn the_transcripts_of_the_command_line_run() {
+    let ids = play("docs/command-line.md");
+    assert!(ids.0.len() >= 4, "the transcripts have lost their point");
 }
 
 #[test]
@@ -58,8 +73,9 @@ fn the_text_protocol_dialogue_is_true() {
     let server = Launch::serve(SUREQ, &dir.path().join("data")).start();
     let mut client = server.text_client();
     let mut ids = Ids::default();
-    let dialogue = block("docs/text-protocol.md", "dialogue");
-    for line in dialogue.lines() {
+    let dialogues = blocks("docs/text-protocol.md", "dialogue");
+    assert!(!dialogues.is_empty(), "the document has lost its dialogue");
+    for line in dialogues.iter().flat_map(|dialogue| dialogue.lines()) {
         match line.split_at_checked(2) {
             Some(("> ", said)) => {
                 let said = ids.fill(&said.replace('␠', " "));
@@ -73,11 +89,6 @@ fn the_text_protocol_dialogue_is_true() {
     assert!(client.is_closed(), "everything the server says is in the dialogue");
 }
 
-fn free_port() -> u16 {
-    let taken = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    taken.expect("the system has a free port").port()
-}
-
 /// What each id of a document is in this run.
 #[derive(Default)]
 struct Ids(BTreeMap<String, String>);
@@ -85,7 +96,8 @@ struct Ids(BTreeMap<String, String>);
 impl Ids {
     /// Puts this run's ids in the place of the document's.
     fn fill(&self, text: &str) -> String {
-        self.0.iter().fold(text.to_owned(), |text, (shown, real)| text.replace(shown, real))
+        // The other way round: a receipt begins with an id, and comes behind it.
+        self.0.iter().rev().fold(text.to_owned(), |text, (shown, real)| text.replace(shown, real))
     }
 
     /// Checks a line against the document's, word by word.
@@ -107,9 +119,11 @@ fn words(line: &str) -> Vec<&str> {
     line.split([' ', '"']).collect()
 }
 
-/// An id in either spelling.
+/// An id in either spelling, or a receipt.
 fn is_id(word: &str) -> bool {
-    let is_long = word.split_once('-').is_some_and(|(ms, seq)| {
+    // A receipt goes on with a delivery and an incarnation.
+    let id = word.split_once('@').map_or(word, |(id, _)| id);
+    let is_long = id.split_once('-').is_some_and(|(ms, seq)| {
         ms.len() == 13 && ms.chars().chain(seq.chars()).all(|c| c.is_ascii_digit()) && !seq.is_empty()
     });
     let is_short = word.len() == 10 && word.chars().all(|c| c.is_ascii_alphanumeric());
@@ -136,6 +150,7 @@ impl Shell {
         let mut shell = Command::new("bash");
         shell.current_dir(dir).process_group(0).env("PATH", path);
         shell.env("SUREQ_RESP", format!("127.0.0.1:{resp}")).env("SUREQ_TEXT", format!("127.0.0.1:{text}"));
+        shell.env("SUREQ_HOME", format!("sureq://127.0.0.1:{resp}"));
         // As at a terminal: redis-cli prints types and numbers there.
         shell.env("FAKETTY", "1");
         let mut child = shell

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::ask::spelt_long;
 use crate::decimal::read_u64;
 use crate::reply::{PopForm, state_name};
-use crate::resp::{BadReply, Piece, Pieces};
+use crate::resp::{BadReply, Piece, PieceReader};
 use sureq_core::command::{Command, ConnId, TaskRef, View, Worker};
 use sureq_core::id::{Receipt, Spelling, TaskId};
 use sureq_core::reply::{
@@ -112,7 +112,7 @@ pub fn decode_reply<B>(
     cut: impl FnMut(Range<usize>) -> B,
     replies: &mut Replies<B>,
 ) -> Result<(), BadReply> {
-    let mut decoder = Decoder { pieces: Pieces::new(bytes), cut, replies };
+    let mut decoder = Decoder { pieces: PieceReader::new(bytes), cut, replies };
     let reply = decoder.reply(&expected.0)?;
     replies.list.push(reply);
     Ok(())
@@ -151,7 +151,7 @@ fn damaged(words: &str) -> Refusal {
 
 /// What is read, and where it goes.
 struct Decoder<'r, 'b, B, C> {
-    pieces: Pieces<'b>,
+    pieces: PieceReader<'b>,
     cut: C,
     replies: &'r mut Replies<B>,
 }

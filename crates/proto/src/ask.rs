@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::decimal;
-use crate::resp::{Version, Writer};
+use crate::resp::{Pieces as _, Version, Writer};
 use sureq_core::command::{
     AckScope, Add, Block, Cancel, Command, IdForm, LeaseAsk, NameArg, Pop, Return, TaskRef, TaskRefs, View,
     When, Worker, WorkerRef,

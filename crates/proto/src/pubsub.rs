@@ -1,6 +1,6 @@
 //! What a subscriber is sent, as Redis frames it: arrays in RESP2, pushes in RESP3.
 
-use crate::resp::{Version, Writer};
+use crate::resp::{Pieces as _, Version, Writer};
 use crate::verbs::By;
 
 /// Which way a subscription changed.

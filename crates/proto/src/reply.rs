@@ -2,7 +2,7 @@
 //!
 //! Every reply that any command can get has its form here, whether or not a verb of the table asks for it yet.
 
-use crate::resp::{Version, Writer};
+use crate::resp::{Pieces, Version, Writer};
 use crate::verbs::{Shape, TYPE_NAME};
 use sureq_core::command::{Command, LeaseAsk, Pop, View, Worker};
 use sureq_core::id::{Spelling, TaskId};
@@ -21,7 +21,17 @@ pub fn encode_reply<B: AsRef<[u8]>>(
     reply: &Reply,
     replies: &Replies<B>,
 ) {
-    let w = &mut Writer::new(out, version);
+    write_reply(&mut Writer::new(out, version), command, shape, reply, replies);
+}
+
+/// Writes the answer to `command`, piece by piece.
+pub fn write_reply<B: AsRef<[u8]>>(
+    w: &mut impl Pieces,
+    command: &Command<'_>,
+    shape: Shape,
+    reply: &Reply,
+    replies: &Replies<B>,
+) {
     match (reply, command) {
         (Reply::Pushed(ids), _) => {
             w.array(ids.len());
@@ -104,7 +114,7 @@ impl PopForm {
 }
 
 fn write_popped<B: AsRef<[u8]>>(
-    w: &mut Writer<'_>,
+    w: &mut impl Pieces,
     form: PopForm,
     queues: &[impl AsRef<[u8]>],
     tasks: &[TaskView<B>],
@@ -125,7 +135,7 @@ fn write_popped<B: AsRef<[u8]>>(
     }
 }
 
-fn write_task_id<B>(w: &mut Writer<'_>, task: &TaskView<B>) {
+fn write_task_id<B>(w: &mut impl Pieces, task: &TaskView<B>) {
     match &task.spelt {
         None if task.id == TaskId::NONE => w.null(),
         None => w.id(task.id),
@@ -134,19 +144,19 @@ fn write_task_id<B>(w: &mut Writer<'_>, task: &TaskView<B>) {
 }
 
 /// A home that spells ids its own way has no receipts, and takes the id for one.
-fn write_receipt<B>(w: &mut Writer<'_>, task: &TaskView<B>) {
+fn write_receipt<B>(w: &mut impl Pieces, task: &TaskView<B>) {
     match &task.spelt {
         None => w.bulk(Spelling::of_receipt(task.receipt()).as_bytes()),
         Some(spelt) => w.bulk(spelt),
     }
 }
 
-fn write_added(w: &mut Writer<'_>, added: bool, state: StateKind) {
+fn write_added(w: &mut impl Pieces, added: bool, state: StateKind) {
     w.integer(i64::from(added));
     w.bulk(state_name(state).as_bytes());
 }
 
-fn write_meta(w: &mut Writer<'_>, more: &More) {
+fn write_meta(w: &mut impl Pieces, more: &More) {
     w.map(7);
     w.bulk(b"name");
     write_optional(w, more.name.as_deref());
@@ -172,7 +182,7 @@ pub(crate) const fn inspected_fields(view: View) -> usize {
     }
 }
 
-fn write_inspected<B: AsRef<[u8]>>(w: &mut Writer<'_>, view: View, tasks: &[TaskView<B>]) {
+fn write_inspected<B: AsRef<[u8]>>(w: &mut impl Pieces, view: View, tasks: &[TaskView<B>]) {
     w.array(tasks.len());
     for task in tasks {
         w.array(inspected_fields(view));
@@ -187,7 +197,7 @@ fn write_inspected<B: AsRef<[u8]>>(w: &mut Writer<'_>, view: View, tasks: &[Task
     }
 }
 
-fn write_death<B>(w: &mut Writer<'_>, task: &TaskView<B>) {
+fn write_death<B>(w: &mut impl Pieces, task: &TaskView<B>) {
     let more = task.more.as_deref();
     let tries = more.map(|more| more.tries).unwrap_or_default();
     w.count(task.at.0);
@@ -195,25 +205,19 @@ fn write_death<B>(w: &mut Writer<'_>, task: &TaskView<B>) {
     write_counts(w, &[tries.failed.into(), tries.lapsed.into(), tries.lost.into()]);
 }
 
-fn write_count(w: &mut Writer<'_>, shape: Shape, n: u64) {
+fn write_count(w: &mut impl Pieces, shape: Shape, n: u64) {
     match shape {
         Shape::Type => w.simple(if n > 0 { TYPE_NAME } else { "none" }),
         Shape::Native | Shape::Keys | Shape::Scan => w.count(n),
     }
 }
 
-fn write_queues(w: &mut Writer<'_>, shape: Shape, cursor: u64, rows: &[QueueRow]) {
-    let names = |w: &mut Writer<'_>| {
-        w.array(rows.len());
-        for row in rows {
-            w.bulk(&row.name);
-        }
-    };
+fn write_queues(w: &mut impl Pieces, shape: Shape, cursor: u64, rows: &[QueueRow]) {
     match shape {
-        Shape::Keys => names(w),
+        Shape::Keys => write_names(w, rows),
         Shape::Scan => {
             write_cursor(w, cursor);
-            names(w);
+            write_names(w, rows);
         }
         Shape::Native | Shape::Type => {
             write_cursor(w, cursor);
@@ -227,13 +231,20 @@ fn write_queues(w: &mut Writer<'_>, shape: Shape, cursor: u64, rows: &[QueueRow]
     }
 }
 
+fn write_names(w: &mut impl Pieces, rows: &[QueueRow]) {
+    w.array(rows.len());
+    for row in rows {
+        w.bulk(&row.name);
+    }
+}
+
 /// A cursor is text in Redis.
-fn write_cursor(w: &mut Writer<'_>, cursor: u64) {
+fn write_cursor(w: &mut impl Pieces, cursor: u64) {
     w.array(2);
     w.bulk(cursor.to_string().as_bytes());
 }
 
-fn write_workers(w: &mut Writer<'_>, workers: &[WorkerRow]) {
+fn write_workers(w: &mut impl Pieces, workers: &[WorkerRow]) {
     w.array(workers.len());
     for worker in workers {
         w.array(3);
@@ -249,7 +260,7 @@ pub(crate) fn worker_text(name: &[u8], incarnation: u64) -> Vec<u8> {
 }
 
 /// RedisRQ's two fields first; its clients take them by position.
-fn write_info(w: &mut Writer<'_>, info: &Info) {
+fn write_info(w: &mut impl Pieces, info: &Info) {
     let numbers = [
         ("undelivered", info.ready),
         ("delivered", info.leased),
@@ -274,7 +285,7 @@ fn write_info(w: &mut Writer<'_>, info: &Info) {
 const SETTINGS_FIELDS: usize = SettingWords::NAMES.len();
 
 /// As the options of RQ.CONFIG are called; 0 and the empty name are the defaults.
-fn write_settings(w: &mut Writer<'_>, settings: &Settings) {
+fn write_settings(w: &mut impl Pieces, settings: &Settings) {
     for (name, value) in SettingWords::NAMES.iter().zip(settings.shown()) {
         w.bulk(name.to_ascii_lowercase().as_bytes());
         match value {
@@ -284,7 +295,7 @@ fn write_settings(w: &mut Writer<'_>, settings: &Settings) {
     }
 }
 
-fn write_explanation(w: &mut Writer<'_>, explained: &Explanation) {
+fn write_explanation(w: &mut impl Pieces, explained: &Explanation) {
     let own = match explained.why {
         Why::Dead { .. } => 1,
         Why::Ready { .. } | Why::Leased { .. } => 4,
@@ -328,7 +339,7 @@ fn write_explanation(w: &mut Writer<'_>, explained: &Explanation) {
 }
 
 /// What keeps the whole queue, in numbers; zeros where it is nothing of that kind.
-fn write_held_up(w: &mut Writer<'_>, held_up: Option<HeldUp>) {
+fn write_held_up(w: &mut impl Pieces, held_up: Option<HeldUp>) {
     let (paused_since, leased, leased_max) = match held_up {
         None => (0, 0, 0),
         Some(HeldUp::Paused { since }) => (since.0, 0, 0),
@@ -345,25 +356,25 @@ fn holder_text(holder: Holder, explained: &Explanation) -> Vec<u8> {
 }
 
 /// Tenths per second, with the point where it belongs.
-fn write_rate(w: &mut Writer<'_>, name: &str, tenths: u64) {
+fn write_rate(w: &mut impl Pieces, name: &str, tenths: u64) {
     w.bulk(name.as_bytes());
     w.bulk(format!("{}.{}", tenths / 10, tenths % 10).as_bytes());
 }
 
-fn write_counts(w: &mut Writer<'_>, counts: &[u64]) {
+fn write_counts(w: &mut impl Pieces, counts: &[u64]) {
     for n in counts {
         w.count(*n);
     }
 }
 
-fn write_numbers(w: &mut Writer<'_>, numbers: &[(&str, u64)]) {
+fn write_numbers(w: &mut impl Pieces, numbers: &[(&str, u64)]) {
     for (name, n) in numbers {
         w.bulk(name.as_bytes());
         w.count(*n);
     }
 }
 
-fn write_optional(w: &mut Writer<'_>, bytes: Option<&[u8]>) {
+fn write_optional(w: &mut impl Pieces, bytes: Option<&[u8]>) {
     match bytes {
         Some(bytes) => w.bulk(bytes),
         None => w.null(),

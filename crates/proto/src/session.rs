@@ -1,6 +1,6 @@
 //! Answers that a RESP session gives by itself, as far as they depend on nothing but the question.
 
-use crate::resp::{Version, Writer};
+use crate::resp::{Pieces as _, Version, Writer};
 use crate::verbs::{Client, SessionCommand, describe, help};
 
 /// Appends the answer to `command` if it needs to know nothing of the server or the connection; answers whether

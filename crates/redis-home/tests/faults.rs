@@ -9,7 +9,8 @@ use support::load::Load;
 use support::proxy::{Proxy, Way};
 use support::{ack, answer, info, open, pop, pop_held_by, push, run, until, wait_for};
 use sureq_core::{Command, Refusal, Reply};
-use sureq_testkit::redis_server::{RedisServer, free_port};
+use sureq_testkit::process::free_port;
+use sureq_testkit::redis_server::RedisServer;
 
 #[test]
 fn functions_and_scripts_that_are_gone_are_loaded_again() {

@@ -6,7 +6,8 @@ use redis::cmd;
 use support::{FOREIGN, info, open, open_in, pop_in, push, run, until};
 use sureq_core::command::Command;
 use sureq_core::{Refusal, Reply};
-use sureq_testkit::redis_server::{RedisServer, free_port};
+use sureq_testkit::process::free_port;
+use sureq_testkit::redis_server::RedisServer;
 
 /// Pushes to a primary whose replica lags behind, kills it, and has the replica take over. Answers how many pushes were
 /// confirmed meanwhile, how many were of an unknown outcome, and how many are there of all that were confirmed.

@@ -8,8 +8,8 @@ use std::process::Command;
 use support::{answer, open, push, until, wait_for};
 use sureq_core::Reply;
 use sureq_redis::{RedisHome, Target};
-use sureq_testkit::process::{PATIENCE, Process};
-use sureq_testkit::redis_server::{RedisServer, free_port};
+use sureq_testkit::process::{PATIENCE, Process, free_port};
+use sureq_testkit::redis_server::RedisServer;
 
 /// An authority, and what it has signed: certificates of a server and of a client.
 struct Papers {

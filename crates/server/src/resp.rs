@@ -8,7 +8,7 @@ use std::sync::Arc;
 use sureq::limits;
 use sureq::seam::command::{Command, ConnId, Pop};
 use sureq::seam::{Position, Reply, Ticket};
-use sureq_proto::resp::{Args, Parser, Version, Writer, recycle};
+use sureq_proto::resp::{Args, Parser, Pieces as _, Version, Writer, recycle};
 use sureq_proto::verbs::{
     self, By, Caller, Client, Connections, Credentials, Hello, LibraryInfo, PubSub, Request, Rights, Role,
     SessionCommand, UsageError,

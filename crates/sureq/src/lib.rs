@@ -33,6 +33,8 @@
 //! - [`Worker`] runs handlers; [`FromDelivery`] is what they take, [`Outcome`] what they return.
 //! - [`Encode`] and [`Decode`] are payloads as values, [`Json`] among them. [`Error`] says what to do.
 //! - [`store`] looks into directories, saves what can be saved of damaged ones, and copies those that are running.
+//! - `examples/` of this crate shows an idea each: pushing and working, a queue within a web server, a worker on Redis, running at most
+//!   once, the receipt as a fencing token, storing results.
 //! - [`seam`] is for those who build servers: batches of commands, and replies that may leave once they are durable.
 #![forbid(unsafe_code)]
 
@@ -87,3 +89,9 @@ pub use {
 
 #[cfg(not(any(feature = "embedded", feature = "redis", feature = "remote")))]
 compile_error!("a home has to live somewhere: enable one of the features `embedded`, `redis` and `remote`");
+
+/// The programs in the documents compile, and those that can run do.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../../../docs/library.md")]
+struct Documents;

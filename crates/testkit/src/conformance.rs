@@ -37,6 +37,8 @@ pub enum Verdict {
     Holds,
     /// The home cannot do what it needs.
     Cannot(Need),
+    /// The home is known to answer otherwise, and why.
+    Otherwise(&'static str),
     /// Otherwise, and where.
     Differs(String),
 }
@@ -45,6 +47,10 @@ pub enum Verdict {
 pub fn judge(scenario: &Scenario, candidate: &Candidate, restarts: Restarts) -> Verdict {
     if let Some(need) = scenario.needs().into_iter().find(|&need| !(candidate.can)(need)) {
         return Verdict::Cannot(need);
+    }
+    let name = scenario.name();
+    if let Some((_, why)) = candidate.otherwise.iter().find(|(scenario, _)| *scenario == name) {
+        return Verdict::Otherwise(why);
     }
     let played = catch_unwind(AssertUnwindSafe(|| {
         let mut subject = (candidate.open)(scenario.watcher);
@@ -117,6 +123,7 @@ pub fn table(candidates: &[Candidate]) -> String {
             candidates.iter().map(|candidate| match judge(&scenario, candidate, Restarts::AsWritten) {
                 Verdict::Holds => "yes".to_owned(),
                 Verdict::Cannot(need) => format!("no: {}", need_text(need)),
+                Verdict::Otherwise(why) => format!("no: {why}"),
                 Verdict::Differs(how) => format!("**differs**: {}", how.lines().next().unwrap_or_default()),
             });
         let verdicts: Vec<String> = verdicts.collect();

@@ -5,8 +5,10 @@
 //! * [`scenario`]: a small text file becomes steps, and is played. [`subject`]: what it is played against; [`conformance`]:
 //!   all of them, against all.
 //! * [`sim_disk`], [`manual_clock`]: the doors of the engine, with a disk that fails on demand and a clock moved by hand.
-//! * [`process`], [`server_process`], [`loop_image`]: the real binary, and a real disk to cut the power of.
-//! * [`redis_server`], [`redis_cluster`], [`redis_sentinels`]: a real Redis, or several of them.
+//! * [`process`], [`server_process`], [`loop_image`], [`shifted_clock`]: the real binary, a real disk to cut the power of, and
+//!   clocks of a process that are moved by hand.
+//! * [`redis_server`]: a Redis or Valkey of one's own; [`redis_module`]: with the module loaded; [`redis_cluster`],
+//!   [`redis_sentinels`]: several of them.
 //! * [`client`]: clients of our own for both dialects. [`load`]: many of them at once; [`ledger`]: what they were promised.
 
 pub mod client;
@@ -17,9 +19,11 @@ pub mod loop_image;
 pub mod manual_clock;
 pub mod process;
 pub mod redis_cluster;
+pub mod redis_module;
 pub mod redis_sentinels;
 pub mod redis_server;
 pub mod scenario;
 pub mod server_process;
+pub mod shifted_clock;
 pub mod sim_disk;
 pub mod subject;

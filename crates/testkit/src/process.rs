@@ -6,6 +6,7 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::io::{BufRead as _, BufReader, Read};
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -153,6 +154,16 @@ impl fmt::Display for Process {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "stdout:\n{}stderr:\n{}", self.stdout.text(false), self.stderr.text(false))
     }
+}
+
+/// A port of loopback that nobody has now: below those that the system gives to connections, so that none of them takes it.
+///
+/// # Panics
+///
+/// If loopback has none.
+pub fn free_port() -> u16 {
+    let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+    std::iter::repeat_with(|| fastrand::u16(15_000..32_000)).find(is_free).expect("loopback has free ports")
 }
 
 /// Runs a command to its end and answers what it printed. Fails the test if it fails.

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use redis::{Connection, Value, cmd};
 
-use crate::process::{PATIENCE, Process};
-use crate::redis_server::{RedisServer, free_port};
+use crate::process::{PATIENCE, Process, free_port};
+use crate::redis_server::RedisServer;
 
 const SERVERS: usize = 6;
 

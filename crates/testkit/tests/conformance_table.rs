@@ -6,6 +6,7 @@ use sureq_testkit::conformance::{blesses, table};
 use sureq_testkit::subject::{
     core::CORE,
     engine::ENGINE,
+    module::MODULE,
     redis::{CLUSTER, REDIS, SPREAD},
     remote::REMOTE,
     server::SERVER,
@@ -14,7 +15,7 @@ use sureq_testkit::subject::{
 #[test]
 fn the_table_in_the_docs_is_up_to_date() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/conformance.md");
-    let table = table(&[CORE, ENGINE, SERVER, REMOTE, REDIS, SPREAD, CLUSTER]);
+    let table = table(&[CORE, ENGINE, SERVER, REMOTE, REDIS, SPREAD, CLUSTER, MODULE]);
     if blesses() {
         std::fs::write(&path, &table).unwrap();
     }

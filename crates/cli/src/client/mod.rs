@@ -92,7 +92,7 @@ impl Common {
 }
 
 /// A time as people write it: 500ms, 30s, 5m, 1h, 2d.
-fn time(text: &str) -> Result<Duration, String> {
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text)
         .map_err(|_| "write a number with its unit: 500ms, 30s, 5m, 1h, 2d".to_owned())
 }

@@ -87,7 +87,7 @@ fn homes_that_need_no_cleaning_say_so() {
     assert!(err.starts_with("sureq: cannot open redis://127.0.0.1:1?layout=worqr: "), "{err}");
     let (code, _, err) = clean(&["redis://127.0.0.1:1", "--every", "5"]);
     assert_eq!(code, 2);
-    assert!(err.contains("write a number and ms, s, m or h"), "{err}");
+    assert!(err.contains("write a number with its unit"), "{err}");
 }
 
 #[test]

@@ -1,14 +1,11 @@
 //! A wall clock that jumps: nothing comes early, nothing stands still, no id comes twice.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt as _;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use sureq_testkit::client::Value;
 use sureq_testkit::ledger::number_of;
-use sureq_testkit::process::run;
 use sureq_testkit::server_process::{Launch, Server};
+use sureq_testkit::shifted_clock::ShiftedClock;
 use tempfile::TempDir;
 
 use crate::{scratch, serve};
@@ -19,33 +16,22 @@ const YEAR: i64 = 365 * DAY;
 /// A machine whose wall clock is set at will.
 struct Machine {
     dir: TempDir,
-    shim: PathBuf,
-    shift: File,
+    clock: ShiftedClock,
 }
 
 impl Machine {
     fn new() -> Self {
-        let dir = scratch();
-        let shim = dir.path().join("clock_shift.so");
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/process/clock_shift.c");
-        let options = ["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"].map(AsRef::as_ref);
-        run("cc", &[&options[..], &[shim.as_os_str(), source.as_ref()]].concat());
-        let path = dir.path().join("shift");
-        let shift =
-            OpenOptions::new().write(true).create_new(true).open(path).expect("the directory is empty");
-        let machine = Self { dir, shim, shift };
-        machine.set_clock(0);
-        machine
+        Self { dir: scratch(), clock: ShiftedClock::default() }
     }
 
     /// Sets the clock to so many seconds ahead of the truth.
     fn set_clock(&self, seconds: i64) {
-        self.shift.write_all_at(&seconds.to_ne_bytes(), 0).expect("there is room for a number");
+        self.clock.set_wall(seconds * 1_000);
     }
 
     fn launch(&self) -> Launch {
-        let shift = self.dir.path().join("shift");
-        serve(&self.dir.path().join("data")).env("LD_PRELOAD", &self.shim).env("CLOCK_SHIFT_FILE", shift)
+        let [(preload, shim), (file, shift)] = self.clock.environment();
+        serve(&self.dir.path().join("data")).env(preload, shim).env(file, shift)
     }
 }
 

@@ -3,6 +3,7 @@
 mod clean;
 mod clock;
 mod cold;
+mod commands;
 mod disk_failure;
 mod dq;
 mod failpoints;
@@ -24,6 +25,7 @@ mod strangers;
 mod users;
 mod waiting;
 mod whole_life;
+mod worker_faults;
 
 use std::path::Path;
 use std::thread;

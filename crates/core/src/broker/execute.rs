@@ -4,12 +4,10 @@ use alloc::boxed::Box;
 
 use super::Broker;
 use crate::bounds::queue_within;
-use crate::command::{Command, TaskRef, TaskRefs};
+use crate::command::{Command, Return};
 use crate::event::{Event, QueueNo, Recorder};
-use crate::id::{Claim, TaskId};
-use crate::limits;
-use crate::queue::{Queue, claims};
-use crate::reply::{Outcome, Refusal, Replies, Reply, Span};
+use crate::queue::{Queue, check_claims};
+use crate::reply::{Refusal, Replies, Reply};
 use crate::task::Body;
 use crate::time::{LogTime, Now};
 
@@ -103,50 +101,23 @@ impl<B: Body> Broker<B> {
             Command::Add(ref add) => self.add(add, now, rec),
             Command::Pop(ref pop) => self.pop(pop, now, rec, out),
             Command::Ack { queue, tasks, scope } => self.ack(queue, tasks, scope, now, rec, out),
-            Command::Extend { queue, task, ms } => {
-                let claim = claim(task)?;
-                let outcome = self.with(queue, now, rec, |queue, rec| queue.extend(claim, ms, now, rec));
-                Ok(Reply::Outcome(outcome.unwrap_or(Outcome::Stale)))
-            }
-            Command::Return(ref back) => self.give_back(back, now, rec),
-            Command::Recover { queue, count, elapsed_ms } => {
-                let (start, count) = (out.tasks.len(), count.min(limits::REPLY_TASKS_MAX));
-                self.with(queue, now, rec, |queue, rec| {
-                    queue.recover(count, elapsed_ms, now, rec, &mut out.tasks);
-                });
-                Ok(Reply::Tasks(Span::new(start, out.tasks.len())))
-            }
-            Command::Inspect { queue, view, start, count } => {
-                let first = out.tasks.len();
-                self.with(queue, now, rec, |queue, _| {
-                    queue.inspect(view, start, count, now, &mut out.tasks);
-                });
-                Ok(Reply::Inspected(Span::new(first, out.tasks.len())))
-            }
+            Command::Return(Return { queue, .. })
+            | Command::Extend { queue, .. }
+            | Command::Recover { queue, .. }
+            | Command::Inspect { queue, .. }
+            | Command::Cancel { queue, .. }
+            | Command::Bury { queue, .. }
+            | Command::Revive { queue, .. }
+            | Command::Delete { queue, .. }
+            | Command::Purge { queue, .. }
+            | Command::Resume { queue } => self.ask(queue, command, now, rec, out),
             Command::Info { queue } => {
-                let mut info = self.with(queue, now, rec, |queue, _| queue.info(now)).unwrap_or_default();
-                let slot = self.number_of(queue).and_then(|no| self.slot(no));
-                info.workers = slot.map_or(0, |slot| slot.workers as u64);
-                Ok(Reply::Info(Box::new(info)))
-            }
-            Command::Cancel { queue, which } => self.cancel(queue, which, now, rec),
-            Command::Bury { queue, tasks } => {
-                let claims = claims(tasks)?;
-                Ok(self.count(queue, now, rec, |queue, rec| queue.bury(claims, now, rec)))
-            }
-            Command::Revive { queue, tasks } => {
-                let claims = tasks.map(claims).transpose()?;
-                Ok(self.count(queue, now, rec, |queue, rec| match claims {
-                    None => queue.revive(None, now, rec),
-                    Some(claims) => queue.revive(Some(&mut ids_alone(claims)), now, rec),
-                }))
-            }
-            Command::Delete { queue, tasks } => {
-                let claims = claims(tasks)?;
-                Ok(self.count(queue, now, rec, |queue, rec| queue.delete(claims, now, rec)))
-            }
-            Command::Purge { queue, state } => {
-                Ok(self.count(queue, now, rec, |queue, rec| queue.purge(state, now, rec)))
+                let mut reply = self.ask(queue, command, now, rec, out)?;
+                if let Reply::Info(info) = &mut reply {
+                    let slot = self.number_of(queue).and_then(|no| self.slot(no));
+                    info.workers = slot.map_or(0, |slot| slot.workers as u64);
+                }
+                Ok(reply)
             }
             Command::Drop { queues } => Ok(Reply::Count(self.drop_queues(queues, rec))),
             Command::Size => Ok(Reply::Count(self.with_tasks as u64)),
@@ -155,22 +126,39 @@ impl<B: Body> Broker<B> {
                     queues.iter().filter(|name| self.queue(name).is_some_and(|queue| !queue.is_empty()));
                 Ok(Reply::Count(there.count() as u64))
             }
-            Command::Pause { queue } => {
-                self.with_made(queue, now, rec, |queue, rec| queue.pause(now, rec))?;
-                Ok(Reply::Ok)
+            // Looking at settings is all that time has no part in.
+            Command::Config { queue, changes } if changes.is_empty() => {
+                let settings = self.queue(queue).map(|queue| queue.settings().clone());
+                Ok(Reply::Settings(Box::new(settings.unwrap_or_default())))
             }
-            Command::Resume { queue } => {
-                self.with(queue, now, rec, |queue, rec| queue.resume(now, rec));
-                Ok(Reply::Ok)
+            Command::Pause { queue } | Command::Config { queue, .. } => {
+                self.with_made(queue, now, rec, |queue, rec| queue.execute(command, now, rec, out))?
             }
-            Command::Config { queue, changes } => self.configure(queue, changes, now, rec),
-            Command::Explain { queue, task } => {
-                let id = claim(task)?.id();
-                let explained = self.with(queue, now, rec, |queue, rec| queue.explain(id, now, rec));
-                Ok(Reply::Explained(explained.flatten().map(|explained| Box::new(self.named(explained)))))
+            Command::Explain { queue, .. } => {
+                let mut reply = self.ask(queue, command, now, rec, out)?;
+                if let Reply::Explained(Some(explained)) = &mut reply {
+                    self.name_holder(explained);
+                }
+                Ok(reply)
             }
             Command::Queues { pattern, cursor, count } => Ok(self.list(pattern, cursor, count, out)),
             Command::Worker(ref worker) => self.worker(worker, now, rec, out),
+        }
+    }
+
+    /// Has a queue execute a command; one that is not there answers as an empty one.
+    fn ask<R: Recorder<Body = B>>(
+        &mut self,
+        name: &[u8],
+        command: &Command<'_>,
+        now: Now,
+        rec: &mut Stamp<'_, R>,
+        out: &mut Replies<B>,
+    ) -> Result<Reply, Refusal> {
+        check_claims(command)?;
+        match self.names.get(name) {
+            Some(&no) => self.with_number(no, now, rec, |queue, rec| queue.execute(command, now, rec, out)),
+            None => Queue::new(QueueNo(0)).execute(command, now, rec, out),
         }
     }
 
@@ -252,28 +240,4 @@ impl<B: Body> Broker<B> {
         self.commit_stamped(&Event::QueueMade { queue: no, name }, rec);
         Ok(no)
     }
-
-    pub(super) fn count<R: Recorder<Body = B>>(
-        &mut self,
-        queue: &[u8],
-        now: Now,
-        rec: &mut Stamp<'_, R>,
-        act: impl FnOnce(&mut Queue<B>, &mut Stamp<'_, R>) -> u64,
-    ) -> Reply {
-        Reply::Count(self.with(queue, now, rec, act).unwrap_or(0))
-    }
-}
-
-/// A receipt is of a delivery, and what is dead is not delivered.
-fn ids_alone(claims: impl Iterator<Item = Claim>) -> impl Iterator<Item = TaskId> {
-    claims.filter_map(|claim| match claim {
-        Claim::Id(id) => Some(id),
-        Claim::Receipt(_) => None,
-    })
-}
-
-pub(super) fn claim(task: TaskRef<'_>) -> Result<Claim, Refusal> {
-    let list = [task.bytes];
-    let mut read = claims(TaskRefs { list: &list, form: task.form })?;
-    read.next().ok_or(Refusal::MalformedId)
 }

@@ -1,6 +1,5 @@
 //! Commands about queues as wholes, and moves from one to another.
 
-use alloc::boxed::Box;
 use core::ops::ControlFlow;
 
 use super::execute::Stamp;
@@ -8,10 +7,8 @@ use super::{Broker, glob_matches};
 use crate::event::{Event, QueueNo, Recorder};
 use crate::id::TaskId;
 use crate::queue::Seek;
-use crate::reply::{QueueRow, Refusal, Replies, Reply, Span};
-use crate::settings::{Changes, Settings};
+use crate::reply::{QueueRow, Replies, Reply, Span};
 use crate::task::{Body, StateKind};
-use crate::time::Now;
 
 impl<B: Body> Broker<B> {
     pub(super) fn drop_queues<R: Recorder<Body = B>>(
@@ -33,21 +30,6 @@ impl<B: Body> Broker<B> {
             self.refresh(no);
         }
         dropped
-    }
-
-    pub(super) fn configure<R: Recorder<Body = B>>(
-        &mut self,
-        name: &[u8],
-        changes: Changes<'_>,
-        now: Now,
-        rec: &mut Stamp<'_, R>,
-    ) -> Result<Reply, Refusal> {
-        let settings = if changes.is_empty() {
-            self.queue(name).map_or_else(Settings::default, |queue| queue.settings().clone())
-        } else {
-            self.with_made(name, now, rec, |queue, rec| queue.configure(changes, now, rec))?
-        };
-        Ok(Reply::Settings(Box::new(settings)))
     }
 
     /// Shows tasks of a queue, at most `count` of them, until `visit` has seen enough; answers whether there is such a queue.

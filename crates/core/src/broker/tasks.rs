@@ -1,13 +1,13 @@
 //! Commands about tasks: the broker finds the queue, gives out ids, and leaves the rest to the queue.
 
 use super::Broker;
-use super::execute::{Stamp, claim};
-use crate::command::{AckScope, Add, Cancel, ConnId, LeaseAsk, Pop, Return, TaskRefs};
+use super::execute::Stamp;
+use crate::command::{AckScope, Add, ConnId, LeaseAsk, Pop, TaskRefs};
 use crate::event::{LeaseTerms, Recorder};
-use crate::id::{Claim, Receipt, TaskId};
+use crate::id::{Receipt, TaskId};
 use crate::limits;
 use crate::queue::{PopAsk, Pushes, claims};
-use crate::reply::{Outcome, Refusal, Replies, Reply, Span};
+use crate::reply::{Refusal, Replies, Reply, Span};
 use crate::task::{Body, Cause, Holder};
 use crate::time::Now;
 
@@ -110,40 +110,6 @@ impl<B: Body> Broker<B> {
         let leased_only = scope == AckScope::Leased;
         self.with(queue, now, rec, |queue, rec| queue.ack(claims, leased_only, now, rec, &mut out.indexes));
         Ok(Reply::Acked(Span::new(start, out.indexes.len())))
-    }
-
-    pub(super) fn give_back<R: Recorder<Body = B>>(
-        &mut self,
-        back: &Return<'_>,
-        now: Now,
-        rec: &mut Stamp<'_, R>,
-    ) -> Result<Reply, Refusal> {
-        let claim = claim(back.task)?;
-        let outcome = self.with(back.queue, now, rec, |queue, rec| queue.give_back(claim, back, now, rec));
-        Ok(Reply::Outcome(outcome.unwrap_or(Outcome::Stale)))
-    }
-
-    pub(super) fn cancel<R: Recorder<Body = B>>(
-        &mut self,
-        queue: &[u8],
-        which: Cancel<'_>,
-        now: Now,
-        rec: &mut Stamp<'_, R>,
-    ) -> Result<Reply, Refusal> {
-        match which {
-            Cancel::Ids(tasks) => {
-                let claims = claims(tasks)?;
-                Ok(self.count(queue, now, rec, |queue, rec| queue.cancel(claims, now, rec)))
-            }
-            Cancel::Names(names) => Ok(self.count(queue, now, rec, |queue, rec| {
-                let ids = queue.ids_of_names(names);
-                queue.cancel(ids.map(Claim::Id), now, rec)
-            })),
-            Cancel::Payload(payload) => Ok(self.count(queue, now, rec, |queue, rec| {
-                let ids = queue.ids_of_payload(payload);
-                queue.cancel(ids.into_iter().map(Claim::Id), now, rec)
-            })),
-        }
     }
 
     /// Gives back, at no cost, all that a connection held which is gone now.

@@ -151,11 +151,10 @@ impl<B: Body> Broker<B> {
     }
 
     /// Names the worker that has the task.
-    pub(super) fn named(&self, mut explained: Explanation) -> Explanation {
+    pub(super) fn name_holder(&self, explained: &mut Explanation) {
         if let Why::Leased { holder: Some(Holder::Worker(incarnation)), .. } = explained.why {
             explained.worker = self.workers.name_of(incarnation).map(Into::into);
         }
-        explained
     }
 
     fn list_workers(&self, now: Now, out: &mut Vec<WorkerRow>) {

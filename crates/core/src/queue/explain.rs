@@ -16,6 +16,11 @@ impl<B: Body> Queue<B> {
         rec: &mut R,
     ) -> Option<Explanation> {
         self.settle_with(id, now, rec);
+        self.explanation(id, now)
+    }
+
+    /// The same without a change of anything: what is due but not moved yet is told as it is.
+    pub(super) fn explanation(&self, id: TaskId, now: Now) -> Option<Explanation> {
         let task = self.look(id)?;
         let reason = task.extras.as_ref().and_then(|extras| extras.reason.clone());
         let why = match &task.state {

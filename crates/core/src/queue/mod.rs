@@ -7,7 +7,9 @@
 mod apply;
 mod check;
 mod decide;
+mod execute;
 mod explain;
+mod hand_over;
 mod image;
 mod packed;
 mod ranked;
@@ -24,9 +26,10 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::event::{Flood, QueueNo};
+use crate::event::{Flood, QueueNo, Recorder};
 use crate::id::{Receipt, TaskId};
 use crate::index::Dictionary;
+use crate::limits;
 use crate::settings::Settings;
 use crate::task::{Body, Cause, Extras, Holder, Name, State, Task, Terms};
 use crate::time::{LogTime, WallTime};
@@ -40,6 +43,7 @@ pub(crate) use apply::import::Remains;
 pub use check::Broken;
 pub(crate) use decide::claims;
 pub use decide::{PopAsk, Pushes};
+pub(crate) use execute::check_claims;
 pub use image::{Damaged, Part, QueueImage};
 pub(crate) use read::full;
 pub use seek::Seek;
@@ -270,12 +274,12 @@ impl<B: Body> Queue<B> {
     }
 
     /// The workers and connections that hold tasks of it.
-    pub(crate) fn holders(&self) -> impl Iterator<Item = Holder> {
+    pub fn holders(&self) -> impl Iterator<Item = Holder> {
         self.held.keys().copied().filter(|&holder| self.held_by(holder) > 0)
     }
 
     /// Whether something was decided that is still being done, slice by slice: not the time for an image.
-    pub(crate) fn is_unfinished(&self) -> bool {
+    pub fn is_unfinished(&self) -> bool {
         !self.ending.is_empty() || self.reviving.is_some()
     }
 
@@ -314,8 +318,8 @@ impl<B: Body> Queue<B> {
         pushed.wrapping_add(finished).wrapping_add(removed).wrapping_add(self.seq)
     }
 
-    /// About how many bytes it takes; says so without looking at any task.
-    pub(crate) fn memory(&self) -> usize {
+    /// About how many bytes it takes, but for bodies that own memory; says so without looking at any task.
+    pub fn memory(&self) -> usize {
         // What a node of the standard library's trees holds of an entry, half-empty nodes considered.
         const fn indexed<T>(count: usize) -> usize {
             count * size_of::<T>() * 3 / 2
@@ -341,6 +345,18 @@ impl<B: Body> Queue<B> {
     /// What was purged since this was last asked: its bodies are to be released.
     pub(crate) fn take_purged(&mut self) -> Vec<Remains<B>> {
         core::mem::take(&mut self.purged)
+    }
+
+    /// How many tasks are coded into runs, with their bodies where those can be packed.
+    pub fn packed(&self) -> usize {
+        self.ready.plain.coded() + self.later.coded()
+    }
+
+    /// Releases all that was purged, at once.
+    pub fn release_purged<R: Recorder<Body = B>>(&mut self, rec: &mut R) {
+        for mut remains in self.take_purged() {
+            while remains.release_some(limits::SLICE_TASKS, rec) {}
+        }
     }
 
     /// Deliveries to workers, by incarnation, that lapsed since this was last asked.

@@ -12,5 +12,5 @@ mod writer;
 pub use args::{Args, recycle};
 pub use error::ProtocolError;
 pub use parser::{Limits, Parser, Progress};
-pub use replies::{BadReply, Piece, Pieces, Scanner};
-pub use writer::{Version, Writer};
+pub use replies::{BadReply, Piece, PieceReader, Scanner};
+pub use writer::{Pieces, Version, Writer, harmless};

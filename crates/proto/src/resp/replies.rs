@@ -1,6 +1,6 @@
 //! Replies from bytes: what a client of RESP2 or RESP3 reads.
 //!
-//! A [`Scanner`] finds out whether a reply is whole, however its bytes were cut, and looks at each byte once. [`Pieces`] then
+//! A [`Scanner`] finds out whether a reply is whole, however its bytes were cut, and looks at each byte once. [`PieceReader`] then
 //! walks through a whole reply without copying any of it. Input is hostile: a length is believed only as far as its bytes
 //! have arrived, nesting and sizes are bounded, and whatever is no RESP is an error.
 
@@ -159,12 +159,12 @@ impl Scanner {
 
 /// The pieces of one whole reply, or of several, one after the other.
 #[derive(Clone, Debug)]
-pub struct Pieces<'b> {
+pub struct PieceReader<'b> {
     bytes: &'b [u8],
     at: usize,
 }
 
-impl<'b> Pieces<'b> {
+impl<'b> PieceReader<'b> {
     /// Begins with the first.
     pub const fn new(bytes: &'b [u8]) -> Self {
         Self { bytes, at: 0 }
@@ -325,7 +325,7 @@ mod tests {
             ">2\r\n+a\r\n~1\r\n:1\r\n",
         ] {
             check(whole, Ok(Some(whole.len())));
-            let mut pieces = Pieces::new(whole.as_bytes());
+            let mut pieces = PieceReader::new(whole.as_bytes());
             let first = pieces.take().unwrap();
             pieces.skip(first).unwrap();
             assert_eq!(pieces.at(), whole.len(), "{whole:?}");

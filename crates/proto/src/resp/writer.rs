@@ -44,7 +44,41 @@ const SHORT_HEADERS: [[u8; 8]; 100] = {
     headers
 };
 
-/// Writes replies. A header says how many pieces follow; they are for the caller to write.
+/// Where the pieces of a reply go. A header says how many pieces follow; they are for the caller to write.
+pub trait Pieces {
+    /// A word. It is the caller's own: it has no line break in it.
+    fn simple(&mut self, text: &str);
+
+    /// An error, whatever the text is.
+    fn error(&mut self, text: impl fmt::Display);
+
+    /// A number.
+    fn integer(&mut self, n: i64);
+
+    /// A bulk string.
+    fn bulk(&mut self, bytes: &[u8]);
+
+    /// Nothing, where something else might have been.
+    fn null(&mut self);
+
+    /// `len` pieces follow.
+    fn array(&mut self, len: usize);
+
+    /// `len` keys follow, a value behind each; in RESP2 a flat array.
+    fn map(&mut self, len: usize);
+
+    /// A count: what does not fit RESP's signed numbers is as large as they go.
+    fn count(&mut self, n: u64) {
+        self.integer(i64::try_from(n).unwrap_or(i64::MAX));
+    }
+
+    /// An id, as a bulk string.
+    fn id(&mut self, id: TaskId) {
+        self.bulk(Spelling::of_id(id).as_bytes());
+    }
+}
+
+/// Writes replies into a buffer.
 #[derive(Debug)]
 pub struct Writer<'o> {
     out: &'o mut Vec<u8>,
@@ -62,46 +96,6 @@ impl<'o> Writer<'o> {
         self.version
     }
 
-    /// `+text`. The text is the caller's own: it has no line break in it.
-    pub fn simple(&mut self, text: &str) {
-        self.line(b'+', text.as_bytes());
-    }
-
-    /// `-text`, whatever the text is: line breaks become blanks, other bytes that are not printable ASCII `?`.
-    pub fn error(&mut self, text: impl fmt::Display) {
-        self.out.push(b'-');
-        let start = self.out.len();
-        // Writing to a `Vec` does not fail.
-        let _ = write!(self.out, "{text}");
-        self.out[start..].iter_mut().for_each(|c| *c = harmless(*c));
-        self.out.extend_from_slice(b"\r\n");
-    }
-
-    /// `:n`
-    pub fn integer(&mut self, n: i64) {
-        self.out.push(b':');
-        decimal::write_i64(self.out, n);
-        self.out.extend_from_slice(b"\r\n");
-    }
-
-    /// A count: what does not fit RESP's signed numbers is as large as they go.
-    pub fn count(&mut self, n: u64) {
-        self.integer(i64::try_from(n).unwrap_or(i64::MAX));
-    }
-
-    /// A bulk string.
-    pub fn bulk(&mut self, bytes: &[u8]) {
-        self.out.reserve(bytes.len() + BULK_FRAME_BYTES_MAX);
-        self.header(b'$', bytes.len());
-        self.out.extend_from_slice(bytes);
-        self.out.extend_from_slice(b"\r\n");
-    }
-
-    /// An id, as a bulk string.
-    pub fn id(&mut self, id: TaskId) {
-        self.bulk(Spelling::of_id(id).as_bytes());
-    }
-
     /// A text for humans: a bulk string, marked as plain text in RESP3.
     pub fn verbatim(&mut self, text: &[u8]) {
         match self.version {
@@ -115,14 +109,6 @@ impl<'o> Writer<'o> {
         }
     }
 
-    /// Nothing, where something else might have been.
-    pub fn null(&mut self) {
-        self.out.extend_from_slice(match self.version {
-            Version::Resp2 => b"$-1\r\n",
-            Version::Resp3 => b"_\r\n",
-        });
-    }
-
     /// Nothing, where an array might have been.
     pub fn null_array(&mut self) {
         self.out.extend_from_slice(match self.version {
@@ -131,24 +117,11 @@ impl<'o> Writer<'o> {
         });
     }
 
-    /// `len` pieces follow.
-    pub fn array(&mut self, len: usize) {
-        self.header(b'*', len);
-    }
-
     /// `len` pieces follow that answer no request; in RESP2 an array.
     pub fn push(&mut self, len: usize) {
         match self.version {
             Version::Resp2 => self.header(b'*', len),
             Version::Resp3 => self.header(b'>', len),
-        }
-    }
-
-    /// `len` keys follow, a value behind each; in RESP2 a flat array.
-    pub fn map(&mut self, len: usize) {
-        match self.version {
-            Version::Resp2 => self.header(b'*', 2 * len),
-            Version::Resp3 => self.header(b'%', len),
         }
     }
 
@@ -181,7 +154,57 @@ impl<'o> Writer<'o> {
     }
 }
 
-const fn harmless(c: u8) -> u8 {
+impl Pieces for Writer<'_> {
+    /// `+text`
+    fn simple(&mut self, text: &str) {
+        self.line(b'+', text.as_bytes());
+    }
+
+    /// `-text`: line breaks become blanks, other bytes that are not printable ASCII `?`.
+    fn error(&mut self, text: impl fmt::Display) {
+        self.out.push(b'-');
+        let start = self.out.len();
+        // Writing to a `Vec` does not fail.
+        let _ = write!(self.out, "{text}");
+        self.out[start..].iter_mut().for_each(|c| *c = harmless(*c));
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    /// `:n`
+    fn integer(&mut self, n: i64) {
+        self.out.push(b':');
+        decimal::write_i64(self.out, n);
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    fn bulk(&mut self, bytes: &[u8]) {
+        self.out.reserve(bytes.len() + BULK_FRAME_BYTES_MAX);
+        self.header(b'$', bytes.len());
+        self.out.extend_from_slice(bytes);
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    fn null(&mut self) {
+        self.out.extend_from_slice(match self.version {
+            Version::Resp2 => b"$-1\r\n",
+            Version::Resp3 => b"_\r\n",
+        });
+    }
+
+    fn array(&mut self, len: usize) {
+        self.header(b'*', len);
+    }
+
+    fn map(&mut self, len: usize) {
+        match self.version {
+            Version::Resp2 => self.header(b'*', 2 * len),
+            Version::Resp3 => self.header(b'%', len),
+        }
+    }
+}
+
+/// A byte of an error, so that it stays within its line.
+pub const fn harmless(c: u8) -> u8 {
     match c {
         b' '..=b'~' => c,
         b'\r' | b'\n' | b'\t' => b' ',

@@ -2,7 +2,7 @@
 
 use super::request::{Caller, Describe, Request};
 use super::{Row, Sub, TABLE, UsageError, find, parse};
-use crate::resp::Writer;
+use crate::resp::{Pieces, Writer};
 use sureq_core::command::{Command, ConnId};
 
 /// Answers COMMAND.
@@ -22,7 +22,7 @@ pub fn describe(w: &mut Writer<'_>, what: Describe<'_>) {
 }
 
 /// Answers HELP of a command that has subcommands.
-pub fn help(w: &mut Writer<'_>, name: &str) {
+pub fn help(w: &mut impl Pieces, name: &str) {
     let subs = find(name.as_bytes()).map_or(&[][..], |row| row.subs);
     w.array(1 + 2 * subs.len());
     w.simple(&format!("{name} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"));

@@ -3,7 +3,8 @@
 use sureq_core::command::{AckScope, Command, IdForm, TaskRefs, Worker};
 use sureq_core::{Refusal, Reply};
 use sureq_redis::{Cleaning, RedisHome, Target};
-use sureq_testkit::redis_server::{RedisServer, free_port};
+use sureq_testkit::process::free_port;
+use sureq_testkit::redis_server::RedisServer;
 
 use crate::common::proxy::{Proxy, Way};
 use crate::common::{clean, push, run};

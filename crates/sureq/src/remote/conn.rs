@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
-use sureq_proto::resp::{BadReply, Piece, Pieces, Version, Writer};
+use sureq_proto::resp::{BadReply, Piece, PieceReader, Pieces as _, Version, Writer};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -183,7 +183,7 @@ enum Greeted {
 
 /// Whether a greeting is of a sureq, or of a Redis that has it loaded.
 fn is_sureq(greeting: &[u8]) -> Result<bool, Greeted> {
-    let mut pieces = Pieces::new(greeting);
+    let mut pieces = PieceReader::new(greeting);
     let mut is_sureq = false;
     while pieces.at() < greeting.len() {
         match pieces.take().map_err(Greeted::Odd)? {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use sureq_core::notice::{Heard, Kind, Kinds, Notice, NoticeTasks};
 use sureq_core::{TaskId, limits};
 use sureq_proto::channel;
-use sureq_proto::resp::{Piece, Pieces};
+use sureq_proto::resp::{Piece, PieceReader};
 use tokio::sync::mpsc;
 
 use super::conn::{Conn, words_of};
@@ -234,7 +234,7 @@ enum Said {
 
 /// A refusal to subscribe is an error, as if the connection had been lost: it is tried again.
 fn read(frame: &[u8]) -> io::Result<Said> {
-    let mut pieces = Pieces::new(frame);
+    let mut pieces = PieceReader::new(frame);
     let mut words = Vec::new();
     while pieces.at() < frame.len() {
         match pieces.take().map_err(super::conn::garbage)? {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use sureq_core::command::{IdForm, Return, TaskRef};
 use sureq_core::settings::Place;
 use sureq_core::{Command, Payload, Refusal, Replies, Reply};
-use sureq_proto::resp::{BadReply, Piece, Pieces};
+use sureq_proto::resp::{BadReply, Piece, PieceReader};
 use sureq_proto::{Expected, decode_reply, encode_command};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -312,7 +312,7 @@ impl Pipe {
 
     /// Gives an answer to whoever it is for.
     fn answer(&self, frame: &[u8], current: &mut Option<Asked>) -> io::Result<()> {
-        if matches!(Pieces::new(frame).take(), Ok(Piece::Push(_))) {
+        if matches!(PieceReader::new(frame).take(), Ok(Piece::Push(_))) {
             return Ok(());
         }
         let mut asked = match current.take() {

@@ -4,7 +4,7 @@ use std::any::{Any, TypeId, type_name};
 use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -26,11 +26,14 @@ pub(super) struct Live {
     pub(super) states: Arc<States>,
     fired: AtomicU8,
     notify: Notify,
+    /// It was finished before its handler ran: there is no lease to keep and nothing left to tell the home.
+    is_acked: AtomicBool,
 }
 
 impl Delivery {
     pub(super) fn new(task: Task, states: Arc<States>) -> Self {
-        Self(Arc::new(Live { task, states, fired: AtomicU8::new(0), notify: Notify::new() }))
+        let (fired, notify, is_acked) = (AtomicU8::new(0), Notify::new(), AtomicBool::new(false));
+        Self(Arc::new(Live { task, states, fired, notify, is_acked }))
     }
 
     /// The task.
@@ -91,6 +94,14 @@ impl Live {
             5 => Stop::Stopping,
             _ => return None,
         })
+    }
+
+    pub(super) fn is_acked(&self) -> bool {
+        self.is_acked.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_acked(&self) {
+        self.is_acked.store(true, Ordering::Release);
     }
 
     /// Tells the handler to stop. The first reason stays.

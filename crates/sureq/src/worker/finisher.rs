@@ -2,6 +2,8 @@
 //! nothing: what was done already is not done twice.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use sureq_core::command::{AckScope, Return};
 use sureq_core::settings::Place;
@@ -60,8 +62,13 @@ enum Ask<'a> {
 }
 
 impl Told {
-    fn new(report: Report) -> Self {
+    fn new(mut report: Report) -> Self {
         let receipt = report.live.task.receipt();
+        let stopped = report.live.fired();
+        // A handler that stopped because its lease seemed lost has not done what nobody called off.
+        if report.outcome == Outcome::Cancelled && stopped.is_some_and(|why| why != Stop::Cancelled) {
+            report.outcome = Outcome::GiveBack { after: Duration::ZERO };
+        }
         Self { report, receipt, is_unknown: false, is_plain: false }
     }
 
@@ -92,9 +99,9 @@ impl Told {
 
 /// Tells the home once; answers what has to be told again.
 async fn tell(shared: &Shared, told: Vec<Told>) -> Vec<Told> {
-    let (acked, told): (Vec<_>, Vec<_>) = told.into_iter().partition(|told| told.report.is_acked);
+    let (acked, told): (Vec<_>, Vec<_>) = told.into_iter().partition(|told| told.report.live.is_acked());
     for told in &acked {
-        settle(shared, told, &Fate::Held);
+        settle_acked(shared, told);
     }
     let (mut done, back): (Vec<_>, Vec<_>) =
         told.into_iter().partition(|told| matches!(told.ask(), Ask::Ack));
@@ -106,6 +113,11 @@ async fn tell(shared: &Shared, told: Vec<Told>) -> Vec<Told> {
             Fate::Again { error, is_unknown } => {
                 shared.in_trouble(&error);
                 told.is_unknown |= is_unknown;
+                again.push(told);
+            }
+            Fate::Never(error) if !shared.is_final(&error) => {
+                shared.in_trouble(&error);
+                told.is_unknown = true;
                 again.push(told);
             }
             Fate::NotThere(_) if !told.is_plain && told.report.outcome != Outcome::Done => {
@@ -161,7 +173,9 @@ fn fates(acks: impl Iterator<Item = usize>, returns: usize, replies: &Replies<Bo
                 let start = fates.len();
                 fates.extend((0..len).map(|_| Fate::Lost));
                 for &at in &replies.indexes[finished.range()] {
-                    fates[start + at as usize] = Fate::Held;
+                    if let Some(fate) = fates.get_mut(start + at as usize) {
+                        *fate = Fate::Held;
+                    }
                 }
             }
             other => fates.extend((0..len).map(|_| refused(other))),
@@ -198,7 +212,10 @@ fn settle(shared: &Shared, told: &Told, fate: &Fate) {
     let (id, queue) = (told.report.live.task.id(), told.report.live.task.queue_name());
     let count = match (fate, &told.report.outcome) {
         (Fate::Cancelled, _) | (Fate::Held, Outcome::Cancelled) => &counts.cancelled,
-        (Fate::Held, Outcome::Done) => &counts.done,
+        (Fate::Held, Outcome::Done) => {
+            tracing::debug!(%queue, %id, "a task is done");
+            &counts.done
+        }
         (Fate::Held, Outcome::Failed { reason, .. }) => {
             tracing::info!(%queue, %id, %reason, "a try failed");
             &counts.failed
@@ -219,7 +236,59 @@ fn settle(shared: &Shared, told: &Told, fate: &Fate) {
             &counts.lost
         }
     };
+    let_go(shared, told, count);
+}
+
+/// Counts what came of a task that was finished before its handler ran: whatever that was, it is not run again.
+fn settle_acked(shared: &Shared, told: &Told) {
+    let counts = &shared.counts;
+    let count = match &told.report.outcome {
+        Outcome::Done => &counts.done,
+        Outcome::Cancelled => &counts.cancelled,
+        outcome => {
+            let (id, queue) = (told.report.live.task.id(), told.report.live.task.queue_name());
+            tracing::warn!(%queue, %id, ?outcome, "its only try failed");
+            &counts.failed
+        }
+    };
+    let_go(shared, told, count);
+}
+
+fn let_go(shared: &Shared, told: &Told, count: &AtomicU64) {
     add(count, 1);
     shared.table.remove(told.report.slot, &told.report.live);
     shared.confirmed(1);
+}
+
+#[cfg(all(test, feature = "embedded"))]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::worker::delivery::{Delivery, States};
+    use crate::worker::table::Table;
+
+    /// What is told of a handler that answers that its task was called off, after it was told to stop for this reason.
+    async fn told_after(stop: Option<Stop>) -> Outcome {
+        let queue = crate::open("mem:").expect("memory is there").queue("q");
+        queue.push("x").await.expect("it is pushed");
+        let task = queue.pop().await.expect("it is asked").expect("it is there");
+        let live = Delivery::new(task, Arc::<States>::default()).0;
+        if let Some(stop) = stop {
+            live.fire(stop);
+        }
+        let lease = Duration::from_secs(1);
+        let slot = Table::default().insert(Arc::clone(&live), None, Instant::now(), lease, lease);
+        Told::new(Report { slot, live, outcome: Outcome::Cancelled }).report.outcome
+    }
+
+    #[tokio::test]
+    async fn only_what_was_called_off_is_gone() {
+        let back = Outcome::GiveBack { after: Duration::ZERO };
+        assert_eq!(told_after(Some(Stop::Cancelled)).await, Outcome::Cancelled);
+        assert_eq!(told_after(None).await, Outcome::Cancelled);
+        // The lease may be extended again once the home can be asked: an ack would lose the task.
+        assert_eq!(told_after(Some(Stop::LeaseLost)).await, back);
+        assert_eq!(told_after(Some(Stop::WorkerLost)).await, back);
+    }
 }

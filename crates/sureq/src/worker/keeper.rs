@@ -22,6 +22,8 @@ use crate::seam::Body;
 
 /// How many leases are extended at once at most.
 const BATCH: usize = 256;
+/// The keeper looks no oftener than this for handlers that run for too long.
+const SHORTEST: Duration = Duration::from_millis(10);
 
 /// Starts the thread. It ends when the worker is over.
 pub(super) fn start(shared: Arc<Shared>) -> io::Result<std::thread::JoinHandle<()>> {
@@ -39,11 +41,15 @@ struct Keeper {
 impl Keeper {
     async fn keep(mut self) {
         self.register().await;
-        while !self.shared.is_over.load(SeqCst) {
+        loop {
             let wake = self.wake_at();
             tokio::select! {
                 () = sleep_until(wake.into()) => {}
-                () = self.shared.nudge.notified() => {}
+                // Somebody was told that the worker is gone.
+                () = self.shared.nudge.notified() => self.beat_at = Instant::now(),
+            }
+            if self.shared.is_over.load(SeqCst) {
+                break;
             }
             self.beat().await;
             self.extend(self.shared.table.to_extend(Instant::now())).await;
@@ -52,11 +58,14 @@ impl Keeper {
             self.end_those_too_long(now);
         }
         self.stop().await;
+        self.shared.has_stopped.store(true, SeqCst);
     }
 
-    /// Often enough that no lease is missed that was taken meanwhile.
+    /// Often enough that no lease is missed that was taken meanwhile, and no handler that runs for too long.
     fn wake_at(&self) -> Instant {
-        let latest = Instant::now() + self.beat_every().min(self.shared.options.lease / 6);
+        let options = &self.shared.options;
+        let run_max = (options.run_max / 2).max(SHORTEST);
+        let latest = Instant::now() + self.beat_every().min(options.lease / 6).min(run_max);
         self.shared.table.next().map_or(latest, |next| next.min(latest))
     }
 
@@ -90,31 +99,35 @@ impl Keeper {
     async fn register(&mut self) {
         let mut backoff = Backoff::default();
         while !self.shared.is_over.load(SeqCst) {
-            let start =
-                Worker::Start { name: &self.shared.options.name, ttl_ms: millis(self.shared.options.ttl) };
-            let answer = self.ask(&[Command::Worker(start)]).await;
-            let registration = match answer.map(|mut replies| replies.list.pop()) {
-                Ok(Some(Reply::Started(incarnation))) => Registration::As(incarnation),
-                Ok(Some(Reply::Refused(Refusal::NotThere { .. }))) => Registration::Unneeded,
-                Ok(Some(Reply::Refused(no))) => Registration::Over(no.into()),
-                Ok(_) => Registration::Over(Error::out_of_turn()),
-                Err(error) => {
-                    self.shared.in_trouble(&error);
-                    tokio::select! {
-                        () = sleep(backoff.next()) => {}
-                        () = self.shared.nudge.notified() => {}
-                    }
-                    continue;
+            match self.try_to_register().await {
+                Ok(registration) => {
+                    self.shared.in_touch();
+                    self.beat_at = Instant::now() + self.beat_every();
+                    self.shared.registration.send_replace(registration);
+                    return;
                 }
-            };
-            self.shared.in_touch();
-            if let Registration::As(incarnation) = registration {
+                Err(error) if self.shared.is_final(&error) => return self.shared.over(error),
+                Err(error) => self.shared.in_trouble(&error),
+            }
+            tokio::select! {
+                () = sleep(backoff.next()) => {}
+                () = self.shared.nudge.notified() => {}
+            }
+        }
+    }
+
+    async fn try_to_register(&self) -> Result<Registration> {
+        let (name, ttl_ms) = (&self.shared.options.name, millis(self.shared.options.ttl));
+        let mut replies = self.ask(&[Command::Worker(Worker::Start { name, ttl_ms })]).await?;
+        match replies.list.pop() {
+            Some(Reply::Started(incarnation)) => {
                 tracing::info!(worker = %self.shared.name(), incarnation, "the worker is registered");
                 self.announce(incarnation).await;
+                Ok(Registration::As(incarnation))
             }
-            self.beat_at = Instant::now() + self.beat_every();
-            self.shared.registration.send_replace(registration);
-            return;
+            Some(Reply::Refused(Refusal::NotThere { .. })) => Ok(Registration::Unneeded),
+            Some(Reply::Refused(no)) => Err(no.into()),
+            _ => Err(Error::out_of_turn()),
         }
     }
 
@@ -129,8 +142,7 @@ impl Keeper {
     /// Says that the worker lives, if it is time to.
     async fn beat(&mut self) {
         let Some(incarnation) = self.incarnation() else { return };
-        let is_doubted = *self.shared.registration.borrow() == Registration::Pending;
-        if Instant::now() < self.beat_at && !is_doubted {
+        if Instant::now() < self.beat_at {
             return;
         }
         let shared = Arc::clone(&self.shared);
@@ -143,13 +155,19 @@ impl Keeper {
                     self.look_after(&told(reply, &replies)).await;
                 }
                 Some(Reply::Refused(Refusal::WorkerGone)) => self.register_anew(incarnation).await,
-                Some(Reply::Refused(no)) => shared.over(no.clone().into()),
-                _ => {}
+                Some(Reply::Refused(no)) => self.not_heard(no.clone().into()),
+                _ => self.not_heard(Error::out_of_turn()),
             },
-            Err(error) => {
-                shared.in_trouble(&error);
-                self.beat_at = Instant::now() + self.beat_every() / 4;
-            }
+            Err(error) => self.not_heard(error),
+        }
+    }
+
+    fn not_heard(&mut self, error: Error) {
+        self.beat_at = Instant::now() + self.beat_every() / 4;
+        if self.shared.is_final(&error) {
+            self.shared.over(error);
+        } else {
+            self.shared.in_trouble(&error);
         }
     }
 
@@ -188,7 +206,12 @@ impl Keeper {
                         self.extended(*slot, live, reply, since);
                     }
                 }
-                Err(error) => return self.shared.in_trouble(&error),
+                Err(error) => {
+                    self.shared.in_trouble(&error);
+                    for (slot, live) in tasks {
+                        self.extend_later(*slot, live);
+                    }
+                }
             }
         }
     }
@@ -206,8 +229,14 @@ impl Keeper {
                 live.fire(Stop::LeaseLost);
             }
             // A home that knows no extensions lets the lease run out.
-            _ => table.forget_lease(slot, live),
+            Reply::Refused(Refusal::NotThere { .. }) => table.forget_lease(slot, live),
+            _ => self.extend_later(slot, live),
         }
+    }
+
+    /// A home that cannot be asked is asked again, but not at once.
+    fn extend_later(&self, slot: Slot, live: &Arc<Live>) {
+        self.shared.table.extend_at(slot, live, Instant::now() + self.shared.options.lease / 12);
     }
 
     fn end_those_too_long(&self, now: Instant) {
@@ -219,7 +248,6 @@ impl Keeper {
                 slot,
                 live,
                 outcome: Outcome::Failed { reason: reason.into(), again: Again::Backoff },
-                is_acked: false,
             });
             if let Some(abort) = abort {
                 abort.abort();

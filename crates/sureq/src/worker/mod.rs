@@ -287,7 +287,7 @@ impl AtWork {
                 abort.abort();
             }
             let outcome = Came::GiveBack { after: Duration::ZERO };
-            self.shared.report(Report { slot, live, outcome, is_acked: false });
+            self.shared.report(Report { slot, live, outcome });
         }
     }
 

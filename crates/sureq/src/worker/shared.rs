@@ -40,8 +40,6 @@ pub(super) struct Report {
     pub(super) slot: Slot,
     pub(super) live: Arc<Live>,
     pub(super) outcome: Outcome,
-    /// It was finished before its handler ran: there is nothing left to say to the home.
-    pub(super) is_acked: bool,
 }
 
 /// As whom the worker takes tasks.
@@ -80,6 +78,8 @@ pub(super) struct Shared {
     /// For the keeper: the registration is no good, or there is nothing left to keep.
     pub(super) nudge: Notify,
     pub(super) is_over: AtomicBool,
+    /// The home was told that the worker stops, or could not be.
+    pub(super) has_stopped: AtomicBool,
     pub(super) is_stopping: watch::Sender<bool>,
     trouble: Mutex<Option<Box<str>>>,
     troubles: AtomicU64,
@@ -110,6 +110,7 @@ impl Shared {
             ended: Notify::new(),
             nudge: Notify::new(),
             is_over: AtomicBool::new(false),
+            has_stopped: AtomicBool::new(false),
             is_stopping,
             trouble: Mutex::default(),
             troubles: AtomicU64::new(0),
@@ -183,6 +184,15 @@ impl Shared {
         }
     }
 
+    /// Whether an error will stay as long as the home is what it is. A server that is over may be started again.
+    pub(super) fn is_final(&self, error: &Error) -> bool {
+        match error {
+            Error::Over(_) => self.home.is_here(),
+            Error::Refused(no) => no.code() == "ERR",
+            _ => false,
+        }
+    }
+
     /// Nothing will come of it any more.
     pub(super) fn over(&self, error: Error) {
         self.registration.send_replace(Registration::Over(error));
@@ -195,7 +205,9 @@ impl Shared {
 
     pub(super) fn status(&self) -> WorkerStatus {
         let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let phase = if *self.is_stopping.borrow() {
+        let phase = if self.has_stopped.load(SeqCst) {
+            Phase::Stopped
+        } else if *self.is_stopping.borrow() {
             Phase::Stopping
         } else if let Some(why) = trouble {
             Phase::Disconnected { why }

@@ -80,10 +80,11 @@ impl Table {
         Slot(entries.list.len() - 1)
     }
 
-    /// How to end the handler, if it still runs.
+    /// How to end the handler. If it is not waited for any more, that is now.
     pub(super) fn set_abort(&self, slot: Slot, live: &Arc<Live>, abort: AbortHandle) {
-        if let Some(entry) = self.lock().of(slot, live).filter(|entry| entry.is_running) {
-            entry.abort = Some(abort);
+        match self.lock().of(slot, live).filter(|entry| entry.is_running) {
+            Some(entry) => entry.abort = Some(abort),
+            None => abort.abort(),
         }
     }
 
@@ -113,7 +114,14 @@ impl Table {
         }
     }
 
-    /// Nothing is to be done for its lease any more, since it is lost.
+    /// Its lease could not be extended: to be tried again then.
+    pub(super) fn extend_at(&self, slot: Slot, live: &Arc<Live>, at: Instant) {
+        if let Some(lease) = self.lock().of(slot, live).and_then(|entry| entry.lease.as_mut()) {
+            lease.extend_at = at;
+        }
+    }
+
+    /// Nothing is to be done for its lease any more, since it is lost, or the task is finished already.
     pub(super) fn forget_lease(&self, slot: Slot, live: &Arc<Live>) {
         if let Some(entry) = self.lock().of(slot, live) {
             entry.lease = None;
@@ -132,9 +140,9 @@ impl Table {
     /// Tells all that were taken by an incarnation to stop: it is no more.
     pub(super) fn fire_incarnation(&self, incarnation: u64) {
         for entry in self.lock().list.iter_mut().flatten() {
-            if entry.incarnation == Some(incarnation) {
-                entry.live.fire(Stop::WorkerLost);
+            if entry.incarnation == Some(incarnation) && !entry.live.is_acked() {
                 entry.lease = None;
+                entry.live.fire(Stop::WorkerLost);
             }
         }
     }

@@ -70,8 +70,7 @@ pub(super) async fn take(shared: &Arc<Shared>) -> Error {
 async fn wait_after(shared: &Shared, error: Error, backoff: &mut Backoff) -> Result<()> {
     match error {
         Error::WorkerGone => shared.nudge.notify_one(),
-        Error::Over(_) if shared.home.is_here() => return Err(error),
-        Error::Refused(ref no) if no.code() == "ERR" => return Err(error),
+        error if shared.is_final(&error) => return Err(error),
         error => shared.in_trouble(&error),
     }
     sleep(backoff.next()).await;
@@ -161,8 +160,7 @@ fn start(shared: &Arc<Shared>, tasks: Vec<Task>, incarnation: Option<u64>) {
         let options = &shared.options;
         let slot = shared.table.insert(Arc::clone(&live), incarnation, since, options.lease, options.run_max);
         shared.begin(bench);
-        let running =
-            Running { shared: Arc::clone(shared), bench, slot, live, outcome: None, is_acked: false };
+        let running = Running { shared: Arc::clone(shared), bench, slot, live, outcome: None };
         if shared.benches[bench].route.ack_first {
             to_ack.push(running);
         } else {
@@ -183,10 +181,11 @@ async fn ack_and_start(shared: Arc<Shared>, mut all: Vec<Running>) {
         let queue = shared.home.queue(&shared.benches[bench].queue);
         let receipts: Vec<Receipt> = of_one.iter().map(|running| running.live.task.receipt()).collect();
         let acked = queue.ack_all(&receipts).await;
-        for (at, mut running) in of_one.into_iter().enumerate() {
+        for (at, running) in of_one.into_iter().enumerate() {
             match &acked {
                 Ok(acked) if acked[at] => {
-                    running.is_acked = true;
+                    running.live.set_acked();
+                    shared.table.forget_lease(running.slot, &running.live);
                     spawn(running);
                 }
                 Ok(_) => running.let_go(|shared| &shared.counts.lost),
@@ -229,7 +228,6 @@ struct Running {
     slot: Slot,
     live: Arc<Live>,
     outcome: Option<Outcome>,
-    is_acked: bool,
 }
 
 impl Running {
@@ -248,8 +246,7 @@ impl Drop for Running {
             // Without an outcome it was dropped with its runtime.
             let outcome =
                 self.outcome.take().unwrap_or(Outcome::GiveBack { after: std::time::Duration::ZERO });
-            let (slot, live, is_acked) = (self.slot, Arc::clone(&self.live), self.is_acked);
-            self.shared.report(Report { slot, live, outcome, is_acked });
+            self.shared.report(Report { slot: self.slot, live: Arc::clone(&self.live), outcome });
         }
         self.shared.end(self.bench);
     }

@@ -12,8 +12,12 @@ use super::{Candidate, steps};
 use crate::manual_clock::ManualClock;
 
 /// The core, alone.
-pub const CORE: Candidate =
-    Candidate { name: "core", open: |watch| Box::new(Local::new(CoreHome::new(), watch)), can: |_| true };
+pub const CORE: Candidate = Candidate {
+    name: "core",
+    open: |watch| Box::new(Local::new(CoreHome::new(), watch)),
+    can: |_| true,
+    otherwise: &[],
+};
 
 struct CoreHome {
     broker: Broker<Body>,

@@ -15,8 +15,12 @@ use crate::manual_clock::ManualClock;
 use crate::sim_disk::SimDisk;
 
 /// The engine, without a server.
-pub const ENGINE: Candidate =
-    Candidate { name: "engine", open: |watch| Box::new(Local::new(EngineHome::new(), watch)), can: |_| true };
+pub const ENGINE: Candidate = Candidate {
+    name: "engine",
+    open: |watch| Box::new(Local::new(EngineHome::new(), watch)),
+    can: |_| true,
+    otherwise: &[],
+};
 
 /// Small segments, so that scenarios go over several.
 const SEGMENT_BYTES: u64 = 16 << 10;

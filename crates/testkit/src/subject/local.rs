@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use sureq_core::command::{Command, ConnId};
 use sureq_core::{Replies, Reply};
 use sureq_engine::Body;
-use sureq_proto::resp::{Version, Writer};
+use sureq_proto::resp::{Pieces as _, Version, Writer};
 use sureq_proto::verbs::{self, Caller, SessionCommand};
 use sureq_proto::{Greeting, encode_answer, encode_hello, encode_reply, text};
 

@@ -24,6 +24,7 @@ pub const REDIS: Candidate = Candidate {
     name: "redis",
     open: |watch| Box::new(Local::new(RedisSubject::on(Servers::One(RedisServer::start())), watch)),
     can: |_| true,
+    otherwise: &[],
 };
 
 /// The queue in a cluster, all of it in one slot.
@@ -31,6 +32,7 @@ pub const CLUSTER: Candidate = Candidate {
     name: "cluster, one slot",
     open: |watch| Box::new(Local::new(RedisSubject::on(Servers::cluster("{p}")), watch)),
     can: |_| true,
+    otherwise: &[],
 };
 
 /// The queue in a cluster, each in its own slot.
@@ -38,6 +40,7 @@ pub const SPREAD: Candidate = Candidate {
     name: "cluster",
     open: |watch| Box::new(Local::new(RedisSubject::on(Servers::cluster("p")), watch)),
     can: |need| need != Need::Together,
+    otherwise: &[],
 };
 
 /// The same on Valkey.
@@ -45,6 +48,7 @@ pub const VALKEY: Candidate = Candidate {
     name: "valkey",
     open: |watch| Box::new(Local::new(RedisSubject::on(Servers::One(RedisServer::start_valkey())), watch)),
     can: |_| true,
+    otherwise: &[],
 };
 
 /// Time as a test wants it: what passes, passes for all; only the wall clock can be set.

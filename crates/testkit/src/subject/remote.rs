@@ -21,6 +21,7 @@ pub const REMOTE: Candidate = Candidate {
     name: "remote",
     open: |watch| Box::new(Local::new(RemoteSubject::new(watch), watch)),
     can: |need| need != Need::Text,
+    otherwise: &[],
 };
 
 /// How long an answer may take before a test gives up on it.

@@ -11,13 +11,17 @@ use sureq::Home;
 use sureq_server::{Bounds, Config, Server, ServerError, Stopper, Watcher};
 
 use super::engine::SimStore;
-use super::wire::{take_line, take_resp};
+use super::wire::{encode_words, take_line, take_resp};
 use super::{Candidate, Request, Subject};
 use crate::scenario::{Value, Watch};
 
 /// A server on loopback.
-pub const SERVER: Candidate =
-    Candidate { name: "server", open: |watch| Box::new(ServerSubject::new(watch)), can: |_| true };
+pub const SERVER: Candidate = Candidate {
+    name: "server",
+    open: |watch| Box::new(ServerSubject::new(watch)),
+    can: |_| true,
+    otherwise: &[],
+};
 
 /// How long a reply may take before a test gives up on it.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -105,7 +109,7 @@ impl Running {
 impl Client {
     /// How many connections its server has.
     pub(super) fn connected(&mut self) -> usize {
-        self.send(&resp(&[b"INFO".to_vec(), b"clients".to_vec()]));
+        self.send(&encode_words(&[b"INFO".to_vec(), b"clients".to_vec()]));
         let Value::Bulk(info) = self.read() else { panic!("INFO is a text") };
         let info = String::from_utf8(info).expect("INFO is a text");
         let line = info.lines().find_map(|line| line.strip_prefix("connected_clients:"));
@@ -172,17 +176,6 @@ impl Client {
     }
 }
 
-/// The bytes of a RESP command.
-fn resp(words: &[Vec<u8>]) -> Vec<u8> {
-    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
-    for word in words {
-        bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-        bytes.extend_from_slice(word);
-        bytes.extend_from_slice(b"\r\n");
-    }
-    bytes
-}
-
 impl Subject for ServerSubject {
     fn ask(&mut self, conn: &str, requests: &[Request]) {
         let is_text = matches!(requests, [Request::Line(_), ..]);
@@ -197,7 +190,7 @@ impl Subject for ServerSubject {
             client.waited_before = waited_before;
         }
         let bytes = requests.iter().map(|request| match request {
-            Request::Words(words) => resp(words),
+            Request::Words(words) => encode_words(words),
             Request::Line(line) => [line, &b"\n"[..]].concat(),
         });
         client.send(&bytes.collect::<Vec<_>>().concat());

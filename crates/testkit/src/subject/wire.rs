@@ -1,11 +1,21 @@
-//! Replies from bytes: what a client of either dialect reads.
+//! Bytes of requests, and replies from bytes: what a client of either dialect writes and reads.
 
-use sureq_proto::resp::{Piece, Pieces, Scanner};
+use sureq_proto::resp::{Piece, PieceReader, Scanner};
 
 use crate::scenario::Value;
 
 /// The largest reply that a scenario looks at.
 const REPLY_BYTES_MAX: usize = 256 << 20;
+/// The bytes of a RESP command.
+pub(super) fn encode_words(words: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        bytes.extend_from_slice(word);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
 
 /// Takes one RESP reply from the front of `bytes`; none if it is not whole yet.
 ///
@@ -14,7 +24,7 @@ const REPLY_BYTES_MAX: usize = 256 << 20;
 /// If it is no RESP: a home that sends such a thing has failed its test.
 pub(super) fn take_resp(bytes: &mut Vec<u8>) -> Option<Value> {
     let len = Scanner::new(REPLY_BYTES_MAX).scan(bytes).expect("a reply is RESP")?;
-    let value = value(&mut Pieces::new(&bytes[..len]));
+    let value = value(&mut PieceReader::new(&bytes[..len]));
     bytes.drain(..len);
     Some(value)
 }
@@ -27,7 +37,7 @@ pub(super) fn take_line(bytes: &mut Vec<u8>) -> Option<Value> {
     Some(Value::Line(line))
 }
 
-fn value(pieces: &mut Pieces<'_>) -> Value {
+fn value(pieces: &mut PieceReader<'_>) -> Value {
     let text = |line: &[u8]| String::from_utf8(line.to_vec()).expect("a line is text");
     match pieces.take().expect("a whole reply has all its pieces") {
         Piece::Bulk(bytes) => Value::Bulk(bytes.to_vec()),

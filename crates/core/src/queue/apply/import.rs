@@ -80,7 +80,7 @@ impl<B: Body> Queue<B> {
     }
 
     /// What this queue has counted, for [`Self::apply_counted`] of its copy.
-    pub(crate) const fn counters(&self) -> Counters {
+    pub const fn counters(&self) -> Counters {
         Counters {
             last_id: self.last_id,
             totals: self.totals,

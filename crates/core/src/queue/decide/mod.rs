@@ -84,6 +84,12 @@ impl<B: Body> Queue<B> {
         }
     }
 
+    /// Begins a new incarnation of a queue that is recorded by itself: leases are good for a while again from `time` on, and
+    /// connections of before are gone. Within a store it is the store's to say.
+    pub fn start<R: Recorder<Body = B>>(&mut self, incarnation: u64, time: LogTime, rec: &mut R) {
+        self.commit(&Event::Started { incarnation, time }, time, rec);
+    }
+
     /// Stops handing out tasks.
     pub fn pause<R: Recorder<Body = B>>(&mut self, now: Now, rec: &mut R) {
         if self.paused.is_none() {

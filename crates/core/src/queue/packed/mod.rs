@@ -59,6 +59,11 @@ impl<B: Body> Packed<B> {
         self.runs.len() + self.fresh.len()
     }
 
+    /// How many are coded into runs.
+    pub(super) fn coded(&self) -> usize {
+        self.runs.len()
+    }
+
     /// About how many bytes it takes.
     pub(super) fn memory(&self) -> usize {
         self.runs.memory() + self.fresh.capacity() * size_of::<Entry<B>>()

@@ -1,0 +1,228 @@
+//! The commands that ask a home, as a shell has them: words in, lines and exit codes out.
+
+use std::io::{Read as _, Write as _};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use sureq_testkit::process::{PATIENCE, Process};
+
+use crate::{SUREQ, scratch, serve};
+
+/// What the command says and how it ends.
+struct Said {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+fn command(home: &str, words: &[&str]) -> Command {
+    let mut command = Command::new(SUREQ);
+    command.args(words).env("SUREQ_HOME", home);
+    command
+}
+
+fn said(output: Output) -> Said {
+    let text = |bytes| String::from_utf8(bytes).expect("it speaks UTF-8");
+    Said { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
+}
+
+fn sureq(home: &str, words: &[&str]) -> Said {
+    said(command(home, words).stdin(Stdio::null()).output().expect("it starts"))
+}
+
+/// The same with lines on its standard input.
+fn fed(home: &str, words: &[&str], input: &[u8]) -> Said {
+    let mut child = command(home, words)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    child.stdin.take().expect("it is piped").write_all(input).expect("it reads");
+    said(child.wait_with_output().expect("it ends"))
+}
+
+/// What went well, line by line.
+fn lines(home: &str, words: &[&str]) -> Vec<String> {
+    let Said { code, out, err } = sureq(home, words);
+    assert_eq!(code, 0, "{words:?}: {err}");
+    out.lines().map(str::to_owned).collect()
+}
+
+fn check_refused(home: &str, words: &[&str], code: i32, why: &str) {
+    let said = sureq(home, words);
+    assert_eq!(said.code, code, "{words:?}: {}{}", said.out, said.err);
+    assert!(said.err.contains(why), "{words:?} says {:?}, not {why:?}", said.err);
+    assert_eq!(said.out, "", "{words:?}");
+}
+
+fn await_word(process: &Process, word: &str) {
+    process.find_in_stdout(|text| text.contains(word).then_some(()));
+}
+
+fn in_dir(dir: &Path) -> String {
+    format!("file:{}", dir.join("store").display())
+}
+
+fn on_server(address: SocketAddr) -> String {
+    format!("sureq://{address}")
+}
+
+#[test]
+fn tasks_go_in_as_words_files_and_lines_and_come_out_as_they_were() {
+    let dir = scratch();
+    let home = &in_dir(dir.path());
+    let file = dir.path().join("bytes");
+    std::fs::write(&file, b"\xff\nnot text").expect("the file can be written");
+    assert_eq!(lines(home, &["push", "q", "one", "two"]).len(), 2);
+    assert_eq!(lines(home, &["push", "q", "--file", file.to_str().expect("a path")]).len(), 1);
+    let pushed = fed(home, &["push", "q"], b"three\n\nfive");
+    assert_eq!((pushed.code, pushed.out.as_str()), (0, "3 tasks pushed\n"));
+    assert_eq!(fed(home, &["push", "q", "--ids"], b"six\n").out.lines().count(), 1);
+    let output = command(home, &["pop", "q", "-n", "9", "--raw", "--ack"]).output().expect("it starts");
+    assert_eq!(output.stdout, b"one\ntwo\n\xff\nnot text\nthree\n\nfive\nsix\n");
+    let stats = lines(home, &["stats", "q", "--json"]).concat();
+    assert!(
+        stats.contains(r#""ready":0,"delayed":0,"leased":0"#) && stats.contains(r#""finished":7"#),
+        "{stats}"
+    );
+}
+
+#[test]
+fn a_payload_that_is_no_text_is_base64_in_json() {
+    let dir = scratch();
+    let home = &in_dir(dir.path());
+    fed(home, &["push", "q", "--file", "-"], b"\xff");
+    let popped = lines(home, &["pop", "q", "--json"]).concat();
+    assert!(popped.contains(r#""payload_base64":"/w==""#), "{popped}");
+}
+
+#[test]
+fn exit_codes_say_what_happened() {
+    let dir = scratch();
+    let home = &in_dir(dir.path());
+    check_refused(home, &["queues"], 1, "there is no store in");
+    lines(home, &["push", "q", "a"]);
+    check_refused(home, &["pop", "other"], 4, "");
+    check_refused(home, &["explain", "q", "1-1"], 4, "there is no task 1-1 in q");
+    check_refused(home, &["ack", "q", "nonsense"], 1, "malformed task id");
+    check_refused(home, &["purge", "q"], 2, "This removes 1 task of q for good: say --yes");
+    check_refused(
+        home,
+        &["purge", "q", "--state", "leased", "--yes"],
+        2,
+        "leased tasks are with their workers",
+    );
+    check_refused(home, &["config", "q", "colour=red"], 2, "unknown setting 'colour'");
+    check_refused(home, &["config", "q", "tries"], 2, "write NAME=VALUE");
+    check_refused(home, &["push", "q", "a", "--delay", "soon"], 2, "write a number with its unit");
+    check_refused(home, &["push", "q", "a", "--priority", "200"], 2, "200");
+    check_refused(home, &["push", "q", "a", "--tries", "0"], 1, "out of range");
+    check_refused(home, &["work", "q"], 2, "COMMAND");
+    check_refused("ftp://here", &["queues"], 1, "names no home");
+    check_refused("sureq://127.0.0.1:1", &["queues"], 69, "127.0.0.1:1");
+    check_refused("redis://127.0.0.1:1", &["queues"], 69, "cannot open");
+    assert_eq!(lines(home, &["purge", "q", "--yes"]), ["1 task removed"]);
+}
+
+#[test]
+fn whoever_stops_reading_ends_it_quietly() {
+    let dir = scratch();
+    let home = &in_dir(dir.path());
+    let many = "a task\n".repeat(20_000);
+    assert_eq!(fed(home, &["push", "q"], many.as_bytes()).code, 0);
+    let mut child = command(home, &["inspect", "q", "-n", "20000", "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut first = [0; 100];
+    let mut out = child.stdout.take().expect("it is piped");
+    out.read_exact(&mut first).expect("it begins to print");
+    drop(out);
+    let said = said(child.wait_with_output().expect("it ends"));
+    assert_eq!((said.code, said.err.as_str()), (0, ""));
+}
+
+#[test]
+fn a_program_per_task_says_by_its_exit_code_what_becomes_of_it() {
+    let dir = scratch();
+    let server = serve(&dir.path().join("data")).start();
+    let home = &on_server(server.resp);
+    lines(home, &["push", "q", "0", "75", "--tries", "2"]);
+    lines(home, &["push", "q", "3", "--tries", "1"]);
+    // What is given back comes again, and is done then: it costs no try.
+    let script = r#"n=$(cat); test "$n" = 75 && test "$SUREQ_DELIVERY" -gt 1 && n=0; echo "$SUREQ_QUEUE $SUREQ_ID $n"; exit $n"#;
+    let worked = sureq(home, &["work", "q", "--jobs", "2", "--until-empty", "--", "sh", "-c", script]);
+    assert_eq!(worked.code, 0, "{}", worked.err);
+    assert!(worked.err.contains("2 tasks done, 1 failed, 1 given back"), "{}", worked.err);
+    assert_eq!(worked.out.lines().count(), 4, "{}", worked.out);
+    let dead = lines(home, &["inspect", "q", "--state", "dead", "--json"]).concat();
+    assert!(dead.contains(r#""reason":"exit status: 3","failed":1"#), "{dead}");
+    check_refused(home, &["workers", "--fail", "nobody", "--yes"], 4, "there is no worker nobody");
+    assert_eq!(lines(home, &["workers"]), ["no worker is alive"]);
+}
+
+#[test]
+fn a_worker_that_is_told_to_end_gives_back_what_is_not_done() {
+    let dir = scratch();
+    let server = serve(&dir.path().join("data")).start();
+    let home = &on_server(server.resp);
+    lines(home, &["push", "q", "a", "--tries", "1"]);
+    let words = ["work", "q", "--grace", "100ms", "--", "sh", "-c", "echo begun; exec sleep 1000"];
+    let worker = Process::start(&mut command(home, &words));
+    await_word(&worker, "begun");
+    worker.signal(rustix::process::Signal::TERM);
+    assert!(worker.ends_within(PATIENCE), "it ends without its program");
+    let inspected = lines(home, &["inspect", "q"]).concat();
+    assert!(inspected.ends_with('a'), "it is back, at no cost: {inspected}");
+}
+
+#[test]
+fn a_program_whose_task_is_called_off_is_stopped() {
+    let dir = scratch();
+    let server = serve(&dir.path().join("data")).start();
+    let home = &on_server(server.resp);
+    let id = lines(home, &["push", "q", "a"]).concat();
+    let script = "trap 'echo told; exit 1' TERM; echo begun; sleep 1000 & wait";
+    let words = ["work", "q", "--lease", "600ms", "--until-empty", "--", "sh", "-c", script];
+    let worker = Process::start(&mut command(home, &words));
+    await_word(&worker, "begun");
+    assert_eq!(lines(home, &["cancel", "q", &id]), ["1 task called off"]);
+    await_word(&worker, "told");
+    assert!(worker.ends_within(PATIENCE), "nothing is left to do");
+    assert_eq!(lines(home, &["queues"]), ["no queue has tasks"]);
+}
+
+#[test]
+fn a_push_that_is_cut_off_says_how_far_it_came() {
+    let dir = scratch();
+    let server = serve(&dir.path().join("data")).start();
+    let home = &on_server(server.resp);
+    lines(home, &["config", "q", "max-length=1500"]);
+    let many = "a task\n".repeat(3_000);
+    let said = fed(home, &["push", "q"], many.as_bytes());
+    assert_eq!(said.code, 1);
+    assert!(said.err.contains("1,000 tasks confirmed; then the queue is full"), "{}", said.err);
+}
+
+#[test]
+fn homes_are_measured_side_by_side() {
+    let (dir, other) = (scratch(), scratch());
+    let words = ["bench", "--tasks", "200", "--rounds", "1", "--json", "--against", &in_dir(other.path())];
+    let measured = lines(&in_dir(dir.path()), &words);
+    assert_eq!(measured.len(), 4);
+    assert!(measured.iter().all(|line| line.contains(r#""ratio":"#) && !line.contains(r#""ratio":null"#)));
+    assert_eq!(lines(&in_dir(dir.path()), &["queues"]), ["no queue has tasks"]);
+}
+
+#[test]
+fn shells_and_manual_readers_get_their_pages() {
+    let dir = scratch();
+    assert!(lines("mem:", &["completions", "bash"]).len() > 100);
+    let pages = dir.path().join("man");
+    lines("mem:", &["man", "--dir", pages.to_str().expect("a path")]);
+    let page = std::fs::read_to_string(pages.join("sureq-work.1")).expect("there is a page per command");
+    assert!(page.contains("SUREQ_DELIVERY"));
+}

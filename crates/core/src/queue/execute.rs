@@ -1,0 +1,145 @@
+//! Commands about one queue that exists and needs no new id, and what it answers to them.
+//!
+//! Whoever drives the queue gives out ids, finds it by name and takes its tasks elsewhere: see [`Queue::push`],
+//! [`Queue::add`], [`Queue::pop`] and [`Queue::take_dying`].
+
+use alloc::boxed::Box;
+
+use super::{Queue, claims};
+use crate::command::{AckScope, Cancel, Command, Return, TaskRef, TaskRefs};
+use crate::event::Recorder;
+use crate::id::{Claim, TaskId};
+use crate::limits;
+use crate::reply::{Refusal, Replies, Reply, Span};
+use crate::task::Body;
+use crate::time::Now;
+
+const NOT_OF_A_QUEUE: Refusal = Refusal::NotThere { what: "such command", place: "a queue" };
+
+impl<B: Body> Queue<B> {
+    /// Executes a command about this queue. A queue that does not exist answers as an empty one. What takes an id, spans
+    /// queues or is about workers is not for a queue to do, and refused.
+    pub fn execute<R: Recorder<Body = B>>(
+        &mut self,
+        command: &Command<'_>,
+        now: Now,
+        rec: &mut R,
+        out: &mut Replies<B>,
+    ) -> Result<Reply, Refusal> {
+        match *command {
+            Command::Ack { tasks, scope, .. } => {
+                let (claims, start) = (claims(tasks)?, out.indexes.len());
+                self.ack(claims, scope == AckScope::Leased, now, rec, &mut out.indexes);
+                Ok(Reply::Acked(Span::new(start, out.indexes.len())))
+            }
+            Command::Extend { task, ms, .. } => Ok(Reply::Outcome(self.extend(claim(task)?, ms, now, rec))),
+            Command::Return(ref back) => {
+                Ok(Reply::Outcome(self.give_back(claim(back.task)?, back, now, rec)))
+            }
+            Command::Recover { count, elapsed_ms, .. } => {
+                let (start, count) = (out.tasks.len(), count.min(limits::REPLY_TASKS_MAX));
+                self.recover(count, elapsed_ms, now, rec, &mut out.tasks);
+                Ok(Reply::Tasks(Span::new(start, out.tasks.len())))
+            }
+            Command::Inspect { .. } | Command::Info { .. } => self.look_at(command, now, out),
+            Command::Cancel { which, .. } => self.call_off(which, now, rec).map(Reply::Count),
+            Command::Bury { tasks, .. } => Ok(Reply::Count(self.bury(claims(tasks)?, now, rec))),
+            Command::Revive { tasks, .. } => Ok(Reply::Count(match tasks.map(claims).transpose()? {
+                None => self.revive(None, now, rec),
+                Some(claims) => self.revive(Some(&mut ids_alone(claims)), now, rec),
+            })),
+            Command::Delete { tasks, .. } => Ok(Reply::Count(self.delete(claims(tasks)?, now, rec))),
+            Command::Purge { state, .. } => Ok(Reply::Count(self.purge(state, now, rec))),
+            Command::Pause { .. } => {
+                self.pause(now, rec);
+                Ok(Reply::Ok)
+            }
+            Command::Resume { .. } => {
+                self.resume(now, rec);
+                Ok(Reply::Ok)
+            }
+            Command::Config { changes, .. } if changes.is_empty() => self.look_at(command, now, out),
+            Command::Config { changes, .. } => {
+                Ok(Reply::Settings(Box::new(self.configure(changes, now, rec))))
+            }
+            Command::Explain { task, .. } => {
+                let explained = self.explain(claim(task)?.id(), now, rec);
+                Ok(Reply::Explained(explained.map(Box::new)))
+            }
+            Command::Push { .. }
+            | Command::Add(_)
+            | Command::Pop(_)
+            | Command::Drop { .. }
+            | Command::Exists { .. }
+            | Command::Size
+            | Command::Queues { .. }
+            | Command::Worker(_) => Err(NOT_OF_A_QUEUE),
+        }
+    }
+
+    /// Executes a command that only looks. What is due but not moved yet is shown as it is, since moving it is a change.
+    pub fn look_at(&self, command: &Command<'_>, now: Now, out: &mut Replies<B>) -> Result<Reply, Refusal> {
+        match *command {
+            Command::Inspect { view, start, count, .. } => {
+                let first = out.tasks.len();
+                self.inspect(view, start, count, now, &mut out.tasks);
+                Ok(Reply::Inspected(Span::new(first, out.tasks.len())))
+            }
+            Command::Info { .. } => Ok(Reply::Info(Box::new(self.info(now)))),
+            Command::Config { changes, .. } if changes.is_empty() => {
+                Ok(Reply::Settings(Box::new(self.settings.clone())))
+            }
+            Command::Explain { task, .. } => {
+                Ok(Reply::Explained(self.explanation(claim(task)?.id(), now).map(Box::new)))
+            }
+            _ => Err(NOT_OF_A_QUEUE),
+        }
+    }
+
+    fn call_off<R: Recorder<Body = B>>(
+        &mut self,
+        which: Cancel<'_>,
+        now: Now,
+        rec: &mut R,
+    ) -> Result<u64, Refusal> {
+        Ok(match which {
+            Cancel::Ids(tasks) => self.cancel(claims(tasks)?, now, rec),
+            Cancel::Names(names) => {
+                let ids = self.ids_of_names(names);
+                self.cancel(ids.map(Claim::Id), now, rec)
+            }
+            Cancel::Payload(payload) => {
+                let ids = self.ids_of_payload(payload);
+                self.cancel(ids.into_iter().map(Claim::Id), now, rec)
+            }
+        })
+    }
+}
+
+/// Refuses a command that names tasks by what is no id, before anything happens because of it.
+pub(crate) fn check_claims(command: &Command<'_>) -> Result<(), Refusal> {
+    match *command {
+        Command::Extend { task, .. }
+        | Command::Explain { task, .. }
+        | Command::Return(Return { task, .. }) => claim(task).map(drop),
+        Command::Bury { tasks, .. }
+        | Command::Delete { tasks, .. }
+        | Command::Revive { tasks: Some(tasks), .. }
+        | Command::Cancel { which: Cancel::Ids(tasks), .. } => claims(tasks).map(drop),
+        _ => Ok(()),
+    }
+}
+
+/// A receipt is of a delivery, and what is dead is not delivered.
+fn ids_alone(claims: impl Iterator<Item = Claim>) -> impl Iterator<Item = TaskId> {
+    claims.filter_map(|claim| match claim {
+        Claim::Id(id) => Some(id),
+        Claim::Receipt(_) => None,
+    })
+}
+
+fn claim(task: TaskRef<'_>) -> Result<Claim, Refusal> {
+    let list = [task.bytes];
+    let mut read = claims(TaskRefs { list: &list, form: task.form })?;
+    read.next().ok_or(Refusal::MalformedId)
+}

@@ -1,0 +1,44 @@
+//! A dead task that moves to a queue which is recorded by itself.
+//!
+//! Within a store such a move is one event of both queues. Where each queue has a record of its own it is two: the task is
+//! removed here, and taken in whole there. Either way both queues are the same afterwards.
+
+use alloc::boxed::Box;
+
+use super::Queue;
+use super::read::full;
+use crate::event::{Event, Recorder, Removal};
+use crate::id::TaskId;
+use crate::task::{Body, Rank, State, StateKind};
+use crate::time::Now;
+
+impl<B: Body> Queue<B> {
+    /// Moves a dead task to the end of another queue, with what its tries were spent on, unless that has a task of this id.
+    /// Its name stays behind if it is taken there. `payload` gets the bytes of a body. Answers whether it moved.
+    pub fn hand_over<F: Recorder<Body = B>, T: Recorder<Body = B>>(
+        &mut self,
+        id: TaskId,
+        to: &mut Self,
+        payload: &mut dyn FnMut(&B) -> Box<[u8]>,
+        now: Now,
+        recs: (&mut F, &mut T),
+    ) -> bool {
+        if self.state_of(id) != Some(StateKind::Dead) || to.state_of(id).is_some() {
+            return false;
+        }
+        let Some(mut task) = self.record(id) else { return false };
+        let bytes = payload(&task.body);
+        let (from_rec, to_rec) = recs;
+        self.remove_all(&[id], Removal::Deleted, now, from_rec);
+        let lane = Rank::lane_of(task.priority);
+        let major = to.last_id.max(id).raw().cast_signed();
+        task.state = State::Ready(Rank { lane, major, minor: to.minor + 1 });
+        task.live_on();
+        if task.name().is_some_and(|name| to.names.contains_key(name)) {
+            task.extras_mut().name = None;
+        }
+        let full = full(to.no, &task, &bytes);
+        to.commit(&Event::Task(&full), now.log, to_rec);
+        true
+    }
+}

@@ -1,0 +1,163 @@
+//! What happens by itself, and where: keys in which something is due, holders that have come to an end, and which keys
+//! they hold tasks of.
+//!
+//! All of it is hints by name: a key may have been renamed, deleted or replaced since. Whoever follows one looks first.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use sureq_core::task::{Cause, Holder};
+use sureq_core::{LogTime, Now, Queue, Receipt, limits};
+
+use crate::object::Object;
+use crate::payload::Payload;
+
+/// The wall clock may be set: what follows it is looked at this often at least.
+const LOOK_MS: u64 = 1_000;
+
+/// A key, by its database and name.
+pub(crate) type Place = (i32, Box<[u8]>);
+
+/// What is to happen.
+#[derive(Default)]
+pub(crate) struct Agenda {
+    due: BTreeSet<(LogTime, Place)>,
+    /// Keys in which a worker or a connection may hold tasks; never too few.
+    held: BTreeMap<Holder, BTreeSet<Place>>,
+    /// Holders that are gone, and what that costs their tasks.
+    ended: Vec<(Holder, Cause)>,
+    /// For when Redis was told to call, and the number of that call.
+    pub(crate) alarm: Option<(LogTime, u64)>,
+    /// Leases of workers that ran out, of which those have not been told.
+    untold: BTreeMap<u64, VecDeque<Receipt>>,
+}
+
+/// When something happens in a queue by itself.
+pub(crate) fn next_of(queue: &Queue<Payload>, now: Now) -> Option<LogTime> {
+    let appointment = queue.next_appointment().map(|at| {
+        let ms = at.0.saturating_sub(now.wall.0);
+        now.log.after(ms.min(LOOK_MS))
+    });
+    queue.next_deadline().into_iter().chain(appointment).min()
+}
+
+impl Agenda {
+    /// Sees to it that a queue is looked at when something happens in it, at the latest. Costs nothing if it is planned.
+    pub(crate) fn plan(&mut self, object: &mut Object, place: impl FnOnce() -> Place, now: Now) {
+        let Some(next) = next_of(&object.queue, now) else { return };
+        if object.planned.is_none_or(|planned| next < planned) {
+            object.planned = Some(next);
+            self.due.insert((next, place()));
+        }
+    }
+
+    /// Notes all about a queue that has come to this place, from a snapshot, another key or another database.
+    pub(crate) fn welcome(&mut self, object: &mut Object, db: i32, name: &[u8], now: Now) {
+        object.planned = None;
+        let mut has_connection = false;
+        for holder in object.queue.holders() {
+            has_connection |= matches!(holder, Holder::Conn(_));
+            self.held.entry(holder).or_default().insert((db, name.into()));
+        }
+        if has_connection || object.is_foreign && object.queue.holders().next().is_some() {
+            // Whoever holds those is another server's, or gone.
+            self.look_at(LogTime(0), db, name);
+        }
+        self.plan(object, || (db, name.into()), now);
+    }
+
+    /// Has a place be looked at.
+    pub(crate) fn look_at(&mut self, at: LogTime, db: i32, name: &[u8]) {
+        self.due.insert((at, (db, name.into())));
+    }
+
+    /// A place that is due.
+    pub(crate) fn take_due(&mut self, now: LogTime) -> Option<Place> {
+        self.due.first().filter(|(at, _)| *at <= now)?;
+        self.due.pop_first().map(|(_, place)| place)
+    }
+
+    /// When to look next.
+    pub(crate) fn next(&self) -> Option<LogTime> {
+        if !self.ended.is_empty() {
+            return Some(LogTime(0));
+        }
+        self.due.first().map(|&(at, _)| at)
+    }
+
+    /// How many places are to be looked at, and how many of them by now.
+    pub(crate) fn counts(&self, now: LogTime) -> (usize, usize) {
+        let overdue = self.due.iter().take_while(|(at, _)| *at <= now).count();
+        (self.due.len(), overdue + self.ended.len())
+    }
+
+    /// Another server, or this one before it was started, had the connections: whatever they hold comes back.
+    pub(crate) fn end_connections(&mut self) {
+        let (workers, gone): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.held)
+            .into_iter()
+            .partition(|(holder, _)| matches!(holder, Holder::Worker(_)));
+        self.held = workers;
+        self.due.extend(gone.into_values().flatten().map(|place| (LogTime(0), place)));
+    }
+
+    /// A holder has tasks of this key.
+    pub(crate) fn hold(&mut self, holder: Holder, db: i32, name: &[u8]) {
+        self.held.entry(holder).or_default().insert((db, name.into()));
+    }
+
+    /// Where a holder may have tasks.
+    pub(crate) fn held_by(&self, holder: Holder) -> Vec<Place> {
+        self.held.get(&holder).into_iter().flatten().cloned().collect()
+    }
+
+    /// A holder is gone. Answers whether anything is to be done about it.
+    pub(crate) fn end(&mut self, holder: Holder, cause: Cause) -> bool {
+        let holds = self.held.contains_key(&holder);
+        if holds {
+            self.ended.push((holder, cause));
+        }
+        holds
+    }
+
+    /// The next holder that is gone, what that costs, and where it may have tasks.
+    pub(crate) fn take_ended(&mut self) -> Option<(Holder, Cause, BTreeSet<Place>)> {
+        let (holder, cause) = self.ended.pop()?;
+        Some((holder, cause, self.held.remove(&holder).unwrap_or_default()))
+    }
+
+    /// Forgets where a holder may have tasks.
+    pub(crate) fn release(&mut self, holder: Holder) -> BTreeSet<Place> {
+        self.held.remove(&holder).unwrap_or_default()
+    }
+
+    /// A lease of a worker ran out: it will be told at its next beat.
+    pub(crate) fn note_lapse(&mut self, worker: u64, receipt: Receipt) {
+        let untold = self.untold.entry(worker).or_default();
+        if untold.len() >= limits::LAPSES_TOLD_MAX {
+            untold.pop_front();
+        }
+        untold.push_back(receipt);
+    }
+
+    /// What a worker has not been told yet.
+    pub(crate) fn take_lapses(&mut self, worker: u64) -> VecDeque<Receipt> {
+        self.untold.remove(&worker).unwrap_or_default()
+    }
+
+    /// Two databases have changed places.
+    pub(crate) fn swap(&mut self, one: i32, other: i32) {
+        let moved = |(db, name): Place| {
+            let db = if db == one {
+                other
+            } else if db == other {
+                one
+            } else {
+                db
+            };
+            (db, name)
+        };
+        self.due = std::mem::take(&mut self.due).into_iter().map(|(at, place)| (at, moved(place))).collect();
+        for places in self.held.values_mut() {
+            *places = std::mem::take(places).into_iter().map(moved).collect();
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! RQ.APPLY: what another server decided, or this one before it was started. Never a client.
+//!
+//! The bytes are hostile. Events that do not fit are an error; what they may have changed by then is kept only if it is still
+//! a queue, since the rest of the stream goes on.
+
+use sureq_core::{Event, LogTime, codec};
+use sureq_proto::resp::Pieces as _;
+
+use crate::effects::Silent;
+use crate::keyed::Untouched;
+use crate::object::{NUMBER, Object};
+use crate::process::{self, TIME_MAX};
+use crate::redis::{self, Ctx, Str, Value};
+use crate::saved::{self, Wrong};
+use crate::tick;
+use crate::workers::{self, Table};
+
+/// Executes `RQ.APPLY key events`.
+pub(crate) fn apply(mut ctx: Ctx<'_>, words: &[Str<'_>]) {
+    let &[_, name, events] = words else {
+        return ctx.error("ERR wrong number of arguments for 'rq.apply' command");
+    };
+    if !ctx.flags().is_decided() {
+        return ctx.error("ERR RQ.APPLY is what a primary tells its replicas, and no client");
+    }
+    match take(ctx, name, events.bytes()) {
+        Ok(()) => {
+            ctx.replicate_as_is();
+            ctx.simple("OK");
+        }
+        Err(wrong) => {
+            let name = String::from_utf8_lossy(name.bytes());
+            redis::log(
+                "warning",
+                &format!("sureq: this server may differ from its primary in '{name}': {wrong}"),
+            );
+            ctx.error(format_args!("ERR cannot apply: {wrong}"));
+        }
+    }
+}
+
+fn take(ctx: Ctx<'_>, name: Str<'_>, events: &[u8]) -> Result<(), Wrong> {
+    let mut key = ctx.open(name);
+    let mut fresh = None;
+    let object = match key.value() {
+        Value::Queue(object) => object,
+        Value::Workers(table) => {
+            take_workers(ctx, name, table, events)?;
+            if table.is_empty() {
+                key.delete();
+            }
+            return Ok(());
+        }
+        Value::Nothing if workers::are_meant_by(events) => {
+            let mut table = Box::new(Table::default());
+            take_workers(ctx, name, &mut table, events)?;
+            if !table.is_empty() {
+                key.set_workers(table);
+            }
+            return Ok(());
+        }
+        Value::Nothing => &mut **fresh.insert(Box::new(Object::new())),
+        Value::Other => return Err(Untouched::WrongType.text().to_owned()),
+    };
+    let taken = take_events(object, events);
+    let is_sound = taken.is_ok() && !object.queue.is_unfinished() || saved::check(object).is_ok();
+    welcome(ctx, name, object);
+    let stays = is_sound && !object.queue.is_forgettable();
+    match fresh {
+        Some(object) if stays => key.set_queue(object),
+        None if !stays => key.delete(),
+        _ => {}
+    }
+    if is_sound { taken } else { taken.and(Err("it left no queue behind".to_owned())) }
+}
+
+/// Time is what the events say, whatever this machine's clock does: a replica that is promoted goes on from there.
+fn take_events(object: &mut Object, mut events: &[u8]) -> Result<(), Wrong> {
+    let mut at = LogTime(0);
+    while !events.is_empty() {
+        let decoded = codec::decode(events, |event| take_event(object, event, &mut at));
+        let (taken, rest) = decoded.map_err(|malformed| malformed.to_string())?;
+        taken?;
+        events = rest;
+    }
+    object.queue.take_dying();
+    object.queue.take_lapsed();
+    object.queue.release_purged(&mut Silent(&mut object.usage));
+    if at > LogTime(0) {
+        process::with(|process| process.clock.follow(at));
+    }
+    Ok(())
+}
+
+fn take_event(object: &mut Object, event: &Event<'_>, at: &mut LogTime) -> Result<(), Wrong> {
+    match event {
+        Event::Clock(time) if time.0 <= TIME_MAX => *at = *time,
+        Event::Started { .. } => apply_to(object, event, *at)?,
+        _ if event.queue() == Some(NUMBER) => apply_to(object, event, *at)?,
+        _ => return Err("an event of another queue, or of no time".to_owned()),
+    }
+    Ok(())
+}
+
+fn apply_to(object: &mut Object, event: &Event<'_>, at: LogTime) -> Result<(), Wrong> {
+    let Object { queue, usage, .. } = object;
+    queue.apply(event, at, &mut Silent(usage)).map_err(|inconsistent| inconsistent.to_string())
+}
+
+/// Notes what the queue has seen, and what is to happen in it if this server comes to decide.
+fn welcome(ctx: Ctx<'_>, name: Str<'_>, object: &mut Object) {
+    process::with(|process| {
+        process.marks.see(&object.queue);
+        let now = process.clock.now();
+        let place = || (ctx.db(), name.bytes().into());
+        process.agenda.plan(object, place, now);
+        for holder in object.queue.holders() {
+            process.agenda.hold(holder, ctx.db(), name.bytes());
+        }
+        tick::arm(ctx, process, now);
+    });
+}
+
+/// Whoever does not beat once this server decides is lost then.
+fn take_workers(ctx: Ctx<'_>, name: Str<'_>, table: &mut Table, events: &[u8]) -> Result<(), Wrong> {
+    let at = table.apply(events)?;
+    process::with(|process| {
+        process.marks.see_id(table.last_id());
+        if at > LogTime(0) {
+            process.clock.follow(at);
+        }
+        process.agenda.look_at(LogTime(0), ctx.db(), name.bytes());
+    });
+    Ok(())
+}

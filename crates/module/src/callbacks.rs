@@ -1,0 +1,479 @@
+//! What Redis calls. Each callback turns pointers into what they stand for, and nothing of it unwinds into Redis.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+
+use redis_module::raw;
+use sureq_core::command::ConnId;
+use sureq_core::task::{Cause, Holder};
+use sureq_core::{LogTime, TaskId};
+use sureq_proto::resp::Pieces as _;
+
+use crate::apply;
+use crate::commands;
+use crate::guard::guarded;
+use crate::object::Object;
+use crate::pop::{Answered, Popper};
+use crate::process::{self, INCARNATION_MAX, Start, TIME_MAX};
+use crate::redis::{self, Ctx, Str, Value, function, words};
+use crate::saved::{self, Wrong};
+use crate::tick;
+use crate::workers::{self, Table};
+
+const OK: c_int = raw::REDISMODULE_OK as c_int;
+const ERR: c_int = raw::REDISMODULE_ERR as c_int;
+
+/// A command of a client.
+pub(crate) extern "C" fn command(
+    ctx: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    count: c_int,
+) -> c_int {
+    // SAFETY: Redis passes them for the time of this call.
+    let (mut ctx, words) = unsafe { (Ctx::new(ctx), words(argv, count)) };
+    if ctx.is_about_keys() {
+        return guarded("keys", OK, || {
+            commands::tell_keys(ctx, words);
+            OK
+        });
+    }
+    let ran = guarded("command", None, || Some(commands::execute(ctx, words, Popper::Asking)));
+    if ran.is_none() {
+        ctx.error("ERR an internal error: the log of the server tells which");
+    }
+    OK
+}
+
+/// RQ.APPLY.
+pub(crate) extern "C" fn apply(
+    ctx: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    count: c_int,
+) -> c_int {
+    // SAFETY: Redis passes them for the time of this call.
+    let (mut ctx, words) = unsafe { (Ctx::new(ctx), words(argv, count)) };
+    let applied = guarded("apply", false, || {
+        apply::apply(ctx, words);
+        true
+    });
+    if !applied {
+        ctx.error("ERR an internal error: the log of the server tells which");
+    }
+    OK
+}
+
+/// A client waits for a key in which there may be something now.
+pub(crate) extern "C" fn woken(
+    ctx: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    count: c_int,
+) -> c_int {
+    // SAFETY: Redis passes them for the time of this call.
+    let (mut ctx, words) = unsafe { (Ctx::new(ctx), words(argv, count)) };
+    match guarded("woken", None, || Some(commands::execute(ctx, words, Popper::Woken))) {
+        Some(Answered::NotYet) => return ERR,
+        Some(Answered::Yes) => {}
+        None => ctx.error("ERR an internal error: the log of the server tells which"),
+    }
+    OK
+}
+
+/// A client has waited in vain.
+pub(crate) extern "C" fn over(
+    ctx: *mut raw::RedisModuleCtx,
+    _: *mut *mut raw::RedisModuleString,
+    _: c_int,
+) -> c_int {
+    // SAFETY: Redis passes it for the time of this call.
+    let mut ctx = unsafe { Ctx::new(ctx) };
+    guarded("over", (), || ctx.null());
+    OK
+}
+
+/// Something is due.
+pub(crate) extern "C" fn alarm(ctx: *mut raw::RedisModuleCtx, _: *mut c_void) {
+    // SAFETY: Redis passes it for the time of this call.
+    let ctx = unsafe { Ctx::new(ctx) };
+    guarded("alarm", (), || tick::ring(ctx));
+}
+
+/// Something happened to a key that is not a command of ours.
+pub(crate) extern "C" fn key_event(
+    ctx: *mut raw::RedisModuleCtx,
+    _: c_int,
+    event: *const c_char,
+    key: *mut raw::RedisModuleString,
+) -> c_int {
+    // SAFETY: Redis passes them for the time of this call; the name is ended.
+    let (ctx, event, key) = unsafe { (Ctx::new(ctx), CStr::from_ptr(event), Str::new(key)) };
+    guarded("key event", (), || match event.to_bytes() {
+        b"rename_to" | b"move_to" => process::with(|process| {
+            if let Value::Queue(object) = ctx.open_to_read(key).value() {
+                process.welcome(object, ctx.db(), key.bytes());
+            }
+            process.agenda.look_at(LogTime(0), ctx.db(), workers::KEY);
+            tick::arm(ctx, process, process.clock.now());
+        }),
+        b"restore" | b"copy_to" => process::with(|process| tick::arm(ctx, process, process.clock.now())),
+        _ => {}
+    });
+    OK
+}
+
+/// Something happened to the server.
+pub(crate) extern "C" fn server_event(
+    ctx: *mut raw::RedisModuleCtx,
+    event: raw::RedisModuleEvent,
+    part: u64,
+    data: *mut c_void,
+) {
+    // SAFETY: Redis passes it for the time of this call.
+    let ctx = unsafe { Ctx::new(ctx) };
+    guarded("server event", (), || match (event.id, part) {
+        (raw::REDISMODULE_EVENT_LOADING, raw::REDISMODULE_SUBEVENT_LOADING_ENDED)
+            if !ctx.flags().is_replica() =>
+        {
+            begin(ctx, Start::Loaded);
+        }
+        (
+            raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
+            raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER,
+        ) => begin(ctx, Start::Promoted),
+        (raw::REDISMODULE_EVENT_CLIENT_CHANGE, raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED) => {
+            // SAFETY: this event comes with what is known of the client.
+            let id = unsafe { (*data.cast::<raw::RedisModuleClientInfo>()).id };
+            process::with(|process| {
+                if process.agenda.end(Holder::Conn(ConnId(id)), Cause::Free) {
+                    tick::arm(ctx, process, process.clock.now());
+                }
+            });
+        }
+        (raw::REDISMODULE_EVENT_CRON_LOOP, _) => process::with(|process| tick::look_at_clock(ctx, process)),
+        (raw::REDISMODULE_EVENT_SWAPDB, _) => {
+            // SAFETY: this event comes with the two numbers.
+            let swapped = unsafe { *data.cast::<raw::RedisModuleSwapDbInfo>() };
+            process::with(|process| process.agenda.swap(swapped.dbnum_first, swapped.dbnum_second));
+        }
+        _ => {}
+    });
+}
+
+fn begin(ctx: Ctx<'_>, why: Start) {
+    process::with(|process| {
+        process.start(why);
+        tick::rearm(ctx, process);
+    });
+}
+
+/// The strings of a snapshot, up to an empty one. Redis' own errors end it, too.
+struct Strings(*mut raw::RedisModuleIO);
+
+impl Strings {
+    /// Hands the next one to `take`; none if it is the end.
+    fn next<T>(&self, take: impl FnOnce(&[u8]) -> Result<T, Wrong>) -> Result<Option<T>, Wrong> {
+        let mut len = 0;
+        // SAFETY: the stream of this call.
+        let start = unsafe { function!(RedisModule_LoadStringBuffer)(self.0, &raw mut len) };
+        if start.is_null() || self.has_failed() {
+            return Err("it ends too early".to_owned());
+        }
+        // SAFETY: Redis says that there are so many bytes, and they are ours.
+        let bytes = unsafe { std::slice::from_raw_parts(start.cast::<u8>(), len) };
+        let taken = if bytes.is_empty() { Ok(None) } else { take(bytes).map(Some) };
+        // SAFETY: ours, and freed once.
+        unsafe { function!(RedisModule_Free)(start.cast()) };
+        taken
+    }
+
+    fn number(&self) -> Result<u64, Wrong> {
+        // SAFETY: the stream of this call.
+        let number = unsafe { function!(RedisModule_LoadUnsigned)(self.0) };
+        if self.has_failed() { Err("it ends too early".to_owned()) } else { Ok(number) }
+    }
+
+    fn has_failed(&self) -> bool {
+        // SAFETY: the stream of this call.
+        unsafe { function!(RedisModule_IsIOError)(self.0) != 0 }
+    }
+
+    fn save(&self, bytes: &[u8]) {
+        // SAFETY: the stream of this call.
+        unsafe { function!(RedisModule_SaveStringBuffer)(self.0, bytes.as_ptr().cast(), bytes.len()) };
+    }
+
+    fn save_number(&self, number: u64) {
+        // SAFETY: the stream of this call.
+        unsafe { function!(RedisModule_SaveUnsigned)(self.0, number) };
+    }
+
+    /// The key that is being loaded, as far as Redis knows.
+    fn place(&self) -> Option<(i32, &[u8])> {
+        // SAFETY: the stream of this call.
+        let name = unsafe { function!(RedisModule_GetKeyNameFromIO)(self.0) };
+        // SAFETY: as above.
+        let db = unsafe { function!(RedisModule_GetDbIdFromIO)(self.0) };
+        // SAFETY: a string that lives as long as the stream.
+        (!name.is_null()).then(|| (db, unsafe { Str::new(name.cast_mut()) }.bytes()))
+    }
+
+    /// What is wrong with what was read, in the log.
+    fn complain(&self, wrong: &str) {
+        let name =
+            self.place().map_or_else(String::new, |(_, name)| String::from_utf8_lossy(name).into_owned());
+        redis::log("warning", &format!("sureq: cannot load '{name}': {wrong}"));
+    }
+}
+
+/// Whether data are being loaded that this server, or its primary, has written.
+fn is_trusted() -> bool {
+    // SAFETY: without a context the flags are those of the server.
+    unsafe { Ctx::new(ptr::null_mut()) }.flags().is_loading()
+}
+
+/// A queue from a snapshot.
+pub(crate) extern "C" fn load_queue(io: *mut raw::RedisModuleIO, version: c_int) -> *mut c_void {
+    let io = Strings(io);
+    let loaded = guarded("load", Err("an internal error".to_owned()), || read_queue(&io, version));
+    match loaded {
+        Ok(object) => Box::into_raw(object).cast(),
+        Err(wrong) => {
+            guarded("complaint", (), || io.complain(&wrong));
+            ptr::null_mut()
+        }
+    }
+}
+
+/// The version of what is saved.
+pub(crate) const VERSION: c_int = 1;
+
+fn read_queue(io: &Strings, version: c_int) -> Result<Box<Object>, Wrong> {
+    if version != VERSION {
+        return Err(format!("it was saved in version {version}, and this release knows {VERSION}"));
+    }
+    let mut object = Box::new(Object::new());
+    while io.next(|piece| saved::take_in(&mut object, piece))?.is_some() {}
+    let is_trusted = is_trusted();
+    if !is_trusted {
+        saved::check(&object)?;
+    }
+    object.is_foreign = !is_trusted;
+    if let Some((db, name)) = io.place() {
+        process::with(|process| process.welcome(&mut object, db, name));
+    }
+    Ok(object)
+}
+
+pub(crate) extern "C" fn save_queue(io: *mut raw::RedisModuleIO, value: *mut c_void) {
+    // SAFETY: Redis passes a value of this type, which nobody else has meanwhile.
+    let object = unsafe { &*value.cast::<Object>() };
+    let io = Strings(io);
+    guarded("save", (), || {
+        saved::pieces(object, |piece| io.save(piece));
+        io.save(&[]);
+    });
+}
+
+pub(crate) extern "C" fn rewrite_queue(
+    io: *mut raw::RedisModuleIO,
+    key: *mut raw::RedisModuleString,
+    value: *mut c_void,
+) {
+    // SAFETY: Redis passes a value of this type, which nobody else has meanwhile.
+    let object = unsafe { &*value.cast::<Object>() };
+    guarded("rewrite", (), || saved::pieces(object, |piece| emit(io, key, piece)));
+}
+
+fn emit(io: *mut raw::RedisModuleIO, key: *mut raw::RedisModuleString, events: &[u8]) {
+    let (name, format) = (c"RQ.APPLY".as_ptr(), c"sb".as_ptr());
+    // SAFETY: the format takes a string, a buffer and its length.
+    unsafe { function!(RedisModule_EmitAOF)(io, name, format, key, events.as_ptr(), events.len()) };
+}
+
+pub(crate) extern "C" fn free_queue(value: *mut c_void) {
+    // SAFETY: Redis gives back what one of these callbacks, or `Key::set_queue`, has made.
+    let object = unsafe { Box::from_raw(value.cast::<Object>()) };
+    guarded("free", (), || drop(object));
+}
+
+pub(crate) extern "C" fn queue_memory(
+    _: *mut raw::RedisModuleKeyOptCtx,
+    value: *const c_void,
+    _: usize,
+) -> usize {
+    // SAFETY: Redis passes a value of this type.
+    let object = unsafe { &*value.cast::<Object>() };
+    guarded("memory", 0, || object.memory())
+}
+
+/// About how many blocks of memory are to be freed.
+pub(crate) extern "C" fn queue_effort(_: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) -> usize {
+    /// About so many tasks share a run.
+    const RUN: usize = 100;
+    // SAFETY: Redis passes a value of this type.
+    let object = unsafe { &*value.cast::<Object>() };
+    guarded("effort", 1, || {
+        let packed = object.queue.packed();
+        1 + packed / RUN + (object.queue.len() as usize).saturating_sub(packed)
+    })
+}
+
+pub(crate) extern "C" fn copy_queue(
+    ctx: *mut raw::RedisModuleKeyOptCtx,
+    value: *const c_void,
+) -> *mut c_void {
+    // SAFETY: Redis passes a value of this type.
+    let object = unsafe { &*value.cast::<Object>() };
+    // SAFETY: the context of this call; the string lives as long as it does.
+    let name = unsafe { Str::new(function!(RedisModule_GetToKeyNameFromOptCtx)(ctx).cast_mut()) };
+    // SAFETY: as above.
+    let db = unsafe { function!(RedisModule_GetToDbIdFromOptCtx)(ctx) };
+    let copied = guarded("copy", None, || {
+        let mut copy = Box::new(object.copied());
+        process::with(|process| process.welcome(&mut copy, db, name.bytes()));
+        Some(copy)
+    });
+    copied.map_or(ptr::null_mut(), |copy| Box::into_raw(copy).cast())
+}
+
+pub(crate) extern "C" fn digest_queue(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
+    // SAFETY: Redis passes a value of this type.
+    let object = unsafe { &*value.cast::<Object>() };
+    add_digest(digest, || object.digest());
+}
+
+fn add_digest(digest: *mut raw::RedisModuleDigest, of: impl FnOnce() -> u64) {
+    let bytes = guarded("digest", 0, of).to_le_bytes();
+    // SAFETY: the digest of this call; the bytes are copied.
+    unsafe { function!(RedisModule_DigestAddStringBuffer)(digest, bytes.as_ptr().cast(), bytes.len()) };
+    // SAFETY: as above.
+    unsafe { function!(RedisModule_DigestEndSequence)(digest) };
+}
+
+/// Moves the object itself, which has no pointers into itself, to where there is less waste.
+pub(crate) extern "C" fn defrag_queue(
+    ctx: *mut raw::RedisModuleDefragCtx,
+    _: *mut raw::RedisModuleString,
+    value: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: Redis passes where it keeps the value, which is a block of its allocator.
+    let moved = unsafe { function!(RedisModule_DefragAlloc)(ctx, *value) };
+    if !moved.is_null() {
+        // SAFETY: as above; the old block is freed.
+        unsafe { *value = moved };
+    }
+    0
+}
+
+pub(crate) extern "C" fn load_workers(io: *mut raw::RedisModuleIO, version: c_int) -> *mut c_void {
+    let io = Strings(io);
+    let loaded = guarded("load", Err("an internal error".to_owned()), || read_workers(&io, version));
+    match loaded {
+        Ok(table) => Box::into_raw(table).cast(),
+        Err(wrong) => {
+            guarded("complaint", (), || io.complain(&wrong));
+            ptr::null_mut()
+        }
+    }
+}
+
+fn read_workers(io: &Strings, version: c_int) -> Result<Box<Table>, Wrong> {
+    if version != VERSION {
+        return Err(format!("it was saved in version {version}, and this release knows {VERSION}"));
+    }
+    let mut table = Box::new(Table::default());
+    io.next(|events| table.apply(events))?;
+    process::with(|process| {
+        process.marks.see_id(table.last_id());
+        if let Some((db, name)) = io.place() {
+            process.agenda.look_at(LogTime(0), db, name);
+        }
+    });
+    Ok(table)
+}
+
+pub(crate) extern "C" fn save_workers(io: *mut raw::RedisModuleIO, value: *mut c_void) {
+    // SAFETY: Redis passes a value of this type, which nobody else has meanwhile.
+    let table = unsafe { &*value.cast::<Table>() };
+    guarded("save", (), || Strings(io).save(&table.export()));
+}
+
+pub(crate) extern "C" fn rewrite_workers(
+    io: *mut raw::RedisModuleIO,
+    key: *mut raw::RedisModuleString,
+    value: *mut c_void,
+) {
+    // SAFETY: Redis passes a value of this type, which nobody else has meanwhile.
+    let table = unsafe { &*value.cast::<Table>() };
+    guarded("rewrite", (), || emit(io, key, &table.export()));
+}
+
+pub(crate) extern "C" fn free_workers(value: *mut c_void) {
+    // SAFETY: Redis gives back what one of these callbacks, or `Key::set_workers`, has made.
+    let table = unsafe { Box::from_raw(value.cast::<Table>()) };
+    guarded("free", (), || drop(table));
+}
+
+pub(crate) extern "C" fn workers_memory(
+    _: *mut raw::RedisModuleKeyOptCtx,
+    value: *const c_void,
+    _: usize,
+) -> usize {
+    // SAFETY: Redis passes a value of this type.
+    let table = unsafe { &*value.cast::<Table>() };
+    guarded("memory", 0, || table.memory())
+}
+
+pub(crate) extern "C" fn digest_workers(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
+    // SAFETY: Redis passes a value of this type.
+    let table = unsafe { &*value.cast::<Table>() };
+    add_digest(digest, || table.digest());
+}
+
+/// What INFO tells.
+pub(crate) extern "C" fn info(ctx: *mut raw::RedisModuleInfoCtx, _: c_int) {
+    guarded("info", (), || {
+        let (planned, overdue, incarnation) = process::with(|process| {
+            let (planned, overdue) = process.agenda.counts(process.clock.now().log);
+            (planned as u64, overdue as u64, process.marks.incarnation)
+        });
+        // SAFETY: the context of this call.
+        unsafe { function!(RedisModule_InfoAddSection)(ctx, ptr::null()) };
+        for (name, value) in [(c"incarnation", incarnation), (c"planned", planned), (c"overdue", overdue)] {
+            // SAFETY: as above; the name is ended.
+            unsafe { function!(RedisModule_InfoAddFieldULongLong)(ctx, name.as_ptr(), value) };
+        }
+    });
+}
+
+/// What spans keys, in a snapshot: the marks, and what time it is.
+pub(crate) extern "C" fn save_marks(io: *mut raw::RedisModuleIO, _: c_int) {
+    let io = Strings(io);
+    guarded("save marks", (), || {
+        process::with(|process| {
+            io.save_number(process.marks.last_id.raw());
+            io.save_number(process.marks.last_incarnation);
+            io.save_number(process.clock.now().log.0);
+        });
+    });
+}
+
+pub(crate) extern "C" fn load_marks(io: *mut raw::RedisModuleIO, _: c_int, _: c_int) -> c_int {
+    let io = Strings(io);
+    let loaded = guarded("load marks", Err("an internal error".to_owned()), || {
+        let (id, incarnation, time) = (io.number()?, io.number()?, io.number()?);
+        process::with(|process| {
+            process.marks.see_id(TaskId::at_or_below(id).unwrap_or(TaskId::NONE));
+            let seen = process.marks.last_incarnation;
+            process.marks.last_incarnation = seen.max(incarnation.min(INCARNATION_MAX));
+            process.clock.follow(LogTime(time.min(TIME_MAX)));
+        });
+        Ok(())
+    });
+    match loaded {
+        Ok(()) => OK,
+        Err(wrong) => {
+            guarded("complaint", (), || io.complain(&wrong));
+            ERR
+        }
+    }
+}

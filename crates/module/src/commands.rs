@@ -1,0 +1,273 @@
+//! From the words of a command to a queue, and back to a reply.
+
+use std::ffi::CStr;
+
+use sureq_core::command::{Command, ConnId};
+use sureq_core::queue::{Pushes, Queue};
+use sureq_core::reply::{QueueRow, Replies, Reply, Span, Why};
+use sureq_core::settings::Change;
+use sureq_core::task::Holder;
+use sureq_core::{Now, Refusal};
+use sureq_proto::resp::Pieces as _;
+use sureq_proto::verbs::{self, Caller, Request, SessionCommand, Shape};
+use sureq_proto::write_reply;
+
+use crate::keyed::{Make, Steps, Untouched};
+use crate::object::NUMBER;
+use crate::payload::Payload;
+use crate::pop::{Answered, Popper, pop};
+use crate::process::{self, ids_behind};
+use crate::redis::{Ctx, Str, Value};
+use crate::slot::slot_of;
+use crate::tick;
+use crate::workers;
+
+/// So many words are read without an allocation.
+const FEW_WORDS: usize = 16;
+
+/// Executes a command of a client.
+pub(crate) fn execute(ctx: Ctx<'_>, words: &[Str<'_>], popper: Popper) -> Answered {
+    let mut few: [&[u8]; FEW_WORDS] = [&[]; FEW_WORDS];
+    if let Some(room) = few.get_mut(..words.len()) {
+        for (room, word) in room.iter_mut().zip(words) {
+            *room = word.bytes();
+        }
+        return understand(ctx, words, &few[..words.len()], popper);
+    }
+    let many: Vec<&[u8]> = words.iter().map(|word| word.bytes()).collect();
+    understand(ctx, words, &many, popper)
+}
+
+fn understand(mut ctx: Ctx<'_>, words: &[Str<'_>], argv: &[&[u8]], popper: Popper) -> Answered {
+    let parsed = verbs::parse(argv, Caller { conn: ConnId(ctx.client()) });
+    let command = match parsed {
+        Err(no) => {
+            ctx.error(no.as_str());
+            return Answered::Yes;
+        }
+        Ok(Request::Session(SessionCommand::Help(name))) => {
+            verbs::help(&mut ctx, name);
+            return Answered::Yes;
+        }
+        Ok(Request::Session(_)) => {
+            ctx.error("ERR unknown command");
+            return Answered::Yes;
+        }
+        Ok(Request::Home { command, .. }) => command,
+    };
+    process::with(|process| {
+        let mut out = std::mem::take(&mut process.replies);
+        let now = process.clock.now();
+        let mut steps = Steps { ctx, process, now, event: event_of(&command) };
+        let answered = run(&mut steps, &command, words, popper, &mut out);
+        let process = steps.process;
+        tick::arm(ctx, process, now);
+        out.clear();
+        process.replies = out;
+        answered
+    })
+}
+
+/// Says which words of a command are keys. It is asked for commands whose keys have no fixed place.
+pub(crate) fn tell_keys(ctx: Ctx<'_>, words: &[Str<'_>]) {
+    let argv: Vec<&[u8]> = words.iter().map(|word| word.bytes()).collect();
+    if let Ok(Request::Home { command: Command::Pop(pop), .. }) =
+        verbs::parse(&argv, Caller { conn: ConnId(0) })
+    {
+        (words.len() - pop.queues.len()..words.len()).for_each(|at| ctx.is_key(at));
+    }
+}
+
+fn run(
+    steps: &mut Steps<'_, '_>,
+    command: &Command<'_>,
+    words: &[Str<'_>],
+    popper: Popper,
+    out: &mut Replies<Payload>,
+) -> Answered {
+    let mut ctx = steps.ctx;
+    if let Command::Pop(asked) = command {
+        return pop(steps, asked, &words[words.len() - asked.queues.len()..], popper, out);
+    }
+    let key = words.get(1).copied();
+    match decide(steps, command, key, out) {
+        Ok(reply) => answer(ctx, command, &reply.unwrap_or_else(Reply::Refused), out),
+        Err(untouched) => ctx.error(untouched.text()),
+    }
+    Answered::Yes
+}
+
+/// Writes an answer.
+pub(crate) fn answer(mut ctx: Ctx<'_>, command: &Command<'_>, reply: &Reply, out: &Replies<Payload>) {
+    write_reply(&mut ctx, command, Shape::Native, reply, out);
+}
+
+type Decided = Result<Result<Reply, Refusal>, Untouched>;
+
+fn decide(
+    steps: &mut Steps<'_, '_>,
+    command: &Command<'_>,
+    key: Option<Str<'_>>,
+    out: &mut Replies<Payload>,
+) -> Decided {
+    if let Err(refusal) = command.check() {
+        return Ok(Err(refusal));
+    }
+    match (command, key) {
+        (Command::Worker(worker), _) => workers::execute(steps, worker, out),
+        (Command::Queues { pattern, cursor, count }, _) => {
+            Ok(list(steps.ctx, *pattern, *cursor, *count, out))
+        }
+        (_, None) => Ok(Err(Refusal::OutOfRange { what: "a command without a key" })),
+        (Command::Push { payloads, .. }, Some(key)) => push(steps, key, payloads, out),
+        (Command::Add(add), Some(key)) => {
+            let last = steps.process.marks.last_id;
+            made(steps.on(key, Make::IfNeeded, |queue, rec, now| {
+                let id = ids_behind(last.max(queue.last_id()), 1, now)?;
+                if let Some((id, state)) = queue.named(add, now, rec) {
+                    return Ok(Reply::Added { id, added: false, state });
+                }
+                queue.add(id, add, now, rec).map(|state| Reply::Added { id, added: true, state })
+            }))
+        }
+        (Command::Inspect { .. } | Command::Info { .. } | Command::Explain { .. }, Some(key)) => {
+            look(steps, command, key, out)
+        }
+        (Command::Config { changes, .. }, Some(key)) => {
+            if changes.is_empty() {
+                return look(steps, command, key, out);
+            }
+            if let Err(refusal) = check_letter(steps.ctx, key, changes.iter()) {
+                return Ok(Err(refusal));
+            }
+            made(steps.on(key, Make::IfNeeded, |queue, rec, now| queue.execute(command, now, rec, out)))
+        }
+        (Command::Pause { .. }, Some(key)) => {
+            made(steps.on(key, Make::IfNeeded, |queue, rec, now| queue.execute(command, now, rec, out)))
+        }
+        (_, Some(key)) => {
+            let done = steps.on(key, Make::Never, |queue, rec, now| queue.execute(command, now, rec, out))?;
+            Ok(done.unwrap_or_else(|| of_nothing(command, steps.now, out)))
+        }
+    }
+}
+
+/// What a queue answered that is there by now.
+fn made(done: Result<Option<Result<Reply, Refusal>>, Untouched>) -> Decided {
+    Ok(done?.unwrap_or(Err(Refusal::OutOfRange { what: "a queue that was not made" })))
+}
+
+/// A queue that does not exist answers as an empty one, in which nothing happens.
+fn of_nothing(command: &Command<'_>, now: Now, out: &mut Replies<Payload>) -> Result<Reply, Refusal> {
+    let (mut nothing, mut usage) = (Queue::new(NUMBER), crate::object::Usage::default());
+    nothing.execute(command, now, &mut crate::effects::Silent(&mut usage), out)
+}
+
+fn push(steps: &mut Steps<'_, '_>, key: Str<'_>, payloads: &[&[u8]], out: &mut Replies<Payload>) -> Decided {
+    let last = steps.process.marks.last_id;
+    made(steps.on(key, Make::IfNeeded, |queue, rec, now| {
+        let first = ids_behind(last.max(queue.last_id()), payloads.len(), now)?;
+        queue.push(Pushes { first, payloads }, now, rec)?;
+        let start = out.ids.len();
+        let ids = std::iter::successors(Some(first), |id| id.successor());
+        out.ids.extend(ids.take(payloads.len()));
+        Ok(Reply::Pushed(Span::new(start, out.ids.len())))
+    }))
+}
+
+/// Commands that only look change nothing, not even what is due: a replica answers them, too.
+fn look(
+    steps: &mut Steps<'_, '_>,
+    command: &Command<'_>,
+    key: Str<'_>,
+    out: &mut Replies<Payload>,
+) -> Decided {
+    let ctx = steps.ctx;
+    let mut open = ctx.open_to_read(key);
+    let seen = match open.value() {
+        Value::Queue(object) => object.queue.look_at(command, steps.now, out),
+        Value::Nothing => Queue::<Payload>::new(NUMBER).look_at(command, steps.now, out),
+        Value::Workers(_) | Value::Other => return Err(Untouched::WrongType),
+    };
+    drop(open);
+    Ok(seen.map(|mut reply| {
+        match &mut reply {
+            Reply::Info(info) => info.workers = workers::count_on(ctx, key.bytes()),
+            Reply::Explained(Some(explained)) => {
+                if let Why::Leased { holder: Some(Holder::Worker(incarnation)), .. } = explained.why {
+                    explained.worker = workers::name_of(ctx, incarnation);
+                }
+            }
+            _ => {}
+        }
+        reply
+    }))
+}
+
+/// In a cluster dying tasks can only move within their slot.
+fn check_letter<'a>(
+    ctx: Ctx<'_>,
+    key: Str<'_>,
+    mut changes: impl Iterator<Item = Change<'a>>,
+) -> Result<(), Refusal> {
+    let is_far = |change| match change {
+        Change::DeadLetter(queue) => !queue.is_empty() && slot_of(queue) != slot_of(key.bytes()),
+        _ => false,
+    };
+    if ctx.flags().is_cluster() && changes.any(is_far) {
+        return Err(Refusal::OutOfRange { what: "DEAD-LETTER to a queue of another slot" });
+    }
+    Ok(())
+}
+
+/// A page of the queues that have tasks, as Redis goes through its keys.
+fn list(
+    ctx: Ctx<'_>,
+    pattern: Option<&[u8]>,
+    cursor: u64,
+    count: u32,
+    out: &mut Replies<Payload>,
+) -> Result<Reply, Refusal> {
+    let start = out.queues.len();
+    let Some((cursor, names)) = ctx.scan(cursor, pattern, count.max(1)) else {
+        return Err(Refusal::Unavailable { why: "the server does not list its keys here".into() });
+    };
+    for name in names {
+        let key = ctx.string(&name);
+        if let Value::Queue(object) = ctx.open_to_read(key.as_str()).value()
+            && !object.queue.is_empty()
+        {
+            out.queues.push(QueueRow { name: name.into(), counts: object.queue.counts() });
+        }
+    }
+    Ok(Reply::Queues { cursor, rows: Span::new(start, out.queues.len()) })
+}
+
+/// What those are told who listen to keys.
+const fn event_of(command: &Command<'_>) -> &'static CStr {
+    match command {
+        Command::Push { .. } => c"rq.push",
+        Command::Add(_) => c"rq.add",
+        Command::Pop(_) => c"rq.pop",
+        Command::Ack { .. } => c"rq.ack",
+        Command::Extend { .. } => c"rq.extend",
+        Command::Return(_) => c"rq.return",
+        Command::Recover { .. } => c"rq.recover",
+        Command::Cancel { .. } => c"rq.cancel",
+        Command::Bury { .. } => c"rq.bury",
+        Command::Revive { .. } => c"rq.revive",
+        Command::Delete { .. } => c"rq.delete",
+        Command::Purge { .. } => c"rq.purge",
+        Command::Pause { .. } => c"rq.pause",
+        Command::Resume { .. } => c"rq.resume",
+        Command::Config { .. } => c"rq.config",
+        Command::Worker(_) => c"rq.worker",
+        Command::Inspect { .. }
+        | Command::Info { .. }
+        | Command::Explain { .. }
+        | Command::Queues { .. }
+        | Command::Size
+        | Command::Drop { .. }
+        | Command::Exists { .. } => c"rq.look",
+    }
+}

@@ -1,0 +1,87 @@
+//! What one step of one queue decided, encoded for the log and for replicas.
+//!
+//! The bytes are a [`Event::Clock`] and the events behind it, as [`codec`] writes them; the checksums of payloads are left
+//! out (0), since a log and a snapshot of Redis have their own.
+
+use sha2::{Digest as _, Sha256};
+use sureq_core::task::Body as _;
+use sureq_core::{Event, LogTime, Recorder, codec};
+
+use crate::object::Usage;
+use crate::payload::Payload;
+
+/// The record of a step.
+pub(crate) struct Effects<'o> {
+    bytes: Vec<u8>,
+    now: LogTime,
+    usage: &'o mut Usage,
+}
+
+impl<'o> Effects<'o> {
+    /// An empty record that uses this room.
+    pub(crate) fn new(mut room: Vec<u8>, now: LogTime, usage: &'o mut Usage) -> Self {
+        room.clear();
+        Self { bytes: room, now, usage }
+    }
+
+    /// What was recorded; nothing if nothing happened.
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+/// Appends an event.
+pub(crate) fn encode(event: &Event<'_>, out: &mut Vec<u8>) {
+    codec::encode_with(event, out, |_| 0);
+}
+
+impl Recorder for Effects<'_> {
+    type Body = Payload;
+
+    fn record(&mut self, event: &Event<'_>) {
+        if self.bytes.is_empty() {
+            encode(&Event::Clock(self.now), &mut self.bytes);
+        }
+        encode(event, &mut self.bytes);
+    }
+
+    fn body(&mut self, _: usize, payload: &[u8]) -> Payload {
+        self.usage.count(payload.len());
+        Payload::from(payload)
+    }
+
+    /// Without a key, so that every server that ever holds the queue finds the same name; and so strong that nobody can
+    /// aim at it.
+    fn payload_hash(&self, payload: &[u8]) -> u128 {
+        let hash = Sha256::digest(payload);
+        let first = hash.first_chunk().expect("a digest has 32 bytes");
+        u128::from_le_bytes(*first)
+    }
+
+    fn release(&mut self, body: Payload) {
+        self.usage.uncount(body.len());
+    }
+}
+
+/// Takes events in that were decided elsewhere: nothing is recorded of them.
+pub(crate) struct Silent<'o>(pub(crate) &'o mut Usage);
+
+impl Recorder for Silent<'_> {
+    type Body = Payload;
+
+    fn record(&mut self, _: &Event<'_>) {}
+
+    fn body(&mut self, _: usize, payload: &[u8]) -> Payload {
+        self.0.count(payload.len());
+        Payload::from(payload)
+    }
+
+    fn payload_hash(&self, _: &[u8]) -> u128 {
+        // Only a decision asks for it.
+        0
+    }
+
+    fn release(&mut self, body: Payload) {
+        self.0.uncount(body.len());
+    }
+}

@@ -1,0 +1,204 @@
+//! One step of the queue of a key, and all that follows from it: effects, dead letters, waking, planning, the end of the key.
+
+use std::ffi::CStr;
+use std::mem;
+
+use sureq_core::task::{Cause, Holder};
+use sureq_core::{Now, Queue, TaskId};
+
+use crate::effects::Effects;
+use crate::object::Object;
+use crate::payload::Payload;
+use crate::process::Process;
+use crate::redis::{Ctx, Key, Str, Value};
+use crate::slot::slot_of;
+use crate::workers;
+
+/// Room for effects that is kept between steps.
+const ROOM_KEPT_BYTES: usize = 1 << 20;
+
+/// Whether a queue that is not there is made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Make {
+    Never,
+    IfNeeded,
+}
+
+/// Why a key was not touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Untouched {
+    /// It holds something else.
+    WrongType,
+    /// A step in it never came to its end.
+    InDoubt,
+}
+
+impl Untouched {
+    /// What the client is told.
+    pub(crate) const fn text(self) -> &'static str {
+        match self {
+            Self::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value",
+            Self::InDoubt => {
+                "POISONED an internal error has left this queue in doubt: restart the server, or delete the key"
+            }
+        }
+    }
+}
+
+/// What one command, or one call of the clock, does to keys.
+pub(crate) struct Steps<'c, 'p> {
+    pub(crate) ctx: Ctx<'c>,
+    pub(crate) process: &'p mut Process,
+    pub(crate) now: Now,
+    /// What those are told who listen to keys.
+    pub(crate) event: &'static CStr,
+}
+
+/// A queue that is being stepped: the parts of its object that a step needs.
+struct Stepped<'o, 'e> {
+    queue: &'o mut Queue<Payload>,
+    rec: &'e mut Effects<'o>,
+    name: &'e [u8],
+}
+
+impl<'c> Steps<'c, '_> {
+    /// Has a step happen to the queue of a key, behind all that time has done to it. None if there is no queue.
+    pub(crate) fn on<T>(
+        &mut self,
+        name: Str<'_>,
+        make: Make,
+        act: impl FnOnce(&mut Queue<Payload>, &mut Effects<'_>, Now) -> T,
+    ) -> Result<Option<T>, Untouched> {
+        let mut key = self.ctx.open(name);
+        let mut fresh = None;
+        let object = match key.value() {
+            Value::Queue(object) => object,
+            Value::Nothing if make == Make::IfNeeded => &mut **fresh.insert(Box::new(Object::new())),
+            Value::Nothing => return Ok(None),
+            Value::Workers(_) | Value::Other => return Err(Untouched::WrongType),
+        };
+        if mem::replace(&mut object.is_busy, true) {
+            return Err(Untouched::InDoubt);
+        }
+        let room = mem::take(&mut self.process.room);
+        let Object { queue, usage, is_foreign, .. } = object;
+        let mut rec = Effects::new(room, self.now.log, usage);
+        let mut stepped = Stepped { queue, rec: &mut rec, name: name.bytes() };
+        self.enter(&mut stepped, is_foreign);
+        if is_due(stepped.queue, self.now) {
+            stepped.queue.settle(self.now, 0, stepped.rec);
+            self.follow_up(&mut stepped);
+        }
+        let done = act(stepped.queue, stepped.rec, self.now);
+        self.follow_up(&mut stepped);
+        let effects = rec.into_bytes();
+        self.conclude(name, object, &effects);
+        self.keep(&mut key, name, fresh);
+        if effects.capacity() <= ROOM_KEPT_BYTES {
+            self.process.room = effects;
+        }
+        Ok(Some(done))
+    }
+
+    /// A queue that this process has not decided about yet begins a new incarnation: receipts from before stay valid, and
+    /// none is ever given out twice.
+    fn enter(&mut self, stepped: &mut Stepped<'_, '_>, is_foreign: &mut bool) {
+        let marks = &mut self.process.marks;
+        let (incarnation, time) = if mem::take(is_foreign) {
+            marks.see(stepped.queue);
+            (marks.next_incarnation(), self.now.log)
+        } else if stepped.queue.incarnation() < marks.incarnation {
+            (marks.incarnation, marks.started)
+        } else {
+            return;
+        };
+        stepped.queue.start(incarnation, time, stepped.rec);
+        self.end_orphans(stepped);
+    }
+
+    /// Takes back what workers hold that are not alive here.
+    fn end_orphans(&mut self, stepped: &mut Stepped<'_, '_>) {
+        let holders: Vec<Holder> = stepped.queue.holders().collect();
+        for holder in holders {
+            if let Holder::Worker(incarnation) = holder
+                && !workers::is_known(self.ctx, incarnation)
+            {
+                stepped.queue.end_holder(holder, Cause::Lost, usize::MAX, self.now, stepped.rec);
+            }
+        }
+    }
+
+    /// What a step leaves to be done: all of it is done at once, since a snapshot may be taken at any time.
+    fn follow_up(&mut self, stepped: &mut Stepped<'_, '_>) {
+        while stepped.queue.is_unfinished() {
+            stepped.queue.settle(self.now, 0, stepped.rec);
+        }
+        for (worker, receipt) in stepped.queue.take_lapsed() {
+            self.process.agenda.note_lapse(worker, receipt);
+        }
+        let dying = stepped.queue.take_dying();
+        if !dying.is_empty() {
+            self.move_dying(stepped, &dying);
+        }
+        stepped.queue.release_purged(stepped.rec);
+    }
+
+    /// Moves tasks that just died to where their queue sends them, if that is a queue, and in a cluster in the same slot.
+    fn move_dying(&mut self, from: &mut Stepped<'_, '_>, dying: &[TaskId]) {
+        let Some(letter) = from.queue.settings().dead_letter.clone() else { return };
+        let elsewhere = self.ctx.flags().is_cluster() && slot_of(&letter) != slot_of(from.name);
+        if *letter == *from.name || elsewhere {
+            return;
+        }
+        let name = self.ctx.string(&letter);
+        let mut key = self.ctx.open(name.as_str());
+        let mut fresh = None;
+        let object = match key.value() {
+            Value::Queue(object) if !object.is_busy => object,
+            Value::Nothing => &mut **fresh.insert(Box::new(Object::new())),
+            _ => return,
+        };
+        let Object { queue, usage, is_foreign, .. } = object;
+        let mut rec = Effects::new(Vec::new(), self.now.log, usage);
+        let mut to = Stepped { queue, rec: &mut rec, name: &letter };
+        self.enter(&mut to, is_foreign);
+        for &id in dying {
+            let payload = &mut |body: &Payload| body.as_ref().into();
+            from.queue.hand_over(id, to.queue, payload, self.now, (&mut *from.rec, &mut *to.rec));
+        }
+        let effects = rec.into_bytes();
+        self.conclude(name.as_str(), object, &effects);
+        self.keep(&mut key, name.as_str(), fresh);
+    }
+
+    /// Tells the log, the replicas and those who listen, and plans what comes next.
+    fn conclude(&mut self, name: Str<'_>, object: &mut Object, effects: &[u8]) {
+        object.is_busy = false;
+        if !effects.is_empty() {
+            self.ctx.replicate(name, effects);
+            self.ctx.notify(self.event, name);
+            self.process.marks.see(&object.queue);
+        }
+        self.process.agenda.plan(object, || (self.ctx.db(), name.bytes().into()), self.now);
+    }
+
+    /// Keeps a queue that has come to be, removes one that nobody would miss, and wakes those who wait for it.
+    fn keep(&mut self, key: &mut Key<'c>, name: Str<'_>, fresh: Option<Box<Object>>) {
+        if let Some(object) = fresh.filter(|object| !object.queue.is_forgettable()) {
+            key.set_queue(object);
+        }
+        let Value::Queue(object) = key.value() else { return };
+        if object.queue.can_pop() {
+            self.ctx.signal(name);
+        } else if object.queue.is_forgettable() {
+            key.delete();
+            self.ctx.notify_deleted(name);
+        }
+    }
+}
+
+/// Whether something in the queue is to happen by now.
+pub(crate) fn is_due(queue: &Queue<Payload>, now: Now) -> bool {
+    queue.next_deadline().is_some_and(|at| at <= now.log)
+        || queue.next_appointment().is_some_and(|at| at <= now.wall)
+}

@@ -1,0 +1,336 @@
+//! What the server is told when it loads the module: types, commands, and what to call when.
+
+use std::ffi::{CStr, CString, c_int};
+use std::ptr;
+
+use redis_module::raw;
+use sureq_proto::verbs::{Row, TABLE};
+
+use crate::callbacks::{self, VERSION};
+use crate::guard::guarded;
+use crate::process::{self, Start};
+use crate::redis::{self, Ctx, function};
+
+const OK: c_int = raw::REDISMODULE_OK as c_int;
+const ERR: c_int = raw::REDISMODULE_ERR as c_int;
+
+/// The version of the methods that Redis 7.0 knows.
+const METHODS: u64 = 4;
+
+/// Redis calls it first.
+///
+/// # Safety
+///
+/// Only the loader of Redis calls it, with a context of its own.
+#[unsafe(no_mangle)]
+#[expect(unreachable_pub, reason = "Redis finds it by its name")]
+pub unsafe extern "C" fn RedisModule_OnLoad(
+    ctx: *mut raw::RedisModuleCtx,
+    _: *mut *mut raw::RedisModuleString,
+    _: c_int,
+) -> c_int {
+    // SAFETY: Redis passes a context that is made for loading; the name is ended.
+    if unsafe {
+        raw::Export_RedisModule_Init(ctx, c"sureq".as_ptr(), 1, raw::REDISMODULE_APIVER_1.cast_signed())
+    } == ERR
+    {
+        return ERR;
+    }
+    if !is_new_enough() {
+        return ERR;
+    }
+    // SAFETY: as above.
+    let ctx = unsafe { Ctx::new(ctx) };
+    guarded("loading of the module", ERR, || match load(ctx) {
+        Ok(()) => OK,
+        Err(what) => {
+            redis::log("warning", &format!("sureq: the server refuses {what}"));
+            ERR
+        }
+    })
+}
+
+/// Whether the server has all that is used without asking: Redis 7.0 and what came after it do.
+fn is_new_enough() -> bool {
+    macro_rules! has {
+        ($name:ident) => {{
+            // SAFETY: set by the initialisation above, and never again.
+            let function = unsafe { raw::$name };
+            function.is_some()
+        }};
+    }
+    let newest = [
+        has!(RedisModule_MonotonicMicroseconds),
+        has!(RedisModule_GetDbIdFromIO),
+        has!(RedisModule_GetToDbIdFromOptCtx),
+        has!(RedisModule_SetCommandInfo),
+        has!(RedisModule_AvoidReplicaTraffic),
+        has!(RedisModule_ReplyWithMap),
+    ];
+    newest.iter().all(|&there| there)
+}
+
+fn load(ctx: Ctx<'_>) -> Result<(), String> {
+    let options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS.cast_signed();
+    // SAFETY: the context of the loader.
+    unsafe { function!(RedisModule_SetModuleOptions)(ctx.raw(), options) };
+    make_types(ctx)?;
+    for row in TABLE.iter().filter(|row| row.name.starts_with("RQ.")) {
+        make_command(ctx, &Native::of(row))?;
+    }
+    make_command(ctx, &Native::APPLY)?;
+    subscribe(ctx)?;
+    // SAFETY: the context of the loader.
+    unsafe { function!(RedisModule_RegisterInfoFunc)(ctx.raw(), Some(callbacks::info)) };
+    process::with(|process| process.start(Start::Loaded));
+    Ok(())
+}
+
+/// All that a type can do, nothing of it set.
+const fn no_methods() -> raw::RedisModuleTypeMethods {
+    raw::RedisModuleTypeMethods {
+        version: METHODS,
+        rdb_load: None,
+        rdb_save: None,
+        aof_rewrite: None,
+        mem_usage: None,
+        digest: None,
+        free: None,
+        aux_load: None,
+        aux_save: None,
+        aux_save_triggers: 0,
+        free_effort: None,
+        unlink: None,
+        copy: None,
+        defrag: None,
+        mem_usage2: None,
+        free_effort2: None,
+        unlink2: None,
+        copy2: None,
+        aux_save2: None,
+    }
+}
+
+fn make_types(ctx: Ctx<'_>) -> Result<(), String> {
+    let queues = raw::RedisModuleTypeMethods {
+        rdb_load: Some(callbacks::load_queue),
+        rdb_save: Some(callbacks::save_queue),
+        aof_rewrite: Some(callbacks::rewrite_queue),
+        digest: Some(callbacks::digest_queue),
+        free: Some(callbacks::free_queue),
+        aux_load: Some(callbacks::load_marks),
+        aux_save: Some(callbacks::save_marks),
+        aux_save_triggers: raw::REDISMODULE_AUX_BEFORE_RDB as c_int,
+        defrag: Some(callbacks::defrag_queue),
+        mem_usage2: Some(callbacks::queue_memory),
+        free_effort2: Some(callbacks::queue_effort),
+        copy2: Some(callbacks::copy_queue),
+        ..no_methods()
+    };
+    let workers = raw::RedisModuleTypeMethods {
+        rdb_load: Some(callbacks::load_workers),
+        rdb_save: Some(callbacks::save_workers),
+        aof_rewrite: Some(callbacks::rewrite_workers),
+        digest: Some(callbacks::digest_workers),
+        free: Some(callbacks::free_workers),
+        mem_usage2: Some(callbacks::workers_memory),
+        ..no_methods()
+    };
+    redis::set_types(make_type(ctx, c"RELIABLEQ", queues)?, make_type(ctx, c"RQWORKERS", workers)?);
+    Ok(())
+}
+
+fn make_type(
+    ctx: Ctx<'_>,
+    name: &CStr,
+    mut methods: raw::RedisModuleTypeMethods,
+) -> Result<*mut raw::RedisModuleType, String> {
+    // SAFETY: the context of the loader; the methods are copied.
+    let made =
+        unsafe { function!(RedisModule_CreateDataType)(ctx.raw(), name.as_ptr(), VERSION, &raw mut methods) };
+    if made.is_null() {
+        Err(format!("the type {name:?}: has another module one of that name?"))
+    } else {
+        Ok(made)
+    }
+}
+
+/// A command as Redis is told of it.
+struct Native {
+    name: &'static str,
+    function: raw::RedisModuleCmdFunc,
+    flags: &'static str,
+    /// Its ACL categories, where the server lets modules have some.
+    categories: &'static str,
+    summary: &'static str,
+    arity: c_int,
+    keys: Keys,
+}
+
+/// Which words of a command are keys, and what it does to them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Keys {
+    /// None, or none that has a place.
+    None,
+    /// The first word, which it looks at, adds to or changes.
+    Read,
+    Add,
+    Change,
+    /// The last words, behind its options.
+    Last,
+}
+
+impl Native {
+    const APPLY: Self = Self {
+        name: "RQ.APPLY",
+        function: Some(callbacks::apply),
+        flags: "write no-monitor",
+        categories: "write slow dangerous",
+        summary: "What a primary tells its replicas; no client may.",
+        arity: 3,
+        keys: Keys::Add,
+    };
+
+    /// By the row of the table that all dialects share.
+    fn of(row: &Row) -> Self {
+        let has = |flag| row.flags.contains(&flag);
+        let (flags, categories, keys) = match row.name {
+            "RQ.POP" => ("write blocking getkeys-api", "write slow blocking", Keys::Last),
+            "RQ.WORKER" => ("write", "write slow", Keys::None),
+            "RQ.QUEUES" => ("readonly", "read slow keyspace", Keys::None),
+            _ if has("denyoom") => ("write deny-oom fast", "write fast", Keys::Add),
+            _ if has("write") && has("fast") => ("write fast", "write fast", Keys::Change),
+            _ if has("write") => ("write", "write slow", Keys::Change),
+            _ if has("fast") => ("readonly fast", "read fast", Keys::Read),
+            _ => ("readonly", "read slow", Keys::Read),
+        };
+        let (name, summary, arity) = (row.name, row.summary, row.arity);
+        Self { name, function: Some(callbacks::command), flags, categories, summary, arity, keys }
+    }
+}
+
+fn make_command(ctx: Ctx<'_>, command: &Native) -> Result<(), String> {
+    let refused = || format!("the command {}: has another module one of that name?", command.name);
+    // As Redis shows names in its own errors.
+    let name = CString::new(command.name.to_ascii_lowercase()).map_err(|_| refused())?;
+    let flags = CString::new(command.flags).map_err(|_| refused())?;
+    let (first, last, step) =
+        if matches!(command.keys, Keys::None | Keys::Last) { (0, 0, 0) } else { (1, 1, 1) };
+    // SAFETY: the context of the loader, and ended strings, which are copied.
+    let made = unsafe {
+        function!(RedisModule_CreateCommand)(
+            ctx.raw(),
+            name.as_ptr(),
+            command.function,
+            flags.as_ptr(),
+            first,
+            last,
+            step,
+        )
+    };
+    if made == ERR {
+        return Err(refused());
+    }
+    // SAFETY: as above.
+    let made = unsafe { function!(RedisModule_GetCommand)(ctx.raw(), name.as_ptr()) };
+    describe(made, command).ok_or_else(refused)?;
+    categorise(made, command.categories).ok_or_else(refused)
+}
+
+/// What COMMAND INFO and COMMAND DOCS tell, and how Cluster and ACLs find the keys.
+fn describe(made: *mut raw::RedisModuleCommand, command: &Native) -> Option<()> {
+    let summary = CString::new(command.summary).ok()?;
+    let version = raw::RedisModuleCommandInfoVersion {
+        version: 1,
+        sizeof_historyentry: size_of::<raw::RedisModuleCommandHistoryEntry>(),
+        sizeof_keyspec: size_of::<raw::RedisModuleCommandKeySpec>(),
+        sizeof_arg: size_of::<raw::RedisModuleCommandArg>(),
+    };
+    let mut keys = [key_spec(command.keys), key_spec(Keys::None)];
+    let info = raw::RedisModuleCommandInfo {
+        version: &raw const version,
+        summary: summary.as_ptr(),
+        complexity: ptr::null(),
+        since: c"0.1.0".as_ptr(),
+        history: ptr::null_mut(),
+        tips: ptr::null(),
+        arity: command.arity,
+        key_specs: if command.keys == Keys::None { ptr::null_mut() } else { keys.as_mut_ptr() },
+        args: ptr::null_mut(),
+    };
+    // SAFETY: a command of ours; all of it is copied, and the list of keys ends with one that is empty.
+    let told = unsafe { function!(RedisModule_SetCommandInfo)(made, &raw const info) };
+    (told == OK).then_some(())
+}
+
+fn key_spec(keys: Keys) -> raw::RedisModuleCommandKeySpec {
+    use raw::{
+        REDISMODULE_CMD_KEY_ACCESS as ACCESS, REDISMODULE_CMD_KEY_INCOMPLETE as INCOMPLETE,
+        REDISMODULE_CMD_KEY_INSERT as INSERT, REDISMODULE_CMD_KEY_RO as RO, REDISMODULE_CMD_KEY_RW as RW,
+        REDISMODULE_CMD_KEY_UPDATE as UPDATE,
+    };
+    let flags = match keys {
+        Keys::None => 0,
+        Keys::Read => RO | ACCESS,
+        Keys::Add => RW | INSERT,
+        Keys::Change => RW | ACCESS | UPDATE,
+        Keys::Last => RW | ACCESS | UPDATE | INCOMPLETE,
+    };
+    // SAFETY: numbers, null pointers and unions of them, for all of which zeros are a value: the empty specification.
+    let mut spec: raw::RedisModuleCommandKeySpec = unsafe { std::mem::zeroed() };
+    spec.flags = u64::from(flags);
+    match keys {
+        Keys::None => {}
+        Keys::Last => {
+            spec.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_UNKNOWN;
+            spec.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_UNKNOWN;
+        }
+        Keys::Read | Keys::Add | Keys::Change => {
+            spec.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
+            spec.bs.index.pos = 1;
+            spec.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
+            spec.fk.range.lastkey = 0;
+            spec.fk.range.keystep = 1;
+            spec.fk.range.limit = 0;
+        }
+    }
+    spec
+}
+
+fn categorise(made: *mut raw::RedisModuleCommand, categories: &str) -> Option<()> {
+    // SAFETY: set by the initialisation, and never again.
+    let Some(set) = (unsafe { raw::RedisModule_SetCommandACLCategories }) else { return Some(()) };
+    let categories = CString::new(categories).ok()?;
+    // SAFETY: a command of ours, and an ended string.
+    let told = unsafe { set(made, categories.as_ptr()) };
+    (told == OK).then_some(())
+}
+
+fn subscribe(ctx: Ctx<'_>) -> Result<(), String> {
+    let events = [
+        raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
+        raw::REDISMODULE_EVENT_LOADING,
+        raw::REDISMODULE_EVENT_CLIENT_CHANGE,
+        raw::REDISMODULE_EVENT_CRON_LOOP,
+        raw::REDISMODULE_EVENT_SWAPDB,
+    ];
+    for id in events {
+        let event = raw::RedisModuleEvent { id, dataver: 1 };
+        // SAFETY: the context of the loader.
+        let told = unsafe {
+            function!(RedisModule_SubscribeToServerEvent)(ctx.raw(), event, Some(callbacks::server_event))
+        };
+        if told == ERR {
+            return Err(format!("to tell of its event {id}"));
+        }
+    }
+    // SAFETY: as above.
+    let told = unsafe {
+        function!(RedisModule_SubscribeToKeyspaceEvents)(
+            ctx.raw(),
+            raw::REDISMODULE_NOTIFY_GENERIC,
+            Some(callbacks::key_event),
+        )
+    };
+    if told == ERR { Err("to tell of keys".to_owned()) } else { Ok(()) }
+}

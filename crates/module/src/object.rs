@@ -1,0 +1,104 @@
+//! What a key of type `RELIABLEQ` holds: a queue, and what the process has noted about it.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use sureq_core::event::QueueNo;
+use sureq_core::{LogTime, Queue};
+
+use crate::payload::{HEAP_BYTES, PACKED_BYTES_MAX, Payload};
+
+/// The number that each queue goes by in its own events.
+pub(crate) const NUMBER: QueueNo = QueueNo(0);
+
+/// The value of a key.
+#[derive(Clone)]
+pub(crate) struct Object {
+    pub(crate) queue: Queue<Payload>,
+    /// It came as bytes from a snapshot of this or another server (RESTORE), or is a copy: deliveries from here on must not
+    /// be mistaken for those that its original made.
+    pub(crate) is_foreign: bool,
+    /// A step is under way. One that never ended has left the queue in doubt.
+    pub(crate) is_busy: bool,
+    /// Until when nothing needs to happen, as the agenda has it; it may have an earlier entry, never a later one.
+    pub(crate) planned: Option<LogTime>,
+    pub(crate) usage: Usage,
+}
+
+/// How much the payloads of all its tasks have, by whether they can be coded into runs.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Usage {
+    small: u64,
+    small_bytes: u64,
+    large: u64,
+    large_bytes: u64,
+}
+
+impl Usage {
+    pub(crate) fn count(&mut self, len: usize) {
+        if len <= PACKED_BYTES_MAX {
+            self.small += 1;
+            self.small_bytes += len as u64;
+        } else {
+            self.large += 1;
+            self.large_bytes += len as u64;
+        }
+    }
+
+    pub(crate) fn uncount(&mut self, len: usize) {
+        if len <= PACKED_BYTES_MAX {
+            self.small = self.small.saturating_sub(1);
+            self.small_bytes = self.small_bytes.saturating_sub(len as u64);
+        } else {
+            self.large = self.large.saturating_sub(1);
+            self.large_bytes = self.large_bytes.saturating_sub(len as u64);
+        }
+    }
+
+    /// About what they take besides the runs, if so many tasks are coded into runs.
+    fn heap(&self, packed: u64) -> u64 {
+        // Large ones stand beside their runs.
+        let packed_small = packed.saturating_sub(self.large);
+        let loose = self.small.saturating_sub(packed_small);
+        let average = self.small_bytes.checked_div(self.small).unwrap_or(0);
+        let counters = HEAP_BYTES as u64;
+        self.large_bytes + self.large * counters + loose * (average + counters)
+    }
+}
+
+impl Object {
+    pub(crate) fn new() -> Self {
+        Self {
+            queue: Queue::new(NUMBER),
+            is_foreign: false,
+            is_busy: false,
+            planned: None,
+            usage: Usage::default(),
+        }
+    }
+
+    /// The same queue under another key.
+    pub(crate) fn copied(&self) -> Self {
+        Self { is_foreign: true, planned: None, ..self.clone() }
+    }
+
+    /// About how many bytes it takes.
+    pub(crate) fn memory(&self) -> usize {
+        let beside = size_of::<Self>() - size_of::<Queue<Payload>>();
+        self.queue.memory() + beside + self.usage.heap(self.queue.packed() as u64) as usize
+    }
+
+    /// A digest of all that is not volatile, payloads included.
+    pub(crate) fn digest(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.queue.digest(&mut hasher);
+        let mut payloads = 0u64;
+        // In which order they are told depends on how the queue came about; the sum does not.
+        self.queue.export(&mut |body| body.as_ref().into(), &mut |task| {
+            let mut hasher = DefaultHasher::new();
+            (task.id, task.payload).hash(&mut hasher);
+            payloads = payloads.wrapping_add(hasher.finish());
+        });
+        payloads.hash(&mut hasher);
+        hasher.finish()
+    }
+}

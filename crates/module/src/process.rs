@@ -1,0 +1,132 @@
+//! What spans keys: time, ids, incarnations, and what is to happen by itself.
+//!
+//! There is one of it, and only Redis' main thread has it. The value of a key never depends on it: a server that loads the
+//! keys alone can go on, and what it gives out from then on is above all that they have seen.
+
+use std::cell::RefCell;
+
+use sureq_core::{LogTime, Now, Queue, Refusal, Replies, TaskId, WallTime};
+
+use crate::agenda::Agenda;
+use crate::object::Object;
+use crate::payload::Payload;
+use crate::redis;
+
+thread_local! {
+    static PROCESS: RefCell<Process> = RefCell::default();
+}
+
+/// What the process knows.
+#[derive(Default)]
+pub(crate) struct Process {
+    pub(crate) clock: Clock,
+    pub(crate) marks: Marks,
+    pub(crate) agenda: Agenda,
+    /// Room for the record of a step, kept between steps.
+    pub(crate) room: Vec<u8>,
+    /// Room for answers, kept between commands.
+    pub(crate) replies: Replies<Payload>,
+}
+
+/// Runs something with the process. Nothing that Redis calls back from within may ask for it again.
+pub(crate) fn with<T>(act: impl FnOnce(&mut Process) -> T) -> T {
+    PROCESS.with_borrow_mut(act)
+}
+
+/// Log time: that of the last record, and what has passed since by a clock that nobody sets.
+#[derive(Default)]
+pub(crate) struct Clock {
+    base: u64,
+    since_us: u64,
+}
+
+impl Clock {
+    /// What time it is.
+    pub(crate) fn now(&self) -> Now {
+        let passed = redis::monotonic_us().saturating_sub(self.since_us) / 1_000;
+        Now { log: LogTime(self.base.saturating_add(passed)), wall: WallTime(redis::wall_ms()) }
+    }
+
+    /// It is this time now, whatever this machine's clock says: the primary has said so.
+    pub(crate) fn follow(&mut self, time: LogTime) {
+        (self.base, self.since_us) = (time.0, redis::monotonic_us());
+    }
+}
+
+/// No clock comes this far, and no count.
+pub(crate) const TIME_MAX: u64 = 1 << 52;
+pub(crate) const INCARNATION_MAX: u64 = 1 << 62;
+
+/// How far ahead of the clock an id may be.
+const AHEAD_MS: u64 = 7 * 86_400_000;
+
+/// The first of `n` ids behind this one. They count as given out once a push is recorded.
+pub(crate) fn ids_behind(last: TaskId, n: usize, now: Now) -> Result<TaskId, Refusal> {
+    let first = last.next(now.log.0).ok_or(Refusal::NoMoreIds)?;
+    first.nth(n.saturating_sub(1) as u64).ok_or(Refusal::NoMoreIds)?;
+    Ok(first)
+}
+
+/// What was ever given out, as far as this process has seen.
+#[derive(Default)]
+pub(crate) struct Marks {
+    /// No id up to this one is given out again.
+    pub(crate) last_id: TaskId,
+    /// No incarnation up to this one begins again.
+    pub(crate) last_incarnation: u64,
+    /// A queue that this process decides about is in this incarnation at least.
+    pub(crate) incarnation: u64,
+    /// When that began.
+    pub(crate) started: LogTime,
+}
+
+impl Marks {
+    /// Takes note of a queue that was loaded, or changed by another server.
+    pub(crate) fn see(&mut self, queue: &Queue<Payload>) {
+        self.see_id(queue.last_id());
+        self.last_incarnation = self.last_incarnation.max(queue.incarnation().min(INCARNATION_MAX));
+    }
+
+    /// Takes note of an id. One that is far ahead of its time keeps to its own queue, and does not use up those of all.
+    pub(crate) fn see_id(&mut self, id: TaskId) {
+        if id > self.last_id && id.ms() < redis::wall_ms().max(self.last_id.ms()) + AHEAD_MS {
+            self.last_id = id;
+        }
+    }
+
+    /// An incarnation that no other queue or start has had.
+    pub(crate) const fn next_incarnation(&mut self) -> u64 {
+        self.last_incarnation += 1;
+        self.last_incarnation
+    }
+}
+
+/// Why a new incarnation begins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// The data were loaded, or there are none. Time has passed meanwhile, as this machine's clock tells.
+    Loaded,
+    /// A replica is the primary now. Its time is that of the last one.
+    Promoted,
+}
+
+impl Process {
+    /// Takes note of a queue that has come to this key.
+    pub(crate) fn welcome(&mut self, object: &mut Object, db: i32, name: &[u8]) {
+        self.marks.see(&object.queue);
+        let now = self.clock.now();
+        self.agenda.welcome(object, db, name, now);
+    }
+
+    /// Begins a new incarnation. Each queue enters it when it is first touched.
+    pub(crate) fn start(&mut self, why: Start) {
+        let now = self.clock.now();
+        if why == Start::Loaded {
+            self.clock.follow(LogTime(now.log.0.max(now.wall.0)));
+        }
+        self.marks.last_incarnation = self.marks.last_incarnation.max(now.wall.0.saturating_sub(1));
+        self.marks.incarnation = self.marks.next_incarnation();
+        self.marks.started = self.clock.now().log;
+        self.agenda.end_connections();
+    }
+}

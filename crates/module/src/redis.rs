@@ -1,0 +1,480 @@
+//! The door to Redis: its C API as safe Rust, thin. No decision is made here.
+//!
+//! A [`Ctx`] and what is borrowed from it live no longer than the callback that Redis passed it to. The functions are set by
+//! the loader, which refuses a server that lacks one that is needed; all of them are called on Redis' main thread only, but
+//! for [`log`].
+
+use std::ffi::{CStr, CString, c_int, c_longlong, c_void};
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use redis_module::raw;
+use sureq_proto::resp::{Pieces, harmless};
+
+use crate::object::Object;
+use crate::workers::Table;
+
+/// One of Redis' functions, for use where calling it is explained. They are set once by the loader.
+macro_rules! function {
+    ($name:ident) => {
+        raw::$name.expect("the loader has seen that it is there")
+    };
+}
+pub(crate) use function;
+
+/// The type of queues, and that of tables of workers.
+static QUEUES: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(ptr::null_mut());
+static WORKERS: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(ptr::null_mut());
+
+/// Remembers the types that the server has made.
+pub(crate) fn set_types(queues: *mut raw::RedisModuleType, workers: *mut raw::RedisModuleType) {
+    QUEUES.store(queues, Ordering::Relaxed);
+    WORKERS.store(workers, Ordering::Relaxed);
+}
+
+/// Writes a line to the log of the server.
+pub(crate) fn log(level: &str, text: &str) {
+    let text: Vec<u8> = text.bytes().map(harmless).collect();
+    let (level, text) = (CString::new(level), CString::new(text));
+    if let (Ok(level), Ok(text)) = (level, text) {
+        // SAFETY: a null context is allowed; the format takes one string, and both are ended.
+        unsafe { function!(RedisModule_Log)(ptr::null_mut(), level.as_ptr(), c"%s".as_ptr(), text.as_ptr()) };
+    }
+}
+
+/// A clock that nobody sets.
+pub(crate) fn monotonic_us() -> u64 {
+    // SAFETY: takes nothing.
+    unsafe { function!(RedisModule_MonotonicMicroseconds)() }
+}
+
+/// The wall clock.
+pub(crate) fn wall_ms() -> u64 {
+    // SAFETY: takes nothing.
+    let ms = unsafe { function!(RedisModule_Milliseconds)() };
+    u64::try_from(ms).unwrap_or(0)
+}
+
+/// Whether nothing may be written now, lest a failover that is under way lose it.
+pub(crate) fn is_paused() -> bool {
+    // SAFETY: takes nothing.
+    unsafe { function!(RedisModule_AvoidReplicaTraffic)() != 0 }
+}
+
+/// A string of Redis.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Str<'c>(*mut raw::RedisModuleString, PhantomData<&'c ()>);
+
+impl<'c> Str<'c> {
+    /// # Safety
+    ///
+    /// It is a string of Redis, and stays one for as long as `'c`.
+    pub(crate) const unsafe fn new(string: *mut raw::RedisModuleString) -> Self {
+        Self(string, PhantomData)
+    }
+
+    /// Its bytes.
+    pub(crate) fn bytes(self) -> &'c [u8] {
+        let mut len = 0;
+        // SAFETY: a string that lives for 'c.
+        let start = unsafe { function!(RedisModule_StringPtrLen)(self.0, &raw mut len) };
+        // SAFETY: Redis says that there are so many bytes, and they do not change while the string is not written to.
+        unsafe { std::slice::from_raw_parts(start.cast(), len) }
+    }
+}
+
+/// A string of our own.
+pub(crate) struct Owned<'c>(Ctx<'c>, Str<'c>);
+
+impl Owned<'_> {
+    pub(crate) const fn as_str(&self) -> Str<'_> {
+        self.1
+    }
+}
+
+impl Drop for Owned<'_> {
+    fn drop(&mut self) {
+        // SAFETY: made by `Ctx::string`, and freed once.
+        unsafe { function!(RedisModule_FreeString)(self.0.0, self.1.0) };
+    }
+}
+
+/// What a command's words are.
+///
+/// # Safety
+///
+/// Redis has passed them to the callback, whose end `'c` does not outlive.
+pub(crate) unsafe fn words<'c>(argv: *mut *mut raw::RedisModuleString, count: c_int) -> &'c [Str<'c>] {
+    let count = usize::try_from(count).unwrap_or(0);
+    // SAFETY: `Str` is a pointer to a string and no more, and there are so many of them.
+    unsafe { std::slice::from_raw_parts(argv.cast(), count) }
+}
+
+/// Flags of a context.
+#[derive(Clone, Copy)]
+pub(crate) struct Flags(u32);
+
+impl Flags {
+    const fn has(self, flag: u32) -> bool {
+        self.0 & flag != 0
+    }
+
+    /// Whether this server follows another.
+    pub(crate) const fn is_replica(self) -> bool {
+        self.has(raw::REDISMODULE_CTX_FLAGS_SLAVE)
+    }
+
+    /// Whether this server is one of a cluster.
+    pub(crate) const fn is_cluster(self) -> bool {
+        self.has(raw::REDISMODULE_CTX_FLAGS_CLUSTER)
+    }
+
+    /// Whether data are being loaded.
+    pub(crate) const fn is_loading(self) -> bool {
+        self.has(raw::REDISMODULE_CTX_FLAGS_LOADING)
+    }
+
+    /// Whether what is executed came from the primary or from the log, and was decided then.
+    pub(crate) const fn is_decided(self) -> bool {
+        self.has(raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING)
+    }
+
+    /// Whether nobody may be made to wait.
+    pub(crate) const fn may_not_wait(self) -> bool {
+        self.has(
+            raw::REDISMODULE_CTX_FLAGS_LUA
+                | raw::REDISMODULE_CTX_FLAGS_MULTI
+                | raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING,
+        )
+    }
+
+    /// Whether a script asks.
+    pub(crate) const fn is_script(self) -> bool {
+        self.has(raw::REDISMODULE_CTX_FLAGS_LUA)
+    }
+}
+
+/// What a callback may do with the server.
+#[derive(Clone, Copy)]
+pub(crate) struct Ctx<'c>(*mut raw::RedisModuleCtx, PhantomData<&'c ()>);
+
+impl<'c> Ctx<'c> {
+    /// # Safety
+    ///
+    /// Redis has passed it to the callback, whose end `'c` does not outlive.
+    pub(crate) const unsafe fn new(ctx: *mut raw::RedisModuleCtx) -> Self {
+        Self(ctx, PhantomData)
+    }
+
+    pub(crate) const fn raw(self) -> *mut raw::RedisModuleCtx {
+        self.0
+    }
+
+    pub(crate) fn flags(self) -> Flags {
+        // SAFETY: a context.
+        let flags = unsafe { function!(RedisModule_GetContextFlags)(self.0) };
+        Flags(flags.cast_unsigned())
+    }
+
+    /// The connection that asks.
+    pub(crate) fn client(self) -> u64 {
+        // SAFETY: a context.
+        unsafe { function!(RedisModule_GetClientId)(self.0) }
+    }
+
+    pub(crate) fn db(self) -> i32 {
+        // SAFETY: a context.
+        unsafe { function!(RedisModule_GetSelectedDb)(self.0) }
+    }
+
+    pub(crate) fn select(self, db: i32) -> bool {
+        // SAFETY: a context; a number that is no database is an error.
+        unsafe { function!(RedisModule_SelectDb)(self.0, db) == raw::REDISMODULE_OK as c_int }
+    }
+
+    pub(crate) fn string(self, bytes: &[u8]) -> Owned<'c> {
+        // SAFETY: the bytes are copied.
+        let string =
+            unsafe { function!(RedisModule_CreateString)(self.0, bytes.as_ptr().cast(), bytes.len()) };
+        // SAFETY: ours until it is dropped.
+        Owned(self, unsafe { Str::new(string) })
+    }
+
+    /// Opens a key to change it.
+    pub(crate) fn open(self, name: Str<'_>) -> Key<'c> {
+        self.open_as(name, raw::REDISMODULE_READ | raw::REDISMODULE_WRITE)
+    }
+
+    /// Opens a key to look at it.
+    pub(crate) fn open_to_read(self, name: Str<'_>) -> Key<'c> {
+        self.open_as(name, raw::REDISMODULE_READ)
+    }
+
+    fn open_as(self, name: Str<'_>, mode: u32) -> Key<'c> {
+        // SAFETY: a context and a string.
+        let key = unsafe { function!(RedisModule_OpenKey)(self.0, name.0, mode.cast_signed()) };
+        Key(key, PhantomData)
+    }
+
+    /// Has the log and the replicas do this with a key.
+    pub(crate) fn replicate(self, key: Str<'_>, effects: &[u8]) {
+        let (name, format) = (c"RQ.APPLY".as_ptr(), c"sb".as_ptr());
+        // SAFETY: the format takes a string, a buffer and its length.
+        unsafe {
+            function!(RedisModule_Replicate)(self.0, name, format, key.0, effects.as_ptr(), effects.len())
+        };
+    }
+
+    /// Has the log and the replicas do the same as this command.
+    pub(crate) fn replicate_as_is(self) {
+        // SAFETY: a context of a command.
+        unsafe { function!(RedisModule_ReplicateVerbatim)(self.0) };
+    }
+
+    /// Wakes those who wait for a key.
+    pub(crate) fn signal(self, key: Str<'_>) {
+        // SAFETY: a context and a string.
+        unsafe { function!(RedisModule_SignalKeyAsReady)(self.0, key.0) };
+    }
+
+    /// Tells those who listen to keys.
+    pub(crate) fn notify(self, event: &CStr, key: Str<'_>) {
+        self.notify_of(raw::REDISMODULE_NOTIFY_MODULE, event, key);
+    }
+
+    /// Tells those who listen to keys that one is gone.
+    pub(crate) fn notify_deleted(self, key: Str<'_>) {
+        self.notify_of(raw::REDISMODULE_NOTIFY_GENERIC, c"del", key);
+    }
+
+    fn notify_of(self, kind: c_int, event: &CStr, key: Str<'_>) {
+        // SAFETY: a context, an ended name and a string.
+        unsafe { function!(RedisModule_NotifyKeyspaceEvent)(self.0, kind, event.as_ptr(), key.0) };
+    }
+
+    /// Has the client wait for one of these keys; nothing is answered until `woken` has something, or the time is over.
+    /// 0 is for ever.
+    pub(crate) fn wait(
+        self,
+        keys: &[Str<'_>],
+        ms: u64,
+        woken: raw::RedisModuleCmdFunc,
+        over: raw::RedisModuleCmdFunc,
+    ) {
+        let timeout = c_longlong::try_from(ms).unwrap_or(c_longlong::MAX);
+        let (list, count) =
+            (keys.as_ptr().cast_mut().cast(), c_int::try_from(keys.len()).unwrap_or(c_int::MAX));
+        // SAFETY: the keys are copied; there is no private data to be freed.
+        unsafe {
+            function!(RedisModule_BlockClientOnKeys)(
+                self.0,
+                woken,
+                over,
+                None,
+                timeout,
+                list,
+                count,
+                ptr::null_mut(),
+            )
+        };
+    }
+
+    /// Whether Redis only wants to know which words of a command are keys.
+    pub(crate) fn is_about_keys(self) -> bool {
+        // SAFETY: a context.
+        unsafe { function!(RedisModule_IsKeysPositionRequest)(self.0) != 0 }
+    }
+
+    /// Says that this word is a key.
+    pub(crate) fn is_key(self, at: usize) {
+        // SAFETY: a context that asks for keys.
+        unsafe { function!(RedisModule_KeyAtPos)(self.0, c_int::try_from(at).unwrap_or(c_int::MAX)) };
+    }
+
+    /// Has a function be called later, once.
+    pub(crate) fn call_later(self, ms: u64, function: raw::RedisModuleTimerProc) -> u64 {
+        let ms = i64::try_from(ms).unwrap_or(i64::MAX);
+        // SAFETY: the function takes no data.
+        unsafe { function!(RedisModule_CreateTimer)(self.0, ms, function, ptr::null_mut()) }
+    }
+
+    /// Has it not be called.
+    pub(crate) fn do_not_call(self, timer: u64) {
+        // SAFETY: a timer that has gone off is not there any more, which is an error and no more.
+        unsafe { function!(RedisModule_StopTimer)(self.0, timer, ptr::null_mut()) };
+    }
+
+    /// One page of the keys that hold queues: the next cursor, and their names. None if this server does not answer.
+    pub(crate) fn scan(self, cursor: u64, pattern: Option<&[u8]>, count: u32) -> Option<(u64, Vec<Vec<u8>>)> {
+        let (cursor, count) = (cursor.to_string(), count.to_string());
+        let pattern = pattern.unwrap_or(b"*");
+        // SAFETY: the format takes a buffer, three ended strings around one more buffer, and two more ended strings.
+        let reply = unsafe {
+            function!(RedisModule_Call)(
+                self.0,
+                c"SCAN".as_ptr(),
+                c"bcbcbcc".as_ptr(),
+                cursor.as_ptr(),
+                cursor.len(),
+                c"MATCH".as_ptr(),
+                pattern.as_ptr(),
+                pattern.len(),
+                c"COUNT".as_ptr(),
+                count.as_ptr(),
+                count.len(),
+                c"TYPE".as_ptr(),
+                c"RELIABLEQ".as_ptr(),
+            )
+        };
+        let reply = Reply(reply);
+        let next = std::str::from_utf8(reply.at(0)?.bytes()?).ok()?.parse().ok()?;
+        let names = reply.at(1)?;
+        let names = (0..names.len()).filter_map(|at| Some(names.at(at)?.bytes()?.to_vec()));
+        let names = names.collect();
+        // SAFETY: a reply of ours, whose parts are no longer borrowed.
+        unsafe { function!(RedisModule_FreeCallReply)(reply.0) };
+        Some((next, names))
+    }
+}
+
+/// A reply of the server to itself, or a part of one.
+#[derive(Clone, Copy)]
+struct Reply(*mut raw::RedisModuleCallReply);
+
+impl Reply {
+    fn len(self) -> usize {
+        // SAFETY: a reply.
+        unsafe { function!(RedisModule_CallReplyLength)(self.0) }
+    }
+
+    fn at(self, index: usize) -> Option<Self> {
+        if self.0.is_null() {
+            return None;
+        }
+        // SAFETY: a reply; what is no array, or too short, answers null.
+        let part = unsafe { function!(RedisModule_CallReplyArrayElement)(self.0, index) };
+        (!part.is_null()).then_some(Self(part))
+    }
+
+    fn bytes<'r>(self) -> Option<&'r [u8]> {
+        let mut len = 0;
+        // SAFETY: a reply; what is no string answers null.
+        let start = unsafe { function!(RedisModule_CallReplyStringPtr)(self.0, &raw mut len) };
+        if start.is_null() {
+            return None;
+        }
+        // SAFETY: Redis says that there are so many bytes; the whole reply is freed after its last use.
+        Some(unsafe { std::slice::from_raw_parts(start.cast(), len) })
+    }
+}
+
+/// A key that is open.
+pub(crate) struct Key<'c>(*mut raw::RedisModuleKey, PhantomData<&'c ()>);
+
+/// What a key holds.
+pub(crate) enum Value<'k> {
+    Nothing,
+    Queue(&'k mut Object),
+    Workers(&'k mut Table),
+    /// Something of another type.
+    Other,
+}
+
+impl Key<'_> {
+    /// What it holds. A key is opened once at a time, so that nobody else has it.
+    pub(crate) fn value(&mut self) -> Value<'_> {
+        // SAFETY: an open key, or null for one that is not there.
+        let kind = unsafe { function!(RedisModule_KeyType)(self.0) };
+        if kind == raw::REDISMODULE_KEYTYPE_EMPTY as c_int {
+            return Value::Nothing;
+        }
+        if kind != raw::REDISMODULE_KEYTYPE_MODULE as c_int {
+            return Value::Other;
+        }
+        // SAFETY: an open key.
+        let kind = unsafe { function!(RedisModule_ModuleTypeGetType)(self.0) };
+        // SAFETY: an open key that holds a value of a module.
+        let value = unsafe { function!(RedisModule_ModuleTypeGetValue)(self.0) };
+        if kind == QUEUES.load(Ordering::Relaxed) {
+            // SAFETY: values of this type are made by `set`, `load` and `copy` alone; the key lends this one out.
+            return Value::Queue(unsafe { &mut *value.cast() });
+        }
+        if kind == WORKERS.load(Ordering::Relaxed) {
+            // SAFETY: as above.
+            return Value::Workers(unsafe { &mut *value.cast() });
+        }
+        Value::Other
+    }
+
+    /// Has it hold a queue.
+    pub(crate) fn set_queue(&mut self, object: Box<Object>) {
+        self.set(&QUEUES, Box::into_raw(object).cast());
+    }
+
+    /// Has it hold a table of workers.
+    pub(crate) fn set_workers(&mut self, table: Box<Table>) {
+        self.set(&WORKERS, Box::into_raw(table).cast());
+    }
+
+    fn set(&mut self, kind: &AtomicPtr<raw::RedisModuleType>, value: *mut c_void) {
+        // SAFETY: a key that is open for writing; the value is the type's own, and Redis' from now on.
+        unsafe { function!(RedisModule_ModuleTypeSetValue)(self.0, kind.load(Ordering::Relaxed), value) };
+    }
+
+    /// Removes it with what it holds.
+    pub(crate) fn delete(&mut self) {
+        // SAFETY: a key that is open for writing; nobody has its value.
+        unsafe { function!(RedisModule_DeleteKey)(self.0) };
+    }
+}
+
+impl Drop for Key<'_> {
+    fn drop(&mut self) {
+        if !self.0.is_null() {
+            // SAFETY: open, and closed once.
+            unsafe { function!(RedisModule_CloseKey)(self.0) };
+        }
+    }
+}
+
+impl Pieces for Ctx<'_> {
+    fn simple(&mut self, text: &str) {
+        let text = CString::new(text).unwrap_or_default();
+        // SAFETY: a context and an ended string.
+        unsafe { function!(RedisModule_ReplyWithSimpleString)(self.0, text.as_ptr()) };
+    }
+
+    fn error(&mut self, text: impl std::fmt::Display) {
+        let text: Vec<u8> = text.to_string().bytes().map(harmless).collect();
+        let text = CString::new(text).unwrap_or_default();
+        // SAFETY: a context and an ended string.
+        unsafe { function!(RedisModule_ReplyWithError)(self.0, text.as_ptr()) };
+    }
+
+    fn integer(&mut self, n: i64) {
+        // SAFETY: a context.
+        unsafe { function!(RedisModule_ReplyWithLongLong)(self.0, n) };
+    }
+
+    fn bulk(&mut self, bytes: &[u8]) {
+        // SAFETY: a context; the bytes are copied.
+        unsafe { function!(RedisModule_ReplyWithStringBuffer)(self.0, bytes.as_ptr().cast(), bytes.len()) };
+    }
+
+    fn null(&mut self) {
+        // SAFETY: a context.
+        unsafe { function!(RedisModule_ReplyWithNull)(self.0) };
+    }
+
+    fn array(&mut self, len: usize) {
+        // SAFETY: a context.
+        unsafe { function!(RedisModule_ReplyWithArray)(self.0, len.cast_signed() as i64) };
+    }
+
+    fn map(&mut self, len: usize) {
+        // SAFETY: a context.
+        unsafe { function!(RedisModule_ReplyWithMap)(self.0, len.cast_signed() as i64) };
+    }
+}

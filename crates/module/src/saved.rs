@@ -1,0 +1,67 @@
+//! A queue as bytes: events that make an empty one the same, digest and all, in pieces of bounded size.
+//!
+//! [`Event::Started`], [`Event::Configured`] if it has settings, an [`Event::Task`] for each task in an order that keeps all
+//! its lines, and [`Event::Counted`]. A snapshot holds the pieces as strings and an empty one behind them, a rewritten log as
+//! one `RQ.APPLY` each. Bytes that are read are hostile.
+
+use sureq_core::{Event, LogTime, codec};
+
+use crate::effects::{Silent, encode};
+use crate::object::{NUMBER, Object};
+use crate::process::INCARNATION_MAX;
+
+/// A piece that has come to this many bytes is full.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// What is wrong with bytes that are no queue.
+pub(crate) type Wrong = String;
+
+/// Hands out the pieces of a queue.
+pub(crate) fn pieces(object: &Object, mut hand_out: impl FnMut(&[u8])) {
+    let (queue, mut piece) = (&object.queue, Vec::new());
+    encode(&Event::Started { incarnation: queue.incarnation(), time: LogTime(0) }, &mut piece);
+    if !queue.settings().is_default() {
+        encode(&Event::Configured { queue: NUMBER, settings: queue.settings() }, &mut piece);
+    }
+    queue.export(&mut |body| body.as_ref().into(), &mut |task| {
+        encode(&Event::Task(task), &mut piece);
+        if piece.len() >= PIECE_BYTES {
+            hand_out(&piece);
+            piece.clear();
+        }
+    });
+    encode(&Event::Counted { queue: NUMBER, counters: &queue.counters() }, &mut piece);
+    hand_out(&piece);
+}
+
+/// Takes a piece in.
+pub(crate) fn take_in(object: &mut Object, mut piece: &[u8]) -> Result<(), Wrong> {
+    while !piece.is_empty() {
+        let decoded = codec::decode(piece, |event| take_event(object, event));
+        let (taken, rest) = decoded.map_err(|malformed| malformed.to_string())?;
+        taken?;
+        piece = rest;
+    }
+    Ok(())
+}
+
+fn take_event(object: &mut Object, event: &Event<'_>) -> Result<(), Wrong> {
+    let Object { queue, usage, .. } = object;
+    match event {
+        Event::Started { .. } | Event::Configured { .. } | Event::Task(_) | Event::Counted { .. } => queue
+            .apply(event, LogTime(0), &mut Silent(usage))
+            .map_err(|inconsistent| inconsistent.to_string()),
+        _ => Err("an event that does not belong into a snapshot".to_owned()),
+    }
+}
+
+/// Whether what was taken in is a queue that could have been.
+pub(crate) fn check(object: &Object) -> Result<(), Wrong> {
+    if object.queue.is_unfinished() {
+        return Err("something that was begun and not ended".to_owned());
+    }
+    if object.queue.incarnation() > INCARNATION_MAX {
+        return Err("an incarnation that no server comes to".to_owned());
+    }
+    object.queue.check().map_err(|broken| broken.0)
+}

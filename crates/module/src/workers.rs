@@ -1,0 +1,382 @@
+//! The workers of a database: who is alive, and on what they say they work. They live in a key of their own, so that Redis
+//! saves, logs and replicates them as it does everything else.
+//!
+//! Heartbeats are not part of it: they are known to the primary alone, and begin anew when there is another.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::mem;
+
+use sureq_core::command::{Worker, WorkerRef};
+use sureq_core::event::QueueNo;
+use sureq_core::reply::{Replies, Reply, Span, WorkerRow};
+use sureq_core::task::{Cause, Holder};
+use sureq_core::{Event, LogTime, Refusal, TaskId, codec};
+
+use crate::effects::encode;
+use crate::keyed::{Steps, Untouched};
+use crate::payload::Payload;
+use crate::process::{Marks, ids_behind};
+use crate::redis::{Ctx, Str, Value};
+use crate::saved::Wrong;
+use crate::tick;
+
+/// The key that the workers of a database are in.
+pub(crate) const KEY: &[u8] = b"sureq:workers";
+
+/// Who is alive.
+#[derive(Clone, Default)]
+pub(crate) struct Table {
+    alive: BTreeMap<u64, Alive>,
+    names: BTreeMap<Box<[u8]>, u64>,
+    /// Who works where.
+    works: BTreeSet<(Box<[u8]>, u64)>,
+    /// The incarnation of the process in which the times to live were begun. Volatile, as they are.
+    entered: u64,
+}
+
+#[derive(Clone)]
+struct Alive {
+    name: Box<[u8]>,
+    ttl_ms: u64,
+    /// When it is lost unless it beats.
+    expires: LogTime,
+}
+
+impl Table {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.alive.is_empty()
+    }
+
+    /// The highest id that was given to any of them.
+    pub(crate) fn last_id(&self) -> TaskId {
+        let last = self.alive.last_key_value().and_then(|(&incarnation, _)| TaskId::from_raw(incarnation));
+        last.unwrap_or(TaskId::NONE)
+    }
+
+    /// Takes events in, which may be anything; answers when they happened.
+    pub(crate) fn apply(&mut self, mut events: &[u8]) -> Result<LogTime, Wrong> {
+        let (mut at, mut queue) = (LogTime(0), Box::from([]));
+        while !events.is_empty() {
+            let decoded = codec::decode(events, |event| self.apply_one(event, &mut at, &mut queue));
+            let (applied, rest) = decoded.map_err(|malformed| malformed.to_string())?;
+            applied?;
+            events = rest;
+        }
+        Ok(at)
+    }
+
+    /// A queue is named by the event before the one that is about it.
+    fn apply_one(&mut self, event: &Event<'_>, at: &mut LogTime, queue: &mut Box<[u8]>) -> Result<(), Wrong> {
+        match *event {
+            Event::Clock(time) => *at = time,
+            Event::QueueMade { name, .. } => *queue = name.into(),
+            Event::WorkerStarted { name, incarnation, ttl_ms } => {
+                if self.names.contains_key(name) || self.alive.contains_key(&incarnation) {
+                    return Err("a worker started twice".to_owned());
+                }
+                TaskId::from_raw(incarnation).ok_or("an incarnation that is no id")?;
+                self.names.insert(name.into(), incarnation);
+                let expires = at.after(ttl_ms);
+                self.alive.insert(incarnation, Alive { name: name.into(), ttl_ms, expires });
+            }
+            Event::WorkerEnded(incarnation) => {
+                let gone = self.alive.remove(&incarnation).ok_or(UNKNOWN)?;
+                self.names.remove(&gone.name);
+                self.works.retain(|(_, worker)| *worker != incarnation);
+            }
+            Event::Worked { incarnation, .. } => {
+                self.alive.get(&incarnation).ok_or(UNKNOWN)?;
+                self.works.insert((queue.clone(), incarnation));
+            }
+            Event::Rested { incarnation, .. } => _ = self.works.remove(&(queue.clone(), incarnation)),
+            _ => return Err("an event that is not about workers".to_owned()),
+        }
+        Ok(())
+    }
+
+    /// Events that make an empty table the same.
+    pub(crate) fn export(&self) -> Vec<u8> {
+        let mut events = Vec::new();
+        for (&incarnation, Alive { name, ttl_ms, .. }) in &self.alive {
+            encode(&Event::WorkerStarted { name, incarnation, ttl_ms: *ttl_ms }, &mut events);
+        }
+        for (name, incarnation) in &self.works {
+            encode_named(name, &Event::Worked { incarnation: *incarnation, queue: QUEUE }, &mut events);
+        }
+        events
+    }
+
+    /// About how many bytes it takes.
+    pub(crate) fn memory(&self) -> usize {
+        let names: usize = self.alive.values().map(|alive| 2 * alive.name.len()).sum();
+        let works: usize = self.works.iter().map(|(name, _)| name.len()).sum();
+        let entry = size_of::<(u64, Alive)>() + size_of::<(Box<[u8]>, u64)>();
+        size_of::<Self>() + names + works + self.alive.len() * entry * 3 / 2
+    }
+
+    pub(crate) fn digest(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.export().hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// Once this process decides, everyone has a full time to live from its start on.
+    fn enter(&mut self, marks: &Marks) {
+        if mem::replace(&mut self.entered, marks.incarnation) != marks.incarnation {
+            for alive in self.alive.values_mut() {
+                alive.expires = marks.started.after(alive.ttl_ms);
+            }
+        }
+    }
+
+    fn is_alive(&self, worker: WorkerRef<'_>, now: LogTime) -> bool {
+        let alive = self.alive.get(&worker.incarnation);
+        alive.is_some_and(|alive| *alive.name == *worker.name && alive.expires > now)
+    }
+
+    /// Who is lost by now, the first that was.
+    fn lost(&self, now: LogTime) -> Option<u64> {
+        let lost = self.alive.iter().filter(|(_, alive)| alive.expires <= now);
+        lost.min_by_key(|(_, alive)| alive.expires).map(|(&incarnation, _)| incarnation)
+    }
+
+    fn next_lost(&self) -> Option<LogTime> {
+        self.alive.values().map(|alive| alive.expires).min()
+    }
+}
+
+const UNKNOWN: &str = "a worker that is not alive";
+
+/// In the events of a table a queue has no number.
+const QUEUE: QueueNo = QueueNo(0);
+
+fn encode_named(queue: &[u8], event: &Event<'_>, out: &mut Vec<u8>) {
+    encode(&Event::QueueMade { queue: QUEUE, name: queue }, out);
+    encode(event, out);
+}
+
+/// Whether these events are those of a table of workers.
+pub(crate) fn are_meant_by(events: &[u8]) -> bool {
+    let is_workers = |event: &Event<'_>| {
+        matches!(event, Event::WorkerStarted { .. } | Event::WorkerEnded(_) | Event::QueueMade { .. })
+    };
+    let first = |events: &[u8]| codec::decode(events, is_workers).is_ok_and(|(is, _)| is);
+    let behind_clock = codec::decode(events, |event| matches!(event, Event::Clock(_)));
+    first(events) || behind_clock.is_ok_and(|(is_clock, rest)| is_clock && first(rest))
+}
+
+/// Whether this incarnation is one of the selected database.
+pub(crate) fn is_known(ctx: Ctx<'_>, incarnation: u64) -> bool {
+    look(ctx, |table| table.alive.contains_key(&incarnation)).unwrap_or(false)
+}
+
+/// The name of a worker.
+pub(crate) fn name_of(ctx: Ctx<'_>, incarnation: u64) -> Option<Box<[u8]>> {
+    look(ctx, |table| table.alive.get(&incarnation).map(|alive| alive.name.clone())).flatten()
+}
+
+/// How many workers say that they work on a queue.
+pub(crate) fn count_on(ctx: Ctx<'_>, queue: &[u8]) -> u64 {
+    let on = |table: &mut Table| {
+        let from = (Box::from(queue), 0);
+        table.works.range(from..).take_while(|(name, _)| **name == *queue).count() as u64
+    };
+    look(ctx, on).unwrap_or(0)
+}
+
+fn look<T>(ctx: Ctx<'_>, act: impl FnOnce(&mut Table) -> T) -> Option<T> {
+    let name = ctx.string(KEY);
+    match ctx.open_to_read(name.as_str()).value() {
+        Value::Workers(table) => Some(act(table)),
+        _ => None,
+    }
+}
+
+/// Refuses an incarnation that is no longer alive, and whatever spans keys in a cluster.
+pub(crate) fn check(steps: &Steps<'_, '_>, worker: WorkerRef<'_>) -> Result<(), Refusal> {
+    refuse_cluster(steps.ctx)?;
+    let is_alive = look(steps.ctx, |table| {
+        table.enter(&steps.process.marks);
+        table.is_alive(worker, steps.now.log)
+    });
+    if is_alive == Some(true) { Ok(()) } else { Err(Refusal::WorkerGone) }
+}
+
+/// Workers are a key of their own, which in a cluster is on one node only.
+fn refuse_cluster(ctx: Ctx<'_>) -> Result<(), Refusal> {
+    if ctx.flags().is_cluster() {
+        return Err(Refusal::NotThere { what: "RQ.WORKER", place: "a module in a cluster" });
+    }
+    Ok(())
+}
+
+/// Executes RQ.WORKER.
+pub(crate) fn execute(
+    steps: &mut Steps<'_, '_>,
+    command: &Worker<'_>,
+    out: &mut Replies<Payload>,
+) -> Result<Result<Reply, Refusal>, Untouched> {
+    let is_ours = |worker| check(steps, worker);
+    let checked = match *command {
+        Worker::Beat(worker) | Worker::Work(worker, _) | Worker::Rest(worker, _) | Worker::Stop(worker) => {
+            is_ours(worker)
+        }
+        Worker::Start { .. } | Worker::Fail { .. } | Worker::List => refuse_cluster(steps.ctx),
+    };
+    if let Err(refusal) = checked {
+        return Ok(Err(refusal));
+    }
+    let reply = match *command {
+        Worker::Start { name, ttl_ms } => return start(steps, name, ttl_ms),
+        Worker::Beat(worker) => beat(steps, worker.incarnation, out),
+        Worker::Work(WorkerRef { incarnation, .. }, queue) => {
+            change(steps, |table, events| {
+                if !table.works.contains(&(queue.into(), incarnation)) {
+                    encode_named(queue, &Event::Worked { incarnation, queue: QUEUE }, events);
+                }
+            })?;
+            Reply::Ok
+        }
+        Worker::Rest(WorkerRef { incarnation, .. }, queue) => {
+            change(steps, |table, events| {
+                if table.works.contains(&(queue.into(), incarnation)) {
+                    encode_named(queue, &Event::Rested { incarnation, queue: QUEUE }, events);
+                }
+            })?;
+            let place = (steps.ctx.db(), queue.into());
+            Reply::Count(tick::take_back(steps, &place, Holder::Worker(incarnation), Cause::Free))
+        }
+        Worker::Stop(worker) => Reply::Count(end(steps, worker.incarnation, Cause::Free)?),
+        Worker::Fail { name } => {
+            let incarnation = look(steps.ctx, |table| table.names.get(name).copied()).flatten();
+            let ended = incarnation.map(|incarnation| end(steps, incarnation, Cause::Lost));
+            Reply::Count(ended.transpose()?.unwrap_or(0))
+        }
+        Worker::List => list(steps, out),
+    };
+    Ok(Ok(reply))
+}
+
+fn start(steps: &mut Steps<'_, '_>, name: &[u8], ttl_ms: u64) -> Result<Result<Reply, Refusal>, Untouched> {
+    let id = match ids_behind(steps.process.marks.last_id, 1, steps.now) {
+        Ok(id) => id,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    if let Some(before) = look(steps.ctx, |table| table.names.get(name).copied()).flatten() {
+        end(steps, before, Cause::Lost)?;
+    }
+    let incarnation = id.raw();
+    change(steps, |_, events| encode(&Event::WorkerStarted { name, incarnation, ttl_ms }, events))?;
+    steps.process.marks.see_id(id);
+    Ok(Ok(Reply::Started(incarnation)))
+}
+
+/// Not recorded: the primary alone knows who beats.
+fn beat(steps: &mut Steps<'_, '_>, incarnation: u64, out: &mut Replies<Payload>) -> Reply {
+    let (now, start) = (steps.now.log, out.receipts.len());
+    look(steps.ctx, |table| {
+        if let Some(alive) = table.alive.get_mut(&incarnation) {
+            alive.expires = now.after(alive.ttl_ms);
+        }
+    });
+    let holder = Holder::Worker(incarnation);
+    for (_, name) in steps.process.agenda.held_by(holder) {
+        let name = steps.ctx.string(&name);
+        if let Value::Queue(object) = steps.ctx.open_to_read(name.as_str()).value() {
+            object.queue.cancelled_of(holder, &mut out.receipts);
+        }
+    }
+    out.receipts.extend(steps.process.agenda.take_lapses(incarnation));
+    Reply::Receipts(Span::new(start, out.receipts.len()))
+}
+
+fn list(steps: &mut Steps<'_, '_>, out: &mut Replies<Payload>) -> Reply {
+    let start = out.workers.len();
+    let (marks, now) = (&steps.process.marks, steps.now.log);
+    let alive = look(steps.ctx, |table| {
+        table.enter(marks);
+        let alive = table.alive.iter().filter(|(_, alive)| alive.expires > now);
+        alive.map(|(&incarnation, alive)| (incarnation, alive.clone())).collect::<Vec<_>>()
+    });
+    for (incarnation, Alive { name, ttl_ms, .. }) in alive.into_iter().flatten() {
+        let holder = Holder::Worker(incarnation);
+        let held = steps.process.agenda.held_by(holder).into_iter().map(|(_, name)| {
+            let name = steps.ctx.string(&name);
+            match steps.ctx.open_to_read(name.as_str()).value() {
+                Value::Queue(object) => object.queue.held_by(holder),
+                _ => 0,
+            }
+        });
+        let leased = held.sum();
+        out.workers.push(WorkerRow { name, incarnation, ttl_ms, leased });
+    }
+    Reply::Workers(Span::new(start, out.workers.len()))
+}
+
+/// Ends a worker: its tasks go back to the front of their queues, in their order. Answers how many.
+fn end(steps: &mut Steps<'_, '_>, incarnation: u64, cause: Cause) -> Result<u64, Untouched> {
+    let holder = Holder::Worker(incarnation);
+    // While it is known, so that what is taken back costs what its end costs.
+    let places = steps.process.agenda.release(holder);
+    let back = places.iter().map(|place| tick::take_back(steps, place, holder, cause)).sum();
+    steps.process.agenda.take_lapses(incarnation);
+    change(steps, |_, events| encode(&Event::WorkerEnded(incarnation), events))?;
+    Ok(back)
+}
+
+/// Ends those whose time is over, and plans for the next.
+pub(crate) fn end_lost(steps: &mut Steps<'_, '_>, name: Str<'_>) {
+    if name.bytes() != KEY {
+        return;
+    }
+    let (marks, now) = (&steps.process.marks, steps.now.log);
+    let mut lost = look(steps.ctx, |table| {
+        table.enter(marks);
+        table.lost(now)
+    });
+    while let Some(Some(incarnation)) = lost {
+        if end(steps, incarnation, Cause::Lost).is_err() {
+            return;
+        }
+        lost = look(steps.ctx, |table| table.lost(now));
+    }
+    plan(steps);
+}
+
+fn plan(steps: &mut Steps<'_, '_>) {
+    if let Some(at) = look(steps.ctx, |table| table.next_lost()).flatten() {
+        steps.process.agenda.look_at(at, steps.ctx.db(), KEY);
+    }
+}
+
+/// Decides on a change of the table, records and applies it.
+fn change(steps: &mut Steps<'_, '_>, decide: impl FnOnce(&Table, &mut Vec<u8>)) -> Result<(), Untouched> {
+    let name = steps.ctx.string(KEY);
+    let mut key = steps.ctx.open(name.as_str());
+    let mut fresh = None;
+    let table = match key.value() {
+        Value::Workers(table) => table,
+        Value::Nothing => &mut **fresh.insert(Box::new(Table::default())),
+        Value::Queue(_) | Value::Other => return Err(Untouched::WrongType),
+    };
+    table.enter(&steps.process.marks);
+    let mut events = Vec::new();
+    encode(&Event::Clock(steps.now.log), &mut events);
+    let before = events.len();
+    decide(table, &mut events);
+    if events.len() > before {
+        table.apply(&events).expect("a decision fits the table it was made on");
+        steps.ctx.replicate(name.as_str(), &events);
+        steps.ctx.notify(steps.event, name.as_str());
+    }
+    let is_empty = table.is_empty();
+    match fresh {
+        Some(table) if !is_empty => key.set_workers(table),
+        None if is_empty => key.delete(),
+        _ => {}
+    }
+    drop(key);
+    plan(steps);
+    Ok(())
+}

@@ -1,0 +1,228 @@
+//! Clients that wait: what wakes them, what does not, and what becomes of the task when they are gone.
+
+use redis::Value;
+use sureq_testkit::redis_module::Host;
+use sureq_testkit::redis_server::RedisServer;
+
+use crate::support::{Client, list, shown};
+
+/// A client that waits for `q`, and one that does things meanwhile.
+struct Scene {
+    server: RedisServer,
+    waiting: Client,
+    id: i64,
+    acting: Client,
+}
+
+impl Scene {
+    fn on(host: Host, pop: &str) -> Self {
+        Self::after(host, &[], pop)
+    }
+
+    fn after(host: Host, before: &[&str], pop: &str) -> Self {
+        let server = host.start(&[], &[]);
+        let (mut waiting, mut acting) = (Client::of(&server), Client::of(&server));
+        for line in before {
+            acting.say(line);
+        }
+        let id = waiting.number("CLIENT ID");
+        waiting.ask(pop);
+        acting.wait_until("clients", "blocked_clients", "1");
+        Self { server, waiting, id, acting }
+    }
+
+    fn say(&mut self, lines: &[&str]) {
+        for line in lines {
+            self.acting.say(line);
+        }
+    }
+
+    /// The payload that the waiting client gets.
+    fn assert_gets(&mut self, payload: &str) {
+        let answer = self.waiting.answer().unwrap_or_else(|error| panic!("{payload}: {error}"));
+        let task = list(list(answer).swap_remove(0));
+        assert_eq!(shown(&task[2]), payload);
+        assert!(!self.server.process().has_ended());
+    }
+
+    fn assert_waits(&mut self) {
+        assert_eq!(self.acting.told("clients", "blocked_clients"), "1", "it goes on waiting");
+    }
+}
+
+const WAIT: &str = "RQ.POP BLOCK 0 p q";
+
+fn wakes(host: Host) {
+    type Case = (&'static [&'static str], &'static [&'static str], &'static str);
+    let cases: &[Case] = &[
+        (&[], &["RQ.PUSH q a b"], "a"),
+        (&[], &["RQ.ADD q a DELAY 20"], "a"),
+        (&["RQ.PUSH q a", "RQ.POP LEASE 30 q"], &["PING"], "a"),
+        (&["RQ.PUSH q a", "RQ.POP q"], &["RQ.RETURN q ID"], "a"),
+        (&["RQ.PUSH q a", "RQ.PAUSE q"], &["RQ.RESUME q"], "a"),
+        (&["RQ.PUSH q a", "RQ.POP q", "RQ.BURY q ID"], &["RQ.REVIVE q ALL"], "a"),
+        (&["RQ.CONFIG q MAX-LEASED 1", "RQ.PUSH q a b", "RQ.POP q"], &["RQ.ACK q ID"], "b"),
+        (&["RQ.CONFIG d DEAD-LETTER q", "RQ.PUSH d a"], &["RQ.BURY d ID"], "a"),
+        (&["RQ.PUSH other a"], &["RENAME other q"], "a"),
+        (&["RQ.PUSH other a"], &["COPY other q"], "a"),
+        (&["SELECT 1", "RQ.PUSH q a"], &["MOVE q 0"], "a"),
+        (&["SELECT 1", "RQ.PUSH q a", "SELECT 0"], &["SWAPDB 0 1"], "a"),
+        (&["RQ.PUSH q x", "RQ.POP q"], &["DEL q", "RQ.PUSH q a"], "a"),
+        (&["RQ.PUSH q x", "RQ.POP q"], &["UNLINK q", "RQ.PUSH q a"], "a"),
+        (&["RQ.PUSH q x", "RQ.POP q"], &["FLUSHALL", "RQ.PUSH q a"], "a"),
+        (&["RQ.PUSH q x", "RQ.POP q"], &["FLUSHDB ASYNC", "RQ.PUSH q a"], "a"),
+        (&["RQ.PUSH q x", "RQ.POP q"], &["RENAME q r", "RQ.PUSH q a"], "a"),
+        (&["RQ.PUSH q x", "RQ.POP q"], &["PEXPIRE q 1", "RQ.PUSH p a"], "a"),
+        (&[], &["SET q string", "DEL q", "RQ.PUSH q a"], "a"),
+        (&[], &["MULTI", "RQ.PUSH q a", "EXEC"], "a"),
+        (&[], &["EVAL return(redis.call('rq.push','q','a')) 0"], "a"),
+    ];
+    for (before, then, payload) in cases {
+        let server = host.start(&[], &[]);
+        let (mut waiting, mut acting) = (Client::of(&server), Client::of(&server));
+        let mut id = String::new();
+        for line in *before {
+            let value = acting.say(&line.replace("ID", &id));
+            if line.starts_with("RQ.PUSH") {
+                id = shown(&list(value)[0]);
+            }
+        }
+        waiting.ask(WAIT);
+        acting.wait_until("clients", "blocked_clients", "1");
+        for line in *then {
+            acting.say(&line.replace("ID", &id));
+        }
+        let answer = waiting.answer().unwrap_or_else(|error| panic!("{then:?}: {error}"));
+        assert_eq!(shown(&list(list(answer).swap_remove(0))[2]), *payload, "{before:?} {then:?}");
+    }
+}
+
+#[test]
+fn everything_that_makes_a_task_ready_wakes_who_waits_in_redis() {
+    wakes(Host::Redis);
+}
+
+#[test]
+fn everything_that_makes_a_task_ready_wakes_who_waits_in_valkey() {
+    wakes(Host::Valkey);
+}
+
+#[test]
+fn who_is_killed_while_it_waits_gets_nothing_and_takes_nothing() {
+    for host in Host::ALL {
+        let mut scene = Scene::on(host, WAIT);
+        let kill = format!("CLIENT KILL ID {}", scene.id);
+        scene.say(&[&kill, "RQ.PUSH q a"]);
+        assert!(scene.waiting.answer().is_err(), "it is gone");
+        assert_eq!(scene.acting.counts("q"), [1, 0, 0, 0], "{host:?}");
+        // Killed by the same pipeline that pushes: whoever is served is alive.
+        let mut scene = Scene::on(host, WAIT);
+        let kill = format!("CLIENT KILL ID {}", scene.id);
+        scene.say(&["MULTI", "RQ.PUSH q a", &kill, "EXEC"]);
+        assert_eq!(scene.acting.counts("q"), [1, 0, 0, 0], "{host:?}");
+    }
+}
+
+#[test]
+fn who_waits_can_be_sent_away() {
+    for host in Host::ALL {
+        let mut scene = Scene::on(host, WAIT);
+        let unblock = format!("CLIENT UNBLOCK {}", scene.id);
+        scene.say(&[&unblock]);
+        assert_eq!(scene.waiting.answer().expect("no error"), Value::Nil, "{host:?}");
+        let mut scene = Scene::on(host, WAIT);
+        let unblock = format!("CLIENT UNBLOCK {} ERROR", scene.id);
+        scene.say(&[&unblock]);
+        let error = scene.waiting.answer().expect_err("it was asked for");
+        assert!(error.to_string().contains("UNBLOCKED"), "{host:?}: {error}");
+        let mut scene = Scene::on(host, "RQ.POP BLOCK 30 q");
+        assert_eq!(scene.waiting.answer().expect("no error"), Value::Nil, "{host:?}: its time is over");
+        scene.say(&["RQ.PUSH q a"]);
+        assert_eq!(scene.acting.counts("q"), [1, 0, 0, 0], "{host:?}");
+    }
+}
+
+#[test]
+fn what_makes_nothing_ready_wakes_nobody() {
+    for host in Host::ALL {
+        let mut scene = Scene::after(host, &["RQ.PUSH q x", "RQ.POP q"], WAIT);
+        for line in [
+            "RQ.INFO q",
+            "DEL q",
+            "SET q string",
+            "RQ.PUSH other x",
+            "FLUSHALL",
+            "RQ.ADD q later DELAY 600000",
+        ] {
+            scene.say(&[line]);
+            scene.assert_waits();
+        }
+        scene.say(&["RQ.PUSH q a"]);
+        scene.assert_gets("a");
+    }
+}
+
+#[test]
+fn who_may_not_wait_is_told_at_once() {
+    for host in Host::ALL {
+        let server = host.start(&[], &[]);
+        let mut client = Client::of(&server);
+        client.say("MULTI");
+        client.say("RQ.POP BLOCK 0 q");
+        client.say("RQ.PUSH q a");
+        client.say("RQ.POP BLOCK 0 q");
+        let answers = list(client.say("EXEC"));
+        assert_eq!(answers[0], Value::Nil, "{host:?}");
+        assert_eq!(list(answers[2].clone()).len(), 1, "{host:?}");
+        assert_eq!(client.say("EVAL return(redis.call('rq.pop','block','0','q')) 0"), Value::Nil, "{host:?}");
+        let error = client.error("EVAL return(redis.call('rq.pop','conn','q')) 0");
+        assert!(error.contains("a script has no connection"), "{host:?}: {error}");
+    }
+}
+
+#[test]
+fn those_who_wait_are_served_in_order_and_one_task_each() {
+    for host in Host::ALL {
+        let server = host.start(&[], &[]);
+        let mut acting = Client::of(&server);
+        let mut waiting: Vec<Client> = (0..20).map(|_| Client::of(&server)).collect();
+        for (n, client) in waiting.iter_mut().enumerate() {
+            client.ask("RQ.POP BLOCK 0 q");
+            acting.wait_until("clients", "blocked_clients", &(n + 1).to_string());
+        }
+        acting.say("RQ.PUSH q 0 1 2 3 4 5 6 7 8 9");
+        acting.say("RQ.PUSH q 10 11 12 13 14 15 16 17 18 19");
+        for (n, client) in waiting.iter_mut().enumerate() {
+            let task = list(list(client.answer().expect("a task")).swap_remove(0));
+            assert_eq!(shown(&task[2]), n.to_string(), "{host:?}");
+        }
+        assert_eq!(acting.counts("q"), [0, 0, 20, 0]);
+    }
+}
+
+#[test]
+fn a_server_that_becomes_a_replica_sends_those_away_who_wait() {
+    for host in Host::ALL {
+        let mut scene = Scene::on(host, WAIT);
+        scene.say(&["REPLICAOF 127.0.0.1 1"]);
+        let error = scene.waiting.answer().expect_err("nobody can be served");
+        assert!(error.to_string().contains("UNBLOCKED"), "{host:?}: {error}");
+        scene.say(&["REPLICAOF NO ONE", "RQ.PUSH q a"]);
+        assert_eq!(scene.acting.counts("q"), [1, 0, 0, 0], "{host:?}");
+    }
+}
+
+#[test]
+fn what_a_connection_holds_comes_back_when_it_is_gone() {
+    for host in Host::ALL {
+        let mut scene = Scene::after(host, &["RQ.PUSH q a b"], "RQ.POP BLOCK 0 empty");
+        let mut holder = Client::of(&scene.server);
+        holder.say("RQ.POP COUNT 2 CONN q");
+        scene.say(&["RENAME q r"]);
+        assert_eq!(scene.acting.counts("r"), [0, 0, 2, 0]);
+        assert!(holder.is_open());
+        drop(holder);
+        let back = scene.acting.say("RQ.POP BLOCK 20000 COUNT 2 r");
+        assert_eq!(list(back).len(), 2, "{host:?}: both, from under its new name");
+    }
+}

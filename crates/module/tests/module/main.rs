@@ -1,0 +1,10 @@
+//! The module in real servers: what Redis does to keys, and what clients, replicas and files do to the module.
+
+mod blocked;
+mod faults;
+mod hostile;
+mod kill;
+mod native;
+mod persistence;
+mod replication;
+mod support;

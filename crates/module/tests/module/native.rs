@@ -1,0 +1,199 @@
+//! What Redis knows of the commands and of the type: keys, flags, rights, memory, notifications, cluster.
+
+use redis::Value;
+use sureq_testkit::process::free_port;
+use sureq_testkit::redis_module::Host;
+
+use crate::support::{Client, list, shown};
+
+#[test]
+fn a_queue_is_a_key_of_its_own_type() {
+    for host in Host::ALL {
+        let server = host.start(&[], &[]);
+        let mut client = Client::of(&server);
+        client.say("RQ.PUSH q a b");
+        assert_eq!(client.text("TYPE q"), "RELIABLEQ");
+        assert_eq!(shown(&client.say("SCAN 0 TYPE RELIABLEQ")), "[0 [q]]");
+        assert_eq!(shown(&client.say("RQ.QUEUES MATCH q*")), "[0 [[q 2 0 0 0]]]");
+        client.say("SET string x");
+        for command in ["RQ.PUSH string a", "RQ.POP string", "RQ.INFO string", "RQ.ACK string 1-1"] {
+            assert!(client.error(command).contains("WRONGTYPE"), "{command}");
+        }
+        assert_eq!(shown(&list(client.say("RQ.POP q string"))[0]).split(' ').next(), Some("[q"));
+        client.say("RQ.POP q");
+        let ids: Vec<String> = list(client.say("RQ.INSPECT q PENDING 0 9"))
+            .into_iter()
+            .map(|task| shown(&list(task)[0]))
+            .collect();
+        client.say(&format!("RQ.ACK q {}", ids.join(" ")));
+        assert_eq!(client.number("EXISTS q"), 0, "an empty queue is gone");
+        client.say("RQ.PAUSE q");
+        assert_eq!(client.number("EXISTS q"), 1, "a pause stays");
+        client.say("RQ.RESUME q");
+        assert_eq!(client.number("EXISTS q"), 0);
+        let later = shown(&list(client.say("RQ.PUSH q c"))[0]);
+        assert!(ids.iter().all(|id| *id < later), "no id comes twice");
+    }
+}
+
+#[test]
+fn commands_tell_their_keys_and_flags() {
+    for host in Host::ALL {
+        let server = host.start(&[], &[]);
+        let mut client = Client::of(&server);
+        let keys = client.say("COMMAND GETKEYS RQ.POP COUNT 3 BLOCK 0 a b c");
+        assert_eq!(shown(&keys), "[a b c]");
+        assert_eq!(shown(&client.say("COMMAND GETKEYS RQ.PUSH q x y")), "[q]");
+        let flags = |client: &mut Client, name: &str| {
+            let info = list(list(client.say(&format!("COMMAND INFO {name}"))).swap_remove(0));
+            match &info[2] {
+                Value::Array(flags) => flags.iter().map(shown).collect::<Vec<_>>(),
+                Value::Set(flags) => flags.iter().map(shown).collect(),
+                other => panic!("{other:?}"),
+            }
+        };
+        for (name, wanted) in [
+            ("RQ.PUSH", &["write", "denyoom", "fast"][..]),
+            ("RQ.ADD", &["write", "denyoom", "fast"]),
+            ("RQ.POP", &["write", "blocking", "movablekeys"]),
+            ("RQ.ACK", &["write", "fast"]),
+            ("RQ.INFO", &["readonly", "fast"]),
+            ("RQ.INSPECT", &["readonly"]),
+        ] {
+            let flags = flags(&mut client, name);
+            assert!(
+                wanted.iter().all(|flag| flags.iter().any(|has| has == flag)),
+                "{host:?} {name}: {flags:?}"
+            );
+            assert_eq!(wanted.contains(&"denyoom"), flags.iter().any(|flag| flag == "denyoom"), "{name}");
+        }
+        client.say("ACL SETUSER reader on nopass ~q +rq.info +rq.pop");
+        client.say("RQ.PUSH q x");
+        let mut reader = Client::of(&server);
+        reader.say("AUTH reader any");
+        reader.say("RQ.INFO q");
+        assert!(reader.error("RQ.PUSH q x").contains("NOPERM"), "{host:?}");
+        assert!(reader.error("RQ.POP q other").contains("NOPERM"), "{host:?}: every key counts");
+        reader.say("RQ.POP q");
+    }
+}
+
+#[test]
+fn valkey_puts_commands_into_categories() {
+    let server = Host::Valkey.start(&[], &[]);
+    let mut client = Client::of(&server);
+    let writing = shown(&client.say("ACL CAT write"));
+    assert!(writing.contains("rq.push") && !writing.contains("rq.info"), "{writing}");
+    assert!(shown(&client.say("ACL CAT blocking")).contains("rq.pop"));
+}
+
+#[test]
+fn a_full_memory_refuses_pushes_and_takes_pops_and_acks() {
+    for host in Host::ALL {
+        let server = host.start(&["--appendonly", "no"], &[]);
+        let mut client = Client::of(&server);
+        client.say("RQ.PUSH q a b");
+        client.say("CONFIG SET maxmemory-policy noeviction");
+        client.say("CONFIG SET maxmemory 1");
+        assert!(client.error("RQ.PUSH q c").contains("OOM"), "{host:?}");
+        let task = list(list(client.say("RQ.POP q")).swap_remove(0));
+        assert_eq!(
+            shown(&client.say(&format!("RQ.ACK q {}", shown(&task[1])))),
+            format!("[{}]", shown(&task[1]))
+        );
+    }
+}
+
+#[test]
+fn a_waiting_task_takes_little_more_than_its_bytes() {
+    const TASKS: u64 = 100_000;
+    for host in Host::ALL {
+        let server = host.start(&["--appendonly", "no"], &[]);
+        let mut client = Client::of(&server);
+        let used =
+            |client: &mut Client| -> u64 { client.told("memory", "used_memory").parse().expect("a number") };
+        client.say("RQ.PUSH warm up");
+        let before = used(&mut client);
+        let payload = [b'x'; 64];
+        let batch: Vec<&[u8]> = [&b"RQ.PUSH"[..], b"q"].into_iter().chain([&payload[..]; 100]).collect();
+        for _ in 0..TASKS / 100 {
+            client.try_words(&batch).expect("a push");
+        }
+        let grown = (used(&mut client) - before) / TASKS;
+        let told = client.number("MEMORY USAGE q").unsigned_abs() / TASKS;
+        assert!(
+            grown <= 100 && told <= 100,
+            "{host:?}: {grown} bytes by its growth, {told} by its own account"
+        );
+        assert!(told >= 64 && told.abs_diff(grown) < 25, "{host:?}: {grown} bytes, and it says {told}");
+        client.say("UNLINK q");
+        let since = std::time::Instant::now();
+        while used(&mut client) > before + (1 << 20) {
+            assert!(since.elapsed() < crate::support::PATIENCE, "{host:?}: the memory is not given back");
+        }
+    }
+}
+
+#[test]
+fn changes_of_keys_are_told() {
+    for host in Host::ALL {
+        let server = host.start(&["--notify-keyspace-events", "KEAd"], &[]);
+        let (mut listening, mut client) = (Client::of(&server), Client::of(&server));
+        listening.say("SUBSCRIBE __keyspace@0__:q");
+        let id = shown(&list(client.say("RQ.PUSH q a"))[0]);
+        client.say("RQ.POP q");
+        client.say(&format!("RQ.ACK q {id}"));
+        for expected in ["rq.push", "rq.pop", "rq.ack", "del"] {
+            let heard = listening.answer().expect("a message");
+            assert!(shown(&heard).ends_with(&format!("{expected}]")), "{host:?}: {heard:?}, not {expected}");
+        }
+    }
+}
+
+#[test]
+fn in_a_cluster_keys_of_one_slot_go_together_and_workers_are_refused() {
+    let port = free_port();
+    let options = ["--port", &port.to_string(), "--cluster-enabled", "yes"];
+    let server = Host::Redis.start(&options, &[]);
+    let mut client = Client::of(&server);
+    client.say("CLUSTER ADDSLOTSRANGE 0 16383");
+    client.wait_until("cluster", "cluster_enabled", "1");
+    let since = std::time::Instant::now();
+    while !client.text("CLUSTER INFO").contains("cluster_state:ok") {
+        assert!(since.elapsed() < crate::support::PATIENCE, "the cluster does not come up");
+    }
+    client.say("RQ.PUSH {a}1 x");
+    client.say("RQ.PUSH {a}2 y");
+    assert_eq!(list(client.say("RQ.POP COUNT 9 {a}1 {a}2")).len(), 2);
+    assert!(client.error("RQ.POP {a}1 {b}1").contains("CROSSSLOT"));
+    assert!(client.error("RQ.WORKER START w").contains("a module in a cluster has no RQ.WORKER"));
+    assert!(client.error("RQ.POP WORKER w#1 {a}1").contains("a module in a cluster has no RQ.WORKER"));
+    assert!(client.error("RQ.CONFIG {a}1 DEAD-LETTER b").contains("another slot"));
+    client.say("RQ.CONFIG {a}1 DEAD-LETTER {a}graves");
+    let id = shown(&list(client.say("RQ.PUSH {a}1 z"))[0]);
+    client.say(&format!("RQ.BURY {{a}}1 {id}"));
+    assert_eq!(client.counts("{a}graves"), [1, 0, 0, 0]);
+}
+
+#[test]
+fn any_bytes_are_payloads_names_and_keys() {
+    let server = Host::Redis.start(&[], &[]);
+    let mut client = Client::of(&server);
+    let all: Vec<u8> = (0..=255).collect();
+    let name = vec![0xff; 4096];
+    let added = client.try_words(&[b"RQ.ADD", &all, &all, b"NAME", &name]).expect("any bytes");
+    assert_eq!(list(added)[1], Value::Int(1));
+    let again = client.try_words(&[b"RQ.ADD", &all, b"other", b"NAME", &name]).expect("any bytes");
+    assert_eq!(list(again)[1], Value::Int(0), "the name is taken");
+    let task = list(list(client.try_words(&[b"RQ.POP", &all]).expect("a task")).swap_remove(0));
+    assert_eq!(task[2], Value::BulkString(all.clone()));
+    // An id of any length is an error, and no more.
+    for id in [vec![b'1'; 300], vec![b'9'; 100_000], all.clone(), Vec::new(), b"1-".to_vec()] {
+        let error = client.try_words(&[b"RQ.ACK", &all, &id]).expect_err("no id").to_string();
+        assert!(error.contains("malformed task id"), "{error}");
+    }
+    let large = vec![b'z'; 8 << 20];
+    client.try_words(&[b"RQ.PUSH", b"large", &large]).expect("a large payload");
+    let task = list(list(client.say("RQ.POP large")).swap_remove(0));
+    assert_eq!(task[2], Value::BulkString(large));
+}

@@ -1,0 +1,205 @@
+//! Replicas and logs carry effects: whatever their clocks say, they have what the primary has.
+
+use std::collections::BTreeSet;
+
+use redis::Value;
+use sureq_testkit::process::free_port;
+use sureq_testkit::redis_module::Host;
+use sureq_testkit::redis_server::RedisServer;
+use sureq_testkit::shifted_clock::ShiftedClock;
+
+use crate::support::{Client, list, shown, text};
+
+const HOUR_MS: i64 = 3_600_000;
+
+/// Two servers, the second a replica of the first.
+struct Pair {
+    ports: [u16; 2],
+    servers: [RedisServer; 2],
+    clients: [Client; 2],
+    /// Which of them is the primary.
+    primary: usize,
+}
+
+impl Pair {
+    fn start(host: Host, clock: &ShiftedClock) -> Self {
+        let ports = [free_port(), free_port()];
+        let port = |n: usize| ports[n].to_string();
+        let first = host.start(&["--port", &port(0)], &[]);
+        let follow = format!("127.0.0.1 {}", ports[0]);
+        let second = host.start(&["--port", &port(1), "--replicaof", &follow], &clock.environment());
+        let clients = [Client::of(&first), Client::of(&second)];
+        let mut pair = Self { ports, servers: [first, second], clients, primary: 0 };
+        pair.wait_until_linked();
+        pair
+    }
+
+    fn primary(&mut self) -> &mut Client {
+        &mut self.clients[self.primary]
+    }
+
+    fn replica(&mut self) -> &mut Client {
+        &mut self.clients[1 - self.primary]
+    }
+
+    fn wait_until_linked(&mut self) {
+        self.replica().wait_until("replication", "master_link_status", "up");
+        self.primary().wait_until("replication", "connected_slaves", "1");
+    }
+
+    /// Both have the same, while nothing happens; and so has the primary's log.
+    fn assert_same(&mut self, when: &str) {
+        self.primary().say("CLIENT PAUSE 60000 WRITE");
+        let offset = self.primary().told("replication", "master_repl_offset");
+        self.replica().wait_until("replication", "slave_repl_offset", &offset);
+        let digests =
+            [shown(&self.primary().say("DEBUG DIGEST")), shown(&self.replica().say("DEBUG DIGEST"))];
+        assert_eq!(digests[0], digests[1], "{when}");
+        self.primary().say("CLIENT UNPAUSE");
+    }
+
+    fn fail_over(&mut self) {
+        let to = self.ports[1 - self.primary];
+        self.primary().say(&format!("FAILOVER TO 127.0.0.1 {to}"));
+        self.replica().wait_until("replication", "role", "master");
+        self.primary = 1 - self.primary;
+        self.replica().wait_until("replication", "role", "slave");
+        self.wait_until_linked();
+    }
+}
+
+/// What was ever given out.
+#[derive(Default)]
+struct Given {
+    ids: BTreeSet<String>,
+    receipts: BTreeSet<String>,
+}
+
+/// A random run: everything that changes a queue, with delays and leases that end meanwhile.
+fn run(client: &mut Client, random: &mut fastrand::Rng, steps: usize, given: &mut Given) {
+    for step in 0..steps {
+        let queue = ["a", "b"][random.usize(..2)];
+        match random.u8(..12) {
+            0..=3 => {
+                for id in list(client.say(&format!("RQ.PUSH {queue} one-{step} two-{step}"))) {
+                    assert!(given.ids.insert(text(&id)), "{id:?} came twice");
+                }
+            }
+            4 => {
+                let delay = random.u64(1..30);
+                let added =
+                    list(client.say(&format!("RQ.ADD {queue} later DELAY {delay} TRIES 3 BACKOFF 5")));
+                assert!(given.ids.insert(text(&added[0])), "{added:?} came twice");
+            }
+            5 => _ = client.say(&format!("RQ.ADD {queue} named NAME n{} TTL 40", random.u8(..20))),
+            6..=8 => {
+                let popped = client.say(&format!("RQ.POP COUNT 3 LEASE {} a b", random.u64(5..40)));
+                for task in list(popped).into_iter().map(list) {
+                    let receipt = text(&task[3]);
+                    assert!(given.receipts.insert(receipt.clone()), "{receipt} came twice");
+                    let queue = text(&task[0]);
+                    match random.u8(..4) {
+                        0 => _ = client.say(&format!("RQ.ACK {queue} {receipt}")),
+                        1 => _ = client.say(&format!("RQ.RETURN {queue} {receipt} FAILED oh")),
+                        _ => {}
+                    }
+                }
+            }
+            9 => _ = client.say(&format!("RQ.REVIVE {queue} ALL")),
+            10 => {
+                let letter = ["graves", "0"][random.usize(..2)];
+                client.say(&format!("RQ.CONFIG {queue} DEAD-LETTER {letter}"));
+            }
+            _ => _ = client.say("RQ.PURGE graves"),
+        }
+    }
+}
+
+fn a_replica_follows(host: Host, shift_ms: i64) {
+    let clock = ShiftedClock::default();
+    clock.set_wall(shift_ms);
+    let mut pair = Pair::start(host, &clock);
+    let (mut random, mut given) = (fastrand::Rng::with_seed(3), Given::default());
+    for round in 0..4 {
+        run(pair.primary(), &mut random, 400, &mut given);
+        pair.assert_same(&format!("round {round}"));
+        pair.fail_over();
+        pair.assert_same(&format!("after failover {round}"));
+    }
+    // The log tells the same as the server that wrote it.
+    pair.primary().say("CLIENT PAUSE 60000 WRITE");
+    let before = shown(&pair.primary().say("DEBUG DIGEST"));
+    pair.primary().say("DEBUG LOADAOF");
+    assert_eq!(shown(&pair.primary().say("DEBUG DIGEST")), before, "the log");
+    assert_ne!(before, "0".repeat(40), "there is something to compare");
+    assert!(pair.servers.iter().all(|server| !server.process().has_ended()), "both still run");
+}
+
+#[test]
+fn a_replica_an_hour_ahead_has_what_the_primary_has() {
+    a_replica_follows(Host::Redis, HOUR_MS);
+}
+
+#[test]
+fn a_replica_an_hour_behind_has_what_the_primary_has() {
+    a_replica_follows(Host::Redis, -HOUR_MS);
+}
+
+#[test]
+fn a_replica_in_valkey_has_what_the_primary_has() {
+    a_replica_follows(Host::Valkey, HOUR_MS);
+}
+
+/// Time goes on from where the primary was: what was to come in a minute does not come at once.
+#[test]
+fn a_failover_to_a_clock_that_is_ahead_hurries_nothing() {
+    let clock = ShiftedClock::default();
+    clock.set_wall(HOUR_MS);
+    let mut pair = Pair::start(Host::Redis, &clock);
+    pair.primary().say("RQ.PUSH q leased");
+    pair.primary().say("RQ.ADD q delayed DELAY 60000");
+    let task = list(list(pair.primary().say("RQ.POP LEASE 60000 q")).swap_remove(0));
+    let receipt = text(&task[3]);
+    pair.fail_over();
+    assert_eq!(pair.primary().say("RQ.POP BLOCK 100 q"), Value::Nil, "neither is due");
+    assert_eq!(pair.primary().counts("q"), [0, 1, 1, 0]);
+    assert_eq!(shown(&pair.primary().say(&format!("RQ.ACK q {receipt}"))), format!("[{receipt}]"));
+}
+
+#[test]
+fn a_replica_that_was_away_for_a_while_catches_up() {
+    let mut pair = Pair::start(Host::Redis, &ShiftedClock::default());
+    let (mut random, mut given) = (fastrand::Rng::with_seed(5), Given::default());
+    run(pair.primary(), &mut random, 200, &mut given);
+    let full = pair.primary().told("stats", "sync_full");
+    pair.replica().say("CLIENT KILL TYPE master");
+    run(pair.primary(), &mut random, 200, &mut given);
+    pair.wait_until_linked();
+    pair.assert_same("after a partial resync");
+    assert_eq!(pair.primary().told("stats", "sync_full"), full, "it was a partial one");
+    let port = pair.ports[0];
+    pair.replica().say("REPLICAOF NO ONE");
+    pair.replica().say("RQ.PUSH a mine");
+    pair.replica().say(&format!("REPLICAOF 127.0.0.1 {port}"));
+    pair.wait_until_linked();
+    pair.assert_same("after a full resync");
+}
+
+#[test]
+fn a_replica_tells_and_decides_nothing() {
+    let mut pair = Pair::start(Host::Redis, &ShiftedClock::default());
+    pair.primary().say("RQ.PUSH q a b");
+    pair.primary().say("RQ.POP LEASE 50 q");
+    pair.assert_same("with a lease that runs");
+    assert!(pair.replica().error("RQ.PUSH q c").contains("read only replica"));
+    let mut taken = BTreeSet::new();
+    while taken.len() < 2 {
+        let popped = list(pair.primary().say("RQ.POP BLOCK 20000 q")).swap_remove(0);
+        taken.insert(shown(&list(popped)[2]));
+    }
+    assert!(taken.contains("a"), "it came back by itself");
+    pair.assert_same("after the lapse");
+    assert!(pair.primary().error("RQ.APPLY q x").contains("no client"));
+    let seen = shown(&pair.replica().say("RQ.INFO q"));
+    assert!(seen.starts_with("[undelivered 0 delivered 2 "), "a replica can be looked at: {seen}");
+}

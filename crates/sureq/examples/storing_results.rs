@@ -1,0 +1,54 @@
+//! Results: a queue keeps tasks and not what came of them. The handler stores its result under the task's id, for an hour, before the
+//! task is finished; whoever pushed the task looks there. A handler that runs twice stores the same twice, which harms nothing.
+//!
+//! `cargo run -p sureq --example storing_results redis://127.0.0.1:6379`. Any store with an expiry would do; here it is the Redis that
+//! the queue is on.
+
+use std::time::Duration;
+
+use redis::AsyncCommands;
+use redis::aio::MultiplexedConnection;
+use sureq::{Failure, Id, Json, State, Worker};
+
+/// Long enough for whoever wants it, and no longer.
+const KEPT_SECONDS: u64 = 3_600;
+
+fn key(id: &Id) -> String {
+    format!("results:{id}")
+}
+
+async fn square(Json(n): Json<i64>, id: Id, store: State<MultiplexedConnection>) -> Result<(), Failure> {
+    let mut store = store.0.as_ref().clone();
+    // Before the task is finished: if this fails, it is tried again.
+    let () = store.set_ex(key(&id), n * n, KEPT_SECONDS).await?;
+    Ok(())
+}
+
+/// The result of a task, once it is there.
+async fn result_of(id: &Id, store: &mut MultiplexedConnection) -> redis::RedisResult<i64> {
+    loop {
+        if let Some(result) = store.get(key(id)).await? {
+            return Ok(result);
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let url = std::env::args().nth(1).unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
+    let mut store = redis::Client::open(&*url)?.get_multiplexed_async_connection().await?;
+    let home = sureq::open(&url)?;
+
+    let worker = Worker::new(&home).state(store.clone()).work("squares", square);
+    let handle = worker.handle();
+    let working = tokio::spawn(worker.run());
+
+    let ids = home.queue("squares").push_all([Json(3), Json(12)]).await?;
+    for id in &ids {
+        println!("the square is {}", result_of(id, &mut store).await?);
+    }
+    handle.stop();
+    println!("{} done", working.await??.done);
+    Ok(())
+}

@@ -1,0 +1,95 @@
+//! What handlers take: all that can be an argument, and what happens if it cannot be made.
+
+use sureq::{
+    BadPayload, Decode, Delivery, DeliveryNumber, Failure, Id, Json, Receipt, State, Token, View, Worker,
+    WorkerError,
+};
+
+use crate::support::{AtWork, Tell, counts, home, queue, said};
+
+#[tokio::test]
+async fn a_handler_takes_all_that_there_is_at_once() {
+    let (home, queue) = queue();
+    let id = queue.push(Json(7)).await.expect("it is pushed");
+    let (tell, mut said) = said::<All>();
+    let handler = async |Json(n): Json<i32>,
+                         text: String,
+                         bytes: Vec<u8>,
+                         id: Id,
+                         number: DeliveryNumber,
+                         token: Token,
+                         delivery: Delivery,
+                         tell: State<Tell<All>>| {
+        let is_new = token.fired().is_none() && delivery.task().delivery() == number.0;
+        let _ = tell.send((n, text, bytes, id, number, is_new));
+    };
+    let worker = AtWork::start(Worker::new(&home).state(tell).work("q", handler));
+    let all = (7, "7".to_owned(), b"7".to_vec(), id, DeliveryNumber(1), true);
+    assert_eq!(said.next().await, all);
+    assert_eq!(worker.tally(|tally| tally.done == 1).await.taken, 1);
+    worker.stop().await;
+}
+
+type All = (i32, String, Vec<u8>, Id, DeliveryNumber, bool);
+
+#[tokio::test]
+async fn the_fence_of_a_receipt_grows_from_delivery_to_delivery() {
+    let (home, queue) = queue();
+    queue.push("x").await.expect("it is pushed");
+    let (tell, mut said) = said::<Option<(u64, u32)>>();
+    let handler =
+        async |receipt: Receipt, DeliveryNumber(n): DeliveryNumber, tell: State<Tell<Option<(u64, u32)>>>| {
+            let _ = tell.send(receipt.fence());
+            if n < 3 { Err(Failure::again_now("once more")) } else { Ok(()) }
+        };
+    let worker = AtWork::start(Worker::new(&home).state(tell).work("q", handler));
+    let fences = said.many(3).await;
+    assert!(fences[0].is_some() && fences.is_sorted_by(|a, b| a < b), "{fences:?}");
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn a_state_that_is_missing_is_told_before_anything_is_taken() {
+    let (home, queue) = queue();
+    queue.push("x").await.expect("it is pushed");
+    let handler = async |_: State<String>| ();
+    let error =
+        Worker::new(&home).state(1_u8).work("q", handler).run().await.expect_err("no String is there");
+    assert!(matches!(&error, WorkerError::MissingState { queue, .. } if queue == "q"), "{error}");
+    assert!(error.to_string().contains("State<alloc::string::String>"), "{error}");
+    let info = queue.info().await.expect("it can be asked");
+    assert_eq!((info.ready, info.leased), (1, 0));
+}
+
+#[tokio::test]
+async fn a_worker_without_queues_says_so() {
+    let error = Worker::new(&home()).run().await.expect_err("there is nothing to do");
+    assert!(matches!(error, WorkerError::NoQueues));
+}
+
+#[tokio::test]
+async fn a_payload_that_is_not_what_the_handler_wants_is_dead_with_a_reason() {
+    struct Even(u8);
+    impl Decode for Even {
+        fn decode(payload: &[u8]) -> Result<Self, BadPayload> {
+            match payload {
+                &[n] if n % 2 == 0 => Ok(Self(n)),
+                _ => Err(BadPayload::new("an even number", "it is odd")),
+            }
+        }
+    }
+    let (home, queue) = queue();
+    queue.push_all([[1_u8], [2]]).await.expect("they are pushed");
+    let (tell, mut said) = said::<u8>();
+    let handler = async |Even(n): Even, tell: State<Tell<u8>>| {
+        let _ = tell.send(n);
+    };
+    let worker = AtWork::start(Worker::new(&home).state(tell).work("q", handler));
+    counts(&queue, |info| info.dead == 1 && info.ready + info.leased == 0).await;
+    let dead = queue.inspect(View::Dead, 0, 9).await.expect("it can be looked at");
+    let why =
+        dead[0].more.as_ref().expect("it died of something").reason.as_deref().map(String::from_utf8_lossy);
+    assert_eq!(why.as_deref(), Some("the payload is not an even number: it is odd"));
+    assert_eq!((dead[0].payload.as_ref(), said.next().await), (&[1][..], 2));
+    assert_eq!(worker.stop().await.dead, 1);
+}

@@ -1,0 +1,159 @@
+//! What becomes of a task by what its handler returns.
+
+use std::time::{Duration, Instant};
+
+use sureq::{DeliveryNumber, Failure, Info, More, Outcome, Queue, State, Stop, Tally, Token, View, Worker};
+
+use crate::support::{AtWork, Tell, counts, queue, said};
+
+/// Runs one task with a handler that answers `first` at its first delivery and is done at the next.
+async fn check(first: impl Fn() -> Outcome + Clone + Send + Sync + 'static) -> (Tally, Duration) {
+    let (home, queue) = queue();
+    queue.add("x").backoff(Duration::from_millis(100)).await.expect("it is added");
+    let (tell, mut said) = said::<Instant>();
+    let handler = move |DeliveryNumber(n): DeliveryNumber| {
+        let _ = tell.send(Instant::now());
+        let outcome = if n == 1 { first() } else { Outcome::Done };
+        async { outcome }
+    };
+    let worker = AtWork::start(Worker::new(&home).work("q", handler));
+    let times = said.many(2).await;
+    worker.tally(|tally| tally.done == 1).await;
+    counts(&queue, is_empty).await;
+    (worker.stop().await, times[1] - times[0])
+}
+
+fn is_empty(info: &Info) -> bool {
+    info.ready + info.delayed + info.leased + info.dead == 0
+}
+
+async fn more_of_the_dead(queue: &Queue) -> More {
+    let dead = queue.inspect(View::Dead, 0, 9).await.expect("it can be looked at");
+    dead.into_iter().next().and_then(|task| task.more).expect("one died of something")
+}
+
+fn failed(again: sureq::Again) -> Outcome {
+    Outcome::Failed { reason: "not yet".into(), again }
+}
+
+#[tokio::test]
+async fn a_failed_try_comes_again_after_its_backoff() {
+    let (tally, between) = check(|| failed(sureq::Again::Backoff)).await;
+    assert_eq!((tally.failed, tally.done, tally.taken), (1, 1, 2));
+    assert!(between >= Duration::from_millis(50), "{between:?} of 50 to 100 ms");
+}
+
+#[tokio::test]
+async fn a_failed_try_comes_again_when_it_is_told_to() {
+    let wait = Duration::from_millis(300);
+    let (tally, between) = check(move || failed(sureq::Again::After(wait))).await;
+    assert_eq!((tally.failed, tally.done), (1, 1));
+    assert!(between >= wait, "{between:?}");
+}
+
+#[tokio::test]
+async fn a_failed_try_that_comes_again_at_once_waits_for_no_backoff() {
+    let (home, queue) = queue();
+    queue.add("x").backoff(Duration::from_secs(3600)).await.expect("it is added");
+    let handler = async |DeliveryNumber(n): DeliveryNumber| {
+        if n == 1 { Err(Failure::again_now("once more")) } else { Ok(()) }
+    };
+    let worker = AtWork::start(Worker::new(&home).work("q", handler));
+    worker.tally(|tally| tally.done == 1).await;
+    assert_eq!(worker.stop().await.failed, 1);
+}
+
+#[tokio::test]
+async fn a_task_that_is_given_back_costs_no_try() {
+    let (home, queue) = queue();
+    queue.add("x").tries(1).await.expect("it is added");
+    let handler = async |DeliveryNumber(n): DeliveryNumber| match n {
+        1 => Outcome::GiveBack { after: Duration::ZERO },
+        2 => Outcome::GiveBack { after: Duration::from_millis(20) },
+        _ => Outcome::Done,
+    };
+    let worker = AtWork::start(Worker::new(&home).work("q", handler));
+    worker.tally(|tally| tally.done == 1).await;
+    counts(&queue, is_empty).await;
+    assert_eq!(worker.stop().await.given_back, 2);
+}
+
+#[tokio::test]
+async fn a_task_is_dead_when_its_handler_says_so_or_its_tries_are_spent() {
+    let (home, queue) = queue();
+    queue.push("at once").await.expect("it is pushed");
+    let handler = async |text: String| match &*text {
+        "at once" => Outcome::Dead { reason: "no such address".into() },
+        _ => failed(sureq::Again::Now),
+    };
+    let worker = AtWork::start(Worker::new(&home).work("q", handler));
+    counts(&queue, |info| info.dead == 1).await;
+    let more = more_of_the_dead(&queue).await;
+    assert_eq!(more.reason.as_deref(), Some(&b"no such address"[..]));
+    queue.purge(Some(View::Dead)).await.expect("it can be removed");
+    queue.add("again and again").tries(3).await.expect("it is added");
+    counts(&queue, |info| info.dead == 1).await;
+    assert_eq!(more_of_the_dead(&queue).await.tries.failed, 3);
+    let tally = worker.stop().await;
+    assert_eq!((tally.taken, tally.dead, tally.failed), (4, 1, 3));
+}
+
+#[tokio::test]
+async fn a_panic_is_a_failed_try_and_the_worker_goes_on() {
+    let (home, queue) = queue();
+    queue.add("x").tries(2).backoff(Duration::from_millis(1)).await.expect("it is added");
+    queue.push("y").await.expect("it is pushed");
+    let handler = async |text: String| assert_ne!(text, "x", "the handler broke");
+    let worker = AtWork::start(Worker::new(&home).work("q", handler));
+    counts(&queue, |info| info.dead == 1 && info.ready + info.leased == 0).await;
+    let more = more_of_the_dead(&queue).await;
+    let reason = String::from_utf8(more.reason.expect("it says why").into()).unwrap();
+    assert!(reason.starts_with("panicked: ") && reason.contains("the handler broke"), "{reason}");
+    let tally = worker.stop().await;
+    assert_eq!((tally.panicked, tally.failed, tally.done), (2, 2, 1));
+}
+
+#[tokio::test]
+async fn a_task_that_is_called_off_while_it_runs_is_told_and_gone() {
+    let (home, queue) = queue();
+    let id = queue.push("x").await.expect("it is pushed");
+    let (tell, mut said) = said::<Option<Stop>>();
+    let handler = async |token: Token, tell: State<Tell<Option<Stop>>>| {
+        let _ = tell.send(None);
+        let _ = tell.send(Some(token.wait().await));
+        Outcome::Cancelled
+    };
+    let ttl = Duration::from_millis(600);
+    let worker = AtWork::start(Worker::new(&home).state(tell).ttl(ttl).work("q", handler));
+    assert_eq!(said.next().await, None);
+    assert!(queue.cancel(&id).await.expect("it can be called off"));
+    assert_eq!(said.next().await, Some(Stop::Cancelled));
+    counts(&queue, is_empty).await;
+    let tally = worker.stop().await;
+    assert_eq!((tally.taken, tally.cancelled, tally.done), (1, 1, 0));
+}
+
+#[tokio::test]
+async fn a_handler_that_calls_its_task_off_by_itself_finishes_it() {
+    let (home, queue) = queue();
+    queue.push("x").await.expect("it is pushed");
+    let worker = AtWork::start(Worker::new(&home).work("q", async || Outcome::Cancelled));
+    worker.tally(|tally| tally.cancelled == 1).await;
+    counts(&queue, is_empty).await;
+    assert_eq!(worker.stop().await.taken, 1);
+}
+
+#[tokio::test]
+async fn two_handlers_of_two_queues_each_get_their_own() {
+    let (home, _) = queue();
+    let (tell, mut said) = said::<String>();
+    let handler_a = async |text: String, tell: State<Tell<String>>| _ = tell.send(format!("a{text}"));
+    let handler_b = async |text: String, tell: State<Tell<String>>| _ = tell.send(format!("b{text}"));
+    let worker = AtWork::start(Worker::new(&home).state(tell).work("a", handler_a).work("b", handler_b));
+    home.queue("a").push_all(["1", "2"]).await.expect("they are pushed");
+    home.queue("b").push("3").await.expect("it is pushed");
+    let mut heard = said.many(3).await;
+    heard.sort();
+    assert_eq!(heard, ["a1", "a2", "b3"]);
+    assert_eq!(worker.stop().await.done, 3);
+}

@@ -1,0 +1,107 @@
+//! How a worker ends: it waits for what runs, and gives the rest back at no cost.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sureq::{DeliveryNumber, State, Worker, WorkerError};
+use tokio::sync::Notify;
+
+use crate::support::{AtWork, PATIENCE, Tell, counts, eventually, queue, said};
+
+/// A handler that says that it runs, and does so until the gate is open.
+async fn wait(tell: State<Tell<()>>, gate: State<Arc<Notify>>) {
+    let _ = tell.send(());
+    gate.notified().await;
+}
+
+#[tokio::test]
+async fn a_stop_waits_for_what_runs() {
+    let (home, queue) = queue();
+    queue.push("x").await.expect("it is pushed");
+    let ((tell, mut said), gate) = (said::<()>(), Arc::<Notify>::default());
+    let worker = Worker::new(&home).state(tell).state(Arc::clone(&gate));
+    let worker = AtWork::start(worker.grace(PATIENCE).work("q", wait));
+    said.next().await;
+    worker.handle.stop();
+    queue.push("too late").await.expect("it is pushed");
+    gate.notify_one();
+    let tally = worker.end().await.expect("it was told to stop");
+    assert_eq!((tally.taken, tally.done, tally.given_back), (1, 1, 0));
+}
+
+#[tokio::test]
+async fn what_runs_beyond_the_grace_goes_back_at_no_cost() {
+    let (home, queue) = queue();
+    queue.add("x").tries(1).await.expect("it is added");
+    let (tell, mut said) = said::<()>();
+    let worker = Worker::new(&home).state(tell).state(Arc::<Notify>::default());
+    let worker = AtWork::start(worker.grace(Duration::from_millis(50)).work("q", wait));
+    said.next().await;
+    let since = Instant::now();
+    let tally = worker.stop().await;
+    assert!(since.elapsed() >= Duration::from_millis(50), "it had its grace");
+    assert_eq!((tally.given_back, tally.failed, tally.lost), (1, 0, 0));
+    let task = queue.pop().meta().await.expect("it can be asked").expect("it is there again");
+    let tries = task.meta().expect("it was asked for").tries;
+    assert_eq!((task.delivery(), tries.failed + tries.lapsed + tries.lost), (2, 0));
+    assert_eq!(home.workers().await.expect("they are listed").len(), 0, "the worker has stopped");
+}
+
+#[tokio::test]
+async fn a_worker_that_is_dropped_gives_everything_back_at_no_cost() {
+    let (home, queue) = queue();
+    let ids = queue.push_all(["x", "y", "z"]).await.expect("they are pushed");
+    let (tell, mut said) = said::<()>();
+    let worker = Worker::new(&home).state(tell).state(Arc::<Notify>::default()).concurrency(2);
+    let worker = AtWork::start(worker.work("q", wait));
+    said.many(2).await;
+    let handle = worker.abort().await;
+    counts(&queue, |info| info.ready == 3 && info.leased == 0).await;
+    let back = queue.pop_many(3).meta().await.expect("they are there again");
+    assert_eq!(back.iter().map(sureq::Task::id).collect::<Vec<_>>(), ids, "in their order");
+    for task in &back {
+        let tries = task.meta().expect("it was asked for").tries;
+        assert_eq!(tries.failed + tries.lapsed + tries.lost, 0);
+    }
+    let stopped = || handle.status().is_some_and(|status| status.phase == sureq::Phase::Stopped);
+    eventually(async || stopped(), async || format!("{:?}", handle.status())).await;
+}
+
+#[tokio::test]
+async fn a_worker_ends_when_what_it_waits_for_is_there() {
+    let (home, queue) = queue();
+    queue.push("x").await.expect("it is pushed");
+    let (tell, mut said) = said::<()>();
+    let handler = async |tell: State<Tell<()>>| _ = tell.send(());
+    let worker = Worker::new(&home).state(tell).work("q", handler);
+    let tally = worker.run_until(said.next()).await.expect("it was told to stop");
+    assert_eq!(tally.done, 1);
+}
+
+#[tokio::test]
+async fn a_worker_whose_home_is_closed_for_good_ends_with_an_error() {
+    let (home, _queue) = queue();
+    let worker = AtWork::start(Worker::new(&home).work("q", async || ()));
+    worker.phase(|phase| *phase == sureq::Phase::Taking).await;
+    home.close().expect("it can be closed");
+    let error = worker.end().await.expect_err("there is nothing to take from");
+    assert!(matches!(error, WorkerError::Home(sureq::Error::Over(_))), "{error}");
+}
+
+#[tokio::test]
+async fn tasks_that_a_stopped_worker_left_are_another_ones() {
+    let (home, queue) = queue();
+    queue.push_all(["x"; 100]).await.expect("they are pushed");
+    let (tell, mut said) = said::<u32>();
+    let slow = async |tell: State<Tell<u32>>, DeliveryNumber(n): DeliveryNumber| {
+        let _ = tell.send(n);
+        std::future::pending::<()>().await;
+    };
+    let first = Worker::new(&home).state(tell).grace(Duration::ZERO).work("q", slow);
+    let first = AtWork::start(first);
+    said.many(16).await;
+    let second = AtWork::start(Worker::new(&home).work("q", async || ()));
+    assert_eq!(first.stop().await.given_back, 16);
+    second.tally(|tally| tally.done == 100).await;
+    second.stop().await;
+}
