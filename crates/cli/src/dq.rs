@@ -22,7 +22,7 @@ const FLAGS: [(&str, &str, &str); 7] = [
     (
         "home",
         "string",
-        "Where tasks are kept: file:DIR, mem: to keep nothing, or redis://HOST:PORT (default \"file:./sureq-data\")",
+        "Where tasks are kept: file:DIR, mem: to keep nothing, redis://HOST:PORT or redis-cluster://HOST:PORT (default \"file:./sureq-data\")",
     ),
     ("ict", "uint", "Inactive connection time (in seconds), 0 - without limit"),
     ("p", "string", "TCP server port (default \"12000\")"),

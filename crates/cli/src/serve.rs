@@ -77,7 +77,11 @@ fn welcome(url: &str, durability: Durability, login: &str, server: &Server) {
         Durability::Interval => "what is confirmed is on disk within 100 ms",
         Durability::None => "what is confirmed is on disk when the system pleases",
     };
-    say::out(format_args!("sureq {} is ready: {url}, {promise}", env!("CARGO_PKG_VERSION")));
+    say::out(format_args!(
+        "sureq {} is ready: {}, {promise}",
+        env!("CARGO_PKG_VERSION"),
+        sureq::without_passwords(url)
+    ));
     if let Some(address) = server.resp_address() {
         say::out(format_args!(
             "  Redis clients  {address}   try: redis-cli -p {}{login} RQ.PUSH emails hello",

@@ -29,7 +29,7 @@ pub(crate) struct ServeArguments {
 #[derive(Args, Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(crate) struct Settings {
-    /// Where the queue lives: `file:DIR`, `mem:` to keep nothing, or `redis://HOST:PORT` [default: `file:./sureq-data`]
+    /// Where the queue lives: `file:DIR`, `mem:` to keep nothing, `redis://HOST:PORT` or `redis-cluster://HOST:PORT` [default: `file:./sureq-data`]
     #[arg(long, value_name = "URL", env = "SUREQ_SERVE_HOME")]
     home: Option<String>,
     /// Where Redis clients are served [default: 127.0.0.1:7379]

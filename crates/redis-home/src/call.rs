@@ -46,6 +46,12 @@ pub(crate) enum Shape {
     Workers,
 }
 
+/// Where in a pop's arguments it says how many it wants, and how many bytes its answer may have.
+pub(crate) const POP_COUNT: usize = 0;
+pub(crate) const POP_ROOM: usize = 9;
+/// Where its queues begin.
+pub(crate) const POP_QUEUES: usize = 10;
+
 impl Call {
     pub(crate) fn new(op: &'static str, queue: Option<&[u8]>) -> Self {
         Self { op, queue: queue.map(<[u8]>::to_vec), args: Vec::new() }
@@ -239,6 +245,7 @@ fn pop_call(pop: &Pop<'_>, home: &str) -> Call {
         .maybe(limit)
         .arg(end)
         .arg(if pop.meta { "1" } else { "" })
+        .arg("")
         .args(pop.queues.iter().copied())
 }
 

@@ -15,8 +15,8 @@ use tokio::sync::Notify;
 
 use crate::answer::{bytes, fields, list, refusal};
 use crate::call::Call;
-use crate::home::Inner;
 use crate::layout::Layout;
+use crate::thread::Inner;
 use crate::{redis_queue, work_queue, worqr};
 
 /// How long something has to be as if nobody had it, before it is believed: foreign clients take several steps.

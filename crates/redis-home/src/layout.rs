@@ -7,7 +7,7 @@ use sureq_core::Refusal;
 use sureq_core::command::Command;
 
 use crate::answer::Ids;
-use crate::call::{Call, Shape, call_of};
+use crate::call::{Call, POP_QUEUES, Shape, call_of};
 use crate::redis_queue::{self, Times};
 use crate::{work_queue, worqr};
 
@@ -112,6 +112,16 @@ impl Layout {
         }
     }
 
+    /// Where in a pop's arguments its queues begin.
+    pub(crate) const fn pop_queues(self) -> usize {
+        match self {
+            Self::Sureq => POP_QUEUES,
+            Self::WorkQueue { .. } => work_queue::POP_QUEUES,
+            Self::Worqr => worqr::POP_QUEUES,
+            Self::RedisQueue(_) => redis_queue::POP_QUEUES,
+        }
+    }
+
     /// How ids look in answers.
     pub(crate) const fn ids(self) -> Ids {
         match self {
@@ -120,11 +130,10 @@ impl Layout {
         }
     }
 
-    /// What is said to a Redis upon meeting it. Whoever meets one that was started anew says so, so that leases last a while
-    /// longer.
-    pub(crate) fn greetings(self, run_id: &str) -> Vec<Call> {
+    /// What is said to a server upon meeting it, where all queues are one store.
+    pub(crate) fn greetings(self) -> Vec<Call> {
         match self {
-            Self::Sureq => vec![Call::new("epoch", None).arg(run_id)],
+            Self::Sureq => vec![Call::new("epoch", None)],
             Self::WorkQueue { .. } | Self::Worqr | Self::RedisQueue(_) => Vec::new(),
         }
     }

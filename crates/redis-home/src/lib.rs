@@ -2,13 +2,17 @@
 //!
 //! The map:
 //! - [`RedisHome`] executes commands and gives tickets for their answers; [`Target`] says where, and is read from a URL.
+//!   `thread` does what the home is asked, on a thread of its own.
 //! - `call` turns a command into the call of a script, `answer` what the script answers into a reply. The script is
-//!   `lua/queue.lua`.
-//! - `layout` says what depends on the keys: the default has keys of our own; `work_queue`, `worqr` and `redis_queue` share
-//!   those of other programs with their clients, each by a script of its own in `lua/`. `foreign` is what they have in common,
-//!   `cleaning` how what was taken and will not be finished comes back, `handed` how it goes back if it reached nobody.
-//! - `link` is the connection: it loads the script where it is missing, and connects again when it is lost.
-//! - `line` is where pops wait. A script cannot: whoever waits is woken by a message, or by the time that a script named.
+//!   `lua/queue.lua`; `runner` is how it is loaded.
+//! - `layout` says what depends on the keys, `keys` spells them: the default has keys of our own; `work_queue`, `worqr` and
+//!   `redis_queue` share those of other programs with their clients, each by a script of its own in `lua/`. `foreign` is what
+//!   they have in common, `cleaning` how what was taken and will not be finished comes back, `handed` how it goes back if it
+//!   reached nobody.
+//! - `link` sends calls to the server that has their queue, and again only what was not done. `fleet` knows which server that
+//!   is, of one, of a cluster by `slots`, or by asking sentinels; `node` is one of them. `spread` is what spans several.
+//! - `line` is where pops wait, `waiters` who does. A script cannot: whoever waits is woken by a message (`hearing`), or by the
+//!   time that a script named.
 //! - `listener` hears what scripts publish of what they did; `channels` are the names.
 //! - `clock` carries log time from one script to the next, since Redis has no clock that cannot be set.
 //!
@@ -20,16 +24,25 @@ mod call;
 mod channels;
 mod cleaning;
 mod clock;
+mod fleet;
 mod foreign;
 mod handed;
+mod hearing;
 mod home;
+mod keys;
 mod layout;
 mod line;
 mod link;
 mod listener;
+mod node;
 mod redis_queue;
+mod runner;
+mod slots;
+mod spread;
 mod target;
+mod thread;
 mod ticket;
+mod waiters;
 mod work_queue;
 mod worqr;
 

@@ -1,61 +1,55 @@
 //! Pops that wait.
 //!
 //! A script cannot wait. Whoever found nothing stands in this line, in the order of arrival, until a message says that there
-//! may be something, or it is the time at which, as a script said, something will be. Nothing is asked meanwhile.
+//! may be something in one of its queues, or it is the time at which, as a script said, something will be. Nothing is asked
+//! meanwhile. Messages are heard by `hearing`.
 
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeSet, VecDeque};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use redis::Value;
 use sureq_core::{Refusal, Replies, Reply};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::answer::{Payload, fields, list, number, read};
 use crate::call::{Call, Shape};
-use crate::home::Inner;
-use crate::ticket::Slot;
+use crate::hearing::Wanted;
+use crate::link::Patience;
+use crate::thread::{Inner, Store};
+use crate::waiters::{Agenda, Waiter, Waiters};
 
-/// Kinds of messages upon which there may be something: new tasks, and room for more deliveries.
-const WAKING: [&str; 2] = ["work", "wake"];
+/// When to try again what Redis did not answer.
+const RETRY_MS: u64 = 2_000;
 
-const RETRY_MIN: Duration = Duration::from_millis(50);
-const RETRY_MAX: Duration = Duration::from_secs(2);
+/// How often to look where messages may be lost.
+const LOOK_MS: u64 = 15_000;
 
-/// One who waits.
-pub(crate) struct Waiter {
-    pub(crate) call: Call,
-    pub(crate) queues: Vec<Vec<u8>>,
-    /// When it gives up, by the monotonic clock.
-    pub(crate) until_ms: Option<u64>,
-    pub(crate) slot: Arc<Slot>,
-}
+/// How many queues one script looks at.
+const TICKED: usize = 64;
 
-impl Waiter {
-    fn is_for(&self, queue: &[u8]) -> bool {
-        self.queues.iter().any(|name| name == queue)
-    }
-}
-
-/// A queue whose messages are to be heard, and who wants to know when they are.
-pub(crate) type Wanted = (Vec<u8>, oneshot::Sender<()>);
+/// A queue, or any, and whoever wants to know when those who wait for it have been tried.
+type Look = (Option<Vec<u8>>, oneshot::Sender<()>);
 
 /// The line.
 pub(crate) struct Line {
-    waiters: RefCell<VecDeque<Rc<Waiter>>>,
+    waiters: RefCell<Waiters>,
     /// Something may have changed.
     changed: Notify,
+    /// Queues in which there may be something.
+    stirred: RefCell<BTreeSet<Vec<u8>>>,
+    /// The same by store, for those who serve it: a server that hangs holds up nobody who waits for others.
+    pending: RefCell<BTreeMap<Store, BTreeSet<Vec<u8>>>>,
+    /// Stores that are being served, and those who want to know when that is done.
+    serving: RefCell<BTreeMap<Store, Vec<oneshot::Sender<()>>>>,
+    agenda: RefCell<Agenda>,
     /// Queues whose messages are heard.
-    heard: RefCell<BTreeSet<Vec<u8>>>,
+    pub(crate) heard: RefCell<BTreeSet<Vec<u8>>>,
     wanted: mpsc::UnboundedSender<Wanted>,
-    /// Those who want to know when everyone has been tried.
-    looks: RefCell<Vec<oneshot::Sender<()>>>,
-    /// When to look again, by the monotonic clock.
-    next_look_ms: Cell<Option<u64>>,
+    looks: RefCell<Vec<Look>>,
     count: Arc<AtomicUsize>,
 }
 
@@ -65,10 +59,13 @@ impl Line {
         let line = Self {
             waiters: RefCell::default(),
             changed: Notify::new(),
+            stirred: RefCell::default(),
+            pending: RefCell::default(),
+            serving: RefCell::default(),
+            agenda: RefCell::default(),
             heard: RefCell::default(),
             wanted,
             looks: RefCell::default(),
-            next_look_ms: Cell::default(),
             count,
         };
         (line, wants)
@@ -78,102 +75,127 @@ impl Line {
     pub(crate) async fn join(&self, waiter: Waiter) {
         let queues = waiter.queues.clone();
         self.stand(waiter);
-        for queue in queues {
-            if !self.heard.borrow().contains(&queue) {
+        for queue in &queues {
+            if !self.heard.borrow().contains(queue) {
                 let (done, is_done) = oneshot::channel();
-                if self.wanted.send((queue, done)).is_ok() {
+                if self.wanted.send((queue.clone(), done)).is_ok() {
                     // It is dropped if the connection is lost; all are tried again when there is a new one.
                     let _ = is_done.await;
                 }
             }
         }
-        self.changed.notify_one();
+        for queue in &queues {
+            self.stir(queue);
+        }
     }
 
     /// Takes a place at the end.
     pub(crate) fn stand(&self, waiter: Waiter) {
-        self.waiters.borrow_mut().push_back(Rc::new(waiter));
+        self.waiters.borrow_mut().join(waiter);
         self.recount();
         self.changed.notify_one();
     }
 
     /// The first who waits for this queue; it leaves the line.
     pub(crate) fn next(&self, queue: &[u8]) -> Option<Rc<Waiter>> {
-        let is_next = |waiter: &Rc<Waiter>| waiter.is_for(queue) && !waiter.slot.is_abandoned();
-        let mut waiters = self.waiters.borrow_mut();
-        let at = waiters.iter().position(is_next)?;
-        let next = waiters.remove(at);
-        drop(waiters);
-        self.recount();
-        next
+        let those = self.waiters.borrow().of([&queue.to_vec()]);
+        let next = those.into_iter().find(|waiter| !waiter.slot.is_abandoned())?;
+        self.remove(&next);
+        Some(next)
     }
 
-    /// Gives one who got nothing its place at the front again.
+    /// Gives one who got nothing its place again.
     pub(crate) fn restore(&self, waiter: Rc<Waiter>) {
-        self.waiters.borrow_mut().push_front(waiter);
+        self.waiters.borrow_mut().restore(waiter);
         self.recount();
         self.changed.notify_one();
     }
 
     /// The queues that are waited for.
     pub(crate) fn queues(&self) -> BTreeSet<Vec<u8>> {
-        self.waiters.borrow().iter().flat_map(|waiter| waiter.queues.clone()).collect()
+        self.waiters.borrow().queues()
+    }
+
+    /// How many queues are waited for.
+    pub(crate) fn queue_count(&self) -> usize {
+        self.waiters.borrow().queue_count()
     }
 
     /// For how long to block for those who wait for this queue, where 0 is for ever; nothing, if nobody does.
     pub(crate) fn block_ms(&self, queue: &[u8], now_ms: u64) -> Option<u64> {
-        let waiters = self.waiters.borrow();
-        let ends = waiters.iter().filter(|waiter| waiter.is_for(queue)).map(|waiter| waiter.until_ms);
-        let last = ends.reduce(|a, b| Some(a?.max(b?)))?;
+        let those = self.waiters.borrow().of([&queue.to_vec()]);
+        let last = those.iter().map(|waiter| waiter.until_ms).reduce(|a, b| Some(a?.max(b?)))?;
         Some(last.map_or(0, |at| at.saturating_sub(now_ms).max(1)))
     }
 
-    /// Answers those whose time is up, and forgets those who have left.
+    /// Answers those whose time is up, and forgets those who have left. Who is just being tried has its answer in a moment.
     pub(crate) fn drop_late(&self, now_ms: u64) {
-        let gone = |waiter: &Waiter| {
-            waiter.slot.is_abandoned() || waiter.until_ms.is_some_and(|until| until <= now_ms)
-        };
-        let late: Vec<Rc<Waiter>> =
-            self.waiters.borrow().iter().filter(|waiter| gone(waiter)).cloned().collect();
+        let late = self.waiters.borrow().late(now_ms);
         for waiter in late {
-            // Whoever has left needs no answer.
-            let _ = waiter.slot.fill(only(Reply::TimedOut));
-            self.remove(&waiter);
+            if !waiter.is_tried.get() {
+                self.time_out(&waiter);
+            }
         }
     }
 
-    /// Waits until something has changed, or somebody's time is up.
-    pub(crate) async fn sleep(&self, now_ms: u64, look_ms: Option<u64>) {
-        let ends = self.waiters.borrow().iter().filter_map(|waiter| waiter.until_ms).min();
-        match [ends, look_ms].into_iter().flatten().min() {
+    /// Forgets those who have left.
+    pub(crate) fn drop_abandoned(&self) {
+        let all = self.waiters.borrow().all();
+        all.iter().filter(|waiter| waiter.slot.is_abandoned()).for_each(|waiter| self.remove(waiter));
+        self.changed.notify_one();
+    }
+
+    fn time_out(&self, waiter: &Waiter) {
+        // Whoever has left needs no answer.
+        let _ = waiter.slot.fill(only(Reply::TimedOut));
+        self.remove(waiter);
+    }
+
+    /// Waits until something has changed, or somebody's time is up, or it is time to look.
+    pub(crate) async fn sleep(&self, now_ms: u64) {
+        let next =
+            [self.waiters.borrow().next_end(), self.agenda.borrow().next()].into_iter().flatten().min();
+        match next {
             Some(at) => {
                 let wait = Duration::from_millis(at.saturating_sub(now_ms).max(1));
-                // Whichever comes first, all are tried.
+                // Whichever comes first, it is looked what to do.
                 let _ = tokio::time::timeout(wait, self.changed.notified()).await;
             }
             None => self.changed.notified().await,
         }
     }
 
-    /// Those who want to know when everyone has been tried.
+    /// Those who want to know when all has been tried.
     pub(crate) fn take_looks(&self) -> Vec<oneshot::Sender<()>> {
-        self.looks.take()
+        self.looks.take().into_iter().map(|(_, done)| done).collect()
     }
 
-    /// Tries everyone anew.
+    /// There may be something in this queue.
+    pub(crate) fn stir(&self, queue: &[u8]) {
+        self.stirred.borrow_mut().insert(queue.to_vec());
+        self.changed.notify_one();
+    }
+
+    /// There may be something in any queue.
     pub(crate) fn wake(&self) {
+        let all = self.queues();
+        self.stirred.borrow_mut().extend(all);
         self.changed.notify_one();
     }
 
-    /// Tries everyone anew, and says when that is done.
-    pub(crate) fn look(&self, done: oneshot::Sender<()>) {
-        self.looks.borrow_mut().push(done);
-        self.changed.notify_one();
+    /// Tries those who wait for a queue, or for any, and says when that is done.
+    pub(crate) fn look(&self, queue: Option<&[u8]>, done: oneshot::Sender<()>) {
+        self.looks.borrow_mut().push((queue.map(<[u8]>::to_vec), done));
+        match queue {
+            Some(queue) => self.stir(queue),
+            None => self.wake(),
+        }
     }
 
     /// Answers all as if their time were up.
     pub(crate) fn dismiss(&self) {
-        for waiter in self.waiters.take() {
+        let all = self.waiters.borrow_mut().clear();
+        for waiter in all {
             // Whoever has left needs no answer.
             let _ = waiter.slot.fill(only(Reply::TimedOut));
         }
@@ -181,15 +203,15 @@ impl Line {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiters.borrow().is_empty()
+        self.waiters.borrow().len() == 0
     }
 
     fn recount(&self) {
         self.count.store(self.waiters.borrow().len(), Ordering::Release);
     }
 
-    fn remove(&self, waiter: &Rc<Waiter>) {
-        self.waiters.borrow_mut().retain(|other| !Rc::ptr_eq(other, waiter));
+    fn remove(&self, waiter: &Waiter) {
+        self.waiters.borrow_mut().leave(waiter);
         self.recount();
     }
 
@@ -209,7 +231,7 @@ impl Line {
     }
 
     pub(crate) fn is_wanted(&self, queue: &[u8]) -> bool {
-        self.waiters.borrow().iter().any(|waiter| waiter.is_for(queue))
+        self.waiters.borrow().is_wanted(queue)
     }
 }
 
@@ -221,150 +243,158 @@ pub(crate) fn only(reply: Reply) -> Replies<Payload> {
 
 /// Serves the line for as long as the home is open.
 pub(crate) async fn serve_line(inner: Rc<Inner>) {
+    let line = &inner.line;
     loop {
-        let looks = inner.line.looks.take();
-        serve(&inner).await;
-        // Whoever asked may have stopped listening.
-        for done in looks {
-            let _ = done.send(());
+        let (looks, now) = (line.looks.take(), inner.link.clock.monotonic_ms());
+        let due = line.agenda.borrow_mut().take_due(now);
+        let stirred = line.stirred.take();
+        for queue in due.into_iter().chain(stirred) {
+            let store = inner.link.target.store_of(&queue);
+            line.pending.borrow_mut().entry(store).or_default().insert(queue);
         }
-        let now = inner.link.clock.monotonic_ms();
-        inner.line.sleep(now, inner.line.next_look_ms.get()).await;
+        let stores: Vec<Store> = line.pending.borrow().keys().cloned().collect();
+        for store in stores {
+            line.serving.borrow_mut().entry(store).or_insert_with_key(|store| {
+                tokio::task::spawn_local(serve_store(Rc::clone(&inner), store.clone()));
+                Vec::new()
+            });
+        }
+        if looks.is_empty() {
+            line.drop_late(now);
+        }
+        for (queue, done) in looks {
+            tell_when_served(&inner, queue.as_deref(), done);
+        }
+        line.sleep(now).await;
     }
 }
 
-/// Tries all who wait, the one who came first, first.
-async fn serve(inner: &Rc<Inner>) {
+/// Says when those who wait for a queue, or for any, have been tried, and those whose time is up have their answer.
+fn tell_when_served(inner: &Rc<Inner>, queue: Option<&[u8]>, done: oneshot::Sender<()>) {
+    let of = queue.map(|queue| inner.link.target.store_of(queue));
+    let mut served = Vec::new();
+    for (store, listeners) in &mut *inner.line.serving.borrow_mut() {
+        if of.as_ref().is_none_or(|of| of == store) {
+            let (tell, is_told) = oneshot::channel();
+            listeners.push(tell);
+            served.push(is_told);
+        }
+    }
+    let inner = Rc::clone(inner);
+    tokio::task::spawn_local(async move {
+        for store in served {
+            // Dropped or told, it is done.
+            let _ = store.await;
+        }
+        inner.line.drop_late(inner.link.clock.monotonic_ms());
+        // Whoever asked may have stopped listening.
+        let _ = done.send(());
+    });
+}
+
+/// Tries those who wait for queues of a store, for as long as there may be something.
+async fn serve_store(inner: Rc<Inner>, store: Store) {
     let line = &inner.line;
-    let everyone: Vec<Rc<Waiter>> = line.waiters.borrow().iter().cloned().collect();
-    let mut empty: BTreeSet<Vec<Vec<u8>>> = BTreeSet::new();
+    loop {
+        let Some(queues) = line.pending.borrow_mut().remove(&store) else { break };
+        serve(&inner, &store, &queues).await;
+        plan(&inner, &store, &queues).await;
+    }
+    let listeners = line.serving.borrow_mut().remove(&store).unwrap_or_default();
+    for tell in listeners {
+        // Whoever asked may have stopped listening.
+        let _ = tell.send(());
+    }
+    // It may be time for something sooner now, or somebody's time was up while it was tried.
+    line.changed.notify_one();
+}
+
+/// Tries all who wait for one of these queues, the one who came first, first.
+async fn serve(inner: &Rc<Inner>, store: &Store, queues: &BTreeSet<Vec<u8>>) {
+    let everyone = inner.line.waiters.borrow().of(queues);
+    let mut empty: BTreeSet<&Vec<Vec<u8>>> = BTreeSet::new();
     for waiter in &everyone {
         if waiter.slot.is_abandoned() {
-            line.remove(waiter);
-        } else if !empty.contains(&waiter.queues) && !try_one(inner, waiter).await {
-            empty.insert(waiter.queues.clone());
+            inner.line.remove(waiter);
+        } else if !empty.contains(&waiter.queues) && !try_one(inner, store, waiter).await {
+            empty.insert(&waiter.queues);
         }
     }
-    let now = inner.link.clock.monotonic_ms();
-    line.drop_late(now);
-    line.next_look_ms.set(when_to_look(inner).await);
 }
 
-/// Answers whether it got something, so that the next in line may too.
-async fn try_one(inner: &Rc<Inner>, waiter: &Rc<Waiter>) -> bool {
+/// Answers whether the next in line may get something, too.
+async fn try_one(inner: &Rc<Inner>, store: &Store, waiter: &Rc<Waiter>) -> bool {
+    let line = &inner.line;
+    // It is not to get something in two stores at once, nor is whoever came after it to go before.
+    while waiter.is_tried.get() {
+        waiter.was_tried.notified().await;
+    }
+    // It may have been served there.
+    if !line.waiters.borrow().contains(waiter) {
+        return true;
+    }
+    waiter.is_tried.set(true);
+    let answer = inner.try_pop(&waiter.call, store).await;
+    waiter.is_tried.set(false);
+    waiter.was_tried.notify_waiters();
     let mut replies = Replies::default();
-    let answer = inner.link.ask(&waiter.call).await;
-    match inner.again(&waiter.call, answer).await {
-        // There will be a connection again, and then everyone is tried.
-        Err(Refusal::Unavailable { .. }) => return false,
-        Err(no) => replies.list.push(Reply::Refused(no)),
-        Ok(answer) => read(inner.link.target.layout.ids(), &Shape::Tasks, answer, &mut replies),
-    }
-    if matches!(replies.list.last(), Some(Reply::Tasks(span)) if span.is_empty()) {
-        return false;
-    }
-    inner.line.remove(waiter);
-    inner.give(&waiter.slot, replies).await;
-    true
-}
-
-/// When something will happen by itself to the queues that are waited for.
-async fn when_to_look(inner: &Rc<Inner>) -> Option<u64> {
-    if !inner.link.target.layout.ticks() {
-        return None;
-    }
-    let queues = inner.line.queues();
-    let first = queues.first()?;
-    let call = Call::new("tick", Some(first)).args(queues.iter().cloned());
-    let now = inner.link.clock.monotonic_ms();
-    let Ok(answer) = inner.link.ask(&call).await else {
-        return Some(now + RETRY_MAX.as_millis() as u64);
+    let is_served = match answer {
+        // When the server is back, it is looked again.
+        Err(Refusal::Unavailable { .. }) => false,
+        Err(no) => {
+            replies.list.push(Reply::Refused(no));
+            true
+        }
+        Ok(answer) => {
+            read(inner.link.target.layout.ids(), &Shape::Tasks, answer, &mut replies);
+            !matches!(replies.list.last(), Some(Reply::Tasks(span)) if span.is_empty())
+        }
     };
-    let mut soonest: Option<u64> = None;
-    for row in list(answer).unwrap_or_default() {
-        let Ok([at, appointed, log, wall]) = fields::<4>(row) else { continue };
-        let [at, appointed, log, wall] = [at, appointed, log, wall].map(|n: Value| number(n).unwrap_or(0));
-        let waits = [(at, log), (appointed, wall)].into_iter().filter(|(at, _)| *at > 0);
-        soonest = waits.map(|(at, clock)| now + at.saturating_sub(clock)).chain(soonest).min();
+    if is_served {
+        line.remove(waiter);
+        inner.give(&waiter.slot, replies).await;
+        inner.give_back_unconfirmed().await;
     }
-    soonest
+    is_served
 }
 
-/// Hears the messages about queues that are waited for, for as long as the home is open.
-pub(crate) async fn hear(inner: Rc<Inner>, mut wants: mpsc::UnboundedReceiver<Wanted>) {
-    let mut first = None;
-    let mut pause = RETRY_MIN;
-    loop {
-        if inner.line.heard.borrow().is_empty() && first.is_none() {
-            first = wants.recv().await;
-            if first.is_none() {
-                return;
-            }
-        }
-        if let Ok(pubsub) = inner.link.listen().await {
-            pause = RETRY_MIN;
-            // The connection was lost, or refused a subscription: what was missed meanwhile is found by looking.
-            let _ = hear_on(&inner, pubsub, &mut wants, first.take()).await;
-            // If all of Redis went, nobody's pop is to be sent to where it was.
-            inner.link.probe().await;
-            inner.line.wake();
-        }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(RETRY_MAX);
+/// Finds out when something will happen by itself to those queues of a store that are still waited for.
+async fn plan(inner: &Rc<Inner>, store: &Store, queues: &BTreeSet<Vec<u8>>) {
+    let line = &inner.line;
+    let (waited, others): (Vec<_>, Vec<_>) = queues.iter().partition(|queue| line.is_wanted(queue));
+    for queue in others {
+        line.agenda.borrow_mut().set(queue, None);
     }
-}
-
-async fn hear_on(
-    inner: &Rc<Inner>,
-    pubsub: redis::aio::PubSub,
-    wants: &mut mpsc::UnboundedReceiver<Wanted>,
-    first: Option<Wanted>,
-) -> Result<(), redis::RedisError> {
-    let (mut sink, mut messages) = pubsub.split();
-    let again: Vec<Vec<u8>> = inner.line.heard.borrow().iter().cloned().collect();
-    for queue in again {
-        sink.subscribe(channels(inner, &queue)).await?;
-    }
-    inner.line.wake();
-    let mut next = first;
-    loop {
-        if let Some((queue, done)) = next.take() {
-            // Before it is so: if this fails, it is among those that are subscribed to next time.
-            inner.line.heard.borrow_mut().insert(queue.clone());
-            sink.subscribe(channels(inner, &queue)).await?;
-            // Whoever wanted it may have left.
-            let _ = done.send(());
-        }
-        tokio::select! {
-            message = messages.next() => {
-                let Some(message) = message else { return Ok(()) };
-                let queue = queue_of(inner, message.get_channel_name().as_bytes());
-                if queue.as_ref().is_some_and(|queue| !inner.line.is_wanted(queue)) {
-                    let queue = queue.unwrap_or_default();
-                    inner.line.heard.borrow_mut().remove(&queue);
-                    sink.unsubscribe(channels(inner, &queue)).await?;
-                    // Someone may have come to wait for it just now.
-                    if inner.line.is_wanted(&queue) {
-                        sink.subscribe(channels(inner, &queue)).await?;
-                        inner.line.heard.borrow_mut().insert(queue);
-                    }
-                }
-                inner.line.wake();
-            }
-            want = wants.recv() => match want {
-                Some(want) => next = Some(want),
-                None => return Ok(()),
-            },
+    for some in waited.chunks(TICKED) {
+        let now = inner.link.clock.monotonic_ms();
+        let rows = tick(inner, store, some).await;
+        for (at, queue) in some.iter().enumerate() {
+            let next = match &rows {
+                Ok(rows) => rows.get(at).and_then(|row| when(row, now)),
+                Err(_) => Some(now + RETRY_MS),
+            };
+            let next = if inner.link.may_miss() {
+                [next, Some(now + LOOK_MS)].into_iter().flatten().min()
+            } else {
+                next
+            };
+            line.agenda.borrow_mut().set(queue, next);
         }
     }
 }
 
-fn channels(inner: &Inner, queue: &[u8]) -> Vec<Vec<u8>> {
-    let channels = inner.link.target.channels();
-    WAKING.iter().map(|kind| channels.name(kind, queue)).collect()
+/// What a script says of when something will happen to queues; nothing, where time alone brings nothing.
+async fn tick(inner: &Inner, store: &Store, queues: &[&Vec<u8>]) -> Result<Vec<Value>, Refusal> {
+    if !inner.link.target.layout.ticks() {
+        return Ok(Vec::new());
+    }
+    let call = Call::new("tick", store.as_deref().or(Some(queues[0]))).args(queues.iter().copied().cloned());
+    Ok(list(inner.link.ask_with(&call, Patience::None).await?).unwrap_or_default())
 }
 
-fn queue_of(inner: &Inner, channel: &[u8]) -> Option<Vec<u8>> {
-    let channels = inner.link.target.channels();
-    WAKING.iter().find_map(|kind| channels.queue(kind, channel)).map(<[u8]>::to_vec)
+/// When to look at a queue again, by the monotonic clock, from what a script said of it.
+fn when(row: &Value, now_ms: u64) -> Option<u64> {
+    let [at, appointed, log, wall] = fields::<4>(row.clone()).ok()?.map(|n: Value| number(n).unwrap_or(0));
+    let waits = [(at, log), (appointed, wall)].into_iter().filter(|(at, _)| *at > 0);
+    waits.map(|(at, clock)| now_ms + at.saturating_sub(clock)).min()
 }

@@ -1,183 +1,106 @@
-//! The connection to Redis.
+//! The way to Redis: calls go to the server that has their queue, and to another one when it has moved or died. Nothing is
+//! sent again that may have been done.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use redis::aio::{ConnectionLike, MultiplexedConnection, PubSub, SendError};
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, Pipeline, PushInfo, PushKind, RedisError, ServerErrorKind,
-    Value, cmd,
-};
+use futures_util::future::join_all;
+use redis::aio::{MultiplexedConnection, PubSub};
+use redis::{Cmd, ErrorKind, Pipeline, PushInfo, RedisError, ServerErrorKind, Value, cmd};
 use sureq_core::Refusal;
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::mpsc;
 
 use crate::answer::{fields, number};
 use crate::call::Call;
 use crate::clock::{Clock, LogClock};
+use crate::fleet::Fleet;
 use crate::layout::Layout;
+use crate::node::{About, Node, Sent};
 use crate::target::Target;
 use crate::work_queue::look_out::LookOut;
 
-/// How long a command waits for a connection before it is refused.
-const CONNECT_FOR: Duration = Duration::from_secs(3);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a command waits for a server before it is refused; and one that is tried again anyway.
+const REACH_FOR: Duration = Duration::from_secs(3);
+const TRY_FOR: Duration = Duration::from_millis(200);
 const RETRY_MIN: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_millis(500);
 
-/// What takes up memory.
-const ADDING: [&str; 2] = ["push", "add"];
-
-/// How long a replica has for what was written.
-const REPLICA_MS: u64 = 2_000;
-
-/// How often calls are sent again that met a Redis without the script.
+/// How often calls are sent again that met a Redis without the script, or with another idea of the time.
 const LOADS_MAX: usize = 3;
 
-/// A connection that comes back by itself.
+/// For how long an answer is waited for before it is asked whether another server has taken over.
+const TAKEN_OVER: Duration = Duration::from_secs(1);
+
+/// The servers, and what is known of them.
 pub(crate) struct Link {
-    client: Client,
+    fleet: Fleet,
     pub(crate) target: Target,
     pub(crate) clock: Arc<dyn Clock>,
     log: LogClock,
     look_out: LookOut,
     /// Tells this home from others.
     home: String,
-    runner: RefCell<Runner>,
-    connection: RefCell<Option<Connected>>,
-    /// Held by whoever connects, so that the others wait for that.
-    connecting: Mutex<()>,
-    /// Connections that nobody uses now, where each answer waits for a replica: waiting holds a connection up.
-    idle: RefCell<Vec<Connected>>,
+    /// Pops whose answers no replica confirmed, so that nobody was given them.
+    unconfirmed: RefCell<Vec<(Call, Value)>>,
 }
 
-/// A connection, and whether it is known to be lost.
-struct Connected {
-    connection: MultiplexedConnection,
-    is_lost: Arc<AtomicBool>,
-}
-
-/// How Redis is told what to run.
-#[derive(Clone, Debug, Default)]
-enum Runner {
-    /// Nothing is loaded yet.
-    #[default]
+/// How long whoever asks waits for a server that is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// As long as it takes to follow a queue that has moved.
     None,
-    /// A function of this name. Each release has its own, so that two of them can share a Redis.
-    Function(String),
-    /// The script of this checksum, where there are no functions, or this user may load none.
-    Script(String),
+    Some,
 }
 
-impl Runner {
-    async fn load(layout: Layout, connection: &mut MultiplexedConnection) -> Result<Self, RedisError> {
-        let source = layout.script();
-        // FNV-1a: two releases must not share a name, that is all.
-        let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        let name = format!("sureq_{:016x}", source.bytes().fold(0xcbf2_9ce4_8422_2325, mix));
-        // What adds nothing goes on when Redis' memory is full: it is how room is made.
-        let free = format!("{{function_name='{name}_free', callback=run, flags={{'allow-oom'}}}}");
-        let library = format!(
-            "#!lua name={name}\n{source}redis.register_function('{name}', run)\nredis.register_function{free}\n"
-        );
-        let loaded: Result<String, RedisError> =
-            cmd("FUNCTION").arg("LOAD").arg(library).query_async(connection).await;
-        match loaded {
-            Ok(_) => return Ok(Self::Function(name)),
-            Err(error) if error.to_string().contains("already exists") => return Ok(Self::Function(name)),
-            Err(error) if error.is_connection_dropped() || error.is_io_error() => return Err(error),
-            Err(_) => {}
-        }
-        let script = format!("{source}return run(KEYS, ARGV)\n");
-        Ok(Self::Script(cmd("SCRIPT").arg("LOAD").arg(script).query_async(connection).await?))
-    }
-
-    /// The beginning of a call.
-    fn command(&self, op: &str) -> Cmd {
-        let (mut evaluate, mut call) = (cmd("EVALSHA"), cmd("FCALL"));
-        match self {
-            Self::Function(name) if ADDING.contains(&op) => call.arg(name).clone(),
-            Self::Function(name) => call.arg(format!("{name}_free")).clone(),
-            Self::Script(sha) => evaluate.arg(sha).clone(),
-            Self::None => evaluate.arg("").clone(),
-        }
-    }
-}
-
-/// What a server tells of itself.
-pub(crate) struct About {
-    pub(crate) version: String,
-    pub(crate) policy: Option<String>,
-    run_id: String,
+/// Where some calls are on their way.
+struct Way {
+    slot: u16,
+    until: Instant,
+    pause: Duration,
+    loads: usize,
+    /// The server has just been told the time anew.
+    is_sure: bool,
 }
 
 impl Link {
     pub(crate) fn new(target: Target, clock: Arc<dyn Clock>, home: String) -> Result<Self, RedisError> {
-        let client = Client::open(target.connection.clone())?;
-        let (runner, connection, idle) = (RefCell::default(), RefCell::default(), RefCell::default());
-        let (log, look_out) = (LogClock::default(), LookOut::default());
-        Ok(Self {
-            client,
-            target,
-            clock,
-            log,
-            look_out,
-            home,
-            runner,
-            connection,
-            connecting: Mutex::new(()),
-            idle,
-        })
+        let fleet = Fleet::new(target.servers.clone())?;
+        let (log, look_out, unconfirmed) = (LogClock::default(), LookOut::default(), RefCell::default());
+        Ok(Self { fleet, target, clock, log, look_out, home, unconfirmed })
     }
 
-    /// Connects, and asks the server about itself.
-    pub(crate) async fn connect(&self) -> Result<About, RedisError> {
-        let mut connected = self.new_connection().await?;
-        let connection = &mut connected.connection;
-        let info: String = cmd("INFO").query_async(connection).await?;
-        let field = |name: &str| {
-            let mut lines = info.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-            lines.next().unwrap_or_default().to_owned()
-        };
-        let about = About {
-            version: field("redis_version"),
-            policy: Some(field("maxmemory_policy")).filter(|policy| !policy.is_empty()),
-            run_id: field("run_id"),
-        };
-        let runner = Runner::load(self.target.layout, connection).await?;
-        self.runner.replace(runner);
-        for call in self.target.layout.greetings(&about.run_id) {
-            let _: Value = self.command(&call, false).query_async(connection).await?;
+    /// Connects to all servers that have something, and asks them about themselves. One will do, if others may take over.
+    pub(crate) async fn connect(&self) -> Result<Vec<About>, RedisError> {
+        let nodes = self.fleet.owners().await?;
+        let met = join_all(nodes.iter().map(|node| node.connect(self.target.layout))).await;
+        let (mut all, mut failed) = (Vec::new(), None);
+        for about in met {
+            match about {
+                Ok(about) => all.push(about),
+                Err(error) => failed = Some(error),
+            }
         }
-        self.connection.replace(Some(connected));
-        self.idle.take();
-        Ok(about)
-    }
-
-    async fn new_connection(&self) -> Result<Connected, RedisError> {
-        let is_lost = Arc::<AtomicBool>::default();
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_TIMEOUT))
-            // A busy Redis is waited for: an answer that is not heard would leave it open whether something was done.
-            .set_response_timeout(None)
-            // A loss is noticed when it happens: what is sent to nobody would leave it open whether it was done.
-            .set_push_sender({
-                let is_lost = Arc::clone(&is_lost);
-                move |said: PushInfo| {
-                    if said.kind == PushKind::Disconnection {
-                        is_lost.store(true, Ordering::Release);
-                    }
-                    Ok::<(), SendError>(())
-                }
-            });
-        let connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
-        Ok(Connected { connection, is_lost })
+        for node in &nodes {
+            if let Ok(Some(connection)) = node.connection(self.target.layout).await {
+                self.greet(node, &connection).await;
+            }
+        }
+        match failed {
+            Some(error) if all.is_empty() => Err(error),
+            _ if all.is_empty() => {
+                Err(std::io::Error::other("no server of the cluster has any slots").into())
+            }
+            _ => Ok(all),
+        }
     }
 
     /// A connection of its own for a command that blocks, and its number, by which it is told to stop.
     pub(crate) async fn block(&self) -> Result<(MultiplexedConnection, u64), RedisError> {
-        let mut connection = self.new_connection().await?.connection;
+        let node = self.fleet.node(self.target.slot(None)).await?;
+        let mut connection = node.new_connection().await.inspect_err(|_| self.fleet.doubt())?;
         let number = cmd("CLIENT").arg("ID").query_async(&mut connection).await?;
         Ok((connection, number))
     }
@@ -186,35 +109,26 @@ impl Link {
     pub(crate) async fn pushed(
         &self,
     ) -> Result<(MultiplexedConnection, mpsc::UnboundedReceiver<PushInfo>), RedisError> {
-        let (sender, pushes) = mpsc::unbounded_channel();
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_TIMEOUT))
-            .set_response_timeout(None)
-            .set_push_sender(sender);
-        Ok((self.client.get_multiplexed_async_connection_with_config(&config).await?, pushes))
+        let node = self.fleet.node(self.target.slot(None)).await?;
+        node.pushed().await.inspect_err(|_| self.fleet.doubt())
     }
 
     /// Ends what blocks such a connection, as if its time were up.
     pub(crate) async fn unblock(&self, number: u64) -> Result<(), Refusal> {
-        let mut connection = self.connection().await?;
+        let (_, mut connection) = self.reach(&mut Way::to(self.target.slot(None), Patience::Some)).await?;
         let unblocked = cmd("CLIENT").arg("UNBLOCK").arg(number).query_async(&mut connection).await;
         unblocked.map_err(|error| refusal_of(&error))
     }
 
     /// A connection of its own for messages.
     pub(crate) async fn listen(&self) -> Result<PubSub, RedisError> {
-        self.client.get_async_pubsub().await
+        let post = self.fleet.listening_post().await?;
+        post.listen().await.inspect_err(|_| self.fleet.doubt())
     }
 
-    /// Finds out whether the connection still stands, by something that does no harm.
+    /// Finds out whether the connections still stand, by something that does no harm.
     pub(crate) async fn probe(&self) {
-        let connection = self.connection.borrow().as_ref().map(|connected| connected.connection.clone());
-        if let Some(mut connection) = connection {
-            let alive: Result<String, RedisError> = cmd("PING").query_async(&mut connection).await;
-            if alive.is_err() {
-                self.connection.take();
-            }
-        }
+        self.fleet.probe().await;
     }
 
     /// Log time as this home knows it.
@@ -222,55 +136,73 @@ impl Link {
         self.log.now_ms(self.clock.monotonic_ms())
     }
 
-    /// The connection that is there, or a new one; tries for a while.
-    async fn connection(&self) -> Result<MultiplexedConnection, Refusal> {
-        let (since, mut pause) = (Instant::now(), RETRY_MIN);
+    /// Whether messages may be missed though the connection that they come by stands: other servers may say them, or pass them
+    /// on in vain.
+    pub(crate) const fn may_miss(&self) -> bool {
+        self.fleet.is_many()
+    }
+
+    /// Pops that were done and told nobody, since no replica has confirmed them.
+    pub(crate) fn take_unconfirmed(&self) -> Vec<(Call, Value)> {
+        self.unconfirmed.take()
+    }
+
+    /// The server that has a slot, and a connection to it; tries for a while.
+    async fn reach(&self, way: &mut Way) -> Result<(Rc<Node>, MultiplexedConnection), Refusal> {
         loop {
-            self.connection.borrow_mut().take_if(|connected| connected.is_lost.load(Ordering::Acquire));
-            if let Some(connected) = &*self.connection.borrow() {
-                return Ok(connected.connection.clone());
-            }
-            // In turn: a lock that is only tried could be passed on among those who wait, and nobody would connect.
-            let connecting = self.connecting.lock().await;
-            if self.connection.borrow().is_some() {
-                continue;
-            }
-            if since.elapsed() > CONNECT_FOR {
-                return Err(Refusal::Unavailable { why: "Redis does not answer".into() });
-            }
-            let connected = self.connect().await;
-            drop(connecting);
-            match connected {
-                Ok(_) => {}
-                Err(error) if since.elapsed() > CONNECT_FOR => {
-                    let why = format!("Redis at {} does not answer: {error}", self.target.connection.addr());
-                    return Err(Refusal::Unavailable { why: why.into() });
-                }
-                Err(_) => {
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(RETRY_MAX);
-                }
-            }
+            let error = match self.fleet.node(way.slot).await {
+                Err(error) => error,
+                Ok(node) => match node.connection(self.target.layout).await {
+                    Ok(Some(connection)) => {
+                        self.greet(&node, &connection).await;
+                        return Ok((node, connection));
+                    }
+                    Ok(None) => std::io::Error::from(std::io::ErrorKind::NotConnected).into(),
+                    Err(error) => error,
+                },
+            };
+            let why = || format!("Redis at {} does not answer: {error}", self.target.address());
+            way.wait(why).await?;
+            self.fleet.doubt();
         }
     }
 
-    /// A call as it is sent. Whoever is sure of the time has just been asked for it.
-    fn command(&self, call: &Call, is_sure: bool) -> Cmd {
+    /// Tells a server what every server is told. Where each slot tag is a store, each call tells it.
+    async fn greet(&self, node: &Node, connection: &MultiplexedConnection) {
+        if self.target.is_spread() || !node.is_to_be_greeted() {
+            return;
+        }
+        let mut commands = Pipeline::new();
+        for call in self.target.layout.greetings() {
+            commands.add_command(self.command(node, &call, false));
+        }
+        if !commands.is_empty() {
+            // Every call tells it, too; this is only sooner.
+            let _ = node.send(connection.clone(), &commands).await;
+        }
+    }
+
+    /// A call as it is sent to a server. Whoever is sure of the time has just been asked for it.
+    fn command(&self, node: &Node, call: &Call, is_sure: bool) -> Cmd {
         match self.target.layout {
-            Layout::Sureq => self.sureq_command(call, is_sure),
+            Layout::Sureq => self.sureq_command(node, call, is_sure),
             Layout::WorkQueue { .. } => {
                 let looks = self.look_out.is_due(call, self.clock.monotonic_ms());
-                self.foreign_command(call, if looks { "1" } else { "" })
+                self.foreign_command(node, call, if looks { "1" } else { "" })
             }
-            Layout::Worqr => self.foreign_command(call, ""),
-            Layout::RedisQueue(times) => self.foreign_command(call, &times.task_s.to_string()),
+            Layout::Worqr => self.foreign_command(node, call, ""),
+            Layout::RedisQueue(times) => self.foreign_command(node, call, &times.task_s.to_string()),
         }
     }
 
-    fn foreign_command(&self, call: &Call, setting: &str) -> Cmd {
-        let mut command = self.runner.borrow().command(call.op);
+    fn foreign_command(&self, node: &Node, call: &Call, setting: &str) -> Cmd {
+        let mut command = node.runner().command(call.op);
         let key = self.target.foreign_key(call.queue.as_deref().unwrap_or_default());
-        command.arg(1).arg(key);
+        if self.target.is_cluster() {
+            command.arg(2).arg(key).arg(self.target.absent_key());
+        } else {
+            command.arg(1).arg(key);
+        }
         command.arg(call.op).arg(&self.target.prefix).arg(setting).arg(&self.home);
         for arg in &call.args {
             command.arg(arg);
@@ -278,115 +210,186 @@ impl Link {
         command
     }
 
-    fn sureq_command(&self, call: &Call, is_sure: bool) -> Cmd {
-        let mut command = self.runner.borrow().command(call.op);
-        let key = call.queue.as_ref().map_or_else(|| self.target.store_key(), |q| self.target.queue_key(q));
-        command.arg(2).arg(key).arg(self.target.store_key());
+    fn sureq_command(&self, node: &Node, call: &Call, is_sure: bool) -> Cmd {
+        let mut command = node.runner().command(call.op);
+        command.arg(2).arg(&self.target.script_keys(call.queue.as_deref())[..]);
         let wall = self.clock.wall_ms().map(|ms| ms.to_string()).unwrap_or_default();
         let told = format!("{}{}", if is_sure { "!" } else { "" }, self.log_ms());
-        command.arg(call.op).arg(&self.target.prefix).arg(told).arg(wall);
+        command.arg(call.op).arg(&self.target.prefix).arg(told).arg(wall).arg(node.run_id());
         for arg in &call.args {
             command.arg(arg);
         }
         command
     }
 
-    /// Sends calls at once; answers what each answered.
+    /// Sends calls at once; answers what each answered. Calls of one slot are done in their order.
     pub(crate) async fn send(&self, calls: &[&Call]) -> Vec<Result<Value, Refusal>> {
-        let mut answers: Vec<Result<Value, Refusal>> = Vec::with_capacity(calls.len());
-        let mut is_sure = false;
-        for _ in 0..LOADS_MAX {
-            let rest = &calls[answers.len()..];
-            if rest.is_empty() {
-                break;
-            }
-            let connection = match self.connection().await {
-                Ok(connection) => connection,
-                Err(no) => {
-                    answers.resize_with(calls.len(), || Err(no.clone()));
-                    break;
-                }
-            };
-            let sent = if self.target.is_replicated {
-                self.send_and_wait(rest, is_sure).await
-            } else {
-                self.send_over(connection, rest, is_sure).await
-            };
-            match sent {
-                Ok(values) => {
-                    let judged: Vec<Judged> =
-                        rest.iter().zip(values).map(|(call, value)| self.judge(call, value)).collect();
-                    let is_done = |judged: &Judged| matches!(judged, Judged::Known(_));
-                    match judged.iter().position(|judged| !is_done(judged)) {
-                        // None of the rest was executed: it can be sent again, in its order.
-                        Some(from) if !judged[from..].iter().any(is_done) => {
-                            is_sure = matches!(judged[from], Judged::Late);
-                            if !is_sure {
-                                self.connection.take();
-                            }
-                            answers.extend(judged.into_iter().map_while(Judged::known));
-                        }
-                        _ => answers
-                            .extend(judged.into_iter().map(|judged| judged.known().unwrap_or_else(undone))),
-                    }
-                }
-                Err(lost) => {
-                    answers.resize_with(calls.len(), || Err(Refusal::Unknown { why: lost.clone() }));
-                }
+        self.send_with(calls, Patience::Some).await
+    }
+
+    async fn send_with(&self, calls: &[&Call], patience: Patience) -> Vec<Result<Value, Refusal>> {
+        let slots: Vec<u16> = calls.iter().map(|call| self.target.slot(call.queue.as_deref())).collect();
+        let Some(&first) = slots.first() else { return Vec::new() };
+        if slots.iter().all(|&slot| slot == first) {
+            return self.send_to(Way::to(first, patience), calls).await;
+        }
+        let mut groups: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
+        for (at, slot) in slots.into_iter().enumerate() {
+            groups.entry(slot).or_default().push(at);
+        }
+        let sent = groups.iter().map(async |(&slot, places)| {
+            let some: Vec<&Call> = places.iter().map(|&at| calls[at]).collect();
+            self.send_to(Way::to(slot, patience), &some).await
+        });
+        let mut answers: Vec<Result<Value, Refusal>> = Vec::new();
+        answers.resize_with(calls.len(), || Err(Refusal::Closed));
+        for (places, some) in groups.values().zip(join_all(sent).await) {
+            for (&at, answer) in places.iter().zip(some) {
+                answers[at] = answer;
             }
         }
-        let gone =
-            || Err(Refusal::Unavailable { why: "Redis loses its scripts as soon as they are loaded".into() });
-        answers.resize_with(calls.len(), gone);
         answers
     }
 
-    /// Sends calls over the connection that all share; an error is why the answers are lost.
-    async fn send_over(
-        &self,
-        mut connection: MultiplexedConnection,
-        calls: &[&Call],
-        is_sure: bool,
-    ) -> Result<Vec<Value>, Box<str>> {
-        let mut pipeline = Pipeline::with_capacity(calls.len());
-        for call in calls {
-            pipeline.add_command(self.command(call, is_sure));
+    /// Sends calls to whoever has a slot, and those that were not done again.
+    async fn send_to(&self, mut way: Way, calls: &[&Call]) -> Vec<Result<Value, Refusal>> {
+        let mut answers: Vec<Result<Value, Refusal>> = Vec::with_capacity(calls.len());
+        while answers.len() < calls.len() {
+            if let Err(no) = self.send_some(&mut way, calls, &mut answers).await {
+                answers.resize_with(calls.len(), || Err(no.clone()));
+            }
         }
-        connection.req_packed_commands(&pipeline, 0, calls.len()).await.map_err(|error| {
-            self.connection.take();
-            format!("the connection to Redis broke: {error}").into()
-        })
+        answers
     }
 
-    /// Sends calls over a connection of their own, and waits until a replica has what they wrote.
-    async fn send_and_wait(&self, calls: &[&Call], is_sure: bool) -> Result<Vec<Value>, Box<str>> {
-        let broke =
-            |error: RedisError| -> Box<str> { format!("the connection to Redis broke: {error}").into() };
-        let idle = self.idle.borrow_mut().pop().filter(|idle| !idle.is_lost.load(Ordering::Acquire));
-        let mut connected = match idle {
-            Some(connected) => connected,
-            None => self.new_connection().await.map_err(broke)?,
+    /// Sends those that have no answer yet. An error is for all that have none then.
+    async fn send_some(
+        &self,
+        way: &mut Way,
+        calls: &[&Call],
+        answers: &mut Vec<Result<Value, Refusal>>,
+    ) -> Result<(), Refusal> {
+        let rest = &calls[answers.len()..];
+        let (node, connection) = self.reach(way).await?;
+        let Some(values) = self.send_over(&node, connection, rest, way).await? else { return Ok(()) };
+        let judged: Vec<Judged> =
+            rest.iter().zip(values).map(|(call, value)| self.judge(call, value)).collect();
+        let is_done = |judged: &Judged| matches!(judged, Judged::Known(_));
+        let Some(from) = judged.iter().position(|judged| !is_done(judged)) else {
+            answers.extend(judged.into_iter().filter_map(Judged::known));
+            return Ok(());
         };
-        let mut pipeline = Pipeline::with_capacity(calls.len() + 1);
-        for call in calls {
-            pipeline.add_command(self.command(call, is_sure));
+        if judged[from..].iter().any(is_done) {
+            answers.extend(judged.into_iter().map(|judged| judged.known().unwrap_or_else(undone)));
+            return Ok(());
         }
-        pipeline.cmd("WAIT").arg(1).arg(REPLICA_MS);
-        let mut values =
-            connected.connection.req_packed_commands(&pipeline, 0, calls.len() + 1).await.map_err(broke)?;
-        self.idle.borrow_mut().push(connected);
-        match values.pop() {
-            Some(Value::Int(1..)) => Ok(values),
-            // What was refused was not written.
-            _ if values.iter().all(|value| matches!(value, Value::ServerError(_))) => Ok(values),
-            other => Err(format!("no replica has confirmed it within {REPLICA_MS} ms ({other:?})").into()),
+        // None of the rest was executed: it can be sent again, in its order.
+        let mut judged = judged.into_iter();
+        answers.extend(judged.by_ref().take(from).filter_map(Judged::known));
+        match judged.next() {
+            Some(Judged::NotHere(error)) => return self.follow(way, &node, &error).await,
+            Some(Judged::NoScript) => node.forget(),
+            _ => way.is_sure = true,
+        }
+        way.loads += 1;
+        if way.loads < LOADS_MAX {
+            return Ok(());
+        }
+        Err(Refusal::Unavailable { why: "Redis loses its scripts as soon as they are loaded".into() })
+    }
+
+    /// Goes to where a slot is now, or waits for it to arrive somewhere.
+    async fn follow(&self, way: &mut Way, node: &Node, error: &RedisError) -> Result<(), Refusal> {
+        let code = error.code().unwrap_or_default();
+        let to = error.detail().and_then(|detail| detail.rsplit(' ').next()).filter(|_| code == "MOVED");
+        match to {
+            Some(to) => self.fleet.moved(way.slot, to),
+            None => self.fleet.doubt(),
+        }
+        // A server that was made a replica is left for good; it may be another one's turn at the same place later.
+        if code == "READONLY" {
+            node.forget();
+        }
+        way.wait(|| format!("Redis says: {error}")).await
+    }
+
+    /// Sends calls to a server. None if they were not sent after all; an error is why the answers are lost.
+    async fn send_over(
+        &self,
+        node: &Rc<Node>,
+        connection: MultiplexedConnection,
+        calls: &[&Call],
+        way: &mut Way,
+    ) -> Result<Option<Vec<Value>>, Refusal> {
+        let mut commands = Pipeline::with_capacity(calls.len());
+        for call in calls {
+            commands.add_command(self.command(node, call, way.is_sure));
+        }
+        let sent = async {
+            if self.target.is_replicated {
+                node.send_and_wait(commands).await
+            } else {
+                node.send(connection, &commands).await
+            }
+        };
+        let unknown = |why: String| Err(Refusal::Unknown { why: why.into() });
+        match self.unless_taken_over(node, way.slot, sent).await {
+            Some(Sent::Answered(values)) => Ok(Some(values)),
+            Some(Sent::Unconfirmed(values)) => {
+                for (&call, value) in calls.iter().zip(values).filter(|(call, _)| call.op == "pop") {
+                    if let Ok([_, answer]) = fields(value) {
+                        self.unconfirmed.borrow_mut().push((call.clone(), answer));
+                    }
+                }
+                unknown("no replica has confirmed it in time".to_owned())
+            }
+            Some(Sent::Unreached(error)) => {
+                self.fleet.doubt();
+                node.forget();
+                way.wait(|| format!("Redis at {} does not answer: {error}", self.target.address())).await?;
+                Ok(None)
+            }
+            Some(Sent::Lost(error)) => {
+                self.fleet.doubt();
+                unknown(format!("the connection to Redis broke: {error}"))
+            }
+            None => {
+                node.forget();
+                unknown("another server has taken over before this one answered".to_owned())
+            }
+        }
+    }
+
+    /// What was sent, unless another server has taken over from one that hangs.
+    async fn unless_taken_over(
+        &self,
+        node: &Rc<Node>,
+        slot: u16,
+        sent: impl Future<Output = Sent>,
+    ) -> Option<Sent> {
+        if !self.fleet.is_many() {
+            return Some(sent.await);
+        }
+        tokio::pin!(sent);
+        loop {
+            if let Ok(sent) = tokio::time::timeout(TAKEN_OVER, &mut sent).await {
+                return Some(sent);
+            }
+            if self.fleet.has_left(node, slot).await {
+                return None;
+            }
         }
     }
 
     /// Sends one call.
     pub(crate) async fn ask(&self, call: &Call) -> Result<Value, Refusal> {
+        self.ask_with(call, Patience::Some).await
+    }
+
+    /// Sends one call, with so much patience.
+    pub(crate) async fn ask_with(&self, call: &Call, patience: Patience) -> Result<Value, Refusal> {
         let closed = || Err(Refusal::Closed);
-        self.send(&[call]).await.pop().unwrap_or_else(closed)
+        self.send_with(&[call], patience).await.pop().unwrap_or_else(closed)
     }
 
     fn judge(&self, call: &Call, value: Value) -> Judged {
@@ -418,7 +421,28 @@ impl Link {
         if is_function_missing || error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) {
             return Judged::NoScript;
         }
-        Judged::Known(Err(refusal_of(&error)))
+        let is_passing = self.fleet.is_many() && PASSING.contains(&error.code().unwrap_or_default());
+        match refusal_of(&error) {
+            Refusal::Unavailable { .. } if is_passing => Judged::NotHere(error),
+            no => Judged::Known(Err(no)),
+        }
+    }
+}
+
+impl Way {
+    fn to(slot: u16, patience: Patience) -> Self {
+        let patience = if patience == Patience::None { TRY_FOR } else { REACH_FOR };
+        Self { slot, until: Instant::now() + patience, pause: Duration::ZERO, loads: 0, is_sure: false }
+    }
+
+    /// Waits a little, and each time a little longer; an error if it has been long enough.
+    async fn wait(&mut self, why: impl FnOnce() -> String) -> Result<(), Refusal> {
+        if Instant::now() > self.until {
+            return Err(Refusal::Unavailable { why: why().into() });
+        }
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).clamp(RETRY_MIN, RETRY_MAX);
+        Ok(())
     }
 }
 
@@ -428,6 +452,8 @@ enum Judged {
     NoScript,
     /// It was on its way for so long that what it said of the time is not believed.
     Late,
+    /// Another server has it, or will in a moment.
+    NotHere(RedisError),
 }
 
 /// Whether a script wants to be told the time anew.
@@ -445,13 +471,18 @@ impl Judged {
     fn known(self) -> Option<Result<Value, Refusal>> {
         match self {
             Self::Known(answer) => Some(answer),
-            Self::NoScript | Self::Late => None,
+            Self::NoScript | Self::Late | Self::NotHere(_) => None,
         }
     }
 }
 
+/// Errors of Redis that pass where several servers stand in for each other: a slot is on its way, a replica takes over.
+const PASSING: [&str; 7] = ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "READONLY", "MASTERDOWN", "LOADING"];
+
 /// Errors of Redis that come before a script has changed anything.
-const BEFORE: [&str; 11] = [
+const BEFORE: [&str; 13] = [
+    "MOVED",
+    "ASK",
     "READONLY",
     "LOADING",
     "MISCONF",

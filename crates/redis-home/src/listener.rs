@@ -13,8 +13,8 @@ use sureq_core::{TaskId, limits};
 use tokio::sync::mpsc;
 
 use crate::channels::Channels;
-use crate::home::Inner;
 use crate::layout::Layout;
+use crate::thread::Inner;
 
 const RETRY: Duration = Duration::from_millis(200);
 

@@ -9,7 +9,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::answer::Payload;
 use crate::call::spelt_receipt;
-use crate::home::Job;
+use crate::thread::Job;
 
 /// What came of commands.
 #[derive(Debug)]

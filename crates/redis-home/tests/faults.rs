@@ -2,14 +2,14 @@
 
 mod support;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::collections::BTreeSet;
 
 use redis::cmd;
+use support::load::Load;
 use support::proxy::{Proxy, Way};
-use support::{ack, answer, info, open, pop, pop_held_by, pop_leased, push, run, until, wait_for};
+use support::{ack, answer, info, open, pop, pop_held_by, push, run, until, wait_for};
 use sureq_core::{Command, Refusal, Reply};
+use sureq_testkit::process::free_port;
 use sureq_testkit::redis_server::RedisServer;
 
 #[test]
@@ -128,90 +128,13 @@ fn a_user_without_channels_loses_nothing() {
     home.close();
 }
 
-/// Producers and workers that note what they know.
-struct Load {
-    confirmed: Mutex<BTreeSet<u64>>,
-    /// Pushes of which nobody knows whether they happened.
-    unknown: Mutex<BTreeSet<u64>>,
-    finished: Mutex<BTreeMap<u64, u32>>,
-    /// Acks of which nobody knows.
-    maybe_finished: Mutex<BTreeSet<u64>>,
-    next: AtomicU64,
-    is_over: AtomicBool,
-}
-
-fn number(payload: &[u8]) -> u64 {
-    sureq_core::id::decimal(payload).expect("a payload is a number")
-}
-
-fn known<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
-    what.lock().expect("whoever noted something did not panic")
-}
-
-impl Load {
-    fn produce(&self, url: &str) {
-        let home = open(url);
-        while !self.is_over.load(Ordering::Acquire) {
-            let n = self.next.fetch_add(1, Ordering::AcqRel);
-            match push(&home, b"q", n.to_string().as_bytes()) {
-                Reply::Pushed(_) => _ = known(&self.confirmed).insert(n),
-                Reply::Refused(Refusal::Unknown { .. }) => _ = known(&self.unknown).insert(n),
-                Reply::Refused(Refusal::Unavailable { .. }) => {}
-                other => panic!("{other:?}"),
-            }
-        }
-        home.close();
-    }
-
-    fn work(&self, url: &str) {
-        let home = open(url);
-        while !self.is_over.load(Ordering::Acquire) {
-            self.work_once(&home);
-        }
-        home.close();
-    }
-
-    /// Answers whether there was a task.
-    fn work_once(&self, home: &sureq_redis::RedisHome) -> bool {
-        let Ok(tasks) = pop_leased(home, b"q", 300) else { return true };
-        for (payload, id) in &tasks {
-            let n = number(payload);
-            match ack(home, b"q", id) {
-                Reply::Acked(span) if span.len() == 1 => {
-                    *known(&self.finished).entry(n).or_default() += 1;
-                }
-                Reply::Acked(_) | Reply::Refused(Refusal::Unavailable { .. }) => {}
-                Reply::Refused(Refusal::Unknown { .. }) => {
-                    known(&self.maybe_finished).insert(n);
-                }
-                other => panic!("{other:?}"),
-            }
-        }
-        !tasks.is_empty()
-    }
-}
-
 #[test]
 fn kills_flushes_and_restarts_under_load_lose_nothing_and_finish_nothing_twice() {
     let mut server = RedisServer::start();
-    let load = Load {
-        confirmed: Mutex::default(),
-        unknown: Mutex::default(),
-        finished: Mutex::default(),
-        maybe_finished: Mutex::default(),
-        next: AtomicU64::new(0),
-        is_over: AtomicBool::new(false),
-    };
-    let url = server.url();
-    let confirmed = || known(&load.confirmed).len();
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| load.produce(&url));
-            scope.spawn(|| load.work(&url));
-        }
+    let load = Load::new(&server.url(), &[b"q"]);
+    load.run(2, || {
         for round in 0..6 {
-            let before = confirmed();
-            until("pushes are confirmed", || confirmed() > before + 30);
+            load.until_confirmed(30);
             match round % 3 {
                 0 => server.crash(),
                 1 => cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").exec(&mut server.connect()).unwrap(),
@@ -221,34 +144,15 @@ fn kills_flushes_and_restarts_under_load_lose_nothing_and_finish_nothing_twice()
                 }
             }
         }
-        let before = confirmed();
-        until("they carry on by themselves", || confirmed() > before + 30);
-        load.is_over.store(true, Ordering::Release);
+        load.until_confirmed(30);
     });
-    let home = open(&url);
-    until("all are done", || {
-        while load.work_once(&home) {}
-        let info = info(&home, b"q");
-        info.ready + info.leased + info.delayed == 0
-    });
+    load.finish();
     server.check("sureq:");
-    home.close();
-    let (confirmed, finished) = (known(&load.confirmed), known(&load.finished));
-    let maybe = known(&load.maybe_finished);
-    let unknown = known(&load.unknown);
-    let lost: Vec<&u64> =
-        confirmed.iter().filter(|n| !finished.contains_key(n) && !maybe.contains(n)).collect();
-    assert!(lost.is_empty(), "lost: {lost:?}");
-    let twice: Vec<_> = finished.iter().filter(|(_, times)| **times > 1).collect();
-    assert!(twice.is_empty(), "finished twice: {twice:?}");
-    let odd: Vec<_> = finished.keys().filter(|n| !confirmed.contains(n) && !unknown.contains(n)).collect();
-    assert!(odd.is_empty(), "refused and yet there: {odd:?}");
-    assert!(confirmed.len() > 200, "{}", confirmed.len());
 }
 
 #[test]
 fn a_connection_that_is_cut_anywhere_leaves_every_task_in_one_place() {
-    let port = sureq_testkit::process::free_port();
+    let port = free_port();
     let server = RedisServer::start_at(port);
     let direct = open(&server.url());
     // How much is said in all is known once: what is loaded at the beginning is most of it, and is cut seldom.

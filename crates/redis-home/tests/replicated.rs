@@ -3,7 +3,8 @@
 mod support;
 
 use redis::cmd;
-use support::{info, open, push, until};
+use support::{FOREIGN, info, open, open_in, pop_in, push, run, until};
+use sureq_core::command::Command;
 use sureq_core::{Refusal, Reply};
 use sureq_testkit::process::free_port;
 use sureq_testkit::redis_server::RedisServer;
@@ -68,4 +69,26 @@ fn what_was_confirmed_survives_the_primary_if_replicas_are_waited_for() {
 fn what_was_confirmed_is_lost_with_the_primary_if_nobody_waits() {
     let (confirmed, unknown, there) = fail_over("");
     assert_eq!((confirmed, unknown, there), (3, 0, 1));
+}
+
+/// Nobody was told of it, so that nobody would finish it.
+#[test]
+fn what_a_pop_took_and_no_replica_confirmed_goes_back_in_any_layout() {
+    let server = RedisServer::start();
+    std::thread::scope(|tests| {
+        for layout in FOREIGN.into_iter().chain(["sureq"]) {
+            let url = format!("{}?layout={layout}&prefix={layout}:", server.url());
+            tests.spawn(move || {
+                let plain = open_in(layout, &url);
+                push(&plain, b"q", b"x");
+                let home = open(&format!("{url}&durability=replicated"));
+                let reply = run(&home, &Command::Pop(pop_in(layout, &[b"empty", b"q"]))).list.remove(0);
+                assert!(matches!(reply, Reply::Refused(Refusal::Unknown { .. })), "{layout}: {reply:?}");
+                let info = info(&plain, b"q");
+                assert_eq!((info.ready, info.leased), (1, 0), "{layout}");
+                plain.close();
+                home.close();
+            });
+        }
+    });
 }

@@ -23,6 +23,8 @@
 //! | `file:DIR` | in a directory of this machine, durable | `embedded` |
 //! | `mem:` | in this process, kept nowhere | `embedded` |
 //! | `redis://HOST:PORT/DB` | in your own Redis or Valkey | `redis` |
+//! | `redis-cluster://HOST:PORT,…` | in your own Redis Cluster | `redis` |
+//! | `redis-sentinel://HOST:PORT,…/SERVICE` | in the Redis that your sentinels name | `redis` |
 //! | `sureq://USER:PASSWORD@HOST:PORT` | on a sureq server; without users, `sureq://HOST:PORT` | `remote` |
 //!
 //! The map:
@@ -71,7 +73,7 @@ pub use sureq_core::{Refusal, limits};
 #[cfg(feature = "redis")]
 pub use sureq_redis::{CleanReport, Cleaned, CleanedQueue, Cleaning};
 pub use task::{Seen, Task};
-pub use url::{OpenError, open};
+pub use url::{OpenError, open, without_passwords};
 pub use worker::{
     Again, Delivery, DeliveryNumber, Failure, FromDelivery, Handler, HandlerService, IntoOutcome, IntoRoute,
     Outcome, Phase, Rejection, Route, State, Stop, Tally, Token, Worker, WorkerError, WorkerHandle,

@@ -27,7 +27,7 @@ pub enum OpenError {
     #[cfg(feature = "redis")]
     #[error("{url:?} makes no sense: {source}")]
     BadTarget {
-        /// What was given.
+        /// What was given, without its passwords.
         url: String,
         /// Why not.
         source: sureq_redis::BadTarget,
@@ -36,7 +36,7 @@ pub enum OpenError {
     #[cfg(feature = "redis")]
     #[error("cannot open {url}: {source}")]
     Redis {
-        /// What was given.
+        /// What was given, without its passwords.
         url: String,
         /// Why not.
         source: sureq_redis::OpenError,
@@ -82,7 +82,7 @@ pub fn open(url: &str) -> Result<Home, OpenError> {
         }
         Some(Place::Redis) => open_redis(url),
         Some(Place::Server) => open_remote(url),
-        None => Err(OpenError::Unknown { url: url.to_owned() }),
+        None => Err(OpenError::Unknown { url: without_passwords(url) }),
     }
 }
 
@@ -103,20 +103,21 @@ pub fn open_with(url: &str, options: &crate::Options) -> Result<Home, OpenError>
 #[cfg(feature = "redis")]
 fn open_redis(url: &str) -> Result<Home, OpenError> {
     use sureq_redis::{RedisHome, Target};
-    let target = Target::parse(url).map_err(|source| OpenError::BadTarget { url: url.to_owned(), source })?;
-    let home = RedisHome::open(target).map_err(|source| OpenError::Redis { url: url.to_owned(), source })?;
+    let shown = || without_passwords(url);
+    let target = Target::parse(url).map_err(|source| OpenError::BadTarget { url: shown(), source })?;
+    let home = RedisHome::open(target).map_err(|source| OpenError::Redis { url: shown(), source })?;
     Ok(Home::Redis(home))
 }
 
 #[cfg(not(feature = "redis"))]
 fn open_redis(url: &str) -> Result<Home, OpenError> {
-    Err(OpenError::LeftOut { url: url.to_owned(), feature: "redis" })
+    Err(OpenError::LeftOut { url: without_passwords(url), feature: "redis" })
 }
 
 #[cfg(feature = "remote")]
 fn open_remote(url: &str) -> Result<Home, OpenError> {
     use crate::remote::{RemoteHome, Target};
-    let shown = || Target::without_password(url);
+    let shown = || without_passwords(url);
     let target = Target::parse(url).map_err(|source| OpenError::BadServer { url: shown(), source })?;
     let home = RemoteHome::open(target).map_err(|source| OpenError::Server { url: shown(), source })?;
     Ok(Home::Remote(home))
@@ -124,7 +125,7 @@ fn open_remote(url: &str) -> Result<Home, OpenError> {
 
 #[cfg(not(feature = "remote"))]
 fn open_remote(url: &str) -> Result<Home, OpenError> {
-    Err(OpenError::LeftOut { url: url.to_owned(), feature: "remote" })
+    Err(OpenError::LeftOut { url: without_passwords(url), feature: "remote" })
 }
 
 /// What can be written, for those who wrote something else.
@@ -136,6 +137,8 @@ fn homes() -> String {
         "mem: for memory only",
         #[cfg(feature = "redis")]
         "redis://HOST:PORT for a Redis",
+        #[cfg(feature = "redis")]
+        "redis-cluster://HOST:PORT for a cluster",
         #[cfg(feature = "remote")]
         "sureq://HOST:PORT for a server",
     ];
@@ -150,11 +153,44 @@ enum Place {
     Server,
 }
 
+/// One server, on a socket or not, a cluster, or whoever sentinels name; with TLS or without.
+const REDIS_SCHEMES: [&str; 8] = [
+    "redis",
+    "rediss",
+    "redis+unix",
+    "unix",
+    "redis-cluster",
+    "rediss-cluster",
+    "redis-sentinel",
+    "rediss-sentinel",
+];
+
+/// A URL as it may be shown: without the passwords in it.
+pub fn without_passwords(url: &str) -> String {
+    let (address, options) = url.split_once('?').unwrap_or((url, ""));
+    let mut shown =
+        match address.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?))) {
+            Some((scheme, (who, hosts))) => {
+                let user = who.split_once(':').map_or("", |(user, _)| user);
+                format!("{scheme}://{user}:***@{hosts}")
+            }
+            None => address.to_owned(),
+        };
+    for (at, option) in options.split('&').filter(|option| !option.is_empty()).enumerate() {
+        shown.push(if at == 0 { '?' } else { '&' });
+        match option.split_once('=') {
+            Some((name, _)) if name.ends_with("pass") => shown.extend([name, "=***"]),
+            _ => shown.push_str(option),
+        }
+    }
+    shown
+}
+
 fn place_of(url: &str) -> Option<Place> {
     if url == "mem:" {
         return Some(Place::Memory);
     }
-    if ["redis://", "redis+unix://", "unix://"].iter().any(|scheme| url.starts_with(scheme)) {
+    if url.split_once("://").is_some_and(|(scheme, _)| REDIS_SCHEMES.contains(&scheme)) {
         return Some(Place::Redis);
     }
     if url.starts_with("sureq://") {
@@ -183,9 +219,38 @@ mod tests {
     }
 
     #[test]
+    fn passwords_are_not_shown() {
+        assert_eq!(
+            without_passwords("redis-cluster://me:se:cr@et@a,b?prefix=x"),
+            "redis-cluster://me:***@a,b?prefix=x"
+        );
+        let url = "redis-sentinel://a/s?sentinel-pass=secret&prefix=x";
+        assert_eq!(without_passwords(url), "redis-sentinel://a/s?sentinel-pass=***&prefix=x");
+        assert_eq!(
+            without_passwords("redis+unix:///s?user=me&pass=secret"),
+            "redis+unix:///s?user=me&pass=***"
+        );
+        assert_eq!(without_passwords("sureq://me:se:cr@t@h:1"), "sureq://me:***@h:1");
+        for url in ["file:dir", "sureq://h:1"] {
+            assert_eq!(without_passwords(url), url);
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn errors_show_no_passwords() {
+        let told = open("redis://me:secret@127.0.0.1:1").err().map(|error| error.to_string());
+        assert!(told.is_some_and(|told| !told.contains("secret") && told.contains("me:***@")));
+    }
+
+    #[test]
     fn urls_name_a_place() {
         check("mem:", Some("memory"));
-        check("redis://localhost", Some("redis"));
+        for url in
+            ["redis://localhost", "rediss://localhost", "redis-cluster://a:1,b:2", "rediss-sentinel://a/s"]
+        {
+            check(url, Some("redis"));
+        }
         check("sureq://localhost", Some("server"));
         check("file:./sureq-data", Some("./sureq-data"));
         check("file:/var/lib/sureq", Some("/var/lib/sureq"));

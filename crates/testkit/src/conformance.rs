@@ -137,7 +137,9 @@ pub fn table(candidates: &[Candidate]) -> String {
 const HEAD: &str = "# Conformance
 
 Every scenario, played in every home. `crates/testkit/src/scenario.rs` explains the format of the files. Those that do
-not say `no-extra-restarts` are also played with a restart behind every step.
+not say `no-extra-restarts` are also played with a restart behind every step. What comes nearest to a restart of a cluster
+is that its replicas take over. `cluster` has each queue in the slot of its name, where what spans slots is refused by name
+([why](redis-keys.md#in-a-cluster)); `cluster, one slot` has a prefix that keeps all queues together.
 
 This file is generated: `SUREQ_BLESS=1 cargo test -p sureq-testkit --test conformance_table`.
 
@@ -148,5 +150,6 @@ const fn need_text(need: Need) -> &'static str {
         Need::Restart => "keeps nothing",
         Need::Text => "has no text dialect",
         Need::Time => "has no clock that can be moved",
+        Need::Together => "spans slots",
     }
 }

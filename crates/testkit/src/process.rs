@@ -156,14 +156,14 @@ impl fmt::Display for Process {
     }
 }
 
-/// A port of loopback that nobody has now.
+/// A port of loopback that nobody has now: below those that the system gives to connections, so that none of them takes it.
 ///
 /// # Panics
 ///
 /// If loopback has none.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has free ports");
-    listener.local_addr().expect("it is bound").port()
+    let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+    std::iter::repeat_with(|| fastrand::u16(15_000..32_000)).find(is_free).expect("loopback has free ports")
 }
 
 /// Runs a command to its end and answers what it printed. Fails the test if it fails.

@@ -63,10 +63,15 @@ local function check_queue(k)
     local first = tonumber(call('ZRANGE', k .. index, 0, 0, 'WITHSCORES')[2])
     check(not first or s.next and s.next <= first, k, 'does not know when to look at', index)
   end
-  local name = string.match(k, '{(.*)}$')
+  local name = string.match(string.sub(k, #PREFIX + 1), '{(.*)}$')
   if string.sub(k, #PREFIX + 1, #PREFIX + 1) == 'x' then name = string.sub(name, 2) end
-  check((call('ZSCORE', PREFIX .. 'queues', name) and true or false) == (#ids > 0), k, 'is not listed as it should be')
+  -- Where each slot tag is a store of its own, its list is that of its store.
+  local tag = string.match(string.sub(k, #PREFIX + 1), '{([^}]*)')
+  local own = call('EXISTS', PREFIX .. 's:{' .. tag .. '}:store') == 1 and PREFIX .. 's:{' .. tag .. '}:' or PREFIX
+  check((call('ZSCORE', own .. 'queues', name) and true or false) == (#ids > 0), k, 'is not listed as it should be')
 end
 
-for _, key in ipairs(call('KEYS', PREFIX .. '*:state')) do check_queue(string.sub(key, 1, -7)) end
+for _, key in ipairs(call('KEYS', PREFIX .. '*:state')) do
+  check_queue(string.sub(key, 1, -7))
+end
 return wrong

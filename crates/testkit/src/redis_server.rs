@@ -35,6 +35,16 @@ impl RedisServer {
         Self::start_with(Path::new("redis-server"), &["--port", &own_port, "--replicaof", &port])
     }
 
+    /// Starts it again after it was killed.
+    pub fn start_again(&mut self) {
+        self.go();
+    }
+
+    /// Whether it was started and not killed since.
+    pub fn is_running(&self) -> bool {
+        self.process.is_some()
+    }
+
     /// Stands still until it is resumed.
     pub fn suspend(&self) {
         self.process.iter().for_each(Process::suspend);

@@ -76,6 +76,8 @@ pub enum Need {
     Text,
     /// To have its clock moved.
     Time,
+    /// To do what spans queues in one step: workers, dead-letter queues.
+    Together,
 }
 
 /// One thing that happens. Lines are counted from zero.
@@ -116,7 +118,7 @@ struct Expected {
 impl Scenario {
     /// What a home must be able to do to play it.
     pub fn needs(&self) -> Vec<Need> {
-        let mut needs: Vec<Need> = self.steps.iter().filter_map(|step| need(&step.act)).collect();
+        let mut needs: Vec<Need> = self.steps.iter().flat_map(|step| need(&step.act)).collect();
         needs.sort_unstable();
         needs.dedup();
         needs
@@ -128,13 +130,24 @@ impl Scenario {
     }
 }
 
-fn need(act: &Act) -> Option<Need> {
+fn need(act: &Act) -> Vec<Need> {
     match act {
-        Act::Restart => Some(Need::Restart),
-        Act::Pass(_) | Act::Jump(_) => Some(Need::Time),
-        Act::Ask { conn, .. } if is_text(conn) => Some(Need::Text),
-        Act::Ask { .. } | Act::Answer { .. } | Act::Close(_) => None,
+        Act::Restart => vec![Need::Restart],
+        Act::Pass(_) | Act::Jump(_) => vec![Need::Time],
+        Act::Ask { conn, .. } if is_text(conn) => vec![Need::Text],
+        Act::Ask { requests, .. } if requests.iter().any(|(_, request)| spans_queues(request)) => {
+            vec![Need::Together]
+        }
+        Act::Ask { .. } | Act::Answer { .. } | Act::Close(_) => Vec::new(),
     }
+}
+
+/// Whether a command touches several queues at once.
+fn spans_queues(request: &str) -> bool {
+    let mut words = request.split_ascii_whitespace();
+    let is = |word: &str, what: &str| word.eq_ignore_ascii_case(what);
+    words.next().is_some_and(|verb| is(verb, "RQ.WORKER"))
+        || words.any(|word| is(word, "WORKER") || is(word, "DEAD-LETTER"))
 }
 
 /// Whether a connection of this name speaks the text dialect.

@@ -4,13 +4,18 @@ use std::path::Path;
 
 use sureq_testkit::conformance::{blesses, table};
 use sureq_testkit::subject::{
-    core::CORE, engine::ENGINE, module::MODULE, redis::REDIS, remote::REMOTE, server::SERVER,
+    core::CORE,
+    engine::ENGINE,
+    module::MODULE,
+    redis::{CLUSTER, REDIS, SPREAD},
+    remote::REMOTE,
+    server::SERVER,
 };
 
 #[test]
 fn the_table_in_the_docs_is_up_to_date() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/conformance.md");
-    let table = table(&[CORE, ENGINE, SERVER, REMOTE, REDIS, MODULE]);
+    let table = table(&[CORE, ENGINE, SERVER, REMOTE, REDIS, SPREAD, CLUSTER, MODULE]);
     if blesses() {
         std::fs::write(&path, &table).unwrap();
     }

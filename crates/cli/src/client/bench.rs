@@ -99,7 +99,7 @@ async fn bench(arguments: &BenchArguments, home: Home, mut shown: Shown) -> Done
     drop(bar);
     let medians: Vec<Vec<u64>> =
         rates.into_iter().map(|phases| phases.into_iter().map(median).collect()).collect();
-    let urls: Vec<&str> = homes.iter().map(|(url, _)| without_password(url)).collect();
+    let urls: Vec<String> = homes.iter().map(|(url, _)| sureq::without_passwords(url)).collect();
     tell(&urls, &medians, &mut shown)?;
     for (_, other) in homes.drain(1..) {
         other.close().map_err(Trouble::Broken)?;
@@ -162,12 +162,7 @@ fn median(mut rates: Vec<u64>) -> u64 {
     rates[rates.len() / 2]
 }
 
-/// A URL that can be shown around.
-fn without_password(url: &str) -> &str {
-    url.rsplit_once('@').map_or(url, |(_, place)| place)
-}
-
-fn tell(urls: &[&str], medians: &[Vec<u64>], shown: &mut Shown) -> Result<(), Trouble> {
+fn tell(urls: &[String], medians: &[Vec<u64>], shown: &mut Shown) -> Result<(), Trouble> {
     let fastest = medians.iter().flatten().copied().max().unwrap_or(1);
     for (at, phase) in PHASES.iter().enumerate() {
         let rates: Vec<u64> = medians.iter().map(|phases| phases[at]).collect();

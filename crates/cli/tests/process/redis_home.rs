@@ -4,25 +4,22 @@ use std::time::{Duration, Instant};
 
 use sureq_testkit::client::Value;
 use sureq_testkit::process::PATIENCE;
+use sureq_testkit::redis_cluster::RedisCluster;
 use sureq_testkit::redis_server::RedisServer;
 use sureq_testkit::server_process::{Launch, Server};
 
 use crate::SUREQ;
 
 fn in_front_of(redis: &RedisServer) -> Launch {
-    in_front_of_layout(redis, "sureq")
+    at_home(&redis.url())
 }
 
 fn in_front_of_layout(redis: &RedisServer, layout: &str) -> Launch {
-    Launch::new(SUREQ).args([
-        "serve",
-        "--home",
-        &format!("{}?layout={layout}", redis.url()),
-        "--resp",
-        "127.0.0.1:0",
-        "--text",
-        "127.0.0.1:0",
-    ])
+    at_home(&format!("{}?layout={layout}", redis.url()))
+}
+
+fn at_home(url: &str) -> Launch {
+    Launch::new(SUREQ).args(["serve", "--home", url, "--resp", "127.0.0.1:0", "--text", "127.0.0.1:0"])
 }
 
 /// Returns once a pop of this server waits. The server itself is asked; there is no other signal to wait for.
@@ -31,6 +28,25 @@ fn await_waiting(server: &Server) {
     while !client.say("INFO clients").text().contains("blocked_clients:1\r\n") {
         assert!(since.elapsed() < PATIENCE, "nobody waits");
     }
+}
+
+#[test]
+fn servers_in_front_of_a_cluster_share_its_queues() {
+    let cluster = RedisCluster::start();
+    let (one, two) = (at_home(&cluster.url()).start(), at_home(&cluster.url()).start());
+    let (mut producer, mut worker) = (one.client(), two.client());
+    for queue in ["a", "b", "c"] {
+        let id = producer.push(queue, "hello");
+        assert_eq!(worker.pop(queue, 1)[0].payload, b"hello");
+        assert!(producer.ack(queue, &id));
+    }
+    worker.begin("RQ.POP BLOCK 0 a b c");
+    await_waiting(&two);
+    producer.push("c", "later");
+    assert_eq!(worker.reply().tasks()[0].payload, b"later");
+    let refused = producer.say("RQ.WORKER START w").error();
+    assert!(refused.contains("prefix={sureq}:"), "{refused}");
+    cluster.check("sureq:");
 }
 
 #[test]

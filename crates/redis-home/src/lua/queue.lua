@@ -1,10 +1,11 @@
 -- The queue on plain Redis. Each call is one operation, and atomic. `run` at the end is what is called: as a function of a
 -- library where Redis has those (7.0), since its parts are then made once and not for each call, as a script elsewhere.
 --
---   KEYS[1]  where the keys of the queue begin; it says in which slot they lie
---   KEYS[2]  the store's own numbers: last id, clock, counters
+--   KEYS[1]  where the keys of the queue begin; it says in which slot they lie, and is itself no key that is ever there
+--   KEYS[2]  the store's own numbers: last id, clock, counters; what is before `store` is where its other keys begin, too
 --   ARGV     the operation, the prefix of all keys, the log time by the caller's own clock (0: it does not know),
---            the wall clock (empty: Redis' own; tests move time by it), then what the operation wants
+--            the wall clock (empty: Redis' own; tests move time by it), what the server is called in this life of it,
+--            then what the operation wants
 --
 -- docs/redis-keys.md lists the keys. A task without a record in `:task` was plainly pushed and not touched since.
 
@@ -19,9 +20,17 @@ local SEQ_MAX = 131071
 -- By how much a clock may differ from that of the caller before one of them is taken to have been set.
 local CLOCK_MS = 1000
 local EMPTY_QUEUE_S = 3600
+-- How long a lease of before the start of a server is good for after it, if it was that long.
+local START_MS = 10000
+-- How long a store is on the list of stores after it was put there last.
+local LISTED_MS = 3600000
 -- How long a home is taken to be alive after it said so last.
 local HOME_MS = 30000
 local REPLY_BYTES_MAX = 67108864
+-- How many leases one call looks at for some that nothing else will end.
+local LOOKED_AT = 10000
+-- How many tasks are shown at once.
+local INSPECTED = 10000
 -- How many arguments are given to a command at once.
 local ARGS_MAX = 2000
 -- How many bytes of payloads are read at a time, about.
@@ -32,7 +41,9 @@ local IDS_TOLD = 100
 local CLOCK_KEPT_MS = 50
 
 -- What a call has; set anew by each.
-local keys, args, STORE, PREFIX
+local keys, args, STORE, OWN, PREFIX
+-- What an operation wants begins behind these.
+local HEAD = 5
 local wall, log
 -- When what is being done happened: now, or, of what time did alone, when it was due.
 local moment
@@ -63,7 +74,7 @@ end
 local function begin()
   call, floor, max, min = redis.call, math.floor, math.max, math.min
   pack, unpacked = cmsgpack.pack, cmsgpack.unpack
-  STORE, PREFIX, opened, order_opened = keys[2], args[2], {}, {}
+  STORE, OWN, PREFIX, opened, order_opened = keys[2], string.sub(keys[2], 1, -6), args[2], {}, {}
   local known = call('GET', STORE)
   store = known and unpacked(known) or { clock = 0, offset = 0, ms = 0, seq = 0, epoch = '', started = 0 }
   wall = tonumber(args[4])
@@ -91,7 +102,9 @@ end
 local function next_id()
   is_store_changed = true
   if log > store.ms then
-    store.ms, store.seq = log, 0
+    -- Stores of one cluster give out ids without asking each other: each begins somewhere else.
+    local first = OWN == PREFIX and 0 or tonumber(string.sub(redis.sha1hex(OWN), 1, 4), 16)
+    store.ms, store.seq = log, first
   end
   store.seq = store.seq + 1
   if store.seq > SEQ_MAX then
@@ -160,10 +173,10 @@ local function finish()
         store.queues, is_store_changed = s.number + 1, true
       end
       s.listed, q.dirty = true, true
-      call('ZADD', PREFIX .. 'queues', s.number, q.name)
+      call('ZADD', OWN .. 'queues', s.number, q.name)
     elseif s.len == 0 and s.listed then
       s.listed, q.dirty = nil, true
-      call('ZREM', PREFIX .. 'queues', q.name)
+      call('ZREM', OWN .. 'queues', q.name)
     end
     if q.dirty then
       if s.len > 0 or has_settings(s) then
@@ -348,6 +361,10 @@ local function give_back(q, id, t, st, score, cause, reason)
   put(q, id, t)
 end
 
+-- What the receipts of this moment end with: log time, and ten bits of what the server is called. A server that takes over may
+-- know nothing of the last deliveries of the one before, and what it says of the same task is no receipt of theirs.
+local function incarnation() return log * 1024 + (tonumber(string.sub(store.epoch, 1, 3), 16) or 0) % 1024 end
+
 local function receipt(id, t) return shown(id) .. '@' .. integer(t.n or 0) .. '.' .. integer(t.e or 0) end
 
 -- Where a place is: F, B, or milliseconds from now.
@@ -366,7 +383,7 @@ local REASONS = { l = 'lease lapsed', w = 'worker lost' }
 -- Ends a lease without its holder's word; those that go to the front get `place`. Answers whether it took that.
 local function end_lease(q, id, t, cause, place)
   if cause == 'l' and t.ho and string.sub(t.ho, 1, 2) == 'w:' then
-    local told = PREFIX .. 'worker:' .. string.sub(t.ho, 3) .. ':lapsed'
+    local told = OWN .. 'worker:' .. string.sub(t.ho, 3) .. ':lapsed'
     call('RPUSH', told, receipt(id, t))
     call('LTRIM', told, -10000, -1)
   end
@@ -413,6 +430,33 @@ local function expire(q, id, t)
   end
 end
 
+-- When a lease ends. One of before the start of the server is good for a while from that on: it is found out when it would end.
+local function deadline(t)
+  if t.at < store.started then return max(t.dl, store.started + min(t.ln, START_MS)) end
+  return t.dl
+end
+
+local function put_off(q, id, t, at)
+  t.dl, q.dirty = at, true
+  call('ZADD', q.k .. ':ends', at, id)
+  sooner(q, at)
+  put(q, id, t)
+end
+
+-- Of a task that is leased: how its holder went, if it did. Those who go on hold anew what they take from then on.
+local function ended_of(q, t)
+  local ended = t.ho and q.s.ending and q.s.ending[t.ho]
+  return ended and t.sq <= ended[4] and ended or nil
+end
+
+-- Ends the lease of one whose holder is gone. What is known of that: the place of the next that goes to the front, the cause,
+-- when it was, and what was the last delivery by then.
+local function end_one(q, id, t, ended)
+  moment = ended[3]
+  if end_lease(q, id, t, ended[2] ~= '' and ended[2] or nil, ended[1]) then ended[1], q.dirty = ended[1] + 1, true end
+  moment = log
+end
+
 local function settle_leases(q, slice)
   local ids, s = call('ZRANGEBYSCORE', q.k .. ':ends', '-inf', log, 'LIMIT', 0, slice), q.s
   -- All of a flood have their places set aside, so that they stand in their order, slice by slice.
@@ -422,12 +466,34 @@ local function settle_leases(q, slice)
   end
   for _, id in ipairs(ids) do
     local t = get(q, id)
-    moment = t.dl
-    if end_lease(q, id, t, 'l', s.lapsing[1]) then s.lapsing[1] = s.lapsing[1] + 1 end
+    local at, ended = deadline(t), ended_of(q, t)
+    moment = at
+    if ended then
+      end_one(q, id, t, ended)
+    elseif at > log then
+      put_off(q, id, t, at)
+    elseif end_lease(q, id, t, 'l', s.lapsing[1]) then
+      s.lapsing[1] = s.lapsing[1] + 1
+    end
     s.lapsing[2] = s.lapsing[2] - 1
   end
   moment = log
   if #ids < slice then s.lapsing = nil end
+end
+
+-- Ends a slice of what a holder held that is gone.
+local function settle_holder(q, holder, slice)
+  local ended, held = q.s.ending[holder], q.k .. ':held:' .. holder
+  local ids = call('ZRANGEBYSCORE', held, '-inf', ended[4], 'LIMIT', 0, slice)
+  for _, id in ipairs(ids) do end_one(q, id, get(q, id), ended) end
+  q.dirty = true
+  if #ids == slice then
+    sooner(q, log)
+    return
+  end
+  q.s.ending[holder] = nil
+  if not next(q.s.ending) then q.s.ending = nil end
+  if call('EXISTS', held) == 0 then call('SREM', q.k .. ':holders', holder) end
 end
 
 local function settle_due(q, index, now, slice)
@@ -447,28 +513,14 @@ local function settle_due(q, index, now, slice)
   if #ids < slice then s.coming = nil end
 end
 
--- After a start of Redis every timed lease is good for a while again.
-local function settle_start(q)
-  if q.s.epoch then
-    local soon = call('ZRANGEBYSCORE', q.k .. ':ends', '-inf', store.started + 10000)
-    for _, id in ipairs(soon) do
-      local t = get(q, id)
-      t.dl = max(t.dl, store.started + min(t.ln, 10000))
-      call('ZADD', q.k .. ':ends', t.dl, id)
-      put(q, id, t)
-    end
-  end
-  q.s.epoch, q.dirty = store.epoch, true
-end
-
 -- The first score of an index.
 local function first_of(key) return tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) end
 
 local function settle(q, wanted)
   local s = q.s
-  if s.epoch ~= store.epoch then settle_start(q) end
   local slice = max(wanted, SLICE)
   if s.next and s.next <= log then
+    if s.ending then settle_holder(q, next(s.ending), slice) end
     -- Leases before times to live: what comes back after its time is over is not handed out again.
     settle_leases(q, slice)
     for _, id in ipairs(call('ZRANGEBYSCORE', q.k .. ':expires', '-inf', log, 'LIMIT', 0, slice)) do
@@ -480,6 +532,7 @@ local function settle(q, wanted)
       local at = first_of(q.k .. index)
       if at then sooner(q, at) end
     end
+    if s.ending then sooner(q, log) end
   end
   if s.appointed and s.appointed <= wall then
     settle_due(q, ':appointed', wall, slice)
@@ -490,7 +543,11 @@ end
 -- A task that a call is about, settled wherever in a flood it is.
 local function look(q, id)
   local t = get(q, id)
-  if t and t.dl and t.dl <= log then
+  local ended = t and t.st == 'L' and ended_of(q, t)
+  if ended then
+    end_one(q, id, t, ended)
+    t = get(q, id)
+  elseif t and t.dl and deadline(t) <= log then
     end_lease(q, id, t, 'l', front(q, 1))
     t = get(q, id)
   end
@@ -512,22 +569,28 @@ end
 
 ------------------------------------------------------------------------------------------------------------- workers
 
+-- What a holder held comes back at once, or slice by slice if it is much; all of it is nobody's from now on. Answers how much.
 local function end_holder(q, holder, cause)
-  local ids = call('ZRANGE', q.k .. ':held:' .. holder, 0, -1)
-  if #ids > 0 then
+  local all = call('ZCARD', q.k .. ':held:' .. holder)
+  if all > 0 then
     settle(q, 0)
-    ids = call('ZRANGE', q.k .. ':held:' .. holder, 0, -1)
-    end_leases(q, ids, cause)
+    all = call('ZCARD', q.k .. ':held:' .. holder)
   end
-  call('SREM', q.k .. ':holders', holder)
-  return #ids
+  if all > 0 then
+    q.s.ending = q.s.ending or {}
+    q.s.ending[holder] = { front(q, all), cause or '', moment, q.s.seq }
+    settle_holder(q, holder, SLICE)
+  else
+    call('SREM', q.k .. ':holders', holder)
+  end
+  return all
 end
 
 local function worker_of(name)
-  local record = call('HGET', PREFIX .. 'workers', name)
+  local record = call('HGET', OWN .. 'workers', name)
   if not record then return nil end
   local w = unpacked(record)
-  w.key = PREFIX .. 'worker:' .. name .. '#' .. integer(w.n)
+  w.key = OWN .. 'worker:' .. name .. '#' .. integer(w.n)
   w.holder = 'w:' .. name .. '#' .. integer(w.n)
   return w
 end
@@ -540,8 +603,8 @@ local function end_worker(name, w, cause)
   for _, queue in ipairs(call('SMEMBERS', w.key .. ':works')) do
     call('SREM', base(queue) .. ':workers', name)
   end
-  call('HDEL', PREFIX .. 'workers', name)
-  call('ZREM', PREFIX .. 'workers:ends', name)
+  call('HDEL', OWN .. 'workers', name)
+  call('ZREM', OWN .. 'workers:ends', name)
   call('DEL', w.key .. ':queues', w.key .. ':works', w.key .. ':lapsed')
   return back
 end
@@ -549,25 +612,25 @@ end
 -- Ends workers whose time is over, a few at a time. After a start of Redis each has its whole time again.
 local function end_lost_workers()
   if store.renewed ~= store.epoch then
-    for _, name in ipairs(call('HKEYS', PREFIX .. 'workers')) do
-      call('ZADD', PREFIX .. 'workers:ends', 'GT', store.started + worker_of(name).ttl, name)
+    for _, name in ipairs(call('HKEYS', OWN .. 'workers')) do
+      call('ZADD', OWN .. 'workers:ends', 'GT', store.started + worker_of(name).ttl, name)
     end
     store.renewed, is_store_changed = store.epoch, true
   end
   if not store.lost or store.lost > log then return end
-  local lost = call('ZRANGEBYSCORE', PREFIX .. 'workers:ends', '-inf', log, 'WITHSCORES', 'LIMIT', 0, 16)
+  local lost = call('ZRANGEBYSCORE', OWN .. 'workers:ends', '-inf', log, 'WITHSCORES', 'LIMIT', 0, 16)
   for i = 1, #lost, 2 do
     moment = tonumber(lost[i + 1])
     end_worker(lost[i], worker_of(lost[i]), 'w')
   end
-  moment, store.lost, is_store_changed = log, first_of(PREFIX .. 'workers:ends'), true
+  moment, store.lost, is_store_changed = log, first_of(OWN .. 'workers:ends'), true
 end
 
 -- This incarnation of a worker, if it lives.
 local function alive(name, incarnation)
   local w = worker_of(name)
   if not w or w.n ~= tonumber(incarnation) then return nil end
-  local ends = tonumber(call('ZSCORE', PREFIX .. 'workers:ends', name)) or 0
+  local ends = tonumber(call('ZSCORE', OWN .. 'workers:ends', name)) or 0
   return ends > log and w or nil
 end
 
@@ -624,7 +687,7 @@ local ops = {}
 -- What an operation is given behind its first `n` arguments.
 local function tail(n)
   local list = {}
-  for i = n + 5, #args do list[#list + 1] = args[i] end
+  for i = n + HEAD + 1, #args do list[#list + 1] = args[i] end
   return list
 end
 
@@ -632,15 +695,15 @@ end
 function ops.push(name)
   local q = open(name)
   settle(q, 0)
-  local count, size = #args - 5, 0
-  for i = 6, #args do size = size + #args[i] end
+  local count, size = #args - HEAD - 1, 0
+  for i = HEAD + 2, #args do size = size + #args[i] end
   if not make_room(q, count, size) then return FULL end
   local s, ids, bodies, places, records, ends = q.s, {}, {}, {}, {}, {}
   local ttl = s['s-ttl']
   for i = 1, count do
     local id = next_id()
     ids[i] = id
-    bodies[2 * i - 1], bodies[2 * i] = id, args[i + 5]
+    bodies[2 * i - 1], bodies[2 * i] = id, args[i + HEAD + 1]
     places[2 * i - 1], places[2 * i] = s.tail + i, id
     if store.ms ~= log or ttl then
       records[#records + 1] = id
@@ -714,7 +777,7 @@ local function pop_from(q, index, count, room, terms, is_meta, out)
   if not length and not terms.holder then length = s['s-lease'] end
   local ids = call('ZRANGE', k .. ':ready', 0, count - 1)
   local taken, bytes, leased, ends, kept = {}, 0, {}, {}, {}
-  local step, is_full_reply = at_a_time(q), false
+  local step, is_full_reply, e = at_a_time(q), false, incarnation()
   for first = 1, #ids, step do
     if is_full_reply then break end
     local some = {}
@@ -731,7 +794,7 @@ local function pop_from(q, index, count, room, terms, is_meta, out)
         if t.ex then call('ZREM', k .. ':expires', id) end
         bytes, s.seq = bytes + #body, s.seq + 1
         taken[#taken + 1] = id
-        t.st, t.at, t.sq, t.n, t.e, t.la = 'L', log, s.seq, (t.n or 0) + 1, log, nil
+        t.st, t.at, t.sq, t.n, t.e, t.la = 'L', log, s.seq, (t.n or 0) + 1, e, nil
         t.ln, t.dl, t.ho, t.lp = length, length and log + length, terms.holder, terms.policy
         leased[#leased + 1], leased[#leased + 2] = t.sq, id
         if t.dl then ends[#ends + 1], ends[#ends + 2] = t.dl, id end
@@ -757,28 +820,29 @@ end
 -- Notes that a connection holds tasks of a queue. A home that is gone takes its connections along.
 local function hold(conn, queue)
   local home = string.match(conn, '^[^:]*')
-  call('SADD', PREFIX .. 'conn:' .. conn, queue)
-  call('SADD', PREFIX .. 'home:' .. home, conn)
-  call('ZADD', PREFIX .. 'homes', 'NX', log + HOME_MS, home)
+  call('SADD', OWN .. 'conn:' .. conn, queue)
+  call('SADD', OWN .. 'home:' .. home, conn)
+  call('ZADD', OWN .. 'homes', 'NX', log + HOME_MS, home)
   if not store.homes then
     store.homes, is_store_changed = log + HOME_MS, true
   end
 end
 
--- count, lease, worker, incarnation, connection, place, limit and end of its lapse, whether to tell more, queue...
-function ops.pop(count, ms, worker, incarnation, conn, place, limit, ending, meta)
+-- count, lease, worker, incarnation, connection, place, limit and end of its lapse, whether to tell more, how many bytes the
+-- answer may have if fewer than ever, queue...
+function ops.pop(count, ms, worker, incarnation_of, conn, place, limit, ending, meta, bytes_max)
   local terms = { ms = tonumber(ms) }
   local w
-  if incarnation ~= '' then
-    w = alive(worker, incarnation)
+  if incarnation_of ~= '' then
+    w = alive(worker, incarnation_of)
     if not w then return GONE end
     terms.holder = w.holder
   elseif conn ~= '' then
     terms.holder = 'c:' .. conn
   end
   if place ~= '' then terms.policy = { place, tonumber(limit) or false, ending } end
-  local out, left, room, waits = {}, tonumber(count), REPLY_BYTES_MAX, {}
-  for index, name in ipairs(tail(9)) do
+  local out, left, room = {}, tonumber(count), tonumber(bytes_max) or REPLY_BYTES_MAX
+  for index, name in ipairs(tail(10)) do
     if left == 0 or room <= 0 then break end
     local q = open(name)
     local taken, bytes = pop_from(q, index - 1, left, room, terms, meta == '1', out)
@@ -860,32 +924,41 @@ end
 
 -- queue, count, elapsed
 function ops.recover(name, count, elapsed)
-  local q, out, bytes, start = open(name), {}, 0, 0
+  local q, out, bytes, looked_at = open(name), {}, 0, 0
   count, elapsed = tonumber(count), tonumber(elapsed)
   settle(q, 0)
-  local last = q.s.seq
-  while #out < count do
+  local s, is_over = q.s, false
+  -- Where the last call stopped looking, if there were too many that end by themselves.
+  local start, last = s.recovering or 0, s.seq
+  while not is_over and #out < count and looked_at < LOOKED_AT do
     local ids = call('ZRANGEBYSCORE', q.k .. ':leased', '(' .. integer(start), last, 'LIMIT', 0, 100)
-    if #ids == 0 then break end
+    fetch(q, ids)
+    looked_at, is_over = looked_at + #ids, #ids == 0
     for _, id in ipairs(ids) do
       local t = get(q, id)
+      is_over = #out >= count or log - t.at < elapsed
+      if is_over then break end
       start = t.sq
-      if #out >= count or log - t.at < elapsed then return out end
       if not t.dl and not t.ho then
         if t.cx then
           remove(q, id, t, true)
         else
           local body = call('HGET', q.k .. ':body', id)
           bytes = bytes + #body
-          if bytes > REPLY_BYTES_MAX and #out > 0 then return out end
-          q.s.seq, q.dirty = q.s.seq + 1, true
-          t.at, t.sq, t.n, t.e = log, q.s.seq, t.n + 1, log
+          is_over = bytes > REPLY_BYTES_MAX and #out > 0
+          if is_over then break end
+          s.seq, q.dirty = s.seq + 1, true
+          t.at, t.sq, t.n, t.e = log, s.seq, t.n + 1, incarnation()
           call('ZADD', q.k .. ':leased', t.sq, id)
           put(q, id, t)
           out[#out + 1] = { 0, id, body, t.n, t.e, log, 0, false }
         end
       end
     end
+  end
+  local stopped_at = looked_at >= LOOKED_AT and not is_over and start or nil
+  if stopped_at ~= s.recovering then
+    s.recovering, q.dirty = stopped_at, true
   end
   return out
 end
@@ -895,6 +968,9 @@ local LISTS = { R = ':ready', L = ':leased', X = ':dead' }
 
 -- What is delayed by either clock, in order: from the `start`th on, so many.
 local function delayed_ids(q, start, count)
+  for index, other in pairs({ [':delayed'] = ':appointed', [':appointed'] = ':delayed' }) do
+    if call('EXISTS', q.k .. other) == 0 then return call('ZRANGE', q.k .. index, start, start + count - 1) end
+  end
   local a = call('ZRANGE', q.k .. ':delayed', 0, start + count - 1, 'WITHSCORES')
   local b = call('ZRANGE', q.k .. ':appointed', 0, start + count - 1, 'WITHSCORES')
   local ids, i, j = {}, 1, 1
@@ -917,15 +993,21 @@ function ops.inspect(name, view, start, count)
     or call('ZCARD', q.k .. (LISTS[st] or ''))
   if start < 0 then start = len + start end
   if start < 0 or start >= len then return out end
-  count = min(count, len - start)
+  count = min(count, len - start, INSPECTED)
   local ids = st == 'D' and delayed_ids(q, start, count) or call('ZRANGE', q.k .. LISTS[st], start, start + count - 1)
-  for _, id in ipairs(ids) do
-    local t, body = get(q, id), call('HGET', q.k .. ':body', id)
-    bytes = bytes + #body
-    if bytes > REPLY_BYTES_MAX and #out > 0 then break end
-    local at = t.st == 'L' and t.at or t.st == 'X' and t.di or t.du or pushed_at(id, t)
-    local rest = t.st == 'X' and more(q, id, t) or false
-    out[#out + 1] = { 0, id, body, t.n or 0, t.e or 0, at, max(log - at, 0), rest }
+  local step = at_a_time(q)
+  for first = 1, #ids, step do
+    local some = {}
+    for i = first, min(first + step - 1, #ids) do some[#some + 1] = ids[i] end
+    local bodies, records = values(q.k .. ':body', some), values(q.k .. ':task', some)
+    for i, id in ipairs(some) do
+      local t, body = records[i] and unpacked(records[i]) or { st = 'R' }, bodies[i]
+      bytes = bytes + #body
+      if bytes > REPLY_BYTES_MAX and #out > 0 then return out end
+      local at = t.st == 'L' and t.at or t.st == 'X' and t.di or t.du or pushed_at(id, t)
+      local rest = t.st == 'X' and more(q, id, t) or false
+      out[#out + 1] = { 0, id, body, t.n or 0, t.e or 0, at, max(log - at, 0), rest }
+    end
   end
   return out
 end
@@ -1095,7 +1177,7 @@ function ops.purge(name, view, left)
 end
 
 local PARTS = { 'ready', 'delayed', 'appointed', 'leased', 'ends', 'expires', 'dead', 'names', 'holders', 'task', 'body' }
-local KEPT = { 'number', 'listed', 'pushed', 'finished', 'pushes', 'finishes', 'seq', 'deaths', 'epoch' }
+local KEPT = { 'number', 'listed', 'pushed', 'finished', 'pushes', 'finishes', 'seq', 'deaths' }
 
 -- queue...
 function ops.drop()
@@ -1186,7 +1268,7 @@ function ops.explain(name, word)
   elseif t.st == 'A' then
     about = { t.du, max(t.du - wall, 0), false, false }
   elseif t.st == 'L' then
-    about = { t.at, t.dl or false, t.ho or false, t.cx or 0 }
+    about = { t.at, t.dl and deadline(t) or false, t.ho or false, t.cx or 0 }
   else
     about[1] = t.di
   end
@@ -1196,11 +1278,11 @@ function ops.explain(name, word)
   }
 end
 
-function ops.size() return call('ZCARD', PREFIX .. 'queues') end
+function ops.size() return call('ZCARD', OWN .. 'queues') end
 
 -- cursor, count: answers the next cursor, then name and counts of each
 function ops.queues(cursor, count)
-  local names = call('ZRANGEBYSCORE', PREFIX .. 'queues', cursor, '+inf', 'WITHSCORES', 'LIMIT', 0, count)
+  local names = call('ZRANGEBYSCORE', OWN .. 'queues', cursor, '+inf', 'WITHSCORES', 'LIMIT', 0, count)
   local out = { '0' }
   if #names == 2 * tonumber(count) then out[1] = string.format('%d', tonumber(names[#names]) + 1) end
   for i = 1, #names, 2 do
@@ -1211,14 +1293,46 @@ function ops.queues(cursor, count)
   return out
 end
 
+-- slot tag...: these are stores in which there may be queues
+function ops.enlist()
+  for _, tag in ipairs(tail(0)) do
+    if not call('ZSCORE', OWN .. 'list', tag) then
+      call('ZADD', OWN .. 'list', store.queues or 0, tag)
+      store.queues, is_store_changed = (store.queues or 0) + 1, true
+    end
+    call('ZADD', OWN .. 'seen', log, tag)
+  end
+  return 'done'
+end
+
+-- cursor, count: answers the next cursor, then the slot tags of stores
+function ops.stores(cursor, count)
+  local tags = call('ZRANGEBYSCORE', OWN .. 'list', cursor, '+inf', 'WITHSCORES', 'LIMIT', 0, count)
+  local out = { '0' }
+  if #tags == 2 * tonumber(count) then out[1] = integer(tonumber(tags[#tags]) + 1) end
+  for i = 1, #tags, 2 do out[#out + 1] = tags[i] end
+  return out
+end
+
+-- slot tag...: there was nothing in these; whoever pushes there puts them on the list again long before they are taken off
+function ops.delist()
+  for _, tag in ipairs(tail(0)) do
+    if (tonumber(call('ZSCORE', OWN .. 'seen', tag)) or 0) < log - LISTED_MS then
+      call('ZREM', OWN .. 'list', tag)
+      call('ZREM', OWN .. 'seen', tag)
+    end
+  end
+  return 'done'
+end
+
 -- name, time to live
 function ops.start(name, ttl)
   local before = worker_of(name)
   if before then end_worker(name, before, 'w') end
   local n, ends = max(store.incarnation or 0, log - 1) + 1, log + tonumber(ttl)
   store.incarnation, is_store_changed = n, true
-  call('HSET', PREFIX .. 'workers', name, pack({ n = n, ttl = tonumber(ttl) }))
-  call('ZADD', PREFIX .. 'workers:ends', ends, name)
+  call('HSET', OWN .. 'workers', name, pack({ n = n, ttl = tonumber(ttl) }))
+  call('ZADD', OWN .. 'workers:ends', ends, name)
   if not store.lost or ends < store.lost then store.lost = ends end
   return n
 end
@@ -1227,7 +1341,7 @@ end
 function ops.beat(name, incarnation)
   local w = alive(name, incarnation)
   if not w then return GONE end
-  call('ZADD', PREFIX .. 'workers:ends', log + w.ttl, name)
+  call('ZADD', OWN .. 'workers:ends', log + w.ttl, name)
   local out, queues = {}, call('SMEMBERS', w.key .. ':queues')
   table.sort(queues)
   for _, queue in ipairs(queues) do
@@ -1275,7 +1389,7 @@ end
 
 function ops.workers()
   local out = {}
-  for _, name in ipairs(call('HKEYS', PREFIX .. 'workers')) do
+  for _, name in ipairs(call('HKEYS', OWN .. 'workers')) do
     local w, leased = worker_of(name), 0
     for _, queue in ipairs(call('SMEMBERS', w.key .. ':queues')) do
       leased = leased + call('ZCARD', base(queue) .. ':held:' .. w.holder)
@@ -1287,9 +1401,9 @@ function ops.workers()
 end
 
 local function close_conn(conn)
-  for _, queue in ipairs(call('SMEMBERS', PREFIX .. 'conn:' .. conn)) do end_holder(open(queue), 'c:' .. conn) end
-  call('DEL', PREFIX .. 'conn:' .. conn)
-  call('SREM', PREFIX .. 'home:' .. string.match(conn, '^[^:]*'), conn)
+  for _, queue in ipairs(call('SMEMBERS', OWN .. 'conn:' .. conn)) do end_holder(open(queue), 'c:' .. conn) end
+  call('DEL', OWN .. 'conn:' .. conn)
+  call('SREM', OWN .. 'home:' .. string.match(conn, '^[^:]*'), conn)
 end
 
 -- connection...: ends what they hold, at no cost
@@ -1301,16 +1415,16 @@ end
 -- Ends what the connections of homes held that have been silent for too long, a few at a time.
 function end_lost_homes()
   if not store.homes or store.homes > log then return end
-  for _, dead in ipairs(call('ZRANGEBYSCORE', PREFIX .. 'homes', '-inf', log, 'LIMIT', 0, 4)) do
-    for _, conn in ipairs(call('SMEMBERS', PREFIX .. 'home:' .. dead)) do close_conn(conn) end
-    call('ZREM', PREFIX .. 'homes', dead)
+  for _, dead in ipairs(call('ZRANGEBYSCORE', OWN .. 'homes', '-inf', log, 'LIMIT', 0, 4)) do
+    for _, conn in ipairs(call('SMEMBERS', OWN .. 'home:' .. dead)) do close_conn(conn) end
+    call('ZREM', OWN .. 'homes', dead)
   end
-  store.homes, is_store_changed = first_of(PREFIX .. 'homes'), true
+  store.homes, is_store_changed = first_of(OWN .. 'homes'), true
 end
 
 -- home: says that it lives
 function ops.home(name)
-  call('ZADD', PREFIX .. 'homes', log + HOME_MS, name)
+  call('ZADD', OWN .. 'homes', log + HOME_MS, name)
   if not store.homes then
     store.homes, is_store_changed = log + HOME_MS, true
   end
@@ -1329,12 +1443,9 @@ function ops.undeliver(name)
   return 'done'
 end
 
--- run id of the server: says that Redis is up, and whether it has been started since
-function ops.epoch(run)
-  if store.epoch ~= run then
-    store.epoch, store.started, is_store_changed = run, log, true
-  end
-  local homes = first_of(PREFIX .. 'homes')
+-- Said to a server upon meeting it, so that it is known as soon as can be if it was started since.
+function ops.epoch()
+  local homes = first_of(OWN .. 'homes')
   if homes ~= store.homes then
     store.homes, is_store_changed = homes, true
   end
@@ -1352,14 +1463,21 @@ function ops.tick()
   return out
 end
 
+-- A server that was started since, or has taken over from another, gives leases and workers a while.
+local function notice_start()
+  if store.epoch == args[5] then return end
+  store.epoch, store.started, is_store_changed = args[5], log, true
+end
+
 local function run(its_keys, its_args)
   keys, args = its_keys, its_args
   if not begin() then return { 0, { '!', 'LATE' } } end
+  notice_start()
   if args[1] ~= 'epoch' then
     end_lost_workers()
     end_lost_homes()
   end
-  local answer = ops[args[1]](unpack(args, 5, 14))
+  local answer = ops[args[1]](unpack(args, HEAD + 1, HEAD + 10))
   finish()
   return { log, answer }
 end

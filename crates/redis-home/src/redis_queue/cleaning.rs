@@ -13,7 +13,7 @@ use sureq_core::Refusal;
 use crate::answer::number;
 use crate::call::Call;
 use crate::cleaning::{Cleaned, Cleaning, Outcomes, PAGE, add_ids, ask, gap, pages};
-use crate::home::Inner;
+use crate::thread::Inner;
 
 type Ids = BTreeSet<Vec<u8>>;
 

@@ -22,6 +22,9 @@ pub(crate) const POP_S: u64 = 30;
 /// After how many seconds a task that was taken is late.
 pub(crate) const TASK_S: u64 = 30;
 
+/// Where in a pop's arguments its queues begin.
+pub(crate) const POP_QUEUES: usize = 1;
+
 /// What parts an id from the time at which it was taken.
 const MARK: u8 = b'|';
 

@@ -7,12 +7,13 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use redis::aio::MultiplexedConnection;
 use redis::{PushInfo, PushKind, RedisError, Value, cmd};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
-use crate::home::Inner;
-use crate::line::Wanted;
+use crate::hearing::{HANGS, Wanted};
+use crate::thread::Inner;
 
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
@@ -39,7 +40,7 @@ async fn track_one(inner: Rc<Inner>, queue: Vec<u8>, done: oneshot::Sender<()>) 
         }
         // The connection was lost, or there is none yet: what was missed meanwhile is found by looking.
         inner.link.probe().await;
-        inner.line.wake();
+        inner.line.stir(&queue);
         if began.elapsed() > RETRY_MAX {
             pause = RETRY_MIN;
         }
@@ -60,17 +61,25 @@ async fn listen(inner: &Inner, queue: &[u8], done: Option<oneshot::Sender<()>>) 
         // Whoever wanted it may have left.
         let _ = done.send(());
     }
-    inner.line.wake();
+    inner.line.stir(queue);
     loop {
         match timeout(IDLE, pushes.recv()).await {
             Ok(Some(said)) if said.kind == PushKind::Disconnection => return Err(lost()),
-            Ok(Some(said)) if is_about(&said, &key) => inner.line.wake(),
+            Ok(Some(said)) if is_about(&said, &key) => inner.line.stir(queue),
             Ok(Some(_)) => {}
             Ok(None) => return Err(lost()),
-            Err(_) if inner.line.is_wanted(queue) => {}
+            Err(_) if inner.line.is_wanted(queue) => still_there(inner, &mut connection).await?,
             Err(_) => return Ok(()),
         }
     }
+}
+
+/// Finds out whether a server hangs while another may have taken over.
+async fn still_there(inner: &Inner, connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
+    if !inner.link.may_miss() {
+        return Ok(());
+    }
+    timeout(HANGS, cmd("PING").query_async(connection)).await.unwrap_or_else(|_| Err(lost()))
 }
 
 fn lost() -> RedisError {

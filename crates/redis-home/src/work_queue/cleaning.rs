@@ -16,7 +16,7 @@ use crate::call::Call;
 use crate::cleaning::{
     Cleaned, Cleaning, GAP_MS, LOCK_MS, Outcomes, PAGE, Sightings, add_ids, ask, ask_any, gap, pages,
 };
-use crate::home::Inner;
+use crate::thread::Inner;
 
 /// Cleans what this home pops from; answers of which queues how many ids have to be seen again soon.
 pub(crate) async fn keep_clean(inner: &Inner, queues: &[Vec<u8>]) -> BTreeMap<Vec<u8>, usize> {

@@ -22,7 +22,7 @@ pub(crate) const LEASE_MS: u64 = 60_000;
 const MOVED_FROM: usize = 2;
 const MOVED: usize = 3;
 /// Where its queues begin.
-const POP_QUEUES: usize = 4;
+pub(crate) const POP_QUEUES: usize = 4;
 
 const HERE: Foreign = Foreign("layout=work-queue");
 

@@ -20,8 +20,8 @@ use tokio::time::{sleep, timeout};
 use super::{is_again, with_moved};
 use crate::answer::read;
 use crate::call::{Call, Shape};
-use crate::home::Inner;
 use crate::line::only;
+use crate::thread::Inner;
 
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
@@ -92,7 +92,7 @@ pub(crate) async fn serve_moves(inner: Rc<Inner>) {
             // Whoever asked may have stopped listening.
             let _ = done.send(());
         }
-        inner.line.sleep(now, None).await;
+        inner.line.sleep(now).await;
     }
 }
 

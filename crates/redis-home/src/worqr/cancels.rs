@@ -12,11 +12,13 @@ use futures_util::StreamExt;
 use redis::RedisError;
 use sureq_core::notice::Kind;
 use tokio::sync::Notify;
+use tokio::time::sleep;
 
 use super::{POP_WORKER, hash};
 use crate::answer::{bytes, list};
 use crate::call::Call;
-use crate::home::Inner;
+use crate::hearing::{SWEEP, still_there};
+use crate::thread::Inner;
 
 const RETRY: Duration = Duration::from_millis(200);
 
@@ -67,7 +69,7 @@ pub(crate) async fn hear_cancels(inner: Rc<Inner>) {
     loop {
         // What is called off while the connection is lost is not heard, as with any message.
         let _ = hear_on(&inner).await;
-        tokio::time::sleep(RETRY).await;
+        sleep(RETRY).await;
     }
 }
 
@@ -91,6 +93,7 @@ async fn hear_on(inner: &Inner) -> Result<(), RedisError> {
                 }
             }
             () = inner.worqr.cancels.changed.notified() => {}
+            () = sleep(SWEEP), if inner.link.may_miss() => still_there(inner, &mut sink).await?,
         }
     }
 }

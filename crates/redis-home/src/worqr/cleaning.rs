@@ -13,7 +13,7 @@ use super::hash;
 use crate::answer::{bytes, fields, list, number};
 use crate::call::Call;
 use crate::cleaning::{Cleaned, LOCK_MS, Outcomes, PAGE, add_ids, ask_any, gap, pages};
-use crate::home::Inner;
+use crate::thread::Inner;
 
 /// Cleans what this home pops from.
 pub(crate) async fn keep_clean(inner: &Inner, queues: &[Vec<u8>]) {

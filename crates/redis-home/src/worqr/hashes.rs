@@ -13,7 +13,7 @@ use sureq_core::{Refusal, Replies, Reply};
 use super::hash;
 use crate::answer::{Payload, bytes, list};
 use crate::call::{Call, Shape};
-use crate::home::Inner;
+use crate::thread::Inner;
 
 /// How many are remembered.
 const KEPT: usize = 8 << 10;

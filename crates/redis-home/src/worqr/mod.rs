@@ -24,6 +24,8 @@ const HEAD_LETTERS: usize = 24;
 
 /// Where in a pop's arguments its worker stands.
 const POP_WORKER: usize = 1;
+/// Where its queues begin.
+pub(crate) const POP_QUEUES: usize = 4;
 
 const HERE: Foreign = Foreign("layout=worqr");
 

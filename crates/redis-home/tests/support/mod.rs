@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part of this")]
 
+pub mod load;
 pub mod monitor;
 pub mod proxy;
 pub mod shop;
@@ -9,7 +10,9 @@ pub mod shop;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use sureq_core::command::{AckScope, Block, Command, ConnId, IdForm, LeaseAsk, Pop, TaskRefs};
+use sureq_core::command::{
+    AckScope, Block, Command, ConnId, IdForm, LeaseAsk, Pop, TaskRefs, Worker, WorkerRef,
+};
 use sureq_core::reply::Info;
 use sureq_core::{Refusal, Replies, Reply};
 use sureq_redis::{Cleaned, Cleaning, RedisHome, Target, Ticket};
@@ -54,6 +57,27 @@ pub fn pop_held_by(home: &RedisHome, queue: &[u8], conn: u64) -> Popped {
     let lease = LeaseAsk { conn: Some(ConnId(conn)), ..LeaseAsk::NONE };
     popped(run(home, &Command::Pop(Pop { lease, ..Pop::plain(&[queue], 1) })))
 }
+
+/// The layouts of other programs.
+pub const FOREIGN: [&str; 3] = ["work-queue", "worqr", "redis-queue"];
+
+/// A pop in the keys of any layout; Worqr's are popped from by a worker, which must have been started.
+pub fn pop_in<'a>(layout: &str, queues: &'a [&'a [u8]]) -> Pop<'a> {
+    let worker = (layout == "worqr").then_some(WORKER);
+    Pop { lease: LeaseAsk { worker, ..LeaseAsk::NONE }, ..Pop::plain(queues, 1) }
+}
+
+/// A home in the keys of another program, which can be popped from.
+pub fn open_in(layout: &str, url: &str) -> RedisHome {
+    let home = open(url);
+    if layout == "worqr" {
+        let start = Worker::Start { name: WORKER.name, ttl_ms: 600_000 };
+        assert_eq!(run(&home, &Command::Worker(start)).list, [Reply::Started(0)]);
+    }
+    home
+}
+
+const WORKER: WorkerRef<'_> = WorkerRef { name: b"w", incarnation: 0 };
 
 /// A pop that waits until something comes.
 pub fn wait_for(home: &RedisHome, queue: &[u8]) -> Ticket {

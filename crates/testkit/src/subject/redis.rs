@@ -1,6 +1,8 @@
-//! A real Redis, by a clock that is moved by hand.
+//! A real Redis, or a cluster of them, by a clock that is moved by hand.
 
+use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
@@ -13,20 +15,38 @@ use sureq_redis::{Answer, Clock, RedisHome, Target, Ticket};
 use super::local::{Home, Local};
 use super::{Candidate, steps};
 use crate::manual_clock::ManualClock;
+use crate::redis_cluster::RedisCluster;
 use crate::redis_server::RedisServer;
+use crate::scenario::Need;
 
 /// The queue on plain Redis.
 pub const REDIS: Candidate = Candidate {
     name: "redis",
-    open: |watch| Box::new(Local::new(RedisSubject::on(RedisServer::start()), watch)),
+    open: |watch| Box::new(Local::new(RedisSubject::on(Servers::One(RedisServer::start())), watch)),
     can: |_| true,
+    otherwise: &[],
+};
+
+/// The queue in a cluster, all of it in one slot.
+pub const CLUSTER: Candidate = Candidate {
+    name: "cluster, one slot",
+    open: |watch| Box::new(Local::new(RedisSubject::on(Servers::cluster("{p}")), watch)),
+    can: |_| true,
+    otherwise: &[],
+};
+
+/// The queue in a cluster, each in its own slot.
+pub const SPREAD: Candidate = Candidate {
+    name: "cluster",
+    open: |watch| Box::new(Local::new(RedisSubject::on(Servers::cluster("p")), watch)),
+    can: |need| need != Need::Together,
     otherwise: &[],
 };
 
 /// The same on Valkey.
 pub const VALKEY: Candidate = Candidate {
     name: "valkey",
-    open: |watch| Box::new(Local::new(RedisSubject::on(RedisServer::start_valkey()), watch)),
+    open: |watch| Box::new(Local::new(RedisSubject::on(Servers::One(RedisServer::start_valkey())), watch)),
     can: |_| true,
     otherwise: &[],
 };
@@ -49,8 +69,50 @@ impl Clock for MovedClock {
     }
 }
 
+/// What a scenario is played on.
+enum Servers {
+    One(RedisServer),
+    /// A cluster that all scenarios of a test share, each with a prefix of its own.
+    Cluster(Rc<RedisCluster>, String),
+}
+
+thread_local! {
+    static SHARED: OnceCell<Rc<RedisCluster>> = const { OnceCell::new() };
+    static SCENARIOS: Cell<u32> = const { Cell::new(0) };
+}
+
+impl Servers {
+    fn cluster(prefix: &str) -> Self {
+        let cluster = SHARED.with(|shared| Rc::clone(shared.get_or_init(|| Rc::new(RedisCluster::start()))));
+        SCENARIOS.set(SCENARIOS.get() + 1);
+        Self::Cluster(cluster, format!("{prefix}{}:", SCENARIOS.get()))
+    }
+
+    fn url(&self) -> String {
+        match self {
+            Self::One(server) => server.url(),
+            Self::Cluster(cluster, prefix) => format!("{}?prefix={prefix}", cluster.url()),
+        }
+    }
+
+    fn check(&self) {
+        match self {
+            Self::One(server) => server.check("sureq:"),
+            Self::Cluster(cluster, prefix) => cluster.check(prefix),
+        }
+    }
+
+    /// What comes nearest to a restart of a cluster: the other half of its servers takes over.
+    fn restart(&mut self) {
+        match self {
+            Self::One(server) => server.restart(),
+            Self::Cluster(cluster, _) => cluster.fail_over(),
+        }
+    }
+}
+
 struct RedisSubject {
-    server: RedisServer,
+    server: Servers,
     clock: Arc<MovedClock>,
     home: RedisHome,
     last_waiting: u64,
@@ -58,14 +120,14 @@ struct RedisSubject {
 }
 
 impl RedisSubject {
-    fn on(server: RedisServer) -> Self {
+    fn on(server: Servers) -> Self {
         let clock = Arc::new(MovedClock::default());
         let home = open(&server, &clock);
         Self { server, clock, home, last_waiting: 0, tickets: BTreeMap::new() }
     }
 }
 
-fn open(server: &RedisServer, clock: &Arc<MovedClock>) -> RedisHome {
+fn open(server: &Servers, clock: &Arc<MovedClock>) -> RedisHome {
     let target = Target::parse(&server.url()).expect("a URL");
     RedisHome::open_by(target, Arc::clone(clock) as _).expect("Redis listens")
 }
@@ -91,7 +153,7 @@ impl Home for RedisSubject {
             done += ticket.commands();
             replies.append(answer);
         }
-        self.server.check("sureq:");
+        self.server.check();
         None
     }
 
@@ -117,7 +179,7 @@ impl Home for RedisSubject {
             self.clock.passed.fetch_add(step, Ordering::AcqRel);
             self.home.look();
         }
-        self.server.check("sureq:");
+        self.server.check();
     }
 
     fn jump(&mut self, ms: i64) {
@@ -130,6 +192,8 @@ impl Home for RedisSubject {
         self.home.close();
         self.server.restart();
         self.home = open(&self.server, &self.clock);
+        // Whatever it says to a server that was started anew is said at this time.
+        self.home.look();
     }
 }
 

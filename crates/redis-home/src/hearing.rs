@@ -1,0 +1,132 @@
+//! Messages about queues that are waited for. They say that there may be something, never what: whoever misses one finds it
+//! by looking.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use redis::RedisError;
+use redis::aio::{PubSub, PubSubSink};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use crate::thread::Inner;
+
+/// Kinds of messages upon which there may be something: new tasks, and room for more deliveries.
+const WAKING: [&str; 2] = ["work", "wake"];
+
+const RETRY_MIN: Duration = Duration::from_millis(50);
+const RETRY_MAX: Duration = Duration::from_secs(2);
+
+/// How often it is looked for queues that nobody waits for any more, and for a server that hangs while another may have taken
+/// over; and how many queues that nobody waits for there may be before that.
+pub(crate) const SWEEP: Duration = Duration::from_secs(15);
+const UNWANTED_MAX: usize = 100;
+
+/// How long such a server has to answer.
+pub(crate) const HANGS: Duration = Duration::from_secs(5);
+
+/// A queue that is to be heard, and whoever wants to know when it is.
+pub(crate) type Wanted = (Vec<u8>, oneshot::Sender<()>);
+
+/// Hears the messages about queues that are waited for, for as long as the home is open.
+pub(crate) async fn hear(inner: Rc<Inner>, mut wants: mpsc::UnboundedReceiver<Wanted>) {
+    let mut first = None;
+    let mut pause = RETRY_MIN;
+    loop {
+        if inner.line.heard.borrow().is_empty() && first.is_none() {
+            first = wants.recv().await;
+            if first.is_none() {
+                return;
+            }
+        }
+        if let Ok(pubsub) = inner.link.listen().await {
+            pause = RETRY_MIN;
+            // The connection was lost, or refused a subscription: what was missed meanwhile is found by looking.
+            let _ = hear_on(&inner, pubsub, &mut wants, first.take()).await;
+            // If all of Redis went, nobody's pop is to be sent to where it was.
+            inner.link.probe().await;
+            inner.line.wake();
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(RETRY_MAX);
+    }
+}
+
+async fn hear_on(
+    inner: &Rc<Inner>,
+    pubsub: PubSub,
+    wants: &mut mpsc::UnboundedReceiver<Wanted>,
+    first: Option<Wanted>,
+) -> Result<(), RedisError> {
+    let (mut sink, mut messages) = pubsub.split();
+    let again: Vec<Vec<u8>> = inner.line.heard.borrow().iter().cloned().collect();
+    for queue in again {
+        sink.subscribe(channels(inner, &queue)).await?;
+    }
+    inner.line.wake();
+    let (mut next, mut swept) = (first, Instant::now());
+    loop {
+        if let Some((queue, done)) = next.take() {
+            // Before it is so: if this fails, it is among those that are subscribed to next time.
+            inner.line.heard.borrow_mut().insert(queue.clone());
+            sink.subscribe(channels(inner, &queue)).await?;
+            // Whoever wanted it may have left.
+            let _ = done.send(());
+            if inner.line.heard.borrow().len() > inner.line.queue_count() + UNWANTED_MAX {
+                drop_unwanted(inner, &mut sink).await?;
+            }
+        }
+        tokio::select! {
+            message = messages.next() => {
+                let Some(message) = message else { return Ok(()) };
+                let channel: Vec<u8> = message.get_channel()?;
+                if let Some(queue) = queue_of(inner, &channel) {
+                    inner.line.stir(&queue);
+                }
+            }
+            want = wants.recv() => match want {
+                Some(want) => next = Some(want),
+                None => return Ok(()),
+            },
+            () = sleep_until(swept + SWEEP), if !inner.line.heard.borrow().is_empty() => {
+                drop_unwanted(inner, &mut sink).await?;
+                still_there(inner, &mut sink).await?;
+                swept = Instant::now();
+            }
+        }
+    }
+}
+
+/// Finds out whether a server hangs while another may have taken over.
+pub(crate) async fn still_there(inner: &Inner, sink: &mut PubSubSink) -> Result<(), RedisError> {
+    if !inner.link.may_miss() {
+        return Ok(());
+    }
+    let alive = timeout(HANGS, sink.ping::<redis::Value>()).await;
+    alive.map_or_else(
+        |_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
+        |pong| pong.map(drop),
+    )
+}
+
+/// Hears no more of queues that nobody waits for.
+async fn drop_unwanted(inner: &Inner, sink: &mut PubSubSink) -> Result<(), RedisError> {
+    let heard: Vec<Vec<u8>> = inner.line.heard.borrow().iter().cloned().collect();
+    for queue in heard.into_iter().filter(|queue| !inner.line.is_wanted(queue)) {
+        inner.line.heard.borrow_mut().remove(&queue);
+        // Whoever comes to wait for it from now on asks for it, and is subscribed after this.
+        sink.unsubscribe(channels(inner, &queue)).await?;
+    }
+    Ok(())
+}
+
+fn channels(inner: &Inner, queue: &[u8]) -> Vec<Vec<u8>> {
+    let channels = inner.link.target.channels();
+    WAKING.iter().map(|kind| channels.name(kind, queue)).collect()
+}
+
+fn queue_of(inner: &Inner, channel: &[u8]) -> Option<Vec<u8>> {
+    let channels = inner.link.target.channels();
+    WAKING.iter().find_map(|kind| channels.queue(kind, channel)).map(<[u8]>::to_vec)
+}

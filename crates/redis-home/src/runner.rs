@@ -1,0 +1,60 @@
+//! What runs in Redis: a function of a library, or a script where there are none.
+
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, RedisError, cmd};
+
+use crate::layout::Layout;
+
+/// What takes up memory.
+const ADDING: [&str; 2] = ["push", "add"];
+
+/// How Redis is told what to run.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Runner {
+    /// Nothing is loaded yet.
+    #[default]
+    None,
+    /// A function of this name. Each release has its own, so that two of them can share a Redis.
+    Function(String),
+    /// The script of this checksum, where there are no functions, or this user may load none.
+    Script(String),
+}
+
+impl Runner {
+    /// Loads what a layout needs.
+    pub(crate) async fn load(
+        layout: Layout,
+        connection: &mut MultiplexedConnection,
+    ) -> Result<Self, RedisError> {
+        let source = layout.script();
+        // FNV-1a: two releases must not share a name, that is all.
+        let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        let name = format!("sureq_{:016x}", source.bytes().fold(0xcbf2_9ce4_8422_2325, mix));
+        // What adds nothing goes on when Redis' memory is full: it is how room is made.
+        let free = format!("{{function_name='{name}_free', callback=run, flags={{'allow-oom'}}}}");
+        let library = format!(
+            "#!lua name={name}\n{source}redis.register_function('{name}', run)\nredis.register_function{free}\n"
+        );
+        let loaded: Result<String, RedisError> =
+            cmd("FUNCTION").arg("LOAD").arg(library).query_async(connection).await;
+        match loaded {
+            Ok(_) => return Ok(Self::Function(name)),
+            Err(error) if error.to_string().contains("already exists") => return Ok(Self::Function(name)),
+            Err(error) if error.is_connection_dropped() || error.is_io_error() => return Err(error),
+            Err(_) => {}
+        }
+        let script = format!("{source}return run(KEYS, ARGV)\n");
+        Ok(Self::Script(cmd("SCRIPT").arg("LOAD").arg(script).query_async(connection).await?))
+    }
+
+    /// The beginning of a call.
+    pub(crate) fn command(&self, op: &str) -> Cmd {
+        let (mut evaluate, mut call) = (cmd("EVALSHA"), cmd("FCALL"));
+        match self {
+            Self::Function(name) if ADDING.contains(&op) => call.arg(name).clone(),
+            Self::Function(name) => call.arg(format!("{name}_free")).clone(),
+            Self::Script(sha) => evaluate.arg(sha).clone(),
+            Self::None => evaluate.arg("").clone(),
+        }
+    }
+}

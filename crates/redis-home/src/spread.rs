@@ -1,0 +1,270 @@
+//! What spans stores. In a cluster whose prefix has no slot tag each slot tag is a store of its own (`keys`): a call about several
+//! of them is made of one call each, and what is listed is listed store by store. Some things cannot be had that way, and are
+//! refused by name.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use redis::Value;
+use sureq_core::command::{Command, Pop};
+use sureq_core::settings::Change;
+use sureq_core::{Refusal, limits};
+use tokio::time::timeout;
+
+use crate::answer::{Strange, bytes, list, number, refusal};
+use crate::call::{Call, POP_COUNT, POP_QUEUES, POP_ROOM};
+use crate::link::Patience;
+use crate::target::Target;
+use crate::thread::{Inner, Store};
+
+/// How long a store stays on the list without being put there again. The script takes it off after an hour.
+const LISTED_MS: u64 = 600_000;
+
+/// How long a push waits until its store is on the list, and when the next one tries again.
+const ENLISTING: Duration = Duration::from_millis(500);
+const UNLISTED_MS: u64 = 5_000;
+
+/// How many stores are asked at once.
+const AT_ONCE: u64 = 1_000;
+
+/// Stores that were put on the list by this home, and until when they need not be again.
+#[derive(Default)]
+pub(crate) struct Listed(RefCell<BTreeMap<Vec<u8>, u64>>);
+
+/// Refuses what spans stores and cannot.
+pub(crate) fn check(target: &Target, command: &Command<'_>) -> Result<(), Refusal> {
+    if !target.is_spread() {
+        return Ok(());
+    }
+    let no = |what| Err(Refusal::NotThere { what, place: "a cluster whose prefix has no slot tag" });
+    match command {
+        Command::Worker(_) => no("WORKER, which spans queues: write prefix={sureq}: to keep them together"),
+        Command::Pop(Pop { lease, .. }) if lease.worker.is_some() => {
+            no("POP WORKER, which spans queues: write prefix={sureq}: to keep them together")
+        }
+        Command::Config { queue, changes } => {
+            let is_far = |change: Change<'_>| matches!(change, Change::DeadLetter(to) if !to.is_empty() && target.store_of(to) != target.store_of(queue));
+            if changes.iter().any(is_far) {
+                return no(
+                    "DEAD-LETTER queue in another slot: call them {a}one and {a}two to keep them together",
+                );
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Inner {
+    /// Asks one call of whoever is concerned.
+    pub(crate) async fn ask(&self, call: &Call) -> Result<Value, Refusal> {
+        match call.op {
+            _ if !self.spans(call) => self.link.ask(call).await,
+            "pop" => self.pop_in_turn(call).await,
+            "queues" => self.list_queues(call).await,
+            "size" => self.count_queues().await,
+            _ => self.sum(call).await,
+        }
+    }
+
+    /// Asks a pop of one store alone, and does not wait for servers that are away.
+    pub(crate) async fn try_pop(&self, call: &Call, store: &Store) -> Result<Value, Refusal> {
+        if store.is_none() {
+            let first = self.link.ask_with(call, Patience::None).await;
+            return self.again(call, first).await;
+        }
+        let queues = call.args[POP_QUEUES..].iter().enumerate();
+        let there: Vec<(usize, &Vec<u8>)> =
+            queues.filter(|(_, queue)| self.link.target.store_of(queue) == *store).collect();
+        let mut part = Call::new("pop", store.as_deref()).args(call.args[..POP_QUEUES].iter().cloned());
+        part = part.args(there.iter().map(|(_, queue)| (*queue).clone()));
+        let answer = self.link.ask_with(&part, Patience::None).await?;
+        match refusal(&answer) {
+            Some(no) => Err(no),
+            None => Ok(Value::Array(numbered(answer, |at| there.get(at).map_or(0, |(place, _)| *place))?)),
+        }
+    }
+
+    /// Whether a call is about more than one store.
+    pub(crate) fn spans(&self, call: &Call) -> bool {
+        let target = &self.link.target;
+        target.is_spread()
+            && match call.op {
+                "pop" => self.runs(call).len() > 1,
+                "exists" | "drop" => call.args.len() > 1,
+                "queues" | "size" => true,
+                _ => false,
+            }
+    }
+
+    /// The queues of a pop, as long as they are in one store: where each run begins, and how long it is.
+    fn runs(&self, call: &Call) -> Vec<(usize, usize)> {
+        let mut runs: Vec<(usize, usize)> = Vec::new();
+        let mut last = None;
+        for (at, queue) in call.args[POP_QUEUES..].iter().enumerate() {
+            let store = self.link.target.store_of(queue);
+            match runs.last_mut() {
+                Some((_, len)) if last == store => *len += 1,
+                _ => runs.push((at, 1)),
+            }
+            last = store;
+        }
+        runs
+    }
+
+    /// A pop over several stores: one after the other, until it has enough. It is not atomic over all of them.
+    async fn pop_in_turn(&self, call: &Call) -> Result<Value, Refusal> {
+        let (mut tasks, mut room, mut failed) = (Vec::new(), limits::REPLY_BYTES_MAX, None);
+        let count = sureq_core::id::decimal(&call.args[POP_COUNT]).unwrap_or(1) as usize;
+        for (from, len) in self.runs(call) {
+            if tasks.len() >= count || room == 0 {
+                break;
+            }
+            let queues = &call.args[POP_QUEUES + from..POP_QUEUES + from + len];
+            let mut some = Call::new("pop", queues.first().map(|queue| &queue[..]));
+            some.args = [&call.args[..POP_QUEUES], queues].concat();
+            some.args[POP_COUNT] = (count - tasks.len()).to_string().into_bytes();
+            some.args[POP_ROOM] = room.to_string().into_bytes();
+            let answer = self.link.ask(&some).await;
+            match answer.and_then(|answer| Ok(numbered(answer, |at| at + from)?)) {
+                Ok(more) => {
+                    room = room.saturating_sub(more.iter().map(size).sum());
+                    tasks.extend(more);
+                }
+                Err(no) => failed = Some(no),
+            }
+        }
+        match failed {
+            // What there is elsewhere is not kept from whoever asks.
+            Some(no) if tasks.is_empty() => Err(no),
+            _ => Ok(Value::Array(tasks)),
+        }
+    }
+
+    /// The same of each queue, added up.
+    async fn sum(&self, call: &Call) -> Result<Value, Refusal> {
+        let each: Vec<Call> = call.args.iter().map(|queue| Call::about(call.op, queue)).collect();
+        let mut sum = 0;
+        for answer in self.link.send(&each.iter().collect::<Vec<_>>()).await {
+            sum += number(answer?)?;
+        }
+        Ok(Value::Int(sum.cast_signed()))
+    }
+
+    /// Sees to it that the stores of what is to be pushed are on the list. A push does not wait for long for the server that has
+    /// it: one that could not be put there is put there by a later push.
+    pub(crate) async fn enlist(&self, calls: &[&Call]) {
+        if !self.link.target.is_spread() {
+            return;
+        }
+        let now = self.link.clock.monotonic_ms();
+        let is_listed = |store: &Vec<u8>| self.listed.0.borrow().get(store).is_some_and(|until| now < *until);
+        let pushes = calls.iter().filter(|call| matches!(call.op, "push" | "add"));
+        let stores = pushes.filter_map(|call| self.link.target.store_of(call.queue.as_deref()?));
+        let new: BTreeSet<Vec<u8>> = stores.filter(|store| !is_listed(store)).collect();
+        if new.is_empty() {
+            return;
+        }
+        let call = Call::new("enlist", None).args(new.iter().cloned());
+        let told = timeout(ENLISTING, self.link.ask_with(&call, Patience::None)).await;
+        let until = now + if matches!(told, Ok(Ok(_))) { LISTED_MS } else { UNLISTED_MS };
+        let mut listed = self.listed.0.borrow_mut();
+        listed.retain(|_, until| now < *until);
+        listed.extend(new.into_iter().map(|store| (store, until)));
+    }
+
+    /// Stores from a cursor on, and the next cursor.
+    async fn stores(&self, cursor: Vec<u8>, count: u64) -> Result<(Vec<u8>, Vec<Vec<u8>>), Refusal> {
+        let call = Call::new("stores", None).arg(cursor).number(count);
+        let mut answer = list(self.link.ask(&call).await?)?.into_iter();
+        let cursor = bytes(answer.next().ok_or(Strange)?)?;
+        Ok((cursor, answer.map(bytes).collect::<Result<_, _>>()?))
+    }
+
+    /// Queues store by store; a count is one of stores.
+    async fn list_queues(&self, call: &Call) -> Result<Value, Refusal> {
+        let [cursor, count] = &call.args[..] else { return Err(Strange.into()) };
+        let count = sureq_core::id::decimal(count).unwrap_or(1).min(AT_ONCE);
+        let (next, stores) = self.stores(cursor.clone(), count).await?;
+        let (mut rows, mut empty) = (vec![Value::BulkString(next)], Vec::new());
+        let asked: Vec<Call> =
+            stores.iter().map(|store| Call::new("queues", Some(store)).number(0).number(AT_ONCE)).collect();
+        let answers = self.link.send(&asked.iter().collect::<Vec<_>>()).await;
+        for (store, answer) in stores.into_iter().zip(answers) {
+            let before = rows.len();
+            rows.extend(self.rest_of(&store, answer?).await?);
+            if rows.len() == before {
+                empty.push(store);
+            }
+        }
+        if !empty.is_empty() {
+            // What is not taken off now is the next time.
+            let _ = self.link.ask(&Call::new("delist", None).args(empty)).await;
+        }
+        Ok(Value::Array(rows))
+    }
+
+    /// All queues of a store, from the first answer on.
+    async fn rest_of(&self, store: &[u8], first: Value) -> Result<Vec<Value>, Refusal> {
+        let (mut rows, mut answer) = (Vec::new(), first);
+        loop {
+            if let Some(no) = refusal(&answer) {
+                return Err(no);
+            }
+            let mut some = list(answer)?.into_iter();
+            let cursor = bytes(some.next().ok_or(Strange)?)?;
+            rows.extend(some);
+            if cursor == b"0" {
+                return Ok(rows);
+            }
+            answer = self.link.ask(&Call::new("queues", Some(store)).arg(cursor).number(AT_ONCE)).await?;
+        }
+    }
+
+    async fn count_queues(&self) -> Result<Value, Refusal> {
+        let (mut sum, mut cursor) = (0, b"0".to_vec());
+        loop {
+            let (next, stores) = self.stores(cursor, AT_ONCE).await?;
+            let asked: Vec<Call> = stores.iter().map(|store| Call::new("size", Some(store))).collect();
+            for answer in self.link.send(&asked.iter().collect::<Vec<_>>()).await {
+                sum += number(answer?)?;
+            }
+            if next == b"0" {
+                return Ok(Value::Int(sum.cast_signed()));
+            }
+            cursor = next;
+        }
+    }
+}
+
+/// Tells every store that is listed what a server is told upon meeting it, so that what time does there counts from now on
+/// and not from when somebody asks next. What is not heard is told by the next call.
+pub(crate) async fn greet_stores(inner: &Inner) {
+    let mut cursor = b"0".to_vec();
+    while let Ok((next, stores)) = inner.stores(cursor, AT_ONCE).await {
+        let calls: Vec<Call> = stores.iter().map(|store| Call::new("epoch", Some(store))).collect();
+        inner.link.send(&calls.iter().collect::<Vec<_>>()).await;
+        if next == b"0" {
+            return;
+        }
+        cursor = next;
+    }
+}
+
+/// Tasks, with the places of their queues among those that the caller named.
+fn numbered(answer: Value, place: impl Fn(usize) -> usize) -> Result<Vec<Value>, Strange> {
+    let number_one = |task: Value| {
+        let mut task = list(task)?;
+        let queue = task.first_mut().ok_or(Strange)?;
+        *queue = Value::Int((place(number(queue.clone())? as usize) as u64).cast_signed());
+        Ok(Value::Array(task))
+    };
+    list(answer)?.into_iter().map(number_one).collect()
+}
+
+/// How many bytes the payload of a task has.
+fn size(task: &Value) -> usize {
+    let Value::Array(fields) = task else { return 0 };
+    if let Some(Value::BulkString(body)) = fields.get(2) { body.len() } else { 0 }
+}

@@ -1,0 +1,458 @@
+//! The thread that talks to Redis: it takes jobs, and does them until the home is closed. Whoever gives it jobs is in `home`.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, mpsc as std_mpsc};
+use std::time::Duration;
+
+use redis::{RedisError, Value};
+use sureq_core::command::{Block, ConnId};
+use sureq_core::{Refusal, Replies, Reply};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::LocalSet;
+
+use crate::answer::{Payload, bytes, fields, number, read, refusal};
+use crate::call::{Call, Shape, conn_name};
+use crate::cleaning::{CleanReport, Cleaner, Cleaning, clean, keep_clean};
+use crate::clock::Clock;
+use crate::handed::Handed;
+use crate::hearing::{Wanted, hear};
+use crate::layout::{Layout, Waiting};
+use crate::line::{Line, serve_line};
+use crate::link::Link;
+use crate::listener::{Ear, Want, listen};
+use crate::node::About;
+use crate::spread::{Listed, greet_stores};
+use crate::target::Target;
+use crate::ticket::{PopOf, Slot};
+use crate::waiters::Waiter;
+use crate::work_queue::is_again;
+use crate::work_queue::moving::{Moves, serve_moves};
+use crate::worqr::cancels::hear_cancels;
+use crate::worqr::hashes::write_hashes;
+use crate::{redis_queue, worqr};
+
+/// How often a home whose connections hold tasks says that it lives.
+const BEAT: Duration = Duration::from_secs(10);
+
+/// A store in a cluster, by its slot tag; none if there is but one.
+pub(crate) type Store = Option<Vec<u8>>;
+
+/// What the thread is to do.
+#[derive(Debug)]
+pub(crate) enum Job {
+    Run(Batch),
+    /// Nobody takes the answer of a ticket any more; what it was given goes back.
+    Abandoned(Vec<(Vec<u8>, Vec<Vec<u8>>)>),
+    CloseConn(ConnId),
+    Dismiss,
+    Listen(Arc<Ear>, mpsc::UnboundedReceiver<Want>),
+    Look(oneshot::Sender<()>),
+    Clean(Vec<Vec<u8>>, Cleaning, std_mpsc::Sender<Result<CleanReport, Refusal>>),
+    Close(std_mpsc::Sender<()>),
+}
+
+/// Commands that are sent at once.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) calls: Vec<Result<(Call, Shape), Refusal>>,
+    /// How long its one pop may wait.
+    pub(crate) block: Option<Block>,
+    pub(crate) slot: Arc<Slot>,
+    /// Connections that are to hold what it takes, and in which stores that is.
+    pub(crate) conns: Vec<(ConnId, Store)>,
+}
+
+impl Batch {
+    /// Answers that the home is closed.
+    pub(crate) fn refuse(&self) {
+        let mut replies = Replies::default();
+        replies.list.resize_with(self.calls.len(), || Reply::Refused(Refusal::Closed));
+        // Whoever has left needs no answer.
+        let _ = self.slot.fill(replies);
+    }
+}
+
+/// What the thread has.
+pub(crate) struct Inner {
+    pub(crate) link: Link,
+    pub(crate) line: Line,
+    pub(crate) moves: Moves,
+    pub(crate) cleaner: Cleaner,
+    pub(crate) worqr: worqr::Known,
+    name: String,
+    handed: Arc<Handed>,
+    pub(crate) listed: Listed,
+    /// Connections that may hold tasks, and the stores of those.
+    conns: RefCell<BTreeMap<ConnId, BTreeSet<Store>>>,
+    /// Those of them that were closed while Redis could not be told.
+    closing: RefCell<BTreeSet<ConnId>>,
+}
+
+/// What the thread has in common with the handle, or with nobody else.
+pub(crate) struct Own {
+    pub(crate) name: String,
+    /// How many wait in line.
+    pub(crate) count: Arc<AtomicUsize>,
+    pub(crate) handed: Arc<Handed>,
+}
+
+/// Talks to Redis until the home is closed.
+pub(crate) fn run(
+    target: Target,
+    clock: Arc<dyn Clock>,
+    own: Own,
+    jobs: mpsc::UnboundedReceiver<Job>,
+    opened: &std_mpsc::Sender<Result<Vec<About>, RedisError>>,
+) {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            // Whoever opens waits for this.
+            let _ = opened.send(Err(error.into()));
+            return;
+        }
+    };
+    LocalSet::new().block_on(&runtime, async {
+        let link = match Link::new(target, clock, own.name.clone()) {
+            Ok(link) => link,
+            Err(error) => {
+                // Whoever opens waits for this.
+                let _ = opened.send(Err(error));
+                return;
+            }
+        };
+        let about = link.connect().await;
+        let is_open = about.is_ok();
+        // Whoever opens waits for this.
+        let _ = opened.send(about);
+        if is_open {
+            let (queue, wants) = Line::new(own.count);
+            let inner = Rc::new(Inner {
+                link,
+                line: queue,
+                moves: Moves::default(),
+                cleaner: Cleaner::default(),
+                worqr: worqr::Known::default(),
+                listed: Listed::default(),
+                name: own.name,
+                handed: own.handed,
+                conns: RefCell::default(),
+                closing: RefCell::default(),
+            });
+            begin_serving(&inner, wants);
+            work(&inner, jobs).await;
+        }
+    });
+}
+
+/// Begins what a layout has done all the time.
+fn begin_serving(inner: &Rc<Inner>, wants: mpsc::UnboundedReceiver<Wanted>) {
+    let (layout, own) = (inner.link.target.layout, || Rc::clone(inner));
+    match layout.waiting() {
+        Waiting::Blocked => _ = tokio::task::spawn_local(serve_moves(own())),
+        Waiting::Told => {
+            tokio::task::spawn_local(serve_line(own()));
+            tokio::task::spawn_local(hear(own(), wants));
+        }
+        Waiting::Tracked => {
+            tokio::task::spawn_local(serve_line(own()));
+            tokio::task::spawn_local(redis_queue::tracking::track(own(), wants));
+        }
+    }
+    if layout.needs_cleaning() {
+        tokio::task::spawn_local(keep_clean(own()));
+    }
+    if layout == Layout::Worqr {
+        tokio::task::spawn_local(hear_cancels(own()));
+    }
+}
+
+/// Does what is asked for, until the home is closed.
+async fn work(inner: &Rc<Inner>, mut jobs: mpsc::UnboundedReceiver<Job>) {
+    let (mut beats, mut ears) = (None, Vec::<Arc<Ear>>::new());
+    let mut under_way: Vec<tokio::task::JoinHandle<()>> = Vec::new();
+    if inner.link.target.is_spread() {
+        let own = Rc::clone(inner);
+        under_way.push(tokio::task::spawn_local(async move { greet_stores(&own).await }));
+    }
+    while let Some(job) = jobs.recv().await {
+        under_way.retain(|task| !task.is_finished());
+        let own = Rc::clone(inner);
+        match job {
+            Job::Run(batch) => {
+                if !batch.conns.is_empty() && beats.is_none() {
+                    beats = Some(tokio::task::spawn_local(beat(Rc::clone(inner))));
+                }
+                under_way.push(tokio::task::spawn_local(async move { own.run(batch).await }));
+            }
+            Job::Abandoned(receipts) => {
+                inner.line.drop_abandoned();
+                under_way.push(tokio::task::spawn_local(async move { own.give_back(receipts).await }));
+            }
+            Job::CloseConn(conn) => {
+                under_way.push(tokio::task::spawn_local(async move { own.close_conn(conn).await }));
+            }
+            Job::Dismiss => inner.line.dismiss(),
+            Job::Listen(ear, wants) => {
+                ears.push(Arc::clone(&ear));
+                // Clients of other programs tell nobody what they do, and so nothing is heard there.
+                if inner.link.target.layout.tells() {
+                    tokio::task::spawn_local(listen(own, ear, wants));
+                }
+            }
+            Job::Look(done) => {
+                for task in under_way.drain(..) {
+                    // A panic in it was told there.
+                    let _ = task.await;
+                }
+                // Where time is moved by hand, beats come with it.
+                if !inner.conns.borrow().is_empty() {
+                    inner.say_alive().await;
+                }
+                inner.line.look(None, done);
+            }
+            Job::Clean(queues, how, done) => {
+                under_way.push(tokio::task::spawn_local(async move {
+                    // Whoever asked waits for this.
+                    let _ = done.send(clean(&own, queues, how).await);
+                }));
+            }
+            Job::Close(done) => {
+                inner.line.dismiss();
+                inner.moves.end().await;
+                for task in under_way.drain(..) {
+                    // A panic in it was told there.
+                    let _ = task.await;
+                }
+                // Some may have come to wait meanwhile.
+                inner.line.dismiss();
+                inner.close_conns().await;
+                for ear in &ears {
+                    ear.end();
+                }
+                jobs.close();
+                while let Ok(job) = jobs.try_recv() {
+                    if let Job::Run(batch) = job {
+                        batch.refuse();
+                    }
+                }
+                // Whoever closes waits for this.
+                let _ = done.send(());
+                return;
+            }
+        }
+    }
+}
+
+/// Says again and again that the home lives.
+async fn beat(inner: Rc<Inner>) {
+    loop {
+        inner.say_alive().await;
+        inner.close_left_over().await;
+        tokio::time::sleep(BEAT).await;
+    }
+}
+
+impl Inner {
+    async fn run(&self, batch: Batch) {
+        let Batch { mut calls, block, slot, conns } = batch;
+        for (conn, store) in conns {
+            self.conns.borrow_mut().entry(conn).or_default().insert(store);
+        }
+        self.prepare(&mut calls, &slot).await;
+        let sent: Vec<&Call> = calls.iter().flatten().map(|(call, _)| call).collect();
+        let mut answers = self.send(&sent).await.into_iter();
+        let mut replies = Replies::default();
+        for call in &calls {
+            let (call, shape) = match call {
+                Ok(call) => call,
+                Err(no) => {
+                    replies.list.push(Reply::Refused(no.clone()));
+                    continue;
+                }
+            };
+            let mut answer = answers.next().unwrap_or(Err(Refusal::Closed));
+            if let Shape::Counts(next) = shape {
+                answer = self.go_on(call, *next, answer).await;
+            }
+            if *shape == Shape::Tasks {
+                answer = self.again(call, answer).await;
+            }
+            match answer {
+                Ok(answer) => read(self.link.target.layout.ids(), shape, answer, &mut replies),
+                Err(no) => replies.list.push(Reply::Refused(no)),
+            }
+        }
+        self.give_back_unconfirmed().await;
+        let found_nothing = matches!(replies.list.last(), Some(Reply::Tasks(span)) if span.is_empty());
+        match (block, calls.into_iter().next()) {
+            (Some(block), Some(Ok((call, _)))) if found_nothing => self.wait(call, block, slot).await,
+            _ => self.give(&slot, replies).await,
+        }
+    }
+
+    /// What other programs' keys ask for before calls are sent.
+    async fn prepare(&self, calls: &mut [Result<(Call, Shape), Refusal>], slot: &Slot) {
+        let layout = self.link.target.layout;
+        if !layout.needs_cleaning() {
+            return;
+        }
+        for pop in &slot.pops {
+            let Some(Ok((call, _))) = calls.get(pop.command) else { continue };
+            pop.queues.iter().for_each(|queue| self.cleaner.watch(self, queue));
+            if layout == Layout::Worqr {
+                self.worqr.cancels.note(call, &pop.queues);
+            }
+        }
+        if layout == Layout::Worqr {
+            write_hashes(self, calls).await;
+        }
+    }
+
+    /// Sends calls at once. If somebody waits, one after the other: whoever has waited longer gets what one of them brings
+    /// before the next can take it.
+    async fn send(&self, calls: &[&Call]) -> Vec<Result<Value, Refusal>> {
+        self.enlist(calls).await;
+        let is_calm = calls.len() < 2 || self.line.is_empty();
+        if is_calm && !calls.iter().any(|call| self.spans(call)) {
+            return self.link.send(calls).await;
+        }
+        let mut answers = Vec::with_capacity(calls.len());
+        for call in calls {
+            answers.push(self.ask(call).await);
+            if is_calm {
+                continue;
+            }
+            let (done, is_done) = oneshot::channel();
+            self.line.look(call.queue.as_deref(), done);
+            // The line is served for as long as the home is open.
+            let _ = is_done.await;
+        }
+        answers
+    }
+
+    async fn wait(&self, call: Call, block: Block, slot: Arc<Slot>) {
+        let until_ms = match block {
+            Block::Forever => None,
+            Block::Millis(ms) => Some(self.link.clock.monotonic_ms().saturating_add(ms)),
+        };
+        let queues = slot.pops.first().map(|pop| pop.queues.clone()).unwrap_or_default();
+        if self.link.target.layout.waiting() == Waiting::Blocked {
+            // It may have been the end of a millisecond.
+            let until_ms = until_ms.map(|at| at.saturating_add(1));
+            self.line.stand(Waiter::new(call, queues, until_ms, slot));
+        } else {
+            self.line.join(Waiter::new(call, queues, until_ms, slot)).await;
+        }
+    }
+
+    /// Gives an answer to whoever waits for it. If nobody does, what it hands out goes back.
+    pub(crate) async fn give(&self, slot: &Slot, mut replies: Replies<Payload>) {
+        self.handed.number(&mut replies);
+        if self.link.target.layout == Layout::Worqr {
+            self.worqr.hashes.remember(&replies);
+        }
+        if let Some(untaken) = slot.fill(replies) {
+            self.give_back(slot.receipts(&untaken)).await;
+        }
+    }
+
+    /// Gives back what pops took, and nobody was told since no replica has confirmed it: it would be held by nobody.
+    pub(crate) async fn give_back_unconfirmed(&self) {
+        for (call, answer) in self.link.take_unconfirmed() {
+            let queues = call.args.get(self.link.target.layout.pop_queues()..).unwrap_or_default().to_vec();
+            let slot = Slot::new(vec![PopOf { command: 0, queues }]);
+            let mut replies = Replies::default();
+            read(self.link.target.layout.ids(), &Shape::Tasks, answer, &mut replies);
+            self.give_back(slot.receipts(&replies)).await;
+        }
+    }
+
+    async fn give_back(&self, receipts: Vec<(Vec<u8>, Vec<Vec<u8>>)>) {
+        for (queue, receipts) in receipts {
+            let call = Call::new("undeliver", Some(&queue)).arg(queue.clone());
+            // Whatever cannot be given back now comes back as any delivery does whose holder is silent.
+            let _ = self.link.ask(&call.args(receipts)).await;
+        }
+    }
+
+    /// The answer of a pop, however often it wants to be asked for it.
+    pub(crate) async fn again(&self, call: &Call, first: Result<Value, Refusal>) -> Result<Value, Refusal> {
+        let mut answer = first;
+        while answer.as_ref().is_ok_and(is_again) {
+            answer = self.link.ask(call).await;
+        }
+        answer
+    }
+
+    /// The further steps of a call that is done in steps.
+    async fn go_on(
+        &self,
+        call: &Call,
+        next: Option<usize>,
+        first: Result<Value, Refusal>,
+    ) -> Result<Value, Refusal> {
+        let (mut call, mut answer, mut count) = (call.clone(), first?, 0);
+        loop {
+            if let Some(no) = refusal(&answer) {
+                return Err(no);
+            }
+            let [cursor, n] = fields(answer)?;
+            let cursor = bytes(cursor)?;
+            count += number(n)?;
+            if cursor == b"0" {
+                return Ok(Value::Int(count.cast_signed()));
+            }
+            if let Some(arg) = next.and_then(|at| call.args.get_mut(at)) {
+                *arg = cursor;
+            }
+            answer = self.link.ask(&call).await.map_err(|no| match no {
+                // The steps before were done.
+                Refusal::Unavailable { why } => Refusal::Unknown { why },
+                other => other,
+            })?;
+        }
+    }
+
+    async fn close_conn(&self, conn: ConnId) {
+        let Some(stores) = self.conns.borrow().get(&conn).cloned() else { return };
+        let name = conn_name(&self.name, conn);
+        if self.tell_stores("close_conns", &stores, &[name]).await {
+            self.conns.borrow_mut().remove(&conn);
+        } else {
+            // It is tried again with every beat.
+            self.closing.borrow_mut().insert(conn);
+        }
+    }
+
+    /// Tells stores something about connections; answers whether all have heard it.
+    async fn tell_stores(&self, what: &'static str, stores: &BTreeSet<Store>, names: &[String]) -> bool {
+        let call = |store: &Store| Call::new(what, store.as_deref()).args(names.iter().cloned());
+        let calls: Vec<Call> = stores.iter().map(call).collect();
+        self.link.send(&calls.iter().collect::<Vec<_>>()).await.iter().all(Result::is_ok)
+    }
+
+    /// Says that this home lives, wherever that matters. One beat that is lost does no harm.
+    async fn say_alive(&self) {
+        let stores = self.conns.borrow().values().flatten().cloned().collect();
+        self.tell_stores("home", &stores, std::slice::from_ref(&self.name)).await;
+    }
+
+    /// Ends what could not be ended when its connection was closed.
+    async fn close_left_over(&self) {
+        for conn in self.closing.take() {
+            self.close_conn(conn).await;
+        }
+    }
+
+    async fn close_conns(&self) {
+        let conns = self.conns.take();
+        let stores = conns.values().flatten().cloned().collect();
+        let names: Vec<String> = conns.into_keys().map(|conn| conn_name(&self.name, conn)).collect();
+        // If it is not heard, other homes will notice that this one is silent.
+        self.tell_stores("close_conns", &stores, &names).await;
+    }
+}

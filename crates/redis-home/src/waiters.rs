@@ -1,0 +1,200 @@
+//! Who waits, in the order of arrival, by queue and by when they give up; and when something happens to a queue by itself.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+
+use crate::call::Call;
+use crate::ticket::Slot;
+
+/// One who waits.
+pub(crate) struct Waiter {
+    pub(crate) call: Call,
+    pub(crate) queues: Vec<Vec<u8>>,
+    /// When it gives up, by the monotonic clock.
+    pub(crate) until_ms: Option<u64>,
+    pub(crate) slot: Arc<Slot>,
+    place: Cell<u64>,
+    /// It is being asked for just now whether there is something for it.
+    pub(crate) is_tried: Cell<bool>,
+    /// That is over.
+    pub(crate) was_tried: Notify,
+}
+
+impl Waiter {
+    pub(crate) fn new(call: Call, queues: Vec<Vec<u8>>, until_ms: Option<u64>, slot: Arc<Slot>) -> Self {
+        let (place, is_tried, was_tried) = (Cell::new(0), Cell::new(false), Notify::new());
+        Self { call, queues, until_ms, slot, place, is_tried, was_tried }
+    }
+}
+
+/// All who wait.
+#[derive(Default)]
+pub(crate) struct Waiters {
+    all: BTreeMap<u64, Rc<Waiter>>,
+    by_queue: BTreeMap<Vec<u8>, BTreeSet<u64>>,
+    by_end: BTreeSet<(u64, u64)>,
+    last_place: u64,
+}
+
+impl Waiters {
+    /// Takes a place at the end.
+    pub(crate) fn join(&mut self, waiter: Waiter) {
+        self.last_place += 1;
+        waiter.place.set(self.last_place);
+        self.restore(Rc::new(waiter));
+    }
+
+    /// Gives one who has left its place again.
+    pub(crate) fn restore(&mut self, waiter: Rc<Waiter>) {
+        let place = waiter.place.get();
+        for queue in &waiter.queues {
+            self.by_queue.entry(queue.clone()).or_default().insert(place);
+        }
+        self.by_end.extend(waiter.until_ms.map(|until| (until, place)));
+        self.all.insert(place, waiter);
+    }
+
+    /// Answers whether it was there.
+    pub(crate) fn leave(&mut self, waiter: &Waiter) -> bool {
+        let place = waiter.place.get();
+        if self.all.remove(&place).is_none() {
+            return false;
+        }
+        for queue in &waiter.queues {
+            if let Some(places) = self.by_queue.get_mut(queue) {
+                places.remove(&place);
+                if places.is_empty() {
+                    self.by_queue.remove(queue);
+                }
+            }
+        }
+        if let Some(until) = waiter.until_ms {
+            self.by_end.remove(&(until, place));
+        }
+        true
+    }
+
+    pub(crate) fn contains(&self, waiter: &Waiter) -> bool {
+        self.all.contains_key(&waiter.place.get())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(crate) fn all(&self) -> Vec<Rc<Waiter>> {
+        self.all.values().cloned().collect()
+    }
+
+    pub(crate) fn queues(&self) -> BTreeSet<Vec<u8>> {
+        self.by_queue.keys().cloned().collect()
+    }
+
+    pub(crate) fn queue_count(&self) -> usize {
+        self.by_queue.len()
+    }
+
+    pub(crate) fn is_wanted(&self, queue: &[u8]) -> bool {
+        self.by_queue.contains_key(queue)
+    }
+
+    /// Those who wait for one of these queues, in their order.
+    pub(crate) fn of<'a>(&self, queues: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<Rc<Waiter>> {
+        let places: BTreeSet<u64> =
+            queues.into_iter().filter_map(|queue| self.by_queue.get(queue)).flatten().copied().collect();
+        places.iter().filter_map(|place| self.all.get(place)).cloned().collect()
+    }
+
+    /// Those who gave up by now.
+    pub(crate) fn late(&self, now_ms: u64) -> Vec<Rc<Waiter>> {
+        let late = self.by_end.range(..=(now_ms, u64::MAX));
+        late.filter_map(|(_, place)| self.all.get(place)).cloned().collect()
+    }
+
+    /// When the next one gives up.
+    pub(crate) fn next_end(&self) -> Option<u64> {
+        self.by_end.first().map(|(until, _)| *until)
+    }
+
+    pub(crate) fn clear(&mut self) -> Vec<Rc<Waiter>> {
+        let all = std::mem::take(&mut self.all);
+        (self.by_queue, self.by_end) = Default::default();
+        all.into_values().collect()
+    }
+}
+
+/// When to look at which queue, by the monotonic clock.
+#[derive(Default)]
+pub(crate) struct Agenda {
+    by_queue: BTreeMap<Vec<u8>, u64>,
+    by_time: BTreeSet<(u64, Vec<u8>)>,
+}
+
+impl Agenda {
+    pub(crate) fn set(&mut self, queue: &[u8], at_ms: Option<u64>) {
+        if let Some((queue, before)) = self.by_queue.remove_entry(queue) {
+            self.by_time.remove(&(before, queue));
+        }
+        if let Some(at) = at_ms {
+            self.by_queue.insert(queue.to_vec(), at);
+            self.by_time.insert((at, queue.to_vec()));
+        }
+    }
+
+    pub(crate) fn next(&self) -> Option<u64> {
+        self.by_time.first().map(|(at, _)| *at)
+    }
+
+    /// Takes those out that are due.
+    pub(crate) fn take_due(&mut self, now_ms: u64) -> Vec<Vec<u8>> {
+        let mut due = Vec::new();
+        while self.next().is_some_and(|at| at <= now_ms) {
+            let Some((_, queue)) = self.by_time.pop_first() else { break };
+            self.by_queue.remove(&queue);
+            due.push(queue);
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiter(queues: &[&[u8]], until_ms: Option<u64>) -> Waiter {
+        let queues = queues.iter().map(|queue| queue.to_vec()).collect();
+        Waiter::new(Call::new("pop", None), queues, until_ms, Arc::default())
+    }
+
+    #[test]
+    fn whoever_leaves_is_found_nowhere_and_comes_back_to_its_place() {
+        let mut waiters = Waiters::default();
+        waiters.join(waiter(&[b"a", b"b"], Some(50)));
+        waiters.join(waiter(&[b"a"], None));
+        let ends = |waiters: &[Rc<Waiter>]| waiters.iter().map(|one| one.until_ms).collect::<Vec<_>>();
+        assert_eq!(ends(&waiters.of([&b"a".to_vec(), &b"b".to_vec()])), [Some(50), None]);
+        assert_eq!((waiters.late(49).len(), waiters.next_end()), (0, Some(50)));
+        let first = waiters.late(50).remove(0);
+        assert!(waiters.leave(&first) && !waiters.leave(&first));
+        assert!(!waiters.is_wanted(b"b") && waiters.is_wanted(b"a") && waiters.next_end().is_none());
+        waiters.restore(first);
+        assert_eq!(ends(&waiters.all()), [Some(50), None]);
+    }
+
+    #[test]
+    fn each_queue_is_due_once_and_at_its_last_time() {
+        let mut agenda = Agenda::default();
+        agenda.set(b"a", Some(5));
+        agenda.set(b"a", Some(9));
+        agenda.set(b"b", Some(7));
+        agenda.set(b"c", Some(6));
+        agenda.set(b"c", None);
+        assert_eq!((agenda.next(), agenda.take_due(6)), (Some(7), vec![]));
+        assert_eq!(agenda.take_due(9), [b"b".to_vec(), b"a".to_vec()]);
+        assert_eq!(agenda.next(), None);
+    }
+}

@@ -1,0 +1,326 @@
+//! A cluster: queues lie where their names put them, and servers that die, hang, or hand slots over take nothing along.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use redis::cmd;
+use support::load::Load;
+use support::{ack, answer, info, open, open_in, pop, pop_in, push, run, until, wait_for};
+use sureq_core::command::{Block, Command, LeaseAsk, Pop, Worker};
+use sureq_core::settings::{Change, Changes};
+use sureq_core::{Refusal, Reply};
+use sureq_redis::{Cleaned, Cleaning, RedisHome, Target, Ticket};
+use sureq_testkit::redis_cluster::RedisCluster;
+
+/// Where the tasks of the queue `q` are.
+const KEY: &str = "sureq:q:{q}:body";
+
+const PAUSE: Duration = Duration::from_millis(700);
+
+/// How many payloads of a kilobyte one push has: enough for what a replica lags behind not to fit the sockets between.
+const PUSHED_AT_ONCE: u64 = 50;
+
+/// Pushes numbered payloads, a few batches under way at a time, and notes which are confirmed.
+struct Pusher<'a> {
+    home: &'a RedisHome,
+    next: u64,
+    under_way: Vec<(u64, Ticket)>,
+    confirmed: BTreeSet<u64>,
+}
+
+impl Pusher<'_> {
+    fn push(&mut self) {
+        let payloads: Vec<Vec<u8>> =
+            (self.next..self.next + PUSHED_AT_ONCE).map(|n| format!("{n:01024}").into_bytes()).collect();
+        let payloads: Vec<&[u8]> = payloads.iter().map(|payload| &payload[..]).collect();
+        let ticket = self.home.execute(&[Command::Push { queue: b"q", payloads: &payloads }]);
+        self.under_way.push((self.next, ticket));
+        self.next += PUSHED_AT_ONCE;
+    }
+
+    /// Takes in what has been answered by now.
+    fn note(&mut self) {
+        let confirmed = &mut self.confirmed;
+        self.under_way.retain(|(first, ticket)| {
+            let Poll::Ready(answer) = ticket.poll(&mut Context::from_waker(Waker::noop())) else {
+                return true;
+            };
+            match &answer.replies.list[0] {
+                Reply::Pushed(_) => confirmed.extend(*first..first + PUSHED_AT_ONCE),
+                Reply::Refused(Refusal::Unknown { .. } | Refusal::Unavailable { .. }) => {}
+                other => panic!("{other:?}"),
+            }
+            false
+        });
+    }
+
+    fn push_for(&mut self, time: Duration) {
+        let since = Instant::now();
+        while since.elapsed() < time {
+            if self.under_way.len() < 4 {
+                self.push();
+            }
+            self.note();
+            std::thread::yield_now();
+        }
+    }
+
+    fn until_confirmed(&mut self) {
+        let before = self.confirmed.len();
+        until("pushes are confirmed", || {
+            if self.under_way.is_empty() {
+                self.push();
+            }
+            self.note();
+            self.confirmed.len() > before
+        });
+        until("none is under way", || {
+            self.note();
+            self.under_way.is_empty()
+        });
+    }
+}
+
+/// What became of five primaries that died while their replicas lagged behind.
+struct Outcome {
+    confirmed: usize,
+    lost: usize,
+    /// Deliveries of a primary that died, and of the one that took over.
+    receipts: Vec<(BTreeSet<String>, BTreeSet<String>)>,
+}
+
+fn five_failovers(options: &str) -> Outcome {
+    let mut cluster = RedisCluster::start();
+    let home = open(&format!("{}{options}", cluster.url()));
+    let (under_way, confirmed) = (Vec::new(), BTreeSet::new());
+    let mut pusher = Pusher { home: &home, next: 0, under_way, confirmed };
+    let mut receipts = Vec::new();
+    for _ in 0..5 {
+        let (primary, replica) = cluster.owners(KEY);
+        let replica = replica.expect("it has a replica");
+        pusher.until_confirmed();
+        cluster.server(replica).suspend();
+        pusher.push_for(PAUSE);
+        let before = deliver(&home);
+        cluster.server_mut(primary).kill();
+        cluster.server(replica).resume();
+        until("the replica takes over", || cluster.owners(KEY).0 == replica);
+        receipts.push((before, deliver(&home)));
+        cluster.server_mut(primary).start_again();
+        cluster.settle();
+        pusher.until_confirmed();
+    }
+    let confirmed = std::mem::take(&mut pusher.confirmed);
+    let there = take_all(&home);
+    home.close();
+    cluster.check("sureq:");
+    let lost = confirmed.iter().filter(|n| !there.contains(n)).count();
+    Outcome { confirmed: confirmed.len(), lost, receipts }
+}
+
+/// Takes some tasks for a moment, and answers their receipts.
+fn deliver(home: &RedisHome) -> BTreeSet<String> {
+    let lease = LeaseAsk { ms: Some(1), ..LeaseAsk::NONE };
+    let replies = run(home, &Command::Pop(Pop { lease, ..Pop::plain(&[b"q"], 20) }));
+    replies.tasks.iter().map(|task| task.receipt().to_string()).collect()
+}
+
+/// The numbers of all tasks that are there, each of which is finished.
+fn take_all(home: &RedisHome) -> BTreeSet<u64> {
+    let mut there = BTreeSet::new();
+    until("all are taken", || {
+        while let Ok(tasks) = pop(home, b"q", 500)
+            && !tasks.is_empty()
+        {
+            for (payload, id) in tasks {
+                let digits = payload.iter().position(|&c| c != b'0').map_or(&b"0"[..], |at| &payload[at..]);
+                there.insert(sureq_core::id::decimal(digits).expect("a payload is a number"));
+                ack(home, b"q", &id);
+            }
+        }
+        let left = info(home, b"q");
+        left.ready + left.leased + left.delayed == 0
+    });
+    there
+}
+
+#[test]
+fn five_failovers_lose_nothing_that_was_confirmed_if_replicas_are_waited_for() {
+    let Outcome { confirmed, lost, .. } = five_failovers("?durability=replicated");
+    assert_eq!(lost, 0, "of {confirmed}");
+    assert!(confirmed >= 500, "{confirmed}");
+}
+
+/// The control: without waiting, the same loses tasks. No receipt is repeated even so.
+#[test]
+fn five_failovers_lose_tasks_if_nobody_waits_and_repeat_no_receipt() {
+    let Outcome { confirmed, lost, receipts } = five_failovers("");
+    assert!(lost > 0, "of {confirmed}");
+    let id = |receipt: &String| receipt.split('@').next().map(str::to_owned);
+    let mut again = 0;
+    for (before, after) in &receipts {
+        assert!(before.is_disjoint(after), "{before:?} {after:?}");
+        let ids: BTreeSet<_> = before.iter().map(id).collect();
+        again += after.iter().map(id).filter(|id| ids.contains(id)).count();
+    }
+    assert!(again > 0, "tasks were delivered again, which is what this is about");
+}
+
+#[test]
+fn a_primary_that_hangs_is_left_for_the_one_that_takes_over() {
+    let cluster = RedisCluster::start();
+    let load = Load::new(&format!("{}?durability=replicated", cluster.url()), &[b"q"]);
+    let home = open(&cluster.url());
+    // It is in the same slot as what the load is about.
+    let pushed = || {
+        let ticket = home.execute(&[Command::Push { queue: b"q}2", payloads: &[b"x"] }]);
+        matches!(answer(&ticket).list[0], Reply::Pushed(_))
+    };
+    assert!(pushed());
+    load.run(2, || {
+        load.until_confirmed(100);
+        let (primary, replica) = cluster.owners(KEY);
+        cluster.server(primary).suspend();
+        let replica = replica.expect("it has one");
+        until("the replica takes over", || cluster.owners_as_seen_by(replica, KEY).0 == replica);
+        until("pushes are taken though the old primary still hangs", pushed);
+        cluster.server(primary).resume();
+        load.until_confirmed(100);
+    });
+    home.close();
+    cluster.settle();
+    load.finish();
+    cluster.check("sureq:");
+}
+
+/// Names of queues whose slots are among the first, which are the first that an operator moves.
+fn names_in_first_slots(cluster: &RedisCluster, slots: i64, count: usize) -> Vec<Vec<u8>> {
+    let mut admin = cluster.server(0).connect();
+    let mut is_first = move |name: &String| {
+        let slot: i64 = cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut admin).expect("it answers");
+        slot < slots
+    };
+    let names = (0..).map(|n| format!("jobs{n}")).filter(move |name| is_first(name));
+    names.take(count).map(String::into_bytes).collect()
+}
+
+#[test]
+fn slots_that_move_under_load_take_everything_along() {
+    let cluster = RedisCluster::start();
+    let names = names_in_first_slots(&cluster, 60, 12);
+    let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
+    let (from, _) = cluster.owners(std::str::from_utf8(names[0]).expect("a name"));
+    let to = cluster.owners("{q2}").0;
+    assert_ne!(from, to, "two servers");
+    let load = Load::new(&cluster.url(), &names);
+    load.run(2, || {
+        for round in 0..4 {
+            load.until_confirmed(50);
+            if round % 2 == 0 { cluster.reshard(60, from, to) } else { cluster.reshard(60, to, from) }
+        }
+        load.until_confirmed(50);
+    });
+    load.finish();
+    cluster.check("sureq:");
+}
+
+/// Each of the three servers has one of these queues.
+const QUEUES: [&[u8]; 3] = [b"b", b"a", b"c"];
+
+#[test]
+fn queues_of_several_slots_are_taken_from_and_waited_for_in_order() {
+    let cluster = RedisCluster::start();
+    let (home, other) = (open(&cluster.url()), open(&cluster.url()));
+    let servers: BTreeSet<usize> =
+        QUEUES.map(|queue| cluster.owners(std::str::from_utf8(queue).expect("a name")).0).into();
+    assert_eq!(servers.len(), 3, "this is about several servers");
+    for queue in QUEUES {
+        for payload in [b"1", b"2"] {
+            assert!(matches!(push(&other, queue, payload), Reply::Pushed(_)));
+        }
+    }
+    let replies = run(&home, &Command::Pop(Pop::plain(&QUEUES, 5)));
+    let taken: Vec<(u32, &[u8])> = replies.tasks.iter().map(|task| (task.queue, &task.body[..])).collect();
+    assert_eq!(taken, [(0, &b"1"[..]), (0, b"2"), (1, b"1"), (1, b"2"), (2, b"1")]);
+    assert_eq!(run(&home, &Command::Exists { queues: &[b"a", b"b", b"none"] }).list, [Reply::Count(2)]);
+    assert_eq!(run(&home, &Command::Size).list, [Reply::Count(3)]);
+    let listed = run(&home, &Command::Queues { pattern: None, cursor: 0, count: 10 });
+    let names: Vec<&[u8]> = listed.queues.iter().map(|row| &row.name[..]).collect();
+    assert_eq!(names, QUEUES);
+    assert_eq!(run(&home, &Command::Drop { queues: &QUEUES }).list, [Reply::Count(3)]);
+    let tickets = QUEUES.map(|queue| wait_for(&home, queue));
+    until("all wait", || home.waiting() == 3);
+    for (queue, ticket) in QUEUES.iter().zip(&tickets) {
+        push(&other, queue, queue);
+        assert_eq!(answer(ticket).tasks[0].body, *queue);
+    }
+    cluster.check("sureq:");
+    home.close();
+    other.close();
+}
+
+#[test]
+fn what_spans_slots_is_refused_by_name_unless_the_prefix_keeps_all_together() {
+    let cluster = RedisCluster::start();
+    let home = open(&cluster.url());
+    let (far, near) = ([Change::DeadLetter(b"b")], [Change::DeadLetter(b"{x}b")]);
+    let to_far = Command::Config { queue: b"a", changes: Changes::List(&far) };
+    let to_near = Command::Config { queue: b"{x}a", changes: Changes::List(&near) };
+    let start = Command::Worker(Worker::Start { name: b"w", ttl_ms: 1_000 });
+    let refused = |home: &RedisHome, command: &Command<'_>| match run(home, command).list.remove(0) {
+        Reply::Refused(no) => Some(no.to_string()),
+        _ => None,
+    };
+    assert!(
+        refused(&home, &start).is_some_and(|why| why.contains("WORKER") && why.contains("prefix={sureq}:"))
+    );
+    let why = refused(&home, &to_far);
+    assert!(why.is_some_and(|why| why.contains("DEAD-LETTER")));
+    assert_eq!(refused(&home, &to_near), None);
+    home.close();
+    let home = open(&format!("{}?prefix={{sureq}}:", cluster.url()));
+    assert_eq!(refused(&home, &start), None);
+    assert_eq!(refused(&home, &to_far), None);
+    home.close();
+}
+
+#[test]
+fn a_library_that_a_server_lost_is_loaded_there_again() {
+    let cluster = RedisCluster::start();
+    let home = open(&cluster.url());
+    for queue in QUEUES {
+        push(&home, queue, b"x");
+    }
+    for at in 0..6 {
+        // Replicas refuse, and get what their primaries do.
+        let _ = cmd("FUNCTION").arg("FLUSH").exec(&mut cluster.server(at).connect());
+    }
+    assert_eq!(QUEUES.map(|queue| pop(&home, queue, 9).map_or(0, |tasks| tasks.len())), [1, 1, 1]);
+    home.close();
+}
+
+#[test]
+fn keys_of_other_programs_need_a_slot_tag() {
+    let cluster = RedisCluster::start();
+    for layout in ["work-queue", "worqr"] {
+        let url = format!("{}?layout={layout}", cluster.url());
+        assert!(Target::parse(&url).is_err_and(|bad| bad.to_string().contains("prefix={jobs}:")));
+        let url = format!("{url}&prefix={{{layout}}}");
+        let (home, other) = (open_in(layout, &url), open(&url));
+        let pop = Pop { block: Some(Block::Forever), ..pop_in(layout, &[b"q"]) };
+        let ticket = home.execute(&[Command::Pop(pop)]);
+        until("it waits", || home.waiting() == 1);
+        assert!(matches!(push(&other, b"q", b"x"), Reply::Pushed(_) | Reply::PushedSpelt(_)));
+        let replies = answer(&ticket);
+        let id = replies.tasks[0].spelt.clone().expect("ids are spelt there");
+        let cleaned = other.clean(&[], Cleaning::Deep).expect("it is cleaned");
+        assert!(cleaned.queues.iter().all(|queue| queue.outcome == Ok(Cleaned::default())), "{cleaned:?}");
+        let acked = ack(&other, b"q", &String::from_utf8_lossy(&id));
+        assert!(matches!(acked, Reply::Acked(span) if span.len() == 1));
+        home.close();
+        other.close();
+    }
+}

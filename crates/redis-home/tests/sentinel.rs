@@ -1,0 +1,82 @@
+//! Sentinels: when the primary dies or hangs, the one that they name is used instead.
+
+mod support;
+
+use redis::cmd;
+use support::load::Load;
+use support::{FOREIGN, answer, open, open_in, pop_in, push, until};
+use sureq_core::Reply;
+use sureq_core::command::{Block, Command, Pop};
+use sureq_testkit::redis_sentinels::RedisSentinels;
+
+fn fail_over(stop: impl FnOnce(&mut RedisSentinels, usize)) {
+    let mut all = RedisSentinels::start_with(&[]);
+    let load = Load::new(&format!("{}?durability=replicated", all.url("")), &[b"q"]);
+    load.run(2, || {
+        load.until_confirmed(50);
+        let before = all.primary();
+        stop(&mut all, before);
+        until("another one is the primary", || all.primary() != before);
+        load.until_confirmed(50);
+    });
+    load.finish();
+    all.server(all.primary()).check("sureq:");
+}
+
+#[test]
+fn a_primary_that_dies_is_replaced_and_nothing_is_lost() {
+    fail_over(|all, primary| all.server_mut(primary).kill());
+}
+
+#[test]
+fn a_primary_that_hangs_is_replaced_and_nothing_is_lost() {
+    fail_over(|all, primary| all.server(primary).suspend());
+}
+
+/// Whoever waits in the keys of another program is found by what is pushed to the server that took over.
+#[test]
+fn those_who_wait_in_keys_of_other_programs_follow_the_primary() {
+    let mut all = RedisSentinels::start_with(&[]);
+    let url = |layout: &str| format!("{}?layout={layout}&prefix={layout}:", all.url(""));
+    let homes = FOREIGN.map(|layout| open_in(layout, &url(layout)));
+    let pushers = FOREIGN.map(|layout| open(&url(layout)));
+    let wait = |at: usize| {
+        let pop = Pop { block: Some(Block::Forever), ..pop_in(FOREIGN[at], &[b"q"]) };
+        homes[at].execute(&[Command::Pop(pop)])
+    };
+    let tickets = [wait(0), wait(1), wait(2)];
+    until("all wait", || homes.iter().all(|home| home.waiting() == 1));
+    let before = all.primary();
+    all.server_mut(before).kill();
+    until("another one is the primary", || all.primary() != before);
+    for (pusher, ticket) in pushers.iter().zip(&tickets) {
+        until("it is pushed", || {
+            matches!(push(pusher, b"q", b"x"), Reply::Pushed(_) | Reply::PushedSpelt(_))
+        });
+        assert_eq!(answer(ticket).tasks[0].body, b"x");
+    }
+    homes.iter().chain(&pushers).for_each(sureq_redis::RedisHome::close);
+}
+
+#[test]
+fn the_user_of_the_url_is_the_one_of_the_servers() {
+    let all = RedisSentinels::start_with(&["--user", "worker", "on", ">secret", "~*", "&*", "+@all"]);
+    let home = open(&all.url("worker:secret@"));
+    assert!(matches!(push(&home, b"q", b"x"), Reply::Pushed(_)));
+    home.close();
+    let users: Vec<String> =
+        cmd("ACL").arg("USERS").query(&mut all.server(all.primary()).connect()).expect("it answers");
+    assert_eq!(users, ["default", "worker"]);
+    let wrong = sureq_redis::Target::parse(&all.url("worker:wrong@")).expect("a URL");
+    let why = sureq_redis::RedisHome::open(wrong).expect_err("the password is wrong").to_string();
+    assert!(why.contains("WRONGPASS") || why.contains("invalid username-password"), "{why}");
+}
+
+#[test]
+fn a_service_that_sentinels_do_not_know_is_told() {
+    let all = RedisSentinels::start_with(&[]);
+    let url = all.url("").replace("mymaster", "other");
+    let why = sureq_redis::RedisHome::open(sureq_redis::Target::parse(&url).expect("a URL"));
+    let why = why.expect_err("there is none").to_string();
+    assert!(why.contains("knows no \"other\""), "{why}");
+}

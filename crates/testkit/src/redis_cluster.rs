@@ -1,0 +1,207 @@
+//! A cluster of one's own: three primaries and a replica of each, on loopback.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use redis::{Connection, Value, cmd};
+
+use crate::process::free_port;
+use crate::process::{PATIENCE, Process};
+use crate::redis_server::RedisServer;
+
+const SERVERS: usize = 6;
+
+/// How long a server may be silent before the others take it for dead.
+pub const NODE_TIMEOUT_MS: u64 = 1_000;
+
+/// Its servers, which are stopped when it is dropped.
+pub struct RedisCluster {
+    servers: Vec<(u16, RedisServer)>,
+}
+
+impl RedisCluster {
+    /// Starts six servers, and waits until all of them know each other.
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// Starts them with more options.
+    pub fn start_with(options: &[&str]) -> Self {
+        let servers: Vec<_> = (0..SERVERS).map(|_| start_one(options)).collect();
+        let cluster = Self { servers };
+        let mut create = Command::new("redis-cli");
+        create.args(["--cluster", "create"]);
+        create.args(cluster.servers.iter().map(|(port, _)| format!("127.0.0.1:{port}")));
+        create.args(["--cluster-replicas", "1", "--cluster-yes"]);
+        let mut created = Process::start(&mut create);
+        assert_eq!(created.exit_code(PATIENCE), 0, "{created}");
+        cluster.settle();
+        cluster
+    }
+
+    /// A home in it.
+    pub fn url(&self) -> String {
+        let hosts: Vec<String> = self.servers.iter().map(|(port, _)| format!("127.0.0.1:{port}")).collect();
+        format!("redis-cluster://{}", hosts.join(","))
+    }
+
+    /// One of its servers.
+    pub fn server(&self, at: usize) -> &RedisServer {
+        &self.servers[at].1
+    }
+
+    /// One of its servers, to be killed and started again.
+    pub fn server_mut(&mut self, at: usize) -> &mut RedisServer {
+        &mut self.servers[at].1
+    }
+
+    /// The port that a server listens on.
+    pub fn port(&self, at: usize) -> u16 {
+        self.servers[at].0
+    }
+
+    /// The primary that has a key, and its replica, if that runs.
+    pub fn owners(&self, key: &str) -> (usize, Option<usize>) {
+        let first = self.servers.iter().position(|(_, server)| server.is_running()).expect("some run");
+        self.owners_as_seen_by(first, key)
+    }
+
+    /// The same, as far as one of the servers knows.
+    pub fn owners_as_seen_by(&self, at: usize, key: &str) -> (usize, Option<usize>) {
+        let mut connection = self.server(at).connect();
+        let slot: i64 = cmd("CLUSTER").arg("KEYSLOT").arg(key).query(&mut connection).expect("it answers");
+        let ranges: Vec<Vec<Value>> = cmd("CLUSTER").arg("SLOTS").query(&mut connection).expect("it answers");
+        let at = |server: &Value| {
+            let Value::Array(fields) = server else { panic!("{server:?}") };
+            let port = self.servers.iter().position(|(own, _)| fields[1] == Value::Int((*own).into()));
+            port.expect("it is one of ours")
+        };
+        for range in &ranges {
+            if let [Value::Int(from), Value::Int(to), primary, replicas @ ..] = &range[..]
+                && (*from..=*to).contains(&slot)
+            {
+                return (at(primary), replicas.first().map(at));
+            }
+        }
+        panic!("nobody has slot {slot}")
+    }
+
+    /// Waits until all agree, all slots are served, and every primary has a replica that follows it.
+    pub fn settle(&self) {
+        let mut connections: Vec<_> = self.running().map(RedisServer::connect).collect();
+        let is_settled = |connection: &mut Connection| {
+            // One that has just been started and loads its data does not answer yet.
+            let cluster: String = cmd("CLUSTER").arg("INFO").query(connection).unwrap_or_default();
+            let role = replication(connection);
+            let follows = role.contains("role:master") || role.contains("master_link_status:up");
+            let is_followed = role.contains("role:slave") || role.contains("state=online");
+            let knows_all = cluster.contains(&format!("cluster_known_nodes:{SERVERS}"));
+            let is_whole = cluster.contains("cluster_slots_ok:16384") && knows_all;
+            let slots: Vec<Vec<Value>> = cmd("CLUSTER").arg("SLOTS").query(connection).unwrap_or_default();
+            let has_replicas = slots.iter().all(|range| range.len() > 3);
+            cluster.contains("cluster_state:ok") && is_whole && has_replicas && follows && is_followed
+        };
+        until("the cluster agrees", || {
+            let views: BTreeSet<String> = connections.iter_mut().map(view).collect();
+            views.len() == 1 && connections.iter_mut().all(is_settled)
+        });
+    }
+
+    fn running(&self) -> impl Iterator<Item = &RedisServer> {
+        self.servers.iter().map(|(_, server)| server).filter(|server| server.is_running())
+    }
+
+    /// Has every replica take over from its primary, once it has all that its primary has.
+    pub fn fail_over(&self) {
+        let replicas: Vec<&RedisServer> = self.running().filter(|server| !is_primary(server)).collect();
+        for server in replicas {
+            let mut replica = server.connect();
+            let port = field(&replication(&mut replica), "master_port");
+            let (_, primary) =
+                self.servers.iter().find(|(own, _)| own.to_string() == port).expect("it is ours");
+            let mut primary = primary.connect();
+            until("the replica has it all", || {
+                let all = field(&replication(&mut primary), "master_repl_offset");
+                field(&replication(&mut replica), "slave_repl_offset") == all
+            });
+            cmd("CLUSTER").arg("FAILOVER").arg("TAKEOVER").exec(&mut replica).expect("it is a replica");
+        }
+        self.settle();
+    }
+
+    /// Moves so many slots from one primary to another with redis-cli, as an operator does.
+    pub fn reshard(&self, slots: u32, from: usize, to: usize) {
+        self.settle();
+        let name = |at: usize| -> String {
+            cmd("CLUSTER").arg("MYID").query(&mut self.server(at).connect()).expect("it answers")
+        };
+        let mut reshard = Command::new("redis-cli");
+        reshard.args(["--cluster", "reshard", &format!("127.0.0.1:{}", self.port(from))]);
+        reshard.args(["--cluster-from", &name(from), "--cluster-to", &name(to)]);
+        // One key at a time: a slot is in two places for as long as can be.
+        reshard.args(["--cluster-slots", &slots.to_string(), "--cluster-pipeline", "1", "--cluster-yes"]);
+        let mut moved = Process::start(&mut reshard);
+        assert_eq!(moved.exit_code(PATIENCE * 3), 0, "{moved}");
+    }
+
+    /// Sees to it that each task of each queue under a prefix is in exactly one state, and in the indexes of that.
+    pub fn check(&self, prefix: &str) {
+        self.running().filter(|server| is_primary(server)).for_each(|server| server.check(prefix));
+    }
+}
+
+/// Which slots each server has, as one of them sees it.
+fn view(connection: &mut Connection) -> String {
+    let nodes: String = cmd("CLUSTER").arg("NODES").query(connection).unwrap_or_default();
+    let of_server = |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        format!("{} {}", words[0], words.get(8..).unwrap_or_default().join(" "))
+    };
+    let mut servers: Vec<String> = nodes.lines().map(of_server).collect();
+    servers.sort_unstable();
+    servers.join("\n")
+}
+
+fn is_primary(server: &RedisServer) -> bool {
+    replication(&mut server.connect()).contains("role:master")
+}
+
+fn replication(connection: &mut Connection) -> String {
+    cmd("INFO").arg("replication").query(connection).expect("it answers")
+}
+
+fn field(info: &str, name: &str) -> String {
+    let mut lines = info.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    lines.next().unwrap_or_default().to_owned()
+}
+
+/// Waits until something is so.
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !is_so() {
+        assert!(since.elapsed() < PATIENCE, "it never came to that: {what}");
+        std::thread::yield_now();
+    }
+}
+
+fn start_one(options: &[&str]) -> (u16, RedisServer) {
+    let (port, bus) = (free_port(), free_port());
+    let (port_text, bus_text, timeout) = (port.to_string(), bus.to_string(), NODE_TIMEOUT_MS.to_string());
+    let own = [
+        "--port",
+        &port_text,
+        "--cluster-enabled",
+        "yes",
+        "--cluster-port",
+        &bus_text,
+        "--cluster-node-timeout",
+        &timeout,
+        "--repl-ping-replica-period",
+        "1",
+        "--appendonly",
+        "no",
+    ];
+    (port, RedisServer::start_with(Path::new("redis-server"), &[&own[..], options].concat()))
+}
