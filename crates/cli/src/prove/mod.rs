@@ -180,7 +180,7 @@ impl Stage {
                 std::thread::sleep(LOOK);
                 self.tell(since.elapsed(), time);
             }
-            let victim = self.rng.usize(..WORKERS + 1);
+            let victim = self.rng.usize(..=WORKERS);
             match (&mut self.server, self.workers.get_mut(victim)) {
                 (_, Some(worker)) => {
                     worker.kill()?;
@@ -287,8 +287,8 @@ impl Verdict {
             let text = serde_json::to_string(self).expect("numbers and names are JSON");
             say::out(format_args!("{text}"));
         } else {
-            let Self { confirmed, finished_twice, redelivered, .. } = *self;
-            let counts = Counts { confirmed, finished_twice, redelivered, ..Counts::default() };
+            let Self { confirmed, redelivered, finished_twice, .. } = *self;
+            let counts = Counts { confirmed, redelivered, finished_twice, ..Counts::default() };
             let crashes = Crashes { server: self.server_crashes, workers: self.worker_crashes };
             say::out(format_args!("{}", words(&counts, crashes, self.lost)));
             self.explain();
