@@ -102,6 +102,8 @@ fn five_failovers(options: &str) -> Outcome {
         let (primary, replica) = cluster.owners(KEY);
         let replica = replica.expect("it has a replica");
         pusher.until_confirmed();
+        // Up to the last moment there is something under way.
+        pusher.push_for(PAUSE / 3);
         cluster.server(replica).suspend();
         pusher.push_for(PAUSE);
         let before = deliver(&home);
@@ -151,7 +153,7 @@ fn take_all(home: &RedisHome) -> BTreeSet<u64> {
 fn five_failovers_lose_nothing_that_was_confirmed_if_replicas_are_waited_for() {
     let Outcome { confirmed, lost, .. } = five_failovers("?durability=replicated");
     assert_eq!(lost, 0, "of {confirmed}");
-    assert!(confirmed >= 500, "{confirmed}");
+    assert!(confirmed >= 1_000, "{confirmed}");
 }
 
 /// The control: without waiting, the same loses tasks. No receipt is repeated even so.
@@ -250,7 +252,13 @@ fn queues_of_several_slots_are_taken_from_and_waited_for_in_order() {
     let listed = run(&home, &Command::Queues { pattern: None, cursor: 0, count: 10 });
     let names: Vec<&[u8]> = listed.queues.iter().map(|row| &row.name[..]).collect();
     assert_eq!(names, QUEUES);
+    let ttl = || -> i64 {
+        let mut owner = cluster.server(cluster.owners("a").0).connect();
+        cmd("TTL").arg("sureq:s:{a}:store").query(&mut owner).expect("it answers")
+    };
+    assert_eq!(ttl(), -1, "a store with tasks stays");
     assert_eq!(run(&home, &Command::Drop { queues: &QUEUES }).list, [Reply::Count(3)]);
+    assert!(ttl() > 0, "one without is forgotten in time");
     let tickets = QUEUES.map(|queue| wait_for(&home, queue));
     until("all wait", || home.waiting() == 3);
     for (queue, ticket) in QUEUES.iter().zip(&tickets) {

@@ -20,6 +20,7 @@ local SEQ_MAX = 131071
 -- By how much a clock may differ from that of the caller before one of them is taken to have been set.
 local CLOCK_MS = 1000
 local EMPTY_QUEUE_S = 3600
+local EMPTY_STORE_S = 604800
 -- How long a lease of before the start of a server is good for after it, if it was that long.
 local START_MS = 10000
 -- How long a store is on the list of stores after it was put there last.
@@ -175,7 +176,7 @@ local function finish()
       s.listed, q.dirty = true, true
       call('ZADD', OWN .. 'queues', s.number, q.name)
     elseif s.len == 0 and s.listed then
-      s.listed, q.dirty = nil, true
+      s.listed, q.dirty, is_store_changed = nil, true, is_store_changed or OWN ~= PREFIX
       call('ZREM', OWN .. 'queues', q.name)
     end
     if q.dirty then
@@ -186,7 +187,12 @@ local function finish()
       end
     end
   end
-  if is_store_changed then call('SET', STORE, pack(store)) end
+  -- Of many stores, one in which there is nothing is forgotten in time.
+  if is_store_changed and OWN ~= PREFIX and call('EXISTS', OWN .. 'queues', OWN .. 'list') == 0 then
+    call('SET', STORE, pack(store), 'EX', EMPTY_STORE_S)
+  elseif is_store_changed then
+    call('SET', STORE, pack(store))
+  end
   for _, q in ipairs(order_opened) do
     if q.ready > 0 then tell(q, 'work', q.ready) end
     tell_all(q, 'done', q.done)
