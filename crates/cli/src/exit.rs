@@ -10,6 +10,8 @@ use crate::say;
 pub(crate) const CANNOT_START: u8 = 1;
 /// The words of the command line make no sense.
 pub(crate) const USAGE: u8 = 2;
+/// A proof failed: tasks were lost, or finished twice.
+pub(crate) const BROKEN: u8 = 3;
 /// There was no task, no such id: nothing to do.
 pub(crate) const NOTHING_THERE: u8 = 4;
 /// The home cannot be asked; nothing was done.
@@ -31,6 +33,7 @@ Exit codes:
   0   done; stopped in good order; the store is sound
   1   refused, or could not start: address in use, store in use, bad setting
   2   the command line makes no sense
+  3   a promise was broken: tasks were lost, or finished twice
   4   there was nothing to do: no task, no such id
   65  the store is damaged; nothing in it was changed
   69  the home cannot be reached; nothing was done

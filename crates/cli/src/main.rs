@@ -4,6 +4,7 @@
 //! * `user`: hashes and tokens for the users of a server, which `people` reads from a file.
 //! * `check`, `backup`: stores as directories (`check`, `backup`), in words (`words`) or as JSON (`json`).
 //! * `client`: the commands that ask a home: push, pop, ack, work, stats and the others.
+//! * `prove`: crashes a server and its workers under load, and counts what was lost.
 //! * `shell`: completions and manual pages. `humane`: numbers and times for people. `progress`: how far a long work has come.
 //! * `clean`: brings back what clients of other programs took and will not finish, on a Redis.
 //! * `dq`: the same server behind the command line of DefferedQ (`dq`), also when the program is called `dq`.
@@ -19,6 +20,7 @@ mod humane;
 mod json;
 mod people;
 mod progress;
+mod prove;
 mod say;
 mod serve;
 mod settings;
@@ -84,6 +86,10 @@ enum Command {
     Purge(manage::PurgeArguments),
     /// Measure a home, alone or beside another
     Bench(bench::BenchArguments),
+    /// Crash a server and its workers under load, on your own disk, and count what was lost
+    Prove(prove::ProveArguments),
+    #[command(name = prove::WORKER, hide = true)]
+    ProveWorker(prove::WorkerArguments),
     /// Make the hash of a password, or a token, for a file of users
     User(user::UserArguments),
     /// Check a store that nobody serves, and save what can be saved of a damaged one
@@ -130,6 +136,8 @@ fn main() -> ExitCode {
         Command::Revive(arguments) => manage::revive(&arguments),
         Command::Purge(arguments) => manage::purge(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Prove(arguments) => prove::run(&arguments),
+        Command::ProveWorker(arguments) => prove::run_worker(&arguments),
         Command::User(arguments) => user::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Backup(arguments) => backup::run(&arguments),

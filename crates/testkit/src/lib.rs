@@ -7,8 +7,8 @@
 //! * [`sim_disk`], [`manual_clock`]: the doors of the engine, with a disk that fails on demand and a clock moved by hand.
 //! * [`process`], [`server_process`], [`loop_image`], [`shifted_clock`]: the real binary, a real disk to cut the power of, and
 //!   clocks of a process that are moved by hand.
-//! * [`redis_server`]: a Redis or Valkey of one's own; [`redis_module`]: with the module loaded; [`redis_cluster`],
-//!   [`redis_sentinels`]: several of them.
+//! * [`redis_server`], [`redis_cluster`], [`redis_sentinels`]: a real Redis or Valkey, or several of them; [`redis_module`]: with the
+//!   module loaded.
 //! * [`client`]: clients of our own for both dialects. [`load`]: many of them at once; [`ledger`]: what they were promised.
 
 pub mod client;

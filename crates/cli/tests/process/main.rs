@@ -16,6 +16,7 @@ mod memory;
 mod notify;
 mod power;
 mod promises;
+mod prove;
 mod races;
 mod redis_home;
 mod remote_home;

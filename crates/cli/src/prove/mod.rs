@@ -1,0 +1,315 @@
+//! `sureq prove`: crashes a server and its workers on the user's own disk, under load, and counts what was lost.
+//!
+//! * `stage` has the processes and kills them; `worker` is one of them. `producer` pushes.
+//! * `ledger` has the accounts, from which the verdict is made.
+
+mod ledger;
+mod producer;
+mod stage;
+mod worker;
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde::Serialize;
+use sureq::Home;
+
+use crate::exit::{self, failed};
+use crate::humane::{many, number};
+use crate::progress::Line;
+use crate::{say, signals};
+use ledger::{Counts, Ledger};
+use producer::{Producers, Sabotage};
+use stage::{Server, StoreDir, Worker};
+
+pub(crate) use worker::{COMMAND as WORKER, WorkerArguments, run as run_worker};
+
+const EXAMPLES: &str = "\
+A server is started on a new directory, in the current one or in --dir, with four producers and three workers. At random times
+the server or a worker is ended with signal 9 and started again. In the end the queue is emptied, and every task that was
+confirmed must have been finished, and none twice. The directory is removed, unless a promise was broken.
+
+With --home, a queue of its own is used on a home that is there, and only workers are killed.
+
+Examples:
+  sureq prove
+  sureq prove --seconds 300 --dir /var/lib/sureq --seed 7
+  sureq prove --home redis://127.0.0.1:6379 --json | jq .lost
+
+Exit codes:
+  0  nothing was lost, nothing was finished twice
+  1  it could not be tried: the server does not start, the home cannot be reached
+  3  a promise was broken";
+
+/// What `prove` can be told.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ProveArguments {
+    /// How long to go on, in seconds
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    seconds: u64,
+    /// A home to prove, instead of a server of its own: `sureq://HOST:PORT`, `redis://HOST:PORT`
+    #[arg(long, value_name = "URL")]
+    home: Option<String>,
+    /// What the times of the kills follow from: the same number, the same times [default: another one each time]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// What the server promises: always, interval or none; a crash of the server takes nothing at any of them, a power cut does
+    #[arg(long, value_name = "LEVEL", default_value = "always", conflicts_with = "home")]
+    durability: String,
+    /// Where the directory is made: it is the disk that is tried
+    #[arg(long, value_name = "DIR", default_value = ".", conflicts_with = "home")]
+    dir: PathBuf,
+    /// Answer in JSON
+    #[arg(long)]
+    json: bool,
+    /// Break a promise, to see that it is noticed.
+    #[arg(long, value_enum, hide = true)]
+    sabotage: Option<Sabotage>,
+}
+
+const PRODUCERS: usize = 4;
+const WORKERS: usize = 3;
+/// How long the last tasks may take to be finished once nothing is killed any more.
+const DRAIN: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(50);
+
+pub(crate) fn run(arguments: &ProveArguments) -> ExitCode {
+    match prove(arguments) {
+        Ok(verdict) => verdict.show(arguments.json),
+        Err(why) => failed(exit::CANNOT_START, why),
+    }
+}
+
+fn prove(arguments: &ProveArguments) -> Result<Verdict, Box<dyn Error>> {
+    let seed = arguments.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
+    let mut stage = Stage::set(arguments, seed)?;
+    let home = sureq::open(&stage.url)?;
+    let producers = Arc::new(Producers {
+        queue: home.queue(&stage.queue),
+        ledger: Arc::clone(&stage.ledger),
+        next: AtomicU64::new(0),
+        is_over: AtomicBool::new(false),
+    });
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    if let Some(how) = arguments.sabotage {
+        runtime.block_on(producers.break_it(how))?;
+    }
+    let pushing: Vec<_> = (0..PRODUCERS)
+        .map(|_| {
+            let producers = Arc::clone(&producers);
+            runtime.spawn(async move { producers.produce().await })
+        })
+        .collect();
+    let is_interrupted = Arc::<AtomicBool>::default();
+    signals::on_first({
+        let is_interrupted = Arc::clone(&is_interrupted);
+        move || is_interrupted.store(true, SeqCst)
+    });
+    stage.rage(Duration::from_secs(arguments.seconds), &is_interrupted)?;
+    producers.is_over.store(true, SeqCst);
+    for push in pushing {
+        runtime.block_on(push)?;
+    }
+    let left = runtime.block_on(stage.drain(&home))?;
+    stage.workers.iter_mut().try_for_each(Worker::kill)?;
+    if arguments.home.is_some() {
+        runtime.block_on(home.drop_queues(&[stage.queue.as_bytes()]))?;
+    }
+    let _ = home.close();
+    Ok(stage.verdict(seed, left))
+}
+
+/// Everything that runs, and what is known of it.
+struct Stage {
+    url: String,
+    queue: String,
+    ledger: Arc<Mutex<Ledger>>,
+    rng: fastrand::Rng,
+    line: Line,
+    crashes: Crashes,
+    workers: Vec<Worker>,
+    // The server ends before its directory goes.
+    server: Option<Server>,
+    dir: Option<StoreDir>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Crashes {
+    server: u64,
+    workers: u64,
+}
+
+impl Stage {
+    fn set(arguments: &ProveArguments, seed: u64) -> Result<Self, Box<dyn Error>> {
+        let (dir, server, url) = match &arguments.home {
+            Some(url) if url.starts_with("file:") || url.starts_with("mem:") => {
+                return Err(format!(
+                    "{url} is one process's alone, and workers are processes: leave --home out, or serve it"
+                )
+                .into());
+            }
+            Some(url) => (None, None, url.clone()),
+            None => {
+                let dir = StoreDir::make(&arguments.dir).map_err(|error| {
+                    format!("cannot make a directory in {}: {error}", arguments.dir.display())
+                })?;
+                let server = Server::start(dir.path(), &arguments.durability)?;
+                let url = server.url();
+                (Some(dir), Some(server), url)
+            }
+        };
+        let ledger = Arc::<Mutex<Ledger>>::default();
+        let queue = format!("sureq-prove-{:016x}", fastrand::u64(..));
+        let workers = (0..WORKERS).map(|_| Worker::start(&url, &queue, &ledger)).collect::<Result<_, _>>()?;
+        let (rng, line, crashes) = (fastrand::Rng::with_seed(seed), Line::new(), Crashes::default());
+        Ok(Self { url, queue, ledger, rng, line, crashes, workers, server, dir })
+    }
+
+    /// Kills one after the other at random times.
+    fn rage(&mut self, time: Duration, is_interrupted: &AtomicBool) -> std::io::Result<()> {
+        let since = Instant::now();
+        while since.elapsed() < time && !is_interrupted.load(SeqCst) {
+            let kill_at = since.elapsed() + Duration::from_millis(self.rng.u64(100..1_500));
+            while since.elapsed() < kill_at.min(time) && !is_interrupted.load(SeqCst) {
+                std::thread::sleep(LOOK);
+                self.tell(since.elapsed(), time);
+            }
+            let victim = self.rng.usize(..=WORKERS);
+            match (&mut self.server, self.workers.get_mut(victim)) {
+                (_, Some(worker)) => {
+                    worker.kill()?;
+                    *worker = Worker::start(&self.url, &self.queue, &self.ledger)?;
+                    self.crashes.workers += 1;
+                }
+                (Some(server), None) => {
+                    server.crash()?;
+                    self.crashes.server += 1;
+                }
+                (None, None) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the queue is empty; answers how many tasks are in it after all.
+    async fn drain(&mut self, home: &Home) -> Result<u64, Box<dyn Error>> {
+        let since = Instant::now();
+        loop {
+            let info = home.queue(&self.queue).info().await;
+            let left = info.map(|info| info.ready + info.delayed + info.leased + info.dead);
+            match left {
+                Ok(0) => return Ok(0),
+                left if since.elapsed() > DRAIN => return Ok(left?),
+                // Nobody signals that a queue is empty.
+                _ => tokio::time::sleep(LOOK).await,
+            }
+            self.tell(since.elapsed(), DRAIN);
+        }
+    }
+
+    fn tell(&mut self, done: Duration, total: Duration) {
+        let words = words(&self.counts(), self.crashes, 0);
+        self.line.tell(&words, done.as_millis() as u64, total.as_millis() as u64);
+    }
+
+    fn counts(&self) -> Counts {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner).counts()
+    }
+
+    fn verdict(mut self, seed: u64, left: u64) -> Verdict {
+        let lost = self.ledger.lock().unwrap_or_else(PoisonError::into_inner).lost();
+        let counts = self.counts();
+        let is_kept = lost + left + counts.finished_twice + counts.altered == 0 && counts.finished > 0;
+        let evidence = self.dir.as_mut().filter(|_| !is_kept).map(|dir| {
+            dir.is_kept = true;
+            dir.path().display().to_string()
+        });
+        Verdict {
+            is_kept,
+            confirmed: counts.confirmed,
+            finished: counts.finished,
+            unknown: counts.unknown,
+            server_crashes: self.crashes.server,
+            worker_crashes: self.crashes.workers,
+            redelivered: counts.redelivered,
+            lost,
+            left,
+            finished_twice: counts.finished_twice,
+            altered: counts.altered,
+            seed,
+            evidence,
+        }
+    }
+}
+
+/// The line that is told while it goes on and in the end.
+fn words(counts: &Counts, crashes: Crashes, lost: u64) -> String {
+    let total = crashes.server + crashes.workers;
+    format!(
+        "{} confirmed · {} · {} redelivered · {} lost · {} finished twice",
+        number(counts.confirmed),
+        if total == 1 { "1 crash".to_owned() } else { format!("{} crashes", number(total)) },
+        number(counts.redelivered),
+        number(lost),
+        number(counts.finished_twice),
+    )
+}
+
+/// What came of it.
+#[derive(Debug, Serialize)]
+struct Verdict {
+    #[serde(rename = "kept")]
+    is_kept: bool,
+    confirmed: u64,
+    finished: u64,
+    unknown: u64,
+    server_crashes: u64,
+    worker_crashes: u64,
+    redelivered: u64,
+    lost: u64,
+    left: u64,
+    finished_twice: u64,
+    altered: u64,
+    seed: u64,
+    /// The directory of a store that broke a promise.
+    evidence: Option<String>,
+}
+
+impl Verdict {
+    fn show(&self, as_json: bool) -> ExitCode {
+        if as_json {
+            let text = serde_json::to_string(self).expect("numbers and names are JSON");
+            say::out(format_args!("{text}"));
+        } else {
+            let Self { confirmed, redelivered, finished_twice, .. } = *self;
+            let counts = Counts { confirmed, redelivered, finished_twice, ..Counts::default() };
+            let crashes = Crashes { server: self.server_crashes, workers: self.worker_crashes };
+            say::out(format_args!("{}", words(&counts, crashes, self.lost)));
+            self.explain();
+        }
+        ExitCode::from(if self.is_kept { 0 } else { exit::BROKEN })
+    }
+
+    fn explain(&self) {
+        if self.left > 0 {
+            say::err(format_args!("sureq: {} could not be finished", many(self.left, "task")));
+        }
+        if self.altered > 0 {
+            say::err(format_args!("sureq: {} came with another payload", many(self.altered, "task")));
+        }
+        if self.finished == 0 {
+            say::err(format_args!(
+                "sureq: nothing was finished, and so nothing is proven: give it more --seconds"
+            ));
+        }
+        if let Some(evidence) = &self.evidence {
+            say::err(format_args!("sureq: the store is left in {evidence}; the seed was {}", self.seed));
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The processes of a proof: a server that is killed and started again on its directory, and workers.
+
+use std::io::{self, BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use super::ledger::{Came, Ledger};
+use super::worker;
+
+/// How often a server is started that does not come up: another process may have its port for a moment.
+const STARTS_MAX: usize = 20;
+
+/// This very program, started again with other words. What is set for the one that proves is not meant for it.
+fn this_program() -> io::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SUREQ_")) {
+        command.env_remove(name);
+    }
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    Ok(command)
+}
+
+/// A directory that is gone in the end, unless it is evidence.
+pub(super) struct StoreDir {
+    path: PathBuf,
+    pub(super) is_kept: bool,
+}
+
+impl StoreDir {
+    pub(super) fn make(parent: &Path) -> io::Result<Self> {
+        let path = parent.join(format!("sureq-prove-{}", std::process::id()));
+        std::fs::create_dir(&path)?;
+        Ok(Self { path, is_kept: false })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for StoreDir {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            // What is left of it is in a directory that says whose it was.
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// A server, on one address for all its lives.
+pub(super) struct Server {
+    dir: PathBuf,
+    durability: String,
+    address: String,
+    child: Child,
+}
+
+impl Server {
+    pub(super) fn start(dir: &Path, durability: &str) -> io::Result<Self> {
+        let (child, address) = launch(dir, durability, "127.0.0.1:0")?;
+        Ok(Self { dir: dir.to_owned(), durability: durability.to_owned(), address, child })
+    }
+
+    pub(super) fn url(&self) -> String {
+        format!("sureq://{}", self.address)
+    }
+
+    /// Ends it with signal 9, and starts it again.
+    pub(super) fn crash(&mut self) -> io::Result<()> {
+        end(&mut self.child)?;
+        let mut tries = 0;
+        self.child = loop {
+            tries += 1;
+            match launch(&self.dir, &self.durability, &self.address) {
+                Ok((child, _)) => break child,
+                Err(error) if tries == STARTS_MAX => return Err(error),
+                Err(_) => std::thread::sleep(std::time::Duration::from_millis(100)),
+            }
+        };
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = end(&mut self.child);
+    }
+}
+
+/// Starts a server and waits until it says where it listens.
+fn launch(dir: &Path, durability: &str, address: &str) -> io::Result<(Child, String)> {
+    let mut home = std::ffi::OsString::from("file:");
+    home.push(dir);
+    let mut command = this_program()?;
+    command
+        .args(["serve", "--text", "off", "--resp", address, "--durability", durability, "--home"])
+        .arg(home);
+    let mut child = command.stdin(Stdio::null()).spawn()?;
+    let said = BufReader::new(child.stdout.take().expect("it is piped"));
+    for line in said.lines().map_while(Result::ok) {
+        if let Some(words) = line.trim_start().strip_prefix("Redis clients") {
+            let address = words.split_whitespace().next().unwrap_or_default().to_owned();
+            return Ok((child, address));
+        }
+    }
+    end(&mut child)?;
+    Err(io::Error::other(format!("a server in {} does not start: try `sureq serve` there", dir.display())))
+}
+
+/// A worker, and who writes down what it says.
+pub(super) struct Worker {
+    child: Child,
+    scribe: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    pub(super) fn start(home: &str, queue: &str, ledger: &Arc<Mutex<Ledger>>) -> io::Result<Self> {
+        let mut command = this_program()?;
+        let mut child = command.args([worker::COMMAND, home, queue]).stdin(Stdio::piped()).spawn()?;
+        let (said, ledger) = (child.stdout.take().expect("it is piped"), Arc::clone(ledger));
+        let scribe = std::thread::spawn(move || {
+            let mut said = BufReader::new(said);
+            let mut line = String::new();
+            while said.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
+                note(&line, &mut ledger.lock().unwrap_or_else(PoisonError::into_inner));
+                line.clear();
+            }
+        });
+        Ok(Self { child, scribe: Some(scribe) })
+    }
+
+    /// Ends it with signal 9; all it said is written down then.
+    pub(super) fn kill(&mut self) -> io::Result<()> {
+        end(&mut self.child)?;
+        if let Some(scribe) = self.scribe.take() {
+            scribe.join().map_err(|_| io::Error::other("what a worker said could not be written down"))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = end(&mut self.child);
+    }
+}
+
+/// A line that a worker said. Half a line says nothing: it is the kill that cut it.
+fn note(line: &str, ledger: &mut Ledger) {
+    let Some(line) = line.strip_suffix('\n') else { return };
+    let mut words = line.split(' ');
+    let verb = words.next();
+    let numbers = words.map(|word| word.parse::<u64>().ok());
+    match verb {
+        Some("take") => numbers.for_each(|number| ledger.take(number)),
+        Some("done") => numbers.flatten().for_each(|number| ledger.hear(number, Came::Finished)),
+        Some("not") => numbers.flatten().for_each(|number| ledger.hear(number, Came::NotFinished)),
+        _ => {}
+    }
+}
+
+fn end(child: &mut Child) -> io::Result<()> {
+    child.kill()?;
+    child.wait().map(|_| ())
+}

@@ -1,0 +1,100 @@
+//! A worker of a proof, as a process of its own that may be killed at any time: it says what it is about to finish before it does,
+//! and what the home answered after.
+
+use std::io::{self, Read as _, Write as _};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use sureq::{Error, Queue, Task};
+
+use super::ledger::number_of;
+use crate::exit::{self, failed};
+
+/// The name of the hidden command.
+pub(crate) const COMMAND: &str = "prove-worker";
+/// How many take tasks at once, and how many each.
+const TAKERS: usize = 4;
+const BATCH: u32 = 32;
+/// So long a task that a killed worker had is nobody's.
+const LEASE: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What it is told.
+#[derive(Args)]
+pub(crate) struct WorkerArguments {
+    home: String,
+    queue: String,
+}
+
+/// Works until it is killed, or until whoever started it is gone.
+pub(crate) fn run(arguments: &WorkerArguments) -> ExitCode {
+    end_with_parent();
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(exit::CANNOT_START, error),
+    };
+    runtime.block_on(async {
+        let home = loop {
+            match sureq::open(&arguments.home) {
+                Ok(home) => break home,
+                // The server may be dead just now.
+                Err(_) => tokio::time::sleep(PAUSE).await,
+            }
+        };
+        let queue = home.queue(&arguments.queue);
+        futures_util::future::join_all((0..TAKERS).map(|_| work(&queue))).await;
+    });
+    ExitCode::SUCCESS
+}
+
+/// Nothing is ever written to its standard input: it ends with the process that holds the other end.
+fn end_with_parent() {
+    std::thread::spawn(|| {
+        let _ = io::stdin().read(&mut [0]);
+        std::process::exit(0);
+    });
+}
+
+async fn work(queue: &Queue) {
+    loop {
+        match queue.pop_many(BATCH).wait(LEASE).lease(LEASE).await {
+            Ok(tasks) if tasks.is_empty() => {}
+            Ok(tasks) => finish(queue, &tasks).await,
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
+    }
+}
+
+async fn finish(queue: &Queue, tasks: &[Task]) {
+    let numbers: Vec<Option<u64>> = tasks.iter().map(|task| number_of(task.payload())).collect();
+    say("take", numbers.iter().map(|number| number.map_or_else(|| "?".to_owned(), |n| n.to_string())));
+    let receipts: Vec<_> = tasks.iter().map(Task::receipt).collect();
+    // After a lost answer, a no may mean that it was done before.
+    let mut is_no_sure = true;
+    let acked = loop {
+        match queue.ack_all(&receipts).await {
+            Ok(acked) => break acked,
+            Err(Error::Unknown { .. }) => is_no_sure = false,
+            Err(Error::Unavailable { .. } | Error::Over(_)) => {}
+            Err(_) => return,
+        }
+        tokio::time::sleep(PAUSE).await;
+    };
+    let of = |wanted: bool| {
+        let both = numbers.iter().zip(&acked);
+        both.filter(move |(_, acked)| **acked == wanted)
+            .filter_map(|(number, _)| Some((*number)?.to_string()))
+    };
+    say("done", of(true));
+    if is_no_sure {
+        say("not", of(false));
+    }
+}
+
+/// One line in one write, so that a kill leaves none torn.
+fn say(word: &str, numbers: impl Iterator<Item = String>) {
+    let line = numbers.fold(word.to_owned(), |line, number| line + " " + &number) + "\n";
+    // Whoever does not read any more has ended, and so will this.
+    let _ = io::stdout().lock().write_all(line.as_bytes());
+}

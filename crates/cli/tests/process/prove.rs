@@ -1,0 +1,79 @@
+//! `sureq prove` proves: a few seconds of crashes lose nothing, and a promise that is broken behind its back is noticed.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use sureq_testkit::redis_server::RedisServer;
+
+use crate::{SUREQ, scratch};
+
+fn prove(dir: &Path, arguments: &[&str]) -> (Output, String) {
+    let output = Command::new(SUREQ).arg("prove").args(arguments).current_dir(dir).output().expect("it runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    (output, text)
+}
+
+fn json_of(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// What is left in a directory.
+fn left_in(dir: &Path) -> usize {
+    std::fs::read_dir(dir).expect("it is there").count()
+}
+
+#[test]
+fn some_seconds_of_crashes_lose_nothing() {
+    let dir = scratch();
+    let (output, text) = prove(dir.path(), &["--seconds", "4", "--seed", "7"]);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.ends_with(" · 0 lost · 0 finished twice\n"), "{text}");
+    let words: Vec<&str> = text.trim_end().split(" · ").collect();
+    let count = |words: &str| words.split(' ').next().and_then(|n| n.replace(',', "").parse::<u64>().ok());
+    assert!(words[0].ends_with(" confirmed") && count(words[0]) > Some(100), "{text}");
+    assert!(words[1].ends_with(" crashes") && count(words[1]) >= Some(2), "{text}");
+    assert_eq!(left_in(dir.path()), 0, "the directory of a proof that went well is removed");
+}
+
+#[test]
+fn a_task_that_vanishes_is_lost_and_the_store_is_kept_as_evidence() {
+    let dir = scratch();
+    let (output, text) = prove(dir.path(), &["--seconds", "1", "--json", "--sabotage", "lose"]);
+    let verdict = json_of(&text);
+    assert_eq!(
+        (output.status.code(), &verdict["lost"], &verdict["kept"]),
+        (Some(3), &1.into(), &false.into())
+    );
+    assert_eq!(verdict["finished_twice"], 0);
+    assert_eq!(left_in(dir.path()), 1);
+}
+
+#[test]
+fn a_task_that_is_finished_twice_is_noticed() {
+    let dir = scratch();
+    let (output, text) = prove(dir.path(), &["--seconds", "1", "--json", "--sabotage", "repeat"]);
+    let verdict = json_of(&text);
+    assert_eq!((output.status.code(), &verdict["finished_twice"]), (Some(3), &1.into()));
+    assert_eq!(verdict["lost"], 0);
+}
+
+#[test]
+fn another_home_is_proven_by_killing_workers_alone() {
+    let (dir, redis) = (scratch(), RedisServer::start());
+    let (output, text) =
+        prove(dir.path(), &["--seconds", "3", "--seed", "3", "--home", &redis.url(), "--json"]);
+    let verdict = json_of(&text);
+    assert!(output.status.success(), "{text}");
+    assert_eq!((&verdict["server_crashes"], &verdict["kept"]), (&0.into(), &true.into()));
+    assert!(verdict["worker_crashes"].as_u64() >= Some(1), "{text}");
+    redis.check("sureq:");
+    assert_eq!(left_in(dir.path()), 0);
+}
+
+#[test]
+fn a_directory_cannot_be_shared_by_workers_and_it_says_so() {
+    let dir = scratch();
+    let (output, _) = prove(dir.path(), &["--home", "file:x"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("leave --home out"));
+}
