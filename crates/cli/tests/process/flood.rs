@@ -1,13 +1,15 @@
 //! Too much of everything: memory stays bounded, and those who behave are served.
 
+use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use sureq_testkit::client::{RespClient, Value};
 use sureq_testkit::load::scale;
-use sureq_testkit::process::{raise_file_limit, run};
+use sureq_testkit::process::{PATIENCE, raise_file_limit, run};
 
 use crate::{await_line, scratch, serve};
 
@@ -208,6 +210,19 @@ fn await_clients(observer: &mut RespClient, count: usize) {
     }
 }
 
+/// Returns once the files are there that a store prepares ahead, each of which takes a descriptor while it is written.
+fn await_reserve(dir: &Path) {
+    let is_prepared = |entry: &fs::DirEntry| {
+        let is_spare = entry.file_name().to_string_lossy().starts_with("spare-");
+        is_spare && entry.metadata().is_ok_and(|file| file.len() == MB)
+    };
+    let since = Instant::now();
+    while fs::read_dir(dir).expect("the store is there").flatten().filter(is_prepared).count() < 4 {
+        assert!(since.elapsed() < PATIENCE, "the store prepares four files");
+        thread::yield_now();
+    }
+}
+
 #[test]
 fn without_descriptors_the_connections_go_on_and_nothing_spins() {
     let dir = scratch();
@@ -215,6 +230,7 @@ fn without_descriptors_the_connections_go_on_and_nothing_spins() {
     let server = serve(dir.path()).args(["--segment-bytes", "1MB"]).start();
     let mut first = server.client();
     assert_eq!(first.say("PING").text(), "PONG");
+    await_reserve(dir.path());
     let (pid, files) = (server.id().to_string(), server.open_files());
     run("prlimit", &["--pid", &pid, &format!("--nofile={files}:")]);
     let mut late = server.client();

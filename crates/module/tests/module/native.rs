@@ -153,7 +153,8 @@ fn changes_of_keys_are_told() {
 #[test]
 fn in_a_cluster_keys_of_one_slot_go_together_and_workers_are_refused() {
     let port = free_port();
-    let options = ["--port", &port.to_string(), "--cluster-enabled", "yes"];
+    let (port_text, bus) = (port.to_string(), free_port().to_string());
+    let options = ["--port", &port_text, "--cluster-port", &bus, "--cluster-enabled", "yes"];
     let server = Host::Redis.start(&options, &[]);
     let mut client = Client::of(&server);
     client.say("CLUSTER ADDSLOTSRANGE 0 16383");
