@@ -16,7 +16,7 @@ fn fail_over(stop: impl FnOnce(&mut RedisSentinels, usize)) {
         load.until_confirmed(50);
         let before = all.primary();
         stop(&mut all, before);
-        until("another one is the primary", || all.primary() != before);
+        all.until_replaced(before);
         load.until_confirmed(50);
     });
     load.finish();
@@ -57,7 +57,7 @@ fn those_who_wait_in_keys_of_other_programs_follow_the_primary() {
     let before = all.primary();
     until_replicated(&mut all.server(before).connect());
     all.server_mut(before).kill();
-    until("another one is the primary", || all.primary() != before);
+    all.until_replaced(before);
     for (pusher, ticket) in pushers.iter().zip(&tickets) {
         until("it is pushed", || {
             matches!(push(pusher, b"q", b"x"), Reply::Pushed(_) | Reply::PushedSpelt(_))

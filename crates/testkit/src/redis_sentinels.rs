@@ -2,16 +2,20 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use redis::cmd;
 use tempfile::TempDir;
 
-use crate::process::{Process, free_port};
+use crate::process::{PATIENCE, Process, free_port};
 use crate::redis_cluster::until;
 use crate::redis_server::RedisServer;
 
 /// What they call those whom they watch.
 const SERVICE: &str = "mymaster";
+
+/// For how long a sentinel does nothing that a busy machine has held up for two seconds.
+const TILTED: Duration = Duration::from_secs(30);
 
 /// The servers and the sentinels, which are stopped when it is dropped.
 pub struct RedisSentinels {
@@ -49,6 +53,19 @@ impl RedisSentinels {
         let (_, port): (String, u16) =
             self.sentinels[0].ask(&["GET-MASTER-ADDR-BY-NAME", SERVICE]).expect("it knows the service");
         self.servers.iter().position(|(own, _)| *own == port).expect("it is one of ours")
+    }
+
+    /// Waits until another one is the primary.
+    ///
+    /// # Panics
+    ///
+    /// If that does not happen.
+    pub fn until_replaced(&self, before: usize) {
+        let since = Instant::now();
+        while self.primary() == before {
+            assert!(since.elapsed() < TILTED + PATIENCE, "the sentinels name nobody else");
+            std::thread::yield_now();
+        }
     }
 
     /// One of the servers.
