@@ -217,9 +217,11 @@ impl Worker {
         self.shared.send_replace(Some(Arc::clone(&shared)));
         let mut at_work = AtWork::start(&shared, reported)?;
         let ended = tokio::select! {
-            error = taker::take(&shared) => Err(error),
+            // In this order: once it was told to stop, it takes nothing more.
+            biased;
             () = stop => Ok(()),
             _ = stopping.wait_for(|&is_stopping| is_stopping) => Ok(()),
+            error = taker::take(&shared) => Err(error),
         };
         shared.is_stopping.send_replace(true);
         at_work.stop().await;
