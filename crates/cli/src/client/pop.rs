@@ -29,6 +29,10 @@ pub(crate) struct PopArguments {
     /// How long the task is yours; then it goes back unless it was finished
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "60s")]
     lease: Duration,
+    /// Without a lease: the task is yours until it is finished or returned, or for as long as the queue's settings or the
+    /// layout of its keys say
+    #[arg(long, conflicts_with = "lease")]
+    no_lease: bool,
     /// Finish the task at once: whatever becomes of it, it does not come again
     #[arg(long)]
     ack: bool,
@@ -53,7 +57,8 @@ pub(crate) fn run(arguments: &PopArguments) -> ExitCode {
 }
 
 async fn pop(arguments: &PopArguments, home: Home, mut shown: Shown) -> Done {
-    let pop = home.pop_from(&arguments.queues, arguments.count).lease(arguments.lease);
+    let pop = home.pop_from(&arguments.queues, arguments.count);
+    let pop = if arguments.no_lease { pop.no_lease() } else { pop.lease(arguments.lease) };
     let tasks = pop.wait(arguments.wait.unwrap_or_default()).await?;
     if tasks.is_empty() {
         return Ok(exit::NOTHING_THERE.into());

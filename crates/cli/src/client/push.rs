@@ -163,6 +163,9 @@ fn tell(shown: &mut Shown, queue: &Queue, id: &Id, is_added: bool) -> Result<(),
     if shown.is_json() {
         let id = id.to_string();
         shown.object([("queue", json!(queue.name())), ("id", json!(id)), ("added", json!(is_added))])
+    } else if is_added && id.as_ref().is_empty() {
+        // Where another program's keys are shared, tasks may have no ids.
+        shown.line("pushed")
     } else if is_added {
         shown.line(id)
     } else {

@@ -59,3 +59,23 @@ end
 -- A pattern that matches what begins with this.
 local function beginning(text) return string.gsub(text, '[%*%?%[%]\\]', '\\%0') .. '*' end
 
+-- What a layout says of itself: `scan(cursor, count)` answers the next cursor and names of queues, `counts(name)` how many of a
+-- queue's tasks wait and how many are held.
+local layout = {}
+
+-- cursor, count
+function op.queues(_, args)
+  local cursor, names = layout.scan(args[1], min(tonumber(args[2]), SLICE))
+  local rows = { cursor }
+  for _, name in ipairs(names) do
+    local waiting, held = layout.counts(name)
+    rows[#rows + 1] = { name, waiting, 0, held, 0 }
+  end
+  return rows
+end
+
+-- cursor; done in steps
+function op.size(_, args)
+  local cursor, names = layout.scan(args[1], SLICE)
+  return { cursor, #names }
+end

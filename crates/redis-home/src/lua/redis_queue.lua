@@ -252,28 +252,16 @@ function op.drop(_, args)
 end
 
 -- Every list is a queue here.
-local function scan(cursor, count)
+function layout.scan(cursor, count)
   local found = call('SCAN', cursor, 'MATCH', beginning(PREFIX), 'COUNT', count, 'TYPE', 'list')
   local names = {}
   for i, list in ipairs(found[2]) do names[i] = string.sub(list, #PREFIX + 1) end
   return found[1], names
 end
 
--- cursor, count
-function op.queues(_, args)
-  local cursor, names = scan(args[1], min(tonumber(args[2]), SLICE))
-  local rows = { cursor }
-  for _, name in ipairs(names) do
-    local lengths = op.info(open(name))
-    rows[#rows + 1] = { name, lengths[1], 0, lengths[2], 0 }
-  end
-  return rows
-end
-
--- cursor; done in steps
-function op.size(_, args)
-  local cursor, names = scan(args[1], SLICE)
-  return { cursor, #names }
+function layout.counts(name)
+  local lengths = op.info(open(name))
+  return lengths[1], lengths[2]
 end
 
 -- queues …: when something will be late. Answers for each the time of that, and what time it is.

@@ -254,28 +254,16 @@ local function queue_of(key)
   if call('TYPE', key).ok == 'list' then return name end
 end
 
-local function scan(cursor, count)
+function layout.scan(cursor, count)
   local found = call('SCAN', cursor, 'COUNT', count)
   local names = {}
   for _, key in ipairs(found[2]) do names[#names + 1] = queue_of(key) end
   return found[1], names
 end
 
--- cursor, count
-function op.queues(_, args)
-  local cursor, names = scan(args[1], min(tonumber(args[2]), SLICE))
-  local rows = { cursor }
-  for _, name in ipairs(names) do
-    local q = open(name)
-    rows[#rows + 1] = { name, call('LLEN', q.queue), 0, call('LLEN', q.processing), 0 }
-  end
-  return rows
-end
-
--- cursor; done in steps
-function op.size(_, args)
-  local cursor, names = scan(args[1], SLICE)
-  return { cursor, #names }
+function layout.counts(name)
+  local q = open(name)
+  return call('LLEN', q.queue), call('LLEN', q.processing)
 end
 
 -- how many at the right of processing to pass over, for how long nobody else may clean (or empty). Answers how many ids there

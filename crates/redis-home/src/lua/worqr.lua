@@ -423,28 +423,14 @@ local function counted_queue(found)
   if name and call('EXISTS', queue_key(name)) == 0 and call('TYPE', found).ok == 'set' then return name end
 end
 
-local function scan(cursor, count)
+function layout.scan(cursor, count)
   local found = call('SCAN', cursor, 'MATCH', beginning(PREFIX .. ':'), 'COUNT', count)
   local names = {}
   for _, one in ipairs(found[2]) do names[#names + 1] = counted_queue(one) end
   return found[1], names
 end
 
--- cursor, count
-function op.queues(_, args)
-  local cursor, names = scan(args[1], min(tonumber(args[2]), SLICE))
-  local rows = { cursor }
-  for _, name in ipairs(names) do
-    rows[#rows + 1] = { name, call('LLEN', queue_key(name)), 0, call('SCARD', working_key(name)), 0 }
-  end
-  return rows
-end
-
--- cursor; done in steps
-function op.size(_, args)
-  local cursor, names = scan(args[1], SLICE)
-  return { cursor, #names }
-end
+function layout.counts(name) return call('LLEN', queue_key(name)), call('SCARD', working_key(name)) end
 
 -- for how long nobody else may clean (or empty), queues … Answers for each queue that something came back to or went from:
 -- its name, how many came back, how many stood for nothing; and then how many tasks wait in the queues that were named.
