@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     /// One repetition of half a second each, to see that everything works; the figures mean little
     #[arg(long, conflicts_with_all = ["reps", "seconds"])]
     quick: bool,
-    /// Only these servers and loads (see below); sureq-interval is measured only when named
+    /// Only these servers and loads (see below); sureq-interval and sureq-module are measured only when named
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     only: Vec<String>,
     #[command(flatten)]
@@ -99,7 +99,7 @@ impl Plan {
         if targets.iter().any(|target| named(target.name())) {
             targets.retain(|target| named(target.name()));
         } else {
-            targets.retain(|target| *target != Target::SureqInterval);
+            targets.retain(|target| !Target::ON_DEMAND.contains(target));
         }
         if loads.iter().any(|load| named(load.name())) {
             loads.retain(|load| named(load.name()));

@@ -129,7 +129,7 @@ impl Journal {
 }
 
 const HELP: &str = "\
-Servers: redis, redis-always, sureq-always, sureq-interval, sureq-none
+Servers: redis, redis-always, sureq-always, sureq-interval, sureq-none, sureq-module
 Loads:   single, pipeline, batch, latency
 
 Exit codes:

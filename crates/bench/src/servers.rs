@@ -29,6 +29,7 @@ pub(crate) const OBSERVER: usize = 1_000_000;
 /// Where the programs are, and where they may write.
 pub(crate) struct Place {
     sureq: PathBuf,
+    module: PathBuf,
     directory: PathBuf,
     janitor: Arc<Janitor>,
 }
@@ -37,6 +38,7 @@ impl Place {
     /// `sureq` is the one beside this program unless another is named, `directory` the system's for temporary files.
     pub(crate) fn new(sureq: Option<&Path>, directory: Option<&Path>) -> io::Result<Self> {
         Ok(Place {
+            module: std::env::current_exe()?.with_file_name("libsureq_module.so"),
             // The servers run in directories of their own, where a relative path would lead nowhere.
             sureq: match sureq {
                 Some(path) => std::path::absolute(path)?,
@@ -57,6 +59,10 @@ impl Place {
             if targets.iter().any(|target| target.program() == program) {
                 versions.push(self.version(program)?);
             }
+        }
+        if targets.contains(&Target::SureqModule) && !self.module.exists() {
+            let why = "build it with `cargo build --release -p sureq-module`";
+            return Err(format!("there is no {}: {why}", self.module.display()));
         }
         let kind = rustix::fs::statfs(&self.directory)
             .map_err(|e| format!("cannot use {}: {e}", self.directory.display()))?
@@ -120,6 +126,7 @@ impl Place {
         if settings.text_port.is_some() {
             settings.text_port = Some(free_port()?);
         }
+        settings.module = Some(self.module.clone());
         let mut server = Server {
             child: None,
             target,

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::dialect::{Beanstalk, Dialect, List, Nats, Rq, Stream};
@@ -16,6 +16,7 @@ pub(crate) enum Target {
     SureqAlways,
     SureqInterval,
     SureqNone,
+    SureqModule,
     RedisLists,
     RedisStreams,
     Beanstalkd,
@@ -57,12 +58,23 @@ pub(crate) struct Settings {
     pub(crate) cache: Option<String>,
     /// The port of the text dialect, if it is to be served.
     pub(crate) text_port: Option<u16>,
+    /// Where the module is that a Redis is to load.
+    pub(crate) module: Option<PathBuf>,
 }
 
 impl Target {
     /// Those of the comparison under load, in the order in which they take turns.
-    pub(crate) const COMPARED: [Target; 5] =
-        [Target::Redis, Target::RedisAlways, Target::SureqAlways, Target::SureqInterval, Target::SureqNone];
+    pub(crate) const COMPARED: [Target; 6] = [
+        Target::Redis,
+        Target::RedisAlways,
+        Target::SureqAlways,
+        Target::SureqInterval,
+        Target::SureqNone,
+        Target::SureqModule,
+    ];
+
+    /// Those of the comparison that are measured only when they are named.
+    pub(crate) const ON_DEMAND: [Target; 2] = [Target::SureqInterval, Target::SureqModule];
 
     /// Those that are measured with a backlog. All of them keep it over a restart.
     pub(crate) const KEEPING: [Target; 7] = [
@@ -92,6 +104,7 @@ impl Target {
             Target::SureqAlways => "sureq-always",
             Target::SureqInterval => "sureq-interval",
             Target::SureqNone => "sureq-none",
+            Target::SureqModule => "sureq-module",
             Target::RedisLists => "redis-lists",
             Target::RedisStreams => "redis-streams",
             Target::Beanstalkd => "beanstalkd",
@@ -107,6 +120,7 @@ impl Target {
             Target::SureqAlways => "sureq, always",
             Target::SureqInterval => "sureq, interval",
             Target::SureqNone => "sureq, none",
+            Target::SureqModule => "sureq's module, persistence off",
             Target::RedisLists => "Redis lists",
             Target::RedisStreams => "Redis Streams",
             Target::Beanstalkd => "beanstalkd",
@@ -117,7 +131,7 @@ impl Target {
     /// What a confirmation of it promises.
     pub(crate) fn durability(self) -> &'static str {
         match self {
-            Target::Redis => "nothing is kept",
+            Target::Redis | Target::SureqModule => "nothing is kept",
             Target::RedisAlways => "appendfsync always",
             Target::SureqAlways => "always: on disk",
             Target::SureqInterval => "interval: written, synced within 100 ms",
@@ -139,7 +153,7 @@ impl Target {
     pub(crate) fn dialect(self) -> &'static dyn Dialect {
         match self {
             Target::Redis | Target::RedisAlways | Target::RedisLists => &List,
-            Target::SureqAlways | Target::SureqInterval | Target::SureqNone => &Rq,
+            Target::SureqAlways | Target::SureqInterval | Target::SureqNone | Target::SureqModule => &Rq,
             Target::RedisStreams => &Stream,
             Target::Beanstalkd => &Beanstalk,
             Target::Nats => &Nats,
@@ -148,7 +162,11 @@ impl Target {
 
     pub(crate) fn program(self) -> Program {
         match self {
-            Target::Redis | Target::RedisAlways | Target::RedisLists | Target::RedisStreams => Program::Redis,
+            Target::Redis
+            | Target::RedisAlways
+            | Target::SureqModule
+            | Target::RedisLists
+            | Target::RedisStreams => Program::Redis,
             Target::SureqAlways | Target::SureqInterval | Target::SureqNone => Program::Sureq,
             Target::Beanstalkd => Program::Beanstalkd,
             Target::Nats => Program::Nats,
@@ -172,7 +190,12 @@ impl Target {
         command.current_dir(directory);
         match self.program() {
             Program::Sureq => self.sureq(&mut command, port, directory, settings),
-            Program::Redis => self.redis(&mut command, port, directory),
+            Program::Redis => {
+                self.redis(&mut command, port, directory);
+                if let Some(module) = settings.module.as_ref().filter(|_| self == Target::SureqModule) {
+                    command.arg("--loadmodule").arg(module);
+                }
+            }
             Program::Beanstalkd => {
                 let binlog = directory.join("binlog");
                 fs::create_dir_all(&binlog)?;
@@ -209,7 +232,7 @@ impl Target {
                 "--auto-aof-rewrite-percentage",
                 "0",
             ]),
-            Target::Redis => command.args(["--appendonly", "no"]),
+            Target::Redis | Target::SureqModule => command.args(["--appendonly", "no"]),
             // With a backlog, a rewritten file is what makes a restart fast, so that rewrites are left as they are by default.
             _ => command.args(["--appendonly", "yes", "--appendfsync", "everysec"]),
         };
@@ -256,8 +279,12 @@ mod tests {
         };
         let plain = "serve --resp 127.0.0.1:7 --text off --home file:/d/data --durability none";
         assert_eq!(args(&Settings::default()), plain);
-        let settings =
-            Settings { segment_bytes: Some("1MB".into()), cache: Some("8MB".into()), text_port: Some(8) };
+        let settings = Settings {
+            segment_bytes: Some("1MB".into()),
+            cache: Some("8MB".into()),
+            text_port: Some(8),
+            module: None,
+        };
         assert_eq!(args(&settings), plain.replace("off", "127.0.0.1:8") + " --segment-bytes 1MB --cache 8MB");
     }
 }

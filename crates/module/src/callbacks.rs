@@ -11,6 +11,7 @@ use sureq_proto::resp::Pieces as _;
 
 use crate::apply;
 use crate::commands;
+use crate::followers;
 use crate::guard::guarded;
 use crate::object::Object;
 use crate::pop::{Answered, Popper};
@@ -135,10 +136,14 @@ pub(crate) extern "C" fn server_event(
         {
             begin(ctx, Start::Loaded);
         }
-        (
-            raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
-            raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER,
-        ) => begin(ctx, Start::Promoted),
+        (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, role) => {
+            // Those who followed its primary may follow it.
+            followers::see();
+            if role == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER {
+                begin(ctx, Start::Promoted);
+            }
+        }
+        (raw::REDISMODULE_EVENT_FORK_CHILD | raw::REDISMODULE_EVENT_CONFIG, _) => followers::look(ctx),
         (raw::REDISMODULE_EVENT_CLIENT_CHANGE, raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED) => {
             // SAFETY: this event comes with what is known of the client.
             let id = unsafe { (*data.cast::<raw::RedisModuleClientInfo>()).id };

@@ -12,6 +12,7 @@ use sureq_proto::resp::Pieces as _;
 use sureq_proto::verbs::{self, Caller, Request, SessionCommand, Shape};
 use sureq_proto::write_reply;
 
+use crate::followers;
 use crate::keyed::{Make, Steps, Untouched};
 use crate::object::NUMBER;
 use crate::payload::Payload;
@@ -56,14 +57,10 @@ fn understand(mut ctx: Ctx<'_>, words: &[Str<'_>], argv: &[&[u8]], popper: Poppe
         Ok(Request::Home { command, .. }) => command,
     };
     process::with(|process| {
-        let mut out = std::mem::take(&mut process.replies);
-        let now = process.clock.now();
-        let mut steps = Steps { ctx, process, now, event: event_of(&command) };
-        let answered = run(&mut steps, &command, words, popper, &mut out);
-        let process = steps.process;
-        tick::arm(ctx, process, now);
-        out.clear();
-        process.replies = out;
+        let (now, event) = (process.clock.now(), event_of(&command));
+        let mut steps = Steps { ctx, process, now, is_followed: followers::were_seen(), event };
+        let answered = process::with_replies(|out| run(&mut steps, &command, words, popper, out));
+        tick::arm(ctx, steps.process, now);
         answered
     })
 }

@@ -10,24 +10,34 @@ use sureq_core::{Event, LogTime, Recorder, codec};
 use crate::object::Usage;
 use crate::payload::Payload;
 
-/// The record of a step.
+/// Writes down what a step does.
 pub(crate) struct Effects<'o> {
-    bytes: Vec<u8>,
+    record: Record,
+    /// Whether it is written down.
+    is_wanted: bool,
     now: LogTime,
     usage: &'o mut Usage,
 }
 
 impl<'o> Effects<'o> {
-    /// An empty record that uses this room.
-    pub(crate) fn new(mut room: Vec<u8>, now: LogTime, usage: &'o mut Usage) -> Self {
+    /// An empty record that uses this room, if anyone wants to read it.
+    pub(crate) fn new(mut room: Vec<u8>, is_wanted: bool, now: LogTime, usage: &'o mut Usage) -> Self {
         room.clear();
-        Self { bytes: room, now, usage }
+        Self { record: Record { bytes: room, has_events: false }, is_wanted, now, usage }
     }
 
-    /// What was recorded; nothing if nothing happened.
-    pub(crate) fn into_bytes(self) -> Vec<u8> {
-        self.bytes
+    /// What was recorded.
+    pub(crate) fn into_record(self) -> Record {
+        self.record
     }
+}
+
+/// What a step did.
+pub(crate) struct Record {
+    /// The events; none if nobody wants to read them.
+    pub(crate) bytes: Vec<u8>,
+    /// Whether anything happened.
+    pub(crate) has_events: bool,
 }
 
 /// Appends an event.
@@ -39,10 +49,15 @@ impl Recorder for Effects<'_> {
     type Body = Payload;
 
     fn record(&mut self, event: &Event<'_>) {
-        if self.bytes.is_empty() {
-            encode(&Event::Clock(self.now), &mut self.bytes);
+        let Record { bytes, has_events } = &mut self.record;
+        *has_events = true;
+        if !self.is_wanted {
+            return;
         }
-        encode(event, &mut self.bytes);
+        if bytes.is_empty() {
+            encode(&Event::Clock(self.now), bytes);
+        }
+        encode(event, bytes);
     }
 
     fn body(&mut self, _: usize, payload: &[u8]) -> Payload {

@@ -6,7 +6,7 @@ use std::mem;
 use sureq_core::task::{Cause, Holder};
 use sureq_core::{Now, Queue, TaskId};
 
-use crate::effects::Effects;
+use crate::effects::{Effects, Record};
 use crate::object::Object;
 use crate::payload::Payload;
 use crate::process::Process;
@@ -50,6 +50,8 @@ pub(crate) struct Steps<'c, 'p> {
     pub(crate) ctx: Ctx<'c>,
     pub(crate) process: &'p mut Process,
     pub(crate) now: Now,
+    /// Whether anyone is to be told what happens, besides those who listen to keys.
+    pub(crate) is_followed: bool,
     /// What those are told who listen to keys.
     pub(crate) event: &'static CStr,
 }
@@ -82,7 +84,7 @@ impl<'c> Steps<'c, '_> {
         }
         let room = mem::take(&mut self.process.room);
         let Object { queue, usage, is_foreign, .. } = object;
-        let mut rec = Effects::new(room, self.now.log, usage);
+        let mut rec = Effects::new(room, self.is_followed, self.now.log, usage);
         let mut stepped = Stepped { queue, rec: &mut rec, name: name.bytes() };
         self.enter(&mut stepped, is_foreign);
         if is_due(stepped.queue, self.now) {
@@ -91,11 +93,11 @@ impl<'c> Steps<'c, '_> {
         }
         let done = act(stepped.queue, stepped.rec, self.now);
         self.follow_up(&mut stepped);
-        let effects = rec.into_bytes();
-        self.conclude(name, object, &effects);
+        let record = rec.into_record();
+        self.conclude(name, object, &record);
         self.keep(&mut key, name, fresh);
-        if effects.capacity() <= ROOM_KEPT_BYTES {
-            self.process.room = effects;
+        if record.bytes.capacity() <= ROOM_KEPT_BYTES {
+            self.process.room = record.bytes;
         }
         Ok(Some(done))
     }
@@ -159,23 +161,28 @@ impl<'c> Steps<'c, '_> {
             _ => return,
         };
         let Object { queue, usage, is_foreign, .. } = object;
-        let mut rec = Effects::new(Vec::new(), self.now.log, usage);
+        let mut rec = Effects::new(Vec::new(), self.is_followed, self.now.log, usage);
         let mut to = Stepped { queue, rec: &mut rec, name: &letter };
         self.enter(&mut to, is_foreign);
         for &id in dying {
             let payload = &mut |body: &Payload| body.as_ref().into();
             from.queue.hand_over(id, to.queue, payload, self.now, (&mut *from.rec, &mut *to.rec));
         }
-        let effects = rec.into_bytes();
-        self.conclude(name.as_str(), object, &effects);
+        let record = rec.into_record();
+        self.conclude(name.as_str(), object, &record);
         self.keep(&mut key, name.as_str(), fresh);
     }
 
     /// Tells the log, the replicas and those who listen, and plans what comes next.
-    fn conclude(&mut self, name: Str<'_>, object: &mut Object, effects: &[u8]) {
+    fn conclude(&mut self, name: Str<'_>, object: &mut Object, record: &Record) {
         object.is_busy = false;
-        if !effects.is_empty() {
-            self.ctx.replicate(name, effects);
+        if record.has_events {
+            if self.is_followed {
+                self.ctx.replicate(name, &record.bytes);
+            } else {
+                // Goes nowhere, and so costs nothing; but it counts as a change.
+                self.ctx.replicate_as_is();
+            }
             self.ctx.notify(self.event, name);
             self.process.marks.see(&object.queue);
         }

@@ -21,6 +21,7 @@ mod apply;
 mod callbacks;
 mod commands;
 mod effects;
+mod followers;
 mod guard;
 mod keyed;
 mod load;

@@ -7,6 +7,7 @@ use redis_module::raw;
 use sureq_proto::verbs::{Row, TABLE};
 
 use crate::callbacks::{self, VERSION};
+use crate::followers;
 use crate::guard::guarded;
 use crate::process::{self, Start};
 use crate::redis::{self, Ctx, function};
@@ -82,6 +83,7 @@ fn load(ctx: Ctx<'_>) -> Result<(), String> {
     subscribe(ctx)?;
     // SAFETY: the context of the loader.
     unsafe { function!(RedisModule_RegisterInfoFunc)(ctx.raw(), Some(callbacks::info)) };
+    followers::look(ctx);
     process::with(|process| process.start(Start::Loaded));
     Ok(())
 }
@@ -313,6 +315,8 @@ fn subscribe(ctx: Ctx<'_>) -> Result<(), String> {
         raw::REDISMODULE_EVENT_CLIENT_CHANGE,
         raw::REDISMODULE_EVENT_CRON_LOOP,
         raw::REDISMODULE_EVENT_SWAPDB,
+        raw::REDISMODULE_EVENT_FORK_CHILD,
+        raw::REDISMODULE_EVENT_CONFIG,
     ];
     for id in events {
         let event = raw::RedisModuleEvent { id, dataver: 1 };

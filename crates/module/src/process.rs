@@ -3,7 +3,7 @@
 //! There is one of it, and only Redis' main thread has it. The value of a key never depends on it: a server that loads the
 //! keys alone can go on, and what it gives out from then on is above all that they have seen.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use sureq_core::{LogTime, Now, Queue, Refusal, Replies, TaskId, WallTime};
 
@@ -14,6 +14,7 @@ use crate::redis;
 
 thread_local! {
     static PROCESS: RefCell<Process> = RefCell::default();
+    static REPLIES: RefCell<Replies<Payload>> = RefCell::default();
 }
 
 /// What the process knows.
@@ -24,8 +25,6 @@ pub(crate) struct Process {
     pub(crate) agenda: Agenda,
     /// Room for the record of a step, kept between steps.
     pub(crate) room: Vec<u8>,
-    /// Room for answers, kept between commands.
-    pub(crate) replies: Replies<Payload>,
 }
 
 /// Runs something with the process. Nothing that Redis calls back from within may ask for it again.
@@ -33,18 +32,39 @@ pub(crate) fn with<T>(act: impl FnOnce(&mut Process) -> T) -> T {
     PROCESS.with_borrow_mut(act)
 }
 
+/// Runs something with room for answers, which is kept between commands.
+pub(crate) fn with_replies<T>(act: impl FnOnce(&mut Replies<Payload>) -> T) -> T {
+    REPLIES.with_borrow_mut(|replies| {
+        let acted = act(replies);
+        replies.clear();
+        acted
+    })
+}
+
 /// Log time: that of the last record, and what has passed since by a clock that nobody sets.
 #[derive(Default)]
 pub(crate) struct Clock {
     base: u64,
     since_us: u64,
+    /// What the wall clock said, and when. It is not asked for each command.
+    wall: Cell<(u64, u64)>,
 }
+
+/// How long what the wall clock said is good for.
+const WALL_US: u64 = 50_000;
 
 impl Clock {
     /// What time it is.
     pub(crate) fn now(&self) -> Now {
-        let passed = redis::monotonic_us().saturating_sub(self.since_us) / 1_000;
-        Now { log: LogTime(self.base.saturating_add(passed)), wall: WallTime(redis::wall_ms()) }
+        let now_us = redis::monotonic_us();
+        let passed = now_us.saturating_sub(self.since_us) / 1_000;
+        let (mut wall, mut read_us) = self.wall.get();
+        if wall == 0 || now_us.saturating_sub(read_us) >= WALL_US {
+            (wall, read_us) = (redis::wall_ms(), now_us);
+            self.wall.set((wall, read_us));
+        }
+        let wall = wall + now_us.saturating_sub(read_us) / 1_000;
+        Now { log: LogTime(self.base.saturating_add(passed)), wall: WallTime(wall) }
     }
 
     /// It is this time now, whatever this machine's clock says: the primary has said so.
@@ -89,7 +109,8 @@ impl Marks {
 
     /// Takes note of an id. One that is far ahead of its time keeps to its own queue, and does not use up those of all.
     pub(crate) fn see_id(&mut self, id: TaskId) {
-        if id > self.last_id && id.ms() < redis::wall_ms().max(self.last_id.ms()) + AHEAD_MS {
+        let is_near = |ms: u64| id.ms() < ms + AHEAD_MS;
+        if id > self.last_id && (is_near(self.last_id.ms()) || is_near(redis::wall_ms())) {
             self.last_id = id;
         }
     }

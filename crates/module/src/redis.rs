@@ -131,6 +131,11 @@ impl Flags {
         self.has(raw::REDISMODULE_CTX_FLAGS_CLUSTER)
     }
 
+    /// Whether this server writes a log of its commands.
+    pub(crate) const fn has_log(self) -> bool {
+        self.has(raw::REDISMODULE_CTX_FLAGS_AOF)
+    }
+
     /// Whether data are being loaded.
     pub(crate) const fn is_loading(self) -> bool {
         self.has(raw::REDISMODULE_CTX_FLAGS_LOADING)
@@ -227,10 +232,29 @@ impl<'c> Ctx<'c> {
         };
     }
 
-    /// Has the log and the replicas do the same as this command.
+    /// Has the log and the replicas do the same as this command, and counts it as a change that is yet to be saved.
     pub(crate) fn replicate_as_is(self) {
         // SAFETY: a context of a command.
         unsafe { function!(RedisModule_ReplicateVerbatim)(self.0) };
+    }
+
+    /// Whether there are replicas, or what one that comes back would go on with.
+    pub(crate) fn has_replicas(self) -> bool {
+        // SAFETY: a context and an ended string.
+        let info = unsafe { function!(RedisModule_GetServerInfo)(self.0, c"replication".as_ptr()) };
+        let count = |field: &CStr| {
+            let mut failed = 0;
+            // SAFETY: what was just asked for, and an ended string.
+            let n = unsafe {
+                function!(RedisModule_ServerInfoGetFieldUnsigned)(info, field.as_ptr(), &raw mut failed)
+            };
+            // What is not told may be so.
+            n > 0 || failed != 0
+        };
+        let has = count(c"connected_slaves") || count(c"repl_backlog_active");
+        // SAFETY: ours, and freed once.
+        unsafe { function!(RedisModule_FreeServerInfo)(self.0, info) };
+        has
     }
 
     /// Wakes those who wait for a key.

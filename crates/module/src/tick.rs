@@ -62,7 +62,8 @@ pub(crate) fn ring(ctx: Ctx<'_>) {
             process.agenda.alarm = process.agenda.next().map(|next| (next, timer));
             return;
         }
-        let mut steps = Steps { ctx, process, now, event: c"rq.tick" };
+        // Nothing here is the command of a client that would count as a change by itself.
+        let mut steps = Steps { ctx, process, now, is_followed: true, event: c"rq.tick" };
         end_holders(&mut steps);
         for _ in 0..STEPS {
             let Some(place) = steps.process.agenda.take_due(now.log) else { break };

@@ -1,6 +1,7 @@
 //! Replicas and logs carry effects: whatever their clocks say, they have what the primary has.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis::Value;
 use sureq_testkit::process::free_port;
@@ -202,4 +203,95 @@ fn a_replica_tells_and_decides_nothing() {
     assert!(pair.primary().error("RQ.APPLY q x").contains("no client"));
     let seen = shown(&pair.replica().say("RQ.INFO q"));
     assert!(seen.starts_with("[undelivered 0 delivered 2 "), "a replica can be looked at: {seen}");
+}
+
+/// Goes on with a random run until it is told to stop.
+fn run_until(stopped: &AtomicBool, client: &mut Client) {
+    let (mut random, mut given) = (fastrand::Rng::with_seed(7), Given::default());
+    while !stopped.load(Ordering::Relaxed) {
+        run(client, &mut random, 20, &mut given);
+    }
+}
+
+/// Has something happen in the middle of a random run.
+fn meanwhile(server: &RedisServer, act: impl FnOnce(&mut Client)) {
+    let (stopped, mut worker, mut client) = (AtomicBool::new(false), Client::of(server), Client::of(server));
+    std::thread::scope(|scope| {
+        scope.spawn(|| run_until(&stopped, &mut worker));
+        act(&mut client);
+        stopped.store(true, Ordering::Relaxed);
+    });
+}
+
+/// A server that nobody follows, in which something has happened already.
+fn alone(host: Host, port: u16) -> RedisServer {
+    let server = host.start(&["--appendonly", "no", "--port", &port.to_string()], &[]);
+    let mut client = Client::of(&server);
+    run(&mut client, &mut fastrand::Rng::with_seed(1), 200, &mut Given::default());
+    assert!(client.told("persistence", "rdb_changes_since_last_save") != "0", "changes are counted");
+    assert_eq!(client.told("replication", "master_repl_offset"), "0", "and told to nobody");
+    server
+}
+
+/// Some keys that take a second or more to save.
+fn slow_snapshot(client: &mut Client) {
+    for n in 0..100 {
+        client.say(&format!("SET key-{n} value"));
+    }
+    client.say("CONFIG SET rdb-key-save-delay 10000");
+    client.say("BGSAVE");
+    client.wait_until("persistence", "rdb_bgsave_in_progress", "1");
+}
+
+fn a_replica_comes_later(host: Host) {
+    let port = free_port();
+    let primary = alone(host, port);
+    let replica = host.start(&["--replicaof", &format!("127.0.0.1 {port}")], &[]);
+    meanwhile(&primary, |_| Client::of(&replica).wait_until("replication", "master_link_status", "up"));
+    let clients = [Client::of(&primary), Client::of(&replica)];
+    let mut pair = Pair { ports: [port, 0], servers: [primary, replica], clients, primary: 0 };
+    pair.wait_until_linked();
+    pair.assert_same("a replica that came in the middle of a run");
+    run(pair.primary(), &mut fastrand::Rng::with_seed(2), 200, &mut Given::default());
+    pair.assert_same("and whatever happened since");
+}
+
+#[test]
+fn a_replica_that_comes_later_misses_nothing_in_redis() {
+    a_replica_comes_later(Host::Redis);
+}
+
+#[test]
+fn a_replica_that_comes_later_misses_nothing_in_valkey() {
+    a_replica_comes_later(Host::Valkey);
+}
+
+fn a_log_begins_later(host: Host, is_child_busy: bool) {
+    let server = alone(host, 0);
+    meanwhile(&server, |client| {
+        if is_child_busy {
+            slow_snapshot(client);
+        }
+        client.say("CONFIG SET appendonly yes");
+        client.wait_until("persistence", "aof_rewrite_scheduled", "0");
+        client.wait_until("persistence", "aof_rewrite_in_progress", "0");
+    });
+    let mut client = Client::of(&server);
+    run(&mut client, &mut fastrand::Rng::with_seed(2), 200, &mut Given::default());
+    client.say("CLIENT PAUSE 60000 WRITE");
+    let before = shown(&client.say("DEBUG DIGEST"));
+    client.say("DEBUG LOADAOF");
+    assert_eq!(shown(&client.say("DEBUG DIGEST")), before, "the log");
+}
+
+#[test]
+fn a_log_that_begins_later_misses_nothing_in_redis() {
+    a_log_begins_later(Host::Redis, false);
+    a_log_begins_later(Host::Redis, true);
+}
+
+#[test]
+fn a_log_that_begins_later_misses_nothing_in_valkey() {
+    a_log_begins_later(Host::Valkey, false);
+    a_log_begins_later(Host::Valkey, true);
 }
