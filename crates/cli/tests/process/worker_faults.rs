@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use sureq::{DeliveryNumber, Failure, Home, Id, Queue, View, Worker, WorkerHandle};
 use sureq_testkit::load::seeded;
-use sureq_testkit::process::Process;
+use sureq_testkit::process::{Process, free_port};
+use sureq_testkit::redis_module::Host;
 use sureq_testkit::redis_server::RedisServer;
 use sureq_testkit::server_process::Launch;
 use tracing::field::{Field, Visit};
@@ -76,6 +77,13 @@ fn on_a_redis_that_dies_as_well() {
     let url = redis.url();
     play(&url, Some(&mut || redis.crash()));
     redis.check("sureq:");
+}
+
+#[test]
+fn on_the_module_in_a_redis_that_dies_as_well() {
+    let port = free_port();
+    let mut redis = Host::Redis.start(&["--port", &port.to_string()], &[]);
+    play(&format!("sureq://127.0.0.1:{port}"), Some(&mut || redis.crash()));
 }
 
 fn serve_at(dir: &Path, address: &str) -> Launch {
