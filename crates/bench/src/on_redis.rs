@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use redis_0_26::AsyncCommands as _;
 use redis_work_queue::{Item, KeyPrefix, WorkQueue};
-use sureq::Home;
 use sureq::seam::command::{AckScope, Command, IdForm, LeaseAsk, Pop, TaskRefs};
 use sureq::seam::reply::TaskView;
 use sureq::seam::{Answer, Replies, Reply};
+use sureq::{Home, Worker};
 
 use crate::procstat::cpu_time;
 use crate::servers::{Place, Server};
@@ -46,20 +46,32 @@ const TRIPS_AIM: f64 = 2.0;
 enum Kind {
     Peer,
     One,
+    Worker,
     Batch,
     SharedOne,
+    SharedWorker,
     SharedBatch,
 }
 
 impl Kind {
-    const ALL: [Self; 5] = [Self::Peer, Self::One, Self::Batch, Self::SharedOne, Self::SharedBatch];
+    const ALL: [Self; 7] = [
+        Self::Peer,
+        Self::One,
+        Self::Worker,
+        Self::Batch,
+        Self::SharedOne,
+        Self::SharedWorker,
+        Self::SharedBatch,
+    ];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Peer => "redis-work-queue 0.3, lease and complete",
             Self::One => "sureq, POP LEASE and ACK",
+            Self::Worker => "sureq, a Worker with one handler",
             Self::Batch => "sureq, POP COUNT 100 and ACK",
             Self::SharedOne => "sureq in the crate's keys, POP LEASE and ACK",
+            Self::SharedWorker => "sureq in the crate's keys, a Worker with one handler",
             Self::SharedBatch => "sureq in the crate's keys, POP COUNT 100 and ACK",
         }
     }
@@ -67,8 +79,8 @@ impl Kind {
     /// Which keys it uses, as the URL says it.
     const fn layout(self) -> &'static str {
         match self {
-            Self::Peer | Self::SharedOne | Self::SharedBatch => "work-queue",
-            Self::One | Self::Batch => "sureq",
+            Self::Peer | Self::SharedOne | Self::SharedWorker | Self::SharedBatch => "work-queue",
+            Self::One | Self::Worker | Self::Batch => "sureq",
         }
     }
 }
@@ -115,6 +127,7 @@ fn measure(place: &Place, kind: Kind, tasks: usize) -> Result<Run, Box<dyn Error
     let watch = Watch { server: &server, url: &url };
     match kind {
         Kind::Peer => runtime.block_on(peer(&watch, tasks)),
+        Kind::Worker | Kind::SharedWorker => runtime.block_on(worker(&watch, kind, tasks)),
         Kind::One | Kind::SharedOne => ours(&watch, kind, tasks, 1),
         Kind::Batch | Kind::SharedBatch => ours(&watch, kind, tasks, BATCH),
     }
@@ -176,13 +189,37 @@ async fn peer(watch: &Watch<'_>, tasks: usize) -> Result<Run, Box<dyn Error>> {
     if left > 0 { Err("tasks are left over".into()) } else { Ok(run) }
 }
 
-fn ours(watch: &Watch<'_>, kind: Kind, tasks: usize, batch: u32) -> Result<Run, Box<dyn Error>> {
+/// A home with tasks in it.
+fn filled(watch: &Watch<'_>, kind: Kind, tasks: usize) -> Result<Home, Box<dyn Error>> {
     let home = sureq::open(&format!("{}?layout={}", watch.url, kind.layout()))?;
     let payloads: Vec<&[u8]> = vec![&PAYLOAD; FILL];
     for first in (0..tasks).step_by(FILL) {
         let some = &payloads[..FILL.min(tasks - first)];
         ask(&home, &Command::Push { queue: b"bench", payloads: some })?;
     }
+    Ok(home)
+}
+
+/// What people run: the worker of the library, with one handler that does nothing.
+async fn worker(watch: &Watch<'_>, kind: Kind, tasks: usize) -> Result<Run, Box<dyn Error>> {
+    let home = filled(watch, kind, tasks)?;
+    let worker = Worker::new(&home).concurrency(1).work("bench", async || ());
+    let handle = worker.handle();
+    let begun = watch.begin()?;
+    let done = || handle.status().map_or(0, |status| status.tally.done);
+    let all_done = async {
+        while done() < tasks as u64 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let tally = worker.run_until(all_done).await?;
+    let run = watch.end(&begun, kind, tasks)?;
+    home.close().map_err(|error| error.to_string())?;
+    if tally.done == tasks as u64 { Ok(run) } else { Err(format!("{tasks} tasks: {tally:?}").into()) }
+}
+
+fn ours(watch: &Watch<'_>, kind: Kind, tasks: usize, batch: u32) -> Result<Run, Box<dyn Error>> {
+    let home = filled(watch, kind, tasks)?;
     let begun = watch.begin()?;
     let mut done = 0;
     while done < tasks {
@@ -236,7 +273,9 @@ fn render(runs: &[Run]) -> String {
         let ratio = of(kind, |run| run.per_second) / peer;
         let aim = match kind {
             Kind::Peer => String::new(),
-            Kind::One | Kind::SharedOne => format!("{} × in at most {TRIPS_AIM} round trips", AIMS[0]),
+            Kind::One | Kind::Worker | Kind::SharedOne | Kind::SharedWorker => {
+                format!("{} × in at most {TRIPS_AIM} round trips", AIMS[0])
+            }
             Kind::Batch | Kind::SharedBatch => format!("{} ×", AIMS[1]),
         };
         vec![
