@@ -175,10 +175,10 @@ mod tests {
         Slot::new(vec![PopOf { command: 0, queues }], spell)
     }
 
-    /// Tasks 1-0, 1-1, … of these queues; the last one has a name of its own.
+    /// Tasks 1-1, 1-2, … of these queues; the last one has a name of its own.
     fn popped(queues: &[u32]) -> Replies<()> {
         let mut replies = Replies::default();
-        for (n, &queue) in (0..).zip(queues) {
+        for (n, &queue) in (1..).zip(queues) {
             let id = TaskId::new(1, n).unwrap();
             let (at, more, spelt) = (LogTime(0), None, None);
             let (deliveries, incarnation, elapsed_ms) = (1, 1, 0);
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn what_nobody_took_goes_back_by_queue_whichever_came_first() {
-        let back = [untaken("a", &["1-1"]), untaken("c", &["1-0", "own"])];
+        let back = [untaken("a", &["1-2"]), untaken("c", &["1-1", "own"])];
         let early = slot(&["a", "b", "c"]);
         assert_eq!(early.fill(popped(&[2, 0, 2])), []);
         assert_eq!(early.abandon().unwrap(), back);
