@@ -3,10 +3,7 @@
 //! It follows from the events alone, so that no way to any of it can be forgotten. Who listens, and when they may be
 //! told, is the home's business; a replay records nothing, and so tells nothing.
 
-use alloc::boxed::Box;
-
 use crate::event::{Event, Ids, Landing, QueueNo, Removal};
-use crate::id::TaskId;
 
 /// What a notice is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -111,53 +108,11 @@ impl<'a> Event<'a> {
     }
 }
 
-/// Something that has happened to tasks of a queue, and will not be taken back.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
-    /// What.
-    pub kind: Kind,
-    /// The name of the queue.
-    pub queue: Box<[u8]>,
-    /// To which tasks.
-    pub tasks: NoticeTasks,
-}
-
-/// The tasks that a notice is about.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NoticeTasks {
-    /// So many.
-    Count(u64),
-    /// These, in order.
-    Ids(Box<[TaskId]>),
-    /// Those of which another program, with which the queue is shared, said this.
-    Said(Box<[u8]>),
-}
-
-impl Notice {
-    /// About how much memory it takes.
-    pub fn bytes(&self) -> usize {
-        let ids = match &self.tasks {
-            NoticeTasks::Count(_) => 0,
-            NoticeTasks::Ids(ids) => size_of_val(&**ids),
-            NoticeTasks::Said(text) => text.len(),
-        };
-        size_of::<Self>() + self.queue.len() + ids
-    }
-}
-
-/// What a listener hears.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
-    /// Something happened.
-    Notice(Notice),
-    /// There was no room for more: what was not heard by then is lost.
-    Missed,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::event::{Fields, Payloads, Purge};
+    use crate::id::TaskId;
     use crate::task::{Cause, Due};
     use crate::time::LogTime;
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use sureq_core::Payload;
+use sureq_seam::Payload;
 
 /// A payload, by a handle.
 ///

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::body::Stored;
-use sureq_core::Payload;
+use sureq_seam::Payload;
 
 /// How much of what was just written is kept at first.
 const RING_BYTES_MIN: usize = 4 << 20;

@@ -35,7 +35,7 @@ use crate::opening;
 use crate::synced::Synced;
 use crate::tape::Tape;
 use crate::ticker;
-use crate::ticket::{Answer, Parker, Ticket, poisoned, split_off, timed_out};
+use crate::ticket::{Answer, Ticket, poisoned, split_off, timed_out};
 use crate::tidier::{self, Tidying};
 
 /// How near the ids may come to their durable mark.
@@ -153,7 +153,7 @@ pub(crate) struct State {
 }
 
 /// What came of a batch of commands.
-pub type Executed = sureq_core::Executed<Ticket>;
+pub type Executed = sureq_seam::Executed<Ticket>;
 
 impl Engine {
     /// Opens the store in a directory, which is made if need be.
@@ -401,7 +401,7 @@ impl Engine {
 
     /// Waits on this thread until the position is durable; answers false if it never will be.
     pub fn wait(&self, position: Position) -> bool {
-        let waker = Waker::from(Arc::new(Parker(std::thread::current())));
+        let waker = sureq_seam::unparker();
         loop {
             if self.durable() >= position {
                 return true;

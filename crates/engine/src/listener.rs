@@ -11,13 +11,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use sureq_core::limits;
-use sureq_core::notice::{Heard, Kind, Kinds, Notice, NoticeTasks};
+use sureq_core::notice::{Kind, Kinds};
+use sureq_seam::{Heard, Notice, NoticeTasks};
 
 use crate::durable::Durable;
 use crate::engine::{Engine, Shared, State};
 use crate::log::Position;
 use crate::notes::Told;
-use crate::ticket::Parker;
 
 /// Someone who listens. At first nothing is wanted; each want is taken back by the unwant that says the same.
 pub struct Listener {
@@ -90,13 +90,7 @@ impl Listener {
 
     /// Waits on this thread for what happens next; `None` when nothing more will.
     pub fn wait(&self) -> Option<Heard> {
-        let waker = Waker::from(Arc::new(Parker(std::thread::current())));
-        loop {
-            match self.poll(&mut Context::from_waker(&waker)) {
-                Poll::Ready(heard) => return heard,
-                Poll::Pending => std::thread::park(),
-            }
-        }
+        sureq_seam::wait(|cx| self.poll(cx))
     }
 }
 

@@ -16,7 +16,7 @@ use crate::fault::Fault;
 use crate::log::{Place, Position, Reader};
 use crate::seek::{Candidates, Search};
 use crate::ticket::TicketCell;
-use sureq_core::Payload;
+use sureq_seam::Payload;
 
 /// How much is read at once, and so how much one reading holds in memory beside the cache.
 const READ_BYTES_MAX: u64 = 1 << 20;

@@ -12,7 +12,7 @@ use crate::cache::Found;
 use crate::engine::{Shared, State};
 use crate::seek::Search;
 use crate::ticket::{Answer, Ticket, TicketCell};
-use sureq_core::Payload;
+use sureq_seam::Payload;
 
 /// Smaller payloads of one reply are put together in one piece of memory; the others have their own.
 const TOGETHER_BYTES_MAX: usize = 4 << 10;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use sureq_core::reply::{Span, TaskView};
 use sureq_core::{Receipt, Refusal, Replies, Reply};
+use sureq_seam::{by_queue, unparker};
 
 use crate::body::Body;
 use crate::engine::Shared;
@@ -39,12 +40,8 @@ impl Answer {
 
     /// The deliveries in it, by queue.
     pub(crate) fn receipts(&self) -> Vec<(Box<[u8]>, Vec<Receipt>)> {
-        let of = |index: usize| {
-            let tasks = self.replies.tasks.iter().filter(move |task| task.queue as usize == index);
-            tasks.map(TaskView::receipt).collect::<Vec<_>>()
-        };
-        let all = self.queues.iter().enumerate().map(|(index, queue)| (queue.clone(), of(index)));
-        all.filter(|(_, receipts)| !receipts.is_empty()).collect()
+        let all = by_queue(&self.queues, &self.replies.tasks, TaskView::receipt);
+        all.map(|(queue, receipts)| (queue.clone(), receipts)).collect()
     }
 }
 
@@ -140,22 +137,13 @@ impl Ticket {
 
     /// Waits for the answer on this thread.
     pub fn wait(self) -> Answer {
-        let parker = Arc::new(Parker(std::thread::current()));
-        let waker = Waker::from(parker);
+        let waker = unparker();
         loop {
             match self.poll(&mut Context::from_waker(&waker)) {
                 Poll::Ready(answer) => return answer,
                 Poll::Pending => std::thread::park_timeout(Duration::from_secs(1)),
             }
         }
-    }
-}
-
-pub(crate) struct Parker(pub(crate) std::thread::Thread);
-
-impl std::task::Wake for Parker {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
     }
 }
 

@@ -10,12 +10,12 @@ use engine_support::{ack, ack_of, events_in, execute, fresh, open, options, pop,
 use sureq_core::command::{
     Add, Cancel, ConnId, IdForm, LeaseAsk, Pop, Return, TaskRef, TaskRefs, When, Worker, WorkerRef,
 };
-use sureq_core::notice::{Heard, NoticeTasks};
 use sureq_core::notice::{Kind, Kinds};
 use sureq_core::settings::{Change, Changes, Overflow, Place};
 use sureq_core::{Command, Event, Replies, Reply, TaskId, codec, limits};
 use sureq_engine::log::Durability;
 use sureq_engine::{Engine, Listener};
+use sureq_seam::{Heard, NoticeTasks};
 use sureq_testkit::manual_clock::ManualClock;
 
 /// Someone who hears everything.

@@ -99,8 +99,9 @@ pub(crate) fn spelt(id: TaskId) -> String {
     format!("{}-{:06}", id.ms(), id.seq())
 }
 
-pub(crate) fn spelt_receipt(receipt: Receipt) -> String {
-    format!("{}@{}.{}", spelt(receipt.id), receipt.delivery, receipt.incarnation)
+/// The receipt of a delivery, as scripts know it.
+pub(crate) fn spelt_receipt(receipt: Receipt) -> Vec<u8> {
+    format!("{}@{}.{}", spelt(receipt.id), receipt.delivery, receipt.incarnation).into_bytes()
 }
 
 /// What a connection of a home is called in Redis.
@@ -118,10 +119,9 @@ fn claim(task: TaskRef<'_>) -> Result<Claim, Refusal> {
 
 fn reference(task: TaskRef<'_>) -> Result<Vec<u8>, Refusal> {
     Ok(match claim(task)? {
-        Claim::Id(id) => spelt(id),
+        Claim::Id(id) => spelt(id).into_bytes(),
         Claim::Receipt(receipt) => spelt_receipt(receipt),
-    }
-    .into_bytes())
+    })
 }
 
 /// The call that a command is, and how its answer is read. `home` tells connections of this home from those of others.

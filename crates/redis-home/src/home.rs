@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use redis::RedisError;
 use sureq_core::command::{Block, Cancel, Command, ConnId, Pop};
 use sureq_core::{LogTime, Now, Receipt, Refusal, WallTime};
+use sureq_seam::{Ear, PopOf, TakeBack as _, Untaken};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::call::spelt_receipt;
@@ -15,12 +16,12 @@ use crate::cleaning::{CleanReport, Cleaning};
 use crate::clock::{Clock, SystemClock, system_ms};
 use crate::handed::Handed;
 use crate::layout::Layout;
-use crate::listener::{Ear, Listener};
+use crate::listener::{Listener, Wants};
 use crate::node::About;
 use crate::spread::check;
 use crate::target::Target;
 use crate::thread::{Batch, Job, Own, run};
-use crate::ticket::{PopOf, Slot, Ticket};
+use crate::ticket::{Ticket, slot_for};
 
 /// The oldest Redis that will do.
 const VERSION_MIN: (u32, u32) = (6, 2);
@@ -55,8 +56,9 @@ pub struct RedisHome {
     shared: Arc<Shared>,
 }
 
-struct Shared {
-    jobs: mpsc::UnboundedSender<Job>,
+/// What all clones of a home have in common.
+pub struct Shared {
+    pub(crate) jobs: mpsc::UnboundedSender<Job>,
     waiting: Arc<AtomicUsize>,
     /// Tells its connections from those of other homes.
     name: String,
@@ -121,10 +123,8 @@ impl RedisHome {
         let mut conns = Vec::new();
         for (at, command) in commands.iter().enumerate() {
             if let Command::Pop(pop) = command {
-                pops.push(PopOf {
-                    command: at,
-                    queues: pop.queues.iter().map(|queue| queue.to_vec()).collect(),
-                });
+                let queues = pop.queues.iter().map(|&queue| queue.into()).collect();
+                pops.push(PopOf { command: at, queues });
                 // Where a connection cannot hold tasks, its pop is refused.
                 if let Some(conn) = pop.lease.conn.filter(|_| target.layout == Layout::Sureq) {
                     conns.extend(pop.queues.iter().map(|queue| (conn, target.store_of(queue))));
@@ -133,25 +133,25 @@ impl RedisHome {
         }
         let call_of = |command| check(target, command).and_then(|()| target.layout.call_of(command, name));
         let calls = commands.iter().map(call_of).collect();
-        let slot = Arc::new(Slot::new(pops));
+        let slot = Arc::new(slot_for(pops));
         let batch = Batch { calls, block: first, slot: Arc::clone(&slot), conns };
         if let Err(mpsc::error::SendError(Job::Run(batch))) = self.shared.jobs.send(Job::Run(batch)) {
             batch.refuse();
         }
-        Ticket { slot, jobs: self.shared.jobs.clone(), commands: n, is_waiting: first.is_some() }
+        let home = Arc::clone(&self.shared);
+        if first.is_some() { Ticket::waiting(slot, home) } else { Ticket::new(slot, home, n) }
     }
 
     /// Gives deliveries that never reached their taker back to the front of their queue, at no cost.
     pub fn undeliver(&self, queue: &[u8], receipts: &[Receipt]) {
         let spelt = |receipt: &Receipt| match self.layout() {
-            Layout::Sureq => Some(spelt_receipt(*receipt).into_bytes()),
+            Layout::Sureq => Some(spelt_receipt(*receipt)),
             Layout::WorkQueue { .. } | Layout::Worqr | Layout::RedisQueue(_) => {
                 self.shared.handed.id(*receipt)
             }
         };
-        let spelt = receipts.iter().filter_map(spelt).collect();
-        // A home that is closed has nothing to take back.
-        let _ = self.shared.jobs.send(Job::Abandoned(vec![(queue.to_vec(), spelt)]));
+        let tasks = receipts.iter().filter_map(spelt).collect();
+        self.shared.take_back(vec![Untaken { queue: queue.into(), tasks }]);
     }
 
     /// Whether a pop can say how long a task is its taker's.
@@ -197,7 +197,7 @@ impl RedisHome {
         if self.shared.jobs.send(Job::Listen(Arc::clone(&ear), wanted)).is_err() {
             ear.end();
         }
-        Listener { ear, wants, channels: self.shared.target.channels() }
+        Listener::new(ear, Wants::new(wants, self.shared.target.channels()))
     }
 
     /// What time it is by the clocks of this machine; scripts go by Redis' own.

@@ -10,11 +10,12 @@ use std::time::Duration;
 use redis::{RedisError, Value};
 use sureq_core::command::{Block, ConnId};
 use sureq_core::{Refusal, Replies, Reply};
+use sureq_seam::{Ear, PopOf, Untaken, Want};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 
 use crate::answer::{Payload, bytes, fields, number, read, refusal};
-use crate::call::{Call, Shape, conn_name};
+use crate::call::{Call, Shape, conn_name, spelt_receipt};
 use crate::cleaning::{CleanReport, Cleaner, Cleaning, clean, keep_clean};
 use crate::clock::Clock;
 use crate::handed::Handed;
@@ -22,11 +23,11 @@ use crate::hearing::{Wanted, hear};
 use crate::layout::{Layout, Waiting};
 use crate::line::{Line, serve_line};
 use crate::link::Link;
-use crate::listener::{Ear, Want, listen};
+use crate::listener::listen;
 use crate::node::About;
 use crate::spread::{Listed, greet_stores};
 use crate::target::Target;
-use crate::ticket::{PopOf, Slot};
+use crate::ticket::Slot;
 use crate::waiters::Waiter;
 use crate::work_queue::is_again;
 use crate::work_queue::moving::{Moves, serve_moves};
@@ -45,7 +46,7 @@ pub(crate) type Store = Option<Vec<u8>>;
 pub(crate) enum Job {
     Run(Batch),
     /// Nobody takes the answer of a ticket any more; what it was given goes back.
-    Abandoned(Vec<(Vec<u8>, Vec<Vec<u8>>)>),
+    Abandoned(Vec<Untaken>),
     CloseConn(ConnId),
     Dismiss,
     Listen(Arc<Ear>, mpsc::UnboundedReceiver<Want>),
@@ -68,10 +69,7 @@ pub(crate) struct Batch {
 impl Batch {
     /// Answers that the home is closed.
     pub(crate) fn refuse(&self) {
-        let mut replies = Replies::default();
-        replies.list.resize_with(self.calls.len(), || Reply::Refused(Refusal::Closed));
-        // Whoever has left needs no answer.
-        let _ = self.slot.fill(replies);
+        self.slot.refuse(self.calls.len(), &Refusal::Closed);
     }
 }
 
@@ -188,9 +186,9 @@ async fn work(inner: &Rc<Inner>, mut jobs: mpsc::UnboundedReceiver<Job>) {
                 }
                 under_way.push(tokio::task::spawn_local(async move { own.run(batch).await }));
             }
-            Job::Abandoned(receipts) => {
+            Job::Abandoned(untaken) => {
                 inner.line.drop_abandoned();
-                under_way.push(tokio::task::spawn_local(async move { own.give_back(receipts).await }));
+                under_way.push(tokio::task::spawn_local(async move { own.give_back(untaken).await }));
             }
             Job::CloseConn(conn) => {
                 under_way.push(tokio::task::spawn_local(async move { own.close_conn(conn).await }));
@@ -300,7 +298,7 @@ impl Inner {
         if !layout.needs_cleaning() {
             return;
         }
-        for pop in &slot.pops {
+        for pop in slot.pops() {
             let Some(Ok((call, _))) = calls.get(pop.command) else { continue };
             pop.queues.iter().for_each(|queue| self.cleaner.watch(self, queue));
             if layout == Layout::Worqr {
@@ -339,7 +337,7 @@ impl Inner {
             Block::Forever => None,
             Block::Millis(ms) => Some(self.link.clock.monotonic_ms().saturating_add(ms)),
         };
-        let queues = slot.pops.first().map(|pop| pop.queues.clone()).unwrap_or_default();
+        let queues = slot.pops().iter().flat_map(|pop| &*pop.queues).map(|queue| queue.to_vec()).collect();
         if self.link.target.layout.waiting() == Waiting::Blocked {
             // It may have been the end of a millisecond.
             let until_ms = until_ms.map(|at| at.saturating_add(1));
@@ -355,27 +353,25 @@ impl Inner {
         if self.link.target.layout == Layout::Worqr {
             self.worqr.hashes.remember(&replies);
         }
-        if let Some(untaken) = slot.fill(replies) {
-            self.give_back(slot.receipts(&untaken)).await;
-        }
+        self.give_back(slot.fill(replies)).await;
     }
 
     /// Gives back what pops took, and nobody was told since no replica has confirmed it: it would be held by nobody.
     pub(crate) async fn give_back_unconfirmed(&self) {
         for (call, answer) in self.link.take_unconfirmed() {
-            let queues = call.args.get(self.link.target.layout.pop_queues()..).unwrap_or_default().to_vec();
-            let slot = Slot::new(vec![PopOf { command: 0, queues }]);
+            let queues = call.args.get(self.link.target.layout.pop_queues()..).unwrap_or_default();
+            let pop = PopOf { command: 0, queues: queues.iter().map(|queue| queue[..].into()).collect() };
             let mut replies = Replies::default();
             read(self.link.target.layout.ids(), &Shape::Tasks, answer, &mut replies);
-            self.give_back(slot.receipts(&replies)).await;
+            self.give_back(pop.untaken(&replies, spelt_receipt)).await;
         }
     }
 
-    async fn give_back(&self, receipts: Vec<(Vec<u8>, Vec<Vec<u8>>)>) {
-        for (queue, receipts) in receipts {
-            let call = Call::new("undeliver", Some(&queue)).arg(queue.clone());
+    async fn give_back(&self, untaken: Vec<Untaken>) {
+        for Untaken { queue, tasks } in untaken {
+            let call = Call::about("undeliver", &queue);
             // Whatever cannot be given back now comes back as any delivery does whose holder is silent.
-            let _ = self.link.ask(&call.args(receipts)).await;
+            let _ = self.link.ask(&call.args(tasks)).await;
         }
     }
 

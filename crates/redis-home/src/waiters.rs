@@ -164,10 +164,11 @@ impl Agenda {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ticket::slot_for;
 
     fn waiter(queues: &[&[u8]], until_ms: Option<u64>) -> Waiter {
         let queues = queues.iter().map(|queue| queue.to_vec()).collect();
-        Waiter::new(Call::new("pop", None), queues, until_ms, Arc::default())
+        Waiter::new(Call::new("pop", None), queues, until_ms, Arc::new(slot_for(Vec::new())))
     }
 
     #[test]

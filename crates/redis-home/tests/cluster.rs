@@ -7,7 +7,6 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use redis::cmd;
-use support::load::Load;
 use support::{ack, answer, info, open, open_in, pop, pop_in, push, run, until, wait_for};
 use sureq_core::command::{Block, Command, LeaseAsk, Pop, Worker};
 use sureq_core::settings::{Change, Changes};
@@ -174,7 +173,7 @@ fn five_failovers_lose_tasks_if_nobody_waits_and_repeat_no_receipt() {
 #[test]
 fn a_primary_that_hangs_is_left_for_the_one_that_takes_over() {
     let cluster = RedisCluster::start();
-    let load = Load::new(&format!("{}?durability=replicated", cluster.url()), &[b"q"]);
+    let load = support::load(&format!("{}?durability=replicated", cluster.url()), &[b"q"]);
     let home = open(&cluster.url());
     // It is in the same slot as what the load is about.
     let pushed = || {
@@ -217,7 +216,7 @@ fn slots_that_move_under_load_take_everything_along() {
     let (from, _) = cluster.owners(std::str::from_utf8(names[0]).expect("a name"));
     let to = cluster.owners("{q2}").0;
     assert_ne!(from, to, "two servers");
-    let load = Load::new(&cluster.url(), &names);
+    let load = support::load(&cluster.url(), &names);
     load.run(2, || {
         for round in 0..4 {
             load.until_confirmed(50);

@@ -5,9 +5,7 @@ mod support;
 use std::collections::BTreeSet;
 
 use redis::cmd;
-use support::load::Load;
-use support::proxy::{Proxy, Way};
-use support::{ack, answer, info, open, pop, pop_held_by, push, run, until, wait_for};
+use support::{Way, ack, answer, cutting_proxy, info, open, pop, pop_held_by, push, run, until, wait_for};
 use sureq_core::{Command, Refusal, Reply};
 use sureq_testkit::process::free_port;
 use sureq_testkit::redis_server::RedisServer;
@@ -131,7 +129,7 @@ fn a_user_without_channels_loses_nothing() {
 #[test]
 fn kills_flushes_and_restarts_under_load_lose_nothing_and_finish_nothing_twice() {
     let mut server = RedisServer::start();
-    let load = Load::new(&server.url(), &[b"q"]);
+    let load = support::load(&server.url(), &[b"q"]);
     load.run(2, || {
         for round in 0..6 {
             load.until_confirmed(30);
@@ -157,15 +155,15 @@ fn a_connection_that_is_cut_anywhere_leaves_every_task_in_one_place() {
     let direct = open(&server.url());
     // How much is said in all is known once: what is loaded at the beginning is most of it, and is cut seldom.
     let loaded = 48_000;
-    for way in [Way::ToRedis, Way::FromRedis] {
+    for way in [Way::ToServer, Way::FromServer] {
         let cuts: Vec<usize> = match way {
-            Way::ToRedis => (0..loaded).step_by(6_000).chain((loaded..loaded + 1_600).step_by(40)).collect(),
-            Way::FromRedis => (0..9_000).step_by(150).collect(),
+            Way::ToServer => (0..loaded).step_by(6_000).chain((loaded..loaded + 1_600).step_by(40)).collect(),
+            Way::FromServer => (0..9_000).step_by(150).collect(),
         };
         for cut in cuts {
             let queue = format!("{way:?} {cut}").into_bytes();
-            let proxy = Proxy::new(port, cut, way);
-            let url = format!("redis://{}", proxy.address);
+            let address = cutting_proxy(port, cut, way);
+            let url = format!("redis://{address}");
             // A home that cannot be opened has done nothing.
             let Ok(home) = sureq_redis::RedisHome::open(sureq_redis::Target::parse(&url).unwrap()) else {
                 continue;

@@ -3,7 +3,6 @@
 mod support;
 
 use redis::cmd;
-use support::load::Load;
 use support::{FOREIGN, answer, open, open_in, pop_in, push, until};
 use sureq_core::Reply;
 use sureq_core::command::{Block, Command, Pop};
@@ -11,7 +10,7 @@ use sureq_testkit::redis_sentinels::RedisSentinels;
 
 fn fail_over(stop: impl FnOnce(&mut RedisSentinels, usize)) {
     let mut all = RedisSentinels::start_with(&[]);
-    let load = Load::new(&format!("{}?durability=replicated", all.url("")), &[b"q"]);
+    let load = support::load(&format!("{}?durability=replicated", all.url("")), &[b"q"]);
     load.run(2, || {
         load.until_confirmed(50);
         let before = all.primary();

@@ -7,7 +7,8 @@ use std::future::poll_fn;
 use std::task::{Context, Poll};
 
 use sureq_core::reply::TaskView;
-use sureq_core::{Command, Position, Receipt, Refusal, Replies, Reply};
+use sureq_core::{Command, Refusal, Replies, Reply};
+use sureq_seam::{Position, by_queue};
 
 use crate::error::{Error, Result};
 use crate::home::Home;
@@ -92,12 +93,8 @@ impl Drop for Untaken<'_> {
         for (command, reply) in self.commands.iter().zip(&self.replies.list) {
             let (Command::Pop(pop), Reply::Tasks(tasks)) = (command, reply) else { continue };
             let tasks = &self.replies.tasks[tasks.range()];
-            for (at, queue) in pop.queues.iter().enumerate() {
-                let receipts: Vec<Receipt> =
-                    tasks.iter().filter(|task| task.queue as usize == at).map(TaskView::receipt).collect();
-                if !receipts.is_empty() {
-                    self.home.undeliver(queue, &receipts);
-                }
+            for (queue, receipts) in by_queue(pop.queues, tasks, TaskView::receipt) {
+                self.home.undeliver(queue, &receipts);
             }
         }
     }

@@ -9,12 +9,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use sureq_core::command::ConnId;
-use sureq_core::notice::{Heard, Kind, Kinds};
-use sureq_core::{Command, Now, Position, Receipt, Refusal, Replies};
+use sureq_core::notice::{Kind, Kinds};
+use sureq_core::{Command, Now, Receipt, Refusal, Replies};
 #[cfg(feature = "embedded")]
 use sureq_engine::Engine;
 #[cfg(feature = "redis")]
 use sureq_redis::{CleanReport, Cleaning, RedisHome};
+use sureq_seam::{Heard, Position};
 
 #[cfg(feature = "remote")]
 use crate::remote::RemoteHome;
@@ -49,7 +50,7 @@ impl From<Arc<LogError>> for Broken {
 }
 
 /// What came of a batch of commands.
-pub type Executed = sureq_core::Executed<Ticket>;
+pub type Executed = sureq_seam::Executed<Ticket>;
 
 /// The right to an answer that is not there yet. Dropped without its answer having been taken, it leaves the line, and what it
 /// was given goes back to the front.

@@ -18,13 +18,11 @@
 
 pub use crate::home::{Answer, Executed, Listener, Ticket};
 pub use sureq_core::broker::glob_matches;
-pub use sureq_core::notice::{Heard, Notice, NoticeTasks};
-pub use sureq_core::{
-    Command, LogTime, Now, Position, Receipt, Replies, Reply, TaskId, command, notice, reply,
-};
+pub use sureq_core::{Command, LogTime, Now, Receipt, Replies, Reply, TaskId, command, notice, reply};
+pub use sureq_seam::{Heard, Notice, NoticeTasks, Position};
 
-/// A payload in a reply.
-#[cfg(not(feature = "embedded"))]
-pub use sureq_core::Payload as Body;
 #[cfg(feature = "embedded")]
 pub use sureq_engine::Body;
+/// A payload in a reply.
+#[cfg(not(feature = "embedded"))]
+pub use sureq_seam::Payload as Body;

@@ -10,14 +10,19 @@
 //! * [`redis_server`], [`redis_cluster`], [`redis_sentinels`]: a real Redis or Valkey, or several of them; [`redis_module`]: with the
 //!   module loaded.
 //! * [`client`]: clients of our own for both dialects. [`load`]: many of them at once; [`ledger`]: what they were promised.
+//!   [`home_load`]: the same through the library, for homes that are harmed meanwhile; [`proxy`] harms a connection.
+//! * [`patience`]: how long tests wait for what gives no signal.
 
 pub mod client;
 pub mod conformance;
+pub mod home_load;
 pub mod ledger;
 pub mod load;
 pub mod loop_image;
 pub mod manual_clock;
+pub mod patience;
 pub mod process;
+pub mod proxy;
 pub mod redis_cluster;
 pub mod redis_module;
 pub mod redis_sentinels;

@@ -18,8 +18,7 @@ use rustix::process::{
     setrlimit, waitid,
 };
 
-/// How long anything may take that should take no time. Only a hang gets there.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub use crate::patience::PATIENCE;
 
 /// A child process that leads a process group of its own, so that whatever it starts goes with it.
 pub struct Process {

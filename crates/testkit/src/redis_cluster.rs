@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
 
 use redis::{Connection, Value, cmd};
 
-use crate::process::{PATIENCE, Process, free_port};
+use crate::patience::{PATIENCE, until};
+use crate::process::{Process, free_port};
 use crate::redis_server::RedisServer;
 
 const SERVERS: usize = 6;
@@ -174,15 +174,6 @@ fn replication(connection: &mut Connection) -> String {
 fn field(info: &str, name: &str) -> String {
     let mut lines = info.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     lines.next().unwrap_or_default().to_owned()
-}
-
-/// Waits until something is so.
-pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let since = Instant::now();
-    while !is_so() {
-        assert!(since.elapsed() < PATIENCE, "it never came to that: {what}");
-        std::thread::yield_now();
-    }
 }
 
 fn start_one(options: &[&str]) -> (u16, RedisServer) {

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use redis::cmd;
 use tempfile::TempDir;
 
-use crate::process::{PATIENCE, Process, free_port};
-use crate::redis_cluster::until;
+use crate::patience::{PATIENCE, until};
+use crate::process::{Process, free_port};
 use crate::redis_server::RedisServer;
 
 /// What they call those whom they watch.

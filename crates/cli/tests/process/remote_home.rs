@@ -1,13 +1,9 @@
 //! Homes on a server that is killed, stopped, cut off and picky: nothing that was confirmed is lost, what is not known is
 //! called unknown, and homes carry on by themselves.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use sureq::Refusal;
@@ -16,7 +12,9 @@ use sureq::seam::command::{AckScope, Block, ConnId, IdForm, LeaseAsk, Pop, TaskR
 use sureq::seam::notice::Kind;
 use sureq::seam::{Command, Heard, NoticeTasks, Replies, Reply};
 use sureq_testkit::client::Value;
-use sureq_testkit::process::PATIENCE;
+use sureq_testkit::home_load::{Asking, HomeLoad};
+use sureq_testkit::patience::{PATIENCE, until};
+use sureq_testkit::proxy::{Way, cutting_proxy};
 use sureq_testkit::server_process::{Launch, Server};
 
 use crate::users::People;
@@ -68,15 +66,6 @@ fn counts(home: &RemoteHome, queue: &[u8]) -> (u64, u64) {
     }
 }
 
-/// Returns once it is so. The home or the server is asked; there is no other signal to wait for.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let since = Instant::now();
-    while !is_so() {
-        assert!(since.elapsed() < PATIENCE, "not in time: {what}");
-        std::thread::yield_now();
-    }
-}
-
 fn is_unknown(reply: &Reply) -> bool {
     matches!(reply, Reply::Refused(Refusal::Unknown { .. }))
 }
@@ -85,110 +74,23 @@ fn is_unavailable(reply: &Reply) -> bool {
     matches!(reply, Reply::Refused(Refusal::Unavailable { .. }))
 }
 
-/// What producers and workers know of their tasks, by number.
-#[derive(Default)]
-struct Load {
-    confirmed: Mutex<BTreeSet<u64>>,
-    unknown: Mutex<BTreeSet<u64>>,
-    finished: Mutex<BTreeMap<u64, u32>>,
-    maybe_finished: Mutex<BTreeSet<u64>>,
-    next: AtomicU64,
-    is_over: AtomicBool,
-}
-
-fn known<T>(set: &Mutex<T>) -> MutexGuard<'_, T> {
-    set.lock().expect("no thread panics with it")
-}
-
-impl Load {
-    fn produce(&self, address: SocketAddr) {
-        let home = open(address);
-        while !self.is_over.load(Ordering::Acquire) {
-            let n = self.next.fetch_add(1, Ordering::AcqRel);
-            match push(&home, b"q", n.to_string().as_bytes()) {
-                Reply::Pushed(_) => _ = known(&self.confirmed).insert(n),
-                reply if is_unknown(&reply) => _ = known(&self.unknown).insert(n),
-                reply => assert!(is_unavailable(&reply), "{reply:?}"),
-            }
-        }
-        home.close();
-    }
-
-    fn work(&self, address: SocketAddr) {
-        let home = open(address);
-        while !self.is_over.load(Ordering::Acquire) {
-            self.work_once(&home);
-        }
-        home.close();
-    }
-
-    /// Pops and finishes some; answers whether there were any.
-    fn work_once(&self, home: &RemoteHome) -> bool {
-        let lease = LeaseAsk { ms: Some(2_000), ..LeaseAsk::NONE };
-        let taken = ask(home, pop(Some(Block::Millis(50)), lease));
-        match &taken.list[0] {
-            Reply::Tasks(_) | Reply::TimedOut => {}
-            no => assert!(is_unknown(no) || is_unavailable(no), "{no:?}"),
-        }
-        for task in &taken.tasks {
-            let n = std::str::from_utf8(task.body.as_ref()).expect("a number").parse().expect("a number");
-            match ack(home, b"q", &task.receipt().to_string()) {
-                Reply::Acked(span) if span.len() == 1 => {
-                    *known(&self.finished).entry(n).or_default() += 1;
-                }
-                Reply::Acked(_) => {}
-                reply if is_unknown(&reply) => _ = known(&self.maybe_finished).insert(n),
-                reply => assert!(is_unavailable(&reply), "{reply:?}"),
-            }
-        }
-        !taken.tasks.is_empty()
-    }
-
-    /// What must not be.
-    fn check(&self) {
-        let (confirmed, finished) = (known(&self.confirmed), known(&self.finished));
-        let (unknown, maybe) = (known(&self.unknown), known(&self.maybe_finished));
-        let lost: Vec<_> =
-            confirmed.iter().filter(|n| !finished.contains_key(n) && !maybe.contains(n)).collect();
-        assert!(lost.is_empty(), "lost: {lost:?}");
-        let twice: Vec<_> = finished.iter().filter(|(_, times)| **times > 1).collect();
-        assert!(twice.is_empty(), "finished twice: {twice:?}");
-        let odd: Vec<_> =
-            finished.keys().filter(|n| !confirmed.contains(n) && !unknown.contains(n)).collect();
-        assert!(odd.is_empty(), "refused and yet there: {odd:?}");
-        println!("{} confirmed, {} unknown, {} finished", confirmed.len(), unknown.len(), finished.len());
-    }
-}
-
 #[test]
 fn kills_under_load_lose_nothing_and_homes_carry_on() {
     let dir = scratch();
     let mut server = serve(dir.path()).start();
-    let (address, load) = (server.resp, Load::default());
-    let launch = serve_at(dir.path(), address);
-    let confirmed = || known(&load.confirmed).len();
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| load.produce(address));
-            scope.spawn(|| load.work(address));
-        }
+    let launch = serve_at(dir.path(), server.resp);
+    let asking = Asking { count: 10, block: Some(Block::Millis(50)), lease_ms: 2_000 };
+    let load = HomeLoad::new(&format!("sureq://{}", server.resp), Q, asking);
+    load.run(2, || {
         for _ in 0..5 {
-            let before = confirmed();
-            until("pushes are confirmed", || confirmed() > before + 100);
+            load.until_confirmed(100);
             server.kill9();
             server = launch.start();
         }
-        let before = confirmed();
-        until("they carry on by themselves", || confirmed() > before + 100);
-        load.is_over.store(true, Ordering::Release);
+        // They carry on by themselves.
+        load.until_confirmed(100);
     });
-    let home = open(address);
-    until("all are done", || {
-        while load.work_once(&home) {}
-        counts(&home, b"q") == (0, 0)
-    });
-    load.check();
-    home.close();
+    load.finish();
 }
 
 #[test]
@@ -378,49 +280,6 @@ fn a_server_in_front_of_a_server_is_refused() {
     let mut process = Launch::new(SUREQ).args(["serve", "--home", "sureq://127.0.0.1:1"]).spawn();
     assert_eq!(process.exit_code(PATIENCE), 1);
     assert!(process.stderr().contains("a server in front of a server is not offered"), "{process}");
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    ToServer,
-    FromServer,
-}
-
-/// Passes the first connection on until so many bytes have gone one way, and then cuts; all others without harm.
-fn cutting_proxy(server: SocketAddr, cut: usize, way: Way) -> SocketAddr {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has free ports");
-    let address = listener.local_addr().expect("it is bound");
-    std::thread::spawn(move || {
-        for (n, client) in listener.incoming().enumerate() {
-            let Ok(client) = client else { return };
-            let server = TcpStream::connect(server).expect("the server listens");
-            let cut = if n == 0 { cut } else { usize::MAX };
-            let (to, from) = match way {
-                Way::ToServer => (cut, usize::MAX),
-                Way::FromServer => (usize::MAX, cut),
-            };
-            let twin = |stream: &TcpStream| stream.try_clone().expect("there are descriptors");
-            let pair = (twin(&client), twin(&server));
-            std::thread::spawn(move || pass(&pair.0, &pair.1, to));
-            std::thread::spawn(move || pass(&server, &client, from));
-        }
-    });
-    address
-}
-
-fn pass(mut from: &TcpStream, mut to: &TcpStream, mut left: usize) {
-    let mut room = [0; 4096];
-    while left > 0 {
-        let Ok(read @ 1..) = from.read(&mut room) else { break };
-        let passed = read.min(left);
-        if to.write_all(&room[..passed]).is_err() {
-            break;
-        }
-        left -= passed;
-    }
-    // Whichever end is gone already does not matter.
-    let _ = from.shutdown(Shutdown::Both);
-    let _ = to.shutdown(Shutdown::Both);
 }
 
 #[test]

@@ -27,7 +27,7 @@ mod visit;
 mod walk;
 mod writer;
 
-pub use sureq_core::Position;
+pub use sureq_seam::Position;
 
 pub use frame::{FRAME_BODY_BYTES_MAX, FrameBuf};
 pub use reader::Reader;

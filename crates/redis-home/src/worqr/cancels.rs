@@ -35,14 +35,14 @@ pub(crate) struct Cancels {
 
 impl Cancels {
     /// Notes who pops from where.
-    pub(crate) fn note(&self, pop: &Call, queues: &[Vec<u8>]) {
+    pub(crate) fn note(&self, pop: &Call, queues: &[Box<[u8]>]) {
         let Some(worker) = pop.args.get(POP_WORKER) else { return };
         let mut workers = self.workers.borrow_mut();
         for queue in queues {
-            if let Some(known) = workers.get_mut(queue) {
+            if let Some(known) = workers.get_mut(&**queue) {
                 known.insert(worker.clone());
             } else if workers.len() < QUEUES_MAX {
-                workers.insert(queue.clone(), [worker.clone()].into());
+                workers.insert(queue.to_vec(), [worker.clone()].into());
                 self.changed.notify_one();
             }
         }

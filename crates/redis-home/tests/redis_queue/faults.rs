@@ -6,8 +6,7 @@ use sureq_redis::{RedisHome, Target};
 use sureq_testkit::process::free_port;
 use sureq_testkit::redis_server::RedisServer;
 
-use crate::common::proxy::{Proxy, Way};
-use crate::common::{ack, push, run};
+use crate::common::{Way, ack, cutting_proxy, push, run};
 use crate::support::{QUEUE, Shop};
 
 /// The script is sent at the beginning, and is most of what is sent; what is behind it matters.
@@ -19,12 +18,12 @@ fn a_home_that_is_cut_off_anywhere_loses_nothing() {
     let port = free_port();
     let mut shop = Shop::on(RedisServer::start_at(port), "layout=redis-queue");
     let to = (0..SCRIPT_BYTES).step_by(4_000).chain((SCRIPT_BYTES..SCRIPT_BYTES + 1_600).step_by(40));
-    let from = (0..9_000).step_by(150).map(|cut| (Way::FromRedis, cut));
+    let from = (0..9_000).step_by(150).map(|cut| (Way::FromServer, cut));
     let (mut sure_acks, mut unsure) = (0, 0);
-    for (way, cut) in to.map(|cut| (Way::ToRedis, cut)).chain(from) {
+    for (way, cut) in to.map(|cut| (Way::ToServer, cut)).chain(from) {
         shop.raw::<()>("FLUSHALL");
-        let proxy = Proxy::new(port, cut, way);
-        let target = Target::parse(&format!("redis://{}?layout=redis-queue", proxy.address)).unwrap();
+        let address = cutting_proxy(port, cut, way);
+        let target = Target::parse(&format!("redis://{address}?layout=redis-queue")).unwrap();
         // A home that cannot be opened has done nothing.
         let Ok(home) = RedisHome::open(target) else { continue };
         let pushes = [push(&home, QUEUE, b"one"), push(&home, QUEUE, b"two")];

@@ -4,37 +4,26 @@ use std::time::{Duration, Instant};
 
 use sureq_core::command::Block;
 
-use crate::common::{push, until};
-use crate::support::{QUEUE, Shop, answer};
+use crate::common::waiting::Ways;
+use crate::support::{Shop, answer};
 
-fn until_waiting(shop: &Shop, n: usize) {
-    until("it waits", || shop.home.waiting() == n);
-    shop.home.look();
-}
+const WAYS: Ways = Ways {
+    wait: Shop::wait,
+    foreign_push: |shop, id| shop.raw(&format!("LPUSH jobs {id}")),
+    cut: |shop| {
+        for client in shop.clients("client|tracking") {
+            assert_eq!(shop.raw::<u64>(&format!("CLIENT KILL ID {client}")), 1);
+        }
+    },
+    pushed: |(id, _)| id,
+};
 
 #[test]
 fn a_push_of_either_side_wakes_whoever_waits_at_once_also_beside_what_is_taken() {
     let mut shop = Shop::open();
-    let other = shop.another();
     shop.push_id("taken");
     shop.pop(1);
-    let mut times = Vec::new();
-    for n in 0..21 {
-        let ticket = shop.wait(Block::Forever);
-        until_waiting(&shop, 1);
-        let pushed = Instant::now();
-        if n % 2 == 0 {
-            shop.raw::<()>(&format!("LPUSH jobs {n}"));
-        } else {
-            push(&other, QUEUE, b"x");
-        }
-        assert_eq!(answer(ticket).unwrap().len(), 1);
-        times.push(pushed.elapsed());
-    }
-    times.sort();
-    println!("median {:?}, worst {:?}", times[10], times[20]);
-    assert!(times[10] < Duration::from_millis(50), "{times:?}");
-    other.close();
+    WAYS.a_push_of_either_side_wakes_at_once(&mut shop);
 }
 
 #[test]
@@ -43,7 +32,7 @@ fn whoever_waits_asks_nothing() {
     shop.push_id("taken");
     shop.pop(1);
     let ticket = shop.wait(Block::Forever);
-    until_waiting(&shop, 1);
+    shop.until_waiting(1);
     let monitor = shop.monitor();
     // Another queue whose name begins alike is none of its business.
     shop.raw::<()>("LPUSH jobs2 x");
@@ -66,11 +55,7 @@ fn what_is_late_wakes_whoever_waits() {
 #[test]
 fn whoever_gives_up_takes_nothing() {
     let mut shop = Shop::open();
-    let since = Instant::now();
-    assert_eq!(answer(shop.wait(Block::Millis(30))), Ok(vec![]));
-    assert!(since.elapsed() >= Duration::from_millis(30));
-    drop(shop.wait(Block::Forever));
-    shop.home.look();
+    WAYS.give_up(&shop);
     shop.push_id("a");
     assert_eq!(shop.list(), ["a"]);
 }
@@ -80,12 +65,7 @@ fn what_a_ticket_was_given_that_nobody_reads_goes_back_to_the_front() {
     let mut shop = Shop::open();
     shop.push_id("a");
     shop.push_id("b");
-    let mut monitor = shop.monitor();
-    let ticket = shop.wait(Block::Forever);
-    monitor.wait_for("pop");
-    drop(ticket);
-    monitor.wait_for("undeliver");
-    shop.home.look();
+    WAYS.leave_with_a_task(&shop);
     assert_eq!(shop.list(), ["b", "a"]);
 }
 
@@ -99,7 +79,7 @@ fn two_queues_whose_names_begin_alike_can_both_be_waited_for() {
     };
     for queue in ["jobs", "jobs2"] {
         let ticket = shop.home.execute(&[sureq_core::Command::Pop(pop)]);
-        until_waiting(&shop, 1);
+        shop.until_waiting(1);
         shop.raw::<()>(&format!("LPUSH {queue} x"));
         assert_eq!(answer(ticket).unwrap()[0].0, "x");
     }
@@ -107,23 +87,5 @@ fn two_queues_whose_names_begin_alike_can_both_be_waited_for() {
 
 #[test]
 fn whoever_waits_outlives_redis_its_scripts_and_its_connections() {
-    let mut shop = Shop::open();
-    let ticket = shop.wait(Block::Forever);
-    until_waiting(&shop, 1);
-    shop.raw::<()>("FUNCTION FLUSH");
-    shop.raw::<()>("SCRIPT FLUSH");
-    shop.raw::<()>("LPUSH jobs a");
-    assert_eq!(answer(ticket).unwrap()[0].0, "a");
-    let ticket = shop.wait(Block::Forever);
-    until_waiting(&shop, 1);
-    for client in shop.clients("client|tracking") {
-        assert_eq!(shop.raw::<u64>(&format!("CLIENT KILL ID {client}")), 1);
-    }
-    shop.raw::<()>("LPUSH jobs b");
-    assert_eq!(answer(ticket).unwrap()[0].0, "b");
-    let ticket = shop.wait(Block::Forever);
-    until_waiting(&shop, 1);
-    shop.crash();
-    shop.raw::<()>("LPUSH jobs c");
-    assert_eq!(answer(ticket).unwrap()[0].0, "c");
+    WAYS.whoever_waits_outlives_redis_its_scripts_and_its_connections(&mut Shop::open());
 }

@@ -2,13 +2,13 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part of this")]
 
-pub mod load;
 pub mod monitor;
-pub mod proxy;
 pub mod shop;
+pub mod waiting;
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sureq_core::command::{
     AckScope, Block, Command, ConnId, IdForm, LeaseAsk, Pop, TaskRefs, Worker, WorkerRef,
@@ -16,9 +16,10 @@ use sureq_core::command::{
 use sureq_core::reply::Info;
 use sureq_core::{Refusal, Replies, Reply};
 use sureq_redis::{Cleaned, Cleaning, RedisHome, Target, Ticket};
+use sureq_testkit::home_load::{Asking, HomeLoad};
+pub use sureq_testkit::proxy::Way;
 
-/// How long anything may take that should take no time. Only a hang gets there.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub use sureq_testkit::patience::{PATIENCE, until};
 
 pub fn open(url: &str) -> RedisHome {
     RedisHome::open(Target::parse(url).expect("a URL")).expect("Redis listens")
@@ -120,11 +121,20 @@ pub fn clean(home: &RedisHome, queues: &[&[u8]], how: Cleaning) -> Result<Cleane
     Ok(sum)
 }
 
-/// Waits until something is so.
-pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let since = Instant::now();
-    while !is_so() {
-        assert!(since.elapsed() < PATIENCE, "it never came to that: {what}");
-        std::thread::yield_now();
-    }
+/// Producers and workers on these queues. Workers ask for one task after the other; what one of them lost comes back soon.
+pub fn load(url: &str, queues: &[&[u8]]) -> HomeLoad {
+    HomeLoad::new(url, queues, Asking { count: 1, block: None, lease_ms: 300 })
+}
+
+/// Sees to it that what takes no time by itself takes none, as a rule: a busy machine may hold some of it up.
+pub fn is_short(once: impl FnMut(usize) -> Duration) {
+    let mut times: Vec<Duration> = (0..21).map(once).collect();
+    times.sort_unstable();
+    println!("median {:?}, worst {:?}", times[10], times[20]);
+    assert!(times[10] < Duration::from_millis(50), "{times:?}");
+}
+
+/// A home that can be cut off: where it listens that stands before the Redis at this port.
+pub fn cutting_proxy(redis_port: u16, cut: usize, way: Way) -> SocketAddr {
+    sureq_testkit::proxy::cutting_proxy((Ipv4Addr::LOCALHOST, redis_port).into(), cut, way)
 }

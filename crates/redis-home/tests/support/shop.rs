@@ -7,7 +7,7 @@ use sureq_redis::{RedisHome, Ticket};
 use sureq_testkit::redis_server::RedisServer;
 
 use super::monitor::Monitor;
-use super::{info, open, run};
+use super::{info, open, run, until};
 
 /// The queue of all tests: no two share a server.
 pub const QUEUE: &[u8] = b"jobs";
@@ -115,6 +115,12 @@ impl Shop {
             client.split([' ', '=']).nth(1).and_then(|id| id.parse().ok()).expect("a client has a number")
         })
         .collect()
+    }
+
+    /// Returns once so many pops wait, and all that leads to it has been asked for.
+    pub fn until_waiting(&self, n: usize) {
+        until("it waits", || self.home.waiting() == n);
+        self.home.look();
     }
 
     pub fn monitor(&self) -> Monitor {

@@ -4,9 +4,9 @@ use std::task::{Context, Poll, Waker};
 
 use redis::Connection;
 use sureq_core::command::Command;
-use sureq_core::notice::{Heard, NoticeTasks};
-use sureq_core::notice::{Kind, Notice};
+use sureq_core::notice::Kind;
 use sureq_redis::Listener;
+use sureq_seam::{Heard, Notice, NoticeTasks};
 
 use crate::common::{PATIENCE, run, until};
 use crate::support::{QUEUE, Shop, TTL_MS, beat, cancel, pop_one, start};

@@ -6,8 +6,7 @@ use sureq_redis::{Cleaning, RedisHome, Target};
 use sureq_testkit::process::free_port;
 use sureq_testkit::redis_server::RedisServer;
 
-use crate::common::proxy::{Proxy, Way};
-use crate::common::{clean, push, run};
+use crate::common::{Way, clean, cutting_proxy, push, run};
 use crate::support::{QUEUE, Shop, TTL_MS, pop, pop_call, start};
 
 /// The script is sent at the beginning, and is most of what is sent; what is behind it matters.
@@ -69,12 +68,12 @@ fn a_home_that_is_cut_off_anywhere_loses_nothing_and_cleaning_heals_the_rest() {
     let mut shop = Shop::open_on(RedisServer::start_at(port));
     let to = (0..SCRIPT_BYTES).step_by(4_000).chain((SCRIPT_BYTES..SCRIPT_BYTES + 2_400).step_by(40));
     let cuts =
-        to.map(|cut| (Way::ToRedis, cut)).chain((0..9_000).step_by(150).map(|cut| (Way::FromRedis, cut)));
+        to.map(|cut| (Way::ToServer, cut)).chain((0..9_000).step_by(150).map(|cut| (Way::FromServer, cut)));
     let (mut finished, mut unknown) = (0, 0);
     for (way, cut) in cuts {
         shop.raw::<()>("FLUSHALL");
-        let proxy = Proxy::new(port, cut, way);
-        let target = Target::parse(&format!("redis://{}?layout=worqr", proxy.address)).unwrap();
+        let address = cutting_proxy(port, cut, way);
+        let target = Target::parse(&format!("redis://{address}?layout=worqr")).unwrap();
         // A home that cannot be opened has done nothing.
         let Ok(home) = RedisHome::open(target) else { continue };
         let known = work(&home);

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use sureq_core::command::{Block, ConnId, Pop};
 use sureq_core::{Command, Now, Receipt, Refusal};
+use sureq_seam::{Ear, Untaken, Want};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::timeout;
@@ -17,10 +18,10 @@ use tokio::time::timeout;
 use super::Patience;
 use super::clock::Clock;
 use super::conn::{Conn, ConnectError};
-use super::listener::{Ear, Listener, Want, listen};
+use super::listener::{Listener, Wants, listen};
 use super::pipe::{Batch, Pipe, Said};
 use super::target::Target;
-use super::ticket::{Ticket, Untaken, spelt};
+use super::ticket::{Ticket, spelt};
 use super::waiting::{Common, Place, WAITING_MAX, Waiting, unreachable};
 
 /// How long to wait before the next attempt to connect, at first and at most.
@@ -127,7 +128,7 @@ impl RemoteHome {
             Some(own) => self.wait(own, batch),
         }
         let is_waiting = own.is_some_and(|own| own.block.is_some());
-        Ticket { slot, pipe, commands: n, is_waiting }
+        if is_waiting { Ticket::waiting(slot, pipe) } else { Ticket::new(slot, pipe, n) }
     }
 
     /// Has a pop served on a connection of its own.
@@ -182,7 +183,7 @@ impl RemoteHome {
         if self.shared.jobs.send(Job::Listen(Arc::clone(&ear), wanted)).is_err() {
             ear.end();
         }
-        Listener { ear, wants }
+        Listener::new(ear, Wants(wants))
     }
 
     /// What time it is by the clocks of this machine; the server goes by its own.

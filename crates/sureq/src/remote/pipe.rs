@@ -7,16 +7,17 @@ use std::time::{Duration, Instant};
 
 use sureq_core::command::{IdForm, Return, TaskRef};
 use sureq_core::settings::Place;
-use sureq_core::{Command, Payload, Refusal, Replies, Reply};
+use sureq_core::{Command, Refusal, Replies, Reply};
 use sureq_proto::resp::{BadReply, Piece, PieceReader};
 use sureq_proto::{Expected, decode_reply, encode_command};
+use sureq_seam::{Payload, PopOf, Untaken};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use super::Patience;
 use super::conn::{Conn, garbage};
 use super::target::Target;
-use super::ticket::{PopOf, Slot, Untaken};
+use super::ticket::{Slot, spelt};
 use crate::seam::Body;
 
 /// How much may wait to be sent before more is refused. One command may be larger than that.
@@ -57,7 +58,7 @@ impl Batch {
                 Err(no) => Said::Unsayable(Refusal::NotThere { what: no.what, place: "RQ.*" }),
             });
         }
-        Self { bytes, said, slot: Arc::new(Slot::new(pops)) }
+        Self { bytes, said, slot: Arc::new(Slot::new(pops, spelt)) }
     }
 
     fn refuse(&self, refusal: &Refusal) {
@@ -127,7 +128,7 @@ const fn body_of(payload: Payload) -> Body {
 }
 
 /// The connection, if there is one, and what was asked over it.
-pub(super) struct Pipe {
+pub struct Pipe {
     state: Mutex<State>,
     /// Something changed that the thread has to look at.
     changed: Notify,

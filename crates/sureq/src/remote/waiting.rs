@@ -112,7 +112,7 @@ impl Common {
                 return is_good.then_some(conn);
             }
             // What does not wait is answered soon. Its connection may hold tasks, and so is not closed for it.
-            () = pop.slot.left(), if pop.block.is_some() => {}
+            () = pop.slot.abandoned(), if pop.block.is_some() => {}
             // The sender lives as long as the home.
             _ = dismissals.wait_for(|n| *n > pop.dismissals), if pop.block.is_some() => {}
         }

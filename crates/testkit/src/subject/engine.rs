@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use sureq_core::Replies;
 use sureq_core::command::{Command, ConnId};
 use sureq_engine::log::Position;
 use sureq_engine::{Body, Engine, Options, Ticket};
+use sureq_seam::unparker;
 
 use super::local::{Home, Local};
 use super::{Candidate, steps};
@@ -79,22 +80,7 @@ fn open(disk: &SimDisk, clock: &Arc<ManualClock>) -> Engine {
 ///
 /// If the log fails: a disk without faults was promised.
 pub fn wait_until_durable(engine: &Engine, position: Position) {
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    while engine.durable() < position {
-        assert!(engine.failure().is_none(), "the log failed: {:?}", engine.failure());
-        engine.wake_at(position, &waker);
-        if engine.durable() < position {
-            std::thread::park();
-        }
-    }
-}
-
-struct Unpark(std::thread::Thread);
-
-impl std::task::Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
+    assert!(engine.wait(position), "the log failed: {:?}", engine.failure());
 }
 
 struct EngineHome {
@@ -122,7 +108,7 @@ impl Home for EngineHome {
 
     fn answer(&mut self, waiting: u64) -> Option<Replies<Body>> {
         let ticket = self.tickets.get(&waiting)?;
-        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let waker = unparker();
         let answer = loop {
             let is_loading = ticket.is_loading();
             match ticket.poll(&mut Context::from_waker(&waker)) {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::wire::{encode_words, take_resp};
 use super::{Candidate, Request, Subject, steps};
 use crate::manual_clock::ManualClock;
+use crate::patience::PATIENCE;
 use crate::redis_module::Host;
 use crate::redis_server::RedisServer;
 use crate::scenario::{Need, Value};
@@ -50,9 +51,6 @@ pub const MODULE_IN_VALKEY: Candidate = Candidate {
         ("recover-errors", TIME_PASSES),
     ],
 };
-
-/// How long a reply may take before a test gives up on it.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 struct ModuleSubject {
     server: RedisServer,

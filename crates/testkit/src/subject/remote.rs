@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
 
 use sureq::remote::{Answer, Patience, RemoteHome, Target, Ticket};
 use sureq_core::Replies;
@@ -14,6 +13,7 @@ use super::Candidate;
 use super::engine::SimStore;
 use super::local::{Home, Local};
 use super::server::{Client, Running};
+use crate::patience::until;
 use crate::scenario::{Need, Watch};
 
 /// The queue on another server. The text dialect's own promises cannot be asked for with RQ.*.
@@ -23,9 +23,6 @@ pub const REMOTE: Candidate = Candidate {
     can: |need| need != Need::Text,
     otherwise: &[],
 };
-
-/// How long an answer may take before a test gives up on it.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 struct RemoteSubject {
     watch: Watch,
@@ -53,28 +50,16 @@ impl RemoteSubject {
     fn settle(&self, ticket: &Ticket, waited_before: usize) -> Option<Replies<Body>> {
         let mut answer = None;
         let waits = || ticket.is_for_tasks() && self.store.engine.waiting() > waited_before;
-        until(
-            || {
-                answer = poll(ticket);
-                answer.is_some() || waits()
-            },
-            "the server does not answer",
-        );
+        until("the server answers", || {
+            answer = poll(ticket);
+            answer.is_some() || waits()
+        });
         answer
     }
 
     /// Returns once the server knows of all that wait, and of nobody else.
     fn agree(&self) {
-        until(|| self.store.engine.waiting() == self.home.waiting(), "the server does not notice who waits");
-    }
-}
-
-/// Returns once it is so. The home is asked; there is no other signal to wait for.
-fn until(mut is_so: impl FnMut() -> bool, otherwise: &str) {
-    let since = Instant::now();
-    while !is_so() {
-        assert!(since.elapsed() < PATIENCE, "{otherwise}");
-        std::thread::yield_now();
+        until("the server knows who waits", || self.store.engine.waiting() == self.home.waiting());
     }
 }
 
@@ -125,7 +110,7 @@ impl Home for RemoteSubject {
         assert!(poll(&ticket).is_none(), "no scenario leaves with an answer at hand");
         let before = self.home.waiting();
         drop(ticket);
-        until(|| self.home.waiting() < before, "the home does not notice who left");
+        until("the home notices who left", || self.home.waiting() < before);
         self.agree();
     }
 

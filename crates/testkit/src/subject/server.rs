@@ -13,6 +13,7 @@ use sureq_server::{Bounds, Config, Server, ServerError, Stopper, Watcher};
 use super::engine::SimStore;
 use super::wire::{encode_words, take_line, take_resp};
 use super::{Candidate, Request, Subject};
+use crate::patience::PATIENCE;
 use crate::scenario::{Value, Watch};
 
 /// A server on loopback.
@@ -22,9 +23,6 @@ pub const SERVER: Candidate = Candidate {
     can: |_| true,
     otherwise: &[],
 };
-
-/// How long a reply may take before a test gives up on it.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 struct ServerSubject {
     watch: Watch,

@@ -140,17 +140,7 @@ impl<B: Body> Queue<B> {
         now: Now,
         rec: &mut R,
     ) -> u64 {
-        let flooded = self.settle(now, 0, rec) == Settled::Slice;
-        let mut buried = Distinct::default();
-        for claim in claims {
-            if flooded {
-                self.settle_one(claim.id(), now, rec);
-            }
-            let alive = self.state_of(claim.id()).is_some_and(|kind| kind != StateKind::Dead);
-            if alive && self.is_meant(claim) {
-                buried.add(claim.id());
-            }
-        }
+        let buried = self.claimed(claims, |state| state != StateKind::Dead, now, rec);
         self.bury_all(&buried.ids, Cause::Free, None, now, rec);
         buried.ids.len() as u64
     }
@@ -190,18 +180,30 @@ impl<B: Body> Queue<B> {
         now: Now,
         rec: &mut R,
     ) -> u64 {
+        let deleted = self.claimed(claims, |_| true, now, rec);
+        self.remove_all(&deleted.ids, Removal::Deleted, now, rec);
+        deleted.ids.len() as u64
+    }
+
+    /// The tasks that claims mean, each once and if its state will do.
+    fn claimed<R: Recorder<Body = B>>(
+        &mut self,
+        claims: impl Iterator<Item = Claim>,
+        will_do: impl Fn(StateKind) -> bool,
+        now: Now,
+        rec: &mut R,
+    ) -> Distinct {
         let flooded = self.settle(now, 0, rec) == Settled::Slice;
-        let mut deleted = Distinct::default();
+        let mut claimed = Distinct::default();
         for claim in claims {
             if flooded {
                 self.settle_one(claim.id(), now, rec);
             }
-            if self.state_of(claim.id()).is_some() && self.is_meant(claim) {
-                deleted.add(claim.id());
+            if self.state_of(claim.id()).is_some_and(&will_do) && self.is_meant(claim) {
+                claimed.add(claim.id());
             }
         }
-        self.remove_all(&deleted.ids, Removal::Deleted, now, rec);
-        deleted.ids.len() as u64
+        claimed
     }
 
     /// Removes all tasks of a state; of ready, delayed and dead if none is given. Leased ones are never purged.

@@ -1,11 +1,8 @@
-//! What homes and those who ask them have in common: where in a log something stands, payloads in memory, and what came of a
-//! batch of commands.
-//!
-//! The queue itself uses none of it.
+//! Where in a log something stands, payloads in memory, and what came of a batch of commands.
 
-use alloc::sync::Arc;
-use core::fmt;
-use core::ops::Range;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
 
 /// A point in the sequence of events: how many events come before it.
 ///

@@ -1,0 +1,92 @@
+//! What those are told who listen to a home. What an event tells is the core's to say.
+
+use sureq_core::notice::Kind;
+use sureq_core::{TaskId, id};
+
+/// Something that has happened to tasks of a queue, and will not be taken back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// What.
+    pub kind: Kind,
+    /// The name of the queue.
+    pub queue: Box<[u8]>,
+    /// To which tasks.
+    pub tasks: NoticeTasks,
+}
+
+/// The tasks that a notice is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoticeTasks {
+    /// So many.
+    Count(u64),
+    /// These, in order.
+    Ids(Box<[TaskId]>),
+    /// Those of which another program, with which the queue is shared, said this.
+    Said(Box<[u8]>),
+}
+
+impl NoticeTasks {
+    /// Reads what a channel of this kind says of tasks: how many, or which.
+    pub fn parse(kind: Kind, text: &[u8]) -> Option<Self> {
+        Some(match kind {
+            Kind::Work | Kind::Delete => Self::Count(id::decimal(text)?),
+            Kind::Done | Kind::Cancel => {
+                let ids = text.split(|&c| c == b' ').map(TaskId::parse);
+                Self::Ids(ids.collect::<Option<_>>()?)
+            }
+        })
+    }
+}
+
+impl Notice {
+    /// About how much memory it takes.
+    pub fn bytes(&self) -> usize {
+        let ids = match &self.tasks {
+            NoticeTasks::Count(_) => 0,
+            NoticeTasks::Ids(ids) => size_of_val(&**ids),
+            NoticeTasks::Said(text) => text.len(),
+        };
+        size_of::<Self>() + self.queue.len() + ids
+    }
+}
+
+/// What a listener hears.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// Something happened.
+    Notice(Notice),
+    /// There was no room for more: what was not heard by then is lost.
+    Missed,
+}
+
+impl Heard {
+    /// About how much memory it takes.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Notice(notice) => notice.bytes(),
+            Self::Missed => size_of::<Self>(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_are_counted_or_named_as_their_kind_has_it() {
+        let two = [TaskId::new(5, 1).unwrap(), TaskId::new(5, 2).unwrap()];
+        let ids = NoticeTasks::Ids(two.into());
+        for (kind, text, expect) in [
+            (Kind::Work, &b"7"[..], Some(NoticeTasks::Count(7))),
+            (Kind::Delete, b"0", Some(NoticeTasks::Count(0))),
+            (Kind::Done, b"5-1 5-2", Some(ids.clone())),
+            (Kind::Cancel, b"5-1 5-2", Some(ids)),
+            (Kind::Work, b"5-1", None),
+            (Kind::Done, b"5-1 ", None),
+            (Kind::Cancel, b"", None),
+        ] {
+            assert_eq!(NoticeTasks::parse(kind, text), expect, "{kind:?} {text:?}");
+        }
+    }
+}
