@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use sureq_core::command::ConnId;
 use sureq_core::notice::{Kind, Kinds};
-use sureq_core::{Command, Now, Receipt, Refusal, Replies};
+use sureq_core::{Command, Now, Receipt, Replies};
 #[cfg(feature = "embedded")]
 use sureq_engine::Engine;
 #[cfg(feature = "redis")]
@@ -252,13 +252,13 @@ impl Home {
     /// Brings back what somebody took and will not finish, where that does not happen by itself: on a Redis, in the keys of other
     /// programs. Of all queues if none is named.
     #[cfg(feature = "redis")]
-    pub fn clean(&self, queues: &[&[u8]], how: Cleaning) -> Result<CleanReport, Refusal> {
+    pub fn clean(&self, queues: &[&[u8]], how: Cleaning) -> Result<CleanReport, sureq_core::Refusal> {
         match self {
             Self::Redis(home) => home.clean(queues, how),
             #[cfg(any(feature = "embedded", feature = "remote"))]
             _ => {
                 let what = "cleaning: only queues on a Redis that are shared with other programs need it";
-                Err(Refusal::NotThere { what, place: "this home" })
+                Err(sureq_core::Refusal::NotThere { what, place: "this home" })
             }
         }
     }
