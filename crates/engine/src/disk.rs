@@ -12,6 +12,8 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FallocateFlags, OFlags, StatVfs};
 use rustix::io::Errno;
@@ -296,11 +298,28 @@ fn list(directory: &Path) -> Result<Vec<String>, Fault> {
     names().map_err(|source| Fault::new(Operation::List, directory, source))
 }
 
+/// For how long a descriptor is waited for. A store shares them with all else in its process, which may need many for a while.
+const DESCRIPTOR_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often it is tried again; nobody signals that there is one.
+const DESCRIPTOR_LOOK: Duration = Duration::from_millis(10);
+
+/// Opens a file. Whether there are descriptors left says nothing about the disk, and so is no fault of it unless it lasts.
 fn open_with(operation: Operation, path: PathBuf, options: &OpenOptions) -> Result<Box<dyn DiskFile>, Fault> {
-    match options.open(&path) {
-        Ok(file) => Ok(Box::new(RealFile { path, file })),
-        Err(source) => Err(Fault::new(operation, path, source)),
+    let since = Instant::now();
+    loop {
+        match options.open(&path) {
+            Ok(file) => return Ok(Box::new(RealFile { path, file })),
+            Err(error) if is_out_of_descriptors(&error) && since.elapsed() < DESCRIPTOR_PATIENCE => {
+                thread::sleep(DESCRIPTOR_LOOK);
+            }
+            Err(source) => return Err(Fault::new(operation, path, source)),
+        }
     }
+}
+
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
 fn file_system(directory: &File, path: &Path) -> Result<StatVfs, Fault> {
