@@ -90,6 +90,8 @@ enum Command {
     Prove(prove::ProveArguments),
     #[command(name = prove::WORKER, hide = true)]
     ProveWorker(prove::WorkerArguments),
+    #[command(name = prove::SERVER, hide = true)]
+    ProveServer(Box<settings::ServeArguments>),
     /// Make the hash of a password, or a token, for a file of users
     User(user::UserArguments),
     /// Check a store that nobody serves, and save what can be saved of a damaged one
@@ -138,6 +140,7 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Prove(arguments) => prove::run(&arguments),
         Command::ProveWorker(arguments) => prove::run_worker(&arguments),
+        Command::ProveServer(arguments) => prove::run_server(&arguments),
         Command::User(arguments) => user::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Backup(arguments) => backup::run(&arguments),
