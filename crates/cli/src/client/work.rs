@@ -1,6 +1,9 @@
 //! `sureq work`: a program for each task, the payload on its standard input.
 
+use std::collections::HashSet;
+use std::pin::pin;
 use std::process::{ExitCode, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use clap::Args;
@@ -72,7 +75,9 @@ Its exit code says what becomes of the task:
 
 On SIGTERM or Ctrl-C nothing more is taken. Programs that run may go on for the grace time; then they get SIGTERM, 2
 seconds later SIGKILL, and their tasks go back at no cost. The program of a task that is called off is stopped at once,
-with SIGTERM, and after the grace time with SIGKILL. A second signal ends this at once and leaves the programs running.
+with SIGTERM, and after the grace time with SIGKILL. Whatever a program has started gets the same signals, and SIGKILL once a
+stopped program has ended. A second signal ends this at once, with 130, and kills the programs; their tasks come back when the
+worker is missed.
 
 Examples:
   sureq work emails --jobs 8 -- ./send.sh
@@ -90,6 +95,27 @@ struct Program {
     timeout: Duration,
     grace: Duration,
     is_stopping: watch::Receiver<bool>,
+    groups: Arc<Groups>,
+}
+
+/// The process groups of the programs that run.
+#[derive(Default)]
+struct Groups(Mutex<HashSet<Pid>>);
+
+impl Groups {
+    fn list(&self) -> MutexGuard<'_, HashSet<Pid>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends them all, for good: no further one can be started.
+    fn kill_for_good(&self) {
+        let list = self.list();
+        for &group in &*list {
+            // It may have ended meanwhile.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        std::mem::forget(list);
+    }
 }
 
 pub(crate) fn run(arguments: &WorkArguments) -> ExitCode {
@@ -99,7 +125,9 @@ pub(crate) fn run(arguments: &WorkArguments) -> ExitCode {
 async fn work(arguments: &WorkArguments, home: Home, mut shown: Shown) -> Done {
     let (stop, is_stopping) = watch::channel(false);
     let WorkArguments { grace, timeout, .. } = *arguments;
-    let program = Program { words: arguments.command.clone(), timeout, grace, is_stopping };
+    let groups = Arc::<Groups>::default();
+    let words = arguments.command.clone();
+    let program = Program { words, timeout, grace, is_stopping, groups: Arc::clone(&groups) };
     let mut worker = Worker::new(&home)
         .state(program)
         .concurrency(arguments.jobs)
@@ -118,7 +146,7 @@ async fn work(arguments: &WorkArguments, home: Home, mut shown: Shown) -> Done {
         worker = worker.work(queue, if arguments.ack_first { each.ack_first() } else { each });
     }
     let (tell, told_to_end) = oneshot::channel();
-    signals::on_first(move || _ = tell.send(()));
+    signals::on_both(move || _ = tell.send(()), move || groups.kill_for_good());
     let ended = async {
         tokio::select! {
             _ = told_to_end => {}
@@ -222,10 +250,13 @@ fn failed(reason: String) -> Outcome {
 struct Running {
     child: Child,
     group: Option<Pid>,
+    groups: Arc<Groups>,
 }
 
 impl Running {
     fn start(program: &Program, task: &Task) -> std::io::Result<Self> {
+        // Nobody kills them all between the start of this one and its being listed.
+        let mut list = program.groups.list();
         let child = Command::new(&program.words[0])
             .args(&program.words[1..])
             .env("SUREQ_ID", task.id().to_string())
@@ -238,7 +269,8 @@ impl Running {
             .kill_on_drop(true)
             .spawn()?;
         let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-        Ok(Self { child, group })
+        list.extend(group);
+        Ok(Self { child, group, groups: Arc::clone(&program.groups) })
     }
 
     /// Gives it its payload and waits for its end.
@@ -250,19 +282,31 @@ impl Running {
                 let _ = stdin.write_all(payload).await;
             }
         };
-        let (status, ()) = tokio::join!(self.child.wait(), feed);
-        self.group = None;
+        let status = {
+            let mut ended = pin!(self.child.wait());
+            tokio::select! {
+                // What the program has started may hold its input without reading it.
+                status = &mut ended => status,
+                () = feed => ended.await,
+            }
+        };
+        self.forget();
         status
     }
 
-    /// Tells it to end, and ends it if it does not.
+    /// Tells it to end, and ends it if it does not. Whatever it started does not outlive it: its task is somebody else's next.
     async fn stop(&mut self, grace: Duration) {
         self.signal(Signal::TERM);
-        if timeout(grace, self.child.wait()).await.is_err() {
-            self.signal(Signal::KILL);
-            let _ = self.child.wait().await;
+        let _ = timeout(grace, self.child.wait()).await;
+        self.signal(Signal::KILL);
+        let _ = self.child.wait().await;
+        self.forget();
+    }
+
+    fn forget(&mut self) {
+        if let Some(group) = self.group.take() {
+            self.groups.list().remove(&group);
         }
-        self.group = None;
     }
 
     fn signal(&self, signal: Signal) {
@@ -276,5 +320,6 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.signal(Signal::KILL);
+        self.forget();
     }
 }

@@ -1,9 +1,10 @@
 //! The commands that ask a home, as a shell has them: words in, lines and exit codes out.
 
 use std::io::{Read as _, Write as _};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use sureq_testkit::process::{PATIENCE, Process};
 
@@ -145,6 +146,56 @@ fn whoever_stops_reading_ends_it_quietly() {
     assert_eq!((said.code, said.err.as_str()), (0, ""));
 }
 
+/// A server that greets, and then answers one command after the other with these.
+fn fake(answers: &'static [&'static str]) -> String {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has free ports");
+    let address = listener.local_addr().expect("it is bound");
+    std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().expect("it is asked");
+        let mut room = [0; 4096];
+        let greeting = "%1\r\n$6\r\nserver\r\n$5\r\nsureq\r\n";
+        for answer in [greeting].iter().chain(answers) {
+            let heard = client.read(&mut room).expect("it asks");
+            assert!(heard > 0, "it wants {answer}");
+            client.write_all(answer.as_bytes()).expect("it listens");
+        }
+        // It goes when the client does, or at once.
+        drop(listener);
+    });
+    on_server(address)
+}
+
+/// A task of each of two queues.
+const POPPED: &str = "*2\r\n\
+    *5\r\n$1\r\na\r\n$3\r\n1-1\r\n$3\r\none\r\n$7\r\n1-1@1.1\r\n:1\r\n\
+    *5\r\n$1\r\nb\r\n$3\r\n1-2\r\n$3\r\ntwo\r\n$7\r\n1-2@1.1\r\n:1\r\n";
+
+fn pop_and_ack(answers: &'static [&'static str]) -> Said {
+    sureq(&fake(answers), &["pop", "a", "b", "-n", "2", "--ack", "--raw"])
+}
+
+#[test]
+fn only_what_was_finished_is_shown_as_taken_for_good() {
+    let all = pop_and_ack(&[POPPED, "*1\r\n$7\r\n1-1@1.1\r\n", "*1\r\n$7\r\n1-2@1.1\r\n"]);
+    assert_eq!((all.code, all.out.as_str(), all.err.as_str()), (0, "one\ntwo\n", ""));
+    let one = pop_and_ack(&[POPPED, "*0\r\n", "*1\r\n$7\r\n1-2@1.1\r\n"]);
+    assert_eq!((one.code, one.out.as_str()), (0, "two\n"));
+    assert!(one.err.contains("1 task not finished: somebody else took it meanwhile"), "{}", one.err);
+    let none = pop_and_ack(&[POPPED, "*0\r\n", "*0\r\n"]);
+    assert_eq!((none.code, none.out.as_str()), (4, ""));
+}
+
+#[test]
+fn what_was_finished_before_something_went_wrong_is_shown() {
+    let refused = pop_and_ack(&[POPPED, "*1\r\n$7\r\n1-1@1.1\r\n", "-UNAVAILABLE nothing was done: no\r\n"]);
+    assert_eq!((refused.code, refused.out.as_str()), (69, "one\n"));
+    assert!(refused.err.contains("1 task shown; then nothing was done: no"), "{}", refused.err);
+    // What may be gone is shown rather than lost.
+    let unknown =
+        pop_and_ack(&[POPPED, "*1\r\n$7\r\n1-1@1.1\r\n", "-UNKNOWN it may have been done or not: no\r\n"]);
+    assert_eq!((unknown.code, unknown.out.as_str()), (70, "one\ntwo\n"));
+}
+
 #[test]
 fn a_program_per_task_says_by_its_exit_code_what_becomes_of_it() {
     let dir = scratch();
@@ -193,6 +244,75 @@ fn a_program_whose_task_is_called_off_is_stopped() {
     await_word(&worker, "told");
     assert!(worker.ends_within(PATIENCE), "nothing is left to do");
     assert_eq!(lines(home, &["queues"]), ["no queue has tasks"]);
+}
+
+/// A program that ends when it is told to, and a child of it that does not. Both have a line in the file while they live.
+const STUBBORN: &str = r#"sh -c 'trap "" TERM; echo $$ > "$0"; echo begun; while :; do sleep 1; done' "$0" & trap 'exit 1' TERM; wait"#;
+
+/// Fails unless the process whose number is in the file ends. Nobody tells when the child of another process does.
+fn check_ends(file: &Path) {
+    let id = std::fs::read_to_string(file).expect("it is written");
+    let lives = || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", id.trim()));
+        stat.is_ok_and(|stat| !stat.contains(") Z "))
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while lives() {
+        assert!(Instant::now() < deadline, "process {id} lives on");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn what_a_stopped_program_has_started_ends_before_its_task_goes_back() {
+    let dir = scratch();
+    let server = serve(&dir.path().join("data")).start();
+    let (home, file) = (&on_server(server.resp), dir.path().join("child"));
+    lines(home, &["push", "q", "a"]);
+    let words = ["work", "q", "--grace", "1ms", "--", "sh", "-c", STUBBORN, file.to_str().expect("a path")];
+    let worker = Process::start(&mut command(home, &words));
+    await_word(&worker, "begun");
+    worker.signal(rustix::process::Signal::TERM);
+    assert!(worker.ends_within(PATIENCE), "it ends without its program");
+    check_ends(&file);
+    assert_eq!(lines(home, &["inspect", "q"]).len(), 2, "a head and the task");
+}
+
+#[test]
+fn a_second_signal_ends_the_programs_too() {
+    let dir = scratch();
+    let server = serve(&dir.path().join("data")).start();
+    let (home, file) = (&on_server(server.resp), dir.path().join("child"));
+    lines(home, &["push", "q", "a"]);
+    let words = ["work", "q", "--grace", "1h", "--", "sh", "-c", STUBBORN, file.to_str().expect("a path")];
+    let mut worker = Process::start(&mut command(home, &words));
+    await_word(&worker, "begun");
+    // Two signals that come at once are one; so they are sent until two have been heard.
+    while !worker.ends_within(Duration::from_millis(100)) {
+        worker.signal(rustix::process::Signal::TERM);
+    }
+    assert_eq!(worker.exit_code(PATIENCE), 130);
+    check_ends(&file);
+}
+
+#[test]
+fn a_program_that_leaves_its_input_to_another_has_ended_when_it_has() {
+    let dir = scratch();
+    let server = serve(&dir.path().join("data")).start();
+    let home = &on_server(server.resp);
+    let file = dir.path().join("large");
+    // More than a pipe holds.
+    std::fs::write(&file, vec![b'x'; 1 << 20]).expect("the file can be written");
+    lines(home, &["push", "q", "--file", file.to_str().expect("a path")]);
+    let holder = dir.path().join("holder");
+    let script = r#"sleep 1000 <&0 >/dev/null 2>&1 & echo $! > "$0"; exit 0"#;
+    let words = ["work", "q", "--until-empty", "--", "sh", "-c", script, holder.to_str().expect("a path")];
+    let mut worker = Process::start(&mut command(home, &words));
+    assert_eq!(worker.exit_code(PATIENCE), 0);
+    assert!(worker.stderr().contains("1 task done"), "{worker}");
+    let id = std::fs::read_to_string(&holder).expect("it is written");
+    let id = id.trim().parse().ok().and_then(rustix::process::Pid::from_raw).expect("a number");
+    rustix::process::kill_process(id, rustix::process::Signal::KILL).expect("it is there");
 }
 
 #[test]
