@@ -244,10 +244,5 @@ async fn push_batch(
 
 /// Whoever pushes a file again has to know how far it came.
 fn after(trouble: Trouble, pushed: u64) -> Trouble {
-    match trouble {
-        Trouble::Home(error) => {
-            Trouble::Partly { done: format!("{} confirmed", many(pushed, "task")), error }
-        }
-        other => other,
-    }
+    trouble.after(format!("{} confirmed", many(pushed, "task")))
 }
