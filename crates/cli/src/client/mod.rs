@@ -91,10 +91,17 @@ impl Common {
     }
 }
 
+/// No home keeps anything for longer.
+const TIME_MAX: Duration = Duration::from_millis(sureq::limits::SPAN_MS_MAX);
+
 /// A time as people write it: 500ms, 30s, 5m, 1h, 2d.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text)
-        .map_err(|_| "write a number with its unit: 500ms, 30s, 5m, 1h, 2d".to_owned())
+    let time = humantime::parse_duration(text)
+        .map_err(|_| "write a number with its unit: 500ms, 30s, 5m, 1h, 2d".to_owned())?;
+    if time > TIME_MAX {
+        return Err(format!("write at most {}d", TIME_MAX.as_secs() / 86_400));
+    }
+    Ok(time)
 }
 
 /// Asks whether to go on. Without a terminal there is nobody to ask.
