@@ -1,14 +1,17 @@
 //! `sureq work`: a program for each task, the payload on its standard input.
 
 use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 use std::pin::pin;
 use std::process::{ExitCode, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use clap::Args;
+use rustix::fs::{Access, access};
 use rustix::process::{Pid, Signal, kill_process_group};
-use sureq::{Again, Delivery, Home, Outcome, State, Stop, Task, Worker, route};
+use sureq::{Again, Delivery, Error, Home, Outcome, State, Stop, Tally, Task, Worker, route};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::{Child, Command};
 use tokio::sync::{oneshot, watch};
@@ -18,7 +21,7 @@ use super::shown::Shown;
 use super::trouble::{Done, Trouble};
 use super::{Common, Make, time};
 use crate::humane::{many, number};
-use crate::{say, signals};
+use crate::{exit, say, signals, told};
 
 /// The exit code with which a program gives its task back at no cost of a try.
 const GIVE_BACK: i32 = 75;
@@ -34,8 +37,8 @@ pub(crate) struct WorkArguments {
     #[arg(required = true)]
     queues: Vec<String>,
     /// How many programs run at once at most
-    #[arg(long, short, value_name = "N", default_value_t = 1)]
-    jobs: usize,
+    #[arg(long, short, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    jobs: u32,
     /// Takes from a queue only if those before it have nothing
     #[arg(long)]
     strict: bool,
@@ -61,7 +64,7 @@ pub(crate) struct WorkArguments {
     common: Common,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
-    command: Vec<String>,
+    command: Vec<OsString>,
 }
 
 const HELP: &str = "\
@@ -79,6 +82,9 @@ with SIGTERM, and after the grace time with SIGKILL. Whatever a program has star
 stopped program has ended. A second signal ends this at once, with 130, and kills the programs; their tasks come back when the
 worker is missed.
 
+It says on standard error which tries failed and whether the home can be reached. A program that is not there ends it with 1
+before anything is taken; so does a home that refuses what it needs.
+
 Examples:
   sureq work emails --jobs 8 -- ./send.sh
   sureq work urgent normal --strict -- sh -c 'echo \"$SUREQ_ID: $(cat)\"'";
@@ -91,11 +97,17 @@ const LAST_GRACE: Duration = Duration::from_secs(2);
 
 /// What runs for each task.
 struct Program {
-    words: Vec<String>,
+    words: Vec<OsString>,
     timeout: Duration,
     grace: Duration,
     is_stopping: watch::Receiver<bool>,
     groups: Arc<Groups>,
+}
+
+impl Program {
+    fn name(&self) -> std::path::Display<'_> {
+        Path::new(&self.words[0]).display()
+    }
 }
 
 /// The process groups of the programs that run.
@@ -119,6 +131,10 @@ impl Groups {
 }
 
 pub(crate) fn run(arguments: &WorkArguments) -> ExitCode {
+    if let Err(why) = find(&arguments.command[0]) {
+        return exit::failed(exit::CANNOT_START, why);
+    }
+    told::on_stderr();
     arguments.common.run(Make::Yes, |home, shown| work(arguments, home, shown))
 }
 
@@ -130,7 +146,7 @@ async fn work(arguments: &WorkArguments, home: Home, mut shown: Shown) -> Done {
     let program = Program { words, timeout, grace, is_stopping, groups: Arc::clone(&groups) };
     let mut worker = Worker::new(&home)
         .state(program)
-        .concurrency(arguments.jobs)
+        .concurrency(arguments.jobs as usize)
         .lease(arguments.lease)
         // A handler stops its program by itself: these only catch one that could not.
         .run_max(timeout + grace + 2 * LAST_GRACE)
@@ -147,17 +163,16 @@ async fn work(arguments: &WorkArguments, home: Home, mut shown: Shown) -> Done {
     }
     let (tell, told_to_end) = oneshot::channel();
     signals::on_both(move || _ = tell.send(()), move || groups.kill_for_good());
+    let mut trouble = None;
     let ended = async {
         tokio::select! {
             _ = told_to_end => {}
-            () = empty(arguments, &home) => {}
+            looked = empty(arguments, &home) => trouble = looked.err(),
         }
         stop.send_replace(true);
     };
     say::err(format_args!("sureq: working on {}", arguments.queues.join(", ")));
     let tally = worker.run_until(ended).await.map_err(Trouble::Worker)?;
-    let failed = tally.failed + tally.dead;
-    let (done, failed) = (many(tally.done, "task"), number(failed));
     if shown.is_json() {
         shown.object([
             ("done", tally.done.into()),
@@ -166,28 +181,65 @@ async fn work(arguments: &WorkArguments, home: Home, mut shown: Shown) -> Done {
             ("given_back", tally.given_back.into()),
             ("cancelled", tally.cancelled.into()),
             ("lost", tally.lost.into()),
+            ("unknown", tally.unknown.into()),
         ])?;
         shown.flush()?;
     } else {
-        say::err(format_args!(
-            "sureq: {done} done, {failed} failed, {} given back",
-            number(tally.given_back)
-        ));
+        say::err(format_args!("sureq: {}", words_of(&tally)));
     }
-    Ok(ExitCode::SUCCESS)
+    trouble.map_or(Ok(ExitCode::SUCCESS), |error| Err(Trouble::Home(error)))
 }
 
-/// Ready when the queues have nothing that could still be done, if that is to end it.
-async fn empty(arguments: &WorkArguments, home: &Home) {
+/// What came of the tasks. What hardly ever happens is told if it did.
+fn words_of(tally: &Tally) -> String {
+    let (done, failed) = (many(tally.done, "task"), number(tally.failed + tally.dead));
+    let mut text = format!("{done} done, {failed} failed, {} given back", number(tally.given_back));
+    let rare = [
+        (tally.cancelled, "called off"),
+        (tally.lost, "lost to another worker before the program ended"),
+        (tally.unknown, "of which the home may have taken note or not"),
+    ];
+    for (count, what) in rare.into_iter().filter(|(count, _)| *count > 0) {
+        text = format!("{text}, {} {what}", number(count));
+    }
+    text
+}
+
+/// Looks for the program, so that no task is taken for one that is not there.
+fn find(program: &OsStr) -> Result<(), String> {
+    let is_there = |path: &Path| path.is_file() && access(path, Access::EXEC_OK).is_ok();
+    let path = Path::new(program);
+    let is_named = program.as_encoded_bytes().contains(&b'/');
+    let found = match std::env::var_os("PATH") {
+        _ if is_named => is_there(path),
+        Some(dirs) => std::env::split_paths(&dirs).any(|dir| is_there(&dir.join(path))),
+        // Where the system looks then is its own affair.
+        None => true,
+    };
+    let why = match found {
+        true => return Ok(()),
+        false if !is_named => "there is no such program in PATH",
+        false if path.is_file() => "it may not be executed",
+        false => "there is no such program",
+    };
+    Err(format!("cannot run {}: {why}", path.display()))
+}
+
+/// Ready when the queues have nothing that could still be done, if that is to end it, or when that will never be known.
+async fn empty(arguments: &WorkArguments, home: &Home) -> Result<(), Error> {
     loop {
         if arguments.until_empty {
             let mut left = 0;
             for queue in &arguments.queues {
-                let info = home.queue(queue).info().await;
-                left += info.map_or(1, |info| info.ready + info.delayed + info.leased);
+                left += match home.queue(queue).info().await {
+                    Ok(info) => info.ready + info.delayed + info.leased,
+                    Err(no @ Error::Refused(_)) => return Err(no),
+                    // The worker is asking it again and again, too.
+                    Err(_) => 1,
+                };
             }
             if left == 0 {
-                return;
+                return Ok(());
             }
         }
         sleep(LOOK_EVERY).await;
@@ -197,7 +249,7 @@ async fn empty(arguments: &WorkArguments, home: &Home) {
 async fn handle(delivery: Delivery, program: State<Program>) -> Outcome {
     let mut running = match Running::start(&program, delivery.task()) {
         Ok(running) => running,
-        Err(error) => return failed(format!("cannot run {}: {error}", program.words[0])),
+        Err(error) => return failed(format!("cannot run {}: {error}", program.name())),
     };
     let token = delivery.token();
     let mut is_stopping = program.is_stopping.clone();
@@ -214,7 +266,7 @@ async fn handle(delivery: Delivery, program: State<Program>) -> Outcome {
     };
     match ended {
         Ok(Ok(status)) => outcome_of(status),
-        Ok(Err(error)) => failed(format!("cannot wait for {}: {error}", program.words[0])),
+        Ok(Err(error)) => failed(format!("cannot wait for {}: {error}", program.name())),
         Err(None) => {
             running.stop(LAST_GRACE).await;
             Outcome::GiveBack { after: Duration::ZERO }
@@ -321,5 +373,34 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.signal(Signal::KILL);
         self.forget();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tally_tells_what_hardly_ever_happens_if_it_did() {
+        let mut tally = Tally::default();
+        (tally.done, tally.failed, tally.dead) = (1, 2, 3);
+        assert_eq!(words_of(&tally), "1 task done, 5 failed, 0 given back");
+        (tally.lost, tally.unknown) = (4, 5);
+        let rare = ", 4 lost to another worker before the program ended, 5 of which the home may have taken note or not";
+        assert!(words_of(&tally).ends_with(rare), "{}", words_of(&tally));
+    }
+
+    #[test]
+    fn a_program_is_found_where_the_system_finds_it() {
+        let check = |program: &str, why: &str| {
+            let found = find(program.as_ref());
+            assert_eq!(found.err().unwrap_or_default(), why);
+        };
+        check("sh", "");
+        check("/bin/sh", "");
+        check("/nonexistent", "cannot run /nonexistent: there is no such program");
+        check("no-such-program", "cannot run no-such-program: there is no such program in PATH");
+        check("./Cargo.toml", "cannot run ./Cargo.toml: it may not be executed");
+        check("/", "cannot run /: there is no such program");
     }
 }

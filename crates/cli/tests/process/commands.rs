@@ -316,6 +316,72 @@ fn a_program_that_leaves_its_input_to_another_has_ended_when_it_has() {
 }
 
 #[test]
+fn a_worker_that_was_taken_for_dead_tells_what_it_lost() {
+    let dir = scratch();
+    let server = serve(&dir.path().join("data")).start();
+    let home = &on_server(server.resp);
+    lines(home, &["push", "q", "a"]);
+    let script = "test $SUREQ_DELIVERY -gt 1 && exit 0; echo begun; exec sleep 1000";
+    let words = ["work", "q", "--name", "w", "--lease", "600ms", "--until-empty", "--", "sh", "-c", script];
+    let mut worker = Process::start(&mut command(home, &words));
+    await_word(&worker, "begun");
+    assert_eq!(lines(home, &["workers", "--fail", "w", "--yes"]), ["1 task given back"]);
+    assert_eq!(worker.exit_code(PATIENCE), 0, "{worker}");
+    let said = worker.stderr();
+    assert!(said.contains("1 task done, 0 failed, 0 given back, 1 lost to another worker"), "{said}");
+    assert!(said.contains("sureq: the worker was taken for dead; its tasks went back (worker w,"), "{said}");
+}
+
+#[test]
+fn a_worker_says_which_tries_failed_and_that_its_home_is_gone() {
+    let dir = scratch();
+    let mut server = serve(&dir.path().join("data")).start();
+    let home = &on_server(server.resp);
+    lines(home, &["push", "q", "a", "--tries", "1"]);
+    let worker = Process::start(&mut command(home, &["work", "q", "--", "sh", "-c", "exit 3"]));
+    let told =
+        |words: &'static str| worker.find_in_stderr(|line| line.contains(words).then(|| line.to_owned()));
+    let failed = told("a try failed");
+    assert!(failed.contains("(queue q, id ") && failed.contains("reason exit status: 3)"), "{failed}");
+    server.kill9();
+    told("cannot reach the home; trying again");
+}
+
+#[test]
+fn no_task_is_taken_for_a_program_that_is_not_there() {
+    let dir = scratch();
+    let home = &in_dir(dir.path());
+    check_refused(
+        home,
+        &["work", "q", "--", "/nonexistent"],
+        1,
+        "cannot run /nonexistent: there is no such program",
+    );
+    check_refused(home, &["queues"], 1, "there is no store in");
+}
+
+#[test]
+fn no_number_is_too_large_to_be_refused() {
+    let dir = scratch();
+    let home = &in_dir(dir.path());
+    let most = "18446744073709551615";
+    let seconds = &format!("{most}s");
+    for words in [
+        &["work", "q", "--grace", "500000000000y", "--", "true"][..],
+        &["work", "q", "--timeout", seconds, "--", "true"],
+        &["return", "q", "1-1", "--delay", "584942417y"],
+        &["push", "q", "x", "--delay", seconds],
+        &["pop", "q", "--wait", seconds],
+    ] {
+        check_refused(home, words, 2, "write at most 36600d");
+    }
+    for option in ["--tasks", "--clients", "--batch", "--payload", "--rounds"] {
+        check_refused(home, &["bench", option, most], 2, "invalid value");
+    }
+    check_refused(home, &["work", "q", "--jobs", "0", "--", "true"], 2, "0 is not in 1..");
+}
+
+#[test]
 fn a_push_that_is_cut_off_says_how_far_it_came() {
     let dir = scratch();
     let server = serve(&dir.path().join("data")).start();
