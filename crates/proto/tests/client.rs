@@ -513,7 +513,10 @@ fn what_other_servers_say_is_kept() {
     assert_eq!(decode_refusal(b"ERR wrong number of arguments"), said("wrong number of arguments"));
     assert_eq!(decode_refusal(b"ERR"), said(""));
     assert_eq!(decode_refusal(b"DAMAGED beyond repair"), said("beyond repair"));
-    for words in ["NOAUTH Authentication required.", "NOPERM no", "LOADING wait", "WRONGPASS no", "odd"] {
+    for words in ["NOPERM no", "WRONGTYPE it is a list"] {
+        assert_eq!(decode_refusal(words.as_bytes()), said(words));
+    }
+    for words in ["NOAUTH Authentication required.", "LOADING wait", "WRONGPASS no", "odd"] {
         assert_eq!(decode_refusal(words.as_bytes()), Refusal::Unavailable { why: words.into() });
     }
 }
