@@ -1,6 +1,6 @@
 //! `sureq push`: tasks from the command line, from files, or one per line of standard input.
 
-use std::io::{BufRead as _, IsTerminal as _, Read as _, stdin};
+use std::io::{BufRead as _, BufReader, IsTerminal as _, Read as _, stdin};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
@@ -17,6 +17,7 @@ use crate::progress::Bar;
 /// So many lines, or so many bytes of them, are one push.
 const BATCH_TASKS: usize = 1_000;
 const BATCH_BYTES: usize = 1 << 20;
+const READ_BYTES: usize = 64 << 10;
 
 /// What `push` can be told.
 #[derive(Args)]
@@ -85,7 +86,10 @@ Examples:
   sureq push emails 'to: ann' 'to: bob'       two tasks
   sureq push reports --file january.json      a file is a task
   seq 1000000 | sureq push numbers            a task per line
-  sureq push emails 'to: ann' --delay 1h --name ann --tries 3";
+  sureq push emails 'to: ann' --delay 1h --name ann --tries 3
+
+Lines are pushed when no more of them are there to be read, or a thousand at a time. A reader of the ids who goes away
+(`| head`) ends the printing and not the pushing. If it ends before its input does, it says how many were confirmed.";
 
 fn at(text: &str) -> Result<SystemTime, String> {
     humantime::parse_rfc3339_weak(text).map_err(|_| "write it like 2030-01-31T12:00:00Z".to_owned())
@@ -97,6 +101,7 @@ pub(crate) fn run(arguments: &PushArguments) -> ExitCode {
 
 async fn push(arguments: &PushArguments, home: Home, mut shown: Shown) -> Done {
     let queue = home.queue(&arguments.queue);
+    shown.go_on_unread();
     if arguments.payloads.is_empty() && arguments.files.is_empty() {
         return push_lines(arguments, &queue, &mut shown).await;
     }
@@ -182,7 +187,9 @@ async fn push_lines(arguments: &PushArguments, queue: &Queue, shown: &mut Shown)
         return Err(Trouble::Usage("--name is for one task, and standard input may have many".to_owned()));
     }
     let bar = Bar::counting("pushed");
-    let (mut input, mut batch, mut bytes, mut pushed) = (stdin().lock(), Vec::new(), 0, 0u64);
+    // More than standard input buffers by itself, so that this is all there is to look at.
+    let mut input = BufReader::with_capacity(READ_BYTES, stdin().lock());
+    let (mut batch, mut bytes, mut pushed) = (Vec::new(), 0, 0u64);
     loop {
         let mut line = Vec::new();
         let read =
@@ -194,10 +201,13 @@ async fn push_lines(arguments: &PushArguments, queue: &Queue, shown: &mut Shown)
             bytes += line.len();
             batch.push(line);
         }
-        if batch.len() >= BATCH_TASKS || bytes >= BATCH_BYTES || (read == 0 && !batch.is_empty()) {
-            let done = push_batch(arguments, queue, &batch, shown).await;
-            done.map_err(|trouble| after(trouble, pushed))?;
-            pushed += batch.len() as u64;
+        // The next line may be long in coming.
+        let is_last = read == 0 || !input.buffer().contains(&b'\n');
+        let is_full = batch.len() >= BATCH_TASKS || bytes >= BATCH_BYTES;
+        if !batch.is_empty() && (is_full || is_last) {
+            let done = push_batch(arguments, queue, &batch, &mut pushed, shown).await;
+            // Whoever pushes a file again has to know how far it came.
+            done.map_err(|trouble| trouble.after(format!("{} confirmed", many(pushed, "task"))))?;
             bar.at(pushed);
             batch.clear();
             bytes = 0;
@@ -222,27 +232,23 @@ async fn push_batch(
     arguments: &PushArguments,
     queue: &Queue,
     batch: &[Vec<u8>],
+    pushed: &mut u64,
     shown: &mut Shown,
 ) -> Result<(), Trouble> {
-    let added: Vec<(Id, bool)> = if arguments.options.is_plain() {
-        queue.push_all(batch).await?.into_iter().map(|id| (id, true)).collect()
+    if arguments.options.is_plain() {
+        let ids = queue.push_all(batch).await?;
+        *pushed += batch.len() as u64;
+        for id in ids.iter().filter(|_| arguments.ids) {
+            tell(shown, queue, id, true)?;
+        }
     } else {
-        let mut added = Vec::new();
         for payload in batch {
             let one = add(&arguments.options, queue, payload).await?;
-            added.push((one.id, one.added));
-        }
-        added
-    };
-    if arguments.ids {
-        for (id, is_added) in &added {
-            tell(shown, queue, id, *is_added)?;
+            *pushed += 1;
+            if arguments.ids {
+                tell(shown, queue, &one.id, one.added)?;
+            }
         }
     }
-    Ok(())
-}
-
-/// Whoever pushes a file again has to know how far it came.
-fn after(trouble: Trouble, pushed: u64) -> Trouble {
-    trouble.after(format!("{} confirmed", many(pushed, "task")))
+    shown.flush()
 }

@@ -17,6 +17,8 @@ pub(super) struct Shown {
     out: BufWriter<io::Stdout>,
     is_json: bool,
     is_watched: bool,
+    /// Whoever read it may go away: the work goes on.
+    is_optional: bool,
 }
 
 /// A column of a table.
@@ -29,7 +31,24 @@ pub(super) enum Column {
 
 impl Shown {
     pub(super) fn new(is_json: bool) -> Self {
-        Self { out: BufWriter::new(stdout()), is_json, is_watched: stdout().is_terminal() }
+        Self {
+            out: BufWriter::new(stdout()),
+            is_json,
+            is_watched: stdout().is_terminal(),
+            is_optional: false,
+        }
+    }
+
+    /// From now on a reader who goes away is no reason to stop.
+    pub(super) const fn go_on_unread(&mut self) {
+        self.is_optional = true;
+    }
+
+    fn written(&self, result: io::Result<()>) -> Result<(), Trouble> {
+        match result.map_err(Trouble::output) {
+            Err(Trouble::Unread) if self.is_optional => Ok(()),
+            result => result,
+        }
     }
 
     pub(super) const fn is_json(&self) -> bool {
@@ -38,12 +57,14 @@ impl Shown {
 
     /// A line for people.
     pub(super) fn line(&mut self, text: impl std::fmt::Display) -> Result<(), Trouble> {
-        writeln!(self.out, "{text}").map_err(Trouble::output)
+        let result = writeln!(self.out, "{text}");
+        self.written(result)
     }
 
     /// Bytes as they are, and the end of a line.
     pub(super) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Trouble> {
-        self.out.write_all(bytes).and_then(|()| self.out.write_all(b"\n")).map_err(Trouble::output)
+        let result = self.out.write_all(bytes).and_then(|()| self.out.write_all(b"\n"));
+        self.written(result)
     }
 
     /// An object for programs.
@@ -83,7 +104,8 @@ impl Shown {
     }
 
     pub(super) fn flush(&mut self) -> Result<(), Trouble> {
-        self.out.flush().map_err(Trouble::output)
+        let result = self.out.flush();
+        self.written(result)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The commands that ask a home, as a shell has them: words in, lines and exit codes out.
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use sureq_testkit::process::{PATIENCE, Process};
 
+use crate::users::People;
 use crate::{SUREQ, scratch, serve};
 
 /// What the command says and how it ends.
@@ -390,7 +391,94 @@ fn a_push_that_is_cut_off_says_how_far_it_came() {
     let many = "a task\n".repeat(3_000);
     let said = fed(home, &["push", "q"], many.as_bytes());
     assert_eq!(said.code, 1);
-    assert!(said.err.contains("1,000 tasks confirmed; then the queue is full"), "{}", said.err);
+    let ready = info_of(home, "q")["ready"].clone();
+    let confirmed = format!("{} tasks confirmed; then the queue is full", thousands(&ready));
+    assert!(said.err.contains(&confirmed) && ready.as_u64() >= Some(1_000), "{ready}: {}", said.err);
+    // One by one they are counted one by one.
+    lines(home, &["config", "few", "max-length=3"]);
+    let said = fed(home, &["push", "few", "--tries", "2"], b"1\n2\n3\n4\n5\n");
+    assert!(said.err.contains("3 tasks confirmed; then the queue is full"), "{}", said.err);
+}
+
+fn info_of(home: &str, queue: &str) -> serde_json::Value {
+    serde_json::from_str(&lines(home, &["stats", queue, "--json"]).concat()).expect("it is JSON")
+}
+
+/// 1,234 of 1234, below a million.
+fn thousands(number: &serde_json::Value) -> String {
+    let number = number.as_u64().expect("a number");
+    if number < 1_000 { number.to_string() } else { format!("{},{:03}", number / 1_000, number % 1_000) }
+}
+
+#[test]
+fn a_reader_of_ids_who_goes_away_ends_the_printing_and_not_the_pushing() {
+    let dir = scratch();
+    let home = &in_dir(dir.path());
+    let mut child = command(home, &["push", "q", "--ids"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    drop(child.stdout.take());
+    child
+        .stdin
+        .take()
+        .expect("it is piped")
+        .write_all("a task\n".repeat(20_000).as_bytes())
+        .expect("it reads on");
+    let said = said(child.wait_with_output().expect("it ends"));
+    assert_eq!((said.code, said.err.as_str()), (0, ""));
+    assert_eq!(info_of(home, "q")["ready"], 20_000);
+}
+
+#[test]
+fn a_line_is_pushed_before_the_next_one_comes() {
+    let dir = scratch();
+    let server = serve(&dir.path().join("data")).start();
+    let home = &on_server(server.resp);
+    let mut child = command(home, &["push", "q", "--ids"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let (mut stdin, stdout) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
+    let mut ids = BufReader::new(stdout).lines();
+    // Half a line holds up none that is whole.
+    for (text, whole) in [("one\n", 1), ("two\nthree\nfo", 2), ("ur\n", 1)] {
+        stdin.write_all(text.as_bytes()).expect("it reads");
+        for _ in 0..whole {
+            ids.next().expect("it is pushed while the input is open").expect("a line");
+        }
+    }
+    drop(stdin);
+    assert!(child.wait().expect("it ends").success());
+    assert_eq!(info_of(home, "q")["ready"], 4);
+}
+
+#[test]
+fn who_may_not_is_refused_and_a_worker_does_not_try_again() {
+    let dir = scratch();
+    let people = People::write(dir.path());
+    let server = people.launch(dir.path(), "root").start();
+    let as_one = |user: &str, token: &str| format!("sureq://{user}:{token}@{}", server.resp);
+    let (mailer, worker) = (as_one("mailer", &people.mailer_token), as_one("worker", &people.worker_token));
+    check_refused(
+        &mailer,
+        &["push", "other", "x"],
+        1,
+        "NOPERM user 'mailer' may not run 'rq.push' on 'other'",
+    );
+    for words in [
+        // It may not take from there.
+        &["work", "other", "--", "true"][..],
+        // It may take, and not look whether there is more.
+        &["work", "emails", "--until-empty", "--", "true"],
+    ] {
+        let mut process = Process::start(&mut command(&worker, words));
+        assert_eq!(process.exit_code(PATIENCE), 1, "{words:?}: {process}");
+        assert!(process.stderr().contains("NOPERM user 'worker' may not run"), "{process}");
+    }
 }
 
 #[test]
