@@ -7,9 +7,9 @@ use clap::Args;
 use serde_json::json;
 use sureq::{Home, Task};
 
-use super::shown::{Column, Shown, payload_fields, preview};
+use super::shown::{Column, Shown, field, preview};
 use super::trouble::{Done, Trouble};
-use super::{Common, Make, time};
+use super::{Common, Make, Typed, lasting, time};
 use crate::humane::{many, number};
 use crate::{exit, say};
 
@@ -19,7 +19,7 @@ use crate::{exit, say};
 pub(crate) struct PopArguments {
     /// The queues: all that is wanted from the first, then the next
     #[arg(required = true)]
-    queues: Vec<String>,
+    queues: Vec<Typed>,
     /// How many tasks at most
     #[arg(long, short = 'n', value_name = "N", default_value_t = 1)]
     count: u32,
@@ -27,7 +27,7 @@ pub(crate) struct PopArguments {
     #[arg(long, value_name = "TIME", value_parser = time)]
     wait: Option<Duration>,
     /// How long the task is yours; then it goes back unless it was finished
-    #[arg(long, value_name = "TIME", value_parser = time, default_value = "60s")]
+    #[arg(long, value_name = "TIME", value_parser = lasting, default_value = "60s")]
     lease: Duration,
     /// Without a lease: the task is yours until it is finished or returned, or for as long as the queue's settings or the
     /// layout of its keys say
@@ -124,11 +124,11 @@ fn show(arguments: &PopArguments, tasks: &[&Task], shown: &mut Shown) -> Result<
     } else if shown.is_json() {
         for task in tasks {
             shown.object([
-                ("queue", json!(task.queue_name())),
+                field!("queue", task.queue_bytes()),
                 ("id", json!(task.id().to_string())),
                 ("receipt", json!(task.receipt().to_string())),
                 ("delivery", json!(task.delivery())),
-                payload_fields(task.payload()),
+                field!("payload", task.payload()),
             ])?;
         }
     } else {

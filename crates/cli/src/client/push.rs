@@ -1,6 +1,7 @@
 //! `sureq push`: tasks from the command line, from files, or one per line of standard input.
 
 use std::io::{BufRead as _, BufReader, IsTerminal as _, Read as _, stdin};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
@@ -8,9 +9,9 @@ use clap::Args;
 use serde_json::json;
 use sureq::{Added, Home, Id, Queue};
 
-use super::shown::Shown;
+use super::shown::{Shown, field};
 use super::trouble::{Done, Trouble};
-use super::{Common, Make, time};
+use super::{Common, Make, Typed, lasting, time};
 use crate::humane::many;
 use crate::progress::Bar;
 
@@ -24,12 +25,12 @@ const READ_BYTES: usize = 64 << 10;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct PushArguments {
     /// The queue; its first task makes it
-    queue: String,
+    queue: Typed,
     /// One task each. Without any, and without --file, each line of standard input is a task
-    payloads: Vec<String>,
+    payloads: Vec<Typed>,
     /// The bytes of this file are one task; - is standard input, whole
     #[arg(long = "file", short, value_name = "FILE")]
-    files: Vec<String>,
+    files: Vec<PathBuf>,
     #[command(flatten)]
     options: TaskOptions,
     /// Print the id of each task, also when they come from standard input
@@ -50,7 +51,7 @@ struct TaskOptions {
     at: Option<SystemTime>,
     /// At most one task of the queue has this name; a second one is not added
     #[arg(long, conflicts_with = "unique")]
-    name: Option<String>,
+    name: Option<Typed>,
     /// At most one task of the queue has this payload
     #[arg(long)]
     unique: bool,
@@ -58,13 +59,13 @@ struct TaskOptions {
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     priority: Option<i8>,
     /// How often it is tried before it is dead
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     tries: Option<u32>,
     /// How long it waits after its first failure; twice as long after each further one
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = lasting)]
     backoff: Option<Duration>,
     /// How long it may wait before it is gone
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = lasting)]
     ttl: Option<Duration>,
 }
 
@@ -106,7 +107,7 @@ async fn push(arguments: &PushArguments, home: Home, mut shown: Shown) -> Done {
         return push_lines(arguments, &queue, &mut shown).await;
     }
     let mut payloads: Vec<Vec<u8>> =
-        arguments.payloads.iter().map(|payload| payload.clone().into_bytes()).collect();
+        arguments.payloads.iter().map(|payload| payload.as_ref().to_vec()).collect();
     for file in &arguments.files {
         payloads.push(read_file(file)?);
     }
@@ -124,15 +125,15 @@ async fn push(arguments: &PushArguments, home: Home, mut shown: Shown) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-fn read_file(path: &str) -> Result<Vec<u8>, Trouble> {
-    if path == "-" {
+fn read_file(path: &Path) -> Result<Vec<u8>, Trouble> {
+    if path.as_os_str() == "-" {
         let mut bytes = Vec::new();
         return match stdin().lock().read_to_end(&mut bytes) {
             Ok(_) => Ok(bytes),
             Err(error) => Err(Trouble::reading("standard input", error)),
         };
     }
-    std::fs::read(path).map_err(|error| Trouble::reading(path, error))
+    std::fs::read(path).map_err(|error| Trouble::reading(&path.display().to_string(), error))
 }
 
 async fn add(options: &TaskOptions, queue: &Queue, payload: &[u8]) -> Result<Added, Trouble> {
@@ -167,7 +168,7 @@ async fn add(options: &TaskOptions, queue: &Queue, payload: &[u8]) -> Result<Add
 fn tell(shown: &mut Shown, queue: &Queue, id: &Id, is_added: bool) -> Result<(), Trouble> {
     if shown.is_json() {
         let id = id.to_string();
-        shown.object([("queue", json!(queue.name())), ("id", json!(id)), ("added", json!(is_added))])
+        shown.object([field!("queue", queue.name_bytes()), ("id", json!(id)), ("added", json!(is_added))])
     } else if is_added && id.as_ref().is_empty() {
         // Where another program's keys are shared, tasks may have no ids.
         shown.line("pushed")
@@ -219,7 +220,7 @@ async fn push_lines(arguments: &PushArguments, queue: &Queue, shown: &mut Shown)
     drop(bar);
     if !arguments.ids {
         if shown.is_json() {
-            shown.object([("queue", json!(queue.name())), ("pushed", json!(pushed))])?;
+            shown.object([field!("queue", queue.name_bytes()), ("pushed", json!(pushed))])?;
         } else {
             shown.line(format_args!("{} pushed", many(pushed, "task")))?;
         }

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::pin::pin;
 use std::process::{ExitCode, ExitStatus, Stdio};
@@ -19,7 +20,7 @@ use tokio::time::{sleep, timeout};
 
 use super::shown::Shown;
 use super::trouble::{Done, Trouble};
-use super::{Common, Make, time};
+use super::{Common, Make, Typed, lasting, time};
 use crate::humane::{many, number};
 use crate::{exit, say, signals, told};
 
@@ -35,7 +36,7 @@ const GIVE_BACK_DELAY: Duration = Duration::from_secs(1);
 pub(crate) struct WorkArguments {
     /// The queues
     #[arg(required = true)]
-    queues: Vec<String>,
+    queues: Vec<Typed>,
     /// How many programs run at once at most
     #[arg(long, short, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     jobs: u32,
@@ -43,7 +44,7 @@ pub(crate) struct WorkArguments {
     #[arg(long)]
     strict: bool,
     /// How long a lease is; it is extended for as long as the program runs
-    #[arg(long, value_name = "TIME", value_parser = time, default_value = "30s")]
+    #[arg(long, value_name = "TIME", value_parser = lasting, default_value = "30s")]
     lease: Duration,
     /// How long a program may run; then it is stopped, and the try has failed
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "1h")]
@@ -56,7 +57,7 @@ pub(crate) struct WorkArguments {
     ack_first: bool,
     /// What the worker is called where workers are listed
     #[arg(long)]
-    name: Option<String>,
+    name: Option<Typed>,
     /// Stop when there is nothing left to do
     #[arg(long)]
     until_empty: bool,
@@ -171,7 +172,8 @@ async fn work(arguments: &WorkArguments, home: Home, mut shown: Shown) -> Done {
         }
         stop.send_replace(true);
     };
-    say::err(format_args!("sureq: working on {}", arguments.queues.join(", ")));
+    let names: Vec<String> = arguments.queues.iter().map(ToString::to_string).collect();
+    say::err(format_args!("sureq: working on {}", names.join(", ")));
     let tally = worker.run_until(ended).await.map_err(Trouble::Worker)?;
     if shown.is_json() {
         shown.object([
@@ -313,7 +315,7 @@ impl Running {
             .args(&program.words[1..])
             .env("SUREQ_ID", task.id().to_string())
             .env("SUREQ_RECEIPT", task.receipt().to_string())
-            .env("SUREQ_QUEUE", &*task.queue_name())
+            .env("SUREQ_QUEUE", OsStr::from_bytes(task.queue_bytes()))
             .env("SUREQ_DELIVERY", task.delivery().to_string())
             .stdin(Stdio::piped())
             // A Ctrl-C in the terminal is for the worker, which decides what becomes of its programs.

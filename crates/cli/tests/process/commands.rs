@@ -1,7 +1,9 @@
 //! The commands that ask a home, as a shell has them: words in, lines and exit codes out.
 
+use std::ffi::{OsStr, OsString};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -120,7 +122,10 @@ fn exit_codes_say_what_happened() {
     check_refused(home, &["config", "q", "tries"], 2, "write NAME=VALUE");
     check_refused(home, &["push", "q", "a", "--delay", "soon"], 2, "write a number with its unit");
     check_refused(home, &["push", "q", "a", "--priority", "200"], 2, "200");
-    check_refused(home, &["push", "q", "a", "--tries", "0"], 1, "out of range");
+    check_refused(home, &["push", "q", "a", "--tries", "0"], 2, "0 is not in 1..");
+    for words in [&["push", "q", "a", "--ttl", "0s"][..], &["pop", "q", "--lease", "0s"]] {
+        check_refused(home, words, 2, "write a time longer than 0");
+    }
     check_refused(home, &["work", "q"], 2, "COMMAND");
     check_refused("ftp://here", &["queues"], 1, "names no home");
     check_refused("sureq://127.0.0.1:1", &["queues"], 69, "127.0.0.1:1");
@@ -479,6 +484,60 @@ fn who_may_not_is_refused_and_a_worker_does_not_try_again() {
         assert_eq!(process.exit_code(PATIENCE), 1, "{words:?}: {process}");
         assert!(process.stderr().contains("NOPERM user 'worker' may not run"), "{process}");
     }
+}
+
+#[test]
+fn a_setting_that_is_a_time_has_its_unit() {
+    let dir = scratch();
+    let home = &in_dir(dir.path());
+    check_refused(home, &["config", "q"], 1, "there is no store in");
+    assert!(!dir.path().join("store").exists(), "who looks makes nothing");
+    let set = |change: &str| lines(home, &["config", "q", change])[0].clone();
+    check_refused(home, &["config", "q", "lease=30"], 2, "lease=30: write a number with its unit");
+    check_refused(home, &["config", "q", "lease=101y"], 2, "lease=101y: write at most 36600d");
+    assert_eq!(set("lease=30s"), "lease        30000ms");
+    assert_eq!(set("LEASE=30000ms"), "lease        30000ms", "what is shown can be set");
+    assert_eq!(set("lease=0.5ms"), "lease        1ms");
+    assert!(lines(home, &["config", "q", "--json"]).concat().contains(r#""lease":"1""#));
+    assert_eq!(set("lease=0"), "lease        0");
+    assert_eq!((set("lease=1s"), set("lease=")), ("lease        1000ms".into(), "lease        0".into()));
+}
+
+#[test]
+fn names_and_payloads_are_any_bytes() {
+    let dir = scratch();
+    let home = &in_dir(dir.path());
+    let os = |bytes: &'static [u8]| OsStr::from_bytes(bytes).to_owned();
+    let ask = |words: &[OsString]| {
+        let said = said(Command::new(SUREQ).args(words).env("SUREQ_HOME", home).output().expect("it starts"));
+        assert_eq!(said.code, 0, "{words:?}: {}", said.err);
+        said.out
+    };
+    let odd = os(b"q\xff");
+    ask(&["push".into(), odd.clone(), os(b"\xfe")]);
+    lines(home, &["push", "tab\tname", "x"]);
+    let queues = lines(home, &["queues", "--json"]);
+    assert!(queues[0].starts_with(r#"{"name_base64":"cf8=","ready":1"#), "{queues:?}");
+    assert!(queues[1].starts_with(r#"{"name":"tab\tname","ready":1"#), "{queues:?}");
+    let json: serde_json::Value = serde_json::from_str(&queues[1]).expect("it is JSON");
+    let fed_back = json["name"].as_str().expect("a name");
+    assert!(lines(home, &["pop", fed_back, "--json"])[0].starts_with(r#"{"queue":"tab\tname","id":"#));
+    let popped = ask(&["pop".into(), odd.clone(), "--json".into()]);
+    assert!(
+        popped.starts_with(r#"{"queue_base64":"cf8=","#) && popped.contains(r#""payload_base64":"/g==""#),
+        "{popped}"
+    );
+    assert_eq!(ask(&["pause".into(), odd]), "q\\xff is paused\n");
+}
+
+#[test]
+fn from_the_end_is_from_the_first_if_there_are_fewer() {
+    let dir = scratch();
+    let home = &in_dir(dir.path());
+    lines(home, &["push", "q", "a", "b", "c", "d"]);
+    let seen = |start: &str| lines(home, &["inspect", "q", "--start", start, "--json"]).len();
+    assert_eq!(["-10", "-4", "-1", "0"].map(seen), [4, 4, 1, 4]);
+    check_refused(home, &["inspect", "none", "--start", "-10"], 4, "");
 }
 
 #[test]
