@@ -131,6 +131,7 @@ pub fn decode_refusal(error: &[u8]) -> Refusal {
         "POISONED" => Refusal::Poisoned,
         "CLOSED" => Refusal::Closed,
         "DAMAGED" => damaged(words),
+        "NOTTHERE" => not_there(words),
         "UNAVAILABLE" => Refusal::Unavailable { why: why("nothing was done: ") },
         "UNKNOWN" => Refusal::Unknown { why: why("it may have been done or not: ") },
         "ERR" if words == Refusal::MalformedId.to_string() => Refusal::MalformedId,
@@ -140,6 +141,15 @@ pub fn decode_refusal(error: &[u8]) -> Refusal {
         "NOPERM" | "WRONGTYPE" => Refusal::Said { words: text.into() },
         // Who has not said who it is, or asks too early, gets nothing done.
         _ => Refusal::Unavailable { why: text.into() },
+    }
+}
+
+fn not_there(words: &str) -> Refusal {
+    match words.split_once(" has no ") {
+        Some((place, what)) => {
+            Refusal::NotThere { what: what.to_owned().into(), place: place.to_owned().into() }
+        }
+        None => Refusal::Said { words: words.into() },
     }
 }
 

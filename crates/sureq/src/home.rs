@@ -257,7 +257,7 @@ impl Home {
             #[cfg(any(feature = "embedded", feature = "remote"))]
             _ => {
                 let what = "cleaning: only queues on a Redis that are shared with other programs need it";
-                Err(Refusal::NotThere { what, place: "this home" })
+                Err(Refusal::not_there(what, "this home"))
             }
         }
     }

@@ -175,7 +175,7 @@ fn a_server_speaks_for_workers_of_worqr() {
     let next = client.say("RQ.INSPECT emails 0 5").list().remove(0).list();
     assert_eq!((&next[0], next[1].clone().text()), (&Value::Null, "b".to_owned()));
     let none = client.say("RQ.POP emails").error();
-    assert!(none.starts_with("ERR layout=worqr has no POP without a WORKER"), "{none}");
+    assert!(none.starts_with("NOTTHERE layout=worqr has no POP without a WORKER"), "{none}");
     assert_eq!(client.say("RQ.WORKER STOP w#0"), Value::Int(0));
     assert!(client.say("RQ.WORKER BEAT w#0").error().starts_with("GONE "));
 }
