@@ -267,8 +267,20 @@ impl Home {
         match self {
             #[cfg(feature = "redis")]
             Self::Redis(home) => home.has_leases(),
-            #[cfg(any(feature = "embedded", feature = "remote"))]
-            _ => true,
+            #[cfg(feature = "remote")]
+            Self::Remote(home) => home.has_leases(),
+            #[cfg(feature = "embedded")]
+            Self::Embedded(_) => true,
+        }
+    }
+
+    /// What was asked for with a lease is not there: from now on none is asked for. Answers whether any was before.
+    pub(crate) fn give_up_leases(&self) -> bool {
+        match self {
+            #[cfg(feature = "remote")]
+            Self::Remote(home) => home.give_up_leases(),
+            #[cfg(any(feature = "embedded", feature = "redis"))]
+            _ => false,
         }
     }
 
