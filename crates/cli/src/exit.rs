@@ -31,7 +31,7 @@ pub(crate) const INTERRUPTED: i32 = 130;
 pub(crate) const HELP: &str = "\
 Exit codes:
   0   done; stopped in good order; the store is sound
-  1   refused, or could not start: address in use, store in use, bad setting
+  1   refused, or could not start: address in use, store in use, bad setting, no right, no such program
   2   the command line makes no sense
   3   a promise was broken: tasks were lost, or finished twice
   4   there was nothing to do: no task, no such id

@@ -6,6 +6,7 @@
 //! * `client`: the commands that ask a home: push, pop, ack, work, stats and the others.
 //! * `prove`: crashes a server and its workers under load, and counts what was lost.
 //! * `shell`: completions and manual pages. `humane`: numbers and times for people. `progress`: how far a long work has come.
+//!   `told`: what the library tells of itself while it works.
 //! * `clean`: brings back what clients of other programs took and will not finish, on a Redis.
 //! * `dq`: the same server behind the command line of DefferedQ (`dq`), also when the program is called `dq`.
 
@@ -27,6 +28,7 @@ mod settings;
 mod shell;
 mod signals;
 mod size;
+mod told;
 mod user;
 mod words;
 
@@ -90,6 +92,8 @@ enum Command {
     Prove(prove::ProveArguments),
     #[command(name = prove::WORKER, hide = true)]
     ProveWorker(prove::WorkerArguments),
+    #[command(name = prove::SERVER, hide = true)]
+    ProveServer(Box<settings::ServeArguments>),
     /// Make the hash of a password, or a token, for a file of users
     User(user::UserArguments),
     /// Check a store that nobody serves, and save what can be saved of a damaged one
@@ -138,6 +142,7 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Prove(arguments) => prove::run(&arguments),
         Command::ProveWorker(arguments) => prove::run_worker(&arguments),
+        Command::ProveServer(arguments) => prove::run_server(&arguments),
         Command::User(arguments) => user::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Backup(arguments) => backup::run(&arguments),

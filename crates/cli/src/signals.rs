@@ -7,6 +7,11 @@ use crate::{exit, say};
 /// The first signal to end does this, the second ends the process where it is. When this returns, signals are watched: whoever
 /// reads what is printed next may send one at once.
 pub(crate) fn on_first(stop: impl FnOnce() + Send + 'static) {
+    on_both(stop, || {});
+}
+
+/// The same, and the second signal does this before the process ends.
+pub(crate) fn on_both(stop: impl FnOnce() + Send + 'static, last: impl FnOnce() + Send + 'static) {
     let watch = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let within = runtime.enter();
@@ -17,6 +22,7 @@ pub(crate) fn on_first(stop: impl FnOnce() + Send + 'static) {
             next().await;
             stop();
             next().await;
+            last();
             std::process::exit(exit::INTERRUPTED)
         };
         let thread = std::thread::Builder::new().name("sureq-signals".to_owned());

@@ -107,7 +107,7 @@ fn terms(steps: &Steps<'_, '_>, pop: &Pop<'_>) -> Result<LeaseTerms, Refusal> {
             Some(Holder::Worker(worker.incarnation))
         }
         None if lease.conn.is_some() && steps.ctx.flags().is_script() => {
-            return Err(Refusal::NotThere { what: "connection for CONN", place: "a script" });
+            return Err(Refusal::not_there("connection for CONN", "a script"));
         }
         None => lease.conn.map(Holder::Conn),
     };

@@ -206,7 +206,7 @@ pub(crate) fn check(steps: &Steps<'_, '_>, worker: WorkerRef<'_>) -> Result<(), 
 /// Workers are a key of their own, which in a cluster is on one node only.
 fn refuse_cluster(ctx: Ctx<'_>) -> Result<(), Refusal> {
     if ctx.flags().is_cluster() {
-        return Err(Refusal::NotThere { what: "RQ.WORKER", place: "a module in a cluster" });
+        return Err(Refusal::not_there("RQ.WORKER", "a module in a cluster"));
     }
     Ok(())
 }

@@ -131,13 +131,25 @@ pub fn decode_refusal(error: &[u8]) -> Refusal {
         "POISONED" => Refusal::Poisoned,
         "CLOSED" => Refusal::Closed,
         "DAMAGED" => damaged(words),
+        "NOTTHERE" => not_there(words),
         "UNAVAILABLE" => Refusal::Unavailable { why: why("nothing was done: ") },
         "UNKNOWN" => Refusal::Unknown { why: why("it may have been done or not: ") },
         "ERR" if words == Refusal::MalformedId.to_string() => Refusal::MalformedId,
         "ERR" if words == Refusal::NoMoreIds.to_string() => Refusal::NoMoreIds,
         "ERR" => Refusal::Said { words: words.into() },
-        // Who may not ask, or asks too early, gets nothing done.
+        // The same question gets the same answer, until somebody else changes a user or a key.
+        "NOPERM" | "WRONGTYPE" => Refusal::Said { words: text.into() },
+        // Who has not said who it is, or asks too early, gets nothing done.
         _ => Refusal::Unavailable { why: text.into() },
+    }
+}
+
+fn not_there(words: &str) -> Refusal {
+    match words.split_once(" has no ") {
+        Some((place, what)) => {
+            Refusal::NotThere { what: what.to_owned().into(), place: place.to_owned().into() }
+        }
+        None => Refusal::Said { words: words.into() },
     }
 }
 

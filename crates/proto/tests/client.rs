@@ -500,6 +500,7 @@ fn refusal(dice: &mut Dice) -> Refusal {
         Refusal::Poisoned,
         Refusal::Closed,
         Refusal::Damaged { id: dice.id(), why: why() },
+        Refusal::not_there("WORKER", "layout=work-queue"),
         Refusal::Said { words: why() },
         Refusal::Unavailable { why: why() },
         Refusal::Unknown { why: why() },
@@ -513,7 +514,11 @@ fn what_other_servers_say_is_kept() {
     assert_eq!(decode_refusal(b"ERR wrong number of arguments"), said("wrong number of arguments"));
     assert_eq!(decode_refusal(b"ERR"), said(""));
     assert_eq!(decode_refusal(b"DAMAGED beyond repair"), said("beyond repair"));
-    for words in ["NOAUTH Authentication required.", "NOPERM no", "LOADING wait", "WRONGPASS no", "odd"] {
+    assert_eq!(decode_refusal(b"NOTTHERE nowhere"), said("nowhere"));
+    for words in ["NOPERM no", "WRONGTYPE it is a list"] {
+        assert_eq!(decode_refusal(words.as_bytes()), said(words));
+    }
+    for words in ["NOAUTH Authentication required.", "LOADING wait", "WRONGPASS no", "odd"] {
         assert_eq!(decode_refusal(words.as_bytes()), Refusal::Unavailable { why: words.into() });
     }
 }

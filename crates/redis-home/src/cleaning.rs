@@ -179,7 +179,7 @@ pub(crate) async fn clean(
     let queues: BTreeSet<Vec<u8>> = match inner.link.target.layout {
         Layout::Sureq => {
             let what = "cleaning: nothing is left lying in its keys";
-            return Err(Refusal::NotThere { what, place: "layout=sureq" });
+            return Err(Refusal::not_there(what, "layout=sureq"));
         }
         _ if !is_all => queues.into_iter().collect(),
         Layout::WorkQueue { .. } => all_queues(inner).await?,

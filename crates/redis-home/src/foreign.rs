@@ -16,7 +16,7 @@ pub(crate) struct Foreign(pub(crate) &'static str);
 impl Foreign {
     /// There is no such thing in this layout.
     pub(crate) fn no<T>(self, what: &'static str) -> Result<T, Refusal> {
-        Err(Refusal::NotThere { what, place: self.0 })
+        Err(Refusal::not_there(what, self.0))
     }
 
     /// A command that is the same in all of these layouts, or in none.
@@ -154,7 +154,7 @@ mod tests {
     fn what_none_of_them_has_is_refused_by_name() {
         let queue = &b"q"[..];
         let refused_as = |answer: Result<(), Refusal>| answer.unwrap_err().to_string();
-        assert_eq!(refused(HERE.call_of(&Command::Pause { queue })), "ERR layout=theirs has no PAUSE");
+        assert_eq!(refused(HERE.call_of(&Command::Pause { queue })), "NOTTHERE layout=theirs has no PAUSE");
         let add = Add::plain(queue, b"x");
         let late = Add { when: When::After(1), ..add };
         assert_eq!(refused_as(HERE.check_add(&late)), "layout=theirs has no ADD DELAY");

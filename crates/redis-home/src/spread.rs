@@ -37,7 +37,7 @@ pub(crate) fn check(target: &Target, command: &Command<'_>) -> Result<(), Refusa
     if !target.is_spread() {
         return Ok(());
     }
-    let no = |what| Err(Refusal::NotThere { what, place: "a cluster whose prefix has no slot tag" });
+    let no = |what| Err(Refusal::not_there(what, "a cluster whose prefix has no slot tag"));
     match command {
         Command::Worker(_) => no("WORKER, which spans queues: write prefix={sureq}: to keep them together"),
         Command::Pop(Pop { lease, .. }) if lease.worker.is_some() => {

@@ -258,7 +258,7 @@ impl Home {
             #[cfg(any(feature = "embedded", feature = "remote"))]
             _ => {
                 let what = "cleaning: only queues on a Redis that are shared with other programs need it";
-                Err(sureq_core::Refusal::NotThere { what, place: "this home" })
+                Err(sureq_core::Refusal::not_there(what, "this home"))
             }
         }
     }
@@ -268,8 +268,20 @@ impl Home {
         match self {
             #[cfg(feature = "redis")]
             Self::Redis(home) => home.has_leases(),
-            #[cfg(any(feature = "embedded", feature = "remote"))]
-            _ => true,
+            #[cfg(feature = "remote")]
+            Self::Remote(home) => home.has_leases(),
+            #[cfg(feature = "embedded")]
+            Self::Embedded(_) => true,
+        }
+    }
+
+    /// What was asked for with a lease is not there: from now on none is asked for. Answers whether any was before.
+    pub(crate) fn give_up_leases(&self) -> bool {
+        match self {
+            #[cfg(feature = "remote")]
+            Self::Remote(home) => home.give_up_leases(),
+            #[cfg(any(feature = "embedded", feature = "redis"))]
+            _ => false,
         }
     }
 

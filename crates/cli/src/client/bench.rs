@@ -3,15 +3,21 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use clap::Args;
+use clap::{Args, value_parser};
 use serde_json::json;
-use sureq::{Home, Queue};
+use sureq::{Home, Queue, limits};
 
 use super::shown::{Column, Shown};
 use super::trouble::{Done, Trouble};
 use super::{Common, Make};
 use crate::humane::number;
 use crate::progress::Bar;
+
+/// More would not be seen through, or not fit a command.
+const TASKS_MAX: u64 = 1_000_000_000_000;
+const CLIENTS_MAX: u64 = 10_000;
+const BATCH_MAX: i64 = 100_000;
+const ROUNDS_MAX: u64 = 1_000;
 
 /// What `bench` can be told.
 #[derive(Args)]
@@ -27,20 +33,20 @@ pub(crate) struct BenchArguments {
     #[arg(long, value_name = "URL")]
     against: Option<String>,
     /// How many tasks per phase and round
-    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = value_parser!(u64).range(1..=TASKS_MAX))]
     tasks: u64,
     /// How many ask at once
-    #[arg(long, value_name = "N", default_value_t = 16)]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = value_parser!(u64).range(1..=CLIENTS_MAX))]
     clients: u64,
     /// How many tasks are in a batch
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = value_parser!(u32).range(1..=BATCH_MAX))]
     batch: u32,
     /// The size of a payload, in bytes
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    payload: usize,
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = value_parser!(u64).range(..=limits::PAYLOAD_BYTES_MAX as u64))]
+    payload: u64,
     /// How many rounds; the median is told
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    rounds: usize,
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = value_parser!(u64).range(1..=ROUNDS_MAX))]
+    rounds: u64,
     #[command(flatten)]
     common: Common,
 }
@@ -75,12 +81,11 @@ async fn bench(arguments: &BenchArguments, home: Home, mut shown: Shown) -> Done
     if let Some(url) = &arguments.against {
         homes.push((url, sureq::open(url).map_err(Trouble::Open)?));
     }
-    let rounds = arguments.rounds.max(1);
-    let total = (rounds * homes.len() * PHASES.len()) as u64 * arguments.tasks;
+    let total = arguments.rounds * (homes.len() * PHASES.len()) as u64 * arguments.tasks;
     let bar = Bar::of(total, "tasks");
     let mut rates = vec![vec![Vec::new(); PHASES.len()]; homes.len()];
     let mut done = 0;
-    for _ in 0..rounds {
+    for _ in 0..arguments.rounds {
         for (at, (_, home)) in homes.iter().enumerate() {
             let queue = home.queue(format!("sureq-bench-{}", std::process::id()));
             for (phase, rates) in PHASES.iter().zip(&mut rates[at]) {
@@ -109,14 +114,14 @@ async fn bench(arguments: &BenchArguments, home: Home, mut shown: Shown) -> Done
 
 /// How long the phase takes, all clients together.
 async fn measure(arguments: &BenchArguments, phase: Phase, queue: &Queue) -> Result<Duration, Trouble> {
-    let batch = if phase.is_batch { arguments.batch.max(1) } else { 1 };
-    let clients = arguments.clients.max(1);
+    let batch = if phase.is_batch { arguments.batch } else { 1 };
+    let clients = arguments.clients;
     let began = Instant::now();
     let mut asking = tokio::task::JoinSet::new();
     for client in 0..clients {
         // What cannot be shared evenly is for the first ones.
         let share = arguments.tasks / clients + u64::from(client < arguments.tasks % clients);
-        let (queue, payload) = (queue.clone(), vec![b'x'; arguments.payload]);
+        let (queue, payload) = (queue.clone(), vec![b'x'; arguments.payload as usize]);
         asking.spawn(async move {
             match phase.kind {
                 Kind::Push => push(&queue, &payload, share, batch).await,

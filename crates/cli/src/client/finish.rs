@@ -7,9 +7,9 @@ use clap::Args;
 use serde_json::json;
 use sureq::{Held, Home, Place};
 
-use super::shown::Shown;
+use super::shown::{Shown, field};
 use super::trouble::{Done, Trouble};
-use super::{Common, Make, is_sure, time};
+use super::{Common, Make, Typed, is_sure, time};
 use crate::exit;
 use crate::humane::many;
 
@@ -17,7 +17,7 @@ use crate::humane::many;
 #[derive(Args)]
 pub(crate) struct AckArguments {
     /// The queue
-    queue: String,
+    queue: Typed,
     /// Receipts, which stand for one delivery, or ids, which stand for the current one
     #[arg(required = true, value_name = "RECEIPT")]
     tasks: Vec<String>,
@@ -46,7 +46,7 @@ pub(crate) fn ack(arguments: &AckArguments) -> ExitCode {
 #[derive(Args)]
 pub(crate) struct ReturnArguments {
     /// The queue
-    queue: String,
+    queue: Typed,
     /// The receipt, or the id
     #[arg(value_name = "RECEIPT")]
     task: String,
@@ -58,7 +58,7 @@ pub(crate) struct ReturnArguments {
     back: bool,
     /// The try failed, and why: it costs a try, and comes again after its backoff
     #[arg(long, value_name = "REASON")]
-    failed: Option<String>,
+    failed: Option<Typed>,
     /// It is dead, whatever tries are left
     #[arg(long, requires = "failed", conflicts_with_all = ["delay", "back"])]
     dead: bool,
@@ -105,16 +105,16 @@ Tasks that wait are gone; the holders of those that run are told, and may still 
 Exits with 4 if there was none to call off.")]
 pub(crate) struct CancelArguments {
     /// The queue
-    queue: String,
+    queue: Typed,
     /// The ids
     #[arg(value_name = "ID", required_unless_present_any = ["names", "payload"])]
     ids: Vec<String>,
     /// The tasks of these names
     #[arg(long = "name", value_name = "NAME", conflicts_with_all = ["ids", "payload"])]
-    names: Vec<String>,
+    names: Vec<Typed>,
     /// All tasks with this payload
     #[arg(long, conflicts_with = "ids")]
-    payload: Option<String>,
+    payload: Option<Typed>,
     /// Do not ask
     #[arg(long, short)]
     yes: bool,
@@ -137,14 +137,14 @@ async fn call_off(arguments: &CancelArguments, home: Home, mut shown: Shown) -> 
         if !is_sure(&what, arguments.yes)? {
             return Err(Trouble::Usage("nothing was done".to_owned()));
         }
-        count += queue.cancel_payload(payload).await?;
+        count += queue.cancel_payload(payload.as_ref()).await?;
     }
     for name in &arguments.names {
         count += u64::from(queue.cancel_named(name).await?);
     }
     count += queue.cancel_all(&arguments.ids).await?;
     if shown.is_json() {
-        shown.object([("queue", json!(arguments.queue)), ("cancelled", json!(count))])?;
+        shown.object([field!("queue", arguments.queue.as_ref()), ("cancelled", json!(count))])?;
     } else {
         shown.line(format_args!("{} called off", many(count, "task")))?;
     }

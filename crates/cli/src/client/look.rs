@@ -8,10 +8,10 @@ use futures_util::TryStreamExt;
 use serde_json::{Value, json};
 use sureq::{Home, Info, QueueRow, Seen, Settings, StateKind, View};
 
-use super::manage::settings_words;
-use super::shown::{Column, Shown, name, payload_fields, preview};
+use super::manage::{SettingWord, settings_words};
+use super::shown::{Column, Shown, field, name, preview};
 use super::trouble::{Done, Trouble};
-use super::{Common, Make, is_sure};
+use super::{Common, Make, Typed, is_sure};
 use crate::exit;
 use crate::humane::{duration, many, number, relative, size};
 
@@ -33,13 +33,23 @@ impl State {
             Self::Dead => View::Dead,
         }
     }
+
+    /// How many tasks of a queue are in it.
+    pub(super) const fn count(self, info: &Info) -> u64 {
+        match self {
+            Self::Ready => info.ready,
+            Self::Delayed => info.delayed,
+            Self::Leased => info.leased,
+            Self::Dead => info.dead,
+        }
+    }
 }
 
 /// What `queues` can be told.
 #[derive(Args)]
 pub(crate) struct QueuesArguments {
     /// Only queues that this pattern matches: emails*, h?llo, [ab]*
-    pattern: Option<String>,
+    pattern: Option<Typed>,
     #[command(flatten)]
     common: Common,
 }
@@ -49,14 +59,14 @@ pub(crate) fn queues(arguments: &QueuesArguments) -> ExitCode {
 }
 
 async fn list_queues(arguments: &QueuesArguments, home: Home, mut shown: Shown) -> Done {
-    let pattern = arguments.pattern.as_deref().map(str::as_bytes);
+    let pattern = arguments.pattern.as_ref().map(AsRef::as_ref);
     let mut rows: Vec<QueueRow> = home.queues(pattern).try_collect().await?;
     rows.sort_by(|a, b| a.name.cmp(&b.name));
     if shown.is_json() {
         for row in &rows {
             let [ready, delayed, leased, dead] = row.counts;
             shown.object([
-                ("name", json!(name(&row.name))),
+                field!("name", &row.name),
                 ("ready", json!(ready)),
                 ("delayed", json!(delayed)),
                 ("leased", json!(leased)),
@@ -84,7 +94,7 @@ async fn list_queues(arguments: &QueuesArguments, home: Home, mut shown: Shown) 
 #[derive(Args)]
 pub(crate) struct StatsArguments {
     /// The queues; without any, all that have tasks, together
-    queues: Vec<String>,
+    queues: Vec<Typed>,
     #[command(flatten)]
     common: Common,
 }
@@ -144,10 +154,10 @@ async fn tell_totals(home: &Home, shown: &mut Shown) -> Result<(), Trouble> {
     ))
 }
 
-fn tell_info(queue: &str, info: &Info, shown: &mut Shown) -> Result<(), Trouble> {
+fn tell_info(queue: &Typed, info: &Info, shown: &mut Shown) -> Result<(), Trouble> {
     let per_second = |tenths: u64| format!("{}.{} per second of late", number(tenths / 10), tenths % 10);
     let mut rows = vec![
-        ("queue", queue.to_owned()),
+        ("queue", queue.to_string()),
         ("ready", number(info.ready)),
         ("delayed", number(info.delayed)),
         ("leased", number(info.leased)),
@@ -162,9 +172,9 @@ fn tell_info(queue: &str, info: &Info, shown: &mut Shown) -> Result<(), Trouble>
         rows.push(("paused", relative(since.0)));
     }
     let defaults = settings_words(&Settings::default());
-    for (set, default) in settings_words(&info.settings).into_iter().zip(defaults) {
+    for (set, default) in settings_words(&info.settings).iter().zip(&defaults) {
         if set != default {
-            rows.push(("setting", format!("{} {}", set.0, set.1)));
+            rows.push(("setting", format!("{} {}", set.name, set.value())));
         }
     }
     for (name, value) in rows {
@@ -173,11 +183,11 @@ fn tell_info(queue: &str, info: &Info, shown: &mut Shown) -> Result<(), Trouble>
     Ok(())
 }
 
-fn tell_info_json(queue: &str, info: &Info, shown: &mut Shown) -> Result<(), Trouble> {
+fn tell_info_json(queue: &Typed, info: &Info, shown: &mut Shown) -> Result<(), Trouble> {
     let settings: serde_json::Map<String, Value> =
-        settings_words(&info.settings).into_iter().map(|(name, value)| (name, value.into())).collect();
+        settings_words(&info.settings).iter().map(SettingWord::field).collect();
     shown.object([
-        ("queue", json!(queue)),
+        field!("queue", queue.as_ref()),
         ("ready", json!(info.ready)),
         ("delayed", json!(info.delayed)),
         ("leased", json!(info.leased)),
@@ -202,11 +212,11 @@ fn tenths(n: u64) -> f64 {
 #[derive(Args)]
 pub(crate) struct InspectArguments {
     /// The queue
-    queue: String,
+    queue: Typed,
     /// Tasks of this state
     #[arg(long, short, value_enum, default_value = "ready")]
     state: State,
-    /// The first to show; a negative one counts from the end
+    /// The first to show; a negative one counts from the end, and is the first of all if there are fewer
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
     start: i64,
     /// How many at most
@@ -222,7 +232,14 @@ pub(crate) fn inspect(arguments: &InspectArguments) -> ExitCode {
 
 async fn show_tasks(arguments: &InspectArguments, home: Home, mut shown: Shown) -> Done {
     let queue = home.queue(&arguments.queue);
-    let tasks = queue.inspect(arguments.state.view(), arguments.start, arguments.count).await?;
+    let start = if arguments.start < 0 {
+        // So many from the end, or all if there are fewer.
+        let tasks = arguments.state.count(&queue.info().await?);
+        arguments.start.max(i64::try_from(tasks).map_or(i64::MIN, |tasks| -tasks))
+    } else {
+        arguments.start
+    };
+    let tasks = queue.inspect(arguments.state.view(), start, arguments.count).await?;
     if shown.is_json() {
         for task in &tasks {
             show_task_json(arguments.state, task, &mut shown)?;
@@ -264,7 +281,7 @@ fn columns_of(state: State) -> (Vec<Column>, Row) {
 }
 
 fn show_task_json(state: State, task: &Seen, shown: &mut Shown) -> Result<(), Trouble> {
-    let (id, payload) = (json!(task.id.to_string()), payload_fields(task.payload.as_ref()));
+    let (id, payload) = (json!(task.id.to_string()), field!("payload", task.payload.as_ref()));
     match state {
         State::Ready => shown.object([("id", id), payload]),
         State::Delayed => shown.object([("id", id), ("due", json!(task.at.0)), payload]),
@@ -280,7 +297,7 @@ fn show_task_json(state: State, task: &Seen, shown: &mut Shown) -> Result<(), Tr
             shown.object([
                 ("id", id),
                 ("died_at", json!(task.at.0)),
-                ("reason", json!(more.reason.as_deref().map(name))),
+                reason(more.reason.as_deref()),
                 ("failed", json!(more.tries.failed)),
                 ("lapsed", json!(more.tries.lapsed)),
                 ("lost", json!(more.tries.lost)),
@@ -290,11 +307,15 @@ fn show_task_json(state: State, task: &Seen, shown: &mut Shown) -> Result<(), Tr
     }
 }
 
+fn reason(why: Option<&[u8]>) -> (&'static str, Value) {
+    why.map_or(("reason", Value::Null), |why| field!("reason", why))
+}
+
 /// What `explain` can be told.
 #[derive(Args)]
 pub(crate) struct ExplainArguments {
     /// The queue
-    queue: String,
+    queue: Typed,
     /// The task's id
     id: String,
     #[command(flatten)]
@@ -327,7 +348,7 @@ async fn tell_why(arguments: &ExplainArguments, home: Home, mut shown: Shown) ->
             ("lapsed", json!(explained.tries.lapsed)),
             ("lost", json!(explained.tries.lost)),
             ("tries_max", json!(explained.tries_max)),
-            ("reason", json!(explained.reason.as_deref().map(name))),
+            reason(explained.reason.as_deref()),
         ])?;
     } else {
         shown.line(&explained)?;
@@ -341,7 +362,7 @@ async fn tell_why(arguments: &ExplainArguments, home: Home, mut shown: Shown) ->
 pub(crate) struct WorkersArguments {
     /// Declare this worker lost, whatever it says: its tasks go back
     #[arg(long, value_name = "NAME")]
-    fail: Option<String>,
+    fail: Option<Typed>,
     /// Do not ask
     #[arg(long, short)]
     yes: bool,
@@ -357,7 +378,7 @@ async fn list_workers(arguments: &WorkersArguments, home: Home, mut shown: Shown
     let workers = home.workers().await?;
     if let Some(lost) = &arguments.fail {
         let mut held =
-            workers.iter().filter(|worker| *worker.name == *lost.as_bytes()).map(|worker| worker.leased);
+            workers.iter().filter(|worker| *worker.name == *lost.as_ref()).map(|worker| worker.leased);
         let Some(held) = held.next() else {
             return Ok(exit::failed(exit::NOTHING_THERE, format_args!("there is no worker {lost}")));
         };
@@ -367,14 +388,14 @@ async fn list_workers(arguments: &WorkersArguments, home: Home, mut shown: Shown
         }
         let back = home.fail_worker(lost).await?;
         if shown.is_json() {
-            shown.object([("worker", json!(lost)), ("given_back", json!(back))])?;
+            shown.object([field!("worker", lost.as_ref()), ("given_back", json!(back))])?;
         } else {
             shown.line(format_args!("{} given back", many(back, "task")))?;
         }
     } else if shown.is_json() {
         for worker in &workers {
             shown.object([
-                ("name", json!(name(&worker.name))),
+                field!("name", &worker.name),
                 ("incarnation", json!(worker.incarnation)),
                 ("ttl_ms", json!(worker.ttl_ms)),
                 ("leased", json!(worker.leased)),

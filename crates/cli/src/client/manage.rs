@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use sureq::{Changes, Home, Info, SettingWords, Settings};
 
 use super::look::State;
-use super::shown::{Shown, name};
+use super::shown::{Shown, field, name, text_or_base64};
 use super::trouble::{Done, Trouble};
-use super::{Common, Make, is_sure};
+use super::{Common, Make, Typed, is_sure, time};
 use crate::exit;
 use crate::humane::many;
 use crate::progress::Bar;
@@ -19,7 +19,7 @@ use crate::progress::Bar;
 pub(crate) struct PauseArguments {
     /// The queues
     #[arg(required = true)]
-    queues: Vec<String>,
+    queues: Vec<Typed>,
     #[command(flatten)]
     common: Common,
 }
@@ -44,9 +44,9 @@ pub(crate) fn resume(arguments: &PauseArguments) -> ExitCode {
     })
 }
 
-fn tell(shown: &mut Shown, queue: &str, what: &str) -> Result<(), Trouble> {
+fn tell(shown: &mut Shown, queue: &Typed, what: &str) -> Result<(), Trouble> {
     if shown.is_json() {
-        shown.object([("queue", json!(queue)), (what, json!(true))])?;
+        shown.object([field!("queue", queue.as_ref()), (what, json!(true))])?;
     } else {
         shown.line(format_args!("{queue} is {what}"))?;
     }
@@ -57,7 +57,7 @@ fn tell(shown: &mut Shown, queue: &str, what: &str) -> Result<(), Trouble> {
 #[derive(Args)]
 #[command(after_help = "\
 Settings, with 0 or nothing for the default:
-  lease, backoff, ttl          times: 500ms, 30s, 5m, 1h, 2d
+  lease, backoff, ttl          times with their unit: 500ms, 30s, 5m, 1h, 2d
   tries                        how often a task is tried before it is dead
   max-length, max-bytes        of what waits; a push beyond is refused, or the oldest dropped:
   overflow                     refuse or drop-oldest
@@ -69,66 +69,97 @@ Example:
   sureq config emails tries=5 backoff=10s dead-letter=emails-dead")]
 pub(crate) struct ConfigArguments {
     /// The queue
-    queue: String,
+    queue: Typed,
     /// What to change; without any, the settings are shown
     #[arg(value_name = "NAME=VALUE")]
-    changes: Vec<String>,
+    changes: Vec<Typed>,
     #[command(flatten)]
     common: Common,
 }
 
 pub(crate) fn config(arguments: &ConfigArguments) -> ExitCode {
-    arguments.common.run(Make::Yes, |home, shown| configure(arguments, home, shown))
+    // Who only looks makes no store.
+    let make = if arguments.changes.is_empty() { Make::No } else { Make::Yes };
+    arguments.common.run(make, |home, shown| configure(arguments, home, shown))
 }
 
 async fn configure(arguments: &ConfigArguments, home: Home, mut shown: Shown) -> Done {
-    let words = arguments.changes.iter().map(|change| words_of(change)).collect::<Result<Vec<_>, _>>()?;
+    let words = arguments.changes.iter().map(words_of).collect::<Result<Vec<_>, _>>()?;
     let words: Vec<&[u8]> =
-        words.iter().flat_map(|(name, value)| [name.as_bytes(), value.as_bytes()]).collect();
+        words.iter().flat_map(|(name, value)| [name.as_slice(), value.as_slice()]).collect();
     let changes = SettingWords::read(&words).map_err(|bad| Trouble::Usage(bad.to_string()))?;
     let settings = home.queue(&arguments.queue).configure(Changes::Words(changes)).await?;
     let words = settings_words(&settings);
     if shown.is_json() {
-        let fields = words.into_iter().map(|(name, value)| (name, Value::from(value)));
-        shown.line(Value::Object(fields.collect()))?;
+        shown.line(Value::Object(words.iter().map(SettingWord::field).collect()))?;
     } else {
-        for (name, value) in words {
-            let value = if value.is_empty() { "none".to_owned() } else { value };
-            shown.line(format_args!("{name:<12} {value}"))?;
+        for word in words {
+            shown.line(format_args!("{:<12} {}", word.name, word.value()))?;
         }
     }
     shown.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// `tries=5` as a name and a value; a time may have its unit.
-fn words_of(change: &str) -> Result<(String, String), Trouble> {
-    let Some((name, value)) = change.split_once('=') else {
-        return Err(Trouble::Usage(format!("{change:?}: write NAME=VALUE, like tries=5")));
+/// The settings that are times, in milliseconds where they are stored.
+const TIMES: [&str; 3] = ["lease", "backoff", "ttl"];
+
+/// `tries=5` as a name and a value; a time has its unit, as it has everywhere.
+fn words_of(change: &Typed) -> Result<(Vec<u8>, Vec<u8>), Trouble> {
+    let mut parts = change.as_ref().splitn(2, |&byte| byte == b'=');
+    let (Some(name), Some(value)) = (parts.next(), parts.next()) else {
+        return Err(Trouble::Usage(format!("{:?}: write NAME=VALUE, like tries=5", change.to_string())));
     };
-    let is_time = ["lease", "backoff", "ttl"].iter().any(|time| name.eq_ignore_ascii_case(time));
-    let value = match humantime::parse_duration(value) {
-        Ok(time) if is_time => time.as_millis().to_string(),
-        _ => value.to_owned(),
-    };
-    Ok((name.to_owned(), value))
+    if !TIMES.iter().any(|time| name.eq_ignore_ascii_case(time.as_bytes())) {
+        return Ok((name.to_vec(), value.to_vec()));
+    }
+    let text = if value.is_empty() { "0" } else { str::from_utf8(value).unwrap_or_default() };
+    let span = time(text).map_err(|why| Trouble::Usage(format!("{change}: {why}")))?;
+    // What is shorter than a millisecond is one, and not none.
+    let ms = span.as_millis().max(u128::from(!span.is_zero()));
+    Ok((name.to_vec(), ms.to_string().into_bytes()))
 }
 
-/// The settings as names and values, times in milliseconds.
-pub(super) fn settings_words(settings: &Settings) -> Vec<(String, String)> {
+/// A setting and its value.
+#[derive(PartialEq, Eq)]
+pub(super) struct SettingWord {
+    pub(super) name: String,
+    value: Vec<u8>,
+}
+
+impl SettingWord {
+    /// The value for people, as it can be set again.
+    pub(super) fn value(&self) -> String {
+        match name(&self.value) {
+            value if value.is_empty() => "none".to_owned(),
+            value if value != "0" && TIMES.contains(&&*self.name) => format!("{value}ms"),
+            value => value,
+        }
+    }
+
+    /// For programs; times are milliseconds.
+    pub(super) fn field(&self) -> (String, Value) {
+        let base64_name = format!("{}_base64", self.name);
+        let (name, value) = text_or_base64(&self.name, &base64_name, &self.value);
+        (name.to_owned(), value)
+    }
+}
+
+/// The settings as names and values.
+pub(super) fn settings_words(settings: &Settings) -> Vec<SettingWord> {
     let value = |shown| match shown {
-        sureq::Shown::Number(n) => n.to_string(),
-        sureq::Shown::Word(word) => name(word),
+        sureq::Shown::Number(n) => n.to_string().into_bytes(),
+        sureq::Shown::Word(word) => word.to_vec(),
     };
     let names = SettingWords::NAMES.iter().map(|name| name.to_ascii_lowercase());
-    names.zip(settings.shown()).map(|(name, shown)| (name, value(shown))).collect()
+    names.zip(settings.shown()).map(|(name, shown)| SettingWord { name, value: value(shown) }).collect()
 }
 
 /// What `revive` can be told.
 #[derive(Args)]
 pub(crate) struct ReviveArguments {
     /// The queue
-    queue: String,
+    queue: Typed,
     /// The ids of dead tasks
     #[arg(value_name = "ID", required_unless_present = "all")]
     ids: Vec<String>,
@@ -165,7 +196,7 @@ async fn bring_back(arguments: &ReviveArguments, home: Home, mut shown: Shown) -
 #[derive(Args)]
 pub(crate) struct PurgeArguments {
     /// The queue
-    queue: String,
+    queue: Typed,
     /// Only tasks of this state; without it, ready, delayed and dead ones
     #[arg(long, short, value_enum)]
     state: Option<State>,
@@ -200,16 +231,13 @@ async fn remove(arguments: &PurgeArguments, home: Home, mut shown: Shown) -> Don
 const fn doomed(info: &Info, state: Option<State>) -> u64 {
     match state {
         None => info.ready + info.delayed + info.dead,
-        Some(State::Ready) => info.ready,
-        Some(State::Delayed) => info.delayed,
-        Some(State::Dead) => info.dead,
-        Some(State::Leased) => 0,
+        Some(state) => state.count(info),
     }
 }
 
-fn tell_count(shown: &mut Shown, queue: &str, what: &str, count: u64) -> Done {
+fn tell_count(shown: &mut Shown, queue: &Typed, what: &str, count: u64) -> Done {
     if shown.is_json() {
-        shown.object([("queue", json!(queue)), (what, json!(count))])?;
+        shown.object([field!("queue", queue.as_ref()), (what, json!(count))])?;
     } else {
         shown.line(format_args!("{} {what}", many(count, "task")))?;
     }

@@ -15,6 +15,8 @@ pub(crate) mod work;
 mod shown;
 mod trouble;
 
+use std::ffi::OsString;
+use std::fmt;
 use std::future::Future;
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::path::Path;
@@ -43,6 +45,28 @@ pub(crate) struct Common {
     /// Answer in JSON, one object per line
     #[arg(long)]
     json: bool,
+}
+
+/// A name or a payload as it was typed: any bytes.
+#[derive(Clone, Debug)]
+struct Typed(Vec<u8>);
+
+impl From<OsString> for Typed {
+    fn from(text: OsString) -> Self {
+        Self(text.into_encoded_bytes())
+    }
+}
+
+impl AsRef<[u8]> for Typed {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Typed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&shown::name(&self.0))
+    }
 }
 
 /// Whether a command may make the store that its URL names.
@@ -91,10 +115,23 @@ impl Common {
     }
 }
 
+/// No home keeps anything for longer.
+const TIME_MAX: Duration = Duration::from_millis(sureq::limits::SPAN_MS_MAX);
+
 /// A time as people write it: 500ms, 30s, 5m, 1h, 2d.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text)
-        .map_err(|_| "write a number with its unit: 500ms, 30s, 5m, 1h, 2d".to_owned())
+    let time = humantime::parse_duration(text)
+        .map_err(|_| "write a number with its unit: 500ms, 30s, 5m, 1h, 2d".to_owned())?;
+    if time > TIME_MAX {
+        return Err(format!("write at most {}d", TIME_MAX.as_secs() / 86_400));
+    }
+    Ok(time)
+}
+
+/// The same, and not nothing.
+fn lasting(text: &str) -> Result<Duration, String> {
+    let time = time(text)?;
+    if time.is_zero() { Err("write a time longer than 0".to_owned()) } else { Ok(time) }
 }
 
 /// Asks whether to go on. Without a terminal there is nobody to ask.

@@ -7,11 +7,11 @@ use clap::Args;
 use serde_json::json;
 use sureq::{Home, Task};
 
-use super::shown::{Column, Shown, payload_fields, preview};
-use super::trouble::Done;
-use super::{Common, Make, time};
-use crate::exit;
-use crate::humane::number;
+use super::shown::{Column, Shown, field, preview};
+use super::trouble::{Done, Trouble};
+use super::{Common, Make, Typed, lasting, time};
+use crate::humane::{many, number};
+use crate::{exit, say};
 
 /// What `pop` can be told.
 #[derive(Args)]
@@ -19,7 +19,7 @@ use crate::humane::number;
 pub(crate) struct PopArguments {
     /// The queues: all that is wanted from the first, then the next
     #[arg(required = true)]
-    queues: Vec<String>,
+    queues: Vec<Typed>,
     /// How many tasks at most
     #[arg(long, short = 'n', value_name = "N", default_value_t = 1)]
     count: u32,
@@ -27,7 +27,7 @@ pub(crate) struct PopArguments {
     #[arg(long, value_name = "TIME", value_parser = time)]
     wait: Option<Duration>,
     /// How long the task is yours; then it goes back unless it was finished
-    #[arg(long, value_name = "TIME", value_parser = time, default_value = "60s")]
+    #[arg(long, value_name = "TIME", value_parser = lasting, default_value = "60s")]
     lease: Duration,
     /// Without a lease: the task is yours until it is finished or returned, or for as long as the queue's settings or the
     /// layout of its keys say
@@ -50,6 +50,9 @@ Examples:
   sureq pop urgent normal --wait 30s   from the first queue that has one, or gets one
   sureq pop emails --ack --raw         takes it for good
 
+With --ack only what was finished is shown; what was lost to another taker meanwhile is counted, and comes again. If the
+answer is lost, the tasks are shown too, since they may be gone; it exits with 70.
+
 Exits with 4 if there was no task.";
 
 pub(crate) fn run(arguments: &PopArguments) -> ExitCode {
@@ -63,23 +66,69 @@ async fn pop(arguments: &PopArguments, home: Home, mut shown: Shown) -> Done {
     if tasks.is_empty() {
         return Ok(exit::NOTHING_THERE.into());
     }
-    if arguments.ack {
-        for task in &tasks {
-            task.ack().await?;
+    if !arguments.ack {
+        show(arguments, &tasks.iter().collect::<Vec<_>>(), &mut shown)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Acked { finished, lost, trouble } = ack(&home, &tasks).await;
+    show(arguments, &finished, &mut shown)?;
+    if lost > 0 {
+        say::err(format_args!("sureq: {} not finished: somebody else took it meanwhile", many(lost, "task")));
+    }
+    match trouble {
+        Some(error) => {
+            Err(Trouble::Home(error).after(format!("{} shown", many(finished.len() as u64, "task"))))
+        }
+        None if finished.is_empty() => Ok(exit::NOTHING_THERE.into()),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// What came of finishing tasks.
+struct Acked<'a> {
+    /// Those that were finished, or may have been.
+    finished: Vec<&'a Task>,
+    /// How many were no longer ours.
+    lost: u64,
+    /// Why the rest was not finished: it comes again.
+    trouble: Option<sureq::Error>,
+}
+
+async fn ack<'a>(home: &Home, tasks: &'a [Task]) -> Acked<'a> {
+    let mut acked = Acked { finished: Vec::new(), lost: 0, trouble: None };
+    for tasks in tasks.chunk_by(|a, b| a.queue_bytes() == b.queue_bytes()) {
+        let answers = home.queue(tasks[0].queue_bytes()).ack_all(tasks.iter().map(Task::receipt)).await;
+        match answers {
+            Ok(answers) => {
+                let both = tasks.iter().zip(answers);
+                acked.finished.extend(both.filter(|(_, is_finished)| *is_finished).map(|(task, _)| task));
+            }
+            Err(error) => {
+                if error.is_unknown() {
+                    acked.finished.extend(tasks);
+                }
+                acked.trouble = Some(error);
+                return acked;
+            }
         }
     }
+    acked.lost = (tasks.len() - acked.finished.len()) as u64;
+    acked
+}
+
+fn show(arguments: &PopArguments, tasks: &[&Task], shown: &mut Shown) -> Result<(), Trouble> {
     if arguments.raw {
-        for task in &tasks {
+        for task in tasks {
             shown.bytes(task.payload())?;
         }
     } else if shown.is_json() {
-        for task in &tasks {
+        for task in tasks {
             shown.object([
-                ("queue", json!(task.queue_name())),
+                field!("queue", task.queue_bytes()),
                 ("id", json!(task.id().to_string())),
                 ("receipt", json!(task.receipt().to_string())),
                 ("delivery", json!(task.delivery())),
-                payload_fields(task.payload()),
+                field!("payload", task.payload()),
             ])?;
         }
     } else {
@@ -89,10 +138,9 @@ async fn pop(arguments: &PopArguments, home: Home, mut shown: Shown) -> Done {
             Column::Number("delivery"),
             Column::Text("payload"),
         ];
-        shown.table(&columns, tasks.iter().map(row).collect())?;
+        shown.table(&columns, tasks.iter().map(|task| row(task)).collect())?;
     }
-    shown.flush()?;
-    Ok(ExitCode::SUCCESS)
+    shown.flush()
 }
 
 fn row(task: &Task) -> Vec<String> {

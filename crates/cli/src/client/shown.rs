@@ -17,6 +17,8 @@ pub(super) struct Shown {
     out: BufWriter<io::Stdout>,
     is_json: bool,
     is_watched: bool,
+    /// Whoever read it may go away: the work goes on.
+    is_optional: bool,
 }
 
 /// A column of a table.
@@ -29,7 +31,24 @@ pub(super) enum Column {
 
 impl Shown {
     pub(super) fn new(is_json: bool) -> Self {
-        Self { out: BufWriter::new(stdout()), is_json, is_watched: stdout().is_terminal() }
+        Self {
+            out: BufWriter::new(stdout()),
+            is_json,
+            is_watched: stdout().is_terminal(),
+            is_optional: false,
+        }
+    }
+
+    /// From now on a reader who goes away is no reason to stop.
+    pub(super) const fn go_on_unread(&mut self) {
+        self.is_optional = true;
+    }
+
+    fn written(&self, result: io::Result<()>) -> Result<(), Trouble> {
+        match result.map_err(Trouble::output) {
+            Err(Trouble::Unread) if self.is_optional => Ok(()),
+            result => result,
+        }
     }
 
     pub(super) const fn is_json(&self) -> bool {
@@ -38,12 +57,14 @@ impl Shown {
 
     /// A line for people.
     pub(super) fn line(&mut self, text: impl std::fmt::Display) -> Result<(), Trouble> {
-        writeln!(self.out, "{text}").map_err(Trouble::output)
+        let result = writeln!(self.out, "{text}");
+        self.written(result)
     }
 
     /// Bytes as they are, and the end of a line.
     pub(super) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Trouble> {
-        self.out.write_all(bytes).and_then(|()| self.out.write_all(b"\n")).map_err(Trouble::output)
+        let result = self.out.write_all(bytes).and_then(|()| self.out.write_all(b"\n"));
+        self.written(result)
     }
 
     /// An object for programs.
@@ -83,7 +104,8 @@ impl Shown {
     }
 
     pub(super) fn flush(&mut self) -> Result<(), Trouble> {
-        self.out.flush().map_err(Trouble::output)
+        let result = self.out.flush();
+        self.written(result)
     }
 }
 
@@ -95,15 +117,22 @@ impl Column {
     }
 }
 
-/// Bytes in JSON: text where it is text, base64 where it is not.
-pub(super) fn payload_fields(payload: &[u8]) -> (&'static str, Value) {
-    match std::str::from_utf8(payload) {
-        Ok(text) => ("payload", text.into()),
-        Err(_) => ("payload_base64", BASE64_STANDARD.encode(payload).into()),
+/// Bytes as a field in JSON: under its name where they are text, and base64 under another where they are not.
+macro_rules! field {
+    ($name:literal, $bytes:expr) => {
+        $crate::client::shown::text_or_base64($name, concat!($name, "_base64"), $bytes)
+    };
+}
+pub(super) use field;
+
+pub(super) fn text_or_base64<'n>(name: &'n str, base64_name: &'n str, bytes: &[u8]) -> (&'n str, Value) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => (name, text.into()),
+        Err(_) => (base64_name, BASE64_STANDARD.encode(bytes).into()),
     }
 }
 
-/// A name in JSON or in a line: any bytes, most of which are text.
+/// A name in a line: any bytes, most of which are text.
 pub(super) fn name(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
@@ -113,7 +142,15 @@ pub(super) fn name(bytes: &[u8]) -> String {
 
 /// The beginning of a payload, on one line.
 pub(super) fn preview(payload: &[u8]) -> String {
-    let text = name(&payload[..payload.len().min(4 * PREVIEW_CHARS)]);
+    let mut head = &payload[..payload.len().min(4 * PREVIEW_CHARS)];
+    // A character that the cut goes through is none, and makes no bytes of those before it.
+    if let Err(error) = std::str::from_utf8(head)
+        && head.len() < payload.len()
+        && error.error_len().is_none()
+    {
+        head = &head[..error.valid_up_to()];
+    }
+    let text = name(head);
     let is_whole = payload.len() <= 4 * PREVIEW_CHARS && text.chars().count() <= PREVIEW_CHARS;
     if is_whole { text } else { text.chars().take(PREVIEW_CHARS - 1).chain(['…']).collect() }
 }
@@ -130,6 +167,11 @@ mod tests {
         assert_eq!(preview(&[0xff, b'x']), "\\xffx");
         let long = preview(&[b'x'; 100]);
         assert!(long.ends_with("x…") && long.chars().count() == PREVIEW_CHARS);
-        assert_eq!(payload_fields(&[0xff]), ("payload_base64", "/w==".into()));
+        // The 240th byte is in the middle of a character.
+        let cut = preview(format!("x{}", "ü".repeat(200)).as_bytes());
+        assert!(cut.starts_with("xüüü") && cut.ends_with("ü…"), "{cut}");
+        assert_eq!(preview(&[b"x", &[0xc3; 300][..]].concat()).get(..5), Some("x\\xc3"));
+        assert_eq!(field!("payload", &[0xff]), ("payload_base64", "/w==".into()));
+        assert_eq!(field!("queue", b"tab\tname"), ("queue", "tab\tname".into()));
     }
 }

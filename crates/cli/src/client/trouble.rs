@@ -22,7 +22,7 @@ pub(super) enum Trouble {
         /// What was.
         done: String,
         /// Why not the rest.
-        error: Error,
+        then: Box<Trouble>,
     },
     /// The home failed while it was closed.
     Broken(Broken),
@@ -55,6 +55,11 @@ impl Trouble {
         Self::File { what: "cannot write to standard output".to_owned(), error }
     }
 
+    /// The same, after so much was done.
+    pub(super) fn after(self, done: String) -> Self {
+        Self::Partly { done, then: Box::new(self) }
+    }
+
     pub(super) fn reading(path: &str, error: io::Error) -> Self {
         Self::File { what: format!("cannot read {path}"), error }
     }
@@ -62,24 +67,28 @@ impl Trouble {
 
 /// Says what went wrong, if anything, and answers the code.
 pub(super) fn code(done: Done) -> ExitCode {
-    let trouble = match done {
-        Ok(code) => return code,
-        Err(trouble) => trouble,
-    };
+    match done {
+        Ok(code) => code,
+        Err(trouble) => tell("", trouble),
+    }
+}
+
+fn tell(before: &str, trouble: Trouble) -> ExitCode {
+    let failed = |code, why: &dyn std::fmt::Display| failed(code, format_args!("{before}{why}"));
     match trouble {
         Trouble::Unread => ExitCode::SUCCESS,
-        Trouble::Open(error) => failed(open_code(&error), error),
+        Trouble::Open(error) => failed(open_code(&error), &error),
         Trouble::NoStore(dir) => {
-            failed(exit::CANNOT_START, format_args!("there is no store in {dir}; the first push makes one"))
+            failed(exit::CANNOT_START, &format_args!("there is no store in {dir}; the first push makes one"))
         }
         Trouble::Home(error) => failed(error_code(&error), &error),
-        Trouble::Partly { done, error } => failed(error_code(&error), format_args!("{done}; then {error}")),
-        Trouble::Broken(error) => failed(exit::DISK_FAILED, error),
-        Trouble::File { what, error } => failed(exit::CANNOT_START, format_args!("{what}: {error}")),
-        Trouble::Machine(error) => failed(exit::CANNOT_START, error),
-        Trouble::Unasked(what) => failed(exit::USAGE, format_args!("{what}: say --yes if that is meant")),
-        Trouble::Usage(why) => failed(exit::USAGE, why),
-        Trouble::Worker(error) => failed(exit::CANNOT_START, error),
+        Trouble::Partly { done, then } => tell(&format!("{before}{done}; then "), *then),
+        Trouble::Broken(error) => failed(exit::DISK_FAILED, &error),
+        Trouble::File { what, error } => failed(exit::CANNOT_START, &format_args!("{what}: {error}")),
+        Trouble::Machine(error) => failed(exit::CANNOT_START, &error),
+        Trouble::Unasked(what) => failed(exit::USAGE, &format_args!("{what}: say --yes if that is meant")),
+        Trouble::Usage(why) => failed(exit::USAGE, &why),
+        Trouble::Worker(error) => failed(exit::CANNOT_START, &error),
     }
 }
 

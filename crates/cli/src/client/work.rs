@@ -1,11 +1,18 @@
 //! `sureq work`: a program for each task, the payload on its standard input.
 
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::pin::pin;
 use std::process::{ExitCode, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use clap::Args;
+use rustix::fs::{Access, access};
 use rustix::process::{Pid, Signal, kill_process_group};
-use sureq::{Again, Delivery, Home, Outcome, State, Stop, Task, Worker, route};
+use sureq::{Again, Delivery, Error, Home, Outcome, State, Stop, Tally, Task, Worker, route};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::{Child, Command};
 use tokio::sync::{oneshot, watch};
@@ -13,9 +20,9 @@ use tokio::time::{sleep, timeout};
 
 use super::shown::Shown;
 use super::trouble::{Done, Trouble};
-use super::{Common, Make, time};
+use super::{Common, Make, Typed, lasting, time};
 use crate::humane::{many, number};
-use crate::{say, signals};
+use crate::{exit, say, signals, told};
 
 /// The exit code with which a program gives its task back at no cost of a try.
 const GIVE_BACK: i32 = 75;
@@ -29,15 +36,15 @@ const GIVE_BACK_DELAY: Duration = Duration::from_secs(1);
 pub(crate) struct WorkArguments {
     /// The queues
     #[arg(required = true)]
-    queues: Vec<String>,
+    queues: Vec<Typed>,
     /// How many programs run at once at most
-    #[arg(long, short, value_name = "N", default_value_t = 1)]
-    jobs: usize,
+    #[arg(long, short, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    jobs: u32,
     /// Takes from a queue only if those before it have nothing
     #[arg(long)]
     strict: bool,
     /// How long a lease is; it is extended for as long as the program runs
-    #[arg(long, value_name = "TIME", value_parser = time, default_value = "30s")]
+    #[arg(long, value_name = "TIME", value_parser = lasting, default_value = "30s")]
     lease: Duration,
     /// How long a program may run; then it is stopped, and the try has failed
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "1h")]
@@ -50,7 +57,7 @@ pub(crate) struct WorkArguments {
     ack_first: bool,
     /// What the worker is called where workers are listed
     #[arg(long)]
-    name: Option<String>,
+    name: Option<Typed>,
     /// Stop when there is nothing left to do
     #[arg(long)]
     until_empty: bool,
@@ -58,7 +65,7 @@ pub(crate) struct WorkArguments {
     common: Common,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
-    command: Vec<String>,
+    command: Vec<OsString>,
 }
 
 const HELP: &str = "\
@@ -72,7 +79,12 @@ Its exit code says what becomes of the task:
 
 On SIGTERM or Ctrl-C nothing more is taken. Programs that run may go on for the grace time; then they get SIGTERM, 2
 seconds later SIGKILL, and their tasks go back at no cost. The program of a task that is called off is stopped at once,
-with SIGTERM, and after the grace time with SIGKILL. A second signal ends this at once and leaves the programs running.
+with SIGTERM, and after the grace time with SIGKILL. Whatever a program has started gets the same signals, and SIGKILL once a
+stopped program has ended. A second signal ends this at once, with 130, and kills the programs; their tasks come back when the
+worker is missed.
+
+It says on standard error which tries failed and whether the home can be reached. A program that is not there ends it with 1
+before anything is taken; so does a home that refuses what it needs.
 
 Examples:
   sureq work emails --jobs 8 -- ./send.sh
@@ -86,23 +98,56 @@ const LAST_GRACE: Duration = Duration::from_secs(2);
 
 /// What runs for each task.
 struct Program {
-    words: Vec<String>,
+    words: Vec<OsString>,
     timeout: Duration,
     grace: Duration,
     is_stopping: watch::Receiver<bool>,
+    groups: Arc<Groups>,
+}
+
+impl Program {
+    fn name(&self) -> std::path::Display<'_> {
+        Path::new(&self.words[0]).display()
+    }
+}
+
+/// The process groups of the programs that run.
+#[derive(Default)]
+struct Groups(Mutex<HashSet<Pid>>);
+
+impl Groups {
+    fn list(&self) -> MutexGuard<'_, HashSet<Pid>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends them all, for good: no further one can be started.
+    fn kill_for_good(&self) {
+        let list = self.list();
+        for &group in &*list {
+            // It may have ended meanwhile.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        std::mem::forget(list);
+    }
 }
 
 pub(crate) fn run(arguments: &WorkArguments) -> ExitCode {
+    if let Err(why) = find(&arguments.command[0]) {
+        return exit::failed(exit::CANNOT_START, why);
+    }
+    told::on_stderr();
     arguments.common.run(Make::Yes, |home, shown| work(arguments, home, shown))
 }
 
 async fn work(arguments: &WorkArguments, home: Home, mut shown: Shown) -> Done {
     let (stop, is_stopping) = watch::channel(false);
     let WorkArguments { grace, timeout, .. } = *arguments;
-    let program = Program { words: arguments.command.clone(), timeout, grace, is_stopping };
+    let groups = Arc::<Groups>::default();
+    let words = arguments.command.clone();
+    let program = Program { words, timeout, grace, is_stopping, groups: Arc::clone(&groups) };
     let mut worker = Worker::new(&home)
         .state(program)
-        .concurrency(arguments.jobs)
+        .concurrency(arguments.jobs as usize)
         .lease(arguments.lease)
         // A handler stops its program by itself: these only catch one that could not.
         .run_max(timeout + grace + 2 * LAST_GRACE)
@@ -118,18 +163,18 @@ async fn work(arguments: &WorkArguments, home: Home, mut shown: Shown) -> Done {
         worker = worker.work(queue, if arguments.ack_first { each.ack_first() } else { each });
     }
     let (tell, told_to_end) = oneshot::channel();
-    signals::on_first(move || _ = tell.send(()));
+    signals::on_both(move || _ = tell.send(()), move || groups.kill_for_good());
+    let mut trouble = None;
     let ended = async {
         tokio::select! {
             _ = told_to_end => {}
-            () = empty(arguments, &home) => {}
+            looked = empty(arguments, &home) => trouble = looked.err(),
         }
         stop.send_replace(true);
     };
-    say::err(format_args!("sureq: working on {}", arguments.queues.join(", ")));
+    let names: Vec<String> = arguments.queues.iter().map(ToString::to_string).collect();
+    say::err(format_args!("sureq: working on {}", names.join(", ")));
     let tally = worker.run_until(ended).await.map_err(Trouble::Worker)?;
-    let failed = tally.failed + tally.dead;
-    let (done, failed) = (many(tally.done, "task"), number(failed));
     if shown.is_json() {
         shown.object([
             ("done", tally.done.into()),
@@ -138,28 +183,65 @@ async fn work(arguments: &WorkArguments, home: Home, mut shown: Shown) -> Done {
             ("given_back", tally.given_back.into()),
             ("cancelled", tally.cancelled.into()),
             ("lost", tally.lost.into()),
+            ("unknown", tally.unknown.into()),
         ])?;
         shown.flush()?;
     } else {
-        say::err(format_args!(
-            "sureq: {done} done, {failed} failed, {} given back",
-            number(tally.given_back)
-        ));
+        say::err(format_args!("sureq: {}", words_of(&tally)));
     }
-    Ok(ExitCode::SUCCESS)
+    trouble.map_or(Ok(ExitCode::SUCCESS), |error| Err(Trouble::Home(error)))
 }
 
-/// Ready when the queues have nothing that could still be done, if that is to end it.
-async fn empty(arguments: &WorkArguments, home: &Home) {
+/// What came of the tasks. What hardly ever happens is told if it did.
+fn words_of(tally: &Tally) -> String {
+    let (done, failed) = (many(tally.done, "task"), number(tally.failed + tally.dead));
+    let mut text = format!("{done} done, {failed} failed, {} given back", number(tally.given_back));
+    let rare = [
+        (tally.cancelled, "called off"),
+        (tally.lost, "lost to another worker before the program ended"),
+        (tally.unknown, "of which the home may have taken note or not"),
+    ];
+    for (count, what) in rare.into_iter().filter(|(count, _)| *count > 0) {
+        text = format!("{text}, {} {what}", number(count));
+    }
+    text
+}
+
+/// Looks for the program, so that no task is taken for one that is not there.
+fn find(program: &OsStr) -> Result<(), String> {
+    let is_there = |path: &Path| path.is_file() && access(path, Access::EXEC_OK).is_ok();
+    let path = Path::new(program);
+    let is_named = program.as_encoded_bytes().contains(&b'/');
+    let found = match std::env::var_os("PATH") {
+        _ if is_named => is_there(path),
+        Some(dirs) => std::env::split_paths(&dirs).any(|dir| is_there(&dir.join(path))),
+        // Where the system looks then is its own affair.
+        None => true,
+    };
+    let why = match found {
+        true => return Ok(()),
+        false if !is_named => "there is no such program in PATH",
+        false if path.is_file() => "it may not be executed",
+        false => "there is no such program",
+    };
+    Err(format!("cannot run {}: {why}", path.display()))
+}
+
+/// Ready when the queues have nothing that could still be done, if that is to end it, or when that will never be known.
+async fn empty(arguments: &WorkArguments, home: &Home) -> Result<(), Error> {
     loop {
         if arguments.until_empty {
             let mut left = 0;
             for queue in &arguments.queues {
-                let info = home.queue(queue).info().await;
-                left += info.map_or(1, |info| info.ready + info.delayed + info.leased);
+                left += match home.queue(queue).info().await {
+                    Ok(info) => info.ready + info.delayed + info.leased,
+                    Err(no @ Error::Refused(_)) => return Err(no),
+                    // The worker is asking it again and again, too.
+                    Err(_) => 1,
+                };
             }
             if left == 0 {
-                return;
+                return Ok(());
             }
         }
         sleep(LOOK_EVERY).await;
@@ -169,7 +251,7 @@ async fn empty(arguments: &WorkArguments, home: &Home) {
 async fn handle(delivery: Delivery, program: State<Program>) -> Outcome {
     let mut running = match Running::start(&program, delivery.task()) {
         Ok(running) => running,
-        Err(error) => return failed(format!("cannot run {}: {error}", program.words[0])),
+        Err(error) => return failed(format!("cannot run {}: {error}", program.name())),
     };
     let token = delivery.token();
     let mut is_stopping = program.is_stopping.clone();
@@ -186,7 +268,7 @@ async fn handle(delivery: Delivery, program: State<Program>) -> Outcome {
     };
     match ended {
         Ok(Ok(status)) => outcome_of(status),
-        Ok(Err(error)) => failed(format!("cannot wait for {}: {error}", program.words[0])),
+        Ok(Err(error)) => failed(format!("cannot wait for {}: {error}", program.name())),
         Err(None) => {
             running.stop(LAST_GRACE).await;
             Outcome::GiveBack { after: Duration::ZERO }
@@ -222,15 +304,18 @@ fn failed(reason: String) -> Outcome {
 struct Running {
     child: Child,
     group: Option<Pid>,
+    groups: Arc<Groups>,
 }
 
 impl Running {
     fn start(program: &Program, task: &Task) -> std::io::Result<Self> {
+        // Nobody kills them all between the start of this one and its being listed.
+        let mut list = program.groups.list();
         let child = Command::new(&program.words[0])
             .args(&program.words[1..])
             .env("SUREQ_ID", task.id().to_string())
             .env("SUREQ_RECEIPT", task.receipt().to_string())
-            .env("SUREQ_QUEUE", &*task.queue_name())
+            .env("SUREQ_QUEUE", OsStr::from_bytes(task.queue_bytes()))
             .env("SUREQ_DELIVERY", task.delivery().to_string())
             .stdin(Stdio::piped())
             // A Ctrl-C in the terminal is for the worker, which decides what becomes of its programs.
@@ -238,7 +323,8 @@ impl Running {
             .kill_on_drop(true)
             .spawn()?;
         let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-        Ok(Self { child, group })
+        list.extend(group);
+        Ok(Self { child, group, groups: Arc::clone(&program.groups) })
     }
 
     /// Gives it its payload and waits for its end.
@@ -250,19 +336,31 @@ impl Running {
                 let _ = stdin.write_all(payload).await;
             }
         };
-        let (status, ()) = tokio::join!(self.child.wait(), feed);
-        self.group = None;
+        let status = {
+            let mut ended = pin!(self.child.wait());
+            tokio::select! {
+                // What the program has started may hold its input without reading it.
+                status = &mut ended => status,
+                () = feed => ended.await,
+            }
+        };
+        self.forget();
         status
     }
 
-    /// Tells it to end, and ends it if it does not.
+    /// Tells it to end, and ends it if it does not. Whatever it started does not outlive it: its task is somebody else's next.
     async fn stop(&mut self, grace: Duration) {
         self.signal(Signal::TERM);
-        if timeout(grace, self.child.wait()).await.is_err() {
-            self.signal(Signal::KILL);
-            let _ = self.child.wait().await;
+        let _ = timeout(grace, self.child.wait()).await;
+        self.signal(Signal::KILL);
+        let _ = self.child.wait().await;
+        self.forget();
+    }
+
+    fn forget(&mut self) {
+        if let Some(group) = self.group.take() {
+            self.groups.list().remove(&group);
         }
-        self.group = None;
     }
 
     fn signal(&self, signal: Signal) {
@@ -276,5 +374,35 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.signal(Signal::KILL);
+        self.forget();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tally_tells_what_hardly_ever_happens_if_it_did() {
+        let mut tally = Tally::default();
+        (tally.done, tally.failed, tally.dead) = (1, 2, 3);
+        assert_eq!(words_of(&tally), "1 task done, 5 failed, 0 given back");
+        (tally.lost, tally.unknown) = (4, 5);
+        let rare = ", 4 lost to another worker before the program ended, 5 of which the home may have taken note or not";
+        assert!(words_of(&tally).ends_with(rare), "{}", words_of(&tally));
+    }
+
+    #[test]
+    fn a_program_is_found_where_the_system_finds_it() {
+        let check = |program: &str, why: &str| {
+            let found = find(program.as_ref());
+            assert_eq!(found.err().unwrap_or_default(), why);
+        };
+        check("sh", "");
+        check("/bin/sh", "");
+        check("/nonexistent", "cannot run /nonexistent: there is no such program");
+        check("no-such-program", "cannot run no-such-program: there is no such program in PATH");
+        check("./Cargo.toml", "cannot run ./Cargo.toml: it may not be executed");
+        check("/", "cannot run /: there is no such program");
     }
 }

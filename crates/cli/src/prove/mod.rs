@@ -9,10 +9,11 @@ mod stage;
 mod worker;
 
 use std::error::Error;
+use std::io::Read as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -22,17 +23,25 @@ use sureq::Home;
 use crate::exit::{self, failed};
 use crate::humane::{many, number};
 use crate::progress::Line;
-use crate::{say, signals};
+use crate::settings::ServeArguments;
+use crate::{say, serve, signals};
 use ledger::{Counts, Ledger};
 use producer::{Producers, Sabotage};
 use stage::{Server, StoreDir, Worker};
 
-pub(crate) use worker::{COMMAND as WORKER, WorkerArguments, run as run_worker};
+pub(crate) use worker::{WorkerArguments, run as run_worker};
+
+/// The names of the hidden commands.
+pub(crate) const WORKER: &str = "prove-worker";
+pub(crate) const SERVER: &str = "prove-server";
 
 const EXAMPLES: &str = "\
 A server is started on a new directory, in the current one or in --dir, with four producers and three workers. At random times
 the server or a worker is ended with signal 9 and started again. In the end the queue is emptied, and every task that was
 confirmed must have been finished, and none twice. The directory is removed, unless a promise was broken.
+
+Ctrl-C ends it early: nothing is killed any more, the queue is emptied, and what was tried by then is told. A second one ends it at
+once, with 130, and leaves the directory where it is.
 
 With --home, a queue of its own is used on a home that is there, and only workers are killed.
 
@@ -43,7 +52,7 @@ Examples:
 
 Exit codes:
   0  nothing was lost, nothing was finished twice
-  1  it could not be tried: the server does not start, the home cannot be reached
+  1  it could not be tried: the server does not start, the home cannot be reached, nothing was killed or finished
   3  a promise was broken";
 
 /// What `prove` can be told.
@@ -59,7 +68,8 @@ pub(crate) struct ProveArguments {
     /// What the times of the kills follow from: the same number, the same times [default: another one each time]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// What the server promises: always, interval or none; a crash of the server takes nothing at any of them, a power cut does
+    /// What the server promises: always, interval or none. Only a power cut tells the first two apart; at none, a kill of the
+    /// server takes what was confirmed in the last 10 ms, and this counts it as lost
     #[arg(long, value_name = "LEVEL", default_value = "always", conflicts_with = "home")]
     durability: String,
     /// Where the directory is made: it is the disk that is tried
@@ -81,9 +91,31 @@ const LOOK: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(arguments: &ProveArguments) -> ExitCode {
     match prove(arguments) {
-        Ok(verdict) => verdict.show(arguments.json),
+        Ok(verdict) => {
+            let code = verdict.show(arguments.json);
+            if verdict.is_broken && arguments.durability == "none" {
+                say::err(format_args!(
+                    "sureq: at the level none a kill takes what was confirmed in the last moments: try interval or always"
+                ));
+            }
+            code
+        }
         Err(why) => failed(exit::CANNOT_START, why),
     }
+}
+
+/// `serve`, until whoever started it is gone.
+pub(crate) fn run_server(arguments: &ServeArguments) -> ExitCode {
+    end_with_parent();
+    serve::run(arguments)
+}
+
+/// Nothing is ever written to the standard input of what is started here: it ends with the process that holds the other end.
+fn end_with_parent() {
+    std::thread::spawn(|| {
+        let _ = std::io::stdin().read(&mut [0]);
+        std::process::exit(0);
+    });
 }
 
 fn prove(arguments: &ProveArguments) -> Result<Verdict, Box<dyn Error>> {
@@ -145,6 +177,12 @@ struct Crashes {
     workers: u64,
 }
 
+impl Crashes {
+    const fn total(self) -> u64 {
+        self.server + self.workers
+    }
+}
+
 impl Stage {
     fn set(arguments: &ProveArguments, seed: u64) -> Result<Self, Box<dyn Error>> {
         let (dir, server, url) = match &arguments.home {
@@ -180,7 +218,10 @@ impl Stage {
                 std::thread::sleep(LOOK);
                 self.tell(since.elapsed(), time);
             }
-            let victim = self.rng.usize(..=WORKERS);
+            if is_interrupted.load(SeqCst) {
+                break;
+            }
+            let victim = self.rng.usize(..WORKERS + usize::from(self.server.is_some()));
             match (&mut self.server, self.workers.get_mut(victim)) {
                 (_, Some(worker)) => {
                     worker.kill()?;
@@ -219,19 +260,25 @@ impl Stage {
     }
 
     fn counts(&self) -> Counts {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner).counts()
+        self.ledger().counts()
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn verdict(mut self, seed: u64, left: u64) -> Verdict {
-        let lost = self.ledger.lock().unwrap_or_else(PoisonError::into_inner).lost();
+        // What is still in the queue is not lost.
+        let lost = if left == 0 { self.ledger().lost() } else { 0 };
         let counts = self.counts();
-        let is_kept = lost + left + counts.finished_twice + counts.altered == 0 && counts.finished > 0;
-        let evidence = self.dir.as_mut().filter(|_| !is_kept).map(|dir| {
+        let is_broken = lost + left + counts.finished_twice + counts.altered > 0;
+        let evidence = self.dir.as_mut().filter(|_| is_broken).map(|dir| {
             dir.is_kept = true;
             dir.path().display().to_string()
         });
         Verdict {
-            is_kept,
+            is_kept: !is_broken && counts.finished > 0 && self.crashes.total() > 0,
+            is_broken,
             confirmed: counts.confirmed,
             finished: counts.finished,
             unknown: counts.unknown,
@@ -250,7 +297,7 @@ impl Stage {
 
 /// The line that is told while it goes on and in the end.
 fn words(counts: &Counts, crashes: Crashes, lost: u64) -> String {
-    let total = crashes.server + crashes.workers;
+    let total = crashes.total();
     format!(
         "{} confirmed · {} · {} redelivered · {} lost · {} finished twice",
         number(counts.confirmed),
@@ -266,6 +313,9 @@ fn words(counts: &Counts, crashes: Crashes, lost: u64) -> String {
 struct Verdict {
     #[serde(rename = "kept")]
     is_kept: bool,
+    /// Neither kept nor broken is what could not be tried.
+    #[serde(skip)]
+    is_broken: bool,
     confirmed: u64,
     finished: u64,
     unknown: u64,
@@ -293,7 +343,11 @@ impl Verdict {
             say::out(format_args!("{}", words(&counts, crashes, self.lost)));
             self.explain();
         }
-        ExitCode::from(if self.is_kept { 0 } else { exit::BROKEN })
+        ExitCode::from(match (self.is_kept, self.is_broken) {
+            (_, true) => exit::BROKEN,
+            (false, false) => exit::CANNOT_START,
+            (true, false) => 0,
+        })
     }
 
     fn explain(&self) {
@@ -303,9 +357,10 @@ impl Verdict {
         if self.altered > 0 {
             say::err(format_args!("sureq: {} came with another payload", many(self.altered, "task")));
         }
-        if self.finished == 0 {
+        if !self.is_kept && !self.is_broken {
+            let what = if self.finished == 0 { "finished" } else { "killed" };
             say::err(format_args!(
-                "sureq: nothing was finished, and so nothing is proven: give it more --seconds"
+                "sureq: nothing was {what}, and so nothing is proven: give it more --seconds"
             ));
         }
         if let Some(evidence) = &self.evidence {

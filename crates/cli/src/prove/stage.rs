@@ -1,24 +1,26 @@
 //! The processes of a proof: a server that is killed and started again on its directory, and workers.
 
 use std::io::{self, BufRead as _, BufReader};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use super::ledger::{Came, Ledger};
-use super::worker;
+use super::{SERVER, WORKER};
 
 /// How often a server is started that does not come up: another process may have its port for a moment.
 const STARTS_MAX: usize = 20;
 
-/// This very program, started again with other words. What is set for the one that proves is not meant for it.
+/// This very program, started again with other words. What is set for the one that proves is not meant for it, and neither is a
+/// Ctrl-C: it ends with its standard input, which is held by the one that proves alone.
 fn this_program() -> io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SUREQ_")) {
         command.env_remove(name);
     }
-    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
     Ok(command)
 }
 
@@ -95,9 +97,9 @@ fn launch(dir: &Path, durability: &str, address: &str) -> io::Result<(Child, Str
     home.push(dir);
     let mut command = this_program()?;
     command
-        .args(["serve", "--text", "off", "--resp", address, "--durability", durability, "--home"])
+        .args([SERVER, "--text", "off", "--resp", address, "--durability", durability, "--home"])
         .arg(home);
-    let mut child = command.stdin(Stdio::null()).spawn()?;
+    let mut child = command.spawn()?;
     let said = BufReader::new(child.stdout.take().expect("it is piped"));
     for line in said.lines().map_while(Result::ok) {
         if let Some(words) = line.trim_start().strip_prefix("Redis clients") {
@@ -118,7 +120,7 @@ pub(super) struct Worker {
 impl Worker {
     pub(super) fn start(home: &str, queue: &str, ledger: &Arc<Mutex<Ledger>>) -> io::Result<Self> {
         let mut command = this_program()?;
-        let mut child = command.args([worker::COMMAND, home, queue]).stdin(Stdio::piped()).spawn()?;
+        let mut child = command.args([WORKER, home, queue]).spawn()?;
         let (said, ledger) = (child.stdout.take().expect("it is piped"), Arc::clone(ledger));
         let scribe = std::thread::spawn(move || {
             let mut said = BufReader::new(said);

@@ -1,7 +1,7 @@
 //! A worker of a proof, as a process of its own that may be killed at any time: it says what it is about to finish before it does,
 //! and what the home answered after.
 
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,8 +11,6 @@ use sureq::{Error, Queue, Task};
 use super::ledger::number_of;
 use crate::exit::{self, failed};
 
-/// The name of the hidden command.
-pub(crate) const COMMAND: &str = "prove-worker";
 /// How many take tasks at once, and how many each.
 const TAKERS: usize = 4;
 const BATCH: u32 = 32;
@@ -29,7 +27,7 @@ pub(crate) struct WorkerArguments {
 
 /// Works until it is killed, or until whoever started it is gone.
 pub(crate) fn run(arguments: &WorkerArguments) -> ExitCode {
-    end_with_parent();
+    super::end_with_parent();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return failed(exit::CANNOT_START, error),
@@ -46,14 +44,6 @@ pub(crate) fn run(arguments: &WorkerArguments) -> ExitCode {
         futures_util::future::join_all((0..TAKERS).map(|_| work(&queue))).await;
     });
     ExitCode::SUCCESS
-}
-
-/// Nothing is ever written to its standard input: it ends with the process that holds the other end.
-fn end_with_parent() {
-    std::thread::spawn(|| {
-        let _ = io::stdin().read(&mut [0]);
-        std::process::exit(0);
-    });
 }
 
 async fn work(queue: &Queue) {

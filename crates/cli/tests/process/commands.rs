@@ -1,22 +1,25 @@
 //! The commands that ask a home, as a shell has them: words in, lines and exit codes out.
 
-use std::io::{Read as _, Write as _};
-use std::net::SocketAddr;
+use std::ffi::{OsStr, OsString};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use sureq_testkit::process::{PATIENCE, Process};
 
+use crate::users::People;
 use crate::{SUREQ, scratch, serve};
 
 /// What the command says and how it ends.
-struct Said {
-    code: i32,
-    out: String,
-    err: String,
+pub(crate) struct Said {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
 }
 
-fn command(home: &str, words: &[&str]) -> Command {
+pub(crate) fn command(home: &str, words: &[&str]) -> Command {
     let mut command = Command::new(SUREQ);
     command.args(words).env("SUREQ_HOME", home);
     command
@@ -27,7 +30,7 @@ fn said(output: Output) -> Said {
     Said { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
 }
 
-fn sureq(home: &str, words: &[&str]) -> Said {
+pub(crate) fn sureq(home: &str, words: &[&str]) -> Said {
     said(command(home, words).stdin(Stdio::null()).output().expect("it starts"))
 }
 
@@ -44,28 +47,24 @@ fn fed(home: &str, words: &[&str], input: &[u8]) -> Said {
 }
 
 /// What went well, line by line.
-fn lines(home: &str, words: &[&str]) -> Vec<String> {
+pub(crate) fn lines(home: &str, words: &[&str]) -> Vec<String> {
     let Said { code, out, err } = sureq(home, words);
     assert_eq!(code, 0, "{words:?}: {err}");
     out.lines().map(str::to_owned).collect()
 }
 
-fn check_refused(home: &str, words: &[&str], code: i32, why: &str) {
+pub(crate) fn check_refused(home: &str, words: &[&str], code: i32, why: &str) {
     let said = sureq(home, words);
     assert_eq!(said.code, code, "{words:?}: {}{}", said.out, said.err);
     assert!(said.err.contains(why), "{words:?} says {:?}, not {why:?}", said.err);
     assert_eq!(said.out, "", "{words:?}");
 }
 
-fn await_word(process: &Process, word: &str) {
-    process.find_in_stdout(|text| text.contains(word).then_some(()));
-}
-
-fn in_dir(dir: &Path) -> String {
+pub(crate) fn in_dir(dir: &Path) -> String {
     format!("file:{}", dir.join("store").display())
 }
 
-fn on_server(address: SocketAddr) -> String {
+pub(crate) fn on_server(address: SocketAddr) -> String {
     format!("sureq://{address}")
 }
 
@@ -118,7 +117,10 @@ fn exit_codes_say_what_happened() {
     check_refused(home, &["config", "q", "tries"], 2, "write NAME=VALUE");
     check_refused(home, &["push", "q", "a", "--delay", "soon"], 2, "write a number with its unit");
     check_refused(home, &["push", "q", "a", "--priority", "200"], 2, "200");
-    check_refused(home, &["push", "q", "a", "--tries", "0"], 1, "out of range");
+    check_refused(home, &["push", "q", "a", "--tries", "0"], 2, "0 is not in 1..");
+    for words in [&["push", "q", "a", "--ttl", "0s"][..], &["pop", "q", "--lease", "0s"]] {
+        check_refused(home, words, 2, "write a time longer than 0");
+    }
     check_refused(home, &["work", "q"], 2, "COMMAND");
     check_refused("ftp://here", &["queues"], 1, "names no home");
     check_refused("sureq://127.0.0.1:1", &["queues"], 69, "127.0.0.1:1");
@@ -145,54 +147,75 @@ fn whoever_stops_reading_ends_it_quietly() {
     assert_eq!((said.code, said.err.as_str()), (0, ""));
 }
 
-#[test]
-fn a_program_per_task_says_by_its_exit_code_what_becomes_of_it() {
-    let dir = scratch();
-    let server = serve(&dir.path().join("data")).start();
-    let home = &on_server(server.resp);
-    lines(home, &["push", "q", "0", "75", "--tries", "2"]);
-    lines(home, &["push", "q", "3", "--tries", "1"]);
-    // What is given back comes again, and is done then: it costs no try.
-    let script = r#"n=$(cat); test "$n" = 75 && test "$SUREQ_DELIVERY" -gt 1 && n=0; echo "$SUREQ_QUEUE $SUREQ_ID $n"; exit $n"#;
-    let worked = sureq(home, &["work", "q", "--jobs", "2", "--until-empty", "--", "sh", "-c", script]);
-    assert_eq!(worked.code, 0, "{}", worked.err);
-    assert!(worked.err.contains("2 tasks done, 1 failed, 1 given back"), "{}", worked.err);
-    assert_eq!(worked.out.lines().count(), 4, "{}", worked.out);
-    let dead = lines(home, &["inspect", "q", "--state", "dead", "--json"]).concat();
-    assert!(dead.contains(r#""reason":"exit status: 3","failed":1"#), "{dead}");
-    check_refused(home, &["workers", "--fail", "nobody", "--yes"], 4, "there is no worker nobody");
-    assert_eq!(lines(home, &["workers"]), ["no worker is alive"]);
+/// A server that greets, and then answers one command after the other with these.
+fn fake(answers: &'static [&'static str]) -> String {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has free ports");
+    let address = listener.local_addr().expect("it is bound");
+    std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().expect("it is asked");
+        let mut room = [0; 4096];
+        let greeting = "%1\r\n$6\r\nserver\r\n$5\r\nsureq\r\n";
+        for answer in [greeting].iter().chain(answers) {
+            let heard = client.read(&mut room).expect("it asks");
+            assert!(heard > 0, "it wants {answer}");
+            client.write_all(answer.as_bytes()).expect("it listens");
+        }
+        // It goes when the client does, or at once.
+        drop(listener);
+    });
+    on_server(address)
+}
+
+/// A task of each of two queues.
+const POPPED: &str = "*2\r\n\
+    *5\r\n$1\r\na\r\n$3\r\n1-1\r\n$3\r\none\r\n$7\r\n1-1@1.1\r\n:1\r\n\
+    *5\r\n$1\r\nb\r\n$3\r\n1-2\r\n$3\r\ntwo\r\n$7\r\n1-2@1.1\r\n:1\r\n";
+
+fn pop_and_ack(answers: &'static [&'static str]) -> Said {
+    sureq(&fake(answers), &["pop", "a", "b", "-n", "2", "--ack", "--raw"])
 }
 
 #[test]
-fn a_worker_that_is_told_to_end_gives_back_what_is_not_done() {
-    let dir = scratch();
-    let server = serve(&dir.path().join("data")).start();
-    let home = &on_server(server.resp);
-    lines(home, &["push", "q", "a", "--tries", "1"]);
-    let words = ["work", "q", "--grace", "100ms", "--", "sh", "-c", "echo begun; exec sleep 1000"];
-    let worker = Process::start(&mut command(home, &words));
-    await_word(&worker, "begun");
-    worker.signal(rustix::process::Signal::TERM);
-    assert!(worker.ends_within(PATIENCE), "it ends without its program");
-    let inspected = lines(home, &["inspect", "q"]).concat();
-    assert!(inspected.ends_with('a'), "it is back, at no cost: {inspected}");
+fn only_what_was_finished_is_shown_as_taken_for_good() {
+    let all = pop_and_ack(&[POPPED, "*1\r\n$7\r\n1-1@1.1\r\n", "*1\r\n$7\r\n1-2@1.1\r\n"]);
+    assert_eq!((all.code, all.out.as_str(), all.err.as_str()), (0, "one\ntwo\n", ""));
+    let one = pop_and_ack(&[POPPED, "*0\r\n", "*1\r\n$7\r\n1-2@1.1\r\n"]);
+    assert_eq!((one.code, one.out.as_str()), (0, "two\n"));
+    assert!(one.err.contains("1 task not finished: somebody else took it meanwhile"), "{}", one.err);
+    let none = pop_and_ack(&[POPPED, "*0\r\n", "*0\r\n"]);
+    assert_eq!((none.code, none.out.as_str()), (4, ""));
 }
 
 #[test]
-fn a_program_whose_task_is_called_off_is_stopped() {
+fn what_was_finished_before_something_went_wrong_is_shown() {
+    let refused = pop_and_ack(&[POPPED, "*1\r\n$7\r\n1-1@1.1\r\n", "-UNAVAILABLE nothing was done: no\r\n"]);
+    assert_eq!((refused.code, refused.out.as_str()), (69, "one\n"));
+    assert!(refused.err.contains("1 task shown; then nothing was done: no"), "{}", refused.err);
+    // What may be gone is shown rather than lost.
+    let unknown =
+        pop_and_ack(&[POPPED, "*1\r\n$7\r\n1-1@1.1\r\n", "-UNKNOWN it may have been done or not: no\r\n"]);
+    assert_eq!((unknown.code, unknown.out.as_str()), (70, "one\ntwo\n"));
+}
+
+#[test]
+fn no_number_is_too_large_to_be_refused() {
     let dir = scratch();
-    let server = serve(&dir.path().join("data")).start();
-    let home = &on_server(server.resp);
-    let id = lines(home, &["push", "q", "a"]).concat();
-    let script = "trap 'echo told; exit 1' TERM; echo begun; sleep 1000 & wait";
-    let words = ["work", "q", "--lease", "600ms", "--until-empty", "--", "sh", "-c", script];
-    let worker = Process::start(&mut command(home, &words));
-    await_word(&worker, "begun");
-    assert_eq!(lines(home, &["cancel", "q", &id]), ["1 task called off"]);
-    await_word(&worker, "told");
-    assert!(worker.ends_within(PATIENCE), "nothing is left to do");
-    assert_eq!(lines(home, &["queues"]), ["no queue has tasks"]);
+    let home = &in_dir(dir.path());
+    let most = "18446744073709551615";
+    let seconds = &format!("{most}s");
+    for words in [
+        &["work", "q", "--grace", "500000000000y", "--", "true"][..],
+        &["work", "q", "--timeout", seconds, "--", "true"],
+        &["return", "q", "1-1", "--delay", "584942417y"],
+        &["push", "q", "x", "--delay", seconds],
+        &["pop", "q", "--wait", seconds],
+    ] {
+        check_refused(home, words, 2, "write at most 36600d");
+    }
+    for option in ["--tasks", "--clients", "--batch", "--payload", "--rounds"] {
+        check_refused(home, &["bench", option, most], 2, "invalid value");
+    }
+    check_refused(home, &["work", "q", "--jobs", "0", "--", "true"], 2, "0 is not in 1..");
 }
 
 #[test]
@@ -204,7 +227,148 @@ fn a_push_that_is_cut_off_says_how_far_it_came() {
     let many = "a task\n".repeat(3_000);
     let said = fed(home, &["push", "q"], many.as_bytes());
     assert_eq!(said.code, 1);
-    assert!(said.err.contains("1,000 tasks confirmed; then the queue is full"), "{}", said.err);
+    let ready = info_of(home, "q")["ready"].clone();
+    let confirmed = format!("{} tasks confirmed; then the queue is full", thousands(&ready));
+    assert!(said.err.contains(&confirmed) && ready.as_u64() >= Some(1_000), "{ready}: {}", said.err);
+    // One by one they are counted one by one.
+    lines(home, &["config", "few", "max-length=3"]);
+    let said = fed(home, &["push", "few", "--tries", "2"], b"1\n2\n3\n4\n5\n");
+    assert!(said.err.contains("3 tasks confirmed; then the queue is full"), "{}", said.err);
+}
+
+fn info_of(home: &str, queue: &str) -> serde_json::Value {
+    serde_json::from_str(&lines(home, &["stats", queue, "--json"]).concat()).expect("it is JSON")
+}
+
+/// 1,234 of 1234, below a million.
+fn thousands(number: &serde_json::Value) -> String {
+    let number = number.as_u64().expect("a number");
+    if number < 1_000 { number.to_string() } else { format!("{},{:03}", number / 1_000, number % 1_000) }
+}
+
+#[test]
+fn a_reader_of_ids_who_goes_away_ends_the_printing_and_not_the_pushing() {
+    let dir = scratch();
+    let home = &in_dir(dir.path());
+    let mut child = command(home, &["push", "q", "--ids"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    drop(child.stdout.take());
+    child
+        .stdin
+        .take()
+        .expect("it is piped")
+        .write_all("a task\n".repeat(20_000).as_bytes())
+        .expect("it reads on");
+    let said = said(child.wait_with_output().expect("it ends"));
+    assert_eq!((said.code, said.err.as_str()), (0, ""));
+    assert_eq!(info_of(home, "q")["ready"], 20_000);
+}
+
+#[test]
+fn a_line_is_pushed_before_the_next_one_comes() {
+    let dir = scratch();
+    let server = serve(&dir.path().join("data")).start();
+    let home = &on_server(server.resp);
+    let mut child = command(home, &["push", "q", "--ids"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let (mut stdin, stdout) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
+    let mut ids = BufReader::new(stdout).lines();
+    // Half a line holds up none that is whole.
+    for (text, whole) in [("one\n", 1), ("two\nthree\nfo", 2), ("ur\n", 1)] {
+        stdin.write_all(text.as_bytes()).expect("it reads");
+        for _ in 0..whole {
+            ids.next().expect("it is pushed while the input is open").expect("a line");
+        }
+    }
+    drop(stdin);
+    assert!(child.wait().expect("it ends").success());
+    assert_eq!(info_of(home, "q")["ready"], 4);
+}
+
+#[test]
+fn who_may_not_is_refused_and_a_worker_does_not_try_again() {
+    let dir = scratch();
+    let people = People::write(dir.path());
+    let server = people.launch(dir.path(), "root").start();
+    let as_one = |user: &str, token: &str| format!("sureq://{user}:{token}@{}", server.resp);
+    let (mailer, worker) = (as_one("mailer", &people.mailer_token), as_one("worker", &people.worker_token));
+    check_refused(
+        &mailer,
+        &["push", "other", "x"],
+        1,
+        "NOPERM user 'mailer' may not run 'rq.push' on 'other'",
+    );
+    for words in [
+        // It may not take from there.
+        &["work", "other", "--", "true"][..],
+        // It may take, and not look whether there is more.
+        &["work", "emails", "--until-empty", "--", "true"],
+    ] {
+        let mut process = Process::start(&mut command(&worker, words));
+        assert_eq!(process.exit_code(PATIENCE), 1, "{words:?}: {process}");
+        assert!(process.stderr().contains("NOPERM user 'worker' may not run"), "{process}");
+    }
+}
+
+#[test]
+fn a_setting_that_is_a_time_has_its_unit() {
+    let dir = scratch();
+    let home = &in_dir(dir.path());
+    check_refused(home, &["config", "q"], 1, "there is no store in");
+    assert!(!dir.path().join("store").exists(), "who looks makes nothing");
+    let set = |change: &str| lines(home, &["config", "q", change])[0].clone();
+    check_refused(home, &["config", "q", "lease=30"], 2, "lease=30: write a number with its unit");
+    check_refused(home, &["config", "q", "lease=101y"], 2, "lease=101y: write at most 36600d");
+    assert_eq!(set("lease=30s"), "lease        30000ms");
+    assert_eq!(set("LEASE=30000ms"), "lease        30000ms", "what is shown can be set");
+    assert_eq!(set("lease=0.5ms"), "lease        1ms");
+    assert!(lines(home, &["config", "q", "--json"]).concat().contains(r#""lease":"1""#));
+    assert_eq!(set("lease=0"), "lease        0");
+    assert_eq!((set("lease=1s"), set("lease=")), ("lease        1000ms".into(), "lease        0".into()));
+}
+
+#[test]
+fn names_and_payloads_are_any_bytes() {
+    let dir = scratch();
+    let home = &in_dir(dir.path());
+    let os = |bytes: &'static [u8]| OsStr::from_bytes(bytes).to_owned();
+    let ask = |words: &[OsString]| {
+        let said = said(Command::new(SUREQ).args(words).env("SUREQ_HOME", home).output().expect("it starts"));
+        assert_eq!(said.code, 0, "{words:?}: {}", said.err);
+        said.out
+    };
+    let odd = os(b"q\xff");
+    ask(&["push".into(), odd.clone(), os(b"\xfe")]);
+    lines(home, &["push", "tab\tname", "x"]);
+    let queues = lines(home, &["queues", "--json"]);
+    assert!(queues[0].starts_with(r#"{"name_base64":"cf8=","ready":1"#), "{queues:?}");
+    assert!(queues[1].starts_with(r#"{"name":"tab\tname","ready":1"#), "{queues:?}");
+    let json: serde_json::Value = serde_json::from_str(&queues[1]).expect("it is JSON");
+    let fed_back = json["name"].as_str().expect("a name");
+    assert!(lines(home, &["pop", fed_back, "--json"])[0].starts_with(r#"{"queue":"tab\tname","id":"#));
+    let popped = ask(&["pop".into(), odd.clone(), "--json".into()]);
+    assert!(
+        popped.starts_with(r#"{"queue_base64":"cf8=","#) && popped.contains(r#""payload_base64":"/g==""#),
+        "{popped}"
+    );
+    assert_eq!(ask(&["pause".into(), odd]), "q\\xff is paused\n");
+}
+
+#[test]
+fn from_the_end_is_from_the_first_if_there_are_fewer() {
+    let dir = scratch();
+    let home = &in_dir(dir.path());
+    lines(home, &["push", "q", "a", "b", "c", "d"]);
+    let seen = |start: &str| lines(home, &["inspect", "q", "--start", start, "--json"]).len();
+    assert_eq!(["-10", "-4", "-1", "0"].map(seen), [4, 4, 1, 4]);
+    check_refused(home, &["inspect", "none", "--start", "-10"], 4, "");
 }
 
 #[test]

@@ -26,6 +26,7 @@ mod strangers;
 mod users;
 mod waiting;
 mod whole_life;
+mod work;
 mod worker_faults;
 
 use std::path::Path;

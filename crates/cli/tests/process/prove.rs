@@ -2,7 +2,10 @@
 
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process_group};
+use sureq_testkit::process::{PATIENCE, Process};
 use sureq_testkit::redis_server::RedisServer;
 
 use crate::{SUREQ, scratch};
@@ -57,6 +60,64 @@ fn a_task_that_is_finished_twice_is_noticed() {
     assert_eq!(verdict["lost"], 0);
 }
 
+/// A proof that has killed one of its processes and goes on, and the numbers of those that it has now.
+fn under_way(dir: &Path) -> (Process, Vec<u32>) {
+    let words = ["prove", "--seconds", "1000", "--seed", "7", "--json"];
+    let process = Process::start(Command::new(SUREQ).args(words).current_dir(dir));
+    let list = format!("/proc/{0}/task/{0}/children", process.id());
+    let deadline = Instant::now() + PATIENCE;
+    let mut first = None;
+    // A server and three workers. Nothing but the list of processes tells that one of them is another now.
+    loop {
+        let text = std::fs::read_to_string(&list).expect("it runs");
+        let children: Vec<u32> = text.split_whitespace().filter_map(|id| id.parse().ok()).collect();
+        if children.len() == 4 && *first.get_or_insert_with(|| children.clone()) != children {
+            return (process, children);
+        }
+        assert!(Instant::now() < deadline, "it does not begin: {text}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn ctrl_c_ends_it_in_good_order_and_loses_nothing() {
+    let dir = scratch();
+    let (mut process, children) = under_way(dir.path());
+    // What a terminal does: all of the group are told.
+    let group = Pid::from_raw(process.id().cast_signed()).expect("it has a number");
+    kill_process_group(group, Signal::INT).expect("it is there");
+    let code = process.exit_code(PATIENCE);
+    let verdict = json_of(&process.stdout());
+    assert_eq!((code, &verdict["kept"]), (0, &true.into()), "{process}");
+    assert_eq!((&verdict["lost"], &verdict["left"]), (&0.into(), &0.into()), "{process}");
+    assert_eq!(left_in(dir.path()), 0);
+    check_gone(&children);
+}
+
+#[test]
+fn what_a_proof_started_ends_with_it_however_it_ends() {
+    let dir = scratch();
+    let (mut process, children) = under_way(dir.path());
+    process.signal(Signal::KILL);
+    process.wait(PATIENCE);
+    check_gone(&children);
+}
+
+/// Fails unless these processes end. Nobody tells when the children of another process do.
+fn check_gone(children: &[u32]) {
+    let deadline = Instant::now() + PATIENCE;
+    for child in children {
+        // One that has ended may not be reaped yet.
+        let lives = || {
+            std::fs::read_to_string(format!("/proc/{child}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+        };
+        while lives() {
+            assert!(Instant::now() < deadline, "process {child} lives on");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
 #[test]
 fn another_home_is_proven_by_killing_workers_alone() {
     let (dir, redis) = (scratch(), RedisServer::start());
@@ -68,6 +129,26 @@ fn another_home_is_proven_by_killing_workers_alone() {
     assert!(verdict["worker_crashes"].as_u64() >= Some(1), "{text}");
     redis.check("sureq:");
     assert_eq!(left_in(dir.path()), 0);
+}
+
+#[test]
+fn without_time_nothing_is_tried_and_no_promise_is_broken() {
+    let dir = scratch();
+    let (output, text) = prove(dir.path(), &["--seconds", "0"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{text}{said}");
+    assert!(said.contains("nothing is proven"), "{said}");
+    assert_eq!(left_in(dir.path()), 0, "there is no evidence to keep");
+}
+
+#[test]
+fn at_the_level_none_it_says_what_a_kill_takes() {
+    let dir = scratch();
+    let words = ["--seconds", "1", "--durability", "none", "--sabotage", "lose"];
+    let (output, _) = prove(dir.path(), &words);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(3));
+    assert!(said.contains("at the level none a kill takes what was confirmed in the last moments"), "{said}");
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! Servers in front of a Redis: any number of them share its queues, and none of them matters.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use sureq_testkit::client::Value;
-use sureq_testkit::process::PATIENCE;
+use sureq_testkit::process::{PATIENCE, Process};
 use sureq_testkit::redis_cluster::RedisCluster;
 use sureq_testkit::redis_server::RedisServer;
 use sureq_testkit::server_process::{Launch, Server};
@@ -175,9 +176,32 @@ fn a_server_speaks_for_workers_of_worqr() {
     let next = client.say("RQ.INSPECT emails 0 5").list().remove(0).list();
     assert_eq!((&next[0], next[1].clone().text()), (&Value::Null, "b".to_owned()));
     let none = client.say("RQ.POP emails").error();
-    assert!(none.starts_with("ERR layout=worqr has no POP without a WORKER"), "{none}");
+    assert!(none.starts_with("NOTTHERE layout=worqr has no POP without a WORKER"), "{none}");
     assert_eq!(client.say("RQ.WORKER STOP w#0"), Value::Int(0));
     assert!(client.say("RQ.WORKER BEAT w#0").error().starts_with("GONE "));
+}
+
+/// `sureq work` asks for what a layout may not have, and does without.
+#[test]
+fn a_program_per_task_runs_through_a_server_in_front_of_any_layout() {
+    let redis = RedisServer::start();
+    for layout in ["work-queue", "worqr", "redis-queue"] {
+        let server = in_front_of_layout(&redis, layout).start();
+        let home = format!("sureq://{}", server.resp);
+        let queue = format!("of-{layout}");
+        let sureq = |words: &[&str]| {
+            let mut command = Command::new(SUREQ);
+            Process::start(command.args(words).args(["--home", &home]))
+        };
+        let mut push = sureq(&["push", &queue, "one", "two"]);
+        assert_eq!(push.exit_code(PATIENCE), 0, "{layout}: {push}");
+        let mut command = Command::new(SUREQ);
+        let words = ["work", &queue, "--until-empty", "--home", &home, "--", "sh", "-c", "echo did $(cat)"];
+        let mut work = Process::start(command.args(words));
+        assert_eq!(work.exit_code(PATIENCE), 0, "{layout}: {work}");
+        assert!(work.stderr().contains("2 tasks done, 0 failed"), "{layout}: {work}");
+        assert!(["did one", "did two"].iter().all(|did| work.stdout().contains(did)), "{layout}: {work}");
+    }
 }
 
 #[test]

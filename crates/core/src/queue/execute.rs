@@ -14,7 +14,7 @@ use crate::reply::{Refusal, Replies, Reply, Span};
 use crate::task::Body;
 use crate::time::Now;
 
-const NOT_OF_A_QUEUE: Refusal = Refusal::NotThere { what: "such command", place: "a queue" };
+const NOT_OF_A_QUEUE: Refusal = Refusal::not_there("such command", "a queue");
 
 impl<B: Body> Queue<B> {
     /// Executes a command about this queue. A queue that does not exist answers as an empty one. What takes an id, spans

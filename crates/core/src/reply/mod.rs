@@ -5,6 +5,7 @@
 
 mod explanation;
 
+use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
@@ -354,9 +355,9 @@ pub enum Refusal {
     /// Where the queue lives, there is no such thing.
     NotThere {
         /// What was asked for.
-        what: &'static str,
+        what: Cow<'static, str>,
         /// Where it is asked of, as the URL says it.
-        place: &'static str,
+        place: Cow<'static, str>,
     },
     /// The queue has as many tasks or bytes as its settings allow.
     QueueFull,
@@ -397,11 +398,17 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// There is no such thing at that place.
+    pub const fn not_there(what: &'static str, place: &'static str) -> Self {
+        Self::NotThere { what: Cow::Borrowed(what), place: Cow::Borrowed(place) }
+    }
+
     /// The word an error reply begins with.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::QueueFull => "QUEUEFULL",
             Self::WorkerGone => "GONE",
+            Self::NotThere { .. } => "NOTTHERE",
             Self::NoSpace => "NOSPACE",
             Self::OutOfMemory => "OOM",
             Self::Poisoned => "POISONED",
@@ -412,7 +419,6 @@ impl Refusal {
             Self::MalformedId
             | Self::TooLarge { .. }
             | Self::OutOfRange { .. }
-            | Self::NotThere { .. }
             | Self::Said { .. }
             | Self::NoMoreIds => "ERR",
         }

@@ -10,6 +10,7 @@ pub fn commands_markdown() -> String {
         "# The RESP commands\n\nAny Redis client can send these. Names and option words may be in any case. A queue that \
          does not exist answers as an\nempty one. This file is made from the table of commands in `sureq-proto`.\n",
     );
+    text.push_str(ERRORS);
     for group in Group::ALL {
         let rows = || TABLE.iter().filter(move |row| row.group == group);
         // Writing to a `String` does not fail.
@@ -21,6 +22,21 @@ pub fn commands_markdown() -> String {
     }
     text
 }
+
+const ERRORS: &str = "
+An error begins with a code, and has changed nothing, unless it says so:
+
+| code | |
+|---|---|
+| `ERR`, `WRONGTYPE` | it cannot be done, and asking again does not help |
+| `NOTTHERE` | the home has no such thing, like `RQ.WORKER` in the keys of some other program |
+| `NOAUTH`, `WRONGPASS`, `NOPERM` | who asks is not known, or may not |
+| `QUEUEFULL`, `NOSPACE`, `OOM` | there is no room for more tasks now |
+| `GONE` | this incarnation of the worker is no longer alive |
+| `DAMAGED` | the payload of a task cannot be read |
+| `UNAVAILABLE`, `CLOSED`, `POISONED` | the home cannot be asked now; it may be asked again |
+| `UNKNOWN` | the home was asked, and its answer is lost: it may have been done or not |
+";
 
 fn section(text: &mut String, row: &Row) {
     let _ = write!(text, "\n### {}\n\n```text\n{}\n```\n\n{}\n", row.name, row.syntax, row.summary);

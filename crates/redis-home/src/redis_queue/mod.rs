@@ -148,7 +148,7 @@ impl RedisHome {
 }
 
 fn not_this_layout(what: &'static str) -> Refusal {
-    Refusal::NotThere { what, place: "any other layout than redis-queue" }
+    Refusal::not_there(what, "any other layout than redis-queue")
 }
 
 #[cfg(test)]
@@ -160,7 +160,7 @@ mod tests {
     const TIMES: Times = Times { pop_s: 1, task_s: 1, expire_s: None };
 
     fn check_refused(command: &Command<'_>, what: &str) {
-        assert_eq!(refused(call_of(command, TIMES)), format!("ERR layout=redis-queue has no {what}"));
+        assert_eq!(refused(call_of(command, TIMES)), format!("NOTTHERE layout=redis-queue has no {what}"));
     }
 
     #[test]

@@ -105,7 +105,7 @@ mod tests {
     use sureq_core::command::{IdForm, LeaseAsk, TaskRef, WorkerRef};
 
     fn check_refused(command: &Command<'_>, what: &str) {
-        assert_eq!(refused(call_of(command, LEASE_MS)), format!("ERR layout=work-queue has no {what}"));
+        assert_eq!(refused(call_of(command, LEASE_MS)), format!("NOTTHERE layout=work-queue has no {what}"));
     }
 
     #[test]

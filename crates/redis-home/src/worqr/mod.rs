@@ -128,7 +128,7 @@ mod tests {
     }
 
     fn check_refused(command: &Command<'_>, what: &str) {
-        assert_eq!(refused(call_of(command)), format!("ERR layout=worqr has no {what}"));
+        assert_eq!(refused(call_of(command)), format!("NOTTHERE layout=worqr has no {what}"));
     }
 
     #[test]

@@ -44,7 +44,7 @@ fn a_task_is_given_back_to_the_end_or_where_it_is_said() {
     assert_eq!(shop.raw::<i64>("EXISTS jobs:lease:a jobs:lease:b"), 0);
     let back = Return { queue: QUEUE, task: task_ref("b"), to: None, failed: Some(b"why"), is_last: false };
     let no = shop.refusal(Command::Return(back));
-    assert_eq!(no, "ERR layout=work-queue has no RETURN FAILED: failures are not counted there");
+    assert_eq!(no, "NOTTHERE layout=work-queue has no RETURN FAILED: failures are not counted there");
 }
 
 #[test]

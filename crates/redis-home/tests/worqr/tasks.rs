@@ -188,6 +188,6 @@ fn several_queues_and_many_tasks_at_once() {
     assert_eq!((bodies[3000], all.tasks[3000].queue), (&b"last"[..], 1));
     assert_eq!(
         shop.refusal(Command::Pop(Pop::plain(&queues, 1))).split(':').next(),
-        Some("ERR layout=worqr has no POP without a WORKER")
+        Some("NOTTHERE layout=worqr has no POP without a WORKER")
     );
 }

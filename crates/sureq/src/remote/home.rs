@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc as std_mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -57,6 +57,8 @@ struct Shared {
     /// How many pops are under way on connections of their own.
     waiting: Arc<AtomicUsize>,
     dismissals: watch::Sender<u64>,
+    /// What the server stands in front of may know none.
+    has_leases: AtomicBool,
     clock: Clock,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -104,6 +106,7 @@ impl RemoteHome {
             jobs,
             waiting: Arc::default(),
             dismissals,
+            has_leases: AtomicBool::new(true),
             clock: Clock::start(),
             thread: Mutex::new(Some(thread)),
         };
@@ -184,6 +187,16 @@ impl RemoteHome {
             ear.end();
         }
         Listener::new(ear, Wants(wants))
+    }
+
+    /// Whether a pop can say how long a task is its taker's, as far as is known.
+    pub(crate) fn has_leases(&self) -> bool {
+        self.shared.has_leases.load(Ordering::SeqCst)
+    }
+
+    /// It cannot. Answers whether it was thought to.
+    pub(crate) fn give_up_leases(&self) -> bool {
+        self.shared.has_leases.swap(false, Ordering::SeqCst)
     }
 
     /// What time it is by the clocks of this machine; the server goes by its own.

@@ -55,7 +55,7 @@ impl Batch {
                     }
                     Said::Sent { expected, end: bytes.len() as u64 }
                 }
-                Err(no) => Said::Unsayable(Refusal::NotThere { what: no.what, place: "RQ.*" }),
+                Err(no) => Said::Unsayable(Refusal::not_there(no.what, "RQ.*")),
             });
         }
         Self { bytes, said, slot: Arc::new(Slot::new(pops, spelt)) }

@@ -188,7 +188,7 @@ impl Shared {
     pub(super) fn is_final(&self, error: &Error) -> bool {
         match error {
             Error::Over(_) => self.home.is_here(),
-            Error::Refused(no) => no.code() == "ERR",
+            Error::Refused(no) => matches!(no.code(), "ERR" | "NOTTHERE"),
             _ => false,
         }
     }

@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::id::Receipt;
 use crate::pop::PopMany;
 use crate::task::Task;
+use sureq_core::Refusal;
 
 /// What to ask for.
 #[derive(Debug)]
@@ -70,6 +71,8 @@ pub(super) async fn take(shared: &Arc<Shared>) -> Error {
 async fn wait_after(shared: &Shared, error: Error, backoff: &mut Backoff) -> Result<()> {
     match error {
         Error::WorkerGone => shared.nudge.notify_one(),
+        // It may be the lease that is not there; it is asked for once.
+        Error::Refused(Refusal::NotThere { .. }) if shared.home.give_up_leases() => return Ok(()),
         error if shared.is_final(&error) => return Err(error),
         error => shared.in_trouble(&error),
     }

@@ -1,0 +1,178 @@
+//! `sureq work`: a program for each task, and all that may become of it.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use sureq_testkit::process::{PATIENCE, Process};
+
+use crate::commands::{check_refused, command, in_dir, lines, on_server, sureq};
+use crate::{scratch, serve};
+
+fn await_word(process: &Process, word: &str) {
+    process.find_in_stdout(|text| text.contains(word).then_some(()));
+}
+
+#[test]
+fn a_program_per_task_says_by_its_exit_code_what_becomes_of_it() {
+    let dir = scratch();
+    let server = serve(&dir.path().join("data")).start();
+    let home = &on_server(server.resp);
+    lines(home, &["push", "q", "0", "75", "--tries", "2"]);
+    lines(home, &["push", "q", "3", "--tries", "1"]);
+    // What is given back comes again, and is done then: it costs no try.
+    let script = r#"n=$(cat); test "$n" = 75 && test "$SUREQ_DELIVERY" -gt 1 && n=0; echo "$SUREQ_QUEUE $SUREQ_ID $n"; exit $n"#;
+    let worked = sureq(home, &["work", "q", "--jobs", "2", "--until-empty", "--", "sh", "-c", script]);
+    assert_eq!(worked.code, 0, "{}", worked.err);
+    assert!(worked.err.contains("2 tasks done, 1 failed, 1 given back"), "{}", worked.err);
+    assert_eq!(worked.out.lines().count(), 4, "{}", worked.out);
+    let dead = lines(home, &["inspect", "q", "--state", "dead", "--json"]).concat();
+    assert!(dead.contains(r#""reason":"exit status: 3","failed":1"#), "{dead}");
+    check_refused(home, &["workers", "--fail", "nobody", "--yes"], 4, "there is no worker nobody");
+    assert_eq!(lines(home, &["workers"]), ["no worker is alive"]);
+}
+
+#[test]
+fn a_worker_that_is_told_to_end_gives_back_what_is_not_done() {
+    let dir = scratch();
+    let server = serve(&dir.path().join("data")).start();
+    let home = &on_server(server.resp);
+    lines(home, &["push", "q", "a", "--tries", "1"]);
+    let words = ["work", "q", "--grace", "100ms", "--", "sh", "-c", "echo begun; exec sleep 1000"];
+    let worker = Process::start(&mut command(home, &words));
+    await_word(&worker, "begun");
+    worker.signal(Signal::TERM);
+    assert!(worker.ends_within(PATIENCE), "it ends without its program");
+    let inspected = lines(home, &["inspect", "q"]).concat();
+    assert!(inspected.ends_with('a'), "it is back, at no cost: {inspected}");
+}
+
+#[test]
+fn a_program_whose_task_is_called_off_is_stopped() {
+    let dir = scratch();
+    let server = serve(&dir.path().join("data")).start();
+    let home = &on_server(server.resp);
+    let id = lines(home, &["push", "q", "a"]).concat();
+    let script = "trap 'echo told; exit 1' TERM; echo begun; sleep 1000 & wait";
+    let words = ["work", "q", "--lease", "600ms", "--until-empty", "--", "sh", "-c", script];
+    let worker = Process::start(&mut command(home, &words));
+    await_word(&worker, "begun");
+    assert_eq!(lines(home, &["cancel", "q", &id]), ["1 task called off"]);
+    await_word(&worker, "told");
+    assert!(worker.ends_within(PATIENCE), "nothing is left to do");
+    assert_eq!(lines(home, &["queues"]), ["no queue has tasks"]);
+}
+
+/// A program that ends when it is told to, and a child of it that does not. Both have a line in the file while they live.
+const STUBBORN: &str = r#"sh -c 'trap "" TERM; echo $$ > "$0"; echo begun; while :; do sleep 1; done' "$0" & trap 'exit 1' TERM; wait"#;
+
+/// Fails unless the process whose number is in the file ends. Nobody tells when the child of another process does.
+fn check_ends(file: &Path) {
+    let id = std::fs::read_to_string(file).expect("it is written");
+    let lives = || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", id.trim()));
+        stat.is_ok_and(|stat| !stat.contains(") Z "))
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while lives() {
+        assert!(Instant::now() < deadline, "process {id} lives on");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn what_a_stopped_program_has_started_ends_before_its_task_goes_back() {
+    let dir = scratch();
+    let server = serve(&dir.path().join("data")).start();
+    let (home, file) = (&on_server(server.resp), dir.path().join("child"));
+    lines(home, &["push", "q", "a"]);
+    let words = ["work", "q", "--grace", "1ms", "--", "sh", "-c", STUBBORN, file.to_str().expect("a path")];
+    let worker = Process::start(&mut command(home, &words));
+    await_word(&worker, "begun");
+    worker.signal(Signal::TERM);
+    assert!(worker.ends_within(PATIENCE), "it ends without its program");
+    check_ends(&file);
+    assert_eq!(lines(home, &["inspect", "q"]).len(), 2, "a head and the task");
+}
+
+#[test]
+fn a_second_signal_ends_the_programs_too() {
+    let dir = scratch();
+    let server = serve(&dir.path().join("data")).start();
+    let (home, file) = (&on_server(server.resp), dir.path().join("child"));
+    lines(home, &["push", "q", "a"]);
+    let words = ["work", "q", "--grace", "1h", "--", "sh", "-c", STUBBORN, file.to_str().expect("a path")];
+    let mut worker = Process::start(&mut command(home, &words));
+    await_word(&worker, "begun");
+    // Two signals that come at once are one; so they are sent until two have been heard.
+    while !worker.ends_within(Duration::from_millis(100)) {
+        worker.signal(Signal::TERM);
+    }
+    assert_eq!(worker.exit_code(PATIENCE), 130);
+    check_ends(&file);
+}
+
+#[test]
+fn a_program_that_leaves_its_input_to_another_has_ended_when_it_has() {
+    let dir = scratch();
+    let server = serve(&dir.path().join("data")).start();
+    let home = &on_server(server.resp);
+    let file = dir.path().join("large");
+    // More than a pipe holds.
+    std::fs::write(&file, vec![b'x'; 1 << 20]).expect("the file can be written");
+    lines(home, &["push", "q", "--file", file.to_str().expect("a path")]);
+    let holder = dir.path().join("holder");
+    let script = r#"exec 3<&0; sleep 1000 <&3 >/dev/null 2>&1 & echo $! > "$0"; exit 0"#;
+    let words = ["work", "q", "--until-empty", "--", "sh", "-c", script, holder.to_str().expect("a path")];
+    let mut worker = Process::start(&mut command(home, &words));
+    assert_eq!(worker.exit_code(PATIENCE), 0);
+    assert!(worker.stderr().contains("1 task done"), "{worker}");
+    let id = std::fs::read_to_string(&holder).expect("it is written");
+    let id = id.trim().parse().ok().and_then(Pid::from_raw).expect("a number");
+    kill_process(id, Signal::KILL).expect("it is there");
+}
+
+#[test]
+fn a_worker_that_was_taken_for_dead_tells_what_it_lost() {
+    let dir = scratch();
+    let server = serve(&dir.path().join("data")).start();
+    let home = &on_server(server.resp);
+    lines(home, &["push", "q", "a"]);
+    let script = "test $SUREQ_DELIVERY -gt 1 && exit 0; echo begun; exec sleep 1000";
+    let words = ["work", "q", "--name", "w", "--lease", "600ms", "--until-empty", "--", "sh", "-c", script];
+    let mut worker = Process::start(&mut command(home, &words));
+    await_word(&worker, "begun");
+    assert_eq!(lines(home, &["workers", "--fail", "w", "--yes"]), ["1 task given back"]);
+    assert_eq!(worker.exit_code(PATIENCE), 0, "{worker}");
+    let said = worker.stderr();
+    assert!(said.contains("1 task done, 0 failed, 0 given back, 1 lost to another worker"), "{said}");
+    assert!(said.contains("sureq: the worker was taken for dead; its tasks went back (worker w,"), "{said}");
+}
+
+#[test]
+fn a_worker_says_which_tries_failed_and_that_its_home_is_gone() {
+    let dir = scratch();
+    let mut server = serve(&dir.path().join("data")).start();
+    let home = &on_server(server.resp);
+    lines(home, &["push", "q", "a", "--tries", "1"]);
+    let worker = Process::start(&mut command(home, &["work", "q", "--", "sh", "-c", "exit 3"]));
+    let told =
+        |words: &'static str| worker.find_in_stderr(|line| line.contains(words).then(|| line.to_owned()));
+    let failed = told("a try failed");
+    assert!(failed.contains("(queue q, id ") && failed.contains("reason exit status: 3)"), "{failed}");
+    server.kill9();
+    told("cannot reach the home; trying again");
+}
+
+#[test]
+fn no_task_is_taken_for_a_program_that_is_not_there() {
+    let dir = scratch();
+    let home = &in_dir(dir.path());
+    check_refused(
+        home,
+        &["work", "q", "--", "/nonexistent"],
+        1,
+        "cannot run /nonexistent: there is no such program",
+    );
+    check_refused(home, &["queues"], 1, "there is no store in");
+}
