@@ -7,6 +7,7 @@
 use std::error::Error;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 use sureq_core::command::ConnId;
 use sureq_core::notice::{Kind, Kinds};
@@ -91,6 +92,8 @@ pub struct Answer {
     pub replies: Replies<Body>,
     /// What must be durable before they leave.
     pub position: Position,
+    /// When they came, which may be long before they were taken.
+    pub at: Instant,
 }
 
 impl Ticket {
@@ -127,21 +130,22 @@ impl From<crate::remote::Ticket> for Ticket {
 #[cfg(feature = "embedded")]
 impl From<sureq_engine::Answer> for Answer {
     fn from(answer: sureq_engine::Answer) -> Self {
-        Self { replies: answer.replies, position: answer.position }
+        Self { replies: answer.replies, position: answer.position, at: answer.at }
     }
 }
 
 #[cfg(feature = "redis")]
 impl From<sureq_redis::Answer> for Answer {
     fn from(answer: sureq_redis::Answer) -> Self {
-        Self { replies: answer.replies.map_bodies(|body| Body::from(&body[..])), position: Position::START }
+        let replies = answer.replies.map_bodies(|body| Body::from(&body[..]));
+        Self { replies, position: Position::START, at: answer.at }
     }
 }
 
 #[cfg(feature = "remote")]
 impl From<crate::remote::Answer> for Answer {
     fn from(answer: crate::remote::Answer) -> Self {
-        Self { replies: answer.replies, position: Position::START }
+        Self { replies: answer.replies, position: Position::START, at: answer.at }
     }
 }
 

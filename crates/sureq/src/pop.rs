@@ -13,7 +13,7 @@ use sureq_core::{Command, Reply};
 use crate::error::{Error, Result};
 use crate::home::Home;
 use crate::queue::{Queue, millis};
-use crate::task::Task;
+use crate::task::{Leased, Task};
 
 /// How long a popped task is its taker's, unless the pop says otherwise.
 pub const LEASE: Duration = Duration::from_secs(60);
@@ -120,7 +120,7 @@ impl PopMany {
             self.worker.as_ref().map(|(name, incarnation)| WorkerRef { name, incarnation: *incarnation });
         let lease = LeaseAsk { ms: self.lease.map(millis), worker, conn: None, lapse: None };
         let pop = Pop { queues: &queues, count: self.count, block: self.block, lease, meta: self.meta };
-        let (reply, replies) = self.home.ask_one(Command::Pop(pop)).await?;
+        let (reply, replies, since) = self.home.ask_one_when(Command::Pop(pop)).await?;
         match reply {
             Reply::TimedOut => Ok(Vec::new()),
             Reply::Tasks(tasks) => replies
@@ -130,7 +130,7 @@ impl PopMany {
                 .take(tasks.len())
                 .map(|task| {
                     let queue = self.queues.get(task.queue as usize).ok_or_else(Error::out_of_turn)?;
-                    Ok(Task::new(&self.home, queue, task))
+                    Ok(Task::new(&self.home, queue, task, Leased { since, length: self.lease }))
                 })
                 .collect(),
             _ => Err(Error::out_of_turn()),
