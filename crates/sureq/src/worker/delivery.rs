@@ -28,12 +28,15 @@ pub(super) struct Live {
     notify: Notify,
     /// It was finished before its handler ran: there is no lease to keep and nothing left to tell the home.
     is_acked: AtomicBool,
+    /// Its lease is let run out, though its handler is still there.
+    is_let_go: AtomicBool,
 }
 
 impl Delivery {
     pub(super) fn new(task: Task, states: Arc<States>) -> Self {
-        let (fired, notify, is_acked) = (AtomicU8::new(0), Notify::new(), AtomicBool::new(false));
-        Self(Arc::new(Live { task, states, fired, notify, is_acked }))
+        let (fired, notify) = (AtomicU8::new(0), Notify::new());
+        let (is_acked, is_let_go) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self(Arc::new(Live { task, states, fired, notify, is_acked, is_let_go }))
     }
 
     /// The task.
@@ -102,6 +105,19 @@ impl Live {
 
     pub(super) fn set_acked(&self) {
         self.is_acked.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_let_go(&self) -> bool {
+        self.is_let_go.load(Ordering::Acquire)
+    }
+
+    pub(super) fn let_go(&self) {
+        self.is_let_go.store(true, Ordering::Release);
+    }
+
+    /// Whether somebody else may have the task by now.
+    pub(super) fn may_be_anothers(&self) -> bool {
+        self.is_let_go() || matches!(self.fired(), Some(Stop::LeaseLost | Stop::WorkerLost))
     }
 
     /// Tells the handler to stop. The first reason stays.

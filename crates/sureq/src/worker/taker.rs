@@ -4,13 +4,15 @@ use std::any::Any;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
+use sureq_core::reply::Outcome as Answered;
+use sureq_core::{Command, Refusal, Reply};
 use tokio::time::sleep;
 
-use super::delivery::{Delivery, Live};
+use super::delivery::{Delivery, Live, Stop};
 use super::outcome::{Again, Outcome};
 use super::shared::{Backoff, Registration, Report, Shared};
 use super::status::add;
@@ -18,6 +20,7 @@ use super::table::Slot;
 use crate::error::{Error, Result};
 use crate::id::Receipt;
 use crate::pop::PopMany;
+use crate::queue::{millis, one};
 use crate::task::Task;
 
 /// What to ask for.
@@ -148,37 +151,112 @@ fn ask_for(shared: &Shared, plan: &Plan, incarnation: Option<u64>) -> PopMany {
     }
 }
 
-/// Starts the handlers of tasks that were taken.
+/// Starts the handlers of tasks that were taken, if they still are the worker's. They came when their answer did: where handlers
+/// block all threads, that may be long ago.
 fn start(shared: &Arc<Shared>, tasks: Vec<Task>, incarnation: Option<u64>) {
     add(&shared.counts.taken, tasks.len() as u64);
-    let since = Instant::now();
-    let mut to_ack = Vec::new();
-    for task in tasks {
-        let bench = shared.benches.iter().position(|bench| *bench.queue == *task.queue_bytes());
-        let bench = bench.expect("tasks come from the queues that were asked for");
-        let live = Delivery::new(task, Arc::clone(&shared.states)).0;
-        let options = &shared.options;
-        let slot = shared.table.insert(Arc::clone(&live), incarnation, since, options.lease, options.run_max);
-        shared.begin(bench);
-        let running = Running { shared: Arc::clone(shared), bench, slot, live, outcome: None };
-        if shared.benches[bench].route.ack_first {
-            to_ack.push(running);
-        } else {
-            spawn(running);
-        }
-    }
+    let Some(since) = tasks.iter().map(Task::since).min() else { return };
+    let options = &shared.options;
+    let is_late = is_late(shared, since);
+    // Where there are no leases there is none to keep; one that may be over is not kept before that is known.
+    let lease = (shared.home.has_leases() && !is_late).then_some((since, options.lease));
+    let mut started: Vec<Running> = tasks
+        .into_iter()
+        .map(|task| {
+            let bench = shared.benches.iter().position(|bench| *bench.queue == *task.queue_bytes());
+            let bench = bench.expect("tasks come from the queues that were asked for");
+            let live = Delivery::new(task, Arc::clone(&shared.states)).0;
+            let slot = shared.table.insert(Arc::clone(&live), incarnation, lease, options.run_max);
+            shared.begin(bench);
+            Running { shared: Arc::clone(shared), bench, slot, live, outcome: None, is_settled: false }
+        })
+        .collect();
+    let to_ack: Vec<Running> =
+        started.extract_if(.., |running| shared.benches[running.bench].route.ack_first).collect();
     if !to_ack.is_empty() {
         tokio::spawn(ack_and_start(Arc::clone(shared), to_ack));
+    }
+    // The worker may have been taken for dead meanwhile. If it is later than this, its tokens fire.
+    if is_late || !is_registered(shared, incarnation) {
+        for of_one in by_bench(started) {
+            tokio::spawn(make_sure_and_start(Arc::clone(shared), of_one));
+        }
+    } else {
+        started.into_iter().for_each(spawn);
+    }
+}
+
+/// Whether a lease that began then may not be relied on before it is extended.
+fn is_late(shared: &Shared, since: Instant) -> bool {
+    since.elapsed() > shared.options.lease / 3
+}
+
+/// Whether the worker still is as whom it took tasks.
+fn is_registered(shared: &Shared, incarnation: Option<u64>) -> bool {
+    match *shared.registration.borrow() {
+        Registration::As(current) => incarnation == Some(current),
+        Registration::Unneeded => incarnation.is_none(),
+        Registration::Pending | Registration::Over(_) => false,
+    }
+}
+
+fn by_bench(mut all: Vec<Running>) -> Vec<Vec<Running>> {
+    all.sort_by_key(|running| running.bench);
+    let mut lists = Vec::<Vec<Running>>::new();
+    for running in all {
+        match lists.last_mut() {
+            Some(list) if list[0].bench == running.bench => list.push(running),
+            _ => lists.push(vec![running]),
+        }
+    }
+    lists
+}
+
+/// Extends the leases of tasks of one queue, and starts the handlers of those that are still held.
+async fn make_sure_and_start(shared: Arc<Shared>, mut all: Vec<Running>) {
+    let lease = shared.options.lease;
+    while !all.is_empty() {
+        let since = Instant::now();
+        let receipts: Vec<Receipt> = all.iter().map(|running| running.live.task.receipt()).collect();
+        let extend = all.iter().zip(&receipts).map(|(running, receipt)| Command::Extend {
+            queue: running.live.task.queue_bytes(),
+            task: one(receipt.as_ref()),
+            ms: millis(lease),
+        });
+        let replies = shared.home.ask(&extend.collect::<Vec<_>>()).await;
+        if is_late(&shared, since) {
+            continue;
+        }
+        for (at, running) in std::mem::take(&mut all).into_iter().enumerate() {
+            match replies.list.get(at) {
+                Some(Reply::Outcome(Answered::Done)) => {
+                    shared.table.extended(running.slot, &running.live, since, lease);
+                    spawn(running);
+                }
+                Some(Reply::Outcome(Answered::Cancelled)) => {
+                    running.live.fire(Stop::Cancelled);
+                    spawn(running);
+                }
+                Some(Reply::Outcome(Answered::Stale)) => running.let_go(|shared| &shared.counts.lost),
+                // A home that knows no extensions cannot be asked: without a lease the task is held, and with one if that is not over.
+                Some(Reply::Refused(Refusal::NotThere { .. })) => {
+                    if !shared.home.has_leases() || running.live.task.since().elapsed() < lease {
+                        spawn(running);
+                    } else {
+                        running.let_go(|shared| &shared.counts.lost);
+                    }
+                }
+                // It goes back once the home can be asked.
+                _ => drop(running),
+            }
+        }
     }
 }
 
 /// Finishes tasks before their handlers run; only what this very call finished is run.
-async fn ack_and_start(shared: Arc<Shared>, mut all: Vec<Running>) {
-    all.sort_by_key(|running| running.bench);
-    while let Some(first) = all.last() {
-        let bench = first.bench;
-        let of_one = all.split_off(all.partition_point(|running| running.bench < bench));
-        let queue = shared.home.queue(&shared.benches[bench].queue);
+async fn ack_and_start(shared: Arc<Shared>, all: Vec<Running>) {
+    for of_one in by_bench(all) {
+        let queue = shared.home.queue(&shared.benches[of_one[0].bench].queue);
         let receipts: Vec<Receipt> = of_one.iter().map(|running| running.live.task.receipt()).collect();
         let acked = queue.ack_all(&receipts).await;
         for (at, running) in of_one.into_iter().enumerate() {
@@ -206,6 +284,16 @@ fn spawn(running: Running) {
 }
 
 async fn run(mut running: Running) {
+    running.outcome = match running.live.fired() {
+        _ if running.live.is_acked() => None,
+        // It is not begun at all what would have to stop at once.
+        Some(Stop::Cancelled) => Some(Outcome::Cancelled),
+        Some(_) => Some(Outcome::GiveBack { after: Duration::ZERO }),
+        None => None,
+    };
+    if running.outcome.is_some() {
+        return;
+    }
     let route = &running.shared.benches[running.bench].route;
     let delivery = Delivery(Arc::clone(&running.live));
     let handled = AssertUnwindSafe(async { route.call(delivery).await }).catch_unwind().await;
@@ -228,24 +316,26 @@ struct Running {
     slot: Slot,
     live: Arc<Live>,
     outcome: Option<Outcome>,
+    /// There is nothing to report.
+    is_settled: bool,
 }
 
 impl Running {
     /// Nothing will be run.
-    fn let_go(self, count: impl FnOnce(&Shared) -> &std::sync::atomic::AtomicU64) {
-        if self.shared.table.ended(self.slot, &self.live) {
-            self.shared.table.remove(self.slot, &self.live);
-            add(count(&self.shared), 1);
-        }
+    fn let_go(mut self, count: impl FnOnce(&Shared) -> &AtomicU64) {
+        self.is_settled = true;
+        self.shared.table.remove(self.slot, &self.live);
+        add(count(&self.shared), 1);
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if self.shared.table.ended(self.slot, &self.live) {
-            // Without an outcome it was dropped with its runtime.
-            let outcome =
-                self.outcome.take().unwrap_or(Outcome::GiveBack { after: std::time::Duration::ZERO });
+        if !self.is_settled {
+            let decided = self.shared.table.ended(self.slot, &self.live);
+            // Without an outcome and a decision it was dropped with its runtime.
+            let back = Outcome::GiveBack { after: Duration::ZERO };
+            let outcome = self.outcome.take().or(decided).unwrap_or(back);
             self.shared.report(Report { slot: self.slot, live: Arc::clone(&self.live), outcome });
         }
         self.shared.end(self.bench);
