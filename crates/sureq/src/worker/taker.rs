@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use sureq_core::reply::Outcome as Answered;
 use sureq_core::{Command, Refusal, Reply};
+use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::delivery::{Delivery, Live, Stop};
@@ -28,7 +29,10 @@ use crate::task::Task;
 struct Plan {
     /// Benches, in the order in which their queues are looked at.
     order: Vec<usize>,
+    /// How many tasks a pop that waits is promised.
     count: usize,
+    /// Queues have bounds of their own, and so are first asked for as much as each has room for.
+    is_bounded: bool,
 }
 
 /// Takes tasks until that makes no sense any more.
@@ -48,25 +52,75 @@ pub(super) async fn take(shared: &Arc<Shared>) -> Error {
             }
         };
         let Some(plan) = room_for_some(shared).await else { continue };
-        let mut pop = pin!(ask_for(shared, &plan, incarnation).run());
-        let taken = tokio::select! {
-            biased;
-            taken = &mut pop => taken,
-            _ = registration.changed() => continue,
-            () = more_room(shared, &plan) => continue,
-        };
-        match taken {
-            Ok(tasks) => {
-                backoff.reset();
-                shared.in_touch();
-                start(shared, tasks, incarnation);
+        let taken = async {
+            if plan.is_bounded && take_at_once(shared, &plan.order, 0, incarnation).await? > 0 {
+                return Ok(());
             }
+            wait_for_some(shared, &plan, incarnation, &mut registration).await
+        };
+        match taken.await {
+            Ok(()) => backoff.reset(),
             Err(error) => match wait_after(shared, error, &mut backoff).await {
                 Ok(()) => {}
                 Err(error) => return error,
             },
         }
     }
+}
+
+/// Waits for tasks of all queues that have room, until there are some or something has changed.
+async fn wait_for_some(
+    shared: &Arc<Shared>,
+    plan: &Plan,
+    incarnation: Option<u64>,
+    registration: &mut watch::Receiver<Registration>,
+) -> Result<()> {
+    let mut pop = pin!(ask_for(shared, &plan.order, plan.count, incarnation).wait_forever().run());
+    loop {
+        let freed = tokio::select! {
+            biased;
+            taken = &mut pop => {
+                let tasks = taken?;
+                shared.in_touch();
+                start(shared, tasks, incarnation);
+                return Ok(());
+            }
+            _ = registration.changed() => return Ok(()),
+            freed = more_room(shared, plan) => freed,
+        };
+        // The pop goes on waiting, since on another server it has a connection of its own. Only if these queues have less than they
+        // have room for, all are waited for together.
+        take_at_once(shared, &freed, plan.count, incarnation).await?;
+        if freed.iter().any(|&at| room_at(shared, at) > 0) {
+            return Ok(());
+        }
+    }
+}
+
+/// Takes what queues have, of each as much as there is room for beside what is promised. Answers how many that were.
+async fn take_at_once(
+    shared: &Arc<Shared>,
+    order: &[usize],
+    promised: usize,
+    incarnation: Option<u64>,
+) -> Result<usize> {
+    let (mut taken, mut rest) = (0, order);
+    while let Some(&first) = rest.first() {
+        let room = shared.room().saturating_sub(promised);
+        let count = room.min(room_at(shared, first));
+        // All of them may be of one queue: those behind are asked with it that have room for as many.
+        let others =
+            rest[1..].iter().take_while(|&&at| count == room && room_at(shared, at) >= count).count();
+        let (asked, behind) = rest.split_at(1 + others);
+        rest = behind;
+        if count > 0 {
+            let tasks = ask_for(shared, asked, count, incarnation).run().await?;
+            shared.in_touch();
+            taken += tasks.len();
+            start(shared, tasks, incarnation);
+        }
+    }
+    Ok(taken)
 }
 
 /// What to do after a pop that failed. Only what will never change ends the worker.
@@ -100,14 +154,14 @@ async fn room_for_some(shared: &Shared) -> Option<Plan> {
     plan(shared)
 }
 
-/// Waits until queues may be asked for that were left out.
-async fn more_room(shared: &Shared, plan: &Plan) {
+/// Waits until queues may be asked for that were left out; answers which.
+async fn more_room(shared: &Shared, plan: &Plan) -> Vec<usize> {
     loop {
         shared.changed.notified().await;
-        let has_grown =
-            (0..shared.benches.len()).any(|at| !plan.order.contains(&at) && room_at(shared, at) > 0);
-        if has_grown {
-            return;
+        let left_out = (0..shared.benches.len()).filter(|at| !plan.order.contains(at));
+        let freed: Vec<usize> = left_out.filter(|&at| room_at(shared, at) > 0).collect();
+        if !freed.is_empty() {
+            return freed;
         }
     }
 }
@@ -118,15 +172,13 @@ fn room_at(shared: &Shared, bench: usize) -> usize {
 }
 
 fn plan(shared: &Shared) -> Option<Plan> {
-    let mut count = shared.room();
-    if count == 0 {
+    let room = shared.room();
+    if room == 0 {
         return None;
     }
     let mut order: Vec<usize> = (0..shared.benches.len()).filter(|&at| room_at(shared, at) > 0).collect();
-    // All of them may be of one queue.
-    for &at in &order {
-        count = count.min(room_at(shared, at));
-    }
+    let is_bounded = shared.benches.iter().any(|bench| bench.route.concurrency.is_some());
+    let count = if is_bounded { 1 } else { room };
     if !shared.options.is_strict && order.len() > 1 {
         // Each comes first in as many of the turns as its weight has a share of them all.
         let mut drawn: Vec<(f64, usize)> = order
@@ -136,13 +188,13 @@ fn plan(shared: &Shared) -> Option<Plan> {
         drawn.sort_by(|a, b| b.0.total_cmp(&a.0));
         order = drawn.into_iter().map(|(_, at)| at).collect();
     }
-    (!order.is_empty()).then_some(Plan { order, count })
+    (!order.is_empty()).then_some(Plan { order, count, is_bounded })
 }
 
-fn ask_for(shared: &Shared, plan: &Plan, incarnation: Option<u64>) -> PopMany {
-    let queues = plan.order.iter().map(|&at| Arc::clone(&shared.benches[at].queue)).collect();
-    let count = u32::try_from(plan.count).unwrap_or(u32::MAX);
-    let pop = PopMany::new(shared.home.clone(), queues, count).wait_forever();
+fn ask_for(shared: &Shared, order: &[usize], count: usize, incarnation: Option<u64>) -> PopMany {
+    let queues = order.iter().map(|&at| Arc::clone(&shared.benches[at].queue)).collect();
+    let count = u32::try_from(count).unwrap_or(u32::MAX);
+    let pop = PopMany::new(shared.home.clone(), queues, count);
     // Where there are none, a task is the worker's for as long as it lives, or as the home says.
     let pop = if shared.home.has_leases() { pop.lease(shared.options.lease) } else { pop.no_lease() };
     match incarnation {
@@ -339,5 +391,67 @@ impl Drop for Running {
             self.shared.report(Report { slot: self.slot, live: Arc::clone(&self.live), outcome });
         }
         self.shared.end(self.bench);
+    }
+}
+
+#[cfg(all(test, feature = "embedded"))]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::super::handler::{IntoRoute, Route, route};
+    use super::super::shared::{Bench, Options};
+    use super::*;
+
+    fn shared(home: &crate::Home, routes: [(&str, Route); 3]) -> Arc<Shared> {
+        let second = Duration::from_secs(1);
+        let options = Options {
+            name: b"w".as_slice().into(),
+            concurrency: 16,
+            lease: second,
+            ttl: second,
+            run_max: second,
+            grace: second,
+            is_strict: true,
+        };
+        let bench = |(queue, route): (&str, Route)| Bench {
+            queue: queue.as_bytes().into(),
+            route,
+            running: AtomicUsize::new(0),
+        };
+        let (reports, _) = tokio::sync::mpsc::unbounded_channel();
+        let benches = routes.into_iter().map(bench).collect();
+        let is_stopping = watch::Sender::new(false);
+        let shared = Shared::new(
+            home.clone(),
+            options,
+            benches,
+            super::super::States::default(),
+            reports,
+            is_stopping,
+        );
+        shared.registration.send_replace(Registration::Unneeded);
+        Arc::new(shared)
+    }
+
+    /// A queue with a small bound is asked for by itself, and does not make the others be asked for one at a time.
+    #[tokio::test]
+    async fn a_bound_of_one_queue_is_none_of_the_others() {
+        let home = crate::open("mem:").expect("memory is there");
+        for (queue, tasks) in [("one", 2), ("two", 0), ("many", 20)] {
+            home.queue(queue).push_all(vec!["x"; tasks]).await.expect("they are pushed");
+        }
+        let handler = async || std::future::pending::<()>().await;
+        let routes = [
+            ("one", route(handler).concurrency(1)),
+            ("two", route(handler).concurrency(2)),
+            ("many", handler.into_route()),
+        ];
+        let shared = shared(&home, routes);
+        let plan = plan(&shared).expect("there is room");
+        assert!(plan.is_bounded && plan.count == 1);
+        assert_eq!(take_at_once(&shared, &plan.order, 0, None).await.expect("it can be asked"), 16);
+        let running: Vec<usize> = shared.benches.iter().map(|bench| bench.running.load(SeqCst)).collect();
+        assert_eq!(running, [1, 0, 15]);
+        assert_eq!(take_at_once(&shared, &plan.order, 0, None).await.expect("it can be asked"), 0);
     }
 }
