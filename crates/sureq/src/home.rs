@@ -26,6 +26,7 @@ use crate::{Cut, LogError, Status};
 
 /// Where a queue lives. Dispatch is by variant, so that a command costs no box and no virtual call.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Home {
     /// In this process, in a directory or in memory.
     #[cfg(feature = "embedded")]
@@ -219,11 +220,13 @@ impl Home {
     }
 
     /// Executes like [`Self::execute`], and leaves it to the caller to [`Self::commit`] soon.
+    #[doc(hidden)]
     pub fn gather(&self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Executed {
         by_place!(self, engine => engine.gather(commands, replies).map_ticket(Ticket::Embedded), home => sent(home.execute(commands).into(), commands))
     }
 
     /// Has what was gathered made durable; answers the position that is durable once it is.
+    #[doc(hidden)]
     pub fn commit(&self) -> Position {
         by_place!(self, engine => engine.commit(), _ => Position::START)
     }
@@ -234,6 +237,7 @@ impl Home {
     }
 
     /// Wakes the waker once the position is durable, or once nothing will be any more.
+    #[doc(hidden)]
     pub fn wake_at(&self, position: Position, waker: &Waker) {
         by_place!(self, engine => engine.wake_at(position, waker), _ => {});
     }
@@ -249,6 +253,7 @@ impl Home {
     }
 
     /// Gives deliveries that never reached their taker back to the front of their queue, at no cost.
+    #[doc(hidden)]
     pub fn undeliver(&self, queue: &[u8], receipts: &[Receipt]) {
         by_place!(self, home => home.undeliver(queue, receipts));
     }
@@ -278,11 +283,13 @@ impl Home {
     }
 
     /// Ends the leases that were to end with a connection.
+    #[doc(hidden)]
     pub fn close_conn(&self, conn: ConnId) {
         by_place!(self, home => home.close_conn(conn));
     }
 
     /// Answers all pops that wait as if their time were up.
+    #[doc(hidden)]
     pub fn dismiss_waiting(&self) {
         by_place!(self, home => home.dismiss_waiting());
     }
@@ -320,6 +327,7 @@ impl Home {
     }
 
     /// Counts memory that something outside holds on behalf of those who use the home: so much, and not so much as before.
+    #[doc(hidden)]
     pub fn charge(&self, bytes: usize, before: usize) {
         by_place!(self, engine => engine.charge(bytes, before), _ => {});
     }
@@ -330,6 +338,10 @@ impl Home {
     }
 
     /// Makes everything durable and lets go of what is open.
+    ///
+    /// This blocks its thread: for a sync of the disk, or until what was asked of a Redis or a server is answered or given up, which
+    /// takes up to half a minute if it is silent. At the end of a program nothing else waits for the thread; elsewhere in async
+    /// code, call it in `tokio::task::spawn_blocking`.
     pub fn close(&self) -> Result<(), Broken> {
         by_place!(self, engine => engine.close().map_err(Broken::from), home => {
             home.close();

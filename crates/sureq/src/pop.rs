@@ -45,7 +45,11 @@ impl Home {
 }
 
 impl Queue {
-    /// Tasks as they come, without end, each with a lease of [`LEASE`]. A task that nobody asked for is not taken.
+    /// Tasks as they come, without end, each with a lease of [`LEASE`].
+    ///
+    /// Nothing is taken before the stream is polled. From then on until it gives a task it stands in line, also while nobody
+    /// polls it, and so may have been given one whose lease runs: [`Task::lease_end`] tells how much is left. A stream that is
+    /// dropped gives back what nobody has seen.
     ///
     /// ```
     /// # use futures_util::StreamExt;
@@ -79,6 +83,9 @@ impl PopMany {
     }
 
     /// Waits so long for a task if there is none. No time at all is no waiting.
+    ///
+    /// On `sureq://…` a pop that waits has a connection of its own, and one home has at most 512 of them: the next is
+    /// [`Error::Unavailable`] at once.
     pub fn wait(mut self, patience: Duration) -> Self {
         self.block = (!patience.is_zero()).then(|| Block::Millis(millis(patience)));
         self

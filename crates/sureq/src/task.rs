@@ -130,6 +130,7 @@ impl fmt::Debug for Task {
 
 /// A task that was looked at. Which fields mean something depends on the state that was asked for.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Seen {
     /// Its id.
     pub id: Id,

@@ -26,12 +26,12 @@ use tokio::sync::{mpsc, watch};
 
 use crate::error::Error;
 use crate::home::Home;
-use delivery::{Needs, States};
+use delivery::States;
 use shared::{Bench, Options, Report, Shared, later};
 use status::add;
 use table::Verdict;
 
-pub use delivery::{Delivery, DeliveryNumber, FromDelivery, Rejection, State, Stop, Token};
+pub use delivery::{Delivery, DeliveryNumber, FromDelivery, Needs, Rejection, State, Stop, Token};
 pub use handler::{Handler, HandlerService, IntoRoute, Route, route};
 pub use outcome::{Again, Failure, IntoOutcome, Outcome};
 pub use status::{Phase, Tally, WorkerHandle, WorkerStatus};
@@ -78,6 +78,12 @@ pub enum WorkerError {
     /// It was given no queue.
     #[error("the worker has nothing to do: give it a queue with `work`")]
     NoQueues,
+    /// It was given two handlers for one queue.
+    #[error("queue {queue:?} was given two handlers")]
+    TwoHandlers {
+        /// The queue.
+        queue: String,
+    },
     /// A handler wants what the worker was not given.
     #[error("the handler of queue {queue:?} wants State<{wants}>: give it to the worker with `state`")]
     MissingState {
@@ -116,13 +122,11 @@ impl Worker {
         }
     }
 
-    /// Handles the tasks of a queue with an async function, or with a [`route`] that says more.
+    /// Handles the tasks of a queue with an async function, or with a [`route`] that says more. A queue has one handler.
     #[must_use]
     pub fn work<Marker>(mut self, queue: impl AsRef<[u8]>, handler: impl IntoRoute<Marker>) -> Self {
-        let queue = queue.as_ref();
-        self.benches.retain(|bench| *bench.queue != *queue);
         self.benches.push(Bench {
-            queue: queue.into(),
+            queue: queue.as_ref().into(),
             route: handler.into_route(),
             running: AtomicUsize::new(0),
         });
@@ -241,7 +245,12 @@ impl Worker {
         if self.benches.is_empty() {
             return Err(WorkerError::NoQueues);
         }
-        for bench in &self.benches {
+        for (at, bench) in self.benches.iter().enumerate() {
+            if self.benches[..at].iter().any(|other| other.queue == bench.queue) {
+                return Err(WorkerError::TwoHandlers {
+                    queue: String::from_utf8_lossy(&bench.queue).into_owned(),
+                });
+            }
             if let Some(wants) = bench.route.missing(&Needs(&self.states)) {
                 let queue = String::from_utf8_lossy(&bench.queue).into_owned();
                 return Err(WorkerError::MissingState { queue, wants });

@@ -84,7 +84,7 @@ async fn a_handler_hears_that_its_lease_is_lost_and_what_it_says_then_changes_no
     let worker = AtWork::start(worker);
     assert_eq!(said.next().await, (1, None));
     // Whoever has no receipt takes the task out of the hands that hold it.
-    queue.give_back(&id).await.expect("it goes back");
+    assert_eq!(queue.give_back(&id).await.expect("it can be asked"), sureq::Held::Yes);
     assert_eq!(said.next().await, (1, Some(Stop::LeaseLost)));
     assert_eq!(said.next().await, (2, None));
     worker.tally(|tally| tally.done == 1 && tally.lost == 1).await;
