@@ -156,7 +156,9 @@ impl States {
 /// use std::time::Duration;
 /// use sureq::{Delivery, FromDelivery, Needs, Rejection, State};
 ///
-/// struct Tenants(Vec<String>);
+/// struct Tenants {
+///     names: Vec<String>,
+/// }
 ///
 /// /// Whose task it is: what stands before the first space.
 /// struct Tenant(String);
@@ -166,7 +168,7 @@ impl States {
 ///         let tenants = State::<Tenants>::from_delivery(delivery)?;
 ///         let text = String::from_delivery(delivery)?;
 ///         match text.split_once(' ') {
-///             Some((name, _)) if tenants.0.iter().any(|tenant| tenant == name) => Ok(Self(name.to_owned())),
+///             Some((name, _)) if tenants.names.iter().any(|tenant| tenant == name) => Ok(Self(name.to_owned())),
 ///             Some(_) => Err(Rejection::later(Duration::from_secs(60))),
 ///             None => Err(Rejection::dead("the task is nobody's")),
 ///         }
