@@ -2,7 +2,6 @@
 //! that harms nothing: what was done already is not done twice. Queues do not wait for each other, nor new reports for those that
 //! are to be told again.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
@@ -28,18 +27,18 @@ use crate::seam::Body;
 const BATCH: usize = 1_024;
 
 pub(super) async fn finish(shared: Arc<Shared>, mut reports: UnboundedReceiver<Report>) {
-    let mut queues = HashMap::<Box<[u8]>, Untold>::new();
+    let mut queues: Vec<Untold> = shared.benches.iter().map(|_| Untold::default()).collect();
     let mut under_way = FuturesUnordered::new();
     let mut batch = Vec::new();
     loop {
         let now = Instant::now();
         let mut next = None::<Instant>;
-        for untold in queues.values_mut().filter(|untold| !untold.is_asked) {
+        for (bench, untold) in queues.iter_mut().enumerate().filter(|(_, untold)| !untold.is_asked) {
             match untold.take(now) {
                 Ok(told) if told.is_empty() => {}
                 Ok(told) => {
                     untold.is_asked = true;
-                    under_way.push(tell(&shared, told));
+                    under_way.push(tell(&shared, bench, told));
                 }
                 Err(due) => next = Some(next.map_or(due, |next| next.min(due))),
             }
@@ -56,18 +55,13 @@ pub(super) async fn finish(shared: Arc<Shared>, mut reports: UnboundedReceiver<R
                 {
                     batch.push(report);
                 }
-                for told in batch.drain(..).map(Told::new) {
-                    match queues.get_mut(told.queue()) {
-                        Some(untold) => untold.list.push(told),
-                        None => _ = queues.insert(told.queue().into(), Untold { list: vec![told], is_asked: false }),
-                    }
+                for report in batch.drain(..) {
+                    queues[report.bench].list.push(Told::new(report));
                 }
             }
-            Some((queue, again)) = under_way.next() => {
-                if let Some(untold) = queues.get_mut(&queue) {
-                    untold.is_asked = false;
-                    untold.list.extend(again);
-                }
+            Some((bench, again)) = under_way.next() => {
+                queues[bench].is_asked = false;
+                queues[bench].list.extend(again);
             }
             () = sleep_until(next.unwrap_or(now).into()), if next.is_some() => {}
         }
@@ -75,6 +69,7 @@ pub(super) async fn finish(shared: Arc<Shared>, mut reports: UnboundedReceiver<R
 }
 
 /// The reports of a queue that are not confirmed yet.
+#[derive(Default)]
 struct Untold {
     list: Vec<Told>,
     /// Some of them are under way.
@@ -136,10 +131,6 @@ impl Told {
         Self { report, receipt, is_unknown: false, is_plain: false, due, backoff }
     }
 
-    fn queue(&self) -> &[u8] {
-        self.report.live.task.queue_bytes()
-    }
-
     fn ask(&self) -> Ask<'_> {
         let back = |to| Ask::Return { to, failed: None, is_last: false };
         let failed = |to, reason| Ask::Return { to, failed: Some(reason), is_last: false };
@@ -167,12 +158,11 @@ impl Told {
 }
 
 /// Tells the home once what came of tasks of one queue; answers what has to be told again.
-async fn tell(shared: &Shared, told: Vec<Told>) -> (Box<[u8]>, Vec<Told>) {
-    let queue: Box<[u8]> = told.first().map(Told::queue).unwrap_or_default().into();
+async fn tell(shared: &Shared, bench: usize, told: Vec<Told>) -> (usize, Vec<Told>) {
     let (settled, told): (Vec<_>, Vec<_>) = told.into_iter().partition(|told| settle_untold(shared, told));
     drop(settled);
     let (done, back): (Vec<_>, Vec<_>) = told.into_iter().partition(|told| matches!(told.ask(), Ask::Ack));
-    let fates = ask(shared, &queue, &done, &back).await;
+    let fates = ask(shared, &shared.benches[bench].queue, &done, &back).await;
     let mut again = Vec::new();
     for (mut told, fate) in done.into_iter().chain(back).zip(fates) {
         match fate {
@@ -191,7 +181,7 @@ async fn tell(shared: &Shared, told: Vec<Told>) -> (Box<[u8]>, Vec<Told>) {
             fate => settle(shared, &told, &fate),
         }
     }
-    (queue, again)
+    (bench, again)
 }
 
 /// Asks the home for the ends of tasks that are done, and of those that go back.
@@ -363,7 +353,7 @@ mod tests {
         }
         let lease = Duration::from_secs(1);
         let slot = Table::default().insert(Arc::clone(&live), None, Some((Instant::now(), lease)), lease);
-        Told::new(Report { slot, live, outcome: Outcome::Cancelled }).report.outcome
+        Told::new(Report { bench: 0, slot, live, outcome: Outcome::Cancelled }).report.outcome
     }
 
     #[tokio::test]

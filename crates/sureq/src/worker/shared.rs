@@ -47,6 +47,8 @@ pub(super) struct Bench {
 /// What came of a task.
 #[derive(Debug)]
 pub(super) struct Report {
+    /// Of which bench it is.
+    pub(super) bench: usize,
     pub(super) slot: Slot,
     pub(super) live: Arc<Live>,
     pub(super) outcome: Outcome,

@@ -388,7 +388,12 @@ impl Drop for Running {
             // Without an outcome and a decision it was dropped with its runtime.
             let back = Outcome::GiveBack { after: Duration::ZERO };
             let outcome = self.outcome.take().or(decided).unwrap_or(back);
-            self.shared.report(Report { slot: self.slot, live: Arc::clone(&self.live), outcome });
+            self.shared.report(Report {
+                bench: self.bench,
+                slot: self.slot,
+                live: Arc::clone(&self.live),
+                outcome,
+            });
         }
         self.shared.end(self.bench);
     }
