@@ -9,9 +9,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
+#[cfg(feature = "redis")]
+use sureq_core::Refusal;
 use sureq_core::command::ConnId;
 use sureq_core::notice::{Kind, Kinds};
-use sureq_core::{Command, Now, Receipt, Refusal, Replies};
+use sureq_core::{Command, Now, Receipt, Replies};
 #[cfg(feature = "embedded")]
 use sureq_engine::Engine;
 #[cfg(feature = "redis")]
