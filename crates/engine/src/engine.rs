@@ -355,7 +355,7 @@ impl Engine {
                 {
                     let replies = split_off(replies, first_task);
                     let position = shared.position(&state);
-                    let answer = Answer { queues: queues_of(command), replies, position };
+                    let answer = Answer::new(queues_of(command), replies, position);
                     Some(shared.load(answer))
                 } else {
                     None
@@ -729,7 +729,7 @@ impl Shared {
                 self.answer(waiting, replies, position);
             } else {
                 let Waiting { pop, cell, .. } = waiting;
-                self.load_into(&cell, Answer { queues: pop.into_queues(), replies, position });
+                self.load_into(&cell, Answer::new(pop.into_queues(), replies, position));
             }
         }
     }
@@ -738,7 +738,7 @@ impl Shared {
     pub(crate) fn answer(&self, waiting: Waiting, replies: Replies<Body>, position: Position) {
         let Waiting { pop, cell, .. } = waiting;
         let mut cell = cell.lock();
-        cell.answer = Some(Answer { queues: pop.into_queues(), replies, position });
+        cell.answer = Some(Answer::new(pop.into_queues(), replies, position));
         if let Some(waker) = cell.waker.take() {
             drop(cell);
             self.durable.wake_at(position, &waker);

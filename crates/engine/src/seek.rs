@@ -141,7 +141,7 @@ impl Search {
             (only(self.refused.map_or(Reply::Count(self.cancelled), Reply::Refused)), position)
         };
         let mut ticket = self.cell.lock();
-        ticket.answer = Some(Answer { queues: Vec::new(), replies, position });
+        ticket.answer = Some(Answer::new(Vec::new(), replies, position));
         ticket.is_loading = false;
         if let Some(waker) = ticket.waker.take() {
             drop(ticket);

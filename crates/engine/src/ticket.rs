@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sureq_core::reply::{Span, TaskView};
 use sureq_core::{Receipt, Refusal, Replies, Reply};
@@ -23,9 +23,16 @@ pub struct Answer {
     pub replies: Replies<Body>,
     /// What must be durable before it leaves.
     pub position: Position,
+    /// When it was executed: whoever waits for it may be late to take it.
+    pub at: Instant,
 }
 
 impl Answer {
+    /// What has just been executed.
+    pub(crate) fn new(queues: Vec<Box<[u8]>>, replies: Replies<Body>, position: Position) -> Self {
+        Self { queues, replies, position, at: Instant::now() }
+    }
+
     /// Puts the reply behind others.
     pub(crate) fn join(mut self, replies: &mut Replies<Body>) {
         let start = replies.tasks.len();
@@ -71,6 +78,12 @@ pub(crate) fn poisoned() -> Replies<Body> {
     only(Reply::Refused(Refusal::Poisoned))
 }
 
+/// What was executed, and failed to become durable: it may be on the disk all the same.
+fn unsure() -> Replies<Body> {
+    let why = "the log failed before it was durable: open the home again and look";
+    only(Reply::Refused(Refusal::Unknown { why: why.into() }))
+}
+
 /// The two ends of a ticket.
 #[derive(Debug, Default)]
 pub(crate) struct TicketCell {
@@ -101,7 +114,8 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// The answer, once it is there and may leave. After a failure of the log it is that nothing is confirmed any more.
+    /// The answer, once it is there and may leave. After a failure of the log it is that nothing is confirmed any more, or, of
+    /// what was executed by then, that nobody knows.
     pub fn poll(&self, cx: &mut Context<'_>) -> Poll<Answer> {
         let mut cell = self.cell.lock();
         let answered = cell.answer.as_ref().filter(|_| !cell.is_loading);
@@ -114,7 +128,7 @@ impl Ticket {
             && let Some(mut answer) = cell.answer.take()
         {
             if position > durable {
-                (answer.replies, answer.position) = (poisoned(), Position::START);
+                (answer.replies, answer.position) = (unsure(), Position::START);
             }
             return Poll::Ready(answer);
         }

@@ -7,10 +7,12 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use redis::{ConnectionAddr, ConnectionInfo, RedisError, Value, cmd};
 use tokio::sync::Mutex;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::answer::{Strange, bytes, list, number};
 use crate::node::Node;
@@ -19,6 +21,9 @@ use crate::target::{Servers, elsewhere};
 
 /// How long one server has to say where all are.
 const ASKED_FOR: Duration = Duration::from_secs(1);
+
+/// How long one is waited for before the next is asked as well.
+const NEXT_AFTER: Duration = Duration::from_millis(50);
 
 /// The servers.
 pub(crate) struct Fleet {
@@ -142,7 +147,8 @@ impl Fleet {
         Ok(node)
     }
 
-    /// Asks one after the other where all are, until one says so.
+    /// Asks one after the other where all are, until one says so. A silent one holds the next up for a moment only: whoever has
+    /// nothing to do with it waits for this too.
     async fn ask_anew(&self) -> Result<(), RedisError> {
         let _asking = self.asking.lock().await;
         if self.is_known.get() {
@@ -159,9 +165,16 @@ impl Fleet {
         }
         let (turn, len) = (self.next_turn(), whom.len());
         whom.rotate_left(turn % len.max(1));
+        let mut asked: FuturesUnordered<_> = (0..)
+            .zip(&whom)
+            .map(async |(n, info)| {
+                sleep(NEXT_AFTER * n).await;
+                timeout(ASKED_FOR, self.ask(info)).await
+            })
+            .collect();
         let mut last = None;
-        for info in whom {
-            match timeout(ASKED_FOR, self.ask(&info)).await {
+        while let Some(answer) = asked.next().await {
+            match answer {
                 Ok(Ok(owners)) => {
                     self.learn(owners);
                     return Ok(());

@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 use sureq_core::reply::TaskView;
 use sureq_core::{Receipt, Refusal, Replies, Reply};
@@ -62,7 +63,8 @@ pub struct Slot<B> {
 
 #[derive(Debug)]
 struct State<B> {
-    replies: Option<Replies<B>>,
+    /// The answer, and when it came: whoever waits for it may be late to take it.
+    answer: Option<(Replies<B>, Instant)>,
     /// Of whoever waits for the answer.
     taker: Option<Waker>,
     /// Of whoever answers, to be told that nobody waits any more.
@@ -74,7 +76,7 @@ struct State<B> {
 impl<B> Slot<B> {
     /// For a batch with these pops, in a home that spells receipts so.
     pub fn new(pops: Vec<PopOf>, spell: fn(Receipt) -> Vec<u8>) -> Self {
-        let state = State { replies: None, taker: None, giver: None, is_abandoned: false };
+        let state = State { answer: None, taker: None, giver: None, is_abandoned: false };
         Self { state: Mutex::new(state), pops, spell }
     }
 
@@ -112,7 +114,7 @@ impl<B> Slot<B> {
             drop(state);
             return self.untaken(&replies);
         }
-        state.replies = Some(replies);
+        state.answer = Some((replies, Instant::now()));
         let waker = state.taker.take();
         drop(state);
         waker.into_iter().for_each(Waker::wake);
@@ -127,12 +129,12 @@ impl<B> Slot<B> {
         self.fill(replies);
     }
 
-    /// The answer, once it is there. It is given once.
-    pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<Replies<B>> {
+    /// The answer and when it was put there, once it is. It is given once.
+    pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<(Replies<B>, Instant)> {
         let mut state = self.lock();
-        if let Some(replies) = state.replies.take() {
+        if let Some(answer) = state.answer.take() {
             state.is_abandoned = true;
-            return Poll::Ready(replies);
+            return Poll::Ready(answer);
         }
         note(&mut state.taker, cx);
         Poll::Pending
@@ -141,12 +143,12 @@ impl<B> Slot<B> {
     /// From now on nobody will take the answer. If nobody has, answers what has to go back of one that is there already.
     pub(crate) fn abandon(&self) -> Option<Vec<Untaken>> {
         let mut state = self.lock();
-        let untaken = state.replies.take();
+        let untaken = state.answer.take();
         let was_over = std::mem::replace(&mut state.is_abandoned, true);
         let waker = state.giver.take();
         drop(state);
         waker.into_iter().for_each(Waker::wake);
-        (!was_over).then(|| untaken.map(|replies| self.untaken(&replies)).unwrap_or_default())
+        (!was_over).then(|| untaken.map(|(replies, _)| self.untaken(&replies)).unwrap_or_default())
     }
 
     fn untaken(&self, replies: &Replies<B>) -> Vec<Untaken> {
@@ -215,6 +217,16 @@ mod tests {
         assert_eq!(slot.fill(popped(&[0])), []);
         assert!(slot.poll(&mut cx()).is_ready());
         assert!(slot.is_abandoned() && slot.abandon().is_none());
+    }
+
+    #[test]
+    fn an_answer_that_is_taken_late_tells_when_it_came() {
+        let slot = slot(&["a"]);
+        slot.fill(popped(&[0]));
+        let filled = Instant::now();
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        let Poll::Ready((_, at)) = slot.poll(&mut cx()) else { panic!("it is there") };
+        assert!(at <= filled);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use sureq_core::Replies;
 
@@ -14,6 +15,8 @@ use crate::waiting::wait;
 pub struct Answer<B> {
     /// One reply for each.
     pub replies: Replies<B>,
+    /// When they came.
+    pub at: Instant,
 }
 
 /// A home to which deliveries go back that reached nobody.
@@ -55,7 +58,7 @@ impl<B, H: TakeBack> Ticket<B, H> {
 
     /// The answer, once it is there.
     pub fn poll(&self, cx: &mut Context<'_>) -> Poll<Answer<B>> {
-        self.slot.poll(cx).map(|replies| Answer { replies })
+        self.slot.poll(cx).map(|(replies, at)| Answer { replies, at })
     }
 
     /// Waits for the answer on this thread.

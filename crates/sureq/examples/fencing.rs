@@ -1,26 +1,38 @@
 //! The receipt as fencing token: a worker that was taken for dead and wakes up late cannot overwrite what its successor wrote.
 //!
 //! A lease alone cannot prevent that, since nobody can stop a process that does not know how late it is. What it writes to can: it
-//! takes a write only if its fence is larger than the last one's. In SQL: `UPDATE accounts SET balance = $1, fence_e = $2, fence_n = $3
-//! WHERE id = $4 AND (fence_e, fence_n) < ($2, $3)`. Here a map stands in for the table.
+//! takes a write only if its fence is larger than the last one's of the same task. A fence orders the deliveries of one task and says
+//! nothing of others, so that it is kept by task, and not by what is written. In SQL, and in one transaction with the write, which is
+//! made only if this changes a row:
+//!
+//! ```sql
+//! INSERT INTO fences (task, e, n) VALUES ($1, $2, $3)
+//! ON CONFLICT (task) DO UPDATE SET e = $2, n = $3 WHERE (fences.e, fences.n) < ($2, $3)
+//! ```
+//!
+//! Here maps stand in for the tables. A row can go once no delivery of its task can be under way any more.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use sureq::{Receipt, Task};
+use sureq::{Id, Task};
 
-/// A table of accounts: a balance each, and the fence of the last write.
+/// A table of accounts with their balances, and one of tasks with the fence of the last write.
 #[derive(Default)]
-struct Accounts(HashMap<String, (i64, (u64, u32))>);
+struct Accounts {
+    balances: HashMap<String, i64>,
+    fences: HashMap<Id, (u64, u32)>,
+}
 
 impl Accounts {
-    /// Writes a balance, unless somebody with a larger fence already has.
-    fn write(&mut self, account: &str, balance: i64, receipt: &Receipt) -> bool {
-        let Some(fence) = receipt.fence() else { return false };
-        let row = self.0.entry(account.to_owned()).or_default();
-        let is_newer = row.1 < fence;
+    /// Writes a balance, unless a later delivery of the same task already has.
+    fn write(&mut self, account: &str, balance: i64, task: &Task) -> bool {
+        let Some(fence) = task.receipt().fence() else { return false };
+        let last = self.fences.entry(task.id()).or_default();
+        let is_newer = *last < fence;
         if is_newer {
-            *row = (balance, fence);
+            *last = fence;
+            self.balances.insert(account.to_owned(), balance);
         }
         is_newer
     }
@@ -45,11 +57,16 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Its lease runs out, and the task is handed to another one.
     let quick = take().await?;
     println!("the second worker has delivery {}", quick.delivery());
-    println!("the second worker writes: {}", accounts.write("ann", 100, &quick.receipt()));
+    println!("the second worker writes: {}", accounts.write("ann", 100, &quick));
     println!("the second worker finishes: {}", quick.ack().await?);
-    // The first one wakes up and knows nothing of all this.
-    println!("the first worker writes: {}", accounts.write("ann", 0, &slow.receipt()));
+    // The next task of the same account is delivered for the first time: it has nothing to do with the fence of the last one.
+    bookings.push("set ann to 200").await?;
+    let next = take().await?;
+    println!("the next task, delivery {}, writes: {}", next.delivery(), accounts.write("ann", 200, &next));
+    println!("the next task is finished: {}", next.ack().await?);
+    // The first worker wakes up and knows nothing of all this.
+    println!("the first worker writes: {}", accounts.write("ann", 0, &slow));
     println!("the first worker finishes: {}", slow.ack().await?);
-    println!("ann has {}", accounts.0["ann"].0);
+    println!("ann has {}", accounts.balances["ann"]);
     Ok(())
 }

@@ -35,6 +35,7 @@ enum Name {
 
 /// What came of adding a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Added {
     /// The task that has the name, or the one that was added.
     pub id: Id,

@@ -5,6 +5,7 @@
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use sureq_core::reply::TaskView;
 use sureq_core::{Command, Refusal, Replies, Reply};
@@ -14,37 +15,57 @@ use crate::error::{Error, Result};
 use crate::home::Home;
 use crate::seam::{Body, Ticket};
 
+/// Why it is not known what became of something that was executed.
+const NOT_DURABLE: &str = "the log failed before it was durable: open the home again and look";
+
 impl Home {
     /// Executes commands, in order, and answers once all of it is as durable as promised.
     pub(crate) async fn ask(&self, commands: &[Command<'_>]) -> Replies<Body> {
+        self.ask_when(commands).await.0
+    }
+
+    /// The same, and since when leases count in the answer to the last command. That may be long ago: an answer lies there until
+    /// its asker comes to run again.
+    async fn ask_when(&self, commands: &[Command<'_>]) -> (Replies<Body>, Instant) {
         let mut replies = Untaken { home: self, commands, replies: Replies::default() };
-        let mut position = Position::START;
+        let (mut position, mut since) = (Position::START, Instant::now());
         while replies.done() < commands.len() {
+            since = Instant::now();
             let executed = self.gather(&commands[replies.done()..], &mut replies.replies);
             self.commit();
             position = position.max(executed.position);
             if let Some(ticket) = executed.ticket {
                 let answer = answer_of(&ticket).await;
                 position = position.max(answer.position);
+                since = answer.at;
                 replies.replies.append(answer.replies);
             } else if let Some(hold) = executed.hold {
                 self.reached(hold).await;
             }
         }
         if self.reached(position).await {
-            return replies.take();
+            return (replies.take(), since);
         }
-        let mut refused = Replies::default();
-        refused.list.extend(commands.iter().map(|_| Reply::Refused(Refusal::Poisoned)));
-        refused
+        let mut unsure = Replies::default();
+        unsure.list.extend(replies.replies.list.iter().map(|reply| match reply {
+            Reply::Refused(no) => Reply::Refused(no.clone()),
+            // What failed to become durable may be on the disk all the same.
+            _ => Reply::Refused(Refusal::Unknown { why: NOT_DURABLE.into() }),
+        }));
+        (unsure, since)
     }
 
     /// Executes one command.
     pub(crate) async fn ask_one(&self, command: Command<'_>) -> Result<(Reply, Replies<Body>)> {
-        let mut replies = self.ask(&[command]).await;
+        self.ask_one_when(command).await.map(|(reply, replies, _)| (reply, replies))
+    }
+
+    /// The same, and since when leases in the answer count.
+    pub(crate) async fn ask_one_when(&self, command: Command<'_>) -> Result<(Reply, Replies<Body>, Instant)> {
+        let (mut replies, since) = self.ask_when(&[command]).await;
         match replies.list.pop() {
             Some(Reply::Refused(no)) => Err(no.into()),
-            Some(reply) => Ok((reply, replies)),
+            Some(reply) => Ok((reply, replies, since)),
             None => Err(Error::out_of_turn()),
         }
     }
@@ -97,5 +118,36 @@ impl Drop for Untaken<'_> {
                 self.home.undeliver(queue, &receipts);
             }
         }
+    }
+}
+
+#[cfg(all(test, feature = "embedded"))]
+mod tests {
+    use std::sync::Arc;
+
+    use sureq_engine::{Engine, Options};
+    use sureq_testkit::manual_clock::ManualClock;
+    use sureq_testkit::sim_disk::{FailureKind, Repeat, SimDisk};
+
+    use super::*;
+
+    /// What was under way when the disk failed may be there after all; what was asked later is not.
+    #[tokio::test]
+    async fn what_was_executed_before_the_disk_failed_is_unknown_and_what_came_later_was_not_done() {
+        let disk = SimDisk::new(1);
+        let engine = Engine::open_on(disk.shared(), Arc::new(ManualClock::default()), &Options::default());
+        let home = Home::Embedded(engine.expect("it is a sound disk"));
+        let queue = home.queue("q");
+        queue.push("before").await.expect("it is durable");
+        let empty = home.queue("empty");
+        let mut waiting = std::pin::pin!(empty.pop().wait_forever().into_future());
+        assert!(futures_util::FutureExt::now_or_never(&mut waiting).is_none(), "it waits");
+        disk.fail(disk.calls() + 1, FailureKind::Broken, Repeat::Sticky);
+        let (pushed, served) = tokio::join!(empty.push("x"), waiting);
+        for error in [pushed.expect_err("it is not durable"), served.expect_err("nor is this")] {
+            assert!(error.is_unknown() && !error.can_be_asked_again(), "{error}");
+        }
+        let error = queue.push("later").await.expect_err("nothing is confirmed any more");
+        assert!(matches!(error, Error::Over(Refusal::Poisoned)) && !error.is_unknown(), "{error}");
     }
 }

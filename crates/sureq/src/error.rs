@@ -12,7 +12,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// The kinds differ in what a caller can do: after [`Error::Refused`] nothing was changed, and asking the same again gets the
 /// same answer until something else changes; after [`Error::Unavailable`] nothing was changed, and the same may be asked again;
 /// after [`Error::Unknown`] it may have been done, and only what may be done twice may be asked again: a push could make a second
-/// task, unless it has a name; an ack by receipt harms nothing.
+/// task, unless it has a name; an ack by receipt harms nothing. After [`Error::Over`] nothing was changed either, and nothing will
+/// be until the home is opened again; what was under way when its disk failed is [`Error::Unknown`].
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
@@ -25,13 +26,13 @@ pub enum Error {
         /// Why not, and what to do.
         why: Box<str>,
     },
-    /// The home was asked, and its answer is lost.
+    /// The home was asked, and its answer is lost, or its disk failed before the answer was true.
     #[error("it may have been done or not: {why}")]
     Unknown {
         /// What happened.
         why: Box<str>,
     },
-    /// The home was closed, or confirms nothing any more. It has to be opened again.
+    /// The home was closed, or confirms nothing any more, and did nothing. It has to be opened again.
     #[error("{0}")]
     Over(Refusal),
     /// The worker that this was asked for is no longer alive.

@@ -7,7 +7,10 @@
 use std::error::Error;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
+#[cfg(feature = "redis")]
+use sureq_core::Refusal;
 use sureq_core::command::ConnId;
 use sureq_core::notice::{Kind, Kinds};
 use sureq_core::{Command, Now, Receipt, Replies};
@@ -25,6 +28,7 @@ use crate::{Cut, LogError, Status};
 
 /// Where a queue lives. Dispatch is by variant, so that a command costs no box and no virtual call.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Home {
     /// In this process, in a directory or in memory.
     #[cfg(feature = "embedded")]
@@ -91,6 +95,8 @@ pub struct Answer {
     pub replies: Replies<Body>,
     /// What must be durable before they leave.
     pub position: Position,
+    /// When they came, which may be long before they were taken.
+    pub at: Instant,
 }
 
 impl Ticket {
@@ -127,21 +133,22 @@ impl From<crate::remote::Ticket> for Ticket {
 #[cfg(feature = "embedded")]
 impl From<sureq_engine::Answer> for Answer {
     fn from(answer: sureq_engine::Answer) -> Self {
-        Self { replies: answer.replies, position: answer.position }
+        Self { replies: answer.replies, position: answer.position, at: answer.at }
     }
 }
 
 #[cfg(feature = "redis")]
 impl From<sureq_redis::Answer> for Answer {
     fn from(answer: sureq_redis::Answer) -> Self {
-        Self { replies: answer.replies.map_bodies(|body| Body::from(&body[..])), position: Position::START }
+        let replies = answer.replies.map_bodies(|body| Body::from(&body[..]));
+        Self { replies, position: Position::START, at: answer.at }
     }
 }
 
 #[cfg(feature = "remote")]
 impl From<crate::remote::Answer> for Answer {
     fn from(answer: crate::remote::Answer) -> Self {
-        Self { replies: answer.replies, position: Position::START }
+        Self { replies: answer.replies, position: Position::START, at: answer.at }
     }
 }
 
@@ -215,11 +222,13 @@ impl Home {
     }
 
     /// Executes like [`Self::execute`], and leaves it to the caller to [`Self::commit`] soon.
+    #[doc(hidden)]
     pub fn gather(&self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Executed {
         by_place!(self, engine => engine.gather(commands, replies).map_ticket(Ticket::Embedded), home => sent(home.execute(commands).into(), commands))
     }
 
     /// Has what was gathered made durable; answers the position that is durable once it is.
+    #[doc(hidden)]
     pub fn commit(&self) -> Position {
         by_place!(self, engine => engine.commit(), _ => Position::START)
     }
@@ -230,6 +239,7 @@ impl Home {
     }
 
     /// Wakes the waker once the position is durable, or once nothing will be any more.
+    #[doc(hidden)]
     pub fn wake_at(&self, position: Position, waker: &Waker) {
         by_place!(self, engine => engine.wake_at(position, waker), _ => {});
     }
@@ -245,6 +255,7 @@ impl Home {
     }
 
     /// Gives deliveries that never reached their taker back to the front of their queue, at no cost.
+    #[doc(hidden)]
     pub fn undeliver(&self, queue: &[u8], receipts: &[Receipt]) {
         by_place!(self, home => home.undeliver(queue, receipts));
     }
@@ -286,11 +297,13 @@ impl Home {
     }
 
     /// Ends the leases that were to end with a connection.
+    #[doc(hidden)]
     pub fn close_conn(&self, conn: ConnId) {
         by_place!(self, home => home.close_conn(conn));
     }
 
     /// Answers all pops that wait as if their time were up.
+    #[doc(hidden)]
     pub fn dismiss_waiting(&self) {
         by_place!(self, home => home.dismiss_waiting());
     }
@@ -328,6 +341,7 @@ impl Home {
     }
 
     /// Counts memory that something outside holds on behalf of those who use the home: so much, and not so much as before.
+    #[doc(hidden)]
     pub fn charge(&self, bytes: usize, before: usize) {
         by_place!(self, engine => engine.charge(bytes, before), _ => {});
     }
@@ -338,6 +352,10 @@ impl Home {
     }
 
     /// Makes everything durable and lets go of what is open.
+    ///
+    /// This blocks its thread: for a sync of the disk, or until what was asked of a Redis or a server is answered or given up, which
+    /// takes up to half a minute if it is silent. At the end of a program nothing else waits for the thread; elsewhere in async
+    /// code, call it in `tokio::task::spawn_blocking`.
     pub fn close(&self) -> Result<(), Broken> {
         by_place!(self, engine => engine.close().map_err(Broken::from), home => {
             home.close();

@@ -12,7 +12,7 @@ pub struct Id(Spelt);
 
 /// One delivery of a task: whoever finishes, extends or returns by it succeeds only while that delivery is the current one.
 ///
-/// A later delivery has a larger [`Receipt::fence`].
+/// A later delivery of the same task has a larger [`Receipt::fence`].
 #[derive(Clone)]
 pub struct Receipt(Spelt);
 
@@ -47,8 +47,10 @@ impl Receipt {
         Self(Spelt::Ours(Spelling::of_receipt(receipt)))
     }
 
-    /// A number pair that grows from delivery to delivery of the task, for a store that takes a write only if it comes with a
-    /// larger one than the last: the incarnation of the home first, then the delivery. None where the home has no receipts.
+    /// A number pair that grows from delivery to delivery of one task, for a store that takes a write only if it comes with a
+    /// larger one than the last of the same task: the incarnation of the home first, then the delivery. Fences of different tasks cannot be compared: the first delivery of a new
+    /// task has a smaller one than the second of an old one. Keep it by task, as the example `fencing` does. None where the home
+    /// has no receipts.
     pub fn fence(&self) -> Option<(u64, u32)> {
         sureq_core::Receipt::parse(self.as_ref()).map(|receipt| (receipt.incarnation, receipt.delivery))
     }

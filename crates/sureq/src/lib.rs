@@ -76,7 +76,7 @@ pub use task::{Seen, Task};
 pub use url::{OpenError, open, without_passwords};
 pub use worker::{
     Again, Delivery, DeliveryNumber, Failure, FromDelivery, Handler, HandlerService, IntoOutcome, IntoRoute,
-    Outcome, Phase, Rejection, Route, State, Stop, Tally, Token, Worker, WorkerError, WorkerHandle,
+    Needs, Outcome, Phase, Rejection, Route, State, Stop, Tally, Token, Worker, WorkerError, WorkerHandle,
     WorkerStatus, route,
 };
 #[cfg(feature = "embedded")]

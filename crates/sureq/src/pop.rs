@@ -13,7 +13,7 @@ use sureq_core::{Command, Reply};
 use crate::error::{Error, Result};
 use crate::home::Home;
 use crate::queue::{Queue, millis};
-use crate::task::Task;
+use crate::task::{Leased, Task};
 
 /// How long a popped task is its taker's, unless the pop says otherwise.
 pub const LEASE: Duration = Duration::from_secs(60);
@@ -45,7 +45,11 @@ impl Home {
 }
 
 impl Queue {
-    /// Tasks as they come, without end, each with a lease of [`LEASE`]. A task that nobody asked for is not taken.
+    /// Tasks as they come, without end, each with a lease of [`LEASE`].
+    ///
+    /// Nothing is taken before the stream is polled. From then on until it gives a task it stands in line, also while nobody
+    /// polls it, and so may have been given one whose lease runs: [`Task::lease_end`] tells how much is left. A stream that is
+    /// dropped gives back what nobody has seen.
     ///
     /// ```
     /// # use futures_util::StreamExt;
@@ -79,6 +83,9 @@ impl PopMany {
     }
 
     /// Waits so long for a task if there is none. No time at all is no waiting.
+    ///
+    /// On `sureq://…` a pop that waits has a connection of its own, and one home has at most 512 of them: the next is
+    /// [`Error::Unavailable`] at once.
     pub fn wait(mut self, patience: Duration) -> Self {
         self.block = (!patience.is_zero()).then(|| Block::Millis(millis(patience)));
         self
@@ -120,7 +127,7 @@ impl PopMany {
             self.worker.as_ref().map(|(name, incarnation)| WorkerRef { name, incarnation: *incarnation });
         let lease = LeaseAsk { ms: self.lease.map(millis), worker, conn: None, lapse: None };
         let pop = Pop { queues: &queues, count: self.count, block: self.block, lease, meta: self.meta };
-        let (reply, replies) = self.home.ask_one(Command::Pop(pop)).await?;
+        let (reply, replies, since) = self.home.ask_one_when(Command::Pop(pop)).await?;
         match reply {
             Reply::TimedOut => Ok(Vec::new()),
             Reply::Tasks(tasks) => replies
@@ -130,7 +137,7 @@ impl PopMany {
                 .take(tasks.len())
                 .map(|task| {
                     let queue = self.queues.get(task.queue as usize).ok_or_else(Error::out_of_turn)?;
-                    Ok(Task::new(&self.home, queue, task))
+                    Ok(Task::new(&self.home, queue, task, Leased { since, length: self.lease }))
                 })
                 .collect(),
             _ => Err(Error::out_of_turn()),

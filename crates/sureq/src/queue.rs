@@ -38,6 +38,8 @@ pub struct Queue {
 
 /// What came of a call that concerns one delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "the delivery may no longer be the current one, and then nothing was done"]
+#[non_exhaustive]
 pub enum Held {
     /// It was done.
     Yes,

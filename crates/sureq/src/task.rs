@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sureq_core::reply::{More, TaskView};
 use sureq_core::{LogTime, TaskId};
@@ -21,11 +21,31 @@ pub struct Task {
     home: Home,
     queue: Arc<[u8]>,
     view: TaskView<Body>,
+    leased: Leased,
+}
+
+/// The lease that a pop gave.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leased {
+    /// When the answer came, whenever it was looked at.
+    pub(crate) since: Instant,
+    pub(crate) length: Option<Duration>,
 }
 
 impl Task {
-    pub(crate) fn new(home: &Home, queue: &Arc<[u8]>, view: TaskView<Body>) -> Self {
-        Self { home: home.clone(), queue: Arc::clone(queue), view }
+    pub(crate) fn new(home: &Home, queue: &Arc<[u8]>, view: TaskView<Body>, leased: Leased) -> Self {
+        Self { home: home.clone(), queue: Arc::clone(queue), view, leased }
+    }
+
+    /// When the lease that its pop asked for ends, unless it was extended since. A home elsewhere began to count a little earlier
+    /// than its answer came, by the time that took. None if the pop asked for no lease.
+    pub fn lease_end(&self) -> Option<Instant> {
+        self.leased.since.checked_add(self.leased.length?)
+    }
+
+    /// Since when it is its taker's.
+    pub(crate) fn since(&self) -> Instant {
+        self.leased.since
     }
 
     /// Its id.
@@ -110,6 +130,7 @@ impl fmt::Debug for Task {
 
 /// A task that was looked at. Which fields mean something depends on the state that was asked for.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Seen {
     /// Its id.
     pub id: Id,

@@ -72,6 +72,11 @@ pub enum OpenError {
 }
 
 /// Opens a home with the defaults: everything confirmed is on disk.
+///
+/// This blocks its thread: a directory for as long as reading its newest checkpoint and the end of its log takes, a Redis or a
+/// server until it has answered, or for a few seconds if it does not; a server that is loading its data is waited for, for a
+/// minute at most. When a program starts, nothing else waits for the thread; later, in async code, call it in
+/// `tokio::task::spawn_blocking`.
 pub fn open(url: &str) -> Result<Home, OpenError> {
     match place_of(url) {
         #[cfg(feature = "embedded")]
@@ -86,7 +91,7 @@ pub fn open(url: &str) -> Result<Home, OpenError> {
     }
 }
 
-/// Opens a home. The options concern embedded ones.
+/// Opens a home. The options concern embedded ones. This blocks its thread as [`open`] does.
 #[cfg(feature = "embedded")]
 pub fn open_with(url: &str, options: &crate::Options) -> Result<Home, OpenError> {
     use sureq_engine::Engine;

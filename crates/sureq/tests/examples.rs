@@ -86,9 +86,11 @@ the first worker has delivery 1 and falls asleep
 the second worker has delivery 2
 the second worker writes: true
 the second worker finishes: true
+the next task, delivery 1, writes: true
+the next task is finished: true
 the first worker writes: false
 the first worker finishes: false
-ann has 100
+ann has 200
 ";
     assert_eq!(example("fencing", &[]), expected);
 }

@@ -86,7 +86,7 @@ async fn give(arguments: &ReturnArguments, home: Home, mut shown: Shown) -> Done
     let said = match held {
         Held::Yes => "returned",
         Held::Cancelled => "cancelled: it was called off, and is gone",
-        Held::Lost => "not returned: it is not, or no longer, yours",
+        _ => "not returned: it is not, or no longer, yours",
     };
     if shown.is_json() {
         let word = said.split(':').next().unwrap_or(said);

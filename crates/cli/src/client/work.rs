@@ -279,9 +279,7 @@ async fn handle(delivery: Delivery, program: State<Program>) -> Outcome {
                 Stop::Cancelled => Outcome::Cancelled,
                 Stop::TooLong => failed(format!("ran longer than {:?}", program.timeout)),
                 // Somebody else has it; what is said of it here is not heard.
-                Stop::LeaseLost | Stop::WorkerLost | Stop::Stopping => {
-                    Outcome::GiveBack { after: Duration::ZERO }
-                }
+                _ => Outcome::GiveBack { after: Duration::ZERO },
             }
         }
     }

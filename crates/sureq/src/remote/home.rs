@@ -30,6 +30,7 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 
 /// Why a server did not become a home.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// It cannot be asked.
     #[error("sureq at {address}: {source}")]

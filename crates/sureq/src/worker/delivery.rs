@@ -1,6 +1,7 @@
 //! A delivery as its handler sees it, and what a handler can ask of it by its arguments.
 
 use std::any::{Any, TypeId, type_name};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -9,11 +10,14 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::outcome::Outcome;
+use super::outcome::{Again, Outcome};
 use crate::error::BadPayload;
 use crate::id::{Id, Receipt};
 use crate::payload::Decode;
 use crate::task::Task;
+
+/// How long a task waits whose handler wants a state that is not there: another worker may have it.
+const MISSING_FOR: Duration = Duration::from_secs(1);
 
 /// A task in the hands of a handler: whatever a handler can take as an argument is taken from this.
 #[derive(Clone, Debug)]
@@ -28,12 +32,15 @@ pub(super) struct Live {
     notify: Notify,
     /// It was finished before its handler ran: there is no lease to keep and nothing left to tell the home.
     is_acked: AtomicBool,
+    /// Its lease is let run out, though its handler is still there.
+    is_let_go: AtomicBool,
 }
 
 impl Delivery {
     pub(super) fn new(task: Task, states: Arc<States>) -> Self {
-        let (fired, notify, is_acked) = (AtomicU8::new(0), Notify::new(), AtomicBool::new(false));
-        Self(Arc::new(Live { task, states, fired, notify, is_acked }))
+        let (fired, notify) = (AtomicU8::new(0), Notify::new());
+        let (is_acked, is_let_go) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self(Arc::new(Live { task, states, fired, notify, is_acked, is_let_go }))
     }
 
     /// The task.
@@ -53,6 +60,7 @@ pub struct Token(Arc<Live>);
 
 /// Why a handler should stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Stop {
     /// The task was called off.
     Cancelled = 1,
@@ -104,6 +112,19 @@ impl Live {
         self.is_acked.store(true, Ordering::Release);
     }
 
+    pub(super) fn is_let_go(&self) -> bool {
+        self.is_let_go.load(Ordering::Acquire)
+    }
+
+    pub(super) fn let_go(&self) {
+        self.is_let_go.store(true, Ordering::Release);
+    }
+
+    /// Whether somebody else may have the task by now.
+    pub(super) fn may_be_anothers(&self) -> bool {
+        self.is_let_go() || matches!(self.fired(), Some(Stop::LeaseLost | Stop::WorkerLost))
+    }
+
     /// Tells the handler to stop. The first reason stays.
     pub(super) fn fire(&self, why: Stop) -> bool {
         let is_first = self.fired.compare_exchange(0, why as u8, Ordering::AcqRel, Ordering::Acquire).is_ok();
@@ -127,29 +148,77 @@ impl States {
 }
 
 /// Something a handler takes as an argument.
+///
+/// Whatever can be made of a delivery can be one. An argument that is made of others says which states those need, so that the
+/// worker notices before it takes anything if it was not given them:
+///
+/// ```
+/// use std::time::Duration;
+/// use sureq::{Delivery, FromDelivery, Needs, Rejection, State};
+///
+/// struct Tenants {
+///     names: Vec<String>,
+/// }
+///
+/// /// Whose task it is: what stands before the first space.
+/// struct Tenant(String);
+///
+/// impl FromDelivery for Tenant {
+///     fn from_delivery(delivery: &Delivery) -> Result<Self, Rejection> {
+///         let tenants = State::<Tenants>::from_delivery(delivery)?;
+///         let text = String::from_delivery(delivery)?;
+///         match text.split_once(' ') {
+///             Some((name, _)) if tenants.names.iter().any(|tenant| tenant == name) => Ok(Self(name.to_owned())),
+///             Some(_) => Err(Rejection::later(Duration::from_secs(60))),
+///             None => Err(Rejection::dead("the task is nobody's")),
+///         }
+///     }
+///
+///     fn needs(needs: &Needs<'_>) -> Result<(), &'static str> {
+///         State::<Tenants>::needs(needs)
+///     }
+/// }
+/// ```
 pub trait FromDelivery: Sized {
     /// Takes it from the delivery.
     fn from_delivery(delivery: &Delivery) -> Result<Self, Rejection>;
 
-    /// The type of a shared state that it needs, and whether it is there: asked once, before the worker takes anything.
-    #[doc(hidden)]
+    /// Whether the worker has what this needs; if not, the name of the type that is missing. Asked once, before anything is
+    /// taken.
     fn needs(_: &Needs<'_>) -> Result<(), &'static str> {
         Ok(())
     }
 }
 
-/// What a worker has for its handlers.
-#[doc(hidden)]
+/// What a worker has for its handlers: the states that it was given.
 #[derive(Debug)]
 pub struct Needs<'a>(pub(super) &'a States);
 
-/// A handler's argument could not be made of a task: the task is dead, since the next try would find the same.
+/// A handler's argument could not be made of a task, and what becomes of the task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection(pub(super) Outcome);
 
+impl Rejection {
+    /// The task is dead: the next try would find the same.
+    pub fn dead(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self(Outcome::Dead { reason: reason.into() })
+    }
+
+    /// The try failed: the task comes again after its backoff, or is dead if that was its last.
+    pub fn failed(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self(Outcome::Failed { reason: reason.into(), again: Again::Backoff })
+    }
+
+    /// The task comes again after so long, at no cost of a try.
+    pub fn later(after: Duration) -> Self {
+        Self(Outcome::GiveBack { after })
+    }
+}
+
+/// The task is dead: it has the same payload next time.
 impl From<BadPayload> for Rejection {
     fn from(bad: BadPayload) -> Self {
-        Self(Outcome::Dead { reason: bad.to_string().into() })
+        Self::dead(bad.to_string())
     }
 }
 
@@ -207,8 +276,14 @@ impl<T> Deref for State<T> {
 
 impl<T: Send + Sync + 'static> FromDelivery for State<T> {
     fn from_delivery(delivery: &Delivery) -> Result<Self, Rejection> {
-        let state = delivery.0.states.get().map(State);
-        state.ok_or(Rejection(Outcome::GiveBack { after: Duration::ZERO }))
+        delivery.0.states.get().map(State).ok_or_else(|| {
+            // The worker asks for it before it takes anything; an argument of somebody's own making may have said nothing.
+            tracing::error!(
+                wants = type_name::<T>(),
+                "a handler wants a state that the worker was not given"
+            );
+            Rejection::later(MISSING_FOR)
+        })
     }
 
     fn needs(needs: &Needs<'_>) -> Result<(), &'static str> {

@@ -1,19 +1,22 @@
-//! What came of tasks, told to the home: all that has gathered at once, and again until it is confirmed. By receipt that harms
-//! nothing: what was done already is not done twice.
+//! What came of tasks, told to the home: of each queue all that has gathered at once, and again until it is confirmed. By receipt
+//! that harms nothing: what was done already is not done twice. Queues do not wait for each other, nor new reports for those that
+//! are to be told again.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use sureq_core::command::{AckScope, Return};
 use sureq_core::settings::Place;
 use sureq_core::{Command, Refusal, Replies, Reply};
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::time::sleep;
+use tokio::time::sleep_until;
 
 use super::delivery::Stop;
 use super::outcome::{Again, Outcome};
-use super::shared::{Backoff, Report, Shared};
+use super::shared::{Backoff, Report, Shared, later};
 use super::status::add;
 use crate::error::Error;
 use crate::id::Receipt;
@@ -24,23 +27,75 @@ use crate::seam::Body;
 const BATCH: usize = 1_024;
 
 pub(super) async fn finish(shared: Arc<Shared>, mut reports: UnboundedReceiver<Report>) {
+    let mut queues: Vec<Untold> = shared.benches.iter().map(|_| Untold::default()).collect();
+    let mut under_way = FuturesUnordered::new();
     let mut batch = Vec::new();
-    while reports.recv_many(&mut batch, BATCH).await > 0 {
-        // The first of many handlers to end has woken this; the others are about to.
-        tokio::task::yield_now().await;
-        while batch.len() < BATCH
-            && let Ok(report) = reports.try_recv()
-        {
-            batch.push(report);
-        }
-        let mut told: Vec<Told> = batch.drain(..).map(Told::new).collect();
-        let mut backoff = Backoff::default();
-        loop {
-            told = tell(&shared, told).await;
-            if told.is_empty() {
-                break;
+    loop {
+        let now = Instant::now();
+        let mut next = None::<Instant>;
+        for (bench, untold) in queues.iter_mut().enumerate().filter(|(_, untold)| !untold.is_asked) {
+            match untold.take(now) {
+                Ok(told) if told.is_empty() => {}
+                Ok(told) => {
+                    untold.is_asked = true;
+                    under_way.push(tell(&shared, bench, told));
+                }
+                Err(due) => next = Some(next.map_or(due, |next| next.min(due))),
             }
-            sleep(backoff.next()).await;
+        }
+        tokio::select! {
+            count = reports.recv_many(&mut batch, BATCH) => {
+                if count == 0 {
+                    return;
+                }
+                // The first of many handlers to end has woken this; the others are about to.
+                tokio::task::yield_now().await;
+                while batch.len() < BATCH
+                    && let Ok(report) = reports.try_recv()
+                {
+                    batch.push(report);
+                }
+                for report in batch.drain(..) {
+                    queues[report.bench].list.push(Told::new(report));
+                }
+            }
+            Some((bench, again)) = under_way.next() => {
+                queues[bench].is_asked = false;
+                queues[bench].list.extend(again);
+            }
+            () = sleep_until(next.unwrap_or(now).into()), if next.is_some() => {}
+        }
+    }
+}
+
+/// The reports of a queue that are not confirmed yet.
+#[derive(Default)]
+struct Untold {
+    list: Vec<Told>,
+    /// Some of them are under way.
+    is_asked: bool,
+}
+
+impl Untold {
+    /// Those that are due; if none is, when the first will be.
+    fn take(&mut self, now: Instant) -> Result<Vec<Told>, Instant> {
+        let is_due = |told: &Told| told.due.is_none_or(|due| due <= now);
+        if self.list.len() <= BATCH && self.list.iter().all(is_due) {
+            return Ok(std::mem::take(&mut self.list));
+        }
+        let mut count = 0;
+        let due: Vec<Told> = self
+            .list
+            .extract_if(.., |told| {
+                is_due(told) && {
+                    count += 1;
+                    count <= BATCH
+                }
+            })
+            .collect();
+        match self.list.iter().filter_map(|told| told.due).min() {
+            Some(first) if due.is_empty() => Err(first),
+            _ => Ok(due),
         }
     }
 }
@@ -53,6 +108,9 @@ struct Told {
     is_unknown: bool,
     /// The home knows no failures and no delays: the task can only go back.
     is_plain: bool,
+    /// When it is to be told again.
+    due: Option<Instant>,
+    backoff: Backoff,
 }
 
 /// What one report asks of the home.
@@ -69,11 +127,8 @@ impl Told {
         if report.outcome == Outcome::Cancelled && stopped.is_some_and(|why| why != Stop::Cancelled) {
             report.outcome = Outcome::GiveBack { after: Duration::ZERO };
         }
-        Self { report, receipt, is_unknown: false, is_plain: false }
-    }
-
-    fn queue(&self) -> &[u8] {
-        self.report.live.task.queue_bytes()
+        let (due, backoff) = (None, Backoff::default());
+        Self { report, receipt, is_unknown: false, is_plain: false, due, backoff }
     }
 
     fn ask(&self) -> Ask<'_> {
@@ -95,29 +150,28 @@ impl Told {
             Outcome::Dead { reason } => Ask::Return { to: None, failed: Some(reason), is_last: true },
         }
     }
+
+    /// Whether the task goes back by its id alone, whoever has it.
+    fn is_bare_return(&self) -> bool {
+        self.receipt.fence().is_none() && matches!(self.ask(), Ask::Return { .. })
+    }
 }
 
-/// Tells the home once; answers what has to be told again.
-async fn tell(shared: &Shared, told: Vec<Told>) -> Vec<Told> {
-    let (acked, told): (Vec<_>, Vec<_>) = told.into_iter().partition(|told| told.report.live.is_acked());
-    for told in &acked {
-        settle_acked(shared, told);
-    }
-    let (mut done, back): (Vec<_>, Vec<_>) =
-        told.into_iter().partition(|told| matches!(told.ask(), Ask::Ack));
-    done.sort_by(|a, b| a.queue().cmp(b.queue()));
-    let fates = ask(shared, &done, &back).await;
+/// Tells the home once what came of tasks of one queue; answers what has to be told again.
+async fn tell(shared: &Shared, bench: usize, told: Vec<Told>) -> (usize, Vec<Told>) {
+    let (settled, told): (Vec<_>, Vec<_>) = told.into_iter().partition(|told| settle_untold(shared, told));
+    drop(settled);
+    let (done, back): (Vec<_>, Vec<_>) = told.into_iter().partition(|told| matches!(told.ask(), Ask::Ack));
+    let fates = ask(shared, &shared.benches[bench].queue, &done, &back).await;
     let mut again = Vec::new();
     for (mut told, fate) in done.into_iter().chain(back).zip(fates) {
         match fate {
+            // Somebody else may have it by then, and a bare id does not tell one delivery from the next.
+            Fate::Again { is_unknown: true, .. } if told.is_bare_return() => settle(shared, &told, &fate),
             Fate::Again { error, is_unknown } => {
                 shared.in_trouble(&error);
                 told.is_unknown |= is_unknown;
-                again.push(told);
-            }
-            Fate::Never(error) if !shared.is_final(&error) => {
-                shared.in_trouble(&error);
-                told.is_unknown = true;
+                told.due = Some(later(Instant::now(), told.backoff.next()));
                 again.push(told);
             }
             Fate::NotThere(_) if !told.is_plain && told.report.outcome != Outcome::Done => {
@@ -127,25 +181,30 @@ async fn tell(shared: &Shared, told: Vec<Told>) -> Vec<Told> {
             fate => settle(shared, &told, &fate),
         }
     }
-    again
+    (bench, again)
 }
 
-/// Asks the home for the ends of tasks that are done, by queue, and of those that go back.
-async fn ask(shared: &Shared, done: &[Told], back: &[Told]) -> Vec<Fate> {
-    // Those of one queue are one command.
-    let runs: Vec<(&[u8], Vec<&[u8]>)> = done
-        .chunk_by(|a, b| a.queue() == b.queue())
-        .map(|run| (run[0].queue(), run.iter().map(|told| told.receipt.as_ref()).collect()))
-        .collect();
+/// Asks the home for the ends of tasks that are done, and of those that go back.
+async fn ask(shared: &Shared, queue: &[u8], done: &[Told], back: &[Told]) -> Vec<Fate> {
+    if done.is_empty() && back.is_empty() {
+        return Vec::new();
+    }
+    let list: Vec<&[u8]> = done.iter().map(|told| told.receipt.as_ref()).collect();
     let scope = AckScope::LeasedOrLapsed;
-    let acks = runs.iter().map(|(queue, list)| Command::Ack { queue, tasks: refs(list), scope });
+    let acks = (!list.is_empty()).then(|| Command::Ack { queue, tasks: refs(&list), scope });
     let returns = back.iter().filter_map(|told| {
         let Ask::Return { to, failed, is_last } = told.ask() else { return None };
-        let (queue, task) = (told.queue(), one(told.receipt.as_ref()));
+        let task = one(told.receipt.as_ref());
         Some(Command::Return(Return { queue, task, to, failed: failed.map(str::as_bytes), is_last }))
     });
-    let replies = shared.home.ask(&acks.chain(returns).collect::<Vec<_>>()).await;
-    fates(runs.iter().map(|(_, list)| list.len()), back.len(), &replies)
+    let replies = shared.home.ask(&acks.into_iter().chain(returns).collect::<Vec<_>>()).await;
+    let fates = fates(done.len(), back.len(), &replies);
+    // A server that is over may be started again; then it is not known what it did at its end.
+    let again = |fate| match fate {
+        Fate::Never(error) if !shared.is_final(&error) => Fate::Again { error, is_unknown: true },
+        fate => fate,
+    };
+    fates.into_iter().map(again).collect()
 }
 
 /// What the home made of a report.
@@ -164,21 +223,20 @@ enum Fate {
     Never(Error),
 }
 
-fn fates(acks: impl Iterator<Item = usize>, returns: usize, replies: &Replies<Body>) -> Vec<Fate> {
+fn fates(acks: usize, returns: usize, replies: &Replies<Body>) -> Vec<Fate> {
     let mut fates = Vec::new();
     let mut list = replies.list.iter();
-    for len in acks {
+    if acks > 0 {
         match list.next() {
             Some(Reply::Acked(finished)) => {
-                let start = fates.len();
-                fates.extend((0..len).map(|_| Fate::Lost));
+                fates.extend((0..acks).map(|_| Fate::Lost));
                 for &at in &replies.indexes[finished.range()] {
-                    if let Some(fate) = fates.get_mut(start + at as usize) {
+                    if let Some(fate) = fates.get_mut(at as usize) {
                         *fate = Fate::Held;
                     }
                 }
             }
-            other => fates.extend((0..len).map(|_| refused(other))),
+            other => fates.extend((0..acks).map(|_| refused(other))),
         }
     }
     fates.extend((0..returns).map(|_| {
@@ -227,6 +285,10 @@ fn settle(shared: &Shared, told: &Told, fate: &Fate) {
         (Fate::Held, Outcome::GiveBack { .. }) => &counts.given_back,
         // It was asked before, and that may have been what took it.
         (Fate::Lost, _) if told.is_unknown => &counts.unknown,
+        (Fate::Again { error, is_unknown: true }, _) => {
+            tracing::warn!(%queue, %id, %error, "it is not known whether a task went back");
+            &counts.unknown
+        }
         (Fate::Never(error) | Fate::NotThere(error), _) => {
             tracing::error!(%queue, %id, %error, "the home takes no note of what came of a task");
             &counts.unknown
@@ -237,6 +299,20 @@ fn settle(shared: &Shared, told: &Told, fate: &Fate) {
         }
     };
     let_go(shared, told, count);
+}
+
+/// Settles what the home need not be told, or must not be.
+fn settle_untold(shared: &Shared, told: &Told) -> bool {
+    let live = &told.report.live;
+    if live.is_acked() {
+        settle_acked(shared, told);
+        return true;
+    }
+    if told.is_bare_return() && live.may_be_anothers() {
+        settle(shared, told, &Fate::Lost);
+        return true;
+    }
+    false
 }
 
 /// Counts what came of a task that was finished before its handler ran: whatever that was, it is not run again.
@@ -262,8 +338,6 @@ fn let_go(shared: &Shared, told: &Told, count: &AtomicU64) {
 
 #[cfg(all(test, feature = "embedded"))]
 mod tests {
-    use std::time::Instant;
-
     use super::*;
     use crate::worker::delivery::{Delivery, States};
     use crate::worker::table::Table;
@@ -278,8 +352,8 @@ mod tests {
             live.fire(stop);
         }
         let lease = Duration::from_secs(1);
-        let slot = Table::default().insert(Arc::clone(&live), None, Instant::now(), lease, lease);
-        Told::new(Report { slot, live, outcome: Outcome::Cancelled }).report.outcome
+        let slot = Table::default().insert(Arc::clone(&live), None, Some((Instant::now(), lease)), lease);
+        Told::new(Report { bench: 0, slot, live, outcome: Outcome::Cancelled }).report.outcome
     }
 
     #[tokio::test]

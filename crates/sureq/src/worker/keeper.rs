@@ -6,15 +6,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use sureq_core::command::{Worker, WorkerRef};
 use sureq_core::reply::Outcome as Answered;
 use sureq_core::{Command, Refusal, Replies, Reply};
+use tokio::sync::Notify;
 use tokio::time::{sleep, sleep_until, timeout};
 
 use super::delivery::{Live, Stop};
 use super::outcome::{Again, Outcome};
-use super::shared::{Backoff, Registration, Report, Shared};
-use super::table::Slot;
+use super::shared::{Backoff, Registration, Shared, later};
+use super::table::{Slot, Verdict};
 use crate::error::{Error, Result};
 use crate::id::Receipt;
 use crate::queue::{millis, one};
@@ -30,47 +33,80 @@ pub(super) fn start(shared: Arc<Shared>) -> io::Result<std::thread::JoinHandle<(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     std::thread::Builder::new()
         .name("sureq-keeper".to_owned())
-        .spawn(move || runtime.block_on(Keeper { shared, beat_at: Instant::now() }.keep()))
+        .spawn(move || runtime.block_on(Keeper { shared, named: Notify::new() }.keep()))
 }
 
 struct Keeper {
     shared: Arc<Shared>,
-    beat_at: Instant,
+    /// The home named deliveries that it has something to say of.
+    named: Notify,
 }
 
 impl Keeper {
-    async fn keep(mut self) {
-        self.register().await;
-        loop {
-            let wake = self.wake_at();
-            tokio::select! {
-                () = sleep_until(wake.into()) => {}
-                // Somebody was told that the worker is gone.
-                () = self.shared.nudge.notified() => self.beat_at = Instant::now(),
-            }
-            if self.shared.is_over.load(SeqCst) {
-                break;
-            }
-            self.beat().await;
-            self.extend(self.shared.table.to_extend(Instant::now())).await;
-            let now = Instant::now();
-            self.shared.table.fire_lapsed(now);
-            self.end_those_too_long(now);
+    /// Each goes on beside the others, so that a home or a queue that does not answer holds up only what is asked of it.
+    async fn keep(self) {
+        tokio::select! {
+            () = self.over() => {}
+            () = self.watch() => {}
+            () = self.beat_on() => {}
+            () = self.extend_on() => {}
         }
         self.stop().await;
         self.shared.has_stopped.store(true, SeqCst);
     }
 
-    /// Often enough that no lease is missed that was taken meanwhile, and no handler that runs for too long.
-    fn wake_at(&self) -> Instant {
+    /// Waits until the worker is over and its handlers are gone, or will not be waited for any longer.
+    async fn over(&self) {
+        // The sender is part of `shared`.
+        let _ = self.shared.is_over.subscribe().wait_for(|&is_over| is_over).await;
+        self.shared.until(self.shared.linger_until(), || self.shared.running() == 0).await;
+    }
+
+    /// Tells handlers to stop whose lease has run out or that have run for too long.
+    async fn watch(&self) {
         let options = &self.shared.options;
-        let run_max = (options.run_max / 2).max(SHORTEST);
-        let latest = Instant::now() + self.beat_every().min(options.lease / 6).min(run_max);
-        self.shared.table.next().map_or(latest, |next| next.min(latest))
+        // Often enough that none is missed that was started meanwhile.
+        let every = (options.lease / 6).min((options.run_max / 2).max(SHORTEST));
+        loop {
+            let now = Instant::now();
+            self.shared.table.fire_lapsed(now);
+            self.end_those_too_long(now);
+            self.shared.table.let_go(now);
+            let latest = later(now, every);
+            let next = self.shared.table.next_end().map_or(latest, |next| next.min(latest));
+            sleep_until(next.max(now + Duration::from_millis(1)).into()).await;
+        }
+    }
+
+    /// Extends leases, those of each queue by themselves.
+    async fn extend_on(&self) {
+        let mut under_way = FuturesUnordered::new();
+        loop {
+            let now = Instant::now();
+            // Whatever is under way is answered or given up by then.
+            let mut due = self.shared.table.take_to_extend(now, later(now, 2 * self.patience()));
+            due.sort_by(|(_, a), (_, b)| a.task.queue_bytes().cmp(b.task.queue_bytes()));
+            for of_one in due.chunk_by(|(_, a), (_, b)| a.task.queue_bytes() == b.task.queue_bytes()) {
+                under_way.extend(of_one.chunks(BATCH).map(|tasks| self.extend(tasks.to_vec())));
+            }
+            // Often enough that no lease is missed that was taken meanwhile.
+            let latest = later(now, self.shared.options.lease / 6);
+            let next = self.shared.table.next_extension().map_or(latest, |next| next.min(latest));
+            tokio::select! {
+                () = sleep_until(next.into()) => {}
+                () = self.named.notified() => {}
+                Some(()) = under_way.next() => {}
+            }
+        }
     }
 
     fn beat_every(&self) -> Duration {
         self.shared.options.ttl / 3
+    }
+
+    /// How long an answer is waited for: leases run out meanwhile.
+    fn patience(&self) -> Duration {
+        self.shared.options.lease.min(self.shared.options.ttl) / 2
     }
 
     fn incarnation(&self) -> Option<u64> {
@@ -80,33 +116,51 @@ impl Keeper {
         }
     }
 
-    /// Asks the home, and does not wait for ever: leases run out meanwhile.
+    /// Asks the home, and does not wait for ever.
     async fn ask(&self, commands: &[Command<'_>]) -> Result<Replies<Body>> {
-        let patience = self.shared.options.lease.min(self.shared.options.ttl) / 2;
-        let replies = timeout(patience, self.shared.home.ask(commands)).await;
-        let replies =
-            replies.map_err(|_| Error::Unknown { why: "the home does not answer in time".into() })?;
-        match replies.list.iter().find_map(|reply| match reply {
-            Reply::Refused(no) => Some(no),
-            _ => None,
-        }) {
-            Some(no @ (Refusal::Unavailable { .. } | Refusal::Unknown { .. })) => Err(no.clone().into()),
-            _ => Ok(replies),
+        let replies = timeout(self.patience(), self.shared.home.ask(commands)).await;
+        replies.map_err(|_| Error::Unknown { why: "the home does not answer in time".into() })
+    }
+
+    /// Asks for one thing.
+    async fn ask_one(&self, command: Command<'_>) -> Result<(Reply, Replies<Body>)> {
+        let mut replies = self.ask(&[command]).await?;
+        match replies.list.pop() {
+            Some(Reply::Refused(no @ (Refusal::Unavailable { .. } | Refusal::Unknown { .. }))) => {
+                Err(no.into())
+            }
+            Some(reply) => Ok((reply, replies)),
+            None => Err(Error::out_of_turn()),
         }
     }
 
-    /// Says that the worker is there; tries until it was heard, or until it never will be.
-    async fn register(&mut self) {
+    /// Says that the worker is there, and then that it still is.
+    async fn beat_on(&self) {
+        let mut beat_at = self.register().await;
+        loop {
+            tokio::select! {
+                () = sleep_until(beat_at.into()) => {}
+                // Somebody was told that the worker is gone.
+                () = self.shared.nudge.notified() => {}
+            }
+            beat_at = self.beat().await;
+        }
+    }
+
+    /// Says that the worker is there; tries until it was heard, or until it never will be. Answers when to beat.
+    async fn register(&self) -> Instant {
         let mut backoff = Backoff::default();
-        while !self.shared.is_over.load(SeqCst) {
+        loop {
             match self.try_to_register().await {
                 Ok(registration) => {
                     self.shared.in_touch();
-                    self.beat_at = Instant::now() + self.beat_every();
                     self.shared.registration.send_replace(registration);
-                    return;
+                    break;
                 }
-                Err(error) if self.shared.is_final(&error) => return self.shared.over(error),
+                Err(error) if self.shared.is_final(&error) => {
+                    self.shared.over(error);
+                    break;
+                }
                 Err(error) => self.shared.in_trouble(&error),
             }
             tokio::select! {
@@ -114,19 +168,19 @@ impl Keeper {
                 () = self.shared.nudge.notified() => {}
             }
         }
+        later(Instant::now(), self.beat_every())
     }
 
     async fn try_to_register(&self) -> Result<Registration> {
         let (name, ttl_ms) = (&self.shared.options.name, millis(self.shared.options.ttl));
-        let mut replies = self.ask(&[Command::Worker(Worker::Start { name, ttl_ms })]).await?;
-        match replies.list.pop() {
-            Some(Reply::Started(incarnation)) => {
+        match self.ask_one(Command::Worker(Worker::Start { name, ttl_ms })).await?.0 {
+            Reply::Started(incarnation) => {
                 tracing::info!(worker = %self.shared.name(), incarnation, "the worker is registered");
                 self.announce(incarnation).await;
                 Ok(Registration::As(incarnation))
             }
-            Some(Reply::Refused(Refusal::NotThere { .. })) => Ok(Registration::Unneeded),
-            Some(Reply::Refused(no)) => Err(no.into()),
+            Reply::Refused(Refusal::NotThere { .. }) => Ok(Registration::Unneeded),
+            Reply::Refused(no) => Err(no.into()),
             _ => Err(Error::out_of_turn()),
         }
     }
@@ -139,141 +193,133 @@ impl Keeper {
         let _ = self.ask(&works.collect::<Vec<_>>()).await;
     }
 
-    /// Says that the worker lives, if it is time to.
-    async fn beat(&mut self) {
-        let Some(incarnation) = self.incarnation() else { return };
-        if Instant::now() < self.beat_at {
-            return;
-        }
-        let shared = Arc::clone(&self.shared);
+    /// Says that the worker lives; answers when to say so again.
+    async fn beat(&self) -> Instant {
+        let shared = &self.shared;
+        let next = |after| later(Instant::now(), after);
+        let Some(incarnation) = self.incarnation() else { return next(self.beat_every()) };
         let worker = WorkerRef { name: &shared.options.name, incarnation };
-        match self.ask(&[Command::Worker(Worker::Beat(worker))]).await {
-            Ok(replies) => match replies.list.first() {
-                Some(reply @ (Reply::Receipts(_) | Reply::ReceiptsSpelt(_))) => {
-                    self.beat_at = Instant::now() + self.beat_every();
-                    shared.in_touch();
-                    self.look_after(&told(reply, &replies)).await;
+        let error = match self.ask_one(Command::Worker(Worker::Beat(worker))).await {
+            Ok((reply @ (Reply::Receipts(_) | Reply::ReceiptsSpelt(_)), replies)) => {
+                shared.in_touch();
+                // They are called off or lost: an extension tells which.
+                let named = named(&reply, &replies);
+                if !named.is_empty() {
+                    shared.table.name(&named);
+                    self.named.notify_one();
                 }
-                Some(Reply::Refused(Refusal::WorkerGone)) => self.register_anew(incarnation).await,
-                Some(Reply::Refused(no)) => self.not_heard(no.clone().into()),
-                _ => self.not_heard(Error::out_of_turn()),
-            },
-            Err(error) => self.not_heard(error),
-        }
-    }
-
-    fn not_heard(&mut self, error: Error) {
-        self.beat_at = Instant::now() + self.beat_every() / 4;
-        if self.shared.is_final(&error) {
-            self.shared.over(error);
+                return next(self.beat_every());
+            }
+            Ok((Reply::Refused(Refusal::WorkerGone), _)) => return self.register_anew(incarnation).await,
+            Ok((Reply::Refused(no), _)) => no.into(),
+            Ok(_) => Error::out_of_turn(),
+            Err(error) => error,
+        };
+        if shared.is_final(&error) {
+            shared.over(error);
         } else {
-            self.shared.in_trouble(&error);
+            shared.in_trouble(&error);
         }
+        next(self.beat_every() / 4)
     }
 
     /// The worker was taken for dead: what it had is somebody else's.
-    async fn register_anew(&mut self, incarnation: u64) {
+    async fn register_anew(&self, incarnation: u64) -> Instant {
         tracing::warn!(worker = %self.shared.name(), incarnation, "the worker was taken for dead; its tasks went back");
+        // In this order: whoever starts a handler after the table was walked finds that the worker is not what it was.
         self.shared.registration.send_replace(Registration::Pending);
         self.shared.table.fire_incarnation(incarnation);
-        self.register().await;
+        self.register().await
     }
 
-    /// The home named deliveries that are called off or lost: an extension tells which.
-    async fn look_after(&self, told: &[Receipt]) {
-        if told.is_empty() {
-            return;
-        }
-        let mut mine = self.shared.table.all();
-        mine.retain(|(_, live)| told.contains(&live.task.receipt()));
-        self.extend(mine).await;
-    }
-
+    /// Extends leases of one queue.
     async fn extend(&self, tasks: Vec<(Slot, Arc<Live>)>) {
-        let lease = self.shared.options.lease;
-        for tasks in tasks.chunks(BATCH) {
-            let since = Instant::now();
-            let receipts: Vec<Receipt> = tasks.iter().map(|(_, live)| live.task.receipt()).collect();
-            let commands = tasks.iter().zip(&receipts).map(|((_, live), receipt)| Command::Extend {
-                queue: live.task.queue_bytes(),
-                task: one(receipt.as_ref()),
-                ms: millis(lease),
-            });
-            match self.ask(&commands.collect::<Vec<_>>()).await {
-                Ok(replies) => {
-                    self.shared.in_touch();
-                    for ((slot, live), reply) in tasks.iter().zip(&replies.list) {
-                        self.extended(*slot, live, reply, since);
-                    }
+        let since = Instant::now();
+        let receipts: Vec<Receipt> = tasks.iter().map(|(_, live)| live.task.receipt()).collect();
+        let commands = tasks.iter().zip(&receipts).map(|((_, live), receipt)| Command::Extend {
+            queue: live.task.queue_bytes(),
+            task: one(receipt.as_ref()),
+            ms: millis(self.shared.options.lease),
+        });
+        match self.ask(&commands.collect::<Vec<_>>()).await {
+            Ok(replies) => {
+                for (at, (slot, live)) in tasks.iter().enumerate() {
+                    self.extended(*slot, live, replies.list.get(at), since);
                 }
-                Err(error) => {
-                    self.shared.in_trouble(&error);
-                    for (slot, live) in tasks {
-                        self.extend_later(*slot, live);
-                    }
+            }
+            Err(error) => {
+                self.shared.in_trouble(&error);
+                for (slot, live) in &tasks {
+                    self.extend_later(*slot, live);
                 }
             }
         }
     }
 
-    fn extended(&self, slot: Slot, live: &Arc<Live>, reply: &Reply, since: Instant) {
-        let table = &self.shared.table;
+    fn extended(&self, slot: Slot, live: &Arc<Live>, reply: Option<&Reply>, since: Instant) {
+        let (table, lease) = (&self.shared.table, self.shared.options.lease);
         match reply {
-            Reply::Outcome(Answered::Done) => table.extended(slot, live, since, self.shared.options.lease),
-            Reply::Outcome(Answered::Cancelled) => {
-                table.extended(slot, live, since, self.shared.options.lease);
+            Some(Reply::Outcome(Answered::Done)) => table.extended(slot, live, since, lease),
+            Some(Reply::Outcome(Answered::Cancelled)) => {
+                table.extended(slot, live, since, lease);
                 live.fire(Stop::Cancelled);
             }
-            Reply::Outcome(Answered::Stale) => {
+            Some(Reply::Outcome(Answered::Stale)) => {
                 table.forget_lease(slot, live);
                 live.fire(Stop::LeaseLost);
             }
             // A home that knows no extensions lets the lease run out.
-            Reply::Refused(Refusal::NotThere { .. }) => table.forget_lease(slot, live),
-            _ => self.extend_later(slot, live),
+            Some(Reply::Refused(Refusal::NotThere { .. })) => table.forget_lease(slot, live),
+            Some(Reply::Refused(no)) => {
+                self.shared.in_trouble(&no.clone().into());
+                return self.extend_later(slot, live);
+            }
+            _ => return self.extend_later(slot, live),
         }
+        self.shared.in_touch();
     }
 
     /// A home that cannot be asked is asked again, but not at once.
     fn extend_later(&self, slot: Slot, live: &Arc<Live>) {
-        self.shared.table.extend_at(slot, live, Instant::now() + self.shared.options.lease / 12);
+        self.shared.table.extend_at(slot, live, later(Instant::now(), self.shared.options.lease / 12));
     }
 
     fn end_those_too_long(&self, now: Instant) {
-        for (slot, live, abort) in self.shared.table.take_too_long(now) {
-            live.fire(Stop::TooLong);
+        self.shared.table.end_too_long(now, |live| {
             let reason = format!("the handler ran longer than {:?}", self.shared.options.run_max);
             tracing::error!(queue = %live.task.queue_name(), id = %live.task.id(), %reason);
-            self.shared.report(Report {
-                slot,
-                live,
+            Verdict {
+                why: Stop::TooLong,
                 outcome: Outcome::Failed { reason: reason.into(), again: Again::Backoff },
-            });
-            if let Some(abort) = abort {
-                abort.abort();
+                keep_until: self.shared.keep_until(),
             }
-        }
+        });
     }
 
-    /// Ends in good order: whatever the worker still has goes back at no cost.
+    /// Ends in good order: whatever the worker still has goes back at no cost. What a handler still runs does not, since it would
+    /// be run by two.
     async fn stop(&self) {
-        if let Some(incarnation) = self.incarnation() {
-            let worker = WorkerRef { name: &self.shared.options.name, incarnation };
-            if let Err(error) = self.ask(&[Command::Worker(Worker::Stop(worker))]).await {
-                tracing::warn!(worker = %self.shared.name(), %error, "the worker could not say that it stops");
-            }
+        let Some(incarnation) = self.incarnation() else { return };
+        let running = self.shared.running();
+        if running > 0 {
+            tracing::warn!(worker = %self.shared.name(), running, "the worker leaves handlers behind that do not end");
+            return;
+        }
+        let worker = WorkerRef { name: &self.shared.options.name, incarnation };
+        if let Err(error) = self.ask_one(Command::Worker(Worker::Stop(worker))).await {
+            tracing::warn!(worker = %self.shared.name(), %error, "the worker could not say that it stops");
         }
     }
 }
 
 /// The receipts that a beat answered.
-fn told(reply: &Reply, replies: &Replies<Body>) -> Vec<Receipt> {
+fn named(reply: &Reply, replies: &Replies<Body>) -> Vec<Receipt> {
     match reply {
-        Reply::Receipts(told) => {
-            replies.receipts[told.range()].iter().map(|&receipt| Receipt::ours(receipt)).collect()
+        Reply::Receipts(span) => {
+            replies.receipts[span.range()].iter().map(|&receipt| Receipt::ours(receipt)).collect()
         }
-        Reply::ReceiptsSpelt(told) => {
-            replies.spelt[told.range()].iter().flatten().map(|id| Receipt::theirs(id.clone())).collect()
+        Reply::ReceiptsSpelt(span) => {
+            replies.spelt[span.range()].iter().flatten().map(|id| Receipt::theirs(id.clone())).collect()
         }
         _ => Vec::new(),
     }

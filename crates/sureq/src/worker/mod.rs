@@ -19,19 +19,19 @@ mod taker;
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::time::Duration;
+use std::sync::atomic::AtomicUsize;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, timeout_at};
 
 use crate::error::Error;
 use crate::home::Home;
-use delivery::{Needs, States, Stop as Reason};
-use outcome::Outcome as Came;
-use shared::{Bench, Options, Report, Shared};
+use delivery::States;
+use shared::{Bench, Options, Report, Shared, later};
+use status::add;
+use table::Verdict;
 
-pub use delivery::{Delivery, DeliveryNumber, FromDelivery, Rejection, State, Stop, Token};
+pub use delivery::{Delivery, DeliveryNumber, FromDelivery, Needs, Rejection, State, Stop, Token};
 pub use handler::{Handler, HandlerService, IntoRoute, Route, route};
 pub use outcome::{Again, Failure, IntoOutcome, Outcome};
 pub use status::{Phase, Tally, WorkerHandle, WorkerStatus};
@@ -78,6 +78,12 @@ pub enum WorkerError {
     /// It was given no queue.
     #[error("the worker has nothing to do: give it a queue with `work`")]
     NoQueues,
+    /// It was given two handlers for one queue.
+    #[error("queue {queue:?} was given two handlers")]
+    TwoHandlers {
+        /// The queue.
+        queue: String,
+    },
     /// A handler wants what the worker was not given.
     #[error("the handler of queue {queue:?} wants State<{wants}>: give it to the worker with `state`")]
     MissingState {
@@ -116,13 +122,11 @@ impl Worker {
         }
     }
 
-    /// Handles the tasks of a queue with an async function, or with a [`route`] that says more.
+    /// Handles the tasks of a queue with an async function, or with a [`route`] that says more. A queue has one handler.
     #[must_use]
     pub fn work<Marker>(mut self, queue: impl AsRef<[u8]>, handler: impl IntoRoute<Marker>) -> Self {
-        let queue = queue.as_ref();
-        self.benches.retain(|bench| *bench.queue != *queue);
         self.benches.push(Bench {
-            queue: queue.into(),
+            queue: queue.as_ref().into(),
             route: handler.into_route(),
             running: AtomicUsize::new(0),
         });
@@ -167,16 +171,22 @@ impl Worker {
         self
     }
 
-    /// How long a handler may run; then it is told to stop, dropped at its next `await`, and its try has failed. An hour if
+    /// How long a handler may run; then it is told to stop and dropped at its next `await`, and its try has failed. An hour if
     /// nothing is said.
+    ///
+    /// A handler that does not come to an `await` keeps its task for another lease, or ten seconds if that is less; then the lease
+    /// is let run out, and somebody else may get the task while it still runs.
     #[must_use]
     pub fn run_max(mut self, run_max: Duration) -> Self {
         self.options.run_max = run_max;
         self
     }
 
-    /// How long handlers may go on once the worker is to stop; then they are dropped and their tasks given back, at no cost. 30
-    /// seconds if nothing is said.
+    /// How long handlers may go on once the worker is to stop; then they are dropped at their next `await` and their tasks given
+    /// back, at no cost. 30 seconds if nothing is said.
+    ///
+    /// A handler that does not come to an `await` within another lease, or ten seconds if that is less, is left behind: its task
+    /// is not given back, and somebody else gets it once its lease, or the worker's [`ttl`](Self::ttl), has run out.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
         self.options.grace = grace;
@@ -235,7 +245,12 @@ impl Worker {
         if self.benches.is_empty() {
             return Err(WorkerError::NoQueues);
         }
-        for bench in &self.benches {
+        for (at, bench) in self.benches.iter().enumerate() {
+            if self.benches[..at].iter().any(|other| other.queue == bench.queue) {
+                return Err(WorkerError::TwoHandlers {
+                    queue: String::from_utf8_lossy(&bench.queue).into_owned(),
+                });
+            }
             if let Some(wants) = bench.route.missing(&Needs(&self.states)) {
                 let queue = String::from_utf8_lossy(&bench.queue).into_owned();
                 return Err(WorkerError::MissingState { queue, wants });
@@ -248,7 +263,7 @@ impl Worker {
 /// What runs beside the taker. Dropped, it ends, and what the worker had goes back.
 struct AtWork {
     shared: Arc<Shared>,
-    finisher: tokio::task::JoinHandle<()>,
+    finisher: Option<tokio::task::JoinHandle<()>>,
     keeper: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -256,47 +271,41 @@ impl AtWork {
     fn start(shared: &Arc<Shared>, reported: mpsc::UnboundedReceiver<Report>) -> io::Result<Self> {
         let keeper = keeper::start(Arc::clone(shared))?;
         let finisher = tokio::spawn(finisher::finish(Arc::clone(shared), reported));
-        Ok(Self { shared: Arc::clone(shared), finisher, keeper: Some(keeper) })
+        Ok(Self { shared: Arc::clone(shared), finisher: Some(finisher), keeper: Some(keeper) })
     }
 
     /// Waits for what runs, as long as may be; then gives the rest back.
     async fn stop(&mut self) {
         let shared = Arc::clone(&self.shared);
-        let deadline = |patience| Instant::now() + patience;
-        self.until(deadline(shared.options.grace), || shared.running() == 0).await;
-        self.give_back();
-        self.until(deadline(CONFIRM), || shared.unconfirmed() == 0).await;
+        let is_idle = || shared.running() == 0;
+        shared.until(later(Instant::now(), shared.options.grace), is_idle).await;
+        self.end_handlers();
+        shared.until(shared.linger_until(), is_idle).await;
+        shared.until(later(Instant::now(), CONFIRM), || shared.unconfirmed() == 0).await;
+        if let Some(finisher) = self.finisher.take() {
+            finisher.abort();
+            // Nothing is settled any more once it is gone.
+            let _ = finisher.await;
+        }
+        let unsettled = shared.unconfirmed() + shared.running();
+        add(&shared.counts.unknown, unsettled as u64);
         let keeper = self.dismiss();
         let _ = tokio::task::spawn_blocking(|| keeper.map(std::thread::JoinHandle::join)).await;
     }
 
-    async fn until(&self, deadline: Instant, is_so: impl Fn() -> bool) {
-        loop {
-            let ended = self.shared.ended.notified();
-            tokio::pin!(ended);
-            ended.as_mut().enable();
-            if is_so() || timeout_at(deadline, ended).await.is_err() {
-                return;
-            }
-        }
-    }
-
-    /// Drops the handlers that still run, and gives their tasks back at no cost.
-    fn give_back(&self) {
-        for (slot, live, abort) in self.shared.table.take_running() {
-            live.fire(Reason::Stopping);
-            if let Some(abort) = abort {
-                abort.abort();
-            }
-            let outcome = Came::GiveBack { after: Duration::ZERO };
-            self.shared.report(Report { slot, live, outcome });
-        }
+    /// Has the handlers dropped that still run. Each gives its task back, at no cost, when it is gone.
+    fn end_handlers(&self) {
+        let keep_until = self.shared.linger_until();
+        self.shared.table.end_all(|_| Verdict {
+            why: Stop::Stopping,
+            outcome: Outcome::GiveBack { after: Duration::ZERO },
+            keep_until,
+        });
     }
 
     fn dismiss(&mut self) -> Option<std::thread::JoinHandle<()>> {
-        self.finisher.abort();
-        self.shared.is_over.store(true, SeqCst);
-        self.shared.nudge.notify_one();
+        self.finisher.take().inspect(tokio::task::JoinHandle::abort);
+        self.shared.is_over.send_replace(true);
         self.keeper.take()
     }
 }
@@ -304,8 +313,8 @@ impl AtWork {
 impl Drop for AtWork {
     fn drop(&mut self) {
         if self.keeper.is_some() {
-            self.give_back();
-            // The keeper says that the worker stops, and everything it had goes back.
+            self.end_handlers();
+            // The keeper says that the worker stops once they are gone, and everything it had goes back.
             drop(self.dismiss());
         }
     }

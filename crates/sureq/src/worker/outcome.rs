@@ -34,6 +34,7 @@ pub enum Outcome {
 
 /// When a task whose try failed comes again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Again {
     /// After its backoff, which doubles from failure to failure.
     #[default]

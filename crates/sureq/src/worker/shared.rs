@@ -1,10 +1,11 @@
 //! What the parts of a running worker share.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::timeout_at;
 
 use super::delivery::{Live, States};
 use super::handler::Route;
@@ -13,6 +14,15 @@ use super::status::{Counts, Phase, WorkerStatus};
 use super::table::{Slot, Table};
 use crate::error::Error;
 use crate::home::Home;
+
+/// How long the lease of a task is kept at most for a handler that was ended and does not come to its next `await`.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// So long after a moment, or so far away that nobody waits for it.
+pub(super) fn later(from: Instant, after: Duration) -> Instant {
+    const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
+    from + after.min(FAR)
+}
 
 /// How a worker works.
 #[derive(Clone, Debug)]
@@ -37,6 +47,8 @@ pub(super) struct Bench {
 /// What came of a task.
 #[derive(Debug)]
 pub(super) struct Report {
+    /// Of which bench it is.
+    pub(super) bench: usize,
     pub(super) slot: Slot,
     pub(super) live: Arc<Live>,
     pub(super) outcome: Outcome,
@@ -75,9 +87,12 @@ pub(super) struct Shared {
     pub(super) changed: Notify,
     /// For whoever stops: a handler ended, or a report was confirmed.
     pub(super) ended: Notify,
-    /// For the keeper: the registration is no good, or there is nothing left to keep.
+    /// For the keeper: the registration is no good.
     pub(super) nudge: Notify,
-    pub(super) is_over: AtomicBool,
+    /// For the keeper: there is nothing left to keep but handlers that were ended and are not gone yet.
+    pub(super) is_over: watch::Sender<bool>,
+    /// How long is waited for handlers that were ended because the worker stops.
+    linger_until: OnceLock<Instant>,
     /// The home was told that the worker stops, or could not be.
     pub(super) has_stopped: AtomicBool,
     pub(super) is_stopping: watch::Sender<bool>,
@@ -109,7 +124,8 @@ impl Shared {
             changed: Notify::new(),
             ended: Notify::new(),
             nudge: Notify::new(),
-            is_over: AtomicBool::new(false),
+            is_over: watch::Sender::new(false),
+            linger_until: OnceLock::new(),
             has_stopped: AtomicBool::new(false),
             is_stopping,
             trouble: Mutex::default(),
@@ -156,6 +172,28 @@ impl Shared {
             self.changed.notify_one();
         }
         self.ended.notify_waiters();
+    }
+
+    /// Until when the lease is kept of a handler that is ended now.
+    pub(super) fn keep_until(&self) -> Instant {
+        later(Instant::now(), self.options.lease.min(LINGER))
+    }
+
+    /// The same for all handlers when the worker stops; the first call says when that is.
+    pub(super) fn linger_until(&self) -> Instant {
+        *self.linger_until.get_or_init(|| self.keep_until())
+    }
+
+    /// Waits until something is so that comes with the end of handlers and with confirmations, or until then.
+    pub(super) async fn until(&self, deadline: Instant, is_so: impl Fn() -> bool) {
+        loop {
+            let ended = self.ended.notified();
+            tokio::pin!(ended);
+            ended.as_mut().enable();
+            if is_so() || timeout_at(deadline.into(), ended).await.is_err() {
+                return;
+            }
+        }
     }
 
     pub(super) fn running(&self) -> usize {

@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 use tokio::task::AbortHandle;
 
 use super::delivery::{Live, Stop};
+use super::outcome::Outcome;
+use super::shared::later;
+use crate::id::Receipt;
 
 /// Where in the table a task stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,10 +32,14 @@ struct Entry {
     incarnation: Option<u64>,
     /// When the lease is to be extended again, and when it ends if it is not; none for one that needs no lease any more.
     lease: Option<Lease>,
-    /// Whether what its handler makes of it is waited for.
+    /// The home named it: an extension tells why.
+    is_named: bool,
+    /// Whether its handler is still there.
     is_running: bool,
     /// When its handler has run long enough.
     run_until: Option<Instant>,
+    /// What becomes of it if its handler, which was ended, says nothing itself.
+    verdict: Option<Verdict>,
     abort: Option<AbortHandle>,
 }
 
@@ -42,10 +49,19 @@ struct Lease {
     until: Instant,
 }
 
+/// What is decided about a task whose handler was ended before it was done.
+#[derive(Debug)]
+pub(super) struct Verdict {
+    pub(super) why: Stop,
+    pub(super) outcome: Outcome,
+    /// How long its lease is kept for a handler that does not come to its next `await`.
+    pub(super) keep_until: Instant,
+}
+
 impl Lease {
     /// A third of it is over when it is extended, so that two attempts may fail.
     fn new(from: Instant, length: Duration) -> Self {
-        Self { extend_at: from + length / 3, until: from + length }
+        Self { extend_at: later(from, length / 3), until: later(from, length) }
     }
 }
 
@@ -54,21 +70,22 @@ impl Table {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts in a task that was taken at `since`.
+    /// Puts in a task whose handler is about to run, with when its lease began and how long that is.
     pub(super) fn insert(
         &self,
         live: Arc<Live>,
         incarnation: Option<u64>,
-        since: Instant,
-        lease: Duration,
+        lease: Option<(Instant, Duration)>,
         run_max: Duration,
     ) -> Slot {
         let entry = Entry {
             live,
             incarnation,
-            lease: Some(Lease::new(since, lease)),
+            lease: lease.map(|(since, length)| Lease::new(since, length)),
+            is_named: false,
             is_running: true,
-            run_until: since.checked_add(run_max),
+            run_until: Instant::now().checked_add(run_max),
+            verdict: None,
             abort: None,
         };
         let mut entries = self.lock();
@@ -80,17 +97,20 @@ impl Table {
         Slot(entries.list.len() - 1)
     }
 
-    /// How to end the handler. If it is not waited for any more, that is now.
+    /// How to end the handler. If that is decided already, it is ended now.
     pub(super) fn set_abort(&self, slot: Slot, live: &Arc<Live>, abort: AbortHandle) {
-        match self.lock().of(slot, live).filter(|entry| entry.is_running) {
+        match self.lock().of(slot, live).filter(|entry| entry.is_running && entry.verdict.is_none()) {
             Some(entry) => entry.abort = Some(abort),
             None => abort.abort(),
         }
     }
 
-    /// Its handler has ended. Answers whether what came of it is still waited for; its lease is kept until that is confirmed.
-    pub(super) fn ended(&self, slot: Slot, live: &Arc<Live>) -> bool {
-        self.lock().of(slot, live).is_some_and(Entry::end)
+    /// Its handler is gone. Answers what was decided about it; its lease is kept until what comes of it is confirmed.
+    pub(super) fn ended(&self, slot: Slot, live: &Arc<Live>) -> Option<Outcome> {
+        let mut entries = self.lock();
+        let entry = entries.of(slot, live)?;
+        (entry.run_until, entry.abort, entry.is_running) = (None, None, false);
+        entry.verdict.take().map(|verdict| verdict.outcome)
     }
 
     /// What came of it is confirmed, or will never be.
@@ -102,14 +122,29 @@ impl Table {
         }
     }
 
-    /// The tasks whose leases are to be extended now.
-    pub(super) fn to_extend(&self, now: Instant) -> Vec<(Slot, Arc<Live>)> {
-        self.select(|entry| entry.lease.is_some_and(|lease| lease.extend_at <= now))
+    /// The tasks whose leases are to be extended now. They come again at `again` if nothing is said of them by then.
+    pub(super) fn take_to_extend(&self, now: Instant, again: Instant) -> Vec<(Slot, Arc<Live>)> {
+        let mut entries = self.lock();
+        let list = entries.list.iter_mut().enumerate();
+        list.filter_map(|(at, entry)| {
+            let entry = entry.as_mut()?;
+            let due = entry.lease.as_mut().filter(|lease| lease.extend_at <= now || entry.is_named);
+            let is_due = due.map(|lease| lease.extend_at = again).is_some();
+            (std::mem::take(&mut entry.is_named) || is_due).then(|| (Slot(at), Arc::clone(&entry.live)))
+        })
+        .collect()
+    }
+
+    /// The home named these deliveries.
+    pub(super) fn name(&self, named: &[Receipt]) {
+        for entry in self.lock().list.iter_mut().flatten() {
+            entry.is_named |= !entry.live.is_let_go() && named.contains(&entry.live.task.receipt());
+        }
     }
 
     /// Its lease was extended, as asked for at `since`.
     pub(super) fn extended(&self, slot: Slot, live: &Arc<Live>, since: Instant, length: Duration) {
-        if let Some(entry) = self.lock().of(slot, live) {
+        if let Some(entry) = self.lock().of(slot, live).filter(|entry| !entry.live.is_let_go()) {
             entry.lease = Some(Lease::new(since, length));
         }
     }
@@ -147,50 +182,64 @@ impl Table {
         }
     }
 
-    /// The tasks whose handlers have run long enough: from now on, what they make of them is not waited for.
-    pub(super) fn take_too_long(&self, now: Instant) -> Vec<(Slot, Arc<Live>, Option<AbortHandle>)> {
-        self.take_handlers(|entry| entry.run_until.is_some_and(|until| until <= now))
+    /// Ends the handlers that have run long enough, each with what `decide` says.
+    pub(super) fn end_too_long(&self, now: Instant, decide: impl Fn(&Live) -> Verdict) {
+        self.end_handlers(|entry| entry.run_until.is_some_and(|until| until <= now), decide);
     }
 
-    /// The tasks whose handlers have not ended: from now on, what they make of them is not waited for.
-    pub(super) fn take_running(&self) -> Vec<(Slot, Arc<Live>, Option<AbortHandle>)> {
-        self.take_handlers(|_| true)
+    /// Ends all handlers.
+    pub(super) fn end_all(&self, decide: impl Fn(&Live) -> Verdict) {
+        self.end_handlers(|_| true, decide);
     }
 
-    /// When something is to be looked at again.
-    pub(super) fn next(&self) -> Option<Instant> {
-        let entries = self.lock();
-        let times = entries.list.iter().flatten();
-        times.flat_map(|entry| [entry.lease.map(|lease| lease.extend_at), entry.run_until]).flatten().min()
-    }
-
-    /// All tasks, to find some of them by what they are called.
-    pub(super) fn all(&self) -> Vec<(Slot, Arc<Live>)> {
-        self.select(|_| true)
-    }
-
-    fn select(&self, is_wanted: impl Fn(&Entry) -> bool) -> Vec<(Slot, Arc<Live>)> {
-        let entries = self.lock();
-        let list = entries.list.iter().enumerate();
-        list.filter_map(|(at, entry)| {
-            let entry = entry.as_ref().filter(|entry| is_wanted(entry))?;
-            Some((Slot(at), Arc::clone(&entry.live)))
-        })
-        .collect()
-    }
-
-    fn take_handlers(
-        &self,
-        is_wanted: impl Fn(&Entry) -> bool,
-    ) -> Vec<(Slot, Arc<Live>, Option<AbortHandle>)> {
+    /// Tells handlers to stop and has them dropped at their next `await`. Until they are gone, their tasks are kept.
+    fn end_handlers(&self, is_meant: impl Fn(&Entry) -> bool, decide: impl Fn(&Live) -> Verdict) {
         let mut entries = self.lock();
-        let list = entries.list.iter_mut().enumerate();
-        list.filter_map(|(at, entry)| {
-            let entry = entry.as_mut().filter(|entry| is_wanted(entry))?;
-            let abort = entry.abort.take();
-            entry.end().then(|| (Slot(at), Arc::clone(&entry.live), abort))
-        })
-        .collect()
+        let list = entries.list.iter_mut().flatten();
+        let meant = list.filter(|entry| entry.is_running && entry.verdict.is_none() && is_meant(entry));
+        let ended: Vec<Option<AbortHandle>> = meant
+            .map(|entry| {
+                let verdict = decide(&entry.live);
+                entry.live.fire(verdict.why);
+                (entry.run_until, entry.verdict) = (None, Some(verdict));
+                entry.abort.take()
+            })
+            .collect();
+        drop(entries);
+        ended.into_iter().flatten().for_each(|abort| abort.abort());
+    }
+
+    /// Lets the leases run out of handlers that were ended and did not come to an `await` for too long.
+    pub(super) fn let_go(&self, now: Instant) {
+        for entry in self.lock().list.iter_mut().flatten() {
+            if entry.verdict.as_ref().is_some_and(|verdict| verdict.keep_until <= now)
+                && !entry.live.is_let_go()
+            {
+                entry.live.let_go();
+                entry.lease = None;
+                tracing::error!(
+                    queue = %entry.live.task.queue_name(), id = %entry.live.task.id(),
+                    "the handler was told to stop and goes on: its lease is let run out, and somebody else gets the task"
+                );
+            }
+        }
+    }
+
+    /// When a lease is to be extended again.
+    pub(super) fn next_extension(&self) -> Option<Instant> {
+        let entries = self.lock();
+        entries.list.iter().flatten().filter_map(|entry| Some(entry.lease?.extend_at)).min()
+    }
+
+    /// When a handler is to be told something.
+    pub(super) fn next_end(&self) -> Option<Instant> {
+        let entries = self.lock();
+        let times = entries.list.iter().flatten().flat_map(|entry| {
+            let lapse = entry.lease.filter(|_| entry.live.fired().is_none()).map(|lease| lease.until);
+            let verdict = entry.verdict.as_ref().filter(|_| !entry.live.is_let_go());
+            [lapse, entry.run_until, verdict.map(|verdict| verdict.keep_until)]
+        });
+        times.flatten().min()
     }
 }
 
@@ -198,13 +247,5 @@ impl Entries {
     /// A slot is used again and again: the task that is meant may be gone from it.
     fn of(&mut self, Slot(at): Slot, live: &Arc<Live>) -> Option<&mut Entry> {
         self.list[at].as_mut().filter(|entry| Arc::ptr_eq(&entry.live, live))
-    }
-}
-
-impl Entry {
-    /// Whether its handler was running until now.
-    fn end(&mut self) -> bool {
-        (self.run_until, self.abort) = (None, None);
-        std::mem::take(&mut self.is_running)
     }
 }

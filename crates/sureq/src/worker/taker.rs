@@ -4,13 +4,16 @@ use std::any::Any;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
+use sureq_core::reply::Outcome as Answered;
+use sureq_core::{Command, Refusal, Reply};
+use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::delivery::{Delivery, Live};
+use super::delivery::{Delivery, Live, Stop};
 use super::outcome::{Again, Outcome};
 use super::shared::{Backoff, Registration, Report, Shared};
 use super::status::add;
@@ -18,6 +21,7 @@ use super::table::Slot;
 use crate::error::{Error, Result};
 use crate::id::Receipt;
 use crate::pop::PopMany;
+use crate::queue::{millis, one};
 use crate::task::Task;
 use sureq_core::Refusal;
 
@@ -26,7 +30,10 @@ use sureq_core::Refusal;
 struct Plan {
     /// Benches, in the order in which their queues are looked at.
     order: Vec<usize>,
+    /// How many tasks a pop that waits is promised.
     count: usize,
+    /// Queues have bounds of their own, and so are first asked for as much as each has room for.
+    is_bounded: bool,
 }
 
 /// Takes tasks until that makes no sense any more.
@@ -46,25 +53,75 @@ pub(super) async fn take(shared: &Arc<Shared>) -> Error {
             }
         };
         let Some(plan) = room_for_some(shared).await else { continue };
-        let mut pop = pin!(ask_for(shared, &plan, incarnation).run());
-        let taken = tokio::select! {
-            biased;
-            taken = &mut pop => taken,
-            _ = registration.changed() => continue,
-            () = more_room(shared, &plan) => continue,
-        };
-        match taken {
-            Ok(tasks) => {
-                backoff.reset();
-                shared.in_touch();
-                start(shared, tasks, incarnation);
+        let taken = async {
+            if plan.is_bounded && take_at_once(shared, &plan.order, 0, incarnation).await? > 0 {
+                return Ok(());
             }
+            wait_for_some(shared, &plan, incarnation, &mut registration).await
+        };
+        match taken.await {
+            Ok(()) => backoff.reset(),
             Err(error) => match wait_after(shared, error, &mut backoff).await {
                 Ok(()) => {}
                 Err(error) => return error,
             },
         }
     }
+}
+
+/// Waits for tasks of all queues that have room, until there are some or something has changed.
+async fn wait_for_some(
+    shared: &Arc<Shared>,
+    plan: &Plan,
+    incarnation: Option<u64>,
+    registration: &mut watch::Receiver<Registration>,
+) -> Result<()> {
+    let mut pop = pin!(ask_for(shared, &plan.order, plan.count, incarnation).wait_forever().run());
+    loop {
+        let freed = tokio::select! {
+            biased;
+            taken = &mut pop => {
+                let tasks = taken?;
+                shared.in_touch();
+                start(shared, tasks, incarnation);
+                return Ok(());
+            }
+            _ = registration.changed() => return Ok(()),
+            freed = more_room(shared, plan) => freed,
+        };
+        // The pop goes on waiting, since on another server it has a connection of its own. Only if these queues have less than they
+        // have room for, all are waited for together.
+        take_at_once(shared, &freed, plan.count, incarnation).await?;
+        if freed.iter().any(|&at| room_at(shared, at) > 0) {
+            return Ok(());
+        }
+    }
+}
+
+/// Takes what queues have, of each as much as there is room for beside what is promised. Answers how many that were.
+async fn take_at_once(
+    shared: &Arc<Shared>,
+    order: &[usize],
+    promised: usize,
+    incarnation: Option<u64>,
+) -> Result<usize> {
+    let (mut taken, mut rest) = (0, order);
+    while let Some(&first) = rest.first() {
+        let room = shared.room().saturating_sub(promised);
+        let count = room.min(room_at(shared, first));
+        // All of them may be of one queue: those behind are asked with it that have room for as many.
+        let others =
+            rest[1..].iter().take_while(|&&at| count == room && room_at(shared, at) >= count).count();
+        let (asked, behind) = rest.split_at(1 + others);
+        rest = behind;
+        if count > 0 {
+            let tasks = ask_for(shared, asked, count, incarnation).run().await?;
+            shared.in_touch();
+            taken += tasks.len();
+            start(shared, tasks, incarnation);
+        }
+    }
+    Ok(taken)
 }
 
 /// What to do after a pop that failed. Only what will never change ends the worker.
@@ -100,14 +157,14 @@ async fn room_for_some(shared: &Shared) -> Option<Plan> {
     plan(shared)
 }
 
-/// Waits until queues may be asked for that were left out.
-async fn more_room(shared: &Shared, plan: &Plan) {
+/// Waits until queues may be asked for that were left out; answers which.
+async fn more_room(shared: &Shared, plan: &Plan) -> Vec<usize> {
     loop {
         shared.changed.notified().await;
-        let has_grown =
-            (0..shared.benches.len()).any(|at| !plan.order.contains(&at) && room_at(shared, at) > 0);
-        if has_grown {
-            return;
+        let left_out = (0..shared.benches.len()).filter(|at| !plan.order.contains(at));
+        let freed: Vec<usize> = left_out.filter(|&at| room_at(shared, at) > 0).collect();
+        if !freed.is_empty() {
+            return freed;
         }
     }
 }
@@ -118,15 +175,13 @@ fn room_at(shared: &Shared, bench: usize) -> usize {
 }
 
 fn plan(shared: &Shared) -> Option<Plan> {
-    let mut count = shared.room();
-    if count == 0 {
+    let room = shared.room();
+    if room == 0 {
         return None;
     }
     let mut order: Vec<usize> = (0..shared.benches.len()).filter(|&at| room_at(shared, at) > 0).collect();
-    // All of them may be of one queue.
-    for &at in &order {
-        count = count.min(room_at(shared, at));
-    }
+    let is_bounded = shared.benches.iter().any(|bench| bench.route.concurrency.is_some());
+    let count = if is_bounded { 1 } else { room };
     if !shared.options.is_strict && order.len() > 1 {
         // Each comes first in as many of the turns as its weight has a share of them all.
         let mut drawn: Vec<(f64, usize)> = order
@@ -136,13 +191,13 @@ fn plan(shared: &Shared) -> Option<Plan> {
         drawn.sort_by(|a, b| b.0.total_cmp(&a.0));
         order = drawn.into_iter().map(|(_, at)| at).collect();
     }
-    (!order.is_empty()).then_some(Plan { order, count })
+    (!order.is_empty()).then_some(Plan { order, count, is_bounded })
 }
 
-fn ask_for(shared: &Shared, plan: &Plan, incarnation: Option<u64>) -> PopMany {
-    let queues = plan.order.iter().map(|&at| Arc::clone(&shared.benches[at].queue)).collect();
-    let count = u32::try_from(plan.count).unwrap_or(u32::MAX);
-    let pop = PopMany::new(shared.home.clone(), queues, count).wait_forever();
+fn ask_for(shared: &Shared, order: &[usize], count: usize, incarnation: Option<u64>) -> PopMany {
+    let queues = order.iter().map(|&at| Arc::clone(&shared.benches[at].queue)).collect();
+    let count = u32::try_from(count).unwrap_or(u32::MAX);
+    let pop = PopMany::new(shared.home.clone(), queues, count);
     // Where there are none, a task is the worker's for as long as it lives, or as the home says.
     let pop = if shared.home.has_leases() { pop.lease(shared.options.lease) } else { pop.no_lease() };
     match incarnation {
@@ -151,37 +206,112 @@ fn ask_for(shared: &Shared, plan: &Plan, incarnation: Option<u64>) -> PopMany {
     }
 }
 
-/// Starts the handlers of tasks that were taken.
+/// Starts the handlers of tasks that were taken, if they still are the worker's. They came when their answer did: where handlers
+/// block all threads, that may be long ago.
 fn start(shared: &Arc<Shared>, tasks: Vec<Task>, incarnation: Option<u64>) {
     add(&shared.counts.taken, tasks.len() as u64);
-    let since = Instant::now();
-    let mut to_ack = Vec::new();
-    for task in tasks {
-        let bench = shared.benches.iter().position(|bench| *bench.queue == *task.queue_bytes());
-        let bench = bench.expect("tasks come from the queues that were asked for");
-        let live = Delivery::new(task, Arc::clone(&shared.states)).0;
-        let options = &shared.options;
-        let slot = shared.table.insert(Arc::clone(&live), incarnation, since, options.lease, options.run_max);
-        shared.begin(bench);
-        let running = Running { shared: Arc::clone(shared), bench, slot, live, outcome: None };
-        if shared.benches[bench].route.ack_first {
-            to_ack.push(running);
-        } else {
-            spawn(running);
-        }
-    }
+    let Some(since) = tasks.iter().map(Task::since).min() else { return };
+    let options = &shared.options;
+    let is_late = is_late(shared, since);
+    // Where there are no leases there is none to keep; one that may be over is not kept before that is known.
+    let lease = (shared.home.has_leases() && !is_late).then_some((since, options.lease));
+    let mut started: Vec<Running> = tasks
+        .into_iter()
+        .map(|task| {
+            let bench = shared.benches.iter().position(|bench| *bench.queue == *task.queue_bytes());
+            let bench = bench.expect("tasks come from the queues that were asked for");
+            let live = Delivery::new(task, Arc::clone(&shared.states)).0;
+            let slot = shared.table.insert(Arc::clone(&live), incarnation, lease, options.run_max);
+            shared.begin(bench);
+            Running { shared: Arc::clone(shared), bench, slot, live, outcome: None, is_settled: false }
+        })
+        .collect();
+    let to_ack: Vec<Running> =
+        started.extract_if(.., |running| shared.benches[running.bench].route.ack_first).collect();
     if !to_ack.is_empty() {
         tokio::spawn(ack_and_start(Arc::clone(shared), to_ack));
+    }
+    // The worker may have been taken for dead meanwhile. If it is later than this, its tokens fire.
+    if is_late || !is_registered(shared, incarnation) {
+        for of_one in by_bench(started) {
+            tokio::spawn(make_sure_and_start(Arc::clone(shared), of_one));
+        }
+    } else {
+        started.into_iter().for_each(spawn);
+    }
+}
+
+/// Whether a lease that began then may not be relied on before it is extended.
+fn is_late(shared: &Shared, since: Instant) -> bool {
+    since.elapsed() > shared.options.lease / 3
+}
+
+/// Whether the worker still is as whom it took tasks.
+fn is_registered(shared: &Shared, incarnation: Option<u64>) -> bool {
+    match *shared.registration.borrow() {
+        Registration::As(current) => incarnation == Some(current),
+        Registration::Unneeded => incarnation.is_none(),
+        Registration::Pending | Registration::Over(_) => false,
+    }
+}
+
+fn by_bench(mut all: Vec<Running>) -> Vec<Vec<Running>> {
+    all.sort_by_key(|running| running.bench);
+    let mut lists = Vec::<Vec<Running>>::new();
+    for running in all {
+        match lists.last_mut() {
+            Some(list) if list[0].bench == running.bench => list.push(running),
+            _ => lists.push(vec![running]),
+        }
+    }
+    lists
+}
+
+/// Extends the leases of tasks of one queue, and starts the handlers of those that are still held.
+async fn make_sure_and_start(shared: Arc<Shared>, mut all: Vec<Running>) {
+    let lease = shared.options.lease;
+    while !all.is_empty() {
+        let since = Instant::now();
+        let receipts: Vec<Receipt> = all.iter().map(|running| running.live.task.receipt()).collect();
+        let extend = all.iter().zip(&receipts).map(|(running, receipt)| Command::Extend {
+            queue: running.live.task.queue_bytes(),
+            task: one(receipt.as_ref()),
+            ms: millis(lease),
+        });
+        let replies = shared.home.ask(&extend.collect::<Vec<_>>()).await;
+        if is_late(&shared, since) {
+            continue;
+        }
+        for (at, running) in std::mem::take(&mut all).into_iter().enumerate() {
+            match replies.list.get(at) {
+                Some(Reply::Outcome(Answered::Done)) => {
+                    shared.table.extended(running.slot, &running.live, since, lease);
+                    spawn(running);
+                }
+                Some(Reply::Outcome(Answered::Cancelled)) => {
+                    running.live.fire(Stop::Cancelled);
+                    spawn(running);
+                }
+                Some(Reply::Outcome(Answered::Stale)) => running.let_go(|shared| &shared.counts.lost),
+                // A home that knows no extensions cannot be asked: without a lease the task is held, and with one if that is not over.
+                Some(Reply::Refused(Refusal::NotThere { .. })) => {
+                    if !shared.home.has_leases() || running.live.task.since().elapsed() < lease {
+                        spawn(running);
+                    } else {
+                        running.let_go(|shared| &shared.counts.lost);
+                    }
+                }
+                // It goes back once the home can be asked.
+                _ => drop(running),
+            }
+        }
     }
 }
 
 /// Finishes tasks before their handlers run; only what this very call finished is run.
-async fn ack_and_start(shared: Arc<Shared>, mut all: Vec<Running>) {
-    all.sort_by_key(|running| running.bench);
-    while let Some(first) = all.last() {
-        let bench = first.bench;
-        let of_one = all.split_off(all.partition_point(|running| running.bench < bench));
-        let queue = shared.home.queue(&shared.benches[bench].queue);
+async fn ack_and_start(shared: Arc<Shared>, all: Vec<Running>) {
+    for of_one in by_bench(all) {
+        let queue = shared.home.queue(&shared.benches[of_one[0].bench].queue);
         let receipts: Vec<Receipt> = of_one.iter().map(|running| running.live.task.receipt()).collect();
         let acked = queue.ack_all(&receipts).await;
         for (at, running) in of_one.into_iter().enumerate() {
@@ -209,6 +339,16 @@ fn spawn(running: Running) {
 }
 
 async fn run(mut running: Running) {
+    running.outcome = match running.live.fired() {
+        _ if running.live.is_acked() => None,
+        // It is not begun at all what would have to stop at once.
+        Some(Stop::Cancelled) => Some(Outcome::Cancelled),
+        Some(_) => Some(Outcome::GiveBack { after: Duration::ZERO }),
+        None => None,
+    };
+    if running.outcome.is_some() {
+        return;
+    }
     let route = &running.shared.benches[running.bench].route;
     let delivery = Delivery(Arc::clone(&running.live));
     let handled = AssertUnwindSafe(async { route.call(delivery).await }).catch_unwind().await;
@@ -231,26 +371,95 @@ struct Running {
     slot: Slot,
     live: Arc<Live>,
     outcome: Option<Outcome>,
+    /// There is nothing to report.
+    is_settled: bool,
 }
 
 impl Running {
     /// Nothing will be run.
-    fn let_go(self, count: impl FnOnce(&Shared) -> &std::sync::atomic::AtomicU64) {
-        if self.shared.table.ended(self.slot, &self.live) {
-            self.shared.table.remove(self.slot, &self.live);
-            add(count(&self.shared), 1);
-        }
+    fn let_go(mut self, count: impl FnOnce(&Shared) -> &AtomicU64) {
+        self.is_settled = true;
+        self.shared.table.remove(self.slot, &self.live);
+        add(count(&self.shared), 1);
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if self.shared.table.ended(self.slot, &self.live) {
-            // Without an outcome it was dropped with its runtime.
-            let outcome =
-                self.outcome.take().unwrap_or(Outcome::GiveBack { after: std::time::Duration::ZERO });
-            self.shared.report(Report { slot: self.slot, live: Arc::clone(&self.live), outcome });
+        if !self.is_settled {
+            let decided = self.shared.table.ended(self.slot, &self.live);
+            // Without an outcome and a decision it was dropped with its runtime.
+            let back = Outcome::GiveBack { after: Duration::ZERO };
+            let outcome = self.outcome.take().or(decided).unwrap_or(back);
+            self.shared.report(Report {
+                bench: self.bench,
+                slot: self.slot,
+                live: Arc::clone(&self.live),
+                outcome,
+            });
         }
         self.shared.end(self.bench);
+    }
+}
+
+#[cfg(all(test, feature = "embedded"))]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::super::handler::{IntoRoute, Route, route};
+    use super::super::shared::{Bench, Options};
+    use super::*;
+
+    fn shared(home: &crate::Home, routes: [(&str, Route); 3]) -> Arc<Shared> {
+        let second = Duration::from_secs(1);
+        let options = Options {
+            name: b"w".as_slice().into(),
+            concurrency: 16,
+            lease: second,
+            ttl: second,
+            run_max: second,
+            grace: second,
+            is_strict: true,
+        };
+        let bench = |(queue, route): (&str, Route)| Bench {
+            queue: queue.as_bytes().into(),
+            route,
+            running: AtomicUsize::new(0),
+        };
+        let (reports, _) = tokio::sync::mpsc::unbounded_channel();
+        let benches = routes.into_iter().map(bench).collect();
+        let is_stopping = watch::Sender::new(false);
+        let shared = Shared::new(
+            home.clone(),
+            options,
+            benches,
+            super::super::States::default(),
+            reports,
+            is_stopping,
+        );
+        shared.registration.send_replace(Registration::Unneeded);
+        Arc::new(shared)
+    }
+
+    /// A queue with a small bound is asked for by itself, and does not make the others be asked for one at a time.
+    #[tokio::test]
+    async fn a_bound_of_one_queue_is_none_of_the_others() {
+        let home = crate::open("mem:").expect("memory is there");
+        for (queue, tasks) in [("one", 2), ("two", 0), ("many", 20)] {
+            home.queue(queue).push_all(vec!["x"; tasks]).await.expect("they are pushed");
+        }
+        let handler = async || std::future::pending::<()>().await;
+        let routes = [
+            ("one", route(handler).concurrency(1)),
+            ("two", route(handler).concurrency(2)),
+            ("many", handler.into_route()),
+        ];
+        let shared = shared(&home, routes);
+        let plan = plan(&shared).expect("there is room");
+        assert!(plan.is_bounded && plan.count == 1);
+        assert_eq!(take_at_once(&shared, &plan.order, 0, None).await.expect("it can be asked"), 16);
+        let running: Vec<usize> = shared.benches.iter().map(|bench| bench.running.load(SeqCst)).collect();
+        assert_eq!(running, [1, 0, 15]);
+        assert_eq!(take_at_once(&shared, &plan.order, 0, None).await.expect("it can be asked"), 0);
     }
 }

@@ -1,8 +1,10 @@
 //! What handlers take: all that can be an argument, and what happens if it cannot be made.
 
+use std::time::Duration;
+
 use sureq::{
-    BadPayload, Decode, Delivery, DeliveryNumber, Failure, Id, Json, Receipt, State, Token, View, Worker,
-    WorkerError,
+    BadPayload, Decode, Delivery, DeliveryNumber, Failure, FromDelivery, Id, Json, Needs, Receipt, Rejection,
+    State, Token, View, Worker, WorkerError,
 };
 
 use crate::support::{AtWork, Tell, counts, home, queue, said};
@@ -92,4 +94,71 @@ async fn a_payload_that_is_not_what_the_handler_wants_is_dead_with_a_reason() {
     assert_eq!(why.as_deref(), Some("the payload is not an even number: it is odd"));
     assert_eq!((dead[0].payload.as_ref(), said.next().await), (&[1][..], 2));
     assert_eq!(worker.stop().await.dead, 1);
+}
+
+/// An argument that needs a state, and has forgotten to say so.
+struct Forgetful;
+
+impl FromDelivery for Forgetful {
+    fn from_delivery(delivery: &Delivery) -> Result<Self, Rejection> {
+        State::<String>::from_delivery(delivery).map(|_| Self)
+    }
+}
+
+/// The same, and it says so.
+struct Telling;
+
+impl FromDelivery for Telling {
+    fn from_delivery(delivery: &Delivery) -> Result<Self, Rejection> {
+        State::<String>::from_delivery(delivery).map(|_| Self)
+    }
+
+    fn needs(needs: &Needs<'_>) -> Result<(), &'static str> {
+        State::<String>::needs(needs)
+    }
+}
+
+#[tokio::test]
+async fn an_argument_can_say_which_state_it_needs_and_if_it_does_not_its_tasks_come_again_later() {
+    let (home, queue) = queue();
+    queue.add("x").tries(1).await.expect("it is added");
+    let error = Worker::new(&home).work("q", async |_: Telling| ()).run().await.expect_err("it is missing");
+    assert!(matches!(error, WorkerError::MissingState { .. }), "{error}");
+    let worker = AtWork::start(Worker::new(&home).work("q", async |_: Forgetful| ()));
+    worker.tally(|tally| tally.given_back == 1).await;
+    let info = queue.info().await.expect("it can be asked");
+    assert_eq!(
+        (info.ready, info.delayed, info.dead),
+        (0, 1, 0),
+        "not at once, and not at the cost of its try"
+    );
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn an_argument_can_say_what_becomes_of_a_task_that_it_cannot_be_made_of() {
+    struct Choosy;
+    impl FromDelivery for Choosy {
+        fn from_delivery(delivery: &Delivery) -> Result<Self, Rejection> {
+            match delivery.task().payload() {
+                b"dead" => Err(Rejection::dead("it is of no use")),
+                b"failed" => Err(Rejection::failed("not this time")),
+                b"later" => Err(Rejection::later(Duration::from_secs(60))),
+                _ => Ok(Self),
+            }
+        }
+    }
+    let (home, queue) = queue();
+    queue.push_all(["dead", "failed", "later", "done"]).await.expect("they are pushed");
+    let worker = AtWork::start(Worker::new(&home).work("q", async |_: Choosy| ()));
+    let tally = worker.tally(|tally| tally.dead + tally.failed + tally.given_back + tally.done == 4).await;
+    assert_eq!((tally.dead, tally.failed, tally.given_back, tally.done), (1, 1, 1, 1));
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn a_queue_has_one_handler() {
+    let worker = Worker::new(&home()).work("q", async || ()).work("q", async || ());
+    let error = worker.run().await.expect_err("which is meant?");
+    assert!(matches!(&error, WorkerError::TwoHandlers { queue } if queue == "q"), "{error}");
 }

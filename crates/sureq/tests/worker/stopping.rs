@@ -1,12 +1,12 @@
 //! How a worker ends: it waits for what runs, and gives the rest back at no cost.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use sureq::{DeliveryNumber, State, Worker, WorkerError};
 use tokio::sync::Notify;
 
-use crate::support::{AtWork, PATIENCE, Tell, counts, eventually, queue, said};
+use crate::support::{AtWork, LEASE, PATIENCE, Tell, counts, eventually, queue, said};
 
 /// A handler that says that it runs, and does so until the gate is open.
 async fn wait(tell: State<Tell<()>>, gate: State<Arc<Notify>>) {
@@ -104,4 +104,79 @@ async fn tasks_that_a_stopped_worker_left_are_another_ones() {
     assert_eq!(first.stop().await.given_back, 16);
     second.tally(|tally| tally.done == 100).await;
     second.stop().await;
+}
+
+/// What lets go of a handler that blocks its thread.
+type Blocked = Arc<Mutex<mpsc::Receiver<()>>>;
+
+/// A handler that says that it runs, and then blocks its thread until the test lets go of it.
+async fn block(tell: State<Tell<()>>, blocked: State<Blocked>) {
+    let _ = tell.send(());
+    let _ = blocked.lock().expect("nobody panics with it").recv();
+    std::future::pending::<()>().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_task_is_not_given_back_while_its_handler_that_does_not_await_still_runs() {
+    let (home, queue) = queue();
+    queue.push("x").await.expect("it is pushed");
+    let ((tell, mut said), (unblock, blocked)) = (said::<()>(), mpsc::channel());
+    let worker = Worker::new(&home).state(tell).state(Blocked::new(Mutex::new(blocked)));
+    let worker = AtWork::start(worker.grace(Duration::ZERO).work("q", block));
+    said.next().await;
+    worker.handle.stop();
+    worker.phase(|phase| *phase == sureq::Phase::Stopping).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let info = queue.info().await.expect("it can be asked");
+    assert_eq!((info.ready, info.leased), (0, 1), "it still runs");
+    unblock.send(()).expect("it is waited for");
+    let tally = worker.end().await.expect("it was told to stop");
+    assert_eq!((tally.given_back, tally.unknown), (1, 0));
+    assert_eq!(queue.info().await.expect("it can be asked").ready, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_handler_that_never_ends_is_left_behind_and_its_lease_runs_out() {
+    let (home, queue) = queue();
+    queue.push("x").await.expect("it is pushed");
+    let ((tell, mut said), (unblock, blocked)) = (said::<()>(), mpsc::channel());
+    let worker = Worker::new(&home).state(tell).state(Blocked::new(Mutex::new(blocked)));
+    let worker = worker.lease(LEASE).ttl(PATIENCE).grace(Duration::ZERO).work("q", block);
+    let worker = AtWork::start(worker);
+    said.next().await;
+    let tally = worker.stop().await;
+    assert_eq!((tally.taken, tally.given_back, tally.unknown), (1, 0, 1));
+    let task = queue.pop().meta().wait(PATIENCE).await.expect("it can be asked").expect("it comes again");
+    let tries = task.meta().expect("it was asked for").tries;
+    assert_eq!((task.delivery(), tries.lapsed), (2, 1));
+    drop(unblock);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_worker_that_is_dropped_keeps_what_still_runs() {
+    let (home, queue) = queue();
+    queue.push("x").await.expect("it is pushed");
+    let ((tell, mut said), (unblock, blocked)) = (said::<()>(), mpsc::channel());
+    let worker = Worker::new(&home).state(tell).state(Blocked::new(Mutex::new(blocked)));
+    let worker = AtWork::start(worker.work("q", block));
+    said.next().await;
+    worker.abort().await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(queue.info().await.expect("it can be asked").leased, 1, "it still runs");
+    unblock.send(()).expect("it is waited for");
+    counts(&queue, |info| info.ready == 1).await;
+}
+
+#[tokio::test]
+async fn a_worker_may_have_all_the_time_there_is() {
+    let (home, queue) = queue();
+    queue.push("x").await.expect("it is pushed");
+    let ((tell, mut said), gate) = (said::<()>(), Arc::<Notify>::default());
+    let worker = Worker::new(&home).state(tell).state(Arc::clone(&gate));
+    let worker = worker.run_max(Duration::MAX).grace(Duration::MAX);
+    let worker = AtWork::start(worker.work("q", wait));
+    said.next().await;
+    worker.handle.stop();
+    gate.notify_one();
+    assert_eq!(worker.end().await.expect("it was told to stop").done, 1);
 }

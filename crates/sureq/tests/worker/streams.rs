@@ -1,8 +1,10 @@
 //! Tasks and queues as streams.
 
 use std::pin::pin;
+use std::time::{Duration, Instant};
 
 use futures_util::{FutureExt, StreamExt, TryStreamExt};
+use sureq::LEASE;
 
 use crate::support::{counts, queue};
 
@@ -31,6 +33,26 @@ async fn a_stream_that_is_dropped_while_it_waits_takes_nothing() {
     assert_eq!(home.waiting(), 0);
     queue.push("x").await.expect("it is pushed");
     assert_eq!(counts(&queue, |info| info.ready == 1).await.leased, 0);
+}
+
+/// A stream that was polled stands in line; the lease of what it was given counts from then, and the task says so.
+#[tokio::test]
+async fn a_task_that_came_while_nobody_polled_tells_when_its_lease_ends() {
+    let (_home, queue) = queue();
+    let mut tasks = pin!(queue.tasks());
+    assert!(tasks.next().now_or_never().is_none());
+    let before = Instant::now();
+    queue.push("x").await.expect("it is pushed");
+    let after = Instant::now();
+    assert_eq!(queue.info().await.expect("it can be asked").leased, 1);
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let task = tasks.next().await.expect("it has no end").expect("it can be asked");
+    let end = task.lease_end().expect("it has a lease");
+    assert!((before + LEASE..=after + LEASE).contains(&end));
+    assert!(task.ack().await.expect("it can be asked"));
+    queue.push("y").await.expect("it is pushed");
+    let task = queue.pop().no_lease().await.expect("it can be asked").expect("it is there");
+    assert_eq!(task.lease_end(), None);
 }
 
 #[tokio::test]

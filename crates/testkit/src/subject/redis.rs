@@ -134,7 +134,7 @@ fn open(server: &Servers, clock: &Arc<MovedClock>) -> RedisHome {
 
 fn poll(ticket: &Ticket) -> Option<Replies<Body>> {
     match ticket.poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(Answer { replies }) => Some(replies.map_bodies(|body| Body::from(&body[..]))),
+        Poll::Ready(Answer { replies, .. }) => Some(replies.map_bodies(|body| Body::from(&body[..]))),
         Poll::Pending => None,
     }
 }

@@ -71,7 +71,7 @@ fn open(server: &Running) -> (RemoteHome, Client) {
 
 fn poll(ticket: &Ticket) -> Option<Replies<Body>> {
     match ticket.poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(Answer { replies }) => Some(replies),
+        Poll::Ready(Answer { replies, .. }) => Some(replies),
         Poll::Pending => None,
     }
 }

@@ -1,0 +1,126 @@
+//! A worker whose home goes silent or away while handlers run.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sureq::{Failure, Home, State, Stop, Tally, Token, Worker, WorkerHandle, WorkerStatus};
+use sureq_testkit::redis_server::RedisServer;
+use tokio::sync::Notify;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// Longer than anything takes that works.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct AtWork {
+    handle: WorkerHandle,
+    stop: oneshot::Sender<()>,
+    run: JoinHandle<Tally>,
+}
+
+impl AtWork {
+    fn start(worker: Worker) -> Self {
+        let (stop, stopped) = oneshot::channel();
+        let handle = worker.handle();
+        let run = async {
+            let told = async { _ = stopped.await };
+            worker.run_until(told).await.expect("it works and stops")
+        };
+        Self { handle, stop, run: tokio::spawn(run) }
+    }
+
+    async fn until(&self, is_so: impl Fn(&WorkerStatus) -> bool) {
+        let since = Instant::now();
+        while !self.handle.status().is_some_and(|status| is_so(&status)) {
+            assert!(since.elapsed() < PATIENCE, "it never came to that: {:?}", self.handle.status());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn stop(self) -> Tally {
+        let _ = self.stop.send(());
+        timeout(PATIENCE, self.run).await.expect("it ends").expect("it does not panic")
+    }
+}
+
+async fn open(redis: &RedisServer, layout: &str) -> Home {
+    let home = sureq::open(&format!("{}?layout={layout}", redis.url())).expect("Redis listens");
+    home.queue("q").push("x").await.expect("it is pushed");
+    home
+}
+
+async fn fail_when_told(gate: State<Arc<Notify>>) -> Result<(), Failure> {
+    gate.notified().await;
+    Err(Failure::new("it was told to"))
+}
+
+/// Has a handler fail while Redis is silent, and then Redis die, so that nobody knows whether the task went back.
+async fn fail_unheard(redis: &mut RedisServer, layout: &str) -> AtWork {
+    let (home, gate) = (open(redis, layout).await, Arc::<Notify>::default());
+    let worker = Worker::new(&home).state(Arc::clone(&gate)).grace(Duration::ZERO);
+    let worker = AtWork::start(worker.work("q", fail_when_told));
+    worker.until(|status| status.running == 1).await;
+    redis.suspend();
+    gate.notify_one();
+    worker.until(|status| status.unconfirmed == 1).await;
+    // Nobody says when it has been sent.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    redis.kill();
+    worker
+}
+
+/// Without a fence the same return, told again, could take the task from another one's hands.
+#[tokio::test]
+async fn a_return_by_a_bare_id_is_not_told_again_after_its_answer_was_lost() {
+    let mut redis = RedisServer::start();
+    let worker = fail_unheard(&mut redis, "work-queue").await;
+    worker.until(|status| status.tally.unknown == 1 && status.unconfirmed == 0).await;
+    assert_eq!(worker.stop().await.unknown, 1);
+}
+
+/// By a receipt it is told again until the worker ends; then it is known of none of them what came of it.
+#[tokio::test]
+async fn what_is_unconfirmed_at_the_end_is_counted_as_unknown() {
+    let mut redis = RedisServer::start();
+    let worker = fail_unheard(&mut redis, "sureq").await;
+    worker.until(|status| status.troubles > 0).await;
+    let tally = worker.stop().await;
+    assert_eq!((tally.taken, tally.unknown, tally.failed), (1, 1, 0));
+}
+
+/// What runs for too long is ended in time, though the beats of the worker are not answered meanwhile.
+#[tokio::test]
+async fn a_handler_runs_no_longer_than_it_may_while_the_home_is_silent() {
+    let redis = RedisServer::start();
+    let home = open(&redis, "sureq").await;
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel::<Instant>();
+    let handler = move |token: Token| {
+        let tell = tell.clone();
+        async move {
+            /// Tells when the handler is dropped, if it was told why.
+            struct Dropped(Token, tokio::sync::mpsc::UnboundedSender<Instant>);
+            impl Drop for Dropped {
+                fn drop(&mut self) {
+                    if self.0.fired() == Some(Stop::TooLong) {
+                        let _ = self.1.send(Instant::now());
+                    }
+                }
+            }
+            let _dropped = Dropped(token, tell);
+            std::future::pending::<()>().await;
+        }
+    };
+    // It beats after four seconds, and gives up waiting for an answer six later.
+    let ttl = Duration::from_secs(12);
+    let worker = Worker::new(&home).lease(ttl).ttl(ttl).run_max(Duration::from_secs(5)).work("q", handler);
+    let worker = AtWork::start(worker);
+    worker.until(|status| status.running == 1).await;
+    let since = Instant::now();
+    redis.suspend();
+    let ended = timeout(PATIENCE, told.recv()).await.expect("it is ended").expect("it says so");
+    assert!(ended - since < Duration::from_secs(7), "after {:?}", ended - since);
+    redis.resume();
+    worker.until(|status| status.tally.failed == 1).await;
+    worker.stop().await;
+}
