@@ -263,13 +263,13 @@ impl Home {
     /// Brings back what somebody took and will not finish, where that does not happen by itself: on a Redis, in the keys of other
     /// programs. Of all queues if none is named.
     #[cfg(feature = "redis")]
-    pub fn clean(&self, queues: &[&[u8]], how: Cleaning) -> Result<CleanReport, sureq_core::Refusal> {
+    pub fn clean(&self, queues: &[&[u8]], how: Cleaning) -> Result<CleanReport, Refusal> {
         match self {
             Self::Redis(home) => home.clean(queues, how),
             #[cfg(any(feature = "embedded", feature = "remote"))]
             _ => {
                 let what = "cleaning: only queues on a Redis that are shared with other programs need it";
-                Err(sureq_core::Refusal::not_there(what, "this home"))
+                Err(Refusal::not_there(what, "this home"))
             }
         }
     }

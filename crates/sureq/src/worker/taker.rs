@@ -23,7 +23,6 @@ use crate::id::Receipt;
 use crate::pop::PopMany;
 use crate::queue::{millis, one};
 use crate::task::Task;
-use sureq_core::Refusal;
 
 /// What to ask for.
 #[derive(Debug)]
