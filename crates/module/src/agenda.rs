@@ -45,8 +45,18 @@ impl Agenda {
     pub(crate) fn plan(&mut self, object: &mut Object, place: impl FnOnce() -> Place, now: Now) {
         let Some(next) = next_of(&object.queue, now) else { return };
         if object.planned.is_none_or(|planned| next < planned) {
-            object.planned = Some(next);
-            self.due.insert((next, place()));
+            let place = place();
+            if let Some(planned) = object.planned.replace(next) {
+                self.due.remove(&(planned, place.clone()));
+            }
+            self.due.insert((next, place));
+        }
+    }
+
+    /// A queue is about to be gone, and what was planned with it.
+    pub(crate) fn forget(&mut self, object: &mut Object, place: impl FnOnce() -> Place) {
+        if let Some(planned) = object.planned.take() {
+            self.due.remove(&(planned, place()));
         }
     }
 
@@ -116,6 +126,16 @@ impl Agenda {
             self.ended.push((holder, cause));
         }
         holds
+    }
+
+    /// The workers of a database are known no more: whatever they hold comes back.
+    pub(crate) fn end_workers(&mut self, db: i32) {
+        let is_there = |places: &BTreeSet<Place>| places.iter().any(|place| place.0 == db);
+        let gone = self
+            .held
+            .iter()
+            .filter(|(holder, places)| matches!(holder, Holder::Worker(_)) && is_there(places));
+        self.ended.extend(gone.map(|(&holder, _)| (holder, Cause::Lost)));
     }
 
     /// The next holder that is gone, what that costs, and where it may have tasks.

@@ -9,23 +9,57 @@ struct RedisAllocator;
 #[global_allocator]
 static ALLOCATOR: RedisAllocator = RedisAllocator;
 
-/// What Redis' allocator aligns to by itself.
-const ALIGNMENT: usize = 16;
+/// What every allocator of Redis aligns to by itself. The jemalloc that comes with it has size classes of 24 and 40 bytes.
+const ALIGNMENT: usize = 8;
+
+/// What a block is aligned to whose size is a multiple of it, in every allocator of Redis.
+const ALIGNMENT_OF_MULTIPLES: usize = 16;
 
 /// Nothing can be said without memory, and nothing of this library runs before Redis has handed out its functions.
 fn no_redis() -> ! {
     std::process::abort()
 }
 
-/// Bytes to ask for. What wants more than the usual alignment has a size that is a multiple of it, which the size classes
-/// of the allocator then keep to.
+/// Bytes to ask for. What wants more than the usual alignment gets a size that is a multiple of it.
 const fn padded(layout: Layout) -> usize {
     if layout.align() <= ALIGNMENT { layout.size() } else { layout.pad_to_align().size() }
+}
+
+/// Whether a block for this is aligned by hand: within a larger one, with where that begins written before it.
+const fn is_by_hand(layout: Layout) -> bool {
+    layout.align() > ALIGNMENT_OF_MULTIPLES
+}
+
+/// A block that is aligned by hand.
+///
+/// # Safety
+///
+/// As for [`GlobalAlloc::alloc`].
+unsafe fn alloc_by_hand(layout: Layout) -> *mut u8 {
+    // SAFETY: set once by the loader, before anything else here runs.
+    let Some(alloc) = (unsafe { raw::RedisModule_Alloc }) else { no_redis() };
+    let Some(size) = layout.size().checked_add(layout.align()) else { return std::ptr::null_mut() };
+    // SAFETY: any size is allowed.
+    let outer: *mut u8 = unsafe { alloc(size) }.cast();
+    if outer.is_null() {
+        return outer;
+    }
+    // At least as far behind the beginning as that is aligned, which is enough for a pointer; at most as far as there is more room.
+    let within = layout.align() - outer.addr() % layout.align();
+    // SAFETY: within the block.
+    let block = unsafe { outer.add(within) };
+    // SAFETY: within the block too, and a multiple of 8.
+    unsafe { block.sub(size_of::<*mut u8>()).cast::<*mut u8>().write_unaligned(outer) };
+    block
 }
 
 // SAFETY: Redis' functions are those of malloc: blocks are aligned, disjoint, and theirs until they are freed.
 unsafe impl GlobalAlloc for RedisAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if is_by_hand(layout) {
+            // SAFETY: the same call.
+            return unsafe { alloc_by_hand(layout) };
+        }
         // SAFETY: set once by the loader, before anything else here runs.
         let Some(alloc) = (unsafe { raw::RedisModule_Alloc }) else { no_redis() };
         // SAFETY: any size is allowed.
@@ -33,24 +67,50 @@ unsafe impl GlobalAlloc for RedisAllocator {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if is_by_hand(layout) {
+            // SAFETY: the same call.
+            let block = unsafe { alloc_by_hand(layout) };
+            if !block.is_null() {
+                // SAFETY: so many bytes are there.
+                unsafe { block.write_bytes(0, layout.size()) };
+            }
+            return block;
+        }
         // SAFETY: as above.
         let Some(calloc) = (unsafe { raw::RedisModule_Calloc }) else { no_redis() };
         // SAFETY: any size is allowed.
         unsafe { calloc(1, padded(layout)) }.cast()
     }
 
-    unsafe fn dealloc(&self, block: *mut u8, _: Layout) {
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         // SAFETY: as above.
         let Some(free) = (unsafe { raw::RedisModule_Free }) else { no_redis() };
+        let outer = if is_by_hand(layout) {
+            // SAFETY: written there when the block was made.
+            unsafe { block.sub(size_of::<*mut u8>()).cast::<*mut u8>().read_unaligned() }
+        } else {
+            block
+        };
         // SAFETY: the caller got the block from here.
-        unsafe { free(block.cast()) };
+        unsafe { free(outer.cast()) };
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: as above.
         let Some(realloc) = (unsafe { raw::RedisModule_Realloc }) else { no_redis() };
-        let Ok(layout) = Layout::from_size_align(size, layout.align()) else { return std::ptr::null_mut() };
+        let Ok(new) = Layout::from_size_align(size, layout.align()) else { return std::ptr::null_mut() };
+        if is_by_hand(layout) {
+            // SAFETY: a layout of the size that was asked for.
+            let moved = unsafe { self.alloc(new) };
+            if !moved.is_null() {
+                // SAFETY: two blocks, each at least as large as the smaller size.
+                unsafe { moved.copy_from_nonoverlapping(block, layout.size().min(size)) };
+                // SAFETY: the caller got the block from here.
+                unsafe { self.dealloc(block, layout) };
+            }
+            return moved;
+        }
         // SAFETY: the caller got the block from here, and any size is allowed.
-        unsafe { realloc(block.cast(), padded(layout)) }.cast()
+        unsafe { realloc(block.cast(), padded(new)) }.cast()
     }
 }

@@ -3,6 +3,7 @@
 //! The bytes are hostile. Events that do not fit are an error; what they may have changed by then is kept only if it is still
 //! a queue, since the rest of the stream goes on.
 
+use sureq_core::task::Holder;
 use sureq_core::{Event, LogTime, codec};
 use sureq_proto::resp::Pieces as _;
 
@@ -49,6 +50,7 @@ fn take(ctx: Ctx<'_>, name: Str<'_>, events: &[u8]) -> Result<(), Wrong> {
             if table.is_empty() {
                 key.delete();
             }
+            ctx.touch(name);
             return Ok(());
         }
         Value::Nothing if workers::are_meant_by(events) => {
@@ -57,28 +59,37 @@ fn take(ctx: Ctx<'_>, name: Str<'_>, events: &[u8]) -> Result<(), Wrong> {
             if !table.is_empty() {
                 key.set_workers(table);
             }
+            ctx.touch(name);
             return Ok(());
         }
         Value::Nothing => &mut **fresh.insert(Box::new(Object::new())),
         Value::Other => return Err(Untouched::WrongType.text().to_owned()),
     };
-    let taken = take_events(object, events);
+    let mut holders = Holders::default();
+    let taken = take_events(object, events, &mut holders);
     let is_sound = taken.is_ok() && !object.queue.is_unfinished() || saved::check(object).is_ok();
-    welcome(ctx, name, object);
+    welcome(ctx, name, object, holders);
     let stays = is_sound && !object.queue.is_forgettable();
+    if !stays {
+        process::with(|process| process.agenda.forget(object, || (ctx.db(), name.bytes().into())));
+    }
     match fresh {
         Some(object) if stays => key.set_queue(object),
         None if !stays => key.delete(),
         _ => {}
     }
+    ctx.touch(name);
     if is_sound { taken } else { taken.and(Err("it left no queue behind".to_owned())) }
 }
 
 /// Time is what the events say, whatever this machine's clock does: a replica that is promoted goes on from there.
-fn take_events(object: &mut Object, mut events: &[u8]) -> Result<(), Wrong> {
+fn take_events(object: &mut Object, mut events: &[u8], holders: &mut Holders) -> Result<(), Wrong> {
     let mut at = LogTime(0);
     while !events.is_empty() {
-        let decoded = codec::decode(events, |event| take_event(object, event, &mut at));
+        let decoded = codec::decode(events, |event| {
+            holders.note(event);
+            take_event(object, event, &mut at)
+        });
         let (taken, rest) = decoded.map_err(|malformed| malformed.to_string())?;
         taken?;
         events = rest;
@@ -107,14 +118,35 @@ fn apply_to(object: &mut Object, event: &Event<'_>, at: LogTime) -> Result<(), W
     queue.apply(event, at, &mut Silent(usage)).map_err(|inconsistent| inconsistent.to_string())
 }
 
+/// Who may hold tasks since some events.
+#[derive(Default)]
+struct Holders {
+    named: Vec<Holder>,
+    /// Whoever the queue says.
+    are_unknown: bool,
+}
+
+impl Holders {
+    fn note(&mut self, event: &Event<'_>) {
+        match event {
+            Event::Popped { terms, .. } => self.named.extend(terms.holder),
+            Event::Task(_) => self.are_unknown = true,
+            _ => {}
+        }
+    }
+}
+
 /// Notes what the queue has seen, and what is to happen in it if this server comes to decide.
-fn welcome(ctx: Ctx<'_>, name: Str<'_>, object: &mut Object) {
+fn welcome(ctx: Ctx<'_>, name: Str<'_>, object: &mut Object, mut holders: Holders) {
+    if holders.are_unknown {
+        holders.named.extend(object.queue.holders());
+    }
     process::with(|process| {
         process.marks.see(&object.queue);
         let now = process.clock.now();
         let place = || (ctx.db(), name.bytes().into());
         process.agenda.plan(object, place, now);
-        for holder in object.queue.holders() {
+        for holder in holders.named {
             process.agenda.hold(holder, ctx.db(), name.bytes());
         }
         tick::arm(ctx, process, now);

@@ -115,6 +115,13 @@ pub(crate) extern "C" fn key_event(
             process.agenda.look_at(LogTime(0), ctx.db(), workers::KEY);
             tick::arm(ctx, process, process.clock.now());
         }),
+        b"del" | b"expired" | b"evicted" | b"rename_from" | b"move_from" if key.bytes() == workers::KEY => {
+            // If it is being stepped, it is its own doing.
+            process::try_with(|process| {
+                process.agenda.end_workers(ctx.db());
+                tick::arm(ctx, process, process.clock.now());
+            });
+        }
         b"restore" | b"copy_to" => process::with(|process| tick::arm(ctx, process, process.clock.now())),
         _ => {}
     });
@@ -153,7 +160,10 @@ pub(crate) extern "C" fn server_event(
                 }
             });
         }
-        (raw::REDISMODULE_EVENT_CRON_LOOP, _) => process::with(|process| tick::look_at_clock(ctx, process)),
+        (raw::REDISMODULE_EVENT_CRON_LOOP, _) => {
+            followers::look_once(ctx);
+            process::with(|process| tick::look_at_clock(ctx, process));
+        }
         (raw::REDISMODULE_EVENT_SWAPDB, _) => {
             // SAFETY: this event comes with the two numbers.
             let swapped = unsafe { *data.cast::<raw::RedisModuleSwapDbInfo>() };
@@ -435,7 +445,11 @@ pub(crate) extern "C" fn digest_workers(digest: *mut raw::RedisModuleDigest, val
 }
 
 /// What INFO tells.
-pub(crate) extern "C" fn info(ctx: *mut raw::RedisModuleInfoCtx, _: c_int) {
+pub(crate) extern "C" fn info(ctx: *mut raw::RedisModuleInfoCtx, is_crash: c_int) {
+    if is_crash != 0 {
+        // In the middle of anything: nothing may be asked or allocated then.
+        return;
+    }
     guarded("info", (), || {
         let (planned, overdue, incarnation) = process::with(|process| {
             let (planned, overdue) = process.agenda.counts(process.clock.now().log);

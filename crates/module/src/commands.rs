@@ -58,7 +58,7 @@ fn understand(mut ctx: Ctx<'_>, words: &[Str<'_>], argv: &[&[u8]], popper: Poppe
     };
     process::with(|process| {
         let (now, event) = (process.clock.now(), event_of(&command));
-        let mut steps = Steps { ctx, process, now, is_followed: followers::were_seen(), event };
+        let mut steps = Steps { ctx, process, now, is_followed: followers::are_possible(), event };
         let answered = process::with_replies(|out| run(&mut steps, &command, words, popper, out));
         tick::arm(ctx, steps.process, now);
         answered

@@ -71,6 +71,9 @@ impl<'c> Steps<'c, '_> {
         make: Make,
         act: impl FnOnce(&mut Queue<Payload>, &mut Effects<'_>, Now) -> T,
     ) -> Result<Option<T>, Untouched> {
+        if name.bytes() == workers::KEY {
+            return Err(Untouched::WrongType);
+        }
         let mut key = self.ctx.open(name);
         let mut fresh = None;
         let object = match key.value() {
@@ -177,10 +180,11 @@ impl<'c> Steps<'c, '_> {
     fn conclude(&mut self, name: Str<'_>, object: &mut Object, record: &Record) {
         object.is_busy = false;
         if record.has_events {
+            self.ctx.touch(name);
             if self.is_followed {
                 self.ctx.replicate(name, &record.bytes);
             } else {
-                // Goes nowhere, and so costs nothing; but it counts as a change.
+                // Goes nowhere, since nobody follows, and so costs nothing; but it counts as a change.
                 self.ctx.replicate_as_is();
             }
             self.ctx.notify(self.event, name);
@@ -198,6 +202,7 @@ impl<'c> Steps<'c, '_> {
         if object.queue.can_pop() {
             self.ctx.signal(name);
         } else if object.queue.is_forgettable() {
+            self.process.agenda.forget(object, || (self.ctx.db(), name.bytes().into()));
             key.delete();
             self.ctx.notify_deleted(name);
         }

@@ -7,7 +7,6 @@ use redis_module::raw;
 use sureq_proto::verbs::{Row, TABLE};
 
 use crate::callbacks::{self, VERSION};
-use crate::followers;
 use crate::guard::guarded;
 use crate::process::{self, Start};
 use crate::redis::{self, Ctx, function};
@@ -72,7 +71,10 @@ fn is_new_enough() -> bool {
 }
 
 fn load(ctx: Ctx<'_>) -> Result<(), String> {
-    let options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS.cast_signed();
+    // A key that was opened is changed only if something has happened in it, which is said then.
+    let options = (raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
+        | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED)
+        .cast_signed();
     // SAFETY: the context of the loader.
     unsafe { function!(RedisModule_SetModuleOptions)(ctx.raw(), options) };
     make_types(ctx)?;
@@ -83,7 +85,6 @@ fn load(ctx: Ctx<'_>) -> Result<(), String> {
     subscribe(ctx)?;
     // SAFETY: the context of the loader.
     unsafe { function!(RedisModule_RegisterInfoFunc)(ctx.raw(), Some(callbacks::info)) };
-    followers::look(ctx);
     process::with(|process| process.start(Start::Loaded));
     Ok(())
 }
@@ -332,7 +333,9 @@ fn subscribe(ctx: Ctx<'_>) -> Result<(), String> {
     let told = unsafe {
         function!(RedisModule_SubscribeToKeyspaceEvents)(
             ctx.raw(),
-            raw::REDISMODULE_NOTIFY_GENERIC,
+            raw::REDISMODULE_NOTIFY_GENERIC
+                | raw::REDISMODULE_NOTIFY_EXPIRED
+                | raw::REDISMODULE_NOTIFY_EVICTED,
             Some(callbacks::key_event),
         )
     };

@@ -32,6 +32,15 @@ pub(crate) fn with<T>(act: impl FnOnce(&mut Process) -> T) -> T {
     PROCESS.with_borrow_mut(act)
 }
 
+/// Runs something with the process, unless something runs with it already.
+pub(crate) fn try_with(act: impl FnOnce(&mut Process)) {
+    PROCESS.with(|process| {
+        if let Ok(mut process) = process.try_borrow_mut() {
+            act(&mut process);
+        }
+    });
+}
+
 /// Runs something with room for answers, which is kept between commands.
 pub(crate) fn with_replies<T>(act: impl FnOnce(&mut Replies<Payload>) -> T) -> T {
     REPLIES.with_borrow_mut(|replies| {

@@ -62,6 +62,9 @@ pub(crate) fn is_paused() -> bool {
     unsafe { function!(RedisModule_AvoidReplicaTraffic)() != 0 }
 }
 
+/// No timer is set for later than this.
+const TIMER_MS_MAX: u64 = 600_000;
+
 /// A string of Redis.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
@@ -223,6 +226,12 @@ impl<'c> Ctx<'c> {
         Key(key, PhantomData)
     }
 
+    /// Says that a key has changed, to those who watch or track it.
+    pub(crate) fn touch(self, key: Str<'_>) {
+        // SAFETY: a context and a string.
+        unsafe { function!(RedisModule_SignalModifiedKey)(self.0, key.0) };
+    }
+
     /// Has the log and the replicas do this with a key.
     pub(crate) fn replicate(self, key: Str<'_>, effects: &[u8]) {
         let (name, format) = (c"RQ.APPLY".as_ptr(), c"sb".as_ptr());
@@ -317,9 +326,9 @@ impl<'c> Ctx<'c> {
         unsafe { function!(RedisModule_KeyAtPos)(self.0, c_int::try_from(at).unwrap_or(c_int::MAX)) };
     }
 
-    /// Has a function be called later, once.
+    /// Has a function be called later, once; or sooner, if that is far: Redis reckons microseconds, in places in 32 bits.
     pub(crate) fn call_later(self, ms: u64, function: raw::RedisModuleTimerProc) -> u64 {
-        let ms = i64::try_from(ms).unwrap_or(i64::MAX);
+        let ms = ms.min(TIMER_MS_MAX).cast_signed();
         // SAFETY: the function takes no data.
         unsafe { function!(RedisModule_CreateTimer)(self.0, ms, function, ptr::null_mut()) }
     }

@@ -16,7 +16,7 @@ use sureq_core::{Event, LogTime, Refusal, TaskId, codec};
 use crate::effects::encode;
 use crate::keyed::{Steps, Untouched};
 use crate::payload::Payload;
-use crate::process::{Marks, ids_behind};
+use crate::process::{Marks, TIME_MAX, ids_behind};
 use crate::redis::{Ctx, Str, Value};
 use crate::saved::Wrong;
 use crate::tick;
@@ -69,7 +69,7 @@ impl Table {
     /// A queue is named by the event before the one that is about it.
     fn apply_one(&mut self, event: &Event<'_>, at: &mut LogTime, queue: &mut Box<[u8]>) -> Result<(), Wrong> {
         match *event {
-            Event::Clock(time) => *at = time,
+            Event::Clock(time) if time.0 <= TIME_MAX => *at = time,
             Event::QueueMade { name, .. } => *queue = name.into(),
             Event::WorkerStarted { name, incarnation, ttl_ms } => {
                 if self.names.contains_key(name) || self.alive.contains_key(&incarnation) {
@@ -367,6 +367,7 @@ fn change(steps: &mut Steps<'_, '_>, decide: impl FnOnce(&Table, &mut Vec<u8>)) 
     decide(table, &mut events);
     if events.len() > before {
         table.apply(&events).expect("a decision fits the table it was made on");
+        steps.ctx.touch(name.as_str());
         steps.ctx.replicate(name.as_str(), &events);
         steps.ctx.notify(steps.event, name.as_str());
     }

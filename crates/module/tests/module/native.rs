@@ -4,7 +4,7 @@ use redis::Value;
 use sureq_testkit::process::free_port;
 use sureq_testkit::redis_module::Host;
 
-use crate::support::{Client, list, shown};
+use crate::support::{Client, list, shown, text};
 
 #[test]
 fn a_queue_is_a_key_of_its_own_type() {
@@ -197,4 +197,72 @@ fn any_bytes_are_payloads_names_and_keys() {
     client.try_words(&[b"RQ.PUSH", b"large", &large]).expect("a large payload");
     let task = list(list(client.say("RQ.POP large")).swap_remove(0));
     assert_eq!(task[2], Value::BulkString(large));
+}
+
+/// The server's own account of the CPU it has used, in seconds.
+fn cpu(client: &mut Client) -> f64 {
+    let part = |client: &mut Client, field| client.told("cpu", field).parse::<f64>().expect("a number");
+    part(client, "used_cpu_sys") + part(client, "used_cpu_user")
+}
+
+/// Redis 7.0 reckons the time to its next timer in 32 bits of microseconds, and looks again and again if they do not suffice.
+#[test]
+fn what_is_due_in_an_hour_costs_nothing_until_then() {
+    let server = Host::Redis.start(&[], &[]);
+    let mut client = Client::of(&server);
+    client.say("RQ.ADD near x DELAY 50");
+    client.say("RQ.ADD far x DELAY 3600000");
+    assert_ne!(client.say("RQ.POP BLOCK 20000 near"), Value::Nil);
+    let before = cpu(&mut client);
+    // How much it does in this time is what is measured.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let spent = cpu(&mut client) - before;
+    assert!(spent < 0.25, "{spent} s of CPU in a second without anything to do");
+}
+
+#[test]
+fn a_queue_that_comes_and_goes_leaves_no_plans_behind() {
+    let server = Host::Redis.start(&[], &[]);
+    let mut client = Client::of(&server);
+    for n in 0..200 {
+        client.say(&format!("RQ.PUSH q {n}"));
+        let task = list(list(client.say("RQ.POP LEASE 3600000 q")).swap_remove(0));
+        client.say(&format!("RQ.ACK q {}", text(&task[3])));
+        client.say(&format!("RQ.PUSH other {n}"));
+        client.say(&format!("RQ.POP LEASE {} other", 3_600_000 - n));
+    }
+    let planned: u32 = client.told("sureq", "sureq_planned").parse().expect("a number");
+    assert!(planned <= 2, "{planned} plans for one queue");
+}
+
+#[test]
+fn workers_whose_key_is_deleted_are_lost() {
+    let server = Host::Redis.start(&[], &[]);
+    let mut client = Client::of(&server);
+    let worker = client.text("RQ.WORKER START w TTL 3600000");
+    client.say("RQ.PUSH q a");
+    client.say(&format!("RQ.POP WORKER {worker} q"));
+    client.say("DEL sureq:workers");
+    assert_ne!(client.say("RQ.POP BLOCK 20000 q"), Value::Nil, "its task comes back");
+    assert!(client.error("RQ.PUSH sureq:workers x").starts_with("WRONGTYPE"), "the key is no queue");
+}
+
+#[test]
+fn who_watches_a_key_is_disturbed_by_changes_alone() {
+    let server = Host::Redis.start(&[], &[]);
+    let (mut watcher, mut other) = (Client::of(&server), Client::of(&server));
+    let mut watched = |line: &str| {
+        for before in ["UNWATCH", "WATCH q", "MULTI", "PING"] {
+            watcher.say(before);
+        }
+        other.say(line);
+        watcher.say("EXEC") == Value::Nil
+    };
+    assert!(!watched("RQ.POP q"), "there is nothing");
+    assert!(watched("RQ.PUSH q a"));
+    assert!(!watched("RQ.INFO q"));
+    assert!(watched("RQ.POP q"));
+    assert!(!watched("RQ.POP q"), "all is taken");
+    assert!(watched("RQ.RECOVER q 10 0"));
+    assert!(watched("RQ.PURGE q"), "and what removes the key");
 }

@@ -295,3 +295,32 @@ fn a_log_that_begins_later_misses_nothing_in_valkey() {
     a_log_begins_later(Host::Valkey, false);
     a_log_begins_later(Host::Valkey, true);
 }
+
+/// A primary that is started again from its snapshot goes on where its replicas are: they ask for no snapshot.
+fn a_restarted_primary_is_followed(host: Host) {
+    let port = free_port();
+    let save = ["--appendonly", "no", "--save", "3600 1", "--port", &port.to_string()];
+    let primary = host.start(&save, &[]);
+    let replica = host.start(&["--replicaof", &format!("127.0.0.1 {port}")], &[]);
+    let clients = [Client::of(&primary), Client::of(&replica)];
+    let mut pair = Pair { ports: [port, 0], servers: [primary, replica], clients, primary: 0 };
+    pair.wait_until_linked();
+    run(pair.primary(), &mut fastrand::Rng::with_seed(1), 100, &mut Given::default());
+    pair.assert_same("before");
+    pair.servers[0].restart();
+    pair.clients[0] = Client::of(&pair.servers[0]);
+    pair.wait_until_linked();
+    assert_eq!(pair.primary().told("stats", "sync_full"), "0", "it was followed without a snapshot");
+    run(pair.primary(), &mut fastrand::Rng::with_seed(2), 100, &mut Given::default());
+    pair.assert_same("after the restart");
+}
+
+#[test]
+fn a_restarted_primary_is_followed_in_redis() {
+    a_restarted_primary_is_followed(Host::Redis);
+}
+
+#[test]
+fn a_restarted_primary_is_followed_in_valkey() {
+    a_restarted_primary_is_followed(Host::Valkey);
+}
