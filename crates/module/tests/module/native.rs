@@ -264,5 +264,6 @@ fn who_watches_a_key_is_disturbed_by_changes_alone() {
     assert!(watched("RQ.POP q"));
     assert!(!watched("RQ.POP q"), "all is taken");
     assert!(watched("RQ.RECOVER q 10 0"));
-    assert!(watched("RQ.PURGE q"), "and what removes the key");
+    assert!(!watched("RQ.PURGE q"), "nothing waits");
+    assert!(!watched("RQ.PUSH other a"), "another key is another matter");
 }
