@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::Waker;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use sureq_core::command::{ConnId, Pop};
 use sureq_core::limits;
@@ -560,6 +561,9 @@ fn queues_of(command: &Command<'_>) -> Vec<Box<[u8]>> {
     }
 }
 
+/// How often is looked whether all have had the lock; nobody signals it.
+const STEP_ASIDE: Duration = Duration::from_micros(20);
+
 impl Shared {
     /// Why a command is not even tried.
     fn refusal(&self, state: &State, command: &Command<'_>) -> Option<Refusal> {
@@ -603,7 +607,8 @@ impl Shared {
     pub(crate) fn step_aside(&self) {
         let waiting = self.waited.load(Ordering::Relaxed);
         while self.entered.load(Ordering::Relaxed) < waiting && self.durable.failure().is_none() {
-            std::thread::yield_now();
+            // Who yields again and again is put behind all others by the system, and then has the lock while it does not run.
+            std::thread::sleep(STEP_ASIDE);
         }
     }
 
