@@ -251,19 +251,19 @@ fn workers_whose_key_is_deleted_are_lost() {
 fn who_watches_a_key_is_disturbed_by_changes_alone() {
     let server = Host::Redis.start(&[], &[]);
     let (mut watcher, mut other) = (Client::of(&server), Client::of(&server));
-    let mut watched = |line: &str| {
+    let mut disturbs = |line: &str| {
         for before in ["UNWATCH", "WATCH q", "MULTI", "PING"] {
             watcher.say(before);
         }
         other.say(line);
         watcher.say("EXEC") == Value::Nil
     };
-    assert!(!watched("RQ.POP q"), "there is nothing");
-    assert!(watched("RQ.PUSH q a"));
-    assert!(!watched("RQ.INFO q"));
-    assert!(watched("RQ.POP q"));
-    assert!(!watched("RQ.POP q"), "all is taken");
-    assert!(watched("RQ.RECOVER q 10 0"));
-    assert!(!watched("RQ.PURGE q"), "nothing waits");
-    assert!(!watched("RQ.PUSH other a"), "another key is another matter");
+    assert!(!disturbs("RQ.POP q"), "there is nothing");
+    assert!(disturbs("RQ.PUSH q a"));
+    assert!(!disturbs("RQ.INFO q"));
+    assert!(disturbs("RQ.POP q"));
+    assert!(!disturbs("RQ.POP q"), "all is taken");
+    assert!(disturbs("RQ.RECOVER q 10 0"));
+    assert!(!disturbs("RQ.PURGE q"), "nothing waits");
+    assert!(!disturbs("RQ.PUSH other a"), "another key is another matter");
 }
