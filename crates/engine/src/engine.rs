@@ -9,10 +9,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::Waker;
-use std::thread::JoinHandle;
-use std::time::Duration;
 
 use sureq_core::command::{ConnId, Pop};
 use sureq_core::limits;
@@ -27,26 +25,18 @@ use crate::disk::{DirDisk, Disk};
 use crate::durable::Durable;
 use crate::fault::OpenError;
 use crate::keeper::Keeper;
-use crate::line::{Line, Waiting};
+use crate::line::Line;
 use crate::listener::Listeners;
 use crate::loader::{self, Loader};
-use crate::log::{Cut, Durability, LogError, Position, SegmentInfo};
-use crate::log_thread::{LAZY_BYTES, LogThread};
+use crate::log::{Cut, Durability, LogError, Position};
+use crate::log_thread::LogThread;
 use crate::opening;
+use crate::shared::{Alarm, Shared, State};
 use crate::synced::Synced;
 use crate::tape::Tape;
 use crate::ticker;
-use crate::ticket::{Answer, Ticket, poisoned, split_off, timed_out};
+use crate::ticket::{Answer, Ticket, split_off, timed_out};
 use crate::tidier::{self, Tidying};
-
-/// How near the ids may come to their durable mark.
-const MARK_NEAR_MS: u64 = 5_000;
-
-/// How much is gathered where someone waits for it, before the log thread is woken without being asked to.
-const GATHER_BYTES_MAX: usize = 64 << 10;
-
-/// Why a lock is not taken over from a thread that panicked with it.
-pub(crate) const LOCK: &str = "a panic under the lock has left the state in doubt; no one may go on from it";
 
 /// How an engine is opened.
 #[derive(Clone, Debug)]
@@ -85,72 +75,6 @@ impl Default for Options {
 #[derive(Clone)]
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,
-}
-
-/// What all threads of an engine share.
-pub(crate) struct Shared {
-    pub(crate) state: Mutex<State>,
-    /// How many have had to wait for the lock of the state, and how many of them have got it.
-    waited: AtomicU64,
-    entered: AtomicU64,
-    pub(crate) durable: Durable,
-    pub(crate) clock: LogClock,
-    pub(crate) durability: Durability,
-    /// Something was executed that the log thread and the ticker may not have been told of.
-    is_gathering: AtomicBool,
-    pub(crate) log_wakes: Condvar,
-    pub(crate) ticker_wakes: Condvar,
-    pub(crate) keeper: Keeper,
-    /// `None` where nothing is kept, and so nothing can be read back.
-    pub(crate) loader: Option<Loader>,
-    pub(crate) tidying: Tidying,
-    /// Up to where the log is on disk, at whatever level.
-    pub(crate) synced: Synced,
-    pub(crate) memory_max: Option<u64>,
-    /// Memory that others have said they hold.
-    pub(crate) charged: AtomicUsize,
-    notice: Option<fn(&str)>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
-    cut: Option<Cut>,
-}
-
-/// Tells everyone if a thread of the engine dies: without it nothing more would be confirmed, and nobody would know.
-struct Alarm(Arc<Shared>);
-
-impl Drop for Alarm {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.durable.fail(LogError::Poisoned);
-        }
-    }
-}
-
-/// What the lock guards.
-pub(crate) struct State {
-    pub(crate) broker: Broker<Body>,
-    pub(crate) tape: Tape,
-    pub(crate) line: Line,
-    pub(crate) listeners: Listeners,
-    pub(crate) cache: Cache,
-    pub(crate) ahead: ReadAhead,
-    /// Room to put the payloads of a reply together in.
-    pub(crate) payloads: Vec<u8>,
-    pub(crate) log_thread: LogThread,
-    /// The ticker sleeps, and looks again by itself then.
-    pub(crate) ticker_sleeps: Option<LogTime>,
-    /// The disk has no room for another segment.
-    pub(crate) no_space: bool,
-    /// The segments of the log, in order. The last is written to.
-    pub(crate) segments: Vec<SegmentInfo>,
-    /// Those of them that tasks cannot be copied out of.
-    pub(crate) unreadable: BTreeSet<u64>,
-    /// How many bytes of frames have been written.
-    pub(crate) logged_bytes: u64,
-    /// Someone needs all before this position to be on disk, whatever the level of durability.
-    pub(crate) sync_wanted: Position,
-    pub(crate) closing: bool,
-    /// No id from here on may be given out before the mark is raised on disk.
-    pub(crate) id_mark: TaskId,
 }
 
 /// What came of a batch of commands.
@@ -558,264 +482,5 @@ fn queues_of(command: &Command<'_>) -> Vec<Box<[u8]>> {
     match command {
         Command::Pop(pop) => pop.queues.iter().map(|&name| name.into()).collect(),
         _ => Vec::new(),
-    }
-}
-
-/// How often is looked whether all have had the lock; nobody signals it.
-const STEP_ASIDE: Duration = Duration::from_micros(20);
-
-impl Shared {
-    /// Why a command is not even tried.
-    fn refusal(&self, state: &State, command: &Command<'_>) -> Option<Refusal> {
-        match command {
-            Command::Push { .. } | Command::Add(_) if state.no_space => Some(Refusal::NoSpace),
-            Command::Push { .. } | Command::Add(_) if self.is_out_of_memory(state) => {
-                Some(Refusal::OutOfMemory)
-            }
-            Command::Pop(pop) if pop.block.is_some() && pop.queues.len() > limits::BLOCK_QUEUES_MAX => {
-                Some(Refusal::OutOfRange { what: "the number of queues of a pop that waits" })
-            }
-            _ => None,
-        }
-    }
-
-    /// Tells the operator.
-    pub(crate) fn notice(&self, line: &str) {
-        self.notice.iter().for_each(|notice| notice(line));
-    }
-
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        let locked = match self.state.try_lock() {
-            Ok(state) => return state,
-            Err(TryLockError::Poisoned(poisoned)) => Err(poisoned),
-            Err(TryLockError::WouldBlock) => {
-                self.waited.fetch_add(1, Ordering::Relaxed);
-                let locked = self.state.lock();
-                self.entered.fetch_add(1, Ordering::Relaxed);
-                locked
-            }
-        };
-        if locked.is_err() {
-            // Whoever watches over the home learns that nothing more will come of it.
-            self.durable.fail(LogError::Poisoned);
-        }
-        locked.expect(LOCK)
-    }
-
-    /// Lets all have the lock who wait for it now, between two slices of much work: whoever takes a lock again at once that
-    /// he just let go gets it before those whom he woke.
-    pub(crate) fn step_aside(&self) {
-        let waiting = self.waited.load(Ordering::Relaxed);
-        while self.entered.load(Ordering::Relaxed) < waiting && self.durable.failure().is_none() {
-            // Who yields again and again is put behind all others by the system, and then has the lock while it does not run.
-            std::thread::sleep(STEP_ASIDE);
-        }
-    }
-
-    /// The position that a reply made now must wait for: what it tells may rest on anything before it.
-    pub(crate) fn position(&self, state: &State) -> Position {
-        // Nothing is promised at these levels that a reply would have to wait for.
-        if self.durability == Durability::None { Position::START } else { state.tape.end() }
-    }
-
-    /// Confirms nothing more, and tells everyone who waits.
-    pub(crate) fn fail(&self, error: LogError) {
-        self.durable.fail(error);
-        self.synced.end();
-        // A panic under the lock has been told by then, and whoever waits is told of it by its own call.
-        if let Ok(mut state) = self.state.lock() {
-            self.disband(&mut state, poisoned, Position::START);
-            state.listeners.end();
-        }
-    }
-
-    /// The same, for a caller that has the lock.
-    pub(crate) fn fail_locked(&self, state: &mut State, error: LogError) {
-        self.durable.fail(error);
-        self.synced.end();
-        self.disband(state, poisoned, Position::START);
-        state.listeners.end();
-    }
-
-    /// Answers all pops that wait.
-    fn disband(&self, state: &mut State, replies: fn() -> Replies<Body>, position: Position) {
-        for waiting in state.line.disband() {
-            self.answer(waiting, replies(), position);
-        }
-    }
-
-    /// Waits until all before the position is on disk, at whatever level of durability.
-    pub(crate) fn sync_upto(&self, position: Position) -> Result<(), LogError> {
-        {
-            let mut state = self.lock();
-            state.sync_wanted = state.sync_wanted.max(position);
-            state.tape.commit();
-            self.log_wakes.notify_one();
-        }
-        if self.synced.wait_for(position) { Ok(()) } else { Err(LogError::Poisoned) }
-    }
-
-    /// A command or a slice of a tick is whole: what it recorded stays together, and those who listen will hear of it.
-    #[inline]
-    pub(crate) fn end_unit(&self, state: &mut State) {
-        state.tape.mark();
-        if !state.tape.notes.is_empty() {
-            self.tell(state);
-        }
-    }
-
-    #[cold]
-    fn tell(&self, state: &mut State) {
-        let position = self.position(state);
-        let State { broker, tape, listeners, .. } = state;
-        tape.notes.tell(|queue, kind, tasks| {
-            // A queue that was forgotten within the same step had nothing in it that anyone would ask for now.
-            if let Some(name) = broker.name_of(queue) {
-                listeners.tell(name, kind, tasks, position, &self.durable);
-            }
-        });
-    }
-
-    /// Something that changes state but has no reply.
-    pub(crate) fn change(&self, act: impl FnOnce(&mut Broker<Body>, Now, &mut Tape)) {
-        let mut state = self.lock();
-        if state.closing || self.durable.failure().is_some() {
-            return;
-        }
-        let now = self.clock.now();
-        let State { broker, tape, .. } = &mut *state;
-        act(broker, now, tape);
-        self.end_unit(&mut state);
-        self.serve(&mut state, now);
-        self.stir(&mut state, now);
-    }
-
-    /// Gives deliveries that never reached their taker back to the front of their queue, slice by slice.
-    pub(crate) fn undeliver(&self, queue: &[u8], receipts: &[Receipt]) {
-        // The last ones first: what goes to the front later stands before them.
-        for (n, slice) in receipts.rchunks(limits::SLICE_TASKS).enumerate() {
-            if n > 0 {
-                self.step_aside();
-            }
-            self.change(|broker, now, tape| broker.undeliver(queue, slice, now, tape));
-        }
-    }
-
-    /// Hands tasks that became available to those who wait for them, first come, first served. Answers whether anyone
-    /// got any.
-    pub(crate) fn serve(&self, state: &mut State, now: Now) -> bool {
-        let waiting = state.line.len();
-        let mut awake = Vec::new();
-        while state.broker.has_awake() && !state.line.is_empty() {
-            awake.clear();
-            state.broker.take_awake(&mut awake);
-            for &no in &awake {
-                let Some(name) = state.broker.name_of(no).map(Box::<[u8]>::from) else { continue };
-                self.serve_queue(state, &name, now);
-            }
-        }
-        state.line.len() < waiting
-    }
-
-    fn serve_queue(&self, state: &mut State, queue: &[u8], now: Now) {
-        while state.broker.queue(queue).is_some_and(sureq_core::Queue::can_pop) {
-            let State { broker, tape, line, .. } = &mut *state;
-            let Some((number, waiting)) = line.first_for(queue) else { return };
-            let mut replies = Replies::default();
-            waiting.pop.with(|pop| broker.execute(now, &Command::Pop(*pop), tape, &mut replies));
-            self.end_unit(state);
-            if matches!(replies.list.first(), Some(Reply::Tasks(span)) if span.is_empty()) {
-                return;
-            }
-            let waiting = state.line.leave(number).expect("it was first in line");
-            let position = self.position(state);
-            let all = waiting.pop.with(|pop| self.fetch(state, &Command::Pop(*pop), &mut replies.tasks));
-            if all {
-                self.answer(waiting, replies, position);
-            } else {
-                let Waiting { pop, cell, .. } = waiting;
-                self.load_into(&cell, Answer::new(pop.into_queues(), replies, position));
-            }
-        }
-    }
-
-    /// Answers a waiting pop, and wakes its taker once the answer may leave.
-    pub(crate) fn answer(&self, waiting: Waiting, replies: Replies<Body>, position: Position) {
-        let Waiting { pop, cell, .. } = waiting;
-        let mut cell = cell.lock();
-        cell.answer = Some(Answer::new(pop.into_queues(), replies, position));
-        if let Some(waker) = cell.waker.take() {
-            drop(cell);
-            self.durable.wake_at(position, &waker);
-        }
-    }
-
-    /// How much is gathered before the log thread is woken without being asked to.
-    const fn gather_bytes_max(&self) -> usize {
-        match self.durability {
-            Durability::None => LAZY_BYTES,
-            Durability::Always | Durability::Interval => GATHER_BYTES_MAX,
-        }
-    }
-
-    /// Wakes the log thread and the ticker if they have something to do that they do not know of.
-    pub(crate) fn stir(&self, state: &mut State, now: Now) {
-        self.stir_log(state);
-        self.stir_ticker(state, now);
-    }
-
-    fn stir_log(&self, state: &mut State) {
-        state.tape.commit();
-        let is_called = match state.log_thread {
-            LogThread::Awake => false,
-            LogThread::Sleeps => state.tape.is_committed(),
-            LogThread::Dozes => state.tape.bytes() >= LAZY_BYTES,
-        };
-        if is_called {
-            state.log_thread = LogThread::Awake;
-            self.log_wakes.notify_one();
-        }
-    }
-
-    fn stir_ticker(&self, state: &mut State, now: Now) {
-        if let Some(until) = state.ticker_sleeps
-            && ticker::next_look(state, now).is_some_and(|at| at < until)
-        {
-            state.ticker_sleeps = None;
-            self.ticker_wakes.notify_one();
-        }
-    }
-
-    /// Keeps the durable mark ahead of the ids. The keeper does so well in time; only a clock that leapt, or a keeper
-    /// that was held up, lets a caller find the mark too close and raise it itself.
-    fn mind_the_mark(&self, state: &mut State, now: Now) {
-        let next = state.broker.last_id().next(now.log.0).unwrap_or(TaskId::LAST);
-        let is_near = next.ms() + MARK_NEAR_MS >= state.id_mark.ms() && state.id_mark < TaskId::LAST;
-        if is_near && self.durable.failure().is_none() {
-            self.keeper.raise_mark(self, state, now);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn whoever_waits_for_the_lock_gets_it_between_two_slices() {
-        let engine = Engine::in_memory(&Options::default());
-        for _ in 0..100 {
-            let (shared, state) = (Arc::clone(&engine.shared), engine.shared.lock());
-            let waited = shared.waited.load(Ordering::Relaxed);
-            let other = std::thread::spawn(move || drop(shared.lock()));
-            while engine.shared.waited.load(Ordering::Relaxed) == waited {
-                std::thread::yield_now();
-            }
-            drop(state);
-            engine.shared.step_aside();
-            assert!(engine.shared.entered.load(Ordering::Relaxed) > waited, "the other had its turn");
-            other.join().expect("it only takes the lock");
-        }
-        engine.close().expect("nothing is kept");
     }
 }

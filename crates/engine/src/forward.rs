@@ -10,10 +10,10 @@ use sureq_core::{TaskId, codec};
 
 use crate::body::Body;
 use crate::disk::Disk;
-use crate::engine::{Shared, State};
 use crate::failpoint::failpoint;
 use crate::fault::OpenError;
 use crate::log::{LogError, Place, SegmentInfo, visit_segment};
+use crate::shared::{Shared, State};
 
 /// How many tasks and bytes are copied before others get the lock.
 const SLICE_TASKS: usize = 128;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use sureq_core::{Now, TaskId};
 
-use crate::engine::{Shared, State};
 use crate::log::{LogError, Spares};
+use crate::shared::{Shared, State};
 use crate::store::{Store, StoreValues};
 
 /// How far ahead of the clock the mark for ids is kept.

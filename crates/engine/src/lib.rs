@@ -3,6 +3,7 @@
 //! The map, from the outside in:
 //!
 //! * [`engine`]: opening a store, executing commands, waiting for tasks, closing.
+//! * `shared`: what its threads share, under one lock.
 //! * `line`: pops that wait, in order of arrival. `durable`: replies that wait, by position.
 //! * `listener`: those who hear what happens to queues. `notes`: what the events of a command tell them.
 //! * `tape` takes down what the broker decides; `log_thread` writes it, `ticker` lets time pass, `keeper` prepares.
@@ -44,6 +45,7 @@ mod notes;
 mod opening;
 mod payloads;
 mod seek;
+mod shared;
 mod snapshot;
 mod status;
 mod synced;

@@ -15,9 +15,10 @@ use sureq_core::notice::{Kind, Kinds};
 use sureq_seam::{Heard, Notice, NoticeTasks};
 
 use crate::durable::Durable;
-use crate::engine::{Engine, Shared, State};
+use crate::engine::Engine;
 use crate::log::Position;
 use crate::notes::Told;
+use crate::shared::{Shared, State};
 
 /// Someone who listens. At first nothing is wanted; each want is taken back by the unwant that says the same.
 pub struct Listener {

@@ -11,10 +11,10 @@ use sureq_core::{Command, Receipt, Refusal, Replies, Reply};
 
 use crate::body::{Body, Stored};
 use crate::cache::is_whole;
-use crate::engine::Shared;
 use crate::fault::Fault;
 use crate::log::{Place, Position, Reader};
 use crate::seek::{Candidates, Search};
+use crate::shared::Shared;
 use crate::ticket::TicketCell;
 use sureq_seam::Payload;
 

@@ -3,8 +3,8 @@
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
-use crate::engine::{LOCK, Shared, State};
 use crate::log::{Durability, FrameBuf, LogError, Place, Writer};
+use crate::shared::{LOCK, Shared, State};
 use crate::tape::Batch;
 use crate::tidier;
 

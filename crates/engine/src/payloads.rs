@@ -9,8 +9,8 @@ use sureq_core::reply::TaskView;
 use crate::ahead::Readable;
 use crate::body::{Body, Stored};
 use crate::cache::Found;
-use crate::engine::{Shared, State};
 use crate::seek::Search;
+use crate::shared::{Shared, State};
 use crate::ticket::{Answer, Ticket, TicketCell};
 use sureq_seam::Payload;
 

@@ -15,8 +15,8 @@ use sureq_core::{Command, Refusal, Replies, Reply, TaskId};
 
 use crate::body::Stored;
 use crate::cache::Found;
-use crate::engine::Shared;
 use crate::log::Position;
+use crate::shared::Shared;
 use crate::ticket::{Answer, TicketCell, only, poisoned};
 
 /// How many tasks are looked at in one step, and how many bytes of payloads.

@@ -2,8 +2,9 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::engine::{Engine, Shared, State};
+use crate::engine::Engine;
 use crate::log::Position;
+use crate::shared::{Shared, State};
 
 /// How a store is doing. Counts are since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

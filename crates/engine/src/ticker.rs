@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sureq_core::{LogTime, Now};
 
-use crate::engine::{LOCK, Shared, State};
+use crate::shared::{LOCK, Shared, State};
 use crate::ticket::timed_out;
 
 /// The wall clock may jump, so that appointments are looked at this often.

@@ -11,8 +11,8 @@ use sureq_core::{Receipt, Refusal, Replies, Reply};
 use sureq_seam::{by_queue, unparker};
 
 use crate::body::Body;
-use crate::engine::Shared;
 use crate::log::Position;
+use crate::shared::Shared;
 
 /// What came of a command that had to wait.
 #[derive(Debug)]

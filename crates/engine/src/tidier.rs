@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use crate::checkpoint::Checkpoints;
 use crate::disk::Disk;
-use crate::engine::{Shared, State};
 use crate::failpoint::failpoint;
 use crate::fault::Operation;
 use crate::forward;
 use crate::live::Live;
 use crate::log::{LogError, Position, SegmentInfo, Spares};
+use crate::shared::{Shared, State};
 use crate::snapshot::{Sharing, Snapshot};
 
 /// How often it looks without being asked to.
