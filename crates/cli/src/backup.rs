@@ -1,11 +1,12 @@
 //! `sureq backup`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 use sureq::store::{self, Backup, BackupError, Verify};
 
+use crate::check::directory;
 use crate::exit::{self, failed};
 use crate::json::{self, BackupJson};
 use crate::progress::Line;
@@ -30,7 +31,7 @@ Exit codes:
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct BackupArguments {
-    /// The directory of the store
+    /// The directory of the store, as DIR or `file:DIR`
     dir: PathBuf,
     /// Where the copy goes: a new or an empty directory
     out: PathBuf,
@@ -43,7 +44,8 @@ pub(crate) struct BackupArguments {
 }
 
 pub(crate) fn run(arguments: &BackupArguments) -> ExitCode {
-    let BackupArguments { dir, out, no_verify, json } = arguments;
+    let BackupArguments { no_verify, json, .. } = arguments;
+    let (dir, out) = (&directory(&arguments.dir), &directory(&arguments.out));
     if store::is_within(out, dir) {
         let (out, dir) = (out.display(), dir.display());
         return failed(exit::CANNOT_START, format_args!("{out} lies in {dir}: a copy goes elsewhere"));
@@ -53,18 +55,18 @@ pub(crate) fn run(arguments: &BackupArguments) -> ExitCode {
     let copied = store::backup(dir, out, verify, &mut |what, done, total| line.tell(what, done, total));
     drop(line);
     match copied {
-        Ok(backup) => tell(&backup, arguments, *json),
+        Ok(backup) => tell(&backup, dir, out, *json),
         Err(error @ BackupError::TooFast { .. }) => failed(exit::TRY_AGAIN, error),
         Err(error) => failed(exit::CANNOT_START, format_args!("no copy of {}: {error}", dir.display())),
     }
 }
 
-fn tell(backup: &Backup, arguments: &BackupArguments, as_json: bool) -> ExitCode {
+fn tell(backup: &Backup, dir: &Path, out: &Path, as_json: bool) -> ExitCode {
     let is_sound = backup.report.as_ref().is_none_or(store::Report::is_sound);
     if as_json {
         say::out(format_args!("{}", json::text(&BackupJson::from(backup))));
     } else {
-        let (dir, out) = (arguments.dir.display(), arguments.out.display());
+        let (dir, out) = (dir.display(), out.display());
         let tasks =
             backup.report.as_ref().map_or_else(String::new, |report| format!("{} tasks, ", report.tasks()));
         let Backup { position, files, bytes, .. } = backup;

@@ -29,21 +29,27 @@ Exit codes:
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CheckArguments {
-    /// The directory of the store
+    /// The directory of the store, as DIR or `file:DIR`
     dir: PathBuf,
-    /// Print one JSON object, with nothing left out
+    /// Print one JSON object, with every queue, segment and finding
     #[arg(long)]
     json: bool,
-    /// Build a new store in OUT, a new or an empty directory, from what can be saved, and list what cannot
+    /// Build a new store in OUT, a new or an empty directory, from what can be saved, and list all that cannot
     #[arg(long, value_name = "OUT")]
     repair: Option<PathBuf>,
 }
 
 pub(crate) fn run(arguments: &CheckArguments) -> ExitCode {
+    let dir = directory(&arguments.dir);
     match &arguments.repair {
-        None => check(&arguments.dir, arguments.json),
-        Some(out) => repair(&arguments.dir, out, arguments.json),
+        None => check(&dir, arguments.json),
+        Some(out) => repair(&dir, &directory(out), arguments.json),
     }
+}
+
+/// The directory that is meant, which may be written as a home is.
+pub(crate) fn directory(path: &Path) -> PathBuf {
+    path.to_str().and_then(sureq::directory_of).unwrap_or_else(|| path.to_owned())
 }
 
 fn check(dir: &Path, as_json: bool) -> ExitCode {
@@ -72,6 +78,12 @@ fn repair(dir: &Path, out: &Path, as_json: bool) -> ExitCode {
     drop(line);
     let repaired = match repaired {
         Ok(repaired) => repaired,
+        Err(error) if is_about(&error, out) => {
+            return failed(
+                exit::CANNOT_START,
+                format_args!("{error}: choose another directory for the new store"),
+            );
+        }
         Err(error) => return cannot_look(dir, &error),
     };
     let text = if as_json {
@@ -87,6 +99,11 @@ fn repair(dir: &Path, out: &Path, as_json: bool) -> ExitCode {
     say::out(format_args!("{}", text.trim_end()));
     let is_all = repaired.is_complete() && repaired.report.is_sound();
     if is_all { ExitCode::SUCCESS } else { ExitCode::from(exit::DAMAGED) }
+}
+
+/// Whether it is this directory that is in use.
+fn is_about(error: &StoreError, dir: &Path) -> bool {
+    matches!(error, StoreError::InUse { path, .. } if path == dir)
 }
 
 /// Says why one cannot even look.

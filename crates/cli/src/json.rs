@@ -30,6 +30,8 @@ pub(crate) struct ReportJson {
     checkpoints: Vec<CheckpointJson>,
     queues: Vec<QueueJson>,
     findings: Vec<FindingJson>,
+    /// Tasks that have lost their payloads, and are too many to be listed.
+    payloads_not_listed: u64,
 }
 
 #[derive(Serialize)]
@@ -208,6 +210,7 @@ impl From<&Report> for ReportJson {
             checkpoints: checkpoints.collect(),
             queues: queues.collect(),
             findings: report.findings.iter().map(FindingJson::from).collect(),
+            payloads_not_listed: report.unlisted_payloads,
         }
     }
 }

@@ -10,6 +10,7 @@
 //! * `clean`: brings back what clients of other programs took and will not finish, on a Redis.
 //! * `dq`: the same server behind the command line of DefferedQ (`dq`), also when the program is called `dq`.
 
+mod allocator;
 mod backup;
 mod bounds;
 mod check;
@@ -37,10 +38,6 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use client::{bench, finish, look, manage, pop, push, work};
-
-// Small payloads and connection buffers come and go at a high rate; the system's allocator costs twice the time.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// A reliable work queue: hands each task to one worker at a time, and keeps it until that worker is done.
 #[derive(Parser)]
@@ -116,6 +113,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    allocator::give_back_soon();
     let mut words = std::env::args();
     let program = words.next().unwrap_or_default();
     if Path::new(&program).file_name().is_some_and(|name| name == "dq") {

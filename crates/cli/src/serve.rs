@@ -7,10 +7,10 @@ use sureq_server::{Config, Server, ServerError};
 
 use crate::exit::{self, failed};
 use crate::settings::{Plan, ServeArguments};
-use crate::{say, signals};
+use crate::{allocator, say, signals};
 
 pub(crate) fn run(arguments: &ServeArguments) -> ExitCode {
-    let Plan { home: url, options, config } = match arguments.plan() {
+    let Plan { home: url, remark, options, config } = match arguments.plan() {
         Ok(plan) => plan,
         Err(why) => return failed(exit::CANNOT_START, why),
     };
@@ -18,6 +18,9 @@ pub(crate) fn run(arguments: &ServeArguments) -> ExitCode {
         Ok(home) => home,
         Err(code) => return code,
     };
+    if let Some(remark) = remark {
+        say::notice(&remark);
+    }
     tell_of_cut(&home);
     home.warnings().iter().for_each(|warning| say::err(format_args!("sureq: {warning}")));
     tell_of_open_wires(&config);
@@ -34,7 +37,18 @@ pub(crate) fn open_to_serve(url: &str, options: &Options) -> Result<Home, ExitCo
         let why = "a server in front of a server is not offered: let clients ask that one, or write file:DIR";
         return Err(failed(exit::CANNOT_START, why));
     }
-    sureq::open_with(url, options).map_err(|error| failed(exit::code_of(&error), &error))
+    refuse_huge_pages();
+    let home = sureq::open_with(url, options).map_err(|error| failed(exit::code_of(&error), &error));
+    allocator::give_back_now();
+    home
+}
+
+/// Has memory come in small pages. A huge one is cleared in the middle of a command, which takes milliseconds, and is mostly
+/// empty where much is small and goes again.
+fn refuse_huge_pages() {
+    // A system that knows none, or does not let us, serves as well.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::thread::disable_transparent_huge_pages(true);
 }
 
 /// Says that a crash left half a write behind, if one did.

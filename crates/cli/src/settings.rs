@@ -43,11 +43,11 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "LEVEL", env = "SUREQ_DURABILITY")]
     durability: Option<String>,
     /// How many bytes of payloads are kept in memory; the others are read from the disk when their turn comes
-    /// [default: 64MB]
+    /// [default: 64MB, at most half of --memory]
     #[arg(long, value_name = "SIZE", env = "SUREQ_CACHE", allow_hyphen_values = true)]
     #[serde(deserialize_with = "size::text_or_number")]
     cache: Option<String>,
-    /// How much memory tasks, payloads and connections may use before pushes are refused [default: no limit]
+    /// How much memory tasks, workers, payloads and connections may use before pushes are refused [default: no limit]
     #[arg(long, value_name = "SIZE", env = "SUREQ_MEMORY", allow_hyphen_values = true)]
     #[serde(deserialize_with = "size::text_or_number")]
     memory: Option<String>,
@@ -106,6 +106,8 @@ pub(crate) struct Settings {
 /// What `serve` does.
 pub(crate) struct Plan {
     pub(crate) home: String,
+    /// What is worth saying about the settings.
+    pub(crate) remark: Option<String>,
     pub(crate) options: Options,
     pub(crate) config: Config,
 }
@@ -126,7 +128,8 @@ impl ServeArguments {
             return Err("--resp and --text are both off: nothing would be served".to_owned());
         }
         settings.refuse_what_is_not_ours()?;
-        Ok(Plan { home: settings.home(), options: settings.options()?, config })
+        let (options, remark) = (settings.options()?, settings.idle_in_memory());
+        Ok(Plan { home: settings.home(), remark, options, config })
     }
 }
 
@@ -180,6 +183,24 @@ impl Settings {
         self.home.clone().unwrap_or_else(|| DEFAULT_HOME.to_owned())
     }
 
+    /// Says which settings do nothing where nothing is kept on a disk.
+    fn idle_in_memory(&self) -> Option<String> {
+        let of_disks = [
+            ("--durability", &self.durability),
+            ("--cache", &self.cache),
+            ("--segment-bytes", &self.segment_bytes),
+        ];
+        let given = of_disks.iter().filter(|(_, value)| value.is_some() && self.keeps_nothing());
+        let given: Vec<&str> = given.map(|(flag, _)| *flag).collect();
+        let verb = if given.len() == 1 { "concerns" } else { "concern" };
+        (!given.is_empty())
+            .then(|| format!("{} {verb} a directory: mem: has none, and takes no notice", given.join(", ")))
+    }
+
+    fn keeps_nothing(&self) -> bool {
+        self.home.as_deref() == Some("mem:")
+    }
+
     /// Refuses settings of a store of our own where the home is a Redis, which has settings of its own.
     fn refuse_what_is_not_ours(&self) -> Result<(), String> {
         let home = self.home();
@@ -208,22 +229,44 @@ impl Settings {
         if segment_bytes.is_some_and(|bytes| !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&bytes)) {
             return Err("--segment-bytes: write a size between 64KB and 1GB".to_owned());
         }
-        let cache = size::of_flag("--cache", self.cache.as_deref())?.unwrap_or(CACHE_BYTES as u64);
-        if cache < CACHE_BYTES_MIN {
-            return Err("--cache: write a size of at least 1MB".to_owned());
-        }
-        let memory = size::of_flag("--memory", self.memory.as_deref())?;
-        if memory.is_some_and(|memory| memory < cache + MEMORY_BYTES_MIN) {
-            return Err("--memory: write a size that is at least 16MB more than --cache".to_owned());
-        }
+        let (cache, memory_bytes_max) = self.memories()?;
         Ok(Options {
             durability,
             segment_bytes,
             cache_bytes: cache as usize,
-            memory_bytes_max: memory,
+            memory_bytes_max,
             notice: Some(say::notice),
             ..Options::default()
         })
+    }
+
+    /// The cache, and the memory that it is a part of.
+    fn memories(&self) -> Result<(u64, Option<u64>), String> {
+        let cache = size::of_flag("--cache", self.cache.as_deref())?;
+        if cache.is_some_and(|cache| cache < CACHE_BYTES_MIN) {
+            return Err("--cache: write a size of at least 1MB".to_owned());
+        }
+        let memory = size::of_flag("--memory", self.memory.as_deref())?;
+        if memory.is_some_and(|memory| memory < MEMORY_BYTES_MIN) {
+            return Err("--memory: write a size of at least 16MB".to_owned());
+        }
+        let cache = match (cache, memory) {
+            (Some(cache), Some(memory))
+                if !self.keeps_nothing() && memory < cache.saturating_add(MEMORY_BYTES_MIN) =>
+            {
+                let [cache, memory, least] = [cache, memory, cache.saturating_add(MEMORY_BYTES_MIN)]
+                    .map(|size| size::shown(size as usize));
+                return Err(format!(
+                    "--memory {memory} has no room for --cache {cache} and at least 16MB of tasks and connections: write \
+                     --memory {least} or more, or a smaller --cache"
+                ));
+            }
+            (Some(cache), _) => cache,
+            (None, memory) => {
+                memory.map_or(CACHE_BYTES as u64, |memory| (memory / 2).min(CACHE_BYTES as u64))
+            }
+        };
+        Ok((cache, memory))
     }
 
     fn config(&self) -> Result<Config, String> {

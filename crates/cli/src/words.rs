@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::humane::{self, size};
 use sureq::store::{Beginning, Doubtful, Finding, Lost, QueueReport, Repaired, Report, Severity};
 
-/// More queues, tasks or findings than this are counted and not listed; `--json` lists all.
+/// More queues or findings than this are counted and not listed; `--json` lists all.
 const LISTED_MAX: usize = 20;
 
 /// A report, some lines.
@@ -146,10 +146,10 @@ pub(crate) fn repaired(repaired: &Repaired) -> String {
     if !repaired.lost.is_empty() {
         line(&mut text, "lost", format_args!("{}", many(repaired.lost.len(), "task")));
     }
-    for Lost { queue, id, why } in repaired.lost.iter().take(LISTED_MAX) {
+    // All of them, however many: it is the one chance to hear of them.
+    for Lost { queue, id, why } in &repaired.lost {
         let _ = writeln!(text, "  {id} of {}: {why}", queue.escape_ascii());
     }
-    more(&mut text, repaired.lost.len(), "lost tasks");
     doubtful(&mut text, &repaired.doubtful);
     for name in &repaired.nameless {
         let name = name.escape_ascii();
@@ -167,10 +167,9 @@ fn doubtful(text: &mut String, doubtful: &[Doubtful]) {
     }
     let count = many(doubtful.len(), "task");
     line(text, "in doubt", format_args!("{count}, saved, may have been finished in what is lost"));
-    for Doubtful { queue, id } in doubtful.iter().take(LISTED_MAX) {
+    for Doubtful { queue, id } in doubtful {
         let _ = writeln!(text, "  {id} of {}", queue.escape_ascii());
     }
-    more(text, doubtful.len(), "tasks in doubt");
 }
 
 fn more(text: &mut String, count: usize, what: &str) {

@@ -12,8 +12,15 @@ use core::mem;
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
-/// Entries per table, on average. As many as fill a table of hashbrown's, which is full at seven eighths of a power of two.
-const TABLE_LEN: usize = 1792;
+/// Entries per table, on average. One that is about to be cut has twice as many, give or take a few.
+const TABLE_LEN: usize = 1664;
+
+/// Entries that fit a table, at most: hashbrown's are full at seven eighths of a power of two.
+const TABLE_LEN_MAX: usize = 3584;
+
+/// For entries of so few bytes a table has its full size from the start. Growing into it, the tables would leave more memory
+/// unused behind them.
+const SMALL_BYTES: usize = 8;
 
 /// A set of entries, found by a hash that the caller knows.
 #[derive(Clone, Debug)]
@@ -42,7 +49,11 @@ impl<T> Index<T> {
     /// About how many entries it has room for.
     pub(crate) fn capacity(&self) -> usize {
         // Without a look at each table: they are about as long as each other.
-        if self.more.is_empty() { self.first.capacity() } else { self.len * 3 / 2 }
+        match self.more.len() {
+            0 => self.first.capacity(),
+            more if size_of::<T>() <= SMALL_BYTES => (more + 1) * TABLE_LEN_MAX,
+            _ => self.len * 3 / 2,
+        }
     }
 
     /// The number of the table for this hash. Those up to the last power of two are told apart by so many bits, and those
@@ -85,9 +96,9 @@ impl<T> Index<T> {
         let tables = self.more.len() + 1;
         let cut = tables - tables.next_power_of_two() / if tables.is_power_of_two() { 1 } else { 2 };
         let entries = mem::take(self.table_mut(cut));
-        let half = entries.len() / 2;
-        *self.table_mut(cut) = HashTable::with_capacity(half);
-        self.more.push(HashTable::with_capacity(half));
+        let room = if size_of::<T>() <= SMALL_BYTES { TABLE_LEN_MAX } else { entries.len() / 2 };
+        *self.table_mut(cut) = HashTable::with_capacity(room);
+        self.more.push(HashTable::with_capacity(room));
         for entry in entries {
             let hash = rehash(&entry);
             let number = self.number(hash);
@@ -193,7 +204,10 @@ mod tests {
         assert!(most <= 5 * TABLE_LEN, "{most} moved at once");
         let lens = (0..=index.more.len()).map(|at| index.table(at).len());
         assert!(lens.clone().max() < Some(3 * TABLE_LEN), "tables as long as each other: {:?}", lens.max());
-        let room: usize = (0..=index.more.len()).map(|at| index.table(at).capacity()).sum();
-        assert!(room < 2 * index.len() + TABLE_LEN, "room for {room}");
+        let rooms = (0..=index.more.len()).map(|at| index.table(at).capacity());
+        assert!(rooms.clone().skip(1).all(|room| room == TABLE_LEN_MAX), "none of them ever grows");
+        let room: usize = rooms.sum();
+        assert_eq!(room, index.capacity());
+        assert!(room < index.len() * 9 / 4, "room for {room}");
     }
 }

@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::mem;
 
 use crate::command::{ConnId, LapsePolicy};
 use crate::id::{Receipt, TaskId};
@@ -23,6 +24,11 @@ pub trait Body: Clone {
 
     /// Whether the payload is this one, as far as the handle can tell.
     fn is(&self, payload: &[u8]) -> Option<bool>;
+
+    /// How many bytes of memory a handle owns that cannot be packed.
+    fn owned_bytes(&self) -> usize {
+        0
+    }
 
     /// Appends bytes from which [`Body::unpack`] makes this handle again, given the same `before`: the one packed
     /// before it in the same run, `None` where a run begins. Answers false, and appends nothing, if this handle
@@ -99,15 +105,14 @@ pub enum Cause {
 pub enum Name {
     /// What its producer chose.
     Bytes(Box<[u8]>),
-    /// A keyed hash of its payload (`UNIQUE`). No bytes ever equal it.
-    PayloadHash(u128),
+    /// A keyed hash of its payload (`UNIQUE`). No bytes ever equal it. It is kept as bytes because a `u128` would have to
+    /// lie at multiples of 16, which makes all that holds a name larger.
+    PayloadHash([u8; 16]),
 }
 
-/// Where a ready task stands in the line: the smallest rank is handed out next.
+/// When it is a ready task's turn among those of its priority: the smallest is handed out first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Rank {
-    /// The priority, negated so that larger ones come first.
-    pub lane: i16,
+pub struct Turn {
     /// A plain push has its id here; what went to the back, the last id of that moment; what went to the front, a
     /// negative number that falls with every group.
     pub major: i64,
@@ -115,11 +120,32 @@ pub struct Rank {
     pub minor: u64,
 }
 
+impl Turn {
+    /// When it is the turn of a push.
+    pub const fn pushed(id: TaskId) -> Self {
+        // Ids have 59 bits.
+        Self { major: id.raw().cast_signed(), minor: 0 }
+    }
+}
+
+/// Where a ready task stands in the line: the smallest rank is handed out next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Rank {
+    /// The priority, negated so that larger ones come first.
+    pub lane: i16,
+    /// Order within the lane.
+    pub turn: Turn,
+}
+
 impl Rank {
     /// Where a plain push stands.
     pub const fn plain(id: TaskId) -> Self {
-        // Ids have 59 bits.
-        Self { lane: 0, major: id.raw().cast_signed(), minor: 0 }
+        Self::of(0, Turn::pushed(id))
+    }
+
+    /// Where a task of this priority stands.
+    pub const fn of(priority: i8, turn: Turn) -> Self {
+        Self { lane: Self::lane_of(priority), turn }
     }
 
     /// The lane of a priority.
@@ -140,8 +166,8 @@ pub enum Due {
 /// The state of a task that has a record of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// Waiting and due.
-    Ready(Rank),
+    /// Waiting and due. Its lane is not told: it follows from the priority.
+    Ready(Turn),
     /// Not due yet.
     Delayed(Due),
     /// Some worker has it.
@@ -164,29 +190,111 @@ impl State {
 
 /// A delivery to a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Lease {
-    /// When it began.
-    pub start: LogTime,
-    /// Which of the queue's deliveries it is: what is given back together keeps this order.
-    pub seq: u64,
-    /// What ends it, if anything but its holder does. A plain pop has none and pays for none.
-    pub terms: Option<Box<Terms>>,
+pub struct Lease(Form);
+
+/// A plain pop has no terms and pays for none. Where there are terms they are never empty, so that equal leases look
+/// the same.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Form {
+    Plain {
+        start: LogTime,
+        seq: u64,
+    },
+    /// The start is in the box because there is no room for it beside the pointer: it would make every record larger.
+    OnTerms {
+        seq: u64,
+        boxed: Box<Boxed>,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Boxed {
+    start: LogTime,
+    terms: Terms,
 }
 
 impl Lease {
+    /// The bytes of what it has in a box.
+    pub(crate) const fn boxed_bytes(&self) -> usize {
+        match &self.0 {
+            Form::Plain { .. } => 0,
+            Form::OnTerms { .. } => size_of::<Boxed>(),
+        }
+    }
+
+    /// A delivery that begins at `start`, on these terms if there are any.
+    pub fn new(start: LogTime, seq: u64, terms: Terms) -> Self {
+        Self(if terms.is_none() {
+            Form::Plain { start, seq }
+        } else {
+            Form::OnTerms { seq, boxed: Box::new(Boxed { start, terms }) }
+        })
+    }
+
+    /// When it began.
+    pub const fn start(&self) -> LogTime {
+        match &self.0 {
+            Form::Plain { start, .. } => *start,
+            Form::OnTerms { boxed, .. } => boxed.start,
+        }
+    }
+
+    /// Which of the queue's deliveries it is: what is given back together keeps this order.
+    pub const fn seq(&self) -> u64 {
+        match self.0 {
+            Form::Plain { seq, .. } | Form::OnTerms { seq, .. } => seq,
+        }
+    }
+
+    /// What ends it, if anything but its holder does.
+    pub const fn terms(&self) -> Option<&Terms> {
+        match &self.0 {
+            Form::Plain { .. } => None,
+            Form::OnTerms { boxed, .. } => Some(&boxed.terms),
+        }
+    }
+
     /// When it runs out.
     pub fn deadline(&self) -> Option<LogTime> {
-        Some(self.terms.as_ref()?.deadline?.at)
+        Some(self.terms()?.deadline?.at)
     }
 
     /// The worker or connection it ends with.
     pub fn holder(&self) -> Option<Holder> {
-        self.terms.as_ref()?.holder
+        self.terms()?.holder
     }
 
     /// Whether nothing but its holder, or RECOVER, ends it.
     pub fn is_open_ended(&self) -> bool {
-        self.terms.as_ref().is_none_or(|t| t.deadline.is_none() && t.holder.is_none())
+        self.terms().is_none_or(|t| t.deadline.is_none() && t.holder.is_none())
+    }
+
+    /// Makes it another delivery on the same terms.
+    pub fn begin_again(&mut self, at: LogTime, number: u64) {
+        let (start, seq) = match &mut self.0 {
+            Form::Plain { start, seq } => (start, seq),
+            Form::OnTerms { seq, boxed } => (&mut boxed.start, seq),
+        };
+        (*start, *seq) = (at, number);
+    }
+
+    /// Gives it this deadline instead of the one it had, if any.
+    pub fn extend(&mut self, deadline: Deadline) {
+        let deadline = Some(deadline);
+        match &mut self.0 {
+            Form::OnTerms { boxed, .. } => boxed.terms.deadline = deadline,
+            Form::Plain { start, seq } => {
+                *self = Self::new(*start, *seq, Terms { deadline, ..Terms::default() });
+            }
+        }
+    }
+
+    /// Its deadline, to be moved.
+    pub fn deadline_mut(&mut self) -> Option<&mut Deadline> {
+        match &mut self.0 {
+            Form::Plain { .. } => None,
+            Form::OnTerms { boxed, .. } => boxed.terms.deadline.as_mut(),
+        }
     }
 }
 
@@ -252,12 +360,33 @@ pub struct Extras {
     pub backoff_ms: Option<u64>,
     /// When its time to live is over.
     pub expires: Option<LogTime>,
+    /// What its tries were spent on.
+    pub tries: Tries,
     /// Why it failed or died last.
     pub reason: Option<Box<[u8]>>,
-    /// Its last deliveries, once it was delivered and came back.
-    pub past: Vec<Past>,
+    /// Its last deliveries, once it was delivered and came back. Most come back once: there is no room for more than there
+    /// are.
+    pub past: Box<[Past]>,
     /// The trace context of its producer. Kept, not yet used.
     pub trace: Option<Box<[u8]>>,
+}
+
+impl Extras {
+    /// As a task has them: not at all if there is nothing in them, so that equal states look the same and a digest can
+    /// tell them apart from others.
+    pub fn boxed(self) -> Option<Box<Self>> {
+        (self != Self::default()).then(|| Box::new(self))
+    }
+
+    /// The bytes of it and of all that it has. A name is there twice: the index of names has it too.
+    fn bytes(&self) -> usize {
+        let name = match &self.name {
+            Some(Name::Bytes(name)) => 2 * name.len(),
+            Some(Name::PayloadHash(_)) | None => 0,
+        };
+        let len = |bytes: &Option<Box<[u8]>>| bytes.as_ref().map_or(0, |bytes| bytes.len());
+        size_of::<Self>() + name + len(&self.reason) + len(&self.trace) + size_of_val(&*self.past)
+    }
 }
 
 /// A task with a record of its own: every one but those that were plainly pushed and never touched since.
@@ -275,8 +404,6 @@ pub struct Task<B> {
     pub incarnation: u64,
     /// How often it was delivered.
     pub deliveries: u32,
-    /// What its tries were spent on.
-    pub tries: Tries,
     /// Larger first.
     pub priority: i8,
     /// Called off while leased.
@@ -297,7 +424,6 @@ impl<B> Task<B> {
             state,
             incarnation: 0,
             deliveries: 0,
-            tries: Tries { failed: 0, lapsed: 0, lost: 0 },
             priority: 0,
             cancelled: false,
             late_ack: false,
@@ -309,6 +435,14 @@ impl<B> Task<B> {
     pub const fn lease(&self) -> Option<&Lease> {
         match &self.state {
             State::Leased(lease) => Some(lease),
+            _ => None,
+        }
+    }
+
+    /// Where it stands in the line, if it is ready.
+    pub const fn rank(&self) -> Option<Rank> {
+        match self.state {
+            State::Ready(turn) => Some(Rank::of(self.priority, turn)),
             _ => None,
         }
     }
@@ -333,26 +467,119 @@ impl<B> Task<B> {
         self.extras.as_ref()?.name.as_ref()
     }
 
+    /// What its tries were spent on.
+    pub fn tries(&self) -> Tries {
+        self.extras.as_ref().map_or_else(Tries::default, |extras| extras.tries)
+    }
+
+    /// The bytes of all that it has beside its record.
+    pub(crate) fn owned_bytes(&self) -> usize
+    where
+        B: Body,
+    {
+        let extras = self.extras.as_deref().map_or(0, Extras::bytes);
+        self.body.owned_bytes() + self.lease().map_or(0, Lease::boxed_bytes) + extras
+    }
+
     /// Its extras, made if need be.
     pub fn extras_mut(&mut self) -> &mut Extras {
         self.extras.get_or_insert_default()
     }
 
+    /// Counts a try, if the cause costs one.
+    pub fn count_try(&mut self, cause: Cause) {
+        if cause != Cause::Free {
+            self.extras_mut().tries.count(cause);
+        }
+    }
+
+    /// Gives it back all its tries, as if none had been spent.
+    pub fn restore_tries(&mut self) {
+        self.take_away(|extras| extras.tries = Tries::default());
+    }
+
     /// Takes its time to live away, as if it never had one.
     pub fn live_on(&mut self) {
+        self.take_away(|extras| extras.expires = None);
+    }
+
+    /// Takes its name away, as if it never had one.
+    pub fn become_nameless(&mut self) {
+        self.take_away(|extras| extras.name = None);
+    }
+
+    /// Takes something out of its extras, and those if nothing is left: see [`Extras::boxed`].
+    fn take_away(&mut self, take: impl FnOnce(&mut Extras)) {
         if let Some(extras) = &mut self.extras {
-            extras.expires = None;
+            take(extras);
         }
-        // Equal states look the same, so that a digest can tell them apart from others.
         self.extras.take_if(|extras| **extras == Extras::default());
     }
 
     /// Remembers a delivery that is over; only the last few are kept.
     pub fn remember(&mut self, past: Past) {
         let kept = &mut self.extras_mut().past;
-        if kept.len() >= limits::DELIVERIES_KEPT {
-            kept.remove(0);
+        let mut all = mem::take(kept).into_vec();
+        if all.len() >= limits::DELIVERIES_KEPT {
+            all.remove(0);
         }
-        kept.push(past);
+        all.reserve_exact(1);
+        all.push(past);
+        *kept = all.into_boxed_slice();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task() -> Task<()> {
+        Task::new(TaskId::new(1, 1).unwrap(), (), LogTime(0), State::Dead(LogTime(0)))
+    }
+
+    #[test]
+    fn what_was_taken_away_leaves_no_trace() {
+        let check = |add: fn(&mut Task<()>), take: fn(&mut Task<()>)| {
+            let mut task = task();
+            add(&mut task);
+            assert!(task.extras.is_some());
+            task.extras_mut().tries_max = Some(5);
+            take(&mut task);
+            let left = Extras { tries_max: Some(5), ..Extras::default() };
+            assert_eq!(task.extras.as_deref(), Some(&left), "the rest stays");
+            task.extras_mut().tries_max = None;
+            take(&mut task);
+            assert_eq!(task.extras, None);
+        };
+        check(|task| task.count_try(Cause::Lapsed), Task::restore_tries);
+        check(|task| task.extras_mut().expires = Some(LogTime(9)), Task::live_on);
+        check(|task| task.extras_mut().name = Some(Name::PayloadHash([0; 16])), Task::become_nameless);
+    }
+
+    #[test]
+    fn only_what_costs_a_try_is_counted() {
+        let mut task = task();
+        task.count_try(Cause::Free);
+        assert_eq!((task.tries(), &task.extras), (Tries::default(), &None));
+        for cause in [Cause::Failed, Cause::Lost, Cause::Lost] {
+            task.count_try(cause);
+        }
+        assert_eq!(task.tries(), Tries { failed: 1, lapsed: 0, lost: 2 });
+    }
+
+    #[test]
+    fn a_lease_is_the_same_whichever_way_it_came_to_its_terms() {
+        let deadline = Deadline { at: LogTime(9), length_ms: 8 };
+        let terms = Terms { deadline: Some(deadline), ..Terms::default() };
+        let mut extended = Lease::new(LogTime(1), 2, Terms::default());
+        assert_eq!(extended.terms(), None);
+        extended.extend(deadline);
+        assert_eq!(extended, Lease::new(LogTime(1), 2, terms));
+        extended.begin_again(LogTime(3), 4);
+        assert_eq!((extended.start(), extended.seq(), extended.terms()), (LogTime(3), 4, Some(&terms)));
+        let holder = Some(Holder::Worker(7));
+        let mut held = Lease::new(LogTime(1), 2, Terms { holder, ..Terms::default() });
+        held.extend(deadline);
+        assert_eq!(held.terms(), Some(&Terms { holder, ..terms }));
     }
 }

@@ -11,10 +11,10 @@ use model::command::Happening;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use support::{Bytes, Home, Log, Store};
-use sureq_core::codec::decode;
+use sureq_core::codec::{decode, encode};
 use sureq_core::command::{ConnId, LeaseAsk, Pop};
 use sureq_core::event::{Counters, Fields, Flood, FullTask, Ids, Landing, QueueNo, Totals};
-use sureq_core::task::{Cause, Due, Lease, Rank, State, Tries};
+use sureq_core::task::{Cause, Due, Lease, State, Terms, Tries, Turn};
 use sureq_core::{Broker, Command, Event, LogTime, Now, Replies, TaskId, WallTime};
 
 /// The log of a random life of so many steps.
@@ -166,6 +166,7 @@ fn task(state: State, deliveries: u32) -> FullTask<'static> {
         payload: b"x",
         pushed: LogTime(0),
         state,
+        stray_lane: None,
         incarnation: 1,
         deliveries,
         tries: Tries { failed: u32::MAX, lapsed: u32::MAX, lost: u32::MAX },
@@ -179,13 +180,13 @@ fn task(state: State, deliveries: u32) -> FullTask<'static> {
 
 #[test]
 fn counters_near_their_end_and_tasks_that_contradict_themselves_are_refused() {
-    let ready = |lane, major, minor| task(State::Ready(Rank { lane, major, minor }), 1);
-    let leased = |seq| State::Leased(Lease { start: LogTime(0), seq, terms: None });
+    let ready = |major, minor| task(State::Ready(Turn { major, minor }), 1);
+    let leased = |seq| State::Leased(Lease::new(LogTime(0), seq, Terms::default()));
     let refused = [
-        ready(0, 0, u64::MAX),
-        ready(0, i64::MIN, 1),
-        ready(1, 0, 1),
-        FullTask { cancelled: true, ..ready(0, 0, 1) },
+        ready(0, u64::MAX),
+        ready(i64::MIN, 1),
+        FullTask { stray_lane: Some(1), ..ready(0, 1) },
+        FullTask { cancelled: true, ..ready(0, 1) },
         task(leased(u64::MAX), 1),
         task(leased(0), 1),
         task(leased(1), 0),
@@ -200,6 +201,10 @@ fn counters_near_their_end_and_tasks_that_contradict_themselves_are_refused() {
     };
     for task in refused {
         assert!(made().replay(&Event::Task(&task), &mut Log::default()).is_err(), "{task:?}");
+        let mut bytes = Vec::new();
+        encode(&Event::Task(&task), &mut bytes);
+        let read = decode(&bytes, |event| made().replay(event, &mut Log::default()).is_err());
+        assert_eq!(read, Ok((true, &[][..])), "{task:?} as bytes");
     }
     let mut broker = made();
     broker.replay(&Event::Task(&task(leased(1), u32::MAX)), &mut Log::default()).unwrap();

@@ -4,15 +4,17 @@
 
 use std::collections::HashMap;
 
-use sureq_core::Broker;
 use sureq_core::event::QueueNo;
+use sureq_core::queue::Upcoming;
 use sureq_core::task::Body as _;
+use sureq_core::{Broker, Queue};
 
 use crate::body::{Body, Stored};
+use crate::stretch::Stretch;
 
 /// How many tasks are read ahead of a queue at first, and at most. It doubles while the queue is being emptied.
 const TASKS_MIN: usize = 16;
-const TASKS_MAX: usize = 1024;
+const TASKS_MAX: usize = 4096;
 
 /// How many bytes are read ahead of one queue at most, and which part of the cache.
 const BYTES_MAX: usize = 1 << 20;
@@ -30,6 +32,21 @@ pub(crate) struct Readable {
     pub(crate) budget: usize,
 }
 
+/// What to read.
+#[derive(Debug, Default)]
+pub(crate) struct Reading {
+    /// Stretches that hold so many payloads each.
+    pub(crate) stretches: Vec<(Stretch, usize)>,
+    /// Payloads that lie by themselves.
+    pub(crate) places: Vec<Stored>,
+}
+
+impl Reading {
+    fn is_empty(&self) -> bool {
+        self.stretches.is_empty() && self.places.is_empty()
+    }
+}
+
 /// How far each queue has been read ahead.
 #[derive(Debug, Default)]
 pub(crate) struct ReadAhead {
@@ -38,41 +55,93 @@ pub(crate) struct ReadAhead {
 
 #[derive(Debug, Default)]
 struct Window {
-    /// How many tasks at the head of the line have been asked for.
+    /// How many tasks at the head of the line have been asked for, and about how many bytes.
     tasks: usize,
-    /// How many to ask for.
+    bytes: usize,
+    /// How many tasks there were when some were last asked for.
+    filled: usize,
+    /// How many there should be.
     wanted: usize,
 }
 
 impl ReadAhead {
     /// What to read now that so many tasks of a queue were taken, if it is time.
-    pub(crate) fn places(
+    pub(crate) fn next(
         &mut self,
         broker: &Broker<Body>,
         queue: &[u8],
         popped: usize,
         readable: Readable,
-    ) -> Option<Vec<Stored>> {
+    ) -> Option<Reading> {
         let no = broker.number_of(queue).filter(|_| popped > 0)?;
         if self.queues.len() >= QUEUES_MAX && !self.queues.contains_key(&no) {
             self.queues.clear();
         }
         let window = self.queues.entry(no).or_default();
-        window.tasks = window.tasks.saturating_sub(popped);
-        if window.tasks > window.wanted / 2 {
+        window.take(popped);
+        if window.tasks > window.filled / 2 {
             return None;
         }
         window.wanted = (window.wanted * 2).clamp(TASKS_MIN.max(2 * popped), TASKS_MAX.max(2 * popped));
-        let bytes_max = BYTES_MAX.min(readable.budget / CACHE_PART);
-        let (mut places, mut bytes) = (Vec::new(), 0);
-        for body in broker.queue_at(no)?.upcoming(window.tasks).take(window.wanted - window.tasks) {
-            bytes += body.len();
-            if bytes > bytes_max {
+        let bytes = BYTES_MAX.min(readable.budget / CACHE_PART);
+        let reading = window.extend(broker.queue_at(no)?, readable.before, bytes);
+        window.filled = window.tasks;
+        Some(reading).filter(|reading| !reading.is_empty())
+    }
+}
+
+impl Window {
+    /// So many were taken from the head.
+    fn take(&mut self, popped: usize) {
+        let left = self.tasks.saturating_sub(popped);
+        self.bytes = if left == 0 { 0 } else { self.bytes / self.tasks * left };
+        self.tasks = left;
+    }
+
+    /// Asks for as many as are wanted, up to so many bytes in all: what is read must still be there when it is asked for.
+    fn extend(&mut self, queue: &Queue<Body>, before: (u32, u32), bytes_max: usize) -> Reading {
+        let mut reading = Reading::default();
+        for upcoming in queue.upcoming(self.tasks) {
+            if self.tasks >= self.wanted {
                 break;
             }
-            window.tasks += 1;
-            places.extend(body.place().filter(|place| (place.segment, place.offset) < readable.before));
+            let is_all = match upcoming {
+                Upcoming::Task(body) => self.add(&body, before, bytes_max, &mut reading),
+                Upcoming::Run { first, last, tasks } => match between(&first, &last, tasks, before) {
+                    Some(stretch) if self.bytes + stretch.bytes() <= bytes_max => {
+                        self.bytes += stretch.bytes();
+                        self.tasks += tasks;
+                        reading.stretches.push((stretch, tasks));
+                        true
+                    }
+                    _ => {
+                        let mut bodies = queue.upcoming_bodies(self.tasks).take(tasks);
+                        bodies.all(|body| self.add(&body, before, bytes_max, &mut reading))
+                    }
+                },
+            };
+            if !is_all {
+                break;
+            }
         }
-        Some(places).filter(|places| !places.is_empty())
+        reading
     }
+
+    /// Asks for one, unless there is enough; answers whether it did.
+    fn add(&mut self, body: &Body, before: (u32, u32), bytes_max: usize, reading: &mut Reading) -> bool {
+        if self.bytes + body.len() > bytes_max || self.tasks >= self.wanted {
+            return false;
+        }
+        self.bytes += body.len();
+        self.tasks += 1;
+        reading.places.extend(body.place().filter(|place| (place.segment, place.offset) < before));
+        true
+    }
+}
+
+/// What holds all payloads of a run, if that is worth reading as a whole.
+fn between(first: &Body, last: &Body, tasks: usize, before: (u32, u32)) -> Option<Stretch> {
+    let (first, last) = (first.place()?, last.place()?);
+    let is_readable = (last.segment, last.offset) < before;
+    Stretch::between(first, last, tasks).filter(|_| is_readable)
 }

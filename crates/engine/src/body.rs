@@ -16,7 +16,10 @@ pub enum Body {
     Loaded(Payload),
 }
 
-/// Where a payload lies in the log. Its checksum is the four bytes before it.
+/// The checksum of a payload stands before it.
+pub(crate) const CRC_BYTES: u64 = 4;
+
+/// Where a payload lies in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stored {
     /// The number of the segment that it was written to. A recovery may have rewritten that to another since.
@@ -73,6 +76,13 @@ impl sureq_core::task::Body for Body {
         }
     }
 
+    fn owned_bytes(&self) -> usize {
+        match self {
+            Self::Loaded(payload) => payload.owned_bytes(),
+            Self::Stored(_) => 0,
+        }
+    }
+
     fn pack(&self, before: Option<&Self>, out: &mut Vec<u8>) -> bool {
         let Self::Stored(place) = self else { return false };
         let before = before.and_then(Self::place);
@@ -91,6 +101,7 @@ impl sureq_core::task::Body for Body {
         true
     }
 
+    #[inline]
     fn unpack<'b>(before: Option<&Self>, bytes: &'b [u8]) -> Option<(Self, &'b [u8])> {
         let before = before.and_then(Self::place);
         let (first, bytes) = number(bytes)?;
@@ -131,7 +142,11 @@ fn put_number(mut n: u64, out: &mut Vec<u8>) {
     out.push(n as u8);
 }
 
+#[inline]
 fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    if let [byte @ ..0x80, rest @ ..] = bytes {
+        return Some((u64::from(*byte), rest));
+    }
     let mut n = 0u64;
     for (at, &byte) in bytes.iter().enumerate().take(10) {
         n |= u64::from(byte & 0x7f).checked_shl(7 * at as u32)?;

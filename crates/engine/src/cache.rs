@@ -1,26 +1,30 @@
 //! Payloads in memory: those that were just written, and those that are about to be asked for.
 //!
 //! Most tasks are taken soon after they came, so that the last frames stay in a ring for a while after they were written.
-//! What lies at the head of a long queue is read ahead of its takers. Each has half of the budget, so that neither drives
-//! the other out.
+//! What lies at the head of a long queue is read ahead of its takers, and goes when as many payloads of it were asked for as
+//! it was read for. Each has half of the budget, so that neither drives the other out.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::body::Stored;
+use crate::body::{CRC_BYTES, Stored};
 use sureq_seam::Payload;
 
 /// How much of what was just written is kept at first.
 const RING_BYTES_MIN: usize = 4 << 20;
 
+/// A frame that is larger than the ring, and than this, goes as soon as it can be read back.
+const KEPT_GIANT_BYTES: usize = 1 << 20;
+
 /// What a stretch costs besides its bytes, about.
-const STRETCH_BYTES: usize = 96;
+const STRETCH_BYTES: usize = 128;
+
+/// So many stretches that are gone may stand in the order of those that are there, at least.
+const ORDER_SLACK: usize = 64;
 
 /// The segment and the offset of a first byte.
 pub(crate) type Start = (u32, u32);
-
-/// The checksum before a payload.
-const CRC_BYTES: usize = 4;
 
 /// Parts of the log in memory.
 #[derive(Debug)]
@@ -58,10 +62,15 @@ impl Cache {
         self.written.keep((segment, offset), body);
     }
 
-    /// Keeps what was read from a segment.
-    pub(crate) fn keep_read(&mut self, segment: u32, offset: u32, bytes: Arc<[u8]>) {
+    /// The last frame has been written: one that is too large for the ring can be read back from now on.
+    pub(crate) fn has_written(&mut self) {
+        self.written.let_go_of_giant(KEPT_GIANT_BYTES);
+    }
+
+    /// Keeps what was read from a segment, until so many payloads of it were asked for.
+    pub(crate) fn keep_read(&mut self, start: Start, bytes: Arc<[u8]>, payloads: usize) {
         if bytes.len() <= self.read.budget {
-            self.read.insert((segment, offset), bytes);
+            self.read.insert(start, bytes, payloads);
         }
     }
 
@@ -75,7 +84,7 @@ impl Cache {
         if found.is_none() {
             self.written.miss(place);
         }
-        found.map(|(bytes, at)| Found::Read(Payload::within(bytes, at..at + place.len as usize)))
+        found.map(|(bytes, at)| Found::Read(Payload::new(bytes, at..at + place.len as usize)))
     }
 
     /// What is written from this place on is in memory, or was just now.
@@ -96,7 +105,7 @@ impl Cache {
 
 /// Whether the payload at `at` of what was read is what was pushed.
 pub(crate) fn is_whole(bytes: &[u8], at: usize, place: Stored) -> bool {
-    let Some(sum_at) = at.checked_sub(CRC_BYTES) else { return false };
+    let Some(sum_at) = at.checked_sub(CRC_BYTES as usize) else { return false };
     let payload = bytes.get(at..).and_then(|rest| rest.get(..place.len as usize));
     let sum = bytes.get(sum_at..).and_then(|sum| sum.first_chunk()).copied().map(u32::from_le_bytes);
     payload.is_some_and(|payload| sum == Some(crc32c::crc32c(payload)))
@@ -169,6 +178,14 @@ impl Ring {
         }
     }
 
+    /// Lets go of the frame that is larger than the ring, if there is one of more bytes than that.
+    fn let_go_of_giant(&mut self, bytes: usize) {
+        if self.giant.len() > bytes {
+            self.frames.pop_back();
+            (self.last, self.giant) = (None, Vec::new());
+        }
+    }
+
     fn keep(&mut self, start: Start, body: &[u8]) {
         if self.frames.back().is_some_and(|newest| newest.at.is_none()) {
             self.frames.pop_back();
@@ -202,6 +219,10 @@ impl Ring {
             return Some(last);
         }
         let start = (place.segment, place.offset);
+        // What waits at the head of a long queue is older than all of them.
+        if start < self.frames.front()?.start {
+            return None;
+        }
         let at = self.frames.partition_point(|frame| frame.start <= start).checked_sub(1)?;
         self.last = self.frames.get(at).copied().filter(|frame| frame.holds(place));
         self.last
@@ -215,53 +236,86 @@ impl Ring {
 /// Stretches of segments.
 #[derive(Debug)]
 struct Stretches {
-    by_start: BTreeMap<Start, Arc<[u8]>>,
-    /// From the oldest to the newest.
-    order: VecDeque<Start>,
+    by_start: BTreeMap<Start, Arc<Kept>>,
+    /// From the oldest to the newest, with their numbers; some may be gone.
+    order: VecDeque<(Start, u64)>,
+    /// How many there have been.
+    count: u64,
     /// The one that was found last.
-    last: Option<(Start, Arc<[u8]>)>,
+    last: Option<(Start, Arc<Kept>)>,
     bytes: usize,
     budget: usize,
 }
 
+#[derive(Debug)]
+struct Kept {
+    /// The how manieth it is.
+    number: u64,
+    bytes: Arc<[u8]>,
+    /// How many payloads of it will be asked for yet, as far as is known.
+    left: AtomicUsize,
+}
+
 impl Stretches {
     fn new(budget: usize) -> Self {
-        Self { by_start: BTreeMap::new(), order: VecDeque::new(), last: None, bytes: 0, budget }
+        Self { by_start: BTreeMap::new(), order: VecDeque::new(), count: 0, last: None, bytes: 0, budget }
     }
 
-    fn insert(&mut self, start: Start, bytes: Arc<[u8]>) {
+    fn insert(&mut self, start: Start, bytes: Arc<[u8]>, payloads: usize) {
+        self.remove(start);
         self.bytes += bytes.len() + STRETCH_BYTES;
-        self.last.take_if(|(last, _)| *last == start);
-        match self.by_start.insert(start, bytes) {
-            Some(before) => self.bytes -= before.len() + STRETCH_BYTES,
-            None => self.order.push_back(start),
-        }
+        self.count += 1;
+        let kept = Kept { number: self.count, bytes, left: AtomicUsize::new(payloads) };
+        self.order.push_back((start, kept.number));
+        self.by_start.insert(start, Arc::new(kept));
         while self.bytes > self.budget
-            && let Some(oldest) = self.order.pop_front()
+            && let Some((oldest, number)) = self.order.pop_front()
         {
-            self.last.take_if(|(start, _)| *start == oldest);
-            let gone = self.by_start.remove(&oldest).map_or(0, |bytes| bytes.len() + STRETCH_BYTES);
-            self.bytes -= gone;
+            if is_there(&self.by_start, oldest, number) {
+                self.remove(oldest);
+            }
+        }
+        if self.order.len() > 2 * self.by_start.len() + ORDER_SLACK {
+            self.order.retain(|&(start, number)| is_there(&self.by_start, start, number));
+        }
+    }
+
+    fn remove(&mut self, start: Start) {
+        self.last.take_if(|(last, _)| *last == start);
+        if let Some(gone) = self.by_start.remove(&start) {
+            self.bytes -= gone.bytes.len() + STRETCH_BYTES;
         }
     }
 
     /// The stretch that holds the place, and where in it.
-    fn find(&mut self, place: Stored) -> Option<(&Arc<[u8]>, usize)> {
-        let holds = |(segment, offset): Start, bytes: &[u8]| {
+    fn find(&mut self, place: Stored) -> Option<(Arc<[u8]>, usize)> {
+        let holds = |(segment, offset): Start, kept: &Kept| {
             let at = place.offset.checked_sub(offset)? as usize;
-            (segment == place.segment && at + place.len as usize <= bytes.len()).then_some(at)
+            (segment == place.segment && at + place.len as usize <= kept.bytes.len()).then_some(at)
         };
         // Neighbours are asked for one after the other.
-        let near = self.last.as_ref().and_then(|(start, bytes)| holds(*start, bytes));
+        let near = self.last.as_ref().and_then(|(start, kept)| holds(*start, kept));
         if near.is_none() {
             let within = (place.segment, 0)..=(place.segment, place.offset);
-            let (&start, bytes) = self.by_start.range(within).next_back()?;
-            holds(start, bytes)?;
-            self.last = Some((start, Arc::clone(bytes)));
+            let (&start, kept) = self.by_start.range(within).next_back()?;
+            holds(start, kept)?;
+            self.last = Some((start, Arc::clone(kept)));
         }
-        let (start, bytes) = self.last.as_ref()?;
-        holds(*start, bytes).map(|at| (bytes, at))
+        let (start, kept) = self.last.as_ref()?;
+        let (start, at, bytes) = (*start, holds(*start, kept)?, Arc::clone(&kept.bytes));
+        // Only ever changed under the lock that the cache is under.
+        let left = kept.left.load(Ordering::Relaxed).saturating_sub(1);
+        kept.left.store(left, Ordering::Relaxed);
+        if left == 0 {
+            self.remove(start);
+        }
+        Some((bytes, at))
     }
+}
+
+/// Whether the stretch with this number is among them, and not one that came later in its place.
+fn is_there(by_start: &BTreeMap<Start, Arc<Kept>>, start: Start, number: u64) -> bool {
+    by_start.get(&start).is_some_and(|kept| kept.number == number)
 }
 
 #[cfg(test)]
@@ -312,6 +366,22 @@ mod tests {
     }
 
     #[test]
+    fn a_frame_larger_than_all_others_goes_when_it_has_been_written() {
+        let mut cache = Cache::new(2 * 1000);
+        cache.keep_written(1, 192, &[7; 500]);
+        for (len, is_kept) in [(KEPT_GIANT_BYTES, true), (KEPT_GIANT_BYTES + 1, false)] {
+            let frame = place(1, 1000, len as u32);
+            cache.keep_written(1, 1000, &vec![9; len]);
+            assert!(written(&mut cache, frame).is_some(), "nobody can read it yet");
+            cache.has_written();
+            assert_eq!(written(&mut cache, frame).is_some(), is_kept);
+        }
+        assert_eq!(written(&mut cache, place(1, 192, 500)), Some(vec![7; 500]), "the ring is as it was");
+        assert_eq!(cache.written_from(), (1, 192));
+        assert!(cache.bytes() <= 1000);
+    }
+
+    #[test]
     fn the_ring_grows_when_more_of_it_would_be_of_use() {
         let mut cache = Cache::new(64 << 20);
         let body = vec![7; 1 << 10];
@@ -339,7 +409,7 @@ mod tests {
         let mut bytes = b"....".to_vec();
         bytes.extend(crc32c::crc32c(b"payload").to_le_bytes());
         bytes.extend(b"payload");
-        cache.keep_read(3, 100, bytes.clone().into());
+        cache.keep_read((3, 100), bytes.clone().into(), 100);
         assert!(matches!(cache.find(place(3, 108, 7)), Some(Found::Read(p)) if p.as_ref() == b"payload"));
         for other in
             [place(3, 107, 7), place(3, 108, 6), place(3, 108, 8), place(4, 108, 7), place(3, 101, 3)]
@@ -347,10 +417,50 @@ mod tests {
             assert!(cache.find(other).is_none(), "{other:?}");
         }
         for n in 0..20 {
-            cache.keep_read(9, n * 100, vec![0; 100].into());
+            cache.keep_read((9, n * 100), vec![0; 100].into(), 100);
         }
         assert!(cache.find(place(3, 108, 7)).is_none() && cache.bytes() <= 1000);
-        cache.keep_read(3, 100, vec![0; 1001].into());
+        cache.keep_read((3, 100), vec![0; 1001].into(), 100);
         assert!(cache.bytes() <= 1000, "larger than all there is room for");
+    }
+
+    #[test]
+    fn what_is_read_again_and_again_is_there_once_and_as_young_as_its_last_reading() {
+        let mut cache = Cache::new(2 * 1000);
+        let mut bytes = crc32c::crc32c(b"payload").to_le_bytes().to_vec();
+        bytes.extend(b"payload");
+        cache.keep_read((3, 100), bytes.clone().into(), 100);
+        for n in 0..2 {
+            cache.keep_read((9, n * 300), vec![0; 300].into(), 100);
+        }
+        for _ in 0..1000 {
+            cache.keep_read((3, 100), bytes.clone().into(), 100);
+        }
+        assert!(cache.read.order.len() <= 2 * 3 + ORDER_SLACK, "{}", cache.read.order.len());
+        cache.keep_read((9, 900), vec![0; 300].into(), 100);
+        assert!(cache.find(place(3, 104, 7)).is_some(), "others are older");
+        assert!(cache.bytes() <= 1000);
+    }
+
+    #[test]
+    fn what_was_read_goes_when_all_of_it_was_asked_for() {
+        let mut cache = Cache::new(2 << 20);
+        let mut two = crc32c::crc32c(b"one").to_le_bytes().to_vec();
+        two.extend(b"one");
+        two.extend(crc32c::crc32c(b"two").to_le_bytes());
+        two.extend(b"two");
+        let places = |n| [place(1, n * 100 + 4, 3), place(1, n * 100 + 11, 3)];
+        // The first one stays, so that no order of arrival is enough to tell what is still there.
+        cache.keep_read((0, 0), vec![0; 50].into(), 1);
+        let empty = cache.bytes();
+        for n in 0..10_000 {
+            cache.keep_read((1, n * 100), two.clone().into(), 2);
+            for place in places(n) {
+                assert!(matches!(cache.find(place), Some(Found::Read(_))), "{n}");
+            }
+            assert!(places(n).into_iter().all(|place| cache.find(place).is_none()), "{n}");
+            assert_eq!(cache.bytes(), empty, "{n}");
+        }
+        assert!(cache.read.order.len() <= 2 + ORDER_SLACK, "{}", cache.read.order.len());
     }
 }

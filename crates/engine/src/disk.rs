@@ -15,10 +15,11 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FallocateFlags, OFlags, StatVfs};
+use rustix::fs::{FallocateFlags, IFlags, OFlags, StatVfs};
 use rustix::io::Errno;
 
 use crate::fault::{Fault, OpenError, Operation};
+use crate::unfinished;
 
 /// One flat directory of files.
 pub trait Disk: Send + Sync {
@@ -45,6 +46,11 @@ pub trait Disk: Send + Sync {
 
     /// How many of them are free for this process.
     fn free(&self) -> Result<u64, Fault>;
+
+    /// How many files can still be made by this process; more than anyone needs where there is no bound.
+    fn free_files(&self) -> Result<u64, Fault> {
+        Ok(u64::MAX)
+    }
 
     /// Sixteen unpredictable bytes.
     fn entropy(&self) -> Result<[u8; 16], Fault>;
@@ -157,16 +163,28 @@ impl DirDisk {
     pub fn make(path: impl Into<PathBuf>) -> Result<DirDisk, OpenError> {
         let path = path.into();
         make_directory(&path)?;
-        let entries = fs::read_dir(&path).map_err(|source| Fault::new(Operation::List, &path, source))?;
-        // A lock alone is what an earlier attempt has left.
-        let is_something =
-            |entry: &io::Result<fs::DirEntry>| !matches!(entry, Ok(entry) if entry.file_name() == LOCK_NAME);
-        if entries.filter(is_something).count() > 0 {
-            let not_empty = io::ErrorKind::DirectoryNotEmpty.into();
-            return Err(Fault::new(Operation::Create, path, not_empty).into());
+        let not_empty =
+            || Fault::new(Operation::Create, &path, io::ErrorKind::DirectoryNotEmpty.into()).into();
+        // Nothing is written to a directory of someone else's, not even a lock.
+        if !is_empty(&path)? && !path.join(unfinished::NAME).exists() {
+            return Err(not_empty());
         }
-        DirDisk::open(path)
+        // Whoever is still at it is told first, and whoever was has left something since.
+        let disk = DirDisk::open(&path)?;
+        match (is_empty(&path)?, unfinished::is_marked(&disk)?) {
+            (true, _) => Ok(disk),
+            (false, true) => Err(OpenError::Unfinished { path }),
+            (false, false) => Err(not_empty()),
+        }
     }
+}
+
+/// Whether there is nothing in a directory. A lock alone is what an attempt that failed has left.
+fn is_empty(path: &Path) -> Result<bool, Fault> {
+    let entries = fs::read_dir(path).map_err(|source| Fault::new(Operation::List, path, source))?;
+    let is_something =
+        |entry: &io::Result<fs::DirEntry>| !matches!(entry, Ok(entry) if entry.file_name() == LOCK_NAME);
+    Ok(entries.filter(is_something).count() == 0)
 }
 
 impl Disk for DirDisk {
@@ -175,11 +193,13 @@ impl Disk for DirDisk {
     }
 
     fn create(&self, name: &str) -> Result<Box<dyn DiskFile>, Fault> {
-        open_with(Operation::Create, self.path.join(name), access().create_new(true))
+        let created = open_with(Operation::Create, self.path.join(name), access().create_new(true))?;
+        overwrite_in_place(&created.file);
+        Ok(Box::new(created))
     }
 
     fn open(&self, name: &str) -> Result<Box<dyn DiskFile>, Fault> {
-        open_with(Operation::Open, self.path.join(name), &access())
+        Ok(Box::new(open_with(Operation::Open, self.path.join(name), &access())?))
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), Fault> {
@@ -204,6 +224,12 @@ impl Disk for DirDisk {
     fn free(&self) -> Result<u64, Fault> {
         let system = file_system(&self.directory, &self.path)?;
         Ok(system.f_bavail.saturating_mul(system.f_frsize))
+    }
+
+    fn free_files(&self) -> Result<u64, Fault> {
+        let system = file_system(&self.directory, &self.path)?;
+        // A file system that makes room for files as they come does not count them.
+        Ok(if system.f_files == 0 { u64::MAX } else { system.f_favail })
     }
 
     fn entropy(&self) -> Result<[u8; 16], Fault> {
@@ -255,7 +281,7 @@ impl Disk for ReadDisk {
     }
 
     fn open(&self, name: &str) -> Result<Box<dyn DiskFile>, Fault> {
-        open_with(Operation::Open, self.path.join(name), &sight())
+        Ok(Box::new(open_with(Operation::Open, self.path.join(name), &sight())?))
     }
 
     fn rename(&self, from: &str, _to: &str) -> Result<(), Fault> {
@@ -305,11 +331,11 @@ const DESCRIPTOR_PATIENCE: Duration = Duration::from_secs(30);
 const DESCRIPTOR_LOOK: Duration = Duration::from_millis(10);
 
 /// Opens a file. Whether there are descriptors left says nothing about the disk, and so is no fault of it unless it lasts.
-fn open_with(operation: Operation, path: PathBuf, options: &OpenOptions) -> Result<Box<dyn DiskFile>, Fault> {
+fn open_with(operation: Operation, path: PathBuf, options: &OpenOptions) -> Result<RealFile, Fault> {
     let since = Instant::now();
     loop {
         match options.open(&path) {
-            Ok(file) => return Ok(Box::new(RealFile { path, file })),
+            Ok(file) => return Ok(RealFile { path, file }),
             Err(error) if is_out_of_descriptors(&error) && since.elapsed() < DESCRIPTOR_PATIENCE => {
                 thread::sleep(DESCRIPTOR_LOOK);
             }
@@ -320,6 +346,14 @@ fn open_with(operation: Operation, path: PathBuf, options: &OpenOptions) -> Resu
 
 fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
+}
+
+/// What is written over must need no new room, or a full disk would end the log in the middle. That is how most file systems
+/// are; btrfs does it for those who ask while the file is empty, and others that cannot do it say so and are none the worse.
+fn overwrite_in_place(file: &File) {
+    if let Ok(flags) = rustix::fs::ioctl_getflags(file) {
+        let _ = rustix::fs::ioctl_setflags(file, flags | IFlags::NOCOW);
+    }
 }
 
 fn file_system(directory: &File, path: &Path) -> Result<StatVfs, Fault> {

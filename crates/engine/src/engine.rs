@@ -102,6 +102,7 @@ impl Engine {
             log_thread: LogThread::Awake,
             ticker_sleeps: None,
             no_space: false,
+            no_memory: false,
             segments: opened.segments,
             unreadable: BTreeSet::new(),
             logged_bytes: 0,
@@ -152,6 +153,7 @@ impl Engine {
             log_thread: LogThread::Awake,
             ticker_sleeps: None,
             no_space: false,
+            no_memory: false,
             segments: Vec::new(),
             unreadable: BTreeSet::new(),
             logged_bytes: 0,
@@ -259,8 +261,10 @@ impl Engine {
         let (mut ticket, mut served) = (None, false);
         let mut done = 0;
         let mut weight = Weight::of(replies);
+        let mut is_refused = false;
         for command in commands {
             if let Some(refusal) = shared.refusal(&state, command) {
+                is_refused |= refusal == Refusal::OutOfMemory;
                 replies.list.push(Reply::Refused(refusal));
             } else {
                 if let Some(search) = shared.search(command) {
@@ -309,6 +313,11 @@ impl Engine {
             shared.stir_log(&mut state);
         } else {
             shared.is_gathering.store(true, Ordering::Release);
+        }
+        let notice = shared.note_memory(&mut state, is_refused);
+        drop(state);
+        if let Some(line) = notice {
+            shared.notice(&line);
         }
         Executed { done, position, ticket, served, hold }
     }

@@ -105,6 +105,16 @@ pub enum OpenError {
         /// Who holds it, or `unknown` in the instant before the holder has said so.
         pid: String,
     },
+    /// A copy was begun in the directory and never came to its end.
+    #[error(
+        "{} is an unfinished copy: the `sureq backup` or `sureq check --repair` that made it did not come to its end; \
+         remove the directory, and make it again",
+        path.display()
+    )]
+    Unfinished {
+        /// The directory.
+        path: PathBuf,
+    },
     /// There is nothing of a store in the directory.
     #[error("there is no store in this directory")]
     NoStore,

@@ -13,6 +13,7 @@ use crate::disk::Disk;
 use crate::failpoint::failpoint;
 use crate::fault::OpenError;
 use crate::log::{LogError, Place, SegmentInfo, visit_segment};
+use crate::log_thread::LogThread;
 use crate::shared::{Shared, State};
 
 /// How many tasks and bytes are copied before others get the lock.
@@ -89,6 +90,14 @@ impl Slice<'_> {
         }
     }
 
+    /// Whether much is to be written before more is copied. Not if the log waits for this in turn.
+    fn must_wait(&self) -> bool {
+        let state = self.shared.lock();
+        state.tape.is_long()
+            && state.log_thread != LogThread::Waits
+            && self.shared.durable.failure().is_none()
+    }
+
     fn add(&mut self, queue: QueueNo, id: TaskId, offset: u64, payload: &[u8]) {
         self.bytes += payload.len();
         self.candidates.push(Candidate { queue, id, offset, payload: payload.to_vec() });
@@ -97,13 +106,14 @@ impl Slice<'_> {
     /// Records those again that are still needed, and are needed from here.
     fn copy(&mut self) {
         let numbers = self.segment.numbers();
-        let mut copied = 0;
+        let copied;
         {
             let mut state = self.shared.lock();
             if state.closing || self.shared.durable.failure().is_some() {
                 return;
             }
             let State { broker, tape, .. } = &mut *state;
+            let before = tape.bytes();
             failpoint("forward.before");
             for Candidate { queue, id, offset, payload } in self.candidates.drain(..) {
                 let is_meant = |body: &Body| {
@@ -113,9 +123,9 @@ impl Slice<'_> {
                 };
                 if broker.copy_forward(queue, id, &payload, is_meant, tape) {
                     tape.mark();
-                    copied += payload.len() as u64;
                 }
             }
+            copied = (tape.bytes() - before) as u64;
             let now = self.shared.clock.now();
             self.shared.stir(&mut state, now);
         }
@@ -124,7 +134,7 @@ impl Slice<'_> {
             failpoint("forward.half");
             self.shared.tidying.copied_bytes.fetch_add(copied, Ordering::Relaxed);
             thread::sleep(PAUSE);
-            while self.shared.lock().tape.is_long() && self.shared.durable.failure().is_none() {
+            while self.must_wait() {
                 thread::sleep(PAUSE);
             }
         }

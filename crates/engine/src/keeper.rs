@@ -1,8 +1,11 @@
 //! The thread that prepares: spare segments ahead of need, and the numbers in the `store` file that must stay ahead of
 //! what is given out.
 
+use std::mem::{Discriminant, discriminant};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sureq_core::{Now, TaskId};
 
@@ -17,6 +20,8 @@ const NO_SPACE_RETRY: Duration = Duration::from_millis(500);
 /// The disk is almost full when less than this part of it is free, or less than so many segments.
 const LITTLE_ROOM_PART: u64 = 20;
 const LITTLE_ROOM_SEGMENTS: u64 = 8;
+/// And when it has no room for so many more files.
+const LITTLE_ROOM_FILES: u64 = 64;
 /// How often log time and mark are written down.
 const REFRESH: Duration = Duration::from_secs(5);
 
@@ -29,6 +34,10 @@ pub(crate) fn mark_ahead_of(last: TaskId, now: Now) -> TaskId {
 /// What the keeper keeps. Idle where nothing is kept.
 pub(crate) struct Keeper {
     kept: Mutex<Option<Arc<Kept>>>,
+    /// How many bytes of the disk were free when the keeper last looked.
+    pub(crate) disk_free_bytes: AtomicU64,
+    /// The size of the segments that are being prepared.
+    pub(crate) segment_bytes: u64,
     woken: Mutex<bool>,
     wakes: Condvar,
 }
@@ -40,12 +49,21 @@ struct Kept {
 
 impl Keeper {
     pub(crate) fn new(store: Store, spares: Arc<Spares>) -> Self {
-        let kept = Some(Arc::new(Kept { store: Mutex::new(store), spares }));
-        Self { kept: Mutex::new(kept), woken: Mutex::new(false), wakes: Condvar::new() }
+        let segment_bytes = spares.segment_bytes();
+        // A disk that does not tell is a fault, which the keeper finds when it looks.
+        let free = spares.room().map_or(0, |(free, _)| free);
+        let kept = Mutex::new(Some(Arc::new(Kept { store: Mutex::new(store), spares })));
+        Self { kept, disk_free_bytes: AtomicU64::new(free), segment_bytes, ..Self::idle() }
     }
 
     pub(crate) const fn idle() -> Self {
-        Self { kept: Mutex::new(None), woken: Mutex::new(false), wakes: Condvar::new() }
+        Self {
+            kept: Mutex::new(None),
+            disk_free_bytes: AtomicU64::new(0),
+            segment_bytes: 0,
+            woken: Mutex::new(false),
+            wakes: Condvar::new(),
+        }
     }
 
     fn kept(&self) -> MutexGuard<'_, Option<Arc<Kept>>> {
@@ -106,15 +124,23 @@ pub(crate) fn run(shared: &Shared) {
 }
 
 fn keep(shared: &Shared, kept: &Kept) -> Result<(), LogError> {
-    let mut has_warned = false;
+    let mut warned = None;
+    let mut refreshed = Instant::now();
+    refresh(shared)?;
     while !is_over(shared) {
         let has_room = prepare(shared, kept)?;
+        let little = little_room(shared, kept)?;
+        // Where there is none at all, that has been said.
         if has_room {
-            warn_of_little_room(shared, kept, &mut has_warned)?;
+            tell_of_little_room(shared, little, &mut warned);
         }
-        refresh(shared)?;
+        // It is woken for each segment, which may be many times a second.
+        if refreshed.elapsed() >= REFRESH {
+            refreshed = Instant::now();
+            refresh(shared)?;
+        }
         let woken = shared.keeper.woken.lock().unwrap_or_else(PoisonError::into_inner);
-        let pause = if has_room { REFRESH } else { NO_SPACE_RETRY };
+        let pause = if has_room { REFRESH.saturating_sub(refreshed.elapsed()) } else { NO_SPACE_RETRY };
         let slept = shared.keeper.wakes.wait_timeout_while(woken, pause, |woken| !*woken);
         *slept.unwrap_or_else(PoisonError::into_inner).0 = false;
     }
@@ -154,19 +180,35 @@ impl Shared {
     }
 }
 
+/// What there is little of, and how much.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Little {
+    Bytes(u64),
+    Files(u64),
+}
+
+/// Looks how much room the disk has; answers what there is little of.
+fn little_room(shared: &Shared, kept: &Kept) -> Result<Option<Little>, LogError> {
+    let ((free, capacity), files) = (kept.spares.room()?, kept.spares.free_files()?);
+    shared.keeper.disk_free_bytes.store(free, Relaxed);
+    let least = (capacity / LITTLE_ROOM_PART).max(LITTLE_ROOM_SEGMENTS * kept.spares.segment_bytes());
+    let bytes = (capacity > 0 && free < least).then_some(Little::Bytes(free));
+    Ok(bytes.or((files < LITTLE_ROOM_FILES).then_some(Little::Files(files))))
+}
+
 /// Says once that the disk is about to be full. What little is free may be taken by others too.
-fn warn_of_little_room(shared: &Shared, kept: &Kept, has_warned: &mut bool) -> Result<(), LogError> {
-    let (free, capacity) = kept.spares.room()?;
-    let is_little = capacity > 0
-        && free < (capacity / LITTLE_ROOM_PART).max(LITTLE_ROOM_SEGMENTS * kept.spares.segment_bytes());
-    if is_little && !*has_warned {
-        let free = free >> 20;
-        shared.notice(&format!(
-            "the disk of the store is almost full: {free} MB are left; pushes will be refused"
-        ));
+fn tell_of_little_room(shared: &Shared, little: Option<Little>, told: &mut Option<Discriminant<Little>>) {
+    let kind = little.as_ref().map(discriminant);
+    if kind == *told {
+        return;
     }
-    *has_warned = is_little;
-    Ok(())
+    *told = kind;
+    let left = match little {
+        None => return,
+        Some(Little::Bytes(free)) => format!("{} MB are left", free >> 20),
+        Some(Little::Files(files)) => format!("{files} more files can be made (inodes)"),
+    };
+    shared.notice(&format!("the disk of the store is almost full: {left}; pushes will be refused"));
 }
 
 /// Writes log time and a later mark down, without holding anyone up meanwhile.

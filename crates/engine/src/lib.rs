@@ -15,7 +15,7 @@
 //! * [`log`]: segments, frames, recovery. [`store`]: the few numbers that never go back. [`checkpoint`]: states to start
 //!   from.
 //! * [`check`]: whether a store is sound. [`repair`]: what can be saved of one that is not. [`backup`]: a copy of one that
-//!   is running. `failpoint`: where a test can end the process.
+//!   is running, `unfinished` the mark of one that is being made. `failpoint`: where a test can end the process.
 //! * [`disk`], [`clock`]: the only doors to the machine. [`fault`]: what goes wrong there.
 
 pub mod backup;
@@ -48,11 +48,13 @@ mod seek;
 mod shared;
 mod snapshot;
 mod status;
+mod stretch;
 mod synced;
 mod tape;
 mod ticker;
 mod ticket;
 mod tidier;
+mod unfinished;
 
 pub use body::{Body, Stored};
 pub use engine::{CACHE_BYTES, Engine, Executed, Options};

@@ -5,10 +5,15 @@
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 
+use sureq_core::limits;
+
 use crate::body::Stored;
 
 /// What a whole task takes up in the log besides its payload, about.
 const RECORD_BYTES: u64 = 48;
+
+/// No segment holds so many payloads.
+const TASKS_MAX: u64 = 1 << 32;
 
 /// No two segments of a store are so many apart: what is old is copied forward.
 const SEGMENTS_MAX: u32 = 1 << 24;
@@ -91,7 +96,9 @@ impl LiveBodies {
     /// Says what is live in a segment of which nothing was said yet; none if that cannot be.
     pub(crate) fn put(&mut self, segment: u32, live: Live) -> Option<()> {
         let is_far = !self.segments.is_empty() && segment.abs_diff(self.first) > SEGMENTS_MAX;
-        let sound = live.tasks > 0 && live.bytes >= live.tasks.checked_mul(RECORD_BYTES)?;
+        let each_max = limits::PAYLOAD_BYTES_MAX as u64 + RECORD_BYTES;
+        let bytes = live.tasks.checked_mul(RECORD_BYTES)?..=live.tasks.checked_mul(each_max)?;
+        let sound = live.tasks > 0 && live.tasks <= TASKS_MAX && bytes.contains(&live.bytes);
         if is_far || !sound || self.within(u64::from(segment)..=u64::from(segment)).tasks > 0 {
             return None;
         }

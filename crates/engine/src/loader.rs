@@ -9,33 +9,26 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use sureq_core::command::{IdForm, TaskRefs};
 use sureq_core::{Command, Receipt, Refusal, Replies, Reply};
 
+use crate::ahead::Reading;
 use crate::body::{Body, Stored};
 use crate::cache::is_whole;
 use crate::fault::Fault;
 use crate::log::{Place, Position, Reader};
 use crate::seek::{Candidates, Search};
 use crate::shared::Shared;
+use crate::stretch::{Stretch, stretches};
 use crate::ticket::TicketCell;
 use sureq_seam::Payload;
-
-/// How much is read at once, and so how much one reading holds in memory beside the cache.
-const READ_BYTES_MAX: u64 = 1 << 20;
 
 /// How much is read at least where someone waits: what lies behind it is likely to be asked for next, if not by the same
 /// queue then by another.
 const READ_BYTES_MIN: u64 = 64 << 10;
-
-/// Payloads that lie no further apart are read together.
-const GAP_BYTES_MAX: u64 = 4 << 10;
 
 /// Stretches that nobody waits for yet are forgotten when there are more than this to read.
 const AHEAD_JOBS_MAX: usize = 64;
 
 /// So many other jobs are done at most before a search takes its next step.
 const OTHERS_PER_STEP: usize = 16;
-
-/// The checksum before a payload.
-const CRC_BYTES: u64 = 4;
 
 /// What is to be read.
 pub(crate) struct Loader {
@@ -47,39 +40,59 @@ pub(crate) struct Loader {
 
 #[derive(Default)]
 struct Jobs {
-    /// Answers that someone waits for. They go first.
-    answers: VecDeque<Arc<TicketCell>>,
+    /// Answers that someone waits for. They go first. All jobs have the numbers in which they came.
+    answers: VecDeque<(u64, Arc<TicketCell>)>,
     /// What will be asked for soon.
-    ahead: VecDeque<Vec<Stored>>,
+    ahead: VecDeque<(u64, Reading)>,
     /// Searches, each of which takes a step when there is nothing else to do, or after so much of it.
-    searches: VecDeque<Search>,
+    searches: VecDeque<(u64, Search)>,
     /// How many other jobs were done since the last step of a search.
     others: usize,
-    /// How many were taken up so far, and how many are done with.
-    begun: u64,
-    ended: u64,
+    /// How many have come.
+    count: u64,
+    /// The one that is being done.
+    current: Option<u64>,
     closing: bool,
 }
 
 impl Jobs {
-    fn next(&mut self) -> Option<Job> {
+    fn next(&mut self) -> Option<(u64, Job)> {
         let is_others_turn = self.others < OTHERS_PER_STEP || self.searches.is_empty();
         self.others += 1;
         if is_others_turn {
-            let answer = self.answers.pop_front().map(Job::Answer);
-            let other = answer.or_else(|| self.ahead.pop_front().map(Job::Ahead));
+            let answer = self.answers.pop_front().map(|(number, cell)| (number, Job::Answer(cell)));
+            let ahead = || self.ahead.pop_front().map(|(number, reading)| (number, Job::Ahead(reading)));
+            let other = answer.or_else(ahead);
             if other.is_some() {
                 return other;
             }
         }
         self.others = 0;
-        self.searches.pop_front().map(if self.closing { Job::Dismiss } else { Job::Search })
+        let job = if self.closing { Job::Dismiss } else { Job::Search };
+        self.searches.pop_front().map(|(number, search)| (number, job(search)))
+    }
+
+    /// The number of a job that comes now.
+    const fn number(&mut self) -> u64 {
+        self.count += 1;
+        self.count
+    }
+
+    /// Whether one that had come by then is not done yet.
+    fn has_any_upto(&self, count: u64) -> bool {
+        let waiting = [
+            self.answers.front().map(|(number, _)| *number),
+            self.ahead.front().map(|(number, _)| *number),
+            self.searches.front().map(|(number, _)| *number),
+            self.current,
+        ];
+        waiting.into_iter().flatten().any(|number| number <= count)
     }
 }
 
 enum Job {
     Answer(Arc<TicketCell>),
-    Ahead(Vec<Stored>),
+    Ahead(Reading),
     Search(Search),
     /// The store closes.
     Dismiss(Search),
@@ -92,14 +105,17 @@ impl Loader {
 
     /// Has the payloads of an answer loaded.
     pub(crate) fn load(&self, cell: Arc<TicketCell>) {
-        self.jobs().answers.push_back(cell);
+        let mut jobs = self.jobs();
+        let number = jobs.number();
+        jobs.answers.push_back((number, cell));
         self.wakes.notify_one();
     }
 
     /// Has payloads read that will be asked for soon.
-    pub(crate) fn read_ahead(&self, places: Vec<Stored>) {
+    pub(crate) fn read_ahead(&self, reading: Reading) {
         let mut jobs = self.jobs();
-        jobs.ahead.push_back(places);
+        let number = jobs.number();
+        jobs.ahead.push_back((number, reading));
         if jobs.ahead.len() > AHEAD_JOBS_MAX {
             jobs.ahead.pop_front();
         }
@@ -108,15 +124,19 @@ impl Loader {
 
     /// Has a payload searched for.
     pub(crate) fn search(&self, search: Search) {
-        self.jobs().searches.push_back(search);
+        let mut jobs = self.jobs();
+        let number = jobs.number();
+        jobs.searches.push_back((number, search));
         self.wakes.notify_one();
     }
 
     /// Waits until all that was asked for by now has been read: nobody reads any more from what was not needed then.
     pub(crate) fn settle(&self) {
         let mut jobs = self.jobs();
-        let upto = jobs.begun + (jobs.answers.len() + jobs.ahead.len() + jobs.searches.len()) as u64;
-        while jobs.ended < upto && !jobs.closing {
+        let upto = jobs.count;
+        // Nobody waits for these, and they wait for all others.
+        jobs.ahead.clear();
+        while jobs.has_any_upto(upto) && !jobs.closing {
             jobs = self.done.wait(jobs).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -135,8 +155,8 @@ impl Loader {
     fn next(&self) -> Option<Job> {
         let mut jobs = self.jobs();
         loop {
-            if let Some(job) = jobs.next() {
-                jobs.begun += 1;
+            if let Some((number, job)) = jobs.next() {
+                jobs.current = Some(number);
                 return Some(job);
             }
             if jobs.closing {
@@ -147,7 +167,7 @@ impl Loader {
     }
 
     fn end(&self) {
-        self.jobs().ended += 1;
+        self.jobs().current = None;
         self.done.notify_all();
     }
 
@@ -156,10 +176,10 @@ impl Loader {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads a stretch that holds all of these places.
+    /// Reads a stretch.
     fn read(&self, stretch: &Stretch) -> Result<Arc<[u8]>, Fault> {
         let place = Place { segment: u64::from(stretch.segment), offset: stretch.start };
-        self.reader.read_upto(place, (stretch.end - stretch.start) as usize)
+        self.reader.read_upto(place, stretch.bytes())
     }
 }
 
@@ -183,7 +203,7 @@ pub(crate) fn run(shared: &Shared) {
     let Some(loader) = &shared.loader else { return };
     while let Some(job) = loader.next() {
         match job {
-            Job::Ahead(places) => read_ahead(shared, loader, places),
+            Job::Ahead(reading) => read_ahead(shared, loader, reading),
             Job::Answer(cell) => load(shared, loader, &cell),
             Job::Search(search) => step(shared, loader, search),
             Job::Dismiss(search) => search.dismiss(shared),
@@ -192,12 +212,18 @@ pub(crate) fn run(shared: &Shared) {
     }
 }
 
-fn read_ahead(shared: &Shared, loader: &Loader, places: Vec<Stored>) {
-    for stretch in stretches(places) {
-        // Nobody has asked yet: whoever does is told what is wrong.
-        if let Ok(bytes) = loader.read(&stretch) {
-            shared.lock().cache.keep_read(stretch.segment, stretch.start as u32, bytes);
-        }
+fn read_ahead(shared: &Shared, loader: &Loader, mut reading: Reading) {
+    let apart =
+        stretches(&mut reading.places, |&place| place).map(|(stretch, places)| (stretch, places.len()));
+    let all = reading.stretches.into_iter().chain(apart);
+    // Nobody has asked yet: whoever does is told what is wrong.
+    let read = |(stretch, payloads): (Stretch, usize)| {
+        Some((stretch.first(), loader.read(&stretch).ok()?, payloads))
+    };
+    let read: Vec<_> = all.filter_map(read).collect();
+    let mut state = shared.lock();
+    for (start, bytes, payloads) in read {
+        state.cache.keep_read(start, bytes, payloads);
     }
 }
 
@@ -206,14 +232,13 @@ fn step(shared: &Shared, loader: &Loader, mut search: Search) {
     if search.is_abandoned() {
         return;
     }
-    let Candidates { mut found, unread } = search.look(shared);
+    let Candidates { mut found, mut unread } = search.look(shared);
     let mut unreadable = None;
     // One stretch after the other, so that no more than one is held in memory.
-    for stretch in stretches(unread.iter().map(|(_, place)| *place).collect()) {
-        let read = [(stretch, loader.read(&stretch))];
-        let here = |place: Stored| stretch.segment == place.segment && stretch.holds(place);
-        for &(id, place) in unread.iter().filter(|(_, place)| here(*place)) {
-            match find(loader, &read, place) {
+    for (stretch, candidates) in stretches(&mut unread, |&(_, place)| place) {
+        let bytes = loader.read(&stretch);
+        for &(id, place) in candidates {
+            match find(loader, &stretch, &bytes, place) {
                 Ok(payload) if *payload.as_ref() == *search.payload => found.push(id),
                 Ok(_) => {}
                 Err((_, why)) => unreadable = unreadable.or(Some((id, why))),
@@ -259,7 +284,7 @@ fn wanted(cell: &TicketCell) -> Vec<Wanted> {
     tasks.filter_map(|(index, task)| Some(Wanted { index, place: task.body.place()? })).collect()
 }
 
-/// The payloads, from memory or from the disk, and the first that could not be had.
+/// The payloads, from memory or from the disk, and one that could not be had, if any.
 fn fetch(
     shared: &Shared,
     loader: &Loader,
@@ -277,49 +302,50 @@ fn fetch(
         }
         state.tape.segment().saturating_sub(1)
     };
-    let read = read_all(shared, loader, cold.iter().map(|wanted| wanted.place).collect(), sealed);
     let mut unreadable = None;
-    for Wanted { index, place } in cold {
-        match find(loader, &read, place) {
-            Ok(payload) => payloads.push((index, payload)),
-            Err((is_damaged, why)) => {
-                unreadable = unreadable.or(Some(Unreadable { index, is_damaged, why }));
+    let stretches: Vec<_> = stretches(&mut cold, |wanted| wanted.place).collect();
+    let is_alone = stretches.len() == 1;
+    for (mut stretch, wanted) in stretches {
+        let least = stretch.start + READ_BYTES_MIN;
+        // What is sealed does not change any more, so that what lies behind the places can be kept too.
+        let has_more = is_alone && u64::from(stretch.segment) < sealed && stretch.end < least;
+        if has_more {
+            stretch.end = least;
+        }
+        let bytes = loader.read(&stretch);
+        if let Ok(bytes) = &bytes
+            && has_more
+        {
+            shared.lock().cache.keep_read(stretch.first(), Arc::clone(bytes), usize::MAX);
+        }
+        let is_scattered = 2 * wanted.iter().map(|wanted| u64::from(wanted.place.len)).sum::<u64>()
+            < stretch.end - stretch.start;
+        for &Wanted { index, place } in wanted {
+            match find(loader, &stretch, &bytes, place) {
+                // The answer does not keep what it has no use for.
+                Ok(payload) if is_scattered => payloads.push((index, Payload::from(payload.as_ref()))),
+                Ok(payload) => payloads.push((index, payload)),
+                Err((is_damaged, why)) => {
+                    unreadable = unreadable.or(Some(Unreadable { index, is_damaged, why }));
+                }
             }
         }
     }
     (payloads, unreadable)
 }
 
-/// Reads stretches with these places, and keeps them for who comes next. Segments below `sealed` do not change any more,
-/// so that what lies behind the places can be kept too.
-fn read_all(shared: &Shared, loader: &Loader, places: Vec<Stored>, sealed: u64) -> Vec<Read> {
-    let mut read = Vec::new();
-    for mut stretch in stretches(places) {
-        if u64::from(stretch.segment) < sealed {
-            stretch.end = stretch.end.max(stretch.start + READ_BYTES_MIN);
-        }
-        let bytes = loader.read(&stretch);
-        if let Ok(bytes) = &bytes {
-            let mut state = shared.lock();
-            state.cache.keep_read(stretch.segment, stretch.start as u32, Arc::clone(bytes));
-        }
-        read.push((stretch, bytes));
-    }
-    read
-}
-
-type Read = (Stretch, Result<Arc<[u8]>, Fault>);
-
-fn find(loader: &Loader, read: &[Read], place: Stored) -> Result<Payload, (bool, String)> {
+/// The payload at a place of a stretch that was read.
+fn find(
+    loader: &Loader,
+    stretch: &Stretch,
+    bytes: &Result<Arc<[u8]>, Fault>,
+    place: Stored,
+) -> Result<Payload, (bool, String)> {
     let offset = place.offset;
-    let holds = |stretch: &Stretch| stretch.segment == place.segment && stretch.holds(place);
-    let Some((stretch, bytes)) = read.iter().find(|(stretch, _)| holds(stretch)) else {
-        return Err((false, "it was not read".to_owned()));
-    };
     let bytes = bytes.as_ref().map_err(|error| (false, format!("{error}, at offset {offset}")))?;
-    let at = (u64::from(place.offset) - stretch.start) as usize;
-    if is_whole(bytes, at, place) {
-        return Ok(Payload::within(bytes, at..at + place.len as usize));
+    let range = stretch.find(place);
+    if is_whole(bytes, range.start, place) {
+        return Ok(Payload::within(bytes, range));
     }
     let file = loader.reader.file_of(u64::from(place.segment));
     Err((true, format!("{file} is damaged at offset {offset}: the checksum of the payload does not match")))
@@ -352,40 +378,32 @@ fn give_up(shared: &Shared, cell: &TicketCell, unreadable: Unreadable) -> Option
     Some((refused, shared.position(&shared.lock())))
 }
 
-/// Neighbouring places of one segment.
-#[derive(Clone, Copy)]
-struct Stretch {
-    segment: u32,
-    start: u64,
-    end: u64,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Stretch {
-    fn holds(&self, place: Stored) -> bool {
-        let range = place.range();
-        self.start + CRC_BYTES <= range.start && range.end <= self.end
-    }
-}
-
-/// Stretches that hold these places with their checksums, as few as is sensible.
-fn stretches(mut places: Vec<Stored>) -> Vec<Stretch> {
-    places.sort_unstable();
-    let mut stretches: Vec<Stretch> = Vec::new();
-    for place in places {
-        let range = place.range();
-        match stretches.last_mut() {
-            Some(last)
-                if last.segment == place.segment
-                    && range.start <= last.end + GAP_BYTES_MAX
-                    && range.end <= last.start + READ_BYTES_MAX =>
-            {
-                last.end = last.end.max(range.end);
-            }
-            _ => {
-                let start = range.start.saturating_sub(CRC_BYTES);
-                stretches.push(Stretch { segment: place.segment, start, end: range.end });
-            }
+    /// Whatever overtakes a job, it is not done before it is done.
+    #[test]
+    fn a_job_that_was_overtaken_is_still_waited_for() {
+        let mut jobs = Jobs::default();
+        let number = jobs.number();
+        jobs.ahead.push_back((number, Reading::default()));
+        let upto = jobs.count;
+        for _ in 0..3 {
+            let number = jobs.number();
+            jobs.answers.push_back((number, Arc::default()));
         }
+        for later in 2..=4 {
+            let (number, job) = jobs.next().expect("there are some");
+            assert!(number == later && matches!(job, Job::Answer(_)), "answers go first");
+            jobs.current = Some(number);
+            assert!(jobs.has_any_upto(upto), "what came before is not done");
+        }
+        let (number, job) = jobs.next().expect("there is one");
+        jobs.current = Some(number);
+        assert!(number == 1 && matches!(job, Job::Ahead(_)));
+        assert!(jobs.has_any_upto(upto), "it is being done");
+        jobs.current = None;
+        assert!(!jobs.has_any_upto(upto) && jobs.next().is_none());
     }
-    stretches
 }

@@ -38,6 +38,8 @@ pub(crate) enum LogThread {
     Sleeps,
     /// It lets more gather, but only so much.
     Dozes,
+    /// It waits for old segments to go, or for room, before it begins another.
+    Waits,
 }
 
 pub(crate) fn run(shared: &Shared, mut writer: Writer) {
@@ -116,7 +118,7 @@ fn sync(shared: &Shared, writer: &mut Writer) -> Result<(), LogError> {
 fn doze<'s>(shared: &'s Shared, writer: &Writer, mut state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
     state.log_thread = LogThread::Dozes;
     let may_gather = |state: &mut State| {
-        let is_little = state.tape.bytes() < LAZY_BYTES;
+        let is_little = state.tape.bytes() < LAZY_BYTES && !state.tape.is_long();
         !state.closing && state.sync_wanted <= writer.synced() && is_little
     };
     let dozed = shared.log_wakes.wait_timeout_while(state, LAZY_INTERVAL, may_gather);
@@ -146,11 +148,13 @@ fn append(
                 // What is written already must not wait for room: it has been promised.
                 sync(shared, writer)?;
                 shared.note_full();
-                let state = shared.lock();
+                let mut state = shared.lock();
                 if state.closing {
                     return Err(LogError::NoSpace(fault));
                 }
-                drop(shared.log_wakes.wait_timeout(state, NO_SPACE_RETRY).expect(LOCK));
+                state.log_thread = LogThread::Waits;
+                let mut state = shared.log_wakes.wait_timeout(state, NO_SPACE_RETRY).expect(LOCK).0;
+                state.log_thread = LogThread::Awake;
             }
             Err(error) => return Err(error),
         }
@@ -162,13 +166,16 @@ fn append(
 fn wait_for_tidying(shared: &Shared, writer: &mut Writer) -> Result<(), LogError> {
     let since = Instant::now();
     loop {
-        let state = shared.lock();
+        let mut state = shared.lock();
         let is_needed = state.closing || state.no_space || state.sync_wanted > writer.end();
         let is_behind = tidier::is_behind(&state, writer.room().segment_bytes());
         if is_needed || !is_behind || since.elapsed() >= TIDYING_PATIENCE {
+            state.log_thread = LogThread::Awake;
             return Ok(());
         }
-        if state.sync_wanted > writer.synced() {
+        state.log_thread = LogThread::Waits;
+        // What is written already has been promised, and would be synced before the next segment in any case.
+        if writer.synced() < writer.end() {
             drop(state);
             sync(shared, writer)?;
             continue;
@@ -181,6 +188,7 @@ fn wait_for_tidying(shared: &Shared, writer: &mut Writer) -> Result<(), LogError
 /// Notes what was written, and has others do what follows from it.
 fn note(shared: &Shared, writer: &Writer, segment: u64, before: u64) {
     let mut state = shared.lock();
+    state.cache.has_written();
     state.logged_bytes += writer.bytes() - before;
     let (logged, has_emptied) = (state.logged_bytes, state.tape.live.has_emptied());
     let has_rolled = writer.segment().number != segment;
@@ -189,9 +197,54 @@ fn note(shared: &Shared, writer: &Writer, segment: u64, before: u64) {
     }
     drop(state);
     if has_rolled {
+        // A segment is synced before the next begins: whoever waits for that is not told otherwise.
+        shared.synced.publish(writer.synced());
         shared.keeper.wake();
     }
     if has_emptied || has_rolled || shared.tidying.is_due(logged) {
         shared.tidying.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use sureq_core::{Command, Replies};
+
+    use crate::engine::{Engine, Options};
+    use crate::log::Durability;
+
+    /// Where nobody waits for a sync, the end of a segment may be the only one there is.
+    #[test]
+    fn the_sync_at_the_end_of_a_segment_is_told() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let options = Options {
+            durability: Durability::None,
+            segment_bytes: Some(64 << 10),
+            // Nobody else asks for one.
+            keeps_log: true,
+            ..Options::default()
+        };
+        let engine = Engine::open(dir.path(), &options).expect("a new store");
+        let push = |bytes: usize| {
+            let payload = vec![b'x'; bytes];
+            let mut replies = Replies::default();
+            let push = Command::Push { queue: b"q", payloads: &[&payload] };
+            let _ = engine.gather(&[push], &mut replies);
+            engine.commit();
+            let end = engine.end();
+            assert!(engine.wait(end), "it is written");
+            end
+        };
+        let first = push(1 << 10);
+        push(63 << 10);
+        let (told, is_told) = mpsc::channel();
+        let shared = Arc::clone(&engine.shared);
+        thread::spawn(move || told.send(shared.sync_upto(first).is_ok()));
+        assert_eq!(is_told.recv_timeout(Duration::from_secs(30)), Ok(true));
     }
 }

@@ -82,6 +82,7 @@ pub(crate) fn open(
     refuse_missing(&live, &recovered.segments)?;
     failpoint("open.after-recovery");
     checkpoints.tidy().map_err(disk_error)?;
+    failpoint("open.after-tidy");
     if let Some(last) = values.id_mark.checked_sub(1).and_then(TaskId::at_or_below) {
         broker.raise_last_id(last);
     }
@@ -112,6 +113,9 @@ pub(crate) fn open(
         reader: Reader::new(Arc::clone(disk), &recovered.segments),
         segments: recovered.segments,
         tidier: Tidier {
+            newest: None,
+            // All that was read is on disk.
+            confirmed: tape.live.clone(),
             disk: Arc::clone(disk),
             uuid: values.uuid,
             checkpoints,
@@ -163,9 +167,13 @@ pub(crate) fn refuse_missing(live: &LiveBodies, segments: &[SegmentInfo]) -> Res
 /// A segment that is small beside its disk: what is kept in reserve, and what waits to be tidied up, is counted in
 /// segments.
 pub(crate) fn suitable_segment_bytes(disk: &dyn Disk) -> Result<u64, Fault> {
+    Ok(segment_bytes_for(disk.capacity()?))
+}
+
+fn segment_bytes_for(capacity: u64) -> u64 {
     // A file system without bounds does not tell any.
-    let capacity = Some(disk.capacity()?).filter(|&bytes| bytes > 0).unwrap_or(u64::MAX);
-    Ok((capacity / SEGMENTS_PER_DISK).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES))
+    let capacity = Some(capacity).filter(|&bytes| bytes > 0).unwrap_or(u64::MAX);
+    (capacity / SEGMENTS_PER_DISK).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES)
 }
 
 /// Before serving, no space and a failing disk are the same: the store cannot be opened.
@@ -188,4 +196,27 @@ pub(crate) fn memory_key() -> [u8; 16] {
     key[..8].copy_from_slice(&words[0].to_le_bytes());
     key[8..].copy_from_slice(&words[1].to_le_bytes());
     key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::segment_bytes_for;
+
+    /// As docs/configuration.md has it.
+    #[test]
+    fn a_segment_is_a_64th_of_its_disk_within_bounds() {
+        let (kb, mb, gb) = (1 << 10, 1 << 20, 1 << 30);
+        let cases = [
+            (mb, 256 * kb),
+            (16 * mb, 256 * kb),
+            (64 * mb, mb),
+            (gb, 16 * mb),
+            (2 * gb, 32 * mb),
+            (1000 * gb, 32 * mb),
+            (0, 32 * mb),
+        ];
+        for (capacity, segment) in cases {
+            assert_eq!(segment_bytes_for(capacity), segment, "{capacity}");
+        }
+    }
 }

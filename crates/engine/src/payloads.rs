@@ -97,8 +97,8 @@ impl Shared {
             let readable = Readable { before, budget: cache.budget() };
             for (index, queue) in pop.queues.iter().enumerate() {
                 let popped = tasks.iter().filter(|task| task.queue as usize == index).count();
-                if let Some(places) = ahead.places(broker, queue, popped, readable) {
-                    loader.read_ahead(places);
+                if let Some(reading) = ahead.next(broker, queue, popped, readable) {
+                    loader.read_ahead(reading);
                 }
             }
         }

@@ -89,6 +89,8 @@ pub(crate) struct State {
     pub(crate) ticker_sleeps: Option<LogTime>,
     /// The disk has no room for another segment.
     pub(crate) no_space: bool,
+    /// Pushes were refused for want of memory, and the operator was told.
+    pub(crate) no_memory: bool,
     /// The segments of the log, in order. The last is written to.
     pub(crate) segments: Vec<SegmentInfo>,
     /// Those of them that tasks cannot be copied out of.
@@ -185,14 +187,17 @@ impl Shared {
         }
     }
 
-    /// Waits until all before the position is on disk, at whatever level of durability.
+    /// Has all before the position put on disk, at whatever level of durability.
+    pub(crate) fn want_sync(&self, position: Position) {
+        let mut state = self.lock();
+        state.sync_wanted = state.sync_wanted.max(position);
+        state.tape.commit();
+        self.log_wakes.notify_one();
+    }
+
+    /// Waits until it is.
     pub(crate) fn sync_upto(&self, position: Position) -> Result<(), LogError> {
-        {
-            let mut state = self.lock();
-            state.sync_wanted = state.sync_wanted.max(position);
-            state.tape.commit();
-            self.log_wakes.notify_one();
-        }
+        self.want_sync(position);
         if self.synced.wait_for(position) { Ok(()) } else { Err(LogError::Poisoned) }
     }
 
@@ -308,9 +313,9 @@ impl Shared {
     pub(crate) fn stir_log(&self, state: &mut State) {
         state.tape.commit();
         let is_called = match state.log_thread {
-            LogThread::Awake => false,
+            LogThread::Awake | LogThread::Waits => false,
             LogThread::Sleeps => state.tape.is_committed(),
-            LogThread::Dozes => state.tape.bytes() >= LAZY_BYTES,
+            LogThread::Dozes => state.tape.bytes() >= LAZY_BYTES || state.tape.is_long(),
         };
         if is_called {
             state.log_thread = LogThread::Awake;

@@ -32,6 +32,8 @@ pub(crate) struct Snapshot {
 pub(crate) enum Sharing {
     /// All that has not changed.
     Unchanged,
+    /// The same, but for what lies in the newest one's file.
+    NotWithNewest,
     /// Nothing, so that their files can go.
     Nothing,
 }
@@ -53,6 +55,8 @@ enum At {
     Disk(Blob),
     /// In memory alone.
     Memory(Part<Body>),
+    /// In the file of the newest checkpoint, and still in memory, in case that it is written once more.
+    Both(Blob, Part<Body>),
 }
 
 /// A state that was loaded; that of a new store by default.
@@ -96,23 +100,46 @@ impl Snapshot {
         let shared: Vec<Blob> = self.pieces().filter_map(|piece| piece.at.blob()).collect();
         let sparse = match sharing {
             Sharing::Unchanged => checkpoints.sparse(&shared),
+            Sharing::NotWithNewest => {
+                let mut files = checkpoints.sparse(&shared);
+                files.extend(checkpoints.newest(1));
+                files
+            }
             Sharing::Nothing => shared.iter().map(|blob| blob.file).collect(),
         };
-        let again = read_again(checkpoints, &shared, &sparse)?;
+        let on_disk_alone = self.pieces().filter_map(|piece| match piece.at {
+            At::Disk(blob) if sparse.contains(&blob.file) => Some(blob),
+            _ => None,
+        });
+        let again = read_again(checkpoints, &on_disk_alone.collect::<Vec<_>>())?;
         let mut bytes = 0;
         let mut count = |piece: usize| {
             bytes += piece as u64;
             pace(piece);
         };
         let mut draft = checkpoints.begin(position, &mut count)?;
-        let places = self.write_pieces(&mut draft, &again)?;
+        let places = self.write_pieces(&mut draft, &again, &sparse)?;
         let manifest = self.manifest(live, &places);
         confirm()?;
         let kept: Vec<Blob> = shared.into_iter().filter(|blob| !sparse.contains(&blob.file)).collect();
         draft.finish(&manifest, &kept)?;
         let pieces = self.queues.values_mut().flat_map(|section| &mut section.parts);
-        pieces.zip(places).for_each(|(piece, blob)| piece.at = At::Disk(blob));
+        for (piece, blob) in pieces.zip(places) {
+            piece.at = match std::mem::replace(&mut piece.at, At::Disk(blob)) {
+                At::Disk(_) => At::Disk(blob),
+                At::Memory(part) | At::Both(_, part) => At::Both(blob, part),
+            };
+        }
         Ok(bytes)
+    }
+
+    /// Keeps nothing in memory that is on disk: the newest checkpoint is not written once more.
+    pub(crate) fn let_go(&mut self) {
+        for piece in self.queues.values_mut().flat_map(|section| &mut section.parts) {
+            if let At::Both(blob, _) = piece.at {
+                piece.at = At::Disk(blob);
+            }
+        }
     }
 
     /// Sees to it that all pieces lie in files that are good to be referred to; answers where each lies.
@@ -120,12 +147,14 @@ impl Snapshot {
         &self,
         draft: &mut Draft<'_>,
         again: &HashMap<Blob, Vec<u8>>,
+        sparse: &BTreeSet<u64>,
     ) -> Result<Vec<Blob>, LogError> {
         let mut room = Vec::new();
         self.pieces()
             .map(|piece| match &piece.at {
                 At::Disk(blob) => again.get(blob).map_or(Ok(*blob), |bytes| draft.write(bytes)),
-                At::Memory(part) => {
+                At::Both(blob, _) if !sparse.contains(&blob.file) => Ok(*blob),
+                At::Memory(part) | At::Both(_, part) => {
                     room.clear();
                     part.encode(&mut room);
                     draft.write(&room)
@@ -239,14 +268,9 @@ impl Snapshot {
 }
 
 /// Reads blobs that lie in sparse files, to be written again.
-fn read_again(
-    checkpoints: &Checkpoints,
-    shared: &[Blob],
-    sparse: &BTreeSet<u64>,
-) -> Result<HashMap<Blob, Vec<u8>>, LogError> {
-    let blobs: Vec<Blob> = shared.iter().copied().filter(|blob| sparse.contains(&blob.file)).collect();
+fn read_again(checkpoints: &Checkpoints, blobs: &[Blob]) -> Result<HashMap<Blob, Vec<u8>>, LogError> {
     let mut again = HashMap::with_capacity(blobs.len());
-    let read = checkpoints.read_blobs(&blobs, &mut |index, bytes| {
+    let read = checkpoints.read_blobs(blobs, &mut |index, bytes| {
         again.insert(blobs[index], bytes.to_vec());
         Ok(())
     });
@@ -270,7 +294,7 @@ impl Section {
 impl At {
     const fn blob(&self) -> Option<Blob> {
         match self {
-            Self::Disk(blob) => Some(*blob),
+            Self::Disk(blob) | Self::Both(blob, _) => Some(*blob),
             Self::Memory(_) => None,
         }
     }

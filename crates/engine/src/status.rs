@@ -6,6 +6,9 @@ use crate::engine::Engine;
 use crate::log::Position;
 use crate::shared::{Shared, State};
 
+/// There is room again when this part of the memory is free.
+const ROOM_AGAIN_PART: u64 = 32;
+
 /// How a store is doing. Counts are since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status {
@@ -27,7 +30,7 @@ pub struct Status {
     pub checkpoint_due_bytes: u64,
     /// Bytes written to checkpoints.
     pub checkpoint_bytes: u64,
-    /// Payload bytes copied forward.
+    /// Bytes of the log by which tasks were copied forward.
     pub copied_bytes: u64,
     /// Segments of the log.
     pub segments: u64,
@@ -37,12 +40,16 @@ pub struct Status {
     pub live_bytes: u64,
     /// Payloads in memory.
     pub cache_bytes: u64,
-    /// Memory that is accounted for: tasks, payloads, connections.
+    /// Memory that is accounted for: tasks, workers, payloads, connections.
     pub memory_bytes: u64,
     /// What it may be at most; 0 is no limit.
     pub memory_bytes_max: u64,
     /// Whether pushes are refused because the disk is full.
     pub is_full: bool,
+    /// How many bytes of the disk were free when that was last looked at, some seconds ago at most.
+    pub disk_free_bytes: u64,
+    /// The size of a new segment.
+    pub segment_bytes: u64,
 }
 
 impl Engine {
@@ -69,6 +76,8 @@ impl Engine {
             memory_bytes: shared.memory(&state),
             memory_bytes_max: shared.memory_max.unwrap_or(0),
             is_full: state.no_space,
+            disk_free_bytes: shared.keeper.disk_free_bytes.load(Relaxed),
+            segment_bytes: shared.keeper.segment_bytes,
         }
     }
 
@@ -89,6 +98,24 @@ impl Shared {
     pub(crate) fn memory(&self, state: &State) -> u64 {
         let charged = self.charged.load(Relaxed) as u64;
         state.broker.memory() + state.cache.bytes() as u64 + state.tape.bytes() as u64 + charged
+    }
+
+    /// What the operator is to hear about memory, if anything, after commands some of which may have been refused for want of
+    /// it. There is room again when there is a little: who is at the limit goes back and forth across it.
+    pub(crate) fn note_memory(&self, state: &mut State, is_refused: bool) -> Option<String> {
+        let max = self.memory_max?;
+        if is_refused && !state.no_memory {
+            state.no_memory = true;
+            let mb = max >> 20;
+            return Some(format!(
+                "the {mb} MB of --memory are used up: pushes are refused until workers catch up"
+            ));
+        }
+        if state.no_memory && self.memory(state) < max - max / ROOM_AGAIN_PART {
+            state.no_memory = false;
+            return Some("there is memory again: pushes are accepted".to_owned());
+        }
+        None
     }
 
     /// Whether it is so much that no more tasks are taken in.

@@ -12,9 +12,11 @@ use std::sync::Arc;
 
 use crate::checkpoint::is_checkpoint_name;
 use crate::disk::{Disk, DiskFile};
+use crate::failpoint::failpoint;
 use crate::fault::{Damage, Fault, OpenError};
 use crate::log::field::{get, get_u32, get_u64, put, put_u32, put_u64};
 use crate::log::{LogError, is_segment_name};
+use crate::unfinished;
 
 /// The format of the `store` file that this release writes: 2 since the log is given up from its beginning, because who
 /// does not know checkpoints would miss that.
@@ -73,6 +75,7 @@ impl Store {
     /// Opens the store in `disk`, or makes one where there are neither segments nor checkpoints yet.
     pub fn open(disk: &Arc<dyn Disk>) -> Result<Store, OpenError> {
         let names = disk.list()?;
+        unfinished::refuse(&**disk)?;
         if !names.iter().any(|name| name == NAME) {
             let is_of_a_store = |name: &&String| is_segment_name(name) || is_checkpoint_name(name);
             if let Some(name) = names.iter().find(is_of_a_store) {
@@ -112,6 +115,7 @@ impl Store {
                 self.poisoned = true;
                 return Err(fault.into());
             }
+            failpoint("store.one-written");
         }
         self.values = values;
         self.sequence = self.sequence.saturating_add(1);

@@ -20,6 +20,10 @@ use crate::notes::Notes;
 const LONG_SEGMENT_PART: u64 = 4;
 const LONG_BYTES_MIN: u64 = 64 << 10;
 
+/// A frame that has come to this many bytes takes no more commands: it is held in memory a few times over, and what is
+/// gained by writing more at once is little.
+const FRAME_BYTES: usize = 2 << 20;
+
 /// Events that have happened but are not written yet.
 pub(crate) struct Tape {
     /// `None` where nothing is kept.
@@ -105,15 +109,19 @@ impl Tape {
         self.full.is_empty() && self.gathering.as_ref().is_none_or(|gathering| gathering.events == 0)
     }
 
-    /// Says that a command is whole: what it recorded stays together, and what follows may be written apart from it.
+    /// Says that a command is whole: what it recorded stays together, and what follows may be written apart from it. Where
+    /// much has gathered, it is.
     pub(crate) fn mark(&mut self) {
-        if let Some(gathering) = &mut self.gathering {
-            gathering.mark = Mark {
-                bytes: gathering.frame.body().len(),
-                events: gathering.events,
-                end: self.end,
-                has_payloads: gathering.has_payloads,
-            };
+        let Some(gathering) = &mut self.gathering else { return };
+        gathering.mark = Mark {
+            bytes: gathering.frame.body().len(),
+            events: gathering.events,
+            end: self.end,
+            has_payloads: gathering.has_payloads,
+        };
+        if gathering.mark.bytes >= FRAME_BYTES {
+            self.full_bytes += gathering.mark.bytes;
+            self.full.push_back(gathering.close(FrameBuf::new()));
         }
     }
 
@@ -152,12 +160,14 @@ impl Tape {
 
     /// Hands over the next frame to be written, if there is one.
     pub(crate) fn take(&mut self, empty: &mut FrameBuf) -> Option<Batch> {
+        if self.full.is_empty() {
+            self.is_committed = false;
+            self.mark();
+        }
         if let Some(batch) = self.full.pop_front() {
             self.full_bytes -= batch.frame.body().len();
             return Some(batch);
         }
-        self.is_committed = false;
-        self.mark();
         let gathering = self.gathering.as_mut().filter(|gathering| gathering.events > 0)?;
         Some(gathering.close(std::mem::take(empty)))
     }
@@ -310,7 +320,39 @@ impl Recorder for Playback<'_> {
 
 #[cfg(test)]
 mod tests {
-    use sureq_core::codec;
+    use sureq_core::event::{Fields, Payloads, QueueNo};
+    use sureq_core::{TaskId, codec};
+
+    use super::*;
+
+    /// Frames are taken in order and whole, however much has gathered.
+    #[test]
+    fn a_frame_takes_no_more_commands_once_it_is_large() {
+        let room = Room::new(1, 192, 64 << 20, 64 << 20);
+        let mut tape = Tape::new(Position::START, room, [0; 16], LiveBodies::default());
+        let payload = vec![7; 600 << 10];
+        for n in 1..=10_u64 {
+            let id = TaskId::new(1 << 40, n).expect("an id");
+            tape.record(&Event::Pushed {
+                queue: QueueNo(1),
+                first: id,
+                payloads: Payloads::Slices(&[&payload]),
+                fields: Fields::default(),
+            });
+            assert!(tape.body(0, &payload).place().is_some());
+            // The last command is not marked: whoever takes it does that.
+            if n < 10 {
+                tape.mark();
+            }
+        }
+        let mut taken = Vec::new();
+        while let Some(batch) = tape.take(&mut FrameBuf::new()) {
+            assert!(batch.frame.body().len() < FRAME_BYTES + (601 << 10));
+            taken.push((batch.events, batch.end));
+        }
+        assert_eq!(taken, [(4, Position(4)), (4, Position(8)), (2, Position(10))]);
+        assert!(tape.is_empty() && tape.bytes() == 0);
+    }
 
     #[test]
     fn the_fast_checksum_is_the_one_that_events_have() {

@@ -14,8 +14,9 @@ use crate::disk::Disk;
 use crate::failpoint::failpoint;
 use crate::fault::Operation;
 use crate::forward;
-use crate::live::Live;
+use crate::live::{Live, LiveBodies};
 use crate::log::{LogError, Position, SegmentInfo, Spares};
+use crate::log_thread::LogThread;
 use crate::shared::{Shared, State};
 use crate::snapshot::{Sharing, Snapshot};
 
@@ -29,7 +30,10 @@ const LOOK_FULL: Duration = Duration::from_millis(100);
 /// fifth of what is logged.
 const CHECKPOINT_SHARE: u64 = 5;
 
-/// But no later than after so many segments, since a start reads that much.
+/// But no sooner than after such a part of a segment: where many wait, one costs more than its bytes.
+const CHECKPOINT_SEGMENT_PART: u64 = 2;
+
+/// And no later than after so many segments, since a start reads that much.
 const CHECKPOINT_SEGMENTS_MAX: u64 = 4;
 
 /// Segments are copied forward where they take up more than so many times what is live in them, and so many more.
@@ -96,12 +100,25 @@ impl Tidying {
     }
 }
 
+/// What came of a checkpoint.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Taken {
+    Yes,
+    HasNoRoom,
+    /// The store closes, and nothing was written.
+    Closes,
+}
+
 /// What belongs to the tidier alone.
 pub(crate) struct Tidier {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) uuid: [u8; 16],
     pub(crate) checkpoints: Checkpoints,
     pub(crate) snapshot: Snapshot,
+    /// Where the checkpoint of the last image stands, and what was live then, if it was written.
+    pub(crate) newest: Option<(Position, LiveBodies)>,
+    /// What was live at the position of the last checkpoint that was written, up to which the log is on disk.
+    pub(crate) confirmed: LiveBodies,
     pub(crate) spares: Arc<Spares>,
     /// There was no room for another file when a checkpoint was last tried.
     pub(crate) is_short_of_files: bool,
@@ -134,7 +151,10 @@ impl Tidier {
             self.copy_forward(shared, is_full)?;
             let is_wanted = shared.tidying.is_due(logged) || self.is_room_wasted(shared, is_full);
             let was_taken = is_wanted && self.make_room(shared)?;
-            // Two checkpoints are kept, so that what the first made room for goes with the second.
+            if was_taken && self.is_room_wasted(shared, is_full) && !shared.lock().closing {
+                self.repeat_checkpoint(shared)?;
+            }
+            self.snapshot.let_go();
             if !was_taken || !self.is_room_wasted(shared, is_full) {
                 shared.tidying.sleep(if is_full { LOOK_FULL } else { LOOK });
             }
@@ -150,31 +170,30 @@ impl Tidier {
         } else {
             self.is_short_of_files = false;
         }
-        let mut was_taken = self.try_checkpoint(shared)?;
-        if !was_taken && self.spares.give_up_one()? {
-            was_taken = self.try_checkpoint(shared)?;
+        let mut taken = self.try_checkpoint(shared)?;
+        if taken == Taken::HasNoRoom && self.spares.give_up_one()? {
+            taken = self.try_checkpoint(shared)?;
         }
-        if !was_taken {
+        if taken == Taken::HasNoRoom {
             self.checkpoints.drop_older()?;
         }
         self.retire(shared)?;
-        Ok(was_taken)
+        Ok(taken == Taken::Yes)
     }
 
     /// Takes a checkpoint if there is room for it.
-    fn try_checkpoint(&mut self, shared: &Shared) -> Result<bool, LogError> {
+    fn try_checkpoint(&mut self, shared: &Shared) -> Result<Taken, LogError> {
         match self.checkpoint(shared) {
-            Ok(()) => Ok(true),
             Err(LogError::NoSpace(fault)) => {
                 // Files may be what there are too few of: then the next one shares none, so that the old ones can go.
                 self.is_short_of_files |= fault.operation == Operation::Create;
-                Ok(false)
+                Ok(Taken::HasNoRoom)
             }
-            Err(error) => Err(error),
+            taken => taken,
         }
     }
 
-    fn checkpoint(&mut self, shared: &Shared) -> Result<(), LogError> {
+    fn checkpoint(&mut self, shared: &Shared) -> Result<Taken, LogError> {
         // What was dropped is no part of an image, but its payloads count as live until they are released; and an image has no
         // place for what was decided and is not done yet.
         let mut state = shared.lock();
@@ -186,30 +205,49 @@ impl Tidier {
         if state.broker.is_unfinished() {
             // A store that closes does not wait for it, and has no use for a checkpoint that counts what is not in it: its
             // segments would be kept for good.
-            return Ok(());
+            return Ok(Taken::Closes);
         }
         let (image, live, position, logged) = {
             let State { broker, tape, .. } = &mut *state;
             (broker.image(), tape.live.clone(), tape.end(), state.logged_bytes)
         };
         drop(state);
+        // By when all is written, the log is on disk that far, and has not waited for any of it.
+        shared.want_sync(position);
+        self.newest = None;
         self.snapshot.update(image);
-        shared.tidying.is_checkpointing.store(true, Ordering::Relaxed);
-        let written = self.write(shared, position, &live);
-        shared.tidying.is_checkpointing.store(false, Ordering::Relaxed);
-        let bytes = written?;
-        shared.tidying.checkpoint.store(position.0, Ordering::Relaxed);
-        shared.tidying.taken.fetch_add(1, Ordering::Relaxed);
-        shared.tidying.checkpoint_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let sharing = if self.is_short_of_files { Sharing::Nothing } else { Sharing::Unchanged };
+        let bytes = self.write(shared, position, &live, sharing)?;
         self.plan_next(shared, logged, bytes);
-        Ok(())
+        self.newest = Some((position, live));
+        Ok(Taken::Yes)
     }
 
+    /// Writes the newest checkpoint once more. Two are kept, and what only the older one needs goes with it: without
+    /// waiting for more of the log, which may wait for that. What the first has written the second writes too, so that the
+    /// damage of one is no loss.
+    fn repeat_checkpoint(&mut self, shared: &Shared) -> Result<(), LogError> {
+        let Some((position, live)) = self.newest.take() else { return Ok(()) };
+        match self.write(shared, position, &live, Sharing::NotWithNewest) {
+            Ok(bytes) => {
+                let due = shared.tidying.due.load(Ordering::Relaxed) + bytes * CHECKPOINT_SHARE;
+                let due_max = self.spares.segment_bytes() * CHECKPOINT_SEGMENTS_MAX;
+                shared.tidying.due.store(due.min(due_max), Ordering::Relaxed);
+                self.retire(shared)
+            }
+            // The next one will do it.
+            Err(LogError::NoSpace(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes a checkpoint of the state of the last image, and answers how many bytes that took.
     fn write(
         &mut self,
         shared: &Shared,
         position: Position,
-        live: &crate::live::LiveBodies,
+        live: &LiveBodies,
+        sharing: Sharing,
     ) -> Result<u64, LogError> {
         let mut unpaused = 0;
         let mut pace = |bytes: usize| {
@@ -221,42 +259,63 @@ impl Tidier {
         };
         // A checkpoint that the log does not reach would be refused.
         let confirm = || shared.sync_upto(position);
-        let sharing = if self.is_short_of_files { Sharing::Nothing } else { Sharing::Unchanged };
-        self.snapshot.write(&mut self.checkpoints, position, live, sharing, &mut pace, confirm)
+        let tidying = &shared.tidying;
+        tidying.is_checkpointing.store(true, Ordering::Relaxed);
+        let written = self.snapshot.write(&mut self.checkpoints, position, live, sharing, &mut pace, confirm);
+        tidying.is_checkpointing.store(false, Ordering::Relaxed);
+        let bytes = written?;
+        self.confirmed = live.clone();
+        tidying.checkpoint.store(position.0, Ordering::Relaxed);
+        tidying.taken.fetch_add(1, Ordering::Relaxed);
+        tidying.checkpoint_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(bytes)
     }
 
     fn plan_next(&self, shared: &Shared, logged: u64, bytes: u64) {
         let segment = self.spares.segment_bytes();
-        let due = (bytes * CHECKPOINT_SHARE).clamp(segment / 4, segment * CHECKPOINT_SEGMENTS_MAX);
+        let least = segment / CHECKPOINT_SEGMENT_PART;
+        let due = (bytes * CHECKPOINT_SHARE).clamp(least, segment * CHECKPOINT_SEGMENTS_MAX);
         shared.tidying.due.store(due, Ordering::Relaxed);
         shared.tidying.logged.store(logged, Ordering::Relaxed);
     }
 
-    /// Gives up segments that neither live payloads nor checkpoints need.
+    /// Gives up segments that neither live payloads nor checkpoints need. What made the last payloads of one die must be on
+    /// disk: of those that were dead in the last checkpoint it is, the others wait for a sync. But a log that waits for
+    /// segments to go would have to begin another for that, and the next checkpoint follows at once.
     fn retire(&self, shared: &Shared) -> Result<(), LogError> {
         let needed_from = self.checkpoints.needed_from();
-        let (dead, position) = {
+        let (mut dead, position, log_waits) = {
             let state = shared.lock();
             let dead: Vec<SegmentInfo> = state
                 .sealed()
                 .filter(|(segment, end)| *end <= needed_from && state.live_in(segment).tasks == 0)
                 .map(|(segment, _)| segment)
                 .collect();
-            (dead, state.tape.end())
+            (dead, state.tape.end(), state.log_thread == LogThread::Waits && !state.no_space)
         };
+        if log_waits {
+            let was_dead = |segment: &SegmentInfo| self.confirmed.within(segment.numbers()).tasks == 0;
+            dead.retain(was_dead);
+        }
         if dead.is_empty() {
             return Ok(());
         }
-        shared.sync_upto(position)?;
+        if !log_waits {
+            shared.sync_upto(position)?;
+        }
         failpoint("retire.after-sync");
         // Whoever is about to read from them has been told before they were dead.
         shared.loader.iter().for_each(crate::loader::Loader::settle);
-        for segment in dead {
-            shared.loader.iter().for_each(|loader| loader.forget(segment.number));
-            self.spares.retire(segment.number)?;
+        let numbers: Vec<u64> = dead.iter().map(|segment| segment.number).collect();
+        for &number in &numbers {
+            shared.loader.iter().for_each(|loader| loader.forget(number));
+        }
+        self.spares.retire(&numbers)?;
+        {
             let mut state = shared.lock();
-            state.segments.retain(|other| other.number != segment.number);
-            state.unreadable.remove(&segment.number);
+            // Both are in order, and may be long.
+            state.segments.retain(|segment| numbers.binary_search(&segment.number).is_err());
+            state.unreadable.retain(|number| numbers.binary_search(number).is_err());
         }
         shared.log_wakes.notify_one();
         shared.keeper.wake();
@@ -269,18 +328,17 @@ impl Tidier {
         let used: u64 = state.segments.iter().map(|segment| segment.bytes).sum();
         let has_dead = state.sealed().any(|(segment, _)| state.live_in(&segment).tasks == 0);
         // On a full disk each of them is missed.
-        has_dead && (is_full || used > self.allowed(&state, is_full))
+        has_dead && (is_full || used > allowed(&state, self.spares.segment_bytes(), is_full))
     }
 
-    /// How much segments may take up before something is done about it.
-    fn allowed(&self, state: &State, is_full: bool) -> u64 {
-        let spared = if is_full { 0 } else { USED_SEGMENTS * self.spares.segment_bytes() };
-        USED_PER_LIVE * state.tape.live.total().bytes + spared
+    fn next_victim(&self, shared: &Shared, is_full: bool) -> Option<SegmentInfo> {
+        victim(&shared.lock(), self.spares.segment_bytes(), is_full)
     }
 
-    /// Copies live tasks out of mostly dead segments, as many as take up too much room.
+    /// Copies live tasks out of mostly dead segments, as many as take up too much room. Where a new segment waits for old ones
+    /// to go, no more than one at a time: only a checkpoint lets that go.
     fn copy_forward(&self, shared: &Shared, is_full: bool) -> Result<(), LogError> {
-        while let Some(victim) = self.victim(shared, is_full) {
+        while let Some(victim) = self.next_victim(shared, is_full) {
             shared.tidying.is_copying.store(true, Ordering::Relaxed);
             let copied = forward::copy(shared, &*self.disk, self.uuid, &victim);
             shared.tidying.is_copying.store(false, Ordering::Relaxed);
@@ -292,40 +350,44 @@ impl Tidier {
                 // What cannot be copied stays where it is, and does not keep others from being copied.
                 state.unreadable.insert(victim.number);
             }
+            if shared.lock().log_thread == LogThread::Waits {
+                break;
+            }
         }
         Ok(())
     }
-
-    /// The segment that gives most room for the least copying, if segments take up too much.
-    fn victim(&self, shared: &Shared, is_full: bool) -> Option<SegmentInfo> {
-        let state = shared.lock();
-        let segment_bytes = self.spares.segment_bytes();
-        let needed: Vec<(SegmentInfo, Live)> = state
-            .sealed()
-            .map(|(segment, _)| (segment, state.live_in(&segment)))
-            .filter(|(segment, live)| live.tasks > 0 && !state.unreadable.contains(&segment.number))
-            .collect();
-        let used: u64 = needed.iter().map(|(segment, _)| segment.bytes).sum();
-        if used <= self.allowed(&state, is_full) {
-            return None;
-        }
-        let share = |(segment, live): &(SegmentInfo, Live)| live.bytes * 100 / segment.bytes;
-        let victim = needed.iter().min_by_key(|candidate| share(candidate))?;
-        // On a full disk copies go where events go: into what is left of the reserve.
-        let fits = !is_full || victim.1.bytes < segment_bytes / 2;
-        (is_sparse(&victim.0, victim.1) && fits).then_some(victim.0)
-    }
 }
 
-/// Whether another segment would be more than the log may take up, and some of them can go.
+/// How much segments may take up before something is done about it.
+fn allowed(state: &State, segment_bytes: u64, is_full: bool) -> u64 {
+    let spared = if is_full { 0 } else { USED_SEGMENTS * segment_bytes };
+    USED_PER_LIVE * state.tape.live.total().bytes + spared
+}
+
+/// The segment that gives most room for the least copying, if segments take up too much.
+fn victim(state: &State, segment_bytes: u64, is_full: bool) -> Option<SegmentInfo> {
+    let needed: Vec<(SegmentInfo, Live)> = state
+        .sealed()
+        .map(|(segment, _)| (segment, state.live_in(&segment)))
+        .filter(|(segment, live)| live.tasks > 0 && !state.unreadable.contains(&segment.number))
+        .collect();
+    let used: u64 = needed.iter().map(|(segment, _)| segment.bytes).sum();
+    if used <= allowed(state, segment_bytes, is_full) {
+        return None;
+    }
+    let share = |(segment, live): &(SegmentInfo, Live)| live.bytes * 100 / segment.bytes;
+    let victim = needed.iter().min_by_key(|candidate| share(candidate))?;
+    // On a full disk copies go where events go: into what is left of the reserve.
+    let fits = !is_full || victim.1.bytes < segment_bytes / 2;
+    (is_sparse(&victim.0, victim.1) && fits).then_some(victim.0)
+}
+
+/// Whether another segment would be more than the log may take up, and some of them are about to go.
 pub(crate) fn is_behind(state: &State, segment_bytes: u64) -> bool {
     let used: u64 = state.segments.iter().map(|segment| segment.bytes).sum();
     let bound = BOUND_PER_LIVE * state.tape.live.total().bytes + BOUND_SEGMENTS * segment_bytes;
-    let can_go = |(segment, _): (SegmentInfo, Position)| {
-        let live = state.live_in(&segment);
-        live.tasks == 0 || is_sparse(&segment, live) && !state.unreadable.contains(&segment.number)
-    };
-    used + segment_bytes > bound && state.sealed().any(can_go)
+    let mut dead = state.sealed().filter(|(segment, _)| state.live_in(segment).tasks == 0);
+    used + segment_bytes > bound && (dead.next().is_some() || victim(state, segment_bytes, false).is_some())
 }
 
 /// Whether a segment is worth copying forward.

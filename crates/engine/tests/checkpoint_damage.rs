@@ -201,11 +201,11 @@ fn another_stores_checkpoint_is_refused_and_stays() {
 fn a_newer_format_is_refused_by_name() {
     let disk = taken(2);
     disk.edit(&name(2), |bytes| {
-        put_u32(bytes, VERSION, 2);
+        put_u32(bytes, VERSION, 3);
         fix_header(bytes);
     });
     let error = loaded(&disk).err().unwrap().to_string();
-    assert!(error.contains(&name(2)) && error.contains("has format 2, this release knows"), "{error}");
+    assert!(error.contains(&name(2)) && error.contains("has format 3, this release knows"), "{error}");
 }
 
 #[test]

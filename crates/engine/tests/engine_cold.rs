@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use engine_support::valve::Valve;
 use engine_support::{ack, execute, pop, push};
 use sureq_core::command::{Add, Block, Cancel, Pop, View, When};
 use sureq_core::{Command, Refusal, Replies, Reply, TaskId};
 use sureq_engine::log::Durability;
 use sureq_engine::{Engine, Options, Ticket};
 use sureq_testkit::manual_clock::ManualClock;
+use sureq_testkit::valve::Valve;
 
 /// A store of which nothing is in memory.
 struct Cold {
@@ -26,16 +26,25 @@ struct Cold {
 }
 
 const SEGMENT_BYTES: u64 = 16 << 10;
+const LARGE_SEGMENT_BYTES: u64 = 1 << 20;
 
 fn payload(n: usize) -> Vec<u8> {
     (0..600).map(|at| (n * 7 + at) as u8).collect()
 }
 
 fn open(valve: &Valve, clock: &Arc<ManualClock>) -> Engine {
+    open_with(valve, clock, SEGMENT_BYTES)
+}
+
+fn open_with(valve: &Valve, clock: &Arc<ManualClock>, segment_bytes: u64) -> Engine {
+    open_cached(valve, clock, segment_bytes, 0)
+}
+
+fn open_cached(valve: &Valve, clock: &Arc<ManualClock>, segment_bytes: u64, cache_bytes: usize) -> Engine {
     let options = Options {
         durability: Durability::Always,
-        segment_bytes: Some(SEGMENT_BYTES),
-        cache_bytes: 0,
+        segment_bytes: Some(segment_bytes),
+        cache_bytes,
         ..Options::default()
     };
     Engine::open_on(valve.shared(), Arc::clone(clock) as _, &options).unwrap()
@@ -151,6 +160,63 @@ fn what_is_held_is_inspected_and_recovered_from_the_disk() {
     assert_eq!(payloads(&cold.begin(&look).wait().replies), (0..10).map(payload).collect::<Vec<_>>());
     let recover = Command::Recover { queue: b"q", count: 100, elapsed_ms: 0 };
     assert_eq!(payloads(&cold.begin(&recover).wait().replies), (0..10).map(payload).collect::<Vec<_>>());
+}
+
+/// What is read at once is held at once: an answer of many tasks does not take the memory of all that lies between them.
+#[test]
+fn what_lies_all_over_the_log_is_read_without_what_is_between() {
+    const TASKS: usize = 300;
+    let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
+    let engine = open_with(&valve, &clock, LARGE_SEGMENT_BYTES);
+    let others: Vec<Vec<u8>> = (0..15).map(payload).collect();
+    let others: Vec<&[u8]> = others.iter().map(Vec::as_slice).collect();
+    for n in 0..TASKS {
+        push(&engine, &[&payload(n)]);
+        let _ = execute(&engine, &[Command::Push { queue: b"other", payloads: &others }]);
+    }
+    engine.close().unwrap();
+    let engine = open_with(&valve, &clock, LARGE_SEGMENT_BYTES);
+    let before = valve.bytes_loaded();
+    assert_eq!(pop(&engine, TASKS as u32), (0..TASKS).map(payload).collect::<Vec<_>>());
+    let (read, needed) = (valve.bytes_loaded() - before, TASKS * (payload(0).len() + 4));
+    assert!((needed..needed + (100 << 10)).contains(&read), "{read} bytes for {needed}");
+}
+
+/// Only the first is held up: what lies behind it is read before it is asked for, and never more than there is room for, while
+/// others come.
+#[test]
+fn a_queue_that_is_being_emptied_is_read_ahead_of_its_takers_within_the_cache() {
+    const TASKS: usize = 3000;
+    const CACHE_BYTES: usize = 1 << 20;
+    let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
+    let engine = open_with(&valve, &clock, LARGE_SEGMENT_BYTES);
+    let all: Vec<Vec<u8>> = (0..TASKS).map(payload).collect();
+    for some in all.chunks(50) {
+        push(&engine, &some.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    }
+    let _ = execute(&engine, &[Command::Push { queue: b"other", payloads: &[b"this"] }]);
+    engine.close().unwrap();
+    let engine = open_cached(&valve, &clock, LARGE_SEGMENT_BYTES, CACHE_BYTES);
+    let (mut waited, mut most) = (Vec::new(), 0);
+    for (n, expected) in all.iter().enumerate() {
+        let mut replies = Replies::default();
+        let executed = engine.gather(&[pop_of(1)], &mut replies);
+        engine.commit();
+        if let Some(ticket) = executed.ticket {
+            waited.push(n);
+            replies = ticket.wait().replies;
+        }
+        assert_eq!(payloads(&replies), [expected.as_slice()]);
+        let late = [Command::Push { queue: b"late", payloads: &[expected] }];
+        // A search goes behind all that is to be read.
+        let search = Command::Cancel { queue: b"other", which: Cancel::Payload(b"that") };
+        let _ = execute(&engine, &late);
+        assert_eq!(*cancelled(&execute(&engine, &[search]).0), Reply::Count(0));
+        most = engine.status().cache_bytes.max(most);
+    }
+    assert_eq!(waited, [0], "the first alone waits for the disk");
+    let half = CACHE_BYTES as u64 / 2;
+    assert!((half..=2 * half).contains(&most), "{most} bytes of a cache of {CACHE_BYTES} were used");
 }
 
 /// A payload is read from a segment that nothing needs any more by then: it stays until it was read.

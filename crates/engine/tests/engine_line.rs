@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use engine_support::valve::Valve;
 use engine_support::{ack, execute, fresh, open, pop, push};
 use sureq_core::command::{Block, ConnId, LeaseAsk, Pop};
 use sureq_core::{Command, Replies, Reply};
 use sureq_engine::log::Durability;
 use sureq_engine::{Answer, Engine, Ticket};
 use sureq_testkit::manual_clock::ManualClock;
+use sureq_testkit::valve::Valve;
 
 fn wait_for(engine: &Engine, queues: &[&[u8]], block: Block) -> Ticket {
     let waiting = engine.waiting();

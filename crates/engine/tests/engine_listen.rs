@@ -5,7 +5,6 @@ mod engine_support;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use engine_support::valve::Valve;
 use engine_support::{ack, ack_of, events_in, execute, fresh, open, options, pop, push};
 use sureq_core::command::{
     Add, Cancel, ConnId, IdForm, LeaseAsk, Pop, Return, TaskRef, TaskRefs, When, Worker, WorkerRef,
@@ -17,6 +16,7 @@ use sureq_engine::log::Durability;
 use sureq_engine::{Engine, Listener};
 use sureq_seam::{Heard, NoticeTasks};
 use sureq_testkit::manual_clock::ManualClock;
+use sureq_testkit::valve::Valve;
 
 /// Someone who hears everything.
 fn listen(engine: &Engine) -> Listener {

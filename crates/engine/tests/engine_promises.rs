@@ -5,7 +5,6 @@ mod engine_support;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine_support::valve::Valve;
 use engine_support::{ack, events_in, execute, fresh, open, pop, push};
 use sureq_core::command::{Add, LeaseAsk, Pop, View, When};
 use sureq_core::{Command, Refusal, Replies, Reply, TaskId, WallTime};
@@ -13,6 +12,7 @@ use sureq_engine::Engine;
 use sureq_engine::log::{Durability, Position};
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::sim_disk::{Kept, SimDisk};
+use sureq_testkit::valve::Valve;
 
 const YEAR_MS: i64 = 365 * 86_400_000;
 

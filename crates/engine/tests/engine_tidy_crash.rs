@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engine_support::facts::{FactRun, Facts, open_small, reach, tasks_in};
-use engine_support::valve::Valve;
 use engine_support::{ack, execute, push};
 use sureq_core::Command;
 use sureq_core::command::Pop;
@@ -16,6 +15,7 @@ use sureq_engine::log::{Durability, Position};
 use sureq_testkit::load::scale;
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::sim_disk::{Crash, Kept, Op, SimDisk};
+use sureq_testkit::valve::Valve;
 
 /// A run that has ended.
 struct Recorded {
@@ -62,6 +62,15 @@ fn record(durability: Durability, segment_bytes: u64) -> Recorded {
     Recorded { facts, trace, durability, segment_bytes }
 }
 
+/// Which syncs are cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Syncs {
+    /// All of them.
+    Each,
+    /// As many as there are of other changes.
+    Some,
+}
+
 impl Recorded {
     /// How far the log must reach after this.
     fn promised(&self, change: usize, crash: Crash) -> Position {
@@ -97,15 +106,20 @@ impl Recorded {
         true
     }
 
-    /// Cuts at every change. Of the many writes and syncs that are alike only one in `every` is cut.
-    fn cut_everywhere(&self, every: usize, cut: &mut dyn FnMut(&SimDisk, Position, &str)) -> usize {
+    /// Cuts at some of the changes. Of the many writes and syncs that are alike one in `every` is cut, and each sync at least
+    /// if `syncs` says so: of what is torn by that the next in turn.
+    fn cut_at(&self, every: usize, syncs: Syncs, cut: &mut dyn FnMut(&SimDisk, Position, &str)) -> usize {
         let disk = SimDisk::new(2);
-        let mut cuts = 0;
+        let (mut cuts, mut synced) = (0, 0);
         for (change, op) in self.trace.iter().enumerate() {
             let is_common = matches!(op, Op::Write { .. } | Op::Sync { .. });
             let step = if is_common { every } else { every.div_ceil(4) };
-            for (n, crash) in Crash::during(op, change as u64).into_iter().enumerate() {
-                if !(n + change * 7).is_multiple_of(step) {
+            let crashes = Crash::during(op, change as u64);
+            let is_sync = matches!(op, Op::Sync { .. } | Op::SyncDir);
+            synced += usize::from(is_sync);
+            let turn = (is_sync && syncs == Syncs::Each).then(|| synced % crashes.len());
+            for (n, crash) in crashes.into_iter().enumerate() {
+                if turn != Some(n) && !(n + change * 7).is_multiple_of(step) {
                     continue;
                 }
                 let left = disk.crash_during(op, crash);
@@ -134,9 +148,10 @@ fn every(often: usize) -> usize {
 
 fn cut_a_run(durability: Durability, segment_bytes: u64, often: usize) {
     let recorded = record(durability, segment_bytes);
-    let cuts = recorded.cut_everywhere(every(often), &mut |left, end, context| {
+    let cuts = recorded.cut_at(every(often), Syncs::Each, &mut |left, end, context| {
         recorded.check(left, end, context);
     });
+    println!("{cuts} cuts in {} changes", recorded.trace.len());
     assert!(cuts > 500, "{cuts} cuts in {} changes", recorded.trace.len());
 }
 
@@ -160,7 +175,7 @@ fn a_cut_while_tidying_loses_nothing_and_brings_nothing_back_at_the_level_none()
 fn a_damaged_checkpoint_after_a_cut_is_no_loss() {
     let recorded = record(Durability::Always, 4096);
     let mut damaged = 0;
-    recorded.cut_everywhere(every(24), &mut |left, _, context| {
+    recorded.cut_at(every(24), Syncs::Some, &mut |left, _, context| {
         damaged += usize::from(recorded.check_without_newest(left, context));
     });
     assert!(damaged > 300, "{damaged} cuts");
@@ -183,7 +198,7 @@ fn a_damaged_checkpoint_after_a_large_queue_was_dropped_is_no_loss() {
         trace.iter().filter(|op| matches!(op, Op::Remove { name } if name.starts_with('0'))).count();
     assert!(retired > 5, "{retired} segments are gone");
     let recorded = Recorded { facts, trace, durability: Durability::Always, segment_bytes: 16 << 10 };
-    recorded.cut_everywhere(every(16), &mut |left, end, context| {
+    recorded.cut_at(every(16), Syncs::Some, &mut |left, end, context| {
         recorded.check_without_newest(left, context);
         recorded.check(left, end, context);
     });
@@ -237,7 +252,7 @@ fn three_cuts_in_a_row_lose_nothing_and_bring_nothing_back() {
     let recorded = record(Durability::Always, 4096);
     let mut seen = 0;
     let again = every(64);
-    recorded.cut_everywhere(every(800), &mut |left, end, context| {
+    recorded.cut_at(every(800), Syncs::Some, &mut |left, end, context| {
         cut_the_start(&recorded, left, end, context, again, 2, &mut seen);
     });
     assert!(seen > 300, "{seen} cuts");

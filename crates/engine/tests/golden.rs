@@ -1,19 +1,26 @@
 //! A store that an earlier release wrote opens in this one, with all that was in it.
 //!
 //! `tests/golden/v1` was written by the release that introduced format 1 and is never changed; `v2`, whose log has lost a
-//! part, by the one that introduced checkpoints. A new format gets a
-//! directory of its own beside it: raise `VERSION`, run this test once with `SUREQ_BLESS=1`, commit what it made.
+//! part, by the one that introduced checkpoints; `v3` by the one whose checkpoints code tasks once that differ alike. A new format
+//! gets a directory of its own beside it: raise `VERSION`, run this test once with `SUREQ_BLESS=1`, commit what it made.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sureq_core::command::{Add, Command, LeaseAsk, NameArg, Pop, Return, TaskRef, View, When, Worker};
 use sureq_core::settings::{Change, Changes};
 use sureq_core::{Replies, Reply};
+use sureq_engine::backup::Verify;
+use sureq_engine::clock::SystemClock;
+use sureq_engine::disk::{DirDisk, Disk, ReadDisk};
 use sureq_engine::{Body, Engine, Options};
 
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
+
+/// Tasks that differ from their neighbours in the same way, and one that does not.
+const ALIKE: usize = 200;
 
 fn golden(version: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/v{version}"))
@@ -111,6 +118,13 @@ fn check(engine: &Engine, version: u32) {
         let shown = execute(engine, look);
         assert!(shown.tasks.len() == 4 && shown.tasks.iter().all(|task| task.body.as_ref() == b"kept"));
     }
+    if version > 2 {
+        let look = Command::Inspect { queue: b"alike", view: View::Ready, start: 0, count: 1000 };
+        let shown = execute(engine, look);
+        let bodies: Vec<&[u8]> = shown.tasks.iter().map(|task| task.body.as_ref()).collect();
+        assert_eq!(bodies, [vec![&b"alike"[..]; ALIKE], vec![b"another"]].concat());
+        assert!(shown.tasks.windows(2).all(|pair| pair[0].id < pair[1].id));
+    }
     assert_eq!(payloads(engine, View::Ready), [&b"urgent"[..], b"ready", b"", &[0, 13, 10, 255]]);
     assert_eq!(payloads(engine, View::Leased), [b"leased"]);
     assert_eq!(payloads(engine, View::Dead), [b"dead"]);
@@ -137,6 +151,8 @@ fn every_format_that_was_ever_written_opens() {
     if std::env::var_os("SUREQ_BLESS").is_some() && !golden(VERSION).exists() {
         let engine = open(&golden(VERSION));
         fill(&engine);
+        execute(&engine, Command::Push { queue: b"alike", payloads: &[&b"alike"[..]; ALIKE] });
+        execute(&engine, Command::Push { queue: b"alike", payloads: &[b"another"] });
         churn(&engine);
         engine.close().unwrap();
         for file in fs::read_dir(golden(VERSION)).unwrap().map(Result::unwrap) {
@@ -147,14 +163,53 @@ fn every_format_that_was_ever_written_opens() {
         }
     }
     for version in 1..=VERSION {
-        let dir = tempfile::tempdir().unwrap();
-        for file in fs::read_dir(golden(version)).expect("each format has its directory").map(Result::unwrap)
-        {
-            fs::copy(file.path(), dir.path().join(file.file_name())).unwrap();
-        }
-        let engine = open(dir.path());
-        engine.check().expect("the store agrees with itself");
-        check(&engine, version);
-        engine.close().unwrap();
+        let dir = copied(version);
+        open_and_check(dir.path(), version);
+    }
+}
+
+/// A copy of the golden store, since whoever opens it writes to it.
+fn copied(version: u32) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("there is room for a directory");
+    for file in fs::read_dir(golden(version)).expect("each format has its directory").map(Result::unwrap) {
+        fs::copy(file.path(), dir.path().join(file.file_name())).expect("there is room for a file");
+    }
+    dir
+}
+
+fn open_and_check(dir: &Path, version: u32) {
+    let engine = open(dir);
+    engine.check().expect("the store agrees with itself");
+    check(&engine, version);
+    engine.close().expect("nothing is in the way");
+}
+
+#[test]
+fn every_format_that_was_ever_written_is_checked_copied_and_repaired() {
+    for version in 1..=VERSION {
+        let (dir, out) = (copied(version), tempfile::tempdir().unwrap());
+        let from: Arc<dyn Disk> = Arc::new(ReadDisk::hold(dir.path()).unwrap());
+        let report = sureq_engine::check::check(&from, &mut |_, _, _| ()).unwrap();
+        assert!(report.is_sound() && report.refusal.is_none(), "{version}: {:#?}", report.findings);
+
+        let to = |name: &str| -> (PathBuf, Arc<dyn Disk>) {
+            let path = out.path().join(name);
+            (path.clone(), Arc::new(DirDisk::make(path).unwrap()))
+        };
+        let (path, disk) = to("backup");
+        let backup = sureq_engine::backup::backup(&from, &disk, Verify::Check, &mut |_, _, _| ()).unwrap();
+        drop(disk);
+        let copy = backup.report.expect("it was asked for");
+        assert!(copy.is_sound() && copy.queues == report.queues, "{version}: {copy:#?}");
+        assert_eq!((backup.position, copy.uuid), (report.end, report.uuid));
+        open_and_check(&path, version);
+
+        let (path, disk) = to("repaired");
+        let clock = SystemClock::default();
+        let repaired = sureq_engine::repair::repair(&from, &disk, &clock, &mut |_, _, _| ()).unwrap();
+        drop(disk);
+        assert!(repaired.is_complete(), "{version}: {repaired:#?}");
+        assert_eq!(repaired.report.queues, report.queues);
+        open_and_check(&path, version);
     }
 }

@@ -192,7 +192,7 @@ fn retired_segments_are_recycled_and_not_missed_before_the_checkpoint() {
     assert_eq!(first, Some(from));
     let mut cut = run.copy();
     for segment in &log.segments[..2] {
-        log.spares.retire(segment.number).unwrap();
+        log.spares.retire(&[segment.number]).unwrap();
         cut = run.disk.crash(Kept::Nothing, Kept::Nothing);
         assert!(!cut.files().contains_key(&format!("{:020}.seg", segment.number)), "gone for good");
     }

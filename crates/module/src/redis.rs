@@ -362,13 +362,12 @@ impl<'c> Ctx<'c> {
             )
         };
         let reply = Reply(reply);
-        let next = std::str::from_utf8(reply.at(0)?.bytes()?).ok()?.parse().ok()?;
-        let names = reply.at(1)?;
-        let names = (0..names.len()).filter_map(|at| Some(names.at(at)?.bytes()?.to_vec()));
-        let names = names.collect();
-        // SAFETY: a reply of ours, whose parts are no longer borrowed.
-        unsafe { function!(RedisModule_FreeCallReply)(reply.0) };
-        Some((next, names))
+        let page = reply.page();
+        if !reply.0.is_null() {
+            // SAFETY: a reply of ours, whose parts are no longer borrowed.
+            unsafe { function!(RedisModule_FreeCallReply)(reply.0) };
+        }
+        page
     }
 }
 
@@ -377,6 +376,14 @@ impl<'c> Ctx<'c> {
 struct Reply(*mut raw::RedisModuleCallReply);
 
 impl Reply {
+    /// What a scan answered: the next cursor, and names.
+    fn page(self) -> Option<(u64, Vec<Vec<u8>>)> {
+        let next = std::str::from_utf8(self.at(0)?.bytes()?).ok()?.parse().ok()?;
+        let names = self.at(1)?;
+        let names = (0..names.len()).filter_map(|at| Some(names.at(at)?.bytes()?.to_vec()));
+        Some((next, names.collect()))
+    }
+
     fn len(self) -> usize {
         // SAFETY: a reply.
         unsafe { function!(RedisModule_CallReplyLength)(self.0) }

@@ -41,8 +41,18 @@ pub struct Payload {
 impl Payload {
     /// A stretch of a buffer.
     pub fn within(buffer: &Arc<[u8]>, range: Range<usize>) -> Self {
+        Self::new(Arc::clone(buffer), range)
+    }
+
+    /// A stretch of a buffer that the caller holds for it.
+    pub fn new(buffer: Arc<[u8]>, range: Range<usize>) -> Self {
         debug_assert!(range.end <= buffer.len(), "a payload lies within its buffer");
-        Self { buffer: Arc::clone(buffer), start: range.start as u32, len: range.len() as u32 }
+        Self { buffer, start: range.start as u32, len: range.len() as u32 }
+    }
+
+    /// The bytes of the buffer that it is a stretch of, with the two counters that stand before it.
+    pub fn owned_bytes(&self) -> usize {
+        2 * size_of::<usize>() + self.buffer.len()
     }
 }
 

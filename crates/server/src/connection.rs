@@ -215,9 +215,11 @@ impl<D: Dialect> Connection<D> {
             if self.thread.home.failure().is_some() {
                 return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
             }
+            // Looked at once: whoever is held back by it is parked by it, however far the log gets meanwhile.
+            let durable = self.thread.home.durable();
             let waits_for = self.flush(cx)?;
             // Reading goes first: of a peer that is known to be gone, no answer is taken that it would never get.
-            let mut progress = self.poll_read(cx)?;
+            let mut progress = self.poll_read(durable, cx)?;
             progress |= self.poll_ticket(cx);
             progress |= self.dialect.hear(&mut self.out)?;
             if progress && mem::take(&mut self.gives_way) {
@@ -232,7 +234,7 @@ impl<D: Dialect> Connection<D> {
             if done && self.reading == Reading::Ended {
                 return Poll::Ready(Ok(()));
             }
-            self.park(waits_for, cx);
+            self.park(waits_for, durable, cx);
             return self.poll_idle(cx);
         }
         // A thread that is never idle would never commit.
@@ -286,11 +288,11 @@ impl<D: Dialect> Connection<D> {
     }
 
     /// Reads once, if there is room; answers whether anything came of it.
-    fn poll_read(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+    fn poll_read(&mut self, durable: Position, cx: &mut Context<'_>) -> io::Result<bool> {
         if self.thread.is_draining() && self.ticket.is_none() {
             self.reading = Reading::Ended;
         }
-        if self.is_held() {
+        if self.is_held(durable) {
             return Ok(false);
         }
         if mem::take(&mut self.later) {
@@ -342,8 +344,7 @@ impl<D: Dialect> Connection<D> {
     }
 
     /// Whether nothing more is to be executed for now: the peer does not take its answers, or the disk is behind.
-    fn is_held(&self) -> bool {
-        let durable = self.thread.home.durable();
+    fn is_held(&self, durable: Position) -> bool {
         self.hold.is_some_and(|hold| hold > durable)
             || self.out.len() > self.dialect.allowance().output_bytes_max
     }
@@ -406,8 +407,7 @@ impl<D: Dialect> Connection<D> {
     }
 
     /// Has the pump wake this connection when what it waits for is durable.
-    fn park(&mut self, waits_for: Option<Position>, cx: &Context<'_>) {
-        let durable = self.thread.home.durable();
+    fn park(&mut self, waits_for: Option<Position>, durable: Position, cx: &Context<'_>) {
         let hold = self.hold.filter(|&hold| hold > durable);
         let position = [waits_for, hold].into_iter().flatten().min();
         if position.is_some() && position != self.parked {

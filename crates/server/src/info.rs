@@ -83,6 +83,8 @@ const SECTIONS: [Section; 5] = [
         line(text, "checkpoint_bytes_written", status.checkpoint_bytes);
         line(text, "copy_forward_running", u8::from(status.is_copying));
         line(text, "copied_bytes_written", status.copied_bytes);
+        line(text, "segment_bytes", status.segment_bytes);
+        line(text, "disk_free_bytes", status.disk_free_bytes);
         line(text, "disk_full", u8::from(status.is_full));
     }),
     ("Stats", |facts, text| {

@@ -170,3 +170,98 @@ fn serve(thread: &Arc<Thread>, stream: StdStream, tongue: Tongue, conn: ConnId) 
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Write as _};
+    use std::time::Instant;
+
+    use sureq::seam::Position;
+    use sureq::seam::command::Command;
+    use tokio::net::TcpListener;
+    use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+    use super::*;
+    use crate::bounds::Allowance;
+    use crate::connection::{Dialect, Next, Taken, Turn};
+    use crate::output::Output;
+    use crate::server::Config;
+
+    /// Pushes what arrives and holds back until that is durable, which happens between being held back and being parked.
+    struct Overtaken {
+        home: Home,
+        hold: Option<Position>,
+        /// How often it was asked whether there is something to tell since.
+        asked: usize,
+        taken: UnboundedSender<Vec<u8>>,
+    }
+
+    impl Dialect for Overtaken {
+        fn take(&mut self, input: &[u8], turn: &mut Turn<'_>) -> Taken {
+            let executed = turn.gather(&[Command::Push { queue: b"q", payloads: &[input] }]);
+            let hold = Some(executed.position);
+            assert!(hold > Some(self.home.durable()), "nobody has committed it");
+            (self.hold, self.asked) = (hold, 0);
+            let _ = self.taken.send(input.to_vec());
+            Taken { consumed: input.len(), next: Next::Read, hold, served: false }
+        }
+
+        fn hear(&mut self, _out: &mut Output) -> io::Result<bool> {
+            self.asked += 1;
+            // First when it was taken; then when nothing more was read because of it.
+            if let Some(hold) = self.hold
+                && self.asked == 2
+            {
+                self.home.commit();
+                while self.home.durable() < hold {
+                    std::thread::yield_now();
+                }
+            }
+            Ok(false)
+        }
+
+        fn allowance(&self) -> Allowance {
+            Allowance { input_bytes_max: 1 << 10, output_bytes_max: 1 << 10, time: None }
+        }
+    }
+
+    fn common(home: Home) -> Arc<Common> {
+        let config = Config {
+            resp: None,
+            text: None,
+            watcher: sureq_proto::text::Watcher::default(),
+            text_idle_secs: 0,
+            text_line_bytes_max: 1 << 10,
+            text_log: None,
+            threads: 1,
+            users: Arc::default(),
+            text_user: None,
+            bounds: Bounds::default(),
+        };
+        let subscriptions = Arc::new(Subscriptions::new(&home));
+        let (clients, started) = (Clients::at_most(10), Instant::now());
+        let checker = Checker::start(&config.users).expect("a thread");
+        Arc::new(Common { home, config, clients, subscriptions, checker, started, resp_port: 0 })
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_is_held_back_is_woken_however_soon_the_disk_has_caught_up() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let home = sureq::open(&format!("file:{}", dir.path().display())).expect("a new store");
+        let thread = Arc::new(Thread::new(common(home.clone())));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("it has one");
+        let mut client = StdStream::connect(address).expect("it listens");
+        let (stream, _) = listener.accept().await.expect("accepted");
+        let (taken, mut is_taken) = unbounded_channel();
+        let dialect = Overtaken { home: home.clone(), hold: None, asked: 0, taken };
+        thread.open.send_modify(|open| *open += 1);
+        tokio::spawn(Connection::new(stream, dialect, ConnId(1), Arc::clone(&thread), None).serve());
+        tokio::spawn(async move { thread.parked.pump(&thread.home, &thread.gathering).await });
+        for word in [b"one", b"two"] {
+            client.write_all(word).expect("there is room");
+            let came = tokio::time::timeout(Duration::from_secs(10), is_taken.recv()).await;
+            assert_eq!(came, Ok(Some(word.to_vec())));
+        }
+    }
+}

@@ -125,25 +125,31 @@ impl Drop for Untaken<'_> {
 mod tests {
     use std::sync::Arc;
 
+    use futures_util::FutureExt;
     use sureq_engine::{Engine, Options};
     use sureq_testkit::manual_clock::ManualClock;
-    use sureq_testkit::sim_disk::{FailureKind, Repeat, SimDisk};
+    use sureq_testkit::valve::Valve;
 
     use super::*;
 
     /// What was under way when the disk failed may be there after all; what was asked later is not.
     #[tokio::test]
     async fn what_was_executed_before_the_disk_failed_is_unknown_and_what_came_later_was_not_done() {
-        let disk = SimDisk::new(1);
-        let engine = Engine::open_on(disk.shared(), Arc::new(ManualClock::default()), &Options::default());
+        let valve = Valve::new();
+        let engine = Engine::open_on(valve.shared(), Arc::new(ManualClock::default()), &Options::default());
         let home = Home::Embedded(engine.expect("it is a sound disk"));
         let queue = home.queue("q");
         queue.push("before").await.expect("it is durable");
         let empty = home.queue("empty");
         let mut waiting = std::pin::pin!(empty.pop().wait_forever().into_future());
-        assert!(futures_util::FutureExt::now_or_never(&mut waiting).is_none(), "it waits");
-        disk.fail(disk.calls() + 1, FailureKind::Broken, Repeat::Sticky);
-        let (pushed, served) = tokio::join!(empty.push("x"), waiting);
+        assert!((&mut waiting).now_or_never().is_none(), "it waits");
+        valve.close();
+        let mut pushing = std::pin::pin!(empty.push("x"));
+        assert!((&mut pushing).now_or_never().is_none(), "it is executed, and its sync is held up");
+        valve.wait_until_held();
+        valve.fail_log();
+        valve.open();
+        let (pushed, served) = tokio::join!(pushing, waiting);
         for error in [pushed.expect_err("it is not durable"), served.expect_err("nor is this")] {
             assert!(error.is_unknown() && !error.can_be_asked_again(), "{error}");
         }

@@ -208,6 +208,19 @@ fn place_of(url: &str) -> Option<Place> {
     (!path.is_empty() && !is_host).then(|| Place::Directory(path.into()))
 }
 
+/// The directory that a URL names, if it is that of one.
+///
+/// ```
+/// assert_eq!(sureq::directory_of("file:./queue"), Some("./queue".into()));
+/// assert_eq!(sureq::directory_of("file://host/queue"), None);
+/// ```
+pub fn directory_of(url: &str) -> Option<PathBuf> {
+    match place_of(url) {
+        Some(Place::Directory(dir)) => Some(dir),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,9 +12,19 @@ const LIMIT: usize = 128;
 const TASKS: usize = 12;
 const SEGMENT_BYTES: u64 = 1 << 20;
 
-/// All descriptors that are left.
-fn hoard() -> Vec<File> {
-    std::iter::from_fn(|| File::open("/dev/null").ok()).collect()
+/// How often in a row there is none left before nobody is about to let go of one.
+const QUIET_LOOKS: usize = 20;
+
+/// All descriptors that are left, those too that the store has open for a moment only, to prepare files.
+async fn hoard() -> Vec<File> {
+    let (mut hoarded, mut quiet) = (Vec::new(), 0);
+    while quiet < QUIET_LOOKS {
+        let before = hoarded.len();
+        hoarded.extend(std::iter::from_fn(|| File::open("/dev/null").ok()));
+        quiet = if hoarded.len() == before { quiet + 1 } else { 0 };
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    hoarded
 }
 
 #[tokio::test]
@@ -28,7 +38,7 @@ async fn without_descriptors_the_store_waits_and_goes_on_when_there_are_some() {
     let queue = home.queue("q");
     queue.push("first").await.expect("it is on disk");
 
-    let hoarded = hoard();
+    let hoarded = hoard().await;
     assert!(!hoarded.is_empty());
     let pushing = tokio::spawn(async move {
         for _ in 0..TASKS {

@@ -4,15 +4,17 @@
 //!
 //! * [`scenario`]: a small text file becomes steps, and is played. [`subject`]: what it is played against; [`conformance`]:
 //!   all of them, against all.
-//! * [`sim_disk`], [`manual_clock`]: the doors of the engine, with a disk that fails on demand and a clock moved by hand.
-//! * [`process`], [`server_process`], [`loop_image`], [`shifted_clock`]: the real binary, a real disk to cut the power of, and
-//!   clocks of a process that are moved by hand.
+//! * [`sim_disk`], [`valve`], [`manual_clock`]: the doors of the engine, with a disk that fails or stands still on demand and a
+//!   clock moved by hand.
+//! * [`process`], [`server_process`], [`loop_image`], [`btrfs`], [`shifted_clock`]: the real binary, real disks to cut the power
+//!   of or to fill, and clocks of a process that are moved by hand.
 //! * [`redis_server`], [`redis_cluster`], [`redis_sentinels`]: a real Redis or Valkey, or several of them; [`redis_module`]: with the
 //!   module loaded.
 //! * [`client`]: clients of our own for both dialects. [`load`]: many of them at once; [`ledger`]: what they were promised.
 //!   [`home_load`]: the same through the library, for homes that are harmed meanwhile; [`proxy`] harms a connection.
 //! * [`patience`]: how long tests wait for what gives no signal.
 
+pub mod btrfs;
 pub mod client;
 pub mod conformance;
 pub mod home_load;
@@ -32,3 +34,4 @@ pub mod server_process;
 pub mod shifted_clock;
 pub mod sim_disk;
 pub mod subject;
+pub mod valve;

@@ -13,9 +13,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{
-    Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, getrlimit, kill_process, kill_process_group,
-    setrlimit, waitid,
+    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitId, WaitIdOptions, getrlimit, kill_process,
+    kill_process_group, pidfd_open, setrlimit, waitid,
 };
 
 pub use crate::patience::PATIENCE;
@@ -163,6 +165,23 @@ impl fmt::Display for Process {
 pub fn free_port() -> u16 {
     let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
     std::iter::repeat_with(|| fastrand::u16(15_000..32_000)).find(is_free).expect("loopback has free ports")
+}
+
+/// Waits for a process that is nobody's child here to end; fails the test if it does not.
+///
+/// # Panics
+///
+/// If it lives on.
+pub fn await_end(id: u32) {
+    let pid = Pid::from_raw(id.cast_signed()).expect("a process has a number");
+    let handle = match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(handle) => handle,
+        Err(Errno::SRCH) => return,
+        Err(error) => panic!("process {id} cannot be watched: {error}"),
+    };
+    let patience = Timespec::try_from(PATIENCE).expect("it is not for ever");
+    let ended = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&patience));
+    assert_eq!(ended, Ok(1), "process {id} lives on");
 }
 
 /// Runs a command to its end and answers what it printed. Fails the test if it fails.

@@ -19,7 +19,6 @@ use std::ffi::OsString;
 use std::fmt;
 use std::future::Future;
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -101,11 +100,11 @@ impl Common {
     }
 
     fn open(&self, make: Make) -> Result<Home, Trouble> {
-        if let Some(dir) = self.home.strip_prefix("file:")
+        if let Some(dir) = sureq::directory_of(&self.home)
             && make == Make::No
-            && !Path::new(dir.strip_prefix("//").unwrap_or(dir)).join("store").exists()
+            && !dir.join("store").exists()
         {
-            return Err(Trouble::NoStore(dir.to_owned()));
+            return Err(Trouble::NoStore(dir.display().to_string()));
         }
         let home = sureq::open(&self.home).map_err(Trouble::Open)?;
         for warning in home.warnings() {

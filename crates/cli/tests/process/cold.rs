@@ -3,6 +3,7 @@
 
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use sureq_testkit::client::{Value, encode};
 use sureq_testkit::server_process::{Launch, Server};
@@ -80,6 +81,34 @@ fn a_backlog_comes_back_in_order_however_it_is_asked_for() {
     }
     left.sort_unstable();
     assert_eq!(left, (950..TASKS).collect::<Vec<_>>());
+}
+
+/// A disk that takes its time over the payload of one is no reason for others to wait, even where one thread serves them all.
+#[test]
+fn a_slow_read_holds_up_nobody_but_its_taker() {
+    const SLOW: Duration = Duration::from_millis(700);
+    let dir = scratch();
+    let data = dir.path().join("data");
+    cold(&data).kill9();
+    let (first, _) = find(&data, payload(0).as_bytes());
+    let slow = format!("inject=pread64:delay_exit={}", SLOW.as_micros());
+    let strace =
+        ["strace", "-f", "-e", "trace=pread64", "-e", &slow, "-o", "/dev/null", "-P"].map(AsRef::as_ref);
+    let launch = launch(&data).args(["--threads", "1"]).under(strace.into_iter().chain([first.as_os_str()]));
+    let server = launch.start();
+    let (mut taker, mut other) = (server.client(), server.client());
+    let asked = Instant::now();
+    taker.begin("RQ.POP COUNT 5 q");
+    let mut longest = Duration::ZERO;
+    for _ in 0..3 {
+        let asked = Instant::now();
+        assert_eq!(other.say("PING").text(), "PONG");
+        other.push("other", "x");
+        longest = longest.max(asked.elapsed());
+    }
+    assert!(longest < SLOW / 3, "others waited for {longest:?}");
+    assert_eq!(numbers(&taker.reply().tasks()), [0, 1, 2, 3, 4]);
+    assert!(asked.elapsed() >= SLOW, "it was not read from the disk: {:?}", asked.elapsed());
 }
 
 /// The file of the log and the offset where these bytes are.

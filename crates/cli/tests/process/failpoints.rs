@@ -1,47 +1,70 @@
 //! Crashes at every step of rolling, recycling, copying forward, taking checkpoints, giving segments up and starting, three
 //! times in a row each: nothing confirmed is lost, and nothing finished comes back.
 
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use sureq_testkit::ledger::{Findings, Journal, Ledger};
+use sureq_testkit::client::{RespClient, Value, encode};
+use sureq_testkit::ledger::{Findings, Journal, Ledger, payload};
 use sureq_testkit::load::{Load, Numbers, scale, seeded};
+use sureq_testkit::loop_image::Tmpfs;
 use sureq_testkit::process::Process;
-use sureq_testkit::server_process::Launch;
+use sureq_testkit::server_process::{Launch, Server};
 
 use crate::serve;
 
 /// The steps, and how often each is passed before the crash: those that a start comes to as well at its first time, and
-/// under load.
-const STEPS: [&str; 19] = [
-    "segment.before-rename:1",
-    "segment.before-rename:3",
-    "segment.after-rename:1",
-    "segment.after-rename:3",
-    "roll.before-seal:2",
-    "roll.after-seal:2",
-    "recover.after-rewrite:1",
-    "recover.after-retire:1",
-    "open.after-recovery:1",
-    "open.after-incarnation:1",
-    "spare.created:3",
-    "checkpoint.before-rename:2",
-    "checkpoint.after-rename:2",
-    "checkpoint.before-the-last-sync:3",
-    "retire.after-sync:2",
-    "retire.before-rename:1",
-    "retire.after-rename:1",
-    "retire.after-unlink:1",
-    "forward.half:1",
+/// under load. Where one step is come to only after a crash at another, they take turns.
+const STEPS: [&[&str]; 30] = [
+    &["segment.before-sync:1"],
+    &["segment.before-sync:3"],
+    &["segment.before-rename:1"],
+    &["segment.before-rename:3"],
+    &["segment.after-rename:1"],
+    &["segment.after-rename:3"],
+    &["roll.before-seal:2"],
+    &["roll.after-seal:2"],
+    &["recover.after-rewrite:1"],
+    &["recover.after-retire:1"],
+    &["roll.before-seal:1", "recover.before-seal:1", "recover.before-seal:1"],
+    &["roll.before-seal:1", "recover.after-seal:1"],
+    &["open.after-recovery:1"],
+    &["open.after-tidy:1"],
+    &["open.after-incarnation:1"],
+    &["store.one-written:1"],
+    &["store.one-written:3"],
+    &["spare.created:3"],
+    &["spare.filled:3"],
+    &["checkpoint.half:2", "checkpoint.draft-removed:1"],
+    &["checkpoint.before-rename:2"],
+    &["checkpoint.after-rename:2"],
+    &["checkpoint.one-dropped:2"],
+    &["checkpoint.before-the-last-sync:3"],
+    &["retire.after-sync:2"],
+    &["retire.before-rename:1"],
+    &["retire.after-rename:1"],
+    &["retire.before-unlink:1", "retire.after-unlink:1"],
+    &["forward.before:1"],
+    &["forward.half:1"],
 ];
+
+/// Steps that only a full disk leads to; and that of making a spare of a dead segment, which elsewhere is a matter of luck once
+/// the start is over.
+const STEPS_WHEN_FULL: [&str; 4] =
+    ["spare.given-up:1", "checkpoint.older-dropped:1", "retire.before-rename:3", "retire.after-rename:3"];
 
 /// How long a step may take to be reached.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A life that ends at a step.
-fn live(launch: &Launch, load: &Load, rng: &mut fastrand::Rng, numbers: &Numbers) -> (Vec<Journal>, Process) {
+fn live(launch: &Launch, act: impl FnOnce(&Server) -> Vec<Journal>) -> (Vec<Journal>, Process) {
     match launch.try_start() {
         Err(process) => (Vec::new(), process),
         Ok(server) => {
@@ -51,22 +74,25 @@ fn live(launch: &Launch, load: &Load, rng: &mut fastrand::Rng, numbers: &Numbers
                         server.signal(Signal::KILL);
                     }
                 });
-                load.run_until_gone(server.resp, rng, numbers)
+                act(&server)
             });
             (journals, server.into_process())
         }
     }
 }
 
-#[test]
-fn a_crash_at_every_step_three_times_in_a_row_loses_nothing() {
+fn expect_crash(step: &str, mut process: Process) {
+    let signal = process.wait(PATIENCE).signal();
+    assert_eq!(signal, Some(Signal::ABORT.as_raw()), "{step} was not reached:\n{process}");
+}
+
+fn crash_at(steps: &[&[&str]]) {
     let mut rng = seeded();
-    for step in STEPS {
+    for turns in steps {
         let dir = tempfile::tempdir_in("/dev/shm").expect("there is room for a directory");
         let launch = serve(&dir.path().join("data")).args(["--segment-bytes", "64KB"]);
         let (numbers, mut ledger) = (Numbers::default(), Ledger::default());
         let load = Load { producers: 3, consumers: 3, pipeline: 8, ..Load::default() };
-        let armed = launch.clone().env("SUREQ_FAILPOINT", step);
         for _ in 0..scale() {
             let mut first = launch.start();
             let load_first = Load { pushes: 1_000, ..load.clone() };
@@ -74,17 +100,146 @@ fn a_crash_at_every_step_three_times_in_a_row_loses_nothing() {
                 first.kill9();
             });
             ledger.close_life(&journals);
-            for _ in 0..3 {
-                let (journals, mut process) = live(&armed, &load, &mut rng, &numbers);
+            for step in turns.repeat(3) {
+                let armed = launch.clone().env("SUREQ_FAILPOINT", step);
+                let (journals, process) =
+                    live(&armed, |server| load.run_until_gone(server.resp, &mut rng, &numbers));
                 ledger.close_life(&journals);
-                let signal = process.wait(PATIENCE).signal();
-                assert_eq!(signal, Some(Signal::ABORT.as_raw()), "{step} was not reached:\n{process}");
+                expect_crash(step, process);
             }
         }
         let mut server = launch.start();
         ledger.close_life(&[load.drain(server.resp)]);
         server.kill9();
+        println!("{turns:?}: {ledger}");
+        assert_eq!(ledger.settle(), Findings::default(), "{turns:?}");
+    }
+}
+
+#[test]
+fn a_crash_at_every_step_three_times_in_a_row_loses_nothing() {
+    crash_at(&STEPS[..STEPS.len() / 2]);
+}
+
+#[test]
+fn a_crash_at_every_further_step_three_times_in_a_row_loses_nothing() {
+    crash_at(&STEPS[STEPS.len() / 2..]);
+}
+
+const QUEUE: &str = "q";
+
+/// Pushes until it is refused. Only a server that is gone is an error.
+fn push_until_refused(client: &mut RespClient, next: &mut u64, journal: &mut Journal) -> io::Result<()> {
+    loop {
+        let (mut commands, mut entries) = (Vec::new(), Vec::new());
+        for _ in 0..50 {
+            commands.extend(encode(&[b"RQ.PUSH", QUEUE.as_bytes(), &payload(*next)]));
+            entries.push(journal.push(*next, 1));
+            *next += 1;
+        }
+        client.send_raw(&commands)?;
+        let mut is_refused = false;
+        for entry in entries {
+            match client.read()? {
+                Value::Error(error) => is_refused |= error.starts_with("NOSPACE"),
+                reply => journal.confirm(entry, &reply.ids()),
+            }
+        }
+        if is_refused {
+            return Ok(());
+        }
+    }
+}
+
+/// Takes and finishes tasks for as long as there are any.
+fn finish(client: &mut RespClient, journal: &mut Journal) -> io::Result<()> {
+    loop {
+        client.send_raw(&encode(&["RQ.POP", "COUNT", "5", QUEUE]))?;
+        let tasks = client.read()?.tasks();
+        if tasks.is_empty() {
+            return Ok(());
+        }
+        let mut ids = Vec::new();
+        for task in tasks {
+            journal.deliver(&task.id, &task.payload);
+            journal.ask(&task.id);
+            ids.push(task.id);
+        }
+        let ack = ["RQ.ACK", QUEUE].into_iter().chain(ids.iter().map(String::as_str));
+        client.send_raw(&encode(&ack.collect::<Vec<_>>()))?;
+        journal.finish(&ids, &client.read()?.ids());
+    }
+}
+
+/// Takes whatever room there is, and all that comes, until it is told to stop.
+fn take_all_room(path: &Path, is_over: &AtomicBool) {
+    let mut file = File::create(path).expect("there are files enough");
+    while !is_over.load(Ordering::Relaxed) {
+        if file.write_all(&[b'x'; 4096]).is_err() {
+            thread::yield_now();
+        }
+    }
+    std::fs::remove_file(path).expect("it is there");
+}
+
+/// Fills the disk, and empties the queue while others take all room that comes of it, over and over.
+fn fill_and_finish(server: &Server, mount: &Path, next: &mut u64) -> Vec<Journal> {
+    let mut journal = Journal::default();
+    let mut turn = || -> io::Result<()> {
+        let mut client = RespClient::try_connect(server.resp)?;
+        push_until_refused(&mut client, next, &mut journal)?;
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| take_all_room(&mount.join("filler"), &is_over));
+            let finished = finish(&mut client, &mut journal);
+            is_over.store(true, Ordering::Relaxed);
+            finished
+        })
+    };
+    while turn().is_ok() {}
+    vec![journal]
+}
+
+#[test]
+fn a_crash_at_every_step_of_making_room_three_times_in_a_row_loses_nothing() {
+    for step in STEPS_WHEN_FULL {
+        let disk = Tmpfs::new("size=3m");
+        let launch = serve(&disk.path().join("data")).args(["--segment-bytes", "64KB"]);
+        let armed = launch.clone().env("SUREQ_FAILPOINT", step);
+        let (mut next, mut ledger) = (0, Ledger::default());
+        for _ in 0..3 * scale() {
+            let (journals, process) = live(&armed, |server| fill_and_finish(server, disk.path(), &mut next));
+            ledger.close_life(&journals);
+            expect_crash(step, process);
+        }
+        let mut server = launch.start();
+        ledger.close_life(&[Load { queues: &[QUEUE], ..Load::default() }.drain(server.resp)]);
+        server.kill9();
         println!("{step}: {ledger}");
         assert_eq!(ledger.settle(), Findings::default(), "{step}");
     }
+}
+
+/// The names of all steps in the source of the engine.
+fn names_in(directory: &Path, names: &mut BTreeSet<String>) {
+    for entry in std::fs::read_dir(directory).expect("it is there") {
+        let path = entry.expect("it is there").path();
+        if path.is_dir() {
+            names_in(&path, names);
+        } else {
+            let text = std::fs::read_to_string(&path).expect("it is text");
+            let calls = text.split("failpoint(\"").skip(1).filter_map(|rest| rest.split('"').next());
+            names.extend(calls.map(str::to_owned));
+        }
+    }
+}
+
+#[test]
+fn no_step_is_left_out() {
+    let mut names = BTreeSet::new();
+    names_in(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/src"), &mut names);
+    let tried: BTreeSet<String> = (STEPS.iter().copied().flatten().chain(&STEPS_WHEN_FULL))
+        .filter_map(|step| Some(step.split_once(':')?.0.to_owned()))
+        .collect();
+    assert_eq!(names, tried, "in the source, and crashed at");
 }

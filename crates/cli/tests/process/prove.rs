@@ -2,10 +2,10 @@
 
 use std::path::Path;
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
-use sureq_testkit::process::{PATIENCE, Process};
+use sureq_testkit::patience::until;
+use sureq_testkit::process::{PATIENCE, Process, await_end};
 use sureq_testkit::redis_server::RedisServer;
 
 use crate::{SUREQ, scratch};
@@ -65,18 +65,14 @@ fn under_way(dir: &Path) -> (Process, Vec<u32>) {
     let words = ["prove", "--seconds", "1000", "--seed", "7", "--json"];
     let process = Process::start(Command::new(SUREQ).args(words).current_dir(dir));
     let list = format!("/proc/{0}/task/{0}/children", process.id());
-    let deadline = Instant::now() + PATIENCE;
-    let mut first = None;
+    let (mut first, mut children) = (None, Vec::<u32>::new());
     // A server and three workers. Nothing but the list of processes tells that one of them is another now.
-    loop {
+    until("one of four was killed", || {
         let text = std::fs::read_to_string(&list).expect("it runs");
-        let children: Vec<u32> = text.split_whitespace().filter_map(|id| id.parse().ok()).collect();
-        if children.len() == 4 && *first.get_or_insert_with(|| children.clone()) != children {
-            return (process, children);
-        }
-        assert!(Instant::now() < deadline, "it does not begin: {text}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+        children = text.split_whitespace().filter_map(|id| id.parse().ok()).collect();
+        children.len() == 4 && *first.get_or_insert_with(|| children.clone()) != children
+    });
+    (process, children)
 }
 
 #[test]
@@ -91,7 +87,7 @@ fn ctrl_c_ends_it_in_good_order_and_loses_nothing() {
     assert_eq!((code, &verdict["kept"]), (0, &true.into()), "{process}");
     assert_eq!((&verdict["lost"], &verdict["left"]), (&0.into(), &0.into()), "{process}");
     assert_eq!(left_in(dir.path()), 0);
-    check_gone(&children);
+    children.into_iter().for_each(await_end);
 }
 
 #[test]
@@ -100,22 +96,7 @@ fn what_a_proof_started_ends_with_it_however_it_ends() {
     let (mut process, children) = under_way(dir.path());
     process.signal(Signal::KILL);
     process.wait(PATIENCE);
-    check_gone(&children);
-}
-
-/// Fails unless these processes end. Nobody tells when the children of another process do.
-fn check_gone(children: &[u32]) {
-    let deadline = Instant::now() + PATIENCE;
-    for child in children {
-        // One that has ended may not be reaped yet.
-        let lives = || {
-            std::fs::read_to_string(format!("/proc/{child}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
-        };
-        while lives() {
-            assert!(Instant::now() < deadline, "process {child} lives on");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
+    children.into_iter().for_each(await_end);
 }
 
 #[test]

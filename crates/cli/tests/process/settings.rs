@@ -167,6 +167,11 @@ fn settings_that_make_no_sense_are_named() {
         (&["--durability", "often"][..], "--durability often: write always, interval or none"),
         (&["--segment-bytes", "12"], "--segment-bytes: write a size between 64KB and 1GB"),
         (&["--cache", "1"], "--cache: write a size of at least 1MB"),
+        (&["--memory", "15MB"], "--memory: write a size of at least 16MB"),
+        (
+            &["--memory", "64MB", "--cache", "64MB"],
+            "--memory 64MB has no room for --cache 64MB and at least 16MB of tasks and connections: write --memory 80MB or more, or a smaller --cache",
+        ),
         (&["--segment-bytes", "lots"], "\"lots\" is not a size"),
         (&["--text-line-max", "1GB"], "--text-line-max: write a size"),
         (&["--threads", "0"], "--threads: write a number"),
@@ -188,6 +193,37 @@ fn settings_that_make_no_sense_are_named() {
     }
     let said = refused(&bare().env("SUREQ_DURABILITY", "often"), 1);
     assert!(said.contains("often"), "{said}");
+}
+
+#[test]
+fn a_small_memory_has_a_small_cache() {
+    let dir = scratch();
+    let server = serve(dir.path()).args(["--memory", "16MB", "--segment-bytes", "1MB"]).start();
+    let mut client = server.client();
+    let info = client.say("INFO memory").text();
+    assert!(info.contains("maxmemory:16777216\r\n"), "{info}");
+    // What has come and gone leaves a full cache behind, and room for tasks.
+    for _ in 0..20 {
+        let payload = "x".repeat(1 << 20);
+        let id = client.push("q", &payload);
+        assert_eq!(client.pop("q", 1)[0].payload, payload.as_bytes());
+        assert!(client.ack("q", &id));
+    }
+    assert_eq!(client.push("q", "there is room").split('-').count(), 2);
+}
+
+#[test]
+fn settings_of_a_disk_do_nothing_in_memory_and_it_says_so() {
+    let memory = bare().args(["--home", "mem:", "--resp", "127.0.0.1:0", "--text", "off"]);
+    let process = memory.clone().args(["--cache", "64MB", "--memory", "32MB"]).spawn();
+    welcome(&process);
+    assert!(process.stderr().contains("--cache concerns a directory: mem: has none"), "{process}");
+    let process = memory.clone().args(["--durability", "none", "--segment-bytes", "1MB"]).spawn();
+    welcome(&process);
+    assert!(process.stderr().contains("--durability, --segment-bytes concern a directory"), "{process}");
+    let process = memory.args(["--memory", "16MB"]).spawn();
+    welcome(&process);
+    assert!(process.stderr().is_empty(), "{process}");
 }
 
 #[test]

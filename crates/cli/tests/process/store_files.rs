@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -180,6 +181,120 @@ fn what_cannot_be_looked_at_is_told_and_nothing_is_made() {
     }
     assert!(!path("data/inside").exists(), "nothing was made in the store");
     assert_eq!(fs::read_dir(&full).expect("it is there").count(), 1, "nothing was added to what is there");
+}
+
+#[test]
+fn a_store_may_be_named_as_a_home_is() {
+    let dir = scratch();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    serve(Path::new(&path("data"))).start().client().push("q", "x");
+    let home = |name: &str| format!("file:{}", path(name));
+    for (args, at) in [
+        (vec!["backup".to_owned(), home("data"), home("copy")], "copy"),
+        (
+            vec![
+                "check".to_owned(),
+                home("data"),
+                "--repair".to_owned(),
+                format!("file://{}", path("saved")),
+            ],
+            "saved",
+        ),
+    ] {
+        let (code, process) = sureq(&args);
+        assert_eq!(code, 0, "{process}");
+        let (code, process) = sureq(&["check".to_owned(), home(at)]);
+        assert_eq!(code, 0, "{process}");
+        assert!(process.stdout().contains("1 task"), "{process}");
+    }
+}
+
+#[test]
+fn a_new_store_is_not_made_where_another_is_being_made() {
+    let dir = scratch();
+    let (data, out) = (dir.path().join("data"), dir.path().join("out"));
+    drop(serve(&data).start());
+    fs::create_dir(&out).expect("it is new");
+    let mut lock = fs::File::create(out.join("lock")).expect("the directory is empty");
+    lock.write_all(b"4711").expect("there is room");
+    lock.lock().expect("nobody else has it");
+    let args = ["check".as_ref(), data.as_os_str(), "--repair".as_ref(), out.as_os_str()];
+    let (code, process) = sureq(&args);
+    assert_eq!(code, CANNOT, "{process}");
+    let told = process.stderr();
+    assert!(told.contains("pid 4711"), "{process}");
+    assert!(told.contains("choose another directory") && !told.contains("sureq backup"), "{process}");
+}
+
+/// A copy that was killed is known for what it is, by whoever comes upon it.
+#[test]
+fn a_copy_that_was_killed_is_no_store() {
+    let dir = scratch();
+    let data = dir.path().join("data");
+    let server = serve(&data).args(["--segment-bytes", "1MB", "--durability", "none"]).start();
+    let payload = "x".repeat(100_000);
+    for _ in 0..1_000 {
+        server.client().push("q", &payload);
+    }
+    drop(server);
+    for (name, args) in
+        [("copy", ["backup", "@", "OUT"].as_slice()), ("saved", &["check", "@", "--repair", "OUT"])]
+    {
+        let out = dir.path().join(name);
+        let words = args.iter().map(|word| match *word {
+            "@" => data.as_os_str(),
+            "OUT" => out.as_os_str(),
+            word => OsStr::new(word),
+        });
+        let words: Vec<&OsStr> = words.collect();
+        let mut process = Launch::new(SUREQ).args(&words).spawn();
+        let since = std::time::Instant::now();
+        while fs::read_dir(&out).map_or(0, Iterator::count) < 4 {
+            assert!(since.elapsed() < PATIENCE && !process.has_ended(), "it is never half done: {process}");
+        }
+        process.kill9();
+        let mark = "is an unfinished copy";
+        let again = sureq(&words);
+        let checked = sureq(&["check".as_ref(), out.as_os_str()]);
+        let backed_up = sureq(&["backup".as_ref(), out.as_os_str(), dir.path().join("other").as_os_str()]);
+        for (code, process) in [again, checked, backed_up] {
+            assert_eq!(code, CANNOT, "{name}: {process}");
+            let told = process.stderr();
+            assert!(told.contains(mark) && told.contains("remove the directory"), "{name}: {process}");
+        }
+        let process = serve(&out).try_start().err().expect("it is not served");
+        assert!(process.stderr().contains(mark), "{name}: {process}");
+        fs::remove_dir_all(&out).expect("it is ours");
+        let (code, process) = sureq(&words);
+        assert_eq!(code, 0, "{name}: {process}");
+        assert!(!out.join("sureq-unfinished").exists(), "it is finished");
+    }
+}
+
+#[test]
+fn all_that_is_lost_is_listed() {
+    let dir = scratch();
+    let (data, out) = (dir.path().join("data"), dir.path().join("out"));
+    let server = serve(&data).start();
+    let mut client = server.client();
+    let payloads: Vec<String> = (0..100).map(|n| format!("a payload with the number {n:03}")).collect();
+    let ids: Vec<String> = payloads.iter().map(|payload| client.push("q", payload)).collect();
+    drop(server);
+    let segment = segments(&data).remove(0);
+    let mut content = fs::read(&segment).expect("it can be read");
+    for payload in &payloads[..50] {
+        let is_it = |window: &[u8]| window == payload.as_bytes();
+        let at = content.windows(payload.len()).position(is_it).expect("it is in the log as it is");
+        content[at] ^= 1;
+    }
+    fs::write(&segment, content).expect("it can be written");
+    let (code, process) = sureq(&["check".as_ref(), data.as_os_str(), "--repair".as_ref(), out.as_os_str()]);
+    assert_eq!(code, DAMAGED, "{process}");
+    let told = process.stdout();
+    let unlisted: Vec<&String> =
+        ids[..50].iter().filter(|id| !told.contains(&format!("  {id} of q"))).collect();
+    assert!(unlisted.is_empty(), "{unlisted:?} are not listed:\n{told}");
+    assert!(!told.contains("lists all"), "{told}");
 }
 
 /// A store of which is known what was finished and what was not.

@@ -1,10 +1,10 @@
 //! `sureq work`: a program for each task, and all that may become of it.
 
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use sureq_testkit::process::{PATIENCE, Process};
+use sureq_testkit::process::{PATIENCE, Process, await_end};
 
 use crate::commands::{check_refused, command, in_dir, lines, on_server, sureq};
 use crate::{scratch, serve};
@@ -66,29 +66,28 @@ fn a_program_whose_task_is_called_off_is_stopped() {
 /// A program that ends when it is told to, and a child of it that does not. Both have a line in the file while they live.
 const STUBBORN: &str = r#"sh -c 'trap "" TERM; echo $$ > "$0"; echo begun; while :; do sleep 1; done' "$0" & trap 'exit 1' TERM; wait"#;
 
-/// Fails unless the process whose number is in the file ends. Nobody tells when the child of another process does.
+/// Fails unless the process whose number is in the file ends.
 fn check_ends(file: &Path) {
     let id = std::fs::read_to_string(file).expect("it is written");
-    let lives = || {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", id.trim()));
-        stat.is_ok_and(|stat| !stat.contains(") Z "))
-    };
-    let deadline = Instant::now() + PATIENCE;
-    while lives() {
-        assert!(Instant::now() < deadline, "process {id} lives on");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    await_end(id.trim().parse().expect("a number"));
+}
+
+/// A worker with a stubborn program at work, and the file with the number of the program's child.
+fn stubborn(home: &str, dir: &Path, grace: &str) -> (Process, PathBuf) {
+    let file = dir.join("child");
+    lines(home, &["push", "q", "a"]);
+    let words = ["work", "q", "--grace", grace, "--", "sh", "-c", STUBBORN, file.to_str().expect("a path")];
+    let worker = Process::start(&mut command(home, &words));
+    await_word(&worker, "begun");
+    (worker, file)
 }
 
 #[test]
 fn what_a_stopped_program_has_started_ends_before_its_task_goes_back() {
     let dir = scratch();
     let server = serve(&dir.path().join("data")).start();
-    let (home, file) = (&on_server(server.resp), dir.path().join("child"));
-    lines(home, &["push", "q", "a"]);
-    let words = ["work", "q", "--grace", "1ms", "--", "sh", "-c", STUBBORN, file.to_str().expect("a path")];
-    let worker = Process::start(&mut command(home, &words));
-    await_word(&worker, "begun");
+    let home = &on_server(server.resp);
+    let (worker, file) = stubborn(home, dir.path(), "1ms");
     worker.signal(Signal::TERM);
     assert!(worker.ends_within(PATIENCE), "it ends without its program");
     check_ends(&file);
@@ -99,11 +98,7 @@ fn what_a_stopped_program_has_started_ends_before_its_task_goes_back() {
 fn a_second_signal_ends_the_programs_too() {
     let dir = scratch();
     let server = serve(&dir.path().join("data")).start();
-    let (home, file) = (&on_server(server.resp), dir.path().join("child"));
-    lines(home, &["push", "q", "a"]);
-    let words = ["work", "q", "--grace", "1h", "--", "sh", "-c", STUBBORN, file.to_str().expect("a path")];
-    let mut worker = Process::start(&mut command(home, &words));
-    await_word(&worker, "begun");
+    let (mut worker, file) = stubborn(&on_server(server.resp), dir.path(), "1h");
     // Two signals that come at once are one; so they are sent until two have been heard.
     while !worker.ends_within(Duration::from_millis(100)) {
         worker.signal(Signal::TERM);

@@ -25,7 +25,7 @@ impl<B: Body> Broker<B> {
         } else if let Event::QueueDropped(queue) = *event {
             let remains = self.slot_mut(queue).ok_or(UNKNOWN_QUEUE)?.queue.empty_out();
             self.adopters.remove(&queue);
-            self.dropped.push_back(remains);
+            self.set_aside(remains);
             self.release_dropped(rec);
         } else {
             self.apply_to_queue(event, rec)?;
@@ -101,7 +101,9 @@ impl<B: Body> Broker<B> {
         slot.queue.apply(event, clock, rec)?;
         let (last, purged) = (slot.queue.last_id(), slot.queue.take_purged());
         self.raise_last_id(last);
-        self.dropped.extend(purged);
+        for remains in purged {
+            self.set_aside(remains);
+        }
         let holder = match event {
             Event::Popped { terms, .. } => terms.holder,
             Event::Task(task) => match &task.state {
@@ -144,6 +146,7 @@ impl<B: Body> Broker<B> {
             touched: false,
             memory: 0,
             motion: 0,
+            owned: 0,
         }));
         self.names.insert(name.into(), no);
         Ok(())
@@ -160,7 +163,7 @@ impl<B: Body> Broker<B> {
         self.names.remove(&gone.name);
         self.free.insert(no);
         self.adopters.remove(&no);
-        self.memory -= gone.memory;
+        self.memory -= gone.memory + gone.owned;
         self.touched.push(no);
         Ok(())
     }

@@ -203,7 +203,9 @@ impl<B: Body> Broker<B> {
         let purged = slot.queue.take_purged();
         self.clock = rec.clock;
         if !purged.is_empty() {
-            self.dropped.extend(purged);
+            for remains in purged {
+                self.set_aside(remains);
+            }
             self.release_dropped(rec);
         }
         for (worker, receipt) in lapsed {

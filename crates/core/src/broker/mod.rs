@@ -34,6 +34,9 @@ pub use glob::glob_matches;
 pub use image::{Image, Stored};
 pub use tick::NextDeadline;
 
+/// The memory of a queue is counted again after so many tasks have come, changed or gone, which is near enough.
+const MOTION: u64 = 32;
+
 /// A store's queues and workers.
 #[derive(Clone, Debug)]
 pub struct Broker<B> {
@@ -63,6 +66,8 @@ pub struct Broker<B> {
     adopters: BTreeSet<QueueNo>,
     /// What was in queues that were dropped, until its bodies are released. Volatile.
     dropped: VecDeque<Remains<B>>,
+    /// About how many bytes that takes.
+    dropped_memory: usize,
     /// Queues in which something was decided that is still being done. Volatile: it follows from the queues.
     unfinished: BTreeSet<QueueNo>,
     /// About how many bytes all queues take.
@@ -92,6 +97,8 @@ struct Slot<B> {
     /// What the broker's account of memory holds for it, and how far the queue had moved then.
     memory: usize,
     motion: u64,
+    /// What of it is what tasks have beside their records, which is always in step.
+    owned: usize,
 }
 
 impl<B: Body> Slot<B> {
@@ -125,6 +132,7 @@ impl<B: Body> Default for Broker<B> {
             awake: Vec::new(),
             adopters: BTreeSet::new(),
             dropped: VecDeque::new(),
+            dropped_memory: 0,
             unfinished: BTreeSet::new(),
             memory: 0,
             touched: Vec::new(),
@@ -232,9 +240,15 @@ impl<B: Body> Broker<B> {
         Ok(())
     }
 
-    /// About how many bytes of memory the queues take. Kept as they change.
-    pub const fn memory(&self) -> u64 {
-        self.memory as u64
+    /// About how many bytes of memory queues and workers take. Kept as they change.
+    pub fn memory(&self) -> u64 {
+        // What is kept of each queue and of each holder beside them.
+        let times = self.deadlines.len() + self.appointments.len() + self.idle.len();
+        let indexes = times * size_of::<(LogTime, QueueNo)>() * 3 / 2
+            + self.holds.len() * size_of::<(Holder, QueueNo)>() * 3 / 2
+            + self.names.capacity() * size_of::<(Box<[u8]>, QueueNo)>()
+            + self.slots.capacity() * size_of::<Option<Box<Slot<B>>>>();
+        (self.memory + self.dropped_memory + self.workers.memory() + indexes) as u64
     }
 
     /// Whether something was decided that is still being done slice by slice: bodies of queues that were dropped are
@@ -256,11 +270,19 @@ impl<B: Body> Broker<B> {
 
     /// Releases a slice of what was in dropped queues.
     fn release_dropped<R: Recorder<Body = B>>(&mut self, rec: &mut R) {
-        if let Some(remains) = self.dropped.front_mut()
-            && !remains.release_some(limits::SLICE_TASKS, rec)
-        {
+        let Some(remains) = self.dropped.front_mut() else { return };
+        self.dropped_memory -= remains.memory();
+        if remains.release_some(limits::SLICE_TASKS, rec) {
+            self.dropped_memory += remains.memory();
+        } else {
             self.dropped.pop_front();
         }
+    }
+
+    /// Sets aside what is to be released slice by slice.
+    fn set_aside(&mut self, remains: Remains<B>) {
+        self.dropped_memory += remains.memory();
+        self.dropped.push_back(remains);
     }
 
     /// Releases all that was in dropped queues: once after a replay, when nobody waits.
@@ -324,13 +346,13 @@ impl<B: Body> Broker<B> {
 
     /// Brings what the broker counts of a queue in step with it, and nothing that anyone waits for.
     fn account(&mut self, no: QueueNo) {
-        /// The memory of a queue is counted again after so many tasks, which is near enough.
-        const MOTION: u64 = 32;
         let Some(Some(slot)) = self.slots.get_mut(no.0 as usize) else { return };
-        let motion = slot.queue.motion();
+        let (motion, owned) = (slot.queue.motion(), slot.queue.owned());
+        self.memory = self.memory - slot.owned + owned;
+        slot.owned = owned;
         if motion.abs_diff(slot.motion) >= MOTION || slot.memory == 0 || !slot.has_tasks {
             let fixed = slot.name.len() * 2 + size_of::<Slot<B>>() - size_of::<Queue<B>>();
-            let memory = slot.queue.memory() + fixed;
+            let memory = slot.queue.structure() + fixed;
             self.memory = self.memory - slot.memory + memory;
             (slot.memory, slot.motion) = (memory, motion);
         }
@@ -352,7 +374,14 @@ impl<B: Body> Broker<B> {
             ("queues with tasks", self.with_tasks, indexed(&|slot| !slot.queue.is_empty())),
             ("free numbers", self.free.len(), self.slots.iter().filter(|slot| slot.is_none()).count()),
         ];
-        for (what, have, want) in sizes {
+        let memory = self.slots.iter().flatten().map(|slot| slot.memory + slot.owned).sum();
+        let dropped_memory = self.dropped.iter().map(Remains::memory).sum();
+        let memory = [
+            ("bytes of queues", self.memory, memory),
+            ("bytes dropped", self.dropped_memory, dropped_memory),
+        ];
+        let workers = self.workers.sizes();
+        for (what, have, want) in sizes.into_iter().chain(memory).chain(workers) {
             if have != want {
                 return Err(Broken(alloc::format!("{have} {what} instead of {want}")));
             }
@@ -373,6 +402,8 @@ impl<B: Body> Broker<B> {
             ("idleness", slot.idle_since.is_some() == slot.is_forgettable()),
             ("the last id", slot.queue.last_id() <= self.last_id),
             ("a task from elsewhere", slot.queue.has_adopted() == self.adopters.contains(&no)),
+            ("the memory", slot.owned == slot.queue.owned()),
+            ("the motion", !slot.has_tasks || slot.queue.motion().abs_diff(slot.motion) < MOTION),
             ("what is being done", slot.queue.is_unfinished() == self.unfinished.contains(&no)),
             ("a change", slot.touched || !slot.queue.has_changed()),
             ("a holder", slot.queue.holders().all(|holder| self.holds.contains(&(holder, no)))),

@@ -19,6 +19,12 @@ pub(super) struct Workers {
     alive: BTreeMap<u64, Worker>,
     /// When each is lost unless it beats. Volatile.
     expiries: BTreeSet<(LogTime, u64)>,
+    /// The bytes of their names.
+    name_bytes: usize,
+    /// How many queues they work on, those of each counted.
+    works: usize,
+    /// How many lapses they have not been told of.
+    untold: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -45,6 +51,7 @@ impl Workers {
             return Err(Inconsistent::new("a worker started twice", TaskId::NONE));
         }
         let expires = clock.after(ttl_ms);
+        self.name_bytes += name.len();
         let (works, lapsed) = (BTreeSet::new(), VecDeque::new());
         self.alive.insert(incarnation, Worker { name: name.into(), ttl_ms, works, expires, lapsed });
         self.by_name.insert(name.into(), incarnation);
@@ -56,18 +63,25 @@ impl Workers {
     pub(super) fn end(&mut self, incarnation: u64) -> Result<BTreeSet<QueueNo>, Inconsistent> {
         let worker = self.alive.remove(&incarnation).ok_or(UNKNOWN)?;
         self.by_name.remove(&worker.name);
+        self.name_bytes -= worker.name.len();
+        self.works -= worker.works.len();
+        self.untold -= worker.lapsed.len();
         self.expiries.remove(&(worker.expires, incarnation));
         Ok(worker.works)
     }
 
     /// Answers whether it did not work there before.
     pub(super) fn work(&mut self, incarnation: u64, queue: QueueNo) -> Result<bool, Inconsistent> {
-        Ok(self.alive.get_mut(&incarnation).ok_or(UNKNOWN)?.works.insert(queue))
+        let is_new = self.alive.get_mut(&incarnation).ok_or(UNKNOWN)?.works.insert(queue);
+        self.works += usize::from(is_new);
+        Ok(is_new)
     }
 
     /// Answers whether it worked there before.
     pub(super) fn rest(&mut self, incarnation: u64, queue: QueueNo) -> Result<bool, Inconsistent> {
-        Ok(self.alive.get_mut(&incarnation).ok_or(UNKNOWN)?.works.remove(&queue))
+        let was_there = self.alive.get_mut(&incarnation).ok_or(UNKNOWN)?.works.remove(&queue);
+        self.works -= usize::from(was_there);
+        Ok(was_there)
     }
 
     pub(super) fn works_on(&self, incarnation: u64, queue: QueueNo) -> bool {
@@ -83,7 +97,9 @@ impl Workers {
         if let Some(worker) = self.alive.get_mut(&incarnation) {
             if worker.lapsed.len() >= limits::LAPSES_TOLD_MAX {
                 worker.lapsed.pop_front();
+                self.untold -= 1;
             }
+            self.untold += 1;
             worker.lapsed.push_back(receipt);
         }
     }
@@ -91,6 +107,7 @@ impl Workers {
     /// Tells all lapses that were noted, once.
     pub(super) fn told(&mut self, incarnation: u64, out: &mut Vec<Receipt>) {
         if let Some(worker) = self.alive.get_mut(&incarnation) {
+            self.untold -= worker.lapsed.len();
             out.extend(worker.lapsed.drain(..));
         }
     }
@@ -139,6 +156,26 @@ impl Workers {
 
     pub(super) fn name_of(&self, incarnation: u64) -> Option<&[u8]> {
         self.alive.get(&incarnation).map(|worker| &*worker.name)
+    }
+
+    /// About how many bytes they take; says so without looking at any.
+    pub(super) fn memory(&self) -> usize {
+        // Three trees have an entry of each, and nodes are half empty.
+        let each = size_of::<(u64, Worker)>() + size_of::<(Box<[u8]>, u64)>() + size_of::<(LogTime, u64)>();
+        self.alive.len() * each * 3 / 2
+            + 2 * self.name_bytes
+            + self.works * size_of::<QueueNo>() * 3
+            + self.untold * size_of::<Receipt>()
+    }
+
+    /// What is counted of them, and what there is.
+    pub(super) fn sizes(&self) -> [(&'static str, usize, usize); 3] {
+        let sum = |of: fn(&Worker) -> usize| self.alive.values().map(of).sum();
+        [
+            ("bytes of workers' names", self.name_bytes, sum(|worker| worker.name.len())),
+            ("queues worked on", self.works, sum(|worker| worker.works.len())),
+            ("lapses to be told", self.untold, sum(|worker| worker.lapsed.len())),
+        ]
     }
 
     /// The worker that is lost next, and when.

@@ -1,6 +1,5 @@
 //! Bytes into events. Nothing here trusts what it reads.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -13,7 +12,7 @@ use crate::event::{
 };
 use crate::id::TaskId;
 use crate::settings::{Expired, Overflow, Place, Settings};
-use crate::task::{Cause, Deadline, Due, Holder, Lease, Past, Rank, State, Terms, Tries};
+use crate::task::{Cause, Deadline, Due, Holder, Lease, Past, Rank, State, Terms, Tries, Turn};
 use crate::time::{LogTime, WallTime};
 
 /// Why bytes are not an event.
@@ -359,7 +358,7 @@ impl<'a> Reader<'a> {
         if flags > 3 {
             return Err(Malformed::Unknown(flags));
         }
-        let state = self.state()?;
+        let (state, lane) = self.state()?;
         let (mut fields, mut reason, mut past) = (Fields::default(), None, Vec::new());
         while let Some((tag, mut value)) = self.field()? {
             match tag {
@@ -373,12 +372,14 @@ impl<'a> Reader<'a> {
             }
         }
         let (cancelled, late_ack) = (flags & 1 != 0, flags & 2 != 0);
+        let stray_lane = lane.filter(|&lane| lane != Rank::lane_of(fields.priority));
         let task = FullTask {
             queue,
             id,
             payload,
             pushed,
             state,
+            stray_lane,
             incarnation,
             deliveries,
             tries,
@@ -401,11 +402,13 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn state(&mut self) -> Result<State, Malformed> {
-        Ok(match self.byte()? {
+    /// A state; of a ready task its lane too, which stands before the priority that it should follow from.
+    fn state(&mut self) -> Result<(State, Option<i16>), Malformed> {
+        let mut lane = None;
+        let state = match self.byte()? {
             0 => {
-                let lane = i16::try_from(self.signed()?).map_err(|_| Malformed::Number)?;
-                State::Ready(Rank { lane, major: self.signed()?, minor: self.number()? })
+                lane = Some(i16::try_from(self.signed()?).map_err(|_| Malformed::Number)?);
+                State::Ready(Turn { major: self.signed()?, minor: self.number()? })
             }
             1 => State::Delayed(self.due()?),
             2 => {
@@ -415,12 +418,12 @@ impl<'a> Reader<'a> {
                     let at = LogTime(at.unwrap_or_else(|| start.after(length_ms).0));
                     Deadline { at, length_ms }
                 });
-                let terms = Terms { deadline, holder, lapse };
-                State::Leased(Lease { start, seq, terms: (!terms.is_none()).then(|| Box::new(terms)) })
+                State::Leased(Lease::new(start, seq, Terms { deadline, holder, lapse }))
             }
             3 => State::Dead(self.time()?),
             other => return Err(Malformed::Unknown(other)),
-        })
+        };
+        Ok((state, lane))
     }
 
     fn counters(&mut self) -> Result<Counters, Malformed> {

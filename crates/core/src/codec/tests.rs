@@ -1,6 +1,5 @@
 //! Every event reads back as it was written, and nothing that is not one is taken for it.
 
-use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -19,7 +18,9 @@ use crate::event::{
 };
 use crate::id::TaskId;
 use crate::settings::{Expired, Overflow, Place, Settings};
-use crate::task::{Body, Cause, Deadline, Due, Holder, Lease, Past, Rank, State, Terms, Tries};
+use crate::task::{
+    Body, Cause, Deadline, Due, Holder, Lease, Past, Rank, State, StateKind, Terms, Tries, Turn,
+};
 use crate::time::{LogTime, WallTime};
 
 /// What an event needs, owned; [`Parts::events`] makes one of each kind of it.
@@ -38,6 +39,7 @@ struct Parts {
     landing: Landing,
     terms: LeaseTerms,
     state: State,
+    lane: Option<i16>,
     due: Due,
     fields: OwnedFields,
     reason: Option<Vec<u8>>,
@@ -84,12 +86,15 @@ impl Parts {
         let slices: Vec<&[u8]> = self.payloads.iter().map(Vec::as_slice).collect();
         let (bytes, cause, reason) = (&self.bytes[..], self.cause, self.reason.as_deref());
         let fields = self.fields.borrowed();
+        let strays =
+            |lane: &i16| self.state.kind() == StateKind::Ready && *lane != Rank::lane_of(fields.priority);
         let task = FullTask {
             queue,
             id,
             payload: bytes,
             pushed: LogTime(a),
             state: self.state.clone(),
+            stray_lane: self.lane.filter(strays),
             incarnation: b,
             deliveries: c as u32,
             tries: self.tries,
@@ -208,22 +213,13 @@ fn lapse() -> impl Strategy<Value = Option<LapsePolicy>> {
 fn state() -> impl Strategy<Value = State> {
     let deadline =
         option::of((number(), number()).prop_map(|(at, length_ms)| Deadline { at: LogTime(at), length_ms }));
-    let terms = (deadline, holder(), lapse()).prop_map(|(deadline, holder, lapse)| {
-        let terms = Terms { deadline, holder, lapse };
-        (!terms.is_none()).then(|| Box::new(terms))
-    });
+    let terms =
+        (deadline, holder(), lapse()).prop_map(|(deadline, holder, lapse)| Terms { deadline, holder, lapse });
+    let lease = (number(), number(), terms);
     prop_oneof![
-        (any::<i16>(), any::<i64>(), number()).prop_map(|(lane, major, minor)| State::Ready(Rank {
-            lane,
-            major,
-            minor
-        })),
+        (any::<i64>(), number()).prop_map(|(major, minor)| State::Ready(Turn { major, minor })),
         due().prop_map(State::Delayed),
-        (number(), number(), terms).prop_map(|(start, seq, terms)| State::Leased(Lease {
-            start: LogTime(start),
-            seq,
-            terms
-        })),
+        lease.prop_map(|(start, seq, terms)| State::Leased(Lease::new(LogTime(start), seq, terms))),
         number().prop_map(|at| State::Dead(LogTime(at))),
     ]
 }
@@ -313,13 +309,13 @@ fn parts() -> impl Strategy<Value = Parts> {
     let names = (queue(), queue(), prop::array::uniform4(number()), id(), ids());
     let blobs = (bytes(), bytes(), some(bytes(), 0..4), option::of(bytes()));
     let small = (cause(), removal, landing, terms, due(), tries, any::<[bool; 2]>());
-    let large = (state(), fields(), some(past(), 0..7), settings(), counters());
+    let large = (state(), option::of(any::<i16>()), fields(), some(past(), 0..7), settings(), counters());
     (names, blobs, small, large).prop_map(
         |(
             (queue, other, numbers, id, ids),
             (bytes, more_bytes, payloads, reason),
             (cause, removal, landing, terms, due, tries, flags),
-            (state, fields, past, settings, counters),
+            (state, lane, fields, past, settings, counters),
         )| Parts {
             queue,
             other,
@@ -334,6 +330,7 @@ fn parts() -> impl Strategy<Value = Parts> {
             landing,
             terms,
             state,
+            lane,
             due,
             fields,
             reason,
@@ -585,7 +582,8 @@ fn the_format_does_not_change_by_accident() {
         removal: Removal::Dropped,
         landing: Landing::Front { group: 6 },
         terms: LeaseTerms { length_ms: Some(30), holder: Some(Holder::Conn(ConnId(8))), lapse: Some(policy) },
-        state: State::Leased(Lease { start: LogTime(60), seq: 4, terms: Some(Box::new(terms)) }),
+        state: State::Leased(Lease::new(LogTime(60), 4, terms)),
+        lane: None,
         due: Due::Wall(WallTime(log.0)),
         fields: OwnedFields {
             due: Some(Due::Log(log)),
@@ -630,4 +628,33 @@ fn the_format_does_not_change_by_accident() {
     };
     let written: Vec<String> = parts.encoded().iter().map(|bytes| hex(bytes)).collect();
     assert_eq!(written, GOLDEN);
+}
+
+#[test]
+fn a_ready_task_is_written_with_the_lane_of_its_priority() {
+    let check = |priority, major, minor, golden: &str| {
+        let task = FullTask {
+            queue: QueueNo(3),
+            id: TaskId::new(5, 1).unwrap(),
+            payload: b"x",
+            pushed: LogTime(1),
+            state: State::Ready(Turn { major, minor }),
+            stray_lane: None,
+            incarnation: 0,
+            deliveries: 0,
+            tries: Tries::default(),
+            cancelled: false,
+            late_ack: false,
+            fields: Fields { priority, ..Fields::default() },
+            reason: None,
+            past: &[],
+        };
+        assert_eq!(
+            hex(&bytes_of(&Event::Task(&task))),
+            ["190301000a000000000001935f3ca97801000000000000", golden].concat()
+        );
+    };
+    check(9, -6, 4, "00110b0403010900");
+    check(-128, 70_000, 0, "008002e0c5080003018000");
+    check(0, i64::MIN, u64::MAX, "0000ffffffffffffffffff01ffffffffffffffffff0100");
 }

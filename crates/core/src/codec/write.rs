@@ -12,7 +12,7 @@ use crate::event::{
 };
 use crate::id::TaskId;
 use crate::settings::{Expired, Overflow, Place, Settings};
-use crate::task::{Cause, Due, Holder, Lease, Past, Rank, State, Terms};
+use crate::task::{Cause, Due, Holder, Past, Rank, State, Terms, Turn};
 
 /// Appends the bytes of one event.
 pub fn encode(event: &Event<'_>, out: &mut Vec<u8>) {
@@ -313,7 +313,8 @@ impl Writer<'_> {
         for count in [task.tries.failed, task.tries.lapsed, task.tries.lost] {
             self.number(u64::from(count));
         }
-        self.byte(u8::from(task.cancelled) | u8::from(task.late_ack) << 1).state(&task.state);
+        self.byte(u8::from(task.cancelled) | u8::from(task.late_ack) << 1);
+        self.state(&task.state, task.stray_lane.unwrap_or(Rank::lane_of(task.fields.priority)));
         self.fields(&task.fields);
         task.reason.map(|reason| self.byte(field::REASON).bytes(reason));
         if !task.past.is_empty() {
@@ -330,16 +331,15 @@ impl Writer<'_> {
         self.number(past.end.0).cause(past.cause);
     }
 
-    fn state(&mut self, state: &State) -> &mut Self {
+    fn state(&mut self, state: &State, lane: i16) -> &mut Self {
         match state {
-            State::Ready(Rank { lane, major, minor }) => {
-                self.byte(0).signed(i64::from(*lane)).signed(*major).number(*minor)
+            State::Ready(Turn { major, minor }) => {
+                self.byte(0).signed(i64::from(lane)).signed(*major).number(*minor)
             }
             State::Delayed(due) => self.byte(1).due(*due),
-            State::Leased(Lease { start, seq, terms }) => {
-                let terms = terms.as_deref().copied().unwrap_or_default();
-                let Terms { deadline, holder, lapse } = terms;
-                self.byte(2).number(start.0).number(*seq);
+            State::Leased(lease) => {
+                let Terms { deadline, holder, lapse } = lease.terms().copied().unwrap_or_default();
+                self.byte(2).number(lease.start().0).number(lease.seq());
                 self.terms(deadline.map(|d| (Some(d.at.0), d.length_ms)), holder, lapse)
             }
             State::Dead(at) => self.byte(3).number(at.0),

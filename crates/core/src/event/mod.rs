@@ -388,7 +388,7 @@ impl NameRef<'_> {
     pub fn to_owned(self) -> Name {
         match self {
             Self::Bytes(bytes) => Name::Bytes(bytes.into()),
-            Self::PayloadHash(hash) => Name::PayloadHash(hash),
+            Self::PayloadHash(hash) => Name::PayloadHash(hash.to_le_bytes()),
         }
     }
 }
@@ -398,7 +398,7 @@ impl Name {
     pub fn as_ref(&self) -> NameRef<'_> {
         match self {
             Self::Bytes(bytes) => NameRef::Bytes(bytes),
-            Self::PayloadHash(hash) => NameRef::PayloadHash(*hash),
+            Self::PayloadHash(hash) => NameRef::PayloadHash(u128::from_le_bytes(*hash)),
         }
     }
 }
@@ -416,6 +416,9 @@ pub struct FullTask<'a> {
     pub pushed: LogTime,
     /// Where it is in its life.
     pub state: State,
+    /// Of a ready task, the lane that it was read with, if that does not follow from its priority. Nobody takes in such a
+    /// task; it is kept to be told apart from others.
+    pub stray_lane: Option<i16>,
     /// The incarnation of the store that delivered it last.
     pub incarnation: u64,
     /// How often it was delivered.

@@ -9,7 +9,7 @@ use super::read::Look;
 use super::ready::Standing;
 use super::{Queue, Reviving};
 use crate::id::TaskId;
-use crate::task::{Body, Due, Holder, Lease, State, StateKind, Task};
+use crate::task::{Body, Due, Extras, Holder, Lease, Rank, State, StateKind, Task};
 
 /// An invariant that does not hold, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +50,19 @@ impl<B: Body> Queue<B> {
         ensure(delayed_bytes == self.delayed_bytes, || format!("{} delayed bytes", self.delayed_bytes))?;
         ensure(waiting_bytes == self.waiting_bytes, || format!("{} waiting bytes", self.waiting_bytes))?;
         self.check_lists()?;
+        self.check_owned()?;
         self.check_sizes()
+    }
+
+    /// What tasks have beside their records is as much as is counted.
+    fn check_owned(&self) -> Result<(), Broken> {
+        let plain: usize = self.ready.plain.iter().map(|entry| entry.body.owned_bytes()).sum();
+        let later: usize = self.later.iter().map(|entry| entry.body.owned_bytes()).sum();
+        let records: usize = self.table.iter().map(Task::owned_bytes).sum();
+        let counted = (self.plain_owned, self.later_owned, self.table.owned());
+        ensure((plain, later, records) == counted, || {
+            format!("{counted:?} bytes owned instead of {:?}", (plain, later, records))
+        })
     }
 
     fn check_task(&self, task: &Task<B>) -> Result<(), Broken> {
@@ -60,16 +72,18 @@ impl<B: Body> Queue<B> {
         ensure(!twice, || format!("{id} has a record and is packed too"))?;
         ensure(task.name().is_none_or(|name| self.names.get(name) == Some(&id)), || format!("{id}'s name"))?;
         let indexed = match &task.state {
-            State::Ready(rank) => self.ready.is_taken(*rank),
+            State::Ready(turn) => self.ready.is_taken(Rank::of(task.priority, *turn)),
             State::Delayed(Due::Log(due)) => self.delayed.contains(&(*due, id)),
             State::Delayed(Due::Wall(due)) => self.appointed.contains(&(*due, id)),
             State::Leased(lease) => {
-                let timed = lease.deadline().is_none_or(|at| self.deadlines.contains(&(at, lease.seq, id)));
+                let timed = lease.deadline().is_none_or(|at| self.deadlines.contains(&(at, lease.seq(), id)));
                 timed && lease.holder().is_none_or(|holder| self.is_held(holder, task, lease))
             }
             State::Dead(_) => true,
         };
         ensure(indexed, || format!("{id} is not indexed as {:?}", task.state))?;
+        let empty = task.extras.as_deref().is_some_and(|extras| *extras == Extras::default());
+        ensure(!empty, || format!("{id} has a box of extras with nothing in it"))?;
         let waits = task.waits();
         let expires = task.expires().filter(|_| waits);
         ensure(expires.is_none_or(|at| self.expiries.contains(&(at, id))), || format!("{id} never expires"))?;
@@ -83,8 +97,8 @@ impl<B: Body> Queue<B> {
     }
 
     fn is_held(&self, holder: Holder, task: &Task<B>, lease: &Lease) -> bool {
-        let held = self.held.get(&holder).is_some_and(|held| held.contains(&(lease.seq, task.id)));
-        held && task.cancelled == self.called_off.contains(&(holder, lease.seq, task.id))
+        let held = self.held.get(&holder).is_some_and(|held| held.contains(&(lease.seq(), task.id)));
+        held && task.cancelled == self.called_off.contains(&(holder, lease.seq(), task.id))
     }
 
     /// The line is in order; answers the bytes of the plain tasks in it.
@@ -129,7 +143,7 @@ impl<B: Body> Queue<B> {
     fn check_lists(&self) -> Result<(), Broken> {
         let mut last = 0;
         for task in self.table.walk(&self.leased) {
-            let seq = task.lease().map_or(0, |lease| lease.seq);
+            let seq = task.lease().map_or(0, Lease::seq);
             ensure(seq > last, || format!("{} is out of order of delivery", task.id))?;
             last = seq;
         }
@@ -188,7 +202,7 @@ impl<B: Body> Queue<B> {
         let tasks: BTreeMap<TaskId, Look<'_, B>> = packed.chain(records).collect();
         for (id, task) in tasks {
             (id, task.body.len(), task.pushed, &task.state, task.incarnation, task.deliveries).hash(into);
-            (task.tries, task.priority, task.cancelled, task.late_ack, &task.extras).hash(into);
+            (task.priority, task.cancelled, task.late_ack, &task.extras).hash(into);
         }
     }
 }

@@ -9,7 +9,7 @@ use super::Queue;
 use super::read::full;
 use crate::event::{Event, Recorder, Removal};
 use crate::id::TaskId;
-use crate::task::{Body, Rank, State, StateKind};
+use crate::task::{Body, State, StateKind, Turn};
 use crate::time::Now;
 
 impl<B: Body> Queue<B> {
@@ -30,12 +30,11 @@ impl<B: Body> Queue<B> {
         let bytes = payload(&task.body);
         let (from_rec, to_rec) = recs;
         self.remove_all(&[id], Removal::Deleted, now, from_rec);
-        let lane = Rank::lane_of(task.priority);
         let major = to.last_id.max(id).raw().cast_signed();
-        task.state = State::Ready(Rank { lane, major, minor: to.minor + 1 });
+        task.state = State::Ready(Turn { major, minor: to.minor + 1 });
         task.live_on();
         if task.name().is_some_and(|name| to.names.contains_key(name)) {
-            task.extras_mut().name = None;
+            task.become_nameless();
         }
         let full = full(to.no, &task, &bytes);
         to.commit(&Event::Task(&full), now.log, to_rec);

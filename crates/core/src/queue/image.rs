@@ -28,7 +28,7 @@ use crate::codec::{Reader, decode, encode, write_number};
 use crate::event::{Counters, Event, FullTask, QueueNo};
 use crate::id::TaskId;
 use crate::settings::Settings;
-use crate::task::{Body, Due, State, StateKind, Task};
+use crate::task::{Body, Due, Lease, Rank, State, StateKind, Task};
 use crate::time::LogTime;
 
 /// All that is durable of a queue, as it was when the image was taken.
@@ -284,16 +284,16 @@ impl<B: Body> Queue<B> {
                 return None;
             }
             match &task.state {
-                State::Ready(rank) => {
-                    if self.ready.is_taken(*rank) {
+                State::Ready(turn) => {
+                    if self.ready.is_taken(Rank::of(task.priority, *turn)) {
                         return None;
                     }
-                    self.minor = self.minor.max(rank.minor);
-                    self.front_group = self.front_group.max(group_of(*rank));
+                    self.minor = self.minor.max(turn.minor);
+                    self.front_group = self.front_group.max(group_of(*turn));
                 }
                 State::Delayed(_) => {}
                 State::Leased(lease) => {
-                    self.seq = self.seq.max(lease.seq);
+                    self.seq = self.seq.max(lease.seq());
                     counts[0] += 1;
                 }
                 State::Dead(_) => counts[1] += 1,
@@ -315,7 +315,7 @@ impl<B: Body> Queue<B> {
         let [(leased, leased_head), (dead, dead_head)] = lists;
         let mut seq = 0;
         let in_order = |task: &Task<B>| {
-            let before = core::mem::replace(&mut seq, task.lease().map_or(0, |lease| lease.seq));
+            let before = core::mem::replace(&mut seq, task.lease().map_or(0, Lease::seq));
             seq > before
         };
         self.leased = self.table.thread(leased_head, leased, in_order)?;

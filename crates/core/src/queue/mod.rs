@@ -31,7 +31,7 @@ use crate::id::{Receipt, TaskId};
 use crate::index::Dictionary;
 use crate::limits;
 use crate::settings::Settings;
-use crate::task::{Body, Cause, Extras, Holder, Name, State, Task, Terms};
+use crate::task::{Body, Cause, Holder, Name, State, Task};
 use crate::time::{LogTime, WallTime};
 use packed::Packed;
 use rate::Rates;
@@ -45,6 +45,7 @@ pub(crate) use decide::claims;
 pub use decide::{PopAsk, Pushes};
 pub(crate) use execute::check_claims;
 pub use image::{Damaged, Part, QueueImage};
+pub use packed::Upcoming;
 pub(crate) use read::full;
 pub use seek::Seek;
 pub use settle::Settled;
@@ -135,6 +136,9 @@ pub struct Queue<B> {
     waiting_bytes: u64,
     /// Those of them that are delayed.
     delayed_bytes: u64,
+    /// What the bodies of tasks without records own, of those in `ready` and of those in `later`.
+    plain_owned: usize,
+    later_owned: usize,
     totals: Totals,
     rates: Rates,
     last_id: TaskId,
@@ -187,6 +191,8 @@ impl<B: Body> Queue<B> {
             names: Dictionary::default(),
             waiting_bytes: 0,
             delayed_bytes: 0,
+            plain_owned: 0,
+            later_owned: 0,
             totals: Totals::default(),
             rates: Rates::default(),
             last_id: TaskId::NONE,
@@ -312,14 +318,25 @@ impl<B: Body> Queue<B> {
         self.changed
     }
 
-    /// A number that moves with each task that comes, is delivered or goes.
+    /// A number that moves with each task that comes, is changed or goes.
     pub(crate) const fn motion(&self) -> u64 {
-        let Totals { pushed, finished, removed } = self.totals;
-        pushed.wrapping_add(finished).wrapping_add(removed).wrapping_add(self.seq)
+        let Totals { pushed, removed, .. } = self.totals;
+        pushed.wrapping_add(removed).wrapping_add(self.table.moves())
     }
 
-    /// About how many bytes it takes, but for bodies that own memory; says so without looking at any task.
+    /// About how many bytes it takes; says so without looking at any task.
     pub fn memory(&self) -> usize {
+        self.structure() + self.owned()
+    }
+
+    /// The bytes of what its tasks have beside their records: names, reasons, past deliveries, terms of leases, and bodies
+    /// that own memory. Kept as they change.
+    pub(crate) const fn owned(&self) -> usize {
+        self.plain_owned + self.later_owned + self.table.owned()
+    }
+
+    /// About how many bytes its records and indexes take.
+    pub(crate) fn structure(&self) -> usize {
         // What a node of the standard library's trees holds of an entry, half-empty nodes considered.
         const fn indexed<T>(count: usize) -> usize {
             count * size_of::<T>() * 3 / 2
@@ -333,8 +350,7 @@ impl<B: Body> Queue<B> {
             + indexed::<(LogTime, TaskId)>(self.delayed.len() + self.appointed.len() + self.expiries.len())
             + indexed::<(LogTime, u64, TaskId)>(self.deadlines.len())
             + indexed::<(u64, TaskId)>(held)
-            + self.deadlines.len().max(held) * size_of::<Terms>()
-            + self.names.capacity() * (size_of::<(Name, TaskId)>() + size_of::<Extras>())
+            + self.names.capacity() * size_of::<(Name, TaskId)>()
     }
 
     /// Tasks that died since this was last asked, where there is a dead-letter queue to move them to.

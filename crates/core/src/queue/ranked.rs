@@ -6,7 +6,7 @@
 use alloc::collections::VecDeque;
 
 use crate::id::TaskId;
-use crate::task::Rank;
+use crate::task::{Rank, Turn};
 
 /// How long a block grows before it is cut in two.
 const BLOCK_MAX: usize = 256;
@@ -111,7 +111,7 @@ impl Ranked {
     /// The first one of the least urgent.
     pub(super) fn first_of_last_lane(&self) -> Option<Entry> {
         let lane = self.blocks.back()?.back()?.0.lane;
-        let first = self.before(Rank { lane, major: i64::MIN, minor: 0 });
+        let first = self.before(Rank { lane, turn: Turn { major: i64::MIN, minor: 0 } });
         self.iter_from(first).next()
     }
 
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     fn rank(n: u64) -> Rank {
-        Rank { lane: (n % 3) as i16, major: (n / 7).cast_signed(), minor: n % 7 }
+        Rank { lane: (n % 3) as i16, turn: Turn { major: (n / 7).cast_signed(), minor: n % 7 } }
     }
 
     proptest! {

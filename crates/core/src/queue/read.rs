@@ -5,14 +5,14 @@ use alloc::vec::Vec;
 use core::ops::Deref;
 
 use super::Queue;
-use super::packed::Entry;
+use super::packed::{Entry, Upcoming};
 use super::ready::Standing;
 use crate::command::View;
 use crate::event::{Fields, FullTask, QueueNo};
 use crate::id::TaskId;
 use crate::limits;
 use crate::reply::{Info, More, TaskView};
-use crate::task::{Body, Name, Rank, State, Task};
+use crate::task::{Body, Name, State, Task, Turn};
 use crate::time::{LogTime, Now};
 
 /// A task as one looks at it: its record, or what a record of it would be.
@@ -35,7 +35,7 @@ impl<B> Deref for Look<'_, B> {
 impl<B> Entry<B> {
     /// What its record would be.
     pub(super) fn into_task(self) -> Task<B> {
-        let state = self.due.map_or(State::Ready(Rank::plain(self.id)), State::Delayed);
+        let state = self.due.map_or(State::Ready(Turn::pushed(self.id)), State::Delayed);
         Task::new(self.id, self.body, self.pushed, state)
     }
 }
@@ -104,11 +104,18 @@ impl<B: Body> Queue<B> {
     }
 
     /// The bodies of tasks that will be handed out next, from the `start`th on.
-    pub fn upcoming(&self, start: usize) -> impl Iterator<Item = B> {
+    pub fn upcoming_bodies(&self, start: usize) -> impl Iterator<Item = B> {
         self.ready.iter_from(start).filter_map(|standing| match standing {
             Standing::Plain(plain) => Some(plain.body),
             Standing::Placed(id) => self.table.get(id).map(|task| task.body.clone()),
         })
+    }
+
+    /// The same, with whole runs of neighbours told by their ends, which is much less to decode.
+    pub fn upcoming(&self, start: usize) -> impl Iterator<Item = Upcoming<B>> {
+        let plain = self.ready.upcoming(start);
+        let mixed = plain.is_none().then(|| self.upcoming_bodies(start).map(Upcoming::Task));
+        plain.into_iter().flatten().chain(mixed.into_iter().flatten())
     }
 
     /// Shows tasks of one state from `start` on; a negative start counts from the end.
@@ -158,7 +165,7 @@ impl<B: Body> Queue<B> {
     fn view(&self, id: TaskId, now: Now) -> Option<TaskView<B>> {
         let task = self.look(id)?;
         let at = match &task.state {
-            State::Leased(lease) => lease.start,
+            State::Leased(lease) => lease.start(),
             State::Delayed(due) => LogTime(due.raw()),
             State::Dead(at) => *at,
             State::Ready(_) => task.pushed,
@@ -187,7 +194,7 @@ impl<B: Body> Queue<B> {
         };
         let reason = task.extras.as_ref().and_then(|extras| extras.reason.clone());
         let tries_max = self.tries_max(&task);
-        More { name, tries: task.tries, tries_max, pushed: task.pushed, reason }
+        More { name, tries: task.tries(), tries_max, pushed: task.pushed, reason }
     }
 
     /// Hands each task whole to `visit`, in an order in which taking them in gives the same queue.
@@ -226,9 +233,10 @@ pub(crate) fn full<'a, B>(queue: QueueNo, task: &'a Task<B>, payload: &'a [u8]) 
         payload,
         pushed: task.pushed,
         state: task.state.clone(),
+        stray_lane: None,
         incarnation: task.incarnation,
         deliveries: task.deliveries,
-        tries: task.tries,
+        tries: task.tries(),
         cancelled: task.cancelled,
         late_ack: task.late_ack,
         fields,

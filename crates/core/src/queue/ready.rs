@@ -4,7 +4,7 @@
 //! record. Whatever came to the line another way (returned, due, revived, with a priority or a name) has a record in
 //! the table and a [`Rank`] here. Both parts are sorted by rank; the head is the smaller of the two.
 
-use super::packed::{Entry, Packed};
+use super::packed::{Entry, Packed, Upcoming};
 use super::ranked::Ranked;
 use crate::id::TaskId;
 use crate::task::{Body, Rank};
@@ -79,12 +79,17 @@ impl<B: Body> Ready<B> {
         }
     }
 
+    /// The first in line, so many at least if there are so many, if they were all plainly pushed and are at hand.
+    pub(super) fn at_hand(&self, count: usize) -> Option<impl Iterator<Item = &Entry<B>>> {
+        if self.placed.len() == 0 { self.plain.at_hand(count) } else { None }
+    }
+
     /// How many stand before this rank.
     pub(super) fn before(&self, rank: Rank) -> usize {
         let plain = match rank.lane {
             0 => {
                 // What went to the back stands behind the id of that moment.
-                let upto = u64::try_from(rank.major).unwrap_or(0) + u64::from(rank.minor > 0);
+                let upto = u64::try_from(rank.turn.major).unwrap_or(0) + u64::from(rank.turn.minor > 0);
                 self.plain.count_below(upto)
             }
             lane => {
@@ -114,6 +119,12 @@ impl<B: Body> Ready<B> {
             }
         }
         merge(self.plain.iter_from(start - low), self.placed.iter_from(low))
+    }
+
+    /// The line in order from the one at this place on, if all who stand in it were plainly pushed: whole runs of them by
+    /// their ends.
+    pub(super) fn upcoming(&self, start: usize) -> Option<impl Iterator<Item = Upcoming<B>>> {
+        (self.placed.len() == 0).then(|| self.plain.upcoming(start))
     }
 
     /// The line in order, from its head.

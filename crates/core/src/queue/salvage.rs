@@ -78,18 +78,18 @@ impl<B: Body> Queue<B> {
     /// Takes records back in the orders of their lists: the delivered as they were delivered, the dead as they died.
     fn take_back_records(&mut self, mut records: Vec<Task<B>>) {
         records.sort_by_key(|task| match &task.state {
-            State::Leased(lease) => (1, lease.seq, task.id),
+            State::Leased(lease) => (1, lease.seq(), task.id),
             State::Dead(at) => (2, at.0, task.id),
             State::Ready(_) | State::Delayed(_) => (0, 0, task.id),
         });
         for task in records {
             let is_again = match &task.state {
-                State::Leased(lease) => lease.seq <= core::mem::replace(&mut self.seq, lease.seq),
+                State::Leased(lease) => lease.seq() <= core::mem::replace(&mut self.seq, lease.seq()),
                 _ => false,
             };
-            if let State::Ready(rank) = task.state {
-                self.minor = self.minor.max(rank.minor);
-                self.front_group = self.front_group.max(group_of(rank));
+            if let State::Ready(turn) = task.state {
+                self.minor = self.minor.max(turn.minor);
+                self.front_group = self.front_group.max(group_of(turn));
             }
             self.last_id = self.last_id.max(task.id);
             if !is_again {

@@ -167,7 +167,7 @@ impl<B: Body> Queue<B> {
     fn ending_of(&self, task: &Task<B>) -> Option<Ending> {
         let lease = task.lease().filter(|_| !self.ending.is_empty())?;
         let holder = lease.holder()?;
-        self.ending.range((holder, lease.seq)..=(holder, u64::MAX)).next().map(|(_, &ending)| ending)
+        self.ending.range((holder, lease.seq())..=(holder, u64::MAX)).next().map(|(_, &ending)| ending)
     }
 
     /// The group at the front that lapsing tasks go to: one for all that a flood returns, slice by slice.
@@ -229,14 +229,14 @@ impl<B: Body> Queue<B> {
         if cause == Cause::Free {
             return Verdict::Front;
         }
-        let policy = task.lease().and_then(|lease| lease.terms.as_ref()?.lapse);
+        let policy = task.lease().and_then(|lease| lease.terms()?.lapse);
         if let Some(policy) = policy {
             return self.judge_by(&policy, task, now);
         }
         if self.is_last_try(task) {
             return Verdict::Dead;
         }
-        let times = task.tries.unfinished().saturating_add(1);
+        let times = task.tries().unfinished().saturating_add(1);
         if times < limits::LAPSES_BEFORE_BACKOFF {
             return Verdict::Front;
         }
@@ -247,7 +247,7 @@ impl<B: Body> Queue<B> {
     /// A lease that carries its own policy goes before the defaults of the queue.
     fn judge_by(&self, policy: &LapsePolicy, task: &Task<B>, now: Now) -> Verdict {
         let over = match policy.limit {
-            Some(limit) => task.tries.unfinished() >= limit,
+            Some(limit) => task.tries().unfinished() >= limit,
             None => self.is_last_try(task),
         };
         match (over, policy.then) {
@@ -260,7 +260,7 @@ impl<B: Body> Queue<B> {
 
     /// Whether a try that is spent now leaves none.
     pub(super) fn is_last_try(&self, task: &Task<B>) -> bool {
-        task.tries.total().saturating_add(1) >= self.tries_max(task)
+        task.tries().total().saturating_add(1) >= self.tries_max(task)
     }
 
     pub(super) fn tries_max(&self, task: &Task<B>) -> u32 {

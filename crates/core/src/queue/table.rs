@@ -14,7 +14,7 @@ use foldhash::fast::FixedState;
 use super::shared::Shared;
 use crate::id::TaskId;
 use crate::index::Index;
-use crate::task::Task;
+use crate::task::{Body, Task};
 
 /// No slot.
 pub(super) const NOWHERE: u32 = u32::MAX;
@@ -76,11 +76,15 @@ pub(super) struct Table<B> {
     slots: u32,
     free: u32,
     index: Index<u32>,
+    /// The bytes of all that its tasks have beside their records.
+    owned: usize,
+    /// How often a record has come, changed or gone. Volatile.
+    moves: u64,
 }
 
 impl<B> Default for Table<B> {
     fn default() -> Self {
-        Self { pages: Vec::new(), slots: 0, free: NOWHERE, index: Index::default() }
+        Self { pages: Vec::new(), slots: 0, free: NOWHERE, index: Index::default(), owned: 0, moves: 0 }
     }
 }
 
@@ -92,17 +96,28 @@ fn hash(id: TaskId) -> u64 {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct At(u32);
 
-impl<B: Clone> Table<B> {
+impl<B: Body> Table<B> {
     pub(super) fn len(&self) -> usize {
         self.index.len()
     }
 
+    /// The bytes of all that its tasks have beside their records.
+    pub(super) const fn owned(&self) -> usize {
+        self.owned
+    }
+
+    /// How often a record has come, changed or gone.
+    pub(super) const fn moves(&self) -> u64 {
+        self.moves
+    }
+
     /// About how many bytes it takes, what hangs on the records aside.
     pub(super) fn memory(&self) -> usize {
-        // A page that is alone grows with its tasks. The index keeps four bytes and one of its own per place.
+        // A page that is alone grows with its tasks. The index keeps four bytes and one of its own per place, an eighth of
+        // which are never used, and allocators round that up.
         let slots = self.pages.len().saturating_sub(1) * PAGE_SLOTS
             + self.pages.last().map_or(0, |page| page.get().capacity());
-        slots * size_of::<Slot<B>>() + self.index.capacity() * 6
+        slots * size_of::<Slot<B>>() + self.index.capacity() * 7
     }
 
     pub(super) fn find(&self, id: TaskId) -> Option<At> {
@@ -118,8 +133,15 @@ impl<B: Clone> Table<B> {
         slot(&self.pages, at.0).and_then(|slot| slot.task.as_ref()).expect("a found slot holds a task")
     }
 
-    pub(super) fn at_mut(&mut self, at: At) -> &mut Task<B> {
-        self.slot_mut(at.0).task.as_mut().expect("a found slot holds a task")
+    /// Changes a task. What it has beside its record may be more or less afterwards.
+    pub(super) fn change<T>(&mut self, at: At, change: impl FnOnce(&mut Task<B>) -> T) -> T {
+        let task = self.slot_mut(at.0).task.as_mut().expect("a found slot holds a task");
+        let before = task.owned_bytes();
+        let changed = change(task);
+        let owned = task.owned_bytes();
+        self.owned = self.owned - before + owned;
+        self.moves += 1;
+        changed
     }
 
     fn slot_mut(&mut self, at: u32) -> &mut Slot<B> {
@@ -129,6 +151,8 @@ impl<B: Clone> Table<B> {
     /// Takes in a task whose id is not there yet.
     pub(super) fn insert(&mut self, task: Task<B>) -> At {
         let id = task.id;
+        self.owned += task.owned_bytes();
+        self.moves += 1;
         let slot = Slot::new(Some(task), NOWHERE);
         let at = if self.free == NOWHERE {
             self.append_slot(slot)
@@ -167,10 +191,18 @@ impl<B: Clone> Table<B> {
         let slot = self.slot_mut(at);
         slot.next = next;
         let task = slot.task.take();
+        self.owned -= task.as_ref().map_or(0, Task::owned_bytes);
+        self.moves += 1;
         if self.index.is_empty() && self.pages.len() > KEPT_PAGES {
-            *self = Self::default();
+            self.renew();
         }
         task
+    }
+
+    /// Leaves an empty table behind.
+    pub(super) fn renew(&mut self) -> Self {
+        let moves = self.moves + 1;
+        mem::replace(self, Self { moves, ..Self::default() })
     }
 
     pub(super) fn append(&mut self, list: &mut List, at: At) {
@@ -273,6 +305,7 @@ impl<B: Clone> Table<B> {
         }
         let first = self.slots;
         self.slots = first.checked_add(page.len() as u32).filter(|&slots| slots < NOWHERE)?;
+        self.owned += page.iter().filter_map(|slot| slot.task.as_ref()).map(Task::owned_bytes).sum::<usize>();
         self.pages.push(Shared::Imaged(Arc::new(page), stamp));
         for at in first..self.slots {
             let id = id_at(&self.pages, at);
@@ -335,12 +368,31 @@ pub(super) struct Walk<'t, B> {
     at: u32,
 }
 
-impl<'t, B: Clone> Iterator for Walk<'t, B> {
+impl<'t, B: Body> Iterator for Walk<'t, B> {
     type Item = &'t Task<B>;
 
     fn next(&mut self) -> Option<&'t Task<B>> {
         let slot = slot(&self.table.pages, self.at)?;
         self.at = slot.next;
         slot.task.as_ref()
+    }
+}
+
+#[cfg(all(test, target_pointer_width = "64"))]
+mod tests {
+    use super::{PAGE_SLOTS, Slot};
+    use crate::task::{Deadline, Extras, Lease, State, Task, Terms};
+    use crate::time::LogTime;
+
+    /// A table of a million deliveries is a million of these. A page is an exact size of what allocators hand out, so that a
+    /// slot that grows by a byte costs a sixth more.
+    #[test]
+    fn a_record_is_no_larger_than_it_was() {
+        type Body = [u64; 3];
+        assert_eq!([size_of::<Lease>(), size_of::<State>(), size_of::<Task<Body>>()], [24, 24, 88]);
+        assert_eq!([size_of::<Slot<Body>>(), PAGE_SLOTS * size_of::<Slot<Body>>()], [96, 6144]);
+        let deadline = Some(Deadline { at: LogTime(1), length_ms: 1 });
+        let timed = Lease::new(LogTime(0), 1, Terms { deadline, ..Terms::default() });
+        assert_eq!([timed.boxed_bytes(), size_of::<Extras>()], [80, 128], "and neither is what hangs on it");
     }
 }

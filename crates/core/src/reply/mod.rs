@@ -442,7 +442,7 @@ impl fmt::Display for Refusal {
                 f.write_str("no space left on the disk of the store: pushes are refused until there is")
             }
             Self::OutOfMemory => {
-                f.write_str("the store uses all the memory it may: pushes are refused until workers catch up")
+                f.write_str("the store uses all the memory it may (--memory, or maxmemory of a Redis): pushes are refused until workers catch up or it may use more")
             }
             Self::NoMoreIds => f.write_str("the store has given out its last id"),
             Self::Closed => f.write_str("the store is closed: connect to it again once it is open"),

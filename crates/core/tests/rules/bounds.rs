@@ -1,8 +1,8 @@
 //! What a queue may hold, for how long, and how long it is remembered.
 
 use crate::support::{Answer, Home, leased};
-use crate::{PLAIN, add, dead, start};
-use sureq_core::command::{Add, Command, View, When, Worker};
+use crate::{PLAIN, add, dead, refs, start, x};
+use sureq_core::command::{Add, Command, IdForm, TaskRefs, View, When, Worker};
 use sureq_core::reply::{Outcome, TaskView};
 use sureq_core::settings::{Change, Expired, Overflow};
 use sureq_core::task::Tries;
@@ -97,6 +97,15 @@ fn the_expired_are_kept_among_the_dead_where_that_was_asked_for() {
 }
 
 #[test]
+fn a_revived_task_looks_as_if_it_never_had_a_time_to_live() {
+    let mut home = Home::default();
+    let id = add(&mut home, Add { ttl_ms: Some(10), ..x() });
+    refs(id, |tasks| home.run(&Command::Bury { queue: b"q", tasks }));
+    home.run(&Command::Revive { queue: b"q", tasks: None });
+    home.verify();
+}
+
+#[test]
 fn an_empty_queue_is_forgotten_after_an_hour_unless_something_is_to_be_remembered() {
     let remembered = |prepare: &dyn Fn(&mut Home)| {
         let mut home = Home::default();
@@ -151,4 +160,22 @@ fn undelivering_twice_in_one_call_gives_back_once() {
     home.undeliver(b"q", &[receipts[0], receipts[1], receipts[0]]);
     assert_eq!(home.see(View::Ready), "a b");
     home.verify();
+}
+
+#[test]
+fn what_becomes_of_tasks_counts_as_memory() {
+    let mut home = Home::default();
+    let ids: Vec<String> = home.push(&vec!["x"; 4_000]).iter().map(ToString::to_string).collect();
+    let waiting = home.broker.memory();
+    let list: Vec<&[u8]> = ids.iter().map(String::as_bytes).collect();
+    let tasks = TaskRefs { list: &list, form: IdForm::Long };
+    home.run(&Command::Bury { queue: b"q", tasks });
+    let buried = home.broker.memory();
+    assert!(buried > waiting + 4_000 * 90, "{waiting} bytes while they wait, {buried} when they are dead");
+    home.run(&Command::Revive { queue: b"q", tasks: None });
+    home.tick();
+    let revived = home.broker.memory();
+    assert!(revived > buried + 4_000 * 20, "{buried} bytes while they are dead, {revived} in line again");
+    home.run(&Command::Delete { queue: b"q", tasks });
+    assert!(home.broker.memory() < waiting, "what is gone takes no memory");
 }

@@ -8,7 +8,7 @@ use sureq_core::queue::Seek;
 use sureq_core::{TaskId, WallTime};
 
 use super::backlog::backlog;
-use super::support::{Answer, Home, listing};
+use super::support::{Answer, Home, Kept, listing};
 use super::{PLAIN, add, x};
 
 /// A queue with so many of each: packed and with records, ready, delayed, leased and dead.
@@ -84,6 +84,29 @@ fn a_purge_of_very_much_moves_a_slice_per_step() {
         home.verify();
     }
     assert_eq!(before, 20, "what is leased is never purged");
+}
+
+#[test]
+fn bodies_that_own_memory_are_counted_until_they_are_gone() {
+    let payload = "x".repeat(1_001);
+    for (state, gone) in [(None, 4_500), (Some(View::Ready), 3_000), (Some(View::Delayed), 1_500)] {
+        let mut home = Home::of(Kept::Mixed);
+        home.push(&vec![payload.as_str(); 3_000]);
+        for _ in 0..1_500 {
+            add(&mut home, Add { when: When::After(50), ..Add::plain(b"q", payload.as_bytes()) });
+        }
+        home.verify();
+        let full = home.broker.memory();
+        assert!((4_500_000..5_000_000).contains(&full), "{full} bytes for 4500 payloads of a kilobyte");
+        home.run(&Command::Purge { queue: b"q", state });
+        home.verify();
+        let begun = home.broker.memory();
+        assert!(begun + 1_200_000 > full, "only a slice has gone: {begun} of {full} are left");
+        home.tick();
+        home.verify();
+        let left = home.broker.memory();
+        assert!(left + gone * 1_001 <= full, "{left} of {full} are left of what was purged");
+    }
 }
 
 #[test]

@@ -29,6 +29,10 @@ impl Body for Bytes {
         Some(*self.0 == *payload)
     }
 
+    fn owned_bytes(&self) -> usize {
+        if self.1 & ASIDE == 0 { 0 } else { self.0.len() }
+    }
+
     fn pack(&self, before: Option<&Self>, out: &mut Vec<u8>) -> bool {
         if self.1 & ASIDE != 0 {
             return false;

@@ -30,13 +30,14 @@ use crate::fault::{Damage, Fault, OpenError};
 use crate::log::salvage::{Found, Kind, find_segments};
 use crate::log::{Position, segment_name};
 use crate::store::{self, StoreValues};
+use crate::unfinished;
 
 mod files;
 
 use files::{Copied, Pace, copy_file, copy_sealed, copy_tail};
 
 /// How often a checkpoint is chosen before it is given up.
-const ATTEMPTS: u32 = 50;
+const ATTEMPTS: u32 = 1000;
 
 /// How often the directory is listed for one of them.
 const ROUNDS: u32 = 20;
@@ -103,7 +104,7 @@ pub fn backup(
     progress: &mut Progress<'_>,
 ) -> Result<Backup, BackupError> {
     let mut copying = Copying::new(from, to, Steps::new(progress));
-    let outcome = copying.run();
+    let outcome = copying.run_marked();
     let (retries, files, bytes) = (copying.retries, copying.files(), copying.bytes);
     let position = match outcome {
         Ok(Some(position)) => position,
@@ -121,12 +122,13 @@ pub fn backup(
     Ok(Backup { position, files, bytes, retries, report })
 }
 
-/// Removes all that was written.
+/// Removes all that was written, as much of it as can be, and the mark that it is not finished at the very end.
 pub(crate) fn clear(to: &dyn Disk) -> Result<(), Fault> {
-    for name in to.list()?.iter().filter(|name| *name != crate::disk::LOCK_NAME) {
-        to.remove(name)?;
-    }
-    Ok(())
+    let names = to.list()?;
+    let is_kept = |name: &str| name == crate::disk::LOCK_NAME || name == unfinished::NAME;
+    let removed: Vec<_> = names.iter().filter(|name| !is_kept(name)).map(|name| to.remove(name)).collect();
+    removed.into_iter().collect::<Result<(), Fault>>()?;
+    if names.iter().any(|name| name == unfinished::NAME) { to.remove(unfinished::NAME) } else { Ok(()) }
 }
 
 /// A copy that is being made.
@@ -157,6 +159,16 @@ impl<'a, 'p> Copying<'a, 'p> {
 
     fn files(&self) -> u64 {
         self.segments.len() as u64 + self.others
+    }
+
+    /// Copies everything, under a mark that stays if it is killed.
+    fn run_marked(&mut self) -> Result<Option<Position>, OpenError> {
+        unfinished::begin(&**self.to)?;
+        let position = self.run()?;
+        if position.is_some() {
+            unfinished::end(&**self.to)?;
+        }
+        Ok(position)
     }
 
     /// Copies everything; answers the position after the last event, or nothing if the store was too fast.

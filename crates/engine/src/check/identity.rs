@@ -7,6 +7,7 @@ use crate::fault::OpenError;
 use crate::log::is_segment_name;
 use crate::log::salvage::uuid_of_most;
 use crate::store::{self, StoreValues};
+use crate::unfinished;
 
 /// Who a store is.
 pub(crate) struct Identity {
@@ -18,6 +19,7 @@ pub(crate) struct Identity {
 /// Finds out who the store is: by its `store` file, or else by its segments.
 pub(crate) fn identify(disk: &dyn Disk, names: &[String]) -> Result<(Identity, Vec<Finding>), OpenError> {
     let is_ours = |name: &String| is_segment_name(name) || is_checkpoint_name(name) || name == store::NAME;
+    unfinished::refuse(disk)?;
     if !names.iter().any(is_ours) {
         return Err(OpenError::NoStore);
     }

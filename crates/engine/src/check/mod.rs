@@ -39,8 +39,9 @@ use state::Built;
 /// Hears how far a long work has come: what is being done, bytes done, bytes in all.
 pub type Progress<'p> = dyn FnMut(&'static str, u64, u64) + 'p;
 
-/// More lost payloads than this are counted and not listed.
-const LISTED_MAX: usize = 1000;
+/// More lost payloads than this are counted and not listed: each takes half a kilobyte of memory, and who has lost that many
+/// goes on with a repair, which lists all.
+const LISTED_MAX: usize = 100_000;
 
 /// Checks the store in `disk`. Changes nothing, not even where there is damage.
 ///
@@ -368,6 +369,7 @@ impl Check<'_, '_> {
         }
         if unlisted > 0 {
             let what = format!("{unlisted} more tasks have lost their payloads");
+            self.report.unlisted_payloads = unlisted;
             self.report.findings.push(Finding::wrong("the log", what, "they are not listed here", REPAIR));
         }
         self.queues(built, &bytes);

@@ -40,6 +40,8 @@ pub struct Report {
     pub spares: (u64, u64),
     /// What is not as it should be, and what is worth knowing.
     pub findings: Vec<Finding>,
+    /// How many tasks have lost their payloads besides those that have findings of their own.
+    pub unlisted_payloads: u64,
 }
 
 /// A segment of the log.

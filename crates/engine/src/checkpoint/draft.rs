@@ -7,6 +7,7 @@ use std::io;
 use super::format::{DRAFT_NAME, HEADER_BYTES, Header, encode_table};
 use super::{Blob, Checkpoints};
 use crate::disk::DiskFile;
+use crate::failpoint::failpoint;
 use crate::fault::{Fault, Operation};
 use crate::log::{LogError, Position};
 
@@ -140,6 +141,7 @@ impl<'a> Draft<'a> {
         if !self.buffer.is_empty() {
             self.write_piece()?;
         }
+        failpoint("checkpoint.half");
         let file = self.file.as_ref().expect("a spent draft writes nothing");
         let outcome = file.write_at(0, &header.encode()).and_then(|()| file.sync_data());
         outcome.map_err(|fault| self.give_up(fault))

@@ -11,7 +11,7 @@ use crate::log::Position;
 use crate::log::field::{get, get_u32, get_u64, put, put_u32, put_u64};
 
 /// The format of checkpoints that this release writes.
-pub const CHECKPOINT_VERSION: u32 = 1;
+pub const CHECKPOINT_VERSION: u32 = 2;
 
 const MAGIC_VALUE: [u8; 8] = *b"sureqckp";
 

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::disk::Disk;
+use crate::failpoint::failpoint;
 use crate::fault::{Damage, Fault, OpenError, Operation};
 use crate::log::{LogError, Position};
 
@@ -182,6 +183,7 @@ impl Checkpoints {
             Err(_) => return Ok(false),
         }
         self.keep_durably(&self.newest(1)).map_err(|fault| self.fail(fault))?;
+        failpoint("checkpoint.older-dropped");
         self.relies_on_newest = true;
         Ok(true)
     }
@@ -192,7 +194,7 @@ impl Checkpoints {
     }
 
     /// The numbers of the newest so many that one can start from.
-    fn newest(&self, count: usize) -> BTreeSet<u64> {
+    pub(crate) fn newest(&self, count: usize) -> BTreeSet<u64> {
         self.shelf.kept().take(count).map(|sound| sound.header.number).collect()
     }
 

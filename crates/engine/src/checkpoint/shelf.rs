@@ -170,6 +170,7 @@ impl Shelf {
         if self.has_draft {
             self.disk.remove(DRAFT_NAME)?;
             self.has_draft = false;
+            failpoint("checkpoint.draft-removed");
         }
         Ok(())
     }
@@ -194,6 +195,7 @@ impl Shelf {
                 (false, _) => self.discard(number)?,
             }
             has_changed = true;
+            failpoint("checkpoint.one-dropped");
         }
         failpoint("checkpoint.before-the-last-sync");
         if has_changed { self.disk.sync_dir() } else { Ok(()) }

@@ -49,12 +49,12 @@ pub fn recover(
     failpoint("recover.after-rewrite");
     segments.retain(|segment| segment.number < tail.header.first_number);
     segments.push(tail.header.info());
-    for number in leftovers {
-        spares.retire(number)?;
-    }
+    spares.retire(&leftovers)?;
     failpoint("recover.after-retire");
     if let Some(end) = unsealed {
+        failpoint("recover.before-seal");
         seal(&**disk, &end)?;
+        failpoint("recover.after-seal");
     }
     let writer = Writer::new(Arc::clone(disk), Arc::clone(&spares), salts, tail, end);
     Ok(Recovered { writer, spares, segments, end, cut })

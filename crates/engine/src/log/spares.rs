@@ -26,6 +26,13 @@ enum Pace {
     Gentle,
 }
 
+/// What a prepared file is wanted for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    Next,
+    Reserve,
+}
+
 /// The prepared files of a log, shared by its writer and whoever prepares them.
 pub struct Spares {
     disk: Arc<dyn Disk>,
@@ -97,6 +104,11 @@ impl Spares {
         Ok((self.disk.free()?, self.disk.capacity()?))
     }
 
+    /// How many more files the disk has room for.
+    pub(crate) fn free_files(&self) -> Result<u64, Fault> {
+        self.disk.free_files()
+    }
+
     /// How many files are ready: so many segments can still be begun on a full disk.
     pub fn ready(&self) -> usize {
         let pool = self.pool();
@@ -105,25 +117,46 @@ impl Spares {
 
     /// How many files should be prepared now.
     pub fn wanted(&self) -> usize {
-        let pool = self.pool();
+        self.wanted_in(&self.pool())
+    }
+
+    fn wanted_in(&self, pool: &Pool) -> usize {
         let there = pool.ready.len() + pool.reserve.len() + pool.preparing;
         (self.target + self.reserve_target).saturating_sub(there)
     }
 
-    /// Prepares one file, for the reserve first. On a full disk nothing is left behind and the log stays usable.
-    pub fn prepare(&self) -> Result<(), LogError> {
-        let for_reserve = {
-            let mut pool = self.pool();
-            pool.preparing += 1;
-            pool.reserve.len() < self.reserve_target
-        };
-        // The reserve is there to be had and not to be fast.
-        let filling = if for_reserve { Filling::Reserved } else { self.filling };
-        let created = self.create(self.segment_bytes, filling, Pace::Gentle);
+    /// Promises a file if one is wanted, so that nobody else does; answers for what, if so.
+    fn promise(&self) -> Option<Use> {
+        let mut pool = self.pool();
+        if self.wanted_in(&pool) == 0 {
+            return None;
+        }
+        let is_for_reserve = pool.reserve.len() + pool.preparing < self.reserve_target;
+        pool.preparing += 1;
+        Some(if is_for_reserve { Use::Reserve } else { Use::Next })
+    }
+
+    /// Keeps the promise with this file, or takes it back.
+    fn keep_promise(&self, file: Option<String>) {
         let mut pool = self.pool();
         pool.preparing -= 1;
-        pool.put(created?, self.reserve_target);
-        Ok(())
+        if let Some(name) = file {
+            pool.put(name, self.reserve_target);
+        }
+    }
+
+    /// Prepares one file if one is wanted, for the reserve first. On a full disk nothing is left behind and the log stays
+    /// usable.
+    pub fn prepare(&self) -> Result<(), LogError> {
+        let Some(wanted_for) = self.promise() else { return Ok(()) };
+        // The reserve is there to be had and not to be fast.
+        let filling = if wanted_for == Use::Reserve { Filling::Reserved } else { self.filling };
+        let (file, created) = match self.create(self.segment_bytes, filling, Pace::Gentle) {
+            Ok(name) => (Some(name), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        self.keep_promise(file);
+        created
     }
 
     /// Gives up one of the files that are ready, for the room that it takes, if there are as many as in reserve; answers
@@ -136,26 +169,36 @@ impl Spares {
         };
         let Some(name) = name else { return Ok(false) };
         self.disk.remove(&name)?;
+        failpoint("spare.given-up");
         self.disk.sync_dir()?;
         Ok(true)
     }
 
-    /// Gives up a segment that nothing refers to any more: it becomes a spare if one is wanted, else it is removed.
-    /// Whoever still reads from it may see foreign bytes afterwards.
-    pub fn retire(&self, segment: u64) -> Result<(), Fault> {
+    /// Gives up segments that nothing refers to any more: as many as are wanted become spares, the others are removed.
+    /// Whoever still reads from one may see foreign bytes afterwards.
+    pub fn retire(&self, segments: &[u64]) -> Result<(), Fault> {
+        let mut spares = Vec::new();
+        let retired = segments.iter().try_for_each(|&number| self.retire_one(number, &mut spares));
+        // One that lost its old name only in memory must not be written to: after a crash it may have that again.
+        let synced = if segments.is_empty() { Ok(()) } else { retired.and_then(|()| self.disk.sync_dir()) };
+        for spare in spares {
+            self.keep_promise(synced.is_ok().then_some(spare));
+        }
+        synced
+    }
+
+    fn retire_one(&self, segment: u64, spares: &mut Vec<String>) -> Result<(), Fault> {
         let name = segment_name(segment);
-        if self.wanted() > 0 && self.disk.open(&name)?.len()? == self.segment_bytes {
+        if self.disk.open(&name)?.len()? == self.segment_bytes && self.promise().is_some() {
             let spare = self.next_name();
             failpoint("retire.before-rename");
+            spares.push(spare.clone());
             self.disk.rename(&name, &spare)?;
             failpoint("retire.after-rename");
-            self.disk.sync_dir()?;
-            self.pool().put(spare, self.reserve_target);
         } else {
             failpoint("retire.before-unlink");
             self.disk.remove(&name)?;
             failpoint("retire.after-unlink");
-            self.disk.sync_dir()?;
         }
         Ok(())
     }
@@ -203,6 +246,7 @@ impl Spares {
             Filling::Zeros => file.fill_with_zeros(bytes, &mut || Ok(()))?,
             Filling::Reserved => file.reserve(bytes)?,
         }
+        failpoint("spare.filled");
         file.sync_data()?;
         self.disk.sync_dir()
     }

@@ -31,6 +31,7 @@ impl Tail {
     ) -> Result<Tail, Fault> {
         let file = disk.open(spare)?;
         file.write_at(0, content)?;
+        failpoint("segment.before-sync");
         file.sync_data()?;
         drop(file);
         let name = segment_name(header.number);

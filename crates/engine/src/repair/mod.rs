@@ -28,6 +28,7 @@ use crate::keeper::mark_ahead_of;
 use crate::log::Position;
 use crate::log::salvage::{Content, Found, Piece, find_segments};
 use crate::store::StoreValues;
+use crate::unfinished;
 
 mod beginning;
 mod rebuild;
@@ -96,7 +97,8 @@ pub fn repair(
     clock: &dyn Clock,
     progress: &mut Progress<'_>,
 ) -> Result<Repaired, OpenError> {
-    let repaired = save(from, to, clock, progress);
+    let repaired = unfinished::begin(&**to).map_err(OpenError::from);
+    let repaired = repaired.and_then(|()| save(from, to, clock, progress));
     if repaired.is_err() {
         // What is left of it would only be in the way; why it failed is what counts.
         let _ = clear(&**to);
@@ -135,6 +137,7 @@ fn save(
         segment_bytes: log.segment_bytes(),
     };
     let lost = rebuild::rebuild(source, to, &mut steps)?.lost;
+    unfinished::end(&**to)?;
     let report = check(to, progress)?;
     let gone: BTreeSet<TaskId> = lost.iter().map(|lost| lost.id).collect();
     let doubtful = doubtful(&salvage, &gone);

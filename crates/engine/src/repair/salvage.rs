@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use sureq_core::event::{Event, Fields, FullTask, Ids, QueueNo, Removal};
 use sureq_core::settings::Settings;
-use sureq_core::task::{Cause, Rank, State, Tries};
+use sureq_core::task::{Cause, State, Tries, Turn};
 use sureq_core::{Broker, TaskId, codec};
 
 use crate::body::{Body, Stored};
@@ -231,14 +231,14 @@ impl Salvage {
         fields: &Fields<'_>,
         piece: &Piece<'_>,
     ) -> bool {
-        let lane = Rank::lane_of(fields.priority);
-        let state = fields.due.map_or(State::Ready(Rank { lane, ..Rank::plain(id) }), State::Delayed);
+        let state = fields.due.map_or(State::Ready(Turn::pushed(id)), State::Delayed);
         let task = FullTask {
             queue,
             id,
             payload,
             pushed: self.broker.clock(),
             state,
+            stray_lane: None,
             incarnation: 0,
             deliveries: 0,
             tries: Tries::default(),
@@ -270,9 +270,8 @@ impl Salvage {
         if self.apply(&Event::Task(&task), piece) {
             return true;
         }
-        let lane = Rank::lane_of(task.fields.priority);
-        let state = State::Ready(Rank { lane, ..Rank::plain(task.id) });
-        let plain = FullTask { state, cancelled: false, ..task };
+        let state = State::Ready(Turn::pushed(task.id));
+        let plain = FullTask { state, stray_lane: None, cancelled: false, ..task };
         !is_there && self.apply(&Event::Task(&plain), piece)
     }
 

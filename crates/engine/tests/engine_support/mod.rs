@@ -4,7 +4,6 @@
 
 pub mod facts;
 pub mod run;
-pub mod valve;
 
 use std::sync::Arc;
 

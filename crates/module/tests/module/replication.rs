@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis::Value;
+use sureq_testkit::patience::until;
 use sureq_testkit::process::free_port;
 use sureq_testkit::redis_module::Host;
 use sureq_testkit::redis_server::RedisServer;
@@ -29,8 +30,13 @@ impl Pair {
         let first = host.start(&["--port", &port(0)], &[]);
         let follow = format!("127.0.0.1 {}", ports[0]);
         let second = host.start(&["--port", &port(1), "--replicaof", &follow], &clock.environment());
-        let clients = [Client::of(&first), Client::of(&second)];
-        let mut pair = Self { ports, servers: [first, second], clients, primary: 0 };
+        Self::of(ports, [first, second])
+    }
+
+    /// Of two servers, the second of which follows the first, or is about to.
+    fn of(ports: [u16; 2], servers: [RedisServer; 2]) -> Self {
+        let clients = [Client::of(&servers[0]), Client::of(&servers[1])];
+        let mut pair = Self { ports, servers, clients, primary: 0 };
         pair.wait_until_linked();
         pair
     }
@@ -46,6 +52,9 @@ impl Pair {
     fn wait_until_linked(&mut self) {
         self.replica().wait_until("replication", "master_link_status", "up");
         self.primary().wait_until("replication", "connected_slaves", "1");
+        // A replica that has connected takes part only when it has said that it is there.
+        let primary = self.primary();
+        until("the replica takes part", || primary.told("replication", "slave0").contains("state=online"));
     }
 
     /// Both have the same, while nothing happens; and so has the primary's log.
@@ -248,9 +257,7 @@ fn a_replica_comes_later(host: Host) {
     let primary = alone(host, port);
     let replica = host.start(&["--replicaof", &format!("127.0.0.1 {port}")], &[]);
     meanwhile(&primary, |_| Client::of(&replica).wait_until("replication", "master_link_status", "up"));
-    let clients = [Client::of(&primary), Client::of(&replica)];
-    let mut pair = Pair { ports: [port, 0], servers: [primary, replica], clients, primary: 0 };
-    pair.wait_until_linked();
+    let mut pair = Pair::of([port, 0], [primary, replica]);
     pair.assert_same("a replica that came in the middle of a run");
     run(pair.primary(), &mut fastrand::Rng::with_seed(2), 200, &mut Given::default());
     pair.assert_same("and whatever happened since");
@@ -302,9 +309,7 @@ fn a_restarted_primary_is_followed(host: Host) {
     let save = ["--appendonly", "no", "--save", "3600 1", "--port", &port.to_string()];
     let primary = host.start(&save, &[]);
     let replica = host.start(&["--replicaof", &format!("127.0.0.1 {port}")], &[]);
-    let clients = [Client::of(&primary), Client::of(&replica)];
-    let mut pair = Pair { ports: [port, 0], servers: [primary, replica], clients, primary: 0 };
-    pair.wait_until_linked();
+    let mut pair = Pair::of([port, 0], [primary, replica]);
     run(pair.primary(), &mut fastrand::Rng::with_seed(1), 100, &mut Given::default());
     pair.assert_same("before");
     pair.servers[0].restart();

@@ -675,6 +675,7 @@ pub const TABLE: &[Row] = &[
         role: None,
         summary: "Tells about the server.",
         syntax: "INFO [section ...]",
+        notes: INFO_FIELDS,
         reply: "A text of `name:value` lines.",
         example: "> INFO server\n# Server\nredis_version:7.4.0\n...",
         parse: session::info,
@@ -909,3 +910,29 @@ const CONFIG: &[Sub] = &[
     },
     Sub { name: "HELP", arity: 2, syntax: "HELP", summary: "This text.", parse: session::config_help },
 ];
+
+/// What INFO tells of the store.
+const INFO_FIELDS: &str = "Sections are `server`, `clients`, `memory`, `persistence` and `stats`. Counts are since the start; what concerns a store of our own is 0
+with another home.
+
+| field | |
+|---|---|
+| `used_memory` | bytes that count against `--memory`: tasks, workers, the cache, what waits to be written, connections |
+| `used_memory_rss` | bytes that the process has from the system |
+| `maxmemory` | what `--memory` says; 0 is no limit |
+| `cache_bytes` | payloads in memory, at most `--cache` |
+| `durable_position` | all events before it are as durable as `--durability` promises |
+| `log_position` | how many events there have been, in all the life of the store |
+| `log_bytes_written` | bytes written to the log |
+| `log_bytes_since_checkpoint` | bytes of the log that a start would read now |
+| `log_segments`, `log_segments_bytes` | files of the log, and their size |
+| `log_live_bytes` | what the tasks that are there take up in them |
+| `checkpoint_position` | where the newest checkpoint stands; 0 before the first |
+| `checkpoint_due_bytes` | the next one is taken when `log_bytes_since_checkpoint` has come to this |
+| `checkpoint_running` | 1 while one is being taken |
+| `checkpoints_taken`, `checkpoint_bytes_written` | how many were taken, and the bytes written for them |
+| `copy_forward_running` | 1 while old tasks are copied out of a segment that is mostly dead |
+| `copied_bytes_written` | bytes of the log that were written so |
+| `segment_bytes` | the size of a new segment |
+| `disk_free_bytes` | what was free on the disk of the store, some seconds ago at most |
+| `disk_full` | 1 while pushes are refused with `NOSPACE` |";

@@ -38,6 +38,10 @@ pub use status::{Phase, Tally, WorkerHandle, WorkerStatus};
 
 /// How long what was handled may take to be confirmed after the last handler has ended.
 const CONFIRM: Duration = Duration::from_secs(10);
+/// Leases and registrations last at least so long: less, and they would end between two beats.
+const SPAN_MIN: Duration = Duration::from_millis(50);
+/// And at most so long: what homes accept.
+const SPAN_MAX: Duration = Duration::from_millis(sureq_core::limits::SPAN_MS_MAX);
 
 /// Works on queues: takes their tasks and runs a handler for each.
 ///
@@ -159,7 +163,7 @@ impl Worker {
     /// said: so long a task of a worker that vanished waits at most where workers are not registered.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.options.lease = lease.max(Duration::from_millis(50));
+        self.options.lease = lease.clamp(SPAN_MIN, SPAN_MAX);
         self
     }
 
@@ -167,7 +171,7 @@ impl Worker {
     /// seconds if nothing is said.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.options.ttl = ttl.max(Duration::from_millis(50));
+        self.options.ttl = ttl.clamp(SPAN_MIN, SPAN_MAX);
         self
     }
 

@@ -173,7 +173,7 @@ async fn a_worker_may_have_all_the_time_there_is() {
     queue.push("x").await.expect("it is pushed");
     let ((tell, mut said), gate) = (said::<()>(), Arc::<Notify>::default());
     let worker = Worker::new(&home).state(tell).state(Arc::clone(&gate));
-    let worker = worker.run_max(Duration::MAX).grace(Duration::MAX);
+    let worker = worker.lease(Duration::MAX).ttl(Duration::MAX).run_max(Duration::MAX).grace(Duration::MAX);
     let worker = AtWork::start(worker.work("q", wait));
     said.next().await;
     worker.handle.stop();

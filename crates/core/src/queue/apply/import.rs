@@ -8,7 +8,7 @@ use crate::id::TaskId;
 use crate::limits;
 use crate::queue::packed::Entry;
 use crate::queue::{Inconsistent, Queue};
-use crate::task::{Body, Due, Rank, State, StateKind, Task};
+use crate::task::{Body, Due, Extras, State, StateKind, Task, Turn};
 
 impl<B: Body> Queue<B> {
     /// Takes in a whole task. One that is there already keeps its state and gets the new body: this is how a body
@@ -33,14 +33,14 @@ impl<B: Body> Queue<B> {
         match &full.state {
             State::Leased(lease) => {
                 // Tasks come in order of delivery, which is the order that RECOVER walks.
-                if lease.seq <= self.seq {
+                if lease.seq() <= self.seq {
                     return Err(misfit);
                 }
-                self.seq = lease.seq;
+                self.seq = lease.seq();
             }
-            State::Ready(rank) => {
-                self.minor = self.minor.max(rank.minor);
-                self.front_group = self.front_group.max(group_of(*rank));
+            State::Ready(turn) => {
+                self.minor = self.minor.max(turn.minor);
+                self.front_group = self.front_group.max(group_of(*turn));
             }
             State::Delayed(_) | State::Dead(_) => {}
         }
@@ -57,12 +57,17 @@ impl<B: Body> Queue<B> {
     /// Gives a task another body; answers the old one.
     fn replace_body(&mut self, id: TaskId, body: B) -> Option<B> {
         if let Some(slot) = self.table.find(id) {
-            return Some(mem::replace(&mut self.table.at_mut(slot).body, body));
+            return Some(self.table.change(slot, |task| mem::replace(&mut task.body, body)));
         }
-        if self.ready.plain.contains(id) {
-            return self.ready.plain.replace(id, body);
-        }
-        self.later.replace(id, body)
+        let (packed, owned) = if self.ready.plain.contains(id) {
+            (&mut self.ready.plain, &mut self.plain_owned)
+        } else {
+            (&mut self.later, &mut self.later_owned)
+        };
+        let new = body.owned_bytes();
+        let before = packed.replace(id, body)?;
+        *owned = *owned - before.owned_bytes() + new;
+        Some(before)
     }
 
     /// Takes over what a queue had counted, once its tasks are there.
@@ -95,9 +100,9 @@ impl<B: Body> Queue<B> {
     /// Takes in a task that another queue gave up, at the end of the line, with what its tries were spent on. Its
     /// name stays behind if it is taken here.
     pub(crate) fn adopt(&mut self, mut task: Task<B>) -> Applied {
-        task.state = self.land(Landing::Back, task.priority)?;
+        task.state = self.land(Landing::Back)?;
         if task.name().is_some_and(|name| self.names.contains_key(name)) {
-            task.extras_mut().name = None;
+            task.become_nameless();
         }
         task.live_on();
         self.last_id = self.last_id.max(task.id);
@@ -143,6 +148,11 @@ impl<B: Body> Remains<B> {
         &self.queue
     }
 
+    /// About how many bytes it takes.
+    pub(crate) fn memory(&self) -> usize {
+        self.queue.memory()
+    }
+
     /// Releases the bodies of so many tasks; answers whether there are more.
     pub(crate) fn release_some<R: Recorder<Body = B>>(&mut self, count: usize, rec: &mut R) -> bool {
         for _ in 0..count {
@@ -162,10 +172,9 @@ impl<B: Body> Remains<B> {
 pub(in crate::queue) fn is_sound(full: &FullTask<'_>) -> bool {
     let waits = matches!(full.state.kind(), StateKind::Ready | StateKind::Delayed);
     let fits = match &full.state {
-        State::Leased(lease) => full.deliveries > 0 && lease.seq > 0 && lease.seq <= COUNT_MAX,
-        State::Ready(rank) => {
-            let lane = Rank::lane_of(full.fields.priority);
-            rank.lane == lane && rank.minor <= COUNT_MAX && group_of(*rank) <= COUNT_MAX
+        State::Leased(lease) => full.deliveries > 0 && lease.seq() > 0 && lease.seq() <= COUNT_MAX,
+        State::Ready(turn) => {
+            full.stray_lane.is_none() && turn.minor <= COUNT_MAX && group_of(*turn) <= COUNT_MAX
         }
         State::Delayed(_) | State::Dead(_) => true,
     };
@@ -174,13 +183,19 @@ pub(in crate::queue) fn is_sound(full: &FullTask<'_>) -> bool {
 }
 
 /// The group at the front that a place belongs to, 0 if it is not at the front.
-pub(in crate::queue) fn group_of(rank: Rank) -> u64 {
-    rank.major.min(0).unsigned_abs()
+pub(in crate::queue) fn group_of(turn: Turn) -> u64 {
+    turn.major.min(0).unsigned_abs()
 }
 
 /// The record of a task that came whole.
 pub(in crate::queue) fn record_of<B>(full: &FullTask<'_>, body: B) -> Task<B> {
     let past = &full.past[full.past.len().saturating_sub(limits::DELIVERIES_KEPT)..];
+    let extras = Extras {
+        tries: full.tries,
+        reason: full.reason.map(Into::into),
+        past: past.into(),
+        ..extras_of(&full.fields)
+    };
     Task {
         id: full.id,
         body,
@@ -188,11 +203,10 @@ pub(in crate::queue) fn record_of<B>(full: &FullTask<'_>, body: B) -> Task<B> {
         state: full.state.clone(),
         incarnation: full.incarnation,
         deliveries: full.deliveries,
-        tries: full.tries,
         priority: full.fields.priority,
         cancelled: full.cancelled,
         late_ack: full.late_ack,
-        extras: extras_of(&full.fields, full.reason, past),
+        extras: extras.boxed(),
     }
 }
 
@@ -208,7 +222,7 @@ fn is_untouched(full: &FullTask<'_>) -> bool {
     let delivered = full.deliveries > 0 || full.incarnation > 0 || full.tries.total() > 0 || full.late_ack;
     let plain = full.fields.is_plain() && full.reason.is_none() && full.past.is_empty();
     let placed = match full.state {
-        State::Ready(rank) => rank == Rank::plain(full.id),
+        State::Ready(turn) => turn == Turn::pushed(full.id),
         State::Delayed(_) => true,
         State::Leased(_) | State::Dead(_) => false,
     };

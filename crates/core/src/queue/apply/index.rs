@@ -7,7 +7,7 @@ use crate::id::TaskId;
 use crate::queue::packed::Entry;
 use crate::queue::table::At;
 use crate::queue::{Ending, Inconsistent, Queue};
-use crate::task::{Body, Due, Holder, State, StateKind, Task};
+use crate::task::{Body, Due, Holder, Rank, State, StateKind, Task};
 use crate::time::LogTime;
 
 impl<B: Body> Queue<B> {
@@ -16,9 +16,7 @@ impl<B: Body> Queue<B> {
         if self.state_of(id).is_some() {
             return Err(Inconsistent::new("a task that is there already", id));
         }
-        if let State::Ready(rank) = task.state
-            && self.ready.is_taken(rank)
-        {
+        if task.rank().is_some_and(|rank| self.ready.is_taken(rank)) {
             return Err(Inconsistent::new("a place in the line that is taken", id));
         }
         if let Some(name) = task.name() {
@@ -42,7 +40,7 @@ impl<B: Body> Queue<B> {
             }
             return Ok(task);
         }
-        let entry = self.ready.plain.take(id).or_else(|| self.later.take(id));
+        let entry = self.take_plain(id).or_else(|| self.take_later(id));
         let entry = entry.ok_or(Inconsistent::new("a task that is not there", id))?;
         match entry.due {
             Some(Due::Log(due)) => _ = self.delayed.remove(&(due, id)),
@@ -56,6 +54,20 @@ impl<B: Body> Queue<B> {
         Ok(entry.into_task())
     }
 
+    /// Takes a task out of the packed ready ones.
+    pub(super) fn take_plain(&mut self, id: TaskId) -> Option<Entry<B>> {
+        let entry = self.ready.plain.take(id)?;
+        self.plain_owned -= entry.body.owned_bytes();
+        Some(entry)
+    }
+
+    /// Takes a task out of the packed delayed ones.
+    fn take_later(&mut self, id: TaskId) -> Option<Entry<B>> {
+        let entry = self.later.take(id)?;
+        self.later_owned -= entry.body.owned_bytes();
+        Some(entry)
+    }
+
     /// Whether a task that has nothing but perhaps a due time can go without a record.
     pub(in crate::queue) fn packs(&self, id: TaskId, due: Option<Due>) -> bool {
         if due.is_some() { self.later.takes(id) } else { self.ready.plain.takes(id) }
@@ -66,6 +78,9 @@ impl<B: Body> Queue<B> {
         self.waiting_bytes += entry.body.len() as u64;
         if entry.due.is_some() {
             self.delayed_bytes += entry.body.len() as u64;
+            self.later_owned += entry.body.owned_bytes();
+        } else {
+            self.plain_owned += entry.body.owned_bytes();
         }
         match entry.due {
             None => return self.ready.plain.push(entry),
@@ -98,7 +113,7 @@ impl<B: Body> Queue<B> {
 
     pub(super) fn change(&mut self, slot: At, change: impl FnOnce(&mut Task<B>)) {
         self.detach(slot);
-        change(self.table.at_mut(slot));
+        self.table.change(slot, change);
         self.attach(slot);
     }
 
@@ -127,7 +142,7 @@ impl<B: Body> Queue<B> {
         if let (State::Dead(at), Some(earliest)) = (&self.table.at(slot).state, earliest)
             && *at < earliest
         {
-            self.table.at_mut(slot).state = State::Dead(earliest);
+            self.table.change(slot, |task| task.state = State::Dead(earliest));
         }
     }
 
@@ -162,18 +177,19 @@ impl<B: Body> Queue<B> {
         let task = self.table.at(slot);
         let id = task.id;
         match &task.state {
-            State::Ready(rank) => self.ready.place(*rank, id),
+            State::Ready(turn) => self.ready.place(Rank::of(task.priority, *turn), id),
             State::Delayed(Due::Log(due)) => _ = self.delayed.insert((*due, id)),
             State::Delayed(Due::Wall(due)) => _ = self.appointed.insert((*due, id)),
             State::Leased(lease) => {
-                if let Some(terms) = &lease.terms {
-                    terms.deadline.map(|deadline| self.deadlines.insert((deadline.at, lease.seq, id)));
+                if let Some(terms) = lease.terms() {
+                    let seq = lease.seq();
+                    terms.deadline.map(|deadline| self.deadlines.insert((deadline.at, seq, id)));
                     if let Some(holder) = terms.holder {
-                        self.held.entry(holder).or_default().insert((lease.seq, id));
+                        self.held.entry(holder).or_default().insert((seq, id));
                         if task.cancelled {
-                            self.called_off.insert((holder, lease.seq, id));
+                            self.called_off.insert((holder, seq, id));
                         }
-                        if let Some(ending) = ending_of(&mut self.ending, holder, lease.seq) {
+                        if let Some(ending) = ending_of(&mut self.ending, holder, seq) {
                             ending.left += 1;
                         }
                     }
@@ -190,20 +206,21 @@ impl<B: Body> Queue<B> {
         let task = self.table.at(slot);
         let id = task.id;
         match &task.state {
-            State::Ready(rank) => self.ready.unplace(*rank),
+            State::Ready(turn) => self.ready.unplace(Rank::of(task.priority, *turn)),
             State::Delayed(Due::Log(due)) => _ = self.delayed.remove(&(*due, id)),
             State::Delayed(Due::Wall(due)) => _ = self.appointed.remove(&(*due, id)),
             State::Leased(lease) => {
-                if let Some(terms) = &lease.terms {
-                    terms.deadline.map(|deadline| self.deadlines.remove(&(deadline.at, lease.seq, id)));
+                if let Some(terms) = lease.terms() {
+                    let seq = lease.seq();
+                    terms.deadline.map(|deadline| self.deadlines.remove(&(deadline.at, seq, id)));
                     if let Some(holder) = terms.holder {
-                        self.called_off.remove(&(holder, lease.seq, id));
+                        self.called_off.remove(&(holder, seq, id));
                         let held = self.held.entry(holder).or_default();
-                        held.remove(&(lease.seq, id));
+                        held.remove(&(seq, id));
                         if held.is_empty() {
                             self.held.remove(&holder);
                         }
-                        if let Some(ending) = ending_of(&mut self.ending, holder, lease.seq) {
+                        if let Some(ending) = ending_of(&mut self.ending, holder, seq) {
                             ending.left = ending.left.saturating_sub(1);
                         }
                     }

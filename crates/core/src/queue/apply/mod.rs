@@ -6,7 +6,6 @@ pub(super) mod import;
 mod index;
 mod purge;
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem;
 
@@ -16,7 +15,7 @@ use crate::id::TaskId;
 use crate::limits;
 use crate::queue::packed::Entry;
 use crate::task::{
-    Body, Cause, Deadline, Due, Extras, Holder, Lease, Past, Rank, State, StateKind, Task, Terms, Tries,
+    Body, Cause, Deadline, Due, Extras, Holder, Lease, Past, Rank, State, StateKind, Task, Terms, Turn,
 };
 use crate::time::{LogTime, WallTime};
 
@@ -116,17 +115,16 @@ impl<B: Body> Queue<B> {
             self.pack(Entry { id, pushed: at, due: fields.due, body });
             return Ok(());
         }
-        let lane = Rank::lane_of(fields.priority);
-        let state = fields.due.map_or(State::Ready(Rank { lane, ..Rank::plain(id) }), State::Delayed);
+        let state = fields.due.map_or(State::Ready(Turn::pushed(id)), State::Delayed);
         let mut task = Task::new(id, body, at, state);
         task.priority = fields.priority;
-        task.extras = extras_of(fields, None, &[]);
+        task.extras = extras_of(fields).boxed();
         self.admit(task)
     }
 
     fn apply_popped(&mut self, id: TaskId, terms: &LeaseTerms, at: LogTime) -> Applied {
-        let lease = Lease { start: at, seq: self.next_seq(), terms: terms_from(terms, at) };
-        if let Some(Entry { pushed, body, .. }) = self.ready.plain.take(id) {
+        let lease = Lease::new(at, self.next_seq(), terms_from(terms, at));
+        if let Some(Entry { pushed, body, .. }) = self.take_plain(id) {
             self.waits_no_more(&body);
             let mut task = Task::new(id, body, pushed, State::Leased(lease));
             (task.deliveries, task.incarnation) = (1, self.incarnation);
@@ -157,7 +155,7 @@ impl<B: Body> Queue<B> {
         self.change(slot, |task| {
             end_delivery(task, Cause::Free, at);
             if let State::Leased(lease) = &mut task.state {
-                (lease.start, lease.seq) = (at, seq);
+                lease.begin_again(at, seq);
             }
             task.deliveries = task.deliveries.saturating_add(1);
             task.incarnation = incarnation;
@@ -168,10 +166,11 @@ impl<B: Body> Queue<B> {
     fn apply_extended(&mut self, id: TaskId, length_ms: u64, at: LogTime) -> Applied {
         let slot = self.find(id, StateKind::Leased, "an extension of a task that is not leased")?;
         self.unindex(slot);
-        if let State::Leased(lease) = &mut self.table.at_mut(slot).state {
-            let terms = lease.terms.get_or_insert_default();
-            terms.deadline = Some(Deadline { at: at.after(length_ms), length_ms });
-        }
+        self.table.change(slot, |task| {
+            if let State::Leased(lease) = &mut task.state {
+                lease.extend(Deadline { at: at.after(length_ms), length_ms });
+            }
+        });
         self.index(slot);
         Ok(())
     }
@@ -179,7 +178,7 @@ impl<B: Body> Queue<B> {
     fn apply_marked(&mut self, id: TaskId) -> Applied {
         let slot = self.find(id, StateKind::Leased, "a mark on a task that is not leased")?;
         self.unindex(slot);
-        self.table.at_mut(slot).cancelled = true;
+        self.table.change(slot, |task| task.cancelled = true);
         self.index(slot);
         Ok(())
     }
@@ -193,7 +192,7 @@ impl<B: Body> Queue<B> {
         at: LogTime,
     ) -> Applied {
         let slot = self.find(id, StateKind::Leased, "a return of a task that is not leased")?;
-        let state = self.land(to, self.table.at(slot).priority)?;
+        let state = self.land(to)?;
         self.change(slot, |task| {
             task.cancelled = false;
             end_delivery(task, cause, at);
@@ -223,7 +222,7 @@ impl<B: Body> Queue<B> {
     }
 
     /// The state of a task that lands there; gives out its place in the line.
-    fn land(&mut self, to: Landing, priority: i8) -> Result<State, Inconsistent> {
+    fn land(&mut self, to: Landing) -> Result<State, Inconsistent> {
         let major = match to {
             Landing::Delayed(due) => return Ok(State::Delayed(Due::Log(due))),
             Landing::Front { group } => {
@@ -236,7 +235,7 @@ impl<B: Body> Queue<B> {
             Landing::Back => self.last_id.raw().cast_signed(),
         };
         self.minor += 1;
-        Ok(State::Ready(Rank { lane: Rank::lane_of(priority), major, minor: self.minor }))
+        Ok(State::Ready(Turn { major, minor: self.minor }))
     }
 
     fn apply_died(&mut self, id: TaskId, cause: Cause, reason: Option<&[u8]>, at: LogTime) -> Applied {
@@ -259,18 +258,18 @@ impl<B: Body> Queue<B> {
 
     fn apply_revived(&mut self, id: TaskId) -> Applied {
         let slot = self.find(id, StateKind::Dead, "a revival of a task that is not dead")?;
-        let (priority, is_reviving) = (self.table.at(slot).priority, self.is_reviving(self.table.at(slot)));
+        let is_reviving = self.is_reviving(self.table.at(slot));
         let state = match &mut self.reviving {
             Some(reviving) if is_reviving => {
                 reviving.minor += 1;
                 let Reviving { major, minor, .. } = *reviving;
-                State::Ready(Rank { lane: Rank::lane_of(priority), major, minor })
+                State::Ready(Turn { major, minor })
             }
-            _ => self.land(Landing::Back, priority)?,
+            _ => self.land(Landing::Back)?,
         };
         self.change(slot, |task| {
             task.state = state;
-            task.tries = Tries::default();
+            task.restore_tries();
             // Its time to live was counted from a push that is long ago; a revived task waits as long as it takes.
             task.live_on();
         });
@@ -299,11 +298,11 @@ impl<B: Body> Queue<B> {
         });
         while let Some((_, id)) = self.first_due(upto, last_due).filter(|&due| due <= (last_due, last_id)) {
             if let Some(slot) = self.table.find(id) {
-                let rank = self.next_place(&mut flood, self.table.at(slot).priority);
-                self.change(slot, |task| task.state = State::Ready(rank));
+                let turn = self.next_turn(&mut flood, self.table.at(slot).priority);
+                self.change(slot, |task| task.state = State::Ready(turn));
             } else {
                 let mut task = self.take(id)?;
-                task.state = State::Ready(self.next_place(&mut flood, task.priority));
+                task.state = State::Ready(self.next_turn(&mut flood, task.priority));
                 let slot = self.table.insert(task);
                 self.attach(slot);
             }
@@ -318,17 +317,16 @@ impl<B: Body> Queue<B> {
 
     /// The next place of a flood; behind it once all that were set aside are given out, since an appointment may
     /// have joined it when the wall clock went back.
-    fn next_place(&mut self, flood: &mut Flood, priority: i8) -> Rank {
-        let lane = Rank::lane_of(priority);
+    fn next_turn(&mut self, flood: &mut Flood, priority: i8) -> Turn {
         while flood.minor < flood.end {
             flood.minor += 1;
-            let rank = Rank { lane, major: flood.major, minor: flood.minor };
-            if !self.ready.is_taken(rank) {
-                return rank;
+            let turn = Turn { major: flood.major, minor: flood.minor };
+            if !self.ready.is_taken(Rank::of(priority, turn)) {
+                return turn;
             }
         }
         self.minor += 1;
-        Rank { lane, major: self.last_id.raw().cast_signed(), minor: self.minor }
+        Turn { major: self.last_id.raw().cast_signed(), minor: self.minor }
     }
 
     /// The first delayed task of that clock which is due by `ms`.
@@ -353,12 +351,14 @@ impl<B: Body> Queue<B> {
         for id in short {
             let slot = self.find(id, StateKind::Leased, "a deadline without a lease")?;
             self.unindex(slot);
-            if let State::Leased(Lease { terms: Some(terms), .. }) = &mut self.table.at_mut(slot).state
-                && let Some(deadline) = &mut terms.deadline
-            {
-                let least = time.after(deadline.length_ms.min(limits::LEASE_AFTER_START_MS));
-                deadline.at = deadline.at.max(least);
-            }
+            self.table.change(slot, |task| {
+                if let State::Leased(lease) = &mut task.state
+                    && let Some(deadline) = lease.deadline_mut()
+                {
+                    let least = time.after(deadline.length_ms.min(limits::LEASE_AFTER_START_MS));
+                    deadline.at = deadline.at.max(least);
+                }
+            });
             self.index(slot);
         }
         let conns = self.held.iter().filter(|(holder, _)| matches!(holder, Holder::Conn(_)));
@@ -381,26 +381,23 @@ impl<B: Body> Queue<B> {
 
 /// Counts what the delivery that ends now cost, and remembers it.
 fn end_delivery<B>(task: &mut Task<B>, cause: Cause, end: LogTime) {
-    let Some(start) = task.lease().map(|lease| lease.start) else { return };
-    task.tries.count(cause);
+    let Some(start) = task.lease().map(Lease::start) else { return };
+    task.count_try(cause);
     task.remember(Past { delivery: task.deliveries, incarnation: task.incarnation, start, end, cause });
 }
 
-fn terms_from(terms: &LeaseTerms, at: LogTime) -> Option<Box<Terms>> {
+fn terms_from(terms: &LeaseTerms, at: LogTime) -> Terms {
     let deadline = terms.length_ms.map(|length_ms| Deadline { at: at.after(length_ms), length_ms });
-    let terms = Terms { deadline, holder: terms.holder, lapse: terms.lapse };
-    (!terms.is_none()).then(|| Box::new(terms))
+    Terms { deadline, holder: terms.holder, lapse: terms.lapse }
 }
 
-fn extras_of(fields: &Fields<'_>, reason: Option<&[u8]>, past: &[Past]) -> Option<Box<Extras>> {
-    let extras = Extras {
+fn extras_of(fields: &Fields<'_>) -> Extras {
+    Extras {
         name: fields.name.map(NameRef::to_owned),
         tries_max: fields.tries_max,
         backoff_ms: fields.backoff_ms,
         expires: fields.expires,
-        reason: reason.map(Into::into),
-        past: past.to_vec(),
         trace: fields.trace.map(Into::into),
-    };
-    (extras != Extras::default()).then(|| Box::new(extras))
+        ..Extras::default()
+    }
 }

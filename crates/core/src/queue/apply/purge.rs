@@ -9,7 +9,7 @@ use core::mem;
 use super::Applied;
 use crate::event::{Purge, Recorder};
 use crate::id::TaskId;
-use crate::queue::table::{List, Table};
+use crate::queue::table::List;
 use crate::queue::{Queue, Remains};
 use crate::task::{Body, State, StateKind};
 
@@ -32,9 +32,11 @@ impl<B: Body> Queue<B> {
         }
         if what.takes(StateKind::Ready) {
             gone.ready.plain = mem::take(&mut self.ready.plain);
+            gone.plain_owned = mem::take(&mut self.plain_owned);
         }
         if what.takes(StateKind::Delayed) {
             gone.later = mem::take(&mut self.later);
+            gone.later_owned = mem::take(&mut self.later_owned);
             gone.delayed = mem::take(&mut self.delayed);
             gone.appointed = mem::take(&mut self.appointed);
         }
@@ -89,7 +91,7 @@ impl<B: Body> Queue<B> {
             .into_iter()
             .filter(|&kind| !what.takes(kind))
             .for_each(|kind| self.list_records(kind, &mut staying));
-        let mut table: Table<B> = mem::take(&mut self.table);
+        let mut table = self.table.renew();
         gone.names = mem::take(&mut self.names);
         gone.expiries = mem::take(&mut self.expiries);
         self.leased = List::default();

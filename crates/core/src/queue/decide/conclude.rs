@@ -90,7 +90,7 @@ impl<B: Body> Queue<B> {
         if back.is_last || self.is_last_try(task) {
             return self.bury_all(&[id], Cause::Failed, reason, now, rec);
         }
-        let wait = self.backoff_ms(task, task.tries.failed.saturating_add(1));
+        let wait = self.backoff_ms(task, task.tries().failed.saturating_add(1));
         let to = self.landing(back.to.unwrap_or(Place::After(wait)), now);
         self.send_back(&[id], to, Cause::Failed, reason, now, rec);
     }

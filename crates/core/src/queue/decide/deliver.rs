@@ -77,17 +77,12 @@ impl<B: Body> Queue<B> {
             out.push(view);
             return bytes;
         }
-        let mut bytes = 0;
-        for standing in self.ready.iter().filter(|standing| !self.is_over(standing, now)).take(count) {
-            let view = self.handed_out(standing, ask, now.log);
-            if bytes + view.body.len() > ask.bytes && !ids.is_empty() {
-                break;
-            }
-            bytes += view.body.len();
-            ids.push(view.id);
-            out.push(view);
+        if let Some(plain) = self.ready.at_hand(count) {
+            let views = plain.map(|entry| self.view_of(entry.id, entry.body.clone(), 0, ask, now.log));
+            return tell(views.take(count), ask.bytes, ids, out);
         }
-        bytes
+        let line = self.ready.iter().filter(|standing| !self.is_over(standing, now));
+        tell(line.take(count).map(|standing| self.handed_out(standing, ask, now.log)), ask.bytes, ids, out)
     }
 
     fn is_over(&self, standing: &Standing<B>, now: Now) -> bool {
@@ -105,6 +100,11 @@ impl<B: Body> Queue<B> {
                 (task.body.clone(), task.deliveries)
             }
         };
+        self.view_of(id, body, deliveries, ask, at)
+    }
+
+    #[inline]
+    fn view_of(&self, id: TaskId, body: B, deliveries: u32, ask: &PopAsk, at: LogTime) -> TaskView<B> {
         TaskView {
             queue: ask.queue,
             id,
@@ -135,7 +135,7 @@ impl<B: Body> Queue<B> {
         for task in self.table.walk(&self.leased) {
             let lease = task.lease().expect("the delivered list holds leased tasks");
             // The list is in order of delivery, so that nothing behind the first that is too young is older.
-            if ids.len() >= count as usize || now.log.since(lease.start) < elapsed_ms {
+            if ids.len() >= count as usize || now.log.since(lease.start()) < elapsed_ms {
                 break;
             }
             if !lease.is_open_ended() {
@@ -224,4 +224,23 @@ impl<B: Body> Queue<B> {
         let of_holder = called_off.take_while(|called_off| called_off.0 == holder);
         out.extend(of_holder.filter_map(|&(.., id)| self.table.get(id)).map(Task::receipt));
     }
+}
+
+/// Tells of tasks, as many as have no more bytes than that, and of the first in any case; answers how many bytes they have.
+fn tell<B: Body>(
+    views: impl Iterator<Item = TaskView<B>>,
+    bytes_max: usize,
+    ids: &mut Vec<TaskId>,
+    out: &mut Vec<TaskView<B>>,
+) -> usize {
+    let mut bytes = 0;
+    for view in views {
+        if bytes + view.body.len() > bytes_max && !ids.is_empty() {
+            break;
+        }
+        bytes += view.body.len();
+        ids.push(view.id);
+        out.push(view);
+    }
+    bytes
 }

@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 use super::run::{Coded, Cursor, ENTRIES_MAX, Entry, GROUP, GROUPS_MAX, Run};
 use crate::codec::{Reader, write_number};
 use crate::id::TaskId;
+use crate::queue::packed::Upcoming;
 use crate::queue::shared::Shared;
 use crate::task::Body;
 
@@ -53,7 +54,7 @@ pub(super) struct Chunk<B> {
 
 impl<B: Body> Chunk<B> {
     pub(super) fn new() -> Self {
-        Self::of(Shared::Own(Run::default()), Fates::default())
+        Self::of(Shared::Own(Run::open()), Fates::default())
     }
 
     pub(super) fn of(run: Shared<Run<B>>, fates: Fates<B>) -> Self {
@@ -185,6 +186,39 @@ impl<B: Body> Chunk<B> {
             if self.is_live(coded.index) {
                 return self.entry(coded);
             }
+        }
+    }
+
+    /// All of it by the bodies of its ends, if it is as it was coded but for entries that left from its middle.
+    pub(super) fn whole(&self) -> Option<Upcoming<B>> {
+        let is_plain = self.fates.skipped == 0 && self.fates.edits.is_empty() && self.aside.is_empty();
+        let (first, last) = is_plain.then(|| self.run().ends()).flatten()?;
+        Some(Upcoming::Run { first, last, tasks: self.live() })
+    }
+
+    /// Its live entries from the one at this place on.
+    pub(super) fn iter_from(&self, start: usize) -> impl Iterator<Item = Entry<B>> {
+        let (mut cursor, left) = self.seek(start);
+        core::iter::from_fn(move || self.next(&mut cursor)).skip(left)
+    }
+
+    /// Appends live entries with their indexes to a list, until it has so many or there are no more.
+    pub(super) fn append_to(
+        &self,
+        list: &mut VecDeque<(u16, Entry<B>)>,
+        count: usize,
+        cursor: &mut Cursor<B>,
+    ) {
+        // Mostly none has left but from the front, and no body is elsewhere.
+        let Fates { skipped, tombs, edits, .. } = &self.fates;
+        let is_plain = tombs.is_none() && edits.is_empty() && self.aside.is_empty();
+        if is_plain && cursor.index() >= *skipped {
+            self.run().append_to(list, count, cursor);
+        }
+        while list.len() < count
+            && let Some(entry) = self.next(cursor)
+        {
+            list.push_back((cursor.index() - 1, entry));
         }
     }
 

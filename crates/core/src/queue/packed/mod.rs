@@ -35,6 +35,23 @@ const FRESH_MAX: usize = 8192;
 /// Room that an empty queue keeps.
 const KEPT_ENTRIES: usize = 16;
 
+/// What stands at a place in the line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Upcoming<B> {
+    /// One task.
+    Task(B),
+    /// So many, told by the bodies of the first and the last that were pushed among them: as a rule, those of the others
+    /// were made between these two.
+    Run {
+        /// The first body.
+        first: B,
+        /// The last one.
+        last: B,
+        /// How many tasks.
+        tasks: usize,
+    },
+}
+
 /// Tasks that nothing has happened to since they were pushed.
 #[derive(Clone, Debug)]
 pub(super) struct Packed<B> {
@@ -128,6 +145,14 @@ impl<B: Body> Packed<B> {
         self.runs.first().or_else(|| self.fresh.front().cloned())
     }
 
+    /// The first of all, so many at least if there are so many, where they are at hand.
+    pub(super) fn at_hand(&self, count: usize) -> Option<impl Iterator<Item = &Entry<B>>> {
+        let front = self.runs.front();
+        let is_all = front.len() == self.runs.len();
+        (is_all || front.len() >= count)
+            .then(|| front.chain(self.fresh.range(..if is_all { self.fresh.len() } else { 0 })))
+    }
+
     /// The entry with this id.
     pub(super) fn find(&self, id: TaskId) -> Option<Entry<B>> {
         self.fresh_at(id).map_or_else(|()| self.runs.find(id), |at| self.fresh.get(at?).cloned())
@@ -170,6 +195,13 @@ impl<B: Body> Packed<B> {
         let coded = self.runs.len();
         let fresh = self.fresh.range(start.saturating_sub(coded).min(self.fresh.len())..);
         self.runs.iter_from(start.min(coded)).chain(fresh.cloned())
+    }
+
+    /// The bodies of all from the one at this place on, whole runs by their ends.
+    pub(super) fn upcoming(&self, start: usize) -> impl Iterator<Item = Upcoming<B>> {
+        let coded = self.runs.len();
+        let fresh = self.fresh.range(start.saturating_sub(coded).min(self.fresh.len())..);
+        self.runs.upcoming(start.min(coded)).chain(fresh.map(|entry| Upcoming::Task(entry.body.clone())))
     }
 
     /// All as runs, with the fates of their entries, for an image.

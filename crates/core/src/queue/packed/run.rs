@@ -1,11 +1,16 @@
 //! A run of entries as bytes: each says only in what it differs from the one before.
 //!
-//! An entry is a control byte, whose bits say which of the following are there: the distance of its id from the one
-//! before (a varint; absent if it is the next number), the distance of its push time (zigzag; absent if the same),
-//! the distance of its due time from its push time (zigzag; absent if it is ready), and the packed handle of its body
-//! (absent if it is kept beside the run). Every [`GROUP`]th entry is coded against the start of the run instead, with
-//! no body before it, so that finding an entry decodes one group and not all of the run.
+//! An entry is a control byte, whose bits say which of the following are there: how many more entries are coded by the
+//! same bytes (a byte; absent if none is), the distance of its id from the one before (a varint; absent if it is the next
+//! number), the distance of its push time (zigzag; absent if the same), the distance of its due time from its push time
+//! (zigzag; absent if it is ready), and the packed handle of its body (absent if it is kept beside the run). Every
+//! [`GROUP`]th entry is coded against the start of the run instead, with no body before it, so that finding an entry
+//! decodes one group and not all of the run.
+//!
+//! Neighbours that were pushed together differ from each other in the same way, so that a group of them is two entries.
 
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crate::codec::{Reader, write_number, write_signed};
@@ -32,7 +37,8 @@ mod bit {
     pub(super) const DUE_LOG: u8 = 4;
     pub(super) const DUE_WALL: u8 = 8;
     pub(super) const ASIDE: u8 = 16;
-    pub(super) const ALL: u8 = 31;
+    pub(super) const REPEATED: u8 = 32;
+    pub(super) const ALL: u8 = 63;
 }
 
 /// A task as it was pushed.
@@ -63,32 +69,56 @@ pub(in crate::queue) struct Run<B> {
     /// When the first was pushed.
     base: u64,
     /// Where each group begins.
-    groups: [u32; GROUPS_MAX],
+    groups: [u16; GROUPS_MAX],
     bytes: Vec<u8>,
     /// What the next entry is coded against; `None` once sealed.
-    tail: Option<Tail<B>>,
+    tail: Option<Box<Tail<B>>>,
 }
 
 #[derive(Clone, Debug)]
 struct Tail<B> {
+    /// Where the bytes of the last entry begin.
+    at: usize,
     pushed: u64,
     before: Option<B>,
 }
 
-/// A walk along a run: what the entry at `index` is coded against.
+/// A walk along a run: what the entry at `index` is coded against. It stays where it is while entries are appended.
 #[derive(Clone, Debug)]
 pub(super) struct Cursor<B> {
     index: u16,
+    /// Where the bytes begin that coded the entry before, how many they have coded so far, and where they end.
     at: usize,
+    coded: u8,
+    end: usize,
     id: u64,
     pushed: u64,
     before: Option<B>,
 }
 
+/// How entries differ from those before them.
+struct Code<'r> {
+    control: u8,
+    distance: u64,
+    time: i64,
+    due: i64,
+    /// Begins with the body, if that is in the run.
+    body: &'r [u8],
+}
+
 impl<B> Cursor<B> {
     /// Before the first entry of a group.
     pub(super) const fn at_group(group: u16) -> Self {
-        Self { index: group * GROUP, at: 0, id: 0, pushed: 0, before: None }
+        Self { index: group * GROUP, at: 0, coded: 0, end: 0, id: 0, pushed: 0, before: None }
+    }
+
+    /// Goes behind an entry whose bytes end there.
+    #[inline]
+    fn advance(&mut self, id: TaskId, pushed: LogTime, end: usize) {
+        (self.id, self.pushed, self.end) = (id.raw(), pushed.0, end);
+        self.index += 1;
+        // Never more than a group has, with which it begins anew.
+        self.coded += 1;
     }
 
     /// The index of the entry it stands before.
@@ -106,8 +136,15 @@ impl<B> Default for Run<B> {
             base: 0,
             groups: [0; GROUPS_MAX],
             bytes: Vec::new(),
-            tail: Some(Tail { pushed: 0, before: None }),
+            tail: None,
         }
+    }
+}
+
+impl<B> Run<B> {
+    /// One that entries can be appended to.
+    pub(super) fn open() -> Self {
+        Self { tail: Some(Box::new(Tail { at: 0, pushed: 0, before: None })), ..Self::default() }
     }
 }
 
@@ -141,14 +178,29 @@ impl<B: Body> Run<B> {
     /// Says that nothing will be appended any more.
     pub(super) fn seal(&mut self) {
         self.tail = None;
-        self.bytes.shrink_to_fit();
+        // Copied, because an allocator asked to shrink may leave half of a block empty.
+        self.bytes = Vec::from(&self.bytes[..]);
     }
 
     /// A walk that stands behind the last entry of a run that is not sealed.
     pub(super) fn end(&self) -> Cursor<B> {
-        let (pushed, before) =
-            self.tail.as_ref().map_or((0, None), |tail| (tail.pushed, tail.before.clone()));
-        Cursor { index: self.count, at: self.bytes.len(), id: self.last.raw(), pushed, before }
+        let Tail { at, pushed, before } =
+            self.tail.as_deref().cloned().expect("only a run that is not sealed has an end to stand behind");
+        let coded = self.more(at).map_or(0, |more| more + 1);
+        Cursor { index: self.count, at, coded, end: self.bytes.len(), id: self.last.raw(), pushed, before }
+    }
+
+    /// How many entries are coded there beside the first.
+    fn more(&self, at: usize) -> Option<u8> {
+        let &control = self.bytes.get(at)?;
+        if control & bit::REPEATED == 0 { Some(0) } else { self.bytes.get(at + 1).copied() }
+    }
+
+    /// What is coded there behind the number of entries: the control byte, and the rest.
+    fn fields(&self, at: usize) -> Option<(u8, Reader<'_>)> {
+        let &control = self.bytes.get(at)?;
+        let head = if control & bit::REPEATED == 0 { 1 } else { 2 };
+        Some((control, Reader::new(self.bytes.get(at + head..)?)))
     }
 
     /// Appends an entry with an id above all others. Answers false if its body has to be kept elsewhere.
@@ -159,9 +211,9 @@ impl<B: Body> Run<B> {
             (self.first, self.base) = (id, pushed.0);
         }
         if self.count.is_multiple_of(GROUP) {
-            self.groups[usize::from(self.count / GROUP)] = self.bytes.len() as u32;
+            self.groups[usize::from(self.count / GROUP)] = self.bytes.len() as u16;
             before_id = self.first.raw() - 1;
-            *tail = Tail { pushed: self.base, before: None };
+            **tail = Tail { at: self.bytes.len(), pushed: self.base, before: None };
         }
         let at = self.bytes.len();
         self.bytes.push(0);
@@ -186,6 +238,9 @@ impl<B: Body> Run<B> {
         }
         tail.pushed = pushed.0;
         self.bytes[at] = control;
+        if !fold(&mut self.bytes, tail.at, at) {
+            tail.at = at;
+        }
         self.last = id;
         self.count += 1;
         packed
@@ -198,52 +253,130 @@ impl<B: Body> Run<B> {
         if cursor.index >= self.count {
             return None;
         }
+        self.enter(cursor)?;
+        let code = self.code(cursor)?;
+        self.decode(&code, cursor)
+    }
+
+    /// Decodes entries to the end of a list, until it has so many, or there are no more, or a body is not in the run. The same
+    /// as one after the other, and much faster: each is written once, where it stays.
+    pub(super) fn append_to(
+        &self,
+        list: &mut VecDeque<(u16, Entry<B>)>,
+        count: usize,
+        cursor: &mut Cursor<B>,
+    ) {
+        while list.len() < count
+            && cursor.index < self.count
+            && let Some(more) = self.enter(cursor)
+            && let Some(code) = self.code(cursor)
+        {
+            let alike = usize::from(more.saturating_sub(cursor.coded)) + 1;
+            // No more than the group has: whatever the bytes say, the next one begins anew.
+            let in_group = usize::from((GROUP - cursor.index % GROUP).min(self.count - cursor.index));
+            let wanted = alike.min(in_group).min(count - list.len());
+            let appended = self.append_alike(&code, wanted, list, cursor);
+            if let Some((_, last)) = list.back().filter(|_| appended > 0) {
+                cursor.before = Some(last.body.clone());
+            }
+            if appended < wanted {
+                return;
+            }
+        }
+    }
+
+    /// Decodes so many entries that differ from those before them in the same way; answers how many there were.
+    #[inline]
+    fn append_alike(
+        &self,
+        code: &Code<'_>,
+        wanted: usize,
+        list: &mut VecDeque<(u16, Entry<B>)>,
+        cursor: &mut Cursor<B>,
+    ) -> usize {
+        if code.control & bit::ASIDE != 0 {
+            return 0;
+        }
+        for appended in 0..wanted {
+            let Some((id, pushed, due)) = self.told(code, cursor) else { return appended };
+            let before = match list.back() {
+                Some((_, entry)) if appended > 0 => Some(&entry.body),
+                _ => cursor.before.as_ref(),
+            };
+            let Some((body, rest)) = B::unpack(before, code.body) else { return appended };
+            list.push_back((cursor.index, Entry { id, pushed, due, body }));
+            cursor.advance(id, pushed, self.bytes.len() - rest.len());
+        }
+        wanted
+    }
+
+    /// Goes to the bytes that code the next entry; answers how many they code beside the first.
+    #[inline]
+    fn enter(&self, cursor: &mut Cursor<B>) -> Option<u8> {
         if cursor.index.is_multiple_of(GROUP) {
-            cursor.at = self.groups[usize::from(cursor.index / GROUP)] as usize;
+            cursor.at = usize::from(self.groups[usize::from(cursor.index / GROUP)]);
             (cursor.id, cursor.pushed) = (self.first.raw() - 1, self.base);
-            cursor.before = None;
+            (cursor.coded, cursor.before) = (0, None);
+            return self.more(cursor.at);
         }
-        let mut r = Reader::new(self.bytes.get(cursor.at..)?);
-        let control = r.byte().ok()?;
-        let id = self.next_id(control, cursor.id, &mut r)?;
-        let mut pushed = cursor.pushed;
-        if control & bit::SAME_TIME == 0 {
-            pushed = pushed.wrapping_add_signed(r.signed().ok()?);
+        let more = self.more(cursor.at)?;
+        if cursor.coded <= more {
+            return Some(more);
         }
-        let due = match control & (bit::DUE_LOG | bit::DUE_WALL) {
-            0 => None,
-            bit::DUE_LOG => Some(Due::Log(LogTime(pushed.wrapping_add_signed(r.signed().ok()?)))),
-            bit::DUE_WALL => Some(Due::Wall(WallTime(pushed.wrapping_add_signed(r.signed().ok()?)))),
-            _ => return None,
-        };
-        let mut rest = r.rest();
-        let mut body = None;
-        if control & bit::ASIDE == 0 {
+        (cursor.at, cursor.coded) = (cursor.end, 0);
+        self.more(cursor.at)
+    }
+
+    /// How the next entry differs from the one before it.
+    #[inline]
+    fn code(&self, cursor: &Cursor<B>) -> Option<Code<'_>> {
+        let (control, mut r) = self.fields(cursor.at)?;
+        let distance = distance(control, &mut r)?;
+        let time = if control & bit::SAME_TIME == 0 { r.signed().ok()? } else { 0 };
+        let due = if control & (bit::DUE_LOG | bit::DUE_WALL) == 0 { 0 } else { r.signed().ok()? };
+        Some(Code { control, distance, time, due, body: r.rest() })
+    }
+
+    /// The next entry, which differs from the one before it like this.
+    #[inline]
+    fn decode(&self, code: &Code<'_>, cursor: &mut Cursor<B>) -> Option<Coded<B>> {
+        let (id, pushed, due) = self.told(code, cursor)?;
+        let (mut body, mut rest) = (None, code.body);
+        if code.control & bit::ASIDE == 0 {
             let (unpacked, behind) = B::unpack(cursor.before.as_ref(), rest)?;
             cursor.before = Some(unpacked.clone());
             (body, rest) = (Some(unpacked), behind);
         }
         let index = cursor.index;
-        cursor.at = self.bytes.len().checked_sub(rest.len())?;
-        (cursor.index, cursor.id, cursor.pushed) = (index + 1, id.raw(), pushed);
-        Some(Coded { index, id, pushed: LogTime(pushed), due, body })
+        cursor.advance(id, pushed, self.bytes.len() - rest.len());
+        Some(Coded { index, id, pushed, due, body })
     }
 
-    fn next_id(&self, control: u8, before: u64, r: &mut Reader<'_>) -> Option<TaskId> {
-        if control & !bit::ALL != 0 {
-            return None;
-        }
-        let distance = if control & bit::NEXT == 0 { r.number().ok()? } else { 1 };
+    /// What the next entry says of itself, but for its body.
+    #[inline]
+    fn told(&self, code: &Code<'_>, cursor: &Cursor<B>) -> Option<(TaskId, LogTime, Option<Due>)> {
+        let id = self.id_at(cursor.id, code.distance)?;
+        let pushed = cursor.pushed.wrapping_add_signed(code.time);
+        let due = match code.control & (bit::DUE_LOG | bit::DUE_WALL) {
+            0 => None,
+            bit::DUE_LOG => Some(Due::Log(LogTime(pushed.wrapping_add_signed(code.due)))),
+            bit::DUE_WALL => Some(Due::Wall(WallTime(pushed.wrapping_add_signed(code.due)))),
+            _ => return None,
+        };
+        Some((id, LogTime(pushed), due))
+    }
+
+    /// The id that is so far behind another.
+    #[inline]
+    fn id_at(&self, before: u64, distance: u64) -> Option<TaskId> {
         let id = TaskId::from_raw(before.checked_add(distance)?)?;
         (distance > 0 && id <= self.last).then_some(id)
     }
 
     /// The id of the first entry of a group.
     fn group_id(&self, group: u16) -> Option<TaskId> {
-        let at = self.groups[usize::from(group)] as usize;
-        let mut r = Reader::new(self.bytes.get(at..)?);
-        let control = r.byte().ok()?;
-        self.next_id(control, self.first.raw() - 1, &mut r)
+        let (control, mut r) = self.fields(usize::from(self.groups[usize::from(group)]))?;
+        self.id_at(self.first.raw() - 1, distance(control, &mut r)?)
     }
 
     /// The entry with this id.
@@ -268,6 +401,14 @@ impl<B: Body> Run<B> {
             }
         }
         None
+    }
+
+    /// The bodies of its first and its last entry, if they are in it.
+    pub(super) fn ends(&self) -> Option<(B, B)> {
+        let first = self.next(&mut Cursor::at_group(0))?.body?;
+        let mut cursor = Cursor::at_group(self.count.checked_sub(1)? / GROUP);
+        let last = core::iter::from_fn(|| self.next(&mut cursor)).last()?.body?;
+        Some((first, last))
     }
 
     /// Appends the bytes that [`Self::read`] makes the same run of.
@@ -301,4 +442,36 @@ impl<B: Body> Run<B> {
         }
         Some(Self { first, last, count, base, groups, bytes: r.rest().to_vec(), tail: None })
     }
+}
+
+/// How far behind the one before it an id is.
+#[inline]
+fn distance(control: u8, r: &mut Reader<'_>) -> Option<u64> {
+    if control & !bit::ALL != 0 {
+        return None;
+    }
+    if control & bit::NEXT == 0 { r.number().ok() } else { Some(1) }
+}
+
+/// Has the entry whose bytes begin at `at`, the last of all, be coded by those of the one before it, which begin at `before`,
+/// if they are the same; answers whether they are.
+fn fold(bytes: &mut Vec<u8>, before: usize, at: usize) -> bool {
+    if before >= at {
+        return false;
+    }
+    let is_repeated = bytes[before] & bit::REPEATED != 0;
+    let head = if is_repeated { 2 } else { 1 };
+    // A byte or two, mostly: less than a call to compare them costs.
+    let is_same = bytes[before] & !bit::REPEATED == bytes[at]
+        && bytes[before + head..at].iter().eq(bytes[at + 1..].iter());
+    if is_same {
+        bytes.truncate(at);
+        if is_repeated {
+            bytes[before + 1] += 1;
+        } else {
+            bytes[before] |= bit::REPEATED;
+            bytes.insert(before + 1, 1);
+        }
+    }
+    is_same
 }

@@ -11,6 +11,7 @@ use super::chunk::{Chunk, Fates};
 use super::run::{Cursor, ENTRIES_MAX, Entry, GROUP, Run};
 use crate::codec::Reader;
 use crate::id::TaskId;
+use crate::queue::packed::Upcoming;
 use crate::queue::shared::Shared;
 use crate::task::{Body, Due};
 use crate::time::LogTime;
@@ -120,6 +121,11 @@ impl<B: Body> Runs<B> {
         }
     }
 
+    /// The first ones that are decoded already.
+    pub(super) fn front(&self) -> impl ExactSizeIterator<Item = &Entry<B>> {
+        self.front.iter().map(|(_, entry)| entry)
+    }
+
     /// The entry with this id.
     pub(super) fn find(&self, id: TaskId) -> Option<Entry<B>> {
         let chunk = &self.chunks[self.chunk_of(id)?];
@@ -170,11 +176,8 @@ impl<B: Body> Runs<B> {
 
     /// Decodes entries at the front until there are so many, or none is left in the first chunk.
     pub(super) fn look_ahead(&mut self, count: usize) {
-        let Some(chunk) = self.chunks.front() else { return };
-        while self.front.len() < count
-            && let Some(entry) = chunk.next(&mut self.head)
-        {
-            self.front.push_back((self.head.index() - 1, entry));
+        if let Some(chunk) = self.chunks.front() {
+            chunk.append_to(&mut self.front, count, &mut self.head);
         }
     }
 
@@ -278,16 +281,34 @@ impl<B: Body> Runs<B> {
     }
 
     /// All from the one at this place on. Chunks before it are passed over whole.
-    pub(super) fn iter_from(&self, mut start: usize) -> impl Iterator<Item = Entry<B>> {
+    pub(super) fn iter_from(&self, start: usize) -> impl Iterator<Item = Entry<B>> {
+        let (at, start) = self.locate(start);
+        let chunk = self.chunks.get(at);
+        let (cursor, left) = chunk.map_or((Cursor::at_group(0), 0), |chunk| chunk.seek(start));
+        let rest = self.chunks.range((at + 1).min(self.chunks.len())..);
+        Iter { front: vec_deque::Iter::default(), rest, chunk, cursor, head: None }.skip(left)
+    }
+
+    /// The bodies of all from the one at this place on, whole runs by their ends.
+    pub(super) fn upcoming(&self, start: usize) -> impl Iterator<Item = Upcoming<B>> {
+        let (at, start) = self.locate(start);
+        self.chunks.range(at..).enumerate().flat_map(move |(n, chunk)| {
+            let start = if n == 0 { start } else { 0 };
+            let whole = if start == 0 { chunk.whole() } else { None };
+            let parts =
+                whole.is_none().then(|| chunk.iter_from(start).map(|entry| Upcoming::Task(entry.body)));
+            whole.into_iter().chain(parts.into_iter().flatten())
+        })
+    }
+
+    /// The chunk that the one at this place is in, and how many stand before it there.
+    fn locate(&self, mut start: usize) -> (usize, usize) {
         let mut at = 0;
         while at < self.chunks.len() && self.chunks[at].live() <= start {
             start -= self.chunks[at].live();
             at += 1;
         }
-        let chunk = self.chunks.get(at);
-        let (cursor, left) = chunk.map_or((Cursor::at_group(0), 0), |chunk| chunk.seek(start));
-        let rest = self.chunks.range((at + 1).min(self.chunks.len())..);
-        Iter { front: vec_deque::Iter::default(), rest, chunk, cursor, head: None }.skip(left)
+        (at, start)
     }
 
     /// The live runs and the fates of their entries, for an image.

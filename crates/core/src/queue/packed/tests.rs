@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 use super::run::Run;
-use super::{Entry, FRESH_MIN, Packed};
+use super::{Entry, FRESH_MIN, Packed, Upcoming};
 use crate::codec::{Reader, read_number, write_number};
 use crate::id::TaskId;
 use crate::task::{Body, Due};
@@ -52,6 +52,7 @@ enum Step {
     /// So many in a row from there on.
     ReplaceMany(usize, u64),
     IterFrom(usize),
+    Upcoming(usize),
     LookAhead(usize),
     /// An image is taken, and goes on in its place.
     Image,
@@ -59,7 +60,7 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        8 => (1..700u16, prop_oneof![Just(1u64), 1..9u64, Just(1 << 20)], any::<u8>())
+        8 => (prop_oneof![1..5u16, 1..700u16], prop_oneof![Just(1u64), 1..9u64, Just(1 << 20)], any::<u8>())
             .prop_map(|(n, gap, way)| Step::Push(n, gap, way)),
         4 => (1..900u16).prop_map(Step::PopFront),
         8 => any::<usize>().prop_map(Step::Take),
@@ -67,6 +68,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (prop_oneof![Just(0), any::<usize>()], any::<u64>()).prop_map(|(at, n)| Step::Replace(at, n)),
         2 => (any::<usize>(), any::<u64>()).prop_map(|(at, n)| Step::ReplaceMany(at, n)),
         4 => any::<usize>().prop_map(Step::IterFrom),
+        4 => any::<usize>().prop_map(Step::Upcoming),
         4 => (0..300usize).prop_map(Step::LookAhead),
         2 => Just(Step::Image),
     ]
@@ -82,6 +84,8 @@ struct Pair {
     stored: BTreeMap<u64, Vec<u8>>,
     /// Whether bodies are odd now and then.
     mixed: bool,
+    /// Whether any has been replaced.
+    has_replaced: bool,
 }
 
 impl Pair {
@@ -99,7 +103,7 @@ impl Pair {
             _ => Some(Due::Wall(WallTime(raw))),
         };
         let odd = u64::from(self.mixed && way & 8 != 0);
-        let entry = Entry { id, pushed, due, body: Number(raw.wrapping_mul(7) & !1 | odd) };
+        let entry = Entry { id, pushed, due, body: Number(raw.wrapping_mul(6) | odd) };
         self.packed.push(entry.clone());
         self.model.push(entry);
     }
@@ -112,6 +116,7 @@ impl Pair {
 
     fn replace(&mut self, at: usize, n: u64) {
         let body = Number(if self.mixed { n } else { n & !1 });
+        self.has_replaced = true;
         let entry = &mut self.model[at];
         let before = core::mem::replace(&mut entry.body, body.clone());
         assert_eq!(self.packed.replace(entry.id, body), Some(before));
@@ -127,6 +132,7 @@ impl Pair {
                 let some: Vec<_> = self.packed.iter_from(at).take(100).collect();
                 assert_eq!(some, self.model[at..len.min(at + 100)]);
             }
+            Step::Upcoming(at) => self.upcoming(at % (len + 1)),
             Step::LookAhead(count) => self.packed.look_ahead(count),
             Step::Image if !self.mixed => self.image(),
             _ if len == 0 => {}
@@ -138,6 +144,27 @@ impl Pair {
             Step::ReplaceMany(at, n) => (at % len..len.min(at % len + 80)).for_each(|at| self.replace(at, n)),
             Step::Image => {}
         }
+    }
+
+    /// What is told by its ends lies between them, and nothing is left out.
+    fn upcoming(&self, start: usize) {
+        let mut at = start;
+        for upcoming in self.packed.upcoming(start) {
+            match upcoming {
+                Upcoming::Task(body) => {
+                    assert_eq!(body, self.model[at].body);
+                    at += 1;
+                }
+                Upcoming::Run { first, last, tasks } => {
+                    let run = &self.model[at..at + tasks];
+                    // A body that was replaced may be anything.
+                    let is_between = |entry: &Entry<Number>| (first.0..=last.0).contains(&entry.body.0);
+                    assert!(self.has_replaced || run.iter().all(is_between));
+                    at += tasks;
+                }
+            }
+        }
+        assert_eq!(at, self.model.len());
     }
 
     fn image(&mut self) {
@@ -189,7 +216,9 @@ proptest! {
 fn a_backlog_of_neighbours_costs_a_few_bytes_each_and_nothing_once_it_is_gone() {
     let mut pair = Pair { last: 1 << 30, ..Pair::default() };
     (0..100_000).for_each(|_| pair.push(1, 0));
-    assert!(pair.packed.memory() < 300_000, "{} bytes", pair.packed.memory());
+    assert!(pair.packed.memory() < 100_000, "{} bytes", pair.packed.memory());
+    let told_by_ends = pair.packed.upcoming(0).filter(|upcoming| matches!(upcoming, Upcoming::Run { .. }));
+    assert!(told_by_ends.count() > 190, "most of them are in whole runs");
     let ids: Vec<TaskId> = pair.model.iter().map(|entry| entry.id).collect();
     for id in ids {
         assert!(pair.packed.take(id).is_some());

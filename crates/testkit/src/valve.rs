@@ -6,11 +6,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use sureq_engine::disk::{Disk, DiskFile};
 use sureq_engine::fault::{Fault, Operation};
-use sureq_testkit::sim_disk::{FailureKind, Repeat, SimDisk};
+
+use crate::sim_disk::{FailureKind, Repeat, SimDisk};
 
 /// A simulated disk behind a valve. Clones are the same disk.
 #[derive(Clone)]
 pub struct Valve {
+    /// What is behind it.
     pub disk: SimDisk,
     control: Arc<Control>,
 }
@@ -33,15 +35,24 @@ struct State {
     is_full: bool,
     holds_reads: bool,
     reads_held: usize,
+    bytes_loaded: usize,
     holds_tidier: bool,
     tidier_held: bool,
 }
 
-impl Valve {
-    pub fn new() -> Self {
+impl Default for Valve {
+    fn default() -> Self {
         Self { disk: SimDisk::new(7), control: Arc::default() }
     }
+}
 
+impl Valve {
+    /// An empty disk, and the valve open.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The same disk, as the engine takes it.
     pub fn shared(&self) -> Arc<dyn Disk> {
         Arc::new(self.clone())
     }
@@ -78,6 +89,11 @@ impl Valve {
     pub fn wait_until_read_is_held(&self) {
         let state = self.control.lock();
         drop(self.control.moved.wait_while(state, |state| state.reads_held == 0));
+    }
+
+    /// How many bytes were read for payloads so far.
+    pub fn bytes_loaded(&self) -> usize {
+        self.control.lock().bytes_loaded
     }
 
     /// Holds up whoever tidies up, where it makes names durable.
@@ -207,8 +223,9 @@ impl DiskFile for ValveFile {
 
     fn read_some_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         let control = &self.valve.control;
+        let is_loader = std::thread::current().name() == Some("sureq-loader");
         let mut state = control.lock();
-        if state.holds_reads && std::thread::current().name() == Some("sureq-loader") {
+        if state.holds_reads && is_loader {
             state.reads_held += 1;
             control.moved.notify_all();
             state = control
@@ -218,6 +235,9 @@ impl DiskFile for ValveFile {
             state.reads_held -= 1;
         }
         let read = self.file.read_some_at(offset, into);
+        if is_loader {
+            state.bytes_loaded += *read.as_ref().unwrap_or(&0);
+        }
         drop(state);
         read
     }

@@ -1,0 +1,88 @@
+//! A btrfs file system in a file, and a directory of it that may hold only so much: the kernel itself answers with `EDQUOT`
+//! there.
+//!
+//! Needs root, a loop device, `mkfs.btrfs` and `btrfs`, and a kernel that knows btrfs.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::process::run;
+
+/// A mounted image. It is unmounted and removed at the end.
+#[derive(Debug)]
+pub struct Btrfs {
+    mount: PathBuf,
+    _dir: TempDir,
+}
+
+impl Btrfs {
+    /// Makes a file system of so many bytes, at least 128 MB, and mounts it.
+    pub fn new(bytes: u64) -> Self {
+        assert!(
+            rustix::process::geteuid().is_root(),
+            "a disk of one's own needs root: the test mounts a file system"
+        );
+        // The kernel may know it only once it was asked for.
+        let _ = Command::new("modprobe").args(["-q", "btrfs"]).status();
+        let known = std::fs::read_to_string("/proc/filesystems").expect("the kernel tells what it knows");
+        assert!(known.contains("btrfs"), "the test needs btrfs, which this kernel does not know");
+        let dir = tempfile::tempdir().expect("there is room for a directory");
+        let (image, mount) = (dir.path().join("image"), dir.path().join("mount"));
+        std::fs::create_dir(&mount).expect("the directory is empty");
+        let file = std::fs::File::create(&image).expect("the directory is empty");
+        file.set_len(bytes).expect("a file may have holes");
+        run("mkfs.btrfs", &["-q".as_ref(), image.as_os_str()]);
+        run("mount", &["-o".as_ref(), "loop".as_ref(), image.as_os_str(), mount.as_os_str()]);
+        Self { mount, _dir: dir }
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.mount
+    }
+}
+
+impl Drop for Btrfs {
+    fn drop(&mut self) {
+        // Lazily, since a failed test may still have a file open there.
+        let _ = Command::new("umount").arg("-l").arg(&self.mount).status();
+    }
+}
+
+/// A directory that may hold only so much, on a disk that has more.
+#[derive(Debug)]
+pub struct Quota {
+    limited: PathBuf,
+    _disk: Btrfs,
+}
+
+impl Quota {
+    /// Makes a directory that may hold so many bytes.
+    pub fn new(bytes: u64) -> Self {
+        let disk = Btrfs::new(512 << 20);
+        let limited = disk.path().join("limited");
+        btrfs(&["quota", "enable"], disk.path());
+        btrfs(&["subvolume", "create"], &limited);
+        let made = Self { limited, _disk: disk };
+        made.limit(bytes);
+        made
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.limited
+    }
+
+    /// Allows another number of bytes from now on.
+    pub fn limit(&self, bytes: u64) {
+        btrfs(&["qgroup", "limit", &bytes.to_string()], &self.limited);
+    }
+}
+
+fn btrfs(words: &[&str], path: &Path) {
+    let words = words.iter().map(OsStr::new);
+    run("btrfs", &words.chain([path.as_os_str()]).collect::<Vec<_>>());
+}
