@@ -7,6 +7,8 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -74,11 +76,25 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
     let server = start(arguments, &place, target)?;
     let segment = parse_size(&arguments.segment_bytes)?;
     let mut watch = Watch::new(&server, segment, arguments.common.journal()?);
-    let done = if arguments.churn {
-        churn(arguments, &server, &mut watch)?
-    } else {
-        pass(arguments, &server, &mut watch)?
-    };
+    let progress = Progress::default();
+    // Looked at by a thread of its own: a server that holds the load up is not spared meanwhile.
+    let done = thread::scope(|scope| -> Result<String, Box<dyn Error>> {
+        let watching = scope.spawn(|| {
+            let watched = watch.until_over(&progress).map_err(|why| why.to_string());
+            // Nothing goes on unwatched.
+            progress.over.store(true, Relaxed);
+            watched
+        });
+        let done = if arguments.churn {
+            churn(arguments, &server, &progress)
+        } else {
+            pass(arguments, &server, &progress)
+        };
+        progress.over.store(true, Relaxed);
+        watching.thread().unpark();
+        watching.join().map_err(|_| "the files could not be watched")??;
+        done
+    })?;
     println!("{}; {}.\n", machine(), versions.join(", "));
     println!("{done}, {}, segments of {}.\n", target.title(), arguments.segment_bytes);
     print!("{}", watch.report());
@@ -95,7 +111,7 @@ fn start(arguments: &Arguments, place: &Place, target: Target) -> Result<Server,
 }
 
 /// Has tasks go through while a few stay.
-fn pass(arguments: &Arguments, server: &Server, watch: &mut Watch) -> Result<String, Box<dyn Error>> {
+fn pass(arguments: &Arguments, server: &Server, progress: &Progress) -> Result<String, Box<dyn Error>> {
     let length = usize::try_from(arguments.payload)?.max(1);
     let payloads = Payloads::new(salt());
     let open = || Client::open(server.address, server.dialect, 0);
@@ -111,13 +127,12 @@ fn pass(arguments: &Arguments, server: &Server, watch: &mut Watch) -> Result<Str
         flow.fill(BATCH, BATCH)?;
         flow.finish(BATCH)?;
         through += BATCH * arguments.payload;
-        watch.sample(pins.pinned * arguments.payload, through)?;
-        if watch.full {
+        progress.is_at(pins.pinned * arguments.payload, through);
+        if progress.over.load(Relaxed) {
             eprintln!("the disk is nearly full: ended after {} MB", megabytes(count(through)));
             break;
         }
     }
-    watch.last(pins.pinned * arguments.payload, through)?;
     let held = server_holds(server, PINNED)?;
     if held != pins.pinned {
         return Err(Broken(format!("{} tasks were pinned, and the server holds {held}", pins.pinned)).into());
@@ -167,15 +182,16 @@ fn server_holds(server: &Server, queue: &[u8]) -> Result<u64, Box<dyn Error>> {
 }
 
 /// Reserves and returns the same tasks.
-fn churn(arguments: &Arguments, server: &Server, watch: &mut Watch) -> Result<String, Box<dyn Error>> {
+fn churn(arguments: &Arguments, server: &Server, progress: &Progress) -> Result<String, Box<dyn Error>> {
     let address = server.text_address().ok_or("the server has no text port")?;
     let mut text = Text::open(address, salt())?;
     text.add(arguments.tasks, 0, RETURN_MS_MAX)?;
     let live = arguments.tasks * PAYLOAD_BYTES as u64;
+    progress.is_at(live, 0);
     let mut reserved = vec![false; usize::try_from(arguments.tasks)?];
     let end = Instant::now() + Duration::from_secs(arguments.seconds);
     let mut returned = 0_u64;
-    while Instant::now() < end {
+    while Instant::now() < end && !progress.over.load(Relaxed) {
         text.client.output.extend_from_slice(&b"RESERVE\n".repeat(RESERVES));
         text.client.send()?;
         let mut numbers = Vec::new();
@@ -200,9 +216,8 @@ fn churn(arguments: &Arguments, server: &Server, watch: &mut Watch) -> Result<St
         if numbers.is_empty() {
             thread::sleep(Duration::from_millis(1));
         }
-        watch.sample(live, returned * PAYLOAD_BYTES as u64)?;
+        progress.is_at(live, returned * PAYLOAD_BYTES as u64);
     }
-    watch.last(live, returned * PAYLOAD_BYTES as u64)?;
     let (waiting, taken) = text.stats()?;
     if (waiting, taken) != (arguments.tasks, 0) {
         let tasks = arguments.tasks;
@@ -212,6 +227,25 @@ fn churn(arguments: &Arguments, server: &Server, watch: &mut Watch) -> Result<St
         "{} delayed tasks reserved, compared and returned {returned} times in {} s",
         arguments.tasks, arguments.seconds
     ))
+}
+
+/// How far the load has come.
+#[derive(Default)]
+struct Progress {
+    live: AtomicU64,
+    through: AtomicU64,
+    /// It is known what is live.
+    begun: AtomicBool,
+    /// The load has ended, or is to end because the disk is nearly full.
+    over: AtomicBool,
+}
+
+impl Progress {
+    fn is_at(&self, live: u64, through: u64) {
+        self.live.store(live, Relaxed);
+        self.through.store(through, Relaxed);
+        self.begun.store(true, Relaxed);
+    }
 }
 
 /// Looks at the files each second.
@@ -227,7 +261,6 @@ struct Watch {
     worst: Option<Sample>,
     used_max: u64,
     checkpoints_max: u64,
-    full: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -251,25 +284,33 @@ impl Watch {
             worst: None,
             used_max: 0,
             checkpoints_max: 0,
-            full: false,
         }
     }
 
-    /// Takes a sample if it is time, with so many bytes live and so many gone through.
-    fn sample(&mut self, live: u64, through: u64) -> Result<(), Box<dyn Error>> {
-        if Instant::now() < self.due {
-            return Ok(());
+    /// Takes samples until the load has ended.
+    fn until_over(&mut self, progress: &Progress) -> Result<(), Box<dyn Error>> {
+        while !progress.over.load(Relaxed) {
+            thread::park_timeout(self.due.saturating_duration_since(Instant::now()));
+            if Instant::now() < self.due {
+                continue;
+            }
+            self.due += SAMPLE;
+            if !progress.begun.load(Relaxed) {
+                continue;
+            }
+            self.sample(progress.live.load(Relaxed), progress.through.load(Relaxed))?;
+            if footprint::free(&self.directory)? < FREE_BYTES_MIN {
+                progress.over.store(true, Relaxed);
+            }
         }
-        self.due += SAMPLE;
-        self.last(live, through)
+        self.sample(progress.live.load(Relaxed), progress.through.load(Relaxed))
     }
 
     /// Takes a sample.
-    fn last(&mut self, live: u64, through: u64) -> Result<(), Box<dyn Error>> {
+    fn sample(&mut self, live: u64, through: u64) -> Result<(), Box<dyn Error>> {
         let used = footprint::of_segments(&self.directory)?;
         let checkpoints = footprint::of_checkpoints(&self.directory)?;
         self.enter(used, checkpoints, live);
-        self.full = footprint::free(&self.directory)? < FREE_BYTES_MIN;
         self.journal.write(&format!(
             "{{\"second\":{:.1},\"through\":{through},\"live\":{live},\"used\":{used},\"checkpoints\":{checkpoints}}}",
             self.start.elapsed().as_secs_f64()
@@ -348,7 +389,6 @@ mod tests {
             worst: None,
             used_max: 0,
             checkpoints_max: 0,
-            full: false,
         };
         watch.enter(8_000_000, 5, 1_000_000);
         assert!(watch.report().contains("below 0"), "{}", watch.report());

@@ -81,10 +81,14 @@ impl Finding {
             ("during either", &[Work::Checkpoint, Work::CopyForward]),
         ];
         let mut lines = Vec::new();
-        let mut p99 = None;
+        let mut verdicts = String::new();
         for (what, works) in rows {
             let took = self.during(works);
-            p99 = permille(&took, 990);
+            if let [_] = works {
+                let verdict = self.verdict(permille(&took, 990));
+                let _ =
+                    writeln!(verdicts, "- p99 of a push {what}, at most {} ms: {verdict}", P99.as_millis());
+            }
             let cell = |value: Option<Duration>| {
                 value.map_or("–".to_owned(), |value| format!("{:.2}", value.as_secs_f64() * 1e3))
             };
@@ -93,18 +97,22 @@ impl Finding {
             lines.push(line);
         }
         let mut text = table(&["pushes", "count", "p50 ms", "p99 ms", "p99.9 ms", "longest ms"], &lines);
-        let verdict = match p99 {
-            _ if !self.told => "not measured, the server does not tell what is under way",
-            None => "not measured, nothing was under way",
-            Some(p99) if p99 <= P99 => "met",
-            Some(_) => "missed",
-        };
-        let _ = writeln!(text, "\n- p99 of a push during either, at most {} ms: {verdict}", P99.as_millis());
+        text.push('\n');
+        text.push_str(&verdicts);
         if let Some(checkpoints) = self.checkpoints {
             let _ = writeln!(text, "- {checkpoints} checkpoints");
         }
         text.push_str(&self.bytes());
         text
+    }
+
+    fn verdict(&self, p99: Option<Duration>) -> &'static str {
+        match p99 {
+            _ if !self.told => "not measured, the server does not tell what is under way",
+            None => "not measured, there was none",
+            Some(p99) if p99 <= P99 => "met",
+            Some(_) => "missed",
+        }
     }
 
     fn bytes(&self) -> String {
@@ -202,6 +210,11 @@ mod tests {
         };
         check(10, "20 % more than logged, at most 20 %: met");
         check(11, "21 % more than logged, at most 20 %: missed");
+        let mut without = finding(None);
+        assert!(without.render().contains("during copy-forward, at most 10 ms: met"), "{}", without.render());
+        without.windows.pop();
+        assert!(without.render().contains("during a checkpoint, at most 10 ms: met"), "{}", without.render());
+        assert!(without.render().contains("not measured, there was none"), "{}", without.render());
         let mut silent = finding(None);
         silent.told = false;
         assert!(silent.render().contains("not measured"), "{}", silent.render());
