@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use sureq_testkit::process::Process;
 use sureq_testkit::server_process::Launch;
 
@@ -16,6 +17,11 @@ fn bare() -> Launch {
 /// The first line of a server that starts.
 fn welcome(process: &Process) -> String {
     process.find_in_stdout(|line| line.contains("is ready").then(|| line.trim_end().to_owned()))
+}
+
+/// Waits until a process that goes on has said this; its two streams come in no order.
+fn expect_said(process: &Process, what: &str) {
+    process.find_in_stderr(|line| line.contains(what).then_some(()));
 }
 
 /// Starts what must not start; answers what it said.
@@ -69,7 +75,7 @@ fn with_users_the_redis_port_may_be_open_and_the_text_port_acts_for_one_of_them(
     let process = users.clone().args(["--resp", "0.0.0.0:0"]).spawn();
     let told = process.find_in_stdout(|line| line.contains("Redis clients").then(|| line.to_owned()));
     assert!(told.contains("--user NAME --askpass"), "{told}");
-    assert!(process.stderr().contains("is not encrypted"), "{process}");
+    expect_said(&process, "is not encrypted");
     for (args, why) in [
         (&["--text", "127.0.0.1:0"][..], "--text 127.0.0.1:0: the text protocol has no passwords"),
         (
@@ -217,12 +223,14 @@ fn settings_of_a_disk_do_nothing_in_memory_and_it_says_so() {
     let memory = bare().args(["--home", "mem:", "--resp", "127.0.0.1:0", "--text", "off"]);
     let process = memory.clone().args(["--cache", "64MB", "--memory", "32MB"]).spawn();
     welcome(&process);
-    assert!(process.stderr().contains("--cache concerns a directory: mem: has none"), "{process}");
+    expect_said(&process, "--cache concerns a directory: mem: has none");
     let process = memory.clone().args(["--durability", "none", "--segment-bytes", "1MB"]).spawn();
     welcome(&process);
-    assert!(process.stderr().contains("--durability, --segment-bytes concern a directory"), "{process}");
-    let process = memory.args(["--memory", "16MB"]).spawn();
+    expect_said(&process, "--durability, --segment-bytes concern a directory");
+    let mut process = memory.args(["--memory", "16MB"]).spawn();
     welcome(&process);
+    process.signal(Signal::TERM);
+    assert_eq!(process.exit_code(Duration::from_secs(10)), 0, "{process}");
     assert!(process.stderr().is_empty(), "{process}");
 }
 
