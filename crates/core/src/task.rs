@@ -35,6 +35,13 @@ pub trait Body: Clone {
     /// cannot be packed: it is then kept as it is.
     fn pack(&self, before: Option<&Self>, out: &mut Vec<u8>) -> bool;
 
+    /// Whether [`Body::unpack`] makes this handle of all of these bytes. No is always a right answer: it is for handles of which
+    /// that is known for less than packing them costs.
+    fn is_unpacked_from(&self, before: Option<&Self>, bytes: &[u8]) -> bool {
+        let _ = (before, bytes);
+        false
+    }
+
     /// The handle at the start of `bytes` and what is behind it; `None` if the bytes are not one. They may be
     /// anything: this never panics.
     fn unpack<'b>(before: Option<&Self>, bytes: &'b [u8]) -> Option<(Self, &'b [u8])>;

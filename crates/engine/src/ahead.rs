@@ -14,7 +14,7 @@ use crate::stretch::Stretch;
 
 /// How many tasks are read ahead of a queue at first, and at most. It doubles while the queue is being emptied.
 const TASKS_MIN: usize = 16;
-const TASKS_MAX: usize = 4096;
+const TASKS_MAX: usize = 8192;
 
 /// How many bytes are read ahead of one queue at most, and which part of the cache.
 const BYTES_MAX: usize = 1 << 20;
@@ -42,6 +42,17 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
+    /// Asks for a stretch that holds so many payloads.
+    fn add(&mut self, stretch: Stretch, payloads: usize) {
+        if let Some((last, before)) = self.stretches.last_mut()
+            && last.join(stretch)
+        {
+            *before += payloads;
+        } else {
+            self.stretches.push((stretch, payloads));
+        }
+    }
+
     fn is_empty(&self) -> bool {
         self.stretches.is_empty() && self.places.is_empty()
     }
@@ -111,7 +122,7 @@ impl Window {
                     Some(stretch) if self.bytes + stretch.bytes() <= bytes_max => {
                         self.bytes += stretch.bytes();
                         self.tasks += tasks;
-                        reading.stretches.push((stretch, tasks));
+                        reading.add(stretch, tasks);
                         true
                     }
                     _ => {

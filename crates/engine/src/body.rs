@@ -102,6 +102,15 @@ impl sureq_core::task::Body for Body {
     }
 
     #[inline]
+    fn is_unpacked_from(&self, before: Option<&Self>, bytes: &[u8]) -> bool {
+        let (Self::Stored(place), Some((Self::Stored(told), []))) = (self, Self::unpack(before, bytes))
+        else {
+            return false;
+        };
+        told == *place
+    }
+
+    #[inline]
     fn unpack<'b>(before: Option<&Self>, bytes: &'b [u8]) -> Option<(Self, &'b [u8])> {
         let before = before.and_then(Self::place);
         let (first, bytes) = number(bytes)?;
@@ -196,6 +205,22 @@ mod tests {
         let mut packed = Vec::new();
         stored(7, 281, 64).pack(Some(&stored(7, 200, 64)), &mut packed);
         assert_eq!(packed.len(), 1);
+    }
+
+    #[test]
+    fn a_place_knows_the_bytes_it_is_unpacked_from() {
+        let before = stored(7, 200, 64);
+        let mut packed = Vec::new();
+        stored(7, 281, 64).pack(Some(&before), &mut packed);
+        assert!(stored(7, 281, 64).is_unpacked_from(Some(&before), &packed));
+        for other in [stored(7, 282, 64), stored(7, 281, 63), stored(8, 281, 64)] {
+            assert!(!other.is_unpacked_from(Some(&before), &packed), "{other:?}");
+        }
+        assert!(!stored(7, 281, 64).is_unpacked_from(None, &packed), "behind nothing they are no place");
+        packed.push(0);
+        assert!(!stored(7, 281, 64).is_unpacked_from(Some(&before), &packed), "there is more");
+        let loaded = Body::Loaded(Payload::from(&b"x"[..]));
+        assert!(!loaded.is_unpacked_from(Some(&before), &packed[..1]));
     }
 
     #[test]

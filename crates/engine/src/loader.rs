@@ -4,6 +4,7 @@
 //! lies next in that queue is read along with it, ahead of whoever comes next: so only the first of many is held up.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use sureq_core::command::{IdForm, TaskRefs};
@@ -11,7 +12,7 @@ use sureq_core::{Command, Receipt, Refusal, Replies, Reply};
 
 use crate::ahead::Reading;
 use crate::body::{Body, Stored};
-use crate::cache::is_whole;
+use crate::cache::{Cache, Start, is_whole};
 use crate::fault::Fault;
 use crate::log::{Place, Position, Reader};
 use crate::seek::{Candidates, Search};
@@ -30,12 +31,26 @@ const AHEAD_JOBS_MAX: usize = 64;
 /// So many other jobs are done at most before a search takes its next step.
 const OTHERS_PER_STEP: usize = 16;
 
+/// How much of what was read ahead lies outside of the cache at most, beside what was read last.
+const ARRIVED_BYTES_MAX: usize = 1 << 20;
+
 /// What is to be read.
 pub(crate) struct Loader {
     reader: Reader,
     jobs: Mutex<Jobs>,
     wakes: Condvar,
     done: Condvar,
+    /// What was read ahead and is not in the cache yet, because others had the lock: who has it next puts it there. To wait
+    /// for the lock would cost them more, since whoever lets it go has to wake those who wait.
+    arrived: Mutex<Vec<Arrived>>,
+    has_arrived: AtomicBool,
+}
+
+/// A stretch that was read ahead.
+struct Arrived {
+    start: Start,
+    bytes: Arc<[u8]>,
+    payloads: usize,
 }
 
 #[derive(Default)]
@@ -100,7 +115,9 @@ enum Job {
 
 impl Loader {
     pub(crate) fn new(reader: Reader) -> Self {
-        Self { reader, jobs: Mutex::default(), wakes: Condvar::new(), done: Condvar::new() }
+        let (jobs, arrived) = (Mutex::default(), Mutex::default());
+        let (wakes, done) = (Condvar::new(), Condvar::new());
+        Self { reader, jobs, wakes, done, arrived, has_arrived: AtomicBool::new(false) }
     }
 
     /// Has the payloads of an answer loaded.
@@ -119,7 +136,18 @@ impl Loader {
         if jobs.ahead.len() > AHEAD_JOBS_MAX {
             jobs.ahead.pop_front();
         }
+        drop(jobs);
         self.wakes.notify_one();
+    }
+
+    /// Puts what was read ahead into the cache.
+    pub(crate) fn unload(&self, cache: &mut Cache) {
+        if self.has_arrived.load(Ordering::Acquire) {
+            self.has_arrived.store(false, Ordering::Relaxed);
+            for Arrived { start, bytes, payloads } in self.arrived().drain(..) {
+                cache.keep_read(start, bytes, payloads);
+            }
+        }
     }
 
     /// Has a payload searched for.
@@ -176,6 +204,11 @@ impl Loader {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn arrived(&self) -> MutexGuard<'_, Vec<Arrived>> {
+        // What lies there is whole at every instant, as above.
+        self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Reads a stretch.
     fn read(&self, stretch: &Stretch) -> Result<Arc<[u8]>, Fault> {
         let place = Place { segment: u64::from(stretch.segment), offset: stretch.start };
@@ -218,12 +251,17 @@ fn read_ahead(shared: &Shared, loader: &Loader, mut reading: Reading) {
     let all = reading.stretches.into_iter().chain(apart);
     // Nobody has asked yet: whoever does is told what is wrong.
     let read = |(stretch, payloads): (Stretch, usize)| {
-        Some((stretch.first(), loader.read(&stretch).ok()?, payloads))
+        Some(Arrived { start: stretch.first(), bytes: loader.read(&stretch).ok()?, payloads })
     };
-    let read: Vec<_> = all.filter_map(read).collect();
-    let mut state = shared.lock();
-    for (start, bytes, payloads) in read {
-        state.cache.keep_read(start, bytes, payloads);
+    let read: Vec<Arrived> = all.filter_map(read).collect();
+    let mut arrived = loader.arrived();
+    let bytes: usize = arrived.iter().map(|before| before.bytes.len()).sum();
+    arrived.extend(read);
+    loader.has_arrived.store(true, Ordering::Release);
+    drop(arrived);
+    let locked = if bytes > ARRIVED_BYTES_MAX { Some(shared.lock()) } else { shared.try_lock() };
+    if let Some(mut state) = locked {
+        loader.unload(&mut state.cache);
     }
 }
 
@@ -294,6 +332,7 @@ fn fetch(
     let mut cold = Vec::new();
     let sealed = {
         let mut state = shared.lock();
+        loader.unload(&mut state.cache);
         for Wanted { index, place } in wanted {
             match state.payload(place) {
                 Some(found) => payloads.push((index, found.into())),

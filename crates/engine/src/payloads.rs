@@ -88,6 +88,7 @@ impl Shared {
         tasks: &mut [TaskView<Body>],
     ) -> bool {
         let Some(loader) = &self.loader else { return true };
+        loader.unload(&mut state.cache);
         let Fetched { is_cold, is_read } = state.fetch(tasks);
         if let Command::Pop(pop) = command
             && (is_cold || is_read)

@@ -145,6 +145,11 @@ impl Shared {
         locked.expect(LOCK)
     }
 
+    /// The lock, if nobody has it.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+        self.state.try_lock().ok()
+    }
+
     /// Lets all have the lock who wait for it now, between two slices of much work: whoever takes a lock again at once that
     /// he just let go gets it before those whom he woke.
     pub(crate) fn step_aside(&self) {

@@ -46,6 +46,17 @@ impl Stretch {
         is_near
     }
 
+    /// Goes on to the end of another that does not lie before it, if that is near.
+    pub(crate) fn join(&mut self, next: Self) -> bool {
+        let is_near = self.segment == next.segment
+            && (self.end..=self.end + GAP_BYTES_MAX).contains(&next.start)
+            && next.end <= self.start + READ_BYTES_MAX;
+        if is_near {
+            self.end = next.end;
+        }
+        is_near
+    }
+
     /// How many bytes it has.
     pub(crate) const fn bytes(&self) -> usize {
         (self.end - self.start) as usize
@@ -122,6 +133,21 @@ mod tests {
         assert_eq!(between(last, first, 100), None, "the wrong way round");
         assert_eq!(between(first, place(2, 8300, 60), 100), None, "in two segments");
         assert_eq!(between(first, place(1, 200 + (1 << 20), 60), 512), None, "more than is read at once");
+    }
+
+    #[test]
+    fn stretches_that_follow_each_other_are_one() {
+        let first = Stretch { segment: 1, start: 100, end: 200 };
+        let joined = |segment, start, end| {
+            let mut all = first;
+            all.join(Stretch { segment, start, end }).then_some(all.start..all.end)
+        };
+        assert_eq!(joined(1, 200, 300), Some(100..300));
+        assert_eq!(joined(1, 200 + GAP_BYTES_MAX, 5000), Some(100..5000));
+        assert_eq!(joined(1, 201 + GAP_BYTES_MAX, 5000), None, "too far away");
+        assert_eq!(joined(1, 199, 300), None, "not behind it");
+        assert_eq!(joined(2, 200, 300), None, "in another segment");
+        assert_eq!(joined(1, 200, 101 + READ_BYTES_MAX), None, "more than is read at once");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A store that an earlier release wrote opens in this one, with all that was in it.
 //!
 //! `tests/golden/v1` was written by the release that introduced format 1 and is never changed; `v2`, whose log has lost a
-//! part, by the one that introduced checkpoints; `v3` by the one whose checkpoints code tasks once that differ alike. A new format
+//! part, by the one that introduced checkpoints; `v3` by the one whose checkpoints hold longer runs, and code tasks once that differ alike. A new format
 //! gets a directory of its own beside it: raise `VERSION`, run this test once with `SUREQ_BLESS=1`, commit what it made.
 
 use std::fs;
@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sureq_core::command::{Add, Command, LeaseAsk, NameArg, Pop, Return, TaskRef, View, When, Worker};
+use sureq_core::command::{
+    AckScope, Add, Command, IdForm, LeaseAsk, NameArg, Pop, Return, TaskRef, TaskRefs, View, When, Worker,
+};
 use sureq_core::settings::{Change, Changes};
 use sureq_core::{Replies, Reply};
 use sureq_engine::backup::Verify;
@@ -19,8 +21,11 @@ use sureq_engine::{Body, Engine, Options};
 
 const VERSION: u32 = 3;
 
-/// Tasks that differ from their neighbours in the same way, and one that does not.
-const ALIKE: usize = 200;
+/// Tasks that differ from their neighbours in the same way, one more of which was deleted from their midst, and one that does not.
+const ALIKE: usize = 600;
+
+/// Tasks that stay behind in segments of their own.
+const KEPT: usize = 8;
 
 fn golden(version: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/v{version}"))
@@ -52,7 +57,7 @@ fn fill(engine: &Engine) {
     let id = |n: usize| popped.tasks[n].id.to_string();
     let back = |n: usize| Return {
         queue: b"mixed",
-        task: TaskRef { bytes: id(n).leak().as_bytes(), form: sureq_core::command::IdForm::Long },
+        task: TaskRef { bytes: id(n).leak().as_bytes(), form: IdForm::Long },
         to: None,
         failed: None,
         is_last: false,
@@ -61,7 +66,7 @@ fn fill(engine: &Engine) {
     execute(engine, Command::Return(back(1)));
     let dead = [id(3)];
     let list = [dead[0].as_bytes()];
-    let tasks = sureq_core::command::TaskRefs { list: &list, form: sureq_core::command::IdForm::Long };
+    let tasks = TaskRefs { list: &list, form: IdForm::Long };
     execute(engine, Command::Bury { queue: b"mixed", tasks });
     let started = execute(engine, Command::Worker(Worker::Start { name: b"w", ttl_ms: 1_000 * day }));
     assert!(matches!(started.list[0], Reply::Started(_)));
@@ -87,13 +92,13 @@ fn churn(engine: &Engine) {
         if status.copied_bytes > 0
             && status.checkpoints > 4
             && status.segments > 2
-            && n > 40
+            && n > 10 * KEPT
             && !second.exists()
         {
             return;
         }
         assert!(since.elapsed() < Duration::from_secs(20), "{status:?}");
-        if n % 10 == 0 && n < 40 {
+        if n % 10 == 0 && n < 10 * KEPT {
             execute(engine, Command::Push { queue: b"kept", payloads: &[b"kept"] });
         }
         let payload: &[u8] = &[b'x'; 700];
@@ -101,8 +106,8 @@ fn churn(engine: &Engine) {
         let popped = execute(engine, Command::Pop(Pop::plain(&[b"passing"], 8)));
         let ids: Vec<String> = popped.tasks.iter().map(|task| task.id.to_string()).collect();
         let list: Vec<&[u8]> = ids.iter().map(String::as_bytes).collect();
-        let tasks = sureq_core::command::TaskRefs { list: &list, form: sureq_core::command::IdForm::Long };
-        let scope = sureq_core::command::AckScope::LeasedOrLapsed;
+        let tasks = TaskRefs { list: &list, form: IdForm::Long };
+        let scope = AckScope::LeasedOrLapsed;
         execute(engine, Command::Ack { queue: b"passing", tasks, scope });
     }
 }
@@ -116,13 +121,14 @@ fn check(engine: &Engine, version: u32) {
     if version > 1 {
         let look = Command::Inspect { queue: b"kept", view: View::Ready, start: 0, count: 10 };
         let shown = execute(engine, look);
-        assert!(shown.tasks.len() == 4 && shown.tasks.iter().all(|task| task.body.as_ref() == b"kept"));
+        let kept = if version > 2 { KEPT } else { 4 };
+        assert!(shown.tasks.len() == kept && shown.tasks.iter().all(|task| task.body.as_ref() == b"kept"));
     }
     if version > 2 {
         let look = Command::Inspect { queue: b"alike", view: View::Ready, start: 0, count: 1000 };
         let shown = execute(engine, look);
         let bodies: Vec<&[u8]> = shown.tasks.iter().map(|task| task.body.as_ref()).collect();
-        assert_eq!(bodies, [vec![&b"alike"[..]; ALIKE], vec![b"another"]].concat());
+        assert_eq!(bodies, [vec![&b"="[..]; ALIKE], vec![b"another"]].concat());
         assert!(shown.tasks.windows(2).all(|pair| pair[0].id < pair[1].id));
     }
     assert_eq!(payloads(engine, View::Ready), [&b"urgent"[..], b"ready", b"", &[0, 13, 10, 255]]);
@@ -151,7 +157,11 @@ fn every_format_that_was_ever_written_opens() {
     if std::env::var_os("SUREQ_BLESS").is_some() && !golden(VERSION).exists() {
         let engine = open(&golden(VERSION));
         fill(&engine);
-        execute(&engine, Command::Push { queue: b"alike", payloads: &[&b"alike"[..]; ALIKE] });
+        execute(&engine, Command::Push { queue: b"alike", payloads: &[&b"="[..]; ALIKE + 1] });
+        let look = Command::Inspect { queue: b"alike", view: View::Ready, start: 550, count: 1 };
+        let id = execute(&engine, look).tasks[0].id.to_string();
+        let tasks = TaskRefs { list: &[id.as_bytes()], form: IdForm::Long };
+        execute(&engine, Command::Delete { queue: b"alike", tasks });
         execute(&engine, Command::Push { queue: b"alike", payloads: &[b"another"] });
         churn(&engine);
         engine.close().unwrap();

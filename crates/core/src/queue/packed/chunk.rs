@@ -3,22 +3,22 @@
 //! All of that is beside the run, so that a task taken from the middle, or a body that moved, leaves the run as it is:
 //! an image that holds it needs no copy, and what is on disk of it stays good.
 
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use super::run::{Coded, Cursor, ENTRIES_MAX, Entry, GROUP, GROUPS_MAX, Run};
+use super::run::{Coded, Cursor, Entry, GROUP, GROUPS_MAX, Run};
 use crate::codec::{Reader, write_number};
 use crate::id::TaskId;
 use crate::queue::packed::Upcoming;
 use crate::queue::shared::Shared;
 use crate::task::Body;
 
-/// Bodies that moved before the run is coded anew with them.
-pub(super) const EDITS_MAX: usize = 64;
+/// Bodies that moved before the run is coded anew with them: so many, or such a part of its entries.
+const EDITS_MIN: u16 = 64;
+const EDITS_PART: u16 = 8;
 
-/// A bit for each entry.
-type Bits = [u64; GROUPS_MAX];
+/// So many groups at most are told by the bodies of their ends.
+const GROUPS_TOLD: u16 = 8;
 
 /// What is known of a run's entries beside the run.
 #[derive(Clone, Debug)]
@@ -27,15 +27,16 @@ pub(in crate::queue) struct Fates<B> {
     skipped: u16,
     /// How many are gone in all.
     gone: u16,
-    /// Those that are gone; bits of skipped ones mean nothing. Made when one leaves from the middle.
-    tombs: Option<Box<Bits>>,
+    /// A bit for each that is gone, a word for each group, up to the last one that any has left from the middle of; bits of
+    /// skipped ones mean nothing.
+    tombs: Vec<u64>,
     /// Bodies that got a new handle, by index.
     edits: Vec<(u16, B)>,
 }
 
 impl<B> Default for Fates<B> {
     fn default() -> Self {
-        Self { skipped: 0, gone: 0, tombs: None, edits: Vec::new() }
+        Self { skipped: 0, gone: 0, tombs: Vec::new(), edits: Vec::new() }
     }
 }
 
@@ -78,7 +79,7 @@ impl<B: Body> Chunk<B> {
     pub(super) fn memory(&self) -> usize {
         let handle = size_of::<(u16, B)>();
         let beside = self.aside.capacity() * handle + self.fates.edits.capacity() * handle;
-        let tombs = self.fates.tombs.as_ref().map_or(0, |_| size_of::<Bits>());
+        let tombs = self.fates.tombs.capacity() * size_of::<u64>();
         size_of::<Self>() + self.run().bytes() + beside + tombs
     }
 
@@ -92,8 +93,7 @@ impl<B: Body> Chunk<B> {
     }
 
     pub(super) fn is_live(&self, index: u16) -> bool {
-        let Fates { skipped, tombs, .. } = &self.fates;
-        index >= *skipped && tombs.as_ref().is_none_or(|tombs| !has(tombs, index))
+        index >= self.fates.skipped && !has(&self.fates.tombs, index)
     }
 
     pub(super) fn find(&self, id: TaskId) -> Option<Coded<B>> {
@@ -157,7 +157,7 @@ impl<B: Body> Chunk<B> {
     }
 
     pub(super) fn is_much_edited(&self) -> bool {
-        self.fates.edits.len() > EDITS_MAX
+        self.fates.edits.len() > usize::from((self.run().count() / EDITS_PART).max(EDITS_MIN))
     }
 
     /// Where a walk over its live entries begins that passes over the first `start` of them, and how many of those
@@ -175,8 +175,11 @@ impl<B: Body> Chunk<B> {
     }
 
     fn live_in(&self, group: u16) -> usize {
-        let (from, upto) = (group * GROUP, ((group + 1) * GROUP).min(self.run().count()));
-        (from..upto).filter(|&index| self.is_live(index)).count()
+        let Fates { skipped, tombs, .. } = &self.fates;
+        let (start, upto) = (group * GROUP, ((group + 1) * GROUP).min(self.run().count()));
+        let from = start.max(*skipped).min(upto);
+        let gone = tombs.get(usize::from(group)).map_or(0, |word| ones_from(*word, from - start));
+        usize::from(upto - from) - gone
     }
 
     /// The next live entry of a walk.
@@ -189,17 +192,46 @@ impl<B: Body> Chunk<B> {
         }
     }
 
-    /// All of it by the bodies of its ends, if it is as it was coded but for entries that left from its middle.
-    pub(super) fn whole(&self) -> Option<Upcoming<B>> {
-        let is_plain = self.fates.skipped == 0 && self.fates.edits.is_empty() && self.aside.is_empty();
-        let (first, last) = is_plain.then(|| self.run().ends()).flatten()?;
-        Some(Upcoming::Run { first, last, tasks: self.live() })
+    /// The bodies of its live entries from the one at this place on; of groups that are as they were coded, but for entries
+    /// that left from their middle, by their ends.
+    pub(super) fn upcoming(&self, start: usize) -> impl Iterator<Item = Upcoming<B>> {
+        let (mut cursor, mut left) = self.seek(start);
+        core::iter::from_fn(move || {
+            loop {
+                if left == 0
+                    && let Some((upcoming, groups)) = self.told_by_ends(cursor.index())
+                {
+                    cursor = Cursor::at_group(cursor.index() / GROUP + groups);
+                    return Some(upcoming);
+                }
+                let entry = self.next(&mut cursor)?;
+                if left == 0 {
+                    return Some(Upcoming::Task(entry.body));
+                }
+                left -= 1;
+            }
+        })
     }
 
-    /// Its live entries from the one at this place on.
-    pub(super) fn iter_from(&self, start: usize) -> impl Iterator<Item = Entry<B>> {
-        let (mut cursor, left) = self.seek(start);
-        core::iter::from_fn(move || self.next(&mut cursor)).skip(left)
+    /// The groups that begin with this entry, if it begins one, and how many they are.
+    fn told_by_ends(&self, from: u16) -> Option<(Upcoming<B>, u16)> {
+        let count = self.run().count();
+        if !from.is_multiple_of(GROUP) || from < self.fates.skipped || from >= count {
+            return None;
+        }
+        let upto = (from + GROUPS_TOLD * GROUP).min(count);
+        let is_within = |index: u16| (from..upto).contains(&index);
+        let edit = self.fates.edits.partition_point(|&(index, _)| index < from);
+        let aside = self.aside.partition_point(|&(index, _)| index < from);
+        if self.fates.edits.get(edit).is_some_and(|&(index, _)| is_within(index))
+            || self.aside.get(aside).is_some_and(|&(index, _)| is_within(index))
+        {
+            return None;
+        }
+        let (group, groups) = (from / GROUP, (upto - from).div_ceil(GROUP));
+        let (first, last) = self.run().ends(group, upto)?;
+        let tasks = (group..group + groups).map(|group| self.live_in(group)).sum();
+        Some((Upcoming::Run { first, last, tasks }, groups))
     }
 
     /// Appends live entries with their indexes to a list, until it has so many or there are no more.
@@ -211,7 +243,7 @@ impl<B: Body> Chunk<B> {
     ) {
         // Mostly none has left but from the front, and no body is elsewhere.
         let Fates { skipped, tombs, edits, .. } = &self.fates;
-        let is_plain = tombs.is_none() && edits.is_empty() && self.aside.is_empty();
+        let is_plain = tombs.is_empty() && edits.is_empty() && self.aside.is_empty();
         if is_plain && cursor.index() >= *skipped {
             self.run().append_to(list, count, cursor);
         }
@@ -242,12 +274,16 @@ impl<B: Body> Fates<B> {
         self.gone += 1;
         if index == self.skipped {
             self.skipped += 1;
-            while self.tombs.as_ref().is_some_and(|tombs| has(tombs, self.skipped)) {
+            while has(&self.tombs, self.skipped) {
                 self.skipped += 1;
             }
         } else {
-            let tombs = self.tombs.get_or_insert_default();
-            tombs[usize::from(index / GROUP)] |= 1 << (index % GROUP);
+            let word = usize::from(index / GROUP);
+            if self.tombs.len() <= word {
+                self.tombs.reserve_exact(word + 1 - self.tombs.len());
+                self.tombs.resize(word + 1, 0);
+            }
+            self.tombs[word] |= 1 << (index % GROUP);
         }
     }
 
@@ -255,13 +291,8 @@ impl<B: Body> Fates<B> {
     /// the old one with it.
     pub(in crate::queue) fn write(&self, out: &mut Vec<u8>) {
         write_number(u64::from(self.skipped), out);
-        match &self.tombs {
-            None => out.push(0),
-            Some(tombs) => {
-                out.push(GROUPS_MAX as u8);
-                tombs.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
-            }
-        }
+        out.push(self.tombs.len() as u8);
+        self.tombs.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
         write_number(self.edits.len() as u64, out);
         for (index, body) in &self.edits {
             write_number(u64::from(*index), out);
@@ -276,23 +307,21 @@ impl<B: Body> Fates<B> {
     /// The fates of this run's entries.
     pub(in crate::queue) fn read(r: &mut Reader<'_>, count: u16) -> Option<Self> {
         let skipped: u16 = r.small().ok()?;
-        let mut tombs = None;
-        match r.byte().ok()? {
-            0 => {}
-            words if usize::from(words) == GROUPS_MAX => {
-                let mut bits = Bits::default();
-                for word in &mut bits {
-                    *word = u64::from_le_bytes(r.array().ok()?);
-                }
-                tombs = Some(Box::new(bits));
-            }
-            _ => return None,
-        }
-        let buried = |index: &u16| tombs.as_ref().is_some_and(|tombs| has(tombs, *index));
-        if skipped >= count || buried(&skipped) || (count..ENTRIES_MAX).any(|index| buried(&index)) {
+        let words = usize::from(r.byte().ok()?);
+        if words > GROUPS_MAX {
             return None;
         }
-        let gone = skipped + (skipped..count).filter(buried).count() as u16;
+        let mut tombs = Vec::with_capacity(words);
+        for _ in 0..words {
+            tombs.push(u64::from_le_bytes(r.array().ok()?));
+        }
+        let buried = |index: &u16| has(&tombs, *index);
+        if skipped >= count || buried(&skipped) || (count..words as u16 * GROUP).any(|index| buried(&index)) {
+            return None;
+        }
+        let word_at =
+            |(group, &word): (usize, &u64)| ones_from(word, skipped.saturating_sub(group as u16 * GROUP));
+        let gone = skipped + tombs.iter().enumerate().map(word_at).sum::<usize>() as u16;
         let mut edits: Vec<(u16, B)> = Vec::new();
         for _ in 0..r.count().ok()? {
             let index: u16 = r.small().ok()?;
@@ -315,6 +344,11 @@ fn position<B>(edits: &[(u16, B)], index: u16) -> Option<usize> {
 }
 
 /// Whether the bit of an entry is set; there is none behind the last entry.
-fn has(bits: &Bits, index: u16) -> bool {
+fn has(bits: &[u64], index: u16) -> bool {
     bits.get(usize::from(index / GROUP)).is_some_and(|word| word >> (index % GROUP) & 1 == 1)
+}
+
+/// How many bits of a group are set from this one on.
+const fn ones_from(word: u64, bit: u16) -> usize {
+    if bit >= GROUP { 0 } else { (word >> bit).count_ones() as usize }
 }

@@ -99,17 +99,22 @@ impl<B: Body> Packed<B> {
     /// Adds an entry whose id it takes.
     pub(super) fn push(&mut self, entry: Entry<B>) {
         debug_assert!(self.takes(entry.id), "ids grow");
+        self.pushed += 1;
+        // Behind so many that are coded it would be coded in any case before its turn comes.
+        if self.fresh.is_empty() && self.runs.len() >= FRESH_MAX {
+            self.runs.push(entry);
+            return;
+        }
         if self.fresh.len() >= self.fresh_max {
             self.make_room();
         }
-        self.pushed += 1;
         self.fresh.push_back(entry);
     }
 
     /// Codes what is kept as it is, unless it looks as if it were soon taken: then there is room for more.
     fn make_room(&mut self) {
         let is_busy = self.taken * 2 >= self.pushed;
-        if self.pushed >= FRESH_MAX {
+        while self.pushed >= FRESH_MAX {
             (self.pushed, self.taken) = (self.pushed / 2, self.taken / 2);
         }
         if is_busy && self.len() < FRESH_MAX {

@@ -1,4 +1,4 @@
-//! Coded entries: a deque of chunks, each of them a delta-coded run of up to 512 entries and the fates of those.
+//! Coded entries: a deque of chunks, each of them a delta-coded run of some thousand entries and the fates of those.
 //!
 //! The first of all is found at once, any other by its id: a search over chunks, then one over the groups of a run.
 //! Chunks that few are left in are coded anew, so that a few old tasks do not keep the memory of many.
@@ -6,6 +6,7 @@
 use alloc::collections::VecDeque;
 use alloc::collections::vec_deque;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use super::chunk::{Chunk, Fates};
 use super::run::{Cursor, ENTRIES_MAX, Entry, GROUP, Run};
@@ -232,20 +233,31 @@ impl<B: Body> Runs<B> {
         let few = usize::from(ENTRIES_MAX) / 2;
         let mate = [at + 1, at.wrapping_sub(1)].into_iter().find(|&mate| live(at) + live(mate) <= few);
         let (from, upto) = mate.map_or((at, at), |mate| (at.min(mate), at.max(mate)));
-        let mut fresh = Chunk::new();
+        let mut fresh = Vec::from([Chunk::new()]);
         for _ in from..=upto {
             let chunk = self.chunks.remove(from).expect("both chunks are there");
             self.memory -= chunk.accounted;
             // Entries that turn out to be damaged are lost with the old chunk.
             self.len -= chunk.live();
-            chunk.into_entries().for_each(|entry| fresh.push(entry));
-        }
-        self.len += fresh.live();
-        if fresh.live() > 0 {
-            self.chunks.insert(from, fresh);
-            if from + 1 < self.chunks.len() {
-                self.seal(from);
+            for entry in chunk.into_entries() {
+                match fresh.last_mut() {
+                    Some(last) if last.run().has_room() => last.push(entry),
+                    _ => {
+                        let mut chunk = Chunk::new();
+                        chunk.push(entry);
+                        fresh.push(chunk);
+                    }
+                }
             }
+        }
+        let mut at = from;
+        for chunk in fresh.into_iter().filter(|chunk| chunk.live() > 0) {
+            self.len += chunk.live();
+            self.chunks.insert(at, chunk);
+            at += 1;
+        }
+        for sealed in from..at.min(self.chunks.len().saturating_sub(1)) {
+            self.seal(sealed);
         }
         if from == 0 {
             self.rewind();
@@ -292,13 +304,8 @@ impl<B: Body> Runs<B> {
     /// The bodies of all from the one at this place on, whole runs by their ends.
     pub(super) fn upcoming(&self, start: usize) -> impl Iterator<Item = Upcoming<B>> {
         let (at, start) = self.locate(start);
-        self.chunks.range(at..).enumerate().flat_map(move |(n, chunk)| {
-            let start = if n == 0 { start } else { 0 };
-            let whole = if start == 0 { chunk.whole() } else { None };
-            let parts =
-                whole.is_none().then(|| chunk.iter_from(start).map(|entry| Upcoming::Task(entry.body)));
-            whole.into_iter().chain(parts.into_iter().flatten())
-        })
+        let chunks = self.chunks.range(at..).enumerate();
+        chunks.flat_map(move |(n, chunk)| chunk.upcoming(if n == 0 { start } else { 0 }))
     }
 
     /// The chunk that the one at this place is in, and how many stand before it there.
