@@ -6,7 +6,6 @@
 //! stamp and place of each). Numbers are varints, bytes have their length before them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::io;
 
 use sureq_core::Broker;
 use sureq_core::broker::{Image, Stored};
@@ -16,7 +15,7 @@ use sureq_core::queue::Part;
 
 use crate::body::Body;
 use crate::checkpoint::{Blob, Checkpoints, Draft, Loaded};
-use crate::fault::{Fault, OpenError, Operation};
+use crate::fault::OpenError;
 use crate::live::{Live, LiveBodies};
 use crate::log::{LogError, Position};
 
@@ -36,6 +35,20 @@ pub(crate) enum Sharing {
     NotWithNewest,
     /// Nothing, so that their files can go.
     Nothing,
+}
+
+/// Why a checkpoint was not written.
+pub(crate) enum Unwritten {
+    /// The disk or the log is to blame.
+    Failed(LogError),
+    /// A piece that it was to have from an older one cannot be read back.
+    Unreadable(OpenError),
+}
+
+impl From<LogError> for Unwritten {
+    fn from(error: LogError) -> Self {
+        Self::Failed(error)
+    }
 }
 
 /// One queue of it.
@@ -87,7 +100,8 @@ impl Snapshot {
     }
 
     /// Writes it as a checkpoint of the state at `position`, and answers how many bytes that took. `confirm` is called
-    /// before the checkpoint counts. If it fails, the pieces stay in memory for the next.
+    /// before the checkpoint counts. If it fails, the pieces stay in memory for the next; if what is on disk alone cannot be read
+    /// back, it takes an image of all queues to go on.
     pub(crate) fn write(
         &mut self,
         checkpoints: &mut Checkpoints,
@@ -96,7 +110,7 @@ impl Snapshot {
         sharing: Sharing,
         pace: &mut dyn FnMut(usize),
         confirm: impl FnOnce() -> Result<(), LogError>,
-    ) -> Result<u64, LogError> {
+    ) -> Result<u64, Unwritten> {
         let shared: Vec<Blob> = self.pieces().filter_map(|piece| piece.at.blob()).collect();
         let sparse = match sharing {
             Sharing::Unchanged => checkpoints.sparse(&shared),
@@ -111,7 +125,8 @@ impl Snapshot {
             At::Disk(blob) if sparse.contains(&blob.file) => Some(blob),
             _ => None,
         });
-        let again = read_again(checkpoints, &on_disk_alone.collect::<Vec<_>>())?;
+        let again = read_again(checkpoints, &on_disk_alone.collect::<Vec<_>>());
+        let again = again.map_err(Unwritten::Unreadable)?;
         let mut bytes = 0;
         let mut count = |piece: usize| {
             bytes += piece as u64;
@@ -268,18 +283,11 @@ impl Snapshot {
 }
 
 /// Reads blobs that lie in sparse files, to be written again.
-fn read_again(checkpoints: &Checkpoints, blobs: &[Blob]) -> Result<HashMap<Blob, Vec<u8>>, LogError> {
+fn read_again(checkpoints: &Checkpoints, blobs: &[Blob]) -> Result<HashMap<Blob, Vec<u8>>, OpenError> {
     let mut again = HashMap::with_capacity(blobs.len());
-    let read = checkpoints.read_blobs(blobs, &mut |index, bytes| {
+    checkpoints.read_blobs(blobs, &mut |index, bytes| {
         again.insert(blobs[index], bytes.to_vec());
         Ok(())
-    });
-    read.map_err(|error| match error {
-        OpenError::Disk(fault) => LogError::Fault(fault),
-        // What was sound at the start no longer is: the next start will judge it.
-        other => {
-            LogError::Fault(Fault::new(Operation::Read, "a checkpoint", io::Error::other(other.to_string())))
-        }
     })?;
     Ok(again)
 }

@@ -9,16 +9,20 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use sureq_core::Broker;
+use sureq_core::broker::Image;
+
+use crate::body::Body;
 use crate::checkpoint::Checkpoints;
 use crate::disk::Disk;
 use crate::failpoint::failpoint;
-use crate::fault::Operation;
+use crate::fault::{OpenError, Operation};
 use crate::forward;
 use crate::live::{Live, LiveBodies};
 use crate::log::{LogError, Position, SegmentInfo, Spares};
 use crate::log_thread::LogThread;
 use crate::shared::{Shared, State};
-use crate::snapshot::{Sharing, Snapshot};
+use crate::snapshot::{Sharing, Snapshot, Unwritten};
 
 /// How often it looks without being asked to.
 const LOOK: Duration = Duration::from_secs(1);
@@ -183,17 +187,34 @@ impl Tidier {
 
     /// Takes a checkpoint if there is room for it.
     fn try_checkpoint(&mut self, shared: &Shared) -> Result<Taken, LogError> {
-        match self.checkpoint(shared) {
-            Err(LogError::NoSpace(fault)) => {
+        let taken = match self.checkpoint(shared, Broker::image) {
+            Err(Unwritten::Unreadable(why)) => self.checkpoint_anew(shared, &why),
+            taken => taken,
+        };
+        match taken {
+            Ok(taken) => Ok(taken),
+            Err(Unwritten::Failed(LogError::NoSpace(fault))) => {
                 // Files may be what there are too few of: then the next one shares none, so that the old ones can go.
                 self.is_short_of_files |= fault.operation == Operation::Create;
                 Ok(Taken::HasNoRoom)
             }
-            taken => taken,
+            Err(Unwritten::Failed(error)) => Err(error),
+            Err(Unwritten::Unreadable(_)) => unreachable!("nothing is read where all is in memory"),
         }
     }
 
-    fn checkpoint(&mut self, shared: &Shared) -> Result<Taken, LogError> {
+    /// Takes a checkpoint that has nothing from those before it, since that cannot be read back: all of it is in memory still.
+    fn checkpoint_anew(&mut self, shared: &Shared, why: &OpenError) -> Result<Taken, Unwritten> {
+        shared.notice(&format!("{why}; what is in memory is written to another checkpoint instead"));
+        self.snapshot = Snapshot::default();
+        self.checkpoint(shared, Broker::image_of_all)
+    }
+
+    fn checkpoint(
+        &mut self,
+        shared: &Shared,
+        image: fn(&mut Broker<Body>) -> Image<Body>,
+    ) -> Result<Taken, Unwritten> {
         // What was dropped is no part of an image, but its payloads count as live until they are released; and an image has no
         // place for what was decided and is not done yet.
         let mut state = shared.lock();
@@ -209,7 +230,7 @@ impl Tidier {
         }
         let (image, live, position, logged) = {
             let State { broker, tape, .. } = &mut *state;
-            (broker.image(), tape.live.clone(), tape.end(), state.logged_bytes)
+            (image(broker), tape.live.clone(), tape.end(), state.logged_bytes)
         };
         drop(state);
         // By when all is written, the log is on disk that far, and has not waited for any of it.
@@ -236,8 +257,8 @@ impl Tidier {
                 self.retire(shared)
             }
             // The next one will do it.
-            Err(LogError::NoSpace(_)) => Ok(()),
-            Err(error) => Err(error),
+            Err(Unwritten::Failed(LogError::NoSpace(_)) | Unwritten::Unreadable(_)) => Ok(()),
+            Err(Unwritten::Failed(error)) => Err(error),
         }
     }
 
@@ -248,7 +269,7 @@ impl Tidier {
         position: Position,
         live: &LiveBodies,
         sharing: Sharing,
-    ) -> Result<u64, LogError> {
+    ) -> Result<u64, Unwritten> {
         let mut unpaused = 0;
         let mut pace = |bytes: usize| {
             unpaused += bytes;

@@ -61,6 +61,13 @@ impl<B: Body> Broker<B> {
         Image { head: self.image_head(), queues }
     }
 
+    /// The same of all queues, whether they have changed or not: for whoever has lost what the last image told.
+    pub fn image_of_all(&mut self) -> Image<B> {
+        let all = self.slots.iter().flatten().map(|slot| slot.queue.no());
+        self.touched.extend(all);
+        self.image()
+    }
+
     fn image_head(&self) -> Vec<u8> {
         let mut head = Vec::new();
         write_number(self.last_stamp, &mut head);
