@@ -6,7 +6,6 @@ use std::collections::HashMap;
 
 use sureq_core::event::QueueNo;
 use sureq_core::queue::Upcoming;
-use sureq_core::task::Body as _;
 use sureq_core::{Broker, Queue};
 
 use crate::body::{Body, Stored};
@@ -140,12 +139,14 @@ impl Window {
 
     /// Asks for one, unless there is enough; answers whether it did.
     fn add(&mut self, body: &Body, before: (u32, u32), bytes_max: usize, reading: &mut Reading) -> bool {
-        if self.bytes + body.len() > bytes_max || self.tasks >= self.wanted {
+        let place = body.place().filter(|place| (place.segment, place.offset) < before);
+        let bytes = place.map_or(0, |place| Stretch::bytes_for(place, reading.places.last().copied()));
+        if self.bytes + bytes > bytes_max || self.tasks >= self.wanted {
             return false;
         }
-        self.bytes += body.len();
+        self.bytes += bytes;
         self.tasks += 1;
-        reading.places.extend(body.place().filter(|place| (place.segment, place.offset) < before));
+        reading.places.extend(place);
         true
     }
 }

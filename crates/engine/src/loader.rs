@@ -4,7 +4,7 @@
 //! lies next in that queue is read along with it, ahead of whoever comes next: so only the first of many is held up.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use sureq_core::command::{IdForm, TaskRefs};
@@ -31,7 +31,7 @@ const AHEAD_JOBS_MAX: usize = 64;
 /// So many other jobs are done at most before a search takes its next step.
 const OTHERS_PER_STEP: usize = 16;
 
-/// How much of what was read ahead lies outside of the cache at most, beside what was read last.
+/// How much of what was read ahead may lie outside of the cache.
 const ARRIVED_BYTES_MAX: usize = 1 << 20;
 
 /// What is to be read.
@@ -43,7 +43,7 @@ pub(crate) struct Loader {
     /// What was read ahead and is not in the cache yet, because others had the lock: who has it next puts it there. To wait
     /// for the lock would cost them more, since whoever lets it go has to wake those who wait.
     arrived: Mutex<Vec<Arrived>>,
-    has_arrived: AtomicBool,
+    arrived_bytes: AtomicUsize,
 }
 
 /// A stretch that was read ahead.
@@ -117,7 +117,7 @@ impl Loader {
     pub(crate) fn new(reader: Reader) -> Self {
         let (jobs, arrived) = (Mutex::default(), Mutex::default());
         let (wakes, done) = (Condvar::new(), Condvar::new());
-        Self { reader, jobs, wakes, done, arrived, has_arrived: AtomicBool::new(false) }
+        Self { reader, jobs, wakes, done, arrived, arrived_bytes: AtomicUsize::new(0) }
     }
 
     /// Has the payloads of an answer loaded.
@@ -142,12 +142,18 @@ impl Loader {
 
     /// Puts what was read ahead into the cache.
     pub(crate) fn unload(&self, cache: &mut Cache) {
-        if self.has_arrived.load(Ordering::Acquire) {
-            self.has_arrived.store(false, Ordering::Relaxed);
-            for Arrived { start, bytes, payloads } in self.arrived().drain(..) {
+        if self.arrived_bytes() > 0 {
+            let mut arrived = self.arrived();
+            self.arrived_bytes.store(0, Ordering::Relaxed);
+            for Arrived { start, bytes, payloads } in arrived.drain(..) {
                 cache.keep_read(start, bytes, payloads);
             }
         }
+    }
+
+    /// How much of what was read ahead is not in the cache yet.
+    pub(crate) fn arrived_bytes(&self) -> usize {
+        self.arrived_bytes.load(Ordering::Relaxed)
     }
 
     /// Has a payload searched for.
@@ -255,9 +261,9 @@ fn read_ahead(shared: &Shared, loader: &Loader, mut reading: Reading) {
     };
     let read: Vec<Arrived> = all.filter_map(read).collect();
     let mut arrived = loader.arrived();
-    let bytes: usize = arrived.iter().map(|before| before.bytes.len()).sum();
     arrived.extend(read);
-    loader.has_arrived.store(true, Ordering::Release);
+    let bytes = arrived.iter().map(|stretch| stretch.bytes.len()).sum();
+    loader.arrived_bytes.store(bytes, Ordering::Relaxed);
     drop(arrived);
     let locked = if bytes > ARRIVED_BYTES_MAX { Some(shared.lock()) } else { shared.try_lock() };
     if let Some(mut state) = locked {

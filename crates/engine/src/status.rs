@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::engine::Engine;
+use crate::loader::Loader;
 use crate::log::Position;
 use crate::shared::{Shared, State};
 
@@ -72,7 +73,7 @@ impl Engine {
             segments: state.segments.len() as u64,
             segments_bytes: state.segments.iter().map(|segment| segment.bytes).sum(),
             live_bytes: state.tape.live.total().bytes,
-            cache_bytes: state.cache.bytes() as u64,
+            cache_bytes: shared.cached(&state),
             memory_bytes: shared.memory(&state),
             memory_bytes_max: shared.memory_max.unwrap_or(0),
             is_full: state.no_space,
@@ -94,10 +95,16 @@ impl Engine {
 }
 
 impl Shared {
+    /// Payloads in memory: those in the cache, and those that are on their way there.
+    fn cached(&self, state: &State) -> u64 {
+        let arrived = self.loader.as_ref().map_or(0, Loader::arrived_bytes);
+        (state.cache.bytes() + arrived) as u64
+    }
+
     /// The memory that is accounted for.
     pub(crate) fn memory(&self, state: &State) -> u64 {
         let charged = self.charged.load(Relaxed) as u64;
-        state.broker.memory() + state.cache.bytes() as u64 + state.tape.bytes() as u64 + charged
+        state.broker.memory() + self.cached(state) + state.tape.bytes() as u64 + charged
     }
 
     /// What the operator is to hear about memory, if anything, after commands some of which may have been refused for want of

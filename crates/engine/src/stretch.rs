@@ -25,6 +25,15 @@ impl Stretch {
         Self { segment: place.segment, start: start.saturating_sub(CRC_BYTES), end }
     }
 
+    /// How many bytes more are read for a place behind another: those between them too, if they are read together.
+    pub(crate) fn bytes_for(place: Stored, before: Option<Stored>) -> usize {
+        let gap = before
+            .filter(|before| before.segment == place.segment)
+            .and_then(|before| u64::from(place.offset).checked_sub(before.range().end))
+            .filter(|&gap| gap <= GAP_BYTES_MAX);
+        gap.unwrap_or(0) as usize + place.len as usize
+    }
+
     /// All that lies between two places, if those of so many payloads that lie there are near each other.
     pub(crate) fn between(first: Stored, last: Stored, payloads: usize) -> Option<Self> {
         let is_in_order = first.segment == last.segment && first.offset <= last.offset;
@@ -133,6 +142,16 @@ mod tests {
         assert_eq!(between(last, first, 100), None, "the wrong way round");
         assert_eq!(between(first, place(2, 8300, 60), 100), None, "in two segments");
         assert_eq!(between(first, place(1, 200 + (1 << 20), 60), 512), None, "more than is read at once");
+    }
+
+    #[test]
+    fn what_lies_between_is_counted_where_it_is_read() {
+        let first = place(1, 200, 64);
+        assert_eq!(Stretch::bytes_for(first, None), 64);
+        assert_eq!(Stretch::bytes_for(place(1, 300, 10), Some(first)), 46);
+        assert_eq!(Stretch::bytes_for(place(1, 265 + (4 << 10), 10), Some(first)), 10, "too far away");
+        assert_eq!(Stretch::bytes_for(place(2, 300, 10), Some(first)), 10, "in another segment");
+        assert_eq!(Stretch::bytes_for(place(1, 100, 10), Some(first)), 10, "before it");
     }
 
     #[test]

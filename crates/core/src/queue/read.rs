@@ -111,7 +111,7 @@ impl<B: Body> Queue<B> {
         })
     }
 
-    /// The same, with whole runs of neighbours told by their ends, which is much less to decode.
+    /// The same, with many neighbours told by their ends, which is much less to decode.
     pub fn upcoming(&self, start: usize) -> impl Iterator<Item = Upcoming<B>> {
         let plain = self.ready.upcoming(start);
         let mixed = plain.is_none().then(|| self.upcoming_bodies(start).map(Upcoming::Task));

@@ -121,7 +121,7 @@ impl<B: Body> Ready<B> {
         merge(self.plain.iter_from(start - low), self.placed.iter_from(low))
     }
 
-    /// The line in order from the one at this place on, if all who stand in it were plainly pushed: whole runs of them by
+    /// The line in order from the one at this place on, if all who stand in it were plainly pushed: many neighbours by
     /// their ends.
     pub(super) fn upcoming(&self, start: usize) -> Option<impl Iterator<Item = Upcoming<B>>> {
         (self.placed.len() == 0).then(|| self.plain.upcoming(start))

@@ -48,6 +48,11 @@ impl Body for Bytes {
         true
     }
 
+    fn is_unpacked_from(&self, before: Option<&Self>, bytes: &[u8]) -> bool {
+        let told = Self::unpack(before, bytes);
+        told.is_some_and(|(told, rest)| told == *self && told.1 == self.1 && rest.is_empty())
+    }
+
     fn unpack<'b>(before: Option<&Self>, bytes: &'b [u8]) -> Option<(Self, &'b [u8])> {
         let (distance, rest) = read_number(bytes).ok()?;
         let (len, rest) = read_number(rest).ok()?;

@@ -219,13 +219,15 @@ impl<B: Body> Chunk<B> {
         if !from.is_multiple_of(GROUP) || from < self.fates.skipped || from >= count {
             return None;
         }
-        let upto = (from + GROUPS_TOLD * GROUP).min(count);
-        let is_within = |index: u16| (from..upto).contains(&index);
         let edit = self.fates.edits.partition_point(|&(index, _)| index < from);
         let aside = self.aside.partition_point(|&(index, _)| index < from);
-        if self.fates.edits.get(edit).is_some_and(|&(index, _)| is_within(index))
-            || self.aside.get(aside).is_some_and(|&(index, _)| is_within(index))
-        {
+        let edited = self.fates.edits.get(edit).map_or(count, |&(index, _)| index);
+        let elsewhere = self.aside.get(aside).map_or(count, |&(index, _)| index);
+        let mut upto = (from + GROUPS_TOLD * GROUP).min(count);
+        if edited.min(elsewhere) < upto {
+            upto = edited.min(elsewhere) / GROUP * GROUP;
+        }
+        if upto <= from {
             return None;
         }
         let (group, groups) = (from / GROUP, (upto - from).div_ceil(GROUP));
@@ -243,7 +245,8 @@ impl<B: Body> Chunk<B> {
     ) {
         // Mostly none has left but from the front, and no body is elsewhere.
         let Fates { skipped, tombs, edits, .. } = &self.fates;
-        let is_plain = tombs.is_empty() && edits.is_empty() && self.aside.is_empty();
+        let rest = tombs.get(usize::from(cursor.index() / GROUP)..).unwrap_or_default();
+        let is_plain = rest.iter().all(|&word| word == 0) && edits.is_empty() && self.aside.is_empty();
         if is_plain && cursor.index() >= *skipped {
             self.run().append_to(list, count, cursor);
         }
@@ -255,16 +258,18 @@ impl<B: Body> Chunk<B> {
     }
 
     /// Its live entries, for another chunk.
-    pub(super) fn into_entries(mut self) -> impl Iterator<Item = Entry<B>> {
+    pub(super) fn into_entries(self) -> impl Iterator<Item = Entry<B>> {
         let mut cursor = self.seek(0).0;
-        core::iter::from_fn(move || {
-            loop {
-                let coded = self.run().next(&mut cursor)?;
-                if self.is_live(coded.index) {
-                    return self.take(coded);
-                }
-            }
-        })
+        core::iter::from_fn(move || self.next(&mut cursor))
+    }
+
+    /// How many of its live entries have ids below this number.
+    pub(super) fn count_below(&self, raw: u64) -> usize {
+        let group = self.run().group_of(raw);
+        let before: usize = (0..group).map(|group| self.live_in(group)).sum();
+        let mut cursor = Cursor::at_group(group);
+        let within = core::iter::from_fn(|| self.next(&mut cursor));
+        before + within.take_while(|entry| entry.id.raw() < raw).count()
     }
 }
 

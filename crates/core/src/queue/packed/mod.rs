@@ -60,7 +60,7 @@ pub(super) struct Packed<B> {
     fresh: VecDeque<Entry<B>>,
     /// How many of those there may be.
     fresh_max: usize,
-    /// How many entries have come and how many have been taken of late.
+    /// How many entries have come and how many have been taken since a while before room was last made.
     pushed: usize,
     taken: usize,
 }
@@ -100,15 +100,15 @@ impl<B: Body> Packed<B> {
     pub(super) fn push(&mut self, entry: Entry<B>) {
         debug_assert!(self.takes(entry.id), "ids grow");
         self.pushed += 1;
-        // Behind so many that are coded it would be coded in any case before its turn comes.
-        if self.fresh.is_empty() && self.runs.len() >= FRESH_MAX {
-            self.runs.push(entry);
-            return;
-        }
         if self.fresh.len() >= self.fresh_max {
             self.make_room();
         }
-        self.fresh.push_back(entry);
+        // Behind so many that are coded it would be coded in any case before its turn comes.
+        if self.fresh.is_empty() && self.runs.len() >= FRESH_MAX {
+            self.runs.push(entry);
+        } else {
+            self.fresh.push_back(entry);
+        }
     }
 
     /// Codes what is kept as it is, unless it looks as if it were soon taken: then there is room for more.
@@ -169,13 +169,15 @@ impl<B: Body> Packed<B> {
 
     /// Takes an entry out, wherever it stands; the first one at once.
     pub(super) fn take(&mut self, id: TaskId) -> Option<Entry<B>> {
-        let Ok(at) = self.fresh_at(id) else { return self.runs.take(id).inspect(|_| self.taken += 1) };
-        let entry = self.fresh.remove(at?);
+        let entry = match self.fresh_at(id) {
+            Ok(at) => self.fresh.remove(at?)?,
+            Err(()) => self.runs.take(id)?,
+        };
         self.taken += 1;
         if self.fresh.is_empty() && self.fresh.capacity() > KEPT_ENTRIES && self.runs.len() == 0 {
             self.fresh = VecDeque::new();
         }
-        entry
+        Some(entry)
     }
 
     /// Gives an entry a new body; answers the old one.
@@ -202,7 +204,7 @@ impl<B: Body> Packed<B> {
         self.runs.iter_from(start.min(coded)).chain(fresh.cloned())
     }
 
-    /// The bodies of all from the one at this place on, whole runs by their ends.
+    /// The bodies of all from the one at this place on, of many neighbours by their ends.
     pub(super) fn upcoming(&self, start: usize) -> impl Iterator<Item = Upcoming<B>> {
         let coded = self.runs.len();
         let fresh = self.fresh.range(start.saturating_sub(coded).min(self.fresh.len())..);

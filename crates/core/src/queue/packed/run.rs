@@ -179,6 +179,11 @@ impl<B: Body> Run<B> {
         self.is_open() && self.count < ENTRIES_MAX && self.bytes.len() < BYTES_MAX
     }
 
+    /// Whether it takes up much room, however few entries it has.
+    pub(super) fn is_large(&self) -> bool {
+        self.bytes.len() >= BYTES_MAX / 2
+    }
+
     /// Says that nothing will be appended any more.
     pub(super) fn seal(&mut self) {
         self.tail = None;
@@ -192,7 +197,8 @@ impl<B: Body> Run<B> {
         let Tail { at, pushed, before } =
             self.tail.as_deref().cloned().expect("only a run that is not sealed has an end to stand behind");
         let coded = self.more(at).map_or(0, |more| more + 1);
-        Cursor { index: self.count, at, coded, end: self.bytes.len(), id: self.last.raw(), pushed, before }
+        let (id, end) = (self.last.raw(), self.bytes.len());
+        Cursor { index: self.count, at, coded, end, id, pushed, before }
     }
 
     /// Where the bytes of a group begin.
@@ -423,22 +429,28 @@ impl<B: Body> Run<B> {
         self.id_at(self.first.raw() - 1, distance(control, &mut r)?)
     }
 
-    /// The entry with this id.
-    pub(super) fn find(&self, id: TaskId) -> Option<Coded<B>> {
-        if self.count == 0 || id < self.first || id > self.last {
-            return None;
-        }
+    /// The last group that begins at this number or below it, or else the first.
+    pub(super) fn group_of(&self, raw: u64) -> u16 {
         let (mut low, mut high) = (0, self.count.div_ceil(GROUP));
         while high - low > 1 {
             let middle = low.midpoint(high);
-            if self.group_id(middle).is_some_and(|first| first <= id) {
+            if self.group_id(middle).is_some_and(|first| first.raw() <= raw) {
                 low = middle;
             } else {
                 high = middle;
             }
         }
-        let mut cursor = Cursor::at_group(low);
-        while cursor.index < (low + 1) * GROUP {
+        low
+    }
+
+    /// The entry with this id.
+    pub(super) fn find(&self, id: TaskId) -> Option<Coded<B>> {
+        if self.count == 0 || id < self.first || id > self.last {
+            return None;
+        }
+        let group = self.group_of(id.raw());
+        let mut cursor = Cursor::at_group(group);
+        while cursor.index < (group + 1) * GROUP {
             let coded = self.next(&mut cursor)?;
             if coded.id >= id {
                 return Some(coded).filter(|coded| coded.id == id);

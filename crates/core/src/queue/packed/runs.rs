@@ -17,7 +17,7 @@ use crate::queue::shared::Shared;
 use crate::task::{Body, Due};
 use crate::time::LogTime;
 
-/// Entries of a chunk below which it is not worth coding anew.
+/// Entries of a chunk below which it is not worth coding anew, unless they take up much room.
 const THIN_MIN: usize = 64;
 
 /// How many entries at the front are decoded at once.
@@ -129,16 +129,20 @@ impl<B: Body> Runs<B> {
 
     /// The entry with this id.
     pub(super) fn find(&self, id: TaskId) -> Option<Entry<B>> {
+        if self.has_passed(id) {
+            return None;
+        }
         let chunk = &self.chunks[self.chunk_of(id)?];
         chunk.entry(chunk.find(id)?)
     }
 
+    /// Whether it would stand before the first of all: most that are asked for have been taken already.
+    fn has_passed(&self, id: TaskId) -> bool {
+        self.front.front().is_some_and(|(_, first)| id < first.id)
+    }
+
     pub(super) fn contains(&self, id: TaskId) -> bool {
-        // Most that are asked for have been taken already.
-        if self.front.front().is_some_and(|(_, first)| id < first.id) {
-            return false;
-        }
-        self.chunk_of(id).is_some_and(|at| self.chunks[at].find(id).is_some())
+        !self.has_passed(id) && self.chunk_of(id).is_some_and(|at| self.chunks[at].find(id).is_some())
     }
 
     /// Takes an entry out, wherever it stands; the first one at once.
@@ -152,12 +156,21 @@ impl<B: Body> Runs<B> {
             }
             return Some(entry);
         }
+        if self.has_passed(id) {
+            return None;
+        }
         let at = self.chunk_of(id)?;
         let coded = self.chunks[at].find(id)?;
         let index = coded.index;
         let entry = self.chunks[at].take(coded)?;
         self.len -= 1;
-        if !self.thin(at) && at == 0 && index < self.head.index() {
+        if self.thin(at) {
+            return Some(entry);
+        }
+        if at + 1 < self.chunks.len() {
+            self.account(at);
+        }
+        if at == 0 && index < self.head.index() {
             // Only in a damaged run, whose ids are not in order, is it at the front and not found there.
             self.front.retain(|(other, _)| *other != index);
             self.look_ahead(1);
@@ -207,7 +220,7 @@ impl<B: Body> Runs<B> {
         let span = usize::from(chunk.run().count() - skipped);
         if live == 0 {
             self.drop_chunk(at);
-        } else if span >= THIN_MIN && live * 4 < span {
+        } else if (span >= THIN_MIN || chunk.run().is_large()) && live * 4 < span {
             self.rewrite(at);
         } else {
             return false;
@@ -241,6 +254,8 @@ impl<B: Body> Runs<B> {
             self.len -= chunk.live();
             for entry in chunk.into_entries() {
                 match fresh.last_mut() {
+                    // Only in a damaged run are ids not in order.
+                    Some(last) if entry.id <= last.last => {}
                     Some(last) if last.run().has_room() => last.push(entry),
                     _ => {
                         let mut chunk = Chunk::new();
@@ -273,18 +288,11 @@ impl<B: Body> Runs<B> {
         self.look_ahead(1);
     }
 
-    /// How many have ids below this number: what whole chunks before it have, and what is decoded of one.
+    /// How many have ids below this number: what whole chunks before it have, and what a group of one is decoded for.
     pub(super) fn count_below(&self, raw: u64) -> usize {
         let at = self.chunks.partition_point(|chunk| chunk.last.raw() < raw);
         let whole: usize = self.chunks.range(..at).map(Chunk::live).sum();
-        let mut within = 0;
-        if let Some(chunk) = self.chunks.get(at) {
-            let mut cursor = chunk.seek(0).0;
-            while chunk.next(&mut cursor).is_some_and(|entry| entry.id.raw() < raw) {
-                within += 1;
-            }
-        }
-        whole + within
+        whole + self.chunks.get(at).map_or(0, |chunk| chunk.count_below(raw))
     }
 
     pub(super) fn iter(&self) -> Iter<'_, B> {
@@ -301,7 +309,7 @@ impl<B: Body> Runs<B> {
         Iter { front: vec_deque::Iter::default(), rest, chunk, cursor, head: None }.skip(left)
     }
 
-    /// The bodies of all from the one at this place on, whole runs by their ends.
+    /// The bodies of all from the one at this place on, of many neighbours by their ends.
     pub(super) fn upcoming(&self, start: usize) -> impl Iterator<Item = Upcoming<B>> {
         let (at, start) = self.locate(start);
         let chunks = self.chunks.range(at..).enumerate();

@@ -224,7 +224,7 @@ fn a_backlog_of_neighbours_costs_a_few_bytes_each_and_nothing_once_it_is_gone() 
     (0..100_000).for_each(|_| pair.push(1, 0));
     assert!(pair.packed.memory() < 50_000, "{} bytes", pair.packed.memory());
     let told_by_ends = pair.packed.upcoming(0).filter(|upcoming| matches!(upcoming, Upcoming::Run { .. }));
-    assert!(told_by_ends.count() > 190, "most of them are in whole runs");
+    assert!(told_by_ends.count() > 190, "most of them are told by others");
     let ids: Vec<TaskId> = pair.model.iter().map(|entry| entry.id).collect();
     for id in ids {
         assert!(pair.packed.take(id).is_some());
@@ -246,6 +246,56 @@ fn a_busy_queue_is_not_coded_and_one_that_waits_is() {
     (0..50_000).for_each(|_| pair.push(1, 0));
     assert!(pair.packed.fresh.len() <= FRESH_MIN, "they come faster than they are taken");
     pair.check();
+}
+
+#[test]
+fn behind_a_long_line_nothing_is_set_aside() {
+    let mut pair = Pair { last: 1 << 30, ..Pair::default() };
+    (0..20_000).for_each(|_| pair.push(1, 0));
+    assert!(pair.packed.fresh.is_empty(), "nobody has taken an image, and still it is coded at once");
+    (0..15_000).for_each(|_| pair.take(0));
+    (0..10).for_each(|_| pair.push(1, 0));
+    assert_eq!(pair.packed.fresh.len(), 10, "it is not long any more");
+    pair.check();
+}
+
+/// Entries that are large, as a body is that owns its bytes, are few in a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Large([u8; 200]);
+
+impl Body for Large {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn is(&self, _: &[u8]) -> Option<bool> {
+        None
+    }
+
+    fn pack(&self, _: Option<&Self>, out: &mut Vec<u8>) -> bool {
+        out.extend_from_slice(&self.0);
+        true
+    }
+
+    fn unpack<'b>(_: Option<&Self>, bytes: &'b [u8]) -> Option<(Self, &'b [u8])> {
+        bytes.split_first_chunk().map(|(body, rest)| (Self(*body), rest))
+    }
+}
+
+#[test]
+fn few_that_are_left_of_large_ones_do_not_keep_the_memory_of_all_either() {
+    let mut packed = Packed::default();
+    let ids: Vec<TaskId> = (1 << 30..(1 << 30) + 10_000).filter_map(TaskId::from_raw).collect();
+    for &id in &ids {
+        let body = Large(core::array::from_fn(|at| (id.raw() >> (at % 8)) as u8));
+        packed.push(Entry { id, pushed: LogTime(0), due: None, body });
+    }
+    let full = packed.memory();
+    for &id in ids.iter().enumerate().filter(|(at, _)| at % 20 != 0).map(|(_, id)| id) {
+        assert!(packed.take(id).is_some());
+    }
+    assert!(packed.memory() < full / 3, "{} of {full} bytes", packed.memory());
+    assert_eq!(packed.broken(), None);
 }
 
 #[test]
