@@ -5,15 +5,16 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-use sureq_core::event::{Event, QueueNo};
-use sureq_core::{TaskId, codec};
+use sureq_core::TaskId;
+use sureq_core::event::QueueNo;
 
 use crate::body::Body;
 use crate::disk::Disk;
 use crate::failpoint::failpoint;
 use crate::fault::OpenError;
-use crate::log::{LogError, Place, SegmentInfo, visit_segment};
+use crate::log::{LogError, SegmentInfo, visit_segment};
 use crate::log_thread::LogThread;
+use crate::recorded::{Recorded, payloads_in};
 use crate::shared::{Shared, State};
 
 /// How many tasks and bytes are copied before others get the lock.
@@ -41,7 +42,7 @@ pub(crate) fn copy(
 ) -> Result<bool, LogError> {
     let mut slice = Slice { shared, segment, candidates: Vec::new(), bytes: 0 };
     let visited = visit_segment(disk, uuid, segment.number, &mut |place, body| {
-        slice.take_frame(place, body)?;
+        payloads_in(place, body, &mut |recorded| slice.add(&recorded))?;
         Ok(())
     });
     match visited {
@@ -64,32 +65,6 @@ struct Slice<'s> {
 }
 
 impl Slice<'_> {
-    fn take_frame(&mut self, place: Place, body: &[u8]) -> Result<(), codec::Malformed> {
-        let mut rest = body;
-        while !rest.is_empty() {
-            let ((), behind) = codec::decode(rest, |event| self.take_event(event, place, body))?;
-            rest = behind;
-            if self.candidates.len() >= SLICE_TASKS || self.bytes >= SLICE_BYTES {
-                self.copy();
-            }
-        }
-        Ok(())
-    }
-
-    fn take_event(&mut self, event: &Event<'_>, place: Place, body: &[u8]) {
-        let at = |payload: &[u8]| place.offset + (payload.as_ptr().addr() - body.as_ptr().addr()) as u64;
-        match event {
-            Event::Pushed { queue, first, payloads, .. } => {
-                let ids = std::iter::successors(Some(*first), |id| id.successor());
-                for (id, payload) in ids.zip(payloads.iter()) {
-                    self.add(*queue, id, at(payload), payload);
-                }
-            }
-            Event::Task(task) => self.add(task.queue, task.id, at(task.payload), task.payload),
-            _ => {}
-        }
-    }
-
     /// Whether much is to be written before more is copied. Not if the log waits for this in turn.
     fn must_wait(&self) -> bool {
         let state = self.shared.lock();
@@ -98,9 +73,13 @@ impl Slice<'_> {
             && self.shared.durable.failure().is_none()
     }
 
-    fn add(&mut self, queue: QueueNo, id: TaskId, offset: u64, payload: &[u8]) {
+    fn add(&mut self, recorded: &Recorded<'_>) {
+        let &Recorded { queue, id, offset, payload } = recorded;
         self.bytes += payload.len();
         self.candidates.push(Candidate { queue, id, offset, payload: payload.to_vec() });
+        if self.candidates.len() >= SLICE_TASKS || self.bytes >= SLICE_BYTES {
+            self.copy();
+        }
     }
 
     /// Records those again that are still needed, and are needed from here.

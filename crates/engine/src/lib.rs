@@ -10,7 +10,7 @@
 //! * `body`: where a payload lies. `payloads` finds those of a reply, in the `cache` or by the `loader`, who reads them
 //!   from the disk, `ahead` of need if possible; `ticket` is what their taker gets meanwhile.
 //! * `tidier` keeps the store small: `snapshot` is what a checkpoint holds, `forward` copies old tasks, `live` knows what
-//!   each segment still holds, `synced` how much is on disk whatever was promised.
+//!   each segment still holds, `synced` how much is on disk whatever was promised. `recorded`: which payloads a frame holds.
 //! * `opening`: from a directory to a broker that is ready to serve. `status`: how it is doing.
 //! * [`log`]: segments, frames, recovery. [`store`]: the few numbers that never go back. [`checkpoint`]: states to start
 //!   from.
@@ -44,6 +44,7 @@ mod log_thread;
 mod notes;
 mod opening;
 mod payloads;
+mod recorded;
 mod seek;
 mod shared;
 mod snapshot;

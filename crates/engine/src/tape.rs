@@ -14,6 +14,7 @@ use crate::body::{Body, Stored};
 use crate::live::LiveBodies;
 use crate::log::{FrameBuf, Place, Position, Room};
 use crate::notes::Notes;
+use crate::recorded::offset_in;
 
 /// How much may wait to be written before callers should hold back: a part of a segment, because a checkpoint waits for all
 /// of it, and the log is kept to so many segments.
@@ -299,9 +300,7 @@ impl Recorder for Playback<'_> {
     fn record(&mut self, _event: &Event<'_>) {}
 
     fn body(&mut self, _index: usize, payload: &[u8]) -> Body {
-        // What is decoded borrows the frame: where a payload lies in memory tells where it lies in the frame.
-        let at = payload.as_ptr().addr() - self.frame.as_ptr().addr();
-        let place = placed(self.place, at, payload.len());
+        let place = placed(self.place, offset_in(self.frame, payload), payload.len());
         self.live.add(place);
         Body::Stored(place)
     }

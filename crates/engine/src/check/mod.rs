@@ -1,10 +1,12 @@
 //! Looks into a store that nobody serves, says what is there and what is damaged, and changes nothing.
 //!
 //! The map:
-//! - [`check()`] (here) goes through all of it: the `store` file, segments, checkpoints, states, payloads, other files.
+//! - [`check()`] (here) goes through all of it: the `store` file, segments, checkpoints, states, payloads, index, other files.
 //! - `identity` finds out who the store is.
 //! - `segments` goes through the frames of the log. `state` builds the state as a start would, from each checkpoint.
-//! - `payloads` reads payloads from where they lie. `running` asks a running store whether it agrees with itself.
+//! - `payloads` reads payloads from where they lie. `index` holds the places that tasks have for them against
+//!   the log.
+//! - `running` asks a running store whether it agrees with itself.
 //! - [`Report`] (`report`) is what comes of it, [`Finding`] one thing that is not as it should be.
 //!
 //! Whatever is wrong with one file, the others are looked at too.
@@ -23,6 +25,7 @@ use crate::log::{FORMAT_VERSION, Position, is_segment_name, segment_name};
 use crate::store::{self, StoreValues};
 
 mod identity;
+mod index;
 pub(crate) mod payloads;
 mod report;
 mod running;
@@ -40,7 +43,7 @@ use state::Built;
 pub type Progress<'p> = dyn FnMut(&'static str, u64, u64) + 'p;
 
 /// More lost payloads than this are counted and not listed: each takes half a kilobyte of memory, and who has lost that many
-/// goes on with a repair, which lists all.
+/// goes on with a repair, which lists all. The same goes for wrong places in the index, of which none is expected.
 const LISTED_MAX: usize = 100_000;
 
 /// Checks the store in `disk`. Changes nothing, not even where there is damage.
@@ -106,7 +109,7 @@ impl Check<'_, '_> {
         self.refused(refused);
         self.checkpoints(&checkpoints);
         let found = find_segments(&**self.disk, uuid)?;
-        self.segments(&found);
+        let sound_upto = self.segments(&found);
         let may_be_new = values.is_none_or(|values| values.incarnation == 0);
         let built = if self.report.checkpoints.is_empty() {
             self.whole_log(uuid, may_be_new)
@@ -115,6 +118,7 @@ impl Check<'_, '_> {
         };
         if let Some(built) = built {
             self.state(&built, values);
+            self.index(&built, &index::Log { disk: &**self.disk, segments: &found, sound_upto: &sound_upto });
         }
         Ok(())
     }
@@ -164,7 +168,8 @@ impl Check<'_, '_> {
         Needs { from: positions.iter().copied().min().unwrap_or_default(), start: newest }
     }
 
-    fn segments(&mut self, found: &[Found]) {
+    /// Answers up to which offset each segment is sound.
+    fn segments(&mut self, found: &[Found]) -> BTreeMap<u64, u64> {
         let needs = self.needs();
         self.steps.begin("reading the log", found.iter().map(|segment| segment.bytes).sum());
         let examined = segments::examine(&**self.disk, found, needs, &mut self.steps);
@@ -172,6 +177,7 @@ impl Check<'_, '_> {
         self.report.end = examined.reports.last().map_or(Position::START, |segment| segment.end);
         self.report.segments = examined.reports;
         self.report.findings.extend(examined.findings);
+        examined.sound_upto
     }
 
     /// Builds the state from the beginning of the log.
@@ -373,6 +379,19 @@ impl Check<'_, '_> {
             self.report.findings.push(Finding::wrong("the log", what, "they are not listed here", REPAIR));
         }
         self.queues(built, &bytes);
+    }
+
+    fn index(&mut self, built: &Built, log: &index::Log<'_>) {
+        let (mut misplaced, mut unlisted) = (Vec::new(), 0u64);
+        log.compare(built, &mut self.steps, &mut |task| {
+            if misplaced.len() < LISTED_MAX { misplaced.push(task) } else { unlisted += 1 }
+        });
+        let findings = misplaced.iter().map(|task| task.finding(&built.broker));
+        self.report.findings.extend(findings);
+        if unlisted > 0 {
+            let what = format!("the index has wrong places for {unlisted} more tasks");
+            self.report.findings.push(Finding::wrong("the log", what, "they are not listed here", REPORT_IT));
+        }
     }
 
     fn queues(&mut self, built: &Built, bytes: &BTreeMap<sureq_core::event::QueueNo, u64>) {

@@ -32,13 +32,12 @@ impl Payloads {
 
     /// The number of the file that stands for a segment's number: its own, if none is known to.
     pub(crate) fn file_of(&self, segment: u64) -> u64 {
-        let standing = self.files.iter().find(|(numbers, _)| numbers.contains(&segment));
-        standing.map_or(segment, |&(_, file)| file)
+        standing_for(&self.files, segment).unwrap_or(segment)
     }
 
     /// Whether there is a file for this place.
     pub(crate) fn has_file(&self, place: Stored) -> bool {
-        self.files.iter().any(|(numbers, _)| numbers.contains(&u64::from(place.segment)))
+        standing_for(&self.files, u64::from(place.segment)).is_some()
     }
 
     /// The payload at this place, or what is wrong there.
@@ -83,4 +82,10 @@ impl Payloads {
         }
         Ok(&**self.open.get(&number).expect("it is open"))
     }
+}
+
+/// The file that stands for a segment's number, among files in order of their numbers.
+pub(super) fn standing_for(files: &[(RangeInclusive<u64>, u64)], segment: u64) -> Option<u64> {
+    let at = files.partition_point(|(numbers, _)| *numbers.end() < segment);
+    files.get(at).filter(|(numbers, _)| numbers.contains(&segment)).map(|&(_, file)| file)
 }

@@ -1,5 +1,7 @@
 //! The segments of a log, one by one: headers, frames, chain, positions, and what is missing between them.
 
+use std::collections::BTreeMap;
+
 use super::Steps;
 use super::report::{Finding, REPAIR, SegmentReport};
 use crate::disk::Disk;
@@ -21,6 +23,8 @@ pub(super) struct Needs {
 pub(super) struct Examined {
     pub(super) reports: Vec<SegmentReport>,
     pub(super) findings: Vec<Finding>,
+    /// Up to which offset each is sound, by its number: without an end if nothing is wrong with it.
+    pub(super) sound_upto: BTreeMap<u64, u64>,
     /// The number of the segment that a start begins to read with, and of the one that it would from the older checkpoint.
     start: u64,
     older_start: u64,
@@ -33,7 +37,13 @@ pub(super) fn examine(disk: &dyn Disk, found: &[Found], needs: Needs, steps: &mu
         parts.iter().rfind(holds).map_or(0, |segment| segment.number)
     };
     let (start, older_start) = (begin(needs.start), begin(needs.from));
-    let mut examined = Examined { reports: Vec::new(), findings: Vec::new(), start, older_start };
+    let mut examined = Examined {
+        reports: Vec::new(),
+        findings: Vec::new(),
+        sound_upto: BTreeMap::new(),
+        start,
+        older_start,
+    };
     let is_torn = found.iter().any(|segment| segment.kind == Kind::TornCreation);
     for segment in found.iter().filter(|segment| !segment.is_part()) {
         examined.findings.push(set_aside(segment));
@@ -50,12 +60,8 @@ pub(super) fn examine(disk: &dyn Disk, found: &[Found], needs: Needs, steps: &mu
             Err(fault) => examined.findings.push(unreadable(segment, &fault.into())),
             Ok(content) => {
                 let gone = content.visit(&mut |_| ());
-                for damage in &gone.damages {
-                    examined.damaged(damage, segment);
-                }
-                if let Some(damage) = bad_end(segment, next, &gone, is_torn) {
-                    examined.damaged(&damage, segment);
-                }
+                let end = bad_end(segment, next, &gone, is_torn);
+                examined.gone_through(segment, &gone, end.as_ref());
                 if next.is_none() && gone.is_frayed {
                     examined.frayed(segment, &gone);
                 }
@@ -82,6 +88,17 @@ fn report(segment: &Found, gone: &Gone) -> SegmentReport {
 }
 
 impl Examined {
+    /// Tells what is wrong with the frames of a segment and with its end.
+    fn gone_through(&mut self, segment: &Found, gone: &Gone, end: Option<&Damage>) {
+        let damages = || gone.damages.iter().chain(end);
+        damages().for_each(|damage| self.damaged(damage, segment));
+        // Where a header is not sound, nobody knows where frames should begin.
+        if segment.fault.is_none() {
+            let sound_upto = damages().map(|damage| damage.offset).min().unwrap_or(u64::MAX);
+            self.sound_upto.insert(segment.number, sound_upto);
+        }
+    }
+
     fn damaged(&mut self, damage: &Damage, segment: &Found) {
         let (meaning, advice) = if segment.number < self.older_start {
             (

@@ -10,7 +10,7 @@ use sureq_core::event::QueueNo;
 use sureq_core::task::{Body as _, State as TaskState};
 use sureq_core::{Broker, Event, TaskId, codec};
 
-use super::payloads::Payloads;
+use super::payloads::{Payloads, standing_for};
 use crate::body::{Body, Stored};
 use crate::checkpoint::Checkpoints;
 use crate::disk::Disk;
@@ -107,29 +107,38 @@ pub(crate) fn miscounts(live: &LiveBodies, broker: &Broker<Body>) -> Vec<Miscoun
 }
 
 impl Built {
+    /// The number of the file that stands for a segment's number, if there is one.
+    pub(crate) fn file_of(&self, segment: u64) -> Option<u64> {
+        standing_for(&self.files, segment)
+    }
+
     /// What is live in each file, however its numbers came about.
     pub(crate) fn live_by_file(&self) -> BTreeMap<u64, Live> {
-        let file_of = |segment: u64| {
-            let standing = self.files.iter().find(|(numbers, _)| numbers.contains(&segment));
-            standing.map_or(segment, |&(_, file)| file)
-        };
         let mut by_file: BTreeMap<u64, Live> = BTreeMap::new();
         for (segment, live) in self.live.segments().filter(|(_, live)| live.tasks > 0) {
-            let file = by_file.entry(file_of(segment)).or_default();
+            let file = by_file.entry(self.file_of(segment).unwrap_or(segment)).or_default();
             file.tasks += live.tasks;
             file.bytes += live.bytes;
         }
         by_file
     }
 
-    /// A number that equal states share, however they were built. Payloads count by their length: their places change
-    /// with every start.
+    /// A number that equal states of one log share, however they were built. Payloads count by their length and by where they
+    /// lie: what one checkpoint has of that is so held against the other.
     pub(crate) fn digest(&self) -> u64 {
         let mut chained = DefaultHasher::new();
         let mut unordered = 0u64;
         let mut bytes = Vec::new();
-        let mut len_of = |body: &Body| -> Box<[u8]> { Box::new((body.len() as u64).to_le_bytes()) };
-        self.broker.export(&mut len_of, &mut |event| {
+        let mut whereabouts = |body: &Body| -> Box<[u8]> {
+            let place = body.place().map(|place| {
+                // A recovery gives a file another number, and not all that lies in it.
+                let segment = u64::from(place.segment);
+                (self.file_of(segment).unwrap_or(segment), u64::from(place.offset))
+            });
+            let (file, offset) = place.unwrap_or_default();
+            Box::from([file, offset, body.len() as u64].map(u64::to_le_bytes).as_flattened())
+        };
+        self.broker.export(&mut whereabouts, &mut |event| {
             bytes.clear();
             codec::encode(event, &mut bytes);
             match event {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use sureq_core::event::{Event, QueueNo};
 use sureq_core::{Broker, TaskId, codec};
 
-use super::salvage::{Salvage, ids_of, is_trusted, payloads_of};
+use super::salvage::{Salvage, ids_of, is_trusted};
 use super::{Log, Steps};
 use crate::body::Body;
 use crate::check::state;
@@ -13,6 +13,7 @@ use crate::checkpoint::Checkpoints;
 use crate::live::LiveBodies;
 use crate::log::Position;
 use crate::log::salvage::Piece;
+use crate::recorded::payloads_of;
 use crate::snapshot::Snapshot;
 
 /// What the state was begun from.

@@ -17,6 +17,7 @@ use crate::cache::is_whole;
 use crate::live::LiveBodies;
 use crate::log::Position;
 use crate::log::salvage::Piece;
+use crate::recorded::{offset_in, payloads_of};
 use crate::tape::Playback;
 
 /// Events that are lost.
@@ -407,19 +408,6 @@ fn narrowed<'a>(event: &Event<'a>, queue: QueueNo, ids: &'a [TaskId]) -> Option<
     })
 }
 
-/// The payloads of an event.
-pub(super) fn payloads_of<'a>(event: &Event<'a>, visit: &mut dyn FnMut(QueueNo, TaskId, &'a [u8])) {
-    match event {
-        Event::Pushed { queue, first, payloads, .. } => {
-            for (n, payload) in payloads.iter().enumerate() {
-                first.nth(n as u64).into_iter().for_each(|id| visit(*queue, id, payload));
-            }
-        }
-        Event::Task(task) => visit(task.queue, task.id, task.payload),
-        _ => {}
-    }
-}
-
 /// The payloads of an event that match their checksums. Where more than payloads may be damaged, only up to the first that
 /// does not: a length that is wrong can swallow a whole payload, and then each that follows would be taken for the one
 /// before it.
@@ -460,13 +448,12 @@ pub(super) fn is_trusted(piece: &Piece<'_>) -> bool {
 
 /// Whether a payload of a frame matches the checksum before it.
 pub(super) fn is_sound_payload(body: &[u8], payload: &[u8]) -> bool {
-    let at = payload.as_ptr().addr() - body.as_ptr().addr();
-    is_whole(body, at, Stored { segment: 0, offset: 0, len: payload.len() as u32 })
+    is_whole(body, offset_in(body, payload), Stored { segment: 0, offset: 0, len: payload.len() as u32 })
 }
 
 /// Where a payload of a frame lies.
 pub(super) fn place_of(piece: &Piece<'_>, payload: &[u8]) -> Option<Stored> {
-    let at = (payload.as_ptr().addr() - piece.body.as_ptr().addr()) as u64;
+    let at = offset_in(piece.body, payload) as u64;
     Some(Stored {
         segment: u32::try_from(piece.place.segment).ok()?,
         offset: u32::try_from(piece.place.offset + at).ok()?,
