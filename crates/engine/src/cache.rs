@@ -74,6 +74,12 @@ impl Cache {
         }
     }
 
+    /// The payload at this place, if it was read together with the one that was asked for last.
+    pub(crate) fn find_near(&mut self, place: Stored) -> Option<Payload> {
+        let (bytes, at) = self.read.find_near(place).filter(|(bytes, at)| is_whole(bytes, *at, place))?;
+        Some(Payload::new(bytes, at..at + place.len as usize))
+    }
+
     /// The payload at this place, if it is here. What was read from the disk is believed only by its checksum.
     pub(crate) fn find(&mut self, place: Stored) -> Option<Found<'_>> {
         if let Some(frame) = self.written.frame_of(place) {
@@ -289,20 +295,20 @@ impl Stretches {
 
     /// The stretch that holds the place, and where in it.
     fn find(&mut self, place: Stored) -> Option<(Arc<[u8]>, usize)> {
-        let holds = |(segment, offset): Start, kept: &Kept| {
-            let at = place.offset.checked_sub(offset)? as usize;
-            (segment == place.segment && at + place.len as usize <= kept.bytes.len()).then_some(at)
-        };
-        // Neighbours are asked for one after the other.
-        let near = self.last.as_ref().and_then(|(start, kept)| holds(*start, kept));
-        if near.is_none() {
+        let is_near = self.last.as_ref().is_some_and(|(start, kept)| kept.holds(*start, place).is_some());
+        if !is_near {
             let within = (place.segment, 0)..=(place.segment, place.offset);
             let (&start, kept) = self.by_start.range(within).next_back()?;
-            holds(start, kept)?;
+            kept.holds(start, place)?;
             self.last = Some((start, Arc::clone(kept)));
         }
+        self.find_near(place)
+    }
+
+    /// The same, if it is the one that was found last: neighbours are asked for one after the other.
+    fn find_near(&mut self, place: Stored) -> Option<(Arc<[u8]>, usize)> {
         let (start, kept) = self.last.as_ref()?;
-        let (start, at, bytes) = (*start, holds(*start, kept)?, Arc::clone(&kept.bytes));
+        let (start, at, bytes) = (*start, kept.holds(*start, place)?, Arc::clone(&kept.bytes));
         // Only ever changed under the lock that the cache is under.
         let left = kept.left.load(Ordering::Relaxed).saturating_sub(1);
         kept.left.store(left, Ordering::Relaxed);
@@ -310,6 +316,14 @@ impl Stretches {
             self.remove(start);
         }
         Some((bytes, at))
+    }
+}
+
+impl Kept {
+    /// Where in it the place lies, if it begins at `start`.
+    fn holds(&self, (segment, offset): Start, place: Stored) -> Option<usize> {
+        let at = place.offset.checked_sub(offset)? as usize;
+        (segment == place.segment && at + place.len as usize <= self.bytes.len()).then_some(at)
     }
 }
 

@@ -32,6 +32,9 @@ struct Fetched {
 impl State {
     /// A payload that is in memory. Most are asked for soon after they came.
     pub(crate) fn payload(&mut self, place: Stored) -> Option<Found<'_>> {
+        if let Some(payload) = self.cache.find_near(place) {
+            return Some(Found::Read(payload));
+        }
         match self.tape.payload(place) {
             Some(bytes) => Some(Found::Written(bytes)),
             None => self.cache.find(place),

@@ -148,7 +148,7 @@ impl<B: Body> Runs<B> {
     /// Takes an entry out, wherever it stands; the first one at once.
     pub(super) fn take(&mut self, id: TaskId) -> Option<Entry<B>> {
         if let Some(at) = self.front_at(id) {
-            let (index, entry) = self.front.remove(at)?;
+            let (index, entry) = if at == 0 { self.front.pop_front()? } else { self.front.remove(at)? };
             self.chunks[0].forget(index);
             self.len -= 1;
             if !self.thin(0) && self.front.is_empty() {
