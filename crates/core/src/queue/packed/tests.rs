@@ -195,13 +195,12 @@ impl Pair {
         assert_eq!(self.packed.broken(), None);
         assert_eq!(self.packed.len(), self.model.len());
         assert!(self.packed.iter().eq(self.model.iter().cloned()), "all in order");
-        for entry in self.model.iter().step_by(37.max(self.model.len() / 20)) {
+        for (below, entry) in self.model.iter().enumerate().step_by(37) {
             assert_eq!(self.packed.find(entry.id).as_ref(), Some(entry));
-            let below = self.model.iter().filter(|other| other.id < entry.id).count();
             assert_eq!(self.packed.count_below(entry.id.raw()), below);
             assert_eq!(self.packed.count_below(entry.id.raw() + 1), below + 1);
             let beside = TaskId::from_raw(entry.id.raw() + 1);
-            let there = self.model.iter().any(|other| Some(other.id) == beside);
+            let there = self.model.get(below + 1).map(|next| next.id) == beside;
             assert!(beside.is_none_or(|id| self.packed.contains(id) == there));
         }
     }
