@@ -4,6 +4,7 @@
 //! and would send its owner looking for a fault of the disk.
 
 use crate::disk::Disk;
+use crate::failpoint::failpoint;
 use crate::fault::{Fault, OpenError};
 
 /// The file that is the mark, if its content is that of one.
@@ -21,6 +22,7 @@ pub(crate) fn begin(to: &dyn Disk) -> Result<(), Fault> {
 
 /// Says that it is whole.
 pub(crate) fn end(to: &dyn Disk) -> Result<(), Fault> {
+    failpoint("copy.before-unmark");
     to.remove(NAME)?;
     to.sync_dir()
 }

@@ -114,14 +114,26 @@ impl Process {
         status.code().unwrap_or_else(|| panic!("ended by signal {:?}:\n{self}", status.signal()))
     }
 
-    /// What it has printed to its standard output so far, or in all once it has ended.
+    /// Everything that it printed to its standard output. Waits for the stream to end, and fails the test if it does not:
+    /// the output of a running process proves nothing by what it lacks (see [`Self::find_in_stdout`]).
     pub fn stdout(&self) -> String {
-        self.stdout.text(self.has_ended())
+        self.stdout.whole().unwrap_or_else(|| panic!("its standard output never ends:\n{self}"))
     }
 
-    /// What it has printed to its standard error so far, or in all once it has ended.
+    /// Everything that it printed to its standard error, as [`Self::stdout`].
     pub fn stderr(&self) -> String {
-        self.stderr.text(self.has_ended())
+        self.stderr.whole().unwrap_or_else(|| panic!("its standard error never ends:\n{self}"))
+    }
+
+    /// The standard output of a process that may still run, as far as it has been read. The streams of a process arrive
+    /// in no order: wait for the line that the test is about first.
+    pub fn stdout_so_far(&self) -> String {
+        self.stdout.so_far()
+    }
+
+    /// The standard error of a process that may still run, as [`Self::stdout_so_far`].
+    pub fn stderr_so_far(&self) -> String {
+        self.stderr.so_far()
     }
 
     /// Waits for a line on its standard output that the closure finds something in; none if it ends without.
@@ -153,7 +165,7 @@ impl Drop for Process {
 
 impl fmt::Display for Process {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "stdout:\n{}stderr:\n{}", self.stdout.text(false), self.stderr.text(false))
+        write!(f, "stdout:\n{}stderr:\n{}", self.stdout.so_far(), self.stderr.so_far())
     }
 }
 
@@ -265,10 +277,16 @@ impl Captured {
         Self { shared }
     }
 
-    fn text(&self, whole: bool) -> String {
-        let patience = if whole { PATIENCE } else { Duration::ZERO };
-        let lines = self.shared.grown.wait_timeout_while(self.shared.lock(), patience, |lines| !lines.ended);
-        lines.unwrap_or_else(PoisonError::into_inner).0.list.concat()
+    /// All of it, once the stream has ended; none if it does not end in time.
+    fn whole(&self) -> Option<String> {
+        let grown = &self.shared.grown;
+        let lines = grown.wait_timeout_while(self.shared.lock(), PATIENCE, |lines| !lines.ended);
+        let lines = lines.unwrap_or_else(PoisonError::into_inner).0;
+        lines.ended.then(|| lines.list.concat())
+    }
+
+    fn so_far(&self) -> String {
+        self.shared.lock().list.concat()
     }
 
     fn find<T>(&self, find: impl Fn(&str) -> Option<T>) -> Option<T> {

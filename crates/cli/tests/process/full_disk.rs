@@ -212,7 +212,7 @@ const FULL: &str = "disk of the store is full";
 /// It was said that there is little room before it was said that there is none, and before that nothing is refused.
 fn expect_warning(server: &Server) {
     server.find_in_stderr(|line| line.contains(FULL).then_some(()));
-    let said = server.stderr();
+    let said = server.stderr_so_far();
     let (warned, full) = (said.find("is almost full"), said.find(FULL));
     assert!(warned.is_some() && warned < full, "{said}");
 }
@@ -319,7 +319,7 @@ fn it_is_told_before_there_are_no_more_files() {
         File::create(tmpfs.path().join(format!("filler-{n}"))).expect("there is room");
     }
     server.find_in_stderr(|line| (line.contains("is almost full") && line.contains("inodes")).then_some(()));
-    assert!(!server.stderr().contains("MB are left"), "there is room for bytes");
+    assert!(!server.stderr_so_far().contains("MB are left"), "there is room for bytes");
     client.push("q", "there is still room");
 }
 

@@ -175,7 +175,7 @@ fn a_restart_counts_the_same() {
 
 /// How often a server that still runs has said this.
 fn said(server: &Server, what: &str) -> usize {
-    server.stderr().matches(what).count()
+    server.stderr_so_far().matches(what).count()
 }
 
 #[test]

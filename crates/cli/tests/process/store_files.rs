@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
+use rustix::process::Signal;
 use serde_json::Value;
 use sureq_testkit::client::RespClient;
 use sureq_testkit::ledger::{Findings, Ledger};
@@ -226,48 +228,50 @@ fn a_new_store_is_not_made_where_another_is_being_made() {
     assert!(told.contains("choose another directory") && !told.contains("sureq backup"), "{process}");
 }
 
-/// A copy that was killed is known for what it is, by whoever comes upon it.
+/// Whoever opens a copy that was killed is told what it is.
 #[test]
 fn a_copy_that_was_killed_is_no_store() {
     let dir = scratch();
     let data = dir.path().join("data");
-    let server = serve(&data).args(["--segment-bytes", "1MB", "--durability", "none"]).start();
-    let payload = "x".repeat(100_000);
-    for _ in 0..1_000 {
+    let server = serve(&data).args(["--segment-bytes", "64KB", "--durability", "none"]).start();
+    let payload = "x".repeat(10_000);
+    for _ in 0..100 {
         server.client().push("q", &payload);
     }
     drop(server);
-    for (name, args) in
-        [("copy", ["backup", "@", "OUT"].as_slice()), ("saved", &["check", "@", "--repair", "OUT"])]
-    {
-        let out = dir.path().join(name);
+    let (backup, repair) = (["backup", "@", "OUT"].as_slice(), ["check", "@", "--repair", "OUT"].as_slice());
+    for (args, crash) in [
+        (backup, "copy.segment-written:3"),
+        (backup, "copy.before-unmark:1"),
+        (repair, "roll.before-seal:3"),
+        (repair, "copy.before-unmark:1"),
+    ] {
+        let out = dir.path().join("copy");
         let words = args.iter().map(|word| match *word {
             "@" => data.as_os_str(),
             "OUT" => out.as_os_str(),
             word => OsStr::new(word),
         });
         let words: Vec<&OsStr> = words.collect();
-        let mut process = Launch::new(SUREQ).args(&words).spawn();
-        let since = std::time::Instant::now();
-        while fs::read_dir(&out).map_or(0, Iterator::count) < 4 {
-            assert!(since.elapsed() < PATIENCE && !process.has_ended(), "it is never half done: {process}");
-        }
-        process.kill9();
+        let mut process = Launch::new(SUREQ).args(&words).env("SUREQ_FAILPOINT", crash).spawn();
+        let signal = process.wait(PATIENCE).signal();
+        assert_eq!(signal, Some(Signal::ABORT.as_raw()), "{crash} was not reached: {process}");
         let mark = "is an unfinished copy";
         let again = sureq(&words);
         let checked = sureq(&["check".as_ref(), out.as_os_str()]);
         let backed_up = sureq(&["backup".as_ref(), out.as_os_str(), dir.path().join("other").as_os_str()]);
         for (code, process) in [again, checked, backed_up] {
-            assert_eq!(code, CANNOT, "{name}: {process}");
+            assert_eq!(code, CANNOT, "{crash}: {process}");
             let told = process.stderr();
-            assert!(told.contains(mark) && told.contains("remove the directory"), "{name}: {process}");
+            assert!(told.contains(mark) && told.contains("remove the directory"), "{crash}: {process}");
         }
         let process = serve(&out).try_start().err().expect("it is not served");
-        assert!(process.stderr().contains(mark), "{name}: {process}");
+        assert!(process.stderr().contains(mark), "{crash}: {process}");
         fs::remove_dir_all(&out).expect("it is ours");
         let (code, process) = sureq(&words);
-        assert_eq!(code, 0, "{name}: {process}");
+        assert_eq!(code, 0, "{crash}: {process}");
         assert!(!out.join("sureq-unfinished").exists(), "it is finished");
+        fs::remove_dir_all(&out).expect("it is ours");
     }
 }
 

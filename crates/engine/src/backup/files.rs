@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::is_absent;
 use crate::check::Steps;
 use crate::disk::{Disk, DiskFile};
+use crate::failpoint::failpoint;
 use crate::fault::Fault;
 use crate::log::Position;
 use crate::log::salvage::{Content, FRAME_BYTES_MIN, Found};
@@ -196,5 +197,7 @@ fn write(to: &dyn Disk, segment: &Found, bytes: &[u8], len: usize, pace: &mut Pa
         pace.steps.step(piece.len() as u64);
         pace.moved(piece.len());
     }
-    copy.sync_data()
+    copy.sync_data()?;
+    failpoint("copy.segment-written");
+    Ok(())
 }
