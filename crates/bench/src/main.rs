@@ -13,6 +13,7 @@ mod backlog_report;
 mod client;
 mod compare;
 mod connection;
+mod crowd;
 mod dialect;
 mod disk;
 mod fill;
@@ -79,6 +80,8 @@ enum Measurement {
     Leased(leased::Arguments),
     /// How long others wait while very many tasks are due, or very many workers are lost, in the same instant
     Flood(flood::Arguments),
+    /// How long another client waits while each command runs, with a million tasks in each state
+    Crowd(crowd::Arguments),
     /// What a worker on plain Redis gets done, beside the published crate `redis-work-queue`
     Redis(on_redis::Arguments),
     /// What the worker of the library gets done on the embedded home, and what it takes when idle
@@ -177,6 +180,7 @@ fn main() -> ExitCode {
         Some(Measurement::Stall(arguments)) => stall::run(arguments),
         Some(Measurement::Leased(arguments)) => leased::run(arguments),
         Some(Measurement::Flood(arguments)) => flood::run(arguments),
+        Some(Measurement::Crowd(arguments)) => crowd::run(arguments),
         Some(Measurement::Redis(arguments)) => on_redis::run(arguments),
         Some(Measurement::Worker(arguments)) => worker::run(arguments),
         Some(Measurement::Janitor) => janitor::run().map(|()| Outcome::Sound),

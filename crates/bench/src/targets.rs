@@ -58,6 +58,8 @@ pub(crate) struct Settings {
     pub(crate) cache: Option<String>,
     /// The port of the text dialect, if it is to be served.
     pub(crate) text_port: Option<u16>,
+    /// The home, where it is not a directory.
+    pub(crate) home: Option<String>,
     /// Where the module is that a Redis is to load.
     pub(crate) module: Option<PathBuf>,
 }
@@ -252,10 +254,14 @@ impl Target {
             _ => "always",
         };
         let text = settings.text_port.map_or("off".to_owned(), |port| format!("127.0.0.1:{port}"));
+        command.args(["serve", "--resp", &format!("127.0.0.1:{port}"), "--text", &text, "--home"]);
+        if let Some(home) = &settings.home {
+            command.arg(home);
+            return;
+        }
         let mut home = OsString::from("file:");
         home.push(directory.join("data"));
-        command.args(["serve", "--resp", &format!("127.0.0.1:{port}"), "--text", &text, "--home"]).arg(home);
-        command.args(["--durability", level]);
+        command.arg(home).args(["--durability", level]);
         if let Some(size) = &settings.segment_bytes {
             command.args(["--segment-bytes", size]);
         }
@@ -283,7 +289,7 @@ mod tests {
             segment_bytes: Some("1MB".into()),
             cache: Some("8MB".into()),
             text_port: Some(8),
-            module: None,
+            ..Settings::default()
         };
         assert_eq!(args(&settings), plain.replace("off", "127.0.0.1:8") + " --segment-bytes 1MB --cache 8MB");
     }
