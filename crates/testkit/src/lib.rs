@@ -12,7 +12,7 @@
 //!   module loaded.
 //! * [`client`]: clients of our own for both dialects. [`load`]: many of them at once; [`ledger`]: what they were promised.
 //!   [`home_load`]: the same through the library, for homes that are harmed meanwhile; [`proxy`] harms a connection.
-//! * [`patience`]: how long tests wait for what gives no signal.
+//! * [`patience`]: how long tests wait for what gives no signal; [`machine_watch`]: bounds on time that hold on a busy machine.
 
 pub mod btrfs;
 pub mod client;
@@ -21,6 +21,7 @@ pub mod home_load;
 pub mod ledger;
 pub mod load;
 pub mod loop_image;
+pub mod machine_watch;
 pub mod manual_clock;
 pub mod patience;
 pub mod process;

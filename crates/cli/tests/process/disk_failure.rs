@@ -5,6 +5,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use sureq_testkit::client::RespClient;
+use sureq_testkit::machine_watch::MachineWatch;
+use sureq_testkit::process::PATIENCE;
 use sureq_testkit::server_process::Launch;
 
 use crate::{scratch, serve};
@@ -72,9 +74,9 @@ fn a_failed_sync_confirms_nothing_more_is_not_repeated_and_ends_the_process() {
         let inject = format!("inject=fdatasync:error=EIO:when={sync}");
         let mut server = under_strace_of_the_log(serve(&data), &data, &log, &inject).start();
         let confirmed = push_until_gone(&mut server.client());
-        let seen = Instant::now();
-        assert_eq!(server.exit_code(Duration::from_secs(5)), DISK_FAILED, "{}", *server);
-        assert!(seen.elapsed() < Duration::from_secs(1), "it took {:?} to end", seen.elapsed());
+        let (machine, seen) = (MachineWatch::start(), Instant::now());
+        assert_eq!(server.exit_code(PATIENCE), DISK_FAILED, "{}", *server);
+        machine.assert_within(seen.elapsed(), Duration::from_secs(1), "the end");
         assert!(server.stderr().contains("nothing was confirmed since"), "{}", *server);
 
         let failure = read_log(&log);

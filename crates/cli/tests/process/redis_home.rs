@@ -4,6 +4,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use sureq_testkit::client::Value;
+use sureq_testkit::machine_watch::MachineWatch;
 use sureq_testkit::process::{PATIENCE, Process};
 use sureq_testkit::redis_cluster::RedisCluster;
 use sureq_testkit::redis_server::RedisServer;
@@ -62,11 +63,10 @@ fn two_servers_and_both_dialects_share_a_queue() {
     // Whoever waits at one is woken by a push at the other.
     worker.begin("RQ.POP BLOCK 0 default");
     await_waiting(&two);
-    let since = Instant::now();
+    let (machine, since) = (MachineWatch::start(), Instant::now());
     one.text_client().add(0, "invoice");
     assert_eq!(worker.reply().tasks()[0].payload, b"invoice");
-    let woken = since.elapsed();
-    assert!(woken < Duration::from_secs(1), "{woken:?}");
+    machine.assert_within(since.elapsed(), Duration::from_secs(1), "the wake-up");
     // A pipeline is answered in order, each command as if it had come alone.
     let pipeline = b"RQ.PUSH p a\r\nRQ.POP p\r\nPING\r\nRQ.NONE\r\nRQ.PUSH p b c\r\nRQ.POP COUNT 5 p\r\n";
     producer.send_raw(pipeline).expect("it reads");
