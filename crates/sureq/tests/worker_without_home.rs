@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sureq::{Failure, Home, State, Stop, Tally, Token, Worker, WorkerHandle, WorkerStatus};
+use sureq_testkit::patience::until;
+use sureq_testkit::process::{free_port, unread_bytes};
 use sureq_testkit::redis_server::RedisServer;
 use tokio::sync::Notify;
 use tokio::sync::oneshot;
@@ -44,8 +46,8 @@ impl AtWork {
     }
 }
 
-async fn open(redis: &RedisServer, layout: &str) -> Home {
-    let home = sureq::open(&format!("{}?layout={layout}", redis.url())).expect("Redis listens");
+async fn open(url: &str, layout: &str) -> Home {
+    let home = sureq::open(&format!("{url}?layout={layout}")).expect("Redis listens");
     home.queue("q").push("x").await.expect("it is pushed");
     home
 }
@@ -56,16 +58,18 @@ async fn fail_when_told(gate: State<Arc<Notify>>) -> Result<(), Failure> {
 }
 
 /// Has a handler fail while Redis is silent, and then Redis die, so that nobody knows whether the task went back.
-async fn fail_unheard(redis: &mut RedisServer, layout: &str) -> AtWork {
-    let (home, gate) = (open(redis, layout).await, Arc::<Notify>::default());
+async fn fail_unheard(layout: &str) -> AtWork {
+    let port = free_port();
+    let mut redis = RedisServer::start_at(port);
+    let home = open(&format!("redis://127.0.0.1:{port}"), layout).await;
+    let gate = Arc::<Notify>::default();
     let worker = Worker::new(&home).state(Arc::clone(&gate)).grace(Duration::ZERO);
     let worker = AtWork::start(worker.work("q", fail_when_told));
     worker.until(|status| status.running == 1).await;
     redis.suspend();
     gate.notify_one();
     worker.until(|status| status.unconfirmed == 1).await;
-    // Nobody says when it has been sent.
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    until("it has been sent", || unread_bytes(port) > 0);
     redis.kill();
     worker
 }
@@ -73,8 +77,7 @@ async fn fail_unheard(redis: &mut RedisServer, layout: &str) -> AtWork {
 /// Without a fence the same return, told again, could take the task from another one's hands.
 #[tokio::test]
 async fn a_return_by_a_bare_id_is_not_told_again_after_its_answer_was_lost() {
-    let mut redis = RedisServer::start();
-    let worker = fail_unheard(&mut redis, "work-queue").await;
+    let worker = fail_unheard("work-queue").await;
     worker.until(|status| status.tally.unknown == 1 && status.unconfirmed == 0).await;
     assert_eq!(worker.stop().await.unknown, 1);
 }
@@ -82,8 +85,7 @@ async fn a_return_by_a_bare_id_is_not_told_again_after_its_answer_was_lost() {
 /// By a receipt it is told again until the worker ends; then it is known of none of them what came of it.
 #[tokio::test]
 async fn what_is_unconfirmed_at_the_end_is_counted_as_unknown() {
-    let mut redis = RedisServer::start();
-    let worker = fail_unheard(&mut redis, "sureq").await;
+    let worker = fail_unheard("sureq").await;
     worker.until(|status| status.troubles > 0).await;
     let tally = worker.stop().await;
     assert_eq!((tally.taken, tally.unknown, tally.failed), (1, 1, 0));
@@ -93,7 +95,7 @@ async fn what_is_unconfirmed_at_the_end_is_counted_as_unknown() {
 #[tokio::test]
 async fn a_handler_runs_no_longer_than_it_may_while_the_home_is_silent() {
     let redis = RedisServer::start();
-    let home = open(&redis, "sureq").await;
+    let home = open(&redis.url(), "sureq").await;
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel::<Instant>();
     let handler = move |token: Token| {
         let tell = tell.clone();

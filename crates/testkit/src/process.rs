@@ -179,6 +179,24 @@ pub fn free_port() -> u16 {
     std::iter::repeat_with(|| fastrand::u16(15_000..32_000)).find(is_free).expect("loopback has free ports")
 }
 
+/// Bytes that have arrived at this port of loopback and that its owner has not read yet, over all connections.
+///
+/// # Panics
+///
+/// If the system does not say.
+pub fn unread_bytes(port: u16) -> u64 {
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("Linux has it");
+    // sl local_address rem_address st tx_queue:rx_queue …, numbers in hexadecimal
+    let unread = |line: &str| {
+        let mut fields = line.split_whitespace().skip(1);
+        let (_, local) = fields.next()?.split_once(':')?;
+        let (_, received) = fields.nth(2)?.split_once(':')?;
+        let is_there = u16::from_str_radix(local, 16).ok()? == port;
+        is_there.then(|| u64::from_str_radix(received, 16).ok())?
+    };
+    table.lines().skip(1).filter_map(unread).sum()
+}
+
 /// Waits for a process that is nobody's child here to end; fails the test if it does not.
 ///
 /// # Panics

@@ -173,16 +173,16 @@ fn the_watcher_returns_a_stuck_task_twice_and_then_deletes_it() {
 #[test]
 fn the_watcher_of_one_reservation_leaves_the_next_alone() {
     let dir = scratch();
-    let process = dq(dir.path()).args(["-rtt", "1", "-rta", "9"]).spawn();
+    let process = dq(dir.path()).args(["-rtt", "3", "-rta", "9"]).spawn();
     let (mut client, _) = connect(&process);
     let id = client.add(0, "x");
     client.say("RESERVE");
     // Real time is what the watcher goes by; the same story by a clock that is moved by hand is `text-watcher-timer.txt`.
-    std::thread::sleep(Duration::from_millis(700));
+    std::thread::sleep(Duration::from_millis(1_800));
     assert_eq!(client.say(&format!("RETURN {id} 0")), "ok");
     client.say("RESERVE");
     // The first reservation would have lapsed by now, had it not been given back.
-    std::thread::sleep(Duration::from_millis(600));
+    std::thread::sleep(Duration::from_millis(1_500));
     assert!(client.say("STATS").starts_with("TASKS 0 RESERVED 1 "));
     assert_eq!(client.say(&format!("DELETE {id}")), "ok");
 }
