@@ -66,6 +66,8 @@ impl Search {
         let Self { queue, payload, seek, .. } = self;
         let mut candidates = Candidates::default();
         let (mut places, mut bytes) = (Vec::new(), 0);
+        // A search takes the lock thousands of times in a row; everyone who waits for it comes first.
+        shared.step_aside();
         let mut state = shared.lock();
         let is_there = state.broker.seek(queue, seek, STEP_TASKS, &mut |id, body| {
             match (body.is(payload), body.place()) {

@@ -19,6 +19,7 @@ mod promises;
 mod prove;
 mod races;
 mod redis_home;
+mod redis_soak;
 mod remote_home;
 mod settings;
 mod store_files;
