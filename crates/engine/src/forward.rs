@@ -101,7 +101,7 @@ impl Slice<'_> {
                     })
                 };
                 if broker.copy_forward(queue, id, &payload, is_meant, tape) {
-                    tape.mark();
+                    tape.end_unit(broker);
                 }
             }
             copied = (tape.bytes() - before) as u64;

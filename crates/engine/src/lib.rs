@@ -11,6 +11,7 @@
 //!   from the disk, `ahead` of need if possible; `ticket` is what their taker gets meanwhile.
 //! * `tidier` keeps the store small: `snapshot` is what a checkpoint holds, `forward` copies old tasks, `live` knows what
 //!   each segment still holds, `synced` how much is on disk whatever was promised. `recorded`: which payloads a frame holds.
+//!   `placement` verifies in debug builds that tasks know where those lie.
 //! * `opening`: from a directory to a broker that is ready to serve. `status`: how it is doing.
 //! * [`log`]: segments, frames, recovery. [`store`]: the few numbers that never go back. [`checkpoint`]: states to start
 //!   from.
@@ -44,6 +45,7 @@ mod log_thread;
 mod notes;
 mod opening;
 mod payloads;
+mod placement;
 mod recorded;
 mod seek;
 mod shared;

@@ -4,6 +4,7 @@ use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 use crate::log::{Durability, FrameBuf, LogError, Place, Writer};
+use crate::placement;
 use crate::shared::{LOCK, Shared, State};
 use crate::tape::Batch;
 use crate::tidier;
@@ -67,11 +68,11 @@ fn write_until_closed(shared: &Shared, writer: &mut Writer) -> Result<(), LogErr
             }
             continue;
         }
-        let State { tape, cache, sync_wanted, .. } = &mut *state;
+        let State { broker, tape, cache, sync_wanted, .. } = &mut *state;
         let is_wanted = *sync_wanted > writer.synced();
-        let Some(Batch { mut frame, events, end, place, has_payloads }) = tape.take(&mut spare) else {
-            continue;
-        };
+        let Some(batch) = tape.take(&mut spare) else { continue };
+        placement::verify(broker, &batch);
+        let Batch { mut frame, events, end, place, has_payloads } = batch;
         if has_payloads {
             cache.keep_written(place.segment as u32, place.offset as u32, frame.body());
         }

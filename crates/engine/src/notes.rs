@@ -65,6 +65,8 @@ impl Notes {
 
     #[cold]
     fn take_down(&mut self, event: &Event<'_>) {
+        // A count is of the event recorded last, and of no other.
+        self.uncounted = None;
         let Some(meaning) = event.meaning().filter(|meaning| self.wanted.has(meaning.kind)) else { return };
         let (queue, kind) = (meaning.queue, meaning.kind);
         match meaning.tasks {
@@ -182,6 +184,15 @@ mod tests {
             notes.counted(3);
             assert!(notes.is_empty(), "{wanted:?}");
         }
+    }
+
+    #[test]
+    fn a_count_is_of_the_event_recorded_last() {
+        let mut notes = notes(&[Kind::Work]);
+        notes.see(&Event::Resumed(QueueNo(1)));
+        notes.see(&Event::QueueDropped(QueueNo(2)));
+        notes.counted(7);
+        assert!(notes.is_empty(), "nobody wants to hear of what was dropped");
     }
 
     #[test]

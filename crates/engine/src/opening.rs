@@ -100,6 +100,7 @@ pub(crate) fn open(
     let mut writer = recovered.writer;
     let mut tape = Tape::new(recovered.end, writer.room(), values.hash_key, live);
     broker.start(incarnation, now, &mut tape);
+    tape.end_unit(&mut broker);
     while let Some(mut batch) = tape.take(&mut FrameBuf::new()) {
         writer.append(&mut batch.frame, batch.events).map_err(disk_error)?;
     }

@@ -209,7 +209,8 @@ impl Shared {
     /// A command or a slice of a tick is whole: what it recorded stays together, and those who listen will hear of it.
     #[inline]
     pub(crate) fn end_unit(&self, state: &mut State) {
-        state.tape.mark();
+        let State { broker, tape, .. } = &mut *state;
+        tape.end_unit(broker);
         if !state.tape.notes.is_empty() {
             self.tell(state);
         }

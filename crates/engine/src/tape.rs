@@ -3,18 +3,29 @@
 //! A task must know where its payload will lie before the payload is written, so that it is the tape that decides which
 //! frame goes where: it knows the seat of the frame it gathers, and begins another, in the next segment, when a command
 //! no longer fits. The writer, who finds the same by the same rule, is held to it.
+//!
+//! The events of one unit (a command, or a slice of a tick) stay in one frame, and events may follow the one that holds
+//! payloads. So a place that is handed out within a unit is a forecast: it holds if the rest of the unit fits as well.
+//! [`Tape::end_unit`] knows all of the unit, decides where it goes, and corrects the forecast where it was wrong:
+//!
+//! ```text
+//! segment 7                       segment 8
+//! |..earlier units..|Pushed|      the payload is told to lie in segment 7
+//! |..earlier units..|Pushed Moved Moved M|oved       the unit has outgrown segment 7
+//! |..earlier units..|seal|        |Pushed Moved Moved Moved|   end_unit: its places are in segment 8
+//! ```
 
 use std::collections::VecDeque;
 use std::hash::Hasher;
 
 use siphasher::sip128::{Hasher128, SipHasher13};
-use sureq_core::{Event, Recorder, codec};
+use sureq_core::{Broker, Event, Recorder, codec};
 
 use crate::body::{Body, Stored};
 use crate::live::LiveBodies;
 use crate::log::{FrameBuf, Place, Position, Room};
 use crate::notes::Notes;
-use crate::recorded::offset_in;
+use crate::recorded::{Recorded, offset_in, payloads_in};
 
 /// How much may wait to be written before callers should hold back: a part of a segment, because a checkpoint waits for all
 /// of it, and the log is kept to so many segments.
@@ -49,13 +60,15 @@ struct Gathering {
     room: Room,
     /// Whether it holds payloads.
     has_payloads: bool,
-    /// Commands up to here are whole.
+    /// Whether payloads that were recorded since the mark have been told their places.
+    is_placed: bool,
+    /// Units up to here are whole.
     mark: Mark,
     /// Where the next payload of the event recorded last begins in the body, its length first.
     next_payload: usize,
 }
 
-/// A point in a frame between two commands.
+/// A point in a frame between two units.
 #[derive(Clone, Copy, Default)]
 struct Mark {
     bytes: usize,
@@ -80,8 +93,15 @@ impl Tape {
     pub(crate) fn new(end: Position, room: Room, hash_key: [u8; 16], live: LiveBodies) -> Self {
         let mark = Mark { end, ..Mark::default() };
         let frame = FrameBuf::new();
-        let gathering =
-            Some(Gathering { frame, events: 0, room, has_payloads: false, mark, next_payload: 0 });
+        let gathering = Some(Gathering {
+            frame,
+            events: 0,
+            room,
+            has_payloads: false,
+            is_placed: false,
+            mark,
+            next_payload: 0,
+        });
         let full = VecDeque::new();
         let notes = Notes::default();
         Self { gathering, full, full_bytes: 0, is_committed: false, end, hash_key, live, notes }
@@ -110,10 +130,18 @@ impl Tape {
         self.full.is_empty() && self.gathering.as_ref().is_none_or(|gathering| gathering.events == 0)
     }
 
-    /// Says that a command is whole: what it recorded stays together, and what follows may be written apart from it. Where
-    /// much has gathered, it is.
-    pub(crate) fn mark(&mut self) {
+    /// Ends a unit: what it recorded stays together in one frame, and what follows may be written apart from it. Decides
+    /// where that frame goes. Tasks of the broker that were told another place for their payload are told the right one.
+    pub(crate) fn end_unit(&mut self, broker: &mut Broker<Body>) {
         let Some(gathering) = &mut self.gathering else { return };
+        if !gathering.has_room() {
+            let forecast = gathering.unit_place();
+            self.seat();
+            self.correct(forecast, broker);
+        }
+        let Some(gathering) = &mut self.gathering else { return };
+        assert!(gathering.has_room(), "a unit that is whole has a place");
+        gathering.is_placed = false;
         gathering.mark = Mark {
             bytes: gathering.frame.body().len(),
             events: gathering.events,
@@ -124,6 +152,36 @@ impl Tape {
             self.full_bytes += gathering.mark.bytes;
             self.full.push_back(gathering.close(FrameBuf::new()));
         }
+    }
+
+    /// Finds a place for a unit that does not fit where the frame is: in a frame of its own, in the next segment if need
+    /// be.
+    fn seat(&mut self) {
+        let Some(gathering) = &mut self.gathering else { return };
+        if gathering.mark.bytes > 0 {
+            self.full_bytes += gathering.mark.bytes;
+            self.full.push_back(gathering.close(FrameBuf::new()));
+        }
+        if !gathering.has_room() {
+            gathering.room.roll();
+        }
+    }
+
+    /// Tells tasks whose payloads are in the last unit where those lie: where the unit is now, and no longer at
+    /// `forecast`.
+    fn correct(&mut self, forecast: Place, broker: &mut Broker<Body>) {
+        let Some(gathering) = self.gathering.as_ref().filter(|gathering| gathering.is_placed) else { return };
+        let unit = &gathering.frame.body()[gathering.mark.bytes..];
+        let place = gathering.unit_place();
+        let live = &mut self.live;
+        let read = payloads_in(place, unit, &mut |Recorded { queue, id, offset, payload }| {
+            let told = placed(forecast, (offset - place.offset) as usize, payload.len());
+            let is_meant = |body: &Body| body.place() == Some(told);
+            // One that left the state within the unit is not found, and needs no place.
+            let mut playback = Playback { frame: unit, place, live };
+            broker.copy_forward(queue, id, payload, is_meant, &mut playback);
+        });
+        read.expect("what was encoded can be decoded");
     }
 
     /// Says that nobody is about to add to it: it is to be written.
@@ -159,17 +217,15 @@ impl Tape {
         oldest.map_or((0, 0), |place| (place.segment as u32, place.offset as u32))
     }
 
-    /// Hands over the next frame to be written, if there is one.
+    /// Hands over the next frame to be written, if there is one. All units must have ended.
     pub(crate) fn take(&mut self, empty: &mut FrameBuf) -> Option<Batch> {
-        if self.full.is_empty() {
-            self.is_committed = false;
-            self.mark();
-        }
         if let Some(batch) = self.full.pop_front() {
             self.full_bytes -= batch.frame.body().len();
             return Some(batch);
         }
+        self.is_committed = false;
         let gathering = self.gathering.as_mut().filter(|gathering| gathering.events > 0)?;
+        assert_eq!(gathering.mark.events, gathering.events, "a unit is written whole");
         Some(gathering.close(std::mem::take(empty)))
     }
 
@@ -204,13 +260,21 @@ impl Gathering {
         self.room.advance(bytes);
         self.events -= events;
         self.next_payload = self.next_payload.saturating_sub(bytes);
-        self.has_payloads = false;
+        self.has_payloads = self.is_placed;
         self.mark = Mark { end, ..Mark::default() };
         batch
     }
 
-    fn fits(&self) -> bool {
-        self.room.fits(self.frame.body().len())
+    /// Whether all of it fits where it is to be written. What comes first in a segment does, whatever its size.
+    fn has_room(&self) -> bool {
+        let is_first = self.room.is_fresh() && self.mark.bytes == 0;
+        is_first || self.room.fits(self.frame.body().len())
+    }
+
+    /// Where the unit behind the mark begins.
+    fn unit_place(&self) -> Place {
+        let Place { segment, offset } = self.room.body();
+        Place { segment, offset: offset + self.mark.bytes as u64 }
     }
 }
 
@@ -223,22 +287,11 @@ impl Recorder for Tape {
         let payloads_at = codec::encode_with(event, gathering.frame.body_mut(), crc32c::crc32c);
         gathering.events += 1;
         self.end.0 += 1;
-        gathering.next_payload = payloads_at.map_or(0, |at| at - FrameBuf::BODY_AT);
-        let is_alone = gathering.mark.bytes == 0;
-        if gathering.fits() || gathering.room.is_fresh() && is_alone {
-            return;
-        }
-        // No payload of this command has been told its place yet: the one event that holds any is its last.
-        debug_assert!(
-            gathering.has_payloads == gathering.mark.has_payloads,
-            "a payload has been placed already"
-        );
-        if !is_alone {
-            self.full_bytes += gathering.mark.bytes;
-            self.full.push_back(gathering.close(FrameBuf::new()));
-        }
-        if !gathering.fits() {
-            gathering.room.roll();
+        let Some(payloads_at) = payloads_at else { return };
+        gathering.next_payload = payloads_at - FrameBuf::BODY_AT;
+        // Once one payload has been told its place, what else is in the unit stays beside it until the unit ends.
+        if !gathering.is_placed && !gathering.has_room() {
+            self.seat();
         }
     }
 
@@ -248,9 +301,10 @@ impl Recorder for Tape {
 
     fn body(&mut self, _index: usize, payload: &[u8]) -> Body {
         let Some(gathering) = &mut self.gathering else { return Body::from(payload) };
-        gathering.has_payloads = true;
+        (gathering.has_payloads, gathering.is_placed) = (true, true);
         let at = gathering.next_payload + codec::payload_head_len(payload.len());
         gathering.next_payload = at + payload.len();
+        assert!(gathering.next_payload <= gathering.frame.body().len(), "a payload lies within its frame");
         let place = placed(gathering.room.body(), at, payload.len());
         self.live.add(place);
         Body::Stored(place)
@@ -320,16 +374,18 @@ impl Recorder for Playback<'_> {
 #[cfg(test)]
 mod tests {
     use sureq_core::event::{Fields, Payloads, QueueNo};
-    use sureq_core::{TaskId, codec};
+    use sureq_core::settings::{Change, Changes, Expired};
+    use sureq_core::{Command, LogTime, Now, Replies, TaskId, WallTime, codec};
 
     use super::*;
+    use crate::placement;
 
     /// Frames are taken in order and whole, however much has gathered.
     #[test]
     fn a_frame_takes_no_more_commands_once_it_is_large() {
         let room = Room::new(1, 192, 64 << 20, 64 << 20);
         let mut tape = Tape::new(Position::START, room, [0; 16], LiveBodies::default());
-        let payload = vec![7; 600 << 10];
+        let (mut broker, payload) = (Broker::default(), vec![7; 600 << 10]);
         for n in 1..=10_u64 {
             let id = TaskId::new(1 << 40, n).expect("an id");
             tape.record(&Event::Pushed {
@@ -339,10 +395,7 @@ mod tests {
                 fields: Fields::default(),
             });
             assert!(tape.body(0, &payload).place().is_some());
-            // The last command is not marked: whoever takes it does that.
-            if n < 10 {
-                tape.mark();
-            }
+            tape.end_unit(&mut broker);
         }
         let mut taken = Vec::new();
         while let Some(batch) = tape.take(&mut FrameBuf::new()) {
@@ -351,6 +404,65 @@ mod tests {
         }
         assert_eq!(taken, [(4, Position(4)), (4, Position(8)), (2, Position(10))]);
         assert!(tape.is_empty() && tape.bytes() == 0);
+    }
+
+    fn at(ms: u64) -> Now {
+        Now { log: LogTime(ms), wall: WallTime(ms) }
+    }
+
+    /// A broker whose decisions are recorded in segments of one size, and whose places are compared with every frame.
+    struct Recorded {
+        broker: Broker<Body>,
+        tape: Tape,
+    }
+
+    impl Recorded {
+        fn execute(&mut self, now: Now, command: &Command<'_>) {
+            let mut replies = Replies::default();
+            self.broker.execute(now, command, &mut self.tape, &mut replies);
+            self.tape.end_unit(&mut self.broker);
+            assert!(replies.list.iter().all(|reply| !matches!(reply, sureq_core::Reply::Refused(_))));
+        }
+
+        /// Answers where the bodies of the frames lie.
+        fn take_all(&mut self) -> Vec<Place> {
+            let batches = std::iter::from_fn(|| self.tape.take(&mut FrameBuf::new()));
+            batches.inspect(|batch| placement::verify(&self.broker, batch)).map(|batch| batch.place).collect()
+        }
+    }
+
+    /// A push settles what is due before and after it is recorded. Whatever room is left in the segment, its payload has its
+    /// place: where the payload is the last thing that fits, where some of what follows fits, where all of it does.
+    #[test]
+    fn a_payload_keeps_its_place_whatever_follows_it_in_its_unit() {
+        const SEGMENT_BYTES: u64 = 64 << 10;
+        let (begin, over) = (at(1 << 40), at((1 << 40) + 2_000));
+        let mut corrected = 0;
+        for offset in (192..SEGMENT_BYTES - 192).step_by(1024) {
+            let room = Room::new(1, offset, SEGMENT_BYTES, SEGMENT_BYTES);
+            let tape = Tape::new(Position::START, room, [0; 16], LiveBodies::default());
+            let mut recorded = Recorded { broker: Broker::default(), tape };
+            let changes =
+                [Change::TtlMs(1_000), Change::Expired(Expired::Dead), Change::DeadLetter(b"grave")];
+            recorded.execute(begin, &Command::Config { queue: b"q", changes: Changes::List(&changes) });
+            let early = vec![&b"early"[..]; 2_500];
+            recorded.execute(begin, &Command::Push { queue: b"q", payloads: &early });
+            recorded.take_all();
+            // In the middle of a segment again.
+            let room = Room::new(50, offset, SEGMENT_BYTES, SEGMENT_BYTES);
+            recorded.tape.gathering.as_mut().expect("it keeps what it is told").room = room;
+            recorded.execute(begin, &Command::Push { queue: b"q", payloads: &[b"before"] });
+            recorded.execute(over, &Command::Push { queue: b"q", payloads: &[b"payload"] });
+            let places = recorded.take_all();
+            // Two frames, and the first ends early enough for a part of the second.
+            corrected += usize::from(places.len() == 2 && offset + (16 << 10) < SEGMENT_BYTES);
+            let mut found = LiveBodies::default();
+            recorded.broker.bodies(&mut |body| body.place().into_iter().for_each(|place| found.add(place)));
+            assert_eq!(found.total(), recorded.tape.live.total());
+            let by_segment = |live: &LiveBodies| live.segments().filter(|(_, live)| live.tasks > 0).count();
+            assert_eq!(by_segment(&found), by_segment(&recorded.tape.live), "offset {offset}");
+        }
+        assert!(corrected > 0, "the room was to run out behind the payload: {corrected}");
     }
 
     #[test]

@@ -7,6 +7,12 @@ use crate::queue::full;
 use crate::task::Body;
 
 impl<B: Body> Broker<B> {
+    /// The body of a task, if it is there. `queue` is where it was pushed to; it is found where it was moved to as well.
+    pub fn body_of(&self, queue: QueueNo, id: TaskId) -> Option<B> {
+        let body_in = |no: QueueNo| self.slot(no).and_then(|slot| slot.queue.body_of(id));
+        body_in(queue).or_else(|| self.adopters.iter().copied().find_map(body_in))
+    }
+
     /// Records a task whole, with its payload, if it is there and `is_meant` says that its body is the one meant:
     /// the task stays as it is and gets a new body, and the old one is released. `queue` is where it was pushed to;
     /// it is found where it was moved to as well. Answers whether it was recorded. Nobody is woken by it, and it
