@@ -1,8 +1,9 @@
 //! Log time, carried by those who use it.
 //!
-//! Redis has no clock but the one on the wall, which may be set. Every script therefore says what log time it was, and whoever
-//! heard it counts on from there by a clock that cannot be set, and says so with its next script. Where the two differ by more
-//! than a second, the wall clock was set, and log time goes on as if it had not been.
+//! Redis has no clock but the one on the wall, which may be set. Every script therefore answers with its log time, and the
+//! callers carry it on by a clock that cannot be set: each call tells the script within which bounds log time must be. The
+//! script goes by the wall clock, and by the bounds only where the wall clock has left them, which means that it was set.
+//! All of it is in microseconds: differences of whole milliseconds would make log time creep ahead with every call.
 
 use std::cell::Cell;
 use std::time::SystemTime;
@@ -14,9 +15,19 @@ pub trait Clock: Send + Sync + 'static {
     /// Milliseconds since any point in time; never goes back and cannot be set.
     fn monotonic_ms(&self) -> u64;
 
+    /// The same clock in microseconds.
+    fn monotonic_us(&self) -> u64 {
+        self.monotonic_ms() * 1_000
+    }
+
     /// What the wall clock is to say instead of what Redis' own says: tests move time by it.
     fn wall_ms(&self) -> Option<u64> {
         None
+    }
+
+    /// The same in microseconds.
+    fn wall_us(&self) -> Option<u64> {
+        self.wall_ms().map(|ms| ms * 1_000)
     }
 }
 
@@ -26,8 +37,12 @@ pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn monotonic_ms(&self) -> u64 {
+        self.monotonic_us() / 1_000
+    }
+
+    fn monotonic_us(&self) -> u64 {
         let now = clock_gettime(ClockId::Boottime);
-        now.tv_sec.unsigned_abs() * 1_000 + now.tv_nsec.unsigned_abs() / 1_000_000
+        now.tv_sec.unsigned_abs() * 1_000_000 + now.tv_nsec.unsigned_abs() / 1_000
     }
 }
 
@@ -37,25 +52,132 @@ pub(crate) fn system_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What a home knows of log time.
+/// What a home knows of log time: bounds for how far it is ahead of the monotonic clock of this machine.
+///
+/// ```text
+///   monotonic clock here    sent ───────────────────────────── heard
+///   in Redis                         script says log = L
+///
+///   L was reached before `heard`:  ahead ≥ L − heard   (the largest of these is `least`)
+///   and not before `sent`:         ahead ≤ L − sent    (the smallest of these is `most`)
+/// ```
+///
+/// Each call tells its script both bounds. The script goes by the wall clock of Redis as long as that stays within them, and
+/// by the caller's best guess otherwise. So no caller ever pushes log time ahead of what it knows for certain, and what callers
+/// say matters only when the wall clock was set.
 #[derive(Debug, Default)]
 pub(crate) struct LogClock {
-    /// Log time less monotonic time, as far as any answer told.
-    ahead: Cell<Option<u64>>,
+    known: Cell<Option<Bounds>>,
+    /// The wall clock of Redis was set forward by less than scripts notice: the next call tells them.
+    is_wall_ahead: Cell<bool>,
+    /// When a call last told them so.
+    corrected_us: Cell<Option<u64>>,
+}
+
+/// Two clocks that nobody sets drift apart by less than one part in this many: no kernel slews faster.
+const DRIFT: u64 = 2_000;
+
+/// A smaller difference than this is no step of a clock.
+const STEP_US: i64 = 1_000;
+
+/// Answers to calls that were sent this soon after a correction may be older than it.
+const SETTLING_US: u64 = 1_000_000;
+
+/// If log time is still ahead when a correction is this old, another process insists on it.
+const INSISTING_US: u64 = 10_000_000;
+
+/// How far log time is ahead of the monotonic clock, in microseconds.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    least: i64,
+    most: i64,
+    /// What `least` would be if the clocks had not drifted apart since: the best guess.
+    guess: i64,
+    /// When they were that narrow, by the monotonic clock.
+    at_us: u64,
+}
+
+/// Log time in microseconds, as a caller knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) least_us: u64,
+    pub(crate) guess_us: u64,
+    pub(crate) most_us: u64,
+}
+
+impl Bounds {
+    /// What one answer says. Clocks are cut off at microseconds: bounds are rounded outwards, so that nothing creeps.
+    fn of(log_us: u64, sent_us: u64, now_us: u64) -> Self {
+        let ahead = |us: u64| log_us.cast_signed() - us.cast_signed();
+        let guess = ahead(now_us);
+        Self { least: guess - 1, most: ahead(sent_us) + 1, guess, at_us: now_us }
+    }
+
+    /// The same after the clocks have had time to drift apart.
+    const fn at(self, now_us: u64) -> Self {
+        let apart = now_us.saturating_sub(self.at_us).div_ceil(DRIFT);
+        let drifted = apart.cast_signed();
+        let (least, most) = (self.least - drifted, self.most + drifted);
+        Self { least, most, guess: self.guess, at_us: self.at_us + apart * DRIFT }
+    }
+
+    /// What is known by both.
+    fn and(self, other: Self) -> Self {
+        let Self { least, guess, .. } = if other.least > self.least { other } else { self };
+        let most = self.most.min(other.most).max(least);
+        Self { least, most, guess, at_us: self.at_us }
+    }
 }
 
 impl LogClock {
-    /// Takes in what an answer said. Answers take their time, so that the one that says most is nearest to the truth.
-    pub(crate) fn hear(&self, log_ms: u64, monotonic_ms: u64) {
-        let ahead = log_ms.saturating_sub(monotonic_ms);
-        if self.ahead.get().is_none_or(|known| ahead > known) {
-            self.ahead.set(Some(ahead));
+    /// Takes in what a script said of log time that was called and has answered then, by the monotonic clock.
+    pub(crate) fn hear(&self, log_us: u64, sent_us: u64, now_us: u64) {
+        let heard = Bounds::of(log_us, sent_us, now_us);
+        let Some(known) = self.known.get().map(|known| known.at(now_us)) else {
+            return self.known.set(Some(heard));
+        };
+        if heard.least <= known.most + STEP_US {
+            return self.known.set(Some(known.and(heard)));
+        }
+        let corrected = self.corrected_us.get().map(|at| sent_us.saturating_sub(at));
+        match corrected {
+            Some(..SETTLING_US) => {}
+            Some(..INSISTING_US) => self.known.set(Some(heard)),
+            _ => self.is_wall_ahead.set(true),
         }
     }
 
-    /// What log time it is; zero if nobody has said yet.
-    pub(crate) fn now_ms(&self, monotonic_ms: u64) -> u64 {
-        self.ahead.get().map_or(0, |ahead| ahead + monotonic_ms)
+    /// Takes in the same where several servers have clocks of their own: log time follows the one that is ahead.
+    pub(crate) fn hear_one_of_many(&self, log_us: u64, sent_us: u64, now_us: u64) {
+        let heard = Bounds::of(log_us, sent_us, now_us);
+        let known = self.known.get().map(|known| known.at(now_us));
+        let known = known.filter(|known| heard.least <= known.most);
+        self.known.set(Some(known.map_or(heard, |known| known.and(heard))));
+    }
+
+    /// What log time it is; none if nobody has said yet.
+    pub(crate) fn now(&self, now_us: u64) -> Option<Told> {
+        let known = self.known.get()?.at(now_us);
+        let all = [known.least, known.guess, known.most];
+        let [least_us, guess_us, most_us] = all.map(|ahead| now_us.saturating_add_signed(ahead));
+        Some(Told { least_us, guess_us, most_us })
+    }
+
+    /// What the next call says about the time; `!` is before it where log time is to be set back to it if it is ahead.
+    pub(crate) fn tell(&self, now_us: u64, is_sure: bool) -> String {
+        let Some(Told { least_us, guess_us, most_us }) = self.now(now_us) else { return String::new() };
+        let corrects = self.is_wall_ahead.take();
+        if corrects {
+            self.corrected_us.set(Some(now_us));
+        }
+        let mark = if is_sure || corrects { "!" } else { "" };
+        format!("{mark}{least_us}:{guess_us}:{most_us}")
+    }
+
+    /// The monotonic time at which it is this log time for certain.
+    pub(crate) fn reaches_ms(&self, log_ms: u64, now_us: u64) -> u64 {
+        let least_us = self.now(now_us).map_or(0, |told| told.least_us);
+        (now_us + (log_ms * 1_000).saturating_sub(least_us)).div_ceil(1_000)
     }
 }
 
@@ -63,15 +185,195 @@ impl LogClock {
 mod tests {
     use super::*;
 
+    /// What `begin` in `lua/queue.lua` does with the time, step by step.
+    #[derive(Default)]
+    struct Script {
+        clock_ms: u64,
+        offset_us: i64,
+    }
+
+    impl Script {
+        /// What it answers, and log time; none if the caller is to be asked again.
+        fn run(&mut self, wall_us: u64, told: &str) -> Option<(u64, u64)> {
+            let mut line_us = wall_us.saturating_add_signed(self.offset_us);
+            let (is_sure, told) = told.strip_prefix('!').map_or((false, told), |told| (true, told));
+            let told: Vec<u64> = told.split(':').filter_map(|us| us.parse().ok()).collect();
+            if let [least, guess, most] = told[..] {
+                if line_us > most + 1_000_000 && !is_sure {
+                    return None;
+                }
+                if line_us < least || line_us > most && is_sure {
+                    line_us = guess;
+                }
+            }
+            if line_us < (self.clock_ms * 1_000).saturating_sub(1_000_000) {
+                line_us = self.clock_ms * 1_000;
+            }
+            self.offset_us = line_us.cast_signed() - wall_us.cast_signed();
+            let log_us = line_us.max(self.clock_ms * 1_000);
+            if log_us / 1_000 - self.clock_ms >= 50 {
+                self.clock_ms = log_us / 1_000;
+            }
+            Some((line_us, log_us))
+        }
+    }
+
+    const START_US: u64 = 1_600_000_000_000_000;
+
+    /// True time, a Redis, and processes that call it, each by a monotonic clock of its own.
+    struct World {
+        random: fastrand::Rng,
+        now_us: u64,
+        script: Script,
+        wall_set_by_us: i64,
+        callers: [Caller; 2],
+    }
+
+    /// A process. Its clock began at another time than those of others, and runs a little fast or slow.
+    struct Caller {
+        clock: LogClock,
+        began_us: u64,
+        drift_ppm: i64,
+    }
+
+    impl Caller {
+        fn monotonic_us(&self, now_us: u64) -> u64 {
+            let drifted = now_us.cast_signed() / 1_000 * self.drift_ppm / 1_000;
+            (self.began_us + now_us).saturating_add_signed(drifted)
+        }
+    }
+
+    impl World {
+        fn new(seed: u64, drift_ppm: [i64; 2]) -> Self {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let callers = drift_ppm.map(|drift_ppm| {
+                let began_us = random.u64(1_000_000..1_000_000_000);
+                Caller { clock: LogClock::default(), began_us, drift_ppm }
+            });
+            Self { random, now_us: 0, script: Script::default(), wall_set_by_us: 0, callers }
+        }
+
+        fn pass(&mut self, us_max: u64) {
+            self.now_us += self.random.u64(0..=us_max);
+        }
+
+        /// One command, whose way takes up to so long each way. Answers by how much log time is ahead of true time.
+        fn call(&mut self, way_us: u64) -> i64 {
+            let at = self.random.usize(0..2);
+            let mut is_sure = false;
+            loop {
+                let sent_us = self.callers[at].monotonic_us(self.now_us);
+                let told = self.callers[at].clock.tell(sent_us, is_sure);
+                self.pass(way_us);
+                let true_us = START_US + self.now_us;
+                let answer = self.script.run(true_us.saturating_add_signed(self.wall_set_by_us), &told);
+                self.pass(way_us);
+                let heard_us = self.callers[at].monotonic_us(self.now_us);
+                if let Some((line_us, log_us)) = answer {
+                    self.callers[at].clock.hear(line_us, sent_us, heard_us);
+                    return log_us.cast_signed() - true_us.cast_signed();
+                }
+                is_sure = true;
+            }
+        }
+    }
+
+    /// Log time is within 1 ms + 0.1 % of true time, which is what the clock of Redis says while nobody sets it.
+    fn assert_near(world: &World, ahead_us: i64) {
+        let most = 1_000 + world.now_us.cast_signed() / 1_000;
+        assert!(ahead_us.abs() <= most, "{ahead_us} µs ahead after {} µs", world.now_us);
+    }
+
     #[test]
-    fn the_answer_that_took_the_shortest_way_is_believed() {
+    fn a_million_commands_of_two_callers_move_log_time_by_nothing() {
+        for (seed, way_us) in [(1, 3), (2, 80), (3, 1_500), (4, 30_000)] {
+            let mut world = World::new(seed, [0, 0]);
+            for _ in 0..250_000 {
+                let ahead_us = world.call(way_us);
+                assert_eq!(ahead_us, 0, "seed {seed}");
+                world.pass(300);
+            }
+        }
+    }
+
+    #[test]
+    fn callers_whose_clocks_drift_apart_move_log_time_by_nothing() {
+        let mut world = World::new(5, [400, -400]);
+        for n in 0..200_000 {
+            let ahead_us = world.call(100);
+            assert_eq!(ahead_us, 0, "command {n}");
+            world.pass(if n % 1_000 == 0 { 600_000_000 } else { 300 });
+        }
+    }
+
+    #[test]
+    fn a_wall_clock_that_is_set_neither_hurries_log_time_nor_holds_it_up() {
+        for seed in 0..20 {
+            let mut world = World::new(seed, [20, -20]);
+            for n in 0..20_000 {
+                let ahead_us = world.call(200);
+                // How far it was set is known only as well as how long calls take.
+                assert_near(&world, ahead_us.abs().saturating_sub(400 * (n / 500 + 1)));
+                if n % 500 == 499 {
+                    let days = 86_400_000_000;
+                    world.wall_set_by_us = match n / 500 % 2 {
+                        0 => world.random.i64(1_100_000..days),
+                        _ => -world.random.i64(1_100_000..days),
+                    };
+                }
+                world.pass(2_000);
+            }
+        }
+    }
+
+    /// Scripts cannot tell a small step forward from a call that took long, but the caller can.
+    #[test]
+    fn a_small_step_of_the_wall_clock_is_taken_back_at_once() {
+        for seed in 0..20 {
+            let mut world = World::new(seed, [0, 0]);
+            for _ in 0..200 {
+                world.call(200);
+                world.pass(2_000);
+            }
+            world.wall_set_by_us = world.random.i64(10_000..900_000);
+            for _ in 0..2_000 {
+                world.call(200);
+                world.pass(2_000);
+            }
+            let ahead_us = world.call(200);
+            assert!(ahead_us.abs() <= 1_000, "{ahead_us} µs ahead of true time, seed {seed}");
+        }
+    }
+
+    #[test]
+    fn an_answer_bounds_log_time_from_both_sides() {
         let clock = LogClock::default();
-        assert_eq!(clock.now_ms(5), 0);
-        clock.hear(1_000_100, 150);
-        assert_eq!(clock.now_ms(150), 1_000_100);
-        clock.hear(1_000_200, 210);
-        assert_eq!(clock.now_ms(210), 1_000_200);
-        clock.hear(1_000_300, 900);
-        assert_eq!(clock.now_ms(900), 1_000_890);
+        assert_eq!((clock.now(5), clock.tell(5, false)), (None, String::new()));
+        clock.hear(1_000_100, 100, 150);
+        assert_eq!(
+            clock.now(150),
+            Some(Told { least_us: 1_000_099, guess_us: 1_000_100, most_us: 1_000_151 })
+        );
+        clock.hear(1_000_230, 205, 240);
+        assert_eq!(
+            clock.now(240),
+            Some(Told { least_us: 1_000_229, guess_us: 1_000_230, most_us: 1_000_242 })
+        );
+        clock.hear(1_000_900, 300, 2_240);
+        assert_eq!(clock.tell(2_240, false), "1002228:1002230:1002243");
+        assert_eq!(clock.tell(2_240, true), "!1002228:1002230:1002243");
+        assert_eq!(clock.reaches_ms(1_010, 2_240), (2_240_u64 + 7_772).div_ceil(1_000));
+    }
+
+    #[test]
+    fn of_several_servers_the_one_that_is_ahead_is_followed() {
+        let clock = LogClock::default();
+        clock.hear_one_of_many(1_000_000, 10, 20);
+        clock.hear_one_of_many(1_300_000, 30, 40);
+        clock.hear_one_of_many(1_000_050, 50, 60);
+        assert_eq!(
+            clock.now(60),
+            Some(Told { least_us: 1_300_018, guess_us: 1_300_020, most_us: 1_300_018 })
+        );
     }
 }

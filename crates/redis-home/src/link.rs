@@ -63,6 +63,8 @@ struct Way {
     loads: usize,
     /// The server has just been told the time anew.
     is_sure: bool,
+    /// When the calls were sent last, by the monotonic clock.
+    sent_us: u64,
 }
 
 impl Link {
@@ -131,9 +133,9 @@ impl Link {
         self.fleet.probe().await;
     }
 
-    /// Log time as this home knows it.
-    pub(crate) fn log_ms(&self) -> u64 {
-        self.log.now_ms(self.clock.monotonic_ms())
+    /// When it is this log time for certain, by the monotonic clock.
+    pub(crate) fn reaches_ms(&self, log_ms: u64) -> u64 {
+        self.log.reaches_ms(log_ms, self.clock.monotonic_us())
     }
 
     /// Whether messages may be missed though the connection that they come by stands: other servers may say them, or pass them
@@ -172,9 +174,9 @@ impl Link {
         if self.target.is_spread() || !node.is_to_be_greeted() {
             return;
         }
-        let mut commands = Pipeline::new();
+        let (mut commands, now_us) = (Pipeline::new(), self.clock.monotonic_us());
         for call in self.target.layout.greetings() {
-            commands.add_command(self.command(node, &call, false));
+            commands.add_command(self.command(node, &call, &self.told(now_us, false)));
         }
         if !commands.is_empty() {
             // Every call tells it, too; this is only sooner.
@@ -182,10 +184,15 @@ impl Link {
         }
     }
 
-    /// A call as it is sent to a server. Whoever is sure of the time has just been asked for it.
-    fn command(&self, node: &Node, call: &Call, is_sure: bool) -> Cmd {
+    /// What calls say about the time. Whoever is sure of it has just been asked for it.
+    fn told(&self, now_us: u64, is_sure: bool) -> String {
+        if self.target.layout == Layout::Sureq { self.log.tell(now_us, is_sure) } else { String::new() }
+    }
+
+    /// A call as it is sent to a server, with what it says about the time.
+    fn command(&self, node: &Node, call: &Call, told: &str) -> Cmd {
         match self.target.layout {
-            Layout::Sureq => self.sureq_command(node, call, is_sure),
+            Layout::Sureq => self.sureq_command(node, call, told),
             Layout::WorkQueue { .. } => {
                 let looks = self.look_out.is_due(call, self.clock.monotonic_ms());
                 self.foreign_command(node, call, if looks { "1" } else { "" })
@@ -210,11 +217,10 @@ impl Link {
         command
     }
 
-    fn sureq_command(&self, node: &Node, call: &Call, is_sure: bool) -> Cmd {
+    fn sureq_command(&self, node: &Node, call: &Call, told: &str) -> Cmd {
         let mut command = node.runner().command(call.op);
         command.arg(2).arg(&self.target.script_keys(call.queue.as_deref())[..]);
-        let wall = self.clock.wall_ms().map(|ms| ms.to_string()).unwrap_or_default();
-        let told = format!("{}{}", if is_sure { "!" } else { "" }, self.log_ms());
+        let wall = self.clock.wall_us().map(|us| us.to_string()).unwrap_or_default();
         command.arg(call.op).arg(&self.target.prefix).arg(told).arg(wall).arg(node.run_id());
         for arg in &call.args {
             command.arg(arg);
@@ -273,7 +279,7 @@ impl Link {
         let (node, connection) = self.reach(way).await?;
         let Some(values) = self.send_over(&node, connection, rest, way).await? else { return Ok(()) };
         let judged: Vec<Judged> =
-            rest.iter().zip(values).map(|(call, value)| self.judge(call, value)).collect();
+            rest.iter().zip(values).map(|(call, value)| self.judge(call, value, way.sent_us)).collect();
         let is_done = |judged: &Judged| matches!(judged, Judged::Known(_));
         let Some(from) = judged.iter().position(|judged| !is_done(judged)) else {
             answers.extend(judged.into_iter().filter_map(Judged::known));
@@ -322,8 +328,11 @@ impl Link {
         way: &mut Way,
     ) -> Result<Option<Vec<Value>>, Refusal> {
         let mut commands = Pipeline::with_capacity(calls.len());
+        way.sent_us = self.clock.monotonic_us();
+        // All say the same: where one comes too late, so do those behind it, and all of them can be sent again.
+        let told = self.told(way.sent_us, way.is_sure);
         for call in calls {
-            commands.add_command(self.command(node, call, way.is_sure));
+            commands.add_command(self.command(node, call, &told));
         }
         let sent = async {
             if self.target.is_replicated {
@@ -392,7 +401,17 @@ impl Link {
         self.send_with(&[call], patience).await.pop().unwrap_or_else(closed)
     }
 
-    fn judge(&self, call: &Call, value: Value) -> Judged {
+    /// Takes in the log time that a script which was called then has answered.
+    fn hear_log(&self, log_us: u64, sent_us: u64) {
+        let now_us = self.clock.monotonic_us();
+        if self.target.is_spread() {
+            self.log.hear_one_of_many(log_us, sent_us, now_us);
+        } else {
+            self.log.hear(log_us, sent_us, now_us);
+        }
+    }
+
+    fn judge(&self, call: &Call, value: Value, sent_us: u64) -> Judged {
         let error = match value {
             Value::ServerError(error) => RedisError::from(error),
             value => {
@@ -402,7 +421,7 @@ impl Link {
                         return Ok(None);
                     }
                     match self.target.layout {
-                        Layout::Sureq => self.log.hear(number(first)?, now),
+                        Layout::Sureq => self.hear_log(number(first)?, sent_us),
                         Layout::WorkQueue { .. } if number(first)? == 1 => {
                             self.look_out.hear(call, &answer, now);
                         }
@@ -432,7 +451,8 @@ impl Link {
 impl Way {
     fn to(slot: u16, patience: Patience) -> Self {
         let patience = if patience == Patience::None { TRY_FOR } else { REACH_FOR };
-        Self { slot, until: Instant::now() + patience, pause: Duration::ZERO, loads: 0, is_sure: false }
+        let (until, pause) = (Instant::now() + patience, Duration::ZERO);
+        Self { slot, until, pause, loads: 0, is_sure: false, sent_us: 0 }
     }
 
     /// Waits a little, and each time a little longer; an error if it has been long enough.

@@ -3,9 +3,9 @@
 --
 --   KEYS[1]  where the keys of the queue begin; it says in which slot they lie, and is itself no key that is ever there
 --   KEYS[2]  the store's own numbers: last id, clock, counters; what is before `store` is where its other keys begin, too
---   ARGV     the operation, the prefix of all keys, the log time by the caller's own clock (0: it does not know),
---            the wall clock (empty: Redis' own; tests move time by it), what the server is called in this life of it,
---            then what the operation wants
+--   ARGV     the operation, the prefix of all keys, the bounds of log time by the caller's own clock in microseconds
+--            (`least:guess:most`; empty: it does not know), the wall clock in microseconds (empty: Redis' own; tests move time
+--            by it), what the server is called in this life of it, then what the operation wants
 --
 -- docs/redis-keys.md lists the keys. A task without a record in `:task` was plainly pushed and not touched since.
 
@@ -17,8 +17,8 @@ local SLICE = 1000
 -- Lanes of priority are so far apart in the scores of `:ready`, and places in the line are within.
 local LANE = 17592186044416
 local SEQ_MAX = 131071
--- By how much a clock may differ from that of the caller before one of them is taken to have been set.
-local CLOCK_MS = 1000
+-- By how much log time may be later than the caller thinks before the wall clock is taken to have been set.
+local CLOCK_US = 1000000
 local EMPTY_QUEUE_S = 3600
 local EMPTY_STORE_S = 604800
 -- How long a lease of before the start of a server is good for after it, if it was that long.
@@ -45,7 +45,10 @@ local CLOCK_KEPT_MS = 50
 local keys, args, STORE, OWN, PREFIX
 -- What an operation wants begins behind these.
 local HEAD = 5
-local wall, log
+-- The wall clock and log time, in whole milliseconds. What lasts from now on is counted from the end of this one.
+local wall, log, log_end
+-- What log time would be if it had never been ahead, in microseconds.
+local time_us
 -- When what is being done happened: now, or, of what time did alone, when it was due.
 local moment
 -- The store's own numbers: clock, offset of log time, last id, epoch and when it began, counters, the next lost worker.
@@ -78,24 +81,27 @@ local function begin()
   STORE, OWN, PREFIX, opened, order_opened = keys[2], string.sub(keys[2], 1, -6), args[2], {}, {}
   local known = call('GET', STORE)
   store = known and unpacked(known) or { clock = 0, offset = 0, ms = 0, seq = 0, epoch = '', started = 0 }
-  wall = tonumber(args[4])
-  if not wall then
+  local wall_us = tonumber(args[4])
+  if not wall_us then
     local time = call('TIME')
-    wall = tonumber(time[1]) * 1000 + floor(tonumber(time[2]) / 1000)
+    wall_us = tonumber(time[1]) * 1000000 + tonumber(time[2])
   end
-  log = wall + store.offset
-  -- What the caller says may have been on its way for long. It is asked again; if it still says so, the clock was set.
-  local told, is_sure = tonumber(string.match(args[3], '%d+')), string.byte(args[3]) == 33
-  if told > 0 and told < log - CLOCK_MS then
-    if not is_sure then return false end
-    log = told
+  time_us = wall_us + store.offset * 1000 + (store.part or 0)
+  local sure, least, guess, most = string.match(args[3], '^(!?)(%d+):(%d+):(%d+)$')
+  if least then
+    -- The call may have been on its way for long. The caller is asked again; if it still says so, the clock was set.
+    if sure == '' and time_us > tonumber(most) + CLOCK_US then return false end
+    if time_us < tonumber(least) or sure == '!' and time_us > tonumber(most) then time_us = tonumber(guess) end
   end
-  log = max(log, store.clock, told)
-  moment = log
-  is_store_changed = not known or log - store.clock >= CLOCK_KEPT_MS or log - wall ~= store.offset
-  if is_store_changed then
-    store.clock, store.offset = log, log - wall
-  end
+  -- If it was a little ahead, it stands still until time has caught up; if it was more, whoever says so knows too little.
+  if time_us < store.clock * 1000 - CLOCK_US then time_us = store.clock * 1000 end
+  local log_us = max(time_us, store.clock * 1000)
+  wall, log, log_end = floor(wall_us / 1000), floor(log_us / 1000), floor((log_us + 999) / 1000)
+  moment = log_end
+  local offset = floor((time_us - wall_us) / 1000)
+  local part = time_us - wall_us - offset * 1000
+  is_store_changed = not known or log - store.clock >= CLOCK_KEPT_MS or offset ~= store.offset or part ~= (store.part or 0)
+  if is_store_changed then store.clock, store.offset, store.part = log, offset, part end
   return true
 end
 
@@ -460,7 +466,7 @@ end
 local function end_one(q, id, t, ended)
   moment = ended[3]
   if end_lease(q, id, t, ended[2] ~= '' and ended[2] or nil, ended[1]) then ended[1], q.dirty = ended[1] + 1, true end
-  moment = log
+  moment = log_end
 end
 
 local function settle_leases(q, slice)
@@ -483,7 +489,7 @@ local function settle_leases(q, slice)
     end
     s.lapsing[2] = s.lapsing[2] - 1
   end
-  moment = log
+  moment = log_end
   if #ids < slice then s.lapsing = nil end
 end
 
@@ -570,7 +576,7 @@ local function next_look(q)
   for _, at in ipairs({ store.lost or 0, store.homes or 0 }) do
     if at > 0 and (soonest == 0 or at < soonest) then soonest = at end
   end
-  return { soonest, q.s.appointed or 0, log, wall }
+  return { soonest, q.s.appointed or 0, wall }
 end
 
 ------------------------------------------------------------------------------------------------------------- workers
@@ -629,7 +635,7 @@ local function end_lost_workers()
     moment = tonumber(lost[i + 1])
     end_worker(lost[i], worker_of(lost[i]), 'w')
   end
-  moment, store.lost, is_store_changed = log, first_of(OWN .. 'workers:ends'), true
+  moment, store.lost, is_store_changed = log_end, first_of(OWN .. 'workers:ends'), true
 end
 
 -- This incarnation of a worker, if it lives.
@@ -713,15 +719,15 @@ function ops.push(name)
     places[2 * i - 1], places[2 * i] = s.tail + i, id
     if store.ms ~= log or ttl then
       records[#records + 1] = id
-      records[#records + 1] = pack({ st = 'R', pu = log, ex = ttl and log + ttl })
+      records[#records + 1] = pack({ st = 'R', pu = log, ex = ttl and log_end + ttl })
     end
-    if ttl then ends[2 * i - 1], ends[2 * i] = log + ttl, id end
+    if ttl then ends[2 * i - 1], ends[2 * i] = log_end + ttl, id end
   end
   at_once('HSET', q.k .. ':body', bodies)
   at_once('ZADD', q.k .. ':ready', places)
   at_once('HSET', q.k .. ':task', records)
   at_once('ZADD', q.k .. ':expires', ends)
-  if ttl then sooner(q, log + ttl) end
+  if ttl then sooner(q, log_end + ttl) end
   s.tail, s.len, s.bytes, s.pushed = s.tail + count, s.len + count, s.bytes + size, s.pushed + count
   rate(s, 'pushes', count)
   q.ready, q.dirty = q.ready + count, true
@@ -744,11 +750,11 @@ function ops.add(name, payload, task_name, delay, at, priority, tries_of, backof
   t.pr = tonumber(priority) ~= 0 and tonumber(priority) or nil
   t.tm, t.bo = tonumber(tries_of), tonumber(backoff_of)
   ttl = tonumber(ttl) or q.s['s-ttl']
-  t.ex = ttl and log + ttl
+  t.ex = ttl and log_end + ttl
   call('HSET', q.k .. ':body', id, payload)
   if t.nm then call('HSET', q.k .. ':names', t.nm, id) end
   if (tonumber(delay) or 0) > 0 then
-    wait(q, id, t, 'D', log + tonumber(delay))
+    wait(q, id, t, 'D', log_end + tonumber(delay))
   elseif tonumber(at) and tonumber(at) > wall then
     wait(q, id, t, 'A', tonumber(at))
   else
@@ -801,7 +807,7 @@ local function pop_from(q, index, count, room, terms, is_meta, out)
         bytes, s.seq = bytes + #body, s.seq + 1
         taken[#taken + 1] = id
         t.st, t.at, t.sq, t.n, t.e, t.la = 'L', log, s.seq, (t.n or 0) + 1, e, nil
-        t.ln, t.dl, t.ho, t.lp = length, length and log + length, terms.holder, terms.policy
+        t.ln, t.dl, t.ho, t.lp = length, length and log_end + length, terms.holder, terms.policy
         leased[#leased + 1], leased[#leased + 2] = t.sq, id
         if t.dl then ends[#ends + 1], ends[#ends + 2] = t.dl, id end
         kept[#kept + 1], kept[#kept + 2] = id, pack(t)
@@ -814,7 +820,7 @@ local function pop_from(q, index, count, room, terms, is_meta, out)
   at_once('ZADD', k .. ':leased', leased)
   at_once('ZADD', k .. ':ends', ends)
   at_once('HSET', k .. ':task', kept)
-  if length then sooner(q, log + length) end
+  if length then sooner(q, log_end + length) end
   if terms.holder then
     at_once('ZADD', k .. ':held:' .. terms.holder, leased)
     call('SADD', k .. ':holders', terms.holder)
@@ -899,7 +905,7 @@ function ops.extend(name, word, ms)
   local id, t, _, is_current = claim(q, word)
   if not is_current then return 'stale' end
   if t.cx then return 'cancelled' end
-  t.ln, t.dl, q.dirty = tonumber(ms), log + tonumber(ms), true
+  t.ln, t.dl, q.dirty = tonumber(ms), log_end + tonumber(ms), true
   call('ZADD', q.k .. ':ends', t.dl, id)
   sooner(q, t.dl)
   put(q, id, t)
@@ -923,7 +929,7 @@ ops['return'] = function(name, word, place, failed, reason)
   elseif place ~= '' then
     give_back_to(q, id, t, place, 'f', reason)
   else
-    give_back(q, id, t, 'D', log + backoff(q, id, t, (t.f or 0) + 1), 'f', reason)
+    give_back(q, id, t, 'D', log_end + backoff(q, id, t, (t.f or 0) + 1), 'f', reason)
   end
   return 'done'
 end
@@ -1335,7 +1341,7 @@ end
 function ops.start(name, ttl)
   local before = worker_of(name)
   if before then end_worker(name, before, 'w') end
-  local n, ends = max(store.incarnation or 0, log - 1) + 1, log + tonumber(ttl)
+  local n, ends = max(store.incarnation or 0, log - 1) + 1, log_end + tonumber(ttl)
   store.incarnation, is_store_changed = n, true
   call('HSET', OWN .. 'workers', name, pack({ n = n, ttl = tonumber(ttl) }))
   call('ZADD', OWN .. 'workers:ends', ends, name)
@@ -1347,7 +1353,7 @@ end
 function ops.beat(name, incarnation)
   local w = alive(name, incarnation)
   if not w then return GONE end
-  call('ZADD', OWN .. 'workers:ends', log + w.ttl, name)
+  call('ZADD', OWN .. 'workers:ends', log_end + w.ttl, name)
   local out, queues = {}, call('SMEMBERS', w.key .. ':queues')
   table.sort(queues)
   for _, queue in ipairs(queues) do
@@ -1485,5 +1491,5 @@ local function run(its_keys, its_args)
   end
   local answer = ops[args[1]](unpack(args, HEAD + 1, HEAD + 10))
   finish()
-  return { log, answer }
+  return { time_us, answer }
 end

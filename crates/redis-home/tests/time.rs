@@ -1,0 +1,172 @@
+//! Rule 8 on a real Redis: log time advances at the rate of real time, however many commands there are.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use support::{answer, info, open, pop, pop_leased, push, run, wait_for};
+use sureq_core::command::{Add, Command, When};
+use sureq_redis::{Clock, RedisHome, SystemClock, Target};
+use sureq_testkit::redis_server::RedisServer;
+
+const START_US: u64 = 1_600_000_000_000_000;
+
+/// True time, which a test moves by hand, and the wall clock of Redis, which it may also set.
+#[derive(Default)]
+struct World {
+    passed_us: AtomicU64,
+    wall_set_by_us: AtomicI64,
+}
+
+/// The clocks as one process sees them: its monotonic clock began at some moment of its own.
+struct Seen {
+    world: Arc<World>,
+    began_us: u64,
+}
+
+impl Clock for Seen {
+    fn monotonic_ms(&self) -> u64 {
+        self.monotonic_us() / 1_000
+    }
+
+    fn monotonic_us(&self) -> u64 {
+        self.world.passed_us.load(Ordering::Acquire) + self.began_us
+    }
+
+    fn wall_ms(&self) -> Option<u64> {
+        self.wall_us().map(|us| us / 1_000)
+    }
+
+    fn wall_us(&self) -> Option<u64> {
+        let wall = START_US + self.world.passed_us.load(Ordering::Acquire);
+        wall.checked_add_signed(self.world.wall_set_by_us.load(Ordering::Acquire))
+    }
+}
+
+impl World {
+    fn home(self: &Arc<Self>, server: &RedisServer, began_us: u64) -> RedisHome {
+        let target = Target::parse(&server.url()).expect("a URL");
+        let clock = Seen { world: Arc::clone(self), began_us };
+        RedisHome::open_by(target, Arc::new(clock)).expect("Redis listens")
+    }
+
+    fn pass(&self, us: u64) {
+        self.passed_us.fetch_add(us, Ordering::AcqRel);
+    }
+
+    fn passed_us(&self) -> u64 {
+        self.passed_us.load(Ordering::Acquire)
+    }
+}
+
+fn add_delayed(home: &RedisHome, queue: &[u8], ms: u64) {
+    run(home, &Command::Add(Add { when: When::After(ms), ..Add::plain(queue, b"x") }));
+}
+
+/// How many tasks a pop gets that asks for one.
+fn popped(home: &RedisHome, queue: &[u8]) -> usize {
+    pop(home, queue, 1).expect("Redis answers").len()
+}
+
+/// A delay and a lease begin, a number of commands from two processes follow, and both end when they should.
+fn ends_on_time(set_wall: impl Fn(&World, usize)) {
+    const COMMANDS: usize = 10_000;
+    const DELAY_MS: u64 = 5_000;
+    let (server, world) = (RedisServer::start(), Arc::new(World::default()));
+    let homes = [world.home(&server, 123_456), world.home(&server, 7_890_987)];
+    push(&homes[0], b"leased", b"x");
+    world.pass(700);
+    assert_eq!(pop_leased(&homes[0], b"leased", DELAY_MS).expect("Redis answers").len(), 1);
+    add_delayed(&homes[0], b"delayed", DELAY_MS);
+    let due_us = world.passed_us() + DELAY_MS * 1_000;
+    let mut random = fastrand::Rng::with_seed(7);
+    for n in 0..COMMANDS {
+        let mean_us = (due_us - 2_000 - world.passed_us()) / (COMMANDS - n) as u64;
+        world.pass(random.u64(0..=2 * mean_us).min(due_us - 2_000 - world.passed_us()));
+        set_wall(&world, n);
+        info(&homes[random.usize(0..2)], b"busy");
+    }
+    for home in &homes {
+        assert_eq!(popped(home, b"delayed"), 0, "a delay ended early");
+        assert_eq!(popped(home, b"leased"), 0, "a lease ended early");
+    }
+    world.pass(due_us + 5_000 - world.passed_us());
+    assert_eq!(popped(&homes[1], b"delayed"), 1, "a delay ended late");
+    assert_eq!(popped(&homes[1], b"leased"), 1, "a lease ended late");
+    homes.iter().for_each(RedisHome::close);
+}
+
+/// Version 0.1 carried whole milliseconds, and each command could push log time ahead by a part of one.
+#[test]
+fn log_time_does_not_creep_with_the_number_of_commands() {
+    ends_on_time(|_, _| {});
+}
+
+#[test]
+fn log_time_does_not_leap_when_the_wall_clock_of_redis_is_set() {
+    ends_on_time(|world, n| {
+        let set_by_us = match n {
+            1_000 => 3_600_000_000,
+            2_000 => -86_400_000_000,
+            3_000 => 1_500_000,
+            4_000 => -1_500_000,
+            5_000 => 0,
+            _ => return,
+        };
+        world.wall_set_by_us.store(set_by_us, Ordering::Release);
+    });
+}
+
+/// The clock of this machine, but its milliseconds begin at another moment.
+struct Phased(u64);
+
+impl Clock for Phased {
+    fn monotonic_ms(&self) -> u64 {
+        self.monotonic_us() / 1_000
+    }
+
+    fn monotonic_us(&self) -> u64 {
+        SystemClock.monotonic_us() + self.0
+    }
+}
+
+/// The same in real time, while two processes send as many commands as they can.
+#[test]
+fn a_delay_under_load_is_neither_early_nor_late() {
+    const DELAY_MS: u64 = 3_000;
+    let server = RedisServer::start_with("redis-server".as_ref(), &["--appendonly", "no"]);
+    // Whatever the phase of the wall clock is, one of them is far from it.
+    let homes = [250, 750].map(|phase_us| {
+        let target = Target::parse(&server.url()).expect("a URL");
+        RedisHome::open_by(target, Arc::new(Phased(phase_us))).expect("Redis listens")
+    });
+    let (is_over, count) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for home in &homes {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Acquire) {
+                        // It looks for what is due in this queue, as every command does.
+                        info(home, b"q");
+                        count.fetch_add(1, Ordering::AcqRel);
+                    }
+                });
+            }
+        }
+        let waiter = open(&server.url());
+        let since = Instant::now();
+        add_delayed(&waiter, b"q", DELAY_MS);
+        let added = Instant::now();
+        let replies = answer(&wait_for(&waiter, b"q"));
+        let (most, least) = (since.elapsed(), added.elapsed());
+        is_over.store(true, Ordering::Release);
+        println!("after {least:?} and {} commands", count.load(Ordering::Acquire));
+        assert_eq!(replies.tasks.len(), 1);
+        assert!(most >= Duration::from_millis(DELAY_MS), "delivered early, after {most:?}");
+        assert!(least < Duration::from_millis(DELAY_MS + 1_000), "delivered late, after {least:?}");
+        waiter.close();
+    });
+    homes.iter().for_each(RedisHome::close);
+}
