@@ -137,8 +137,9 @@ pub fn decode_refusal(error: &[u8]) -> Refusal {
         "ERR" if words == Refusal::MalformedId.to_string() => Refusal::MalformedId,
         "ERR" if words == Refusal::NoMoreIds.to_string() => Refusal::NoMoreIds,
         "ERR" => Refusal::Said { words: words.into() },
-        // The same question gets the same answer, until somebody else changes a user or a key.
-        "NOPERM" | "WRONGTYPE" => Refusal::Said { words: text.into() },
+        "WRONGTYPE" => Refusal::WrongType { words: words.into() },
+        // The same question gets the same answer, until somebody else changes a user.
+        "NOPERM" => Refusal::Said { words: text.into() },
         // Who has not said who it is, or asks too early, gets nothing done.
         _ => Refusal::Unavailable { why: text.into() },
     }

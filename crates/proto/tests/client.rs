@@ -502,6 +502,7 @@ fn refusal(dice: &mut Dice) -> Refusal {
         Refusal::Damaged { id: dice.id(), why: why() },
         Refusal::not_there("WORKER", "layout=work-queue"),
         Refusal::Said { words: why() },
+        Refusal::WrongType { words: why() },
         Refusal::Unavailable { why: why() },
         Refusal::Unknown { why: why() },
     ];
@@ -515,9 +516,9 @@ fn what_other_servers_say_is_kept() {
     assert_eq!(decode_refusal(b"ERR"), said(""));
     assert_eq!(decode_refusal(b"DAMAGED beyond repair"), said("beyond repair"));
     assert_eq!(decode_refusal(b"NOTTHERE nowhere"), said("nowhere"));
-    for words in ["NOPERM no", "WRONGTYPE it is a list"] {
-        assert_eq!(decode_refusal(words.as_bytes()), said(words));
-    }
+    assert_eq!(decode_refusal(b"NOPERM no"), said("NOPERM no"));
+    let a_list = Refusal::WrongType { words: "it is a list".into() };
+    assert_eq!(decode_refusal(b"WRONGTYPE it is a list"), a_list);
     for words in ["NOAUTH Authentication required.", "LOADING wait", "WRONGPASS no", "odd"] {
         assert_eq!(decode_refusal(words.as_bytes()), Refusal::Unavailable { why: words.into() });
     }

@@ -65,9 +65,16 @@ pub(crate) fn refusal(answer: &Value) -> Option<Refusal> {
             );
             Refusal::Unavailable { why: why.into() }
         }
+        b"WRONGTYPE" => wrong_type(&key.escape_ascii().to_string()),
         b"TAKEN" => Refusal::Unavailable { why: "a new id was taken already: try again".into() },
         _ => Strange.into(),
     })
+}
+
+/// A key holds a value of another type. The words are Redis' own, and name the key.
+fn wrong_type(key: &str) -> Refusal {
+    let words = format!("Operation against a key holding the wrong kind of value: {key}");
+    Refusal::WrongType { words: words.into() }
 }
 
 fn read_reply(ids: Ids, shape: &Shape, answer: Value, replies: &mut Replies<Payload>) -> Read<Reply> {

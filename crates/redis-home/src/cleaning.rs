@@ -182,7 +182,13 @@ pub(crate) async fn clean(
             return Err(Refusal::not_there(what, "layout=sureq"));
         }
         _ if !is_all => queues.into_iter().collect(),
-        Layout::WorkQueue { .. } => all_queues(inner).await?,
+        Layout::WorkQueue { .. } => {
+            let mut queues = all_queues(inner).await?;
+            if how == Cleaning::Deep {
+                queues.append(&mut work_queue::cleaning::unlisted_queues(inner).await?);
+            }
+            queues
+        }
         Layout::Worqr => {
             // Queues that nobody has noted are found by what is worked on.
             let mut queues = all_queues(inner).await?;

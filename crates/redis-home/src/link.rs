@@ -527,5 +527,8 @@ pub(crate) fn refusal_of(error: &RedisError) -> Refusal {
     if BEFORE.contains(&code) && !has_begun {
         return Refusal::Unavailable { why: why.into() };
     }
+    if code == "WRONGTYPE" && !has_begun {
+        return Refusal::WrongType { words: error.detail().unwrap_or_default().into() };
+    }
     Refusal::Unknown { why: why.into() }
 }

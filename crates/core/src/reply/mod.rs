@@ -359,6 +359,11 @@ pub enum Refusal {
         /// Where it is asked of, as the URL says it.
         place: Cow<'static, str>,
     },
+    /// A key that belongs to the queue holds a value of another type.
+    WrongType {
+        /// Which key, as an error reply says it.
+        words: Box<str>,
+    },
     /// The queue has as many tasks or bytes as its settings allow.
     QueueFull,
     /// This incarnation of the worker is no longer alive.
@@ -406,6 +411,7 @@ impl Refusal {
     /// The word an error reply begins with.
     pub const fn code(&self) -> &'static str {
         match self {
+            Self::WrongType { .. } => "WRONGTYPE",
             Self::QueueFull => "QUEUEFULL",
             Self::WorkerGone => "GONE",
             Self::NotThere { .. } => "NOTTHERE",
@@ -447,7 +453,7 @@ impl fmt::Display for Refusal {
             Self::NoMoreIds => f.write_str("the store has given out its last id"),
             Self::Closed => f.write_str("the store is closed: connect to it again once it is open"),
             Self::Damaged { id, why } => write!(f, "the payload of task {id} cannot be read: {why}"),
-            Self::Said { words } => f.write_str(words),
+            Self::Said { words } | Self::WrongType { words } => f.write_str(words),
             Self::Unavailable { why } => write!(f, "nothing was done: {why}"),
             Self::Unknown { why } => write!(f, "it may have been done or not: {why}"),
             Self::Poisoned => f.write_str("the log failed: restart the server once its disk is sound"),

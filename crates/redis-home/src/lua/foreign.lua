@@ -25,6 +25,39 @@ local function begin(given)
   call, min, max = redis.call, math.min, math.max
 end
 
+-- Ends the call, which must have written nothing yet: this key holds a value of another type. `guarded` catches it.
+local function wrong_type(name) error({ wrong = name }, 0) end
+
+-- Calls a command that only reads the key `name`.
+local function read(command, name, ...)
+  local found = redis.pcall(command, name, ...)
+  if type(found) == 'table' and found.err then
+    if string.find(found.err, 'WRONGTYPE', 1, true) then wrong_type(name) end
+    error(found, 0)
+  end
+  return found
+end
+
+-- A command that fails on any other type, and costs nothing.
+local MEASURE = { list = 'LLEN', set = 'SCARD', string = 'STRLEN', hash = 'HLEN', zset = 'ZCARD' }
+
+-- Sees to it that a key holds this type, or nothing. Answers its length.
+local function check(kind, name) return read(MEASURE[kind], name) end
+
+-- The length of what a key holds; 0 if it has another type.
+local function length_or_none(kind, name)
+  local found = call('TYPE', name).ok
+  return found == kind and call(MEASURE[kind], name) or 0
+end
+
+-- Does an operation; a key of the wrong type is a refusal.
+local function guarded(operation, ...)
+  local is_done, answer = pcall(operation, ...)
+  if is_done then return answer end
+  if type(answer) == 'table' and answer.wrong then return { '!', 'WRONGTYPE', answer.wrong } end
+  error(answer, 0)
+end
+
 -- A task as it is shown or handed out.
 local function task(index, id, body) return { index, id, body, 0, 0, 0, 0, false } end
 
@@ -51,7 +84,7 @@ end
 -- Whether another home cleans; if not, this one does, for so many milliseconds (or without a lock, if there are none).
 local function is_locked(lock, ms)
   if ms == '' or call('SET', lock, SESSION, 'PX', ms, 'NX') then return false end
-  if call('GET', lock) ~= SESSION then return true end
+  if read('GET', lock) ~= SESSION then return true end
   call('PEXPIRE', lock, ms)
   return false
 end

@@ -11,8 +11,18 @@ local function open(name)
   return { list = list, done = list .. ':done', data = list .. ':data:' }
 end
 
+local function check_queue(q)
+  check('list', q.list)
+  check('set', q.done)
+end
+
+-- Sees to it that these ids, from a place on, have bodies or nothing.
+local function check_bodies(q, ids, from)
+  for i = from, #ids do check('string', q.data .. ids[i]) end
+end
+
 -- The id of an entry, and when it was taken; one whose time makes no sense was taken long ago.
-local function read(entry)
+local function parse(entry)
   local id, at = string.match(entry, '^([^|]*)|([^|]*)')
   if not id then return entry end
   return id, tonumber(at) or 0
@@ -22,7 +32,7 @@ local function is_late(at) return NOW - at > tonumber(SETTING) end
 
 -- What an entry is: fresh, late, taken or done.
 local function state(q, entry)
-  local id, at = read(entry)
+  local id, at = parse(entry)
   if not at then return 'fresh', id end
   if call('SISMEMBER', q.done, id) == 1 then return 'done', id end
   return is_late(at) and 'late' or 'taken', id, at
@@ -54,7 +64,7 @@ local function find_taken(q, wanted)
   while true do
     local entries = call('LRANGE', q.list, offset, offset + PAGE - 1)
     for _, entry in ipairs(entries) do
-      local id, at = read(entry)
+      local id, at = parse(entry)
       if at and id == wanted then return entry end
     end
     if #entries < PAGE then return end
@@ -84,6 +94,7 @@ function op.add(q, args)
     if pushed[1] == '!' then return pushed end
     return { args[2], 1, 'R' }
   end
+  check_bodies(q, args, 1)
   call('LPUSH', q.list, args[1])
   return { args[1], 1, 'R' }
 end
@@ -99,9 +110,10 @@ function op.pop(_, args)
       if not n then break end
       local what, id = state(q, call('LINDEX', q.list, -n - 1))
       local is_free = what ~= 'done'
-      if is_free and bytes >= REPLY_BYTES_FREE and bytes + call('STRLEN', q.data .. id) > REPLY_BYTES_MAX then
-        return tasks
-      end
+      -- What was taken before a key of the wrong type is handed out.
+      local is_right, size = pcall(check, 'string', q.data .. id)
+      if not is_right and #tasks == 0 then error(size, 0) end
+      if not is_right or (is_free and bytes >= REPLY_BYTES_FREE and bytes + size > REPLY_BYTES_MAX) then return tasks end
       for _ = 1, n do call('LMOVE', q.list, q.list, 'RIGHT', 'LEFT') end
       call('RPOP', q.list)
       len, steps = len - n - 1, steps + n + 1
@@ -124,6 +136,7 @@ end
 
 -- ids …
 function op.ack(q, args)
+  check_bodies(q, args, 1)
   local finished = {}
   for i, id in ipairs(args) do
     local entry = find_taken(q, id)
@@ -156,10 +169,14 @@ local function give_back(q, id, push)
 end
 
 -- id, end of the queue: F or B
-op['return'] = function(q, args) return give_back(q, args[1], args[2] == 'F' and 'RPUSH' or 'LPUSH') end
+op['return'] = function(q, args)
+  check_bodies(q, { args[1] }, 1)
+  return give_back(q, args[1], args[2] == 'F' and 'RPUSH' or 'LPUSH')
+end
 
 -- ids that reached nobody
 function op.undeliver(q, args)
+  check_bodies(q, args, 1)
   for i = #args, 1, -1 do give_back(q, args[i], 'RPUSH') end
   return 'done'
 end
@@ -179,6 +196,7 @@ end
 
 -- ids …
 function op.cancel(q, args)
+  check_bodies(q, args, 1)
   local wanted, found, n = {}, {}, 0
   for _, id in ipairs(args) do wanted[id] = true end
   each(q, function(entry, what, id)
@@ -213,7 +231,7 @@ function op.inspect(q, args)
     met = met + 1
     if met <= start then return false end
     if #tasks >= count then return true end
-    local body = call('GET', q.data .. id) or ''
+    local body = read('GET', q.data .. id) or ''
     bytes = bytes + #body
     if bytes > REPLY_BYTES_MAX and #tasks > 0 then return true end
     tasks[#tasks + 1] = task(0, id, body)
@@ -232,14 +250,21 @@ end
 
 -- queues …; done in steps
 function op.drop(_, args)
-  local n, left = 0, SLICE
+  local n, left, looked = 0, SLICE, 0
+  for _, name in ipairs(args) do
+    local q = open(name)
+    local entries = looked < SLICE and call('LRANGE', q.list, -(SLICE - looked), -1) or {}
+    for i, entry in ipairs(entries) do entries[i] = parse(entry) end
+    check_bodies(q, entries, 1)
+    looked = looked + #entries
+  end
   for _, name in ipairs(args) do
     local q = open(name)
     local was_there = call('LLEN', q.list) > 0
     while left > 0 do
       local entry = call('RPOP', q.list)
       if not entry then break end
-      drop_done(q, (read(entry)))
+      drop_done(q, (parse(entry)))
       left = left - 1
     end
     if call('LLEN', q.list) > 0 then return { '1', n } end
@@ -260,7 +285,10 @@ function layout.scan(cursor, count)
 end
 
 function layout.counts(name)
-  local lengths = op.info(open(name))
+  local q = open(name)
+  local done = call('TYPE', q.done).ok
+  if done ~= 'set' and done ~= 'none' then return call('LLEN', q.list), 0 end
+  local lengths = op.info(q)
   return lengths[1], lengths[2]
 end
 
@@ -284,8 +312,11 @@ function op.used(_, args)
   local found = call('SCAN', args[1], 'MATCH', beginning(PREFIX), 'COUNT', SLICE)
   local names = {}
   for _, one in ipairs(found[2]) do
-    local name = string.match(one, '^(.*):done$', #PREFIX + 1) or string.match(one, '^(.*):data:[^:]*$', #PREFIX + 1)
-    if name then names[#names + 1] = name end
+    local name, kind = string.match(one, '^(.*):done$', #PREFIX + 1), 'set'
+    if not name then
+      name, kind = string.match(one, '^(.*):data:[^:]*$', #PREFIX + 1), 'string'
+    end
+    if name and call('TYPE', one).ok == kind then names[#names + 1] = name end
   end
   return { found[1], names }
 end
@@ -295,15 +326,19 @@ end
 function op.look(q, args)
   local offset = tonumber(args[1])
   local entries = call('LRANGE', q.list, -offset - PAGE, -offset - 1)
-  local removed, ids = 0, {}
+  local removed, ids, done = 0, {}, {}
   for i = #entries, 1, -1 do
     local what, id = state(q, entries[i])
     if what == 'done' then
-      removed = removed + call('LREM', q.list, -1, entries[i])
-      drop_done(q, id)
+      check_bodies(q, { id }, 1)
+      done[#done + 1] = { entries[i], id }
     else
       ids[#ids + 1] = id
     end
+  end
+  for _, entry in ipairs(done) do
+    removed = removed + call('LREM', q.list, -1, entry[1])
+    drop_done(q, entry[2])
   end
   return { #entries, removed, ids }
 end
@@ -322,6 +357,7 @@ end
 -- ids that stand in no list: a body that is not done is a task that somebody lost. Answers how many came back, how many marks
 -- and bodies of what is done were removed.
 function op.adopt(q, args)
+  check_bodies(q, args, 1)
   local back, removed = 0, 0
   for _, id in ipairs(args) do
     if call('SISMEMBER', q.done, id) == 1 then
@@ -340,6 +376,9 @@ local ABOUT_MANY = {
   pop = true, exists = true, drop = true, queues = true, size = true, tick = true, used = true,
 }
 
+-- From which of their arguments on these name queues.
+local FIRST_QUEUE = { pop = 2, exists = 1, drop = 1 }
+
 local function run(_, given)
   begin(given)
   NOW = tonumber(call('TIME')[1])
@@ -349,5 +388,10 @@ local function run(_, given)
     q, first = open(given[5]), 6
   end
   for i = first, #given do args[#args + 1] = given[i] end
-  return { 0, op[name](q, args) }
+  local answer = guarded(function()
+    if q then check_queue(q) end
+    for i = FIRST_QUEUE[name] or #args + 1, #args do check_queue(open(args[i])) end
+    return op[name](q, args)
+  end)
+  return { 0, answer }
 end

@@ -33,29 +33,48 @@ end
 
 local function old(key) return { '!', 'OLD', key } end
 
-local function is_leased(q, id) return call('EXISTS', q.lease .. id) == 1 end
+-- Whether there is a string at this key.
+local function is_there(name)
+  local found = call('TYPE', name).ok
+  if found ~= 'string' and found ~= 'none' then wrong_type(name) end
+  return found == 'string'
+end
 
-local function exists(q, id) return call('EXISTS', q.item .. id) == 1 end
+local function is_leased(q, id) return is_there(q.lease .. id) end
+
+local function exists(q, id) return is_there(q.item .. id) end
+
+-- Sees to it that these ids, from a place on, have items and leases of the right type or none.
+local function check_ids(q, ids, from)
+  for i = from, #ids do
+    check('string', q.item .. ids[i])
+    check('string', q.lease .. ids[i])
+  end
+end
 
 -- How often an id stands in a list: 0, 1 or 2 for more.
 local function times(list, id) return #call('LPOS', list, id, 'COUNT', 2) end
 
--- Leases an id that stands at the left of processing, unless it is a ghost: one without an item, or another copy of an id
--- that somebody holds already.
-local function lease(q, id, ms)
-  local body = call('GET', q.item .. id)
+-- Leases an id that is next in the queue, or that was moved to the left of processing already. Answers its payload; nothing if
+-- it was a ghost: one without an item, or another copy of an id that somebody holds already.
+local function lease(q, id, ms, is_moved)
+  local body = read('GET', q.item .. id)
+  local is_ghost = not body
+  if body and not call('SET', q.lease .. id, SESSION, 'PX', ms, 'NX') then
+    check('string', q.lease .. id)
+    is_ghost = times(q.processing, id) > (is_moved and 1 or 0)
+    if not is_ghost then call('SET', q.lease .. id, SESSION, 'PX', ms) end
+  end
+  if not is_ghost then
+    if not is_moved then call('LMOVE', q.queue, q.processing, 'RIGHT', 'LEFT') end
+    return body
+  end
+  if not is_moved then call('RPOP', q.queue) end
   if not body then
     call('LREM', q.processing, 0, id)
-    return
+  elseif is_moved then
+    call('LREM', q.processing, 1, id)
   end
-  if not call('SET', q.lease .. id, SESSION, 'PX', ms, 'NX') then
-    if times(q.processing, id) > 1 then
-      call('LREM', q.processing, 1, id)
-      return
-    end
-    call('SET', q.lease .. id, SESSION, 'PX', ms)
-  end
-  return body
 end
 
 -- Takes an id out of processing and puts it at an end of the queue. Answers whether there was something to give back.
@@ -73,17 +92,17 @@ local function state(q, id) return is_leased(q, id) and 'L' or 'R' end
 -- how many of them were removed.
 local function prune(q, offset)
   local ids = call('LRANGE', q.queue, -offset - PAGE, -offset - 1)
-  local met, removed = {}, 0
+  local met, ghosts, removed = {}, {}, 0
   for i = #ids, 1, -1 do
-    local id, n = ids[i], 0
+    local id = ids[i]
     if met[id] then
-      n = call('LREM', q.queue, 1, id)
+      ghosts[#ghosts + 1] = { 1, id }
     elseif not exists(q, id) or (is_leased(q, id) and times(q.processing, id) > 0) then
-      n = call('LREM', q.queue, -1, id)
+      ghosts[#ghosts + 1] = { -1, id }
     end
     met[id] = true
-    removed = removed + n
   end
+  for _, ghost in ipairs(ghosts) do removed = removed + call('LREM', q.queue, ghost[1], ghost[2]) end
   return ids, removed
 end
 
@@ -104,6 +123,7 @@ end
 -- id, payload
 function op.add(q, args)
   local id = args[1]
+  check_ids(q, { id }, 1)
   if call('SETNX', q.item .. id, args[2]) == 0 then return { id, 0, state(q, id) } end
   call('LPUSH', q.queue, id)
   return { id, 1, 'R' }
@@ -114,26 +134,30 @@ function op.pop(_, args)
   local count, ms, moved_from, moved = tonumber(args[1]), args[2], tonumber(args[3]), args[4]
   local queues, tasks, bytes, ghosts = {}, {}, 0, 0
   for i = 5, #args do queues[#queues + 1] = open(args[i]) end
-  local function take(q, index, id)
-    local body = lease(q, id, ms)
+  -- Answers whether to go on. What was taken before a key of the wrong type is handed out.
+  local function take(q, index, id, is_moved)
+    local is_done, body = pcall(lease, q, id, ms, is_moved)
+    if not is_done and #tasks > 0 then return false end
+    if not is_done then error(body, 0) end
     if body then
       bytes = bytes + #body
       tasks[#tasks + 1] = task(index, id, body)
     else
       ghosts = ghosts + 1
     end
+    return true
   end
   local function has_room(q)
     if bytes < REPLY_BYTES_FREE then return true end
     local next_id = call('LINDEX', q.queue, -1)
     return not next_id or bytes + call('STRLEN', q.item .. next_id) <= REPLY_BYTES_MAX
   end
-  if moved_from then take(queues[moved_from + 1], moved_from, moved) end
+  if moved_from then take(queues[moved_from + 1], moved_from, moved, true) end
   for i, q in ipairs(queues) do
     while #tasks < count and ghosts < SLICE and has_room(q) do
-      local id = call('LMOVE', q.queue, q.processing, 'RIGHT', 'LEFT')
+      local id = call('LINDEX', q.queue, -1)
       if not id then break end
-      take(q, i - 1, id)
+      if not take(q, i - 1, id, false) then return tasks end
     end
   end
   -- There is more behind so many ghosts, but whoever else waits for Redis goes first.
@@ -143,6 +167,7 @@ end
 
 -- leased or any, ids …
 function op.ack(q, args)
+  check_ids(q, args, 2)
   local finished = {}
   for i = 2, #args do
     local id = args[i]
@@ -162,6 +187,7 @@ end
 -- id, milliseconds
 function op.extend(q, args)
   local id, ms = args[1], args[2]
+  check_ids(q, { id }, 1)
   if not exists(q, id) then return 'stale' end
   if call('PEXPIRE', q.lease .. id, ms) == 1 then return 'done' end
   -- It has run out, and nobody has noticed yet.
@@ -172,11 +198,13 @@ end
 
 -- id, end of the queue: F or B
 op['return'] = function(q, args)
+  check_ids(q, { args[1] }, 1)
   return give_back(q, args[1], args[2] == 'F' and 'RPUSH' or 'LPUSH') and 'done' or 'stale'
 end
 
 -- ids that this session leased and that reached nobody
 function op.undeliver(q, args)
+  check_ids(q, args, 1)
   for i = #args, 1, -1 do
     if call('GET', q.lease .. args[i]) == SESSION then give_back(q, args[i], 'RPUSH') end
   end
@@ -186,12 +214,13 @@ end
 -- an id that was moved for someone who has left
 function op.unmove(q, args)
   local id = args[1]
-  if call('LREM', q.processing, 1, id) == 1 and exists(q, id) then call('RPUSH', q.queue, id) end
+  if call('LREM', q.processing, 1, id) == 1 and call('EXISTS', q.item .. id) == 1 then call('RPUSH', q.queue, id) end
   return 'done'
 end
 
 -- ids …
 function op.cancel(q, args)
+  check_ids(q, args, 1)
   local n = 0
   for _, id in ipairs(args) do
     n = n + call('DEL', q.item .. id)
@@ -209,7 +238,7 @@ end
 
 -- ready or leased, start, count
 function op.inspect(q, args)
-  return show(args[1] == 'leased' and q.processing or q.queue, args, function(id) return id, call('GET', q.item .. id) end)
+  return show(args[1] == 'leased' and q.processing or q.queue, args, function(id) return id, read('GET', q.item .. id) end)
 end
 
 local function length(q) return call('LLEN', q.queue) + call('LLEN', q.processing) end
@@ -225,7 +254,17 @@ end
 
 -- queues …; done in steps
 function op.drop(_, args)
-  local n, left = 0, SLICE
+  local n, left, looked = 0, SLICE, 0
+  for _, name in ipairs(args) do
+    local q = open(name)
+    for _, list in ipairs({ q.queue, q.processing }) do
+      if looked < SLICE then
+        local ids = call('LRANGE', list, -(SLICE - looked), -1)
+        check_ids(q, ids, 1)
+        looked = looked + #ids
+      end
+    end
+  end
   for _, name in ipairs(args) do
     local q = open(name)
     for _, list in ipairs({ q.queue, q.processing }) do
@@ -254,6 +293,19 @@ local function queue_of(key)
   if call('TYPE', key).ok == 'list' then return name end
 end
 
+-- The queue that the key of an item belongs to, unless a list shows it already. A name or an id may have `:item:` in it, too: if
+-- no list says where to part them, it is at the last one, since ids are as a rule without.
+local function queue_of_item(key)
+  local name, at = nil, #PREFIX + 1
+  while true do
+    local from, to = string.find(key, ':item:', at, true)
+    if not from then return name end
+    name, at = string.sub(key, #PREFIX + 1, from - 1), to
+    local q = open(name)
+    if call('EXISTS', q.queue, q.processing) > 0 then return end
+  end
+end
+
 function layout.scan(cursor, count)
   local found = call('SCAN', cursor, 'COUNT', count)
   local names = {}
@@ -263,7 +315,7 @@ end
 
 function layout.counts(name)
   local q = open(name)
-  return call('LLEN', q.queue), call('LLEN', q.processing)
+  return length_or_none('list', q.queue), length_or_none('list', q.processing)
 end
 
 -- how many at the right of processing to pass over, for how long nobody else may clean (or empty). Answers how many ids there
@@ -274,25 +326,24 @@ function op.look(q, args)
   local key = old_list(q)
   if key then return old(key) end
   local ids = call('LRANGE', q.processing, -offset - PAGE, -offset - 1)
-  local ghosts, bare, met = 0, {}, {}
+  local ghosts, bare, without, met = 0, {}, {}, {}
   for i = #ids, 1, -1 do
     local id = ids[i]
     if not is_leased(q, id) and not met[id] then
       met[id] = true
       key = old_lease(q, id)
       if key then return old(key) end
-      if exists(q, id) then
-        bare[#bare + 1] = id
-      else
-        ghosts = ghosts + call('LREM', q.processing, 0, id)
-      end
+      local kind = exists(q, id) and bare or without
+      kind[#kind + 1] = id
     end
   end
+  for _, id in ipairs(without) do ghosts = ghosts + call('LREM', q.processing, 0, id) end
   return { #ids, ghosts, bare }
 end
 
 -- ids that have been without a lease for long enough
 function op.take_back(q, args)
+  check_ids(q, args, 1)
   local n = 0
   for _, id in ipairs(args) do
     if not is_leased(q, id) and give_back(q, id, 'LPUSH') then n = n + 1 end
@@ -314,6 +365,14 @@ function op.items(q, args)
   return { found[1], ids }
 end
 
+-- cursor. Answers the next one, and queues of which there are items and no list.
+function op.unlisted(_, args)
+  local found = call('SCAN', args[1], 'MATCH', beginning(PREFIX), 'COUNT', SLICE, 'TYPE', 'string')
+  local names = {}
+  for _, key in ipairs(found[2]) do names[#names + 1] = queue_of_item(key) end
+  return { found[1], names }
+end
+
 -- 1 to put them into the queue, or empty; ids of items that seem to be in no list. Answers which are.
 function op.adopt(q, args)
   local orphans = {}
@@ -322,8 +381,10 @@ function op.adopt(q, args)
     local is_item = call('TYPE', q.item .. id).ok == 'string'
     if is_item and not is_leased(q, id) and times(q.processing, id) == 0 and times(q.queue, id) == 0 then
       orphans[#orphans + 1] = id
-      if args[1] == '1' then call('LPUSH', q.queue, id) end
     end
+  end
+  if args[1] == '1' then
+    for _, id in ipairs(orphans) do call('LPUSH', q.queue, id) end
   end
   return { orphans }
 end
@@ -347,16 +408,18 @@ local function run(_, given)
     q, first = open(given[5]), 6
   end
   for i = first, #given do args[#args + 1] = given[i] end
-  if looks then
+  local answer = guarded(function()
     local queues = { q }
     for i = FIRST_QUEUE[name] or #args + 1, #args do queues[#queues + 1] = open(args[i]) end
-    for _, looked_at in ipairs(queues) do
-      local key = old_key(looked_at)
-      if key then
-        if name == 'pop' and args[3] ~= '' then op.unmove(open(args[5 + args[3]]), { args[4] }) end
-        return { 1, old(key) }
-      end
+    for _, one in ipairs(queues) do
+      check('list', one.queue)
+      check('list', one.processing)
+      local key = looks and old_key(one)
+      if key then return old(key) end
     end
-  end
-  return { looks and 1 or 0, op[name](q, args) }
+    return op[name](q, args)
+  end)
+  -- What was moved for a pop that is refused goes back.
+  if name == 'pop' and args[3] ~= '' and answer[1] == '!' then op.unmove(open(args[5 + args[3]]), { args[4] }) end
+  return { looks and 1 or 0, answer }
 end

@@ -16,6 +16,9 @@ local function own(name) return PREFIX .. ':sureq:' .. name end
 
 local function held_key(worker) return own('held:' .. worker) end
 
+-- Says that a payload of this queue was cancelled by us a moment ago, and that all is done about it.
+local function told_key(queue, hash) return own('told:' .. hash .. ':' .. queue) end
+
 -- The queue of a process, as Worqr reads it from its id.
 local function queue_of(id) return string.match(id, '^(.*)_') or '' end
 
@@ -26,13 +29,60 @@ local function tell_work(queue, n)
   if n > 0 then tell(queue, 'work', n) end
 end
 
-local function is_ours(worker) return call('HEXISTS', own('workers'), worker) == 1 end
+local function is_ours(worker) return read('HEXISTS', own('workers'), worker) == 1 end
 
 local function is_alive(worker)
   return call('EXISTS', key('workerTimers', worker)) == 1 or call('SISMEMBER', PREFIX .. ':permanentWorkers', worker) == 1
 end
 
 local GONE = { '!', 'GONE' }
+
+-- What follows sees to it that keys hold the type that they should, or nothing, before anything is written.
+
+local function check_queue(queue)
+  check('list', queue_key(queue))
+  check('set', working_key(queue))
+end
+
+-- Processes, and the notes of those that workers of ours hold.
+local function check_processes(ids)
+  check('hash', own('holders'))
+  check('set', own('cancelled'))
+  for _, id in ipairs(ids) do
+    check('list', process_key(id))
+    local worker = call('HGET', own('holders'), id)
+    if worker then check('zset', held_key(worker)) end
+  end
+end
+
+-- All that a queue has: ids of what is worked on may be of another queue.
+local function check_whole_queue(queue)
+  check_queue(queue)
+  check_processes(call('SMEMBERS', working_key(queue)))
+end
+
+local function check_registry()
+  for _, set in ipairs({ ':workers', ':expiringWorkers', ':permanentWorkers' }) do check('set', PREFIX .. set) end
+  check('hash', own('workers'))
+  check('hash', own('holders'))
+  check('set', own('cancelled'))
+end
+
+-- A worker, and all that it holds.
+local function check_worker(worker)
+  check_registry()
+  check('string', key('workerTimers', worker))
+  check('set', key('workingQueues', worker))
+  local ids = read('ZRANGE', held_key(worker), 0, -1)
+  check_processes(ids)
+  for _, id in ipairs(ids) do check_queue(queue_of(id)) end
+end
+
+-- A worker of another program, and all that anyone holds of its queues.
+local function check_stranger(worker)
+  check_worker(worker)
+  for _, queue in ipairs(call('SMEMBERS', key('workingQueues', worker))) do check_whole_queue(queue) end
+end
 
 -- Removes all notes of a process; answers who of ours held it.
 local function forget(id)
@@ -70,20 +120,21 @@ local function give_back_held(worker, only, back)
   end
 end
 
--- Foreign workers that live. Of a process that is in none of our notes nobody knows which of them has it.
-local function living_strangers()
-  local found = {}
+-- The queues that living foreign workers work on, as keys of a table; one worker may be left out.
+local function strangers_queues(except)
+  local busy = {}
   for _, worker in ipairs(call('SMEMBERS', PREFIX .. ':workers')) do
-    if not is_ours(worker) and is_alive(worker) then found[#found + 1] = worker end
+    if worker ~= except and not is_ours(worker) and is_alive(worker) then
+      for _, queue in ipairs(read('SMEMBERS', key('workingQueues', worker))) do busy[queue] = true end
+    end
   end
-  return found
+  return busy
 end
 
--- Gives back what strangers held of a queue, if none that lives works on it. Answers how many stood for nothing.
-local function give_back_strange(queue, strangers, back)
-  for _, worker in ipairs(strangers) do
-    if call('SISMEMBER', key('workingQueues', worker), queue) == 1 then return 0 end
-  end
+-- Gives back the tasks of a queue that no worker of ours holds, unless the queue is busy: then nobody can tell which of them
+-- belong to a dead worker. Answers how many ids stood for nothing.
+local function give_back_strange(queue, busy, back)
+  if busy[queue] then return 0 end
   local ghosts = 0
   for _, id in ipairs(call('SMEMBERS', working_key(queue))) do
     if call('HEXISTS', own('holders'), id) == 0 then
@@ -99,24 +150,58 @@ local function give_back_strange(queue, strangers, back)
   return ghosts
 end
 
--- Removes a worker and what says that it works. Answers the queues that it worked on.
-local function strike_out(worker)
-  local queues = call('SMEMBERS', key('workingQueues', worker))
+-- Removes a worker from every set, with its timer and its queues.
+local function unregister(worker)
   for _, set in ipairs({ ':workers', ':expiringWorkers', ':permanentWorkers' }) do call('SREM', PREFIX .. set, worker) end
   call('DEL', key('workerTimers', worker), key('workingQueues', worker))
   call('HDEL', own('workers'), worker)
-  return queues
 end
 
--- Ends a worker. Notes how many tasks came back to each queue.
-local function end_worker(worker, back)
+-- Ends a worker of ours. Notes how many tasks came back to each queue. Its keys have been checked.
+local function end_own(worker, back)
   give_back_held(worker, nil, back)
-  local was_ours = is_ours(worker)
-  local queues = strike_out(worker)
-  if not was_ours then
-    local strangers = living_strangers()
-    for _, queue in ipairs(queues) do give_back_strange(queue, strangers, back) end
+  unregister(worker)
+end
+
+-- Ends a dead foreign worker; answers whether it is gone. It stays registered for its busy queues: Worqr's own cleanup brings
+-- those tasks back, and finds them through a registered worker alone.
+local function end_stranger(worker, busy, back)
+  local is_needed = false
+  for _, queue in ipairs(call('SMEMBERS', key('workingQueues', worker))) do
+    if busy[queue] then
+      is_needed = true
+    else
+      give_back_strange(queue, busy, back)
+      call('SREM', key('workingQueues', worker), queue)
+    end
   end
+  if not is_needed then unregister(worker) end
+  return not is_needed
+end
+
+-- Ends a foreign worker that may be alive. Without a timer it is dead to Worqr's own cleanup too.
+local function fail_stranger(worker, back)
+  check_stranger(worker)
+  local busy = strangers_queues(worker)
+  call('DEL', key('workerTimers', worker))
+  call('SREM', PREFIX .. ':permanentWorkers', worker)
+  if call('SISMEMBER', PREFIX .. ':workers', worker) == 1 then call('SADD', PREFIX .. ':expiringWorkers', worker) end
+  end_stranger(worker, busy, back)
+end
+
+-- Ends a foreign worker whose name a worker of ours takes over. What it held is found through its registration alone, which
+-- goes on under another name.
+local function displace_stranger(worker, back)
+  check_stranger(worker)
+  if call('EXISTS', key('workingQueues', worker)) == 0 then return end
+  local former = worker .. '#former'
+  check('set', key('workingQueues', former))
+  local busy = strangers_queues(worker)
+  call('SUNIONSTORE', key('workingQueues', former), key('workingQueues', former), key('workingQueues', worker))
+  unregister(worker)
+  call('SADD', PREFIX .. ':workers', former)
+  call('SADD', PREFIX .. ':expiringWorkers', former)
+  end_stranger(former, busy, back)
 end
 
 -- Tells of what came back; answers how many that are.
@@ -143,6 +228,7 @@ end
 -- payload, its hash if it is to be the only one (or empty)
 function op.add(queue, args)
   local payload, hash = args[1], args[2]
+  if hash ~= '' then check('string', key('uniqueTasks', hash)) end
   if hash ~= '' and not call('SET', key('uniqueTasks', hash), ' ', 'NX') then
     return { false, 0, call('LPOS', queue_key(queue), payload) and 'R' or 'L' }
   end
@@ -164,9 +250,13 @@ end
 -- count, worker, the beginning of new ids, the number that ends them, queues …
 function op.pop(_, args)
   local count, worker, head, tail = tonumber(args[1]), args[2], args[3], tonumber(args[4])
+  check('string', key('workerTimers', worker))
   if not is_ours(worker) or not is_alive(worker) then return GONE end
+  check('set', key('workingQueues', worker))
+  check('hash', own('holders'))
+  for i = 5, #args do check_queue(args[i]) end
   local tasks, bytes = {}, 0
-  local last = call('ZREVRANGE', held_key(worker), 0, 0, 'WITHSCORES')
+  local last = read('ZREVRANGE', held_key(worker), 0, 0, 'WITHSCORES')
   local place = tonumber(last[2] or 0)
   local function has_room(queue)
     if bytes < REPLY_BYTES_FREE then return true end
@@ -194,13 +284,18 @@ end
 -- ids …; answers the payload of each, if there is one
 function op.tasks(queue, args)
   local found = {}
-  for i, id in ipairs(args) do found[i] = queue_of(id) == queue and call('LINDEX', process_key(id), 0) end
+  for i, id in ipairs(args) do found[i] = queue_of(id) == queue and read('LINDEX', process_key(id), 0) end
   return found
 end
 
 -- pairs of an id and the hash of its payload (or empty)
 function op.ack(queue, args)
-  local finished = {}
+  local finished, ids = {}, {}
+  for i = 1, #args, 2 do
+    if queue_of(args[i]) == queue then ids[#ids + 1] = args[i] end
+    if args[i + 1] ~= '' then check('string', key('uniqueTasks', args[i + 1])) end
+  end
+  check_processes(ids)
   for i = 1, #args, 2 do
     local id, hash = args[i], args[i + 1]
     local payload = queue_of(id) == queue and call('LINDEX', process_key(id), 0)
@@ -218,13 +313,15 @@ end
 -- id; there is no deadline to be moved, and the answer is whether it is still held
 function op.extend(queue, args)
   local id = args[1]
-  if queue_of(id) ~= queue or call('EXISTS', process_key(id)) == 0 then return 'stale' end
+  check('set', own('cancelled'))
+  if queue_of(id) ~= queue or check('list', process_key(id)) == 0 then return 'stale' end
   return call('SISMEMBER', own('cancelled'), id) == 1 and 'cancelled' or 'done'
 end
 
 -- id, end of the queue: F or B
 op['return'] = function(queue, args)
   if queue_of(args[1]) ~= queue then return 'stale' end
+  check_processes({ args[1] })
   local outcome = give_back(args[1], args[2] == 'F' and 'RIGHT' or 'LEFT')
   if outcome == 'done' then tell_work(queue, 1) end
   return outcome
@@ -232,6 +329,7 @@ end
 
 -- ids that were handed out by this home and reached nobody
 function op.undeliver(queue, args)
+  check_processes(args)
   local n = 0
   for i = #args, 1, -1 do
     if queue_of(args[i]) == queue and give_back(args[i], 'RIGHT') == 'done' then n = n + 1 end
@@ -249,14 +347,16 @@ end
 -- payload, its hash, how long homes that hear of it take it for done, cursor; done in steps
 function op.cancel_payload(queue, args)
   local payload, hash, ms, cursor = args[1], args[2], args[3], args[4]
-  local n = 0
+  local n, found = 0, call('SSCAN', working_key(queue), cursor, 'COUNT', SLICE)
+  check('string', key('uniqueTasks', hash))
+  check('string', told_key(queue, hash))
+  check_processes(found[2])
   if cursor == '0' then
     n = call('LREM', queue_key(queue), 0, payload)
     call('DEL', key('uniqueTasks', hash))
-    call('SET', own('told:' .. hash), '1', 'PX', ms)
+    call('SET', told_key(queue, hash), '1', 'PX', ms)
     tell(queue, 'cancel', payload)
   end
-  local found = call('SSCAN', working_key(queue), cursor, 'COUNT', SLICE)
   for _, id in ipairs(found[2]) do
     if call('HEXISTS', own('holders'), id) == 1 then n = n + call_off(id, payload) end
   end
@@ -266,7 +366,7 @@ end
 -- payload, its hash, workers …: somebody has said that it is called off. Answers the workers that are no more.
 function op.hear_cancel(queue, args)
   local gone = {}
-  if call('EXISTS', own('told:' .. args[2])) == 1 then return gone end
+  if call('EXISTS', told_key(queue, args[2])) == 1 then return gone end
   for i = 3, #args do
     local worker = args[i]
     if not is_ours(worker) then gone[#gone + 1] = worker end
@@ -281,7 +381,8 @@ end
 function op.start(_, args)
   local worker, ttl = args[1], args[2]
   local back = {}
-  if is_ours(worker) then end_worker(worker, back) end
+  check_worker(worker)
+  if is_ours(worker) then end_own(worker, back) else displace_stranger(worker, back) end
   call('SADD', PREFIX .. ':workers', worker)
   call('SADD', PREFIX .. ':expiringWorkers', worker)
   call('SREM', PREFIX .. ':permanentWorkers', worker)
@@ -294,11 +395,12 @@ end
 -- worker. Answers what it is to stop working on: what was called off, and, once, what others have taken from it.
 function op.beat(_, args)
   local worker = args[1]
+  check_worker(worker)
   local ttl = call('HGET', own('workers'), worker)
   if not ttl then return GONE end
   if not call('SET', key('workerTimers', worker), 'RUN', 'PX', ttl, 'XX') then
     local back = {}
-    end_worker(worker, back)
+    end_own(worker, back)
     tell_back(back)
     return GONE
   end
@@ -318,13 +420,18 @@ end
 
 -- worker, queue
 function op.work(_, args)
+  check_worker(args[1])
+  check_queue(args[2])
   if not is_ours(args[1]) or not is_alive(args[1]) then return GONE end
   call('SADD', key('workingQueues', args[1]), args[2])
+  tell_work(args[2], call('LLEN', queue_key(args[2])))
   return 'done'
 end
 
 -- worker, queue
 function op.rest(_, args)
+  check_worker(args[1])
+  check_queue(args[2])
   if not is_ours(args[1]) or not is_alive(args[1]) then return GONE end
   local back = {}
   call('SREM', key('workingQueues', args[1]), args[2])
@@ -334,23 +441,26 @@ end
 
 -- worker
 function op.stop(_, args)
+  check_worker(args[1])
   if not is_ours(args[1]) then return GONE end
   return op.fail(nil, args)
 end
 
 -- worker
 function op.fail(_, args)
+  check_worker(args[1])
   local back = {}
-  end_worker(args[1], back)
+  if is_ours(args[1]) then end_own(args[1], back) else fail_stranger(args[1], back) end
   return tell_back(back)
 end
 
 function op.workers()
+  check_registry()
   local rows = {}
   for _, worker in ipairs(call('SMEMBERS', PREFIX .. ':workers')) do
     if is_alive(worker) then
       local ttl = call('HGET', own('workers'), worker) or max(call('PTTL', key('workerTimers', worker)), 0)
-      rows[#rows + 1] = { worker, 0, ttl, call('ZCARD', held_key(worker)) }
+      rows[#rows + 1] = { worker, 0, ttl, check('zset', held_key(worker)) }
     end
   end
   return rows
@@ -367,7 +477,7 @@ function op.inspect(queue, args)
   local start, tasks, bytes = tonumber(args[2]), {}, 0
   if start < 0 then start = max(call('SCARD', working) + start, 0) end
   for _, id in ipairs(call('SORT', working, 'ALPHA', 'LIMIT', start, args[3])) do
-    local body = call('LINDEX', process_key(id), 0)
+    local body = read('LINDEX', process_key(id), 0)
     if body then
       bytes = bytes + #body
       if bytes > REPLY_BYTES_MAX and #tasks > 0 then return tasks end
@@ -385,7 +495,7 @@ function op.purge(queue)
   return n
 end
 
-local function length(queue) return call('LLEN', queue_key(queue)) + call('SCARD', working_key(queue)) end
+local function length(queue) return check('list', queue_key(queue)) + check('set', working_key(queue)) end
 
 -- queues …
 function op.exists(_, args)
@@ -398,14 +508,21 @@ end
 
 -- queues …; done in steps
 function op.drop(_, args)
-  local n, left = 0, SLICE
+  local n, left, worked_on = 0, SLICE, {}
+  for _, queue in ipairs(args) do
+    check_queue(queue)
+    if not worked_on[queue] then
+      worked_on[queue] = left > 0 and call('SRANDMEMBER', working_key(queue), left) or {}
+      check_processes(worked_on[queue])
+      left = left - #worked_on[queue]
+    end
+  end
   for _, queue in ipairs(args) do
     if length(queue) > 0 then
-      for _, id in ipairs(call('SRANDMEMBER', working_key(queue), left)) do
+      for _, id in ipairs(worked_on[queue]) do
         call('DEL', process_key(id))
         forget(id)
         call('SREM', working_key(queue), id)
-        left = left - 1
       end
       if call('SCARD', working_key(queue)) > 0 then return { '1', n } end
       op.purge(queue)
@@ -430,24 +547,33 @@ function layout.scan(cursor, count)
   return found[1], names
 end
 
-function layout.counts(name) return call('LLEN', queue_key(name)), call('SCARD', working_key(name)) end
+function layout.counts(name)
+  return length_or_none('list', queue_key(name)), length_or_none('set', working_key(name))
+end
 
 -- for how long nobody else may clean (or empty), queues … Answers for each queue that something came back to or went from:
--- its name, how many came back, how many stood for nothing; and then how many tasks wait in the queues that were named.
+-- its name, how many came back, how many stood for nothing; and then how many tasks wait in the queues that were named. A dead
+-- worker with a key of the wrong type is left for later; in a queue that was named, such a key is refused.
 function op.clean(_, args)
+  check_registry()
+  for i = 2, #args do check_whole_queue(args[i]) end
   if is_locked(own('cleaning'), args[1]) then return 'busy' end
   local back, ghosts, waiting = {}, {}, 0
-  local ended = 0
-  for _, worker in ipairs(call('SMEMBERS', PREFIX .. ':expiringWorkers')) do
-    if ended < SLICE and not is_alive(worker) then
-      end_worker(worker, back)
+  local busy, ended = strangers_queues(), 0
+  -- Worqr's own cleanup may have unregistered a worker of ours, so that its hash is what finds it.
+  for _, worker in ipairs(call('HKEYS', own('workers'))) do
+    if ended < SLICE and not is_alive(worker) and pcall(check_worker, worker) then
+      end_own(worker, back)
       ended = ended + 1
     end
   end
-  local strangers = living_strangers()
+  for _, worker in ipairs(call('SMEMBERS', PREFIX .. ':expiringWorkers')) do
+    local is_due = ended < SLICE and not is_alive(worker) and pcall(check_stranger, worker)
+    if is_due and end_stranger(worker, busy, back) then ended = ended + 1 end
+  end
   for i = 2, #args do
     local queue = args[i]
-    ghosts[queue] = give_back_strange(queue, strangers, back)
+    ghosts[queue] = give_back_strange(queue, busy, back)
     back[queue] = back[queue] or 0
     waiting = waiting + call('LLEN', queue_key(queue))
   end
@@ -469,7 +595,9 @@ function op.adopt(_, args)
       payloads[#payloads + 1] = payload
       local holder = call('HGET', own('holders'), id)
       if holder and not is_ours(holder) then forget(id) end
-      if call('SADD', working_key(queue_of(id)), id) == 1 then queues[#queues + 1] = queue_of(id) end
+      local kind = call('TYPE', working_key(queue_of(id))).ok
+      local is_right = kind == 'set' or kind == 'none'
+      if is_right and call('SADD', working_key(queue_of(id)), id) == 1 then queues[#queues + 1] = queue_of(id) end
     end
   end
   return { found[1], queues, payloads }
@@ -477,7 +605,7 @@ end
 
 -- cursor. Answers the next one, and hashes of payloads that are to be the only ones.
 function op.marks(_, args)
-  local found = call('SCAN', args[1], 'MATCH', beginning(PREFIX .. ':uniqueTasks:'), 'COUNT', SLICE)
+  local found = call('SCAN', args[1], 'MATCH', beginning(PREFIX .. ':uniqueTasks:'), 'COUNT', SLICE, 'TYPE', 'string')
   local hashes = {}
   for i, mark in ipairs(found[2]) do hashes[i] = string.sub(mark, #PREFIX + 14) end
   return { found[1], hashes }
@@ -509,5 +637,9 @@ local function run(_, given)
     queue, first = given[5], 6
   end
   for i = first, #given do args[#args + 1] = given[i] end
-  return { 0, op[name](queue, args) }
+  local answer = guarded(function()
+    if queue then check_queue(queue) end
+    return op[name](queue, args)
+  end)
+  return { 0, answer }
 end

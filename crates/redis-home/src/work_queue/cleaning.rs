@@ -30,6 +30,14 @@ pub(crate) async fn keep_clean(inner: &Inner, queues: &[Vec<u8>]) -> BTreeMap<Ve
     left
 }
 
+/// Queues of which only items are left, in no list.
+pub(crate) async fn unlisted_queues(inner: &Inner) -> Result<BTreeSet<Vec<u8>>, Refusal> {
+    let mut queues = BTreeSet::new();
+    let call = |cursor| Call::new("unlisted", None).arg(cursor);
+    pages(inner, call, |mut page| add_ids(&mut queues, page.pop().unwrap_or(Value::Nil))).await?;
+    Ok(queues)
+}
+
 /// Cleans these queues.
 pub(crate) async fn clean(inner: &Inner, queues: &BTreeSet<Vec<u8>>, how: Cleaning) -> Outcomes {
     let mut outcomes = Outcomes::new();

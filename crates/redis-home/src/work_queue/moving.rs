@@ -21,6 +21,7 @@ use super::{is_again, with_moved};
 use crate::answer::read;
 use crate::call::{Call, Shape};
 use crate::line::only;
+use crate::link::refusal_of;
 use crate::thread::Inner;
 
 const RETRY_MIN: Duration = Duration::from_millis(50);
@@ -134,10 +135,13 @@ async fn move_ids(inner: Rc<Inner>, queue: Vec<u8>, changed: Rc<Notify>) {
                 pause = (pause * 2).min(RETRY_MAX);
             }
             Err(error) => {
+                let no = match refusal_of(&error) {
+                    no @ Refusal::WrongType { .. } => no,
+                    _ => Refusal::Unavailable { why: format!("Redis says: {error}").into() },
+                };
                 while let Some(waiter) = inner.line.next(&queue) {
-                    let why = format!("Redis says: {error}");
                     // Whoever has left needs no answer.
-                    let _ = waiter.slot.fill(only(Reply::Refused(Refusal::Unavailable { why: why.into() })));
+                    let _ = waiter.slot.fill(only(Reply::Refused(no.clone())));
                 }
             }
         }

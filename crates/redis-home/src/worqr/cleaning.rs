@@ -17,14 +17,36 @@ use crate::thread::Inner;
 
 /// Cleans what this home pops from.
 pub(crate) async fn keep_clean(inner: &Inner, queues: &[Vec<u8>]) {
-    let call = Call::new("clean", None).number(LOCK_MS).args(queues.iter().cloned());
+    let lock = LOCK_MS.to_string();
     // A Redis that is away is tried again.
-    let Ok(answer) = inner.link.ask(&call).await else { return };
-    let Ok([_, waiting]) = fields(answer) else { return };
+    let waiting = match ask_to_clean(inner, &lock, queues).await {
+        // One queue must not keep the others from being cleaned.
+        Err(Refusal::WrongType { .. }) => {
+            let mut sum = 0;
+            for queue in queues.chunks(1) {
+                sum += ask_to_clean(inner, &lock, queue).await.map_or(0, |(_, waiting)| waiting);
+            }
+            sum
+        }
+        Ok((_, waiting)) => waiting,
+        Err(_) => return,
+    };
     // Foreign clients tell nobody what they give back.
-    if number(waiting).is_ok_and(|n| n > 0) && !inner.line.is_empty() {
+    if waiting > 0 && !inner.line.is_empty() {
         inner.line.wake();
     }
+}
+
+/// One step of cleaning: a row for each queue that something came back to or went from, and how many tasks wait. Nothing, if
+/// another home cleans.
+async fn ask_to_clean(inner: &Inner, lock: &str, queues: &[Vec<u8>]) -> Result<(Vec<Value>, u64), Refusal> {
+    let call = Call::new("clean", None).arg(lock).args(queues.iter().cloned());
+    let answer = ask_any(inner, &call).await?;
+    if matches!(&answer, Value::BulkString(word) if word == b"busy") {
+        return Ok((Vec::new(), 0));
+    }
+    let [rows, waiting] = fields(answer)?;
+    Ok((list(rows)?, number(waiting)?))
 }
 
 /// Cleans these queues. What dead workers held comes back, whatever queue it is of.
@@ -34,18 +56,33 @@ pub(crate) async fn clean(inner: &Inner, queues: &BTreeSet<Vec<u8>>) -> Result<O
     // Dead workers are struck out also where there is no queue.
     let pages = if names.is_empty() { vec![&names[..]] } else { names.chunks(PAGE).collect() };
     for page in pages {
-        let call = Call::new("clean", None).arg("").args(page.iter().cloned());
-        let [rows, _] = fields(ask_any(inner, &call).await?)?;
-        for row in list(rows)? {
-            let [queue, returned, removed] = fields(row)?;
-            let entry = outcomes.entry(bytes(queue)?).or_insert_with(|| Ok(Cleaned::default()));
-            if let Ok(cleaned) = entry {
-                cleaned.returned += number(returned)?;
-                cleaned.removed += number(removed)?;
+        match ask_to_clean(inner, "", page).await {
+            Ok((rows, _)) => add_rows(&mut outcomes, rows)?,
+            // Which of them it is shows when each is cleaned alone.
+            Err(Refusal::WrongType { .. }) if !page.is_empty() => {
+                for queue in page.chunks(1) {
+                    match ask_to_clean(inner, "", queue).await {
+                        Ok((rows, _)) => add_rows(&mut outcomes, rows)?,
+                        Err(no) => _ = outcomes.insert(queue[0].clone(), Err(no)),
+                    }
+                }
             }
+            Err(no) => return Err(no),
         }
     }
     Ok(outcomes)
+}
+
+fn add_rows(outcomes: &mut Outcomes, rows: Vec<Value>) -> Result<(), Refusal> {
+    for row in rows {
+        let [queue, returned, removed] = fields(row)?;
+        let entry = outcomes.entry(bytes(queue)?).or_insert_with(|| Ok(Cleaned::default()));
+        if let Ok(cleaned) = entry {
+            cleaned.returned += number(returned)?;
+            cleaned.removed += number(removed)?;
+        }
+    }
+    Ok(())
 }
 
 /// What a walk through all processes met.

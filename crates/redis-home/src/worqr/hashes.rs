@@ -13,6 +13,7 @@ use sureq_core::{Refusal, Replies, Reply};
 use super::hash;
 use crate::answer::{Payload, bytes, list};
 use crate::call::{Call, Shape};
+use crate::cleaning::ask_any;
 use crate::thread::Inner;
 
 /// How many are remembered.
@@ -60,7 +61,10 @@ pub(crate) async fn write_hashes(inner: &Inner, calls: &mut [Result<(Call, Shape
             && let Err(no) = write_into(inner, ack).await
         {
             // Finished without its hash, the mark would stay for ever; and so far nothing was done.
-            *call = Err(Refusal::Unavailable { why: no.to_string().into() });
+            *call = Err(match no {
+                no @ Refusal::WrongType { .. } => no,
+                no => Refusal::Unavailable { why: no.to_string().into() },
+            });
         }
     }
 }
@@ -79,7 +83,7 @@ async fn write_into(inner: &Inner, ack: &mut Call) -> Result<(), Refusal> {
     }
     let ids = unknown.iter().map(|&at| ack.args[at].clone());
     let call = Call::new("tasks", ack.queue.as_deref()).arg(ack.args[0].clone()).args(ids);
-    for (at, payload) in unknown.into_iter().zip(list(inner.link.ask(&call).await?)?) {
+    for (at, payload) in unknown.into_iter().zip(list(ask_any(inner, &call).await?)?) {
         // What is not there cannot be finished, and needs no hash.
         if payload != Value::Nil {
             ack.args[at + 1] = hash(&bytes(payload)?).into_bytes();

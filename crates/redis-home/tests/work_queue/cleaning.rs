@@ -235,3 +235,35 @@ fn check_old(shop: &mut Shop, key: &str) {
     assert!(matches!(clean(&shop.home, &[QUEUE], Cleaning::Light), Err(Refusal::Unavailable { .. })));
     assert_eq!(shop.lists(), (vec![], vec!["i".into()]));
 }
+
+/// A client that died while it added the first item of a queue leaves nothing but that item.
+#[test]
+fn a_deep_cleaning_of_all_queues_finds_those_of_which_only_items_are_left() {
+    let mut shop = Shop::open();
+    for line in
+        ["SETNX jobs:item:i x", "SETNX a:item:b:item:c y", "SETNX other:item:j z", "LPUSH other:queue j"]
+    {
+        shop.raw::<redis::Value>(line);
+    }
+    assert_eq!(clean(&shop.home, &[], Cleaning::Light), Ok(Cleaned::default()));
+    let mut report = shop.home.clean(&[], Cleaning::Deep).unwrap().queues;
+    report.sort_by(|one, other| one.queue.cmp(&other.queue));
+    let outcomes: Vec<_> =
+        report.into_iter().map(|queue| (queue.queue, queue.outcome.unwrap().returned)).collect();
+    assert_eq!(outcomes, [(b"a:item:b".to_vec(), 1), (b"jobs".to_vec(), 1), (b"other".to_vec(), 0)]);
+    assert_eq!(shop.lists(), (vec!["i".into()], vec![]));
+    assert_eq!(shop.raw::<Vec<String>>("LRANGE a:item:b:queue 0 -1"), ["c"]);
+    assert_eq!(clean(&shop.home, &[], Cleaning::Deep), Ok(Cleaned::default()), "each once");
+}
+
+/// A name or an id may have the mark of items in it, too: a list says where they part.
+#[test]
+fn an_item_belongs_to_the_queue_that_has_a_list() {
+    let mut shop = Shop::open();
+    for line in ["SET a:item:b:item:c y", "SET a:item:d x", "LPUSH a:queue d"] {
+        shop.raw::<redis::Value>(line);
+    }
+    let report = shop.home.clean(&[], Cleaning::Deep).unwrap().queues;
+    assert_eq!(report.len(), 1);
+    assert_eq!(shop.raw::<Vec<String>>("LRANGE a:queue 0 -1"), ["b:item:c", "d"]);
+}

@@ -3,13 +3,14 @@
 use std::task::{Context, Poll, Waker};
 
 use redis::Connection;
-use sureq_core::command::Command;
+use sureq_core::Reply;
+use sureq_core::command::{Cancel, Command, Worker};
 use sureq_core::notice::Kind;
 use sureq_redis::Listener;
 use sureq_seam::{Heard, Notice, NoticeTasks};
 
 use crate::common::{PATIENCE, run, until};
-use crate::support::{QUEUE, Shop, TTL_MS, beat, cancel, pop_one, start};
+use crate::support::{QUEUE, Shop, TTL_MS, beat, cancel, pop_one, start, worker};
 
 /// What a foreign client hears of the queue from now on: the kind and what is said.
 fn foreign_ear(shop: &Shop) -> impl FnMut() -> (String, String) + use<> {
@@ -134,7 +135,7 @@ fn a_cancel_of_ours_touches_nothing_that_comes_after_it() {
     // The MD5 of a. What says that all is done about it lasts a second; here it lasts, so that time plays no part.
     until("it is called off, and that is noted", || {
         cancel(&shop.home, "a");
-        shop.raw::<i64>("PERSIST worqr:sureq:told:0cc175b9c0f1b6a831c399e269772661") == 1
+        shop.raw::<i64>("PERSIST worqr:sureq:told:0cc175b9c0f1b6a831c399e269772661:jobs") == 1
     });
     shop.push("a");
     let after = pop_one(&shop.home, "w");
@@ -143,7 +144,43 @@ fn a_cancel_of_ours_touches_nothing_that_comes_after_it() {
     shop.raw::<()>("PUBLISH worqr_jobs_cancel a");
     monitor.wait_for("hear_cancel");
     assert_eq!(beat(&shop.home, "w"), Ok(vec![]));
-    shop.raw::<()>("DEL worqr:sureq:told:0cc175b9c0f1b6a831c399e269772661");
+    shop.raw::<()>("DEL worqr:sureq:told:0cc175b9c0f1b6a831c399e269772661:jobs");
     shop.raw::<()>("PUBLISH worqr_jobs_cancel a");
     until("it is called off by somebody else", || beat(&shop.home, "w") == Ok(vec![after.clone()]));
+}
+
+/// What says that a cancel is done is about one queue.
+#[test]
+fn a_cancel_of_ours_in_another_queue_hides_no_foreign_one() {
+    let mut shop = Shop::open();
+    start(&shop.home, "w", TTL_MS);
+    shop.push("a");
+    let held = pop_one(&shop.home, "w");
+    until("the home listens", || subscribers(&shop, "worqr_jobs_cancel") == 1);
+    let elsewhere = Command::Cancel { queue: b"other", which: Cancel::Payload(b"a") };
+    // It lasts a second; here it lasts, so that time plays no part.
+    until("it is noted for the other queue", || {
+        run(&shop.home, &elsewhere);
+        let notes: Vec<String> = shop.raw("KEYS worqr:sureq:told:0cc175b9c0f1b6a831c399e269772661*");
+        notes.len() == 1 && shop.raw::<i64>(&format!("PERSIST {}", notes[0])) == 1
+    });
+    let mut monitor = shop.monitor();
+    shop.raw::<()>("PUBLISH worqr_jobs_cancel a");
+    monitor.wait_for("hear_cancel");
+    assert_eq!(beat(&shop.home, "w"), Ok(vec![held]));
+}
+
+/// As `startWork` does: whoever sleeps hears that there is work.
+#[test]
+fn working_on_a_queue_with_tasks_tells_how_many_there_are() {
+    let shop = Shop::open();
+    start(&shop.home, "w", TTL_MS);
+    let mut hear = foreign_ear(&shop);
+    let work = |queue| run(&shop.home, &Command::Worker(Worker::Work(worker("w"), queue))).list.remove(0);
+    assert_eq!(work(QUEUE), Reply::Ok);
+    run(&shop.home, &Command::Push { queue: QUEUE, payloads: &[b"a", b"b"] });
+    assert_eq!(hear(), ("work".to_owned(), "2".to_owned()), "an empty queue tells nothing");
+    pop_one(&shop.home, "w");
+    assert_eq!(work(QUEUE), Reply::Ok);
+    assert_eq!(hear(), ("work".to_owned(), "1".to_owned()));
 }

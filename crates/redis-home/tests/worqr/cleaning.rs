@@ -45,10 +45,15 @@ fn what_strangers_held_comes_back_when_none_of_them_works_there_any_more() {
     let ours = pop_one(&shop.home, "ours");
     shop.foreign_dies("one");
     assert_eq!(clean(&shop.home, &[QUEUE], Cleaning::Light), Ok(returned(0)), "it may be the other's");
-    assert_eq!(shop.all("SMEMBERS worqr:expiringWorkers"), ["ours", "two"]);
+    assert_eq!(
+        shop.all("SMEMBERS worqr:expiringWorkers"),
+        ["one", "ours", "two"],
+        "their cleanup has to see it"
+    );
     // The other one rests, but lives; nobody of theirs works there now.
     shop.raw::<()>("SREM worqr:workingQueues:two jobs");
     assert_eq!(clean(&shop.home, &[QUEUE], Cleaning::Light), Ok(returned(2)));
+    assert_eq!(shop.all("SMEMBERS worqr:expiringWorkers"), ["ours", "two"]);
     assert_eq!(shop.working(), [ours]);
     let mut queue = shop.queue();
     queue.sort();

@@ -8,5 +8,6 @@ mod cleaning;
 mod faults;
 mod support;
 mod tasks;
+mod their_cleanup;
 mod waiting;
 mod workers;

@@ -121,6 +121,36 @@ impl Shop {
         ]);
     }
 
+    /// Their `failWorker`: first it reads, then it changes everything at once. `between` runs after each of the reads.
+    pub(crate) fn foreign_fail(&mut self, name: &str, mut between: impl FnMut(&mut Self)) {
+        let queues = self.all(&format!("SMEMBERS worqr:workingQueues:{name}"));
+        between(self);
+        let mut lines: Vec<String> = ["workers", "expiringWorkers", "permanentWorkers"]
+            .map(|set| format!("SREM worqr:{set} {name}"))
+            .into();
+        lines.extend(["workerTimers", "workingQueues"].map(|key| format!("DEL worqr:{key}:{name}")));
+        for queue in &queues {
+            let ids = self.all(&format!("SMEMBERS worqr:workingProcesses:{queue}"));
+            between(self);
+            lines.push(format!("DEL worqr:workingProcesses:{queue}"));
+            for id in ids {
+                lines.push(format!("RPOPLPUSH worqr:processes:{id} worqr:queues:{queue}"));
+                lines.push(format!("DEL worqr:processes:{id}"));
+            }
+        }
+        self.multi(&lines.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+
+    /// Their `cleanupWorkers`, which every instance runs now and then: fails each worker whose timer is gone.
+    pub(crate) fn foreign_cleanup(&mut self, mut between: impl FnMut(&mut Self)) {
+        for name in self.all("SMEMBERS worqr:expiringWorkers") {
+            between(self);
+            if self.raw::<Vec<String>>(&format!("KEYS worqr:workerTimers:{name}")).is_empty() {
+                self.foreign_fail(&name, &mut between);
+            }
+        }
+    }
+
     /// Their heartbeat stops, and its time is up.
     pub(crate) fn foreign_dies(&mut self, name: &str) {
         self.raw::<()>(&format!("DEL worqr:workerTimers:{name}"));
