@@ -40,6 +40,8 @@
 
 mod add;
 mod ask;
+#[cfg(not(feature = "embedded"))]
+mod body;
 mod error;
 mod home;
 mod id;

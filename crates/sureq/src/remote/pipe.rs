@@ -109,22 +109,12 @@ pub(super) fn read_answer(expected: &Expected, frame: &[u8], replies: &mut Repli
     let mut shared: Option<Arc<[u8]>> = None;
     let cut = |range| {
         let frame = shared.get_or_insert_with(|| frame.into());
-        body_of(Payload::within(frame, range))
+        Body::Loaded(Payload::within(frame, range))
     };
     if let Err(bad) = decode_reply(expected, frame, cut, replies) {
         let why = format!("the server's answer makes no sense: {bad}").into();
         replies.list.push(Reply::Refused(Refusal::Unknown { why }));
     }
-}
-
-#[cfg(feature = "embedded")]
-const fn body_of(payload: Payload) -> Body {
-    Body::Loaded(payload)
-}
-
-#[cfg(not(feature = "embedded"))]
-const fn body_of(payload: Payload) -> Body {
-    payload
 }
 
 /// The connection, if there is one, and what was asked over it.
