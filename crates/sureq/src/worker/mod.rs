@@ -99,6 +99,14 @@ pub enum WorkerError {
     /// A thread could not be started, or a signal not be listened for.
     #[error("the worker cannot start: {0}")]
     Start(#[from] io::Error),
+    /// Another worker of the same name was started: the home gave the tasks of this one back, and counts only the other.
+    #[error(
+        "the worker ends: another worker was started under its name, {name:?}; give each worker a name of its own"
+    )]
+    Replaced {
+        /// The name.
+        name: String,
+    },
     /// The home is over, or refuses what the worker needs.
     #[error("the worker cannot go on: {0}")]
     Home(#[from] Error),
@@ -151,8 +159,11 @@ impl Worker {
         self
     }
 
-    /// What it is called where workers are listed. A second worker of the same name ends the first. If nothing is said it is
-    /// called after its program and its process.
+    /// What it is called where workers are listed. If nothing is said it is called after its program and its process.
+    ///
+    /// Give each worker a name of its own: a second worker of the same name ends the first. The tasks of the first go back at
+    /// once, which costs each a try, its tokens fire with [`Stop::WorkerLost`], and it ends with [`WorkerError::Replaced`]. So a
+    /// process that was started again takes over from one that hangs, without waiting for its [`ttl`](Self::ttl).
     #[must_use]
     pub fn name(mut self, name: impl AsRef<[u8]>) -> Self {
         self.options.name = name.as_ref().into();
@@ -241,6 +252,7 @@ impl Worker {
         at_work.stop().await;
         match ended {
             Ok(()) => Ok(shared.counts.tally()),
+            Err(Error::WorkerReplaced) => Err(WorkerError::Replaced { name: shared.name() }),
             Err(error) => Err(error.into()),
         }
     }

@@ -133,6 +133,29 @@ impl Shared {
         }
     }
 
+    /// A worker called `w` that is not registered, with a second for everything.
+    #[cfg(all(test, feature = "embedded"))]
+    pub(super) fn for_tests(home: &Home, routes: Vec<(&str, Route)>) -> Self {
+        let second = Duration::from_secs(1);
+        let options = Options {
+            name: b"w".as_slice().into(),
+            concurrency: 16,
+            lease: second,
+            ttl: second,
+            run_max: second,
+            grace: second,
+            is_strict: true,
+        };
+        let bench = |(queue, route): (&str, Route)| Bench {
+            queue: queue.as_bytes().into(),
+            route,
+            running: AtomicUsize::new(0),
+        };
+        let benches = routes.into_iter().map(bench).collect();
+        let (reports, _) = mpsc::unbounded_channel();
+        Self::new(home.clone(), options, benches, States::default(), reports, watch::Sender::new(false))
+    }
+
     /// How many handlers may be started, as far as the worker is concerned.
     pub(super) fn room(&self) -> usize {
         let backlog_max = (4 * self.options.concurrency).max(1_024);
