@@ -352,7 +352,7 @@ mod tests {
             live.fire(stop);
         }
         let lease = Duration::from_secs(1);
-        let slot = Table::default().insert(Arc::clone(&live), None, Some((Instant::now(), lease)), lease);
+        let slot = Table::default().insert(Arc::clone(&live), None, Some((Instant::now(), lease)));
         Told::new(Report { bench: 0, slot, live, outcome: Outcome::Cancelled }).report.outcome
     }
 

@@ -16,9 +16,8 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, sleep_until, timeout};
 
 use super::delivery::{Live, Stop};
-use super::outcome::{Again, Outcome};
 use super::shared::{Backoff, Registration, Shared, later};
-use super::table::{Slot, Verdict};
+use super::table::Slot;
 use crate::error::{Error, Result};
 use crate::id::Receipt;
 use crate::queue::{millis, one};
@@ -28,6 +27,10 @@ use crate::seam::Body;
 const BATCH: usize = 256;
 /// The keeper looks no oftener than this for handlers that run for too long.
 const SHORTEST: Duration = Duration::from_millis(10);
+
+/// How long is waited for the answer when the worker says that it stops: part of what a stop may take beyond its grace.
+const STOP_PATIENCE: Duration = Duration::from_secs(2);
+const NOT_IN_TIME: &str = "the home does not answer in time";
 
 /// Starts the thread. It ends when the worker is over.
 pub(super) fn start(shared: Arc<Shared>) -> io::Result<std::thread::JoinHandle<()>> {
@@ -148,7 +151,7 @@ impl Keeper {
     /// Asks the home, and does not wait for ever.
     async fn ask(&self, commands: &[Command<'_>]) -> Result<Replies<Body>> {
         let replies = timeout(self.patience(), self.shared.home.ask(commands)).await;
-        replies.map_err(|_| Error::Unknown { why: "the home does not answer in time".into() })
+        replies.map_err(|_| Error::Unknown { why: NOT_IN_TIME.into() })
     }
 
     /// Asks for one thing.
@@ -331,16 +334,14 @@ impl Keeper {
         self.shared.table.extend_at(slot, live, later(Instant::now(), self.shared.options.lease / 12));
     }
 
+    /// Tells handlers that they have run long enough, and ends those that were told so a grace ago.
     fn end_those_too_long(&self, now: Instant) {
-        self.shared.table.end_too_long(now, |live| {
-            let reason = format!("the handler ran longer than {:?}", self.shared.options.run_max);
-            tracing::error!(queue = %live.task.queue_name(), id = %live.task.id(), %reason);
-            Verdict {
-                why: Stop::TooLong,
-                outcome: Outcome::Failed { reason: reason.into(), again: Again::Backoff },
-                keep_until: self.shared.keep_until(),
-            }
-        });
+        let (shared, table) = (&self.shared, &self.shared.table);
+        for live in table.tell_too_long(now, later(now, shared.options.grace)) {
+            let (queue, id, run_max) = (live.task.queue_name(), live.task.id(), shared.options.run_max);
+            tracing::error!(%queue, %id, ?run_max, "the handler runs too long, and was told to stop");
+        }
+        table.end_too_long(now, |why| shared.verdict(why));
     }
 
     /// Ends in good order: whatever the worker still has goes back at no cost. What a handler still runs does not, since it would
@@ -353,7 +354,9 @@ impl Keeper {
             return;
         }
         let worker = WorkerRef { name: &self.shared.options.name, incarnation };
-        if let Err(error) = self.ask_one(Command::Worker(Worker::Stop(worker))).await {
+        let stopping = timeout(STOP_PATIENCE, self.ask_one(Command::Worker(Worker::Stop(worker))));
+        let stopped = stopping.await.unwrap_or_else(|_| Err(Error::Unknown { why: NOT_IN_TIME.into() }));
+        if let Err(error) = stopped {
             tracing::warn!(worker = %self.shared.name(), %error, "the worker could not say that it stops");
         }
     }

@@ -221,7 +221,7 @@ fn start(shared: &Arc<Shared>, tasks: Vec<Task>, incarnation: Option<u64>) {
             let bench = shared.benches.iter().position(|bench| *bench.queue == *task.queue_bytes());
             let bench = bench.expect("tasks come from the queues that were asked for");
             let live = Delivery::new(task, Arc::clone(&shared.states)).0;
-            let slot = shared.table.insert(Arc::clone(&live), incarnation, lease, options.run_max);
+            let slot = shared.table.insert(Arc::clone(&live), incarnation, lease);
             shared.begin(bench);
             Running { shared: Arc::clone(shared), bench, slot, live, outcome: None, is_settled: false }
         })
@@ -349,7 +349,9 @@ async fn run(mut running: Running) {
     if running.outcome.is_some() {
         return;
     }
-    let route = &running.shared.benches[running.bench].route;
+    let shared = &running.shared;
+    shared.table.begin(running.slot, &running.live, shared.options.run_max);
+    let route = &shared.benches[running.bench].route;
     let delivery = Delivery(Arc::clone(&running.live));
     let handled = AssertUnwindSafe(async { route.call(delivery).await }).catch_unwind().await;
     let outcome = handled.unwrap_or_else(|panic| {

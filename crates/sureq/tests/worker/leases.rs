@@ -58,7 +58,8 @@ async fn a_handler_that_hangs_is_ended_and_its_try_has_failed() {
         let _dropped = Dropped(tell.0.as_ref().clone());
         std::future::pending::<()>().await;
     };
-    let worker = Worker::new(&home).state(tell).run_max(Duration::from_millis(100)).work("q", handler);
+    let worker = Worker::new(&home).state(tell).run_max(Duration::from_millis(100)).grace(Duration::ZERO);
+    let worker = worker.work("q", handler);
     let worker = AtWork::start(worker);
     said.next().await;
     counts(&queue, |info| info.dead == 1).await;
@@ -242,7 +243,7 @@ async fn a_task_is_not_given_away_while_its_handler_that_ran_too_long_still_runs
             std::future::pending::<()>().await;
         }
     };
-    let worker = Worker::new(&home).state(tell).run_max(Duration::from_millis(50));
+    let worker = Worker::new(&home).state(tell).run_max(Duration::from_millis(50)).grace(Duration::ZERO);
     let worker = AtWork::start(worker.work("q", handler));
     assert_eq!(said.many(2).await, [None, Some(Stop::TooLong)]);
     // Its end is decided, and still it is held.
