@@ -65,6 +65,8 @@ export class Worker {
       return popped?.length ? newTask(...popped[0]) : null;
     } catch (error) {
       if (this.stopping) return null;
+      // Another worker has our name: to start anew would end it, and it would end us.
+      if (error.message.startsWith("GONE replaced")) throw error;
       if (isGone(error)) this.name = null; // we were taken for dead; what we had is with others
       else await pause("RQ.POP", error);
       return null;

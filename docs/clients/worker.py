@@ -69,6 +69,8 @@ class Worker:
             words = ["BLOCK", BLOCK_MS, "LEASE", LEASE_MS, "WORKER", self.name, QUEUE]
             popped = self.client.execute_command("RQ.POP", *words)
         except redis.RedisError as error:
+            if str(error).startswith("GONE replaced"):
+                raise  # another worker has our name: to start anew would end it, and it would end us
             if is_gone(error):
                 self.name = None  # we were taken for dead; what we had is with others
             else:

@@ -130,9 +130,17 @@ impl Table {
         }
     }
 
-    fn is_alive(&self, worker: WorkerRef<'_>, now: LogTime) -> bool {
-        let alive = self.alive.get(&worker.incarnation);
-        alive.is_some_and(|alive| *alive.name == *worker.name && alive.expires > now)
+    /// Refuses an incarnation that is not alive: its time is over, or a later worker of the same name took its place.
+    fn check(&self, worker: WorkerRef<'_>, now: LogTime) -> Result<(), Refusal> {
+        let is_alive = |incarnation: u64| {
+            let alive = self.alive.get(&incarnation);
+            alive.is_some_and(|alive| *alive.name == *worker.name && alive.expires > now)
+        };
+        if is_alive(worker.incarnation) {
+            return Ok(());
+        }
+        let current = self.names.get(worker.name).copied().filter(|&current| current > worker.incarnation);
+        Err(if current.is_some_and(is_alive) { Refusal::WorkerReplaced } else { Refusal::WorkerGone })
     }
 
     /// Who is lost by now, the first that was.
@@ -196,11 +204,11 @@ fn look<T>(ctx: Ctx<'_>, act: impl FnOnce(&mut Table) -> T) -> Option<T> {
 /// Refuses an incarnation that is no longer alive, and whatever spans keys in a cluster.
 pub(crate) fn check(steps: &Steps<'_, '_>, worker: WorkerRef<'_>) -> Result<(), Refusal> {
     refuse_cluster(steps.ctx)?;
-    let is_alive = look(steps.ctx, |table| {
+    let checked = look(steps.ctx, |table| {
         table.enter(&steps.process.marks);
-        table.is_alive(worker, steps.now.log)
+        table.check(worker, steps.now.log)
     });
-    if is_alive == Some(true) { Ok(()) } else { Err(Refusal::WorkerGone) }
+    checked.unwrap_or(Err(Refusal::WorkerGone))
 }
 
 /// Workers are a key of their own, which in a cluster is on one node only.

@@ -125,6 +125,7 @@ pub fn decode_refusal(error: &[u8]) -> Refusal {
     let why = |head: &str| words.strip_prefix(head).unwrap_or(words).into();
     match code {
         "QUEUEFULL" => Refusal::QueueFull,
+        "GONE" if words.starts_with("replaced") => Refusal::WorkerReplaced,
         "GONE" => Refusal::WorkerGone,
         "NOSPACE" => Refusal::NoSpace,
         "OOM" => Refusal::OutOfMemory,

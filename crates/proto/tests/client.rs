@@ -494,6 +494,7 @@ fn refusal(dice: &mut Dice) -> Refusal {
         Refusal::MalformedId,
         Refusal::QueueFull,
         Refusal::WorkerGone,
+        Refusal::WorkerReplaced,
         Refusal::NoSpace,
         Refusal::OutOfMemory,
         Refusal::NoMoreIds,

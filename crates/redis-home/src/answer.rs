@@ -57,6 +57,7 @@ pub(crate) fn refusal(answer: &Value) -> Option<Refusal> {
     Some(match &code[..] {
         b"QUEUEFULL" => Refusal::QueueFull,
         b"GONE" => Refusal::WorkerGone,
+        b"REPLACED" => Refusal::WorkerReplaced,
         b"OLD" => {
             let key = key.escape_ascii();
             let why = format!(

@@ -109,12 +109,17 @@ impl<B> Slot<B> {
 
     /// Puts the answer there; if nobody will take it, answers what has to go back.
     pub fn fill(&self, replies: Replies<B>) -> Vec<Untaken> {
+        self.fill_at(replies, Instant::now())
+    }
+
+    /// The same for an answer that began to come then: leases in it count from before that.
+    pub fn fill_at(&self, replies: Replies<B>, at: Instant) -> Vec<Untaken> {
         let mut state = self.lock();
         if state.is_abandoned {
             drop(state);
             return self.untaken(&replies);
         }
-        state.answer = Some((replies, Instant::now()));
+        state.answer = Some((replies, at));
         let waker = state.taker.take();
         drop(state);
         waker.into_iter().for_each(Waker::wake);

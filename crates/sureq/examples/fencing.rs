@@ -15,7 +15,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use sureq::{Id, Task};
+use sureq::{Held, Id, Task};
 
 /// A table of accounts with their balances, and one of tasks with the fence of the last write.
 #[derive(Default)]
@@ -58,15 +58,15 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let quick = take().await?;
     println!("the second worker has delivery {}", quick.delivery());
     println!("the second worker writes: {}", accounts.write("ann", 100, &quick));
-    println!("the second worker finishes: {}", quick.ack().await?);
+    println!("the second worker finishes: {}", quick.ack().await? == Held::Yes);
     // The next task of the same account is delivered for the first time: it has nothing to do with the fence of the last one.
     bookings.push("set ann to 200").await?;
     let next = take().await?;
     println!("the next task, delivery {}, writes: {}", next.delivery(), accounts.write("ann", 200, &next));
-    println!("the next task is finished: {}", next.ack().await?);
+    println!("the next task is finished: {}", next.ack().await? == Held::Yes);
     // The first worker wakes up and knows nothing of all this.
     println!("the first worker writes: {}", accounts.write("ann", 0, &slow));
-    println!("the first worker finishes: {}", slow.ack().await?);
+    println!("the first worker finishes: {}", slow.ack().await? == Held::Yes);
     println!("ann has {}", accounts.balances["ann"]);
     Ok(())
 }

@@ -38,6 +38,9 @@ pub enum Error {
     /// The worker that this was asked for is no longer alive.
     #[error("{}", Refusal::WorkerGone)]
     WorkerGone,
+    /// Another worker of the same name was started since.
+    #[error("{}", Refusal::WorkerReplaced)]
+    WorkerReplaced,
     /// A value could not be made a payload, or a payload a value.
     #[error("{0}")]
     Payload(BadPayload),
@@ -84,6 +87,7 @@ impl From<Refusal> for Error {
             Refusal::Unknown { why } => Self::Unknown { why },
             Refusal::Poisoned | Refusal::Closed => Self::Over(no),
             Refusal::WorkerGone => Self::WorkerGone,
+            Refusal::WorkerReplaced => Self::WorkerReplaced,
             no => Self::Refused(no),
         }
     }

@@ -355,12 +355,19 @@ impl Home {
     ///
     /// This blocks its thread: for a sync of the disk, or until what was asked of a Redis or a server is answered or given up, which
     /// takes up to half a minute if it is silent. At the end of a program nothing else waits for the thread; elsewhere in async
-    /// code, call it in `tokio::task::spawn_blocking`.
+    /// code, use [`Self::close_async`].
     pub fn close(&self) -> Result<(), Broken> {
         by_place!(self, engine => engine.close().map_err(Broken::from), home => {
             home.close();
             Ok(())
         })
+    }
+
+    /// Closes it as [`Self::close`] does, on a thread of its own: other tasks of the runtime go on meanwhile.
+    pub async fn close_async(&self) -> Result<(), Broken> {
+        let home = self.clone();
+        let closed = crate::url::on_a_thread("sureq-close", move || home.close()).await;
+        closed.unwrap_or_else(|error| Err(Broken(Arc::new(error))))
     }
 }
 

@@ -47,6 +47,11 @@ impl Receipt {
         Self(Spelt::Ours(Spelling::of_receipt(receipt)))
     }
 
+    /// For a delivery of which the home told no receipt: the current one, whichever that is.
+    pub(crate) fn of_any_delivery(id: TaskId) -> Self {
+        Self(Spelt::Ours(Spelling::of_id(id)))
+    }
+
     /// A number pair that grows from delivery to delivery of one task, for a store that takes a write only if it comes with a
     /// larger one than the last of the same task: the incarnation of the home first, then the delivery. Fences of different tasks cannot be compared: the first delivery of a new
     /// task has a smaller one than the second of an old one. Keep it by task, as the example `fencing` does. None where the home

@@ -40,6 +40,8 @@
 
 mod add;
 mod ask;
+#[cfg(not(feature = "embedded"))]
+mod body;
 mod error;
 mod home;
 mod id;
@@ -72,8 +74,8 @@ pub use sureq_core::task::{StateKind, Tries};
 pub use sureq_core::{Refusal, limits};
 #[cfg(feature = "redis")]
 pub use sureq_redis::{CleanReport, Cleaned, CleanedQueue, Cleaning};
-pub use task::{Seen, Task};
-pub use url::{OpenError, directory_of, open, without_passwords};
+pub use task::{Death, Seen, Task};
+pub use url::{OpenError, directory_of, open, open_async, without_passwords};
 pub use worker::{
     Again, Delivery, DeliveryNumber, Failure, FromDelivery, Handler, HandlerService, IntoOutcome, IntoRoute,
     Needs, Outcome, Phase, Rejection, Route, State, Stop, Tally, Token, Worker, WorkerError, WorkerHandle,

@@ -58,7 +58,9 @@ impl Queue {
     /// # emails.push("to: ann").await?;
     /// let mut tasks = std::pin::pin!(emails.tasks());
     /// while let Some(task) = tasks.next().await {
-    ///     task?.ack().await?;
+    ///     if task?.ack().await? == sureq::Held::Lost {
+    ///         eprintln!("it took longer than its lease: somebody else does it again");
+    ///     }
     /// #   break;
     /// }
     /// # Ok(()) }

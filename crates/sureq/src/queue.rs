@@ -27,7 +27,7 @@ use crate::task::Seen;
 /// emails.push("to: ann").await?;
 /// let task = emails.pop().await?.expect("one is there");
 /// assert_eq!(task.payload(), b"to: ann");
-/// assert!(task.ack().await?, "finished, by this call and no other");
+/// assert_eq!(task.ack().await?, sureq::Held::Yes, "finished, by this call and no other");
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
@@ -43,7 +43,7 @@ pub struct Queue {
 pub enum Held {
     /// It was done.
     Yes,
-    /// The delivery is no longer the current one: nothing was done. Whoever ran it should stop.
+    /// The delivery is no longer the current one, or the task is finished already: nothing was done. Whoever runs it should stop.
     Lost,
     /// The task has been called off: it is not to be run, and gone if it was given back.
     Cancelled,
@@ -116,9 +116,9 @@ impl Queue {
         PopMany::new(self.home.clone(), vec![Arc::clone(&self.name)], count)
     }
 
-    /// Finishes a task, by its id or, better, by the receipt of a delivery. Answers whether this call did: true only once.
-    pub async fn ack(&self, task: impl AsRef<[u8]>) -> Result<bool> {
-        Ok(self.ack_all([task]).await? == [true])
+    /// Finishes a task, by its id or, better, by the receipt of a delivery. It is [`Held::Yes`] once, ever.
+    pub async fn ack(&self, task: impl AsRef<[u8]>) -> Result<Held> {
+        Ok(if self.ack_all([task]).await? == [true] { Held::Yes } else { Held::Lost })
     }
 
     /// Finishes tasks; answers of each whether this call did.
@@ -205,7 +205,13 @@ impl Queue {
         let command = Command::Inspect { queue: &self.name, view, start, count };
         let (reply, replies) = self.home.ask_one(command).await?;
         let Reply::Inspected(seen) = reply else { return Err(Error::out_of_turn()) };
-        Ok(replies.tasks.into_iter().skip(seen.range().start).take(seen.len()).map(Seen::from).collect())
+        Ok(replies
+            .tasks
+            .into_iter()
+            .skip(seen.range().start)
+            .take(seen.len())
+            .map(|task| Seen::new(view, task))
+            .collect())
     }
 
     /// Counts, ages, rates and settings.

@@ -21,8 +21,7 @@ pub use sureq_core::broker::glob_matches;
 pub use sureq_core::{Command, LogTime, Now, Receipt, Replies, Reply, TaskId, command, notice, reply};
 pub use sureq_seam::{Heard, Notice, NoticeTasks, Position};
 
+#[cfg(not(feature = "embedded"))]
+pub use crate::body::Body;
 #[cfg(feature = "embedded")]
 pub use sureq_engine::Body;
-/// A payload in a reply.
-#[cfg(not(feature = "embedded"))]
-pub use sureq_seam::Payload as Body;

@@ -5,7 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sureq_core::command::View;
 use sureq_core::reply::{More, TaskView};
+use sureq_core::task::Tries;
 use sureq_core::{LogTime, TaskId};
 
 use crate::Decode;
@@ -37,8 +39,8 @@ impl Task {
         Self { home: home.clone(), queue: Arc::clone(queue), view, leased }
     }
 
-    /// When the lease that its pop asked for ends, unless it was extended since. A home elsewhere began to count a little earlier
-    /// than its answer came, by the time that took. None if the pop asked for no lease.
+    /// When the lease that its pop asked for ends, unless it was extended since. It is counted from when the answer began to come;
+    /// a home elsewhere began to count a little earlier, by the time that its first byte took. None if the pop asked for no lease.
     pub fn lease_end(&self) -> Option<Instant> {
         self.leased.since.checked_add(self.leased.length?)
     }
@@ -53,10 +55,13 @@ impl Task {
         id_of(&self.view)
     }
 
-    /// The receipt of this delivery.
+    /// The receipt of this delivery. Where the home gives none, it is the task's id, which means whatever delivery is current: on
+    /// `sureq://…` for a pop without a lease, and in the keys of other programs.
     pub fn receipt(&self) -> Receipt {
         match &self.view.spelt {
             Some(spelt) => Receipt::theirs(spelt.clone()),
+            // No store has this incarnation.
+            None if self.view.incarnation == 0 => Receipt::of_any_delivery(self.view.id),
             None => Receipt::ours(self.view.receipt()),
         }
     }
@@ -86,9 +91,10 @@ impl Task {
         self.home.queue(&self.queue)
     }
 
-    /// How often it has been delivered, this time included.
+    /// How often it has been delivered, this time included; at least once, where the home does not count it (see
+    /// [`Task::receipt`]).
     pub fn delivery(&self) -> u32 {
-        self.view.deliveries
+        self.view.deliveries.max(1)
     }
 
     /// What else is known of it, if the pop asked for it.
@@ -96,8 +102,8 @@ impl Task {
         self.view.more.as_deref()
     }
 
-    /// Finishes it; answers whether this call did. It did not if the lease had ended and somebody else has it now.
-    pub async fn ack(&self) -> Result<bool> {
+    /// Finishes it. It is [`Held::Lost`] if the lease had ended and somebody else has it now, or if it is finished already.
+    pub async fn ack(&self) -> Result<Held> {
         self.queue().ack(self.receipt()).await
     }
 
@@ -128,7 +134,7 @@ impl fmt::Debug for Task {
     }
 }
 
-/// A task that was looked at. Which fields mean something depends on the state that was asked for.
+/// A task that was looked at. What is told of it depends on the state that was asked for; it is the same in every home.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Seen {
@@ -136,25 +142,41 @@ pub struct Seen {
     pub id: Id,
     /// Its bytes.
     pub payload: Body,
-    /// When it was pushed (ready), is due (delayed), was delivered last (leased) or died (dead), in unix milliseconds.
+    /// When it is due (delayed), was delivered last (leased) or died (dead), in unix milliseconds. For a ready one it is when it was
+    /// pushed, as its id tells it, and 0 if that does not.
     pub at: LogTime,
     /// How long ago it was delivered last (leased).
-    pub elapsed: Duration,
-    /// How often it was delivered.
-    pub deliveries: u32,
+    pub elapsed: Option<Duration>,
+    /// How often it was delivered (leased).
+    pub deliveries: Option<u32>,
     /// What it died of (dead).
-    pub more: Option<More>,
+    pub more: Option<Death>,
 }
 
-impl From<TaskView<Body>> for Seen {
-    fn from(view: TaskView<Body>) -> Self {
+/// What a dead task died of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Death {
+    /// What its tries were spent on.
+    pub tries: Tries,
+    /// Why it failed last, if it did.
+    pub reason: Option<Box<[u8]>>,
+}
+
+impl Seen {
+    pub(crate) fn new(view: View, task: TaskView<Body>) -> Self {
+        let is_leased = view == View::Leased;
+        let at = match view {
+            View::Ready if task.at.0 == 0 => LogTime(task.id.ms()),
+            _ => task.at,
+        };
         Self {
-            id: id_of(&view),
-            payload: view.body,
-            at: view.at,
-            elapsed: Duration::from_millis(view.elapsed_ms),
-            deliveries: view.deliveries,
-            more: view.more.map(|more| *more),
+            id: id_of(&task),
+            payload: task.body,
+            at,
+            elapsed: is_leased.then(|| Duration::from_millis(task.elapsed_ms)),
+            deliveries: is_leased.then_some(task.deliveries),
+            more: task.more.map(|more| Death { tries: more.tries, reason: more.reason }),
         }
     }
 }

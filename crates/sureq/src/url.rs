@@ -1,6 +1,9 @@
 //! The one place that turns a URL into a home.
 
+use std::io;
 use std::path::PathBuf;
+
+use tokio::sync::oneshot;
 
 use crate::Home;
 
@@ -59,6 +62,9 @@ pub enum OpenError {
         /// Why not.
         source: crate::remote::OpenError,
     },
+    /// There is no thread for it.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
     /// The URL is of a kind that this program was built without.
     #[error(
         "{url:?}: this program was built without such homes (the feature `{feature}` of the crate sureq)"
@@ -75,8 +81,7 @@ pub enum OpenError {
 ///
 /// This blocks its thread: a directory for as long as reading its newest checkpoint and the end of its log takes, a Redis or a
 /// server until it has answered, or for a few seconds if it does not; a server that is loading its data is waited for, for a
-/// minute at most. When a program starts, nothing else waits for the thread; later, in async code, call it in
-/// `tokio::task::spawn_blocking`.
+/// minute at most. When a program starts, nothing else waits for the thread; later, in async code, use [`open_async`].
 pub fn open(url: &str) -> Result<Home, OpenError> {
     match place_of(url) {
         #[cfg(feature = "embedded")]
@@ -89,6 +94,36 @@ pub fn open(url: &str) -> Result<Home, OpenError> {
         Some(Place::Server) => open_remote(url),
         None => Err(OpenError::Unknown { url: without_passwords(url) }),
     }
+}
+
+/// Opens a home as [`open`] does, on a thread of its own: other tasks of the runtime go on meanwhile. If this is dropped before it
+/// is ready, the home is opened and let go of again.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let home = sureq::open_async("mem:").await?;
+/// home.queue("emails").push("to: ann").await?;
+/// home.close_async().await?;
+/// # Ok(()) }
+/// ```
+pub async fn open_async(url: &str) -> Result<Home, OpenError> {
+    let url = url.to_owned();
+    match on_a_thread("sureq-open", move || open(&url)).await {
+        Ok(opened) => opened,
+        Err(error) => Err(OpenError::Thread(error)),
+    }
+}
+
+/// Does something that blocks on a thread of its own.
+pub(crate) async fn on_a_thread<T: Send + 'static>(
+    name: &str,
+    act: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    let (done, is_done) = oneshot::channel();
+    // Whoever waited may have gone away.
+    let act = move || _ = done.send(act());
+    std::thread::Builder::new().name(name.to_owned()).spawn(act)?;
+    is_done.await.map_err(|_| io::Error::other("the thread panicked"))
 }
 
 /// Opens a home. The options concern embedded ones. This blocks its thread as [`open`] does.

@@ -115,7 +115,8 @@ async fn a_handler_runs_no_longer_than_it_may_while_the_home_is_silent() {
     };
     // It beats after four seconds, and gives up waiting for an answer six later.
     let ttl = Duration::from_secs(12);
-    let worker = Worker::new(&home).lease(ttl).ttl(ttl).run_max(Duration::from_secs(5)).work("q", handler);
+    let worker = Worker::new(&home).lease(ttl).ttl(ttl).run_max(Duration::from_secs(5)).grace(Duration::ZERO);
+    let worker = worker.work("q", handler);
     let worker = AtWork::start(worker);
     worker.until(|status| status.running == 1).await;
     let since = Instant::now();

@@ -6,7 +6,7 @@
 //!   all of them, against all.
 //! * [`sim_disk`], [`valve`], [`manual_clock`]: the doors of the engine, with a disk that fails or stands still on demand and a
 //!   clock moved by hand.
-//! * [`process`], [`server_process`], [`loop_image`], [`btrfs`], [`shifted_clock`]: the real binary, real disks to cut the power
+//! * [`local_server`]: a server in this process. [`process`], [`server_process`], [`loop_image`], [`btrfs`], [`shifted_clock`]: the real binary, real disks to cut the power
 //!   of or to fill, and clocks of a process that are moved by hand.
 //! * [`redis_server`], [`redis_cluster`], [`redis_sentinels`]: a real Redis or Valkey, or several of them; [`redis_module`]: with the
 //!   module loaded.
@@ -20,6 +20,7 @@ pub mod conformance;
 pub mod home_load;
 pub mod ledger;
 pub mod load;
+pub mod local_server;
 pub mod loop_image;
 pub mod machine_watch;
 pub mod manual_clock;

@@ -1,7 +1,8 @@
-//! A proxy before a server that cuts.
+//! Proxies before a server: one that cuts, one that is slow.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
 
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,19 +20,44 @@ pub enum Way {
 ///
 /// If loopback has no free port.
 pub fn cutting_proxy(server: SocketAddr, cut: usize, way: Way) -> SocketAddr {
+    proxy(server, move |n, of| Line { left: if n == 0 && of == way { cut } else { usize::MAX }, pause: None })
+}
+
+/// Passes so many bytes on at once one way, on each connection by itself, and then pauses for so long. Hardly anything waits
+/// within the proxy: whoever sends notices that it is slow.
+///
+/// # Panics
+///
+/// If loopback has no free port.
+pub fn slow_proxy(server: SocketAddr, way: Way, bytes: usize, pause: Duration) -> SocketAddr {
+    proxy(server, move |_, of| Line { left: usize::MAX, pause: (of == way).then_some((bytes, pause)) })
+}
+
+/// One way through a proxy.
+struct Line {
+    /// How many bytes pass before it is cut.
+    left: usize,
+    /// After how many bytes it pauses, and for how long.
+    pause: Option<(usize, Duration)>,
+}
+
+/// How much a slow proxy takes in that it has not passed on.
+const SLOW_BUFFER_BYTES: usize = 16 << 10;
+
+fn proxy(server: SocketAddr, line: impl Fn(usize, Way) -> Line + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has free ports");
     let address = listener.local_addr().expect("it is bound");
+    if line(0, Way::ToServer).pause.is_some() {
+        let small = rustix::net::sockopt::set_socket_recv_buffer_size(&listener, SLOW_BUFFER_BYTES);
+        small.expect("a buffer may be small");
+    }
     std::thread::spawn(move || {
         for (n, client) in listener.incoming().enumerate() {
             let Ok(client) = client else { return };
             let server = TcpStream::connect(server).expect("the server listens");
-            let cut = if n == 0 { cut } else { usize::MAX };
-            let (to, from) = match way {
-                Way::ToServer => (cut, usize::MAX),
-                Way::FromServer => (usize::MAX, cut),
-            };
             let twin = |stream: &TcpStream| stream.try_clone().expect("there are descriptors");
             let pair = (twin(&client), twin(&server));
+            let (to, from) = (line(n, Way::ToServer), line(n, Way::FromServer));
             std::thread::spawn(move || pass(&pair.0, &pair.1, to));
             std::thread::spawn(move || pass(&server, &client, from));
         }
@@ -39,8 +65,8 @@ pub fn cutting_proxy(server: SocketAddr, cut: usize, way: Way) -> SocketAddr {
     address
 }
 
-fn pass(mut from: &TcpStream, mut to: &TcpStream, mut left: usize) {
-    let mut room = [0; 4096];
+fn pass(mut from: &TcpStream, mut to: &TcpStream, Line { mut left, pause }: Line) {
+    let mut room = vec![0; pause.map_or(4096, |(bytes, _)| bytes)];
     while left > 0 {
         let Ok(read @ 1..) = from.read(&mut room) else { break };
         let passed = read.min(left);
@@ -48,6 +74,10 @@ fn pass(mut from: &TcpStream, mut to: &TcpStream, mut left: usize) {
             break;
         }
         left -= passed;
+        if let Some((_, pause)) = pause {
+            // What is slow about it; nobody waits for this to happen.
+            std::thread::sleep(pause);
+        }
     }
     // Whichever end is gone already does not matter.
     let _ = from.shutdown(Shutdown::Both);

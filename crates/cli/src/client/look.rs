@@ -261,8 +261,8 @@ fn columns_of(state: State) -> (Vec<Column>, Row) {
             vec![task.id.to_string(), relative(task.at.0), preview(task.payload.as_ref())]
         }),
         State::Leased => (vec![Column::Text("taken"), Column::Number("deliveries")], |task| {
-            let taken = format!("{} ago", duration(task.elapsed));
-            let deliveries = number(task.deliveries.into());
+            let taken = format!("{} ago", duration(task.elapsed.unwrap_or_default()));
+            let deliveries = number(task.deliveries.unwrap_or_default().into());
             vec![task.id.to_string(), taken, deliveries, preview(task.payload.as_ref())]
         }),
         State::Dead => {
@@ -288,7 +288,7 @@ fn show_task_json(state: State, task: &Seen, shown: &mut Shown) -> Result<(), Tr
         State::Leased => shown.object([
             ("id", id),
             ("taken_at", json!(task.at.0)),
-            ("elapsed_ms", json!(task.elapsed.as_millis() as u64)),
+            ("elapsed_ms", json!(task.elapsed.unwrap_or_default().as_millis() as u64)),
             ("deliveries", json!(task.deliveries)),
             payload,
         ]),

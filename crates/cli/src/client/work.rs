@@ -262,7 +262,8 @@ async fn handle(delivery: Delivery, program: State<Program>) -> Outcome {
     };
     let ended = tokio::select! {
         ended = running.run(delivery.task().payload()) => Ok(ended),
-        why = token.wait() => Err(Some(why)),
+        // What to do when this ends is said below.
+        why = token.wait_beyond(Stop::Stopping) => Err(Some(why)),
         () = sleep(program.timeout) => Err(Some(Stop::TooLong)),
         () = told_to_end => Err(None),
     };

@@ -199,7 +199,13 @@ fn the_worker_itself() {
     let runtime = builder.worker_threads(4).enable_all().build().expect("a runtime");
     let home = sureq::open(&url).expect("the home is there");
     // The name is that of the worker that was killed: what it had comes back at once.
-    let worker = Worker::new(&home).name("w").concurrency(16).lease(LEASE).ttl(4 * LEASE).run_max(6 * LEASE);
+    let worker = Worker::new(&home)
+        .name("w")
+        .concurrency(16)
+        .lease(LEASE)
+        .ttl(4 * LEASE)
+        .run_max(6 * LEASE)
+        .grace(LEASE);
     let worker = worker.work(QUEUE, handle);
     runtime.block_on(async {
         tokio::spawn(stop_when_empty(home.clone(), worker.handle()));

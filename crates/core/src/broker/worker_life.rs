@@ -86,7 +86,7 @@ impl<B: Body> Broker<B> {
 
     /// Whether this incarnation lives: its last beat was less than its time to live ago.
     pub(super) fn alive(&self, worker: WorkerRef<'_>, now: Now) -> Result<(), Refusal> {
-        if self.workers.is_alive(worker, now.log) { Ok(()) } else { Err(Refusal::WorkerGone) }
+        self.workers.check(worker, now.log)
     }
 
     /// Ends workers whose time is over, a few at a time.

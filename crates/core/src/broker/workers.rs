@@ -10,6 +10,7 @@ use crate::event::QueueNo;
 use crate::id::{Receipt, TaskId};
 use crate::limits;
 use crate::queue::Inconsistent;
+use crate::reply::Refusal;
 use crate::task::Holder;
 use crate::time::LogTime;
 
@@ -128,9 +129,17 @@ impl Workers {
         }
     }
 
-    pub(super) fn is_alive(&self, worker: WorkerRef<'_>, now: LogTime) -> bool {
-        let found = self.alive.get(&worker.incarnation);
-        found.is_some_and(|alive| *alive.name == *worker.name && alive.expires > now)
+    /// Refuses an incarnation that is not alive: its time is over, or a later worker of the same name took its place.
+    pub(super) fn check(&self, worker: WorkerRef<'_>, now: LogTime) -> Result<(), Refusal> {
+        let is_alive = |incarnation: u64| {
+            let found = self.alive.get(&incarnation);
+            found.is_some_and(|alive| *alive.name == *worker.name && alive.expires > now)
+        };
+        if is_alive(worker.incarnation) {
+            return Ok(());
+        }
+        let current = self.incarnation_of(worker.name).filter(|&current| current > worker.incarnation);
+        Err(if current.is_some_and(is_alive) { Refusal::WorkerReplaced } else { Refusal::WorkerGone })
     }
 
     pub(super) fn alive_at(&self, now: LogTime) -> impl Iterator<Item = (u64, &Worker)> {

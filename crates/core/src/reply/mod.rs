@@ -366,8 +366,10 @@ pub enum Refusal {
     },
     /// The queue has as many tasks or bytes as its settings allow.
     QueueFull,
-    /// This incarnation of the worker is no longer alive.
+    /// This incarnation of the worker is no longer alive, and there is no other of its name.
     WorkerGone,
+    /// Another worker of the same name was started since, and is alive.
+    WorkerReplaced,
     /// The disk has no room for more tasks.
     NoSpace,
     /// The memory that the home may use is used up.
@@ -413,7 +415,7 @@ impl Refusal {
         match self {
             Self::WrongType { .. } => "WRONGTYPE",
             Self::QueueFull => "QUEUEFULL",
-            Self::WorkerGone => "GONE",
+            Self::WorkerGone | Self::WorkerReplaced => "GONE",
             Self::NotThere { .. } => "NOTTHERE",
             Self::NoSpace => "NOSPACE",
             Self::OutOfMemory => "OOM",
@@ -444,6 +446,9 @@ impl fmt::Display for Refusal {
                 f.write_str("the queue is full: raise MAX-LENGTH or MAX-BYTES, or let workers catch up")
             }
             Self::WorkerGone => f.write_str("this worker is no longer alive: start it anew"),
+            Self::WorkerReplaced => {
+                f.write_str("replaced: another worker of this name was started; give each worker a name of its own")
+            }
             Self::NoSpace => {
                 f.write_str("no space left on the disk of the store: pushes are refused until there is")
             }

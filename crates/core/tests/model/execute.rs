@@ -543,8 +543,12 @@ impl Model {
     }
 
     fn alive(&self, worker: &WorkerName) -> Result<(), Refused> {
-        let alive = self.workers.get(&worker.1).is_some_and(|found| found.name == worker.0);
-        if alive { Ok(()) } else { Err("worker gone") }
+        let mut of_that_name = self.workers.iter().filter(|(_, found)| found.name == worker.0);
+        match of_that_name.next() {
+            Some((&incarnation, _)) if incarnation == worker.1 => Ok(()),
+            Some((&incarnation, _)) if incarnation > worker.1 => Err("worker replaced"),
+            _ => Err("worker gone"),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::support::{Answer, Home};
 use crate::{beat, by, start, tries_of};
-use sureq_core::command::{Command, LeaseAsk, Pop, Worker};
+use sureq_core::command::{Command, LeaseAsk, Pop, Worker, WorkerRef};
 use sureq_core::task::Tries;
 
 #[test]
@@ -40,10 +40,28 @@ fn a_start_over_a_living_predecessor_loses_it() {
     assert!(new.incarnation > old.incarnation);
     assert_eq!(
         home.run(&Command::Pop(Pop { lease: by(old), ..Pop::plain(&[b"q"], 1) })),
-        Answer::Refused("worker gone")
+        Answer::Refused("worker replaced")
     );
     assert_eq!(tries_of(&mut home).0, Tries { lost: 1, ..Tries::default() });
     home.verify();
+}
+
+/// Only one whose name another one has must not start anew.
+#[test]
+fn a_worker_hears_whether_it_was_replaced_or_its_time_is_over() {
+    let mut home = Home::default();
+    let (old, other) = (start(&mut home, b"w", 1_000), start(&mut home, b"v", 9_000));
+    assert_eq!(beat(&mut home, old), Answer::Receipts(vec![]));
+    let new = start(&mut home, b"w", 1_000);
+    assert_eq!(beat(&mut home, old), Answer::Refused("worker replaced"));
+    assert_eq!(beat(&mut home, WorkerRef { name: b"v", ..old }), Answer::Refused("worker replaced"));
+    let never = WorkerRef { incarnation: new.incarnation + 1, ..new };
+    assert_eq!(beat(&mut home, never), Answer::Refused("worker gone"));
+    home.pass(1_000);
+    for gone in [old, new] {
+        assert_eq!(beat(&mut home, gone), Answer::Refused("worker gone"), "nobody has the name");
+    }
+    assert_eq!(beat(&mut home, other), Answer::Receipts(vec![]));
 }
 
 #[test]

@@ -96,6 +96,7 @@ fn kind_of(refusal: &Refusal) -> &'static str {
         Refusal::OutOfRange { .. } => "out of range",
         Refusal::QueueFull => "queue full",
         Refusal::WorkerGone => "worker gone",
+        Refusal::WorkerReplaced => "worker replaced",
         _ => "other",
     }
 }

@@ -32,7 +32,7 @@ An error begins with a code, and has changed nothing, unless it says so:
 | `NOTTHERE` | the home has no such thing, like `RQ.WORKER` in the keys of some other program |
 | `NOAUTH`, `WRONGPASS`, `NOPERM` | who asks is not known, or may not |
 | `QUEUEFULL`, `NOSPACE`, `OOM` | there is no room for more tasks now |
-| `GONE` | this incarnation of the worker is no longer alive |
+| `GONE` | this incarnation of the worker is no longer alive; `GONE replaced` if another worker of its name was started: starting anew would only end that one |
 | `DAMAGED` | the payload of a task cannot be read |
 | `UNAVAILABLE`, `CLOSED`, `POISONED` | the home cannot be asked now; it may be asked again |
 | `UNKNOWN` | the home was asked, and its answer is lost: it may have been done or not |

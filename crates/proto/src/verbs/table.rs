@@ -370,7 +370,7 @@ pub const TABLE: &[Row] = &[
         reply: "START: `name#n`, by which the worker goes from then on. BEAT: the receipts of its tasks that were called off, \
                 again and again until they end, and of its leases that ran out, once. WORK: OK. REST, STOP, FAIL: how many \
                 tasks went back. LIST: `[name#n, time to live, tasks]` of each that is alive. An incarnation that is no longer \
-                alive gets an error that begins with GONE.",
+                alive gets an error that begins with GONE, or with GONE replaced if another worker of its name is alive.",
         notes: "A worker that does not beat for its time to live (3000 ms unless it says otherwise) is lost, and all its tasks, \
                 and only its own, go back to the front of their queues, in their order. Only START and BEAT count as a sign of \
                 life. START of a name that is alive makes its predecessor lost. WORK and REST say which queues it works on, for \

@@ -638,17 +638,22 @@ local function end_lost_workers()
   moment, store.lost, is_store_changed = log_end, first_of(OWN .. 'workers:ends'), true
 end
 
--- This incarnation of a worker, if it lives.
+local GONE, REPLACED = { '!', 'GONE' }, { '!', 'REPLACED' }
+
+-- This incarnation of a worker, if it lives; otherwise nil and the refusal: its time is over, or a later worker of the same
+-- name took its place.
 local function alive(name, incarnation)
   local w = worker_of(name)
-  if not w or w.n ~= tonumber(incarnation) then return nil end
+  if not w then return nil, GONE end
   local ends = tonumber(call('ZSCORE', OWN .. 'workers:ends', name)) or 0
-  return ends > log and w or nil
+  if ends <= log then return nil, GONE end
+  if w.n == tonumber(incarnation) then return w end
+  return nil, w.n > tonumber(incarnation) and REPLACED or GONE
 end
 
 ------------------------------------------------------------------------------------------------------- what is asked
 
-local GONE, FULL = { '!', 'GONE' }, { '!', 'QUEUEFULL' }
+local FULL = { '!', 'QUEUEFULL' }
 
 -- What a task reference means: the id, and the task if it is meant.
 local function claim(q, word)
@@ -844,10 +849,10 @@ end
 -- answer may have if fewer than ever, queue...
 function ops.pop(count, ms, worker, incarnation_of, conn, place, limit, ending, meta, bytes_max)
   local terms = { ms = tonumber(ms) }
-  local w
+  local w, refusal
   if incarnation_of ~= '' then
-    w = alive(worker, incarnation_of)
-    if not w then return GONE end
+    w, refusal = alive(worker, incarnation_of)
+    if not w then return refusal end
     terms.holder = w.holder
   elseif conn ~= '' then
     terms.holder = 'c:' .. conn
@@ -1351,8 +1356,8 @@ end
 
 -- name, incarnation
 function ops.beat(name, incarnation)
-  local w = alive(name, incarnation)
-  if not w then return GONE end
+  local w, refusal = alive(name, incarnation)
+  if not w then return refusal end
   call('ZADD', OWN .. 'workers:ends', log_end + w.ttl, name)
   local out, queues = {}, call('SMEMBERS', w.key .. ':queues')
   table.sort(queues)
@@ -1370,8 +1375,8 @@ end
 
 -- name, incarnation, queue
 function ops.work(name, incarnation, queue)
-  local w = alive(name, incarnation)
-  if not w then return GONE end
+  local w, refusal = alive(name, incarnation)
+  if not w then return refusal end
   call('SADD', w.key .. ':works', queue)
   call('SADD', base(queue) .. ':workers', name)
   return 'done'
@@ -1379,8 +1384,8 @@ end
 
 -- name, incarnation, queue
 function ops.rest(name, incarnation, queue)
-  local w = alive(name, incarnation)
-  if not w then return GONE end
+  local w, refusal = alive(name, incarnation)
+  if not w then return refusal end
   call('SREM', w.key .. ':works', queue)
   call('SREM', base(queue) .. ':workers', name)
   return end_holder(open(queue), w.holder)
@@ -1388,8 +1393,8 @@ end
 
 -- name, incarnation
 function ops.stop(name, incarnation)
-  local w = alive(name, incarnation)
-  if not w then return GONE end
+  local w, refusal = alive(name, incarnation)
+  if not w then return refusal end
   return end_worker(name, w)
 end
 

@@ -3,12 +3,12 @@
 use std::io;
 use std::net::Shutdown;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socket2::{SockRef, TcpKeepalive};
 use sureq_proto::resp::{BadReply, Piece, PieceReader, Pieces as _, Version, Writer};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 
 use super::Patience;
 use super::inbox::Inbox;
@@ -18,6 +18,10 @@ use super::target::Target;
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVE_AGAIN: Duration = Duration::from_secs(5);
 const KEEPALIVE_TRIES: u32 = 3;
+
+/// How much the system takes at most that it has not sent yet. With more, a large payload on a slow line would look as if nothing
+/// moved: megabytes lie in the socket's buffer, and no write shows that they become fewer.
+const UNSENT_BYTES: u32 = 128 << 10;
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +56,45 @@ pub(super) struct Lost {
     pub(super) why: String,
 }
 
+/// A whole answer.
+#[derive(Clone, Copy)]
+pub(super) struct Frame<'a> {
+    pub(super) bytes: &'a [u8],
+    /// When its first bytes came.
+    pub(super) began: Instant,
+}
+
+/// When to give an answer up.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AnswerBy {
+    /// When it has to have begun; at any time if there is none.
+    first: Option<Instant>,
+    /// How long the rest may stand still once it has begun.
+    progress: Duration,
+    /// How long it was waited for, to be told.
+    wait: Duration,
+}
+
+impl AnswerBy {
+    /// Whenever it comes.
+    pub(super) const ANY: Self = Self { first: None, progress: Duration::MAX, wait: Duration::MAX };
+
+    /// Within this time and the patience, and then for as long as more of it comes.
+    pub(super) fn within(time: Duration, patience: Duration) -> Self {
+        let wait = time.saturating_add(patience);
+        Self { first: Instant::now().checked_add(wait), progress: patience, wait }
+    }
+
+    /// Whenever it begins, and then for as long as more of it comes.
+    pub(super) const fn once_begun(patience: Duration) -> Self {
+        Self { first: None, progress: patience, wait: patience }
+    }
+
+    fn late(&self) -> io::Error {
+        io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {:?}", self.wait))
+    }
+}
+
 /// A connection that was greeted.
 pub(super) struct Conn {
     pub(super) stream: Arc<TcpStream>,
@@ -67,6 +110,8 @@ impl Conn {
         stream.set_nodelay(true)?;
         let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE_AGAIN);
         SockRef::from(&stream).set_tcp_keepalive(&keepalive.with_retries(KEEPALIVE_TRIES))?;
+        #[cfg(any(target_os = "android", target_os = "linux"))]
+        SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES)?;
         let mut conn = Self { stream: Arc::new(stream), inbox: Inbox::new() };
         timeout(patience.connect, conn.greet(target)).await.map_err(silent)??;
         Ok(conn)
@@ -78,8 +123,9 @@ impl Conn {
             words.extend([&b"AUTH"[..], &login.user, &login.password]);
         }
         words.extend([&b"SETNAME"[..], b"sureq"]);
-        let answer = self.ask(&words_of(&words)).await.map_err(|lost| io::Error::other(lost.why))?;
-        match is_sureq(answer) {
+        let answer =
+            self.ask(&words_of(&words), AnswerBy::ANY).await.map_err(|lost| io::Error::other(lost.why))?;
+        match is_sureq(answer.bytes) {
             Ok(true) => Ok(()),
             Ok(false) => Err(ConnectError::NotSureq(
                 "it speaks RESP, but knows no queues; is it a Redis? Write redis://".to_owned(),
@@ -90,11 +136,12 @@ impl Conn {
     }
 
     /// Sends a command, and waits for its answer. Whoever stops waiting can go on with [`Self::withdraw`].
-    pub(super) async fn ask(&mut self, command: &[u8]) -> Result<&[u8], Lost> {
+    pub(super) async fn ask(&mut self, command: &[u8], by: AnswerBy) -> Result<Frame<'_>, Lost> {
         let mut rest = command;
         while !rest.is_empty() {
             let not_sent = |error: io::Error| Lost { was_sent: false, why: error.to_string() };
-            self.stream.writable().await.map_err(not_sent)?;
+            let writable = timeout(by.progress, self.stream.writable()).await;
+            writable.map_err(|_| by.late()).flatten().map_err(not_sent)?;
             match self.stream.try_write(rest) {
                 Ok(n) => rest = &rest[n..],
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -102,26 +149,42 @@ impl Conn {
             }
         }
         let sent = |why: String| Lost { was_sent: true, why };
-        match self.read().await {
+        match self.read_by(by).await {
             Ok(Some(())) => {}
             Ok(None) => return Err(sent("it closed the connection".to_owned())),
             Err(error) => return Err(sent(error.to_string())),
         }
-        Ok(self.inbox.taken())
+        Ok(self.frame())
+    }
+
+    fn frame(&self) -> Frame<'_> {
+        Frame { bytes: self.inbox.taken(), began: self.inbox.taken_began() }
     }
 
     /// Waits for the next reply; `None` at the end of the connection.
     async fn read(&mut self) -> io::Result<Option<()>> {
+        self.read_by(AnswerBy::ANY).await
+    }
+
+    /// The same, and gives up in time.
+    async fn read_by(&mut self, by: AnswerBy) -> io::Result<Option<()>> {
+        let mut deadline = by.first;
         loop {
             match self.inbox.take() {
                 Ok(true) => return Ok(Some(())),
                 Ok(false) => {}
                 Err(bad) => return Err(garbage(bad)),
             }
-            self.stream.readable().await?;
+            match deadline {
+                None => self.stream.readable().await?,
+                Some(at) => timeout_at(at.into(), self.stream.readable()).await.map_err(|_| by.late())??,
+            }
             match self.stream.try_read(self.inbox.room()) {
                 Ok(0) => return Ok(None),
-                Ok(n) => self.inbox.add(n),
+                Ok(n) => {
+                    self.inbox.add(n);
+                    deadline = by.first.max(Instant::now().checked_add(by.progress));
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
             }
@@ -138,14 +201,13 @@ impl Conn {
 
     /// Says that nothing more will be asked. A server then gives up a pop that waits; an answer that it gave before comes
     /// first. `None` if it gave none.
-    pub(super) async fn withdraw(&mut self, patience: Patience) -> Result<Option<&[u8]>, Lost> {
+    pub(super) async fn withdraw(&mut self, patience: Patience) -> Result<Option<Frame<'_>>, Lost> {
         let lost = |why: String| Lost { was_sent: true, why };
         SockRef::from(&*self.stream).shutdown(Shutdown::Write).map_err(|error| lost(error.to_string()))?;
-        match timeout(patience.connect, self.read()).await {
-            Ok(Ok(Some(()))) => Ok(Some(self.inbox.taken())),
-            Ok(Ok(None)) => Ok(None),
-            Ok(Err(error)) => Err(lost(error.to_string())),
-            Err(_) => Err(lost(format!("no answer within {:?}", patience.connect))),
+        match self.read_by(AnswerBy::within(Duration::ZERO, patience.connect)).await {
+            Ok(Some(())) => Ok(Some(self.frame())),
+            Ok(None) => Ok(None),
+            Err(error) => Err(lost(error.to_string())),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The home: a thread of its own that talks to a server, and the handle of those who use it.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
 use std::rc::Rc;
@@ -8,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc as std_mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use sureq_core::command::{Block, ConnId, Pop};
+use sureq_core::command::{Block, ConnId, Pop, Worker};
 use sureq_core::{Command, Now, Receipt, Refusal};
 use sureq_seam::{Ear, Untaken, Want};
 use tokio::sync::{mpsc, watch};
@@ -54,6 +55,9 @@ pub struct RemoteHome {
 struct Shared {
     address: String,
     pipe: Arc<Pipe>,
+    /// A connection of its own for what keeps leases and workers alive: behind a large payload it would come too late.
+    control: Arc<Pipe>,
+    has_control: AtomicBool,
     jobs: mpsc::UnboundedSender<Job>,
     /// How many pops are under way on connections of their own.
     waiting: Arc<AtomicUsize>,
@@ -69,6 +73,8 @@ enum Job {
     Wait(Option<ConnId>, Waiting),
     CloseConn(ConnId),
     Listen(Arc<Ear>, mpsc::UnboundedReceiver<Want>),
+    /// Connects for what must not wait behind large payloads.
+    Control,
     Close(std_mpsc::Sender<()>),
 }
 
@@ -81,7 +87,7 @@ impl RemoteHome {
     /// Connects to a server, and gives it so much time.
     pub fn open_by(target: Target, patience: Patience) -> Result<Self, OpenError> {
         let address = target.to_string();
-        let pipe = Arc::new(Pipe::new());
+        let (pipe, control) = (Arc::new(Pipe::new()), Arc::new(Pipe::new()));
         let (jobs, queue) = mpsc::unbounded_channel();
         let (dismissals, dismissed) = watch::channel(0);
         let (opened, is_open) = std_mpsc::channel();
@@ -89,6 +95,7 @@ impl RemoteHome {
             target,
             patience,
             pipe: Arc::clone(&pipe),
+            control: Arc::clone(&control),
             dismissals: dismissed,
             idle: Vec::new().into(),
         };
@@ -104,6 +111,8 @@ impl RemoteHome {
         let shared = Shared {
             address,
             pipe,
+            control,
+            has_control: AtomicBool::new(false),
             jobs,
             waiting: Arc::default(),
             dismissals,
@@ -128,11 +137,23 @@ impl RemoteHome {
         let batch = Batch::of(&commands[..n]);
         let (slot, pipe) = (Arc::clone(&batch.slot), Arc::clone(&self.shared.pipe));
         match own {
+            None if commands[..n].iter().all(is_urgent) => self.control().ask(batch),
             None => pipe.ask(batch),
             Some(own) => self.wait(own, batch),
         }
         let is_waiting = own.is_some_and(|own| own.block.is_some());
         if is_waiting { Ticket::waiting(slot, pipe) } else { Ticket::new(slot, pipe, n) }
+    }
+
+    /// The connection for what must not wait behind large payloads. It is made when it is first needed; while there is none, the
+    /// one for everything will do.
+    fn control(&self) -> &Pipe {
+        let shared = &self.shared;
+        if !shared.has_control.swap(true, Ordering::AcqRel) {
+            // A home that is closed refuses on any connection.
+            let _ = shared.jobs.send(Job::Control);
+        }
+        if shared.control.is_connected() { &shared.control } else { &shared.pipe }
     }
 
     /// Has a pop served on a connection of its own.
@@ -152,9 +173,10 @@ impl RemoteHome {
             return slot.refuse(1, &Refusal::Unavailable { why });
         };
         let dismissals = *shared.dismissals.borrow();
-        let pop = Waiting { bytes, expected, block: own.block, slot, dismissals, _place: place };
+        let is_answered = Cell::new(false);
+        let pop = Waiting { bytes, expected, block: own.block, slot, dismissals, _place: place, is_answered };
         if let Err(mpsc::error::SendError(Job::Wait(_, pop))) = shared.jobs.send(Job::Wait(own.conn, pop)) {
-            pop.slot.refuse(1, &Refusal::Closed);
+            pop.refuse(&Refusal::Closed);
         }
     }
 
@@ -249,6 +271,11 @@ struct Own {
     conn: Option<ConnId>,
 }
 
+/// What keeps a worker or a lease alive: late, it costs what it is to keep. Nothing else depends on the order in which it comes.
+const fn is_urgent(command: &Command<'_>) -> bool {
+    matches!(command, Command::Extend { .. } | Command::Worker(Worker::Start { .. } | Worker::Beat(_)))
+}
+
 fn own_of(command: &Command<'_>) -> Option<Own> {
     let Command::Pop(Pop { block, count, lease, .. }) = command else { return None };
     // There is nothing to wait for where nothing is wanted.
@@ -276,7 +303,10 @@ fn run(
             Err(error) => (None, Err(error)),
         };
         let common = Rc::new(common);
-        let pipe = conn.map(|conn| tokio::task::spawn_local(keep_connected(Rc::clone(&common), conn)));
+        let pipe = conn.map(|conn| {
+            let common = Rc::clone(&common);
+            tokio::task::spawn_local(async move { keep_connected(&common, &common.pipe, Some(conn)).await })
+        });
         // Whoever opens waits for this.
         let _ = opened.send(said);
         if let Some(pipe) = pipe {
@@ -298,39 +328,41 @@ async fn first(common: &Common) -> Result<Conn, ConnectError> {
     }
 }
 
-/// Serves the shared connection, and makes it anew whenever it is lost, until the home is closed.
-async fn keep_connected(common: Rc<Common>, first: Conn) {
-    let (pipe, target) = (&common.pipe, &common.target);
-    let mut next = Some(first);
+/// Serves a shared connection, and makes it anew whenever it is lost, until the home is closed.
+async fn keep_connected(common: &Common, pipe: &Pipe, first: Option<Conn>) {
+    let mut next = match first {
+        Some(first) => Some(first),
+        None => reconnect(common, pipe).await,
+    };
     while let Some(conn) = next {
-        if pipe.serve(conn, target, common.patience).await {
+        if pipe.serve(conn, &common.target, common.patience).await {
             return;
         }
-        next = reconnect(&common).await;
+        next = reconnect(common, pipe).await;
     }
 }
 
 /// A new connection, however long it takes; none if the home is closed.
-async fn reconnect(common: &Common) -> Option<Conn> {
+async fn reconnect(common: &Common, pipe: &Pipe) -> Option<Conn> {
     let mut wait = RETRY_MIN;
     loop {
-        if common.pipe.is_closed() {
+        if pipe.is_closed() {
             return None;
         }
         let opened = tokio::select! {
             opened = Conn::open(&common.target, common.patience) => opened,
-            () = common.pipe.changed() => continue,
+            () = pipe.changed() => continue,
         };
         match opened {
             Ok(conn) => {
-                common.pipe.attach(&conn);
+                pipe.attach(&conn);
                 return Some(conn);
             }
-            Err(error) => common.pipe.refuse_all(unreachable(&common.target, &error)),
+            Err(error) => pipe.refuse_all(unreachable(&common.target, &error)),
         }
         tokio::select! {
             () = tokio::time::sleep(jittered(wait)) => {}
-            () = common.pipe.changed() => {}
+            () = pipe.changed() => {}
         }
         wait = (wait * 2).min(RETRY_MAX);
     }
@@ -349,7 +381,7 @@ async fn work(
 ) {
     let mut lanes: HashMap<ConnId, mpsc::UnboundedSender<Waiting>> = HashMap::new();
     let (mut under_way, mut ears) = (JoinSet::new(), Vec::<Arc<Ear>>::new());
-    let mut closed = None;
+    let (mut closed, mut control) = (None, None);
     while closed.is_none() {
         let Some(job) = jobs.recv().await else { break };
         while under_way.try_join_next().is_some() {}
@@ -370,24 +402,42 @@ async fn work(
                 ears.push(Arc::clone(&ear));
                 tokio::task::spawn_local(listen(Rc::clone(common), ear, wants));
             }
+            Job::Control => {
+                let common = Rc::clone(common);
+                control = Some(tokio::task::spawn_local(async move {
+                    keep_connected(&common, &common.control, None).await;
+                }));
+            }
             Job::Close(done) => closed = Some(done),
         }
     }
     common.pipe.close();
+    common.control.close();
     drop(lanes);
     jobs.close();
     while let Ok(job) = jobs.try_recv() {
         if let Job::Wait(_, pop) = job {
-            pop.slot.refuse(1, &Refusal::Closed);
+            pop.refuse(&Refusal::Closed);
         }
     }
+    let pipes = async {
+        // A panic in them was told there.
+        let _ = pipe.await;
+        if let Some(control) = control {
+            let _ = control.await;
+        }
+    };
+    let mut pipes = std::pin::pin!(pipes);
     let ended = async {
         while under_way.join_next().await.is_some() {}
-        // A panic in it was told there.
-        let _ = pipe.await;
+        pipes.as_mut().await;
     };
-    // A server that does not answer holds nobody up for longer than it may.
-    let _ = timeout(common.patience.answer, ended).await;
+    // A server that does not answer holds nobody up for longer than it may. Whoever waits for an answer is told.
+    if timeout(common.patience.answer, ended).await.is_err() {
+        common.pipe.give_up();
+        common.control.give_up();
+        pipes.await;
+    }
     for ear in ears {
         ear.end();
     }

@@ -1,5 +1,7 @@
 //! What comes in on a connection: bytes, cut into replies. Its room grows with what arrives, and a giant's is not kept.
 
+use std::time::Instant;
+
 use sureq_proto::resp::{BadReply, Scanner};
 
 /// How much is read at once, at least.
@@ -19,12 +21,26 @@ pub(super) struct Inbox {
     end: usize,
     /// The length of the last reply.
     taken: usize,
+    /// When the last reply began to come, when what follows it did, and when something came last.
+    taken_began: Instant,
+    began: Instant,
+    last_read: Instant,
     scanner: Scanner,
 }
 
 impl Inbox {
     pub(super) fn new() -> Self {
-        Self { room: Vec::new(), start: 0, end: 0, taken: 0, scanner: Scanner::new(REPLY_BYTES_MAX) }
+        let now = Instant::now();
+        Self {
+            room: Vec::new(),
+            start: 0,
+            end: 0,
+            taken: 0,
+            taken_began: now,
+            began: now,
+            last_read: now,
+            scanner: Scanner::new(REPLY_BYTES_MAX),
+        }
     }
 
     /// Where to read to.
@@ -47,6 +63,10 @@ impl Inbox {
 
     /// So many bytes were read to where [`Self::room`] said.
     pub(super) fn add(&mut self, bytes: usize) {
+        self.last_read = Instant::now();
+        if self.start == self.end {
+            self.began = self.last_read;
+        }
         self.end += bytes;
     }
 
@@ -54,7 +74,14 @@ impl Inbox {
     pub(super) fn take(&mut self) -> Result<bool, BadReply> {
         let Some(len) = self.scanner.scan(&self.room[self.start..self.end])? else { return Ok(false) };
         (self.start, self.taken) = (self.start + len, len);
+        // What lies behind it was not there before.
+        (self.taken_began, self.began) = (self.began, self.last_read);
         Ok(true)
+    }
+
+    /// When the reply that was taken last began to come.
+    pub(super) const fn taken_began(&self) -> Instant {
+        self.taken_began
     }
 
     /// The reply that was taken last, until more is read.

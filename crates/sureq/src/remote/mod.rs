@@ -1,7 +1,8 @@
 //! The remote home: queues on a sureq server, over RESP3.
 //!
 //! A thread of its own talks to the server; those who use the home need no runtime. What need not wait goes over one connection,
-//! pipelined, and is written by whoever asks. A pop that waits holds its connection up, and so gets one of its own.
+//! pipelined, and is written by whoever asks. A pop that waits holds its connection up, and so gets one of its own. What keeps
+//! workers and leases alive has one too, once there is any, since it must not wait behind large payloads.
 //! Nothing is sent twice by itself: what was not sent is `Unavailable`, what was sent and not answered is `Unknown`.
 //!
 //! The map: `target` reads URLs, `conn` is one connection, `inbox` the replies that come in on one, `pipe` the connection that
@@ -31,7 +32,8 @@ pub use ticket::{Answer, Ticket};
 pub struct Patience {
     /// To connect and to be greeted, each.
     pub connect: Duration,
-    /// To answer, once it is asked; behind the time that a pop may wait.
+    /// To answer, once it is asked; behind the time that a pop may wait. It is counted from the last moment in which something
+    /// was sent or received, so that a large payload may take as long as the line needs.
     pub answer: Duration,
     /// To load its data, when a home is opened.
     pub load: Duration,

@@ -72,6 +72,8 @@ struct Asked {
     replies: Replies<Body>,
     slot: Arc<Slot>,
     since: Instant,
+    /// When the first of its answers began to come.
+    began: Option<Instant>,
 }
 
 impl Asked {
@@ -109,22 +111,12 @@ pub(super) fn read_answer(expected: &Expected, frame: &[u8], replies: &mut Repli
     let mut shared: Option<Arc<[u8]>> = None;
     let cut = |range| {
         let frame = shared.get_or_insert_with(|| frame.into());
-        body_of(Payload::within(frame, range))
+        Body::Loaded(Payload::within(frame, range))
     };
     if let Err(bad) = decode_reply(expected, frame, cut, replies) {
         let why = format!("the server's answer makes no sense: {bad}").into();
         replies.list.push(Reply::Refused(Refusal::Unknown { why }));
     }
-}
-
-#[cfg(feature = "embedded")]
-const fn body_of(payload: Payload) -> Body {
-    Body::Loaded(payload)
-}
-
-#[cfg(not(feature = "embedded"))]
-const fn body_of(payload: Payload) -> Body {
-    payload
 }
 
 /// The connection, if there is one, and what was asked over it.
@@ -143,6 +135,10 @@ struct State {
     queued: u64,
     written: u64,
     asked: VecDeque<Asked>,
+    /// When the server was last seen to take or to send something.
+    progress: Instant,
+    /// What is not answered by now will not be waited for any longer.
+    is_given_up: bool,
 }
 
 impl Pipe {
@@ -154,6 +150,8 @@ impl Pipe {
             queued: 0,
             written: 0,
             asked: VecDeque::new(),
+            progress: Instant::now(),
+            is_given_up: false,
         };
         Self { state: Mutex::new(state), changed: Notify::new() }
     }
@@ -178,7 +176,7 @@ impl Pipe {
             }
         }
         let Batch { bytes, said, slot } = batch;
-        let mut asked = Asked { said, replies: Replies::default(), slot, since: Instant::now() };
+        let mut asked = Asked { said, replies: Replies::default(), slot, since: Instant::now(), began: None };
         if bytes.is_empty() && asked.settle() {
             drop(state);
             asked.slot.fill(asked.replies);
@@ -219,6 +217,17 @@ impl Pipe {
     pub(super) fn close(&self) {
         self.lock().is_closed = true;
         self.changed.notify_one();
+    }
+
+    /// Whoever closes has waited long enough: what is not answered is lost.
+    pub(super) fn give_up(&self) {
+        self.lock().is_given_up = true;
+        self.changed.notify_one();
+    }
+
+    /// Whether something may be asked now.
+    pub(super) fn is_connected(&self) -> bool {
+        self.lock().link.is_ok()
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -262,7 +271,16 @@ impl Pipe {
         // Often enough, and so seldom that it costs nothing.
         let mut looks = tokio::time::interval((patience.answer / 8).max(Duration::from_millis(10)));
         while !self.is_done(current.as_ref()) {
-            let has_more = !self.lock().unsent.is_empty();
+            let (has_more, is_given_up) = {
+                let state = self.lock();
+                (!state.unsent.is_empty(), state.is_given_up)
+            };
+            if is_given_up {
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "it did not answer before the home was closed",
+                ));
+            }
             tokio::select! {
                 ready = conn.stream.readable() => {
                     ready?;
@@ -291,6 +309,10 @@ impl Pipe {
         let sent = write_some(stream, front)?;
         state.unsent.drain(..sent);
         state.written += sent as u64;
+        if sent > 0 {
+            // The socket was full: the server, or the way to it, has taken some.
+            state.progress = Instant::now();
+        }
         if state.unsent.is_empty() {
             // A giant leaves no room behind.
             state.unsent.shrink_to(64 << 10);
@@ -305,14 +327,15 @@ impl Pipe {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             Err(error) => return Err(error),
         }
+        self.lock().progress = Instant::now();
         while conn.inbox.take().map_err(garbage)? {
-            self.answer(conn.inbox.taken(), current)?;
+            self.answer(conn.inbox.taken(), conn.inbox.taken_began(), current)?;
         }
         Ok(())
     }
 
     /// Gives an answer to whoever it is for.
-    fn answer(&self, frame: &[u8], current: &mut Option<Asked>) -> io::Result<()> {
+    fn answer(&self, frame: &[u8], began: Instant, current: &mut Option<Asked>) -> io::Result<()> {
         if matches!(PieceReader::new(frame).take(), Ok(Piece::Push(_))) {
             return Ok(());
         }
@@ -322,20 +345,21 @@ impl Pipe {
         };
         asked.settle();
         asked.take(frame);
+        let began = *asked.began.get_or_insert(began);
         if asked.settle() {
-            self.give_back(asked.slot.fill(asked.replies));
+            self.give_back(asked.slot.fill_at(asked.replies, began));
         } else {
             *current = Some(asked);
         }
         Ok(())
     }
 
-    /// A server that leaves the first of them unanswered for too long is as good as gone.
+    /// A server that leaves the first of them unanswered for too long, and neither takes nor sends anything meanwhile, is as good
+    /// as gone. A slow line is not: a large payload may take longer than any answer.
     fn check_time(&self, current: Option<&Asked>, patience: Duration) -> io::Result<()> {
-        let since = match current {
-            Some(asked) => Some(asked.since),
-            None => self.lock().asked.front().map(|asked| asked.since),
-        };
+        let state = self.lock();
+        let first = current.or_else(|| state.asked.front());
+        let since = first.map(|asked| asked.since.max(state.progress));
         if since.is_some_and(|since| since.elapsed() >= patience) {
             return Err(io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {patience:?}")));
         }

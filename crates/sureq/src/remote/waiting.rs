@@ -1,22 +1,23 @@
 //! Pops on connections of their own: those that wait, and those whose leases end with a connection.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sureq_core::command::Block;
 use sureq_core::{Refusal, Replies, Reply};
 use sureq_proto::Expected;
+use sureq_seam::Untaken;
 use tokio::sync::{mpsc, watch};
-use tokio::time::timeout;
 
 use super::Patience;
-use super::conn::{Conn, ConnectError, Lost};
+use super::conn::{AnswerBy, Conn, ConnectError, Frame, Lost};
 use super::pipe::{Pipe, read_answer};
 use super::target::Target;
 use super::ticket::Slot;
+use crate::seam::Body;
 
 /// How many connections are kept for the next pop that waits.
 const IDLE_MAX: usize = 8;
@@ -34,6 +35,30 @@ pub(super) struct Waiting {
     pub(super) dismissals: u64,
     /// Counted for as long as this is there.
     pub(super) _place: Place,
+    pub(super) is_answered: Cell<bool>,
+}
+
+impl Waiting {
+    /// Gives it its answer; says what has to go back if nobody takes it.
+    fn fill(&self, replies: Replies<Body>, began: Instant) -> Vec<Untaken> {
+        self.is_answered.set(true);
+        self.slot.fill_at(replies, began)
+    }
+
+    pub(super) fn refuse(&self, no: &Refusal) {
+        self.is_answered.set(true);
+        self.slot.refuse(1, no);
+    }
+}
+
+impl Drop for Waiting {
+    /// Whoever closes a home waits only so long for its pops.
+    fn drop(&mut self) {
+        if !self.is_answered.get() {
+            let why = "the home was closed before the server answered".into();
+            self.slot.refuse(1, &Refusal::Unknown { why });
+        }
+    }
 }
 
 /// A place in the count of those under way.
@@ -59,6 +84,8 @@ pub(super) struct Common {
     pub(super) target: Target,
     pub(super) patience: Patience,
     pub(super) pipe: Arc<Pipe>,
+    /// For what must not wait behind large payloads, once there is anything like that.
+    pub(super) control: Arc<Pipe>,
     /// How often all were dismissed.
     pub(super) dismissals: watch::Receiver<u64>,
     pub(super) idle: RefCell<Vec<Conn>>,
@@ -106,7 +133,7 @@ impl Common {
         }
         let mut dismissals = self.dismissals.clone();
         tokio::select! {
-            asked = within(pop.block, self.patience, conn.ask(&pop.bytes)) => {
+            asked = conn.ask(&pop.bytes, answer_by(pop.block, self.patience)) => {
                 let is_good = asked.is_ok();
                 self.answer(pop, asked.map(Some).map_err(|lost| lost_one(&self.target, &lost)));
                 return is_good.then_some(conn);
@@ -134,31 +161,25 @@ impl Common {
     }
 
     /// Gives a pop its answer; no frame says that its time is over. If nobody takes it, what it hands out goes back.
-    fn answer(&self, pop: &Waiting, frame: Result<Option<&[u8]>, Refusal>) {
+    fn answer(&self, pop: &Waiting, frame: Result<Option<Frame<'_>>, Refusal>) {
         let mut replies = Replies::default();
+        let began = frame.as_ref().ok().and_then(|frame| Some(frame.as_ref()?.began));
         match frame {
-            Ok(Some(frame)) => read_answer(&pop.expected, frame, &mut replies),
+            Ok(Some(frame)) => read_answer(&pop.expected, frame.bytes, &mut replies),
             Ok(None) => replies.list.push(Reply::TimedOut),
             Err(no) => replies.list.push(Reply::Refused(no)),
         }
-        self.pipe.give_back(pop.slot.fill(replies));
+        self.pipe.give_back(pop.fill(replies, began.unwrap_or_else(Instant::now)));
     }
 }
 
-/// Common for an answer as long as the pop itself may, and then as long as for any.
-async fn within<'a>(
-    block: Option<Block>,
-    patience: Patience,
-    asked: impl Future<Output = Result<&'a [u8], Lost>>,
-) -> Result<&'a [u8], Lost> {
-    let wait = match block {
-        Some(Block::Forever) => return asked.await,
-        Some(Block::Millis(ms)) => Duration::from_millis(ms),
-        None => Duration::ZERO,
-    };
-    let wait = wait.saturating_add(patience.answer);
-    let late = |_| Lost { was_sent: true, why: format!("no answer within {wait:?}") };
-    timeout(wait, asked).await.map_err(late).flatten()
+/// The answer of a pop may take as long as the pop itself may wait, and then as long as any.
+fn answer_by(block: Option<Block>, patience: Patience) -> AnswerBy {
+    match block {
+        Some(Block::Forever) => AnswerBy::once_begun(patience.answer),
+        Some(Block::Millis(ms)) => AnswerBy::within(Duration::from_millis(ms), patience.answer),
+        None => AnswerBy::within(Duration::ZERO, patience.answer),
+    }
 }
 
 /// There is no connection.

@@ -54,37 +54,69 @@ impl Delivery {
     }
 }
 
-/// Says when a handler should stop: what it does from then on may be done by somebody else too, or is not wanted.
+/// Says when a handler should stop, and why. It fires before the handler is dropped, so that there is time to clean up: see
+/// [`Stop`] for how much.
+///
+/// ```
+/// use std::time::Duration;
+/// use sureq::{Failure, Outcome, Stop, Token};
+///
+/// # async fn upload(_: &str) -> Result<(), Failure> { Ok(()) }
+/// # async fn discard_parts() {}
+/// async fn handle(file: String, token: Token) -> Result<Outcome, Failure> {
+///     tokio::select! {
+///         uploaded = upload(&file) => uploaded?,
+///         // When the worker stops, what is nearly done may go on: only a graver reason ends it.
+///         _ = token.wait_beyond(Stop::Stopping) => {
+///             discard_parts().await;
+///             return Ok(Outcome::GiveBack { after: Duration::ZERO });
+///         }
+///     }
+///     Ok(Outcome::Done)
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Token(Arc<Live>);
 
-/// Why a handler should stop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why a handler should stop, in the order of their gravity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Stop {
-    /// The task was called off.
-    Cancelled = 1,
-    /// The lease ended, or could not be extended in time: somebody else may have the task.
-    LeaseLost = 2,
-    /// The worker was taken for dead: all its tasks went back.
-    WorkerLost = 3,
-    /// It ran longer than the worker lets any handler run.
-    TooLong = 4,
-    /// The worker stops, and its grace time is over.
-    Stopping = 5,
+    /// The worker stops. The handler may go on for the [`grace`](crate::Worker::grace), and is dropped at its end. What it
+    /// returns by then counts.
+    Stopping = 1,
+    /// It ran for [`run_max`](crate::Worker::run_max). It may clean up for the [`grace`](crate::Worker::grace), and is dropped at
+    /// its end; then its try has failed. What it returns by then counts.
+    TooLong = 2,
+    /// The task was called off. The handler is not dropped because of it.
+    Cancelled = 3,
+    /// The lease ended, or could not be extended in time: somebody else may have the task. The handler is not dropped because of
+    /// it, and what it returns counts only if the task is still its own.
+    LeaseLost = 4,
+    /// The worker was taken for dead, or replaced: all its tasks went back. The handler is not dropped because of it.
+    WorkerLost = 5,
 }
 
 impl Token {
-    /// Why to stop, if so.
+    /// Why to stop, if so: the gravest reason so far.
     pub fn fired(&self) -> Option<Stop> {
         self.0.fired()
     }
 
     /// Waits until the handler should stop.
     pub async fn wait(&self) -> Stop {
+        self.wait_until(|_| true).await
+    }
+
+    /// Waits until there is a graver reason to stop than this one.
+    pub async fn wait_beyond(&self, known: Stop) -> Stop {
+        self.wait_until(|why| why > known).await
+    }
+
+    async fn wait_until(&self, is_meant: impl Fn(Stop) -> bool) -> Stop {
         loop {
             let notified = self.0.notify.notified();
-            if let Some(stop) = self.fired() {
+            if let Some(stop) = self.fired().filter(|&why| is_meant(why)) {
                 return stop;
             }
             notified.await;
@@ -95,11 +127,11 @@ impl Token {
 impl Live {
     pub(super) fn fired(&self) -> Option<Stop> {
         Some(match self.fired.load(Ordering::Acquire) {
-            1 => Stop::Cancelled,
-            2 => Stop::LeaseLost,
-            3 => Stop::WorkerLost,
-            4 => Stop::TooLong,
-            5 => Stop::Stopping,
+            1 => Stop::Stopping,
+            2 => Stop::TooLong,
+            3 => Stop::Cancelled,
+            4 => Stop::LeaseLost,
+            5 => Stop::WorkerLost,
             _ => return None,
         })
     }
@@ -125,11 +157,10 @@ impl Live {
         self.is_let_go() || matches!(self.fired(), Some(Stop::LeaseLost | Stop::WorkerLost))
     }
 
-    /// Tells the handler to stop. The first reason stays.
-    pub(super) fn fire(&self, why: Stop) -> bool {
-        let is_first = self.fired.compare_exchange(0, why as u8, Ordering::AcqRel, Ordering::Acquire).is_ok();
+    /// Tells the handler to stop. The gravest reason stays.
+    pub(super) fn fire(&self, why: Stop) {
+        self.fired.fetch_max(why as u8, Ordering::AcqRel);
         self.notify.notify_waiters();
-        is_first
     }
 }
 

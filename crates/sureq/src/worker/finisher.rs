@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use sureq_core::command::{AckScope, Return};
+use sureq_core::reply::Why;
 use sureq_core::settings::Place;
 use sureq_core::{Command, Refusal, Replies, Reply};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -19,7 +20,7 @@ use super::outcome::{Again, Outcome};
 use super::shared::{Backoff, Report, Shared, later};
 use super::status::add;
 use crate::error::Error;
-use crate::id::Receipt;
+use crate::id::{Id, Receipt};
 use crate::queue::{millis, one, refs};
 use crate::seam::Body;
 
@@ -151,6 +152,23 @@ impl Told {
         }
     }
 
+    /// Whether a failed try is told that may have been the task's last.
+    fn may_be_last(&self) -> bool {
+        matches!(self.ask(), Ask::Return { failed: Some(_), is_last: false, .. })
+    }
+
+    /// Whether the task is dead after its try failed, by what was found of it right after.
+    fn is_dead(&self, looked: &Reply) -> bool {
+        match looked {
+            Reply::Explained(Some(explanation)) => matches!(explanation.why, Why::Dead { .. }),
+            // It went to a dead-letter queue. One that is to come again at once may also be done by somebody else by now.
+            Reply::Explained(None) => {
+                !matches!(self.report.outcome, Outcome::Failed { again: Again::Now, .. })
+            }
+            _ => false,
+        }
+    }
+
     /// Whether the task goes back by its id alone, whoever has it.
     fn is_bare_return(&self) -> bool {
         self.receipt.fence().is_none() && matches!(self.ask(), Ask::Return { .. })
@@ -197,8 +215,20 @@ async fn ask(shared: &Shared, queue: &[u8], done: &[Told], back: &[Told]) -> Vec
         let task = one(told.receipt.as_ref());
         Some(Command::Return(Return { queue, task, to, failed: failed.map(str::as_bytes), is_last }))
     });
-    let replies = shared.home.ask(&acks.into_iter().chain(returns).collect::<Vec<_>>()).await;
-    let fates = fates(done.len(), back.len(), &replies);
+    // A home answers that it took note of a failed try, and not whether that was the last one.
+    let ids: Vec<Id> = back.iter().map(|told| told.report.live.task.id()).collect();
+    let may_be_dead = back.iter().zip(&ids).filter(|(told, _)| told.may_be_last());
+    let looks = may_be_dead.map(|(_, id)| Command::Explain { queue, task: one(id.as_ref()) });
+    let commands: Vec<Command<'_>> = acks.into_iter().chain(returns).chain(looks).collect();
+    let replies = shared.home.ask(&commands).await;
+    let mut fates = fates(done.len(), back.len(), &replies);
+    let looked = replies.list.iter().skip(usize::from(!done.is_empty()) + back.len());
+    let failed = fates.iter_mut().skip(done.len()).zip(back).filter(|(_, told)| told.may_be_last());
+    for ((fate, told), looked) in failed.zip(looked) {
+        if matches!(fate, Fate::Held) && told.is_dead(looked) {
+            *fate = Fate::Died;
+        }
+    }
     // A server that is over may be started again; then it is not known what it did at its end.
     let again = |fate| match fate {
         Fate::Never(error) if !shared.is_final(&error) => Fate::Again { error, is_unknown: true },
@@ -211,6 +241,8 @@ async fn ask(shared: &Shared, queue: &[u8], done: &[Told], back: &[Told]) -> Vec
 enum Fate {
     /// It took note of it.
     Held,
+    /// It took note of the failed try, which was the task's last.
+    Died,
     /// The delivery is not the current one any more.
     Lost,
     /// The task was called off, and is gone.
@@ -278,10 +310,12 @@ fn settle(shared: &Shared, told: &Told, fate: &Fate) {
             tracing::info!(%queue, %id, %reason, "a try failed");
             &counts.failed
         }
-        (Fate::Held, Outcome::Dead { reason }) => {
+        (Fate::Held, Outcome::Dead { reason }) | (Fate::Died, Outcome::Failed { reason, .. }) => {
             tracing::warn!(%queue, %id, %reason, "a task is dead");
             &counts.dead
         }
+        // Only a failed try is told so.
+        (Fate::Died, _) => &counts.dead,
         (Fate::Held, Outcome::GiveBack { .. }) => &counts.given_back,
         // It was asked before, and that may have been what took it.
         (Fate::Lost, _) if told.is_unknown => &counts.unknown,
@@ -352,7 +386,7 @@ mod tests {
             live.fire(stop);
         }
         let lease = Duration::from_secs(1);
-        let slot = Table::default().insert(Arc::clone(&live), None, Some((Instant::now(), lease)), lease);
+        let slot = Table::default().insert(Arc::clone(&live), None, Some((Instant::now(), lease)));
         Told::new(Report { bench: 0, slot, live, outcome: Outcome::Cancelled }).report.outcome
     }
 

@@ -1,6 +1,7 @@
 //! The keeper: a thread of its own that says that the worker lives and extends the leases of what it has, so that handlers which
 //! block every thread of the runtime lose nothing. It also ends what has run for too long.
 
+use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -15,9 +16,8 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, sleep_until, timeout};
 
 use super::delivery::{Live, Stop};
-use super::outcome::{Again, Outcome};
 use super::shared::{Backoff, Registration, Shared, later};
-use super::table::{Slot, Verdict};
+use super::table::Slot;
 use crate::error::{Error, Result};
 use crate::id::Receipt;
 use crate::queue::{millis, one};
@@ -28,21 +28,53 @@ const BATCH: usize = 256;
 /// The keeper looks no oftener than this for handlers that run for too long.
 const SHORTEST: Duration = Duration::from_millis(10);
 
+/// How long is waited for the answer when the worker says that it stops: part of what a stop may take beyond its grace.
+const STOP_PATIENCE: Duration = Duration::from_secs(2);
+const NOT_IN_TIME: &str = "the home does not answer in time";
+
 /// Starts the thread. It ends when the worker is over.
 pub(super) fn start(shared: Arc<Shared>) -> io::Result<std::thread::JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     std::thread::Builder::new()
         .name("sureq-keeper".to_owned())
-        .spawn(move || runtime.block_on(Keeper { shared, named: Notify::new() }.keep()))
+        .spawn(move || runtime.block_on(Keeper::new(shared).keep()))
 }
 
 struct Keeper {
     shared: Arc<Shared>,
     /// The home named deliveries that it has something to say of.
     named: Notify,
+    lost_starts: LostStarts,
+}
+
+/// STARTs whose answer was lost. Each may reach the home late, on a connection that was given up, and then replaces the
+/// registration that a later START has got.
+#[derive(Debug, Default)]
+struct LostStarts(Cell<Option<(u32, Instant)>>);
+
+impl LostStarts {
+    /// No START arrives later than this after it was sent.
+    const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
+
+    fn add_one(&self) {
+        let count = self.0.get().map_or(0, |(count, _)| count);
+        self.0.set(Some((count.saturating_add(1), Instant::now())));
+    }
+
+    /// Whether there was one that may arrive now. It is not counted again.
+    fn take_one(&self) -> bool {
+        let recent = self.0.take().filter(|(_, since)| since.elapsed() < Self::FORGOTTEN_AFTER);
+        let Some((count, since)) = recent else { return false };
+        self.0.set((count > 1).then(|| (count - 1, since)));
+        true
+    }
 }
 
 impl Keeper {
+    fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, named: Notify::new(), lost_starts: LostStarts::default() }
+    }
+
     /// Each goes on beside the others, so that a home or a queue that does not answer holds up only what is asked of it.
     async fn keep(self) {
         tokio::select! {
@@ -119,7 +151,7 @@ impl Keeper {
     /// Asks the home, and does not wait for ever.
     async fn ask(&self, commands: &[Command<'_>]) -> Result<Replies<Body>> {
         let replies = timeout(self.patience(), self.shared.home.ask(commands)).await;
-        replies.map_err(|_| Error::Unknown { why: "the home does not answer in time".into() })
+        replies.map_err(|_| Error::Unknown { why: NOT_IN_TIME.into() })
     }
 
     /// Asks for one thing.
@@ -151,7 +183,11 @@ impl Keeper {
     async fn register(&self) -> Instant {
         let mut backoff = Backoff::default();
         loop {
-            match self.try_to_register().await {
+            let tried = self.try_to_register().await;
+            if tried.as_ref().is_err_and(Error::is_unknown) {
+                self.lost_starts.add_one();
+            }
+            match tried {
                 Ok(registration) => {
                     self.shared.in_touch();
                     self.shared.registration.send_replace(registration);
@@ -211,6 +247,7 @@ impl Keeper {
                 return next(self.beat_every());
             }
             Ok((Reply::Refused(Refusal::WorkerGone), _)) => return self.register_anew(incarnation).await,
+            Ok((Reply::Refused(Refusal::WorkerReplaced), _)) => return self.replaced(incarnation).await,
             Ok((Reply::Refused(no), _)) => no.into(),
             Ok(_) => Error::out_of_turn(),
             Err(error) => error,
@@ -230,6 +267,19 @@ impl Keeper {
         self.shared.registration.send_replace(Registration::Pending);
         self.shared.table.fire_incarnation(incarnation);
         self.register().await
+    }
+
+    /// Another worker has the name. Starting anew would end that one, and it would do the same: this one ends.
+    async fn replaced(&self, incarnation: u64) -> Instant {
+        if self.lost_starts.take_one() {
+            // It may have been this worker's own START, which arrived late.
+            return self.register_anew(incarnation).await;
+        }
+        // Handlers are told why before they are told that the worker stops.
+        self.shared.registration.send_replace(Registration::Pending);
+        self.shared.table.fire_incarnation(incarnation);
+        self.shared.over(Error::WorkerReplaced);
+        later(Instant::now(), self.beat_every())
     }
 
     /// Extends leases of one queue.
@@ -284,16 +334,14 @@ impl Keeper {
         self.shared.table.extend_at(slot, live, later(Instant::now(), self.shared.options.lease / 12));
     }
 
+    /// Tells handlers that they have run long enough, and ends those that were told so a grace ago.
     fn end_those_too_long(&self, now: Instant) {
-        self.shared.table.end_too_long(now, |live| {
-            let reason = format!("the handler ran longer than {:?}", self.shared.options.run_max);
-            tracing::error!(queue = %live.task.queue_name(), id = %live.task.id(), %reason);
-            Verdict {
-                why: Stop::TooLong,
-                outcome: Outcome::Failed { reason: reason.into(), again: Again::Backoff },
-                keep_until: self.shared.keep_until(),
-            }
-        });
+        let (shared, table) = (&self.shared, &self.shared.table);
+        for live in table.tell_too_long(now, later(now, shared.options.grace)) {
+            let (queue, id, run_max) = (live.task.queue_name(), live.task.id(), shared.options.run_max);
+            tracing::error!(%queue, %id, ?run_max, "the handler runs too long, and was told to stop");
+        }
+        table.end_too_long(now, |why| shared.verdict(why));
     }
 
     /// Ends in good order: whatever the worker still has goes back at no cost. What a handler still runs does not, since it would
@@ -306,7 +354,9 @@ impl Keeper {
             return;
         }
         let worker = WorkerRef { name: &self.shared.options.name, incarnation };
-        if let Err(error) = self.ask_one(Command::Worker(Worker::Stop(worker))).await {
+        let stopping = timeout(STOP_PATIENCE, self.ask_one(Command::Worker(Worker::Stop(worker))));
+        let stopped = stopping.await.unwrap_or_else(|_| Err(Error::Unknown { why: NOT_IN_TIME.into() }));
+        if let Err(error) = stopped {
             tracing::warn!(worker = %self.shared.name(), %error, "the worker could not say that it stops");
         }
     }
@@ -322,5 +372,33 @@ fn named(reply: &Reply, replies: &Replies<Body>) -> Vec<Receipt> {
             replies.spelt[span.range()].iter().flatten().map(|id| Receipt::theirs(id.clone())).collect()
         }
         _ => Vec::new(),
+    }
+}
+
+#[cfg(all(test, feature = "embedded"))]
+mod tests {
+    use super::*;
+
+    /// Another START under the worker's name, as a second worker sends it, or as one of its own that arrives late.
+    async fn start_another(home: &crate::Home) {
+        let start = Command::Worker(Worker::Start { name: b"w", ttl_ms: 60_000 });
+        assert!(matches!(home.ask(&[start]).await.list[..], [Reply::Started(_)]));
+    }
+
+    /// Nobody can tell its own late START from one of another worker, so that each lost one is forgiven once.
+    #[tokio::test]
+    async fn a_start_whose_answer_was_lost_does_not_end_the_worker_when_it_arrives_late() {
+        let home = crate::open("mem:").expect("memory is there");
+        let shared = Arc::new(Shared::for_tests(&home, Vec::new()));
+        let keeper = Keeper::new(Arc::clone(&shared));
+        keeper.register().await;
+        keeper.lost_starts.add_one();
+        let first = keeper.incarnation().expect("it is registered");
+        start_another(&home).await;
+        keeper.beat().await;
+        assert!(keeper.incarnation().is_some_and(|second| second > first), "it has registered anew");
+        start_another(&home).await;
+        keeper.beat().await;
+        assert_eq!(*shared.registration.borrow(), Registration::Over(Error::WorkerReplaced));
     }
 }

@@ -29,15 +29,18 @@ use crate::home::Home;
 use delivery::States;
 use shared::{Bench, Options, Report, Shared, later};
 use status::add;
-use table::Verdict;
 
 pub use delivery::{Delivery, DeliveryNumber, FromDelivery, Needs, Rejection, State, Stop, Token};
 pub use handler::{Handler, HandlerService, IntoRoute, Route, route};
 pub use outcome::{Again, Failure, IntoOutcome, Outcome};
 pub use status::{Phase, Tally, WorkerHandle, WorkerStatus};
 
-/// How long what was handled may take to be confirmed after the last handler has ended.
-const CONFIRM: Duration = Duration::from_secs(10);
+/// How long handlers may go on once they were told to stop, unless the worker says otherwise. With the seven seconds until
+/// everything is confirmed and the two for saying that the worker stops, it fits into the 30 seconds that Kubernetes gives a pod.
+const GRACE: Duration = Duration::from_secs(20);
+/// How long after the grace has ended it may take until what came of the tasks is confirmed; handlers that do not come to an
+/// `await` have the first five seconds of it.
+const CONFIRM: Duration = Duration::from_secs(7);
 /// Leases and registrations last at least so long: less, and they would end between two beats.
 const SPAN_MIN: Duration = Duration::from_millis(50);
 /// And at most so long: what homes accept.
@@ -99,6 +102,14 @@ pub enum WorkerError {
     /// A thread could not be started, or a signal not be listened for.
     #[error("the worker cannot start: {0}")]
     Start(#[from] io::Error),
+    /// Another worker of the same name was started: the home gave the tasks of this one back, and counts only the other.
+    #[error(
+        "the worker ends: another worker was started under its name, {name:?}; give each worker a name of its own"
+    )]
+    Replaced {
+        /// The name.
+        name: String,
+    },
     /// The home is over, or refuses what the worker needs.
     #[error("the worker cannot go on: {0}")]
     Home(#[from] Error),
@@ -113,7 +124,7 @@ impl Worker {
             lease: Duration::from_secs(30),
             ttl: Duration::from_secs(10),
             run_max: Duration::from_secs(3600),
-            grace: Duration::from_secs(30),
+            grace: GRACE,
             is_strict: false,
         };
         Self {
@@ -151,8 +162,11 @@ impl Worker {
         self
     }
 
-    /// What it is called where workers are listed. A second worker of the same name ends the first. If nothing is said it is
-    /// called after its program and its process.
+    /// What it is called where workers are listed. If nothing is said it is called after its program and its process.
+    ///
+    /// Give each worker a name of its own: a second worker of the same name ends the first. The tasks of the first go back at
+    /// once, which costs each a try, its tokens fire with [`Stop::WorkerLost`], and it ends with [`WorkerError::Replaced`]. So a
+    /// process that was started again takes over from one that hangs, without waiting for its [`ttl`](Self::ttl).
     #[must_use]
     pub fn name(mut self, name: impl AsRef<[u8]>) -> Self {
         self.options.name = name.as_ref().into();
@@ -175,8 +189,8 @@ impl Worker {
         self
     }
 
-    /// How long a handler may run; then it is told to stop and dropped at its next `await`, and its try has failed. An hour if
-    /// nothing is said.
+    /// How long a handler may run; then its [`Token`] fires. If it has not returned when the [`grace`](Self::grace) is over, it is
+    /// dropped at its next `await`, and its try has failed. An hour if nothing is said.
     ///
     /// A handler that does not come to an `await` keeps its task for another lease, or ten seconds if that is less; then the lease
     /// is let run out, and somebody else may get the task while it still runs.
@@ -186,10 +200,15 @@ impl Worker {
         self
     }
 
-    /// How long handlers may go on once the worker is to stop; then they are dropped at their next `await` and their tasks given
-    /// back, at no cost. 30 seconds if nothing is said.
+    /// How long handlers may go on once their [`Token`] has fired because the worker is to stop, or because they ran for
+    /// [`run_max`](Self::run_max). What they return by then counts. Then they are dropped at their next `await`; those that ended
+    /// because the worker stops have their tasks given back, at no cost. 20 seconds if nothing is said.
     ///
-    /// A handler that does not come to an `await` within another lease, or ten seconds if that is less, is left behind: its task
+    /// A stop takes at most nine seconds longer than this, if handlers do not come to an `await` or the home does not answer: with
+    /// the default it fits into the 30 seconds that Kubernetes gives a pod. If you set more, set `terminationGracePeriodSeconds` to
+    /// ten seconds more than that.
+    ///
+    /// A handler that does not come to an `await` within another lease, or five seconds if that is less, is left behind: its task
     /// is not given back, and somebody else gets it once its lease, or the worker's [`ttl`](Self::ttl), has run out.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
@@ -241,6 +260,7 @@ impl Worker {
         at_work.stop().await;
         match ended {
             Ok(()) => Ok(shared.counts.tally()),
+            Err(Error::WorkerReplaced) => Err(WorkerError::Replaced { name: shared.name() }),
             Err(error) => Err(error.into()),
         }
     }
@@ -282,10 +302,12 @@ impl AtWork {
     async fn stop(&mut self) {
         let shared = Arc::clone(&self.shared);
         let is_idle = || shared.running() == 0;
+        shared.table.tell_stopping();
         shared.until(later(Instant::now(), shared.options.grace), is_idle).await;
+        let confirm_until = later(Instant::now(), CONFIRM);
         self.end_handlers();
         shared.until(shared.linger_until(), is_idle).await;
-        shared.until(later(Instant::now(), CONFIRM), || shared.unconfirmed() == 0).await;
+        shared.until(confirm_until, || shared.unconfirmed() == 0).await;
         if let Some(finisher) = self.finisher.take() {
             finisher.abort();
             // Nothing is settled any more once it is gone.
@@ -299,12 +321,7 @@ impl AtWork {
 
     /// Has the handlers dropped that still run. Each gives its task back, at no cost, when it is gone.
     fn end_handlers(&self) {
-        let keep_until = self.shared.linger_until();
-        self.shared.table.end_all(|_| Verdict {
-            why: Stop::Stopping,
-            outcome: Outcome::GiveBack { after: Duration::ZERO },
-            keep_until,
-        });
+        self.shared.table.end_all(|why| self.shared.verdict(why));
     }
 
     fn dismiss(&mut self) -> Option<std::thread::JoinHandle<()>> {

@@ -7,16 +7,18 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::timeout_at;
 
-use super::delivery::{Live, States};
+use super::delivery::{Live, States, Stop};
 use super::handler::Route;
-use super::outcome::Outcome;
+use super::outcome::{Again, Outcome};
 use super::status::{Counts, Phase, WorkerStatus};
-use super::table::{Slot, Table};
+use super::table::{Slot, Table, Verdict};
 use crate::error::Error;
 use crate::home::Home;
 
 /// How long the lease of a task is kept at most for a handler that was ended and does not come to its next `await`.
 const LINGER: Duration = Duration::from_secs(10);
+/// The same when the worker stops: part of what a stop may take beyond its grace.
+const LAST_LINGER: Duration = Duration::from_secs(5);
 
 /// So long after a moment, or so far away that nobody waits for it.
 pub(super) fn later(from: Instant, after: Duration) -> Instant {
@@ -133,6 +135,29 @@ impl Shared {
         }
     }
 
+    /// A worker called `w` that is not registered, with a second for everything.
+    #[cfg(all(test, feature = "embedded"))]
+    pub(super) fn for_tests(home: &Home, routes: Vec<(&str, Route)>) -> Self {
+        let second = Duration::from_secs(1);
+        let options = Options {
+            name: b"w".as_slice().into(),
+            concurrency: 16,
+            lease: second,
+            ttl: second,
+            run_max: second,
+            grace: second,
+            is_strict: true,
+        };
+        let bench = |(queue, route): (&str, Route)| Bench {
+            queue: queue.as_bytes().into(),
+            route,
+            running: AtomicUsize::new(0),
+        };
+        let benches = routes.into_iter().map(bench).collect();
+        let (reports, _) = mpsc::unbounded_channel();
+        Self::new(home.clone(), options, benches, States::default(), reports, watch::Sender::new(false))
+    }
+
     /// How many handlers may be started, as far as the worker is concerned.
     pub(super) fn room(&self) -> usize {
         let backlog_max = (4 * self.options.concurrency).max(1_024);
@@ -181,7 +206,18 @@ impl Shared {
 
     /// The same for all handlers when the worker stops; the first call says when that is.
     pub(super) fn linger_until(&self) -> Instant {
-        *self.linger_until.get_or_init(|| self.keep_until())
+        *self.linger_until.get_or_init(|| later(Instant::now(), self.options.lease.min(LAST_LINGER)))
+    }
+
+    /// What becomes of the task of a handler that is ended now for this reason.
+    pub(super) fn verdict(&self, why: Stop) -> Verdict {
+        if why == Stop::TooLong {
+            let reason = format!("the handler ran longer than {:?}", self.options.run_max).into();
+            let outcome = Outcome::Failed { reason, again: Again::Backoff };
+            return Verdict { outcome, keep_until: self.keep_until() };
+        }
+        let outcome = Outcome::GiveBack { after: Duration::ZERO };
+        Verdict { outcome, keep_until: self.linger_until() }
     }
 
     /// Waits until something is so that comes with the end of handlers and with confirmations, or until then.

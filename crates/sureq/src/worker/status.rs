@@ -52,11 +52,11 @@ pub struct Tally {
     pub taken: u64,
     /// Tasks that were finished, confirmed by the home.
     pub done: u64,
-    /// Tries that failed, panics among them.
+    /// Tries that failed, panics among them, after which the task comes again.
     pub failed: u64,
     /// Handlers that panicked.
     pub panicked: u64,
-    /// Tasks that a handler declared dead, or whose payload was not what it wants.
+    /// Tasks that died: their last try failed, a handler declared them dead, or their payload was not what it wants.
     pub dead: u64,
     /// Tasks that went back at no cost.
     pub given_back: u64,

@@ -36,8 +36,10 @@ struct Entry {
     is_named: bool,
     /// Whether its handler is still there.
     is_running: bool,
-    /// When its handler has run long enough.
+    /// When its handler has run long enough, and is told so.
     run_until: Option<Instant>,
+    /// When it is ended, once it was told that it has run long enough.
+    end_at: Option<Instant>,
     /// What becomes of it if its handler, which was ended, says nothing itself.
     verdict: Option<Verdict>,
     abort: Option<AbortHandle>,
@@ -52,7 +54,6 @@ struct Lease {
 /// What is decided about a task whose handler was ended before it was done.
 #[derive(Debug)]
 pub(super) struct Verdict {
-    pub(super) why: Stop,
     pub(super) outcome: Outcome,
     /// How long its lease is kept for a handler that does not come to its next `await`.
     pub(super) keep_until: Instant,
@@ -76,7 +77,6 @@ impl Table {
         live: Arc<Live>,
         incarnation: Option<u64>,
         lease: Option<(Instant, Duration)>,
-        run_max: Duration,
     ) -> Slot {
         let entry = Entry {
             live,
@@ -84,7 +84,8 @@ impl Table {
             lease: lease.map(|(since, length)| Lease::new(since, length)),
             is_named: false,
             is_running: true,
-            run_until: Instant::now().checked_add(run_max),
+            run_until: None,
+            end_at: None,
             verdict: None,
             abort: None,
         };
@@ -95,6 +96,13 @@ impl Table {
         }
         entries.list.push(Some(entry));
         Slot(entries.list.len() - 1)
+    }
+
+    /// Its handler begins now, and may run for so long.
+    pub(super) fn begin(&self, slot: Slot, live: &Arc<Live>, run_max: Duration) {
+        if let Some(entry) = self.lock().of(slot, live) {
+            entry.run_until = Instant::now().checked_add(run_max);
+        }
     }
 
     /// How to end the handler. If that is decided already, it is ended now.
@@ -109,7 +117,7 @@ impl Table {
     pub(super) fn ended(&self, slot: Slot, live: &Arc<Live>) -> Option<Outcome> {
         let mut entries = self.lock();
         let entry = entries.of(slot, live)?;
-        (entry.run_until, entry.abort, entry.is_running) = (None, None, false);
+        (entry.run_until, entry.end_at, entry.abort, entry.is_running) = (None, None, None, false);
         entry.verdict.take().map(|verdict| verdict.outcome)
     }
 
@@ -182,26 +190,46 @@ impl Table {
         }
     }
 
-    /// Ends the handlers that have run long enough, each with what `decide` says.
-    pub(super) fn end_too_long(&self, now: Instant, decide: impl Fn(&Live) -> Verdict) {
-        self.end_handlers(|entry| entry.run_until.is_some_and(|until| until <= now), decide);
+    /// Tells the handlers that have run long enough to stop; each may go on until `end_at`. Answers which.
+    pub(super) fn tell_too_long(&self, now: Instant, end_at: Instant) -> Vec<Arc<Live>> {
+        let mut entries = self.lock();
+        let list = entries.list.iter_mut().flatten();
+        let long = list.filter(|entry| entry.run_until.is_some_and(|until| until <= now));
+        long.map(|entry| {
+            (entry.run_until, entry.end_at) = (None, Some(end_at));
+            entry.live.fire(Stop::TooLong);
+            Arc::clone(&entry.live)
+        })
+        .collect()
+    }
+
+    /// Tells all handlers that the worker stops.
+    pub(super) fn tell_stopping(&self) {
+        for entry in self.lock().list.iter().flatten() {
+            entry.live.fire(Stop::Stopping);
+        }
+    }
+
+    /// Ends the handlers that were told that they have run long enough, and have had their time to stop.
+    pub(super) fn end_too_long(&self, now: Instant, decide: impl Fn(Stop) -> Verdict) {
+        self.end_handlers(|entry| entry.end_at.is_some_and(|at| at <= now), decide);
     }
 
     /// Ends all handlers.
-    pub(super) fn end_all(&self, decide: impl Fn(&Live) -> Verdict) {
+    pub(super) fn end_all(&self, decide: impl Fn(Stop) -> Verdict) {
         self.end_handlers(|_| true, decide);
     }
 
-    /// Tells handlers to stop and has them dropped at their next `await`. Until they are gone, their tasks are kept.
-    fn end_handlers(&self, is_meant: impl Fn(&Entry) -> bool, decide: impl Fn(&Live) -> Verdict) {
+    /// Has handlers dropped at their next `await`. Until they are gone, their tasks are kept.
+    fn end_handlers(&self, is_meant: impl Fn(&Entry) -> bool, decide: impl Fn(Stop) -> Verdict) {
         let mut entries = self.lock();
         let list = entries.list.iter_mut().flatten();
         let meant = list.filter(|entry| entry.is_running && entry.verdict.is_none() && is_meant(entry));
         let ended: Vec<Option<AbortHandle>> = meant
             .map(|entry| {
-                let verdict = decide(&entry.live);
-                entry.live.fire(verdict.why);
-                (entry.run_until, entry.verdict) = (None, Some(verdict));
+                let why = if entry.end_at.is_some() { Stop::TooLong } else { Stop::Stopping };
+                entry.live.fire(why);
+                (entry.run_until, entry.end_at, entry.verdict) = (None, None, Some(decide(why)));
                 entry.abort.take()
             })
             .collect();
@@ -235,9 +263,10 @@ impl Table {
     pub(super) fn next_end(&self) -> Option<Instant> {
         let entries = self.lock();
         let times = entries.list.iter().flatten().flat_map(|entry| {
-            let lapse = entry.lease.filter(|_| entry.live.fired().is_none()).map(|lease| lease.until);
+            let is_told = entry.live.fired() >= Some(Stop::LeaseLost);
+            let lapse = entry.lease.filter(|_| !is_told).map(|lease| lease.until);
             let verdict = entry.verdict.as_ref().filter(|_| !entry.live.is_let_go());
-            [lapse, entry.run_until, verdict.map(|verdict| verdict.keep_until)]
+            [lapse, entry.run_until, entry.end_at, verdict.map(|verdict| verdict.keep_until)]
         });
         times.flatten().min()
     }

@@ -126,7 +126,8 @@ async fn take_at_once(
 /// What to do after a pop that failed. Only what will never change ends the worker.
 async fn wait_after(shared: &Shared, error: Error, backoff: &mut Backoff) -> Result<()> {
     match error {
-        Error::WorkerGone => shared.nudge.notify_one(),
+        // Whether it is this worker that was replaced, or only an earlier incarnation of it, its next beat tells.
+        Error::WorkerGone | Error::WorkerReplaced => shared.nudge.notify_one(),
         // It may be the lease that is not there; it is asked for once.
         Error::Refused(Refusal::NotThere { .. }) if shared.home.give_up_leases() => return Ok(()),
         error if shared.is_final(&error) => return Err(error),
@@ -220,7 +221,7 @@ fn start(shared: &Arc<Shared>, tasks: Vec<Task>, incarnation: Option<u64>) {
             let bench = shared.benches.iter().position(|bench| *bench.queue == *task.queue_bytes());
             let bench = bench.expect("tasks come from the queues that were asked for");
             let live = Delivery::new(task, Arc::clone(&shared.states)).0;
-            let slot = shared.table.insert(Arc::clone(&live), incarnation, lease, options.run_max);
+            let slot = shared.table.insert(Arc::clone(&live), incarnation, lease);
             shared.begin(bench);
             Running { shared: Arc::clone(shared), bench, slot, live, outcome: None, is_settled: false }
         })
@@ -348,7 +349,9 @@ async fn run(mut running: Running) {
     if running.outcome.is_some() {
         return;
     }
-    let route = &running.shared.benches[running.bench].route;
+    let shared = &running.shared;
+    shared.table.begin(running.slot, &running.live, shared.options.run_max);
+    let route = &shared.benches[running.bench].route;
     let delivery = Delivery(Arc::clone(&running.live));
     let handled = AssertUnwindSafe(async { route.call(delivery).await }).catch_unwind().await;
     let outcome = handled.unwrap_or_else(|panic| {
@@ -403,42 +406,8 @@ impl Drop for Running {
 
 #[cfg(all(test, feature = "embedded"))]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
-
-    use super::super::handler::{IntoRoute, Route, route};
-    use super::super::shared::{Bench, Options};
+    use super::super::handler::{IntoRoute, route};
     use super::*;
-
-    fn shared(home: &crate::Home, routes: [(&str, Route); 3]) -> Arc<Shared> {
-        let second = Duration::from_secs(1);
-        let options = Options {
-            name: b"w".as_slice().into(),
-            concurrency: 16,
-            lease: second,
-            ttl: second,
-            run_max: second,
-            grace: second,
-            is_strict: true,
-        };
-        let bench = |(queue, route): (&str, Route)| Bench {
-            queue: queue.as_bytes().into(),
-            route,
-            running: AtomicUsize::new(0),
-        };
-        let (reports, _) = tokio::sync::mpsc::unbounded_channel();
-        let benches = routes.into_iter().map(bench).collect();
-        let is_stopping = watch::Sender::new(false);
-        let shared = Shared::new(
-            home.clone(),
-            options,
-            benches,
-            super::super::States::default(),
-            reports,
-            is_stopping,
-        );
-        shared.registration.send_replace(Registration::Unneeded);
-        Arc::new(shared)
-    }
 
     /// A queue with a small bound is asked for by itself, and does not make the others be asked for one at a time.
     #[tokio::test]
@@ -453,7 +422,8 @@ mod tests {
             ("two", route(handler).concurrency(2)),
             ("many", handler.into_route()),
         ];
-        let shared = shared(&home, routes);
+        let shared = Arc::new(Shared::for_tests(&home, routes.into()));
+        shared.registration.send_replace(Registration::Unneeded);
         let plan = plan(&shared).expect("there is room");
         assert!(plan.is_bounded && plan.count == 1);
         assert_eq!(take_at_once(&shared, &plan.order, 0, None).await.expect("it can be asked"), 16);

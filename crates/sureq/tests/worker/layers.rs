@@ -21,7 +21,7 @@ async fn a_timeout_of_tower_is_a_failed_try_that_says_why() {
     let dead = queue.inspect(View::Dead, 0, 1).await.expect("it can be looked at");
     let reason = dead[0].more.as_ref().and_then(|more| more.reason.as_deref());
     assert_eq!(reason.map(String::from_utf8_lossy).as_deref(), Some("request timed out"));
-    assert_eq!(worker.stop().await.failed, 1);
+    assert_eq!(worker.stop().await.dead, 1);
 }
 
 #[derive(Default)]

@@ -5,6 +5,7 @@ mod arguments;
 mod at_most_once;
 mod layers;
 mod leases;
+mod names;
 mod outcomes;
 mod sharing;
 mod status;

@@ -2,7 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use sureq::{DeliveryNumber, Failure, Info, More, Outcome, Queue, State, Stop, Tally, Token, View, Worker};
+use sureq::{
+    Change, Changes, Death, DeliveryNumber, Failure, Home, Info, Outcome, Queue, State, Stop, Tally, Token,
+    View, Worker,
+};
+
+use sureq_testkit::local_server::LocalServer;
+use sureq_testkit::redis_server::RedisServer;
 
 use crate::support::{AtWork, Tell, counts, queue, said};
 
@@ -27,7 +33,7 @@ fn is_empty(info: &Info) -> bool {
     info.ready + info.delayed + info.leased + info.dead == 0
 }
 
-async fn more_of_the_dead(queue: &Queue) -> More {
+async fn more_of_the_dead(queue: &Queue) -> Death {
     let dead = queue.inspect(View::Dead, 0, 9).await.expect("it can be looked at");
     dead.into_iter().next().and_then(|task| task.more).expect("one died of something")
 }
@@ -96,7 +102,7 @@ async fn a_task_is_dead_when_its_handler_says_so_or_its_tries_are_spent() {
     counts(&queue, |info| info.dead == 1).await;
     assert_eq!(more_of_the_dead(&queue).await.tries.failed, 3);
     let tally = worker.stop().await;
-    assert_eq!((tally.taken, tally.dead, tally.failed), (4, 1, 3));
+    assert_eq!((tally.taken, tally.dead, tally.failed), (4, 2, 2));
 }
 
 #[tokio::test]
@@ -111,7 +117,7 @@ async fn a_panic_is_a_failed_try_and_the_worker_goes_on() {
     let reason = String::from_utf8(more.reason.expect("it says why").into()).unwrap();
     assert!(reason.starts_with("panicked: ") && reason.contains("the handler broke"), "{reason}");
     let tally = worker.stop().await;
-    assert_eq!((tally.panicked, tally.failed, tally.done), (2, 2, 1));
+    assert_eq!((tally.panicked, tally.failed, tally.dead, tally.done), (2, 1, 1, 1));
 }
 
 #[tokio::test]
@@ -157,4 +163,44 @@ async fn two_handlers_of_two_queues_each_get_their_own() {
     heard.sort();
     assert_eq!(heard, ["a1", "a2", "b3"]);
     assert_eq!(worker.stop().await.done, 3);
+}
+
+/// Every task that died is counted as dead, whichever way it went, and where it went to.
+async fn check_dead(home: &Home, dead_letter: Option<&[u8]>) {
+    let queue = home.queue("q");
+    if let Some(letters) = dead_letter {
+        let changes = [Change::DeadLetter(letters)];
+        queue.configure(Changes::List(&changes)).await.expect("it can be configured");
+    }
+    for (text, tries) in [("fails", 2), ("fails at once", 2), ("is dead", 25), ("is done", 1)] {
+        let backoff = Duration::from_millis(1);
+        assert!(queue.add(text).tries(tries).backoff(backoff).await.expect("it is added").added);
+    }
+    let handler = async |text: String| match &*text {
+        "fails" => Err(Failure::new("not yet")),
+        "fails at once" => Err(Failure::again_now("not yet")),
+        "is dead" => Err(Failure::dead("never")),
+        _ => Ok(()),
+    };
+    let worker = AtWork::start(Worker::new(home).work("q", handler));
+    let ends = |tally: &Tally| tally.done + tally.failed + tally.dead;
+    worker.tally(|tally| ends(tally) == 6).await;
+    let tally = worker.stop().await;
+    assert_eq!((tally.taken, tally.done, tally.failed + tally.dead), (6, 1, 5));
+    // One that fails at once and is not there any more may have been done by somebody else.
+    assert_eq!(tally.dead, if dead_letter.is_some() { 2 } else { 3 }, "{tally:?}");
+}
+
+#[tokio::test]
+async fn tasks_that_die_of_their_last_try_are_counted_as_dead() {
+    check_dead(&queue().0, None).await;
+    let server = LocalServer::start(queue().0);
+    check_dead(&sureq::open(&server.url()).expect("it listens"), None).await;
+    let redis = RedisServer::start();
+    check_dead(&sureq::open(&redis.url()).expect("it listens"), None).await;
+}
+
+#[tokio::test]
+async fn tasks_that_go_to_a_dead_letter_queue_are_counted_as_dead() {
+    check_dead(&queue().0, Some(b"letters")).await;
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use sureq::{DeliveryNumber, State, Worker, WorkerError};
+use sureq::{DeliveryNumber, Outcome, State, Stop, Token, Worker, WorkerError};
 use tokio::sync::Notify;
 
 use crate::support::{AtWork, LEASE, PATIENCE, Tell, counts, eventually, queue, said};
@@ -179,4 +179,62 @@ async fn a_worker_may_have_all_the_time_there_is() {
     worker.handle.stop();
     gate.notify_one();
     assert_eq!(worker.end().await.expect("it was told to stop").done, 1);
+}
+
+/// A handler that cleans up once it is told to stop: it says why it was told, and that it has cleaned up.
+async fn clean_up(tell: State<Tell<Option<Stop>>>, token: Token) -> Outcome {
+    let _ = tell.send(None);
+    let why = token.wait().await;
+    // Cleaning up takes more than a poll.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let _ = tell.send(Some(why));
+    Outcome::GiveBack { after: Duration::ZERO }
+}
+
+#[tokio::test]
+async fn a_handler_has_the_whole_grace_to_clean_up_when_the_worker_stops() {
+    let (home, queue) = queue();
+    queue.push("x").await.expect("it is pushed");
+    let (tell, mut said) = said::<Option<Stop>>();
+    let worker = AtWork::start(Worker::new(&home).state(tell).grace(PATIENCE).work("q", clean_up));
+    assert_eq!(said.next().await, None);
+    let since = Instant::now();
+    let tally = worker.stop().await;
+    assert!(since.elapsed() < PATIENCE, "it was told at the start of the grace, not at its end");
+    assert_eq!(said.next().await, Some(Stop::Stopping));
+    assert_eq!((tally.given_back, tally.unknown), (1, 0));
+}
+
+#[tokio::test]
+async fn a_handler_has_the_whole_grace_to_clean_up_when_it_ran_too_long() {
+    let (home, queue) = queue();
+    queue.push("x").await.expect("it is pushed");
+    let (tell, mut said) = said::<Option<Stop>>();
+    let worker = Worker::new(&home).state(tell).run_max(Duration::from_millis(50)).grace(PATIENCE);
+    let worker = AtWork::start(worker.concurrency(1).work("q", clean_up));
+    assert_eq!(said.many(2).await, [None, Some(Stop::TooLong)]);
+    worker.tally(|tally| tally.given_back >= 1).await;
+    assert_eq!(worker.stop().await.failed, 0, "what it returned counts");
+}
+
+/// Whoever goes on when the worker stops still hears of what is graver.
+#[tokio::test]
+async fn a_handler_that_goes_on_in_the_grace_hears_that_its_task_is_called_off() {
+    let (home, queue) = queue();
+    let id = queue.push("x").await.expect("it is pushed");
+    let (tell, mut said) = said::<Option<Stop>>();
+    let handler = async |tell: State<Tell<Option<Stop>>>, token: Token| {
+        let _ = tell.send(None);
+        let _ = tell.send(Some(token.wait().await));
+        let _ = tell.send(Some(token.wait_beyond(Stop::Stopping).await));
+        Outcome::Cancelled
+    };
+    let worker = Worker::new(&home).state(tell).ttl(Duration::from_secs(1)).grace(PATIENCE);
+    let worker = AtWork::start(worker.work("q", handler));
+    assert_eq!(said.next().await, None);
+    worker.handle.stop();
+    assert_eq!(said.next().await, Some(Stop::Stopping));
+    assert!(queue.cancel(&id).await.expect("it can be asked"));
+    assert_eq!(said.next().await, Some(Stop::Cancelled));
+    assert_eq!(worker.end().await.expect("it was told to stop").cancelled, 1);
 }

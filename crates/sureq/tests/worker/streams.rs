@@ -16,7 +16,7 @@ async fn a_stream_takes_one_task_at_a_time_and_waits_for_more() {
     for expected in ["1", "2"] {
         let task = tasks.next().await.expect("it has no end").expect("it can be asked");
         assert_eq!(task.decode::<String>(), Ok(expected.to_owned()));
-        assert!(task.ack().await.expect("it can be asked"));
+        assert_eq!(task.ack().await.expect("it can be asked"), sureq::Held::Yes);
     }
     let (next, pushed) = tokio::join!(tasks.next(), queue.push("3"));
     assert_eq!(next.expect("it has no end").expect("it can be asked").id(), pushed.expect("it is pushed"));
@@ -49,7 +49,7 @@ async fn a_task_that_came_while_nobody_polled_tells_when_its_lease_ends() {
     let task = tasks.next().await.expect("it has no end").expect("it can be asked");
     let end = task.lease_end().expect("it has a lease");
     assert!((before + LEASE..=after + LEASE).contains(&end));
-    assert!(task.ack().await.expect("it can be asked"));
+    assert_eq!(task.ack().await.expect("it can be asked"), sureq::Held::Yes);
     queue.push("y").await.expect("it is pushed");
     let task = queue.pop().no_lease().await.expect("it can be asked").expect("it is there");
     assert_eq!(task.lease_end(), None);

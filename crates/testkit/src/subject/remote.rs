@@ -6,13 +6,14 @@ use std::task::{Context, Poll, Waker};
 
 use sureq::remote::{Answer, Patience, RemoteHome, Target, Ticket};
 use sureq_core::Replies;
-use sureq_core::command::{Command, ConnId};
+use sureq_core::command::{Command, ConnId, IdForm, TaskRef};
 use sureq_engine::Body;
 
 use super::Candidate;
 use super::engine::SimStore;
 use super::local::{Home, Local};
-use super::server::{Client, Running};
+use super::server::{Client, serve};
+use crate::local_server::LocalServer;
 use crate::patience::until;
 use crate::scenario::{Need, Watch};
 
@@ -27,7 +28,7 @@ pub const REMOTE: Candidate = Candidate {
 struct RemoteSubject {
     watch: Watch,
     store: SimStore,
-    server: Option<Running>,
+    server: Option<LocalServer>,
     home: RemoteHome,
     /// Connections that were popped for, each of which the home keeps one for.
     conns: BTreeSet<ConnId>,
@@ -40,7 +41,7 @@ struct RemoteSubject {
 impl RemoteSubject {
     fn new(watch: Watch) -> Self {
         let store = SimStore::new();
-        let server = Running::start(&store, watch);
+        let server = serve(&store, watch);
         let (home, control) = open(&server);
         let (conns, tickets) = (BTreeSet::new(), BTreeMap::new());
         Self { watch, store, server: Some(server), home, conns, control, last_waiting: 0, tickets }
@@ -63,10 +64,15 @@ impl RemoteSubject {
     }
 }
 
-fn open(server: &Running) -> (RemoteHome, Client) {
+fn open(server: &LocalServer) -> (RemoteHome, Client) {
     let target = Target::parse(&format!("sureq://{}", server.resp)).expect("a URL");
     let home = RemoteHome::open_by(target, Patience::default()).expect("the server listens");
-    (home, Client::connect(server.resp, false))
+    let mut control = Client::connect(server.resp, false);
+    // The home gets its second connection with the first lease that it extends. From then on what comes and goes are others.
+    let task = TaskRef { bytes: b"1-1", form: IdForm::Long };
+    home.execute(&[Command::Extend { queue: b"none", task, ms: 1 }]).wait();
+    until("the home has its connections", || control.connected() == 3);
+    (home, control)
 }
 
 fn poll(ticket: &Ticket) -> Option<Replies<Body>> {
@@ -137,7 +143,7 @@ impl Home for RemoteSubject {
         self.server.take().expect("the server runs").stop();
         self.store.reopen();
         self.store.let_it_happen();
-        let server = Running::start(&self.store, self.watch);
+        let server = serve(&self.store, self.watch);
         self.conns.clear();
         (self.home, self.control) = open(&server);
         self.server = Some(server);
@@ -149,7 +155,7 @@ impl Drop for RemoteSubject {
         self.tickets.clear();
         if !std::thread::panicking() {
             self.home.close();
-            self.server.take().into_iter().for_each(Running::stop);
+            self.server.take().into_iter().for_each(LocalServer::stop);
         }
     }
 }

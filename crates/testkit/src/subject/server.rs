@@ -2,17 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use sureq::Home;
-use sureq_server::{Bounds, Config, Server, ServerError, Stopper, Watcher};
+use sureq_server::Watcher;
 
 use super::engine::SimStore;
 use super::wire::{encode_words, take_line, take_resp};
 use super::{Candidate, Request, Subject};
+use crate::local_server::LocalServer;
 use crate::patience::PATIENCE;
 use crate::scenario::{Value, Watch};
 
@@ -27,18 +26,10 @@ pub const SERVER: Candidate = Candidate {
 struct ServerSubject {
     watch: Watch,
     store: SimStore,
-    running: Option<Running>,
+    running: Option<LocalServer>,
     clients: BTreeMap<String, Client>,
     /// A connection of its own, to ask the server about the others.
     control: Client,
-}
-
-/// A server that runs on a thread of this process.
-pub(super) struct Running {
-    pub(super) resp: SocketAddr,
-    text: SocketAddr,
-    stopper: Stopper,
-    thread: JoinHandle<Result<(), ServerError>>,
 }
 
 /// One connection to it.
@@ -56,7 +47,7 @@ pub(super) struct Client {
 impl ServerSubject {
     fn new(watch: Watch) -> Self {
         let store = SimStore::new();
-        let running = Running::start(&store, watch);
+        let running = serve(&store, watch);
         let control = Client::connect(running.resp, false);
         Self { watch, store, running: Some(running), clients: BTreeMap::new(), control }
     }
@@ -68,40 +59,15 @@ impl ServerSubject {
         }
     }
 
-    fn running(&self) -> &Running {
+    fn running(&self) -> &LocalServer {
         self.running.as_ref().expect("the server runs")
     }
 }
 
-impl Running {
-    /// Stops the server in good order.
-    pub(super) fn stop(self) {
-        self.stopper.stop();
-        let served = self.thread.join().expect("the server does not panic");
-        served.expect("the server stops in good order");
-    }
-
-    pub(super) fn start(store: &SimStore, watch: Watch) -> Self {
-        let anywhere = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-        let config = Config {
-            resp: anywhere,
-            text: anywhere,
-            watcher: Watcher { timeout_secs: watch.rtt, attempts: watch.rta },
-            text_idle_secs: 0,
-            text_line_bytes_max: sureq::limits::TEXT_LINE_BYTES_MAX,
-            text_log: None,
-            threads: 2,
-            users: Arc::default(),
-            text_user: None,
-            bounds: Bounds::default(),
-        };
-        let server =
-            Server::bind(Home::Embedded(store.engine.clone()), config).expect("loopback has free ports");
-        let resp = server.resp_address().expect("it listens for RESP");
-        let text = server.text_address().expect("it listens for text");
-        let stopper = server.stopper();
-        Self { resp, text, stopper, thread: std::thread::spawn(move || server.run()) }
-    }
+/// Serves a store, as reservations of the text dialect are to end.
+pub(super) fn serve(store: &SimStore, watch: Watch) -> LocalServer {
+    let watcher = Watcher { timeout_secs: watch.rtt, attempts: watch.rta };
+    LocalServer::start_with(Home::Embedded(store.engine.clone()), watcher)
 }
 
 impl Client {
@@ -227,7 +193,7 @@ impl Subject for ServerSubject {
         self.stop();
         self.store.reopen();
         self.store.let_it_happen();
-        let running = Running::start(&self.store, self.watch);
+        let running = serve(&self.store, self.watch);
         self.control = Client::connect(running.resp, false);
         self.running = Some(running);
     }

@@ -1,0 +1,193 @@
+//! A server behind a slow line: what moves is waited for, and what must be in time does not wait behind large payloads.
+#![cfg(feature = "remote")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sureq::remote::{Patience, RemoteHome, Target};
+use sureq::seam::command::{Block, Pop};
+use sureq::seam::{Command, Replies, Reply};
+use sureq::{Home, Refusal, State, Worker};
+use sureq_testkit::local_server::LocalServer;
+use sureq_testkit::proxy::{Way, slow_proxy};
+use tokio::sync::Notify;
+
+/// How long the homes here wait for a server that stands still.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The line passes so much at once, ten times in a second.
+const STEP_BYTES: usize = 16 << 10;
+const STEP: Duration = Duration::from_millis(100);
+
+/// A payload that takes more than twice the patience.
+fn large() -> Vec<u8> {
+    vec![b'x'; 44 * STEP_BYTES]
+}
+
+/// Longer than anything takes that works. Only a hang gets there.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+fn open(address: SocketAddr) -> RemoteHome {
+    let target = Target::parse(&format!("sureq://{address}")).expect("a URL");
+    let patience = Patience { answer: PATIENCE, ..Patience::default() };
+    RemoteHome::open_by(target, patience).expect("the server listens")
+}
+
+fn server() -> (LocalServer, Home) {
+    let home = sureq::open("mem:").expect("memory is there");
+    (LocalServer::start(home.clone()), home)
+}
+
+#[test]
+fn a_push_that_takes_longer_than_the_patience_is_waited_for_while_it_moves() {
+    let (server, _) = server();
+    let home = open(slow_proxy(server.resp, Way::ToServer, STEP_BYTES, STEP));
+    let since = Instant::now();
+    let payload = large();
+    let pushed = home.execute(&[Command::Push { queue: b"q", payloads: &[&payload] }]).wait();
+    assert!(matches!(pushed.replies.list[..], [Reply::Pushed(_)]), "{:?}", pushed.replies.list);
+    assert!(since.elapsed() > 2 * PATIENCE, "it was not slow: {:?}", since.elapsed());
+    home.close();
+    server.stop();
+}
+
+#[test]
+fn an_answer_that_takes_longer_than_the_patience_is_waited_for_while_it_moves() {
+    let (server, direct) = server();
+    let home = open(slow_proxy(server.resp, Way::FromServer, STEP_BYTES, STEP));
+    let queues: &[&[u8]] = &[b"q"];
+    let plain = Pop::plain(queues, 1);
+    // The second has a connection of its own, and the third waits for ever.
+    for block in [None, Some(Block::Millis(1)), Some(Block::Forever)] {
+        let payload = large();
+        let pushed =
+            direct.execute(&[Command::Push { queue: b"q", payloads: &[&payload] }], &mut Replies::default());
+        assert!(direct.wait(pushed.position), "memory is durable enough");
+        let since = Instant::now();
+        let popped = home.execute(&[Command::Pop(Pop { block, ..plain })]).wait().replies;
+        assert!(matches!(popped.list[..], [Reply::Tasks(_)]), "{block:?}: {:?}", popped.list);
+        assert_eq!(popped.tasks[0].body.as_ref().len(), payload.len());
+        assert!(since.elapsed() > 2 * PATIENCE, "it was not slow: {:?}", since.elapsed());
+    }
+    home.close();
+    server.stop();
+}
+
+/// A lease begins when the task is handed out, and not when the last byte of its payload has come.
+#[tokio::test]
+async fn the_lease_of_a_task_that_came_slowly_is_counted_from_its_first_byte() {
+    let (server, direct) = server();
+    let address = slow_proxy(server.resp, Way::FromServer, STEP_BYTES, STEP);
+    let home = sureq::open(&format!("sureq://{address}")).expect("the server listens");
+    let lease = Duration::from_secs(60);
+    for wait in [Duration::ZERO, DEADLINE] {
+        direct.queue("q").push(large()).await.expect("it is pushed");
+        let task = home.queue("q").pop().lease(lease).wait(wait).await.expect("it is only slow");
+        let end = task.expect("it is there").lease_end().expect("it has one");
+        let left = end.saturating_duration_since(Instant::now());
+        assert!(left + PATIENCE < lease, "{left:?} of {lease:?} are left after it took {:?}", 2 * PATIENCE);
+    }
+}
+
+/// What the handler tells, and what it waits for.
+#[derive(Clone, Default)]
+struct Gate {
+    begun: Arc<Notify>,
+    opened: Arc<Notify>,
+}
+
+async fn hold(gate: State<Gate>) {
+    gate.begun.notify_one();
+    gate.opened.notified().await;
+}
+
+#[tokio::test]
+async fn a_worker_keeps_its_tasks_while_the_same_home_pushes_something_large() {
+    let (server, _) = server();
+    let address = slow_proxy(server.resp, Way::ToServer, STEP_BYTES, STEP);
+    let home = sureq::open(&format!("sureq://{address}")).expect("the server listens");
+    home.queue("q").push("x").await.expect("it is pushed");
+    let gate = Gate::default();
+    let worker = Worker::new(&home).lease(PATIENCE).ttl(PATIENCE).state(gate.clone()).work("q", hold);
+    let handle = worker.handle();
+    let stop = Arc::<Notify>::default();
+    let stopped = Arc::clone(&stop);
+    let run = tokio::spawn(worker.run_until(async move { stopped.notified().await }));
+    gate.begun.notified().await;
+
+    let since = Instant::now();
+    home.queue("large").push(large()).await.expect("it is only slow");
+    assert!(since.elapsed() > 2 * PATIENCE, "it was not slow: {:?}", since.elapsed());
+    gate.opened.notify_one();
+    while handle.status().is_none_or(|status| status.tally.done == 0) {
+        assert!(since.elapsed() < DEADLINE, "{:?}", handle.status());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    stop.notify_one();
+    let tally = run.await.expect("it does not panic").expect("it was told to stop");
+    assert_eq!((tally.taken, tally.done, tally.lost), (1, 1, 0));
+}
+
+/// A server that greets, reads everything and answers nothing.
+fn silent() -> SocketAddr {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has free ports");
+    let address = listener.local_addr().expect("it is bound");
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let Ok(mut client) = client else { return };
+            std::thread::spawn(move || {
+                let mut room = [0; 4096];
+                let mut greeting = &b"%1\r\n$6\r\nserver\r\n$5\r\nsureq\r\n"[..];
+                while let Ok(1..) = client.read(&mut room) {
+                    if client.write_all(std::mem::take(&mut greeting)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+fn is_unknown(reply: &Reply) -> bool {
+    matches!(reply, Reply::Refused(Refusal::Unknown { .. }))
+}
+
+#[test]
+fn what_is_asked_of_a_server_that_hangs_is_given_up_though_more_is_asked_meanwhile() {
+    let home = open(silent());
+    let first = home.execute(&[Command::Pause { queue: b"q" }]);
+    let (since, mut later) = (Instant::now(), Vec::new());
+    let first = std::thread::spawn(move || first.wait().replies.list.remove(0));
+    while !first.is_finished() {
+        assert!(since.elapsed() < DEADLINE, "it waits for ever");
+        later.push(home.execute(&[Command::Pause { queue: b"q" }]));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(is_unknown(&first.join().expect("it does not panic")));
+    home.close();
+}
+
+#[test]
+fn whoever_waits_for_an_answer_is_told_when_the_home_is_closed() {
+    for block in [None, Some(Block::Forever)] {
+        // One that waits leaves the line; of one that does not nobody knows what came of it.
+        let is_expected =
+            |reply: &Reply| if block.is_some() { *reply == Reply::TimedOut } else { is_unknown(reply) };
+        let home = open(silent());
+        let queues: &[&[u8]] = &[b"q"];
+        let popped = home.execute(&[Command::Pop(Pop { block, ..Pop::plain(queues, 1) })]);
+        let asked = home.execute(&[Command::Pause { queue: b"q" }]);
+        home.close();
+        let wait = |ticket: sureq::remote::Ticket| {
+            let (told, is_told) = std::sync::mpsc::channel();
+            std::thread::spawn(move || told.send(ticket.wait().replies.list.remove(0)));
+            is_told.recv_timeout(DEADLINE).expect("it is answered once the home is closed")
+        };
+        assert!(is_unknown(&wait(asked)));
+        let popped = wait(popped);
+        assert!(is_expected(&popped), "{popped:?}");
+    }
+}
