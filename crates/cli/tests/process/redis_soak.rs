@@ -136,8 +136,8 @@ impl Soak {
             }
             1 => {
                 let wait = Duration::from_millis(rng.u64(1..700));
-                self.book()
-                    .change(number, |life| life.not_before = life.not_before.min(Instant::now() + wait));
+                let not_before = Instant::now() + wait;
+                self.book().change(number, |life| life.not_before = life.not_before.min(not_before));
                 let wait_ms = wait.as_millis().to_string();
                 let reply = ask(client, &["RQ.RETURN", "q", receipt, "DELAY", &wait_ms])?;
                 self.book().returned(number, &reply, not_before, wait, self.machine.late());
@@ -145,11 +145,11 @@ impl Soak {
             2 if failed < 3 => {
                 let wait = BACKOFF * 2_u32.pow(failed);
                 let not_before = Instant::now() + wait / 2;
-                self.book().change(number, |life| {
-                    life.not_before = life.not_before.min(not_before);
-                    life.failed += 1;
-                });
+                self.book().change(number, |life| life.not_before = life.not_before.min(not_before));
                 let reply = ask(client, &["RQ.RETURN", "q", receipt, "FAILED", "by chance"])?;
+                if reply == Value::Int(1) {
+                    self.book().change(number, |life| life.failed += 1);
+                }
                 self.book().returned(number, &reply, not_before, wait, self.machine.late());
             }
             _ => {
