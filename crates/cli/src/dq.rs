@@ -9,11 +9,15 @@ use sureq::{Options, limits};
 use sureq_server::{Bounds, Config, Server, Watcher};
 
 use crate::exit;
+use crate::go_uint::{self, NotUint};
 use crate::say;
 use crate::serve::{open_to_serve, serve, tell_of_cut};
 use crate::settings::{DEFAULT_HOME, default_threads};
 
 const BANNER: &str = "DefferedQ is a simple and fast work queue.\n";
+
+/// What helps where the directory is taken: several of these on one host were no trouble in the original.
+const IN_USE: &str = "give each its own directory with -home file:DIR, or keep nothing with -home mem:";
 
 /// Name, kind, and help of each flag, in the order Go prints them.
 const FLAGS: [(&str, &str, &str); 7] = [
@@ -65,14 +69,16 @@ impl Default for Flags {
 }
 
 pub(crate) fn run(program: &str, words: &[String]) -> ExitCode {
-    if words.first().is_some_and(|word| word == "--help" || word == "-help") {
+    if words.first().is_some_and(|word| word == "--help") {
         say::out(format_args!("{BANNER}"));
-        say::err(format_args!("{}", usage(program)));
-        return ExitCode::SUCCESS;
     }
     let flags = match Flags::parse(words) {
         Ok(flags) => flags,
-        Err(why) => {
+        Err(BadFlags::Help) => {
+            say::err(format_args!("{}", usage(program)));
+            return ExitCode::SUCCESS;
+        }
+        Err(BadFlags::Wrong(why)) => {
             say::err(format_args!("{why}\n{}", usage(program)));
             return ExitCode::from(exit::USAGE);
         }
@@ -87,7 +93,7 @@ pub(crate) fn run(program: &str, words: &[String]) -> ExitCode {
         ));
     }
     let options = Options { notice: Some(say::notice), ..Options::default() };
-    let home = match open_to_serve(&flags.home, &options) {
+    let home = match open_to_serve(&flags.home, &options, IN_USE) {
         Ok(home) => home,
         Err(code) => return code,
     };
@@ -103,6 +109,20 @@ pub(crate) fn run(program: &str, words: &[String]) -> ExitCode {
     }
 }
 
+/// Why there are no flags.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum BadFlags {
+    /// Somebody asks what there is.
+    Help,
+    Wrong(String),
+}
+
+impl From<String> for BadFlags {
+    fn from(why: String) -> Self {
+        Self::Wrong(why)
+    }
+}
+
 fn usage(program: &str) -> String {
     let mut text = format!("Usage of {program}:");
     for (name, kind, help) in FLAGS {
@@ -113,7 +133,7 @@ fn usage(program: &str) -> String {
 
 impl Flags {
     /// Go's syntax: `-x v`, `-x=v`, `--x v`; the first word that is no flag ends them.
-    fn parse(words: &[String]) -> Result<Self, String> {
+    fn parse(words: &[String]) -> Result<Self, BadFlags> {
         let mut flags = Self::default();
         let mut words = words.iter();
         while let Some(word) = words.next() {
@@ -122,14 +142,17 @@ impl Flags {
             }
             let flag = word.strip_prefix("--").or_else(|| word.strip_prefix('-')).unwrap_or(word);
             if flag.starts_with('-') || flag.starts_with('=') {
-                return Err(format!("bad flag syntax: {word}"));
+                return Err(format!("bad flag syntax: {word}").into());
             }
             let (name, value) = match flag.split_once('=') {
                 Some((name, value)) => (name, Some(value.to_owned())),
                 None => (flag, None),
             };
+            if name == "help" {
+                return Err(BadFlags::Help);
+            }
             if !FLAGS.iter().any(|(known, ..)| *known == name) {
-                return Err(format!("flag provided but not defined: -{name}"));
+                return Err(format!("flag provided but not defined: -{name}").into());
             }
             let value = value.or_else(|| words.next().cloned());
             let value = value.ok_or_else(|| format!("flag needs an argument: -{name}"))?;
@@ -139,11 +162,9 @@ impl Flags {
     }
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
-        let number = || {
-            value
-                .parse::<u32>()
-                .map_err(|_| format!("invalid value \"{value}\" for flag -{name}: parse error"))
-        };
+        let bad = |why| format!("invalid value \"{value}\" for flag -{name}: {why}");
+        let any = || go_uint::parse(value).map_err(bad);
+        let number = || u32::try_from(any()?).map_err(|_| bad(NotUint::OutOfRange));
         match name {
             "h" => value.clone_into(&mut self.host),
             "p" => value.clone_into(&mut self.port),
@@ -151,7 +172,7 @@ impl Flags {
             "ict" => self.idle_secs = number()?,
             "rtt" => self.watcher.timeout_secs = number()?,
             "rta" => self.watcher.attempts = number()?,
-            _ => self.debug = number()? > 0,
+            _ => self.debug = any()? > 0,
         }
         Ok(())
     }
@@ -195,7 +216,7 @@ impl Flags {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Flags, String> {
+    fn parse(line: &str) -> Result<Flags, BadFlags> {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         Flags::parse(&words)
     }
@@ -214,6 +235,7 @@ mod tests {
             "-h localhost -p 13000 -ict 5 -rtt 7 -rta 256 -debug 1",
             "--h=localhost --p=13000 --ict=5 --rtt=7 --rta=256 --debug=1",
             "-h=localhost -p 13000 -ict=5 --rtt 7 -rta 256 -debug 1 rest -p 1",
+            "-h=localhost -p 13000 -ict=0b101 --rtt 07 -rta 0x1_00 -debug 0xffff_ffff_ffff -- -p 1",
         ] {
             assert_eq!(parse(line).as_ref(), Ok(&expected), "{line}");
         }
@@ -228,8 +250,19 @@ mod tests {
             ("-rtt -1", "invalid value \"-1\" for flag -rtt: parse error"),
             ("-rta x", "invalid value \"x\" for flag -rta: parse error"),
             ("---p 1", "bad flag syntax: ---p"),
+            ("-rtt=", "invalid value \"\" for flag -rtt: parse error"),
+            ("-rtt +1", "invalid value \"+1\" for flag -rtt: parse error"),
+            ("-rtt 08", "invalid value \"08\" for flag -rtt: parse error"),
+            ("-ict 4294967296", "invalid value \"4294967296\" for flag -ict: value out of range"),
+            (
+                "-debug 18446744073709551616",
+                "invalid value \"18446744073709551616\" for flag -debug: value out of range",
+            ),
         ] {
-            assert_eq!(parse(line), Err(why.to_owned()), "{line}");
+            assert_eq!(parse(line), Err(BadFlags::Wrong(why.to_owned())), "{line}");
+        }
+        for line in ["-help", "--help", "-p 1 --help", "-help=1"] {
+            assert_eq!(parse(line), Err(BadFlags::Help), "{line}");
         }
     }
 }

@@ -18,6 +18,7 @@ mod clean;
 mod client;
 mod dq;
 mod exit;
+mod go_uint;
 mod humane;
 mod json;
 mod people;

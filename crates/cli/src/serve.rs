@@ -2,19 +2,22 @@
 
 use std::process::ExitCode;
 
-use sureq::{Durability, Home, Options};
+use sureq::{Durability, Home, OpenError, Options, StoreError};
 use sureq_server::{Config, Server, ServerError};
 
 use crate::exit::{self, failed};
 use crate::settings::{Plan, ServeArguments};
 use crate::{allocator, say, signals};
 
+/// What helps where the directory is taken.
+const IN_USE: &str = "stop that one, or choose another directory with --home file:DIR";
+
 pub(crate) fn run(arguments: &ServeArguments) -> ExitCode {
     let Plan { home: url, remark, options, config } = match arguments.plan() {
         Ok(plan) => plan,
         Err(why) => return failed(exit::CANNOT_START, why),
     };
-    let home = match open_to_serve(&url, &options) {
+    let home = match open_to_serve(&url, &options, IN_USE) {
         Ok(home) => home,
         Err(code) => return code,
     };
@@ -31,14 +34,19 @@ pub(crate) fn run(arguments: &ServeArguments) -> ExitCode {
     }
 }
 
-/// Opens a home that a server can stand in front of, or says why not.
-pub(crate) fn open_to_serve(url: &str, options: &Options) -> Result<Home, ExitCode> {
+/// Opens a home that a server can stand in front of, or says why not; `if_in_use` is what helps where another process has it.
+pub(crate) fn open_to_serve(url: &str, options: &Options, if_in_use: &str) -> Result<Home, ExitCode> {
     if url.starts_with("sureq://") {
         let why = "a server in front of a server is not offered: let clients ask that one, or write file:DIR";
         return Err(failed(exit::CANNOT_START, why));
     }
     refuse_huge_pages();
-    let home = sureq::open_with(url, options).map_err(|error| failed(exit::code_of(&error), &error));
+    let home = sureq::open_with(url, options).map_err(|error| match &error {
+        OpenError::Store { source: StoreError::InUse { .. }, .. } => {
+            failed(exit::code_of(&error), format_args!("{error}: {if_in_use}"))
+        }
+        _ => failed(exit::code_of(&error), &error),
+    });
     allocator::give_back_now();
     home
 }

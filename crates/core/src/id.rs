@@ -232,8 +232,15 @@ pub enum Claim {
 }
 
 impl Claim {
-    /// Reads an id or a receipt in the long spelling.
+    /// An id that no task has.
+    const UNKNOWN: Self = Self::Id(TaskId::LAST);
+
+    /// Reads an id or a receipt in the long spelling. One that is well formed and out of range is one that no task has.
     pub fn parse(text: &[u8]) -> Option<Self> {
+        Self::parse_in_range(text).or_else(|| is_well_formed(text).then_some(Self::UNKNOWN))
+    }
+
+    fn parse_in_range(text: &[u8]) -> Option<Self> {
         let (id, rest) = TaskId::parse_front(text)?;
         if rest.is_empty() { Some(Self::Id(id)) } else { Receipt::parse_behind(id, rest).map(Self::Receipt) }
     }
@@ -245,6 +252,22 @@ impl Claim {
             Self::Receipt(receipt) => receipt.id,
         }
     }
+}
+
+/// Whether a text is `<ms>-<seq>` or `<ms>-<seq>@<n>.<e>`, with numbers of any size.
+fn is_well_formed(text: &[u8]) -> bool {
+    let mut rest = skip_number(text).and_then(|rest| skip_number(rest.strip_prefix(b"-")?));
+    if rest.is_some_and(|rest| !rest.is_empty()) {
+        rest = rest.and_then(|rest| skip_number(rest.strip_prefix(b"@")?));
+        rest = rest.and_then(|rest| skip_number(rest.strip_prefix(b".")?));
+    }
+    rest.is_some_and(<[u8]>::is_empty)
+}
+
+/// What is behind the decimal number at the front of `text`, if there is one.
+fn skip_number(text: &[u8]) -> Option<&[u8]> {
+    let len = text.iter().take_while(|c| c.is_ascii_digit()).count();
+    (len > 0).then(|| &text[len..])
 }
 
 /// Room on the stack for a spelt-out id or receipt, so that writing a reply allocates nothing.
@@ -359,6 +382,35 @@ mod tests {
             TaskId::parse(b"1601155608777-1").map(|id| (id.ms(), id.seq())),
             Some((1_601_155_608_777, 1))
         );
+    }
+
+    #[test]
+    fn a_claim_out_of_range_is_of_no_task() {
+        let huge = "9".repeat(400);
+        for text in ["1-0", "0-0", "1-131072", "4398046511104-1", "1-0@1.1", "1-1@4294967296.1"] {
+            assert_eq!(Claim::parse(text.as_bytes()), Some(Claim::UNKNOWN), "{text}");
+        }
+        for form in ["#-1", "1-#", "#-#", "1-1@#.1", "1-1@1.#", "#-#@#.#"] {
+            let text = form.replace('#', &huge);
+            assert_eq!(Claim::parse(text.as_bytes()), Some(Claim::UNKNOWN), "{form}");
+        }
+        for bad in [
+            "",
+            "-",
+            "1",
+            "1-",
+            "-1",
+            "1-0x",
+            "x1-0",
+            "1-0@",
+            "1-0@1",
+            "1-0@1.",
+            "1-0@.1",
+            "1-0@1.1.1",
+            "1-0@1.1x",
+        ] {
+            assert_eq!(Claim::parse(bad.as_bytes()), None, "{bad:?}");
+        }
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! The embedded home: commands run inline under one short lock, and a thread of its own makes them durable.
+//! The embedded home: commands run on the caller's thread, under the lock of the state; the log thread makes them durable.
 //!
-//! The way of a command: [`Engine::execute`] lets the broker decide and apply, the [`Tape`] takes the events down, and
-//! the caller gets replies with a position to park them under. The log thread takes all that has gathered, writes it
-//! as one frame, syncs once and publishes the position; then the parked replies may leave. The next batch gathers
-//! meanwhile: that is the whole group commit.
+//! The way of a command: [`Engine::gather`] lets the broker decide and apply, the [`Tape`] takes the events down, and the
+//! caller gets replies with a position to park them under, or a ticket if a task or a payload has to be waited for.
+//! [`Engine::commit`] has what was gathered written; [`Engine::execute`] is both. The log thread takes what has gathered, up to
+//! the size of a frame, writes it, syncs as the level of durability says, and publishes the position; then the parked replies
+//! may be sent. The next frame gathers meanwhile.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -1,7 +1,8 @@
 //! Layouts: which keys a queue has in Redis, and so which script serves it and what can be asked of it.
 //!
-//! Whatever differs from one layout to the next begins here: which script there is, how a command becomes a call, how ids look
-//! in its answer, and how a pop waits.
+//! Here is what can be asked of any layout: which script it has, how a command becomes a call, how ids look in its answer, how a
+//! pop waits. Elsewhere `keys` spells its keys, `channels` its channels, `link` says what each call is told besides, `cleaning`
+//! how it is cleaned, and `thread` what its keys need before a call is sent.
 
 use sureq_core::Refusal;
 use sureq_core::command::Command;

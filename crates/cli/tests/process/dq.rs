@@ -186,3 +186,38 @@ fn the_watcher_of_one_reservation_leaves_the_next_alone() {
     assert!(client.say("STATS").starts_with("TASKS 0 RESERVED 1 "));
     assert_eq!(client.say(&format!("DELETE {id}")), "ok");
 }
+
+/// Users of the original run several on one host, in one directory.
+#[test]
+fn a_second_one_in_one_directory_is_told_which_flag_helps() {
+    let dir = scratch();
+    let first = dq(dir.path()).spawn();
+    let (mut client, _) = connect(&first);
+    let mut second = dq(dir.path()).spawn();
+    assert_eq!(second.exit_code(Duration::from_secs(5)), 1);
+    let said = second.stderr();
+    for words in ["is in use by another sureq", "-home file:DIR", "-home mem:"] {
+        assert!(said.contains(words), "{said}");
+    }
+    assert_eq!(client.say("RESERVE"), "nil", "the first one serves");
+    let third = Launch::new(SUREQ).args(["dq", "-p", "0", "-home", "mem:"]).spawn();
+    assert_eq!(connect(&third).0.say("RESERVE"), "nil");
+}
+
+#[test]
+fn numbers_are_read_in_every_base_of_go() {
+    let dir = scratch();
+    let process = dq(dir.path()).args(["-rtt", "010", "-rta=0x10", "--ict", "1_0", "-debug=0b0"]).spawn();
+    assert!(connect(&process).1.ends_with(" with options -ict=10 -rtt=8 -rta=16 -debug=false"));
+}
+
+/// The banner is for whoever asks first of all, and in two dashes; the usage for everybody.
+#[test]
+fn help_is_given_wherever_it_is_asked_for() {
+    for args in [&["dq", "-help"][..], &["dq", "-p", "0", "--help"]] {
+        let mut process = Launch::new(SUREQ).args(args.iter().copied()).spawn();
+        assert_eq!(process.exit_code(Duration::from_secs(5)), 0, "{args:?}");
+        assert_eq!(process.stdout(), "", "{args:?}");
+        assert!(process.stderr().starts_with("Usage of "), "{process}");
+    }
+}

@@ -81,7 +81,7 @@ pub const TABLE: &[Row] = &[
         syntax: "RQ.ACK key id|receipt [id|receipt ...]",
         reply: "An array of those arguments, as they were given, that this call finished.",
         notes: "A receipt counts only while its delivery is the current one. A bare id also finishes a task whose lease \
-                ran out and that waits again. A malformed id is an error, and nothing is finished.",
+                ran out and that waits again. A malformed id is an error, and nothing is finished; one that no task has is left out.",
         example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> RQ.POP emails\n1) 1) \"emails\"\n\
                   \x20  2) \"1601155608777-1\"\n   3) \"hello\"\n> RQ.ACK emails 1601155608777-1\n\
                   1) \"1601155608777-1\"",

@@ -1,4 +1,4 @@
-//! What should happen, by the rules of DESIGN's transition table. Each decision is recorded, then applied.
+//! What should happen, by the table of transitions in docs/life-of-a-task.md. Each decision is recorded, then applied.
 //!
 //! Every call settles first what is due by itself, so that a command never sees a state that time has overtaken.
 //! [`accept`] takes tasks in, [`deliver`] hands them out and takes deliveries back, [`conclude`] ends or moves on
