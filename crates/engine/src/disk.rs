@@ -151,7 +151,7 @@ pub struct DirDisk {
 impl DirDisk {
     /// Takes hold of the directory at `path`, which is made if it does not exist.
     pub fn open(path: impl Into<PathBuf>) -> Result<DirDisk, OpenError> {
-        let path = path.into();
+        let path = absolute(path.into())?;
         make_directory(&path)?;
         let directory = File::open(&path).map_err(|source| Fault::new(Operation::Open, &path, source))?;
         let lock = lock(&path)?;
@@ -257,7 +257,7 @@ impl ReadDisk {
 
     /// Looks at a directory that someone may be serving.
     pub fn peek(path: impl Into<PathBuf>) -> Result<ReadDisk, OpenError> {
-        let path = path.into();
+        let path = absolute(path.into())?;
         let directory = File::open(&path).and_then(|file| {
             let is_directory = file.metadata()?.is_dir();
             if is_directory { Ok(file) } else { Err(io::ErrorKind::NotADirectory.into()) }
@@ -425,6 +425,12 @@ fn sight() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
     options
+}
+
+/// The path from the root on: files are opened by it for as long as the store is open, and the process may go to another
+/// directory meanwhile.
+fn absolute(path: PathBuf) -> Result<PathBuf, Fault> {
+    std::path::absolute(&path).map_err(|source| Fault::new(Operation::Open, path, source))
 }
 
 /// Makes a directory, and those above it, so that they survive a power cut.

@@ -235,6 +235,8 @@ impl Engine {
     /// once has it all written in one go.
     pub fn gather(&self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Executed {
         let shared = &self.shared;
+        // It goes after the lock has.
+        let mut reservations = shared.reserve(commands);
         let mut state = shared.lock();
         let now = shared.clock.now();
         shared.mind_the_mark(&mut state, now);
@@ -263,8 +265,9 @@ impl Engine {
         let mut done = 0;
         let mut weight = Weight::of(replies);
         let mut is_refused = false;
-        for command in commands {
-            if let Some(refusal) = shared.refusal(&state, command) {
+        for (index, command) in commands.iter().enumerate() {
+            let no_room = reservations.is_refused(index).then_some(Refusal::NoSpace);
+            if let Some(refusal) = shared.refusal(&state, command).or(no_room) {
                 is_refused |= refusal == Refusal::OutOfMemory;
                 replies.list.push(Reply::Refused(refusal));
             } else {
@@ -276,6 +279,9 @@ impl Engine {
                 let State { broker, tape, .. } = &mut *state;
                 broker.execute(now, command, tape, replies);
                 shared.end_unit(&mut state);
+                if state.tape.is_giant() {
+                    reservations.hand_over(index, state.tape.end());
+                }
                 ticket = if let Some(pop) = must_wait(command, replies) {
                     replies.list.pop();
                     let (number, cell) = state.line.join(pop, now.log);

@@ -70,6 +70,11 @@ impl Keeper {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The files that segments are made of; none where nothing is kept.
+    pub(crate) fn spares(&self) -> Option<Arc<Spares>> {
+        self.kept().as_ref().map(|kept| Arc::clone(&kept.spares))
+    }
+
     /// Has the keeper look at once.
     pub(crate) fn wake(&self) {
         *self.woken.lock().unwrap_or_else(PoisonError::into_inner) = true;

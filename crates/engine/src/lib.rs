@@ -6,6 +6,7 @@
 //! * `shared`: what its threads share, under one lock.
 //! * `line`: pops that wait, in order of arrival. `durable`: replies that wait, by position.
 //! * `listener`: those who hear what happens to queues. `notes`: what the events of a command tell them.
+//! * `giant`: room for commands that are larger than a segment.
 //! * `tape` takes down what the broker decides; `log_thread` writes it, `ticker` lets time pass, `keeper` prepares.
 //! * `body`: where a payload lies. `payloads` finds those of a reply, in the `cache` or by the `loader`, who reads them
 //!   from the disk, `ahead` of need if possible; `ticket` is what their taker gets meanwhile.
@@ -36,6 +37,7 @@ mod cache;
 mod durable;
 mod failpoint;
 mod forward;
+mod giant;
 mod keeper;
 mod line;
 mod listener;

@@ -2,7 +2,6 @@
 //!
 //! Kept as tasks come and go, so that nobody has to look through a segment to know whether it can go.
 
-use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 
 use sureq_core::limits;
@@ -14,9 +13,6 @@ const RECORD_BYTES: u64 = 48;
 
 /// No segment holds so many payloads.
 const TASKS_MAX: u64 = 1 << 32;
-
-/// No two segments of a store are so many apart: what is old is copied forward.
-const SEGMENTS_MAX: u32 = 1 << 24;
 
 /// Payloads in a segment that are still needed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,15 +33,15 @@ impl Live {
 /// The live payloads of all segments, by the numbers that places name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LiveBodies {
-    /// The number of the first in the list.
-    first: u32,
-    segments: VecDeque<Live>,
+    /// Those that have any, in order of their numbers. However far these are apart, only what is there takes up memory.
+    segments: Vec<(u32, Live)>,
     total: Live,
     /// A segment has lost its last one since somebody asked.
     has_emptied: bool,
 }
 
 impl LiveBodies {
+    #[inline]
     pub(crate) fn add(&mut self, place: Stored) {
         let bytes = u64::from(place.len) + RECORD_BYTES;
         self.entry(place.segment).add(Live { tasks: 1, bytes });
@@ -55,19 +51,16 @@ impl LiveBodies {
     /// Takes one away. A place that was never added is not missed: an older checkpoint knows tasks that are long gone.
     pub(crate) fn remove(&mut self, place: Stored) {
         let bytes = u64::from(place.len) + RECORD_BYTES;
-        let at = place.segment.checked_sub(self.first).map(|at| at as usize);
-        let Some(live) = at.and_then(|at| self.segments.get_mut(at)).filter(|live| live.tasks > 0) else {
-            return;
-        };
+        let Ok(at) = self.find(place.segment) else { return };
+        let live = &mut self.segments[at].1;
         live.tasks -= 1;
-        self.has_emptied |= live.tasks == 0;
         live.bytes = live.bytes.saturating_sub(bytes);
+        if live.tasks == 0 {
+            self.has_emptied = true;
+            self.segments.remove(at);
+        }
         self.total.tasks -= 1;
         self.total.bytes = self.total.bytes.saturating_sub(bytes);
-        while self.segments.len() > 1 && self.segments.front().is_some_and(|live| live.tasks == 0) {
-            self.segments.pop_front();
-            self.first += 1;
-        }
     }
 
     /// Whether a segment has lost its last one since this was asked.
@@ -77,29 +70,25 @@ impl LiveBodies {
 
     /// What is live in segments with these numbers.
     pub(crate) fn within(&self, numbers: RangeInclusive<u64>) -> Live {
-        let first = u64::from(self.first);
-        let (start, end) =
-            (numbers.start().saturating_sub(first), (*numbers.end() + 1).saturating_sub(first));
-        let len = self.segments.len();
+        let start = self.segments.partition_point(|(number, _)| u64::from(*number) < *numbers.start());
         let mut live = Live::default();
-        self.segments
-            .range((start as usize).min(len)..(end as usize).min(len))
-            .for_each(|&segment| live.add(segment));
+        let rest = self.segments[start..].iter();
+        rest.take_while(|(number, _)| u64::from(*number) <= *numbers.end())
+            .for_each(|&(_, segment)| live.add(segment));
         live
     }
 
-    /// What is live in each, by number.
+    /// What is live in each that has any, by number.
     pub(crate) fn segments(&self) -> impl Iterator<Item = (u64, Live)> {
-        (u64::from(self.first)..).zip(self.segments.iter().copied())
+        self.segments.iter().map(|&(number, live)| (u64::from(number), live))
     }
 
     /// Says what is live in a segment of which nothing was said yet; none if that cannot be.
     pub(crate) fn put(&mut self, segment: u32, live: Live) -> Option<()> {
-        let is_far = !self.segments.is_empty() && segment.abs_diff(self.first) > SEGMENTS_MAX;
         let each_max = limits::PAYLOAD_BYTES_MAX as u64 + RECORD_BYTES;
         let bytes = live.tasks.checked_mul(RECORD_BYTES)?..=live.tasks.checked_mul(each_max)?;
         let sound = live.tasks > 0 && live.tasks <= TASKS_MAX && bytes.contains(&live.bytes);
-        if is_far || !sound || self.within(u64::from(segment)..=u64::from(segment)).tasks > 0 {
+        if !sound || self.find(segment).is_ok() {
             return None;
         }
         self.total.tasks = self.total.tasks.checked_add(live.tasks)?;
@@ -113,19 +102,24 @@ impl LiveBodies {
         self.total
     }
 
+    #[inline]
     fn entry(&mut self, segment: u32) -> &mut Live {
-        if self.segments.is_empty() {
-            self.first = segment;
+        let at = self.find(segment).unwrap_or_else(|at| {
+            self.segments.insert(at, (segment, Live::default()));
+            at
+        });
+        &mut self.segments[at].1
+    }
+
+    /// Where a segment is in the list, or would be.
+    #[inline]
+    fn find(&self, segment: u32) -> Result<usize, usize> {
+        // What is pushed goes to the last one.
+        match self.segments.last() {
+            Some(&(last, _)) if last == segment => Ok(self.segments.len() - 1),
+            Some(&(last, _)) if last < segment => Err(self.segments.len()),
+            _ => self.segments.binary_search_by_key(&segment, |&(number, _)| number),
         }
-        while segment < self.first {
-            self.segments.push_front(Live::default());
-            self.first -= 1;
-        }
-        let at = (segment - self.first) as usize;
-        if at >= self.segments.len() {
-            self.segments.resize(at + 1, Live::default());
-        }
-        &mut self.segments[at]
     }
 }
 
@@ -148,7 +142,7 @@ mod tests {
         assert_eq!(live.within(0..=u64::MAX - 1), live.total());
         live.remove(place(3, 1));
         live.remove(place(7, 10));
-        assert_eq!((live.first, live.total().tasks), (7, 2));
+        assert_eq!((live.segments().next().map(|(number, _)| number), live.total().tasks), (Some(7), 2));
         live.remove(place(7, 20));
         live.remove(place(9, 5));
         assert_eq!(live.total(), Live::default());
@@ -156,5 +150,17 @@ mod tests {
         live.remove(place(9, 5));
         live.remove(place(100, 5));
         assert_eq!(live.total(), Live::default(), "what was never there cannot be taken away");
+    }
+
+    /// One task that is never finished may stay in the first segment for as long as the store lives.
+    #[test]
+    fn segments_may_be_as_far_apart_as_their_numbers_go() {
+        let mut live = LiveBodies::default();
+        for segment in [1, 1 << 25, u32::MAX / 2] {
+            assert!(live.put(segment, Live { tasks: 1, bytes: RECORD_BYTES }).is_some(), "{segment}");
+        }
+        live.add(place(u32::MAX / 2, 5));
+        assert_eq!(live.within(2..=u64::MAX - 1).tasks, 3);
+        assert_eq!(live.segments().count(), 3, "only what is there takes up memory");
     }
 }

@@ -142,12 +142,14 @@ fn append(
     loop {
         match writer.append(frame, events) {
             Ok(place) => {
+                shared.synced.stick(false);
                 note(shared, writer, segment, before);
                 return Ok(place);
             }
             Err(LogError::NoSpace(fault)) => {
                 // What is written already must not wait for room: it has been promised.
                 sync(shared, writer)?;
+                shared.synced.stick(true);
                 shared.note_full();
                 let mut state = shared.lock();
                 if state.closing {

@@ -105,14 +105,19 @@ pub(crate) fn open(
         writer.append(&mut batch.frame, batch.events).map_err(disk_error)?;
     }
     writer.sync().map_err(disk_error)?;
+    let mut segments = recovered.segments;
+    if segments.last().is_some_and(|last| last.number < writer.segment().number) {
+        // The start itself did not fit the one before.
+        segments.push(writer.segment());
+    }
     Ok(Opened {
         broker,
         clock,
         store,
         writer,
         spares: Arc::clone(&recovered.spares),
-        reader: Reader::new(Arc::clone(disk), &recovered.segments),
-        segments: recovered.segments,
+        reader: Reader::new(Arc::clone(disk), &segments),
+        segments,
         tidier: Tidier {
             newest: None,
             // All that was read is on disk.

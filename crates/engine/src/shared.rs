@@ -15,13 +15,14 @@ use crate::body::Body;
 use crate::cache::Cache;
 use crate::clock::LogClock;
 use crate::durable::Durable;
+use crate::fault::{Fault, Operation};
 use crate::keeper::Keeper;
 use crate::line::{Line, Waiting};
 use crate::listener::Listeners;
 use crate::loader::Loader;
 use crate::log::{Cut, Durability, LogError, Position, SegmentInfo};
 use crate::log_thread::{LAZY_BYTES, LogThread};
-use crate::synced::Synced;
+use crate::synced::{Synced, Waited};
 use crate::tape::Tape;
 use crate::ticker;
 use crate::ticket::{Answer, poisoned};
@@ -200,10 +201,18 @@ impl Shared {
         self.log_wakes.notify_one();
     }
 
-    /// Waits until it is.
+    /// Waits until it is. [`LogError::NoSpace`] says that it waits for room in its turn: whoever can make some should not
+    /// wait for it.
     pub(crate) fn sync_upto(&self, position: Position) -> Result<(), LogError> {
         self.want_sync(position);
-        if self.synced.wait_for(position) { Ok(()) } else { Err(LogError::Poisoned) }
+        match self.synced.wait_for(position) {
+            Waited::Synced => Ok(()),
+            Waited::Never => Err(LogError::Poisoned),
+            Waited::Stuck => {
+                let full = std::io::ErrorKind::StorageFull.into();
+                Err(LogError::NoSpace(Fault::new(Operation::Sync, "the log", full)))
+            }
+        }
     }
 
     /// A command or a slice of a tick is whole: what it recorded stays together, and those who listen will hear of it.

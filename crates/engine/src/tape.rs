@@ -45,6 +45,8 @@ pub(crate) struct Tape {
     full_bytes: usize,
     is_committed: bool,
     end: Position,
+    /// Whether the last unit is larger than a segment.
+    is_giant: bool,
     hash_key: [u8; 16],
     /// What the segments hold of payloads that are still needed.
     pub(crate) live: LiveBodies,
@@ -104,7 +106,17 @@ impl Tape {
         });
         let full = VecDeque::new();
         let notes = Notes::default();
-        Self { gathering, full, full_bytes: 0, is_committed: false, end, hash_key, live, notes }
+        Self {
+            gathering,
+            full,
+            full_bytes: 0,
+            is_committed: false,
+            end,
+            is_giant: false,
+            hash_key,
+            live,
+            notes,
+        }
     }
 
     /// A tape that forgets.
@@ -115,6 +127,7 @@ impl Tape {
             full_bytes: 0,
             is_committed: false,
             end: Position::START,
+            is_giant: false,
             hash_key,
             live: LiveBodies::default(),
             notes: Notes::default(),
@@ -124,6 +137,11 @@ impl Tape {
     /// The position after the last event taken down.
     pub(crate) const fn end(&self) -> Position {
         self.end
+    }
+
+    /// Whether the last unit is so large that it needs a segment of its own size.
+    pub(crate) const fn is_giant(&self) -> bool {
+        self.is_giant
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -141,6 +159,7 @@ impl Tape {
         }
         let Some(gathering) = &mut self.gathering else { return };
         assert!(gathering.has_room(), "a unit that is whole has a place");
+        self.is_giant = !gathering.room.fits(gathering.frame.body().len());
         gathering.is_placed = false;
         gathering.mark = Mark {
             bytes: gathering.frame.body().len(),

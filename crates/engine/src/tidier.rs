@@ -314,15 +314,21 @@ impl Tidier {
                 .collect();
             (dead, state.tape.end(), state.log_thread == LogThread::Waits && !state.no_space)
         };
-        if log_waits {
+        if dead.is_empty() {
+            return Ok(());
+        }
+        // A log that waits for room waits for these.
+        let is_synced = !log_waits
+            && match shared.sync_upto(position) {
+                Err(LogError::NoSpace(_)) => false,
+                synced => synced.map(|()| true)?,
+            };
+        if !is_synced {
             let was_dead = |segment: &SegmentInfo| self.confirmed.within(segment.numbers()).tasks == 0;
             dead.retain(was_dead);
         }
         if dead.is_empty() {
             return Ok(());
-        }
-        if !log_waits {
-            shared.sync_upto(position)?;
         }
         failpoint("retire.after-sync");
         // Whoever is about to read from them has been told before they were dead.

@@ -71,6 +71,8 @@ struct State {
     failure: Option<(u64, FailureKind, Repeat)>,
     failed: u64,
     entropy: u64,
+    /// How many bytes there is room for, if that is bounded.
+    capacity: Option<u64>,
 }
 
 #[derive(Default)]
@@ -131,6 +133,12 @@ impl SimDisk {
         let file = &mut state.files[number];
         edit(Arc::make_mut(&mut file.live));
         file.durable = Arc::clone(&file.live);
+    }
+
+    /// Bounds the room, from now on, to what is there and so many bytes more. `None` makes it endless again.
+    pub fn leave_room(&self, bytes: Option<u64>) {
+        let mut state = self.state();
+        state.capacity = bytes.map(|bytes| state.used() + bytes);
     }
 
     /// The files as the code under test sees them.
@@ -265,7 +273,7 @@ impl Disk for SimDisk {
     }
 
     fn free(&self) -> Result<u64, Fault> {
-        Ok(u64::MAX)
+        Ok(self.state().free())
     }
 
     fn entropy(&self) -> Result<[u8; 16], Fault> {
@@ -291,11 +299,15 @@ impl DiskFile for SimFile {
 
     fn write_some_at(&self, offset: u64, bytes: &[u8]) -> io::Result<usize> {
         let mut state = self.disk.state();
-        let outcome = state.call(Operation::Write);
+        let outcome = state.call(Operation::Write).and_then(|extent| {
+            let grows =
+                (offset + bytes.len() as u64).saturating_sub(state.files[self.file].live.len() as u64);
+            if grows > state.free() { Err(io::ErrorKind::StorageFull.into()) } else { Ok(extent) }
+        });
         let done = match outcome {
             Ok(Extent::Whole) => bytes.len(),
             Ok(Extent::Half) => bytes.len().div_ceil(2),
-            Err(ref error) if error.kind() == io::ErrorKind::Interrupted => 0,
+            Err(ref error) if error.kind() == io::ErrorKind::Interrupted || state.capacity.is_some() => 0,
             Err(_) => bytes.len() / 2,
         };
         if done > 0 {
@@ -348,6 +360,15 @@ enum Extent {
 }
 
 impl State {
+    /// What the files that have a name take up.
+    fn used(&self) -> u64 {
+        self.live.values().map(|&file| self.files[file].live.len() as u64).sum()
+    }
+
+    fn free(&self) -> u64 {
+        self.capacity.map_or(u64::MAX, |capacity| capacity.saturating_sub(self.used()))
+    }
+
     /// Counts a call and says how it goes.
     fn call(&mut self, operation: Operation) -> io::Result<Extent> {
         self.calls += 1;

@@ -38,6 +38,9 @@ struct State {
     bytes_loaded: usize,
     holds_tidier: bool,
     tidier_held: bool,
+    fails_directory: bool,
+    directory_failed: bool,
+    directory_syncs_after_failure: usize,
 }
 
 impl Default for Valve {
@@ -122,6 +125,16 @@ impl Valve {
         self.control.lock().fail_at = Some(sync);
     }
 
+    /// Has the next sync of the directory fail, because there is no room.
+    pub fn fail_directory(&self) {
+        self.control.lock().fails_directory = true;
+    }
+
+    /// How often the directory was synced again after that.
+    pub fn directory_syncs_after_failure(&self) -> usize {
+        self.control.lock().directory_syncs_after_failure
+    }
+
     /// Leaves no room for another file; what is written within files that are there has its room.
     pub fn fill(&self) {
         self.control.lock().is_full = true;
@@ -185,6 +198,11 @@ impl Disk for Valve {
             let moved = &self.control.moved;
             one = moved.wait_while(one, |state| state.holds_tidier).unwrap_or_else(PoisonError::into_inner);
             one.tidier_held = false;
+        }
+        one.directory_syncs_after_failure += usize::from(one.directory_failed);
+        if std::mem::take(&mut one.fails_directory) {
+            one.directory_failed = true;
+            return Err(Fault::new(Operation::SyncDirectory, ".", io::ErrorKind::StorageFull.into()));
         }
         let synced = self.disk.sync_dir();
         drop(one);

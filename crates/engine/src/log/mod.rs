@@ -36,7 +36,7 @@ pub use room::Room;
 pub use scan::{Cut, Replay, ReplayFrame, Scanned, scan};
 pub use segment::{FORMAT_VERSION, SegmentInfo};
 pub(crate) use segment::{is_segment_name, segment_name};
-pub use spares::Spares;
+pub use spares::{Reserved, Spares};
 pub use visit::{VisitFrame, visit_segment};
 pub use writer::Writer;
 

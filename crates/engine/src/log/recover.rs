@@ -4,6 +4,10 @@
 //! behind the last sound frame can never be taken for part of the log later. The new segment gets its name only after all
 //! of it is durable, and its header says which numbers it stands for. Until the old one is gone there are two that hold
 //! the same events: the newer is complete by having a name, so it wins.
+//!
+//! A tail that holds more than a segment, because of one large frame, is not copied: there may be no room for it. It is
+//! written over with the same bytes and synced, and sealed behind its last sound frame, so that what lies behind that is
+//! never looked at again.
 
 use std::sync::Arc;
 
@@ -44,7 +48,11 @@ pub fn recover(
     let scanned = scan(&**disk, options, replay)?;
     let salts = Salts { uuid: options.uuid, entropy: disk.entropy()? };
     let spares = Arc::new(Spares::adopt(Arc::clone(disk), options)?);
-    let Scanned { mut segments, end, cut, tail, unsealed, next_number, leftovers } = scanned;
+    let Scanned { mut segments, end, cut, tail, unsealed, kept, next_number, leftovers } = scanned;
+    if let (Some(content), Some(segment)) = (kept, &unsealed) {
+        confirm(&**disk, segment, &content)?;
+        failpoint("recover.after-confirm");
+    }
     let tail = rewrite(&**disk, &spares, &salts, tail, next_number, end)?;
     failpoint("recover.after-rewrite");
     segments.retain(|segment| segment.number < tail.header.first_number);
@@ -69,7 +77,7 @@ fn rewrite(
     end: Position,
 ) -> Result<Tail, OpenError> {
     let frames_bytes = old.content.len() - SEGMENT_HEADER_BYTES;
-    let (spare, bytes) = spares.take(frames_bytes).map_err(fault_of)?;
+    let (spare, bytes) = spares.take(frames_bytes, end).map_err(fault_of)?;
     let header = SegmentHeader {
         uuid: salts.uuid,
         number,
@@ -106,7 +114,15 @@ fn reseat(content: &mut [u8], old_salt: u64, header: &SegmentHeader) -> u32 {
     chain
 }
 
-/// Seals the segment before the tail, which a crash in the middle of a roll has left unsealed.
+/// Makes a segment durable that was read. After a failed sync the system may have what it read and call it written without
+/// having written it, so that the bytes are written again.
+fn confirm(disk: &dyn Disk, end: &SegmentEnd, content: &[u8]) -> Result<(), Fault> {
+    let file = disk.open(&segment_name(end.header.number))?;
+    file.write_at(0, content)?;
+    file.sync_data()
+}
+
+/// Seals the segment before the tail: one that is kept, or that a crash in the middle of a roll has left unsealed.
 fn seal(disk: &dyn Disk, end: &SegmentEnd) -> Result<(), Fault> {
     let file = disk.open(&segment_name(end.header.number))?;
     Tail { file, header: end.header, offset: end.offset, chain: end.chain }.seal(end.position)

@@ -3,7 +3,9 @@
 //! A bad frame is damage if anything sound in the log says that it was once durable: the header of the next segment, a
 //! synced mark, a later frame's synced mark. Otherwise it is a torn tail and ends the log.
 
-use super::segment::{SEGMENT_HEADER_BYTES, SegmentHeader, SegmentInfo, parse_segment_name, segment_name};
+use super::segment::{
+    SEGMENT_HEADER_BYTES, SegmentHeader, SegmentInfo, parse_segment_name, segment_bytes_for, segment_name,
+};
 use super::walk::{SegmentEnd, SoundFrame, Step, Walk};
 use super::{LogOptions, Place, Position};
 use crate::disk::Disk;
@@ -46,8 +48,10 @@ pub struct Scanned {
     /// Where the log was cut, if it did not end with a whole frame.
     pub cut: Option<Cut>,
     pub(crate) tail: OldTail,
-    /// The segment before the open one, if a crash kept it from being sealed.
+    /// The segment before the open one, if a crash kept it from being sealed, or if it was the open one and is to be kept.
     pub(crate) unsealed: Option<SegmentEnd>,
+    /// The content of that segment, up to its end, if it was the open one. No spare has room for it.
+    pub(crate) kept: Option<Vec<u8>>,
     /// The number of the segment that the tail is rewritten to, above every number seen.
     pub(crate) next_number: u64,
     /// Segments that have no place in the log, or will have none when the tail is rewritten.
@@ -77,8 +81,15 @@ impl OldTail {
 pub fn scan(disk: &dyn Disk, options: &LogOptions, replay: &mut Replay<'_>) -> Result<Scanned, OpenError> {
     let directory = Directory::read(disk, options)?;
     let begin = directory.begin(options)?;
-    let mut scan =
-        Scan { disk, from: options.from, directory: &directory, replay, bytes: Vec::new(), unsealed: None };
+    let mut scan = Scan {
+        disk,
+        from: options.from,
+        segment_bytes: options.segment_bytes,
+        directory: &directory,
+        replay,
+        bytes: Vec::new(),
+        unsealed: None,
+    };
     let Some((last, sealed)) = directory.live[begin..].split_last() else {
         return Ok(scan.into_new());
     };
@@ -169,10 +180,24 @@ impl Directory {
     }
 }
 
+/// What becomes of the last segment when the log is recovered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// Its frames go to another.
+    Copied,
+    /// It stays, and is sealed: it holds more than fits into another, because a frame in it is larger than a segment, or
+    /// because segments were larger before. A copy would need room that there may not be.
+    Kept,
+    /// It is sealed already: it had a successor.
+    Sealed,
+}
+
 /// A scan under way.
 struct Scan<'a, 'r> {
     disk: &'a dyn Disk,
     from: Position,
+    /// The size of the segments to come.
+    segment_bytes: u64,
     directory: &'a Directory,
     replay: &'a mut Replay<'r>,
     /// The segment being read; kept, since all are about the same size.
@@ -209,12 +234,12 @@ impl Scan<'_, '_> {
     fn open(mut self, segment: &Headed) -> Result<Scanned, OpenError> {
         let number = segment.header.number;
         self.load(&segment.header)?;
+        let fate = self.fate_of(segment);
+        let number_then = if fate == Fate::Copied { self.directory.next_number } else { number };
         let mut walk = Walk::new(&self.bytes, &segment.header, segment.crc);
         let what = loop {
             match walk.step() {
-                Step::Events(frame) => {
-                    hand_over(self.replay, self.from, number, self.directory.next_number, &frame)?;
-                }
+                Step::Events(frame) => hand_over(self.replay, self.from, number, number_then, &frame)?,
                 Step::Seal if self.directory.torn.is_some() => {
                     let end = walk.end(segment.header);
                     return self.into_sealed(&end);
@@ -234,7 +259,40 @@ impl Scan<'_, '_> {
         }
         let is_cut = given_up > 0 || (self.bytes.len() as u64) < segment.header.bytes;
         let end = walk.end(segment.header);
-        self.into_open(&end, is_cut)
+        match fate {
+            Fate::Kept => self.into_kept(end, is_cut),
+            Fate::Copied | Fate::Sealed => self.into_open(&end, is_cut),
+        }
+    }
+
+    /// What becomes of the last segment: known before its frames are handed over, since that decides where they will lie.
+    fn fate_of(&self, segment: &Headed) -> Fate {
+        let mut walk = Walk::new(&self.bytes, &segment.header, segment.crc);
+        let last = loop {
+            match walk.step() {
+                Step::Events(_) => {}
+                last => break last,
+            }
+        };
+        let frames_bytes = walk.offset - SEGMENT_HEADER_BYTES;
+        let is_large =
+            segment_bytes_for(self.segment_bytes, frames_bytes) > segment_bytes_for(self.segment_bytes, 0);
+        match last {
+            Step::Seal => Fate::Sealed,
+            _ if is_large => Fate::Kept,
+            _ => Fate::Copied,
+        }
+    }
+
+    /// The last segment stays as it is, and is sealed; the log goes on in another.
+    fn into_kept(mut self, end: SegmentEnd, is_cut: bool) -> Result<Scanned, OpenError> {
+        self.bytes.resize(end.offset as usize, 0);
+        let kept = std::mem::take(&mut self.bytes);
+        let tail = OldTail::empty(end.header.number + 1, end.position, end.chain);
+        let cut = cut_at(&end, is_cut);
+        let position = end.position;
+        self.unsealed = Some(end);
+        Ok(Scanned { kept: Some(kept), ..self.into_scanned(tail, position, cut)? })
     }
 
     fn into_open(mut self, end: &SegmentEnd, is_cut: bool) -> Result<Scanned, OpenError> {
@@ -248,11 +306,7 @@ impl Scan<'_, '_> {
             salt: header.salt,
             content: std::mem::take(&mut self.bytes),
         };
-        let cut = is_cut.then(|| Cut {
-            file: segment_name(header.number),
-            offset: end.offset,
-            position: end.position,
-        });
+        let cut = cut_at(end, is_cut);
         let mut scanned = self.into_scanned(tail, end.position, cut)?;
         scanned.leftovers.push(header.number);
         Ok(scanned)
@@ -287,6 +341,7 @@ impl Scan<'_, '_> {
             cut,
             tail,
             unsealed: self.unsealed,
+            kept: None,
             next_number: self.directory.next_number,
             leftovers: self.directory.leftovers(),
         })
@@ -301,6 +356,11 @@ impl Scan<'_, '_> {
         self.bytes.truncate(read);
         Ok(())
     }
+}
+
+/// Where the log is cut, if it is.
+fn cut_at(end: &SegmentEnd, is_cut: bool) -> Option<Cut> {
+    is_cut.then(|| Cut { file: segment_name(end.header.number), offset: end.offset, position: end.position })
 }
 
 /// The header of a segment; none if the file is shorter than one.

@@ -4,15 +4,16 @@
 //! that was a segment before keeps its old bytes, which another salt makes meaningless. Either costs time that a roll
 //! does not have, so they are prepared ahead by whoever calls [`Spares::prepare`].
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use super::segment::{parse_spare_name, segment_bytes_for, segment_name, spare_name};
-use super::{Filling, LogError, LogOptions};
+use super::{Filling, LogError, LogOptions, Position};
 use crate::disk::Disk;
 use crate::failpoint::failpoint;
-use crate::fault::Fault;
+use crate::fault::{Fault, Operation};
 
 /// After so many stretches of zeros that nobody waits for, the disk is left to others for a while.
 const GENTLE_STRETCHES: u32 = 4;
@@ -43,11 +44,20 @@ pub struct Spares {
     pool: Mutex<Pool>,
 }
 
+/// A file for a frame that is larger than a segment.
+#[derive(Debug)]
+pub struct Reserved {
+    name: String,
+    bytes: u64,
+}
+
 #[derive(Default)]
 struct Pool {
     ready: Vec<String>,
     /// For when there is no room for others.
     reserve: Vec<String>,
+    /// For frames that are larger than a segment, by the position that each of them ends at.
+    giants: BTreeMap<Position, Reserved>,
     /// How many are being prepared.
     preparing: usize,
     /// Names are not used twice, so that a file in preparation and one in use never meet.
@@ -203,10 +213,39 @@ impl Spares {
         Ok(())
     }
 
-    /// A file for a segment that has room for so many bytes of frames, and its length. Prepared on the spot if there is
-    /// none.
-    pub(crate) fn take(&self, frames_bytes: usize) -> Result<(String, u64), LogError> {
+    /// Makes a file with room for so many bytes of frames, which no other has. It is not durable before it becomes a
+    /// segment.
+    pub fn reserve(&self, frames_bytes: usize) -> Result<Reserved, LogError> {
         let bytes = segment_bytes_for(self.segment_bytes, frames_bytes);
+        let name = self.next_name();
+        let made = self.disk.create(&name).and_then(|file| file.reserve(bytes));
+        match made {
+            Ok(()) => Ok(Reserved { name, bytes }),
+            Err(fault) => Err(self.fail(&name, fault)),
+        }
+    }
+
+    /// Keeps a reserved file for the frame that ends at this position.
+    pub fn entrust(&self, end: Position, reserved: Reserved) {
+        self.pool().giants.insert(end, reserved);
+    }
+
+    /// Removes a reserved file that was not needed. What cannot be removed now goes with the next start.
+    pub fn give_back(&self, reserved: &Reserved) {
+        let _ = self.disk.remove(&reserved.name);
+    }
+
+    /// A file for a segment that has room for so many bytes of frames, of which the first ends at `end`, and its length.
+    /// Prepared on the spot if there is none.
+    pub(crate) fn take(&self, frames_bytes: usize, end: Position) -> Result<(String, u64), LogError> {
+        let bytes = segment_bytes_for(self.segment_bytes, frames_bytes);
+        let reserved = self.pool().giants.remove(&end);
+        match reserved {
+            // It may be longer than the segment: no more is ever read of it than the segment's header says.
+            Some(reserved) if reserved.bytes >= bytes => return Ok((reserved.name, bytes)),
+            Some(too_small) => self.give_back(&too_small),
+            None => {}
+        }
         if bytes == self.segment_bytes
             && let Some(name) = self.pool().take()
         {
@@ -219,13 +258,17 @@ impl Spares {
         let name = self.next_name();
         match self.fill(&name, bytes, filling, pace) {
             Ok(()) => Ok(name),
-            Err(fault) => {
-                // What little was written may be the room that others wait for; if it cannot be removed now, the next
-                // start will.
-                let _ = self.disk.remove(&name);
-                Err(if fault.is_no_space() { LogError::NoSpace(fault) } else { LogError::Fault(fault) })
-            }
+            Err(fault) => Err(self.fail(&name, fault)),
         }
+    }
+
+    /// What is to be said of a file that could not be made.
+    fn fail(&self, name: &str, fault: Fault) -> LogError {
+        // What little was written may be the room that others wait for; if it cannot be removed now, the next start will.
+        let _ = self.disk.remove(name);
+        // A directory whose sync has failed is never synced again. The file is, if it is another.
+        let may_be_tried_again = fault.is_no_space() && fault.operation != Operation::SyncDirectory;
+        if may_be_tried_again { LogError::NoSpace(fault) } else { LogError::Fault(fault) }
     }
 
     fn fill(&self, name: &str, bytes: u64, filling: Filling, pace: Pace) -> Result<(), Fault> {

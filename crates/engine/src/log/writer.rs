@@ -53,10 +53,10 @@ impl Writer {
         if body_bytes > FRAME_BODY_BYTES_MAX {
             return Err(LogError::TooLarge { bytes: body_bytes });
         }
-        if !self.room().fits(body_bytes) {
-            self.roll(body_bytes)?;
-        }
         let end = self.end.after(events).expect("no log reaches 2^63 events");
+        if !self.room().fits(body_bytes) {
+            self.roll(body_bytes, end)?;
+        }
         let written = self.tail.append(frame, self.end, events, self.synced);
         let place = self.poison_on_fault(written)?;
         self.end = end;
@@ -108,8 +108,9 @@ impl Writer {
 
     /// Begins the next segment. The old one is durable before the new one has a name, and is sealed only after that name is
     /// durable: so a seal whose successor is missing tells of a lost file, and never of a crash.
-    fn roll(&mut self, body_bytes: usize) -> Result<(), LogError> {
-        let (spare, bytes) = match self.spares.take(frame_bytes(body_bytes)) {
+    /// It begins with a frame of so many bytes that ends at `frame_end`.
+    fn roll(&mut self, body_bytes: usize, frame_end: Position) -> Result<(), LogError> {
+        let (spare, bytes) = match self.spares.take(frame_bytes(body_bytes), frame_end) {
             Err(LogError::Fault(fault)) => return Err(self.poison(fault)),
             taken => taken?,
         };

@@ -1,0 +1,25 @@
+//! A store that was opened by a relative path stays open when the process goes to another directory. The only test of its
+//! file: a process has one working directory.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use sureq_core::{Command, Replies, Reply};
+use sureq_engine::{Engine, Options};
+
+#[test]
+fn a_relative_path_is_good_wherever_the_process_goes() {
+    let dir = tempfile::tempdir().unwrap();
+    std::env::set_current_dir(dir.path()).unwrap();
+    let options = Options { segment_bytes: Some(4096), ..Options::default() };
+    let engine = Engine::open("data", &options).unwrap();
+    std::env::set_current_dir("/").unwrap();
+    for n in 0..20_u8 {
+        let payload = vec![n; 1500];
+        let mut replies = Replies::default();
+        let executed = engine.execute(&[Command::Push { queue: b"q", payloads: &[&payload] }], &mut replies);
+        assert!(engine.wait(executed.position), "{:?}", engine.failure());
+        assert!(matches!(replies.list[0], Reply::Pushed(_)));
+    }
+    engine.close().unwrap();
+    assert!(dir.path().join("data/store").is_file());
+}
