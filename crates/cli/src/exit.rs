@@ -24,6 +24,8 @@ pub(crate) const DAMAGED: u8 = 65;
 pub(crate) const TRY_AGAIN: u8 = 75;
 /// The disk failed while serving; nothing was confirmed since.
 pub(crate) const DISK_FAILED: u8 = 74;
+/// The home refuses who asks: no login, a wrong one, or one without the right.
+pub(crate) const NO_PERMISSION: u8 = 77;
 
 /// A second signal came before everyone had been answered.
 pub(crate) const INTERRUPTED: i32 = 130;
@@ -31,15 +33,16 @@ pub(crate) const INTERRUPTED: i32 = 130;
 pub(crate) const HELP: &str = "\
 Exit codes:
   0   done; stopped in good order; the store is sound
-  1   refused, or could not start: address in use, store in use, bad setting, no right, no such program
+  1   refused, or could not start: address in use, store in use, bad setting, no such program
   2   the command line makes no sense
   3   a promise was broken: tasks were lost, or finished twice
-  4   there was nothing to do: no task, no such id
+  4   there was nothing to do, or not all of it: no task, no such id
   65  the store is damaged; nothing in it was changed
   69  the home cannot be reached; nothing was done
   70  the answer was lost: it may have been done or not
   74  the disk failed; nothing was confirmed since
   75  try again: the store changed faster than it could be copied, or not all queues could be cleaned
+  77  no permission: no login, a wrong one, or one without the right
   130 ended by a second signal before everyone was answered";
 
 /// Says why the command ends, and with which code.
@@ -51,6 +54,7 @@ pub(crate) fn failed(code: u8, why: impl std::fmt::Display) -> ExitCode {
 /// The code for a home that could not be opened.
 pub(crate) fn code_of(error: &OpenError) -> u8 {
     match error {
+        error if error.is_denied() => NO_PERMISSION,
         OpenError::Store { source: StoreError::Damaged(_) | StoreError::Replay { .. }, .. } => DAMAGED,
         _ => CANNOT_START,
     }

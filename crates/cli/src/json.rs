@@ -13,7 +13,8 @@ pub(crate) struct ReportJson {
     refusal: Option<String>,
     format: u32,
     uuid: Option<String>,
-    incarnation: u64,
+    /// As text: it may be larger than what JSON numbers hold exactly.
+    incarnation: String,
     begin: u64,
     end: u64,
     /// The checkpoint that a start begins from.
@@ -195,7 +196,7 @@ impl From<&Report> for ReportJson {
             refusal: report.refusal.clone(),
             format: report.format,
             uuid: report.uuid.map(hex),
-            incarnation: report.incarnation,
+            incarnation: report.incarnation.to_string(),
             begin: report.begin.0,
             end: report.end.0,
             starts_from: report.starts_from,

@@ -38,7 +38,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
-use client::{bench, finish, look, manage, pop, push, work};
+use client::{bench, explain, finish, look, manage, pop, push, work};
 
 /// A reliable work queue: hands each task to one worker at a time, and keeps it until that worker is done.
 #[derive(Parser)]
@@ -71,7 +71,7 @@ enum Command {
     /// Look at tasks without changing them
     Inspect(look::InspectArguments),
     /// Say why a task is not running now
-    Explain(look::ExplainArguments),
+    Explain(explain::ExplainArguments),
     /// List the workers that are alive
     Workers(look::WorkersArguments),
     /// Stop handing out the tasks of queues
@@ -131,7 +131,7 @@ fn main() -> ExitCode {
         Command::Queues(arguments) => look::queues(&arguments),
         Command::Stats(arguments) => look::stats(&arguments),
         Command::Inspect(arguments) => look::inspect(&arguments),
-        Command::Explain(arguments) => look::explain(&arguments),
+        Command::Explain(arguments) => explain::run(&arguments),
         Command::Workers(arguments) => look::workers(&arguments),
         Command::Pause(arguments) => manage::pause(&arguments),
         Command::Resume(arguments) => manage::resume(&arguments),

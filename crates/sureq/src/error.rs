@@ -72,12 +72,28 @@ impl Error {
         matches!(self, Self::Unknown { .. })
     }
 
+    /// Whether the home refused because of who asks: no login, a wrong one, or one without the right.
+    pub fn is_denied(&self) -> bool {
+        match self {
+            Self::Refused(Refusal::Said { words: text }) | Self::Unavailable { why: text } => is_denial(text),
+            _ => false,
+        }
+    }
+
     /// An answer that does not fit the question.
     pub(crate) fn out_of_turn() -> Self {
         Self::Unknown {
             why: "the home answered something else than was asked: is it of another release?".into(),
         }
     }
+}
+
+/// The codes with which servers refuse because of who asks, and what the Redis client makes of some of them.
+const DENIALS: [&str; 5] = ["NOAUTH", "NOPERM", "WRONGPASS", "NoPerm", "AuthenticationFailed"];
+
+/// Whether an error text is such a refusal. The code may be in quotes or behind other words.
+pub(crate) fn is_denial(text: &str) -> bool {
+    text.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| DENIALS.contains(&word))
 }
 
 impl From<Refusal> for Error {

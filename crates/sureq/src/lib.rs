@@ -70,7 +70,7 @@ pub use sureq_core::reply::{Explanation, HeldUp, Info, More, QueueRow, Why, Work
 pub use sureq_core::settings::{
     BadSetting, Change, Changes, Expired, Overflow, Place, SettingWords, Settings, Shown,
 };
-pub use sureq_core::task::{StateKind, Tries};
+pub use sureq_core::task::{Holder, StateKind, Tries};
 pub use sureq_core::{Refusal, limits};
 #[cfg(feature = "redis")]
 pub use sureq_redis::{CleanReport, Cleaned, CleanedQueue, Cleaning};

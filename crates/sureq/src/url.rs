@@ -77,6 +77,19 @@ pub enum OpenError {
     },
 }
 
+impl OpenError {
+    /// Whether the home is there and refused because of who asks: no login, a wrong one, or one without the right.
+    pub fn is_denied(&self) -> bool {
+        match self {
+            #[cfg(feature = "redis")]
+            Self::Redis { source, .. } => crate::error::is_denial(&source.to_string()),
+            #[cfg(feature = "remote")]
+            Self::Server { source, .. } => crate::error::is_denial(&source.to_string()),
+            _ => false,
+        }
+    }
+}
+
 /// Opens a home with the defaults: everything confirmed is on disk.
 ///
 /// This blocks its thread: a directory for as long as reading its newest checkpoint and the end of its log takes, a Redis or a

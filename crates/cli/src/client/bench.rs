@@ -73,7 +73,7 @@ const PHASES: [Phase; 4] = [
 ];
 
 pub(crate) fn run(arguments: &BenchArguments) -> ExitCode {
-    arguments.common.run(Make::Yes, |home, shown| bench(arguments, home, shown))
+    arguments.common.run(Make::Briefly, |home, shown| bench(arguments, home, shown))
 }
 
 async fn bench(arguments: &BenchArguments, home: Home, mut shown: Shown) -> Done {

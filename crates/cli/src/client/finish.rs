@@ -9,18 +9,19 @@ use sureq::{Held, Home, Place};
 
 use super::shown::{Shown, field};
 use super::trouble::{Done, Trouble};
-use super::{Common, Make, Typed, is_sure, time};
+use super::{Common, Make, Typed, distinct, is_sure, tell_count, time};
 use crate::exit;
 use crate::humane::many;
 
 /// What `ack` can be told.
 #[derive(Args)]
+#[command(after_help = "Exits with 4 if any of them was not finished; it says which.")]
 pub(crate) struct AckArguments {
     /// The queue
     queue: Typed,
     /// Receipts, which stand for one delivery, or ids, which stand for the current one
     #[arg(required = true, value_name = "RECEIPT")]
-    tasks: Vec<String>,
+    tasks: Vec<Typed>,
     #[command(flatten)]
     common: Common,
 }
@@ -30,7 +31,7 @@ pub(crate) fn ack(arguments: &AckArguments) -> ExitCode {
         let acked = home.queue(&arguments.queue).ack_all(&arguments.tasks).await?;
         for (task, is_acked) in arguments.tasks.iter().zip(&acked) {
             if shown.is_json() {
-                shown.object([("task", json!(task)), ("finished", json!(is_acked))])?;
+                shown.object([field!("task", task.as_ref()), ("finished", json!(is_acked))])?;
             } else {
                 let said =
                     if *is_acked { "finished" } else { "not finished: it is not, or no longer, yours" };
@@ -38,7 +39,7 @@ pub(crate) fn ack(arguments: &AckArguments) -> ExitCode {
             }
         }
         shown.flush()?;
-        Ok(if acked.contains(&true) { ExitCode::SUCCESS } else { exit::NOTHING_THERE.into() })
+        Ok(if acked.contains(&false) { exit::NOTHING_THERE.into() } else { ExitCode::SUCCESS })
     })
 }
 
@@ -49,7 +50,7 @@ pub(crate) struct ReturnArguments {
     queue: Typed,
     /// The receipt, or the id
     #[arg(value_name = "RECEIPT")]
-    task: String,
+    task: Typed,
     /// To come again after this: 500ms, 30s, 5m, 1h, 2d
     #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "back")]
     delay: Option<Duration>,
@@ -85,12 +86,12 @@ async fn give(arguments: &ReturnArguments, home: Home, mut shown: Shown) -> Done
     };
     let said = match held {
         Held::Yes => "returned",
-        Held::Cancelled => "cancelled: it was called off, and is gone",
+        Held::Cancelled => "cancelled: it is gone",
         _ => "not returned: it is not, or no longer, yours",
     };
     if shown.is_json() {
         let word = said.split(':').next().unwrap_or(said);
-        shown.object([("task", json!(task)), ("outcome", json!(word))])?;
+        shown.object([field!("task", task.as_ref()), ("outcome", json!(word))])?;
     } else {
         shown.line(format_args!("{task} {said}"))?;
     }
@@ -102,13 +103,13 @@ async fn give(arguments: &ReturnArguments, home: Home, mut shown: Shown) -> Done
 #[derive(Args)]
 #[command(after_help = "\
 Tasks that wait are gone; the holders of those that run are told, and may still finish them.
-Exits with 4 if there was none to call off.")]
+Exits with 4 if not all of them were there to cancel.")]
 pub(crate) struct CancelArguments {
     /// The queue
     queue: Typed,
     /// The ids
     #[arg(value_name = "ID", required_unless_present_any = ["names", "payload"])]
-    ids: Vec<String>,
+    ids: Vec<Typed>,
     /// The tasks of these names
     #[arg(long = "name", value_name = "NAME", conflicts_with_all = ["ids", "payload"])]
     names: Vec<Typed>,
@@ -139,15 +140,16 @@ async fn call_off(arguments: &CancelArguments, home: Home, mut shown: Shown) -> 
         }
         count += queue.cancel_payload(payload.as_ref()).await?;
     }
-    for name in &arguments.names {
-        count += u64::from(queue.cancel_named(name).await?);
+    let (names, ids) = (distinct(&arguments.names), distinct(&arguments.ids));
+    for name in &names {
+        let cancelled = queue.cancel_named(name).await;
+        count += u64::from(cancelled.map_err(|error| match count {
+            0 => Trouble::Home(error),
+            count => Trouble::Home(error).after(format!("{} called off", many(count, "task"))),
+        })?);
     }
-    count += queue.cancel_all(&arguments.ids).await?;
-    if shown.is_json() {
-        shown.object([field!("queue", arguments.queue.as_ref()), ("cancelled", json!(count))])?;
-    } else {
-        shown.line(format_args!("{} called off", many(count, "task")))?;
-    }
-    shown.flush()?;
-    Ok(if count == 0 { exit::NOTHING_THERE.into() } else { ExitCode::SUCCESS })
+    count += queue.cancel_all(&ids).await?;
+    // Of a payload, any number is all of them.
+    let asked = if arguments.payload.is_some() { count.max(1) } else { (names.len() + ids.len()) as u64 };
+    tell_count(&mut shown, &arguments.queue, ("cancelled", "called off"), count, asked)
 }

@@ -1,15 +1,15 @@
-//! `sureq queues`, `stats`, `inspect`, `explain` and `workers`: what there is, and why.
+//! `sureq queues`, `stats`, `inspect` and `workers`: what there is.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
-use futures_util::TryStreamExt;
+use clap::{Args, ValueEnum, value_parser};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::{Value, json};
-use sureq::{Home, Info, QueueRow, Seen, Settings, StateKind, View};
+use sureq::{Error, Home, Info, QueueRow, Refusal, Seen, Settings, View};
 
 use super::manage::{SettingWord, settings_words};
-use super::shown::{Column, Shown, field, name, preview};
+use super::shown::{Column, Shown, field, id_field, name, or_null, preview};
 use super::trouble::{Done, Trouble};
 use super::{Common, Make, Typed, is_sure};
 use crate::exit;
@@ -62,8 +62,9 @@ async fn list_queues(arguments: &QueuesArguments, home: Home, mut shown: Shown) 
     let pattern = arguments.pattern.as_ref().map(AsRef::as_ref);
     let mut rows: Vec<QueueRow> = home.queues(pattern).try_collect().await?;
     rows.sort_by(|a, b| a.name.cmp(&b.name));
+    let paused = paused_since(&home, &rows).await?;
     if shown.is_json() {
-        for row in &rows {
+        for (row, paused) in rows.iter().zip(paused) {
             let [ready, delayed, leased, dead] = row.counts;
             shown.object([
                 field!("name", &row.name),
@@ -71,23 +72,45 @@ async fn list_queues(arguments: &QueuesArguments, home: Home, mut shown: Shown) 
                 ("delayed", json!(delayed)),
                 ("leased", json!(leased)),
                 ("dead", json!(dead)),
+                ("paused_at", json!(paused)),
             ])?;
         }
     } else if rows.is_empty() {
         shown.line("no queue has tasks")?;
     } else {
-        let columns = [
-            Column::Text("queue"),
-            Column::Number("ready"),
-            Column::Number("delayed"),
-            Column::Number("leased"),
-            Column::Number("dead"),
-        ];
-        let cells = |row: &QueueRow| [name(&row.name)].into_iter().chain(row.counts.map(number)).collect();
-        shown.table(&columns, rows.iter().map(cells).collect())?;
+        show_queues(&rows, &paused, &mut shown)?;
     }
     shown.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn show_queues(rows: &[QueueRow], paused: &[Option<u64>], shown: &mut Shown) -> Result<(), Trouble> {
+    let mut columns = vec![
+        Column::Text("queue"),
+        Column::Number("ready"),
+        Column::Number("delayed"),
+        Column::Number("leased"),
+        Column::Number("dead"),
+    ];
+    if paused.iter().any(Option::is_some) {
+        columns.push(Column::Text("paused"));
+    }
+    let cells = rows.iter().zip(paused).map(|(row, since)| {
+        let counts = row.counts.map(number);
+        let paused = since.map(relative).unwrap_or_default();
+        [name(&row.name)].into_iter().chain(counts).chain([paused]).take(columns.len()).collect()
+    });
+    shown.table(&columns, cells.collect())
+}
+
+/// How many queues are asked at once whether they are paused.
+const ASKED_AT_ONCE: usize = 64;
+
+/// Since when each of these queues is paused, in unix milliseconds. The list of queues does not tell.
+async fn paused_since(home: &Home, rows: &[QueueRow]) -> Result<Vec<Option<u64>>, Error> {
+    let queues: Vec<_> = rows.iter().map(|row| home.queue(&row.name)).collect();
+    let asking = queues.into_iter().map(async |queue| Ok(queue.info().await?.paused.map(|since| since.0)));
+    stream::iter(asking).buffered(ASKED_AT_ONCE).try_collect().await
 }
 
 /// What `stats` can be told.
@@ -129,8 +152,12 @@ async fn tell_totals(home: &Home, shown: &mut Shown) -> Result<(), Trouble> {
         queues += 1;
         totals.iter_mut().zip(row.counts).for_each(|(total, n)| *total += n);
     }
-    // Not every home knows workers.
-    let workers = home.workers().await.map_or(0, |workers| workers.len() as u64);
+    let workers = match home.workers().await {
+        Ok(workers) => Some(workers.len() as u64),
+        // Not every home knows workers.
+        Err(Error::Refused(Refusal::NotThere { .. })) => None,
+        Err(error) => return Err(error.into()),
+    };
     let [ready, delayed, leased, dead] = totals;
     if shown.is_json() {
         return shown.object([
@@ -143,14 +170,14 @@ async fn tell_totals(home: &Home, shown: &mut Shown) -> Result<(), Trouble> {
         ]);
     }
     shown.line(format_args!(
-        "{} with {}: {} ready, {} delayed, {} leased, {} dead; {}",
+        "{} with {}: {} ready, {} delayed, {} leased, {} dead{}",
         many(queues, "queue"),
         many(totals.iter().sum(), "task"),
         number(ready),
         number(delayed),
         number(leased),
         number(dead),
-        many(workers, "worker"),
+        workers.map_or(String::new(), |workers| format!("; {}", many(workers, "worker"))),
     ))
 }
 
@@ -220,7 +247,7 @@ pub(crate) struct InspectArguments {
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
     start: i64,
     /// How many at most
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 20)]
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 20, value_parser = value_parser!(u32).range(1..))]
     count: u32,
     #[command(flatten)]
     common: Common,
@@ -232,24 +259,32 @@ pub(crate) fn inspect(arguments: &InspectArguments) -> ExitCode {
 
 async fn show_tasks(arguments: &InspectArguments, home: Home, mut shown: Shown) -> Done {
     let queue = home.queue(&arguments.queue);
-    let start = if arguments.start < 0 {
+    let mut start = if arguments.start < 0 {
         // So many from the end, or all if there are fewer.
         let tasks = arguments.state.count(&queue.info().await?);
-        arguments.start.max(i64::try_from(tasks).map_or(i64::MIN, |tasks| -tasks))
+        tasks.saturating_sub(arguments.start.unsigned_abs()).cast_signed()
     } else {
         arguments.start
     };
-    let tasks = queue.inspect(arguments.state.view(), start, arguments.count).await?;
-    if shown.is_json() {
-        for task in &tasks {
-            show_task_json(arguments.state, task, &mut shown)?;
+    let (columns, row) = columns_of(arguments.state);
+    let (mut rows, mut wanted) = (Vec::new(), arguments.count);
+    // One answer has a limited size: what is beyond it is asked for again.
+    while wanted > 0 {
+        let page = queue.inspect(arguments.state.view(), start, wanted).await?;
+        if page.is_empty() {
+            break;
         }
-    } else {
-        let (columns, row) = columns_of(arguments.state);
-        shown.table(&columns, tasks.iter().map(row).collect())?;
+        start = start.saturating_add_unsigned(page.len() as u64);
+        wanted = wanted.saturating_sub(page.len() as u32);
+        if shown.is_json() {
+            page.iter().try_for_each(|task| show_task_json(arguments.state, task, &mut shown))?;
+        } else {
+            rows.extend(page.iter().map(row));
+        }
     }
+    shown.table(&columns, rows)?;
     shown.flush()?;
-    Ok(if tasks.is_empty() { exit::NOTHING_THERE.into() } else { ExitCode::SUCCESS })
+    Ok(if wanted == arguments.count { exit::NOTHING_THERE.into() } else { ExitCode::SUCCESS })
 }
 
 type Row = fn(&Seen) -> Vec<String>;
@@ -281,12 +316,12 @@ fn columns_of(state: State) -> (Vec<Column>, Row) {
 }
 
 fn show_task_json(state: State, task: &Seen, shown: &mut Shown) -> Result<(), Trouble> {
-    let (id, payload) = (json!(task.id.to_string()), field!("payload", task.payload.as_ref()));
+    let (id, payload) = (id_field(&task.id), field!("payload", task.payload.as_ref()));
     match state {
-        State::Ready => shown.object([("id", id), payload]),
-        State::Delayed => shown.object([("id", id), ("due", json!(task.at.0)), payload]),
+        State::Ready => shown.object([id, payload]),
+        State::Delayed => shown.object([id, ("due", json!(task.at.0)), payload]),
         State::Leased => shown.object([
-            ("id", id),
+            id,
             ("taken_at", json!(task.at.0)),
             ("elapsed_ms", json!(task.elapsed.unwrap_or_default().as_millis() as u64)),
             ("deliveries", json!(task.deliveries)),
@@ -295,9 +330,9 @@ fn show_task_json(state: State, task: &Seen, shown: &mut Shown) -> Result<(), Tr
         State::Dead => {
             let more = task.more.clone().unwrap_or_default();
             shown.object([
-                ("id", id),
+                id,
                 ("died_at", json!(task.at.0)),
-                reason(more.reason.as_deref()),
+                or_null!("reason", more.reason.as_deref()),
                 ("failed", json!(more.tries.failed)),
                 ("lapsed", json!(more.tries.lapsed)),
                 ("lost", json!(more.tries.lost)),
@@ -307,56 +342,6 @@ fn show_task_json(state: State, task: &Seen, shown: &mut Shown) -> Result<(), Tr
     }
 }
 
-fn reason(why: Option<&[u8]>) -> (&'static str, Value) {
-    why.map_or(("reason", Value::Null), |why| field!("reason", why))
-}
-
-/// What `explain` can be told.
-#[derive(Args)]
-pub(crate) struct ExplainArguments {
-    /// The queue
-    queue: Typed,
-    /// The task's id
-    id: String,
-    #[command(flatten)]
-    common: Common,
-}
-
-pub(crate) fn explain(arguments: &ExplainArguments) -> ExitCode {
-    arguments.common.run(Make::No, |home, shown| tell_why(arguments, home, shown))
-}
-
-async fn tell_why(arguments: &ExplainArguments, home: Home, mut shown: Shown) -> Done {
-    let Some(explained) = home.queue(&arguments.queue).explain(&arguments.id).await? else {
-        let why =
-            format!("there is no task {} in {}: it is finished, or never was", arguments.id, arguments.queue);
-        return Ok(exit::failed(exit::NOTHING_THERE, why));
-    };
-    if shown.is_json() {
-        let state = match explained.state() {
-            StateKind::Ready => "ready",
-            StateKind::Delayed => "delayed",
-            StateKind::Leased => "leased",
-            StateKind::Dead => "dead",
-        };
-        shown.object([
-            ("id", json!(explained.id.to_string())),
-            ("state", json!(state)),
-            ("why", json!(explained.to_string())),
-            ("deliveries", json!(explained.deliveries)),
-            ("failed", json!(explained.tries.failed)),
-            ("lapsed", json!(explained.tries.lapsed)),
-            ("lost", json!(explained.tries.lost)),
-            ("tries_max", json!(explained.tries_max)),
-            reason(explained.reason.as_deref()),
-        ])?;
-    } else {
-        shown.line(&explained)?;
-    }
-    shown.flush()?;
-    Ok(ExitCode::SUCCESS)
-}
-
 /// What `workers` can be told.
 #[derive(Args)]
 pub(crate) struct WorkersArguments {
@@ -364,7 +349,7 @@ pub(crate) struct WorkersArguments {
     #[arg(long, value_name = "NAME")]
     fail: Option<Typed>,
     /// Do not ask
-    #[arg(long, short)]
+    #[arg(long, short, requires = "fail")]
     yes: bool,
     #[command(flatten)]
     common: Common,
@@ -396,7 +381,7 @@ async fn list_workers(arguments: &WorkersArguments, home: Home, mut shown: Shown
         for worker in &workers {
             shown.object([
                 field!("name", &worker.name),
-                ("incarnation", json!(worker.incarnation)),
+                ("incarnation", json!(worker.incarnation.to_string())),
                 ("ttl_ms", json!(worker.ttl_ms)),
                 ("leased", json!(worker.leased)),
             ])?;

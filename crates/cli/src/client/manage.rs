@@ -2,14 +2,14 @@
 
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
-use sureq::{Changes, Home, Info, SettingWords, Settings};
+use sureq::{Changes, Error, Home, Info, Refusal, SettingWords, Settings};
 
 use super::look::State;
-use super::shown::{Shown, field, name, text_or_base64};
+use super::shown::{Shown, field, on_one_line, text_or_base64};
 use super::trouble::{Done, Trouble};
-use super::{Common, Make, Typed, is_sure, time};
+use super::{Common, Make, Typed, distinct, is_sure, tell_count, time};
 use crate::exit;
 use crate::humane::many;
 use crate::progress::Bar;
@@ -130,7 +130,7 @@ pub(super) struct SettingWord {
 impl SettingWord {
     /// The value for people, as it can be set again.
     pub(super) fn value(&self) -> String {
-        match name(&self.value) {
+        match on_one_line(&self.value) {
             value if value.is_empty() => "none".to_owned(),
             value if value != "0" && TIMES.contains(&&*self.name) => format!("{value}ms"),
             value => value,
@@ -162,7 +162,7 @@ pub(crate) struct ReviveArguments {
     queue: Typed,
     /// The ids of dead tasks
     #[arg(value_name = "ID", required_unless_present = "all")]
-    ids: Vec<String>,
+    ids: Vec<Typed>,
     /// All dead tasks
     #[arg(long, conflicts_with = "ids")]
     all: bool,
@@ -178,7 +178,7 @@ pub(crate) fn revive(arguments: &ReviveArguments) -> ExitCode {
 }
 
 async fn bring_back(arguments: &ReviveArguments, home: Home, mut shown: Shown) -> Done {
-    let queue = home.queue(&arguments.queue);
+    let (queue, ids) = (home.queue(&arguments.queue), distinct(&arguments.ids));
     let revived = if arguments.all {
         let dead = many(queue.info().await?.dead, "dead task");
         let what = format!("This brings {dead} of {} back to the end of the line", arguments.queue);
@@ -187,19 +187,48 @@ async fn bring_back(arguments: &ReviveArguments, home: Home, mut shown: Shown) -
         }
         queue.revive_all().await?
     } else {
-        queue.revive(&arguments.ids).await?
+        queue.revive(&ids).await?
     };
-    tell_count(&mut shown, &arguments.queue, "revived", revived)
+    let asked = if arguments.all { revived } else { ids.len() as u64 };
+    tell_count(&mut shown, &arguments.queue, ("revived", "revived"), revived, asked)
+}
+
+/// The states whose tasks can be purged: leased ones are with their workers.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Purged {
+    Ready,
+    Delayed,
+    Dead,
+}
+
+impl Purged {
+    const fn state(self) -> State {
+        match self {
+            Self::Ready => State::Ready,
+            Self::Delayed => State::Delayed,
+            Self::Dead => State::Dead,
+        }
+    }
 }
 
 /// What `purge` can be told.
 #[derive(Args)]
+#[command(after_help = "\
+Leased tasks stay with their workers: cancel them, wait for them, or remove the queue with --drop.
+
+Examples:
+  sureq purge emails                 ready, delayed and dead tasks
+  sureq purge emails --state dead
+  sureq purge emails --drop          the whole queue")]
 pub(crate) struct PurgeArguments {
     /// The queue
     queue: Typed,
     /// Only tasks of this state; without it, ready, delayed and dead ones
     #[arg(long, short, value_enum)]
-    state: Option<State>,
+    state: Option<Purged>,
+    /// Remove the whole queue: leased tasks, settings and pause too
+    #[arg(long, conflicts_with = "state")]
+    drop: bool,
     /// Do not ask
     #[arg(long, short)]
     yes: bool,
@@ -212,20 +241,47 @@ pub(crate) fn purge(arguments: &PurgeArguments) -> ExitCode {
 }
 
 async fn remove(arguments: &PurgeArguments, home: Home, mut shown: Shown) -> Done {
-    if arguments.state == Some(State::Leased) {
-        let why = "leased tasks are with their workers: cancel them, or wait for them".to_owned();
-        return Err(Trouble::Usage(why));
-    }
-    let queue = home.queue(&arguments.queue);
-    let doomed = doomed(&queue.info().await?, arguments.state);
-    let what = format!("This removes {} of {} for good", many(doomed, "task"), arguments.queue);
+    let (queue, state) = (home.queue(&arguments.queue), arguments.state.map(Purged::state));
+    let info = queue.info().await?;
+    let doomed = doomed(&info, state) + if arguments.drop { info.leased } else { 0 };
+    let whole = if arguments.drop { "the queue with " } else { "" };
+    let what = format!("This removes {whole}{} of {} for good", many(doomed, "task"), arguments.queue);
     if !is_sure(&what, arguments.yes)? {
         return Err(Trouble::Usage("nothing was done".to_owned()));
     }
     let bar = Bar::waiting(&format!("removing {}", many(doomed, "task")));
-    let removed = queue.purge(arguments.state.map(State::view)).await?;
+    if arguments.drop {
+        let dropped = home.drop_queues(&[arguments.queue.as_ref()]).await?;
+        drop(bar);
+        return tell_dropped(&mut shown, &arguments.queue, dropped > 0);
+    }
+    let removed = queue.purge(state.map(State::view)).await.map_err(advised)?;
     drop(bar);
-    tell_count(&mut shown, &arguments.queue, "removed", removed)
+    tell_count(&mut shown, &arguments.queue, ("removed", "removed"), removed, removed)
+}
+
+/// Says what to write where the home cannot remove tasks by their states.
+fn advised(error: Error) -> Trouble {
+    match &error {
+        Error::Refused(Refusal::NotThere { what, .. }) if what.starts_with("PURGE") => {
+            let advice = "here that is `sureq purge --drop`, which removes leased tasks too".to_owned();
+            Trouble::Advised { error, advice }
+        }
+        _ => error.into(),
+    }
+}
+
+/// A queue without tasks is not there to remove, but its settings and its pause are.
+fn tell_dropped(shown: &mut Shown, queue: &Typed, had_tasks: bool) -> Done {
+    if shown.is_json() {
+        shown.object([field!("queue", queue.as_ref()), ("dropped", json!(had_tasks))])?;
+    } else if had_tasks {
+        shown.line(format_args!("{queue} is removed"))?;
+    } else {
+        shown.line(format_args!("{queue} had no tasks; its settings are cleared"))?;
+    }
+    shown.flush()?;
+    Ok(if had_tasks { ExitCode::SUCCESS } else { exit::NOTHING_THERE.into() })
 }
 
 const fn doomed(info: &Info, state: Option<State>) -> u64 {
@@ -233,14 +289,4 @@ const fn doomed(info: &Info, state: Option<State>) -> u64 {
         None => info.ready + info.delayed + info.dead,
         Some(state) => state.count(info),
     }
-}
-
-fn tell_count(shown: &mut Shown, queue: &Typed, what: &str, count: u64) -> Done {
-    if shown.is_json() {
-        shown.object([field!("queue", queue.as_ref()), (what, json!(count))])?;
-    } else {
-        shown.line(format_args!("{} {what}", many(count, "task")))?;
-    }
-    shown.flush()?;
-    Ok(if count == 0 { exit::NOTHING_THERE.into() } else { ExitCode::SUCCESS })
 }

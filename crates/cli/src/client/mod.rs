@@ -1,10 +1,12 @@
 //! The commands that ask a home: each opens it by its URL, asks, shows the answer and lets go.
 //!
 //! * `push`, `pop`: tasks in, tasks out. `finish`: what becomes of those that were taken.
-//! * `look`: what there is, and why. `manage`: queues as a whole. `work`: a program for each task.
+//! * `look`: what there is. `explain`: why a task does not run. `manage`: queues as a whole. `work`: a program for each task.
+//!   `until_empty`: when a worker has nothing left to do.
 //! * `shown`: tables, JSON, numbers and times for people. `trouble`: what went wrong, and the code to exit with.
 
 pub(crate) mod bench;
+pub(crate) mod explain;
 pub(crate) mod finish;
 pub(crate) mod look;
 pub(crate) mod manage;
@@ -14,7 +16,9 @@ pub(crate) mod work;
 
 mod shown;
 mod trouble;
+mod until_empty;
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fmt;
 use std::future::Future;
@@ -25,8 +29,9 @@ use std::time::Duration;
 use clap::Args;
 use sureq::Home;
 
-use crate::say;
-use shown::Shown;
+use crate::humane::{many, number};
+use crate::{exit, say};
+use shown::{Shown, field};
 use trouble::{Done, Trouble};
 
 /// What all these commands can be told.
@@ -75,6 +80,8 @@ enum Make {
     Yes,
     /// A store that is not there is a mistake.
     No,
+    /// The store may be one that ends with the command.
+    Briefly,
 }
 
 impl Common {
@@ -100,6 +107,11 @@ impl Common {
     }
 
     fn open(&self, make: Make) -> Result<Home, Trouble> {
+        if self.home.starts_with("mem:") && make != Make::Briefly {
+            let why = "mem: lives in one process and ends with this command, tasks and all; for a queue in memory, run \
+                       `sureq serve --home mem:` and ask that server";
+            return Err(Trouble::Usage(why.to_owned()));
+        }
         if let Some(dir) = sureq::directory_of(&self.home)
             && make == Make::No
             && !dir.join("store").exists()
@@ -131,6 +143,32 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
 fn lasting(text: &str) -> Result<Duration, String> {
     let time = time(text)?;
     if time.is_zero() { Err("write a time longer than 0".to_owned()) } else { Ok(time) }
+}
+
+/// The same without repetitions: what is named twice is meant once.
+fn distinct(list: &[Typed]) -> Vec<&[u8]> {
+    let mut seen = HashSet::new();
+    list.iter().map(AsRef::as_ref).filter(|name| seen.insert(*name)).collect()
+}
+
+/// Shows how many tasks something was done to, in JSON under the first of the words; if that is fewer than were asked for, of how
+/// many, and the exit code says so too.
+fn tell_count(
+    shown: &mut Shown,
+    queue: &Typed,
+    (field_name, word): (&str, &str),
+    count: u64,
+    asked: u64,
+) -> Done {
+    if shown.is_json() {
+        shown.object([field!("queue", queue.as_ref()), (field_name, count.into())])?;
+    } else if count > 0 && count < asked {
+        shown.line(format_args!("{} of {} {word}", number(count), many(asked, "task")))?;
+    } else {
+        shown.line(format_args!("{} {word}", many(count, "task")))?;
+    }
+    shown.flush()?;
+    Ok(if count < asked.max(1) { exit::NOTHING_THERE.into() } else { ExitCode::SUCCESS })
 }
 
 /// Asks whether to go on. Without a terminal there is nobody to ask.

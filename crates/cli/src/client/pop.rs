@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, value_parser};
 use serde_json::json;
-use sureq::{Home, Task};
+use sureq::{Error, Home, Refusal, Task};
 
-use super::shown::{Column, Shown, field, preview};
+use super::shown::{Column, Shown, field, id_field, name, preview};
 use super::trouble::{Done, Trouble};
 use super::{Common, Make, Typed, lasting, time};
 use crate::humane::{many, number};
@@ -21,7 +21,7 @@ pub(crate) struct PopArguments {
     #[arg(required = true)]
     queues: Vec<Typed>,
     /// How many tasks at most
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 1)]
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..))]
     count: u32,
     /// Wait so long for a task if there is none: 500ms, 30s, 5m, 1h
     #[arg(long, value_name = "TIME", value_parser = time)]
@@ -36,7 +36,7 @@ pub(crate) struct PopArguments {
     /// Finish the task at once: whatever becomes of it, it does not come again
     #[arg(long)]
     ack: bool,
-    /// Print the payload and nothing else, byte for byte
+    /// Print each payload as it is, byte for byte, and a line end behind it
     #[arg(long, conflicts_with = "json")]
     raw: bool,
     #[command(flatten)]
@@ -50,6 +50,9 @@ Examples:
   sureq pop urgent normal --wait 30s   from the first queue that has one, or gets one
   sureq pop emails --ack --raw         takes it for good
 
+A pop without a lease may come without a delivery number (on sureq://, and in the keys of other programs): the id stands for
+the receipt then, and means the current delivery.
+
 With --ack only what was finished is shown; what was lost to another taker meanwhile is counted, and comes again. If the
 answer is lost, the tasks are shown too, since they may be gone; it exits with 70.
 
@@ -62,10 +65,12 @@ pub(crate) fn run(arguments: &PopArguments) -> ExitCode {
 async fn pop(arguments: &PopArguments, home: Home, mut shown: Shown) -> Done {
     let pop = home.pop_from(&arguments.queues, arguments.count);
     let pop = if arguments.no_lease { pop.no_lease() } else { pop.lease(arguments.lease) };
-    let tasks = pop.wait(arguments.wait.unwrap_or_default()).await?;
+    let tasks = pop.wait(arguments.wait.unwrap_or_default()).await.map_err(advised)?;
     if tasks.is_empty() {
         return Ok(exit::NOTHING_THERE.into());
     }
+    // Tasks that were taken and not seen are no success.
+    shown.must_be_read();
     if !arguments.ack {
         show(arguments, &tasks.iter().collect::<Vec<_>>(), &mut shown)?;
         return Ok(ExitCode::SUCCESS);
@@ -84,6 +89,24 @@ async fn pop(arguments: &PopArguments, home: Home, mut shown: Shown) -> Done {
     }
 }
 
+/// Says what to write where the home knows no pop of this kind.
+fn advised(error: Error) -> Trouble {
+    let Error::Refused(Refusal::NotThere { what, place }) = &error else { return error.into() };
+    let advice = match &**what {
+        what if place.contains("worqr") && what.starts_with("POP") => {
+            "a task goes back when its worker ends: use `sureq work`"
+        }
+        what if what.starts_with("POP LEASE") => "write --no-lease",
+        _ => return error.into(),
+    };
+    Trouble::Advised { error, advice: advice.to_owned() }
+}
+
+/// What finishes this delivery: its receipt, or the id where the home tells no delivery number.
+fn handle_of(task: &Task) -> Vec<u8> {
+    if task.delivery() > 0 { task.receipt().as_ref().to_vec() } else { task.id().as_ref().to_vec() }
+}
+
 /// What came of finishing tasks.
 struct Acked<'a> {
     /// Those that were finished, or may have been.
@@ -97,7 +120,7 @@ struct Acked<'a> {
 async fn ack<'a>(home: &Home, tasks: &'a [Task]) -> Acked<'a> {
     let mut acked = Acked { finished: Vec::new(), lost: 0, trouble: None };
     for tasks in tasks.chunk_by(|a, b| a.queue_bytes() == b.queue_bytes()) {
-        let answers = home.queue(tasks[0].queue_bytes()).ack_all(tasks.iter().map(Task::receipt)).await;
+        let answers = home.queue(tasks[0].queue_bytes()).ack_all(tasks.iter().map(handle_of)).await;
         match answers {
             Ok(answers) => {
                 let both = tasks.iter().zip(answers);
@@ -125,9 +148,9 @@ fn show(arguments: &PopArguments, tasks: &[&Task], shown: &mut Shown) -> Result<
         for task in tasks {
             shown.object([
                 field!("queue", task.queue_bytes()),
-                ("id", json!(task.id().to_string())),
-                ("receipt", json!(task.receipt().to_string())),
-                ("delivery", json!(task.delivery())),
+                id_field(&task.id()),
+                field!("receipt", &handle_of(task)),
+                ("delivery", json!(Some(task.delivery()).filter(|&delivery| delivery > 0))),
                 field!("payload", task.payload()),
             ])?;
         }
@@ -144,6 +167,6 @@ fn show(arguments: &PopArguments, tasks: &[&Task], shown: &mut Shown) -> Result<
 }
 
 fn row(task: &Task) -> Vec<String> {
-    let queue = super::shown::name(task.queue_bytes());
-    vec![queue, task.receipt().to_string(), number(task.delivery().into()), preview(task.payload())]
+    let delivery = if task.delivery() > 0 { number(task.delivery().into()) } else { "-".to_owned() };
+    vec![name(task.queue_bytes()), name(&handle_of(task)), delivery, preview(task.payload())]
 }

@@ -7,18 +7,20 @@ use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use serde_json::json;
-use sureq::{Added, Home, Id, Queue};
+use sureq::{Added, Home, Id, Queue, limits};
 
-use super::shown::{Shown, field};
-use super::trouble::{Done, Trouble};
+use super::shown::{Shown, field, id_field};
+use super::trouble::{self, Done, Trouble};
 use super::{Common, Make, Typed, lasting, time};
-use crate::humane::many;
+use crate::humane::{many, number};
 use crate::progress::Bar;
 
 /// So many lines, or so many bytes of them, are one push.
 const BATCH_TASKS: usize = 1_000;
 const BATCH_BYTES: usize = 1 << 20;
 const READ_BYTES: usize = 64 << 10;
+/// The longest line that is read: more than a payload may have, and its end.
+const LINE_BYTES_MAX: u64 = limits::PAYLOAD_BYTES_MAX as u64 + 2;
 
 /// What `push` can be told.
 #[derive(Args)]
@@ -49,10 +51,10 @@ struct TaskOptions {
     /// Not to be handed out before this time: 2030-01-31T12:00:00Z
     #[arg(long, value_name = "TIME", value_parser = at)]
     at: Option<SystemTime>,
-    /// At most one task of the queue has this name; a second one is not added
+    /// The task's name: at most one task of the queue has it, and a second one is not added. For one task only
     #[arg(long, conflicts_with = "unique")]
     name: Option<Typed>,
-    /// At most one task of the queue has this payload
+    /// At most one task of the queue has this payload; a second one is not added
     #[arg(long)]
     unique: bool,
     /// Larger ones first, from -128 to 127
@@ -90,43 +92,113 @@ Examples:
   sureq push emails 'to: ann' --delay 1h --name ann --tries 3
 
 Lines are pushed when no more of them are there to be read, or a thousand at a time. A reader of the ids who goes away
-(`| head`) ends the printing and not the pushing. If it ends before its input does, it says how many were confirmed.";
+(`| head`) ends the printing and not the pushing. If it ends before its input does, it says how many were confirmed.
+
+A task whose name (--name) or payload (--unique) is there already is not added: it says so for each, or counts them for lines,
+and exits with 0.";
 
 fn at(text: &str) -> Result<SystemTime, String> {
     humantime::parse_rfc3339_weak(text).map_err(|_| "write it like 2030-01-31T12:00:00Z".to_owned())
 }
 
 pub(crate) fn run(arguments: &PushArguments) -> ExitCode {
-    arguments.common.run(Make::Yes, |home, shown| push(arguments, home, shown))
+    // A mistake in the arguments makes no store.
+    match arguments.payloads_to_push() {
+        Ok(payloads) => arguments.common.run(Make::Yes, |home, shown| push(arguments, payloads, home, shown)),
+        Err(trouble) => trouble::code(Err(trouble)),
+    }
 }
 
-async fn push(arguments: &PushArguments, home: Home, mut shown: Shown) -> Done {
+impl PushArguments {
+    /// The payloads that were given as arguments and files; none if they are the lines of standard input.
+    fn payloads_to_push(&self) -> Result<Option<Vec<Vec<u8>>>, Trouble> {
+        let given = self.payloads.len() + self.files.len();
+        if self.options.name.is_some() && given > 1 {
+            let why = format!("--name is for one task, and {given} are given: push them one by one");
+            return Err(Trouble::Usage(why));
+        }
+        if given == 0 {
+            return self.check_standard_input().map(|()| None);
+        }
+        if self.files.iter().filter(|file| is_stdin(file)).count() > 1 {
+            return Err(Trouble::Usage("standard input can be read once: write `--file -` once".to_owned()));
+        }
+        let mut payloads: Vec<Vec<u8>> = self.payloads.iter().map(|payload| payload.0.clone()).collect();
+        for file in &self.files {
+            payloads.push(read_file(file)?);
+        }
+        Ok(Some(payloads))
+    }
+
+    fn check_standard_input(&self) -> Result<(), Trouble> {
+        if stdin().is_terminal() {
+            let why = "nothing to push: give payloads, --file FILE, or lines on standard input".to_owned();
+            return Err(Trouble::Usage(why));
+        }
+        if self.options.name.is_some() {
+            return Err(Trouble::Usage(
+                "--name is for one task, and standard input may have many".to_owned(),
+            ));
+        }
+        Ok(())
+    }
+}
+
+async fn push(
+    arguments: &PushArguments,
+    payloads: Option<Vec<Vec<u8>>>,
+    home: Home,
+    mut shown: Shown,
+) -> Done {
     let queue = home.queue(&arguments.queue);
     shown.go_on_unread();
-    if arguments.payloads.is_empty() && arguments.files.is_empty() {
+    let Some(payloads) = payloads else {
         return push_lines(arguments, &queue, &mut shown).await;
-    }
-    let mut payloads: Vec<Vec<u8>> =
-        arguments.payloads.iter().map(|payload| payload.as_ref().to_vec()).collect();
-    for file in &arguments.files {
-        payloads.push(read_file(file)?);
-    }
-    if arguments.options.is_plain() {
-        for id in queue.push_all(&payloads).await? {
-            tell(&mut shown, &queue, &id, true)?;
-        }
-    } else {
-        for payload in &payloads {
-            let added = add(&arguments.options, &queue, payload).await?;
-            tell(&mut shown, &queue, &added.id, added.added)?;
-        }
-    }
-    shown.flush()?;
+    };
+    let mut counts = Counts::default();
+    let pushed = push_batch(&arguments.options, &queue, &payloads, &mut counts, Some(&mut shown)).await;
+    // Without options it is all or nothing.
+    pushed.map_err(|trouble| if counts.total() > 0 { trouble.after(counts.confirmed()) } else { trouble })?;
     Ok(ExitCode::SUCCESS)
 }
 
+/// What became of the payloads so far.
+#[derive(Default)]
+struct Counts {
+    pushed: u64,
+    /// Payloads that were not added, since a task of their name is in the queue.
+    already_there: u64,
+}
+
+impl Counts {
+    const fn total(&self) -> u64 {
+        self.pushed + self.already_there
+    }
+
+    fn pushed(&self) -> String {
+        format!("{} pushed{}", many(self.pushed, "task"), self.rest())
+    }
+
+    /// How far it came before it failed.
+    fn confirmed(&self) -> String {
+        format!("{} confirmed{}", many(self.pushed, "task"), self.rest())
+    }
+
+    fn rest(&self) -> String {
+        match self.already_there {
+            0 => String::new(),
+            1 => ", 1 was there already".to_owned(),
+            n => format!(", {} were there already", number(n)),
+        }
+    }
+}
+
+fn is_stdin(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
 fn read_file(path: &Path) -> Result<Vec<u8>, Trouble> {
-    if path.as_os_str() == "-" {
+    if is_stdin(path) {
         let mut bytes = Vec::new();
         return match stdin().lock().read_to_end(&mut bytes) {
             Ok(_) => Ok(bytes),
@@ -167,11 +239,10 @@ async fn add(options: &TaskOptions, queue: &Queue, payload: &[u8]) -> Result<Add
 
 fn tell(shown: &mut Shown, queue: &Queue, id: &Id, is_added: bool) -> Result<(), Trouble> {
     if shown.is_json() {
-        let id = id.to_string();
-        shown.object([field!("queue", queue.name_bytes()), ("id", json!(id)), ("added", json!(is_added))])
-    } else if is_added && id.as_ref().is_empty() {
+        shown.object([field!("queue", queue.name_bytes()), id_field(id), ("added", json!(is_added))])
+    } else if id.as_ref().is_empty() {
         // Where another program's keys are shared, tasks may have no ids.
-        shown.line("pushed")
+        shown.line(if is_added { "pushed" } else { "it is there already" })
     } else if is_added {
         shown.line(id)
     } else {
@@ -180,21 +251,17 @@ fn tell(shown: &mut Shown, queue: &Queue, id: &Id, is_added: bool) -> Result<(),
 }
 
 async fn push_lines(arguments: &PushArguments, queue: &Queue, shown: &mut Shown) -> Done {
-    if stdin().is_terminal() {
-        let why = "nothing to push: give payloads, --file FILE, or lines on standard input".to_owned();
-        return Err(Trouble::Usage(why));
-    }
-    if arguments.options.name.is_some() {
-        return Err(Trouble::Usage("--name is for one task, and standard input may have many".to_owned()));
-    }
     let bar = Bar::counting("pushed");
     // More than standard input buffers by itself, so that this is all there is to look at.
     let mut input = BufReader::with_capacity(READ_BYTES, stdin().lock());
-    let (mut batch, mut bytes, mut pushed) = (Vec::new(), 0, 0u64);
+    let (mut batch, mut bytes, mut counts) = (Vec::new(), 0, Counts::default());
     loop {
         let mut line = Vec::new();
-        let read =
-            input.read_until(b'\n', &mut line).map_err(|error| Trouble::reading("standard input", error))?;
+        // A line beyond the limit is refused by the home: there is no need to hold all of it.
+        let mut limited = input.by_ref().take(LINE_BYTES_MAX);
+        let read = limited
+            .read_until(b'\n', &mut line)
+            .map_err(|error| Trouble::reading("standard input", error).after(counts.confirmed()))?;
         if line.last() == Some(&b'\n') {
             line.pop();
         }
@@ -206,10 +273,11 @@ async fn push_lines(arguments: &PushArguments, queue: &Queue, shown: &mut Shown)
         let is_last = read == 0 || !input.buffer().contains(&b'\n');
         let is_full = batch.len() >= BATCH_TASKS || bytes >= BATCH_BYTES;
         if !batch.is_empty() && (is_full || is_last) {
-            let done = push_batch(arguments, queue, &batch, &mut pushed, shown).await;
+            let ids = arguments.ids.then_some(&mut *shown);
+            let done = push_batch(&arguments.options, queue, &batch, &mut counts, ids).await;
             // Whoever pushes a file again has to know how far it came.
-            done.map_err(|trouble| trouble.after(format!("{} confirmed", many(pushed, "task"))))?;
-            bar.at(pushed);
+            done.map_err(|trouble| trouble.after(counts.confirmed()))?;
+            bar.at(counts.total());
             batch.clear();
             bytes = 0;
         }
@@ -220,36 +288,41 @@ async fn push_lines(arguments: &PushArguments, queue: &Queue, shown: &mut Shown)
     drop(bar);
     if !arguments.ids {
         if shown.is_json() {
-            shown.object([field!("queue", queue.name_bytes()), ("pushed", json!(pushed))])?;
+            shown.object([
+                field!("queue", queue.name_bytes()),
+                ("pushed", json!(counts.pushed)),
+                ("already_there", json!(counts.already_there)),
+            ])?;
         } else {
-            shown.line(format_args!("{} pushed", many(pushed, "task")))?;
+            shown.line(counts.pushed())?;
         }
     }
     shown.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
+/// Pushes payloads, counts them, and shows the id of each where somebody wants to see it.
 async fn push_batch(
-    arguments: &PushArguments,
+    options: &TaskOptions,
     queue: &Queue,
     batch: &[Vec<u8>],
-    pushed: &mut u64,
-    shown: &mut Shown,
+    counts: &mut Counts,
+    mut shown: Option<&mut Shown>,
 ) -> Result<(), Trouble> {
-    if arguments.options.is_plain() {
+    if options.is_plain() {
         let ids = queue.push_all(batch).await?;
-        *pushed += batch.len() as u64;
-        for id in ids.iter().filter(|_| arguments.ids) {
-            tell(shown, queue, id, true)?;
+        counts.pushed += batch.len() as u64;
+        if let Some(shown) = &mut shown {
+            ids.iter().try_for_each(|id| tell(shown, queue, id, true))?;
         }
     } else {
         for payload in batch {
-            let one = add(&arguments.options, queue, payload).await?;
-            *pushed += 1;
-            if arguments.ids {
+            let one = add(options, queue, payload).await?;
+            *(if one.added { &mut counts.pushed } else { &mut counts.already_there }) += 1;
+            if let Some(shown) = &mut shown {
                 tell(shown, queue, &one.id, one.added)?;
             }
         }
     }
-    shown.flush()
+    shown.map_or(Ok(()), Shown::flush)
 }

@@ -6,6 +6,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use serde_json::{Map, Value};
+use sureq::Id;
 
 use super::trouble::Trouble;
 
@@ -17,8 +18,18 @@ pub(super) struct Shown {
     out: BufWriter<io::Stdout>,
     is_json: bool,
     is_watched: bool,
-    /// Whoever read it may go away: the work goes on.
-    is_optional: bool,
+    reader: Reader,
+}
+
+/// What it means when the reader of standard output goes away.
+#[derive(Clone, Copy)]
+enum Reader {
+    /// The command ends quietly.
+    Enough,
+    /// The work goes on.
+    Optional,
+    /// An error: nobody else is shown what it was not.
+    Needed,
 }
 
 /// A column of a table.
@@ -35,19 +46,23 @@ impl Shown {
             out: BufWriter::new(stdout()),
             is_json,
             is_watched: stdout().is_terminal(),
-            is_optional: false,
+            reader: Reader::Enough,
         }
     }
 
     /// From now on a reader who goes away is no reason to stop.
     pub(super) const fn go_on_unread(&mut self) {
-        self.is_optional = true;
+        self.reader = Reader::Optional;
     }
 
     fn written(&self, result: io::Result<()>) -> Result<(), Trouble> {
-        match result.map_err(Trouble::output) {
-            Err(Trouble::Unread) if self.is_optional => Ok(()),
-            result => result,
+        match (result.map_err(Trouble::output), self.reader) {
+            (Err(Trouble::Unread), Reader::Optional) => Ok(()),
+            (Err(Trouble::Unread), Reader::Needed) => {
+                let what = "cannot show what was taken on standard output".to_owned();
+                Err(Trouble::File { what, error: io::ErrorKind::BrokenPipe.into() })
+            }
+            (result, _) => result,
         }
     }
 
@@ -61,6 +76,11 @@ impl Shown {
         self.written(result)
     }
 
+    /// From now on a reader who goes away is told of as an error: what was to be shown is shown to nobody else.
+    pub(super) const fn must_be_read(&mut self) {
+        self.reader = Reader::Needed;
+    }
+
     /// Bytes as they are, and the end of a line.
     pub(super) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Trouble> {
         let result = self.out.write_all(bytes).and_then(|()| self.out.write_all(b"\n"));
@@ -68,7 +88,10 @@ impl Shown {
     }
 
     /// An object for programs.
-    pub(super) fn object<const N: usize>(&mut self, fields: [(&str, Value); N]) -> Result<(), Trouble> {
+    pub(super) fn object<'n>(
+        &mut self,
+        fields: impl IntoIterator<Item = (&'n str, Value)>,
+    ) -> Result<(), Trouble> {
         let object: Map<String, Value> =
             fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         self.line(Value::Object(object))
@@ -125,6 +148,16 @@ macro_rules! field {
 }
 pub(super) use field;
 
+/// The same of bytes that may not be there: null under the name then.
+macro_rules! or_null {
+    ($name:literal, $bytes:expr) => {
+        $bytes.map_or(($name, ::serde_json::Value::Null), |bytes| {
+            $crate::client::shown::text_or_base64($name, concat!($name, "_base64"), bytes)
+        })
+    };
+}
+pub(super) use or_null;
+
 pub(super) fn text_or_base64<'n>(name: &'n str, base64_name: &'n str, bytes: &[u8]) -> (&'n str, Value) {
     match std::str::from_utf8(bytes) {
         Ok(text) => (name, text.into()),
@@ -132,8 +165,18 @@ pub(super) fn text_or_base64<'n>(name: &'n str, base64_name: &'n str, bytes: &[u
     }
 }
 
-/// A name in a line: any bytes, most of which are text.
+/// The id of a task; null where a task gets its id when it is taken.
+pub(super) fn id_field(id: &Id) -> (&'static str, Value) {
+    or_null!("id", Some(id.as_ref()).filter(|id| !id.is_empty()))
+}
+
+/// A name in a line: any bytes, most of which are text. An empty one is two quotes, so that it is seen.
 pub(super) fn name(bytes: &[u8]) -> String {
+    if bytes.is_empty() { r#""""#.to_owned() } else { on_one_line(bytes) }
+}
+
+/// Bytes as they are where they are text, and escaped where they are not.
+pub(super) fn on_one_line(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
         _ => bytes.escape_ascii().to_string(),
@@ -150,7 +193,7 @@ pub(super) fn preview(payload: &[u8]) -> String {
     {
         head = &head[..error.valid_up_to()];
     }
-    let text = name(head);
+    let text = on_one_line(head);
     let is_whole = payload.len() <= 4 * PREVIEW_CHARS && text.chars().count() <= PREVIEW_CHARS;
     if is_whole { text } else { text.chars().take(PREVIEW_CHARS - 1).chain(['…']).collect() }
 }
@@ -161,7 +204,8 @@ mod tests {
 
     #[test]
     fn payloads_are_shown_on_one_line_and_not_too_long() {
-        assert_eq!(preview(b"hello"), "hello");
+        assert_eq!((preview(b"hello").as_str(), preview(b"").as_str()), ("hello", ""));
+        assert_eq!((name(b"").as_str(), name(b"q\n").as_str()), (r#""""#, r"q\n"));
         assert_eq!(preview("grüße".as_bytes()), "grüße");
         assert_eq!(preview(b"a\nb"), "a\\nb");
         assert_eq!(preview(&[0xff, b'x']), "\\xffx");

@@ -17,6 +17,12 @@ pub(super) enum Trouble {
     NoStore(String),
     /// The home says no, or cannot be asked.
     Home(Error),
+    /// The home says no, and the command line has another way.
+    Advised {
+        error: Error,
+        /// What to write instead.
+        advice: String,
+    },
     /// Only part of it was done.
     Partly {
         /// What was.
@@ -88,19 +94,29 @@ fn tell(before: &str, trouble: Trouble) -> ExitCode {
         Trouble::Machine(error) => failed(exit::CANNOT_START, &error),
         Trouble::Unasked(what) => failed(exit::USAGE, &format_args!("{what}: say --yes if that is meant")),
         Trouble::Usage(why) => failed(exit::USAGE, &why),
-        Trouble::Worker(error) => failed(exit::CANNOT_START, &error),
+        Trouble::Worker(error) => failed(worker_code(&error), &error),
+        Trouble::Advised { error, advice } => failed(error_code(&error), &format_args!("{error}; {advice}")),
     }
 }
 
 fn open_code(error: &OpenError) -> u8 {
     match error {
+        error if error.is_denied() => exit::NO_PERMISSION,
         OpenError::Redis { .. } | OpenError::Server { .. } => exit::UNAVAILABLE,
         error => exit::code_of(error),
     }
 }
 
+fn worker_code(error: &sureq::WorkerError) -> u8 {
+    match error {
+        sureq::WorkerError::Home(error) if error.is_denied() => exit::NO_PERMISSION,
+        _ => exit::CANNOT_START,
+    }
+}
+
 fn error_code(error: &Error) -> u8 {
     match error {
+        error if error.is_denied() => exit::NO_PERMISSION,
         Error::Unavailable { .. } => exit::UNAVAILABLE,
         Error::Unknown { .. } => exit::UNKNOWN,
         _ => exit::CANNOT_START,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::Args;
 use rustix::fs::{Access, access};
 use rustix::process::{Pid, Signal, kill_process_group};
-use sureq::{Again, Delivery, Error, Home, Outcome, State, Stop, Tally, Task, Worker, route};
+use sureq::{Again, Delivery, Home, Outcome, State, Stop, Tally, Task, Worker, route};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::{Child, Command};
 use tokio::sync::{oneshot, watch};
@@ -20,6 +20,7 @@ use tokio::time::{sleep, timeout};
 
 use super::shown::Shown;
 use super::trouble::{Done, Trouble};
+use super::until_empty::until_empty;
 use super::{Common, Make, Typed, lasting, time};
 use crate::humane::{many, number};
 use crate::{exit, say, signals, told};
@@ -27,7 +28,8 @@ use crate::{exit, say, signals, told};
 /// The exit code with which a program gives its task back at no cost of a try.
 const GIVE_BACK: i32 = 75;
 
-/// How long a task that was given back so waits, so that it does not come again at once and again.
+/// How long a task that was given back so waits, so that it does not come again at once and again; where the home delays nothing,
+/// a failed one waits so long too.
 const GIVE_BACK_DELAY: Duration = Duration::from_secs(1);
 
 /// What `work` can be told.
@@ -47,7 +49,7 @@ pub(crate) struct WorkArguments {
     #[arg(long, value_name = "TIME", value_parser = lasting, default_value = "30s")]
     lease: Duration,
     /// How long a program may run; then it is stopped, and the try has failed
-    #[arg(long, value_name = "TIME", value_parser = time, default_value = "1h")]
+    #[arg(long, value_name = "TIME", value_parser = lasting, default_value = "1h")]
     timeout: Duration,
     /// How long programs may go on once this is told to end, and how long one has to end once it was told to
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "10s")]
@@ -58,7 +60,7 @@ pub(crate) struct WorkArguments {
     /// What the worker is called where workers are listed
     #[arg(long)]
     name: Option<Typed>,
-    /// Stop when there is nothing left to do
+    /// Stop when the queues are empty: also delayed tasks, and those of other workers, are waited for
     #[arg(long)]
     until_empty: bool,
     #[command(flatten)]
@@ -70,7 +72,7 @@ pub(crate) struct WorkArguments {
 
 const HELP: &str = "\
 The program gets the payload on its standard input, and in its environment:
-  SUREQ_ID, SUREQ_QUEUE, SUREQ_DELIVERY (1, 2, …), SUREQ_RECEIPT
+  SUREQ_ID, SUREQ_QUEUE, SUREQ_DELIVERY (1, 2, …; 0 where the home does not count them), SUREQ_RECEIPT
 
 Its exit code says what becomes of the task:
   0      finished
@@ -84,14 +86,13 @@ stopped program has ended. A second signal ends this at once, with 130, and kill
 worker is missed.
 
 It says on standard error which tries failed and whether the home can be reached. A program that is not there ends it with 1
-before anything is taken; so does a home that refuses what it needs.
+before anything is taken. A home that refuses what it needs ends it with 1, or with 77 if the user has no right to it.
+
+With --until-empty it says what it waits for when nothing runs: delayed tasks, a paused queue, tasks of other workers.
 
 Examples:
   sureq work emails --jobs 8 -- ./send.sh
   sureq work urgent normal --strict -- sh -c 'echo \"$SUREQ_ID: $(cat)\"'";
-
-/// How often it is looked whether the queues are empty.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// How long a program has that is stopped because this ends.
 const LAST_GRACE: Duration = Duration::from_secs(2);
@@ -132,11 +133,19 @@ impl Groups {
 }
 
 pub(crate) fn run(arguments: &WorkArguments) -> ExitCode {
+    if let Some(queue) = named_twice(&arguments.queues) {
+        return exit::failed(exit::USAGE, format_args!("the queue {queue} is named twice"));
+    }
     if let Err(why) = find(&arguments.command[0]) {
         return exit::failed(exit::CANNOT_START, why);
     }
     told::on_stderr();
     arguments.common.run(Make::Yes, |home, shown| work(arguments, home, shown))
+}
+
+fn named_twice(queues: &[Typed]) -> Option<&Typed> {
+    let mut seen = HashSet::new();
+    queues.iter().find(|queue| !seen.insert(queue.0.as_slice()))
 }
 
 async fn work(arguments: &WorkArguments, home: Home, mut shown: Shown) -> Done {
@@ -164,11 +173,13 @@ async fn work(arguments: &WorkArguments, home: Home, mut shown: Shown) -> Done {
     }
     let (tell, told_to_end) = oneshot::channel();
     signals::on_both(move || _ = tell.send(()), move || groups.kill_for_good());
-    let mut trouble = None;
+    let (mut trouble, handle) = (None, worker.handle());
     let ended = async {
         tokio::select! {
             _ = told_to_end => {}
-            looked = empty(arguments, &home) => trouble = looked.err(),
+            looked = until_empty(&arguments.queues, &home, &handle), if arguments.until_empty => {
+                trouble = looked.err();
+            }
         }
         stop.send_replace(true);
     };
@@ -197,6 +208,7 @@ fn words_of(tally: &Tally) -> String {
     let (done, failed) = (many(tally.done, "task"), number(tally.failed + tally.dead));
     let mut text = format!("{done} done, {failed} failed, {} given back", number(tally.given_back));
     let rare = [
+        (tally.dead, "of the failed dead"),
         (tally.cancelled, "called off"),
         (tally.lost, "lost to another worker before the program ended"),
         (tally.unknown, "of which the home may have taken note or not"),
@@ -227,29 +239,27 @@ fn find(program: &OsStr) -> Result<(), String> {
     Err(format!("cannot run {}: {why}", path.display()))
 }
 
-/// Ready when the queues have nothing that could still be done, if that is to end it, or when that will never be known.
-async fn empty(arguments: &WorkArguments, home: &Home) -> Result<(), Error> {
-    loop {
-        if arguments.until_empty {
-            let mut left = 0;
-            for queue in &arguments.queues {
-                left += match home.queue(queue).info().await {
-                    Ok(info) => info.ready + info.delayed + info.leased,
-                    Err(no @ Error::Refused(_)) => return Err(no),
-                    // The worker is asking it again and again, too.
-                    Err(_) => 1,
-                };
-            }
-            if left == 0 {
-                return Ok(());
-            }
+async fn handle(delivery: Delivery, program: State<Program>) -> Outcome {
+    let outcome = run_program(&delivery, &program).await;
+    let comes_again = match outcome {
+        Outcome::Failed { .. } => true,
+        Outcome::GiveBack { after } => !after.is_zero(),
+        _ => false,
+    };
+    // A home that counts no deliveries delays nothing either: the task would come again at once, and again.
+    if comes_again && delivery.task().delivery() == 0 {
+        let (token, mut is_stopping) = (delivery.token(), program.is_stopping.clone());
+        tokio::select! {
+            () = sleep(GIVE_BACK_DELAY) => {}
+            _ = is_stopping.wait_for(|&is_stopping| is_stopping) => {}
+            _ = token.wait() => {}
         }
-        sleep(LOOK_EVERY).await;
     }
+    outcome
 }
 
-async fn handle(delivery: Delivery, program: State<Program>) -> Outcome {
-    let mut running = match Running::start(&program, delivery.task()) {
+async fn run_program(delivery: &Delivery, program: &Program) -> Outcome {
+    let mut running = match Running::start(program, delivery.task()) {
         Ok(running) => running,
         Err(error) => return failed(format!("cannot run {}: {error}", program.name())),
     };
@@ -385,7 +395,7 @@ mod tests {
     fn a_tally_tells_what_hardly_ever_happens_if_it_did() {
         let mut tally = Tally::default();
         (tally.done, tally.failed, tally.dead) = (1, 2, 3);
-        assert_eq!(words_of(&tally), "1 task done, 5 failed, 0 given back");
+        assert_eq!(words_of(&tally), "1 task done, 5 failed, 0 given back, 3 of the failed dead");
         (tally.lost, tally.unknown) = (4, 5);
         let rare = ", 4 lost to another worker before the program ended, 5 of which the home may have taken note or not";
         assert!(words_of(&tally).ends_with(rare), "{}", words_of(&tally));

@@ -11,8 +11,9 @@ pub(super) struct Ledger {
 struct Task {
     is_confirmed: bool,
     is_finished: bool,
-    /// Deliveries whose worker has not said what came of them, and may never: a crash took the answer, or the worker.
-    open: u8,
+    /// Deliveries whose worker asked to finish them and has not said what came of it, and may never: a crash took the answer, or
+    /// the worker. One that was taken and died before it asked is not among them: its task must come again.
+    asked: u8,
     deliveries: u8,
 }
 
@@ -25,12 +26,19 @@ pub(super) struct Counts {
     pub(super) unknown: u64,
     /// Tasks whose end was confirmed.
     pub(super) finished: u64,
-    /// Deliveries of a task that had been delivered before.
+    /// Deliveries of a task that had been delivered before, by what the home says or the workers said.
     pub(super) redelivered: u64,
     /// Tasks whose end was confirmed more than once.
     pub(super) finished_twice: u64,
     /// Deliveries with a payload that nobody pushed.
     pub(super) altered: u64,
+}
+
+/// Whether the home says that it delivered the task before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Delivery {
+    First,
+    Again,
 }
 
 /// What came of a delivery.
@@ -54,23 +62,28 @@ impl Ledger {
         self.counts.unknown += tasks;
     }
 
-    /// A worker has a task, and is about to finish it. Without a number its payload is nobody's.
-    pub(super) fn take(&mut self, number: Option<u64>) {
+    /// A worker has a task. Without a number its payload is nobody's. The home may know of deliveries that never arrived.
+    pub(super) fn take(&mut self, number: Option<u64>, delivery: Delivery) {
         let Some(number) = number else {
             self.counts.altered += 1;
             return;
         };
         let task = self.task(number);
-        task.open = task.open.saturating_add(1);
         task.deliveries = task.deliveries.saturating_add(1);
-        let is_again = task.deliveries > 1;
+        let is_again = delivery == Delivery::Again || task.deliveries > 1;
         self.counts.redelivered += u64::from(is_again);
+    }
+
+    /// A worker is about to finish a task.
+    pub(super) fn ask(&mut self, number: u64) {
+        let task = self.task(number);
+        task.asked = task.asked.saturating_add(1);
     }
 
     /// A worker heard what came of a delivery.
     pub(super) fn hear(&mut self, number: u64, came: Came) {
         let task = self.task(number);
-        task.open = task.open.saturating_sub(1);
+        task.asked = task.asked.saturating_sub(1);
         if came == Came::Finished {
             let is_twice = std::mem::replace(&mut task.is_finished, true);
             self.counts.finished += u64::from(!is_twice);
@@ -85,7 +98,7 @@ impl Ledger {
     /// The tasks that were confirmed, were not finished, and are not among those whose worker may have finished them without living
     /// to say so. It means something once the queue is empty.
     pub(super) fn lost(&self) -> u64 {
-        let is_lost = |task: &&Task| task.is_confirmed && !task.is_finished && task.open == 0;
+        let is_lost = |task: &&Task| task.is_confirmed && !task.is_finished && task.asked == 0;
         self.tasks.iter().filter(is_lost).count() as u64
     }
 
@@ -121,24 +134,34 @@ mod tests {
     #[test]
     fn what_is_lost_and_what_is_twice_is_found() {
         let mut ledger = Ledger::default();
-        (0..5).for_each(|number| ledger.confirm(number));
+        (0..7).for_each(|number| ledger.confirm(number));
+        let take = |ledger: &mut Ledger, number| {
+            ledger.take(Some(number), Delivery::First);
+            ledger.ask(number);
+        };
         // 0 is finished, by its second delivery.
-        ledger.take(Some(0));
-        ledger.take(Some(0));
+        take(&mut ledger, 0);
+        take(&mut ledger, 0);
         ledger.hear(0, Came::Finished);
         ledger.hear(0, Came::NotFinished);
-        // 1 is finished twice, 2 was never seen, 3 was taken and not finished, 4 was taken by a worker that died.
+        // 1 is finished twice, 2 was never seen, 3 was taken and not finished.
         for _ in 0..2 {
-            ledger.take(Some(1));
+            take(&mut ledger, 1);
             ledger.hear(1, Came::Finished);
         }
-        ledger.take(Some(3));
+        take(&mut ledger, 3);
         ledger.hear(3, Came::NotFinished);
-        ledger.take(Some(4));
-        ledger.take(None);
-        assert_eq!(ledger.lost(), 2);
+        // The workers of 4 and 5 died: one had asked to finish it, the other held it, so that it had to come again.
+        take(&mut ledger, 4);
+        ledger.take(Some(5), Delivery::First);
+        // 6 was delivered before, to a worker that died before it could say so.
+        ledger.take(Some(6), Delivery::Again);
+        ledger.ask(6);
+        ledger.hear(6, Came::Finished);
+        ledger.take(None, Delivery::First);
+        assert_eq!(ledger.lost(), 3, "2, 3 and 5");
         let expected =
-            Counts { confirmed: 5, unknown: 0, finished: 2, redelivered: 2, finished_twice: 1, altered: 1 };
+            Counts { confirmed: 7, unknown: 0, finished: 3, redelivered: 3, finished_twice: 1, altered: 1 };
         assert_eq!(ledger.counts(), expected);
     }
 

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::Serialize;
-use sureq::Home;
+use sureq::{Home, Info};
 
 use crate::exit::{self, failed};
 use crate::humane::{many, number};
@@ -37,8 +37,9 @@ pub(crate) const SERVER: &str = "prove-server";
 
 const EXAMPLES: &str = "\
 A server is started on a new directory, in the current one or in --dir, with four producers and three workers. At random times
-the server or a worker is ended with signal 9 and started again. In the end the queue is emptied, and every task that was
-confirmed must have been finished, and none twice. The directory is removed, unless a promise was broken.
+the server or a worker is ended with signal 9 while workers hold tasks, and started again. In the end the queue is emptied: what
+a killed worker held has come again when its lease ended, every task that was confirmed must have been finished, and none
+twice. The directory is removed, unless a promise was broken.
 
 Ctrl-C ends it early: nothing is killed any more, the queue is emptied, and what was tried by then is told. A second one ends it at
 once, with 130, and leaves the directory where it is.
@@ -52,7 +53,7 @@ Examples:
 
 Exit codes:
   0  nothing was lost, nothing was finished twice
-  1  it could not be tried: the server does not start, the home cannot be reached, nothing was killed or finished
+  1  it could not be tried: the server does not start, the home cannot be reached, nothing was killed, held then, or finished
   3  a promise was broken";
 
 /// What `prove` can be told.
@@ -66,11 +67,11 @@ pub(crate) struct ProveArguments {
     #[arg(long, value_name = "URL")]
     home: Option<String>,
     /// What the times of the kills follow from: the same number, the same times [default: another one each time]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=SEED_MAX))]
     seed: Option<u64>,
     /// What the server promises: always, interval or none. Only a power cut tells the first two apart; at none, a kill of the
     /// server takes what was confirmed in the last 10 ms, and this counts it as lost
-    #[arg(long, value_name = "LEVEL", default_value = "always", conflicts_with = "home")]
+    #[arg(long, value_name = "LEVEL", default_value = "always", value_parser = ["always", "interval", "none"], conflicts_with = "home")]
     durability: String,
     /// Where the directory is made: it is the disk that is tried
     #[arg(long, value_name = "DIR", default_value = ".", conflicts_with = "home")]
@@ -88,6 +89,10 @@ const WORKERS: usize = 3;
 /// How long the last tasks may take to be finished once nothing is killed any more.
 const DRAIN: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(50);
+/// How long a kill waits for its victim to hold a task: workers have to come up, and to find the server again.
+const HOLD_WAIT: Duration = Duration::from_secs(5);
+/// The largest seed: a larger number is not exact in JSON.
+const SEED_MAX: u64 = (1 << 53) - 1;
 
 pub(crate) fn run(arguments: &ProveArguments) -> ExitCode {
     match prove(arguments) {
@@ -122,13 +127,14 @@ fn prove(arguments: &ProveArguments) -> Result<Verdict, Box<dyn Error>> {
     let seed = arguments.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
     let mut stage = Stage::set(arguments, seed)?;
     let home = sureq::open(&stage.url)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(check_leases(&home, &stage.queue))?;
     let producers = Arc::new(Producers {
         queue: home.queue(&stage.queue),
         ledger: Arc::clone(&stage.ledger),
         next: AtomicU64::new(0),
         is_over: AtomicBool::new(false),
     });
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     if let Some(how) = arguments.sabotage {
         runtime.block_on(producers.break_it(how))?;
     }
@@ -157,6 +163,15 @@ fn prove(arguments: &ProveArguments) -> Result<Verdict, Box<dyn Error>> {
     Ok(stage.verdict(seed, left))
 }
 
+/// Workers take tasks with leases: a home that has none cannot be proven, which is no broken promise.
+async fn check_leases(home: &Home, queue: &str) -> Result<(), String> {
+    match home.queue(queue).pop().await {
+        Err(no @ sureq::Error::Refused(_)) => Err(format!("this home cannot be proven: {no}")),
+        // Whatever else is wrong with it is found out.
+        _ => Ok(()),
+    }
+}
+
 /// Everything that runs, and what is known of it.
 struct Stage {
     url: String,
@@ -175,6 +190,8 @@ struct Stage {
 struct Crashes {
     server: u64,
     workers: u64,
+    /// Tasks that workers held when they or the server were killed.
+    held: u64,
 }
 
 impl Crashes {
@@ -221,41 +238,72 @@ impl Stage {
             if is_interrupted.load(SeqCst) {
                 break;
             }
-            let victim = self.rng.usize(..WORKERS + usize::from(self.server.is_some()));
-            match (&mut self.server, self.workers.get_mut(victim)) {
-                (_, Some(worker)) => {
-                    worker.kill()?;
-                    *worker = Worker::start(&self.url, &self.queue, &self.ledger)?;
-                    self.crashes.workers += 1;
-                }
-                (Some(server), None) => {
-                    server.crash()?;
-                    self.crashes.server += 1;
-                }
-                (None, None) => {}
+            // The first is a worker: what it holds must come again, however little time there is.
+            let is_first = self.crashes.total() == 0;
+            let victims = WORKERS + usize::from(self.server.is_some() && !is_first);
+            let victim = self.rng.usize(..victims);
+            self.await_held(victim, is_interrupted);
+            if !is_interrupted.load(SeqCst) {
+                self.kill(victim)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Waits until the worker of this number holds a task, or any if it is the server.
+    fn await_held(&self, victim: usize, is_interrupted: &AtomicBool) {
+        let since = Instant::now();
+        while self.held_by(victim) == 0 && since.elapsed() < HOLD_WAIT && !is_interrupted.load(SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn held_by(&self, victim: usize) -> u64 {
+        self.workers.get(victim).map_or_else(|| self.workers.iter().map(Worker::held).sum(), Worker::held)
+    }
+
+    /// Ends the worker of this number, or the server, and starts it again.
+    fn kill(&mut self, victim: usize) -> std::io::Result<()> {
+        match (&mut self.server, self.workers.get_mut(victim)) {
+            (_, Some(worker)) => {
+                worker.kill()?;
+                self.crashes.held += worker.held();
+                *worker = Worker::start(&self.url, &self.queue, &self.ledger)?;
+                self.crashes.workers += 1;
+            }
+            (Some(server), None) => {
+                self.crashes.held += self.workers.iter().map(Worker::held).sum::<u64>();
+                server.crash()?;
+                self.crashes.server += 1;
+            }
+            (None, None) => {}
         }
         Ok(())
     }
 
     /// Waits until the queue is empty; answers how many tasks are in it after all.
     async fn drain(&mut self, home: &Home) -> Result<u64, Box<dyn Error>> {
-        let since = Instant::now();
+        let (since, mut most) = (Instant::now(), 0);
         loop {
-            let info = home.queue(&self.queue).info().await;
-            let left = info.map(|info| info.ready + info.delayed + info.leased + info.dead);
-            match left {
-                Ok(0) => return Ok(0),
-                left if since.elapsed() > DRAIN => return Ok(left?),
-                // Nobody signals that a queue is empty.
-                _ => tokio::time::sleep(LOOK).await,
+            match home.queue(&self.queue).info().await {
+                Ok(info) => {
+                    let left = info.ready + info.delayed + info.leased + info.dead;
+                    if left == 0 || since.elapsed() > DRAIN {
+                        return Ok(left);
+                    }
+                    most = most.max(left);
+                    self.line.tell(&draining(&info, self.counts().redelivered), most - left, most);
+                }
+                Err(error) if since.elapsed() > DRAIN => return Err(error.into()),
+                Err(_) => {}
             }
-            self.tell(since.elapsed(), DRAIN);
+            // Nobody signals that a queue is empty.
+            tokio::time::sleep(LOOK).await;
         }
     }
 
     fn tell(&mut self, done: Duration, total: Duration) {
-        let words = words(&self.counts(), self.crashes, 0);
+        let words = crashing(&self.counts(), self.crashes);
         self.line.tell(&words, done.as_millis() as u64, total.as_millis() as u64);
     }
 
@@ -277,13 +325,14 @@ impl Stage {
             dir.path().display().to_string()
         });
         Verdict {
-            is_kept: !is_broken && counts.finished > 0 && self.crashes.total() > 0,
+            is_kept: !is_broken && counts.finished > 0 && self.crashes.held > 0,
             is_broken,
             confirmed: counts.confirmed,
             finished: counts.finished,
             unknown: counts.unknown,
             server_crashes: self.crashes.server,
             worker_crashes: self.crashes.workers,
+            held: self.crashes.held,
             redelivered: counts.redelivered,
             lost,
             left,
@@ -295,17 +344,28 @@ impl Stage {
     }
 }
 
-/// The line that is told while it goes on and in the end.
-fn words(counts: &Counts, crashes: Crashes, lost: u64) -> String {
+/// What is told while it kills, in a line that fits a terminal.
+fn crashing(counts: &Counts, crashes: Crashes) -> String {
     let total = crashes.total();
     format!(
-        "{} confirmed · {} · {} redelivered · {} lost · {} finished twice",
+        "{} confirmed · {} · {} held then · {} redelivered",
         number(counts.confirmed),
         if total == 1 { "1 crash".to_owned() } else { format!("{} crashes", number(total)) },
+        number(crashes.held),
         number(counts.redelivered),
-        number(lost),
-        number(counts.finished_twice),
     )
+}
+
+/// What is told when nothing is killed any more.
+fn draining(info: &Info, redelivered: u64) -> String {
+    let (waiting, leased) = (number(info.ready + info.delayed), number(info.leased));
+    format!("emptying the queue: {waiting} waiting · {leased} leased · {} redelivered", number(redelivered))
+}
+
+/// The line that is told in the end.
+fn words(counts: &Counts, crashes: Crashes, lost: u64) -> String {
+    let (lost, twice) = (number(lost), number(counts.finished_twice));
+    format!("{} · {lost} lost · {twice} finished twice", crashing(counts, crashes))
 }
 
 /// What came of it.
@@ -321,6 +381,7 @@ struct Verdict {
     unknown: u64,
     server_crashes: u64,
     worker_crashes: u64,
+    held: u64,
     redelivered: u64,
     lost: u64,
     left: u64,
@@ -339,7 +400,8 @@ impl Verdict {
         } else {
             let Self { confirmed, redelivered, finished_twice, .. } = *self;
             let counts = Counts { confirmed, redelivered, finished_twice, ..Counts::default() };
-            let crashes = Crashes { server: self.server_crashes, workers: self.worker_crashes };
+            let Self { server_crashes: server, worker_crashes: workers, held, .. } = *self;
+            let crashes = Crashes { server, workers, held };
             say::out(format_args!("{}", words(&counts, crashes, self.lost)));
             self.explain();
         }
@@ -358,7 +420,11 @@ impl Verdict {
             say::err(format_args!("sureq: {} came with another payload", many(self.altered, "task")));
         }
         if !self.is_kept && !self.is_broken {
-            let what = if self.finished == 0 { "finished" } else { "killed" };
+            let what = match self {
+                Self { finished: 0, .. } => "finished",
+                Self { server_crashes: 0, worker_crashes: 0, .. } => "killed",
+                _ => "held when it was killed",
+            };
             say::err(format_args!(
                 "sureq: nothing was {what}, and so nothing is proven: give it more --seconds"
             ));
@@ -366,5 +432,17 @@ impl Verdict {
         if let Some(evidence) = &self.evidence {
             say::err(format_args!("sureq: the store is left in {evidence}; the seed was {}", self.seed));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn while_the_queue_is_emptied_it_says_so() {
+        let info = Info { ready: 16_000, delayed: 248, leased: 864, ..Info::default() };
+        let line = "emptying the queue: 16,248 waiting · 864 leased · 32 redelivered";
+        assert_eq!(draining(&info, 32), line);
     }
 }

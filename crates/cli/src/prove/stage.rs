@@ -4,10 +4,12 @@ use std::io::{self, BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use super::ledger::{Came, Ledger};
+use super::ledger::{Came, Delivery, Ledger};
+use super::worker::AGAIN;
 use super::{SERVER, WORKER};
 
 /// How often a server is started that does not come up: another process may have its port for a moment.
@@ -115,6 +117,8 @@ fn launch(dir: &Path, durability: &str, address: &str) -> io::Result<(Child, Str
 pub(super) struct Worker {
     child: Child,
     scribe: Option<JoinHandle<()>>,
+    /// How many tasks it took and has not asked to finish.
+    held: Arc<AtomicU64>,
 }
 
 impl Worker {
@@ -122,15 +126,24 @@ impl Worker {
         let mut command = this_program()?;
         let mut child = command.args([WORKER, home, queue]).spawn()?;
         let (said, ledger) = (child.stdout.take().expect("it is piped"), Arc::clone(ledger));
-        let scribe = std::thread::spawn(move || {
-            let mut said = BufReader::new(said);
-            let mut line = String::new();
-            while said.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
-                note(&line, &mut ledger.lock().unwrap_or_else(PoisonError::into_inner));
-                line.clear();
+        let held = Arc::<AtomicU64>::default();
+        let scribe = std::thread::spawn({
+            let held = Arc::clone(&held);
+            move || {
+                let mut said = BufReader::new(said);
+                let mut line = String::new();
+                while said.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
+                    note(&line, &mut ledger.lock().unwrap_or_else(PoisonError::into_inner), &held);
+                    line.clear();
+                }
             }
         });
-        Ok(Self { child, scribe: Some(scribe) })
+        Ok(Self { child, scribe: Some(scribe), held })
+    }
+
+    /// How many tasks it holds, as far as it has said; exactly so once it was killed.
+    pub(super) fn held(&self) -> u64 {
+        self.held.load(Relaxed)
     }
 
     /// Ends it with signal 9; all it said is written down then.
@@ -150,17 +163,41 @@ impl Drop for Worker {
 }
 
 /// A line that a worker said. Half a line says nothing: it is the kill that cut it.
-fn note(line: &str, ledger: &mut Ledger) {
+fn note(line: &str, ledger: &mut Ledger, held: &AtomicU64) {
     let Some(line) = line.strip_suffix('\n') else { return };
     let mut words = line.split(' ');
     let verb = words.next();
-    let numbers = words.map(|word| word.parse::<u64>().ok());
     match verb {
-        Some("take") => numbers.for_each(|number| ledger.take(number)),
-        Some("done") => numbers.flatten().for_each(|number| ledger.hear(number, Came::Finished)),
-        Some("not") => numbers.flatten().for_each(|number| ledger.hear(number, Came::NotFinished)),
+        Some("take") => {
+            for word in words {
+                let number = note_taken(word, ledger);
+                held.fetch_add(number.is_some().into(), Relaxed);
+            }
+        }
+        Some("ask") => {
+            for number in words.filter_map(|word| word.parse().ok()) {
+                ledger.ask(number);
+                held.fetch_sub(1, Relaxed);
+            }
+        }
+        Some("done") => hear(words, Came::Finished, ledger),
+        Some("not") => hear(words, Came::NotFinished, ledger),
         _ => {}
     }
+}
+
+fn note_taken(word: &str, ledger: &mut Ledger) -> Option<u64> {
+    let (text, delivery) = match word.strip_suffix(AGAIN) {
+        Some(text) => (text, Delivery::Again),
+        None => (word, Delivery::First),
+    };
+    let number = text.parse().ok();
+    ledger.take(number, delivery);
+    number
+}
+
+fn hear<'w>(words: impl Iterator<Item = &'w str>, came: Came, ledger: &mut Ledger) {
+    words.filter_map(|word| word.parse().ok()).for_each(|number| ledger.hear(number, came));
 }
 
 fn end(child: &mut Child) -> io::Result<()> {

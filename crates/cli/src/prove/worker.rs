@@ -1,5 +1,5 @@
-//! A worker of a proof, as a process of its own that may be killed at any time: it says what it is about to finish before it does,
-//! and what the home answered after.
+//! A worker of a proof, as a process of its own that may be killed at any time: it says what it took, what it is about to finish
+//! before it does, and what the home answered after.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -17,6 +17,10 @@ const BATCH: u32 = 32;
 /// So long a task that a killed worker had is nobody's.
 const LEASE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(50);
+/// One batch of so many is held for a while, as work takes its time: a kill then finds tasks in hand. Most are not, so that much
+/// is pushed, taken and finished between two kills.
+const HELD_ONE_IN: u32 = 8;
+const HELD_MS: std::ops::Range<u64> = 50..400;
 
 /// What it is told.
 #[derive(Args)]
@@ -58,7 +62,11 @@ async fn work(queue: &Queue) {
 
 async fn finish(queue: &Queue, tasks: &[Task]) {
     let numbers: Vec<Option<u64>> = tasks.iter().map(|task| number_of(task.payload())).collect();
-    say("take", numbers.iter().map(|number| number.map_or_else(|| "?".to_owned(), |n| n.to_string())));
+    say("take", tasks.iter().zip(&numbers).map(|(task, number)| taken(task, *number)));
+    if fastrand::u32(..HELD_ONE_IN) == 0 {
+        tokio::time::sleep(Duration::from_millis(fastrand::u64(HELD_MS))).await;
+    }
+    say("ask", numbers.iter().flatten().map(u64::to_string));
     let receipts: Vec<_> = tasks.iter().map(Task::receipt).collect();
     // After a lost answer, a no may mean that it was done before.
     let mut is_no_sure = true;
@@ -81,6 +89,15 @@ async fn finish(queue: &Queue, tasks: &[Task]) {
         say("not", of(false));
     }
 }
+
+/// The number of a task that was taken, marked if it had been delivered before.
+fn taken(task: &Task, number: Option<u64>) -> String {
+    let mark = if task.delivery() > 1 { AGAIN } else { "" };
+    number.map_or_else(|| "?".to_owned(), |number| format!("{number}{mark}"))
+}
+
+/// What stands behind the number of a task that had been delivered before.
+pub(super) const AGAIN: &str = "+";
 
 /// One line in one write, so that a kill leaves none torn.
 fn say(word: &str, numbers: impl Iterator<Item = String>) {

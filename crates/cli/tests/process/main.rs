@@ -6,6 +6,7 @@ mod cold;
 mod commands;
 mod disk_failure;
 mod dq;
+mod every_home;
 mod failpoints;
 mod flood;
 mod full_disk;

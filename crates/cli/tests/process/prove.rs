@@ -30,11 +30,13 @@ fn some_seconds_of_crashes_lose_nothing() {
     let dir = scratch();
     let (output, text) = prove(dir.path(), &["--seconds", "4", "--seed", "7"]);
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(text.ends_with(" · 0 lost · 0 finished twice\n"), "{text}");
+    assert!(text.ends_with(" redelivered · 0 lost · 0 finished twice\n"), "{text}");
     let words: Vec<&str> = text.trim_end().split(" · ").collect();
     let count = |words: &str| words.split(' ').next().and_then(|n| n.replace(',', "").parse::<u64>().ok());
     assert!(words[0].ends_with(" confirmed") && count(words[0]) > Some(100), "{text}");
     assert!(words[1].ends_with(" crashes") && count(words[1]) >= Some(2), "{text}");
+    assert!(words[2].ends_with(" held then") && count(words[2]) > Some(0), "{text}");
+    assert!(words[3].ends_with(" redelivered") && count(words[3]) > Some(0), "{text}");
     assert_eq!(left_in(dir.path()), 0, "the directory of a proof that went well is removed");
 }
 
@@ -108,8 +110,24 @@ fn another_home_is_proven_by_killing_workers_alone() {
     assert!(output.status.success(), "{text}");
     assert_eq!((&verdict["server_crashes"], &verdict["kept"]), (&0.into(), &true.into()));
     assert!(verdict["worker_crashes"].as_u64() >= Some(1), "{text}");
+    // What a killed worker held came again.
+    assert!(verdict["held"].as_u64() > Some(0) && verdict["redelivered"].as_u64() > Some(0), "{text}");
     redis.check("sureq:");
     assert_eq!(left_in(dir.path()), 0);
+}
+
+#[test]
+fn a_home_without_leases_cannot_be_proven_and_breaks_no_promise() {
+    let (dir, redis) = (scratch(), RedisServer::start());
+    for layout in ["worqr", "redis-queue"] {
+        let home = format!("{}?layout={layout}", redis.url());
+        let (output, text) = prove(dir.path(), &["--seconds", "1", "--home", &home]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), text.as_str()), (Some(1), ""), "{said}");
+        assert!(said.contains("this home cannot be proven: ") && said.contains("POP LEASE"), "{said}");
+    }
+    let (output, _) = prove(dir.path(), &["--seconds", "1", "--durability", "odd"]);
+    assert_eq!(output.status.code(), Some(2));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use sureq_core::command::{IdForm, Return, TaskRef};
 use sureq_core::settings::Place;
-use sureq_core::{Command, Refusal, Replies, Reply};
+use sureq_core::{Command, Refusal, Replies, Reply, limits};
 use sureq_proto::resp::{BadReply, Piece, PieceReader};
 use sureq_proto::{Expected, decode_reply, encode_command};
 use sureq_seam::{Payload, PopOf, Untaken};
@@ -38,7 +38,7 @@ pub(super) struct Batch {
 pub(super) enum Said {
     /// It ends behind so many bytes.
     Sent { expected: Expected, end: u64 },
-    /// There are no words for it.
+    /// There are no words for it, or it is beyond a limit.
     Unsayable(Refusal),
 }
 
@@ -47,7 +47,12 @@ impl Batch {
         let (mut bytes, mut pops) = (Vec::new(), Vec::new());
         let mut said = Vec::with_capacity(commands.len());
         for (at, command) in commands.iter().enumerate() {
-            said.push(match encode_command(&mut bytes, command) {
+            let begin = bytes.len();
+            let encoded = encode_within_limits(&mut bytes, command);
+            if encoded.is_err() {
+                bytes.truncate(begin);
+            }
+            said.push(match encoded {
                 Ok(()) => {
                     let expected = Expected::of(command);
                     if let Some(queues) = expected.queues() {
@@ -55,7 +60,7 @@ impl Batch {
                     }
                     Said::Sent { expected, end: bytes.len() as u64 }
                 }
-                Err(no) => Said::Unsayable(Refusal::not_there(no.what, "RQ.*")),
+                Err(no) => Said::Unsayable(no),
             });
         }
         Self { bytes, said, slot: Arc::new(Slot::new(pops, spelt)) }
@@ -64,6 +69,16 @@ impl Batch {
     fn refuse(&self, refusal: &Refusal) {
         self.slot.refuse(self.said.len(), refusal);
     }
+}
+
+/// Appends a command. One beyond the limits that every server has is refused here: a server would answer a protocol error, which
+/// says nothing about the limit, and close the connection.
+fn encode_within_limits(bytes: &mut Vec<u8>, command: &Command<'_>) -> Result<(), Refusal> {
+    command.check()?;
+    let begin = bytes.len();
+    encode_command(bytes, command).map_err(|no| Refusal::not_there(no.what, "RQ.*"))?;
+    let max = limits::COMMAND_BYTES_MAX;
+    if bytes.len() - begin > max { Err(Refusal::TooLarge { what: "the command", max }) } else { Ok(()) }
 }
 
 /// A batch on its way.

@@ -1,0 +1,123 @@
+//! `sureq work --until-empty`: when the queues of a worker are empty, and what it waits for until then.
+
+use std::time::{Duration, Instant};
+
+use sureq::{Error, Home, Info, View, WorkerHandle};
+use tokio::time::sleep;
+
+use super::Typed;
+use crate::humane::{number, relative};
+use crate::say;
+
+/// How often it is looked whether the queues are empty.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// How long nothing runs before it is said what is waited for, and how often that is said.
+const SAY_AFTER: Duration = Duration::from_secs(1);
+const SAY_EVERY: Duration = Duration::from_secs(60);
+
+/// Returns when the queues have nothing that could still be done, or when that will never be known.
+pub(super) async fn until_empty(queues: &[Typed], home: &Home, worker: &WorkerHandle) -> Result<(), Error> {
+    let mut reminder = Reminder::default();
+    loop {
+        let (mut left, mut is_known) = (Vec::new(), true);
+        for queue in queues {
+            match home.queue(queue).info().await {
+                Ok(info) if info.ready + info.delayed + info.leased > 0 => left.push((queue, info)),
+                Ok(_) => {}
+                Err(no @ Error::Refused(_)) => return Err(no),
+                // The worker is asking it again and again, too.
+                Err(_) => is_known = false,
+            }
+        }
+        if left.is_empty() && is_known {
+            return Ok(());
+        }
+        let is_busy = worker.status().is_none_or(|status| status.running + status.unconfirmed > 0);
+        if is_known && reminder.is_due(is_busy, Instant::now()) {
+            say_what_is_left(home, &left).await;
+        }
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+async fn say_what_is_left(home: &Home, left: &[(&Typed, Info)]) {
+    for (queue, info) in left {
+        let next_due = if info.delayed > 0 {
+            // Without an answer the rest is said.
+            let delayed = home.queue(queue).inspect(View::Delayed, 0, 1).await.unwrap_or_default();
+            delayed.first().map(|task| task.at.0)
+        } else {
+            None
+        };
+        say::err(format_args!("sureq: waiting for {queue}: {}", words_of(info, next_due)));
+    }
+}
+
+/// What is left of a queue, and what it waits for.
+fn words_of(info: &Info, next_due: Option<u64>) -> String {
+    let mut parts = Vec::new();
+    if info.ready > 0 {
+        let paused = info.paused.map(|since| format!(", but paused {}", relative(since.0)));
+        parts.push(format!("{} ready{}", number(info.ready), paused.unwrap_or_default()));
+    }
+    if info.delayed > 0 {
+        let due = next_due.map(|due| format!(", the next due {}", relative(due)));
+        parts.push(format!("{} delayed{}", number(info.delayed), due.unwrap_or_default()));
+    }
+    if info.leased > 0 {
+        parts.push(format!("{} with other workers", number(info.leased)));
+    }
+    parts.join("; ")
+}
+
+/// When it is time to say what is waited for.
+#[derive(Default)]
+struct Reminder {
+    idle_since: Option<Instant>,
+    said: Option<Instant>,
+}
+
+impl Reminder {
+    fn is_due(&mut self, is_busy: bool, now: Instant) -> bool {
+        if is_busy {
+            self.idle_since = None;
+            return false;
+        }
+        let since = *self.idle_since.get_or_insert(now);
+        let is_due =
+            now - since >= SAY_AFTER && self.said.is_none_or(|said| now.duration_since(said) >= SAY_EVERY);
+        if is_due {
+            self.said = Some(now);
+        }
+        is_due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sureq_core::LogTime;
+
+    #[test]
+    fn it_is_said_after_a_second_of_waiting_and_then_every_minute() {
+        let (began, mut reminder) = (Instant::now(), Reminder::default());
+        let mut is_due = |is_busy, ms| reminder.is_due(is_busy, began + Duration::from_millis(ms));
+        assert!(!is_due(false, 0) && !is_due(false, 999) && is_due(false, 1_000));
+        assert!(!is_due(false, 60_999) && is_due(false, 61_000));
+        assert!(!is_due(true, 200_000) && !is_due(false, 200_500), "work begins it anew");
+        assert!(!is_due(false, 201_400) && is_due(false, 201_500));
+    }
+
+    #[test]
+    fn what_is_waited_for_is_named() {
+        let mut info = Info { delayed: 1, ..Info::default() };
+        let soon = std::time::SystemTime::now() + Duration::from_secs(7_230);
+        let due = soon.duration_since(std::time::UNIX_EPOCH).expect("it is later").as_millis() as u64;
+        assert_eq!(words_of(&info, Some(due)), "1 delayed, the next due in 2 h");
+        (info.delayed, info.ready, info.leased) = (0, 2_000, 3);
+        assert_eq!(words_of(&info, None), "2,000 ready; 3 with other workers");
+        info.paused = Some(LogTime(due));
+        assert_eq!(words_of(&info, None), "2,000 ready, but paused in 2 h; 3 with other workers");
+    }
+}

@@ -1,0 +1,477 @@
+//! The same words mean the same on every home: nothing is dropped, doubled or miscounted without a word, and the exit code says so.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use sureq_testkit::process::{PATIENCE, Process};
+use sureq_testkit::redis_server::RedisServer;
+use sureq_testkit::server_process::{Launch, Server};
+
+use crate::commands::{check_refused, command, fed, in_dir, lines, on_server, sureq};
+use crate::users::People;
+use crate::{SUREQ, scratch, serve};
+use rustix::process::Signal;
+
+/// A home of each kind that keeps tasks its own way.
+struct Homes {
+    urls: Vec<String>,
+    _server: Server,
+    _redis: RedisServer,
+    _dir: tempfile::TempDir,
+}
+
+impl Homes {
+    fn start() -> Self {
+        let (dir, redis) = (scratch(), RedisServer::start());
+        let server = serve(&dir.path().join("data")).start();
+        let urls = vec![in_dir(dir.path()), on_server(server.resp), redis.url()];
+        Self { urls, _server: server, _redis: redis, _dir: dir }
+    }
+
+    /// With a queue called `q` everywhere.
+    fn with_queue() -> Self {
+        let homes = Self::start();
+        for home in &homes.urls {
+            lines(home, &["push", "q", "a"]);
+        }
+        homes
+    }
+}
+
+/// A Redis with the keys of another program, asked as it is and through a server in front of it.
+struct Layout {
+    urls: Vec<String>,
+    _server: Server,
+    _redis: RedisServer,
+}
+
+impl Layout {
+    fn start(name: &str) -> Self {
+        let redis = RedisServer::start();
+        let url = format!("{}?layout={name}", redis.url());
+        let server = Launch::new(SUREQ)
+            .args(["serve", "--home", &url, "--resp", "127.0.0.1:0", "--text", "127.0.0.1:0"])
+            .start();
+        Self { urls: vec![url, on_server(server.resp)], _server: server, _redis: redis }
+    }
+}
+
+fn json_lines(home: &str, words: &[&str]) -> Vec<Value> {
+    let lines = lines(home, &[words, &["--json"]].concat());
+    lines.iter().map(|line| serde_json::from_str(line).expect("it is JSON")).collect()
+}
+
+fn count(home: &str, queue: &str, state: &str) -> Value {
+    json_lines(home, &["stats", queue])[0][state].clone()
+}
+
+#[test]
+fn a_name_is_for_one_task() {
+    let homes = Homes::with_queue();
+    for home in &homes.urls {
+        check_refused(
+            home,
+            &["push", "q", "x", "y", "z", "--name", "same"],
+            2,
+            "--name is for one task, and 3 are",
+        );
+        check_refused(home, &["push", "q", "x", "--file", "/dev/null", "--name", "same"], 2, "2 are given");
+        assert_eq!(count(home, "q", "ready"), 1, "{home}: nothing was pushed");
+    }
+}
+
+#[test]
+fn arguments_that_make_no_sense_make_no_store() {
+    let dir = scratch();
+    let home = &in_dir(dir.path());
+    check_refused(home, &["push", "q", "x", "y", "--name", "n"], 2, "--name is for one task");
+    check_refused(home, &["push", "q", "--file", "-", "--file", "-"], 2, "standard input can be read once");
+    check_refused(home, &["push", "q", "--file", "/nonexistent"], 1, "cannot read /nonexistent");
+    assert_eq!(fed(home, &["push", "q", "--name", "n"], b"x\n").code, 2);
+    assert!(!dir.path().join("store").exists());
+}
+
+#[test]
+fn tasks_that_are_there_already_are_not_counted_as_pushed() {
+    let homes = Homes::start();
+    for home in &homes.urls {
+        let said = fed(home, &["push", "u", "--unique"], b"a\na\nb\na\n");
+        assert_eq!((said.code, said.out.as_str()), (0, "2 tasks pushed, 2 were there already\n"), "{home}");
+        let said = fed(home, &["push", "u", "--unique", "--json"], b"a\nc\n");
+        assert_eq!(said.out, "{\"queue\":\"u\",\"pushed\":1,\"already_there\":1}\n", "{home}");
+        let said = sureq(home, &["push", "u", "a", "d", "--unique"]);
+        assert_eq!((said.code, said.out.matches("is there already").count()), (0, 1), "{home}: {}", said.out);
+        assert_eq!(count(home, "u", "ready"), 4, "{home}");
+    }
+}
+
+#[test]
+fn arguments_that_are_pushed_one_by_one_are_counted_when_one_is_refused() {
+    let homes = Homes::start();
+    for home in &homes.urls {
+        lines(home, &["push", "few", "0"]);
+        lines(home, &["config", "few", "max-length=2"]);
+        let said = sureq(home, &["push", "few", "1", "2", "--tries", "2"]);
+        assert_eq!((said.code, said.out.lines().count()), (1, 1), "{home}: {}", said.out);
+        assert!(said.err.contains("1 task confirmed; then the queue is full"), "{home}: {}", said.err);
+    }
+}
+
+#[test]
+fn a_pop_without_a_lease_gives_what_finishes_the_task() {
+    let homes = Homes::start();
+    let layouts = [Layout::start("redis-queue"), Layout::start("work-queue")];
+    for home in layouts.iter().flat_map(|layout| &layout.urls).chain(&homes.urls) {
+        lines(home, &["push", "q", "one", "two", "three"]);
+        let popped = &json_lines(home, &["pop", "q", "--no-lease"])[0];
+        assert_ne!(popped["delivery"], 0, "{home}: a delivery that is not known is not zero");
+        let receipt = popped["receipt"].as_str().expect("a receipt");
+        assert_eq!(lines(home, &["ack", "q", receipt]), [format!("{receipt} finished")], "{home}");
+        let taken = sureq(home, &["pop", "q", "--no-lease", "--ack", "--raw", "-n", "2"]);
+        assert_eq!((taken.code, taken.out.as_str(), taken.err.as_str()), (0, "two\nthree\n", ""), "{home}");
+        assert_eq!(count(home, "q", "leased"), 0, "{home}");
+    }
+}
+
+#[test]
+fn no_task_at_all_is_not_asked_for() {
+    let homes = Homes::with_queue();
+    let layout = Layout::start("work-queue");
+    for home in homes.urls.iter().chain(&layout.urls) {
+        check_refused(home, &["inspect", "q", "-n", "0"], 2, "0 is not in 1..");
+        check_refused(home, &["pop", "q", "-n", "0"], 2, "0 is not in 1..");
+        check_refused(home, &["work", "q", "--timeout", "0s", "--", "true"], 2, "write a time longer than 0");
+        check_refused(home, &["work", "q", "p", "q", "--", "true"], 2, "the queue q is named twice");
+    }
+}
+
+#[test]
+fn more_than_one_answer_holds_is_shown_all_the_same() {
+    let homes = Homes::start();
+    let dir = scratch();
+    let large = dir.path().join("large");
+    // Two of them are more than one answer carries.
+    std::fs::write(&large, vec![b'x'; 33 << 20]).expect("there is room");
+    let file = large.to_str().expect("a path");
+    for home in &homes.urls {
+        for _ in 0..2 {
+            lines(home, &["push", "q", "--file", file]);
+        }
+        assert_eq!(lines(home, &["inspect", "q", "--start", "-3"]).len(), 3, "{home}: rows and a head");
+    }
+}
+
+#[test]
+fn memory_that_ends_with_the_command_takes_no_tasks() {
+    for words in [
+        &["push", "q", "x"][..],
+        &["pop", "q"],
+        &["queues"],
+        &["config", "q", "tries=1"],
+        &["work", "q", "--", "true"],
+    ] {
+        check_refused("mem:", words, 2, "mem: lives in one process and ends with this command");
+    }
+    assert_eq!(lines("mem:", &["bench", "--tasks", "20", "--rounds", "1", "--json"]).len(), 4);
+}
+
+#[test]
+fn incarnations_are_text_in_json() {
+    let dir = scratch();
+    let home = &in_dir(dir.path());
+    lines(home, &["push", "q", "x"]);
+    let store = dir.path().join("store");
+    let report: Value =
+        serde_json::from_str(&lines(home, &["check", "--json", store.to_str().expect("a path")]).concat())
+            .expect("JSON");
+    assert!(report["incarnation"].as_str().is_some_and(|n| n.parse::<u64>().is_ok()), "{report}");
+    let homes = Homes::start();
+    for home in &homes.urls[1..] {
+        let (_worker, id) = working(home);
+        let workers = json_lines(home, &["workers"]);
+        assert_eq!(workers[0]["name"], "w", "{workers:?}");
+        assert!(workers[0]["incarnation"].as_str().is_some_and(|n| n.parse::<u64>().is_ok()), "{workers:?}");
+        let explained = &json_lines(home, &["explain", "q", &id])[0];
+        assert_eq!(explained["incarnation"], workers[0]["incarnation"], "{home}");
+        assert_eq!((&explained["worker"], &explained["cancelled"]), (&"w".into(), &false.into()), "{home}");
+        check_refused(home, &["workers", "--yes"], 2, "--fail");
+    }
+}
+
+/// A worker called w whose program runs for a task of q, and that task's id.
+fn working(home: &str) -> (Process, String) {
+    let id = lines(home, &["push", "q", "a"]).concat();
+    let words = ["work", "q", "--name", "w", "--", "sh", "-c", "echo begun; exec sleep 1000"];
+    let worker = Process::start(&mut command(home, &words));
+    worker.find_in_stdout(|text| text.contains("begun").then_some(()));
+    (worker, id)
+}
+
+#[test]
+fn a_payload_beyond_the_limit_is_refused_by_its_limit() {
+    let homes = Homes::with_queue();
+    let dir = scratch();
+    let (large, huge) = (dir.path().join("large"), dir.path().join("huge"));
+    std::fs::write(&large, vec![b'x'; 50 << 20]).expect("there is room");
+    std::fs::write(&huge, vec![b'x'; (64 << 20) + 1]).expect("there is room");
+    let (large, huge) = (large.to_str().expect("a path"), huge.to_str().expect("a path"));
+    for home in &homes.urls {
+        check_refused(
+            home,
+            &["push", "q", "--file", huge],
+            1,
+            "the payload is too large: at most 67108864 bytes",
+        );
+        check_refused(home, &["push", "q", "--file", huge, "--tries", "1"], 1, "the payload is too large");
+        assert_eq!(count(home, "q", "ready"), 1, "{home}");
+    }
+    // Many that are small enough can be too much for one command.
+    let three = ["push", "q", "--file", large, "--file", large, "--file", large];
+    check_refused(&homes.urls[1], &three, 1, "the command is too large: at most 134217728 bytes");
+    // A line that does not end is not read to its end.
+    let line = vec![b'x'; (64 << 20) + 1];
+    let said = fed(&homes.urls[1], &["push", "q"], &line);
+    assert_eq!(said.code, 1);
+    assert!(said.err.contains("0 tasks confirmed; then the payload is too large"), "{}", said.err);
+}
+
+#[test]
+fn only_what_can_be_purged_is_offered() {
+    let homes = Homes::with_queue();
+    for home in &homes.urls {
+        check_refused(
+            home,
+            &["purge", "q", "--state", "leased", "--yes"],
+            2,
+            "[possible values: ready, delayed, dead]",
+        );
+        check_refused(home, &["purge", "q", "--state", "dead", "--drop", "--yes"], 2, "cannot be used with");
+        lines(home, &["pop", "q"]);
+        assert_eq!(sureq(home, &["purge", "q", "--yes"]).code, 4, "{home}: a leased task stays");
+        lines(home, &["config", "q", "tries=7"]);
+        check_refused(
+            home,
+            &["purge", "q", "--drop"],
+            2,
+            "This removes the queue with 1 task of q for good: say --yes",
+        );
+        assert_eq!(lines(home, &["purge", "q", "--drop", "--yes"]), ["q is removed"], "{home}");
+        assert_eq!(json_lines(home, &["config", "q"])[0]["tries"], "0", "{home}");
+        assert_eq!(sureq(home, &["purge", "q", "--drop", "--yes"]).code, 4, "{home}");
+    }
+}
+
+#[test]
+fn keys_of_other_programs_are_emptied_by_removing_them() {
+    for name in ["redis-queue", "work-queue"] {
+        let layout = Layout::start(name);
+        for home in &layout.urls {
+            lines(home, &["push", "q", "a", "b"]);
+            check_refused(home, &["purge", "q", "--yes"], 1, "`sureq purge --drop`");
+            assert_eq!(lines(home, &["purge", "q", "--drop", "--yes"]), ["q is removed"], "{home}");
+            assert_eq!(lines(home, &["queues"]), ["no queue has tasks"], "{home}");
+        }
+    }
+}
+
+#[test]
+fn a_pop_that_a_layout_does_not_know_says_what_to_write() {
+    for (name, advice) in [("redis-queue", "write --no-lease"), ("worqr", "use `sureq work`")] {
+        let layout = Layout::start(name);
+        for home in &layout.urls {
+            lines(home, &["push", "q", "a"]);
+            check_refused(home, &["pop", "q"], 1, advice);
+            check_refused(home, &["pop", "q", "--lease", "5s", "--ack"], 1, advice);
+            if name == "worqr" {
+                check_refused(home, &["pop", "q", "--no-lease"], 1, advice);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_list_of_queues_shows_which_are_paused() {
+    let homes = Homes::with_queue();
+    for home in &homes.urls {
+        lines(home, &["push", "r", "b"]);
+        assert!(!lines(home, &["queues"])[0].contains("paused"), "{home}");
+        lines(home, &["pause", "q"]);
+        let table = lines(home, &["queues"]);
+        assert!(table[0].ends_with("dead  paused") && table[1].ends_with(" ago"), "{home}: {table:?}");
+        assert!(table[2].ends_with('0'), "{home}: {table:?}");
+        let rows = json_lines(home, &["queues"]);
+        assert!(rows[0]["paused_at"].is_u64() && rows[1]["paused_at"].is_null(), "{home}: {rows:?}");
+    }
+    let layout = Layout::start("work-queue");
+    lines(&layout.urls[0], &["push", "q", "a"]);
+    assert!(json_lines(&layout.urls[0], &["queues"])[0]["paused_at"].is_null());
+}
+
+#[test]
+fn why_a_task_waits_is_told_in_dates_and_in_all_its_fields() {
+    let homes = Homes::start();
+    for home in &homes.urls {
+        let later = lines(home, &["push", "d", "x", "--at", "2090-01-01T00:00:00Z"]).concat();
+        let words = lines(home, &["explain", "d", &later]).concat();
+        assert!(words.starts_with("delayed until 2090-01-01T00:00:00Z, "), "{home}: {words}");
+        let fields = &json_lines(home, &["explain", "d", &later])[0];
+        assert_eq!(
+            (&fields["due"], &fields["state"]),
+            (&3_786_912_000_000_u64.into(), &"delayed".into()),
+            "{home}"
+        );
+        assert!(fields["due_in_ms"].as_u64() > Some(1_000_000), "{home}: {fields}");
+        let ids = lines(home, &["push", "q", "a", "b"]);
+        lines(home, &["pause", "q"]);
+        let words = lines(home, &["explain", "q", &ids[1]]).concat();
+        assert!(
+            words.starts_with("queue paused ") && words.ends_with(" ago; ready, 1 ahead"),
+            "{home}: {words}"
+        );
+        let fields = &json_lines(home, &["explain", "q", &ids[1]])[0];
+        assert!(fields["ahead"] == 1 && fields["paused_at"].is_u64(), "{home}: {fields}");
+        lines(home, &["resume", "q"]);
+        lines(home, &["pop", "q"]);
+        let words = lines(home, &["explain", "q", &ids[0]]).concat();
+        assert!(words.contains(" ago, until 2") && words.ends_with(" s), delivery 1"), "{home}: {words}");
+        let fields = &json_lines(home, &["explain", "q", &ids[0]])[0];
+        let (taken, ends) = (fields["taken_at"].as_u64(), fields["lease_ends"].as_u64());
+        assert_eq!(taken.map(|taken| taken + 60_000), ends, "{home}: {fields}");
+        lines(home, &["return", "q", &ids[0], "--failed", "no\u{1b}way", "--dead"]);
+        let words = lines(home, &["explain", "q", &ids[0]]).concat();
+        assert!(words.contains("dead: ") && words.ends_with(r"last reason: no\x1bway"), "{home}: {words}");
+        assert!(json_lines(home, &["explain", "q", &ids[0]])[0]["died_at"].is_u64(), "{home}");
+    }
+}
+
+#[test]
+fn less_than_was_asked_for_is_no_success() {
+    let homes = Homes::start();
+    for home in &homes.urls {
+        let ids = lines(home, &["push", "q", "a", "b", "c", "d"]);
+        let said = sureq(home, &["cancel", "q", &ids[3], &ids[3], "1-1"]);
+        assert_eq!((said.code, said.out.as_str()), (4, "1 of 2 tasks called off\n"), "{home}");
+        let receipts = json_lines(home, &["pop", "q", "-n", "3"]);
+        let receipt = |n: usize| receipts[n]["receipt"].as_str().expect("a receipt");
+        let said = sureq(home, &["ack", "q", receipt(0), "1-1"]);
+        assert_eq!((said.code, said.out.lines().count()), (4, 2), "{home}: {}", said.out);
+        assert!(said.out.contains("1-1 not finished"), "{home}: {}", said.out);
+        assert_eq!(lines(home, &["ack", "q", receipt(1)]).len(), 1, "{home}");
+        lines(home, &["return", "q", receipt(2), "--failed", "x", "--dead"]);
+        let said = sureq(home, &["revive", "q", &ids[2], "1-1"]);
+        assert_eq!((said.code, said.out.as_str()), (4, "1 of 2 tasks revived\n"), "{home}");
+        assert_eq!(lines(home, &["cancel", "q", &ids[2]]), ["1 task called off"], "{home}");
+        let said = sureq(home, &["cancel", "q", "--payload", "none", "--yes"]);
+        assert_eq!((said.code, said.out.as_str()), (4, "0 tasks called off\n"), "{home}");
+    }
+}
+
+#[test]
+fn who_is_not_let_in_has_no_permission() {
+    let dir = scratch();
+    let people = People::write(dir.path());
+    let server = people.launch(dir.path(), "root").start();
+    let redis = RedisServer::start_with("redis-server".as_ref(), &["--requirepass", "secret"]);
+    check_refused(&on_server(server.resp), &["queues"], 77, "NOAUTH");
+    check_refused(&format!("sureq://root:wrong@{}", server.resp), &["queues"], 77, "WRONGPASS");
+    check_refused(&redis.url(), &["queues"], 77, "NOAUTH");
+    check_refused(&format!("{}?pass=wrong", redis.url()), &["push", "q", "x"], 77, "WRONGPASS");
+    let home = format!("{}?pass=secret", redis.url());
+    assert_eq!(lines(&home, &["queues"]), ["no queue has tasks"]);
+    // Who is let in, and may only look.
+    let mut root =
+        redis::Client::open(format!("{}?pass=secret", redis.url())).and_then(|root| root.get_connection());
+    let root = root.as_mut().expect("it listens");
+    let reader = ["SETUSER", "reader", "on", ">open", "~*", "&*", "+@all", "-@scripting"];
+    redis::cmd("ACL").arg(&reader).exec(root).expect("it is made");
+    let reader = format!("{}?user=reader&pass=open", redis.url());
+    check_refused(&reader, &["push", "q", "x"], 77, "this user has no permissions");
+}
+
+#[test]
+fn a_worker_that_waits_says_what_for() {
+    let homes = Homes::start();
+    for home in &homes.urls[1..] {
+        lines(home, &["push", "q", "x", "--delay", "1h"]);
+        lines(home, &["push", "p", "y", "z"]);
+        lines(home, &["pause", "p"]);
+        let words = ["work", "q", "p", "--until-empty", "--", "true"];
+        let mut worker = Process::start(&mut command(home, &words));
+        let told =
+            |words: &'static str| worker.find_in_stderr(|line| line.contains(words).then(|| line.to_owned()));
+        let waiting = told("waiting for q: ");
+        assert!(waiting.contains("1 delayed, the next due in 59 min"), "{home}: {waiting}");
+        let waiting = told("waiting for p: ");
+        assert!(waiting.contains("2 ready, but paused "), "{home}: {waiting}");
+        worker.signal(Signal::TERM);
+        assert_eq!(worker.exit_code(PATIENCE), 0, "{home}: {worker}");
+    }
+}
+
+#[test]
+fn a_program_that_fails_is_not_run_again_at_once_where_nothing_is_delayed() {
+    let dir = scratch();
+    for name in ["redis-queue", "work-queue", "worqr"] {
+        let layout = Layout::start(name);
+        for (home, code) in layout.urls.iter().zip(["3", "75"]) {
+            lines(home, &["push", "q", "a"]);
+            let marker = dir.path().join(format!("{name}-{code}"));
+            let marker = marker.to_str().expect("a path");
+            let script = r#"test -e "$0" && exit 0; touch "$0"; exit $1"#;
+            let began = Instant::now();
+            lines(home, &["work", "q", "--until-empty", "--", "sh", "-c", script, marker, code]);
+            assert!(began.elapsed() >= Duration::from_secs(1), "{home}, exit code {code}");
+        }
+    }
+}
+
+#[test]
+fn a_name_that_is_empty_is_seen() {
+    let homes = Homes::start();
+    for home in &homes.urls {
+        lines(home, &["push", "", "a"]);
+        assert!(lines(home, &["queues"])[1].starts_with(r#"""  "#), "{home}");
+        assert_eq!(lines(home, &["pause", ""]), [r#""" is paused"#], "{home}");
+    }
+}
+
+#[test]
+fn a_task_without_an_id_that_is_there_already_is_told() {
+    let layout = Layout::start("worqr");
+    for (home, first) in layout.urls.iter().zip(["pushed", "it is there already"]) {
+        assert_eq!(lines(home, &["push", "q", "a", "--unique"]), [first]);
+        assert_eq!(lines(home, &["push", "q", "a", "--unique"]), ["it is there already"]);
+    }
+}
+
+/// A pipe that nobody reads any more.
+fn unread() -> Stdio {
+    let (reader, writer) = std::io::pipe().expect("there are pipes");
+    drop(reader);
+    writer.into()
+}
+
+#[test]
+fn tasks_that_were_taken_and_not_shown_are_no_success() {
+    let homes = Homes::start();
+    for home in &homes.urls {
+        lines(home, &["push", "q", "a", "b"]);
+        for words in [&["pop", "q"][..], &["pop", "q", "--ack", "--raw"]] {
+            let output =
+                command(home, words).stdin(Stdio::null()).stdout(unread()).output().expect("it starts");
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(1), "{home}: {words:?}: {said}");
+            assert!(said.contains("cannot show what was taken on standard output"), "{home}: {said}");
+        }
+    }
+}
+
+#[test]
+fn workers_are_not_counted_where_there_are_none_to_count() {
+    let layout = Layout::start("work-queue");
+    for home in &layout.urls {
+        assert!(json_lines(home, &["stats"])[0]["workers"].is_null(), "{home}");
+        assert!(!lines(home, &["stats"])[0].contains("worker"), "{home}");
+    }
+}
