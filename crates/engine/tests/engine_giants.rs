@@ -73,6 +73,11 @@ fn spares(disk: &SimDisk) -> usize {
     disk.files().keys().filter(|name| name.starts_with("spare-")).count()
 }
 
+/// Segments are named by their numbers, of twenty digits.
+fn is_segment(name: &str) -> bool {
+    name.starts_with('0')
+}
+
 #[test]
 fn a_push_larger_than_the_room_is_refused_and_nobody_waits_for_it() {
     for level in LEVELS {
@@ -198,7 +203,7 @@ fn payloads_before_a_segment_that_was_being_made_are_where_they_were() {
         push(&engine, payload).unwrap();
     }
     engine.close().unwrap();
-    let newest = disk.files().into_keys().rfind(|name| name.ends_with(".seg")).unwrap();
+    let newest = disk.files().into_keys().rfind(|name| is_segment(name)).unwrap();
     disk.edit(&newest, |bytes| bytes.truncate(10));
     let engine = open(disk.shared(), &options);
     let found: Vec<Vec<u8>> = std::iter::from_fn(|| pop(&engine)).map(|(_, payload)| payload).collect();
@@ -212,7 +217,7 @@ fn payloads_before_a_segment_that_was_being_made_are_where_they_were() {
 fn a_start_knows_the_segment_that_it_begins() {
     let disk = SimDisk::new(7);
     let options = Options { keeps_log: true, ..options(Durability::Always, 4096) };
-    let segments = || disk.files().keys().filter(|name| name.ends_with(".seg")).count() as u64;
+    let segments = || disk.files().keys().filter(|name| is_segment(name)).count() as u64;
     let mut has_rolled = 0;
     for bytes in (0..3000).step_by(64) {
         let before = segments();
