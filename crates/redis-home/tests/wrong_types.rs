@@ -101,7 +101,14 @@ fn work_queue() -> Case {
         commands,
         keys: &[
             ("jobs:queue", Other, ALL),
-            ("jobs:processing", Other, ALL),
+            (
+                "jobs:processing",
+                Other,
+                &[
+                    "info", "inspect", "pending", "exists", "drop", "pop", "ack", "extend", "return",
+                    "cancel a", "cancel b",
+                ],
+            ),
             ("jobs:item:a", Text, &["add a", "pop", "cancel a", "info", "inspect", "drop"]),
             ("jobs:lease:a", Text, &["add a", "pop", "cancel a", "info", "drop"]),
             ("jobs:item:b", Text, &["ack", "extend", "return", "cancel b", "pending", "drop"]),
@@ -142,8 +149,12 @@ fn redis_queue() -> Case {
 
 /// Commands in the keys of Worqr: what those concern that a queue, a process, a worker, or all workers have.
 const OF_QUEUE: &[&str] = &[
-    "push", "info", "inspect", "pending", "exists", "drop", "unique", "pop", "ack", "extend", "return",
-    "cancel", "purge", "start", "beat", "work", "rest", "stop", "fail",
+    "push", "info", "inspect", "pending", "exists", "drop", "unique", "pop", "return", "cancel", "purge",
+    "start", "beat", "work", "rest", "stop", "fail",
+];
+const OF_WORKED_ON: &[&str] = &[
+    "info", "inspect", "pending", "exists", "drop", "pop", "ack", "return", "cancel", "purge", "start",
+    "beat", "work", "rest", "stop", "fail",
 ];
 const OF_PROCESS: &[&str] = &[
     "pending", "drop", "ack", "extend", "return", "cancel", "start", "beat", "work", "rest", "stop", "fail",
@@ -191,7 +202,7 @@ fn worqr() -> Case {
         commands,
         keys: &[
             ("worqr:queues:jobs", Other, OF_QUEUE),
-            ("worqr:workingProcesses:jobs", Other, OF_QUEUE),
+            ("worqr:workingProcesses:jobs", Other, OF_WORKED_ON),
             ("worqr:processes:jobs_1", Other, OF_PROCESS),
             ("worqr:workers", Other, OF_WORKERS),
             ("worqr:expiringWorkers", Other, OF_WORKERS),

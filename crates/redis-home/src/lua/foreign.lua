@@ -28,7 +28,7 @@ end
 -- Ends the call, which must have written nothing yet: this key holds a value of another type. `guarded` catches it.
 local function wrong_type(name) error({ wrong = name }, 0) end
 
--- Calls a command that only reads the key `name`.
+-- Calls a command on the key `name`: one that only reads, or the first that writes.
 local function read(command, name, ...)
   local found = redis.pcall(command, name, ...)
   if type(found) == 'table' and found.err then

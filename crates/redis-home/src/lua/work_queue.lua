@@ -113,8 +113,8 @@ function op.push(q, args)
   end
   local ids = {}
   for i = 1, #args, 2 do
+    read('LPUSH', q.queue, args[i])
     call('SET', q.item .. args[i], args[i + 1])
-    call('LPUSH', q.queue, args[i])
     ids[#ids + 1] = args[i]
   end
   return ids
@@ -123,8 +123,11 @@ end
 -- id, payload
 function op.add(q, args)
   local id = args[1]
-  check_ids(q, { id }, 1)
-  if call('SETNX', q.item .. id, args[2]) == 0 then return { id, 0, state(q, id) } end
+  check('list', q.queue)
+  if call('SETNX', q.item .. id, args[2]) == 0 then
+    check('string', q.item .. id)
+    return { id, 0, state(q, id) }
+  end
   call('LPUSH', q.queue, id)
   return { id, 1, 'R' }
 end
@@ -134,11 +137,14 @@ function op.pop(_, args)
   local count, ms, moved_from, moved = tonumber(args[1]), args[2], tonumber(args[3]), args[4]
   local queues, tasks, bytes, ghosts = {}, {}, 0, 0
   for i = 5, #args do queues[#queues + 1] = open(args[i]) end
-  -- Answers whether to go on. What was taken before a key of the wrong type is handed out.
-  local function take(q, index, id, is_moved)
-    local is_done, body = pcall(lease, q, id, ms, is_moved)
-    if not is_done and #tasks > 0 then return false end
-    if not is_done then error(body, 0) end
+  -- Answers whether to go on.
+  local function take(q, index, moved_id)
+    local id = moved_id or read('LINDEX', q.queue, -1)
+    if not id then return false end
+    if not q.is_checked then check('list', q.processing) end
+    q.is_checked = true
+    if bytes >= REPLY_BYTES_FREE and bytes + check('string', q.item .. id) > REPLY_BYTES_MAX then return false end
+    local body = lease(q, id, ms, moved_id)
     if body then
       bytes = bytes + #body
       tasks[#tasks + 1] = task(index, id, body)
@@ -147,17 +153,14 @@ function op.pop(_, args)
     end
     return true
   end
-  local function has_room(q)
-    if bytes < REPLY_BYTES_FREE then return true end
-    local next_id = call('LINDEX', q.queue, -1)
-    return not next_id or bytes + call('STRLEN', q.item .. next_id) <= REPLY_BYTES_MAX
-  end
-  if moved_from then take(queues[moved_from + 1], moved_from, moved, true) end
+  if moved_from then take(queues[moved_from + 1], moved_from, moved) end
   for i, q in ipairs(queues) do
-    while #tasks < count and ghosts < SLICE and has_room(q) do
-      local id = call('LINDEX', q.queue, -1)
-      if not id then break end
-      if not take(q, i - 1, id, false) then return tasks end
+    while #tasks < count and ghosts < SLICE do
+      local is_done, goes_on = pcall(take, q, i - 1)
+      -- What was taken before a key of the wrong type is handed out.
+      if not is_done and #tasks == 0 then error(goes_on, 0) end
+      if not is_done then return tasks end
+      if not goes_on then break end
     end
   end
   -- There is more behind so many ghosts, but whoever else waits for Redis goes first.
@@ -399,6 +402,9 @@ local ABOUT_ONE = {
 -- From which of their arguments on these name queues.
 local FIRST_QUEUE = { pop = 5, exists = 1, drop = 1 }
 
+-- What is done most looks at no more keys than it needs to.
+local CHECKS_ITSELF = { push = true, add = true, pop = true }
+
 local function run(_, given)
   begin(given)
   local looks = SETTING == '1'
@@ -412,8 +418,10 @@ local function run(_, given)
     local queues = { q }
     for i = FIRST_QUEUE[name] or #args + 1, #args do queues[#queues + 1] = open(args[i]) end
     for _, one in ipairs(queues) do
-      check('list', one.queue)
-      check('list', one.processing)
+      if looks or not CHECKS_ITSELF[name] then
+        check('list', one.queue)
+        check('list', one.processing)
+      end
       local key = looks and old_key(one)
       if key then return old(key) end
     end

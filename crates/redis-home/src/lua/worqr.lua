@@ -85,8 +85,9 @@ local function check_stranger(worker)
 end
 
 -- Removes all notes of a process; answers who of ours held it.
-local function forget(id)
-  local worker = call('HGET', own('holders'), id)
+local function forget(id, holder)
+  local worker = holder
+  if worker == nil then worker = call('HGET', own('holders'), id) end
   if worker then
     call('HDEL', own('holders'), id)
     call('ZREM', held_key(worker), id)
@@ -218,7 +219,7 @@ end
 function op.push(queue, args)
   local ids = {}
   for i, payload in ipairs(args) do
-    call('LPUSH', queue_key(queue), payload)
+    read('LPUSH', queue_key(queue), payload)
     ids[i] = false
   end
   tell_work(queue, #args)
@@ -228,6 +229,7 @@ end
 -- payload, its hash if it is to be the only one (or empty)
 function op.add(queue, args)
   local payload, hash = args[1], args[2]
+  check('list', queue_key(queue))
   if hash ~= '' then check('string', key('uniqueTasks', hash)) end
   if hash ~= '' and not call('SET', key('uniqueTasks', hash), ' ', 'NX') then
     return { false, 0, call('LPOS', queue_key(queue), payload) and 'R' or 'L' }
@@ -250,8 +252,7 @@ end
 -- count, worker, the beginning of new ids, the number that ends them, queues …
 function op.pop(_, args)
   local count, worker, head, tail = tonumber(args[1]), args[2], args[3], tonumber(args[4])
-  check('string', key('workerTimers', worker))
-  if not is_ours(worker) or not is_alive(worker) then return GONE end
+  if not is_ours(worker) or (check('string', key('workerTimers', worker)) == 0 and not is_alive(worker)) then return GONE end
   check('set', key('workingQueues', worker))
   check('hash', own('holders'))
   for i = 5, #args do check_queue(args[i]) end
@@ -290,19 +291,27 @@ end
 
 -- pairs of an id and the hash of its payload (or empty)
 function op.ack(queue, args)
-  local finished, ids = {}, {}
-  for i = 1, #args, 2 do
-    if queue_of(args[i]) == queue then ids[#ids + 1] = args[i] end
-    if args[i + 1] ~= '' then check('string', key('uniqueTasks', args[i + 1])) end
-  end
-  check_processes(ids)
+  local finished, payloads, holders = {}, {}, {}
+  check('set', working_key(queue))
+  check('set', own('cancelled'))
   for i = 1, #args, 2 do
     local id, hash = args[i], args[i + 1]
-    local payload = queue_of(id) == queue and call('LINDEX', process_key(id), 0)
+    if queue_of(id) == queue then
+      payloads[id] = read('LINDEX', process_key(id), 0)
+      holders[id] = read('HGET', own('holders'), id)
+      if holders[id] then check('zset', held_key(holders[id])) end
+    end
+    if hash ~= '' then check('string', key('uniqueTasks', hash)) end
+  end
+  for i = 1, #args, 2 do
+    local id, hash = args[i], args[i + 1]
+    local payload = payloads[id]
     if payload then
+      -- An id that is named twice is finished once.
+      payloads[id] = nil
       call('DEL', process_key(id))
       if hash ~= '' then call('DEL', key('uniqueTasks', hash)) end
-      local worker = forget(id) or SESSION
+      local worker = forget(id, holders[id]) or SESSION
       tell(queue, 'done', '{"workerId":' .. cjson.encode(worker) .. ',"task":' .. cjson.encode(payload) .. '}')
       finished[#finished + 1] = (i - 1) / 2
     end
@@ -313,9 +322,8 @@ end
 -- id; there is no deadline to be moved, and the answer is whether it is still held
 function op.extend(queue, args)
   local id = args[1]
-  check('set', own('cancelled'))
   if queue_of(id) ~= queue or check('list', process_key(id)) == 0 then return 'stale' end
-  return call('SISMEMBER', own('cancelled'), id) == 1 and 'cancelled' or 'done'
+  return read('SISMEMBER', own('cancelled'), id) == 1 and 'cancelled' or 'done'
 end
 
 -- id, end of the queue: F or B
@@ -629,6 +637,9 @@ local ABOUT_ONE = {
   hear_cancel = true, info = true, inspect = true, purge = true, waiting = true,
 }
 
+-- What is done most looks at no more keys than it needs to.
+local CHECKS_ITSELF = { push = true, add = true, ack = true, extend = true }
+
 local function run(_, given)
   begin(given)
   local name, args, queue = given[1], {}, nil
@@ -638,7 +649,7 @@ local function run(_, given)
   end
   for i = first, #given do args[#args + 1] = given[i] end
   local answer = guarded(function()
-    if queue then check_queue(queue) end
+    if queue and not CHECKS_ITSELF[name] then check_queue(queue) end
     return op[name](queue, args)
   end)
   return { 0, answer }
