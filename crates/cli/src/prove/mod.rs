@@ -91,6 +91,8 @@ const DRAIN: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(50);
 /// How long a kill waits for its victim to hold a task: workers have to come up, and to find the server again.
 const HOLD_WAIT: Duration = Duration::from_secs(5);
+/// So many looks in a row, a millisecond apart, have to find tasks held.
+const HELD_LOOKS: u32 = 10;
 /// The largest seed: a larger number is not exact in JSON.
 const SEED_MAX: u64 = (1 << 53) - 1;
 
@@ -250,10 +252,13 @@ impl Stage {
         Ok(())
     }
 
-    /// Waits until the worker of this number holds a task, or any if it is the server.
+    /// Waits until the worker of this number holds tasks, or any if it is the server, and not only for the moment between taking
+    /// and finishing them. More than one batch, if there are as many: one may be finished just before the kill.
     fn await_held(&self, victim: usize, is_interrupted: &AtomicBool) {
-        let since = Instant::now();
-        while self.held_by(victim) == 0 && since.elapsed() < HOLD_WAIT && !is_interrupted.load(SeqCst) {
+        let (since, mut looks) = (Instant::now(), 0);
+        while looks < HELD_LOOKS && since.elapsed() < HOLD_WAIT && !is_interrupted.load(SeqCst) {
+            let enough = if since.elapsed() < HOLD_WAIT / 5 { worker::BATCH.into() } else { 0 };
+            looks = if self.held_by(victim) > enough { looks + 1 } else { 0 };
             std::thread::sleep(Duration::from_millis(1));
         }
     }

@@ -13,7 +13,7 @@ use crate::exit::{self, failed};
 
 /// How many take tasks at once, and how many each.
 const TAKERS: usize = 4;
-const BATCH: u32 = 32;
+pub(super) const BATCH: u32 = 32;
 /// So long a task that a killed worker had is nobody's.
 const LEASE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(50);

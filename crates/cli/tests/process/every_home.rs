@@ -188,7 +188,7 @@ fn incarnations_are_text_in_json() {
     assert!(report["incarnation"].as_str().is_some_and(|n| n.parse::<u64>().is_ok()), "{report}");
     let homes = Homes::start();
     for home in &homes.urls[1..] {
-        let (_worker, id) = working(home);
+        let (worker, id) = working(home);
         let workers = json_lines(home, &["workers"]);
         assert_eq!(workers[0]["name"], "w", "{workers:?}");
         assert!(workers[0]["incarnation"].as_str().is_some_and(|n| n.parse::<u64>().is_ok()), "{workers:?}");
@@ -196,13 +196,17 @@ fn incarnations_are_text_in_json() {
         assert_eq!(explained["incarnation"], workers[0]["incarnation"], "{home}");
         assert_eq!((&explained["worker"], &explained["cancelled"]), (&"w".into(), &false.into()), "{home}");
         check_refused(home, &["workers", "--yes"], 2, "--fail");
+        // Its program goes with it.
+        worker.signal(Signal::TERM);
+        assert!(worker.ends_within(PATIENCE), "{home}: {worker}");
     }
 }
 
 /// A worker called w whose program runs for a task of q, and that task's id.
 fn working(home: &str) -> (Process, String) {
     let id = lines(home, &["push", "q", "a"]).concat();
-    let words = ["work", "q", "--name", "w", "--", "sh", "-c", "echo begun; exec sleep 1000"];
+    let words =
+        ["work", "q", "--name", "w", "--grace", "1ms", "--", "sh", "-c", "echo begun; exec sleep 1000"];
     let worker = Process::start(&mut command(home, &words));
     worker.find_in_stdout(|text| text.contains("begun").then_some(()));
     (worker, id)
