@@ -1,26 +1,43 @@
 //! What a command may ask for, whatever the state: every home refuses the same.
 
-use crate::command::{Add, Command, LeaseAsk, NameArg, Pop, Return, When, Worker};
+use crate::command::{Add, Block, Cancel, Command, LeaseAsk, NameArg, Pop, Return, When, Worker};
 use crate::limits;
 use crate::reply::Refusal;
 use crate::settings::{Change, Changes, Place};
 
 impl Command<'_> {
-    /// Whether all that it asks for is within the limits. Names of queues count where the command would make one.
+    /// Whether all that it asks for is within the limits: each name, list and number, and the sum of its payloads, which
+    /// the log takes down as one.
     pub fn check(&self) -> Result<(), Refusal> {
+        if let Some(queue) = self.queue() {
+            queue_within(queue)?;
+        }
         match *self {
-            Self::Push { queue, payloads } => {
-                payloads.iter().try_for_each(|payload| payload_within(payload))?;
-                if payloads.is_empty() { Ok(()) } else { queue_within(queue) }
-            }
+            Self::Push { payloads, .. } => check_push(payloads),
             Self::Add(ref add) => check_add(add),
-            Self::Pop(Pop { ref lease, .. }) => check_lease(lease),
+            Self::Pop(ref pop) => check_pop(pop),
+            Self::Ack { tasks, .. }
+            | Self::Bury { tasks, .. }
+            | Self::Delete { tasks, .. }
+            | Self::Revive { tasks: Some(tasks), .. }
+            | Self::Cancel { which: Cancel::Ids(tasks), .. } => few_within("tasks", tasks.list),
+            Self::Cancel { which: Cancel::Names(names), .. } => {
+                few_within("names", names)?;
+                names.iter().try_for_each(|name| task_name_within(name))
+            }
+            Self::Cancel { which: Cancel::Payload(payload), .. } => payload_within(payload),
             Self::Extend { ms, .. } => span_ms("the lease", ms),
             Self::Return(Return { to: Some(Place::After(ms)), .. }) => at_most("the delay", ms),
-            Self::Pause { queue } | Self::Worker(Worker::Work(_, queue)) => queue_within(queue),
             Self::Config { queue, changes } => check_changes(queue, changes),
+            Self::Drop { queues } | Self::Exists { queues } => {
+                few_within("queues", queues)?;
+                queues.iter().try_for_each(|name| queue_within(name))
+            }
+            Self::Queues { pattern: Some(pattern), .. } => {
+                within("the pattern", pattern.len(), limits::PATTERN_BYTES_MAX)
+            }
             Self::Worker(Worker::Start { name, ttl_ms }) => {
-                within("the name of the worker", name.len(), limits::WORKER_NAME_BYTES_MAX)?;
+                worker_within(name)?;
                 span_ms("the worker's time to live", ttl_ms)
             }
             _ => Ok(()),
@@ -28,18 +45,33 @@ impl Command<'_> {
     }
 }
 
+fn check_push(payloads: &[&[u8]]) -> Result<(), Refusal> {
+    few_within("payloads", payloads)?;
+    payloads.iter().try_for_each(|payload| payload_within(payload))?;
+    let bytes = payloads.iter().map(|payload| payload.len()).sum();
+    within("the sum of the payloads", bytes, limits::COMMAND_BYTES_MAX)
+}
+
+fn check_pop(pop: &Pop<'_>) -> Result<(), Refusal> {
+    at_most_many("queues", pop.queues.len(), limits::POP_QUEUES_MAX)?;
+    pop.queues.iter().try_for_each(|name| queue_within(name))?;
+    if let Some(Block::Millis(ms)) = pop.block {
+        at_most("the time to wait", ms)?;
+    }
+    check_lease(&pop.lease)
+}
+
 fn check_add(add: &Add<'_>) -> Result<(), Refusal> {
     payload_within(add.payload)?;
     if let Some(NameArg::Bytes(name)) = add.name {
-        within("the name of the task", name.len(), limits::TASK_NAME_BYTES_MAX)?;
+        task_name_within(name)?;
     }
     if let When::After(ms) = add.when {
         at_most("the delay", ms)?;
     }
     add.tries.map_or(Ok(()), |tries| positive("the number of tries", u64::from(tries)))?;
     add.ttl_ms.map_or(Ok(()), |ms| span_ms("the time to live", ms))?;
-    add.backoff_ms.map_or(Ok(()), |ms| span_ms("the backoff", ms))?;
-    queue_within(add.queue)
+    add.backoff_ms.map_or(Ok(()), |ms| span_ms("the backoff", ms))
 }
 
 fn check_lease(lease: &LeaseAsk<'_>) -> Result<(), Refusal> {
@@ -65,11 +97,28 @@ fn check_changes(name: &[u8], changes: Changes<'_>) -> Result<(), Refusal> {
             _ => {}
         }
     }
-    if changes.is_empty() { Ok(()) } else { queue_within(name) }
+    Ok(())
 }
 
 fn payload_within(payload: &[u8]) -> Result<(), Refusal> {
     within("the payload", payload.len(), limits::PAYLOAD_BYTES_MAX)
+}
+
+const fn task_name_within(name: &[u8]) -> Result<(), Refusal> {
+    within("the name of the task", name.len(), limits::TASK_NAME_BYTES_MAX)
+}
+
+const fn worker_within(name: &[u8]) -> Result<(), Refusal> {
+    within("the name of the worker", name.len(), limits::WORKER_NAME_BYTES_MAX)
+}
+
+/// A list that a command on the wire could have.
+const fn few_within(what: &'static str, list: &[&[u8]]) -> Result<(), Refusal> {
+    at_most_many(what, list.len(), limits::COMMAND_ARGS_MAX)
+}
+
+const fn at_most_many(what: &'static str, count: usize, max: usize) -> Result<(), Refusal> {
+    if count > max { Err(Refusal::TooMany { what, max }) } else { Ok(()) }
 }
 
 pub(crate) const fn queue_within(name: &[u8]) -> Result<(), Refusal> {

@@ -79,15 +79,20 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
 mod bounds;
 pub mod broker;
 pub mod codec;
 pub mod command;
+#[cfg(test)]
+mod costs;
 pub mod event;
 pub mod id;
 mod index;
 pub mod limits;
+mod meter;
 pub mod notice;
 pub mod queue;
 pub mod reply;

@@ -44,8 +44,12 @@ limits! {
     REPLY_BYTES_MAX: usize = 64 << 20;
     /// How many tasks one reply of POP, RECOVER or INSPECT may carry.
     REPLY_TASKS_MAX: u32 = 1 << 20;
-    /// How many queues a pop may name that waits.
-    BLOCK_QUEUES_MAX: usize = 1 << 10;
+    /// How many queues one pop may name.
+    POP_QUEUES_MAX: usize = 1 << 10;
+    /// The longest pattern that queues are listed by.
+    PATTERN_BYTES_MAX: usize = 4 << 10;
+    /// How many steps of matching a pattern one call that lists queues may take; it then answers fewer, and a cursor.
+    PATTERN_STEPS_MAX: usize = 1 << 20;
     /// The longest line of the text dialect, without its end.
     TEXT_LINE_BYTES_MAX: usize = 64 << 10;
     /// How much of an endless text line is read before its connection is closed.

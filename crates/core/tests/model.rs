@@ -106,7 +106,11 @@ impl StateMachineTest for Core {
 }
 
 fn poppable(home: &Home) -> Vec<QueueNo> {
-    home.broker.queues().filter(|(_, queue)| queue.can_pop()).map(|(_, queue)| queue.no()).collect()
+    home.broker
+        .queues()
+        .filter(|(_, queue)| queue.can_pop(home.broker.clock()))
+        .map(|(_, queue)| queue.no())
+        .collect()
 }
 
 /// Verified is what needs the home mutably, and so cannot be in `check_invariants`.

@@ -282,7 +282,14 @@ impl Engine {
                 if state.tape.is_giant() {
                     reservations.hand_over(index, state.tape.end());
                 }
-                ticket = if let Some(pop) = must_wait(command, replies) {
+                let waits = must_wait(command, replies);
+                ticket = if waits.is_some() && shared.is_out_of_memory(&state) {
+                    // A pop that waits takes memory until it is served; one that need not wait is never refused.
+                    replies.list.pop();
+                    replies.list.push(Reply::Refused(Refusal::OutOfMemory));
+                    is_refused = true;
+                    None
+                } else if let Some(pop) = waits {
                     replies.list.pop();
                     let (number, cell) = state.line.join(pop, now.log);
                     Some(Ticket { number: Some(number), cell, shared: Arc::clone(shared) })

@@ -43,6 +43,13 @@ impl OwnedPop {
         self.queues
     }
 
+    /// About how many bytes it takes.
+    fn memory(&self) -> usize {
+        let names: usize = self.queues.iter().map(|name| name.len()).sum();
+        let worker = self.worker.as_ref().map_or(0, |(name, _)| name.len());
+        size_of::<Self>() + names + self.queues.len() * size_of::<Box<[u8]>>() + worker
+    }
+
     /// Hands the command itself to `act`, without the waiting.
     pub fn with<T>(&self, act: impl FnOnce(&Pop<'_>) -> T) -> T {
         let queues: Vec<&[u8]> = self.queues.iter().map(AsRef::as_ref).collect();
@@ -69,6 +76,8 @@ pub(crate) struct Line {
     /// Tickets by the queues they wait for. By name, since a queue may not be there yet.
     by_queue: HashMap<Box<[u8]>, BTreeSet<u64>>,
     timeouts: BTreeSet<(LogTime, u64)>,
+    /// About how many bytes all of that takes.
+    memory: usize,
 }
 
 impl Line {
@@ -78,6 +87,11 @@ impl Line {
 
     pub(crate) fn len(&self) -> usize {
         self.waiting.len()
+    }
+
+    /// About how many bytes of memory those who wait take. Kept as they come and go.
+    pub(crate) const fn memory(&self) -> usize {
+        self.memory
     }
 
     /// Puts a pop at the end of the line.
@@ -90,6 +104,7 @@ impl Line {
         };
         let cell = Arc::<TicketCell>::default();
         let pop = OwnedPop::from(pop);
+        self.memory += cost_of(&pop);
         for name in &pop.queues {
             self.by_queue.entry(name.clone()).or_default().insert(number);
         }
@@ -101,6 +116,7 @@ impl Line {
     /// Takes a pop out of the line, served or not.
     pub(crate) fn leave(&mut self, number: u64) -> Option<Waiting> {
         let waiting = self.waiting.remove(&number)?;
+        self.memory -= cost_of(&waiting.pop);
         for name in &waiting.pop.queues {
             if let Some(tickets) = self.by_queue.get_mut(name) {
                 tickets.remove(&number);
@@ -135,4 +151,12 @@ impl Line {
         let numbers: Vec<u64> = self.waiting.keys().copied().collect();
         numbers.into_iter().filter_map(|number| self.leave(number)).collect()
     }
+}
+
+/// What a pop in the line costs: its copy of the command, its places in the indexes, and perhaps a copy of each name there.
+fn cost_of(pop: &OwnedPop) -> usize {
+    const EACH: usize = size_of::<Waiting>() + size_of::<TicketCell>() + 4 * size_of::<(LogTime, u64)>();
+    const EACH_QUEUE: usize = 2 * size_of::<(Box<[u8]>, BTreeSet<u64>)>() + 12 * size_of::<u64>();
+    let pop_bytes = pop.memory();
+    EACH + 2 * pop_bytes + pop.queues.len() * EACH_QUEUE
 }

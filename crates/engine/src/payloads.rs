@@ -99,9 +99,10 @@ impl Shared {
             let State { broker, ahead, cache, tape, .. } = state;
             let before = cache.written_from().min(tape.unwritten_from());
             let readable = Readable { before, budget: cache.budget() };
-            for (index, queue) in pop.queues.iter().enumerate() {
-                let popped = tasks.iter().filter(|task| task.queue as usize == index).count();
-                if let Some(reading) = ahead.next(broker, queue, popped, readable) {
+            // Tasks of one queue stand together: a reply is gone through once, however many queues it is from.
+            for popped in tasks.chunk_by(|one, next| one.queue == next.queue) {
+                let queue = pop.queues[popped[0].queue as usize];
+                if let Some(reading) = ahead.next(broker, queue, popped.len(), readable) {
                     loader.read_ahead(reading);
                 }
             }

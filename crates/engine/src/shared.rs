@@ -116,9 +116,6 @@ impl Shared {
             Command::Push { .. } | Command::Add(_) if self.is_out_of_memory(state) => {
                 Some(Refusal::OutOfMemory)
             }
-            Command::Pop(pop) if pop.block.is_some() && pop.queues.len() > limits::BLOCK_QUEUES_MAX => {
-                Some(Refusal::OutOfRange { what: "the number of queues of a pop that waits" })
-            }
             _ => None,
         }
     }
@@ -279,7 +276,7 @@ impl Shared {
     }
 
     fn serve_queue(&self, state: &mut State, queue: &[u8], now: Now) {
-        while state.broker.queue(queue).is_some_and(sureq_core::Queue::can_pop) {
+        while state.broker.queue(queue).is_some_and(|queue| queue.can_pop(now.log)) {
             let State { broker, tape, line, .. } = &mut *state;
             let Some((number, waiting)) = line.first_for(queue) else { return };
             let mut replies = Replies::default();

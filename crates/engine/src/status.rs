@@ -41,7 +41,7 @@ pub struct Status {
     pub live_bytes: u64,
     /// Payloads in memory.
     pub cache_bytes: u64,
-    /// Memory that is accounted for: tasks, workers, payloads, connections.
+    /// Memory that is accounted for: tasks, workers, payloads, waiting pops, connections.
     pub memory_bytes: u64,
     /// What it may be at most; 0 is no limit.
     pub memory_bytes_max: u64,
@@ -104,7 +104,8 @@ impl Shared {
     /// The memory that is accounted for.
     pub(crate) fn memory(&self, state: &State) -> u64 {
         let charged = self.charged.load(Relaxed) as u64;
-        state.broker.memory() + self.cached(state) + state.tape.bytes() as u64 + charged
+        let waiting = state.line.memory() as u64;
+        state.broker.memory() + self.cached(state) + state.tape.bytes() as u64 + waiting + charged
     }
 
     /// What the operator is to hear about memory, if anything, after commands some of which may have been refused for want of
@@ -115,7 +116,7 @@ impl Shared {
             state.no_memory = true;
             let mb = max >> 20;
             return Some(format!(
-                "the {mb} MB of --memory are used up: pushes are refused until workers catch up"
+                "the {mb} MB of --memory are used up: pushes and pops that wait are refused until workers catch up"
             ));
         }
         if state.no_memory && self.memory(state) < max - max / ROOM_AGAIN_PART {

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use engine_support::{ack, execute, fresh, open, pop, push};
 use sureq_core::command::{Block, ConnId, LeaseAsk, Pop};
-use sureq_core::{Command, Replies, Reply};
+use sureq_core::{Command, Refusal, Replies, Reply};
 use sureq_engine::log::Durability;
-use sureq_engine::{Answer, Engine, Ticket};
+use sureq_engine::{Answer, Engine, Options, Ticket};
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::valve::Valve;
 
@@ -207,5 +207,28 @@ fn a_closed_connection_serves_the_line() {
     assert!(poll(&ticket).is_none());
     engine.close_conn(ConnId(1));
     assert_eq!(body(&answer_of(&ticket)), b"x");
+    engine.close().unwrap();
+}
+
+#[test]
+fn those_who_wait_are_counted_as_memory_and_refused_when_there_is_none() {
+    let max = 4 << 20;
+    let engine = Engine::in_memory(&Options { memory_bytes_max: Some(max), ..Options::default() });
+    let names: Vec<Vec<u8>> = (0..100).map(|n| format!("{n:01000}").into_bytes()).collect();
+    let queues: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+    let before = engine.status().memory_bytes;
+    let mut tickets = vec![wait_for(&engine, &queues, Block::Forever)];
+    let counted = engine.status().memory_bytes - before;
+    assert!((100_000..400_000).contains(&counted), "{counted} bytes for a hundred names of a kilobyte");
+    while engine.status().memory_bytes <= max {
+        tickets.push(wait_for(&engine, &queues, Block::Forever));
+    }
+    let pop = Pop { block: Some(Block::Forever), ..Pop::plain(&queues, 1) };
+    let mut replies = Replies::default();
+    let executed = engine.execute(&[Command::Pop(pop)], &mut replies);
+    assert!(executed.ticket.is_none() && executed.done == 1, "nothing more waits");
+    assert!(matches!(replies.list[..], [Reply::Refused(Refusal::OutOfMemory)]), "{:?}", replies.list);
+    tickets.clear();
+    assert_eq!((engine.waiting(), engine.status().memory_bytes), (0, before));
     engine.close().unwrap();
 }

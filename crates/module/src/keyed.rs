@@ -91,7 +91,7 @@ impl<'c> Steps<'c, '_> {
         let mut stepped = Stepped { queue, rec: &mut rec, name: name.bytes() };
         self.enter(&mut stepped, is_foreign);
         if is_due(stepped.queue, self.now) {
-            stepped.queue.settle(self.now, 0, stepped.rec);
+            stepped.queue.settle_ahead(self.now, stepped.rec);
             self.follow_up(&mut stepped);
         }
         let done = act(stepped.queue, stepped.rec, self.now);
@@ -136,11 +136,12 @@ impl<'c> Steps<'c, '_> {
     /// What a step leaves to be done: all of it is done at once, since a snapshot may be taken at any time.
     fn follow_up(&mut self, stepped: &mut Stepped<'_, '_>) {
         while stepped.queue.is_unfinished() {
-            stepped.queue.settle(self.now, 0, stepped.rec);
+            stepped.queue.settle(self.now, stepped.rec);
         }
         for (worker, receipt) in stepped.queue.take_lapsed() {
             self.process.agenda.note_lapse(worker, receipt);
         }
+        stepped.queue.drain_emptied(|_| ());
         let dying = stepped.queue.take_dying();
         if !dying.is_empty() {
             self.move_dying(stepped, &dying);
@@ -199,7 +200,7 @@ impl<'c> Steps<'c, '_> {
             key.set_queue(object);
         }
         let Value::Queue(object) = key.value() else { return };
-        if object.queue.can_pop() {
+        if object.queue.can_pop(self.now.log) {
             self.ctx.signal(name);
         } else if object.queue.is_forgettable() {
             self.process.agenda.forget(object, || (self.ctx.db(), name.bytes().into()));

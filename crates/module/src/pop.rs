@@ -98,9 +98,6 @@ fn take(
 fn terms(steps: &Steps<'_, '_>, pop: &Pop<'_>) -> Result<LeaseTerms, Refusal> {
     let lease = &pop.lease;
     Command::Pop(*pop).check()?;
-    if pop.block.is_some() && pop.queues.len() > limits::BLOCK_QUEUES_MAX {
-        return Err(Refusal::OutOfRange { what: "the number of queues to wait for" });
-    }
     let holder = match lease.worker {
         Some(worker) => {
             workers::check(steps, worker)?;

@@ -138,3 +138,9 @@ impl Clients {
         lines
     }
 }
+
+/// The number of a connection as CLIENT LIST shows it; none if the word is spelt in any other way.
+pub(crate) fn connection_id(word: &[u8]) -> Option<u64> {
+    let id: u64 = str::from_utf8(word).ok()?.parse().ok()?;
+    (id.to_string().as_bytes() == word).then_some(id)
+}

@@ -1,6 +1,7 @@
 //! A RESP session: any Redis client.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use sureq_proto::{Change, Greeting, encode_answer, encode_change, encode_hello, 
 
 use crate::bounds::{Allowance, Bounds};
 use crate::checker::Login;
-use crate::clients::Client as Known;
+use crate::clients::{Client as Known, connection_id};
 use crate::connection::{Dialect, Next, Taken, Turn};
 use crate::info::{self, REDIS_VERSION};
 use crate::net_thread::Thread;
@@ -535,8 +536,8 @@ impl RespSession {
             }
             Client::List(Connections::None) => w.verbatim(b""),
             Client::List(Connections::Ids(ids)) => {
-                let wanted = |id: u64| ids.iter().any(|wanted| **wanted == *id.to_string().as_bytes());
-                w.verbatim(&clients.list(|id, client| wanted(id) && is_shown(client)));
+                let wanted: BTreeSet<u64> = ids.iter().filter_map(|id| connection_id(id)).collect();
+                w.verbatim(&clients.list(|id, client| wanted.contains(&id) && is_shown(client)));
             }
             Client::Nothing => w.simple("OK"),
         }

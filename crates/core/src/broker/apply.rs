@@ -23,7 +23,11 @@ impl<B: Body> Broker<B> {
         if let Some(applied) = self.apply_own(event) {
             applied?;
         } else if let Event::QueueDropped(queue) = *event {
-            let remains = self.slot_mut(queue).ok_or(UNKNOWN_QUEUE)?.queue.empty_out();
+            let slot = self.slots.get_mut(queue.0 as usize).and_then(Option::as_mut).ok_or(UNKNOWN_QUEUE)?;
+            for holder in slot.queue.holders() {
+                self.holds.remove(&(holder, queue));
+            }
+            let remains = slot.queue.empty_out();
             self.adopters.remove(&queue);
             self.set_aside(remains);
             self.release_dropped(rec);
@@ -97,8 +101,10 @@ impl<B: Body> Broker<B> {
         {
             return Err(Inconsistent::new("a pop by a worker that is not alive", TaskId::NONE));
         }
-        let slot = self.slot_mut(no).ok_or(UNKNOWN_QUEUE)?;
+        let slot = self.slots.get_mut(no.0 as usize).and_then(Option::as_mut).ok_or(UNKNOWN_QUEUE)?;
         slot.queue.apply(event, clock, rec)?;
+        let holds = &mut self.holds;
+        slot.queue.drain_emptied(|holder| _ = holds.remove(&(holder, no)));
         let (last, purged) = (slot.queue.last_id(), slot.queue.take_purged());
         self.raise_last_id(last);
         for remains in purged {
@@ -113,9 +119,6 @@ impl<B: Body> Broker<B> {
             _ => None,
         };
         holder.map(|holder| self.holds.insert((holder, no)));
-        if let Event::HolderEnded { holder, .. } = *event {
-            self.holds.remove(&(holder, no));
-        }
         Ok(())
     }
 

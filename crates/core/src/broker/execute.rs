@@ -183,7 +183,7 @@ impl<B: Body> Broker<B> {
     ) -> T {
         // What time did to the queue is complete before anything is asked of it, moves to other queues included.
         if self.slot(no).is_some_and(|slot| slot.is_due(now)) {
-            self.on_queue(no, rec, |queue, rec| queue.settle(now, 0, rec));
+            self.on_queue(no, rec, |queue, rec| queue.settle_ahead(now, rec));
         }
         let done = self.on_queue(no, rec, act);
         self.refresh(no);
@@ -197,10 +197,13 @@ impl<B: Body> Broker<B> {
         rec: &mut Stamp<'_, R>,
         act: impl FnOnce(&mut Queue<B>, &mut Stamp<'_, R>) -> T,
     ) -> T {
-        let slot = self.slot_mut(no).expect("a queue that has a number has a place");
+        let slot = self.slots.get_mut(no.0 as usize).and_then(Option::as_mut);
+        let slot = slot.expect("a queue that has a number has a place");
         let done = act(&mut slot.queue, rec);
         let (dying, lapsed) = (slot.queue.take_dying(), slot.queue.take_lapsed());
         let purged = slot.queue.take_purged();
+        let holds = &mut self.holds;
+        slot.queue.drain_emptied(|holder| _ = holds.remove(&(holder, no)));
         self.clock = rec.clock;
         if !purged.is_empty() {
             for remains in purged {

@@ -1,69 +1,104 @@
 //! Redis' glob patterns over names: `*`, `?`, `[a-z]`, `[^a]`, and `\` to take a character as it is.
 
+use crate::meter;
+
 /// Whether the pattern matches all of the name. Time is bounded by the product of their lengths: a star that was
 /// tried is never tried again once a later one has matched.
 pub fn glob_matches(pattern: &[u8], name: &[u8]) -> bool {
-    let (mut p, mut n) = (0, 0);
-    let mut star: Option<(usize, usize)> = None;
-    while n < name.len() {
-        match one(&pattern[p..], name[n]) {
-            Step::Star => {
-                star = Some((p + 1, n));
-                p += 1;
-                continue;
-            }
-            Step::Matched(len) => {
-                p += len;
-                n += 1;
-                continue;
-            }
-            Step::Failed => {}
-        }
-        let Some((after, from)) = star else { return false };
-        // The star takes one more character, and what is behind it is tried from there.
-        star = Some((after, from + 1));
-        (p, n) = (after, from + 1);
-    }
-    pattern[p..].iter().all(|&c| c == b'*')
+    Matching::new(pattern).matches(name)
+}
+
+/// A pattern that is matched against many names.
+pub(super) struct Matching<'p> {
+    pattern: &'p [u8],
+    /// No bracket from here on is closed.
+    unclosed_from: usize,
+    /// How many bytes of the pattern were looked at.
+    steps: usize,
 }
 
 enum Step {
     Star,
-    /// The character matches the first so many bytes of the pattern.
+    /// The character matches the next so many bytes of the pattern.
     Matched(usize),
     Failed,
 }
 
-fn one(pattern: &[u8], c: u8) -> Step {
-    match pattern {
-        [] => Step::Failed,
-        [b'*', ..] => Step::Star,
-        [b'?', ..] => Step::Matched(1),
-        [b'[', class @ ..] => match class_len(class) {
-            Some(len) if in_class(&class[..len], c) => Step::Matched(len + 2),
-            Some(_) => Step::Failed,
-            None => literal(1, b'[', c),
-        },
-        [b'\\', escaped, ..] => literal(2, *escaped, c),
-        [plain, ..] => literal(1, *plain, c),
+impl<'p> Matching<'p> {
+    pub(super) const fn new(pattern: &'p [u8]) -> Self {
+        Self { pattern, unclosed_from: usize::MAX, steps: 0 }
+    }
+
+    /// How many bytes of the pattern have been looked at so far.
+    pub(super) const fn steps(&self) -> usize {
+        self.steps
+    }
+
+    pub(super) fn matches(&mut self, name: &[u8]) -> bool {
+        let (mut p, mut n) = (0, 0);
+        let mut star: Option<(usize, usize)> = None;
+        while n < name.len() {
+            match self.one(p, name[n]) {
+                Step::Star => {
+                    star = Some((p + 1, n));
+                    p += 1;
+                    continue;
+                }
+                Step::Matched(len) => {
+                    p += len;
+                    n += 1;
+                    continue;
+                }
+                Step::Failed => {}
+            }
+            let Some((after, from)) = star else { return false };
+            // The star takes one more character, and what is behind it is tried from there.
+            star = Some((after, from + 1));
+            (p, n) = (after, from + 1);
+        }
+        self.pattern[p..].iter().all(|&c| c == b'*')
+    }
+
+    fn one(&mut self, at: usize, c: u8) -> Step {
+        meter::step();
+        self.steps += 1;
+        match &self.pattern[at..] {
+            [] => Step::Failed,
+            [b'*', ..] => Step::Star,
+            [b'?', ..] => Step::Matched(1),
+            [b'[', class @ ..] => match self.class_len(at, class) {
+                Some(len) if in_class(&class[..len], c) => Step::Matched(len + 2),
+                Some(_) => Step::Failed,
+                None => literal(1, b'[', c),
+            },
+            [b'\\', escaped, ..] => literal(2, *escaped, c),
+            [plain, ..] => literal(1, *plain, c),
+        }
+    }
+
+    /// How long the class is that opens at `at`, up to its closing bracket. Behind a bracket that is never closed no other
+    /// one is: all of the rest is looked through once.
+    fn class_len(&mut self, at: usize, class: &[u8]) -> Option<usize> {
+        if at >= self.unclosed_from {
+            return None;
+        }
+        let mut end = 0;
+        while end < class.len() {
+            meter::step();
+            self.steps += 1;
+            match class[end] {
+                b']' => return Some(end),
+                b'\\' => end += 2,
+                _ => end += 1,
+            }
+        }
+        self.unclosed_from = at;
+        None
     }
 }
 
 const fn literal(len: usize, expected: u8, c: u8) -> Step {
     if expected == c { Step::Matched(len) } else { Step::Failed }
-}
-
-/// How long the class is, up to its closing bracket.
-fn class_len(class: &[u8]) -> Option<usize> {
-    let mut at = 0;
-    while at < class.len() {
-        match class[at] {
-            b']' => return Some(at),
-            b'\\' => at += 2,
-            _ => at += 1,
-        }
-    }
-    None
 }
 
 fn in_class(class: &[u8], c: u8) -> bool {
@@ -93,7 +128,9 @@ fn in_class(class: &[u8], c: u8) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::glob_matches;
+    use alloc::borrow::ToOwned;
+
+    use super::{Matching, glob_matches};
 
     fn check(pattern: &str, name: &str, expected: bool) {
         assert_eq!(glob_matches(pattern.as_bytes(), name.as_bytes()), expected, "{pattern:?} on {name:?}");
@@ -128,6 +165,18 @@ mod tests {
         ] {
             check(pattern, name, false);
         }
+    }
+
+    #[test]
+    fn a_bracket_that_is_never_closed_is_looked_through_once() {
+        for pattern in ["*[".to_owned() + &"a".repeat(100_000), "[".repeat(100_000), "*[\\]".repeat(50_000)] {
+            let name = "[".repeat(4_000) + "x";
+            let mut matching = Matching::new(pattern.as_bytes());
+            assert!(!matching.matches(name.as_bytes()), "{}", &pattern[..9]);
+            assert!(matching.steps() <= 2 * pattern.len() + 4 * name.len(), "{} steps", matching.steps());
+        }
+        check("*[[[", "a[[[", true);
+        check("[[]", "[", true);
     }
 
     #[test]

@@ -25,6 +25,7 @@ use crate::event::{Event, QueueNo, Recorder};
 use crate::id::TaskId;
 use crate::index::Dictionary;
 use crate::limits;
+use crate::meter;
 use crate::queue::{Broken, Inconsistent, Queue, Remains};
 use crate::task::{Body, Holder};
 use crate::time::{LogTime, Now, WallTime};
@@ -57,8 +58,7 @@ pub struct Broker<B> {
     with_tasks: usize,
     /// Queues without tasks, by when they became so. Volatile, like all that is only for statistics.
     idle: BTreeSet<(LogTime, QueueNo)>,
-    /// Of which queues a worker or a connection may hold tasks: a hint that is never too small. Volatile: it follows
-    /// from the queues.
+    /// Of which queues a worker or a connection holds tasks. Volatile: it follows from the queues.
     holds: BTreeSet<(Holder, QueueNo)>,
     /// Queues that a pop could get something from since they were last asked for. Volatile.
     awake: Vec<QueueNo>,
@@ -221,10 +221,12 @@ impl<B: Body> Broker<B> {
     }
 
     fn slot(&self, no: QueueNo) -> Option<&Slot<B>> {
+        meter::step();
         self.slots.get(no.0 as usize)?.as_deref()
     }
 
     fn slot_mut(&mut self, no: QueueNo) -> Option<&mut Slot<B>> {
+        meter::step();
         self.slots.get_mut(no.0 as usize)?.as_deref_mut()
     }
 
@@ -302,6 +304,7 @@ impl<B: Body> Broker<B> {
 
     /// Brings the broker's indexes in step with a queue that may have changed.
     fn refresh(&mut self, no: QueueNo) {
+        meter::step();
         let clock = self.clock;
         let Some(Some(slot)) = self.slots.get_mut(no.0 as usize) else { return };
         let deadline = slot.queue.next_deadline();
@@ -337,7 +340,7 @@ impl<B: Body> Broker<B> {
             slot.has_tasks = has_tasks;
             self.with_tasks = if has_tasks { self.with_tasks + 1 } else { self.with_tasks - 1 };
         }
-        if !slot.awake && slot.queue.can_pop() {
+        if !slot.awake && slot.queue.can_pop(clock) {
             slot.awake = true;
             self.awake.push(no);
         }

@@ -2,10 +2,13 @@
 
 use core::ops::ControlFlow;
 
+use super::Broker;
 use super::execute::Stamp;
-use super::{Broker, glob_matches};
+use super::glob::Matching;
 use crate::event::{Event, QueueNo, Recorder};
 use crate::id::TaskId;
+use crate::limits;
+use crate::meter;
 use crate::queue::Seek;
 use crate::reply::{QueueRow, Replies, Reply, Span};
 use crate::task::{Body, StateKind};
@@ -76,11 +79,20 @@ impl<B: Body> Broker<B> {
     ) -> Reply {
         let start = out.queues.len();
         let from = usize::try_from(cursor).unwrap_or(usize::MAX).min(self.slots.len());
-        let upto = from.saturating_add(count.max(1) as usize).min(self.slots.len());
-        for slot in self.slots[from..upto].iter().flatten() {
-            let wanted = pattern.is_none_or(|pattern| glob_matches(pattern, &slot.name));
-            if wanted && !slot.queue.is_empty() {
+        let mut upto = from.saturating_add(count.max(1) as usize).min(self.slots.len());
+        let mut pattern = pattern.map(Matching::new);
+        for (at, slot) in self.slots[from..upto].iter().enumerate() {
+            meter::step();
+            let Some(slot) = slot.as_ref().filter(|slot| !slot.queue.is_empty()) else { continue };
+            if pattern.as_mut().is_none_or(|pattern| pattern.matches(&slot.name)) {
                 out.queues.push(QueueRow { name: slot.name.clone(), counts: slot.queue.counts() });
+            }
+            // KEYS asks for all of them at once, and has no cursor to go on from.
+            let is_paged = count < u32::MAX;
+            if is_paged && pattern.as_ref().is_some_and(|pattern| pattern.steps() > limits::PATTERN_STEPS_MAX)
+            {
+                upto = from + at + 1;
+                break;
             }
         }
         let cursor = if upto == self.slots.len() { 0 } else { upto as u64 };

@@ -51,7 +51,7 @@ impl<B: Body> Broker<B> {
                 let due = broker.deadlines.first().filter(|&&(at, _)| at <= now.log).map(|&(_, no)| no);
                 let met = broker.appointments.first().filter(|&&(at, _)| at <= now.wall).map(|&(_, no)| no);
                 if let Some(no) = due.or(met) {
-                    let settled = broker.on_queue(no, rec, |queue, rec| queue.settle(now, 0, rec));
+                    let settled = broker.on_queue(no, rec, |queue, rec| queue.settle(now, rec));
                     broker.refresh(no);
                     if settled == Settled::Slice {
                         return;

@@ -9,6 +9,7 @@ use crate::command::WorkerRef;
 use crate::event::QueueNo;
 use crate::id::{Receipt, TaskId};
 use crate::limits;
+use crate::meter;
 use crate::queue::Inconsistent;
 use crate::reply::Refusal;
 use crate::task::Holder;
@@ -143,7 +144,8 @@ impl Workers {
     }
 
     pub(super) fn alive_at(&self, now: LogTime) -> impl Iterator<Item = (u64, &Worker)> {
-        let alive = self.alive.iter().filter(move |(_, worker)| worker.expires > now);
+        let alive =
+            self.alive.iter().inspect(|_| meter::step()).filter(move |(_, worker)| worker.expires > now);
         alive.map(|(&incarnation, worker)| (incarnation, worker))
     }
 

@@ -79,7 +79,7 @@ impl<B: Body> Queue<B> {
                 let timed = lease.deadline().is_none_or(|at| self.deadlines.contains(&(at, lease.seq(), id)));
                 timed && lease.holder().is_none_or(|holder| self.is_held(holder, task, lease))
             }
-            State::Dead(_) => true,
+            State::Dead(at) => self.is_reviving(task) != self.deaths.contains(&(*at, id)),
         };
         ensure(indexed, || format!("{id} is not indexed as {:?}", task.state))?;
         let empty = task.extras.as_deref().is_some_and(|extras| *extras == Extras::default());
@@ -174,6 +174,15 @@ impl<B: Body> Queue<B> {
             ensure(over == ending.left, || format!("{over} deliveries to {holder:?} are over: {ending:?}"))?;
             last = Some((holder, upto));
         }
+        ensure(self.deaths.len() == self.dead.len(), || format!("{} deaths", self.deaths.len()))?;
+        let open_ended =
+            self.table.iter().filter_map(Task::lease).filter(|lease| lease.is_open_ended()).count();
+        ensure(self.deliveries.counts() == [self.leased.len(), open_ended], || {
+            format!("deliveries: {:?}", self.deliveries.counts())
+        })?;
+        let by_list = self.table.walk(&self.leased).map(|task| task.id);
+        let by_blocks = self.deliveries.walk_from(&self.table, 0).map(|task| task.id);
+        ensure(by_list.eq(by_blocks), || "the delivered list and its blocks".into())?;
         let called_off = |task: &&Task<B>| task.cancelled && task.lease().and_then(Lease::holder).is_some();
         let called_off = self.table.iter().filter(called_off).count();
         ensure(called_off == self.called_off.len(), || format!("{} called off", self.called_off.len()))?;

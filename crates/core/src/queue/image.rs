@@ -14,7 +14,6 @@
 //! stored: an image that has one is refused when it is restored.
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
@@ -271,7 +270,7 @@ impl<B: Body> Queue<B> {
         self.delayed_bytes = self.waiting_bytes;
         by_log.sort_unstable();
         by_wall.sort_unstable();
-        (self.delayed, self.appointed) = (BTreeSet::from_iter(by_log), BTreeSet::from_iter(by_wall));
+        (self.delayed, self.appointed) = (by_log.into_iter().collect(), by_wall.into_iter().collect());
         (self.delayed.len() + self.appointed.len() == self.later.len()).then_some(())
     }
 

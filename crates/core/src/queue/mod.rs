@@ -7,12 +7,13 @@
 mod apply;
 mod check;
 mod decide;
+mod deliveries;
 mod execute;
 mod explain;
 mod hand_over;
 mod image;
+mod ordered;
 mod packed;
-mod ranked;
 mod rate;
 mod read;
 mod ready;
@@ -33,6 +34,8 @@ use crate::limits;
 use crate::settings::Settings;
 use crate::task::{Body, Cause, Holder, Name, State, Task};
 use crate::time::{LogTime, WallTime};
+use deliveries::Deliveries;
+use ordered::Ordered;
 use packed::Packed;
 use rate::Rates;
 use ready::Ready;
@@ -111,13 +114,17 @@ pub struct Queue<B> {
     ready: Ready<B>,
     /// Delayed tasks that have nothing but their due time. They are in `delayed` or `appointed` as all others are.
     later: Packed<B>,
-    delayed: BTreeSet<(LogTime, TaskId)>,
+    delayed: Ordered<(LogTime, TaskId)>,
     /// Delayed by the wall clock.
-    appointed: BTreeSet<(WallTime, TaskId)>,
+    appointed: Ordered<(WallTime, TaskId)>,
     /// Leased ones, in the order of their last delivery.
     leased: List,
+    /// The same, by the numbers of their deliveries.
+    deliveries: Deliveries,
     /// Dead ones, in the order of their deaths.
     dead: List,
+    /// The same by the time of their deaths.
+    deaths: Ordered<(LogTime, TaskId)>,
     /// Of the dead, those that were all revived together but are not moved yet. The events that it comes from are replayed,
     /// but no image is taken meanwhile.
     reviving: Option<Reviving>,
@@ -160,10 +167,14 @@ pub struct Queue<B> {
     dying: Vec<TaskId>,
     /// Deliveries to workers that lapsed since a broker last looked. Volatile.
     lapsed: Vec<(u64, Receipt)>,
+    /// Workers and connections that may hold nothing of it any more since a broker last looked. Volatile.
+    emptied: Vec<Holder>,
     /// What was purged since a broker last looked, whose bodies are to be released. Volatile.
     purged: Vec<Remains<B>>,
     /// How often its table was made anew: whoever goes through its slots begins again. Volatile.
     renewed: u32,
+    /// Whether the next command has been settled ahead. Volatile.
+    is_settled: bool,
     /// Room for lists of ids, kept between calls.
     scratch: Vec<TaskId>,
 }
@@ -178,10 +189,12 @@ impl<B: Body> Queue<B> {
             table: Table::default(),
             ready: Ready::default(),
             later: Packed::default(),
-            delayed: BTreeSet::new(),
-            appointed: BTreeSet::new(),
+            delayed: Ordered::default(),
+            appointed: Ordered::default(),
             leased: List::default(),
+            deliveries: Deliveries::default(),
             dead: List::default(),
+            deaths: Ordered::default(),
             reviving: None,
             deadlines: BTreeSet::new(),
             expiries: BTreeSet::new(),
@@ -206,8 +219,10 @@ impl<B: Body> Queue<B> {
             lapsing: None,
             dying: Vec::new(),
             lapsed: Vec::new(),
+            emptied: Vec::new(),
             purged: Vec::new(),
             renewed: 0,
+            is_settled: false,
             scratch: Vec::new(),
         }
     }
@@ -259,9 +274,16 @@ impl<B: Body> Queue<B> {
         self.is_empty() && self.settings.is_default() && self.paused.is_none()
     }
 
-    /// Whether a pop could get something now.
-    pub fn can_pop(&self) -> bool {
-        self.ready.len() > 0 && self.poppable() > 0
+    /// Whether a pop could get something at this time. Tasks whose time to live is over count for nothing, though they
+    /// may stand in the line until they are moved.
+    pub fn can_pop(&self, at: LogTime) -> bool {
+        self.ready.len() > 0 && self.poppable() > 0 && self.has_unexpired(at)
+    }
+
+    /// Whether any ready task has not expired.
+    fn has_unexpired(&self, at: LogTime) -> bool {
+        let is_any_over = self.expiries.first().is_some_and(|&(expires, _)| expires <= at);
+        !is_any_over || self.ready.has_unexpired(at)
     }
 
     /// How many tasks may be handed out, pause and concurrency limit considered.
@@ -296,11 +318,12 @@ impl<B: Body> Queue<B> {
 
     /// When something happens by itself next, by log time.
     pub fn next_deadline(&self) -> Option<LogTime> {
-        let first = |index: &BTreeSet<(LogTime, TaskId)>| index.first().map(|&(at, _)| at);
+        let due = self.delayed.first().map(|&(at, _)| at);
+        let expired = self.expiries.first().map(|&(at, _)| at);
         let lapse = self.deadlines.first().map(|&(at, ..)| at);
         let ended = self.ending.first_key_value().map(|(_, ending)| ending.since);
         let revived = self.reviving.map(|reviving| reviving.since);
-        [first(&self.delayed), lapse, first(&self.expiries), ended, revived].into_iter().flatten().min()
+        [due, lapse, expired, ended, revived].into_iter().flatten().min()
     }
 
     /// When the next appointment is, by the wall clock.
@@ -347,7 +370,11 @@ impl<B: Body> Queue<B> {
             + self.table.memory()
             + self.ready.memory()
             + self.later.memory()
-            + indexed::<(LogTime, TaskId)>(self.delayed.len() + self.appointed.len() + self.expiries.len())
+            + self.delayed.memory()
+            + self.appointed.memory()
+            + self.deliveries.memory()
+            + self.deaths.memory()
+            + indexed::<(LogTime, TaskId)>(self.expiries.len())
             + indexed::<(LogTime, u64, TaskId)>(self.deadlines.len())
             + indexed::<(u64, TaskId)>(held)
             + self.names.capacity() * size_of::<(Name, TaskId)>()
@@ -356,6 +383,15 @@ impl<B: Body> Queue<B> {
     /// Tasks that died since this was last asked, where there is a dead-letter queue to move them to.
     pub fn take_dying(&mut self) -> Vec<TaskId> {
         core::mem::take(&mut self.dying)
+    }
+
+    /// Hands each worker and connection to `visit` that has come to hold nothing of it since this was last asked.
+    pub fn drain_emptied(&mut self, mut visit: impl FnMut(Holder)) {
+        while let Some(holder) = self.emptied.pop() {
+            if !self.held.contains_key(&holder) {
+                visit(holder);
+            }
+        }
     }
 
     /// What was purged since this was last asked: its bodies are to be released.

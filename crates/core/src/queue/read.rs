@@ -13,7 +13,7 @@ use crate::id::TaskId;
 use crate::limits;
 use crate::reply::{Info, More, TaskView};
 use crate::task::{Body, Name, State, Task, Turn};
-use crate::time::{LogTime, Now};
+use crate::time::{LogTime, Now, WallTime};
 
 /// A task as one looks at it: its record, or what a record of it would be.
 pub(super) enum Look<'q, B> {
@@ -141,22 +141,27 @@ impl<B: Body> Queue<B> {
             }
             View::Delayed => {
                 // Two clocks: each index is in order, and the two are shown as one by what they say.
-                let mut by_log = self.delayed.iter().map(|&(at, id)| (at.0, id)).peekable();
-                let mut by_wall = self.appointed.iter().map(|&(at, id)| (at.0, id)).peekable();
+                let by_log = self.delayed.counted();
+                let is_before = |place, (WallTime(at), id)| place + by_log.before((LogTime(at), id)) < start;
+                let appointed = self.appointed.counted().partition(is_before);
+                let by_log = self.delayed.iter_from(start - appointed);
+                let mut by_log = by_log.map(|&(at, id)| (at.0, id)).peekable();
+                let by_wall = self.appointed.iter_from(appointed);
+                let mut by_wall = by_wall.map(|&(at, id)| (at.0, id)).peekable();
                 let due = core::iter::from_fn(|| match (by_log.peek(), by_wall.peek()) {
                     (Some(log), Some(wall)) if wall < log => by_wall.next(),
                     (Some(_), _) => by_log.next(),
                     (None, _) => by_wall.next(),
                 });
-                collect(due.skip(start).take(count).filter_map(|(_, id)| self.view(id, now)), out);
+                collect(due.take(count).filter_map(|(_, id)| self.view(id, now)), out);
             }
             View::Leased => {
-                let tasks = self.table.walk_from(&self.leased, start).take(count);
+                let tasks = self.deliveries.walk_from(&self.table, start).take(count);
                 collect(tasks.filter_map(|task| self.view(task.id, now)), out);
             }
             View::Dead => {
-                let tasks = self.table.walk_from(&self.dead, start).take(count);
-                collect(tasks.filter_map(|task| self.view(task.id, now)), out);
+                let dead = self.deaths.iter_from(start).take(count);
+                collect(dead.filter_map(|&(_, id)| self.view(id, now)), out);
             }
         }
     }

@@ -4,22 +4,23 @@
 //! record. Whatever came to the line another way (returned, due, revived, with a priority or a name) has a record in
 //! the table and a [`Rank`] here. Both parts are sorted by rank; the head is the smaller of the two.
 
+use super::ordered::{Entry as _, Ordered, Placed};
 use super::packed::{Entry, Packed, Upcoming};
-use super::ranked::Ranked;
 use crate::id::TaskId;
-use crate::task::{Body, Rank};
+use crate::task::{Body, Rank, Turn};
+use crate::time::LogTime;
 
 /// The line.
 #[derive(Clone, Debug)]
 pub(super) struct Ready<B> {
     /// Plainly pushed, and untouched since.
     pub(super) plain: Packed<B>,
-    placed: Ranked,
+    placed: Ordered<Placed>,
 }
 
 impl<B> Default for Ready<B> {
     fn default() -> Self {
-        Self { plain: Packed::default(), placed: Ranked::default() }
+        Self { plain: Packed::default(), placed: Ordered::default() }
     }
 }
 
@@ -49,34 +50,45 @@ impl<B: Body> Ready<B> {
         self.plain.memory() + self.placed.memory()
     }
 
-    pub(super) fn place(&mut self, rank: Rank, id: TaskId) {
-        let is_new = self.placed.insert(rank, id);
+    /// Puts a task that has a record into the line; its time to live ends at `expires`.
+    pub(super) fn place(&mut self, rank: Rank, id: TaskId, expires: Option<LogTime>) {
+        let is_new = self.placed.insert(Placed::new(rank, id, expires));
         debug_assert!(is_new, "a rank is given once");
     }
 
     pub(super) fn is_taken(&self, rank: Rank) -> bool {
-        self.placed.contains(rank)
+        self.placed.contains(&rank)
     }
 
     pub(super) fn unplace(&mut self, rank: Rank) {
-        let found = self.placed.remove(rank);
+        let found = self.placed.remove(&rank);
         debug_assert!(found.is_some(), "what is taken from the line stands in it");
     }
 
     /// Those that have records, in order.
-    pub(super) fn placed(&self) -> impl Iterator<Item = (Rank, TaskId)> {
-        self.placed.iter()
+    pub(super) fn placed(&self) -> impl Iterator<Item = TaskId> {
+        self.placed.iter().map(|placed| placed.id)
     }
 
     /// The head of the line.
     pub(super) fn head(&self) -> Option<Standing<B>> {
         let plain = self.plain.first();
-        match self.placed.first() {
-            Some((rank, id)) if plain.as_ref().is_none_or(|plain| rank < Rank::plain(plain.id)) => {
-                Some(Standing::Placed(id))
-            }
-            _ => plain.map(Standing::Plain),
-        }
+        first_of(plain, self.placed.first())
+    }
+
+    /// The first in the line whose time to live is not over. Expired ones before it are passed over in large blocks.
+    pub(super) fn unexpired_head(&self, now: LogTime) -> Option<Standing<B>> {
+        first_of(self.plain.first(), self.placed.unexpired(now).next())
+    }
+
+    /// Whether anyone in the line has not expired.
+    pub(super) fn has_unexpired(&self, now: LogTime) -> bool {
+        self.plain.len() > 0 || self.placed.unexpired(now).next().is_some()
+    }
+
+    /// The line in order without those whose time to live is over.
+    pub(super) fn unexpired(&self, now: LogTime) -> impl Iterator<Item = Standing<B>> {
+        merge(self.plain.iter(), self.placed.unexpired(now))
     }
 
     /// The first in line, so many at least if there are so many, if they were all plainly pushed and are at hand.
@@ -86,39 +98,29 @@ impl<B: Body> Ready<B> {
 
     /// How many stand before this rank.
     pub(super) fn before(&self, rank: Rank) -> usize {
-        let plain = match rank.lane {
+        self.plain_before(rank) + self.placed.before(rank)
+    }
+
+    /// How many plain ones stand before this rank.
+    fn plain_before(&self, rank: Rank) -> usize {
+        match rank.lane {
             0 => {
                 // What went to the back stands behind the id of that moment.
                 let upto = u64::try_from(rank.turn.major).unwrap_or(0) + u64::from(rank.turn.minor > 0);
                 self.plain.count_below(upto)
             }
-            lane => {
-                if lane < 0 {
-                    0
-                } else {
-                    self.plain.len()
-                }
-            }
-        };
-        plain + self.placed.before(rank)
+            ..0 => 0,
+            1.. => self.plain.len(),
+        }
     }
 
     /// The line in order, from the one at this place on. Whole runs and blocks before it are passed over.
     pub(super) fn iter_from(&self, start: usize) -> impl Iterator<Item = Standing<B>> {
         let start = start.min(self.len());
         // How many of the placed stand before that place: the most that do not reach it with those plain ones before them.
-        let (mut low, mut high) = (0, self.placed.len());
-        while low < high {
-            let middle = low.midpoint(high);
-            let place =
-                self.placed.iter_from(middle).next().map_or(usize::MAX, |(rank, _)| self.before(rank));
-            if place < start {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        merge(self.plain.iter_from(start - low), self.placed.iter_from(low))
+        let is_before = |placed: usize, rank: Rank| placed + self.plain_before(rank) < start;
+        let placed = self.placed.counted().partition(is_before);
+        merge(self.plain.iter_from(start - placed), self.placed.iter_from(placed))
     }
 
     /// The line in order from the one at this place on, if all who stand in it were plainly pushed: many neighbours by
@@ -134,31 +136,49 @@ impl<B: Body> Ready<B> {
 
     /// The one that has waited longest of the least urgent.
     pub(super) fn oldest_of_least_urgent(&self) -> Option<TaskId> {
-        let (plain, placed) = (self.plain.first(), self.placed.first_of_last_lane());
+        let (plain, placed) = (self.plain.first(), self.first_of_last_lane());
         match (plain, placed) {
-            (Some(plain), Some((rank, id)))
-                if rank.lane > 0 || rank.lane == 0 && rank < Rank::plain(plain.id) =>
+            (Some(plain), Some(placed))
+                if placed.key().lane > 0
+                    || placed.key().lane == 0 && placed.key() < Rank::plain(plain.id) =>
             {
-                Some(id)
+                Some(placed.id)
             }
             (Some(plain), _) => Some(plain.id),
-            (None, placed) => placed.map(|(_, id)| id),
+            (None, placed) => placed.map(|placed| placed.id),
         }
+    }
+
+    /// Of those that have records, the first of the least urgent.
+    fn first_of_last_lane(&self) -> Option<&Placed> {
+        let lane = self.placed.last()?.key().lane;
+        let first = self.placed.before(Rank { lane, turn: Turn { major: i64::MIN, minor: 0 } });
+        self.placed.iter_from(first).next()
+    }
+}
+
+/// Which of the two stands first.
+fn first_of<B>(plain: Option<Entry<B>>, placed: Option<&Placed>) -> Option<Standing<B>> {
+    match placed {
+        Some(placed) if plain.as_ref().is_none_or(|plain| placed.key() < Rank::plain(plain.id)) => {
+            Some(Standing::Placed(placed.id))
+        }
+        _ => plain.map(Standing::Plain),
     }
 }
 
 /// Two parts of the line as one.
-fn merge<B: Body>(
+fn merge<'p, B: Body>(
     plain: impl Iterator<Item = Entry<B>>,
-    placed: impl Iterator<Item = (Rank, TaskId)>,
+    placed: impl Iterator<Item = &'p Placed>,
 ) -> impl Iterator<Item = Standing<B>> {
     let mut plain = plain.peekable();
     let mut placed = placed.peekable();
     core::iter::from_fn(move || match placed.peek() {
         None => plain.next().map(Standing::Plain),
-        Some((rank, _)) if plain.peek().is_some_and(|p| Rank::plain(p.id) < *rank) => {
+        Some(placed) if plain.peek().is_some_and(|p| Rank::plain(p.id) < placed.key()) => {
             plain.next().map(Standing::Plain)
         }
-        Some(_) => placed.next().map(|(_, id)| Standing::Placed(id)),
+        Some(_) => placed.next().map(|placed| Standing::Placed(placed.id)),
     })
 }

@@ -1,9 +1,10 @@
 //! What happens by itself: delayed tasks fall due, leases run out, times to live end.
 //!
 //! A flood is moved in slices, so that no other command is held up by it. A command that touches one task settles
-//! that task whatever the flood; a pop settles as many as it wants.
+//! that task whatever the flood; a pop settles as many as it can hand out.
 
 use alloc::vec::Vec;
+use core::mem;
 
 use super::{Ending, Queue, Reviving};
 use crate::command::{LapseEnd, LapsePolicy};
@@ -32,14 +33,12 @@ enum Verdict {
 }
 
 impl<B: Body> Queue<B> {
-    /// One slice of what is due by itself, at least `wanted` tasks of each kind.
-    pub fn settle<R: Recorder<Body = B>>(&mut self, now: Now, wanted: usize, rec: &mut R) -> Settled {
-        let due = self.next_deadline().is_some_and(|at| at <= now.log);
-        let appointed = self.next_appointment().is_some_and(|at| at <= now.wall);
-        if !due && !appointed {
+    /// One slice of what is due by itself, so many tasks of each kind.
+    pub fn settle<R: Recorder<Body = B>>(&mut self, now: Now, rec: &mut R) -> Settled {
+        if !self.is_due(now) {
             return Settled::All;
         }
-        let slice = wanted.max(limits::SLICE_TASKS);
+        let slice = limits::SLICE_TASKS;
         if !self.ending.is_empty() {
             self.settle_endings(now, slice, rec);
         }
@@ -50,14 +49,63 @@ impl<B: Body> Queue<B> {
         self.settle_leases(now, slice, rec);
         self.settle_expiries(now, slice, rec);
         self.settle_due(now, slice, rec);
-        let due = self.next_deadline().is_some_and(|at| at <= now.log);
-        let appointed = self.next_appointment().is_some_and(|at| at <= now.wall);
-        if due || appointed { Settled::Slice } else { Settled::All }
+        self.settled(now)
+    }
+
+    /// Whether something is to happen by now.
+    fn is_due(&self, now: Now) -> bool {
+        self.next_deadline().is_some_and(|at| at <= now.log)
+            || self.next_appointment().is_some_and(|at| at <= now.wall)
+    }
+
+    fn settled(&self, now: Now) -> Settled {
+        if self.is_due(now) { Settled::Slice } else { Settled::All }
+    }
+
+    /// The slice that belongs to the next command. A driver that takes the tasks elsewhere which die in it calls this
+    /// before the command; the command then does not settle a second slice.
+    pub fn settle_ahead<R: Recorder<Body = B>>(&mut self, now: Now, rec: &mut R) -> Settled {
+        self.is_settled = true;
+        self.settle(now, rec)
+    }
+
+    /// One slice for this command, unless its driver has settled it ahead.
+    pub(super) fn settle_once<R: Recorder<Body = B>>(&mut self, now: Now, rec: &mut R) -> Settled {
+        if mem::take(&mut self.is_settled) { self.settled(now) } else { self.settle(now, rec) }
+    }
+
+    /// Slice after slice for a pop that wants more than one brings, as long as they bring tasks to the line and until
+    /// these are `count` or have `bytes` of payloads. The rest of what expires or dies instead waits for the next slice.
+    pub(super) fn settle_for_pop<R: Recorder<Body = B>>(
+        &mut self,
+        count: usize,
+        bytes: usize,
+        now: Now,
+        rec: &mut R,
+    ) {
+        let mut settled = self.settle_once(now, rec);
+        let (tasks_before, bytes_before) = (self.ready.len(), self.ready_bytes());
+        while settled == Settled::Slice {
+            let brought = limits::SLICE_TASKS + self.ready.len().saturating_sub(tasks_before);
+            if brought >= count || self.ready_bytes().saturating_sub(bytes_before) >= bytes as u64 {
+                return;
+            }
+            let before = self.ready.len();
+            settled = self.settle(now, rec);
+            if self.ready.len() < before + limits::SLICE_TASKS / 2 {
+                return;
+            }
+        }
+    }
+
+    /// The payload bytes of tasks that are ready.
+    const fn ready_bytes(&self) -> u64 {
+        self.waiting_bytes.saturating_sub(self.delayed_bytes)
     }
 
     /// One slice, and the one task that a command is about, wherever in a flood it is.
     pub(super) fn settle_with<R: Recorder<Body = B>>(&mut self, id: TaskId, now: Now, rec: &mut R) {
-        if self.settle(now, 0, rec) == Settled::Slice {
+        if self.settle_once(now, rec) == Settled::Slice {
             self.settle_one(id, now, rec);
         }
     }

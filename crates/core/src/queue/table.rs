@@ -14,6 +14,7 @@ use foldhash::fast::FixedState;
 use super::shared::Shared;
 use crate::id::TaskId;
 use crate::index::Index;
+use crate::meter;
 use crate::task::{Body, Task};
 
 /// No slot.
@@ -93,7 +94,7 @@ fn hash(id: TaskId) -> u64 {
 }
 
 /// Where a task's record is; good until the task is removed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct At(u32);
 
 impl<B: Body> Table<B> {
@@ -240,24 +241,22 @@ impl<B: Body> Table<B> {
         Walk { table: self, at: list.head }
     }
 
-    /// The tasks of a list from the one at this place on. It is reached from the nearer end.
-    pub(super) fn walk_from(&self, list: &List, start: usize) -> Walk<'_, B> {
-        let back = list.len.saturating_sub(start);
-        if start <= back {
-            let mut walk = self.walk(list);
-            walk.by_ref().take(start).for_each(drop);
-            return walk;
-        }
-        let mut at = if back == 0 { NOWHERE } else { list.tail };
-        for _ in 1..back {
-            at = slot(&self.pages, at).map_or(NOWHERE, |slot| slot.prev);
-        }
-        Walk { table: self, at }
+    /// The tasks of a list from this one on.
+    pub(super) const fn walk_at(&self, at: At) -> Walk<'_, B> {
+        Walk { table: self, at: at.0 }
+    }
+
+    /// Who stands before and behind a task in its list.
+    pub(super) fn neighbours(&self, at: At) -> [Option<At>; 2] {
+        let slot = slot(&self.pages, at.0);
+        let links = slot.map_or([NOWHERE; 2], |slot| [slot.prev, slot.next]);
+        links.map(|link| (link != NOWHERE).then_some(At(link)))
     }
 
     /// All tasks, in no order that means anything but the same one after the same events.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Task<B>> {
-        self.pages.iter().flat_map(Shared::get).filter_map(|slot| slot.task.as_ref())
+        let slots = self.pages.iter().flat_map(Shared::get).inspect(|_| meter::step());
+        slots.filter_map(|slot| slot.task.as_ref())
     }
 
     /// Where all records are.
@@ -355,6 +354,7 @@ impl<B: Body> Table<B> {
 }
 
 fn slot<B: Clone>(pages: &[Shared<Page<B>>], at: u32) -> Option<&Slot<B>> {
+    meter::step();
     pages.get(at as usize / PAGE_SLOTS)?.get().get(at as usize % PAGE_SLOTS)
 }
 
@@ -366,6 +366,13 @@ fn id_at<B: Clone>(pages: &[Shared<Page<B>>], at: u32) -> TaskId {
 pub(super) struct Walk<'t, B> {
     table: &'t Table<B>,
     at: u32,
+}
+
+impl<'t, B> Walk<'t, B> {
+    /// A walk along nothing.
+    pub(super) const fn nowhere(table: &'t Table<B>) -> Self {
+        Self { table, at: NOWHERE }
+    }
 }
 
 impl<'t, B: Body> Iterator for Walk<'t, B> {

@@ -347,6 +347,13 @@ pub enum Refusal {
         /// The limit, in bytes.
         max: usize,
     },
+    /// More than a limit allows.
+    TooMany {
+        /// Of what, in the plural.
+        what: &'static str,
+        /// The limit.
+        max: usize,
+    },
     /// An argument is outside of what it may be.
     OutOfRange {
         /// Which.
@@ -426,6 +433,7 @@ impl Refusal {
             Self::Unknown { .. } => "UNKNOWN",
             Self::MalformedId
             | Self::TooLarge { .. }
+            | Self::TooMany { .. }
             | Self::OutOfRange { .. }
             | Self::Said { .. }
             | Self::NoMoreIds => "ERR",
@@ -440,6 +448,7 @@ impl fmt::Display for Refusal {
                 f.write_str("malformed task id: expected <ms>-<seq> as a push answers it, or a receipt")
             }
             Self::TooLarge { what, max } => write!(f, "{what} is too large: at most {max} bytes"),
+            Self::TooMany { what, max } => write!(f, "too many {what}: at most {max}"),
             Self::OutOfRange { what } => write!(f, "{what} is out of range"),
             Self::NotThere { what, place } => write!(f, "{place} has no {what}"),
             Self::QueueFull => {
@@ -453,7 +462,7 @@ impl fmt::Display for Refusal {
                 f.write_str("no space left on the disk of the store: pushes are refused until there is")
             }
             Self::OutOfMemory => {
-                f.write_str("the store uses all the memory it may (--memory, or maxmemory of a Redis): pushes are refused until workers catch up or it may use more")
+                f.write_str("the store uses all the memory it may (--memory, or maxmemory of a Redis): pushes and pops that wait are refused until workers catch up or it may use more")
             }
             Self::NoMoreIds => f.write_str("the store has given out its last id"),
             Self::Closed => f.write_str("the store is closed: connect to it again once it is open"),

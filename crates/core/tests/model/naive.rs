@@ -225,7 +225,16 @@ impl NaiveQueue {
                 due.into_iter().map(|(_, id)| id).collect()
             }
             View::Leased => self.leased(|_| true),
-            View::Dead => self.dead.clone(),
+            View::Dead => {
+                // Those that died in the same millisecond are shown in the order of their ids.
+                let died = |id: &TaskId| match self.tasks[id].state {
+                    State::Dead(at) => at,
+                    _ => unreachable!("only the dead are among them"),
+                };
+                let mut dead = self.dead.clone();
+                dead.sort_by_key(|id| (died(id), *id));
+                dead
+            }
         }
     }
 

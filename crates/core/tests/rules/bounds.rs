@@ -2,7 +2,13 @@
 
 use crate::support::{Answer, Home, leased};
 use crate::{PLAIN, add, dead, refs, start, x};
-use sureq_core::command::{Add, Command, IdForm, TaskRefs, View, When, Worker};
+use sureq_core::command::{
+    AckScope, Add, Block, Cancel, Command, IdForm, Pop, TaskRef, TaskRefs, View, When, Worker,
+};
+use sureq_core::limits::{
+    COMMAND_ARGS_MAX, COMMAND_BYTES_MAX, PATTERN_BYTES_MAX, PAYLOAD_BYTES_MAX, POP_QUEUES_MAX,
+    QUEUE_NAME_BYTES_MAX, TASK_NAME_BYTES_MAX,
+};
 use sureq_core::reply::{Outcome, TaskView};
 use sureq_core::settings::{Change, Expired, Overflow};
 use sureq_core::task::Tries;
@@ -178,4 +184,126 @@ fn what_becomes_of_tasks_counts_as_memory() {
     assert!(revived > buried + 4_000 * 20, "{buried} bytes while they are dead, {revived} in line again");
     home.run(&Command::Delete { queue: b"q", tasks });
     assert!(home.broker.memory() < waiting, "what is gone takes no memory");
+}
+
+#[test]
+fn expired_tasks_at_the_head_hide_nobody_and_wake_nobody() {
+    let mut home = Home::default();
+    home.config(&[Change::TtlMs(10), Change::MaxLeased(1)]);
+    let ids = home.push(&vec!["over"; 10_000]);
+    assert_eq!(home.pop(1, PLAIN), "over");
+    home.awake();
+    home.pass(10);
+    home.ack(ids[0]);
+    assert_eq!(home.awake(), [], "nobody who waits could get any of those that are left");
+    assert_eq!(home.log.live.len(), 8_999, "one slice of them went");
+    assert_eq!(home.pop(9, PLAIN), "");
+    home.config(&[Change::TtlMs(0)]);
+    home.push(&["good"]);
+    assert_eq!(home.awake().len(), 1);
+    assert_eq!(home.pop(1, PLAIN), "good", "it is found behind those that are over");
+    assert!(home.log.live.len() > 1, "all of that within a few slices");
+    home.verify();
+    home.tick();
+    assert_eq!((home.log.live.len(), home.info().ready), (1, 0));
+    home.verify();
+}
+
+#[test]
+fn a_pop_of_very_many_expires_no_more_than_two_slices() {
+    let mut home = Home::default();
+    home.config(&[Change::TtlMs(10)]);
+    home.push(&vec!["over"; 5_000]);
+    home.pass(10);
+    assert_eq!(home.pop(1_000_000, PLAIN), "");
+    assert_eq!(home.log.live.len(), 3_000);
+}
+
+/// Each command that names a queue, with this name.
+fn naming(queue: &[u8]) -> Vec<Command<'_>> {
+    let tasks = TaskRefs { list: &[], form: IdForm::Long };
+    let task = TaskRef { bytes: b"1-1", form: IdForm::Long };
+    vec![
+        Command::Push { queue, payloads: &[] },
+        Command::Push { queue, payloads: &[b"x"] },
+        Command::Add(Add::plain(queue, b"x")),
+        Command::Ack { queue, tasks, scope: AckScope::Leased },
+        Command::Extend { queue, task, ms: 1 },
+        Command::Recover { queue, count: 1, elapsed_ms: 0 },
+        Command::Inspect { queue, view: View::Ready, start: 0, count: 1 },
+        Command::Info { queue },
+        Command::Cancel { queue, which: Cancel::Names(&[]) },
+        Command::Bury { queue, tasks },
+        Command::Revive { queue, tasks: None },
+        Command::Delete { queue, tasks },
+        Command::Purge { queue, state: None },
+        Command::Pause { queue },
+        Command::Resume { queue },
+        Command::Explain { queue, task },
+    ]
+}
+
+#[test]
+fn a_name_that_is_too_long_is_refused_by_whatever_names_it() {
+    let mut home = Home::default();
+    let long = vec![b'q'; QUEUE_NAME_BYTES_MAX + 1];
+    for command in naming(&long) {
+        assert_eq!(home.run(&command), Answer::Refused("too large"), "{command:?}");
+    }
+    for command in naming(&long[1..]) {
+        assert!(!matches!(home.run(&command), Answer::Refused(_)), "{command:?}");
+    }
+    let queues: &[&[u8]] = &[b"q", &long];
+    for command in [
+        Command::Pop(Pop::plain(queues, 1)),
+        Command::Pop(Pop { block: Some(Block::Forever), ..Pop::plain(queues, 1) }),
+        Command::Drop { queues },
+        Command::Exists { queues },
+        Command::Queues { pattern: Some(&vec![b'*'; PATTERN_BYTES_MAX + 1]), cursor: 0, count: 1 },
+        Command::Cancel { queue: b"q", which: Cancel::Names(&[&vec![b'n'; TASK_NAME_BYTES_MAX + 1]]) },
+    ] {
+        assert_eq!(home.run(&command), Answer::Refused("too large"), "{command:?}");
+    }
+}
+
+#[test]
+fn a_pop_names_a_bounded_number_of_queues() {
+    let mut home = Home::default();
+    home.push(&["a"]);
+    let names: Vec<String> = (0..=POP_QUEUES_MAX).map(|n| format!("queue {n}")).collect();
+    let mut queues: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+    for block in [None, Some(Block::Millis(5))] {
+        let pop = Command::Pop(Pop { block, ..Pop::plain(&queues, 1) });
+        assert_eq!(home.run(&pop), Answer::Refused("too many"));
+        assert_eq!(pop.check().unwrap_err().to_string(), "too many queues: at most 1024");
+    }
+    queues.truncate(POP_QUEUES_MAX - 1);
+    queues.push(b"q");
+    let popped = home.run(&Command::Pop(Pop::plain(&queues, 1)));
+    assert!(matches!(&popped, Answer::Tasks(tasks) if tasks.len() == 1), "{popped:?}");
+}
+
+#[test]
+fn the_parts_of_a_command_are_bounded_and_so_is_their_sum() {
+    let payload = vec![0; PAYLOAD_BYTES_MAX];
+    let check = |payloads: &[&[u8]]| Command::Push { queue: b"q", payloads }.check();
+    assert_eq!(check(&[&payload, &payload]), Ok(()), "{COMMAND_BYTES_MAX} bytes in all");
+    let refused = check(&[&payload, &payload, b"x"]).unwrap_err().to_string();
+    assert_eq!(refused, format!("the sum of the payloads is too large: at most {COMMAND_BYTES_MAX} bytes"));
+    let many = vec![&b"1-1"[..]; COMMAND_ARGS_MAX + 1];
+    let tasks = TaskRefs { list: &many, form: IdForm::Long };
+    for command in [
+        Command::Push { queue: b"q", payloads: &many },
+        Command::Ack { queue: b"q", tasks, scope: AckScope::Leased },
+        Command::Bury { queue: b"q", tasks },
+        Command::Delete { queue: b"q", tasks },
+        Command::Revive { queue: b"q", tasks: Some(tasks) },
+        Command::Cancel { queue: b"q", which: Cancel::Ids(tasks) },
+        Command::Cancel { queue: b"q", which: Cancel::Names(&many) },
+        Command::Drop { queues: &many },
+        Command::Exists { queues: &many },
+    ] {
+        let refused = command.check().unwrap_err().to_string();
+        assert!(refused.starts_with("too many ") && refused.ends_with(": at most 1048576"), "{refused}");
+    }
 }

@@ -93,6 +93,7 @@ fn kind_of(refusal: &Refusal) -> &'static str {
     match refusal {
         Refusal::MalformedId => "malformed id",
         Refusal::TooLarge { .. } => "too large",
+        Refusal::TooMany { .. } => "too many",
         Refusal::OutOfRange { .. } => "out of range",
         Refusal::QueueFull => "queue full",
         Refusal::WorkerGone => "worker gone",

@@ -177,10 +177,11 @@ impl<B: Body> Queue<B> {
         let task = self.table.at(slot);
         let id = task.id;
         match &task.state {
-            State::Ready(turn) => self.ready.place(Rank::of(task.priority, *turn), id),
+            State::Ready(turn) => self.ready.place(Rank::of(task.priority, *turn), id, task.expires()),
             State::Delayed(Due::Log(due)) => _ = self.delayed.insert((*due, id)),
             State::Delayed(Due::Wall(due)) => _ = self.appointed.insert((*due, id)),
             State::Leased(lease) => {
+                self.deliveries.add(lease, slot);
                 if let Some(terms) = lease.terms() {
                     let seq = lease.seq();
                     terms.deadline.map(|deadline| self.deadlines.insert((deadline.at, seq, id)));
@@ -195,7 +196,7 @@ impl<B: Body> Queue<B> {
                     }
                 }
             }
-            State::Dead(_) => {}
+            State::Dead(at) => _ = self.deaths.insert((*at, id)),
         }
         if let (State::Ready(_) | State::Delayed(_), Some(expires)) = (&task.state, task.expires()) {
             self.expiries.insert((expires, id));
@@ -210,6 +211,7 @@ impl<B: Body> Queue<B> {
             State::Delayed(Due::Log(due)) => _ = self.delayed.remove(&(*due, id)),
             State::Delayed(Due::Wall(due)) => _ = self.appointed.remove(&(*due, id)),
             State::Leased(lease) => {
+                self.deliveries.remove(lease, slot, &self.table);
                 if let Some(terms) = lease.terms() {
                     let seq = lease.seq();
                     terms.deadline.map(|deadline| self.deadlines.remove(&(deadline.at, seq, id)));
@@ -219,6 +221,10 @@ impl<B: Body> Queue<B> {
                         held.remove(&(seq, id));
                         if held.is_empty() {
                             self.held.remove(&holder);
+                            // Who extends a lease is emptied and holds it again; a driver looks once, after its step.
+                            if self.emptied.last() != Some(&holder) {
+                                self.emptied.push(holder);
+                            }
                         }
                         if let Some(ending) = ending_of(&mut self.ending, holder, seq) {
                             ending.left = ending.left.saturating_sub(1);
@@ -226,7 +232,8 @@ impl<B: Body> Queue<B> {
                     }
                 }
             }
-            State::Dead(_) => {}
+            // One that is being revived is there no more.
+            State::Dead(at) => _ = self.deaths.remove(&(*at, id)),
         }
         if let (State::Ready(_) | State::Delayed(_), Some(expires)) = (&task.state, task.expires()) {
             self.expiries.remove(&(expires, id));

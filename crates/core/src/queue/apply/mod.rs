@@ -13,6 +13,7 @@ use super::{Ending, Inconsistent, Queue, Reviving};
 use crate::event::{Event, Fields, Flood, Landing, LeaseTerms, NameRef, Recorder};
 use crate::id::TaskId;
 use crate::limits;
+use crate::queue::ordered::Ordered;
 use crate::queue::packed::Entry;
 use crate::task::{
     Body, Cause, Deadline, Due, Extras, Holder, Lease, Past, Rank, State, StateKind, Task, Terms, Turn,
@@ -283,6 +284,7 @@ impl<B: Body> Queue<B> {
         }
         let since = self.last_death().map_or(at, |last| last.max(at));
         let list = mem::take(&mut self.dead);
+        self.deaths = Ordered::default();
         let (major, minor) = (self.last_id.raw().cast_signed(), self.minor);
         self.minor += list.len() as u64;
         self.reviving = Some(Reviving { since, list, major, minor });

@@ -9,6 +9,7 @@ use core::mem;
 use super::Applied;
 use crate::event::{Purge, Recorder};
 use crate::id::TaskId;
+use crate::queue::deliveries::Deliveries;
 use crate::queue::table::List;
 use crate::queue::{Queue, Remains};
 use crate::task::{Body, State, StateKind};
@@ -69,7 +70,7 @@ impl<B: Body> Queue<B> {
     fn list_records(&self, kind: StateKind, ids: &mut Vec<TaskId>) {
         match kind {
             StateKind::Ready => {
-                ids.extend(self.ready.placed().map(|(_, id)| id));
+                ids.extend(self.ready.placed());
                 let reviving = self.reviving.iter().flat_map(|reviving| self.table.walk(&reviving.list));
                 ids.extend(reviving.map(|task| task.id));
             }
@@ -95,11 +96,13 @@ impl<B: Body> Queue<B> {
         gone.names = mem::take(&mut self.names);
         gone.expiries = mem::take(&mut self.expiries);
         self.leased = List::default();
+        self.deliveries = Deliveries::default();
         if what.takes(StateKind::Ready) {
             gone.ready = mem::take(&mut self.ready);
             self.ready.plain = mem::take(&mut gone.ready.plain);
         }
         gone.dead = mem::take(&mut self.dead);
+        gone.deaths = mem::take(&mut self.deaths);
         if what.takes(StateKind::Ready) {
             gone.reviving = self.reviving.take();
         } else if let Some(reviving) = &mut self.reviving {
@@ -115,13 +118,20 @@ impl<B: Body> Queue<B> {
                 self.expiries.insert((expires, task.id));
             }
             let (kind, is_reviving) = (task.state.kind(), self.is_reviving(&task));
+            let died = if let State::Dead(at) = task.state { Some((at, task.id)) } else { None };
             let at = self.table.insert(task);
             match kind {
                 StateKind::Dead if is_reviving => {
                     self.reviving.iter_mut().for_each(|reviving| self.table.append(&mut reviving.list, at));
                 }
-                StateKind::Leased => self.table.append(&mut self.leased, at),
-                StateKind::Dead => self.table.append(&mut self.dead, at),
+                StateKind::Leased => {
+                    self.table.append(&mut self.leased, at);
+                    self.table.at(at).lease().into_iter().for_each(|lease| self.deliveries.add(lease, at));
+                }
+                StateKind::Dead => {
+                    self.table.append(&mut self.dead, at);
+                    died.map(|died| self.deaths.insert(died));
+                }
                 StateKind::Ready | StateKind::Delayed => {}
             }
         }

@@ -3,6 +3,7 @@
 use crate::command::{Add, NameArg, When};
 use crate::event::{Event, Fields, NameRef, Payloads, Recorder, Removal};
 use crate::id::TaskId;
+use crate::limits;
 use crate::queue::Queue;
 use crate::reply::Refusal;
 use crate::settings::Overflow;
@@ -26,7 +27,7 @@ impl<B: Body> Queue<B> {
         now: Now,
         rec: &mut R,
     ) -> Result<(), Refusal> {
-        self.settle(now, 0, rec);
+        self.settle_once(now, rec);
         let bytes = pushes.payloads.iter().map(|payload| payload.len() as u64).sum();
         self.make_room(pushes.payloads.len(), bytes, now, rec)?;
         let expires = self.settings.ttl_ms.map(|ms| now.log.after(ms));
@@ -43,14 +44,15 @@ impl<B: Body> Queue<B> {
         now: Now,
         rec: &mut R,
     ) -> Option<(TaskId, StateKind)> {
-        self.settle(now, 0, rec);
+        self.settle_once(now, rec);
         let name = name_of(add, rec)?.to_owned();
         let id = *self.names.get(&name)?;
         self.settle_one(id, now, rec);
         Some((id, self.table.get(id)?.state.kind()))
     }
 
-    /// Adds one task with options under an id from the broker; its name must be free.
+    /// Adds one task with options under an id from the broker; its name must be free, which [`Self::named`] has told after
+    /// it settled what was due.
     pub fn add<R: Recorder<Body = B>>(
         &mut self,
         id: TaskId,
@@ -58,7 +60,6 @@ impl<B: Body> Queue<B> {
         now: Now,
         rec: &mut R,
     ) -> Result<StateKind, Refusal> {
-        self.settle(now, 0, rec);
         self.make_room(1, add.payload.len() as u64, now, rec)?;
         let due = match add.when {
             When::AtOnce | When::After(0) => None,
@@ -96,7 +97,11 @@ impl<B: Body> Queue<B> {
         if self.settings.overflow == Overflow::Refuse || alone_too_much {
             return Err(Refusal::QueueFull);
         }
-        while self.is_full_for(count, bytes) {
+        // A limit that was lowered is reached slice by slice: each push drops some more than it needs room for.
+        for _ in 0..count + limits::SLICE_TASKS {
+            if !self.is_full_for(count, bytes) {
+                break;
+            }
             // The oldest of the lowest priority goes first; if nothing is ready, the delayed task that is due soonest.
             let oldest = self.ready.oldest_of_least_urgent();
             let soonest = || self.delayed.first().map(|&(_, id)| id);

@@ -24,7 +24,7 @@ impl<B: Body> Queue<B> {
         rec: &mut R,
         finished: &mut Vec<u32>,
     ) {
-        let flooded = self.settle(now, 0, rec) == Settled::Slice;
+        let flooded = self.settle_once(now, rec) == Settled::Slice;
         let mut done = Distinct::within(mem::take(&mut self.scratch));
         for (index, claim) in claims.enumerate() {
             if flooded {
@@ -103,7 +103,7 @@ impl<B: Body> Queue<B> {
         now: Now,
         rec: &mut R,
     ) -> u64 {
-        let flooded = self.settle(now, 0, rec) == Settled::Slice;
+        let flooded = self.settle_once(now, rec) == Settled::Slice;
         let (mut gone, mut marked) = (Distinct::default(), Distinct::default());
         for claim in claims {
             let id = claim.id();
@@ -152,12 +152,12 @@ impl<B: Body> Queue<B> {
         now: Now,
         rec: &mut R,
     ) -> u64 {
-        self.settle(now, 0, rec);
+        self.settle_once(now, rec);
         let mut revived = Distinct::default();
         if ids.is_none() && self.dead.len() > limits::SLICE_TASKS && self.reviving.is_none() {
             let count = self.dead.len() as u64;
             self.commit(&Event::AllRevived(self.no), now.log, rec);
-            self.settle(now, 0, rec);
+            self.settle_once(now, rec);
             return count;
         }
         match ids {
@@ -193,7 +193,7 @@ impl<B: Body> Queue<B> {
         now: Now,
         rec: &mut R,
     ) -> Distinct {
-        let flooded = self.settle(now, 0, rec) == Settled::Slice;
+        let flooded = self.settle_once(now, rec) == Settled::Slice;
         let mut claimed = Distinct::default();
         for claim in claims {
             if flooded {
@@ -208,7 +208,7 @@ impl<B: Body> Queue<B> {
 
     /// Removes all tasks of a state; of ready, delayed and dead if none is given. Leased ones are never purged.
     pub fn purge<R: Recorder<Body = B>>(&mut self, state: Option<View>, now: Now, rec: &mut R) -> u64 {
-        self.settle(now, 0, rec);
+        self.settle_once(now, rec);
         let what = match state {
             None => Purge::All,
             Some(View::Ready) => Purge::Ready,

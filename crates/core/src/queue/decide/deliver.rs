@@ -38,7 +38,7 @@ impl<B: Body> Queue<B> {
         rec: &mut R,
         out: &mut Vec<TaskView<B>>,
     ) -> (u32, usize) {
-        self.settle(now, ask.count as usize, rec);
+        self.settle_for_pop(self.poppable().min(ask.count as usize), ask.bytes, now, rec);
         let count = self.poppable().min(ask.count as usize);
         if count == 0 || self.ready.len() == 0 {
             return (0, 0);
@@ -69,8 +69,8 @@ impl<B: Body> Queue<B> {
         out: &mut Vec<TaskView<B>>,
     ) -> usize {
         // In a flood of expiries some that are over still stand in the line; nobody gets them.
-        let head = self.ready.head().filter(|head| count == 1 && !self.is_over(head, now));
-        if let Some(head) = head {
+        if count == 1 {
+            let Some(head) = self.ready.unexpired_head(now.log) else { return 0 };
             let view = self.handed_out(head, ask, now.log);
             let bytes = view.body.len();
             ids.push(view.id);
@@ -81,13 +81,8 @@ impl<B: Body> Queue<B> {
             let views = plain.map(|entry| self.view_of(entry.id, entry.body.clone(), 0, ask, now.log));
             return tell(views.take(count), ask.bytes, ids, out);
         }
-        let line = self.ready.iter().filter(|standing| !self.is_over(standing, now));
+        let line = self.ready.unexpired(now.log);
         tell(line.take(count).map(|standing| self.handed_out(standing, ask, now.log)), ask.bytes, ids, out)
-    }
-
-    fn is_over(&self, standing: &Standing<B>, now: Now) -> bool {
-        let Standing::Placed(id) = standing else { return false };
-        self.table.get(*id).and_then(Task::expires).is_some_and(|at| at <= now.log)
     }
 
     /// How a task will look once it is handed out.
@@ -128,18 +123,16 @@ impl<B: Body> Queue<B> {
         rec: &mut R,
         out: &mut Vec<TaskView<B>>,
     ) {
-        self.settle(now, 0, rec);
+        self.settle_once(now, rec);
         let mut ids = mem::take(&mut self.scratch);
         ids.clear();
         let (mut bytes, mut cancelled) = (0, Vec::new());
-        for task in self.table.walk(&self.leased) {
+        for task in self.deliveries.open_ended(&self.table) {
             let lease = task.lease().expect("the delivered list holds leased tasks");
             // The list is in order of delivery, so that nothing behind the first that is too young is older.
-            if ids.len() >= count as usize || now.log.since(lease.start()) < elapsed_ms {
+            let is_enough = ids.len() >= count as usize || cancelled.len() >= limits::SLICE_TASKS;
+            if is_enough || now.log.since(lease.start()) < elapsed_ms {
                 break;
-            }
-            if !lease.is_open_ended() {
-                continue;
             }
             if task.cancelled {
                 cancelled.push(task.id);
@@ -179,7 +172,7 @@ impl<B: Body> Queue<B> {
         now: Now,
         rec: &mut R,
     ) -> u64 {
-        self.settle(now, 0, rec);
+        self.settle_once(now, rec);
         let count = self.held_by(holder);
         if count > slice as u64 {
             self.commit(&Event::HolderEnded { queue: self.no, holder, cause }, now.log, rec);
@@ -195,7 +188,7 @@ impl<B: Body> Queue<B> {
 
     /// Takes deliveries back that never reached their taker. What is no longer current is left alone.
     pub fn undeliver<R: Recorder<Body = B>>(&mut self, receipts: &[Receipt], now: Now, rec: &mut R) {
-        self.settle(now, 0, rec);
+        self.settle_once(now, rec);
         let mut back = Distinct::default();
         for receipt in receipts {
             if self.is_current(Claim::Receipt(*receipt)) {

@@ -112,7 +112,7 @@ impl<B: Body> Queue<B> {
         now: Now,
         rec: &mut R,
     ) -> Settings {
-        self.settle(now, 0, rec);
+        self.settle_once(now, rec);
         let mut settings = self.settings.clone();
         for change in changes.iter() {
             settings.change(&change);

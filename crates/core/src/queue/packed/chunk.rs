@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use super::run::{Coded, Cursor, Entry, GROUP, GROUPS_MAX, Run};
 use crate::codec::{Reader, write_number};
 use crate::id::TaskId;
+use crate::meter;
 use crate::queue::packed::Upcoming;
 use crate::queue::shared::Shared;
 use crate::task::Body;
@@ -185,6 +186,7 @@ impl<B: Body> Chunk<B> {
     /// The next live entry of a walk.
     pub(super) fn next(&self, cursor: &mut Cursor<B>) -> Option<Entry<B>> {
         loop {
+            meter::step();
             let coded = self.run().next(cursor)?;
             if self.is_live(coded.index) {
                 return self.entry(coded);

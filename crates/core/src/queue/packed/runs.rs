@@ -12,6 +12,7 @@ use super::chunk::{Chunk, Fates};
 use super::run::{Cursor, ENTRIES_MAX, Entry, GROUP, Run};
 use crate::codec::Reader;
 use crate::id::TaskId;
+use crate::meter;
 use crate::queue::packed::Upcoming;
 use crate::queue::shared::Shared;
 use crate::task::{Body, Due};
@@ -291,7 +292,7 @@ impl<B: Body> Runs<B> {
     /// How many have ids below this number: what whole chunks before it have, and what a group of one is decoded for.
     pub(super) fn count_below(&self, raw: u64) -> usize {
         let at = self.chunks.partition_point(|chunk| chunk.last.raw() < raw);
-        let whole: usize = self.chunks.range(..at).map(Chunk::live).sum();
+        let whole: usize = self.chunks.range(..at).inspect(|_| meter::step()).map(Chunk::live).sum();
         whole + self.chunks.get(at).map_or(0, |chunk| chunk.count_below(raw))
     }
 
@@ -320,6 +321,7 @@ impl<B: Body> Runs<B> {
     fn locate(&self, mut start: usize) -> (usize, usize) {
         let mut at = 0;
         while at < self.chunks.len() && self.chunks[at].live() <= start {
+            meter::step();
             start -= self.chunks[at].live();
             at += 1;
         }

@@ -1,0 +1,354 @@
+//! What commands cost, in steps: with a thousand of everything, and with very many.
+//!
+//! Rule 7: no command costs more than O(log n) plus what it returns. The bound is the same for both sizes, so that
+//! anything which is walked, one by one, goes far beyond it.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use crate::command::{
+    AckScope, Add, Cancel, Command, IdForm, LeaseAsk, Pop, Return, TaskRef, TaskRefs, View, When, Worker,
+    WorkerRef,
+};
+use crate::meter::steps_of;
+use crate::settings::{Change, Changes, Place};
+use crate::task::Body;
+use crate::{Broker, Event, LogTime, Now, Recorder, Replies, Reply, WallTime, limits};
+
+/// Steps that any command may take. Blocks of 256 entries are passed over one by one, so that a million cost a few
+/// thousand steps: some microseconds.
+const QUIET_STEPS: u64 = 12_000;
+
+/// Steps that a command may take while more is due than a slice: it moves up to a slice of each kind.
+const FLOOD_STEPS: u64 = QUIET_STEPS + 40 * limits::SLICE_TASKS as u64;
+
+const MANY: usize = 1_000_000;
+
+#[derive(Clone, Copy, Debug)]
+struct Nothing;
+
+impl Body for Nothing {
+    fn len(&self) -> usize {
+        1
+    }
+
+    fn is(&self, _: &[u8]) -> Option<bool> {
+        Some(false)
+    }
+
+    fn pack(&self, _: Option<&Self>, _: &mut Vec<u8>) -> bool {
+        true
+    }
+
+    fn unpack<'b>(_: Option<&Self>, bytes: &'b [u8]) -> Option<(Self, &'b [u8])> {
+        Some((Self, bytes))
+    }
+}
+
+struct Forgetful;
+
+impl Recorder for Forgetful {
+    type Body = Nothing;
+
+    fn record(&mut self, _: &Event<'_>) {}
+
+    fn body(&mut self, _: usize, _: &[u8]) -> Nothing {
+        Nothing
+    }
+
+    fn payload_hash(&self, _: &[u8]) -> u128 {
+        0
+    }
+
+    fn release(&mut self, _: Nothing) {}
+}
+
+struct Home {
+    broker: Broker<Nothing>,
+    now: Now,
+    /// Ids and receipts that a pop handed out last.
+    taken: Vec<String>,
+}
+
+impl Home {
+    fn new() -> Self {
+        let now = Now { log: LogTime(1_000_000), wall: WallTime(1_000_000) };
+        let mut broker = Broker::default();
+        broker.start(1, now, &mut Forgetful);
+        Self { broker, now, taken: Vec::new() }
+    }
+
+    /// Executes a command; answers its steps and its reply.
+    fn measure(&mut self, command: &Command<'_>) -> (u64, Reply, Replies<Nothing>) {
+        let mut out = Replies::default();
+        let (steps, ()) = steps_of(|| self.broker.execute(self.now, command, &mut Forgetful, &mut out));
+        let reply = out.list.pop().expect("one command, one reply");
+        assert!(!matches!(reply, Reply::Refused(_)), "{command:?}: {reply:?}");
+        (steps, reply, out)
+    }
+
+    fn run(&mut self, command: &Command<'_>) -> Reply {
+        let (_, reply, out) = self.measure(command);
+        if let Reply::Tasks(_) = reply {
+            self.taken = out.tasks.iter().map(|task| task.receipt().to_string()).collect();
+        }
+        reply
+    }
+
+    /// Executes commands each of which must stay below the bound.
+    fn bound(&mut self, steps_max: u64, what: &str, commands: &[Command<'_>]) {
+        for command in commands {
+            let (steps, ..) = self.measure(command);
+            assert!(steps <= steps_max, "{what}: {steps} steps for {command:?}");
+        }
+    }
+
+    fn push(&mut self, queue: &[u8], count: usize) {
+        let payloads = [&b"x"[..]; 1_000];
+        for _ in 0..count / payloads.len() {
+            self.run(&Command::Push { queue, payloads: &payloads });
+        }
+    }
+
+    fn pop(&mut self, queue: &[u8], count: usize, lease: LeaseAsk<'_>) {
+        self.run(&Command::Pop(Pop { lease, ..Pop::plain(&[queue], count as u32) }));
+        assert_eq!(self.taken.len(), count, "handed out");
+    }
+
+    fn config(&mut self, changes: &[Change<'_>]) {
+        self.run(&Command::Config { queue: b"q", changes: Changes::List(changes) });
+    }
+
+    fn bury(&mut self, queue: &[u8]) {
+        let taken = core::mem::take(&mut self.taken);
+        let list: Vec<&[u8]> = taken.iter().map(String::as_bytes).collect();
+        self.run(&Command::Bury { queue, tasks: TaskRefs { list: &list, form: IdForm::Long } });
+    }
+
+    fn pass(&mut self, ms: u64) {
+        (self.now.log.0, self.now.wall.0) = (self.now.log.0 + ms, self.now.wall.0 + ms);
+    }
+}
+
+const fn task(bytes: &[u8]) -> TaskRef<'_> {
+    TaskRef { bytes, form: IdForm::Long }
+}
+
+/// What looks at a queue, at its ends and in its middle.
+fn looks(count: i64) -> Vec<Command<'static>> {
+    let mut looks = Vec::from([
+        Command::Info { queue: b"q" },
+        Command::Exists { queues: &[b"q"] },
+        Command::Size,
+        Command::Queues { pattern: None, cursor: 0, count: 10 },
+        Command::Config { queue: b"q", changes: Changes::List(&[]) },
+        Command::Worker(Worker::List),
+        Command::Explain { queue: b"q", task: task(b"1-1") },
+    ]);
+    for view in [View::Ready, View::Leased, View::Delayed, View::Dead] {
+        for start in [0, -1, count / 2, count / 3, 1 - count] {
+            looks.push(Command::Inspect { queue: b"q", view, start, count: 1 });
+        }
+    }
+    looks
+}
+
+/// What changes a task or two, whatever else there is.
+fn changes() -> Vec<Command<'static>> {
+    let add = Add::plain(b"q", b"x");
+    let none = TaskRefs { list: &[b"1-1"], form: IdForm::Long };
+    Vec::from([
+        Command::Push { queue: b"q", payloads: &[b"x"] },
+        Command::Add(Add { name: Some(crate::command::NameArg::Bytes(b"n")), ..add }),
+        Command::Add(Add { priority: 7, ..add }),
+        Command::Add(Add { when: When::After(5), ..add }),
+        Command::Add(Add { when: When::At(WallTime(1 << 40)), ..add }),
+        Command::Add(Add { ttl_ms: Some(5), ..add }),
+        Command::Pop(Pop::plain(&[b"q"], 1)),
+        Command::Pop(Pop::plain(&[b"q"], 10)),
+        Command::Pop(Pop { meta: true, ..Pop::plain(&[b"other", b"q"], 2) }),
+        Command::Ack { queue: b"q", tasks: none, scope: AckScope::LeasedOrLapsed },
+        Command::Extend { queue: b"q", task: task(b"1-1"), ms: 5 },
+        Command::Return(Return {
+            queue: b"q",
+            task: task(b"1-1"),
+            to: Some(Place::Front),
+            failed: None,
+            is_last: false,
+        }),
+        Command::Recover { queue: b"q", count: 1, elapsed_ms: 0 },
+        Command::Recover { queue: b"q", count: 1, elapsed_ms: 1 << 40 },
+        Command::Cancel { queue: b"q", which: Cancel::Ids(none) },
+        Command::Cancel { queue: b"q", which: Cancel::Names(&[b"n"]) },
+        Command::Bury { queue: b"q", tasks: none },
+        Command::Revive { queue: b"q", tasks: Some(none) },
+        Command::Delete { queue: b"q", tasks: none },
+        Command::Pause { queue: b"q" },
+        Command::Resume { queue: b"q" },
+        Command::Config { queue: b"q", changes: Changes::List(&[Change::Tries(7)]) },
+    ])
+}
+
+/// Looks and changes stay within the bound in a home of `count` that `make` makes, whatever is due in it after `pass`.
+fn check(what: &str, steps_max: u64, make: impl Fn(&mut Home, usize)) {
+    for count in [1_000, MANY] {
+        let mut home = Home::new();
+        make(&mut home, count);
+        let what = format!("{count} {what}");
+        home.bound(steps_max, &what, &looks(count.cast_signed() as i64));
+        home.bound(steps_max, &what, &changes());
+    }
+}
+
+#[test]
+fn with_many_ready_tasks() {
+    check("ready", QUIET_STEPS, |home, count| home.push(b"q", count));
+}
+
+#[test]
+fn with_many_ready_tasks_that_have_records() {
+    check("ready, with priorities and without", QUIET_STEPS, |home, count| {
+        for n in 0..count {
+            home.run(&Command::Add(Add { priority: (n % 3) as i8, ..Add::plain(b"q", b"x") }));
+        }
+    });
+}
+
+#[test]
+fn with_many_delayed_tasks() {
+    check("delayed", QUIET_STEPS, |home, count| {
+        for n in 0..count as u64 {
+            let ms = 1_000 + n * 7_919 % count as u64;
+            let when = if n % 2 == 0 { When::After(ms) } else { When::At(WallTime(2_000_000 + ms)) };
+            home.run(&Command::Add(Add { when, ..Add::plain(b"q", b"x") }));
+        }
+    });
+}
+
+#[test]
+fn with_many_leased_tasks() {
+    check("leased", QUIET_STEPS, |home, count| {
+        home.push(b"q", 2 * count);
+        home.pop(b"q", count, LeaseAsk { ms: Some(1_000_000), ..LeaseAsk::NONE });
+        home.pop(b"q", 10, LeaseAsk::NONE);
+    });
+}
+
+#[test]
+fn with_many_dead_tasks() {
+    check("dead", QUIET_STEPS, |home, count| {
+        home.push(b"q", count);
+        home.pop(b"q", count, LeaseAsk::NONE);
+        home.bury(b"q");
+        home.push(b"q", 1_000);
+    });
+}
+
+#[test]
+fn with_many_expired_tasks_at_the_head() {
+    check("expired at the head", FLOOD_STEPS, |home, count| {
+        home.config(&[Change::TtlMs(1_000)]);
+        home.push(b"q", count);
+        home.config(&[Change::TtlMs(0)]);
+        home.push(b"q", 1_000);
+        home.pass(2_000);
+    });
+}
+
+#[test]
+fn with_many_expired_tasks_and_nothing_else() {
+    check("expired", FLOOD_STEPS, |home, count| {
+        home.config(&[Change::TtlMs(1_000)]);
+        home.push(b"q", count);
+        home.pass(2_000);
+        let pop = Command::Pop(Pop::plain(&[b"q"], 1 << 20));
+        home.bound(FLOOD_STEPS, "a pop of all", &[pop]);
+    });
+}
+
+#[test]
+fn with_many_leases_that_lapse_for_the_last_time() {
+    check("lapsed", FLOOD_STEPS, |home, count| {
+        home.config(&[Change::Tries(1)]);
+        home.push(b"q", count);
+        home.pop(b"q", count, LeaseAsk { ms: Some(1_000), ..LeaseAsk::NONE });
+        home.pass(2_000);
+        let pop = Command::Pop(Pop::plain(&[b"q"], 1 << 20));
+        home.bound(FLOOD_STEPS, "a pop of all", &[pop]);
+    });
+}
+
+#[test]
+fn with_many_queues_and_workers() {
+    for count in [1_000, MANY / 5] {
+        let mut home = Home::new();
+        let Reply::Started(incarnation) =
+            home.run(&Command::Worker(Worker::Start { name: b"w", ttl_ms: 1 << 40 }))
+        else {
+            panic!("a start answers the incarnation")
+        };
+        let worker = WorkerRef { name: b"w", incarnation };
+        for n in 0..count {
+            let queue = format!("queue {n}");
+            home.run(&Command::Push { queue: queue.as_bytes(), payloads: &[b"x", b"y"] });
+            home.pop(queue.as_bytes(), 1, LeaseAsk { worker: Some(worker), ..LeaseAsk::NONE });
+            let receipt = home.taken[0].clone();
+            let tasks = TaskRefs { list: &[receipt.as_bytes()], form: IdForm::Long };
+            home.run(&Command::Ack { queue: queue.as_bytes(), tasks, scope: AckScope::Leased });
+        }
+        let what = format!("{count} queues that were once popped");
+        home.bound(
+            QUIET_STEPS,
+            &what,
+            &[Command::Worker(Worker::Beat(worker)), Command::Worker(Worker::List)],
+        );
+        home.bound(QUIET_STEPS, &what, &looks(10));
+        home.bound(QUIET_STEPS, &what, &changes());
+        home.bound(QUIET_STEPS, &what, &[Command::Worker(Worker::Stop(worker))]);
+    }
+}
+
+#[test]
+fn a_limit_that_was_lowered_is_reached_in_slices() {
+    let mut home = Home::new();
+    home.push(b"q", MANY);
+    home.config(&[Change::MaxLength(10), Change::Overflow(crate::settings::Overflow::DropOldest)]);
+    home.bound(FLOOD_STEPS, "a push into a queue that is much too long", &changes());
+}
+
+#[test]
+fn many_tasks_that_were_called_off_are_recovered_in_slices() {
+    let mut home = Home::new();
+    home.push(b"q", MANY / 10);
+    home.pop(b"q", MANY / 10, LeaseAsk::NONE);
+    let taken = core::mem::take(&mut home.taken);
+    let list: Vec<&[u8]> = taken.iter().map(String::as_bytes).collect();
+    let tasks = TaskRefs { list: &list, form: IdForm::Long };
+    home.run(&Command::Cancel { queue: b"q", which: Cancel::Ids(tasks) });
+    home.bound(FLOOD_STEPS, "recover", &[Command::Recover { queue: b"q", count: 1, elapsed_ms: 0 }]);
+}
+
+#[test]
+fn many_names_that_a_pattern_is_slow_on_are_looked_at_in_slices() {
+    let mut home = Home::new();
+    let hostile = "a".repeat(2_000);
+    for n in 0..30 {
+        let queue = format!("{hostile}{hostile}{n}");
+        home.run(&Command::Push { queue: queue.as_bytes(), payloads: &[b"x"] });
+    }
+    let pattern = format!("*{hostile}b");
+    let steps_max = 12 * limits::PATTERN_STEPS_MAX as u64;
+    let (mut cursor, mut calls) = (0, 0);
+    loop {
+        let command = Command::Queues { pattern: Some(pattern.as_bytes()), cursor, count: 1_000 };
+        let (steps, reply, _) = home.measure(&command);
+        assert!(steps <= steps_max, "{steps} steps");
+        let Reply::Queues { cursor: next, .. } = reply else { panic!("{reply:?}") };
+        (cursor, calls) = (next, calls + 1);
+        if cursor == 0 {
+            break;
+        }
+    }
+    assert!(calls >= 30, "{calls} calls");
+}

@@ -1,0 +1,24 @@
+//! Counts the steps that a command takes, so that tests can bound its cost without a clock.
+//!
+//! A step is one look at a record, a block or run of tasks, a queue or a byte of a pattern. Structures call [`step`]
+//! where they do one; it is nothing at all outside of this crate's unit tests.
+
+#[cfg(test)]
+std::thread_local! {
+    static STEPS: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
+}
+
+/// Counts one step.
+#[inline]
+pub(crate) fn step() {
+    #[cfg(test)]
+    STEPS.set(STEPS.get() + 1);
+}
+
+/// How many steps `act` takes on this thread.
+#[cfg(test)]
+pub(crate) fn steps_of<T>(act: impl FnOnce() -> T) -> (u64, T) {
+    let before = STEPS.get();
+    let done = act();
+    (STEPS.get() - before, done)
+}
