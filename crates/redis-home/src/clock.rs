@@ -100,9 +100,9 @@ struct Bounds {
 /// Log time in microseconds, as a caller knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Told {
-    pub(crate) least_us: u64,
-    pub(crate) guess_us: u64,
-    pub(crate) most_us: u64,
+    pub(crate) least: u64,
+    pub(crate) guess: u64,
+    pub(crate) most: u64,
 }
 
 impl Bounds {
@@ -159,25 +159,25 @@ impl LogClock {
     pub(crate) fn now(&self, now_us: u64) -> Option<Told> {
         let known = self.known.get()?.at(now_us);
         let all = [known.least, known.guess, known.most];
-        let [least_us, guess_us, most_us] = all.map(|ahead| now_us.saturating_add_signed(ahead));
-        Some(Told { least_us, guess_us, most_us })
+        let [least, guess, most] = all.map(|ahead| now_us.saturating_add_signed(ahead));
+        Some(Told { least, guess, most })
     }
 
     /// What the next call says about the time; `!` is before it where log time is to be set back to it if it is ahead.
     pub(crate) fn tell(&self, now_us: u64, is_sure: bool) -> String {
-        let Some(Told { least_us, guess_us, most_us }) = self.now(now_us) else { return String::new() };
+        let Some(Told { least, guess, most }) = self.now(now_us) else { return String::new() };
         let corrects = self.is_wall_ahead.take();
         if corrects {
             self.corrected_us.set(Some(now_us));
         }
         let mark = if is_sure || corrects { "!" } else { "" };
-        format!("{mark}{least_us}:{guess_us}:{most_us}")
+        format!("{mark}{least}:{guess}:{most}")
     }
 
     /// The monotonic time at which it is this log time for certain.
     pub(crate) fn reaches_ms(&self, log_ms: u64, now_us: u64) -> u64 {
-        let least_us = self.now(now_us).map_or(0, |told| told.least_us);
-        (now_us + (log_ms * 1_000).saturating_sub(least_us)).div_ceil(1_000)
+        let least = self.now(now_us).map_or(0, |told| told.least);
+        (now_us + (log_ms * 1_000).saturating_sub(least)).div_ceil(1_000)
     }
 }
 
@@ -350,15 +350,9 @@ mod tests {
         let clock = LogClock::default();
         assert_eq!((clock.now(5), clock.tell(5, false)), (None, String::new()));
         clock.hear(1_000_100, 100, 150);
-        assert_eq!(
-            clock.now(150),
-            Some(Told { least_us: 1_000_099, guess_us: 1_000_100, most_us: 1_000_151 })
-        );
+        assert_eq!(clock.now(150), Some(Told { least: 1_000_099, guess: 1_000_100, most: 1_000_151 }));
         clock.hear(1_000_230, 205, 240);
-        assert_eq!(
-            clock.now(240),
-            Some(Told { least_us: 1_000_229, guess_us: 1_000_230, most_us: 1_000_242 })
-        );
+        assert_eq!(clock.now(240), Some(Told { least: 1_000_229, guess: 1_000_230, most: 1_000_242 }));
         clock.hear(1_000_900, 300, 2_240);
         assert_eq!(clock.tell(2_240, false), "1002228:1002230:1002243");
         assert_eq!(clock.tell(2_240, true), "!1002228:1002230:1002243");
@@ -371,9 +365,6 @@ mod tests {
         clock.hear_one_of_many(1_000_000, 10, 20);
         clock.hear_one_of_many(1_300_000, 30, 40);
         clock.hear_one_of_many(1_000_050, 50, 60);
-        assert_eq!(
-            clock.now(60),
-            Some(Told { least_us: 1_300_018, guess_us: 1_300_020, most_us: 1_300_018 })
-        );
+        assert_eq!(clock.now(60), Some(Told { least: 1_300_018, guess: 1_300_020, most: 1_300_018 }));
     }
 }

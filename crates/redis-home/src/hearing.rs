@@ -12,18 +12,19 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::thread::Inner;
 
-/// Kinds of messages upon which there may be something: new tasks, and room for more deliveries.
-const WAKING: [&str; 2] = ["work", "wake"];
+/// Kinds of messages upon which there may be something: new tasks; and room for more deliveries, or a time to look.
+const WORK: &str = "work";
+const WAKE: &str = "wake";
 
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// How often it is looked for queues that nobody waits for any more, and for a server that hangs while another may have taken
-/// over; and how many queues that nobody waits for there may be before that.
-pub(crate) const SWEEP: Duration = Duration::from_secs(15);
+/// How often it is looked for queues that nobody waits for any more, and how many of them there may be before that.
+const SWEEP: Duration = Duration::from_secs(15);
 const UNWANTED_MAX: usize = 100;
 
-/// How long such a server has to answer.
+/// How long nothing is heard before the server is asked whether it is still there, and how long it has to answer.
+pub(crate) const SILENCE: Duration = Duration::from_secs(5);
 pub(crate) const HANGS: Duration = Duration::from_secs(5);
 
 /// A queue that is to be heard, and whoever wants to know when it is.
@@ -45,7 +46,7 @@ pub(crate) async fn hear(inner: Rc<Inner>, mut wants: mpsc::UnboundedReceiver<Wa
             // The connection was lost, or refused a subscription: what was missed meanwhile is found by looking.
             let _ = hear_on(&inner, pubsub, &mut wants, first.take()).await;
             // If all of Redis went, nobody's pop is to be sent to where it was.
-            inner.link.probe().await;
+            let _ = timeout(HANGS, inner.link.probe()).await;
             inner.line.wake();
         }
         sleep(pause).await;
@@ -65,7 +66,7 @@ async fn hear_on(
         sink.subscribe(channels(inner, &queue)).await?;
     }
     inner.line.wake();
-    let (mut next, mut swept) = (first, Instant::now());
+    let (mut next, mut swept, mut heard) = (first, Instant::now(), Instant::now());
     loop {
         if let Some((queue, done)) = next.take() {
             // Before it is so: if this fails, it is among those that are subscribed to next time.
@@ -81,9 +82,8 @@ async fn hear_on(
             message = messages.next() => {
                 let Some(message) = message else { return Ok(()) };
                 let channel: Vec<u8> = message.get_channel()?;
-                if let Some(queue) = queue_of(inner, &channel) {
-                    inner.line.stir(&queue);
-                }
+                heard = Instant::now();
+                take_in(inner, &channel, message.get_payload_bytes());
             }
             want = wants.recv() => match want {
                 Some(want) => next = Some(want),
@@ -91,18 +91,19 @@ async fn hear_on(
             },
             () = sleep_until(swept + SWEEP), if !inner.line.heard.borrow().is_empty() => {
                 drop_unwanted(inner, &mut sink).await?;
-                still_there(inner, &mut sink).await?;
                 swept = Instant::now();
+            }
+            () = sleep_until(heard + SILENCE), if !inner.line.is_empty() => {
+                still_there(&mut sink).await?;
+                heard = Instant::now();
             }
         }
     }
 }
 
-/// Finds out whether a server hangs while another may have taken over.
-pub(crate) async fn still_there(inner: &Inner, sink: &mut PubSubSink) -> Result<(), RedisError> {
-    if !inner.link.may_miss() {
-        return Ok(());
-    }
+/// Finds out whether messages still come through: the server may hang while another has taken over, or something between may
+/// have lost the connection without a word.
+pub(crate) async fn still_there(sink: &mut PubSubSink) -> Result<(), RedisError> {
     let alive = timeout(HANGS, sink.ping::<redis::Value>()).await;
     alive.map_or_else(
         |_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
@@ -123,10 +124,18 @@ async fn drop_unwanted(inner: &Inner, sink: &mut PubSubSink) -> Result<(), Redis
 
 fn channels(inner: &Inner, queue: &[u8]) -> Vec<Vec<u8>> {
     let channels = inner.link.target.channels();
-    WAKING.iter().map(|kind| channels.name(kind, queue)).collect()
+    [WORK, WAKE].map(|kind| channels.name(kind, queue)).into()
 }
 
-fn queue_of(inner: &Inner, channel: &[u8]) -> Option<Vec<u8>> {
+/// Takes in a message: there may be something in a queue, or will be in so many milliseconds.
+fn take_in(inner: &Inner, channel: &[u8], payload: &[u8]) {
     let channels = inner.link.target.channels();
-    WAKING.iter().find_map(|kind| channels.queue(kind, channel)).map(<[u8]>::to_vec)
+    let about = |kind| channels.queue(kind, channel);
+    match (about(WAKE), sureq_core::id::decimal(payload)) {
+        (Some(queue), Some(ms)) => {
+            inner.line.announce(queue, inner.link.clock.monotonic_ms().saturating_add(ms).saturating_add(1));
+        }
+        (Some(queue), None) => inner.line.stir(queue),
+        (None, _) => about(WORK).into_iter().for_each(|queue| inner.line.stir(queue)),
+    }
 }

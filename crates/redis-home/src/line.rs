@@ -176,6 +176,14 @@ impl Line {
         self.changed.notify_one();
     }
 
+    /// There will be something in this queue then, by the monotonic clock: whoever waits for it looks at that time.
+    pub(crate) fn announce(&self, queue: &[u8], at_ms: u64) {
+        if self.is_wanted(queue) {
+            self.agenda.borrow_mut().announce(queue, at_ms);
+            self.changed.notify_one();
+        }
+    }
+
     /// There may be something in any queue.
     pub(crate) fn wake(&self) {
         let all = self.queues();
@@ -363,10 +371,11 @@ async fn plan(inner: &Rc<Inner>, store: &Store, queues: &BTreeSet<Vec<u8>>) {
     let line = &inner.line;
     let (waited, others): (Vec<_>, Vec<_>) = queues.iter().partition(|queue| line.is_wanted(queue));
     for queue in others {
-        line.agenda.borrow_mut().set(queue, None);
+        line.agenda.borrow_mut().forget(queue);
     }
     for some in waited.chunks(TICKED) {
         let now = inner.link.clock.monotonic_ms();
+        some.iter().for_each(|queue| line.agenda.borrow_mut().ask(queue));
         let rows = tick(inner, store, some).await;
         for (at, queue) in some.iter().enumerate() {
             let next = match &rows {

@@ -9,8 +9,10 @@ use futures_util::StreamExt;
 use sureq_core::notice::Kind;
 use sureq_seam::{By, Ear, Heard, Notice, NoticeTasks, Teller, Want, Wanted};
 use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
 
 use crate::channels::Channels;
+use crate::hearing::{SILENCE, still_there};
 use crate::layout::Layout;
 use crate::thread::Inner;
 
@@ -76,9 +78,11 @@ async fn hear(
             By::Pattern => sink.psubscribe(name).await?,
         }
     }
+    let mut heard = Instant::now();
     loop {
         tokio::select! {
             message = messages.next() => {
+                heard = Instant::now();
                 let Some(message) = message else {
                     return Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into());
                 };
@@ -86,6 +90,10 @@ async fn hear(
                 if let Some(heard) = notice(inner, &channel, message.get_payload_bytes()) {
                     ear.put(heard);
                 }
+            }
+            () = sleep_until(heard + SILENCE) => {
+                still_there(&mut sink).await?;
+                heard = Instant::now();
             }
             want = wants.recv() => {
                 let Some(want) = want else { return Ok(()) };

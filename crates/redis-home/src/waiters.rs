@@ -132,10 +132,38 @@ impl Waiters {
 pub(crate) struct Agenda {
     by_queue: BTreeMap<Vec<u8>, u64>,
     by_time: BTreeSet<(u64, Vec<u8>)>,
+    /// What messages said since a script was last asked when to look.
+    announced: BTreeMap<Vec<u8>, u64>,
 }
 
 impl Agenda {
+    /// A script is about to be asked when to look at a queue: it knows all that was announced so far.
+    pub(crate) fn ask(&mut self, queue: &[u8]) {
+        self.announced.remove(queue);
+    }
+
+    /// What the script has answered. What was announced since may be news to it.
     pub(crate) fn set(&mut self, queue: &[u8], at_ms: Option<u64>) {
+        let announced = self.announced.get(queue).copied();
+        self.put(queue, [at_ms, announced].into_iter().flatten().min());
+    }
+
+    /// A message said when something will happen to a queue.
+    pub(crate) fn announce(&mut self, queue: &[u8], at_ms: u64) {
+        let announced = self.announced.entry(queue.to_vec()).or_insert(at_ms);
+        *announced = at_ms.min(*announced);
+        if self.by_queue.get(queue).is_none_or(|known| at_ms < *known) {
+            self.put(queue, Some(at_ms));
+        }
+    }
+
+    /// Nobody waits for a queue any more.
+    pub(crate) fn forget(&mut self, queue: &[u8]) {
+        self.announced.remove(queue);
+        self.put(queue, None);
+    }
+
+    fn put(&mut self, queue: &[u8], at_ms: Option<u64>) {
         if let Some((queue, before)) = self.by_queue.remove_entry(queue) {
             self.by_time.remove(&(before, queue));
         }
@@ -196,6 +224,24 @@ mod tests {
         agenda.set(b"c", None);
         assert_eq!((agenda.next(), agenda.take_due(6)), (Some(7), vec![]));
         assert_eq!(agenda.take_due(9), [b"b".to_vec(), b"a".to_vec()]);
+        assert_eq!(agenda.next(), None);
+    }
+
+    #[test]
+    fn what_is_announced_while_a_script_is_asked_counts() {
+        let mut agenda = Agenda::default();
+        agenda.announce(b"a", 9);
+        agenda.announce(b"a", 12);
+        assert_eq!(agenda.next(), Some(9));
+        agenda.ask(b"a");
+        agenda.set(b"a", Some(20));
+        assert_eq!(agenda.next(), Some(20));
+        agenda.ask(b"a");
+        agenda.announce(b"a", 15);
+        agenda.set(b"a", None);
+        assert_eq!(agenda.next(), Some(15));
+        agenda.forget(b"a");
+        agenda.set(b"a", None);
         assert_eq!(agenda.next(), None);
     }
 }

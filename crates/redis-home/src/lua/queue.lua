@@ -135,6 +135,7 @@ local function open(name)
   local known = call('GET', k .. ':state')
   local s = known and unpacked(known) or { len = 0, bytes = 0, head = 0, tail = 0, seq = 0, deaths = 0, pushed = 0, finished = 0 }
   q = { name = name, k = k, s = s, ready = 0, gone = 0, done = {}, cancelled = {} }
+  q.next_before, q.appointed_before = s.next, s.appointed
   opened[name] = q
   order_opened[#order_opened + 1] = q
   return q
@@ -170,6 +171,27 @@ local function has_settings(s)
   return false
 end
 
+-- In how many milliseconds something happens to a queue, if that is sooner than those who wait for it know.
+local function sooner_ms(q)
+  local s, ms = q.s, nil
+  if s.next and not (q.next_before and q.next_before <= s.next) then ms = max(s.next - log, 0) end
+  if s.appointed and not (q.appointed_before and q.appointed_before <= s.appointed) then
+    local left = max(s.appointed - wall, 0)
+    ms = ms and min(ms, left) or left
+  end
+  return ms
+end
+
+-- Wakes those who wait for a queue: an empty message means that there may be something, a number when there will be. A paused
+-- queue has nothing for them; when it is resumed, they look.
+local function wake(q)
+  if q.s.paused then return end
+  if q.ready > 0 then tell(q, 'work', q.ready) end
+  if q.wake then return tell(q, 'wake', '') end
+  local ms = sooner_ms(q)
+  if ms then tell(q, 'wake', integer(ms)) end
+end
+
 -- Writes what changed of the queues that were opened, and tells those who listen.
 local function finish()
   for _, q in ipairs(order_opened) do
@@ -200,11 +222,10 @@ local function finish()
     call('SET', STORE, pack(store))
   end
   for _, q in ipairs(order_opened) do
-    if q.ready > 0 then tell(q, 'work', q.ready) end
+    wake(q)
     tell_all(q, 'done', q.done)
     tell_all(q, 'cancel', q.cancelled)
     if q.gone > 0 then tell(q, 'delete', q.gone) end
-    if q.wake then tell(q, 'wake', '') end
   end
 end
 
@@ -645,8 +666,8 @@ local GONE, REPLACED = { '!', 'GONE' }, { '!', 'REPLACED' }
 local function alive(name, incarnation)
   local w = worker_of(name)
   if not w then return nil, GONE end
-  local ends = tonumber(call('ZSCORE', OWN .. 'workers:ends', name)) or 0
-  if ends <= log then return nil, GONE end
+  w.ends = tonumber(call('ZSCORE', OWN .. 'workers:ends', name)) or 0
+  if w.ends <= log then return nil, GONE end
   if w.n == tonumber(incarnation) then return w end
   return nil, w.n > tonumber(incarnation) and REPLACED or GONE
 end
@@ -829,14 +850,18 @@ local function pop_from(q, index, count, room, terms, is_meta, out)
   if terms.holder then
     at_once('ZADD', k .. ':held:' .. terms.holder, leased)
     call('SADD', k .. ':holders', terms.holder)
+    -- What it holds comes back then, unless it says by then that it lives.
+    sooner(q, terms.ends)
   end
   s.bytes, q.dirty = s.bytes - bytes, true
   return #taken, bytes
 end
 
+local function home_of(conn) return string.match(conn, '^[^:]*') end
+
 -- Notes that a connection holds tasks of a queue. A home that is gone takes its connections along.
 local function hold(conn, queue)
-  local home = string.match(conn, '^[^:]*')
+  local home = home_of(conn)
   call('SADD', OWN .. 'conn:' .. conn, queue)
   call('SADD', OWN .. 'home:' .. home, conn)
   call('ZADD', OWN .. 'homes', 'NX', log + HOME_MS, home)
@@ -853,9 +878,10 @@ function ops.pop(count, ms, worker, incarnation_of, conn, place, limit, ending, 
   if incarnation_of ~= '' then
     w, refusal = alive(worker, incarnation_of)
     if not w then return refusal end
-    terms.holder = w.holder
+    terms.holder, terms.ends = w.holder, w.ends
   elseif conn ~= '' then
     terms.holder = 'c:' .. conn
+    terms.ends = tonumber(call('ZSCORE', OWN .. 'homes', home_of(conn))) or log + HOME_MS
   end
   if place ~= '' then terms.policy = { place, tonumber(limit) or false, ending } end
   local out, left, room = {}, tonumber(count), tonumber(bytes_max) or REPLY_BYTES_MAX
@@ -1238,8 +1264,8 @@ function ops.resume(name)
   local q = open(name)
   settle(q, 0)
   if q.s.paused then
-    q.s.paused, q.dirty = nil, true
-    q.ready = q.ready + call('ZCARD', q.k .. ':ready')
+    q.s.paused, q.dirty, q.wake = nil, true, true
+    q.ready = call('ZCARD', q.k .. ':ready')
   end
   return 'done'
 end
@@ -1420,7 +1446,7 @@ end
 local function close_conn(conn)
   for _, queue in ipairs(call('SMEMBERS', OWN .. 'conn:' .. conn)) do end_holder(open(queue), 'c:' .. conn) end
   call('DEL', OWN .. 'conn:' .. conn)
-  call('SREM', OWN .. 'home:' .. string.match(conn, '^[^:]*'), conn)
+  call('SREM', OWN .. 'home:' .. home_of(conn), conn)
 end
 
 -- connection...: ends what they hold, at no cost

@@ -68,17 +68,14 @@ async fn listen(inner: &Inner, queue: &[u8], done: Option<oneshot::Sender<()>>) 
             Ok(Some(said)) if is_about(&said, &key) => inner.line.stir(queue),
             Ok(Some(_)) => {}
             Ok(None) => return Err(lost()),
-            Err(_) if inner.line.is_wanted(queue) => still_there(inner, &mut connection).await?,
+            Err(_) if inner.line.is_wanted(queue) => still_there(&mut connection).await?,
             Err(_) => return Ok(()),
         }
     }
 }
 
-/// Finds out whether a server hangs while another may have taken over.
-async fn still_there(inner: &Inner, connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
-    if !inner.link.may_miss() {
-        return Ok(());
-    }
+/// Finds out whether the server still answers over this connection.
+async fn still_there(connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
     timeout(HANGS, cmd("PING").query_async(connection)).await.unwrap_or_else(|_| Err(lost()))
 }
 

@@ -17,7 +17,7 @@ use tokio::time::sleep;
 use super::{POP_WORKER, hash};
 use crate::answer::{bytes, list};
 use crate::call::Call;
-use crate::hearing::{SWEEP, still_there};
+use crate::hearing::{SILENCE, still_there};
 use crate::thread::Inner;
 
 const RETRY: Duration = Duration::from_millis(200);
@@ -93,7 +93,7 @@ async fn hear_on(inner: &Inner) -> Result<(), RedisError> {
                 }
             }
             () = inner.worqr.cancels.changed.notified() => {}
-            () = sleep(SWEEP), if inner.link.may_miss() => still_there(inner, &mut sink).await?,
+            () = sleep(SILENCE) => still_there(&mut sink).await?,
         }
     }
 }

@@ -5,6 +5,7 @@
 pub mod monitor;
 pub mod shop;
 pub mod waiting;
+pub mod waking;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::task::{Context, Poll, Waker};
@@ -17,7 +18,7 @@ use sureq_core::reply::Info;
 use sureq_core::{Refusal, Replies, Reply};
 use sureq_redis::{Cleaned, Cleaning, RedisHome, Target, Ticket};
 use sureq_testkit::home_load::{Asking, HomeLoad};
-pub use sureq_testkit::proxy::Way;
+pub use sureq_testkit::proxy::{SwallowingProxy, Way};
 
 pub use sureq_testkit::patience::{PATIENCE, until};
 
@@ -137,4 +138,9 @@ pub fn is_short(once: impl FnMut(usize) -> Duration) {
 /// A home that can be cut off: where it listens that stands before the Redis at this port.
 pub fn cutting_proxy(redis_port: u16, cut: usize, way: Way) -> SocketAddr {
     sureq_testkit::proxy::cutting_proxy((Ipv4Addr::LOCALHOST, redis_port).into(), cut, way)
+}
+
+/// A Redis whose message connections can be made to hang: what stands before the one at this port.
+pub fn swallowing_proxy(redis_port: u16) -> SwallowingProxy {
+    SwallowingProxy::before((Ipv4Addr::LOCALHOST, redis_port).into())
 }

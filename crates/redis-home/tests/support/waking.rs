@@ -1,0 +1,56 @@
+//! Waits first, lets something happen, and sees to it that whoever waits is woken when that brings a task.
+
+use std::ops::RangeInclusive;
+use std::time::{Duration, Instant};
+
+use sureq_redis::RedisHome;
+use sureq_testkit::redis_server::RedisServer;
+
+use super::{answer, open, until, wait_for};
+
+/// How much later than it is due a task may come: a busy machine takes its time, and a lost wake-up takes for ever.
+const LATE: Duration = Duration::from_secs(2);
+
+/// One who waits, and one who lets something happen; the same, or another process.
+pub struct Waking {
+    pub waiter: RedisHome,
+    pub actor: Option<RedisHome>,
+}
+
+impl Waking {
+    /// The waiter does it itself, and then another process does.
+    pub fn everywhere(prepare: impl Fn(&RedisHome), act: impl Fn(&RedisHome) -> RangeInclusive<u64>) {
+        let server = RedisServer::start();
+        Self { waiter: open(&server.url()), actor: None }.check(&prepare, &act);
+        Self::from_another_process(prepare, act);
+    }
+
+    pub fn from_another_process(
+        prepare: impl Fn(&RedisHome),
+        act: impl Fn(&RedisHome) -> RangeInclusive<u64>,
+    ) {
+        let server = RedisServer::start();
+        Self { waiter: open(&server.url()), actor: Some(open(&server.url())) }.check(prepare, act);
+        server.check("sureq:");
+    }
+
+    /// `act` answers after how many milliseconds there is a task, at least and at most.
+    pub fn check(self, prepare: impl Fn(&RedisHome), act: impl Fn(&RedisHome) -> RangeInclusive<u64>) {
+        let actor = self.actor.as_ref().unwrap_or(&self.waiter);
+        prepare(actor);
+        let ticket = wait_for(&self.waiter, b"q");
+        until("it waits", || self.waiter.waiting() == 1);
+        // All that leads to waiting has been asked for by then.
+        self.waiter.look();
+        let before = Instant::now();
+        let due = act(actor);
+        let after = Instant::now();
+        let replies = answer(&ticket);
+        let (most, least) = (before.elapsed(), after.elapsed());
+        assert_eq!(replies.tasks.len(), 1, "{:?}", replies.list);
+        assert!(most >= Duration::from_millis(*due.start()), "early, after {most:?}");
+        assert!(least < Duration::from_millis(*due.end()) + LATE, "late, after {least:?}");
+        println!("woken after {least:?}");
+        self.actor.iter().chain([&self.waiter]).for_each(RedisHome::close);
+    }
+}

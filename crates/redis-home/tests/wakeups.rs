@@ -1,0 +1,238 @@
+//! Rule 13 on Redis: whoever waits is woken by everything that makes a task available to it, whichever process does it.
+//! Each test waits first, and then lets something happen that will bring a task later.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use support::waking::Waking;
+use support::{answer, info, open, pop, pop_leased, push, run, until, wait_for};
+use sureq_core::Reply;
+use sureq_core::command::{AckScope, View};
+use sureq_core::command::{
+    Add, Command, IdForm, LeaseAsk, Pop, Return, TaskRef, TaskRefs, When, Worker, WorkerRef,
+};
+use sureq_core::settings::{Change, Changes, Place};
+use sureq_redis::RedisHome;
+use sureq_testkit::process::free_port;
+use sureq_testkit::redis_cluster::RedisCluster;
+use sureq_testkit::redis_sentinels::RedisSentinels;
+use sureq_testkit::redis_server::RedisServer;
+
+/// When what the tests let happen is due.
+const DUE_MS: u64 = 400;
+
+/// A reference to the task of `q` that is leased.
+fn leased(home: &RedisHome) -> String {
+    let pending = Command::Inspect { queue: b"q", view: View::Leased, start: 0, count: 1 };
+    run(home, &pending).tasks[0].id.to_string()
+}
+
+fn reference(id: &str) -> TaskRef<'_> {
+    TaskRef { bytes: id.as_bytes(), form: IdForm::Long }
+}
+
+fn give_back<'a>(id: &'a str, to: Option<Place>, failed: Option<&'a [u8]>) -> Command<'a> {
+    Command::Return(Return { queue: b"q", task: reference(id), to, failed, is_last: false })
+}
+
+/// One task of `q` is leased, without a deadline.
+fn hold_one(home: &RedisHome) {
+    push(home, b"q", b"x");
+    assert_eq!(pop(home, b"q", 1).expect("Redis answers").len(), 1);
+}
+
+/// One of two tasks of `q` is leased, and no more may be.
+fn fill(home: &RedisHome) {
+    let settings = [Change::MaxLeased(1)];
+    run(home, &Command::Config { queue: b"q", changes: Changes::List(&settings) });
+    hold_one(home);
+    push(home, b"q", b"y");
+}
+
+/// Finishes the task that fills `q`, and takes the other before anybody else can.
+fn take_the_other(home: &RedisHome, lease: LeaseAsk<'_>) {
+    let id = leased(home);
+    let tasks = TaskRefs { list: &[id.as_bytes()], form: IdForm::Long };
+    let ack = Command::Ack { queue: b"q", tasks, scope: AckScope::Leased };
+    let take = Command::Pop(Pop { lease, ..Pop::plain(&[b"q"], 1) });
+    let replies = home.execute(&[ack, take]).wait().replies;
+    assert_eq!(replies.tasks.len(), 1, "{:?}", replies.list);
+}
+
+#[test]
+fn a_task_that_is_added_with_a_delay() {
+    Waking::everywhere(
+        |_| {},
+        |home| {
+            run(home, &Command::Add(Add { when: When::After(DUE_MS), ..Add::plain(b"q", b"x") }));
+            DUE_MS..=DUE_MS
+        },
+    );
+}
+
+#[test]
+fn a_task_that_is_added_for_a_time_of_the_wall_clock() {
+    Waking::everywhere(
+        |_| {},
+        |home| {
+            let at = sureq_core::WallTime(home.now().wall.0 + DUE_MS);
+            run(home, &Command::Add(Add { when: When::At(at), ..Add::plain(b"q", b"x") }));
+            DUE_MS - 1..=DUE_MS
+        },
+    );
+}
+
+#[test]
+fn a_task_that_is_returned_with_a_delay() {
+    Waking::everywhere(hold_one, |home| {
+        let id = leased(home);
+        assert_eq!(run(home, &give_back(&id, Some(Place::After(DUE_MS)), None)).list.len(), 1);
+        DUE_MS..=DUE_MS
+    });
+}
+
+#[test]
+fn a_task_that_failed_and_is_tried_again() {
+    let prepare = |home: &RedisHome| {
+        let settings = [Change::BackoffMs(DUE_MS)];
+        run(home, &Command::Config { queue: b"q", changes: Changes::List(&settings) });
+        hold_one(home);
+    };
+    Waking::everywhere(prepare, |home| {
+        let id = leased(home);
+        assert_eq!(run(home, &give_back(&id, None, Some(b"why"))).list.len(), 1);
+        // Backoff is between a half and the whole.
+        DUE_MS / 2..=DUE_MS
+    });
+}
+
+#[test]
+fn a_lease_that_is_cut_short() {
+    let prepare = |home: &RedisHome| {
+        push(home, b"q", b"x");
+        assert_eq!(pop_leased(home, b"q", 600_000).expect("Redis answers").len(), 1);
+    };
+    Waking::everywhere(prepare, |home| {
+        let id = leased(home);
+        run(home, &Command::Extend { queue: b"q", task: reference(&id), ms: DUE_MS });
+        DUE_MS..=DUE_MS
+    });
+}
+
+#[test]
+fn a_lease_that_began_while_others_waited() {
+    Waking::from_another_process(fill, |home| {
+        take_the_other(home, LeaseAsk { ms: Some(DUE_MS), ..LeaseAsk::NONE });
+        DUE_MS..=DUE_MS
+    });
+}
+
+#[test]
+fn a_worker_that_was_started_while_others_waited_and_is_lost() {
+    Waking::from_another_process(fill, |home| {
+        let start = Command::Worker(Worker::Start { name: b"w", ttl_ms: DUE_MS });
+        let Reply::Started(incarnation) = run(home, &start).list.remove(0) else { panic!("it starts") };
+        let worker = Some(WorkerRef { name: b"w", incarnation });
+        take_the_other(home, LeaseAsk { worker, ..LeaseAsk::NONE });
+        DUE_MS - 200..=DUE_MS
+    });
+}
+
+#[test]
+fn a_slot_that_is_freed_and_a_queue_that_is_resumed() {
+    Waking::everywhere(fill, |home| {
+        let id = leased(home);
+        run(home, &Command::Extend { queue: b"q", task: reference(&id), ms: DUE_MS });
+        DUE_MS..=DUE_MS
+    });
+    let prepare = |home: &RedisHome| {
+        run(home, &Command::Pause { queue: b"q" });
+    };
+    Waking::everywhere(prepare, |home| {
+        run(home, &Command::Add(Add { when: When::After(DUE_MS), ..Add::plain(b"q", b"x") }));
+        run(home, &Command::Resume { queue: b"q" });
+        DUE_MS - 200..=DUE_MS
+    });
+}
+
+/// What comes sooner counts, also if it is told after what comes later.
+#[test]
+fn the_soonest_of_several() {
+    Waking::everywhere(
+        |_| {},
+        |home| {
+            for ms in [600_000, DUE_MS, 1_200_000] {
+                run(home, &Command::Add(Add { when: When::After(ms), ..Add::plain(b"q", b"x") }));
+            }
+            DUE_MS - 100..=DUE_MS
+        },
+    );
+}
+
+fn add_later(home: &RedisHome) -> std::ops::RangeInclusive<u64> {
+    run(home, &Command::Add(Add { when: When::After(DUE_MS), ..Add::plain(b"q", b"x") }));
+    DUE_MS..=DUE_MS
+}
+
+#[test]
+fn those_who_wait_in_a_cluster() {
+    let cluster = RedisCluster::start();
+    for prefix in ["sureq:", "{one}:"] {
+        let url = format!("{}?prefix={prefix}", cluster.url());
+        Waking { waiter: open(&url), actor: Some(open(&url)) }.check(|_| {}, add_later);
+    }
+}
+
+#[test]
+fn those_who_wait_behind_sentinels() {
+    let all = RedisSentinels::start_with(&[]);
+    Waking { waiter: open(&all.url("")), actor: Some(open(&all.url(""))) }.check(|_| {}, add_later);
+}
+
+#[test]
+fn those_whose_message_connection_is_dead_and_nobody_said_so() {
+    let port = free_port();
+    let server = RedisServer::start_at(port);
+    let proxy = support::swallowing_proxy(port);
+    let waiter = open(&format!("redis://{}", proxy.address));
+    let other = open(&server.url());
+    let ticket = wait_for(&waiter, b"q");
+    until("it waits", || waiter.waiting() == 1);
+    waiter.look();
+    // Whatever has subscribed to anything is not heard from now on, and hears nothing.
+    proxy.swallow();
+    push(&other, b"q", b"x");
+    let since = Instant::now();
+    assert_eq!(answer(&ticket).tasks.len(), 1);
+    assert!(since.elapsed() < Duration::from_secs(20), "{:?}", since.elapsed());
+    waiter.close();
+    other.close();
+}
+
+/// A paused queue hands nothing out: nobody is woken by what is pushed there until it is resumed.
+#[test]
+fn a_push_to_a_paused_queue_wakes_nobody() {
+    let server = RedisServer::start();
+    let (waiter, other) = (open(&server.url()), open(&server.url()));
+    run(&other, &Command::Pause { queue: b"q" });
+    let ticket = wait_for(&waiter, b"q");
+    until("it waits", || waiter.waiting() == 1);
+    waiter.look();
+    let mut pubsub = server.connect();
+    let mut pubsub = pubsub.as_pubsub();
+    pubsub.psubscribe("sureq:*").expect("it answers");
+    for _ in 0..10 {
+        push(&other, b"q", b"x");
+    }
+    run(&other, &Command::Add(Add { when: When::After(5), ..Add::plain(b"q", b"y") }));
+    assert_eq!(info(&other, b"q").ready + info(&other, b"q").delayed, 11);
+    run(&other, &Command::Resume { queue: b"q" });
+    let message = pubsub.get_message().expect("resuming is told");
+    assert_eq!(message.get_channel_name(), "sureq:work:q");
+    let count: u64 = message.get_payload().expect("a count");
+    assert!(count >= 10, "{count}");
+    assert_eq!(answer(&ticket).tasks.len(), 1);
+    waiter.close();
+    other.close();
+}
