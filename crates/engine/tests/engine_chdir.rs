@@ -1,8 +1,6 @@
 //! A store that was opened by a relative path stays open when the process goes to another directory. The only test of its
 //! file: a process has one working directory.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use sureq_core::{Command, Replies, Reply};
 use sureq_engine::{Engine, Options};
 

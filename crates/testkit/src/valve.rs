@@ -125,7 +125,7 @@ impl Valve {
         self.control.lock().fail_at = Some(sync);
     }
 
-    /// Has the next sync of the directory fail, because there is no room.
+    /// Has the sync of the directory fail by which the keeper prepares the next file, because there is no room.
     pub fn fail_directory(&self) {
         self.control.lock().fails_directory = true;
     }
@@ -200,7 +200,8 @@ impl Disk for Valve {
             one.tidier_held = false;
         }
         one.directory_syncs_after_failure += usize::from(one.directory_failed);
-        if std::mem::take(&mut one.fails_directory) {
+        let is_keeper = std::thread::current().name() == Some("sureq-keeper");
+        if is_keeper && std::mem::take(&mut one.fails_directory) {
             one.directory_failed = true;
             return Err(Fault::new(Operation::SyncDirectory, ".", io::ErrorKind::StorageFull.into()));
         }
