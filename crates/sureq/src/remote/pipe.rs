@@ -10,7 +10,7 @@ use sureq_core::settings::Place;
 use sureq_core::{Command, Refusal, Replies, Reply};
 use sureq_proto::resp::{BadReply, Piece, PieceReader};
 use sureq_proto::{Expected, decode_reply, encode_command};
-use sureq_seam::{Payload, PopOf, Untaken};
+use sureq_seam::{Payload, PopOf, ReplySizes, SizePlace, Untaken};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
@@ -36,8 +36,8 @@ pub(super) struct Batch {
 
 /// One command of a batch.
 pub(super) enum Said {
-    /// It ends behind so many bytes.
-    Sent { expected: Expected, end: u64 },
+    /// It ends behind so many bytes, and the size of its reply is remembered there.
+    Sent { expected: Expected, end: u64, place: Option<SizePlace> },
     /// There are no words for it.
     Unsayable(Refusal),
 }
@@ -53,7 +53,7 @@ impl Batch {
                     if let Some(queues) = expected.queues() {
                         pops.push(PopOf { command: at, queues: Arc::clone(queues) });
                     }
-                    Said::Sent { expected, end: bytes.len() as u64 }
+                    Said::Sent { expected, end: bytes.len() as u64, place: SizePlace::of(command) }
                 }
                 Err(no) => Said::Unsayable(Refusal::not_there(no.what, "RQ.*")),
             });
@@ -84,9 +84,14 @@ impl Asked {
     }
 
     /// Takes the next answer in.
-    fn take(&mut self, frame: &[u8]) {
-        if let Some(Said::Sent { expected, .. }) = self.said.get(self.replies.list.len()) {
+    fn take(&mut self, frame: &[u8], sizes: &ReplySizes) {
+        if let Some(Said::Sent { expected, place, .. }) = self.said.get(self.replies.list.len()) {
+            let first = self.replies.tasks.len();
             read_answer(expected, frame, &mut self.replies);
+            if let Some(place) = place {
+                let each = frame.len().checked_div(self.replies.tasks.len() - first);
+                sizes.learn(*place, each.into_iter());
+            }
         }
     }
 
@@ -129,6 +134,8 @@ const fn body_of(payload: Payload) -> Body {
 
 /// The connection, if there is one, and what was asked over it.
 pub struct Pipe {
+    /// How large replies were.
+    pub(super) sizes: ReplySizes,
     state: Mutex<State>,
     /// Something changed that the thread has to look at.
     changed: Notify,
@@ -155,7 +162,7 @@ impl Pipe {
             written: 0,
             asked: VecDeque::new(),
         };
-        Self { state: Mutex::new(state), changed: Notify::new() }
+        Self { sizes: ReplySizes::default(), state: Mutex::new(state), changed: Notify::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -321,7 +328,7 @@ impl Pipe {
             None => self.lock().asked.pop_front().ok_or_else(|| garbage(BadReply::Shape))?,
         };
         asked.settle();
-        asked.take(frame);
+        asked.take(frame, &self.sizes);
         if asked.settle() {
             self.give_back(asked.slot.fill(asked.replies));
         } else {
