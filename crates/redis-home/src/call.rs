@@ -147,7 +147,7 @@ pub(crate) fn call_of(command: &Command<'_>, home: &str) -> Result<(Call, Shape)
         Command::Inspect { queue, view, start, count } => {
             let count = count.min(limits::REPLY_TASKS_MAX);
             let call = Call::about("inspect", queue).arg(name_of(view)).arg(start.to_string());
-            (call.number(count.into()), Shape::Inspected)
+            (call.number(count.into()).number(limits::REPLY_BYTES_MAX as u64), Shape::Inspected)
         }
         Command::Info { queue } => (Call::about("info", queue), Shape::Info),
         Command::Cancel { queue, which: Cancel::Ids(tasks) } => {

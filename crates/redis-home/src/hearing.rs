@@ -27,6 +27,9 @@ const UNWANTED_MAX: usize = 100;
 pub(crate) const SILENCE: Duration = Duration::from_secs(5);
 pub(crate) const HANGS: Duration = Duration::from_secs(5);
 
+/// How many queues are subscribed to in one round trip.
+const SUBSCRIBED_AT_ONCE: usize = 500;
+
 /// A queue that is to be heard, and whoever wants to know when it is.
 pub(crate) type Wanted = (Vec<u8>, oneshot::Sender<()>);
 
@@ -62,18 +65,28 @@ async fn hear_on(
 ) -> Result<(), RedisError> {
     let (mut sink, mut messages) = pubsub.split();
     let again: Vec<Vec<u8>> = inner.line.heard.borrow().iter().cloned().collect();
-    for queue in again {
-        sink.subscribe(channels(inner, &queue)).await?;
+    for some in again.chunks(SUBSCRIBED_AT_ONCE) {
+        subscribe(inner, &mut sink, some).await?;
     }
     inner.line.wake();
     let (mut next, mut swept, mut heard) = (first, Instant::now(), Instant::now());
     loop {
-        if let Some((queue, done)) = next.take() {
-            // Before it is so: if this fails, it is among those that are subscribed to next time.
-            inner.line.heard.borrow_mut().insert(queue.clone());
-            sink.subscribe(channels(inner, &queue)).await?;
-            // Whoever wanted it may have left.
-            let _ = done.send(());
+        if let Some(first) = next.take() {
+            // Those who came meanwhile are subscribed to in the same round trip.
+            let mut some = vec![first];
+            while some.len() < SUBSCRIBED_AT_ONCE
+                && let Ok(more) = wants.try_recv()
+            {
+                some.push(more);
+            }
+            // Before it is so: if this fails, they are among those that are subscribed to next time.
+            let (queues, wanting): (Vec<_>, Vec<_>) = some.into_iter().unzip();
+            inner.line.heard.borrow_mut().extend(queues.iter().cloned());
+            subscribe(inner, &mut sink, &queues).await?;
+            for done in wanting {
+                // Whoever wanted it may have left.
+                let _ = done.send(());
+            }
             if inner.line.heard.borrow().len() > inner.line.queue_count() + UNWANTED_MAX {
                 drop_unwanted(inner, &mut sink).await?;
             }
@@ -109,6 +122,34 @@ pub(crate) async fn still_there(sink: &mut PubSubSink) -> Result<(), RedisError>
         |_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
         |pong| pong.map(drop),
     )
+}
+
+/// Hears of queues. Those whose channels Redis forbids this user are looked at now and then instead.
+async fn subscribe(inner: &Inner, sink: &mut PubSubSink, queues: &[Vec<u8>]) -> Result<(), RedisError> {
+    let all: Vec<_> = queues.iter().flat_map(|queue| channels(inner, queue)).collect();
+    match sink.subscribe(all).await {
+        Err(error) if is_forbidden(&error) => {}
+        subscribed => {
+            for queue in queues {
+                inner.line.allow(queue);
+            }
+            return subscribed;
+        }
+    }
+    // One of them is enough to have all refused.
+    for queue in queues {
+        match sink.subscribe(channels(inner, queue)).await {
+            Err(error) if is_forbidden(&error) => inner.line.forbid(queue),
+            Err(error) => return Err(error),
+            Ok(()) => inner.line.allow(queue),
+        }
+    }
+    Ok(())
+}
+
+/// Whether Redis says that its user may not do this.
+pub(crate) fn is_forbidden(error: &RedisError) -> bool {
+    error.code() == Some("NOPERM")
 }
 
 /// Hears no more of queues that nobody waits for.

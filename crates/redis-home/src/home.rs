@@ -2,22 +2,26 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, PoisonError, mpsc as std_mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use redis::RedisError;
 use sureq_core::command::{Block, Cancel, Command, ConnId, Pop};
 use sureq_core::{LogTime, Now, Receipt, Refusal, WallTime};
-use sureq_seam::{Ear, PopOf, TakeBack as _, Untaken};
+use sureq_seam::{Ear, PopOf, ReplySizes, SizePlace, TakeBack as _, Untaken};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::call::spelt_receipt;
 use crate::cleaning::{CleanReport, Cleaning};
 use crate::clock::{Clock, SystemClock, system_ms};
+use crate::cut::Cut;
 use crate::handed::Handed;
 use crate::layout::Layout;
 use crate::listener::{Listener, Wants};
 use crate::node::About;
+use crate::slices::is_sliced;
 use crate::spread::check;
 use crate::target::Target;
 use crate::thread::{Batch, Job, Own, run};
@@ -25,6 +29,10 @@ use crate::ticket::{Ticket, slot_for};
 
 /// The oldest Redis that will do.
 const VERSION_MIN: (u32, u32) = (6, 2);
+
+/// How long closing waits for Redis to answer what was asked before, and then for the thread to say so.
+const CLOSE_TIME: Duration = Duration::from_secs(3);
+const CUT_TIME: Duration = Duration::from_secs(1);
 
 /// Why a Redis did not become a home.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +73,8 @@ pub struct Shared {
     warnings: Vec<String>,
     target: Target,
     handed: Arc<Handed>,
+    sizes: Arc<ReplySizes>,
+    cut: Cut,
     clock: Arc<dyn Clock>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -83,7 +93,14 @@ impl RedisHome {
         let waiting = Arc::new(AtomicUsize::new(0));
         let name = format!("{:016x}", fastrand::u64(..));
         let handed = Arc::<Handed>::default();
-        let own = Own { count: Arc::clone(&waiting), name: name.clone(), handed: Arc::clone(&handed) };
+        let (sizes, cut) = (Arc::<ReplySizes>::default(), Cut::new());
+        let own = Own {
+            count: Arc::clone(&waiting),
+            name: name.clone(),
+            handed: Arc::clone(&handed),
+            sizes: Arc::clone(&sizes),
+            cut: cut.clone(),
+        };
         let (own_clock, own_target) = (Arc::clone(&clock), target.clone());
         let thread = std::thread::Builder::new()
             .name("sureq-redis".to_owned())
@@ -94,9 +111,9 @@ impl RedisHome {
             Ok(Err(source)) => return Err(OpenError::Redis { address, source }),
             Err(_) => return Err(OpenError::Thread(std::io::ErrorKind::Other.into())),
         };
-        let warnings = servers.iter().filter_map(warning).collect();
+        let warnings = servers.iter().flat_map(|server| warnings(server, &target.prefix)).collect();
         let thread = Mutex::new(Some(thread));
-        let shared = Shared { jobs, waiting, name, warnings, target, handed, clock, thread };
+        let shared = Shared { jobs, waiting, name, warnings, target, handed, sizes, cut, clock, thread };
         let home = Self { shared: Arc::new(shared) };
         if let Some(About { address, version, .. }) = servers.into_iter().find(is_too_old) {
             home.close();
@@ -110,15 +127,19 @@ impl RedisHome {
         &self.shared.warnings
     }
 
-    /// Sends commands, in order and at once: all up to the first that may wait, or that one alone. The ticket says how many.
+    /// Sends commands, in order and at once: all up to the first that may wait, or that one alone, and no more than whose replies
+    /// are expected to fit into memory. The ticket says how many.
     pub fn execute(&self, commands: &[Command<'_>]) -> Ticket {
         let first = commands.first().and_then(block_of);
         let upto_waiting = commands.iter().take_while(|command| block_of(command).is_none()).count();
         // What is behind a command that takes several steps is sent when all of them are done.
-        let upto_steps = commands.iter().position(is_stepwise).map_or(commands.len(), |at| at + 1);
-        let n = if first.is_some() { 1 } else { upto_waiting.min(upto_steps) };
+        let Shared { target, name, sizes, .. } = &*self.shared;
+        let is_sliced =
+            |command: &Command<'_>| is_sliced(target.layout, command, sizes.expected_bytes(command));
+        let upto_steps = commands.iter().position(|command| is_stepwise(command) || is_sliced(command));
+        let upto_steps = upto_steps.map_or(commands.len(), |at| at + 1);
+        let n = if first.is_some() { 1 } else { sizes.fit(&commands[..upto_waiting.min(upto_steps)]) };
         let commands = &commands[..n];
-        let Shared { target, name, .. } = &*self.shared;
         let mut pops = Vec::new();
         let mut conns = Vec::new();
         for (at, command) in commands.iter().enumerate() {
@@ -133,8 +154,13 @@ impl RedisHome {
         }
         let call_of = |command| check(target, command).and_then(|()| target.layout.call_of(command, name));
         let calls = commands.iter().map(call_of).collect();
+        let is_sliced = commands.last().is_some_and(is_sliced);
+        for command in commands {
+            sizes.note_pushed(command);
+        }
+        let places = commands.iter().map(SizePlace::of).collect();
         let slot = Arc::new(slot_for(pops));
-        let batch = Batch { calls, block: first, slot: Arc::clone(&slot), conns };
+        let batch = Batch { calls, is_sliced, places, block: first, slot: Arc::clone(&slot), conns };
         if let Err(mpsc::error::SendError(Job::Run(batch))) = self.shared.jobs.send(Job::Run(batch)) {
             batch.refuse();
         }
@@ -215,12 +241,18 @@ impl RedisHome {
         }
     }
 
-    /// Ends what its connections hold, and lets go of Redis. What was asked before is done by then.
+    /// Ends what its connections hold, and lets go of Redis. What was asked before is done by then, unless Redis does not answer
+    /// for three seconds: then what was sent is `UNKNOWN`, and what was not is `UNAVAILABLE`.
     pub fn close(&self) {
         let (done, is_done) = std_mpsc::channel();
-        if self.shared.jobs.send(Job::Close(done)).is_ok() {
-            // The thread says so, or has ended.
-            let _ = is_done.recv();
+        if self.shared.jobs.send(Job::Close(done)).is_ok()
+            && is_done.recv_timeout(CLOSE_TIME) == Err(RecvTimeoutError::Timeout)
+        {
+            self.shared.cut.cut();
+            if is_done.recv_timeout(CUT_TIME) == Err(RecvTimeoutError::Timeout) {
+                // Whatever it is at, it ends with the process.
+                return;
+            }
         }
         let thread = self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         // A panic there was told there.
@@ -237,12 +269,21 @@ impl fmt::Debug for RedisHome {
 }
 
 /// What the users of a server should know about it.
-fn warning(server: &About) -> Option<String> {
-    let policy = server.policy.as_ref().filter(|policy| *policy != "noeviction")?;
-    Some(format!(
-        "Redis at {} may throw tasks away when its memory is full (maxmemory-policy {policy}): set it to noeviction",
-        server.address
-    ))
+fn warnings(server: &About, prefix: &str) -> Vec<String> {
+    let About { address, policy, is_mute, .. } = server;
+    let mut warnings = Vec::new();
+    if let Some(policy) = policy.as_ref().filter(|policy| *policy != "noeviction") {
+        warnings.push(format!(
+            "Redis at {address} may throw tasks away when its memory is full (maxmemory-policy {policy}): set it to noeviction"
+        ));
+    }
+    if *is_mute {
+        warnings.push(format!(
+            "Redis at {address} forbids this user the channels {prefix}*: pops that wait are not woken and look once a second, \
+             here and in other programs; allow them with ACL SETUSER <user> &{prefix}* +publish +subscribe +psubscribe"
+        ));
+    }
+    warnings
 }
 
 fn is_too_old(server: &About) -> bool {

@@ -19,6 +19,7 @@ use crate::answer::{Payload, fields, list, number, read};
 use crate::call::{Call, Shape};
 use crate::hearing::Wanted;
 use crate::link::Patience;
+use crate::serving::serve;
 use crate::thread::{Inner, Store};
 use crate::waiters::{Agenda, Waiter, Waiters};
 
@@ -27,6 +28,9 @@ const RETRY_MS: u64 = 2_000;
 
 /// How often to look where messages may be lost.
 const LOOK_MS: u64 = 15_000;
+
+/// How often to look where Redis forbids this user to hear messages.
+const UNHEARD_MS: u64 = 1_000;
 
 /// How many queues one script looks at.
 const TICKED: usize = 64;
@@ -48,6 +52,8 @@ pub(crate) struct Line {
     agenda: RefCell<Agenda>,
     /// Queues whose messages are heard.
     pub(crate) heard: RefCell<BTreeSet<Vec<u8>>>,
+    /// Queues whose messages Redis forbids this user to hear.
+    forbidden: RefCell<BTreeSet<Vec<u8>>>,
     wanted: mpsc::UnboundedSender<Wanted>,
     looks: RefCell<Vec<Look>>,
     count: Arc<AtomicUsize>,
@@ -64,6 +70,7 @@ impl Line {
             serving: RefCell::default(),
             agenda: RefCell::default(),
             heard: RefCell::default(),
+            forbidden: RefCell::default(),
             wanted,
             looks: RefCell::default(),
             count,
@@ -75,14 +82,16 @@ impl Line {
     pub(crate) async fn join(&self, waiter: Waiter) {
         let queues = waiter.queues.clone();
         self.stand(waiter);
-        for queue in &queues {
-            if !self.heard.borrow().contains(queue) {
+        let unheard = queues.iter().filter(|queue| !self.heard.borrow().contains(*queue));
+        let asked: Vec<_> = unheard
+            .filter_map(|queue| {
                 let (done, is_done) = oneshot::channel();
-                if self.wanted.send((queue.clone(), done)).is_ok() {
-                    // It is dropped if the connection is lost; all are tried again when there is a new one.
-                    let _ = is_done.await;
-                }
-            }
+                self.wanted.send((queue.clone(), done)).is_ok().then_some(is_done)
+            })
+            .collect();
+        for is_done in asked {
+            // It is dropped if the connection is lost; all are tried again when there is a new one.
+            let _ = is_done.await;
         }
         for queue in &queues {
             self.stir(queue);
@@ -202,12 +211,15 @@ impl Line {
 
     /// Answers all as if their time were up.
     pub(crate) fn dismiss(&self) {
-        let all = self.waiters.borrow_mut().clear();
+        let all = self.waiters.borrow().all();
         for waiter in all {
-            // Whoever has left needs no answer.
-            let _ = waiter.slot.fill(only(Reply::TimedOut));
+            if waiter.is_tried.get() {
+                // Redis may give it something just now.
+                waiter.is_dismissed.set(true);
+            } else {
+                self.time_out(&waiter);
+            }
         }
-        self.recount();
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -218,9 +230,25 @@ impl Line {
         self.count.store(self.waiters.borrow().len(), Ordering::Release);
     }
 
-    fn remove(&self, waiter: &Waiter) {
+    pub(crate) fn remove(&self, waiter: &Waiter) {
         self.waiters.borrow_mut().leave(waiter);
         self.recount();
+    }
+
+    /// Notes that messages about a queue cannot be heard. Whoever comes to wait for it next asks for them again.
+    pub(crate) fn forbid(&self, queue: &[u8]) {
+        self.heard.borrow_mut().remove(queue);
+        self.forbidden.borrow_mut().insert(queue.to_vec());
+    }
+
+    /// Notes that messages about a queue can be heard.
+    pub(crate) fn allow(&self, queue: &[u8]) {
+        self.forbidden.borrow_mut().remove(queue);
+    }
+
+    /// How long at most until a queue is looked at again, if messages about it may be missed.
+    fn looked_at_after(&self, queue: &[u8], may_miss: bool) -> Option<u64> {
+        if self.forbidden.borrow().contains(queue) { Some(UNHEARD_MS) } else { may_miss.then_some(LOOK_MS) }
     }
 
     /// Notes that somebody hears of a queue from now on; false if somebody does already.
@@ -305,7 +333,8 @@ async fn serve_store(inner: Rc<Inner>, store: Store) {
     let line = &inner.line;
     loop {
         let Some(queues) = line.pending.borrow_mut().remove(&store) else { break };
-        serve(&inner, &store, &queues).await;
+        let everyone = line.waiters.borrow().of(&queues);
+        serve(&inner, &store, everyone).await;
         plan(&inner, &store, &queues).await;
     }
     let listeners = line.serving.borrow_mut().remove(&store).unwrap_or_default();
@@ -317,21 +346,8 @@ async fn serve_store(inner: Rc<Inner>, store: Store) {
     line.changed.notify_one();
 }
 
-/// Tries all who wait for one of these queues, the one who came first, first.
-async fn serve(inner: &Rc<Inner>, store: &Store, queues: &BTreeSet<Vec<u8>>) {
-    let everyone = inner.line.waiters.borrow().of(queues);
-    let mut empty: BTreeSet<&Vec<Vec<u8>>> = BTreeSet::new();
-    for waiter in &everyone {
-        if waiter.slot.is_abandoned() {
-            inner.line.remove(waiter);
-        } else if !empty.contains(&waiter.queues) && !try_one(inner, store, waiter).await {
-            empty.insert(&waiter.queues);
-        }
-    }
-}
-
 /// Answers whether the next in line may get something, too.
-async fn try_one(inner: &Rc<Inner>, store: &Store, waiter: &Rc<Waiter>) -> bool {
+pub(crate) async fn try_one(inner: &Rc<Inner>, store: &Store, waiter: &Rc<Waiter>) -> bool {
     let line = &inner.line;
     // It is not to get something in two stores at once, nor is whoever came after it to go before.
     while waiter.is_tried.get() {
@@ -362,6 +378,8 @@ async fn try_one(inner: &Rc<Inner>, store: &Store, waiter: &Rc<Waiter>) -> bool 
         line.remove(waiter);
         inner.give(&waiter.slot, replies).await;
         inner.give_back_unconfirmed().await;
+    } else if waiter.is_dismissed.get() {
+        line.time_out(waiter);
     }
     is_served
 }
@@ -372,6 +390,7 @@ async fn plan(inner: &Rc<Inner>, store: &Store, queues: &BTreeSet<Vec<u8>>) {
     let (waited, others): (Vec<_>, Vec<_>) = queues.iter().partition(|queue| line.is_wanted(queue));
     for queue in others {
         line.agenda.borrow_mut().forget(queue);
+        line.allow(queue);
     }
     for some in waited.chunks(TICKED) {
         let now = inner.link.clock.monotonic_ms();
@@ -382,11 +401,8 @@ async fn plan(inner: &Rc<Inner>, store: &Store, queues: &BTreeSet<Vec<u8>>) {
                 Ok(rows) => rows.get(at).and_then(|row| when(inner, row)),
                 Err(_) => Some(now + RETRY_MS),
             };
-            let next = if inner.link.may_miss() {
-                [next, Some(now + LOOK_MS)].into_iter().flatten().min()
-            } else {
-                next
-            };
+            let look = line.looked_at_after(queue, inner.link.may_miss()).map(|ms| now + ms);
+            let next = [next, look].into_iter().flatten().min();
             line.agenda.borrow_mut().set(queue, next);
         }
     }

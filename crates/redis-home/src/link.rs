@@ -12,13 +12,16 @@ use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{Cmd, ErrorKind, Pipeline, PushInfo, RedisError, ServerErrorKind, Value, cmd};
 use sureq_core::Refusal;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use crate::answer::{fields, number};
 use crate::call::Call;
 use crate::clock::{Clock, LogClock};
+use crate::cut::Cut;
 use crate::fleet::Fleet;
+use crate::hearing::is_forbidden;
 use crate::layout::Layout;
-use crate::node::{About, Node, Sent};
+use crate::node::{About, GREETING, Node, Sent};
 use crate::target::Target;
 use crate::work_queue::look_out::LookOut;
 
@@ -43,6 +46,7 @@ pub(crate) struct Link {
     look_out: LookOut,
     /// Tells this home from others.
     home: String,
+    pub(crate) cut: Cut,
     /// Pops whose answers no replica confirmed, so that nobody was given them.
     unconfirmed: RefCell<Vec<(Call, Value)>>,
 }
@@ -68,10 +72,15 @@ struct Way {
 }
 
 impl Link {
-    pub(crate) fn new(target: Target, clock: Arc<dyn Clock>, home: String) -> Result<Self, RedisError> {
+    pub(crate) fn new(
+        target: Target,
+        clock: Arc<dyn Clock>,
+        home: String,
+        cut: Cut,
+    ) -> Result<Self, RedisError> {
         let fleet = Fleet::new(target.servers.clone())?;
         let (log, look_out, unconfirmed) = (LogClock::default(), LookOut::default(), RefCell::default());
-        Ok(Self { fleet, target, clock, log, look_out, home, unconfirmed })
+        Ok(Self { fleet, target, clock, log, look_out, home, cut, unconfirmed })
     }
 
     /// Connects to all servers that have something, and asks them about themselves. One will do, if others may take over.
@@ -85,10 +94,15 @@ impl Link {
                 Err(error) => failed = Some(error),
             }
         }
+        let mut is_mute = false;
         for node in &nodes {
             if let Ok(Some(connection)) = node.connection(self.target.layout).await {
                 self.greet(node, &connection).await;
+                is_mute |= self.is_mute(connection).await;
             }
+        }
+        if let Some(first) = all.first_mut() {
+            first.is_mute = is_mute;
         }
         match failed {
             Some(error) if all.is_empty() => Err(error),
@@ -97,6 +111,17 @@ impl Link {
             }
             _ => Ok(all),
         }
+    }
+
+    /// Whether Redis forbids this user the channels of queues: found out by a message that says nothing, to nobody as a rule.
+    async fn is_mute(&self, mut connection: MultiplexedConnection) -> bool {
+        if self.target.layout != Layout::Sureq {
+            return false;
+        }
+        let mut say = cmd("PUBLISH");
+        say.arg(self.target.channels().name("wake", b"")).arg("");
+        let said = timeout(GREETING, say.query_async::<Value>(&mut connection)).await;
+        said.is_ok_and(|said| said.is_err_and(|error| is_forbidden(&error)))
     }
 
     /// A connection of its own for a command that blocks, and its number, by which it is told to stop.
@@ -118,7 +143,10 @@ impl Link {
     /// Ends what blocks such a connection, as if its time were up.
     pub(crate) async fn unblock(&self, number: u64) -> Result<(), Refusal> {
         let (_, mut connection) = self.reach(&mut Way::to(self.target.slot(None), Patience::Some)).await?;
-        let unblocked = cmd("CLIENT").arg("UNBLOCK").arg(number).query_async(&mut connection).await;
+        let mut command = cmd("CLIENT");
+        command.arg("UNBLOCK").arg(number);
+        let closed = || Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
+        let unblocked = self.cut.or(command.query_async(&mut connection), closed).await;
         unblocked.map_err(|error| refusal_of(&error))
     }
 
@@ -151,6 +179,14 @@ impl Link {
 
     /// The server that has a slot, and a connection to it; tries for a while.
     async fn reach(&self, way: &mut Way) -> Result<(Rc<Node>, MultiplexedConnection), Refusal> {
+        let closed = || {
+            let why = format!("the home was closed while Redis at {} did not answer", self.target.address());
+            Err(Refusal::Unavailable { why: why.into() })
+        };
+        self.cut.or(Box::pin(self.find(way)), closed).await
+    }
+
+    async fn find(&self, way: &mut Way) -> Result<(Rc<Node>, MultiplexedConnection), Refusal> {
         loop {
             let error = match self.fleet.node(way.slot).await {
                 Err(error) => error,
@@ -180,7 +216,7 @@ impl Link {
         }
         if !commands.is_empty() {
             // Every call tells it, too; this is only sooner.
-            let _ = node.send(connection.clone(), &commands).await;
+            let _ = timeout(GREETING, node.send(connection.clone(), &commands)).await;
         }
     }
 
@@ -342,7 +378,9 @@ impl Link {
             }
         };
         let unknown = |why: String| Err(Refusal::Unknown { why: why.into() });
-        match self.unless_taken_over(node, way.slot, sent).await {
+        let closed =
+            || Some(Sent::Lost(std::io::Error::other("the home was closed before it answered").into()));
+        match self.cut.or(Box::pin(self.unless_taken_over(node, way.slot, sent)), closed).await {
             Some(Sent::Answered(values)) => Ok(Some(values)),
             Some(Sent::Unconfirmed(values)) => {
                 for (&call, value) in calls.iter().zip(values).filter(|(call, _)| call.op == "pop") {
@@ -360,7 +398,7 @@ impl Link {
             }
             Some(Sent::Lost(error)) => {
                 self.fleet.doubt();
-                unknown(format!("the connection to Redis broke: {error}"))
+                unknown(format!("the answer of Redis was lost: {error}"))
             }
             None => {
                 node.forget();

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use sureq_core::notice::Kind;
@@ -16,7 +16,8 @@ use crate::hearing::{SILENCE, still_there};
 use crate::layout::Layout;
 use crate::thread::Inner;
 
-const RETRY: Duration = Duration::from_millis(200);
+const RETRY_MIN: Duration = Duration::from_millis(200);
+const RETRY_MAX: Duration = Duration::from_secs(10);
 
 /// Someone who listens. At first nothing is wanted; each want is taken back by the unwant that says the same.
 pub type Listener = sureq_seam::Listener<Wants>;
@@ -50,17 +51,20 @@ impl Teller for Wants {
 
 /// Hears for one listener, until it is dropped or the home is closed.
 pub(crate) async fn listen(inner: Rc<Inner>, ear: Arc<Ear>, mut wants: mpsc::UnboundedReceiver<Want>) {
-    let mut wanted = Wanted::default();
+    let (mut wanted, mut pause) = (Wanted::default(), RETRY_MIN);
     loop {
         while wanted.is_empty() {
             let Some(want) = wants.recv().await else { return };
             wanted.take(want);
         }
+        let began = Instant::now();
         match hear(&inner, &ear, &mut wants, &mut wanted).await {
             Ok(()) => return,
             Err(_) => ear.put(Heard::Missed),
         }
-        tokio::time::sleep(RETRY).await;
+        // What fails at once, as where Redis forbids it, is tried less and less often.
+        pause = if began.elapsed() < RETRY_MAX { (pause * 2).min(RETRY_MAX) } else { RETRY_MIN };
+        tokio::time::sleep(pause).await;
     }
 }
 

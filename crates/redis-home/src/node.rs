@@ -18,7 +18,7 @@ use crate::runner::Runner;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long a server has to say who it is and to take the script.
-const GREETING: Duration = Duration::from_secs(3);
+pub(crate) const GREETING: Duration = Duration::from_secs(3);
 
 /// How long a replica has for what was written.
 const REPLICA_MS: u64 = 2_000;
@@ -49,6 +49,8 @@ pub(crate) struct About {
     pub(crate) address: String,
     pub(crate) version: String,
     pub(crate) policy: Option<String>,
+    /// Redis forbids this user the channels of the queues.
+    pub(crate) is_mute: bool,
 }
 
 /// What became of commands that were sent.
@@ -112,6 +114,7 @@ impl Node {
             address: self.info().addr().to_string(),
             version: field("redis_version"),
             policy: Some(field("maxmemory_policy")).filter(|policy| !policy.is_empty()),
+            is_mute: false,
         };
         self.runner.replace(Runner::load(layout, connection).await?);
         self.run_id.replace(field("run_id"));

@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use crate::answer::{Strange, bytes, list, number, refusal};
 use crate::call::{Call, POP_COUNT, POP_QUEUES, POP_ROOM};
 use crate::link::Patience;
+use crate::slices::SLICE;
 use crate::target::Target;
 use crate::thread::{Inner, Store};
 
@@ -26,7 +27,7 @@ const ENLISTING: Duration = Duration::from_millis(500);
 const UNLISTED_MS: u64 = 5_000;
 
 /// How many stores are asked at once.
-const AT_ONCE: u64 = 1_000;
+const AT_ONCE: u64 = SLICE as u64;
 
 /// Stores that were put on the list by this home, and until when they need not be again.
 #[derive(Default)]
@@ -71,15 +72,14 @@ impl Inner {
     /// Asks a pop of one store alone, and does not wait for servers that are away.
     pub(crate) async fn try_pop(&self, call: &Call, store: &Store) -> Result<Value, Refusal> {
         if store.is_none() {
-            let first = self.link.ask_with(call, Patience::None).await;
-            return self.again(call, first).await;
+            return self.pop_in_slices(call, Patience::None).await;
         }
         let queues = call.args[POP_QUEUES..].iter().enumerate();
         let there: Vec<(usize, &Vec<u8>)> =
             queues.filter(|(_, queue)| self.link.target.store_of(queue) == *store).collect();
         let mut part = Call::new("pop", store.as_deref()).args(call.args[..POP_QUEUES].iter().cloned());
         part = part.args(there.iter().map(|(_, queue)| (*queue).clone()));
-        let answer = self.link.ask_with(&part, Patience::None).await?;
+        let answer = self.pop_in_slices(&part, Patience::None).await?;
         match refusal(&answer) {
             Some(no) => Err(no),
             None => Ok(Value::Array(numbered(answer, |at| there.get(at).map_or(0, |(place, _)| *place))?)),
@@ -126,7 +126,7 @@ impl Inner {
             some.args = [&call.args[..POP_QUEUES], queues].concat();
             some.args[POP_COUNT] = (count - tasks.len()).to_string().into_bytes();
             some.args[POP_ROOM] = room.to_string().into_bytes();
-            let answer = self.link.ask(&some).await;
+            let answer = self.pop_in_slices(&some, Patience::Some).await;
             match answer.and_then(|answer| Ok(numbered(answer, |at| at + from)?)) {
                 Ok(more) => {
                     room = room.saturating_sub(more.iter().map(size).sum());
@@ -253,7 +253,7 @@ pub(crate) async fn greet_stores(inner: &Inner) {
 }
 
 /// Tasks, with the places of their queues among those that the caller named.
-fn numbered(answer: Value, place: impl Fn(usize) -> usize) -> Result<Vec<Value>, Strange> {
+pub(crate) fn numbered(answer: Value, place: impl Fn(usize) -> usize) -> Result<Vec<Value>, Strange> {
     let number_one = |task: Value| {
         let mut task = list(task)?;
         let queue = task.first_mut().ok_or(Strange)?;
@@ -264,7 +264,7 @@ fn numbered(answer: Value, place: impl Fn(usize) -> usize) -> Result<Vec<Value>,
 }
 
 /// How many bytes the payload of a task has.
-fn size(task: &Value) -> usize {
+pub(crate) fn size(task: &Value) -> usize {
     let Value::Array(fields) = task else { return 0 };
     if let Some(Value::BulkString(body)) = fields.get(2) { body.len() } else { 0 }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use redis::{RedisError, Value};
 use sureq_core::command::{Block, ConnId};
 use sureq_core::{Refusal, Replies, Reply};
-use sureq_seam::{Ear, PopOf, Untaken, Want};
+use sureq_seam::{Ear, PopOf, ReplySizes, SizePlace, Untaken, Want};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 
@@ -18,6 +18,7 @@ use crate::answer::{Payload, bytes, fields, number, read, refusal};
 use crate::call::{Call, Shape, conn_name, spelt_receipt};
 use crate::cleaning::{CleanReport, Cleaner, Cleaning, clean, keep_clean};
 use crate::clock::Clock;
+use crate::cut::Cut;
 use crate::handed::Handed;
 use crate::hearing::{Wanted, hear};
 use crate::layout::{Layout, Waiting};
@@ -37,6 +38,9 @@ use crate::{redis_queue, worqr};
 
 /// How often a home whose connections hold tasks says that it lives.
 const BEAT: Duration = Duration::from_secs(10);
+
+/// How many connections one call ends.
+const CONNS_AT_ONCE: usize = 16;
 
 /// A store in a cluster, by its slot tag; none if there is but one.
 pub(crate) type Store = Option<Vec<u8>>;
@@ -59,6 +63,10 @@ pub(crate) enum Job {
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) calls: Vec<Result<(Call, Shape), Refusal>>,
+    /// The last of them takes several calls.
+    pub(crate) is_sliced: bool,
+    /// Where it is remembered how large the reply of each is.
+    pub(crate) places: Vec<Option<SizePlace>>,
     /// How long its one pop may wait.
     pub(crate) block: Option<Block>,
     pub(crate) slot: Arc<Slot>,
@@ -82,6 +90,7 @@ pub(crate) struct Inner {
     pub(crate) worqr: worqr::Known,
     name: String,
     handed: Arc<Handed>,
+    sizes: Arc<ReplySizes>,
     pub(crate) listed: Listed,
     /// Connections that may hold tasks, and the stores of those.
     conns: RefCell<BTreeMap<ConnId, BTreeSet<Store>>>,
@@ -95,6 +104,8 @@ pub(crate) struct Own {
     /// How many wait in line.
     pub(crate) count: Arc<AtomicUsize>,
     pub(crate) handed: Arc<Handed>,
+    pub(crate) sizes: Arc<ReplySizes>,
+    pub(crate) cut: Cut,
 }
 
 /// Talks to Redis until the home is closed.
@@ -114,7 +125,7 @@ pub(crate) fn run(
         }
     };
     LocalSet::new().block_on(&runtime, async {
-        let link = match Link::new(target, clock, own.name.clone()) {
+        let link = match Link::new(target, clock, own.name.clone(), own.cut) {
             Ok(link) => link,
             Err(error) => {
                 // Whoever opens waits for this.
@@ -137,6 +148,7 @@ pub(crate) fn run(
                 listed: Listed::default(),
                 name: own.name,
                 handed: own.handed,
+                sizes: own.sizes,
                 conns: RefCell::default(),
                 closing: RefCell::default(),
             });
@@ -144,6 +156,8 @@ pub(crate) fn run(
             work(&inner, jobs).await;
         }
     });
+    // The name of a server may still be asked for, which nothing can stop; it is not waited for.
+    runtime.shutdown_background();
 }
 
 /// Begins what a layout has done all the time.
@@ -256,13 +270,20 @@ async fn beat(inner: Rc<Inner>) {
 
 impl Inner {
     async fn run(&self, batch: Batch) {
-        let Batch { mut calls, block, slot, conns } = batch;
+        let Batch { mut calls, is_sliced, places, block, slot, conns } = batch;
         for (conn, store) in conns {
             self.conns.borrow_mut().entry(conn).or_default().insert(store);
         }
         self.prepare(&mut calls, &slot).await;
-        let sent: Vec<&Call> = calls.iter().flatten().map(|(call, _)| call).collect();
-        let mut answers = self.send(&sent).await.into_iter();
+        let sliced = if is_sliced { calls.last().and_then(|last| last.as_ref().ok()) } else { None };
+        let mut sent: Vec<&Call> = calls.iter().flatten().map(|(call, _)| call).collect();
+        sent.truncate(sent.len() - usize::from(sliced.is_some()));
+        let mut answers = self.send(&sent).await;
+        if let Some((call, _)) = sliced {
+            self.serve_between(&sent, call).await;
+            answers.push(self.ask_in_slices(call).await);
+        }
+        let mut answers = answers.into_iter();
         let mut replies = Replies::default();
         for call in &calls {
             let (call, shape) = match call {
@@ -284,11 +305,21 @@ impl Inner {
                 Err(no) => replies.list.push(Reply::Refused(no)),
             }
         }
+        self.learn_sizes(&places, &replies);
         self.give_back_unconfirmed().await;
         let found_nothing = matches!(replies.list.last(), Some(Reply::Tasks(span)) if span.is_empty());
         match (block, calls.into_iter().next()) {
             (Some(block), Some(Ok((call, _)))) if found_nothing => self.wait(call, block, slot).await,
             _ => self.give(&slot, replies).await,
+        }
+    }
+
+    /// Notes how large replies were.
+    fn learn_sizes(&self, places: &[Option<SizePlace>], replies: &Replies<Payload>) {
+        for (place, reply) in places.iter().zip(&replies.list) {
+            if let (Some(place), Reply::Tasks(span) | Reply::Inspected(span)) = (place, reply) {
+                self.sizes.learn(*place, replies.tasks[span.range()].iter().map(|task| task.body.len()));
+            }
         }
     }
 
@@ -310,28 +341,6 @@ impl Inner {
         }
     }
 
-    /// Sends calls at once. If somebody waits, one after the other: whoever has waited longer gets what one of them brings
-    /// before the next can take it.
-    async fn send(&self, calls: &[&Call]) -> Vec<Result<Value, Refusal>> {
-        self.enlist(calls).await;
-        let is_calm = calls.len() < 2 || self.line.is_empty();
-        if is_calm && !calls.iter().any(|call| self.spans(call)) {
-            return self.link.send(calls).await;
-        }
-        let mut answers = Vec::with_capacity(calls.len());
-        for call in calls {
-            answers.push(self.ask(call).await);
-            if is_calm {
-                continue;
-            }
-            let (done, is_done) = oneshot::channel();
-            self.line.look(call.queue.as_deref(), done);
-            // The line is served for as long as the home is open.
-            let _ = is_done.await;
-        }
-        answers
-    }
-
     async fn wait(&self, call: Call, block: Block, slot: Arc<Slot>) {
         let until_ms = match block {
             Block::Forever => None,
@@ -343,7 +352,8 @@ impl Inner {
             let until_ms = until_ms.map(|at| at.saturating_add(1));
             self.line.stand(Waiter::new(call, queues, until_ms, slot));
         } else {
-            self.line.join(Waiter::new(call, queues, until_ms, slot)).await;
+            let joins = self.line.join(Waiter::new(call, queues, until_ms, slot));
+            self.link.cut.or(joins, || ()).await;
         }
     }
 
@@ -369,9 +379,7 @@ impl Inner {
 
     async fn give_back(&self, untaken: Vec<Untaken>) {
         for Untaken { queue, tasks } in untaken {
-            let call = Call::about("undeliver", &queue);
-            // Whatever cannot be given back now comes back as any delivery does whose holder is silent.
-            let _ = self.link.ask(&call.args(tasks)).await;
+            self.undeliver(&queue, &tasks).await;
         }
     }
 
@@ -449,6 +457,8 @@ impl Inner {
         let stores = conns.values().flatten().cloned().collect();
         let names: Vec<String> = conns.into_keys().map(|conn| conn_name(&self.name, conn)).collect();
         // If it is not heard, other homes will notice that this one is silent.
-        self.tell_stores("close_conns", &stores, &names).await;
+        for some in names.chunks(CONNS_AT_ONCE) {
+            self.tell_stores("close_conns", &stores, some).await;
+        }
     }
 }

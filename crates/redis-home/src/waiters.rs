@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use sureq_core::Refusal;
 use tokio::sync::Notify;
 
 use crate::call::Call;
@@ -22,12 +23,29 @@ pub(crate) struct Waiter {
     pub(crate) is_tried: Cell<bool>,
     /// That is over.
     pub(crate) was_tried: Notify,
+    /// It is to give up as soon as that is over.
+    pub(crate) is_dismissed: Cell<bool>,
 }
 
 impl Waiter {
     pub(crate) fn new(call: Call, queues: Vec<Vec<u8>>, until_ms: Option<u64>, slot: Arc<Slot>) -> Self {
-        let (place, is_tried, was_tried) = (Cell::new(0), Cell::new(false), Notify::new());
-        Self { call, queues, until_ms, slot, place, is_tried, was_tried }
+        let (is_tried, was_tried, is_dismissed) = (Cell::new(false), Notify::new(), Cell::new(false));
+        Self { call, queues, until_ms, slot, place: Cell::new(0), is_tried, was_tried, is_dismissed }
+    }
+}
+
+impl Waiter {
+    /// Its place in the line.
+    pub(crate) fn place(&self) -> u64 {
+        self.place.get()
+    }
+}
+
+impl Drop for Waiter {
+    /// Whoever has no answer by now gets none: the home was closed while Redis was asked for it.
+    fn drop(&mut self) {
+        let why = "the home was closed before Redis answered".into();
+        self.slot.refuse_if_open(1, &Refusal::Unknown { why });
     }
 }
 
@@ -118,12 +136,6 @@ impl Waiters {
     /// When the next one gives up.
     pub(crate) fn next_end(&self) -> Option<u64> {
         self.by_end.first().map(|(until, _)| *until)
-    }
-
-    pub(crate) fn clear(&mut self) -> Vec<Rc<Waiter>> {
-        let all = std::mem::take(&mut self.all);
-        (self.by_queue, self.by_end) = Default::default();
-        all.into_values().collect()
     }
 }
 

@@ -118,12 +118,40 @@ fn a_user_without_channels_loses_nothing() {
     let rules = ["on", ">secret", "~*", "resetchannels", "+@all"];
     cmd("ACL").arg("SETUSER").arg("mute").arg(&rules[..]).exec(&mut admin).unwrap();
     let home = open(&format!("{}?user=mute&pass=secret", server.url()));
+    assert!(home.warnings()[0].contains("ACL SETUSER <user> &sureq:*"), "{:?}", home.warnings());
     let pushed: BTreeSet<String> = (0..50)
         .map(|_| run(&home, &Command::Push { queue: b"q", payloads: &[b"x"] }).ids[0].to_string())
         .collect();
     assert_eq!((pushed.len(), info(&home, b"q").ready), (50, 50));
     server.check("sureq:");
     home.close();
+}
+
+#[test]
+fn a_user_without_channels_waits_all_the_same_and_does_not_connect_again_and_again() {
+    let server = RedisServer::start();
+    let mut admin = server.connect();
+    // It may hear of one queue, and not of the other.
+    let rules = ["on", ">secret", "~*", "resetchannels", "&sureq:*:open", "+@all"];
+    cmd("ACL").arg("SETUSER").arg("mute").arg(&rules[..]).exec(&mut admin).unwrap();
+    let (home, other) = (open(&format!("{}?user=mute&pass=secret", server.url())), open(&server.url()));
+    let mut connections = || -> u64 {
+        let stats: String = cmd("INFO").arg("stats").query(&mut admin).unwrap();
+        let lines = stats.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
+        lines.and_then(|n| n.parse().ok()).expect("a number")
+    };
+    let before = connections();
+    for round in 0..3 {
+        let (open_one, closed_one) = (wait_for(&home, b"open"), wait_for(&home, b"closed"));
+        until("both wait", || home.waiting() == 2);
+        push(&other, b"open", b"x");
+        assert_eq!(answer(&open_one).tasks[0].body, b"x", "round {round}");
+        push(&other, b"closed", b"y");
+        assert_eq!(answer(&closed_one).tasks[0].body, b"y", "round {round}");
+    }
+    assert!(connections() - before <= 3, "{} new connections", connections() - before);
+    home.close();
+    other.close();
 }
 
 #[test]

@@ -11,6 +11,7 @@
 //!   apart by queue ([`by_queue`]) is the same for all.
 //! - [`Listener`] and [`Ear`] are the two ends of what is told over channels, [`Wanted`] is which of them are to be heard.
 //!   The engine has its own of these too: its notices wait for a position.
+//! - [`ReplySizes`] says how many commands to send at once, so that their replies are not too much for memory.
 //! - [`wait`] waits on a thread for what comes by polling.
 //!
 //! An answer is put into its slot by whoever talks to the home, and taken by whoever has the ticket:
@@ -41,6 +42,7 @@ mod ear;
 mod executed;
 mod listener;
 mod notice;
+mod reply_sizes;
 mod slot;
 mod ticket;
 mod waiting;
@@ -50,6 +52,7 @@ pub use ear::Ear;
 pub use executed::{Executed, Payload, Position};
 pub use listener::{Listener, Teller};
 pub use notice::{Heard, Notice, NoticeTasks};
+pub use reply_sizes::{BATCH_REPLY_BYTES, ReplySizes, SizePlace};
 pub use slot::{PopOf, Slot, Untaken, by_queue};
 pub use ticket::{Answer, TakeBack, Ticket};
 pub use waiting::{unparker, wait};

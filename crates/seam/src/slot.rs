@@ -134,6 +134,17 @@ impl<B> Slot<B> {
         self.fill(replies);
     }
 
+    /// Answers so many commands with the same no, if they have no answer yet.
+    pub fn refuse_if_open(&self, commands: usize, refusal: &Refusal) {
+        let is_open = {
+            let state = self.lock();
+            state.answer.is_none() && !state.is_abandoned
+        };
+        if is_open {
+            self.refuse(commands, refusal);
+        }
+    }
+
     /// The answer and when it was put there, once it is. It is given once.
     pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<(Replies<B>, Instant)> {
         let mut state = self.lock();

@@ -28,8 +28,9 @@ use crate::net_thread::{self, Message};
 use crate::subscriptions::Subscriptions;
 use crate::users::{User, Users};
 
-/// How long connections get to take what is left for them once the server stops.
+/// How long connections get to take what is left for them once the server stops, and what they are told when the home was closed.
 const DRAIN_TIME: Duration = Duration::from_secs(4);
+const LAST_TIME: Duration = Duration::from_secs(1);
 
 /// How long to pause after the system had no descriptor or memory for another connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -161,7 +162,10 @@ impl Server {
         let served = self.accept(&threads.doors);
         threads.drain();
         served?;
-        self.common.home.close().map_err(ServerError::Home)
+        let closed = self.common.home.close().map_err(ServerError::Home);
+        // Those whose answer never came are told so.
+        threads.wait(LAST_TIME);
+        closed
     }
 
     /// Accepts on this thread and hands connections to the network threads in turn.
@@ -297,15 +301,18 @@ impl Threads {
         for door in &self.doors {
             let _ = door.send(Message::Drain);
         }
-        let deadline = Instant::now() + DRAIN_TIME;
-        for handle in self.handles.drain(..) {
-            while !handle.is_finished() && Instant::now() < deadline {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            if handle.is_finished() {
-                // A panic on a network thread has been printed; its connections are gone.
-                let _ = handle.join();
-            }
+        self.wait(DRAIN_TIME);
+    }
+
+    /// Waits for the threads to end, but not for longer than this.
+    fn wait(&mut self, within: Duration) {
+        let deadline = Instant::now() + within;
+        while self.handles.iter().any(|handle| !handle.is_finished()) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        for handle in self.handles.extract_if(.., |handle| handle.is_finished()) {
+            // A panic on a network thread has been printed; its connections are gone.
+            let _ = handle.join();
         }
     }
 }

@@ -354,8 +354,8 @@ impl Home {
     /// Makes everything durable and lets go of what is open.
     ///
     /// This blocks its thread: for a sync of the disk, or until what was asked of a Redis or a server is answered or given up, which
-    /// takes up to half a minute if it is silent. At the end of a program nothing else waits for the thread; elsewhere in async
-    /// code, use [`Self::close_async`].
+    /// takes up to four seconds if a Redis is silent, and up to half a minute if a server is. At the end of a program nothing else
+    /// waits for the thread; elsewhere in async code, use [`Self::close_async`].
     pub fn close(&self) -> Result<(), Broken> {
         by_place!(self, engine => engine.close().map_err(Broken::from), home => {
             home.close();

@@ -113,9 +113,18 @@ impl Server {
 
     /// How much memory it holds.
     pub fn resident_bytes(&self) -> u64 {
+        self.status_bytes("VmRSS:")
+    }
+
+    /// How much memory it held when that was most.
+    pub fn peak_bytes(&self) -> u64 {
+        self.status_bytes("VmHWM:")
+    }
+
+    fn status_bytes(&self, field: &str) -> u64 {
         let status =
             std::fs::read_to_string(format!("/proc/{}/status", self.id())).expect("the server is running");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a process has a size");
+        let line = status.lines().find_map(|line| line.strip_prefix(field)).expect("a process has a size");
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("it is in kilobytes") << 10
     }
 

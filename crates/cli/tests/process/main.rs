@@ -25,6 +25,7 @@ mod remote_home;
 mod settings;
 mod store_files;
 mod strangers;
+mod unread;
 mod users;
 mod waiting;
 mod whole_life;

@@ -234,3 +234,23 @@ fn a_policy_that_throws_tasks_away_is_told() {
     let server = in_front_of(&redis).start();
     server.into_process().find_in_stderr(|text| text.contains("set it to noeviction").then_some(()));
 }
+
+#[test]
+fn a_redis_that_hangs_does_not_keep_a_server_from_stopping() {
+    let redis = RedisServer::start();
+    let mut server = in_front_of(&redis).start();
+    let (mut producer, mut worker) = (server.client(), server.client());
+    producer.push("q", "before");
+    worker.begin("RQ.POP BLOCK 0 idle");
+    await_waiting(&server);
+    redis.suspend();
+    producer.begin("RQ.PUSH q during");
+    // The server has read it once it has answered what came after it, elsewhere.
+    assert_eq!(server.client().say("PING").text(), "PONG");
+    server.terminate();
+    assert_eq!(server.exit_code(Duration::from_secs(20)), 0, "{}", *server);
+    let told = producer.reply().error();
+    assert!(told.starts_with("UNKNOWN "), "{told}");
+    assert_eq!(worker.reply(), Value::Null);
+    redis.resume();
+}

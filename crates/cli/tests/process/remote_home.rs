@@ -322,3 +322,18 @@ fn a_connection_that_is_cut_anywhere_leaves_every_task_in_one_place() {
     }
     direct.close();
 }
+
+#[test]
+fn a_batch_asks_for_no_more_than_fits() {
+    let dir = scratch();
+    let server = serve(&dir.path().join("data")).args(["--durability", "none"]).start();
+    let home = open(server.resp);
+    server.client().push("q", vec![b'x'; 8 << 20]);
+    let look = Command::Inspect { queue: b"q", view: View::Ready, start: 0, count: 1 };
+    let first = home.execute(&[look; 30]).wait().replies.list.len();
+    assert!(first <= 4, "{first} at once from a queue that was never seen");
+    for _ in 0..3 {
+        assert_eq!(home.execute(&[look; 30]).wait().replies.list.len(), 1, "each is as much as fits");
+    }
+    home.close();
+}

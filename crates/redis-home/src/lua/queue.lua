@@ -12,8 +12,13 @@
 -- A library is loaded where there is next to nothing yet: these are found by each call.
 local call, floor, max, min, pack, unpacked
 
--- How many tasks of each kind time moves in one call, so that a flood holds nobody up.
-local SLICE = 1000
+-- How many tasks time moves in one call, so that a flood holds nobody up: that is two or three milliseconds of Redis. Callers ask
+-- for no more than that in one call, either.
+local SLICE = 200
+-- So many of each kind in each queue at least, even if other queues of the same call took up all of that.
+local SLICE_MIN = 16
+-- How many workers and connections that are gone are dealt with in one call.
+local GONE_MAX = 16
 -- Lanes of priority are so far apart in the scores of `:ready`, and places in the line are within.
 local LANE = 17592186044416
 local SEQ_MAX = 131071
@@ -29,13 +34,11 @@ local LISTED_MS = 3600000
 local HOME_MS = 30000
 local REPLY_BYTES_MAX = 67108864
 -- How many leases one call looks at for some that nothing else will end.
-local LOOKED_AT = 10000
--- How many tasks are shown at once.
-local INSPECTED = 10000
+local LOOKED_AT = 500
 -- How many arguments are given to a command at once.
 local ARGS_MAX = 2000
 -- How many bytes of payloads are read at a time, about.
-local STEP_BYTES = 8388608
+local STEP_BYTES = 4194304
 -- How many ids one message carries.
 local IDS_TOLD = 100
 -- The clock is written down so often at least; Redis' own does not go back meanwhile, or those who use it will tell.
@@ -55,6 +58,8 @@ local moment
 local store, is_store_changed
 local opened, order_opened
 local end_lost_homes
+-- How many tasks time may still move in this call.
+local slice_left
 
 local function integer(n) return string.format('%d', n) end
 
@@ -97,7 +102,7 @@ local function begin()
   if time_us < store.clock * 1000 - CLOCK_US then time_us = store.clock * 1000 end
   local log_us = max(time_us, store.clock * 1000)
   wall, log, log_end = floor(wall_us / 1000), floor(log_us / 1000), floor((log_us + 999) / 1000)
-  moment = log_end
+  moment, slice_left = log_end, SLICE
   local offset = floor((time_us - wall_us) / 1000)
   local part = time_us - wall_us - offset * 1000
   is_store_changed = not known or log - store.clock >= CLOCK_KEPT_MS or offset ~= store.offset or part ~= (store.part or 0)
@@ -490,13 +495,18 @@ local function end_one(q, id, t, ended)
   moment = log_end
 end
 
-local function settle_leases(q, slice)
+-- How many tasks may be moved next.
+local function next_slice() return max(slice_left, SLICE_MIN) end
+
+local function settle_leases(q)
+  local slice = next_slice()
   local ids, s = call('ZRANGEBYSCORE', q.k .. ':ends', '-inf', log, 'LIMIT', 0, slice), q.s
   -- All of a flood have their places set aside, so that they stand in their order, slice by slice.
   if #ids > (s.lapsing and s.lapsing[2] or 0) then
     local all = call('ZCOUNT', q.k .. ':ends', '-inf', log)
     s.lapsing = { front(q, all), all }
   end
+  slice_left = slice_left - #ids
   for _, id in ipairs(ids) do
     local t = get(q, id)
     local at, ended = deadline(t), ended_of(q, t)
@@ -515,9 +525,10 @@ local function settle_leases(q, slice)
 end
 
 -- Ends a slice of what a holder held that is gone.
-local function settle_holder(q, holder, slice)
-  local ended, held = q.s.ending[holder], q.k .. ':held:' .. holder
+local function settle_holder(q, holder)
+  local ended, held, slice = q.s.ending[holder], q.k .. ':held:' .. holder, next_slice()
   local ids = call('ZRANGEBYSCORE', held, '-inf', ended[4], 'LIMIT', 0, slice)
+  slice_left = slice_left - #ids
   for _, id in ipairs(ids) do end_one(q, id, get(q, id), ended) end
   q.dirty = true
   if #ids == slice then
@@ -529,13 +540,15 @@ local function settle_holder(q, holder, slice)
   if call('EXISTS', held) == 0 then call('SREM', q.k .. ':holders', holder) end
 end
 
-local function settle_due(q, index, now, slice)
+local function settle_due(q, index, now)
+  local slice = next_slice()
   local ids, s = call('ZRANGEBYSCORE', q.k .. index, '-inf', now, 'LIMIT', 0, slice), q.s
   if #ids > (s.coming and s.coming[2] or 0) then
     local all = call('ZCOUNT', q.k .. index, '-inf', now)
     s.coming = { s.tail + 1, all }
     s.tail = s.tail + all
   end
+  slice_left = slice_left - #ids
   for _, id in ipairs(ids) do
     local t = get(q, id)
     leave(q, id, t)
@@ -549,17 +562,17 @@ end
 -- The first score of an index.
 local function first_of(key) return tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) end
 
-local function settle(q, wanted)
+-- Lets time do what is due to a queue, as much as one call may.
+local function settle(q)
   local s = q.s
-  local slice = max(wanted, SLICE)
   if s.next and s.next <= log then
-    if s.ending then settle_holder(q, next(s.ending), slice) end
+    if s.ending then settle_holder(q, next(s.ending)) end
     -- Leases before times to live: what comes back after its time is over is not handed out again.
-    settle_leases(q, slice)
-    for _, id in ipairs(call('ZRANGEBYSCORE', q.k .. ':expires', '-inf', log, 'LIMIT', 0, slice)) do
-      expire(q, id, get(q, id))
-    end
-    settle_due(q, ':delayed', log, slice)
+    settle_leases(q)
+    local over = call('ZRANGEBYSCORE', q.k .. ':expires', '-inf', log, 'LIMIT', 0, next_slice())
+    slice_left = slice_left - #over
+    for _, id in ipairs(over) do expire(q, id, get(q, id)) end
+    settle_due(q, ':delayed', log)
     s.next, q.dirty = nil, true
     for _, index in ipairs({ ':ends', ':expires', ':delayed' }) do
       local at = first_of(q.k .. index)
@@ -568,7 +581,7 @@ local function settle(q, wanted)
     if s.ending then sooner(q, log) end
   end
   if s.appointed and s.appointed <= wall then
-    settle_due(q, ':appointed', wall, slice)
+    settle_due(q, ':appointed', wall)
     s.appointed, q.dirty = first_of(q.k .. ':appointed'), true
   end
 end
@@ -606,13 +619,13 @@ end
 local function end_holder(q, holder, cause)
   local all = call('ZCARD', q.k .. ':held:' .. holder)
   if all > 0 then
-    settle(q, 0)
+    settle(q)
     all = call('ZCARD', q.k .. ':held:' .. holder)
   end
   if all > 0 then
     q.s.ending = q.s.ending or {}
     q.s.ending[holder] = { front(q, all), cause or '', moment, q.s.seq }
-    settle_holder(q, holder, SLICE)
+    settle_holder(q, holder)
   else
     call('SREM', q.k .. ':holders', holder)
   end
@@ -651,7 +664,7 @@ local function end_lost_workers()
     store.renewed, is_store_changed = store.epoch, true
   end
   if not store.lost or store.lost > log then return end
-  local lost = call('ZRANGEBYSCORE', OWN .. 'workers:ends', '-inf', log, 'WITHSCORES', 'LIMIT', 0, 16)
+  local lost = call('ZRANGEBYSCORE', OWN .. 'workers:ends', '-inf', log, 'WITHSCORES', 'LIMIT', 0, GONE_MAX)
   for i = 1, #lost, 2 do
     moment = tonumber(lost[i + 1])
     end_worker(lost[i], worker_of(lost[i]), 'w')
@@ -712,8 +725,9 @@ local function make_room(q, count, bytes)
   local length, size = q.s['s-max-length'], q.s['s-max-bytes']
   local is_too_much = length and count > length or size and bytes > size
   if q.s['s-overflow'] ~= 'drop-oldest' or is_too_much then return false end
-  while is_full(q, count, bytes) do
-    local id = first_to_go(q)
+  -- A maximum that was lowered by far is reached little by little.
+  for _ = 1, count + SLICE do
+    local id = is_full(q, count, bytes) and first_to_go(q)
     if not id then break end
     remove(q, id, get(q, id), false)
   end
@@ -732,7 +746,7 @@ end
 -- queue, payload...
 function ops.push(name)
   local q = open(name)
-  settle(q, 0)
+  settle(q)
   local count, size = #args - HEAD - 1, 0
   for i = HEAD + 2, #args do size = size + #args[i] end
   if not make_room(q, count, size) then return FULL end
@@ -763,7 +777,7 @@ end
 -- queue, payload, name (with its kind before it, or empty), delay, at, priority, tries, backoff, ttl; empty for none
 function ops.add(name, payload, task_name, delay, at, priority, tries_of, backoff_of, ttl)
   local q = open(name)
-  settle(q, 0)
+  settle(q)
   if task_name == 'h' then task_name = 'h' .. redis.sha1hex(payload) end
   if task_name ~= '' then
     local id = call('HGET', q.k .. ':names', task_name)
@@ -804,9 +818,10 @@ local function at_a_time(q)
   return max(1, min(ARGS_MAX / 2, floor(STEP_BYTES / mean)))
 end
 
--- Hands out up to `count` tasks of a queue, up to `room` bytes.
+-- Hands out up to `count` tasks of a queue, up to `room` bytes. Answers how many tasks and bytes, and whether it only met tasks
+-- whose time was over.
 local function pop_from(q, index, count, room, terms, is_meta, out)
-  settle(q, count)
+  settle(q)
   local s, k = q.s, q.k
   if s.paused then return 0, 0 end
   if s['s-max-leased'] then count = min(count, s['s-max-leased'] - call('ZCARD', k .. ':leased')) end
@@ -841,7 +856,7 @@ local function pop_from(q, index, count, room, terms, is_meta, out)
       end
     end
   end
-  if #taken == 0 then return 0, 0 end
+  if #taken == 0 then return 0, 0, #ids > 0 end
   at_once('ZREM', k .. ':ready', taken)
   at_once('ZADD', k .. ':leased', leased)
   at_once('ZADD', k .. ':ends', ends)
@@ -884,22 +899,25 @@ function ops.pop(count, ms, worker, incarnation_of, conn, place, limit, ending, 
     terms.ends = tonumber(call('ZSCORE', OWN .. 'homes', home_of(conn))) or log + HOME_MS
   end
   if place ~= '' then terms.policy = { place, tonumber(limit) or false, ending } end
-  local out, left, room = {}, tonumber(count), tonumber(bytes_max) or REPLY_BYTES_MAX
+  local out, left, room, is_more = {}, tonumber(count), tonumber(bytes_max) or REPLY_BYTES_MAX, false
   for index, name in ipairs(tail(10)) do
     if left == 0 or room <= 0 then break end
     local q = open(name)
-    local taken, bytes = pop_from(q, index - 1, left, room, terms, meta == '1', out)
+    local taken, bytes, is_over = pop_from(q, index - 1, left, room, terms, meta == '1', out)
     left, room = left - taken, room - bytes
+    is_more = is_more or is_over or (q.s.next or log + 1) <= log or (q.s.appointed or wall + 1) <= wall
     if taken > 0 and w then call('SADD', w.key .. ':queues', name) end
     if taken > 0 and conn ~= '' then hold(conn, name) end
   end
+  -- Time has more to do than one call may; there may be something behind that.
+  if #out == 0 and is_more then return 'again' end
   return out
 end
 
 -- scope (leased, or also what lapsed), queue, reference...
 function ops.ack(scope, name)
   local q, finished, is_done, plain, timed = open(name), {}, {}, {}, {}
-  settle(q, 0)
+  settle(q)
   local words, ids = tail(2), {}
   for i, word in ipairs(words) do ids[i] = string.match(word, '^[^@]*') end
   fetch(q, ids)
@@ -932,7 +950,7 @@ end
 -- queue, reference, milliseconds
 function ops.extend(name, word, ms)
   local q = open(name)
-  settle(q, 0)
+  settle(q)
   local id, t, _, is_current = claim(q, word)
   if not is_current then return 'stale' end
   if t.cx then return 'cancelled' end
@@ -946,7 +964,7 @@ end
 -- queue, reference, place (or empty), whether it failed ('1', or 'last' if it is not to be tried again), why
 ops['return'] = function(name, word, place, failed, reason)
   local q = open(name)
-  settle(q, 0)
+  settle(q)
   local id, t, _, is_current = claim(q, word)
   if not is_current then return 'stale' end
   if t.cx then
@@ -965,22 +983,22 @@ ops['return'] = function(name, word, place, failed, reason)
   return 'done'
 end
 
--- queue, count, elapsed
-function ops.recover(name, count, elapsed)
+-- queue, count, elapsed, behind which delivery to look (empty: where the last call stopped that looked at too many), up to which
+-- (empty: the last): one step; answers where the next one begins, or empty if there is nothing more to look at, up to which, and tasks
+function ops.recover(name, count, elapsed, from, upto)
   local q, out, bytes, looked_at = open(name), {}, 0, 0
   count, elapsed = tonumber(count), tonumber(elapsed)
-  settle(q, 0)
+  settle(q)
   local s, is_over = q.s, false
-  -- Where the last call stopped looking, if there were too many that end by themselves.
-  local start, last = s.recovering or 0, s.seq
-  while not is_over and #out < count and looked_at < LOOKED_AT do
+  local start, last = tonumber(from) or s.recovering or 0, tonumber(upto) or s.seq
+  while not is_over and #out < count and looked_at < LOOKED_AT and bytes < STEP_BYTES do
     local ids = call('ZRANGEBYSCORE', q.k .. ':leased', '(' .. integer(start), last, 'LIMIT', 0, 100)
     fetch(q, ids)
     looked_at, is_over = looked_at + #ids, #ids == 0
     for _, id in ipairs(ids) do
       local t = get(q, id)
-      is_over = #out >= count or log - t.at < elapsed
-      if is_over then break end
+      is_over = log - t.at < elapsed
+      if is_over or #out >= count or bytes >= STEP_BYTES then break end
       start = t.sq
       if not t.dl and not t.ho then
         if t.cx then
@@ -988,8 +1006,6 @@ function ops.recover(name, count, elapsed)
         else
           local body = call('HGET', q.k .. ':body', id)
           bytes = bytes + #body
-          is_over = bytes > REPLY_BYTES_MAX and #out > 0
-          if is_over then break end
           s.seq, q.dirty = s.seq + 1, true
           t.at, t.sq, t.n, t.e = log, s.seq, t.n + 1, incarnation()
           call('ZADD', q.k .. ':leased', t.sq, id)
@@ -1003,40 +1019,45 @@ function ops.recover(name, count, elapsed)
   if stopped_at ~= s.recovering then
     s.recovering, q.dirty = stopped_at, true
   end
-  return out
+  return { is_over and '' or integer(start), integer(last), out }
 end
 
 local VIEWS = { ready = 'R', leased = 'L', delayed = 'D', dead = 'X' }
 local LISTS = { R = ':ready', L = ':leased', X = ':dead' }
 
+-- The score of the `n`th of an index.
+local function score_at(key, n) return tonumber(call('ZRANGE', key, n, n, 'WITHSCORES')[2]) end
+
 -- What is delayed by either clock, in order: from the `start`th on, so many.
 local function delayed_ids(q, start, count)
-  for index, other in pairs({ [':delayed'] = ':appointed', [':appointed'] = ':delayed' }) do
-    if call('EXISTS', q.k .. other) == 0 then return call('ZRANGE', q.k .. index, start, start + count - 1) end
+  local first, second = q.k .. ':delayed', q.k .. ':appointed'
+  -- How many of those before the `start`th are in the first index: as many as there are with the rest in the second before them.
+  local low, high = max(0, start - call('ZCARD', second)), min(start, call('ZCARD', first))
+  while low < high do
+    local middle = floor((low + high) / 2)
+    if score_at(first, middle) <= score_at(second, start - middle - 1) then low = middle + 1 else high = middle end
   end
-  local a = call('ZRANGE', q.k .. ':delayed', 0, start + count - 1, 'WITHSCORES')
-  local b = call('ZRANGE', q.k .. ':appointed', 0, start + count - 1, 'WITHSCORES')
+  local a = call('ZRANGE', first, low, low + count - 1, 'WITHSCORES')
+  local b = call('ZRANGE', second, start - low, start - low + count - 1, 'WITHSCORES')
   local ids, i, j = {}, 1, 1
-  for n = 1, start + count do
+  for n = 1, count do
     local from_a = a[i] and (not b[j] or tonumber(a[i + 1]) <= tonumber(b[j + 1]))
-    local id = from_a and a[i] or b[j]
-    if not id then break end
+    ids[n] = from_a and a[i] or b[j]
     if from_a then i = i + 2 else j = j + 2 end
-    if n > start then ids[#ids + 1] = id end
   end
   return ids
 end
 
--- queue, view, start, count
-function ops.inspect(name, view, start, count)
+-- queue, view, start, count, how many bytes the answer may have
+function ops.inspect(name, view, start, count, bytes_max)
   local q, st, out, bytes = open(name), VIEWS[view], {}, 0
-  start, count = tonumber(start), tonumber(count)
-  settle(q, 0)
+  start, count, bytes_max = tonumber(start), tonumber(count), tonumber(bytes_max)
+  settle(q)
   local len = st == 'D' and call('ZCARD', q.k .. ':delayed') + call('ZCARD', q.k .. ':appointed')
     or call('ZCARD', q.k .. (LISTS[st] or ''))
   if start < 0 then start = len + start end
   if start < 0 or start >= len then return out end
-  count = min(count, len - start, INSPECTED)
+  count = min(count, len - start)
   local ids = st == 'D' and delayed_ids(q, start, count) or call('ZRANGE', q.k .. LISTS[st], start, start + count - 1)
   local step = at_a_time(q)
   for first = 1, #ids, step do
@@ -1046,7 +1067,7 @@ function ops.inspect(name, view, start, count)
     for i, id in ipairs(some) do
       local t, body = records[i] and unpacked(records[i]) or { st = 'R' }, bodies[i]
       bytes = bytes + #body
-      if bytes > REPLY_BYTES_MAX and #out > 0 then return out end
+      if bytes > bytes_max and #out > 0 then return out end
       local at = t.st == 'L' and t.at or t.st == 'X' and t.di or t.du or pushed_at(id, t)
       local rest = t.st == 'X' and more(q, id, t) or false
       out[#out + 1] = { 0, id, body, t.n or 0, t.e or 0, at, max(log - at, 0), rest }
@@ -1075,7 +1096,7 @@ end
 -- queue
 function ops.info(name)
   local q = open(name)
-  settle(q, 0)
+  settle(q)
   local ready, delayed, leased, dead = counts(q)
   local head, oldest = call('ZRANGE', q.k .. ':ready', 0, 0)[1], 0
   if head then oldest = max(log - pushed_at(head, get(q, head)), 0) end
@@ -1104,7 +1125,7 @@ end
 -- queue, reference...
 function ops.cancel(name)
   local q, n = open(name), 0
-  settle(q, 0)
+  settle(q)
   for _, word in ipairs(tail(1)) do n = n + cancel(q, word) end
   return n
 end
@@ -1112,7 +1133,7 @@ end
 -- queue, name...
 function ops.cancel_names(name)
   local q, n = open(name), 0
-  settle(q, 0)
+  settle(q)
   for _, task_name in ipairs(tail(1)) do
     local id = call('HGET', q.k .. ':names', 'n' .. task_name)
     if id then n = n + cancel(q, id) end
@@ -1123,8 +1144,8 @@ end
 -- queue, payload, cursor: one step of a search; answers the next cursor and how many
 function ops.cancel_payload(name, payload, cursor)
   local q, n = open(name), 0
-  settle(q, 0)
-  local step = call('HSCAN', q.k .. ':body', cursor, 'COUNT', at_a_time(q))
+  settle(q)
+  local step = call('HSCAN', q.k .. ':body', cursor, 'COUNT', min(SLICE, at_a_time(q)))
   local ids = {}
   for i = 1, #step[2], 2 do
     if step[2][i + 1] == payload then ids[#ids + 1] = step[2][i] end
@@ -1137,7 +1158,7 @@ end
 -- Does something with each task that a caller names and means; answers how many it was done with.
 local function each_meant(q, act)
   local n = 0
-  settle(q, 0)
+  settle(q)
   for _, word in ipairs(tail(1)) do
     local id, t, is_receipt, is_current = claim(q, word)
     if t and (is_current or not is_receipt) and act(id, t) then n = n + 1 end
@@ -1166,7 +1187,7 @@ end
 -- queue, id...
 function ops.revive(name)
   local q, n = open(name), 0
-  settle(q, 0)
+  settle(q)
   for _, id in ipairs(tail(1)) do
     local t = get(q, id)
     if t and t.st == 'X' then
@@ -1180,7 +1201,7 @@ end
 -- queue: one step of reviving all that were dead by `upto` deaths; answers whether there is more, and how many
 function ops.revive_all(name, upto)
   local q = open(name)
-  settle(q, 0)
+  settle(q)
   if upto == '' then upto = integer(q.s.deaths) end
   local ids = call('ZRANGEBYSCORE', q.k .. ':dead', '-inf', upto, 'LIMIT', 0, SLICE)
   for _, id in ipairs(ids) do revive(q, id, get(q, id)) end
@@ -1200,7 +1221,7 @@ end
 -- answers how many are left, and how many went
 function ops.purge(name, view, left)
   local q, n, indexes = open(name), 0, {}
-  settle(q, 0)
+  settle(q)
   for _, index in ipairs({ ':ready', ':delayed', ':appointed', ':dead' }) do
     local is_wanted = view == '' or index == ':' .. view or index == ':appointed' and view == 'delayed'
     if is_wanted then indexes[#indexes + 1] = index end
@@ -1252,7 +1273,7 @@ end
 -- queue
 function ops.pause(name)
   local q = open(name)
-  settle(q, 0)
+  settle(q)
   if not q.s.paused then
     q.s.paused, q.dirty = log, true
   end
@@ -1262,7 +1283,7 @@ end
 -- queue
 function ops.resume(name)
   local q = open(name)
-  settle(q, 0)
+  settle(q)
   if q.s.paused then
     q.s.paused, q.dirty, q.wake = nil, true, true
     q.ready = call('ZCARD', q.k .. ':ready')
@@ -1276,7 +1297,7 @@ local WORDS = { expired = true, overflow = true, ['dead-letter'] = true }
 function ops.config(name)
   local q, words = open(name), tail(1)
   if #words == 0 then return settings(q) end
-  settle(q, 0)
+  settle(q)
   for i = 1, #words, 2 do
     local value = words[i + 1]
     if value == '' then
@@ -1293,7 +1314,7 @@ end
 -- queue, id
 function ops.explain(name, word)
   local q = open(name)
-  settle(q, 0)
+  settle(q)
   local id, t = claim(q, word)
   if not t then return false end
   local held = ''
@@ -1389,7 +1410,7 @@ function ops.beat(name, incarnation)
   table.sort(queues)
   for _, queue in ipairs(queues) do
     local q = open(queue)
-    settle(q, 0)
+    settle(q)
     for _, id in ipairs(call('ZRANGE', q.k .. ':off:' .. w.holder, 0, -1)) do
       out[#out + 1] = receipt(id, get(q, id))
     end
@@ -1430,16 +1451,17 @@ function ops.fail(name)
   return w and end_worker(name, w, 'w') or 0
 end
 
-function ops.workers()
-  local out = {}
-  for _, name in ipairs(call('HKEYS', OWN .. 'workers')) do
-    local w, leased = worker_of(name), 0
+-- cursor: answers the next cursor, then what is known of some workers; one may be told of twice
+function ops.workers(cursor)
+  local some = call('HSCAN', OWN .. 'workers', cursor, 'COUNT', SLICE)
+  local out = { some[1] }
+  for i = 1, #some[2], 2 do
+    local w, leased = worker_of(some[2][i]), 0
     for _, queue in ipairs(call('SMEMBERS', w.key .. ':queues')) do
       leased = leased + call('ZCARD', base(queue) .. ':held:' .. w.holder)
     end
-    out[#out + 1] = { name, w.n, w.ttl, leased }
+    out[#out + 1] = { some[2][i], w.n, w.ttl, leased }
   end
-  table.sort(out, function(a, b) return a[2] < b[2] end)
   return out
 end
 
@@ -1455,12 +1477,14 @@ function ops.close_conns()
   return 'done'
 end
 
--- Ends what the connections of homes held that have been silent for too long, a few at a time.
+-- Ends what the connections of a home held that has been silent for too long, a few at a time.
 function end_lost_homes()
   if not store.homes or store.homes > log then return end
-  for _, dead in ipairs(call('ZRANGEBYSCORE', OWN .. 'homes', '-inf', log, 'LIMIT', 0, 4)) do
-    for _, conn in ipairs(call('SMEMBERS', OWN .. 'home:' .. dead)) do close_conn(conn) end
-    call('ZREM', OWN .. 'homes', dead)
+  local dead = call('ZRANGEBYSCORE', OWN .. 'homes', '-inf', log, 'LIMIT', 0, 1)[1]
+  if dead then
+    local conns = call('SRANDMEMBER', OWN .. 'home:' .. dead, GONE_MAX)
+    for _, conn in ipairs(conns) do close_conn(conn) end
+    if #conns < GONE_MAX then call('ZREM', OWN .. 'homes', dead) end
   end
   store.homes, is_store_changed = first_of(OWN .. 'homes'), true
 end
@@ -1477,7 +1501,7 @@ end
 -- queue, receipt...: deliveries that never reached their taker
 function ops.undeliver(name)
   local q, ids = open(name), {}
-  settle(q, 0)
+  settle(q)
   for _, word in ipairs(tail(1)) do
     local id, _, _, is_current = claim(q, word)
     if is_current then ids[#ids + 1] = id end
@@ -1500,7 +1524,7 @@ function ops.tick()
   local out = {}
   for i, name in ipairs(tail(0)) do
     local q = open(name)
-    settle(q, 0)
+    settle(q)
     out[i] = next_look(q)
   end
   return out

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, cmd};
 use sureq_core::{Refusal, Replies, Reply};
@@ -61,10 +62,9 @@ impl Moves {
         for mover in movers.values() {
             mover.changed.notify_one();
         }
-        for mover in movers.into_values() {
-            // One that does not stop loses its connection with the home; cleaning heals what it moved.
-            let _ = timeout(STOP * 2, mover.task).await;
-        }
+        let ended = join_all(movers.into_values().map(|mover| mover.task));
+        // One that does not stop loses its connection with the home; cleaning heals what it moved.
+        let _ = timeout(STOP * 2, ended).await;
     }
 
     fn tell(&self) {
@@ -218,7 +218,10 @@ async fn hand_over(inner: &Inner, queue: &[u8], id: Vec<u8>) -> bool {
     let mut answer = inner.link.ask(&call).await;
     if matches!(answer, Err(Refusal::Unknown { .. })) {
         // Whether or not it was leased by this home, it may be leased by this home again.
-        answer = inner.link.ask(&call).await;
+        let again = inner.link.ask(&call).await;
+        if !matches!(again, Err(Refusal::Unavailable { .. })) {
+            answer = again;
+        }
     }
     let mut replies = Replies::default();
     match answer {

@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use redis::RedisError;
@@ -20,7 +20,8 @@ use crate::call::Call;
 use crate::hearing::{SILENCE, still_there};
 use crate::thread::Inner;
 
-const RETRY: Duration = Duration::from_millis(200);
+const RETRY_MIN: Duration = Duration::from_millis(200);
+const RETRY_MAX: Duration = Duration::from_secs(10);
 
 /// For how many queues it is heard.
 const QUEUES_MAX: usize = 1_000;
@@ -66,10 +67,14 @@ impl Cancels {
 /// Hears what is called off, for as long as the home is open.
 pub(crate) async fn hear_cancels(inner: Rc<Inner>) {
     inner.worqr.cancels.changed.notified().await;
+    let mut pause = RETRY_MIN;
     loop {
+        let began = Instant::now();
         // What is called off while the connection is lost is not heard, as with any message.
         let _ = hear_on(&inner).await;
-        sleep(RETRY).await;
+        // What fails at once, as where Redis forbids it, is tried less and less often.
+        pause = if began.elapsed() < RETRY_MAX { (pause * 2).min(RETRY_MAX) } else { RETRY_MIN };
+        sleep(pause).await;
     }
 }
 

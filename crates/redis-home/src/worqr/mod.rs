@@ -24,6 +24,8 @@ const HEAD_LETTERS: usize = 24;
 
 /// Where in a pop's arguments its worker stands.
 const POP_WORKER: usize = 1;
+/// Where the number stands from which on its ids are counted.
+const POP_TAIL: usize = 3;
 /// Where its queues begin.
 pub(crate) const POP_QUEUES: usize = 4;
 
@@ -99,6 +101,12 @@ fn pop_call(pop: &Pop<'_>) -> Result<Call, Refusal> {
         .arg(&id[..HEAD_LETTERS])
         .number(tail)
         .args(pop.queues.iter().copied()))
+}
+
+/// Has a pop count its ids from behind those that it was given before.
+pub(crate) fn move_ids_on(pop: &mut Call, given: usize) {
+    let tail = sureq_core::id::decimal(&pop.args[POP_TAIL]).unwrap_or(0);
+    pop.args[POP_TAIL] = tail.saturating_add(given as u64).to_string().into_bytes();
 }
 
 /// A worker is its name: whoever starts it anew is the same one.

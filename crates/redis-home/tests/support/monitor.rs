@@ -45,6 +45,24 @@ impl Monitor {
         }
     }
 
+    /// How many words the commands had of that script which had most of them, pushes aside, up to now.
+    pub fn most_words_of_a_script(mut self, server: &RedisServer) -> usize {
+        let mark = format!("mark {}", fastrand::u64(..));
+        redis::cmd("ECHO").arg(&mark).exec(&mut server.connect()).expect("it answers");
+        let (mut most, mut words, until) = (0, 0, Instant::now() + PATIENCE);
+        loop {
+            let line = self.next(until).expect("it hears all there is");
+            if is_of_script(&line) {
+                words += line.matches("\" \"").count() + 1;
+            } else if line.contains(&mark) {
+                return most.max(words);
+            } else {
+                most = most.max(words);
+                words = 0;
+            }
+        }
+    }
+
     /// All that clients send from now on until then, but pings: by those it is found out whether messages still come.
     pub fn sent_within(mut self, time: Duration) -> Vec<String> {
         let until = Instant::now() + time;

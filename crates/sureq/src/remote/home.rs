@@ -128,14 +128,19 @@ impl RemoteHome {
         &[]
     }
 
-    /// Sends commands, in order and at once: all up to the first that needs a connection of its own, or that one alone. The
-    /// ticket says how many.
+    /// Sends commands, in order and at once: all up to the first that needs a connection of its own, or that one alone, and no
+    /// more than whose replies are expected to fit into memory. The ticket says how many.
     pub fn execute(&self, commands: &[Command<'_>]) -> Ticket {
         let upto_own = commands.iter().position(|command| own_of(command).is_some());
         let n = upto_own.unwrap_or(commands.len()).max(1).min(commands.len());
+        let pipe = Arc::clone(&self.shared.pipe);
+        let n = pipe.sizes.fit(&commands[..n]);
         let own = commands.first().and_then(own_of);
         let batch = Batch::of(&commands[..n]);
-        let (slot, pipe) = (Arc::clone(&batch.slot), Arc::clone(&self.shared.pipe));
+        for command in &commands[..n] {
+            pipe.sizes.note_pushed(command);
+        }
+        let slot = Arc::clone(&batch.slot);
         match own {
             None if commands[..n].iter().all(is_urgent) => self.control().ask(batch),
             None => pipe.ask(batch),

@@ -10,7 +10,7 @@ use sureq_core::settings::Place;
 use sureq_core::{Command, Refusal, Replies, Reply, limits};
 use sureq_proto::resp::{BadReply, Piece, PieceReader};
 use sureq_proto::{Expected, decode_reply, encode_command};
-use sureq_seam::{Payload, PopOf, Untaken};
+use sureq_seam::{Payload, PopOf, ReplySizes, SizePlace, Untaken};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
@@ -36,8 +36,8 @@ pub(super) struct Batch {
 
 /// One command of a batch.
 pub(super) enum Said {
-    /// It ends behind so many bytes.
-    Sent { expected: Expected, end: u64 },
+    /// It ends behind so many bytes, and the size of its reply is remembered there.
+    Sent { expected: Expected, end: u64, place: Option<SizePlace> },
     /// There are no words for it, or it is beyond a limit.
     Unsayable(Refusal),
 }
@@ -58,7 +58,7 @@ impl Batch {
                     if let Some(queues) = expected.queues() {
                         pops.push(PopOf { command: at, queues: Arc::clone(queues) });
                     }
-                    Said::Sent { expected, end: bytes.len() as u64 }
+                    Said::Sent { expected, end: bytes.len() as u64, place: SizePlace::of(command) }
                 }
                 Err(no) => Said::Unsayable(no),
             });
@@ -101,9 +101,14 @@ impl Asked {
     }
 
     /// Takes the next answer in.
-    fn take(&mut self, frame: &[u8]) {
-        if let Some(Said::Sent { expected, .. }) = self.said.get(self.replies.list.len()) {
+    fn take(&mut self, frame: &[u8], sizes: &ReplySizes) {
+        if let Some(Said::Sent { expected, place, .. }) = self.said.get(self.replies.list.len()) {
+            let first = self.replies.tasks.len();
             read_answer(expected, frame, &mut self.replies);
+            if let Some(place) = place {
+                let each = frame.len().checked_div(self.replies.tasks.len() - first);
+                sizes.learn(*place, each.into_iter());
+            }
         }
     }
 
@@ -136,6 +141,8 @@ pub(super) fn read_answer(expected: &Expected, frame: &[u8], replies: &mut Repli
 
 /// The connection, if there is one, and what was asked over it.
 pub struct Pipe {
+    /// How large replies were.
+    pub(super) sizes: ReplySizes,
     state: Mutex<State>,
     /// Something changed that the thread has to look at.
     changed: Notify,
@@ -168,7 +175,7 @@ impl Pipe {
             progress: Instant::now(),
             is_given_up: false,
         };
-        Self { state: Mutex::new(state), changed: Notify::new() }
+        Self { sizes: ReplySizes::default(), state: Mutex::new(state), changed: Notify::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -359,7 +366,7 @@ impl Pipe {
             None => self.lock().asked.pop_front().ok_or_else(|| garbage(BadReply::Shape))?,
         };
         asked.settle();
-        asked.take(frame);
+        asked.take(frame, &self.sizes);
         let began = *asked.began.get_or_insert(began);
         if asked.settle() {
             self.give_back(asked.slot.fill_at(asked.replies, began));

@@ -1,0 +1,191 @@
+//! A Redis that hangs can be left: closing takes a few seconds, and everybody is told what is known.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use redis::cmd;
+use support::monitor::Monitor;
+use support::{answer, open, pop, pop_held_by, pop_in, push, until, wait_for};
+use sureq_core::command::{Block, Command, Pop};
+use sureq_core::{Refusal, Reply};
+use sureq_redis::{RedisHome, Target, Ticket};
+use sureq_testkit::process::free_port;
+use sureq_testkit::redis_cluster::RedisCluster;
+use sureq_testkit::redis_sentinels::RedisSentinels;
+use sureq_testkit::redis_server::RedisServer;
+
+/// Three seconds of patience, and what a busy machine adds.
+const CLOSES_WITHIN: Duration = Duration::from_secs(15);
+
+/// Closes a home whose Redis hangs.
+fn close(home: &RedisHome) {
+    let since = Instant::now();
+    home.close();
+    assert!(since.elapsed() < CLOSES_WITHIN, "closing took {:?}", since.elapsed());
+}
+
+fn is_unknown(ticket: &Ticket) -> bool {
+    let replies = answer(ticket);
+    println!("{:?}", replies.list);
+    replies.list.iter().all(|reply| matches!(reply, Reply::Refused(Refusal::Unknown { .. })))
+}
+
+fn start_push(home: &RedisHome) -> Ticket {
+    home.execute(&[Command::Push { queue: b"q", payloads: &[b"x"] }])
+}
+
+#[test]
+fn what_was_sent_is_unknown_and_whoever_only_waited_got_nothing() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    push(&home, b"held", b"x");
+    assert_eq!(pop_held_by(&home, b"held", 7).expect("a pop").len(), 1);
+    let idle = wait_for(&home, b"idle");
+    until("it waits", || home.waiting() == 1);
+    home.look();
+    server.suspend();
+    let (pushed, waiting) = (start_push(&home), wait_for(&home, b"other"));
+    let purged = home.execute(&[Command::Purge { queue: b"q", state: None }]);
+    close(&home);
+    assert!(is_unknown(&pushed) && is_unknown(&waiting) && is_unknown(&purged));
+    assert_eq!(answer(&idle).list, [Reply::TimedOut]);
+    assert_eq!(push(&home, b"q", b"y"), Reply::Refused(Refusal::Closed));
+    server.resume();
+}
+
+#[test]
+fn whoever_is_just_being_tried_may_have_been_given_something() {
+    let server = RedisServer::start();
+    let (home, other) = (open(&server.url()), open(&server.url()));
+    let ticket = wait_for(&home, b"q");
+    until("it waits", || home.waiting() == 1);
+    home.look();
+    // A script that takes long: what is asked meanwhile is sent, and not answered.
+    let mut monitor = Monitor::new(&server);
+    let busy = std::thread::spawn({
+        let mut admin = server.connect();
+        move || cmd("EVAL").arg("while true do end").arg(0).exec(&mut admin)
+    });
+    monitor.wait_for("while true do end");
+    home.dismiss_waiting();
+    let looked = std::thread::spawn({
+        let home = home.clone();
+        move || home.look()
+    });
+    let reply = answer(&ticket).list.remove(0);
+    // Whether it was told before it was looked, or is asked for and not answered: it is never told what is not so.
+    assert!(matches!(reply, Reply::TimedOut | Reply::Refused(Refusal::Unknown { .. })), "{reply:?}");
+    server.suspend();
+    close(&home);
+    close(&other);
+    server.resume();
+    cmd("SCRIPT").arg("KILL").exec(&mut server.connect()).expect("it has written nothing");
+    assert!(busy.join().expect("it only asks").is_err());
+    looked.join().expect("it only looks");
+}
+
+#[test]
+fn what_was_not_sent_is_unavailable() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    push(&home, b"q", b"x");
+    server.suspend();
+    // Its connection is lost, and the next one is not answered.
+    let lost = start_push(&home);
+    server.resume();
+    cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").exec(&mut server.connect()).expect("it kills");
+    server.suspend();
+    let reply = answer(&lost).list.remove(0);
+    assert!(!matches!(reply, Reply::Refused(Refusal::Unavailable { .. })), "{reply:?}");
+    let reply = push(&home, b"q", b"z");
+    assert!(matches!(reply, Reply::Refused(Refusal::Unavailable { .. })), "{reply:?}");
+    let pushed = start_push(&home);
+    close(&home);
+    let reply = answer(&pushed).list.remove(0);
+    assert!(matches!(reply, Reply::Refused(Refusal::Unavailable { .. })), "{reply:?}");
+    server.resume();
+}
+
+#[test]
+fn in_the_keys_of_other_programs_it_is_the_same() {
+    for layout in support::FOREIGN {
+        let server = RedisServer::start();
+        let home = support::open_in(layout, &format!("{}?layout={layout}", server.url()));
+        let queues: [&[u8]; 1] = [b"q"];
+        let wait = Pop { block: Some(Block::Forever), ..pop_in(layout, &queues) };
+        let idle = home.execute(&[Command::Pop(wait)]);
+        until("it waits", || home.waiting() == 1);
+        home.look();
+        server.suspend();
+        let pushed = start_push(&home);
+        close(&home);
+        assert!(is_unknown(&pushed), "{layout}");
+        let reply = answer(&idle).list.remove(0);
+        assert!(
+            matches!(reply, Reply::TimedOut | Reply::Refused(Refusal::Unknown { .. })),
+            "{layout}: {reply:?}"
+        );
+        server.resume();
+    }
+}
+
+#[test]
+fn a_cluster_that_hangs_can_be_left() {
+    let cluster = RedisCluster::start();
+    let home = open(&cluster.url());
+    push(&home, b"q", b"x");
+    let idle = wait_for(&home, b"idle");
+    until("it waits", || home.waiting() == 1);
+    (0..6).for_each(|at| cluster.server(at).suspend());
+    let pushed = start_push(&home);
+    close(&home);
+    assert!(is_unknown(&pushed));
+    let reply = answer(&idle).list.remove(0);
+    assert!(matches!(reply, Reply::TimedOut | Reply::Refused(Refusal::Unknown { .. })), "{reply:?}");
+    (0..6).for_each(|at| cluster.server(at).resume());
+}
+
+#[test]
+fn a_primary_behind_sentinels_that_hangs_can_be_left() {
+    let sentinels = RedisSentinels::start_with(&[]);
+    let home = open(&sentinels.url(""));
+    push(&home, b"q", b"x");
+    // All of them, so that nobody takes over.
+    (0..3).for_each(|at| sentinels.server(at).suspend());
+    let pushed = start_push(&home);
+    close(&home);
+    assert!(is_unknown(&pushed));
+    (0..3).for_each(|at| sentinels.server(at).resume());
+}
+
+#[test]
+fn a_redis_that_hangs_is_not_opened() {
+    let port = free_port();
+    let server = RedisServer::start_at(port);
+    server.suspend();
+    let since = Instant::now();
+    for url in
+        [server.url(), format!("redis://127.0.0.1:{port}"), format!("redis-cluster://127.0.0.1:{port}")]
+    {
+        let opened = RedisHome::open(Target::parse(&url).expect("a URL"));
+        assert!(opened.is_err(), "{url}");
+    }
+    assert!(since.elapsed() < CLOSES_WITHIN * 3, "{:?}", since.elapsed());
+    server.resume();
+}
+
+#[test]
+fn a_redis_that_hangs_for_a_while_only_makes_everybody_wait() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    push(&home, b"q", b"x");
+    server.suspend();
+    let pushed = start_push(&home);
+    // Longer than a home that is closed would wait.
+    std::thread::sleep(Duration::from_secs(5));
+    server.resume();
+    assert!(matches!(answer(&pushed).list[0], Reply::Pushed(_)));
+    assert_eq!(pop(&home, b"q", 9).expect("a pop").len(), 2);
+    home.close();
+}

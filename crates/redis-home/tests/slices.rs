@@ -1,0 +1,317 @@
+//! However much a command asks for, no script does more than a few milliseconds of work, and no batch asks for more replies than
+//! fit into memory.
+
+mod support;
+
+use std::collections::BTreeSet;
+
+use redis::cmd;
+use support::monitor::Monitor;
+use support::{ack, info, open, pop, push, run, until};
+use sureq_core::command::{
+    AckScope, Add, Cancel, Command, IdForm, LeaseAsk, Pop, TaskRefs, View, When, Worker, WorkerRef,
+};
+use sureq_core::settings::{Change, Changes, Overflow};
+use sureq_core::{Replies, Reply, WallTime};
+use sureq_redis::RedisHome;
+use sureq_testkit::redis_server::RedisServer;
+
+/// More than any script handles.
+const MANY: usize = 3_000;
+
+/// How many words the commands of one script may have in all: some twenty commands for each of two hundred tasks.
+const WORDS_MAX: usize = 20_000;
+
+fn push_many(home: &RedisHome, count: usize) {
+    let payloads: Vec<Vec<u8>> = (0..count).map(|n| n.to_string().into_bytes()).collect();
+    let payloads: Vec<&[u8]> = payloads.iter().map(|payload| &payload[..]).collect();
+    // A push is one script however large it is; these are not looked at.
+    run(home, &Command::Push { queue: b"q", payloads: &payloads });
+}
+
+/// Has something done, and sees to it that each script of it did little.
+fn in_small_scripts<T>(server: &RedisServer, what: &str, act: impl FnOnce() -> T) -> T {
+    let monitor = Monitor::new(server);
+    let outcome = act();
+    let most = monitor.most_words_of_a_script(server);
+    assert!(most <= WORDS_MAX, "{what}: a script did {most} words of work");
+    outcome
+}
+
+fn numbers(replies: &Replies<Vec<u8>>) -> Vec<usize> {
+    replies.tasks.iter().map(|task| String::from_utf8_lossy(&task.body).parse().expect("a number")).collect()
+}
+
+fn all() -> Vec<usize> {
+    (0..MANY).collect()
+}
+
+fn ids(replies: &Replies<Vec<u8>>) -> Vec<String> {
+    replies.tasks.iter().map(|task| task.id.to_string()).collect()
+}
+
+fn with_refs<T>(ids: &[String], act: impl FnOnce(TaskRefs<'_>) -> T) -> T {
+    let list: Vec<&[u8]> = ids.iter().map(String::as_bytes).collect();
+    act(TaskRefs { list: &list, form: IdForm::Long })
+}
+
+fn counted(home: &RedisHome, command: &Command<'_>) -> u64 {
+    match &run(home, command).list[..] {
+        [Reply::Count(n)] => *n,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_large_pop_inspect_and_ack_go_in_slices() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    push_many(&home, MANY);
+    let look = Command::Inspect { queue: b"q", view: View::Ready, start: 0, count: u32::MAX };
+    let shown = in_small_scripts(&server, "inspect", || run(&home, &look));
+    assert!(numbers(&shown) == all(), "{} were shown", shown.tasks.len());
+    let from_end = Command::Inspect { queue: b"q", view: View::Ready, start: -1_000, count: u32::MAX };
+    assert!(numbers(&run(&home, &from_end)) == all()[MANY - 1_000..], "the last thousand");
+    push(&home, b"empty", b"e");
+    let take = Command::Pop(Pop::plain(&[b"empty", b"q"], MANY as u32 + 1));
+    let taken = in_small_scripts(&server, "pop", || run(&home, &take));
+    assert_eq!((taken.tasks.len(), taken.tasks[0].queue, taken.tasks[1].queue), (MANY + 1, 0, 1));
+    let tasks = ids(&taken)[1..].to_vec();
+    let acked = with_refs(&tasks, |tasks| {
+        let finish = Command::Ack { queue: b"q", tasks, scope: AckScope::Leased };
+        in_small_scripts(&server, "ack", || run(&home, &finish))
+    });
+    assert!(acked.indexes == (0..MANY as u32).collect::<Vec<_>>(), "{} were finished", acked.indexes.len());
+    server.check("sureq:");
+    home.close();
+}
+
+#[test]
+fn what_is_done_to_many_tasks_goes_in_slices() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    push_many(&home, MANY);
+    let tasks =
+        ids(&run(&home, &Command::Inspect { queue: b"q", view: View::Ready, start: 0, count: u32::MAX }));
+    with_refs(&tasks, |tasks| {
+        let act = |what: &str, command: Command<'_>| {
+            let done = in_small_scripts(&server, what, || counted(&home, &command));
+            assert_eq!(done, MANY as u64, "{what}");
+        };
+        act("bury", Command::Bury { queue: b"q", tasks });
+        act("revive", Command::Revive { queue: b"q", tasks: Some(tasks) });
+        act("bury", Command::Bury { queue: b"q", tasks });
+        act("revive all", Command::Revive { queue: b"q", tasks: None });
+        act("cancel", Command::Cancel { queue: b"q", which: Cancel::Ids(tasks) });
+        push_many(&home, MANY);
+        act("purge", Command::Purge { queue: b"q", state: None });
+    });
+    push_many(&home, MANY);
+    let tasks =
+        ids(&run(&home, &Command::Inspect { queue: b"q", view: View::Ready, start: 0, count: u32::MAX }));
+    with_refs(&tasks, |tasks| {
+        let delete = Command::Delete { queue: b"q", tasks };
+        assert_eq!(in_small_scripts(&server, "delete", || counted(&home, &delete)), MANY as u64);
+    });
+    server.check("sureq:");
+    home.close();
+}
+
+#[test]
+fn floods_of_lapses_dues_and_expiries_go_in_slices_and_hide_nothing() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    push_many(&home, MANY);
+    // Long enough for all of them to be taken before the first comes back.
+    let lease = LeaseAsk { ms: Some(3_000), ..LeaseAsk::NONE };
+    run(&home, &Command::Pop(Pop { lease, ..Pop::plain(&[b"q"], MANY as u32) }));
+    in_small_scripts(&server, "lapse", || until("all are back", || info(&home, b"q").ready == MANY as u64));
+    let taken =
+        in_small_scripts(&server, "pop", || run(&home, &Command::Pop(Pop::plain(&[b"q"], MANY as u32))));
+    // Each slice was leased a little later, and what comes back later goes in front.
+    let mut back = numbers(&taken);
+    back.sort_unstable();
+    assert!(back == all(), "each of them came back once");
+    // Behind a thousand whose time is over there is one that can be had, whatever comes first.
+    run(&home, &Command::Config { queue: b"e", changes: Changes::List(&[Change::TtlMs(1)]) });
+    let payloads = vec![&b"old"[..]; 1_000];
+    run(&home, &Command::Push { queue: b"e", payloads: &payloads });
+    run(&home, &Command::Config { queue: b"e", changes: Changes::List(&[Change::TtlMs(0)]) });
+    push(&home, b"e", b"new");
+    let found = in_small_scripts(&server, "expire", || {
+        let mut found = Vec::new();
+        // Their time is over a millisecond after they were pushed.
+        until("the old ones are over", || {
+            found = pop(&home, b"e", 1).expect("a pop");
+            found.first().is_some_and(|(body, _)| body == b"new")
+        });
+        found
+    });
+    assert_eq!(found.len(), 1);
+    server.check("sureq:");
+    home.close();
+}
+
+#[test]
+fn a_lost_worker_gives_much_back_in_slices() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    let Reply::Started(incarnation) =
+        run(&home, &Command::Worker(Worker::Start { name: b"w", ttl_ms: 60_000 })).list[0]
+    else {
+        panic!("a worker starts");
+    };
+    let lease = LeaseAsk { worker: Some(WorkerRef { name: b"w", incarnation }), ..LeaseAsk::NONE };
+    let queues: Vec<String> = (0..10).map(|n| format!("q{n}")).collect();
+    let payloads = vec![&b"x"[..]; 500];
+    for queue in &queues {
+        run(&home, &Command::Push { queue: queue.as_bytes(), payloads: &payloads });
+        let own: [&[u8]; 1] = [queue.as_bytes()];
+        run(&home, &Command::Pop(Pop { lease, ..Pop::plain(&own, 500) }));
+    }
+    let back = in_small_scripts(&server, "fail", || {
+        let back = counted(&home, &Command::Worker(Worker::Fail { name: b"w" }));
+        until("all are back", || queues.iter().all(|queue| info(&home, queue.as_bytes()).ready == 500));
+        back
+    });
+    assert_eq!(back, 5_000);
+    server.check("sureq:");
+    home.close();
+}
+
+#[test]
+fn many_queues_and_workers_are_listed_in_slices() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    let names: BTreeSet<String> = (0..1_500).map(|n| format!("q{n}")).collect();
+    let pushes: Vec<Command<'_>> =
+        names.iter().map(|queue| Command::Push { queue: queue.as_bytes(), payloads: &[b"x"] }).collect();
+    let mut done = 0;
+    while done < pushes.len() {
+        done += home.execute(&pushes[done..]).wait().replies.list.len();
+    }
+    let list = Command::Queues { pattern: None, cursor: 0, count: u32::MAX };
+    let listed = in_small_scripts(&server, "queues", || run(&home, &list));
+    let found: Vec<String> =
+        listed.queues.iter().map(|row| String::from_utf8_lossy(&row.name).into()).collect();
+    assert_eq!(found.len(), 1_500);
+    assert!(found.into_iter().collect::<BTreeSet<_>>() == names, "each queue once");
+    // A cursor goes on where the last one ended.
+    let page = run(&home, &Command::Queues { pattern: None, cursor: 0, count: 700 });
+    let Reply::Queues { cursor, .. } = page.list[0] else { panic!("{:?}", page.list) };
+    let rest = run(&home, &Command::Queues { pattern: None, cursor, count: u32::MAX });
+    assert_eq!((page.queues.len(), rest.queues.len()), (700, 800));
+    let queues: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+    let exist = Command::Exists { queues: &queues };
+    assert_eq!(in_small_scripts(&server, "exists", || counted(&home, &exist)), 1_500);
+    let forget = Command::Drop { queues: &queues };
+    assert_eq!(in_small_scripts(&server, "drop", || counted(&home, &forget)), 1_500);
+    let starts: Vec<String> = (0..1_000).map(|n| format!("w{n}")).collect();
+    for name in &starts {
+        run(&home, &Command::Worker(Worker::Start { name: name.as_bytes(), ttl_ms: 600_000 }));
+    }
+    let workers = in_small_scripts(&server, "workers", || run(&home, &Command::Worker(Worker::List)));
+    let told: Vec<String> =
+        workers.workers.iter().map(|row| String::from_utf8_lossy(&row.name).into()).collect();
+    assert!(told == starts, "all {} in the order of their start", told.len());
+    server.check("sureq:");
+    home.close();
+}
+
+#[test]
+fn a_recover_goes_in_slices_and_recovers_each_task_once() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    push_many(&home, MANY);
+    run(&home, &Command::Pop(Pop::plain(&[b"q"], MANY as u32)));
+    let recover = Command::Recover { queue: b"q", count: u32::MAX, elapsed_ms: 0 };
+    let recovered = in_small_scripts(&server, "recover", || run(&home, &recover));
+    assert!(numbers(&recovered) == all(), "{} were recovered", recovered.tasks.len());
+    assert!(recovered.tasks.iter().all(|task| task.deliveries == 2));
+    server.check("sureq:");
+    home.close();
+}
+
+#[test]
+fn what_is_delayed_by_either_clock_is_shown_in_order_at_any_depth() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    // One millisecond of log time is one of the wall clock here, and the order is that of both.
+    let now = home.now().wall.0 + 3_600_000;
+    for n in 0..60_u64 {
+        let payload = n.to_string().into_bytes();
+        let minute = n * 60_000;
+        let when =
+            if n % 3 == 0 { When::At(WallTime(now + minute)) } else { When::After(3_600_000 + minute) };
+        run(&home, &Command::Add(Add { when, ..Add::plain(b"q", &payload) }));
+    }
+    for start in 0..60_u32 {
+        let look = Command::Inspect { queue: b"q", view: View::Delayed, start: start.into(), count: 7 };
+        let shown = in_small_scripts(&server, "inspect", || run(&home, &look));
+        let start = start as usize;
+        assert_eq!(numbers(&shown), (start..60.min(start + 7)).collect::<Vec<_>>());
+    }
+    home.close();
+}
+
+#[test]
+fn a_maximum_that_was_lowered_is_reached_little_by_little() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    push_many(&home, MANY);
+    let settings = [Change::MaxLength(10), Change::Overflow(Overflow::DropOldest)];
+    run(&home, &Command::Config { queue: b"q", changes: Changes::List(&settings) });
+    in_small_scripts(&server, "push", || {
+        until("the oldest are gone", || {
+            push(&home, b"q", b"new");
+            info(&home, b"q").ready == 10
+        });
+    });
+    server.check("sureq:");
+    home.close();
+}
+
+#[test]
+fn a_batch_asks_for_no_more_than_fits() {
+    let server = RedisServer::start();
+    let (home, other) = (open(&server.url()), open(&server.url()));
+    let large = vec![0_u8; 8 << 20];
+    push(&other, b"q", &large);
+    let look = Command::Inspect { queue: b"q", view: View::Ready, start: 0, count: 1 };
+    let first = home.execute(&[look; 30]).wait().replies;
+    assert!(first.list.len() <= 4, "{} at once from a queue that was never seen", first.list.len());
+    for _ in 0..3 {
+        assert_eq!(home.execute(&[look; 30]).wait().replies.list.len(), 1, "each is as much as fits");
+    }
+    // Small tasks are asked for together as soon as one was seen.
+    push(&other, b"small", b"x");
+    let look = Command::Inspect { queue: b"small", view: View::Ready, start: 0, count: 1 };
+    run(&home, &look);
+    assert_eq!(home.execute(&[look; 30]).wait().replies.list.len(), 30);
+    home.close();
+    other.close();
+}
+
+#[test]
+fn large_payloads_are_popped_a_few_at_a_time() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    let large = vec![7_u8; 1 << 20];
+    for _ in 0..20 {
+        push(&home, b"q", &large);
+    }
+    run(&home, &Command::Inspect { queue: b"q", view: View::Ready, start: 0, count: 1 });
+    let calls = |server: &RedisServer| -> u64 {
+        let stats: String = cmd("INFO").arg("commandstats").query(&mut server.connect()).unwrap();
+        let line =
+            stats.lines().find_map(|line| line.strip_prefix("cmdstat_fcall:calls=")).expect("it was called");
+        line.split(',').next().and_then(|n| n.parse().ok()).expect("a number")
+    };
+    let before = calls(&server);
+    let taken = pop(&home, b"q", 20).expect("a pop");
+    assert_eq!(taken.len(), 20);
+    assert!(calls(&server) - before >= 5, "{} scripts for 20 MB", calls(&server) - before);
+    ack(&home, b"q", &taken[0].1);
+    server.check("sureq:");
+    home.close();
+}

@@ -1,0 +1,184 @@
+//! How large replies are going to be, as far as that can be told: a home that sends commands elsewhere ends a batch before their
+//! replies would fill its memory.
+//!
+//! The size of a reply is not known before it is there. What is known is how large the tasks of a queue were that were seen last.
+//! A queue that was not seen yet counts as a quarter of the budget, so that a few commands at most find out together.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use sureq_core::Command;
+use sureq_core::command::Worker;
+use sureq_core::limits;
+
+/// How many bytes of replies one batch may ask for, as far as can be told. A single command may ask for more.
+pub const BATCH_REPLY_BYTES: usize = limits::OUTPUT_BYTES_MAX;
+
+/// What the reply of a command counts that reads a queue which was not seen before.
+const UNSEEN_BYTES: usize = BATCH_REPLY_BYTES / 4;
+
+/// What a task takes up in a reply besides its payload, about.
+const TASK_BYTES: usize = 128;
+
+/// What an id, a receipt or an index takes up in a reply, about.
+const ID_BYTES: usize = 32;
+
+/// What any other reply takes up, about.
+const REPLY_BYTES: usize = 256;
+
+/// How many sizes are remembered. Queues that share a place are taken for one.
+const PLACES: u64 = 1 << 10;
+
+/// The sizes of tasks that were seen last, by the queues they were asked of.
+#[derive(Debug)]
+pub struct ReplySizes {
+    /// Bytes of the largest task seen lately, what is around it included; 0 where none was.
+    task_bytes: Box<[AtomicU32]>,
+}
+
+/// Where the size of the tasks is remembered that a command reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SizePlace(usize);
+
+impl Default for ReplySizes {
+    fn default() -> Self {
+        Self { task_bytes: (0..PLACES).map(|_| AtomicU32::new(0)).collect() }
+    }
+}
+
+impl SizePlace {
+    /// The place of a command whose reply carries tasks.
+    pub fn of(command: &Command<'_>) -> Option<Self> {
+        match command {
+            Command::Pop(pop) => Some(Self::of_queues(pop.queues)),
+            Command::Recover { queue, .. } | Command::Inspect { queue, .. } => {
+                Some(Self::of_queues(&[queue]))
+            }
+            _ => None,
+        }
+    }
+
+    fn of_queues(queues: &[&[u8]]) -> Self {
+        // FNV-1a.
+        let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        let all = queues.iter().flat_map(|queue| queue.iter());
+        let hash = all.fold(0xcbf2_9ce4_8422_2325, mix);
+        Self(((hash ^ (hash >> 32)) % PLACES) as usize)
+    }
+}
+
+impl ReplySizes {
+    /// How many of these commands to send at once: at least one, and no more than whose replies fit the budget.
+    pub fn fit(&self, commands: &[Command<'_>]) -> usize {
+        let mut left = BATCH_REPLY_BYTES;
+        for (n, command) in commands.iter().enumerate() {
+            match left.checked_sub(self.expected_bytes(command)) {
+                Some(less) => left = less,
+                None => return n.max(1),
+            }
+        }
+        commands.len()
+    }
+
+    /// Notes how large the payloads of a reply were.
+    pub fn learn(&self, place: SizePlace, payloads: impl Iterator<Item = usize>) {
+        let largest = payloads.max().map_or(0, |bytes| bytes + TASK_BYTES);
+        let before = self.get(place);
+        // What was large once is forgotten little by little: the next may be as large.
+        let now = largest.max(before - before / 8).max(TASK_BYTES);
+        self.task_bytes[place.0].store(u32::try_from(now).unwrap_or(u32::MAX), Ordering::Relaxed);
+    }
+
+    /// Notes payloads that are pushed to a queue. A queue whose other tasks were not seen stays unseen.
+    pub fn note_pushed(&self, command: &Command<'_>) {
+        let (queue, largest) = match command {
+            Command::Push { queue, payloads } => (*queue, payloads.iter().map(|payload| payload.len()).max()),
+            Command::Add(add) => (add.queue, Some(add.payload.len())),
+            _ => return,
+        };
+        // Small ones are not worth a look.
+        if let Some(largest) = largest.filter(|&largest| largest >= BATCH_REPLY_BYTES >> 10) {
+            let place = SizePlace::of_queues(&[queue]);
+            if self.get(place) > 0 {
+                self.learn(place, std::iter::once(largest));
+            }
+        }
+    }
+
+    fn get(&self, place: SizePlace) -> usize {
+        self.task_bytes[place.0].load(Ordering::Relaxed) as usize
+    }
+
+    /// How many bytes the reply of a command is expected to have.
+    pub fn expected_bytes(&self, command: &Command<'_>) -> usize {
+        match command {
+            Command::Push { payloads, .. } => REPLY_BYTES + payloads.len() * ID_BYTES,
+            Command::Ack { tasks, .. } => REPLY_BYTES + tasks.list.len() * ID_BYTES,
+            Command::Pop(pop) => self.tasks_bytes(command, pop.count),
+            Command::Recover { count, .. } | Command::Inspect { count, .. } => {
+                self.tasks_bytes(command, *count)
+            }
+            Command::Queues { count, .. } => (*count as usize).saturating_mul(TASK_BYTES).min(UNSEEN_BYTES),
+            Command::Worker(Worker::Beat(_) | Worker::List) => UNSEEN_BYTES / 16,
+            _ => REPLY_BYTES,
+        }
+    }
+
+    fn tasks_bytes(&self, command: &Command<'_>, count: u32) -> usize {
+        match SizePlace::of(command).map(|place| self.get(place)) {
+            None | Some(0) => UNSEEN_BYTES,
+            Some(each) => each.saturating_mul(count as usize).min(limits::REPLY_BYTES_MAX),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sureq_core::command::{Pop, View};
+
+    use super::*;
+
+    const QUEUE: &[&[u8]] = &[b"q"];
+
+    fn pop(count: u32) -> Command<'static> {
+        Command::Pop(Pop::plain(QUEUE, count))
+    }
+
+    fn inspect() -> Command<'static> {
+        Command::Inspect { queue: b"q", view: View::Ready, start: 0, count: 1 }
+    }
+
+    fn place() -> SizePlace {
+        SizePlace::of(&inspect()).expect("its reply carries tasks")
+    }
+
+    #[test]
+    fn a_queue_that_was_not_seen_is_asked_a_few_times_at_once() {
+        let sizes = ReplySizes::default();
+        assert_eq!(sizes.fit(&[pop(1); 100]), 4);
+        assert_eq!(sizes.fit(&[]), 0);
+    }
+
+    #[test]
+    fn small_tasks_are_asked_for_together_and_large_ones_alone() {
+        let sizes = ReplySizes::default();
+        sizes.learn(place(), [100].into_iter());
+        assert_eq!(sizes.fit(&vec![pop(1); 2_000]), 2_000);
+        sizes.learn(place(), [8 << 20].into_iter());
+        assert_eq!((sizes.fit(&[pop(1); 30]), sizes.fit(&[inspect(); 30])), (1, 1));
+        // What others push and this home has not seen is found out; what it pushes itself is known.
+        for _ in 0..200 {
+            sizes.learn(place(), [100].into_iter());
+        }
+        assert_eq!(sizes.fit(&[inspect(); 30]), 30);
+        sizes.note_pushed(&Command::Push { queue: b"q", payloads: &[&vec![0; 3 << 20]] });
+        assert_eq!(sizes.fit(&[inspect(); 30]), 2);
+    }
+
+    #[test]
+    fn many_at_once_count_as_many() {
+        let sizes = ReplySizes::default();
+        sizes.learn(place(), std::iter::empty());
+        assert_eq!(sizes.fit(&vec![pop(1_000); 1_000]), BATCH_REPLY_BYTES / (1_000 * TASK_BYTES));
+        assert_eq!(sizes.fit(&[pop(u32::MAX); 3]), 1);
+    }
+}
