@@ -64,6 +64,23 @@ impl LiveBodies {
         live.bytes = live.bytes.saturating_sub(bytes);
         self.total.tasks -= 1;
         self.total.bytes = self.total.bytes.saturating_sub(bytes);
+        self.forget_empty_front();
+    }
+
+    /// Takes away what is counted elsewhere.
+    pub(crate) fn subtract(&mut self, other: &Self) {
+        for (number, gone) in other.segments() {
+            let at = number.checked_sub(u64::from(self.first)).map(|at| at as usize);
+            let Some(live) = at.and_then(|at| self.segments.get_mut(at)) else { continue };
+            let (tasks, bytes) = (gone.tasks.min(live.tasks), gone.bytes.min(live.bytes));
+            *live = Live { tasks: live.tasks - tasks, bytes: live.bytes - bytes };
+            self.has_emptied |= tasks > 0 && live.tasks == 0;
+            self.total = Live { tasks: self.total.tasks - tasks, bytes: self.total.bytes - bytes };
+        }
+        self.forget_empty_front();
+    }
+
+    fn forget_empty_front(&mut self) {
         while self.segments.len() > 1 && self.segments.front().is_some_and(|live| live.tasks == 0) {
             self.segments.pop_front();
             self.first += 1;
@@ -156,5 +173,22 @@ mod tests {
         live.remove(place(9, 5));
         live.remove(place(100, 5));
         assert_eq!(live.total(), Live::default(), "what was never there cannot be taken away");
+    }
+
+    #[test]
+    fn what_is_counted_elsewhere_is_taken_away_at_once() {
+        let (mut all, mut some) = (LiveBodies::default(), LiveBodies::default());
+        for (segment, len) in [(3, 1), (7, 10), (7, 20), (9, 5)] {
+            all.add(place(segment, len));
+        }
+        for (segment, len) in [(3, 1), (7, 20), (100, 5)] {
+            some.add(place(segment, len));
+        }
+        let mut one_by_one = all.clone();
+        all.subtract(&some);
+        one_by_one.remove(place(3, 1));
+        one_by_one.remove(place(7, 20));
+        assert_eq!((all.first, all.total()), (one_by_one.first, one_by_one.total()));
+        assert!(all.segments().eq(one_by_one.segments()) && all.has_emptied());
     }
 }
