@@ -8,15 +8,17 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::Waker;
+use std::time::Duration;
 
 use sureq_core::command::{ConnId, Pop};
 use sureq_core::limits;
 use sureq_core::task::Body as _;
-use sureq_core::{Broker, Command, LogTime, Now, Receipt, Refusal, Replies, Reply, TaskId};
+use sureq_core::{Broker, Command, LogTime, Now, Receipt, Refusal, Replies, Reply};
 
 use crate::ahead::ReadAhead;
 use crate::body::Body;
@@ -32,12 +34,13 @@ use crate::loader::{self, Loader};
 use crate::log::{Cut, Durability, LogError, Position};
 use crate::log_thread::LogThread;
 use crate::opening;
-use crate::shared::{Alarm, Shared, State};
+use crate::shared::{Shared, State, ThreadsLeft};
 use crate::synced::Synced;
 use crate::tape::Tape;
 use crate::ticker;
 use crate::ticket::{Answer, Ticket, split_off, timed_out};
 use crate::tidier::{self, Tidying};
+use crate::unreadable::ReadFaults;
 
 /// How an engine is opened.
 #[derive(Clone, Debug)]
@@ -55,6 +58,9 @@ pub struct Options {
     /// Gets a line when something happens that an operator should know of.
     pub notice: Option<fn(&str)>,
 }
+
+/// How long [`Engine::close`] waits for the disk.
+pub const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The default of [`Options::cache_bytes`].
 pub const CACHE_BYTES: usize = 64 << 20;
@@ -106,10 +112,11 @@ impl Engine {
             no_memory: false,
             segments: opened.segments,
             unreadable: BTreeSet::new(),
+            releasing: None,
             logged_bytes: 0,
             sync_wanted: Position::START,
             closing: false,
-            id_mark: opened.id_mark,
+            woken: Vec::new(),
         };
         let keeper = Keeper::new(opened.store, opened.spares);
         let loader = Some(Loader::new(opened.reader));
@@ -157,10 +164,11 @@ impl Engine {
             no_memory: false,
             segments: Vec::new(),
             unreadable: BTreeSet::new(),
+            releasing: None,
             logged_bytes: 0,
             sync_wanted: Position::START,
             closing: false,
-            id_mark: TaskId::LAST,
+            woken: Vec::new(),
         };
         let engine = Self::assemble(state, clock, &options, Keeper::idle(), None, None);
         engine.spawn("sureq-ticker", |shared| ticker::run(&shared));
@@ -191,8 +199,10 @@ impl Engine {
             synced: Synced::default(),
             memory_max: options.memory_bytes_max,
             charged: AtomicUsize::new(0),
+            read_faults: ReadFaults::default(),
             notice: options.notice,
             threads: Mutex::default(),
+            threads_left: ThreadsLeft::default(),
             cut,
         };
         Self { shared: Arc::new(shared) }
@@ -200,9 +210,14 @@ impl Engine {
 
     fn spawn(&self, name: &str, run: impl FnOnce(Arc<Shared>) + Send + 'static) {
         let shared = Arc::clone(&self.shared);
+        shared.threads_left.begin_one();
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            let _alarm = Alarm(Arc::clone(&shared));
-            run(shared);
+            let ran = catch_unwind(AssertUnwindSafe(|| run(Arc::clone(&shared))));
+            if ran.is_err() {
+                // Without this thread nothing more would be confirmed, and nobody would know.
+                shared.fail(LogError::Poisoned);
+            }
+            shared.threads_left.end_one();
         });
         let thread = thread.expect("the system gives a process the few threads it starts with");
         self.shared.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
@@ -239,9 +254,8 @@ impl Engine {
         let mut reservations = shared.reserve(commands);
         let mut state = shared.lock();
         let now = shared.clock.now();
-        shared.mind_the_mark(&mut state, now);
-        // Under the lock, and behind the mark: nobody joins a line that a failure has disbanded, and no id is given out
-        // that the mark does not cover.
+        shared.mind_the_mark(&state, now);
+        // Under the lock: nobody joins a line that a failure has disbanded.
         let failed = shared.durable.failure().map(|_| Refusal::Poisoned);
         if let Some(refusal) = failed.or(state.closing.then_some(Refusal::Closed)) {
             replies.list.extend(commands.iter().map(|_| Reply::Refused(refusal.clone())));
@@ -298,7 +312,8 @@ impl Engine {
                 {
                     let replies = split_off(replies, first_task);
                     let position = shared.position(&state);
-                    let answer = Answer::new(queues_of(command), replies, position);
+                    let mut answer = Answer::new(queues_of(command), replies, position);
+                    answer.recovered_from = recovered_from(command);
                     Some(shared.load(answer))
                 } else {
                     None
@@ -329,7 +344,7 @@ impl Engine {
             shared.is_gathering.store(true, Ordering::Release);
         }
         let notice = shared.note_memory(&mut state, is_refused);
-        drop(state);
+        shared.let_go(state);
         if let Some(line) = notice {
             shared.notice(&line);
         }
@@ -368,6 +383,7 @@ impl Engine {
     pub fn tick(&self) {
         let mut state = self.shared.lock();
         ticker::tick(&self.shared, &mut state, self.shared.clock.now());
+        self.shared.let_go(state);
     }
 
     /// Up to where everything is as durable as promised.
@@ -425,35 +441,45 @@ impl Engine {
         let mut state = self.shared.lock();
         let position = self.shared.position(&state);
         self.shared.disband(&mut state, timed_out, position);
+        self.shared.let_go(state);
     }
 
     /// Writes and syncs everything, ends all threads, and gives the directory up. Waiting pops are answered that
-    /// their time is up.
+    /// their time is up. A disk that hangs is not waited for for ever: after [`CLOSE_PATIENCE`] this answers that not everything
+    /// is on disk.
     pub fn close(&self) -> Result<(), Arc<LogError>> {
+        self.close_within(CLOSE_PATIENCE)
+    }
+
+    /// The same, with another patience.
+    pub fn close_within(&self, patience: Duration) -> Result<(), Arc<LogError>> {
+        let shared = &self.shared;
         {
-            let mut state = self.shared.lock();
+            let mut state = shared.lock_in_doubt();
             state.closing = true;
-            let position = self.shared.position(&state);
-            self.shared.disband(&mut state, timed_out, position);
-            self.shared.log_wakes.notify_all();
-            self.shared.ticker_wakes.notify_all();
+            let position = shared.position(&state);
+            shared.disband(&mut state, timed_out, position);
+            shared.let_go(state);
         }
-        self.shared.keeper.wake();
-        self.shared.tidying.wake();
-        self.shared.loader.iter().for_each(Loader::close);
-        let threads =
-            std::mem::take(&mut *self.shared.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        shared.wake_threads();
+        shared.loader.iter().for_each(Loader::close);
+        if !shared.threads_left.wait(patience) {
+            // They keep the directory, in case that they write to it after all.
+            shared.fail(LogError::Hung { patience });
+            return Err(self.failure().expect("it has just failed"));
+        }
+        let threads = std::mem::take(&mut *shared.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             // A thread that panicked has said so; what it left unwritten is not confirmed.
             let _ = thread.join();
         }
-        if let Ok(state) = self.shared.state.lock() {
-            state.listeners.end();
-        }
-        match self.failure() {
-            Some(failure) => Err(failure),
-            None => self.shared.keeper.leave(&self.shared).map_err(Arc::new),
-        }
+        let mut state = shared.lock_in_doubt();
+        let State { listeners, woken, .. } = &mut *state;
+        listeners.end(woken);
+        shared.let_go(state);
+        shared.loader.iter().for_each(Loader::leave);
+        let left = shared.keeper.leave(shared).map_err(Arc::new);
+        self.failure().map_or(left, Err)
     }
 }
 
@@ -505,5 +531,13 @@ fn queues_of(command: &Command<'_>) -> Vec<Box<[u8]>> {
     match command {
         Command::Pop(pop) => pop.queues.iter().map(|&name| name.into()).collect(),
         _ => Vec::new(),
+    }
+}
+
+/// The queue whose tasks its reply hands out again. They do not go back if nobody gets them.
+fn recovered_from(command: &Command<'_>) -> Option<Box<[u8]>> {
+    match command {
+        Command::Recover { queue, .. } => Some((*queue).into()),
+        _ => None,
     }
 }

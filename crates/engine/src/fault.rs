@@ -7,6 +7,8 @@
 use std::path::PathBuf;
 use std::{error, fmt, io};
 
+use rustix::io::Errno;
+
 use crate::log::Position;
 
 /// The call that failed.
@@ -62,6 +64,19 @@ impl Fault {
     /// A failed `operation` on `path`.
     pub fn new(operation: Operation, path: impl Into<PathBuf>, source: io::Error) -> Fault {
         Fault { operation, path: path.into(), source }
+    }
+
+    /// Whether it was only looked at the disk: nothing that was written is in doubt because of it.
+    pub fn is_of_reading(&self) -> bool {
+        matches!(
+            self.operation,
+            Operation::List | Operation::Open | Operation::Measure | Operation::Read | Operation::DrawEntropy
+        )
+    }
+
+    /// Whether the process or the system is short of descriptors or memory, which says nothing about the disk.
+    pub fn is_shortage(&self) -> bool {
+        matches!(Errno::from_io_error(&self.source), Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM))
     }
 
     /// Whether the disk or the quota is full, which passes when room is made.

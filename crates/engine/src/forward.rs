@@ -12,7 +12,7 @@ use crate::body::Body;
 use crate::disk::Disk;
 use crate::failpoint::failpoint;
 use crate::fault::OpenError;
-use crate::log::{LogError, SegmentInfo, visit_segment};
+use crate::log::{SegmentInfo, visit_segment};
 use crate::log_thread::LogThread;
 use crate::recorded::{Recorded, payloads_in};
 use crate::shared::{Shared, State};
@@ -33,13 +33,17 @@ struct Candidate {
     payload: Vec<u8>,
 }
 
-/// Copies what is live in a segment. Answers false if the segment cannot be read, so that it has to stay.
-pub(crate) fn copy(
-    shared: &Shared,
-    disk: &dyn Disk,
-    uuid: [u8; 16],
-    segment: &SegmentInfo,
-) -> Result<bool, LogError> {
+/// What came of copying a segment.
+pub(crate) enum Copied {
+    All,
+    /// Some tasks are still where they were.
+    NotAll,
+    /// The segment, or a part of it, cannot be read, so that it has to stay.
+    Unreadable(OpenError),
+}
+
+/// Copies what is live in a segment.
+pub(crate) fn copy(shared: &Shared, disk: &dyn Disk, uuid: [u8; 16], segment: &SegmentInfo) -> Copied {
     let mut slice = Slice { shared, segment, candidates: Vec::new(), bytes: 0 };
     let visited = visit_segment(disk, uuid, segment.number, &mut |place, body| {
         payloads_in(place, body, &mut |recorded| slice.add(&recorded))?;
@@ -48,11 +52,10 @@ pub(crate) fn copy(
     match visited {
         Ok(()) => {
             slice.copy();
-            Ok(shared.lock().tape.live.within(segment.numbers()).tasks == 0)
+            let is_empty = shared.lock().tape.live.within(segment.numbers()).tasks == 0;
+            if is_empty { Copied::All } else { Copied::NotAll }
         }
-        Err(OpenError::Disk(fault)) => Err(fault.into()),
-        // Damage is told to whoever asks for what lies there.
-        Err(_) => Ok(false),
+        Err(error) => Copied::Unreadable(error),
     }
 }
 

@@ -2,15 +2,15 @@
 //! what is given out.
 
 use std::mem::{Discriminant, discriminant};
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sureq_core::{Now, TaskId};
 
 use crate::log::{LogError, Spares};
-use crate::shared::{Shared, State};
+use crate::shared::Shared;
 use crate::store::{Store, StoreValues};
 
 /// How far ahead of the clock the mark for ids is kept.
@@ -38,6 +38,8 @@ pub(crate) struct Keeper {
     pub(crate) disk_free_bytes: AtomicU64,
     /// The size of the segments that are being prepared.
     pub(crate) segment_bytes: u64,
+    /// The ids have come near to their mark.
+    is_mark_near: AtomicBool,
     woken: Mutex<bool>,
     wakes: Condvar,
 }
@@ -61,6 +63,7 @@ impl Keeper {
             kept: Mutex::new(None),
             disk_free_bytes: AtomicU64::new(0),
             segment_bytes: 0,
+            is_mark_near: AtomicBool::new(false),
             woken: Mutex::new(false),
             wakes: Condvar::new(),
         }
@@ -81,20 +84,21 @@ impl Keeper {
         self.wakes.notify_one();
     }
 
-    /// Raises the mark on disk while the caller waits with the lock.
-    pub(crate) fn raise_mark(&self, shared: &Shared, state: &mut State, now: Now) {
-        let mark = mark_ahead_of(state.broker.last_id(), now);
-        match self.raise(now, mark) {
-            Ok(()) => state.id_mark = mark,
-            Err(error) => shared.fail_locked(state, error),
+    /// Has the keeper raise the mark for ids as soon as it can. Costs nothing while it is on its way.
+    pub(crate) fn call_for_mark(&self) {
+        if !self.is_mark_near.load(Relaxed) && !self.is_mark_near.swap(true, Relaxed) {
+            self.wake();
         }
     }
 
-    /// Writes down where a store that closes in good order left off: the next start need not leap ahead.
+    /// Lets go of the directory. A store that closes in good order writes down where it left off, so that the next start need
+    /// not leap ahead.
     pub(crate) fn leave(&self, shared: &Shared) -> Result<(), LogError> {
-        let last = shared.lock().broker.last_id();
+        let last = shared.lock_in_doubt().broker.last_id();
         let mark = last.successor().unwrap_or(TaskId::LAST);
-        let written = self.write_down(shared.clock.now(), |_| mark.raw());
+        // After a failure nobody knows where it left off.
+        let has_failed = shared.durable.failure().is_some();
+        let written = if has_failed { Ok(()) } else { self.write_down(shared.clock.now(), |_| mark.raw()) };
         // The last to let go of the directory.
         self.kept().take();
         written
@@ -129,20 +133,20 @@ pub(crate) fn run(shared: &Shared) {
 }
 
 fn keep(shared: &Shared, kept: &Kept) -> Result<(), LogError> {
-    let mut warned = None;
+    let (mut warned, mut is_blind) = (None, false);
     let mut refreshed = Instant::now();
     refresh(shared)?;
     while !is_over(shared) {
+        // It is woken for each segment, which may be many times a second.
+        if refreshed.elapsed() >= REFRESH || shared.keeper.is_mark_near.load(Relaxed) {
+            refreshed = Instant::now();
+            refresh(shared)?;
+        }
         let has_room = prepare(shared, kept)?;
-        let little = little_room(shared, kept)?;
+        let little = little_room(shared, kept, &mut is_blind);
         // Where there is none at all, that has been said.
         if has_room {
             tell_of_little_room(shared, little, &mut warned);
-        }
-        // It is woken for each segment, which may be many times a second.
-        if refreshed.elapsed() >= REFRESH {
-            refreshed = Instant::now();
-            refresh(shared)?;
         }
         let woken = shared.keeper.woken.lock().unwrap_or_else(PoisonError::into_inner);
         let pause = if has_room { REFRESH.saturating_sub(refreshed.elapsed()) } else { NO_SPACE_RETRY };
@@ -192,13 +196,21 @@ enum Little {
     Files(u64),
 }
 
-/// Looks how much room the disk has; answers what there is little of.
-fn little_room(shared: &Shared, kept: &Kept) -> Result<Option<Little>, LogError> {
-    let ((free, capacity), files) = (kept.spares.room()?, kept.spares.free_files()?);
+/// Looks how much room the disk has; answers what there is little of. A disk that does not say is no reason to stop; the
+/// operator is told once.
+fn little_room(shared: &Shared, kept: &Kept, is_blind: &mut bool) -> Option<Little> {
+    let looked = kept.spares.room().and_then(|room| Ok((room, kept.spares.free_files()?)));
+    let was_blind = std::mem::replace(is_blind, looked.is_err());
+    if let Err(fault) = &looked
+        && !was_blind
+    {
+        shared.notice(&format!("{fault}: how much room is left on the disk of the store is not known"));
+    }
+    let ((free, capacity), files) = looked.ok()?;
     shared.keeper.disk_free_bytes.store(free, Relaxed);
     let least = (capacity / LITTLE_ROOM_PART).max(LITTLE_ROOM_SEGMENTS * kept.spares.segment_bytes());
     let bytes = (capacity > 0 && free < least).then_some(Little::Bytes(free));
-    Ok(bytes.or((files < LITTLE_ROOM_FILES).then_some(Little::Files(files))))
+    bytes.or((files < LITTLE_ROOM_FILES).then_some(Little::Files(files)))
 }
 
 /// Says once that the disk is about to be full. What little is free may be taken by others too.
@@ -222,6 +234,8 @@ fn refresh(shared: &Shared) -> Result<(), LogError> {
     let mark = mark_ahead_of(shared.lock().broker.last_id(), now);
     shared.keeper.raise(now, mark)?;
     let mut state = shared.lock();
-    state.id_mark = state.id_mark.max(mark);
+    let mark = state.broker.id_mark().max(mark);
+    state.broker.set_id_mark(mark);
+    shared.keeper.is_mark_near.store(false, Relaxed);
     Ok(())
 }

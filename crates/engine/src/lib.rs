@@ -60,6 +60,7 @@ mod ticker;
 mod ticket;
 mod tidier;
 mod unfinished;
+mod unreadable;
 
 pub use body::{Body, Stored};
 pub use engine::{CACHE_BYTES, Engine, Executed, Options};

@@ -14,7 +14,6 @@ use sureq_core::limits;
 use sureq_core::notice::{Kind, Kinds};
 use sureq_seam::{Heard, Notice, NoticeTasks};
 
-use crate::durable::Durable;
 use crate::engine::Engine;
 use crate::log::Position;
 use crate::notes::Told;
@@ -131,32 +130,31 @@ impl Listeners {
         Kind::ALL.into_iter().filter(wanted).collect()
     }
 
-    /// Tells those who want to hear it, once the position is durable.
+    /// Tells those who want to hear it; adds whom to wake once the position is durable.
     pub(crate) fn tell(
         &self,
         queue: &[u8],
         kind: Kind,
         tasks: Told<'_>,
         position: Position,
-        durable: &Durable,
+        woken: &mut Vec<(Position, Waker)>,
     ) {
         for (_, ear) in self.all.values().filter(|(wanted, _)| wanted.has(kind, queue)) {
             let tasks = match tasks {
                 Told::Count(count) => NoticeTasks::Count(count),
                 Told::Ids(ids) => NoticeTasks::Ids(ids.into()),
             };
-            ear.put(position, Notice { kind, queue: queue.into(), tasks }, durable);
+            let waker = ear.put(position, Notice { kind, queue: queue.into(), tasks });
+            woken.extend(waker.map(|waker| (position, waker)));
         }
     }
 
     /// Nothing more will happen.
-    pub(crate) fn end(&self) {
+    pub(crate) fn end(&self, woken: &mut Vec<(Position, Waker)>) {
         for (_, ear) in self.all.values() {
             let mut inbox = ear.lock();
             inbox.is_ended = true;
-            let waker = inbox.waker.take();
-            drop(inbox);
-            waker.into_iter().for_each(Waker::wake);
+            woken.extend(inbox.waker.take().map(|waker| (Position::START, waker)));
         }
     }
 }
@@ -238,18 +236,15 @@ impl Ear {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put(&self, position: Position, notice: Notice, durable: &Durable) {
+    /// Answers who is to be woken once the position is durable.
+    fn put(&self, position: Position, notice: Notice) -> Option<Waker> {
         let mut inbox = self.lock();
         if inbox.bytes > limits::NOTICES_UNHEARD_BYTES_MAX {
             (inbox.notices, inbox.bytes, inbox.has_missed) = (VecDeque::new(), 0, true);
         }
         inbox.bytes += notice.bytes();
         inbox.notices.push_back((position, notice));
-        let waker = inbox.waker.take();
-        drop(inbox);
-        if let Some(waker) = waker {
-            durable.wake_at(position, &waker);
-        }
+        inbox.waker.take()
     }
 }
 

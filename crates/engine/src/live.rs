@@ -63,6 +63,21 @@ impl LiveBodies {
         self.total.bytes = self.total.bytes.saturating_sub(bytes);
     }
 
+    /// Takes away what is counted elsewhere.
+    pub(crate) fn subtract(&mut self, other: &Self) {
+        for &(number, gone) in &other.segments {
+            let Ok(at) = self.find(number) else { continue };
+            let live = &mut self.segments[at].1;
+            let (tasks, bytes) = (gone.tasks.min(live.tasks), gone.bytes.min(live.bytes));
+            *live = Live { tasks: live.tasks - tasks, bytes: live.bytes - bytes };
+            self.total = Live { tasks: self.total.tasks - tasks, bytes: self.total.bytes - bytes };
+            if live.tasks == 0 {
+                self.has_emptied = true;
+                self.segments.remove(at);
+            }
+        }
+    }
+
     /// Whether a segment has lost its last one since this was asked.
     pub(crate) fn has_emptied(&mut self) -> bool {
         std::mem::take(&mut self.has_emptied)
@@ -162,5 +177,22 @@ mod tests {
         live.add(place(u32::MAX / 2, 5));
         assert_eq!(live.within(2..=u64::MAX - 1).tasks, 3);
         assert_eq!(live.segments().count(), 3, "only what is there takes up memory");
+    }
+
+    #[test]
+    fn what_is_counted_elsewhere_is_taken_away_at_once() {
+        let (mut all, mut some) = (LiveBodies::default(), LiveBodies::default());
+        for (segment, len) in [(3, 1), (7, 10), (7, 20), (9, 5)] {
+            all.add(place(segment, len));
+        }
+        for (segment, len) in [(3, 1), (7, 20), (100, 5)] {
+            some.add(place(segment, len));
+        }
+        let mut one_by_one = all.clone();
+        all.subtract(&some);
+        one_by_one.remove(place(3, 1));
+        one_by_one.remove(place(7, 20));
+        assert_eq!(all.total(), one_by_one.total());
+        assert!(all.segments().eq(one_by_one.segments()) && all.has_emptied());
     }
 }

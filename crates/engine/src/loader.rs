@@ -4,21 +4,23 @@
 //! lies next in that queue is read along with it, ahead of whoever comes next: so only the first of many is held up.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use sureq_core::command::{IdForm, TaskRefs};
-use sureq_core::{Command, Receipt, Refusal, Replies, Reply};
+use sureq_core::{TaskId, limits};
 
 use crate::ahead::Reading;
 use crate::body::{Body, Stored};
 use crate::cache::{Cache, Start, is_whole};
-use crate::fault::Fault;
-use crate::log::{Place, Position, Reader};
+use crate::durable::Durable;
+use crate::fault::{Fault, Operation};
+use crate::log::{Place, Reader, segment_name};
 use crate::seek::{Candidates, Search};
 use crate::shared::Shared;
 use crate::stretch::{Stretch, stretches};
 use crate::ticket::TicketCell;
+use crate::unreadable::{self, Missing, Trouble};
 use sureq_seam::Payload;
 
 /// How much is read at least where someone waits: what lies behind it is likely to be asked for next, if not by the same
@@ -31,12 +33,16 @@ const AHEAD_JOBS_MAX: usize = 64;
 /// So many other jobs are done at most before a search takes its next step.
 const OTHERS_PER_STEP: usize = 16;
 
+/// So many reads of one answer may fail before the rest of it is left for the next time.
+const FAILED_READS_MAX: usize = 32;
+
 /// How much of what was read ahead may lie outside of the cache.
 const ARRIVED_BYTES_MAX: usize = 1 << 20;
 
 /// What is to be read.
 pub(crate) struct Loader {
-    reader: Reader,
+    /// `None` once the store is closed: who reads from a directory keeps it locked.
+    reader: Mutex<Option<Arc<Reader>>>,
     jobs: Mutex<Jobs>,
     wakes: Condvar,
     done: Condvar,
@@ -65,8 +71,9 @@ struct Jobs {
     others: usize,
     /// How many have come.
     count: u64,
-    /// The one that is being done.
+    /// The one that is being done, and who waits for it.
     current: Option<u64>,
+    current_answer: Option<Arc<TicketCell>>,
     closing: bool,
 }
 
@@ -113,10 +120,22 @@ enum Job {
     Dismiss(Search),
 }
 
+impl Job {
+    /// Who waits for it.
+    fn cell(&self) -> Option<Arc<TicketCell>> {
+        match self {
+            Self::Answer(cell) => Some(Arc::clone(cell)),
+            Self::Search(search) | Self::Dismiss(search) => Some(search.cell()),
+            Self::Ahead(_) => None,
+        }
+    }
+}
+
 impl Loader {
     pub(crate) fn new(reader: Reader) -> Self {
         let (jobs, arrived) = (Mutex::default(), Mutex::default());
         let (wakes, done) = (Condvar::new(), Condvar::new());
+        let reader = Mutex::new(Some(Arc::new(reader)));
         Self { reader, jobs, wakes, done, arrived, arrived_bytes: AtomicUsize::new(0) }
     }
 
@@ -177,7 +196,41 @@ impl Loader {
 
     /// Lets go of a segment that is about to be retired.
     pub(crate) fn forget(&self, segment: u64) {
-        self.reader.forget(segment);
+        self.reader().iter().for_each(|reader| reader.forget(segment));
+    }
+
+    /// Lets go of the directory: nothing is read any more.
+    pub(crate) fn leave(&self) {
+        self.reader.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    fn reader(&self) -> Option<Arc<Reader>> {
+        // It is there or not, at every instant.
+        self.reader.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The name of the file that holds a payload.
+    fn file_of(&self, place: Stored) -> String {
+        let segment = u64::from(place.segment);
+        self.reader().map_or_else(|| segment_name(segment), |reader| reader.file_of(segment))
+    }
+
+    /// Tells all who wait for payloads that nothing is confirmed any more. Those of an answer whose tasks are handed out by
+    /// it are not given back: nothing of that would be confirmed either.
+    pub(crate) fn fail(&self, durable: &Durable) {
+        let cells: Vec<Arc<TicketCell>> = {
+            let mut jobs = self.jobs();
+            jobs.closing = true;
+            let current = jobs.current_answer.take();
+            let searches: Vec<_> = jobs.searches.drain(..).map(|(_, search)| search.into_cell()).collect();
+            let answers: Vec<_> = jobs.answers.drain(..).map(|(_, cell)| cell).collect();
+            current.into_iter().chain(answers).chain(searches).collect()
+        };
+        self.wakes.notify_all();
+        self.done.notify_all();
+        for cell in cells {
+            cell.fail(durable);
+        }
     }
 
     pub(crate) fn close(&self) {
@@ -191,6 +244,7 @@ impl Loader {
         loop {
             if let Some((number, job)) = jobs.next() {
                 jobs.current = Some(number);
+                jobs.current_answer = job.cell();
                 return Some(job);
             }
             if jobs.closing {
@@ -201,7 +255,10 @@ impl Loader {
     }
 
     fn end(&self) {
-        self.jobs().current = None;
+        {
+            let mut jobs = self.jobs();
+            (jobs.current, jobs.current_answer) = (None, None);
+        }
         self.done.notify_all();
     }
 
@@ -218,11 +275,18 @@ impl Loader {
     /// Reads a stretch.
     fn read(&self, stretch: &Stretch) -> Result<Arc<[u8]>, Fault> {
         let place = Place { segment: u64::from(stretch.segment), offset: stretch.start };
-        self.reader.read_upto(place, stretch.bytes())
+        match self.reader() {
+            Some(reader) => reader.read_upto(place, stretch.bytes()),
+            None => {
+                let closed = io::Error::from(io::ErrorKind::NotConnected);
+                Err(Fault::new(Operation::Read, segment_name(place.segment), closed))
+            }
+        }
     }
 }
 
 /// A payload that an answer needs.
+#[derive(Clone, Copy)]
 struct Wanted {
     /// Which of the answer's tasks it belongs to.
     index: usize,
@@ -230,13 +294,7 @@ struct Wanted {
 }
 
 /// Why a payload could not be had.
-struct Unreadable {
-    /// Which of the answer's tasks it belongs to.
-    index: usize,
-    /// Whether other bytes are where it was: it will not be better next time.
-    is_damaged: bool,
-    why: String,
-}
+type Reason = (Trouble, String);
 
 pub(crate) fn run(shared: &Shared) {
     let Some(loader) = &shared.loader else { return };
@@ -257,7 +315,8 @@ fn read_ahead(shared: &Shared, loader: &Loader, mut reading: Reading) {
     let all = reading.stretches.into_iter().chain(apart);
     // Nobody has asked yet: whoever does is told what is wrong.
     let read = |(stretch, payloads): (Stretch, usize)| {
-        Some(Arrived { start: stretch.first(), bytes: loader.read(&stretch).ok()?, payloads })
+        let bytes = loader.read(&stretch).inspect_err(|_| shared.read_faults.note_error()).ok()?;
+        Some(Arrived { start: stretch.first(), bytes, payloads })
     };
     let read: Vec<Arrived> = all.filter_map(read).collect();
     let mut arrived = loader.arrived();
@@ -278,16 +337,15 @@ fn step(shared: &Shared, loader: &Loader, mut search: Search) {
     }
     let Candidates { mut found, mut unread } = search.look(shared);
     let mut unreadable = None;
+    let mut patience = FAILED_READS_MAX;
     // One stretch after the other, so that no more than one is held in memory.
     for (stretch, candidates) in stretches(&mut unread, |&(_, place)| place) {
-        let bytes = loader.read(&stretch);
-        for &(id, place) in candidates {
-            match find(loader, &stretch, &bytes, place) {
-                Ok(payload) if *payload.as_ref() == *search.payload => found.push(id),
-                Ok(_) => {}
-                Err((_, why)) => unreadable = unreadable.or(Some((id, why))),
-            }
-        }
+        let places = (candidates, |&(_, place): &(TaskId, Stored)| place);
+        read_each(shared, loader, stretch, places, &mut patience, &mut |&(id, _), payload| match payload {
+            Ok(payload) if *payload.as_ref() == *search.payload => found.push(id),
+            Ok(_) => {}
+            Err((_, why)) => unreadable = unreadable.take().or(Some((id, why))),
+        });
     }
     search.conclude(shared, &found, unreadable);
     if search.is_done() {
@@ -299,21 +357,15 @@ fn step(shared: &Shared, loader: &Loader, mut search: Search) {
 
 /// Puts the payloads into an answer, and wakes its taker. If that goes away meanwhile, it has given the tasks back itself.
 fn load(shared: &Shared, loader: &Loader, cell: &TicketCell) {
-    let (payloads, unreadable) = fetch(shared, loader, wanted(cell));
-    let refused = unreadable.and_then(|unreadable| give_up(shared, cell, unreadable));
+    let (payloads, missing) = fetch(shared, loader, wanted(cell));
+    let position = (!missing.is_empty()).then(|| unreadable::take_back(shared, cell, &missing));
     let mut ticket = cell.lock();
     let Some(answer) = &mut ticket.answer else { return };
-    match refused {
-        Some((refused, position)) => {
-            answer.replies = refused;
-            answer.position = answer.position.max(position);
-        }
-        None => {
-            for (index, payload) in payloads {
-                answer.replies.tasks[index].body = Body::Loaded(payload);
-            }
-        }
+    for (index, payload) in payloads {
+        answer.replies.tasks[index].body = Body::Loaded(payload);
     }
+    answer.leave_out(&missing);
+    answer.position = answer.position.max(position.unwrap_or_default());
     let position = answer.position;
     ticket.is_loading = false;
     if let Some(waker) = ticket.waker.take() {
@@ -328,12 +380,8 @@ fn wanted(cell: &TicketCell) -> Vec<Wanted> {
     tasks.filter_map(|(index, task)| Some(Wanted { index, place: task.body.place()? })).collect()
 }
 
-/// The payloads, from memory or from the disk, and one that could not be had, if any.
-fn fetch(
-    shared: &Shared,
-    loader: &Loader,
-    wanted: Vec<Wanted>,
-) -> (Vec<(usize, Payload)>, Option<Unreadable>) {
+/// The payloads, from memory or from the disk, and those that could not be had.
+fn fetch(shared: &Shared, loader: &Loader, wanted: Vec<Wanted>) -> (Vec<(usize, Payload)>, Vec<Missing>) {
     let mut payloads = Vec::with_capacity(wanted.len());
     let mut cold = Vec::new();
     let sealed = {
@@ -347,80 +395,113 @@ fn fetch(
         }
         state.tape.segment().saturating_sub(1)
     };
-    let mut unreadable = None;
+    let mut missing = Vec::new();
+    let mut patience = FAILED_READS_MAX;
     let stretches: Vec<_> = stretches(&mut cold, |wanted| wanted.place).collect();
     let is_alone = stretches.len() == 1;
-    for (mut stretch, wanted) in stretches {
-        let least = stretch.start + READ_BYTES_MIN;
+    for (stretch, wanted) in stretches {
         // What is sealed does not change any more, so that what lies behind the places can be kept too.
-        let has_more = is_alone && u64::from(stretch.segment) < sealed && stretch.end < least;
+        let has_more = is_alone
+            && u64::from(stretch.segment) < sealed
+            && stretch.end < stretch.start + READ_BYTES_MIN
+            && read_more(shared, loader, stretch, wanted, &mut payloads);
         if has_more {
-            stretch.end = least;
-        }
-        let bytes = loader.read(&stretch);
-        if let Ok(bytes) = &bytes
-            && has_more
-        {
-            shared.lock().cache.keep_read(stretch.first(), Arc::clone(bytes), usize::MAX);
+            continue;
         }
         let is_scattered = 2 * wanted.iter().map(|wanted| u64::from(wanted.place.len)).sum::<u64>()
             < stretch.end - stretch.start;
-        for &Wanted { index, place } in wanted {
-            match find(loader, &stretch, &bytes, place) {
-                // The answer does not keep what it has no use for.
-                Ok(payload) if is_scattered => payloads.push((index, Payload::from(payload.as_ref()))),
-                Ok(payload) => payloads.push((index, payload)),
-                Err((is_damaged, why)) => {
-                    unreadable = unreadable.or(Some(Unreadable { index, is_damaged, why }));
+        let places = (wanted, |wanted: &Wanted| wanted.place);
+        read_each(shared, loader, stretch, places, &mut patience, &mut |wanted, payload| match payload {
+            // The answer does not keep what it has no use for.
+            Ok(payload) if is_scattered => payloads.push((wanted.index, Payload::from(payload.as_ref()))),
+            Ok(payload) => payloads.push((wanted.index, payload)),
+            Err((trouble, why)) => missing.push(Missing { index: wanted.index, trouble, why }),
+        });
+    }
+    (payloads, missing)
+}
+
+/// Reads a stretch and what lies behind it, and keeps it for those who come next. Answers false if not all of it is as it
+/// should be: then nothing was taken from it.
+fn read_more(
+    shared: &Shared,
+    loader: &Loader,
+    stretch: Stretch,
+    wanted: &[Wanted],
+    payloads: &mut Vec<(usize, Payload)>,
+) -> bool {
+    let more = Stretch { end: stretch.start + READ_BYTES_MIN, ..stretch };
+    let Ok(bytes) = loader.read(&more) else { return false };
+    let found: Option<Vec<(usize, Payload)>> = wanted
+        .iter()
+        .map(|wanted| {
+            let range = more.find(wanted.place);
+            let is_sound = is_whole(&bytes, range.start, wanted.place);
+            is_sound.then(|| (wanted.index, Payload::from(&bytes[range])))
+        })
+        .collect();
+    let Some(found) = found else { return false };
+    payloads.extend(found);
+    shared.lock().cache.keep_read(more.first(), bytes, usize::MAX);
+    true
+}
+
+/// Reads the payloads of a stretch. Where that fails it is read in halves, so that a bad place costs nobody but those whose
+/// payload it is. What is not read after so many failures is left for the next time: each of them may take seconds.
+fn read_each<T>(
+    shared: &Shared,
+    loader: &Loader,
+    stretch: Stretch,
+    (items, place_of): (&[T], impl Fn(&T) -> Stored + Copy),
+    patience: &mut usize,
+    visit: &mut dyn FnMut(&T, Result<Payload, Reason>),
+) {
+    let is_a_place = |item: &T| place_of(item).len as usize <= limits::PAYLOAD_BYTES_MAX;
+    let read = if items.iter().all(is_a_place) { Some(loader.read(&stretch)) } else { None };
+    match read {
+        Some(Ok(bytes)) => {
+            for item in items {
+                visit(item, find(loader, &stretch, &bytes, place_of(item)));
+            }
+        }
+        Some(Err(fault)) if items.len() == 1 || *patience == 0 || fault.is_shortage() => {
+            shared.read_faults.note_error();
+            let is_tried = items.len() == 1 && !fault.is_shortage();
+            *patience = patience.saturating_sub(1);
+            for item in items {
+                let trouble = if is_tried { Trouble::Failed } else { Trouble::Untried };
+                visit(item, Err((trouble, format!("{fault}, at offset {}", place_of(item).offset))));
+            }
+        }
+        None if items.len() == 1 => visit(&items[0], Err(damaged(loader, place_of(&items[0])))),
+        failed => {
+            if failed.is_some() {
+                shared.read_faults.note_error();
+                *patience -= 1;
+            }
+            let (first, second) = items.split_at(items.len() / 2);
+            for half in [first, second] {
+                if let Some(stretch) = Stretch::around(half.iter().map(place_of)) {
+                    read_each(shared, loader, stretch, (half, place_of), patience, visit);
                 }
             }
         }
     }
-    (payloads, unreadable)
 }
 
 /// The payload at a place of a stretch that was read.
-fn find(
-    loader: &Loader,
-    stretch: &Stretch,
-    bytes: &Result<Arc<[u8]>, Fault>,
-    place: Stored,
-) -> Result<Payload, (bool, String)> {
-    let offset = place.offset;
-    let bytes = bytes.as_ref().map_err(|error| (false, format!("{error}, at offset {offset}")))?;
+fn find(loader: &Loader, stretch: &Stretch, bytes: &Arc<[u8]>, place: Stored) -> Result<Payload, Reason> {
     let range = stretch.find(place);
     if is_whole(bytes, range.start, place) {
         return Ok(Payload::within(bytes, range));
     }
-    let file = loader.reader.file_of(u64::from(place.segment));
-    Err((true, format!("{file} is damaged at offset {offset}: the checksum of the payload does not match")))
+    Err(damaged(loader, place))
 }
 
-/// Takes back what cannot be delivered: the others wait again, and what is damaged is given up, so that it does not
-/// stand in the way of those behind it. Answers what its taker is told instead, once that is durable.
-fn give_up(shared: &Shared, cell: &TicketCell, unreadable: Unreadable) -> Option<(Replies<Body>, Position)> {
-    let Unreadable { index, is_damaged, why } = unreadable;
-    let (id, queues) = {
-        let ticket = cell.lock();
-        let answer = ticket.answer.as_ref()?;
-        (answer.replies.tasks.get(index)?.id, answer.receipts())
-    };
-    for (queue, receipts) in queues {
-        let is_bad = |receipt: &Receipt| is_damaged && receipt.id == id;
-        let good: Vec<Receipt> = receipts.iter().copied().filter(|receipt| !is_bad(receipt)).collect();
-        shared.change(|broker, now, tape| {
-            broker.undeliver(&queue, &good, now, tape);
-            if receipts.iter().any(is_bad) {
-                let id = id.to_string();
-                let tasks = TaskRefs { list: &[id.as_bytes()], form: IdForm::Long };
-                let bury = Command::Bury { queue: &queue, tasks };
-                broker.execute(now, &bury, tape, &mut Replies::default());
-            }
-        });
-    }
-    let mut refused = Replies::default();
-    refused.list.push(Reply::Refused(Refusal::Damaged { id, why: why.into() }));
-    Some((refused, shared.position(&shared.lock())))
+fn damaged(loader: &Loader, place: Stored) -> Reason {
+    let (file, offset) = (loader.file_of(place), place.offset);
+    let why = format!("{file} is damaged at offset {offset}: the checksum of the payload does not match");
+    (Trouble::Damaged, why)
 }
 
 #[cfg(test)]

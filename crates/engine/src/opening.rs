@@ -3,6 +3,7 @@
 //! In this order, so that a crash at any point leaves a store that opens again: read who the store is, replay its
 //! log, make the new incarnation durable, record the start, and only then answer anyone.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sureq_core::{Broker, LogTime, TaskId, codec};
@@ -43,7 +44,6 @@ pub(crate) struct Opened {
     pub(crate) tidier: Tidier,
     pub(crate) tape: Tape,
     pub(crate) end: Position,
-    pub(crate) id_mark: TaskId,
     pub(crate) cut: Option<Cut>,
     /// What is wrong with the newest checkpoint, if it could not be used.
     pub(crate) skipped: Option<Damage>,
@@ -96,6 +96,7 @@ pub(crate) fn open(
     let started = StoreValues { incarnation, log_time: now.log.0, id_mark: id_mark.raw(), ..values };
     store.update(started).map_err(disk_error)?;
     failpoint("open.after-incarnation");
+    broker.set_id_mark(id_mark);
 
     let mut writer = recovered.writer;
     let mut tape = Tape::new(recovered.end, writer.room(), values.hash_key, live);
@@ -129,11 +130,11 @@ pub(crate) fn open(
             spares: recovered.spares,
             is_short_of_files: false,
             replayed_bytes,
+            unread: BTreeMap::new(),
         },
         skipped,
         end: tape.end(),
         tape,
-        id_mark,
         cut: recovered.cut,
     })
 }

@@ -30,8 +30,10 @@ pub(crate) struct Search {
     pub(crate) payload: Box<[u8]>,
     seek: Seek,
     cancelled: u64,
-    /// Why it cannot be answered with a number.
+    /// Why it came to an end too early.
     refused: Option<Refusal>,
+    /// A task whose payload could not be compared.
+    unread: Option<Refusal>,
     /// Who asked.
     cell: Arc<TicketCell>,
 }
@@ -48,12 +50,21 @@ pub(crate) struct Candidates {
 impl Search {
     pub(crate) fn new(queue: &[u8], payload: &[u8], cell: Arc<TicketCell>) -> Self {
         let (queue, payload) = (queue.into(), payload.into());
-        Self { queue, payload, seek: Seek::default(), cancelled: 0, refused: None, cell }
+        Self { queue, payload, seek: Seek::default(), cancelled: 0, refused: None, unread: None, cell }
     }
 
-    /// Whether nobody waits for the answer any more.
+    /// Whether nobody waits for the answer any more: the loader holds it as well, while it takes a step.
     pub(crate) fn is_abandoned(&self) -> bool {
-        Arc::strong_count(&self.cell) == 1
+        Arc::strong_count(&self.cell) <= 2
+    }
+
+    /// Who asked.
+    pub(crate) fn cell(&self) -> Arc<TicketCell> {
+        Arc::clone(&self.cell)
+    }
+
+    pub(crate) fn into_cell(self) -> Arc<TicketCell> {
+        self.cell
     }
 
     /// Whether there is nothing more to look at.
@@ -98,7 +109,8 @@ impl Search {
         candidates
     }
 
-    /// Calls off what was found. Says so at the end if it could not be done, or if a payload could not be read.
+    /// Calls off what was found. Says so at the end if it could not be done, or if a payload could not be read: that one may
+    /// be one of those that were meant.
     pub(crate) fn conclude(
         &mut self,
         shared: &Shared,
@@ -109,7 +121,7 @@ impl Search {
             self.cancel(shared, found);
         }
         if let Some((id, why)) = unreadable {
-            self.refused.get_or_insert(Refusal::Damaged { id, why: why.into() });
+            self.unread.get_or_insert(Refusal::Damaged { id, why: why.into() });
         }
     }
 
@@ -140,7 +152,8 @@ impl Search {
         let (replies, position) = if shared.durable.failure().is_some() {
             (poisoned(), Position::START)
         } else {
-            (only(self.refused.map_or(Reply::Count(self.cancelled), Reply::Refused)), position)
+            let refused = self.refused.or(self.unread);
+            (only(refused.map_or(Reply::Count(self.cancelled), Reply::Refused)), position)
         };
         let mut ticket = self.cell.lock();
         ticket.answer = Some(Answer::new(Vec::new(), replies, position));

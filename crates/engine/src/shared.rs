@@ -3,10 +3,12 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use sureq_core::broker::Dropped;
 use sureq_core::limits;
 use sureq_core::{Broker, Command, LogTime, Now, Receipt, Refusal, Replies, Reply, TaskId};
 
@@ -27,9 +29,10 @@ use crate::tape::Tape;
 use crate::ticker;
 use crate::ticket::{Answer, poisoned};
 use crate::tidier::Tidying;
+use crate::unreadable::ReadFaults;
 
-/// How near the ids may come to their durable mark.
-const MARK_NEAR_MS: u64 = 5_000;
+/// How near the ids may come to their durable mark before the keeper is told to raise it at once.
+const MARK_NEAR_MS: u64 = 20_000;
 
 /// How much is gathered where someone waits for it, before the log thread is woken without being asked to.
 const GATHER_BYTES_MAX: usize = 64 << 10;
@@ -59,19 +62,39 @@ pub(crate) struct Shared {
     pub(crate) memory_max: Option<u64>,
     /// Memory that others have said they hold.
     pub(crate) charged: AtomicUsize,
+    pub(crate) read_faults: ReadFaults,
     pub(crate) notice: Option<fn(&str)>,
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
+    pub(crate) threads_left: ThreadsLeft,
     pub(crate) cut: Option<Cut>,
 }
 
-/// Tells everyone if a thread of the engine dies: without it nothing more would be confirmed, and nobody would know.
-pub(crate) struct Alarm(pub(crate) Arc<Shared>);
+/// How many threads of the engine run, for whoever waits until none does.
+#[derive(Default)]
+pub(crate) struct ThreadsLeft {
+    count: Mutex<usize>,
+    ended: Condvar,
+}
 
-impl Drop for Alarm {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.durable.fail(LogError::Poisoned);
-        }
+impl ThreadsLeft {
+    pub(crate) fn begin_one(&self) {
+        *self.lock() += 1;
+    }
+
+    pub(crate) fn end_one(&self) {
+        *self.lock() -= 1;
+        self.ended.notify_all();
+    }
+
+    /// Waits until none is left; answers false if that takes too long.
+    pub(crate) fn wait(&self, patience: Duration) -> bool {
+        let waited = self.ended.wait_timeout_while(self.lock(), patience, |left| *left > 0);
+        *waited.unwrap_or_else(PoisonError::into_inner).0 == 0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, usize> {
+        // A number is whole at every instant.
+        self.count.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -92,6 +115,8 @@ pub(crate) struct State {
     pub(crate) no_space: bool,
     /// Pushes were refused for want of memory, and the operator was told.
     pub(crate) no_memory: bool,
+    /// What was in dropped queues, while whoever takes a checkpoint releases it.
+    pub(crate) releasing: Option<Arc<Dropped<Body>>>,
     /// The segments of the log, in order. The last is written to.
     pub(crate) segments: Vec<SegmentInfo>,
     /// Those of them that tasks cannot be copied out of.
@@ -101,8 +126,9 @@ pub(crate) struct State {
     /// Someone needs all before this position to be on disk, whatever the level of durability.
     pub(crate) sync_wanted: Position,
     pub(crate) closing: bool,
-    /// No id from here on may be given out before the mark is raised on disk.
-    pub(crate) id_mark: TaskId,
+    /// Who is to be woken, each once its position is durable, as soon as nobody has the lock: what a waker does is its own
+    /// business.
+    pub(crate) woken: Vec<(Position, Waker)>,
 }
 
 /// How often is looked whether all have had the lock; nobody signals it.
@@ -136,11 +162,28 @@ impl Shared {
                 locked
             }
         };
-        if locked.is_err() {
-            // Whoever watches over the home learns that nothing more will come of it.
-            self.durable.fail(LogError::Poisoned);
+        match locked {
+            Ok(state) => state,
+            Err(in_doubt) => {
+                drop(in_doubt);
+                // All who wait learn that nothing more will come of it.
+                self.fail(LogError::Poisoned);
+                panic!("{LOCK}");
+            }
         }
-        locked.expect(LOCK)
+    }
+
+    /// The lock, even if a panic has put the state in doubt: for those who tell others that it is over.
+    pub(crate) fn lock_in_doubt(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has all threads of the engine look whether they are still needed.
+    pub(crate) fn wake_threads(&self) {
+        self.log_wakes.notify_all();
+        self.ticker_wakes.notify_all();
+        self.keeper.wake();
+        self.tidying.wake();
     }
 
     /// The lock, if nobody has it.
@@ -168,25 +211,23 @@ impl Shared {
     pub(crate) fn fail(&self, error: LogError) {
         self.durable.fail(error);
         self.synced.end();
-        // A panic under the lock has been told by then, and whoever waits is told of it by its own call.
-        if let Ok(mut state) = self.state.lock() {
+        // Those whose payloads were being read are told too, and so is whoever waits for the one who reads.
+        self.loader.iter().for_each(|loader| loader.fail(&self.durable));
+        let woken = {
+            let mut state = self.lock_in_doubt();
             self.disband(&mut state, poisoned, Position::START);
-            state.listeners.end();
-        }
-    }
-
-    /// The same, for a caller that has the lock.
-    pub(crate) fn fail_locked(&self, state: &mut State, error: LogError) {
-        self.durable.fail(error);
-        self.synced.end();
-        self.disband(state, poisoned, Position::START);
-        state.listeners.end();
+            let State { listeners, woken, .. } = &mut *state;
+            listeners.end(woken);
+            std::mem::take(woken)
+        };
+        self.wake(woken);
+        self.wake_threads();
     }
 
     /// Answers all pops that wait.
     pub(crate) fn disband(&self, state: &mut State, replies: fn() -> Replies<Body>, position: Position) {
         for waiting in state.line.disband() {
-            self.answer(waiting, replies(), position);
+            self.answer(state, waiting, replies(), position);
         }
     }
 
@@ -225,11 +266,11 @@ impl Shared {
     #[cold]
     fn tell(&self, state: &mut State) {
         let position = self.position(state);
-        let State { broker, tape, listeners, .. } = state;
+        let State { broker, tape, listeners, woken, .. } = state;
         tape.notes.tell(|queue, kind, tasks| {
             // A queue that was forgotten within the same step had nothing in it that anyone would ask for now.
             if let Some(name) = broker.name_of(queue) {
-                listeners.tell(name, kind, tasks, position, &self.durable);
+                listeners.tell(name, kind, tasks, position, woken);
             }
         });
     }
@@ -246,6 +287,20 @@ impl Shared {
         self.end_unit(&mut state);
         self.serve(&mut state, now);
         self.stir(&mut state, now);
+        self.let_go(state);
+    }
+
+    /// Lets go of the lock, and wakes those whom what happened under it concerns.
+    pub(crate) fn let_go(&self, mut state: MutexGuard<'_, State>) {
+        let woken = std::mem::take(&mut state.woken);
+        drop(state);
+        self.wake(woken);
+    }
+
+    fn wake(&self, woken: Vec<(Position, Waker)>) {
+        for (position, waker) in woken {
+            self.durable.wake_at(position, &waker);
+        }
     }
 
     /// Gives deliveries that never reached their taker back to the front of their queue, slice by slice.
@@ -289,7 +344,7 @@ impl Shared {
             let position = self.position(state);
             let all = waiting.pop.with(|pop| self.fetch(state, &Command::Pop(*pop), &mut replies.tasks));
             if all {
-                self.answer(waiting, replies, position);
+                self.answer(state, waiting, replies, position);
             } else {
                 let Waiting { pop, cell, .. } = waiting;
                 self.load_into(&cell, Answer::new(pop.into_queues(), replies, position));
@@ -297,15 +352,18 @@ impl Shared {
         }
     }
 
-    /// Answers a waiting pop, and wakes its taker once the answer may leave.
-    pub(crate) fn answer(&self, waiting: Waiting, replies: Replies<Body>, position: Position) {
+    /// Answers a waiting pop. Its taker is woken once the answer may leave, by whoever lets go of the lock.
+    pub(crate) fn answer(
+        &self,
+        state: &mut State,
+        waiting: Waiting,
+        replies: Replies<Body>,
+        position: Position,
+    ) {
         let Waiting { pop, cell, .. } = waiting;
         let mut cell = cell.lock();
         cell.answer = Some(Answer::new(pop.into_queues(), replies, position));
-        if let Some(waker) = cell.waker.take() {
-            drop(cell);
-            self.durable.wake_at(position, &waker);
-        }
+        state.woken.extend(cell.waker.take().map(|waker| (position, waker)));
     }
 
     /// How much is gathered before the log thread is woken without being asked to.
@@ -344,13 +402,13 @@ impl Shared {
         }
     }
 
-    /// Keeps the durable mark ahead of the ids. The keeper does so well in time; only a clock that leapt, or a keeper
-    /// that was held up, lets a caller find the mark too close and raise it itself.
-    pub(crate) fn mind_the_mark(&self, state: &mut State, now: Now) {
-        let next = state.broker.last_id().next(now.log.0).unwrap_or(TaskId::LAST);
-        let is_near = next.ms() + MARK_NEAR_MS >= state.id_mark.ms() && state.id_mark < TaskId::LAST;
-        if is_near && self.durable.failure().is_none() {
-            self.keeper.raise_mark(self, state, now);
+    /// Has the keeper raise the durable mark of the ids if they have come near to it: the clock has leapt, or the keeper was
+    /// held up. Nobody waits for that under the lock: until the mark is raised, the broker gives out ids below it.
+    pub(crate) fn mind_the_mark(&self, state: &State, now: Now) {
+        let (last, mark) = (state.broker.last_id(), state.broker.id_mark());
+        let is_near = last.ms().max(now.log.0) + MARK_NEAR_MS >= mark.ms() && mark < TaskId::LAST;
+        if is_near {
+            self.keeper.call_for_mark();
         }
     }
 }

@@ -51,6 +51,12 @@ pub struct Status {
     pub disk_free_bytes: u64,
     /// The size of a new segment.
     pub segment_bytes: u64,
+    /// Reads of the log that failed.
+    pub read_errors: u64,
+    /// Tasks that are dead because their payloads could not be read.
+    pub unreadable_tasks: u64,
+    /// Segments that are kept because tasks cannot be copied out of them.
+    pub unreadable_segments: u64,
 }
 
 impl Engine {
@@ -79,6 +85,9 @@ impl Engine {
             is_full: state.no_space,
             disk_free_bytes: shared.keeper.disk_free_bytes.load(Relaxed),
             segment_bytes: shared.keeper.segment_bytes,
+            read_errors: shared.read_faults.errors(),
+            unreadable_tasks: shared.read_faults.dead(),
+            unreadable_segments: state.unreadable.len() as u64,
         }
     }
 

@@ -25,6 +25,11 @@ impl Stretch {
         Self { segment: place.segment, start: start.saturating_sub(CRC_BYTES), end }
     }
 
+    /// The least that holds all of these places, which lie in one segment and in order.
+    pub(crate) fn around(places: impl Iterator<Item = Stored>) -> Option<Self> {
+        places.map(Self::of).reduce(|all, next| Self { end: all.end.max(next.end), ..all })
+    }
+
     /// How many bytes more are read for a place behind another: those between them too, if they are read together.
     pub(crate) fn bytes_for(place: Stored, before: Option<Stored>) -> usize {
         let gap = before

@@ -23,7 +23,10 @@ pub(crate) fn run(shared: &Shared) {
     while !state.closing {
         let now = shared.clock.now();
         tick(shared, &mut state, now);
-        if state.broker.next_deadline().is_due(now) {
+        if !state.woken.is_empty() {
+            shared.let_go(state);
+            state = shared.lock();
+        } else if state.broker.next_deadline().is_due(now) {
             // A flood is taken in slices, and others get the lock in between.
             drop(state);
             shared.step_aside();
@@ -45,7 +48,7 @@ pub(crate) fn tick(shared: &Shared, state: &mut State, now: Now) {
     shared.serve(state, now);
     while let Some(waiting) = state.line.timed_out(now.log) {
         let position = shared.position(state);
-        shared.answer(waiting, timed_out(), position);
+        shared.answer(state, waiting, timed_out(), position);
     }
 }
 

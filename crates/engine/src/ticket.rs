@@ -11,6 +11,7 @@ use sureq_core::{Receipt, Refusal, Replies, Reply};
 use sureq_seam::{by_queue, unparker};
 
 use crate::body::Body;
+use crate::durable::Durable;
 use crate::log::Position;
 use crate::shared::Shared;
 
@@ -25,12 +26,14 @@ pub struct Answer {
     pub position: Position,
     /// When it was executed: whoever waits for it may be late to take it.
     pub at: Instant,
+    /// The queue of tasks that were handed out again, as a command other than a pop does.
+    pub(crate) recovered_from: Option<Box<[u8]>>,
 }
 
 impl Answer {
     /// What has just been executed.
     pub(crate) fn new(queues: Vec<Box<[u8]>>, replies: Replies<Body>, position: Position) -> Self {
-        Self { queues, replies, position, at: Instant::now() }
+        Self { queues, replies, position, at: Instant::now(), recovered_from: None }
     }
 
     /// Puts the reply behind others.
@@ -99,6 +102,19 @@ pub(crate) struct TicketState {
 }
 
 impl TicketCell {
+    /// Answers that nothing is confirmed any more, unless there is an answer.
+    pub(crate) fn fail(&self, durable: &Durable) {
+        let mut ticket = self.lock();
+        if std::mem::take(&mut ticket.is_loading) {
+            // What was executed for it may be on disk or not.
+            let replies = if ticket.answer.is_some() { unsure() } else { poisoned() };
+            ticket.answer = Some(Answer::new(Vec::new(), replies, Position::START));
+        }
+        let waker = ticket.waker.take();
+        drop(ticket);
+        waker.iter().for_each(|waker| durable.wake_at(Position::START, waker));
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, TicketState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -120,6 +136,11 @@ impl Ticket {
         let mut cell = self.cell.lock();
         let answered = cell.answer.as_ref().filter(|_| !cell.is_loading);
         let Some(position) = answered.map(|answer| answer.position) else {
+            if self.shared.durable.failure().is_some() || self.shared.state.is_poisoned() {
+                // Whoever should have answered may be gone.
+                let replies = if cell.answer.take().is_some() { unsure() } else { poisoned() };
+                return Poll::Ready(Answer::new(Vec::new(), replies, Position::START));
+            }
             cell.waker = Some(cx.waker().clone());
             return Poll::Pending;
         };

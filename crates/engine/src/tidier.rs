@@ -4,20 +4,21 @@
 //! A segment goes when no live payload lies in it and the older of the two kept checkpoints does not need its events, and
 //! only after all that made it so is on disk: a crash must not bring a task back without its payload.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sureq_core::Broker;
-use sureq_core::broker::Image;
+use sureq_core::broker::{Dropped, Image};
 
 use crate::body::Body;
 use crate::checkpoint::Checkpoints;
 use crate::disk::Disk;
 use crate::failpoint::failpoint;
 use crate::fault::{OpenError, Operation};
-use crate::forward;
+use crate::forward::{self, Copied};
 use crate::live::{Live, LiveBodies};
 use crate::log::{LogError, Position, SegmentInfo, Spares};
 use crate::log_thread::LogThread;
@@ -51,6 +52,12 @@ const BOUND_SEGMENTS: u64 = 2;
 
 /// Copying a segment forward is worth it if at most so many percent of it are live.
 const WORTHWHILE_PERCENT: u64 = 70;
+
+/// How long after a failed read a segment is copied again. After the last of these it is left alone until the next start.
+const COPY_AGAIN: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(60)];
+
+/// How many tasks that moved to a dead-letter queue are looked at each time, to see whether they are still there.
+const ADOPTED_LOOKED_AT: usize = 1_000;
 
 /// After so many bytes of a checkpoint the disk is left to others for a while.
 const PACE_BYTES: usize = 1 << 20;
@@ -128,6 +135,14 @@ pub(crate) struct Tidier {
     pub(crate) is_short_of_files: bool,
     /// How much of the log was read at the start: it counts as logged since the checkpoint.
     pub(crate) replayed_bytes: u64,
+    /// Segments that tasks could not be copied out of.
+    pub(crate) unread: BTreeMap<u64, Retry>,
+}
+
+/// A segment whose read failed so often, and when it is tried again, if ever.
+pub(crate) struct Retry {
+    failures: usize,
+    at: Option<Instant>,
 }
 
 pub(crate) fn run(shared: &Shared, mut tidier: Tidier) {
@@ -152,7 +167,9 @@ impl Tidier {
             if is_over || shared.durable.failure().is_some() {
                 return Ok(());
             }
-            self.copy_forward(shared, is_full)?;
+            shared.lock().broker.forget_adopted(ADOPTED_LOOKED_AT);
+            self.readmit_segments(shared);
+            self.copy_forward(shared, is_full);
             let is_wanted = shared.tidying.is_due(logged) || self.is_room_wasted(shared, is_full);
             let was_taken = is_wanted && self.make_room(shared)?;
             if was_taken && self.is_room_wasted(shared, is_full) && !shared.lock().closing {
@@ -215,24 +232,28 @@ impl Tidier {
         shared: &Shared,
         image: fn(&mut Broker<Body>) -> Image<Body>,
     ) -> Result<Taken, Unwritten> {
-        // What was dropped is no part of an image, but its payloads count as live until they are released; and an image has no
-        // place for what was decided and is not done yet.
+        // An image has no place for what was decided and is not done yet.
         let mut state = shared.lock();
-        while state.broker.is_unfinished() && !state.closing {
+        while state.broker.is_under_way() && !state.closing {
             drop(state);
             thread::sleep(PACE_PAUSE);
             state = shared.lock();
         }
-        if state.broker.is_unfinished() {
+        if state.broker.is_under_way() {
             // A store that closes does not wait for it, and has no use for a checkpoint that counts what is not in it: its
             // segments would be kept for good.
             return Ok(Taken::Closes);
         }
-        let (image, live, position, logged) = {
+        // What was dropped is no part of an image, but its payloads count as live until they are released. There may always be
+        // some, so that they are not waited for.
+        let dropped = Arc::new(state.broker.take_dropped());
+        state.releasing = Some(Arc::clone(&dropped));
+        let (image, mut live, position, logged) = {
             let State { broker, tape, .. } = &mut *state;
             (image(broker), tape.live.clone(), tape.end(), state.logged_bytes)
         };
         drop(state);
+        live.subtract(&release(shared, &dropped));
         // By when all is written, the log is on disk that far, and has not waited for any of it.
         shared.want_sync(position);
         self.newest = None;
@@ -364,25 +385,66 @@ impl Tidier {
 
     /// Copies live tasks out of mostly dead segments, as many as take up too much room. Where a new segment waits for old ones
     /// to go, no more than one at a time: only a checkpoint lets that go.
-    fn copy_forward(&self, shared: &Shared, is_full: bool) -> Result<(), LogError> {
+    fn copy_forward(&mut self, shared: &Shared, is_full: bool) {
         while let Some(victim) = self.next_victim(shared, is_full) {
             shared.tidying.is_copying.store(true, Ordering::Relaxed);
             let copied = forward::copy(shared, &*self.disk, self.uuid, &victim);
             shared.tidying.is_copying.store(false, Ordering::Relaxed);
-            if !copied? {
-                let mut state = shared.lock();
-                if state.closing || state.broker.is_unfinished() {
-                    break;
+            match copied {
+                Copied::All => {}
+                Copied::NotAll => {
+                    let mut state = shared.lock();
+                    if state.closing || state.broker.is_unfinished() {
+                        break;
+                    }
+                    // What cannot be copied stays where it is, and does not keep others from being copied.
+                    state.unreadable.insert(victim.number);
                 }
-                // What cannot be copied stays where it is, and does not keep others from being copied.
-                state.unreadable.insert(victim.number);
+                Copied::Unreadable(error) => self.set_segment_aside(shared, victim.number, &error),
             }
             if shared.lock().log_thread == LogThread::Waits {
                 break;
             }
         }
-        Ok(())
     }
+
+    /// Keeps a segment that cannot be read: its tasks stay where they are. A read that failed is tried again later, a few
+    /// times; what is damaged stays so.
+    fn set_segment_aside(&mut self, shared: &Shared, number: u64, error: &OpenError) {
+        shared.read_faults.note_error();
+        let retry = self.unread.entry(number).or_insert(Retry { failures: 0, at: None });
+        let pause = COPY_AGAIN.get(retry.failures).filter(|_| matches!(error, OpenError::Disk(_)));
+        retry.failures += 1;
+        retry.at = pause.map(|&pause| Instant::now() + pause);
+        shared.lock().unreadable.insert(number);
+        shared.notice(&format!("{error}; the segment is kept, and the tasks in it stay where they are"));
+    }
+
+    /// Lets segments be copied again whose reads failed a while ago.
+    fn readmit_segments(&mut self, shared: &Shared) {
+        if self.unread.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        let mut state = shared.lock();
+        let State { segments, unreadable, .. } = &mut *state;
+        self.unread.retain(|number, _| segments.iter().any(|segment| segment.number == *number));
+        for (number, retry) in &mut self.unread {
+            if retry.at.take_if(|at| *at <= now).is_some() {
+                unreadable.remove(number);
+            }
+        }
+    }
+}
+
+/// Releases the payloads of what was dropped, without the lock but for a moment; answers what they were.
+fn release(shared: &Shared, dropped: &Dropped<Body>) -> LiveBodies {
+    let mut gone = LiveBodies::default();
+    dropped.bodies(&mut |body| body.place().into_iter().for_each(|place| gone.add(place)));
+    let mut state = shared.lock();
+    state.tape.live.subtract(&gone);
+    state.releasing = None;
+    gone
 }
 
 /// How much segments may take up before something is done about it.

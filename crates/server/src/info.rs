@@ -86,6 +86,9 @@ const SECTIONS: [Section; 5] = [
         line(text, "segment_bytes", status.segment_bytes);
         line(text, "disk_free_bytes", status.disk_free_bytes);
         line(text, "disk_full", u8::from(status.is_full));
+        line(text, "read_errors", status.read_errors);
+        line(text, "unreadable_tasks", status.unreadable_tasks);
+        line(text, "unreadable_segments", status.unreadable_segments);
     }),
     ("Stats", |facts, text| {
         line(text, "total_connections_received", facts.clients.total());

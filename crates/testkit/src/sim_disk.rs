@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,6 +20,9 @@ mod crash;
 
 pub use crash::{Crash, Kept, Torn};
 use crash::{mix, sectors};
+
+/// What a system answers that cannot read a sector.
+const EIO: i32 = 5;
 
 /// A change to the disk. Files are known by the order of their creation, since they outlive their names.
 #[derive(Clone, Debug)]
@@ -73,6 +77,9 @@ struct State {
     entropy: u64,
     /// How many bytes there is room for, if that is bounded.
     capacity: Option<u64>,
+    /// Parts of files that cannot be read.
+    bad: Vec<(usize, Range<u64>)>,
+    bad_reads: u64,
 }
 
 #[derive(Default)]
@@ -186,6 +193,24 @@ impl SimDisk {
         for file in &mut state.files {
             file.sync_failed = false;
         }
+    }
+
+    /// Lets every read fail that comes to this part of a file, whatever the file is called later. What was read before it is
+    /// read, as a real disk does.
+    pub fn break_reads(&self, name: &str, part: Range<u64>) {
+        let mut state = self.state();
+        let file = state.live[name];
+        state.bad.push((file, part));
+    }
+
+    /// Ends what [`SimDisk::break_reads`] began.
+    pub fn mend_reads(&self) {
+        self.state().bad.clear();
+    }
+
+    /// How many reads came to a part that cannot be read.
+    pub fn bad_reads(&self) -> u64 {
+        self.state().bad_reads
     }
 
     /// How many calls were made so far, reads included.
@@ -326,7 +351,7 @@ impl DiskFile for SimFile {
             bytes = bytes.div_ceil(2);
         }
         into[..bytes].copy_from_slice(&rest[..bytes]);
-        Ok(bytes)
+        state.readable(self.file, offset, bytes)
     }
 
     fn sync_data(&self) -> Result<(), Fault> {
@@ -386,6 +411,22 @@ impl State {
         };
         self.failed += 1;
         outcome
+    }
+
+    /// How many of so many bytes can be read before a part that cannot.
+    fn readable(&mut self, file: usize, offset: u64, bytes: usize) -> io::Result<usize> {
+        let read = offset..offset + bytes as u64;
+        let hit = self.bad.iter().filter(|(bad, part)| {
+            *bad == file && part.start < read.end && read.start < part.end && !read.is_empty()
+        });
+        match hit.map(|(_, part)| part.start.saturating_sub(offset)).min() {
+            None => Ok(bytes),
+            Some(0) => {
+                self.bad_reads += 1;
+                Err(io::Error::from_raw_os_error(EIO))
+            }
+            Some(before) => Ok(before as usize),
+        }
     }
 
     fn find(&self, name: &str) -> io::Result<usize> {

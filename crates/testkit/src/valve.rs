@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 use sureq_engine::disk::{Disk, DiskFile};
 use sureq_engine::fault::{Fault, Operation};
@@ -41,6 +42,9 @@ struct State {
     fails_directory: bool,
     directory_failed: bool,
     directory_syncs_after_failure: usize,
+    hangs: bool,
+    hung: Vec<String>,
+    panics_in: Option<String>,
 }
 
 impl Default for Valve {
@@ -97,6 +101,29 @@ impl Valve {
     /// How many bytes were read for payloads so far.
     pub fn bytes_loaded(&self) -> usize {
         self.control.lock().bytes_loaded
+    }
+
+    /// Has the next call panic that a thread of this name makes to read or to sync a file or the directory.
+    pub fn panic_in(&self, thread: &str) {
+        self.control.lock().panics_in = Some(thread.to_owned());
+    }
+
+    /// Has the disk hang from now on: no file is synced, whoever asks for it.
+    pub fn hang(&self) {
+        self.control.lock().hangs = true;
+    }
+
+    /// Has it work again.
+    pub fn unhang(&self) {
+        self.control.lock().hangs = false;
+        self.control.moved.notify_all();
+    }
+
+    /// Waits until a sync of a file whose name begins so hangs.
+    pub fn wait_until_hung(&self, name: &str) {
+        let state = self.control.lock();
+        let is_free = |state: &mut State| !state.hung.iter().any(|hung| hung.starts_with(name));
+        drop(self.control.moved.wait_while(state, is_free));
     }
 
     /// Holds up whoever tidies up, where it makes names durable.
@@ -156,6 +183,15 @@ impl Valve {
 }
 
 impl Control {
+    fn panic_if_asked(&self) {
+        let mut state = self.lock();
+        if state.panics_in.as_deref() == thread::current().name() && state.panics_in.is_some() {
+            let name = state.panics_in.take();
+            drop(state);
+            panic!("{name:?} was to panic");
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -192,6 +228,7 @@ impl Disk for Valve {
     }
 
     fn sync_dir(&self) -> Result<(), Fault> {
+        self.control.panic_if_asked();
         let mut one = self.control.lock();
         if std::thread::current().name() == Some("sureq-tidier") {
             one.tidier_held = true;
@@ -242,6 +279,7 @@ impl DiskFile for ValveFile {
 
     fn read_some_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         let control = &self.valve.control;
+        control.panic_if_asked();
         let is_loader = std::thread::current().name() == Some("sureq-loader");
         let mut state = control.lock();
         if state.holds_reads && is_loader {
@@ -263,6 +301,7 @@ impl DiskFile for ValveFile {
 
     fn sync_data(&self) -> Result<(), Fault> {
         let control = &self.valve.control;
+        control.panic_if_asked();
         let is_log = std::thread::current().name() == Some("sureq-log");
         let mut state = control.lock();
         if is_log && state.is_closed {
@@ -273,6 +312,13 @@ impl DiskFile for ValveFile {
                 .wait_while(state, |state| state.is_closed)
                 .unwrap_or_else(PoisonError::into_inner);
             state.held -= 1;
+        }
+        if state.hangs {
+            state.hung.push(self.name.clone());
+            control.moved.notify_all();
+            state =
+                control.moved.wait_while(state, |state| state.hangs).unwrap_or_else(PoisonError::into_inner);
+            state.hung.retain(|hung| *hung != self.name);
         }
         state.syncs += 1;
         if state.fail_at == Some(state.syncs) || (is_log && std::mem::take(&mut state.fails_log)) {

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use sureq_testkit::client::RespClient;
+use sureq_testkit::client::{RespClient, encode};
 use sureq_testkit::machine_watch::MachineWatch;
-use sureq_testkit::process::PATIENCE;
-use sureq_testkit::server_process::Launch;
+use sureq_testkit::process::{PATIENCE, Process};
+use sureq_testkit::server_process::{Launch, Server};
+use sureq_testkit::shifted_clock::ShiftedClock;
 
 use crate::{scratch, serve};
 
@@ -130,29 +132,71 @@ fn a_sync_that_fails_at_the_start_refuses_to_start_and_harms_nothing() {
     assert_eq!(server.client().pop("q", 10)[0].id, id);
 }
 
-#[test]
-fn a_slow_disk_delays_confirmations_and_nothing_else() {
-    let dir = scratch();
-    let (data, log) = (dir.path().join("data"), dir.path().join("strace"));
-    let slow = "inject=fdatasync:delay_exit=700000:when=30+";
-    let launch = under_strace_of_the_log(serve(&data), &data, &log, slow);
-    let server = launch.start();
-    let (mut pusher, mut other) = (server.client(), server.client());
-    let ids: Vec<String> =
-        (0..40).map_while(|_| push_in_time(&mut pusher, Duration::from_millis(350))).collect();
-    assert!(ids.len() < 40, "the disk never became slow");
-    // One push is being synced now; it must neither be confirmed early nor hold others up.
-    let asked = Instant::now();
-    assert_eq!(other.say("PING").text(), "PONG");
-    assert!(asked.elapsed() < Duration::from_millis(200), "PING took {:?}", asked.elapsed());
-    assert_eq!(pusher.reply().ids().len(), 1);
+/// How long each sync takes once the disk hangs: longer than all that is asked meanwhile.
+const HANG: Duration = Duration::from_secs(5);
+
+/// Has every sync of a running server take so long, whichever thread asks for it, until the answer is dropped.
+fn hang_syncs(server: &Server, each: Duration) -> Process {
+    let inject = format!("inject=fdatasync:delay_exit={}", each.as_micros());
+    let mut strace = Command::new("strace");
+    strace.args([
+        "-f",
+        "-e",
+        "trace=fdatasync",
+        "-e",
+        &inject,
+        "-o",
+        "/dev/null",
+        "-p",
+        &server.id().to_string(),
+    ]);
+    let strace = Process::start(&mut strace);
+    strace.find_in_stderr(|line| line.contains("attached").then_some(()));
+    strace
 }
 
-/// Pushes a task; answers its id if it was confirmed in time.
-fn push_in_time(client: &mut RespClient, patience: Duration) -> Option<String> {
-    sureq_testkit::client::set_patience(client.stream(), patience);
-    client.begin("RQ.PUSH q x");
-    let reply = client.read().ok().and_then(|reply| reply.ids().pop());
-    sureq_testkit::client::set_patience(client.stream(), sureq_testkit::process::PATIENCE);
-    reply
+/// Every sync hangs, that of the log and that of the file with the mark for ids, and so long by the clock that the mark is used up.
+#[test]
+fn a_disk_that_hangs_delays_confirmations_and_nothing_else() {
+    let (dir, clock) = (scratch(), ShiftedClock::default());
+    let [(preload, shim), (file, shift)] = clock.environment();
+    let server = serve(dir.path()).env(preload, shim).env(file, shift).start();
+    let (mut pusher, mut other, mut queued) = (server.client(), server.client(), server.client());
+    pusher.push("q", "before");
+    let hanging = hang_syncs(&server, HANG);
+    clock.pass(60_000);
+    // One push is being synced now; it must neither be confirmed early nor hold others up.
+    let asked = Instant::now();
+    pusher.begin("RQ.PUSH q x");
+    queued.send_raw(&encode(&["RQ.POP", "q"])).expect("the server reads");
+    queued.send_raw(&encode(&["RQ.INFO", "q"])).expect("the server reads");
+    for _ in 0..10 {
+        assert_eq!(other.say("PING").text(), "PONG");
+        let info = other.say("INFO").text();
+        assert!(info.contains("disk_free_bytes:") && info.contains("blocked_clients:0\r\n"), "{info}");
+        assert_eq!(server.client().say("PING").text(), "PONG", "a new connection is served");
+    }
+    assert!(asked.elapsed() < HANG / 2, "PING and INFO took {:?}", asked.elapsed());
+    drop(hanging);
+    assert_eq!(pusher.reply().ids().len(), 1, "it is confirmed when it is on disk");
+    assert!(asked.elapsed() >= HANG / 2, "no sync hung: {:?}", asked.elapsed());
+    assert_eq!(queued.reply().tasks().len(), 1);
+    assert!(!queued.reply().list().is_empty());
+}
+
+/// A stop does not wait for ever for a disk that hangs.
+#[test]
+fn a_stop_on_a_disk_that_hangs_ends_and_says_so() {
+    let dir = scratch();
+    let mut server = serve(dir.path()).start();
+    let mut pusher = server.client();
+    pusher.push("q", "before");
+    let hanging = hang_syncs(&server, Duration::from_secs(300));
+    pusher.begin("RQ.PUSH q x");
+    assert_eq!(server.client().say("PING").text(), "PONG");
+    server.terminate();
+    assert_eq!(server.exit_code(Duration::from_secs(30)), DISK_FAILED, "{}", *server);
+    assert!(server.stderr().contains("did not answer"), "{}", *server);
+    drop(hanging);
+    assert!(!serve(dir.path()).start().client().pop("q", 100).is_empty(), "what was confirmed is there");
 }

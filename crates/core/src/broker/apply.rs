@@ -178,6 +178,8 @@ impl<B: Body> Broker<B> {
         }
         let task = self.slot_mut(from).ok_or(unknown)?.queue.release(id)?;
         self.adopters.insert(to);
-        self.slot_mut(to).ok_or(unknown)?.queue.adopt(task)
+        self.slot_mut(to).ok_or(unknown)?.queue.adopt(task)?;
+        self.note_adopted(id, to);
+        Ok(())
     }
 }

@@ -1,5 +1,7 @@
 //! Copying forward: a task is recorded again, whole, so that the old place of its body is no longer needed.
 
+use core::ops::Bound;
+
 use super::Broker;
 use crate::event::{Event, QueueNo, Recorder};
 use crate::id::TaskId;
@@ -29,7 +31,7 @@ impl<B: Body> Broker<B> {
             let body = self.slot(*no).and_then(|slot| slot.queue.body_of(id));
             body.is_some_and(|body| body.len() == payload.len() && is_meant(&body))
         };
-        let elsewhere = || self.adopters.iter().copied().find(holds);
+        let elsewhere = || self.adopted.get(&id).copied().filter(holds);
         let Some(no) = Some(queue).filter(holds).or_else(elsewhere) else { return false };
         let Some(task) = self.slot(no).and_then(|slot| slot.queue.record(id)) else { return false };
         let full = full(no, &task, payload);
@@ -38,5 +40,33 @@ impl<B: Body> Broker<B> {
         self.apply(&event, rec).expect("a task fits the state it was read from");
         self.account(no);
         true
+    }
+
+    /// Notes that a task has moved, and looks at a few that moved before it: whoever has left the queue that it moved to is
+    /// forgotten, so that what is kept stays in proportion to what is there.
+    pub(super) fn note_adopted(&mut self, id: TaskId, to: QueueNo) {
+        self.adopted.insert(id, to);
+        self.forget_adopted(2);
+    }
+
+    /// Looks at so many of the tasks that moved to another queue, and forgets those that are not there any more. A driver
+    /// does so now and then, since they may be gone without another being moved.
+    pub fn forget_adopted(&mut self, count: usize) {
+        for _ in 0..count.min(self.adopted.len()) {
+            let behind = (Bound::Excluded(self.adopted_seen), Bound::Unbounded);
+            let Some((&id, &no)) = self.adopted.range(behind).next() else {
+                self.adopted_seen = TaskId::NONE;
+                continue;
+            };
+            self.adopted_seen = id;
+            if self.slot(no).is_none_or(|slot| slot.queue.state_of(id).is_none()) {
+                self.adopted.remove(&id);
+            }
+        }
+    }
+
+    /// How many tasks are known to have moved to another queue; some may be gone from there.
+    pub fn adopted(&self) -> usize {
+        self.adopted.len()
     }
 }

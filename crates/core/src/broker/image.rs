@@ -152,6 +152,8 @@ impl<B: Body> Broker<B> {
         self.holds.extend(queue.holders().map(|holder| (holder, no)));
         if queue.has_adopted() {
             self.adopters.insert(no);
+            // Which of them came from elsewhere is not known.
+            self.adopted.extend(queue.recorded_ids().map(|id| (id, no)));
         }
         queue.enter_incarnation(self.incarnation);
         let slot = self.slot_mut(no).ok_or(Damaged("a queue that could not be made"))?;

@@ -4,6 +4,7 @@
 //! [`Broker::replay`] for the past. All three end in the same `apply`.
 
 mod apply;
+mod dropped;
 mod execute;
 mod export;
 mod forward;
@@ -31,6 +32,7 @@ use crate::task::{Body, Holder};
 use crate::time::{LogTime, Now, WallTime};
 use workers::Workers;
 
+pub use dropped::Dropped;
 pub use glob::glob_matches;
 pub use image::{Image, Stored};
 pub use tick::NextDeadline;
@@ -50,6 +52,8 @@ pub struct Broker<B> {
     marks: BTreeMap<Box<[u8]>, Box<[u8]>>,
     clock: LogTime,
     last_id: TaskId,
+    /// Only ids below this one are given out: those that the driver has made durable ahead. Volatile.
+    id_mark: TaskId,
     incarnation: u64,
     /// What happens next in each queue, by either clock. Kept in step with the queues after each command.
     deadlines: BTreeSet<(LogTime, QueueNo)>,
@@ -64,6 +68,11 @@ pub struct Broker<B> {
     awake: Vec<QueueNo>,
     /// Queues that have ever taken in a task of another one.
     adopters: BTreeSet<QueueNo>,
+    /// Where tasks are that left the queue they were pushed to; some may be gone from there. Volatile: it follows from the
+    /// queues.
+    adopted: BTreeMap<TaskId, QueueNo>,
+    /// The last of them that was looked at to see whether it is still there.
+    adopted_seen: TaskId,
     /// What was in queues that were dropped, until its bodies are released. Volatile.
     dropped: VecDeque<Remains<B>>,
     /// About how many bytes that takes.
@@ -123,6 +132,7 @@ impl<B: Body> Default for Broker<B> {
             marks: BTreeMap::new(),
             clock: LogTime(0),
             last_id: TaskId::NONE,
+            id_mark: TaskId::LAST,
             incarnation: 0,
             deadlines: BTreeSet::new(),
             appointments: BTreeSet::new(),
@@ -131,6 +141,8 @@ impl<B: Body> Default for Broker<B> {
             holds: BTreeSet::new(),
             awake: Vec::new(),
             adopters: BTreeSet::new(),
+            adopted: BTreeMap::new(),
+            adopted_seen: TaskId::NONE,
             dropped: VecDeque::new(),
             dropped_memory: 0,
             unfinished: BTreeSet::new(),
@@ -160,6 +172,16 @@ impl<B: Body> Broker<B> {
     /// Makes sure that no id up to this one is given out again.
     pub fn raise_last_id(&mut self, id: TaskId) {
         self.last_id = self.last_id.max(id);
+    }
+
+    /// Ids below this one are given out, and no others.
+    pub const fn id_mark(&self) -> TaskId {
+        self.id_mark
+    }
+
+    /// Lets ids be given out up to a later mark, which is durable by now. Where there is none, any id may be given out.
+    pub fn set_id_mark(&mut self, mark: TaskId) {
+        self.id_mark = mark;
     }
 
     /// Begins a new incarnation: the first thing that happens to an opened store.
@@ -248,6 +270,7 @@ impl<B: Body> Broker<B> {
         let times = self.deadlines.len() + self.appointments.len() + self.idle.len();
         let indexes = times * size_of::<(LogTime, QueueNo)>() * 3 / 2
             + self.holds.len() * size_of::<(Holder, QueueNo)>() * 3 / 2
+            + self.adopted.len() * size_of::<(TaskId, QueueNo)>() * 3 / 2
             + self.names.capacity() * size_of::<(Box<[u8]>, QueueNo)>()
             + self.slots.capacity() * size_of::<Option<Box<Slot<B>>>>();
         (self.memory + self.dropped_memory + self.workers.memory() + indexes) as u64

@@ -11,11 +11,25 @@ use crate::reply::{Refusal, Replies, Reply, Span};
 use crate::task::{Body, Cause, Holder};
 use crate::time::Now;
 
+/// The time in ids stands still so long before the mark; each millisecond has room for 131,071 ids.
+const ID_RESERVE_MS: u64 = 5_000;
+
 impl<B: Body> Broker<B> {
     /// Ids for `n` tasks: the first and the last of them. They count as given out once a push is recorded.
+    ///
+    /// Near the mark their time stands still, so that there are hundreds of millions of them before one would reach it. They
+    /// are as unique and as ordered as others.
     pub(super) fn ids(&self, n: usize, now: Now) -> Result<(TaskId, TaskId), Refusal> {
-        let first = self.last_id.next(now.log.0).ok_or(Refusal::NoMoreIds)?;
+        let has_mark = self.id_mark != TaskId::LAST;
+        let upto = if has_mark { self.id_mark.ms().saturating_sub(ID_RESERVE_MS) } else { u64::MAX };
+        let ms = now.log.0.min(upto);
+        let first = self.last_id.next(ms).ok_or(Refusal::NoMoreIds)?;
         let last = first.nth(n.saturating_sub(1) as u64).ok_or(Refusal::NoMoreIds)?;
+        if has_mark && last >= self.id_mark {
+            let why =
+                "the store cannot make more ids durable, since its disk does not answer: try again later";
+            return Err(Refusal::Unavailable { why: why.into() });
+        }
         Ok((first, last))
     }
 
@@ -133,6 +147,23 @@ impl<B: Body> Broker<B> {
     ) {
         self.stamped(now, rec, |broker, now, rec| {
             broker.with(queue, now, rec, |queue, rec| queue.undeliver(receipts, now, rec));
+        });
+    }
+
+    /// Takes deliveries back whose payload could not be read: see [`Queue::take_back_unreadable`](crate::Queue).
+    pub fn take_back_unreadable<R: Recorder<Body = B>>(
+        &mut self,
+        queue: &[u8],
+        receipts: &[Receipt],
+        wait_ms: Option<u64>,
+        reason: &[u8],
+        now: Now,
+        rec: &mut R,
+    ) {
+        self.stamped(now, rec, |broker, now, rec| {
+            broker.with(queue, now, rec, |queue, rec| {
+                queue.take_back_unreadable(receipts, wait_ms, reason, now, rec);
+            });
         });
     }
 }

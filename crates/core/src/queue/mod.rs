@@ -331,6 +331,11 @@ impl<B: Body> Queue<B> {
         self.appointed.first().map(|&(at, _)| at)
     }
 
+    /// The ids of all tasks that have a record of their own.
+    pub(crate) fn recorded_ids(&self) -> impl Iterator<Item = TaskId> {
+        self.table.all().map(|at| self.table.at(at).id)
+    }
+
     /// Whether it ever took in a task that was pushed to another queue.
     pub(crate) const fn has_adopted(&self) -> bool {
         self.adopted

@@ -150,3 +150,54 @@ fn a_look_into_the_middle_of_a_list_sees_what_a_walk_from_its_beginning_does() {
         home.restart(incarnation);
     }
 }
+
+/// A task that moved is found by its id, however many queues have taken in tasks of others, and is forgotten when it is gone.
+#[test]
+fn what_is_known_of_tasks_that_moved_is_in_proportion_to_those_that_are_there() {
+    const QUEUES: usize = 300;
+    let mut home = Home::default();
+    let mut ids = Vec::new();
+    for n in 0..QUEUES {
+        let letters = format!("letters {n}");
+        home.config(&[Change::Tries(1), Change::DeadLetter(letters.as_bytes())]);
+        ids.extend(home.push(&["moves"]));
+        home.pop(1, PLAIN);
+        home.give_back(ids[n], None, Some("why"));
+    }
+    assert_eq!(home.broker.adopted(), QUEUES);
+    home.restart(2);
+    assert_eq!(home.broker.adopted(), QUEUES, "after a restart too");
+    let pushed_to = home.broker.number_of(b"q").unwrap();
+    for (n, id) in ids.iter().enumerate().skip(QUEUES / 2) {
+        let (broker, log) = (&mut home.broker, &mut home.log);
+        assert!(broker.copy_forward(pushed_to, *id, b"moves", |body| body.1 == n as u64 + 1, log), "{n}");
+    }
+    for n in 0..QUEUES {
+        let letters = format!("letters {n}");
+        home.run(&Command::Drop { queues: &[letters.as_bytes()] });
+    }
+    assert!(!home.broker.copy_forward(pushed_to, ids[QUEUES - 1], b"moves", |_| true, &mut home.log), "gone");
+    home.broker.forget_adopted(QUEUES);
+    home.broker.forget_adopted(1);
+    assert_eq!(home.broker.adopted(), 0);
+    home.verify();
+}
+
+/// An image is taken whenever it is asked for: what was dropped is no part of it, and is not waited for.
+#[test]
+fn an_image_does_not_wait_for_what_was_dropped() {
+    let mut home = backlog(5_000);
+    home.push(&["stays"]);
+    home.run(&Command::Purge { queue: b"q", state: None });
+    home.push(&["new"]);
+    assert!(home.broker.is_unfinished() && !home.broker.is_under_way());
+    let before = home.log.live.len();
+    let dropped = home.broker.take_dropped();
+    assert!(!home.broker.is_unfinished() && !dropped.is_empty());
+    let mut left = 0;
+    dropped.bodies(&mut |_| left += 1);
+    assert_eq!(before - left, 1, "all but the one that is there are to be released");
+    home.store.take(&mut home.broker);
+    let restored = home.store.restore().unwrap();
+    assert_eq!(restored.digest(), home.broker.digest());
+}

@@ -14,6 +14,7 @@ impl Engine {
         let mut count = |body: &Body| body.place().into_iter().for_each(|place| found.add(place));
         state.broker.bodies(&mut count);
         state.broker.dropped_bodies(&mut count);
+        state.releasing.iter().for_each(|dropped| dropped.bodies(&mut count));
         let (found, kept) = (by_segment(&found), by_segment(&state.tape.live));
         if found != kept {
             return Err(format!("live in segments is {found:?}, and {kept:?} was kept"));

@@ -6,7 +6,7 @@
 
 use std::ops::{Range, RangeInclusive};
 
-use crate::fault::{Damage, OpenError};
+use crate::fault::{Damage, Fault, OpenError};
 use crate::log::Position;
 use crate::log::field::{get, get_u32, get_u64, put, put_u32, put_u64};
 
@@ -186,6 +186,11 @@ pub(super) fn decode_table(bytes: &[u8], number: u64) -> Option<Vec<u64>> {
 
 pub(super) fn damage(file: &str, offset: u64, what: impl Into<String>) -> Damage {
     Damage { file: file.to_owned(), offset, position: None, what: what.into() }
+}
+
+/// What could not be read, as the damage that it comes to.
+pub(super) fn unreadable(file: &str, offset: u64, fault: &Fault) -> OpenError {
+    damage(file, offset, format!("it cannot be read: {}", fault.source)).into()
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::collections::btree_map::Entry;
 use std::ops::Range;
 
 use super::Blob;
-use super::format::{Header, damage};
+use super::format::{Header, damage, unreadable};
 use super::shelf::{Shelf, Sound, read_header, read_table};
 use crate::disk::DiskFile;
 use crate::fault::{OpenError, ReplayError};
@@ -198,7 +198,8 @@ pub(super) fn read_range(file: &dyn DiskFile, name: &str, range: Range<u64>) -> 
 }
 
 fn read_exactly(file: &dyn DiskFile, name: &str, offset: u64, into: &mut [u8]) -> Result<(), OpenError> {
-    let read = file.read_at(offset, into)?;
+    // What cannot be read is as good as damaged: the other checkpoint does as well.
+    let read = file.read_at(offset, into).map_err(|fault| unreadable(name, offset, &fault))?;
     if read < into.len() {
         return Err(damage(name, offset + read as u64, "it has become shorter").into());
     }

@@ -4,7 +4,9 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::format::{DRAFT_NAME, HEADER_BYTES, Header, Role, damage, decode_table, name_of, parse_name};
+use super::format::{
+    DRAFT_NAME, HEADER_BYTES, Header, Role, damage, decode_table, name_of, parse_name, unreadable,
+};
 use super::read::read_range;
 use crate::disk::{Disk, DiskFile};
 use crate::failpoint::failpoint;
@@ -252,7 +254,7 @@ pub(super) fn read_header(
     bytes: u64,
 ) -> Result<Header, OpenError> {
     let mut head = [0; HEADER_BYTES];
-    if file.read_at(0, &mut head)? < HEADER_BYTES {
+    if file.read_at(0, &mut head).map_err(|fault| unreadable(name, 0, &fault))? < HEADER_BYTES {
         return Err(damage(name, bytes, "it is shorter than its header").into());
     }
     Header::decode(&head, name, number, bytes)

@@ -11,6 +11,8 @@
 //!
 //! docs/log-format.md draws the bytes.
 
+use std::time::Duration;
+
 use crate::fault::Fault;
 
 pub(crate) mod field;
@@ -131,6 +133,12 @@ pub enum LogError {
     /// The disk failed. What was appended since the last sync may or may not be there, so the log is poisoned.
     #[error(transparent)]
     Fault(#[from] Fault),
+    /// The disk did not answer when the store was closed, so that nobody knows what it has.
+    #[error("the disk did not answer within {} s: not everything is known to be on it", patience.as_secs_f32())]
+    Hung {
+        /// How long it was waited for.
+        patience: Duration,
+    },
     /// The disk failed earlier; only a restart can tell what is there.
     #[error(
         "the log is poisoned by an earlier failure of the disk; restart to go on from what was confirmed"

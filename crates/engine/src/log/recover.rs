@@ -131,7 +131,7 @@ fn seal(disk: &dyn Disk, end: &SegmentEnd) -> Result<(), Fault> {
 fn fault_of(error: LogError) -> OpenError {
     match error {
         LogError::NoSpace(fault) | LogError::Fault(fault) => fault.into(),
-        LogError::TooLarge { .. } | LogError::Poisoned => {
+        LogError::TooLarge { .. } | LogError::Hung { .. } | LogError::Poisoned => {
             unreachable!("taking a spare fails by the disk alone")
         }
     }

@@ -935,4 +935,7 @@ with another home.
 | `copied_bytes_written` | bytes of the log that were written so |
 | `segment_bytes` | the size of a new segment |
 | `disk_free_bytes` | what was free on the disk of the store, some seconds ago at most |
-| `disk_full` | 1 while pushes are refused with `NOSPACE` |";
+| `disk_full` | 1 while pushes are refused with `NOSPACE` |
+| `read_errors` | reads of the log that failed |
+| `unreadable_tasks` | tasks that are dead because their payload cannot be read; their reason names file and offset |
+| `unreadable_segments` | files of the log that are kept because they, or parts of them, cannot be read |";

@@ -7,6 +7,7 @@
 mod accept;
 mod conclude;
 mod deliver;
+mod unreadable;
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;

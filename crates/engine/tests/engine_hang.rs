@@ -1,0 +1,97 @@
+//! A disk that hangs delays confirmations and nothing else: no lock is held while it is waited for, however long that takes.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod engine_support;
+
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use engine_support::{ack_of, execute, open, options, push};
+use sureq_core::command::Pop;
+use sureq_core::{Broker, Command, Replies, Reply};
+use sureq_engine::log::Durability;
+use sureq_engine::{Engine, Executed};
+use sureq_testkit::manual_clock::ManualClock;
+use sureq_testkit::patience::{PATIENCE, until};
+use sureq_testkit::valve::Valve;
+
+/// Does something that must not wait for the disk.
+fn at_once<T: Send + 'static>(what: &str, act: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, is_done) = mpsc::channel();
+    thread::spawn(move || done.send(act()));
+    is_done.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{what} waits for the disk"))
+}
+
+fn gather(engine: &Engine, command: &Command<'_>) -> (Replies<sureq_engine::Body>, Executed) {
+    let mut replies = Replies::default();
+    let executed = engine.gather(std::slice::from_ref(command), &mut replies);
+    engine.commit();
+    (replies, executed)
+}
+
+/// The mark for ids cannot be raised for an hour: all goes on, and what is pushed has ids below the mark.
+#[test]
+fn a_disk_that_hangs_for_an_hour_holds_up_nobody_but_those_who_wait_to_be_confirmed() {
+    let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
+    let engine = open(&valve.shared(), &clock, Durability::Always);
+    let first = push(&engine, &[b"one", b"two", b"three"]);
+    valve.hang();
+    clock.pass(3_600_000);
+    let (durable, mark) = (engine.durable(), engine.inspect(Broker::id_mark));
+    let other = engine.clone();
+    let pushed = at_once("a push", move || {
+        let (replies, executed) = gather(&other, &Command::Push { queue: b"q", payloads: &[b"late"] });
+        assert!(matches!(replies.list[..], [Reply::Pushed(_)]), "{:?}", replies.list);
+        (replies.ids[0], executed.position)
+    });
+    assert!(first[2] < pushed.0 && pushed.0 < mark, "an id that is not durable must not be given out");
+    valve.wait_until_hung("store");
+    let other = engine.clone();
+    at_once("a command", move || {
+        let (popped, _) = gather(&other, &Command::Pop(Pop::plain(&[b"q"], 2)));
+        assert_eq!(popped.tasks.len(), 2);
+        let text = popped.tasks[0].id.to_string();
+        assert_eq!(gather(&other, &ack_of(&[text.as_bytes()])).0.indexes, [0]);
+        assert!(matches!(gather(&other, &Command::Info { queue: b"q" }).0.list[..], [Reply::Info(_)]));
+        assert!(other.status().position > other.durable());
+        assert_eq!(other.waiting(), 0);
+        other.tick();
+        other.check().unwrap();
+    });
+    assert_eq!(engine.durable(), durable, "nothing of it is confirmed");
+    valve.unhang();
+    assert!(engine.wait(pushed.1), "it is when the disk is back");
+    until("the mark is raised", || engine.inspect(Broker::id_mark) > mark);
+    let later = push(&engine, &[b"later"])[0];
+    assert!(later > pushed.0 && later.ms() >= pushed.0.ms() + 3_000_000, "ids tell the time again");
+    engine.close().unwrap();
+    let engine = open(&valve.shared(), &clock, Durability::Always);
+    let (replies, _) = execute(&engine, &[Command::Info { queue: b"q" }]);
+    let Reply::Info(info) = &replies.list[0] else { panic!("{:?}", replies.list) };
+    assert_eq!((info.ready + info.leased, push(&engine, &[b"next"])[0] > later), (4, true));
+}
+
+/// C7: the end does not wait for ever, and says that not everything is on disk.
+#[test]
+fn a_store_on_a_disk_that_hangs_is_closed_in_bounded_time() {
+    let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
+    let engine = open(&valve.shared(), &clock, Durability::Always);
+    push(&engine, &[b"confirmed"]);
+    valve.hang();
+    let (_, executed) = gather(&engine, &Command::Push { queue: b"q", payloads: &[b"not confirmed"] });
+    valve.wait_until_hung("0");
+    let closed = {
+        let engine = engine.clone();
+        at_once("the end", move || engine.close_within(Duration::from_millis(200)))
+    };
+    let error = closed.expect_err("not everything is on disk").to_string();
+    assert!(error.contains("did not answer"), "{error}");
+    assert!(engine.durable() < executed.position && engine.failure().is_some());
+    valve.unhang();
+    let cut =
+        valve.disk.crash(sureq_testkit::sim_disk::Kept::Nothing, sureq_testkit::sim_disk::Kept::Nothing);
+    let engine = Engine::open_on(cut.shared(), clock, &options(Durability::Always)).unwrap();
+    assert_eq!(engine_support::pop(&engine, 10)[0], b"confirmed");
+}

@@ -1,0 +1,107 @@
+//! A thread of the engine that panics: all who wait are told, the end comes, and the directory is free.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod engine_support;
+
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+use engine_support::{options, push};
+use sureq_core::command::{Block, Pop, View};
+use sureq_core::{Command, Refusal, Replies, Reply};
+use sureq_engine::log::Durability;
+use sureq_engine::{Engine, Options, Ticket};
+use sureq_testkit::manual_clock::ManualClock;
+use sureq_testkit::patience::{PATIENCE, until};
+use sureq_testkit::valve::Valve;
+
+/// Waits for an answer on a thread of its own.
+fn told(ticket: Ticket) -> Vec<Reply> {
+    let (answered, is_answered) = mpsc::channel();
+    thread::spawn(move || answered.send(ticket.wait().replies.list));
+    is_answered.recv_timeout(PATIENCE).expect("whoever waits is told")
+}
+
+fn closed(engine: &Engine) -> bool {
+    let (done, is_done) = mpsc::channel();
+    let engine = engine.clone();
+    thread::spawn(move || done.send(engine.close().is_ok()));
+    is_done.recv_timeout(PATIENCE).expect("the end comes")
+}
+
+fn wait_for_a_task(engine: &Engine) -> Ticket {
+    let pop = Pop { block: Some(Block::Forever), ..Pop::plain(&[b"never"], 1) };
+    engine.gather(&[Command::Pop(pop)], &mut Replies::default()).ticket.unwrap()
+}
+
+/// Whichever thread it is that panics in a call to the disk.
+#[test]
+fn a_thread_that_panics_leaves_nobody_waiting() {
+    for name in ["sureq-log", "sureq-keeper", "sureq-tidier", "sureq-loader"] {
+        let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
+        let options = Options { keeps_log: false, cache_bytes: 0, ..options(Durability::Always) };
+        let open = || Engine::open_on(valve.shared(), Arc::clone(&clock) as _, &options).unwrap();
+        let engine = open();
+        for n in 0..20 {
+            push(&engine, &[&vec![n; 500]]);
+        }
+        engine.close().unwrap();
+        let engine = open();
+        let waiting = wait_for_a_task(&engine);
+        valve.panic_in(name);
+        // Each of the threads has a reason to go to the disk now.
+        clock.pass(3_600_000);
+        let look = Command::Inspect { queue: b"q", view: View::Ready, start: 0, count: 20 };
+        let reading = engine.gather(&[look], &mut Replies::default()).ticket;
+        let mut n = 0_u8;
+        until("it panics", || {
+            let payload = vec![n; 500];
+            n = n.wrapping_add(1);
+            let push = Command::Push { queue: b"q", payloads: &[&payload] };
+            let _ = engine.gather(&[push], &mut Replies::default());
+            engine.commit();
+            engine.failure().is_some()
+        });
+        assert_eq!(told(waiting), [Reply::Refused(Refusal::Poisoned)], "{name}");
+        if let Some(reading) = reading {
+            assert_eq!(told(reading).len(), 1, "{name}");
+        }
+        let mut replies = Replies::default();
+        let _ = engine.gather(&[Command::Size], &mut replies);
+        assert_eq!(replies.list, [Reply::Refused(Refusal::Poisoned)], "{name}");
+        assert!(!closed(&engine), "{name}: not all of it is confirmed");
+    }
+}
+
+/// A panic under the lock, which leaves the state in doubt, whoever it was that panicked.
+#[test]
+fn a_panic_under_the_lock_leaves_nobody_waiting() {
+    let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
+    let engine = Engine::open_on(valve.shared(), clock, &options(Durability::Always)).unwrap();
+    push(&engine, &[b"one"]);
+    let waiting = wait_for_a_task(&engine);
+    let other = engine.clone();
+    let panicked = thread::spawn(move || other.inspect(|_| panic!("under the lock"))).join();
+    assert!(panicked.is_err());
+    assert_eq!(told(waiting), [Reply::Refused(Refusal::Poisoned)]);
+    assert!(!closed(&engine));
+    assert!(engine.failure().is_some());
+}
+
+/// A handle that someone still holds does not keep the directory, however the store came to its end.
+#[test]
+fn a_closed_store_can_be_opened_again_while_a_handle_lives() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = Engine::open(dir.path(), &Options::default()).unwrap();
+    push(&first, &[b"one"]);
+    first.close().unwrap();
+    let second = Engine::open(dir.path(), &Options::default()).unwrap();
+    assert_eq!(engine_support::pop(&second, 10), [b"one"]);
+    let other = second.clone();
+    assert!(thread::spawn(move || other.inspect(|_| panic!("under the lock"))).join().is_err());
+    assert!(!closed(&second));
+    let third = Engine::open(dir.path(), &Options::default()).unwrap();
+    third.close().unwrap();
+    assert!(first.close().is_ok(), "once more changes nothing");
+}

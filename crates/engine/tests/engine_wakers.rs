@@ -1,0 +1,78 @@
+//! Wakers are called when nobody has the lock: what they do is their own business.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod engine_support;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Wake, Waker};
+use std::thread;
+
+use sureq_core::command::{Block, Pop};
+use sureq_core::notice::Kind;
+use sureq_core::{Command, Replies};
+use sureq_engine::{Engine, Options, Ticket};
+use sureq_testkit::manual_clock::ManualClock;
+use sureq_testkit::patience::{PATIENCE, until};
+
+/// Asks the store how it is doing, as soon as it is woken.
+struct Curious {
+    engine: Engine,
+    woken: AtomicUsize,
+}
+
+impl Wake for Curious {
+    fn wake(self: Arc<Self>) {
+        let _ = self.engine.status();
+        self.woken.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn waiting(engine: &Engine, block: Block, waker: &Waker) -> Ticket {
+    let pop = Pop { block: Some(block), ..Pop::plain(&[b"q"], 1) };
+    let ticket = engine.gather(&[Command::Pop(pop)], &mut Replies::default()).ticket.unwrap();
+    assert!(ticket.poll(&mut Context::from_waker(waker)).is_pending());
+    ticket
+}
+
+fn at_once(what: &str, act: impl FnOnce() + Send + 'static) {
+    let (done, is_done) = mpsc::channel();
+    thread::spawn(move || {
+        act();
+        done.send(())
+    });
+    is_done.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{what} waits for itself"));
+}
+
+/// Where replies wait for nothing, whoever is woken is woken at once.
+#[test]
+fn a_waker_may_ask_the_store_whatever_it_is_woken_for() {
+    let clock = Arc::new(ManualClock::default());
+    let engine = Engine::in_memory_by(Arc::clone(&clock) as _, &Options::default());
+    let curious = Arc::new(Curious { engine: engine.clone(), woken: AtomicUsize::new(0) });
+    let waker = Waker::from(Arc::clone(&curious));
+    let listener = engine.listen();
+    listener.want(Kind::Work, b"q");
+    assert!(listener.poll(&mut Context::from_waker(&waker)).is_pending());
+    let served = waiting(&engine, Block::Forever, &waker);
+    let other = engine.clone();
+    at_once("a push", move || {
+        let push = Command::Push { queue: b"q", payloads: &[b"x"] };
+        let _ = other.gather(&[push], &mut Replies::default());
+    });
+    assert_eq!(curious.woken.load(Ordering::SeqCst), 2, "the pop, and the listener");
+    assert!(served.poll(&mut Context::from_waker(Waker::noop())).is_ready());
+    let late = waiting(&engine, Block::Millis(100), &waker);
+    clock.pass(100);
+    let other = engine.clone();
+    at_once("the passing of time", move || other.tick());
+    until("it is woken", || curious.woken.load(Ordering::SeqCst) == 3);
+    drop(late);
+    let last = waiting(&engine, Block::Forever, &waker);
+    at_once("the end", move || {
+        let _ = engine.close();
+    });
+    until("it is woken", || curious.woken.load(Ordering::SeqCst) >= 4);
+    drop((last, listener));
+}
