@@ -21,7 +21,7 @@ impl<B: Body> Queue<B> {
         now: Now,
         rec: &mut R,
     ) {
-        self.settle(now, 0, rec);
+        self.settle_once(now, rec);
         let reason = Some(&reason[..reason.len().min(limits::REASON_BYTES_MAX)]);
         let (mut back, mut cancelled) = (Distinct::default(), Distinct::default());
         for receipt in receipts {
