@@ -597,7 +597,7 @@ local function next_look(q)
   for _, at in ipairs({ store.lost or 0, store.homes or 0 }) do
     if at > 0 and (soonest == 0 or at < soonest) then soonest = at end
   end
-  return { soonest, q.s.appointed or 0, wall }
+  return { soonest, q.s.appointed or 0, log, wall }
 end
 
 ------------------------------------------------------------------------------------------------------------- workers
