@@ -182,13 +182,22 @@ local function sooner_ms(q)
   return ms
 end
 
+-- Those who wait where the dead of a queue go look at it when some may die, and are told if that is sooner than they know.
+local function note_deaths(q, ms)
+  local grave = q.s['s-dead-letter']
+  if not grave or grave == q.name or not q.s.next then return end
+  call('ZADD', base(grave) .. ':sources', q.s.next, q.name)
+  tell({ name = grave }, 'wake', integer(ms or max(q.s.next - log, 0)))
+end
+
 -- Wakes those who wait for a queue: an empty message means that there may be something, a number when there will be. A paused
 -- queue has nothing for them; when it is resumed, they look.
 local function wake(q)
+  local ms = sooner_ms(q)
+  if ms or q.is_set then note_deaths(q, ms) end
   if q.s.paused then return end
   if q.ready > 0 then tell(q, 'work', q.ready) end
   if q.wake then return tell(q, 'wake', '') end
-  local ms = sooner_ms(q)
   if ms then tell(q, 'wake', integer(ms)) end
 end
 
@@ -591,10 +600,25 @@ local function look(q, id)
   return t
 end
 
--- When something happens to a queue by itself next: log time and wall time, 0 for never.
-local function next_look(q)
+-- Settles queues whose dead come to this one, a few at a time; answers when to look at the next of them.
+local function settle_sources(q)
+  local key = q.k .. ':sources'
+  for _, name in ipairs(call('ZRANGEBYSCORE', key, '-inf', log, 'LIMIT', 0, 16)) do
+    local source = open(name)
+    settle(source, 0)
+    if source.s.next and source.s['s-dead-letter'] == q.name then
+      call('ZADD', key, source.s.next, name)
+    else
+      call('ZREM', key, name)
+    end
+  end
+  return first_of(key)
+end
+
+-- When something happens to a queue by itself next, or to one whose dead come to it: log time and wall time, 0 for never.
+local function next_look(q, dead)
   local soonest = q.s.next or 0
-  for _, at in ipairs({ store.lost or 0, store.homes or 0 }) do
+  for _, at in ipairs({ dead or 0, store.lost or 0, store.homes or 0 }) do
     if at > 0 and (soonest == 0 or at < soonest) then soonest = at end
   end
   return { soonest, q.s.appointed or 0, log, wall }
@@ -1281,7 +1305,7 @@ function ops.config(name)
     end
     q.s['s-' .. words[i]] = value
   end
-  q.dirty, q.wake = true, true
+  q.dirty, q.wake, q.is_set = true, true, true
   return settings(q)
 end
 
@@ -1496,7 +1520,7 @@ function ops.tick()
   for i, name in ipairs(tail(0)) do
     local q = open(name)
     settle(q, 0)
-    out[i] = next_look(q)
+    out[i] = next_look(q, settle_sources(q))
   end
   return out
 end
