@@ -25,6 +25,8 @@ local EMPTY_STORE_S = 604800
 local START_MS = 10000
 -- How long a store is on the list of stores after it was put there last.
 local LISTED_MS = 3600000
+-- How many of those that were not are told at once.
+local STALE = 32
 -- How long a home is taken to be alive after it said so last.
 local HOME_MS = 30000
 local REPLY_BYTES_MAX = 67108864
@@ -274,6 +276,17 @@ end
 
 local INDEX = { R = ':ready', D = ':delayed', A = ':appointed' }
 
+-- Notes that a holder has nothing of a queue any more, if that is so: only what is held is looked at when it beats or ends.
+local function release(q, holder)
+  if call('EXISTS', q.k .. ':held:' .. holder) == 1 then return end
+  call('SREM', q.k .. ':holders', holder)
+  if string.sub(holder, 1, 2) == 'w:' then
+    call('SREM', OWN .. 'worker:' .. string.sub(holder, 3) .. ':queues', q.name)
+  else
+    call('SREM', OWN .. 'conn:' .. string.sub(holder, 3), q.name)
+  end
+end
+
 -- Takes a task out of the indexes of its state.
 local function leave(q, id, t)
   local k = q.k
@@ -284,6 +297,7 @@ local function leave(q, id, t)
     if t.ho then
       call('ZREM', k .. ':held:' .. t.ho, id)
       if t.cx then call('ZREM', k .. ':off:' .. t.ho, id) end
+      release(q, t.ho)
     end
     if q.s['s-max-leased'] then q.wake = true end
   elseif t.st == 'X' then
@@ -535,7 +549,7 @@ local function settle_holder(q, holder, slice)
   end
   q.s.ending[holder] = nil
   if not next(q.s.ending) then q.s.ending = nil end
-  if call('EXISTS', held) == 0 then call('SREM', q.k .. ':holders', holder) end
+  release(q, holder)
 end
 
 local function settle_due(q, index, now, slice)
@@ -638,7 +652,7 @@ local function end_holder(q, holder, cause)
     q.s.ending[holder] = { front(q, all), cause or '', moment, q.s.seq }
     settle_holder(q, holder, SLICE)
   else
-    call('SREM', q.k .. ':holders', holder)
+    release(q, holder)
   end
   return all
 end
@@ -1252,6 +1266,7 @@ function ops.drop()
     end
     for _, holder in ipairs(call('SMEMBERS', q.k .. ':holders')) do
       call('UNLINK', q.k .. ':held:' .. holder, q.k .. ':off:' .. holder)
+      release(q, holder)
     end
     for _, part in ipairs(PARTS) do call('UNLINK', q.k .. ':' .. part) end
     local s = { len = 0, bytes = 0, head = 0, tail = 0 }
@@ -1355,7 +1370,7 @@ function ops.queues(cursor, count)
   return out
 end
 
--- slot tag...: these are stores in which there may be queues
+-- slot tag...: these are stores in which there may be queues; answers some that nobody has pushed to for long
 function ops.enlist()
   for _, tag in ipairs(tail(0)) do
     if not call('ZSCORE', OWN .. 'list', tag) then
@@ -1364,7 +1379,7 @@ function ops.enlist()
     end
     call('ZADD', OWN .. 'seen', log, tag)
   end
-  return 'done'
+  return call('ZRANGEBYSCORE', OWN .. 'seen', '-inf', log - LISTED_MS, 'LIMIT', 0, STALE)
 end
 
 -- cursor, count: answers the next cursor, then the slot tags of stores
@@ -1412,6 +1427,7 @@ function ops.beat(name, incarnation)
     for _, id in ipairs(call('ZRANGE', q.k .. ':off:' .. w.holder, 0, -1)) do
       out[#out + 1] = receipt(id, get(q, id))
     end
+    release(q, w.holder)
   end
   for _, lapsed in ipairs(call('LRANGE', w.key .. ':lapsed', 0, -1)) do out[#out + 1] = lapsed end
   call('DEL', w.key .. ':lapsed')
