@@ -21,14 +21,36 @@ pub(crate) type Place = (i32, Box<[u8]>);
 #[derive(Default)]
 pub(crate) struct Agenda {
     due: BTreeSet<(LogTime, Place)>,
-    /// Keys in which a worker or a connection may hold tasks; never too few.
-    held: BTreeMap<Holder, BTreeSet<Place>>,
+    /// Keys in which a worker or a connection may hold tasks; never too few, and at most about twice as many.
+    held: BTreeMap<Holder, Held>,
     /// Holders that are gone, and what that costs their tasks.
     ended: Vec<(Holder, Cause)>,
     /// For when Redis was told to call, and the number of that call.
     pub(crate) alarm: Option<(LogTime, u64)>,
     /// Leases of workers that ran out, of which those have not been told.
     untold: BTreeMap<u64, VecDeque<Receipt>>,
+}
+
+/// Where a holder may have tasks.
+#[derive(Default)]
+struct Held {
+    places: BTreeSet<Place>,
+    /// How many places there may be before it is looked in which of them it still has some.
+    places_max: usize,
+}
+
+/// So few places are not worth a look.
+const PLACES_MIN: usize = 16;
+
+impl Held {
+    fn insert(&mut self, place: Place) {
+        self.places.insert(place);
+    }
+
+    fn retain(&mut self, is_held: impl FnMut(&Place) -> bool) {
+        self.places.retain(is_held);
+        self.places_max = 2 * self.places.len() + PLACES_MIN;
+    }
 }
 
 /// When something happens in a queue by itself.
@@ -53,11 +75,21 @@ impl Agenda {
         }
     }
 
-    /// A queue is about to be gone, and what was planned with it.
-    pub(crate) fn forget(&mut self, object: &mut Object, place: impl FnOnce() -> Place) {
-        if let Some(planned) = object.planned.take() {
+    /// A queue is about to be gone from its place, and what was planned with it.
+    pub(crate) fn forget(&mut self, object: &Object, place: impl FnOnce() -> Place) {
+        if let Some(planned) = object.planned {
             self.due.remove(&(planned, place()));
         }
+    }
+
+    /// A database is empty, or all of them.
+    pub(crate) fn flush(&mut self, db: Option<i32>) {
+        let is_kept = |place: &Place| db.is_some_and(|db| db != place.0);
+        self.due.retain(|(_, place)| is_kept(place));
+        self.held.retain(|_, held| {
+            held.retain(is_kept);
+            !held.places.is_empty()
+        });
     }
 
     /// Notes all about a queue that has come to this place, from a snapshot, another key or another database.
@@ -106,7 +138,8 @@ impl Agenda {
             .into_iter()
             .partition(|(holder, _)| matches!(holder, Holder::Worker(_)));
         self.held = workers;
-        self.due.extend(gone.into_values().flatten().map(|place| (LogTime(0), place)));
+        let gone = gone.into_values().flat_map(|held| held.places);
+        self.due.extend(gone.map(|place| (LogTime(0), place)));
     }
 
     /// A holder has tasks of this key.
@@ -114,9 +147,28 @@ impl Agenda {
         self.held.entry(holder).or_default().insert((db, name.into()));
     }
 
+    /// Whether a holder may have tasks in so many places that it is time to look.
+    pub(crate) fn is_crowded(&self, holder: Holder) -> bool {
+        self.held.get(&holder).is_some_and(|held| held.places.len() > held.places_max.max(PLACES_MIN))
+    }
+
+    /// Keeps of the places where a holder may have tasks those where it has.
+    pub(crate) fn retain_held(&mut self, holder: Holder, is_held: impl FnMut(&Place) -> bool) {
+        let Some(held) = self.held.get_mut(&holder) else { return };
+        held.retain(is_held);
+        if held.places.is_empty() {
+            self.held.remove(&holder);
+        }
+    }
+
+    /// In how many places holders may have tasks.
+    pub(crate) fn held_count(&self) -> usize {
+        self.held.values().map(|held| held.places.len()).sum()
+    }
+
     /// Where a holder may have tasks.
     pub(crate) fn held_by(&self, holder: Holder) -> Vec<Place> {
-        self.held.get(&holder).into_iter().flatten().cloned().collect()
+        self.held.get(&holder).into_iter().flat_map(|held| &held.places).cloned().collect()
     }
 
     /// A holder is gone. Answers whether anything is to be done about it.
@@ -130,23 +182,21 @@ impl Agenda {
 
     /// The workers of a database are known no more: whatever they hold comes back.
     pub(crate) fn end_workers(&mut self, db: i32) {
-        let is_there = |places: &BTreeSet<Place>| places.iter().any(|place| place.0 == db);
-        let gone = self
-            .held
-            .iter()
-            .filter(|(holder, places)| matches!(holder, Holder::Worker(_)) && is_there(places));
+        let is_there = |held: &Held| held.places.iter().any(|place| place.0 == db);
+        let gone =
+            self.held.iter().filter(|(holder, held)| matches!(holder, Holder::Worker(_)) && is_there(held));
         self.ended.extend(gone.map(|(&holder, _)| (holder, Cause::Lost)));
     }
 
     /// The next holder that is gone, what that costs, and where it may have tasks.
     pub(crate) fn take_ended(&mut self) -> Option<(Holder, Cause, BTreeSet<Place>)> {
         let (holder, cause) = self.ended.pop()?;
-        Some((holder, cause, self.held.remove(&holder).unwrap_or_default()))
+        Some((holder, cause, self.release(holder)))
     }
 
     /// Forgets where a holder may have tasks.
     pub(crate) fn release(&mut self, holder: Holder) -> BTreeSet<Place> {
-        self.held.remove(&holder).unwrap_or_default()
+        self.held.remove(&holder).unwrap_or_default().places
     }
 
     /// A lease of a worker ran out: it will be told at its next beat.
@@ -176,7 +226,7 @@ impl Agenda {
             (db, name)
         };
         self.due = std::mem::take(&mut self.due).into_iter().map(|(at, place)| (at, moved(place))).collect();
-        for places in self.held.values_mut() {
+        for Held { places, .. } in self.held.values_mut() {
             *places = std::mem::take(places).into_iter().map(moved).collect();
         }
     }

@@ -108,7 +108,8 @@ pub(crate) extern "C" fn key_event(
     // SAFETY: Redis passes them for the time of this call; the name is ended.
     let (ctx, event, key) = unsafe { (Ctx::new(ctx), CStr::from_ptr(event), Str::new(key)) };
     guarded("key event", (), || match event.to_bytes() {
-        b"rename_to" | b"move_to" => process::with(|process| {
+        b"rename_to" | b"move_to" | b"restore" | b"copy_to" => process::with(|process| {
+            // What it replaced may have had the same plan, which went with that.
             if let Value::Queue(object) = ctx.open_to_read(key).value() {
                 process.welcome(object, ctx.db(), key.bytes());
             }
@@ -122,7 +123,6 @@ pub(crate) extern "C" fn key_event(
                 tick::arm(ctx, process, process.clock.now());
             });
         }
-        b"restore" | b"copy_to" => process::with(|process| tick::arm(ctx, process, process.clock.now())),
         _ => {}
     });
     OK
@@ -163,6 +163,11 @@ pub(crate) extern "C" fn server_event(
         (raw::REDISMODULE_EVENT_CRON_LOOP, _) => {
             followers::look_once(ctx);
             process::with(|process| tick::look_at_clock(ctx, process));
+        }
+        (raw::REDISMODULE_EVENT_FLUSHDB, raw::REDISMODULE_SUBEVENT_FLUSHDB_END) => {
+            // SAFETY: this event comes with the number of the database, or -1.
+            let db = unsafe { (*data.cast::<raw::RedisModuleFlushInfo>()).dbnum };
+            process::with(|process| process.agenda.flush((db >= 0).then_some(db)));
         }
         (raw::REDISMODULE_EVENT_SWAPDB, _) => {
             // SAFETY: this event comes with the two numbers.
@@ -332,6 +337,20 @@ pub(crate) extern "C" fn queue_effort(_: *mut raw::RedisModuleKeyOptCtx, value: 
     })
 }
 
+/// A queue is taken from its key: deleted, replaced, or on its way to another key, which is told then.
+pub(crate) extern "C" fn unlink_queue(ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
+    // SAFETY: Redis passes a value of this type.
+    let object = unsafe { &*value.cast::<Object>() };
+    // SAFETY: the context of this call; the string lives as long as it does.
+    let name = unsafe { Str::new(function!(RedisModule_GetKeyNameFromOptCtx)(ctx).cast_mut()) };
+    // SAFETY: as above.
+    let db = unsafe { function!(RedisModule_GetDbIdFromOptCtx)(ctx) };
+    guarded("unlink", (), || {
+        // If it is being stepped, it was forgotten there.
+        process::try_with(|process| process.agenda.forget(object, || (db, name.bytes().into())));
+    });
+}
+
 pub(crate) extern "C" fn copy_queue(
     ctx: *mut raw::RedisModuleKeyOptCtx,
     value: *const c_void,
@@ -451,13 +470,16 @@ pub(crate) extern "C" fn info(ctx: *mut raw::RedisModuleInfoCtx, is_crash: c_int
         return;
     }
     guarded("info", (), || {
-        let (planned, overdue, incarnation) = process::with(|process| {
+        let (planned, overdue, held, incarnation) = process::with(|process| {
             let (planned, overdue) = process.agenda.counts(process.clock.now().log);
-            (planned as u64, overdue as u64, process.marks.incarnation)
+            let held = process.agenda.held_count() as u64;
+            (planned as u64, overdue as u64, held, process.marks.incarnation)
         });
         // SAFETY: the context of this call.
         unsafe { function!(RedisModule_InfoAddSection)(ctx, ptr::null()) };
-        for (name, value) in [(c"incarnation", incarnation), (c"planned", planned), (c"overdue", overdue)] {
+        let fields =
+            [(c"incarnation", incarnation), (c"planned", planned), (c"overdue", overdue), (c"held", held)];
+        for (name, value) in fields {
             // SAFETY: as above; the name is ended.
             unsafe { function!(RedisModule_InfoAddFieldULongLong)(ctx, name.as_ptr(), value) };
         }

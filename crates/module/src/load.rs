@@ -127,6 +127,7 @@ fn make_types(ctx: Ctx<'_>) -> Result<(), String> {
         defrag: Some(callbacks::defrag_queue),
         mem_usage2: Some(callbacks::queue_memory),
         free_effort2: Some(callbacks::queue_effort),
+        unlink2: Some(callbacks::unlink_queue),
         copy2: Some(callbacks::copy_queue),
         ..no_methods()
     };
@@ -316,6 +317,7 @@ fn subscribe(ctx: Ctx<'_>) -> Result<(), String> {
         raw::REDISMODULE_EVENT_CLIENT_CHANGE,
         raw::REDISMODULE_EVENT_CRON_LOOP,
         raw::REDISMODULE_EVENT_SWAPDB,
+        raw::REDISMODULE_EVENT_FLUSHDB,
         raw::REDISMODULE_EVENT_FORK_CHILD,
         raw::REDISMODULE_EVENT_CONFIG,
     ];

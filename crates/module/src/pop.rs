@@ -88,6 +88,9 @@ fn take(
         };
         if let Some(holder) = terms.holder.filter(|_| count > 0) {
             steps.process.agenda.hold(holder, steps.ctx.db(), key.bytes());
+            if steps.process.agenda.is_crowded(holder) {
+                workers::forget_released(steps.ctx, steps.process, holder);
+            }
         }
         left -= count;
         bytes = bytes.saturating_sub(taken);

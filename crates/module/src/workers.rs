@@ -16,7 +16,7 @@ use sureq_core::{Event, LogTime, Refusal, TaskId, codec};
 use crate::effects::encode;
 use crate::keyed::{Steps, Untouched};
 use crate::payload::Payload;
-use crate::process::{Marks, TIME_MAX, ids_behind};
+use crate::process::{Marks, Process, TIME_MAX, ids_behind};
 use crate::redis::{Ctx, Str, Value};
 use crate::saved::Wrong;
 use crate::tick;
@@ -289,6 +289,7 @@ fn beat(steps: &mut Steps<'_, '_>, incarnation: u64, out: &mut Replies<Payload>)
         }
     });
     let holder = Holder::Worker(incarnation);
+    forget_released(steps.ctx, steps.process, holder);
     for (_, name) in steps.process.agenda.held_by(holder) {
         let name = steps.ctx.string(&name);
         if let Value::Queue(object) = steps.ctx.open_to_read(name.as_str()).value() {
@@ -297,6 +298,17 @@ fn beat(steps: &mut Steps<'_, '_>, incarnation: u64, out: &mut Replies<Payload>)
     }
     out.receipts.extend(steps.process.agenda.take_lapses(incarnation));
     Reply::Receipts(Span::new(start, out.receipts.len()))
+}
+
+/// Forgets the keys of this database in which a holder has nothing any more.
+pub(crate) fn forget_released(ctx: Ctx<'_>, process: &mut Process, holder: Holder) {
+    let db = ctx.db();
+    process.agenda.retain_held(holder, |(its_db, name)| {
+        let name = ctx.string(name);
+        *its_db != db
+            || matches!(ctx.open_to_read(name.as_str()).value(),
+                Value::Queue(object) if object.queue.held_by(holder) > 0)
+    });
 }
 
 fn list(steps: &mut Steps<'_, '_>, out: &mut Replies<Payload>) -> Reply {

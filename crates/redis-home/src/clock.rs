@@ -173,12 +173,6 @@ impl LogClock {
         let mark = if is_sure || corrects { "!" } else { "" };
         format!("{mark}{least}:{guess}:{most}")
     }
-
-    /// The monotonic time at which it is this log time for certain.
-    pub(crate) fn reaches_ms(&self, log_ms: u64, now_us: u64) -> u64 {
-        let least = self.now(now_us).map_or(0, |told| told.least);
-        (now_us + (log_ms * 1_000).saturating_sub(least)).div_ceil(1_000)
-    }
 }
 
 #[cfg(test)]
@@ -356,7 +350,6 @@ mod tests {
         clock.hear(1_000_900, 300, 2_240);
         assert_eq!(clock.tell(2_240, false), "1002228:1002230:1002243");
         assert_eq!(clock.tell(2_240, true), "!1002228:1002230:1002243");
-        assert_eq!(clock.reaches_ms(1_010, 2_240), (2_240_u64 + 7_772).div_ceil(1_000));
     }
 
     #[test]

@@ -394,11 +394,14 @@ async fn plan(inner: &Rc<Inner>, store: &Store, queues: &BTreeSet<Vec<u8>>) {
     }
     for some in waited.chunks(TICKED) {
         let now = inner.link.clock.monotonic_ms();
-        some.iter().for_each(|queue| line.agenda.borrow_mut().ask(queue));
+        for queue in some {
+            line.agenda.borrow_mut().ask(queue);
+        }
         let rows = tick(inner, store, some).await;
+        let answered = inner.link.clock.monotonic_ms();
         for (at, queue) in some.iter().enumerate() {
             let next = match &rows {
-                Ok(rows) => rows.get(at).and_then(|row| when(inner, row)),
+                Ok(rows) => rows.get(at).and_then(|row| when(row, answered)),
                 Err(_) => Some(now + RETRY_MS),
             };
             let look = line.looked_at_after(queue, inner.link.may_miss()).map(|ms| now + ms);
@@ -417,12 +420,10 @@ async fn tick(inner: &Inner, store: &Store, queues: &[&Vec<u8>]) -> Result<Vec<V
     Ok(list(inner.link.ask_with(&call, Patience::None).await?).unwrap_or_default())
 }
 
-/// When to look at a queue again, by the monotonic clock, from what a script said of it.
-fn when(inner: &Inner, row: &Value) -> Option<u64> {
-    let [at, appointed, wall] = fields::<3>(row.clone()).ok()?.map(|n: Value| number(n).unwrap_or(0));
-    let at = (at > 0).then(|| inner.link.reaches_ms(at));
-    // The wall clock was in the middle of a millisecond.
-    let appointed =
-        (appointed > 0).then(|| inner.link.clock.monotonic_ms() + 1 + appointed.saturating_sub(wall));
-    [at, appointed].into_iter().flatten().min()
+/// When to look at a queue again, by the monotonic clock, from what a script has just said of it.
+fn when(row: &Value, now_ms: u64) -> Option<u64> {
+    let [at, appointed, log, wall] = fields::<4>(row.clone()).ok()?.map(|n: Value| number(n).unwrap_or(0));
+    let waits = [(at, log), (appointed, wall)].into_iter().filter(|(at, _)| *at > 0);
+    // Both clocks were in the middle of a millisecond.
+    waits.map(|(at, clock)| now_ms + 1 + at.saturating_sub(clock)).min()
 }

@@ -161,11 +161,6 @@ impl Link {
         self.fleet.probe().await;
     }
 
-    /// When it is this log time for certain, by the monotonic clock.
-    pub(crate) fn reaches_ms(&self, log_ms: u64) -> u64 {
-        self.log.reaches_ms(log_ms, self.clock.monotonic_us())
-    }
-
     /// Whether messages may be missed though the connection that they come by stands: other servers may say them, or pass them
     /// on in vain.
     pub(crate) const fn may_miss(&self) -> bool {

@@ -4,12 +4,14 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::time::Duration;
 
 use redis::Value;
 use sureq_core::command::{Command, Pop};
 use sureq_core::settings::Change;
 use sureq_core::{Refusal, limits};
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::answer::{Strange, bytes, list, number, refusal};
@@ -29,9 +31,18 @@ const UNLISTED_MS: u64 = 5_000;
 /// How many stores are asked at once.
 const AT_ONCE: u64 = SLICE as u64;
 
-/// Stores that were put on the list by this home, and until when they need not be again.
+/// How often the list is looked at for stores that nobody pushes to.
+const UNUSED: Duration = Duration::from_secs(3_600);
+
+/// What this home knows of the list of stores.
 #[derive(Default)]
-pub(crate) struct Listed(RefCell<BTreeMap<Vec<u8>, u64>>);
+pub(crate) struct Listed {
+    /// Stores that were put on the list by this home, and until when they need not be again.
+    until_ms: RefCell<BTreeMap<Vec<u8>, u64>>,
+    /// Stores on the list that nobody has pushed to for long: they may be empty.
+    unused: RefCell<BTreeSet<Vec<u8>>>,
+    has_unused: Notify,
+}
 
 /// Refuses what spans stores and cannot.
 pub(crate) fn check(target: &Target, command: &Command<'_>) -> Result<(), Refusal> {
@@ -54,6 +65,16 @@ pub(crate) fn check(target: &Target, command: &Command<'_>) -> Result<(), Refusa
             Ok(())
         }
         _ => Ok(()),
+    }
+}
+
+/// Keeps stores off the list that are used no more, for as long as the home is open.
+pub(crate) async fn keep_listed(inner: Rc<Inner>) {
+    loop {
+        // Whichever comes first.
+        let _ = timeout(UNUSED, inner.listed.has_unused.notified()).await;
+        // What is not taken off now is the next time.
+        let _ = inner.sort_out_unused().await;
     }
 }
 
@@ -159,7 +180,8 @@ impl Inner {
             return;
         }
         let now = self.link.clock.monotonic_ms();
-        let is_listed = |store: &Vec<u8>| self.listed.0.borrow().get(store).is_some_and(|until| now < *until);
+        let until_ms = &self.listed.until_ms;
+        let is_listed = |store: &Vec<u8>| until_ms.borrow().get(store).is_some_and(|until| now < *until);
         let pushes = calls.iter().filter(|call| matches!(call.op, "push" | "add"));
         let stores = pushes.filter_map(|call| self.link.target.store_of(call.queue.as_deref()?));
         let new: BTreeSet<Vec<u8>> = stores.filter(|store| !is_listed(store)).collect();
@@ -169,9 +191,39 @@ impl Inner {
         let call = Call::new("enlist", None).args(new.iter().cloned());
         let told = timeout(ENLISTING, self.link.ask_with(&call, Patience::None)).await;
         let until = now + if matches!(told, Ok(Ok(_))) { LISTED_MS } else { UNLISTED_MS };
-        let mut listed = self.listed.0.borrow_mut();
+        if let Ok(Ok(unused)) = told {
+            self.note_unused(unused);
+        }
+        let mut listed = self.listed.until_ms.borrow_mut();
         listed.retain(|_, until| now < *until);
         listed.extend(new.into_iter().map(|store| (store, until)));
+    }
+
+    fn note_unused(&self, answer: Value) {
+        let unused = list(answer).unwrap_or_default().into_iter().filter_map(|store| bytes(store).ok());
+        self.listed.unused.borrow_mut().extend(unused);
+        if !self.listed.unused.borrow().is_empty() {
+            self.listed.has_unused.notify_one();
+        }
+    }
+
+    /// Takes stores off the list in which there is nothing, and puts the others there anew.
+    async fn sort_out_unused(&self) -> Result<(), Refusal> {
+        let unused: Vec<Vec<u8>> = self.listed.unused.take().into_iter().collect();
+        let asked: Vec<Call> = unused.iter().map(|store| Call::new("size", Some(store))).collect();
+        let sizes = self.link.send(&asked.iter().collect::<Vec<_>>()).await;
+        let (mut empty, mut used) = (Call::new("delist", None), Call::new("enlist", None));
+        for (store, size) in unused.into_iter().zip(sizes) {
+            if number(size?)? == 0 {
+                empty = empty.arg(store);
+            } else {
+                used = used.arg(store);
+            }
+        }
+        self.link.ask(&empty).await?;
+        // There may be more of them.
+        self.note_unused(self.link.ask(&used).await?);
+        Ok(())
     }
 
     /// Stores from a cursor on, and the next cursor.

@@ -26,7 +26,7 @@ use crate::line::{Line, serve_line};
 use crate::link::Link;
 use crate::listener::listen;
 use crate::node::About;
-use crate::spread::{Listed, greet_stores};
+use crate::spread::{Listed, greet_stores, keep_listed};
 use crate::target::Target;
 use crate::ticket::Slot;
 use crate::waiters::Waiter;
@@ -173,6 +173,9 @@ fn begin_serving(inner: &Rc<Inner>, wants: mpsc::UnboundedReceiver<Wanted>) {
             tokio::task::spawn_local(serve_line(own()));
             tokio::task::spawn_local(redis_queue::tracking::track(own(), wants));
         }
+    }
+    if inner.link.target.is_spread() {
+        tokio::task::spawn_local(keep_listed(own()));
     }
     if layout.needs_cleaning() {
         tokio::task::spawn_local(keep_clean(own()));

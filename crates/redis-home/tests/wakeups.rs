@@ -12,7 +12,7 @@ use sureq_core::command::{AckScope, View};
 use sureq_core::command::{
     Add, Command, IdForm, LeaseAsk, Pop, Return, TaskRef, TaskRefs, When, Worker, WorkerRef,
 };
-use sureq_core::settings::{Change, Changes, Place};
+use sureq_core::settings::{Change, Changes, Expired, Place};
 use sureq_redis::RedisHome;
 use sureq_testkit::process::free_port;
 use sureq_testkit::redis_cluster::RedisCluster;
@@ -168,6 +168,32 @@ fn the_soonest_of_several() {
             DUE_MS - 100..=DUE_MS
         },
     );
+}
+
+#[test]
+fn a_task_that_expires_into_the_queue_that_is_waited_for() {
+    Waking::everywhere(
+        |_| {},
+        |home| {
+            let settings = [Change::TtlMs(DUE_MS), Change::Expired(Expired::Dead), Change::DeadLetter(b"q")];
+            run(home, &Command::Config { queue: b"d", changes: Changes::List(&settings) });
+            push(home, b"d", b"x");
+            DUE_MS..=DUE_MS
+        },
+    );
+}
+
+#[test]
+fn a_task_whose_last_lease_lapses_into_the_queue_that_is_waited_for() {
+    let prepare = |home: &RedisHome| {
+        push(home, b"d", b"x");
+        assert_eq!(pop_leased(home, b"d", DUE_MS).expect("Redis answers").len(), 1);
+    };
+    Waking::everywhere(prepare, |home| {
+        let settings = [Change::Tries(1), Change::DeadLetter(b"q")];
+        run(home, &Command::Config { queue: b"d", changes: Changes::List(&settings) });
+        0..=DUE_MS
+    });
 }
 
 fn add_later(home: &RedisHome) -> std::ops::RangeInclusive<u64> {

@@ -268,3 +268,69 @@ fn who_watches_a_key_is_disturbed_by_changes_alone() {
     assert!(!disturbs("RQ.PURGE q"), "nothing waits");
     assert!(!disturbs("RQ.PUSH other a"), "another key is another matter");
 }
+
+/// What the process notes about keys goes with them, whichever way they go.
+#[test]
+fn plans_go_with_their_keys() {
+    for host in Host::ALL {
+        let server = host.start(&[], &[]);
+        let mut client = Client::of(&server);
+        for gone_by in ["DEL", "UNLINK", "EXPIREAT", "SET", "FLUSHDB", "FLUSHALL"] {
+            for n in 0..200 {
+                client.say(&format!("RQ.ADD q{n} x DELAY 3600000"));
+                match gone_by {
+                    "FLUSHDB" | "FLUSHALL" => {}
+                    "SET" => _ = client.say(&format!("SET q{n} x")),
+                    "EXPIREAT" => _ = client.say(&format!("EXPIREAT q{n} 1")),
+                    gone_by => _ = client.say(&format!("{gone_by} q{n}")),
+                }
+            }
+            client.say(if gone_by == "FLUSHDB" { "FLUSHDB" } else { "FLUSHALL" });
+            assert_eq!(client.told("sureq", "sureq_planned"), "0", "after {gone_by}");
+        }
+    }
+}
+
+#[test]
+fn a_key_that_is_replaced_by_its_copy_keeps_its_plan() {
+    for host in Host::ALL {
+        let server = host.start(&[], &[]);
+        let mut client = Client::of(&server);
+        client.say("RQ.ADD q x DELAY 700");
+        let Value::BulkString(dump) = client.say("DUMP q") else { panic!("a dump") };
+        client.try_words(&[b"RESTORE", b"q", b"0", &dump, b"REPLACE"]).expect("it is restored");
+        client.say("COPY q copy");
+        client.say("COPY q copy REPLACE");
+        client.say("RENAME q other");
+        // Nobody asks for them: only what is planned makes them ready.
+        for queue in ["other", "copy"] {
+            assert_eq!(list(client.say(&format!("RQ.POP BLOCK 20000 {queue}"))).len(), 1, "{queue}");
+        }
+    }
+}
+
+#[test]
+fn keys_that_a_worker_has_nothing_of_any_more_are_forgotten() {
+    for host in Host::ALL {
+        let server = host.start(&[], &[]);
+        let mut client = Client::of(&server);
+        let worker = client.text("RQ.WORKER START w TTL 600000");
+        let take = |client: &mut Client, how: &str, n: usize| {
+            client.say(&format!("RQ.PUSH q{n} x"));
+            let popped = list(client.say(&format!("RQ.POP {how} q{n}")));
+            shown(&list(popped.into_iter().next().expect("a task"))[1])
+        };
+        for how in [&format!("WORKER {worker}"), "CONN"] {
+            let kept = take(&mut client, how, 0);
+            for n in 1..500 {
+                let id = take(&mut client, how, n);
+                client.say(&format!("RQ.ACK q{n} {id}"));
+            }
+            client.say(&format!("RQ.WORKER BEAT {worker}"));
+            let held: u32 = client.told("sureq", "sureq_held").parse().expect("a number");
+            assert!((1..=40).contains(&held), "{held} keys of one that is held, by {how}");
+            client.say(&format!("RQ.ACK q0 {kept}"));
+        }
+        client.say(&format!("RQ.WORKER STOP {worker}"));
+    }
+}

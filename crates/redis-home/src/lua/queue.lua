@@ -30,6 +30,8 @@ local EMPTY_STORE_S = 604800
 local START_MS = 10000
 -- How long a store is on the list of stores after it was put there last.
 local LISTED_MS = 3600000
+-- How many of those that were not are told at once.
+local STALE = 32
 -- How long a home is taken to be alive after it said so last.
 local HOME_MS = 30000
 local REPLY_BYTES_MAX = 67108864
@@ -187,13 +189,22 @@ local function sooner_ms(q)
   return ms
 end
 
+-- Those who wait where the dead of a queue go look at it when some may die, and are told if that is sooner than they know.
+local function note_deaths(q, ms)
+  local grave = q.s['s-dead-letter']
+  if not grave or grave == q.name or not q.s.next then return end
+  call('ZADD', base(grave) .. ':sources', q.s.next, q.name)
+  tell({ name = grave }, 'wake', integer(ms or max(q.s.next - log, 0)))
+end
+
 -- Wakes those who wait for a queue: an empty message means that there may be something, a number when there will be. A paused
 -- queue has nothing for them; when it is resumed, they look.
 local function wake(q)
+  local ms = sooner_ms(q)
+  if ms or q.is_set then note_deaths(q, ms) end
   if q.s.paused then return end
   if q.ready > 0 then tell(q, 'work', q.ready) end
   if q.wake then return tell(q, 'wake', '') end
-  local ms = sooner_ms(q)
   if ms then tell(q, 'wake', integer(ms)) end
 end
 
@@ -270,6 +281,17 @@ end
 
 local INDEX = { R = ':ready', D = ':delayed', A = ':appointed' }
 
+-- Notes that a holder has nothing of a queue any more, if that is so: only what is held is looked at when it beats or ends.
+local function release(q, holder)
+  if call('EXISTS', q.k .. ':held:' .. holder) == 1 then return end
+  call('SREM', q.k .. ':holders', holder)
+  if string.sub(holder, 1, 2) == 'w:' then
+    call('SREM', OWN .. 'worker:' .. string.sub(holder, 3) .. ':queues', q.name)
+  else
+    call('SREM', OWN .. 'conn:' .. string.sub(holder, 3), q.name)
+  end
+end
+
 -- Takes a task out of the indexes of its state.
 local function leave(q, id, t)
   local k = q.k
@@ -280,6 +302,7 @@ local function leave(q, id, t)
     if t.ho then
       call('ZREM', k .. ':held:' .. t.ho, id)
       if t.cx then call('ZREM', k .. ':off:' .. t.ho, id) end
+      release(q, t.ho)
     end
     if q.s['s-max-leased'] then q.wake = true end
   elseif t.st == 'X' then
@@ -537,7 +560,7 @@ local function settle_holder(q, holder)
   end
   q.s.ending[holder] = nil
   if not next(q.s.ending) then q.s.ending = nil end
-  if call('EXISTS', held) == 0 then call('SREM', q.k .. ':holders', holder) end
+  release(q, holder)
 end
 
 local function settle_due(q, index, now)
@@ -604,13 +627,28 @@ local function look(q, id)
   return t
 end
 
--- When something happens to a queue by itself next: log time and wall time, 0 for never.
-local function next_look(q)
+-- Settles queues whose dead come to this one, a few at a time; answers when to look at the next of them.
+local function settle_sources(q)
+  local key = q.k .. ':sources'
+  for _, name in ipairs(call('ZRANGEBYSCORE', key, '-inf', log, 'LIMIT', 0, 16)) do
+    local source = open(name)
+    settle(source, 0)
+    if source.s.next and source.s['s-dead-letter'] == q.name then
+      call('ZADD', key, source.s.next, name)
+    else
+      call('ZREM', key, name)
+    end
+  end
+  return first_of(key)
+end
+
+-- When something happens to a queue by itself next, or to one whose dead come to it: log time and wall time, 0 for never.
+local function next_look(q, dead)
   local soonest = q.s.next or 0
-  for _, at in ipairs({ store.lost or 0, store.homes or 0 }) do
+  for _, at in ipairs({ dead or 0, store.lost or 0, store.homes or 0 }) do
     if at > 0 and (soonest == 0 or at < soonest) then soonest = at end
   end
-  return { soonest, q.s.appointed or 0, wall }
+  return { soonest, q.s.appointed or 0, log, wall }
 end
 
 ------------------------------------------------------------------------------------------------------------- workers
@@ -627,7 +665,7 @@ local function end_holder(q, holder, cause)
     q.s.ending[holder] = { front(q, all), cause or '', moment, q.s.seq }
     settle_holder(q, holder)
   else
-    call('SREM', q.k .. ':holders', holder)
+    release(q, holder)
   end
   return all
 end
@@ -1254,6 +1292,7 @@ function ops.drop()
     end
     for _, holder in ipairs(call('SMEMBERS', q.k .. ':holders')) do
       call('UNLINK', q.k .. ':held:' .. holder, q.k .. ':off:' .. holder)
+      release(q, holder)
     end
     for _, part in ipairs(PARTS) do call('UNLINK', q.k .. ':' .. part) end
     local s = { len = 0, bytes = 0, head = 0, tail = 0 }
@@ -1307,7 +1346,7 @@ function ops.config(name)
     end
     q.s['s-' .. words[i]] = value
   end
-  q.dirty, q.wake = true, true
+  q.dirty, q.wake, q.is_set = true, true, true
   return settings(q)
 end
 
@@ -1357,7 +1396,7 @@ function ops.queues(cursor, count)
   return out
 end
 
--- slot tag...: these are stores in which there may be queues
+-- slot tag...: these are stores in which there may be queues; answers some that nobody has pushed to for long
 function ops.enlist()
   for _, tag in ipairs(tail(0)) do
     if not call('ZSCORE', OWN .. 'list', tag) then
@@ -1366,7 +1405,7 @@ function ops.enlist()
     end
     call('ZADD', OWN .. 'seen', log, tag)
   end
-  return 'done'
+  return call('ZRANGEBYSCORE', OWN .. 'seen', '-inf', log - LISTED_MS, 'LIMIT', 0, STALE)
 end
 
 -- cursor, count: answers the next cursor, then the slot tags of stores
@@ -1414,6 +1453,7 @@ function ops.beat(name, incarnation)
     for _, id in ipairs(call('ZRANGE', q.k .. ':off:' .. w.holder, 0, -1)) do
       out[#out + 1] = receipt(id, get(q, id))
     end
+    release(q, w.holder)
   end
   for _, lapsed in ipairs(call('LRANGE', w.key .. ':lapsed', 0, -1)) do out[#out + 1] = lapsed end
   call('DEL', w.key .. ':lapsed')
@@ -1525,7 +1565,7 @@ function ops.tick()
   for i, name in ipairs(tail(0)) do
     local q = open(name)
     settle(q)
-    out[i] = next_look(q)
+    out[i] = next_look(q, settle_sources(q))
   end
   return out
 end

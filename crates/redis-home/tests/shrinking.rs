@@ -1,0 +1,133 @@
+//! What stands in Redis goes back to the size of what is live: after many queues, holders and stores nothing of them is left.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use redis::cmd;
+use support::{ack, open, pop, pop_held_by, push, run, until};
+use sureq_core::Reply;
+use sureq_core::command::{Command, LeaseAsk, Pop, Worker, WorkerRef};
+use sureq_redis::{Clock, RedisHome, Target};
+use sureq_testkit::redis_cluster::RedisCluster;
+use sureq_testkit::redis_server::RedisServer;
+
+fn keys(server: &RedisServer, pattern: &str) -> Vec<String> {
+    let mut keys: Vec<String> = cmd("KEYS").arg(pattern).query(&mut server.connect()).expect("it answers");
+    keys.sort();
+    keys
+}
+
+fn queue(n: usize) -> Vec<u8> {
+    format!("q{n}").into_bytes()
+}
+
+fn start_worker(home: &RedisHome) -> u64 {
+    let start = Command::Worker(Worker::Start { name: b"w", ttl_ms: 600_000 });
+    match run(home, &start).list.remove(0) {
+        Reply::Started(incarnation) => incarnation,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn queues_of_which_a_worker_holds_nothing_any_more_are_forgotten() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    let worker = WorkerRef { name: b"w", incarnation: start_worker(&home) };
+    let take = |queue: &[u8]| {
+        push(&home, queue, b"x");
+        let lease = LeaseAsk { worker: Some(worker), ..LeaseAsk::NONE };
+        let popped = run(&home, &Command::Pop(Pop { lease, ..Pop::plain(&[queue], 1) }));
+        popped.tasks[0].id.to_string()
+    };
+    for n in 0..200 {
+        let id = take(&queue(n));
+        if n % 2 == 0 {
+            ack(&home, &queue(n), &id);
+        } else {
+            run(&home, &Command::Drop { queues: &[&queue(n)] });
+        }
+    }
+    assert_eq!(keys(&server, "sureq:worker:*"), [""; 0], "of a worker that holds nothing");
+    assert_eq!(keys(&server, "sureq:q:*:hol*"), [""; 0]);
+    let id = take(b"live");
+    assert_eq!(keys(&server, "sureq:q:*:hol*").len(), 1);
+    let of_worker = keys(&server, "sureq:worker:*");
+    let names: Vec<String> = cmd("SMEMBERS").arg(&of_worker).query(&mut server.connect()).expect("a set");
+    assert_eq!(names, ["live"]);
+    ack(&home, b"live", &id);
+    server.check("sureq:");
+    home.close();
+}
+
+/// What version 0.1 has left behind goes with the next beat.
+#[test]
+fn a_beat_forgets_queues_of_which_nothing_is_held() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    let worker = WorkerRef { name: b"w", incarnation: start_worker(&home) };
+    let (key, mut admin) = (format!("sureq:worker:w#{}:queues", worker.incarnation), server.connect());
+    for n in 0..200 {
+        cmd("SADD").arg(&key).arg(queue(n)).exec(&mut admin).expect("it answers");
+    }
+    assert!(matches!(run(&home, &Command::Worker(Worker::Beat(worker))).list[..], [Reply::Receipts(_)]));
+    assert_eq!(keys(&server, "sureq:worker:*"), [""; 0]);
+    home.close();
+}
+
+#[test]
+fn queues_of_which_a_connection_holds_nothing_any_more_are_forgotten() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    for n in 0..200 {
+        push(&home, &queue(n), b"x");
+        let popped = pop_held_by(&home, &queue(n), 7).expect("Redis answers");
+        ack(&home, &queue(n), &popped[0].1);
+    }
+    assert_eq!(keys(&server, "sureq:conn:*"), [""; 0]);
+    assert_eq!(keys(&server, "sureq:q:*:hol*"), [""; 0]);
+    home.close();
+}
+
+/// Real time, and what a test adds to it.
+#[derive(Default)]
+struct Hurried(AtomicU64);
+
+const START_MS: u64 = 1_600_000_000_000;
+
+impl Clock for Hurried {
+    fn monotonic_ms(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    fn wall_ms(&self) -> Option<u64> {
+        Some(START_MS + self.monotonic_ms())
+    }
+}
+
+#[test]
+fn stores_in_which_there_is_nothing_leave_the_list() {
+    let cluster = RedisCluster::start();
+    let clock = Arc::new(Hurried::default());
+    let target = Target::parse(&cluster.url()).expect("a URL");
+    let home = RedisHome::open_by(target, Arc::clone(&clock) as _).expect("the cluster listens");
+    for n in 0..100 {
+        push(&home, &queue(n), b"x");
+        if n % 10 > 0 {
+            let popped = pop(&home, &queue(n), 1).expect("it answers");
+            ack(&home, &queue(n), &popped[0].1);
+        }
+    }
+    let (owner, _) = cluster.owners("sureq:{stores}:list");
+    let mut admin = cluster.server(owner).connect();
+    let mut listed = |key: &str| -> u64 { cmd("ZCARD").arg(key).query(&mut admin).expect("it answers") };
+    assert_eq!(listed("sureq:{stores}:list"), 100);
+    // Longer than a store is taken to be in use without a push.
+    clock.0.fetch_add(2 * 3_600_000, Ordering::AcqRel);
+    push(&home, b"new", b"x");
+    until("those that are empty have left", || listed("sureq:{stores}:list") == 11);
+    assert_eq!(listed("sureq:{stores}:seen"), 11);
+    home.close();
+}
