@@ -45,8 +45,12 @@ fn sources(dir: &Path) -> BTreeMap<String, String> {
 fn holders(krate: &str, words: &[&str]) -> Vec<String> {
     let sources = sources(&crates().join(krate).join("src"));
     let holds = |text: &str| {
-        let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
-        code.into_iter().any(|line| words.iter().any(|word| line.contains(word)))
+        let before = std::iter::once("").chain(text.lines());
+        let is_code = |(line, before): &(&str, &str)| {
+            !line.trim_start().starts_with("//") && before.trim() != "#[cfg(test)]"
+        };
+        let mut code = text.lines().zip(before).filter(is_code);
+        code.any(|(line, _)| words.iter().any(|word| line.contains(word)))
     };
     sources.into_iter().filter(|(_, text)| holds(text)).map(|(name, _)| name).collect()
 }

@@ -102,9 +102,14 @@ fn advised(error: Error) -> Trouble {
     Trouble::Advised { error, advice: advice.to_owned() }
 }
 
+/// Which delivery this is, where the home tells it.
+fn delivery_of(task: &Task) -> Option<u32> {
+    task.receipt().fence().map(|_| task.delivery())
+}
+
 /// What finishes this delivery: its receipt, or the id where the home tells no delivery number.
 fn handle_of(task: &Task) -> Vec<u8> {
-    if task.delivery() > 0 { task.receipt().as_ref().to_vec() } else { task.id().as_ref().to_vec() }
+    task.receipt().as_ref().to_vec()
 }
 
 /// What came of finishing tasks.
@@ -150,7 +155,7 @@ fn show(arguments: &PopArguments, tasks: &[&Task], shown: &mut Shown) -> Result<
                 field!("queue", task.queue_bytes()),
                 id_field(&task.id()),
                 field!("receipt", &handle_of(task)),
-                ("delivery", json!(Some(task.delivery()).filter(|&delivery| delivery > 0))),
+                ("delivery", json!(delivery_of(task))),
                 field!("payload", task.payload()),
             ])?;
         }
@@ -167,6 +172,6 @@ fn show(arguments: &PopArguments, tasks: &[&Task], shown: &mut Shown) -> Result<
 }
 
 fn row(task: &Task) -> Vec<String> {
-    let delivery = if task.delivery() > 0 { number(task.delivery().into()) } else { "-".to_owned() };
+    let delivery = delivery_of(task).map_or_else(|| "-".to_owned(), |delivery| number(delivery.into()));
     vec![name(task.queue_bytes()), name(&handle_of(task)), delivery, preview(task.payload())]
 }

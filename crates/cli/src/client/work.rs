@@ -247,7 +247,7 @@ async fn handle(delivery: Delivery, program: State<Program>) -> Outcome {
         _ => false,
     };
     // A home that counts no deliveries delays nothing either: the task would come again at once, and again.
-    if comes_again && delivery.task().delivery() == 0 {
+    if comes_again && delivery.task().receipt().fence().is_none() {
         let (token, mut is_stopping) = (delivery.token(), program.is_stopping.clone());
         tokio::select! {
             () = sleep(GIVE_BACK_DELAY) => {}

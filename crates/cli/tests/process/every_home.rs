@@ -232,7 +232,7 @@ fn a_payload_beyond_the_limit_is_refused_by_its_limit() {
     }
     // Many that are small enough can be too much for one command.
     let three = ["push", "q", "--file", large, "--file", large, "--file", large];
-    check_refused(&homes.urls[1], &three, 1, "the command is too large: at most 134217728 bytes");
+    check_refused(&homes.urls[1], &three, 1, "the sum of the payloads is too large: at most 134217728 bytes");
     // A line that does not end is not read to its end.
     let line = vec![b'x'; (64 << 20) + 1];
     let said = fed(&homes.urls[1], &["push", "q"], &line);

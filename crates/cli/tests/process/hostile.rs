@@ -217,7 +217,7 @@ fn names_and_payloads_come_back_byte_for_byte_or_are_refused() {
     }
     let long = [b'n'; (4 << 10) + 1];
     assert!(client.command(&[b"RQ.PUSH", &long[..], b"x"]).error().contains("name"));
-    assert_eq!(client.command(&[b"RQ.POP", &long[..]]), Value::Array(Vec::new()), "it cannot exist");
+    assert!(client.command(&[b"RQ.POP", &long[..]]).error().contains("name"), "it cannot exist");
     assert_unharmed(&server);
 }
 

@@ -20,6 +20,7 @@ use sureq_testkit::loop_image::Tmpfs;
 use sureq_testkit::process::{Process, run};
 use sureq_testkit::server_process::Launch;
 
+use crate::failpoints::STEPS_OF_COPIES;
 use crate::{SUREQ, scratch, serve};
 
 const CANNOT: i32 = 1;
@@ -240,11 +241,12 @@ fn a_copy_that_was_killed_is_no_store() {
     }
     drop(server);
     let (backup, repair) = (["backup", "@", "OUT"].as_slice(), ["check", "@", "--repair", "OUT"].as_slice());
+    let [one_written, before_unmark] = STEPS_OF_COPIES;
     for (args, crash) in [
-        (backup, "copy.segment-written:3"),
-        (backup, "copy.before-unmark:1"),
+        (backup, one_written),
+        (backup, before_unmark),
         (repair, "roll.before-seal:3"),
-        (repair, "copy.before-unmark:1"),
+        (repair, before_unmark),
     ] {
         let out = dir.path().join("copy");
         let words = args.iter().map(|word| match *word {

@@ -632,7 +632,7 @@ local function settle_sources(q)
   local key = q.k .. ':sources'
   for _, name in ipairs(call('ZRANGEBYSCORE', key, '-inf', log, 'LIMIT', 0, 16)) do
     local source = open(name)
-    settle(source, 0)
+    settle(source)
     if source.s.next and source.s['s-dead-letter'] == q.name then
       call('ZADD', key, source.s.next, name)
     else
