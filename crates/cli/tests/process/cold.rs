@@ -147,5 +147,5 @@ fn a_payload_that_is_damaged_under_a_running_server_is_told_and_set_aside() {
     assert!(dead.len() == 1 && reason.contains(&place), "{reason}");
     let info = client.say("INFO persistence").text();
     assert!(info.contains("unreadable_tasks:1\r\n"), "{info}");
-    sureq_testkit::patience::until("it is told", || server.stderr().contains(&place));
+    server.find_in_stderr(|line| line.contains(&place).then_some(()));
 }

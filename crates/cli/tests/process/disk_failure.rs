@@ -170,18 +170,28 @@ fn a_disk_that_hangs_delays_confirmations_and_nothing_else() {
     pusher.begin("RQ.PUSH q x");
     queued.send_raw(&encode(&["RQ.POP", "q"])).expect("the server reads");
     queued.send_raw(&encode(&["RQ.INFO", "q"])).expect("the server reads");
-    for _ in 0..10 {
+    while asked.elapsed() < HANG / 10 {
         assert_eq!(other.say("PING").text(), "PONG");
         let info = other.say("INFO").text();
         assert!(info.contains("disk_free_bytes:") && info.contains("blocked_clients:0\r\n"), "{info}");
         assert_eq!(server.client().say("PING").text(), "PONG", "a new connection is served");
     }
     assert!(asked.elapsed() < HANG / 2, "PING and INFO took {:?}", asked.elapsed());
+    for waiting in [&pusher, &queued] {
+        assert!(is_unanswered(waiting), "nothing is confirmed before it is on disk");
+    }
     drop(hanging);
     assert_eq!(pusher.reply().ids().len(), 1, "it is confirmed when it is on disk");
-    assert!(asked.elapsed() >= HANG / 2, "no sync hung: {:?}", asked.elapsed());
     assert_eq!(queued.reply().tasks().len(), 1);
     assert!(!queued.reply().list().is_empty());
+}
+
+/// Whether no byte of an answer has come.
+fn is_unanswered(client: &RespClient) -> bool {
+    client.stream().set_nonblocking(true).expect("it is open");
+    let peeked = client.stream().peek(&mut [0]);
+    client.stream().set_nonblocking(false).expect("it is open");
+    peeked.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
 }
 
 /// A stop does not wait for ever for a disk that hangs.
@@ -195,8 +205,9 @@ fn a_stop_on_a_disk_that_hangs_ends_and_says_so() {
     pusher.begin("RQ.PUSH q x");
     assert_eq!(server.client().say("PING").text(), "PONG");
     server.terminate();
-    assert_eq!(server.exit_code(Duration::from_secs(30)), DISK_FAILED, "{}", *server);
-    assert!(server.stderr().contains("did not answer"), "{}", *server);
+    server.find_in_stderr(|line| line.contains("did not answer").then_some(()));
+    // The process is gone for the system only when the calls that hang have ended, here as on a real disk.
     drop(hanging);
+    assert_eq!(server.exit_code(PATIENCE), DISK_FAILED, "{}", *server);
     assert!(!serve(dir.path()).start().client().pop("q", 100).is_empty(), "what was confirmed is there");
 }

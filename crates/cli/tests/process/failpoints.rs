@@ -63,6 +63,9 @@ const STEPS_WHEN_FULL: [&str; 4] =
 /// Steps of a backup or a repair, which `store_files` crashes at.
 pub(crate) const STEPS_OF_COPIES: [&str; 2] = ["copy.segment-written:3", "copy.before-unmark:1"];
 
+/// The step of a start that finds a tail larger than a segment.
+const STEP_OF_A_GIANT: &str = "recover.after-confirm:1";
+
 /// How long a step may take to be reached.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -223,6 +226,21 @@ fn a_crash_at_every_step_of_making_room_three_times_in_a_row_loses_nothing() {
     }
 }
 
+#[test]
+fn a_crash_while_a_tail_larger_than_a_segment_is_confirmed_loses_nothing() {
+    let dir = tempfile::tempdir_in("/dev/shm").expect("there is room for a directory");
+    let launch = serve(&dir.path().join("data")).args(["--segment-bytes", "64KB"]);
+    let (mut server, payload) = (launch.start(), vec![b'x'; 1 << 20]);
+    let id = server.client().push("q", &payload);
+    server.kill9();
+    let armed = launch.clone().env("SUREQ_FAILPOINT", STEP_OF_A_GIANT);
+    for _ in 0..3 {
+        expect_crash(STEP_OF_A_GIANT, armed.spawn());
+    }
+    let task = launch.start().client().pop("q", 1).remove(0);
+    assert!(task.id == id && task.payload == payload, "it is there as it was");
+}
+
 /// The names of all steps in the source of the engine.
 fn names_in(directory: &Path, names: &mut BTreeSet<String>) {
     for entry in std::fs::read_dir(directory).expect("it is there") {
@@ -241,7 +259,13 @@ fn names_in(directory: &Path, names: &mut BTreeSet<String>) {
 fn no_step_is_left_out() {
     let mut names = BTreeSet::new();
     names_in(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/src"), &mut names);
-    let steps = STEPS.iter().copied().flatten().chain(&STEPS_WHEN_FULL).chain(&STEPS_OF_COPIES);
+    let steps = STEPS
+        .iter()
+        .copied()
+        .flatten()
+        .chain(&STEPS_WHEN_FULL)
+        .chain(&STEPS_OF_COPIES)
+        .chain([&STEP_OF_A_GIANT]);
     let tried: BTreeSet<String> = steps.filter_map(|step| Some(step.split_once(':')?.0.to_owned())).collect();
     assert_eq!(names, tried, "in the source, and crashed at");
 }

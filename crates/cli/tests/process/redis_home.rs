@@ -251,6 +251,8 @@ fn a_redis_that_hangs_does_not_keep_a_server_from_stopping() {
     assert_eq!(server.exit_code(Duration::from_secs(20)), 0, "{}", *server);
     let told = producer.reply().error();
     assert!(told.starts_with("UNKNOWN "), "{told}");
-    assert_eq!(worker.reply(), Value::Null);
+    // It was asked on behalf of the pop just then, or nothing was under way.
+    let told = worker.reply();
+    assert!(told == Value::Null || told.clone().error().starts_with("UNKNOWN "), "{told:?}");
     redis.resume();
 }
