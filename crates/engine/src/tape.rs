@@ -393,7 +393,6 @@ impl Recorder for Playback<'_> {
 #[cfg(test)]
 mod tests {
     use sureq_core::event::{Fields, Payloads, QueueNo};
-    use sureq_core::settings::{Change, Changes, Expired};
     use sureq_core::{Command, LogTime, Now, Replies, TaskId, WallTime, codec};
 
     use super::*;
@@ -425,10 +424,6 @@ mod tests {
         assert!(tape.is_empty() && tape.bytes() == 0);
     }
 
-    fn at(ms: u64) -> Now {
-        Now { log: LogTime(ms), wall: WallTime(ms) }
-    }
-
     /// A broker whose decisions are recorded in segments of one size, and whose places are compared with every frame.
     struct Recorded {
         broker: Broker<Body>,
@@ -436,11 +431,13 @@ mod tests {
     }
 
     impl Recorded {
-        fn execute(&mut self, now: Now, command: &Command<'_>) {
+        /// Executes a command as one unit, in which so many events follow its own.
+        fn execute(&mut self, now: Now, command: &Command<'_>, following: usize) {
             let mut replies = Replies::default();
             self.broker.execute(now, command, &mut self.tape, &mut replies);
-            self.tape.end_unit(&mut self.broker);
             assert!(replies.list.iter().all(|reply| !matches!(reply, sureq_core::Reply::Refused(_))));
+            (0..following).for_each(|_| self.tape.record(&Event::Resumed(QueueNo(1))));
+            self.tape.end_unit(&mut self.broker);
         }
 
         /// Answers where the bodies of the frames lie.
@@ -450,38 +447,28 @@ mod tests {
         }
     }
 
-    /// A push settles what is due before and after it is recorded. Whatever room is left in the segment, its payload has its
-    /// place: where the payload is the last thing that fits, where some of what follows fits, where all of it does.
+    /// Whatever room is left in the segment, a payload has its place: where it is the last thing that fits, where some of
+    /// the events behind it fit, where all of them do.
     #[test]
     fn a_payload_keeps_its_place_whatever_follows_it_in_its_unit() {
         const SEGMENT_BYTES: u64 = 64 << 10;
-        let (begin, over) = (at(1 << 40), at((1 << 40) + 2_000));
+        let now = Now { log: LogTime(1 << 40), wall: WallTime(1 << 40) };
         let mut corrected = 0;
         for offset in (192..SEGMENT_BYTES - 192).step_by(1024) {
-            let room = Room::new(1, offset, SEGMENT_BYTES, SEGMENT_BYTES);
+            let room = Room::new(50, offset, SEGMENT_BYTES, SEGMENT_BYTES);
             let tape = Tape::new(Position::START, room, [0; 16], LiveBodies::default());
             let mut recorded = Recorded { broker: Broker::default(), tape };
-            let changes =
-                [Change::TtlMs(1_000), Change::Expired(Expired::Dead), Change::DeadLetter(b"grave")];
-            recorded.execute(begin, &Command::Config { queue: b"q", changes: Changes::List(&changes) });
-            let early = vec![&b"early"[..]; 2_500];
-            recorded.execute(begin, &Command::Push { queue: b"q", payloads: &early });
-            recorded.take_all();
-            // In the middle of a segment again.
-            let room = Room::new(50, offset, SEGMENT_BYTES, SEGMENT_BYTES);
-            recorded.tape.gathering.as_mut().expect("it keeps what it is told").room = room;
-            recorded.execute(begin, &Command::Push { queue: b"q", payloads: &[b"before"] });
-            recorded.execute(over, &Command::Push { queue: b"q", payloads: &[b"payload"] });
+            recorded.execute(now, &Command::Push { queue: b"q", payloads: &[b"before"] }, 0);
+            recorded.execute(now, &Command::Push { queue: b"q", payloads: &[b"payload"] }, 12_000);
             let places = recorded.take_all();
             // Two frames, and the first ends early enough for a part of the second.
             corrected += usize::from(places.len() == 2 && offset + (16 << 10) < SEGMENT_BYTES);
             let mut found = LiveBodies::default();
             recorded.broker.bodies(&mut |body| body.place().into_iter().for_each(|place| found.add(place)));
             assert_eq!(found.total(), recorded.tape.live.total());
-            let by_segment = |live: &LiveBodies| live.segments().filter(|(_, live)| live.tasks > 0).count();
-            assert_eq!(by_segment(&found), by_segment(&recorded.tape.live), "offset {offset}");
+            assert!(found.segments().eq(recorded.tape.live.segments()), "offset {offset}");
         }
-        assert!(corrected > 0, "the room was to run out behind the payload: {corrected}");
+        assert!(corrected > 0, "the room was to run out behind the payload");
     }
 
     #[test]

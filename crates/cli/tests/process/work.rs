@@ -149,14 +149,27 @@ fn a_worker_says_which_tries_failed_and_that_its_home_is_gone() {
     let dir = scratch();
     let mut server = serve(&dir.path().join("data")).start();
     let home = &on_server(server.resp);
-    lines(home, &["push", "q", "a", "--tries", "1"]);
+    lines(home, &["push", "q", "a", "--tries", "2"]);
     let worker = Process::start(&mut command(home, &["work", "q", "--", "sh", "-c", "exit 3"]));
     let told =
         |words: &'static str| worker.find_in_stderr(|line| line.contains(words).then(|| line.to_owned()));
-    let failed = told("a try failed");
-    assert!(failed.contains("(queue q, id ") && failed.contains("reason exit status: 3)"), "{failed}");
+    for failed in [told("a try failed"), told("a task is dead")] {
+        assert!(failed.contains("(queue q, id ") && failed.contains("reason exit status: 3)"), "{failed}");
+    }
     server.kill9();
     told("cannot reach the home; trying again");
+}
+
+#[test]
+fn tasks_that_died_are_counted() {
+    let dir = scratch();
+    let server = serve(&dir.path().join("data")).start();
+    let home = &on_server(server.resp);
+    lines(home, &["push", "q", "a", "--tries", "1"]);
+    let words = ["work", "q", "--until-empty", "--json", "--", "sh", "-c", "exit 3"];
+    let mut worker = Process::start(&mut command(home, &words));
+    worker.wait(PATIENCE);
+    assert!(worker.stdout().contains("\"dead\":1"), "{worker}");
 }
 
 #[test]
