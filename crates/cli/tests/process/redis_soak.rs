@@ -220,7 +220,7 @@ impl Book {
         let is_calm = |kill: &Instant| *kill > received || *kill + AFTER_KILL < life.since;
         if let Some(due) = life.due.filter(|_| self.kills.iter().all(is_calm)) {
             let late = received.saturating_duration_since(due);
-            let own = late.saturating_sub(machine_late - life.machine_late);
+            let own = late.saturating_sub(machine_late.saturating_sub(life.machine_late));
             (self.judged, self.latest) = (self.judged + 1, self.latest.max(own));
             if own > LATE {
                 self.findings.push(format!("{number} came {own:?} late"));
