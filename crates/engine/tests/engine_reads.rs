@@ -297,7 +297,7 @@ fn the_log_that_a_start_needs_is_refused_by_name() {
     cold.disk.break_reads(&file, place);
     let options = Options { segment_bytes: Some(SEGMENT_BYTES), ..Options::default() };
     let start = || Engine::open_on(cold.disk.shared(), Arc::clone(&cold.clock) as _, &options);
-    let error = start().err().expect("it cannot be replayed").to_string();
+    let error = start().expect_err("it cannot be replayed").to_string();
     assert!(error.starts_with("cannot read") && error.contains(&file), "{error}");
     assert_eq!(cold.disk.trace_len(), before, "nothing has changed");
     cold.disk.mend_reads();
@@ -324,7 +324,7 @@ fn no_bad_sector_of_any_file_costs_more_than_the_payloads_in_it() {
             let now = if there.contains_key(name) {
                 name
             } else {
-                there.keys().filter(|name| name.starts_with('0')).next_back().unwrap()
+                there.keys().rfind(|name| name.starts_with('0')).unwrap()
             };
             disk.break_reads(now, start..start + SECTOR);
             let this = Cold { disk, clock: Arc::clone(&cold.clock), engine, ids: cold.ids.clone() };
