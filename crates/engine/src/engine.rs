@@ -440,7 +440,7 @@ impl Engine {
     pub fn dismiss_waiting(&self) {
         let mut state = self.shared.lock();
         let position = self.shared.position(&state);
-        self.shared.disband(&mut state, timed_out, position);
+        Shared::disband(&mut state, timed_out, position);
         self.shared.let_go(state);
     }
 
@@ -458,7 +458,7 @@ impl Engine {
             let mut state = shared.lock_in_doubt();
             state.closing = true;
             let position = shared.position(&state);
-            shared.disband(&mut state, timed_out, position);
+            Shared::disband(&mut state, timed_out, position);
             shared.let_go(state);
         }
         shared.wake_threads();

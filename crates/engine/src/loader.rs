@@ -275,13 +275,11 @@ impl Loader {
     /// Reads a stretch.
     fn read(&self, stretch: &Stretch) -> Result<Arc<[u8]>, Fault> {
         let place = Place { segment: u64::from(stretch.segment), offset: stretch.start };
-        match self.reader() {
-            Some(reader) => reader.read_upto(place, stretch.bytes()),
-            None => {
-                let closed = io::Error::from(io::ErrorKind::NotConnected);
-                Err(Fault::new(Operation::Read, segment_name(place.segment), closed))
-            }
+        if let Some(reader) = self.reader() {
+            return reader.read_upto(place, stretch.bytes());
         }
+        let closed = io::Error::from(io::ErrorKind::NotConnected);
+        Err(Fault::new(Operation::Read, segment_name(place.segment), closed))
     }
 }
 

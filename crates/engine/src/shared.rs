@@ -215,7 +215,7 @@ impl Shared {
         self.loader.iter().for_each(|loader| loader.fail(&self.durable));
         let woken = {
             let mut state = self.lock_in_doubt();
-            self.disband(&mut state, poisoned, Position::START);
+            Self::disband(&mut state, poisoned, Position::START);
             let State { listeners, woken, .. } = &mut *state;
             listeners.end(woken);
             std::mem::take(woken)
@@ -225,9 +225,9 @@ impl Shared {
     }
 
     /// Answers all pops that wait.
-    pub(crate) fn disband(&self, state: &mut State, replies: fn() -> Replies<Body>, position: Position) {
+    pub(crate) fn disband(state: &mut State, replies: fn() -> Replies<Body>, position: Position) {
         for waiting in state.line.disband() {
-            self.answer(state, waiting, replies(), position);
+            Self::answer(state, waiting, replies(), position);
         }
     }
 
@@ -344,7 +344,7 @@ impl Shared {
             let position = self.position(state);
             let all = waiting.pop.with(|pop| self.fetch(state, &Command::Pop(*pop), &mut replies.tasks));
             if all {
-                self.answer(state, waiting, replies, position);
+                Self::answer(state, waiting, replies, position);
             } else {
                 let Waiting { pop, cell, .. } = waiting;
                 self.load_into(&cell, Answer::new(pop.into_queues(), replies, position));
@@ -353,13 +353,7 @@ impl Shared {
     }
 
     /// Answers a waiting pop. Its taker is woken once the answer may leave, by whoever lets go of the lock.
-    pub(crate) fn answer(
-        &self,
-        state: &mut State,
-        waiting: Waiting,
-        replies: Replies<Body>,
-        position: Position,
-    ) {
+    pub(crate) fn answer(state: &mut State, waiting: Waiting, replies: Replies<Body>, position: Position) {
         let Waiting { pop, cell, .. } = waiting;
         let mut cell = cell.lock();
         cell.answer = Some(Answer::new(pop.into_queues(), replies, position));

@@ -48,7 +48,7 @@ pub(crate) fn tick(shared: &Shared, state: &mut State, now: Now) {
     shared.serve(state, now);
     while let Some(waiting) = state.line.timed_out(now.log) {
         let position = shared.position(state);
-        shared.answer(state, waiting, timed_out(), position);
+        Shared::answer(state, waiting, timed_out(), position);
     }
 }
 

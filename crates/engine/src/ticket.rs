@@ -112,7 +112,9 @@ impl TicketCell {
         }
         let waker = ticket.waker.take();
         drop(ticket);
-        waker.iter().for_each(|waker| durable.wake_at(Position::START, waker));
+        if let Some(waker) = waker {
+            durable.wake_at(Position::START, &waker);
+        }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, TicketState> {

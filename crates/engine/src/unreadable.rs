@@ -207,7 +207,9 @@ impl Answer {
             return;
         }
         let mut is_missing = vec![false; tasks.len()];
-        missing.iter().for_each(|one| is_missing[one.index] = true);
+        for one in missing {
+            is_missing[one.index] = true;
+        }
         let mut is_missing = is_missing.into_iter();
         tasks.retain(|_| !is_missing.next().unwrap_or_default());
         self.replies.list = vec![Reply::Tasks(sureq_core::reply::Span::new(0, tasks.len()))];

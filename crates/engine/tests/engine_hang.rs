@@ -1,7 +1,5 @@
 //! A disk that hangs delays confirmations and nothing else: no lock is held while it is waited for, however long that takes.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod engine_support;
 
 use std::sync::{Arc, mpsc};

@@ -1,7 +1,5 @@
 //! The level `interval`, when the process is killed: what was answered is with the system, and is found again.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod engine_support;
 
 use std::sync::Arc;

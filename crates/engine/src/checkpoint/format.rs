@@ -188,8 +188,11 @@ pub(super) fn damage(file: &str, offset: u64, what: impl Into<String>) -> Damage
     Damage { file: file.to_owned(), offset, position: None, what: what.into() }
 }
 
-/// What could not be read, as the damage that it comes to.
-pub(super) fn unreadable(file: &str, offset: u64, fault: &Fault) -> OpenError {
+/// What could not be read, as the damage that it comes to. To be short of memory says nothing about the file.
+pub(super) fn unreadable(file: &str, offset: u64, fault: Fault) -> OpenError {
+    if fault.is_shortage() {
+        return fault.into();
+    }
     damage(file, offset, format!("it cannot be read: {}", fault.source)).into()
 }
 

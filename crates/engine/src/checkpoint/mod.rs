@@ -76,9 +76,9 @@ impl Checkpoints {
     /// Has `build` restore a state from the newest sound checkpoint; none if there is no checkpoint at all. Changes nothing
     /// on disk.
     ///
-    /// One that is damaged, or for which `build` answers [`OpenError::Damaged`] because a blob is, gives way to the older
-    /// one, which is as good: the log is kept from its position on. If none is sound, the damage of the newest is the
-    /// answer. Any other error ends the search.
+    /// One that is damaged or cannot be read, or for which `build` answers [`OpenError::Damaged`] because a blob is, gives
+    /// way to the older one, which is as good: the log is kept from its position on. If none is sound, the damage of the
+    /// newest is the answer. Any other error ends the search.
     pub fn load<T>(
         &mut self,
         mut build: impl FnMut(&Loaded<'_>) -> Result<T, OpenError>,
@@ -173,13 +173,14 @@ impl Checkpoints {
     }
 
     /// For a full disk: forgets the older checkpoint, so that the log that was kept for it can go. Only if every byte of
-    /// the newest matches its checksum; answers whether that is so.
+    /// the newest matches its checksum; answers whether that is so. If it cannot be read, both stay, and nothing that was
+    /// written is in doubt.
     pub fn drop_older(&mut self) -> Result<bool, LogError> {
         self.refuse_if_poisoned()?;
         let Some(newest) = self.shelf.newest() else { return Ok(false) };
         match read::verify(&self.shelf, newest) {
             Ok(()) => {}
-            Err(OpenError::Disk(fault)) => return Err(self.fail(fault)),
+            Err(OpenError::Disk(fault)) if !fault.is_of_reading() => return Err(self.fail(fault)),
             Err(_) => return Ok(false),
         }
         self.keep_durably(&self.newest(1)).map_err(|fault| self.fail(fault))?;

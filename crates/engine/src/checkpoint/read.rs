@@ -199,7 +199,7 @@ pub(super) fn read_range(file: &dyn DiskFile, name: &str, range: Range<u64>) -> 
 
 fn read_exactly(file: &dyn DiskFile, name: &str, offset: u64, into: &mut [u8]) -> Result<(), OpenError> {
     // What cannot be read is as good as damaged: the other checkpoint does as well.
-    let read = file.read_at(offset, into).map_err(|fault| unreadable(name, offset, &fault))?;
+    let read = file.read_at(offset, into).map_err(|fault| unreadable(name, offset, fault))?;
     if read < into.len() {
         return Err(damage(name, offset + read as u64, "it has become shorter").into());
     }

@@ -254,7 +254,7 @@ pub(super) fn read_header(
     bytes: u64,
 ) -> Result<Header, OpenError> {
     let mut head = [0; HEADER_BYTES];
-    if file.read_at(0, &mut head).map_err(|fault| unreadable(name, 0, &fault))? < HEADER_BYTES {
+    if file.read_at(0, &mut head).map_err(|fault| unreadable(name, 0, fault))? < HEADER_BYTES {
         return Err(damage(name, bytes, "it is shorter than its header").into());
     }
     Header::decode(&head, name, number, bytes)
