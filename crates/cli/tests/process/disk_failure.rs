@@ -170,9 +170,14 @@ fn a_disk_that_hangs_delays_confirmations_and_nothing_else() {
     pusher.begin("RQ.PUSH q x");
     queued.send_raw(&encode(&["RQ.POP", "q"])).expect("the server reads");
     queued.send_raw(&encode(&["RQ.INFO", "q"])).expect("the server reads");
+    let (machine, soon) = (MachineWatch::start(), Duration::from_millis(200));
     while asked.elapsed() < HANG / 10 {
+        let each = Instant::now();
         assert_eq!(other.say("PING").text(), "PONG");
+        machine.assert_within(each.elapsed(), soon, "PING");
+        let each = Instant::now();
         let info = other.say("INFO").text();
+        machine.assert_within(each.elapsed(), soon, "INFO");
         assert!(info.contains("disk_free_bytes:") && info.contains("blocked_clients:0\r\n"), "{info}");
         assert_eq!(server.client().say("PING").text(), "PONG", "a new connection is served");
     }

@@ -341,9 +341,10 @@ fn why_a_task_waits_is_told_in_dates_and_in_all_its_fields() {
         assert!(words.contains(" ago, until 2") && words.ends_with(" s), delivery 1"), "{home}: {words}");
         let fields = &json_lines(home, &["explain", "q", &ids[0]])[0];
         let time = |name: &str| fields[name].as_u64().expect("a time");
-        // Deadlines count from the end of a millisecond that has begun.
         let lease = time("lease_ends") - time("taken_at");
-        assert!((60_000..=60_001).contains(&lease), "{home}: {fields}");
+        // On Redis, deadlines count from the end of a millisecond that has begun.
+        let longest = if home.starts_with("redis") { 60_001 } else { 60_000 };
+        assert!((60_000..=longest).contains(&lease), "{home}: {fields}");
         lines(home, &["return", "q", &ids[0], "--failed", "no\u{1b}way", "--dead"]);
         let words = lines(home, &["explain", "q", &ids[0]]).concat();
         assert!(words.contains("dead: ") && words.ends_with(r"last reason: no\x1bway"), "{home}: {words}");
