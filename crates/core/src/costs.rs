@@ -14,7 +14,9 @@ use crate::command::{
 use crate::meter::steps_of;
 use crate::settings::{Change, Changes, Place};
 use crate::task::Body;
-use crate::{Broker, Event, LogTime, Now, Recorder, Replies, Reply, WallTime, limits};
+use crate::{
+    Broker, Bulk, Event, LogTime, Now, Progress, Recorder, Replies, Reply, WallTime, limits,
+};
 
 /// Steps that any command may take. Blocks of 256 entries are passed over one by one, so that a million cost a few
 /// thousand steps: some microseconds.
@@ -101,6 +103,47 @@ impl Home {
         for command in commands {
             let (steps, ..) = self.measure(command);
             assert!(steps <= steps_max, "{what}: {steps} steps for {command:?}");
+        }
+    }
+
+    /// Executes a command that may take slices, each of which must stay below the bound; answers how many it took.
+    fn bound_slices(&mut self, steps_max: u64, what: &str, command: &Command<'_>) -> usize {
+        let (mut bulk, mut out) = (Bulk::default(), Replies::default());
+        for slice in 1.. {
+            let (steps, progress) = steps_of(|| {
+                self.broker.execute_slice(self.now, command, &mut bulk, &mut Forgetful, &mut out)
+            });
+            assert!(steps <= steps_max, "{what}: {steps} steps for slice {slice} of {command:?}");
+            if progress == Progress::Done {
+                assert!(!matches!(out.list[..], [Reply::Refused(_)]), "{command:?}: {:?}", out.list);
+                return slice;
+            }
+        }
+        unreachable!("a command ends")
+    }
+
+    /// Lets all happen that is due now, each tick within the bound.
+    fn bound_ticks(&mut self, steps_max: u64, what: &str) {
+        while self.broker.next_deadline().is_due(self.now) {
+            let (steps, ()) = steps_of(|| self.broker.tick(self.now, &mut Forgetful));
+            assert!(steps <= steps_max, "{what}: {steps} steps for a tick");
+        }
+    }
+
+    fn start_worker(&mut self, name: &'static [u8]) -> WorkerRef<'static> {
+        match self.run(&Command::Worker(Worker::Start { name, ttl_ms: 1_000 })) {
+            Reply::Started(incarnation) => WorkerRef { name, incarnation },
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Has the worker hold a task in each of so many queues, and work on them.
+    fn hold(&mut self, worker: WorkerRef<'_>, queues: usize) {
+        for n in 0..queues {
+            let queue = format!("queue {n}");
+            self.run(&Command::Push { queue: queue.as_bytes(), payloads: &[b"x"] });
+            self.pop(queue.as_bytes(), 1, LeaseAsk { worker: Some(worker), ..LeaseAsk::NONE });
+            self.run(&Command::Worker(Worker::Work(worker, queue.as_bytes())));
         }
     }
 
@@ -307,6 +350,98 @@ fn with_many_queues_and_workers() {
         home.bound(QUIET_STEPS, &what, &changes());
         home.bound(QUIET_STEPS, &what, &[Command::Worker(Worker::Stop(worker))]);
     }
+}
+
+/// Many tasks in each state that have records, beside some that have none.
+fn fill_with_records(home: &mut Home, count: usize) {
+    home.push(b"q", count);
+    home.pop(b"q", count, LeaseAsk::NONE);
+    home.bury(b"q");
+    home.push(b"q", count);
+    home.pop(b"q", count, LeaseAsk { ms: Some(1_000_000), ..LeaseAsk::NONE });
+    home.push(b"q", 2_000);
+    for n in 0..count {
+        let when = if n % 2 == 0 { When::After(1_000) } else { When::At(WallTime(9_000_000)) };
+        let delayed = Add { when, ttl_ms: (n % 3 == 0).then_some(1 << 40), ..Add::plain(b"q", b"x") };
+        home.run(&Command::Add(delayed));
+        home.run(&Command::Add(Add { priority: (n % 3) as i8, ..Add::plain(b"q", b"x") }));
+    }
+}
+
+#[test]
+fn a_purge_of_each_state_among_very_many_records() {
+    for state in [None, Some(View::Ready), Some(View::Delayed), Some(View::Dead)] {
+        let mut home = Home::new();
+        let count = MANY / 5;
+        fill_with_records(&mut home, count);
+        let what = format!("{count} in each state");
+        let slices = home.bound_slices(FLOOD_STEPS, &what, &Command::Purge { queue: b"q", state });
+        assert!(slices > 50, "{state:?}: {slices} slices");
+        home.bound_ticks(FLOOD_STEPS, &what);
+    }
+}
+
+#[test]
+fn a_second_revival_of_all() {
+    let mut home = Home::new();
+    let count = MANY / 5;
+    fill_with_records(&mut home, count);
+    let revive = Command::Revive { queue: b"q", tasks: None };
+    home.bound_slices(FLOOD_STEPS, "a first revival", &revive);
+    home.pop(b"q", count / 2, LeaseAsk::NONE);
+    home.bury(b"q");
+    let slices = home.bound_slices(FLOOD_STEPS, "a second revival", &revive);
+    assert!(slices > 50, "{slices} slices");
+    home.bound_ticks(FLOOD_STEPS, "two revivals");
+}
+
+#[test]
+fn a_worker_that_holds_tasks_of_very_many_queues() {
+    type End = fn(WorkerRef<'static>) -> Worker<'static>;
+    let ends: [End; 3] = [
+        |worker| Worker::Stop(worker),
+        |worker| Worker::Fail { name: worker.name },
+        |worker| Worker::Start { name: worker.name, ttl_ms: 1_000 },
+    ];
+    for end in ends {
+        let mut home = Home::new();
+        let (worker, idle) = (home.start_worker(b"w"), home.start_worker(b"idle"));
+        home.hold(worker, MANY / 10);
+        let what = "a task in each of many queues";
+        home.bound(QUIET_STEPS, what, &[Command::Worker(Worker::Beat(worker)), Command::Worker(Worker::Beat(idle))]);
+        let slices = home.bound_slices(FLOOD_STEPS, what, &Command::Worker(end(worker)));
+        assert!(slices > 100, "{slices} slices");
+        assert_eq!(home.broker.queue(b"queue 7").map(crate::Queue::counts), Some([1, 0, 0, 0]));
+    }
+    let mut home = Home::new();
+    let worker = home.start_worker(b"w");
+    home.hold(worker, MANY / 10);
+    home.pass(2_000);
+    home.bound(FLOOD_STEPS, "its time is over", &changes());
+    home.bound_ticks(FLOOD_STEPS, "its time is over");
+    assert_eq!(home.broker.queue(b"queue 7").map(crate::Queue::counts), Some([1, 0, 0, 0]));
+}
+
+#[test]
+fn an_image_of_very_many_queues_that_have_changed() {
+    let mut home = Home::new();
+    for n in 0..MANY / 10 {
+        home.run(&Command::Push { queue: format!("queue {n}").as_bytes(), payloads: &[b"x"] });
+    }
+    let (steps, ()) = steps_of(|| home.broker.begin_image());
+    assert!(steps <= QUIET_STEPS, "{steps} steps to begin");
+    let mut slices = 0;
+    loop {
+        let (steps, more) = steps_of(|| home.broker.image_some(500));
+        assert!(steps <= QUIET_STEPS, "{steps} steps");
+        home.bound(QUIET_STEPS, "while an image is taken", &changes());
+        slices += 1;
+        if !more {
+            break;
+        }
+    }
+    assert_eq!(home.broker.end_image().sorted().queues.len(), MANY / 10);
+    assert_eq!(slices, MANY / 10 / 500);
 }
 
 #[test]

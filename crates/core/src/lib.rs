@@ -13,6 +13,7 @@
 //! * [`settings`], [`task`]: what a queue may be told, and what it knows of one task.
 //! * [`queue`]: one queue as a value: tasks, indexes, transitions. It knows of no other queue.
 //! * [`broker`]: what spans queues: names, workers, the id source, deadlines.
+//! * [`bulk`]: commands that are executed in slices.
 //!
 //! The driver's contract, in order:
 //!
@@ -84,6 +85,7 @@ extern crate std;
 
 mod bounds;
 pub mod broker;
+pub mod bulk;
 pub mod codec;
 pub mod command;
 #[cfg(test)]
@@ -101,6 +103,7 @@ pub mod task;
 pub mod time;
 
 pub use broker::Broker;
+pub use bulk::{Bulk, Progress};
 pub use command::Command;
 pub use event::{Event, Recorder};
 pub use id::{Receipt, TaskId};

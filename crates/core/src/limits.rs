@@ -106,6 +106,8 @@ limits! {
     DELIVERIES_KEPT: usize = 5;
     /// How many tasks one step of a tick moves, so that a flood holds no other command up.
     SLICE_TASKS: usize = 1_000;
+    /// How many queues one slice of a command goes through, where that is not what the command names.
+    SLICE_QUEUES: usize = 1_000;
     /// How many lapsed leases a worker is told of at its next beat; of more, the newest.
     LAPSES_TOLD_MAX: usize = 10_000;
     /// How long an empty queue is remembered for its statistics.

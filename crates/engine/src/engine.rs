@@ -18,7 +18,7 @@ use std::time::Duration;
 use sureq_core::command::{ConnId, Pop};
 use sureq_core::limits;
 use sureq_core::task::Body as _;
-use sureq_core::{Broker, Command, LogTime, Now, Receipt, Refusal, Replies, Reply};
+use sureq_core::{Broker, Bulk, Command, LogTime, Now, Progress, Receipt, Refusal, Replies, Reply};
 
 use crate::ahead::ReadAhead;
 use crate::body::Body;
@@ -253,7 +253,7 @@ impl Engine {
         // It goes after the lock has.
         let mut reservations = shared.reserve(commands);
         let mut state = shared.lock();
-        let now = shared.clock.now();
+        let mut now = shared.clock.now();
         shared.mind_the_mark(&state, now);
         // Under the lock: nobody joins a line that a failure has disbanded.
         let failed = shared.durable.failure().map(|_| Refusal::Poisoned);
@@ -290,9 +290,11 @@ impl Engine {
                     break;
                 }
                 let first_task = replies.tasks.len();
-                let State { broker, tape, .. } = &mut *state;
-                broker.execute(now, command, tape, replies);
-                shared.end_unit(&mut state);
+                let mut bulk = Bulk::default();
+                while shared.execute_slice(&mut state, now, command, &mut bulk, replies) == Progress::More {
+                    state = shared.let_others_in(state, now);
+                    now = shared.clock.now();
+                }
                 if state.tape.is_giant() {
                     reservations.hand_over(index, state.tape.end());
                 }
@@ -413,7 +415,14 @@ impl Engine {
 
     /// Ends the leases that were to end with a connection.
     pub fn close_conn(&self, conn: ConnId) {
-        self.shared.change(|broker, now, tape| broker.close_conn(conn, now, tape));
+        let mut progress = Progress::More;
+        while progress == Progress::More {
+            progress = Progress::Done;
+            self.shared.change(|broker, now, tape| progress = broker.close_conn(conn, now, tape));
+            if progress == Progress::More {
+                self.shared.step_aside();
+            }
+        }
     }
 
     /// Looks at the state, for tests and statistics.

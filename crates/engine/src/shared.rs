@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use sureq_core::broker::Dropped;
 use sureq_core::limits;
-use sureq_core::{Broker, Command, LogTime, Now, Receipt, Refusal, Replies, Reply, TaskId};
+use sureq_core::{Broker, Bulk, Command, LogTime, Now, Progress, Receipt, Refusal, Replies, Reply, TaskId};
 
 use crate::ahead::ReadAhead;
 use crate::body::Body;
@@ -273,6 +273,34 @@ impl Shared {
                 listeners.tell(name, kind, tasks, position, woken);
             }
         });
+    }
+
+    /// Executes one slice of a command, which is a unit of the log.
+    pub(crate) fn execute_slice(
+        &self,
+        state: &mut State,
+        now: Now,
+        command: &Command<'_>,
+        bulk: &mut Bulk,
+        replies: &mut Replies<Body>,
+    ) -> Progress {
+        let State { broker, tape, .. } = &mut *state;
+        let progress = broker.execute_slice(now, command, bulk, tape, replies);
+        self.end_unit(state);
+        progress
+    }
+
+    /// Lets others have the lock between two slices of a command. A store that closes waits for the command instead, since
+    /// nothing could be executed afterwards.
+    pub(crate) fn let_others_in<'s>(&'s self, mut state: MutexGuard<'s, State>, now: Now) -> MutexGuard<'s, State> {
+        if state.closing {
+            return state;
+        }
+        self.serve(&mut state, now);
+        self.stir(&mut state, now);
+        self.let_go(state);
+        self.step_aside();
+        self.lock()
     }
 
     /// Something that changes state but has no reply.

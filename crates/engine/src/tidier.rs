@@ -10,8 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sureq_core::Broker;
-use sureq_core::broker::{Dropped, Image};
+use sureq_core::broker::Dropped;
 
 use crate::body::Body;
 use crate::checkpoint::Checkpoints;
@@ -24,6 +23,7 @@ use crate::log::{LogError, Position, SegmentInfo, Spares};
 use crate::log_thread::LogThread;
 use crate::shared::{Shared, State};
 use crate::snapshot::{Sharing, Snapshot, Unwritten};
+use crate::ticker;
 
 /// How often it looks without being asked to.
 const LOOK: Duration = Duration::from_secs(1);
@@ -58,6 +58,9 @@ const COPY_AGAIN: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(
 
 /// How many tasks that moved to a dead-letter queue are looked at each time, to see whether they are still there.
 const ADOPTED_LOOKED_AT: usize = 1_000;
+
+/// How many queues are imaged before others get the lock; each takes a microsecond or two.
+const IMAGE_SLICE_QUEUES: usize = 500;
 
 /// After so many bytes of a checkpoint the disk is left to others for a while.
 const PACE_BYTES: usize = 1 << 20;
@@ -204,7 +207,7 @@ impl Tidier {
 
     /// Takes a checkpoint if there is room for it.
     fn try_checkpoint(&mut self, shared: &Shared) -> Result<Taken, LogError> {
-        let taken = match self.checkpoint(shared, Broker::image) {
+        let taken = match self.checkpoint(shared) {
             Err(Unwritten::Unreadable(why)) => self.checkpoint_anew(shared, &why),
             taken => taken,
         };
@@ -224,19 +227,17 @@ impl Tidier {
     fn checkpoint_anew(&mut self, shared: &Shared, why: &OpenError) -> Result<Taken, Unwritten> {
         shared.notice(&format!("{why}; what is in memory is written to another checkpoint instead"));
         self.snapshot = Snapshot::default();
-        self.checkpoint(shared, Broker::image_of_all)
+        shared.lock().broker.touch_all();
+        self.checkpoint(shared)
     }
 
-    fn checkpoint(
-        &mut self,
-        shared: &Shared,
-        image: fn(&mut Broker<Body>) -> Image<Body>,
-    ) -> Result<Taken, Unwritten> {
+    fn checkpoint(&mut self, shared: &Shared) -> Result<Taken, Unwritten> {
         // An image has no place for what was decided and is not done yet.
         let mut state = shared.lock();
         while state.broker.is_under_way() && !state.closing {
-            drop(state);
-            thread::sleep(PACE_PAUSE);
+            ticker::tick(shared, &mut state, shared.clock.now());
+            shared.let_go(state);
+            shared.step_aside();
             state = shared.lock();
         }
         if state.broker.is_under_way() {
@@ -248,11 +249,17 @@ impl Tidier {
         // some, so that they are not waited for.
         let dropped = Arc::new(state.broker.take_dropped());
         state.releasing = Some(Arc::clone(&dropped));
-        let (image, mut live, position, logged) = {
-            let State { broker, tape, .. } = &mut *state;
-            (image(broker), tape.live.clone(), tape.end(), state.logged_bytes)
-        };
+        let (mut live, position, logged) = (state.tape.live.clone(), state.tape.end(), state.logged_bytes);
+        // The image is of this moment, whatever happens while its queues are gone through.
+        state.broker.begin_image();
+        while state.broker.image_some(IMAGE_SLICE_QUEUES) {
+            drop(state);
+            shared.step_aside();
+            state = shared.lock();
+        }
+        let image = state.broker.end_image();
         drop(state);
+        let image = image.sorted();
         live.subtract(&release(shared, &dropped));
         // By when all is written, the log is on disk that far, and has not waited for any of it.
         shared.want_sync(position);

@@ -96,7 +96,7 @@ fn take_events(object: &mut Object, mut events: &[u8], holders: &mut Holders) ->
     }
     object.queue.take_dying();
     object.queue.take_lapsed();
-    object.queue.drain_emptied(|_| ());
+    object.queue.drain_holder_news(|_, _| ());
     object.queue.release_purged(&mut Silent(&mut object.usage));
     if at > LogTime(0) {
         process::with(|process| process.clock.follow(at));

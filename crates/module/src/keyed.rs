@@ -141,7 +141,7 @@ impl<'c> Steps<'c, '_> {
         for (worker, receipt) in stepped.queue.take_lapsed() {
             self.process.agenda.note_lapse(worker, receipt);
         }
-        stepped.queue.drain_emptied(|_| ());
+        stepped.queue.drain_holder_news(|_, _| ());
         let dying = stepped.queue.take_dying();
         if !dying.is_empty() {
             self.move_dying(stepped, &dying);

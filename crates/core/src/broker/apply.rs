@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use super::{Broker, Slot};
 use crate::event::{Event, QueueNo, Recorder};
 use crate::id::TaskId;
-use crate::queue::{Inconsistent, Queue};
+use crate::queue::{HolderNews, Inconsistent, Queue};
 use crate::task::{Body, Holder, State};
 
 /// Numbers of queues are small: a number further away than this is not one that a store gave out.
@@ -23,6 +23,7 @@ impl<B: Body> Broker<B> {
         if let Some(applied) = self.apply_own(event) {
             applied?;
         } else if let Event::QueueDropped(queue) = *event {
+            self.image_before_change(queue);
             let slot = self.slots.get_mut(queue.0 as usize).and_then(Option::as_mut).ok_or(UNKNOWN_QUEUE)?;
             for holder in slot.queue.holders() {
                 self.holds.remove(&(holder, queue));
@@ -101,10 +102,11 @@ impl<B: Body> Broker<B> {
         {
             return Err(Inconsistent::new("a pop by a worker that is not alive", TaskId::NONE));
         }
+        self.image_before_change(no);
         let slot = self.slots.get_mut(no.0 as usize).and_then(Option::as_mut).ok_or(UNKNOWN_QUEUE)?;
         slot.queue.apply(event, clock, rec)?;
-        let holds = &mut self.holds;
-        slot.queue.drain_emptied(|holder| _ = holds.remove(&(holder, no)));
+        self.take_holder_news(no);
+        let slot = self.slots.get_mut(no.0 as usize).and_then(Option::as_mut).ok_or(UNKNOWN_QUEUE)?;
         let (last, purged) = (slot.queue.last_id(), slot.queue.take_purged());
         self.raise_last_id(last);
         for remains in purged {
@@ -120,6 +122,17 @@ impl<B: Body> Broker<B> {
         };
         holder.map(|holder| self.holds.insert((holder, no)));
         Ok(())
+    }
+
+    /// Brings what is kept about the holders of a queue's tasks in step with it.
+    pub(super) fn take_holder_news(&mut self, no: QueueNo) {
+        let Some(Some(slot)) = self.slots.get_mut(no.0 as usize) else { return };
+        let (holds, cancelled) = (&mut self.holds, &mut self.cancelled);
+        slot.queue.drain_holder_news(|holder, news| match (news, holder) {
+            (HolderNews::HoldsNothing, _) => _ = holds.remove(&(holder, no)),
+            (HolderNews::HasCancelled, Holder::Worker(_)) => _ = cancelled.insert((holder, no)),
+            (HolderNews::HasCancelled, Holder::Conn(_)) => {}
+        });
     }
 
     pub(super) fn make(&mut self, no: QueueNo, name: &[u8]) -> Result<(), Inconsistent> {
@@ -146,7 +159,7 @@ impl<B: Body> Broker<B> {
             idle_since: None,
             awake: false,
             has_tasks: false,
-            touched: false,
+            touched: None,
             memory: 0,
             motion: 0,
             owned: 0,
@@ -156,6 +169,7 @@ impl<B: Body> Broker<B> {
     }
 
     fn forget(&mut self, no: QueueNo) -> Result<(), Inconsistent> {
+        self.image_before_change(no);
         let slot = self.slots.get_mut(no.0 as usize);
         let gone = slot.and_then(|slot| slot.take_if(|slot| slot.is_forgettable()));
         let gone = gone.ok_or(Inconsistent::new("a queue forgotten that is not empty", TaskId::NONE))?;
@@ -176,6 +190,8 @@ impl<B: Body> Broker<B> {
         if from == to || self.slot(to).is_none() {
             return Err(unknown);
         }
+        self.image_before_change(from);
+        self.image_before_change(to);
         let task = self.slot_mut(from).ok_or(unknown)?.queue.release(id)?;
         self.adopters.insert(to);
         self.slot_mut(to).ok_or(unknown)?.queue.adopt(task)?;

@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 
 use super::Broker;
 use crate::bounds::queue_within;
+use crate::bulk::{Bulk, Progress};
 use crate::command::{Command, Return};
 use crate::event::{Event, QueueNo, Recorder};
 use crate::queue::{Queue, check_claims};
@@ -56,10 +57,26 @@ impl<B: Body> Broker<B> {
         rec: &mut R,
         out: &mut Replies<B>,
     ) {
+        let mut bulk = Bulk::default();
+        while self.execute_slice(now, command, &mut bulk, rec, out) == Progress::More {}
+    }
+
+    /// Executes one slice of a command. Most commands have only one; those that concern very many tasks, queues or workers
+    /// have no answer before the last, and are to be executed again with the same `bulk` until then.
+    pub fn execute_slice<R: Recorder<Body = B>>(
+        &mut self,
+        now: Now,
+        command: &Command<'_>,
+        bulk: &mut Bulk,
+        rec: &mut R,
+        out: &mut Replies<B>,
+    ) -> Progress {
         self.stamped(now, rec, |broker, now, rec| {
-            let reply = broker.decide(now, command, rec, out).unwrap_or_else(Reply::Refused);
-            out.list.push(reply);
-        });
+            let reply = broker.decide(now, command, bulk, rec, out).transpose();
+            let Some(reply) = reply else { return Progress::More };
+            out.list.push(reply.unwrap_or_else(Reply::Refused));
+            Progress::Done
+        })
     }
 
     /// Runs decisions under one point in time. Workers that are lost by then are lost before anything is decided.
@@ -88,14 +105,34 @@ impl<B: Body> Broker<B> {
         self.apply(event, rec).expect("a decision fits the state it was made on");
     }
 
+    /// Answers nothing if there is more to be done.
     fn decide<R: Recorder<Body = B>>(
+        &mut self,
+        now: Now,
+        command: &Command<'_>,
+        bulk: &mut Bulk,
+        rec: &mut Stamp<'_, R>,
+        out: &mut Replies<B>,
+    ) -> Result<Option<Reply>, Refusal> {
+        command.check()?;
+        match *command {
+            Command::Revive { queue, tasks: None } | Command::Purge { queue, .. } => {
+                let slice = self.with(queue, now, rec, |queue, rec| queue.execute_slice(command, bulk, now, rec));
+                Ok((slice != Some(Progress::More)).then(|| Reply::Count(bulk.count())))
+            }
+            Command::Worker(ref worker) => self.worker(worker, bulk, now, rec, out),
+            _ => self.decide_at_once(now, command, rec, out).map(Some),
+        }
+    }
+
+    /// Decides commands that have only one slice.
+    fn decide_at_once<R: Recorder<Body = B>>(
         &mut self,
         now: Now,
         command: &Command<'_>,
         rec: &mut Stamp<'_, R>,
         out: &mut Replies<B>,
     ) -> Result<Reply, Refusal> {
-        command.check()?;
         match *command {
             Command::Push { queue, payloads } => self.push(queue, payloads, now, rec, out),
             Command::Add(ref add) => self.add(add, now, rec),
@@ -142,7 +179,7 @@ impl<B: Body> Broker<B> {
                 Ok(reply)
             }
             Command::Queues { pattern, cursor, count } => Ok(self.list(pattern, cursor, count, out)),
-            Command::Worker(ref worker) => self.worker(worker, now, rec, out),
+            Command::Worker(_) => unreachable!("workers are decided in slices"),
         }
     }
 
@@ -197,13 +234,13 @@ impl<B: Body> Broker<B> {
         rec: &mut Stamp<'_, R>,
         act: impl FnOnce(&mut Queue<B>, &mut Stamp<'_, R>) -> T,
     ) -> T {
+        self.image_before_change(no);
         let slot = self.slots.get_mut(no.0 as usize).and_then(Option::as_mut);
         let slot = slot.expect("a queue that has a number has a place");
         let done = act(&mut slot.queue, rec);
         let (dying, lapsed) = (slot.queue.take_dying(), slot.queue.take_lapsed());
         let purged = slot.queue.take_purged();
-        let holds = &mut self.holds;
-        slot.queue.drain_emptied(|holder| _ = holds.remove(&(holder, no)));
+        self.take_holder_news(no);
         self.clock = rec.clock;
         if !purged.is_empty() {
             for remains in purged {

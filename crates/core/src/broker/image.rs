@@ -12,6 +12,7 @@ use super::Broker;
 use crate::codec::{decode, encode, read_number, write_number};
 use crate::event::{Event, QueueNo};
 use crate::id::TaskId;
+use crate::meter;
 use crate::queue::{Damaged, Inconsistent, Queue, QueueImage};
 use crate::task::Body;
 
@@ -28,6 +29,38 @@ pub struct Image<B> {
     pub queues: Vec<(QueueNo, Option<Arc<QueueImage<B>>>)>,
 }
 
+/// An image that is being taken, of the store as it was at one moment.
+#[derive(Clone, Debug)]
+pub(super) struct Imaging<B> {
+    /// The head, but for the last stamp.
+    head: Vec<u8>,
+    /// Queues that have changed since the last image; those that were imaged before a change are still among them.
+    waiting: Vec<QueueNo>,
+    /// Images of queues. The first of each queue counts.
+    taken: Vec<(QueueNo, Option<Arc<QueueImage<B>>>)>,
+}
+
+/// An image that is complete but not in order.
+#[derive(Debug)]
+pub struct Unsorted<B> {
+    last_stamp: u64,
+    imaging: Imaging<B>,
+}
+
+impl<B> Unsorted<B> {
+    /// The image. It takes time to sort very many queues, but no store.
+    pub fn sorted(self) -> Image<B> {
+        let Imaging { head: events, taken: mut queues, .. } = self.imaging;
+        let mut head = Vec::with_capacity(events.len() + 10);
+        write_number(self.last_stamp, &mut head);
+        head.extend_from_slice(&events);
+        // The sort is stable, so that the first entry of a queue is the one that stays.
+        queues.sort_by_key(|&(no, _)| no);
+        queues.dedup_by_key(|&mut (no, _)| no);
+        Image { head, queues }
+    }
+}
+
 /// A queue as it was stored.
 #[derive(Clone, Copy, Debug)]
 pub struct Stored<H, P> {
@@ -40,37 +73,78 @@ pub struct Stored<H, P> {
 }
 
 impl<B: Body> Broker<B> {
-    /// All that is durable and has changed since the last image. Shares runs and pages with the queues and copies
-    /// none; only queues that changed are visited. After a replay [`Broker::refresh_all`] comes first. Bodies that
-    /// cannot be packed cannot be stored: an image that has one is refused by [`Broker::restore`]. Not while
-    /// [`Broker::is_unfinished`]: what is being done is no part of it.
+    /// All that is durable and has changed since the last image, taken at once: see [`Broker::begin_image`].
     pub fn image(&mut self) -> Image<B> {
+        self.begin_image();
+        while self.image_some(usize::MAX) {}
+        self.end_image().sorted()
+    }
+
+    /// Begins an image of the store as it is now: all that is durable and has changed since the last image. Shares runs
+    /// and pages with the queues and copies none. Queues are imaged by [`Broker::image_some`], or before something
+    /// changes them. After a replay [`Broker::refresh_all`] comes first. Bodies that cannot be packed cannot be stored:
+    /// an image that has one is refused by [`Broker::restore`]. Not while [`Broker::is_under_way`]: what is being done is
+    /// no part of it.
+    pub fn begin_image(&mut self) {
         debug_assert!(self.unfinished.is_empty(), "an image has no place for what is being done");
-        let mut touched = mem::take(&mut self.touched);
-        touched.sort_unstable();
-        touched.dedup();
-        let mut queues = Vec::with_capacity(touched.len());
-        for no in touched {
-            let slot = self.slots.get_mut(no.0 as usize).and_then(Option::as_deref_mut);
-            let image = slot.map(|slot| {
-                slot.touched = false;
-                Arc::new(slot.queue.image(&slot.name, &mut self.last_stamp))
-            });
-            queues.push((no, image));
+        debug_assert!(self.imaging.is_none(), "one image after the other");
+        self.images += 1;
+        let queues = mem::take(&mut self.touched);
+        self.imaging = Some(Imaging { head: self.image_head(), waiting: queues, taken: Vec::new() });
+    }
+
+    /// Images up to `count` queues that still wait for it; answers whether there are more.
+    pub fn image_some(&mut self, count: usize) -> bool {
+        for _ in 0..count {
+            let Some(no) = self.imaging.as_mut().and_then(|imaging| imaging.waiting.pop()) else {
+                return false;
+            };
+            meter::step();
+            if !self.image_before_change(no)
+                && let Some(imaging) = &mut self.imaging
+            {
+                // It was gone when the image was begun, or has been imaged already, which is the entry that counts.
+                imaging.taken.push((no, None));
+            }
         }
-        Image { head: self.image_head(), queues }
+        self.imaging.as_ref().is_some_and(|imaging| !imaging.waiting.is_empty())
     }
 
-    /// The same of all queues, whether they have changed or not: for whoever has lost what the last image told.
-    pub fn image_of_all(&mut self) -> Image<B> {
-        let all = self.slots.iter().flatten().map(|slot| slot.queue.no());
-        self.touched.extend(all);
-        self.image()
+    /// Images a queue if the image that is being taken waits for it; answers whether it did. Whatever changes a queue calls
+    /// this first.
+    #[inline]
+    pub(super) fn image_before_change(&mut self, no: QueueNo) -> bool {
+        let Some(imaging) = &mut self.imaging else { return false };
+        let Some(Some(slot)) = self.slots.get_mut(no.0 as usize) else { return false };
+        if slot.touched.is_none_or(|images| images == self.images) {
+            return false;
+        }
+        slot.touched = None;
+        let image = slot.queue.image(&slot.name, &mut self.last_stamp);
+        imaging.taken.push((no, Some(Arc::new(image))));
+        true
     }
 
+    /// Ends the image, which must wait for no queue any more.
+    pub fn end_image(&mut self) -> Unsorted<B> {
+        let imaging = self.imaging.take().expect("an image that was begun");
+        assert!(imaging.waiting.is_empty(), "an image is ended when it has all queues");
+        Unsorted { last_stamp: self.last_stamp, imaging }
+    }
+
+    /// Makes the next image tell all queues, whether they have changed or not: for a driver that has lost what the last
+    /// images told.
+    pub fn touch_all(&mut self) {
+        let images = self.images;
+        for slot in self.slots.iter_mut().flatten().filter(|slot| slot.touched.is_none()) {
+            slot.touched = Some(images);
+            self.touched.push(slot.queue.no());
+        }
+    }
+
+    /// What an image says of the store itself, without the last stamp.
     fn image_head(&self) -> Vec<u8> {
         let mut head = Vec::new();
-        write_number(self.last_stamp, &mut head);
         encode(&Event::Started { incarnation: self.incarnation, time: self.clock }, &mut head);
         if self.last_id != TaskId::NONE {
             encode(&Event::IdsUpto(self.last_id), &mut head);
@@ -158,6 +232,7 @@ impl<B: Body> Broker<B> {
         queue.enter_incarnation(self.incarnation);
         let slot = self.slot_mut(no).ok_or(Damaged("a queue that could not be made"))?;
         slot.queue = queue;
+        self.take_holder_news(no);
         Ok(())
     }
 }

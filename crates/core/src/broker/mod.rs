@@ -30,11 +30,12 @@ use crate::meter;
 use crate::queue::{Broken, Inconsistent, Queue, Remains};
 use crate::task::{Body, Holder};
 use crate::time::{LogTime, Now, WallTime};
+use image::Imaging;
 use workers::Workers;
 
 pub use dropped::Dropped;
 pub use glob::glob_matches;
-pub use image::{Image, Stored};
+pub use image::{Image, Stored, Unsorted};
 pub use tick::NextDeadline;
 
 /// The memory of a queue is counted again after so many tasks have come, changed or gone, which is near enough.
@@ -64,6 +65,8 @@ pub struct Broker<B> {
     idle: BTreeSet<(LogTime, QueueNo)>,
     /// Of which queues a worker or a connection holds tasks. Volatile: it follows from the queues.
     holds: BTreeSet<(Holder, QueueNo)>,
+    /// In which queues a worker may hold tasks that were cancelled: what its beat has to look at. Volatile.
+    cancelled: BTreeSet<(Holder, QueueNo)>,
     /// Queues that a pop could get something from since they were last asked for. Volatile.
     awake: Vec<QueueNo>,
     /// Queues that have ever taken in a task of another one.
@@ -81,8 +84,12 @@ pub struct Broker<B> {
     unfinished: BTreeSet<QueueNo>,
     /// About how many bytes all queues take.
     memory: usize,
-    /// Queues that have changed, come or gone since the last image; some may be there twice.
+    /// Queues that have changed, come or gone since the last image was begun; some may be there twice.
     touched: Vec<QueueNo>,
+    /// How many images have been begun. Volatile.
+    images: u64,
+    /// The image that is being taken.
+    imaging: Option<Imaging<B>>,
     /// The last stamp given to a part of an image.
     last_stamp: u64,
 }
@@ -101,8 +108,9 @@ struct Slot<B> {
     awake: bool,
     /// Whether it counts among the queues that have tasks.
     has_tasks: bool,
-    /// Whether it stands in `touched`.
-    touched: bool,
+    /// How many images had been begun when it was changed first since the last image of it. If another has been begun
+    /// since, that one waits for it.
+    touched: Option<u64>,
     /// What the broker's account of memory holds for it, and how far the queue had moved then.
     memory: usize,
     motion: u64,
@@ -139,6 +147,7 @@ impl<B: Body> Default for Broker<B> {
             with_tasks: 0,
             idle: BTreeSet::new(),
             holds: BTreeSet::new(),
+            cancelled: BTreeSet::new(),
             awake: Vec::new(),
             adopters: BTreeSet::new(),
             adopted: BTreeMap::new(),
@@ -148,6 +157,8 @@ impl<B: Body> Default for Broker<B> {
             unfinished: BTreeSet::new(),
             memory: 0,
             touched: Vec::new(),
+            images: 0,
+            imaging: None,
             last_stamp: 0,
         }
     }
@@ -269,7 +280,7 @@ impl<B: Body> Broker<B> {
         // What is kept of each queue and of each holder beside them.
         let times = self.deadlines.len() + self.appointments.len() + self.idle.len();
         let indexes = times * size_of::<(LogTime, QueueNo)>() * 3 / 2
-            + self.holds.len() * size_of::<(Holder, QueueNo)>() * 3 / 2
+            + (self.holds.len() + self.cancelled.len()) * size_of::<(Holder, QueueNo)>() * 3 / 2
             + self.adopted.len() * size_of::<(TaskId, QueueNo)>() * 3 / 2
             + self.names.capacity() * size_of::<(Box<[u8]>, QueueNo)>()
             + self.slots.capacity() * size_of::<Option<Box<Slot<B>>>>();
@@ -382,8 +393,8 @@ impl<B: Body> Broker<B> {
             self.memory = self.memory - slot.memory + memory;
             (slot.memory, slot.motion) = (memory, motion);
         }
-        if !slot.touched && slot.queue.has_changed() {
-            slot.touched = true;
+        if slot.touched.is_none() && slot.queue.has_changed() {
+            slot.touched = Some(self.images);
             self.touched.push(no);
         }
     }
@@ -431,7 +442,7 @@ impl<B: Body> Broker<B> {
             ("the memory", slot.owned == slot.queue.owned()),
             ("the motion", !slot.has_tasks || slot.queue.motion().abs_diff(slot.motion) < MOTION),
             ("what is being done", slot.queue.is_unfinished() == self.unfinished.contains(&no)),
-            ("a change", slot.touched || !slot.queue.has_changed()),
+            ("a change", slot.touched.is_some() || !slot.queue.has_changed()),
             ("a holder", slot.queue.holders().all(|holder| self.holds.contains(&(holder, no)))),
             ("a worker that is gone", slot.queue.holders().all(|holder| self.workers.may_hold(holder))),
             (

@@ -2,6 +2,8 @@
 
 use super::Broker;
 use super::execute::Stamp;
+use super::worker_life::Slice;
+use crate::bulk::{Bulk, Progress};
 use crate::command::{AckScope, Add, ConnId, LeaseAsk, Pop, TaskRefs};
 use crate::event::{LeaseTerms, Recorder};
 use crate::id::{Receipt, TaskId};
@@ -127,13 +129,13 @@ impl<B: Body> Broker<B> {
     }
 
     /// Gives back, at no cost, all that a connection held which is gone now.
-    pub fn close_conn<R: Recorder<Body = B>>(&mut self, conn: ConnId, now: Now, rec: &mut R) {
+    /// To be called again while there is more.
+    pub fn close_conn<R: Recorder<Body = B>>(&mut self, conn: ConnId, now: Now, rec: &mut R) -> Progress {
         let holder = Holder::Conn(conn);
+        let (mut slice, mut bulk) = (Slice::new(), Bulk::default());
         self.stamped(now, rec, |broker, now, rec| {
-            let held = broker.queues_held_by(holder);
-            let mut slice = limits::SLICE_TASKS;
-            broker.end_holder(holder, &held, Cause::Free, &mut slice, now, rec);
-        });
+            broker.end_holder(holder, Cause::Free, &mut slice, &mut bulk, now, rec)
+        })
     }
 
     /// Gives deliveries that never reached their taker back to the front, at no cost. What is no longer current is

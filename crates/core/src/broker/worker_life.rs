@@ -1,12 +1,16 @@
 //! The life of workers: commands about them, and their ends.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use super::Broker;
 use super::execute::Stamp;
+use crate::bulk::{Bulk, Progress};
 use crate::command::{Worker, WorkerRef};
 use crate::event::{Event, QueueNo, Recorder};
+use crate::id::Receipt;
 use crate::limits;
+use crate::meter;
 use crate::reply::{Explanation, Refusal, Replies, Reply, Span, Why, WorkerRow};
 use crate::task::{Body, Cause, Holder};
 use crate::time::Now;
@@ -14,21 +18,74 @@ use crate::time::Now;
 /// How many lost workers one command or tick ends before others get their turn.
 const LOST_PER_STEP: usize = 16;
 
+/// How many workers, and queues that they hold tasks of, are looked at in one slice of a list of workers.
+const LISTED_PER_SLICE: usize = 10_000;
+
+/// What one slice of ending leases may still do.
+pub(super) struct Slice {
+    /// How many tasks it may move; of more, their queue keeps note and moves them later.
+    tasks: usize,
+    /// How many queues it may go through.
+    queues: usize,
+}
+
+impl Slice {
+    pub(super) const fn new() -> Self {
+        Self { tasks: limits::SLICE_TASKS, queues: limits::SLICE_QUEUES }
+    }
+}
+
 impl<B: Body> Broker<B> {
     pub(super) fn worker<R: Recorder<Body = B>>(
         &mut self,
         worker: &Worker<'_>,
+        bulk: &mut Bulk,
+        now: Now,
+        rec: &mut Stamp<'_, R>,
+        out: &mut Replies<B>,
+    ) -> Result<Option<Reply>, Refusal> {
+        let mut slice = Slice::new();
+        let progress = match *worker {
+            Worker::Start { name, .. } => match self.workers.incarnation_of(name) {
+                Some(before) => {
+                    self.ids(1, now)?;
+                    self.end_worker(before, Cause::Lost, &mut slice, bulk, now, rec)
+                }
+                None => Progress::Done,
+            },
+            Worker::Stop(worker) => {
+                self.alive(worker, now)?;
+                self.end_worker(worker.incarnation, Cause::Free, &mut slice, bulk, now, rec)
+            }
+            Worker::Fail { name } => match self.workers.incarnation_of(name) {
+                // Another that took the name since the first slice is not meant.
+                Some(incarnation) if bulk.cursor == 0 || bulk.cursor == incarnation => {
+                    bulk.cursor = incarnation;
+                    self.end_worker(incarnation, Cause::Lost, &mut slice, bulk, now, rec)
+                }
+                _ => Progress::Done,
+            },
+            Worker::List => self.list_workers(now, bulk, &mut out.workers),
+            Worker::Beat(_) | Worker::Work(..) | Worker::Rest(..) => Progress::Done,
+        };
+        match progress {
+            Progress::More => Ok(None),
+            Progress::Done => self.worker_done(worker, bulk, now, rec, out).map(Some),
+        }
+    }
+
+    /// The last step of a command about workers, when all those are ended that it ends.
+    fn worker_done<R: Recorder<Body = B>>(
+        &mut self,
+        worker: &Worker<'_>,
+        bulk: &Bulk,
         now: Now,
         rec: &mut Stamp<'_, R>,
         out: &mut Replies<B>,
     ) -> Result<Reply, Refusal> {
-        let mut slice = limits::SLICE_TASKS;
         match *worker {
             Worker::Start { name, ttl_ms } => {
                 let (id, _) = self.ids(1, now)?;
-                if let Some(before) = self.workers.incarnation_of(name) {
-                    self.end_worker(before, Cause::Lost, &mut slice, now, rec);
-                }
                 let incarnation = id.raw();
                 self.commit_stamped(&Event::WorkerStarted { name, incarnation, ttl_ms }, rec);
                 Ok(Reply::Started(incarnation))
@@ -38,11 +95,7 @@ impl<B: Body> Broker<B> {
                 let start = out.receipts.len();
                 self.workers.beat(worker.incarnation, now.log);
                 let holder = Holder::Worker(worker.incarnation);
-                for no in self.queues_held_by(holder) {
-                    if let Some(slot) = self.slot(no) {
-                        slot.queue.cancelled_of(holder, &mut out.receipts);
-                    }
-                }
+                self.tell_cancelled(holder, &mut out.receipts);
                 self.workers.told(worker.incarnation, &mut out.receipts);
                 Ok(Reply::Receipts(Span::new(start, out.receipts.len())))
             }
@@ -64,23 +117,26 @@ impl<B: Body> Broker<B> {
                     self.refresh(queue);
                 }
                 let holder = Holder::Worker(incarnation);
-                Ok(Reply::Count(self.end_holder(holder, &[queue], Cause::Free, &mut slice, now, rec)))
+                Ok(Reply::Count(self.end_holder_in(holder, queue, Cause::Free, &mut Slice::new(), now, rec)))
             }
-            Worker::Stop(worker) => {
-                self.alive(worker, now)?;
-                Ok(Reply::Count(self.end_worker(worker.incarnation, Cause::Free, &mut slice, now, rec)))
-            }
-            Worker::Fail { name } => match self.workers.incarnation_of(name) {
-                Some(incarnation) => {
-                    Ok(Reply::Count(self.end_worker(incarnation, Cause::Lost, &mut slice, now, rec)))
-                }
-                None => Ok(Reply::Count(0)),
-            },
+            Worker::Stop(_) | Worker::Fail { .. } => Ok(Reply::Count(bulk.count())),
             Worker::List => {
-                let start = out.workers.len();
-                self.list_workers(now, &mut out.workers);
+                let start = out.workers.len() - bulk.count() as usize;
                 Ok(Reply::Workers(Span::new(start, out.workers.len())))
             }
+        }
+    }
+
+    /// Tells the receipts of a worker's tasks that were cancelled. Only queues are visited in which one of them was.
+    fn tell_cancelled(&mut self, holder: Holder, out: &mut Vec<Receipt>) {
+        let mut queues: Vec<QueueNo> = of_holder(&self.cancelled, holder).collect();
+        queues.retain(|&no| {
+            let before = out.len();
+            self.slot(no).into_iter().for_each(|slot| slot.queue.cancelled_of(holder, out));
+            out.len() == before
+        });
+        for no in queues {
+            self.cancelled.remove(&(holder, no));
         }
     }
 
@@ -91,63 +147,86 @@ impl<B: Body> Broker<B> {
 
     /// Ends workers whose time is over, a few at a time.
     pub(super) fn end_lost_workers<R: Recorder<Body = B>>(&mut self, now: Now, rec: &mut Stamp<'_, R>) {
-        let mut slice = limits::SLICE_TASKS;
+        let (mut slice, mut bulk) = (Slice::new(), Bulk::default());
         for _ in 0..LOST_PER_STEP {
             let Some((at, incarnation)) = self.workers.next_lost() else { return };
             if at > now.log {
                 return;
             }
-            self.end_worker(incarnation, Cause::Lost, &mut slice, now, rec);
+            if self.end_worker(incarnation, Cause::Lost, &mut slice, &mut bulk, now, rec) == Progress::More {
+                return;
+            }
         }
     }
 
-    /// Ends a worker: its tasks go back to the front of their queues, in their order. Answers how many.
+    /// Ends a worker: its tasks go back to the front of their queues, in their order. One that holds tasks of very many
+    /// queues, or works on very many, is there until the last slice.
     fn end_worker<R: Recorder<Body = B>>(
         &mut self,
         incarnation: u64,
         cause: Cause,
-        slice: &mut usize,
+        slice: &mut Slice,
+        bulk: &mut Bulk,
         now: Now,
         rec: &mut Stamp<'_, R>,
-    ) -> u64 {
+    ) -> Progress {
         let holder = Holder::Worker(incarnation);
-        let held = self.queues_held_by(holder);
-        let worked = self.workers.worked_queues(incarnation);
-        self.commit_stamped(&Event::WorkerEnded(incarnation), rec);
-        for no in worked {
-            self.refresh(no);
+        if self.end_holder(holder, cause, slice, bulk, now, rec) == Progress::More {
+            return Progress::More;
         }
-        self.end_holder(holder, &held, cause, slice, now, rec)
+        for queue in self.workers.worked_queues(incarnation, slice.queues) {
+            self.commit_stamped(&Event::Rested { incarnation, queue }, rec);
+            self.refresh(queue);
+            slice.queues -= 1;
+        }
+        if slice.queues == 0 {
+            return Progress::More;
+        }
+        self.commit_stamped(&Event::WorkerEnded(incarnation), rec);
+        for no in of_holder(&self.cancelled, holder).collect::<Vec<_>>() {
+            self.cancelled.remove(&(holder, no));
+        }
+        Progress::Done
     }
 
-    /// Takes back what a worker or a connection holds of these queues, so many at once. Answers how many in all.
+    /// Takes back what a worker or a connection holds, queue by queue.
     pub(super) fn end_holder<R: Recorder<Body = B>>(
         &mut self,
         holder: Holder,
-        queues: &[QueueNo],
         cause: Cause,
-        slice: &mut usize,
+        slice: &mut Slice,
+        bulk: &mut Bulk,
+        now: Now,
+        rec: &mut Stamp<'_, R>,
+    ) -> Progress {
+        let held: Vec<QueueNo> = of_holder(&self.holds, holder).take(slice.queues).collect();
+        for no in held {
+            let back = self.end_holder_in(holder, no, cause, slice, now, rec);
+            slice.queues -= 1;
+            _ = bulk.more(back);
+        }
+        if of_holder(&self.holds, holder).next().is_some() { Progress::More } else { Progress::Done }
+    }
+
+    /// Takes back what a worker or a connection holds of a queue. Answers how many tasks that are.
+    fn end_holder_in<R: Recorder<Body = B>>(
+        &mut self,
+        holder: Holder,
+        no: QueueNo,
+        cause: Cause,
+        slice: &mut Slice,
         now: Now,
         rec: &mut Stamp<'_, R>,
     ) -> u64 {
-        let mut back = 0;
-        for &no in queues {
-            self.holds.remove(&(holder, no));
-            if self.slot(no).is_some_and(|slot| slot.queue.held_by(holder) > 0) {
-                let count = self.with_number(no, now, rec, |queue, rec| {
-                    queue.end_holder(holder, cause, *slice, now, rec)
-                });
-                *slice = slice.saturating_sub(count as usize);
-                back += count;
-            }
+        self.holds.remove(&(holder, no));
+        if self.slot(no).is_none_or(|slot| slot.queue.held_by(holder) == 0) {
+            return 0;
         }
-        back
-    }
-
-    /// Queues of which a worker or a connection may hold tasks.
-    pub(super) fn queues_held_by(&self, holder: Holder) -> Vec<QueueNo> {
-        let from_first = self.holds.range((holder, QueueNo(0))..);
-        from_first.take_while(|held| held.0 == holder).map(|&(_, no)| no).collect()
+        let tasks = slice.tasks;
+        let count =
+            self.with_number(no, now, rec, |queue, rec| queue.end_holder(holder, cause, tasks, now, rec));
+        slice.tasks = tasks.saturating_sub(count as usize);
+        count
     }
 
     /// Names the worker that has the task.
@@ -157,16 +236,27 @@ impl<B: Body> Broker<B> {
         }
     }
 
-    fn list_workers(&self, now: Now, out: &mut Vec<WorkerRow>) {
-        for (incarnation, worker) in self.workers.alive_at(now.log) {
+    /// Lists workers from where the last slice ended.
+    fn list_workers(&self, now: Now, bulk: &mut Bulk, out: &mut Vec<WorkerRow>) -> Progress {
+        let mut looked_at = 0;
+        for (incarnation, worker) in self.workers.alive_at(now.log, bulk.cursor) {
+            if looked_at >= LISTED_PER_SLICE {
+                bulk.cursor = incarnation;
+                return Progress::More;
+            }
             let holder = Holder::Worker(incarnation);
-            let queues = self.queues_held_by(holder).into_iter().filter_map(|no| self.slot(no));
-            out.push(WorkerRow {
-                name: worker.name.clone(),
-                incarnation,
-                ttl_ms: worker.ttl_ms,
-                leased: queues.map(|slot| slot.queue.held_by(holder)).sum(),
-            });
+            let queues = of_holder(&self.holds, holder).inspect(|_| looked_at += 1);
+            let leased = queues.filter_map(|no| self.slot(no)).map(|slot| slot.queue.held_by(holder)).sum();
+            looked_at += 1;
+            out.push(WorkerRow { name: worker.name.clone(), incarnation, ttl_ms: worker.ttl_ms, leased });
+            _ = bulk.more(1);
         }
+        Progress::Done
     }
+}
+
+/// The queues of which a holder has an entry.
+fn of_holder(entries: &BTreeSet<(Holder, QueueNo)>, holder: Holder) -> impl Iterator<Item = QueueNo> {
+    let all = entries.range((holder, QueueNo(0))..=(holder, QueueNo(u32::MAX)));
+    all.inspect(|_| meter::step()).map(|&(_, no)| no)
 }

@@ -90,8 +90,10 @@ impl Workers {
         self.alive.get(&incarnation).is_some_and(|worker| worker.works.contains(&queue))
     }
 
-    pub(super) fn worked_queues(&self, incarnation: u64) -> Vec<QueueNo> {
-        self.alive.get(&incarnation).into_iter().flat_map(|worker| worker.works.iter().copied()).collect()
+    /// The first `count` queues that it works on.
+    pub(super) fn worked_queues(&self, incarnation: u64, count: usize) -> Vec<QueueNo> {
+        let works = self.alive.get(&incarnation).into_iter().flat_map(|worker| worker.works.iter().copied());
+        works.take(count).collect()
     }
 
     /// Notes a lapse that the worker will hear of at its next beat.
@@ -143,9 +145,10 @@ impl Workers {
         Err(if current.is_some_and(is_alive) { Refusal::WorkerReplaced } else { Refusal::WorkerGone })
     }
 
-    pub(super) fn alive_at(&self, now: LogTime) -> impl Iterator<Item = (u64, &Worker)> {
-        let alive =
-            self.alive.iter().inspect(|_| meter::step()).filter(move |(_, worker)| worker.expires > now);
+    /// Those that live at this time, from this incarnation on.
+    pub(super) fn alive_at(&self, now: LogTime, from: u64) -> impl Iterator<Item = (u64, &Worker)> {
+        let all = self.alive.range(from..).inspect(|_| meter::step());
+        let alive = all.filter(move |(_, worker)| worker.expires > now);
         alive.map(|(&incarnation, worker)| (incarnation, worker))
     }
 

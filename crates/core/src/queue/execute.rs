@@ -6,6 +6,7 @@
 use alloc::boxed::Box;
 
 use super::{Queue, claims};
+use crate::bulk::{Bulk, Progress};
 use crate::command::{AckScope, Cancel, Command, Return, TaskRef, TaskRefs};
 use crate::event::Recorder;
 use crate::id::{Claim, TaskId};
@@ -44,12 +45,15 @@ impl<B: Body> Queue<B> {
             Command::Inspect { .. } | Command::Info { .. } => self.look_at(command, now, out),
             Command::Cancel { which, .. } => self.call_off(which, now, rec).map(Reply::Count),
             Command::Bury { tasks, .. } => Ok(Reply::Count(self.bury(claims(tasks)?, now, rec))),
-            Command::Revive { tasks, .. } => Ok(Reply::Count(match tasks.map(claims).transpose()? {
-                None => self.revive(None, now, rec),
-                Some(claims) => self.revive(Some(&mut ids_alone(claims)), now, rec),
-            })),
+            Command::Revive { tasks: Some(tasks), .. } => {
+                Ok(Reply::Count(self.revive(&mut ids_alone(claims(tasks)?), now, rec)))
+            }
+            Command::Revive { tasks: None, .. } | Command::Purge { .. } => {
+                let mut bulk = Bulk::default();
+                while self.execute_slice(command, &mut bulk, now, rec) == Progress::More {}
+                Ok(Reply::Count(bulk.count()))
+            }
             Command::Delete { tasks, .. } => Ok(Reply::Count(self.delete(claims(tasks)?, now, rec))),
-            Command::Purge { state, .. } => Ok(Reply::Count(self.purge(state, now, rec))),
             Command::Pause { .. } => {
                 self.pause(now, rec);
                 Ok(Reply::Ok)
@@ -74,6 +78,21 @@ impl<B: Body> Queue<B> {
             | Command::Size
             | Command::Queues { .. }
             | Command::Worker(_) => Err(NOT_OF_A_QUEUE),
+        }
+    }
+
+    /// One slice of a command about all tasks of a state; there is nothing to do for any other.
+    pub(crate) fn execute_slice<R: Recorder<Body = B>>(
+        &mut self,
+        command: &Command<'_>,
+        bulk: &mut Bulk,
+        now: Now,
+        rec: &mut R,
+    ) -> Progress {
+        match *command {
+            Command::Revive { tasks: None, .. } => self.revive_slice(bulk, now, rec),
+            Command::Purge { state, .. } => self.purge_slice(state, bulk, now, rec),
+            _ => Progress::Done,
         }
     }
 

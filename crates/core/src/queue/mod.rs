@@ -90,6 +90,15 @@ struct Ending {
     is_purged: bool,
 }
 
+/// What has become of a holder of tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HolderNews {
+    /// It holds nothing of the queue any more.
+    HoldsNothing,
+    /// It holds a task that was cancelled.
+    HasCancelled,
+}
+
 /// Dead tasks that wait again.
 #[derive(Clone, Copy, Debug)]
 struct Reviving {
@@ -167,12 +176,10 @@ pub struct Queue<B> {
     dying: Vec<TaskId>,
     /// Deliveries to workers that lapsed since a broker last looked. Volatile.
     lapsed: Vec<(u64, Receipt)>,
-    /// Workers and connections that may hold nothing of it any more since a broker last looked. Volatile.
-    emptied: Vec<Holder>,
+    /// What a broker has to know of workers and connections, since it last looked. Volatile.
+    holder_news: Vec<(Holder, HolderNews)>,
     /// What was purged since a broker last looked, whose bodies are to be released. Volatile.
     purged: Vec<Remains<B>>,
-    /// How often its table was made anew: whoever goes through its slots begins again. Volatile.
-    renewed: u32,
     /// Whether the next command has been settled ahead. Volatile.
     is_settled: bool,
     /// Room for lists of ids, kept between calls.
@@ -219,9 +226,8 @@ impl<B: Body> Queue<B> {
             lapsing: None,
             dying: Vec::new(),
             lapsed: Vec::new(),
-            emptied: Vec::new(),
+            holder_news: Vec::new(),
             purged: Vec::new(),
-            renewed: 0,
             is_settled: false,
             scratch: Vec::new(),
         }
@@ -390,11 +396,11 @@ impl<B: Body> Queue<B> {
         core::mem::take(&mut self.dying)
     }
 
-    /// Hands each worker and connection to `visit` that has come to hold nothing of it since this was last asked.
-    pub fn drain_emptied(&mut self, mut visit: impl FnMut(Holder)) {
-        while let Some(holder) = self.emptied.pop() {
-            if !self.held.contains_key(&holder) {
-                visit(holder);
+    /// Hands each worker and connection to `visit` about which there is news since this was last asked.
+    pub fn drain_holder_news(&mut self, mut visit: impl FnMut(Holder, HolderNews)) {
+        while let Some((holder, news)) = self.holder_news.pop() {
+            if news == HolderNews::HasCancelled || !self.held.contains_key(&holder) {
+                visit(holder, news);
             }
         }
     }

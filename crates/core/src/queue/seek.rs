@@ -12,13 +12,11 @@ pub struct Seek {
     at: At,
     /// The last id that had been given out then.
     upto: Option<TaskId>,
-    /// Which table its slots are of.
-    renewed: u32,
 }
 
 impl Seek {
     /// There was nothing to look at.
-    pub const DONE: Self = Self { at: At::Done, upto: None, renewed: 0 };
+    pub const DONE: Self = Self { at: At::Done, upto: None };
 
     /// Whether there is nothing more to look at.
     pub const fn is_done(&self) -> bool {
@@ -54,10 +52,6 @@ impl<B: Body> Queue<B> {
         count: usize,
         visit: &mut dyn FnMut(TaskId, &B) -> ControlFlow<()>,
     ) {
-        if seek.renewed != self.renewed && matches!(seek.at, At::Records(_)) {
-            seek.at = At::Records(0);
-        }
-        seek.renewed = self.renewed;
         let (mut left, at) = (count, &mut seek.at);
         let upto = *seek.upto.get_or_insert(self.last_id);
         while left > 0 {

@@ -12,7 +12,9 @@ use sureq_core::event::QueueNo;
 use sureq_core::reply::{Explanation, Info, Outcome, QueueRow, Refusal, TaskView, WorkerRow};
 use sureq_core::settings::{Change, Changes, Place, Settings};
 use sureq_core::task::StateKind;
-use sureq_core::{Broker, Command, Event, LogTime, Now, Receipt, Recorder, Replies, Reply, TaskId, WallTime};
+use sureq_core::{
+    Broker, Command, Event, LogTime, Now, Progress, Receipt, Recorder, Replies, Reply, TaskId, WallTime,
+};
 
 pub use body::{Bytes, Kept, Log};
 pub use store::Store;
@@ -117,6 +119,8 @@ pub struct Home {
     /// The last image, and what the log was when it was taken.
     pub store: Store,
     pub imaged: Log,
+    /// What the log was when the image was begun that is being taken.
+    imaging: Option<Log>,
     steps: usize,
 }
 
@@ -132,8 +136,18 @@ impl Home {
         let (broker, shadow) = (Broker::default(), Broker::default());
         let log = || Log::of(kept);
         let (store, imaged) = (Store::default(), log());
-        let mut home =
-            Self { broker, log: log(), now, shadow, shadow_log: log(), replayed: 0, store, imaged, steps: 0 };
+        let mut home = Self {
+            broker,
+            log: log(),
+            now,
+            shadow,
+            shadow_log: log(),
+            replayed: 0,
+            store,
+            imaged,
+            imaging: None,
+            steps: 0,
+        };
         home.store.take(&mut home.broker);
         home.broker.start(1, now, &mut home.log);
         home
@@ -167,6 +181,7 @@ impl Home {
         let by_image = self.log.kept == Kept::Packed && incarnation.is_multiple_of(2);
         let (mut broker, log) = if by_image { self.restored() } else { self.relived() };
         self.log.live = log.live;
+        self.imaging = None;
         broker.start(incarnation, self.now, &mut self.log);
         self.broker = broker;
         if !by_image {
@@ -196,6 +211,9 @@ impl Home {
 
     /// Takes an image, as for a checkpoint, unless this is not the time for one.
     pub fn take_image(&mut self) {
+        while self.imaging.is_some() {
+            self.image_some();
+        }
         if self.broker.is_unfinished() {
             return;
         }
@@ -203,8 +221,24 @@ impl Home {
         self.imaged.clone_from(&self.log);
     }
 
+    /// Begins an image that is taken queue by queue while other things happen, unless this is not the time for one.
+    pub fn begin_image(&mut self) {
+        if !self.broker.is_unfinished() {
+            self.broker.begin_image();
+            self.imaging = Some(self.log.clone());
+        }
+    }
+
+    /// Goes on with it by one queue.
+    pub fn image_some(&mut self) {
+        if !self.broker.image_some(1) {
+            self.store.keep(self.broker.end_image().sorted());
+            self.imaged = self.imaging.take().expect("an image was begun");
+        }
+    }
+
     pub fn close_conn(&mut self, conn: ConnId) {
-        self.broker.close_conn(conn, self.now, &mut self.log);
+        while self.broker.close_conn(conn, self.now, &mut self.log) == Progress::More {}
     }
 
     pub fn undeliver(&mut self, queue: &[u8], receipts: &[Receipt]) {
@@ -229,7 +263,11 @@ impl Home {
 
     fn verify_image(&mut self) {
         self.steps += 1;
-        if !self.steps.is_multiple_of(3) {
+        if self.imaging.is_some() {
+            self.image_some();
+        } else if self.steps.is_multiple_of(3) {
+            self.begin_image();
+        } else {
             self.take_image();
         }
         let (mut restored, log) = self.restored();

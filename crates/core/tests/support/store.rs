@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use sureq_core::Broker;
-use sureq_core::broker::Stored;
+use sureq_core::broker::{Image, Stored};
 use sureq_core::event::QueueNo;
 use sureq_core::queue::Damaged;
 
@@ -22,7 +22,11 @@ pub struct Store {
 
 impl Store {
     pub fn take(&mut self, broker: &mut Broker<Bytes>) {
-        let image = broker.image();
+        self.keep(broker.image());
+    }
+
+    /// Takes in an image.
+    pub fn keep(&mut self, image: Image<Bytes>) {
         self.head = image.head;
         self.written = 0;
         for (no, queue) in image.queues {

@@ -1,12 +1,13 @@
 //! Tasks in and out of the indexes that their states call for.
 
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 use super::Applied;
 use crate::id::TaskId;
 use crate::queue::packed::Entry;
 use crate::queue::table::At;
-use crate::queue::{Ending, Inconsistent, Queue};
+use crate::queue::{Ending, HolderNews, Inconsistent, Queue};
 use crate::task::{Body, Due, Holder, Rank, State, StateKind, Task};
 use crate::time::LogTime;
 
@@ -189,6 +190,7 @@ impl<B: Body> Queue<B> {
                         self.held.entry(holder).or_default().insert((seq, id));
                         if task.cancelled {
                             self.called_off.insert((holder, seq, id));
+                            note(&mut self.holder_news, holder, HolderNews::HasCancelled);
                         }
                         if let Some(ending) = ending_of(&mut self.ending, holder, seq) {
                             ending.left += 1;
@@ -221,10 +223,7 @@ impl<B: Body> Queue<B> {
                         held.remove(&(seq, id));
                         if held.is_empty() {
                             self.held.remove(&holder);
-                            // Who extends a lease is emptied and holds it again; a driver looks once, after its step.
-                            if self.emptied.last() != Some(&holder) {
-                                self.emptied.push(holder);
-                            }
+                            note(&mut self.holder_news, holder, HolderNews::HoldsNothing);
                         }
                         if let Some(ending) = ending_of(&mut self.ending, holder, seq) {
                             ending.left = ending.left.saturating_sub(1);
@@ -238,6 +237,14 @@ impl<B: Body> Queue<B> {
         if let (State::Ready(_) | State::Delayed(_), Some(expires)) = (&task.state, task.expires()) {
             self.expiries.remove(&(expires, id));
         }
+    }
+}
+
+/// Notes news about a holder. A lease that is extended ends and begins again, many times in a row: a driver looks once,
+/// after its step.
+fn note(all: &mut Vec<(Holder, HolderNews)>, holder: Holder, news: HolderNews) {
+    if all.last() != Some(&(holder, news)) {
+        all.push((holder, news));
     }
 }
 

@@ -8,6 +8,7 @@ use crate::command::{Return, View};
 use crate::event::{Event, Ids, Purge, Recorder, Removal};
 use crate::id::{Claim, TaskId};
 use crate::limits;
+use crate::bulk::{Bulk, Progress};
 use crate::queue::{Queue, Settled};
 use crate::reply::Outcome;
 use crate::settings::Place;
@@ -145,32 +146,42 @@ impl<B: Body> Queue<B> {
         buried.ids.len() as u64
     }
 
-    /// Brings dead tasks back to the end of the line; `None` brings all.
+    /// Brings dead tasks back to the end of the line.
     pub fn revive<R: Recorder<Body = B>>(
         &mut self,
-        ids: Option<&mut dyn Iterator<Item = TaskId>>,
+        ids: &mut dyn Iterator<Item = TaskId>,
         now: Now,
         rec: &mut R,
     ) -> u64 {
         self.settle_once(now, rec);
         let mut revived = Distinct::default();
-        if ids.is_none() && self.dead.len() > limits::SLICE_TASKS && self.reviving.is_none() {
-            let count = self.dead.len() as u64;
+        ids.filter(|&id| self.state_of(id) == Some(StateKind::Dead)).for_each(|id| _ = revived.add(id));
+        self.revive_listed(&revived.ids, now, rec)
+    }
+
+    /// One slice of bringing all dead tasks back to the end of the line.
+    pub fn revive_slice<R: Recorder<Body = B>>(&mut self, bulk: &mut Bulk, now: Now, rec: &mut R) -> Progress {
+        self.settle_once(now, rec);
+        let (dead, slice) = (self.dead.len(), limits::SLICE_TASKS);
+        if dead > slice && self.reviving.is_none() {
+            // They are moved slice by slice later on, but wait again from now on.
             self.commit(&Event::AllRevived(self.no), now.log, rec);
             self.settle_once(now, rec);
-            return count;
+            return bulk.end(dead as u64);
         }
-        match ids {
-            None => revived.ids.extend(self.table.walk(&self.dead).map(|task| task.id)),
-            Some(ids) => {
-                ids.filter(|&id| self.state_of(id) == Some(StateKind::Dead))
-                    .for_each(|id| _ = revived.add(id));
-            }
+        // Those that died while others are still being revived.
+        let is_last = !bulk.goes_on(dead);
+        let count = if is_last { dead } else { slice };
+        let ids: Vec<TaskId> = self.table.walk(&self.dead).take(count).map(|task| task.id).collect();
+        let revived = self.revive_listed(&ids, now, rec);
+        if is_last { bulk.end(revived) } else { bulk.more(revived) }
+    }
+
+    fn revive_listed<R: Recorder<Body = B>>(&mut self, ids: &[TaskId], now: Now, rec: &mut R) -> u64 {
+        if !ids.is_empty() {
+            self.commit(&Event::Revived { queue: self.no, ids: Ids::Slice(ids) }, now.log, rec);
         }
-        if !revived.ids.is_empty() {
-            self.commit(&Event::Revived { queue: self.no, ids: Ids::Slice(&revived.ids) }, now.log, rec);
-        }
-        revived.ids.len() as u64
+        ids.len() as u64
     }
 
     /// Removes tasks in whatever state. A receipt counts only while it is current.
@@ -206,28 +217,55 @@ impl<B: Body> Queue<B> {
         claimed
     }
 
-    /// Removes all tasks of a state; of ready, delayed and dead if none is given. Leased ones are never purged.
-    pub fn purge<R: Recorder<Body = B>>(&mut self, state: Option<View>, now: Now, rec: &mut R) -> u64 {
+    /// One slice of removing all tasks of a state; of ready, delayed and dead if none is given. Leased ones are never
+    /// purged. Records go slice by slice; when few are left, they and all tasks without records go at once.
+    pub fn purge_slice<R: Recorder<Body = B>>(
+        &mut self,
+        state: Option<View>,
+        bulk: &mut Bulk,
+        now: Now,
+        rec: &mut R,
+    ) -> Progress {
         self.settle_once(now, rec);
         let what = match state {
             None => Purge::All,
             Some(View::Ready) => Purge::Ready,
             Some(View::Delayed) => Purge::Delayed,
             Some(View::Dead) => Purge::Dead,
-            Some(View::Leased) => return 0,
+            Some(View::Leased) => return bulk.end(0),
         };
         let [ready, delayed, _, dead] = self.counts();
         let there = [(StateKind::Ready, ready), (StateKind::Delayed, delayed), (StateKind::Dead, dead)];
         let count: u64 = there.iter().filter(|(kind, _)| what.takes(*kind)).map(|(_, count)| count).sum();
         let returning = self.leased.len() - self.running();
-        if count + returning as u64 <= limits::SLICE_TASKS as u64 {
+        let slice = limits::SLICE_TASKS;
+        if count + returning as u64 <= slice as u64 {
             let ids = self.ids_for(what);
             self.remove_all(&ids, Removal::Deleted, now, rec);
-            return count;
+            return bulk.end(count);
+        }
+        let has_few = self.records_of(what) <= slice && !(what.takes(StateKind::Delayed) && self.delayed_records() > 0);
+        if !has_few && bulk.goes_on(count as usize) {
+            let ids = self.slice_for(what);
+            self.remove_all(&ids, Removal::Deleted, now, rec);
+            return bulk.more(ids.len() as u64);
         }
         self.commit(&Event::Purged { queue: self.no, what }, now.log, rec);
         rec.counted(count as usize);
-        if what == Purge::All { count + returning as u64 } else { count }
+        bulk.end(if what == Purge::All { count + returning as u64 } else { count })
+    }
+
+    /// The next tasks to be removed by themselves: records, and delayed tasks as long as there are records among them.
+    fn slice_for(&self, what: Purge) -> Vec<TaskId> {
+        let mut ids = Vec::new();
+        let undelayed = [(StateKind::Ready, Purge::Ready), (StateKind::Dead, Purge::Dead)];
+        for (_, one) in undelayed.into_iter().filter(|(kind, _)| what.takes(*kind)) {
+            self.list_records(one, limits::SLICE_TASKS, &mut ids);
+        }
+        if what.takes(StateKind::Delayed) && self.delayed_records() > 0 {
+            ids.extend(self.delayed_ids().take(limits::SLICE_TASKS.saturating_sub(ids.len())));
+        }
+        ids
     }
 
     /// The tasks that a purge takes away.
@@ -239,8 +277,7 @@ impl<B: Body> Queue<B> {
             ids.extend(reviving.map(|task| task.id));
         }
         if what.takes(StateKind::Delayed) {
-            ids.extend(self.delayed.iter().map(|&(_, id)| id));
-            ids.extend(self.appointed.iter().map(|&(_, id)| id));
+            ids.extend(self.delayed_ids());
         }
         if what.takes(StateKind::Dead) {
             ids.extend(self.table.walk(&self.dead).map(|task| task.id));
