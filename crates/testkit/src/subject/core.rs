@@ -4,7 +4,7 @@
 //! waiting pop is tried anew, the oldest first.
 
 use sureq_core::command::{Block, Command, ConnId, Pop};
-use sureq_core::{Broker, Event, LogTime, Now, Recorder, Replies, Reply, WallTime, codec};
+use sureq_core::{Broker, Event, LogTime, Now, Progress, Recorder, Replies, Reply, WallTime, codec};
 use sureq_engine::{Body, OwnedPop};
 
 use super::local::{Home, Local};
@@ -140,7 +140,7 @@ impl Home for CoreHome {
     }
 
     fn close_conn(&mut self, conn: ConnId) {
-        self.broker.close_conn(conn, self.now, &mut self.log);
+        while self.broker.close_conn(conn, self.now, &mut self.log) == Progress::More {}
         self.serve();
     }
 
