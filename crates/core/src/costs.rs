@@ -14,9 +14,7 @@ use crate::command::{
 use crate::meter::steps_of;
 use crate::settings::{Change, Changes, Place};
 use crate::task::Body;
-use crate::{
-    Broker, Bulk, Event, LogTime, Now, Progress, Recorder, Replies, Reply, WallTime, limits,
-};
+use crate::{Broker, Bulk, Event, LogTime, Now, Progress, Recorder, Replies, Reply, WallTime, limits};
 
 /// Steps that any command may take. Blocks of 256 entries are passed over one by one, so that a million cost a few
 /// thousand steps: some microseconds.
@@ -408,7 +406,11 @@ fn a_worker_that_holds_tasks_of_very_many_queues() {
         let (worker, idle) = (home.start_worker(b"w"), home.start_worker(b"idle"));
         home.hold(worker, MANY / 10);
         let what = "a task in each of many queues";
-        home.bound(QUIET_STEPS, what, &[Command::Worker(Worker::Beat(worker)), Command::Worker(Worker::Beat(idle))]);
+        home.bound(
+            QUIET_STEPS,
+            what,
+            &[Command::Worker(Worker::Beat(worker)), Command::Worker(Worker::Beat(idle))],
+        );
         let slices = home.bound_slices(FLOOD_STEPS, what, &Command::Worker(end(worker)));
         assert!(slices > 100, "{slices} slices");
         assert_eq!(home.broker.queue(b"queue 7").map(crate::Queue::counts), Some([1, 0, 0, 0]));

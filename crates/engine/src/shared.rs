@@ -292,7 +292,11 @@ impl Shared {
 
     /// Lets others have the lock between two slices of a command. A store that closes waits for the command instead, since
     /// nothing could be executed afterwards.
-    pub(crate) fn let_others_in<'s>(&'s self, mut state: MutexGuard<'s, State>, now: Now) -> MutexGuard<'s, State> {
+    pub(crate) fn let_others_in<'s>(
+        &'s self,
+        mut state: MutexGuard<'s, State>,
+        now: Now,
+    ) -> MutexGuard<'s, State> {
         if state.closing {
             return state;
         }

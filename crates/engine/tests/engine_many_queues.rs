@@ -67,7 +67,11 @@ fn tasks_in(engine: &Engine) -> Tasks {
             for task in &replies.tasks {
                 let payload = String::from_utf8_lossy(task.body.as_ref()).into_owned();
                 assert!(payload.starts_with(&format!("{queue} ")), "{payload:?} in {queue}");
-                assert!(found.insert(task.id, (queue.clone(), state)).is_none(), "{} is there twice", task.id);
+                assert!(
+                    found.insert(task.id, (queue.clone(), state)).is_none(),
+                    "{} is there twice",
+                    task.id
+                );
             }
         }
     }
@@ -87,7 +91,12 @@ fn a_checkpoint_of_very_many_queues_is_of_one_moment() {
         // A crash now and then, most of them while a checkpoint is being taken.
         if n.is_multiple_of(4_000) || n.is_multiple_of(300) && engine.status().is_checkpointing {
             let left = disk.crash(Kept::Nothing, Kept::Nothing);
-            let other = open_small(&left.shared(), &Arc::new(ManualClock::default()), Durability::Always, segment_bytes);
+            let other = open_small(
+                &left.shared(),
+                &Arc::new(ManualClock::default()),
+                Durability::Always,
+                segment_bytes,
+            );
             other.check().unwrap_or_else(|broken| panic!("{broken}"));
             assert_eq!(tasks_in(&other), tasks, "after {n} changes");
             other.close().expect("a sound disk");

@@ -117,7 +117,8 @@ impl<B: Body> Broker<B> {
         command.check()?;
         match *command {
             Command::Revive { queue, tasks: None } | Command::Purge { queue, .. } => {
-                let slice = self.with(queue, now, rec, |queue, rec| queue.execute_slice(command, bulk, now, rec));
+                let slice =
+                    self.with(queue, now, rec, |queue, rec| queue.execute_slice(command, bulk, now, rec));
                 Ok((slice != Some(Progress::More)).then(|| Reply::Count(bulk.count())))
             }
             Command::Worker(ref worker) => self.worker(worker, bulk, now, rec, out),

@@ -175,8 +175,15 @@ fn what_others_do_between_two_slices_of_a_purge_holds() {
         home.verify();
         let [ready, delayed, leased, dead] = home.broker.queue(b"q").unwrap().counts();
         let is_purged = |view, count| state.is_none_or(|state| state == view) == (count == 0);
-        assert!(is_purged(View::Dead, dead) && is_purged(View::Delayed, delayed), "{state:?}: {dead} {delayed}");
-        assert_eq!(ready + delayed + leased + dead + purged, before + 2 * slices, "each task is counted once");
+        assert!(
+            is_purged(View::Dead, dead) && is_purged(View::Delayed, delayed),
+            "{state:?}: {dead} {delayed}"
+        );
+        assert_eq!(
+            ready + delayed + leased + dead + purged,
+            before + 2 * slices,
+            "each task is counted once"
+        );
     }
 }
 

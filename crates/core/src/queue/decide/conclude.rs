@@ -4,11 +4,11 @@ use alloc::vec::Vec;
 use core::mem;
 
 use super::Distinct;
+use crate::bulk::{Bulk, Progress};
 use crate::command::{Return, View};
 use crate::event::{Event, Ids, Purge, Recorder, Removal};
 use crate::id::{Claim, TaskId};
 use crate::limits;
-use crate::bulk::{Bulk, Progress};
 use crate::queue::{Queue, Settled};
 use crate::reply::Outcome;
 use crate::settings::Place;
@@ -160,7 +160,12 @@ impl<B: Body> Queue<B> {
     }
 
     /// One slice of bringing all dead tasks back to the end of the line.
-    pub fn revive_slice<R: Recorder<Body = B>>(&mut self, bulk: &mut Bulk, now: Now, rec: &mut R) -> Progress {
+    pub fn revive_slice<R: Recorder<Body = B>>(
+        &mut self,
+        bulk: &mut Bulk,
+        now: Now,
+        rec: &mut R,
+    ) -> Progress {
         self.settle_once(now, rec);
         let (dead, slice) = (self.dead.len(), limits::SLICE_TASKS);
         if dead > slice && self.reviving.is_none() {
@@ -244,7 +249,8 @@ impl<B: Body> Queue<B> {
             self.remove_all(&ids, Removal::Deleted, now, rec);
             return bulk.end(count);
         }
-        let has_few = self.records_of(what) <= slice && !(what.takes(StateKind::Delayed) && self.delayed_records() > 0);
+        let has_few =
+            self.records_of(what) <= slice && !(what.takes(StateKind::Delayed) && self.delayed_records() > 0);
         if !has_few && bulk.goes_on(count as usize) {
             let ids = self.slice_for(what);
             self.remove_all(&ids, Removal::Deleted, now, rec);
