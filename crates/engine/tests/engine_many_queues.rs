@@ -38,7 +38,7 @@ fn change(engine: &Engine, n: usize, tasks: &mut Tasks) {
     let queue = name(n * 7_919);
     let bytes = queue.as_bytes();
     match n % 5 {
-        0 | 1 | 2 => {
+        0..=2 => {
             let payload = format!("{queue} {n}");
             let payloads = [payload.as_bytes(), payload.as_bytes()];
             let (replies, _) = execute(engine, &[Command::Push { queue: bytes, payloads: &payloads }]);
@@ -85,7 +85,7 @@ fn a_checkpoint_of_very_many_queues_is_of_one_moment() {
     let engine = open_small(&disk.shared(), &clock, Durability::Always, segment_bytes);
     let mut tasks = Tasks::new();
     let (mut n, mut reopened) = (0, 0);
-    while engine.status().checkpoints < 4 * u64::from(scale()) {
+    while engine.status().checkpoints < 4 * scale() {
         change(&engine, n, &mut tasks);
         n += 1;
         // A crash now and then, most of them while a checkpoint is being taken.
@@ -151,7 +151,7 @@ fn a_store_that_closes_between_two_slices_ends_the_command_first() {
     let add = Command::Add(Add { priority: 1, ..Add::plain(b"q", b"x") });
     for _ in 0..20_000 {
         replies.clear();
-        let _ = engine.execute(&[add.clone()], &mut replies);
+        let _ = engine.execute(&[add], &mut replies);
     }
     let other = engine.clone();
     let purging = std::thread::spawn(move || {

@@ -245,9 +245,12 @@ impl<B: Body> Broker<B> {
                 return Progress::More;
             }
             let holder = Holder::Worker(incarnation);
-            let queues = of_holder(&self.holds, holder).inspect(|_| looked_at += 1);
-            let leased = queues.filter_map(|no| self.slot(no)).map(|slot| slot.queue.held_by(holder)).sum();
-            looked_at += 1;
+            let (mut queues, mut leased) = (0, 0);
+            for no in of_holder(&self.holds, holder) {
+                leased += self.slot(no).map_or(0, |slot| slot.queue.held_by(holder));
+                queues += 1;
+            }
+            looked_at += 1 + queues;
             out.push(WorkerRow { name: worker.name.clone(), incarnation, ttl_ms: worker.ttl_ms, leased });
             _ = bulk.more(1);
         }
