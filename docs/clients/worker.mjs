@@ -16,7 +16,7 @@ const leaseMs = Number(env.LEASE_MS ?? 30_000); // if the answer to a pop is los
 const graceMs = Number(env.GRACE_MS ?? 20_000); // how long a task may go on after SIGTERM
 
 // Your work. To return is to say that it is done; to throw, that it failed and is to be tried again.
-// task.signal is aborted when the task was called off or taken away: nobody wants the result.
+// task.signal is aborted when the task was cancelled or taken away: nobody wants the result.
 async function handle(task) {
   console.log(task.id, task.payload.toString());
 }
@@ -52,7 +52,7 @@ export class Worker {
     if (this.stopping) return;
     this.stopping = true;
     console.error(`stopping, in ${graceMs} ms at the latest`);
-    // If a pop is under way it is called off; should it have got a task, leave() gives it back.
+    // If a pop is under way it is cancelled; should it have got a task, leave() gives it back.
     if (!this.task) this.client.disconnect();
     setTimeout(() => this.leave().finally(() => process.exit(1)), graceMs).unref();
   }
@@ -130,7 +130,7 @@ export class Worker {
 
 function newTask(queue, id, payload, receipt, deliveries) {
   const over = new AbortController();
-  const abort = () => over.abort(new Error("called off, or taken away"));
+  const abort = () => over.abort(new Error("cancelled, or taken away"));
   return { queue, id: id.toString(), payload, receipt: receipt.toString(), deliveries, signal: over.signal, abort };
 }
 

@@ -32,7 +32,7 @@ class Task:
     def __init__(self, queue, id, payload, receipt, deliveries):
         self.queue, self.id, self.payload = queue, id.decode(), payload
         self.receipt, self.deliveries = receipt, deliveries
-        self.over = threading.Event()  # set when it was called off or taken away: nobody wants the result
+        self.over = threading.Event()  # set when it was cancelled or taken away: nobody wants the result
 
 
 class Worker:

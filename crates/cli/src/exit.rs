@@ -20,7 +20,8 @@ pub(crate) const UNAVAILABLE: u8 = 69;
 pub(crate) const UNKNOWN: u8 = 70;
 /// The store is damaged, or not all of it could be saved; nothing in it was changed.
 pub(crate) const DAMAGED: u8 = 65;
-/// It did not work out this time: the store changed too fast, or a Redis did not answer.
+/// It did not work out this time: no room in the queue, in memory or on disk; a store that changed too fast; a Redis that
+/// did not answer.
 pub(crate) const TRY_AGAIN: u8 = 75;
 /// The disk failed while serving; nothing was confirmed since.
 pub(crate) const DISK_FAILED: u8 = 74;
@@ -41,7 +42,8 @@ Exit codes:
   69  the home cannot be reached; nothing was done
   70  the answer was lost: it may have been done or not
   74  the disk failed; nothing was confirmed since
-  75  try again: the store changed faster than it could be copied, or not all queues could be cleaned
+  75  try again: queue full, no memory or no disk space left, store changed faster than it could be copied, not all
+      queues could be cleaned
   77  no permission: no login, a wrong one, or one without the right
   130 ended by a second signal before everyone was answered";
 

@@ -60,7 +60,7 @@ enum Command {
     Ack(finish::AckArguments),
     /// Give a task back
     Return(finish::ReturnArguments),
-    /// Call tasks off
+    /// Cancel tasks
     Cancel(finish::CancelArguments),
     /// Run a program for each task
     Work(Box<work::WorkArguments>),

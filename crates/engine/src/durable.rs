@@ -33,6 +33,23 @@ impl Durable {
         }
     }
 
+    /// Waits on this thread until the position is durable; answers false if it never will be.
+    pub(crate) fn wait_for(&self, position: Position) -> bool {
+        let waker = sureq_seam::unparker();
+        loop {
+            if self.position() >= position {
+                return true;
+            }
+            if self.failure().is_some() {
+                return false;
+            }
+            self.wake_at(position, &waker);
+            if self.position() < position && self.failure().is_none() {
+                std::thread::park();
+            }
+        }
+    }
+
     /// Says that all before `position` is durable. After a failure it is not said any more, whatever failed.
     pub(crate) fn publish(&self, position: Position) {
         let woken: Vec<Waker> = {

@@ -27,6 +27,7 @@ use crate::clock::{Clock, LogClock, SystemClock};
 use crate::disk::{DirDisk, Disk};
 use crate::durable::Durable;
 use crate::fault::OpenError;
+use crate::giant::Giants;
 use crate::keeper::Keeper;
 use crate::line::Line;
 use crate::listener::Listeners;
@@ -131,6 +132,7 @@ impl Engine {
         engine.spawn("sureq-keeper", |shared| crate::keeper::run(&shared));
         engine.spawn("sureq-ticker", |shared| ticker::run(&shared));
         engine.spawn("sureq-loader", |shared| loader::run(&shared));
+        engine.spawn("sureq-giants", |shared| crate::giant::run(&shared));
         if !options.keeps_log {
             let tidier = opened.tidier;
             engine.spawn("sureq-tidier", move |shared| tidier::run(&shared, tidier));
@@ -200,6 +202,7 @@ impl Engine {
             memory_max: options.memory_bytes_max,
             charged: AtomicUsize::new(0),
             read_faults: ReadFaults::default(),
+            giants: Giants::default(),
             notice: options.notice,
             threads: Mutex::default(),
             threads_left: ThreadsLeft::default(),
@@ -234,7 +237,7 @@ impl Engine {
             executed.done = done;
             let held = executed.hold.filter(|_| done < commands.len() && executed.ticket.is_none());
             if let Some(ticket) = executed.ticket.take_if(|ticket| ticket.is_loading()) {
-                ticket.wait().join(replies);
+                replies.append(ticket.wait().replies);
                 done += 1;
             } else if let Some(hold) = held {
                 // If it never comes to that, the rest is refused.
@@ -250,8 +253,11 @@ impl Engine {
     /// once has it all written in one go.
     pub fn gather(&self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Executed {
         let shared = &self.shared;
-        // It goes after the lock has.
-        let mut reservations = shared.reserve(commands);
+        // What is larger than a segment is executed apart; nothing behind it is executed before it.
+        let (mut giant, mut commands) = (shared.first_giant(commands), commands);
+        if let Some((index, _)) = &giant {
+            commands = &commands[..=*index];
+        }
         let mut state = shared.lock();
         let mut now = shared.clock.now();
         shared.mind_the_mark(&state, now);
@@ -280,8 +286,7 @@ impl Engine {
         let mut weight = Weight::of(replies);
         let mut is_refused = false;
         for (index, command) in commands.iter().enumerate() {
-            let no_room = reservations.is_refused(index).then_some(Refusal::NoSpace);
-            if let Some(refusal) = shared.refusal(&state, command).or(no_room) {
+            if let Some(refusal) = shared.refusal(&state, command) {
                 is_refused |= refusal == Refusal::OutOfMemory;
                 replies.list.push(Reply::Refused(refusal));
             } else {
@@ -289,14 +294,15 @@ impl Engine {
                     ticket = Some(search);
                     break;
                 }
+                if let Some((_, giant)) = giant.take_if(|(at, _)| *at == index) {
+                    ticket = Some(shared.set_apart(giant));
+                    break;
+                }
                 let first_task = replies.tasks.len();
                 let mut bulk = Bulk::default();
                 while shared.execute_slice(&mut state, now, command, &mut bulk, replies) == Progress::More {
                     state = shared.let_others_in(state, now);
                     now = shared.clock.now();
-                }
-                if state.tape.is_giant() {
-                    reservations.hand_over(index, state.tape.end());
                 }
                 let waits = must_wait(command, replies);
                 ticket = if waits.is_some() && shared.is_out_of_memory(&state) {
@@ -366,19 +372,7 @@ impl Engine {
 
     /// Waits on this thread until the position is durable; answers false if it never will be.
     pub fn wait(&self, position: Position) -> bool {
-        let waker = sureq_seam::unparker();
-        loop {
-            if self.durable() >= position {
-                return true;
-            }
-            if self.failure().is_some() {
-                return false;
-            }
-            self.wake_at(position, &waker);
-            if self.durable() < position && self.failure().is_none() {
-                std::thread::park();
-            }
-        }
+        self.shared.durable.wait_for(position)
     }
 
     /// Lets what is due happen now, without waiting for the ticker: for a clock that is moved by hand.

@@ -1,13 +1,22 @@
-//! Commands whose events are larger than a segment. No file that is kept ready has room for them, so that their room is
-//! reserved before they are executed: where there is none, they are refused, and nothing waits for them.
+//! Commands whose events are larger than a segment. No prepared file has room for them, so their room is reserved before
+//! they are executed. Without room they are refused, and nothing waits for them.
+//!
+//! Reserving room means to create a file, which a disk that hangs does not answer. So it is never done on the caller's
+//! thread, which serves other connections too: [`Giant`] owns a copy of the command, the caller gets a ticket, and a thread
+//! of its own reserves the room and executes the command.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use sureq_core::Command;
-use sureq_core::command::{Cancel, TaskRefs};
+use sureq_core::command::{Add, Cancel, NameArg, TaskRefs};
+use sureq_core::{Command, Refusal, Replies, Reply};
 
+use crate::body::Body;
+use crate::durable::Durable;
 use crate::log::{LogError, Position, Reserved, Spares};
-use crate::shared::Shared;
+use crate::shared::{Shared, State};
+use crate::ticket::{Answer, Ticket, TicketCell, only, poisoned};
 
 /// What an event takes up at most besides payloads, names and ids.
 const EVENT_BYTES: usize = 256;
@@ -42,61 +51,285 @@ fn event_bytes(command: &Command<'_>) -> usize {
     bytes + EVENT_BYTES
 }
 
-/// Room that was reserved for the commands of a batch. What was not used is given back.
+/// A command that outlives the buffer it was read from.
+struct Owned {
+    /// The command without what it borrows.
+    form: Command<'static>,
+    queue: Box<[u8]>,
+    /// Payloads, ids or names, one behind the other, and where each ends.
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Owned {
+    /// A copy of a command that may be larger than a segment.
+    fn of(command: &Command<'_>) -> Option<Self> {
+        const NONE: &[&[u8]] = &[];
+        let refs = |tasks: &TaskRefs<'_>| TaskRefs { list: NONE, form: tasks.form };
+        let queue: &[u8] = b"";
+        let (own, list, form) = match *command {
+            Command::Push { queue: own, payloads } => {
+                (own, payloads, Command::Push { queue, payloads: NONE })
+            }
+            Command::Add(add) => return Some(Self::of_add(&add)),
+            Command::Ack { queue: own, tasks, scope } => {
+                (own, tasks.list, Command::Ack { queue, tasks: refs(&tasks), scope })
+            }
+            Command::Bury { queue: own, tasks } => {
+                (own, tasks.list, Command::Bury { queue, tasks: refs(&tasks) })
+            }
+            Command::Delete { queue: own, tasks } => {
+                (own, tasks.list, Command::Delete { queue, tasks: refs(&tasks) })
+            }
+            Command::Revive { queue: own, tasks: Some(tasks) } => {
+                (own, tasks.list, Command::Revive { queue, tasks: Some(refs(&tasks)) })
+            }
+            Command::Cancel { queue: own, which: Cancel::Ids(tasks) } => {
+                (own, tasks.list, Command::Cancel { queue, which: Cancel::Ids(refs(&tasks)) })
+            }
+            Command::Cancel { queue: own, which: Cancel::Names(names) } => {
+                (own, names, Command::Cancel { queue, which: Cancel::Names(NONE) })
+            }
+            Command::Drop { queues } => (queue, queues, Command::Drop { queues: NONE }),
+            _ => return None,
+        };
+        Some(Self::with_list(form, own, list))
+    }
+
+    fn of_add(add: &Add<'_>) -> Self {
+        let (name, list) = match add.name {
+            None => (None, vec![add.payload]),
+            Some(NameArg::Payload) => (Some(NameArg::Payload), vec![add.payload]),
+            Some(NameArg::Bytes(name)) => (Some(NameArg::Bytes(&[])), vec![add.payload, name]),
+        };
+        let Add { when, priority, tries, backoff_ms, ttl_ms, .. } = *add;
+        let form = Add { queue: &[], payload: &[], name, when, priority, tries, backoff_ms, ttl_ms };
+        Self::with_list(Command::Add(form), add.queue, &list)
+    }
+
+    fn with_list(form: Command<'static>, queue: &[u8], list: &[&[u8]]) -> Self {
+        let mut bytes = Vec::with_capacity(list.iter().map(|item| item.len()).sum());
+        let ends = list.iter().map(|item| {
+            bytes.extend_from_slice(item);
+            bytes.len()
+        });
+        let ends = ends.collect();
+        Self { form, queue: queue.into(), bytes, ends }
+    }
+
+    /// About how many bytes it takes.
+    fn memory(&self) -> usize {
+        self.bytes.capacity() + self.ends.capacity() * size_of::<usize>()
+    }
+
+    /// Hands the command itself to `act`.
+    fn with<T>(&self, act: impl FnOnce(&Command<'_>) -> T) -> T {
+        let starts = [0].into_iter().chain(self.ends.iter().copied());
+        let list: Vec<&[u8]> = starts.zip(&self.ends).map(|(start, &end)| &self.bytes[start..end]).collect();
+        let (queue, list) = (&*self.queue, &*list);
+        let refs = |tasks: TaskRefs<'_>| TaskRefs { list, form: tasks.form };
+        let command = match self.form {
+            Command::Push { .. } => Command::Push { queue, payloads: list },
+            Command::Add(add) => {
+                let name = match add.name {
+                    Some(NameArg::Bytes(_)) => Some(NameArg::Bytes(list[1])),
+                    other => other,
+                };
+                Command::Add(Add { queue, payload: list[0], name, ..add })
+            }
+            Command::Ack { tasks, scope, .. } => Command::Ack { queue, tasks: refs(tasks), scope },
+            Command::Bury { tasks, .. } => Command::Bury { queue, tasks: refs(tasks) },
+            Command::Delete { tasks, .. } => Command::Delete { queue, tasks: refs(tasks) },
+            Command::Revive { tasks, .. } => Command::Revive { queue, tasks: tasks.map(refs) },
+            Command::Cancel { which: Cancel::Ids(tasks), .. } => {
+                Command::Cancel { queue, which: Cancel::Ids(refs(tasks)) }
+            }
+            Command::Cancel { which: Cancel::Names(_), .. } => {
+                Command::Cancel { queue, which: Cancel::Names(list) }
+            }
+            Command::Drop { .. } => Command::Drop { queues: list },
+            other => unreachable!("{other:?} is no command that can be larger than a segment"),
+        };
+        act(&command)
+    }
+}
+
+/// A command that waits for its room.
+pub(crate) struct Giant {
+    command: Owned,
+    /// How much its events may take up.
+    bytes: usize,
+    cell: Arc<TicketCell>,
+}
+
+/// The commands that wait for room, for the thread that reserves it.
 #[derive(Default)]
-pub(crate) struct Reservations {
-    spares: Option<Arc<Spares>>,
-    /// By the index of the command; none if there was no room.
-    rooms: Vec<(usize, Option<Reserved>)>,
+pub(crate) struct Giants {
+    jobs: Mutex<Jobs>,
+    wakes: Condvar,
+}
+
+#[derive(Default)]
+struct Jobs {
+    waiting: VecDeque<Giant>,
+    /// Who waits for the one that is being done.
+    current: Option<Arc<TicketCell>>,
+    is_woken: bool,
+}
+
+impl Giants {
+    /// Has the thread look whether it is still needed.
+    pub(crate) fn wake(&self) {
+        self.lock().is_woken = true;
+        self.wakes.notify_one();
+    }
+
+    /// Tells all who wait that nothing is confirmed any more.
+    pub(crate) fn fail(&self, durable: &Durable) {
+        let mut jobs = self.lock();
+        let waiting = std::mem::take(&mut jobs.waiting).into_iter().map(|giant| giant.cell);
+        let cells: Vec<_> = waiting.chain(jobs.current.clone()).collect();
+        drop(jobs);
+        cells.iter().for_each(|cell| cell.fail(durable));
+    }
+
+    fn push(&self, giant: Giant) {
+        self.lock().waiting.push_back(giant);
+        self.wakes.notify_one();
+    }
+
+    /// The next one; waits for it until someone wants the thread to look around.
+    fn next(&self) -> Option<Giant> {
+        let mut jobs = self.lock();
+        jobs.current = None;
+        let is_idle = |jobs: &mut Jobs| jobs.waiting.is_empty() && !jobs.is_woken;
+        jobs = self.wakes.wait_while(jobs, is_idle).unwrap_or_else(PoisonError::into_inner);
+        let giant = jobs.waiting.pop_front();
+        jobs.is_woken &= giant.is_some();
+        jobs.current = giant.as_ref().map(|giant| Arc::clone(&giant.cell));
+        giant
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Jobs> {
+        // A list is whole at every instant.
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Shared {
-    /// Reserves room for those commands that need more than a segment. Not to be called with the lock: it may have to wait
-    /// for the disk.
-    pub(crate) fn reserve(&self, commands: &[Command<'_>]) -> Reservations {
+    /// The first of the commands that needs more room than a segment has, with its index. Not to be called with the lock:
+    /// it copies the command.
+    pub(crate) fn first_giant(&self, commands: &[Command<'_>]) -> Option<(usize, Giant)> {
         let segment_bytes = self.keeper.segment_bytes as usize;
-        let is_giant = |(_, bytes): &(usize, usize)| *bytes + EVENT_BYTES > segment_bytes;
-        let sizes = commands.iter().map(event_bytes).enumerate();
-        let mut giants = sizes.filter(is_giant).peekable();
-        if segment_bytes == 0 || giants.peek().is_none() || self.durable.failure().is_some() {
-            return Reservations::default();
+        if segment_bytes == 0 {
+            return None;
         }
-        let Some(spares) = self.keeper.spares() else { return Reservations::default() };
-        let mut rooms = Vec::new();
-        for (index, bytes) in giants {
-            match spares.reserve(bytes + SETTLED_BYTES.min(segment_bytes)) {
-                Ok(reserved) => rooms.push((index, Some(reserved))),
-                Err(LogError::NoSpace(_)) => rooms.push((index, None)),
-                // The log meets the same when it comes to write, and knows what to do.
-                Err(_) => {}
-            }
-        }
-        Reservations { spares: Some(spares), rooms }
+        let mut sizes = commands.iter().map(event_bytes).enumerate();
+        let (index, bytes) = sizes.find(|(_, bytes)| *bytes + EVENT_BYTES > segment_bytes)?;
+        let bytes = bytes + SETTLED_BYTES.min(segment_bytes);
+        Some((index, Giant { command: Owned::of(&commands[index])?, bytes, cell: Arc::default() }))
+    }
+
+    /// Has a command executed once there is room for it.
+    pub(crate) fn set_apart(self: &Arc<Self>, giant: Giant) -> Ticket {
+        let cell = Arc::clone(&giant.cell);
+        cell.lock().is_loading = true;
+        self.charged.fetch_add(giant.command.memory(), Relaxed);
+        self.giants.push(giant);
+        Ticket { number: None, cell, shared: Arc::clone(self) }
     }
 }
 
-impl Reservations {
-    /// Whether there was no room for the command with this index.
-    pub(crate) fn is_refused(&self, index: usize) -> bool {
-        self.rooms.iter().any(|(at, room)| *at == index && room.is_none())
-    }
-
-    /// Leaves the room of a command to the log, which needs it for the frame that ends at this position.
-    pub(crate) fn hand_over(&mut self, index: usize, end: Position) {
-        let room = self.rooms.iter_mut().find(|(at, _)| *at == index).and_then(|(_, room)| room.take());
-        if let (Some(spares), Some(room)) = (&self.spares, room) {
-            spares.entrust(end, room);
+/// Executes giants as they come, until the store closes.
+pub(crate) fn run(shared: &Shared) {
+    loop {
+        match shared.giants.next() {
+            Some(giant) => execute(shared, &giant),
+            None if shared.durable.failure().is_some() || shared.lock().closing => return,
+            None => {}
         }
     }
 }
 
-impl Drop for Reservations {
-    fn drop(&mut self) {
-        for (_, room) in self.rooms.drain(..) {
-            if let (Some(spares), Some(room)) = (&self.spares, room) {
-                spares.give_back(&room);
-            }
+/// Reserves the room of a command, executes it, and answers whoever asked.
+fn execute(shared: &Shared, giant: &Giant) {
+    let spares = shared.keeper.spares();
+    let reserved = spares.as_ref().map(|spares| spares.reserve(giant.bytes));
+    let room = match reserved {
+        Some(Ok(reserved)) => Room::Reserved(reserved),
+        Some(Err(LogError::NoSpace(_))) => Room::None,
+        // The log meets the same when it comes to write, and knows what to do.
+        Some(Err(_)) | None => Room::Unknown,
+    };
+    // Its own copy is no reason to refuse it.
+    shared.charged.fetch_sub(giant.command.memory(), Relaxed);
+    let (replies, position) =
+        giant.command.with(|command| execute_in(shared, command, room, spares.as_deref()));
+    let mut ticket = giant.cell.lock();
+    ticket.answer = Some(Answer::new(Vec::new(), replies, position));
+    ticket.is_loading = false;
+    if let Some(waker) = ticket.waker.take() {
+        drop(ticket);
+        shared.durable.wake_at(position, &waker);
+    }
+}
+
+/// What came of the wish for room.
+enum Room {
+    Reserved(Reserved),
+    None,
+    Unknown,
+}
+
+fn execute_in(
+    shared: &Shared,
+    command: &Command<'_>,
+    room: Room,
+    spares: Option<&Spares>,
+) -> (Replies<Body>, Position) {
+    let mut state = lock_when_short(shared);
+    let mut replies = Replies::default();
+    let refusal = match &room {
+        _ if shared.durable.failure().is_some() => Some(Refusal::Poisoned),
+        _ if state.closing => Some(Refusal::Closed),
+        Room::None => Some(Refusal::NoSpace),
+        Room::Reserved(_) | Room::Unknown => shared.refusal(&state, command),
+    };
+    let mut unused = if let Room::Reserved(reserved) = room { Some(reserved) } else { None };
+    let mut position = Position::START;
+    if let Some(refusal) = refusal {
+        replies = if refusal == Refusal::Poisoned { poisoned() } else { only(Reply::Refused(refusal)) };
+    } else {
+        let now = shared.clock.now();
+        shared.mind_the_mark(&state, now);
+        let State { broker, tape, .. } = &mut *state;
+        broker.execute(now, command, tape, &mut replies);
+        shared.end_unit(&mut state);
+        // The log needs the room for the frame that ends here.
+        if state.tape.is_giant()
+            && let (Some(spares), Some(reserved)) = (spares, unused.take())
+        {
+            spares.entrust(state.tape.end(), reserved);
         }
+        shared.serve(&mut state, now);
+        position = shared.position(&state);
+        shared.stir(&mut state, now);
+    }
+    shared.let_go(state);
+    if let (Some(spares), Some(reserved)) = (spares, unused) {
+        spares.give_back(&reserved);
+    }
+    (replies, position)
+}
+
+/// The lock, once not too much waits to be written.
+fn lock_when_short(shared: &Shared) -> MutexGuard<'_, State> {
+    loop {
+        let state = shared.lock();
+        let hold = state.tape.is_long().then(|| state.tape.end());
+        let Some(hold) = hold.filter(|_| shared.durable.failure().is_none()) else { return state };
+        drop(state);
+        shared.durable.wait_for(hold);
     }
 }
 

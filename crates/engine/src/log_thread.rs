@@ -219,7 +219,7 @@ mod tests {
     use sureq_core::{Command, Replies};
 
     use crate::engine::{Engine, Options};
-    use crate::log::Durability;
+    use crate::log::{Durability, LogError};
 
     /// Where nobody waits for a sync, the end of a segment may be the only one there is.
     #[test]
@@ -249,5 +249,24 @@ mod tests {
         let shared = Arc::clone(&engine.shared);
         thread::spawn(move || told.send(shared.sync_upto(first).is_ok()));
         assert_eq!(is_told.recv_timeout(Duration::from_secs(30)), Ok(true));
+    }
+
+    /// Whoever can make room must not wait for a log that waits for room.
+    #[test]
+    fn a_sync_that_waits_for_room_says_so() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let options = Options { keeps_log: true, ..Options::default() };
+        let engine = Engine::open(dir.path(), &options).expect("a new store");
+        let unreached = engine.end().after(1).expect("a position");
+        let (told, is_told) = mpsc::channel();
+        let shared = Arc::clone(&engine.shared);
+        thread::spawn(move || told.send(shared.sync_upto(unreached)));
+        engine.shared.synced.stick(true);
+        let synced = is_told.recv_timeout(Duration::from_secs(30)).expect("it does not wait for room");
+        assert!(matches!(synced, Err(LogError::NoSpace(_))), "{synced:?}");
+        // What is on disk already is, room or no room.
+        assert!(engine.shared.sync_upto(engine.durable()).is_ok());
+        engine.shared.synced.stick(false);
+        engine.close().expect("nothing is wrong with it");
     }
 }

@@ -131,6 +131,7 @@ pub(crate) fn open(
             is_short_of_files: false,
             replayed_bytes,
             unread: BTreeMap::new(),
+            kept_older: None,
         },
         skipped,
         end: tape.end(),

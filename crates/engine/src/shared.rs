@@ -18,6 +18,7 @@ use crate::cache::Cache;
 use crate::clock::LogClock;
 use crate::durable::Durable;
 use crate::fault::{Fault, Operation};
+use crate::giant::Giants;
 use crate::keeper::Keeper;
 use crate::line::{Line, Waiting};
 use crate::listener::Listeners;
@@ -63,6 +64,8 @@ pub(crate) struct Shared {
     /// Memory that others have said they hold.
     pub(crate) charged: AtomicUsize,
     pub(crate) read_faults: ReadFaults,
+    /// Commands that wait for room of their own.
+    pub(crate) giants: Giants,
     pub(crate) notice: Option<fn(&str)>,
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
     pub(crate) threads_left: ThreadsLeft,
@@ -184,6 +187,7 @@ impl Shared {
         self.ticker_wakes.notify_all();
         self.keeper.wake();
         self.tidying.wake();
+        self.giants.wake();
     }
 
     /// The lock, if nobody has it.
@@ -213,6 +217,7 @@ impl Shared {
         self.synced.end();
         // Those whose payloads were being read are told too, and so is whoever waits for the one who reads.
         self.loader.iter().for_each(|loader| loader.fail(&self.durable));
+        self.giants.fail(&self.durable);
         let woken = {
             let mut state = self.lock_in_doubt();
             Self::disband(&mut state, poisoned, Position::START);

@@ -36,18 +36,6 @@ impl Answer {
         Self { queues, replies, position, at: Instant::now(), recovered_from: None }
     }
 
-    /// Puts the reply behind others.
-    pub(crate) fn join(mut self, replies: &mut Replies<Body>) {
-        let start = replies.tasks.len();
-        replies.tasks.append(&mut self.replies.tasks);
-        let all = Span::new(start, replies.tasks.len());
-        replies.list.extend(self.replies.list.pop().map(|reply| match reply {
-            Reply::Tasks(_) => Reply::Tasks(all),
-            Reply::Inspected(_) => Reply::Inspected(all),
-            other => other,
-        }));
-    }
-
     /// The deliveries in it, by queue.
     pub(crate) fn receipts(&self) -> Vec<(Box<[u8]>, Vec<Receipt>)> {
         let all = by_queue(&self.queues, &self.replies.tasks, TaskView::receipt);

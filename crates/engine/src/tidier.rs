@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use sureq_core::broker::Dropped;
 
 use crate::body::Body;
-use crate::checkpoint::Checkpoints;
+use crate::checkpoint::{Checkpoints, Older};
 use crate::disk::Disk;
 use crate::failpoint::failpoint;
 use crate::fault::{OpenError, Operation};
@@ -140,6 +140,8 @@ pub(crate) struct Tidier {
     pub(crate) replayed_bytes: u64,
     /// Segments that tasks could not be copied out of.
     pub(crate) unread: BTreeMap<u64, Retry>,
+    /// Why the older checkpoint was kept on a full disk, as the operator was told.
+    pub(crate) kept_older: Option<String>,
 }
 
 /// A segment whose read failed so often, and when it is tried again, if ever.
@@ -199,10 +201,27 @@ impl Tidier {
             taken = self.try_checkpoint(shared)?;
         }
         if taken == Taken::HasNoRoom {
-            self.checkpoints.drop_older()?;
+            self.drop_older(shared)?;
         }
         self.retire(shared)?;
         Ok(taken == Taken::Yes)
+    }
+
+    /// Gives up the older checkpoint. If the newest one cannot be relied on, both stay, and the operator is told once: a
+    /// full disk gets no room this way.
+    fn drop_older(&mut self, shared: &Shared) -> Result<(), LogError> {
+        let why = match self.checkpoints.drop_older()? {
+            Older::Kept(why) => Some(why.to_string()),
+            Older::Dropped | Older::NoCheckpoint => None,
+        };
+        if let Some(why) = why.as_ref().filter(|_| self.kept_older != why) {
+            shared.read_faults.note_error();
+            shared.notice(&format!(
+                "{why}; the older checkpoint and the log behind it are kept, although the disk is full"
+            ));
+        }
+        self.kept_older = why;
+        Ok(())
     }
 
     /// Takes a checkpoint if there is room for it.
@@ -232,13 +251,22 @@ impl Tidier {
     }
 
     fn checkpoint(&mut self, shared: &Shared) -> Result<Taken, Unwritten> {
-        // An image has no place for what was decided and is not done yet.
+        // An image has no place for what was decided and is not done yet. Waiting for others to finish it could take for ever
+        // in a stream of such commands: the last slice is done here, and the image is begun before the next one.
         let mut state = shared.lock();
         while state.broker.is_under_way() && !state.closing {
-            ticker::tick(shared, &mut state, shared.clock.now());
-            shared.let_go(state);
-            shared.step_aside();
-            state = shared.lock();
+            let now = shared.clock.now();
+            let is_due = state.broker.next_deadline().is_due(now);
+            ticker::tick(shared, &mut state, now);
+            if state.broker.is_under_way() {
+                shared.let_go(state);
+                if is_due {
+                    shared.step_aside();
+                } else {
+                    thread::sleep(PACE_PAUSE);
+                }
+                state = shared.lock();
+            }
         }
         if state.broker.is_under_way() {
             // A store that closes does not wait for it, and has no use for a checkpoint that counts what is not in it: its

@@ -106,7 +106,7 @@ fn a_store_without_checkpoints_begins_at_the_start() {
     let disk = SimDisk::new(1);
     let mut session = loaded(&disk).unwrap();
     assert_eq!((session.position, session.checkpoints.bytes()), (0, 0));
-    assert!(!session.checkpoints.drop_older().unwrap());
+    assert!(!session.checkpoints.drop_older().unwrap().is_dropped());
     session.checkpoints.tidy().unwrap();
     assert_eq!(disk.trace_len(), 0);
 }
@@ -119,7 +119,7 @@ fn the_log_is_needed_from_the_older_of_two() {
         session.next().unwrap();
         assert_eq!(session.checkpoints.needed_from(), Position(needed));
     }
-    assert!(session.checkpoints.drop_older().unwrap());
+    assert!(session.checkpoints.drop_older().unwrap().is_dropped());
     assert_eq!(session.checkpoints.needed_from(), Position(4));
     let is_checkpoint = |file: &&String| (1..9).any(|number| **file == name(number));
     assert_eq!(names(&disk).iter().filter(is_checkpoint).count(), 1);
@@ -133,7 +133,7 @@ fn the_log_is_needed_from_the_older_of_two() {
 fn a_dropped_checkpoint_is_not_fallen_back_to() {
     let disk = taken(8);
     let mut session = Session::start(&disk).unwrap();
-    assert!(session.checkpoints.drop_older().unwrap());
+    assert!(session.checkpoints.drop_older().unwrap().is_dropped());
     assert!(names(&disk).contains(&format!("{}.blobs", name(7))), "{:?}", names(&disk));
     assert_eq!(names(&disk.crash(Kept::Nothing, Kept::Nothing)), names(&disk), "a cut brings it back");
     disk.edit(&name(8), |bytes| bytes[0] ^= 1);
@@ -160,7 +160,7 @@ fn the_older_is_not_dropped_unless_every_byte_of_the_newest_is_sound() {
             let before = disk.trace_len();
             // Table and manifest of an older file are of no use to the newest.
             let matters = file == 8 || (refers_to(file) && at < blobs_end);
-            assert_eq!(session.checkpoints.drop_older().unwrap(), !matters, "{name} at {at}");
+            assert_eq!(session.checkpoints.drop_older().unwrap().is_dropped(), !matters, "{name} at {at}");
             if matters {
                 assert_eq!((disk.trace_len(), session.checkpoints.needed_from()), (before, Position(7)));
             }
@@ -293,7 +293,7 @@ fn a_large_checkpoint_is_written_in_pieces_and_synced_as_it_grows() {
     read_large(&mut checkpoints, &blobs);
     let calls = disk.calls() - before;
     assert!(calls < 50, "{calls} calls read 40 MiB");
-    assert!(checkpoints.drop_older().unwrap());
+    assert!(checkpoints.drop_older().unwrap().is_dropped());
 }
 
 #[test]
@@ -304,7 +304,7 @@ fn it_is_the_same_on_a_real_disk() {
     let blobs = write_large(&mut checkpoints, &mut |_| {});
     let mut checkpoints = Checkpoints::open(disk, UUID).unwrap();
     read_large(&mut checkpoints, &blobs);
-    assert!(checkpoints.drop_older().unwrap());
+    assert!(checkpoints.drop_older().unwrap().is_dropped());
 }
 
 #[test]

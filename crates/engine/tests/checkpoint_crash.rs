@@ -44,7 +44,7 @@ impl Run {
 
     /// What was loaded may be newer than what was promised; from here on it is what counts.
     fn drop_older(&mut self) -> &mut Run {
-        assert!(self.session.checkpoints.drop_older().unwrap() || self.session.position == 0);
+        assert!(self.session.checkpoints.drop_older().unwrap().is_dropped() || self.session.position == 0);
         self.promise();
         self
     }

@@ -17,7 +17,7 @@ fn work(disk: &SimDisk, session: &mut Session) -> Result<u64, LogError> {
         if round % 4 == 2 {
             let (failed, trace, needed) =
                 (disk.failed(), disk.trace_len(), session.checkpoints.needed_from());
-            if !session.checkpoints.drop_older()? {
+            if !session.checkpoints.drop_older()?.is_dropped() {
                 assert!(disk.failed() > failed, "the newest is sound");
                 assert_eq!(disk.trace_len(), trace, "nothing has changed");
                 assert_eq!(session.checkpoints.needed_from(), needed);
@@ -134,7 +134,7 @@ fn a_full_disk_can_be_relieved() {
     disk.fail(disk.calls() + 1, FailureKind::Full, Repeat::Sticky);
     assert!(matches!(session.next(), Err(LogError::NoSpace(_))));
     assert_eq!(session.checkpoints.needed_from(), Position(2));
-    assert!(session.checkpoints.drop_older().unwrap());
+    assert!(session.checkpoints.drop_older().unwrap().is_dropped());
     assert_eq!(session.checkpoints.needed_from(), Position(3));
 }
 

@@ -487,10 +487,14 @@ impl<'b> Fields<'b> {
 }
 
 fn info(fields: &Fields<'_>) -> Result<Info, BadReply> {
+    let (ready, leased) = (fields.number("ready")?, fields.number("leased")?);
+    if fields.get("pushed").is_none() {
+        return Ok(Info { ready, leased, lengths_only: true, ..Info::default() });
+    }
     Ok(Info {
-        ready: fields.number("ready")?,
+        ready,
         delayed: fields.number("delayed")?,
-        leased: fields.number("leased")?,
+        leased,
         dead: fields.number("dead")?,
         waiting_bytes: fields.number("waiting_bytes")?,
         oldest_ms: fields.number("oldest_ms")?,
@@ -501,6 +505,7 @@ fn info(fields: &Fields<'_>) -> Result<Info, BadReply> {
         finished_of_late: fields.rate("finished_per_second")?,
         workers: fields.number("workers")?,
         settings: settings(fields)?,
+        lengths_only: false,
     })
 }
 

@@ -441,6 +441,9 @@ fn settings(dice: &mut Dice) -> Settings {
 }
 
 fn info(dice: &mut Dice) -> Info {
+    if dice.is() {
+        return Info { ready: dice.some(), leased: dice.some(), lengths_only: true, ..Info::default() };
+    }
     Info {
         ready: dice.some(),
         delayed: dice.some(),
@@ -455,6 +458,7 @@ fn info(dice: &mut Dice) -> Info {
         finished_of_late: dice.below(1 << 50),
         workers: dice.some(),
         settings: settings(dice),
+        lengths_only: false,
     }
 }
 

@@ -180,6 +180,7 @@ fn info_has_redis_rqs_two_fields_first() {
         finished_of_late: 5,
         workers: 10,
         settings: Settings { dead_letter: Some(Box::from(&b"dlq"[..])), ..Settings::default() },
+        lengths_only: false,
     };
     let fields = "$11 undelivered :1 $9 delivered :3 $5 ready :1 $7 delayed :2 $6 leased :3 $4 dead :4 \
                   $13 waiting_bytes :5 $9 oldest_ms :6 $6 paused :7 $6 pushed :8 $8 finished :9 $7 workers :10 \
@@ -189,6 +190,10 @@ fn info_has_redis_rqs_two_fields_first() {
     let command = Command::Info { queue: b"q" };
     let reply = Reply::Info(Box::new(info));
     check_as(&command, Shape::Native, &reply, &format!("*48 {fields}"), &format!("%24 {fields}"));
+    let lengths = Info { ready: 1, leased: 3, lengths_only: true, ..Info::default() };
+    let fields = "$11 undelivered :1 $9 delivered :3 $5 ready :1 $6 leased :3";
+    let reply = Reply::Info(Box::new(lengths));
+    check_as(&command, Shape::Native, &reply, &format!("*8 {fields}"), &format!("%4 {fields}"));
 }
 
 #[test]

@@ -121,7 +121,12 @@ fn read_reply(ids: Ids, shape: &Shape, answer: Value, replies: &mut Replies<Payl
         Shape::Info => Reply::Info(Box::new(info(answer)?)),
         Shape::Lengths => {
             let [ready, leased] = fields(answer)?;
-            let info = Info { ready: number(ready)?, leased: number(leased)?, ..Info::default() };
+            let info = Info {
+                ready: number(ready)?,
+                leased: number(leased)?,
+                lengths_only: true,
+                ..Info::default()
+            };
             Reply::Info(Box::new(info))
         }
         Shape::Count | Shape::Counts(_) => Reply::Count(number(answer)?),
@@ -235,6 +240,7 @@ fn info(answer: Value) -> Read<Info> {
         finished_of_late: number(finished_late)?,
         workers: number(workers)?,
         settings: settings(all)?,
+        lengths_only: false,
     })
 }
 

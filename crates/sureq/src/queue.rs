@@ -45,7 +45,7 @@ pub enum Held {
     Yes,
     /// The delivery is no longer the current one, or the task is finished already: nothing was done. Whoever runs it should stop.
     Lost,
-    /// The task has been called off: it is not to be run, and gone if it was given back.
+    /// The task has been cancelled: it is not to be run, and gone if it was given back.
     Cancelled,
 }
 
@@ -178,23 +178,23 @@ impl Queue {
         held(&self.home.ask_one(command).await?.0)
     }
 
-    /// Calls a task off by its id: gone if it waits, told to its holder if it runs. Answers whether it was there to call off.
+    /// Cancels a task by its id: gone if it waits, told to its holder if it runs. Answers whether it was there to cancel.
     pub async fn cancel(&self, id: impl AsRef<[u8]>) -> Result<bool> {
         Ok(self.cancel_all([id]).await? == 1)
     }
 
-    /// Calls tasks off by their ids; answers how many.
+    /// Cancels tasks by their ids; answers how many.
     pub async fn cancel_all(&self, ids: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<u64> {
         self.count_of(ids, |queue, tasks| Command::Cancel { queue, which: Cancel::Ids(tasks) }).await
     }
 
-    /// Calls off the task of this name.
+    /// Cancels the task of this name.
     pub async fn cancel_named(&self, name: impl AsRef<[u8]>) -> Result<bool> {
         let which = Cancel::Names(&[name.as_ref()]);
         Ok(self.count(Command::Cancel { queue: &self.name, which }).await? == 1)
     }
 
-    /// Calls off all tasks with this payload; answers how many.
+    /// Cancels all tasks with this payload; answers how many.
     pub async fn cancel_payload(&self, payload: impl Encode) -> Result<u64> {
         let payload = payload.encode()?;
         self.count(Command::Cancel { queue: &self.name, which: Cancel::Payload(&payload) }).await

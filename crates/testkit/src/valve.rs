@@ -43,6 +43,7 @@ struct State {
     directory_failed: bool,
     directory_syncs_after_failure: usize,
     hangs: bool,
+    hangs_creating: bool,
     hung: Vec<String>,
     panics_in: Option<String>,
 }
@@ -113,13 +114,20 @@ impl Valve {
         self.control.lock().hangs = true;
     }
 
+    /// Has the disk hang where files are created, whoever asks for it.
+    pub fn hang_creating(&self) {
+        self.control.lock().hangs_creating = true;
+    }
+
     /// Has it work again.
     pub fn unhang(&self) {
-        self.control.lock().hangs = false;
+        let mut state = self.control.lock();
+        (state.hangs, state.hangs_creating) = (false, false);
+        drop(state);
         self.control.moved.notify_all();
     }
 
-    /// Waits until a sync of a file whose name begins so hangs.
+    /// Waits until a sync of a file whose name begins so hangs, or its creation does.
     pub fn wait_until_hung(&self, name: &str) {
         let state = self.control.lock();
         let is_free = |state: &mut State| !state.hung.iter().any(|hung| hung.starts_with(name));
@@ -205,7 +213,14 @@ impl Disk for Valve {
     }
 
     fn create(&self, name: &str) -> Result<Box<dyn DiskFile>, Fault> {
-        let one = self.control.lock();
+        let mut one = self.control.lock();
+        if one.hangs_creating {
+            one.hung.push(name.to_owned());
+            let moved = &self.control.moved;
+            moved.notify_all();
+            one = moved.wait_while(one, |state| state.hangs_creating).unwrap_or_else(PoisonError::into_inner);
+            one.hung.retain(|hung| hung != name);
+        }
         if one.is_full {
             return Err(Fault::new(Operation::Create, name, io::ErrorKind::StorageFull.into()));
         }

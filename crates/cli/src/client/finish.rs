@@ -124,17 +124,16 @@ pub(crate) struct CancelArguments {
 }
 
 pub(crate) fn cancel(arguments: &CancelArguments) -> ExitCode {
-    arguments.common.run(Make::No, |home, shown| call_off(arguments, home, shown))
+    arguments.common.run(Make::No, |home, shown| cancel_tasks(arguments, home, shown))
 }
 
-async fn call_off(arguments: &CancelArguments, home: Home, mut shown: Shown) -> Done {
+async fn cancel_tasks(arguments: &CancelArguments, home: Home, mut shown: Shown) -> Done {
     let queue = home.queue(&arguments.queue);
     let mut count = 0;
     if let Some(payload) = &arguments.payload {
         let info = queue.info().await?;
         let all = many(info.ready + info.delayed + info.leased, "task");
-        let what =
-            format!("This looks at {all} of {} and calls off those with that payload", arguments.queue);
+        let what = format!("This looks at {all} of {} and cancels those with that payload", arguments.queue);
         if !is_sure(&what, arguments.yes)? {
             return Err(Trouble::Usage("nothing was done".to_owned()));
         }
@@ -145,11 +144,11 @@ async fn call_off(arguments: &CancelArguments, home: Home, mut shown: Shown) -> 
         let cancelled = queue.cancel_named(name).await;
         count += u64::from(cancelled.map_err(|error| match count {
             0 => Trouble::Home(error),
-            count => Trouble::Home(error).after(format!("{} called off", many(count, "task"))),
+            count => Trouble::Home(error).after(format!("{} cancelled", many(count, "task"))),
         })?);
     }
     count += queue.cancel_all(&ids).await?;
     // Of a payload, any number is all of them.
     let asked = if arguments.payload.is_some() { count.max(1) } else { (names.len() + ids.len()) as u64 };
-    tell_count(&mut shown, &arguments.queue, ("cancelled", "called off"), count, asked)
+    tell_count(&mut shown, &arguments.queue, ("cancelled", "cancelled"), count, asked)
 }

@@ -182,9 +182,16 @@ async fn tell_totals(home: &Home, shown: &mut Shown) -> Result<(), Trouble> {
 }
 
 fn tell_info(queue: &Typed, info: &Info, shown: &mut Shown) -> Result<(), Trouble> {
+    shown.line(format_args!("{:<14} {queue}", "queue"))?;
     let per_second = |tenths: u64| format!("{}.{} per second of late", number(tenths / 10), tenths % 10);
+    if info.lengths_only {
+        // The keys of other programs: what nobody counts is not told.
+        for (name, count) in [("ready", info.ready), ("leased", info.leased)] {
+            shown.line(format_args!("{name:<14} {}", number(count)))?;
+        }
+        return Ok(());
+    }
     let mut rows = vec![
-        ("queue", queue.to_string()),
         ("ready", number(info.ready)),
         ("delayed", number(info.delayed)),
         ("leased", number(info.leased)),
@@ -211,23 +218,25 @@ fn tell_info(queue: &Typed, info: &Info, shown: &mut Shown) -> Result<(), Troubl
 }
 
 fn tell_info_json(queue: &Typed, info: &Info, shown: &mut Shown) -> Result<(), Trouble> {
+    // In the keys of other programs only lengths are known: the rest is null.
+    let counted = |value: Value| if info.lengths_only { Value::Null } else { value };
     let settings: serde_json::Map<String, Value> =
         settings_words(&info.settings).iter().map(SettingWord::field).collect();
     shown.object([
         field!("queue", queue.as_ref()),
         ("ready", json!(info.ready)),
-        ("delayed", json!(info.delayed)),
+        ("delayed", counted(json!(info.delayed))),
         ("leased", json!(info.leased)),
-        ("dead", json!(info.dead)),
-        ("waiting_bytes", json!(info.waiting_bytes)),
-        ("oldest_ms", json!(info.oldest_ms)),
+        ("dead", counted(json!(info.dead))),
+        ("waiting_bytes", counted(json!(info.waiting_bytes))),
+        ("oldest_ms", counted(json!(info.oldest_ms))),
         ("paused_at", json!(info.paused.map(|since| since.0))),
-        ("pushed", json!(info.pushed)),
-        ("finished", json!(info.finished)),
-        ("pushed_per_second", json!(tenths(info.pushed_of_late))),
-        ("finished_per_second", json!(tenths(info.finished_of_late))),
-        ("workers", json!(info.workers)),
-        ("settings", Value::Object(settings)),
+        ("pushed", counted(json!(info.pushed))),
+        ("finished", counted(json!(info.finished))),
+        ("pushed_per_second", counted(json!(tenths(info.pushed_of_late)))),
+        ("finished_per_second", counted(json!(tenths(info.finished_of_late)))),
+        ("workers", counted(json!(info.workers))),
+        ("settings", counted(Value::Object(settings))),
     ])
 }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::process::ExitCode;
 
-use sureq::{Broken, Error, OpenError};
+use sureq::{Broken, Error, OpenError, Refusal};
 
 use crate::exit::{self, failed};
 
@@ -119,6 +119,7 @@ fn error_code(error: &Error) -> u8 {
         error if error.is_denied() => exit::NO_PERMISSION,
         Error::Unavailable { .. } => exit::UNAVAILABLE,
         Error::Unknown { .. } => exit::UNKNOWN,
+        Error::Refused(Refusal::QueueFull | Refusal::OutOfMemory | Refusal::NoSpace) => exit::TRY_AGAIN,
         _ => exit::CANNOT_START,
     }
 }

@@ -80,7 +80,7 @@ Its exit code says what becomes of the task:
   other  the try failed; it comes again after its backoff, or is dead if that was its last
 
 On SIGTERM or Ctrl-C nothing more is taken. Programs that run may go on for the grace time; then they get SIGTERM, 2
-seconds later SIGKILL, and their tasks go back at no cost. The program of a task that is called off is stopped at once,
+seconds later SIGKILL, and their tasks go back at no cost. The program of a task that is cancelled is stopped at once,
 with SIGTERM, and after the grace time with SIGKILL. Whatever a program has started gets the same signals, and SIGKILL once a
 stopped program has ended. A second signal ends this at once, with 130, and kills the programs; their tasks come back when the
 worker is missed.
@@ -209,7 +209,7 @@ fn words_of(tally: &Tally) -> String {
     let mut text = format!("{done} done, {failed} failed, {} given back", number(tally.given_back));
     let rare = [
         (tally.dead, "of the failed dead"),
-        (tally.cancelled, "called off"),
+        (tally.cancelled, "cancelled"),
         (tally.lost, "lost to another worker before the program ended"),
         (tally.unknown, "of which the home may have taken note or not"),
     ];

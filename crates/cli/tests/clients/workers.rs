@@ -358,7 +358,7 @@ fn a_task_that_is_called_off_is_told_and_not_tried_again(language: Language) {
     let mut off = Ear::new(&house, "cancel");
     assert_eq!(house.say(&format!("RQ.CANCEL q ID {id}")), Value::Int(1));
     says(&worker, "over 1");
-    assert_eq!([off.next(), off.next()], [id.clone(), id.clone()], "once called off, once gone");
+    assert_eq!([off.next(), off.next()], [id.clone(), id.clone()], "once cancelled, once gone");
     assert_eq!(house.say(&format!("RQ.EXPLAIN q {id}")), Value::Null);
 }
 

@@ -113,8 +113,63 @@ fn arguments_that_are_pushed_one_by_one_are_counted_when_one_is_refused() {
         lines(home, &["push", "few", "0"]);
         lines(home, &["config", "few", "max-length=2"]);
         let said = sureq(home, &["push", "few", "1", "2", "--tries", "2"]);
-        assert_eq!((said.code, said.out.lines().count()), (1, 1), "{home}: {}", said.out);
+        assert_eq!((said.code, said.out.lines().count()), (75, 1), "{home}: {}", said.out);
         assert!(said.err.contains("1 task confirmed; then the queue is full"), "{home}: {}", said.err);
+    }
+}
+
+/// What is refused for want of room may work later: a script tells that from what never will.
+#[test]
+fn what_has_no_room_is_to_be_tried_again() {
+    let homes = Homes::start();
+    for home in &homes.urls {
+        lines(home, &["push", "few", "0"]);
+        lines(home, &["config", "few", "max-length=1"]);
+        check_refused(home, &["push", "few", "1"], 75, "the queue is full");
+        check_refused(home, &["push", "few", "1", "--unique"], 75, "the queue is full");
+        let said = fed(home, &["push", "few"], b"one\ntwo\n");
+        assert_eq!(said.code, 75, "{home}: {}", said.err);
+    }
+    let dir = scratch();
+    let server = serve(&dir.path().join("data")).args(["--memory", "4MB"]).start();
+    let home = &on_server(server.resp);
+    let mut said = sureq(home, &["push", "q", "first"]);
+    let since = Instant::now();
+    while said.code == 0 {
+        assert!(since.elapsed() < PATIENCE, "memory has no end");
+        said = fed(home, &["push", "q"], "line of text\n".repeat(100_000).as_bytes());
+    }
+    assert_eq!(said.code, 75, "{}", said.err);
+}
+
+/// The keys of other programs say how many tasks there are, and nothing else: what is not counted is not zero.
+#[test]
+fn what_other_programs_do_not_count_is_not_told_as_zero() {
+    for name in ["redis-queue", "work-queue", "worqr"] {
+        let layout = Layout::start(name);
+        for home in &layout.urls {
+            lines(home, &["push", "q", "a", "b"]);
+            let told = lines(home, &["stats", "q"]);
+            let names: Vec<&str> = told.iter().filter_map(|line| line.split_whitespace().next()).collect();
+            assert_eq!(names, ["queue", "ready", "leased"], "{home}");
+            let stats = &json_lines(home, &["stats", "q"])[0];
+            assert_eq!((&stats["ready"], &stats["leased"]), (&2.into(), &0.into()), "{home}");
+            for uncounted in [
+                "delayed",
+                "dead",
+                "waiting_bytes",
+                "oldest_ms",
+                "pushed",
+                "finished",
+                "pushed_per_second",
+                "finished_per_second",
+                "workers",
+                "settings",
+            ] {
+                assert!(stats[uncounted].is_null(), "{home}: {uncounted} is {}", stats[uncounted]);
+            }
+            lines(home, &["purge", "q", "--drop", "--yes"]);
+        }
     }
 }
 
@@ -358,7 +413,7 @@ fn less_than_was_asked_for_is_no_success() {
     for home in &homes.urls {
         let ids = lines(home, &["push", "q", "a", "b", "c", "d"]);
         let said = sureq(home, &["cancel", "q", &ids[3], &ids[3], "1-1"]);
-        assert_eq!((said.code, said.out.as_str()), (4, "1 of 2 tasks called off\n"), "{home}");
+        assert_eq!((said.code, said.out.as_str()), (4, "1 of 2 tasks cancelled\n"), "{home}");
         let receipts = json_lines(home, &["pop", "q", "-n", "3"]);
         let receipt = |n: usize| receipts[n]["receipt"].as_str().expect("a receipt");
         let said = sureq(home, &["ack", "q", receipt(0), "1-1"]);
@@ -368,9 +423,9 @@ fn less_than_was_asked_for_is_no_success() {
         lines(home, &["return", "q", receipt(2), "--failed", "x", "--dead"]);
         let said = sureq(home, &["revive", "q", &ids[2], "1-1"]);
         assert_eq!((said.code, said.out.as_str()), (4, "1 of 2 tasks revived\n"), "{home}");
-        assert_eq!(lines(home, &["cancel", "q", &ids[2]]), ["1 task called off"], "{home}");
+        assert_eq!(lines(home, &["cancel", "q", &ids[2]]), ["1 task cancelled"], "{home}");
         let said = sureq(home, &["cancel", "q", "--payload", "none", "--yes"]);
-        assert_eq!((said.code, said.out.as_str()), (4, "0 tasks called off\n"), "{home}");
+        assert_eq!((said.code, said.out.as_str()), (4, "0 tasks cancelled\n"), "{home}");
     }
 }
 

@@ -85,7 +85,7 @@ fn check_survival(launch: &Launch, mut crash: impl FnMut(Server)) {
     assert_eq!(
         client.say(&format!("RQ.WORKER BEAT {worker}")).list().len(),
         1,
-        "it is told what was called off"
+        "it is told what was cancelled"
     );
     assert_eq!(client.say(&format!("RQ.EXTEND q {held} 1000")), Value::Int(1));
     assert_eq!(

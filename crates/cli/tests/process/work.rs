@@ -57,7 +57,7 @@ fn a_program_whose_task_is_called_off_is_stopped() {
     let words = ["work", "q", "--lease", "600ms", "--until-empty", "--", "sh", "-c", script];
     let worker = Process::start(&mut command(home, &words));
     await_word(&worker, "begun");
-    assert_eq!(lines(home, &["cancel", "q", &id]), ["1 task called off"]);
+    assert_eq!(lines(home, &["cancel", "q", &id]), ["1 task cancelled"]);
     await_word(&worker, "told");
     assert!(worker.ends_within(PATIENCE), "nothing is left to do");
     assert_eq!(lines(home, &["queues"]), ["no queue has tasks"]);

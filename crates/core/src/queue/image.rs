@@ -267,11 +267,28 @@ impl<B: Body> Queue<B> {
             last = entry.id;
             self.waiting_bytes = self.waiting_bytes.checked_add(entry.body.len() as u64)?;
         }
+        if self.is_any_delayed_ready() {
+            return None;
+        }
         self.delayed_bytes = self.waiting_bytes;
         by_log.sort_unstable();
         by_wall.sort_unstable();
         (self.delayed, self.appointed) = (by_log.into_iter().collect(), by_wall.into_iter().collect());
         (self.delayed.len() + self.appointed.len() == self.later.len()).then_some(())
+    }
+
+    /// Whether a task is both among the packed delayed and among the packed ready ones. A few are looked up; if they are many
+    /// it is faster to walk along both.
+    fn is_any_delayed_ready(&self) -> bool {
+        const LOOKED_UP_PART: usize = 64;
+        if self.later.len() * LOOKED_UP_PART < self.ready.plain.len() {
+            return self.later.iter().any(|entry| self.ready.plain.contains(entry.id));
+        }
+        let mut ready = self.ready.plain.iter().map(|entry| entry.id).peekable();
+        self.later.iter().any(|entry| {
+            while ready.next_if(|&id| id < entry.id).is_some() {}
+            ready.peek() == Some(&entry.id)
+        })
     }
 
     /// Puts records into the indexes that their states call for.

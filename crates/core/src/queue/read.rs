@@ -100,6 +100,7 @@ impl<B: Body> Queue<B> {
             finished_of_late: self.rates.finished.in_window(now.log),
             workers: 0,
             settings: self.settings.clone(),
+            lengths_only: false,
         }
     }
 

@@ -54,7 +54,7 @@ pub enum Why {
         until: Option<LogTime>,
         /// With whom it ends.
         holder: Option<Holder>,
-        /// Whether it was called off.
+        /// Whether it was cancelled.
         cancelled: bool,
     },
     /// Nothing: it was given up.
@@ -110,7 +110,7 @@ impl fmt::Display for Explanation {
             Why::Leased { since, until, holder, cancelled } => {
                 self.write_lease(f, *since, *until, *holder)?;
                 if *cancelled {
-                    f.write_str("; called off: its holder will be told")?;
+                    f.write_str("; cancelled: its holder will be told")?;
                 }
             }
             Why::Dead { .. } if self.tries.total() < self.tries_max => {

@@ -230,7 +230,7 @@ pub enum Outcome {
     Done,
     /// The delivery is not current: nothing was done.
     Stale,
-    /// The task has been called off: it is not to be run, and gone if it was given back.
+    /// The task has been cancelled: it is not to be run, and gone if it was given back.
     Cancelled,
 }
 
@@ -310,6 +310,9 @@ pub struct Info {
     pub workers: u64,
     /// Its settings.
     pub settings: Settings,
+    /// Nothing but `ready` and `leased` is known: the home keeps the queue as another program does, which counts nothing
+    /// else. All other fields are their defaults.
+    pub lengths_only: bool,
 }
 
 /// One line of QUEUES.

@@ -299,6 +299,7 @@ impl NaiveQueue {
             finished_of_late: 0,
             workers: 0,
             settings: self.settings.clone(),
+            lengths_only: false,
         }
     }
 

@@ -66,6 +66,24 @@ pub struct Restored<T> {
     pub skipped: Option<Damage>,
 }
 
+/// What came of [`Checkpoints::drop_older`].
+#[derive(Debug)]
+pub enum Older {
+    /// The newest checkpoint is sound, and the only one.
+    Dropped,
+    /// There is no checkpoint.
+    NoCheckpoint,
+    /// The newest one cannot be read or is damaged, as this says. Both stay, and nothing that was written is in doubt.
+    Kept(OpenError),
+}
+
+impl Older {
+    /// Whether the newest checkpoint is the only one now.
+    pub const fn is_dropped(&self) -> bool {
+        matches!(self, Self::Dropped)
+    }
+}
+
 impl Checkpoints {
     /// Finds the checkpoints of the store `uuid` and changes nothing. Refuses those of other stores and newer formats.
     pub fn open(disk: Arc<dyn Disk>, uuid: [u8; 16]) -> Result<Checkpoints, OpenError> {
@@ -173,20 +191,19 @@ impl Checkpoints {
     }
 
     /// For a full disk: forgets the older checkpoint, so that the log that was kept for it can go. Only if every byte of
-    /// the newest matches its checksum; answers whether that is so. If it cannot be read, both stay, and nothing that was
-    /// written is in doubt.
-    pub fn drop_older(&mut self) -> Result<bool, LogError> {
+    /// the newest matches its checksum.
+    pub fn drop_older(&mut self) -> Result<Older, LogError> {
         self.refuse_if_poisoned()?;
-        let Some(newest) = self.shelf.newest() else { return Ok(false) };
+        let Some(newest) = self.shelf.newest() else { return Ok(Older::NoCheckpoint) };
         match read::verify(&self.shelf, newest) {
             Ok(()) => {}
             Err(OpenError::Disk(fault)) if !fault.is_of_reading() => return Err(self.fail(fault)),
-            Err(_) => return Ok(false),
+            Err(why) => return Ok(Older::Kept(why)),
         }
         self.keep_durably(&self.newest(1)).map_err(|fault| self.fail(fault))?;
         failpoint("checkpoint.older-dropped");
         self.relies_on_newest = true;
-        Ok(true)
+        Ok(Older::Dropped)
     }
 
     /// The bytes of all files of checkpoints.

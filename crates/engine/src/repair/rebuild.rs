@@ -155,7 +155,7 @@ impl Copy {
             _ => true,
         };
         if !is_held && task.cancelled {
-            let why = "it was called off, and its worker is not known any more".to_owned();
+            let why = "it was cancelled, and its worker is not known any more".to_owned();
             return self.lost.push(Lost { queue: queue.to_vec(), id: task.id, why });
         }
         if is_held && self.add(&Event::Task(task)) {

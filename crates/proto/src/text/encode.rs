@@ -41,7 +41,7 @@ pub fn encode_reply<B: AsRef<[u8]>>(
         },
         (Request::Reserve, Reply::TimedOut) => line(out, b"nil"),
         (Request::Delete { .. }, Reply::Acked(finished)) => ok_or_unknown(out, !finished.is_empty()),
-        // A task that was called off is gone once it is given back: it was there.
+        // A task that was cancelled is gone once it is given back: it was there.
         (Request::Return { .. }, Reply::Outcome(outcome)) => ok_or_unknown(out, *outcome != Outcome::Stale),
         (Request::Delete { .. } | Request::Return { .. }, Reply::Refused(Refusal::MalformedId)) => {
             ok_or_unknown(out, false);

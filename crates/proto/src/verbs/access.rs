@@ -18,7 +18,7 @@ use sureq_core::settings::Change;
 pub enum Role {
     /// Look at tasks, counts and settings.
     Read,
-    /// Add tasks, and call them off.
+    /// Add tasks, and cancel them.
     Produce,
     /// Take tasks, finish them, give them back.
     Consume,

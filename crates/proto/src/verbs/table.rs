@@ -139,7 +139,8 @@ pub const TABLE: &[Row] = &[
         reply: "A map (in RESP2 a flat array): `undelivered`, `delivered`, `ready`, `delayed`, `leased`, `dead`, \
                 `waiting_bytes`, `oldest_ms`, `paused` (since when, or 0), `pushed`, `finished`, `workers`, `pushed_per_second`, \
                 `finished_per_second` (of the last ten seconds), then the settings.",
-        notes: "Costs the same however many tasks there are.",
+        notes: "Costs the same however many tasks there are. In the keys of other programs (`layout=`) only `undelivered`, \
+                `delivered`, `ready` and `leased` are known, and the other fields are left out.",
         example: "> RQ.PUSH emails hello world\n1) \"1601155608777-1\"\n2) \"1601155608777-2\"\n\
                   > RQ.INFO emails\n 1) \"undelivered\"\n 2) (integer) 2\n 3) \"delivered\"\n 4) (integer) 0\n\
                   ...",
@@ -176,7 +177,7 @@ pub const TABLE: &[Row] = &[
         group: Group::Queue,
         summary: "Moves the deadline of a lease to so many milliseconds from now.",
         syntax: "RQ.EXTEND key id|receipt ms",
-        reply: "1; 0 if it is not, or no longer, this delivery that has the task; `CANCELLED` if the task was called off.",
+        reply: "1; 0 if it is not, or no longer, this delivery that has the task; `CANCELLED` if the task was cancelled.",
         notes: "A lease that had no deadline gets one.",
         example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> RQ.POP LEASE 30000 emails\n1) 1) \"emails\"\n   \
                   2) \"1601155608777-1\"\n   3) \"hello\"\n   4) \"1601155608777-1@1.1601155600000\"\n   5) (integer) 1\n\
@@ -193,7 +194,7 @@ pub const TABLE: &[Row] = &[
         group: Group::Queue,
         summary: "Gives a task back, to be handed out again.",
         syntax: "RQ.RETURN key id|receipt [DELAY ms] [FRONT|BACK] [FAILED reason [DEAD]]",
-        reply: "1; 0 if it is not, or no longer, this delivery that has the task; `CANCELLED` if the task was called off, and \
+        reply: "1; 0 if it is not, or no longer, this delivery that has the task; `CANCELLED` if the task was cancelled, and \
                 so is gone.",
         notes: "To the front, and at no cost, unless said otherwise. FAILED costs a try and waits for the backoff, or for DELAY \
                 if that is given; the task is dead if that was its last try, or if DEAD says that it \
@@ -210,9 +211,9 @@ pub const TABLE: &[Row] = &[
         flags: CHANGE,
         keys: Keys::FIRST,
         group: Group::Queue,
-        summary: "Calls tasks off: those that wait are gone, holders of the others are told.",
+        summary: "Cancels tasks: those that wait are gone, holders of the others are told.",
         syntax: "RQ.CANCEL key (ID id [id ...] | NAME name [name ...] | PAYLOAD payload)",
-        reply: "How many were called off; one that was called off before counts no more.",
+        reply: "How many were cancelled; one that was cancelled before counts no more.",
         notes: "The holder of a task hears of it at its next RQ.EXTEND or RQ.WORKER BEAT. It may still finish the task; if it \
                 returns the task, or its lease ends, the task is gone. Dead tasks are not touched. PAYLOAD looks at all tasks \
                 that are there when it is asked, which takes its time; it goes on step by step, and others are served between the steps. If the store closes \
@@ -367,7 +368,7 @@ pub const TABLE: &[Row] = &[
         group: Group::Queue,
         summary: "The life of a worker, whose tasks come back when its heartbeat stops.",
         syntax: "RQ.WORKER subcommand [argument ...]",
-        reply: "START: `name#n`, by which the worker goes from then on. BEAT: the receipts of its tasks that were called off, \
+        reply: "START: `name#n`, by which the worker goes from then on. BEAT: the receipts of its tasks that were cancelled, \
                 again and again until they end, and of its leases that ran out, once. WORK: OK. REST, STOP, FAIL: how many \
                 tasks went back. LIST: `[name#n, time to live, tasks]` of each that is alive. An incarnation that is no longer \
                 alive gets an error that begins with GONE, or with GONE replaced if another worker of its name is alive.",
@@ -490,7 +491,7 @@ pub const TABLE: &[Row] = &[
         reply: "For each channel a message `subscribe`, the channel, and how many subscriptions there are now. What \
                 happens then arrives as `message`, the channel, and the payload.",
         notes: "`sureq:work:<queue>` tells how many tasks became ready, `sureq:done:<queue>` the id of a task that was \
-                finished, `sureq:cancel:<queue>` the id of one that was called off, `sureq:delete:<queue>` how many are \
+                finished, `sureq:cancel:<queue>` the id of one that was cancelled, `sureq:delete:<queue>` how many are \
                 gone otherwise. Nothing is ever told on another channel. In RESP2 a connection that has subscribed can \
                 only subscribe, unsubscribe, PING, QUIT and RESET. [Notifications](notifications.md) has the rest.",
         example: "> SUBSCRIBE sureq:work:emails\n1) \"subscribe\"\n2) \"sureq:work:emails\"\n3) (integer) 1\n\

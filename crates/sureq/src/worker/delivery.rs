@@ -88,7 +88,7 @@ pub enum Stop {
     /// It ran for [`run_max`](crate::Worker::run_max). It may clean up for the [`grace`](crate::Worker::grace), and is dropped at
     /// its end; then its try has failed. What it returns by then counts.
     TooLong = 2,
-    /// The task was called off. The handler is not dropped because of it.
+    /// The task was cancelled. The handler is not dropped because of it.
     Cancelled = 3,
     /// The lease ended, or could not be extended in time: somebody else may have the task. The handler is not dropped because of
     /// it, and what it returns counts only if the task is still its own.

@@ -124,7 +124,7 @@ impl Told {
     fn new(mut report: Report) -> Self {
         let receipt = report.live.task.receipt();
         let stopped = report.live.fired();
-        // A handler that stopped because its lease seemed lost has not done what nobody called off.
+        // A handler that stopped because its lease seemed lost has not done what nobody cancelled.
         if report.outcome == Outcome::Cancelled && stopped.is_some_and(|why| why != Stop::Cancelled) {
             report.outcome = Outcome::GiveBack { after: Duration::ZERO };
         }
@@ -245,7 +245,7 @@ enum Fate {
     Died,
     /// The delivery is not the current one any more.
     Lost,
-    /// The task was called off, and is gone.
+    /// The task was cancelled, and is gone.
     Cancelled,
     /// It is to be told again.
     Again { error: Error, is_unknown: bool },
@@ -376,7 +376,7 @@ mod tests {
     use crate::worker::delivery::{Delivery, States};
     use crate::worker::table::Table;
 
-    /// What is told of a handler that answers that its task was called off, after it was told to stop for this reason.
+    /// What is told of a handler that answers that its task was cancelled, after it was told to stop for this reason.
     async fn told_after(stop: Option<Stop>) -> Outcome {
         let queue = crate::open("mem:").expect("memory is there").queue("q");
         queue.push("x").await.expect("it is pushed");

@@ -238,7 +238,7 @@ impl Keeper {
         let error = match self.ask_one(Command::Worker(Worker::Beat(worker))).await {
             Ok((reply @ (Reply::Receipts(_) | Reply::ReceiptsSpelt(_)), replies)) => {
                 shared.in_touch();
-                // They are called off or lost: an extension tells which.
+                // They are cancelled or lost: an extension tells which.
                 let named = named(&reply, &replies);
                 if !named.is_empty() {
                     shared.table.name(&named);

@@ -28,7 +28,7 @@ pub enum Outcome {
         /// How long it waits.
         after: Duration,
     },
-    /// It was called off, and the handler stopped because of it: it is gone.
+    /// It was cancelled, and the handler stopped because of it: it is gone.
     Cancelled,
 }
 

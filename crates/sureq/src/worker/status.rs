@@ -60,7 +60,7 @@ pub struct Tally {
     pub dead: u64,
     /// Tasks that went back at no cost.
     pub given_back: u64,
-    /// Tasks that were called off while they ran.
+    /// Tasks that were cancelled while they ran.
     pub cancelled: u64,
     /// Tasks that were no longer this worker's when their handler ended: nothing was done with them.
     pub lost: u64,

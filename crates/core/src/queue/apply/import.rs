@@ -85,10 +85,14 @@ impl<B: Body> Queue<B> {
     }
 
     /// What this queue has counted, for [`Self::apply_counted`] of its copy.
-    pub const fn counters(&self) -> Counters {
+    pub fn counters(&self) -> Counters {
+        let mut totals = self.totals;
+        // What was lost with a damaged run was never removed by anyone. A copy would not be taken for one without this.
+        let lost = totals.left().unwrap_or(0).saturating_sub(self.len());
+        totals.removed += lost;
         Counters {
             last_id: self.last_id,
-            totals: self.totals,
+            totals,
             seq: self.seq,
             front_group: self.front_group,
             minor: self.minor,

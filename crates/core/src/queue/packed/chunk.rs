@@ -98,7 +98,14 @@ impl<B: Body> Chunk<B> {
     }
 
     pub(super) fn find(&self, id: TaskId) -> Option<Coded<B>> {
-        self.run().find(id).filter(|coded| self.is_live(coded.index))
+        self.run().find(id).filter(|coded| self.is_live(coded.index) && self.has_body(coded))
+    }
+
+    /// Whether its body is anywhere. It is, unless the run is damaged.
+    fn has_body(&self, coded: &Coded<B>) -> bool {
+        coded.body.is_some()
+            || position(&self.fates.edits, coded.index).is_some()
+            || self.aside_at(coded.index).is_some()
     }
 
     /// The whole of an entry that is live.
@@ -183,15 +190,23 @@ impl<B: Body> Chunk<B> {
         usize::from(upto - from) - gone
     }
 
-    /// The next live entry of a walk.
+    /// The next live entry of a walk. What cannot be read, because the run is damaged, is passed over with the rest of its
+    /// group.
     pub(super) fn next(&self, cursor: &mut Cursor<B>) -> Option<Entry<B>> {
-        loop {
+        while cursor.index() < self.run().count() {
             meter::step();
-            let coded = self.run().next(cursor)?;
-            if self.is_live(coded.index) {
-                return self.entry(coded);
+            match self.run().next(cursor) {
+                None => self.run().pass_over_group(cursor),
+                Some(coded) if self.is_live(coded.index) => {
+                    let entry = self.entry(coded);
+                    if entry.is_some() {
+                        return entry;
+                    }
+                }
+                Some(_) => {}
             }
         }
+        None
     }
 
     /// The bodies of its live entries from the one at this place on; of groups that are as they were coded, but for entries

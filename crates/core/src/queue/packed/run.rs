@@ -96,6 +96,8 @@ pub(super) struct Cursor<B> {
     coded: u8,
     end: usize,
     id: u64,
+    /// Entries of the group have ids below this one.
+    id_limit: u64,
     pushed: u64,
     before: Option<B>,
 }
@@ -113,7 +115,7 @@ struct Code<'r> {
 impl<B> Cursor<B> {
     /// Before the first entry of a group.
     pub(super) const fn at_group(group: u16) -> Self {
-        Self { index: group * GROUP, at: 0, coded: 0, end: 0, id: 0, pushed: 0, before: None }
+        Self { index: group * GROUP, at: 0, coded: 0, end: 0, id: 0, id_limit: 0, pushed: 0, before: None }
     }
 
     /// Goes behind an entry whose bytes end there.
@@ -198,7 +200,7 @@ impl<B: Body> Run<B> {
             self.tail.as_deref().cloned().expect("only a run that is not sealed has an end to stand behind");
         let coded = self.more(at).map_or(0, |more| more + 1);
         let (id, end) = (self.last.raw(), self.bytes.len());
-        Cursor { index: self.count, at, coded, end, id, pushed, before }
+        Cursor { index: self.count, at, coded, end, id, id_limit: u64::MAX, pushed, before }
     }
 
     /// Where the bytes of a group begin.
@@ -364,7 +366,10 @@ impl<B: Body> Run<B> {
     #[inline]
     fn enter(&self, cursor: &mut Cursor<B>) -> Option<u8> {
         if cursor.index.is_multiple_of(GROUP) {
-            cursor.at = self.group_at(cursor.index / GROUP);
+            let group = cursor.index / GROUP;
+            cursor.at = self.group_at(group);
+            let next = Some(group + 1).filter(|&next| next * GROUP < self.count);
+            cursor.id_limit = next.and_then(|next| self.group_id(next)).map_or(u64::MAX, TaskId::raw);
             (cursor.id, cursor.pushed) = (self.first.raw() - 1, self.base);
             (cursor.coded, cursor.before) = (0, None);
             return self.more(cursor.at);
@@ -405,7 +410,7 @@ impl<B: Body> Run<B> {
     /// What the next entry says of itself, but for its body.
     #[inline]
     fn told(&self, code: &Code<'_>, cursor: &Cursor<B>) -> Option<(TaskId, LogTime, Option<Due>)> {
-        let id = self.id_at(cursor.id, code.distance)?;
+        let id = self.id_at(cursor.id, code.distance).filter(|id| id.raw() < cursor.id_limit)?;
         let pushed = cursor.pushed.wrapping_add_signed(code.time);
         let due = match code.control & (bit::DUE_LOG | bit::DUE_WALL) {
             0 => None,
@@ -421,6 +426,11 @@ impl<B: Body> Run<B> {
     fn id_at(&self, before: u64, distance: u64) -> Option<TaskId> {
         let id = TaskId::from_raw(before.checked_add(distance)?)?;
         (distance > 0 && id <= self.last).then_some(id)
+    }
+
+    /// Goes to the next group, because the rest of this one cannot be read.
+    pub(super) fn pass_over_group(&self, cursor: &mut Cursor<B>) {
+        *cursor = Cursor::at_group(cursor.index / GROUP + 1);
     }
 
     /// The id of the first entry of a group.
@@ -492,7 +502,7 @@ impl<B: Body> Run<B> {
             return None;
         }
         let base = r.number().ok()?;
-        let mut groups = Vec::with_capacity(usize::from(count.div_ceil(GROUP) - 1));
+        let mut groups: Vec<u16> = Vec::with_capacity(usize::from(count.div_ceil(GROUP) - 1));
         for _ in 1..count.div_ceil(GROUP) {
             let group: u16 = r.small().ok()?;
             if group <= groups.last().copied().unwrap_or(0) {
@@ -500,7 +510,16 @@ impl<B: Body> Run<B> {
             }
             groups.push(group);
         }
-        Some(Self { first, last, count, base, groups, bytes: r.rest().to_vec(), tail: None })
+        let run = Self { first, last, count, base, groups, bytes: r.rest().to_vec(), tail: None };
+        run.has_groups_in_order().then_some(run)
+    }
+
+    /// Whether the ids of the first entries of its groups rise. With [`Self::id_at`], which keeps the others between them, no
+    /// two entries of a run have the same id, whatever its bytes are.
+    fn has_groups_in_order(&self) -> bool {
+        let ids = (0..self.count.div_ceil(GROUP)).map(|group| self.group_id(group));
+        let mut last = TaskId::NONE;
+        ids.into_iter().all(|id| id.is_some_and(|id| core::mem::replace(&mut last, id) < id))
     }
 }
 

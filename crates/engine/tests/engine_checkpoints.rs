@@ -1,0 +1,92 @@
+//! Checkpoints are taken whatever is asked of the store meanwhile: no stream of commands that leave work behind keeps them from
+//! being taken.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod engine_support;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use engine_support::execute;
+use sureq_core::command::{IdForm, Pop, TaskRefs};
+use sureq_core::{Command, TaskId};
+use sureq_engine::log::Durability;
+use sureq_engine::{Engine, Options};
+use sureq_testkit::patience::until;
+
+/// Several slices.
+const TASKS: usize = 5_000;
+
+/// Fills a queue.
+fn push(engine: &Engine, queue: &[u8]) -> Vec<TaskId> {
+    let payloads = vec![&b"payload"[..]; TASKS];
+    execute(engine, &[Command::Push { queue, payloads: &payloads }]).0.ids
+}
+
+fn purge(engine: &Engine, queue: &[u8]) {
+    push(engine, queue);
+    execute(engine, &[Command::Purge { queue, state: None }]);
+}
+
+fn drop_queue(engine: &Engine, queue: &[u8]) {
+    push(engine, queue);
+    execute(engine, &[Command::Drop { queues: &[queue] }]);
+}
+
+fn revive(engine: &Engine, queue: &[u8]) {
+    let popped = execute(engine, &[Command::Pop(Pop::plain(&[queue], TASKS as u32))]).0.tasks;
+    if popped.is_empty() {
+        push(engine, queue);
+        return;
+    }
+    let texts: Vec<String> = popped.iter().map(|task| task.id.to_string()).collect();
+    let list: Vec<&[u8]> = texts.iter().map(String::as_bytes).collect();
+    let tasks = TaskRefs { list: &list, form: IdForm::Long };
+    execute(engine, &[Command::Bury { queue, tasks }, Command::Revive { queue, tasks: None }]);
+}
+
+/// Two clients do it all the time, so that there is always something under way.
+fn checkpoints_are_taken_during(act: fn(&Engine, &[u8])) {
+    let dir = tempfile::tempdir().unwrap();
+    let options =
+        Options { durability: Durability::None, segment_bytes: Some(256 << 10), ..Options::default() };
+    let engine = Engine::open(dir.path(), &options).unwrap();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for queue in [&b"one"[..], b"two"] {
+            let (engine, is_over) = (&engine, &is_over);
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    act(engine, queue);
+                }
+            });
+        }
+        // The stream is stopped whatever comes of it.
+        let waited = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            until("the stream has begun", || engine.status().checkpoints >= 1);
+            let before = engine.status().checkpoints;
+            until("checkpoints go on", || engine.status().checkpoints >= before + 5);
+        }));
+        is_over.store(true, Ordering::Relaxed);
+        waited.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+    assert!(engine.failure().is_none());
+    engine.check().unwrap();
+    engine.close().unwrap();
+}
+
+#[test]
+fn a_stream_of_purges_does_not_starve_checkpoints() {
+    checkpoints_are_taken_during(purge);
+}
+
+#[test]
+fn a_stream_of_dropped_queues_does_not_starve_checkpoints() {
+    checkpoints_are_taken_during(drop_queue);
+}
+
+#[test]
+fn a_stream_of_revivals_does_not_starve_checkpoints() {
+    checkpoints_are_taken_during(revive);
+}
