@@ -24,7 +24,6 @@ use crate::log::{LogError, Position, SegmentInfo, Spares};
 use crate::log_thread::LogThread;
 use crate::shared::{Shared, State};
 use crate::snapshot::{Sharing, Snapshot, Unwritten};
-use crate::ticker;
 
 /// How often it looks without being asked to.
 const LOOK: Duration = Duration::from_secs(1);
@@ -253,22 +252,11 @@ impl Tidier {
         image: fn(&mut Broker<Body>) -> Image<Body>,
     ) -> Result<Taken, Unwritten> {
         // An image has no place for what was decided and is not done yet.
-        // Who waited for others to finish it would wait for ever in a stream of such commands; whoever does the last slice
-        // has the image before the next begins.
         let mut state = shared.lock();
         while state.broker.is_under_way() && !state.closing {
-            let now = shared.clock.now();
-            let is_due = state.broker.next_deadline().is_due(now);
-            ticker::tick(shared, &mut state, now);
-            if state.broker.is_under_way() {
-                shared.let_go(state);
-                if is_due {
-                    shared.step_aside()
-                } else {
-                    thread::sleep(PACE_PAUSE)
-                }
-                state = shared.lock();
-            }
+            drop(state);
+            thread::sleep(PACE_PAUSE);
+            state = shared.lock();
         }
         if state.broker.is_under_way() {
             // A store that closes does not wait for it, and has no use for a checkpoint that counts what is not in it: its

@@ -9,8 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use engine_support::execute;
-use sureq_core::command::{IdForm, Pop, TaskRefs};
-use sureq_core::{Command, TaskId};
+use sureq_core::Command;
 use sureq_engine::log::Durability;
 use sureq_engine::{Engine, Options};
 use sureq_testkit::patience::until;
@@ -19,31 +18,19 @@ use sureq_testkit::patience::until;
 const TASKS: usize = 5_000;
 
 /// Fills a queue.
-fn push(engine: &Engine, queue: &[u8]) -> Vec<TaskId> {
+fn push(engine: &Engine, queue: &[u8]) {
     let payloads = vec![&b"payload"[..]; TASKS];
-    execute(engine, &[Command::Push { queue, payloads: &payloads }]).0.ids
+    let _ = execute(engine, &[Command::Push { queue, payloads: &payloads }]);
 }
 
 fn purge(engine: &Engine, queue: &[u8]) {
     push(engine, queue);
-    execute(engine, &[Command::Purge { queue, state: None }]);
+    let _ = execute(engine, &[Command::Purge { queue, state: None }]);
 }
 
 fn drop_queue(engine: &Engine, queue: &[u8]) {
     push(engine, queue);
-    execute(engine, &[Command::Drop { queues: &[queue] }]);
-}
-
-fn revive(engine: &Engine, queue: &[u8]) {
-    let popped = execute(engine, &[Command::Pop(Pop::plain(&[queue], TASKS as u32))]).0.tasks;
-    if popped.is_empty() {
-        push(engine, queue);
-        return;
-    }
-    let texts: Vec<String> = popped.iter().map(|task| task.id.to_string()).collect();
-    let list: Vec<&[u8]> = texts.iter().map(String::as_bytes).collect();
-    let tasks = TaskRefs { list: &list, form: IdForm::Long };
-    execute(engine, &[Command::Bury { queue, tasks }, Command::Revive { queue, tasks: None }]);
+    let _ = execute(engine, &[Command::Drop { queues: &[queue] }]);
 }
 
 /// Two clients do it all the time, so that there is always something under way.
@@ -84,9 +71,4 @@ fn a_stream_of_purges_does_not_starve_checkpoints() {
 #[test]
 fn a_stream_of_dropped_queues_does_not_starve_checkpoints() {
     checkpoints_are_taken_during(drop_queue);
-}
-
-#[test]
-fn a_stream_of_revivals_does_not_starve_checkpoints() {
-    checkpoints_are_taken_during(revive);
 }
