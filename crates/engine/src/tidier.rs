@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -58,6 +58,9 @@ const COPY_AGAIN: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(
 
 /// How many tasks that moved to a dead-letter queue are looked at each time, to see whether they are still there.
 const ADOPTED_LOOKED_AT: usize = 1_000;
+
+/// How many slices of what is under way are done at most before others get the lock.
+const SLICES_MAX: u32 = 1_024;
 
 /// How many queues are imaged before others get the lock; each takes a microsecond or two.
 const IMAGE_SLICE_QUEUES: usize = 500;
@@ -251,23 +254,7 @@ impl Tidier {
     }
 
     fn checkpoint(&mut self, shared: &Shared) -> Result<Taken, Unwritten> {
-        // An image has no place for what was decided and is not done yet. Waiting for others to finish it could take for ever
-        // in a stream of such commands: the last slice is done here, and the image is begun before the next one.
-        let mut state = shared.lock();
-        while state.broker.is_under_way() && !state.closing {
-            let now = shared.clock.now();
-            let is_due = state.broker.next_deadline().is_due(now);
-            ticker::tick(shared, &mut state, now);
-            if state.broker.is_under_way() {
-                shared.let_go(state);
-                if is_due {
-                    shared.step_aside();
-                } else {
-                    thread::sleep(PACE_PAUSE);
-                }
-                state = shared.lock();
-            }
-        }
+        let mut state = Self::finish_under_way(shared);
         if state.broker.is_under_way() {
             // A store that closes does not wait for it, and has no use for a checkpoint that counts what is not in it: its
             // segments would be kept for good.
@@ -298,6 +285,34 @@ impl Tidier {
         self.plan_next(shared, logged, bytes);
         self.newest = Some((position, live));
         Ok(Taken::Yes)
+    }
+
+    /// Waits until nothing is under way, or the store closes: an image has no place for what was decided and is not done yet.
+    ///
+    /// A stream of commands that begin such work could go on for ever. So the slices are done here, and twice as many of
+    /// them each time before others get the lock, until nothing is left when the image is begun.
+    fn finish_under_way(shared: &Shared) -> MutexGuard<'_, State> {
+        let mut state = shared.lock();
+        let mut slices = 1;
+        loop {
+            let mut is_due = true;
+            for _ in 0..slices {
+                if !state.broker.is_under_way() || state.closing {
+                    return state;
+                }
+                let now = shared.clock.now();
+                is_due = state.broker.next_deadline().is_due(now);
+                ticker::tick(shared, &mut state, now);
+            }
+            shared.let_go(state);
+            if !is_due {
+                // Log time may be a little ahead of the clock.
+                thread::sleep(PACE_PAUSE);
+            }
+            shared.step_aside();
+            state = shared.lock();
+            slices = (slices * 2).min(SLICES_MAX);
+        }
     }
 
     /// Writes the newest checkpoint once more. Two are kept, and what only the older one needs goes with it: without

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use engine_support::execute;
-use sureq_core::command::{IdForm, Pop, TaskRefs};
-use sureq_core::{Command, TaskId};
+use sureq_core::Command;
+use sureq_core::command::{ConnId, IdForm, LeaseAsk, Pop, TaskRefs};
 use sureq_engine::log::Durability;
 use sureq_engine::{Engine, Options};
 use sureq_testkit::patience::until;
@@ -19,19 +19,19 @@ use sureq_testkit::patience::until;
 const TASKS: usize = 5_000;
 
 /// Fills a queue.
-fn push(engine: &Engine, queue: &[u8]) -> Vec<TaskId> {
+fn push(engine: &Engine, queue: &[u8]) {
     let payloads = vec![&b"payload"[..]; TASKS];
-    execute(engine, &[Command::Push { queue, payloads: &payloads }]).0.ids
+    let _ = execute(engine, &[Command::Push { queue, payloads: &payloads }]);
 }
 
 fn purge(engine: &Engine, queue: &[u8]) {
     push(engine, queue);
-    execute(engine, &[Command::Purge { queue, state: None }]);
+    let _ = execute(engine, &[Command::Purge { queue, state: None }]);
 }
 
 fn drop_queue(engine: &Engine, queue: &[u8]) {
     push(engine, queue);
-    execute(engine, &[Command::Drop { queues: &[queue] }]);
+    let _ = execute(engine, &[Command::Drop { queues: &[queue] }]);
 }
 
 fn revive(engine: &Engine, queue: &[u8]) {
@@ -43,7 +43,18 @@ fn revive(engine: &Engine, queue: &[u8]) {
     let texts: Vec<String> = popped.iter().map(|task| task.id.to_string()).collect();
     let list: Vec<&[u8]> = texts.iter().map(String::as_bytes).collect();
     let tasks = TaskRefs { list: &list, form: IdForm::Long };
-    execute(engine, &[Command::Bury { queue, tasks }, Command::Revive { queue, tasks: None }]);
+    let _ = execute(engine, &[Command::Bury { queue, tasks }, Command::Revive { queue, tasks: None }]);
+}
+
+/// Tasks come back from a connection that is closed.
+fn close(engine: &Engine, queue: &[u8]) {
+    let conn = ConnId(queue.len() as u64);
+    let pop =
+        Pop { lease: LeaseAsk { conn: Some(conn), ..LeaseAsk::NONE }, ..Pop::plain(&[queue], TASKS as u32) };
+    if execute(engine, &[Command::Pop(pop)]).0.tasks.is_empty() {
+        push(engine, queue);
+    }
+    engine.close_conn(conn);
 }
 
 /// Two clients do it all the time, so that there is always something under way.
@@ -54,7 +65,7 @@ fn checkpoints_are_taken_during(act: fn(&Engine, &[u8])) {
     let engine = Engine::open(dir.path(), &options).unwrap();
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
-        for queue in [&b"one"[..], b"two"] {
+        for queue in [&b"one"[..], b"other"] {
             let (engine, is_over) = (&engine, &is_over);
             scope.spawn(move || {
                 while !is_over.load(Ordering::Relaxed) {
@@ -89,4 +100,9 @@ fn a_stream_of_dropped_queues_does_not_starve_checkpoints() {
 #[test]
 fn a_stream_of_revivals_does_not_starve_checkpoints() {
     checkpoints_are_taken_during(revive);
+}
+
+#[test]
+fn a_stream_of_connections_that_close_does_not_starve_checkpoints() {
+    checkpoints_are_taken_during(close);
 }

@@ -26,7 +26,7 @@ fn open(disk: &SimDisk, clock: &Arc<ManualClock>, cache_bytes: usize) -> Engine 
 }
 
 fn configure(engine: &Engine, changes: &[Change<'_>]) {
-    execute(engine, &[Command::Config { queue: b"q", changes: Changes::List(changes) }]);
+    let _ = execute(engine, &[Command::Config { queue: b"q", changes: Changes::List(changes) }]);
 }
 
 /// A million expired tasks stand before the only good one. A slot becomes free: whoever waits gets the good one at once, and the
@@ -37,15 +37,15 @@ fn an_ack_that_frees_a_slot_does_not_remove_all_expired_tasks_itself() {
     let (disk, clock) = (SimDisk::new(7), Arc::new(ManualClock::default()));
     let engine = open(&disk, &clock, 1 << 20);
     configure(&engine, &[Change::MaxLeased(1)]);
-    execute(&engine, &[Command::Push { queue: b"q", payloads: &[b"held"] }]);
+    let _ = execute(&engine, &[Command::Push { queue: b"q", payloads: &[b"held"] }]);
     let (held, _) = execute(&engine, &[Command::Pop(Pop::plain(&[b"q"], 1))]);
     configure(&engine, &[Change::TtlMs(HOUR_MS)]);
     let batch = vec![&b"x"[..]; 10_000];
     for _ in 0..EXPIRED / batch.len() {
-        execute(&engine, &[Command::Push { queue: b"q", payloads: &batch }]);
+        let _ = execute(&engine, &[Command::Push { queue: b"q", payloads: &batch }]);
     }
     configure(&engine, &[Change::TtlMs(0)]);
-    execute(&engine, &[Command::Push { queue: b"q", payloads: &[b"good"] }]);
+    let _ = execute(&engine, &[Command::Push { queue: b"q", payloads: &[b"good"] }]);
     let queues: [&[u8]; 1] = [b"q"];
     let pop = Command::Pop(Pop { block: Some(Block::Forever), ..Pop::plain(&queues, 1) });
     let waiting = engine.gather(&[pop], &mut Replies::default()).ticket.expect("there is no slot");
@@ -79,7 +79,7 @@ fn a_cold_pop_over_very_many_queues_goes_through_its_reply_once() {
     let batch = vec![&b"a payload"[..]; COUNT.div_ceil(names.len())];
     let pushes: Vec<Command<'_>> =
         names.iter().map(|queue| Command::Push { queue, payloads: &batch }).collect();
-    execute(&engine, &pushes);
+    let _ = execute(&engine, &pushes);
     engine.close().unwrap();
 
     let engine = open(&disk, &clock, 0);

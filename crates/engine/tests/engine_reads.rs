@@ -306,41 +306,6 @@ fn the_log_that_a_start_needs_is_refused_by_name() {
     engine.close().unwrap();
 }
 
-/// On a full disk the older checkpoint may go, but only if the newest can be read. Whoever waits for room is told that it
-/// cannot.
-#[test]
-fn a_full_disk_says_that_its_newest_checkpoint_cannot_be_read() {
-    let (disk, clock) = (SimDisk::new(7), Arc::new(ManualClock::default()));
-    let engine = open(&disk, &clock, false);
-    until("there are two checkpoints", || {
-        waste_room(&engine);
-        engine.status().checkpoints >= 2
-    });
-    let ids: Vec<TaskId> = (0..200).flat_map(|n| push(&engine, &[&payload(n)])).collect();
-    for name in disk.files().keys().filter(|name| name.starts_with("checkpoint-")) {
-        disk.break_reads(name, 0..u64::MAX);
-    }
-    disk.leave_room(Some(0));
-    delete(&engine, &ids);
-    let is_told = || {
-        let told = TOLD.lock().unwrap();
-        told.iter().any(|line| line.contains("checkpoint-") && line.contains("the older checkpoint"))
-    };
-    until("the operator is told", || {
-        // Each needs a segment that there is no room for, in the end.
-        let _ = execute(&engine, &[Command::Pop(Pop::plain(&[b"q"], 1))]);
-        is_told() || engine.failure().is_some()
-    });
-    assert!(engine.failure().is_none(), "{:?}", engine.failure());
-    let told = TOLD.lock().unwrap().iter().filter(|line| line.contains("the older checkpoint")).count();
-    assert!(told <= 2, "it is told once, not at each look: {told} times");
-    disk.mend_reads();
-    disk.leave_room(None);
-    until("there is room again", || !engine.status().is_full);
-    engine.check().unwrap();
-    engine.close().unwrap();
-}
-
 /// FAULTS H6: a bad sector anywhere in the files of a running store costs those whose payload is there, and nothing else.
 #[test]
 fn no_bad_sector_of_any_file_costs_more_than_the_payloads_in_it() {

@@ -18,7 +18,7 @@ use sureq_testkit::valve::Valve;
 const SEGMENT_BYTES: u64 = 64 << 10;
 /// Tasks that are finished, and those that are left: so many that a checkpoint consists of little else.
 const DONE: usize = 900;
-const LEFT: usize = 3000;
+const LEFT: usize = 1500;
 
 fn open(disk: Arc<dyn Disk>) -> Engine {
     let options = Options { segment_bytes: Some(SEGMENT_BYTES), ..Options::default() };

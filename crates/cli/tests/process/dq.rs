@@ -156,18 +156,24 @@ fn the_watcher_returns_a_stuck_task_twice_and_then_deletes_it() {
     let process = dq(dir.path()).args(["-rtt", "1", "-rta", "2"]).spawn();
     let (mut client, _) = connect(&process);
     client.add(0, "stuck");
-    let began = Instant::now();
-    let taken = [(); 3].map(|()| reserve_at(&mut client, began));
-    for (taken, due) in taken.iter().zip([0.0, 2.0, 4.0]) {
-        assert!((due - 0.01..due + 0.9).contains(taken), "taken at {taken}, not at {due}");
+    let (machine, began) = (MachineWatch::start(), Instant::now());
+    for due in [0.0, 2.0, 4.0] {
+        let taken = reserve_at(&mut client, began);
+        assert!(taken > due - 0.01, "taken at {taken}, before {due}");
+        machine.assert_within(
+            Duration::from_secs_f64(taken),
+            Duration::from_secs_f64(due + 0.9),
+            "a task that comes back",
+        );
     }
     let deadline = Instant::now() + Duration::from_secs(5);
     while !client.say("STATS").starts_with("TASKS 0 RESERVED 0 ") {
         assert!(Instant::now() < deadline, "it was never deleted: {}", client.say("STATS"));
         std::thread::sleep(PACE);
     }
-    let deleted = began.elapsed().as_secs_f64();
-    assert!((4.98..6.5).contains(&deleted), "deleted at {deleted}");
+    let deleted = began.elapsed();
+    assert!(deleted > Duration::from_millis(4_980), "deleted after {deleted:?}");
+    machine.assert_within(deleted, Duration::from_millis(6_500), "a task that is deleted");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use sureq_testkit::client::{RespClient, Value, encode};
+use sureq_testkit::process::PATIENCE;
 use sureq_testkit::server_process::{Launch, Server};
 
 use crate::{SUREQ, scratch, serve};
@@ -27,7 +28,7 @@ fn await_push(client: &mut RespClient, is_accepted: bool) {
     let since = Instant::now();
     while push(client, 1).is_ok() != is_accepted {
         assert!(
-            since.elapsed() < Duration::from_secs(10),
+            since.elapsed() < PATIENCE,
             "a push is not {}",
             if is_accepted { "accepted" } else { "refused" }
         );
