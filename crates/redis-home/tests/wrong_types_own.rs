@@ -219,9 +219,8 @@ fn a_lost_worker_is_not_everybodys_trouble() {
     let mut raw = server.connect();
     cmd("SET").arg("sureq:q:{odd}:ready").arg("odd").exec(&mut raw).expect("it answers");
     until("the worker is lost", || {
-        let beat = Command::Worker(Worker::Beat(WorkerRef { name: b"w", incarnation }));
-        // Asking does not keep it alive: the key is in the way of that, too.
-        !matches!(run(&home, &beat).list[0], Reply::Refused(Refusal::WrongType { .. }))
+        let take = Command::Pop(Pop { lease, ..Pop::plain(&[b"none"], 1) });
+        matches!(run(&home, &take).list[0], Reply::Refused(Refusal::WorkerGone))
     });
     let waiting = wait_for(&other, b"sound");
     until("it waits", || other.waiting() == 1);

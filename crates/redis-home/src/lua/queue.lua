@@ -1604,17 +1604,22 @@ end
 function ops.beat(name, incarnation)
   local w, refusal = alive(name, incarnation)
   if not w then return refusal end
-  check_worker(w)
+  read('LLEN', w.key .. ':lapsed')
+  local out, queues = {}, read('SMEMBERS', w.key .. ':queues')
   call('ZADD', OWN .. 'workers:ends', log_end + w.ttl, name)
-  local out, queues = {}, call('SMEMBERS', w.key .. ':queues')
   table.sort(queues)
   for _, queue in ipairs(queues) do
-    local q = open(queue)
-    settle(q)
-    for _, id in ipairs(call('ZRANGE', q.k .. ':off:' .. w.holder, 0, -1)) do
-      out[#out + 1] = receipt(id, get(q, id))
-    end
-    release(q, w.holder)
+    -- A worker lives whatever became of one of its queues.
+    local is_ours, why = pcall(function()
+      local q = open(queue)
+      settle(q)
+      for _, id in ipairs(read('ZRANGE', q.k .. ':off:' .. w.holder, 0, -1)) do
+        out[#out + 1] = receipt(id, get(q, id))
+      end
+      check(q, 'holders')
+      release(q, w.holder)
+    end)
+    if not is_ours and not (type(why) == 'table' and why.wrong) then error(why, 0) end
   end
   for _, lapsed in ipairs(call('LRANGE', w.key .. ':lapsed', 0, -1)) do out[#out + 1] = lapsed end
   call('DEL', w.key .. ':lapsed')
@@ -1747,7 +1752,7 @@ function ops.tick()
       settle(q)
       return next_look(q, settle_sources(q))
     end)
-    if not is_ours and not row.wrong then error(row, 0) end
+    if not is_ours and not (type(row) == 'table' and row.wrong) then error(row, 0) end
     out[i] = is_ours and row or { log + UNSOUND_MS, 0, log, wall }
   end
   return out
