@@ -194,7 +194,7 @@ mod tests {
         sizes.learn(place(), [100].into_iter());
         let push = Command::Push { queue: b"q", payloads: &[b"x"] };
         assert_eq!(sizes.fit(&vec![push; 2_000]), 2_000);
-        assert_eq!(sizes.fit(&[push, pop(1)].repeat(100)), 2 * TASK_COMMANDS_MAX);
+        assert_eq!(sizes.fit(&[pop(1), push].repeat(100)), 2 * TASK_COMMANDS_MAX);
         sizes.learn(place(), [8 << 20].into_iter());
         assert_eq!((sizes.fit(&[pop(1); 30]), sizes.fit(&[inspect(); 30])), (1, 1));
         // However many small ones come after it, the next may be as large; that is forgotten in time.
@@ -216,7 +216,7 @@ mod tests {
     fn many_at_once_count_as_many() {
         let sizes = ReplySizes::default();
         sizes.learn(place(), std::iter::empty());
-        assert_eq!(sizes.fit(&vec![pop(1_000); 1_000]), BATCH_REPLY_BYTES / (1_000 * TASK_BYTES));
+        assert_eq!(sizes.fit(&[pop(10_000); 30]), BATCH_REPLY_BYTES / (10_000 * TASK_BYTES));
         assert_eq!(sizes.fit(&[pop(u32::MAX); 3]), 1);
     }
 }
