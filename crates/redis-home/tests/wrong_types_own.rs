@@ -167,7 +167,7 @@ fn check_all(server: &RedisServer) {
                 let Reply::Refused(no) = reply else { return };
                 match &no {
                     Refusal::WrongType { words } => {
-                        assert!(words.ends_with(&format!(": {key}")), "{place}: {words}")
+                        assert!(words.ends_with(&format!(": {key}")), "{place}: {words}");
                     }
                     other => panic!("{place}: {other:?}"),
                 }
