@@ -15,7 +15,7 @@ use redis::Value;
 use sureq_core::{Refusal, Replies, Reply};
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use crate::answer::{Payload, fields, list, number, read};
+use crate::answer::{Payload, fields, list, number, read, refusal};
 use crate::call::{Call, Shape};
 use crate::hearing::Wanted;
 use crate::link::Patience;
@@ -417,7 +417,11 @@ async fn tick(inner: &Inner, store: &Store, queues: &[&Vec<u8>]) -> Result<Vec<V
         return Ok(Vec::new());
     }
     let call = Call::new("tick", store.as_deref().or(Some(queues[0]))).args(queues.iter().copied().cloned());
-    Ok(list(inner.link.ask_with(&call, Patience::None).await?).unwrap_or_default())
+    let answer = inner.link.ask_with(&call, Patience::None).await?;
+    match refusal(&answer) {
+        Some(no) => Err(no),
+        None => Ok(list(answer).unwrap_or_default()),
+    }
 }
 
 /// When to look at a queue again, by the monotonic clock, from what a script has just said of it.

@@ -132,7 +132,7 @@ impl Inner {
             slice.args[2] = from.to_string().into_bytes();
             slice.args[3] = asked.to_string().into_bytes();
             slice.args[4] = SLICE_BYTES.min(limits::REPLY_BYTES_MAX - all_bytes).to_string().into_bytes();
-            let some = list(self.link.ask(&slice).await?)?;
+            let some = list(self.ask_or_refuse(&slice).await?)?;
             let (got, got_bytes) = (some.len(), payload_bytes(&some));
             (looked_at, all_bytes) = (looked_at + got, all_bytes + got_bytes);
             for task in some {
@@ -155,7 +155,7 @@ impl Inner {
         let mut slice = call.clone().arg("").arg("");
         while tasks.len() < wanted && all_bytes < limits::REPLY_BYTES_MAX && fruitless < FRUITLESS_MAX {
             slice.args[1] = SLICE.min(wanted - tasks.len()).to_string().into_bytes();
-            let answer = match self.link.ask(&slice).await {
+            let answer = match self.ask_or_refuse(&slice).await {
                 Ok(answer) => answer,
                 Err(no) if tasks.is_empty() => return Err(no),
                 Err(_) => break,
@@ -176,7 +176,8 @@ impl Inner {
     async fn workers_in_slices(&self) -> Result<Value, Refusal> {
         let (mut workers, mut cursor) = (BTreeMap::new(), b"0".to_vec());
         loop {
-            let mut some = list(self.link.ask(&Call::new("workers", None).arg(cursor)).await?)?.into_iter();
+            let mut some =
+                list(self.ask_or_refuse(&Call::new("workers", None).arg(cursor)).await?)?.into_iter();
             cursor = bytes(some.next().ok_or(Strange)?)?;
             for worker in some {
                 let [_, incarnation, ..] = fields::<4>(worker.clone())?;
@@ -195,7 +196,7 @@ impl Inner {
         let (mut cursor, mut rows) = (cursor.clone(), Vec::new());
         while rows.len() < wanted {
             let slice = Call::new("queues", None).arg(cursor).number(SLICE.min(wanted - rows.len()) as u64);
-            let mut some = list(self.link.ask(&slice).await?)?.into_iter();
+            let mut some = list(self.ask_or_refuse(&slice).await?)?.into_iter();
             cursor = bytes(some.next().ok_or(Strange)?)?;
             rows.extend(some);
             if cursor == b"0" {
@@ -238,10 +239,13 @@ impl Inner {
     ) -> Result<Value, Refusal> {
         let mut slice = Call::new(call.op, call.queue.as_deref());
         slice.args = [&call.args[..head], some].concat();
-        self.link.ask(&slice).await.map_err(|no| match no {
-            Refusal::Unavailable { why } if done_before > 0 => Refusal::Unknown { why },
-            other => other,
-        })
+        self.ask_or_refuse(&slice).await.map_err(|no| if done_before > 0 { partly_done(no) } else { no })
+    }
+
+    /// Sends one call; what its script refuses is an error.
+    pub(crate) async fn ask_or_refuse(&self, call: &Call) -> Result<Value, Refusal> {
+        let answer = self.link.ask(call).await?;
+        refusal(&answer).map_or(Ok(answer), Err)
     }
 
     /// Gives deliveries back to the front, each slice before the one that came after it.
@@ -251,6 +255,18 @@ impl Inner {
             // Whatever cannot be given back now comes back as any delivery does whose holder is silent.
             let _ = self.link.ask(&call).await;
         }
+    }
+}
+
+/// What a command is refused with of which the first steps were done: nobody can say that nothing was.
+pub(crate) fn partly_done(no: Refusal) -> Refusal {
+    match no {
+        Refusal::Unavailable { why } => Refusal::Unknown { why },
+        Refusal::WrongType { words } => {
+            let why = format!("some of it was done before Redis said: WRONGTYPE {words}");
+            Refusal::Unknown { why: why.into() }
+        }
+        other => other,
     }
 }
 

@@ -200,6 +200,9 @@ impl Inner {
     }
 
     fn note_unused(&self, answer: Value) {
+        if refusal(&answer).is_some() {
+            return;
+        }
         let unused = list(answer).unwrap_or_default().into_iter().filter_map(|store| bytes(store).ok());
         self.listed.unused.borrow_mut().extend(unused);
         if !self.listed.unused.borrow().is_empty() {
@@ -229,7 +232,7 @@ impl Inner {
     /// Stores from a cursor on, and the next cursor.
     async fn stores(&self, cursor: Vec<u8>, count: u64) -> Result<(Vec<u8>, Vec<Vec<u8>>), Refusal> {
         let call = Call::new("stores", None).arg(cursor).number(count);
-        let mut answer = list(self.link.ask(&call).await?)?.into_iter();
+        let mut answer = list(self.ask_or_refuse(&call).await?)?.into_iter();
         let cursor = bytes(answer.next().ok_or(Strange)?)?;
         Ok((cursor, answer.map(bytes).collect::<Result<_, _>>()?))
     }

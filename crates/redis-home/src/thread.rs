@@ -26,6 +26,7 @@ use crate::line::{Line, serve_line};
 use crate::link::Link;
 use crate::listener::listen;
 use crate::node::About;
+use crate::slices::partly_done;
 use crate::spread::{Listed, greet_stores, keep_listed};
 use crate::target::Target;
 use crate::ticket::Slot;
@@ -402,11 +403,12 @@ impl Inner {
         next: Option<usize>,
         first: Result<Value, Refusal>,
     ) -> Result<Value, Refusal> {
-        let (mut call, mut answer, mut count) = (call.clone(), first?, 0);
+        let (mut call, mut answer, mut count, mut is_first) = (call.clone(), first?, 0, true);
         loop {
             if let Some(no) = refusal(&answer) {
-                return Err(no);
+                return Err(if is_first { no } else { partly_done(no) });
             }
+            is_first = false;
             let [cursor, n] = fields(answer)?;
             let cursor = bytes(cursor)?;
             count += number(n)?;
@@ -416,11 +418,7 @@ impl Inner {
             if let Some(arg) = next.and_then(|at| call.args.get_mut(at)) {
                 *arg = cursor;
             }
-            answer = self.link.ask(&call).await.map_err(|no| match no {
-                // The steps before were done.
-                Refusal::Unavailable { why } => Refusal::Unknown { why },
-                other => other,
-            })?;
+            answer = self.link.ask(&call).await.map_err(partly_done)?;
         }
     }
 

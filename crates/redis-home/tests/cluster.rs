@@ -13,6 +13,7 @@ use sureq_core::settings::{Change, Changes};
 use sureq_core::{Refusal, Reply};
 use sureq_redis::{Cleaned, Cleaning, RedisHome, Target, Ticket};
 use sureq_testkit::redis_cluster::RedisCluster;
+use sureq_testkit::redis_server::RedisServer;
 
 /// Where the tasks of the queue `q` are.
 const KEY: &str = "sureq:q:{q}:body";
@@ -330,4 +331,38 @@ fn keys_of_other_programs_need_a_slot_tag() {
         home.close();
         other.close();
     }
+}
+
+/// How many messages of other servers one has been passed on so far.
+fn messages_received(server: &RedisServer) -> u64 {
+    let info: String = cmd("CLUSTER").arg("INFO").query(&mut server.connect()).expect("it answers");
+    let mut lines =
+        info.lines().filter_map(|line| line.strip_prefix("cluster_stats_messages_publish_received:"));
+    lines.next().map_or(0, |count| count.trim().parse().expect("a number"))
+}
+
+/// A cluster passes every message on to all its servers, so a push is one message and not more, and none while its queue is paused.
+#[test]
+fn a_push_is_one_message_to_every_other_server_and_none_while_its_queue_is_paused() {
+    let cluster = RedisCluster::start();
+    let home = open(&cluster.url());
+    let (owner, replica) = cluster.owners("sureq:q:{q}");
+    let third = (0..6).find(|at| *at != owner && Some(*at) != replica).expect("there are six");
+    let before = messages_received(cluster.server(third));
+    let heard = |count: u64| {
+        // One more than there should be would never be equal to what is waited for.
+        until("all is heard", || messages_received(cluster.server(third)) == before + count);
+    };
+    for _ in 0..50 {
+        push(&home, b"q", b"x");
+    }
+    heard(50);
+    run(&home, &Command::Pause { queue: b"q" });
+    for _ in 0..50 {
+        push(&home, b"q", b"x");
+    }
+    run(&home, &Command::Resume { queue: b"q" });
+    push(&home, b"q", b"last");
+    heard(52);
+    home.close();
 }

@@ -4,6 +4,7 @@
 mod support;
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use redis::cmd;
 use support::monitor::Monitor;
@@ -60,6 +61,27 @@ fn counted(home: &RedisHome, command: &Command<'_>) -> u64 {
         [Reply::Count(n)] => *n,
         other => panic!("{other:?}"),
     }
+}
+
+/// How often clients and scripts have called a command so far.
+fn calls(server: &RedisServer, command: &str) -> u64 {
+    let stats: String = cmd("INFO").arg("commandstats").query(&mut server.connect()).expect("it answers");
+    let name = format!("cmdstat_{command}:calls=");
+    let count = stats.lines().find_map(|line| line.strip_prefix(&name)?.split(',').next());
+    count.map_or(0, |count| count.parse().expect("a number"))
+}
+
+/// A push is one script, so what it does for each task is no command of its own.
+#[test]
+fn a_large_push_takes_few_commands() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    push_many(&home, MANY);
+    let all: u64 = ["hset", "zadd", "set"].into_iter().map(|command| calls(&server, command)).sum();
+    assert!(all <= 20, "{all} commands that write");
+    assert_eq!(info(&home, b"q").ready, MANY as u64);
+    server.check("sureq:");
+    home.close();
 }
 
 #[test]
@@ -148,6 +170,27 @@ fn floods_of_lapses_dues_and_expiries_go_in_slices_and_hide_nothing() {
         found
     });
     assert_eq!(found.len(), 1);
+    server.check("sureq:");
+    home.close();
+}
+
+/// Time moves two hundred tasks with each call: a hundred more that are over still stand between those that can be had.
+#[test]
+fn a_pop_passes_over_expired_tasks_between_others() {
+    const TTL: Duration = Duration::from_millis(500);
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    run(&home, &Command::Add(Add { priority: 1, ..Add::plain(b"q", b"0") }));
+    let old = Command::Add(Add { ttl_ms: Some(TTL.as_millis() as u64), ..Add::plain(b"q", b"old") });
+    assert_eq!(home.execute(&vec![old; 300]).wait().replies.list.len(), 300);
+    let fresh: Vec<String> = (1..10).map(|n| n.to_string()).collect();
+    let fresh: Vec<&[u8]> = fresh.iter().map(String::as_bytes).collect();
+    run(&home, &Command::Push { queue: b"q", payloads: &fresh });
+    // Nothing is asked until all of them are over: whatever was asked would remove some.
+    std::thread::sleep(TTL + Duration::from_millis(5));
+    let take = Command::Pop(Pop::plain(&[b"q"], 10));
+    let taken = in_small_scripts(&server, "pop", || run(&home, &take));
+    assert_eq!(numbers(&taken), (0..10).collect::<Vec<_>>());
     server.check("sureq:");
     home.close();
 }
@@ -292,6 +335,42 @@ fn a_batch_asks_for_no_more_than_fits() {
     other.close();
 }
 
+/// However many small replies come in between, what was large once may come again.
+#[test]
+fn a_batch_is_not_fooled_by_sizes_that_alternate() {
+    const BATCH_BYTES_MAX: usize = 32 << 20;
+    let server = RedisServer::start();
+    let (home, other) = (open(&server.url()), open(&server.url()));
+    push(&other, b"q", &vec![0_u8; 8 << 20]);
+    push(&other, b"q", b"tiny");
+    let look = |start| Command::Inspect { queue: b"q", view: View::Ready, start, count: 1 };
+    let (huge, tiny) = (look(0), look(1));
+    let most_bytes_of_a_batch = |commands: &[Command<'_>]| {
+        let (mut done, mut most) = (0, 0);
+        while done < commands.len() {
+            let replies = home.execute(&commands[done..]).wait().replies;
+            done += replies.list.len();
+            most = most.max(replies.tasks.iter().map(|task| task.body.len()).sum());
+        }
+        most
+    };
+    for commands in [
+        [huge, tiny].repeat(15),
+        [vec![tiny; 100], vec![huge; 15]].concat(),
+        [vec![tiny; 10], vec![huge; 1]].concat().repeat(10),
+    ] {
+        let most = most_bytes_of_a_batch(&commands);
+        assert!(most <= BATCH_BYTES_MAX, "{most} bytes at once");
+    }
+    // Those that came since and were not seen by this home are few.
+    push(&other, b"new", b"tiny");
+    run(&home, &Command::Inspect { queue: b"new", view: View::Ready, start: 0, count: 1 });
+    let unseen = Command::Inspect { queue: b"new", view: View::Ready, start: 0, count: 1 };
+    assert!(home.execute(&vec![unseen; 200]).wait().replies.list.len() <= 32);
+    home.close();
+    other.close();
+}
+
 #[test]
 fn large_payloads_are_popped_a_few_at_a_time() {
     let server = RedisServer::start();
@@ -301,16 +380,11 @@ fn large_payloads_are_popped_a_few_at_a_time() {
         push(&home, b"q", &large);
     }
     run(&home, &Command::Inspect { queue: b"q", view: View::Ready, start: 0, count: 1 });
-    let calls = |server: &RedisServer| -> u64 {
-        let stats: String = cmd("INFO").arg("commandstats").query(&mut server.connect()).unwrap();
-        let line =
-            stats.lines().find_map(|line| line.strip_prefix("cmdstat_fcall:calls=")).expect("it was called");
-        line.split(',').next().and_then(|n| n.parse().ok()).expect("a number")
-    };
-    let before = calls(&server);
+    let before = calls(&server, "fcall");
     let taken = pop(&home, b"q", 20).expect("a pop");
     assert_eq!(taken.len(), 20);
-    assert!(calls(&server) - before >= 5, "{} scripts for 20 MB", calls(&server) - before);
+    let scripts = calls(&server, "fcall") - before;
+    assert!(scripts >= 5, "{scripts} scripts for 20 MB");
     ack(&home, b"q", &taken[0].1);
     server.check("sureq:");
     home.close();

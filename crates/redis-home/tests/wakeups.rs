@@ -7,11 +7,8 @@ use std::time::{Duration, Instant};
 
 use support::waking::Waking;
 use support::{answer, info, open, pop, pop_leased, push, run, until, wait_for};
-use sureq_core::Reply;
 use sureq_core::command::{AckScope, View};
-use sureq_core::command::{
-    Add, Command, IdForm, LeaseAsk, Pop, Return, TaskRef, TaskRefs, When, Worker, WorkerRef,
-};
+use sureq_core::command::{Add, Command, IdForm, LeaseAsk, Pop, Return, TaskRef, TaskRefs, When};
 use sureq_core::settings::{Change, Changes, Expired, Place};
 use sureq_redis::RedisHome;
 use sureq_testkit::process::free_port;
@@ -120,22 +117,13 @@ fn a_lease_that_is_cut_short() {
     });
 }
 
+/// The freed slot wakes whoever waits, and the lease that took it says when to look again. That a lease alone is told of matters
+/// where its end brings a task to another queue: see `wake_latency.rs`.
 #[test]
 fn a_lease_that_began_while_others_waited() {
     Waking::from_another_process(fill, |home| {
         take_the_other(home, LeaseAsk { ms: Some(DUE_MS), ..LeaseAsk::NONE });
         DUE_MS..=DUE_MS
-    });
-}
-
-#[test]
-fn a_worker_that_was_started_while_others_waited_and_is_lost() {
-    Waking::from_another_process(fill, |home| {
-        let start = Command::Worker(Worker::Start { name: b"w", ttl_ms: DUE_MS });
-        let Reply::Started(incarnation) = run(home, &start).list.remove(0) else { panic!("it starts") };
-        let worker = Some(WorkerRef { name: b"w", incarnation });
-        take_the_other(home, LeaseAsk { worker, ..LeaseAsk::NONE });
-        DUE_MS - 200..=DUE_MS
     });
 }
 

@@ -1,10 +1,13 @@
 //! How large replies are going to be, as far as that can be told: a home that sends commands elsewhere ends a batch before their
 //! replies would fill its memory.
 //!
-//! The size of a reply is not known before it is there. What is known is how large the tasks of a queue were that were seen last.
-//! A queue that was not seen yet counts as a quarter of the budget, so that a few commands at most find out together.
+//! The size of a reply is not known before it is there. What is known is how large the largest task of a queue was that was seen
+//! in the last minute or two, however many small ones came since. A queue that was not seen yet counts as a quarter of the
+//! budget, so that a few commands at most find out together. Another process may have pushed larger tasks meanwhile; so the
+//! number of commands that ask for tasks is limited, too.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use sureq_core::Command;
 use sureq_core::command::Worker;
@@ -25,14 +28,27 @@ const ID_BYTES: usize = 32;
 /// What any other reply takes up, about.
 const REPLY_BYTES: usize = 256;
 
+/// How many commands whose replies carry tasks are sent at once, however small those are expected to be.
+const TASK_COMMANDS_MAX: usize = 32;
+
+/// For how long a size is remembered at least; at most it is twice as long.
+const REMEMBERED: Duration = Duration::from_secs(60);
+
 /// How many sizes are remembered. Queues that share a place are taken for one.
 const PLACES: u64 = 1 << 10;
 
-/// The sizes of tasks that were seen last, by the queues they were asked of.
+/// Bytes of the largest task that was seen of each queue, what is around it included; 0 where none was.
+type Largest = Box<[AtomicU32]>;
+
+/// The sizes of tasks that were seen lately, by the queues they were asked of.
 #[derive(Debug)]
 pub struct ReplySizes {
-    /// Bytes of the largest task seen lately, what is around it included; 0 where none was.
-    task_bytes: Box<[AtomicU32]>,
+    /// In this stretch of time, and in the one before it.
+    largest: Largest,
+    largest_before: Largest,
+    began: Instant,
+    /// How many stretches there were before this one.
+    stretch: AtomicU64,
 }
 
 /// Where the size of the tasks is remembered that a command reads.
@@ -41,7 +57,8 @@ pub struct SizePlace(usize);
 
 impl Default for ReplySizes {
     fn default() -> Self {
-        Self { task_bytes: (0..PLACES).map(|_| AtomicU32::new(0)).collect() }
+        let none = || (0..PLACES).map(|_| AtomicU32::new(0)).collect();
+        Self { largest: none(), largest_before: none(), began: Instant::now(), stretch: AtomicU64::new(0) }
     }
 }
 
@@ -69,8 +86,12 @@ impl SizePlace {
 impl ReplySizes {
     /// How many of these commands to send at once: at least one, and no more than whose replies fit the budget.
     pub fn fit(&self, commands: &[Command<'_>]) -> usize {
-        let mut left = BATCH_REPLY_BYTES;
+        let (mut left, mut asking) = (BATCH_REPLY_BYTES, 0);
         for (n, command) in commands.iter().enumerate() {
+            asking += usize::from(SizePlace::of(command).is_some());
+            if asking > TASK_COMMANDS_MAX {
+                return n;
+            }
             match left.checked_sub(self.expected_bytes(command)) {
                 Some(less) => left = less,
                 None => return n.max(1),
@@ -81,11 +102,19 @@ impl ReplySizes {
 
     /// Notes how large the payloads of a reply were.
     pub fn learn(&self, place: SizePlace, payloads: impl Iterator<Item = usize>) {
-        let largest = payloads.max().map_or(0, |bytes| bytes + TASK_BYTES);
-        let before = self.get(place);
-        // What was large once is forgotten little by little: the next may be as large.
-        let now = largest.max(before - before / 8).max(TASK_BYTES);
-        self.task_bytes[place.0].store(u32::try_from(now).unwrap_or(u32::MAX), Ordering::Relaxed);
+        let stretch = self.began.elapsed().as_secs() / REMEMBERED.as_secs();
+        if self.stretch.swap(stretch, Ordering::Relaxed) != stretch {
+            self.begin_stretch();
+        }
+        let bytes = payloads.max().map_or(TASK_BYTES, |bytes| bytes + TASK_BYTES);
+        self.largest[place.0].fetch_max(u32::try_from(bytes).unwrap_or(u32::MAX), Ordering::Relaxed);
+    }
+
+    /// Forgets what was seen before the last stretch of time.
+    fn begin_stretch(&self) {
+        for (now, before) in self.largest.iter().zip(&self.largest_before) {
+            before.store(now.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        }
     }
 
     /// Notes payloads that are pushed to a queue. A queue whose other tasks were not seen stays unseen.
@@ -105,7 +134,8 @@ impl ReplySizes {
     }
 
     fn get(&self, place: SizePlace) -> usize {
-        self.task_bytes[place.0].load(Ordering::Relaxed) as usize
+        let both = [&self.largest, &self.largest_before];
+        both.into_iter().map(|largest| largest[place.0].load(Ordering::Relaxed)).max().unwrap_or(0) as usize
     }
 
     /// How many bytes the reply of a command is expected to have.
@@ -162,14 +192,22 @@ mod tests {
     fn small_tasks_are_asked_for_together_and_large_ones_alone() {
         let sizes = ReplySizes::default();
         sizes.learn(place(), [100].into_iter());
-        assert_eq!(sizes.fit(&vec![pop(1); 2_000]), 2_000);
+        let push = Command::Push { queue: b"q", payloads: &[b"x"] };
+        assert_eq!(sizes.fit(&vec![push; 2_000]), 2_000);
+        assert_eq!(sizes.fit(&[pop(1), push].repeat(100)), 2 * TASK_COMMANDS_MAX);
         sizes.learn(place(), [8 << 20].into_iter());
         assert_eq!((sizes.fit(&[pop(1); 30]), sizes.fit(&[inspect(); 30])), (1, 1));
-        // What others push and this home has not seen is found out; what it pushes itself is known.
+        // However many small ones come after it, the next may be as large; that is forgotten in time.
         for _ in 0..200 {
             sizes.learn(place(), [100].into_iter());
         }
+        assert_eq!(sizes.fit(&[inspect(); 30]), 1);
+        sizes.begin_stretch();
+        sizes.learn(place(), [100].into_iter());
+        assert_eq!(sizes.fit(&[inspect(); 30]), 1);
+        sizes.begin_stretch();
         assert_eq!(sizes.fit(&[inspect(); 30]), 30);
+        // What others push and this home has not seen is found out; what it pushes itself is known.
         sizes.note_pushed(&Command::Push { queue: b"q", payloads: &[&vec![0; 3 << 20]] });
         assert_eq!(sizes.fit(&[inspect(); 30]), 2);
     }
@@ -178,7 +216,7 @@ mod tests {
     fn many_at_once_count_as_many() {
         let sizes = ReplySizes::default();
         sizes.learn(place(), std::iter::empty());
-        assert_eq!(sizes.fit(&vec![pop(1_000); 1_000]), BATCH_REPLY_BYTES / (1_000 * TASK_BYTES));
+        assert_eq!(sizes.fit(&[pop(10_000); 30]), BATCH_REPLY_BYTES / (10_000 * TASK_BYTES));
         assert_eq!(sizes.fit(&[pop(u32::MAX); 3]), 1);
     }
 }

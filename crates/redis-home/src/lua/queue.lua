@@ -32,6 +32,8 @@ local START_MS = 10000
 local LISTED_MS = 3600000
 -- How many of those that were not are told at once.
 local STALE = 32
+-- When to look again at what could not be done because a key holds something that is not ours.
+local UNSOUND_MS = 2000
 -- How long a home is taken to be alive after it said so last.
 local HOME_MS = 30000
 local REPLY_BYTES_MAX = 67108864
@@ -65,16 +67,51 @@ local slice_left
 
 local function integer(n) return string.format('%d', n) end
 
+-- Ends the call, which must have written nothing yet: this key holds something that is not ours. `run` catches it.
+local function wrong_type(key) error({ wrong = key }, 0) end
+
+-- Calls a command that only reads, or the first one that writes.
+local function read(command, key, ...)
+  local found = redis.pcall(command, key, ...)
+  if type(found) == 'table' and found.err then
+    if string.find(found.err, 'WRONGTYPE', 1, true) then wrong_type(key) end
+    error(found, 0)
+  end
+  return found
+end
+
+-- What is packed in a key, or nothing.
+local function packed(key)
+  local known = read('GET', key)
+  if not known then return nil end
+  local value = unpacked(known)
+  if type(value) ~= 'table' then wrong_type(key) end
+  return value
+end
+
 -- A command with a long list of arguments.
 local function at_once(command, key, list)
   for i = 1, #list, ARGS_MAX do call(command, key, unpack(list, i, min(i + ARGS_MAX - 1, #list))) end
+end
+
+-- The same for the first commands that write. If the key holds something that is not ours, `undo` takes back what those before
+-- did, and the call ends. A check beforehand would cost frequent operations a tenth of their time.
+local function try_at_once(command, key, list, undo)
+  if #list == 0 then return end
+  local found = redis.pcall(command, key, unpack(list, 1, min(ARGS_MAX, #list)))
+  if type(found) == 'table' and found.err then
+    if not string.find(found.err, 'WRONGTYPE', 1, true) then error(found, 0) end
+    if undo then undo() end
+    wrong_type(key)
+  end
+  for i = ARGS_MAX + 1, #list, ARGS_MAX do call(command, key, unpack(list, i, min(i + ARGS_MAX - 1, #list))) end
 end
 
 -- The values of many fields of a hash.
 local function values(key, fields)
   local all = {}
   for i = 1, #fields, ARGS_MAX do
-    local some = call('HMGET', key, unpack(fields, i, min(i + ARGS_MAX - 1, #fields)))
+    local some = read('HMGET', key, unpack(fields, i, min(i + ARGS_MAX - 1, #fields)))
     for n = 1, #some do all[#all + 1] = some[n] end
   end
   return all
@@ -86,8 +123,8 @@ local function begin()
   call, floor, max, min = redis.call, math.floor, math.max, math.min
   pack, unpacked = cmsgpack.pack, cmsgpack.unpack
   STORE, OWN, PREFIX, opened, order_opened = keys[2], string.sub(keys[2], 1, -6), args[2], {}, {}
-  local known = call('GET', STORE)
-  store = known and unpacked(known) or { clock = 0, offset = 0, ms = 0, seq = 0, epoch = '', started = 0 }
+  local known = packed(STORE)
+  store = known or { clock = 0, offset = 0, ms = 0, seq = 0, epoch = '', started = 0 }
   local wall_us = tonumber(args[4])
   if not wall_us then
     local time = call('TIME')
@@ -112,19 +149,35 @@ local function begin()
   return true
 end
 
--- The next id after the last one that was given out.
-local function next_id()
+-- Three digits each, made by the first call that needs them.
+local digits
+
+-- The next `count` ids after the last one that was given out. A push of thousands of tasks is one call, so this is kept cheap:
+-- three strings put together take half the time of string.format.
+local function next_ids(count)
   is_store_changed = true
+  if not digits then
+    digits = {}
+    for i = 0, 999 do digits[i] = string.format('%03d', i) end
+  end
   if log > store.ms then
     -- Stores of one cluster give out ids without asking each other: each begins somewhere else.
     local first = OWN == PREFIX and 0 or tonumber(string.sub(redis.sha1hex(OWN), 1, 4), 16)
     store.ms, store.seq = log, first
   end
-  store.seq = store.seq + 1
-  if store.seq > SEQ_MAX then
-    store.ms, store.seq = store.ms + 1, 1
+  local ids, ms, seq = {}, store.ms, store.seq
+  local head = integer(ms) .. '-'
+  for i = 1, count do
+    seq = seq + 1
+    if seq > SEQ_MAX then
+      ms, seq = ms + 1, 1
+      head = integer(ms) .. '-'
+    end
+    local high = floor(seq / 1000)
+    ids[i] = head .. digits[high] .. digits[seq - high * 1000]
   end
-  return string.format('%d-%06d', store.ms, store.seq)
+  store.ms, store.seq = ms, seq
+  return ids
 end
 
 -------------------------------------------------------------------------------------------------------------- queues
@@ -139,12 +192,40 @@ local function open(name)
   local q = opened[name]
   if q then return q end
   local k = base(name)
-  local known = call('GET', k .. ':state')
-  local s = known and unpacked(known) or { len = 0, bytes = 0, head = 0, tail = 0, seq = 0, deaths = 0, pushed = 0, finished = 0 }
+  local s = packed(k .. ':state') or { len = 0, bytes = 0, head = 0, tail = 0, seq = 0, deaths = 0, pushed = 0, finished = 0 }
   q = { name = name, k = k, s = s, ready = 0, gone = 0, done = {}, cancelled = {} }
   q.next_before, q.appointed_before = s.next, s.appointed
   opened[name] = q
   order_opened[#order_opened + 1] = q
+  return q
+end
+
+-- What the keys of a queue hold, by a command that fails on anything else and costs nothing.
+local MEASURE = {
+  body = 'HLEN', task = 'HLEN', names = 'HLEN', holders = 'SCARD', workers = 'SCARD', sources = 'ZCARD',
+  ready = 'ZCARD', delayed = 'ZCARD', appointed = 'ZCARD', leased = 'ZCARD', ends = 'ZCARD', expires = 'ZCARD', dead = 'ZCARD',
+}
+
+-- Sees to it that this key of a queue is ours, or is not there, before anything is written.
+local function check(q, part)
+  if not q.is_checked then read(MEASURE[part], q.k .. ':' .. part) end
+end
+
+-- The same for all keys of a queue, once in a call. Frequent operations do without: this takes as long as a fifth of a push.
+local function check_all(q)
+  if q.is_checked then return end
+  for part, measure in pairs(MEASURE) do read(measure, q.k .. ':' .. part) end
+  read('ZCARD', OWN .. 'queues')
+  q.is_checked = true
+end
+
+-- Whether all keys of a queue are ours: what time does to other queues is not to fail because of one of them.
+local function is_sound(name) return (pcall(function() check_all(open(name)) end)) end
+
+-- Opens a queue for an operation that may change any of its keys.
+local function open_whole(name)
+  local q = open(name)
+  check_all(q)
   return q
 end
 
@@ -203,7 +284,8 @@ local function wake(q)
   local ms = sooner_ms(q)
   if ms or q.is_set then note_deaths(q, ms) end
   if q.s.paused then return end
-  if q.ready > 0 then tell(q, 'work', q.ready) end
+  -- Whoever waits looks upon either message, and finds out when to look next.
+  if q.ready > 0 then return tell(q, 'work', q.ready) end
   if q.wake then return tell(q, 'wake', '') end
   if ms then tell(q, 'wake', integer(ms)) end
 end
@@ -255,9 +337,9 @@ end
 -- What is known of a task. States: R ready, D delayed by log time, A delayed by the wall clock, L leased, X dead.
 local function get(q, id)
   local record = q.fetched and q.fetched[id]
-  if record == nil then record = call('HGET', q.k .. ':task', id) end
+  if record == nil then record = read('HGET', q.k .. ':task', id) end
   if record then return unpacked(record) end
-  if call('HEXISTS', q.k .. ':body', id) == 1 then return { st = 'R' } end
+  if read('HEXISTS', q.k .. ':body', id) == 1 then return { st = 'R' } end
 end
 
 local function put(q, id, t)
@@ -281,26 +363,32 @@ end
 
 local INDEX = { R = ':ready', D = ':delayed', A = ':appointed' }
 
+-- The set of queues of which a holder has tasks.
+local function queues_held_by(holder)
+  local name = string.sub(holder, 3)
+  if string.sub(holder, 1, 2) == 'w:' then return OWN .. 'worker:' .. name .. ':queues' end
+  return OWN .. 'conn:' .. name
+end
+
 -- Notes that a holder has nothing of a queue any more, if that is so: only what is held is looked at when it beats or ends.
 local function release(q, holder)
   if call('EXISTS', q.k .. ':held:' .. holder) == 1 then return end
   call('SREM', q.k .. ':holders', holder)
-  if string.sub(holder, 1, 2) == 'w:' then
-    call('SREM', OWN .. 'worker:' .. string.sub(holder, 3) .. ':queues', q.name)
-  else
-    call('SREM', OWN .. 'conn:' .. string.sub(holder, 3), q.name)
-  end
+  call('SREM', queues_held_by(holder), q.name)
 end
 
 -- Takes a task out of the indexes of its state.
 local function leave(q, id, t)
   local k = q.k
+  if t.st == 'L' and t.ho then
+    read('SCARD', queues_held_by(t.ho))
+    read('ZREM', k .. ':held:' .. t.ho, id)
+  end
   q.dirty = true
   if t.st == 'L' then
     call('ZREM', k .. ':leased', id)
     if t.dl then call('ZREM', k .. ':ends', id) end
     if t.ho then
-      call('ZREM', k .. ':held:' .. t.ho, id)
       if t.cx then call('ZREM', k .. ':off:' .. t.ho, id) end
       release(q, t.ho)
     end
@@ -386,7 +474,7 @@ end
 -- Moves a task that died to where its queue sends those.
 local function move(q, id, t)
   local name = q.s['s-dead-letter']
-  if not name or name == q.name then return end
+  if not name or name == q.name or not is_sound(name) then return end
   local to = open(name)
   if call('HEXISTS', to.k .. ':body', id) == 1 then return end
   local body = call('HGET', q.k .. ':body', id)
@@ -589,6 +677,7 @@ local function first_of(key) return tonumber(call('ZRANGE', key, 0, 0, 'WITHSCOR
 local function settle(q)
   local s = q.s
   if s.next and s.next <= log then
+    check_all(q)
     if s.ending then settle_holder(q, next(s.ending)) end
     -- Leases before times to live: what comes back after its time is over is not handed out again.
     settle_leases(q)
@@ -604,6 +693,7 @@ local function settle(q)
     if s.ending then sooner(q, log) end
   end
   if s.appointed and s.appointed <= wall then
+    check_all(q)
     settle_due(q, ':appointed', wall)
     s.appointed, q.dirty = first_of(q.k .. ':appointed'), true
   end
@@ -614,13 +704,16 @@ local function look(q, id)
   local t = get(q, id)
   local ended = t and t.st == 'L' and ended_of(q, t)
   if ended then
+    check_all(q)
     end_one(q, id, t, ended)
     t = get(q, id)
   elseif t and t.dl and deadline(t) <= log then
+    check_all(q)
     end_lease(q, id, t, 'l', front(q, 1))
     t = get(q, id)
   end
   if t and t.ex and t.ex <= log and INDEX[t.st] then
+    check_all(q)
     expire(q, id, t)
     t = get(q, id)
   end
@@ -630,10 +723,12 @@ end
 -- Settles queues whose dead come to this one, a few at a time; answers when to look at the next of them.
 local function settle_sources(q)
   local key = q.k .. ':sources'
-  for _, name in ipairs(call('ZRANGEBYSCORE', key, '-inf', log, 'LIMIT', 0, 16)) do
-    local source = open(name)
-    settle(source)
-    if source.s.next and source.s['s-dead-letter'] == q.name then
+  for _, name in ipairs(read('ZRANGEBYSCORE', key, '-inf', log, 'LIMIT', 0, 16)) do
+    local source = is_sound(name) and open(name)
+    if source then settle(source) end
+    if not source then
+      call('ZADD', key, log + UNSOUND_MS, name)
+    elseif source.s.next and source.s['s-dead-letter'] == q.name then
       call('ZADD', key, source.s.next, name)
     else
       call('ZREM', key, name)
@@ -671,7 +766,7 @@ local function end_holder(q, holder, cause)
 end
 
 local function worker_of(name)
-  local record = call('HGET', OWN .. 'workers', name)
+  local record = read('HGET', OWN .. 'workers', name)
   if not record then return nil end
   local w = unpacked(record)
   w.key = OWN .. 'worker:' .. name .. '#' .. integer(w.n)
@@ -679,8 +774,20 @@ local function worker_of(name)
   return w
 end
 
+-- Sees to it that all keys are ours that are written when a worker ends.
+local function check_worker(w)
+  read('ZCARD', OWN .. 'workers:ends')
+  read('LLEN', w.key .. ':lapsed')
+  for _, queue in ipairs(read('SMEMBERS', w.key .. ':queues')) do
+    check_all(open(queue))
+    read('ZCARD', base(queue) .. ':held:' .. w.holder)
+  end
+  for _, queue in ipairs(read('SMEMBERS', w.key .. ':works')) do read('SCARD', base(queue) .. ':workers') end
+end
+
 local function end_worker(name, w, cause)
   local back = 0
+  check_worker(w)
   for _, queue in ipairs(call('SMEMBERS', w.key .. ':queues')) do
     back = back + end_holder(open(queue), w.holder, cause)
   end
@@ -696,16 +803,24 @@ end
 -- Ends workers whose time is over, a few at a time. After a start of Redis each has its whole time again.
 local function end_lost_workers()
   if store.renewed ~= store.epoch then
-    for _, name in ipairs(call('HKEYS', OWN .. 'workers')) do
+    read('ZCARD', OWN .. 'workers:ends')
+    for _, name in ipairs(read('HKEYS', OWN .. 'workers')) do
       call('ZADD', OWN .. 'workers:ends', 'GT', store.started + worker_of(name).ttl, name)
     end
     store.renewed, is_store_changed = store.epoch, true
   end
   if not store.lost or store.lost > log then return end
-  local lost = call('ZRANGEBYSCORE', OWN .. 'workers:ends', '-inf', log, 'WITHSCORES', 'LIMIT', 0, GONE_MAX)
+  local lost = read('ZRANGEBYSCORE', OWN .. 'workers:ends', '-inf', log, 'WITHSCORES', 'LIMIT', 0, GONE_MAX)
   for i = 1, #lost, 2 do
     moment = tonumber(lost[i + 1])
-    end_worker(lost[i], worker_of(lost[i]), 'w')
+    local w = worker_of(lost[i])
+    if pcall(check_worker, w) then
+      end_worker(lost[i], w, 'w')
+    else
+      -- It is gone, and all others go on; what it held comes back when the key in the way is.
+      call('HSET', OWN .. 'workers', lost[i], pack({ n = w.n, ttl = w.ttl, is_gone = true }))
+      call('ZADD', OWN .. 'workers:ends', log + UNSOUND_MS, lost[i])
+    end
   end
   moment, store.lost, is_store_changed = log_end, first_of(OWN .. 'workers:ends'), true
 end
@@ -717,8 +832,8 @@ local GONE, REPLACED = { '!', 'GONE' }, { '!', 'REPLACED' }
 local function alive(name, incarnation)
   local w = worker_of(name)
   if not w then return nil, GONE end
-  w.ends = tonumber(call('ZSCORE', OWN .. 'workers:ends', name)) or 0
-  if w.ends <= log then return nil, GONE end
+  w.ends = tonumber(read('ZSCORE', OWN .. 'workers:ends', name)) or 0
+  if w.ends <= log or w.is_gone then return nil, GONE end
   if w.n == tonumber(incarnation) then return w end
   return nil, w.n > tonumber(incarnation) and REPLACED or GONE
 end
@@ -742,7 +857,7 @@ end
 local function is_full(q, count, bytes)
   local length, size = q.s['s-max-length'], q.s['s-max-bytes']
   if length then
-    local waiting = call('ZCARD', q.k .. ':ready') + call('ZCARD', q.k .. ':delayed') + call('ZCARD', q.k .. ':appointed')
+    local waiting = read('ZCARD', q.k .. ':ready') + read('ZCARD', q.k .. ':delayed') + read('ZCARD', q.k .. ':appointed')
     if waiting + count > length then return true end
   end
   return size ~= nil and q.s.bytes + bytes > size
@@ -763,6 +878,7 @@ local function make_room(q, count, bytes)
   local length, size = q.s['s-max-length'], q.s['s-max-bytes']
   local is_too_much = length and count > length or size and bytes > size
   if q.s['s-overflow'] ~= 'drop-oldest' or is_too_much then return false end
+  check_all(q)
   -- A maximum that was lowered by far is reached little by little.
   for _ = 1, count + SLICE do
     local id = is_full(q, count, bytes) and first_to_go(q)
@@ -784,27 +900,34 @@ end
 -- queue, payload...
 function ops.push(name)
   local q = open(name)
+  if not q.s.listed then read('ZCARD', OWN .. 'queues') end
   settle(q)
   local count, size = #args - HEAD - 1, 0
   for i = HEAD + 2, #args do size = size + #args[i] end
   if not make_room(q, count, size) then return FULL end
-  local s, ids, bodies, places, records, ends = q.s, {}, {}, {}, {}, {}
-  local ttl = s['s-ttl']
+  local s, ids, ttl = q.s, next_ids(count), q.s['s-ttl']
+  local bodies, places, tail = {}, {}, s.tail
   for i = 1, count do
-    local id = next_id()
-    ids[i] = id
-    bodies[2 * i - 1], bodies[2 * i] = id, args[i + HEAD + 1]
-    places[2 * i - 1], places[2 * i] = s.tail + i, id
-    if store.ms ~= log or ttl then
-      records[#records + 1] = id
-      records[#records + 1] = pack({ st = 'R', pu = log, ex = ttl and log_end + ttl })
-    end
-    if ttl then ends[2 * i - 1], ends[2 * i] = log_end + ttl, id end
+    bodies[2 * i - 1], bodies[2 * i] = ids[i], args[i + HEAD + 1]
+    places[2 * i - 1], places[2 * i] = tail + i, ids[i]
   end
-  at_once('HSET', q.k .. ':body', bodies)
-  at_once('ZADD', q.k .. ':ready', places)
-  at_once('HSET', q.k .. ':task', records)
-  at_once('ZADD', q.k .. ':expires', ends)
+  -- A record says what the id does not.
+  local has_records = store.ms ~= log or ttl
+  if has_records then
+    check(q, 'task')
+    check(q, 'expires')
+  end
+  try_at_once('HSET', q.k .. ':body', bodies)
+  try_at_once('ZADD', q.k .. ':ready', places, function() at_once('HDEL', q.k .. ':body', ids) end)
+  if has_records then
+    local records, ends, record = {}, {}, pack({ st = 'R', pu = log, ex = ttl and log_end + ttl })
+    for i = 1, count do
+      records[2 * i - 1], records[2 * i] = ids[i], record
+      if ttl then ends[2 * i - 1], ends[2 * i] = log_end + ttl, ids[i] end
+    end
+    at_once('HSET', q.k .. ':task', records)
+    at_once('ZADD', q.k .. ':expires', ends)
+  end
   if ttl then sooner(q, log_end + ttl) end
   s.tail, s.len, s.bytes, s.pushed = s.tail + count, s.len + count, s.bytes + size, s.pushed + count
   rate(s, 'pushes', count)
@@ -818,22 +941,33 @@ function ops.add(name, payload, task_name, delay, at, priority, tries_of, backof
   settle(q)
   if task_name == 'h' then task_name = 'h' .. redis.sha1hex(payload) end
   if task_name ~= '' then
-    local id = call('HGET', q.k .. ':names', task_name)
+    local id = read('HGET', q.k .. ':names', task_name)
     local t = id and look(q, id)
     if t then return { id, 0, t.st } end
   end
+  local st = 'R'
+  if (tonumber(delay) or 0) > 0 then
+    st = 'D'
+  elseif tonumber(at) and tonumber(at) > wall then
+    st = 'A'
+  end
+  if not q.s.listed then read('ZCARD', OWN .. 'queues') end
+  check(q, 'body')
+  check(q, 'task')
+  check(q, string.sub(INDEX[st], 2))
   if not make_room(q, 1, #payload) then return FULL end
-  local id, t = next_id(), { pu = log }
+  local id, t = next_ids(1)[1], { pu = log }
   t.nm = task_name ~= '' and task_name or nil
   t.pr = tonumber(priority) ~= 0 and tonumber(priority) or nil
   t.tm, t.bo = tonumber(tries_of), tonumber(backoff_of)
   ttl = tonumber(ttl) or q.s['s-ttl']
   t.ex = ttl and log_end + ttl
+  if t.ex then check(q, 'expires') end
   call('HSET', q.k .. ':body', id, payload)
   if t.nm then call('HSET', q.k .. ':names', t.nm, id) end
-  if (tonumber(delay) or 0) > 0 then
+  if st == 'D' then
     wait(q, id, t, 'D', log_end + tonumber(delay))
-  elseif tonumber(at) and tonumber(at) > wall then
+  elseif st == 'A' then
     wait(q, id, t, 'A', tonumber(at))
   else
     wait(q, id, t, 'R', at_back(q, t))
@@ -856,29 +990,30 @@ local function at_a_time(q)
   return max(1, min(ARGS_MAX / 2, floor(STEP_BYTES / mean)))
 end
 
--- Hands out up to `count` tasks of a queue, up to `room` bytes. Answers how many tasks and bytes, and whether it only met tasks
--- whose time was over.
+-- Hands out up to `count` tasks of a queue, up to `room` bytes. Expired tasks that still stand in the line are removed and passed
+-- over, SLICE of them at most. Answers how many tasks and bytes, and whether it stopped because there were more of those.
 local function pop_from(q, index, count, room, terms, is_meta, out)
   settle(q)
   local s, k = q.s, q.k
   if s.paused then return 0, 0 end
-  if s['s-max-leased'] then count = min(count, s['s-max-leased'] - call('ZCARD', k .. ':leased')) end
+  if s['s-max-leased'] then count = min(count, s['s-max-leased'] - read('ZCARD', k .. ':leased')) end
   if count <= 0 then return 0, 0 end
   local length = terms.ms
   if not length and not terms.holder then length = s['s-lease'] end
-  local ids = call('ZRANGE', k .. ':ready', 0, count - 1)
   local taken, bytes, leased, ends, kept = {}, 0, {}, {}, {}
-  local step, is_full_reply, e = at_a_time(q), false, incarnation()
-  for first = 1, #ids, step do
-    if is_full_reply then break end
-    local some = {}
-    for i = first, min(first + step - 1, #ids) do some[#some + 1] = ids[i] end
+  local step, is_full_reply, is_end, e, expired = at_a_time(q), false, false, incarnation(), 0
+  while #taken < count and not is_full_reply and not is_end and expired < SLICE do
+    -- Those that were taken leave the line in the end, expired ones at once.
+    local most = min(step, count - #taken)
+    local some = read('ZRANGE', k .. ':ready', #taken, #taken + most - 1)
+    is_end = #some < most
     local bodies, records = values(k .. ':body', some), values(k .. ':task', some)
     for i, id in ipairs(some) do
       local body, t = bodies[i], records[i] and unpacked(records[i]) or { st = 'R' }
+      if t.ex then check_all(q) end
       if t.ex and t.ex <= log then
-        -- In a flood of expiries some that are over still stand in the line; nobody gets them.
         expire(q, id, t)
+        expired = expired + 1
       else
         is_full_reply = bytes + #body > room and #taken > 0
         if is_full_reply then break end
@@ -894,10 +1029,10 @@ local function pop_from(q, index, count, room, terms, is_meta, out)
       end
     end
   end
-  if #taken == 0 then return 0, 0, #ids > 0 end
+  if #taken == 0 then return 0, 0, not is_end and expired >= SLICE end
+  try_at_once('ZADD', k .. ':leased', leased)
+  try_at_once('ZADD', k .. ':ends', ends, function() at_once('ZREM', k .. ':leased', taken) end)
   at_once('ZREM', k .. ':ready', taken)
-  at_once('ZADD', k .. ':leased', leased)
-  at_once('ZADD', k .. ':ends', ends)
   at_once('HSET', k .. ':task', kept)
   if length then sooner(q, log_end + length) end
   if terms.holder then
@@ -932,15 +1067,24 @@ function ops.pop(count, ms, worker, incarnation_of, conn, place, limit, ending, 
     w, refusal = alive(worker, incarnation_of)
     if not w then return refusal end
     terms.holder, terms.ends = w.holder, w.ends
+    read('SCARD', w.key .. ':queues')
   elseif conn ~= '' then
     terms.holder = 'c:' .. conn
-    terms.ends = tonumber(call('ZSCORE', OWN .. 'homes', home_of(conn))) or log + HOME_MS
+    terms.ends = tonumber(read('ZSCORE', OWN .. 'homes', home_of(conn))) or log + HOME_MS
+    read('SCARD', OWN .. 'conn:' .. conn)
+    read('SCARD', OWN .. 'home:' .. home_of(conn))
   end
   if place ~= '' then terms.policy = { place, tonumber(limit) or false, ending } end
   local out, left, room, is_more = {}, tonumber(count), tonumber(bytes_max) or REPLY_BYTES_MAX, false
   for index, name in ipairs(tail(10)) do
     if left == 0 or room <= 0 then break end
+    -- What was taken from the queues before is handed out.
+    if #out > 0 and not is_sound(name) then break end
     local q = open(name)
+    if terms.holder then
+      check_all(q)
+      read('ZCARD', q.k .. ':held:' .. terms.holder)
+    end
     local taken, bytes, is_over = pop_from(q, index - 1, left, room, terms, meta == '1', out)
     left, room = left - taken, room - bytes
     is_more = is_more or is_over or (q.s.next or log + 1) <= log or (q.s.appointed or wall + 1) <= wall
@@ -954,31 +1098,37 @@ end
 
 -- scope (leased, or also what lapsed), queue, reference...
 function ops.ack(scope, name)
-  local q, finished, is_done, plain, timed = open(name), {}, {}, {}, {}
+  local q, finished, is_done, plain, timed, places, ends = open(name), {}, {}, {}, {}, {}, {}
   settle(q)
   local words, ids = tail(2), {}
   for i, word in ipairs(words) do ids[i] = string.match(word, '^[^@]*') end
   fetch(q, ids)
+  if q.s.len <= #ids then read('ZCARD', OWN .. 'queues') end
   for index, word in ipairs(words) do
     local id, t, is_receipt, is_current = claim(q, word)
     if (is_current or t and t.la and scope == 'lapsed' and not is_receipt) and not is_done[id] then
+      if t.st ~= 'L' or t.ho or t.nm then
+        check_all(q)
+        forget(q, id, t)
+      else
+        plain[#plain + 1], places[#places + 1], places[#places + 2] = id, t.sq, id
+        if t.dl then timed[#timed + 1], ends[#ends + 1], ends[#ends + 2] = id, t.dl, id end
+      end
       is_done[id] = true
       finished[#finished + 1] = index - 1
       q.done[#q.done + 1] = shown(id)
-      if t.st ~= 'L' or t.ho or t.nm then
-        forget(q, id, t)
-      else
-        plain[#plain + 1] = id
-        if t.dl then timed[#timed + 1] = id end
-      end
     end
   end
   if #finished == 0 then return finished end
   -- Most have no worker and no name, and go at once.
-  at_once('ZREM', q.k .. ':leased', plain)
-  at_once('ZREM', q.k .. ':ends', timed)
+  try_at_once('ZREM', q.k .. ':leased', plain)
+  local function undo() at_once('ZADD', q.k .. ':leased', places) end
+  try_at_once('ZREM', q.k .. ':ends', timed, undo)
+  try_at_once('HDEL', q.k .. ':body', plain, function()
+    undo()
+    at_once('ZADD', q.k .. ':ends', ends)
+  end)
   at_once('HDEL', q.k .. ':task', plain)
-  at_once('HDEL', q.k .. ':body', plain)
   if q.s['s-max-leased'] then q.wake = true end
   q.s.len, q.s.finished, q.dirty = q.s.len - #plain, q.s.finished + #finished, true
   rate(q.s, 'finishes', #finished)
@@ -992,8 +1142,9 @@ function ops.extend(name, word, ms)
   local id, t, _, is_current = claim(q, word)
   if not is_current then return 'stale' end
   if t.cx then return 'cancelled' end
-  t.ln, t.dl, q.dirty = tonumber(ms), log_end + tonumber(ms), true
-  call('ZADD', q.k .. ':ends', t.dl, id)
+  t.ln, t.dl = tonumber(ms), log_end + tonumber(ms)
+  read('ZADD', q.k .. ':ends', t.dl, id)
+  q.dirty = true
   sooner(q, t.dl)
   put(q, id, t)
   return 'done'
@@ -1001,7 +1152,7 @@ end
 
 -- queue, reference, place (or empty), whether it failed ('1', or 'last' if it is not to be tried again), why
 ops['return'] = function(name, word, place, failed, reason)
-  local q = open(name)
+  local q = open_whole(name)
   settle(q)
   local id, t, _, is_current = claim(q, word)
   if not is_current then return 'stale' end
@@ -1024,7 +1175,7 @@ end
 -- queue, count, elapsed, behind which delivery to look (empty: where the last call stopped that looked at too many), up to which
 -- (empty: the last): one step; answers where the next one begins, or empty if there is nothing more to look at, up to which, and tasks
 function ops.recover(name, count, elapsed, from, upto)
-  local q, out, bytes, looked_at = open(name), {}, 0, 0
+  local q, out, bytes, looked_at = open_whole(name), {}, 0, 0
   count, elapsed = tonumber(count), tonumber(elapsed)
   settle(q)
   local s, is_over = q.s, false
@@ -1088,7 +1239,7 @@ end
 
 -- queue, view, start, count, how many bytes the answer may have
 function ops.inspect(name, view, start, count, bytes_max)
-  local q, st, out, bytes = open(name), VIEWS[view], {}, 0
+  local q, st, out, bytes = open_whole(name), VIEWS[view], {}, 0
   start, count, bytes_max = tonumber(start), tonumber(count), tonumber(bytes_max)
   settle(q)
   local len = st == 'D' and call('ZCARD', q.k .. ':delayed') + call('ZCARD', q.k .. ':appointed')
@@ -1127,13 +1278,13 @@ end
 
 local function counts(q)
   local k = q.k
-  return call('ZCARD', k .. ':ready'), call('ZCARD', k .. ':delayed') + call('ZCARD', k .. ':appointed'),
-    call('ZCARD', k .. ':leased'), call('ZCARD', k .. ':dead')
+  return read('ZCARD', k .. ':ready'), read('ZCARD', k .. ':delayed') + read('ZCARD', k .. ':appointed'),
+    read('ZCARD', k .. ':leased'), read('ZCARD', k .. ':dead')
 end
 
 -- queue
 function ops.info(name)
-  local q = open(name)
+  local q = open_whole(name)
   settle(q)
   local ready, delayed, leased, dead = counts(q)
   local head, oldest = call('ZRANGE', q.k .. ':ready', 0, 0)[1], 0
@@ -1162,7 +1313,7 @@ end
 
 -- queue, reference...
 function ops.cancel(name)
-  local q, n = open(name), 0
+  local q, n = open_whole(name), 0
   settle(q)
   for _, word in ipairs(tail(1)) do n = n + cancel(q, word) end
   return n
@@ -1170,7 +1321,7 @@ end
 
 -- queue, name...
 function ops.cancel_names(name)
-  local q, n = open(name), 0
+  local q, n = open_whole(name), 0
   settle(q)
   for _, task_name in ipairs(tail(1)) do
     local id = call('HGET', q.k .. ':names', 'n' .. task_name)
@@ -1181,7 +1332,7 @@ end
 
 -- queue, payload, cursor: one step of a search; answers the next cursor and how many
 function ops.cancel_payload(name, payload, cursor)
-  local q, n = open(name), 0
+  local q, n = open_whole(name), 0
   settle(q)
   local step = call('HSCAN', q.k .. ':body', cursor, 'COUNT', min(SLICE, at_a_time(q)))
   local ids = {}
@@ -1206,7 +1357,7 @@ end
 
 -- queue, reference...
 function ops.bury(name)
-  local q = open(name)
+  local q = open_whole(name)
   return each_meant(q, function(id, t)
     if t.st == 'X' then return false end
     t.pu = pushed_at(id, t)
@@ -1224,7 +1375,7 @@ end
 
 -- queue, id...
 function ops.revive(name)
-  local q, n = open(name), 0
+  local q, n = open_whole(name), 0
   settle(q)
   for _, id in ipairs(tail(1)) do
     local t = get(q, id)
@@ -1238,7 +1389,7 @@ end
 
 -- queue: one step of reviving all that were dead by `upto` deaths; answers whether there is more, and how many
 function ops.revive_all(name, upto)
-  local q = open(name)
+  local q = open_whole(name)
   settle(q)
   if upto == '' then upto = integer(q.s.deaths) end
   local ids = call('ZRANGEBYSCORE', q.k .. ':dead', '-inf', upto, 'LIMIT', 0, SLICE)
@@ -1248,7 +1399,7 @@ end
 
 -- queue, reference...
 function ops.delete(name)
-  local q = open(name)
+  local q = open_whole(name)
   return each_meant(q, function(id, t)
     remove(q, id, t, false)
     return true
@@ -1258,7 +1409,7 @@ end
 -- queue, view or empty, how many are left to remove or empty: one step of removing as many as there were in the beginning;
 -- answers how many are left, and how many went
 function ops.purge(name, view, left)
-  local q, n, indexes = open(name), 0, {}
+  local q, n, indexes = open_whole(name), 0, {}
   settle(q)
   for _, index in ipairs({ ':ready', ':delayed', ':appointed', ':dead' }) do
     local is_wanted = view == '' or index == ':' .. view or index == ':appointed' and view == 'delayed'
@@ -1285,6 +1436,13 @@ local KEPT = { 'number', 'listed', 'pushed', 'finished', 'pushes', 'finishes', '
 function ops.drop()
   local n = 0
   for _, name in ipairs(tail(0)) do
+    local q = open_whole(name)
+    for _, holder in ipairs(call('SMEMBERS', q.k .. ':holders')) do
+      read('ZCARD', q.k .. ':held:' .. holder)
+      read('SCARD', queues_held_by(holder))
+    end
+  end
+  for _, name in ipairs(tail(0)) do
     local q = open(name)
     if q.s.len > 0 then
       n = n + 1
@@ -1305,7 +1463,7 @@ end
 -- queue...
 function ops.exists()
   local n = 0
-  for _, name in ipairs(tail(0)) do n = n + call('EXISTS', base(name) .. ':body') end
+  for _, name in ipairs(tail(0)) do n = n + min(read('HLEN', base(name) .. ':body'), 1) end
   return n
 end
 
@@ -1325,7 +1483,7 @@ function ops.resume(name)
   settle(q)
   if q.s.paused then
     q.s.paused, q.dirty, q.wake = nil, true, true
-    q.ready = call('ZCARD', q.k .. ':ready')
+    q.ready = read('ZCARD', q.k .. ':ready')
   end
   return 'done'
 end
@@ -1352,7 +1510,7 @@ end
 
 -- queue, id
 function ops.explain(name, word)
-  local q = open(name)
+  local q = open_whole(name)
   settle(q)
   local id, t = claim(q, word)
   if not t then return false end
@@ -1381,16 +1539,15 @@ function ops.explain(name, word)
   }
 end
 
-function ops.size() return call('ZCARD', OWN .. 'queues') end
+function ops.size() return read('ZCARD', OWN .. 'queues') end
 
 -- cursor, count: answers the next cursor, then name and counts of each
 function ops.queues(cursor, count)
-  local names = call('ZRANGEBYSCORE', OWN .. 'queues', cursor, '+inf', 'WITHSCORES', 'LIMIT', 0, count)
+  local names = read('ZRANGEBYSCORE', OWN .. 'queues', cursor, '+inf', 'WITHSCORES', 'LIMIT', 0, count)
   local out = { '0' }
   if #names == 2 * tonumber(count) then out[1] = string.format('%d', tonumber(names[#names]) + 1) end
   for i = 1, #names, 2 do
-    local q = open(names[i])
-    local ready, delayed, leased, dead = counts(q)
+    local ready, delayed, leased, dead = counts({ k = base(names[i]) })
     out[#out + 1] = { names[i], ready, delayed, leased, dead }
   end
   return out
@@ -1399,7 +1556,8 @@ end
 -- slot tag...: these are stores in which there may be queues; answers some that nobody has pushed to for long
 function ops.enlist()
   for _, tag in ipairs(tail(0)) do
-    if not call('ZSCORE', OWN .. 'list', tag) then
+    read('ZCARD', OWN .. 'seen')
+    if not read('ZSCORE', OWN .. 'list', tag) then
       call('ZADD', OWN .. 'list', store.queues or 0, tag)
       store.queues, is_store_changed = (store.queues or 0) + 1, true
     end
@@ -1410,7 +1568,7 @@ end
 
 -- cursor, count: answers the next cursor, then the slot tags of stores
 function ops.stores(cursor, count)
-  local tags = call('ZRANGEBYSCORE', OWN .. 'list', cursor, '+inf', 'WITHSCORES', 'LIMIT', 0, count)
+  local tags = read('ZRANGEBYSCORE', OWN .. 'list', cursor, '+inf', 'WITHSCORES', 'LIMIT', 0, count)
   local out = { '0' }
   if #tags == 2 * tonumber(count) then out[1] = integer(tonumber(tags[#tags]) + 1) end
   for i = 1, #tags, 2 do out[#out + 1] = tags[i] end
@@ -1419,8 +1577,9 @@ end
 
 -- slot tag...: there was nothing in these; whoever pushes there puts them on the list again long before they are taken off
 function ops.delist()
+  read('ZCARD', OWN .. 'list')
   for _, tag in ipairs(tail(0)) do
-    if (tonumber(call('ZSCORE', OWN .. 'seen', tag)) or 0) < log - LISTED_MS then
+    if (tonumber(read('ZSCORE', OWN .. 'seen', tag)) or 0) < log - LISTED_MS then
       call('ZREM', OWN .. 'list', tag)
       call('ZREM', OWN .. 'seen', tag)
     end
@@ -1431,6 +1590,7 @@ end
 -- name, time to live
 function ops.start(name, ttl)
   local before = worker_of(name)
+  read('ZCARD', OWN .. 'workers:ends')
   if before then end_worker(name, before, 'w') end
   local n, ends = max(store.incarnation or 0, log - 1) + 1, log_end + tonumber(ttl)
   store.incarnation, is_store_changed = n, true
@@ -1444,16 +1604,22 @@ end
 function ops.beat(name, incarnation)
   local w, refusal = alive(name, incarnation)
   if not w then return refusal end
+  read('LLEN', w.key .. ':lapsed')
+  local out, queues = {}, read('SMEMBERS', w.key .. ':queues')
   call('ZADD', OWN .. 'workers:ends', log_end + w.ttl, name)
-  local out, queues = {}, call('SMEMBERS', w.key .. ':queues')
   table.sort(queues)
   for _, queue in ipairs(queues) do
-    local q = open(queue)
-    settle(q)
-    for _, id in ipairs(call('ZRANGE', q.k .. ':off:' .. w.holder, 0, -1)) do
-      out[#out + 1] = receipt(id, get(q, id))
-    end
-    release(q, w.holder)
+    -- A worker lives whatever became of one of its queues.
+    local is_ours, why = pcall(function()
+      local q = open(queue)
+      settle(q)
+      for _, id in ipairs(read('ZRANGE', q.k .. ':off:' .. w.holder, 0, -1)) do
+        out[#out + 1] = receipt(id, get(q, id))
+      end
+      check(q, 'holders')
+      release(q, w.holder)
+    end)
+    if not is_ours and not (type(why) == 'table' and why.wrong) then error(why, 0) end
   end
   for _, lapsed in ipairs(call('LRANGE', w.key .. ':lapsed', 0, -1)) do out[#out + 1] = lapsed end
   call('DEL', w.key .. ':lapsed')
@@ -1464,7 +1630,8 @@ end
 function ops.work(name, incarnation, queue)
   local w, refusal = alive(name, incarnation)
   if not w then return refusal end
-  call('SADD', w.key .. ':works', queue)
+  read('SCARD', base(queue) .. ':workers')
+  read('SADD', w.key .. ':works', queue)
   call('SADD', base(queue) .. ':workers', name)
   return 'done'
 end
@@ -1473,9 +1640,12 @@ end
 function ops.rest(name, incarnation, queue)
   local w, refusal = alive(name, incarnation)
   if not w then return refusal end
-  call('SREM', w.key .. ':works', queue)
-  call('SREM', base(queue) .. ':workers', name)
-  return end_holder(open(queue), w.holder)
+  local q = open_whole(queue)
+  read('ZCARD', q.k .. ':held:' .. w.holder)
+  read('SCARD', w.key .. ':queues')
+  read('SREM', w.key .. ':works', queue)
+  call('SREM', q.k .. ':workers', name)
+  return end_holder(q, w.holder)
 end
 
 -- name, incarnation
@@ -1493,26 +1663,34 @@ end
 
 -- cursor: answers the next cursor, then what is known of some workers; one may be told of twice
 function ops.workers(cursor)
-  local some = call('HSCAN', OWN .. 'workers', cursor, 'COUNT', SLICE)
+  local some = read('HSCAN', OWN .. 'workers', cursor, 'COUNT', SLICE)
   local out = { some[1] }
   for i = 1, #some[2], 2 do
     local w, leased = worker_of(some[2][i]), 0
-    for _, queue in ipairs(call('SMEMBERS', w.key .. ':queues')) do
-      leased = leased + call('ZCARD', base(queue) .. ':held:' .. w.holder)
+    for _, queue in ipairs(read('SMEMBERS', w.key .. ':queues')) do
+      leased = leased + read('ZCARD', base(queue) .. ':held:' .. w.holder)
     end
     out[#out + 1] = { some[2][i], w.n, w.ttl, leased }
   end
   return out
 end
 
+-- Ends what a connection held, but for queues with a key that is not ours: those are left for later. Answers whether it is done.
 local function close_conn(conn)
-  for _, queue in ipairs(call('SMEMBERS', OWN .. 'conn:' .. conn)) do end_holder(open(queue), 'c:' .. conn) end
-  call('DEL', OWN .. 'conn:' .. conn)
-  call('SREM', OWN .. 'home:' .. home_of(conn), conn)
+  local key, is_done = OWN .. 'conn:' .. conn, true
+  for _, queue in ipairs(read('SMEMBERS', key)) do
+    if is_sound(queue) then end_holder(open(queue), 'c:' .. conn) else is_done = false end
+  end
+  if is_done then
+    call('DEL', key)
+    call('SREM', OWN .. 'home:' .. home_of(conn), conn)
+  end
+  return is_done
 end
 
 -- connection...: ends what they hold, at no cost
 function ops.close_conns()
+  for _, conn in ipairs(tail(0)) do read('SCARD', OWN .. 'home:' .. home_of(conn)) end
   for _, conn in ipairs(tail(0)) do close_conn(conn) end
   return 'done'
 end
@@ -1520,18 +1698,22 @@ end
 -- Ends what the connections of a home held that has been silent for too long, a few at a time.
 function end_lost_homes()
   if not store.homes or store.homes > log then return end
-  local dead = call('ZRANGEBYSCORE', OWN .. 'homes', '-inf', log, 'LIMIT', 0, 1)[1]
+  local dead = read('ZRANGEBYSCORE', OWN .. 'homes', '-inf', log, 'LIMIT', 0, 1)[1]
   if dead then
-    local conns = call('SRANDMEMBER', OWN .. 'home:' .. dead, GONE_MAX)
-    for _, conn in ipairs(conns) do close_conn(conn) end
-    if #conns < GONE_MAX then call('ZREM', OWN .. 'homes', dead) end
+    local conns, is_done = read('SRANDMEMBER', OWN .. 'home:' .. dead, GONE_MAX), true
+    for _, conn in ipairs(conns) do is_done = close_conn(conn) and is_done end
+    if not is_done then
+      call('ZADD', OWN .. 'homes', log + UNSOUND_MS, dead)
+    elseif #conns < GONE_MAX then
+      call('ZREM', OWN .. 'homes', dead)
+    end
   end
   store.homes, is_store_changed = first_of(OWN .. 'homes'), true
 end
 
 -- home: says that it lives
 function ops.home(name)
-  call('ZADD', OWN .. 'homes', log + HOME_MS, name)
+  read('ZADD', OWN .. 'homes', log + HOME_MS, name)
   if not store.homes then
     store.homes, is_store_changed = log + HOME_MS, true
   end
@@ -1540,7 +1722,7 @@ end
 
 -- queue, receipt...: deliveries that never reached their taker
 function ops.undeliver(name)
-  local q, ids = open(name), {}
+  local q, ids = open_whole(name), {}
   settle(q)
   for _, word in ipairs(tail(1)) do
     local id, _, _, is_current = claim(q, word)
@@ -1552,6 +1734,7 @@ end
 
 -- Said to a server upon meeting it, so that it is known as soon as can be if it was started since.
 function ops.epoch()
+  read('ZCARD', OWN .. 'homes')
   local homes = first_of(OWN .. 'homes')
   if homes ~= store.homes then
     store.homes, is_store_changed = homes, true
@@ -1563,9 +1746,14 @@ end
 function ops.tick()
   local out = {}
   for i, name in ipairs(tail(0)) do
-    local q = open(name)
-    settle(q)
-    out[i] = next_look(q, settle_sources(q))
+    -- Those who wait for other queues are to hear of them.
+    local is_ours, row = pcall(function()
+      local q = open(name)
+      settle(q)
+      return next_look(q, settle_sources(q))
+    end)
+    if not is_ours and not (type(row) == 'table' and row.wrong) then error(row, 0) end
+    out[i] = is_ours and row or { log + UNSOUND_MS, 0, log, wall }
   end
   return out
 end
@@ -1576,8 +1764,7 @@ local function notice_start()
   store.epoch, store.started, is_store_changed = args[5], log, true
 end
 
-local function run(its_keys, its_args)
-  keys, args = its_keys, its_args
+local function perform()
   if not begin() then return { 0, { '!', 'LATE' } } end
   notice_start()
   if args[1] ~= 'epoch' then
@@ -1587,4 +1774,19 @@ local function run(its_keys, its_args)
   local answer = ops[args[1]](unpack(args, HEAD + 1, HEAD + 10))
   finish()
   return { time_us, answer }
+end
+
+-- Does an operation. If a key that it needs holds something that is not ours, it is refused and has changed nothing; what time
+-- did to other queues before stays done.
+local function run(its_keys, its_args)
+  keys, args, time_us = its_keys, its_args, nil
+  local is_done, answer = pcall(perform)
+  if is_done then return answer end
+  if type(answer) ~= 'table' or not answer.wrong then error(answer, 0) end
+  if time_us then
+    local is_dirty = false
+    for _, q in ipairs(order_opened) do is_dirty = is_dirty or q.dirty end
+    if is_dirty then finish() end
+  end
+  return { time_us or 0, { '!', 'WRONGTYPE', answer.wrong } }
 end
