@@ -4,22 +4,19 @@
 mod check_support;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use check_support::{Files, Life, checked, disk_of, is_segment};
 use sureq_core::broker::Image;
 use sureq_core::codec::{self, write_number};
-use sureq_core::command::{LeaseAsk, Pop, View};
+use sureq_core::command::{LeaseAsk, Pop};
 use sureq_core::settings::{Change, Changes};
 use sureq_core::task::Body as _;
-use sureq_core::{Broker, Command, Event, Recorder, Replies, TaskId};
+use sureq_core::{Broker, Command, Event, Recorder, TaskId};
+use sureq_engine::Body;
 use sureq_engine::check::{Finding, QueueReport, Report, Severity};
 use sureq_engine::checkpoint::{Blob, Checkpoints};
 use sureq_engine::log::{LogOptions, Place, Position, scan};
 use sureq_engine::store::Store;
-use sureq_engine::{Body, Engine, Options};
-use sureq_testkit::manual_clock::ManualClock;
-use sureq_testkit::patience::until;
 use sureq_testkit::sim_disk::SimDisk;
 
 /// So many tasks take up some segments.
@@ -151,26 +148,13 @@ fn index(disk: &SimDisk, astray: Astray<'_>, known: &BTreeMap<Vec<u8>, At>) -> I
 
 /// Writes a checkpoint as engines do; what it has in common with `shared` is not written again.
 fn write_checkpoint(disk: &SimDisk, index: &Index, shared: Option<Vec<Blob>>) -> Vec<Blob> {
-    write_changed_checkpoint(disk, index, shared, &mut |_| ())
-}
-
-/// The same with pieces that were changed before their checksums were made.
-fn write_changed_checkpoint(
-    disk: &SimDisk,
-    index: &Index,
-    shared: Option<Vec<Blob>>,
-    change: &mut dyn FnMut(&mut Vec<u8>),
-) -> Vec<Blob> {
     let uuid = Store::open(&disk.shared()).expect("a sound store").values().uuid;
     let mut checkpoints = Checkpoints::open(disk.shared(), uuid).expect("they are sound");
     let mut pace = |_| ();
     let mut draft = checkpoints.begin(index.end, &mut pace).expect("a sound disk");
     let queues = || index.image.queues.iter().filter_map(|(no, image)| Some((no, image.as_ref()?)));
     let blobs = shared.unwrap_or_else(|| {
-        let mut written = |mut bytes: Vec<u8>| {
-            change(&mut bytes);
-            draft.write(&bytes).expect("a sound disk")
-        };
+        let mut written = |bytes: Vec<u8>| draft.write(&bytes).expect("a sound disk");
         let parts = queues().flat_map(|(_, image)| image.parts());
         parts.map(|part| written(encoded(|out| part.encode(out)))).collect()
     });
@@ -338,68 +322,4 @@ fn an_older_checkpoint_that_has_other_places_than_the_newer_is_told() {
     let [finding] = damages[..] else { panic!("{damages:#?}") };
     assert_eq!(finding.file, format!("checkpoint-{:020}", 1), "{finding:?}");
     assert!(finding.what.contains("another state"), "{finding:?}");
-}
-
-/// Entries of a run that are decoded without those before them.
-const GROUP: usize = 64;
-
-/// A run whose bytes are wrong although every checksum matches is found out at the start, or costs the groups that are damaged:
-/// all else is served, looked at, purged and written to the next checkpoint.
-#[test]
-fn a_run_with_wrong_bytes_costs_its_damaged_groups_alone() {
-    let told = told();
-    let sound = disk_of(&told.files);
-    let index = index(&sound, &[], &BTreeMap::new());
-    let (mut refused, mut served) = (0, 0);
-    for seed in 1..=60 {
-        let (mut random, mut changes) = (fastrand::Rng::with_seed(seed), 0);
-        let disk = disk_of(&told.files);
-        write_changed_checkpoint(&disk, &index, None, &mut |bytes| {
-            // The numbers at the front are about all of the run.
-            for _ in 0..random.usize(1..3) {
-                let at = random.usize(40..bytes.len());
-                bytes[at] ^= random.u8(1..);
-                changes += 1;
-            }
-        });
-        let clock = Arc::new(ManualClock::starting_at(told.ids[TASKS - 1].ms() + 1_000));
-        let options = Options { segment_bytes: Some(check_support::SEGMENT_BYTES), ..Options::default() };
-        let open = || Engine::open_on(disk.shared(), Arc::clone(&clock) as _, &options);
-        let Ok(engine) = open() else {
-            refused += 1;
-            continue;
-        };
-        served += 1;
-        let execute = |command: Command<'_>| {
-            let mut replies = Replies::default();
-            let executed = engine.execute(&[command], &mut replies);
-            assert!(engine.wait(executed.position), "seed {seed}: {:?}", engine.failure());
-            replies
-        };
-        execute(Command::Inspect { queue: b"q", view: View::Ready, start: 0, count: 1000 });
-        let mut sound = 0;
-        for _ in 0..TASKS {
-            let replies = execute(Command::Pop(Pop::plain(&[b"q"], 25)));
-            for task in &replies.tasks {
-                let n = told.ids.iter().position(|id| *id == task.id);
-                sound += usize::from(n.is_some_and(|n| task.body.as_ref() == payload(n)));
-            }
-            let counts = engine.inspect(|broker| broker.queue(b"q").map(|queue| queue.counts()));
-            if counts.is_none_or(|counts| counts[0] == 0 && counts[1] == 0) {
-                break;
-            }
-            clock.pass(11_000);
-            engine.tick();
-        }
-        assert!(sound + changes * GROUP >= TASKS, "seed {seed}: {sound} are left after {changes} changes");
-        execute(Command::Purge { queue: b"q", state: None });
-        let taken = engine.status().checkpoints;
-        until("there is another checkpoint", || {
-            execute(Command::Push { queue: b"more", payloads: &[&[b'x'; 400]] });
-            engine.status().checkpoints > taken
-        });
-        engine.close().expect("a sound disk");
-        open().expect("it starts from its own checkpoint").close().expect("a sound disk");
-    }
-    assert!(served > 20, "{served} served, {refused} refused");
 }
