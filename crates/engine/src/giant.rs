@@ -190,7 +190,9 @@ impl Giants {
         let waiting = std::mem::take(&mut jobs.waiting).into_iter().map(|giant| giant.cell);
         let cells: Vec<_> = waiting.chain(jobs.current.clone()).collect();
         drop(jobs);
-        cells.iter().for_each(|cell| cell.fail(durable));
+        for cell in &cells {
+            cell.fail(durable);
+        }
     }
 
     fn push(&self, giant: Giant) {

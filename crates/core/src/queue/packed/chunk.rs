@@ -196,7 +196,7 @@ impl<B: Body> Chunk<B> {
         while cursor.index() < self.run().count() {
             meter::step();
             match self.run().next(cursor) {
-                None => self.run().pass_over_group(cursor),
+                None => cursor.pass_over_group(),
                 Some(coded) if self.is_live(coded.index) => {
                     let entry = self.entry(coded);
                     if entry.is_some() {

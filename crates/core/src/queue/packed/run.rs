@@ -127,6 +127,11 @@ impl<B> Cursor<B> {
         self.coded += 1;
     }
 
+    /// Goes to the next group, because the rest of this one cannot be read.
+    pub(super) fn pass_over_group(&mut self) {
+        *self = Self::at_group(self.index / GROUP + 1);
+    }
+
     /// The index of the entry it stands before.
     pub(super) const fn index(&self) -> u16 {
         self.index
@@ -426,11 +431,6 @@ impl<B: Body> Run<B> {
     fn id_at(&self, before: u64, distance: u64) -> Option<TaskId> {
         let id = TaskId::from_raw(before.checked_add(distance)?)?;
         (distance > 0 && id <= self.last).then_some(id)
-    }
-
-    /// Goes to the next group, because the rest of this one cannot be read.
-    pub(super) fn pass_over_group(&self, cursor: &mut Cursor<B>) {
-        *cursor = Cursor::at_group(cursor.index / GROUP + 1);
     }
 
     /// The id of the first entry of a group.
