@@ -3,12 +3,17 @@
 //! Most tasks are taken soon after they came, so that the last frames stay in a ring for a while after they were written.
 //! What lies at the head of a long queue is read ahead of its takers, and goes when as many payloads of it were asked for as
 //! it was read for. Each has half of the budget, so that neither drives the other out.
+//!
+//! Large payloads are not copied into the ring: the memory that they were written from is kept as it is, as long as there is
+//! room beside the ring.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::body::{CRC_BYTES, Stored};
+use crate::log::{FrameBuf, Place, Section};
+use crate::meter::Meter;
 use sureq_seam::Payload;
 
 /// How much of what was just written is kept at first.
@@ -30,22 +35,35 @@ pub(crate) type Start = (u32, u32);
 #[derive(Debug)]
 pub(crate) struct Cache {
     written: Ring,
+    large: LargeWritten,
     read: Stretches,
+    /// Counts the bytes that are copied.
+    pub(crate) meter: Meter,
 }
 
 /// Where a payload was found.
 pub(crate) enum Found<'c> {
     /// Among what was just written, or is about to be.
     Written(&'c [u8]),
+    /// Among that too, in memory that can be shared.
+    Large(Payload),
     /// Among what was read ahead.
     Read(Payload),
+}
+
+impl Found<'_> {
+    /// A payload of a section, if it is the one at this place of the batch.
+    pub(crate) fn within(section: &Section, at: usize, place: Stored) -> Option<Self> {
+        let start = section.find(at, place.len as usize)?;
+        Some(Self::Large(Payload::within(&section.bytes, start..start + place.len as usize)))
+    }
 }
 
 impl From<Found<'_>> for Payload {
     fn from(found: Found<'_>) -> Self {
         match found {
             Found::Written(bytes) => Self::from(bytes),
-            Found::Read(payload) => payload,
+            Found::Large(payload) | Found::Read(payload) => payload,
         }
     }
 }
@@ -53,18 +71,31 @@ impl From<Found<'_>> for Payload {
 impl Cache {
     /// A cache of so many bytes.
     pub(crate) fn new(budget: usize) -> Self {
-        Self { written: Ring::new(budget / 2), read: Stretches::new(budget / 2) }
+        let (written, large) = (Ring::new(budget / 2), LargeWritten::default());
+        Self { written, large, read: Stretches::new(budget / 2), meter: Meter::default() }
     }
 
-    /// Keeps the body of a frame that is about to be written: until the next comes, whatever the budget, since nobody can
-    /// read it from the disk yet.
-    pub(crate) fn keep_written(&mut self, segment: u32, offset: u32, body: &[u8]) {
+    /// Keeps the payloads of a frame that is about to be written: until the next comes, whatever the budget, since nobody
+    /// can read them from the disk yet.
+    pub(crate) fn keep_frame(&mut self, place: Place, frame: &FrameBuf) {
+        let (segment, offset) = (place.segment as u32, place.offset as u32);
+        match frame.section() {
+            // All payloads of such a frame are in its section.
+            Some(section) => self.large.keep((segment, offset), section.clone()),
+            None => self.keep_written(segment, offset, frame.body()),
+        }
+    }
+
+    fn keep_written(&mut self, segment: u32, offset: u32, body: &[u8]) {
+        self.meter.bytes(body.len());
         self.written.keep((segment, offset), body);
     }
 
     /// The last frame has been written: one that is too large for the ring can be read back from now on.
     pub(crate) fn has_written(&mut self) {
         self.written.let_go_of_giant(KEPT_GIANT_BYTES);
+        let room = self.written.capacity_max.saturating_sub(self.written.bytes.len());
+        self.large.has_written(room);
     }
 
     /// Keeps what was read from a segment, until so many payloads of it were asked for.
@@ -76,7 +107,11 @@ impl Cache {
 
     /// The payload at this place, if it was read together with the one that was asked for last.
     pub(crate) fn find_near(&mut self, place: Stored) -> Option<Payload> {
-        let (bytes, at) = self.read.find_near(place).filter(|(bytes, at)| is_whole(bytes, *at, place))?;
+        let (bytes, at) = self.read.find_near(place)?;
+        self.meter.bytes(place.len as usize);
+        if !is_whole(&bytes, at, place) {
+            return None;
+        }
         Some(Payload::new(bytes, at..at + place.len as usize))
     }
 
@@ -86,16 +121,21 @@ impl Cache {
             let within = (place.offset - frame.start.1) as usize;
             return Some(Found::Written(&self.written.body(frame)[within..][..place.len as usize]));
         }
+        if let Some(found) = self.large.find(place) {
+            return Some(found);
+        }
         let found = self.read.find(place).filter(|(bytes, at)| is_whole(bytes, *at, place));
         if found.is_none() {
             self.written.miss(place);
         }
+        self.meter.bytes(found.as_ref().map_or(0, |_| place.len as usize));
         found.map(|(bytes, at)| Found::Read(Payload::new(bytes, at..at + place.len as usize)))
     }
 
     /// What is written from this place on is in memory, or was just now.
     pub(crate) fn written_from(&self) -> Start {
-        self.written.frames.front().map_or((u32::MAX, 0), |oldest| oldest.start)
+        let ring = self.written.frames.front().map_or((u32::MAX, 0), |oldest| oldest.start);
+        self.large.being_written().map_or(ring, |start| ring.min(start))
     }
 
     /// How many bytes it may hold of what was read.
@@ -105,7 +145,7 @@ impl Cache {
 
     /// How many bytes it holds.
     pub(crate) fn bytes(&self) -> usize {
-        self.written.bytes.len() + self.written.giant.len() + self.read.bytes
+        self.written.bytes.len() + self.written.giant.len() + self.large.bytes + self.read.bytes
     }
 }
 
@@ -115,6 +155,44 @@ pub(crate) fn is_whole(bytes: &[u8], at: usize, place: Stored) -> bool {
     let payload = bytes.get(at..).and_then(|rest| rest.get(..place.len as usize));
     let sum = bytes.get(sum_at..).and_then(|sum| sum.first_chunk()).copied().map(u32::from_le_bytes);
     payload.is_some_and(|payload| sum == Some(crc32c::crc32c(payload)))
+}
+
+/// Sections of frames, from the oldest to the newest, and so by place.
+#[derive(Debug, Default)]
+struct LargeWritten {
+    sections: VecDeque<(Start, Section)>,
+    bytes: usize,
+    /// The newest is about to be written.
+    is_writing: bool,
+}
+
+impl LargeWritten {
+    fn keep(&mut self, start: Start, section: Section) {
+        self.bytes += section.bytes.len();
+        self.sections.push_back((start, section));
+        self.is_writing = true;
+    }
+
+    /// All of them can be read back from now on: as many stay as there is room for.
+    fn has_written(&mut self, room: usize) {
+        self.is_writing = false;
+        while self.bytes > room
+            && let Some((_, gone)) = self.sections.pop_front()
+        {
+            self.bytes -= gone.bytes.len();
+        }
+    }
+
+    fn being_written(&self) -> Option<Start> {
+        self.sections.back().filter(|_| self.is_writing).map(|(start, _)| *start)
+    }
+
+    fn find(&self, place: Stored) -> Option<Found<'_>> {
+        let before = self.sections.partition_point(|(start, _)| *start <= (place.segment, place.offset));
+        let ((segment, offset), section) = self.sections.get(before.checked_sub(1)?)?;
+        let at = place.offset.checked_sub(*offset).filter(|_| *segment == place.segment)?;
+        Found::within(section, at as usize, place)
+    }
 }
 
 /// The last frames, each in one piece. The memory is had once and used over and over; there is as much of it as is of use,
@@ -343,7 +421,7 @@ mod tests {
     fn written(cache: &mut Cache, place: Stored) -> Option<Vec<u8>> {
         match cache.find(place)? {
             Found::Written(bytes) => Some(bytes.to_vec()),
-            Found::Read(_) => None,
+            Found::Large(_) | Found::Read(_) => None,
         }
     }
 
@@ -393,6 +471,38 @@ mod tests {
         assert_eq!(written(&mut cache, place(1, 192, 500)), Some(vec![7; 500]), "the ring is as it was");
         assert_eq!(cache.written_from(), (1, 192));
         assert!(cache.bytes() <= 1000);
+    }
+
+    /// A section is found where it was written to, and nowhere else; it stays while there is room beside the ring.
+    #[test]
+    fn large_payloads_are_shared_and_go_when_there_is_no_room_for_them() {
+        let mut cache = Cache::new(2 * 1000);
+        let section: Arc<[u8]> = (0..=255).collect();
+        let mut frame = FrameBuf::new();
+        frame.extend(b"event");
+        frame.put_section(Section { at: 3, bytes: Arc::clone(&section) });
+        for n in 0..20_u32 {
+            let offset = 1000 * u64::from(n);
+            cache.keep_frame(Place { segment: 5, offset }, &frame);
+            let found = |cache: &mut Cache, skip: u32, len: u32| match cache.find(place(5, skip, len)) {
+                Some(Found::Large(payload)) => Some(payload.as_ref().to_vec()),
+                _ => None,
+            };
+            let start = 1000 * n;
+            assert_eq!(cache.written_from(), (5, start), "it cannot be read yet");
+            assert_eq!(found(&mut cache, start + 3, 256).as_deref(), Some(&section[..]));
+            assert_eq!(found(&mut cache, start + 13, 7).as_deref(), Some(&section[10..17]));
+            for (skip, len) in [(start, 1), (start + 2, 5), (start + 259, 1), (start + 250, 10)] {
+                assert_eq!(found(&mut cache, skip, len), None, "{skip} {len}");
+            }
+            assert!(cache.find(place(6, start + 3, 1)).is_none());
+            cache.has_written();
+            assert!(cache.bytes() <= 1000 && cache.written_from() == (u32::MAX, 0), "{}", cache.bytes());
+            assert!(found(&mut cache, start + 3, 256).is_some());
+        }
+        cache.keep_written(6, 192, &[7; 900]);
+        cache.has_written();
+        assert!(cache.find(place(5, 19_003, 1)).is_none() && cache.bytes() <= 1000);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! the size of a frame, writes it, syncs as the level of durability says, and publishes the position; then the parked replies
 //! may be sent. The next frame gathers meanwhile.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -29,13 +29,17 @@ use crate::durable::Durable;
 use crate::fault::OpenError;
 use crate::giant::Giants;
 use crate::keeper::Keeper;
-use crate::line::Line;
+use crate::line::{Line, OwnedPop};
 use crate::listener::Listeners;
 use crate::loader::{self, Loader};
 use crate::log::{Cut, Durability, LogError, Position};
 use crate::log_thread::LogThread;
+use crate::meter::{Held, Meter};
 use crate::opening;
+use crate::payloads::part_from_large;
+use crate::prepared::{self, LARGE_BYTES};
 use crate::shared::{Shared, State, ThreadsLeft};
+use crate::sliced::{self, Left, PopRest, SLICE_BYTES, Sliced};
 use crate::synced::Synced;
 use crate::tape::Tape;
 use crate::ticker;
@@ -62,6 +66,15 @@ pub struct Options {
 
 /// How long [`Engine::close`] waits for the disk.
 pub const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How many tasks are pushed, named or handed out under one lock by the commands of a batch, before others get it.
+const WORK_TASKS_MAX: usize = 2 * limits::SLICE_TASKS;
+
+/// How many bytes of small payloads are copied under one lock by the commands of a batch.
+const COPIED_BYTES_MAX: usize = 1 << 20;
+
+/// How many bytes of large payloads are prepared at once.
+const PREPARED_BYTES_MAX: usize = 32 << 20;
 
 /// The default of [`Options::cache_bytes`].
 pub const CACHE_BYTES: usize = 64 << 20;
@@ -103,6 +116,7 @@ impl Engine {
             broker: opened.broker,
             tape: opened.tape,
             line: Line::default(),
+            unserved: VecDeque::new(),
             listeners: Listeners::default(),
             cache: Cache::new(options.cache_bytes),
             ahead: ReadAhead::default(),
@@ -117,6 +131,8 @@ impl Engine {
             logged_bytes: 0,
             sync_wanted: Position::START,
             closing: false,
+            meter: Meter::default(),
+            held: Held::default(),
             woken: Vec::new(),
         };
         let keeper = Keeper::new(opened.store, opened.spares);
@@ -156,6 +172,7 @@ impl Engine {
             broker,
             tape,
             line: Line::default(),
+            unserved: VecDeque::new(),
             listeners: Listeners::default(),
             cache: Cache::new(0),
             ahead: ReadAhead::default(),
@@ -170,6 +187,8 @@ impl Engine {
             logged_bytes: 0,
             sync_wanted: Position::START,
             closing: false,
+            meter: Meter::default(),
+            held: Held::default(),
             woken: Vec::new(),
         };
         let engine = Self::assemble(state, clock, &options, Keeper::idle(), None, None);
@@ -186,6 +205,7 @@ impl Engine {
         cut: Option<Cut>,
     ) -> Self {
         let shared = Shared {
+            hash_key: state.tape.hash_key(),
             state: Mutex::new(state),
             waited: AtomicU64::new(0),
             entered: AtomicU64::new(0),
@@ -248,18 +268,77 @@ impl Engine {
         }
     }
 
-    /// Executes commands in order, under one lock, and never waits. Stops at one that must: a pop for a task, or any for
-    /// payloads that have to be read. Leaves it to the caller to [`Self::commit`] soon: whoever has more to execute at
-    /// once has it all written in one go.
+    /// Executes commands in order, and never waits. Stops at one that must: a pop for a task, any for payloads that have to
+    /// be read, one that is executed in slices. Leaves it to the caller to [`Self::commit`] soon: whoever has more to execute
+    /// at once has it all written in one go.
     pub fn gather(&self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Executed {
         let shared = &self.shared;
-        // What is larger than a segment is executed apart; nothing behind it is executed before it.
-        let (mut giant, mut commands) = (shared.first_giant(commands), commands);
-        if let Some((index, _)) = &giant {
-            commands = &commands[..=*index];
+        let mut weight = Weight::of(replies);
+        let mut all =
+            Executed { done: 0, position: Position::START, ticket: None, served: false, hold: None };
+        while all.done < commands.len() && weight.bytes <= limits::OUTPUT_BYTES_MAX {
+            if all.done > 0 {
+                shared.step_aside();
+            }
+            let rest = &commands[all.done..];
+            if sliced::is_sliced(&rest[0]) {
+                all.ticket = Some(shared.slice(&rest[0]));
+                break;
+            }
+            let mut prepared = self.prepare(rest);
+            let first_task = replies.tasks.len();
+            let executed = self.gather_some(&rest[..prepared.commands], &mut prepared, replies, &mut weight);
+            part_from_large(&mut replies.tasks[first_task..]);
+            all.done += executed.done;
+            all.position = all.position.max(executed.position);
+            all.served |= executed.served;
+            (all.ticket, all.hold) = (executed.ticket, executed.hold);
+            if executed.done == 0 || all.ticket.is_some() {
+                break;
+            }
         }
+        all
+    }
+
+    /// Prepares the large payloads of the commands that are executed next under one lock.
+    fn prepare(&self, commands: &[Command<'_>]) -> Prepared {
+        let mut prepared = Prepared { commands: 0, large: Vec::new(), left: Vec::new() };
+        let (mut small_bytes, mut large_bytes) = (0, 0);
+        for (index, command) in commands.iter().enumerate().take(WORK_TASKS_MAX) {
+            let bytes = prepared::payload_bytes(command);
+            let sum = if bytes < LARGE_BYTES { &mut small_bytes } else { &mut large_bytes };
+            *sum += bytes;
+            let is_enough = small_bytes > COPIED_BYTES_MAX || large_bytes > PREPARED_BYTES_MAX;
+            let is_giant = self.shared.is_giant(command);
+            if index > 0 && (is_enough || is_giant || sliced::is_sliced(command)) {
+                break;
+            }
+            prepared.commands += 1;
+            if is_giant {
+                break;
+            }
+            if bytes >= LARGE_BYTES
+                && let Some(payloads) = self.shared.prepare(command)
+            {
+                prepared.large.push((index, Some(payloads)));
+            }
+        }
+        prepared
+    }
+
+    /// Executes commands under one lock, as many of them as do not hold others up for long.
+    fn gather_some(
+        &self,
+        commands: &[Command<'_>],
+        prepared: &mut Prepared,
+        replies: &mut Replies<Body>,
+        weight: &mut Weight,
+    ) -> Executed {
+        let shared = &self.shared;
+        // What is larger than a segment comes alone, and is executed apart.
+        let mut giant = commands.first().and_then(|first| shared.giant(first));
         let mut state = shared.lock();
-        let mut now = shared.clock.now();
+        let now = shared.clock.now();
         shared.mind_the_mark(&state, now);
         // Under the lock: nobody joins a line that a failure has disbanded.
         let failed = shared.durable.failure().map(|_| Refusal::Poisoned);
@@ -282,8 +361,7 @@ impl Engine {
             ticker::tick(shared, &mut state, now);
         }
         let (mut ticket, mut served) = (None, false);
-        let mut done = 0;
-        let mut weight = Weight::of(replies);
+        let (mut done, mut work, weight_before) = (0, 0, weight.bytes);
         let mut is_refused = false;
         for (index, command) in commands.iter().enumerate() {
             if let Some(refusal) = shared.refusal(&state, command) {
@@ -294,15 +372,31 @@ impl Engine {
                     ticket = Some(search);
                     break;
                 }
-                if let Some((_, giant)) = giant.take_if(|(at, _)| *at == index) {
+                if let Some(giant) = giant.take() {
                     ticket = Some(shared.set_apart(giant));
                     break;
                 }
                 let first_task = replies.tasks.len();
-                let mut bulk = Bulk::default();
-                while shared.execute_slice(&mut state, now, command, &mut bulk, replies) == Progress::More {
-                    state = shared.let_others_in(state, now);
-                    now = shared.clock.now();
+                let first_worker = replies.workers.len();
+                let State { broker, tape, .. } = &mut *state;
+                let (mut left, mut bulk) = (None, Bulk::default());
+                let mut progress = Progress::Done;
+                if let Command::Pop(pop) = command {
+                    left = sliced::begin_pop(broker, pop, now, tape, replies);
+                } else {
+                    tape.lend(prepared.take(index));
+                    progress = broker.execute_slice(now, command, &mut bulk, tape, replies);
+                    prepared.left.extend(tape.take_left());
+                }
+                shared.end_unit(&mut state);
+                let tasks = sliced::named(command) + replies.tasks.len() - first_task;
+                state.meter.tasks(tasks);
+                work += tasks;
+                if progress == Progress::More {
+                    let rows = replies.workers.split_off(first_worker);
+                    ticket = Some(shared.ticket_for_bulk(command, bulk, rows, shared.position(&state)));
+                    served |= shared.serve(&mut state, now);
+                    break;
                 }
                 let waits = must_wait(command, replies);
                 ticket = if waits.is_some() && shared.is_out_of_memory(&state) {
@@ -315,16 +409,8 @@ impl Engine {
                     replies.list.pop();
                     let (number, cell) = state.line.join(pop, now.log);
                     Some(Ticket { number: Some(number), cell, shared: Arc::clone(shared) })
-                } else if replies.tasks.len() > first_task
-                    && !shared.fetch(&mut state, command, &mut replies.tasks[first_task..])
-                {
-                    let replies = split_off(replies, first_task);
-                    let position = shared.position(&state);
-                    let mut answer = Answer::new(queues_of(command), replies, position);
-                    answer.recovered_from = recovered_from(command);
-                    Some(shared.load(answer))
                 } else {
-                    None
+                    self.answer_later(&mut state, command, left, first_task, replies)
                 };
                 if ticket.is_some() {
                     // Even a pop that finds nothing lets time pass, and may have set tasks free elsewhere.
@@ -336,13 +422,12 @@ impl Engine {
             if !state.line.is_empty() {
                 served |= shared.serve(&mut state, now);
             }
-            if weight.add(replies) > limits::OUTPUT_BYTES_MAX {
+            let is_heavy = weight.add(replies) > limits::OUTPUT_BYTES_MAX;
+            if is_heavy || work >= WORK_TASKS_MAX || weight.bytes > weight_before + SLICE_BYTES {
                 break;
             }
         }
-        if state.line.is_empty() {
-            state.broker.forget_awake();
-        }
+        state.forget_awake_unless_awaited();
         let position = shared.position(&state);
         let hold = (state.tape.is_long()).then(|| state.tape.end());
         shared.stir_ticker(&mut state, now);
@@ -357,6 +442,32 @@ impl Engine {
             shared.notice(&line);
         }
         Executed { done, position, ticket, served, hold }
+    }
+
+    /// A ticket for a command whose tasks are not all handed out yet, or whose payloads have to be read.
+    fn answer_later(
+        &self,
+        state: &mut State,
+        command: &Command<'_>,
+        left: Option<Left>,
+        first_task: usize,
+        replies: &mut Replies<Body>,
+    ) -> Option<Ticket> {
+        let shared = &self.shared;
+        let tasks = &mut replies.tasks[first_task..];
+        if tasks.is_empty() || shared.fetch(state, command, tasks) && left.is_none() {
+            return None;
+        }
+        let replies = split_off(replies, first_task);
+        let mut answer = Answer::new(queues_of(command), replies, shared.position(state));
+        answer.recovered_from = recovered_from(command);
+        Some(match (command, left) {
+            (Command::Pop(pop), Some(left)) => {
+                let rest = PopRest::new(OwnedPop::from(pop), left);
+                shared.ticket_for(answer, Some(Sliced::Pop(rest)))
+            }
+            _ => shared.load(answer),
+        })
     }
 
     /// Has what was gathered written; answers the position that is durable once it is.
@@ -417,6 +528,12 @@ impl Engine {
                 self.shared.step_aside();
             }
         }
+    }
+
+    /// The most that was done in one go under the lock of the state; only builds with debug assertions count it.
+    pub fn held(&self) -> Held {
+        // What was done the last time is counted when the lock is taken again.
+        self.shared.lock().held
     }
 
     /// Looks at the state, for tests and statistics.
@@ -489,6 +606,22 @@ impl Engine {
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine").field("durable", &self.durable()).finish_non_exhaustive()
+    }
+}
+
+/// Large payloads of the commands that are executed next.
+struct Prepared {
+    /// How many commands those are.
+    commands: usize,
+    /// By the index of the command.
+    large: Vec<(usize, Option<prepared::Prepared>)>,
+    /// What was not used: to be dropped without the lock.
+    left: Vec<prepared::Prepared>,
+}
+
+impl Prepared {
+    fn take(&mut self, index: usize) -> Option<prepared::Prepared> {
+        self.large.iter_mut().find(|(at, _)| *at == index).and_then(|(_, payloads)| payloads.take())
     }
 }
 

@@ -14,6 +14,7 @@ use crate::failpoint::failpoint;
 use crate::fault::OpenError;
 use crate::log::{SegmentInfo, visit_segment};
 use crate::log_thread::LogThread;
+use crate::prepared::{LARGE_BYTES, Prepared};
 use crate::recorded::{Recorded, payloads_in};
 use crate::shared::{Shared, State};
 
@@ -31,6 +32,8 @@ struct Candidate {
     /// Where it begins in the segment.
     offset: u64,
     payload: Vec<u8>,
+    /// The same as the log will have it, if it is large.
+    prepared: Option<Prepared>,
 }
 
 /// What came of copying a segment.
@@ -79,7 +82,10 @@ impl Slice<'_> {
     fn add(&mut self, recorded: &Recorded<'_>) {
         let &Recorded { queue, id, offset, payload } = recorded;
         self.bytes += payload.len();
-        self.candidates.push(Candidate { queue, id, offset, payload: payload.to_vec() });
+        let payload = payload.to_vec();
+        let is_large = payload.len() >= LARGE_BYTES;
+        let prepared = is_large.then(|| Prepared::section(&[&payload])).flatten();
+        self.candidates.push(Candidate { queue, id, offset, payload, prepared });
         if self.candidates.len() >= SLICE_TASKS || self.bytes >= SLICE_BYTES {
             self.copy();
         }
@@ -97,21 +103,24 @@ impl Slice<'_> {
             let State { broker, tape, .. } = &mut *state;
             let before = tape.bytes();
             failpoint("forward.before");
-            for Candidate { queue, id, offset, payload } in self.candidates.drain(..) {
+            for Candidate { queue, id, offset, payload, prepared } in &mut self.candidates {
                 let is_meant = |body: &Body| {
                     body.place().is_some_and(|place| {
-                        u64::from(place.offset) == offset && numbers.contains(&u64::from(place.segment))
+                        u64::from(place.offset) == *offset && numbers.contains(&u64::from(place.segment))
                     })
                 };
-                if broker.copy_forward(queue, id, &payload, is_meant, tape) {
+                tape.lend(prepared.take());
+                if broker.copy_forward(*queue, *id, payload, is_meant, tape) {
                     tape.end_unit(broker);
                 }
+                *prepared = tape.take_left();
             }
             copied = (tape.bytes() - before) as u64;
             let now = self.shared.clock.now();
             self.shared.stir(&mut state, now);
         }
         self.bytes = 0;
+        self.candidates.clear();
         if copied > 0 {
             failpoint("forward.half");
             self.shared.tidying.copied_bytes.fetch_add(copied, Ordering::Relaxed);

@@ -219,17 +219,19 @@ impl Giants {
 }
 
 impl Shared {
-    /// The first of the commands that needs more room than a segment has, with its index. Not to be called with the lock:
-    /// it copies the command.
-    pub(crate) fn first_giant(&self, commands: &[Command<'_>]) -> Option<(usize, Giant)> {
+    /// Whether a command needs more room than a segment has.
+    pub(crate) fn is_giant(&self, command: &Command<'_>) -> bool {
         let segment_bytes = self.keeper.segment_bytes as usize;
-        if segment_bytes == 0 {
+        segment_bytes > 0 && event_bytes(command) + EVENT_BYTES > segment_bytes
+    }
+
+    /// A copy of a command that needs more room than a segment has. Not to be called with the lock.
+    pub(crate) fn giant(&self, command: &Command<'_>) -> Option<Giant> {
+        if !self.is_giant(command) {
             return None;
         }
-        let mut sizes = commands.iter().map(event_bytes).enumerate();
-        let (index, bytes) = sizes.find(|(_, bytes)| *bytes + EVENT_BYTES > segment_bytes)?;
-        let bytes = bytes + SETTLED_BYTES.min(segment_bytes);
-        Some((index, Giant { command: Owned::of(&commands[index])?, bytes, cell: Arc::default() }))
+        let bytes = event_bytes(command) + SETTLED_BYTES.min(self.keeper.segment_bytes as usize);
+        Some(Giant { command: Owned::of(command)?, bytes, cell: Arc::default() })
     }
 
     /// Has a command executed once there is room for it.
@@ -289,6 +291,7 @@ fn execute_in(
     room: Room,
     spares: Option<&Spares>,
 ) -> (Replies<Body>, Position) {
+    let prepared = shared.prepare(command);
     let mut state = lock_when_short(shared);
     let mut replies = Replies::default();
     let refusal = match &room {
@@ -299,13 +302,17 @@ fn execute_in(
     };
     let mut unused = if let Room::Reserved(reserved) = room { Some(reserved) } else { None };
     let mut position = Position::START;
+    // It takes time to free, and is freed after the lock has gone.
+    let mut left = None;
     if let Some(refusal) = refusal {
         replies = if refusal == Refusal::Poisoned { poisoned() } else { only(Reply::Refused(refusal)) };
     } else {
         let now = shared.clock.now();
         shared.mind_the_mark(&state, now);
         let State { broker, tape, .. } = &mut *state;
+        tape.lend(prepared);
         broker.execute(now, command, tape, &mut replies);
+        left = tape.take_left();
         shared.end_unit(&mut state);
         // The log needs the room for the frame that ends here.
         if state.tape.is_giant()
@@ -318,6 +325,7 @@ fn execute_in(
         shared.stir(&mut state, now);
     }
     shared.let_go(state);
+    drop(left);
     if let (Some(spares), Some(reserved)) = (spares, unused) {
         spares.give_back(&reserved);
     }

@@ -6,7 +6,8 @@
 //! * `shared`: what its threads share, under one lock.
 //! * `line`: pops that wait, in order of arrival. `durable`: replies that wait, by position.
 //! * `listener`: those who hear what happens to queues. `notes`: what the events of a command tell them.
-//! * `giant`: room for commands that are larger than a segment.
+//! * `giant`: room for commands that are larger than a segment. `sliced`: commands about very many tasks, piece by piece.
+//!   `prepared`: large payloads, encoded before the lock is taken. `meter`: what is done under it, for tests.
 //! * `tape` takes down what the broker decides; `log_thread` writes it, `ticker` lets time pass, `keeper` prepares.
 //! * `body`: where a payload lies. `payloads` finds those of a reply, in the `cache` or by the `loader`, who reads them
 //!   from the disk, `ahead` of need if possible; `ticket` is what their taker gets meanwhile.
@@ -44,13 +45,16 @@ mod listener;
 mod live;
 mod loader;
 mod log_thread;
+mod meter;
 mod notes;
 mod opening;
 mod payloads;
 mod placement;
+mod prepared;
 mod recorded;
 mod seek;
 mod shared;
+mod sliced;
 mod snapshot;
 mod status;
 mod stretch;
@@ -66,5 +70,6 @@ pub use body::{Body, Stored};
 pub use engine::{CACHE_BYTES, Engine, Executed, Options};
 pub use line::OwnedPop;
 pub use listener::Listener;
+pub use meter::Held;
 pub use status::Status;
 pub use ticket::{Answer, Ticket};

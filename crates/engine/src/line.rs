@@ -38,6 +38,11 @@ impl From<&Pop<'_>> for OwnedPop {
 }
 
 impl OwnedPop {
+    /// The queues it names, in its order.
+    pub(crate) fn queues(&self) -> &[Box<[u8]>] {
+        &self.queues
+    }
+
     /// The queues it named, in its order.
     pub fn into_queues(self) -> Vec<Box<[u8]>> {
         self.queues

@@ -18,6 +18,7 @@ use crate::fault::{Fault, Operation};
 use crate::log::{Place, Reader, segment_name};
 use crate::seek::{Candidates, Search};
 use crate::shared::Shared;
+use crate::sliced::{SLICE_BYTES, SLICE_TASKS};
 use crate::stretch::{Stretch, stretches};
 use crate::ticket::TicketCell;
 use crate::unreadable::{self, Missing, Trouble};
@@ -382,17 +383,31 @@ fn wanted(cell: &TicketCell) -> Vec<Wanted> {
 fn fetch(shared: &Shared, loader: &Loader, wanted: Vec<Wanted>) -> (Vec<(usize, Payload)>, Vec<Missing>) {
     let mut payloads = Vec::with_capacity(wanted.len());
     let mut cold = Vec::new();
-    let sealed = {
+    let mut sealed = 0;
+    let mut wanted = wanted.into_iter().peekable();
+    while wanted.peek().is_some() {
+        if !payloads.is_empty() || !cold.is_empty() {
+            shared.step_aside();
+        }
         let mut state = shared.lock();
         loader.unload(&mut state.cache);
-        for Wanted { index, place } in wanted {
+        let (mut looked_at, mut copied) = (0, 0);
+        while looked_at < SLICE_TASKS
+            && copied < SLICE_BYTES
+            && let Some(Wanted { index, place }) = wanted.next()
+        {
+            looked_at += 1;
             match state.payload(place) {
-                Some(found) => payloads.push((index, found.into())),
+                Some(found) => {
+                    copied += place.len as usize;
+                    payloads.push((index, found.into()));
+                }
                 None => cold.push(Wanted { index, place }),
             }
         }
-        state.tape.segment().saturating_sub(1)
-    };
+        state.meter.bytes(copied);
+        sealed = state.tape.segment().saturating_sub(1);
+    }
     let mut missing = Vec::new();
     let mut patience = FAILED_READS_MAX;
     let stretches: Vec<_> = stretches(&mut cold, |wanted| wanted.place).collect();

@@ -27,6 +27,9 @@ const TIDYING_PATIENCE: Duration = Duration::from_secs(1);
 /// How often it looks, beside being told.
 const TIDYING_LOOK: Duration = Duration::from_millis(10);
 
+/// So much is written at most before it is synced, where replies wait for that.
+const SYNC_BYTES: usize = 2 << 20;
+
 /// A frame buffer that grew beyond this in a burst is not kept.
 const KEPT_FRAME_BYTES: usize = 1 << 20;
 
@@ -52,7 +55,7 @@ pub(crate) fn run(shared: &Shared, mut writer: Writer) {
 
 fn write_until_closed(shared: &Shared, writer: &mut Writer) -> Result<(), LogError> {
     let mut spare = FrameBuf::new();
-    let mut synced_at = Instant::now();
+    let (mut synced_at, mut unsynced_bytes) = (Instant::now(), 0);
     loop {
         let mut state = wait_for_work(shared, writer, synced_at);
         if shared.durability == Durability::None {
@@ -74,18 +77,24 @@ fn write_until_closed(shared: &Shared, writer: &mut Writer) -> Result<(), LogErr
         placement::verify(broker, &batch);
         let Batch { mut frame, events, end, place, has_payloads } = batch;
         if has_payloads {
-            cache.keep_written(place.segment as u32, place.offset as u32, frame.body());
+            cache.keep_frame(place, &frame);
         }
+        let has_full = tape.has_full();
         drop(state);
         let written = append(shared, writer, &mut frame, events)?;
         assert_eq!(written, place, "tasks were told where their payloads lie");
+        unsynced_bytes += frame.body_len();
         let interval_over = shared.durability == Durability::Interval && synced_at.elapsed() >= SYNC_INTERVAL;
-        if shared.durability == Durability::Always || interval_over || is_wanted {
+        // Frames that wait already are synced together, as they would be in one frame.
+        let is_last = !has_full || unsynced_bytes >= SYNC_BYTES;
+        if shared.durability == Durability::Always && is_last || interval_over || is_wanted {
             sync(shared, writer)?;
-            synced_at = Instant::now();
+            (synced_at, unsynced_bytes) = (Instant::now(), 0);
         }
-        shared.durable.publish(end);
-        spare = if frame.body().len() > KEPT_FRAME_BYTES { FrameBuf::new() } else { frame };
+        if shared.durability != Durability::Always {
+            shared.durable.publish(end);
+        }
+        spare = if frame.body_len() > KEPT_FRAME_BYTES { FrameBuf::new() } else { frame };
         spare.reset();
     }
 }
@@ -111,7 +120,11 @@ fn wait_for_work<'s>(shared: &'s Shared, writer: &Writer, synced_at: Instant) ->
 }
 
 fn sync(shared: &Shared, writer: &mut Writer) -> Result<(), LogError> {
-    shared.synced.publish(writer.sync()?);
+    let synced = writer.sync()?;
+    shared.synced.publish(synced);
+    if shared.durability == Durability::Always {
+        shared.durable.publish(synced);
+    }
     Ok(())
 }
 
@@ -136,7 +149,7 @@ fn append(
     events: u32,
 ) -> Result<Place, LogError> {
     let (segment, before) = (writer.segment().number, writer.bytes());
-    if !writer.room().fits(frame.body().len()) && !shared.tidying.is_off {
+    if !writer.room().fits(frame.body_len()) && !shared.tidying.is_off {
         wait_for_tidying(shared, writer)?;
     }
     loop {

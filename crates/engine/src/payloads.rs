@@ -11,11 +11,19 @@ use crate::body::{Body, Stored};
 use crate::cache::Found;
 use crate::seek::Search;
 use crate::shared::{Shared, State};
+use crate::sliced::SLICE_BYTES;
 use crate::ticket::{Answer, Ticket, TicketCell};
 use sureq_seam::Payload;
 
 /// Smaller payloads of one reply are put together in one piece of memory; the others have their own.
 const TOGETHER_BYTES_MAX: usize = 4 << 10;
+
+/// So much is copied for one reply under the lock, unless a single payload has more.
+const COPIED_BYTES_MAX: usize = SLICE_BYTES;
+
+/// A payload may hold on to memory of so many bytes that it shares with others, or of so many times its own.
+const SHARED_BYTES_MAX: usize = 1280 << 10;
+const SHARED_PART: usize = 2;
 
 /// Room that is kept from one reply to the next.
 const KEPT_BYTES: usize = 64 << 10;
@@ -36,23 +44,35 @@ impl State {
             return Some(Found::Read(payload));
         }
         match self.tape.payload(place) {
-            Some(bytes) => Some(Found::Written(bytes)),
+            Some(found) => Some(found),
             None => self.cache.find(place),
         }
     }
 
+    /// Finds payloads, and copies no more than so many bytes of them: the rest is left to the loader, who lets others have
+    /// the lock in between.
     fn fetch(&mut self, tasks: &mut [TaskView<Body>]) -> Fetched {
         let (mut fetched, mut is_any_together) = (Fetched::default(), false);
         let mut together = std::mem::take(&mut self.payloads);
+        let mut copied = 0;
         for task in tasks.iter_mut() {
             let Some(place) = task.body.place() else { continue };
-            match self.payload(place) {
+            let found = self.payload(place);
+            if matches!(found, Some(Found::Written(_))) {
+                copied += place.len as usize;
+            }
+            match found {
+                Some(Found::Written(bytes)) if copied > COPIED_BYTES_MAX && bytes.len() < copied => {
+                    copied -= bytes.len();
+                    fetched.is_cold = true;
+                }
                 Some(Found::Written(bytes)) if bytes.len() <= TOGETHER_BYTES_MAX => {
                     task.body = Body::Stored(Stored { segment: 0, offset: together.len() as u32, ..place });
                     together.extend_from_slice(bytes);
                     is_any_together = true;
                 }
                 Some(Found::Written(bytes)) => task.body = Body::from(bytes),
+                Some(Found::Large(payload)) => task.body = Body::Loaded(payload),
                 Some(Found::Read(payload)) => {
                     task.body = Body::Loaded(payload);
                     fetched.is_read = true;
@@ -60,6 +80,7 @@ impl State {
                 None => fetched.is_cold = true,
             }
         }
+        self.meter.bytes(copied);
         if is_any_together {
             hand_out(&together, tasks);
         }
@@ -91,8 +112,7 @@ impl Shared {
         tasks: &mut [TaskView<Body>],
     ) -> bool {
         let Some(loader) = &self.loader else { return true };
-        loader.unload(&mut state.cache);
-        let Fetched { is_cold, is_read } = state.fetch(tasks);
+        let Fetched { is_cold, is_read } = self.look_for(state, tasks);
         if let Command::Pop(pop) = command
             && (is_cold || is_read)
         {
@@ -108,6 +128,16 @@ impl Shared {
             }
         }
         !is_cold
+    }
+
+    /// Puts payloads that are in memory into the tasks of a slice.
+    pub(crate) fn fetch_all(&self, state: &mut State, tasks: &mut [TaskView<Body>]) {
+        self.look_for(state, tasks);
+    }
+
+    fn look_for(&self, state: &mut State, tasks: &mut [TaskView<Body>]) -> Fetched {
+        self.loader.iter().for_each(|loader| loader.unload(&mut state.cache));
+        if self.loader.is_some() { state.fetch(tasks) } else { Fetched::default() }
     }
 
     /// Has the payloads of an answer read.
@@ -133,5 +163,16 @@ impl Shared {
         ticket.is_loading = true;
         drop(ticket);
         self.loader.iter().for_each(|loader| loader.load(Arc::clone(cell)));
+    }
+}
+
+/// Gives payloads memory of their own that are a small part of much: whoever holds such a task would hold all of that.
+pub(crate) fn part_from_large(tasks: &mut [TaskView<Body>]) {
+    for task in tasks {
+        if let Body::Loaded(payload) = &task.body
+            && payload.owned_bytes() > SHARED_BYTES_MAX.max(SHARED_PART * payload.as_ref().len())
+        {
+            task.body = Body::from(payload.as_ref());
+        }
     }
 }

@@ -13,13 +13,16 @@ pub(crate) fn verify(broker: &Broker<Body>, batch: &Batch) {
     if !cfg!(debug_assertions) || !batch.has_payloads {
         return;
     }
-    let read =
-        payloads_in(batch.place, batch.frame.body(), &mut |Recorded { queue, id, offset, payload }| {
+    let read = payloads_in(
+        batch.place,
+        &batch.frame.body_behind(0),
+        &mut |Recorded { queue, id, offset, payload }| {
             let Some(told) = broker.body_of(queue, id).and_then(|body| body.place()) else { return };
             let (here, there) =
                 ((batch.place.segment, offset), (u64::from(told.segment), u64::from(told.offset)));
             let is_right = told.len as usize == payload.len() && there >= here;
             assert!(is_right, "the payload of task {id} is written to {here:?}, and the task has {told:?}");
-        });
+        },
+    );
     read.expect("what was encoded can be decoded");
 }

@@ -94,7 +94,7 @@ impl Search {
         for (id, place) in places {
             let is_it = state.payload(place).map(|found| match found {
                 Found::Written(bytes) => *bytes == **payload,
-                Found::Read(read) => *read.as_ref() == **payload,
+                Found::Large(found) | Found::Read(found) => *found.as_ref() == **payload,
             });
             match is_it {
                 Some(true) => candidates.found.push(id),

@@ -1,7 +1,7 @@
 //! What all threads of an engine share: the state under its one lock, how the lock is taken and stepped aside from, and what
 //! follows whenever something has happened under it: whoever waits is served, whoever sleeps is woken.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::Waker;
@@ -9,8 +9,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use sureq_core::broker::Dropped;
+use sureq_core::event::QueueNo;
 use sureq_core::limits;
-use sureq_core::{Broker, Bulk, Command, LogTime, Now, Progress, Receipt, Refusal, Replies, Reply, TaskId};
+use sureq_core::{Broker, Command, LogTime, Now, Receipt, Refusal, Replies, Reply, TaskId};
 
 use crate::ahead::ReadAhead;
 use crate::body::Body;
@@ -25,6 +26,8 @@ use crate::listener::Listeners;
 use crate::loader::Loader;
 use crate::log::{Cut, Durability, LogError, Position, SegmentInfo};
 use crate::log_thread::{LAZY_BYTES, LogThread};
+use crate::meter::{Held, Meter};
+use crate::sliced::{self, Left, PopRest, Sliced};
 use crate::synced::{Synced, Waited};
 use crate::tape::Tape;
 use crate::ticker;
@@ -66,6 +69,8 @@ pub(crate) struct Shared {
     pub(crate) read_faults: ReadFaults,
     /// Commands that wait for room of their own.
     pub(crate) giants: Giants,
+    /// What payloads that are names are hashed with.
+    pub(crate) hash_key: [u8; 16],
     pub(crate) notice: Option<fn(&str)>,
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
     pub(crate) threads_left: ThreadsLeft,
@@ -106,6 +111,8 @@ pub(crate) struct State {
     pub(crate) broker: Broker<Body>,
     pub(crate) tape: Tape,
     pub(crate) line: Line,
+    /// Queues with tasks for those in line, who have not been looked for yet.
+    pub(crate) unserved: VecDeque<QueueNo>,
     pub(crate) listeners: Listeners,
     pub(crate) cache: Cache,
     pub(crate) ahead: ReadAhead,
@@ -129,9 +136,46 @@ pub(crate) struct State {
     /// Someone needs all before this position to be on disk, whatever the level of durability.
     pub(crate) sync_wanted: Position,
     pub(crate) closing: bool,
+    /// Counts what is done under the lock, and the most that was done in one go.
+    pub(crate) meter: Meter,
+    pub(crate) held: Held,
     /// Who is to be woken, each once its position is durable, as soon as nobody has the lock: what a waker does is its own
     /// business.
     pub(crate) woken: Vec<(Position, Waker)>,
+}
+
+/// So many tasks are handed to those who wait before others get the lock.
+const SERVED_TASKS_MAX: usize = 2 * limits::SLICE_TASKS;
+
+impl State {
+    /// Whether tasks are there for some who wait, and were not handed to them yet.
+    pub(crate) fn has_unserved(&self) -> bool {
+        !self.unserved.is_empty() && !self.line.is_empty()
+    }
+
+    /// The next queue that may have something for those who wait.
+    fn next_unserved(&mut self) -> Option<QueueNo> {
+        if self.unserved.is_empty() && self.broker.has_awake() {
+            let mut awake = Vec::new();
+            self.broker.take_awake(&mut awake);
+            self.unserved.extend(awake);
+        }
+        self.unserved.pop_front()
+    }
+
+    /// Where nobody waits, nobody has to be told which queues have tasks.
+    pub(crate) fn forget_awake_unless_awaited(&mut self) {
+        if self.line.is_empty() {
+            self.broker.forget_awake();
+            self.unserved.clear();
+        }
+    }
+
+    /// Notes what was done since the lock was taken before this.
+    fn note_held(&mut self) {
+        let counted = self.meter.take().plus(self.tape.meter.take()).plus(self.cache.meter.take());
+        self.held = self.held.max(counted);
+    }
 }
 
 /// How often is looked whether all have had the lock; nobody signals it.
@@ -155,6 +199,14 @@ impl Shared {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        let mut state = self.lock_unmetered();
+        if cfg!(debug_assertions) {
+            state.note_held();
+        }
+        state
+    }
+
+    fn lock_unmetered(&self) -> MutexGuard<'_, State> {
         let locked = match self.state.try_lock() {
             Ok(state) => return state,
             Err(TryLockError::Poisoned(poisoned)) => Err(poisoned),
@@ -280,38 +332,6 @@ impl Shared {
         });
     }
 
-    /// Executes one slice of a command, which is a unit of the log.
-    pub(crate) fn execute_slice(
-        &self,
-        state: &mut State,
-        now: Now,
-        command: &Command<'_>,
-        bulk: &mut Bulk,
-        replies: &mut Replies<Body>,
-    ) -> Progress {
-        let State { broker, tape, .. } = &mut *state;
-        let progress = broker.execute_slice(now, command, bulk, tape, replies);
-        self.end_unit(state);
-        progress
-    }
-
-    /// Lets others have the lock between two slices of a command. A store that closes waits for the command instead, since
-    /// nothing could be executed afterwards.
-    pub(crate) fn let_others_in<'s>(
-        &'s self,
-        mut state: MutexGuard<'s, State>,
-        now: Now,
-    ) -> MutexGuard<'s, State> {
-        if state.closing {
-            return state;
-        }
-        self.serve(&mut state, now);
-        self.stir(&mut state, now);
-        self.let_go(state);
-        self.step_aside();
-        self.lock()
-    }
-
     /// Something that changes state but has no reply.
     pub(crate) fn change(&self, act: impl FnOnce(&mut Broker<Body>, Now, &mut Tape)) {
         let mut state = self.lock();
@@ -351,36 +371,43 @@ impl Shared {
         }
     }
 
-    /// Hands tasks that became available to those who wait for them, first come, first served. Answers whether anyone
-    /// got any.
+    /// Hands tasks that became available to those who wait for them, first come, first served, as many as do not hold others
+    /// up for long. Answers whether anyone got any.
     pub(crate) fn serve(&self, state: &mut State, now: Now) -> bool {
         let waiting = state.line.len();
-        let mut awake = Vec::new();
-        while state.broker.has_awake() && !state.line.is_empty() {
-            awake.clear();
-            state.broker.take_awake(&mut awake);
-            for &no in &awake {
-                let Some(name) = state.broker.name_of(no).map(Box::<[u8]>::from) else { continue };
-                self.serve_queue(state, &name, now);
+        let mut budget = SERVED_TASKS_MAX;
+        while !state.line.is_empty()
+            && let Some(no) = state.next_unserved()
+        {
+            let Some(name) = state.broker.name_of(no).map(Box::<[u8]>::from) else { continue };
+            self.serve_queue(state, &name, now, &mut budget);
+            if budget == 0 {
+                // The ticker goes on with it, once others have had the lock.
+                state.unserved.push_front(no);
+                break;
             }
         }
         state.line.len() < waiting
     }
 
-    fn serve_queue(&self, state: &mut State, queue: &[u8], now: Now) {
-        while state.broker.queue(queue).is_some_and(|queue| queue.can_pop(now.log)) {
+    fn serve_queue(&self, state: &mut State, queue: &[u8], now: Now, budget: &mut usize) {
+        while *budget > 0 && state.broker.queue(queue).is_some_and(|queue| queue.can_pop(now.log)) {
             let State { broker, tape, line, .. } = &mut *state;
             let Some((number, waiting)) = line.first_for(queue) else { return };
             let mut replies = Replies::default();
-            waiting.pop.with(|pop| broker.execute(now, &Command::Pop(*pop), tape, &mut replies));
+            let left = waiting.pop.with(|pop| sliced::begin_pop(broker, pop, now, tape, &mut replies));
             self.end_unit(state);
+            state.meter.tasks(replies.tasks.len());
+            *budget = budget.saturating_sub(replies.tasks.len().max(1));
             if matches!(replies.list.first(), Some(Reply::Tasks(span)) if span.is_empty()) {
                 return;
             }
             let waiting = state.line.leave(number).expect("it was first in line");
             let position = self.position(state);
             let all = waiting.pop.with(|pop| self.fetch(state, &Command::Pop(*pop), &mut replies.tasks));
-            if all {
+            if let Some(left) = left {
+                Self::answer_in_part(state, waiting, left, replies, position);
+            } else if all {
                 Self::answer(state, waiting, replies, position);
             } else {
                 let Waiting { pop, cell, .. } = waiting;
@@ -395,6 +422,21 @@ impl Shared {
         let mut cell = cell.lock();
         cell.answer = Some(Answer::new(pop.into_queues(), replies, position));
         state.woken.extend(cell.waker.take().map(|waker| (position, waker)));
+    }
+
+    /// Gives a waiting pop its first tasks. Its taker is woken, and gets the rest.
+    fn answer_in_part(
+        state: &mut State,
+        waiting: Waiting,
+        left: Left,
+        replies: Replies<Body>,
+        position: Position,
+    ) {
+        let Waiting { pop, cell, .. } = waiting;
+        let answer = Answer::new(pop.queues().to_vec(), replies, position);
+        cell.begin(answer, Some(Sliced::Pop(PopRest::new(pop, left))));
+        let waker = cell.lock().waker.take();
+        state.woken.extend(waker.map(|waker| (Position::START, waker)));
     }
 
     /// How much is gathered before the log thread is woken without being asked to.

@@ -14,17 +14,20 @@
 //! |..earlier units..|Pushed Moved Moved M|oved       the unit has outgrown segment 7
 //! |..earlier units..|seal|        |Pushed Moved Moved Moved|   end_unit: its places are in segment 8
 //! ```
+//!
+//! Large payloads were encoded before the lock was taken ([`Prepared`]). The unit that has them gets a frame of its own.
 
 use std::collections::VecDeque;
-use std::hash::Hasher;
 
-use siphasher::sip128::{Hasher128, SipHasher13};
 use sureq_core::{Broker, Event, Recorder, codec};
 
 use crate::body::{Body, Stored};
+use crate::cache::Found;
 use crate::live::LiveBodies;
-use crate::log::{FrameBuf, Place, Position, Room};
+use crate::log::{FrameBuf, Place, Position, Room, Section};
+use crate::meter::Meter;
 use crate::notes::Notes;
+use crate::prepared::{self, Form, Prepared};
 use crate::recorded::{Recorded, offset_in, payloads_in};
 
 /// How much may wait to be written before callers should hold back: a part of a segment, because a checkpoint waits for all
@@ -48,6 +51,10 @@ pub(crate) struct Tape {
     /// Whether the last unit is larger than a segment.
     is_giant: bool,
     hash_key: [u8; 16],
+    /// The payloads of the next event, if they are large.
+    prepared: Option<Prepared>,
+    /// Counts the bytes that are encoded.
+    pub(crate) meter: Meter,
     /// What the segments hold of payloads that are still needed.
     pub(crate) live: LiveBodies,
     /// What those are to be told who listen.
@@ -114,6 +121,8 @@ impl Tape {
             end,
             is_giant: false,
             hash_key,
+            prepared: None,
+            meter: Meter::default(),
             live,
             notes,
         }
@@ -129,6 +138,8 @@ impl Tape {
             end: Position::START,
             is_giant: false,
             hash_key,
+            prepared: None,
+            meter: Meter::default(),
             live: LiveBodies::default(),
             notes: Notes::default(),
         }
@@ -139,9 +150,24 @@ impl Tape {
         self.end
     }
 
+    /// What payloads that are names are hashed with.
+    pub(crate) const fn hash_key(&self) -> [u8; 16] {
+        self.hash_key
+    }
+
     /// Whether the last unit is so large that it needs a segment of its own size.
     pub(crate) const fn is_giant(&self) -> bool {
         self.is_giant
+    }
+
+    /// Lends payloads that were prepared to the event that has them, which is recorded next.
+    pub(crate) fn lend(&mut self, prepared: Option<Prepared>) {
+        self.prepared = prepared;
+    }
+
+    /// What is left of them: all, if no event came of the command. Whoever asks drops it once he has let go of the lock.
+    pub(crate) const fn take_left(&mut self) -> Option<Prepared> {
+        self.prepared.take()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -159,15 +185,15 @@ impl Tape {
         }
         let Some(gathering) = &mut self.gathering else { return };
         assert!(gathering.has_room(), "a unit that is whole has a place");
-        self.is_giant = !gathering.room.fits(gathering.frame.body().len());
+        self.is_giant = !gathering.room.fits(gathering.frame.body_len());
         gathering.is_placed = false;
         gathering.mark = Mark {
-            bytes: gathering.frame.body().len(),
+            bytes: gathering.frame.body_len(),
             events: gathering.events,
             end: self.end,
             has_payloads: gathering.has_payloads,
         };
-        if gathering.mark.bytes >= FRAME_BYTES {
+        if gathering.mark.bytes >= FRAME_BYTES || gathering.frame.section().is_some() {
             self.full_bytes += gathering.mark.bytes;
             self.full.push_back(gathering.close(FrameBuf::new()));
         }
@@ -190,7 +216,8 @@ impl Tape {
     /// `forecast`.
     fn correct(&mut self, forecast: Place, broker: &mut Broker<Body>) {
         let Some(gathering) = self.gathering.as_ref().filter(|gathering| gathering.is_placed) else { return };
-        let unit = &gathering.frame.body()[gathering.mark.bytes..];
+        let unit = gathering.frame.body_behind(gathering.mark.bytes);
+        let unit = unit.as_ref();
         let place = gathering.unit_place();
         let live = &mut self.live;
         let read = payloads_in(place, unit, &mut |Recorded { queue, id, offset, payload }| {
@@ -215,7 +242,7 @@ impl Tape {
 
     /// How many bytes wait to be written.
     pub(crate) fn bytes(&self) -> usize {
-        self.full_bytes + self.gathering.as_ref().map_or(0, |gathering| gathering.frame.body().len())
+        self.full_bytes + self.gathering.as_ref().map_or(0, |gathering| gathering.frame.body_len())
     }
 
     /// Whether so much waits to be written that callers should hold back.
@@ -239,7 +266,7 @@ impl Tape {
     /// Hands over the next frame to be written, if there is one. All units must have ended.
     pub(crate) fn take(&mut self, empty: &mut FrameBuf) -> Option<Batch> {
         if let Some(batch) = self.full.pop_front() {
-            self.full_bytes -= batch.frame.body().len();
+            self.full_bytes -= batch.frame.body_len();
             return Some(batch);
         }
         self.is_committed = false;
@@ -248,12 +275,17 @@ impl Tape {
         Some(gathering.close(std::mem::take(empty)))
     }
 
+    /// Whether a frame waits to be written that takes no more commands.
+    pub(crate) fn has_full(&self) -> bool {
+        !self.full.is_empty()
+    }
+
     /// The bytes of a payload that has not been handed over to be written.
-    pub(crate) fn payload(&self, place: Stored) -> Option<&[u8]> {
+    pub(crate) fn payload(&self, place: Stored) -> Option<Found<'_>> {
         let gathering = self.gathering.as_ref()?;
         let within = |at: Place, frame: &'_ FrameBuf| -> Option<usize> {
             let start = u64::from(place.offset).checked_sub(at.offset)? as usize;
-            let is_here = at.segment == u64::from(place.segment) && start < frame.body().len().max(1);
+            let is_here = at.segment == u64::from(place.segment) && start < frame.body_len().max(1);
             is_here.then_some(start)
         };
         let found = within(gathering.room.body(), &gathering.frame).map(|start| (start, &gathering.frame));
@@ -262,7 +294,11 @@ impl Tape {
             full.find_map(|batch| Some((within(batch.place, &batch.frame)?, &batch.frame)))
         };
         let (start, frame) = found.or_else(in_full)?;
-        frame.body().get(start..)?.get(..place.len as usize)
+        match frame.section() {
+            // All payloads of such a frame are in its section.
+            Some(section) => Found::within(section, start, place),
+            None => frame.body().get(start..)?.get(..place.len as usize).map(Found::Written),
+        }
     }
 }
 
@@ -272,8 +308,7 @@ impl Gathering {
         let Mark { bytes, events, end, has_payloads } = self.mark;
         let mut next = empty;
         next.reset();
-        next.extend(&self.frame.body()[bytes..]);
-        self.frame.truncate(bytes);
+        self.frame.move_behind(bytes, &mut next);
         let frame = std::mem::replace(&mut self.frame, next);
         let batch = Batch { frame, events, end, place: self.room.body(), has_payloads };
         self.room.advance(bytes);
@@ -287,7 +322,7 @@ impl Gathering {
     /// Whether all of it fits where it is to be written. What comes first in a segment does, whatever its size.
     fn has_room(&self) -> bool {
         let is_first = self.room.is_fresh() && self.mark.bytes == 0;
-        is_first || self.room.fits(self.frame.body().len())
+        is_first || self.room.fits(self.frame.body_len())
     }
 
     /// Where the unit behind the mark begins.
@@ -303,11 +338,22 @@ impl Recorder for Tape {
     fn record(&mut self, event: &Event<'_>) {
         self.notes.see(event);
         let Some(gathering) = &mut self.gathering else { return };
-        let payloads_at = codec::encode_with(event, gathering.frame.body_mut(), crc32c::crc32c);
+        let before = gathering.frame.body_mut().len();
+        let prepared = self.prepared.take_if(|prepared| prepared.is_of(event));
+        let section = prepared.and_then(Prepared::into_section);
+        let payloads_at = match section {
+            None => codec::encode_with(event, gathering.frame.body_mut(), crc32c::crc32c),
+            Some(_) => codec::encode_around_payloads(event, gathering.frame.body_mut()),
+        };
+        self.meter.bytes(gathering.frame.body_mut().len() - before);
         gathering.events += 1;
         self.end.0 += 1;
         let Some(payloads_at) = payloads_at else { return };
         gathering.next_payload = payloads_at - FrameBuf::BODY_AT;
+        if let Some(bytes) = section {
+            gathering.frame.put_section(Section { at: gathering.next_payload, bytes });
+            return self.seat();
+        }
         // Once one payload has been told its place, what else is in the unit stays beside it until the unit ends.
         if !gathering.is_placed && !gathering.has_room() {
             self.seat();
@@ -318,12 +364,12 @@ impl Recorder for Tape {
         self.notes.counted(tasks);
     }
 
-    fn body(&mut self, _index: usize, payload: &[u8]) -> Body {
-        let Some(gathering) = &mut self.gathering else { return Body::from(payload) };
+    fn body(&mut self, index: usize, payload: &[u8]) -> Body {
+        let Some(gathering) = &mut self.gathering else { return self.loaded(index, payload) };
         (gathering.has_payloads, gathering.is_placed) = (true, true);
         let at = gathering.next_payload + codec::payload_head_len(payload.len());
         gathering.next_payload = at + payload.len();
-        assert!(gathering.next_payload <= gathering.frame.body().len(), "a payload lies within its frame");
+        assert!(gathering.next_payload <= gathering.frame.body_len(), "a payload lies within its frame");
         let place = placed(gathering.room.body(), at, payload.len());
         self.live.add(place);
         Body::Stored(place)
@@ -336,9 +382,22 @@ impl Recorder for Tape {
     }
 
     fn payload_hash(&self, payload: &[u8]) -> u128 {
-        let mut hasher = SipHasher13::new_with_key(&self.hash_key);
-        hasher.write(payload);
-        hasher.finish128().as_u128()
+        let prepared = self.prepared.as_ref().and_then(|prepared| prepared.hash_of(payload));
+        prepared.unwrap_or_else(|| prepared::payload_hash(&self.hash_key, payload))
+    }
+}
+
+impl Tape {
+    /// A payload in memory, where nothing is kept.
+    fn loaded(&mut self, index: usize, payload: &[u8]) -> Body {
+        if let Some(Prepared { form: Form::Bodies(bodies), .. }) = &self.prepared
+            && let Some(body) = bodies.get(index)
+        {
+            assert_eq!(sureq_core::task::Body::len(body), payload.len(), "it was prepared for this event");
+            return body.clone();
+        }
+        self.meter.bytes(payload.len());
+        Body::from(payload)
     }
 }
 
@@ -417,7 +476,7 @@ mod tests {
         }
         let mut taken = Vec::new();
         while let Some(batch) = tape.take(&mut FrameBuf::new()) {
-            assert!(batch.frame.body().len() < FRAME_BYTES + (601 << 10));
+            assert!(batch.frame.body_len() < FRAME_BYTES + (601 << 10));
             taken.push((batch.events, batch.end));
         }
         assert_eq!(taken, [(4, Position(4)), (4, Position(8)), (2, Position(10))]);

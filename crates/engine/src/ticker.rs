@@ -15,7 +15,8 @@ const WALL_LOOK_MS: u64 = 100;
 pub(crate) fn next_look(state: &State, now: Now) -> Option<LogTime> {
     let next = state.broker.next_deadline();
     let wall = next.wall.map(|_| now.log.after(WALL_LOOK_MS));
-    [next.log, state.line.next_timeout(), wall].into_iter().flatten().min()
+    let unserved = state.has_unserved().then_some(now.log);
+    [next.log, state.line.next_timeout(), wall, unserved].into_iter().flatten().min()
 }
 
 pub(crate) fn run(shared: &Shared) {
@@ -23,12 +24,10 @@ pub(crate) fn run(shared: &Shared) {
     while !state.closing {
         let now = shared.clock.now();
         tick(shared, &mut state, now);
-        if !state.woken.is_empty() {
-            shared.let_go(state);
-            state = shared.lock();
-        } else if state.broker.next_deadline().is_due(now) {
+        let is_due = state.broker.next_deadline().is_due(now) || state.has_unserved();
+        if is_due || !state.woken.is_empty() {
             // A flood is taken in slices, and others get the lock in between.
-            drop(state);
+            shared.let_go(state);
             shared.step_aside();
             state = shared.lock();
         } else {
@@ -45,7 +44,9 @@ pub(crate) fn tick(shared: &Shared, state: &mut State, now: Now) {
         shared.end_unit(state);
         shared.stir(state, now);
     }
-    shared.serve(state, now);
+    if shared.serve(state, now) {
+        shared.stir_log(state);
+    }
     while let Some(waiting) = state.line.timed_out(now.log) {
         let position = shared.position(state);
         Shared::answer(state, waiting, timed_out(), position);

@@ -13,7 +13,9 @@ use sureq_seam::{by_queue, unparker};
 use crate::body::Body;
 use crate::durable::Durable;
 use crate::log::Position;
+use crate::payloads::part_from_large;
 use crate::shared::Shared;
+use crate::sliced::{Sliced, Step};
 
 /// What came of a command that had to wait.
 #[derive(Debug)]
@@ -81,15 +83,68 @@ pub(crate) struct TicketCell {
     inner: Mutex<TicketState>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct TicketState {
     pub(crate) answer: Option<Answer>,
-    /// The answer's payloads are being read.
+    /// The answer's payloads are being read, or not all of its slices were executed.
     pub(crate) is_loading: bool,
+    /// What is left of its command, and whether nothing was executed yet for it.
+    slices: Option<Sliced>,
+    is_first: bool,
     pub(crate) waker: Option<Waker>,
 }
 
+impl fmt::Debug for TicketState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { answer, is_loading, waker, .. } = self;
+        let state = (answer, is_loading, waker);
+        f.debug_tuple("TicketState").field(&state).finish()
+    }
+}
+
 impl TicketCell {
+    /// Begins an answer to which slices will be added, if there are any.
+    pub(crate) fn begin(&self, answer: Answer, slices: Option<Sliced>) {
+        let mut ticket = self.lock();
+        let is_begun = matches!(slices, Some(Sliced::Bulk(_)));
+        ticket.is_first = answer.replies.list.is_empty() && !is_begun;
+        (ticket.is_loading, ticket.answer, ticket.slices) = (slices.is_some(), Some(answer), slices);
+    }
+
+    /// What is left of the command, and whether nothing was executed yet for it.
+    pub(crate) fn take_slices(&self) -> Option<(Sliced, bool)> {
+        let mut ticket = self.lock();
+        let is_first = std::mem::take(&mut ticket.is_first);
+        ticket.slices.take().map(|slices| (slices, is_first))
+    }
+
+    pub(crate) fn put_slices(&self, slices: Sliced) {
+        self.lock().slices = Some(slices);
+    }
+
+    /// Adds a slice to the answer. If it is the last, `whole` makes one reply of all of them; answers whether payloads have
+    /// to be read then.
+    pub(crate) fn add_slice(
+        &self,
+        mut slice: Replies<Body>,
+        position: Position,
+        whole: impl FnOnce(&Replies<Body>) -> Option<Reply>,
+    ) -> bool {
+        let mut ticket = self.lock();
+        let Some(answer) = &mut ticket.answer else { return false };
+        let Answer { replies, .. } = answer;
+        replies.tasks.append(&mut slice.tasks);
+        replies.indexes.append(&mut slice.indexes);
+        replies.queues.append(&mut slice.queues);
+        replies.workers.append(&mut slice.workers);
+        answer.position = answer.position.max(position);
+        let Some(reply) = slice.list.pop().or_else(|| whole(replies)) else { return false };
+        replies.list = vec![reply];
+        let is_cold = replies.tasks.iter().any(|task| task.body.place().is_some());
+        ticket.is_loading = is_cold;
+        is_cold
+    }
+
     /// Answers that nothing is confirmed any more, unless there is an answer.
     pub(crate) fn fail(&self, durable: &Durable) {
         let mut ticket = self.lock();
@@ -123,6 +178,17 @@ impl Ticket {
     /// The answer, once it is there and may leave. After a failure of the log it is that nothing is confirmed any more, or, of
     /// what was executed by then, that nobody knows.
     pub fn poll(&self, cx: &mut Context<'_>) -> Poll<Answer> {
+        match self.shared.step(&self.cell) {
+            Step::None => {}
+            Step::More => {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Step::Hold(position) => {
+                self.shared.durable.wake_at(position, cx.waker());
+                return Poll::Pending;
+            }
+        }
         let mut cell = self.cell.lock();
         let answered = cell.answer.as_ref().filter(|_| !cell.is_loading);
         let Some(position) = answered.map(|answer| answer.position) else {
@@ -141,6 +207,8 @@ impl Ticket {
             if position > durable {
                 (answer.replies, answer.position) = (unsure(), Position::START);
             }
+            drop(cell);
+            part_from_large(&mut answer.replies.tasks);
             return Poll::Ready(answer);
         }
         drop(cell);

@@ -49,8 +49,8 @@ fn revive(engine: &Engine, queue: &[u8]) {
 /// Tasks come back from a connection that is closed.
 fn close(engine: &Engine, queue: &[u8]) {
     let conn = ConnId(queue.len() as u64);
-    let pop =
-        Pop { lease: LeaseAsk { conn: Some(conn), ..LeaseAsk::NONE }, ..Pop::plain(&[queue], TASKS as u32) };
+    let (lease, queues) = (LeaseAsk { conn: Some(conn), ..LeaseAsk::NONE }, [queue]);
+    let pop = Pop { lease, ..Pop::plain(&queues, TASKS as u32) };
     if execute(engine, &[Command::Pop(pop)]).0.tasks.is_empty() {
         push(engine, queue);
     }

@@ -5,7 +5,7 @@
 
 use sureq_core::command::{Block, Command, Pop};
 use sureq_core::event::LeaseTerms;
-use sureq_core::queue::PopAsk;
+use sureq_core::queue::{PopAsk, Popped};
 use sureq_core::reply::{Replies, Reply, Span};
 use sureq_core::task::Holder;
 use sureq_core::{Refusal, limits};
@@ -79,12 +79,13 @@ fn take(
         if left == 0 || bytes == 0 {
             break;
         }
-        let ask = PopAsk { count: left, bytes, terms, queue: index as u32, meta: pop.meta };
+        let (queue, meta) = (index as u32, pop.meta);
+        let ask = PopAsk { count: left, bytes, first_bytes: usize::MAX, terms, queue, meta };
         let popped = steps.on(key, Make::Never, |queue, rec, now| queue.pop(&ask, now, rec, &mut out.tasks));
-        let (count, taken) = match popped {
-            Ok(popped) => popped.unwrap_or((0, 0)),
+        let Popped { tasks: count, bytes: taken, .. } = match popped {
+            Ok(popped) => popped.unwrap_or_default(),
             Err(untouched) if out.tasks.len() == start => return Err(untouched),
-            Err(_) => (0, 0),
+            Err(_) => Popped::default(),
         };
         if let Some(holder) = terms.holder.filter(|_| count > 0) {
             steps.process.agenda.hold(holder, steps.ctx.db(), key.bytes());

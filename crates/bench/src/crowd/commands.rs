@@ -8,6 +8,9 @@ pub(super) struct Step {
     pub(super) commands: Vec<Vec<Vec<u8>>>,
 }
 
+/// A large payload.
+const LARGE_BYTES: usize = 32 << 20;
+
 /// How often what changes little is run.
 const REPEATS: usize = 5;
 
@@ -28,6 +31,7 @@ fn lookups(fixture: &Fixture) -> Vec<Step> {
         often("RQ.INSPECT, first 1,000", "RQ.INSPECT ready 0 1000"),
         often("RQ.INSPECT, middle 1,000", &format!("RQ.INSPECT ready {middle} 1000")),
         often("RQ.INSPECT, last 1,000", "RQ.INSPECT ready -1000 1000"),
+        often("RQ.INSPECT, 100,000", "RQ.INSPECT ready 0 100000"),
         often("RQ.INSPECT PENDING, middle", &format!("RQ.INSPECT leased PENDING {middle} 1000")),
         often("RQ.INSPECT PENDING, last", "RQ.INSPECT leased PENDING -1 1"),
         often("RQ.INSPECT DELAYED, middle", &format!("RQ.INSPECT delayed DELAYED {middle} 1000")),
@@ -47,11 +51,15 @@ fn lookups(fixture: &Fixture) -> Vec<Step> {
 fn changes(fixture: &Fixture) -> Vec<Step> {
     let ready = &fixture.ready;
     let payloads = " x".repeat(10_000);
+    let large = "x".repeat(LARGE_BYTES);
     vec![
         often("RQ.PUSH, 10,000 payloads", &format!("RQ.PUSH ready{payloads}")),
+        often("RQ.PUSH, 32 MB", &format!("RQ.PUSH large {large}")),
+        often("RQ.POP, 32 MB", "RQ.POP LEASE 3600000 large"),
         often("RQ.ADD NAME", "RQ.ADD ready x NAME one DELAY 1"),
         often("RQ.POP, one", "RQ.POP LEASE 3600000 ready"),
         often("RQ.POP COUNT 10,000", "RQ.POP COUNT 10000 LEASE 3600000 ready"),
+        once("RQ.POP COUNT 100,000", "RQ.POP COUNT 100000 LEASE 3600000 ready"),
         often(
             "RQ.POP, 1,000 queues",
             &format!("{} ready", with_queues("RQ.POP COUNT 1000 LEASE 3600000", fixture)),

@@ -36,6 +36,7 @@ use workers::Workers;
 pub use dropped::Dropped;
 pub use glob::glob_matches;
 pub use image::{Image, Stored, Unsorted};
+pub use tasks::PopSlice;
 pub use tick::NextDeadline;
 
 /// The memory of a queue is counted again after so many tasks have come, changed or gone, which is near enough.

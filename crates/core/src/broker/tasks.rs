@@ -4,17 +4,30 @@ use super::Broker;
 use super::execute::Stamp;
 use super::worker_life::Slice;
 use crate::bulk::{Bulk, Progress};
-use crate::command::{AckScope, Add, ConnId, LeaseAsk, Pop, TaskRefs};
+use crate::command::{AckScope, Add, Command, ConnId, LeaseAsk, Pop, TaskRefs};
 use crate::event::{LeaseTerms, Recorder};
 use crate::id::{Receipt, TaskId};
 use crate::limits;
-use crate::queue::{PopAsk, Pushes, claims};
+use crate::queue::{PopAsk, Popped, Pushes, RecoverAsk, claims};
 use crate::reply::{Refusal, Replies, Reply, Span};
 use crate::task::{Body, Cause, Holder};
 use crate::time::Now;
 
 /// The time in ids stands still so long before the mark; each millisecond has room for 131,071 ids.
 const ID_RESERVE_MS: u64 = 5_000;
+
+/// A part of a pop that is executed in several.
+#[derive(Clone, Copy, Debug)]
+pub struct PopSlice {
+    /// The first of its queues that is looked at.
+    pub from: usize,
+    /// How many tasks at most.
+    pub count: u32,
+    /// How many payload bytes at most.
+    pub bytes: usize,
+    /// The first task may have so many bytes, even if that is more.
+    pub first_bytes: usize,
+}
 
 impl<B: Body> Broker<B> {
     /// Ids for `n` tasks: the first and the last of them. They count as given out once a push is recorded.
@@ -80,25 +93,75 @@ impl<B: Body> Broker<B> {
         rec: &mut Stamp<'_, R>,
         out: &mut Replies<B>,
     ) -> Result<Reply, Refusal> {
-        let terms = self.terms(&pop.lease, now)?;
         let start = out.tasks.len();
-        let mut left = pop.count.min(limits::REPLY_TASKS_MAX);
-        let mut bytes = limits::REPLY_BYTES_MAX;
-        for (index, name) in pop.queues.iter().enumerate() {
-            if left == 0 || bytes == 0 {
+        let bytes = limits::REPLY_BYTES_MAX;
+        let count = pop.count.min(limits::REPLY_TASKS_MAX);
+        let slice = PopSlice { from: 0, count, bytes, first_bytes: usize::MAX };
+        self.pop_from(pop, &slice, now, rec, out)?;
+        Ok(Reply::Tasks(Span::new(start, out.tasks.len())))
+    }
+
+    /// Executes a part of a pop, and adds the tasks that it hands out. The driver sees to it that all parts together hand
+    /// out no more than a reply may carry.
+    pub fn pop_slice<R: Recorder<Body = B>>(
+        &mut self,
+        pop: &Pop<'_>,
+        slice: &PopSlice,
+        now: Now,
+        rec: &mut R,
+        out: &mut Replies<B>,
+    ) -> Result<Popped, Refusal> {
+        self.stamped(now, rec, |broker, now, rec| {
+            Command::Pop(*pop).check()?;
+            broker.pop_from(pop, slice, now, rec, out)
+        })
+    }
+
+    fn pop_from<R: Recorder<Body = B>>(
+        &mut self,
+        pop: &Pop<'_>,
+        slice: &PopSlice,
+        now: Now,
+        rec: &mut Stamp<'_, R>,
+        out: &mut Replies<B>,
+    ) -> Result<Popped, Refusal> {
+        let terms = self.terms(&pop.lease, now)?;
+        let mut all = Popped::default();
+        for (index, name) in pop.queues.iter().enumerate().skip(slice.from) {
+            let left = slice.count - all.tasks;
+            if left == 0 || all.is_cut {
                 break;
             }
             let Some(&no) = self.names.get(*name) else { continue };
-            let ask = PopAsk { count: left, bytes, terms, queue: index as u32, meta: pop.meta };
-            let (popped, taken) =
+            let bytes = slice.bytes.saturating_sub(all.bytes);
+            let first_bytes = if all.tasks == 0 { slice.first_bytes } else { bytes };
+            let (queue, meta) = (index as u32, pop.meta);
+            let ask = PopAsk { count: left, bytes, first_bytes, terms, queue, meta };
+            let popped =
                 self.with_number(no, now, rec, |queue, rec| queue.pop(&ask, now, rec, &mut out.tasks));
-            if let Some(holder) = terms.holder.filter(|_| popped > 0) {
+            if let Some(holder) = terms.holder.filter(|_| popped.tasks > 0) {
                 self.holds.insert((holder, no));
             }
-            left -= popped;
-            bytes = bytes.saturating_sub(taken);
+            all.tasks += popped.tasks;
+            all.bytes += popped.bytes;
+            all.is_cut = popped.is_cut;
         }
-        Ok(Reply::Tasks(Span::new(start, out.tasks.len())))
+        Ok(all)
+    }
+
+    /// Executes a part of a recovery, and adds the tasks that it hands out again: only those that were delivered last by
+    /// `upto`, so that no part hands out what one before it did.
+    pub fn recover_slice<R: Recorder<Body = B>>(
+        &mut self,
+        queue: &[u8],
+        ask: &RecoverAsk,
+        now: Now,
+        rec: &mut R,
+        out: &mut Replies<B>,
+    ) {
+        self.stamped(now, rec, |broker, now, rec| {
+            broker.with(queue, now, rec, |queue, rec| queue.recover(ask, now, rec, &mut out.tasks));
+        });
     }
 
     fn terms(&self, lease: &LeaseAsk<'_>, now: Now) -> Result<LeaseTerms, Refusal> {

@@ -16,7 +16,9 @@ mod write;
 pub(crate) use read::Reader;
 pub use read::{Malformed, decode, read_number};
 pub use runs::{EncodedIds, EncodedPayloads};
-pub use write::{encode, encode_with, payload_head_len, write_number, write_signed};
+pub use write::{
+    encode, encode_around_payloads, encode_with, payload_head_len, write_number, write_payload, write_signed,
+};
 
 /// The checksum of a payload: CRC-32C. A home that has an instruction for it passes that to [`encode_with`].
 pub fn checksum(payload: &[u8]) -> u32 {

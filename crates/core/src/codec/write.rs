@@ -23,7 +23,31 @@ pub fn encode(event: &Event<'_>, out: &mut Vec<u8>) {
 /// payload of the event begins, if it has payloads: with [`payload_head_len`] bytes of head, behind which the
 /// payload itself stands. The next payload of the event begins where it ends.
 pub fn encode_with(event: &Event<'_>, out: &mut Vec<u8>, checksum: fn(&[u8]) -> u32) -> Option<usize> {
-    let mut w = Writer { out, checksum, payloads_at: None };
+    write(event, Writer { out, checksum: Some(checksum), payloads_at: None })
+}
+
+/// Appends the bytes of one event without those of its payloads. Answers where in `out` those belong, if it has any: what
+/// [`write_payload`] writes for each of them.
+pub fn encode_around_payloads(event: &Event<'_>, out: &mut Vec<u8>) -> Option<usize> {
+    write(event, Writer { out, checksum: None, payloads_at: None })
+}
+
+/// Writes a payload to the beginning of `out` as events have it, [`payload_head_len`] bytes of head before it; answers how
+/// many bytes that is in all. `checksum` is a faster way to compute [`checksum`].
+pub fn write_payload(payload: &[u8], out: &mut [u8], checksum: fn(&[u8]) -> u32) -> usize {
+    let (mut at, mut len) = (0, payload.len());
+    while len >= 0x80 {
+        out[at] = len as u8 | 0x80;
+        (at, len) = (at + 1, len >> 7);
+    }
+    out[at] = len as u8;
+    let head = payload_head_len(payload.len());
+    out[head - CHECKSUM_LEN..head].copy_from_slice(&checksum(payload).to_le_bytes());
+    out[head..head + payload.len()].copy_from_slice(payload);
+    head + payload.len()
+}
+
+fn write(event: &Event<'_>, mut w: Writer<'_>) -> Option<usize> {
     match event {
         Event::Started { incarnation, time } => w.tag(tag::STARTED).number(*incarnation).number(time.0),
         Event::Clock(time) => w.tag(tag::CLOCK).number(time.0),
@@ -127,7 +151,8 @@ const CHECKSUM_LEN: usize = 4;
 
 struct Writer<'o> {
     out: &'o mut Vec<u8>,
-    checksum: fn(&[u8]) -> u32,
+    /// None if payloads are left out.
+    checksum: Option<fn(&[u8]) -> u32>,
     /// Where the first payload begins.
     payloads_at: Option<usize>,
 }
@@ -186,8 +211,9 @@ impl Writer<'_> {
     /// A payload has its own checksum, so that one read by itself from the disk is known to be what was pushed.
     fn payload(&mut self, payload: &[u8]) -> &mut Self {
         self.payloads_at.get_or_insert(self.out.len());
+        let Some(checksum) = self.checksum else { return self };
         self.number(payload.len() as u64);
-        let sum = (self.checksum)(payload);
+        let sum = checksum(payload);
         self.out.extend_from_slice(&sum.to_le_bytes());
         self.out.extend_from_slice(payload);
         self

@@ -5,7 +5,7 @@
 
 use alloc::boxed::Box;
 
-use super::{Queue, claims};
+use super::{Queue, RecoverAsk, claims};
 use crate::bulk::{Bulk, Progress};
 use crate::command::{AckScope, Cancel, Command, Return, TaskRef, TaskRefs};
 use crate::event::Recorder;
@@ -38,8 +38,10 @@ impl<B: Body> Queue<B> {
                 Ok(Reply::Outcome(self.give_back(claim(back.task)?, back, now, rec)))
             }
             Command::Recover { count, elapsed_ms, .. } => {
-                let (start, count) = (out.tasks.len(), count.min(limits::REPLY_TASKS_MAX));
-                self.recover(count, elapsed_ms, now, rec, &mut out.tasks);
+                let start = out.tasks.len();
+                let (count, bytes) = (count.min(limits::REPLY_TASKS_MAX), limits::REPLY_BYTES_MAX);
+                let ask = RecoverAsk { count, elapsed_ms, bytes, first_bytes: usize::MAX, upto: u64::MAX };
+                self.recover(&ask, now, rec, &mut out.tasks);
                 Ok(Reply::Tasks(Span::new(start, out.tasks.len())))
             }
             Command::Inspect { .. } | Command::Info { .. } => self.look_at(command, now, out),

@@ -45,7 +45,7 @@ pub use crate::event::Totals;
 pub(crate) use apply::import::Remains;
 pub use check::Broken;
 pub(crate) use decide::claims;
-pub use decide::{PopAsk, Pushes};
+pub use decide::{PopAsk, Popped, Pushes, RecoverAsk};
 pub(crate) use execute::check_claims;
 pub use image::{Damaged, Part, QueueImage};
 pub use packed::Upcoming;

@@ -6,6 +6,9 @@
 //! To change this layout: raise `FORMAT_VERSION` in `segment`, redraw docs/log-format.md, keep decoding the old version,
 //! and add a golden directory of it. Reserved bytes are written as zero and ignored when read.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use super::Position;
 use super::field::{get_u32, get_u64, put_u32, put_u64};
 
@@ -159,9 +162,35 @@ impl FrameHeader {
 }
 
 /// A batch that is being gathered, with room for the frame's header before it, so that it is written without a copy.
+///
+/// Large payloads are not copied into it. They lie in memory of their own, their section, which belongs somewhere between
+/// the other bytes of the batch:
+///
+/// ```text
+/// bytes:    header | events .. head of the event | rest of the event .. events
+///                                                ^ at
+/// section:                                         payloads
+/// ```
 #[derive(Debug)]
 pub struct FrameBuf {
     bytes: Vec<u8>,
+    section: Option<Section>,
+}
+
+/// Payloads of a batch that lie in memory of their own.
+#[derive(Clone, Debug)]
+pub(crate) struct Section {
+    /// Where in the batch it belongs.
+    pub(crate) at: usize,
+    pub(crate) bytes: Arc<[u8]>,
+}
+
+impl Section {
+    /// Where in it something lies that has this place in the batch.
+    pub(crate) fn find(&self, at: usize, len: usize) -> Option<usize> {
+        let start = at.checked_sub(self.at)?;
+        (start + len <= self.bytes.len()).then_some(start)
+    }
 }
 
 impl Default for FrameBuf {
@@ -176,22 +205,69 @@ impl FrameBuf {
 
     /// An empty batch.
     pub fn new() -> FrameBuf {
-        FrameBuf { bytes: vec![0; FRAME_HEADER_BYTES] }
+        FrameBuf { bytes: vec![0; FRAME_HEADER_BYTES], section: None }
     }
 
     /// Empties the batch and keeps its memory.
     pub fn reset(&mut self) {
         self.bytes.truncate(FRAME_HEADER_BYTES);
+        self.section = None;
     }
 
-    /// Gives up all of the batch behind its first `body_bytes`.
-    pub(crate) fn truncate(&mut self, body_bytes: usize) {
-        self.bytes.truncate(FRAME_HEADER_BYTES + body_bytes);
+    /// Moves all of the batch behind its first `body_bytes` to the end of another, which has no section.
+    pub(crate) fn move_behind(&mut self, body_bytes: usize, to: &mut FrameBuf) {
+        let moved = self.section.take_if(|section| section.at >= body_bytes);
+        let own = self.section.as_ref().map_or(0, |section| section.bytes.len());
+        let start = FRAME_HEADER_BYTES + body_bytes - own;
+        let at = to.body_len();
+        to.extend(&self.bytes[start..]);
+        self.bytes.truncate(start);
+        if let Some(Section { at: from, bytes }) = moved {
+            to.put_section(Section { at: at + from - body_bytes, bytes });
+        }
     }
 
-    /// The batch gathered so far.
+    /// Puts payloads into the batch that lie in memory of their own. There is one such section in a batch at most.
+    pub(crate) fn put_section(&mut self, section: Section) {
+        assert!(self.section.is_none(), "a frame has one section");
+        assert!(section.at <= self.bytes.len() - FRAME_HEADER_BYTES, "a section lies within the batch");
+        self.section = Some(section);
+    }
+
+    /// The payloads that lie in memory of their own.
+    pub(crate) const fn section(&self) -> Option<&Section> {
+        self.section.as_ref()
+    }
+
+    /// How many bytes the batch has so far, those of its section included.
+    pub fn body_len(&self) -> usize {
+        let section = self.section.as_ref().map_or(0, |section| section.bytes.len());
+        self.bytes.len() - FRAME_HEADER_BYTES + section
+    }
+
+    /// The batch gathered so far, if it has no section.
     pub fn body(&self) -> &[u8] {
+        assert!(self.section.is_none(), "a batch with a section is in pieces");
         &self.bytes[FRAME_HEADER_BYTES..]
+    }
+
+    /// The batch from its first `body_bytes` on, in one piece; a section that belongs there is copied for it.
+    pub(crate) fn body_behind(&self, body_bytes: usize) -> Cow<'_, [u8]> {
+        match &self.section {
+            None => Cow::Borrowed(&self.bytes[FRAME_HEADER_BYTES + body_bytes..]),
+            Some(_) => Cow::Owned(self.pieces().concat().split_off(FRAME_HEADER_BYTES + body_bytes)),
+        }
+    }
+
+    /// The header and the batch, in the order in which they are written.
+    fn pieces(&self) -> [&[u8]; 3] {
+        match &self.section {
+            None => [&self.bytes, &[], &[]],
+            Some(Section { at, bytes }) => {
+                let (before, behind) = self.bytes.split_at(FRAME_HEADER_BYTES + at);
+                [before, bytes, behind]
+            }
+        }
     }
 
     /// Where an encoder appends to. What is already in it belongs to the header and to earlier events: it only grows.
@@ -204,22 +280,24 @@ impl FrameBuf {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The whole frame as it goes to disk: `header` completed with what the body tells, body, padding. Answers the header's
-    /// checksum beside it.
-    pub(crate) fn finish(&mut self, mut header: FrameHeader, seat: Seat) -> (u32, &[u8]) {
-        let body = self.body();
-        header.body_bytes = u32::try_from(body.len()).expect("a body within FRAME_BODY_BYTES_MAX");
-        header.body_crc = seat.crc(body);
-        let whole = frame_bytes(body.len());
+    /// The whole frame as it goes to disk, in pieces some of which may be empty: `header` completed with what the body
+    /// tells, body, padding. Answers the header's checksum beside it.
+    pub(crate) fn finish(&mut self, mut header: FrameHeader, seat: Seat) -> (u32, [&[u8]; 3]) {
+        let body_bytes = self.body_len();
+        header.body_bytes = u32::try_from(body_bytes).expect("a body within FRAME_BODY_BYTES_MAX");
+        let [first, section, last] = self.pieces();
+        let crc = seat.crc(&first[FRAME_HEADER_BYTES..]);
+        header.body_crc = [section, last].into_iter().fold(crc, crc32c::crc32c_append);
+        let padding = frame_bytes(body_bytes) - FRAME_HEADER_BYTES - body_bytes;
         let head = self.bytes.first_chunk_mut().expect("a FrameBuf begins with room for its header");
         let crc = header.encode(seat, head);
-        self.bytes.resize(whole, 0);
-        (crc, &self.bytes)
+        self.bytes.resize(self.bytes.len() + padding, 0);
+        (crc, self.pieces())
     }
 
     /// Takes the padding of [`FrameBuf::finish`] off again.
     pub(crate) fn unpad(&mut self, body_bytes: usize) {
-        self.bytes.truncate(FRAME_HEADER_BYTES + body_bytes);
+        self.bytes.truncate(self.bytes.len() - (self.body_len() - body_bytes));
     }
 }
 
@@ -244,7 +322,33 @@ mod tests {
     fn framed(body: &[u8]) -> Vec<u8> {
         let mut frame = FrameBuf::new();
         frame.extend(body);
-        frame.finish(header(), SEAT).1.to_vec()
+        frame.finish(header(), SEAT).1.concat()
+    }
+
+    /// Wherever a section lies in the batch, the frame is that of the same bytes in one piece.
+    #[test]
+    fn a_section_makes_no_difference_to_the_frame() {
+        let body: Vec<u8> = (0..200).collect();
+        for (start, end) in [(0, 0), (0, 200), (1, 199), (64, 128), (200, 200), (7, 7)] {
+            let mut frame = FrameBuf::new();
+            frame.extend(&body[..start]);
+            frame.extend(&body[end..]);
+            frame.put_section(Section { at: start, bytes: body[start..end].into() });
+            assert_eq!(frame.body_len(), body.len());
+            assert_eq!(frame.finish(header(), SEAT).1.concat(), framed(&body), "{start}..{end}");
+            frame.unpad(body.len());
+            assert_eq!(frame.body_behind(0), body);
+            for cut in (0..=start).chain(end..=body.len()) {
+                let (mut first, mut second) = (FrameBuf::new(), FrameBuf::new());
+                first.extend(&body[..start]);
+                first.extend(&body[end..]);
+                first.put_section(Section { at: start, bytes: body[start..end].into() });
+                second.extend(b"before");
+                first.move_behind(cut, &mut second);
+                assert_eq!(first.body_behind(0), &body[..cut], "{start}..{end} cut at {cut}");
+                assert_eq!(second.body_behind(6), &body[cut..], "{start}..{end} cut at {cut}");
+            }
+        }
     }
 
     #[test]

@@ -31,6 +31,7 @@ mod writer;
 
 pub use sureq_seam::Position;
 
+pub(crate) use frame::Section;
 pub use frame::{FRAME_BODY_BYTES_MAX, FrameBuf};
 pub use reader::Reader;
 pub use recover::{Recovered, recover};

@@ -49,7 +49,7 @@ impl Tail {
         Tail::activate(disk, spare, header, &content, chain)
     }
 
-    /// Writes one frame with one write.
+    /// Writes one frame, with one write unless it is in pieces.
     pub(crate) fn append(
         &mut self,
         frame: &mut FrameBuf,
@@ -59,10 +59,13 @@ impl Tail {
     ) -> Result<Place, Fault> {
         let seat = self.seat();
         let header = self.next_header(FrameKind::Events, first, events, synced);
-        let body_bytes = frame.body().len();
-        let (chain, bytes) = frame.finish(header, seat);
-        let outcome = self.file.write_at(seat.offset, bytes);
-        self.offset += bytes.len() as u64;
+        let body_bytes = frame.body_len();
+        let (chain, pieces) = frame.finish(header, seat);
+        let mut outcome = Ok(());
+        for piece in pieces.into_iter().filter(|piece| !piece.is_empty()) {
+            outcome = outcome.and_then(|()| self.file.write_at(self.offset, piece));
+            self.offset += piece.len() as u64;
+        }
         frame.unpad(body_bytes);
         outcome?;
         self.chain = chain;
@@ -74,7 +77,7 @@ impl Tail {
         let seat = self.seat();
         let header = self.next_header(FrameKind::Seal, end, 0, end);
         let mut frame = FrameBuf::new();
-        let (_, bytes) = frame.finish(header, seat);
+        let (_, [bytes, ..]) = frame.finish(header, seat);
         self.file.write_at(seat.offset, bytes)?;
         self.file.sync_data()
     }

@@ -49,7 +49,7 @@ impl Writer {
     pub fn append(&mut self, frame: &mut FrameBuf, events: u32) -> Result<Place, LogError> {
         assert!(events > 0, "a frame holds at least one event");
         self.refuse_if_poisoned()?;
-        let body_bytes = frame.body().len();
+        let body_bytes = frame.body_len();
         if body_bytes > FRAME_BODY_BYTES_MAX {
             return Err(LogError::TooLarge { bytes: body_bytes });
         }

@@ -19,8 +19,10 @@ use crate::time::{LogTime, Now};
 pub struct PopAsk {
     /// How many at most.
     pub count: u32,
-    /// How many payload bytes at most; the first task is handed out whatever its size.
+    /// How many payload bytes at most.
     pub bytes: usize,
+    /// The first task may have so many bytes, even if that is more.
+    pub first_bytes: usize,
     /// On what terms.
     pub terms: LeaseTerms,
     /// What [`TaskView::queue`] says.
@@ -29,24 +31,55 @@ pub struct PopAsk {
     pub meta: bool,
 }
 
+/// What a pop of one queue has handed out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Popped {
+    /// How many tasks.
+    pub tasks: u32,
+    /// How many payload bytes they have.
+    pub bytes: usize,
+    /// The next task has more bytes than were left.
+    pub is_cut: bool,
+}
+
+/// What is asked to be handed out again.
+#[derive(Clone, Copy, Debug)]
+pub struct RecoverAsk {
+    /// How many at most.
+    pub count: u32,
+    /// How long ago the last delivery must be.
+    pub elapsed_ms: u64,
+    /// How many payload bytes at most.
+    pub bytes: usize,
+    /// The first task may have so many bytes, even if that is more.
+    pub first_bytes: usize,
+    /// Only deliveries up to the one of this number: see [`Queue::last_delivery`].
+    pub upto: u64,
+}
+
 impl<B: Body> Queue<B> {
-    /// Hands out tasks from the head of the line; answers how many and how many bytes.
+    /// The number of the last delivery. All later ones have larger numbers.
+    pub const fn last_delivery(&self) -> u64 {
+        self.seq
+    }
+
+    /// Hands out tasks from the head of the line.
     pub fn pop<R: Recorder<Body = B>>(
         &mut self,
         ask: &PopAsk,
         now: Now,
         rec: &mut R,
         out: &mut Vec<TaskView<B>>,
-    ) -> (u32, usize) {
+    ) -> Popped {
         self.settle_for_pop(self.poppable().min(ask.count as usize), ask.bytes, now, rec);
         let count = self.poppable().min(ask.count as usize);
         if count == 0 || self.ready.len() == 0 {
-            return (0, 0);
+            return Popped::default();
         }
         self.ready.plain.look_ahead(count);
         let mut ids = mem::take(&mut self.scratch);
         ids.clear();
-        let bytes = self.hand_out(count, ask, now, &mut ids, out);
+        let popped = self.hand_out(count, ask, now, &mut ids, out);
         let mut terms = ask.terms;
         if terms.length_ms.is_none() && terms.holder.is_none() {
             terms.length_ms = self.settings.lease_ms;
@@ -54,12 +87,11 @@ impl<B: Body> Queue<B> {
         if !ids.is_empty() {
             self.commit(&Event::Popped { queue: self.no, ids: Ids::Slice(&ids), terms }, now.log, rec);
         }
-        let popped = ids.len() as u32;
         self.scratch = ids;
-        (popped, bytes)
+        popped
     }
 
-    /// Tells the tasks that a pop gets; answers how many bytes they have.
+    /// Tells the tasks that a pop gets.
     fn hand_out(
         &self,
         count: usize,
@@ -67,22 +99,18 @@ impl<B: Body> Queue<B> {
         now: Now,
         ids: &mut Vec<TaskId>,
         out: &mut Vec<TaskView<B>>,
-    ) -> usize {
+    ) -> Popped {
         // In a flood of expiries some that are over still stand in the line; nobody gets them.
         if count == 1 {
-            let Some(head) = self.ready.unexpired_head(now.log) else { return 0 };
-            let view = self.handed_out(head, ask, now.log);
-            let bytes = view.body.len();
-            ids.push(view.id);
-            out.push(view);
-            return bytes;
+            let Some(head) = self.ready.unexpired_head(now.log) else { return Popped::default() };
+            return tell(core::iter::once(self.handed_out(head, ask, now.log)), ask, ids, out);
         }
         if let Some(plain) = self.ready.at_hand(count) {
             let views = plain.map(|entry| self.view_of(entry.id, entry.body.clone(), 0, ask, now.log));
-            return tell(views.take(count), ask.bytes, ids, out);
+            return tell(views.take(count), ask, ids, out);
         }
         let line = self.ready.unexpired(now.log);
-        tell(line.take(count).map(|standing| self.handed_out(standing, ask, now.log)), ask.bytes, ids, out)
+        tell(line.take(count).map(|standing| self.handed_out(standing, ask, now.log)), ask, ids, out)
     }
 
     /// How a task will look once it is handed out.
@@ -117,8 +145,7 @@ impl<B: Body> Queue<B> {
     /// was called off meanwhile is gone instead, as it would be after a lapse.
     pub fn recover<R: Recorder<Body = B>>(
         &mut self,
-        count: u32,
-        elapsed_ms: u64,
+        ask: &RecoverAsk,
         now: Now,
         rec: &mut R,
         out: &mut Vec<TaskView<B>>,
@@ -130,8 +157,9 @@ impl<B: Body> Queue<B> {
         for task in self.deliveries.open_ended(&self.table) {
             let lease = task.lease().expect("the delivered list holds leased tasks");
             // The list is in order of delivery, so that nothing behind the first that is too young is older.
-            let is_enough = ids.len() >= count as usize || cancelled.len() >= limits::SLICE_TASKS;
-            if is_enough || now.log.since(lease.start()) < elapsed_ms {
+            let is_enough = ids.len() >= ask.count as usize || cancelled.len() >= limits::SLICE_TASKS;
+            let is_later = lease.seq() > ask.upto;
+            if is_enough || is_later || now.log.since(lease.start()) < ask.elapsed_ms {
                 break;
             }
             if task.cancelled {
@@ -139,7 +167,7 @@ impl<B: Body> Queue<B> {
                 continue;
             }
             bytes += task.body.len();
-            if bytes > limits::REPLY_BYTES_MAX && !ids.is_empty() {
+            if bytes > if ids.is_empty() { ask.bytes.max(ask.first_bytes) } else { ask.bytes } {
                 break;
             }
             ids.push(task.id);
@@ -219,21 +247,24 @@ impl<B: Body> Queue<B> {
     }
 }
 
-/// Tells of tasks, as many as have no more bytes than that, and of the first in any case; answers how many bytes they have.
+/// Tells of tasks, as many as have no more bytes than were asked for.
 fn tell<B: Body>(
     views: impl Iterator<Item = TaskView<B>>,
-    bytes_max: usize,
+    ask: &PopAsk,
     ids: &mut Vec<TaskId>,
     out: &mut Vec<TaskView<B>>,
-) -> usize {
-    let mut bytes = 0;
+) -> Popped {
+    let mut popped = Popped::default();
     for view in views {
-        if bytes + view.body.len() > bytes_max && !ids.is_empty() {
+        let bytes_max = if popped.tasks == 0 { ask.bytes.max(ask.first_bytes) } else { ask.bytes };
+        if popped.bytes + view.body.len() > bytes_max {
+            popped.is_cut = true;
             break;
         }
-        bytes += view.body.len();
+        popped.bytes += view.body.len();
+        popped.tasks += 1;
         ids.push(view.id);
         out.push(view);
     }
-    bytes
+    popped
 }

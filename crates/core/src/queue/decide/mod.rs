@@ -22,7 +22,7 @@ use crate::task::{Body, Cause, StateKind};
 use crate::time::{LogTime, Now};
 
 pub use accept::Pushes;
-pub use deliver::PopAsk;
+pub use deliver::{PopAsk, Popped, RecoverAsk};
 
 impl<B: Body> Queue<B> {
     pub(super) fn commit<R: Recorder<Body = B>>(&mut self, event: &Event<'_>, at: LogTime, rec: &mut R) {
