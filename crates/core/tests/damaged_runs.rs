@@ -1,7 +1,7 @@
 //! Packed runs whose bytes are wrong although their checksum matches. They are decoded lazily, long after the start: then they
 //! may cost the tasks of the groups that are damaged, and nothing else.
 #![expect(unreachable_pub, reason = "what the modules of a test share is its own")]
-#![allow(clippy::unwrap_used, reason = "helpers panic as tests do")]
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers panic and read as tests do")]
 
 mod support;
 
@@ -106,7 +106,7 @@ fn damage(fixture: &Fixture, random: &mut Random) -> Option<(Store, Broker<Bytes
     let run = store.parts.get_mut(&stamp).unwrap();
     let starts = groups(run);
     let mut hit = BTreeSet::new();
-    for _ in 0..1 + random.below(4) {
+    for _ in 0..=random.below(4) {
         // Now and then the header, which is about all of the run.
         let is_header = random.below(20) == 0;
         let at =
@@ -163,7 +163,7 @@ impl Served {
     fn look_around(&mut self, fixture: &Fixture, random: &mut Random) -> BTreeSet<TaskId> {
         let mut gone = BTreeSet::new();
         for _ in 0..10 {
-            let start = random.below(TASKS) as i64 - TASKS as i64 / 3;
+            let start = random.below(TASKS).cast_signed() as i64 - TASKS.cast_signed() as i64 / 3;
             self.run(&Command::Inspect { queue: b"q", view: View::Ready, start, count: 100 });
             let id = *fixture.ready.keys().nth(random.below(fixture.ready.len())).unwrap();
             let text = id.to_string();

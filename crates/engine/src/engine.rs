@@ -274,8 +274,7 @@ impl Engine {
     pub fn gather(&self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Executed {
         let shared = &self.shared;
         let mut weight = Weight::of(replies);
-        let mut all =
-            Executed { done: 0, position: Position::START, ticket: None, served: false, hold: None };
+        let mut all = nothing();
         while all.done < commands.len() && weight.bytes <= limits::OUTPUT_BYTES_MAX {
             if all.done > 0 {
                 shared.step_aside();
@@ -344,17 +343,11 @@ impl Engine {
         let failed = shared.durable.failure().map(|_| Refusal::Poisoned);
         if let Some(refusal) = failed.or(state.closing.then_some(Refusal::Closed)) {
             replies.list.extend(commands.iter().map(|_| Reply::Refused(refusal.clone())));
-            return Executed {
-                done: commands.len(),
-                position: Position::START,
-                ticket: None,
-                served: false,
-                hold: None,
-            };
+            return Executed { done: commands.len(), ..nothing() };
         }
         if state.tape.is_long() {
             let hold = Some(state.tape.end());
-            return Executed { done: 0, position: Position::START, ticket: None, served: false, hold };
+            return Executed { hold, ..nothing() };
         }
         if !state.line.is_empty() {
             // What is due goes to those who have waited for it, not to whoever happens to come now.
@@ -623,6 +616,11 @@ impl Prepared {
     fn take(&mut self, index: usize) -> Option<prepared::Prepared> {
         self.large.iter_mut().find(|(at, _)| *at == index).and_then(|(_, payloads)| payloads.take())
     }
+}
+
+/// Nothing has been executed yet.
+const fn nothing() -> Executed {
+    Executed { done: 0, position: Position::START, ticket: None, served: false, hold: None }
 }
 
 /// A pop that may wait, if it found nothing.
