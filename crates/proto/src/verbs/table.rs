@@ -448,7 +448,7 @@ pub const TABLE: &[Row] = &[
         summary: "Lists the queues that have tasks.",
         syntax: "KEYS pattern",
         reply: "An array of names.",
-        notes: "Goes through all queues at once; SCAN does it in steps.",
+        notes: "One reply for all queues; SCAN answers a page at a time.",
         example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> KEYS *\n1) \"emails\"",
         parse: keys::keys,
         ..BASE
