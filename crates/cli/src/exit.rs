@@ -42,8 +42,7 @@ Exit codes:
   69  the home cannot be reached; nothing was done
   70  the answer was lost: it may have been done or not
   74  the disk failed; nothing was confirmed since
-  75  try again: queue full, no memory or no disk space left, store changed faster than it could be copied, not all
-      queues could be cleaned
+  75  try again: queue full, no memory, no disk space, store changed too fast to copy, not all queues cleaned
   77  no permission: no login, a wrong one, or one without the right
   130 ended by a second signal before everyone was answered";
 
