@@ -38,6 +38,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod clock;
 mod ear;
 mod executed;
 mod listener;

@@ -13,6 +13,8 @@ use sureq_core::Command;
 use sureq_core::command::Worker;
 use sureq_core::limits;
 
+use crate::clock;
+
 /// How many bytes of replies one batch may ask for, as far as can be told. A single command may ask for more.
 pub const BATCH_REPLY_BYTES: usize = limits::OUTPUT_BYTES_MAX;
 
@@ -58,7 +60,7 @@ pub struct SizePlace(usize);
 impl Default for ReplySizes {
     fn default() -> Self {
         let none = || (0..PLACES).map(|_| AtomicU32::new(0)).collect();
-        Self { largest: none(), largest_before: none(), began: Instant::now(), stretch: AtomicU64::new(0) }
+        Self { largest: none(), largest_before: none(), began: clock::now(), stretch: AtomicU64::new(0) }
     }
 }
 
@@ -102,7 +104,7 @@ impl ReplySizes {
 
     /// Notes how large the payloads of a reply were.
     pub fn learn(&self, place: SizePlace, payloads: impl Iterator<Item = usize>) {
-        let stretch = self.began.elapsed().as_secs() / REMEMBERED.as_secs();
+        let stretch = clock::now().duration_since(self.began).as_secs() / REMEMBERED.as_secs();
         if self.stretch.swap(stretch, Ordering::Relaxed) != stretch {
             self.begin_stretch();
         }

@@ -8,6 +8,8 @@ use std::time::Instant;
 use sureq_core::reply::TaskView;
 use sureq_core::{Receipt, Refusal, Replies, Reply};
 
+use crate::clock;
+
 /// The queues of a pop: which of the commands it is, and what the tasks' queue numbers mean.
 #[derive(Debug)]
 pub struct PopOf {
@@ -109,7 +111,7 @@ impl<B> Slot<B> {
 
     /// Puts the answer there; if nobody will take it, answers what has to go back.
     pub fn fill(&self, replies: Replies<B>) -> Vec<Untaken> {
-        self.fill_at(replies, Instant::now())
+        self.fill_at(replies, clock::now())
     }
 
     /// The same for an answer that began to come then: leases in it count from before that.
@@ -239,8 +241,8 @@ mod tests {
     fn an_answer_that_is_taken_late_tells_when_it_came() {
         let slot = slot(&["a"]);
         slot.fill(popped(&[0]));
-        let filled = Instant::now();
-        while Instant::now() == filled {}
+        let filled = clock::now();
+        while clock::now() == filled {}
         let Poll::Ready((_, at)) = slot.poll(&mut cx()) else { panic!("it is there") };
         assert!(at <= filled);
     }

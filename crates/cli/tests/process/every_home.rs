@@ -9,6 +9,7 @@ use sureq_testkit::redis_server::RedisServer;
 use sureq_testkit::server_process::{Launch, Server};
 
 use crate::commands::{check_refused, command, fed, in_dir, lines, on_server, sureq};
+use crate::memory::in_memory;
 use crate::users::People;
 use crate::{SUREQ, scratch, serve};
 use rustix::process::Signal;
@@ -130,8 +131,7 @@ fn what_has_no_room_is_to_be_tried_again() {
         let said = fed(home, &["push", "few"], b"one\ntwo\n");
         assert_eq!(said.code, 75, "{home}: {}", said.err);
     }
-    let dir = scratch();
-    let server = serve(&dir.path().join("data")).args(["--memory", "4MB"]).start();
+    let server = in_memory().args(["--memory", "16MB"]).start();
     let home = &on_server(server.resp);
     let mut said = sureq(home, &["push", "q", "first"]);
     let since = Instant::now();

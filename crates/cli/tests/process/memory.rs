@@ -10,7 +10,7 @@ use sureq_testkit::server_process::{Launch, Server};
 use crate::{SUREQ, scratch, serve};
 
 /// A server that keeps nothing.
-fn in_memory() -> Launch {
+pub(crate) fn in_memory() -> Launch {
     Launch::new(SUREQ).args(["serve", "--resp", "127.0.0.1:0", "--text", "127.0.0.1:0", "--home", "mem:"])
 }
 
