@@ -249,15 +249,18 @@ impl Engine {
     /// Executes commands in order. Stops at a pop that must wait for a task; waits on this thread where payloads have to
     /// be read from the disk, or where the disk is behind.
     pub fn execute(&self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Executed {
-        let mut done = 0;
+        let (mut done, mut position) = (0, Position::START);
         loop {
             let mut executed = self.gather(&commands[done..], replies);
             self.commit();
             done += executed.done;
-            executed.done = done;
+            position = position.max(executed.position);
+            (executed.done, executed.position) = (done, position);
             let held = executed.hold.filter(|_| done < commands.len() && executed.ticket.is_none());
             if let Some(ticket) = executed.ticket.take_if(|ticket| ticket.is_loading()) {
-                replies.append(ticket.wait().replies);
+                let answer = ticket.wait();
+                position = position.max(answer.position);
+                replies.append(answer.replies);
                 done += 1;
             } else if let Some(hold) = held {
                 // If it never comes to that, the rest is refused.
