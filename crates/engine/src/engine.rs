@@ -272,20 +272,17 @@ impl Engine {
     }
 
     /// Executes commands in order, and never waits. Stops at one that must: a pop for a task, any for payloads that have to
-    /// be read, one that is executed in slices. Leaves it to the caller to [`Self::commit`] soon: whoever has more to execute
-    /// at once has it all written in one go.
+    /// be read, one that is executed in slices. Leaves it to the caller to [`Self::commit`] soon: a caller that has more to
+    /// execute at once has it all written in one go. Without commands it answers the position of all that was executed.
     pub fn gather(&self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Executed {
         let shared = &self.shared;
         let mut weight = Weight::of(replies);
         let mut all = nothing();
-        while all.done < commands.len() && weight.bytes <= limits::OUTPUT_BYTES_MAX {
-            if all.done > 0 {
-                shared.step_aside();
-            }
+        loop {
             let rest = &commands[all.done..];
-            if sliced::is_sliced(&rest[0]) {
-                all.ticket = Some(shared.slice(&rest[0]));
-                break;
+            if let Some(first) = rest.first().filter(|first| sliced::is_sliced(first)) {
+                all.ticket = Some(shared.slice(first));
+                return all;
             }
             let mut prepared = self.prepare(rest);
             let first_task = replies.tasks.len();
@@ -295,11 +292,12 @@ impl Engine {
             all.position = all.position.max(executed.position);
             all.served |= executed.served;
             (all.ticket, all.hold) = (executed.ticket, executed.hold);
-            if executed.done == 0 || all.ticket.is_some() {
-                break;
+            let is_over = all.done == commands.len() || weight.bytes > limits::OUTPUT_BYTES_MAX;
+            if is_over || executed.done == 0 || all.ticket.is_some() {
+                return all;
             }
+            shared.step_aside();
         }
-        all
     }
 
     /// Prepares the large payloads of the commands that are executed next under one lock.
