@@ -284,6 +284,13 @@ impl Engine {
                 all.ticket = Some(shared.slice(first));
                 return all;
             }
+            // What is large is prepared when it can be executed, and not anew each time before.
+            if rest.first().is_some_and(|first| self.is_large(first))
+                && let Some(hold) = shared.hold()
+            {
+                all.hold = Some(hold);
+                return all;
+            }
             let mut prepared = self.prepare(rest);
             let first_task = replies.tasks.len();
             let executed = self.gather_some(&rest[..prepared.commands], &mut prepared, replies, &mut weight);
@@ -298,6 +305,10 @@ impl Engine {
             }
             shared.step_aside();
         }
+    }
+
+    fn is_large(&self, command: &Command<'_>) -> bool {
+        prepared::payload_bytes(command) >= LARGE_BYTES || self.shared.is_giant(command)
     }
 
     /// Prepares the large payloads of the commands that are executed next under one lock.
@@ -449,7 +460,11 @@ impl Engine {
     ) -> Option<Ticket> {
         let shared = &self.shared;
         let tasks = &mut replies.tasks[first_task..];
-        if tasks.is_empty() || shared.fetch(state, command, tasks) && left.is_none() {
+        if tasks.is_empty() {
+            return None;
+        }
+        let is_warm = shared.fetch(state, command, tasks);
+        if is_warm && left.is_none() {
             return None;
         }
         let replies = split_off(replies, first_task);
@@ -458,7 +473,11 @@ impl Engine {
         Some(match (command, left) {
             (Command::Pop(pop), Some(left)) => {
                 let rest = PopRest::new(OwnedPop::from(pop), left);
-                shared.ticket_for(answer, Some(Sliced::Pop(rest)))
+                let ticket = shared.ticket_for(answer, Some(Sliced::Pop(rest)));
+                if !is_warm {
+                    shared.read_for(&ticket.cell);
+                }
+                ticket
             }
             _ => shared.load(answer),
         })

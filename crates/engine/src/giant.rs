@@ -227,7 +227,7 @@ impl Shared {
 
     /// A copy of a command that needs more room than a segment has. Not to be called with the lock.
     pub(crate) fn giant(&self, command: &Command<'_>) -> Option<Giant> {
-        if !self.is_giant(command) {
+        if !self.is_giant(command) || command.check().is_err() {
             return None;
         }
         let bytes = event_bytes(command) + SETTLED_BYTES.min(self.keeper.segment_bytes as usize);

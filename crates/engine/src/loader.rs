@@ -359,6 +359,7 @@ fn load(shared: &Shared, loader: &Loader, cell: &TicketCell) {
     let (payloads, missing) = fetch(shared, loader, wanted(cell));
     let position = (!missing.is_empty()).then(|| unreadable::take_back(shared, cell, &missing));
     let mut ticket = cell.lock();
+    ticket.end_reading();
     let Some(answer) = &mut ticket.answer else { return };
     for (index, payload) in payloads {
         answer.replies.tasks[index].body = Body::Loaded(payload);
@@ -366,7 +367,6 @@ fn load(shared: &Shared, loader: &Loader, cell: &TicketCell) {
     answer.leave_out(&missing);
     answer.position = answer.position.max(position.unwrap_or_default());
     let position = answer.position;
-    ticket.is_loading = false;
     if let Some(waker) = ticket.waker.take() {
         drop(ticket);
         shared.durable.wake_at(position, &waker);

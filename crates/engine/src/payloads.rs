@@ -158,11 +158,8 @@ impl Shared {
     }
 
     pub(crate) fn load_into(&self, cell: &Arc<TicketCell>, answer: Answer) {
-        let mut ticket = cell.lock();
-        ticket.answer = Some(answer);
-        ticket.is_loading = true;
-        drop(ticket);
-        self.loader.iter().for_each(|loader| loader.load(Arc::clone(cell)));
+        cell.lock().answer = Some(answer);
+        self.read_for(cell);
     }
 }
 

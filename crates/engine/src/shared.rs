@@ -31,7 +31,7 @@ use crate::sliced::{self, Left, PopRest, Sliced};
 use crate::synced::{Synced, Waited};
 use crate::tape::Tape;
 use crate::ticker;
-use crate::ticket::{Answer, poisoned};
+use crate::ticket::{Answer, TicketCell, poisoned};
 use crate::tidier::Tidying;
 use crate::unreadable::ReadFaults;
 
@@ -191,6 +191,13 @@ impl Shared {
             }
             _ => None,
         }
+    }
+
+    /// What must be durable before more is executed, if too much waits to be written.
+    pub(crate) fn hold(&self) -> Option<Position> {
+        let state = self.lock();
+        let is_held = state.tape.is_long() && !state.closing && self.durable.failure().is_none();
+        is_held.then(|| state.tape.end())
     }
 
     /// Tells the operator.
@@ -354,6 +361,20 @@ impl Shared {
         self.wake(woken);
     }
 
+    /// Wakes the waker from another thread. A caller that executes slice after slice gives its own thread time for what has
+    /// come meanwhile, which an executor looks at only when nothing else is to be done.
+    pub(crate) fn wake_later(&self, waker: &Waker) {
+        let mut state = self.lock();
+        if state.closing {
+            drop(state);
+            waker.wake_by_ref();
+            return;
+        }
+        state.woken.push((Position::START, waker.clone()));
+        state.ticker_sleeps = None;
+        self.ticker_wakes.notify_one();
+    }
+
     fn wake(&self, woken: Vec<(Position, Waker)>) {
         for (position, waker) in woken {
             self.durable.wake_at(position, &waker);
@@ -406,7 +427,10 @@ impl Shared {
             let position = self.position(state);
             let all = waiting.pop.with(|pop| self.fetch(state, &Command::Pop(*pop), &mut replies.tasks));
             if let Some(left) = left {
-                Self::answer_in_part(state, waiting, left, replies, position);
+                let cell = Self::answer_in_part(state, waiting, left, replies, position);
+                if !all {
+                    self.read_for(&cell);
+                }
             } else if all {
                 Self::answer(state, waiting, replies, position);
             } else {
@@ -431,12 +455,13 @@ impl Shared {
         left: Left,
         replies: Replies<Body>,
         position: Position,
-    ) {
+    ) -> Arc<TicketCell> {
         let Waiting { pop, cell, .. } = waiting;
         let answer = Answer::new(pop.queues().to_vec(), replies, position);
         cell.begin(answer, Some(Sliced::Pop(PopRest::new(pop, left))));
         let waker = cell.lock().waker.take();
         state.woken.extend(waker.map(|waker| (Position::START, waker)));
+        cell
     }
 
     /// How much is gathered before the log thread is woken without being asked to.

@@ -428,6 +428,16 @@ fn bytes_of(replies: &Replies<Body>) -> usize {
     replies.tasks.iter().map(|task| task.body.len()).sum()
 }
 
+/// The form of a reply.
+#[derive(Clone, Copy)]
+enum ReplyKind {
+    Tasks,
+    Inspected,
+    Queues,
+    Acked,
+    Count,
+}
+
 impl Sliced {
     /// Executes a slice. What it adds to the list of replies is the answer instead of all slices before.
     fn step(&mut self, now: Now, state: &mut State, replies: &mut Replies<Body>) -> Progress {
@@ -441,20 +451,22 @@ impl Sliced {
         }
     }
 
-    /// The reply to the whole command, of which these are all slices.
-    fn reply(&self, replies: &Replies<Body>) -> Reply {
-        let tasks = Span::new(0, replies.tasks.len());
-        match self {
-            Self::Pop(_) | Self::Recover(_) => Reply::Tasks(tasks),
-            Self::Inspect(_) => Reply::Inspected(tasks),
-            Self::Queues(rest) => {
-                Reply::Queues { cursor: rest.cursor, rows: Span::new(0, replies.queues.len()) }
-            }
-            Self::List(ListRest { act: Act::Ack(..), .. }) => {
-                Reply::Acked(Span::new(0, replies.indexes.len()))
-            }
-            Self::List(rest) => Reply::Count(rest.count),
-            Self::Bulk(rest) => Reply::Count(rest.bulk.count()),
+    /// What makes the reply to the whole command of all slices so far.
+    fn reply_so_far(&self) -> impl FnOnce(&Replies<Body>) -> Reply + use<> {
+        let (kind, cursor, count) = match self {
+            Self::Pop(_) | Self::Recover(_) => (ReplyKind::Tasks, 0, 0),
+            Self::Inspect(_) => (ReplyKind::Inspected, 0, 0),
+            Self::Queues(rest) => (ReplyKind::Queues, rest.cursor, 0),
+            Self::List(ListRest { act: Act::Ack(..), .. }) => (ReplyKind::Acked, 0, 0),
+            Self::List(rest) => (ReplyKind::Count, 0, rest.count),
+            Self::Bulk(rest) => (ReplyKind::Count, 0, rest.bulk.count()),
+        };
+        move |replies| match kind {
+            ReplyKind::Tasks => Reply::Tasks(Span::new(0, replies.tasks.len())),
+            ReplyKind::Inspected => Reply::Inspected(Span::new(0, replies.tasks.len())),
+            ReplyKind::Queues => Reply::Queues { cursor, rows: Span::new(0, replies.queues.len()) },
+            ReplyKind::Acked => Reply::Acked(Span::new(0, replies.indexes.len())),
+            ReplyKind::Count => Reply::Count(count),
         }
     }
 
@@ -462,7 +474,8 @@ impl Sliced {
     /// missing would be taken for what is not there.
     fn reply_at_close(&self, replies: &Replies<Body>) -> Reply {
         let is_begun = match self {
-            Self::Pop(_) | Self::Recover(_) => return self.reply(replies),
+            Self::Recover(rest) if rest.upto.is_none() => false,
+            Self::Pop(_) | Self::Recover(_) => return self.reply_so_far()(replies),
             Self::List(rest) => rest.done > 0 && !matches!(rest.act, Act::Exists),
             Self::Bulk(rest) => !matches!(rest.which, BulkCommand::ListWorkers),
             Self::Inspect(_) | Self::Queues(_) => false,
@@ -547,49 +560,54 @@ impl Shared {
         if state.tape.is_long() && !state.closing {
             let hold = state.tape.end();
             drop(state);
-            cell.put_slices(sliced);
+            cell.put_slices(sliced, is_first);
             return Step::Hold(hold);
         }
         let mut slice = Replies::default();
-        let mut progress = Progress::Done;
-        let is_closed = state.closing;
-        if !is_closed {
-            let now = self.clock.now();
-            self.mind_the_mark(&state, now);
-            if !state.line.is_empty() {
-                ticker::tick(self, &mut state, now);
-            }
-            progress = sliced.step(now, &mut state, &mut slice);
-            state.meter.tasks(slice.tasks.len());
-            self.end_unit(&mut state);
-            if let Sliced::Pop(rest) = &sliced {
-                rest.pop.with(|pop| self.fetch(&mut state, &Command::Pop(*pop), &mut slice.tasks));
-            } else if !slice.tasks.is_empty() {
-                self.fetch_all(&mut state, &mut slice.tasks);
-            }
-            self.serve(&mut state, now);
-            state.forget_awake_unless_awaited();
-            self.stir_ticker(&mut state, now);
-            if progress == Progress::Done || state.tape.bytes() >= self.gather_bytes_max() {
-                self.stir_log(&mut state);
-            } else {
-                self.is_gathering.store(true, Ordering::Release);
-            }
+        if state.closing {
+            let position = self.position(&state);
+            drop(state);
+            cell.add_slice(slice, position, None, |replies| sliced.reply_at_close(replies));
+            return Step::None;
+        }
+        let now = self.clock.now();
+        self.mind_the_mark(&state, now);
+        if !state.line.is_empty() {
+            ticker::tick(self, &mut state, now);
+        }
+        let is_over = sliced.step(now, &mut state, &mut slice) == Progress::Done;
+        state.meter.tasks(slice.tasks.len());
+        self.end_unit(&mut state);
+        if let Sliced::Pop(rest) = &sliced {
+            rest.pop.with(|pop| self.fetch(&mut state, &Command::Pop(*pop), &mut slice.tasks));
+        } else if !slice.tasks.is_empty() {
+            self.fetch_all(&mut state, &mut slice.tasks);
+        }
+        self.serve(&mut state, now);
+        state.forget_awake_unless_awaited();
+        self.stir_ticker(&mut state, now);
+        if is_over || state.tape.bytes() >= self.gather_bytes_max() {
+            self.stir_log(&mut state);
+        } else {
+            self.is_gathering.store(true, Ordering::Release);
         }
         let position = self.position(&state);
-        self.let_go(state);
-        let is_over = progress == Progress::Done;
-        let is_cold = cell.add_slice(slice, position, |replies| {
-            let reply = if is_closed { sliced.reply_at_close(replies) } else { sliced.reply(replies) };
-            is_over.then_some(reply)
-        });
-        if !is_over {
-            cell.put_slices(sliced);
-            return Step::More;
-        }
+        let is_cold = slice.tasks.iter().any(|task| task.body.place().is_some());
+        let reply = sliced.reply_so_far();
+        cell.add_slice(slice, position, (!is_over).then_some(sliced), reply);
         if is_cold {
-            self.loader.iter().for_each(|loader| loader.load(Arc::clone(cell)));
+            self.read_for(cell);
         }
-        Step::None
+        self.let_go(state);
+        if is_over || is_cold { Step::None } else { Step::More }
+    }
+
+    /// Has the loader read the payloads that the answer lacks. To be called with the lock under which it was given their
+    /// places: from then on no segment is retired before they are read.
+    pub(crate) fn read_for(&self, cell: &Arc<TicketCell>) {
+        if let Some(loader) = &self.loader {
+            cell.begin_reading();
+            loader.load(Arc::clone(cell));
+        }
     }
 }

@@ -34,6 +34,7 @@ pub(crate) fn run(shared: &Shared) {
             state = sleep(shared, state, now);
         }
     }
+    shared.let_go(state);
 }
 
 /// One slice of what is due.

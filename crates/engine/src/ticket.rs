@@ -88,6 +88,8 @@ pub(crate) struct TicketState {
     pub(crate) answer: Option<Answer>,
     /// The answer's payloads are being read, or not all of its slices were executed.
     pub(crate) is_loading: bool,
+    /// The loader reads payloads of the answer. No further slice is executed meanwhile.
+    is_reading: bool,
     /// What is left of its command, and whether nothing was executed yet for it.
     slices: Option<Sliced>,
     is_first: bool,
@@ -102,6 +104,14 @@ impl fmt::Debug for TicketState {
     }
 }
 
+impl TicketState {
+    /// The payloads of the answer have been read, or never will be.
+    pub(crate) fn end_reading(&mut self) {
+        self.is_reading = false;
+        self.is_loading = self.slices.is_some();
+    }
+}
+
 impl TicketCell {
     /// Begins an answer to which slices will be added, if there are any.
     pub(crate) fn begin(&self, answer: Answer, slices: Option<Sliced>) {
@@ -111,38 +121,53 @@ impl TicketCell {
         (ticket.is_loading, ticket.answer, ticket.slices) = (slices.is_some(), Some(answer), slices);
     }
 
-    /// What is left of the command, and whether nothing was executed yet for it.
+    /// What is left of the command, and whether nothing was executed yet for it; nothing while payloads are read.
     pub(crate) fn take_slices(&self) -> Option<(Sliced, bool)> {
         let mut ticket = self.lock();
+        if ticket.is_reading {
+            return None;
+        }
         let is_first = std::mem::take(&mut ticket.is_first);
         ticket.slices.take().map(|slices| (slices, is_first))
     }
 
-    pub(crate) fn put_slices(&self, slices: Sliced) {
-        self.lock().slices = Some(slices);
+    /// Puts back what [`Self::take_slices`] took.
+    pub(crate) fn put_slices(&self, slices: Sliced, is_first: bool) {
+        let mut ticket = self.lock();
+        (ticket.slices, ticket.is_first) = (Some(slices), is_first);
     }
 
-    /// Adds a slice to the answer. If it is the last, `whole` makes one reply of all of them; answers whether payloads have
-    /// to be read then.
+    /// The loader begins to read payloads of the answer.
+    pub(crate) fn begin_reading(&self) {
+        let mut ticket = self.lock();
+        (ticket.is_reading, ticket.is_loading) = (true, true);
+    }
+
+    /// Adds a slice to the answer; `whole` makes one reply of all slices so far. If there are more to come, `rest` is what is
+    /// left of the command.
     pub(crate) fn add_slice(
         &self,
         mut slice: Replies<Body>,
         position: Position,
-        whole: impl FnOnce(&Replies<Body>) -> Option<Reply>,
-    ) -> bool {
+        rest: Option<Sliced>,
+        whole: impl FnOnce(&Replies<Body>) -> Reply,
+    ) {
         let mut ticket = self.lock();
-        let Some(answer) = &mut ticket.answer else { return false };
+        ticket.is_loading = rest.is_some();
+        ticket.slices = rest;
+        let Some(answer) = &mut ticket.answer else { return };
         let Answer { replies, .. } = answer;
         replies.tasks.append(&mut slice.tasks);
         replies.indexes.append(&mut slice.indexes);
         replies.queues.append(&mut slice.queues);
         replies.workers.append(&mut slice.workers);
         answer.position = answer.position.max(position);
-        let Some(reply) = slice.list.pop().or_else(|| whole(replies)) else { return false };
-        replies.list = vec![reply];
-        let is_cold = replies.tasks.iter().any(|task| task.body.place().is_some());
-        ticket.is_loading = is_cold;
-        is_cold
+        let is_refused = matches!(replies.list[..], [Reply::Refused(_)]);
+        match slice.list.pop().unwrap_or_else(|| whole(replies)) {
+            // One payload that cannot be read refuses all of an inspection.
+            Reply::Inspected(_) if is_refused => replies.tasks.clear(),
+            reply => replies.list = vec![reply],
+        }
     }
 
     /// Answers that nothing is confirmed any more, unless there is an answer.
@@ -181,7 +206,7 @@ impl Ticket {
         match self.shared.step(&self.cell) {
             Step::None => {}
             Step::More => {
-                cx.waker().wake_by_ref();
+                self.shared.wake_later(cx.waker());
                 return Poll::Pending;
             }
             Step::Hold(position) => {
@@ -190,6 +215,12 @@ impl Ticket {
             }
         }
         let mut cell = self.cell.lock();
+        if cell.slices.is_some() && !cell.is_reading {
+            // Its payloads have been read since.
+            drop(cell);
+            self.shared.wake_later(cx.waker());
+            return Poll::Pending;
+        }
         let answered = cell.answer.as_ref().filter(|_| !cell.is_loading);
         let Some(position) = answered.map(|answer| answer.position) else {
             if self.shared.durable.failure().is_some() || self.shared.state.is_poisoned() {
@@ -221,11 +252,9 @@ impl Ticket {
         self.number.is_none() || self.cell.lock().is_loading
     }
 
-    /// Whether tasks are handed out by its answer, which go back if nobody takes it.
+    /// Whether it is a pop that waits for tasks and has been given none yet.
     pub fn is_for_tasks(&self) -> bool {
-        let answer =
-            |cell: &TicketState| cell.answer.as_ref().is_some_and(|answer| !answer.receipts().is_empty());
-        self.number.is_some() || answer(&self.cell.lock())
+        self.number.is_some() && self.cell.lock().answer.is_none()
     }
 
     /// Waits for the answer on this thread.
@@ -245,6 +274,10 @@ impl Drop for Ticket {
         // The state is left alone if a panic has put it in doubt: nothing of it will be confirmed.
         let Ok(mut state) = self.shared.state.lock() else { return };
         self.number.map(|number| state.line.leave(number));
+        if self.cell.lock().slices.take().is_some() {
+            // Those slices that were executed are written, although nobody waits for them.
+            self.shared.stir_log(&mut state);
+        }
         drop(state);
         let Some(answer) = self.cell.lock().answer.take() else { return };
         for (queue, receipts) in answer.receipts() {

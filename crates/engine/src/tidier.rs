@@ -23,7 +23,6 @@ use crate::log::{LogError, Position, SegmentInfo, Spares};
 use crate::log_thread::LogThread;
 use crate::shared::{Shared, State};
 use crate::snapshot::{Sharing, Snapshot, Unwritten};
-use crate::ticker;
 
 /// How often it looks without being asked to.
 const LOOK: Duration = Duration::from_secs(1);
@@ -60,7 +59,7 @@ const COPY_AGAIN: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(
 const ADOPTED_LOOKED_AT: usize = 1_000;
 
 /// How many slices of what is under way are done at most before others get the lock.
-const SLICES_MAX: u32 = 1_024;
+const SLICES_MAX: u32 = 8;
 
 /// How many queues are imaged before others get the lock; each takes a microsecond or two.
 const IMAGE_SLICE_QUEUES: usize = 500;
@@ -268,12 +267,12 @@ impl Tidier {
         // The image is of this moment, whatever happens while its queues are gone through.
         state.broker.begin_image();
         while state.broker.image_some(IMAGE_SLICE_QUEUES) {
-            drop(state);
+            shared.let_go(state);
             shared.step_aside();
             state = shared.lock();
         }
         let image = state.broker.end_image();
-        drop(state);
+        shared.let_go(state);
         let image = image.sorted();
         live.subtract(&release(shared, &dropped));
         // By when all is written, the log is on disk that far, and has not waited for any of it.
@@ -289,26 +288,24 @@ impl Tidier {
 
     /// Waits until nothing is under way, or the store closes: an image has no place for what was decided and is not done yet.
     ///
-    /// A stream of commands that begin such work could go on for ever. So the slices are done here, and twice as many of
-    /// them each time before others get the lock, until nothing is left when the image is begun.
+    /// A stream of commands that begin such work could go on for ever. So the slices are done here, more and more of them
+    /// before others get the lock, until nothing is left when the image is begun.
     fn finish_under_way(shared: &Shared) -> MutexGuard<'_, State> {
         let mut state = shared.lock();
         let mut slices = 1;
         loop {
-            let mut is_due = true;
             for _ in 0..slices {
                 if !state.broker.is_under_way() || state.closing {
                     return state;
                 }
                 let now = shared.clock.now();
-                is_due = state.broker.next_deadline().is_due(now);
-                ticker::tick(shared, &mut state, now);
+                let State { broker, tape, .. } = &mut *state;
+                broker.settle_under_way(now, tape);
+                shared.end_unit(&mut state);
+                shared.serve(&mut state, now);
+                shared.stir(&mut state, now);
             }
             shared.let_go(state);
-            if !is_due {
-                // Log time may be a little ahead of the clock.
-                thread::sleep(PACE_PAUSE);
-            }
             shared.step_aside();
             state = shared.lock();
             slices = (slices * 2).min(SLICES_MAX);

@@ -5,7 +5,7 @@ mod engine_support;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use engine_support::facts::open_small;
 use engine_support::{execute, fresh};
@@ -119,7 +119,7 @@ fn others_are_served_between_two_slices_of_a_purge() {
         replies.clear();
         let _ = engine.execute(&[Command::Add(Add { priority: 1, ..Add::plain(b"q", b"x") })], &mut replies);
     }
-    let is_over = AtomicBool::new(false);
+    let (is_over, looks) = (AtomicBool::new(false), AtomicUsize::new(0));
     let left_seen = std::thread::scope(|scope| {
         let other = scope.spawn(|| {
             let mut seen = Vec::new();
@@ -128,11 +128,12 @@ fn others_are_served_between_two_slices_of_a_purge() {
                 let _ = engine.execute(&[Command::Info { queue: b"q" }], &mut replies);
                 if let Some(Reply::Info(info)) = replies.list.first() {
                     seen.push(info.ready);
+                    looks.fetch_add(1, Ordering::Release);
                 }
             }
             seen
         });
-        while engine.inspect(|broker| broker.queue(b"q").is_none()) {}
+        while looks.load(Ordering::Acquire) == 0 {}
         let (replies, _) = execute(&engine, &[Command::Purge { queue: b"q", state: None }]);
         assert!(matches!(replies.list[..], [Reply::Count(50_000)]), "{:?}", replies.list);
         is_over.store(true, Ordering::Release);

@@ -6,15 +6,20 @@
 mod engine_support;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use engine_support::{ack_of, execute, fresh};
+use engine_support::facts::open_small;
+use engine_support::{ack, ack_of, execute, fresh, push};
 use sureq_core::command::{Block, Cancel, IdForm, LeaseAsk, Pop, TaskRefs, View, Worker, WorkerRef};
+use sureq_core::reply::TaskView;
 use sureq_core::settings::{Change, Changes};
 use sureq_core::{Command, Refusal, Replies, Reply, TaskId, limits};
 use sureq_engine::log::Durability;
 use sureq_engine::{Answer, Body, Engine, Options, Ticket};
 use sureq_testkit::manual_clock::ManualClock;
+use sureq_testkit::patience::until;
+use sureq_testkit::sim_disk::SimDisk;
 use sureq_testkit::valve::Valve;
 
 const SLICE: usize = limits::SLICE_TASKS;
@@ -23,7 +28,7 @@ const SLICE: usize = limits::SLICE_TASKS;
 const HELD_TASKS_MAX: usize = 3 * SLICE;
 
 fn in_memory() -> Engine {
-    Engine::in_memory_by(std::sync::Arc::new(ManualClock::default()), &Options::default())
+    Engine::in_memory_by(Arc::new(ManualClock::default()), &Options::default())
 }
 
 /// Pushes tasks whose payloads are numbers, no more at once than a slice.
@@ -129,7 +134,7 @@ fn a_pop_that_is_given_up_between_two_slices_gives_all_back() {
     let ids = fill(&engine, b"q", 0, 3_500);
     for steps in 0..3 {
         let ticket = begin(&engine, Command::Pop(Pop::plain(&[b"q"], 3_400)));
-        assert!(ticket.is_for_tasks());
+        assert!(!ticket.is_for_tasks(), "it has some");
         for _ in 0..steps {
             assert!(step(&ticket).is_none());
         }
@@ -168,7 +173,7 @@ fn a_store_that_closes_between_two_slices_hands_over_what_it_handed_out() {
 #[test]
 fn a_store_whose_log_fails_between_two_slices_says_that_it_does_not_know() {
     let valve = Valve::new();
-    let clock = std::sync::Arc::new(ManualClock::default());
+    let clock = Arc::new(ManualClock::default());
     let engine = Engine::open_on(valve.shared(), clock, &Options::default()).unwrap();
     fill(&engine, b"q", 0, 3_500);
     let ticket = begin(&engine, Command::Pop(Pop::plain(&[b"q"], 3_400)));
@@ -447,4 +452,63 @@ fn very_many_who_wait_are_served_in_parts() {
     assert_eq!(engine.waiting(), 0);
     assert!(engine.held().tasks <= HELD_TASKS_MAX, "{:?}", engine.held());
     engine.close().unwrap();
+}
+
+/// A store whose payloads are on the disk and not in memory, with so many tasks.
+fn cold(tasks: usize) -> (Engine, SimDisk, Arc<ManualClock>) {
+    let (disk, clock) = (SimDisk::new(9), Arc::new(ManualClock::default()));
+    let engine = open_small(&disk.shared(), &clock, Durability::Always, 64 << 10);
+    let payloads: Vec<String> = (0..tasks).map(|n| format!("{n:>100}")).collect();
+    for some in payloads.chunks(400) {
+        let some: Vec<&[u8]> = some.iter().map(String::as_bytes).collect();
+        let _ = execute(&engine, &[Command::Push { queue: b"q", payloads: &some }]);
+    }
+    engine.close().expect("a sound disk");
+    (open_small(&disk.shared(), &clock, Durability::Always, 64 << 10), disk, clock)
+}
+
+fn is_cold_payload(task: &TaskView<Body>, n: usize) -> bool {
+    *task.body.as_ref() == *format!("{n:>100}").as_bytes()
+}
+
+#[test]
+fn a_cold_pop_is_answered_although_the_store_closes_between_its_slices() {
+    let (engine, ..) = cold(3_400);
+    let mut replies = Replies::default();
+    let executed = engine.gather(&[Command::Pop(Pop::plain(&[b"q"], 3_400))], &mut replies);
+    engine.commit();
+    let ticket = executed.ticket.expect("it takes several slices");
+    engine.close().expect("a sound disk");
+    let answer = ticket.wait();
+    assert!(matches!(answer.replies.list[..], [Reply::Tasks(_)]), "{:?}", answer.replies.list);
+    let tasks = &answer.replies.tasks;
+    assert!(tasks.len() >= 1_000, "{} tasks", tasks.len());
+    assert!(tasks.iter().enumerate().all(|(n, task)| is_cold_payload(task, n)));
+}
+
+/// What a slice has shown is read before the segment goes in which it lies.
+#[test]
+fn segments_that_go_between_two_slices_take_no_payload_along() {
+    let (engine, ..) = cold(3_400);
+    let mut replies = Replies::default();
+    let inspect = Command::Inspect { queue: b"q", view: View::Ready, start: 0, count: 3_400 };
+    let executed = engine.gather(&[inspect], &mut replies);
+    let ticket = executed.ticket.expect("it takes several slices");
+    assert!(ticket.poll(&mut Context::from_waker(Waker::noop())).is_pending(), "one slice");
+    let segments = engine.status().segments;
+    for _ in 0..4 {
+        let (popped, _) = execute(&engine, &[Command::Pop(Pop::plain(&[b"q"], 900))]);
+        let ids: Vec<TaskId> = popped.tasks.iter().map(|task| task.id).collect();
+        assert_eq!(ack(&engine, &ids), ids.len());
+    }
+    until("old segments are gone", || {
+        let _ = push(&engine, &[&[b'x'; 1_000]]);
+        engine.status().segments < segments
+    });
+    let answer = ticket.wait();
+    assert!(matches!(answer.replies.list[..], [Reply::Inspected(_)]), "{:?}", answer.replies.list);
+    let tasks = &answer.replies.tasks[..1_000];
+    assert!(tasks.iter().enumerate().all(|(n, task)| is_cold_payload(task, n)));
+    assert_eq!(engine.status().read_errors, 0);
+    engine.close().expect("a sound disk");
 }

@@ -211,7 +211,7 @@ fn every_command_in_scripts() {
 fn a_lost_worker_is_not_everybodys_trouble() {
     let server = RedisServer::start();
     let (home, other) = (open(&server.url()), open(&server.url()));
-    let start = run(&home, &Command::Worker(Worker::Start { name: b"w", ttl_ms: 300 }));
+    let start = run(&home, &Command::Worker(Worker::Start { name: b"w", ttl_ms: 2_000 }));
     let Reply::Started(incarnation) = start.list[0] else { panic!("{:?}", start.list) };
     let lease = LeaseAsk { worker: Some(WorkerRef { name: b"w", incarnation }), ..LeaseAsk::NONE };
     push(&home, b"odd", b"x");

@@ -63,6 +63,16 @@ impl<B: Body> Broker<B> {
         });
     }
 
+    /// One slice of what is under way ([`Self::is_under_way`]), whatever else is due.
+    pub fn settle_under_way<R: Recorder<Body = B>>(&mut self, now: Now, rec: &mut R) {
+        self.stamped(now, rec, |broker, now, rec| {
+            if let Some(&no) = broker.unfinished.first() {
+                broker.on_queue(no, rec, |queue, rec| queue.settle_under_way(now, rec));
+                broker.refresh(no);
+            }
+        });
+    }
+
     /// Forgets the queue that has been empty the longest, if it is time.
     fn forget_one<R: Recorder<Body = B>>(
         &mut self,

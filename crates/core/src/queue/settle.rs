@@ -52,6 +52,14 @@ impl<B: Body> Queue<B> {
         self.settled(now)
     }
 
+    /// One slice of what was decided and is not done yet.
+    pub(crate) fn settle_under_way<R: Recorder<Body = B>>(&mut self, now: Now, rec: &mut R) {
+        self.settle_endings(now, limits::SLICE_TASKS, rec);
+        if self.reviving.is_some() {
+            self.settle_reviving(now, limits::SLICE_TASKS, rec);
+        }
+    }
+
     /// Whether something is to happen by now.
     fn is_due(&self, now: Now) -> bool {
         self.next_deadline().is_some_and(|at| at <= now.log)

@@ -274,7 +274,8 @@ end
 local function note_deaths(q, ms)
   local grave = q.s['s-dead-letter']
   if not grave or grave == q.name or not q.s.next then return end
-  call('ZADD', base(grave) .. ':sources', q.s.next, q.name)
+  -- What was done stays done, even if this key is of another type.
+  redis.pcall('ZADD', base(grave) .. ':sources', q.s.next, q.name)
   tell({ name = grave }, 'wake', integer(ms or max(q.s.next - log, 0)))
 end
 
@@ -991,7 +992,8 @@ local function at_a_time(q)
 end
 
 -- Hands out up to `count` tasks of a queue, up to `room` bytes. Expired tasks that still stand in the line are removed and passed
--- over, SLICE of them at most. Answers how many tasks and bytes, and whether it stopped because there were more of those.
+-- over, what is left of the slice of them at most. Answers how many tasks and bytes, and whether it stopped because there were
+-- more of those.
 local function pop_from(q, index, count, room, terms, is_meta, out)
   settle(q)
   local s, k = q.s, q.k
@@ -1002,7 +1004,8 @@ local function pop_from(q, index, count, room, terms, is_meta, out)
   if not length and not terms.holder then length = s['s-lease'] end
   local taken, bytes, leased, ends, kept = {}, 0, {}, {}, {}
   local step, is_full_reply, is_end, e, expired = at_a_time(q), false, false, incarnation(), 0
-  while #taken < count and not is_full_reply and not is_end and expired < SLICE do
+  local expired_max = next_slice()
+  while #taken < count and not is_full_reply and not is_end and expired < expired_max do
     -- Those that were taken leave the line in the end, expired ones at once.
     local most = min(step, count - #taken)
     local some = read('ZRANGE', k .. ':ready', #taken, #taken + most - 1)
@@ -1029,7 +1032,9 @@ local function pop_from(q, index, count, room, terms, is_meta, out)
       end
     end
   end
-  if #taken == 0 then return 0, 0, not is_end and expired >= SLICE end
+  slice_left = slice_left - expired
+  local is_over = not is_end and expired >= expired_max
+  if #taken == 0 then return 0, 0, is_over end
   try_at_once('ZADD', k .. ':leased', leased)
   try_at_once('ZADD', k .. ':ends', ends, function() at_once('ZREM', k .. ':leased', taken) end)
   at_once('ZREM', k .. ':ready', taken)
@@ -1042,7 +1047,7 @@ local function pop_from(q, index, count, room, terms, is_meta, out)
     sooner(q, terms.ends)
   end
   s.bytes, q.dirty = s.bytes - bytes, true
-  return #taken, bytes
+  return #taken, bytes, is_over
 end
 
 local function home_of(conn) return string.match(conn, '^[^:]*') end
@@ -1090,6 +1095,8 @@ function ops.pop(count, ms, worker, incarnation_of, conn, place, limit, ending, 
     is_more = is_more or is_over or (q.s.next or log + 1) <= log or (q.s.appointed or wall + 1) <= wall
     if taken > 0 and w then call('SADD', w.key .. ':queues', name) end
     if taken > 0 and conn ~= '' then hold(conn, name) end
+    -- Behind the expired ones there may be tasks that come before those of the next queue.
+    if is_over then break end
   end
   -- Time has more to do than one call may; there may be something behind that.
   if #out == 0 and is_more then return 'again' end
@@ -1482,8 +1489,8 @@ function ops.resume(name)
   local q = open(name)
   settle(q)
   if q.s.paused then
-    q.s.paused, q.dirty, q.wake = nil, true, true
     q.ready = read('ZCARD', q.k .. ':ready')
+    q.s.paused, q.dirty, q.wake = nil, true, true
   end
   return 'done'
 end
