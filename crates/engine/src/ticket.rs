@@ -252,9 +252,9 @@ impl Ticket {
         self.number.is_none() || self.cell.lock().is_loading
     }
 
-    /// Whether it is a pop that waits for tasks and has been given none yet.
-    pub fn is_for_tasks(&self) -> bool {
-        self.number.is_some() && self.cell.lock().answer.is_none()
+    /// Whether it is a pop that waited for tasks: a peer that has left since is not handed any.
+    pub const fn is_for_tasks(&self) -> bool {
+        self.number.is_some()
     }
 
     /// Waits for the answer on this thread.

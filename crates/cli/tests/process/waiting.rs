@@ -1,5 +1,7 @@
 //! Pops that wait: served in their order, and a task for someone who has left goes to the next.
 
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpStream};
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -94,6 +96,24 @@ fn a_client_whose_end_arrives_with_the_push_is_not_handed_the_task() {
             assert!(pusher.ack("q", &id));
         }
     }
+}
+
+/// A peer that has said all it has to say gets the reply to a pop that takes several slices.
+#[test]
+fn a_large_pop_is_answered_to_a_client_that_has_closed_its_half() {
+    let dir = scratch();
+    let server = serve(dir.path()).start();
+    let mut pusher = server.client();
+    for n in 0..1_500 {
+        pusher.push("q", n.to_string());
+    }
+    let mut stream = TcpStream::connect(server.resp).expect("it listens");
+    stream.write_all(b"RQ.POP COUNT 1500 q\r\n").expect("it reads");
+    stream.shutdown(Shutdown::Write).expect("it is open");
+    let mut reply = Vec::new();
+    stream.read_to_end(&mut reply).expect("it answers");
+    assert!(reply.starts_with(b"*1500\r\n"), "{:?}", String::from_utf8_lossy(&reply[..reply.len().min(40)]));
+    assert_eq!(pusher.counts("q"), (0, 1_500));
 }
 
 #[test]
