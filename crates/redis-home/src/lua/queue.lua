@@ -64,6 +64,8 @@ local opened, order_opened
 local end_lost_homes
 -- How many tasks time may still move in this call.
 local slice_left
+-- How many expired tasks the pops of this script may still pass over.
+local pass_left
 
 local function integer(n) return string.format('%d', n) end
 
@@ -141,7 +143,7 @@ local function begin()
   if time_us < store.clock * 1000 - CLOCK_US then time_us = store.clock * 1000 end
   local log_us = max(time_us, store.clock * 1000)
   wall, log, log_end = floor(wall_us / 1000), floor(log_us / 1000), floor((log_us + 999) / 1000)
-  moment, slice_left = log_end, SLICE
+  moment, slice_left, pass_left = log_end, SLICE, SLICE
   local offset = floor((time_us - wall_us) / 1000)
   local part = time_us - wall_us - offset * 1000
   is_store_changed = not known or log - store.clock >= CLOCK_KEPT_MS or offset ~= store.offset or part ~= (store.part or 0)
@@ -992,8 +994,8 @@ local function at_a_time(q)
 end
 
 -- Hands out up to `count` tasks of a queue, up to `room` bytes. Expired tasks that still stand in the line are removed and passed
--- over, what is left of the slice of them at most. Answers how many tasks and bytes, and whether it stopped because there were
--- more of those.
+-- over, SLICE of them at most in all queues of a script. Answers how many tasks and bytes, and whether it stopped because there
+-- were more of those.
 local function pop_from(q, index, count, room, terms, is_meta, out)
   settle(q)
   local s, k = q.s, q.k
@@ -1004,7 +1006,7 @@ local function pop_from(q, index, count, room, terms, is_meta, out)
   if not length and not terms.holder then length = s['s-lease'] end
   local taken, bytes, leased, ends, kept = {}, 0, {}, {}, {}
   local step, is_full_reply, is_end, e, expired = at_a_time(q), false, false, incarnation(), 0
-  local expired_max = next_slice()
+  local expired_max = max(pass_left, SLICE_MIN)
   while #taken < count and not is_full_reply and not is_end and expired < expired_max do
     -- Those that were taken leave the line in the end, expired ones at once.
     local most = min(step, count - #taken)
@@ -1032,7 +1034,7 @@ local function pop_from(q, index, count, room, terms, is_meta, out)
       end
     end
   end
-  slice_left = slice_left - expired
+  pass_left = pass_left - expired
   local is_over = not is_end and expired >= expired_max
   if #taken == 0 then return 0, 0, is_over end
   try_at_once('ZADD', k .. ':leased', leased)
