@@ -375,7 +375,7 @@ fn a_worker_that_was_started_meanwhile_and_whose_last_try_goes_to_a_dead_letter_
         let since = Instant::now();
         let incarnation = start_worker(home);
         pop_as_worker(home, &source(queue), incarnation);
-        since + DUE
+        since + LATER
     });
 }
 
