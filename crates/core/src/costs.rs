@@ -135,7 +135,7 @@ impl Home {
         }
     }
 
-    /// Has the worker hold a task in each of so many queues, and work on them.
+    /// Has the worker lease one task in each of `queues` queues, and work on them.
     fn hold(&mut self, worker: WorkerRef<'_>, queues: usize) {
         for n in 0..queues {
             let queue = format!("queue {n}");

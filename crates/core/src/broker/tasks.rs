@@ -25,7 +25,7 @@ pub struct PopSlice {
     pub count: u32,
     /// How many payload bytes at most.
     pub bytes: usize,
-    /// The first task may have so many bytes, even if that is more.
+    /// The limit for the first task, if it is larger than `bytes`.
     pub first_bytes: usize,
 }
 

@@ -21,7 +21,7 @@ pub struct PopAsk {
     pub count: u32,
     /// How many payload bytes at most.
     pub bytes: usize,
-    /// The first task may have so many bytes, even if that is more.
+    /// The limit for the first task, if it is larger than `bytes`.
     pub first_bytes: usize,
     /// On what terms.
     pub terms: LeaseTerms,
@@ -51,7 +51,7 @@ pub struct RecoverAsk {
     pub elapsed_ms: u64,
     /// How many payload bytes at most.
     pub bytes: usize,
-    /// The first task may have so many bytes, even if that is more.
+    /// The limit for the first task, if it is larger than `bytes`.
     pub first_bytes: usize,
     /// Only deliveries up to the one of this number: see [`Queue::last_delivery`].
     pub upto: u64,
