@@ -9,7 +9,7 @@
 //!
 //! * [`resp`]: the framing of RESP2 and RESP3, requests in, replies out.
 //! * [`verbs`]: one table of the RESP commands, and what their words mean.
-//! * [`write_reply`]: the pieces of a reply, for whoever writes them. [`encode_reply`], [`encode_owed`], [`encode_answer`],
+//! * [`write_reply`]: the pieces of a reply, for whoever writes them. [`encode_reply`], [`encode_part`], [`encode_answer`],
 //!   [`encode_hello`]: the replies in RESP.
 //! * [`encode_command`], [`decode_reply`]: the other side, for who asks a server.
 //! * [`channel`]: what a subscriber can hear. [`encode_message`], [`encode_change`], [`encode_pong`]: what it is sent.
@@ -51,5 +51,5 @@ pub mod verbs;
 pub use answer::{Expected, decode_refusal, decode_reply};
 pub use ask::{Unsayable, encode_command};
 pub use pubsub::{Change, encode_change, encode_message, encode_pong};
-pub use reply::{encode_reply, write_reply};
+pub use reply::{Part, encode_part, encode_reply, write_reply};
 pub use session::{Greeting, encode_answer, encode_hello};

@@ -24,6 +24,68 @@ pub fn encode_reply<B: AsRef<[u8]>>(
     write_reply(&mut Writer::new(out, version), command, shape, reply, replies);
 }
 
+/// A part of a long reply: from this item on, and no further once it has this many bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    /// The first item.
+    pub from: usize,
+    /// How long it may get, but for its last item.
+    pub bytes: usize,
+}
+
+/// Appends a part of the answer to `command`. Answers with which item the next part begins, if there is one. The parts
+/// together are what [`encode_reply`] appends.
+///
+/// Only lists of tasks and of queue names are divided; any other answer is one part.
+pub fn encode_part<B: AsRef<[u8]>>(
+    out: &mut Vec<u8>,
+    version: Version,
+    command: &Command<'_>,
+    shape: Shape,
+    reply: &Reply,
+    replies: &Replies<B>,
+    part: Part,
+) -> Option<usize> {
+    match (reply, command) {
+        (Reply::Tasks(tasks), Command::Pop(pop)) => {
+            let (form, tasks) = (PopForm::of(pop), &replies.tasks[tasks.range()]);
+            encode_items(out, version, tasks, part, |w, task| write_popped(w, form, pop.queues, task))
+        }
+        (Reply::Inspected(tasks), Command::Inspect { view, .. }) => {
+            let tasks = &replies.tasks[tasks.range()];
+            encode_items(out, version, tasks, part, |w, task| write_inspected(w, *view, task))
+        }
+        (Reply::Queues { rows, .. }, _) if shape == Shape::Keys => {
+            encode_items(out, version, &replies.queues[rows.range()], part, |w, row| w.bulk(&row.name))
+        }
+        _ => {
+            encode_reply(out, version, command, shape, reply, replies);
+            None
+        }
+    }
+}
+
+/// Appends a part of a list; answers with which item the next part begins.
+fn encode_items<T>(
+    out: &mut Vec<u8>,
+    version: Version,
+    items: &[T],
+    Part { from, bytes }: Part,
+    write: impl Fn(&mut Writer<'_>, &T),
+) -> Option<usize> {
+    let upto = out.len().saturating_add(bytes);
+    if from == 0 {
+        Writer::new(out, version).array(items.len());
+    }
+    for (n, item) in items.iter().enumerate().skip(from) {
+        if n > from && out.len() >= upto {
+            return Some(n);
+        }
+        write(&mut Writer::new(out, version), item);
+    }
+    None
+}
+
 /// Writes the answer to `command`, piece by piece.
 pub fn write_reply<B: AsRef<[u8]>>(
     w: &mut impl Pieces,
@@ -42,13 +104,17 @@ pub fn write_reply<B: AsRef<[u8]>>(
             replies.spelt[ids.range()].iter().for_each(|id| write_optional(w, id.as_deref()));
         }
         (Reply::Tasks(tasks), Command::Pop(pop)) => {
-            write_popped(w, PopForm::of(pop), pop.queues, &replies.tasks[tasks.range()]);
+            let form = PopForm::of(pop);
+            w.array(tasks.len());
+            replies.tasks[tasks.range()].iter().for_each(|task| write_popped(w, form, pop.queues, task));
         }
         (Reply::Inspected(tasks), Command::Inspect { view, .. }) => {
-            write_inspected(w, *view, &replies.tasks[tasks.range()]);
+            w.array(tasks.len());
+            replies.tasks[tasks.range()].iter().for_each(|task| write_inspected(w, *view, task));
         }
         (Reply::Tasks(tasks) | Reply::Inspected(tasks), _) => {
-            write_inspected(w, View::Ready, &replies.tasks[tasks.range()]);
+            w.array(tasks.len());
+            replies.tasks[tasks.range()].iter().for_each(|task| write_inspected(w, View::Ready, task));
         }
         (Reply::Acked(finished), Command::Ack { tasks, .. }) => {
             w.array(finished.len());
@@ -117,21 +183,18 @@ fn write_popped<B: AsRef<[u8]>>(
     w: &mut impl Pieces,
     form: PopForm,
     queues: &[impl AsRef<[u8]>],
-    tasks: &[TaskView<B>],
+    task: &TaskView<B>,
 ) {
-    w.array(tasks.len());
-    for task in tasks {
-        w.array(form.fields());
-        w.bulk(queues[task.queue as usize].as_ref());
-        write_task_id(w, task);
-        w.bulk(task.body.as_ref());
-        if form.receipt {
-            write_receipt(w, task);
-            w.count(u64::from(task.deliveries));
-        }
-        if form.meta {
-            write_meta(w, task.more.as_deref().unwrap_or(&More::default()));
-        }
+    w.array(form.fields());
+    w.bulk(queues[task.queue as usize].as_ref());
+    write_task_id(w, task);
+    w.bulk(task.body.as_ref());
+    if form.receipt {
+        write_receipt(w, task);
+        w.count(u64::from(task.deliveries));
+    }
+    if form.meta {
+        write_meta(w, task.more.as_deref().unwrap_or(&More::default()));
     }
 }
 
@@ -182,18 +245,15 @@ pub(crate) const fn inspected_fields(view: View) -> usize {
     }
 }
 
-fn write_inspected<B: AsRef<[u8]>>(w: &mut impl Pieces, view: View, tasks: &[TaskView<B>]) {
-    w.array(tasks.len());
-    for task in tasks {
-        w.array(inspected_fields(view));
-        write_task_id(w, task);
-        w.bulk(task.body.as_ref());
-        match view {
-            View::Ready => {}
-            View::Leased => write_counts(w, &[task.at.0, task.elapsed_ms, task.deliveries.into()]),
-            View::Delayed => w.count(task.at.0),
-            View::Dead => write_death(w, task),
-        }
+fn write_inspected<B: AsRef<[u8]>>(w: &mut impl Pieces, view: View, task: &TaskView<B>) {
+    w.array(inspected_fields(view));
+    write_task_id(w, task);
+    w.bulk(task.body.as_ref());
+    match view {
+        View::Ready => {}
+        View::Leased => write_counts(w, &[task.at.0, task.elapsed_ms, task.deliveries.into()]),
+        View::Delayed => w.count(task.at.0),
+        View::Dead => write_death(w, task),
     }
 }
 

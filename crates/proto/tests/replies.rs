@@ -8,7 +8,7 @@ use sureq_core::task::{StateKind, Tries};
 use sureq_core::time::LogTime;
 use sureq_proto::resp::Version;
 use sureq_proto::verbs::{Caller, Request, Shape, TABLE, parse};
-use sureq_proto::{Greeting, encode_answer, encode_hello, encode_reply};
+use sureq_proto::{Greeting, Part, encode_answer, encode_hello, encode_part, encode_reply};
 
 const PUSH: Command<'_> = Command::Push { queue: b"q", payloads: &[] };
 const POP: Command<'_> = Command::Pop(Pop::plain(&[b"q", b"other"], 2));
@@ -342,5 +342,30 @@ fn the_documentation_names_every_command() {
             "{}",
             row.name
         );
+    }
+}
+
+#[test]
+fn the_parts_of_a_reply_are_the_reply() {
+    let replies = samples();
+    let pop = Command::Pop(Pop::plain(&[b"q", b"other"], 2));
+    let inspect = Command::Inspect { queue: b"q", view: View::Leased, start: 0, count: 2 };
+    let keys = Reply::Queues { cursor: 0, rows: Span::new(0, 1) };
+    let cases = [
+        (&pop, Shape::Native, Reply::Tasks(all()), 2),
+        (&pop, Shape::Native, Reply::Tasks(none()), 1),
+        (&inspect, Shape::Native, Reply::Inspected(all()), 2),
+        (&PUSH, Shape::Keys, keys, 1),
+        (&PUSH, Shape::Native, Reply::Pushed(all()), 1),
+    ];
+    for (command, shape, reply, parts) in cases {
+        let (mut whole, mut out, mut part, mut count) =
+            (Vec::new(), Vec::new(), Part { from: 0, bytes: 1 }, 1);
+        encode_reply(&mut whole, Version::Resp2, command, shape, &reply, &replies);
+        while let Some(next) = encode_part(&mut out, Version::Resp2, command, shape, &reply, &replies, part) {
+            assert!(next > part.from, "a part has one item at least");
+            (part.from, count) = (next, count + 1);
+        }
+        assert_eq!((out, count), (whole, parts), "{reply:?}");
     }
 }

@@ -28,6 +28,12 @@ const READ_BYTES: usize = 64 << 10;
 /// How much of a connection that waits for a task is read ahead, to notice that it is gone.
 const READ_AHEAD_BYTES: usize = 1 << 20;
 
+/// How much is written at once.
+const WRITE_BYTES: usize = 256 << 10;
+
+/// How often a connection writes before others get their turn.
+const WRITES_PER_TURN: usize = 4;
+
 /// How often a connection reads before others get their turn, and what was gathered is committed.
 const READS_PER_TURN: usize = 4;
 
@@ -54,16 +60,53 @@ pub(crate) struct Turn<'t> {
     pub(crate) replies: &'t mut Replies<Body>,
     pub(crate) thread: &'t Thread,
     /// The answer to the commands at the beginning of the input, which were waited for.
-    pub(crate) ready: Option<Answer>,
+    pub(crate) ready: Option<Ready>,
+    /// How much of `replies` has been written already.
+    pub(crate) written: Written,
+    /// How much memory `replies` takes up, if it was waited for.
+    bytes: usize,
+}
+
+/// How much of an answer has been written: so many replies, and so many items of the next.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Written {
+    pub(crate) replies: usize,
+    pub(crate) items: usize,
+}
+
+/// An answer that was waited for, or what is left of a long one.
+pub(crate) struct Ready {
+    replies: Replies<Body>,
+    position: Position,
+    written: Written,
+    /// How much memory it takes up, about, while it waits to be written.
+    bytes: usize,
+}
+
+impl From<Answer> for Ready {
+    fn from(Answer { replies, position, .. }: Answer) -> Self {
+        let payloads: usize = replies.tasks.iter().map(|task| task.body.as_ref().len()).sum();
+        let bytes = payloads + size_of_val(&*replies.tasks) + size_of_val(&*replies.queues);
+        Self { replies, position, written: Written::default(), bytes }
+    }
 }
 
 impl Turn<'_> {
     /// Has the home execute commands, or hands over what it has answered to them.
     pub(crate) fn gather(&mut self, commands: &[Command<'_>]) -> Executed {
-        let Some(answer) = self.ready.take() else { return self.home.gather(commands, self.replies) };
-        *self.replies = answer.replies;
+        let Some(ready) = self.ready.take() else {
+            (self.written, self.bytes) = (Written::default(), 0);
+            return self.home.gather(commands, self.replies);
+        };
+        (*self.replies, self.written, self.bytes) = (ready.replies, ready.written, ready.bytes);
         let done = self.replies.list.len();
-        Executed { done, position: answer.position, ticket: None, served: false, hold: None }
+        Executed { done, position: ready.position, ticket: None, served: false, hold: None }
+    }
+
+    /// Takes what is left of an answer that was not written to its end.
+    pub(crate) fn rest(&mut self, position: Position) -> Ready {
+        let (replies, written) = (mem::take(self.replies), self.written);
+        Ready { replies, position, written, bytes: self.bytes }
     }
 }
 
@@ -86,6 +129,8 @@ pub(crate) enum Next {
     Again,
     /// Hands over the rest again once its peer has taken more of what it was answered.
     Later,
+    /// Hands over the rest again together with what is left of a long answer, once others had their turn.
+    WriteOn(Ready),
     /// Waits for an answer, and then hands over the rest again together with it.
     Wait(Ticket),
     /// Waits until it is known who its peer is.
@@ -135,7 +180,7 @@ pub(crate) struct Connection<D> {
     out: Output,
     ticket: Option<Awaited>,
     /// What was waited for is there.
-    ready: Option<Answer>,
+    ready: Option<Ready>,
     hold: Option<Position>,
     /// What has arrived holds whole requests, which wait until there is room for their replies.
     later: bool,
@@ -200,7 +245,8 @@ impl<D: Dialect> Connection<D> {
         // Whether the peer went or failed makes no difference: what it did not get goes back.
         let _ = poll_fn(|cx| {
             let polled = self.poll(cx);
-            let buffers = self.input.capacity() + self.out.capacity();
+            let left = self.ready.as_ref().map_or(0, |ready| ready.bytes);
+            let buffers = self.input.capacity() + self.out.capacity() + left;
             self.charge(CONNECTION_BYTES + buffers + self.dialect.bytes());
             polled
         })
@@ -217,7 +263,10 @@ impl<D: Dialect> Connection<D> {
             }
             // Looked at once: whoever is held back by it is parked by it, however far the log gets meanwhile.
             let durable = self.thread.home.durable();
-            let waits_for = self.flush(cx)?;
+            let Poll::Ready(waits_for) = self.flush(cx)? else {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            };
             // Reading goes first: of a peer that is known to be gone, no answer is taken that it would never get.
             let mut progress = self.poll_read(durable, cx)?;
             progress |= self.poll_ticket(cx);
@@ -251,19 +300,23 @@ impl<D: Dialect> Connection<D> {
         }
     }
 
-    /// Sends what may leave; answers what the rest waits for.
-    fn flush(&mut self, cx: &mut Context<'_>) -> io::Result<Option<Position>> {
-        loop {
+    /// Sends what may leave; answers what the rest waits for. Pending, if there is so much that others are to have their turn
+    /// before it goes on.
+    fn flush(&mut self, cx: &mut Context<'_>) -> io::Result<Poll<Option<Position>>> {
+        for _ in 0..WRITES_PER_TURN {
             let waits_for = self.out.release(self.thread.home.durable());
-            if self.out.sendable().is_empty() {
-                return Ok(waits_for);
+            let sendable = self.out.sendable();
+            if sendable.is_empty() {
+                return Ok(Poll::Ready(waits_for));
             }
-            match Pin::new(&mut self.stream).poll_write(cx, self.out.sendable()) {
-                Poll::Pending => return Ok(waits_for),
+            let some = &sendable[..sendable.len().min(WRITE_BYTES)];
+            match Pin::new(&mut self.stream).poll_write(cx, some) {
+                Poll::Pending => return Ok(Poll::Ready(waits_for)),
                 Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                 Poll::Ready(sent) => self.out.advance(sent?),
             }
         }
+        Ok(Poll::Pending)
     }
 
     fn poll_ticket(&mut self, cx: &mut Context<'_>) -> bool {
@@ -271,7 +324,7 @@ impl<D: Dialect> Connection<D> {
             None => return false,
             Some(Awaited::Task(ticket)) => {
                 let Poll::Ready(answer) = ticket.poll(cx) else { return false };
-                self.ready = Some(answer);
+                self.ready = Some(answer.into());
             }
             Some(Awaited::Login(login)) => {
                 let Poll::Ready(user) = login.poll(cx) else { return false };
@@ -374,7 +427,7 @@ impl<D: Dialect> Connection<D> {
         loop {
             let ready = self.ready.take();
             let (home, out, thread) = (&self.thread.home, &mut self.out, &*self.thread);
-            let mut turn = Turn { home, out, replies, thread, ready };
+            let mut turn = Turn { home, out, replies, thread, ready, written: Written::default(), bytes: 0 };
             let taken = self.dialect.take(&input[consumed..], &mut turn);
             replies.clear();
             consumed += taken.consumed;
@@ -385,6 +438,11 @@ impl<D: Dialect> Connection<D> {
                 Next::Read => return consumed,
                 Next::Later => {
                     self.later = true;
+                    return consumed;
+                }
+                Next::WriteOn(ready) => {
+                    self.ready = Some(ready);
+                    (self.later, self.gives_way) = (true, true);
                     return consumed;
                 }
                 Next::Wait(ticket) => {
@@ -456,5 +514,75 @@ impl<D> Drop for Connection<D> {
         }
         // Whoever sees that it is gone finds what it held where it belongs.
         self.thread.leave(self.conn);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::{Ipv4Addr, TcpListener, TcpStream as StdStream};
+    use std::thread;
+
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::net_thread::tests::thread_of;
+    use crate::resp::RespSession;
+
+    const TASKS: usize = 20_000;
+
+    /// Reads up to the reply to the PING behind a long one; answers how many payloads there were.
+    fn read_all(mut peer: &StdStream) -> usize {
+        let (mut read, mut some) = (Vec::new(), [0; 8 << 10]);
+        while !read.ends_with(b"+PONG\r\n") {
+            let len = peer.read(&mut some).expect("it is sent");
+            assert!(len > 0, "it ends after {} bytes", read.len());
+            read.extend_from_slice(&some[..len]);
+        }
+        assert!(read.starts_with(format!("*{TASKS}\r\n").as_bytes()));
+        read.windows(7).filter(|window| window == b"$1000\r\n").count()
+    }
+
+    #[tokio::test]
+    async fn a_long_answer_is_written_in_parts_as_its_peer_reads_it() {
+        let home = sureq::open("mem:").expect("a home in memory");
+        let push = Command::Push { queue: b"q", payloads: &[&[b'x'; 1_000][..]; 100] };
+        let pushed = home.gather(&vec![push; TASKS / 100], &mut Replies::default());
+        assert_eq!(pushed.done, TASKS / 100);
+        home.commit();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut peer = StdStream::connect(listener.local_addr().expect("it has one")).expect("it listens");
+        let (stream, _) = listener.accept().expect("it connected");
+        stream.set_nonblocking(true).expect("a socket can be");
+        let stream = TcpStream::from_std(stream).expect("within a runtime");
+        let thread = thread_of(home);
+        let session = RespSession::new(ConnId(1), Ipv4Addr::LOCALHOST.into(), &thread);
+        let mut connection = Connection::new(stream, session, ConnId(1), Arc::clone(&thread), None);
+        peer.write_all(format!("RQ.INSPECT q 0 {TASKS}\r\nPING\r\n").as_bytes()).expect("there is room");
+        // Far less than the reply, which has 20 MB.
+        let most = connection.dialect.allowance().output_bytes_max + (1 << 20);
+        let (mut reader, mut polls) = (None, 0);
+        let written = poll_fn(|cx| {
+            let polled = connection.poll(cx);
+            polls += 1;
+            assert!(polled.is_pending(), "{polled:?}");
+            assert!(
+                connection.out.len() < most,
+                "{} bytes are held after {polls} polls",
+                connection.out.len()
+            );
+            if reader.is_none() && connection.is_held(connection.thread.home.durable()) {
+                assert!(connection.ready.is_some(), "there is more to be written");
+                let peer = peer.try_clone().expect("a socket can be shared");
+                reader = Some(thread::spawn(move || read_all(&peer)));
+            }
+            let is_done = connection.out.is_empty() && connection.ready.is_none() && !connection.later;
+            let is_read = reader.is_some() && is_done;
+            if is_read { Poll::Ready(()) } else { Poll::Pending }
+        });
+        timeout(Duration::from_secs(60), written).await.expect("it is read in far less time");
+        let read = reader.expect("it was started").join().expect("it read all");
+        assert_eq!(read, TASKS);
+        assert!(polls > TASKS / 1_000, "{polls} polls: others had hardly a turn");
     }
 }

@@ -172,7 +172,7 @@ fn serve(thread: &Arc<Thread>, stream: StdStream, tongue: Tongue, conn: ConnId) 
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::io::{self, Write as _};
     use std::time::Instant;
 
@@ -225,6 +225,13 @@ mod tests {
         }
     }
 
+    /// A thread that serves a home and has one connection, which the test makes.
+    pub(crate) fn thread_of(home: Home) -> Arc<Thread> {
+        let thread = Thread::new(common(home));
+        thread.open.send_modify(|open| *open += 1);
+        Arc::new(thread)
+    }
+
     fn common(home: Home) -> Arc<Common> {
         let config = Config {
             resp: None,
@@ -248,14 +255,13 @@ mod tests {
     async fn a_connection_that_is_held_back_is_woken_however_soon_the_disk_has_caught_up() {
         let dir = tempfile::tempdir().expect("a directory");
         let home = sureq::open(&format!("file:{}", dir.path().display())).expect("a new store");
-        let thread = Arc::new(Thread::new(common(home.clone())));
+        let thread = thread_of(home.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("it has one");
         let mut client = StdStream::connect(address).expect("it listens");
         let (stream, _) = listener.accept().await.expect("accepted");
         let (taken, mut is_taken) = unbounded_channel();
         let dialect = Overtaken { home: home.clone(), hold: None, asked: 0, taken };
-        thread.open.send_modify(|open| *open += 1);
         tokio::spawn(Connection::new(stream, dialect, ConnId(1), Arc::clone(&thread), None).serve());
         tokio::spawn(async move { thread.parked.pump(&thread.home, &thread.gathering).await });
         for word in [b"one", b"two"] {

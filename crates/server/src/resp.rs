@@ -14,12 +14,14 @@ use sureq_proto::verbs::{
     self, By, Caller, Client, Connections, Credentials, Hello, LibraryInfo, PubSub, Request, Rights, Role,
     SessionCommand, UsageError,
 };
-use sureq_proto::{Change, Greeting, encode_answer, encode_change, encode_hello, encode_pong, encode_reply};
+use sureq_proto::{
+    Change, Greeting, Part, encode_answer, encode_change, encode_hello, encode_part, encode_pong,
+};
 
 use crate::bounds::{Allowance, Bounds};
 use crate::checker::Login;
 use crate::clients::{Client as Known, connection_id};
-use crate::connection::{Dialect, Next, Taken, Turn};
+use crate::connection::{Dialect, Next, Ready, Taken, Turn, Written};
 use crate::info::{self, REDIS_VERSION};
 use crate::net_thread::Thread;
 use crate::output::Output;
@@ -70,6 +72,9 @@ thread_local! {
 
 /// Room for this many requests is kept from one read to the next.
 const ROOM_KEPT: usize = 4 << 10;
+
+/// How much of a long answer is written before others get their turn.
+const PART_BYTES: usize = 256 << 10;
 
 /// Rooms that are kept from one read to the next.
 #[derive(Default)]
@@ -196,6 +201,10 @@ impl Dialect for RespSession {
                 self.parser.restart();
                 (before(&args, n), Next::Wait(ticket))
             }
+            (Some(Stop::WritesOn(n, rest)), _) => {
+                self.parser.restart();
+                (before(&args, n), Next::WriteOn(rest))
+            }
             (Some(Stop::Later(n)), _) => {
                 self.parser.restart();
                 (before(&args, n), Next::Later)
@@ -266,6 +275,8 @@ fn before(args: &Args<'_>, n: usize) -> usize {
 enum Stop {
     /// Request `n` waits.
     Waits(usize, Ticket),
+    /// There is more of the answer to request `n` and those behind it.
+    WritesOn(usize, Ready),
     /// Request `n` and what is behind it has to wait for room in the output.
     Later(usize),
     /// What is behind request `n` has to wait until it is known who sent it.
@@ -303,10 +314,16 @@ impl RespSession {
                 Ok(Request::Home { .. }) => {
                     let run =
                         requests[n..].iter().take_while(|r| matches!(r, Ok(Request::Home { .. }))).count();
+                    let is_ready = turn.ready.is_some();
                     let executed = turn.gather(&commands[..run]);
                     turn.thread.gathering.add();
-                    self.answer_all(&requests[n..n + executed.done], turn);
+                    let part_bytes = if is_ready { PART_BYTES } else { usize::MAX };
+                    let is_whole = self.answer_some(&requests[n..n + executed.done], part_bytes, turn);
                     turn.out.gate(executed.position);
+                    if !is_whole {
+                        let rest = turn.rest(executed.position);
+                        return Answered { stop: Some(Stop::WritesOn(n, rest)), hold, served };
+                    }
                     n += executed.done;
                     hold = executed.hold.or(hold);
                     served |= executed.served;
@@ -336,15 +353,33 @@ impl RespSession {
         Answered { stop: None, hold, served }
     }
 
-    /// Appends the replies to requests that the home has executed.
-    fn answer_all(&self, requests: &[Result<Request<'_>, UsageError>], turn: &mut Turn<'_>) {
-        for (request, reply) in requests.iter().zip(&turn.replies.list) {
+    /// Appends the replies to requests that the home has executed, or the next part of them: an answer that was waited for
+    /// may be as long as its client asked for, and others are served between its parts. Answers whether it was the last one.
+    fn answer_some(
+        &self,
+        requests: &[Result<Request<'_>, UsageError>],
+        bytes: usize,
+        turn: &mut Turn<'_>,
+    ) -> bool {
+        let upto = turn.out.end().saturating_add(bytes);
+        let answered = requests.iter().zip(&turn.replies.list);
+        for (request, reply) in answered.skip(turn.written.replies) {
             let Ok(Request::Home { command, shape }) = request else { continue };
-            if let (Command::Pop(pop), Reply::Tasks(span)) = (command, reply) {
+            let part = Part { from: turn.written.items, bytes: upto.saturating_sub(turn.out.end()) };
+            if part.bytes == 0 {
+                return false;
+            }
+            if let (Command::Pop(pop), Reply::Tasks(span), 0) = (command, reply, part.from) {
                 hand_over(pop, &turn.replies.tasks[span.range()], turn.out);
             }
-            encode_reply(turn.out.bytes_mut(), self.version, command, *shape, reply, turn.replies);
+            let out = turn.out.bytes_mut();
+            if let Some(next) = encode_part(out, self.version, command, *shape, reply, turn.replies, part) {
+                turn.written.items = next;
+                return false;
+            }
+            turn.written = Written { replies: turn.written.replies + 1, items: 0 };
         }
+        true
     }
 
     /// Answers what is for the session, or begins the login that has to end before there is an answer.

@@ -3,8 +3,8 @@
 //!
 //! * `fixture` fills the store.
 //! * `commands` lists what is run, those that empty queues last.
-//! * `probe` pushes to a queue of its own meanwhile and times each push. Beside it a thread notes how late the machine wakes
-//!   it, so that a wait which the machine caused can be told from one that the server caused.
+//! * `probe` pushes, pops and looks in a queue of its own meanwhile and times each command. Beside it a thread notes how late
+//!   the machine wakes it, so that a wait which the machine caused can be told from one that the server caused.
 
 mod commands;
 mod fixture;
@@ -153,11 +153,12 @@ impl Row {
     fn json(&self, home: Lives) -> String {
         let ms = |duration: Duration| format!("{:.3}", duration.as_secs_f64() * 1e3);
         format!(
-            "{{\"home\":\"{home}\",\"command\":\"{}\",\"took_ms\":{},\"probes\":{},\"longest_ms\":{},\"machine_ms\":{}}}",
+            "{{\"home\":\"{home}\",\"command\":\"{}\",\"took_ms\":{},\"probes\":{},\"longest_ms\":{},\"longest_look_ms\":{},\"machine_ms\":{}}}",
             self.command,
             ms(self.took),
             self.waits.count,
             ms(self.waits.longest),
+            ms(self.waits.longest_look),
             ms(self.waits.machine)
         )
     }
@@ -173,12 +174,22 @@ fn render(rows: &[Row]) -> String {
                 ms(row.took),
                 row.waits.count.to_string(),
                 ms(row.waits.longest),
+                ms(row.waits.longest_look),
                 ms(row.waits.machine),
                 row.verdict().to_owned(),
             ]
         })
         .collect();
-    table(&["command", "took ms", "probes", "longest wait ms", "machine's own ms", "at most 20 ms"], &rows)
+    let heads = [
+        "command",
+        "took ms",
+        "probes",
+        "longest wait ms",
+        "of RQ.INFO ms",
+        "machine's own ms",
+        "at most 20 ms",
+    ];
+    table(&heads, &rows)
 }
 
 #[cfg(test)]
@@ -189,7 +200,7 @@ mod tests {
     fn a_wait_is_missed_only_beyond_what_the_machine_took_itself() {
         let verdict = |longest: u64, machine: u64| {
             let (longest, machine) = (Duration::from_millis(longest), Duration::from_millis(machine));
-            let waits = Waits { count: 1, longest, machine };
+            let waits = Waits { count: 1, longest, longest_look: longest, machine };
             Row { command: String::new(), took: Duration::ZERO, waits }.verdict()
         };
         assert_eq!([verdict(20, 0), verdict(25, 5), verdict(26, 5)], ["met", "the machine's own", "missed"]);

@@ -11,15 +11,17 @@ use crate::servers::Server;
 
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// How long pushes took.
+/// How long the probe's commands took.
 pub(super) struct Waits {
     pub(super) count: usize,
     pub(super) longest: Duration,
+    /// The longest of those that only look. The others also wait until what was written before them is written.
+    pub(super) longest_look: Duration,
     /// The longest time by which the machine woke a sleeping thread too late meanwhile.
     pub(super) machine: Duration,
 }
 
-/// Pushes, pops and acks in a queue of its own, one command at a time, while `act` runs.
+/// Pushes, pops and looks in a queue of its own, one command at a time, while `act` runs.
 pub(super) fn beside(
     server: &Server,
     act: impl FnOnce() -> Result<(), Box<dyn Error>>,
@@ -27,7 +29,7 @@ pub(super) fn beside(
     let client = server.client()?;
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
-        let probe = scope.spawn(|| pushes(client, &is_over).map_err(|error| error.to_string()));
+        let probe = scope.spawn(|| probe(client, &is_over).map_err(|error| error.to_string()));
         let machine = scope.spawn(|| lateness(&is_over));
         let acted = act();
         is_over.store(true, Ordering::Release);
@@ -35,22 +37,28 @@ pub(super) fn beside(
         let machine = machine.join().map_err(|_| "the watch panicked")?;
         acted?;
         let waits = waits?;
-        let longest = waits.iter().max().copied().unwrap_or_default();
-        Ok(Waits { count: waits.len(), longest, machine })
+        Ok(Waits { machine, ..waits })
     })
 }
 
-fn pushes(mut client: Client, is_over: &AtomicBool) -> Result<Vec<Duration>, Box<dyn Error>> {
-    let mut waits = Vec::new();
+fn probe(mut client: Client, is_over: &AtomicBool) -> Result<Waits, Box<dyn Error>> {
+    let zero = Duration::ZERO;
+    let mut waits = Waits { count: 0, longest: zero, longest_look: zero, machine: zero };
+    let look: &[&[u8]] = &[b"RQ.INFO", b"probe"];
     let requests: [&[&[u8]]; 3] =
-        [&[b"RQ.PUSH", b"probe", b"x"], &[b"RQ.POP", b"LEASE", b"60000", b"probe"], &[b"RQ.INFO", b"probe"]];
+        [&[b"RQ.PUSH", b"probe", b"x"], &[b"RQ.POP", b"LEASE", b"60000", b"probe"], look];
     while !is_over.load(Ordering::Acquire) {
         for request in requests {
             let since = Instant::now();
             resp::command(&mut client.output, request);
             client.send()?;
             client.reply()?;
-            waits.push(since.elapsed());
+            let took = since.elapsed();
+            waits.count += 1;
+            waits.longest = waits.longest.max(took);
+            if request == look {
+                waits.longest_look = waits.longest_look.max(took);
+            }
         }
         thread::sleep(PAUSE);
     }
