@@ -5,6 +5,7 @@
 
 use std::ffi::OsStr;
 use std::fmt;
+use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -169,14 +170,26 @@ impl fmt::Display for Process {
     }
 }
 
-/// A port of loopback that nobody has now: below those that the system gives to connections, so that none of them takes it.
+/// A port of loopback that nobody has now, and that no other test is given until this process ends: tests run at the same time,
+/// and between choosing a port and binding it there is always a moment. It is below those that the system gives to connections,
+/// so that none of them takes it.
 ///
 /// # Panics
 ///
 /// If loopback has none.
 pub fn free_port() -> u16 {
-    let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
-    std::iter::repeat_with(|| fastrand::u16(15_000..32_000)).find(is_free).expect("loopback has free ports")
+    /// One locked file for each port that this process was given.
+    static TAKEN: Mutex<Vec<File>> = Mutex::new(Vec::new());
+    let dir = std::env::temp_dir().join("sureq-test-ports");
+    std::fs::create_dir_all(&dir).expect("there is room for a directory");
+    let take = |port: u16| {
+        let file = File::create(dir.join(port.to_string())).expect("there is room for an empty file");
+        file.try_lock().ok()?;
+        TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok()?;
+        TAKEN.lock().unwrap_or_else(PoisonError::into_inner).push(file);
+        Some(port)
+    };
+    std::iter::repeat_with(|| fastrand::u16(15_000..32_000)).find_map(take).expect("loopback has free ports")
 }
 
 /// Bytes that have arrived at this port of loopback and that its owner has not read yet, over all connections.
@@ -333,5 +346,17 @@ impl Captured {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Lines> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_was_given_to_a_test_is_given_to_no_other() {
+        let port = free_port();
+        let file = File::create(std::env::temp_dir().join(format!("sureq-test-ports/{port}")));
+        file.expect("it is there").try_lock().expect_err("whoever else wants it finds it taken");
     }
 }
