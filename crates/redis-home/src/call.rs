@@ -46,6 +46,13 @@ pub(crate) enum Shape {
     Workers,
 }
 
+impl Shape {
+    /// Whether the answer is a list of tasks.
+    pub(crate) const fn is_tasks(&self) -> bool {
+        matches!(self, Self::Tasks | Self::Inspected)
+    }
+}
+
 /// Where in a pop's arguments it says how many it wants, and how many bytes its answer may have.
 pub(crate) const POP_COUNT: usize = 0;
 pub(crate) const POP_ROOM: usize = 9;

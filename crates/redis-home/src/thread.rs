@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use redis::{RedisError, Value};
 use sureq_core::command::{Block, ConnId};
+use sureq_core::reply::Span;
 use sureq_core::{Refusal, Replies, Reply};
 use sureq_seam::{Ear, PopOf, ReplySizes, SizePlace, Untaken, Want};
 use tokio::sync::{mpsc, oneshot};
@@ -39,6 +40,9 @@ use crate::{redis_queue, worqr};
 
 /// How often a home whose connections hold tasks says that it lives.
 const BEAT: Duration = Duration::from_secs(10);
+
+/// How many tasks of an answer are read before others have their turn.
+const READ_AT_ONCE: usize = 1_000;
 
 /// How many connections one call ends.
 const CONNS_AT_ONCE: usize = 16;
@@ -308,7 +312,7 @@ impl Inner {
                 answer = self.again(call, answer).await;
             }
             match answer {
-                Ok(answer) => read(self.link.target.layout.ids(), shape, answer, &mut replies),
+                Ok(answer) => self.read_answer(shape, answer, &mut replies).await,
                 Err(no) => replies.list.push(Reply::Refused(no)),
             }
         }
@@ -318,6 +322,33 @@ impl Inner {
         match (block, calls.into_iter().next()) {
             (Some(block), Some(Ok((call, _)))) if found_nothing => self.wait(call, block, slot).await,
             _ => self.give(&slot, replies).await,
+        }
+    }
+
+    /// Reads an answer. A long list of tasks is read a part at a time: all commands of the home share this thread, and others
+    /// have their turn in between.
+    async fn read_answer(&self, shape: &Shape, answer: Value, replies: &mut Replies<Payload>) {
+        let ids = self.link.target.layout.ids();
+        let mut tasks = match answer {
+            Value::Array(tasks) if shape.is_tasks() && tasks.len() > READ_AT_ONCE => tasks.into_iter(),
+            other => return read(ids, shape, other, replies),
+        };
+        let start = replies.tasks.len();
+        replies.tasks.reserve(tasks.len());
+        while !tasks.as_slice().is_empty() {
+            let some = tasks.by_ref().take(READ_AT_ONCE).collect();
+            read(ids, shape, Value::Array(some), replies);
+            match replies.list.last_mut() {
+                // It grows with each part.
+                Some(Reply::Tasks(span) | Reply::Inspected(span)) => {
+                    *span = Span::new(start, replies.tasks.len());
+                }
+                _ => return,
+            }
+            if !tasks.as_slice().is_empty() {
+                replies.list.pop();
+                tokio::task::yield_now().await;
+            }
         }
     }
 

@@ -251,16 +251,17 @@ fn the_end_of_a_worker_goes_queue_by_queue() {
         queues.iter().all(|queue| info(&home, queue.as_bytes()).ready == TASKS_OF_EACH as u64)
     };
     for ends in ["stop", "fail", "start", "time"] {
-        let ttl_ms = if ends == "time" { 3_000 } else { 600_000 };
+        // Long enough to take all tasks.
+        let ttl_ms = if ends == "time" { 10_000 } else { 600_000 };
         let Reply::Started(incarnation) =
             run(&home, &Command::Worker(Worker::Start { name: b"w", ttl_ms })).list[0]
         else {
             panic!("a worker starts");
         };
         let worker = WorkerRef { name: b"w", incarnation };
-        for queue in &names {
-            run(&home, &Command::Worker(Worker::Work(worker, queue.as_bytes())));
-        }
+        let works: Vec<Command<'_>> =
+            names.iter().map(|queue| Command::Worker(Worker::Work(worker, queue.as_bytes()))).collect();
+        assert_eq!(home.execute(&works).wait().replies.list.len(), works.len());
         hold_of_many_queues(&home, &names, LeaseAsk { worker: Some(worker), ..LeaseAsk::NONE });
         let all = (names.len() * TASKS_OF_EACH) as u64;
         in_small_scripts(&server, ends, || match ends {
@@ -378,6 +379,60 @@ fn many_queues_and_workers_are_listed_in_slices() {
     let told: Vec<String> =
         workers.workers.iter().map(|row| String::from_utf8_lossy(&row.name).into()).collect();
     assert!(told == starts, "all {} in the order of their start", told.len());
+    server.check("sureq:");
+    home.close();
+}
+
+/// More queues than one script looks at: they are looked at in order, and all of them.
+#[test]
+fn a_pop_over_many_queues_goes_in_slices() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    let names: Vec<String> = (0..1_000).map(|n| format!("q{n}")).collect();
+    let queues: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+    for n in [3, 199, 200, 650, 999] {
+        push(&home, queues[n], n.to_string().as_bytes());
+        push(&home, queues[n], n.to_string().as_bytes());
+    }
+    let take = |count| {
+        let pop = Command::Pop(Pop::plain(&queues, count));
+        let taken = in_small_scripts(&server, "pop", || run(&home, &pop));
+        let places: Vec<usize> = taken.tasks.iter().map(|task| task.queue as usize).collect();
+        assert_eq!(numbers(&taken), places);
+        places
+    };
+    assert_eq!(take(1), [3]);
+    assert_eq!(take(4), [3, 199, 199, 200]);
+    assert_eq!(take(1_000), [200, 650, 650, 999, 999]);
+    assert_eq!(take(1), [0; 0]);
+    let before = calls(&server, "fcall");
+    run(&home, &Command::Pop(Pop::plain(&queues, 1)));
+    assert_eq!(calls(&server, "fcall") - before, 5);
+    server.check("sureq:");
+    home.close();
+}
+
+#[test]
+fn a_queue_of_many_holders_is_dropped_with_few_commands() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    push_many(&home, 2_000);
+    let by = |n| LeaseAsk { conn: Some(ConnId(n)), ..LeaseAsk::NONE };
+    let pops: Vec<Command<'_>> =
+        (0..2_000).map(|n| Command::Pop(Pop { lease: by(n), ..Pop::plain(&[b"q"], 1) })).collect();
+    let mut done = 0;
+    while done < pops.len() {
+        done += home.execute(&pops[done..]).wait().replies.list.len();
+    }
+    let forget = Command::Drop { queues: &[b"q"] };
+    assert_eq!(in_small_scripts(&server, "drop", || counted(&home, &forget)), 1);
+    push(&home, b"q", b"new");
+    run(&home, &Command::Pop(Pop { lease: by(7), ..Pop::plain(&[b"q"], 1) }));
+    for n in [7, 8] {
+        home.close_conn(ConnId(n));
+    }
+    home.look();
+    assert_eq!(info(&home, b"q").ready, 1);
     server.check("sureq:");
     home.close();
 }

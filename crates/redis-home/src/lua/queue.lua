@@ -1604,15 +1604,27 @@ end
 local PARTS = { 'ready', 'delayed', 'appointed', 'leased', 'ends', 'expires', 'dead', 'names', 'holders', 'task', 'body' }
 local KEPT = { 'number', 'listed', 'pushed', 'finished', 'pushes', 'finishes', 'seq', 'deaths' }
 
+-- All keys that say what each holder has of a queue. There may be thousands of holders, so these take a command each at most.
+local function held_keys(q)
+  local keys_found, off, are_off = {}, {}, 0
+  for i, holder in ipairs(call('SMEMBERS', q.k .. ':holders')) do
+    keys_found[i], off[i] = q.k .. ':held:' .. holder, q.k .. ':off:' .. holder
+    read('ZCARD', keys_found[i])
+  end
+  for i = 1, #off, ARGS_MAX do are_off = are_off + call('EXISTS', unpack(off, i, min(i + ARGS_MAX - 1, #off))) end
+  for _, key in ipairs(are_off > 0 and off or {}) do
+    read('ZCARD', key)
+    keys_found[#keys_found + 1] = key
+  end
+  return keys_found
+end
+
 -- queue...
 function ops.drop()
   local n = 0
   for _, name in ipairs(tail(0)) do
     local q = open_whole(name)
-    for _, holder in ipairs(call('SMEMBERS', q.k .. ':holders')) do
-      read('ZCARD', q.k .. ':held:' .. holder)
-      read('ZCARD', q.k .. ':off:' .. holder)
-    end
+    q.held_keys = held_keys(q)
   end
   for _, name in ipairs(tail(0)) do
     local q = open(name)
@@ -1620,10 +1632,8 @@ function ops.drop()
       n = n + 1
       q.gone = q.gone + q.s.len
     end
-    for _, holder in ipairs(call('SMEMBERS', q.k .. ':holders')) do
-      call('UNLINK', q.k .. ':held:' .. holder, q.k .. ':off:' .. holder)
-      release(q, holder)
-    end
+    -- The sets of queues of their holders are left: whoever looks at one finds that nothing is held there.
+    for i = 1, #q.held_keys, ARGS_MAX do call('UNLINK', unpack(q.held_keys, i, min(i + ARGS_MAX - 1, #q.held_keys))) end
     for _, part in ipairs(PARTS) do call('UNLINK', q.k .. ':' .. part) end
     local s = { len = 0, bytes = 0, head = 0, tail = 0 }
     for _, field in ipairs(KEPT) do s[field] = q.s[field] end
