@@ -46,6 +46,13 @@ pub(crate) enum Shape {
     Workers,
 }
 
+impl Shape {
+    /// Whether the answer is a list of tasks.
+    pub(crate) const fn is_tasks(&self) -> bool {
+        matches!(self, Self::Tasks | Self::Inspected)
+    }
+}
+
 /// Where in a pop's arguments it says how many it wants, and how many bytes its answer may have.
 pub(crate) const POP_COUNT: usize = 0;
 pub(crate) const POP_ROOM: usize = 9;
@@ -303,6 +310,14 @@ fn config_call(queue: &[u8], changes: Changes<'_>) -> Call {
     call
 }
 
+/// Where in the arguments of the end of a worker it says what is left of it.
+pub(crate) const FAIL_LEFT: usize = 1;
+
+/// Ends a worker, or goes on with what is left of one.
+pub(crate) fn fail_call(name: &[u8], left: &[u8]) -> Call {
+    Call::new("fail", None).arg(name).arg(left)
+}
+
 fn worker_call(worker: &Worker<'_>) -> (Call, Shape) {
     let of = |op, worker: WorkerRef<'_>| Call::new(op, None).arg(worker.name).number(worker.incarnation);
     match *worker {
@@ -310,8 +325,8 @@ fn worker_call(worker: &Worker<'_>) -> (Call, Shape) {
         Worker::Beat(worker) => (of("beat", worker), Shape::Receipts),
         Worker::Work(worker, queue) => (of("work", worker).arg(queue), Shape::Done),
         Worker::Rest(worker, queue) => (of("rest", worker).arg(queue), Shape::Count),
-        Worker::Stop(worker) => (of("stop", worker), Shape::Count),
-        Worker::Fail { name } => (Call::new("fail", None).arg(name), Shape::Count),
+        Worker::Stop(worker) => (of("stop", worker).arg(""), Shape::Counts(Some(2))),
+        Worker::Fail { name } => (fail_call(name, b""), Shape::Counts(Some(FAIL_LEFT))),
         Worker::List => (Call::new("workers", None), Shape::Workers),
     }
 }

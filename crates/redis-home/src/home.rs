@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use redis::RedisError;
-use sureq_core::command::{Block, Cancel, Command, ConnId, Pop};
+use sureq_core::command::{Block, Cancel, Command, ConnId, Pop, Worker};
 use sureq_core::{LogTime, Now, Receipt, Refusal, WallTime};
 use sureq_seam::{Ear, PopOf, ReplySizes, SizePlace, TakeBack as _, Untaken};
 use tokio::sync::{mpsc, oneshot};
@@ -308,5 +308,6 @@ const fn is_stepwise(command: &Command<'_>) -> bool {
             | Command::Purge { .. }
             | Command::Drop { .. }
             | Command::Size
+            | Command::Worker(Worker::Start { .. } | Worker::Stop(_) | Worker::Fail { .. })
     )
 }

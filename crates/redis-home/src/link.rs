@@ -553,10 +553,11 @@ const BEFORE: [&str; 13] = [
 
 pub(crate) fn refusal_of(error: &RedisError) -> Refusal {
     let code = error.code().unwrap_or_default();
-    if code == "OOM" {
+    let why = format!("Redis says: {error}");
+    // Before 7.0 Redis puts words of its own in front of what went wrong in a script.
+    if code == "OOM" || why.contains(": -OOM command not allowed") {
         return Refusal::OutOfMemory;
     }
-    let why = format!("Redis says: {error}");
     // Redis says where in a script it was that something was not allowed: what stands before that was done.
     let has_begun = why.contains("script:");
     if BEFORE.contains(&code) && !has_begun {
@@ -566,4 +567,30 @@ pub(crate) fn refusal_of(error: &RedisError) -> Refusal {
         return Refusal::WrongType { words: error.detail().unwrap_or_default().into() };
     }
     Refusal::Unknown { why: why.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal_to(line: &str) -> Refusal {
+        let Ok(Value::ServerError(error)) = redis::parse_redis_value(line.as_bytes()) else {
+            panic!("{line} is an error");
+        };
+        refusal_of(&RedisError::from(error))
+    }
+
+    #[test]
+    fn a_full_memory_is_known_in_a_script_of_any_redis() {
+        let said = "OOM command not allowed when used memory > 'maxmemory'.";
+        for line in [
+            format!("-{said}\r\n"),
+            format!("-{said} script: f_30f7, on @user_script:1.\r\n"),
+            format!(
+                "-ERR Error running script (call to f_30f7): @user_script:1: @user_script: 1: -{said}\r\n"
+            ),
+        ] {
+            assert_eq!(refusal_to(&line), Refusal::OutOfMemory, "{line}");
+        }
+    }
 }

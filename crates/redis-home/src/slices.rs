@@ -32,8 +32,8 @@ pub(crate) fn is_sliced(layout: Layout, command: &Command<'_>, reply_bytes: usiz
     let is_long = |tasks: &TaskRefs<'_>| tasks.list.len() > SLICE;
     match command {
         Command::Pop(pop) => {
-            pop.count as usize > SLICE
-                || layout == Layout::Sureq && pop.count > 1 && reply_bytes > SLICE_BYTES
+            let is_long = pop.count > 1 && reply_bytes > SLICE_BYTES || pop.queues.len() > SLICE;
+            pop.count as usize > SLICE || layout == Layout::Sureq && is_long
         }
         _ if layout != Layout::Sureq => false,
         Command::Inspect { count, .. } => *count as usize > SLICE || *count > 1 && reply_bytes > SLICE_BYTES,
@@ -81,7 +81,10 @@ impl Inner {
             None => usize::MAX,
         };
         let (mut tasks, mut first_queue, mut taken_bytes): (Vec<Value>, usize, usize) = (Vec::new(), 0, 0);
+        let queues = &call.args[at..];
+        let queues_max = if layout == Layout::Sureq { SLICE } else { queues.len() };
         let mut slice = call.clone();
+        slice.args.truncate(at + queues_max);
         loop {
             let asked = SLICE.min(wanted - tasks.len());
             slice.args[POP_COUNT] = asked.to_string().into_bytes();
@@ -101,13 +104,15 @@ impl Inner {
             tasks.extend(more);
             let is_small = got == 0 || got_bytes < SLICE_BYTES / 2;
             let is_end = got < asked && (layout != Layout::Sureq || is_small);
-            if is_end || tasks.len() >= wanted || taken_bytes >= room {
+            let is_last = first_queue + queues_max >= queues.len();
+            if is_end && is_last || tasks.len() >= wanted || taken_bytes >= room {
                 break;
             }
-            // The queues before that of the last task had nothing more.
-            first_queue = tasks.last().map_or(Ok(0), queue_of)?;
+            // The queues before that of the last task had nothing more, or none of these has.
+            first_queue =
+                if is_end { first_queue + queues_max } else { tasks.last().map_or(Ok(0), queue_of)? };
             slice.args.truncate(at);
-            slice.args.extend_from_slice(&call.args[at + first_queue..]);
+            slice.args.extend(queues[first_queue..].iter().take(queues_max).cloned());
             slice.queue = slice.args.get(at).cloned();
             if layout == Layout::Worqr {
                 worqr::move_ids_on(&mut slice, got);

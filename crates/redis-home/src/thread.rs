@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use redis::{RedisError, Value};
 use sureq_core::command::{Block, ConnId};
+use sureq_core::reply::Span;
 use sureq_core::{Refusal, Replies, Reply};
 use sureq_seam::{Ear, PopOf, ReplySizes, SizePlace, Untaken, Want};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 
 use crate::answer::{Payload, bytes, fields, number, read, refusal};
-use crate::call::{Call, Shape, conn_name, spelt_receipt};
+use crate::call::{Call, FAIL_LEFT, Shape, conn_name, fail_call, spelt_receipt};
 use crate::cleaning::{CleanReport, Cleaner, Cleaning, clean, keep_clean};
 use crate::clock::Clock;
 use crate::cut::Cut;
@@ -39,6 +40,9 @@ use crate::{redis_queue, worqr};
 
 /// How often a home whose connections hold tasks says that it lives.
 const BEAT: Duration = Duration::from_secs(10);
+
+/// How many tasks of an answer are read before others have their turn.
+const READ_AT_ONCE: usize = 1_000;
 
 /// How many connections one call ends.
 const CONNS_AT_ONCE: usize = 16;
@@ -301,11 +305,14 @@ impl Inner {
             if let Shape::Counts(next) = shape {
                 answer = self.go_on(call, *next, answer).await;
             }
+            if *shape == Shape::Started {
+                answer = self.end_predecessor(call, answer).await;
+            }
             if *shape == Shape::Tasks {
                 answer = self.again(call, answer).await;
             }
             match answer {
-                Ok(answer) => read(self.link.target.layout.ids(), shape, answer, &mut replies),
+                Ok(answer) => self.read_answer(shape, answer, &mut replies).await,
                 Err(no) => replies.list.push(Reply::Refused(no)),
             }
         }
@@ -315,6 +322,33 @@ impl Inner {
         match (block, calls.into_iter().next()) {
             (Some(block), Some(Ok((call, _)))) if found_nothing => self.wait(call, block, slot).await,
             _ => self.give(&slot, replies).await,
+        }
+    }
+
+    /// Reads an answer. A long list of tasks is read a part at a time: all commands of the home share this thread, and others
+    /// have their turn in between.
+    async fn read_answer(&self, shape: &Shape, answer: Value, replies: &mut Replies<Payload>) {
+        let ids = self.link.target.layout.ids();
+        let mut tasks = match answer {
+            Value::Array(tasks) if shape.is_tasks() && tasks.len() > READ_AT_ONCE => tasks.into_iter(),
+            other => return read(ids, shape, other, replies),
+        };
+        let start = replies.tasks.len();
+        replies.tasks.reserve(tasks.len());
+        while !tasks.as_slice().is_empty() {
+            let some = tasks.by_ref().take(READ_AT_ONCE).collect();
+            read(ids, shape, Value::Array(some), replies);
+            match replies.list.last_mut() {
+                // It grows with each part.
+                Some(Reply::Tasks(span) | Reply::Inspected(span)) => {
+                    *span = Span::new(start, replies.tasks.len());
+                }
+                _ => return,
+            }
+            if !tasks.as_slice().is_empty() {
+                replies.list.pop();
+                tokio::task::yield_now().await;
+            }
         }
     }
 
@@ -422,10 +456,27 @@ impl Inner {
         }
     }
 
+    /// The answer to the start of a worker: the rest of its predecessor's end is done by then.
+    async fn end_predecessor(&self, call: &Call, answer: Result<Value, Refusal>) -> Result<Value, Refusal> {
+        let answer = answer?;
+        // In the keys of other programs there is nothing to go on with.
+        if self.link.target.layout != Layout::Sureq || refusal(&answer).is_some() {
+            return Ok(answer);
+        }
+        let [incarnation, left] = fields(answer)?;
+        let left = bytes(left)?;
+        if let Some(name) = call.args.first().filter(|_| left != b"0") {
+            let rest = fail_call(name, &left);
+            let first = self.link.ask(&rest).await;
+            // Whatever cannot be done now is done by those who call next.
+            let _ = self.go_on(&rest, Some(FAIL_LEFT), first).await;
+        }
+        Ok(incarnation)
+    }
+
     async fn close_conn(&self, conn: ConnId) {
         let Some(stores) = self.conns.borrow().get(&conn).cloned() else { return };
-        let name = conn_name(&self.name, conn);
-        if self.tell_stores("close_conns", &stores, &[name]).await {
+        if self.end_conns(&stores, &[conn_name(&self.name, conn)]).await {
             self.conns.borrow_mut().remove(&conn);
         } else {
             // It is tried again with every beat.
@@ -433,11 +484,38 @@ impl Inner {
         }
     }
 
-    /// Tells stores something about connections; answers whether all have heard it.
-    async fn tell_stores(&self, what: &'static str, stores: &BTreeSet<Store>, names: &[String]) -> bool {
+    /// Ends what connections hold in stores, step by step; answers whether each store has done it or will do the rest by itself.
+    async fn end_conns(&self, stores: &BTreeSet<Store>, names: &[String]) -> bool {
+        let (mut left, mut is_done) = (stores.clone(), true);
+        while !left.is_empty() {
+            let answers = self.tell_stores("close_conns", &left, names).await;
+            let outcomes: Vec<(Store, Result<bool, Refusal>)> = std::mem::take(&mut left)
+                .into_iter()
+                .zip(answers)
+                .map(|(store, answer)| (store, answer.and_then(|answer| Ok(bytes(answer)? == b"more"))))
+                .collect();
+            is_done &= outcomes.iter().all(|(_, outcome)| outcome.is_ok());
+            left.extend(
+                outcomes.into_iter().filter(|(_, is_more)| *is_more == Ok(true)).map(|(store, _)| store),
+            );
+        }
+        is_done
+    }
+
+    /// Tells stores something about connections; answers what each says.
+    async fn tell_stores(
+        &self,
+        what: &'static str,
+        stores: &BTreeSet<Store>,
+        names: &[String],
+    ) -> Vec<Result<Value, Refusal>> {
         let call = |store: &Store| Call::new(what, store.as_deref()).args(names.iter().cloned());
         let calls: Vec<Call> = stores.iter().map(call).collect();
-        self.link.send(&calls.iter().collect::<Vec<_>>()).await.iter().all(Result::is_ok)
+        let answers = self.link.send(&calls.iter().collect::<Vec<_>>()).await;
+        answers
+            .into_iter()
+            .map(|answer| answer.and_then(|answer| refusal(&answer).map_or(Ok(answer), Err)))
+            .collect()
     }
 
     /// Says that this home lives, wherever that matters. One beat that is lost does no harm.
@@ -459,7 +537,7 @@ impl Inner {
         let names: Vec<String> = conns.into_keys().map(|conn| conn_name(&self.name, conn)).collect();
         // If it is not heard, other homes will notice that this one is silent.
         for some in names.chunks(CONNS_AT_ONCE) {
-            self.tell_stores("close_conns", &stores, some).await;
+            self.end_conns(&stores, some).await;
         }
     }
 }

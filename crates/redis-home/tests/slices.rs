@@ -10,7 +10,7 @@ use redis::cmd;
 use support::monitor::Monitor;
 use support::{ack, info, open, pop, push, run, until};
 use sureq_core::command::{
-    AckScope, Add, Cancel, Command, IdForm, LeaseAsk, Pop, TaskRefs, View, When, Worker, WorkerRef,
+    AckScope, Add, Cancel, Command, ConnId, IdForm, LeaseAsk, Pop, TaskRefs, View, When, Worker, WorkerRef,
 };
 use sureq_core::settings::{Change, Changes, Overflow};
 use sureq_core::{Replies, Reply, WallTime};
@@ -222,6 +222,128 @@ fn a_lost_worker_gives_much_back_in_slices() {
     home.close();
 }
 
+/// A few tasks of each of many queues, held by a worker or a connection.
+fn hold_of_many_queues(home: &RedisHome, names: &[String], lease: LeaseAsk<'_>) {
+    let payloads = [&b"x"[..]; TASKS_OF_EACH];
+    let pushes: Vec<Command<'_>> =
+        names.iter().map(|queue| Command::Push { queue: queue.as_bytes(), payloads: &payloads }).collect();
+    let mut done = 0;
+    while done < pushes.len() {
+        done += home.execute(&pushes[done..]).wait().replies.list.len();
+    }
+    for some in names.chunks(50) {
+        let queues: Vec<&[u8]> = some.iter().map(String::as_bytes).collect();
+        let all = (some.len() * TASKS_OF_EACH) as u32;
+        let taken = run(home, &Command::Pop(Pop { lease, ..Pop::plain(&queues, all) }));
+        assert_eq!(taken.tasks.len(), all as usize);
+    }
+}
+
+const TASKS_OF_EACH: usize = 5;
+
+/// However it ends, a worker that holds a few tasks of each of many queues.
+#[test]
+fn the_end_of_a_worker_goes_queue_by_queue() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    let names: Vec<String> = (0..500).map(|n| format!("q{n}")).collect();
+    let are_ready = |queues: &[String]| {
+        queues.iter().all(|queue| info(&home, queue.as_bytes()).ready == TASKS_OF_EACH as u64)
+    };
+    for ends in ["stop", "fail", "start", "time"] {
+        // Long enough to take all tasks.
+        let ttl_ms = if ends == "time" { 10_000 } else { 600_000 };
+        let Reply::Started(incarnation) =
+            run(&home, &Command::Worker(Worker::Start { name: b"w", ttl_ms })).list[0]
+        else {
+            panic!("a worker starts");
+        };
+        let worker = WorkerRef { name: b"w", incarnation };
+        let works: Vec<Command<'_>> =
+            names.iter().map(|queue| Command::Worker(Worker::Work(worker, queue.as_bytes()))).collect();
+        assert_eq!(home.execute(&works).wait().replies.list.len(), works.len());
+        hold_of_many_queues(&home, &names, LeaseAsk { worker: Some(worker), ..LeaseAsk::NONE });
+        let all = (names.len() * TASKS_OF_EACH) as u64;
+        in_small_scripts(&server, ends, || match ends {
+            "stop" => assert_eq!(counted(&home, &Command::Worker(Worker::Stop(worker))), all),
+            "fail" => assert_eq!(counted(&home, &Command::Worker(Worker::Fail { name: b"w" })), all),
+            "start" => {
+                run(&home, &Command::Worker(Worker::Start { name: b"w", ttl_ms: 600_000 }));
+            }
+            _ => until("it is lost", || are_ready(&names[..1])),
+        });
+        until(&format!("{ends}: all are back"), || are_ready(&names));
+        let left: Vec<String> = cmd("KEYS")
+            .arg(format!("sureq:worker:w#{incarnation}:*"))
+            .query(&mut server.connect())
+            .expect("it answers");
+        assert_eq!(left, [""; 0], "{ends}");
+        assert_eq!(info(&home, b"q7").workers, 0, "{ends}");
+        server.check("sureq:");
+        for queue in &names {
+            run(&home, &Command::Purge { queue: queue.as_bytes(), state: None });
+        }
+    }
+    home.close();
+}
+
+/// What a worker held that has been stopped is nobody's, also in queues that its end has not come to.
+#[test]
+fn nothing_of_a_worker_that_ends_can_be_finished_any_more() {
+    let server = RedisServer::start();
+    let (home, other) = (open(&server.url()), open(&server.url()));
+    let names: Vec<String> = (0..500).map(|n| format!("q{n}")).collect();
+    let Reply::Started(incarnation) =
+        run(&home, &Command::Worker(Worker::Start { name: b"w", ttl_ms: 600_000 })).list[0]
+    else {
+        panic!("a worker starts");
+    };
+    let worker = WorkerRef { name: b"w", incarnation };
+    hold_of_many_queues(&home, &names, LeaseAsk { worker: Some(worker), ..LeaseAsk::NONE });
+    let held: Vec<String> = names
+        .iter()
+        .map(|queue| {
+            let look = Command::Inspect { queue: queue.as_bytes(), view: View::Leased, start: 0, count: 1 };
+            let shown = run(&home, &look);
+            format!("{}@{}.{}", shown.tasks[0].id, shown.tasks[0].deliveries, shown.tasks[0].incarnation)
+        })
+        .collect();
+    // The first step alone is done: the caller is gone before the second.
+    let ended = home.execute(&[Command::Worker(Worker::Fail { name: b"w" })]);
+    until("it has ended", || {
+        let refused = run(&other, &Command::Worker(Worker::Beat(worker))).list.remove(0);
+        matches!(refused, Reply::Refused(_))
+    });
+    for (queue, receipt) in names.iter().zip(&held).rev() {
+        let tasks = TaskRefs { list: &[receipt.as_bytes()], form: IdForm::Long };
+        let finish = Command::Ack { queue: queue.as_bytes(), tasks, scope: AckScope::Leased };
+        assert_eq!(run(&other, &finish).indexes, [0; 0], "{queue}");
+    }
+    ended.wait();
+    server.check("sureq:");
+    home.close();
+    other.close();
+}
+
+/// A connection that holds a few tasks of each of many queues.
+#[test]
+fn the_end_of_a_connection_goes_queue_by_queue() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    let names: Vec<String> = (0..500).map(|n| format!("q{n}")).collect();
+    hold_of_many_queues(&home, &names, LeaseAsk { conn: Some(ConnId(1)), ..LeaseAsk::NONE });
+    in_small_scripts(&server, "close", || {
+        home.close_conn(ConnId(1));
+        // What was asked before is done by then.
+        home.look();
+    });
+    for queue in &names {
+        assert_eq!(info(&home, queue.as_bytes()).ready, TASKS_OF_EACH as u64);
+    }
+    server.check("sureq:");
+    home.close();
+}
+
 #[test]
 fn many_queues_and_workers_are_listed_in_slices() {
     let server = RedisServer::start();
@@ -257,6 +379,60 @@ fn many_queues_and_workers_are_listed_in_slices() {
     let told: Vec<String> =
         workers.workers.iter().map(|row| String::from_utf8_lossy(&row.name).into()).collect();
     assert!(told == starts, "all {} in the order of their start", told.len());
+    server.check("sureq:");
+    home.close();
+}
+
+/// More queues than one script looks at: they are looked at in order, and all of them.
+#[test]
+fn a_pop_over_many_queues_goes_in_slices() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    let names: Vec<String> = (0..1_000).map(|n| format!("q{n}")).collect();
+    let queues: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+    for n in [3, 199, 200, 650, 999] {
+        push(&home, queues[n], n.to_string().as_bytes());
+        push(&home, queues[n], n.to_string().as_bytes());
+    }
+    let take = |count| {
+        let pop = Command::Pop(Pop::plain(&queues, count));
+        let taken = in_small_scripts(&server, "pop", || run(&home, &pop));
+        let places: Vec<usize> = taken.tasks.iter().map(|task| task.queue as usize).collect();
+        assert_eq!(numbers(&taken), places);
+        places
+    };
+    assert_eq!(take(1), [3]);
+    assert_eq!(take(4), [3, 199, 199, 200]);
+    assert_eq!(take(1_000), [200, 650, 650, 999, 999]);
+    assert_eq!(take(1), [0; 0]);
+    let before = calls(&server, "fcall");
+    run(&home, &Command::Pop(Pop::plain(&queues, 1)));
+    assert_eq!(calls(&server, "fcall") - before, 5);
+    server.check("sureq:");
+    home.close();
+}
+
+#[test]
+fn a_queue_of_many_holders_is_dropped_with_few_commands() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    push_many(&home, 2_000);
+    let by = |n| LeaseAsk { conn: Some(ConnId(n)), ..LeaseAsk::NONE };
+    let pops: Vec<Command<'_>> =
+        (0..2_000).map(|n| Command::Pop(Pop { lease: by(n), ..Pop::plain(&[b"q"], 1) })).collect();
+    let mut done = 0;
+    while done < pops.len() {
+        done += home.execute(&pops[done..]).wait().replies.list.len();
+    }
+    let forget = Command::Drop { queues: &[b"q"] };
+    assert_eq!(in_small_scripts(&server, "drop", || counted(&home, &forget)), 1);
+    push(&home, b"q", b"new");
+    run(&home, &Command::Pop(Pop { lease: by(7), ..Pop::plain(&[b"q"], 1) }));
+    for n in [7, 8] {
+        home.close_conn(ConnId(n));
+    }
+    home.look();
+    assert_eq!(info(&home, b"q").ready, 1);
     server.check("sureq:");
     home.close();
 }

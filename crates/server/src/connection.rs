@@ -18,6 +18,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::bounds::Allowance;
 use crate::checker::Login;
+use crate::input::Input;
 use crate::net_thread::Thread;
 use crate::output::Output;
 use crate::users::User;
@@ -39,9 +40,6 @@ const READS_PER_TURN: usize = 4;
 
 /// What a connection takes up besides its buffers, about: its task, its socket, its place in lists.
 const CONNECTION_BYTES: usize = 1 << 10;
-
-/// Unfinished input beyond this many bytes of room is not kept for the next.
-const KEPT_BYTES: usize = 4 << 10;
 
 thread_local! {
     /// Rooms that all connections of a thread share: an idle connection holds no buffer.
@@ -176,7 +174,7 @@ pub(crate) struct Connection<D> {
     thread: Arc<Thread>,
     conn: ConnId,
     /// What has arrived and is not yet a whole request.
-    input: Vec<u8>,
+    input: Input,
     out: Output,
     ticket: Option<Awaited>,
     /// What was waited for is there.
@@ -224,7 +222,7 @@ impl<D: Dialect> Connection<D> {
             dialect,
             thread,
             conn,
-            input: Vec::new(),
+            input: Input::default(),
             out: Output::default(),
             ticket: None,
             ready: None,
@@ -330,7 +328,7 @@ impl<D: Dialect> Connection<D> {
                 let Poll::Ready(user) = login.poll(cx) else { return false };
                 if !self.dialect.greet(user, &self.thread, &mut self.out) {
                     self.reading = Reading::Ended;
-                    self.input = Vec::new();
+                    self.input = Input::default();
                 }
                 self.out.gate(Position::START);
             }
@@ -388,12 +386,7 @@ impl<D: Dialect> Connection<D> {
 
     /// Keeps what has arrived until more does.
     fn keep(&mut self, input: &[u8]) {
-        let (len, max) = (self.input.len() + input.len(), self.dialect.allowance().input_bytes_max);
-        if len > self.input.capacity() && len > max / 2 {
-            // Growing as a list does would make room for more than may ever be kept.
-            self.input.reserve_exact(max.max(len) - self.input.len());
-        }
-        self.input.extend_from_slice(input);
+        self.input.keep(input, self.dialect.allowance().input_bytes_max);
     }
 
     /// Whether nothing more is to be executed for now: the peer does not take its answers, or the disk is behind.
@@ -411,13 +404,8 @@ impl<D: Dialect> Connection<D> {
             return;
         }
         let mut input = mem::take(&mut self.input);
-        let consumed = self.take(&input, replies);
-        if consumed == input.len() {
-            input.clear();
-            input.shrink_to(KEPT_BYTES);
-        } else {
-            input.drain(..consumed);
-        }
+        let consumed = self.take(input.rest(), replies);
+        input.advance(consumed);
         self.input = input;
     }
 

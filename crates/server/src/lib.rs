@@ -9,6 +9,7 @@
 //! * `subscriptions`: who listens to what, and how they are told. `subscriber`: one connection that does.
 //! * [`users`]: who may use the server, and what for. `checker` finds out whether a password is right, `bounds` says how
 //!   much a connection may ask for, before and after.
+//! * `input`: what has arrived and is not done with. `batch` says how much of it is parsed at once.
 //! * `output`: replies that may not leave yet, by the position they wait for, and deliveries that never left.
 //! * `gathering`: has what a thread's connections executed written in one go.
 //! * `parked`: wakes the connections of a thread when the log got further, all at once.
@@ -17,12 +18,14 @@
 pub mod server;
 pub mod users;
 
+mod batch;
 mod bounds;
 mod checker;
 mod clients;
 mod connection;
 mod gathering;
 mod info;
+mod input;
 mod memory;
 mod net_thread;
 mod output;

@@ -18,6 +18,7 @@ use sureq_proto::{
     Change, Greeting, Part, encode_answer, encode_change, encode_hello, encode_part, encode_pong,
 };
 
+use crate::batch::BatchSize;
 use crate::bounds::{Allowance, Bounds};
 use crate::checker::Login;
 use crate::clients::{Client as Known, connection_id};
@@ -35,6 +36,7 @@ pub(crate) struct RespSession {
     conn: ConnId,
     version: Version,
     parser: Parser,
+    batch: BatchSize,
     /// What it listens to, if it does.
     subscriber: Option<Box<Subscriber>>,
     peer: IpAddr,
@@ -92,6 +94,7 @@ impl RespSession {
             conn,
             version: Version::Resp2,
             parser: Parser::new(bounds.of_known()),
+            batch: BatchSize::default(),
             subscriber: None,
             peer,
             standing: Standing::Anyone,
@@ -178,6 +181,11 @@ const fn changes_user(command: &SessionCommand<'_>) -> bool {
 impl Dialect for RespSession {
     fn take(&mut self, input: &[u8], turn: &mut Turn<'_>) -> Taken {
         let Rooms { mut unquoted, mut args, requests, commands } = ROOMS.take();
+        let answered = turn.ready.as_ref().map(|answer| answer.replies.list.len());
+        // Strangers say one thing at a time.
+        if !matches!(self.standing, Standing::Stranger) {
+            self.parser.set_batch_max(self.batch.next(answered));
+        }
         let outcome = self.parser.parse(input, &mut unquoted, &mut args);
         let mut requests: Requests<'_> = recycle(requests);
         let mut commands: Vec<Command<'_>> = recycle(commands);
@@ -207,6 +215,7 @@ impl Dialect for RespSession {
             }
             (Some(Stop::Later(n)), _) => {
                 self.parser.restart();
+                self.batch.stopped_after(n);
                 (before(&args, n), Next::Later)
             }
             (Some(Stop::LogsIn(n, login)), _) => {

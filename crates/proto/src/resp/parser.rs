@@ -130,6 +130,11 @@ impl Parser {
         self.limits = limits;
     }
 
+    /// Changes how many commands a call takes from now on.
+    pub const fn set_batch_max(&mut self, batch_max: usize) {
+        self.limits.batch_max = batch_max;
+    }
+
     /// Forgets what was learnt of the unfinished command, because the next buffer begins before it: with commands
     /// that were parsed but could not be executed yet.
     pub fn restart(&mut self) {

@@ -19,6 +19,8 @@ local SLICE = 200
 local SLICE_MIN = 16
 -- How many workers and connections that are gone are dealt with in one call.
 local GONE_MAX = 16
+-- How many queues of one of them are looked at in one call, about.
+local QUEUES_AT_ONCE = 64
 -- Lanes of priority are so far apart in the scores of `:ready`, and places in the line are within.
 local LANE = 17592186044416
 local SEQ_MAX = 131071
@@ -66,28 +68,52 @@ local end_lost_homes
 local slice_left
 -- How many expired tasks the pops of this script may still pass over.
 local pass_left
+-- Holders that this call has looked up: how each of them went, or false.
+local gone_known
 
 local function integer(n) return string.format('%d', n) end
 
 -- Ends the call, which must have written nothing yet: this key holds something that is not ours. `run` catches it.
 local function wrong_type(key) error({ wrong = key }, 0) end
 
+-- Raises what a command answered, as `redis.call` would: Redis before 7.0 knows no errors but strings.
+local function raise(found) error(redis.REDIS_VERSION_NUM and found or found.err, 0) end
+
+local function is_error(found) return type(found) == 'table' and found.err ~= nil end
+
+local function is_wrong_type(found) return is_error(found) and string.find(found.err, 'WRONGTYPE', 1, true) ~= nil end
+
 -- Calls a command that only reads, or the first one that writes.
 local function read(command, key, ...)
   local found = redis.pcall(command, key, ...)
-  if type(found) == 'table' and found.err then
-    if string.find(found.err, 'WRONGTYPE', 1, true) then wrong_type(key) end
-    error(found, 0)
-  end
+  if is_wrong_type(found) then wrong_type(key) end
+  if is_error(found) then raise(found) end
   return found
+end
+
+-- Calls a command on a key that can be done without; answers nil if it holds something that is not ours, which is left alone.
+local function try(command, key, ...)
+  local found = redis.pcall(command, key, ...)
+  if is_wrong_type(found) then return nil end
+  if is_error(found) then raise(found) end
+  return found
+end
+
+-- Does something that a key of another type may end, which is not to end the call; answers whether it was done, and its answer.
+local function attempt(act, ...)
+  local is_done, answer = pcall(act, ...)
+  if is_done then return true, answer end
+  if type(answer) ~= 'table' or not answer.wrong then error(answer, 0) end
+  moment = log_end
+  return false
 end
 
 -- What is packed in a key, or nothing.
 local function packed(key)
   local known = read('GET', key)
   if not known then return nil end
-  local value = unpacked(known)
-  if type(value) ~= 'table' then wrong_type(key) end
+  local is_packed, value = pcall(unpacked, known)
+  if not is_packed or type(value) ~= 'table' then wrong_type(key) end
   return value
 end
 
@@ -100,9 +126,7 @@ end
 -- did, and the call ends. A check beforehand would cost frequent operations a tenth of their time.
 local function try_at_once(command, key, list, undo)
   if #list == 0 then return end
-  local found = redis.pcall(command, key, unpack(list, 1, min(ARGS_MAX, #list)))
-  if type(found) == 'table' and found.err then
-    if not string.find(found.err, 'WRONGTYPE', 1, true) then error(found, 0) end
+  if not try(command, key, unpack(list, 1, min(ARGS_MAX, #list))) then
     if undo then undo() end
     wrong_type(key)
   end
@@ -143,7 +167,7 @@ local function begin()
   if time_us < store.clock * 1000 - CLOCK_US then time_us = store.clock * 1000 end
   local log_us = max(time_us, store.clock * 1000)
   wall, log, log_end = floor(wall_us / 1000), floor(log_us / 1000), floor((log_us + 999) / 1000)
-  moment, slice_left, pass_left = log_end, SLICE, SLICE
+  moment, slice_left, pass_left, gone_known = log_end, SLICE, SLICE, {}
   local offset = floor((time_us - wall_us) / 1000)
   local part = time_us - wall_us - offset * 1000
   is_store_changed = not known or log - store.clock >= CLOCK_KEPT_MS or offset ~= store.offset or part ~= (store.part or 0)
@@ -222,7 +246,7 @@ local function check_all(q)
 end
 
 -- Whether all keys of a queue are ours: what time does to other queues is not to fail because of one of them.
-local function is_sound(name) return (pcall(function() check_all(open(name)) end)) end
+local function is_sound(name) return (attempt(function() check_all(open(name)) end)) end
 
 -- Opens a queue for an operation that may change any of its keys.
 local function open_whole(name)
@@ -377,22 +401,19 @@ end
 local function release(q, holder)
   if call('EXISTS', q.k .. ':held:' .. holder) == 1 then return end
   call('SREM', q.k .. ':holders', holder)
-  call('SREM', queues_held_by(holder), q.name)
+  try('SREM', queues_held_by(holder), q.name)
 end
 
 -- Takes a task out of the indexes of its state.
 local function leave(q, id, t)
   local k = q.k
-  if t.st == 'L' and t.ho then
-    read('SCARD', queues_held_by(t.ho))
-    read('ZREM', k .. ':held:' .. t.ho, id)
-  end
   q.dirty = true
   if t.st == 'L' then
     call('ZREM', k .. ':leased', id)
     if t.dl then call('ZREM', k .. ':ends', id) end
     if t.ho then
-      if t.cx then call('ZREM', k .. ':off:' .. t.ho, id) end
+      try('ZREM', k .. ':held:' .. t.ho, id)
+      if t.cx then try('ZREM', k .. ':off:' .. t.ho, id) end
       release(q, t.ho)
     end
     if q.s['s-max-leased'] then q.wake = true end
@@ -536,8 +557,7 @@ local REASONS = { l = 'lease lapsed', w = 'worker lost' }
 local function end_lease(q, id, t, cause, place)
   if cause == 'l' and t.ho and string.sub(t.ho, 1, 2) == 'w:' then
     local told = OWN .. 'worker:' .. string.sub(t.ho, 3) .. ':lapsed'
-    call('RPUSH', told, receipt(id, t))
-    call('LTRIM', told, -10000, -1)
+    if try('RPUSH', told, receipt(id, t)) then call('LTRIM', told, -10000, -1) end
   end
   if t.cx then
     remove(q, id, t, true)
@@ -595,17 +615,31 @@ local function put_off(q, id, t, at)
   put(q, id, t)
 end
 
--- Of a task that is leased: how its holder went, if it did. Those who go on hold anew what they take from then on.
-local function ended_of(q, t)
-  local ended = t.ho and q.s.ending and q.s.ending[t.ho]
-  return ended and t.sq <= ended[4] and ended or nil
+-- How a holder went that has ended, but not in all its queues yet: cause, when it was, and how far that is.
+local function gone_of(holder)
+  if not store.gone then return nil end
+  if gone_known[holder] == nil then
+    local record = try('HGET', OWN .. 'gone', holder)
+    gone_known[holder] = record and unpacked(record) or false
+  end
+  return gone_known[holder] or nil
 end
 
--- Ends the lease of one whose holder is gone. What is known of that: the place of the next that goes to the front, the cause,
--- when it was, and what was the last delivery by then.
+-- Of a task that is leased: how its holder went, if it did. Those who go on hold anew what they take from then on.
+local function ended_of(q, t)
+  if not t.ho then return nil end
+  local ended = q.s.ending and q.s.ending[t.ho]
+  if ended then return t.sq <= ended[4] and ended or nil end
+  local gone = gone_of(t.ho)
+  return gone and { false, gone.cause, gone.at, q.s.seq }
+end
+
+-- Ends the lease of one whose holder is gone. What is known of that: the place of the next that goes to the front, if such are
+-- set aside, the cause, when it was, what was the last delivery by then, and which was looked at last where that takes a search.
 local function end_one(q, id, t, ended)
   moment = ended[3]
-  if end_lease(q, id, t, ended[2] ~= '' and ended[2] or nil, ended[1]) then ended[1], q.dirty = ended[1] + 1, true end
+  local place = ended[1] or front(q, 1)
+  if end_lease(q, id, t, ended[2] ~= '' and ended[2] or nil, place) then ended[1], q.dirty = place + 1, true end
   moment = log_end
 end
 
@@ -638,14 +672,29 @@ local function settle_leases(q)
   if #ids < slice then s.lapsing = nil end
 end
 
+-- The next tasks that a holder held, and whether there may be more. If that index is not ours, all that is leased is searched.
+local function next_held(q, holder, ended, slice)
+  local ids = try('ZRANGEBYSCORE', q.k .. ':held:' .. holder, '-inf', ended[4], 'LIMIT', 0, slice)
+  if ids then return ids, #ids == slice end
+  ids = {}
+  local from = '(' .. integer(ended[5] or 0)
+  local leased = call('ZRANGEBYSCORE', q.k .. ':leased', from, ended[4], 'LIMIT', 0, slice)
+  for _, id in ipairs(leased) do
+    local t = get(q, id)
+    ended[5] = t.sq
+    if t.ho == holder then ids[#ids + 1] = id end
+  end
+  return ids, #leased == slice
+end
+
 -- Ends a slice of what a holder held that is gone.
 local function settle_holder(q, holder)
-  local ended, held, slice = q.s.ending[holder], q.k .. ':held:' .. holder, next_slice()
-  local ids = call('ZRANGEBYSCORE', held, '-inf', ended[4], 'LIMIT', 0, slice)
+  local ended, slice = q.s.ending[holder], next_slice()
+  local ids, is_more = next_held(q, holder, ended, slice)
   slice_left = slice_left - #ids
   for _, id in ipairs(ids) do end_one(q, id, get(q, id), ended) end
   q.dirty = true
-  if #ids == slice then
+  if is_more then
     sooner(q, log)
     return
   end
@@ -743,7 +792,7 @@ end
 -- When something happens to a queue by itself next, or to one whose dead come to it: log time and wall time, 0 for never.
 local function next_look(q, dead)
   local soonest = q.s.next or 0
-  for _, at in ipairs({ dead or 0, store.lost or 0, store.homes or 0 }) do
+  for _, at in ipairs({ dead or 0, store.lost or 0, store.homes or 0, store.gone or 0 }) do
     if at > 0 and (soonest == 0 or at < soonest) then soonest = at end
   end
   return { soonest, q.s.appointed or 0, log, wall }
@@ -751,20 +800,21 @@ end
 
 ------------------------------------------------------------------------------------------------------------- workers
 
--- What a holder held comes back at once, or slice by slice if it is much; all of it is nobody's from now on. Answers how much.
+-- What a holder held of a queue comes back at once, or slice by slice if it is much; all of it is nobody's from now on. Answers
+-- how much.
 local function end_holder(q, holder, cause)
-  local all = call('ZCARD', q.k .. ':held:' .. holder)
-  if all > 0 then
-    settle(q)
-    all = call('ZCARD', q.k .. ':held:' .. holder)
-  end
-  if all > 0 then
-    q.s.ending = q.s.ending or {}
-    q.s.ending[holder] = { front(q, all), cause or '', moment, q.s.seq }
-    settle_holder(q, holder)
-  else
+  local held = q.k .. ':held:' .. holder
+  if try('ZCARD', held) == 0 then
     release(q, holder)
+    return 0
   end
+  local at = moment
+  settle(q)
+  -- Where nothing says how many these are, they are no more than all that are leased.
+  local all = try('ZCARD', held) or call('ZCARD', q.k .. ':leased')
+  q.s.ending = q.s.ending or {}
+  q.s.ending[holder] = { front(q, all), cause or '', at, q.s.seq }
+  settle_holder(q, holder)
   return all
 end
 
@@ -777,30 +827,139 @@ local function worker_of(name)
   return w
 end
 
--- Sees to it that all keys are ours that are written when a worker ends.
-local function check_worker(w)
-  read('ZCARD', OWN .. 'workers:ends')
-  read('LLEN', w.key .. ':lapsed')
-  for _, queue in ipairs(read('SMEMBERS', w.key .. ':queues')) do
-    check_all(open(queue))
-    read('ZCARD', base(queue) .. ':held:' .. w.holder)
+-- Some queues that a holder may hold tasks of, and where to go on, '0' if these were the last. If the set of them is not ours,
+-- all queues of the store are searched.
+local function some_queues(holder, gone)
+  local page = not gone.is_search and try('SSCAN', queues_held_by(holder), gone.cursor, 'COUNT', QUEUES_AT_ONCE)
+  if page then return page[2], page[1] end
+  if not gone.is_search then gone.is_search, gone.cursor = true, '0' end
+  local rows = try('ZRANGEBYSCORE', OWN .. 'queues', gone.cursor, '+inf', 'WITHSCORES', 'LIMIT', 0, QUEUES_AT_ONCE)
+  if not rows then
+    gone.is_held_up, rows = true, {}
   end
-  for _, queue in ipairs(read('SMEMBERS', w.key .. ':works')) do read('SCARD', base(queue) .. ':workers') end
+  local names = {}
+  for i = 1, #rows, 2 do names[#names + 1] = rows[i] end
+  return names, #names == QUEUES_AT_ONCE and integer(tonumber(rows[#rows]) + 1) or '0'
 end
 
-local function end_worker(name, w, cause)
-  local back = 0
-  check_worker(w)
-  for _, queue in ipairs(call('SMEMBERS', w.key .. ':queues')) do
-    back = back + end_holder(open(queue), w.holder, cause)
+-- Who is to end in a queue: the holder, if it is known there, or all connections of a home (`h:home`).
+local function holders_in(name, holder, gone)
+  if not gone.is_search then return { holder } end
+  local all, found = try('SMEMBERS', base(name) .. ':holders'), {}
+  local beginning = 'c:' .. string.sub(holder, 3) .. ':'
+  for _, one in ipairs(all or {}) do
+    if one == holder or 'h:' == string.sub(holder, 1, 2) and string.sub(one, 1, #beginning) == beginning then
+      found[#found + 1] = one
+    end
   end
-  for _, queue in ipairs(call('SMEMBERS', w.key .. ':works')) do
-    call('SREM', base(queue) .. ':workers', name)
+  gone.is_held_up = gone.is_held_up or not all
+  return found
+end
+
+-- A worker that is gone works on no queue. One that was started since under its name may.
+local function end_works(holder)
+  local key, name = OWN .. 'worker:' .. string.sub(holder, 3), string.match(holder, '^w:(.*)#%d+$')
+  local works, is_known, successor = try('SPOP', key .. ':works', SLICE) or {}, attempt(worker_of, name)
+  for _, queue in ipairs(works) do
+    local is_again = is_known and successor and try('SISMEMBER', successor.key .. ':works', queue) == 1
+    if not is_again then try('SREM', base(queue) .. ':workers', name) end
   end
+  if try('LLEN', key .. ':lapsed') then call('UNLINK', key .. ':lapsed') end
+  return #works < SLICE
+end
+
+-- Ends a holder in some of its queues, with as many tasks as one call may move. Answers how many tasks come back, and whether
+-- it is done, there is more to do, or a queue is held up by a key that is not ours.
+local function end_slice(holder, gone)
+  local back, names, cursor = 0, some_queues(holder, gone)
+  for _, name in ipairs(names) do
+    if slice_left <= 0 then return back, 'more' end
+    for _, one in ipairs(holders_in(name, holder, gone)) do
+      if is_sound(name) then
+        moment = gone.at
+        back = back + end_holder(open(name), one, gone.cause)
+        moment = log_end
+        try('SREM', queues_held_by(one), name)
+      else
+        gone.is_held_up = true
+      end
+    end
+  end
+  gone.cursor = cursor
+  if cursor ~= '0' then return back, 'more' end
+  if gone.is_held_up then
+    gone.is_held_up = nil
+    return back, 'held up'
+  end
+  if string.sub(holder, 1, 2) == 'w:' and not end_works(holder) then return back, 'more' end
+  return back, 'done'
+end
+
+-- Goes on with a holder that is gone, and notes what is left; others go on with that at the time `again`. Answers as `end_slice`.
+local function go_on_ending(holder, gone, again)
+  local back, outcome = end_slice(holder, gone)
+  if outcome == 'done' then
+    gone_known[holder] = nil
+    if store.gone then call('HDEL', OWN .. 'gone', holder) end
+    return back, outcome
+  end
+  gone.again = outcome == 'held up' and log + UNSOUND_MS or again
+  gone_known[holder] = gone
+  call('HSET', OWN .. 'gone', holder, pack(gone))
+  if not store.gone or gone.again < store.gone then
+    store.gone, is_store_changed = gone.again, true
+  end
+  return back, outcome
+end
+
+-- Ends a holder that is gone since this moment, or goes on with that: all that it held is nobody's from now on, and comes back as
+-- far as one call may do it.
+local function end_all(holder, cause, again)
+  read('HLEN', OWN .. 'gone')
+  local gone = gone_of(holder) or { cause = cause or '', at = moment, cursor = '0', is_search = string.sub(holder, 1, 2) == 'h:' }
+  return go_on_ending(holder, gone, again)
+end
+
+-- Whoever asks for the end of a holder goes on with it; others do if it has not for so long.
+local function after_caller() return log + UNSOUND_MS end
+
+-- What is left of a holder for the caller to go on with, '0' for nothing, and how many tasks came back.
+local function step_of(holder, back, outcome) return { outcome == 'more' and holder or '0', back } end
+
+-- Goes on with the end of a worker for the caller that began it.
+local function go_on_for(holder)
+  if not gone_of(holder) then return { '0', 0 } end
+  return step_of(holder, end_all(holder, nil, after_caller()))
+end
+
+local function end_worker(name, w, cause, again)
+  read('ZCARD', OWN .. 'workers:ends')
+  read('HLEN', OWN .. 'gone')
   call('HDEL', OWN .. 'workers', name)
   call('ZREM', OWN .. 'workers:ends', name)
-  call('DEL', w.key .. ':queues', w.key .. ':works', w.key .. ':lapsed')
-  return back
+  return step_of(w.holder, end_all(w.holder, cause, again))
+end
+
+-- Goes on with holders that are gone, a few at a time.
+local function end_gone()
+  if not store.gone or store.gone > log then return end
+  local page = read('HSCAN', OWN .. 'gone', store.gone_cursor or '0', 'COUNT', GONE_MAX)
+  local soonest = store.gone_soonest
+  is_store_changed = true
+  for i = 1, #page[2], 2 do
+    if slice_left <= 0 then
+      store.gone = log
+      return
+    end
+    local holder, gone, outcome = page[2][i], unpacked(page[2][i + 1]), 'held up'
+    if gone.again <= log then outcome = select(2, go_on_ending(holder, gone, log)) end
+    if outcome ~= 'done' then soonest = min(soonest or gone.again, gone.again) end
+  end
+  if page[1] == '0' then
+    store.gone, store.gone_cursor, store.gone_soonest = soonest, nil, nil
+  else
+    store.gone, store.gone_cursor, store.gone_soonest = log, page[1], soonest
+  end
 end
 
 -- Ends workers whose time is over, a few at a time. After a start of Redis each has its whole time again.
@@ -815,28 +974,26 @@ local function end_lost_workers()
   if not store.lost or store.lost > log then return end
   local lost = read('ZRANGEBYSCORE', OWN .. 'workers:ends', '-inf', log, 'WITHSCORES', 'LIMIT', 0, GONE_MAX)
   for i = 1, #lost, 2 do
+    if slice_left <= 0 then break end
+    local name, w = lost[i], worker_of(lost[i])
     moment = tonumber(lost[i + 1])
-    local w = worker_of(lost[i])
-    if pcall(check_worker, w) then
-      end_worker(lost[i], w, 'w')
-    else
-      -- It is gone, and all others go on; what it held comes back when the key in the way is.
-      call('HSET', OWN .. 'workers', lost[i], pack({ n = w.n, ttl = w.ttl, is_gone = true }))
-      call('ZADD', OWN .. 'workers:ends', log + UNSOUND_MS, lost[i])
-    end
+    if w then end_worker(name, w, 'w', log) else call('ZREM', OWN .. 'workers:ends', name) end
   end
   moment, store.lost, is_store_changed = log_end, first_of(OWN .. 'workers:ends'), true
 end
 
 local GONE, REPLACED = { '!', 'GONE' }, { '!', 'REPLACED' }
 
+-- When a worker is lost unless it beats.
+local function ends_of(name) return tonumber(read('ZSCORE', OWN .. 'workers:ends', name)) or 0 end
+
 -- This incarnation of a worker, if it lives; otherwise nil and the refusal: its time is over, or a later worker of the same
 -- name took its place.
 local function alive(name, incarnation)
   local w = worker_of(name)
   if not w then return nil, GONE end
-  w.ends = tonumber(read('ZSCORE', OWN .. 'workers:ends', name)) or 0
-  if w.ends <= log or w.is_gone then return nil, GONE end
+  w.ends = ends_of(name)
+  if w.ends <= log then return nil, GONE end
   if w.n == tonumber(incarnation) then return w end
   return nil, w.n > tonumber(incarnation) and REPLACED or GONE
 end
@@ -1052,6 +1209,16 @@ local function pop_from(q, index, count, room, terms, is_meta, out)
   return #taken, bytes, is_over
 end
 
+-- Opens a queue for a pop, which may be for a holder.
+local function open_for(name, holder)
+  local q = open(name)
+  if holder then
+    check_all(q)
+    read('ZCARD', q.k .. ':held:' .. holder)
+  end
+  return q
+end
+
 local function home_of(conn) return string.match(conn, '^[^:]*') end
 
 -- Notes that a connection holds tasks of a queue. A home that is gone takes its connections along.
@@ -1086,12 +1253,8 @@ function ops.pop(count, ms, worker, incarnation_of, conn, place, limit, ending, 
   for index, name in ipairs(tail(10)) do
     if left == 0 or room <= 0 then break end
     -- What was taken from the queues before is handed out.
-    if #out > 0 and not is_sound(name) then break end
-    local q = open(name)
-    if terms.holder then
-      check_all(q)
-      read('ZCARD', q.k .. ':held:' .. terms.holder)
-    end
+    if #out > 0 and not (is_sound(name) and attempt(open_for, name, terms.holder)) then break end
+    local q = open_for(name, terms.holder)
     local taken, bytes, is_over = pop_from(q, index - 1, left, room, terms, meta == '1', out)
     left, room = left - taken, room - bytes
     is_more = is_more or is_over or (q.s.next or log + 1) <= log or (q.s.appointed or wall + 1) <= wall
@@ -1312,7 +1475,7 @@ local function cancel(q, word)
     return 1
   elseif t.st == 'L' and not t.cx then
     t.cx = 1
-    if t.ho then call('ZADD', q.k .. ':off:' .. t.ho, t.sq, id) end
+    if t.ho then try('ZADD', q.k .. ':off:' .. t.ho, t.sq, id) end
     put(q, id, t)
     q.cancelled[#q.cancelled + 1] = shown(id)
     return 1
@@ -1441,15 +1604,27 @@ end
 local PARTS = { 'ready', 'delayed', 'appointed', 'leased', 'ends', 'expires', 'dead', 'names', 'holders', 'task', 'body' }
 local KEPT = { 'number', 'listed', 'pushed', 'finished', 'pushes', 'finishes', 'seq', 'deaths' }
 
+-- All keys that say what each holder has of a queue. There may be thousands of holders, so these take a command each at most.
+local function held_keys(q)
+  local keys_found, off, are_off = {}, {}, 0
+  for i, holder in ipairs(call('SMEMBERS', q.k .. ':holders')) do
+    keys_found[i], off[i] = q.k .. ':held:' .. holder, q.k .. ':off:' .. holder
+    read('ZCARD', keys_found[i])
+  end
+  for i = 1, #off, ARGS_MAX do are_off = are_off + call('EXISTS', unpack(off, i, min(i + ARGS_MAX - 1, #off))) end
+  for _, key in ipairs(are_off > 0 and off or {}) do
+    read('ZCARD', key)
+    keys_found[#keys_found + 1] = key
+  end
+  return keys_found
+end
+
 -- queue...
 function ops.drop()
   local n = 0
   for _, name in ipairs(tail(0)) do
     local q = open_whole(name)
-    for _, holder in ipairs(call('SMEMBERS', q.k .. ':holders')) do
-      read('ZCARD', q.k .. ':held:' .. holder)
-      read('SCARD', queues_held_by(holder))
-    end
+    q.held_keys = held_keys(q)
   end
   for _, name in ipairs(tail(0)) do
     local q = open(name)
@@ -1457,10 +1632,8 @@ function ops.drop()
       n = n + 1
       q.gone = q.gone + q.s.len
     end
-    for _, holder in ipairs(call('SMEMBERS', q.k .. ':holders')) do
-      call('UNLINK', q.k .. ':held:' .. holder, q.k .. ':off:' .. holder)
-      release(q, holder)
-    end
+    -- The sets of queues of their holders are left: whoever looks at one finds that nothing is held there.
+    for i = 1, #q.held_keys, ARGS_MAX do call('UNLINK', unpack(q.held_keys, i, min(i + ARGS_MAX - 1, #q.held_keys))) end
     for _, part in ipairs(PARTS) do call('UNLINK', q.k .. ':' .. part) end
     local s = { len = 0, bytes = 0, head = 0, tail = 0 }
     for _, field in ipairs(KEPT) do s[field] = q.s[field] end
@@ -1596,30 +1769,29 @@ function ops.delist()
   return 'done'
 end
 
--- name, time to live
+-- name, time to live: answers the incarnation, and what is left of the worker of that name before, as `fail` does
 function ops.start(name, ttl)
-  local before = worker_of(name)
+  local before, left = worker_of(name), '0'
   read('ZCARD', OWN .. 'workers:ends')
-  if before then end_worker(name, before, 'w') end
+  if before then left = end_worker(name, before, 'w', after_caller())[1] end
   local n, ends = max(store.incarnation or 0, log - 1) + 1, log_end + tonumber(ttl)
   store.incarnation, is_store_changed = n, true
   call('HSET', OWN .. 'workers', name, pack({ n = n, ttl = tonumber(ttl) }))
   call('ZADD', OWN .. 'workers:ends', ends, name)
   if not store.lost or ends < store.lost then store.lost = ends end
-  return n
+  return { n, left }
 end
 
 -- name, incarnation
 function ops.beat(name, incarnation)
   local w, refusal = alive(name, incarnation)
   if not w then return refusal end
-  read('LLEN', w.key .. ':lapsed')
-  local out, queues = {}, read('SMEMBERS', w.key .. ':queues')
+  -- A worker lives whatever became of one of its queues, or of its other keys.
+  local out, queues = {}, try('SMEMBERS', w.key .. ':queues') or {}
   call('ZADD', OWN .. 'workers:ends', log_end + w.ttl, name)
   table.sort(queues)
   for _, queue in ipairs(queues) do
-    -- A worker lives whatever became of one of its queues.
-    local is_ours, why = pcall(function()
+    attempt(function()
       local q = open(queue)
       settle(q)
       for _, id in ipairs(read('ZRANGE', q.k .. ':off:' .. w.holder, 0, -1)) do
@@ -1628,10 +1800,10 @@ function ops.beat(name, incarnation)
       check(q, 'holders')
       release(q, w.holder)
     end)
-    if not is_ours and not (type(why) == 'table' and why.wrong) then error(why, 0) end
   end
-  for _, lapsed in ipairs(call('LRANGE', w.key .. ':lapsed', 0, -1)) do out[#out + 1] = lapsed end
-  call('DEL', w.key .. ':lapsed')
+  local lapsed = try('LRANGE', w.key .. ':lapsed', 0, -1)
+  for _, one in ipairs(lapsed or {}) do out[#out + 1] = one end
+  if lapsed then call('DEL', w.key .. ':lapsed') end
   return out
 end
 
@@ -1657,17 +1829,19 @@ function ops.rest(name, incarnation, queue)
   return end_holder(q, w.holder)
 end
 
--- name, incarnation
-function ops.stop(name, incarnation)
+-- name, incarnation, what was left of it (empty: begin): one step; answers what is left, and how many tasks came back
+function ops.stop(name, incarnation, left)
+  if left ~= '' then return go_on_for(left) end
   local w, refusal = alive(name, incarnation)
   if not w then return refusal end
-  return end_worker(name, w)
+  return end_worker(name, w, nil, after_caller())
 end
 
--- name
-function ops.fail(name)
+-- name, what was left of it (empty: begin): one step; answers as `stop`
+function ops.fail(name, left)
+  if left ~= '' then return go_on_for(left) end
   local w = worker_of(name)
-  return w and end_worker(name, w, 'w') or 0
+  return w and end_worker(name, w, 'w', after_caller()) or { '0', 0 }
 end
 
 -- cursor: answers the next cursor, then what is known of some workers; one may be told of twice
@@ -1675,33 +1849,32 @@ function ops.workers(cursor)
   local some = read('HSCAN', OWN .. 'workers', cursor, 'COUNT', SLICE)
   local out = { some[1] }
   for i = 1, #some[2], 2 do
-    local w, leased = worker_of(some[2][i]), 0
-    for _, queue in ipairs(read('SMEMBERS', w.key .. ':queues')) do
-      leased = leased + read('ZCARD', base(queue) .. ':held:' .. w.holder)
+    local name = some[2][i]
+    local w, leased = worker_of(name), 0
+    if ends_of(name) > log then
+      for _, queue in ipairs(try('SMEMBERS', w.key .. ':queues') or {}) do
+        leased = leased + (try('ZCARD', base(queue) .. ':held:' .. w.holder) or 0)
+      end
+      out[#out + 1] = { name, w.n, w.ttl, leased }
     end
-    out[#out + 1] = { some[2][i], w.n, w.ttl, leased }
   end
   return out
 end
 
--- Ends what a connection held, but for queues with a key that is not ours: those are left for later. Answers whether it is done.
-local function close_conn(conn)
-  local key, is_done = OWN .. 'conn:' .. conn, true
-  for _, queue in ipairs(read('SMEMBERS', key)) do
-    if is_sound(queue) then end_holder(open(queue), 'c:' .. conn) else is_done = false end
-  end
-  if is_done then
-    call('DEL', key)
-    call('SREM', OWN .. 'home:' .. home_of(conn), conn)
-  end
-  return is_done
+-- Ends what a connection held, at no cost.
+local function close_conn(conn, again)
+  local _, outcome = end_all('c:' .. conn, nil, again)
+  try('SREM', OWN .. 'home:' .. home_of(conn), conn)
+  return outcome
 end
 
--- connection...: ends what they hold, at no cost
+-- connection...: one step of ending what they hold; answers whether there is more to do
 function ops.close_conns()
-  for _, conn in ipairs(tail(0)) do read('SCARD', OWN .. 'home:' .. home_of(conn)) end
-  for _, conn in ipairs(tail(0)) do close_conn(conn) end
-  return 'done'
+  local answer = 'done'
+  for _, conn in ipairs(tail(0)) do
+    if close_conn(conn, after_caller()) == 'more' then answer = 'more' end
+  end
+  return answer
 end
 
 -- Ends what the connections of a home held that has been silent for too long, a few at a time.
@@ -1709,13 +1882,11 @@ function end_lost_homes()
   if not store.homes or store.homes > log then return end
   local dead = read('ZRANGEBYSCORE', OWN .. 'homes', '-inf', log, 'LIMIT', 0, 1)[1]
   if dead then
-    local conns, is_done = read('SRANDMEMBER', OWN .. 'home:' .. dead, GONE_MAX), true
-    for _, conn in ipairs(conns) do is_done = close_conn(conn) and is_done end
-    if not is_done then
-      call('ZADD', OWN .. 'homes', log + UNSOUND_MS, dead)
-    elseif #conns < GONE_MAX then
-      call('ZREM', OWN .. 'homes', dead)
-    end
+    local conns = try('SRANDMEMBER', OWN .. 'home:' .. dead, GONE_MAX)
+    for _, conn in ipairs(conns or {}) do close_conn(conn, log) end
+    -- Nothing says which connections it had: they are searched for.
+    if not conns then end_all('h:' .. dead, nil, log) end
+    if not conns or #conns < GONE_MAX then call('ZREM', OWN .. 'homes', dead) end
   end
   store.homes, is_store_changed = first_of(OWN .. 'homes'), true
 end
@@ -1743,8 +1914,7 @@ end
 
 -- Said to a server upon meeting it, so that it is known as soon as can be if it was started since.
 function ops.epoch()
-  read('ZCARD', OWN .. 'homes')
-  local homes = first_of(OWN .. 'homes')
+  local homes = try('ZCARD', OWN .. 'homes') and first_of(OWN .. 'homes') or nil
   if homes ~= store.homes then
     store.homes, is_store_changed = homes, true
   end
@@ -1756,12 +1926,11 @@ function ops.tick()
   local out = {}
   for i, name in ipairs(tail(0)) do
     -- Those who wait for other queues are to hear of them.
-    local is_ours, row = pcall(function()
+    local is_ours, row = attempt(function()
       local q = open(name)
       settle(q)
       return next_look(q, settle_sources(q))
     end)
-    if not is_ours and not (type(row) == 'table' and row.wrong) then error(row, 0) end
     out[i] = is_ours and row or { log + UNSOUND_MS, 0, log, wall }
   end
   return out
@@ -1773,12 +1942,21 @@ local function notice_start()
   store.epoch, store.started, is_store_changed = args[5], log, true
 end
 
+-- Does what is due, by the store's own numbers. A key that is in the way is looked at again later, and stops no operation.
+local function keep_house(when, act)
+  if attempt(act) then return end
+  if store[when] and store[when] <= log then
+    store[when], is_store_changed = log + UNSOUND_MS, true
+  end
+end
+
 local function perform()
   if not begin() then return { 0, { '!', 'LATE' } } end
   notice_start()
   if args[1] ~= 'epoch' then
-    end_lost_workers()
-    end_lost_homes()
+    keep_house('lost', end_lost_workers)
+    keep_house('homes', end_lost_homes)
+    keep_house('gone', end_gone)
   end
   local answer = ops[args[1]](unpack(args, HEAD + 1, HEAD + 10))
   finish()

@@ -1,0 +1,248 @@
+//! A key of another type among those of a worker or a connection: it is in the way of no other queue, of no other holder, and of
+//! nothing that time does.
+
+mod support;
+
+use redis::{Connection, cmd};
+use support::{ack, info, open, pop, pop_held_by, push, run, until};
+use sureq_core::command::{
+    AckScope, Cancel, Command, ConnId, IdForm, LeaseAsk, Pop, TaskRefs, Worker, WorkerRef,
+};
+use sureq_core::{Refusal, Reply};
+use sureq_redis::RedisHome;
+use sureq_testkit::redis_server::RedisServer;
+
+const LONG_MS: u64 = 600_000;
+
+fn set(raw: &mut Connection, key: &str) {
+    cmd("SET").arg(key).arg("odd").exec(raw).expect("it answers");
+}
+
+fn start<'a>(home: &RedisHome, name: &'a [u8], ttl_ms: u64) -> WorkerRef<'a> {
+    let started = run(home, &Command::Worker(Worker::Start { name, ttl_ms }));
+    let Reply::Started(incarnation) = started.list[0] else { panic!("{:?}", started.list) };
+    WorkerRef { name, incarnation }
+}
+
+fn by(worker: WorkerRef<'_>) -> LeaseAsk<'_> {
+    LeaseAsk { worker: Some(worker), ..LeaseAsk::NONE }
+}
+
+/// The ids of what a worker takes.
+fn take(home: &RedisHome, worker: WorkerRef<'_>, queues: &[&[u8]], count: u32) -> Vec<String> {
+    let taken = run(home, &Command::Pop(Pop { lease: by(worker), ..Pop::plain(queues, count) }));
+    assert!(matches!(taken.list[0], Reply::Tasks(_)), "{:?}", taken.list);
+    taken.tasks.iter().map(|task| task.id.to_string()).collect()
+}
+
+fn names_key(reply: &Reply, key: &str) -> bool {
+    matches!(reply, Reply::Refused(Refusal::WrongType { words }) if words.ends_with(&format!(": {key}")))
+}
+
+/// Each key of a worker in turn. Its tasks come back from all queues when it is lost.
+#[test]
+fn a_lost_workers_tasks_come_back_whatever_its_own_keys_hold() {
+    for part in ["held", "off", "queues", "works", "lapsed"] {
+        let server = RedisServer::start();
+        let home = open(&server.url());
+        let worker = start(&home, b"w", 1_000);
+        for queue in [b"a", b"b"] {
+            push(&home, queue, b"x");
+            run(&home, &Command::Worker(Worker::Work(worker, queue)));
+            // A lease that ends before its worker, so that the worker is to be told.
+            let lease = LeaseAsk { ms: Some(500), ..by(worker) };
+            let taken = run(&home, &Command::Pop(Pop { lease, ..Pop::plain(&[queue], 1) }));
+            assert_eq!(taken.tasks.len(), 1);
+            push(&home, queue, b"y");
+            let ids = take(&home, worker, &[queue], 1);
+            push(&home, queue, b"cancelled");
+            let off = take(&home, worker, &[queue], 1);
+            let tasks = TaskRefs { list: &[off[0].as_bytes()], form: IdForm::Long };
+            run(&home, &Command::Cancel { queue, which: Cancel::Ids(tasks) });
+            assert_eq!(ids.len(), 1);
+        }
+        let own = format!("w#{}", worker.incarnation);
+        let key = match part {
+            "held" | "off" => format!("sureq:q:{{a}}:{part}:w:{own}"),
+            _ => format!("sureq:worker:{own}:{part}"),
+        };
+        set(&mut server.connect(), &key);
+        until(&format!("{key}: both are back"), || {
+            push(&home, b"other", b"o");
+            assert_eq!(pop(&home, b"other", 1).expect("another queue").len(), 1);
+            [b"a", b"b"].into_iter().all(|queue| info(&home, queue).ready == 2)
+        });
+        let listed = run(&home, &Command::Worker(Worker::List));
+        assert!(listed.workers.is_empty(), "{key}");
+        let value: String = cmd("GET").arg(&key).query(&mut server.connect()).expect("it is left alone");
+        assert_eq!(value, "odd", "{key}");
+        cmd("DEL").arg(&key).exec(&mut server.connect()).expect("it answers");
+        server.check("sureq:");
+        home.close();
+    }
+}
+
+/// A worker that beats lives, and hears what can be read.
+#[test]
+fn a_worker_beats_whatever_its_own_keys_hold() {
+    for part in ["queues", "works", "lapsed"] {
+        let server = RedisServer::start();
+        let home = open(&server.url());
+        let worker = start(&home, b"w", LONG_MS);
+        push(&home, b"q", b"x");
+        take(&home, worker, &[b"q"], 1);
+        set(&mut server.connect(), &format!("sureq:worker:w#{}:{part}", worker.incarnation));
+        let beat = run(&home, &Command::Worker(Worker::Beat(worker)));
+        assert!(matches!(beat.list[0], Reply::Receipts(_)), "{part}: {:?}", beat.list);
+        home.close();
+    }
+}
+
+/// One of a worker's queues cannot be written to. The worker is not there any more, and what it held elsewhere comes back.
+#[test]
+fn a_worker_that_is_lost_is_not_listed_and_leaves_its_other_queues() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    let worker = start(&home, b"w", 500);
+    for queue in [b"odd", b"fit"] {
+        push(&home, queue, b"x");
+        take(&home, worker, &[queue], 1);
+    }
+    let mut raw = server.connect();
+    set(&mut raw, "sureq:q:{odd}:ready");
+    until("what it held elsewhere is back", || info(&home, b"fit").ready == 1);
+    assert!(run(&home, &Command::Worker(Worker::List)).workers.is_empty());
+    cmd("DEL").arg("sureq:q:{odd}:ready").exec(&mut raw).expect("it answers");
+    until("the rest is back", || info(&home, b"odd").ready == 1);
+    server.check("sureq:");
+    home.close();
+}
+
+/// Workers that have just been lost, more of them than one call ends, are not listed either.
+#[test]
+fn workers_whose_time_is_over_are_not_listed() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    let names: Vec<String> = (0..100).map(|n| format!("w{n}")).collect();
+    let all: Vec<Command<'_>> = names
+        .iter()
+        .map(|name| Command::Worker(Worker::Start { name: name.as_bytes(), ttl_ms: 300 }))
+        .collect();
+    let mut done = 0;
+    while done < all.len() {
+        done += home.execute(&all[done..]).wait().replies.list.len();
+    }
+    let mut raw = server.connect();
+    until("they are lost", || {
+        let last: Vec<(String, u64)> = cmd("ZRANGE")
+            .arg(&["sureq:workers:ends", "-1", "-1", "WITHSCORES"])
+            .query(&mut raw)
+            .expect("it answers");
+        last.iter().all(|(_, ends)| home.now().log.0 > ends + 50)
+    });
+    assert_eq!(run(&home, &Command::Worker(Worker::List)).workers.len(), 0);
+    home.close();
+}
+
+/// A home is gone, and one of its keys holds something else: no other command is refused.
+#[test]
+fn a_lost_home_is_not_everybodys_trouble() {
+    for part in ["homes", "home", "conn", "gone", "workers", "workers:ends"] {
+        let server = RedisServer::start();
+        let (home, other) = (open(&server.url()), open(&server.url()));
+        push(&home, b"q", b"x");
+        assert_eq!(pop_held_by(&home, b"q", 7).expect("a pop").len(), 1);
+        let mut raw = server.connect();
+        let homes: Vec<String> =
+            cmd("ZRANGE").arg(&["sureq:homes", "0", "-1"]).query(&mut raw).expect("it answers");
+        let key = match part {
+            "home" => format!("sureq:home:{}", homes[0]),
+            "conn" => format!("sureq:conn:{}:7", homes[0]),
+            part => format!("sureq:{part}"),
+        };
+        // The home is silent, as others see it.
+        cmd("ZADD").arg(&["sureq:homes", "1", &homes[0]]).exec(&mut raw).expect("it answers");
+        let mut store: Vec<u8> = cmd("GET").arg("sureq:store").query(&mut raw).expect("it answers");
+        forget_homes(&mut store);
+        cmd("SET").arg("sureq:store").arg(store).exec(&mut raw).expect("it answers");
+        set(&mut raw, &key);
+        for _ in 0..3 {
+            let pushed = push(&other, b"other", b"o");
+            assert!(matches!(pushed, Reply::Pushed(_)), "{key}: {pushed:?}");
+            assert_eq!(pop(&other, b"other", 1).expect("another queue").len(), 1, "{key}");
+        }
+        let newcomer = open(&server.url());
+        assert_eq!(pop(&newcomer, b"other", 1).expect("a pop of a home that was just opened").len(), 0);
+        newcomer.close();
+        home.close();
+        other.close();
+    }
+}
+
+/// Makes the time of the next look at homes long past: the number that follows its name.
+fn forget_homes(store: &mut [u8]) {
+    let at = store.windows(6).position(|part| part == b"\xa5homes").expect("there are some") + 6;
+    // An unsigned number of eight bytes.
+    assert_eq!(store[at], 0xcf);
+    store[at + 1..at + 9].copy_from_slice(&1_u64.to_be_bytes());
+}
+
+/// Two tasks of two holders, one of which has a key of another type: all of it is done, or none.
+#[test]
+fn an_ack_of_tasks_of_several_holders_is_done_or_refused() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    let (one, two) = (start(&home, b"one", LONG_MS), start(&home, b"two", LONG_MS));
+    push(&home, b"q", b"x");
+    push(&home, b"q", b"y");
+    let ids = [take(&home, one, &[b"q"], 1).remove(0), take(&home, two, &[b"q"], 1).remove(0)];
+    let mut raw = server.connect();
+    set(&mut raw, &format!("sureq:q:{{q}}:held:w:two#{}", two.incarnation));
+    let list = [ids[0].as_bytes(), ids[1].as_bytes()];
+    let tasks = TaskRefs { list: &list, form: IdForm::Long };
+    let acked = run(&home, &Command::Ack { queue: b"q", tasks, scope: AckScope::Leased });
+    let left = info(&home, b"q").leased;
+    match &acked.list[0] {
+        Reply::Acked(_) => assert_eq!((acked.indexes.len(), left), (2, 0)),
+        other => assert!(left == 2, "{other:?} and {left} are left"),
+    }
+    home.close();
+}
+
+/// A pop that took something of the first queue hands that out.
+#[test]
+fn a_pop_over_queues_hands_out_what_it_took() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    let worker = start(&home, b"w", LONG_MS);
+    push(&home, b"a", b"x");
+    push(&home, b"b", b"y");
+    let key = format!("sureq:q:{{b}}:held:w:w#{}", worker.incarnation);
+    set(&mut server.connect(), &key);
+    let both = Command::Pop(Pop { lease: by(worker), ..Pop::plain(&[b"a", b"b"], 2) });
+    assert_eq!(run(&home, &both).tasks.len(), 1);
+    let refused = run(&home, &both);
+    assert!(names_key(&refused.list[0], &key), "{:?}", refused.list);
+    assert_eq!((info(&home, b"a").leased, info(&home, b"b").ready), (1, 1));
+    home.close();
+}
+
+/// What a closed connection held comes back as soon as nothing is in the way any more, though its home lives.
+#[test]
+fn a_closed_connection_is_ended_until_it_is_done() {
+    for odd in ["sureq:q:{q}:ready", "sureq:gone"] {
+        let server = RedisServer::start();
+        let home = open(&server.url());
+        push(&home, b"q", b"x");
+        let id = pop_held_by(&home, b"q", 7).expect("a pop").remove(0).1;
+        let mut raw = server.connect();
+        set(&mut raw, odd);
+        home.close_conn(ConnId(7));
+        home.look();
+        cmd("DEL").arg(odd).exec(&mut raw).expect("it answers");
+        until(&format!("{odd}: it is back"), || info(&home, b"q").ready == 1);
+        assert!(!matches!(ack(&home, b"q", &id), Reply::Refused(_)));
+        server.check("sureq:");
+        home.close();
+    }
+}
