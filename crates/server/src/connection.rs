@@ -81,6 +81,13 @@ pub(crate) struct Ready {
     bytes: usize,
 }
 
+impl Ready {
+    /// How many commands it answers.
+    pub(crate) const fn commands(&self) -> usize {
+        self.replies.list.len()
+    }
+}
+
 impl From<Answer> for Ready {
     fn from(Answer { replies, position, .. }: Answer) -> Self {
         let payloads: usize = replies.tasks.iter().map(|task| task.body.as_ref().len()).sum();

@@ -181,7 +181,7 @@ const fn changes_user(command: &SessionCommand<'_>) -> bool {
 impl Dialect for RespSession {
     fn take(&mut self, input: &[u8], turn: &mut Turn<'_>) -> Taken {
         let Rooms { mut unquoted, mut args, requests, commands } = ROOMS.take();
-        let answered = turn.ready.as_ref().map(|answer| answer.replies.list.len());
+        let answered = turn.ready.as_ref().map(Ready::commands);
         // Strangers say one thing at a time.
         if !matches!(self.standing, Standing::Stranger) {
             self.parser.set_batch_max(self.batch.next(answered));
