@@ -64,5 +64,6 @@ fn sleep<'s>(shared: &'s Shared, mut state: MutexGuard<'s, State>, now: Now) -> 
         Some(timeout) => shared.ticker_wakes.wait_timeout(state, timeout).expect(LOCK).0,
     };
     state.ticker_sleeps = None;
+    state.note_held();
     state
 }
