@@ -261,7 +261,7 @@ fn a_queue_that_takes_the_place_of_another_meanwhile_is_not_touched() {
                 }
                 match scene.answer() {
                     Value::Int(done) => {
-                        assert!(done > 0 && done < TASKS, "{host:?} {command} {then:?}: {done}")
+                        assert!(done > 0 && done < TASKS, "{host:?} {command} {then:?}: {done}");
                     }
                     shown => assert!(list(shown).len() < 5_000, "{host:?} {command} {then:?}"),
                 }
