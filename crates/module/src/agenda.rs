@@ -23,8 +23,8 @@ pub(crate) struct Agenda {
     due: BTreeSet<(LogTime, Place)>,
     /// Keys in which a worker or a connection may hold tasks; never too few, and at most about twice as many.
     held: BTreeMap<Holder, Held>,
-    /// Holders that are gone, and what that costs their tasks.
-    ended: Vec<(Holder, Cause)>,
+    /// Holders that are gone and may still have tasks, in order.
+    endings: VecDeque<(Holder, Ending)>,
     /// For when Redis was told to call, and the number of that call.
     pub(crate) alarm: Option<(LogTime, u64)>,
     /// Leases of workers that ran out, of which those have not been told.
@@ -37,6 +37,20 @@ struct Held {
     places: BTreeSet<Place>,
     /// How many places there may be before it is looked in which of them it still has some.
     places_max: usize,
+}
+
+/// What is left to be done about a holder that is gone.
+pub(crate) struct Ending {
+    /// What that costs its tasks.
+    pub(crate) cause: Cause,
+    /// The database whose worker it is, which is to be told when all is done.
+    pub(crate) worker_of: Option<i32>,
+    /// Where it may have tasks.
+    pub(crate) places: BTreeSet<Place>,
+    /// The group at the front of the queue in the first of these places that its tasks go to.
+    pub(crate) group: Option<u64>,
+    /// How many tasks it had.
+    pub(crate) count: u64,
 }
 
 /// So few places are not worth a look.
@@ -55,6 +69,9 @@ impl Held {
 
 /// When something happens in a queue by itself.
 pub(crate) fn next_of(queue: &Queue<Payload>, now: Now) -> Option<LogTime> {
+    if queue.has_purged() {
+        return Some(now.log);
+    }
     let appointment = queue.next_appointment().map(|at| {
         let ms = at.0.saturating_sub(now.wall.0);
         now.log.after(ms.min(LOOK_MS))
@@ -120,7 +137,7 @@ impl Agenda {
 
     /// When to look next.
     pub(crate) fn next(&self) -> Option<LogTime> {
-        if !self.ended.is_empty() {
+        if !self.endings.is_empty() {
             return Some(LogTime(0));
         }
         self.due.first().map(|&(at, _)| at)
@@ -129,7 +146,7 @@ impl Agenda {
     /// How many places are to be looked at, and how many of them by now.
     pub(crate) fn counts(&self, now: LogTime) -> (usize, usize) {
         let overdue = self.due.iter().take_while(|(at, _)| *at <= now).count();
-        (self.due.len(), overdue + self.ended.len())
+        (self.due.len(), overdue + self.endings.len())
     }
 
     /// Another server, or this one before it was started, had the connections: whatever they hold comes back.
@@ -171,13 +188,21 @@ impl Agenda {
         self.held.get(&holder).into_iter().flat_map(|held| &held.places).cloned().collect()
     }
 
-    /// A holder is gone. Answers whether anything is to be done about it.
+    /// A connection is gone. Answers whether anything is to be done about it.
     pub(crate) fn end(&mut self, holder: Holder, cause: Cause) -> bool {
         let holds = self.held.contains_key(&holder);
         if holds {
-            self.ended.push((holder, cause));
+            self.begin_end(holder, cause, None);
         }
         holds
+    }
+
+    /// A holder is gone: what it has is taken back slice by slice. `worker_of` is the database whose worker it is.
+    pub(crate) fn begin_end(&mut self, holder: Holder, cause: Cause, worker_of: Option<i32>) {
+        let places = self.release(holder);
+        let new = Ending { cause, worker_of, places, group: None, count: 0 };
+        let ending = self.merged(holder, new);
+        self.endings.push_back((holder, ending));
     }
 
     /// The workers of a database are known no more: whatever they hold comes back.
@@ -185,13 +210,50 @@ impl Agenda {
         let is_there = |held: &Held| held.places.iter().any(|place| place.0 == db);
         let gone =
             self.held.iter().filter(|(holder, held)| matches!(holder, Holder::Worker(_)) && is_there(held));
-        self.ended.extend(gone.map(|(&holder, _)| (holder, Cause::Lost)));
+        for holder in gone.map(|(&holder, _)| holder).collect::<Vec<_>>() {
+            self.begin_end(holder, Cause::Lost, None);
+        }
     }
 
-    /// The next holder that is gone, what that costs, and where it may have tasks.
-    pub(crate) fn take_ended(&mut self) -> Option<(Holder, Cause, BTreeSet<Place>)> {
-        let (holder, cause) = self.ended.pop()?;
-        Some((holder, cause, self.release(holder)))
+    /// The first holder that is gone and may still have tasks.
+    pub(crate) fn first_ending(&self) -> Option<Holder> {
+        self.endings.front().map(|&(holder, _)| holder)
+    }
+
+    /// Whether a holder is gone and may still have tasks.
+    pub(crate) fn is_ending(&self, holder: Holder) -> bool {
+        self.endings.iter().any(|(ending, _)| *ending == holder)
+    }
+
+    /// What is left to be done about a holder, for a step of it. What remains then is to be given back.
+    pub(crate) fn take_ending(&mut self, holder: Holder) -> Option<Ending> {
+        let at = self.endings.iter().position(|(ending, _)| *ending == holder)?;
+        self.endings.remove(at).map(|(_, ending)| ending)
+    }
+
+    /// What remains to be done about a holder comes before what is to be done about others.
+    pub(crate) fn resume_end(&mut self, holder: Holder, ending: Ending) {
+        let ending = self.merged(holder, ending);
+        self.endings.push_front((holder, ending));
+    }
+
+    /// An ending, and what else there is to be done about the same holder.
+    fn merged(&mut self, holder: Holder, mut ending: Ending) -> Ending {
+        if let Some(other) = self.take_ending(holder) {
+            ending.places.extend(other.places);
+            ending.worker_of = ending.worker_of.or(other.worker_of);
+            ending.count += other.count;
+            // The first place may be another now.
+            ending.group = None;
+        }
+        ending
+    }
+
+    /// This server decides no longer. If it comes to decide again, it must know where holders have tasks.
+    pub(crate) fn abandon_endings(&mut self) {
+        for (holder, ending) in std::mem::take(&mut self.endings) {
+            self.held.entry(holder).or_default().places.extend(ending.places);
+        }
     }
 
     /// Forgets where a holder may have tasks.
@@ -226,7 +288,8 @@ impl Agenda {
             (db, name)
         };
         self.due = std::mem::take(&mut self.due).into_iter().map(|(at, place)| (at, moved(place))).collect();
-        for Held { places, .. } in self.held.values_mut() {
+        let ending = self.endings.iter_mut().map(|(_, ending)| &mut ending.places);
+        for places in self.held.values_mut().map(|held| &mut held.places).chain(ending) {
             *places = std::mem::take(places).into_iter().map(moved).collect();
         }
     }

@@ -91,6 +91,11 @@ pub(crate) extern "C" fn over(
     OK
 }
 
+/// A client is gone whose command is executed slice by slice.
+pub(crate) extern "C" fn gone(_: *mut raw::RedisModuleCtx, client: *mut raw::RedisModuleBlockedClient) {
+    guarded("gone", (), || process::try_with(|process| process.jobs.lose(client)));
+}
+
 /// Something is due.
 pub(crate) extern "C" fn alarm(ctx: *mut raw::RedisModuleCtx, _: *mut c_void) {
     // SAFETY: Redis passes it for the time of this call.
@@ -148,6 +153,8 @@ pub(crate) extern "C" fn server_event(
             followers::see();
             if role == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER {
                 begin(ctx, Start::Promoted);
+            } else {
+                process::with(process::Process::step_down);
             }
         }
         (raw::REDISMODULE_EVENT_FORK_CHILD | raw::REDISMODULE_EVENT_CONFIG, _) => followers::look(ctx),
@@ -172,7 +179,10 @@ pub(crate) extern "C" fn server_event(
         (raw::REDISMODULE_EVENT_SWAPDB, _) => {
             // SAFETY: this event comes with the two numbers.
             let swapped = unsafe { *data.cast::<raw::RedisModuleSwapDbInfo>() };
-            process::with(|process| process.agenda.swap(swapped.dbnum_first, swapped.dbnum_second));
+            process::with(|process| {
+                process.agenda.swap(swapped.dbnum_first, swapped.dbnum_second);
+                process.jobs.swap(swapped.dbnum_first, swapped.dbnum_second);
+            });
         }
         _ => {}
     });
@@ -329,11 +339,14 @@ pub(crate) extern "C" fn queue_memory(
 pub(crate) extern "C" fn queue_effort(_: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) -> usize {
     /// About so many tasks share a run.
     const RUN: usize = 100;
+    /// What was purged and is not released yet is much, or it would have been released at once.
+    const PURGED: usize = 1_000;
     // SAFETY: Redis passes a value of this type.
     let object = unsafe { &*value.cast::<Object>() };
     guarded("effort", 1, || {
         let packed = object.queue.packed();
-        1 + packed / RUN + (object.queue.len() as usize).saturating_sub(packed)
+        let purged = if object.queue.has_purged() { PURGED } else { 0 };
+        1 + purged + packed / RUN + (object.queue.len() as usize).saturating_sub(packed)
     })
 }
 
@@ -470,15 +483,20 @@ pub(crate) extern "C" fn info(ctx: *mut raw::RedisModuleInfoCtx, is_crash: c_int
         return;
     }
     guarded("info", (), || {
-        let (planned, overdue, held, incarnation) = process::with(|process| {
+        let fields = process::with(|process| {
             let (planned, overdue) = process.agenda.counts(process.clock.now().log);
             let held = process.agenda.held_count() as u64;
-            (planned as u64, overdue as u64, held, process.marks.incarnation)
+            [
+                (c"incarnation", process.marks.incarnation),
+                (c"planned", planned as u64),
+                (c"overdue", overdue as u64),
+                (c"held", held),
+                (c"under_way", process.jobs.len() as u64),
+                (c"slices", process.slices),
+            ]
         });
         // SAFETY: the context of this call.
         unsafe { function!(RedisModule_InfoAddSection)(ctx, ptr::null()) };
-        let fields =
-            [(c"incarnation", incarnation), (c"planned", planned), (c"overdue", overdue), (c"held", held)];
         for (name, value) in fields {
             // SAFETY: as above; the name is ended.
             unsafe { function!(RedisModule_InfoAddFieldULongLong)(ctx, name.as_ptr(), value) };

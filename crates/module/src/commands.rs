@@ -16,9 +16,10 @@ use crate::followers;
 use crate::keyed::{Make, Steps, Untouched};
 use crate::object::NUMBER;
 use crate::payload::Payload;
-use crate::pop::{Answered, Popper, pop};
+use crate::pop::{Answered, PopRest, Popper};
 use crate::process::{self, ids_behind};
 use crate::redis::{Ctx, Str, Value};
+use crate::sliced::{self, Work};
 use crate::slot::slot_of;
 use crate::tick;
 use crate::workers;
@@ -83,10 +84,20 @@ fn run(
     out: &mut Replies<Payload>,
 ) -> Answered {
     let mut ctx = steps.ctx;
-    if let Command::Pop(asked) = command {
-        return pop(steps, asked, &words[words.len() - asked.queues.len()..], popper, out);
-    }
     let key = words.get(1).copied();
+    let work = match command {
+        Command::Pop(pop) => Some(Work::Pop(PopRest::new(pop, popper))),
+        _ => match Work::of(steps, command, key) {
+            Ok(work) => work,
+            Err(refusal) => {
+                answer(ctx, command, &Reply::Refused(refusal), out);
+                return Answered::Yes;
+            }
+        },
+    };
+    if let Some(work) = work {
+        return sliced::drive(steps, command, words, popper, work, out);
+    }
     match decide(steps, command, key, out) {
         Ok(reply) => answer(ctx, command, &reply.unwrap_or_else(Reply::Refused), out),
         Err(untouched) => ctx.error(untouched.text()),
@@ -241,7 +252,7 @@ fn list(
 }
 
 /// What those are told who listen to keys.
-const fn event_of(command: &Command<'_>) -> &'static CStr {
+pub(crate) const fn event_of(command: &Command<'_>) -> &'static CStr {
     match command {
         Command::Push { .. } => c"rq.push",
         Command::Add(_) => c"rq.add",

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::mem;
 
 use sureq_core::task::{Cause, Holder};
-use sureq_core::{Now, Queue, TaskId};
+use sureq_core::{Now, Queue, TaskId, limits};
 
 use crate::effects::{Effects, Record};
 use crate::object::Object;
@@ -94,8 +94,13 @@ impl<'c> Steps<'c, '_> {
             stepped.queue.settle_ahead(self.now, stepped.rec);
             self.follow_up(&mut stepped);
         }
+        let had_purged = stepped.queue.has_purged();
         let done = act(stepped.queue, stepped.rec, self.now);
         self.follow_up(&mut stepped);
+        if !had_purged && stepped.queue.has_purged() {
+            // The rest is planned, if there is one.
+            stepped.queue.release_some_purged(limits::SLICE_TASKS, stepped.rec);
+        }
         let record = rec.into_record();
         self.conclude(name, object, &record);
         self.keep(&mut key, name, fresh);
@@ -121,14 +126,22 @@ impl<'c> Steps<'c, '_> {
         self.end_orphans(stepped);
     }
 
-    /// Takes back what workers hold that are not alive here.
+    /// Takes back what workers hold that are not alive here; if that is much, later.
     fn end_orphans(&mut self, stepped: &mut Stepped<'_, '_>) {
+        let mut room = limits::SLICE_TASKS;
         let holders: Vec<Holder> = stepped.queue.holders().collect();
         for holder in holders {
-            if let Holder::Worker(incarnation) = holder
-                && !workers::is_known(self.ctx, incarnation)
-            {
-                stepped.queue.end_holder(holder, Cause::Lost, usize::MAX, self.now, stepped.rec);
+            let Holder::Worker(incarnation) = holder else { continue };
+            if workers::is_known(self.ctx, incarnation) {
+                continue;
+            }
+            let held = stepped.queue.held_by(holder) as usize;
+            if held <= room {
+                stepped.queue.end_some(holder, Cause::Lost, held, &mut None, self.now, stepped.rec);
+                room -= held;
+            } else {
+                self.process.agenda.hold(holder, self.ctx.db(), stepped.name);
+                self.process.agenda.begin_end(holder, Cause::Lost, None);
             }
         }
     }
@@ -146,7 +159,6 @@ impl<'c> Steps<'c, '_> {
         if !dying.is_empty() {
             self.move_dying(stepped, &dying);
         }
-        stepped.queue.release_purged(stepped.rec);
     }
 
     /// Moves tasks that just died to where their queue sends them, if that is a queue, and in a cluster in the same slot.
@@ -204,6 +216,7 @@ impl<'c> Steps<'c, '_> {
             self.ctx.signal(name);
         } else if object.queue.is_forgettable() {
             self.process.agenda.forget(object, || (self.ctx.db(), name.bytes().into()));
+            self.process.garbage.extend(object.queue.take_purged());
             key.delete();
             self.ctx.notify_deleted(name);
         }

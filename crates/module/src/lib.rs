@@ -8,6 +8,8 @@
 //!
 //! * `load`: what the server is told when it loads this. `commands`: from words to a queue and back; `pop`: handing out, and
 //!   waiting.
+//! * `sliced`: commands whose work grows with the number of tasks, a slice at a time; `ends`: the same for the tasks of
+//!   workers and connections that are gone.
 //! * `keyed`: one step of one queue, and all that follows from it. `effects`: what is recorded of it; `apply`: the same,
 //!   taken in.
 //! * `object`: what a key holds; `saved`: its bytes in a snapshot. `payload`: a task's bytes.
@@ -21,6 +23,7 @@ mod apply;
 mod callbacks;
 mod commands;
 mod effects;
+mod ends;
 mod followers;
 mod guard;
 mod keyed;
@@ -31,6 +34,7 @@ mod pop;
 mod process;
 mod redis;
 mod saved;
+mod sliced;
 mod slot;
 mod tick;
 mod workers;

@@ -1,10 +1,12 @@
 //! What a key of type `RELIABLEQ` holds: a queue, and what the process has noted about it.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use sureq_core::event::QueueNo;
 use sureq_core::{LogTime, Queue};
 
+use crate::effects::Silent;
 use crate::payload::{HEAP_BYTES, PACKED_BYTES_MAX, Payload};
 
 /// The number that each queue goes by in its own events.
@@ -14,6 +16,9 @@ pub(crate) const NUMBER: QueueNo = QueueNo(0);
 #[derive(Clone)]
 pub(crate) struct Object {
     pub(crate) queue: Queue<Payload>,
+    /// No other object of this process has the same, so that a command in slices notices when its key holds another queue.
+    /// Volatile.
+    pub(crate) serial: u64,
     /// It came as bytes from a snapshot of this or another server (RESTORE), or is a copy: deliveries from here on must not
     /// be mistaken for those that its original made.
     pub(crate) is_foreign: bool,
@@ -65,10 +70,17 @@ impl Usage {
     }
 }
 
+/// A number that no other object of this process has.
+fn next_serial() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
+}
+
 impl Object {
     pub(crate) fn new() -> Self {
         Self {
             queue: Queue::new(NUMBER),
+            serial: next_serial(),
             is_foreign: false,
             is_busy: false,
             planned: None,
@@ -78,7 +90,10 @@ impl Object {
 
     /// The same queue under another key.
     pub(crate) fn copied(&self) -> Self {
-        Self { is_foreign: true, planned: None, ..self.clone() }
+        let mut copy = Self { serial: next_serial(), is_foreign: true, planned: None, ..self.clone() };
+        let Self { queue, usage, .. } = &mut copy;
+        queue.release_purged(&mut Silent(usage));
+        copy
     }
 
     /// About how many bytes it takes.

@@ -8,14 +8,14 @@ use sureq_core::event::LeaseTerms;
 use sureq_core::queue::{PopAsk, Popped};
 use sureq_core::reply::{Replies, Reply, Span};
 use sureq_core::task::Holder;
-use sureq_core::{Refusal, limits};
+use sureq_core::{Receipt, Refusal, limits};
 use sureq_proto::resp::Pieces as _;
 
 use crate::callbacks;
-use crate::commands::answer;
-use crate::keyed::{Make, Steps, Untouched};
+use crate::keyed::{Make, Steps};
 use crate::payload::Payload;
 use crate::redis::{Ctx, Str};
+use crate::sliced::{SLICE_BYTES, SLICE_TASKS, Slice};
 use crate::workers;
 
 /// Who pops.
@@ -35,68 +35,112 @@ pub(crate) enum Answered {
     NotYet,
 }
 
-/// Executes a pop. `keys` are the words of its queues.
-pub(crate) fn pop(
-    steps: &mut Steps<'_, '_>,
-    pop: &Pop<'_>,
-    keys: &[Str<'_>],
-    popper: Popper,
-    out: &mut Replies<Payload>,
-) -> Answered {
-    let ctx = steps.ctx;
-    match take(steps, pop, keys, out) {
-        Err(untouched) => refuse(ctx, untouched),
-        Ok(Ok(tasks)) if tasks.is_empty() && pop.count > 0 && pop.block.is_some() => {
-            wait(ctx, pop, keys, popper)
-        }
-        Ok(reply) => {
-            answer(ctx, &Command::Pop(*pop), &reply.map_or_else(Reply::Refused, Reply::Tasks), out);
-            Answered::Yes
-        }
+/// A waiting client that is woken is answered at once, with so many tasks at most: Redis lets it wait for keys, and for
+/// nothing else.
+const WOKEN_TASKS_MAX: u32 = 10_000;
+
+/// A task that was popped: which of the queues it is of, and its delivery.
+pub(crate) type Handed = (u32, Receipt);
+
+/// What a pop may still hand out.
+pub(crate) struct PopRest {
+    /// The queue to go on with.
+    from: usize,
+    tasks: u32,
+    bytes: usize,
+    /// Whether something was handed out.
+    has_any: bool,
+    /// What was handed out, if that may come in several slices and nothing else brings it back if the client is gone: what
+    /// a connection holds comes back with its end.
+    handed: Vec<Handed>,
+}
+
+impl PopRest {
+    pub(crate) fn new(pop: &Pop<'_>, popper: Popper) -> Self {
+        let max = if popper == Popper::Woken { WOKEN_TASKS_MAX } else { limits::REPLY_TASKS_MAX };
+        let (tasks, bytes) = (pop.count.min(max), limits::REPLY_BYTES_MAX);
+        Self { from: 0, tasks, bytes, has_any: false, handed: Vec::new() }
     }
-}
 
-fn refuse(mut ctx: Ctx<'_>, untouched: Untouched) -> Answered {
-    ctx.error(untouched.text());
-    Answered::Yes
-}
+    pub(crate) fn into_handed(self) -> Vec<Handed> {
+        self.handed
+    }
 
-/// All that is wanted from the first queue, then from the next. A key of another type is an error unless something was found
-/// before it.
-fn take(
-    steps: &mut Steps<'_, '_>,
-    pop: &Pop<'_>,
-    keys: &[Str<'_>],
-    out: &mut Replies<Payload>,
-) -> Result<Result<Span, Refusal>, Untouched> {
-    let terms = match terms(steps, pop) {
-        Ok(terms) => terms,
-        Err(refusal) => return Ok(Err(refusal)),
-    };
-    let start = out.tasks.len();
-    let (mut left, mut bytes) = (pop.count.min(limits::REPLY_TASKS_MAX), limits::REPLY_BYTES_MAX);
-    for (index, &key) in keys.iter().enumerate() {
-        if left == 0 || bytes == 0 {
-            break;
-        }
-        let (queue, meta) = (index as u32, pop.meta);
-        let ask = PopAsk { count: left, bytes, first_bytes: usize::MAX, terms, queue, meta };
-        let popped = steps.on(key, Make::Never, |queue, rec, now| queue.pop(&ask, now, rec, &mut out.tasks));
-        let Popped { tasks: count, bytes: taken, .. } = match popped {
-            Ok(popped) => popped.unwrap_or_default(),
-            Err(untouched) if out.tasks.len() == start => return Err(untouched),
-            Err(_) => Popped::default(),
+    /// Hands out a slice: all that is wanted from the first queue, then from the next. A key of another type is an error
+    /// unless something was found before it.
+    pub(crate) fn step(
+        &mut self,
+        steps: &mut Steps<'_, '_>,
+        pop: &Pop<'_>,
+        keys: &[Str<'_>],
+        out: &mut Replies<Payload>,
+    ) -> Slice {
+        let is_first = self.bytes == limits::REPLY_BYTES_MAX;
+        let terms = match terms(steps, pop) {
+            Ok(terms) => terms,
+            Err(refusal) if !self.has_any => return Slice::Done(Err(refusal)),
+            // If its worker is gone by now, it gets what it was given before.
+            Err(_) => return done(out),
         };
-        if let Some(holder) = terms.holder.filter(|_| count > 0) {
-            steps.process.agenda.hold(holder, steps.ctx.db(), key.bytes());
-            if steps.process.agenda.is_crowded(holder) {
-                workers::forget_released(steps.ctx, steps.process, holder);
+        let start = out.tasks.len();
+        let (mut tasks, mut bytes) = (self.tasks.min(SLICE_TASKS as u32), self.bytes.min(SLICE_BYTES));
+        let mut is_over = true;
+        while let Some(&key) = keys.get(self.from).filter(|_| tasks > 0 && bytes > 0) {
+            let first_bytes = if is_first { usize::MAX } else { self.bytes };
+            let (queue, meta) = (self.from as u32, pop.meta);
+            let ask = PopAsk { count: tasks, bytes, first_bytes, terms, queue, meta };
+            let popped =
+                steps.on(key, Make::Never, |queue, rec, now| queue.pop(&ask, now, rec, &mut out.tasks));
+            let Popped { tasks: count, bytes: taken, is_cut } = match popped {
+                Ok(popped) => popped.unwrap_or_default(),
+                Err(untouched) if out.tasks.is_empty() && !self.has_any => {
+                    return Slice::Untouched(untouched);
+                }
+                Err(_) => Popped::default(),
+            };
+            if let Some(holder) = terms.holder.filter(|_| count > 0) {
+                steps.process.agenda.hold(holder, steps.ctx.db(), key.bytes());
+                if steps.process.agenda.is_crowded(holder) {
+                    workers::forget_released(steps.ctx, steps.process, holder);
+                }
             }
+            tasks -= count;
+            self.tasks -= count;
+            bytes = bytes.saturating_sub(taken);
+            self.bytes = self.bytes.saturating_sub(taken);
+            if is_cut {
+                // The next task has too many bytes for this slice, or for the whole reply.
+                is_over = out.tasks.len() == start;
+                break;
+            }
+            if tasks == 0 || bytes == 0 {
+                is_over = false;
+                break;
+            }
+            self.from += 1;
         }
-        left -= count;
-        bytes = bytes.saturating_sub(taken);
+        self.has_any |= out.tasks.len() > start;
+        if pop.count > SLICE_TASKS as u32 && pop.lease.conn.is_none() {
+            self.handed.extend(out.tasks[start..].iter().map(|task| (task.queue, task.receipt())));
+        }
+        if is_over || self.tasks == 0 || self.bytes == 0 { done(out) } else { Slice::More }
     }
-    Ok(Ok(Span::new(start, out.tasks.len())))
+}
+
+fn done(out: &Replies<Payload>) -> Slice {
+    Slice::Done(Ok(Reply::Tasks(Span::new(0, out.tasks.len()))))
+}
+
+/// Gives back a slice of what was popped for a client that is gone: the last first, so that all are in order at the front.
+pub(crate) fn requeue(steps: &mut Steps<'_, '_>, handed: &mut Vec<Handed>, keys: &[Str<'_>]) -> Slice {
+    let Some(&(queue, _)) = handed.last() else { return Slice::Done(Ok(Reply::Ok)) };
+    let same = handed.iter().rev().take(SLICE_TASKS).take_while(|(other, _)| *other == queue).count();
+    let last: Vec<Receipt> = handed.drain(handed.len() - same..).map(|(_, receipt)| receipt).collect();
+    if let Some(&key) = keys.get(queue as usize) {
+        // A queue that is gone has no deliveries.
+        let _ = steps.on(key, Make::Never, |queue, rec, now| queue.undeliver(&last, now, rec));
+    }
+    if handed.is_empty() { Slice::Done(Ok(Reply::Ok)) } else { Slice::More }
 }
 
 fn terms(steps: &Steps<'_, '_>, pop: &Pop<'_>) -> Result<LeaseTerms, Refusal> {
@@ -115,9 +159,14 @@ fn terms(steps: &Steps<'_, '_>, pop: &Pop<'_>) -> Result<LeaseTerms, Refusal> {
     Ok(LeaseTerms { length_ms: lease.ms, holder, lapse: lease.lapse })
 }
 
+/// Whether a command waits if there is nothing.
+pub(crate) const fn may_wait(command: &Command<'_>) -> bool {
+    matches!(command, Command::Pop(pop) if pop.count > 0 && pop.block.is_some())
+}
+
 /// There is nothing: the client waits, or goes on waiting. Where nobody may wait, its time is over at once, as that of
 /// Redis' own blocking commands is.
-fn wait(mut ctx: Ctx<'_>, pop: &Pop<'_>, keys: &[Str<'_>], popper: Popper) -> Answered {
+pub(crate) fn wait(mut ctx: Ctx<'_>, command: &Command<'_>, keys: &[Str<'_>], popper: Popper) -> Answered {
     if popper == Popper::Woken {
         return Answered::NotYet;
     }
@@ -125,9 +174,9 @@ fn wait(mut ctx: Ctx<'_>, pop: &Pop<'_>, keys: &[Str<'_>], popper: Popper) -> An
         ctx.null();
         return Answered::Yes;
     }
-    let ms = match pop.block {
-        Some(Block::Millis(ms)) => ms,
-        Some(Block::Forever) | None => 0,
+    let ms = match command {
+        Command::Pop(Pop { block: Some(Block::Millis(ms)), .. }) => *ms,
+        _ => 0,
     };
     ctx.wait(keys, ms, Some(callbacks::woken), Some(callbacks::over));
     Answered::NotYet

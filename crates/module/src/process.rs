@@ -5,12 +5,14 @@
 
 use std::cell::{Cell, RefCell};
 
+use sureq_core::queue::Remains;
 use sureq_core::{LogTime, Now, Queue, Refusal, Replies, TaskId, WallTime};
 
 use crate::agenda::Agenda;
 use crate::object::Object;
 use crate::payload::Payload;
 use crate::redis;
+use crate::sliced::Jobs;
 
 thread_local! {
     static PROCESS: RefCell<Process> = RefCell::default();
@@ -23,6 +25,12 @@ pub(crate) struct Process {
     pub(crate) clock: Clock,
     pub(crate) marks: Marks,
     pub(crate) agenda: Agenda,
+    /// Commands of clients that are executed slice by slice.
+    pub(crate) jobs: Jobs,
+    /// How many slices timers have executed for them.
+    pub(crate) slices: u64,
+    /// What was purged from queues that are gone, to be released slice by slice.
+    pub(crate) garbage: Vec<Remains<Payload>>,
     /// Room for the record of a step, kept between steps.
     pub(crate) room: Vec<u8>,
 }
@@ -146,6 +154,18 @@ impl Process {
         self.marks.see(&object.queue);
         let now = self.clock.now();
         self.agenda.welcome(object, db, name, now);
+    }
+
+    /// When there is something to do next.
+    pub(crate) fn next(&self) -> Option<LogTime> {
+        let is_busy = !self.jobs.is_empty() || !self.garbage.is_empty();
+        if is_busy { Some(LogTime(0)) } else { self.agenda.next() }
+    }
+
+    /// This server follows another from now on, and decides nothing.
+    pub(crate) fn step_down(&mut self) {
+        self.agenda.abandon_endings();
+        self.jobs.abandon();
     }
 
     /// Begins a new incarnation. Each queue enters it when it is first touched.

@@ -314,6 +314,31 @@ impl<'c> Ctx<'c> {
         };
     }
 
+    /// Has the client wait until it is answered by [`Blocked::end`], however long that takes. `gone` is called if it is
+    /// gone before, and it is to be ended in that case as well.
+    pub(crate) fn block(self, gone: raw::RedisModuleDisconnectFunc) -> Blocked {
+        // SAFETY: the context of a command whose client may wait; there is nothing to call back, and no private data.
+        let client = unsafe { function!(RedisModule_BlockClient)(self.0, None, None, None, 0) };
+        // SAFETY: a client that was just blocked.
+        unsafe { function!(RedisModule_SetDisconnectCallback)(client, gone) };
+        // SAFETY: as above. Used on the main thread alone, which holds the lock of the server.
+        let reply = unsafe { function!(RedisModule_GetThreadSafeContext)(client) };
+        Blocked { client, reply }
+    }
+
+    /// Begins an array whose length is told when all of it is written.
+    pub(crate) fn begin_array(self) {
+        let unknown = raw::REDISMODULE_POSTPONED_LEN.into();
+        // SAFETY: a context.
+        unsafe { function!(RedisModule_ReplyWithArray)(self.0, unknown) };
+    }
+
+    /// So many pieces were written since [`Self::begin_array`].
+    pub(crate) fn end_array(self, len: usize) {
+        // SAFETY: a context in which an array was begun.
+        unsafe { function!(RedisModule_ReplySetArrayLength)(self.0, len.cast_signed() as i64) };
+    }
+
     /// Whether Redis only wants to know which words of a command are keys.
     pub(crate) fn is_about_keys(self) -> bool {
         // SAFETY: a context.
@@ -368,6 +393,34 @@ impl<'c> Ctx<'c> {
             unsafe { function!(RedisModule_FreeCallReply)(reply.0) };
         }
         page
+    }
+}
+
+/// A client whose command is executed slice by slice. Its reply is gathered by Redis, beside the client, and sent at the end.
+///
+/// There is no `Drop`: the state of the process outlives the API when the server exits.
+pub(crate) struct Blocked {
+    client: *mut raw::RedisModuleBlockedClient,
+    reply: *mut raw::RedisModuleCtx,
+}
+
+impl Blocked {
+    /// Where its reply is written to.
+    pub(crate) const fn reply(&self) -> Ctx<'_> {
+        Ctx(self.reply, PhantomData)
+    }
+
+    /// Whether Redis means this one.
+    pub(crate) fn is(&self, client: *mut raw::RedisModuleBlockedClient) -> bool {
+        ptr::eq(self.client, client)
+    }
+
+    /// Sends what was written, if the client is still there.
+    pub(crate) fn end(self) {
+        // SAFETY: made by `Ctx::block`, and freed once; no array that was begun is left open.
+        unsafe { function!(RedisModule_FreeThreadSafeContext)(self.reply) };
+        // SAFETY: a blocked client, which is not used again.
+        unsafe { function!(RedisModule_UnblockClient)(self.client, ptr::null_mut()) };
     }
 }
 

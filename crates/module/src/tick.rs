@@ -2,34 +2,64 @@
 //!
 //! One timer of Redis stands for all of it, set for what comes first. A replica decides nothing: it is told.
 
-use sureq_core::Now;
-use sureq_core::task::{Cause, Holder};
+use sureq_core::reply::Replies;
+use sureq_core::task::Holder;
+use sureq_core::{Now, limits};
 
 use crate::agenda::Place;
 use crate::callbacks;
+use crate::effects::Silent;
+use crate::ends;
 use crate::keyed::{Make, Steps, Untouched, is_due};
-use crate::object::Object;
+use crate::object::{Object, Usage};
+use crate::payload::Payload;
 use crate::process::{self, Process};
 use crate::redis::{self, Ctx, Value};
+use crate::sliced;
 use crate::workers;
 
-/// How many keys one call looks after before clients get their turn.
-const STEPS: usize = 64;
+/// For how long one call goes on before clients get their turn.
+const TURN_US: u64 = 2_000;
 
 /// How soon to look again while nothing may be written.
 const PAUSED_MS: u64 = 10;
 
+/// The time in which slices are executed one after the other, before others get their turn. Redis' timers have theirs a
+/// millisecond later.
+pub(crate) struct Turn {
+    until_us: u64,
+}
+
+impl Turn {
+    pub(crate) fn begin() -> Self {
+        let length_us = if pace_ms() == 0 { TURN_US } else { 0 };
+        Self { until_us: redis::monotonic_us() + length_us }
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        redis::monotonic_us() >= self.until_us
+    }
+}
+
+/// How many milliseconds there are between two turns at least, each of which is then one slice, if the environment asks for
+/// it, so that tests can do things in between: only in debug builds.
+fn pace_ms() -> u64 {
+    let asked = || std::env::var("SUREQ_MODULE_PACE").ok()?.parse().ok();
+    if cfg!(debug_assertions) { asked().unwrap_or(0) } else { 0 }
+}
+
 /// Sees to it that Redis calls when something is due. Costs nothing if it does already.
 pub(crate) fn arm(ctx: Ctx<'_>, process: &mut Process, now: Now) {
-    let Some(next) = process.agenda.next() else { return };
+    let Some(next) = process.next() else { return };
     let alarm = process.agenda.alarm;
-    if alarm.is_some_and(|(at, _)| at <= next) || ctx.flags().is_replica() {
+    if alarm.is_some_and(|(at, _)| at <= next) || process.jobs.is_empty() && ctx.flags().is_replica() {
         return;
     }
     if let Some((_, timer)) = alarm {
         ctx.do_not_call(timer);
     }
-    process.agenda.alarm = Some((next, ctx.call_later(next.since(now.log), Some(callbacks::alarm))));
+    let ms = next.since(now.log).max(pace_ms());
+    process.agenda.alarm = Some((next, ctx.call_later(ms, Some(callbacks::alarm))));
 }
 
 /// Sees to it anew, because it is another time than was thought.
@@ -43,7 +73,7 @@ pub(crate) fn rearm(ctx: Ctx<'_>, process: &mut Process) {
 
 /// Redis' timers follow the wall clock, which may be set back: whatever is due by now is not left to one that was set before.
 pub(crate) fn look_at_clock(ctx: Ctx<'_>, process: &mut Process) {
-    if process.agenda.next().is_some_and(|next| next <= process.clock.now().log) {
+    if process.next().is_some_and(|next| next <= process.clock.now().log) && pace_ms() == 0 {
         rearm(ctx, process);
     }
 }
@@ -53,47 +83,63 @@ pub(crate) fn ring(ctx: Ctx<'_>) {
     process::with(|process| {
         process.agenda.alarm = None;
         let flags = ctx.flags();
-        if flags.is_replica() || flags.is_loading() {
+        if flags.is_loading() {
             return;
         }
         let now = process.clock.now();
-        if redis::is_paused() {
+        if !flags.is_replica() && redis::is_paused() {
             let timer = ctx.call_later(PAUSED_MS, Some(callbacks::alarm));
-            process.agenda.alarm = process.agenda.next().map(|next| (next, timer));
+            process.agenda.alarm = process.next().map(|next| (next, timer));
             return;
         }
         // Nothing here is the command of a client that would count as a change by itself.
         let mut steps = Steps { ctx, process, now, is_followed: true, event: c"rq.tick" };
-        end_holders(&mut steps);
-        for _ in 0..STEPS {
-            let Some(place) = steps.process.agenda.take_due(now.log) else { break };
-            look_after(&mut steps, &place);
-        }
+        process::with_replies(|out| take_turn(&mut steps, flags.is_replica(), out));
         arm(ctx, steps.process, now);
     });
 }
 
-fn end_holders(steps: &mut Steps<'_, '_>) {
-    while let Some((holder, cause, places)) = steps.process.agenda.take_ended() {
-        for place in places {
-            take_back(steps, &place, holder, cause);
+/// Executes slices of all there is to do, in turns, until it is done or others are to have their turn.
+fn take_turn(steps: &mut Steps<'_, '_>, is_replica: bool, out: &mut Replies<Payload>) {
+    let turn = Turn::begin();
+    loop {
+        // A replica has commands that only look.
+        let mut has_worked = sliced::step(steps, out);
+        steps.event = c"rq.tick";
+        if !is_replica {
+            has_worked |= end_holder(steps);
+            has_worked |= look_after_next(steps);
+            has_worked |= release(steps);
+        }
+        if !has_worked || turn.is_over() {
+            return;
         }
     }
 }
 
-/// Takes back what a holder has in a place; answers how many.
-pub(crate) fn take_back(steps: &mut Steps<'_, '_>, place: &Place, holder: Holder, cause: Cause) -> u64 {
-    let (db, name) = place;
-    let before = steps.ctx.db();
-    if !steps.ctx.select(*db) {
-        return 0;
+fn end_holder(steps: &mut Steps<'_, '_>) -> bool {
+    let holder = steps.process.agenda.first_ending();
+    holder.is_some_and(|holder| {
+        let _ = ends::step(steps, holder);
+        true
+    })
+}
+
+fn look_after_next(steps: &mut Steps<'_, '_>) -> bool {
+    let place = steps.process.agenda.take_due(steps.now.log);
+    place.is_some_and(|place| {
+        look_after(steps, &place);
+        true
+    })
+}
+
+/// Releases some of what was purged from queues that are gone.
+fn release(steps: &mut Steps<'_, '_>) -> bool {
+    let Some(remains) = steps.process.garbage.last_mut() else { return false };
+    if !remains.release_some(limits::SLICE_TASKS, &mut Silent(&mut Usage::default())) {
+        steps.process.garbage.pop();
     }
-    let name = steps.ctx.string(name);
-    let back = steps.on(name.as_str(), Make::Never, |queue, rec, now| {
-        queue.end_holder(holder, cause, usize::MAX, now, rec)
-    });
-    steps.ctx.select(before);
-    back.ok().flatten().unwrap_or(0)
+    true
 }
 
 /// Has what is due in a place happen.
@@ -110,7 +156,10 @@ fn look_after(steps: &mut Steps<'_, '_>, (db, name): &Place) {
             return steps.process.agenda.plan(object, || (db, name.into()), steps.now);
         }
     }
-    if steps.on(name.as_str(), Make::Never, |_, _, _| ()) == Err(Untouched::WrongType) {
+    let looked_after = steps.on(name.as_str(), Make::Never, |queue, rec, _| {
+        queue.release_some_purged(limits::SLICE_TASKS, rec);
+    });
+    if looked_after == Err(Untouched::WrongType) {
         workers::end_lost(steps, name.as_str());
     }
 }
@@ -120,6 +169,7 @@ fn is_needed(object: &Object, process: &Process, now: Now) -> bool {
     let is_before = object.queue.incarnation() < process.marks.incarnation;
     let mut holders = object.queue.holders();
     is_due(&object.queue, now)
+        || object.queue.has_purged()
         || object.is_foreign && holders.next().is_some()
         || is_before && holders.any(|holder| matches!(holder, Holder::Conn(_)))
 }

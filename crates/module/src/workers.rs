@@ -11,15 +11,16 @@ use sureq_core::command::{Worker, WorkerRef};
 use sureq_core::event::QueueNo;
 use sureq_core::reply::{Replies, Reply, Span, WorkerRow};
 use sureq_core::task::{Cause, Holder};
-use sureq_core::{Event, LogTime, Refusal, TaskId, codec};
+use sureq_core::{Event, LogTime, Progress, Refusal, TaskId, codec};
 
 use crate::effects::encode;
+use crate::ends;
 use crate::keyed::{Steps, Untouched};
 use crate::payload::Payload;
 use crate::process::{Marks, Process, TIME_MAX, ids_behind};
 use crate::redis::{Ctx, Str, Value};
 use crate::saved::Wrong;
-use crate::tick;
+use crate::sliced::{Slice, Work};
 
 /// The key that the workers of a database are in.
 pub(crate) const KEY: &[u8] = b"sureq:workers";
@@ -41,6 +42,8 @@ struct Alive {
     ttl_ms: u64,
     /// When it is lost unless it beats.
     expires: LogTime,
+    /// It is at its end, and goes once what it holds is taken back. Volatile, as is when it expires.
+    is_ending: bool,
 }
 
 impl Table {
@@ -78,7 +81,8 @@ impl Table {
                 TaskId::from_raw(incarnation).ok_or("an incarnation that is no id")?;
                 self.names.insert(name.into(), incarnation);
                 let expires = at.after(ttl_ms);
-                self.alive.insert(incarnation, Alive { name: name.into(), ttl_ms, expires });
+                let alive = Alive { name: name.into(), ttl_ms, expires, is_ending: false };
+                self.alive.insert(incarnation, alive);
             }
             Event::WorkerEnded(incarnation) => {
                 let gone = self.alive.remove(&incarnation).ok_or(UNKNOWN)?;
@@ -126,6 +130,7 @@ impl Table {
         if mem::replace(&mut self.entered, marks.incarnation) != marks.incarnation {
             for alive in self.alive.values_mut() {
                 alive.expires = marks.started.after(alive.ttl_ms);
+                alive.is_ending = false;
             }
         }
     }
@@ -134,7 +139,7 @@ impl Table {
     fn check(&self, worker: WorkerRef<'_>, now: LogTime) -> Result<(), Refusal> {
         let is_alive = |incarnation: u64| {
             let alive = self.alive.get(&incarnation);
-            alive.is_some_and(|alive| *alive.name == *worker.name && alive.expires > now)
+            alive.is_some_and(|alive| *alive.name == *worker.name && alive.expires > now && !alive.is_ending)
         };
         if is_alive(worker.incarnation) {
             return Ok(());
@@ -143,14 +148,22 @@ impl Table {
         Err(if current.is_some_and(is_alive) { Refusal::WorkerReplaced } else { Refusal::WorkerGone })
     }
 
-    /// Who is lost by now, the first that was.
-    fn lost(&self, now: LogTime) -> Option<u64> {
+    /// Who is lost by now, the first that was first.
+    fn lost(&self, now: LogTime) -> Vec<u64> {
         let lost = self.alive.iter().filter(|(_, alive)| alive.expires <= now);
-        lost.min_by_key(|(_, alive)| alive.expires).map(|(&incarnation, _)| incarnation)
+        let mut lost: Vec<(LogTime, u64)> =
+            lost.map(|(&incarnation, alive)| (alive.expires, incarnation)).collect();
+        lost.sort_unstable();
+        lost.into_iter().map(|(_, incarnation)| incarnation).collect()
     }
 
     fn next_lost(&self) -> Option<LogTime> {
         self.alive.values().map(|alive| alive.expires).min()
+    }
+
+    /// Has a worker be at its end; false if there is none.
+    fn begin_end(&mut self, incarnation: u64) -> bool {
+        self.alive.get_mut(&incarnation).map(|alive| alive.is_ending = true).is_some()
     }
 }
 
@@ -225,18 +238,7 @@ pub(crate) fn execute(
     command: &Worker<'_>,
     out: &mut Replies<Payload>,
 ) -> Result<Result<Reply, Refusal>, Untouched> {
-    let is_ours = |worker| check(steps, worker);
-    let checked = match *command {
-        Worker::Beat(worker) | Worker::Work(worker, _) | Worker::Rest(worker, _) | Worker::Stop(worker) => {
-            is_ours(worker)
-        }
-        Worker::Start { .. } | Worker::Fail { .. } | Worker::List => refuse_cluster(steps.ctx),
-    };
-    if let Err(refusal) = checked {
-        return Ok(Err(refusal));
-    }
     let reply = match *command {
-        Worker::Start { name, ttl_ms } => return start(steps, name, ttl_ms),
         Worker::Beat(worker) => beat(steps, worker.incarnation, out),
         Worker::Work(WorkerRef { incarnation, .. }, queue) => {
             change(steps, |table, events| {
@@ -246,38 +248,72 @@ pub(crate) fn execute(
             })?;
             Reply::Ok
         }
-        Worker::Rest(WorkerRef { incarnation, .. }, queue) => {
-            change(steps, |table, events| {
-                if table.works.contains(&(queue.into(), incarnation)) {
-                    encode_named(queue, &Event::Rested { incarnation, queue: QUEUE }, events);
-                }
-            })?;
-            let place = (steps.ctx.db(), queue.into());
-            Reply::Count(tick::take_back(steps, &place, Holder::Worker(incarnation), Cause::Free))
-        }
-        Worker::Stop(worker) => Reply::Count(end(steps, worker.incarnation, Cause::Free)?),
-        Worker::Fail { name } => {
-            let incarnation = look(steps.ctx, |table| table.names.get(name).copied()).flatten();
-            let ended = incarnation.map(|incarnation| end(steps, incarnation, Cause::Lost));
-            Reply::Count(ended.transpose()?.unwrap_or(0))
-        }
         Worker::List => list(steps, out),
+        // There is nothing to end, or it is at its end already.
+        Worker::Start { .. } | Worker::Rest(..) | Worker::Stop(_) | Worker::Fail { .. } => Reply::Count(0),
     };
     Ok(Ok(reply))
 }
 
-fn start(steps: &mut Steps<'_, '_>, name: &[u8], ttl_ms: u64) -> Result<Result<Reply, Refusal>, Untouched> {
+/// What a command has to do that is for slices.
+pub(crate) fn begin(steps: &mut Steps<'_, '_>, command: &Worker<'_>) -> Result<Option<Work>, Refusal> {
+    match *command {
+        Worker::Beat(worker) | Worker::Work(worker, _) | Worker::Rest(worker, _) | Worker::Stop(worker) => {
+            check(steps, worker)?;
+        }
+        Worker::Start { .. } | Worker::Fail { .. } | Worker::List => refuse_cluster(steps.ctx)?,
+    }
+    Ok(match *command {
+        Worker::Start { .. } => Some(Work::Start),
+        Worker::Stop(WorkerRef { incarnation, .. }) => {
+            begin_end(steps, incarnation, Cause::Free);
+            Some(Work::End { incarnation, count: 0 })
+        }
+        Worker::Fail { name } => named(steps.ctx, name).map(|incarnation| {
+            begin_end(steps, incarnation, Cause::Lost);
+            Work::End { incarnation, count: 0 }
+        }),
+        Worker::Rest(WorkerRef { incarnation, .. }, _) => {
+            Some(Work::Rest { incarnation, has_said: false, group: None, count: 0 })
+        }
+        Worker::Beat(_) | Worker::Work(..) | Worker::List => None,
+    })
+}
+
+/// Records that a worker no longer works on a queue.
+pub(crate) fn rest(steps: &mut Steps<'_, '_>, incarnation: u64, queue: &[u8]) -> Result<(), Untouched> {
+    change(steps, |table, events| {
+        if table.works.contains(&(queue.into(), incarnation)) {
+            encode_named(queue, &Event::Rested { incarnation, queue: QUEUE }, events);
+        }
+    })
+}
+
+/// The worker of this name.
+fn named(ctx: Ctx<'_>, name: &[u8]) -> Option<u64> {
+    look(ctx, |table| table.names.get(name).copied()).flatten()
+}
+
+/// One slice of RQ.WORKER START: a predecessor ends before.
+pub(crate) fn start_slice(steps: &mut Steps<'_, '_>, name: &[u8], ttl_ms: u64) -> Slice {
     let id = match ids_behind(steps.process.marks.last_id, 1, steps.now) {
         Ok(id) => id,
-        Err(refusal) => return Ok(Err(refusal)),
+        Err(refusal) => return Slice::Done(Err(refusal)),
     };
-    if let Some(before) = look(steps.ctx, |table| table.names.get(name).copied()).flatten() {
-        end(steps, before, Cause::Lost)?;
+    if let Some(before) = named(steps.ctx, name) {
+        begin_end(steps, before, Cause::Lost);
+        if ends::step(steps, Holder::Worker(before)) == Progress::More || named(steps.ctx, name).is_some() {
+            return Slice::More;
+        }
     }
     let incarnation = id.raw();
-    change(steps, |_, events| encode(&Event::WorkerStarted { name, incarnation, ttl_ms }, events))?;
-    steps.process.marks.see_id(id);
-    Ok(Ok(Reply::Started(incarnation)))
+    match change(steps, |_, events| encode(&Event::WorkerStarted { name, incarnation, ttl_ms }, events)) {
+        Ok(()) => {
+            steps.process.marks.see_id(id);
+            Slice::Done(Ok(Reply::Started(incarnation)))
+        }
+        Err(untouched) => Slice::Untouched(untouched),
+    }
 }
 
 /// Not recorded: the primary alone knows who beats.
@@ -334,15 +370,26 @@ fn list(steps: &mut Steps<'_, '_>, out: &mut Replies<Payload>) -> Reply {
     Reply::Workers(Span::new(start, out.workers.len()))
 }
 
-/// Ends a worker: its tasks go back to the front of their queues, in their order. Answers how many.
-fn end(steps: &mut Steps<'_, '_>, incarnation: u64, cause: Cause) -> Result<u64, Untouched> {
-    let holder = Holder::Worker(incarnation);
-    // While it is known, so that what is taken back costs what its end costs.
-    let places = steps.process.agenda.release(holder);
-    let back = places.iter().map(|place| tick::take_back(steps, place, holder, cause)).sum();
+/// A worker of the selected database is at its end: its tasks go back to the front of their queues, in their order, and then
+/// it is forgotten. Nothing happens if that is under way.
+fn begin_end(steps: &mut Steps<'_, '_>, incarnation: u64, cause: Cause) {
+    let (marks, holder) = (&steps.process.marks, Holder::Worker(incarnation));
+    let is_there = look(steps.ctx, |table| {
+        table.enter(marks);
+        table.begin_end(incarnation)
+    });
+    if is_there == Some(true) && !steps.process.agenda.is_ending(holder) {
+        let db = steps.ctx.db();
+        steps.process.agenda.begin_end(holder, cause, Some(db));
+    }
+}
+
+/// A worker of the selected database has nothing any more: it is forgotten.
+pub(crate) fn forget(steps: &mut Steps<'_, '_>, incarnation: u64) {
     steps.process.agenda.take_lapses(incarnation);
-    change(steps, |_, events| encode(&Event::WorkerEnded(incarnation), events))?;
-    Ok(back)
+    if is_known(steps.ctx, incarnation) {
+        let _ = change(steps, |_, events| encode(&Event::WorkerEnded(incarnation), events));
+    }
 }
 
 /// Ends those whose time is over, and plans for the next.
@@ -351,15 +398,12 @@ pub(crate) fn end_lost(steps: &mut Steps<'_, '_>, name: Str<'_>) {
         return;
     }
     let (marks, now) = (&steps.process.marks, steps.now.log);
-    let mut lost = look(steps.ctx, |table| {
+    let lost = look(steps.ctx, |table| {
         table.enter(marks);
         table.lost(now)
     });
-    while let Some(Some(incarnation)) = lost {
-        if end(steps, incarnation, Cause::Lost).is_err() {
-            return;
-        }
-        lost = look(steps.ctx, |table| table.lost(now));
+    for incarnation in lost.unwrap_or_default() {
+        begin_end(steps, incarnation, Cause::Lost);
     }
     plan(steps);
 }

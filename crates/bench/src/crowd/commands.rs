@@ -101,7 +101,8 @@ fn sweeping() -> Vec<Step> {
         once("RQ.REVIVE ALL", "RQ.REVIVE dead ALL"),
         once("RQ.PURGE DELAYED", "RQ.PURGE delayed DELAYED"),
         once("RQ.PURGE", "RQ.PURGE ready"),
-        once("DEL", "DEL dead leased"),
+        once("UNLINK", "UNLINK dead"),
+        once("DEL", "DEL leased"),
     ]
 }
 

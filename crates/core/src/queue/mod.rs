@@ -42,7 +42,7 @@ use ready::Ready;
 use table::{List, Table};
 
 pub use crate::event::Totals;
-pub(crate) use apply::import::Remains;
+pub use apply::import::Remains;
 pub use check::Broken;
 pub(crate) use decide::claims;
 pub use decide::{PopAsk, Popped, Pushes, RecoverAsk};
@@ -406,13 +406,27 @@ impl<B: Body> Queue<B> {
     }
 
     /// What was purged since this was last asked: its bodies are to be released.
-    pub(crate) fn take_purged(&mut self) -> Vec<Remains<B>> {
+    pub fn take_purged(&mut self) -> Vec<Remains<B>> {
         core::mem::take(&mut self.purged)
     }
 
     /// How many tasks are coded into runs, with their bodies where those can be packed.
     pub fn packed(&self) -> usize {
         self.ready.plain.coded() + self.later.coded()
+    }
+
+    /// Whether something was purged whose bodies are to be released.
+    pub const fn has_purged(&self) -> bool {
+        !self.purged.is_empty()
+    }
+
+    /// Releases the bodies of about so many tasks that were purged.
+    pub fn release_some_purged<R: Recorder<Body = B>>(&mut self, count: usize, rec: &mut R) {
+        if let Some(remains) = self.purged.last_mut()
+            && !remains.release_some(count, rec)
+        {
+            self.purged.pop();
+        }
     }
 
     /// Releases all that was purged, at once.

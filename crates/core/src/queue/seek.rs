@@ -46,12 +46,7 @@ impl Default for At {
 
 impl<B: Body> Queue<B> {
     /// Shows the next tasks, at most `count` of them, until `visit` has seen enough.
-    pub(crate) fn seek(
-        &self,
-        seek: &mut Seek,
-        count: usize,
-        visit: &mut dyn FnMut(TaskId, &B) -> ControlFlow<()>,
-    ) {
+    pub fn seek(&self, seek: &mut Seek, count: usize, visit: &mut dyn FnMut(TaskId, &B) -> ControlFlow<()>) {
         let (mut left, at) = (count, &mut seek.at);
         let upto = *seek.upto.get_or_insert(self.last_id);
         while left > 0 {

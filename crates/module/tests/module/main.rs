@@ -7,4 +7,5 @@ mod kill;
 mod native;
 mod persistence;
 mod replication;
+mod slices;
 mod support;

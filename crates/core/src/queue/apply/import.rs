@@ -135,9 +135,9 @@ impl<B: Body> Queue<B> {
     }
 }
 
-/// What was in a queue that was dropped.
+/// What was in a queue that was dropped, or purged from it.
 #[derive(Clone, Debug)]
-pub(crate) struct Remains<B> {
+pub struct Remains<B> {
     queue: Queue<B>,
     /// There are no records before this slot.
     slot: u32,
@@ -158,7 +158,7 @@ impl<B: Body> Remains<B> {
     }
 
     /// Releases the bodies of so many tasks; answers whether there are more.
-    pub(crate) fn release_some<R: Recorder<Body = B>>(&mut self, count: usize, rec: &mut R) -> bool {
+    pub fn release_some<R: Recorder<Body = B>>(&mut self, count: usize, rec: &mut R) -> bool {
         for _ in 0..count {
             let queue = &self.queue;
             let first = queue.ready.plain.first().or_else(|| queue.later.first());

@@ -182,6 +182,14 @@ impl<B: Body> Queue<B> {
         if is_last { bulk.end(revived) } else { bulk.more(revived) }
     }
 
+    /// Brings the first `count` dead tasks back to the end of the line; answers how many. For a driver that gives a command
+    /// its slices one by one: unlike [`Self::revive_slice`], nothing is left to be done.
+    pub fn revive_some<R: Recorder<Body = B>>(&mut self, count: usize, now: Now, rec: &mut R) -> u64 {
+        self.settle_once(now, rec);
+        let ids: Vec<TaskId> = self.table.walk(&self.dead).take(count).map(|task| task.id).collect();
+        self.revive_listed(&ids, now, rec)
+    }
+
     fn revive_listed<R: Recorder<Body = B>>(&mut self, ids: &[TaskId], now: Now, rec: &mut R) -> u64 {
         if !ids.is_empty() {
             self.commit(&Event::Revived { queue: self.no, ids: Ids::Slice(ids) }, now.log, rec);

@@ -214,6 +214,27 @@ impl<B: Body> Queue<B> {
         count
     }
 
+    /// Takes back the first `count` tasks that a worker or a connection holds, in order of delivery; answers how many. For a
+    /// driver that ends a holder slice by slice: unlike [`Self::end_holder`], nothing is left to be done. All slices go to
+    /// the same group at the front, which the first one chooses, so that they stay in order.
+    pub fn end_some<R: Recorder<Body = B>>(
+        &mut self,
+        holder: Holder,
+        cause: Cause,
+        count: usize,
+        group: &mut Option<u64>,
+        now: Now,
+        rec: &mut R,
+    ) -> u64 {
+        self.settle_once(now, rec);
+        let held = self.held.get(&holder).into_iter();
+        let running = held.flat_map(|held| held.range((self.ended_upto(holder) + 1, TaskId::NONE)..));
+        let ids: Vec<TaskId> = running.take(count).map(|&(_, id)| id).collect();
+        let group = *group.get_or_insert(self.front_group + 1);
+        self.end_leases(&ids, cause, group, now, rec);
+        ids.len() as u64
+    }
+
     /// Takes deliveries back that never reached their taker. What is no longer current is left alone.
     pub fn undeliver<R: Recorder<Body = B>>(&mut self, receipts: &[Receipt], now: Now, rec: &mut R) {
         self.settle_once(now, rec);

@@ -1,0 +1,563 @@
+//! Commands whose work grows with the number of tasks, in slices, so that no other client waits for long.
+//!
+//! A command executes slices until it is done or its time is over. Then its client is blocked, and what is left is a [`Job`]
+//! that a timer goes on with, some slices at a time. Each slice is a step of its own, with its own effects: others may come
+//! in between, and a server that ends or is replaced in between has done some of the work and not the rest. Where a client
+//! may not be blocked, in MULTI and in scripts, all slices are executed at once.
+
+use std::collections::{HashSet, VecDeque};
+use std::mem;
+use std::ops::{ControlFlow, Range};
+
+use redis_module::raw;
+use sureq_core::command::{Cancel, Command, ConnId, Worker};
+use sureq_core::id::Claim;
+use sureq_core::queue::Seek;
+use sureq_core::reply::{Replies, Reply, Span};
+use sureq_core::task::{Body as _, Cause, Holder};
+use sureq_core::{Bulk, Now, Progress, Queue, Refusal, TaskId, limits};
+use sureq_proto::resp::Pieces;
+use sureq_proto::verbs::{self, Caller, Request, Shape};
+use sureq_proto::write_reply;
+
+use crate::agenda::Place;
+use crate::callbacks;
+use crate::commands::{answer, event_of};
+use crate::effects::Effects;
+use crate::ends;
+use crate::guard::guarded;
+use crate::keyed::{Make, Steps, Untouched};
+use crate::payload::Payload;
+use crate::pop::{self, Answered, Handed, PopRest, Popper, requeue};
+use crate::redis::{Blocked, Ctx, Owned, Str, Value};
+use crate::tick::Turn;
+use crate::workers;
+
+/// How many tasks a slice changes.
+pub(crate) const SLICE_TASKS: usize = limits::SLICE_TASKS;
+
+/// How many bytes of payloads a slice hands out; a single payload may have more.
+pub(crate) const SLICE_BYTES: usize = 2 << 20;
+
+/// How many tasks a slice looks at that looks for a payload.
+const SEEK_TASKS: usize = 10 * SLICE_TASKS;
+
+/// What is left of a command.
+pub(crate) enum Work {
+    Purge {
+        of: u64,
+        bulk: Bulk,
+    },
+    ReviveAll {
+        of: u64,
+        left: u64,
+        count: u64,
+    },
+    CancelPayload {
+        of: u64,
+        seek: Seek,
+        count: u64,
+    },
+    Inspect(InspectRest),
+    Pop(PopRest),
+    /// RQ.WORKER STOP and FAIL, whose worker is at its end.
+    End {
+        incarnation: u64,
+        count: u64,
+    },
+    Start,
+    Rest {
+        incarnation: u64,
+        has_said: bool,
+        group: Option<u64>,
+        count: u64,
+    },
+    /// What was popped for a client that is gone.
+    Requeue(Vec<Handed>),
+}
+
+/// What came of a slice.
+pub(crate) enum Slice {
+    More,
+    Done(Result<Reply, Refusal>),
+    Untouched(Untouched),
+}
+
+impl Slice {
+    const fn count(n: u64) -> Self {
+        Self::Done(Ok(Reply::Count(n)))
+    }
+}
+
+impl Work {
+    /// What a command has to do, if that is for slices.
+    pub(crate) fn of(
+        steps: &mut Steps<'_, '_>,
+        command: &Command<'_>,
+        key: Option<Str<'_>>,
+    ) -> Result<Option<Self>, Refusal> {
+        let is_large = |count: u32| count as usize > SLICE_TASKS;
+        let is_sliced = match command {
+            Command::Purge { .. }
+            | Command::Revive { tasks: None, .. }
+            | Command::Cancel { which: Cancel::Payload(_), .. }
+            | Command::Worker(_) => true,
+            Command::Inspect { count, .. } => is_large(*count),
+            _ => false,
+        };
+        if !is_sliced || command.check().is_err() {
+            return Ok(None);
+        }
+        if let Command::Worker(worker) = command {
+            return workers::begin(steps, worker);
+        }
+        let Some((of, dead)) = key.and_then(|key| look(steps.ctx, key)) else { return Ok(None) };
+        Ok(match *command {
+            Command::Purge { .. } => Some(Self::Purge { of, bulk: Bulk::default() }),
+            Command::Revive { .. } => Some(Self::ReviveAll { of, left: dead, count: 0 }),
+            Command::Cancel { .. } => Some(Self::CancelPayload { of, seek: Seek::default(), count: 0 }),
+            Command::Inspect { start, count, .. } => Some(Self::Inspect(InspectRest::new(of, start, count))),
+            _ => None,
+        })
+    }
+
+    /// Executes a slice. `keys` are the keys that the command names.
+    fn step(
+        &mut self,
+        steps: &mut Steps<'_, '_>,
+        command: &Command<'_>,
+        keys: &[Str<'_>],
+        out: &mut Replies<Payload>,
+    ) -> Slice {
+        match (self, command, keys) {
+            (Self::Purge { of, bulk }, Command::Purge { state, .. }, &[key]) => {
+                let slice = on(steps, key, *of, |queue, rec, now| queue.purge_slice(*state, bulk, now, rec));
+                match slice {
+                    Ok(Some(Progress::More)) => Slice::More,
+                    Ok(_) => Slice::count(bulk.count()),
+                    Err(untouched) => Slice::Untouched(untouched),
+                }
+            }
+            (Self::ReviveAll { of, left, count }, _, &[key]) => {
+                let room = (*left).min(SLICE_TASKS as u64);
+                let revived =
+                    on(steps, key, *of, |queue, rec, now| queue.revive_some(room as usize, now, rec));
+                let revived = match revived {
+                    Ok(revived) => revived.unwrap_or(0),
+                    Err(untouched) => return Slice::Untouched(untouched),
+                };
+                *count += revived;
+                *left -= revived;
+                if revived < room || *left == 0 { Slice::count(*count) } else { Slice::More }
+            }
+            (
+                Self::CancelPayload { of, seek, count },
+                Command::Cancel { which: Cancel::Payload(payload), .. },
+                &[key],
+            ) => {
+                let cancelled = on(steps, key, *of, |queue, rec, now| {
+                    let ids = sought(queue, seek, payload);
+                    if ids.is_empty() { 0 } else { queue.cancel(ids.into_iter().map(Claim::Id), now, rec) }
+                });
+                match cancelled {
+                    Ok(Some(cancelled)) => *count += cancelled,
+                    Ok(None) => *seek = Seek::DONE,
+                    Err(untouched) => return Slice::Untouched(untouched),
+                }
+                if seek.is_done() { Slice::count(*count) } else { Slice::More }
+            }
+            (Self::Inspect(rest), _, &[key]) => rest.step(steps, command, key, out),
+            (Self::Pop(rest), Command::Pop(pop), keys) => rest.step(steps, pop, keys, out),
+            (Self::End { incarnation, count }, ..) => {
+                match ends::step_counted(steps, Holder::Worker(*incarnation), count) {
+                    Progress::More => Slice::More,
+                    Progress::Done => Slice::count(*count),
+                }
+            }
+            (Self::Start, Command::Worker(Worker::Start { name, ttl_ms }), _) => {
+                workers::start_slice(steps, name, *ttl_ms)
+            }
+            (
+                Self::Rest { incarnation, has_said, group, count },
+                Command::Worker(Worker::Rest(_, queue)),
+                _,
+            ) => {
+                if !mem::replace(has_said, true)
+                    && let Err(untouched) = workers::rest(steps, *incarnation, queue)
+                {
+                    return Slice::Untouched(untouched);
+                }
+                let place: Place = (steps.ctx.db(), (*queue).into());
+                let (holder, cause) = (Holder::Worker(*incarnation), Cause::Free);
+                let back = ends::take_back(steps, &place, holder, cause, SLICE_TASKS, group);
+                *count += back;
+                if back < SLICE_TASKS as u64 { Slice::count(*count) } else { Slice::More }
+            }
+            (Self::Requeue(handed), _, keys) => requeue(steps, handed, keys),
+            _ => Slice::Done(Err(Refusal::OutOfRange { what: "a slice of another command" })),
+        }
+    }
+
+    /// Whether its reply is a list, which grows with each slice.
+    const fn is_list(&self) -> bool {
+        matches!(self, Self::Pop(_) | Self::Inspect(_))
+    }
+}
+
+/// Which queue a key holds, and how many dead tasks that has.
+fn look(ctx: Ctx<'_>, key: Str<'_>) -> Option<(u64, u64)> {
+    match ctx.open_to_read(key).value() {
+        Value::Queue(object) => Some((object.serial, object.queue.counts()[3])),
+        _ => None,
+    }
+}
+
+/// A step of the queue that a key held when the command began. None if it is there no more: what has taken its place is not
+/// meant.
+fn on<T>(
+    steps: &mut Steps<'_, '_>,
+    key: Str<'_>,
+    of: u64,
+    act: impl FnOnce(&mut Queue<Payload>, &mut Effects<'_>, Now) -> T,
+) -> Result<Option<T>, Untouched> {
+    if look(steps.ctx, key).is_none_or(|(serial, _)| serial != of) {
+        return Ok(None);
+    }
+    steps.on(key, Make::Never, act)
+}
+
+/// The next tasks that have this payload.
+fn sought(queue: &Queue<Payload>, seek: &mut Seek, payload: &[u8]) -> Vec<TaskId> {
+    let mut ids = Vec::new();
+    queue.seek(seek, SEEK_TASKS, &mut |id, body| {
+        if body.is(payload) == Some(true) {
+            ids.push(id);
+        }
+        if ids.len() < SLICE_TASKS { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    ids
+}
+
+/// The rest of RQ.INSPECT.
+pub(crate) struct InspectRest {
+    of: u64,
+    start: i64,
+    left: u32,
+    bytes: usize,
+    /// A task that moves meanwhile is shown once at most.
+    shown: HashSet<TaskId>,
+}
+
+impl InspectRest {
+    fn new(of: u64, start: i64, count: u32) -> Self {
+        let left = count.min(limits::REPLY_TASKS_MAX);
+        Self { of, start, left, bytes: limits::REPLY_BYTES_MAX, shown: HashSet::new() }
+    }
+
+    fn step(
+        &mut self,
+        steps: &mut Steps<'_, '_>,
+        command: &Command<'_>,
+        key: Str<'_>,
+        out: &mut Replies<Payload>,
+    ) -> Slice {
+        let Command::Inspect { queue, view, .. } = *command else { return Slice::More };
+        let (start, count) = (self.start, self.left.min(SLICE_TASKS as u32));
+        let from = out.tasks.len();
+        if let Value::Queue(object) = steps.ctx.open_to_read(key).value()
+            && object.serial == self.of
+        {
+            let slice = Command::Inspect { queue, view, start, count };
+            if let Err(refusal) = object.queue.look_at(&slice, steps.now, out) {
+                return Slice::Done(Err(refusal));
+            }
+        }
+        let looked_at = (out.tasks.len() - from) as u32;
+        let (mut is_full, mut at) = (false, 0);
+        out.tasks.retain(|task| {
+            at += 1;
+            if at <= from {
+                return true;
+            }
+            let len = task.body.len();
+            is_full |= len > self.bytes && self.bytes < limits::REPLY_BYTES_MAX;
+            let is_shown = !is_full && self.shown.insert(task.id);
+            if is_shown {
+                self.bytes = self.bytes.saturating_sub(len);
+            }
+            is_shown
+        });
+        self.left -= looked_at;
+        self.start += i64::from(looked_at);
+        // From the end it is shown up to the end, which is where it counts from.
+        let is_at_end = looked_at < count || start < 0 && self.start >= 0;
+        if is_at_end || is_full || self.left == 0 || self.bytes == 0 {
+            Slice::Done(Ok(Reply::Inspected(Span::new(0, out.tasks.len()))))
+        } else {
+            Slice::More
+        }
+    }
+}
+
+/// Executes slices of a command until it is done, or its client is blocked because there are too many.
+pub(crate) fn drive(
+    steps: &mut Steps<'_, '_>,
+    command: &Command<'_>,
+    words: &[Str<'_>],
+    popper: Popper,
+    mut work: Work,
+    out: &mut Replies<Payload>,
+) -> Answered {
+    let mut ctx = steps.ctx;
+    let mut turn = None;
+    let keys = &words[keys_of(command, words.len())];
+    loop {
+        match work.step(steps, command, keys, out) {
+            Slice::More
+                if turn.get_or_insert_with(Turn::begin).is_over()
+                    && popper == Popper::Asking
+                    && !ctx.flags().may_not_wait() =>
+            {
+                block(steps, command, words, work, out);
+                return Answered::NotYet;
+            }
+            Slice::More => {}
+            Slice::Done(Ok(Reply::Tasks(tasks))) if tasks.is_empty() && pop::may_wait(command) => {
+                return pop::wait(ctx, command, keys, popper);
+            }
+            Slice::Done(reply) => {
+                answer(ctx, command, &reply.unwrap_or_else(Reply::Refused), out);
+                return Answered::Yes;
+            }
+            Slice::Untouched(untouched) => {
+                ctx.error(untouched.text());
+                return Answered::Yes;
+            }
+        }
+    }
+}
+
+/// Which of so many words are keys of a command in slices.
+fn keys_of(command: &Command<'_>, words: usize) -> Range<usize> {
+    match command {
+        Command::Pop(pop) => words - pop.queues.len()..words,
+        Command::Worker(_) => 0..0,
+        _ => 1..2,
+    }
+}
+
+fn block(
+    steps: &mut Steps<'_, '_>,
+    command: &Command<'_>,
+    words: &[Str<'_>],
+    work: Work,
+    out: &Replies<Payload>,
+) {
+    let ctx = steps.ctx;
+    let words = words.iter().map(|word| word.bytes().into()).collect();
+    let client = ctx.block(Some(callbacks::gone));
+    if work.is_list() {
+        client.reply().begin_array();
+    }
+    let (conn, db, client) = (ctx.client(), ctx.db(), Some(client));
+    let mut job = Job { client, is_gone: false, conn, db, words, work, written: 0 };
+    if job.work.is_list() {
+        job.write(command, out);
+    }
+    steps.process.jobs.0.push_back(job);
+}
+
+/// Commands that are under way.
+#[derive(Default)]
+pub(crate) struct Jobs(VecDeque<Job>);
+
+/// A command of a client that is blocked until it is done.
+struct Job {
+    /// None once it is gone.
+    client: Option<Blocked>,
+    /// Redis has told that it is gone.
+    is_gone: bool,
+    conn: u64,
+    db: i32,
+    words: Vec<Box<[u8]>>,
+    work: Work,
+    /// How many elements of its reply are written, if that is a list.
+    written: usize,
+}
+
+impl Jobs {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// A client is gone.
+    pub(crate) fn lose(&mut self, client: *mut raw::RedisModuleBlockedClient) {
+        if let Some(job) = self.0.iter_mut().find(|job| job.client.as_ref().is_some_and(|own| own.is(client)))
+        {
+            job.is_gone = true;
+        }
+    }
+
+    /// All that a worker had was taken back, so many tasks.
+    pub(crate) fn tell_ended(&mut self, worker: u64, tasks: u64) {
+        for job in &mut self.0 {
+            if let Work::End { incarnation, count } = &mut job.work
+                && *incarnation == worker
+            {
+                *count = tasks;
+            }
+        }
+    }
+
+    /// This server decides nothing any more. Redis has sent those clients away.
+    pub(crate) fn abandon(&mut self) {
+        for job in self.0.drain(..) {
+            job.refuse(
+                "UNKNOWN this server follows another now, and a part of the command was done: ask that one",
+            );
+        }
+    }
+
+    /// Two databases have changed places.
+    pub(crate) fn swap(&mut self, one: i32, other: i32) {
+        for job in &mut self.0 {
+            if job.db == one {
+                job.db = other;
+            } else if job.db == other {
+                job.db = one;
+            }
+        }
+    }
+}
+
+/// Goes on with a command, if one is under way: one slice, and the next time another command has its turn.
+pub(crate) fn step(steps: &mut Steps<'_, '_>, out: &mut Replies<Payload>) -> bool {
+    let Some(job) = steps.process.jobs.0.pop_front() else { return false };
+    steps.process.slices += 1;
+    if let Some(job) = job.go_on(steps, out) {
+        steps.process.jobs.0.push_back(job);
+    }
+    out.clear();
+    true
+}
+
+impl Job {
+    /// Executes a slice. Answers what is left.
+    fn go_on(mut self, steps: &mut Steps<'_, '_>, out: &mut Replies<Payload>) -> Option<Self> {
+        if mem::take(&mut self.is_gone) {
+            return self.without_client();
+        }
+        let words = mem::take(&mut self.words);
+        let argv: Vec<&[u8]> = words.iter().map(|word| &**word).collect();
+        let parsed = verbs::parse(&argv, Caller { conn: ConnId(self.conn) });
+        let Ok(Request::Home { command, .. }) = parsed else {
+            return self.refuse("ERR a command that cannot be read again");
+        };
+        if !steps.ctx.select(self.db) {
+            return self.refuse("ERR its database is gone");
+        }
+        steps.event = event_of(&command);
+        // A panic ends this command alone, and its client is told.
+        let slice = guarded("slice", None, || {
+            let ctx = steps.ctx;
+            let keys: Vec<Owned<'_>> =
+                argv[keys_of(&command, argv.len())].iter().map(|key| ctx.string(key)).collect();
+            let keys: Vec<Str<'_>> = keys.iter().map(Owned::as_str).collect();
+            Some(self.work.step(steps, &command, &keys, out))
+        });
+        if self.work.is_list() {
+            self.write(&command, out);
+        }
+        match slice {
+            None => self.refuse("ERR an internal error: the log of the server tells which"),
+            Some(Slice::Untouched(untouched)) => self.refuse(untouched.text()),
+            Some(Slice::Done(reply)) => {
+                self.end(|ctx| answer(ctx, &command, &reply.unwrap_or_else(Reply::Refused), out))
+            }
+            Some(Slice::More) => {
+                self.words = words;
+                Some(self)
+            }
+        }
+    }
+
+    /// Writes the elements of a list that a slice has brought.
+    fn write(&mut self, command: &Command<'_>, out: &Replies<Payload>) {
+        let Some(client) = &self.client else { return };
+        let all = Span::new(0, out.tasks.len());
+        let reply = if matches!(self.work, Work::Pop(_)) { Reply::Tasks(all) } else { Reply::Inspected(all) };
+        let mut elements = Elements { ctx: client.reply(), is_begun: false };
+        write_reply(&mut elements, command, Shape::Native, &reply, out);
+        self.written += out.tasks.len();
+    }
+
+    /// Ends it before all is done.
+    fn refuse(self, why: &str) -> Option<Self> {
+        self.end(|mut ctx| ctx.error(why))
+    }
+
+    /// Sends the reply, which is what `answer` writes, or the list that was written by now.
+    fn end(self, answer: impl FnOnce(Ctx<'_>)) -> Option<Self> {
+        let client = self.client?;
+        if self.work.is_list() {
+            client.reply().end_array(self.written);
+        } else {
+            answer(client.reply());
+        }
+        client.end();
+        None
+    }
+
+    /// Its client is gone: what is left is not done, and what was popped goes back.
+    fn without_client(mut self) -> Option<Self> {
+        let client = self.client.take()?;
+        if self.work.is_list() {
+            client.reply().end_array(self.written);
+        }
+        client.end();
+        let Work::Pop(rest) = self.work else { return None };
+        Some(Self { client: None, work: Work::Requeue(rest.into_handed()), ..self })
+    }
+}
+
+/// The elements of a list, without its length.
+struct Elements<'c> {
+    ctx: Ctx<'c>,
+    is_begun: bool,
+}
+
+impl Pieces for Elements<'_> {
+    fn simple(&mut self, text: &str) {
+        self.ctx.simple(text);
+    }
+
+    fn error(&mut self, text: impl std::fmt::Display) {
+        self.ctx.error(text);
+    }
+
+    fn integer(&mut self, n: i64) {
+        self.ctx.integer(n);
+    }
+
+    fn bulk(&mut self, bytes: &[u8]) {
+        self.ctx.bulk(bytes);
+    }
+
+    fn null(&mut self) {
+        self.ctx.null();
+    }
+
+    fn array(&mut self, len: usize) {
+        if mem::replace(&mut self.is_begun, true) {
+            self.ctx.array(len);
+        }
+    }
+
+    fn map(&mut self, len: usize) {
+        self.ctx.map(len);
+    }
+}

@@ -1,0 +1,436 @@
+//! Large commands are executed in slices: others are served in between, and whatever happens in between is safe.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use redis::Value;
+use sureq_testkit::patience::until;
+use sureq_testkit::process::free_port;
+use sureq_testkit::redis_module::Host;
+use sureq_testkit::redis_server::RedisServer;
+
+use crate::support::{Client, list, shown, text};
+
+/// How many tasks the large commands are about: five slices.
+const TASKS: i64 = 5_000;
+
+/// One slice every so many milliseconds, so that there is time to do something in between.
+const PACE: &str = "40";
+
+/// A client that asks for something large, and one that acts meanwhile.
+struct Scene {
+    server: RedisServer,
+    asking: Client,
+    id: i64,
+    acting: Client,
+}
+
+impl Scene {
+    fn on(host: Host) -> Self {
+        Self::with(host, &[])
+    }
+
+    fn with(host: Host, options: &[&str]) -> Self {
+        let server = host.start(options, &[("SUREQ_MODULE_PACE", PathBuf::from(PACE))]);
+        let (mut asking, acting) = (Client::of(&server), Client::of(&server));
+        let id = asking.number("CLIENT ID");
+        Self { server, asking, id, acting }
+    }
+
+    /// Asks, and comes back when a part of it is done.
+    fn begin(&mut self, command: &str) {
+        self.asking.ask(command);
+        self.acting.wait_until("sureq", "sureq_under_way", "1");
+    }
+
+    fn wait_until_over(&mut self) {
+        self.acting.wait_until("sureq", "sureq_under_way", "0");
+    }
+
+    fn answer(&mut self) -> Value {
+        self.asking.answer().expect("no error")
+    }
+
+    fn answered_number(&mut self) -> i64 {
+        match self.answer() {
+            Value::Int(n) => n,
+            other => panic!("no number: {other:?}"),
+        }
+    }
+
+    fn kill_asking(&mut self) {
+        let kill = format!("CLIENT KILL ID {}", self.id);
+        self.acting.say(&kill);
+    }
+}
+
+/// Pushes tasks whose payloads are their numbers; answers their ids.
+fn push(client: &mut Client, queue: &str) -> Vec<String> {
+    let mut ids = Vec::new();
+    for batch in 0..TASKS / 1_000 {
+        let payloads: Vec<String> = (0..1_000).map(|n| (batch * 1_000 + n).to_string()).collect();
+        ids.extend(list(client.say(&format!("RQ.PUSH {queue} {}", payloads.join(" ")))).iter().map(text));
+    }
+    ids
+}
+
+fn bury(client: &mut Client, queue: &str) {
+    let ids = push(client, queue);
+    client.say(&format!("RQ.BURY {queue} {}", ids.join(" ")));
+}
+
+/// The payloads in a reply of a pop.
+fn payloads(popped: Value) -> Vec<i64> {
+    let payload = |task: Value| text(&list(task)[2]).parse().expect("a number");
+    list(popped).into_iter().map(payload).collect()
+}
+
+fn all() -> Vec<i64> {
+    (0..TASKS).collect()
+}
+
+#[test]
+fn others_are_served_between_two_slices() {
+    type Prepare = fn(&mut Client);
+    let cases: &[(&str, Prepare, &str)] = &[
+        ("RQ.REVIVE q ALL", |client| bury(client, "q"), "5000"),
+        ("RQ.PURGE q DEAD", |client| bury(client, "q"), "5000"),
+        ("RQ.PURGE q", |client| bury(client, "q"), "5000"),
+        ("RQ.POP COUNT 5000 q", |client| _ = push(client, "q"), "list"),
+        ("RQ.POP COUNT 5000 LEASE 600000 none q", |client| _ = push(client, "q"), "list"),
+        (
+            "RQ.CANCEL q PAYLOAD same",
+            |client| {
+                let same = " same".repeat(5_000);
+                client.say(&format!("RQ.PUSH q{same}"));
+            },
+            "5000",
+        ),
+        ("RQ.WORKER STOP @w", hold, "5000"),
+        ("RQ.WORKER FAIL w", hold, "5000"),
+        ("RQ.WORKER REST @w q", hold, "5000"),
+        ("RQ.WORKER START w", hold, "text"),
+    ];
+    for host in Host::ALL {
+        for (command, prepare, reply) in cases {
+            let mut scene = Scene::on(host);
+            prepare(&mut scene.acting);
+            let before = scene.acting.counts("q");
+            let worker = current(&mut scene.acting);
+            scene.asking.ask(&command.replace("@w", &worker));
+            let mut seen = BTreeSet::new();
+            let moved = |counts: [i64; 4]| (0..4).map(|n| (counts[n] - before[n]).abs()).max().unwrap_or(0);
+            until("all is done", || {
+                let moved = moved(scene.acting.counts("q"));
+                seen.insert(moved);
+                moved == TASKS
+            });
+            assert!(
+                seen.iter().any(|&moved| moved > 0 && moved < TASKS),
+                "{host:?} {command}: a part of it was seen: {seen:?}"
+            );
+            let answer = scene.answer();
+            match *reply {
+                "list" => assert_eq!(payloads(answer), all(), "{host:?} {command}"),
+                "text" => assert!(text(&answer).starts_with("w#"), "{host:?} {command}"),
+                count => assert_eq!(shown(&answer), count, "{host:?} {command}"),
+            }
+        }
+    }
+}
+
+/// A worker that holds all tasks of a queue.
+fn hold(client: &mut Client) {
+    push(client, "q");
+    let worker = client.text("RQ.WORKER START w TTL 600000");
+    client.say("MULTI");
+    client.say(&format!("RQ.POP COUNT {TASKS} WORKER {worker} q"));
+    client.say("EXEC");
+    assert_eq!(client.counts("q"), [0, 0, TASKS, 0]);
+}
+
+/// The worker that is there, with its incarnation.
+fn current(client: &mut Client) -> String {
+    let workers = list(client.say("RQ.WORKER LIST"));
+    workers.first().map_or_else(String::new, |worker| shown(&list(worker.clone())[0]))
+}
+
+#[test]
+fn a_large_inspection_is_whole_and_others_are_served_meanwhile() {
+    for host in Host::ALL {
+        let mut scene = Scene::on(host);
+        let ids = push(&mut scene.acting, "q");
+        for (command, from) in [("RQ.INSPECT q 0 5000", 0), ("RQ.INSPECT q -3000 5000", 2_000)] {
+            scene.begin(command);
+            scene.acting.say("RQ.PUSH other x");
+            let shown: Vec<String> =
+                list(scene.answer()).into_iter().map(|task| text(&list(task)[0])).collect();
+            assert_eq!(shown, ids[from..], "{host:?} {command}");
+        }
+        scene.begin("RQ.INSPECT q 0 5000");
+        scene.acting.say("DEL q");
+        let shown = list(scene.answer()).len();
+        assert!(shown > 0 && shown < 5_000, "{host:?}: {shown}");
+    }
+}
+
+#[test]
+fn where_nobody_may_wait_all_is_done_at_once() {
+    for host in Host::ALL {
+        let mut scene = Scene::on(host);
+        let client = &mut scene.acting;
+        bury(client, "q");
+        client.say("MULTI");
+        client.say("RQ.REVIVE q ALL");
+        client.say("RQ.POP COUNT 5000 q");
+        let answers = list(client.say("EXEC"));
+        assert_eq!(shown(&answers[0]), "5000", "{host:?}");
+        assert_eq!(payloads(answers[1].clone()), all(), "{host:?}");
+        bury(client, "r");
+        assert_eq!(client.number("EVAL return(redis.call('rq.purge','r')) 0"), TASKS, "{host:?}");
+        assert_eq!(client.number("EXISTS r"), 0, "{host:?}");
+        assert_eq!(client.told("sureq", "sureq_slices"), "0", "{host:?}");
+    }
+}
+
+#[test]
+fn what_was_popped_for_a_client_that_is_gone_goes_back_in_order() {
+    for host in Host::ALL {
+        for lease in ["", "LEASE 600000 ", "CONN "] {
+            let mut scene = Scene::on(host);
+            push(&mut scene.acting, "q");
+            scene.begin(&format!("RQ.POP COUNT 5000 {lease}q"));
+            assert!(scene.acting.counts("q")[2] > 0, "{host:?}: some are popped");
+            scene.kill_asking();
+            scene.wait_until_over();
+            until("all are back", || scene.acting.counts("q") == [TASKS, 0, 0, 0]);
+            scene.acting.say("MULTI");
+            scene.acting.say("RQ.POP COUNT 5000 q");
+            let popped = list(scene.acting.say("EXEC")).swap_remove(0);
+            assert_eq!(payloads(popped), all(), "{host:?} {lease}");
+        }
+    }
+}
+
+#[test]
+fn a_client_that_is_gone_ends_its_command_and_no_more() {
+    for host in Host::ALL {
+        let mut scene = Scene::on(host);
+        bury(&mut scene.acting, "q");
+        scene.begin("RQ.PURGE q");
+        scene.kill_asking();
+        scene.wait_until_over();
+        let left = scene.acting.counts("q")[3];
+        assert!(left > 0 && left < TASKS, "{host:?}: {left}");
+        assert_eq!(scene.acting.number("RQ.PURGE q"), left, "{host:?}");
+        // What a worker has comes back though nobody waits for it.
+        hold(&mut scene.acting);
+        let mut scene = Scene { asking: Client::of(&scene.server), ..scene };
+        scene.id = scene.asking.number("CLIENT ID");
+        let worker = current(&mut scene.acting);
+        scene.begin(&format!("RQ.WORKER STOP {worker}"));
+        scene.kill_asking();
+        until("all are back", || scene.acting.counts("q") == [TASKS, 0, 0, 0]);
+        until("it is forgotten", || current(&mut scene.acting).is_empty());
+    }
+}
+
+#[test]
+fn a_queue_that_takes_the_place_of_another_meanwhile_is_not_touched() {
+    let changes: &[&[&str]] = &[
+        &["DEL q", "RENAME other q"],
+        &["UNLINK q", "RENAME other q"],
+        &["RENAME other q"],
+        &["RENAME q moved", "COPY other q"],
+        &["FLUSHALL", "RQ.PUSH q a b c"],
+        &["DEL q", "SET q string"],
+    ];
+    for host in Host::ALL {
+        for command in ["RQ.PURGE q", "RQ.REVIVE q ALL", "RQ.CANCEL q PAYLOAD a", "RQ.INSPECT q DEAD 0 5000"]
+        {
+            for then in changes {
+                let mut scene = Scene::on(host);
+                bury(&mut scene.acting, "q");
+                if command.starts_with("RQ.CANCEL") {
+                    scene.acting.say(&format!("RQ.PUSH q{}", " a".repeat(5_000)));
+                }
+                scene.acting.say("RQ.PUSH other a b c");
+                scene.begin(command);
+                for line in *then {
+                    scene.acting.say(line);
+                }
+                match scene.answer() {
+                    Value::Int(done) => {
+                        assert!(done > 0 && done < TASKS, "{host:?} {command} {then:?}: {done}");
+                    }
+                    shown => assert!(list(shown).len() < 5_000, "{host:?} {command} {then:?}"),
+                }
+                if then.last() != Some(&"SET q string") {
+                    assert_eq!(scene.acting.counts("q"), [3, 0, 0, 0], "{host:?} {command} {then:?}");
+                }
+                scene.wait_until_over();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_command_follows_its_database_when_that_is_swapped() {
+    for host in Host::ALL {
+        let mut scene = Scene::on(host);
+        bury(&mut scene.acting, "q");
+        scene.begin("RQ.PURGE q");
+        scene.acting.say("SWAPDB 0 1");
+        assert_eq!(scene.answered_number(), TASKS, "{host:?}");
+        scene.acting.say("SELECT 1");
+        assert_eq!(scene.acting.number("EXISTS q"), 0, "{host:?}");
+    }
+}
+
+#[test]
+fn a_worker_at_its_end_takes_nothing_more_and_a_successor_waits() {
+    for host in Host::ALL {
+        let mut scene = Scene::on(host);
+        hold(&mut scene.acting);
+        let worker = current(&mut scene.acting);
+        scene.begin(&format!("RQ.WORKER STOP {worker}"));
+        let error = scene.acting.error(&format!("RQ.POP WORKER {worker} q"));
+        assert!(error.contains("GONE"), "{host:?}: {error}");
+        let successor = scene.acting.text("RQ.WORKER START w");
+        assert_ne!(successor, worker);
+        assert_eq!(scene.answered_number(), TASKS, "{host:?}");
+        scene.acting.say("MULTI");
+        scene.acting.say(&format!("RQ.POP COUNT 5000 WORKER {successor} q"));
+        let popped = list(scene.acting.say("EXEC")).swap_remove(0);
+        assert_eq!(payloads(popped), all(), "{host:?}: in their order");
+    }
+}
+
+#[test]
+fn a_server_that_becomes_a_replica_meanwhile_ends_the_command_and_loses_nothing() {
+    for host in Host::ALL {
+        for command in ["RQ.POP COUNT 5000 LEASE 1000 q", "RQ.WORKER STOP @w"] {
+            let mut scene = Scene::on(host);
+            if command.contains("STOP") {
+                hold(&mut scene.acting);
+            } else {
+                push(&mut scene.acting, "q");
+            }
+            let worker = current(&mut scene.acting);
+            scene.begin(&command.replace("@w", &worker));
+            scene.acting.say("REPLICAOF 127.0.0.1 1");
+            let error = scene.asking.answer().expect_err("nobody can be served");
+            assert!(error.to_string().contains("UNBLOCKED"), "{host:?}: {error}");
+            scene.wait_until_over();
+            scene.acting.say("REPLICAOF NO ONE");
+            assert_eq!(scene.acting.counts("q").iter().sum::<i64>(), TASKS, "{host:?}");
+            if command.contains("STOP") {
+                // It is as alive as before, and can be ended.
+                scene.acting.say("RQ.WORKER FAIL w");
+            }
+            until("all are back", || scene.acting.counts("q")[0] == TASKS);
+        }
+    }
+}
+
+#[test]
+fn a_replica_has_what_its_primary_did_slice_by_slice_and_goes_on_from_any_of_them() {
+    for host in Host::ALL {
+        let ports = [free_port().to_string(), free_port().to_string()];
+        let mut scene = Scene::with(host, &["--port", &ports[0]]);
+        let follow = format!("127.0.0.1 {}", ports[0]);
+        let second = host.start(&["--port", &ports[1], "--replicaof", &follow], &[]);
+        let mut replica = Client::of(&second);
+        replica.wait_until("replication", "master_link_status", "up");
+        let same = |scene: &mut Scene, replica: &mut Client| {
+            until("the replica has the same", || scene.acting.digest("q") == replica.digest("q"));
+        };
+        bury(&mut scene.acting, "q");
+        scene.begin("RQ.REVIVE q ALL");
+        assert_eq!(scene.answered_number(), TASKS);
+        same(&mut scene, &mut replica);
+        scene.begin("RQ.POP COUNT 5000 LEASE 600000 q");
+        assert_eq!(payloads(scene.answer()), all());
+        same(&mut scene, &mut replica);
+        // It looks for itself, as large as it likes.
+        assert_eq!(list(replica.say("RQ.INSPECT q PENDING 0 5000")).len(), 5_000);
+        bury(&mut scene.acting, "d");
+        scene.begin("RQ.PURGE d");
+        until("some are gone there", || replica.counts("d")[3] < TASKS);
+        replica.say("REPLICAOF NO ONE");
+        let left = replica.counts("d")[3];
+        assert!(left > 0, "{host:?}: a part was done when it took over");
+        assert_eq!(replica.number("RQ.PURGE d"), left, "{host:?}");
+    }
+}
+
+#[test]
+fn a_crash_in_between_leaves_some_done_and_the_rest_as_it_was() {
+    let mut scene = Scene::on(Host::Redis);
+    bury(&mut scene.acting, "d");
+    hold(&mut scene.acting);
+    let worker = current(&mut scene.acting);
+    let mut stopping = Client::of(&scene.server);
+    stopping.ask(&format!("RQ.WORKER STOP {worker}"));
+    scene.asking.ask("RQ.PURGE d");
+    scene.acting.wait_until("sureq", "sureq_under_way", "2");
+    scene.server.process().signal(rustix::process::Signal::KILL);
+    scene.server.crash();
+    let mut client = Client::of(&scene.server);
+    let left = client.counts("d")[3];
+    assert!(left > 0 && left < TASKS, "{left}");
+    assert_eq!(client.counts("q").iter().sum::<i64>(), TASKS);
+    // Whether all of its tasks were back by then or not, it can be ended.
+    client.say("RQ.WORKER FAIL w");
+    until("all are back", || client.counts("q")[0] == TASKS);
+}
+
+#[test]
+fn a_server_is_shut_down_while_a_command_is_under_way() {
+    let mut scene = Scene::on(Host::Redis);
+    bury(&mut scene.acting, "q");
+    scene.begin("RQ.PURGE q");
+    scene.acting.ask("SHUTDOWN");
+    assert!(scene.asking.answer().is_err(), "it is gone");
+    until("it has ended", || scene.server.process().has_ended());
+}
+
+#[test]
+fn what_is_purged_is_released_slice_by_slice() {
+    for host in Host::ALL {
+        let mut scene = Scene::on(host);
+        let client = &mut scene.acting;
+        let large = "x".repeat(1_100);
+        for _ in 0..TASKS / 1_000 {
+            client.say(&format!("RQ.PUSH q{}", format!(" {large}").repeat(1_000)));
+        }
+        client.say("RQ.ADD q later DELAY 600000");
+        let usage = |client: &mut Client| client.number("MEMORY USAGE q");
+        let full = usage(client);
+        assert_eq!(client.number("RQ.PURGE q READY"), TASKS, "{host:?}");
+        let purged = usage(client);
+        assert!(purged > full / 10, "{host:?}: it is not released at once: {purged} of {full}");
+        client.say("COPY q copy");
+        client.say("RENAME q r");
+        until("all is released", || client.number("MEMORY USAGE r") < 20_000);
+        assert!(client.number("MEMORY USAGE copy") < 20_000, "{host:?}");
+        assert_eq!(client.counts("r"), [0, 1, 0, 0], "{host:?}");
+        // One that is gone with its tasks is gone at once for those who look.
+        client.say(&format!("RQ.PUSH s{}", " x".repeat(5_000)));
+        assert_eq!(client.number("RQ.PURGE s"), TASKS, "{host:?}");
+        assert_eq!(client.number("EXISTS s"), 0, "{host:?}");
+    }
+}
+
+#[test]
+fn a_panic_in_a_slice_ends_that_command_alone() {
+    let environment =
+        [("SUREQ_MODULE_PACE", PathBuf::from(PACE)), ("SUREQ_MODULE_PANIC", PathBuf::from("slice"))];
+    let server = Host::Redis.start(&[], &environment);
+    let (mut asking, mut acting) = (Client::of(&server), Client::of(&server));
+    bury(&mut acting, "q");
+    let error = asking.error("RQ.PURGE q");
+    assert!(error.contains("an internal error"), "{error}");
+    assert_eq!(acting.told("sureq", "sureq_under_way"), "0");
+    assert!(acting.counts("q")[3] > 0);
+}
