@@ -21,13 +21,13 @@ pub struct SystemClock {
 
 impl Default for SystemClock {
     fn default() -> Self {
-        Self { origin: Instant::now() }
+        Self { origin: sureq_sync::now() }
     }
 }
 
 impl Clock for SystemClock {
     fn monotonic_ms(&self) -> u64 {
-        u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX)
+        u64::try_from(sureq_sync::elapsed(self.origin).as_millis()).unwrap_or(u64::MAX)
     }
 
     fn wall_ms(&self) -> u64 {

@@ -12,11 +12,11 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, IFlags, OFlags, StatVfs};
 use rustix::io::Errno;
+use sureq_sync::thread;
 
 use crate::fault::{Fault, OpenError, Operation};
 use crate::unfinished;
@@ -332,11 +332,13 @@ const DESCRIPTOR_LOOK: Duration = Duration::from_millis(10);
 
 /// Opens a file. Whether there are descriptors left says nothing about the disk, and so is no fault of it unless it lasts.
 fn open_with(operation: Operation, path: PathBuf, options: &OpenOptions) -> Result<RealFile, Fault> {
-    let since = Instant::now();
+    let since = sureq_sync::now();
     loop {
         match options.open(&path) {
             Ok(file) => return Ok(RealFile { path, file }),
-            Err(error) if is_out_of_descriptors(&error) && since.elapsed() < DESCRIPTOR_PATIENCE => {
+            Err(error)
+                if is_out_of_descriptors(&error) && sureq_sync::elapsed(since) < DESCRIPTOR_PATIENCE =>
+            {
                 thread::sleep(DESCRIPTOR_LOOK);
             }
             Err(source) => return Err(Fault::new(operation, path, source)),

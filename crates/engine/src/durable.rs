@@ -4,10 +4,12 @@
 //! leave before. The log thread publishes each new position once for all of them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::task::Waker;
 
 use crate::log::{LogError, Position};
+use sureq_sync::thread::Parker;
+use sureq_sync::{Mutex, MutexGuard};
 
 /// The durable position of a store.
 #[derive(Debug, Default)]
@@ -35,7 +37,8 @@ impl Durable {
 
     /// Waits on this thread until the position is durable; answers false if it never will be.
     pub(crate) fn wait_for(&self, position: Position) -> bool {
-        let waker = sureq_seam::unparker();
+        let parker = Parker::new();
+        let waker = sureq_seam::unparks(&parker);
         loop {
             if self.position() >= position {
                 return true;
@@ -45,7 +48,7 @@ impl Durable {
             }
             self.wake_at(position, &waker);
             if self.position() < position && self.failure().is_none() {
-                std::thread::park();
+                parker.park();
             }
         }
     }

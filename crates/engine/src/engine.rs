@@ -11,7 +11,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use sureq_core::command::{ConnId, Pop};
 use sureq_core::limits;
 use sureq_core::task::Body as _;
 use sureq_core::{Broker, Bulk, Command, LogTime, Now, Progress, Receipt, Refusal, Replies, Reply};
+use sureq_sync::{Condvar, Mutex, thread};
 
 use crate::ahead::ReadAhead;
 use crate::body::Body;
@@ -234,7 +235,7 @@ impl Engine {
     fn spawn(&self, name: &str, run: impl FnOnce(Arc<Shared>) + Send + 'static) {
         let shared = Arc::clone(&self.shared);
         shared.threads_left.begin_one();
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+        let thread = thread::spawn(name, move || {
             let ran = catch_unwind(AssertUnwindSafe(|| run(Arc::clone(&shared))));
             if ran.is_err() {
                 // Without this thread nothing more would be confirmed, and nobody would know.

@@ -2,11 +2,11 @@
 //! segment can go. One old task never pins the log.
 
 use std::sync::atomic::Ordering;
-use std::thread;
 use std::time::Duration;
 
 use sureq_core::TaskId;
 use sureq_core::event::QueueNo;
+use sureq_sync::thread;
 
 use crate::body::Body;
 use crate::disk::Disk;

@@ -7,10 +7,11 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use sureq_core::command::{Add, Cancel, NameArg, TaskRefs};
 use sureq_core::{Command, Refusal, Replies, Reply};
+use sureq_sync::{Condvar, Mutex, MutexGuard};
 
 use crate::body::Body;
 use crate::durable::Durable;
@@ -265,6 +266,8 @@ fn execute(shared: &Shared, giant: &Giant) {
         // The log meets the same when it comes to write, and knows what to do.
         Some(Err(_)) | None => Room::Unknown,
     };
+    // If the log fails before it is answered, nobody knows what came of it.
+    giant.cell.lock().is_executed = true;
     // Its own copy is no reason to refuse it.
     shared.charged.fetch_sub(giant.command.memory(), Relaxed);
     let (replies, position) =

@@ -4,10 +4,11 @@
 use std::mem::{Discriminant, discriminant};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use sureq_core::{Now, TaskId};
+use sureq_sync::{Condvar, Mutex, MutexGuard};
 
 use crate::log::{LogError, Spares};
 use crate::shared::Shared;
@@ -134,12 +135,12 @@ pub(crate) fn run(shared: &Shared) {
 
 fn keep(shared: &Shared, kept: &Kept) -> Result<(), LogError> {
     let (mut warned, mut is_blind) = (None, false);
-    let mut refreshed = Instant::now();
+    let mut refreshed = sureq_sync::now();
     refresh(shared)?;
     while !is_over(shared) {
         // It is woken for each segment, which may be many times a second.
-        if refreshed.elapsed() >= REFRESH || shared.keeper.is_mark_near.load(Relaxed) {
-            refreshed = Instant::now();
+        if sureq_sync::elapsed(refreshed) >= REFRESH || shared.keeper.is_mark_near.load(Relaxed) {
+            refreshed = sureq_sync::now();
             refresh(shared)?;
         }
         let has_room = prepare(shared, kept)?;
@@ -149,7 +150,8 @@ fn keep(shared: &Shared, kept: &Kept) -> Result<(), LogError> {
             tell_of_little_room(shared, little, &mut warned);
         }
         let woken = shared.keeper.woken.lock().unwrap_or_else(PoisonError::into_inner);
-        let pause = if has_room { REFRESH.saturating_sub(refreshed.elapsed()) } else { NO_SPACE_RETRY };
+        let pause =
+            if has_room { REFRESH.saturating_sub(sureq_sync::elapsed(refreshed)) } else { NO_SPACE_RETRY };
         let slept = shared.keeper.wakes.wait_timeout_while(woken, pause, |woken| !*woken);
         *slept.unwrap_or_else(PoisonError::into_inner).0 = false;
     }

@@ -7,12 +7,13 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use sureq_core::limits;
 use sureq_core::notice::{Kind, Kinds};
 use sureq_seam::{Heard, Notice, NoticeTasks};
+use sureq_sync::{Mutex, MutexGuard};
 
 use crate::engine::Engine;
 use crate::log::Position;

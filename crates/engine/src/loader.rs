@@ -6,9 +6,10 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use sureq_core::{TaskId, limits};
+use sureq_sync::{Condvar, Mutex, MutexGuard};
 
 use crate::ahead::Reading;
 use crate::body::{Body, Stored};

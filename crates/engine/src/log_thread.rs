@@ -1,6 +1,5 @@
 //! The one thread that writes: takes what has gathered, writes it as one frame, syncs, publishes.
 
-use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 use crate::log::{Durability, FrameBuf, LogError, Place, Writer};
@@ -8,6 +7,7 @@ use crate::placement;
 use crate::shared::{LOCK, Shared, State};
 use crate::tape::Batch;
 use crate::tidier;
+use sureq_sync::MutexGuard;
 
 /// At the level `interval`, what is written is synced within this time.
 const SYNC_INTERVAL: Duration = Duration::from_millis(100);
@@ -55,7 +55,7 @@ pub(crate) fn run(shared: &Shared, mut writer: Writer) {
 
 fn write_until_closed(shared: &Shared, writer: &mut Writer) -> Result<(), LogError> {
     let mut spare = FrameBuf::new();
-    let (mut synced_at, mut unsynced_bytes) = (Instant::now(), 0);
+    let (mut synced_at, mut unsynced_bytes) = (sureq_sync::now(), 0);
     loop {
         let mut state = wait_for_work(shared, writer, synced_at);
         if shared.durability == Durability::None {
@@ -65,7 +65,7 @@ fn write_until_closed(shared: &Shared, writer: &mut Writer) -> Result<(), LogErr
         if state.tape.is_empty() {
             drop(state);
             sync(shared, writer)?;
-            synced_at = Instant::now();
+            synced_at = sureq_sync::now();
             if closing {
                 return Ok(());
             }
@@ -84,12 +84,13 @@ fn write_until_closed(shared: &Shared, writer: &mut Writer) -> Result<(), LogErr
         let written = append(shared, writer, &mut frame, events)?;
         assert_eq!(written, place, "tasks were told where their payloads lie");
         unsynced_bytes += frame.body_len();
-        let interval_over = shared.durability == Durability::Interval && synced_at.elapsed() >= SYNC_INTERVAL;
+        let interval_over =
+            shared.durability == Durability::Interval && sureq_sync::elapsed(synced_at) >= SYNC_INTERVAL;
         // Frames that wait already are synced together, as they would be in one frame.
         let is_last = !has_full || unsynced_bytes >= SYNC_BYTES;
         if shared.durability == Durability::Always && is_last || interval_over || is_wanted {
             sync(shared, writer)?;
-            (synced_at, unsynced_bytes) = (Instant::now(), 0);
+            (synced_at, unsynced_bytes) = (sureq_sync::now(), 0);
         }
         if shared.durability != Durability::Always {
             shared.durable.publish(end);
@@ -104,7 +105,7 @@ fn wait_for_work<'s>(shared: &'s Shared, writer: &Writer, synced_at: Instant) ->
     let mut state = shared.lock();
     while !state.tape.is_committed() && !state.closing && state.sync_wanted <= writer.synced() {
         let unsynced = shared.durability == Durability::Interval && writer.synced() < writer.end();
-        let left = SYNC_INTERVAL.saturating_sub(synced_at.elapsed());
+        let left = SYNC_INTERVAL.saturating_sub(sureq_sync::elapsed(synced_at));
         if unsynced && left.is_zero() {
             break;
         }
@@ -182,12 +183,12 @@ fn append(
 /// Where old segments take up more than they may, no new one is begun before some of them are gone. Those who are to see
 /// to that may have to wait for what is about to be written; and nobody waits for ever.
 fn wait_for_tidying(shared: &Shared, writer: &mut Writer) -> Result<(), LogError> {
-    let since = Instant::now();
+    let since = sureq_sync::now();
     loop {
         let mut state = shared.lock();
         let is_needed = state.closing || state.no_space || state.sync_wanted > writer.end();
         let is_behind = tidier::is_behind(&state, writer.room().segment_bytes());
-        if is_needed || !is_behind || since.elapsed() >= TIDYING_PATIENCE {
+        if is_needed || !is_behind || sureq_sync::elapsed(since) >= TIDYING_PATIENCE {
             state.log_thread = LogThread::Awake;
             return Ok(());
         }

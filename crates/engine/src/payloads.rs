@@ -158,7 +158,7 @@ impl Shared {
     }
 
     pub(crate) fn load_into(&self, cell: &Arc<TicketCell>, answer: Answer) {
-        cell.lock().answer = Some(answer);
+        cell.begin(answer, None);
         self.read_for(cell);
     }
 }

@@ -3,15 +3,15 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, PoisonError, TryLockError};
 use std::task::Waker;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use sureq_core::broker::Dropped;
 use sureq_core::event::QueueNo;
 use sureq_core::limits;
 use sureq_core::{Broker, Command, LogTime, Now, Receipt, Refusal, Replies, Reply, TaskId};
+use sureq_sync::{Condvar, Mutex, MutexGuard, thread};
 
 use crate::ahead::ReadAhead;
 use crate::body::Body;
@@ -72,7 +72,7 @@ pub(crate) struct Shared {
     /// What payloads that are names are hashed with.
     pub(crate) hash_key: [u8; 16],
     pub(crate) notice: Option<fn(&str)>,
-    pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
+    pub(crate) threads: Mutex<Vec<thread::JoinHandle>>,
     pub(crate) threads_left: ThreadsLeft,
     pub(crate) cut: Option<Cut>,
 }
@@ -261,7 +261,7 @@ impl Shared {
         let waiting = self.waited.load(Ordering::Relaxed);
         while self.entered.load(Ordering::Relaxed) < waiting && self.durable.failure().is_none() {
             // Who yields again and again is put behind all others by the system, and then has the lock while it does not run.
-            std::thread::sleep(STEP_ASIDE);
+            thread::sleep(STEP_ASIDE);
         }
     }
 

@@ -605,9 +605,6 @@ impl Shared {
     /// Has the loader read the payloads that the answer lacks. To be called with the lock under which it was given their
     /// places: from then on no segment is retired before they are read.
     pub(crate) fn read_for(&self, cell: &Arc<TicketCell>) {
-        if let Some(loader) = &self.loader {
-            cell.begin_reading();
-            loader.load(Arc::clone(cell));
-        }
+        self.loader.iter().for_each(|loader| loader.load(Arc::clone(cell)));
     }
 }

@@ -1,8 +1,9 @@
 //! How far the log is on disk, for those who cannot do with less, whatever the level of durability.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
 use crate::log::Position;
+use sureq_sync::{Condvar, Mutex, MutexGuard};
 
 #[derive(Default)]
 pub(crate) struct Synced {

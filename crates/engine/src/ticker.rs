@@ -1,9 +1,9 @@
 //! The thread that lets time pass: leases run out, delayed tasks fall due, waiting pops give up.
 
-use std::sync::MutexGuard;
 use std::time::Duration;
 
 use sureq_core::{LogTime, Now};
+use sureq_sync::MutexGuard;
 
 use crate::shared::{LOCK, Shared, State};
 use crate::ticket::timed_out;

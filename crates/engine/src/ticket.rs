@@ -2,13 +2,15 @@
 //! search goes on.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use sureq_core::reply::{Span, TaskView};
 use sureq_core::{Receipt, Refusal, Replies, Reply};
-use sureq_seam::{by_queue, unparker};
+use sureq_seam::{by_queue, unparks};
+use sureq_sync::thread::Parker;
+use sureq_sync::{Mutex, MutexGuard};
 
 use crate::body::Body;
 use crate::durable::Durable;
@@ -35,7 +37,7 @@ pub struct Answer {
 impl Answer {
     /// What has just been executed.
     pub(crate) fn new(queues: Vec<Box<[u8]>>, replies: Replies<Body>, position: Position) -> Self {
-        Self { queues, replies, position, at: Instant::now(), recovered_from: None }
+        Self { queues, replies, position, at: sureq_sync::now(), recovered_from: None }
     }
 
     /// The deliveries in it, by queue.
@@ -84,6 +86,7 @@ pub(crate) struct TicketCell {
 }
 
 #[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "four questions, of which each has its own answer")]
 pub(crate) struct TicketState {
     pub(crate) answer: Option<Answer>,
     /// The answer's payloads are being read, or not all of its slices were executed.
@@ -93,6 +96,8 @@ pub(crate) struct TicketState {
     /// What is left of its command, and whether nothing was executed yet for it.
     slices: Option<Sliced>,
     is_first: bool,
+    /// Its command is executed, or about to be, although there is no answer yet.
+    pub(crate) is_executed: bool,
     pub(crate) waker: Option<Waker>,
 }
 
@@ -113,12 +118,16 @@ impl TicketState {
 }
 
 impl TicketCell {
-    /// Begins an answer to which slices will be added, if there are any.
+    /// Begins an answer to which slices will be added, if there are any. If payloads of it have to be read, that is next:
+    /// whoever polls its ticket in the same instant must neither get it without them nor go on with its slices.
     pub(crate) fn begin(&self, answer: Answer, slices: Option<Sliced>) {
+        let is_cold = is_cold(&answer.replies);
         let mut ticket = self.lock();
         let is_begun = matches!(slices, Some(Sliced::Bulk(_)));
         ticket.is_first = answer.replies.list.is_empty() && !is_begun;
-        (ticket.is_loading, ticket.answer, ticket.slices) = (slices.is_some(), Some(answer), slices);
+        ticket.is_reading = is_cold;
+        ticket.is_loading = is_cold || slices.is_some();
+        (ticket.answer, ticket.slices) = (Some(answer), slices);
     }
 
     /// What is left of the command, and whether nothing was executed yet for it; nothing while payloads are read.
@@ -137,14 +146,8 @@ impl TicketCell {
         (ticket.slices, ticket.is_first) = (Some(slices), is_first);
     }
 
-    /// The loader begins to read payloads of the answer.
-    pub(crate) fn begin_reading(&self) {
-        let mut ticket = self.lock();
-        (ticket.is_reading, ticket.is_loading) = (true, true);
-    }
-
     /// Adds a slice to the answer; `whole` makes one reply of all slices so far. If there are more to come, `rest` is what is
-    /// left of the command.
+    /// left of the command. If payloads of the slice have to be read, that is next.
     pub(crate) fn add_slice(
         &self,
         mut slice: Replies<Body>,
@@ -152,8 +155,10 @@ impl TicketCell {
         rest: Option<Sliced>,
         whole: impl FnOnce(&Replies<Body>) -> Reply,
     ) {
+        let is_cold = is_cold(&slice);
         let mut ticket = self.lock();
-        ticket.is_loading = rest.is_some();
+        ticket.is_reading = is_cold;
+        ticket.is_loading = is_cold || rest.is_some();
         ticket.slices = rest;
         let Some(answer) = &mut ticket.answer else { return };
         let Answer { replies, .. } = answer;
@@ -175,7 +180,8 @@ impl TicketCell {
         let mut ticket = self.lock();
         if std::mem::take(&mut ticket.is_loading) {
             // What was executed for it may be on disk or not.
-            let replies = if ticket.answer.is_some() { unsure() } else { poisoned() };
+            let may_be_done = ticket.answer.is_some() || ticket.is_executed;
+            let replies = if may_be_done { unsure() } else { poisoned() };
             ticket.answer = Some(Answer::new(Vec::new(), replies, Position::START));
         }
         let waker = ticket.waker.take();
@@ -188,6 +194,11 @@ impl TicketCell {
     pub(crate) fn lock(&self) -> MutexGuard<'_, TicketState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether payloads of tasks have to be read before a reply can leave.
+fn is_cold(replies: &Replies<Body>) -> bool {
+    replies.tasks.iter().any(|task| task.body.place().is_some())
 }
 
 /// The right to the answer of a command that waits. Dropped without its answer having been taken, it leaves the line, and
@@ -225,7 +236,8 @@ impl Ticket {
         let Some(position) = answered.map(|answer| answer.position) else {
             if self.shared.durable.failure().is_some() || self.shared.state.is_poisoned() {
                 // Whoever should have answered may be gone.
-                let replies = if cell.answer.take().is_some() { unsure() } else { poisoned() };
+                let may_be_done = cell.answer.take().is_some() || cell.is_executed;
+                let replies = if may_be_done { unsure() } else { poisoned() };
                 return Poll::Ready(Answer::new(Vec::new(), replies, Position::START));
             }
             cell.waker = Some(cx.waker().clone());
@@ -259,11 +271,12 @@ impl Ticket {
 
     /// Waits for the answer on this thread.
     pub fn wait(self) -> Answer {
-        let waker = unparker();
+        let parker = Parker::new();
+        let waker = unparks(&parker);
         loop {
             match self.poll(&mut Context::from_waker(&waker)) {
                 Poll::Ready(answer) => return answer,
-                Poll::Pending => std::thread::park_timeout(Duration::from_secs(1)),
+                Poll::Pending => parker.park_timeout(Duration::from_secs(1)),
             }
         }
     }

@@ -6,11 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use sureq_core::broker::Dropped;
+use sureq_sync::{Condvar, Mutex, MutexGuard, thread};
 
 use crate::body::Body;
 use crate::checkpoint::{Checkpoints, Older};
@@ -462,7 +462,7 @@ impl Tidier {
         let retry = self.unread.entry(number).or_insert(Retry { failures: 0, at: None });
         let pause = COPY_AGAIN.get(retry.failures).filter(|_| matches!(error, OpenError::Disk(_)));
         retry.failures += 1;
-        retry.at = pause.map(|&pause| Instant::now() + pause);
+        retry.at = pause.map(|&pause| sureq_sync::now() + pause);
         shared.lock().unreadable.insert(number);
         shared.notice(&format!("{error}; the segment is kept, and the tasks in it stay where they are"));
     }
@@ -472,7 +472,7 @@ impl Tidier {
         if self.unread.is_empty() {
             return;
         }
-        let now = Instant::now();
+        let now = sureq_sync::now();
         let mut state = shared.lock();
         let State { segments, unreadable, .. } = &mut *state;
         self.unread.retain(|number, _| segments.iter().any(|segment| segment.number == *number));

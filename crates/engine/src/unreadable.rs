@@ -5,10 +5,11 @@
 //! an operator revives or deletes it. All other tasks go on.
 
 use std::collections::HashMap;
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sureq_core::{Receipt, Refusal, Reply, TaskId};
+use sureq_sync::{Mutex, MutexGuard};
 
 use crate::body::Body;
 use crate::log::Position;

@@ -3,5 +3,5 @@
 use std::time::Instant;
 
 pub(crate) fn now() -> Instant {
-    Instant::now()
+    sureq_sync::now()
 }

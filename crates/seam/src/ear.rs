@@ -2,10 +2,11 @@
 //! all of it, and is told so.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 use std::task::{Context, Poll, Waker};
 
 use sureq_core::limits;
+use sureq_sync::{Mutex, MutexGuard};
 
 use crate::notice::Heard;
 

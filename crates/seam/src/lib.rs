@@ -56,5 +56,5 @@ pub use notice::{Heard, Notice, NoticeTasks};
 pub use reply_sizes::{BATCH_REPLY_BYTES, ReplySizes, SizePlace};
 pub use slot::{PopOf, Slot, Untaken, by_queue};
 pub use ticket::{Answer, TakeBack, Ticket};
-pub use waiting::{unparker, wait};
+pub use waiting::{unparks, wait};
 pub use wanted::{By, Want, Wanted};

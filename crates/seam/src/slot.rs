@@ -1,12 +1,13 @@
 //! Slots: the home's end of a ticket, where an answer is put that was waited for elsewhere.
 
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use sureq_core::reply::TaskView;
 use sureq_core::{Receipt, Refusal, Replies, Reply};
+use sureq_sync::{Mutex, MutexGuard};
 
 use crate::clock;
 

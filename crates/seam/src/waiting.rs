@@ -2,25 +2,27 @@
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
+
+use sureq_sync::thread::Parker;
 
 /// Waits on this thread until polling answers.
 pub fn wait<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
-    let waker = unparker();
+    let parker = Parker::new();
+    let waker = unparks(&parker);
     loop {
         match poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(answer) => return answer,
-            Poll::Pending => std::thread::park(),
+            Poll::Pending => parker.park(),
         }
     }
 }
 
-/// A waker that unparks this thread, for those who do not wait for ever.
-pub fn unparker() -> Waker {
-    Waker::from(Arc::new(Parked(std::thread::current())))
+/// A waker that unparks a thread, for those who do not wait for ever.
+pub fn unparks(parker: &Parker) -> Waker {
+    Waker::from(Arc::new(Parked(parker.clone())))
 }
 
-struct Parked(Thread);
+struct Parked(Parker);
 
 impl Wake for Parked {
     fn wake(self: Arc<Self>) {

@@ -1,7 +1,6 @@
 //! The copies of single files.
 
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use super::is_absent;
@@ -11,6 +10,7 @@ use crate::failpoint::failpoint;
 use crate::fault::Fault;
 use crate::log::Position;
 use crate::log::salvage::{Content, FRAME_BYTES_MIN, Found};
+use sureq_sync::thread;
 
 /// How much is read and written at once.
 const PIECE_BYTES: usize = 1 << 20;

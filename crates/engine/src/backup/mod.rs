@@ -20,7 +20,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use crate::check::{Progress, Report, Steps, check, identify};
@@ -31,6 +30,7 @@ use crate::log::salvage::{Found, Kind, find_segments};
 use crate::log::{Position, segment_name};
 use crate::store::{self, StoreValues};
 use crate::unfinished;
+use sureq_sync::thread;
 
 mod files;
 

@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 use std::iter;
 use std::ops::RangeInclusive;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use super::Place;
 use super::segment::{SegmentInfo, segment_name};
 use crate::disk::{Disk, DiskFile};
 use crate::fault::Fault;
+use sureq_sync::{Mutex, MutexGuard};
 
 /// How many segments are kept open for reading.
 const OPEN_MAX: usize = 64;

@@ -5,8 +5,7 @@
 //! does not have, so they are prepared ahead by whoever calls [`Spares::prepare`].
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::segment::{parse_spare_name, segment_bytes_for, segment_name, spare_name};
@@ -14,6 +13,7 @@ use super::{Filling, LogError, LogOptions, Position};
 use crate::disk::Disk;
 use crate::failpoint::failpoint;
 use crate::fault::{Fault, Operation};
+use sureq_sync::{Mutex, MutexGuard, thread};
 
 /// After so many stretches of zeros that nobody waits for, the disk is left to others for a while.
 const GENTLE_STRETCHES: u32 = 4;

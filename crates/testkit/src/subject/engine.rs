@@ -8,7 +8,8 @@ use sureq_core::Replies;
 use sureq_core::command::{Command, ConnId};
 use sureq_engine::log::Position;
 use sureq_engine::{Body, Engine, Options, Ticket};
-use sureq_seam::unparker;
+use sureq_seam::unparks;
+use sureq_sync::thread::Parker;
 
 use super::local::{Home, Local};
 use super::{Candidate, steps};
@@ -108,12 +109,13 @@ impl Home for EngineHome {
 
     fn answer(&mut self, waiting: u64) -> Option<Replies<Body>> {
         let ticket = self.tickets.get(&waiting)?;
-        let waker = unparker();
+        let parker = Parker::new();
+        let waker = unparks(&parker);
         let answer = loop {
             let is_loading = ticket.is_loading();
             match ticket.poll(&mut Context::from_waker(&waker)) {
                 Poll::Ready(answer) => break answer,
-                Poll::Pending if is_loading => std::thread::park(),
+                Poll::Pending if is_loading => parker.park(),
                 Poll::Pending => return None,
             }
         };

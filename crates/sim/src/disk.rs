@@ -1,0 +1,200 @@
+//! The disk of a simulation: what [`SimDisk`] keeps, with calls that take time, and an end.
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use fastrand::Rng;
+use sureq_engine::disk::{Disk, DiskFile};
+use sureq_engine::fault::{Fault, Operation};
+use sureq_sync::{sim, thread};
+use sureq_testkit::sim_disk::{Kept, SimDisk};
+
+use crate::plan::{End, Plan};
+
+/// A disk for one life of a store.
+#[derive(Clone)]
+pub(crate) struct LifeDisk {
+    inner: SimDisk,
+    life: Arc<Life>,
+}
+
+struct Life {
+    end: End,
+    calls: AtomicU64,
+    /// The machine or the process is gone: whatever still runs changes nothing any more.
+    is_over: AtomicBool,
+    /// What a power cut has left.
+    left: Mutex<Option<SimDisk>>,
+    rng: Mutex<Rng>,
+    sync_max: Duration,
+    slow_sync_max: Duration,
+}
+
+impl LifeDisk {
+    pub(crate) fn new(inner: SimDisk, end: End, plan: &Plan, rng: Rng) -> Self {
+        let life = Life {
+            end,
+            calls: AtomicU64::new(0),
+            is_over: AtomicBool::new(false),
+            left: Mutex::new(None),
+            rng: Mutex::new(rng),
+            sync_max: plan.sync_max,
+            slow_sync_max: plan.slow_sync_max,
+        };
+        Self { inner, life: Arc::new(life) }
+    }
+
+    /// Whether the process was killed or the power cut.
+    pub(crate) fn is_over(&self) -> bool {
+        self.life.is_over.load(Ordering::Relaxed)
+    }
+
+    /// What the next life finds.
+    pub(crate) fn left(self) -> SimDisk {
+        let left = self.life.left.lock().unwrap_or_else(PoisonError::into_inner).take();
+        left.unwrap_or(self.inner)
+    }
+
+    /// Counts a call, and says whether there is still someone to make it.
+    fn call(&self, operation: Operation) -> io::Result<()> {
+        sim::interrupt();
+        sim::note(operation as u64);
+        if matches!(operation, Operation::Sync | Operation::SyncDirectory) {
+            thread::sleep(self.life.sync_time());
+        }
+        if self.is_over() {
+            return Err(gone());
+        }
+        let calls = self.life.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        match self.life.end {
+            End::Killed(at) if calls == at => self.life.is_over.store(true, Ordering::Relaxed),
+            End::PowerCut(at) if calls == at => self.cut_power(),
+            _ => return Ok(()),
+        }
+        Err(gone())
+    }
+
+    fn cut_power(&self) {
+        let kept = || {
+            let mut rng = self.life.rng();
+            match rng.u32(..4) {
+                0 => Kept::Nothing,
+                1 => Kept::Everything,
+                _ => Kept::Some { seed: rng.u64(..), sector_bytes: [512, 4096][rng.usize(..2)] },
+            }
+        };
+        let left = self.inner.crash(kept(), kept());
+        *self.life.left.lock().unwrap_or_else(PoisonError::into_inner) = Some(left);
+        self.life.is_over.store(true, Ordering::Relaxed);
+    }
+
+    fn faulty<T>(operation: Operation, path: impl AsRef<Path>, called: io::Result<T>) -> Result<T, Fault> {
+        called.map_err(|error| Fault::new(operation, path.as_ref(), error))
+    }
+
+    fn file(&self, inner: Box<dyn DiskFile>) -> Box<dyn DiskFile> {
+        Box::new(LifeFile { inner, disk: self.clone() })
+    }
+}
+
+impl Life {
+    fn rng(&self) -> std::sync::MutexGuard<'_, Rng> {
+        self.rng.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sync_time(&self) -> Duration {
+        let mut rng = self.rng();
+        let max = if rng.u32(..100) == 0 { self.slow_sync_max } else { self.sync_max };
+        Duration::from_nanos(rng.u64(..=max.as_nanos() as u64))
+    }
+}
+
+fn gone() -> io::Error {
+    io::Error::other("the simulated process is gone")
+}
+
+impl Disk for LifeDisk {
+    fn list(&self) -> Result<Vec<String>, Fault> {
+        Self::faulty(Operation::List, ".", self.call(Operation::List))?;
+        self.inner.list()
+    }
+
+    fn create(&self, name: &str) -> Result<Box<dyn DiskFile>, Fault> {
+        Self::faulty(Operation::Create, name, self.call(Operation::Create))?;
+        Ok(self.file(self.inner.create(name)?))
+    }
+
+    fn open(&self, name: &str) -> Result<Box<dyn DiskFile>, Fault> {
+        Self::faulty(Operation::Open, name, self.call(Operation::Open))?;
+        Ok(self.file(self.inner.open(name)?))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), Fault> {
+        Self::faulty(Operation::Rename, from, self.call(Operation::Rename))?;
+        self.inner.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> Result<(), Fault> {
+        Self::faulty(Operation::Remove, name, self.call(Operation::Remove))?;
+        self.inner.remove(name)
+    }
+
+    fn sync_dir(&self) -> Result<(), Fault> {
+        Self::faulty(Operation::SyncDirectory, ".", self.call(Operation::SyncDirectory))?;
+        self.inner.sync_dir()
+    }
+
+    fn capacity(&self) -> Result<u64, Fault> {
+        self.inner.capacity()
+    }
+
+    fn free(&self) -> Result<u64, Fault> {
+        self.inner.free()
+    }
+
+    fn entropy(&self) -> Result<[u8; 16], Fault> {
+        self.inner.entropy()
+    }
+}
+
+struct LifeFile {
+    inner: Box<dyn DiskFile>,
+    disk: LifeDisk,
+}
+
+impl DiskFile for LifeFile {
+    fn path(&self) -> &Path {
+        self.inner.path()
+    }
+
+    fn write_some_at(&self, offset: u64, bytes: &[u8]) -> io::Result<usize> {
+        let was_over = self.disk.is_over();
+        if let Err(error) = self.disk.call(Operation::Write) {
+            // What the process had begun to write when it was killed may be there in part.
+            if !was_over && matches!(self.disk.life.end, End::Killed(_)) {
+                let part = self.disk.life.rng().usize(..=bytes.len());
+                self.inner.write_some_at(offset, &bytes[..part])?;
+            }
+            return Err(error);
+        }
+        self.inner.write_some_at(offset, bytes)
+    }
+
+    fn read_some_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.disk.call(Operation::Read)?;
+        self.inner.read_some_at(offset, into)
+    }
+
+    fn sync_data(&self) -> Result<(), Fault> {
+        LifeDisk::faulty(Operation::Sync, self.path(), self.disk.call(Operation::Sync))?;
+        self.inner.sync_data()
+    }
+
+    fn len(&self) -> Result<u64, Fault> {
+        LifeDisk::faulty(Operation::Measure, self.path(), self.disk.call(Operation::Measure))?;
+        self.inner.len()
+    }
+}

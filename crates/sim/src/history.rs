@@ -1,0 +1,219 @@
+//! What clients were promised, and what contradicts it.
+//!
+//! Every task has a number, which its payload begins with. A client says what it is about to ask and, if it is told, what came
+//! of it; what it is never told may have happened or not. Of time nothing is assumed but that a command was executed between
+//! the moment at which it was asked and the one at which its reply came.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// Log time counts whole milliseconds, so that a command may count as up to one earlier than it was.
+const RESOLUTION: Duration = Duration::from_millis(1);
+
+/// What is known of one task.
+#[derive(Debug)]
+struct Task {
+    queue: usize,
+    bytes: usize,
+    /// Its id, once its push was confirmed.
+    id: Option<String>,
+    removal: Removal,
+    /// It may not be handed out before this.
+    not_before: Instant,
+    /// The number of its last delivery that anyone was told of.
+    deliveries: u32,
+    /// How many commands are under way that may change how long it is whose, and when the last of them ended.
+    takings: u32,
+    taken_at: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Removal {
+    /// Nobody has tried.
+    None,
+    /// Somebody has, and was not told what came of it.
+    Tried,
+    /// Since then it is gone.
+    Done(Instant),
+}
+
+/// What all clients were promised.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    tasks: BTreeMap<u64, Task>,
+    receipts: BTreeSet<Vec<u8>>,
+    /// How many purges of a queue are under way.
+    purges: BTreeMap<usize, usize>,
+    last: u64,
+    pub(crate) commands: u64,
+    pub(crate) findings: Vec<String>,
+}
+
+/// A delivery, as a client was told of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Delivery {
+    pub(crate) number: u64,
+    pub(crate) queue: usize,
+    pub(crate) receipt: Vec<u8>,
+    /// Which delivery of the task it is.
+    pub(crate) nth: u32,
+}
+
+impl History {
+    /// A task is about to be pushed.
+    pub(crate) fn begin_push(&mut self, queue: usize, bytes: usize, not_before: Instant) -> u64 {
+        self.last += 1;
+        let is_purged = self.purges.get(&queue).is_some_and(|purges| *purges > 0);
+        let removal = if is_purged { Removal::Tried } else { Removal::None };
+        let task =
+            Task { queue, bytes, id: None, removal, not_before, deliveries: 0, takings: 0, taken_at: None };
+        self.tasks.insert(self.last, task);
+        self.last
+    }
+
+    /// A push was confirmed.
+    pub(crate) fn pushed(&mut self, number: u64, id: String) {
+        self.task(number).id = Some(id);
+    }
+
+    /// A push was refused: nobody will ever see it.
+    pub(crate) fn refused(&mut self, number: u64) {
+        self.tasks.remove(&number);
+    }
+
+    /// A task was handed out. Answers nothing if it is not known at all.
+    pub(crate) fn delivered(
+        &mut self,
+        payload: &[u8],
+        queue: usize,
+        receipt: Vec<u8>,
+        nth: u32,
+        (asked, came, lease): (Instant, Instant, Duration),
+    ) -> Option<Delivery> {
+        let number = number_of(payload);
+        let Some(task) = number.and_then(|number| self.tasks.get_mut(&number)) else {
+            self.findings.push(format!("a task came that nobody pushed: {} bytes", payload.len()));
+            return None;
+        };
+        let number = number?;
+        if task.queue != queue || task.bytes != payload.len() || !is_whole(number, payload) {
+            self.findings.push(format!("task {number} came with another queue or payload"));
+        }
+        match task.removal {
+            Removal::Done(since) if asked > since => {
+                self.findings.push(format!("task {number} came although it was finished"));
+            }
+            _ => {}
+        }
+        // Clients are told of deliveries in any order: of one that came before the last one nothing can be said.
+        let is_last = nth > task.deliveries;
+        if is_last && came + RESOLUTION <= task.not_before {
+            let early = task.not_before - came;
+            self.findings.push(format!("task {number} came {early:?} early, or while another had it"));
+        }
+        if !self.receipts.insert(receipt.clone()) {
+            self.findings.push(format!("task {number} came with a receipt that was used before"));
+        }
+        // Its lease began when it was handed out, and may have been changed since by what was under way at the same time.
+        if is_last {
+            let is_certain = task.takings == 0 && task.taken_at.is_none_or(|at| at < asked);
+            task.not_before = if is_certain { asked + lease } else { asked };
+            task.deliveries = nth;
+        }
+        Some(Delivery { number, queue, receipt, nth })
+    }
+
+    /// Somebody is about to do something after which the task may come again in so much time.
+    pub(crate) fn begin_taking(&mut self, number: u64, now: Instant, time: Duration) {
+        let task = self.task(number);
+        task.not_before = task.not_before.min(now + time);
+        task.takings += 1;
+    }
+
+    /// It was done, or will not be any more.
+    pub(crate) fn end_taking(&mut self, number: u64, now: Instant) {
+        let task = self.task(number);
+        task.takings -= 1;
+        task.taken_at = Some(now);
+    }
+
+    /// Somebody was told that it will not come before this, unless it has come since.
+    pub(crate) fn comes_not_before(&mut self, delivery: &Delivery, at: Instant) {
+        let task = self.task(delivery.number);
+        if task.deliveries == delivery.nth {
+            task.not_before = at;
+        }
+    }
+
+    /// Somebody is about to remove a task.
+    pub(crate) fn begin_removal(&mut self, number: u64) {
+        let task = self.task(number);
+        if task.removal == Removal::None {
+            task.removal = Removal::Tried;
+        }
+    }
+
+    /// A task was removed.
+    pub(crate) fn removed(&mut self, number: u64, now: Instant) {
+        let task = self.task(number);
+        if !matches!(task.removal, Removal::Done(_)) {
+            task.removal = Removal::Done(now);
+        }
+    }
+
+    /// Somebody is about to remove all tasks of a queue, and those that are pushed meanwhile.
+    pub(crate) fn begin_purge(&mut self, queue: usize) {
+        *self.purges.entry(queue).or_default() += 1;
+        for number in self.of_queue(queue) {
+            self.begin_removal(number);
+        }
+    }
+
+    /// It was done, or will not be any more.
+    pub(crate) fn end_purge(&mut self, queue: usize) {
+        *self.purges.entry(queue).or_default() -= 1;
+    }
+
+    fn of_queue(&self, queue: usize) -> Vec<u64> {
+        self.tasks.iter().filter(|(_, task)| task.queue == queue).map(|(number, _)| *number).collect()
+    }
+
+    /// Some task of this queue whose id is known.
+    pub(crate) fn any_of(&self, queue: usize, nth: usize) -> Option<(u64, String)> {
+        let numbers = self.of_queue(queue);
+        let number = *numbers.get(nth % numbers.len().max(1))?;
+        Some((number, self.tasks[&number].id.clone()?))
+    }
+
+    /// In the end, when nothing is left in any queue: what was confirmed and never removed is lost.
+    pub(crate) fn settle(&mut self) {
+        for (number, task) in &self.tasks {
+            if task.id.is_some() && task.removal == Removal::None {
+                self.findings.push(format!("task {number} is lost: {task:?}"));
+            }
+        }
+    }
+
+    fn task(&mut self, number: u64) -> &mut Task {
+        self.tasks.get_mut(&number).expect("a task that was begun")
+    }
+}
+
+/// The payload of a task: its number, and bytes that follow from it.
+pub(crate) fn payload_of(number: u64, bytes: usize) -> Vec<u8> {
+    let mut payload = number.to_le_bytes().to_vec();
+    payload.extend((8..bytes.max(8)).map(|at| filler(number, at)));
+    payload
+}
+
+const fn filler(number: u64, at: usize) -> u8 {
+    (number.wrapping_mul(31).wrapping_add(at as u64 * 7)) as u8
+}
+
+fn number_of(payload: &[u8]) -> Option<u64> {
+    Some(u64::from_le_bytes(payload.first_chunk::<8>()?.to_owned()))
+}
+
+fn is_whole(number: u64, payload: &[u8]) -> bool {
+    payload.iter().enumerate().skip(8).all(|(at, &byte)| byte == filler(number, at))
+}

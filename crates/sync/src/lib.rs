@@ -1,0 +1,32 @@
+//! Threads, locks and time, as the engine uses them: those of the system or, inside a [`sim::Simulation`], simulated ones.
+//!
+//! Outside of a simulation every call here is the call of the standard library that has the same name, behind one test of a
+//! flag. Inside of one, only one thread runs at a time, a seed decides which, and time passes only when all threads wait. The
+//! same seed gives the same run, so that whatever a run finds can be found again.
+//!
+//! Code that is to be simulated takes from here, and nowhere else:
+//!
+//! * [`Mutex`], [`Condvar`];
+//! * [`thread`]: starting and joining threads, [`thread::sleep`], [`thread::park`];
+//! * [`now`] instead of [`Instant::now`].
+#![forbid(unsafe_code)]
+
+mod condvar;
+mod mutex;
+pub mod sim;
+pub mod thread;
+
+use std::time::{Duration, Instant};
+
+pub use condvar::{Condvar, WaitTimeoutResult};
+pub use mutex::{Mutex, MutexGuard};
+
+/// The monotonic clock.
+pub fn now() -> Instant {
+    sim::current().map_or_else(Instant::now, |task| task.now())
+}
+
+/// How long it is since then, by the monotonic clock.
+pub fn elapsed(since: Instant) -> Duration {
+    now().saturating_duration_since(since)
+}

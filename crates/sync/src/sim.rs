@@ -1,0 +1,454 @@
+//! A simulation: threads of which one runs at a time, as a seed decides, and a clock that moves when all of them wait.
+//!
+//! The threads are threads of the system, so that the code that runs on them needs no change and a debugger shows them as they
+//! are; but each waits until it is told that it is its turn. Whoever locks, waits, sleeps or ends passes the turn on.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+
+/// How many simulations there are in this process. The one thing that is looked at outside of them.
+static SIMULATIONS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static CURRENT: RefCell<Option<Task>> = const { RefCell::new(None) };
+}
+
+/// The thread that calls, if it is one of a simulation.
+#[inline]
+pub(crate) fn current() -> Option<Task> {
+    if SIMULATIONS.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    CURRENT.with_borrow(Clone::clone)
+}
+
+/// How a simulation runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// What decides everything.
+    pub seed: u64,
+    /// Of so many times that a thread could be interrupted, it is once.
+    pub yield_every: u32,
+    /// How much time passes each time that a thread is interrupted or goes on, at most.
+    pub step_max: Duration,
+}
+
+/// A simulation that the thread which began it is part of.
+pub struct Simulation {
+    task: Task,
+}
+
+/// What a simulation has done so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// Of all that happened, in order.
+    pub hash: u64,
+    /// How often the turn was passed on.
+    pub turns: u64,
+    /// How much simulated time has passed.
+    pub time: Duration,
+}
+
+impl Simulation {
+    /// Makes the calling thread the first of a simulation.
+    ///
+    /// # Panics
+    ///
+    /// If it is in one already.
+    pub fn begin(options: Options) -> Self {
+        assert!(current().is_none(), "a simulation within a simulation");
+        let first = Entry::new("main");
+        let state = State {
+            rng: Rng::with_seed(options.seed),
+            entries: vec![first],
+            live: vec![0],
+            running: 0,
+            trace: Trace { hash: options.seed, turns: 0, time: Duration::ZERO },
+        };
+        let scheduler = Arc::new(Scheduler { state: Mutex::new(state), options, began: Instant::now() });
+        let task = Task { id: 0, scheduler };
+        CURRENT.set(Some(task.clone()));
+        SIMULATIONS.fetch_add(1, Ordering::Relaxed);
+        Self { task }
+    }
+
+    /// What has happened so far.
+    pub fn trace(&self) -> Trace {
+        self.task.lock().trace
+    }
+
+    /// The threads that have not ended, besides this one, and whether each of them waits.
+    pub fn threads(&self) -> Vec<String> {
+        let state = self.task.lock();
+        let left = state.live.iter().filter(|&&id| id != self.task.id).map(|&id| &state.entries[id]);
+        left.map(|entry| format!("{}: {:?}", entry.name, entry.status)).collect()
+    }
+}
+
+impl Drop for Simulation {
+    fn drop(&mut self) {
+        CURRENT.set(None);
+        SIMULATIONS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Makes something that happens part of the trace, if this is a simulation.
+pub fn note(what: u64) {
+    if let Some(task) = current() {
+        task.lock().note(what);
+    }
+}
+
+/// A number below `bound` that the seed decides; none outside of a simulation.
+pub fn random(bound: u64) -> Option<u64> {
+    current().map(|task| task.lock().rng.u64(..bound))
+}
+
+/// Lets another thread run here, if this is a simulation and the seed says so.
+pub fn interrupt() {
+    current().iter().for_each(Task::maybe_yield);
+}
+
+struct Scheduler {
+    state: Mutex<State>,
+    options: Options,
+    began: Instant,
+}
+
+struct State {
+    rng: Rng,
+    /// All threads that there ever were.
+    entries: Vec<Entry>,
+    /// Those that have not ended.
+    live: Vec<usize>,
+    running: usize,
+    trace: Trace,
+}
+
+struct Entry {
+    name: Box<str>,
+    status: Status,
+    /// Its last wait ended because its time was over.
+    is_late: bool,
+    turn: Arc<Condvar>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Status {
+    Ready,
+    /// Until something with this address is told to go on, or this time has come.
+    Waits {
+        on: usize,
+        until: Option<Duration>,
+    },
+    Ended,
+}
+
+impl Entry {
+    fn new(name: &str) -> Self {
+        Self { name: name.into(), status: Status::Ready, is_late: false, turn: Arc::default() }
+    }
+
+    const fn is_ready(&self) -> bool {
+        matches!(self.status, Status::Ready)
+    }
+
+    const fn waits_for(&self, on: usize) -> bool {
+        matches!(self.status, Status::Waits { on: its, .. } if its == on)
+    }
+}
+
+impl State {
+    fn note(&mut self, what: u64) {
+        self.trace.hash = (self.trace.hash.rotate_left(5) ^ what).wrapping_mul(0x517c_c1b7_2722_0a95);
+    }
+
+    /// Chooses who runs next, and lets time pass until someone can.
+    fn choose(&mut self, step_max: Duration) -> usize {
+        let step = self.rng.u64(..=step_max.as_nanos() as u64);
+        self.trace.time += Duration::from_nanos(step);
+        loop {
+            let mut ready = 0;
+            for &id in &self.live {
+                let entry = &mut self.entries[id];
+                if let Status::Waits { until: Some(until), .. } = entry.status
+                    && until <= self.trace.time
+                {
+                    (entry.status, entry.is_late) = (Status::Ready, true);
+                }
+                ready += usize::from(entry.is_ready());
+            }
+            if ready > 0 {
+                let nth = self.rng.usize(..ready);
+                let mut ids = self.live.iter().filter(|&&id| self.entries[id].is_ready());
+                let next = *ids.nth(nth).expect("there are so many");
+                self.trace.turns += 1;
+                self.note((next as u64) << 48 ^ self.trace.time.as_nanos() as u64);
+                return next;
+            }
+            let next = self.live.iter().filter_map(|&id| match self.entries[id].status {
+                Status::Waits { until, .. } => until,
+                Status::Ready | Status::Ended => None,
+            });
+            match next.min() {
+                Some(until) => self.trace.time = until,
+                None => self.give_up(),
+            }
+        }
+    }
+
+    /// Those of the live threads that wait for this, in order.
+    fn waiting(&self, on: usize) -> impl Iterator<Item = usize> {
+        self.live.iter().copied().filter(move |&id| self.entries[id].waits_for(on))
+    }
+
+    /// Nobody can ever run again.
+    fn give_up(&self) -> ! {
+        let waits = self.live.iter().map(|&id| &self.entries[id]);
+        let waits: Vec<String> = waits.map(|entry| format!("{}: {:?}", entry.name, entry.status)).collect();
+        eprintln!("deadlock after {:?}: {waits:#?}", self.trace);
+        // The other threads cannot be woken any more, so that nobody could be told by a panic.
+        std::process::abort();
+    }
+}
+
+/// A thread of a simulation.
+#[derive(Clone)]
+pub(crate) struct Task {
+    id: usize,
+    scheduler: Arc<Scheduler>,
+}
+
+impl fmt::Debug for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Task({})", self.id)
+    }
+}
+
+impl Task {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.scheduler.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.scheduler.began + self.lock().trace.time
+    }
+
+    /// Passes the turn on, and waits until it comes back.
+    fn pass(&self, mut state: MutexGuard<'_, State>) {
+        let next = state.choose(self.scheduler.options.step_max);
+        if next != self.id {
+            state.running = next;
+            state.entries[next].turn.notify_one();
+            self.wait_for_turn(state);
+        }
+    }
+
+    fn wait_for_turn(&self, mut state: MutexGuard<'_, State>) {
+        let turn = Arc::clone(&state.entries[self.id].turn);
+        while state.running != self.id {
+            state = turn.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Lets another run, if the seed says so.
+    pub(crate) fn maybe_yield(&self) {
+        let mut state = self.lock();
+        if state.rng.u32(..self.scheduler.options.yield_every.max(1)) == 0 {
+            self.pass(state);
+        }
+    }
+
+    pub(crate) fn yield_now(&self) {
+        self.pass(self.lock());
+    }
+
+    /// Waits until what has this address wakes it, or for this time; answers whether time was what ended it.
+    pub(crate) fn block(&self, on: usize, time: Option<Duration>) -> bool {
+        let mut state = self.lock();
+        let until = time.map(|time| state.trace.time.saturating_add(time));
+        let entry = &mut state.entries[self.id];
+        (entry.status, entry.is_late) = (Status::Waits { on, until }, false);
+        self.pass(state);
+        self.lock().entries[self.id].is_late
+    }
+
+    pub(crate) fn wake_all(&self, on: usize) {
+        let mut state = self.lock();
+        while let Some(id) = { state.waiting(on).next() } {
+            state.entries[id].status = Status::Ready;
+        }
+    }
+
+    /// Wakes one of those who wait for it, whichever the seed says.
+    pub(crate) fn wake_one(&self, on: usize) {
+        let mut state = self.lock();
+        let count = state.waiting(on).count();
+        if count > 0 {
+            let nth = state.rng.usize(..count);
+            let chosen = { state.waiting(on).nth(nth) };
+            if let Some(id) = chosen {
+                state.entries[id].status = Status::Ready;
+            }
+        }
+    }
+
+    /// Makes a place for a new thread, which is to call [`run`](Self::run).
+    pub(crate) fn spawned(&self, name: &str) -> Self {
+        let mut state = self.lock();
+        let id = state.entries.len();
+        state.entries.push(Entry::new(name));
+        state.live.push(id);
+        Self { id, scheduler: Arc::clone(&self.scheduler) }
+    }
+
+    pub(crate) const fn id(&self) -> usize {
+        self.id
+    }
+
+    /// Whether another thread has ended.
+    pub(crate) fn has_ended(&self, other: usize) -> bool {
+        matches!(self.lock().entries[other].status, Status::Ended)
+    }
+
+    /// Waits until another thread has ended.
+    pub(crate) fn wait_for_end(&self, other: usize) {
+        while !self.has_ended(other) {
+            self.block(Self::end_of(other), None);
+        }
+    }
+
+    /// What those wait for who wait for the end of a thread. No lock has such an address.
+    const fn end_of(other: usize) -> usize {
+        usize::MAX - other
+    }
+
+    /// Runs what a new thread is to run, when it is its turn.
+    pub(crate) fn run(self, run: impl FnOnce()) {
+        CURRENT.set(Some(self.clone()));
+        self.wait_for_turn(self.lock());
+        let ran = catch_unwind(AssertUnwindSafe(run));
+        CURRENT.set(None);
+        self.wake_all(Self::end_of(self.id));
+        let mut state = self.lock();
+        state.entries[self.id].status = Status::Ended;
+        state.live.retain(|&id| id != self.id);
+        let next = state.choose(self.scheduler.options.step_max);
+        state.running = next;
+        state.entries[next].turn.notify_one();
+        drop(state);
+        if let Err(panic) = ran {
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::{Condvar, Mutex, thread};
+
+    fn options(seed: u64) -> Options {
+        Options { seed, yield_every: 2, step_max: Duration::from_micros(10) }
+    }
+
+    /// Threads that each append their number a few times; answers the order, and the trace.
+    fn race(seed: u64) -> (Vec<usize>, Trace) {
+        let simulation = Simulation::begin(options(seed));
+        let list = Arc::new(Mutex::new(Vec::new()));
+        let threads: Vec<_> = (0..3)
+            .map(|n| {
+                let list = Arc::clone(&list);
+                thread::spawn("racer", move || {
+                    for _ in 0..5 {
+                        list.lock().expect("nobody panics").push(n);
+                    }
+                })
+                .expect("a thread")
+            })
+            .collect();
+        for thread in threads {
+            thread.join().expect("it ends");
+        }
+        assert_eq!(simulation.threads(), Vec::<String>::new());
+        let order = list.lock().expect("nobody panics").clone();
+        (order, simulation.trace())
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_run_and_another_gives_another() {
+        let orders: BTreeSet<_> = (0..50).map(|seed| race(seed).0).collect();
+        assert!(orders.len() > 25, "{} orders of 50", orders.len());
+        assert!((0..50).all(|seed| race(seed) == race(seed)));
+    }
+
+    #[test]
+    fn time_passes_when_all_wait_and_only_then() {
+        let simulation = Simulation::begin(options(7));
+        let (began, real) = (crate::now(), Instant::now());
+        thread::sleep(Duration::from_secs(3600));
+        let passed = crate::now() - began;
+        assert!(passed >= Duration::from_secs(3600) && passed < Duration::from_secs(3601), "{passed:?}");
+        assert!(real.elapsed() < Duration::from_secs(60));
+        let (flag, changed) = (Mutex::new(false), Condvar::new());
+        let guard = flag.lock().expect("nobody panics");
+        let (guard, waited) = changed.wait_timeout(guard, Duration::from_secs(60)).expect("nobody panics");
+        assert!(waited.timed_out() && !*guard);
+        assert!(simulation.trace().time >= Duration::from_secs(3660));
+    }
+
+    #[test]
+    fn whoever_is_notified_goes_on_before_its_time() {
+        for seed in 0..50 {
+            let _simulation = Simulation::begin(options(seed));
+            let shared = Arc::new((Mutex::new(false), Condvar::new()));
+            let other = Arc::clone(&shared);
+            let thread = thread::spawn("notifier", move || {
+                thread::sleep(Duration::from_millis(5));
+                *other.0.lock().expect("nobody panics") = true;
+                other.1.notify_one();
+            });
+            let guard = shared.0.lock().expect("nobody panics");
+            let hour = Duration::from_secs(3600);
+            let (_, waited) =
+                shared.1.wait_timeout_while(guard, hour, |is_set| !*is_set).expect("nobody panics");
+            assert!(!waited.timed_out());
+            thread.expect("a thread").join().expect("it ends");
+        }
+    }
+
+    #[test]
+    fn a_panic_on_a_thread_is_told_to_whoever_joins_it() {
+        let _simulation = Simulation::begin(options(1));
+        let lock = Arc::new(Mutex::new(()));
+        let its = Arc::clone(&lock);
+        let thread = thread::spawn("panics", move || {
+            let _guard = its.lock();
+            panic!("on purpose");
+        });
+        thread.expect("a thread").join().expect_err("it panicked");
+        lock.lock().expect_err("its lock is poisoned");
+    }
+
+    #[test]
+    fn who_is_unparked_before_it_parks_does_not_park() {
+        let simulation = Simulation::begin(options(3));
+        let parker = thread::Parker::new();
+        parker.unpark();
+        parker.park();
+        parker.park_timeout(Duration::from_secs(9));
+        assert!(simulation.trace().time >= Duration::from_secs(9));
+        let its = parker.clone();
+        let thread = thread::spawn("unparks", move || its.unpark());
+        parker.park();
+        thread.expect("a thread").join().expect("it ends");
+    }
+}
