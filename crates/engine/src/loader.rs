@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
+use std::task::Waker;
 
 use sureq_core::{TaskId, limits};
 use sureq_sync::{Condvar, Mutex, MutexGuard};
@@ -360,6 +361,13 @@ fn load(shared: &Shared, loader: &Loader, cell: &TicketCell) {
     let (payloads, missing) = fetch(shared, loader, wanted(cell));
     let position = (!missing.is_empty()).then(|| unreadable::take_back(shared, cell, &missing));
     let mut ticket = cell.lock();
+    if shared.durable.failure().is_some() {
+        // Nothing is confirmed any more. There may be another answer already, which says so; otherwise whoever polls is told.
+        let waker = ticket.waker.take();
+        drop(ticket);
+        waker.into_iter().for_each(Waker::wake);
+        return;
+    }
     ticket.end_reading();
     let Some(answer) = &mut ticket.answer else { return };
     for (index, payload) in payloads {

@@ -55,6 +55,10 @@ pub fn encode_part<B: AsRef<[u8]>>(
             let tasks = &replies.tasks[tasks.range()];
             encode_items(out, version, tasks, part, |w, task| write_inspected(w, *view, task))
         }
+        (Reply::Tasks(tasks) | Reply::Inspected(tasks), _) => {
+            let tasks = &replies.tasks[tasks.range()];
+            encode_items(out, version, tasks, part, |w, task| write_inspected(w, View::Ready, task))
+        }
         (Reply::Queues { rows, .. }, _) if shape == Shape::Keys => {
             encode_items(out, version, &replies.queues[rows.range()], part, |w, row| w.bulk(&row.name))
         }

@@ -350,11 +350,13 @@ fn the_parts_of_a_reply_are_the_reply() {
     let replies = samples();
     let pop = Command::Pop(Pop::plain(&[b"q", b"other"], 2));
     let inspect = Command::Inspect { queue: b"q", view: View::Leased, start: 0, count: 2 };
+    let recover = Command::Recover { queue: b"q", count: 2, elapsed_ms: 0 };
     let keys = Reply::Queues { cursor: 0, rows: Span::new(0, 1) };
     let cases = [
         (&pop, Shape::Native, Reply::Tasks(all()), 2),
         (&pop, Shape::Native, Reply::Tasks(none()), 1),
         (&inspect, Shape::Native, Reply::Inspected(all()), 2),
+        (&recover, Shape::Native, Reply::Tasks(all()), 2),
         (&PUSH, Shape::Keys, keys, 1),
         (&PUSH, Shape::Native, Reply::Pushed(all()), 1),
     ];

@@ -5,7 +5,7 @@
 //! It parses about twice as many as were executed the last time instead: each command is then parsed a few times at most,
 //! however long the pipeline is.
 
-/// As many as any home takes at once of what asks for tasks, and as many more to find out whether it takes more by now.
+/// Twice the 32 commands for tasks that a home takes at once, so that it is noticed when it takes more.
 const LEAST: usize = 64;
 
 /// More are of no use: a batch of this many costs next to nothing besides its commands.
@@ -27,6 +27,11 @@ impl BatchSize {
         let Some(answered) = answered else { return self.0.into() };
         self.stopped_after(answered);
         answered.max(1)
+    }
+
+    /// Notes that all commands of a batch were executed, and that there are more.
+    pub(crate) fn went_through(&mut self, executed: usize) {
+        self.0 = self.0.max(executed.saturating_mul(2).min(MOST) as u16);
     }
 
     /// Notes that so many commands of the last batch were executed, and the others were not.

@@ -1,6 +1,7 @@
 //! One connection: reads, hands what arrived to its dialect, writes what may leave.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::mem;
@@ -11,7 +12,8 @@ use std::time::Duration;
 
 use sureq::Home;
 use sureq::seam::command::{Command, ConnId};
-use sureq::seam::{Answer, Body, Executed, Position, Replies, Ticket};
+use sureq::seam::reply::TaskView;
+use sureq::seam::{Answer, Body, Executed, Position, Receipt, Replies, Ticket};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
@@ -63,6 +65,16 @@ pub(crate) struct Turn<'t> {
     pub(crate) written: Written,
     /// How much memory `replies` takes up, if it was waited for.
     bytes: usize,
+    /// Of an answer that is written in parts: deliveries whose reply has not been begun, once they were looked for.
+    pub(crate) unbegun: Option<VecDeque<Unbegun>>,
+}
+
+/// A delivery in an answer, whose reply has not been begun.
+pub(crate) struct Unbegun {
+    /// The number of that reply in the answer.
+    pub(crate) reply: usize,
+    pub(crate) queue: Box<[u8]>,
+    pub(crate) receipt: Receipt,
 }
 
 /// How much of an answer has been written: so many replies, and so many items of the next.
@@ -79,6 +91,7 @@ pub(crate) struct Ready {
     written: Written,
     /// How much memory it takes up, about, while it waits to be written.
     bytes: usize,
+    unbegun: Option<VecDeque<Unbegun>>,
 }
 
 impl Ready {
@@ -90,28 +103,38 @@ impl Ready {
 
 impl From<Answer> for Ready {
     fn from(Answer { replies, position, .. }: Answer) -> Self {
-        let payloads: usize = replies.tasks.iter().map(|task| task.body.as_ref().len()).sum();
-        let bytes = payloads + size_of_val(&*replies.tasks) + size_of_val(&*replies.queues);
-        Self { replies, position, written: Written::default(), bytes }
+        let payloads: usize =
+            replies.tasks.iter().map(|task| task.body.as_ref().len() + more_bytes(task)).sum();
+        let names: usize = replies.queues.iter().map(|row| row.name.len()).sum();
+        let bytes = payloads + names + size_of_val(&*replies.tasks) + size_of_val(&*replies.queues);
+        Self { replies, position, written: Written::default(), bytes, unbegun: None }
     }
+}
+
+/// What the name, the reason and a foreign id of a task take up.
+fn more_bytes(task: &TaskView<Body>) -> usize {
+    let len = |bytes: &Option<Box<[u8]>>| bytes.as_ref().map_or(0, |bytes| bytes.len());
+    task.more.as_ref().map_or(0, |more| size_of_val(&**more) + len(&more.name) + len(&more.reason))
+        + len(&task.spelt)
 }
 
 impl Turn<'_> {
     /// Has the home execute commands, or hands over what it has answered to them.
     pub(crate) fn gather(&mut self, commands: &[Command<'_>]) -> Executed {
         let Some(ready) = self.ready.take() else {
-            (self.written, self.bytes) = (Written::default(), 0);
+            (self.written, self.bytes, self.unbegun) = (Written::default(), 0, None);
             return self.home.gather(commands, self.replies);
         };
         (*self.replies, self.written, self.bytes) = (ready.replies, ready.written, ready.bytes);
+        self.unbegun = ready.unbegun;
         let done = self.replies.list.len();
         Executed { done, position: ready.position, ticket: None, served: false, hold: None }
     }
 
     /// Takes what is left of an answer that was not written to its end.
     pub(crate) fn rest(&mut self, position: Position) -> Ready {
-        let (replies, written) = (mem::take(self.replies), self.written);
-        Ready { replies, position, written, bytes: self.bytes }
+        let (replies, unbegun) = (mem::take(self.replies), self.unbegun.take());
+        Ready { replies, position, written: self.written, bytes: self.bytes, unbegun }
     }
 }
 
@@ -135,7 +158,7 @@ pub(crate) enum Next {
     /// Hands over the rest again once its peer has taken more of what it was answered.
     Later,
     /// Hands over the rest again together with what is left of a long answer, once others had their turn.
-    WriteOn(Ready),
+    WriteOn(Box<Ready>),
     /// Waits for an answer, and then hands over the rest again together with it.
     Wait(Ticket),
     /// Waits until it is known who its peer is.
@@ -275,7 +298,10 @@ impl<D: Dialect> Connection<D> {
             // Reading goes first: of a peer that is known to be gone, no answer is taken that it would never get.
             let mut progress = self.poll_read(durable, cx)?;
             progress |= self.poll_ticket(cx);
-            progress |= self.dialect.hear(&mut self.out)?;
+            // Nothing is told in the middle of a reply.
+            if self.ready.is_none() {
+                progress |= self.dialect.hear(&mut self.out)?;
+            }
             if progress && mem::take(&mut self.gives_way) {
                 // What they get leaves before the answer to who pushed it: they have waited longer.
                 cx.waker().wake_by_ref();
@@ -422,7 +448,8 @@ impl<D: Dialect> Connection<D> {
         loop {
             let ready = self.ready.take();
             let (home, out, thread) = (&self.thread.home, &mut self.out, &*self.thread);
-            let mut turn = Turn { home, out, replies, thread, ready, written: Written::default(), bytes: 0 };
+            let written = Written::default();
+            let mut turn = Turn { home, out, replies, thread, ready, written, bytes: 0, unbegun: None };
             let taken = self.dialect.take(&input[consumed..], &mut turn);
             replies.clear();
             consumed += taken.consumed;
@@ -436,7 +463,7 @@ impl<D: Dialect> Connection<D> {
                     return consumed;
                 }
                 Next::WriteOn(ready) => {
-                    self.ready = Some(ready);
+                    self.ready = Some(*ready);
                     (self.later, self.gives_way) = (true, true);
                     return consumed;
                 }
@@ -504,6 +531,12 @@ impl<D> Drop for Connection<D> {
             drop(self.ticket.take());
             for (queue, receipts) in self.out.take_unsent() {
                 self.thread.home.undeliver(&queue, &receipts);
+            }
+            let unbegun = self.ready.take().and_then(|ready| ready.unbegun).unwrap_or_default();
+            for some in unbegun.into_iter().collect::<Vec<_>>().chunk_by(|one, next| one.queue == next.queue)
+            {
+                let receipts: Vec<Receipt> = some.iter().map(|unbegun| unbegun.receipt).collect();
+                self.thread.home.undeliver(&some[0].queue, &receipts);
             }
             self.thread.home.close_conn(self.conn);
         }

@@ -1,7 +1,7 @@
 //! A RESP session: any Redis client.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::batch::BatchSize;
 use crate::bounds::{Allowance, Bounds};
 use crate::checker::Login;
 use crate::clients::{Client as Known, connection_id};
-use crate::connection::{Dialect, Next, Ready, Taken, Turn, Written};
+use crate::connection::{Dialect, Next, Ready, Taken, Turn, Unbegun, Written};
 use crate::info::{self, REDIS_VERSION};
 use crate::net_thread::Thread;
 use crate::output::Output;
@@ -228,6 +228,9 @@ impl Dialect for RespSession {
                 (args.end(requests.len() - 1), Next::Again)
             }
             (None, Ok(progress)) => {
+                if progress.more {
+                    self.batch.went_through(requests.len());
+                }
                 let again = self.refuse_unfinished(&input[progress.consumed..], turn.out) || progress.more;
                 (progress.consumed, if again { Next::Again } else { Next::Read })
             }
@@ -285,7 +288,7 @@ enum Stop {
     /// Request `n` waits.
     Waits(usize, Ticket),
     /// There is more of the answer to request `n` and those behind it.
-    WritesOn(usize, Ready),
+    WritesOn(usize, Box<Ready>),
     /// Request `n` and what is behind it has to wait for room in the output.
     Later(usize),
     /// What is behind request `n` has to wait until it is known who sent it.
@@ -330,7 +333,8 @@ impl RespSession {
                     let is_whole = self.answer_some(&requests[n..n + executed.done], part_bytes, turn);
                     turn.out.gate(executed.position);
                     if !is_whole {
-                        let rest = turn.rest(executed.position);
+                        note_unbegun(&requests[n..n + executed.done], turn);
+                        let rest = Box::new(turn.rest(executed.position));
                         return Answered { stop: Some(Stop::WritesOn(n, rest)), hold, served };
                     }
                     n += executed.done;
@@ -624,6 +628,29 @@ const HELLO_NEEDS_AUTH: &str = "NOAUTH HELLO must be called with the client alre
 const NO_PASSWORD: &str = "ERR AUTH called without any password configured: this server knows no users";
 
 /// Remembers what a pop handed out, until its reply is on its way.
+/// Notes which deliveries of an answer that goes on have not been begun: if the connection is gone by then, they go back.
+fn note_unbegun(requests: &[Result<Request<'_>, UsageError>], turn: &mut Turn<'_>) {
+    let begun = turn.written.replies + usize::from(turn.written.items > 0);
+    if let Some(unbegun) = &mut turn.unbegun {
+        while unbegun.front().is_some_and(|unbegun| unbegun.reply < begun) {
+            unbegun.pop_front();
+        }
+        return;
+    }
+    let mut unbegun = VecDeque::new();
+    for (reply, (request, answer)) in requests.iter().zip(&turn.replies.list).enumerate().skip(begun) {
+        if let (Ok(Request::Home { command: Command::Pop(pop), .. }), Reply::Tasks(span)) = (request, answer)
+        {
+            let tasks = &turn.replies.tasks[span.range()];
+            unbegun.extend(tasks.iter().map(|task| {
+                let queue = pop.queues[task.queue as usize].into();
+                Unbegun { reply, queue, receipt: task.receipt() }
+            }));
+        }
+    }
+    turn.unbegun = Some(unbegun);
+}
+
 fn hand_over(pop: &Pop<'_>, tasks: &[sureq::seam::reply::TaskView<sureq::seam::Body>], out: &mut Output) {
     let start = out.end();
     for task in tasks {

@@ -256,3 +256,34 @@ fn a_redis_that_hangs_does_not_keep_a_server_from_stopping() {
     assert!(told == Value::Null || told.clone().error().starts_with("UNKNOWN "), "{told:?}");
     redis.resume();
 }
+
+/// The answer to a pipeline of pops is written in parts, as its client reads it.
+#[test]
+fn what_a_pipeline_of_pops_took_goes_back_if_its_client_is_gone_before_it_was_written() {
+    const POPS: usize = 32;
+    const EACH: usize = 25;
+    let redis = RedisServer::start();
+    let server = in_front_of(&redis).args(["--output-max", "64KB"]).start();
+    let (mut client, mut popper) = (server.client(), server.client());
+    let payload = "x".repeat(10_000);
+    for _ in 0..POPS * EACH {
+        client.push("q", &payload);
+    }
+    let mut counts = |is_enough: &dyn Fn((i64, i64)) -> bool| {
+        let since = Instant::now();
+        loop {
+            let counts = client.counts("q");
+            if is_enough(counts) {
+                break;
+            }
+            assert!(since.elapsed() < PATIENCE, "{counts:?}");
+        }
+    };
+    // The system takes some of the replies for a client that does not read; of the 8 MB of all of them, at most half.
+    popper.send_raw(format!("RQ.POP COUNT {EACH} q\r\n").repeat(POPS).as_bytes()).expect("it is small");
+    counts(&|(ready, _)| ready == 0);
+    drop(popper);
+    let begun = POPS * EACH / 2 + 50;
+    counts(&|(ready, leased)| ready >= (POPS * EACH - begun) as i64 && ready + leased == (POPS * EACH) as i64);
+    redis.check("sureq:");
+}
