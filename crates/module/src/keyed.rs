@@ -126,9 +126,9 @@ impl<'c> Steps<'c, '_> {
         self.end_orphans(stepped);
     }
 
-    /// Takes back what workers hold that are not alive here; if that is much, later.
+    /// Takes back what workers hold that are not alive here, of this queue alone and at once: a worker that is not known in
+    /// this database may live in another, where it keeps what it has.
     fn end_orphans(&mut self, stepped: &mut Stepped<'_, '_>) {
-        let mut room = limits::SLICE_TASKS;
         let holders: Vec<Holder> = stepped.queue.holders().collect();
         for holder in holders {
             let Holder::Worker(incarnation) = holder else { continue };
@@ -136,13 +136,7 @@ impl<'c> Steps<'c, '_> {
                 continue;
             }
             let held = stepped.queue.held_by(holder) as usize;
-            if held <= room {
-                stepped.queue.end_some(holder, Cause::Lost, held, &mut None, self.now, stepped.rec);
-                room -= held;
-            } else {
-                self.process.agenda.hold(holder, self.ctx.db(), stepped.name);
-                self.process.agenda.begin_end(holder, Cause::Lost, None);
-            }
+            stepped.queue.end_some(holder, Cause::Lost, held, &mut None, self.now, stepped.rec);
         }
     }
 

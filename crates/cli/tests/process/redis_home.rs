@@ -284,6 +284,8 @@ fn what_a_pipeline_of_pops_took_goes_back_if_its_client_is_gone_before_it_was_wr
     counts(&|(ready, _)| ready == 0);
     drop(popper);
     let begun = POPS * EACH / 2 + 50;
-    counts(&|(ready, leased)| ready >= (POPS * EACH - begun) as i64 && ready + leased == (POPS * EACH) as i64);
+    counts(&|(ready, leased)| {
+        ready >= (POPS * EACH - begun) as i64 && ready + leased == (POPS * EACH) as i64
+    });
     redis.check("sureq:");
 }

@@ -631,7 +631,8 @@ local function ended_of(q, t)
   local ended = q.s.ending and q.s.ending[t.ho]
   if ended then return t.sq <= ended[4] and ended or nil end
   local gone = gone_of(t.ho)
-  return gone and { false, gone.cause, gone.at, q.s.seq }
+  if not gone or string.sub(t.ho, 1, 2) == 'c:' and t.at > gone.at then return nil end
+  return { false, gone.cause, gone.at, q.s.seq }
 end
 
 -- Ends the lease of one whose holder is gone. What is known of that: the place of the next that goes to the front, if such are
@@ -891,6 +892,9 @@ local function end_slice(holder, gone)
     gone.is_held_up = nil
     return back, 'held up'
   end
+  -- A cursor is worth nothing after a start or a failover of Redis: what is done was removed from the set, and all else comes
+  -- again.
+  if not gone.is_search and (try('SCARD', queues_held_by(holder)) or 0) > 0 then return back, 'more' end
   if string.sub(holder, 1, 2) == 'w:' and not end_works(holder) then return back, 'more' end
   return back, 'done'
 end
@@ -908,6 +912,10 @@ local function go_on_ending(holder, gone, again)
   call('HSET', OWN .. 'gone', holder, pack(gone))
   if not store.gone or gone.again < store.gone then
     store.gone, is_store_changed = gone.again, true
+  end
+  if store.gone_cursor then
+    -- It may stand behind what the search under way has seen.
+    store.gone_soonest, is_store_changed = min(store.gone_soonest or gone.again, gone.again), true
   end
   return back, outcome
 end
@@ -956,6 +964,7 @@ local function end_gone()
     if outcome ~= 'done' then soonest = min(soonest or gone.again, gone.again) end
   end
   if page[1] == '0' then
+    if read('HLEN', OWN .. 'gone') > 0 then soonest = min(soonest or log + UNSOUND_MS, log + UNSOUND_MS) end
     store.gone, store.gone_cursor, store.gone_soonest = soonest, nil, nil
   else
     store.gone, store.gone_cursor, store.gone_soonest = log, page[1], soonest
@@ -1604,10 +1613,11 @@ end
 local PARTS = { 'ready', 'delayed', 'appointed', 'leased', 'ends', 'expires', 'dead', 'names', 'holders', 'task', 'body' }
 local KEPT = { 'number', 'listed', 'pushed', 'finished', 'pushes', 'finishes', 'seq', 'deaths' }
 
--- All keys that say what each holder has of a queue. There may be thousands of holders, so these take a command each at most.
+-- Notes all holders of a queue; answers the keys that say what each has of it. There may be thousands of holders, so these take a command each at most.
 local function held_keys(q)
   local keys_found, off, are_off = {}, {}, 0
-  for i, holder in ipairs(call('SMEMBERS', q.k .. ':holders')) do
+  q.all_holders = call('SMEMBERS', q.k .. ':holders')
+  for i, holder in ipairs(q.all_holders) do
     keys_found[i], off[i] = q.k .. ':held:' .. holder, q.k .. ':off:' .. holder
     read('ZCARD', keys_found[i])
   end
@@ -1632,7 +1642,10 @@ function ops.drop()
       n = n + 1
       q.gone = q.gone + q.s.len
     end
-    -- The sets of queues of their holders are left: whoever looks at one finds that nothing is held there.
+    -- Very many holders keep it in their sets of queues: whoever looks at one finds that nothing is held there.
+    if #q.all_holders <= SLICE then
+      for _, holder in ipairs(q.all_holders) do try('SREM', queues_held_by(holder), name) end
+    end
     for i = 1, #q.held_keys, ARGS_MAX do call('UNLINK', unpack(q.held_keys, i, min(i + ARGS_MAX - 1, #q.held_keys))) end
     for _, part in ipairs(PARTS) do call('UNLINK', q.k .. ':' .. part) end
     local s = { len = 0, bytes = 0, head = 0, tail = 0 }
