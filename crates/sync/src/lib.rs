@@ -7,7 +7,7 @@
 //! Code that is to be simulated takes from here, and nowhere else:
 //!
 //! * [`Mutex`], [`Condvar`];
-//! * [`thread`]: starting and joining threads, [`thread::sleep`], [`thread::park`];
+//! * [`thread`]: starting and joining threads, [`thread::sleep`], [`thread::Parker`];
 //! * [`now`] instead of [`Instant::now`].
 #![forbid(unsafe_code)]
 
