@@ -23,8 +23,10 @@ pub(crate) struct Agenda {
     due: BTreeSet<(LogTime, Place)>,
     /// Keys in which a worker or a connection may hold tasks; never too few, and at most about twice as many.
     held: BTreeMap<Holder, Held>,
-    /// Holders that are gone and may still have tasks, in order.
-    endings: VecDeque<(Holder, Ending)>,
+    /// Holders that are gone and may still have tasks.
+    endings: BTreeMap<Holder, Ending>,
+    /// The same in order. Those that are not in `endings` any more are skipped.
+    endings_order: VecDeque<Holder>,
     /// For when Redis was told to call, and the number of that call.
     pub(crate) alarm: Option<(LogTime, u64)>,
     /// Leases of workers that ran out, of which those have not been told.
@@ -202,7 +204,8 @@ impl Agenda {
         let places = self.release(holder);
         let new = Ending { cause, worker_of, places, group: None, count: 0 };
         let ending = self.merged(holder, new);
-        self.endings.push_back((holder, ending));
+        self.endings.insert(holder, ending);
+        self.endings_order.push_back(holder);
     }
 
     /// The workers of a database are known no more: whatever they hold comes back.
@@ -216,25 +219,33 @@ impl Agenda {
     }
 
     /// The first holder that is gone and may still have tasks.
-    pub(crate) fn first_ending(&self) -> Option<Holder> {
-        self.endings.front().map(|&(holder, _)| holder)
+    pub(crate) fn first_ending(&mut self) -> Option<Holder> {
+        loop {
+            let holder = *self.endings_order.front()?;
+            if self.endings.contains_key(&holder) {
+                return Some(holder);
+            }
+            self.endings_order.pop_front();
+        }
     }
 
     /// Whether a holder is gone and may still have tasks.
     pub(crate) fn is_ending(&self, holder: Holder) -> bool {
-        self.endings.iter().any(|(ending, _)| *ending == holder)
+        self.endings.contains_key(&holder)
     }
 
     /// What is left to be done about a holder, for a step of it. What remains then is to be given back.
     pub(crate) fn take_ending(&mut self, holder: Holder) -> Option<Ending> {
-        let at = self.endings.iter().position(|(ending, _)| *ending == holder)?;
-        self.endings.remove(at).map(|(_, ending)| ending)
+        self.endings.remove(&holder)
     }
 
     /// What remains to be done about a holder comes before what is to be done about others.
     pub(crate) fn resume_end(&mut self, holder: Holder, ending: Ending) {
         let ending = self.merged(holder, ending);
-        self.endings.push_front((holder, ending));
+        self.endings.insert(holder, ending);
+        if self.endings_order.front() != Some(&holder) {
+            self.endings_order.push_front(holder);
+        }
     }
 
     /// An ending, and what else there is to be done about the same holder.
@@ -277,18 +288,17 @@ impl Agenda {
 
     /// Two databases have changed places.
     pub(crate) fn swap(&mut self, one: i32, other: i32) {
-        let moved = |(db, name): Place| {
-            let db = if db == one {
-                other
-            } else if db == other {
-                one
-            } else {
-                db
-            };
-            (db, name)
+        let moved_db = |db: i32| match db {
+            _ if db == one => other,
+            _ if db == other => one,
+            _ => db,
         };
+        let moved = |(db, name): Place| (moved_db(db), name);
         self.due = std::mem::take(&mut self.due).into_iter().map(|(at, place)| (at, moved(place))).collect();
-        let ending = self.endings.iter_mut().map(|(_, ending)| &mut ending.places);
+        for ending in self.endings.values_mut() {
+            ending.worker_of = ending.worker_of.map(moved_db);
+        }
+        let ending = self.endings.values_mut().map(|ending| &mut ending.places);
         for places in self.held.values_mut().map(|held| &mut held.places).chain(ending) {
             *places = std::mem::take(places).into_iter().map(moved).collect();
         }

@@ -42,7 +42,7 @@ pub(crate) fn step_counted(steps: &mut Steps<'_, '_>, holder: Holder, count: &mu
     Progress::More
 }
 
-/// Takes back so many tasks from the first place of an ending, and goes on to the next once there are none left.
+/// Takes back up to `room` tasks from the first place of an ending. The place is done when there were fewer.
 fn take_back_some(steps: &mut Steps<'_, '_>, holder: Holder, ending: &mut Ending, room: usize) -> usize {
     let Some(place) = ending.places.first().cloned() else { return 0 };
     let back = take_back(steps, &place, holder, ending.cause, room, &mut ending.group);
@@ -54,7 +54,7 @@ fn take_back_some(steps: &mut Steps<'_, '_>, holder: Holder, ending: &mut Ending
     back as usize
 }
 
-/// Takes back so many tasks that a holder has in a place; answers how many there were.
+/// Takes back up to `room` tasks that a holder has in a place; answers how many.
 pub(crate) fn take_back(
     steps: &mut Steps<'_, '_>,
     (db, name): &Place,

@@ -52,7 +52,8 @@ fn pace_ms() -> u64 {
 pub(crate) fn arm(ctx: Ctx<'_>, process: &mut Process, now: Now) {
     let Some(next) = process.next() else { return };
     let alarm = process.agenda.alarm;
-    if alarm.is_some_and(|(at, _)| at <= next) || process.jobs.is_empty() && ctx.flags().is_replica() {
+    let has_own_work = !process.jobs.is_empty() || !process.garbage.is_empty();
+    if alarm.is_some_and(|(at, _)| at <= next) || !has_own_work && ctx.flags().is_replica() {
         return;
     }
     if let Some((_, timer)) = alarm {
@@ -109,8 +110,8 @@ fn take_turn(steps: &mut Steps<'_, '_>, is_replica: bool, out: &mut Replies<Payl
         if !is_replica {
             has_worked |= end_holder(steps);
             has_worked |= look_after_next(steps);
-            has_worked |= release(steps);
         }
+        has_worked |= release(steps);
         if !has_worked || turn.is_over() {
             return;
         }

@@ -148,17 +148,19 @@ impl Table {
         Err(if current.is_some_and(is_alive) { Refusal::WorkerReplaced } else { Refusal::WorkerGone })
     }
 
-    /// Who is lost by now, the first that was first.
-    fn lost(&self, now: LogTime) -> Vec<u64> {
-        let lost = self.alive.iter().filter(|(_, alive)| alive.expires <= now);
+    /// Who is lost by now, the first that was first, without those whose end is under way.
+    fn lost(&self, now: LogTime, is_ending: impl Fn(u64) -> bool) -> Vec<u64> {
+        let lost = self.alive.iter().filter(|(number, alive)| alive.expires <= now && !is_ending(**number));
         let mut lost: Vec<(LogTime, u64)> =
             lost.map(|(&incarnation, alive)| (alive.expires, incarnation)).collect();
         lost.sort_unstable();
         lost.into_iter().map(|(_, incarnation)| incarnation).collect()
     }
 
-    fn next_lost(&self) -> Option<LogTime> {
-        self.alive.values().map(|alive| alive.expires).min()
+    /// When the next is lost whose end is not under way.
+    fn next_lost(&self, is_ending: impl Fn(u64) -> bool) -> Option<LogTime> {
+        let left = self.alive.iter().filter(|(number, _)| !is_ending(**number));
+        left.map(|(_, alive)| alive.expires).min()
     }
 
     /// Has a worker be at its end; false if there is none.
@@ -397,10 +399,10 @@ pub(crate) fn end_lost(steps: &mut Steps<'_, '_>, name: Str<'_>) {
     if name.bytes() != KEY {
         return;
     }
-    let (marks, now) = (&steps.process.marks, steps.now.log);
+    let (marks, agenda, now) = (&steps.process.marks, &steps.process.agenda, steps.now.log);
     let lost = look(steps.ctx, |table| {
         table.enter(marks);
-        table.lost(now)
+        table.lost(now, |incarnation| agenda.is_ending(Holder::Worker(incarnation)))
     });
     for incarnation in lost.unwrap_or_default() {
         begin_end(steps, incarnation, Cause::Lost);
@@ -409,7 +411,9 @@ pub(crate) fn end_lost(steps: &mut Steps<'_, '_>, name: Str<'_>) {
 }
 
 fn plan(steps: &mut Steps<'_, '_>) {
-    if let Some(at) = look(steps.ctx, |table| table.next_lost()).flatten() {
+    let agenda = &steps.process.agenda;
+    let is_ending = |incarnation| agenda.is_ending(Holder::Worker(incarnation));
+    if let Some(at) = look(steps.ctx, |table| table.next_lost(is_ending)).flatten() {
         steps.process.agenda.look_at(at, steps.ctx.db(), KEY);
     }
 }

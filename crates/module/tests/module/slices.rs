@@ -288,6 +288,34 @@ fn a_command_follows_its_database_when_that_is_swapped() {
 }
 
 #[test]
+fn a_worker_that_stops_is_forgotten_where_its_database_is_by_then() {
+    for host in Host::ALL {
+        let mut scene = Scene::on(host);
+        hold(&mut scene.acting);
+        let worker = current(&mut scene.acting);
+        scene.begin(&format!("RQ.WORKER STOP {worker}"));
+        scene.acting.say("SWAPDB 0 1");
+        assert_eq!(scene.answered_number(), TASKS, "{host:?}");
+        scene.acting.say("SELECT 1");
+        assert_eq!(current(&mut scene.acting), "", "{host:?}");
+    }
+}
+
+#[test]
+fn a_copy_in_another_database_takes_nothing_from_a_worker_that_lives() {
+    for host in Host::ALL {
+        let mut scene = Scene::on(host);
+        hold(&mut scene.acting);
+        let held = scene.acting.counts("q");
+        assert_eq!(scene.acting.number("COPY q q DB 1"), 1, "{host:?}");
+        scene.acting.say("SELECT 1");
+        until("the copy has them back", || scene.acting.counts("q")[0] == TASKS);
+        scene.acting.say("SELECT 0");
+        assert_eq!(scene.acting.counts("q"), held, "{host:?}");
+    }
+}
+
+#[test]
 fn a_worker_at_its_end_takes_nothing_more_and_a_successor_waits() {
     for host in Host::ALL {
         let mut scene = Scene::on(host);
