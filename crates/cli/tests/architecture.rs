@@ -17,7 +17,7 @@ const EDGES: [(&str, &[&str]); 13] = [
     ("module", &["core", "proto"]),
     ("cli", &["sureq", "server"]),
     ("testkit", &["core", "seam", "sync", "proto", "engine", "redis", "sureq", "server"]),
-    ("sim", &["core", "sync", "engine", "testkit"]),
+    ("sim", &["core", "sync", "seam", "engine", "testkit"]),
     ("bench", &["sureq"]),
 ];
 

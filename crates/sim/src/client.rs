@@ -53,7 +53,8 @@ impl Client {
         let executed = self.engine.execute(&[command], &mut replies);
         let mut position = executed.position;
         if let Some(ticket) = executed.ticket {
-            let answer = ticket.wait();
+            // Whoever is not woken waits for ever.
+            let answer = sureq_seam::wait(|cx| ticket.poll(cx));
             position = position.max(answer.position);
             replies.append(answer.replies);
         }

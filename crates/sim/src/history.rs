@@ -22,7 +22,7 @@ struct Task {
     not_before: Instant,
     /// The number of its last delivery that anyone was told of.
     deliveries: u32,
-    /// How many commands are under way that may change how long it is whose, and when the last of them ended.
+    /// How many commands under way may change its lease, and when the last one ended.
     takings: u32,
     taken_at: Option<Instant>,
 }

@@ -47,17 +47,26 @@ impl Clock for SimClock {
     }
 }
 
+/// No seed has so many turns, unless somebody waits for what never comes.
+const TURNS_MAX: u64 = 3_000_000;
+
 /// How many lives a seed has at most: one that is killed each time before it gets anywhere is given up.
 const LIVES_MAX: usize = 12;
 
-/// How long the last life may take until nothing is left, in rounds of waiting for what is delayed.
+/// How many times the last life waits for delayed tasks before it gives up.
 const ROUNDS_MAX: usize = 200;
 
 /// Runs a seed.
 pub(crate) fn run(seed: u64) -> Outcome {
     let mut rng = Rng::with_seed(seed);
     let plan = Plan::draw(&mut rng);
-    let options = sim::Options { seed: rng.u64(..), yield_every: plan.yield_every, step_max: plan.step_max };
+    let options = sim::Options {
+        seed: rng.u64(..),
+        label: seed,
+        turns_max: TURNS_MAX,
+        yield_every: plan.yield_every,
+        step_max: plan.step_max,
+    };
     let simulation = Simulation::begin(options);
     let mut world = World {
         began: now(),
@@ -69,12 +78,12 @@ pub(crate) fn run(seed: u64) -> Outcome {
     };
     let lived = catch_unwind(AssertUnwindSafe(|| world.live()));
     let trace = simulation.trace();
-    let left = simulation.threads();
+    let (left, panics) = (simulation.threads(), simulation.panics());
     drop(simulation);
     let history = std::mem::take(&mut *world.history.lock().unwrap_or_else(PoisonError::into_inner));
     let mut findings = history.findings;
-    if lived.is_err() {
-        findings.push("a thread panicked".into());
+    if lived.is_err() || panics > 0 {
+        findings.push(format!("{panics} panics"));
     }
     if !left.is_empty() {
         findings.push(format!("threads were left: {left:?}"));

@@ -6,8 +6,8 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
@@ -33,7 +33,11 @@ pub(crate) fn current() -> Option<Task> {
 pub struct Options {
     /// What decides everything.
     pub seed: u64,
-    /// Of so many times that a thread could be interrupted, it is once.
+    /// What a run that does not end is called when it is given up.
+    pub label: u64,
+    /// A run that has more turns than this does not end.
+    pub turns_max: u64,
+    /// A thread is interrupted at one in this many opportunities, on average.
     pub yield_every: u32,
     /// How much time passes each time that a thread is interrupted or goes on, at most.
     pub step_max: Duration,
@@ -63,6 +67,7 @@ impl Simulation {
     /// If it is in one already.
     pub fn begin(options: Options) -> Self {
         assert!(current().is_none(), "a simulation within a simulation");
+        count_panics();
         let first = Entry::new("main");
         let state = State {
             rng: Rng::with_seed(options.seed),
@@ -71,7 +76,8 @@ impl Simulation {
             running: 0,
             trace: Trace { hash: options.seed, turns: 0, time: Duration::ZERO },
         };
-        let scheduler = Arc::new(Scheduler { state: Mutex::new(state), options, began: Instant::now() });
+        let (state, panics, began) = (Mutex::new(state), AtomicU64::new(0), Instant::now());
+        let scheduler = Arc::new(Scheduler { state, options, panics, began });
         let task = Task { id: 0, scheduler };
         CURRENT.set(Some(task.clone()));
         SIMULATIONS.fetch_add(1, Ordering::Relaxed);
@@ -83,12 +89,31 @@ impl Simulation {
         self.task.lock().trace
     }
 
+    /// How many panics there were on its threads, whoever caught them.
+    pub fn panics(&self) -> u64 {
+        self.task.scheduler.panics.load(Ordering::Relaxed)
+    }
+
     /// The threads that have not ended, besides this one, and whether each of them waits.
     pub fn threads(&self) -> Vec<String> {
         let state = self.task.lock();
         let left = state.live.iter().filter(|&&id| id != self.task.id).map(|&id| &state.entries[id]);
         left.map(|entry| format!("{}: {:?}", entry.name, entry.status)).collect()
     }
+}
+
+/// Has every panic on a thread of a simulation counted, besides what is done about it anyway.
+fn count_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if let Some(task) = current() {
+                task.scheduler.panics.fetch_add(1, Ordering::Relaxed);
+            }
+            hook(panic);
+        }));
+    });
 }
 
 impl Drop for Simulation {
@@ -118,6 +143,7 @@ pub fn interrupt() {
 struct Scheduler {
     state: Mutex<State>,
     options: Options,
+    panics: AtomicU64,
     began: Instant,
 }
 
@@ -170,8 +196,11 @@ impl State {
     }
 
     /// Chooses who runs next, and lets time pass until someone can.
-    fn choose(&mut self, step_max: Duration) -> usize {
-        let step = self.rng.u64(..=step_max.as_nanos() as u64);
+    fn choose(&mut self, options: &Options) -> usize {
+        if self.trace.turns >= options.turns_max {
+            self.give_up(options.label, "a run that does not end");
+        }
+        let step = self.rng.u64(..=options.step_max.as_nanos() as u64);
         self.trace.time += Duration::from_nanos(step);
         loop {
             let mut ready = 0;
@@ -198,7 +227,7 @@ impl State {
             });
             match next.min() {
                 Some(until) => self.trace.time = until,
-                None => self.give_up(),
+                None => self.give_up(options.label, "a deadlock"),
             }
         }
     }
@@ -208,11 +237,11 @@ impl State {
         self.live.iter().copied().filter(move |&id| self.entries[id].waits_for(on))
     }
 
-    /// Nobody can ever run again.
-    fn give_up(&self) -> ! {
+    /// Nobody can ever run again, or it does not help that they do.
+    fn give_up(&self, label: u64, why: &str) -> ! {
         let waits = self.live.iter().map(|&id| &self.entries[id]);
         let waits: Vec<String> = waits.map(|entry| format!("{}: {:?}", entry.name, entry.status)).collect();
-        eprintln!("deadlock after {:?}: {waits:#?}", self.trace);
+        eprintln!("{label}: {why}, after {:?}: {waits:#?}", self.trace);
         // The other threads cannot be woken any more, so that nobody could be told by a panic.
         std::process::abort();
     }
@@ -242,7 +271,7 @@ impl Task {
 
     /// Passes the turn on, and waits until it comes back.
     fn pass(&self, mut state: MutexGuard<'_, State>) {
-        let next = state.choose(self.scheduler.options.step_max);
+        let next = state.choose(&self.scheduler.options);
         if next != self.id {
             state.running = next;
             state.entries[next].turn.notify_one();
@@ -339,7 +368,7 @@ impl Task {
         let mut state = self.lock();
         state.entries[self.id].status = Status::Ended;
         state.live.retain(|&id| id != self.id);
-        let next = state.choose(self.scheduler.options.step_max);
+        let next = state.choose(&self.scheduler.options);
         state.running = next;
         state.entries[next].turn.notify_one();
         drop(state);
@@ -357,7 +386,8 @@ mod tests {
     use crate::{Condvar, Mutex, thread};
 
     fn options(seed: u64) -> Options {
-        Options { seed, yield_every: 2, step_max: Duration::from_micros(10) }
+        let step_max = Duration::from_micros(10);
+        Options { seed, label: seed, turns_max: 1_000_000, yield_every: 2, step_max }
     }
 
     /// Threads that each append their number a few times; answers the order, and the trace.
@@ -427,7 +457,7 @@ mod tests {
 
     #[test]
     fn a_panic_on_a_thread_is_told_to_whoever_joins_it() {
-        let _simulation = Simulation::begin(options(1));
+        let simulation = Simulation::begin(options(1));
         let lock = Arc::new(Mutex::new(()));
         let its = Arc::clone(&lock);
         let thread = thread::spawn("panics", move || {
@@ -436,6 +466,7 @@ mod tests {
         });
         thread.expect("a thread").join().expect_err("it panicked");
         lock.lock().expect_err("its lock is poisoned");
+        assert_eq!(simulation.panics(), 1);
     }
 
     #[test]
