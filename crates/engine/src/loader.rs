@@ -362,7 +362,7 @@ fn load(shared: &Shared, loader: &Loader, cell: &TicketCell) {
     let position = (!missing.is_empty()).then(|| unreadable::take_back(shared, cell, &missing));
     let mut ticket = cell.lock();
     if shared.durable.failure().is_some() {
-        // Nothing is confirmed any more. There may be another answer already, which says so; otherwise whoever polls is told.
+        // The log has failed. The ticket may have an answer that says so already; otherwise its next poll gives one.
         let waker = ticket.waker.take();
         drop(ticket);
         waker.into_iter().for_each(Waker::wake);

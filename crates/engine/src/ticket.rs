@@ -118,8 +118,8 @@ impl TicketState {
 }
 
 impl TicketCell {
-    /// Begins an answer to which slices will be added, if there are any. If payloads of it have to be read, that is next:
-    /// whoever polls its ticket in the same instant must neither get it without them nor go on with its slices.
+    /// Begins an answer to which slices will be added, if there are any. If its payloads have to be read first, that is noted
+    /// under the same lock: a poll at this moment must not return the answer without them, nor execute its next slice.
     pub(crate) fn begin(&self, answer: Answer, slices: Option<Sliced>) {
         let is_cold = is_cold(&answer.replies);
         let mut ticket = self.lock();

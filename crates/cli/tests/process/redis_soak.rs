@@ -27,8 +27,8 @@ const BEFORE_KILLS: Duration = Duration::from_secs(4);
 const BETWEEN_KILLS: Duration = Duration::from_secs(15);
 /// No task may come later than this after it is due.
 const LATE: Duration = Duration::from_millis(100);
-/// A delivery passes through so many threads, one after the other, each of which a busy machine may run late: Redis, the two of
-/// a server, and the worker.
+/// A delivery passes through four threads in turn (Redis, two of the server, the worker), and a busy machine may run each of
+/// them late.
 const THREADS: u32 = 4;
 /// A kill loses replies, and so deliveries that come back when their lease ends: of a task that was added before this time
 /// is over, nobody knows when it is due.

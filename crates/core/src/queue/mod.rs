@@ -420,7 +420,7 @@ impl<B: Body> Queue<B> {
         !self.purged.is_empty()
     }
 
-    /// Releases the bodies of about so many tasks that were purged.
+    /// Releases the payloads of about `count` purged tasks.
     pub fn release_some_purged<R: Recorder<Body = B>>(&mut self, count: usize, rec: &mut R) {
         if let Some(remains) = self.purged.last_mut()
             && !remains.release_some(count, rec)
