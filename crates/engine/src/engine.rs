@@ -17,11 +17,11 @@ use std::time::Duration;
 
 use sureq_core::command::{ConnId, Pop};
 use sureq_core::limits;
-use sureq_core::task::Body as _;
 use sureq_core::{Broker, Bulk, Command, LogTime, Now, Progress, Receipt, Refusal, Replies, Reply};
 use sureq_sync::{Condvar, Mutex, thread};
 
 use crate::ahead::ReadAhead;
+use crate::batch::{Batch, WORK_TASKS_MAX, Weight};
 use crate::body::Body;
 use crate::cache::Cache;
 use crate::clock::{Clock, LogClock, SystemClock};
@@ -38,7 +38,6 @@ use crate::log_thread::LogThread;
 use crate::meter::{Held, Meter};
 use crate::opening;
 use crate::payloads::part_from_large;
-use crate::prepared::{self, LARGE_BYTES};
 use crate::shared::{Shared, State, ThreadsLeft};
 use crate::sliced::{self, Left, PopRest, SLICE_BYTES, Sliced};
 use crate::synced::Synced;
@@ -67,15 +66,6 @@ pub struct Options {
 
 /// How long [`Engine::close`] waits for the disk.
 pub const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
-
-/// How many tasks are pushed, named or handed out under one lock by the commands of a batch, before others get it.
-const WORK_TASKS_MAX: usize = 2 * limits::SLICE_TASKS;
-
-/// How many bytes of small payloads are copied under one lock by the commands of a batch.
-const COPIED_BYTES_MAX: usize = 1 << 20;
-
-/// How many bytes of large payloads are prepared at once.
-const PREPARED_BYTES_MAX: usize = 32 << 20;
 
 /// The default of [`Options::cache_bytes`].
 pub const CACHE_BYTES: usize = 64 << 20;
@@ -281,20 +271,22 @@ impl Engine {
         let mut all = nothing();
         loop {
             let rest = &commands[all.done..];
-            if let Some(first) = rest.first().filter(|first| sliced::is_sliced(first)) {
-                all.ticket = Some(shared.slice(first));
-                return all;
+            if let Some(first) = rest.first().filter(|first| shared.plain_bytes(first).is_none()) {
+                if sliced::is_sliced(first) {
+                    all.ticket = Some(shared.slice(first));
+                    return all;
+                }
+                // What is large is prepared when it can be executed, and not anew each time before.
+                if shared.is_large(first)
+                    && let Some(hold) = shared.hold()
+                {
+                    all.hold = Some(hold);
+                    return all;
+                }
             }
-            // What is large is prepared when it can be executed, and not anew each time before.
-            if rest.first().is_some_and(|first| self.is_large(first))
-                && let Some(hold) = shared.hold()
-            {
-                all.hold = Some(hold);
-                return all;
-            }
-            let mut prepared = self.prepare(rest);
+            let mut batch = shared.next_batch(rest);
             let first_task = replies.tasks.len();
-            let executed = self.gather_some(&rest[..prepared.commands], &mut prepared, replies, &mut weight);
+            let executed = self.gather_some(&rest[..batch.commands], &mut batch, replies, &mut weight);
             part_from_large(&mut replies.tasks[first_task..]);
             all.done += executed.done;
             all.position = all.position.max(executed.position);
@@ -308,47 +300,17 @@ impl Engine {
         }
     }
 
-    fn is_large(&self, command: &Command<'_>) -> bool {
-        prepared::payload_bytes(command) >= LARGE_BYTES || self.shared.is_giant(command)
-    }
-
-    /// Prepares the large payloads of the commands that are executed next under one lock.
-    fn prepare(&self, commands: &[Command<'_>]) -> Prepared {
-        let mut prepared = Prepared { commands: 0, large: Vec::new(), left: Vec::new() };
-        let (mut small_bytes, mut large_bytes) = (0, 0);
-        for (index, command) in commands.iter().enumerate().take(WORK_TASKS_MAX) {
-            let bytes = prepared::payload_bytes(command);
-            let sum = if bytes < LARGE_BYTES { &mut small_bytes } else { &mut large_bytes };
-            *sum += bytes;
-            let is_enough = small_bytes > COPIED_BYTES_MAX || large_bytes > PREPARED_BYTES_MAX;
-            let is_giant = self.shared.is_giant(command);
-            if index > 0 && (is_enough || is_giant || sliced::is_sliced(command)) {
-                break;
-            }
-            prepared.commands += 1;
-            if is_giant {
-                break;
-            }
-            if bytes >= LARGE_BYTES
-                && let Some(payloads) = self.shared.prepare(command)
-            {
-                prepared.large.push((index, Some(payloads)));
-            }
-        }
-        prepared
-    }
-
     /// Executes commands under one lock, as many of them as do not hold others up for long.
     fn gather_some(
         &self,
         commands: &[Command<'_>],
-        prepared: &mut Prepared,
+        batch: &mut Batch,
         replies: &mut Replies<Body>,
         weight: &mut Weight,
     ) -> Executed {
         let shared = &self.shared;
         // What is larger than a segment comes alone, and is executed apart.
-        let mut giant = commands.first().and_then(|first| shared.giant(first));
+        let mut giant = commands.first().filter(|_| batch.is_giant).and_then(|first| shared.giant(first));
         let mut state = shared.lock();
         let now = shared.clock.now();
         shared.mind_the_mark(&state, now);
@@ -390,9 +352,9 @@ impl Engine {
                 if let Command::Pop(pop) = command {
                     left = sliced::begin_pop(broker, pop, now, tape, replies);
                 } else {
-                    tape.lend(prepared.take(index));
+                    tape.lend(batch.take(index));
                     progress = broker.execute_slice(now, command, &mut bulk, tape, replies);
-                    prepared.left.extend(tape.take_left());
+                    batch.keep(index, tape.take_left());
                 }
                 shared.end_unit(&mut state);
                 let tasks = sliced::named(command) + replies.tasks.len() - first_task;
@@ -623,22 +585,6 @@ impl fmt::Debug for Engine {
     }
 }
 
-/// Large payloads of the commands that are executed next.
-struct Prepared {
-    /// How many commands those are.
-    commands: usize,
-    /// By the index of the command.
-    large: Vec<(usize, Option<prepared::Prepared>)>,
-    /// What was not used: to be dropped without the lock.
-    left: Vec<prepared::Prepared>,
-}
-
-impl Prepared {
-    fn take(&mut self, index: usize) -> Option<prepared::Prepared> {
-        self.large.iter_mut().find(|(at, _)| *at == index).and_then(|(_, payloads)| payloads.take())
-    }
-}
-
 /// Nothing has been executed yet.
 const fn nothing() -> Executed {
     Executed { done: 0, position: Position::START, ticket: None, served: false, hold: None }
@@ -649,36 +595,6 @@ fn must_wait<'c, 'a>(command: &'c Command<'a>, replies: &Replies<Body>) -> Optio
     let Command::Pop(pop) = command else { return None };
     let empty = matches!(replies.list.last(), Some(Reply::Tasks(span)) if span.is_empty());
     (empty && pop.count > 0 && pop.block.is_some()).then_some(pop)
-}
-
-/// How much replies have grown by, roughly, in bytes that they will take up when they are sent.
-struct Weight {
-    tasks: usize,
-    queues: usize,
-    workers: usize,
-    receipts: usize,
-    bytes: usize,
-}
-
-impl Weight {
-    /// What a task, a queue, a worker or a receipt costs besides its payload or its name.
-    const EACH: usize = 64;
-
-    fn of(replies: &Replies<Body>) -> Self {
-        let Replies { tasks, queues, workers, receipts, .. } = replies;
-        let (tasks, queues) = (tasks.len(), queues.len());
-        Self { tasks, queues, workers: workers.len(), receipts: receipts.len(), bytes: 0 }
-    }
-
-    fn add(&mut self, replies: &Replies<Body>) -> usize {
-        let tasks = replies.tasks[self.tasks..].iter().map(|task| task.body.len() + Self::EACH);
-        let queues = replies.queues[self.queues..].iter().map(|row| row.name.len() + Self::EACH);
-        let workers = replies.workers[self.workers..].iter().map(|row| row.name.len() + Self::EACH);
-        let receipts = (replies.receipts.len() - self.receipts) * Self::EACH;
-        let bytes = self.bytes + tasks.chain(queues).chain(workers).sum::<usize>() + receipts;
-        *self = Self { bytes, ..Self::of(replies) };
-        bytes
-    }
 }
 
 /// The queues that tasks of its reply are taken from, and go back to if nobody gets them.

@@ -33,6 +33,7 @@ pub mod repair;
 pub mod store;
 
 mod ahead;
+mod batch;
 mod body;
 mod cache;
 mod durable;

@@ -208,6 +208,7 @@ impl Shared {
         self.notice.iter().for_each(|notice| notice(line));
     }
 
+    #[inline]
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         let mut state = self.lock_unmetered();
         state.note_held();
@@ -356,7 +357,11 @@ impl Shared {
     }
 
     /// Lets go of the lock, and wakes those whom what happened under it concerns.
+    #[inline]
     pub(crate) fn let_go(&self, mut state: MutexGuard<'_, State>) {
+        if state.woken.is_empty() {
+            return;
+        }
         let woken = std::mem::take(&mut state.woken);
         drop(state);
         self.wake(woken);

@@ -253,6 +253,7 @@ pub(crate) enum Step {
 }
 
 /// Executes the first slice of a pop, and answers what is left if it may go on.
+#[inline]
 pub(crate) fn begin_pop(
     broker: &mut Broker<Body>,
     pop: &Pop<'_>,
@@ -271,6 +272,7 @@ pub(crate) fn begin_pop(
     popped.is_ok_and(|progress| progress == Progress::More).then_some(left)
 }
 
+#[inline]
 fn pop_slice(
     left: &mut Left,
     first_bytes: usize,

@@ -35,8 +35,8 @@ pub(crate) enum Answered {
     NotYet,
 }
 
-/// A waiting client that is woken is answered at once, with so many tasks at most: Redis lets it wait for keys, and for
-/// nothing else.
+/// The most tasks that a waiting client gets when it is woken. It is answered in one go, as Redis lets clients wait for
+/// keys only, so that the rest of a larger pop could not be handed out in slices.
 const WOKEN_TASKS_MAX: u32 = 10_000;
 
 /// A task that was popped: which of the queues it is of, and its delivery.

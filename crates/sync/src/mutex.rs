@@ -40,8 +40,11 @@ impl<T> Mutex<T> {
     }
 
     /// As [`std::sync::Mutex::try_lock`].
+    #[inline]
     pub fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
-        sim::current().iter().for_each(sim::Task::maybe_yield);
+        if let Some(task) = sim::current() {
+            task.maybe_yield();
+        }
         match self.inner.try_lock() {
             Ok(guard) => Ok(self.guard(guard)),
             Err(TryLockError::Poisoned(error)) => {

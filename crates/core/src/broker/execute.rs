@@ -80,6 +80,7 @@ impl<B: Body> Broker<B> {
     }
 
     /// Runs decisions under one point in time. Workers that are lost by then are lost before anything is decided.
+    #[inline]
     pub(super) fn stamped<R: Recorder<Body = B>, T>(
         &mut self,
         now: Now,
@@ -106,6 +107,7 @@ impl<B: Body> Broker<B> {
     }
 
     /// Answers nothing if there is more to be done.
+    #[inline]
     fn decide<R: Recorder<Body = B>>(
         &mut self,
         now: Now,

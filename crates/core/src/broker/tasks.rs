@@ -117,6 +117,7 @@ impl<B: Body> Broker<B> {
         })
     }
 
+    #[inline]
     fn pop_from<R: Recorder<Body = B>>(
         &mut self,
         pop: &Pop<'_>,
