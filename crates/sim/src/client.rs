@@ -4,16 +4,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
+use std::task::{Context, Waker};
+
+use sureq_core::WallTime;
 use sureq_core::command::{
-    AckScope, Add, Block, Cancel, Command, IdForm, LeaseAsk, Pop, Return, TaskRef, TaskRefs, View, When,
+    AckScope, Add, Block, Cancel, Command, IdForm, LeaseAsk, NameArg, Pop, Return, TaskRef, TaskRefs, View,
+    When,
 };
 use sureq_core::id::Spelling;
 use sureq_core::reply::{Outcome, Refusal, Replies, Reply};
-use sureq_core::settings::Place;
+use sureq_core::settings::{Change, Changes, Expired, Place};
+use sureq_engine::clock::Clock as _;
 use sureq_engine::{Body, Engine};
 use sureq_sync::{now, thread};
 
+use crate::clock::SimClock;
 use crate::history::{Delivery, History, payload_of};
+use crate::holder::Holder;
 use crate::plan::{Kind, Plan};
 
 /// A client of one life of a store.
@@ -21,8 +28,28 @@ pub(crate) struct Client {
     pub(crate) engine: Engine,
     pub(crate) plan: Arc<Plan>,
     pub(crate) history: Arc<Mutex<History>>,
+    pub(crate) clock: Arc<SimClock>,
     pub(crate) rng: Rng,
+    /// Deliveries whose leases end by themselves alone.
     pub(crate) held: Vec<Delivery>,
+    /// Those whose leases end with the client's worker or its connection.
+    pub(crate) worker: Option<Holder>,
+    pub(crate) conn: Option<Holder>,
+}
+
+/// How long a lease is asked for.
+#[derive(Clone, Copy)]
+pub(crate) struct Lease<'a> {
+    pub(crate) ask: LeaseAsk<'a>,
+    /// Until when it lasts for sure; if none, for as long as was asked.
+    pub(crate) until: Option<Instant>,
+}
+
+impl Lease<'_> {
+    /// One that ends by itself.
+    pub(crate) const fn of_ms(ms: u64) -> Self {
+        Self { ask: LeaseAsk { ms: Some(ms), ..LeaseAsk::NONE }, until: None }
+    }
 }
 
 /// The name of a queue.
@@ -35,14 +62,49 @@ impl Client {
     pub(crate) fn run(mut self) {
         for _ in 0..self.plan.commands {
             if self.engine.failure().is_some() {
-                return;
+                break;
             }
             let kind = self.plan.kinds[self.rng.usize(..self.plan.kinds.len())];
             self.act(kind);
         }
+        self.leave();
     }
 
-    fn history(&self) -> MutexGuard<'_, History> {
+    /// Another client of the same store.
+    pub(crate) fn another(&mut self) -> Self {
+        Self {
+            engine: self.engine.clone(),
+            plan: Arc::clone(&self.plan),
+            history: Arc::clone(&self.history),
+            clock: Arc::clone(&self.clock),
+            rng: self.rng.fork(),
+            held: Vec::new(),
+            worker: None,
+            conn: None,
+        }
+    }
+
+    /// Tells every queue what the plan has it told.
+    pub(crate) fn configure(&self, is_last: bool) {
+        let config = if is_last { crate::plan::Config::default() } else { self.plan.config };
+        for queue in 0..self.plan.queues {
+            let next = if config.dead_letter && queue + 1 < self.plan.queues {
+                queue_name(queue + 1)
+            } else {
+                Vec::new()
+            };
+            let changes = [
+                Change::TtlMs(config.ttl_ms),
+                Change::Expired(Expired::Dead),
+                Change::MaxLeased(config.max_leased),
+                Change::MaxLength(config.max_length),
+                Change::DeadLetter(&next),
+            ];
+            self.ask(Command::Config { queue: &queue_name(queue), changes: Changes::List(&changes) });
+        }
+    }
+
+    pub(crate) fn history(&self) -> MutexGuard<'_, History> {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -66,7 +128,7 @@ impl Client {
         let queue = self.rng.usize(..self.plan.queues);
         match kind {
             Kind::Push => self.push(queue),
-            Kind::Add => self.add(queue),
+            Kind::Add | Kind::Named | Kind::At => self.add(queue, kind),
             Kind::Pop => self.pop(queue, None),
             Kind::WaitingPop => {
                 let block = Block::Millis(self.rng.u64(1..=self.plan.delay_max_ms));
@@ -80,14 +142,83 @@ impl Client {
             Kind::Revive => {
                 self.ask(Command::Revive { queue: &queue_name(queue), tasks: None });
             }
-            Kind::Purge => self.purge(queue),
-            Kind::Look => {
-                let view = [View::Ready, View::Leased, View::Delayed, View::Dead][self.rng.usize(..4)];
-                let (start, count) = (self.rng.i64(-5..50), self.rng.u32(..50));
-                self.ask(Command::Inspect { queue: &queue_name(queue), view, start, count });
+            Kind::Purge | Kind::Drop => self.empty(queue, kind),
+            Kind::Pause => {
+                let asked = now();
+                let paused = self.ask(Command::Pause { queue: &queue_name(queue) });
+                if paused.is_some_and(|replies| matches!(replies.list[..], [Reply::Ok])) {
+                    self.history().paused(queue, asked, now());
+                }
             }
-            Kind::Rest => thread::sleep(self.time(self.plan.rest_max)),
+            Kind::Resume => self.resume(queue),
+            Kind::Vanish => self.vanish(queue),
+            Kind::Work => self.work(queue),
+            Kind::WorkerPop => self.worker_pop(queue),
+            Kind::Connect => self.connect(queue),
+            Kind::StepWall => self.clock.step(self.rng.i64(-100_000..100_000)),
+            Kind::Look => self.look(queue),
+            Kind::Rest => thread::sleep(self.time(Duration::from_millis(self.plan.rest_max_ms))),
         }
+    }
+
+    /// Asks what changes nothing.
+    fn look(&mut self, queue: usize) {
+        let name = queue_name(queue);
+        let view = [View::Ready, View::Leased, View::Delayed, View::Dead][self.rng.usize(..4)];
+        let (start, count) = (self.rng.i64(-5..50), self.rng.u32(..50));
+        let queues = [name.as_slice()];
+        let command = match self.rng.u32(..3) {
+            0 => Command::Size,
+            1 => Command::Exists { queues: &queues },
+            _ => Command::Inspect { queue: &name, view, start, count },
+        };
+        self.ask(command);
+        let info = self.ask(Command::Info { queue: &name });
+        let limit = self.plan.config.max_leased;
+        // A queue that is dropped forgets what it was told.
+        if let Some([Reply::Info(info)]) = info.as_ref().map(|replies| &replies.list[..])
+            && limit > 0
+            && info.leased > limit
+            && !self.plan.has(Kind::Drop)
+        {
+            self.history().findings.push(format!("{} are leased of at most {limit}", info.leased));
+        }
+    }
+
+    pub(crate) fn resume(&self, queue: usize) {
+        self.history().begin_resume(queue);
+        self.ask(Command::Resume { queue: &queue_name(queue) });
+        self.history().end_resume(queue, now());
+    }
+
+    /// Asks for tasks, and is gone before it is told of them.
+    fn vanish(&mut self, queue: usize) {
+        let name = queue_name(queue);
+        let ms = self.rng.u64(1..=self.plan.delay_max_ms);
+        let lease = LeaseAsk { ms: Some(self.rng.u64(1..=self.plan.lease_max_ms)), ..LeaseAsk::NONE };
+        let count = self.rng.usize(1..=self.plan.batch_max) as u32;
+        let pop = Pop { queues: &[&name], count, block: Some(Block::Millis(ms)), lease, meta: false };
+        self.history().commands += 1;
+        let mut replies = Replies::default();
+        let Some(ticket) = self.engine.gather(&[Command::Pop(pop)], &mut replies).ticket else {
+            self.engine.commit();
+            let untaken: Vec<_> = replies.tasks.iter().map(sureq_core::reply::TaskView::receipt).collect();
+            self.engine.undeliver(&name, &untaken);
+            return;
+        };
+        self.engine.commit();
+        // An answer that comes meanwhile is taken back too.
+        let cx = &mut Context::from_waker(Waker::noop());
+        if self.rng.bool() && ticket.poll(cx).is_ready() {
+            return;
+        }
+        let time = self.time(Duration::from_millis(2 * ms));
+        thread::sleep(time);
+    }
+
+    /// How long a task that is delayed waits for sure: one that expires meanwhile may be revived.
+    fn waits(&self, delay_ms: u64) -> Duration {
+        Duration::from_millis(if self.plan.config.ttl_ms > 0 { 0 } else { delay_ms })
     }
 
     fn time(&mut self, max: Duration) -> Duration {
@@ -95,7 +226,7 @@ impl Client {
     }
 
     /// Begins so many tasks of a queue; answers their numbers and payloads.
-    fn begin(&mut self, queue: usize, count: usize, not_before: Instant) -> Vec<(u64, Vec<u8>)> {
+    pub(crate) fn begin(&mut self, queue: usize, count: usize, not_before: Instant) -> Vec<(u64, Vec<u8>)> {
         let mut begun = Vec::new();
         for _ in 0..count {
             let bytes = self.rng.usize(8..=self.plan.payload_max.max(8));
@@ -105,10 +236,14 @@ impl Client {
         begun
     }
 
-    fn push(&mut self, queue: usize) {
+    pub(crate) fn push(&mut self, queue: usize) {
         let most = self.plan.batch_max.min(1 + (1 << 20) / self.plan.payload_max);
         let count = self.rng.usize(1..=most);
         let begun = self.begin(queue, count, now());
+        self.push_begun(queue, &begun);
+    }
+
+    pub(crate) fn push_begun(&self, queue: usize, begun: &[(u64, Vec<u8>)]) {
         let payloads: Vec<&[u8]> = begun.iter().map(|(_, payload)| payload.as_slice()).collect();
         let replies = self.ask(Command::Push { queue: &queue_name(queue), payloads: &payloads });
         let Some(replies) = replies else { return };
@@ -124,21 +259,34 @@ impl Client {
         }
     }
 
-    fn add(&mut self, queue: usize) {
+    fn add(&mut self, queue: usize, kind: Kind) {
         let delay_ms = self.rng.u64(..=self.plan.delay_max_ms);
-        let begun = self.begin(queue, 1, now() + Duration::from_millis(delay_ms));
-        let (number, payload) = &begun[0];
+        // Of a clock that is set nobody knows when it shows what.
+        let is_steady = !self.plan.has(Kind::StepWall);
+        let delay = if kind != Kind::At || is_steady { self.waits(delay_ms) } else { Duration::ZERO };
+        let begun = self.begin(queue, 1, now() + delay);
+        let task_name = format!("n{}", self.rng.usize(..self.plan.names));
         let add = Add {
-            when: When::After(delay_ms),
+            when: match kind {
+                Kind::At => When::At(WallTime(self.clock.wall_ms() + delay_ms)),
+                _ => When::After(delay_ms),
+            },
+            name: (kind == Kind::Named).then_some(NameArg::Bytes(task_name.as_bytes())),
             priority: self.rng.i8(-2..=2),
             tries: self.rng.bool().then_some(self.rng.u32(1..4)),
-            ..Add::plain(&[], payload)
+            ..Add::plain(&[], &[])
         };
+        self.add_begun(queue, &begun[0], add);
+    }
+
+    pub(crate) fn add_begun(&self, queue: usize, (number, payload): &(u64, Vec<u8>), add: Add<'_>) {
         let name = queue_name(queue);
-        let Some(replies) = self.ask(Command::Add(Add { queue: &name, ..add })) else { return };
+        let Some(replies) = self.ask(Command::Add(Add { queue: &name, payload, ..add })) else { return };
         let mut history = self.history();
         match &replies.list[..] {
-            [Reply::Added { id, .. }] => history.pushed(*number, id.to_string()),
+            [Reply::Added { id, added: true, .. }] => history.pushed(*number, id.to_string()),
+            // Another has the name.
+            [Reply::Added { added: false, .. }] if add.name.is_some() => history.refused(*number),
             [Reply::Refused(_)] => history.refused(*number),
             other => history.findings.push(format!("an add was answered {other:?}")),
         }
@@ -147,7 +295,7 @@ impl Client {
     fn pop(&mut self, queue: usize, block: Option<Block>) {
         let count = self.rng.usize(1..=self.plan.batch_max) as u32;
         let lease_ms = self.rng.u64(1..=self.plan.lease_max_ms);
-        let taken = self.take(queue, count, lease_ms, block);
+        let taken = self.take(queue, count, Lease::of_ms(lease_ms), block);
         self.held.extend(taken);
         let surplus = self.held.len().saturating_sub(2_000);
         self.held.drain(..surplus);
@@ -158,21 +306,24 @@ impl Client {
         &self,
         queue: usize,
         count: u32,
-        lease_ms: u64,
+        lease: Lease<'_>,
         block: Option<Block>,
     ) -> Vec<Delivery> {
         let (name, asked) = (queue_name(queue), now());
-        let lease = LeaseAsk { ms: Some(lease_ms), ..LeaseAsk::NONE };
-        let pop = Pop { queues: &[&name], count, block, lease, meta: false };
+        let pop = Pop { queues: &[&name], count, block, lease: lease.ask, meta: false };
         let Some(replies) = self.ask(Command::Pop(pop)) else { return Vec::new() };
-        let (came, lease) = (now(), Duration::from_millis(lease_ms));
+        let came = now();
+        let until = lease.until.unwrap_or_else(|| asked + Duration::from_millis(lease.ask.ms.unwrap_or(0)));
         let mut history = self.history();
+        if !replies.tasks.is_empty() && history.is_paused_since(queue, asked) {
+            history.findings.push(format!("a pop got tasks of queue {queue}, which is paused"));
+        }
         match &replies.list[..] {
             [Reply::Tasks(tasks)] => replies.tasks[tasks.range()]
                 .iter()
                 .filter_map(|task| {
                     let receipt = Spelling::of_receipt(task.receipt()).as_bytes().to_vec();
-                    let time = (asked, came, lease);
+                    let time = (asked, came, until);
                     history.delivered(task.body.as_ref(), queue, receipt, task.deliveries, time)
                 })
                 .collect(),
@@ -237,11 +388,16 @@ impl Client {
     }
 
     fn give_back(&mut self, failed: Option<&[u8]>) {
-        let Some(delivery) = self.any_held() else { return };
+        if let Some(delivery) = self.any_held() {
+            self.give_back_one(&delivery, failed);
+        }
+    }
+
+    pub(crate) fn give_back_one(&mut self, delivery: &Delivery, failed: Option<&[u8]>) {
         let (delay_ms, asked) = (self.rng.u64(..=self.plan.delay_max_ms), now());
         let is_delayed = failed.is_none() && self.rng.bool();
         let to = is_delayed.then_some(Place::After(delay_ms));
-        let time = if is_delayed { Duration::from_millis(delay_ms) } else { Duration::ZERO };
+        let time = if is_delayed { self.waits(delay_ms) } else { Duration::ZERO };
         self.history().begin_taking(delivery.number, asked, time);
         let task = TaskRef { bytes: &delivery.receipt, form: IdForm::Long };
         let name = queue_name(delivery.queue);
@@ -251,7 +407,7 @@ impl Client {
             self.history().end_taking(delivery.number, now());
         }
         if replies.is_some_and(|replies| matches!(replies.list[..], [Reply::Outcome(Outcome::Done)])) {
-            self.history().comes_not_before(&delivery, asked + time);
+            self.history().comes_not_before(delivery, asked + time);
         }
     }
 
@@ -283,10 +439,19 @@ impl Client {
         }
     }
 
-    fn purge(&mut self, queue: usize) {
+    /// Purges or drops a queue.
+    fn empty(&mut self, queue: usize, kind: Kind) {
         self.history().begin_purge(queue);
-        let state = [None, Some(View::Ready), Some(View::Delayed), Some(View::Dead)][self.rng.usize(..4)];
-        self.ask(Command::Purge { queue: &queue_name(queue), state });
+        let name = queue_name(queue);
+        if kind == Kind::Drop {
+            // It is no longer paused, either.
+            self.history().begin_resume(queue);
+            self.ask(Command::Drop { queues: &[&name] });
+            self.history().end_resume(queue, now());
+        } else {
+            let state = [None, Some(View::Ready), Some(View::Delayed), Some(View::Dead)][self.rng.usize(..4)];
+            self.ask(Command::Purge { queue: &name, state });
+        }
         self.history().end_purge(queue);
     }
 }

@@ -1,5 +1,6 @@
 //! The disk of a simulation: what [`SimDisk`] keeps, with calls that take time, and an end.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,9 +11,12 @@ use fastrand::Rng;
 use sureq_engine::disk::{Disk, DiskFile};
 use sureq_engine::fault::{Fault, Operation};
 use sureq_sync::{sim, thread};
-use sureq_testkit::sim_disk::{Kept, SimDisk};
+use sureq_testkit::sim_disk::{FailureKind, Kept, Repeat, SimDisk};
 
-use crate::plan::{End, Plan};
+use crate::plan::{End, Faults, Plan};
+
+/// What a system answers that cannot read a sector.
+const EIO: i32 = 5;
 
 /// A disk for one life of a store.
 #[derive(Clone)]
@@ -31,20 +35,52 @@ struct Life {
     rng: Mutex<Rng>,
     sync_max: Duration,
     slow_sync_max: Duration,
+    faults: Faults,
+    /// Reads, and then writes or syncs, that failed as the plan has it.
+    failed_reads: AtomicU64,
+    is_broken: AtomicBool,
+    /// From now on all goes well, and at once.
+    is_calm: AtomicBool,
 }
 
 impl LifeDisk {
-    pub(crate) fn new(inner: SimDisk, end: End, plan: &Plan, rng: Rng) -> Self {
+    pub(crate) fn new(inner: SimDisk, end: End, plan: &Plan, faults: Faults, rng: Rng) -> Self {
+        inner.leave_room((faults.full_ms > 0).then_some(faults.room_bytes));
         let life = Life {
             end,
             calls: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
             left: Mutex::new(None),
             rng: Mutex::new(rng),
-            sync_max: plan.sync_max,
-            slow_sync_max: plan.slow_sync_max,
+            sync_max: Duration::from_micros(plan.sync_max_us),
+            slow_sync_max: Duration::from_millis(plan.slow_sync_max_ms),
+            faults,
+            failed_reads: AtomicU64::new(0),
+            is_broken: AtomicBool::new(false),
+            is_calm: AtomicBool::new(false),
         };
         Self { inner, life: Arc::new(life) }
+    }
+
+    /// How many reads failed, and whether a write or a sync did.
+    pub(crate) fn failed(&self) -> (u64, bool) {
+        (self.life.failed_reads.load(Ordering::Relaxed), self.life.is_broken.load(Ordering::Relaxed))
+    }
+
+    /// There is room again.
+    pub(crate) fn relieve(&self) {
+        self.inner.leave_room(None);
+    }
+
+    /// From now on nothing fails and nothing takes time, but for the end of this life.
+    pub(crate) fn calm_down(&self) {
+        self.relieve();
+        self.life.is_calm.store(true, Ordering::Relaxed);
+    }
+
+    /// How many bytes each file has.
+    pub(crate) fn files(&self) -> BTreeMap<String, usize> {
+        self.inner.files().into_iter().map(|(name, bytes)| (name, bytes.len())).collect()
     }
 
     /// Whether the process was killed or the power cut.
@@ -72,7 +108,7 @@ impl LifeDisk {
         match self.life.end {
             End::Killed(at) if calls == at => self.life.is_over.store(true, Ordering::Relaxed),
             End::PowerCut(at) if calls == at => self.cut_power(),
-            _ => return Ok(()),
+            _ => return self.life.fails(operation, calls, &self.inner),
         }
         Err(gone())
     }
@@ -105,9 +141,35 @@ impl Life {
         self.rng.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn is_calm(&self) -> bool {
+        self.is_calm.load(Ordering::Relaxed)
+    }
+
+    /// Fails a read, or has the disk fail the write or sync that comes now, if the plan has it so.
+    fn fails(&self, operation: Operation, calls: u64, inner: &SimDisk) -> io::Result<()> {
+        let Faults { read_every, broken_at, .. } = self.faults;
+        if self.is_calm() {
+            return Ok(());
+        }
+        if operation == Operation::Read && read_every > 0 && self.rng().u32(..read_every) == 0 {
+            self.failed_reads.fetch_add(1, Ordering::Relaxed);
+            return Err(io::Error::from_raw_os_error(EIO));
+        }
+        let changes = matches!(operation, Operation::Write | Operation::Sync);
+        if changes && broken_at > 0 && calls >= broken_at && !self.is_broken.swap(true, Ordering::Relaxed) {
+            inner.fail(inner.calls() + 1, FailureKind::Broken, Repeat::Once);
+        }
+        Ok(())
+    }
+
     fn sync_time(&self) -> Duration {
         let mut rng = self.rng();
-        let max = if rng.u32(..100) == 0 { self.slow_sync_max } else { self.sync_max };
+        let max = match rng.u32(..1_000) {
+            _ if self.is_calm() => Duration::ZERO,
+            0 => Duration::from_millis(self.faults.hang_max_ms).max(self.slow_sync_max),
+            1..10 => self.slow_sync_max,
+            _ => self.sync_max,
+        };
         Duration::from_nanos(rng.u64(..=max.as_nanos() as u64))
     }
 }

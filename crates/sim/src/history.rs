@@ -44,6 +44,12 @@ pub(crate) struct History {
     receipts: BTreeSet<Vec<u8>>,
     /// How many purges of a queue are under way.
     purges: BTreeMap<usize, usize>,
+    /// Queues that are paused for sure, and since when.
+    pauses: BTreeMap<usize, Instant>,
+    /// When a queue was last resumed, and how many try to.
+    resumes: BTreeMap<usize, (Option<Instant>, u32)>,
+    /// Tasks that die go to another queue.
+    has_dead_letters: bool,
     last: u64,
     pub(crate) commands: u64,
     pub(crate) findings: Vec<String>,
@@ -60,10 +66,16 @@ pub(crate) struct Delivery {
 }
 
 impl History {
+    /// Nothing yet. With dead letters, tasks that die go to another queue.
+    pub(crate) fn new(has_dead_letters: bool) -> Self {
+        Self { has_dead_letters, ..Self::default() }
+    }
+
     /// A task is about to be pushed.
     pub(crate) fn begin_push(&mut self, queue: usize, bytes: usize, not_before: Instant) -> u64 {
         self.last += 1;
-        let is_purged = self.purges.get(&queue).is_some_and(|purges| *purges > 0);
+        let is_of = |purged: usize| purged == queue || self.has_dead_letters && queue < purged;
+        let is_purged = self.purges.iter().any(|(&purged, &purges)| purges > 0 && is_of(purged));
         let removal = if is_purged { Removal::Tried } else { Removal::None };
         let task =
             Task { queue, bytes, id: None, removal, not_before, deliveries: 0, takings: 0, taken_at: None };
@@ -88,7 +100,7 @@ impl History {
         queue: usize,
         receipt: Vec<u8>,
         nth: u32,
-        (asked, came, lease): (Instant, Instant, Duration),
+        (asked, came, until): (Instant, Instant, Instant),
     ) -> Option<Delivery> {
         let number = number_of(payload);
         let Some(task) = number.and_then(|number| self.tasks.get_mut(&number)) else {
@@ -96,9 +108,11 @@ impl History {
             return None;
         };
         let number = number?;
-        if task.queue != queue || task.bytes != payload.len() || !is_whole(number, payload) {
+        let is_there = task.queue == queue || self.has_dead_letters;
+        if !is_there || task.bytes != payload.len() || !is_whole(number, payload) {
             self.findings.push(format!("task {number} came with another queue or payload"));
         }
+        task.queue = queue;
         match task.removal {
             Removal::Done(since) if asked > since => {
                 self.findings.push(format!("task {number} came although it was finished"));
@@ -117,7 +131,7 @@ impl History {
         // Its lease began when it was handed out, and may have been changed since by what was under way at the same time.
         if is_last {
             let is_certain = task.takings == 0 && task.taken_at.is_none_or(|at| at < asked);
-            task.not_before = if is_certain { asked + lease } else { asked };
+            task.not_before = if is_certain { until } else { asked };
             task.deliveries = nth;
         }
         Some(Delivery { number, queue, receipt, nth })
@@ -143,6 +157,38 @@ impl History {
         if task.deliveries == delivery.nth {
             task.not_before = at;
         }
+    }
+
+    /// The clock was set, or the store was opened by another: tasks may come at any time.
+    pub(crate) fn forget_times(&mut self, now: Instant) {
+        for task in self.tasks.values_mut() {
+            task.not_before = task.not_before.min(now);
+        }
+    }
+
+    /// A queue is paused, as was asked at a time.
+    pub(crate) fn paused(&mut self, queue: usize, asked: Instant, now: Instant) {
+        let (last, under_way) = self.resumes.get(&queue).copied().unwrap_or_default();
+        if under_way == 0 && last.is_none_or(|last| last < asked) {
+            self.pauses.insert(queue, now);
+        }
+    }
+
+    /// Somebody is about to resume it.
+    pub(crate) fn begin_resume(&mut self, queue: usize) {
+        self.pauses.remove(&queue);
+        self.resumes.entry(queue).or_default().1 += 1;
+    }
+
+    /// It was done, or will not be any more.
+    pub(crate) fn end_resume(&mut self, queue: usize, now: Instant) {
+        let (last, under_way) = self.resumes.entry(queue).or_default();
+        (*last, *under_way) = (Some(now), *under_way - 1);
+    }
+
+    /// Whether it was paused before this, and nobody has resumed it.
+    pub(crate) fn is_paused_since(&self, queue: usize, asked: Instant) -> bool {
+        self.pauses.get(&queue).is_some_and(|since| *since < asked)
     }
 
     /// Somebody is about to remove a task.
@@ -174,8 +220,10 @@ impl History {
         *self.purges.entry(queue).or_default() -= 1;
     }
 
+    /// The tasks that may be in a queue. What dies goes to the next one, unseen.
     fn of_queue(&self, queue: usize) -> Vec<u64> {
-        self.tasks.iter().filter(|(_, task)| task.queue == queue).map(|(number, _)| *number).collect()
+        let is_of = |task: &Task| task.queue == queue || self.has_dead_letters && task.queue < queue;
+        self.tasks.iter().filter(|(_, task)| is_of(task)).map(|(number, _)| *number).collect()
     }
 
     /// Some task of this queue whose id is known.

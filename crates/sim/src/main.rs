@@ -2,17 +2,26 @@
 //! crashes and faults that one seed decides. The same seed gives the same run.
 //!
 //! * `plan` draws what a seed does: settings, sizes, which commands, which faults.
-//! * `disk` is the disk with its delays, faults and the crash.
-//! * `client` is one client; `history` is what all of them were promised, and what contradicts it.
-//! * `world` runs a seed: lives of the store, one after the other, and a last one without faults.
+//! * `disk` is the disk with its delays, faults and the crash; `clock` has the clocks.
+//! * `client` is one client, and `holder` what it holds by a worker or a connection; `history` is what all of them were
+//!   promised, and what contradicts it.
+//! * `world` runs a plan: lives of the store, one after the other, and a last one without faults, in which all tasks come
+//!   out and `liveness` looks whether those who wait are woken.
+//! * `shrink` makes a run smaller that finds something, and `found` keeps it.
 #![forbid(unsafe_code)]
 
 mod client;
+mod clock;
 mod disk;
+mod found;
 mod history;
+mod holder;
+mod liveness;
 mod plan;
+mod shrink;
 mod world;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,13 +29,19 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 
+use plan::Plan;
+use world::Outcome;
+
 /// Simulate the embedded system from seeds
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
     /// Run this seed, twice, and compare the two runs
-    #[arg(long, value_name = "N", conflicts_with_all = ["seeds", "minutes"])]
+    #[arg(long, value_name = "N", conflicts_with_all = ["seeds", "minutes", "file"])]
     seed: Option<u64>,
+    /// Run what a file has, twice: such as those that a run which finds something leaves in crates/sim/found
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seeds", "minutes"])]
+    file: Option<PathBuf>,
     /// Run so many seeds
     #[arg(long, value_name = "N", conflicts_with = "minutes")]
     seeds: Option<u64>,
@@ -36,10 +51,15 @@ struct Arguments {
     /// The first seed [default: by chance]
     #[arg(long, value_name = "N")]
     from: Option<u64>,
+    /// Stop at the first seed that finds something, and do not make it smaller
+    #[arg(long)]
+    first: bool,
     /// How many seeds run at the same time, each on a core
     #[arg(long, value_name = "N", default_value_t = 1)]
     jobs: u64,
 }
+
+const UNPOISONED: &str = "nobody panics with it";
 
 /// What all seeds did together.
 #[derive(Default)]
@@ -52,20 +72,38 @@ struct Sums {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    match arguments.seed {
-        Some(seed) => run_twice(seed),
+    if let Some(seed) = arguments.seed {
+        return run_twice(&Plan::draw(seed));
+    }
+    match arguments.file.as_deref().map(found::read) {
+        Some(Ok(plan)) => run_twice(&plan),
+        Some(Err(error)) => {
+            eprintln!("cannot read the file: {error}");
+            ExitCode::from(2)
+        }
         None => run_many(&arguments),
     }
 }
 
-fn run_twice(seed: u64) -> ExitCode {
-    let (first, second) = (world::run(seed), world::run(seed));
+fn run_twice(plan: &Plan) -> ExitCode {
+    let (first, second) = (world::run(plan), world::run(plan));
     println!("{first}");
     if first.trace != second.trace {
-        println!("seed {seed} is not deterministic: {:?} and then {:?}", first.trace, second.trace);
+        println!("seed {} is not deterministic: {:?} and then {:?}", plan.seed, first.trace, second.trace);
         return ExitCode::FAILURE;
     }
     if first.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Says what a run found, makes it smaller and keeps it.
+fn tell(outcome: Outcome) {
+    println!("{outcome}");
+    let smallest = shrink::shrink(outcome);
+    println!("made smaller, {smallest}");
+    match found::keep(&smallest) {
+        Ok(path) => println!("kept in {}", path.display()),
+        Err(error) => println!("it could not be kept: {error}\n{:?}", smallest.plan),
+    }
 }
 
 fn run_many(arguments: &Arguments) -> ExitCode {
@@ -81,21 +119,26 @@ fn run_many(arguments: &Arguments) -> ExitCode {
             scope.spawn(|| {
                 loop {
                     let n = next.fetch_add(1, Ordering::Relaxed);
-                    if n >= count || is_over() {
+                    let is_found = || !failed.lock().expect(UNPOISONED).is_empty();
+                    if n >= count || is_over() || arguments.first && is_found() {
                         break;
                     }
-                    let outcome = world::run(from.wrapping_add(n));
+                    let outcome = world::run(&Plan::draw(from.wrapping_add(n)));
                     sums.add(&outcome);
                     if !outcome.findings.is_empty() {
-                        println!("{outcome}");
-                        failed.lock().expect("nobody panics with it").push(from.wrapping_add(n));
+                        if arguments.first {
+                            println!("{outcome}");
+                        } else {
+                            tell(outcome);
+                        }
+                        failed.lock().expect(UNPOISONED).push(from.wrapping_add(n));
                     }
                 }
             });
         }
     });
     sums.print(began.elapsed());
-    let failed = failed.into_inner().expect("nobody panics with it");
+    let failed = failed.into_inner().expect(UNPOISONED);
     if failed.is_empty() {
         return ExitCode::SUCCESS;
     }

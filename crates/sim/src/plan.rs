@@ -1,18 +1,24 @@
-//! What a seed does.
+//! What a run does: drawn from a seed, or read from a file that keeps a run which found something.
 
 use std::time::Duration;
 
 use fastrand::Rng;
+use serde::{Deserialize, Serialize};
 use sureq_engine::Options;
 use sureq_engine::log::Durability;
 
 /// A command of a client, by kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
     Push,
     Add,
+    Named,
+    At,
     Pop,
     WaitingPop,
+    /// A pop whose client is gone before it is answered.
+    Vanish,
     Ack,
     Extend,
     Return,
@@ -22,15 +28,27 @@ pub(crate) enum Kind {
     Revive,
     Delete,
     Purge,
+    Drop,
+    Pause,
+    Resume,
+    /// Something in the life of the client's worker.
+    Work,
+    WorkerPop,
+    /// A pop with leases that end with the connection, or the end of the connection.
+    Connect,
+    StepWall,
     Look,
     Rest,
 }
 
-const KINDS: [Kind; 15] = [
+const KINDS: [Kind; 25] = [
     Kind::Push,
     Kind::Add,
+    Kind::Named,
+    Kind::At,
     Kind::Pop,
     Kind::WaitingPop,
+    Kind::Vanish,
     Kind::Ack,
     Kind::Extend,
     Kind::Return,
@@ -40,12 +58,20 @@ const KINDS: [Kind; 15] = [
     Kind::Revive,
     Kind::Delete,
     Kind::Purge,
+    Kind::Drop,
+    Kind::Pause,
+    Kind::Resume,
+    Kind::Work,
+    Kind::WorkerPop,
+    Kind::Connect,
+    Kind::StepWall,
     Kind::Look,
     Kind::Rest,
 ];
 
 /// How one life of a store ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum End {
     /// It is closed.
     Closed,
@@ -55,16 +81,58 @@ pub(crate) enum End {
     PowerCut(u64),
 }
 
-/// All that a seed decides before it begins.
-#[derive(Clone, Debug)]
+/// What goes wrong with the disk in each life, besides its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct Faults {
+    /// One in so many reads fails; none if 0.
+    pub(crate) read_every: u32,
+    /// The write or sync after so many calls fails, after which the store is to be opened anew; never if 0.
+    pub(crate) broken_at: u64,
+    /// There is room for `room_bytes` more for so long; always enough if 0.
+    pub(crate) full_ms: u64,
+    pub(crate) room_bytes: u64,
+    /// How long the disk may hang in one of a thousand syncs.
+    pub(crate) hang_max_ms: u64,
+}
+
+/// What every queue of a run is told. A zero is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct Config {
+    pub(crate) ttl_ms: u64,
+    pub(crate) max_leased: u64,
+    pub(crate) max_length: u64,
+    /// Tasks that die go to the next queue; those of the last one stay.
+    pub(crate) dead_letter: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Level {
+    Always,
+    Interval,
+    None,
+}
+
+/// All that is decided before a run begins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) struct Plan {
-    pub(crate) options: Options,
+    /// Decides all else: the order of the threads, what clients choose, how long things take.
+    pub(crate) seed: u64,
+    pub(crate) durability: Level,
+    pub(crate) segment_bytes: u64,
+    pub(crate) cache_bytes: usize,
+    /// A thread is interrupted at one in this many opportunities.
     pub(crate) yield_every: u32,
-    pub(crate) step_max: Duration,
+    /// How much time passes each time that one is, at most.
+    pub(crate) step_max_us: u64,
     pub(crate) clients: usize,
     pub(crate) queues: usize,
-    /// How often each kind of command is chosen, one entry for each time.
-    pub(crate) kinds: Vec<Kind>,
+    /// How many names there are for tasks.
+    pub(crate) names: usize,
+    /// How many commands a client asks in a life.
     pub(crate) commands: usize,
     /// How many bytes a payload has at most.
     pub(crate) payload_max: usize,
@@ -73,58 +141,115 @@ pub(crate) struct Plan {
     pub(crate) lease_max_ms: u64,
     pub(crate) delay_max_ms: u64,
     /// How long a client rests at most.
-    pub(crate) rest_max: Duration,
+    pub(crate) rest_max_ms: u64,
     /// How long a sync takes at most, and how long one in a hundred does.
-    pub(crate) sync_max: Duration,
-    pub(crate) slow_sync_max: Duration,
+    pub(crate) sync_max_us: u64,
+    pub(crate) slow_sync_max_ms: u64,
+    /// How often each kind of command is chosen, one entry for each time.
+    pub(crate) kinds: Vec<Kind>,
     pub(crate) lives: Vec<End>,
+    pub(crate) faults: Faults,
+    pub(crate) config: Config,
 }
 
 impl Plan {
-    pub(crate) fn draw(rng: &mut Rng) -> Self {
-        let durability = [Durability::Always, Durability::Always, Durability::Interval, Durability::None];
-        let durability = durability[rng.usize(..durability.len())];
-        let options = Options {
-            durability,
-            segment_bytes: Some((64 << 10) << rng.u32(..4)),
-            cache_bytes: [0, 4 << 10, 1 << 20][rng.usize(..3)],
-            ..Options::default()
-        };
+    /// What a seed does.
+    pub(crate) fn draw(seed: u64) -> Self {
+        let rng = &mut Rng::with_seed(seed);
+        let levels = [Level::Always, Level::Always, Level::Interval, Level::None];
+        let durability = levels[rng.usize(..levels.len())];
         // A subset of the commands, each as often as chance has it.
         let mut kinds: Vec<Kind> = vec![Kind::Push, Kind::Pop, Kind::Ack];
         for kind in KINDS {
             let weight = [0, 0, 1, 2, 5][rng.usize(..5)];
             kinds.extend(std::iter::repeat_n(kind, weight));
         }
-        let lives = (0..rng.usize(1..6)).map(|_| Self::draw_end(durability, rng)).collect();
+        let lives = (0..rng.usize(1..6)).map(|_| draw_end(durability, rng)).collect();
         Self {
-            options,
+            seed,
+            durability,
+            segment_bytes: (64 << 10) << rng.u32(..4),
+            cache_bytes: [0, 4 << 10, 1 << 20][rng.usize(..3)],
             yield_every: 1 << rng.u32(..7),
-            step_max: Duration::from_micros(1 << rng.u32(..8)),
+            step_max_us: 1 << rng.u32(..8),
             clients: rng.usize(1..5),
             queues: [1, 1, 2, 5, 50][rng.usize(..5)],
-            kinds,
+            names: [1, 10, 1_000][rng.usize(..3)],
             commands: 10 << rng.u32(..6),
             payload_max: [8, 100, 1_000, 20_000, 200_000][rng.usize(..5)],
             batch_max: [1, 3, 20, 1_500][rng.usize(..4)],
             lease_max_ms: [10, 1_000, 100_000][rng.usize(..3)],
             delay_max_ms: [1, 100, 10_000, 1_000_000][rng.usize(..4)],
-            rest_max: Duration::from_millis([1, 100, 10_000, 600_000][rng.usize(..4)]),
-            sync_max: Duration::from_micros([0, 100, 10_000][rng.usize(..3)]),
-            slow_sync_max: Duration::from_millis([0, 100, 2_000][rng.usize(..3)]),
+            rest_max_ms: [1, 100, 10_000, 600_000][rng.usize(..4)],
+            sync_max_us: [0, 100, 10_000][rng.usize(..3)],
+            slow_sync_max_ms: [0, 100, 2_000][rng.usize(..3)],
+            kinds,
             lives,
+            faults: Faults::draw(rng),
+            config: Config::draw(rng),
         }
     }
 
-    fn draw_end(durability: Durability, rng: &mut Rng) -> End {
-        let calls = 1 << rng.u32(2..14);
-        match rng.u32(..5) {
-            0 => End::Closed,
-            // Where nothing is promised, nothing can be broken but by a store that is closed.
-            _ if durability == Durability::None => End::Closed,
-            // Where a confirmation does not promise that it is on disk, a power cut may take it back.
-            1 | 2 if durability == Durability::Always => End::PowerCut(rng.u64(1..calls)),
-            _ => End::Killed(rng.u64(1..calls)),
+    /// How the store is opened.
+    pub(crate) fn options(&self) -> Options {
+        Options {
+            durability: match self.durability {
+                Level::Always => Durability::Always,
+                Level::Interval => Durability::Interval,
+                Level::None => Durability::None,
+            },
+            segment_bytes: Some(self.segment_bytes),
+            cache_bytes: self.cache_bytes,
+            ..Options::default()
+        }
+    }
+
+    /// Whether a kind of command is among those of the run.
+    pub(crate) fn has(&self, kind: Kind) -> bool {
+        self.kinds.contains(&kind)
+    }
+
+    pub(crate) const fn step_max(&self) -> Duration {
+        Duration::from_micros(self.step_max_us)
+    }
+}
+
+fn draw_end(durability: Level, rng: &mut Rng) -> End {
+    let calls = 1 << rng.u32(2..14);
+    match rng.u32(..5) {
+        0 => End::Closed,
+        // Where nothing is promised, nothing can be broken but by a store that is closed.
+        _ if durability == Level::None => End::Closed,
+        // Where a confirmation does not promise that it is on disk, a power cut may take it back.
+        1 | 2 if durability == Level::Always => End::PowerCut(rng.u64(1..calls)),
+        _ => End::Killed(rng.u64(1..calls)),
+    }
+}
+
+/// Something that is the case once in `n` draws.
+fn one_in<T: Default>(n: u32, rng: &mut Rng, draw: impl FnOnce(&mut Rng) -> T) -> T {
+    if rng.u32(..n) == 0 { draw(rng) } else { T::default() }
+}
+
+impl Faults {
+    fn draw(rng: &mut Rng) -> Self {
+        Self {
+            read_every: one_in(5, rng, |rng| 1 << rng.u32(3..8)),
+            broken_at: one_in(6, rng, |rng| rng.u64(1..2_000)),
+            full_ms: one_in(6, rng, |rng| rng.u64(1..60_000)),
+            room_bytes: rng.u64(..2 << 20),
+            hang_max_ms: one_in(6, rng, |_| 60_000),
+        }
+    }
+}
+
+impl Config {
+    fn draw(rng: &mut Rng) -> Self {
+        Self {
+            ttl_ms: one_in(4, rng, |rng| [1, 50, 5_000, 500_000][rng.usize(..4)]),
+            max_leased: one_in(4, rng, |rng| rng.u64(1..20)),
+            max_length: one_in(8, rng, |rng| rng.u64(1..2_000)),
+            dead_letter: one_in(4, rng, |_| true),
         }
     }
 }

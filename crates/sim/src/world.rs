@@ -2,49 +2,33 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use sureq_core::command::Command;
+use sureq_core::limits;
 use sureq_core::reply::Reply;
-use sureq_engine::Engine;
-use sureq_engine::clock::Clock;
+use sureq_engine::fault::OpenError;
+use sureq_engine::{Engine, Held};
 use sureq_sync::sim::{self, Simulation, Trace};
 use sureq_sync::{now, thread};
-use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::sim_disk::SimDisk;
 
-use crate::client::{Client, queue_name};
+use crate::client::{Client, Lease, queue_name};
+use crate::clock::SimClock;
 use crate::disk::LifeDisk;
 use crate::history::History;
-use crate::plan::{End, Plan};
+use crate::plan::{End, Faults, Plan};
 
 /// What came of a seed.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    pub(crate) seed: u64,
     pub(crate) findings: Vec<String>,
     pub(crate) trace: Trace,
     pub(crate) recoveries: u64,
     pub(crate) commands: u64,
-    plan: Plan,
-}
-
-/// The clocks of a machine whose time is simulated.
-struct SimClock {
-    began: Instant,
-    switched_on: Instant,
-}
-
-impl Clock for SimClock {
-    fn monotonic_ms(&self) -> u64 {
-        (now() - self.switched_on).as_millis() as u64
-    }
-
-    fn wall_ms(&self) -> u64 {
-        ManualClock::START_MS + (now() - self.began).as_millis() as u64
-    }
+    pub(crate) plan: Plan,
 }
 
 /// No seed has so many turns, unless somebody waits for what never comes.
@@ -56,24 +40,41 @@ const LIVES_MAX: usize = 12;
 /// How many times the last life waits for delayed tasks before it gives up.
 const ROUNDS_MAX: usize = 200;
 
-/// Runs a seed.
-pub(crate) fn run(seed: u64) -> Outcome {
-    let mut rng = Rng::with_seed(seed);
-    let plan = Plan::draw(&mut rng);
+/// How much may be done in one go under the lock, as debug builds count it.
+const HELD_TASKS_MAX: usize = 3 * limits::SLICE_TASKS;
+const HELD_BYTES_MAX: usize = 5 << 20;
+
+/// How long closing may take when the disk is well.
+const CLOSE_MAX: Duration = Duration::from_secs(120);
+
+/// How long after its last task a store may take to give back the disk, and how many segments it keeps.
+const TIDY_MAX: Duration = Duration::from_secs(600);
+const SEGMENTS_KEPT_MAX: usize = 8;
+const CHECKPOINTS_KEPT: usize = 2;
+
+/// How many findings of one run are shown.
+const FINDINGS_SHOWN: usize = 20;
+
+/// Runs a plan.
+pub(crate) fn run(plan: &Plan) -> Outcome {
+    let mut rng = Rng::with_seed(plan.seed);
     let options = sim::Options {
         seed: rng.u64(..),
-        label: seed,
+        label: plan.seed,
         turns_max: TURNS_MAX,
         yield_every: plan.yield_every,
-        step_max: plan.step_max,
+        step_max: plan.step_max(),
     };
     let simulation = Simulation::begin(options);
+    let history = History::new(plan.config.dead_letter);
     let mut world = World {
         began: now(),
         plan: Arc::new(plan.clone()),
-        history: Arc::default(),
-        disk: SimDisk::new(seed),
+        history: Arc::new(Mutex::new(history)),
+        disk: SimDisk::new(plan.seed),
+        ahead_ms: 0,
         rng,
+        is_made: false,
         recoveries: 0,
     };
     let lived = catch_unwind(AssertUnwindSafe(|| world.live()));
@@ -88,7 +89,8 @@ pub(crate) fn run(seed: u64) -> Outcome {
     if !left.is_empty() {
         findings.push(format!("threads were left: {left:?}"));
     }
-    Outcome { seed, findings, trace, recoveries: world.recoveries, commands: history.commands, plan }
+    let (recoveries, commands) = (world.recoveries, history.commands);
+    Outcome { findings, trace, recoveries, commands, plan: plan.clone() }
 }
 
 struct World {
@@ -96,7 +98,11 @@ struct World {
     plan: Arc<Plan>,
     history: Arc<Mutex<History>>,
     disk: SimDisk,
+    /// How far the wall clock is ahead.
+    ahead_ms: i64,
     rng: Rng,
+    /// The store was open once.
+    is_made: bool,
     recoveries: u64,
 }
 
@@ -109,13 +115,18 @@ impl World {
         self.last_life();
     }
 
-    /// Opens the store; none if the process is gone before it is open.
-    fn open(&mut self, disk: &LifeDisk) -> Option<Engine> {
+    /// Opens the store; none if the process is gone before it is open, or something fails that it cannot do without.
+    fn open(&mut self, disk: &LifeDisk) -> Option<(Engine, Arc<SimClock>)> {
         self.recoveries += 1;
-        let clock = SimClock { began: self.began, switched_on: now() };
-        match Engine::open_on(Arc::new(disk.clone()), Arc::new(clock), &self.plan.options) {
-            Ok(engine) => Some(engine),
-            Err(_) if disk.is_over() => None,
+        let clock = Arc::new(SimClock::new(self.began, self.ahead_ms));
+        match Engine::open_on(Arc::new(disk.clone()), Arc::clone(&clock) as _, &self.plan.options()) {
+            Ok(engine) => {
+                self.is_made = true;
+                Some((engine, clock))
+            }
+            // A store that is there opens on a full disk, too.
+            Err(OpenError::Disk(fault)) if !self.is_made && fault.is_no_space() => None,
+            Err(_) if disk.is_over() || disk.failed() != (0, false) => None,
             Err(error) => {
                 self.find(format!("the store cannot be opened: {error}"));
                 None
@@ -123,51 +134,85 @@ impl World {
         }
     }
 
-    fn find(&self, finding: String) {
-        self.history.lock().unwrap_or_else(PoisonError::into_inner).findings.push(finding);
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn client(&mut self, engine: &Engine) -> Client {
+    fn find(&self, finding: String) {
+        self.history().findings.push(finding);
+    }
+
+    fn client(&mut self, engine: &Engine, clock: &Arc<SimClock>) -> Client {
         Client {
             engine: engine.clone(),
             plan: Arc::clone(&self.plan),
             history: Arc::clone(&self.history),
+            clock: Arc::clone(clock),
             rng: self.rng.fork(),
             held: Vec::new(),
+            worker: None,
+            conn: None,
         }
     }
 
     fn live_once(&mut self, end: End) {
-        let disk = LifeDisk::new(self.disk.clone(), end, &self.plan, self.rng.fork());
-        if let Some(engine) = self.open(&disk) {
+        let disk = LifeDisk::new(self.disk.clone(), end, &self.plan, self.plan.faults, self.rng.fork());
+        if let Some((engine, clock)) = self.open(&disk) {
+            let relief = self.relief(&disk);
+            self.client(&engine, &clock).configure(false);
             let clients: Vec<_> = (0..self.plan.clients)
                 .map(|_| {
-                    let client = self.client(&engine);
+                    let client = self.client(&engine, &clock);
                     thread::spawn("client", move || client.run()).expect("the system has a thread")
                 })
                 .collect();
-            for client in clients {
-                if client.join().is_err() {
+            for thread in clients.into_iter().chain(relief) {
+                if thread.join().is_err() {
                     self.find("a client panicked".into());
                 }
             }
             self.close(&engine, &disk);
+            self.ahead_ms = clock.ahead_ms();
+            if clock.is_stepped() {
+                // The next life goes on from what the wall clock shows.
+                self.history().forget_times(now());
+            }
         }
         self.disk = disk.left();
     }
 
+    /// Somebody who makes room on a full disk.
+    fn relief(&self, disk: &LifeDisk) -> Option<thread::JoinHandle> {
+        let (disk, full_ms) = (disk.clone(), self.plan.faults.full_ms);
+        let relieve = move || {
+            thread::sleep(Duration::from_millis(full_ms));
+            disk.relieve();
+        };
+        (full_ms > 0).then(|| thread::spawn("relief", relieve).expect("the system has a thread"))
+    }
+
     fn close(&self, engine: &Engine, disk: &LifeDisk) {
-        match engine.close() {
-            Err(error) if !disk.is_over() => self.find(format!("the store failed: {error}")),
+        disk.calm_down();
+        let held = if engine.failure().is_none() { engine.held() } else { Held::default() };
+        if held.tasks > HELD_TASKS_MAX || held.bytes > HELD_BYTES_MAX {
+            self.find(format!("too much under one lock: {held:?}"));
+        }
+        match engine.close_within(CLOSE_MAX) {
+            Err(error) if !disk.is_over() && !disk.failed().1 => {
+                self.find(format!("the store failed: {error}"));
+            }
             _ => {}
         }
     }
 
-    /// Without faults: all that is left comes out, and is finished.
+    /// Without faults: all that is left comes out and is finished, and whoever waits is woken in time.
     fn last_life(&mut self) {
-        let disk = LifeDisk::new(self.disk.clone(), End::Closed, &self.plan, self.rng.fork());
-        let Some(engine) = self.open(&disk) else { return };
-        let client = self.client(&engine);
+        let (end, faults) = (End::Closed, Faults::default());
+        let disk = LifeDisk::new(self.disk.clone(), end, &self.plan, faults, self.rng.fork());
+        disk.calm_down();
+        let Some((engine, clock)) = self.open(&disk) else { return };
+        let mut client = self.client(&engine, &clock);
+        client.configure(true);
         let mut rounds = 0;
         while !self.drain(&client) && engine.failure().is_none() {
             rounds += 1;
@@ -178,8 +223,18 @@ impl World {
             // Longer than any lease or delay, in the end.
             thread::sleep(Duration::from_secs(20));
         }
+        client.check_liveness();
+        thread::sleep(TIDY_MAX);
+        let files = disk.files();
+        let is_checkpoint = |name: &str| name.starts_with("checkpoint");
+        let checkpoints = files.keys().filter(|name| is_checkpoint(name)).count();
+        let others =
+            files.iter().filter(|(name, _)| !is_checkpoint(name)).map(|(_, bytes)| bytes).sum::<usize>();
+        if checkpoints > CHECKPOINTS_KEPT || others > SEGMENTS_KEPT_MAX * self.plan.segment_bytes as usize {
+            self.find(format!("an empty store keeps too much: {files:?}"));
+        }
         self.close(&engine, &disk);
-        self.history.lock().unwrap_or_else(PoisonError::into_inner).settle();
+        self.history().settle();
     }
 
     /// Takes and finishes what there is; answers whether nothing is left.
@@ -187,9 +242,10 @@ impl World {
         let mut is_empty = true;
         for queue in 0..self.plan.queues {
             let name = queue_name(queue);
+            client.resume(queue);
             client.ask(Command::Revive { queue: &name, tasks: None });
             loop {
-                let taken = client.take(queue, 1_000, 600_000, None);
+                let taken = client.take(queue, 1_000, Lease::of_ms(600_000), None);
                 if taken.is_empty() {
                     break;
                 }
@@ -207,13 +263,13 @@ impl World {
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, findings, trace, recoveries, commands, plan } = self;
-        writeln!(f, "seed {seed}: {commands} commands, {recoveries} starts, {trace:?}")?;
-        for finding in findings.iter().take(20) {
-            writeln!(f, "  {finding}")?;
+        let Self { findings, trace, recoveries, commands, plan } = self;
+        write!(f, "seed {}: {commands} commands, {recoveries} starts, {trace:?}", plan.seed)?;
+        for finding in findings.iter().take(FINDINGS_SHOWN) {
+            write!(f, "\n  {finding}")?;
         }
-        if !findings.is_empty() {
-            writeln!(f, "  {} findings; {plan:?}", findings.len())?;
+        if findings.len() > FINDINGS_SHOWN {
+            write!(f, "\n  and {} more", findings.len() - FINDINGS_SHOWN)?;
         }
         Ok(())
     }
@@ -222,31 +278,32 @@ impl fmt::Display for Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Seeds that found something once, each with what it was.
-    const FOUND: [(u64, &str); 1] =
-        [(7, "a pop that waited could be answered with a payload that was still being read")];
+    use crate::found;
 
     #[test]
-    fn seeds_that_found_something_find_it_no_more() {
-        for (seed, what) in FOUND {
-            let outcome = run(seed);
-            assert!(outcome.findings.is_empty(), "{what}: {outcome}");
+    fn what_was_found_once_is_found_no_more() {
+        let runs = found::all().expect("the files can be read");
+        assert!(!runs.is_empty());
+        for (path, plan) in runs {
+            let outcome = run(&plan);
+            assert!(outcome.findings.is_empty(), "{}: {outcome}", path.display());
         }
     }
 
     #[test]
     fn the_first_seeds_find_nothing() {
-        let outcomes: Vec<Outcome> = (0..60).map(run).collect();
-        assert!(outcomes.iter().all(|outcome| outcome.findings.is_empty()), "{outcomes:?}");
+        let outcomes: Vec<Outcome> = (0..60).map(|seed| run(&Plan::draw(seed))).collect();
+        for outcome in &outcomes {
+            assert!(outcome.findings.is_empty(), "{outcome}");
+        }
         assert!(outcomes.iter().map(|outcome| outcome.recoveries).sum::<u64>() > 100);
     }
 
     #[test]
     fn a_seed_is_one_run() {
-        for seed in 0..20 {
-            let (first, second) = (run(seed), run(seed));
-            assert_eq!(first.trace, second.trace, "seed {seed}");
+        for plan in (0..20).map(Plan::draw) {
+            let (first, second) = (run(&plan), run(&plan));
+            assert_eq!(first.trace, second.trace, "seed {}", plan.seed);
         }
     }
 }

@@ -1,0 +1,34 @@
+//! Runs that found something, each in a file of its own. Tests run all of them again.
+
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use crate::plan::Plan;
+use crate::world::Outcome;
+
+/// Where the files are.
+const DIR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/found");
+
+/// Reads a run.
+pub(crate) fn read(path: &Path) -> io::Result<Plan> {
+    toml::from_str(&fs::read_to_string(path)?).map_err(io::Error::other)
+}
+
+/// All runs that are kept.
+#[cfg(test)]
+pub(crate) fn all() -> io::Result<Vec<(PathBuf, Plan)>> {
+    let mut paths =
+        fs::read_dir(DIR)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<PathBuf>>>()?;
+    paths.sort();
+    paths.into_iter().map(|path| Ok((path.clone(), read(&path)?))).collect()
+}
+
+/// Keeps a run; answers where.
+pub(crate) fn keep(outcome: &Outcome) -> io::Result<PathBuf> {
+    let path = Path::new(DIR).join(format!("{}.toml", outcome.plan.seed));
+    let plan = toml::to_string(&outcome.plan).map_err(io::Error::other)?;
+    let found = outcome.to_string().replace('\n', "\n# ");
+    fs::create_dir_all(DIR)?;
+    fs::write(&path, format!("# {found}\n{plan}"))?;
+    Ok(path)
+}

@@ -1,0 +1,163 @@
+//! Whether those who wait are woken in time, for each thing that can give them a task. Nothing fails meanwhile.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use sureq_core::command::{
+    Add, Block, Command, ConnId, IdForm, LeaseAsk, Return, TaskRef, TaskRefs, When, Worker, WorkerRef,
+};
+use sureq_core::reply::Reply;
+use sureq_core::settings::Place;
+use sureq_sync::{now, thread};
+
+use crate::client::{Client, Lease, queue_name};
+use crate::history::Delivery;
+
+/// How late somebody who waits may be woken.
+const LATE_MAX: Duration = Duration::from_millis(50);
+
+/// Time passes at every turn of a thread; so many turns are nobody's fault.
+const TURNS: u32 = 1_000;
+
+/// Longer than a client needs to get into line.
+const IN_LINE: Duration = Duration::from_secs(1);
+
+/// Longer than anything here lasts by itself.
+const LONG_MS: u64 = 600_000;
+
+/// The queue that is waited for. It is empty.
+const QUEUE: usize = 0;
+
+impl Client {
+    /// Lets somebody wait for a task, again and again, and gives him one in another way each time.
+    pub(crate) fn check_liveness(&mut self) {
+        let name = queue_name(QUEUE);
+        self.wakes("a push", |client| {
+            client.push_one();
+            now()
+        });
+        self.wakes("a delayed task", |client| client.add_after(Duration::from_secs(3)));
+        let (_, due) = self.pushed_and_taken(Lease::of_ms(5_000), Duration::from_secs(5));
+        self.wakes("a lease that lapses", |_| due);
+        let (taken, _) = self.pushed_and_taken(Lease::of_ms(LONG_MS), Duration::ZERO);
+        self.wakes("a return with a delay", |client| client.return_after(taken, 1_500));
+        let (taken, _) = self.pushed_and_taken(Lease::of_ms(LONG_MS), Duration::ZERO);
+        self.wakes("a shorter lease", |client| client.shorten(taken, 1_500));
+        self.wakes_by_worker(&name);
+        let ask = LeaseAsk { conn: Some(ConnId(1)), ..LeaseAsk::NONE };
+        let (taken, _) = self.pushed_and_taken(Lease { ask, until: None }, Duration::ZERO);
+        self.wakes("a connection that closes", |client| {
+            client.let_come(taken);
+            client.engine.close_conn(ConnId(1));
+            now()
+        });
+        self.ask(Command::Pause { queue: &name });
+        self.push_one();
+        self.wakes("a queue that is resumed", |client| {
+            client.resume(QUEUE);
+            now()
+        });
+        let (taken, _) = self.pushed_and_taken(Lease::of_ms(LONG_MS), Duration::ZERO);
+        self.bury(taken);
+        self.wakes("a task that is revived", |client| {
+            client.ask(Command::Revive { queue: &queue_name(QUEUE), tasks: None });
+            now()
+        });
+    }
+
+    /// Has somebody wait, does something that gives him a task by the time that it answers, and says if he gets it late.
+    fn wakes(&mut self, what: &str, act: impl FnOnce(&mut Self) -> Instant) {
+        let got = Arc::new(Mutex::new(None));
+        let (waiter, gets) = (self.another(), Arc::clone(&got));
+        let waits = thread::spawn("waiter", move || {
+            let taken = waiter.take(QUEUE, 1, Lease::of_ms(LONG_MS), Some(Block::Millis(LONG_MS)));
+            let came = now();
+            waiter.finish(&taken);
+            *gets.lock().unwrap_or_else(PoisonError::into_inner) = Some((came, taken.len()));
+        });
+        thread::sleep(IN_LINE);
+        let due = act(self);
+        let is_over = waits.expect("the system has a thread").join().is_err();
+        let got = got.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let late_max = LATE_MAX + self.plan.step_max() * TURNS;
+        let finding = match got {
+            _ if is_over || self.engine.failure().is_some() => return,
+            Some((came, 1)) if came <= due + late_max => return,
+            Some((came, 1)) => format!("{what} wakes {:?} late", came - due),
+            _ => format!("{what} wakes nobody"),
+        };
+        self.history().findings.push(finding);
+    }
+
+    fn push_one(&mut self) {
+        let begun = self.begin(QUEUE, 1, now());
+        self.push_begun(QUEUE, &begun);
+    }
+
+    fn add_after(&mut self, delay: Duration) -> Instant {
+        let begun = self.begin(QUEUE, 1, now() + delay);
+        let when = When::After(delay.as_millis() as u64);
+        self.add_begun(QUEUE, &begun[0], Add { when, ..Add::plain(&[], &[]) });
+        now() + delay
+    }
+
+    /// Pushes a task and takes it; answers the delivery, and when the time has passed.
+    fn pushed_and_taken(&mut self, lease: Lease<'_>, time: Duration) -> (Vec<Delivery>, Instant) {
+        self.push_one();
+        let taken = self.take(QUEUE, 1, lease, None);
+        if taken.len() != 1 {
+            self.history().findings.push(format!("{} tasks of one", taken.len()));
+        }
+        (taken, now() + time)
+    }
+
+    fn let_come(&self, taken: Vec<Delivery>) {
+        for delivery in taken {
+            self.history().begin_taking(delivery.number, now(), Duration::ZERO);
+        }
+    }
+
+    fn return_after(&self, taken: Vec<Delivery>, ms: u64) -> Instant {
+        for delivery in taken {
+            self.history().begin_taking(delivery.number, now(), Duration::from_millis(ms));
+            let task = TaskRef { bytes: &delivery.receipt, form: IdForm::Long };
+            let to = Some(Place::After(ms));
+            let queue = &queue_name(QUEUE);
+            self.ask(Command::Return(Return { queue, task, to, failed: None, is_last: false }));
+        }
+        now() + Duration::from_millis(ms)
+    }
+
+    fn shorten(&self, taken: Vec<Delivery>, ms: u64) -> Instant {
+        for delivery in taken {
+            self.history().begin_taking(delivery.number, now(), Duration::from_millis(ms));
+            let task = TaskRef { bytes: &delivery.receipt, form: IdForm::Long };
+            self.ask(Command::Extend { queue: &queue_name(QUEUE), task, ms });
+        }
+        now() + Duration::from_millis(ms)
+    }
+
+    fn bury(&self, taken: Vec<Delivery>) {
+        for delivery in taken {
+            self.history().begin_taking(delivery.number, now(), Duration::ZERO);
+            let list = [delivery.receipt.as_slice()];
+            let tasks = TaskRefs { list: &list, form: IdForm::Long };
+            self.ask(Command::Bury { queue: &queue_name(QUEUE), tasks });
+        }
+    }
+
+    fn wakes_by_worker(&mut self, queue: &[u8]) {
+        let (ttl_ms, name) = (4_000, &b"last"[..]);
+        let asked = now();
+        let replies = self.ask(Command::Worker(Worker::Start { name, ttl_ms }));
+        let Some([Reply::Started(incarnation)]) = replies.as_ref().map(|replies| &replies.list[..]) else {
+            return;
+        };
+        let worker = WorkerRef { name, incarnation: *incarnation };
+        self.ask(Command::Worker(Worker::Work(worker, queue)));
+        let until = asked + Duration::from_millis(ttl_ms);
+        let ask = LeaseAsk { worker: Some(worker), ..LeaseAsk::NONE };
+        self.pushed_and_taken(Lease { ask, until: Some(until) }, Duration::ZERO);
+        self.wakes("a worker that is lost", |_| now() + Duration::from_millis(ttl_ms));
+    }
+}
