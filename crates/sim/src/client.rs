@@ -378,11 +378,7 @@ impl Client {
         self.history().begin_taking(delivery.number, asked, time);
         let task = TaskRef { bytes: &delivery.receipt, form: IdForm::Long };
         let replies = self.ask(Command::Extend { queue: &queue_name(delivery.queue), task, ms });
-        if replies.is_some() {
-            self.history().end_taking(delivery.number, now());
-        }
-        if replies.is_some_and(|replies| matches!(replies.list[..], [Reply::Outcome(Outcome::Done)])) {
-            self.history().comes_not_before(&delivery, asked + time);
+        if self.end_taking(&delivery, replies.as_ref(), asked, asked + time) {
             self.held.push(delivery);
         }
     }
@@ -403,12 +399,26 @@ impl Client {
         let name = queue_name(delivery.queue);
         let give_back = Return { queue: &name, task, to, failed, is_last: false };
         let replies = self.ask(Command::Return(give_back));
-        if replies.is_some() {
+        self.end_taking(delivery, replies.as_ref(), asked, asked + time);
+    }
+
+    /// Tells the history what came of a command about a lease, after which the task does not come before a time; answers
+    /// whether it was done.
+    fn end_taking(
+        &self,
+        delivery: &Delivery,
+        replies: Option<&Replies<Body>>,
+        asked: Instant,
+        at: Instant,
+    ) -> bool {
+        let Some(replies) = replies else { return false };
+        let is_done = matches!(replies.list[..], [Reply::Outcome(Outcome::Done)]);
+        if is_done {
+            self.history().end_taking_until(delivery, asked, now(), at);
+        } else {
             self.history().end_taking(delivery.number, now());
         }
-        if replies.is_some_and(|replies| matches!(replies.list[..], [Reply::Outcome(Outcome::Done)])) {
-            self.history().comes_not_before(delivery, asked + time);
-        }
+        is_done
     }
 
     /// Cancels, buries or deletes a task by its id.

@@ -151,10 +151,27 @@ impl History {
         task.taken_at = Some(now);
     }
 
-    /// Somebody was told that it will not come before this, unless it has come since.
-    pub(crate) fn comes_not_before(&mut self, delivery: &Delivery, at: Instant) {
+    /// It was done, so that the task does not come before a time, unless it has come since, or others did something about it
+    /// meanwhile.
+    pub(crate) fn end_taking_until(
+        &mut self,
+        delivery: &Delivery,
+        asked: Instant,
+        now: Instant,
+        at: Instant,
+    ) {
         let task = self.task(delivery.number);
-        if task.deliveries == delivery.nth {
+        let is_alone = task.takings == 1 && task.taken_at.is_none_or(|taken| taken < asked);
+        if is_alone && task.deliveries == delivery.nth {
+            task.not_before = at;
+        }
+        self.end_taking(delivery.number, now);
+    }
+
+    /// The worker that has it was told that it lives until then. Nobody tells it of a task that was buried meanwhile.
+    pub(crate) fn is_held_until(&mut self, delivery: &Delivery, at: Instant) {
+        let task = self.task(delivery.number);
+        if task.takings == 0 && task.taken_at.is_none() && task.deliveries == delivery.nth {
             task.not_before = at;
         }
     }

@@ -82,7 +82,7 @@ impl Client {
         worker.held.retain(|delivery| !told.contains(&delivery.receipt));
         worker.until = asked + worker.ttl;
         for delivery in &worker.held {
-            self.history().comes_not_before(delivery, worker.until);
+            self.history().is_held_until(delivery, worker.until);
         }
         true
     }

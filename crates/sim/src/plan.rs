@@ -185,7 +185,7 @@ impl Plan {
             slow_sync_max_ms: [0, 100, 2_000][rng.usize(..3)],
             kinds,
             lives,
-            faults: Faults::draw(rng),
+            faults: Faults::draw(durability, rng),
             config: Config::draw(rng),
         }
     }
@@ -232,10 +232,12 @@ fn one_in<T: Default>(n: u32, rng: &mut Rng, draw: impl FnOnce(&mut Rng) -> T) -
 }
 
 impl Faults {
-    fn draw(rng: &mut Rng) -> Self {
+    fn draw(durability: Level, rng: &mut Rng) -> Self {
+        let broken_at = one_in(6, rng, |rng| rng.u64(1..2_000));
         Self {
             read_every: one_in(5, rng, |rng| 1 << rng.u32(3..8)),
-            broken_at: one_in(6, rng, |rng| rng.u64(1..2_000)),
+            // As with the ends of lives: where nothing is promised, a write that fails breaks nothing.
+            broken_at: if durability == Level::None { 0 } else { broken_at },
             full_ms: one_in(6, rng, |rng| rng.u64(1..60_000)),
             room_bytes: rng.u64(..2 << 20),
             hang_max_ms: one_in(6, rng, |_| 60_000),
