@@ -10,6 +10,7 @@ use sureq_core::{LogTime, Now, Queue, Receipt, limits};
 
 use crate::object::Object;
 use crate::payload::Payload;
+use crate::workers;
 
 /// The wall clock may be set: what follows it is looked at this often at least.
 const LOOK_MS: u64 = 1_000;
@@ -229,9 +230,10 @@ impl Agenda {
         }
     }
 
-    /// Whether a holder is gone and may still have tasks.
-    pub(crate) fn is_ending(&self, holder: Holder) -> bool {
-        self.endings.contains_key(&holder)
+    /// Whether a worker of the table of a database is gone and may still have tasks. One that ended for another reason, such as
+    /// that its table was moved here, is to be ended once more.
+    pub(crate) fn is_ending(&self, worker: u64, db: i32) -> bool {
+        self.endings.get(&Holder::Worker(worker)).is_some_and(|ending| ending.worker_of == Some(db))
     }
 
     /// What is left to be done about a holder, for a step of it. What remains then is to be given back.
@@ -260,10 +262,15 @@ impl Agenda {
         ending
     }
 
-    /// This server decides no longer. If it comes to decide again, it must know where holders have tasks.
+    /// This server decides no longer. If it comes to decide again, it must know where holders have tasks, and look at the
+    /// tables of workers: nobody has planned for those whose end was under way.
     pub(crate) fn abandon_endings(&mut self) {
+        self.endings_order.clear();
         for (holder, ending) in std::mem::take(&mut self.endings) {
             self.held.entry(holder).or_default().places.extend(ending.places);
+            if let Some(db) = ending.worker_of {
+                self.look_at(LogTime(0), db, workers::KEY);
+            }
         }
     }
 

@@ -328,7 +328,7 @@ fn beat(steps: &mut Steps<'_, '_>, incarnation: u64, out: &mut Replies<Payload>)
     });
     let holder = Holder::Worker(incarnation);
     forget_released(steps.ctx, steps.process, holder);
-    for (_, name) in steps.process.agenda.held_by(holder) {
+    for name in held_here(steps, holder) {
         let name = steps.ctx.string(&name);
         if let Value::Queue(object) = steps.ctx.open_to_read(name.as_str()).value() {
             object.queue.cancelled_of(holder, &mut out.receipts);
@@ -349,6 +349,13 @@ pub(crate) fn forget_released(ctx: Ctx<'_>, process: &mut Process, holder: Holde
     });
 }
 
+/// The keys of this database in which a holder may have tasks.
+fn held_here(steps: &Steps<'_, '_>, holder: Holder) -> Vec<Box<[u8]>> {
+    let db = steps.ctx.db();
+    let held = steps.process.agenda.held_by(holder).into_iter();
+    held.filter(|(its_db, _)| *its_db == db).map(|(_, name)| name).collect()
+}
+
 fn list(steps: &mut Steps<'_, '_>, out: &mut Replies<Payload>) -> Reply {
     let start = out.workers.len();
     let (marks, now) = (&steps.process.marks, steps.now.log);
@@ -359,7 +366,7 @@ fn list(steps: &mut Steps<'_, '_>, out: &mut Replies<Payload>) -> Reply {
     });
     for (incarnation, Alive { name, ttl_ms, .. }) in alive.into_iter().flatten() {
         let holder = Holder::Worker(incarnation);
-        let held = steps.process.agenda.held_by(holder).into_iter().map(|(_, name)| {
+        let held = held_here(steps, holder).into_iter().map(|name| {
             let name = steps.ctx.string(&name);
             match steps.ctx.open_to_read(name.as_str()).value() {
                 Value::Queue(object) => object.queue.held_by(holder),
@@ -380,8 +387,8 @@ fn begin_end(steps: &mut Steps<'_, '_>, incarnation: u64, cause: Cause) {
         table.enter(marks);
         table.begin_end(incarnation)
     });
-    if is_there == Some(true) && !steps.process.agenda.is_ending(holder) {
-        let db = steps.ctx.db();
+    let db = steps.ctx.db();
+    if is_there == Some(true) && !steps.process.agenda.is_ending(incarnation, db) {
         steps.process.agenda.begin_end(holder, cause, Some(db));
     }
 }
@@ -400,9 +407,10 @@ pub(crate) fn end_lost(steps: &mut Steps<'_, '_>, name: Str<'_>) {
         return;
     }
     let (marks, agenda, now) = (&steps.process.marks, &steps.process.agenda, steps.now.log);
+    let db = steps.ctx.db();
     let lost = look(steps.ctx, |table| {
         table.enter(marks);
-        table.lost(now, |incarnation| agenda.is_ending(Holder::Worker(incarnation)))
+        table.lost(now, |incarnation| agenda.is_ending(incarnation, db))
     });
     for incarnation in lost.unwrap_or_default() {
         begin_end(steps, incarnation, Cause::Lost);
@@ -411,10 +419,10 @@ pub(crate) fn end_lost(steps: &mut Steps<'_, '_>, name: Str<'_>) {
 }
 
 fn plan(steps: &mut Steps<'_, '_>) {
-    let agenda = &steps.process.agenda;
-    let is_ending = |incarnation| agenda.is_ending(Holder::Worker(incarnation));
+    let (agenda, db) = (&steps.process.agenda, steps.ctx.db());
+    let is_ending = |incarnation| agenda.is_ending(incarnation, db);
     if let Some(at) = look(steps.ctx, |table| table.next_lost(is_ending)).flatten() {
-        steps.process.agenda.look_at(at, steps.ctx.db(), KEY);
+        steps.process.agenda.look_at(at, db, KEY);
     }
 }
 

@@ -141,8 +141,12 @@ fn others_are_served_between_two_slices() {
 
 /// A worker that holds all tasks of a queue.
 fn hold(client: &mut Client) {
+    hold_for(client, 600_000);
+}
+
+fn hold_for(client: &mut Client, ttl_ms: u64) {
     push(client, "q");
-    let worker = client.text("RQ.WORKER START w TTL 600000");
+    let worker = client.text(&format!("RQ.WORKER START w TTL {ttl_ms}"));
     client.say("MULTI");
     client.say(&format!("RQ.POP COUNT {TASKS} WORKER {worker} q"));
     client.say("EXEC");
@@ -358,6 +362,38 @@ fn a_server_that_becomes_a_replica_meanwhile_ends_the_command_and_loses_nothing(
             }
             until("all are back", || scene.acting.counts("q")[0] == TASKS);
         }
+    }
+}
+
+#[test]
+fn a_lost_worker_whose_end_was_given_up_is_ended_once_the_server_decides_again() {
+    for host in Host::ALL {
+        let mut scene = Scene::on(host);
+        hold_for(&mut scene.acting, 3_000);
+        until("its time is over, and some are back", || scene.acting.counts("q")[0] > 0);
+        scene.acting.say("REPLICAOF 127.0.0.1 1");
+        scene.acting.say("REPLICAOF NO ONE");
+        until("all are back", || scene.acting.counts("q")[0] == TASKS);
+        until("it is forgotten", || current(&mut scene.acting).is_empty());
+    }
+}
+
+#[test]
+fn a_worker_whose_table_is_moved_is_lost_in_its_time_there() {
+    for host in Host::ALL {
+        let mut scene = Scene::on(host);
+        hold_for(&mut scene.acting, 3_000);
+        // Its tasks come back here, slice by slice, while it lives on over there.
+        scene.acting.say("MOVE sureq:workers 1");
+        let mut there = Client::of(&scene.server);
+        there.say("SELECT 1");
+        let worker = current(&mut there);
+        there.say("RQ.PUSH other x");
+        there.say(&format!("RQ.POP WORKER {worker} other"));
+        assert_eq!(there.counts("other"), [0, 0, 1, 0], "{host:?}");
+        until("its time is over there", || there.counts("other")[0] == 1);
+        until("it is forgotten there", || current(&mut there).is_empty());
+        until("all are back here", || scene.acting.counts("q")[0] == TASKS);
     }
 }
 
