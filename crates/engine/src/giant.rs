@@ -39,7 +39,10 @@ fn event_bytes(command: &Command<'_>) -> usize {
             let payload = |payload: &&[u8]| payload.len() + PAYLOAD_HEAD_BYTES;
             queue.len() + payloads.iter().map(payload).sum::<usize>()
         }
-        Command::Add(add) => add.queue.len() + add.payload.len(),
+        Command::Add(add) => {
+            let name = if let Some(NameArg::Bytes(name)) = add.name { name.len() } else { 0 };
+            add.queue.len() + name + add.payload.len()
+        }
         Command::Ack { tasks, .. }
         | Command::Bury { tasks, .. }
         | Command::Delete { tasks, .. }
