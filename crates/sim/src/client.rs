@@ -15,6 +15,7 @@ use sureq_core::id::Spelling;
 use sureq_core::reply::{Outcome, Refusal, Replies, Reply};
 use sureq_core::settings::{Change, Changes, Expired, Place};
 use sureq_engine::clock::Clock as _;
+use sureq_engine::log::Position;
 use sureq_engine::{Body, Engine};
 use sureq_sync::{now, thread};
 
@@ -111,14 +112,23 @@ impl Client {
     /// Asks, and waits until the reply may leave. None if nobody knows what came of it.
     pub(crate) fn ask(&self, command: Command<'_>) -> Option<Replies<Body>> {
         self.history().commands += 1;
-        let mut replies = Replies::default();
-        let executed = self.engine.execute(&[command], &mut replies);
-        let mut position = executed.position;
-        if let Some(ticket) = executed.ticket {
-            // Whoever is not woken waits for ever.
-            let answer = sureq_seam::wait(|cx| ticket.poll(cx));
-            position = position.max(answer.position);
-            replies.append(answer.replies);
+        let (mut replies, mut position) = (Replies::default(), Position::START);
+        loop {
+            let executed = self.engine.gather(&[command], &mut replies);
+            self.engine.commit();
+            position = position.max(executed.position);
+            if let Some(ticket) = executed.ticket {
+                // Whoever is not woken waits for ever.
+                let answer = sureq_seam::wait(|cx| ticket.poll(cx));
+                position = position.max(answer.position);
+                replies.append(answer.replies);
+                break;
+            }
+            match executed.hold {
+                // If it never comes to that, the command is refused.
+                Some(hold) if executed.done == 0 => drop(self.engine.wait(hold)),
+                _ => break,
+            }
         }
         let is_known = !matches!(replies.list[..], [Reply::Refused(Refusal::Unknown { .. })]);
         (self.engine.wait(position) && is_known).then_some(replies)
@@ -362,8 +372,13 @@ impl Client {
         let mut history = self.history();
         match &replies.list[..] {
             [Reply::Acked(done)] => {
-                for &index in &replies.indexes[done.range()] {
-                    history.removed(deliveries[index as usize].number, now());
+                let done = &replies.indexes[done.range()];
+                for (index, delivery) in deliveries.iter().enumerate() {
+                    if done.contains(&(index as u32)) {
+                        history.removed(delivery.number, now());
+                    } else {
+                        history.not_removed(delivery.number);
+                    }
                 }
             }
             [Reply::Refused(_)] => {}
@@ -443,9 +458,10 @@ impl Client {
         if kind == Kind::Bury && replies.is_some() {
             self.history().end_taking(number, now());
         }
-        let is_one = |replies: Replies<Body>| matches!(replies.list[..], [Reply::Count(1)]);
-        if kind == Kind::Delete && replies.is_some_and(is_one) {
-            self.history().removed(number, now());
+        match replies.as_ref().map(|replies| &replies.list[..]) {
+            Some([Reply::Count(1)]) if kind == Kind::Delete => self.history().removed(number, now()),
+            Some([Reply::Count(0)]) if kind != Kind::Bury => self.history().not_removed(number),
+            _ => {}
         }
     }
 

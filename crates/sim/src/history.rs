@@ -18,6 +18,8 @@ struct Task {
     /// Its id, once its push was confirmed.
     id: Option<String>,
     removal: Removal,
+    /// How many have tried to remove it, and were not told that they did not.
+    removers: u32,
     /// It may not be handed out before this.
     not_before: Instant,
     /// The number of its last delivery that anyone was told of.
@@ -29,10 +31,8 @@ struct Task {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Removal {
-    /// Nobody has tried.
+    /// Nobody was told that it is gone.
     None,
-    /// Somebody has, and was not told what came of it.
-    Tried,
     /// Since then it is gone.
     Done(Instant),
 }
@@ -76,9 +76,18 @@ impl History {
         self.last += 1;
         let is_of = |purged: usize| purged == queue || self.has_dead_letters && queue < purged;
         let is_purged = self.purges.iter().any(|(&purged, &purges)| purges > 0 && is_of(purged));
-        let removal = if is_purged { Removal::Tried } else { Removal::None };
-        let task =
-            Task { queue, bytes, id: None, removal, not_before, deliveries: 0, takings: 0, taken_at: None };
+        let (removal, removers) = (Removal::None, u32::from(is_purged));
+        let task = Task {
+            queue,
+            bytes,
+            id: None,
+            removal,
+            removers,
+            not_before,
+            deliveries: 0,
+            takings: 0,
+            taken_at: None,
+        };
         self.tasks.insert(self.last, task);
         self.last
     }
@@ -210,10 +219,12 @@ impl History {
 
     /// Somebody is about to remove a task.
     pub(crate) fn begin_removal(&mut self, number: u64) {
-        let task = self.task(number);
-        if task.removal == Removal::None {
-            task.removal = Removal::Tried;
-        }
+        self.task(number).removers += 1;
+    }
+
+    /// Somebody who was about to was told that he did not.
+    pub(crate) fn not_removed(&mut self, number: u64) {
+        self.task(number).removers -= 1;
     }
 
     /// A task was removed.
@@ -253,7 +264,7 @@ impl History {
     /// In the end, when nothing is left in any queue: what was confirmed and never removed is lost.
     pub(crate) fn settle(&mut self) {
         for (number, task) in &self.tasks {
-            if task.id.is_some() && task.removal == Removal::None {
+            if task.id.is_some() && task.removal == Removal::None && task.removers == 0 {
                 self.findings.push(format!("task {number} is lost: {task:?}"));
             }
         }

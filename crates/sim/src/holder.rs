@@ -130,6 +130,9 @@ impl Client {
     fn disconnect(&self, conn: &Holder) {
         self.gone(conn);
         self.engine.close_conn(ConnId(conn.number));
+        for delivery in &conn.held {
+            self.history().end_taking(delivery.number, now());
+        }
     }
 
     /// What it held may come to others from now on.
@@ -147,10 +150,14 @@ impl Client {
         }
         let delivery = holder.held.swap_remove(self.rng.usize(..holder.held.len()));
         if self.rng.bool() {
-            self.finish(&[delivery]);
+            self.finish(std::slice::from_ref(&delivery));
         } else {
             let failed = self.rng.bool().then_some(&b"by chance"[..]);
             self.give_back_one(&delivery, failed);
+        }
+        if self.engine.failure().is_some() {
+            // Nobody knows what came of it: it may be held still.
+            holder.held.push(delivery);
         }
     }
 

@@ -31,7 +31,7 @@ pub(crate) struct Outcome {
 }
 
 /// No seed has so many turns, unless somebody waits for what never comes.
-const TURNS_MAX: u64 = 3_000_000;
+const TURNS_MAX: u64 = 30_000_000;
 
 /// How many lives a seed has at most: one that is killed each time before it gets anywhere is given up.
 const LIVES_MAX: usize = 12;
@@ -40,7 +40,7 @@ const LIVES_MAX: usize = 12;
 const ROUNDS_MAX: usize = 200;
 
 /// How much may be done in one go under the lock, as debug builds count it.
-const HELD_TASKS_MAX: usize = 3_000;
+const HELD_TASKS_MAX: usize = 6_000;
 const HELD_BYTES_MAX: usize = 5 << 20;
 
 /// How long closing may take when the disk is well.
