@@ -8,6 +8,7 @@ use std::thread;
 use sureq_engine::disk::{Disk, DiskFile};
 use sureq_engine::fault::{Fault, Operation};
 
+use crate::patience::PATIENCE;
 use crate::sim_disk::{FailureKind, Repeat, SimDisk};
 
 /// A simulated disk behind a valve. Clones are the same disk.
@@ -131,7 +132,12 @@ impl Valve {
     pub fn wait_until_hung(&self, name: &str) {
         let state = self.control.lock();
         let is_free = |state: &mut State| !state.hung.iter().any(|hung| hung.starts_with(name));
-        drop(self.control.moved.wait_while(state, is_free));
+        let (_state, waited) = self
+            .control
+            .moved
+            .wait_timeout_while(state, PATIENCE, is_free)
+            .unwrap_or_else(PoisonError::into_inner);
+        assert!(!waited.timed_out(), "nothing that begins with {name:?} hangs");
     }
 
     /// Holds up whoever tidies up, where it makes names durable.
