@@ -80,6 +80,8 @@ pub(crate) struct Line {
     waiting: BTreeMap<u64, Waiting>,
     /// Tickets by the queues they wait for. By name, since a queue may not be there yet.
     by_queue: HashMap<Box<[u8]>, BTreeSet<u64>>,
+    /// Tickets by the incarnation of the worker that waits.
+    by_worker: BTreeSet<(u64, u64)>,
     timeouts: BTreeSet<(LogTime, u64)>,
     /// About how many bytes all of that takes.
     memory: usize,
@@ -113,6 +115,7 @@ impl Line {
         for name in &pop.queues {
             self.by_queue.entry(name.clone()).or_default().insert(number);
         }
+        pop.worker.as_ref().map(|&(_, incarnation)| self.by_worker.insert((incarnation, number)));
         until.map(|at| self.timeouts.insert((at, number)));
         self.waiting.insert(number, Waiting { pop, cell: Arc::clone(&cell), until });
         (number, cell)
@@ -130,6 +133,8 @@ impl Line {
                 }
             }
         }
+        let worker = waiting.pop.worker.as_ref();
+        worker.map(|&(_, incarnation)| self.by_worker.remove(&(incarnation, number)));
         waiting.until.map(|at| self.timeouts.remove(&(at, number)));
         Some(waiting)
     }
@@ -137,6 +142,12 @@ impl Line {
     /// Who has waited longest for a queue.
     pub(crate) fn first_for(&self, queue: &[u8]) -> Option<(u64, &Waiting)> {
         let number = *self.by_queue.get(queue)?.first()?;
+        self.waiting.get(&number).map(|waiting| (number, waiting))
+    }
+
+    /// Who has waited longest in the name of a worker.
+    pub(crate) fn first_of_worker(&self, incarnation: u64) -> Option<(u64, &Waiting)> {
+        let &(_, number) = self.by_worker.range((incarnation, 0)..=(incarnation, u64::MAX)).next()?;
         self.waiting.get(&number).map(|waiting| (number, waiting))
     }
 
@@ -160,7 +171,7 @@ impl Line {
 
 /// What a pop in the line costs: its copy of the command, its places in the indexes, and perhaps a copy of each name there.
 fn cost_of(pop: &OwnedPop) -> usize {
-    const EACH: usize = size_of::<Waiting>() + size_of::<TicketCell>() + 4 * size_of::<(LogTime, u64)>();
+    const EACH: usize = size_of::<Waiting>() + size_of::<TicketCell>() + 8 * size_of::<(LogTime, u64)>();
     const EACH_QUEUE: usize = 2 * size_of::<(Box<[u8]>, BTreeSet<u64>)>() + 12 * size_of::<u64>();
     let pop_bytes = pop.memory();
     EACH + 2 * pop_bytes + pop.queues.len() * EACH_QUEUE

@@ -8,6 +8,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use sureq_core::broker::Dropped;
+use sureq_core::command::Pop;
 use sureq_core::event::QueueNo;
 use sureq_core::limits;
 use sureq_core::{Broker, Command, LogTime, Now, Receipt, Refusal, Replies, Reply, TaskId};
@@ -148,9 +149,10 @@ pub(crate) struct State {
 const SERVED_TASKS_MAX: usize = 2 * limits::SLICE_TASKS;
 
 impl State {
-    /// Whether tasks are there for some who wait, and were not handed to them yet.
+    /// Whether waiting pops are still to be answered: tasks have become available, or their workers have ended.
     pub(crate) fn has_unserved(&self) -> bool {
-        !self.unserved.is_empty() && !self.line.is_empty()
+        let has_work = !self.unserved.is_empty() || !self.tape.ended_workers.is_empty();
+        has_work && !self.line.is_empty()
     }
 
     /// The next queue that may have something for those who wait.
@@ -168,6 +170,7 @@ impl State {
         if self.line.is_empty() {
             self.broker.forget_awake();
             self.unserved.clear();
+            self.tape.ended_workers.clear();
         }
     }
 
@@ -403,7 +406,9 @@ impl Shared {
     pub(crate) fn serve(&self, state: &mut State, now: Now) -> bool {
         let waiting = state.line.len();
         let mut budget = SERVED_TASKS_MAX;
-        while !state.line.is_empty()
+        self.refuse_ended_workers(state, now, &mut budget);
+        while budget > 0
+            && !state.line.is_empty()
             && let Some(no) = state.next_unserved()
         {
             let Some(name) = state.broker.name_of(no).map(Box::<[u8]>::from) else { continue };
@@ -415,6 +420,28 @@ impl Shared {
             }
         }
         state.line.len() < waiting
+    }
+
+    /// Tells those who wait for tasks in the name of a worker that has ended.
+    fn refuse_ended_workers(&self, state: &mut State, now: Now, budget: &mut usize) {
+        while *budget > 0
+            && let Some(&incarnation) = state.tape.ended_workers.last()
+        {
+            let State { broker, tape, line, .. } = &mut *state;
+            let Some((number, waiting)) = line.first_of_worker(incarnation) else {
+                tape.ended_workers.pop();
+                continue;
+            };
+            let mut replies = Replies::default();
+            let pop = |pop: &Pop<'_>| broker.execute(now, &Command::Pop(*pop), tape, &mut replies);
+            waiting.pop.with(pop);
+            self.end_unit(state);
+            *budget -= 1;
+            if let Some(waiting) = state.line.leave(number) {
+                let position = self.position(state);
+                Self::answer(state, waiting, replies, position);
+            }
+        }
     }
 
     fn serve_queue(&self, state: &mut State, queue: &[u8], now: Now, budget: &mut usize) {

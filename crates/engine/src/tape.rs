@@ -59,6 +59,8 @@ pub(crate) struct Tape {
     pub(crate) live: LiveBodies,
     /// What those are to be told who listen.
     pub(crate) notes: Notes,
+    /// Workers that have ended. Pops that wait for tasks in their name are to be told.
+    pub(crate) ended_workers: Vec<u64>,
 }
 
 /// The frame that is being gathered.
@@ -125,6 +127,7 @@ impl Tape {
             meter: Meter::default(),
             live,
             notes,
+            ended_workers: Vec::new(),
         }
     }
 
@@ -142,6 +145,7 @@ impl Tape {
             meter: Meter::default(),
             live: LiveBodies::default(),
             notes: Notes::default(),
+            ended_workers: Vec::new(),
         }
     }
 
@@ -337,6 +341,9 @@ impl Recorder for Tape {
 
     fn record(&mut self, event: &Event<'_>) {
         self.notes.see(event);
+        if let Event::WorkerEnded(incarnation) = *event {
+            self.ended_workers.push(incarnation);
+        }
         let Some(gathering) = &mut self.gathering else { return };
         let before = gathering.frame.body_mut().len();
         let prepared = self.prepared.take_if(|prepared| prepared.is_of(event));
