@@ -317,3 +317,28 @@ fn findings_say_where_what_and_what_to_do() {
     assert!(finding.advice.contains("--repair"), "{finding:?}");
     assert!(report.refusal.is_some());
 }
+
+/// A process that is killed while it writes leaves its last frame in part, which looks like damage. What is said about it is what a
+/// start does.
+#[test]
+fn a_frame_that_a_start_cuts_off_is_not_said_to_stop_it() {
+    let lived = lived();
+    let name = lived.files.keys().rfind(|name| is_segment(name)).expect("there is a segment");
+    let (file, frames) = (&lived.files[name], frames_of(&lived.files[name]));
+    for (n, (_, body)) in frames.iter().rev().take(8).enumerate() {
+        let disk = disk_of(&lived.files);
+        let end = body.as_ptr() as usize - file.as_ptr() as usize + body.len();
+        disk.edit(name, |bytes| bytes[end - 1] ^= 1);
+        let report = checked(&disk);
+        let damage = report.findings.iter().find(|finding| finding.severity == Severity::Damage);
+        let meaning = damage.map(|damage| damage.meaning.clone()).expect("it is found");
+        let refuses = report.refusal.is_some();
+        assert_eq!(
+            meaning.contains("a start refuses the store"),
+            refuses,
+            "frame {n} from the end: {meaning}"
+        );
+        assert_eq!(meaning.contains("a start cuts it off"), !refuses, "frame {n} from the end: {meaning}");
+        assert!(n > 0 || !refuses, "nothing says that the last frame was durable");
+    }
+}

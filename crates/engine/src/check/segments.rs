@@ -10,6 +10,12 @@ use crate::log::Position;
 use crate::log::salvage::{Content, Found, Gone, Kind};
 use crate::log::segment_name;
 
+/// What it means that the last frames of a log are not whole.
+const TORN: &str = "a start cuts it off: a process that is killed while it writes leaves that, and then it was never confirmed; \
+                    otherwise the last thing that was confirmed is damaged";
+const TORN_ADVICE: &str = "nothing, if the process was killed or the power was cut; otherwise save what can be saved with \
+                           `sureq check --repair` before the next start";
+
 /// What one has to know of the checkpoints to judge the log.
 #[derive(Clone, Copy)]
 pub(super) struct Needs {
@@ -61,7 +67,8 @@ pub(super) fn examine(disk: &dyn Disk, found: &[Found], needs: Needs, steps: &mu
             Ok(content) => {
                 let gone = content.visit(&mut |_| ());
                 let end = bad_end(segment, next, &gone, is_torn);
-                examined.gone_through(segment, &gone, end.as_ref());
+                let torn_from = gone.torn_from.filter(|_| next.is_none());
+                examined.gone_through(segment, &gone, end.as_ref(), torn_from);
                 if next.is_none() && gone.is_frayed {
                     examined.frayed(segment, &gone);
                 }
@@ -89,9 +96,15 @@ fn report(segment: &Found, gone: &Gone) -> SegmentReport {
 
 impl Examined {
     /// Tells what is wrong with the frames of a segment and with its end.
-    fn gone_through(&mut self, segment: &Found, gone: &Gone, end: Option<&Damage>) {
+    fn gone_through(&mut self, segment: &Found, gone: &Gone, end: Option<&Damage>, torn_from: Option<u64>) {
         let damages = || gone.damages.iter().chain(end);
-        damages().for_each(|damage| self.damaged(damage, segment));
+        for damage in damages() {
+            if torn_from.is_some_and(|from| damage.offset >= from) {
+                self.findings.push(Finding::damage(damage, TORN, TORN_ADVICE));
+            } else {
+                self.damaged(damage, segment);
+            }
+        }
         // Where a header is not sound, nobody knows where frames should begin.
         if segment.fault.is_none() {
             let sound_upto = damages().map(|damage| damage.offset).min().unwrap_or(u64::MAX);

@@ -190,6 +190,9 @@ pub(crate) struct Gone {
     pub(crate) is_sealed: bool,
     /// Whether what looks like a frame stands at its end, and is none.
     pub(crate) is_frayed: bool,
+    /// Where frames begin whose bodies are not whole, if no sound one follows and nothing says that they were durable: at the end
+    /// of a log a crash leaves that, and a start cuts it off.
+    pub(crate) torn_from: Option<u64>,
     /// All before this position was once durable, as far as it tells.
     pub(crate) synced: Position,
     pub(crate) frames: u64,
@@ -224,13 +227,14 @@ impl Content {
     pub(crate) fn visit(&self, visit: &mut dyn FnMut(&Piece<'_>)) -> Gone {
         let mut walk = Walk::new(&self.bytes, &self.header, self.crc);
         let (mut damages, mut frames, mut is_sealed) = (Vec::new(), 0, false);
+        let mut torn = None;
         if !self.is_headed {
             walk.resume();
         }
         loop {
             let what = match walk.step() {
                 Step::Events(frame) => {
-                    frames += 1;
+                    (frames, torn) = (frames + 1, None);
                     visit(&self.piece(
                         frame.header.first,
                         frame.header.events,
@@ -247,7 +251,9 @@ impl Content {
                 Step::Torn(what) | Step::Alien(what) => what,
             };
             let damage = self.damage(&walk, what);
+            let before = (walk.offset as u64, walk.position);
             if let Some(frame) = walk.pass_over() {
+                torn = torn.or(Some(before));
                 damages.push(damage);
                 visit(&self.piece(frame.header.first, frame.header.events, frame.offset, frame.body, false));
             } else if walk.resume() {
@@ -259,6 +265,7 @@ impl Content {
         walk.look_on();
         Gone {
             is_frayed: !is_sealed && walk.is_frayed(),
+            torn_from: torn.filter(|&(_, at)| !is_sealed && walk.synced <= at).map(|(offset, _)| offset),
             damages,
             end: walk.offset as u64,
             position: walk.position,
