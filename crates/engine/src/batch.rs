@@ -17,8 +17,8 @@ const COPIED_BYTES_MAX: usize = 1 << 20;
 /// How many bytes of large payloads are prepared at once.
 const PREPARED_BYTES_MAX: usize = 32 << 20;
 
-/// A command with at most so many bytes of payloads and ids is neither large nor a giant. No segment is smaller than
-/// `PLAIN_SEGMENT_BYTES` where this is asked.
+/// A command with no more payload bytes and ids than this is neither large nor a giant, provided that segments have
+/// `PLAIN_SEGMENT_BYTES` at least.
 const PLAIN_BYTES_MAX: usize = 16 << 10;
 const PLAIN_IDS_MAX: usize = 64;
 const PLAIN_SEGMENT_BYTES: u64 = 64 << 10;

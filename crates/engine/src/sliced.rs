@@ -202,6 +202,7 @@ impl<'a> List<'a> {
 pub(crate) fn named(command: &Command<'_>) -> usize {
     match command {
         Command::Push { payloads, .. } => payloads.len(),
+        Command::Pop(pop) => pop.queues.len(),
         _ => List::of(command).map_or(1, |list| list.items.len()),
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sureq_core::command::{AckScope, IdForm, Pop, TaskRefs};
+use sureq_core::command::{AckScope, Add, IdForm, NameArg, Pop, TaskRefs};
 use sureq_core::{Command, Refusal, Replies, Reply, TaskId};
 use sureq_engine::check::check;
 use sureq_engine::disk::Disk;
@@ -77,6 +77,26 @@ fn spares(disk: &SimDisk) -> usize {
 /// Segments are named by their numbers, of twenty digits.
 fn is_segment(name: &str) -> bool {
     name.starts_with('0')
+}
+
+/// A task's name is logged with it, so that room is reserved for both before the task is added.
+#[test]
+fn a_name_counts_towards_what_a_segment_must_hold() {
+    let engine = open(SimDisk::new(1).shared(), &options(Durability::Always, SEGMENT_BYTES));
+    let (payload, name) = (giant(SEGMENT_BYTES as usize - 700), [b'n'; 4_000]);
+    for (name, is_giant) in [(None, false), (Some(NameArg::Bytes(&name)), true)] {
+        let mut replies = Replies::default();
+        let add = Command::Add(Add { name, ..Add::plain(b"q", &payload) });
+        let executed = engine.gather(&[add], &mut replies);
+        engine.commit();
+        assert_eq!(executed.ticket.is_some(), is_giant);
+        if let Some(ticket) = executed.ticket {
+            replies.append(ticket.wait().replies);
+        }
+        assert!(matches!(replies.list[..], [Reply::Added { added: true, .. }]), "{:?}", replies.list);
+    }
+    assert_eq!(pop(&engine).map(|(_, popped)| popped), Some(payload.clone()));
+    assert_eq!(pop(&engine).map(|(_, popped)| popped), Some(payload));
 }
 
 #[test]

@@ -430,6 +430,20 @@ fn a_long_batch_is_executed_in_parts() {
     engine.close().unwrap();
 }
 
+/// A pop looks at each queue that it names, also if nothing is there.
+#[test]
+fn pops_of_many_queues_are_executed_in_parts() {
+    let engine = in_memory();
+    let names: Vec<String> = (0..limits::POP_QUEUES_MAX).map(|n| format!("q{n}")).collect();
+    let queues = list(&names);
+    let mut replies = Replies::default();
+    let executed = engine.execute(&[Command::Pop(Pop::plain(&queues, 1)); 10], &mut replies);
+    assert_eq!((executed.done, replies.list.len()), (10, 10));
+    let held = engine.held();
+    assert!((queues.len()..=HELD_TASKS_MAX).contains(&held.tasks), "{held:?}");
+    engine.close().unwrap();
+}
+
 /// Very many who wait are served in order of arrival, and not all under one lock.
 #[test]
 fn very_many_who_wait_are_served_in_parts() {

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use std::task::{Context, Waker};
 
-use sureq_core::WallTime;
 use sureq_core::command::{
     AckScope, Add, Block, Cancel, Command, IdForm, LeaseAsk, NameArg, Pop, Return, TaskRef, TaskRefs, View,
     When,
@@ -14,6 +13,7 @@ use sureq_core::command::{
 use sureq_core::id::Spelling;
 use sureq_core::reply::{Outcome, Refusal, Replies, Reply};
 use sureq_core::settings::{Change, Changes, Expired, Place};
+use sureq_core::{WallTime, limits};
 use sureq_engine::clock::Clock as _;
 use sureq_engine::log::Position;
 use sureq_engine::{Body, Engine};
@@ -118,7 +118,7 @@ impl Client {
             self.engine.commit();
             position = position.max(executed.position);
             if let Some(ticket) = executed.ticket {
-                // Whoever is not woken waits for ever.
+                // A lost wake-up must show, so this wait has no time limit.
                 let answer = sureq_seam::wait(|cx| ticket.poll(cx));
                 position = position.max(answer.position);
                 replies.append(answer.replies);
@@ -201,7 +201,7 @@ impl Client {
         self.history().end_resume(queue, now());
     }
 
-    /// Asks for tasks, and is gone before it is told of them.
+    /// Pops tasks and disconnects before the reply arrives.
     fn vanish(&mut self, queue: usize) {
         let name = queue_name(queue);
         let ms = self.rng.u64(1..=self.plan.delay_max_ms);
@@ -247,7 +247,8 @@ impl Client {
     }
 
     pub(crate) fn push(&mut self, queue: usize) {
-        let most = self.plan.batch_max.min(1 + (1 << 20) / self.plan.payload_max);
+        // A push is executed in one go, so that a larger one would exceed the bound on work under the lock.
+        let most = self.plan.batch_max.min(limits::SLICE_TASKS).min(1 + (1 << 20) / self.plan.payload_max);
         let count = self.rng.usize(1..=most);
         let begun = self.begin(queue, count, now());
         self.push_begun(queue, &begun);

@@ -40,7 +40,7 @@ const LIVES_MAX: usize = 12;
 const ROUNDS_MAX: usize = 200;
 
 /// How much may be done in one go under the lock, as debug builds count it.
-const HELD_TASKS_MAX: usize = 6_000;
+const HELD_TASKS_MAX: usize = 3_000;
 const HELD_BYTES_MAX: usize = 5 << 20;
 
 /// How long closing may take when the disk is well.
