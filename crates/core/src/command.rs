@@ -374,7 +374,7 @@ pub struct Return<'a> {
     pub is_last: bool,
 }
 
-/// Which tasks to call off.
+/// Which tasks to cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cancel<'a> {
     /// These ids.

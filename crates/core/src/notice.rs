@@ -1,4 +1,4 @@
-//! What those are told who listen: tasks became ready, were finished, called off or removed.
+//! What those are told who listen: tasks became ready, were finished, cancelled or removed.
 //!
 //! It follows from the events alone, so that no way to any of it can be forgotten. Who listens, and when they may be
 //! told, is the home's business; a replay records nothing, and so tells nothing.
@@ -12,7 +12,7 @@ pub enum Kind {
     Work,
     /// Tasks were finished.
     Done,
-    /// Tasks were called off.
+    /// Tasks were cancelled.
     Cancel,
     /// Tasks are gone otherwise.
     Delete,

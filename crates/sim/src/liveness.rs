@@ -16,7 +16,7 @@ use crate::history::Delivery;
 /// How late somebody who waits may be woken.
 const LATE_MAX: Duration = Duration::from_millis(50);
 
-/// Time passes at every turn of a thread; so many turns are nobody's fault.
+/// Every thread switch takes simulated time; this many switches are allowed on top of the bound.
 const TURNS: u32 = 1_000;
 
 /// Longer than a client needs to get into line.

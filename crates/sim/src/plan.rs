@@ -85,9 +85,9 @@ pub(crate) enum End {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Faults {
-    /// One in so many reads fails; none if 0.
+    /// One in this many reads fails; 0 for none.
     pub(crate) read_every: u32,
-    /// The write or sync after so many calls fails, after which the store is to be opened anew; never if 0.
+    /// After this many disk calls a write or sync fails, and the store must be reopened; 0 for never.
     pub(crate) broken_at: u64,
     /// There is room for `room_bytes` more for so long; always enough if 0.
     pub(crate) full_ms: u64,
@@ -96,7 +96,7 @@ pub(crate) struct Faults {
     pub(crate) hang_max_ms: u64,
 }
 
-/// What every queue of a run is told. A zero is no limit.
+/// The settings of every queue in a run; 0 means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Config {

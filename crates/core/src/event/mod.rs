@@ -147,7 +147,7 @@ pub enum Event<'a> {
         /// Which of them.
         what: Purge,
     },
-    /// Leased tasks were called off; their holders will be told.
+    /// Leased tasks were cancelled; their holders will be told.
     Marked {
         /// Of this queue.
         queue: QueueNo,
@@ -306,7 +306,7 @@ impl Purge {
 /// Why a task is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
-    /// It was called off.
+    /// It was cancelled.
     Cancelled,
     /// Its time to live was over.
     Expired,

@@ -1,6 +1,6 @@
-//! What other programs call off.
+//! What other programs cancel.
 //!
-//! Worqr's own clients say on a channel that tasks with some payload are called off, and leave it to those who work on such tasks
+//! Worqr's own clients say on a channel that tasks with some payload are cancelled, and leave it to those who work on such tasks
 //! to hear it. A home hears it for the workers that pop through it, and marks what they hold; their next beat tells them.
 
 use std::cell::RefCell;
@@ -64,13 +64,13 @@ impl Cancels {
     }
 }
 
-/// Hears what is called off, for as long as the home is open.
+/// Hears what is cancelled, for as long as the home is open.
 pub(crate) async fn hear_cancels(inner: Rc<Inner>) {
     inner.worqr.cancels.changed.notified().await;
     let mut pause = RETRY_MIN;
     loop {
         let began = Instant::now();
-        // What is called off while the connection is lost is not heard, as with any message.
+        // What is cancelled while the connection is lost is not heard, as with any message.
         let _ = hear_on(&inner).await;
         // What fails at once, as where Redis forbids it, is tried less and less often.
         pause = if began.elapsed() < RETRY_MAX { (pause * 2).min(RETRY_MAX) } else { RETRY_MIN };

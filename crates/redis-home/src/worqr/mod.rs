@@ -1,7 +1,7 @@
 //! Queues in the keys of Worqr, shared with its clients.
 //!
 //! Here a command becomes a call of `lua/worqr.lua`, or is refused by name. `hashes` knows the payloads of what was handed out,
-//! `cancels` hears what other programs call off, and `cleaning` brings back what dead workers held. A task has no id before it
+//! `cancels` hears what other programs cancel, and `cleaning` brings back what dead workers held. A task has no id before it
 //! is taken; then it is that of Worqr's process.
 
 pub(crate) mod cancels;

@@ -112,7 +112,7 @@ fn those_who_listen_to_ours_hear_what_foreign_clients_do() {
 }
 
 #[test]
-fn a_worker_hears_what_a_foreign_client_calls_off() {
+fn a_worker_hears_what_a_foreign_client_cancels() {
     let mut shop = Shop::open();
     shop.push("a");
     shop.push("b");
@@ -133,7 +133,7 @@ fn a_cancel_of_ours_touches_nothing_that_comes_after_it() {
     pop_one(&shop.home, "w");
     until("the home listens", || subscribers(&shop, "worqr_jobs_cancel") == 1);
     // The MD5 of a. What says that all is done about it lasts a second; here it lasts, so that time plays no part.
-    until("it is called off, and that is noted", || {
+    until("it is cancelled, and that is noted", || {
         cancel(&shop.home, "a");
         shop.raw::<i64>("PERSIST worqr:sureq:told:0cc175b9c0f1b6a831c399e269772661:jobs") == 1
     });
@@ -146,7 +146,7 @@ fn a_cancel_of_ours_touches_nothing_that_comes_after_it() {
     assert_eq!(beat(&shop.home, "w"), Ok(vec![]));
     shop.raw::<()>("DEL worqr:sureq:told:0cc175b9c0f1b6a831c399e269772661:jobs");
     shop.raw::<()>("PUBLISH worqr_jobs_cancel a");
-    until("it is called off by somebody else", || beat(&shop.home, "w") == Ok(vec![after.clone()]));
+    until("it is cancelled by somebody else", || beat(&shop.home, "w") == Ok(vec![after.clone()]));
 }
 
 /// What says that a cancel is done is about one queue.

@@ -1,4 +1,4 @@
-//! Tasks: enqueued, taken, finished, given back and called off, by either side.
+//! Tasks: enqueued, taken, finished, given back and cancelled, by either side.
 
 use sureq_core::command::{Add, Command, LeaseAsk, NameArg, Pop, View};
 use sureq_core::settings::Place;
@@ -129,7 +129,7 @@ fn a_cancel_removes_what_waits_and_tells_the_worker_of_what_it_holds() {
     assert_eq!(shop.reply(Command::Return(back)), Reply::Outcome(Outcome::Cancelled));
     assert_eq!((shop.queue(), shop.working()), (vec!["b".into()], vec![]), "it is gone");
     assert_eq!(beat(&shop.home, "w"), Ok(vec![]));
-    // One that was called off can still be finished.
+    // One that was cancelled can still be finished.
     let held = pop_one(&shop.home, "w");
     assert_eq!(cancel(&shop.home, "b"), 1);
     assert!(shop.ack(&held));
