@@ -310,6 +310,9 @@ fn config_call(queue: &[u8], changes: Changes<'_>) -> Call {
     call
 }
 
+/// Where in the arguments of a beat it says where its next step begins.
+pub(crate) const BEAT_CURSOR: usize = 2;
+
 /// Where in the arguments of the end of a worker it says what is left of it.
 pub(crate) const FAIL_LEFT: usize = 1;
 
@@ -322,7 +325,7 @@ fn worker_call(worker: &Worker<'_>) -> (Call, Shape) {
     let of = |op, worker: WorkerRef<'_>| Call::new(op, None).arg(worker.name).number(worker.incarnation);
     match *worker {
         Worker::Start { name, ttl_ms } => (Call::new("start", None).arg(name).number(ttl_ms), Shape::Started),
-        Worker::Beat(worker) => (of("beat", worker), Shape::Receipts),
+        Worker::Beat(worker) => (of("beat", worker).arg(""), Shape::Receipts),
         Worker::Work(worker, queue) => (of("work", worker).arg(queue), Shape::Done),
         Worker::Rest(worker, queue) => (of("rest", worker).arg(queue), Shape::Count),
         Worker::Stop(worker) => (of("stop", worker).arg(""), Shape::Counts(Some(2))),

@@ -72,6 +72,8 @@ pub(crate) struct LogClock {
     is_wall_ahead: Cell<bool>,
     /// When a call last told them so.
     corrected_us: Cell<Option<u64>>,
+    /// What log time was said to be before that.
+    rejected: Cell<Option<Bounds>>,
 }
 
 /// Two clocks that nobody sets drift apart by less than one part in this many: no kernel slews faster.
@@ -83,7 +85,7 @@ const STEP_US: i64 = 1_000;
 /// Answers to calls that were sent this soon after a correction may be older than it.
 const SETTLING_US: u64 = 1_000_000;
 
-/// If log time is still ahead when a correction is this old, another process insists on it.
+/// If log time is ahead as before when a correction is this old, another process insists on it.
 const INSISTING_US: u64 = 10_000_000;
 
 /// How far log time is ahead of the monotonic clock, in microseconds.
@@ -121,6 +123,11 @@ impl Bounds {
         Self { least, most, guess: self.guess, at_us: self.at_us + apart * DRIFT }
     }
 
+    /// Whether both can be true, but for a step that is too small to be one.
+    const fn agrees_with(self, other: Self) -> bool {
+        self.least <= other.most + STEP_US && other.least <= self.most + STEP_US
+    }
+
     /// What is known by both.
     fn and(self, other: Self) -> Self {
         let Self { least, guess, .. } = if other.least > self.least { other } else { self };
@@ -140,10 +147,14 @@ impl LogClock {
             return self.known.set(Some(known.and(heard)));
         }
         let corrected = self.corrected_us.get().map(|at| sent_us.saturating_sub(at));
+        let is_as_before = self.rejected.get().is_some_and(|before| before.at(now_us).agrees_with(heard));
         match corrected {
-            Some(..SETTLING_US) => {}
-            Some(..INSISTING_US) => self.known.set(Some(heard)),
-            _ => self.is_wall_ahead.set(true),
+            Some(..SETTLING_US) if is_as_before => {}
+            Some(..INSISTING_US) if is_as_before => self.known.set(Some(heard)),
+            _ => {
+                self.rejected.set(Some(heard));
+                self.is_wall_ahead.set(true);
+            }
         }
     }
 
@@ -254,6 +265,18 @@ mod tests {
         /// One command, whose way takes up to so long each way. Answers by how much log time is ahead of true time.
         fn call(&mut self, way_us: u64) -> i64 {
             let at = self.random.usize(0..2);
+            self.call_by(at, way_us)
+        }
+
+        /// This many commands, about a millisecond apart.
+        fn calls(&mut self, count: usize) {
+            for _ in 0..count {
+                self.call(200);
+                self.pass(2_000);
+            }
+        }
+
+        fn call_by(&mut self, at: usize, way_us: u64) -> i64 {
             let mut is_sure = false;
             loop {
                 let sent_us = self.callers[at].monotonic_us(self.now_us);
@@ -325,17 +348,49 @@ mod tests {
     fn a_small_step_of_the_wall_clock_is_taken_back_at_once() {
         for seed in 0..20 {
             let mut world = World::new(seed, [0, 0]);
-            for _ in 0..200 {
-                world.call(200);
-                world.pass(2_000);
-            }
+            world.calls(200);
             world.wall_set_by_us = world.random.i64(10_000..900_000);
-            for _ in 0..2_000 {
-                world.call(200);
-                world.pass(2_000);
-            }
+            world.calls(2_000);
             let ahead_us = world.call(200);
             assert!(ahead_us.abs() <= 1_000, "{ahead_us} µs ahead of true time, seed {seed}");
+        }
+    }
+
+    /// Each of several steps is corrected, however soon it follows the one before.
+    #[test]
+    fn small_steps_of_the_wall_clock_that_follow_each_other_do_not_add_up() {
+        for seed in 0..20 {
+            let mut world = World::new(seed, [0, 0]);
+            for n in 0..20_000 {
+                let ahead_us = world.call(200);
+                assert!(ahead_us <= 1_001_000, "{ahead_us} µs ahead of true time, call {n}, seed {seed}");
+                // Two seconds, about.
+                if n % 2_000 == 1_999 {
+                    world.wall_set_by_us += world.random.i64(10_000..900_000);
+                }
+                world.pass(2_000);
+            }
+        }
+    }
+
+    /// A process that began after a step takes it for time that has passed. The others give in, rather than to set log time back
+    /// and forth.
+    #[test]
+    fn a_process_that_began_after_a_small_step_is_followed() {
+        for seed in 0..20 {
+            let mut world = World::new(seed, [0, 0]);
+            world.calls(200);
+            world.wall_set_by_us = world.random.i64(10_000..900_000);
+            world.callers[1].clock = LogClock::default();
+            world.call_by(1, 200);
+            world.calls(10_000);
+            let line = |world: &World| world.script.offset_us + world.wall_set_by_us;
+            let first = line(&world);
+            for _ in 0..1_000 {
+                world.call(200);
+                world.pass(2_000);
+                assert!((line(&world) - first).abs() <= 400, "log time is set back and forth, seed {seed}");
+            }
         }
     }
 

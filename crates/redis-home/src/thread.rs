@@ -311,6 +311,9 @@ impl Inner {
             if *shape == Shape::Tasks {
                 answer = self.again(call, answer).await;
             }
+            if *shape == Shape::Receipts {
+                answer = self.hear_out(call, answer).await;
+            }
             match answer {
                 Ok(answer) => self.read_answer(shape, answer, &mut replies).await,
                 Err(no) => replies.list.push(Reply::Refused(no)),

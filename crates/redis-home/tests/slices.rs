@@ -139,6 +139,26 @@ fn what_is_done_to_many_tasks_goes_in_slices() {
     home.close();
 }
 
+/// Tasks with one payload among as many others, some of them taken: each is cancelled once, and no other is.
+#[test]
+fn a_search_by_payload_cancels_each_task_once() {
+    for count in [199_u64, 200, 201, 1_500] {
+        let server = RedisServer::start();
+        let home = open(&server.url());
+        let payloads: Vec<&[u8]> =
+            (0..2 * count).map(|n| if n % 2 == 0 { b"x" } else { &b"y"[..] }).collect();
+        run(&home, &Command::Push { queue: b"q", payloads: &payloads });
+        run(&home, &Command::Pop(Pop::plain(&[b"q"], 100)));
+        let cancel = Command::Cancel { queue: b"q", which: Cancel::Payload(b"x") };
+        assert_eq!(in_small_scripts(&server, "cancel", || counted(&home, &cancel)), count);
+        assert_eq!(counted(&home, &cancel), 0);
+        let left = info(&home, b"q");
+        assert_eq!((left.ready, left.leased), (count - 50, 100));
+        server.check("sureq:");
+        home.close();
+    }
+}
+
 #[test]
 fn floods_of_lapses_dues_and_expiries_go_in_slices_and_hide_nothing() {
     let server = RedisServer::start();

@@ -3,63 +3,14 @@
 mod support;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use support::world::World;
 use support::{answer, info, open, pop, pop_leased, push, run, wait_for};
 use sureq_core::command::{Add, Command, When};
 use sureq_redis::{Clock, RedisHome, SystemClock, Target};
 use sureq_testkit::redis_server::RedisServer;
-
-const START_US: u64 = 1_600_000_000_000_000;
-
-/// True time, which a test moves by hand, and the wall clock of Redis, which it may also set.
-#[derive(Default)]
-struct World {
-    passed_us: AtomicU64,
-    wall_set_by_us: AtomicI64,
-}
-
-/// The clocks as one process sees them: its monotonic clock began at some moment of its own.
-struct Seen {
-    world: Arc<World>,
-    began_us: u64,
-}
-
-impl Clock for Seen {
-    fn monotonic_ms(&self) -> u64 {
-        self.monotonic_us() / 1_000
-    }
-
-    fn monotonic_us(&self) -> u64 {
-        self.world.passed_us.load(Ordering::Acquire) + self.began_us
-    }
-
-    fn wall_ms(&self) -> Option<u64> {
-        self.wall_us().map(|us| us / 1_000)
-    }
-
-    fn wall_us(&self) -> Option<u64> {
-        let wall = START_US + self.world.passed_us.load(Ordering::Acquire);
-        wall.checked_add_signed(self.world.wall_set_by_us.load(Ordering::Acquire))
-    }
-}
-
-impl World {
-    fn home(self: &Arc<Self>, server: &RedisServer, began_us: u64) -> RedisHome {
-        let target = Target::parse(&server.url()).expect("a URL");
-        let clock = Seen { world: Arc::clone(self), began_us };
-        RedisHome::open_by(target, Arc::new(clock)).expect("Redis listens")
-    }
-
-    fn pass(&self, us: u64) {
-        self.passed_us.fetch_add(us, Ordering::AcqRel);
-    }
-
-    fn passed_us(&self) -> u64 {
-        self.passed_us.load(Ordering::Acquire)
-    }
-}
 
 fn add_delayed(home: &RedisHome, queue: &[u8], ms: u64) {
     run(home, &Command::Add(Add { when: When::After(ms), ..Add::plain(queue, b"x") }));
@@ -115,7 +66,7 @@ fn log_time_does_not_leap_when_the_wall_clock_of_redis_is_set() {
             5_000 => 0,
             _ => return,
         };
-        world.wall_set_by_us.store(set_by_us, Ordering::Release);
+        world.set_wall_by(set_by_us);
     });
 }
 

@@ -4,7 +4,7 @@
 mod support;
 
 use redis::{Connection, cmd};
-use support::{ack, info, open, pop, pop_held_by, push, run, until};
+use support::{ack, by, info, open, pop, pop_held_by, push, run, start, until};
 use sureq_core::command::{
     AckScope, Cancel, Command, ConnId, IdForm, LeaseAsk, Pop, TaskRefs, Worker, WorkerRef,
 };
@@ -16,16 +16,6 @@ const LONG_MS: u64 = 600_000;
 
 fn set(raw: &mut Connection, key: &str) {
     cmd("SET").arg(key).arg("odd").exec(raw).expect("it answers");
-}
-
-fn start<'a>(home: &RedisHome, name: &'a [u8], ttl_ms: u64) -> WorkerRef<'a> {
-    let started = run(home, &Command::Worker(Worker::Start { name, ttl_ms }));
-    let Reply::Started(incarnation) = started.list[0] else { panic!("{:?}", started.list) };
-    WorkerRef { name, incarnation }
-}
-
-fn by(worker: WorkerRef<'_>) -> LeaseAsk<'_> {
-    LeaseAsk { worker: Some(worker), ..LeaseAsk::NONE }
 }
 
 /// The ids of what a worker takes.

@@ -504,7 +504,7 @@ local function move(q, id, t)
   local body = call('HGET', q.k .. ':body', id)
   forget(q, id, t)
   call('HSET', to.k .. ':body', id, body)
-  to.s.len = to.s.len + 1
+  to.s.len, to.s.pushed = to.s.len + 1, to.s.pushed + 1
   if t.nm and call('HSETNX', to.k .. ':names', t.nm, id) == 0 then t.nm = nil end
   t.ex, t.di = nil, nil
   t.pu = pushed_at(id, t)
@@ -656,9 +656,19 @@ local function settle_leases(q)
     s.lapsing = { front(q, all), all }
   end
   slice_left = slice_left - #ids
-  for _, id in ipairs(ids) do
+  -- Those that end at the same time stand in the order in which they were handed out.
+  local leases = {}
+  for i, id in ipairs(ids) do
     local t = get(q, id)
-    local at, ended = deadline(t), ended_of(q, t)
+    leases[i] = { id = id, t = t, at = deadline(t) }
+  end
+  table.sort(leases, function(a, b)
+    if a.at ~= b.at then return a.at < b.at end
+    return a.t.sq < b.t.sq
+  end)
+  for _, lease in ipairs(leases) do
+    local id, t, at = lease.id, lease.t, lease.at
+    local ended = ended_of(q, t)
     moment = at
     if ended then
       end_one(q, id, t, ended)
@@ -673,10 +683,11 @@ local function settle_leases(q)
   if #ids < slice then s.lapsing = nil end
 end
 
--- The next tasks that a holder held, and whether there may be more. If that index is not ours, all that is leased is searched.
+-- The next tasks that a holder held, and how many leases were looked at for them: there may be more if that is the whole slice.
+-- If that index is not ours, all that is leased is searched.
 local function next_held(q, holder, ended, slice)
   local ids = try('ZRANGEBYSCORE', q.k .. ':held:' .. holder, '-inf', ended[4], 'LIMIT', 0, slice)
-  if ids then return ids, #ids == slice end
+  if ids then return ids, #ids end
   ids = {}
   local from = '(' .. integer(ended[5] or 0)
   local leased = call('ZRANGEBYSCORE', q.k .. ':leased', from, ended[4], 'LIMIT', 0, slice)
@@ -685,17 +696,17 @@ local function next_held(q, holder, ended, slice)
     ended[5] = t.sq
     if t.ho == holder then ids[#ids + 1] = id end
   end
-  return ids, #leased == slice
+  return ids, #leased
 end
 
 -- Ends a slice of what a holder held that is gone.
 local function settle_holder(q, holder)
   local ended, slice = q.s.ending[holder], next_slice()
-  local ids, is_more = next_held(q, holder, ended, slice)
-  slice_left = slice_left - #ids
+  local ids, looked_at = next_held(q, holder, ended, slice)
+  slice_left = slice_left - looked_at
   for _, id in ipairs(ids) do end_one(q, id, get(q, id), ended) end
   q.dirty = true
-  if is_more then
+  if looked_at == slice then
     sooner(q, log)
     return
   end
@@ -723,8 +734,10 @@ local function settle_due(q, index, now)
   if #ids < slice then s.coming = nil end
 end
 
--- The first score of an index.
-local function first_of(key) return tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) end
+-- The score of the `n`th of an index, counted from 0.
+local function score_at(key, n) return tonumber(call('ZRANGE', key, n, n, 'WITHSCORES')[2]) end
+
+local function first_of(key) return score_at(key, 0) end
 
 -- Lets time do what is due to a queue, as much as one call may.
 local function settle(q)
@@ -801,22 +814,39 @@ end
 
 ------------------------------------------------------------------------------------------------------------- workers
 
+-- How many leases of an index a holder that is gone since then has lost, and which was their last delivery. A connection that
+-- turns out to be alive keeps what it took later; deliveries are in the order of their times.
+local function lost_since(q, index, holder, at)
+  local all = call('ZCARD', index)
+  if string.sub(holder, 1, 2) ~= 'c:' or at >= log then return all, q.s.seq end
+  local low, high = 0, all
+  while low < high do
+    local middle = floor((low + high) / 2)
+    if get(q, call('ZRANGE', index, middle, middle)[1]).at <= at then low = middle + 1 else high = middle end
+  end
+  return low, low > 0 and score_at(index, low - 1) or 0
+end
+
 -- What a holder held of a queue comes back at once, or slice by slice if it is much; all of it is nobody's from now on. Answers
--- how much.
+-- how much, and whether it keeps some that it took later.
 local function end_holder(q, holder, cause)
   local held = q.k .. ':held:' .. holder
   if try('ZCARD', held) == 0 then
     release(q, holder)
-    return 0
+    return 0, false
   end
   local at = moment
   settle(q)
-  -- Where nothing says how many these are, they are no more than all that are leased.
-  local all = try('ZCARD', held) or call('ZCARD', q.k .. ':leased')
+  -- Where nothing says which these are, they are among all that are leased.
+  local index = try('ZCARD', held) and held or q.k .. ':leased'
+  local all, last = lost_since(q, index, holder, at)
+  local keeps, ended = all < call('ZCARD', index), q.s.ending and q.s.ending[holder]
+  -- All of it may be coming back already.
+  if all == 0 or ended and call('ZCOUNT', index, '(' .. integer(ended[4]), last) == 0 then return 0, keeps end
   q.s.ending = q.s.ending or {}
-  q.s.ending[holder] = { front(q, all), cause or '', at, q.s.seq }
-  settle_holder(q, holder)
-  return all
+  q.s.ending[holder] = { front(q, all), cause or '', at, last }
+  if slice_left > 0 then settle_holder(q, holder) else sooner(q, log) end
+  return all, keeps
 end
 
 local function worker_of(name)
@@ -828,9 +858,13 @@ local function worker_of(name)
   return w
 end
 
--- Some queues that a holder may hold tasks of, and where to go on, '0' if these were the last. If the set of them is not ours,
--- all queues of the store are searched.
+-- Some queues that a holder may hold tasks of, and where to go on behind them, '0' if these were the last. If the set of them is
+-- not ours, all queues of the store are searched by their numbers, which are answered, too.
 local function some_queues(holder, gone)
+  -- A cursor is worth nothing after a start or a failover of Redis: what is done was removed from the set, and all else comes
+  -- again.
+  if not gone.is_search and gone.epoch ~= store.epoch then gone.cursor = '0' end
+  gone.epoch = store.epoch
   local page = not gone.is_search and try('SSCAN', queues_held_by(holder), gone.cursor, 'COUNT', QUEUES_AT_ONCE)
   if page then return page[2], page[1] end
   if not gone.is_search then gone.is_search, gone.cursor = true, '0' end
@@ -838,22 +872,24 @@ local function some_queues(holder, gone)
   if not rows then
     gone.is_held_up, rows = true, {}
   end
-  local names = {}
-  for i = 1, #rows, 2 do names[#names + 1] = rows[i] end
-  return names, #names == QUEUES_AT_ONCE and integer(tonumber(rows[#rows]) + 1) or '0'
+  local names, numbers = {}, {}
+  for i = 1, #rows, 2 do names[#names + 1], numbers[#numbers + 1] = rows[i], rows[i + 1] end
+  return names, #names == QUEUES_AT_ONCE and integer(tonumber(rows[#rows]) + 1) or '0', numbers
 end
 
--- Who is to end in a queue: the holder, if it is known there, or all connections of a home (`h:home`).
+-- Who is to end in a queue that is searched: the holder, if it is known there, or all connections of a home (`h:home`), in order,
+-- behind the one that was the last before.
 local function holders_in(name, holder, gone)
-  if not gone.is_search then return { holder } end
   local all, found = try('SMEMBERS', base(name) .. ':holders'), {}
   local beginning = 'c:' .. string.sub(holder, 3) .. ':'
   for _, one in ipairs(all or {}) do
-    if one == holder or 'h:' == string.sub(holder, 1, 2) and string.sub(one, 1, #beginning) == beginning then
-      found[#found + 1] = one
-    end
+    local is_meant = one == holder or 'h:' == string.sub(holder, 1, 2) and string.sub(one, 1, #beginning) == beginning
+    if is_meant and one > (gone.after or '') then found[#found + 1] = one end
   end
+  -- To look at a hundred takes about as long as to move a task.
+  slice_left = slice_left - min(floor(#(all or {}) / 100), SLICE / 2)
   gone.is_held_up = gone.is_held_up or not all
+  table.sort(found)
   return found
 end
 
@@ -869,32 +905,72 @@ local function end_works(holder)
   return #works < SLICE
 end
 
--- Ends a holder in some of its queues, with as many tasks as one call may move. Answers how many tasks come back, and whether
--- it is done, there is more to do, or a queue is held up by a key that is not ours.
-local function end_slice(holder, gone)
-  local back, names, cursor = 0, some_queues(holder, gone)
+-- Ends a holder in one of its queues, unless a key that is not ours is in the way. Answers how many tasks come back, and whether
+-- nothing is left to be done there.
+local function end_in(name, holder, gone)
+  if not is_sound(name) then
+    gone.is_held_up, slice_left = true, slice_left - 1
+    return 0, false
+  end
+  moment = gone.at
+  local back, keeps = end_holder(open(name), holder, gone.cause)
+  -- A queue counts even if nothing was held there.
+  moment, slice_left = log_end, slice_left - 1
+  if not keeps then try('SREM', queues_held_by(holder), name) end
+  return back, not keeps
+end
+
+-- Ends a holder in the queues of a page of its set; answers how many tasks come back, and whether it came to the end of the page.
+-- If not, that page is read again, without those that are done: the first of them is at least.
+local function end_in_page(names, holder, gone)
+  local back, is_some_done = 0, false
   for _, name in ipairs(names) do
-    if slice_left <= 0 then return back, 'more' end
+    if slice_left <= 0 and is_some_done then return back, false end
+    local came_back, is_done = end_in(name, holder, gone)
+    back, is_some_done = back + came_back, is_some_done or is_done
+  end
+  return back, true
+end
+
+-- The same in queues that are searched, which goes on behind the last that was done.
+local function end_in_search(names, numbers, holder, gone)
+  local back, is_some_done = 0, false
+  for i, name in ipairs(names) do
+    if slice_left <= 0 and is_some_done then return back, false end
+    gone.cursor = numbers[i]
     for _, one in ipairs(holders_in(name, holder, gone)) do
-      if is_sound(name) then
-        moment = gone.at
-        back = back + end_holder(open(name), one, gone.cause)
-        moment = log_end
-        try('SREM', queues_held_by(one), name)
-      else
-        gone.is_held_up = true
-      end
+      if slice_left <= 0 and is_some_done then return back, false end
+      back, gone.after, is_some_done = back + end_in(name, one, gone), one, true
     end
+    gone.cursor, gone.after, is_some_done = integer(tonumber(numbers[i]) + 1), nil, true
+    slice_left = slice_left - 1
   end
-  gone.cursor = cursor
-  if cursor ~= '0' then return back, 'more' end
-  if gone.is_held_up then
-    gone.is_held_up = nil
-    return back, 'held up'
+  return back, true
+end
+
+-- Ends a holder in some of its queues, with as many tasks and queues as one call may deal with. Answers how many tasks come back,
+-- and whether it is done, there is more to do, or a queue is held up by a key that is not ours.
+local function end_slice(holder, gone)
+  if slice_left <= 0 then return 0, 'more' end
+  local back, is_whole = 0, true
+  if not gone.is_free then
+    local names, cursor, numbers = some_queues(holder, gone)
+    if numbers then
+      back, is_whole = end_in_search(names, numbers, holder, gone)
+    else
+      back, is_whole = end_in_page(names, holder, gone)
+    end
+    if not is_whole then return back, 'more' end
+    gone.cursor = cursor
+    if cursor ~= '0' then return back, 'more' end
+    if gone.is_held_up then
+      gone.is_held_up = nil
+      return back, 'held up'
+    end
+    -- It holds nothing any more.
+    gone.is_free = true
   end
-  -- A cursor is worth nothing after a start or a failover of Redis: what is done was removed from the set, and all else comes
-  -- again.
-  if not gone.is_search and (try('SCARD', queues_held_by(holder)) or 0) > 0 then return back, 'more' end
+  slice_left = slice_left - 1
   if string.sub(holder, 1, 2) == 'w:' and not end_works(holder) then return back, 'more' end
   return back, 'done'
 end
@@ -920,11 +996,21 @@ local function go_on_ending(holder, gone, again)
   return back, outcome
 end
 
--- Ends a holder that is gone since this moment, or goes on with that: all that it held is nobody's from now on, and comes back as
--- far as one call may do it.
-local function end_all(holder, cause, again)
+-- Ends a holder that is gone since this moment: all that it held is nobody's from now on, and comes back as far as one call may do
+-- it. What is known of an earlier end of it is forgotten.
+local function end_anew(holder, cause, again, is_lost)
   read('HLEN', OWN .. 'gone')
-  local gone = gone_of(holder) or { cause = cause or '', at = moment, cursor = '0', is_search = string.sub(holder, 1, 2) == 'h:' }
+  local is_search = string.sub(holder, 1, 2) == 'h:'
+  local gone = { cause = cause or '', at = moment, cursor = '0', epoch = store.epoch, is_search = is_search, is_lost = is_lost }
+  return go_on_ending(holder, gone, again)
+end
+
+-- The same, or goes on with it.
+local function end_all(holder, cause, again)
+  local gone = gone_of(holder)
+  -- A connection that was taken for lost and is closed now may have lived, and taken more.
+  if not gone or gone.is_lost then return end_anew(holder, cause, again) end
+  read('HLEN', OWN .. 'gone')
   return go_on_ending(holder, gone, again)
 end
 
@@ -952,15 +1038,18 @@ end
 local function end_gone()
   if not store.gone or store.gone > log then return end
   local page = read('HSCAN', OWN .. 'gone', store.gone_cursor or '0', 'COUNT', GONE_MAX)
-  local soonest = store.gone_soonest
+  local soonest, dealt_with = store.gone_soonest, 0
   is_store_changed = true
   for i = 1, #page[2], 2 do
-    if slice_left <= 0 then
+    -- A page may have more than were asked for. It is read again, without those that are done.
+    if slice_left <= 0 or dealt_with == GONE_MAX then
       store.gone = log
       return
     end
     local holder, gone, outcome = page[2][i], unpacked(page[2][i + 1]), 'held up'
-    if gone.again <= log then outcome = select(2, go_on_ending(holder, gone, log)) end
+    if gone.again <= log then
+      outcome, dealt_with = select(2, go_on_ending(holder, gone, log)), dealt_with + 1
+    end
     if outcome ~= 'done' then soonest = min(soonest or gone.again, gone.again) end
   end
   if page[1] == '0' then
@@ -971,22 +1060,28 @@ local function end_gone()
   end
 end
 
--- Ends workers whose time is over, a few at a time. After a start of Redis each has its whole time again.
+-- When a worker is lost that would be then unless it beats. One that beat last before the start of Redis has its whole time from
+-- that on: it is found out when it would be lost.
+local function lost_at(w, ends)
+  if ends - w.ttl < store.started then return max(ends, store.started + w.ttl) end
+  return ends
+end
+
+-- Ends workers whose time is over, a few at a time.
 local function end_lost_workers()
-  if store.renewed ~= store.epoch then
-    read('ZCARD', OWN .. 'workers:ends')
-    for _, name in ipairs(read('HKEYS', OWN .. 'workers')) do
-      call('ZADD', OWN .. 'workers:ends', 'GT', store.started + worker_of(name).ttl, name)
-    end
-    store.renewed, is_store_changed = store.epoch, true
-  end
   if not store.lost or store.lost > log then return end
   local lost = read('ZRANGEBYSCORE', OWN .. 'workers:ends', '-inf', log, 'WITHSCORES', 'LIMIT', 0, GONE_MAX)
   for i = 1, #lost, 2 do
     if slice_left <= 0 then break end
     local name, w = lost[i], worker_of(lost[i])
-    moment = tonumber(lost[i + 1])
-    if w then end_worker(name, w, 'w', log) else call('ZREM', OWN .. 'workers:ends', name) end
+    moment = w and lost_at(w, tonumber(lost[i + 1])) or log_end
+    if not w then
+      call('ZREM', OWN .. 'workers:ends', name)
+    elseif moment > log then
+      call('ZADD', OWN .. 'workers:ends', moment, name)
+    else
+      end_worker(name, w, 'w', log)
+    end
   end
   moment, store.lost, is_store_changed = log_end, first_of(OWN .. 'workers:ends'), true
 end
@@ -994,14 +1089,14 @@ end
 local GONE, REPLACED = { '!', 'GONE' }, { '!', 'REPLACED' }
 
 -- When a worker is lost unless it beats.
-local function ends_of(name) return tonumber(read('ZSCORE', OWN .. 'workers:ends', name)) or 0 end
+local function ends_of(name, w) return lost_at(w, tonumber(read('ZSCORE', OWN .. 'workers:ends', name)) or 0) end
 
 -- This incarnation of a worker, if it lives; otherwise nil and the refusal: its time is over, or a later worker of the same
 -- name took its place.
 local function alive(name, incarnation)
   local w = worker_of(name)
   if not w then return nil, GONE end
-  w.ends = ends_of(name)
+  w.ends = ends_of(name, w)
   if w.ends <= log then return nil, GONE end
   if w.n == tonumber(incarnation) then return w end
   return nil, w.n > tonumber(incarnation) and REPLACED or GONE
@@ -1395,9 +1490,6 @@ end
 local VIEWS = { ready = 'R', leased = 'L', delayed = 'D', dead = 'X' }
 local LISTS = { R = ':ready', L = ':leased', X = ':dead' }
 
--- The score of the `n`th of an index.
-local function score_at(key, n) return tonumber(call('ZRANGE', key, n, n, 'WITHSCORES')[2]) end
-
 -- What is delayed by either clock, in order: from the `start`th on, so many.
 local function delayed_ids(q, start, count)
   local first, second = q.k .. ':delayed', q.k .. ':appointed'
@@ -1611,7 +1703,7 @@ function ops.purge(name, view, left)
 end
 
 local PARTS = { 'ready', 'delayed', 'appointed', 'leased', 'ends', 'expires', 'dead', 'names', 'holders', 'task', 'body' }
-local KEPT = { 'number', 'listed', 'pushed', 'finished', 'pushes', 'finishes', 'seq', 'deaths' }
+local KEPT = { 'number', 'listed', 'seq', 'deaths' }
 
 -- Notes all holders of a queue; answers the keys that say what each has of it. There may be thousands of holders, so these take a command each at most.
 local function held_keys(q)
@@ -1627,6 +1719,15 @@ local function held_keys(q)
     keys_found[#keys_found + 1] = key
   end
   return keys_found
+end
+
+-- Whether there is nothing to drop: no task, no setting and no pause.
+local function is_bare(s)
+  if s.len > 0 or s.paused then return false end
+  for field in pairs(s) do
+    if string.sub(field, 1, 2) == 's-' then return false end
+  end
+  return true
 end
 
 -- queue...
@@ -1648,9 +1749,11 @@ function ops.drop()
     end
     for i = 1, #q.held_keys, ARGS_MAX do call('UNLINK', unpack(q.held_keys, i, min(i + ARGS_MAX - 1, #q.held_keys))) end
     for _, part in ipairs(PARTS) do call('UNLINK', q.k .. ':' .. part) end
-    local s = { len = 0, bytes = 0, head = 0, tail = 0 }
-    for _, field in ipairs(KEPT) do s[field] = q.s[field] end
-    q.s, q.dirty = s, true
+    if not is_bare(q.s) then
+      local s = { len = 0, bytes = 0, head = 0, tail = 0, pushed = 0, finished = 0 }
+      for _, field in ipairs(KEPT) do s[field] = q.s[field] end
+      q.s, q.dirty = s, true
+    end
   end
   return n
 end
@@ -1795,26 +1898,28 @@ function ops.start(name, ttl)
   return { n, left }
 end
 
--- name, incarnation
-function ops.beat(name, incarnation)
+-- name, incarnation, where to go on (empty: begin): one step; answers where the next one begins, '0' if there is none, and what the
+-- worker is to stop working on
+function ops.beat(name, incarnation, cursor)
   local w, refusal = alive(name, incarnation)
   if not w then return refusal end
   -- A worker lives whatever became of one of its queues, or of its other keys.
-  local out, queues = {}, try('SMEMBERS', w.key .. ':queues') or {}
-  call('ZADD', OWN .. 'workers:ends', log_end + w.ttl, name)
+  if cursor == '' then call('ZADD', OWN .. 'workers:ends', log_end + w.ttl, name) end
+  local page = try('SSCAN', w.key .. ':queues', cursor == '' and '0' or cursor, 'COUNT', QUEUES_AT_ONCE) or { '0', {} }
+  local out, queues = { page[1] }, page[2]
   table.sort(queues)
   for _, queue in ipairs(queues) do
     attempt(function()
       local q = open(queue)
       settle(q)
-      for _, id in ipairs(read('ZRANGE', q.k .. ':off:' .. w.holder, 0, -1)) do
-        out[#out + 1] = receipt(id, get(q, id))
-      end
+      local ids = read('ZRANGE', q.k .. ':off:' .. w.holder, 0, -1)
+      if #ids > 0 then fetch(q, ids) end
+      for _, id in ipairs(ids) do out[#out + 1] = receipt(id, get(q, id)) end
       check(q, 'holders')
       release(q, w.holder)
     end)
   end
-  local lapsed = try('LRANGE', w.key .. ':lapsed', 0, -1)
+  local lapsed = cursor == '' and try('LRANGE', w.key .. ':lapsed', 0, -1)
   for _, one in ipairs(lapsed or {}) do out[#out + 1] = one end
   if lapsed then call('DEL', w.key .. ':lapsed') end
   return out
@@ -1857,16 +1962,24 @@ function ops.fail(name, left)
   return w and end_worker(name, w, 'w', after_caller()) or { '0', 0 }
 end
 
--- cursor: answers the next cursor, then what is known of some workers; one may be told of twice
+-- How many tasks a worker holds of a queue.
+local function held_of(queue, holder) return try('ZCARD', base(queue) .. ':held:' .. holder) or 0 end
+
+-- cursor: answers the next cursor, then what is known of some workers; one may be told of twice. How many tasks it holds is false
+-- where it takes many queues to say so: `held` does
 function ops.workers(cursor)
   local some = read('HSCAN', OWN .. 'workers', cursor, 'COUNT', SLICE)
-  local out = { some[1] }
+  local out, queues_left = { some[1] }, SLICE
   for i = 1, #some[2], 2 do
     local name = some[2][i]
-    local w, leased = worker_of(name), 0
-    if ends_of(name) > log then
-      for _, queue in ipairs(try('SMEMBERS', w.key .. ':queues') or {}) do
-        leased = leased + (try('ZCARD', base(queue) .. ':held:' .. w.holder) or 0)
+    local w, leased = worker_of(name), false
+    if ends_of(name, w) > log then
+      local queues = try('SCARD', w.key .. ':queues') or 0
+      if queues <= queues_left then
+        leased, queues_left = 0, queues_left - queues
+        for _, queue in ipairs(queues > 0 and call('SMEMBERS', w.key .. ':queues') or {}) do
+          leased = leased + held_of(queue, w.holder)
+        end
       end
       out[#out + 1] = { name, w.n, w.ttl, leased }
     end
@@ -1874,9 +1987,21 @@ function ops.workers(cursor)
   return out
 end
 
+-- name, incarnation, cursor: answers the next cursor, then some queues of a worker, each followed by how many tasks it holds of it; a
+-- queue may be told of twice
+function ops.held(name, incarnation, cursor)
+  local holder = 'w:' .. name .. '#' .. incarnation
+  local page = try('SSCAN', queues_held_by(holder), cursor, 'COUNT', SLICE) or { '0', {} }
+  local out = { page[1] }
+  for _, queue in ipairs(page[2]) do
+    out[#out + 1], out[#out + 2] = queue, held_of(queue, holder)
+  end
+  return out
+end
+
 -- Ends what a connection held, at no cost.
-local function close_conn(conn, again)
-  local _, outcome = end_all('c:' .. conn, nil, again)
+local function close_conn(conn)
+  local _, outcome = end_all('c:' .. conn, nil, after_caller())
   try('SREM', OWN .. 'home:' .. home_of(conn), conn)
   return outcome
 end
@@ -1885,7 +2010,7 @@ end
 function ops.close_conns()
   local answer = 'done'
   for _, conn in ipairs(tail(0)) do
-    if close_conn(conn, after_caller()) == 'more' then answer = 'more' end
+    if close_conn(conn) == 'more' then answer = 'more' end
   end
   return answer
 end
@@ -1896,9 +2021,12 @@ function end_lost_homes()
   local dead = read('ZRANGEBYSCORE', OWN .. 'homes', '-inf', log, 'LIMIT', 0, 1)[1]
   if dead then
     local conns = try('SRANDMEMBER', OWN .. 'home:' .. dead, GONE_MAX)
-    for _, conn in ipairs(conns or {}) do close_conn(conn, log) end
+    for _, conn in ipairs(conns or {}) do
+      end_anew('c:' .. conn, nil, log, true)
+      call('SREM', OWN .. 'home:' .. dead, conn)
+    end
     -- Nothing says which connections it had: they are searched for.
-    if not conns then end_all('h:' .. dead, nil, log) end
+    if not conns then end_anew('h:' .. dead, nil, log, true) end
     if not conns or #conns < GONE_MAX then call('ZREM', OWN .. 'homes', dead) end
   end
   store.homes, is_store_changed = first_of(OWN .. 'homes'), true

@@ -97,7 +97,7 @@ local function forget(id, holder)
   return worker
 end
 
--- Ends a process, and puts its task at an end of the queue, unless it was called off. Answers what came of it.
+-- Ends a process, and puts its task at an end of the queue, unless it was cancelled. Answers what came of it.
 local function give_back(id, side)
   local is_off = call('SISMEMBER', own('cancelled'), id) == 1
   local n = 0
@@ -346,8 +346,8 @@ function op.undeliver(queue, args)
   return 'done'
 end
 
--- Marks a process of ours as called off; answers 1 if it was not.
-local function call_off(id, payload)
+-- Marks a process of ours as cancelled; answers 1 if it was not.
+local function mark_cancelled(id, payload)
   if call('LINDEX', process_key(id), 0) ~= payload then return 0 end
   return call('SADD', own('cancelled'), id)
 end
@@ -366,12 +366,12 @@ function op.cancel_payload(queue, args)
     tell(queue, 'cancel', payload)
   end
   for _, id in ipairs(found[2]) do
-    if call('HEXISTS', own('holders'), id) == 1 then n = n + call_off(id, payload) end
+    if call('HEXISTS', own('holders'), id) == 1 then n = n + mark_cancelled(id, payload) end
   end
   return { found[1], n }
 end
 
--- payload, its hash, workers …: somebody has said that it is called off. Answers the workers that are no more.
+-- payload, its hash, workers …: somebody has said that it is cancelled. Answers the workers that are no more.
 function op.hear_cancel(queue, args)
   local gone = {}
   if call('EXISTS', told_key(queue, args[2])) == 1 then return gone end
@@ -379,7 +379,7 @@ function op.hear_cancel(queue, args)
     local worker = args[i]
     if not is_ours(worker) then gone[#gone + 1] = worker end
     for _, id in ipairs(call('ZRANGE', held_key(worker), 0, -1)) do
-      if queue_of(id) == queue then call_off(id, args[1]) end
+      if queue_of(id) == queue then mark_cancelled(id, args[1]) end
     end
   end
   return gone
@@ -400,7 +400,7 @@ function op.start(_, args)
   return 0
 end
 
--- worker. Answers what it is to stop working on: what was called off, and, once, what others have taken from it.
+-- worker. Answers what it is to stop working on: what was cancelled, and, once, what others have taken from it.
 function op.beat(_, args)
   local worker = args[1]
   check_worker(worker)

@@ -6,6 +6,7 @@ pub mod monitor;
 pub mod shop;
 pub mod waiting;
 pub mod waking;
+pub mod world;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::task::{Context, Poll, Waker};
@@ -32,6 +33,18 @@ pub fn run(home: &RedisHome, command: &Command<'_>) -> Replies<Vec<u8>> {
 
 pub fn push(home: &RedisHome, queue: &[u8], payload: &[u8]) -> Reply {
     run(home, &Command::Push { queue, payloads: &[payload] }).list.remove(0)
+}
+
+/// Starts a worker.
+pub fn start<'a>(home: &RedisHome, name: &'a [u8], ttl_ms: u64) -> WorkerRef<'a> {
+    let started = run(home, &Command::Worker(Worker::Start { name, ttl_ms }));
+    let Reply::Started(incarnation) = started.list[0] else { panic!("{:?}", started.list) };
+    WorkerRef { name, incarnation }
+}
+
+/// A lease in the name of a worker.
+pub fn by(worker: WorkerRef<'_>) -> LeaseAsk<'_> {
+    LeaseAsk { worker: Some(worker), ..LeaseAsk::NONE }
 }
 
 /// Payload and id of what a pop gets.

@@ -1,0 +1,237 @@
+//! However many queues, workers or connections there are, one script looks at a few of them.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use redis::{Connection, cmd};
+use support::monitor::Monitor;
+use support::world::World;
+use support::{by, info, open, run};
+use sureq_core::command::{Cancel, Command, IdForm, Pop, TaskRefs, Worker, WorkerRef};
+use sureq_core::{Replies, Reply};
+use sureq_redis::RedisHome;
+use sureq_testkit::redis_server::RedisServer;
+
+/// How many words the commands of one script may have in all: some twenty commands for each of two hundred queues.
+const WORDS_MAX: usize = 20_000;
+
+const LONG_MS: u64 = 600_000;
+
+/// Has something done, and sees to it that each script of it did little.
+fn in_small_scripts<T>(server: &RedisServer, act: impl FnOnce() -> T) -> T {
+    let monitor = Monitor::new(server);
+    let outcome = act();
+    let most = monitor.most_words_of_a_script(server);
+    println!("a script did up to {most} words of work");
+    assert!(most <= WORDS_MAX, "a script did {most} words of work");
+    outcome
+}
+
+/// A Redis whose small sets and hashes may be large: a scan of one is a single page.
+fn start_packed() -> RedisServer {
+    let options = [
+        ["--set-max-intset-entries", "100000"],
+        ["--hash-max-listpack-entries", "100000"],
+        ["--hash-max-listpack-value", "1000"],
+    ];
+    RedisServer::start_with(Path::new("redis-server"), options.as_flattened())
+}
+
+/// Runs commands in as few batches as may be.
+fn run_all(home: &RedisHome, commands: &[Command<'_>]) -> Vec<Replies<Vec<u8>>> {
+    let (mut done, mut all) = (0, Vec::new());
+    while done < commands.len() {
+        let replies = home.execute(&commands[done..]).wait().replies;
+        let refused = replies.list.iter().find(|reply| matches!(reply, Reply::Refused(_)));
+        assert!(refused.is_none(), "{refused:?}");
+        done += replies.list.len();
+        all.push(replies);
+    }
+    all
+}
+
+fn start_all<'a>(home: &RedisHome, names: &'a [String], ttl_ms: u64) -> Vec<WorkerRef<'a>> {
+    let starts: Vec<Command<'_>> =
+        names.iter().map(|name| Command::Worker(Worker::Start { name: name.as_bytes(), ttl_ms })).collect();
+    let started = run_all(home, &starts);
+    let started = started.iter().flat_map(|replies| &replies.list);
+    started
+        .zip(names)
+        .map(|(reply, name)| match reply {
+            Reply::Started(incarnation) => WorkerRef { name: name.as_bytes(), incarnation: *incarnation },
+            other => panic!("{other:?}"),
+        })
+        .collect()
+}
+
+fn names(kind: &str, count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("{kind}{n}")).collect()
+}
+
+/// Has a worker take one task of each of these queues; answers their receipts.
+fn take_of_each(home: &RedisHome, worker: WorkerRef<'_>, queues: &[String]) -> Vec<String> {
+    let pushes: Vec<Command<'_>> =
+        queues.iter().map(|queue| Command::Push { queue: queue.as_bytes(), payloads: &[b"x"] }).collect();
+    run_all(home, &pushes);
+    let single: Vec<[&[u8]; 1]> = queues.iter().map(|queue| [queue.as_bytes()]).collect();
+    let pops: Vec<Command<'_>> =
+        single.iter().map(|queue| Command::Pop(Pop { lease: by(worker), ..Pop::plain(queue, 1) })).collect();
+    let taken = run_all(home, &pops);
+    taken.iter().flat_map(|replies| &replies.tasks).map(|task| task.receipt().to_string()).collect()
+}
+
+/// Notes queues for a worker in which it holds nothing, as those are that were dropped while very many held tasks of them.
+fn note_queues(raw: &mut Connection, worker: WorkerRef<'_>, queues: &[String]) {
+    let name = String::from_utf8_lossy(worker.name);
+    let key = format!("sureq:worker:{name}#{}:queues", worker.incarnation);
+    cmd("SADD").arg(key).arg(queues).exec(raw).expect("it answers");
+}
+
+#[test]
+fn the_end_of_a_worker_looks_at_few_queues_in_which_it_holds_nothing() {
+    let server = start_packed();
+    let home = open(&server.url());
+    let names_of_workers = names("w", 1);
+    let worker = start_all(&home, &names_of_workers, LONG_MS)[0];
+    // Numbers are packed into one page.
+    note_queues(&mut server.connect(), worker, &names("", 5_000));
+    take_of_each(&home, worker, &names("", 10));
+    let failed =
+        in_small_scripts(&server, || run(&home, &Command::Worker(Worker::Fail { name: worker.name })));
+    assert_eq!(failed.list, [Reply::Count(10)]);
+    server.check("sureq:");
+    home.close();
+}
+
+#[test]
+fn few_of_those_that_are_held_up_are_tried_again_at_once() {
+    const AGAIN_US: u64 = 2_100_000;
+    let (server, world) = (start_packed(), Arc::new(World::default()));
+    let home = world.home(&server, 1_000_000);
+    let workers = names("w", 2_000);
+    let payloads = vec![&b"x"[..]; workers.len()];
+    run(&home, &Command::Push { queue: b"odd", payloads: &payloads });
+    let queues: [&[u8]; 1] = [b"odd"];
+    let pops: Vec<Command<'_>> = start_all(&home, &workers, 1_000)
+        .into_iter()
+        .map(|worker| Command::Pop(Pop { lease: by(worker), ..Pop::plain(&queues, 1) }))
+        .collect();
+    run_all(&home, &pops);
+    let mut raw = server.connect();
+    let mut leased =
+        || cmd("ZCARD").arg("sureq:q:{odd}:leased").query::<usize>(&mut raw).expect("it answers");
+    assert_eq!(leased(), workers.len());
+    cmd("SET").arg("sureq:q:{odd}:dead").arg("odd").exec(&mut server.connect()).expect("it answers");
+    world.pass(1_100_000);
+    let ask_often = |times| (0..times).for_each(|_| _ = info(&home, b"other"));
+    // All of them are lost, and then tried again.
+    in_small_scripts(&server, || ask_often(300));
+    world.pass(AGAIN_US);
+    in_small_scripts(&server, || ask_often(300));
+    cmd("DEL").arg("sureq:q:{odd}:dead").exec(&mut server.connect()).expect("it answers");
+    world.pass(AGAIN_US);
+    in_small_scripts(&server, || ask_often(300));
+    assert_eq!(leased(), 0);
+    server.check("sureq:");
+    home.close();
+}
+
+#[test]
+fn workers_of_many_queues_are_listed_in_small_scripts() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    let names_of_workers = names("w", 10);
+    let workers = start_all(&home, &names_of_workers, LONG_MS);
+    for (n, worker) in workers.iter().enumerate() {
+        note_queues(&mut server.connect(), *worker, &names("none", 2_000));
+        take_of_each(&home, *worker, &names("q", 50 * n));
+    }
+    let listed = in_small_scripts(&server, || run(&home, &Command::Worker(Worker::List)));
+    let found: Vec<(String, u64)> =
+        listed.workers.iter().map(|row| (String::from_utf8_lossy(&row.name).into(), row.leased)).collect();
+    let wanted: Vec<(String, u64)> =
+        names_of_workers.iter().enumerate().map(|(n, name)| (name.clone(), 50 * n as u64)).collect();
+    assert_eq!(found, wanted);
+    home.close();
+}
+
+#[test]
+fn the_beat_of_a_worker_of_many_queues_goes_in_small_scripts() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    let names_of_workers = names("w", 1);
+    let worker = start_all(&home, &names_of_workers, LONG_MS)[0];
+    note_queues(&mut server.connect(), worker, &names("none", 5_000));
+    let queues = names("q", 300);
+    let receipts = take_of_each(&home, worker, &queues);
+    for (queue, receipt) in queues.iter().zip(&receipts) {
+        let tasks = TaskRefs { list: &[receipt.as_bytes()], form: IdForm::Long };
+        run(&home, &Command::Cancel { queue: queue.as_bytes(), which: Cancel::Ids(tasks) });
+    }
+    for _ in 0..2 {
+        let beat = in_small_scripts(&server, || run(&home, &Command::Worker(Worker::Beat(worker))));
+        assert!(matches!(beat.list[0], Reply::Receipts(_)), "{:?}", beat.list);
+        assert_eq!(beat.receipts.len(), queues.len(), "each is told once");
+        let told: BTreeSet<String> = beat.receipts.iter().map(ToString::to_string).collect();
+        assert!(told == receipts.iter().cloned().collect(), "each that was cancelled is told");
+    }
+    home.close();
+}
+
+#[test]
+fn many_workers_are_given_their_time_anew_in_small_scripts() {
+    const TTL_MS: u64 = 10_000;
+    let (mut server, world) = (RedisServer::start(), Arc::new(World::default()));
+    let home = world.home(&server, 1_000_000);
+    let names_of_workers = names("w", 4_000);
+    let workers = start_all(&home, &names_of_workers, TTL_MS);
+    server.restart();
+    // All of them would be lost, if it were not for the start.
+    world.pass((TTL_MS + 1_000) * 1_000);
+    let listed = |world: &World, pass_us| {
+        world.pass(pass_us);
+        in_small_scripts(&server, || {
+            (0..300).for_each(|_| _ = info(&home, b"other"));
+            run(&home, &Command::Worker(Worker::List)).workers.len()
+        })
+    };
+    assert_eq!(listed(&world, 0), workers.len());
+    let beat = run(&home, &Command::Worker(Worker::Beat(workers[7])));
+    assert!(matches!(beat.list[0], Reply::Receipts(_)), "{:?}", beat.list);
+    // Their whole time counts from when the start was noticed.
+    assert_eq!(listed(&world, (TTL_MS - 100) * 1_000), workers.len());
+    let beat = run(&home, &Command::Worker(Worker::Beat(workers[7])));
+    assert!(matches!(beat.list[0], Reply::Receipts(_)), "{:?}", beat.list);
+    assert_eq!(listed(&world, 200_000), 1);
+    home.close();
+}
+
+#[test]
+fn leases_that_are_searched_for_those_of_a_worker_count_even_if_they_are_others() {
+    let server = RedisServer::start();
+    let home = open(&server.url());
+    let names_of_workers = names("w", 1);
+    let worker = start_all(&home, &names_of_workers, LONG_MS)[0];
+    let queues = names("q", 80);
+    let payloads = [&b"x"[..]; 250];
+    let mut raw = server.connect();
+    for queue in &queues {
+        run(&home, &Command::Push { queue: queue.as_bytes(), payloads: &payloads });
+        run(&home, &Command::Pop(Pop::plain(&[queue.as_bytes()], 250)));
+    }
+    take_of_each(&home, worker, &queues);
+    for queue in &queues {
+        let key = format!("sureq:q:{{{queue}}}:held:w:w0#{}", worker.incarnation);
+        cmd("SET").arg(key).arg("odd").exec(&mut raw).expect("it answers");
+    }
+    in_small_scripts(&server, || run(&home, &Command::Worker(Worker::Fail { name: worker.name })));
+    in_small_scripts(&server, || {
+        support::until("all are back", || {
+            queues.iter().all(|queue| info(&home, queue.as_bytes()).ready == 1)
+        });
+    });
+    home.close();
+}

@@ -1,0 +1,343 @@
+//! The end of a worker or a connection takes several scripts: whatever happens in between, all that it held comes back once and
+//! in its order, nothing else does, and none of these scripts does much.
+
+mod support;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use redis::{Connection, cmd};
+use support::world::World;
+use support::{by, info, open, pop, run, start};
+use sureq_core::Reply;
+use sureq_core::command::{AckScope, Command, ConnId, IdForm, LeaseAsk, Pop, TaskRefs, Worker, WorkerRef};
+use sureq_redis::RedisHome;
+use sureq_testkit::redis_server::RedisServer;
+
+/// How many tasks one script moves.
+const SLICE: usize = 200;
+
+const LONG_MS: u64 = 600_000;
+
+/// As long as a home may be silent, and a little more.
+const LOST_US: u64 = 31_000_000;
+
+/// When it is tried again what a foreign key is in the way of.
+const AGAIN_US: u64 = 2_100_000;
+
+fn held_by(conn: u64) -> LeaseAsk<'static> {
+    LeaseAsk { conn: Some(ConnId(conn)), ..LeaseAsk::NONE }
+}
+
+/// Pushes tasks that are numbered from 0 on.
+fn fill(home: &RedisHome, queue: &[u8], count: usize) {
+    let payloads: Vec<String> = (0..count).map(|n| n.to_string()).collect();
+    let payloads: Vec<&[u8]> = payloads.iter().map(String::as_bytes).collect();
+    let pushed = run(home, &Command::Push { queue, payloads: &payloads });
+    assert!(matches!(pushed.list[0], Reply::Pushed(_)), "{:?}", pushed.list);
+}
+
+/// Receipts of what a pop takes.
+fn take(home: &RedisHome, lease: LeaseAsk<'_>, queues: &[&[u8]], count: usize) -> Vec<String> {
+    let taken = run(home, &Command::Pop(Pop { lease, ..Pop::plain(queues, count as u32) }));
+    assert_eq!(taken.tasks.len(), count, "{:?}", taken.list);
+    taken.tasks.iter().map(|task| task.receipt().to_string()).collect()
+}
+
+/// A queue with this many tasks, all of which are taken.
+fn hold(home: &RedisHome, lease: LeaseAsk<'_>, queue: &[u8], count: usize) {
+    fill(home, queue, count);
+    take(home, lease, &[queue], count);
+}
+
+fn numbers(home: &RedisHome, queue: &[u8], count: usize) -> Vec<usize> {
+    let taken = pop(home, queue, count as u32).expect("a pop");
+    taken.iter().map(|(body, _)| String::from_utf8_lossy(body).parse().expect("a number")).collect()
+}
+
+fn counted(home: &RedisHome, command: &Command<'_>) -> usize {
+    match &run(home, command).list[..] {
+        [Reply::Count(n)] => *n as usize,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn set(raw: &mut Connection, key: &str) {
+    cmd("SET").arg(key).arg("odd").exec(raw).expect("it answers");
+}
+
+fn del(raw: &mut Connection, key: &str) {
+    cmd("DEL").arg(key).exec(raw).expect("it answers");
+}
+
+fn names(count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("q{n}")).collect()
+}
+
+/// How many tasks of these queues somebody holds, as their keys say: no script is called.
+fn leased(raw: &mut Connection, queues: &[String]) -> usize {
+    let mut sum = 0;
+    for queue in queues {
+        sum +=
+            cmd("ZCARD").arg(format!("sureq:q:{{{queue}}}:leased")).query::<usize>(raw).expect("it answers");
+    }
+    sum
+}
+
+/// Has scripts go on with what is due, while time stands still; answers how many tasks of these queues are still held.
+fn go_on(home: &RedisHome, raw: &mut Connection, queues: &[String]) -> usize {
+    let (mut left, mut idle) = (leased(raw, queues), 0);
+    while left > 0 && idle < 100 {
+        info(home, b"other");
+        let busy = queues.iter().find(|queue| leased(raw, std::slice::from_ref(queue)) > 0);
+        if let Some(queue) = busy {
+            info(home, queue.as_bytes());
+        }
+        let now = leased(raw, queues);
+        idle = if now < left { 0 } else { idle + 1 };
+        left = now;
+    }
+    left
+}
+
+/// Nothing says which queues a worker holds tasks of, so that all are searched. A script that ends in the middle of them is
+/// followed by one that goes on from there.
+#[test]
+fn a_search_for_what_a_worker_held_goes_on_where_it_stopped() {
+    for count in [SLICE - 1, SLICE, SLICE + 1, 500] {
+        let server = RedisServer::start();
+        let home = open(&server.url());
+        let worker = start(&home, b"w", LONG_MS);
+        hold(&home, by(worker), b"large", count);
+        for n in 0..10 {
+            hold(&home, by(worker), format!("small{n}").as_bytes(), 5);
+        }
+        set(&mut server.connect(), &format!("sureq:worker:w#{}:queues", worker.incarnation));
+        assert_eq!(counted(&home, &Command::Worker(Worker::Fail { name: b"w" })), count + 50);
+        support::until("all are back", || info(&home, b"large").ready == count as u64);
+        assert!(numbers(&home, b"large", count).into_iter().eq(0..count), "they are in their order");
+        for n in 0..10 {
+            assert_eq!(numbers(&home, format!("small{n}").as_bytes(), 5), [0, 1, 2, 3, 4]);
+        }
+        home.close();
+    }
+}
+
+/// The same for the connections of a home that is silent.
+#[test]
+fn a_search_for_what_a_home_held_goes_on_where_it_stopped() {
+    let (server, world) = (RedisServer::start(), Arc::new(World::default()));
+    let (home, other) = (world.home(&server, 1_000_000), world.home(&server, 2_000_000));
+    let queues = [b"a", b"b", b"c"].map(|name| String::from_utf8_lossy(name).into_owned());
+    for queue in &queues {
+        hold(&home, held_by(1), queue.as_bytes(), 500);
+    }
+    let mut raw = server.connect();
+    let keys: Vec<String> = cmd("KEYS").arg("sureq:home:*").query(&mut raw).expect("it answers");
+    set(&mut raw, &keys[0]);
+    world.pass(LOST_US);
+    assert_eq!(go_on(&other, &mut raw, &queues), 0);
+    for queue in &queues {
+        assert!(
+            numbers(&other, queue.as_bytes(), 500).into_iter().eq(0..500),
+            "{queue}: they are in their order"
+        );
+    }
+    other.close();
+    home.close();
+}
+
+/// A worker that holds a few tasks of each of many queues.
+fn hold_of_each(home: &RedisHome, lease: LeaseAsk<'_>, queues: &[String], pushed: usize, taken: usize) {
+    for queue in queues {
+        fill(home, queue.as_bytes(), pushed);
+    }
+    for some in queues.chunks(50) {
+        for _ in 0..taken {
+            for queue in some {
+                take(home, lease, &[queue.as_bytes()], 1);
+            }
+        }
+    }
+}
+
+/// Where Redis was in a set of queues means nothing after it was started again: their order is another one then.
+#[test]
+fn a_start_of_redis_while_a_worker_ends_leaves_none_of_its_queues_out() {
+    let (mut server, world) = (RedisServer::start(), Arc::new(World::default()));
+    let home = world.home(&server, 1_000_000);
+    let queues = names(400);
+    hold_of_each(&home, by(start(&home, b"w", 1_000)), &queues, 1, 1);
+    world.pass(1_100_000);
+    info(&home, b"other");
+    let left = leased(&mut server.connect(), &queues);
+    assert!((100..400).contains(&left), "{left} are left after the first script");
+    server.restart();
+    assert_eq!(go_on(&home, &mut server.connect(), &queues), 0);
+    server.check("sureq:");
+    home.close();
+}
+
+/// Workers that cannot be ended because a key of the one queue that they hold tasks of is in the way.
+fn hold_up<'a>(
+    world: &World,
+    home: &RedisHome,
+    raw: &mut Connection,
+    workers: &'a [String],
+) -> Vec<WorkerRef<'a>> {
+    fill(home, b"odd", workers.len());
+    let started: Vec<WorkerRef<'_>> =
+        workers.iter().map(|name| start(home, name.as_bytes(), 1_000)).collect();
+    for worker in &started {
+        take(home, by(*worker), &[b"odd"], 1);
+    }
+    set(raw, "sureq:q:{odd}:dead");
+    world.pass(1_100_000);
+    let ended = |raw: &mut Connection| cmd("HLEN").arg("sureq:gone").query::<usize>(raw).expect("it answers");
+    for _ in 0..workers.len() {
+        info(home, b"other");
+    }
+    assert_eq!(ended(raw), workers.len());
+    started
+}
+
+/// So that a page of the list of endings has as many as are asked for.
+fn start_without_packing() -> RedisServer {
+    RedisServer::start_with(Path::new("redis-server"), &["--hash-max-listpack-entries", "0"])
+}
+
+fn odd() -> [String; 1] {
+    ["odd".to_owned()]
+}
+
+/// The same holds for the list of those that are ending.
+#[test]
+fn a_start_of_redis_while_many_end_leaves_none_of_them_out() {
+    let (mut server, world) = (start_without_packing(), Arc::new(World::default()));
+    let home = world.home(&server, 1_000_000);
+    let workers = names(200);
+    hold_up(&world, &home, &mut server.connect(), &workers);
+    del(&mut server.connect(), "sureq:q:{odd}:dead");
+    world.pass(AGAIN_US);
+    for _ in 0..6 {
+        info(&home, b"other");
+    }
+    let left = leased(&mut server.connect(), &odd());
+    assert!((50..150).contains(&left), "{left} are left");
+    server.restart();
+    go_on(&home, &mut server.connect(), &odd());
+    // A holder that was skipped is tried again two seconds later.
+    world.pass(AGAIN_US);
+    assert_eq!(go_on(&home, &mut server.connect(), &odd()), 0);
+    server.check("sureq:");
+    home.close();
+}
+
+/// One that is noted while the list of endings is gone through, in front of where that is, has its turn at once.
+#[test]
+fn what_begins_to_end_while_others_do_is_not_forgotten() {
+    let (server, world) = (start_without_packing(), Arc::new(World::default()));
+    let home = world.home(&server, 1_000_000);
+    let (workers, late) = (names(200), (0..20).map(|n| format!("late{n}")).collect::<Vec<_>>());
+    let mut raw = server.connect();
+    hold_up(&world, &home, &mut raw, &workers);
+    // These are lost when the others are looked at again, and each of them takes two scripts.
+    for name in &late {
+        let worker = start(&home, name.as_bytes(), AGAIN_US / 1_000 + 100);
+        hold(&home, by(worker), name.as_bytes(), SLICE);
+        hold(&home, by(worker), format!("{name} too").as_bytes(), 1);
+    }
+    del(&mut raw, "sureq:q:{odd}:dead");
+    world.pass(AGAIN_US);
+    for _ in 0..6 {
+        info(&home, b"other");
+    }
+    let left = leased(&mut raw, &odd());
+    assert!((50..150).contains(&left), "{left} are left");
+    world.pass(200_000);
+    let mut queues: Vec<String> =
+        late.iter().flat_map(|name| [name.clone(), format!("{name} too")]).collect();
+    queues.push("odd".to_owned());
+    assert_eq!(go_on(&home, &mut raw, &queues), 0, "while time stands still");
+    server.check("sureq:");
+    home.close();
+}
+
+fn acked(home: &RedisHome, queue: &[u8], receipt: &str) -> usize {
+    let tasks = TaskRefs { list: &[receipt.as_bytes()], form: IdForm::Long };
+    run(home, &Command::Ack { queue, tasks, scope: AckScope::Leased }).indexes.len()
+}
+
+/// A home is silent for too long, and lives all the same. What its connections held is not theirs any more, and what they take
+/// from then on is, until they are closed.
+#[test]
+fn a_connection_that_was_taken_for_lost_keeps_what_it_takes_afterwards() {
+    let (server, world) = (RedisServer::start(), Arc::new(World::default()));
+    let (home, other) = (world.home(&server, 1_000_000), world.home(&server, 2_000_000));
+    let queues = names(800);
+    hold_of_each(&home, held_by(7), &queues, 2, 1);
+    let mut raw = server.connect();
+    world.pass(LOST_US);
+    info(&other, b"other");
+    world.pass(5_000);
+    let some: Vec<&[u8]> = queues[..SLICE].iter().map(String::as_bytes).collect();
+    let taken = run(&home, &Command::Pop(Pop { lease: held_by(7), ..Pop::plain(&some, 150) }));
+    let mut kept: Vec<(&String, String)> =
+        taken.tasks.iter().map(|task| (&queues[task.queue as usize], task.receipt().to_string())).collect();
+    assert_eq!(kept.len(), 150);
+    // Its end has not come to where two are held, one of which was taken afterwards.
+    let mut finished = 0;
+    while let Some(at) = kept.iter().position(|(queue, _)| is_unreached(&mut raw, queue)) {
+        let (queue, receipt) = kept.swap_remove(at);
+        assert_eq!(acked(&home, queue.as_bytes(), &receipt), 1, "{queue}");
+        finished += 1;
+    }
+    assert!(finished > 0, "its end was done with the first script");
+    for _ in 0..50 {
+        info(&other, b"other");
+    }
+    assert_eq!(leased(&mut raw, &queues), kept.len());
+    for (queue, receipt) in kept.drain(..50) {
+        assert_eq!(acked(&home, queue.as_bytes(), &receipt), 1, "{queue}");
+    }
+    home.close_conn(ConnId(7));
+    home.look();
+    assert_eq!(leased(&mut raw, &queues), 0);
+    for (queue, receipt) in kept {
+        assert_eq!(acked(&home, queue.as_bytes(), &receipt), 0, "{queue}");
+    }
+    server.check("sureq:");
+    home.close();
+    other.close();
+}
+
+/// Whether two tasks are held that were not delivered at the same time.
+fn is_unreached(raw: &mut Connection, queue: &str) -> bool {
+    let script = "local at = {} for _, id in ipairs(redis.call('ZRANGE', KEYS[1] .. ':leased', 0, -1)) do \
+        at[#at + 1] = cmsgpack.unpack(redis.call('HGET', KEYS[1] .. ':task', id)).at end \
+        return at[2] and at[1] ~= at[2] and 1 or 0";
+    let key = format!("sureq:q:{{{queue}}}");
+    cmd("EVAL").arg(script).arg(1).arg(key).query::<u8>(raw).expect("it answers") == 1
+}
+
+/// The connection is closed before all that it lost has come back.
+#[test]
+fn a_connection_that_was_taken_for_lost_leaves_nothing_when_it_is_closed() {
+    let (server, world) = (RedisServer::start(), Arc::new(World::default()));
+    let (home, other) = (world.home(&server, 1_000_000), world.home(&server, 2_000_000));
+    let queues = names(400);
+    hold_of_each(&home, held_by(7), &queues, 2, 1);
+    let mut raw = server.connect();
+    world.pass(LOST_US);
+    info(&other, b"other");
+    world.pass(5_000);
+    take(&home, held_by(7), &[queues[399].as_bytes()], 1);
+    take(&home, held_by(7), &[queues[398].as_bytes()], 1);
+    assert!(leased(&mut raw, &queues) > 100, "its end is not done");
+    home.close_conn(ConnId(7));
+    home.look();
+    assert_eq!(leased(&mut raw, &queues), 0);
+    server.check("sureq:");
+    home.close();
+    other.close();
+}

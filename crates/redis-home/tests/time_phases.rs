@@ -1,0 +1,296 @@
+//! Log time by random phases: processes come and go, Redis is started anew, and its wall clock is set, or stands. Log time never
+//! runs back, but for what was not written down; it never gets ahead of real time by more than is promised, and no delay or lease
+//! ends early.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use support::run;
+use support::world::{START_US, World};
+use sureq_core::command::{AckScope, Add, Command, IdForm, LeaseAsk, Pop, TaskRefs, When};
+use sureq_core::{Refusal, Replies, Reply};
+use sureq_redis::RedisHome;
+use sureq_testkit::load::{scale, seeded};
+use sureq_testkit::redis_server::RedisServer;
+
+/// How long a test goes on, and how much time passes in it at most: bounds of log time widen by half a millisecond a second.
+const REAL: Duration = Duration::from_secs(6);
+const PASSED_US_MAX: u64 = 1_500_000_000;
+
+const SECOND_US: u64 = 1_000_000;
+const DAY_US: u64 = 86_400_000_000;
+
+/// The queue of what is delayed; what is leased has a queue each.
+const DELAYED: &[u8] = b"delayed";
+
+/// Processes; the first is never started anew, and knows log time from the beginning.
+const HOMES: usize = 4;
+
+/// A step forward of the wall clock that is smaller than this cannot be told from a call that took long, and may be seen for the length
+/// of one call.
+const SEEN_US: u64 = SECOND_US;
+
+/// Log time is written down so often: when the wall clock is set, it is known so well how far it was.
+const KEPT_MS: u64 = 50;
+
+/// Which steps forward the wall clock makes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Forward {
+    /// Some that every script notices.
+    Large,
+    /// Some that scripts do not notice, but those who call them do.
+    Small,
+}
+
+struct Phases {
+    random: Rng,
+    server: RedisServer,
+    world: Arc<World>,
+    homes: Vec<RedisHome>,
+    forward: Forward,
+    /// Whether the wall clock stands still.
+    stands: bool,
+    /// When small steps were made, and how large they were.
+    small_steps: Vec<(u64, u64)>,
+    /// How often the wall clock was set.
+    steps: u64,
+    /// The latest log time that was seen, in milliseconds.
+    latest_ms: u64,
+    /// When each task is due that is delayed or leased, by true time.
+    due_us: BTreeMap<Vec<u8>, u64>,
+    /// How often Redis did not say for sure that something was done.
+    asked_again: u64,
+    said: Vec<String>,
+}
+
+impl Phases {
+    fn new(forward: Forward) -> Self {
+        let (random, server, world) = (seeded(), RedisServer::start(), Arc::new(World::default()));
+        let mut phases = Self {
+            random,
+            server,
+            world,
+            homes: Vec::new(),
+            forward,
+            stands: false,
+            small_steps: Vec::new(),
+            steps: 0,
+            latest_ms: 0,
+            due_us: BTreeMap::new(),
+            asked_again: 0,
+            said: Vec::new(),
+        };
+        for _ in 0..HOMES {
+            let home = phases.open();
+            phases.homes.push(home);
+        }
+        phases
+    }
+
+    /// A process that has just been started, and knows log time by its first call.
+    fn open(&mut self) -> RedisHome {
+        let (began_us, drift_ppm) = (self.random.u64(1..DAY_US), self.random.i64(-200..=200));
+        let home = self.world.drifting_home(&self.server, began_us, drift_ppm);
+        self.observe(&home);
+        home
+    }
+
+    /// By how much log time may be ahead of true time: a millisecond, since it is told in whole ones, another for each step that is
+    /// too small for anybody to notice, and 0.1 % for clocks that drift.
+    fn ahead_us_max(&self) -> u64 {
+        let seen = if self.forward == Forward::Small { SEEN_US } else { 0 };
+        1_000 * (1 + self.steps) + self.world.passed_us() / 1_000 + seen
+    }
+
+    fn say(&mut self, what: &str) {
+        self.said.push(format!("{:>13} µs: {what}", self.world.passed_us()));
+    }
+
+    fn check(&self, is_right: bool, what: &str) {
+        let last = &self.said[self.said.len().saturating_sub(30)..];
+        assert!(is_right, "{what}\n{}", last.join("\n"));
+    }
+
+    fn pass(&mut self, us: u64) {
+        if self.stands {
+            self.world.set_wall_by(self.world.wall_set_by() - us.cast_signed());
+        }
+        self.world.pass(us);
+    }
+
+    /// Redis may have been started anew: what it does not answer for sure is asked again.
+    fn ask(&mut self, home: &RedisHome, command: &Command<'_>) -> Replies<Vec<u8>> {
+        for _ in 0..100 {
+            let replies = run(home, command);
+            match &replies.list[0] {
+                Reply::Refused(Refusal::Unknown { .. } | Refusal::Unavailable { .. }) => {
+                    self.asked_again += 1;
+                }
+                _ => return replies,
+            }
+        }
+        panic!("Redis does not answer");
+    }
+
+    /// Sees what log time it is: ids are made of it, and receipts.
+    fn observe(&mut self, home: &RedisHome) {
+        let pushed = self.ask(home, &Command::Push { queue: b"clock", payloads: &[b"x"] });
+        let taken = self.ask(home, &Command::Pop(Pop::plain(&[b"clock"], 1)));
+        let seen = [Some(pushed.ids[0].ms()), taken.tasks.first().map(|task| task.incarnation / 1_024)];
+        for ms in seen.into_iter().flatten() {
+            let ahead_us = (ms * 1_000).cast_signed() - (START_US + self.world.passed_us()).cast_signed();
+            let (latest, most) = (self.latest_ms, self.ahead_us_max());
+            self.check(ms + KEPT_MS >= latest, &format!("log time ran back from {latest} to {ms}"));
+            let what = format!("log time is {ahead_us} µs ahead, {most} at most");
+            self.check(ahead_us <= most.cast_signed(), &what);
+            self.latest_ms = latest.max(ms);
+        }
+    }
+
+    /// A delay or a lease begins.
+    fn begin(&mut self, home: &RedisHome) {
+        let (ms, asked_again) = (self.random.u64(1..20_000), self.asked_again);
+        let name = format!("{} of {ms} ms", self.said.len()).into_bytes();
+        self.due_us.insert(name.clone(), self.world.passed_us() + ms * 1_000);
+        self.say(&format!("task {} begins", String::from_utf8_lossy(&name)));
+        if self.random.bool() {
+            self.ask(home, &Command::Add(Add { when: When::After(ms), ..Add::plain(DELAYED, &name) }));
+        } else {
+            let lease = LeaseAsk { ms: Some(ms), ..LeaseAsk::NONE };
+            self.ask(home, &Command::Push { queue: &name, payloads: &[&name] });
+            let taken = self.ask(home, &Command::Pop(Pop { lease, ..Pop::plain(&[&name], 1) }));
+            self.check(taken.tasks.len() == 1 || self.asked_again > asked_again, "nothing was taken");
+        }
+        // What was asked twice may have been done twice.
+        if self.asked_again > asked_again {
+            self.due_us.remove(&name);
+        }
+    }
+
+    fn ended(&mut self, name: &[u8]) {
+        let Some(due_us) = self.due_us.remove(name) else { return };
+        let early_us = due_us.saturating_sub(self.world.passed_us());
+        let what = format!("task {} ended {early_us} µs early", String::from_utf8_lossy(name));
+        self.check(early_us <= self.ahead_us_max(), &what);
+    }
+
+    /// Takes what is due, if there is anything.
+    fn collect(&mut self, home: &RedisHome) -> usize {
+        let names: Vec<Vec<u8>> = self.due_us.keys().cloned().collect();
+        let queues: Vec<&[u8]> = names.iter().map(|name| &name[..]).chain([DELAYED]).collect();
+        // If the answer is lost, they come back.
+        let lease = LeaseAsk { ms: Some(1_000), ..LeaseAsk::NONE };
+        let taken = self.ask(home, &Command::Pop(Pop { lease, ..Pop::plain(&queues, 20) }));
+        for task in &taken.tasks {
+            self.ended(&task.body);
+            let id = task.id.to_string();
+            let tasks = TaskRefs { list: &[id.as_bytes()], form: IdForm::Long };
+            let queue = queues[task.queue as usize];
+            self.ask(home, &Command::Ack { queue, tasks, scope: AckScope::Leased });
+        }
+        taken.tasks.len()
+    }
+
+    /// A step that is not as large as one of the last ten seconds: that would look like another process that insists on it.
+    fn small_step(&mut self) -> i64 {
+        let now_us = self.world.passed_us();
+        self.small_steps.retain(|(at_us, _)| now_us - at_us < 20 * SECOND_US);
+        loop {
+            let us = self.random.u64(1..SEEN_US - 100_000);
+            if self.small_steps.iter().all(|(_, before)| before.abs_diff(us) > 30_000) {
+                self.small_steps.push((now_us, us));
+                return us.cast_signed();
+            }
+        }
+    }
+
+    /// Sets the wall clock, or has it stand still or go on. Somebody who knows log time asks first.
+    fn set_wall(&mut self) {
+        let by_us = match (self.random.u8(0..5), self.forward) {
+            (0, _) => {
+                self.stands = !self.stands;
+                0
+            }
+            (1, _) => -self.random.i64(1..SECOND_US.cast_signed()),
+            (2, _) => -self.random.i64(1..DAY_US.cast_signed()),
+            (_, Forward::Large) => self.random.u64(3 * SECOND_US..DAY_US).cast_signed(),
+            (_, Forward::Small) => self.small_step(),
+        };
+        self.steps += 1;
+        self.world.set_wall_by(self.world.wall_set_by() + by_us);
+        self.say(&format!("the wall clock is set by {by_us} µs, it stands: {}", self.stands));
+    }
+
+    fn step(&mut self) {
+        let us = match self.random.u8(0..100) {
+            0..70 => self.random.u64(0..5_000),
+            70..98 => self.random.u64(0..500_000),
+            _ => self.random.u64(0..10 * SECOND_US),
+        };
+        self.pass(us);
+        match self.random.u16(0..1_000) {
+            0..30 => {
+                self.set_wall();
+                // A step that scripts do not notice is taken back by the next call of a process that does.
+                let at = self.random.usize(0..HOMES);
+                let homes = std::mem::take(&mut self.homes);
+                self.observe(&homes[at]);
+                self.observe(&homes[at]);
+                self.homes = homes;
+            }
+            // One that begins while the clock stands cannot know that time has passed.
+            30..45 if !self.stands => {
+                let (at, home) = (self.random.usize(1..HOMES), self.open());
+                std::mem::replace(&mut self.homes[at], home).close();
+                self.say("a process is started anew");
+            }
+            45..47 => {
+                if self.random.bool() {
+                    self.server.restart();
+                } else {
+                    self.server.crash();
+                }
+                self.say("Redis is started anew");
+            }
+            _ => {}
+        }
+        let at = self.random.usize(0..HOMES);
+        let homes = std::mem::take(&mut self.homes);
+        match self.random.u8(0..10) {
+            0..2 if self.due_us.len() < 50 => self.begin(&homes[at]),
+            2..5 => _ = self.collect(&homes[at]),
+            _ => self.observe(&homes[at]),
+        }
+        self.homes = homes;
+    }
+
+    fn run(mut self) {
+        let until = Instant::now() + REAL * u32::try_from(scale()).unwrap_or(1);
+        let mut count = 0_u64;
+        while Instant::now() < until && self.world.passed_us() < PASSED_US_MAX {
+            self.step();
+            count += 1;
+        }
+        println!("{count} calls, {} steps, {} s", self.steps, self.world.passed_us() / SECOND_US);
+        // What began ends: a start of Redis puts leases off by ten seconds at most.
+        self.pass(40 * SECOND_US);
+        let homes = std::mem::take(&mut self.homes);
+        while self.collect(&homes[0]) > 0 {}
+        self.check(self.due_us.is_empty(), &format!("{} tasks have not come back", self.due_us.len()));
+        homes.iter().for_each(RedisHome::close);
+    }
+}
+
+#[test]
+fn log_time_goes_on_whatever_is_done_to_the_clock_of_redis() {
+    Phases::new(Forward::Large).run();
+}
+
+#[test]
+fn log_time_is_ahead_by_a_small_step_of_the_clock_of_redis_at_most() {
+    Phases::new(Forward::Small).run();
+}
