@@ -1,15 +1,19 @@
 //! What happens by itself, and where: keys in which something is due, holders that have come to an end, and which keys
 //! they hold tasks of.
 //!
-//! All of it is hints by name: a key may have been renamed, deleted or replaced since. Whoever follows one looks first.
+//! All of it is by name, and goes with what it is about: Redis tells of each value that leaves its key (`unlink`) or has
+//! come to one. Code that follows a name still checks what it finds there.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::mem;
 
 use sureq_core::task::{Cause, Holder};
-use sureq_core::{LogTime, Now, Queue, Receipt, limits};
+use sureq_core::{LogTime, Now, Queue};
 
 use crate::object::Object;
 use crate::payload::Payload;
+use crate::waiting;
 use crate::workers;
 
 /// The wall clock may be set: what follows it is looked at this often at least.
@@ -22,52 +26,46 @@ pub(crate) type Place = (i32, Box<[u8]>);
 #[derive(Default)]
 pub(crate) struct Agenda {
     due: BTreeSet<(LogTime, Place)>,
-    /// Keys in which a worker or a connection may hold tasks; never too few, and at most about twice as many.
-    held: BTreeMap<Holder, Held>,
+    /// The keys in which a worker or a connection holds tasks.
+    held: BTreeMap<Holder, BTreeSet<Place>>,
     /// Holders that are gone and may still have tasks.
     endings: BTreeMap<Holder, Ending>,
     /// The same in order. Those that are not in `endings` any more are skipped.
     endings_order: VecDeque<Holder>,
     /// For when Redis was told to call, and the number of that call.
     pub(crate) alarm: Option<(LogTime, u64)>,
-    /// Leases of workers that ran out, of which those have not been told.
-    untold: BTreeMap<u64, VecDeque<Receipt>>,
-}
-
-/// Where a holder may have tasks.
-#[derive(Default)]
-struct Held {
-    places: BTreeSet<Place>,
-    /// How many places there may be before it is looked in which of them it still has some.
-    places_max: usize,
 }
 
 /// What is left to be done about a holder that is gone.
 pub(crate) struct Ending {
     /// What that costs its tasks.
     pub(crate) cause: Cause,
-    /// The database whose worker it is, which is to be told when all is done.
-    pub(crate) worker_of: Option<i32>,
-    /// Where it may have tasks.
-    pub(crate) places: BTreeSet<Place>,
-    /// The group at the front of the queue in the first of these places that its tasks go to.
-    pub(crate) group: Option<u64>,
+    /// The databases in whose tables it is a worker at its end, which are to be told when all is done.
+    pub(crate) worker_of: Vec<i32>,
+    /// Where its tasks go in queues of which it has more.
+    pub(crate) fronts: Fronts,
     /// How many tasks it had.
     pub(crate) count: u64,
 }
 
-/// So few places are not worth a look.
-const PLACES_MIN: usize = 16;
+/// The group at the front of each queue that tasks go back to, slice by slice, so that they stay in order. By the serial
+/// numbers of queues, whose names and databases may change in between.
+pub(crate) type Fronts = BTreeMap<u64, u64>;
 
-impl Held {
-    fn insert(&mut self, place: Place) {
-        self.places.insert(place);
-    }
+/// A value that has left its key.
+pub(crate) enum Departed {
+    Queue { place: Place, planned: Option<LogTime>, holders: Vec<Holder> },
+    Workers { place: Place, planned: Option<LogTime>, ended: Vec<u64> },
+}
 
-    fn retain(&mut self, is_held: impl FnMut(&Place) -> bool) {
-        self.places.retain(is_held);
-        self.places_max = 2 * self.places.len() + PLACES_MIN;
-    }
+thread_local! {
+    /// What has left in the middle of a step, as a key does that has expired when it is opened.
+    static DEPARTED: RefCell<Vec<Departed>> = RefCell::default();
+}
+
+/// A value has left its key. The agenda knows before anything else is noted in it.
+pub(crate) fn depart(departed: Departed) {
+    DEPARTED.with_borrow_mut(|all| all.push(departed));
 }
 
 /// When something happens in a queue by itself.
@@ -85,20 +83,60 @@ pub(crate) fn next_of(queue: &Queue<Payload>, now: Now) -> Option<LogTime> {
 impl Agenda {
     /// Sees to it that a queue is looked at when something happens in it, at the latest. Costs nothing if it is planned.
     pub(crate) fn plan(&mut self, object: &mut Object, place: impl FnOnce() -> Place, now: Now) {
-        let Some(next) = next_of(&object.queue, now) else { return };
-        if object.planned.is_none_or(|planned| next < planned) {
+        if let Some(next) = next_of(&object.queue, now) {
+            self.plan_at(&mut object.planned, next, place);
+        }
+    }
+
+    /// Has a place be looked at then, at the latest. `planned` is when it is looked at by now.
+    pub(crate) fn plan_at(
+        &mut self,
+        planned: &mut Option<LogTime>,
+        next: LogTime,
+        place: impl FnOnce() -> Place,
+    ) {
+        self.see_departed();
+        if planned.is_none_or(|planned| next < planned) {
             let place = place();
-            if let Some(planned) = object.planned.replace(next) {
+            if let Some(planned) = planned.replace(next) {
                 self.due.remove(&(planned, place.clone()));
             }
             self.due.insert((next, place));
         }
     }
 
-    /// A queue is about to be gone from its place, and what was planned with it.
-    pub(crate) fn forget(&mut self, object: &Object, place: impl FnOnce() -> Place) {
-        if let Some(planned) = object.planned {
+    /// Nothing is planned for a place any more.
+    pub(crate) fn unplan(&mut self, planned: &mut Option<LogTime>, place: impl FnOnce() -> Place) {
+        if let Some(planned) = planned.take() {
             self.due.remove(&(planned, place()));
+        }
+    }
+
+    /// A queue is gone from its place, or about to be, and with it all that was noted.
+    pub(crate) fn forget(&mut self, object: &mut Object, place: &Place) {
+        let holders = object.queue.holders().collect();
+        self.forget_queue(object.planned.take(), holders, place);
+    }
+
+    fn forget_queue(&mut self, planned: Option<LogTime>, holders: Vec<Holder>, place: &Place) {
+        for at in planned.into_iter().chain([LogTime(0)]) {
+            self.due.remove(&(at, place.clone()));
+        }
+        for holder in holders {
+            self.unhold(holder, place);
+        }
+    }
+
+    /// Takes note of all that has left its key.
+    pub(crate) fn see_departed(&mut self) {
+        for departed in DEPARTED.with_borrow_mut(mem::take) {
+            match departed {
+                Departed::Queue { place, planned, holders } => self.forget_queue(planned, holders, &place),
+                Departed::Workers { place, mut planned, ended } => {
+                    self.unplan(&mut planned, || place);
+                    self.end_workers(&ended);
+                }
+            }
         }
     }
 
@@ -106,9 +144,9 @@ impl Agenda {
     pub(crate) fn flush(&mut self, db: Option<i32>) {
         let is_kept = |place: &Place| db.is_some_and(|db| db != place.0);
         self.due.retain(|(_, place)| is_kept(place));
-        self.held.retain(|_, held| {
-            held.retain(is_kept);
-            !held.places.is_empty()
+        self.held.retain(|_, places| {
+            places.retain(is_kept);
+            !places.is_empty()
         });
     }
 
@@ -118,7 +156,7 @@ impl Agenda {
         let mut has_connection = false;
         for holder in object.queue.holders() {
             has_connection |= matches!(holder, Holder::Conn(_));
-            self.held.entry(holder).or_default().insert((db, name.into()));
+            self.hold(holder, db, name);
         }
         if has_connection || object.is_foreign && object.queue.holders().next().is_some() {
             // Whoever holds those is another server's, or gone.
@@ -152,47 +190,42 @@ impl Agenda {
         (self.due.len(), overdue + self.endings.len())
     }
 
-    /// Another server, or this one before it was started, had the connections: whatever they hold comes back.
-    pub(crate) fn end_connections(&mut self) {
-        let (workers, gone): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.held)
-            .into_iter()
-            .partition(|(holder, _)| matches!(holder, Holder::Worker(_)));
-        self.held = workers;
-        let gone = gone.into_values().flat_map(|held| held.places);
-        self.due.extend(gone.map(|place| (LogTime(0), place)));
+    /// Has every key be looked at in which someone holds tasks: this server begins to decide. What connections hold comes
+    /// back, since another server had them, or this one before it was started; so does what unknown workers hold.
+    pub(crate) fn look_at_held(&mut self) {
+        self.see_departed();
+        let held = self.held.values().flatten().cloned();
+        self.due.extend(held.map(|place| (LogTime(0), place)));
     }
 
     /// A holder has tasks of this key.
     pub(crate) fn hold(&mut self, holder: Holder, db: i32, name: &[u8]) {
+        self.see_departed();
         self.held.entry(holder).or_default().insert((db, name.into()));
     }
 
-    /// Whether a holder may have tasks in so many places that it is time to look.
-    pub(crate) fn is_crowded(&self, holder: Holder) -> bool {
-        self.held.get(&holder).is_some_and(|held| held.places.len() > held.places_max.max(PLACES_MIN))
-    }
-
-    /// Keeps of the places where a holder may have tasks those where it has.
-    pub(crate) fn retain_held(&mut self, holder: Holder, is_held: impl FnMut(&Place) -> bool) {
-        let Some(held) = self.held.get_mut(&holder) else { return };
-        held.retain(is_held);
-        if held.places.is_empty() {
+    /// A holder has nothing of this key any more.
+    pub(crate) fn unhold(&mut self, holder: Holder, place: &Place) {
+        let Some(places) = self.held.get_mut(&holder) else { return };
+        places.remove(place);
+        if places.is_empty() {
             self.held.remove(&holder);
         }
     }
 
-    /// In how many places holders may have tasks.
+    /// In how many places holders have tasks.
     pub(crate) fn held_count(&self) -> usize {
-        self.held.values().map(|held| held.places.len()).sum()
+        self.held.values().map(BTreeSet::len).sum()
     }
 
-    /// Where a holder may have tasks.
-    pub(crate) fn held_by(&self, holder: Holder) -> Vec<Place> {
-        self.held.get(&holder).into_iter().flat_map(|held| &held.places).cloned().collect()
+    /// Where a holder has tasks.
+    pub(crate) fn held_by(&self, holder: Holder) -> impl Iterator<Item = &Place> {
+        self.held.get(&holder).into_iter().flatten()
     }
 
     /// A connection is gone. Answers whether anything is to be done about it.
     pub(crate) fn end(&mut self, holder: Holder, cause: Cause) -> bool {
+        self.see_departed();
         let holds = self.held.contains_key(&holder);
         if holds {
             self.begin_end(holder, cause, None);
@@ -202,20 +235,23 @@ impl Agenda {
 
     /// A holder is gone: what it has is taken back slice by slice. `worker_of` is the database whose worker it is.
     pub(crate) fn begin_end(&mut self, holder: Holder, cause: Cause, worker_of: Option<i32>) {
-        let places = self.release(holder);
-        let new = Ending { cause, worker_of, places, group: None, count: 0 };
-        let ending = self.merged(holder, new);
-        self.endings.insert(holder, ending);
-        self.endings_order.push_back(holder);
+        let new =
+            Ending { cause, worker_of: worker_of.into_iter().collect(), fronts: Fronts::new(), count: 0 };
+        if !self.endings.contains_key(&holder) {
+            self.endings_order.push_back(holder);
+        }
+        self.insert_ending(holder, new);
     }
 
-    /// The workers of a database are known no more: whatever they hold comes back.
-    pub(crate) fn end_workers(&mut self, db: i32) {
-        let is_there = |held: &Held| held.places.iter().any(|place| place.0 == db);
-        let gone =
-            self.held.iter().filter(|(holder, held)| matches!(holder, Holder::Worker(_)) && is_there(held));
-        for holder in gone.map(|(&holder, _)| holder).collect::<Vec<_>>() {
-            self.begin_end(holder, Cause::Lost, None);
+    /// Workers are not in the table of their database any more: what they hold comes back, unless they are in another,
+    /// and clients that wait in their names are checked.
+    pub(crate) fn end_workers(&mut self, gone: &[u64]) {
+        for &incarnation in gone {
+            waiting::suspect(incarnation);
+            let holder = Holder::Worker(incarnation);
+            if self.held.contains_key(&holder) {
+                self.begin_end(holder, Cause::Lost, None);
+            }
         }
     }
 
@@ -233,7 +269,7 @@ impl Agenda {
     /// Whether a worker of the table of a database is gone and may still have tasks. One that ended for another reason, such as
     /// that its table was moved here, is to be ended once more.
     pub(crate) fn is_ending(&self, worker: u64, db: i32) -> bool {
-        self.endings.get(&Holder::Worker(worker)).is_some_and(|ending| ending.worker_of == Some(db))
+        self.endings.get(&Holder::Worker(worker)).is_some_and(|ending| ending.worker_of.contains(&db))
     }
 
     /// What is left to be done about a holder, for a step of it. What remains then is to be given back.
@@ -243,54 +279,30 @@ impl Agenda {
 
     /// What remains to be done about a holder comes before what is to be done about others.
     pub(crate) fn resume_end(&mut self, holder: Holder, ending: Ending) {
-        let ending = self.merged(holder, ending);
-        self.endings.insert(holder, ending);
+        self.insert_ending(holder, ending);
         if self.endings_order.front() != Some(&holder) {
             self.endings_order.push_front(holder);
         }
     }
 
-    /// An ending, and what else there is to be done about the same holder.
-    fn merged(&mut self, holder: Holder, mut ending: Ending) -> Ending {
-        if let Some(other) = self.take_ending(holder) {
-            ending.places.extend(other.places);
-            ending.worker_of = ending.worker_of.or(other.worker_of);
+    /// Adds an ending to what else there is to be done about the same holder.
+    fn insert_ending(&mut self, holder: Holder, mut ending: Ending) {
+        if let Some(other) = self.endings.remove(&holder) {
+            let others = other.worker_of.into_iter().filter(|db| !ending.worker_of.contains(db));
+            ending.worker_of.extend(others.collect::<Vec<_>>());
+            ending.fronts.extend(other.fronts);
             ending.count += other.count;
-            // The first place may be another now.
-            ending.group = None;
         }
-        ending
+        self.endings.insert(holder, ending);
     }
 
-    /// This server decides no longer. If it comes to decide again, it must know where holders have tasks, and look at the
-    /// tables of workers: nobody has planned for those whose end was under way.
+    /// This server decides no longer. If it comes to decide again, it must look at the tables of workers: nobody has planned
+    /// for those whose end was under way.
     pub(crate) fn abandon_endings(&mut self) {
         self.endings_order.clear();
-        for (holder, ending) in std::mem::take(&mut self.endings) {
-            self.held.entry(holder).or_default().places.extend(ending.places);
-            if let Some(db) = ending.worker_of {
-                self.look_at(LogTime(0), db, workers::KEY);
-            }
+        for db in mem::take(&mut self.endings).into_values().flat_map(|ending| ending.worker_of) {
+            self.look_at(LogTime(0), db, workers::KEY);
         }
-    }
-
-    /// Forgets where a holder may have tasks.
-    pub(crate) fn release(&mut self, holder: Holder) -> BTreeSet<Place> {
-        self.held.remove(&holder).unwrap_or_default().places
-    }
-
-    /// A lease of a worker ran out: it will be told at its next beat.
-    pub(crate) fn note_lapse(&mut self, worker: u64, receipt: Receipt) {
-        let untold = self.untold.entry(worker).or_default();
-        if untold.len() >= limits::LAPSES_TOLD_MAX {
-            untold.pop_front();
-        }
-        untold.push_back(receipt);
-    }
-
-    /// What a worker has not been told yet.
-    pub(crate) fn take_lapses(&mut self, worker: u64) -> VecDeque<Receipt> {
-        self.untold.remove(&worker).unwrap_or_default()
     }
 
     /// Two databases have changed places.
@@ -301,13 +313,12 @@ impl Agenda {
             _ => db,
         };
         let moved = |(db, name): Place| (moved_db(db), name);
-        self.due = std::mem::take(&mut self.due).into_iter().map(|(at, place)| (at, moved(place))).collect();
-        for ending in self.endings.values_mut() {
-            ending.worker_of = ending.worker_of.map(moved_db);
+        self.due = mem::take(&mut self.due).into_iter().map(|(at, place)| (at, moved(place))).collect();
+        for db in self.endings.values_mut().flat_map(|ending| &mut ending.worker_of) {
+            *db = moved_db(*db);
         }
-        let ending = self.endings.values_mut().map(|ending| &mut ending.places);
-        for places in self.held.values_mut().map(|held| &mut held.places).chain(ending) {
-            *places = std::mem::take(places).into_iter().map(moved).collect();
+        for places in self.held.values_mut() {
+            *places = mem::take(places).into_iter().map(moved).collect();
         }
     }
 }

@@ -3,6 +3,7 @@
 //! The bytes are hostile. Events that do not fit are an error; what they may have changed by then is kept only if it is still
 //! a queue, since the rest of the stream goes on.
 
+use sureq_core::queue::HolderNews;
 use sureq_core::task::Holder;
 use sureq_core::{Event, LogTime, codec};
 use sureq_proto::resp::Pieces as _;
@@ -67,11 +68,12 @@ fn take(ctx: Ctx<'_>, name: Str<'_>, events: &[u8]) -> Result<(), Wrong> {
     };
     let mut holders = Holders::default();
     let taken = take_events(object, events, &mut holders);
+    release(ctx, name, object);
     let is_sound = taken.is_ok() && !object.queue.is_unfinished() || saved::check(object).is_ok();
     welcome(ctx, name, object, holders);
     let stays = is_sound && !object.queue.is_forgettable();
     if !stays {
-        process::with(|process| process.agenda.forget(object, || (ctx.db(), name.bytes().into())));
+        process::with(|process| process.agenda.forget(object, &(ctx.db(), name.bytes().into())));
     }
     match fresh {
         Some(object) if stays => key.set_queue(object),
@@ -96,7 +98,6 @@ fn take_events(object: &mut Object, mut events: &[u8], holders: &mut Holders) ->
     }
     object.queue.take_dying();
     object.queue.take_lapsed();
-    object.queue.drain_holder_news(|_, _| ());
     object.queue.release_purged(&mut Silent(&mut object.usage));
     if at > LogTime(0) {
         process::with(|process| process.clock.follow(at));
@@ -131,10 +132,22 @@ impl Holders {
     fn note(&mut self, event: &Event<'_>) {
         match event {
             Event::Popped { terms, .. } => self.named.extend(terms.holder),
-            Event::Task(_) => self.are_unknown = true,
+            // A copy is started before anything else happens to it.
+            Event::Task(_) | Event::Started { .. } => self.are_unknown = true,
             _ => {}
         }
     }
+}
+
+/// Forgets those who hold nothing of the queue any more.
+fn release(ctx: Ctx<'_>, name: Str<'_>, object: &mut Object) {
+    process::with(|process| {
+        object.queue.drain_holder_news(|holder, news| {
+            if news == HolderNews::HoldsNothing {
+                process.agenda.unhold(holder, &(ctx.db(), name.bytes().into()));
+            }
+        });
+    });
 }
 
 /// Notes what the queue has seen, and what is to happen in it if this server comes to decide.
@@ -142,6 +155,7 @@ fn welcome(ctx: Ctx<'_>, name: Str<'_>, object: &mut Object, mut holders: Holder
     if holders.are_unknown {
         holders.named.extend(object.queue.holders());
     }
+    holders.named.retain(|&holder| object.queue.held_by(holder) > 0);
     process::with(|process| {
         process.marks.see(&object.queue);
         let now = process.clock.now();

@@ -9,6 +9,7 @@ use sureq_core::task::{Cause, Holder};
 use sureq_core::{LogTime, TaskId};
 use sureq_proto::resp::Pieces as _;
 
+use crate::agenda::{Departed, depart};
 use crate::apply;
 use crate::commands;
 use crate::followers;
@@ -16,9 +17,10 @@ use crate::guard::guarded;
 use crate::object::Object;
 use crate::pop::{Answered, Popper};
 use crate::process::{self, INCARNATION_MAX, Start, TIME_MAX};
-use crate::redis::{self, Ctx, Str, Value, function, words};
+use crate::redis::{self, Ctx, Str, Value, WaiterId, function, words};
 use crate::saved::{self, Wrong};
 use crate::tick;
+use crate::waiting;
 use crate::workers::{self, Table};
 
 const OK: c_int = raw::REDISMODULE_OK as c_int;
@@ -76,10 +78,11 @@ pub(crate) extern "C" fn woken(
         Some(Answered::Yes) => {}
         None => ctx.error("ERR an internal error: the log of the server tells which"),
     }
+    waiting::end(ctx.waiter());
     OK
 }
 
-/// A client has waited in vain.
+/// A client has waited in vain: its time is over, or its worker has ended. In the latter case a step has the process.
 pub(crate) extern "C" fn over(
     ctx: *mut raw::RedisModuleCtx,
     _: *mut *mut raw::RedisModuleString,
@@ -87,8 +90,17 @@ pub(crate) extern "C" fn over(
 ) -> c_int {
     // SAFETY: Redis passes it for the time of this call.
     let mut ctx = unsafe { Ctx::new(ctx) };
-    guarded("over", (), || ctx.null());
+    waiting::end(ctx.waiter());
+    guarded("over", (), || match waiting::take_refusal() {
+        Some(refusal) => ctx.error(format_args!("{} {refusal}", refusal.code())),
+        None => ctx.null(),
+    });
     OK
+}
+
+/// A client that waits in the name of a worker is gone, or was sent away.
+pub(crate) extern "C" fn left(_: *mut raw::RedisModuleCtx, client: *mut raw::RedisModuleBlockedClient) {
+    waiting::end(WaiterId::of(client));
 }
 
 /// A client is gone whose command is executed slice by slice.
@@ -113,20 +125,27 @@ pub(crate) extern "C" fn key_event(
     // SAFETY: Redis passes them for the time of this call; the name is ended.
     let (ctx, event, key) = unsafe { (Ctx::new(ctx), CStr::from_ptr(event), Str::new(key)) };
     guarded("key event", (), || match event.to_bytes() {
-        b"rename_to" | b"move_to" | b"restore" | b"copy_to" => process::with(|process| {
-            // What it replaced may have had the same plan, which went with that.
-            if let Value::Queue(object) = ctx.open_to_read(key).value() {
-                process.welcome(object, ctx.db(), key.bytes());
+        b"copy_to" => process::with(|process| {
+            // Redis tells of it in the database of its original. What is to be noted is noted when it is looked at.
+            if let Some((db, name)) = process.arriving.take() {
+                process.agenda.look_at(LogTime(0), db, &name);
+                tick::arm(ctx, process, process.clock.now());
             }
-            process.agenda.look_at(LogTime(0), ctx.db(), workers::KEY);
+        }),
+        b"rename_to" | b"move_to" | b"restore" => process::with(|process| {
+            let mut open = ctx.open_to_read(key);
+            let db = open.db().unwrap_or_else(|| ctx.db());
+            match open.value() {
+                Value::Queue(object) => process.welcome(object, db, key.bytes()),
+                Value::Workers(table) => table.settle(),
+                Value::Nothing | Value::Other => {}
+            }
+            process.agenda.look_at(LogTime(0), db, workers::KEY);
             tick::arm(ctx, process, process.clock.now());
         }),
         b"del" | b"expired" | b"evicted" | b"rename_from" | b"move_from" if key.bytes() == workers::KEY => {
-            // If it is being stepped, it is its own doing.
-            process::try_with(|process| {
-                process.agenda.end_workers(ctx.db());
-                tick::arm(ctx, process, process.clock.now());
-            });
+            // Its workers are to be ended now, and not when the next command comes. A step does so at its own end.
+            process::try_with(|process| tick::arm(ctx, process, process.clock.now()));
         }
         _ => {}
     });
@@ -162,7 +181,9 @@ pub(crate) extern "C" fn server_event(
             // SAFETY: this event comes with what is known of the client.
             let id = unsafe { (*data.cast::<raw::RedisModuleClientInfo>()).id };
             process::with(|process| {
-                if process.agenda.end(Holder::Conn(ConnId(id)), Cause::Free) {
+                // Those who hold tasks are the primary's connections, whatever their numbers are.
+                let holder = Holder::Conn(ConnId(id));
+                if !ctx.flags().is_replica() && process.agenda.end(holder, Cause::Free) {
                     tick::arm(ctx, process, process.clock.now());
                 }
             });
@@ -171,21 +192,51 @@ pub(crate) extern "C" fn server_event(
             followers::look_once(ctx);
             process::with(|process| tick::look_at_clock(ctx, process));
         }
-        (raw::REDISMODULE_EVENT_FLUSHDB, raw::REDISMODULE_SUBEVENT_FLUSHDB_END) => {
+        (raw::REDISMODULE_EVENT_FLUSHDB, part) => {
             // SAFETY: this event comes with the number of the database, or -1.
             let db = unsafe { (*data.cast::<raw::RedisModuleFlushInfo>()).dbnum };
-            process::with(|process| process.agenda.flush((db >= 0).then_some(db)));
+            let db = (db >= 0).then_some(db);
+            if part == raw::REDISMODULE_SUBEVENT_FLUSHDB_END {
+                process::with(|process| {
+                    process.agenda.flush(db);
+                    waiting::suspect_all();
+                    tick::arm(ctx, process, process.clock.now());
+                });
+            } else if let Some(db) = db {
+                begin_flush(ctx, db);
+            }
         }
         (raw::REDISMODULE_EVENT_SWAPDB, _) => {
             // SAFETY: this event comes with the two numbers.
             let swapped = unsafe { *data.cast::<raw::RedisModuleSwapDbInfo>() };
             process::with(|process| {
+                process.agenda.see_departed();
                 process.agenda.swap(swapped.dbnum_first, swapped.dbnum_second);
                 process.jobs.swap(swapped.dbnum_first, swapped.dbnum_second);
+                // Clients stay in their database, whose workers are others now.
+                waiting::suspect_all();
+                tick::arm(ctx, process, process.clock.now());
             });
         }
         _ => {}
     });
+}
+
+/// A database is about to be emptied: its workers may have tasks of queues that were moved to another.
+fn begin_flush(ctx: Ctx<'_>, db: i32) {
+    let before = ctx.db();
+    if decides() && ctx.select(db) {
+        let gone = workers::all(ctx);
+        process::with(|process| process.agenda.end_workers(&gone));
+        ctx.select(before);
+    }
+}
+
+/// Whether this server decides what happens, and is not told.
+fn decides() -> bool {
+    // SAFETY: without a context the flags are those of the server.
+    let flags = unsafe { Ctx::new(ptr::null_mut()) }.flags();
+    !flags.is_replica() && !flags.is_loading()
 }
 
 fn begin(ctx: Ctx<'_>, why: Start) {
@@ -287,7 +338,8 @@ fn read_queue(io: &Strings, version: c_int) -> Result<Box<Object>, Wrong> {
         saved::check(&object)?;
     }
     object.is_foreign = !is_trusted;
-    if let Some((db, name)) = io.place() {
+    // Of one that is restored Redis tells once it is in its place; it may have expired before.
+    if let Some((db, name)) = io.place().filter(|_| is_trusted) {
         process::with(|process| process.welcome(&mut object, db, name));
     }
     Ok(object)
@@ -359,11 +411,36 @@ pub(crate) extern "C" fn unlink_queue(ctx: *mut raw::RedisModuleKeyOptCtx, value
     // SAFETY: as above.
     let db = unsafe { function!(RedisModule_GetDbIdFromOptCtx)(ctx) };
     guarded("unlink", (), || {
-        // If it is being stepped, it was forgotten there.
-        process::try_with(|process| process.agenda.forget(object, || (db, name.bytes().into())));
+        if object.queue.is_forgettable() {
+            // It was forgotten when it came to that.
+            return;
+        }
+        let holders = object.queue.holders().collect();
+        depart(Departed::Queue { place: (db, name.bytes().into()), planned: object.planned, holders });
+        process::try_with(|process| process.agenda.see_departed());
     });
 }
 
+/// A table of workers is taken from its key.
+pub(crate) extern "C" fn unlink_workers(ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
+    // SAFETY: Redis passes a value of this type.
+    let table = unsafe { &*value.cast::<Table>() };
+    // SAFETY: the context of this call; the string lives as long as it does.
+    let name = unsafe { Str::new(function!(RedisModule_GetKeyNameFromOptCtx)(ctx).cast_mut()) };
+    // SAFETY: as above.
+    let db = unsafe { function!(RedisModule_GetDbIdFromOptCtx)(ctx) };
+    if name.bytes() != workers::KEY {
+        return;
+    }
+    guarded("unlink", (), || {
+        let ended = if decides() { table.incarnations().collect() } else { Vec::new() };
+        let place = (db, name.bytes().into());
+        depart(Departed::Workers { place, planned: table.planned(), ended });
+        process::try_with(|process| process.agenda.see_departed());
+    });
+}
+
+/// A copy, of which Redis tells once it is in its place and what was there before is gone.
 pub(crate) extern "C" fn copy_queue(
     ctx: *mut raw::RedisModuleKeyOptCtx,
     value: *const c_void,
@@ -375,9 +452,8 @@ pub(crate) extern "C" fn copy_queue(
     // SAFETY: as above.
     let db = unsafe { function!(RedisModule_GetToDbIdFromOptCtx)(ctx) };
     let copied = guarded("copy", None, || {
-        let mut copy = Box::new(object.copied());
-        process::with(|process| process.welcome(&mut copy, db, name.bytes()));
-        Some(copy)
+        process::with(|process| process.arriving = Some((db, name.bytes().into())));
+        Some(Box::new(object.copied()))
     });
     copied.map_or(ptr::null_mut(), |copy| Box::into_raw(copy).cast())
 }
@@ -489,10 +565,11 @@ pub(crate) extern "C" fn info(ctx: *mut raw::RedisModuleInfoCtx, is_crash: c_int
             [
                 (c"incarnation", process.marks.incarnation),
                 (c"planned", planned as u64),
-                (c"overdue", overdue as u64),
+                (c"overdue", (overdue + waiting::suspects()) as u64),
                 (c"held", held),
                 (c"under_way", process.jobs.len() as u64),
                 (c"slices", process.slices),
+                (c"worker_pops", waiting::count() as u64),
             ]
         });
         // SAFETY: the context of this call.

@@ -22,6 +22,7 @@ use crate::redis::{Ctx, Str, Value};
 use crate::sliced::{self, Work};
 use crate::slot::slot_of;
 use crate::tick;
+use crate::waiting;
 use crate::workers;
 
 /// So many words are read without an allocation.
@@ -61,6 +62,9 @@ fn understand(mut ctx: Ctx<'_>, words: &[Str<'_>], argv: &[&[u8]], popper: Poppe
         let (now, event) = (process.clock.now(), event_of(&command));
         let mut steps = Steps { ctx, process, now, is_followed: followers::are_possible(), event };
         let answered = process::with_replies(|out| run(&mut steps, &command, words, popper, out));
+        if popper == Popper::Asking {
+            waiting::refuse_suspects(&steps);
+        }
         tick::arm(ctx, steps.process, now);
         answered
     })

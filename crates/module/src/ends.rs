@@ -6,8 +6,9 @@
 use sureq_core::task::{Cause, Holder};
 use sureq_core::{Progress, limits};
 
-use crate::agenda::{Ending, Place};
+use crate::agenda::{Ending, Fronts, Place};
 use crate::keyed::{Make, Steps};
+use crate::sliced;
 use crate::workers;
 
 /// How many keys one slice goes through.
@@ -26,32 +27,45 @@ pub(crate) fn step_counted(steps: &mut Steps<'_, '_>, holder: Holder, count: &mu
         if room == 0 {
             break;
         }
-        if ending.places.is_empty() {
-            // A queue of which it held tasks may have got another name meanwhile.
-            ending.places = steps.process.agenda.release(holder);
-        }
-        if ending.places.is_empty() {
+        let Some(place) = next_place(steps, holder, &ending) else {
             *count = ending.count;
             finish(steps, holder, &ending);
             return Progress::Done;
+        };
+        let back = take_back(steps, &place, holder, ending.cause, room, &mut ending.fronts);
+        ending.count += back;
+        if back < room as u64 {
+            // Nothing is left, or nothing can be had from there.
+            steps.process.agenda.unhold(holder, &place);
         }
-        room -= take_back_some(steps, holder, &mut ending, room);
+        room -= back as usize;
     }
     *count = ending.count;
     steps.process.agenda.resume_end(holder, ending);
     Progress::More
 }
 
-/// Takes back up to `room` tasks from the first place of an ending. The place is done when there were fewer.
-fn take_back_some(steps: &mut Steps<'_, '_>, holder: Holder, ending: &mut Ending, room: usize) -> usize {
-    let Some(place) = ending.places.first().cloned() else { return 0 };
-    let back = take_back(steps, &place, holder, ending.cause, room, &mut ending.group);
-    ending.count += back;
-    if back < room as u64 {
-        ending.places.remove(&place);
-        ending.group = None;
-    }
-    back as usize
+/// A key of which a holder that is gone has tasks. A worker lives on in other databases that know it, and keeps what it has
+/// there.
+fn next_place(steps: &Steps<'_, '_>, holder: Holder, ending: &Ending) -> Option<Place> {
+    let mut known = None;
+    let is_meant = |&&(db, _): &&Place| {
+        if ending.worker_of.contains(&db) {
+            return true;
+        }
+        if known.is_none_or(|(of, _)| of != db) {
+            known = Some((db, is_known_in(steps, holder, db)));
+        }
+        known.is_some_and(|(_, is_known)| !is_known)
+    };
+    steps.process.agenda.held_by(holder).find(is_meant).cloned()
+}
+
+fn is_known_in(steps: &Steps<'_, '_>, holder: Holder, db: i32) -> bool {
+    let (Holder::Worker(incarnation), before) = (holder, steps.ctx.db()) else { return false };
+    let is_known = steps.ctx.select(db) && workers::is_known(steps.ctx, incarnation);
+    steps.ctx.select(before);
+    is_known
 }
 
 /// Takes back up to `room` tasks that a holder has in a place; answers how many.
@@ -61,26 +75,37 @@ pub(crate) fn take_back(
     holder: Holder,
     cause: Cause,
     room: usize,
-    group: &mut Option<u64>,
+    fronts: &mut Fronts,
 ) -> u64 {
     let before = steps.ctx.db();
     if !steps.ctx.select(*db) {
         return 0;
     }
     let name = steps.ctx.string(name);
+    let of = sliced::serial_of(steps.ctx, name.as_str());
+    let mut group = of.and_then(|of| fronts.remove(&of));
     let back = steps.on(name.as_str(), Make::Never, |queue, rec, now| {
-        queue.end_some(holder, cause, room, group, now, rec)
+        queue.end_some(holder, cause, room, &mut group, now, rec)
     });
     steps.ctx.select(before);
-    back.ok().flatten().unwrap_or(0)
+    let back = back.ok().flatten().unwrap_or(0);
+    if back == room as u64 {
+        fronts.extend(of.zip(group));
+    }
+    back
 }
 
 fn finish(steps: &mut Steps<'_, '_>, holder: Holder, ending: &Ending) {
-    let (Holder::Worker(incarnation), Some(db)) = (holder, ending.worker_of) else { return };
+    let Holder::Worker(incarnation) = holder else { return };
+    if ending.worker_of.is_empty() {
+        return;
+    }
     steps.process.jobs.tell_ended(incarnation, ending.count);
     let before = steps.ctx.db();
-    if steps.ctx.select(db) {
-        workers::forget(steps, incarnation);
-        steps.ctx.select(before);
+    for &db in &ending.worker_of {
+        if steps.ctx.select(db) {
+            workers::forget(steps, incarnation);
+        }
     }
+    steps.ctx.select(before);
 }

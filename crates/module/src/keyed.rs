@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 use std::mem;
 
+use sureq_core::queue::HolderNews;
 use sureq_core::task::{Cause, Holder};
 use sureq_core::{Now, Queue, TaskId, limits};
 
@@ -60,6 +61,7 @@ pub(crate) struct Steps<'c, 'p> {
 struct Stepped<'o, 'e> {
     queue: &'o mut Queue<Payload>,
     rec: &'e mut Effects<'o>,
+    db: i32,
     name: &'e [u8],
 }
 
@@ -75,6 +77,7 @@ impl<'c> Steps<'c, '_> {
             return Err(Untouched::WrongType);
         }
         let mut key = self.ctx.open(name);
+        let db = self.db_of(&key);
         let mut fresh = None;
         let object = match key.value() {
             Value::Queue(object) => object,
@@ -88,7 +91,7 @@ impl<'c> Steps<'c, '_> {
         let room = mem::take(&mut self.process.room);
         let Object { queue, usage, is_foreign, .. } = object;
         let mut rec = Effects::new(room, self.is_followed, self.now.log, usage);
-        let mut stepped = Stepped { queue, rec: &mut rec, name: name.bytes() };
+        let mut stepped = Stepped { queue, rec: &mut rec, db, name: name.bytes() };
         self.enter(&mut stepped, is_foreign);
         if is_due(stepped.queue, self.now) {
             stepped.queue.settle_ahead(self.now, stepped.rec);
@@ -102,12 +105,16 @@ impl<'c> Steps<'c, '_> {
             stepped.queue.release_some_purged(limits::SLICE_TASKS, stepped.rec);
         }
         let record = rec.into_record();
-        self.conclude(name, object, &record);
+        self.conclude((db, name), object, &record);
         self.keep(&mut key, name, fresh);
         if record.bytes.capacity() <= ROOM_KEPT_BYTES {
             self.process.room = record.bytes;
         }
         Ok(Some(done))
+    }
+
+    fn db_of(&self, key: &Key<'_>) -> i32 {
+        key.db().unwrap_or_else(|| self.ctx.db())
     }
 
     /// A queue that this process has not decided about yet begins a new incarnation: receipts from before stay valid, and
@@ -124,6 +131,10 @@ impl<'c> Steps<'c, '_> {
         };
         stepped.queue.start(incarnation, time, stepped.rec);
         self.end_orphans(stepped);
+        for holder in stepped.queue.holders() {
+            // Those of a copy are not noted before.
+            self.process.agenda.hold(holder, stepped.db, stepped.name);
+        }
     }
 
     /// Takes back what workers hold that are not alive here, of this queue alone and at once: a worker that is not known in
@@ -145,10 +156,13 @@ impl<'c> Steps<'c, '_> {
         while stepped.queue.is_unfinished() {
             stepped.queue.settle(self.now, stepped.rec);
         }
-        for (worker, receipt) in stepped.queue.take_lapsed() {
-            self.process.agenda.note_lapse(worker, receipt);
-        }
-        stepped.queue.drain_holder_news(|_, _| ());
+        workers::note_lapses(self.ctx, stepped.queue.take_lapsed());
+        let (agenda, db, name) = (&mut self.process.agenda, stepped.db, stepped.name);
+        stepped.queue.drain_holder_news(|holder, news| {
+            if news == HolderNews::HoldsNothing {
+                agenda.unhold(holder, &(db, name.into()));
+            }
+        });
         let dying = stepped.queue.take_dying();
         if !dying.is_empty() {
             self.move_dying(stepped, &dying);
@@ -164,6 +178,7 @@ impl<'c> Steps<'c, '_> {
         }
         let name = self.ctx.string(&letter);
         let mut key = self.ctx.open(name.as_str());
+        let db = self.db_of(&key);
         let mut fresh = None;
         let object = match key.value() {
             Value::Queue(object) if !object.is_busy => object,
@@ -172,19 +187,19 @@ impl<'c> Steps<'c, '_> {
         };
         let Object { queue, usage, is_foreign, .. } = object;
         let mut rec = Effects::new(Vec::new(), self.is_followed, self.now.log, usage);
-        let mut to = Stepped { queue, rec: &mut rec, name: &letter };
+        let mut to = Stepped { queue, rec: &mut rec, db, name: &letter };
         self.enter(&mut to, is_foreign);
         for &id in dying {
             let payload = &mut |body: &Payload| body.as_ref().into();
             from.queue.hand_over(id, to.queue, payload, self.now, (&mut *from.rec, &mut *to.rec));
         }
         let record = rec.into_record();
-        self.conclude(name.as_str(), object, &record);
+        self.conclude((db, name.as_str()), object, &record);
         self.keep(&mut key, name.as_str(), fresh);
     }
 
     /// Tells the log, the replicas and those who listen, and plans what comes next.
-    fn conclude(&mut self, name: Str<'_>, object: &mut Object, record: &Record) {
+    fn conclude(&mut self, (db, name): (i32, Str<'_>), object: &mut Object, record: &Record) {
         object.is_busy = false;
         if record.has_events {
             self.ctx.touch(name);
@@ -197,7 +212,7 @@ impl<'c> Steps<'c, '_> {
             self.ctx.notify(self.event, name);
             self.process.marks.see(&object.queue);
         }
-        self.process.agenda.plan(object, || (self.ctx.db(), name.bytes().into()), self.now);
+        self.process.agenda.plan(object, || (db, name.bytes().into()), self.now);
     }
 
     /// Keeps a queue that has come to be, removes one that nobody would miss, and wakes those who wait for it.
@@ -205,11 +220,12 @@ impl<'c> Steps<'c, '_> {
         if let Some(object) = fresh.filter(|object| !object.queue.is_forgettable()) {
             key.set_queue(object);
         }
+        let db = self.db_of(key);
         let Value::Queue(object) = key.value() else { return };
         if object.queue.can_pop(self.now.log) {
             self.ctx.signal(name);
         } else if object.queue.is_forgettable() {
-            self.process.agenda.forget(object, || (self.ctx.db(), name.bytes().into()));
+            self.process.agenda.forget(object, &(db, name.bytes().into()));
             self.process.garbage.extend(object.queue.take_purged());
             key.delete();
             self.ctx.notify_deleted(name);

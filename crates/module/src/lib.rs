@@ -7,7 +7,7 @@
 //! The map:
 //!
 //! * `load`: what the server is told when it loads this. `commands`: from words to a queue and back; `pop`: handing out, and
-//!   waiting.
+//!   waiting; `waiting`: who waits in the name of a worker.
 //! * `sliced`: commands whose work grows with the number of tasks, a slice at a time; `ends`: the same for the tasks of
 //!   workers and connections that are gone.
 //! * `keyed`: one step of one queue, and all that follows from it. `effects`: what is recorded of it; `apply`: the same,
@@ -37,4 +37,5 @@ mod saved;
 mod sliced;
 mod slot;
 mod tick;
+mod waiting;
 mod workers;

@@ -61,7 +61,9 @@ fn is_new_enough() -> bool {
     }
     let newest = [
         has!(RedisModule_MonotonicMicroseconds),
+        has!(RedisModule_GetBlockedClientHandle),
         has!(RedisModule_GetDbIdFromIO),
+        has!(RedisModule_GetDbIdFromModuleKey),
         has!(RedisModule_GetToDbIdFromOptCtx),
         has!(RedisModule_SetCommandInfo),
         has!(RedisModule_AvoidReplicaTraffic),
@@ -138,6 +140,7 @@ fn make_types(ctx: Ctx<'_>) -> Result<(), String> {
         digest: Some(callbacks::digest_workers),
         free: Some(callbacks::free_workers),
         mem_usage2: Some(callbacks::workers_memory),
+        unlink2: Some(callbacks::unlink_workers),
         ..no_methods()
     };
     redis::set_types(make_type(ctx, c"RELIABLEQ", queues)?, make_type(ctx, c"RQWORKERS", workers)?);

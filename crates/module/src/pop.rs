@@ -6,16 +6,18 @@
 use sureq_core::command::{Block, Command, Pop};
 use sureq_core::event::LeaseTerms;
 use sureq_core::queue::{PopAsk, Popped};
-use sureq_core::reply::{Replies, Reply, Span};
+use sureq_core::reply::{Replies, Reply, Span, TaskView};
 use sureq_core::task::Holder;
 use sureq_core::{Receipt, Refusal, limits};
 use sureq_proto::resp::Pieces as _;
 
+use crate::agenda::Place;
 use crate::callbacks;
 use crate::keyed::{Make, Steps};
 use crate::payload::Payload;
 use crate::redis::{Ctx, Str};
-use crate::sliced::{SLICE_BYTES, SLICE_TASKS, Slice};
+use crate::sliced::{self, SLICE_BYTES, SLICE_TASKS, Slice, serial_of};
+use crate::waiting;
 use crate::workers;
 
 /// Who pops.
@@ -39,8 +41,53 @@ pub(crate) enum Answered {
 /// keys only, so that the rest of a larger pop could not be handed out in slices.
 const WOKEN_TASKS_MAX: u32 = 10_000;
 
-/// A task that was popped: which of the queues it is of, and its delivery.
-pub(crate) type Handed = (u32, Receipt);
+/// What was popped, by the queues it is of, wherever those are by now.
+#[derive(Default)]
+pub(crate) struct Handed {
+    /// Deliveries in their order, each with the number of its source.
+    receipts: Vec<(usize, Receipt)>,
+    sources: Vec<Source>,
+}
+
+/// A queue that tasks were popped from.
+struct Source {
+    /// Its serial number.
+    of: u64,
+    place: Place,
+}
+
+impl Handed {
+    /// Takes note of tasks that were just popped from a key.
+    fn extend(&mut self, ctx: Ctx<'_>, key: Str<'_>, tasks: &[TaskView<Payload>]) {
+        let Some(of) = serial_of(ctx, key).filter(|_| !tasks.is_empty()) else { return };
+        if self.sources.last().is_none_or(|last| last.of != of) {
+            self.sources.push(Source { of, place: (ctx.db(), key.bytes().into()) });
+        }
+        let source = self.sources.len() - 1;
+        self.receipts.extend(tasks.iter().map(|task| (source, task.receipt())));
+    }
+
+    /// A queue has come to this place, perhaps from another.
+    pub(crate) fn follow(&mut self, of: u64, db: i32, name: &[u8]) {
+        for source in self.sources.iter_mut().filter(|source| source.of == of) {
+            source.place = (db, name.into());
+        }
+    }
+
+    /// The databases of the queues.
+    pub(crate) fn dbs_mut(&mut self) -> impl Iterator<Item = &mut i32> {
+        self.sources.iter_mut().map(|source| &mut source.place.0)
+    }
+
+    /// Takes the last deliveries of one queue, a slice at most.
+    fn take_last(&mut self) -> Option<(&Source, Vec<Receipt>)> {
+        let &(last, _) = self.receipts.last()?;
+        let same = self.receipts.iter().rev().take(SLICE_TASKS).take_while(|(source, _)| *source == last);
+        let from = self.receipts.len() - same.count();
+        let receipts = self.receipts.drain(from..).map(|(_, receipt)| receipt).collect();
+        Some((&self.sources[last], receipts))
+    }
+}
 
 /// What a pop may still hand out.
 pub(crate) struct PopRest {
@@ -52,18 +99,22 @@ pub(crate) struct PopRest {
     has_any: bool,
     /// What was handed out, if that may come in several slices and nothing else brings it back if the client is gone: what
     /// a connection holds comes back with its end.
-    handed: Vec<Handed>,
+    handed: Handed,
 }
 
 impl PopRest {
     pub(crate) fn new(pop: &Pop<'_>, popper: Popper) -> Self {
         let max = if popper == Popper::Woken { WOKEN_TASKS_MAX } else { limits::REPLY_TASKS_MAX };
         let (tasks, bytes) = (pop.count.min(max), limits::REPLY_BYTES_MAX);
-        Self { from: 0, tasks, bytes, has_any: false, handed: Vec::new() }
+        Self { from: 0, tasks, bytes, has_any: false, handed: Handed::default() }
     }
 
-    pub(crate) fn into_handed(self) -> Vec<Handed> {
+    pub(crate) fn into_handed(self) -> Handed {
         self.handed
+    }
+
+    pub(crate) const fn handed_mut(&mut self) -> &mut Handed {
+        &mut self.handed
     }
 
     /// Hands out a slice: all that is wanted from the first queue, then from the next. A key of another type is an error
@@ -83,11 +134,13 @@ impl PopRest {
             Err(_) => return done(out),
         };
         let start = out.tasks.len();
+        let is_noted = pop.count > SLICE_TASKS as u32 && pop.lease.conn.is_none();
         let (mut tasks, mut bytes) = (self.tasks.min(SLICE_TASKS as u32), self.bytes.min(SLICE_BYTES));
         let mut is_over = true;
         while let Some(&key) = keys.get(self.from).filter(|_| tasks > 0 && bytes > 0) {
             let first_bytes = if is_first { usize::MAX } else { self.bytes };
             let (queue, meta) = (self.from as u32, pop.meta);
+            let from = out.tasks.len();
             let ask = PopAsk { count: tasks, bytes, first_bytes, terms, queue, meta };
             let popped =
                 steps.on(key, Make::Never, |queue, rec, now| queue.pop(&ask, now, rec, &mut out.tasks));
@@ -98,11 +151,11 @@ impl PopRest {
                 }
                 Err(_) => Popped::default(),
             };
+            if is_noted {
+                self.handed.extend(steps.ctx, key, &out.tasks[from..]);
+            }
             if let Some(holder) = terms.holder.filter(|_| count > 0) {
                 steps.process.agenda.hold(holder, steps.ctx.db(), key.bytes());
-                if steps.process.agenda.is_crowded(holder) {
-                    workers::forget_released(steps.ctx, steps.process, holder);
-                }
             }
             tasks -= count;
             self.tasks -= count;
@@ -120,9 +173,6 @@ impl PopRest {
             self.from += 1;
         }
         self.has_any |= out.tasks.len() > start;
-        if pop.count > SLICE_TASKS as u32 && pop.lease.conn.is_none() {
-            self.handed.extend(out.tasks[start..].iter().map(|task| (task.queue, task.receipt())));
-        }
         if is_over || self.tasks == 0 || self.bytes == 0 { done(out) } else { Slice::More }
     }
 }
@@ -132,15 +182,16 @@ fn done(out: &Replies<Payload>) -> Slice {
 }
 
 /// Gives back a slice of what was popped for a client that is gone: the last first, so that all are in order at the front.
-pub(crate) fn requeue(steps: &mut Steps<'_, '_>, handed: &mut Vec<Handed>, keys: &[Str<'_>]) -> Slice {
-    let Some(&(queue, _)) = handed.last() else { return Slice::Done(Ok(Reply::Ok)) };
-    let same = handed.iter().rev().take(SLICE_TASKS).take_while(|(other, _)| *other == queue).count();
-    let last: Vec<Receipt> = handed.drain(handed.len() - same..).map(|(_, receipt)| receipt).collect();
-    if let Some(&key) = keys.get(queue as usize) {
+pub(crate) fn requeue(steps: &mut Steps<'_, '_>, handed: &mut Handed) -> Slice {
+    let Some((source, last)) = handed.take_last() else { return Slice::Done(Ok(Reply::Ok)) };
+    let (db, name) = &source.place;
+    if steps.ctx.select(*db) {
+        let name = steps.ctx.string(name);
         // A queue that is gone has no deliveries.
-        let _ = steps.on(key, Make::Never, |queue, rec, now| queue.undeliver(&last, now, rec));
+        let _ =
+            sliced::on(steps, name.as_str(), source.of, |queue, rec, now| queue.undeliver(&last, now, rec));
     }
-    if handed.is_empty() { Slice::Done(Ok(Reply::Ok)) } else { Slice::More }
+    Slice::More
 }
 
 fn terms(steps: &Steps<'_, '_>, pop: &Pop<'_>) -> Result<LeaseTerms, Refusal> {
@@ -174,10 +225,15 @@ pub(crate) fn wait(mut ctx: Ctx<'_>, command: &Command<'_>, keys: &[Str<'_>], po
         ctx.null();
         return Answered::Yes;
     }
-    let ms = match command {
-        Command::Pop(Pop { block: Some(Block::Millis(ms)), .. }) => *ms,
-        _ => 0,
+    let (ms, worker) = match command {
+        Command::Pop(Pop { block: Some(Block::Millis(ms)), lease, .. }) => (*ms, lease.worker),
+        Command::Pop(Pop { lease, .. }) => (0, lease.worker),
+        _ => (0, None),
     };
-    ctx.wait(keys, ms, Some(callbacks::woken), Some(callbacks::over));
+    let waiter = ctx.wait(keys, ms, Some(callbacks::woken), Some(callbacks::over));
+    if let Some(worker) = worker {
+        waiter.on_leave(Some(callbacks::left));
+        waiting::begin(waiter, ctx.db(), worker);
+    }
     Answered::NotYet
 }

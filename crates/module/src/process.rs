@@ -8,11 +8,12 @@ use std::cell::{Cell, RefCell};
 use sureq_core::queue::Remains;
 use sureq_core::{LogTime, Now, Queue, Refusal, Replies, TaskId, WallTime};
 
-use crate::agenda::Agenda;
+use crate::agenda::{Agenda, Place};
 use crate::object::Object;
 use crate::payload::Payload;
 use crate::redis;
 use crate::sliced::Jobs;
+use crate::waiting;
 
 thread_local! {
     static PROCESS: RefCell<Process> = RefCell::default();
@@ -25,6 +26,8 @@ pub(crate) struct Process {
     pub(crate) clock: Clock,
     pub(crate) marks: Marks,
     pub(crate) agenda: Agenda,
+    /// Where a copy will be that Redis is about to put there.
+    pub(crate) arriving: Option<Place>,
     /// Commands of clients that are executed slice by slice.
     pub(crate) jobs: Jobs,
     /// How many slices timers have executed for them.
@@ -152,13 +155,14 @@ impl Process {
     /// Takes note of a queue that has come to this key.
     pub(crate) fn welcome(&mut self, object: &mut Object, db: i32, name: &[u8]) {
         self.marks.see(&object.queue);
+        self.jobs.follow(object.serial, db, name);
         let now = self.clock.now();
         self.agenda.welcome(object, db, name, now);
     }
 
     /// When there is something to do next.
     pub(crate) fn next(&self) -> Option<LogTime> {
-        let is_busy = !self.jobs.is_empty() || !self.garbage.is_empty();
+        let is_busy = !self.jobs.is_empty() || !self.garbage.is_empty() || waiting::suspects() > 0;
         if is_busy { Some(LogTime(0)) } else { self.agenda.next() }
     }
 
@@ -177,6 +181,6 @@ impl Process {
         self.marks.last_incarnation = self.marks.last_incarnation.max(now.wall.0.saturating_sub(1));
         self.marks.incarnation = self.marks.next_incarnation();
         self.marks.started = self.clock.now().log;
-        self.agenda.end_connections();
+        self.agenda.look_at_held();
     }
 }

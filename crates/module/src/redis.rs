@@ -295,12 +295,12 @@ impl<'c> Ctx<'c> {
         ms: u64,
         woken: raw::RedisModuleCmdFunc,
         over: raw::RedisModuleCmdFunc,
-    ) {
+    ) -> Waiter {
         let timeout = c_longlong::try_from(ms).unwrap_or(c_longlong::MAX);
         let (list, count) =
             (keys.as_ptr().cast_mut().cast(), c_int::try_from(keys.len()).unwrap_or(c_int::MAX));
         // SAFETY: the keys are copied; there is no private data to be freed.
-        unsafe {
+        let client = unsafe {
             function!(RedisModule_BlockClientOnKeys)(
                 self.0,
                 woken,
@@ -312,6 +312,13 @@ impl<'c> Ctx<'c> {
                 ptr::null_mut(),
             )
         };
+        Waiter(client)
+    }
+
+    /// The client that `woken` or `over` is called for.
+    pub(crate) fn waiter(self) -> WaiterId {
+        // SAFETY: a context.
+        WaiterId::of(unsafe { function!(RedisModule_GetBlockedClientHandle)(self.0) })
     }
 
     /// Has the client wait until it is answered by [`Blocked::end`], however long that takes. `gone` is called if it is
@@ -424,6 +431,43 @@ impl Blocked {
     }
 }
 
+/// A client that waits for keys. It is valid until Redis has called `woken` with success, `over`, or what
+/// [`Self::on_leave`] sets; its owner must drop it then.
+///
+/// There is no `Drop`: most clients are left to Redis.
+pub(crate) struct Waiter(*mut raw::RedisModuleBlockedClient);
+
+impl Waiter {
+    pub(crate) fn id(&self) -> WaiterId {
+        WaiterId::of(self.0)
+    }
+
+    /// Has `left` be called if the client is gone or sent away before it is answered. Redis ends it in that case.
+    pub(crate) fn on_leave(&self, left: raw::RedisModuleDisconnectFunc) {
+        // SAFETY: a client that waits.
+        unsafe { function!(RedisModule_SetDisconnectCallback)(self.0, left) };
+    }
+
+    /// Ends the waiting now: `over` is called, before this returns, to answer.
+    pub(crate) fn end(self) {
+        // SAFETY: a client that waits, which is not used again.
+        unsafe { function!(RedisModule_UnblockClient)(self.0, ptr::null_mut()) };
+    }
+}
+
+/// Tells clients that wait apart, for as long as they do.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct WaiterId(usize);
+
+impl WaiterId {
+    pub(crate) const MIN: Self = Self(usize::MIN);
+    pub(crate) const MAX: Self = Self(usize::MAX);
+
+    pub(crate) fn of(client: *mut raw::RedisModuleBlockedClient) -> Self {
+        Self(client.addr())
+    }
+}
+
 /// A reply of the server to itself, or a part of one.
 #[derive(Clone, Copy)]
 struct Reply(*mut raw::RedisModuleCallReply);
@@ -499,6 +543,13 @@ impl Key<'_> {
             return Value::Workers(unsafe { &mut *value.cast() });
         }
         Value::Other
+    }
+
+    /// The database it is in; none for a key that is not there and was opened to look at it. Unlike [`Ctx::db`] this is
+    /// right in MULTI on Valkey, which tells the database of the client even if another is selected.
+    pub(crate) fn db(&self) -> Option<i32> {
+        // SAFETY: an open key.
+        (!self.0.is_null()).then(|| unsafe { function!(RedisModule_GetDbIdFromModuleKey)(self.0) })
     }
 
     /// Has it hold a queue.

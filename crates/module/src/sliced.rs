@@ -20,7 +20,7 @@ use sureq_proto::resp::Pieces;
 use sureq_proto::verbs::{self, Caller, Request, Shape};
 use sureq_proto::write_reply;
 
-use crate::agenda::Place;
+use crate::agenda::{Fronts, Place};
 use crate::callbacks;
 use crate::commands::{answer, event_of};
 use crate::effects::Effects;
@@ -67,13 +67,14 @@ pub(crate) enum Work {
     },
     Start,
     Rest {
+        of: Option<u64>,
         incarnation: u64,
         has_said: bool,
-        group: Option<u64>,
+        fronts: Fronts,
         count: u64,
     },
     /// What was popped for a client that is gone.
-    Requeue(Vec<Handed>),
+    Requeue(Handed),
 }
 
 /// What came of a slice.
@@ -178,7 +179,7 @@ impl Work {
                 workers::start_slice(steps, name, *ttl_ms)
             }
             (
-                Self::Rest { incarnation, has_said, group, count },
+                Self::Rest { of, incarnation, has_said, fronts, count },
                 Command::Worker(Worker::Rest(_, queue)),
                 _,
             ) => {
@@ -187,14 +188,28 @@ impl Work {
                 {
                     return Slice::Untouched(untouched);
                 }
+                let name = steps.ctx.string(queue);
+                if serial_of(steps.ctx, name.as_str()) != *of {
+                    // What has taken its place is not meant.
+                    return Slice::count(*count);
+                }
                 let place: Place = (steps.ctx.db(), (*queue).into());
                 let (holder, cause) = (Holder::Worker(*incarnation), Cause::Free);
-                let back = ends::take_back(steps, &place, holder, cause, SLICE_TASKS, group);
+                let back = ends::take_back(steps, &place, holder, cause, SLICE_TASKS, fronts);
                 *count += back;
                 if back < SLICE_TASKS as u64 { Slice::count(*count) } else { Slice::More }
             }
-            (Self::Requeue(handed), _, keys) => requeue(steps, handed, keys),
+            (Self::Requeue(handed), ..) => requeue(steps, handed),
             _ => Slice::Done(Err(Refusal::OutOfRange { what: "a slice of another command" })),
+        }
+    }
+
+    /// What it has popped.
+    const fn handed_mut(&mut self) -> Option<&mut Handed> {
+        match self {
+            Self::Pop(rest) => Some(rest.handed_mut()),
+            Self::Requeue(handed) => Some(handed),
+            _ => None,
         }
     }
 
@@ -202,6 +217,11 @@ impl Work {
     const fn is_list(&self) -> bool {
         matches!(self, Self::Pop(_) | Self::Inspect(_))
     }
+}
+
+/// Which queue a key holds.
+pub(crate) fn serial_of(ctx: Ctx<'_>, key: Str<'_>) -> Option<u64> {
+    look(ctx, key).map(|(serial, _)| serial)
 }
 
 /// Which queue a key holds, and how many dead tasks that has.
@@ -214,7 +234,7 @@ fn look(ctx: Ctx<'_>, key: Str<'_>) -> Option<(u64, u64)> {
 
 /// A step of the queue that a key held when the command began. None if it is there no more: what has taken its place is not
 /// meant.
-fn on<T>(
+pub(crate) fn on<T>(
     steps: &mut Steps<'_, '_>,
     key: Str<'_>,
     of: u64,
@@ -422,13 +442,23 @@ impl Jobs {
         }
     }
 
+    /// A queue has come to this place, perhaps from another.
+    pub(crate) fn follow(&mut self, of: u64, db: i32, name: &[u8]) {
+        for handed in self.0.iter_mut().filter_map(|job| job.work.handed_mut()) {
+            handed.follow(of, db, name);
+        }
+    }
+
     /// Two databases have changed places.
     pub(crate) fn swap(&mut self, one: i32, other: i32) {
         for job in &mut self.0 {
-            if job.db == one {
-                job.db = other;
-            } else if job.db == other {
-                job.db = one;
+            let handed = job.work.handed_mut().into_iter().flat_map(Handed::dbs_mut);
+            for db in handed.chain([&mut job.db]) {
+                if *db == one {
+                    *db = other;
+                } else if *db == other {
+                    *db = one;
+                }
             }
         }
     }

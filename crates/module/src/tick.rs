@@ -16,6 +16,7 @@ use crate::payload::Payload;
 use crate::process::{self, Process};
 use crate::redis::{self, Ctx, Value};
 use crate::sliced;
+use crate::waiting;
 use crate::workers;
 
 /// For how long one call goes on before clients get their turn.
@@ -50,6 +51,7 @@ fn pace_ms() -> u64 {
 
 /// Sees to it that Redis calls when something is due. Costs nothing if it does already.
 pub(crate) fn arm(ctx: Ctx<'_>, process: &mut Process, now: Now) {
+    process.agenda.see_departed();
     let Some(next) = process.next() else { return };
     let alarm = process.agenda.alarm;
     let has_own_work = !process.jobs.is_empty() || !process.garbage.is_empty();
@@ -96,6 +98,7 @@ pub(crate) fn ring(ctx: Ctx<'_>) {
         // Nothing here is the command of a client that would count as a change by itself.
         let mut steps = Steps { ctx, process, now, is_followed: true, event: c"rq.tick" };
         process::with_replies(|out| take_turn(&mut steps, flags.is_replica(), out));
+        waiting::refuse_suspects(&steps);
         arm(ctx, steps.process, now);
     });
 }
@@ -150,11 +153,11 @@ fn look_after(steps: &mut Steps<'_, '_>, (db, name): &Place) {
     }
     let name = steps.ctx.string(name);
     if let Value::Queue(object) = steps.ctx.open_to_read(name.as_str()).value() {
+        let place = || (*db, name.as_str().bytes().into());
         // What was planned is what happens now.
-        object.planned = None;
-        if !is_needed(object, steps.process, steps.now) {
-            let (db, name) = (*db, name.as_str().bytes());
-            return steps.process.agenda.plan(object, || (db, name.into()), steps.now);
+        steps.process.agenda.unplan(&mut object.planned, place);
+        if !is_needed(object, steps) {
+            return steps.process.agenda.plan(object, place, steps.now);
         }
     }
     let looked_after = steps.on(name.as_str(), Make::Never, |queue, rec, _| {
@@ -166,11 +169,19 @@ fn look_after(steps: &mut Steps<'_, '_>, (db, name): &Place) {
 }
 
 /// Whether anything is to happen in a queue. One that is only looked at stays as it is.
-fn is_needed(object: &Object, process: &Process, now: Now) -> bool {
-    let is_before = object.queue.incarnation() < process.marks.incarnation;
+fn is_needed(object: &Object, steps: &Steps<'_, '_>) -> bool {
+    let is_before = object.queue.incarnation() < steps.process.marks.incarnation;
     let mut holders = object.queue.holders();
-    is_due(&object.queue, now)
+    is_due(&object.queue, steps.now)
         || object.queue.has_purged()
         || object.is_foreign && holders.next().is_some()
-        || is_before && holders.any(|holder| matches!(holder, Holder::Conn(_)))
+        || is_before && holders.any(|holder| is_gone(steps.ctx, holder))
+}
+
+/// Whether someone who held tasks before this server began to decide is gone.
+fn is_gone(ctx: Ctx<'_>, holder: Holder) -> bool {
+    match holder {
+        Holder::Worker(incarnation) => !workers::is_known(ctx, incarnation),
+        Holder::Conn(_) => true,
+    }
 }

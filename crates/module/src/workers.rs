@@ -3,7 +3,7 @@
 //!
 //! Heartbeats are not part of it: they are known to the primary alone, and begin anew when there is another.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::mem;
 
@@ -11,16 +11,18 @@ use sureq_core::command::{Worker, WorkerRef};
 use sureq_core::event::QueueNo;
 use sureq_core::reply::{Replies, Reply, Span, WorkerRow};
 use sureq_core::task::{Cause, Holder};
-use sureq_core::{Event, LogTime, Progress, Refusal, TaskId, codec};
+use sureq_core::{Event, LogTime, Progress, Receipt, Refusal, TaskId, codec, limits};
 
+use crate::agenda::{Fronts, Place};
 use crate::effects::encode;
 use crate::ends;
 use crate::keyed::{Steps, Untouched};
 use crate::payload::Payload;
-use crate::process::{Marks, Process, TIME_MAX, ids_behind};
+use crate::process::{Marks, TIME_MAX, ids_behind};
 use crate::redis::{Ctx, Str, Value};
 use crate::saved::Wrong;
-use crate::sliced::{Slice, Work};
+use crate::sliced::{self, Slice, Work};
+use crate::waiting;
 
 /// The key that the workers of a database are in.
 pub(crate) const KEY: &[u8] = b"sureq:workers";
@@ -32,6 +34,10 @@ pub(crate) struct Table {
     names: BTreeMap<Box<[u8]>, u64>,
     /// Who works where.
     works: BTreeSet<(Box<[u8]>, u64)>,
+    /// When each is lost that is not at its end.
+    expiries: BTreeSet<(LogTime, u64)>,
+    /// When the agenda has this table be looked at; never later than the first of `expiries`. Volatile.
+    planned: Option<LogTime>,
     /// The incarnation of the process in which the times to live were begun. Volatile, as they are.
     entered: u64,
 }
@@ -40,13 +46,34 @@ pub(crate) struct Table {
 struct Alive {
     name: Box<[u8]>,
     ttl_ms: u64,
+    /// The queues that it works on.
+    works: BTreeSet<Box<[u8]>>,
     /// When it is lost unless it beats.
     expires: LogTime,
     /// It is at its end, and goes once what it holds is taken back. Volatile, as is when it expires.
     is_ending: bool,
+    /// Leases of it that ran out, of which it has not been told. Volatile.
+    untold: VecDeque<Receipt>,
+}
+
+impl Alive {
+    fn new(name: &[u8], ttl_ms: u64, expires: LogTime) -> Self {
+        let (works, untold) = (BTreeSet::new(), VecDeque::new());
+        Self { name: name.into(), ttl_ms, works, expires, is_ending: false, untold }
+    }
 }
 
 impl Table {
+    /// All that are in it.
+    pub(crate) fn incarnations(&self) -> impl Iterator<Item = u64> {
+        self.alive.keys().copied()
+    }
+
+    /// When the agenda has it be looked at.
+    pub(crate) const fn planned(&self) -> Option<LogTime> {
+        self.planned
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.alive.is_empty()
     }
@@ -81,19 +108,28 @@ impl Table {
                 TaskId::from_raw(incarnation).ok_or("an incarnation that is no id")?;
                 self.names.insert(name.into(), incarnation);
                 let expires = at.after(ttl_ms);
-                let alive = Alive { name: name.into(), ttl_ms, expires, is_ending: false };
-                self.alive.insert(incarnation, alive);
+                self.expiries.insert((expires, incarnation));
+                self.alive.insert(incarnation, Alive::new(name, ttl_ms, expires));
             }
             Event::WorkerEnded(incarnation) => {
                 let gone = self.alive.remove(&incarnation).ok_or(UNKNOWN)?;
                 self.names.remove(&gone.name);
-                self.works.retain(|(_, worker)| *worker != incarnation);
+                self.expiries.remove(&(gone.expires, incarnation));
+                for queue in gone.works {
+                    self.works.remove(&(queue, incarnation));
+                }
             }
             Event::Worked { incarnation, .. } => {
-                self.alive.get(&incarnation).ok_or(UNKNOWN)?;
+                let alive = self.alive.get_mut(&incarnation).ok_or(UNKNOWN)?;
+                alive.works.insert(queue.clone());
                 self.works.insert((queue.clone(), incarnation));
             }
-            Event::Rested { incarnation, .. } => _ = self.works.remove(&(queue.clone(), incarnation)),
+            Event::Rested { incarnation, .. } => {
+                if let Some(alive) = self.alive.get_mut(&incarnation) {
+                    alive.works.remove(queue);
+                }
+                self.works.remove(&(queue.clone(), incarnation));
+            }
             _ => return Err("an event that is not about workers".to_owned()),
         }
         Ok(())
@@ -114,9 +150,10 @@ impl Table {
     /// About how many bytes it takes.
     pub(crate) fn memory(&self) -> usize {
         let names: usize = self.alive.values().map(|alive| 2 * alive.name.len()).sum();
-        let works: usize = self.works.iter().map(|(name, _)| name.len()).sum();
-        let entry = size_of::<(u64, Alive)>() + size_of::<(Box<[u8]>, u64)>();
-        size_of::<Self>() + names + works + self.alive.len() * entry * 3 / 2
+        let untold: usize = self.alive.values().map(|alive| alive.untold.capacity()).sum();
+        let works: usize = self.works.iter().map(|(name, _)| 2 * name.len()).sum();
+        let entry = size_of::<(u64, Alive)>() + size_of::<(Box<[u8]>, u64)>() + size_of::<(LogTime, u64)>();
+        size_of::<Self>() + names + works + untold * size_of::<Receipt>() + self.alive.len() * entry * 3 / 2
     }
 
     pub(crate) fn digest(&self) -> u64 {
@@ -130,8 +167,19 @@ impl Table {
         if mem::replace(&mut self.entered, marks.incarnation) != marks.incarnation {
             for alive in self.alive.values_mut() {
                 alive.expires = marks.started.after(alive.ttl_ms);
-                alive.is_ending = false;
+                alive.untold.clear();
             }
+            self.settle();
+        }
+    }
+
+    /// The table has come to its key, or everyone has another time to live: nobody is at its end here, and nothing is planned.
+    pub(crate) fn settle(&mut self) {
+        self.planned = None;
+        self.expiries.clear();
+        for (&incarnation, alive) in &mut self.alive {
+            alive.is_ending = false;
+            self.expiries.insert((alive.expires, incarnation));
         }
     }
 
@@ -148,26 +196,37 @@ impl Table {
         Err(if current.is_some_and(is_alive) { Refusal::WorkerReplaced } else { Refusal::WorkerGone })
     }
 
-    /// Who is lost by now, the first that was first, without those whose end is under way.
-    fn lost(&self, now: LogTime, is_ending: impl Fn(u64) -> bool) -> Vec<u64> {
-        let lost = self.alive.iter().filter(|(number, alive)| alive.expires <= now && !is_ending(**number));
-        let mut lost: Vec<(LogTime, u64)> =
-            lost.map(|(&incarnation, alive)| (alive.expires, incarnation)).collect();
-        lost.sort_unstable();
-        lost.into_iter().map(|(_, incarnation)| incarnation).collect()
+    /// A worker lives on from now.
+    fn beat(&mut self, incarnation: u64, now: LogTime) {
+        let Some(alive) = self.alive.get_mut(&incarnation) else { return };
+        let before = mem::replace(&mut alive.expires, now.after(alive.ttl_ms));
+        if self.expiries.remove(&(before, incarnation)) {
+            self.expiries.insert((alive.expires, incarnation));
+        }
     }
 
-    /// When the next is lost whose end is not under way.
-    fn next_lost(&self, is_ending: impl Fn(u64) -> bool) -> Option<LogTime> {
-        let left = self.alive.iter().filter(|(number, _)| !is_ending(**number));
-        left.map(|(_, alive)| alive.expires).min()
+    /// Who is lost by now, the first that was first: some of them, without those that are at their end.
+    fn lost(&self, now: LogTime) -> Vec<u64> {
+        let lost = self.expiries.range(..=(now, u64::MAX)).take(LOST_MAX);
+        lost.map(|&(_, incarnation)| incarnation).collect()
+    }
+
+    /// When the next is lost that is not at its end.
+    fn next_lost(&self) -> Option<LogTime> {
+        self.expiries.first().map(|&(expires, _)| expires)
     }
 
     /// Has a worker be at its end; false if there is none.
     fn begin_end(&mut self, incarnation: u64) -> bool {
-        self.alive.get_mut(&incarnation).map(|alive| alive.is_ending = true).is_some()
+        let Some(alive) = self.alive.get_mut(&incarnation) else { return false };
+        alive.is_ending = true;
+        self.expiries.remove(&(alive.expires, incarnation));
+        true
     }
 }
+
+/// How many lost workers are looked at together.
+const LOST_MAX: usize = limits::SLICE_TASKS;
 
 const UNKNOWN: &str = "a worker that is not alive";
 
@@ -214,6 +273,11 @@ fn look<T>(ctx: Ctx<'_>, act: impl FnOnce(&mut Table) -> T) -> Option<T> {
         Value::Workers(table) => Some(act(table)),
         _ => None,
     }
+}
+
+/// All workers of the selected database.
+pub(crate) fn all(ctx: Ctx<'_>) -> Vec<u64> {
+    look(ctx, |table| table.incarnations().collect()).unwrap_or_default()
 }
 
 /// Refuses an incarnation that is no longer alive, and whatever spans keys in a cluster.
@@ -275,8 +339,10 @@ pub(crate) fn begin(steps: &mut Steps<'_, '_>, command: &Worker<'_>) -> Result<O
             begin_end(steps, incarnation, Cause::Lost);
             Work::End { incarnation, count: 0 }
         }),
-        Worker::Rest(WorkerRef { incarnation, .. }, _) => {
-            Some(Work::Rest { incarnation, has_said: false, group: None, count: 0 })
+        Worker::Rest(WorkerRef { incarnation, .. }, queue) => {
+            let name = steps.ctx.string(queue);
+            let of = sliced::serial_of(steps.ctx, name.as_str());
+            Some(Work::Rest { of, incarnation, has_said: false, fronts: Fronts::new(), count: 0 })
         }
         Worker::Beat(_) | Worker::Work(..) | Worker::List => None,
     })
@@ -321,39 +387,45 @@ pub(crate) fn start_slice(steps: &mut Steps<'_, '_>, name: &[u8], ttl_ms: u64) -
 /// Not recorded: the primary alone knows who beats.
 fn beat(steps: &mut Steps<'_, '_>, incarnation: u64, out: &mut Replies<Payload>) -> Reply {
     let (now, start) = (steps.now.log, out.receipts.len());
-    look(steps.ctx, |table| {
-        if let Some(alive) = table.alive.get_mut(&incarnation) {
-            alive.expires = now.after(alive.ttl_ms);
-        }
+    let untold = look(steps.ctx, |table| {
+        table.beat(incarnation, now);
+        table.alive.get_mut(&incarnation).map(|alive| mem::take(&mut alive.untold))
     });
     let holder = Holder::Worker(incarnation);
-    forget_released(steps.ctx, steps.process, holder);
-    for name in held_here(steps, holder) {
-        let name = steps.ctx.string(&name);
-        if let Value::Queue(object) = steps.ctx.open_to_read(name.as_str()).value() {
-            object.queue.cancelled_of(holder, &mut out.receipts);
+    for place in held_here(steps, holder) {
+        let name = steps.ctx.string(&place.1);
+        match steps.ctx.open_to_read(name.as_str()).value() {
+            Value::Queue(object) if object.queue.held_by(holder) > 0 => {
+                object.queue.cancelled_of(holder, &mut out.receipts);
+            }
+            // A key that had expired when it was loaded has never been there.
+            _ => steps.process.agenda.unhold(holder, &place),
         }
     }
-    out.receipts.extend(steps.process.agenda.take_lapses(incarnation));
+    out.receipts.extend(untold.flatten().into_iter().flatten());
     Reply::Receipts(Span::new(start, out.receipts.len()))
 }
 
-/// Forgets the keys of this database in which a holder has nothing any more.
-pub(crate) fn forget_released(ctx: Ctx<'_>, process: &mut Process, holder: Holder) {
-    let db = ctx.db();
-    process.agenda.retain_held(holder, |(its_db, name)| {
-        let name = ctx.string(name);
-        *its_db != db
-            || matches!(ctx.open_to_read(name.as_str()).value(),
-                Value::Queue(object) if object.queue.held_by(holder) > 0)
+/// Leases of workers of the selected database ran out: they will be told at their next beats.
+pub(crate) fn note_lapses(ctx: Ctx<'_>, lapsed: Vec<(u64, Receipt)>) {
+    if lapsed.is_empty() {
+        return;
+    }
+    look(ctx, |table| {
+        for (incarnation, receipt) in lapsed {
+            let Some(alive) = table.alive.get_mut(&incarnation) else { continue };
+            if alive.untold.len() >= limits::LAPSES_TOLD_MAX {
+                alive.untold.pop_front();
+            }
+            alive.untold.push_back(receipt);
+        }
     });
 }
 
-/// The keys of this database in which a holder may have tasks.
-fn held_here(steps: &Steps<'_, '_>, holder: Holder) -> Vec<Box<[u8]>> {
+/// The keys of this database in which a holder has tasks.
+fn held_here(steps: &Steps<'_, '_>, holder: Holder) -> Vec<Place> {
     let db = steps.ctx.db();
-    let held = steps.process.agenda.held_by(holder).into_iter();
-    held.filter(|(its_db, _)| *its_db == db).map(|(_, name)| name).collect()
+    steps.process.agenda.held_by(holder).filter(|place| place.0 == db).cloned().collect()
 }
 
 fn list(steps: &mut Steps<'_, '_>, out: &mut Replies<Payload>) -> Reply {
@@ -362,11 +434,11 @@ fn list(steps: &mut Steps<'_, '_>, out: &mut Replies<Payload>) -> Reply {
     let alive = look(steps.ctx, |table| {
         table.enter(marks);
         let alive = table.alive.iter().filter(|(_, alive)| alive.expires > now);
-        alive.map(|(&incarnation, alive)| (incarnation, alive.clone())).collect::<Vec<_>>()
+        alive.map(|(&incarnation, alive)| (incarnation, alive.name.clone(), alive.ttl_ms)).collect::<Vec<_>>()
     });
-    for (incarnation, Alive { name, ttl_ms, .. }) in alive.into_iter().flatten() {
+    for (incarnation, name, ttl_ms) in alive.into_iter().flatten() {
         let holder = Holder::Worker(incarnation);
-        let held = held_here(steps, holder).into_iter().map(|name| {
+        let held = held_here(steps, holder).into_iter().map(|(_, name)| {
             let name = steps.ctx.string(&name);
             match steps.ctx.open_to_read(name.as_str()).value() {
                 Value::Queue(object) => object.queue.held_by(holder),
@@ -387,6 +459,9 @@ fn begin_end(steps: &mut Steps<'_, '_>, incarnation: u64, cause: Cause) {
         table.enter(marks);
         table.begin_end(incarnation)
     });
+    if is_there == Some(true) {
+        waiting::suspect(incarnation);
+    }
     let db = steps.ctx.db();
     if is_there == Some(true) && !steps.process.agenda.is_ending(incarnation, db) {
         steps.process.agenda.begin_end(holder, cause, Some(db));
@@ -395,7 +470,6 @@ fn begin_end(steps: &mut Steps<'_, '_>, incarnation: u64, cause: Cause) {
 
 /// A worker of the selected database has nothing any more: it is forgotten.
 pub(crate) fn forget(steps: &mut Steps<'_, '_>, incarnation: u64) {
-    steps.process.agenda.take_lapses(incarnation);
     if is_known(steps.ctx, incarnation) {
         let _ = change(steps, |_, events| encode(&Event::WorkerEnded(incarnation), events));
     }
@@ -406,11 +480,13 @@ pub(crate) fn end_lost(steps: &mut Steps<'_, '_>, name: Str<'_>) {
     if name.bytes() != KEY {
         return;
     }
-    let (marks, agenda, now) = (&steps.process.marks, &steps.process.agenda, steps.now.log);
+    let (process, now) = (&mut *steps.process, steps.now.log);
     let db = steps.ctx.db();
     let lost = look(steps.ctx, |table| {
-        table.enter(marks);
-        table.lost(now, |incarnation| agenda.is_ending(incarnation, db))
+        table.enter(&process.marks);
+        // What was planned is what happens now.
+        process.agenda.unplan(&mut table.planned, || (db, KEY.into()));
+        table.lost(now)
     });
     for incarnation in lost.unwrap_or_default() {
         begin_end(steps, incarnation, Cause::Lost);
@@ -418,12 +494,14 @@ pub(crate) fn end_lost(steps: &mut Steps<'_, '_>, name: Str<'_>) {
     plan(steps);
 }
 
+/// Sees to it that the table is looked at when the next worker is lost.
 fn plan(steps: &mut Steps<'_, '_>) {
-    let (agenda, db) = (&steps.process.agenda, steps.ctx.db());
-    let is_ending = |incarnation| agenda.is_ending(incarnation, db);
-    if let Some(at) = look(steps.ctx, |table| table.next_lost(is_ending)).flatten() {
-        steps.process.agenda.look_at(at, db, KEY);
-    }
+    let (agenda, db) = (&mut steps.process.agenda, steps.ctx.db());
+    look(steps.ctx, |table| {
+        if let Some(next) = table.next_lost() {
+            agenda.plan_at(&mut table.planned, next, || (db, KEY.into()));
+        }
+    });
 }
 
 /// Decides on a change of the table, records and applies it.
@@ -448,6 +526,10 @@ fn change(steps: &mut Steps<'_, '_>, decide: impl FnOnce(&Table, &mut Vec<u8>)) 
         steps.ctx.notify(steps.event, name.as_str());
     }
     let is_empty = table.is_empty();
+    if is_empty {
+        let db = steps.ctx.db();
+        steps.process.agenda.unplan(&mut table.planned, || (db, KEY.into()));
+    }
     match fresh {
         Some(table) if !is_empty => key.set_workers(table),
         None if is_empty => key.delete(),

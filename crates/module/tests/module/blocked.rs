@@ -230,3 +230,200 @@ fn what_a_connection_holds_comes_back_when_it_is_gone() {
         assert_eq!(list(back).len(), 2, "{host:?}: both, from under its new name");
     }
 }
+
+const GONE: &str = "this worker is no longer alive";
+const REPLACED: &str = "another worker of this name was started";
+
+/// A client that waits in the name of a worker.
+struct InName {
+    client: Client,
+    id: i64,
+}
+
+impl InName {
+    fn begin(server: &RedisServer, worker: &str, block: &str) -> Self {
+        let mut client = Client::of(server);
+        let id = client.number("CLIENT ID");
+        client.ask(&format!("RQ.POP BLOCK {block} WORKER {worker} q"));
+        Self { client, id }
+    }
+
+    fn assert_refused(&mut self, why: &str, case: &str) {
+        let error = self.client.answer().expect_err(case);
+        assert_eq!(error.code(), Some("GONE"), "{case}: {error}");
+        assert!(error.to_string().contains(why), "{case}: {error}");
+        self.assert_has_one_answer(case);
+    }
+
+    /// Nothing came behind the answer.
+    fn assert_has_one_answer(&mut self, case: &str) {
+        assert_eq!(shown(&self.client.say("ECHO once")), "once", "{case}");
+    }
+}
+
+/// How many clients the module knows to wait in the name of a worker: not one that Redis has forgotten.
+fn assert_waiting(acting: &mut Client, count: usize, case: &str) {
+    assert_eq!(acting.told("sureq", "sureq_worker_pops"), count.to_string(), "{case}");
+}
+
+/// Starts a worker in whose name this many clients wait.
+fn start_waiting(server: &RedisServer, acting: &mut Client, count: usize) -> (String, Vec<InName>) {
+    let worker = acting.text("RQ.WORKER START w TTL 3600000");
+    let waiting = (0..count).map(|_| InName::begin(server, &worker, "0")).collect();
+    acting.wait_until("clients", "blocked_clients", &count.to_string());
+    (worker, waiting)
+}
+
+#[test]
+fn who_waits_in_the_name_of_a_worker_is_told_of_every_end_of_it() {
+    let cases: &[(&[&str], &str)] = &[
+        (&["RQ.WORKER STOP $w"], GONE),
+        (&["RQ.WORKER FAIL w"], GONE),
+        (&["RQ.WORKER START w TTL 60000"], REPLACED),
+        (&["RQ.PUSH other a", "RQ.POP WORKER $w other", "RQ.WORKER START w TTL 60000"], REPLACED),
+        (&["MULTI", "RQ.WORKER STOP $w", "EXEC"], GONE),
+        (&["MULTI", "RQ.WORKER START w TTL 60000", "RQ.PUSH q a", "EXEC"], REPLACED),
+        (&["EVAL return(redis.call('rq.worker','fail','w')) 0"], GONE),
+        (&["DEL sureq:workers"], GONE),
+        (&["UNLINK sureq:workers"], GONE),
+        (&["PEXPIREAT sureq:workers 1"], GONE),
+        (&["SET sureq:workers x"], GONE),
+        (&["RENAME sureq:workers x"], GONE),
+        (&["MOVE sureq:workers 1"], GONE),
+        (&["MULTI", "DEL sureq:workers", "RQ.WORKER START w TTL 60000", "EXEC"], REPLACED),
+        (&["SWAPDB 0 1"], GONE),
+        (&["SELECT 1", "SWAPDB 1 0"], GONE),
+        (&["FLUSHDB"], GONE),
+        (&["FLUSHALL"], GONE),
+        (&["FLUSHALL ASYNC"], GONE),
+    ];
+    for host in Host::ALL {
+        for (ending, why) in cases {
+            let case = format!("{host:?} {ending:?}");
+            let server = host.start(&[], &[]);
+            let mut acting = Client::of(&server);
+            let (worker, mut waiting) = start_waiting(&server, &mut acting, 3);
+            for line in *ending {
+                acting.say(&line.replace("$w", &worker));
+            }
+            for one in &mut waiting {
+                one.assert_refused(why, &case);
+            }
+            assert_eq!(acting.told("clients", "blocked_clients"), "0", "{case}");
+            assert_waiting(&mut acting, 0, &case);
+        }
+        let server = host.start(&[], &[]);
+        let mut acting = Client::of(&server);
+        // A slow server has it end before they wait: they are refused all the same.
+        let worker = acting.text("RQ.WORKER START w TTL 500");
+        let mut waiting: Vec<InName> = (0..3).map(|_| InName::begin(&server, &worker, "0")).collect();
+        for one in &mut waiting {
+            one.assert_refused(GONE, &format!("{host:?}: its time is over"));
+        }
+    }
+}
+
+#[test]
+fn who_waits_in_the_name_of_a_worker_that_lives_on_goes_on_waiting() {
+    for host in Host::ALL {
+        let server = host.start(&[], &[]);
+        let mut acting = Client::of(&server);
+        let (_, mut waiting) = start_waiting(&server, &mut acting, 1);
+        for line in [
+            "RQ.WORKER START v TTL 60000",
+            "RQ.WORKER FAIL v",
+            "MULTI",
+            "RENAME sureq:workers x",
+            "RENAME x sureq:workers",
+            "EXEC",
+            "SWAPDB 1 2",
+            "DEBUG RELOAD",
+        ] {
+            acting.say(line);
+            // Whatever was to be done about it is done by then.
+            if line != "MULTI" && !line.starts_with("RENAME") {
+                acting.wait_until("sureq", "sureq_overdue", "0");
+                assert_eq!(acting.told("clients", "blocked_clients"), "1", "{host:?} {line}");
+            }
+        }
+        acting.say("RQ.PUSH q a");
+        let task = list(list(waiting[0].client.answer().expect("a task")).swap_remove(0));
+        assert_eq!(shown(&task[2]), "a", "{host:?}");
+    }
+}
+
+/// Clients stop waiting in every way there is, and then the worker ends.
+#[test]
+fn who_no_longer_waits_in_the_name_of_a_worker_is_not_told_of_its_end() {
+    const ROUNDS: usize = 20;
+    for host in Host::ALL {
+        let server = host.start(&[], &[]);
+        let mut acting = Client::of(&server);
+        for round in 0..ROUNDS {
+            let case = format!("{host:?} round {round}");
+            let (worker, mut waiting) = start_waiting(&server, &mut acting, 6);
+            let [has_task, sent_away, sent_by_error, killed, timed_out, stays] = &mut waiting[..] else {
+                panic!("as many as have begun")
+            };
+            acting.say("RQ.PUSH q a");
+            assert_eq!(list(has_task.client.answer().expect("a task")).len(), 1, "{case}");
+            assert_waiting(&mut acting, 5, &case);
+            acting.say(&format!("CLIENT UNBLOCK {} TIMEOUT", sent_away.id));
+            assert_eq!(sent_away.client.answer().expect("no error"), Value::Nil, "{case}");
+            assert_waiting(&mut acting, 4, &case);
+            acting.say(&format!("CLIENT UNBLOCK {} ERROR", sent_by_error.id));
+            let error = sent_by_error.client.answer().expect_err("it was asked for");
+            assert!(error.to_string().contains("UNBLOCKED"), "{case}: {error}");
+            assert_waiting(&mut acting, 3, &case);
+            acting.say(&format!("CLIENT KILL ID {}", killed.id));
+            assert!(killed.client.answer().is_err(), "{case}: it is gone");
+            assert_waiting(&mut acting, 2, &case);
+            // This closes its connection.
+            *timed_out = InName::begin(&server, &worker, "1");
+            assert_eq!(timed_out.client.answer().expect("no error"), Value::Nil, "{case}: its time is over");
+            acting.wait_until("clients", "blocked_clients", "1");
+            assert_waiting(&mut acting, 1, &case);
+            // Others have the memory of those, and wait where they did.
+            let mut others: Vec<InName> = (0..6).map(|_| InName::begin(&server, &worker, "0")).collect();
+            acting.wait_until("clients", "blocked_clients", "7");
+            // Some are killed by the same transaction that ends their worker, before it and after it.
+            for line in [
+                "MULTI",
+                &format!("CLIENT KILL ID {}", others[0].id),
+                &format!("CLIENT UNBLOCK {} ERROR", others[1].id),
+                &format!("CLIENT UNBLOCK {}", others[2].id),
+                &format!("RQ.WORKER STOP {worker}"),
+                &format!("CLIENT KILL ID {}", others[3].id),
+                &format!("CLIENT UNBLOCK {}", others[4].id),
+                "EXEC",
+            ] {
+                acting.say(line);
+            }
+            stays.assert_refused(GONE, &case);
+            for one in [has_task, sent_away, sent_by_error, timed_out] {
+                one.assert_has_one_answer(&case);
+            }
+            let error = others[1].client.answer().expect_err("it was asked for");
+            assert!(error.to_string().contains("UNBLOCKED"), "{case}: {error}");
+            assert_eq!(others[2].client.answer().expect("no error"), Value::Nil, "{case}");
+            others[4].assert_refused(GONE, &case);
+            others[5].assert_refused(GONE, &case);
+            others[1].assert_has_one_answer(&case);
+            others[2].assert_has_one_answer(&case);
+            acting.wait_until("clients", "blocked_clients", "0");
+            assert_waiting(&mut acting, 0, &case);
+            acting.say("FLUSHALL");
+        }
+        // Those who are sent away by a change of roles are not told when their worker ends.
+        let (worker, mut waiting) = start_waiting(&server, &mut acting, 3);
+        acting.say("REPLICAOF 127.0.0.1 1");
+        for one in &mut waiting {
+            let error = one.client.answer().expect_err("nobody can be served");
+            assert!(error.to_string().contains("UNBLOCKED"), "{host:?}: {error}");
+        }
+        assert_waiting(&mut acting, 0, &format!("{host:?}"));
+        acting.say("REPLICAOF NO ONE");
+        acting.say(&format!("RQ.WORKER STOP {worker}"));
+        assert!(!server.process().has_ended(), "{host:?}");
+    }
+}

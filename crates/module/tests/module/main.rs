@@ -6,6 +6,8 @@ mod hostile;
 mod kill;
 mod native;
 mod persistence;
+mod renames;
 mod replication;
 mod slices;
 mod support;
+mod workers;

@@ -4,7 +4,7 @@ use redis::Value;
 use sureq_testkit::process::free_port;
 use sureq_testkit::redis_module::Host;
 
-use crate::support::{Client, list, shown, text};
+use crate::support::{Client, cpu, list, shown, text};
 
 #[test]
 fn a_queue_is_a_key_of_its_own_type() {
@@ -200,12 +200,6 @@ fn any_bytes_are_payloads_names_and_keys() {
     assert_eq!(task[2], Value::BulkString(large));
 }
 
-/// The server's own account of the CPU it has used, in seconds.
-fn cpu(client: &mut Client) -> f64 {
-    let part = |client: &mut Client, field| client.told("cpu", field).parse::<f64>().expect("a number");
-    part(client, "used_cpu_sys") + part(client, "used_cpu_user")
-}
-
 /// Redis 7.0 reckons the time to its next timer in 32 bits of microseconds, and looks again and again if they do not suffice.
 #[test]
 fn what_is_due_in_an_hour_costs_nothing_until_then() {
@@ -288,6 +282,117 @@ fn plans_go_with_their_keys() {
             client.say(if gone_by == "FLUSHDB" { "FLUSHDB" } else { "FLUSHALL" });
             assert_eq!(client.told("sureq", "sureq_planned"), "0", "after {gone_by}");
         }
+    }
+}
+
+/// Whatever happened to a key before, nothing is noted about it once it is gone.
+#[test]
+fn nothing_is_left_noted_about_keys_that_are_gone() {
+    let ways: &[&[&str]] = &[
+        &["DEL q"],
+        &["UNLINK q"],
+        &["SET q x"],
+        &["EXPIREAT q 1"],
+        &["RENAME q r", "DEL r"],
+        &["RENAME q r", "SET r x"],
+        &["SET r x", "RENAME r q"],
+        &["COPY q r", "COPY q r REPLACE", "DEL q r"],
+        &["COPY q r", "RENAME q r", "DEL r"],
+        &["MOVE q 1", "SELECT 1", "DEL q"],
+        &["COPY q q DB 1", "SWAPDB 0 1", "DEL q", "SELECT 1", "DEL q"],
+        &["COPY q q DB 1", "DEL q", "SELECT 1", "FLUSHDB"],
+        &["RESTORE r 0 dump", "RESTORE q 0 dump REPLACE", "RESTORE q 0 dump REPLACE", "DEL q r"],
+        &["RESTORE r 1 dump ABSTTL", "DEL q"],
+        &["RESTORE q 1 dump ABSTTL REPLACE"],
+        &["FLUSHDB"],
+        &["FLUSHALL"],
+    ];
+    for host in Host::ALL {
+        let server = host.start(&[], &[]);
+        for way in ways {
+            let mut client = Client::of(&server);
+            client.say("FLUSHALL");
+            client.wait_until("sureq", "sureq_overdue", "0");
+            let worker = client.text("RQ.WORKER START w TTL 3600000");
+            client.say("RQ.PUSH q a b c d");
+            client.say(&format!("RQ.POP COUNT 2 WORKER {worker} q"));
+            client.say("RQ.POP CONN q");
+            client.say("RQ.ADD q x DELAY 3600000");
+            client.say("RQ.POP LEASE 1800000 q");
+            let Value::BulkString(dump) = client.say("DUMP q") else { panic!("a dump") };
+            for line in *way {
+                let words: Vec<&[u8]> = line
+                    .split(' ')
+                    .map(|word| if word == "dump" { &dump } else { word.as_bytes() })
+                    .collect();
+                client.try_words(&words).unwrap_or_else(|error| panic!("{host:?} {line}: {error}"));
+            }
+            client.wait_until("sureq", "sureq_overdue", "0");
+            client.say("SELECT 0");
+            let workers = client.number("EXISTS sureq:workers").to_string();
+            client.say("SELECT 1");
+            let moved = client.number("EXISTS sureq:workers").to_string();
+            let planned = client.told("sureq", "sureq_planned");
+            assert!(planned == workers || planned == moved, "{host:?} {way:?}: {planned} plans");
+            assert_eq!(client.told("sureq", "sureq_held"), "0", "{host:?} {way:?}");
+        }
+    }
+}
+
+/// A key that has expired is deleted by Redis as soon as a command opens it, which may be one of ours.
+#[test]
+fn plans_go_with_keys_that_expire_within_a_command() {
+    for host in Host::ALL {
+        let server = host.start(&[], &[]);
+        let mut client = Client::of(&server);
+        client.say("DEBUG SET-ACTIVE-EXPIRE 0");
+        let worker = client.text("RQ.WORKER START w TTL 3600000");
+        for command in ["RQ.POP q", "RQ.INFO q", "RQ.PUSH q x", "RQ.PURGE q"] {
+            client.say("RQ.PUSH q a");
+            client.say(&format!("RQ.POP WORKER {worker} q"));
+            client.say("RQ.ADD q x DELAY 3600000");
+            client.say("PEXPIRE q 1");
+            // Nothing but what it looks at tells that it is gone.
+            let since = std::time::Instant::now();
+            while since.elapsed() < std::time::Duration::from_millis(5) {}
+            client.say(command);
+            assert_eq!(client.told("sureq", "sureq_held"), "0", "{host:?} {command}");
+            assert_eq!(client.told("sureq", "sureq_planned"), "1", "{host:?} {command}: that of the worker");
+            client.say("DEL q");
+        }
+    }
+}
+
+#[test]
+fn workers_whose_table_expires_within_a_command_are_lost() {
+    for host in Host::ALL {
+        let server = host.start(&[], &[]);
+        let mut client = Client::of(&server);
+        client.say("DEBUG SET-ACTIVE-EXPIRE 0");
+        let worker = client.text("RQ.WORKER START w TTL 3600000");
+        client.say("RQ.PUSH q a");
+        client.say(&format!("RQ.POP WORKER {worker} q"));
+        client.say("PEXPIRE sureq:workers 1");
+        let gone = || client.try_say(&format!("RQ.WORKER BEAT {worker}")).is_err();
+        sureq_testkit::patience::until("it is gone", gone);
+        assert_ne!(client.say("RQ.POP BLOCK 20000 q"), Value::Nil, "{host:?}: its task comes back");
+    }
+}
+
+#[test]
+fn workers_that_come_and_go_leave_no_plans_behind() {
+    for host in Host::ALL {
+        let server = host.start(&[], &[]);
+        let mut client = Client::of(&server);
+        for n in 0..200 {
+            let worker = client.text(&format!("RQ.WORKER START w TTL {}", 86_400_000 - n * 1_000));
+            client.say(&format!("RQ.WORKER STOP {worker}"));
+        }
+        assert_eq!(client.told("sureq", "sureq_planned"), "0", "{host:?}: nobody is there");
+        for n in 0..200 {
+            client.say(&format!("RQ.WORKER START w{n} TTL {}", 86_400_000 - n * 1_000));
+        }
+        assert_eq!(client.told("sureq", "sureq_planned"), "1", "{host:?}: the next to be lost");
     }
 }
 

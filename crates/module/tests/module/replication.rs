@@ -214,6 +214,76 @@ fn a_replica_tells_and_decides_nothing() {
     assert!(seen.starts_with("[undelivered 0 delivered 2 "), "a replica can be looked at: {seen}");
 }
 
+fn a_replica_forgets_what_is_released(host: Host) {
+    let mut pair = Pair::start(host, &ShiftedClock::default());
+    let worker = pair.primary().text("RQ.WORKER START w TTL 3600000");
+    let lease = format!("WORKER {worker}");
+    let take = |client: &mut Client, how: &str, n: usize| {
+        client.say(&format!("RQ.PUSH q{n} x"));
+        let popped = list(client.say(&format!("RQ.POP {how} q{n}")));
+        shown(&list(popped.into_iter().next().expect("a task"))[1])
+    };
+    take(pair.primary(), &lease, 0);
+    for n in 1..300 {
+        let id = take(pair.primary(), if n % 2 == 0 { &lease } else { "CONN" }, n);
+        let end = match n % 3 {
+            0 => format!("RQ.ACK q{n} {id}"),
+            1 => format!("RQ.RETURN q{n} {id}"),
+            _ => format!("DEL q{n}"),
+        };
+        pair.primary().say(&end);
+    }
+    // A copy has what its original has until it is looked at, which is at once.
+    let Value::BulkString(dump) = pair.primary().say("DUMP q0") else { panic!("a dump") };
+    for n in 0..50 {
+        let key = format!("restored{n}");
+        pair.primary().try_words(&[b"RESTORE", key.as_bytes(), b"0", &dump]).expect("it is restored");
+        pair.primary().say(&format!("COPY q0 copy{n}"));
+    }
+    pair.primary().wait_until("sureq", "sureq_overdue", "0");
+    for n in 0..50 {
+        pair.primary().say(&format!("DEL restored{n} copy{n}"));
+    }
+    pair.assert_same("after all");
+    assert_eq!(pair.replica().told("sureq", "sureq_held"), "1", "{host:?}: the first");
+    let planned: u32 = pair.replica().told("sureq", "sureq_planned").parse().expect("a number");
+    assert!(planned <= 1, "{host:?}: {planned} plans, and nothing is to happen but to the worker");
+    pair.fail_over();
+    assert_eq!(pair.primary().number("RQ.WORKER FAIL w"), 1, "{host:?}: it is known where it has something");
+}
+
+#[test]
+fn a_replica_forgets_what_is_released_in_redis() {
+    a_replica_forgets_what_is_released(Host::Redis);
+}
+
+#[test]
+fn a_replica_forgets_what_is_released_in_valkey() {
+    a_replica_forgets_what_is_released(Host::Valkey);
+}
+
+/// The table of workers is deleted, and the primary is gone before all that they held is back.
+#[test]
+fn a_replica_that_takes_over_ends_workers_that_it_does_not_know() {
+    for host in Host::ALL {
+        let mut pair = Pair::start(host, &ShiftedClock::default());
+        let worker = pair.primary().text("RQ.WORKER START w TTL 3600000");
+        pair.primary().say("RQ.PUSH q x");
+        pair.primary().say(&format!("RQ.POP WORKER {worker} q"));
+        let replica = pair.replica();
+        until("the replica has it", || replica.counts("q") == [0, 0, 1, 0]);
+        // Nothing happens by itself while writes are paused.
+        for line in ["MULTI", "CLIENT PAUSE 60000 WRITE", "DEL sureq:workers", "EXEC"] {
+            pair.primary().say(line);
+        }
+        let replica = pair.replica();
+        until("the replica has heard of it", || replica.number("EXISTS sureq:workers") == 0);
+        assert_eq!(replica.counts("q"), [0, 0, 1, 0], "{host:?}");
+        replica.say("REPLICAOF NO ONE");
+        until("its task is back", || replica.counts("q") == [1, 0, 0, 0]);
+    }
+}
+
 /// Goes on with a random run until it is told to stop.
 fn run_until(stopped: &AtomicBool, client: &mut Client) {
     let (mut random, mut given) = (fastrand::Rng::with_seed(7), Given::default());

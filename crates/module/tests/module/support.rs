@@ -97,6 +97,12 @@ impl Client {
     }
 }
 
+/// The server's own account of the CPU it has used, in seconds.
+pub(crate) fn cpu(client: &mut Client) -> f64 {
+    let part = |client: &mut Client, field| client.told("cpu", field).parse::<f64>().expect("a number");
+    part(client, "used_cpu_sys") + part(client, "used_cpu_user")
+}
+
 fn command(words: &[&[u8]]) -> redis::Cmd {
     let mut command = cmd(std::str::from_utf8(words[0]).expect("a name"));
     words[1..].iter().for_each(|word| _ = command.arg(*word));
