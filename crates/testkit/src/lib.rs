@@ -17,6 +17,7 @@
 pub mod btrfs;
 pub mod client;
 pub mod conformance;
+pub mod differential;
 pub mod home_load;
 pub mod ledger;
 pub mod load;

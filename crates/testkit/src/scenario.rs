@@ -16,6 +16,7 @@
 //! [$a]
 //! c2< [[emails $d d]]           # Now it is.
 //! pass 2s                       # Time: ms, s, m, h, d.
+//! leap 2s                       # The same in one step: whatever is due meanwhile happens at its end.
 //! jump -365d                    # The wall clock alone.
 //! restart                       # Stop and open again; connections are closed.
 //! close c2
@@ -42,6 +43,7 @@ pub use play::{Mismatch, Played, Restarts, play};
 pub use value::Value;
 
 use pattern::Pattern;
+pub(crate) use words::quote;
 
 /// A scenario that has been read.
 #[derive(Clone, Debug)]
@@ -102,6 +104,7 @@ enum Act {
         expected: Expected,
     },
     Pass(u64),
+    Leap(u64),
     Jump(i64),
     Restart,
     Close(String),
@@ -133,7 +136,7 @@ impl Scenario {
 fn need(act: &Act) -> Vec<Need> {
     match act {
         Act::Restart => vec![Need::Restart],
-        Act::Pass(_) | Act::Jump(_) => vec![Need::Time],
+        Act::Pass(_) | Act::Leap(_) | Act::Jump(_) => vec![Need::Time],
         Act::Ask { conn, .. } if is_text(conn) => vec![Need::Text],
         Act::Ask { requests, .. } if requests.iter().any(|(_, request)| spans_queues(request)) => {
             vec![Need::Together]

@@ -45,8 +45,11 @@ pub trait Subject {
     /// Whether a reply is there already.
     fn has_reply(&mut self, conn: &str) -> bool;
 
-    /// Lets time pass, and what is due happen, in order.
+    /// Lets time pass, all of it at once, and then what is due happen.
     fn pass(&mut self, ms: u64);
+
+    /// Verifies that its state is consistent, if it can tell. Called when time has passed.
+    fn check(&mut self) {}
 
     /// Sets the wall clock forth or back.
     fn jump(&mut self, ms: i64);
@@ -69,22 +72,4 @@ pub struct Candidate {
     pub can: fn(Need) -> bool,
     /// Scenarios in which it answers otherwise, and why.
     pub otherwise: &'static [(&'static str, &'static str)],
-}
-
-/// Steps in which time passes: short enough that what happens in one of them keeps its order.
-fn steps(ms: u64) -> impl Iterator<Item = u64> {
-    let step = (ms / 500).max(50);
-    let whole = ms / step;
-    (0..whole).map(move |_| step).chain((!ms.is_multiple_of(step)).then_some(ms % step))
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn steps_add_up() {
-        for ms in [0, 1, 49, 50, 51, 2_000, 86_400_001] {
-            assert_eq!(super::steps(ms).sum::<u64>(), ms);
-            assert!(super::steps(ms).count() <= 501);
-        }
-    }
 }

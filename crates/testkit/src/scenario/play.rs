@@ -95,7 +95,14 @@ impl Stage<'_> {
                     Err(error) => self.part(step.line, "a request".to_owned(), error),
                 }
             }
-            Act::Pass(ms) => self.subject.pass(*ms),
+            Act::Pass(ms) => {
+                steps(*ms).for_each(|step| self.subject.pass(step));
+                self.subject.check();
+            }
+            Act::Leap(ms) => {
+                self.subject.pass(*ms);
+                self.subject.check();
+            }
             Act::Jump(ms) => self.subject.jump(*ms),
             Act::Restart => {
                 self.waiting.clear();
@@ -236,4 +243,22 @@ fn retold(lines: &[String], mut edits: Vec<Edit>) -> String {
     }
     lines[at.min(lines.len())..].iter().for_each(|line| push(line));
     text
+}
+
+/// Steps in which time passes: short enough that what happens in one of them keeps its order.
+fn steps(ms: u64) -> impl Iterator<Item = u64> {
+    let step = (ms / 500).max(50);
+    let whole = ms / step;
+    (0..whole).map(move |_| step).chain((!ms.is_multiple_of(step)).then_some(ms % step))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn steps_add_up() {
+        for ms in [0, 1, 49, 50, 51, 2_000, 86_400_001] {
+            assert_eq!(super::steps(ms).sum::<u64>(), ms);
+            assert!(super::steps(ms).count() <= 501);
+        }
+    }
 }

@@ -147,6 +147,7 @@ fn directive(line: &str) -> Result<Act, String> {
     let (word, value) = line.split_once(' ').unwrap_or((line, ""));
     match word {
         "pass" => span_ms(value).map(Act::Pass),
+        "leap" => span_ms(value).map(Act::Leap),
         "jump" => {
             let (sign, span) = match value.strip_prefix('-') {
                 Some(span) => (-1, span),

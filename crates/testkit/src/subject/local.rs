@@ -26,6 +26,10 @@ pub(super) trait Home {
 
     fn close_conn(&mut self, conn: ConnId);
     fn pass(&mut self, ms: u64);
+
+    /// Verifies that its state is consistent, if it can tell.
+    fn check(&mut self) {}
+
     fn jump(&mut self, ms: i64);
     fn restart(&mut self);
 }
@@ -186,6 +190,10 @@ impl<H: Home> Subject for Local<H> {
 
     fn pass(&mut self, ms: u64) {
         self.home.pass(ms);
+    }
+
+    fn check(&mut self) {
+        self.home.check();
     }
 
     fn jump(&mut self, ms: i64) {

@@ -12,8 +12,8 @@ use sureq_core::command::{Command, ConnId};
 use sureq_engine::Body;
 use sureq_redis::{Answer, Clock, RedisHome, Target, Ticket};
 
+use super::Candidate;
 use super::local::{Home, Local};
-use super::{Candidate, steps};
 use crate::manual_clock::ManualClock;
 use crate::redis_cluster::RedisCluster;
 use crate::redis_server::RedisServer;
@@ -22,7 +22,15 @@ use crate::scenario::Need;
 /// The queue on plain Redis.
 pub const REDIS: Candidate = Candidate {
     name: "redis",
-    open: |watch| Box::new(Local::new(RedisSubject::on(Servers::One(RedisServer::start())), watch)),
+    open: |watch| Box::new(Local::new(RedisSubject::on(Servers::One(RedisServer::start()), 1), watch)),
+    can: |_| true,
+    otherwise: &[],
+};
+
+/// The same with two processes, which execute batches in turn.
+pub const REDIS_PAIR: Candidate = Candidate {
+    name: "two on one redis",
+    open: |watch| Box::new(Local::new(RedisSubject::on(Servers::One(RedisServer::start()), 2), watch)),
     can: |_| true,
     otherwise: &[],
 };
@@ -30,7 +38,7 @@ pub const REDIS: Candidate = Candidate {
 /// The queue in a cluster, all of it in one slot.
 pub const CLUSTER: Candidate = Candidate {
     name: "cluster, one slot",
-    open: |watch| Box::new(Local::new(RedisSubject::on(Servers::cluster("{p}")), watch)),
+    open: |watch| Box::new(Local::new(RedisSubject::on(Servers::cluster("{p}"), 1), watch)),
     can: |_| true,
     otherwise: &[],
 };
@@ -38,7 +46,7 @@ pub const CLUSTER: Candidate = Candidate {
 /// The queue in a cluster, each in its own slot.
 pub const SPREAD: Candidate = Candidate {
     name: "cluster",
-    open: |watch| Box::new(Local::new(RedisSubject::on(Servers::cluster("p")), watch)),
+    open: |watch| Box::new(Local::new(RedisSubject::on(Servers::cluster("p"), 1), watch)),
     can: |need| need != Need::Together,
     otherwise: &[],
 };
@@ -46,7 +54,7 @@ pub const SPREAD: Candidate = Candidate {
 /// The same on Valkey.
 pub const VALKEY: Candidate = Candidate {
     name: "valkey",
-    open: |watch| Box::new(Local::new(RedisSubject::on(Servers::One(RedisServer::start_valkey())), watch)),
+    open: |watch| Box::new(Local::new(RedisSubject::on(Servers::One(RedisServer::start_valkey()), 1), watch)),
     can: |_| true,
     otherwise: &[],
 };
@@ -114,16 +122,18 @@ impl Servers {
 struct RedisSubject {
     server: Servers,
     clock: Arc<MovedClock>,
-    home: RedisHome,
+    homes: Vec<RedisHome>,
     last_waiting: u64,
     tickets: BTreeMap<u64, Ticket>,
+    /// Which of the homes has executed the last batch.
+    turn: usize,
 }
 
 impl RedisSubject {
-    fn on(server: Servers) -> Self {
+    fn on(server: Servers, homes: usize) -> Self {
         let clock = Arc::new(MovedClock::default());
-        let home = open(&server, &clock);
-        Self { server, clock, home, last_waiting: 0, tickets: BTreeMap::new() }
+        let homes = (0..homes).map(|_| open(&server, &clock)).collect();
+        Self { server, clock, homes, last_waiting: 0, tickets: BTreeMap::new(), turn: 0 }
     }
 }
 
@@ -139,12 +149,22 @@ fn poll(ticket: &Ticket) -> Option<Replies<Body>> {
     }
 }
 
+impl RedisSubject {
+    /// Makes all of them try their waiting pops, as messages would.
+    fn look(&self) {
+        self.homes.iter().for_each(RedisHome::look);
+    }
+}
+
 impl Home for RedisSubject {
     fn execute(&mut self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Option<u64> {
         let mut done = 0;
+        self.turn = (self.turn + 1) % self.homes.len();
         while done < commands.len() {
-            let ticket = self.home.execute(&commands[done..]);
-            self.home.look();
+            let ticket = self.homes[self.turn].execute(&commands[done..]);
+            // Who has just asked comes before the others are woken.
+            self.homes[self.turn].look();
+            self.homes.iter().enumerate().filter(|(n, _)| *n != self.turn).for_each(|(_, home)| home.look());
             let Some(answer) = poll(&ticket) else {
                 self.last_waiting += 1;
                 self.tickets.insert(self.last_waiting, ticket);
@@ -158,7 +178,7 @@ impl Home for RedisSubject {
     }
 
     fn answer(&mut self, waiting: u64) -> Option<Replies<Body>> {
-        self.home.look();
+        self.look();
         let replies = poll(self.tickets.get(&waiting)?)?;
         self.tickets.remove(&waiting);
         Some(replies)
@@ -166,40 +186,41 @@ impl Home for RedisSubject {
 
     fn leave(&mut self, waiting: u64) {
         self.tickets.remove(&waiting);
-        self.home.look();
+        self.look();
     }
 
     fn close_conn(&mut self, conn: ConnId) {
-        self.home.close_conn(conn);
-        self.home.look();
+        self.homes.iter().for_each(|home| home.close_conn(conn));
+        self.look();
     }
 
     fn pass(&mut self, ms: u64) {
-        for step in steps(ms) {
-            self.clock.passed.fetch_add(step, Ordering::AcqRel);
-            self.home.look();
-        }
+        self.clock.passed.fetch_add(ms, Ordering::AcqRel);
+        self.look();
+    }
+
+    fn check(&mut self) {
         self.server.check();
     }
 
     fn jump(&mut self, ms: i64) {
         self.clock.set_by.fetch_add(ms, Ordering::AcqRel);
-        self.home.look();
+        self.look();
     }
 
     fn restart(&mut self) {
         self.tickets.clear();
-        self.home.close();
+        self.homes.iter().for_each(RedisHome::close);
         self.server.restart();
-        self.home = open(&self.server, &self.clock);
+        self.homes.iter_mut().for_each(|home| *home = open(&self.server, &self.clock));
         // Whatever it says to a server that was started anew is said at this time.
-        self.home.look();
+        self.look();
     }
 }
 
 impl Drop for RedisSubject {
     fn drop(&mut self) {
         self.tickets.clear();
-        self.home.close();
+        self.homes.iter().for_each(RedisHome::close);
     }
 }
