@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use redis_0_26::AsyncCommands as _;
 use redis_work_queue::{Item, KeyPrefix, WorkQueue};
-use sureq::seam::command::{AckScope, Command, IdForm, LeaseAsk, Pop, TaskRefs};
-use sureq::seam::reply::TaskView;
-use sureq::seam::{Answer, Replies, Reply};
+use sureq::home_api::command::{AckScope, Command, IdForm, LeaseAsk, Pop, TaskRefs};
+use sureq::home_api::reply::TaskView;
+use sureq::home_api::{Payload, Replies, Reply};
 use sureq::{Home, Worker};
 
 use crate::procstat::cpu_time;
@@ -245,9 +245,9 @@ fn ours(watch: &Watch<'_>, kind: Kind, tasks: usize, batch: u32) -> Result<Run, 
 }
 
 /// One command, and its answer.
-fn ask(home: &Home, command: &Command<'_>) -> Result<Replies<sureq::seam::Body>, Box<dyn Error>> {
-    let executed = home.execute(std::slice::from_ref(command), &mut Replies::default());
-    let Answer { replies, .. } = executed.ticket.ok_or("a Redis answers later")?.wait();
+fn ask(home: &Home, command: &Command<'_>) -> Result<Replies<Payload>, Box<dyn Error>> {
+    let mut replies = Replies::default();
+    let _ = home.api().execute(std::slice::from_ref(command), &mut replies);
     match replies.list.first() {
         Some(Reply::Refused(no)) => Err(no.to_string().into()),
         _ => Ok(replies),

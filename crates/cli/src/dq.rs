@@ -11,7 +11,7 @@ use sureq_server::{Bounds, Config, Server, Watcher};
 use crate::exit;
 use crate::go_uint::{self, NotUint};
 use crate::say;
-use crate::serve::{open_to_serve, serve, tell_of_cut};
+use crate::serve::{open_to_serve, print_warnings, serve};
 use crate::settings::{DEFAULT_HOME, default_threads};
 
 const BANNER: &str = "DefferedQ is a simple and fast work queue.\n";
@@ -97,8 +97,8 @@ pub(crate) fn run(program: &str, words: &[String]) -> ExitCode {
         Ok(home) => home,
         Err(code) => return code,
     };
-    tell_of_cut(&home);
-    match Server::bind(home, flags.config(address)) {
+    print_warnings(&home);
+    match Server::bind(Arc::clone(home.api()), flags.config(address)) {
         Ok(server) => {
             serve(server, |server| say::err(format_args!("{}", flags.start_line(server.text_address()))))
         }

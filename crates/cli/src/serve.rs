@@ -1,6 +1,7 @@
 //! `sureq serve`.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use sureq::{Durability, Home, OpenError, Options, StoreError};
 use sureq_server::{Config, Server, ServerError};
@@ -24,11 +25,10 @@ pub(crate) fn run(arguments: &ServeArguments) -> ExitCode {
     if let Some(remark) = remark {
         say::notice(&remark);
     }
-    tell_of_cut(&home);
-    home.warnings().iter().for_each(|warning| say::err(format_args!("sureq: {warning}")));
+    print_warnings(&home);
     tell_of_open_wires(&config);
     let login = if config.users.is_empty() { "" } else { " --user NAME --askpass" };
-    match Server::bind(home, config) {
+    match Server::bind(Arc::clone(home.api()), config) {
         Ok(server) => serve(server, |server| welcome(&url, options.durability, login, server)),
         Err(error) => failed(exit::CANNOT_START, error),
     }
@@ -59,14 +59,9 @@ fn refuse_huge_pages() {
     let _ = rustix::thread::disable_transparent_huge_pages(true);
 }
 
-/// Says that a crash left half a write behind, if one did.
-pub(crate) fn tell_of_cut(home: &Home) {
-    if let Some(cut) = home.cut() {
-        let (file, offset) = (&cut.file, cut.offset);
-        say::err(format_args!(
-            "sureq: a crash left half a write behind in {file} at offset {offset}; it was never confirmed"
-        ));
-    }
+/// Prints what operators should know about the home.
+pub(crate) fn print_warnings(home: &Home) {
+    home.warnings().iter().for_each(|warning| say::err(format_args!("sureq: {warning}")));
 }
 
 /// Says that passwords and tasks can be read on their way, if they can.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use sureq_seam::Payload;
+use sureq_home_api::Payload;
 
 /// A payload, by a handle.
 ///
@@ -133,6 +133,14 @@ impl sureq_core::task::Body for Body {
 }
 
 impl Body {
+    /// The payload in memory. Every reply that leaves the engine has it.
+    pub(crate) fn into_payload(self) -> Payload {
+        match self {
+            Self::Loaded(payload) => payload,
+            Self::Stored(place) => panic!("the payload at {place:?} was not loaded"),
+        }
+    }
+
     /// Where it lies in the log, if it does.
     pub(crate) const fn place(&self) -> Option<Stored> {
         match self {

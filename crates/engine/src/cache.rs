@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::body::{CRC_BYTES, Stored};
 use crate::log::{FrameBuf, Place, Section};
 use crate::meter::Meter;
-use sureq_seam::Payload;
+use sureq_home_api::Payload;
 
 /// How much of what was just written is kept at first.
 const RING_BYTES_MIN: usize = 4 << 20;

@@ -38,7 +38,7 @@ impl Durable {
     /// Waits on this thread until the position is durable; answers false if it never will be.
     pub(crate) fn wait_for(&self, position: Position) -> bool {
         let parker = Parker::new();
-        let waker = sureq_seam::unparks(&parker);
+        let waker = sureq_home_api::unparks(&parker);
         loop {
             if self.position() >= position {
                 return true;

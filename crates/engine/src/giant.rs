@@ -17,7 +17,7 @@ use crate::body::Body;
 use crate::durable::Durable;
 use crate::log::{LogError, Position, Reserved, Spares};
 use crate::shared::{Shared, State};
-use crate::ticket::{Answer, Ticket, TicketCell, only, poisoned};
+use crate::ticket::{EngineTicket, PendingAnswer, TicketCell, only, poisoned};
 
 /// What an event takes up at most besides payloads, names and ids.
 const EVENT_BYTES: usize = 256;
@@ -239,12 +239,12 @@ impl Shared {
     }
 
     /// Has a command executed once there is room for it.
-    pub(crate) fn set_apart(self: &Arc<Self>, giant: Giant) -> Ticket {
+    pub(crate) fn set_apart(self: &Arc<Self>, giant: Giant) -> EngineTicket {
         let cell = Arc::clone(&giant.cell);
         cell.lock().is_loading = true;
         self.charged.fetch_add(giant.command.memory(), Relaxed);
         self.giants.push(giant);
-        Ticket { number: None, cell, shared: Arc::clone(self) }
+        EngineTicket { number: None, cell, shared: Arc::clone(self) }
     }
 }
 
@@ -276,7 +276,7 @@ fn execute(shared: &Shared, giant: &Giant) {
     let (replies, position) =
         giant.command.with(|command| execute_in(shared, command, room, spares.as_deref()));
     let mut ticket = giant.cell.lock();
-    ticket.answer = Some(Answer::new(Vec::new(), replies, position));
+    ticket.answer = Some(PendingAnswer::new(Vec::new(), replies, position));
     ticket.is_loading = false;
     if let Some(waker) = ticket.waker.take() {
         drop(ticket);

@@ -2,10 +2,10 @@
 //!
 //! The map, from the outside in:
 //!
-//! * [`engine`]: opening a store, executing commands, waiting for tasks, closing.
+//! * [`engine`]: opening and closing a store. `submit`: executing commands, as the contract with dialects has it.
 //! * `shared`: what its threads share, under one lock.
 //! * `line`: pops that wait, in order of arrival. `durable`: replies that wait, by position.
-//! * `listener`: those who hear what happens to queues. `notes`: what the events of a command tell them.
+//! * `listener`: subscriptions to notices. `notes`: what the events of a command publish.
 //! * `giant`: room for commands that are larger than a segment. `sliced`: commands about very many tasks, piece by piece.
 //!   `prepared`: large payloads, encoded before the lock is taken. `meter`: what is done under it, for tests.
 //! * `tape` takes down what the broker decides; `log_thread` writes it, `ticker` lets time pass, `keeper` prepares.
@@ -59,6 +59,7 @@ mod sliced;
 mod snapshot;
 mod status;
 mod stretch;
+mod submit;
 mod synced;
 mod tape;
 mod ticker;
@@ -68,9 +69,6 @@ mod unfinished;
 mod unreadable;
 
 pub use body::{Body, Stored};
-pub use engine::{CACHE_BYTES, Engine, Executed, Options};
+pub use engine::{CACHE_BYTES, Engine, Options};
 pub use line::OwnedPop;
-pub use listener::Listener;
 pub use meter::Held;
-pub use status::Status;
-pub use ticket::{Answer, Ticket};

@@ -1,137 +1,117 @@
-//! Those who listen: they hear what happens to the queues they name, in the order of the log, and nothing that a crash
-//! could take back.
+//! Listeners: they receive what happens to the queues they subscribed to, in the order of the log, once it is durable.
 //!
-//! What is wanted stands beside the state and is asked under its lock. What was noted is put into the listener's inbox
-//! with its position, and waits there until that is durable, as replies do. The inbox is bounded: whoever does not
-//! listen for too long misses all that is in it, and is told so.
+//! Subscriptions are kept beside the state, under its lock. A notice waits in the listener's queue until its position is
+//! durable, as replies do.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use sureq_core::limits;
 use sureq_core::notice::{Kind, Kinds};
-use sureq_seam::{Heard, Notice, NoticeTasks};
-use sureq_sync::{Mutex, MutexGuard};
+use sureq_home_api::{ListenEvent, Notice, NoticeQueue, NoticeSource, NoticeTasks};
 
 use crate::engine::Engine;
 use crate::log::Position;
 use crate::notes::Told;
 use crate::shared::{Shared, State};
 
-/// Someone who listens. At first nothing is wanted; each want is taken back by the unwant that says the same.
-pub struct Listener {
+/// One listener.
+pub(crate) struct EngineListener {
     number: u64,
-    ear: Arc<Ear>,
+    queue: Arc<NoticeQueue>,
     shared: Arc<Shared>,
 }
 
 impl Engine {
-    /// Someone who listens from now on.
-    pub fn listen(&self) -> Listener {
+    /// A new listener.
+    pub(crate) fn join_listeners(&self) -> EngineListener {
         let shared = Arc::clone(&self.shared);
-        let (number, ear) = shared.lock().listeners.join();
-        Listener { number, ear, shared }
+        let (number, queue) = shared.lock().listeners.join();
+        EngineListener { number, queue, shared }
     }
 }
 
-impl Listener {
-    /// Hears this of a queue, which need not be there.
-    pub fn want(&self, kind: Kind, queue: &[u8]) {
-        self.change(|wanted| wanted.add(kind, queue));
+impl NoticeSource for EngineListener {
+    fn subscribe(&self, kind: Kind, queue: &[u8]) {
+        self.change(|subscribed| subscribed.add(kind, queue));
     }
 
-    /// Takes back what [`Self::want`] said.
-    pub fn unwant(&self, kind: Kind, queue: &[u8]) {
-        self.change(|wanted| wanted.remove(kind, queue));
+    fn unsubscribe(&self, kind: Kind, queue: &[u8]) {
+        self.change(|subscribed| subscribed.remove(kind, queue));
     }
 
-    /// Hears these of all queues.
-    pub fn want_everywhere(&self, kinds: Kinds) {
-        self.change(|wanted| kinds.iter().for_each(|kind| wanted.everywhere.add(kind)));
+    fn subscribe_all(&self, kinds: Kinds) {
+        self.change(|subscribed| kinds.iter().for_each(|kind| subscribed.everywhere.add(kind)));
     }
 
-    /// Takes back what [`Self::want_everywhere`] said.
-    pub fn unwant_everywhere(&self, kinds: Kinds) {
-        self.change(|wanted| kinds.iter().for_each(|kind| wanted.everywhere.remove(kind)));
+    fn unsubscribe_all(&self, kinds: Kinds) {
+        self.change(|subscribed| kinds.iter().for_each(|kind| subscribed.everywhere.remove(kind)));
     }
 
-    fn change(&self, change: impl FnOnce(&mut Wanted)) {
-        // A panic under the lock has left the state in doubt: nothing will be told of it any more.
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<ListenEvent>> {
+        let durable = &self.shared.durable;
+        match self.queue.poll(durable.position(), cx) {
+            Ok(Poll::Ready(event)) => Poll::Ready(event),
+            _ if durable.failure().is_some() => Poll::Ready(None),
+            Ok(Poll::Pending) => Poll::Pending,
+            Err(position) => {
+                durable.wake_at(position, cx.waker());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl EngineListener {
+    fn change(&self, change: impl FnOnce(&mut Subscribed)) {
+        // A panic under the lock has left the state in doubt: nothing more will be published.
         let Ok(mut state) = self.shared.state.lock() else { return };
         let State { listeners, tape, .. } = &mut *state;
-        if let Some((wanted, _)) = listeners.all.get_mut(&self.number) {
-            change(wanted);
+        if let Some((subscribed, _)) = listeners.all.get_mut(&self.number) {
+            change(subscribed);
         }
         tape.notes.want(listeners.kinds());
     }
-
-    /// What happened next, once it may be told; `None` when nothing more will.
-    pub fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Heard>> {
-        let durable = &self.shared.durable;
-        let mut inbox = self.ear.lock();
-        if std::mem::take(&mut inbox.has_missed) {
-            return Poll::Ready(Some(Heard::Missed));
-        }
-        let next = inbox.notices.front().map(|&(position, _)| position);
-        if next.is_some_and(|position| position <= durable.position()) {
-            return Poll::Ready(inbox.take().map(Heard::Notice));
-        }
-        if inbox.is_ended || durable.failure().is_some() {
-            return Poll::Ready(None);
-        }
-        inbox.waker = Some(cx.waker().clone());
-        drop(inbox);
-        if let Some(position) = next {
-            durable.wake_at(position, cx.waker());
-        }
-        Poll::Pending
-    }
-
-    /// Waits on this thread for what happens next; `None` when nothing more will.
-    pub fn wait(&self) -> Option<Heard> {
-        sureq_seam::wait(|cx| self.poll(cx))
-    }
 }
 
-impl Drop for Listener {
+impl Drop for EngineListener {
     fn drop(&mut self) {
-        self.change(|wanted| *wanted = Wanted::default());
+        self.change(|subscribed| *subscribed = Subscribed::default());
         if let Ok(mut state) = self.shared.state.lock() {
             state.listeners.all.remove(&self.number);
         }
     }
 }
 
-impl fmt::Debug for Listener {
+impl fmt::Debug for EngineListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Listener").field(&self.number).finish()
+        f.debug_tuple("EngineListener").field(&self.number).finish()
     }
 }
 
-/// All who listen.
+/// All listeners.
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
     last: u64,
-    all: BTreeMap<u64, (Wanted, Arc<Ear>)>,
+    all: BTreeMap<u64, (Subscribed, Arc<NoticeQueue>)>,
 }
 
 impl Listeners {
-    fn join(&mut self) -> (u64, Arc<Ear>) {
+    fn join(&mut self) -> (u64, Arc<NoticeQueue>) {
         self.last += 1;
-        let ear = Arc::<Ear>::default();
-        self.all.insert(self.last, (Wanted::default(), Arc::clone(&ear)));
-        (self.last, ear)
+        let queue = Arc::<NoticeQueue>::default();
+        self.all.insert(self.last, (Subscribed::default(), Arc::clone(&queue)));
+        (self.last, queue)
     }
 
-    /// What anyone wants to hear of any queue.
+    /// The kinds of notices that any listener is subscribed to.
     fn kinds(&self) -> Kinds {
-        let wanted = |kind: &Kind| self.all.values().any(|(wanted, _)| wanted.has_any(*kind));
-        Kind::ALL.into_iter().filter(wanted).collect()
+        let is_wanted = |kind: &Kind| self.all.values().any(|(subscribed, _)| subscribed.has_any(*kind));
+        Kind::ALL.into_iter().filter(is_wanted).collect()
     }
 
-    /// Tells those who want to hear it; adds whom to wake once the position is durable.
+    /// Adds a notice to the queues of its subscribers, and their wakers to those that are woken once the position is durable.
     pub(crate) fn tell(
         &self,
         queue: &[u8],
@@ -140,27 +120,26 @@ impl Listeners {
         position: Position,
         woken: &mut Vec<(Position, Waker)>,
     ) {
-        for (_, ear) in self.all.values().filter(|(wanted, _)| wanted.has(kind, queue)) {
+        for (_, notices) in self.all.values().filter(|(subscribed, _)| subscribed.has(kind, queue)) {
             let tasks = match tasks {
                 Told::Count(count) => NoticeTasks::Count(count),
                 Told::Ids(ids) => NoticeTasks::Ids(ids.into()),
             };
-            let waker = ear.put(position, Notice { kind, queue: queue.into(), tasks });
+            let notice = Notice { kind, queue: queue.into(), tasks };
+            let waker = notices.put_at(position, ListenEvent::Notice(notice));
             woken.extend(waker.map(|waker| (position, waker)));
         }
     }
 
-    /// Nothing more will happen.
+    /// There will be no more notices.
     pub(crate) fn end(&self, woken: &mut Vec<(Position, Waker)>) {
-        for (_, ear) in self.all.values() {
-            let mut inbox = ear.lock();
-            inbox.is_ended = true;
-            woken.extend(inbox.waker.take().map(|waker| (Position::START, waker)));
+        for (_, notices) in self.all.values() {
+            woken.extend(notices.end_later().map(|waker| (Position::START, waker)));
         }
     }
 }
 
-/// How many want each kind.
+/// The number of subscriptions to each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts([usize; Kind::ALL.len()]);
 
@@ -173,22 +152,22 @@ impl Counts {
         self.0[kind as usize] += 1;
     }
 
-    /// What was never wanted is not wanted now either.
+    /// Ignores the end of a subscription that never began.
     const fn remove(&mut self, kind: Kind) {
         self.0[kind as usize] = self.of(kind).saturating_sub(1);
     }
 }
 
-/// What one listener wants to hear.
+/// What one listener is subscribed to.
 #[derive(Debug, Default)]
-struct Wanted {
+struct Subscribed {
     everywhere: Counts,
     by_queue: HashMap<Box<[u8]>, Counts>,
     /// The sums of `by_queue`.
     somewhere: Counts,
 }
 
-impl Wanted {
+impl Subscribed {
     fn add(&mut self, kind: Kind, queue: &[u8]) {
         self.somewhere.add(kind);
         match self.by_queue.get_mut(queue) {
@@ -213,51 +192,5 @@ impl Wanted {
     fn has(&self, kind: Kind, queue: &[u8]) -> bool {
         let here = || self.by_queue.get(queue).is_some_and(|counts| counts.of(kind) > 0);
         self.everywhere.of(kind) > 0 || self.somewhere.of(kind) > 0 && here()
-    }
-}
-
-/// What was noted for one listener, and not heard yet.
-#[derive(Debug, Default)]
-struct Ear {
-    inbox: Mutex<Inbox>,
-}
-
-#[derive(Debug, Default)]
-struct Inbox {
-    notices: VecDeque<(Position, Notice)>,
-    bytes: usize,
-    has_missed: bool,
-    is_ended: bool,
-    waker: Option<Waker>,
-}
-
-impl Ear {
-    fn lock(&self) -> MutexGuard<'_, Inbox> {
-        // Nothing that can panic happens under this lock.
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Answers who is to be woken once the position is durable.
-    fn put(&self, position: Position, notice: Notice) -> Option<Waker> {
-        let mut inbox = self.lock();
-        if inbox.bytes > limits::NOTICES_UNHEARD_BYTES_MAX {
-            (inbox.notices, inbox.bytes, inbox.has_missed) = (VecDeque::new(), 0, true);
-        }
-        inbox.bytes += notice.bytes();
-        inbox.notices.push_back((position, notice));
-        inbox.waker.take()
-    }
-}
-
-impl Inbox {
-    fn take(&mut self) -> Option<Notice> {
-        /// Room for more than this is given back once it is empty.
-        const KEPT: usize = 1 << 10;
-        let (_, notice) = self.notices.pop_front()?;
-        self.bytes -= notice.bytes();
-        if self.notices.is_empty() {
-            self.notices.shrink_to(KEPT);
-        }
-        Some(notice)
     }
 }

@@ -24,7 +24,7 @@ use crate::sliced::{SLICE_BYTES, SLICE_TASKS};
 use crate::stretch::{Stretch, stretches};
 use crate::ticket::TicketCell;
 use crate::unreadable::{self, Missing, Trouble};
-use sureq_seam::Payload;
+use sureq_home_api::Payload;
 
 /// How much is read at least where someone waits: what lies behind it is likely to be asked for next, if not by the same
 /// queue then by another.

@@ -231,6 +231,7 @@ mod tests {
     use std::sync::mpsc;
     use std::thread;
     use std::time::Duration;
+    use sureq_home_api::Home as _;
 
     use sureq_core::{Command, Replies};
 
@@ -253,7 +254,7 @@ mod tests {
             let payload = vec![b'x'; bytes];
             let mut replies = Replies::default();
             let push = Command::Push { queue: b"q", payloads: &[&payload] };
-            let _ = engine.gather(&[push], &mut replies);
+            let _ = engine.submit(&[push], &mut replies);
             engine.commit();
             let end = engine.end();
             assert!(engine.wait(end), "it is written");

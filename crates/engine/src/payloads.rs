@@ -12,8 +12,8 @@ use crate::cache::Found;
 use crate::seek::Search;
 use crate::shared::{Shared, State};
 use crate::sliced::SLICE_BYTES;
-use crate::ticket::{Answer, Ticket, TicketCell};
-use sureq_seam::Payload;
+use crate::ticket::{EngineTicket, PendingAnswer, TicketCell};
+use sureq_home_api::Payload;
 
 /// Smaller payloads of one reply are put together in one piece of memory; the others have their own.
 const TOGETHER_BYTES_MAX: usize = 4 << 10;
@@ -141,23 +141,23 @@ impl Shared {
     }
 
     /// Has the payloads of an answer read.
-    pub(crate) fn load(self: &Arc<Self>, answer: Answer) -> Ticket {
+    pub(crate) fn load(self: &Arc<Self>, answer: PendingAnswer) -> EngineTicket {
         let cell = Arc::<TicketCell>::default();
         self.load_into(&cell, answer);
-        Ticket { number: None, cell, shared: Arc::clone(self) }
+        EngineTicket { number: None, cell, shared: Arc::clone(self) }
     }
 
     /// Begins a search for payloads, where they lie on the disk.
-    pub(crate) fn search(self: &Arc<Self>, command: &Command<'_>) -> Option<Ticket> {
+    pub(crate) fn search(self: &Arc<Self>, command: &Command<'_>) -> Option<EngineTicket> {
         let Command::Cancel { queue, which: Cancel::Payload(payload) } = command else { return None };
         let loader = self.loader.as_ref()?;
         let cell = Arc::<TicketCell>::default();
         cell.lock().is_loading = true;
         loader.search(Search::new(queue, payload, Arc::clone(&cell)));
-        Some(Ticket { number: None, cell, shared: Arc::clone(self) })
+        Some(EngineTicket { number: None, cell, shared: Arc::clone(self) })
     }
 
-    pub(crate) fn load_into(&self, cell: &Arc<TicketCell>, answer: Answer) {
+    pub(crate) fn load_into(&self, cell: &Arc<TicketCell>, answer: PendingAnswer) {
         cell.begin(answer, None);
         self.read_for(cell);
     }

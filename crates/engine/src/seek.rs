@@ -17,7 +17,7 @@ use crate::body::Stored;
 use crate::cache::Found;
 use crate::log::Position;
 use crate::shared::Shared;
-use crate::ticket::{Answer, TicketCell, only, poisoned};
+use crate::ticket::{PendingAnswer, TicketCell, only, poisoned};
 
 /// How many tasks are looked at in one step, and how many bytes of payloads.
 const STEP_TASKS: usize = 4096;
@@ -156,7 +156,7 @@ impl Search {
             (only(refused.map_or(Reply::Count(self.cancelled), Reply::Refused)), position)
         };
         let mut ticket = self.cell.lock();
-        ticket.answer = Some(Answer::new(Vec::new(), replies, position));
+        ticket.answer = Some(PendingAnswer::new(Vec::new(), replies, position));
         ticket.is_loading = false;
         if let Some(waker) = ticket.waker.take() {
             drop(ticket);

@@ -32,7 +32,7 @@ use crate::sliced::{self, Left, PopRest, Sliced};
 use crate::synced::{Synced, Waited};
 use crate::tape::Tape;
 use crate::ticker;
-use crate::ticket::{Answer, TicketCell, poisoned};
+use crate::ticket::{PendingAnswer, TicketCell, poisoned};
 use crate::tidier::Tidying;
 use crate::unreadable::ReadFaults;
 
@@ -76,6 +76,7 @@ pub(crate) struct Shared {
     pub(crate) threads: Mutex<Vec<thread::JoinHandle>>,
     pub(crate) threads_left: ThreadsLeft,
     pub(crate) cut: Option<Cut>,
+    pub(crate) warnings: Vec<String>,
 }
 
 /// How many threads of the engine run, for whoever waits until none does.
@@ -149,6 +150,33 @@ pub(crate) struct State {
 const SERVED_TASKS_MAX: usize = 2 * limits::SLICE_TASKS;
 
 impl State {
+    /// Of a store that has just been opened.
+    pub(crate) fn new(broker: Broker<Body>, tape: Tape) -> Self {
+        Self {
+            broker,
+            tape,
+            line: Line::default(),
+            unserved: VecDeque::new(),
+            listeners: Listeners::default(),
+            cache: Cache::new(0),
+            ahead: ReadAhead::default(),
+            payloads: Vec::new(),
+            log_thread: LogThread::Awake,
+            ticker_sleeps: None,
+            no_space: false,
+            no_memory: false,
+            segments: Vec::new(),
+            unreadable: BTreeSet::new(),
+            releasing: None,
+            logged_bytes: 0,
+            sync_wanted: Position::START,
+            closing: false,
+            meter: Meter::default(),
+            held: Held::default(),
+            woken: Vec::new(),
+        }
+    }
+
     /// Whether waiting pops are still to be answered: tasks have become available, or their workers have ended.
     pub(crate) fn has_unserved(&self) -> bool {
         let has_work = !self.unserved.is_empty() || !self.tape.ended_workers.is_empty();
@@ -468,7 +496,7 @@ impl Shared {
                 Self::answer(state, waiting, replies, position);
             } else {
                 let Waiting { pop, cell, .. } = waiting;
-                self.load_into(&cell, Answer::new(pop.into_queues(), replies, position));
+                self.load_into(&cell, PendingAnswer::new(pop.into_queues(), replies, position));
             }
         }
     }
@@ -477,7 +505,7 @@ impl Shared {
     pub(crate) fn answer(state: &mut State, waiting: Waiting, replies: Replies<Body>, position: Position) {
         let Waiting { pop, cell, .. } = waiting;
         let mut cell = cell.lock();
-        cell.answer = Some(Answer::new(pop.into_queues(), replies, position));
+        cell.answer = Some(PendingAnswer::new(pop.into_queues(), replies, position));
         state.woken.extend(cell.waker.take().map(|waker| (position, waker)));
     }
 
@@ -490,7 +518,7 @@ impl Shared {
         position: Position,
     ) -> Arc<TicketCell> {
         let Waiting { pop, cell, .. } = waiting;
-        let answer = Answer::new(pop.queues().to_vec(), replies, position);
+        let answer = PendingAnswer::new(pop.queues().to_vec(), replies, position);
         cell.begin(answer, Some(Sliced::Pop(PopRest::new(pop, left))));
         let waker = cell.lock().waker.take();
         state.woken.extend(waker.map(|waker| (Position::START, waker)));

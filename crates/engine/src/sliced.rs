@@ -25,7 +25,7 @@ use crate::log::Position;
 use crate::shared::{Shared, State};
 use crate::tape::Tape;
 use crate::ticker;
-use crate::ticket::{Answer, Ticket, TicketCell, only};
+use crate::ticket::{EngineTicket, PendingAnswer, TicketCell, only};
 
 /// How many tasks, ids or queues a slice handles.
 pub(crate) const SLICE_TASKS: usize = limits::SLICE_TASKS;
@@ -490,12 +490,12 @@ impl Sliced {
 
 impl Shared {
     /// A ticket for a command that is executed in slices from its beginning. Not to be called with the lock.
-    pub(crate) fn slice(self: &Arc<Self>, command: &Command<'_>) -> Ticket {
+    pub(crate) fn slice(self: &Arc<Self>, command: &Command<'_>) -> EngineTicket {
         let (sliced, replies) = match self.sliced(command) {
             Ok(sliced) => (Some(sliced), Replies::default()),
             Err(refusal) => (None, only(Reply::Refused(refusal))),
         };
-        let mut answer = Answer::new(Vec::new(), replies, Position::START);
+        let mut answer = PendingAnswer::new(Vec::new(), replies, Position::START);
         if let Command::Recover { queue, .. } = command {
             answer.recovered_from = Some((*queue).into());
         }
@@ -503,10 +503,14 @@ impl Shared {
     }
 
     /// A ticket for the rest of a command some slices of which are in the answer.
-    pub(crate) fn ticket_for(self: &Arc<Self>, answer: Answer, sliced: Option<Sliced>) -> Ticket {
+    pub(crate) fn ticket_for(
+        self: &Arc<Self>,
+        answer: PendingAnswer,
+        sliced: Option<Sliced>,
+    ) -> EngineTicket {
         let cell = Arc::<TicketCell>::default();
         cell.begin(answer, sliced);
-        Ticket { number: None, cell, shared: Arc::clone(self) }
+        EngineTicket { number: None, cell, shared: Arc::clone(self) }
     }
 
     /// A ticket for the rest of a command that the broker has begun. `rows` are workers that it has listed by now.
@@ -516,10 +520,10 @@ impl Shared {
         bulk: Bulk,
         rows: Vec<WorkerRow>,
         position: Position,
-    ) -> Ticket {
+    ) -> EngineTicket {
         let mut rest = BulkRest::new(command, bulk);
         rest.told.workers = rows;
-        let begun = Answer::new(Vec::new(), Replies::default(), position);
+        let begun = PendingAnswer::new(Vec::new(), Replies::default(), position);
         self.ticket_for(begun, Some(Sliced::Bulk(rest)))
     }
 

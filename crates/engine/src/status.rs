@@ -2,6 +2,8 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use sureq_home_api::Status;
+
 use crate::engine::Engine;
 use crate::loader::Loader;
 use crate::log::Position;
@@ -10,57 +12,8 @@ use crate::shared::{Shared, State};
 /// There is room again when this part of the memory is free.
 const ROOM_AGAIN_PART: u64 = 32;
 
-/// How a store is doing. Counts are since it was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Status {
-    /// The position after the last event, durable or not.
-    pub position: Position,
-    /// Where the newest checkpoint stands, if one was taken.
-    pub checkpoint: Position,
-    /// How many checkpoints were taken.
-    pub checkpoints: u64,
-    /// Whether one is being taken.
-    pub is_checkpointing: bool,
-    /// Whether tasks are being copied forward.
-    pub is_copying: bool,
-    /// Bytes written to the log.
-    pub logged_bytes: u64,
-    /// Bytes of the log that a start would read.
-    pub since_checkpoint_bytes: u64,
-    /// The next checkpoint is taken when it is so many.
-    pub checkpoint_due_bytes: u64,
-    /// Bytes written to checkpoints.
-    pub checkpoint_bytes: u64,
-    /// Bytes of the log by which tasks were copied forward.
-    pub copied_bytes: u64,
-    /// Segments of the log.
-    pub segments: u64,
-    /// Their bytes.
-    pub segments_bytes: u64,
-    /// Bytes that the tasks which are there would take up in the log.
-    pub live_bytes: u64,
-    /// Payloads in memory.
-    pub cache_bytes: u64,
-    /// Memory that is accounted for: tasks, workers, payloads, waiting pops, connections.
-    pub memory_bytes: u64,
-    /// What it may be at most; 0 is no limit.
-    pub memory_bytes_max: u64,
-    /// Whether pushes are refused because the disk is full.
-    pub is_full: bool,
-    /// How many bytes of the disk were free when that was last looked at, some seconds ago at most.
-    pub disk_free_bytes: u64,
-    /// The size of a new segment.
-    pub segment_bytes: u64,
-    /// Reads of the log that failed.
-    pub read_errors: u64,
-    /// Tasks that are dead because their payloads could not be read.
-    pub unreadable_tasks: u64,
-    /// Segments that are kept because tasks cannot be copied out of them.
-    pub unreadable_segments: u64,
-}
-
 impl Engine {
-    /// How the store is doing.
+    /// Numbers about the store.
     pub fn status(&self) -> Status {
         let shared = &self.shared;
         let state = shared.lock();
@@ -90,20 +43,18 @@ impl Engine {
             unreadable_segments: state.unreadable.len() as u64,
         }
     }
-
-    /// Counts memory that something outside holds on behalf of those who use the store, connections for one: so much, and
-    /// not so much as before.
-    pub fn charge(&self, bytes: usize, before: usize) {
-        let charged = &self.shared.charged;
-        if bytes > before {
-            charged.fetch_add(bytes - before, Relaxed)
-        } else {
-            charged.fetch_sub(before - bytes, Relaxed)
-        };
-    }
 }
 
 impl Shared {
+    /// Counts memory that a caller holds on behalf of clients: `bytes` instead of `before`.
+    pub(crate) fn charge(&self, bytes: usize, before: usize) {
+        if bytes > before {
+            self.charged.fetch_add(bytes - before, Relaxed)
+        } else {
+            self.charged.fetch_sub(before - bytes, Relaxed)
+        };
+    }
+
     /// Payloads in memory: those in the cache, and those that are on their way there.
     fn cached(&self, state: &State) -> u64 {
         let arrived = self.loader.as_ref().map_or(0, Loader::arrived_bytes);

@@ -4,12 +4,11 @@
 use std::fmt;
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use sureq_core::reply::{Span, TaskView};
 use sureq_core::{Receipt, Refusal, Replies, Reply};
-use sureq_seam::{by_queue, unparks};
-use sureq_sync::thread::Parker;
+use sureq_home_api::{Answer, Pending, by_queue};
 use sureq_sync::{Mutex, MutexGuard};
 
 use crate::body::Body;
@@ -21,20 +20,20 @@ use crate::sliced::{Sliced, Step};
 
 /// What came of a command that had to wait.
 #[derive(Debug)]
-pub struct Answer {
+pub(crate) struct PendingAnswer {
     /// The queues of a pop, in its order: what the tasks' queue numbers mean.
-    pub queues: Vec<Box<[u8]>>,
+    pub(crate) queues: Vec<Box<[u8]>>,
     /// One reply and what it points into.
-    pub replies: Replies<Body>,
+    pub(crate) replies: Replies<Body>,
     /// What must be durable before it leaves.
-    pub position: Position,
+    pub(crate) position: Position,
     /// When it was executed: whoever waits for it may be late to take it.
-    pub at: Instant,
+    pub(crate) at: Instant,
     /// The queue of tasks that were handed out again, as a command other than a pop does.
     pub(crate) recovered_from: Option<Box<[u8]>>,
 }
 
-impl Answer {
+impl PendingAnswer {
     /// What has just been executed.
     pub(crate) fn new(queues: Vec<Box<[u8]>>, replies: Replies<Body>, position: Position) -> Self {
         Self { queues, replies, position, at: sureq_sync::now(), recovered_from: None }
@@ -44,6 +43,15 @@ impl Answer {
     pub(crate) fn receipts(&self) -> Vec<(Box<[u8]>, Vec<Receipt>)> {
         let all = by_queue(&self.queues, &self.replies.tasks, TaskView::receipt);
         all.map(|(queue, receipts)| (queue.clone(), receipts)).collect()
+    }
+}
+
+impl From<PendingAnswer> for Answer {
+    fn from(answer: PendingAnswer) -> Self {
+        let mut replies = Replies::default();
+        let PendingAnswer { replies: mut own, position, at, .. } = answer;
+        replies.append_mapped(&mut own, Body::into_payload);
+        Self { replies, position, at }
     }
 }
 
@@ -88,7 +96,7 @@ pub(crate) struct TicketCell {
 #[derive(Default)]
 #[expect(clippy::struct_excessive_bools, reason = "four questions, of which each has its own answer")]
 pub(crate) struct TicketState {
-    pub(crate) answer: Option<Answer>,
+    pub(crate) answer: Option<PendingAnswer>,
     /// The answer's payloads are being read, or not all of its slices were executed.
     pub(crate) is_loading: bool,
     /// The loader reads payloads of the answer. No further slice is executed meanwhile.
@@ -120,7 +128,7 @@ impl TicketState {
 impl TicketCell {
     /// Begins an answer to which slices will be added, if there are any. If its payloads have to be read first, that is noted
     /// under the same lock: a poll at this moment must not return the answer without them, nor execute its next slice.
-    pub(crate) fn begin(&self, answer: Answer, slices: Option<Sliced>) {
+    pub(crate) fn begin(&self, answer: PendingAnswer, slices: Option<Sliced>) {
         let is_cold = is_cold(&answer.replies);
         let mut ticket = self.lock();
         let is_begun = matches!(slices, Some(Sliced::Bulk(_)));
@@ -161,7 +169,7 @@ impl TicketCell {
         ticket.is_loading = is_cold || rest.is_some();
         ticket.slices = rest;
         let Some(answer) = &mut ticket.answer else { return };
-        let Answer { replies, .. } = answer;
+        let PendingAnswer { replies, .. } = answer;
         replies.tasks.append(&mut slice.tasks);
         replies.indexes.append(&mut slice.indexes);
         replies.queues.append(&mut slice.queues);
@@ -182,7 +190,7 @@ impl TicketCell {
             // What was executed for it may be on disk or not.
             let may_be_done = ticket.answer.is_some() || ticket.is_executed;
             let replies = if may_be_done { unsure() } else { poisoned() };
-            ticket.answer = Some(Answer::new(Vec::new(), replies, Position::START));
+            ticket.answer = Some(PendingAnswer::new(Vec::new(), replies, Position::START));
         }
         let waker = ticket.waker.take();
         drop(ticket);
@@ -201,19 +209,19 @@ fn is_cold(replies: &Replies<Body>) -> bool {
     replies.tasks.iter().any(|task| task.body.place().is_some())
 }
 
-/// The right to the answer of a command that waits. Dropped without its answer having been taken, it leaves the line, and
-/// what it was given goes back to the front.
-pub struct Ticket {
+/// The right to the answer of a command that waits. Dropped before the answer was taken, it leaves the line, and its tasks go
+/// back to the front.
+pub(crate) struct EngineTicket {
     /// Its place in the line, if it stands there.
     pub(crate) number: Option<u64>,
     pub(crate) cell: Arc<TicketCell>,
     pub(crate) shared: Arc<Shared>,
 }
 
-impl Ticket {
-    /// The answer, once it is there and may leave. After a failure of the log it is that nothing is confirmed any more, or, of
-    /// what was executed by then, that nobody knows.
-    pub fn poll(&self, cx: &mut Context<'_>) -> Poll<Answer> {
+impl Pending for EngineTicket {
+    /// After a failure of the log the answer is that nothing is confirmed any more, or, of what was executed by then, that its
+    /// outcome is unknown.
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<Answer> {
         match self.shared.step(&self.cell) {
             Step::None => {}
             Step::More => {
@@ -235,10 +243,10 @@ impl Ticket {
         let answered = cell.answer.as_ref().filter(|_| !cell.is_loading);
         let Some(position) = answered.map(|answer| answer.position) else {
             if self.shared.durable.failure().is_some() || self.shared.state.is_poisoned() {
-                // Whoever should have answered may be gone.
+                // The thread that should have answered may be gone.
                 let may_be_done = cell.answer.take().is_some() || cell.is_executed;
                 let replies = if may_be_done { unsure() } else { poisoned() };
-                return Poll::Ready(Answer::new(Vec::new(), replies, Position::START));
+                return Poll::Ready(PendingAnswer::new(Vec::new(), replies, Position::START).into());
             }
             cell.waker = Some(cx.waker().clone());
             return Poll::Pending;
@@ -252,37 +260,19 @@ impl Ticket {
             }
             drop(cell);
             part_from_large(&mut answer.replies.tasks);
-            return Poll::Ready(answer);
+            return Poll::Ready(answer.into());
         }
         drop(cell);
         self.shared.durable.wake_at(position, cx.waker());
         Poll::Pending
     }
 
-    /// Whether all it waits for is payloads that are being read, so that the answer comes without anyone pushing a task.
-    pub fn is_loading(&self) -> bool {
-        self.number.is_none() || self.cell.lock().is_loading
-    }
-
-    /// Whether it is a pop that waited for tasks: a peer that has left since is not handed any.
-    pub const fn is_for_tasks(&self) -> bool {
+    fn waits_for_tasks(&self) -> bool {
         self.number.is_some()
-    }
-
-    /// Waits for the answer on this thread.
-    pub fn wait(self) -> Answer {
-        let parker = Parker::new();
-        let waker = unparks(&parker);
-        loop {
-            match self.poll(&mut Context::from_waker(&waker)) {
-                Poll::Ready(answer) => return answer,
-                Poll::Pending => parker.park_timeout(Duration::from_secs(1)),
-            }
-        }
     }
 }
 
-impl Drop for Ticket {
+impl Drop for EngineTicket {
     fn drop(&mut self) {
         // The state is left alone if a panic has put it in doubt: nothing of it will be confirmed.
         let Ok(mut state) = self.shared.state.lock() else { return };
@@ -299,8 +289,8 @@ impl Drop for Ticket {
     }
 }
 
-impl fmt::Debug for Ticket {
+impl fmt::Debug for EngineTicket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Ticket").field(&self.number).finish()
+        f.debug_tuple("EngineTicket").field(&self.number).finish()
     }
 }

@@ -14,7 +14,7 @@ use sureq_sync::{Mutex, MutexGuard};
 use crate::body::Body;
 use crate::log::Position;
 use crate::shared::Shared;
-use crate::ticket::{Answer, TicketCell, only};
+use crate::ticket::{PendingAnswer, TicketCell, only};
 
 /// How long a task waits after each read that failed. The one after the last wait is the last.
 const WAITS_MS: [u64; 2] = [1_000, 10_000];
@@ -131,7 +131,11 @@ pub(crate) fn take_back(shared: &Shared, cell: &TicketCell, missing: &[Missing])
 }
 
 /// The deliveries that cannot be made, by queue. What was only looked at is no delivery.
-fn deliveries(shared: &Shared, answer: &Answer, missing: &[Missing]) -> Vec<(Box<[u8]>, Vec<Undelivered>)> {
+fn deliveries(
+    shared: &Shared,
+    answer: &PendingAnswer,
+    missing: &[Missing],
+) -> Vec<(Box<[u8]>, Vec<Undelivered>)> {
     let queues: Vec<&[u8]> = match &answer.recovered_from {
         Some(queue) => vec![queue],
         None => answer.queues.iter().map(AsRef::as_ref).collect(),
@@ -185,7 +189,7 @@ fn tell(shared: &Shared, queue: &[u8], undelivered: &[Undelivered]) {
     }
 }
 
-impl Answer {
+impl PendingAnswer {
     /// Leaves tasks out whose payloads could not be had. Without any other it says why. Of dead tasks everything else is
     /// shown, with why as the reason: an operator has to see what they are.
     pub(crate) fn leave_out(&mut self, missing: &[Missing]) {

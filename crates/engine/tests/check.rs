@@ -12,6 +12,7 @@ use sureq_core::Command;
 use sureq_core::command::LeaseAsk;
 use sureq_engine::check::{QueueReport, Report, SegmentReport, Severity};
 use sureq_engine::repair::Beginning;
+use sureq_home_api::Home as _;
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::sim_disk::SimDisk;
 

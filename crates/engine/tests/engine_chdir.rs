@@ -3,6 +3,7 @@
 
 use sureq_core::{Command, Replies, Reply};
 use sureq_engine::{Engine, Options};
+use sureq_home_api::Home as _;
 
 #[test]
 fn a_relative_path_is_good_wherever_the_process_goes() {

@@ -13,6 +13,7 @@ use sureq_core::Command;
 use sureq_core::command::{ConnId, IdForm, LeaseAsk, Pop, TaskRefs};
 use sureq_engine::log::Durability;
 use sureq_engine::{Engine, Options};
+use sureq_home_api::Home as _;
 use sureq_testkit::patience::until;
 
 /// Several slices.

@@ -13,7 +13,8 @@ use engine_support::{ack, execute, pop, push};
 use sureq_core::command::{Add, Block, Cancel, Pop, View, When};
 use sureq_core::{Command, Refusal, Replies, Reply, TaskId};
 use sureq_engine::log::Durability;
-use sureq_engine::{Engine, Options, Ticket};
+use sureq_engine::{Engine, Options};
+use sureq_home_api::{Home as _, Payload, Ticket};
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::valve::Valve;
 
@@ -64,10 +65,10 @@ impl Cold {
     /// Begins a command that has to wait for the disk.
     fn begin(&self, command: &Command<'_>) -> Ticket {
         let mut replies = Replies::default();
-        let executed = self.engine.gather(std::slice::from_ref(command), &mut replies);
+        let executed = self.engine.submit(std::slice::from_ref(command), &mut replies);
         self.engine.commit();
-        let ticket = executed.ticket.expect("it has to wait for the disk");
-        assert!(ticket.is_loading());
+        let ticket = executed.into_ticket().expect("it has to wait for the disk");
+        assert!(!ticket.waits_for_tasks());
         ticket
     }
 
@@ -93,7 +94,7 @@ impl Cold {
     }
 }
 
-fn payloads(replies: &Replies<sureq_engine::Body>) -> Vec<Vec<u8>> {
+fn payloads(replies: &Replies<Payload>) -> Vec<Vec<u8>> {
     replies.tasks.iter().map(|task| task.body.as_ref().to_vec()).collect()
 }
 
@@ -139,8 +140,8 @@ fn a_waiting_pop_gets_a_delayed_task_from_the_disk() {
     cold.execute(&[Command::Push { queue: b"other", payloads: &[&payload(1)] }]);
     let wait = Pop { block: Some(Block::Forever), ..Pop::plain(&[b"q"], 1) };
     let mut replies = Replies::default();
-    let executed = cold.engine.gather(&[Command::Pop(wait)], &mut replies);
-    let ticket = executed.ticket.unwrap();
+    let executed = cold.engine.submit(&[Command::Pop(wait)], &mut replies);
+    let ticket = executed.into_ticket().unwrap();
     cold.valve.hold_reads();
     cold.clock.pass(6_000);
     cold.engine.tick();
@@ -200,9 +201,9 @@ fn a_queue_that_is_being_emptied_is_read_ahead_of_its_takers_within_the_cache() 
     let (mut waited, mut most) = (Vec::new(), 0);
     for (n, expected) in all.iter().enumerate() {
         let mut replies = Replies::default();
-        let executed = engine.gather(&[pop_of(1)], &mut replies);
+        let executed = engine.submit(&[pop_of(1)], &mut replies);
         engine.commit();
-        if let Some(ticket) = executed.ticket {
+        if let Some(ticket) = executed.into_ticket() {
             waited.push(n);
             replies = ticket.wait().replies;
         }
@@ -322,7 +323,7 @@ fn cancel_of(payload: &[u8]) -> Command<'_> {
     Command::Cancel { queue: b"q", which: Cancel::Payload(payload) }
 }
 
-fn cancelled(replies: &Replies<sureq_engine::Body>) -> &Reply {
+fn cancelled(replies: &Replies<Payload>) -> &Reply {
     replies.list.last().expect("there is an answer")
 }
 

@@ -12,6 +12,7 @@ use sureq_core::command::{Block, Pop};
 use sureq_core::settings::{Change, Changes};
 use sureq_core::{Command, Refusal, Replies, Reply, limits};
 use sureq_engine::{Engine, Options};
+use sureq_home_api::Home as _;
 use sureq_testkit::machine_watch::MachineWatch;
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::sim_disk::SimDisk;
@@ -48,14 +49,14 @@ fn an_ack_that_frees_a_slot_does_not_remove_all_expired_tasks_itself() {
     let _ = execute(&engine, &[Command::Push { queue: b"q", payloads: &[b"good"] }]);
     let queues: [&[u8]; 1] = [b"q"];
     let pop = Command::Pop(Pop { block: Some(Block::Forever), ..Pop::plain(&queues, 1) });
-    let waiting = engine.gather(&[pop], &mut Replies::default()).ticket.expect("there is no slot");
+    let waiting = engine.submit(&[pop], &mut Replies::default()).into_ticket().expect("there is no slot");
     clock.pass(2 * HOUR_MS);
 
     let (before, watch) = (engine.end(), MachineWatch::start());
     let text = held.tasks[0].id.to_string();
     let (list, mut replies) = ([text.as_bytes()], Replies::default());
     let since = Instant::now();
-    let executed = engine.gather(&[ack_of(&list)], &mut replies);
+    let executed = engine.submit(&[ack_of(&list)], &mut replies);
     let took = since.elapsed();
     assert_eq!(replies.indexes, [0], "{:?}", replies.list);
     let events = executed.position.0 - before.0;
@@ -87,10 +88,10 @@ fn a_cold_pop_over_very_many_queues_goes_through_its_reply_once() {
     let watch = MachineWatch::start();
     let since = Instant::now();
     let mut replies = Replies::default();
-    let executed = engine.gather(&[pop], &mut replies);
+    let executed = engine.submit(&[pop], &mut replies);
     let took = since.elapsed();
     engine.commit();
-    let answer = executed.ticket.expect("no payload is in memory").wait();
+    let answer = executed.into_ticket().expect("no payload is in memory").wait();
     assert_eq!(answer.replies.tasks.len(), COUNT, "{:?}", answer.replies.list);
     // In a debug build too: a second pass over the reply for each queue takes some seconds.
     watch.assert_within(took, Duration::from_secs(1), "the pop, under the lock");

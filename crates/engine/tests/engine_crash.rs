@@ -11,6 +11,7 @@ use engine_support::run::{Recorded, Run};
 use engine_support::{ack, events_in, is_start, open, push, replayed};
 use sureq_engine::Engine;
 use sureq_engine::log::{Durability, Position};
+use sureq_home_api::Home as _;
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::sim_disk::{Crash, Kept, Op, SimDisk};
 

@@ -15,7 +15,8 @@ use sureq_core::{Command, Refusal, Replies, Reply, TaskId};
 use sureq_engine::disk::Disk;
 use sureq_engine::fault::OpenError;
 use sureq_engine::log::Durability;
-use sureq_engine::{Body, Engine, Options};
+use sureq_engine::{Engine, Options};
+use sureq_home_api::{Flow, Home as _, Payload};
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::patience::until;
 use sureq_testkit::sim_disk::{FailureKind, Kept, Repeat, SimDisk};
@@ -127,7 +128,7 @@ struct Coming {
 
 impl Coming {
     /// Executes if the log has not failed; answers nothing otherwise.
-    fn execute(&self, command: Command<'_>) -> Option<Replies<Body>> {
+    fn execute(&self, command: Command<'_>) -> Option<Replies<Payload>> {
         let mut replies = Replies::default();
         let executed = self.engine.execute(&[command], &mut replies);
         let is_confirmed = self.engine.wait(executed.position) && self.engine.failure().is_none();
@@ -234,7 +235,7 @@ fn nothing_is_confirmed_after_the_store_file_failed() {
     let push = Command::Push { queue: b"q", payloads: &[b"after"] };
     let executed = engine.execute(&[push], &mut replies);
     assert!(replies.ids.iter().all(|id| *id < mark), "an id above the mark must not be given out");
-    assert_eq!((executed.done, executed.ticket.is_none()), (1, true));
+    assert_eq!((executed.executed, matches!(executed.flow, Flow::Ready)), (1, true));
     until("the failure is told", || engine.failure().is_some());
     valve.disk.heal();
     assert!(!engine.wait(executed.position) || replies.ids.is_empty(), "it is not confirmed");
@@ -253,7 +254,7 @@ fn a_failure_ends_all_waiting() {
     let wait = |queue: &'static [u8]| {
         let queues = [queue];
         let pop = Pop { block: Some(Block::Forever), ..Pop::plain(&queues, 1) };
-        engine.execute(&[Command::Pop(pop)], &mut Replies::default()).ticket.unwrap()
+        engine.execute(&[Command::Pop(pop)], &mut Replies::default()).into_ticket().unwrap()
     };
     let (served, unserved) = (wait(b"q"), wait(b"never"));
     valve.close();
@@ -268,7 +269,7 @@ fn a_failure_ends_all_waiting() {
     assert_eq!(unserved.list, [Reply::Refused(Refusal::Poisoned)]);
     assert!(served.tasks.is_empty() && unserved.tasks.is_empty());
     assert!(engine.close().is_err());
-    assert_eq!(engine.waiting(), 0);
+    assert_eq!(engine.waiters(), 0);
 }
 
 /// On a full disk pushes are refused, and go on by themselves when there is room; what was refused has changed nothing.

@@ -13,7 +13,8 @@ use sureq_core::settings::{Change, Changes, Expired};
 use sureq_core::{Command, Replies, Reply, TaskId};
 use sureq_engine::check::check;
 use sureq_engine::log::Durability;
-use sureq_engine::{Body, Engine, Options};
+use sureq_engine::{Engine, Options};
+use sureq_home_api::{Home as _, Payload};
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::sim_disk::SimDisk;
 
@@ -55,7 +56,7 @@ impl Store {
         Self { disk, clock, options, engine, tasks: BTreeMap::new(), pushes: 0 }
     }
 
-    fn execute(&self, commands: &[Command<'_>]) -> Replies<Body> {
+    fn execute(&self, commands: &[Command<'_>]) -> Replies<Payload> {
         let mut replies = Replies::default();
         let executed = self.engine.execute(commands, &mut replies);
         assert!(self.engine.wait(executed.position), "{:?}", self.engine.failure());

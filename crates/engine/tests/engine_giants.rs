@@ -12,7 +12,8 @@ use sureq_core::{Command, Refusal, Replies, Reply, TaskId};
 use sureq_engine::check::check;
 use sureq_engine::disk::Disk;
 use sureq_engine::log::Durability;
-use sureq_engine::{Body, Engine, Options};
+use sureq_engine::{Engine, Options};
+use sureq_home_api::{Home as _, Payload};
 use sureq_testkit::loop_image::{LoopImage, Tmpfs};
 use sureq_testkit::machine_watch::MachineWatch;
 use sureq_testkit::manual_clock::ManualClock;
@@ -32,7 +33,7 @@ fn open(disk: Arc<dyn Disk>, options: &Options) -> Engine {
 }
 
 /// Executes, and sees to it that it is confirmed in bounded time.
-fn execute(engine: &Engine, command: Command<'_>) -> Replies<Body> {
+fn execute(engine: &Engine, command: Command<'_>) -> Replies<Payload> {
     let mut replies = Replies::default();
     let executed = engine.execute(&[command], &mut replies);
     until("the reply may leave", || engine.durable() >= executed.position || engine.failure().is_some());
@@ -87,10 +88,11 @@ fn a_name_counts_towards_what_a_segment_must_hold() {
     for (name, is_giant) in [(None, false), (Some(NameArg::Bytes(&name)), true)] {
         let mut replies = Replies::default();
         let add = Command::Add(Add { name, ..Add::plain(b"q", &payload) });
-        let executed = engine.gather(&[add], &mut replies);
+        let executed = engine.submit(&[add], &mut replies);
         engine.commit();
-        assert_eq!(executed.ticket.is_some(), is_giant);
-        if let Some(ticket) = executed.ticket {
+        let ticket = executed.into_ticket();
+        assert_eq!(ticket.is_some(), is_giant);
+        if let Some(ticket) = ticket {
             replies.append(ticket.wait().replies);
         }
         assert!(matches!(replies.list[..], [Reply::Added { added: true, .. }]), "{:?}", replies.list);

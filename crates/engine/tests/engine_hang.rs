@@ -9,8 +9,9 @@ use std::time::Duration;
 use engine_support::{SEGMENT_BYTES, ack_of, execute, open, options, push};
 use sureq_core::command::Pop;
 use sureq_core::{Broker, Command, Replies, Reply};
+use sureq_engine::Engine;
 use sureq_engine::log::Durability;
-use sureq_engine::{Engine, Executed};
+use sureq_home_api::{Home as _, Payload, Submitted};
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::patience::{PATIENCE, until};
 use sureq_testkit::sim_disk::Op;
@@ -23,9 +24,9 @@ fn at_once<T: Send + 'static>(what: &str, act: impl FnOnce() -> T + Send + 'stat
     is_done.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{what} waits for the disk"))
 }
 
-fn gather(engine: &Engine, command: &Command<'_>) -> (Replies<sureq_engine::Body>, Executed) {
+fn gather(engine: &Engine, command: &Command<'_>) -> (Replies<Payload>, Submitted) {
     let mut replies = Replies::default();
-    let executed = engine.gather(std::slice::from_ref(command), &mut replies);
+    let executed = engine.submit(std::slice::from_ref(command), &mut replies);
     engine.commit();
     (replies, executed)
 }
@@ -66,7 +67,7 @@ fn a_disk_that_hangs_for_an_hour_holds_up_nobody_but_those_who_wait_to_be_confir
         assert_eq!(gather(&other, &ack_of(&[text.as_bytes()])).0.indexes, [0]);
         assert!(matches!(gather(&other, &Command::Info { queue: b"q" }).0.list[..], [Reply::Info(_)]));
         assert!(other.status().position > other.durable());
-        assert_eq!(other.waiting(), 0);
+        assert_eq!(other.waiters(), 0);
         other.tick();
         other.check().unwrap();
     });
@@ -120,8 +121,8 @@ fn a_giant_push_into_a_disk_that_hangs_holds_up_nobody_but_its_caller() {
     let (other, payload) = (engine.clone(), giant.clone());
     let ticket = at_once("a giant push", move || {
         let (replies, executed) = gather(&other, &Command::Push { queue: b"q", payloads: &[&payload] });
-        assert!(replies.list.is_empty() && executed.done == 0, "{:?}", replies.list);
-        executed.ticket.expect("it waits for its room")
+        assert!(replies.list.is_empty() && executed.executed == 0, "{:?}", replies.list);
+        executed.into_ticket().expect("it waits for its room")
     });
     valve.wait_until_hung("spare-");
     let other = engine.clone();
@@ -148,7 +149,8 @@ fn a_giant_push_is_answered_when_the_store_is_closed_on_a_disk_that_hangs() {
     valve.hang_creating();
     let giant = vec![b'x'; 3 * SEGMENT_BYTES as usize];
     let push_giant = Command::Push { queue: b"q", payloads: &[&giant] };
-    let tickets = [(); 2].map(|()| gather(&engine, &push_giant).1.ticket.expect("it waits for its room"));
+    let tickets =
+        [(); 2].map(|()| gather(&engine, &push_giant).1.into_ticket().expect("it waits for its room"));
     valve.wait_until_hung("spare-");
     let other = engine.clone();
     let closed = at_once("the end", move || other.close_within(Duration::from_millis(200)));

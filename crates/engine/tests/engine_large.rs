@@ -11,7 +11,8 @@ use sureq_core::settings::{Change, Changes, Expired};
 use sureq_core::{Command, Replies, Reply};
 use sureq_engine::check::check;
 use sureq_engine::log::Durability;
-use sureq_engine::{Body, Engine, Options};
+use sureq_engine::{Engine, Options};
+use sureq_home_api::{Home as _, Payload};
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::patience::until;
 use sureq_testkit::sim_disk::{Crash, Kept, Op, SimDisk};
@@ -42,7 +43,7 @@ fn payload(n: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at * 31 / 7 + n * 13) as u8).collect()
 }
 
-fn execute(engine: &Engine, commands: &[Command<'_>]) -> Replies<Body> {
+fn execute(engine: &Engine, commands: &[Command<'_>]) -> Replies<Payload> {
     let mut replies = Replies::default();
     let executed = engine.execute(commands, &mut replies);
     assert!(engine.wait(executed.position), "{:?}", engine.failure());

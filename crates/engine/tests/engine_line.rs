@@ -12,16 +12,17 @@ use engine_support::{ack, execute, fresh, open, pop, push};
 use sureq_core::command::{Block, ConnId, LeaseAsk, Pop};
 use sureq_core::{Command, Refusal, Replies, Reply};
 use sureq_engine::log::Durability;
-use sureq_engine::{Answer, Engine, Options, Ticket};
+use sureq_engine::{Engine, Options};
+use sureq_home_api::{Answer, Flow, Home as _, Ticket};
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::valve::Valve;
 
 fn wait_for(engine: &Engine, queues: &[&[u8]], block: Block) -> Ticket {
-    let waiting = engine.waiting();
+    let waiting = engine.waiters();
     let pop = Pop { block: Some(block), ..Pop::plain(queues, 1) };
     let executed = engine.execute(&[Command::Pop(pop)], &mut Replies::default());
-    assert_eq!((executed.done, engine.waiting()), (0, waiting + 1));
-    executed.ticket.unwrap()
+    assert_eq!((executed.executed, engine.waiters()), (0, waiting + 1));
+    executed.into_ticket().unwrap()
 }
 
 fn poll(ticket: &Ticket) -> Option<Answer> {
@@ -59,7 +60,7 @@ fn who_came_first_is_served_first() {
     assert!(poll(&c).is_none());
     push(&engine, &[b"3"]);
     assert_eq!(body(&answer_of(&c)), b"3");
-    assert_eq!(engine.waiting(), 0);
+    assert_eq!(engine.waiters(), 0);
     engine.close().unwrap();
 }
 
@@ -83,7 +84,7 @@ fn time_runs_out_and_not_sooner() {
     clock.pass(1);
     engine.tick();
     assert_eq!(answer_of(&ticket).replies.list, [Reply::TimedOut]);
-    assert_eq!(engine.waiting(), 0);
+    assert_eq!(engine.waiters(), 0);
     push(&engine, &[b"late"]);
     assert_eq!(pop(&engine, 9), [b"late"]);
     engine.close().unwrap();
@@ -95,7 +96,7 @@ fn who_is_dropped_has_left_the_line() {
     let first = wait_for(&engine, &[b"q"], Block::Millis(1_000));
     let second = wait_for(&engine, &[b"q"], Block::Forever);
     drop(first);
-    assert_eq!(engine.waiting(), 1);
+    assert_eq!(engine.waiters(), 1);
     push(&engine, &[b"x"]);
     assert_eq!(body(&answer_of(&second)), b"x");
     engine.close().unwrap();
@@ -146,14 +147,14 @@ fn a_batch_stops_at_a_pop_that_waits() {
     let pop_p = Command::Pop(Pop::plain(&[b"p"], 1));
     let mut replies = Replies::default();
     let executed = engine.execute(&[push_p, pop_p, waits, push_p], &mut replies);
-    assert_eq!((executed.done, replies.list.len(), replies.tasks.len()), (2, 2, 1));
+    assert_eq!((executed.executed, replies.list.len(), replies.tasks.len()), (2, 2, 1));
     assert_eq!(
         engine.inspect(|broker| broker.queue(b"p").unwrap().len()),
         1,
         "the last push was not executed"
     );
-    let ticket = executed.ticket.unwrap();
     assert!(engine.wait(executed.position));
+    let ticket = executed.into_ticket().unwrap();
 
     // One that finds something does not wait, also if that something is in the same batch.
     let mut replies = Replies::default();
@@ -161,7 +162,7 @@ fn a_batch_stops_at_a_pop_that_waits() {
         &[push_p, Command::Pop(Pop { block: Some(Block::Forever), ..Pop::plain(&[b"p"], 1) })],
         &mut replies,
     );
-    assert_eq!((executed.done, executed.ticket.is_none()), (2, true));
+    assert_eq!((executed.executed, matches!(executed.flow, Flow::Ready)), (2, true));
     push(&engine, &[b"y"]);
     assert_eq!(body(&answer_of(&ticket)), b"y");
     engine.close().unwrap();
@@ -177,7 +178,7 @@ fn an_answer_waits_for_its_sync() {
     let executed =
         engine.execute(&[Command::Push { queue: b"q", payloads: &[b"x"] }], &mut Replies::default());
     valve.wait_until_held();
-    assert_eq!(engine.waiting(), 0, "it has been served");
+    assert_eq!(engine.waiters(), 0, "it has been served");
     assert!(poll(&ticket).is_none(), "but nothing of it is durable");
     assert!(engine.durable() < executed.position);
     valve.open();
@@ -226,9 +227,9 @@ fn those_who_wait_are_counted_as_memory_and_refused_when_there_is_none() {
     let pop = Pop { block: Some(Block::Forever), ..Pop::plain(&queues, 1) };
     let mut replies = Replies::default();
     let executed = engine.execute(&[Command::Pop(pop)], &mut replies);
-    assert!(executed.ticket.is_none() && executed.done == 1, "nothing more waits");
+    assert!(matches!(executed.flow, Flow::Ready) && executed.executed == 1, "nothing more waits");
     assert!(matches!(replies.list[..], [Reply::Refused(Refusal::OutOfMemory)]), "{:?}", replies.list);
     tickets.clear();
-    assert_eq!((engine.waiting(), engine.status().memory_bytes), (0, before));
+    assert_eq!((engine.waiters(), engine.status().memory_bytes), (0, before));
     engine.close().unwrap();
 }

@@ -12,29 +12,29 @@ use sureq_core::command::{
 use sureq_core::notice::{Kind, Kinds};
 use sureq_core::settings::{Change, Changes, Overflow, Place};
 use sureq_core::{Command, Event, Replies, Reply, TaskId, codec, limits};
+use sureq_engine::Engine;
 use sureq_engine::log::Durability;
-use sureq_engine::{Engine, Listener};
-use sureq_seam::{Heard, NoticeTasks};
+use sureq_home_api::{Home as _, ListenEvent, Listener, NoticeTasks, Payload};
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::valve::Valve;
 
 /// Someone who hears everything.
 fn listen(engine: &Engine) -> Listener {
     let listener = engine.listen();
-    listener.want_everywhere(Kind::ALL.into_iter().collect());
+    listener.subscribe_all(Kind::ALL.into_iter().collect());
     listener
 }
 
-fn poll(listener: &Listener) -> Poll<Option<Heard>> {
+fn poll(listener: &Listener) -> Poll<Option<ListenEvent>> {
     listener.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-fn told(heard: Heard) -> String {
-    let Heard::Notice(notice) = heard else { return "missed".to_owned() };
+fn told(heard: ListenEvent) -> String {
+    let ListenEvent::Notice(notice) = heard else { return "missed".to_owned() };
     let tasks = match notice.tasks {
         NoticeTasks::Count(count) => count.to_string(),
         NoticeTasks::Ids(ids) => ids.iter().map(TaskId::to_string).collect::<Vec<_>>().join(" "),
-        NoticeTasks::Said(_) => unreachable!("no other program has a say in this"),
+        NoticeTasks::Foreign(_) => unreachable!("no other program has a say in this"),
     };
     format!("{} {} {tasks}", notice.kind.name(), String::from_utf8_lossy(&notice.queue))
 }
@@ -70,7 +70,7 @@ impl Story {
     }
 
     /// Executes a command, and checks what is heard of it.
-    fn check(&self, command: Command<'_>, expect: &[&str]) -> Replies<sureq_engine::Body> {
+    fn check(&self, command: Command<'_>, expect: &[&str]) -> Replies<Payload> {
         let (replies, _) = execute(&self.engine, &[command]);
         assert!(!matches!(replies.list[0], Reply::Refused(_)), "{:?}", replies.list);
         assert_eq!(heard(&self.listener), expect, "{command:?}");
@@ -310,19 +310,19 @@ fn only_what_is_wanted_is_heard_and_only_while_it_is() {
         kinds.collect::<Vec<_>>()
     };
     assert_eq!(life(), [""; 0]);
-    listener.want(Kind::Work, b"q");
-    listener.want(Kind::Work, b"q");
-    listener.want(Kind::Done, b"other");
+    listener.subscribe(Kind::Work, b"q");
+    listener.subscribe(Kind::Work, b"q");
+    listener.subscribe(Kind::Done, b"other");
     assert_eq!(life(), ["work"]);
-    listener.want_everywhere(done);
+    listener.subscribe_all(done);
     assert_eq!(life(), ["work", "done"]);
-    listener.unwant(Kind::Work, b"q");
-    listener.unwant_everywhere(done);
+    listener.unsubscribe(Kind::Work, b"q");
+    listener.unsubscribe_all(done);
     assert_eq!(life(), ["work"], "wanted twice, and taken back once");
-    listener.unwant(Kind::Work, b"q");
-    listener.unwant(Kind::Work, b"q");
+    listener.unsubscribe(Kind::Work, b"q");
+    listener.unsubscribe(Kind::Work, b"q");
     assert_eq!(life(), [""; 0]);
-    listener.want(Kind::Work, b"q");
+    listener.subscribe(Kind::Work, b"q");
     assert_eq!(life(), ["work"], "taking back too much does no harm");
 }
 

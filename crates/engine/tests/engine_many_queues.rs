@@ -13,6 +13,7 @@ use sureq_core::command::{Add, Pop, View};
 use sureq_core::{Command, Refusal, Replies, Reply, TaskId};
 use sureq_engine::log::Durability;
 use sureq_engine::{Engine, Options};
+use sureq_home_api::Home as _;
 use sureq_testkit::load::scale;
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::sim_disk::{Kept, SimDisk};

@@ -11,7 +11,8 @@ use engine_support::{options, push};
 use sureq_core::command::{Block, Pop, View};
 use sureq_core::{Command, Refusal, Replies, Reply};
 use sureq_engine::log::Durability;
-use sureq_engine::{Engine, Options, Ticket};
+use sureq_engine::{Engine, Options};
+use sureq_home_api::{Home as _, Ticket};
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::patience::{PATIENCE, until};
 use sureq_testkit::valve::Valve;
@@ -32,7 +33,7 @@ fn closed(engine: &Engine) -> bool {
 
 fn wait_for_a_task(engine: &Engine) -> Ticket {
     let pop = Pop { block: Some(Block::Forever), ..Pop::plain(&[b"never"], 1) };
-    engine.gather(&[Command::Pop(pop)], &mut Replies::default()).ticket.unwrap()
+    engine.submit(&[Command::Pop(pop)], &mut Replies::default()).into_ticket().unwrap()
 }
 
 /// Whichever thread it is that panics in a call to the disk.
@@ -53,13 +54,13 @@ fn a_thread_that_panics_leaves_nobody_waiting() {
         // Each of the threads has a reason to go to the disk now.
         clock.pass(3_600_000);
         let look = Command::Inspect { queue: b"q", view: View::Ready, start: 0, count: 20 };
-        let reading = engine.gather(&[look], &mut Replies::default()).ticket;
+        let reading = engine.submit(&[look], &mut Replies::default()).into_ticket();
         let mut n = 0_u8;
         until("it panics", || {
             let payload = vec![n; 500];
             n = n.wrapping_add(1);
             let push = Command::Push { queue: b"q", payloads: &[&payload] };
-            let _ = engine.gather(&[push], &mut Replies::default());
+            let _ = engine.submit(&[push], &mut Replies::default());
             engine.commit();
             engine.failure().is_some()
         });
@@ -68,7 +69,7 @@ fn a_thread_that_panics_leaves_nobody_waiting() {
             assert_eq!(told(reading).len(), 1, "{name}");
         }
         let mut replies = Replies::default();
-        let _ = engine.gather(&[Command::Size], &mut replies);
+        let _ = engine.submit(&[Command::Size], &mut replies);
         assert_eq!(replies.list, [Reply::Refused(Refusal::Poisoned)], "{name}");
         assert!(!closed(&engine), "{name}: not all of it is confirmed");
     }

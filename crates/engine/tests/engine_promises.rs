@@ -10,6 +10,7 @@ use sureq_core::command::{Add, LeaseAsk, Pop, View, When};
 use sureq_core::{Command, Refusal, Replies, Reply, TaskId, WallTime};
 use sureq_engine::Engine;
 use sureq_engine::log::{Durability, Position};
+use sureq_home_api::Home as _;
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::sim_disk::{Kept, SimDisk};
 use sureq_testkit::valve::Valve;
@@ -235,7 +236,7 @@ fn nothing_is_taken_after_the_close() {
     engine.close().unwrap();
     let mut replies = Replies::default();
     let late = engine.execute(&[Command::Push { queue: b"q", payloads: &[b"late"] }], &mut replies);
-    assert_eq!((late.done, replies.list), (1, vec![Reply::Refused(Refusal::Closed)]));
+    assert_eq!((late.executed, replies.list), (1, vec![Reply::Refused(Refusal::Closed)]));
     let again = open(&disk.shared(), &clock, Durability::Always);
     assert_eq!(pop(&again, 9), [b"x"]);
     again.close().unwrap();

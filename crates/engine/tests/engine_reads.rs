@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex};
 use engine_support::{ack, execute, push};
 use sureq_core::command::{Cancel, IdForm, Pop, TaskRefs, View};
 use sureq_core::{Command, Refusal, Replies, Reply, TaskId};
-use sureq_engine::{Body, Engine, Options};
+use sureq_engine::{Engine, Options};
+use sureq_home_api::Payload;
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::patience::until;
 use sureq_testkit::sim_disk::SimDisk;
@@ -77,7 +78,7 @@ impl Cold {
     }
 
     /// The tasks of a reply, whose payloads are what was pushed.
-    fn sound(&self, replies: &Replies<Body>) -> Vec<TaskId> {
+    fn sound(&self, replies: &Replies<Payload>) -> Vec<TaskId> {
         for task in &replies.tasks {
             let n = self.ids.iter().position(|id| *id == task.id).expect("it was pushed");
             assert_eq!(task.body.as_ref(), payload(n), "task {n}");
@@ -85,7 +86,7 @@ impl Cold {
         replies.tasks.iter().map(|task| task.id).collect()
     }
 
-    fn dead(&self) -> Replies<Body> {
+    fn dead(&self) -> Replies<Payload> {
         let look = Command::Inspect { queue: b"q", view: View::Dead, start: 0, count: 100 };
         execute(&self.engine, &[look]).0
     }

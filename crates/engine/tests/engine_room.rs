@@ -13,7 +13,8 @@ use sureq_core::settings::Place;
 use sureq_core::task::Body as _;
 use sureq_core::{Command, Replies, Reply, TaskId};
 use sureq_engine::log::Durability;
-use sureq_engine::{Body, Engine, Options};
+use sureq_engine::{Engine, Options};
+use sureq_home_api::{Flow, Home as _, Payload};
 use sureq_testkit::load::{scale, seeded};
 use sureq_testkit::patience::until;
 
@@ -53,14 +54,17 @@ impl Measured {
         Self { engine, dir, worst: 0.0, patience, longest: Duration::ZERO, rng: seeded() }
     }
 
-    fn execute(&mut self, command: Command<'_>) -> Replies<Body> {
+    fn execute(&mut self, command: Command<'_>) -> Replies<Payload> {
         let mut replies = Replies::default();
         loop {
             let executed = self.engine.execute(&[command], &mut replies);
-            let upto = executed.hold.map_or(executed.position, |hold| hold.max(executed.position));
+            let upto = match executed.flow {
+                Flow::Backpressure(Some(until)) => until.max(executed.position),
+                _ => executed.position,
+            };
             assert!(self.engine.wait(upto), "{:?}", self.engine.failure());
             self.measure();
-            if executed.done > 0 {
+            if executed.executed > 0 {
                 return replies;
             }
         }

@@ -16,7 +16,8 @@ use sureq_core::reply::TaskView;
 use sureq_core::settings::{Change, Changes};
 use sureq_core::{Command, Refusal, Replies, Reply, TaskId, limits};
 use sureq_engine::log::Durability;
-use sureq_engine::{Answer, Body, Engine, Options, Ticket};
+use sureq_engine::{Engine, Options};
+use sureq_home_api::{Answer, Home as _, Payload, Ticket};
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::patience::until;
 use sureq_testkit::sim_disk::SimDisk;
@@ -42,17 +43,17 @@ fn fill(engine: &Engine, queue: &[u8], from: usize, count: usize) -> Vec<TaskId>
     ids
 }
 
-fn numbers(replies: &Replies<Body>) -> Vec<usize> {
-    let number = |body: &Body| std::str::from_utf8(body.as_ref()).unwrap().parse().unwrap();
+fn numbers(replies: &Replies<Payload>) -> Vec<usize> {
+    let number = |body: &Payload| std::str::from_utf8(body.as_ref()).unwrap().parse().unwrap();
     replies.tasks.iter().map(|task| number(&task.body)).collect()
 }
 
 fn begin(engine: &Engine, command: Command<'_>) -> Ticket {
     let mut replies = Replies::default();
-    let executed = engine.gather(&[command], &mut replies);
+    let executed = engine.submit(&[command], &mut replies);
     engine.commit();
     assert!(replies.list.is_empty(), "{:?}", replies.list);
-    executed.ticket.unwrap()
+    executed.into_ticket().unwrap()
 }
 
 /// Takes one step; answers whether it was the last.
@@ -134,7 +135,7 @@ fn a_pop_that_is_given_up_between_two_slices_gives_all_back() {
     let ids = fill(&engine, b"q", 0, 3_500);
     for steps in 0..3 {
         let ticket = begin(&engine, Command::Pop(Pop::plain(&[b"q"], 3_400)));
-        assert!(!ticket.is_for_tasks(), "it has some");
+        assert!(!ticket.waits_for_tasks(), "it has some");
         for _ in 0..steps {
             assert!(step(&ticket).is_none());
         }
@@ -210,7 +211,7 @@ fn waiting_pops_share_what_comes_and_none_is_stuck() {
     let payloads: Vec<String> = (0..3_500).map(|n| n.to_string()).collect();
     let all = list(&payloads);
     let _ = execute(&engine, &[Command::Push { queue: b"q", payloads: &all }]);
-    assert_eq!(engine.waiting(), 0, "there was something for each");
+    assert_eq!(engine.waiters(), 0, "there was something for each");
     let (first, second, third) = (first.wait(), second.wait(), third.wait());
     let got: Vec<Vec<usize>> = [first, second, third].iter().map(|answer| numbers(&answer.replies)).collect();
     assert_eq!(
@@ -422,10 +423,10 @@ fn a_long_batch_is_executed_in_parts() {
     let push = Command::Push { queue: b"q", payloads: &[b"x"] };
     let mut replies = Replies::default();
     let executed = engine.execute(&vec![push; 10_000], &mut replies);
-    assert_eq!((executed.done, replies.ids.len()), (10_000, 10_000));
+    assert_eq!((executed.executed, replies.ids.len()), (10_000, 10_000));
     let pops = vec![Command::Pop(Pop::plain(&[b"q"], 100)); 100];
     let executed = engine.execute(&pops, &mut replies);
-    assert_eq!((executed.done, replies.tasks.len()), (100, 10_000));
+    assert_eq!((executed.executed, replies.tasks.len()), (100, 10_000));
     assert!(engine.held().tasks <= HELD_TASKS_MAX, "{:?}", engine.held());
     engine.close().unwrap();
 }
@@ -438,7 +439,7 @@ fn pops_of_many_queues_are_executed_in_parts() {
     let queues = list(&names);
     let mut replies = Replies::default();
     let executed = engine.execute(&[Command::Pop(Pop::plain(&queues, 1)); 10], &mut replies);
-    assert_eq!((executed.done, replies.list.len()), (10, 10));
+    assert_eq!((executed.executed, replies.list.len()), (10, 10));
     let held = engine.held();
     assert!((queues.len()..=HELD_TASKS_MAX).contains(&held.tasks), "{held:?}");
     engine.close().unwrap();
@@ -463,7 +464,7 @@ fn very_many_who_wait_are_served_in_parts() {
         let first = (4 + n) * SLICE;
         assert_eq!(numbers(&ticket.wait().replies), (first..first + SLICE).collect::<Vec<_>>());
     }
-    assert_eq!(engine.waiting(), 0);
+    assert_eq!(engine.waiters(), 0);
     assert!(engine.held().tasks <= HELD_TASKS_MAX, "{:?}", engine.held());
     engine.close().unwrap();
 }
@@ -481,7 +482,7 @@ fn cold(tasks: usize) -> (Engine, SimDisk, Arc<ManualClock>) {
     (open_small(&disk.shared(), &clock, Durability::Always, 64 << 10), disk, clock)
 }
 
-fn is_cold_payload(task: &TaskView<Body>, n: usize) -> bool {
+fn is_cold_payload(task: &TaskView<Payload>, n: usize) -> bool {
     *task.body.as_ref() == *format!("{n:>100}").as_bytes()
 }
 
@@ -489,9 +490,9 @@ fn is_cold_payload(task: &TaskView<Body>, n: usize) -> bool {
 fn a_cold_pop_is_answered_although_the_store_closes_between_its_slices() {
     let (engine, ..) = cold(3_400);
     let mut replies = Replies::default();
-    let executed = engine.gather(&[Command::Pop(Pop::plain(&[b"q"], 3_400))], &mut replies);
+    let executed = engine.submit(&[Command::Pop(Pop::plain(&[b"q"], 3_400))], &mut replies);
     engine.commit();
-    let ticket = executed.ticket.expect("it takes several slices");
+    let ticket = executed.into_ticket().expect("it takes several slices");
     engine.close().expect("a sound disk");
     let answer = ticket.wait();
     assert!(matches!(answer.replies.list[..], [Reply::Tasks(_)]), "{:?}", answer.replies.list);
@@ -506,8 +507,8 @@ fn segments_that_go_between_two_slices_take_no_payload_along() {
     let (engine, ..) = cold(3_400);
     let mut replies = Replies::default();
     let inspect = Command::Inspect { queue: b"q", view: View::Ready, start: 0, count: 3_400 };
-    let executed = engine.gather(&[inspect], &mut replies);
-    let ticket = executed.ticket.expect("it takes several slices");
+    let executed = engine.submit(&[inspect], &mut replies);
+    let ticket = executed.into_ticket().expect("it takes several slices");
     assert!(ticket.poll(&mut Context::from_waker(Waker::noop())).is_pending(), "one slice");
     let segments = engine.status().segments;
     for _ in 0..4 {

@@ -12,6 +12,7 @@ use engine_support::{ack, execute, push};
 use sureq_core::Command;
 use sureq_core::command::Pop;
 use sureq_engine::log::{Durability, Position};
+use sureq_home_api::Home as _;
 use sureq_testkit::load::scale;
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::sim_disk::{Crash, Kept, Op, SimDisk};

@@ -12,7 +12,8 @@ use std::thread;
 use sureq_core::command::{Block, Pop};
 use sureq_core::notice::Kind;
 use sureq_core::{Command, Replies};
-use sureq_engine::{Engine, Options, Ticket};
+use sureq_engine::{Engine, Options};
+use sureq_home_api::{Home as _, Ticket};
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::patience::{PATIENCE, until};
 
@@ -31,7 +32,7 @@ impl Wake for Curious {
 
 fn waiting(engine: &Engine, block: Block, waker: &Waker) -> Ticket {
     let pop = Pop { block: Some(block), ..Pop::plain(&[b"q"], 1) };
-    let ticket = engine.gather(&[Command::Pop(pop)], &mut Replies::default()).ticket.unwrap();
+    let ticket = engine.submit(&[Command::Pop(pop)], &mut Replies::default()).into_ticket().unwrap();
     assert!(ticket.poll(&mut Context::from_waker(waker)).is_pending());
     ticket
 }
@@ -53,13 +54,13 @@ fn a_waker_may_ask_the_store_whatever_it_is_woken_for() {
     let curious = Arc::new(Curious { engine: engine.clone(), woken: AtomicUsize::new(0) });
     let waker = Waker::from(Arc::clone(&curious));
     let listener = engine.listen();
-    listener.want(Kind::Work, b"q");
+    listener.subscribe(Kind::Work, b"q");
     assert!(listener.poll(&mut Context::from_waker(&waker)).is_pending());
     let served = waiting(&engine, Block::Forever, &waker);
     let other = engine.clone();
     at_once("a push", move || {
         let push = Command::Push { queue: b"q", payloads: &[b"x"] };
-        let _ = other.gather(&[push], &mut Replies::default());
+        let _ = other.submit(&[push], &mut Replies::default());
     });
     assert_eq!(curious.woken.load(Ordering::SeqCst), 2, "the pop, and the listener");
     assert!(served.poll(&mut Context::from_waker(Waker::noop())).is_ready());

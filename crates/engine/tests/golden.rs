@@ -17,7 +17,8 @@ use sureq_core::{Replies, Reply};
 use sureq_engine::backup::Verify;
 use sureq_engine::clock::SystemClock;
 use sureq_engine::disk::{DirDisk, Disk, ReadDisk};
-use sureq_engine::{Body, Engine, Options};
+use sureq_engine::{Engine, Options};
+use sureq_home_api::{Home as _, Payload};
 
 const VERSION: u32 = 3;
 
@@ -36,7 +37,7 @@ fn open(dir: &Path) -> Engine {
     Engine::open(dir, &options).expect("a store of every format opens")
 }
 
-fn execute(engine: &Engine, command: Command<'_>) -> Replies<Body> {
+fn execute(engine: &Engine, command: Command<'_>) -> Replies<Payload> {
     let mut replies = Replies::default();
     let executed = engine.execute(&[command], &mut replies);
     assert!(engine.wait(executed.position));

@@ -7,11 +7,9 @@ use sureq_core::reply::{Explanation, HeldUp, Info, More, Outcome, QueueRow, Span
 use sureq_core::settings::{Change, Expired, Overflow, Settings};
 use sureq_core::task::{Holder, StateKind, Tries};
 use sureq_core::{LogTime, Receipt, Refusal, Replies, Reply, TaskId};
+use sureq_home_api::Payload;
 
 use crate::call::Shape;
-
-/// The payload of a task.
-pub(crate) type Payload = Vec<u8>;
 
 /// An answer that is not one the script gives: whatever is in Redis under our keys, it is not ours.
 #[derive(Debug)]
@@ -182,7 +180,7 @@ fn tasks(ids: Ids, answer: Value, replies: &mut Replies<Payload>) -> Read<Span> 
         replies.tasks.push(TaskView {
             queue: number(queue)? as u32,
             id,
-            body: bytes(body)?,
+            body: bytes(body)?.into(),
             deliveries: number(deliveries)? as u32,
             incarnation: number(incarnation)?,
             at: LogTime(number(at)?),

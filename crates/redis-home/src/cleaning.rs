@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use redis::Value;
 use sureq_core::Refusal;
+use sureq_home_api::{CleanReport, CleanedQueue};
+pub(crate) use sureq_home_api::{Cleaned, Cleaning};
 use tokio::sync::Notify;
 
 use crate::answer::{bytes, fields, list, refusal};
@@ -36,42 +38,6 @@ const WATCHED_MAX: usize = 1_000;
 
 /// How many ids a step looks at.
 pub(crate) const PAGE: usize = 100;
-
-/// How thoroughly to clean.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cleaning {
-    /// What was taken and will not be finished comes back.
-    Light,
-    /// What is in no list comes back too, and what stands for nothing goes. Looks at every key of the database.
-    Deep,
-}
-
-/// What a cleaning did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cleaned {
-    /// Tasks that can be popped again.
-    pub returned: u64,
-    /// Ids that stood for nothing.
-    pub removed: u64,
-}
-
-/// What came of cleaning one queue.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CleanedQueue {
-    /// Its name.
-    pub queue: Vec<u8>,
-    /// What was done, or why nothing.
-    pub outcome: Result<Cleaned, Refusal>,
-}
-
-/// What came of a cleaning.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CleanReport {
-    /// Each queue that was cleaned, by name.
-    pub queues: Vec<CleanedQueue>,
-    /// How many marks of unique tasks were removed that no task had any more; they belong to no queue.
-    pub marks: u64,
-}
 
 /// What came of each queue.
 pub(crate) type Outcomes = BTreeMap<Vec<u8>, Result<Cleaned, Refusal>>;

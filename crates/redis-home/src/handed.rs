@@ -7,8 +7,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sureq_core::{Receipt, Replies, Reply, TaskId};
-
-use crate::answer::Payload;
+use sureq_home_api::Payload;
 
 /// How many are remembered. What came before has reached its taker, or comes back when its lease has run out.
 const KEPT: usize = 8 << 10;
@@ -71,7 +70,7 @@ mod tests {
         replies.tasks.push(TaskView {
             queue: 0,
             id: TaskId::NONE,
-            body: Vec::new(),
+            body: Payload::from(Vec::new()),
             deliveries: 0,
             incarnation: 0,
             at: LogTime(0),

@@ -1,4 +1,4 @@
-//! The home: the handle of those who use it. The thread that talks to Redis is in `thread`.
+//! The home: the handle of its callers. The thread that talks to Redis is in `thread`.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,23 +9,26 @@ use std::time::Duration;
 
 use redis::RedisError;
 use sureq_core::command::{Block, Cancel, Command, ConnId, Pop, Worker};
-use sureq_core::{LogTime, Now, Receipt, Refusal, WallTime};
-use sureq_seam::{Ear, PopOf, ReplySizes, SizePlace, TakeBack as _, Untaken};
+use sureq_core::{LogTime, Now, Receipt, Refusal, Replies, WallTime};
+use sureq_home_api::elsewhere::{
+    ChannelListener, PopOf, ReplySizes, ReplySlot, Requeue, SizePlace, SlotTicket, Untaken,
+};
+use sureq_home_api::{
+    Broken, CleanReport, Cleaning, Home, Listener, NoticeQueue, Payload, Submitted, Ticket,
+};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::call::spelt_receipt;
-use crate::cleaning::{CleanReport, Cleaning};
 use crate::clock::{Clock, SystemClock, system_ms};
 use crate::cut::Cut;
 use crate::handed::Handed;
 use crate::layout::Layout;
-use crate::listener::{Listener, Wants};
+use crate::listener::ListenerChannels;
 use crate::node::About;
 use crate::slices::is_sliced;
 use crate::spread::check;
 use crate::target::Target;
 use crate::thread::{Batch, Job, Own, run};
-use crate::ticket::{Ticket, slot_for};
 
 /// The oldest Redis that will do.
 const VERSION_MIN: (u32, u32) = (6, 2);
@@ -65,7 +68,7 @@ pub struct RedisHome {
 }
 
 /// What all clones of a home have in common.
-pub struct Shared {
+pub(crate) struct Shared {
     pub(crate) jobs: mpsc::UnboundedSender<Job>,
     waiting: Arc<AtomicUsize>,
     /// Tells its connections from those of other homes.
@@ -122,17 +125,12 @@ impl RedisHome {
         Ok(home)
     }
 
-    /// What its users should know about this Redis.
-    pub fn warnings(&self) -> &[String] {
-        &self.shared.warnings
-    }
-
     /// Sends commands, in order and at once: all up to the first that may wait, or that one alone, and no more than whose replies
-    /// are expected to fit into memory. The ticket says how many.
-    pub fn execute(&self, commands: &[Command<'_>]) -> Ticket {
+    /// are expected to fit into memory. The ticket stands for those.
+    pub fn send(&self, commands: &[Command<'_>]) -> Ticket {
         let first = commands.first().and_then(block_of);
         let upto_waiting = commands.iter().take_while(|command| block_of(command).is_none()).count();
-        // What is behind a command that takes several steps is sent when all of them are done.
+        // Commands behind one that takes several steps are sent when all of them are done.
         let Shared { target, name, sizes, .. } = &*self.shared;
         let is_sliced =
             |command: &Command<'_>| is_sliced(target.layout, command, sizes.expected_bytes(command));
@@ -159,77 +157,22 @@ impl RedisHome {
             sizes.note_pushed(command);
         }
         let places = commands.iter().map(SizePlace::of).collect();
-        let slot = Arc::new(slot_for(pops));
+        let slot = Arc::new(ReplySlot::new(pops, spelt_receipt));
         let batch = Batch { calls, is_sliced, places, block: first, slot: Arc::clone(&slot), conns };
         if let Err(mpsc::error::SendError(Job::Run(batch))) = self.shared.jobs.send(Job::Run(batch)) {
             batch.refuse();
         }
         let home = Arc::clone(&self.shared);
-        if first.is_some() { Ticket::waiting(slot, home) } else { Ticket::new(slot, home, n) }
-    }
-
-    /// Gives deliveries that never reached their taker back to the front of their queue, at no cost.
-    pub fn undeliver(&self, queue: &[u8], receipts: &[Receipt]) {
-        let spelt = |receipt: &Receipt| match self.layout() {
-            Layout::Sureq => Some(spelt_receipt(*receipt)),
-            Layout::WorkQueue { .. } | Layout::Worqr | Layout::RedisQueue(_) => {
-                self.shared.handed.id(*receipt)
-            }
-        };
-        let tasks = receipts.iter().filter_map(spelt).collect();
-        self.shared.take_back(vec![Untaken { queue: queue.into(), tasks }]);
-    }
-
-    /// Whether a pop can say how long a task is its taker's.
-    pub fn has_leases(&self) -> bool {
-        matches!(self.layout(), Layout::Sureq | Layout::WorkQueue { .. })
+        Ticket::new(if first.is_some() {
+            SlotTicket::for_tasks(slot, home)
+        } else {
+            SlotTicket::new(slot, home)
+        })
     }
 
     /// Which keys its queues have.
     pub(crate) fn layout(&self) -> Layout {
         self.shared.target.layout
-    }
-
-    /// Brings back what somebody took and will not finish, in a layout whose leases nothing ends by itself; of all queues if none
-    /// is named. What seems to be left alone is looked at a second time after a second, so that this may take as long.
-    pub fn clean(&self, queues: &[&[u8]], how: Cleaning) -> Result<CleanReport, Refusal> {
-        let (done, is_done) = std_mpsc::channel();
-        let queues = queues.iter().map(|queue| queue.to_vec()).collect();
-        // A home that is closed drops the job, and with it the other end.
-        let _ = self.shared.jobs.send(Job::Clean(queues, how, done));
-        is_done.recv().unwrap_or(Err(Refusal::Closed))
-    }
-
-    /// Ends the leases that were to end with a connection.
-    pub fn close_conn(&self, conn: ConnId) {
-        // Closing ended them all.
-        let _ = self.shared.jobs.send(Job::CloseConn(conn));
-    }
-
-    /// Answers all pops that wait as if their time were up.
-    pub fn dismiss_waiting(&self) {
-        // Closing dismissed them all.
-        let _ = self.shared.jobs.send(Job::Dismiss);
-    }
-
-    /// How many pops wait in line.
-    pub fn waiting(&self) -> usize {
-        self.shared.waiting.load(Ordering::Acquire)
-    }
-
-    /// Someone who hears what happens to queues.
-    pub fn listen(&self) -> Listener {
-        let (ear, (wants, wanted)) = (Arc::<Ear>::default(), mpsc::unbounded_channel());
-        if self.shared.jobs.send(Job::Listen(Arc::clone(&ear), wanted)).is_err() {
-            ear.end();
-        }
-        Listener::new(ear, Wants::new(wants, self.shared.target.channels()))
-    }
-
-    /// What time it is by the clocks of this machine; scripts go by Redis' own.
-    pub fn now(&self) -> Now {
-        let wall = self.shared.clock.wall_ms().unwrap_or_else(system_ms);
-        Now { log: LogTime(wall), wall: WallTime(wall) }
     }
 
     /// Tries all pops that wait, as a message would; for those who move time by hand. What was asked before is done by then.
@@ -241,8 +184,8 @@ impl RedisHome {
         }
     }
 
-    /// Ends what its connections hold, and lets go of Redis. What was asked before is done by then, unless Redis does not answer
-    /// for three seconds: then what was sent is `UNKNOWN`, and what was not is `UNAVAILABLE`.
+    /// Ends what its connections hold, and disconnects. Earlier commands are done by then, unless Redis does not answer for three
+    /// seconds: then what was sent is `UNKNOWN`, and what was not is `UNAVAILABLE`.
     pub fn close(&self) {
         let (done, is_done) = std_mpsc::channel();
         if self.shared.jobs.send(Job::Close(done)).is_ok()
@@ -259,6 +202,81 @@ impl RedisHome {
         if let Some(thread) = thread {
             let _ = thread.join();
         }
+    }
+}
+
+impl Home for RedisHome {
+    fn submit(&self, commands: &[Command<'_>], _: &mut Replies<Payload>) -> Submitted {
+        if commands.is_empty() { Submitted::default() } else { Submitted::waiting(self.send(commands)) }
+    }
+
+    fn requeue(&self, queue: &[u8], receipts: &[Receipt]) {
+        let spelt = |receipt: &Receipt| match self.layout() {
+            Layout::Sureq => Some(spelt_receipt(*receipt)),
+            Layout::WorkQueue { .. } | Layout::Worqr | Layout::RedisQueue(_) => {
+                self.shared.handed.id(*receipt)
+            }
+        };
+        let tasks = receipts.iter().filter_map(spelt).collect();
+        self.shared.requeue(vec![Untaken { queue: queue.into(), tasks }]);
+    }
+
+    fn close_conn(&self, conn: ConnId) {
+        // Closing ended them all.
+        let _ = self.shared.jobs.send(Job::CloseConn(conn));
+    }
+
+    fn dismiss_waiters(&self) {
+        // Closing dismissed them all.
+        let _ = self.shared.jobs.send(Job::Dismiss);
+    }
+
+    fn waiters(&self) -> usize {
+        self.shared.waiting.load(Ordering::Acquire)
+    }
+
+    fn listen(&self) -> Listener {
+        let (queue, (sender, changes)) = (Arc::<NoticeQueue>::default(), mpsc::unbounded_channel());
+        if self.shared.jobs.send(Job::Listen(Arc::clone(&queue), changes)).is_err() {
+            queue.end();
+        }
+        let channels = ListenerChannels::new(sender, self.shared.target.channels());
+        Listener::new(ChannelListener::new(queue, channels))
+    }
+
+    /// By the clocks of this machine; scripts go by Redis' own.
+    fn now(&self) -> Now {
+        let wall = self.shared.clock.wall_ms().unwrap_or_else(system_ms);
+        Now { log: LogTime(wall), wall: WallTime(wall) }
+    }
+
+    fn warnings(&self) -> &[String] {
+        &self.shared.warnings
+    }
+
+    fn has_leases(&self) -> bool {
+        matches!(self.layout(), Layout::Sureq | Layout::WorkQueue { .. })
+    }
+
+    /// A task that seems abandoned is looked at again after a second, so this may take that long.
+    fn clean(&self, queues: &[&[u8]], how: Cleaning) -> Result<CleanReport, Refusal> {
+        let (done, is_done) = std_mpsc::channel();
+        let queues = queues.iter().map(|queue| queue.to_vec()).collect();
+        // A home that is closed drops the job, and with it the other end.
+        let _ = self.shared.jobs.send(Job::Clean(queues, how, done));
+        is_done.recv().unwrap_or(Err(Refusal::Closed))
+    }
+
+    fn close(&self) -> Result<(), Broken> {
+        RedisHome::close(self);
+        Ok(())
+    }
+}
+
+impl Requeue for Shared {
+    fn requeue(&self, untaken: Vec<Untaken>) {
+        // A home that is closed has nothing to requeue.
+        let _ = self.jobs.send(Job::Abandoned(untaken));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Queues on your own Redis or Valkey, with no server of ours between: each command is one script, and atomic.
 //!
 //! The map:
-//! - [`RedisHome`] executes commands and gives tickets for their answers; [`Target`] says where, and is read from a URL.
+//! - [`RedisHome`] is the home; [`Target`] says where, and is read from a URL.
 //!   `thread` does what the home is asked, on a thread of its own.
 //! - `call` turns a command into the call of a script, `answer` what the script answers into a reply. The script is
 //!   `lua/queue.lua`; `runner` is how it is loaded.
@@ -13,7 +13,7 @@
 //!   is, of one, of a cluster by `slots`, or by asking sentinels; `node` is one of them. `spread` is what spans several.
 //! - `line` is where pops wait, `waiters` who does. A script cannot: whoever waits is woken by a message (`hearing`), or by the
 //!   time that a script named.
-//! - `listener` hears what scripts publish of what they did; `channels` are the names.
+//! - `listener` receives what scripts publish; `channels` names the channels.
 //! - `clock` carries log time from one script to the next, since Redis has no clock that cannot be set.
 //!
 //! docs/redis-keys.md lists what stands in Redis.
@@ -44,15 +44,11 @@ mod slots;
 mod spread;
 mod target;
 mod thread;
-mod ticket;
 mod waiters;
 mod work_queue;
 mod worqr;
 
-pub use cleaning::{CleanReport, Cleaned, CleanedQueue, Cleaning};
 pub use clock::{Clock, SystemClock};
 pub use home::{OpenError, RedisHome};
-pub use listener::Listener;
 pub use redis_queue::SafeTask;
 pub use target::{BadTarget, Target};
-pub use ticket::{Answer, Ticket};

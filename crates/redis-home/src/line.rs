@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use redis::Value;
 use sureq_core::{Refusal, Replies, Reply};
+use sureq_home_api::Payload;
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use crate::answer::{Payload, fields, list, number, read, refusal};
+use crate::answer::{fields, list, number, read, refusal};
 use crate::call::{Call, Shape};
 use crate::hearing::Wanted;
 use crate::link::Patience;

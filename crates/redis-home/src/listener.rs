@@ -1,5 +1,5 @@
-//! Those who listen: scripts publish what they did, and this hears it. Nothing that was said before one listened is heard, and
-//! what is said while the connection is lost is missed, and told as such.
+//! Listeners: scripts publish what they did, and this receives it. What is published while the connection is lost is missed, and
+//! reported as such.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use sureq_core::notice::Kind;
-use sureq_seam::{By, Ear, Heard, Notice, NoticeTasks, Teller, Want, Wanted};
+use sureq_home_api::elsewhere::{By, ChannelNames, Subscription, Subscriptions};
+use sureq_home_api::{ListenEvent, Notice, NoticeQueue, NoticeTasks};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
@@ -19,22 +20,19 @@ use crate::thread::Inner;
 const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
-/// Someone who listens. At first nothing is wanted; each want is taken back by the unwant that says the same.
-pub type Listener = sureq_seam::Listener<Wants>;
-
-/// Where a listener says what it wants to hear.
-pub struct Wants {
-    said: mpsc::UnboundedSender<Want>,
+/// The channels of this home, and where its listeners send their subscriptions.
+pub(crate) struct ListenerChannels {
+    changes: mpsc::UnboundedSender<Subscription>,
     channels: Channels,
 }
 
-impl Wants {
-    pub(crate) const fn new(said: mpsc::UnboundedSender<Want>, channels: Channels) -> Self {
-        Self { said, channels }
+impl ListenerChannels {
+    pub(crate) const fn new(changes: mpsc::UnboundedSender<Subscription>, channels: Channels) -> Self {
+        Self { changes, channels }
     }
 }
 
-impl Teller for Wants {
+impl ChannelNames for ListenerChannels {
     fn channel(&self, kind: Kind, queue: &[u8]) -> Vec<u8> {
         self.channels.name(kind.name(), queue)
     }
@@ -43,24 +41,28 @@ impl Teller for Wants {
         self.channels.pattern(kind.name())
     }
 
-    fn say(&self, want: Want) {
-        // A home that is closed tells nothing.
-        let _ = self.said.send(want);
+    fn change(&self, subscription: Subscription) {
+        // A home that is closed publishes nothing.
+        let _ = self.changes.send(subscription);
     }
 }
 
-/// Hears for one listener, until it is dropped or the home is closed.
-pub(crate) async fn listen(inner: Rc<Inner>, ear: Arc<Ear>, mut wants: mpsc::UnboundedReceiver<Want>) {
-    let (mut wanted, mut pause) = (Wanted::default(), RETRY_MIN);
+/// Receives for one listener, until it is dropped or the home is closed.
+pub(crate) async fn listen(
+    inner: Rc<Inner>,
+    queue: Arc<NoticeQueue>,
+    mut changes: mpsc::UnboundedReceiver<Subscription>,
+) {
+    let (mut subscribed, mut pause) = (Subscriptions::default(), RETRY_MIN);
     loop {
-        while wanted.is_empty() {
-            let Some(want) = wants.recv().await else { return };
-            wanted.take(want);
+        while subscribed.is_empty() {
+            let Some(change) = changes.recv().await else { return };
+            subscribed.change(change);
         }
         let began = Instant::now();
-        match hear(&inner, &ear, &mut wants, &mut wanted).await {
+        match hear(&inner, &queue, &mut changes, &mut subscribed).await {
             Ok(()) => return,
-            Err(_) => ear.put(Heard::Missed),
+            Err(_) => queue.put(ListenEvent::Missed),
         }
         // What fails at once, as where Redis forbids it, is tried less and less often.
         pause = if began.elapsed() < RETRY_MAX { (pause * 2).min(RETRY_MAX) } else { RETRY_MIN };
@@ -68,15 +70,15 @@ pub(crate) async fn listen(inner: Rc<Inner>, ear: Arc<Ear>, mut wants: mpsc::Unb
     }
 }
 
-/// Hears over one connection. An error is its end; that nobody listens any more is none.
+/// Receives over one connection, until that is lost (an error) or the listener is gone.
 async fn hear(
     inner: &Inner,
-    ear: &Ear,
-    wants: &mut mpsc::UnboundedReceiver<Want>,
-    wanted: &mut Wanted,
+    queue: &NoticeQueue,
+    changes: &mut mpsc::UnboundedReceiver<Subscription>,
+    subscribed: &mut Subscriptions,
 ) -> Result<(), redis::RedisError> {
     let (mut sink, mut messages) = inner.link.listen().await?.split();
-    for (by, name) in wanted.iter() {
+    for (by, name) in subscribed.iter() {
         match by {
             By::Channel => sink.subscribe(name).await?,
             By::Pattern => sink.psubscribe(name).await?,
@@ -91,18 +93,18 @@ async fn hear(
                     return Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into());
                 };
                 let channel: Vec<u8> = message.get_channel()?;
-                if let Some(heard) = notice(inner, &channel, message.get_payload_bytes()) {
-                    ear.put(heard);
+                if let Some(event) = notice(inner, &channel, message.get_payload_bytes()) {
+                    queue.put(event);
                 }
             }
             () = sleep_until(heard + SILENCE) => {
                 still_there(&mut sink).await?;
                 heard = Instant::now();
             }
-            want = wants.recv() => {
-                let Some(want) = want else { return Ok(()) };
-                let Some(Want { by, name, is_more }) = wanted.take(want) else { continue };
-                match (by, is_more) {
+            change = changes.recv() => {
+                let Some(change) = change else { return Ok(()) };
+                let Some(Subscription { by, name, begins }) = subscribed.change(change) else { continue };
+                match (by, begins) {
                     (By::Channel, true) => sink.subscribe(name).await?,
                     (By::Channel, false) => sink.unsubscribe(name).await?,
                     (By::Pattern, true) => sink.psubscribe(name).await?,
@@ -113,16 +115,16 @@ async fn hear(
     }
 }
 
-fn notice(inner: &Inner, channel: &[u8], payload: &[u8]) -> Option<Heard> {
+fn notice(inner: &Inner, channel: &[u8], payload: &[u8]) -> Option<ListenEvent> {
     let channels = inner.link.target.channels();
     let (kind, queue) =
         Kind::ALL.into_iter().find_map(|kind| Some((kind, channels.queue(kind.name(), channel)?)))?;
     let tasks = match kind {
         // Other programs know no ids, and say what they have to say in their own words.
         Kind::Done | Kind::Cancel | Kind::Delete if inner.link.target.layout == Layout::Worqr => {
-            NoticeTasks::Said(payload.into())
+            NoticeTasks::Foreign(payload.into())
         }
         kind => NoticeTasks::parse(kind, payload)?,
     };
-    Some(Heard::Notice(Notice { kind, queue: queue.into(), tasks }))
+    Some(ListenEvent::Notice(Notice { kind, queue: queue.into(), tasks }))
 }

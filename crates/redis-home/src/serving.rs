@@ -206,8 +206,10 @@ async fn serve_group(inner: &Rc<Inner>, store: &Store, group: Vec<Rc<Waiter>>) {
 mod tests {
     use std::sync::Arc;
 
+    use sureq_home_api::elsewhere::ReplySlot;
+
     use super::*;
-    use crate::ticket::slot_for;
+    use crate::call::spelt_receipt;
     use crate::waiters::Waiters;
 
     #[test]
@@ -215,7 +217,12 @@ mod tests {
         let mut waiters = Waiters::default();
         for queues in [&["a"][..], &["b"], &["c"], &["b", "a"], &["c"], &["d"]] {
             let queues = queues.iter().map(|queue| queue.as_bytes().to_vec()).collect();
-            waiters.join(Waiter::new(Call::new("pop", None), queues, None, Arc::new(slot_for(Vec::new()))));
+            waiters.join(Waiter::new(
+                Call::new("pop", None),
+                queues,
+                None,
+                Arc::new(ReplySlot::new(Vec::new(), spelt_receipt)),
+            ));
         }
         let places = |group: &Vec<Rc<Waiter>>| group.iter().map(|waiter| waiter.place()).collect::<Vec<_>>();
         let groups: Vec<Vec<u64>> = groups(waiters.all()).iter().map(places).collect();

@@ -11,13 +11,15 @@ use redis::{RedisError, Value};
 use sureq_core::command::{Block, ConnId};
 use sureq_core::reply::Span;
 use sureq_core::{Refusal, Replies, Reply};
-use sureq_seam::{Ear, PopOf, ReplySizes, SizePlace, Untaken, Want};
+use sureq_home_api::Payload;
+use sureq_home_api::elsewhere::{PopOf, ReplySizes, ReplySlot, SizePlace, Subscription, Untaken};
+use sureq_home_api::{CleanReport, NoticeQueue};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 
-use crate::answer::{Payload, bytes, fields, number, read, refusal};
+use crate::answer::{bytes, fields, number, read, refusal};
 use crate::call::{Call, FAIL_LEFT, Shape, conn_name, fail_call, spelt_receipt};
-use crate::cleaning::{CleanReport, Cleaner, Cleaning, clean, keep_clean};
+use crate::cleaning::{Cleaner, Cleaning, clean, keep_clean};
 use crate::clock::Clock;
 use crate::cut::Cut;
 use crate::handed::Handed;
@@ -30,7 +32,6 @@ use crate::node::About;
 use crate::slices::partly_done;
 use crate::spread::{Listed, greet_stores, keep_listed};
 use crate::target::Target;
-use crate::ticket::Slot;
 use crate::waiters::Waiter;
 use crate::work_queue::is_again;
 use crate::work_queue::moving::{Moves, serve_moves};
@@ -58,7 +59,7 @@ pub(crate) enum Job {
     Abandoned(Vec<Untaken>),
     CloseConn(ConnId),
     Dismiss,
-    Listen(Arc<Ear>, mpsc::UnboundedReceiver<Want>),
+    Listen(Arc<NoticeQueue>, mpsc::UnboundedReceiver<Subscription>),
     Look(oneshot::Sender<()>),
     Clean(Vec<Vec<u8>>, Cleaning, std_mpsc::Sender<Result<CleanReport, Refusal>>),
     Close(std_mpsc::Sender<()>),
@@ -74,7 +75,7 @@ pub(crate) struct Batch {
     pub(crate) places: Vec<Option<SizePlace>>,
     /// How long its one pop may wait.
     pub(crate) block: Option<Block>,
-    pub(crate) slot: Arc<Slot>,
+    pub(crate) slot: Arc<ReplySlot>,
     /// Connections that are to hold what it takes, and in which stores that is.
     pub(crate) conns: Vec<(ConnId, Store)>,
 }
@@ -192,7 +193,7 @@ fn begin_serving(inner: &Rc<Inner>, wants: mpsc::UnboundedReceiver<Wanted>) {
 
 /// Does what is asked for, until the home is closed.
 async fn work(inner: &Rc<Inner>, mut jobs: mpsc::UnboundedReceiver<Job>) {
-    let (mut beats, mut ears) = (None, Vec::<Arc<Ear>>::new());
+    let (mut beats, mut listeners) = (None, Vec::<Arc<NoticeQueue>>::new());
     let mut under_way: Vec<tokio::task::JoinHandle<()>> = Vec::new();
     if inner.link.target.is_spread() {
         let own = Rc::clone(inner);
@@ -216,11 +217,12 @@ async fn work(inner: &Rc<Inner>, mut jobs: mpsc::UnboundedReceiver<Job>) {
                 under_way.push(tokio::task::spawn_local(async move { own.close_conn(conn).await }));
             }
             Job::Dismiss => inner.line.dismiss(),
-            Job::Listen(ear, wants) => {
-                ears.push(Arc::clone(&ear));
-                // Clients of other programs tell nobody what they do, and so nothing is heard there.
+            Job::Listen(queue, changes) => {
+                listeners.retain(|queue| Arc::strong_count(queue) > 1);
+                listeners.push(Arc::clone(&queue));
+                // Clients of other programs publish nothing, so there is nothing to receive.
                 if inner.link.target.layout.tells() {
-                    tokio::task::spawn_local(listen(own, ear, wants));
+                    tokio::task::spawn_local(listen(own, queue, changes));
                 }
             }
             Job::Look(done) => {
@@ -250,8 +252,8 @@ async fn work(inner: &Rc<Inner>, mut jobs: mpsc::UnboundedReceiver<Job>) {
                 // Some may have come to wait meanwhile.
                 inner.line.dismiss();
                 inner.close_conns().await;
-                for ear in &ears {
-                    ear.end();
+                for queue in &listeners {
+                    queue.end();
                 }
                 jobs.close();
                 while let Ok(job) = jobs.try_recv() {
@@ -359,13 +361,14 @@ impl Inner {
     fn learn_sizes(&self, places: &[Option<SizePlace>], replies: &Replies<Payload>) {
         for (place, reply) in places.iter().zip(&replies.list) {
             if let (Some(place), Reply::Tasks(span) | Reply::Inspected(span)) = (place, reply) {
-                self.sizes.learn(*place, replies.tasks[span.range()].iter().map(|task| task.body.len()));
+                self.sizes
+                    .learn(*place, replies.tasks[span.range()].iter().map(|task| task.body.as_ref().len()));
             }
         }
     }
 
     /// What other programs' keys ask for before calls are sent.
-    async fn prepare(&self, calls: &mut [Result<(Call, Shape), Refusal>], slot: &Slot) {
+    async fn prepare(&self, calls: &mut [Result<(Call, Shape), Refusal>], slot: &ReplySlot) {
         let layout = self.link.target.layout;
         if !layout.needs_cleaning() {
             return;
@@ -382,7 +385,7 @@ impl Inner {
         }
     }
 
-    async fn wait(&self, call: Call, block: Block, slot: Arc<Slot>) {
+    async fn wait(&self, call: Call, block: Block, slot: Arc<ReplySlot>) {
         let until_ms = match block {
             Block::Forever => None,
             Block::Millis(ms) => Some(self.link.clock.monotonic_ms().saturating_add(ms)),
@@ -399,7 +402,7 @@ impl Inner {
     }
 
     /// Gives an answer to whoever waits for it. If nobody does, what it hands out goes back.
-    pub(crate) async fn give(&self, slot: &Slot, mut replies: Replies<Payload>) {
+    pub(crate) async fn give(&self, slot: &ReplySlot, mut replies: Replies<Payload>) {
         self.handed.number(&mut replies);
         if self.link.target.layout == Layout::Worqr {
             self.worqr.hashes.remember(&replies);

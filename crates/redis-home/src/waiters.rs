@@ -6,10 +6,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use sureq_core::Refusal;
+use sureq_home_api::elsewhere::ReplySlot;
 use tokio::sync::Notify;
 
 use crate::call::Call;
-use crate::ticket::Slot;
 
 /// One who waits.
 pub(crate) struct Waiter {
@@ -17,7 +17,7 @@ pub(crate) struct Waiter {
     pub(crate) queues: Vec<Vec<u8>>,
     /// When it gives up, by the monotonic clock.
     pub(crate) until_ms: Option<u64>,
-    pub(crate) slot: Arc<Slot>,
+    pub(crate) slot: Arc<ReplySlot>,
     place: Cell<u64>,
     /// It is being asked for just now whether there is something for it.
     pub(crate) is_tried: Cell<bool>,
@@ -28,7 +28,7 @@ pub(crate) struct Waiter {
 }
 
 impl Waiter {
-    pub(crate) fn new(call: Call, queues: Vec<Vec<u8>>, until_ms: Option<u64>, slot: Arc<Slot>) -> Self {
+    pub(crate) fn new(call: Call, queues: Vec<Vec<u8>>, until_ms: Option<u64>, slot: Arc<ReplySlot>) -> Self {
         let (is_tried, was_tried, is_dismissed) = (Cell::new(false), Notify::new(), Cell::new(false));
         Self { call, queues, until_ms, slot, place: Cell::new(0), is_tried, was_tried, is_dismissed }
     }
@@ -204,11 +204,16 @@ impl Agenda {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ticket::slot_for;
+    use crate::call::spelt_receipt;
 
     fn waiter(queues: &[&[u8]], until_ms: Option<u64>) -> Waiter {
         let queues = queues.iter().map(|queue| queue.to_vec()).collect();
-        Waiter::new(Call::new("pop", None), queues, until_ms, Arc::new(slot_for(Vec::new())))
+        Waiter::new(
+            Call::new("pop", None),
+            queues,
+            until_ms,
+            Arc::new(ReplySlot::new(Vec::new(), spelt_receipt)),
+        )
     }
 
     #[test]

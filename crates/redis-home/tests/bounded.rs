@@ -12,6 +12,7 @@ use support::world::World;
 use support::{by, info, open, run};
 use sureq_core::command::{Cancel, Command, IdForm, Pop, TaskRefs, Worker, WorkerRef};
 use sureq_core::{Replies, Reply};
+use sureq_home_api::Payload;
 use sureq_redis::RedisHome;
 use sureq_testkit::redis_server::RedisServer;
 
@@ -41,10 +42,10 @@ fn start_packed() -> RedisServer {
 }
 
 /// Runs commands in as few batches as may be.
-fn run_all(home: &RedisHome, commands: &[Command<'_>]) -> Vec<Replies<Vec<u8>>> {
+fn run_all(home: &RedisHome, commands: &[Command<'_>]) -> Vec<Replies<Payload>> {
     let (mut done, mut all) = (0, Vec::new());
     while done < commands.len() {
-        let replies = home.execute(&commands[done..]).wait().replies;
+        let replies = home.send(&commands[done..]).wait().replies;
         let refused = replies.list.iter().find(|reply| matches!(reply, Reply::Refused(_)));
         assert!(refused.is_none(), "{refused:?}");
         done += replies.list.len();

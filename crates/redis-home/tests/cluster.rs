@@ -11,7 +11,8 @@ use support::{ack, answer, info, open, open_in, pop, pop_in, push, run, until, w
 use sureq_core::command::{Block, Command, LeaseAsk, Pop, Worker};
 use sureq_core::settings::{Change, Changes};
 use sureq_core::{Refusal, Reply};
-use sureq_redis::{Cleaned, Cleaning, RedisHome, Target, Ticket};
+use sureq_home_api::{Cleaned, Cleaning, Home as _, Ticket};
+use sureq_redis::{RedisHome, Target};
 use sureq_testkit::redis_cluster::RedisCluster;
 use sureq_testkit::redis_server::RedisServer;
 
@@ -36,7 +37,7 @@ impl Pusher<'_> {
         let payloads: Vec<Vec<u8>> =
             (self.next..self.next + PUSHED_AT_ONCE).map(|n| format!("{n:01024}").into_bytes()).collect();
         let payloads: Vec<&[u8]> = payloads.iter().map(|payload| &payload[..]).collect();
-        let ticket = self.home.execute(&[Command::Push { queue: b"q", payloads: &payloads }]);
+        let ticket = self.home.send(&[Command::Push { queue: b"q", payloads: &payloads }]);
         self.under_way.push((self.next, ticket));
         self.next += PUSHED_AT_ONCE;
     }
@@ -178,7 +179,7 @@ fn a_primary_that_hangs_is_left_for_the_one_that_takes_over() {
     let home = open(&cluster.url());
     // It is in the same slot as what the load is about.
     let pushed = || {
-        let ticket = home.execute(&[Command::Push { queue: b"q}2", payloads: &[b"x"] }]);
+        let ticket = home.send(&[Command::Push { queue: b"q}2", payloads: &[b"x"] }]);
         matches!(answer(&ticket).list[0], Reply::Pushed(_))
     };
     assert!(pushed());
@@ -260,7 +261,7 @@ fn queues_of_several_slots_are_taken_from_and_waited_for_in_order() {
     assert_eq!(run(&home, &Command::Drop { queues: &QUEUES }).list, [Reply::Count(3)]);
     assert!(ttl() > 0, "one without is forgotten in time");
     let tickets = QUEUES.map(|queue| wait_for(&home, queue));
-    until("all wait", || home.waiting() == 3);
+    until("all wait", || home.waiters() == 3);
     for (queue, ticket) in QUEUES.iter().zip(&tickets) {
         push(&other, queue, queue);
         assert_eq!(answer(ticket).tasks[0].body, *queue);
@@ -319,8 +320,8 @@ fn keys_of_other_programs_need_a_slot_tag() {
         let url = format!("{url}&prefix={{{layout}}}");
         let (home, other) = (open_in(layout, &url), open(&url));
         let pop = Pop { block: Some(Block::Forever), ..pop_in(layout, &[b"q"]) };
-        let ticket = home.execute(&[Command::Pop(pop)]);
-        until("it waits", || home.waiting() == 1);
+        let ticket = home.send(&[Command::Pop(pop)]);
+        until("it waits", || home.waiters() == 1);
         assert!(matches!(push(&other, b"q", b"x"), Reply::Pushed(_) | Reply::PushedSpelt(_)));
         let replies = answer(&ticket);
         let id = replies.tasks[0].spelt.clone().expect("ids are spelt there");

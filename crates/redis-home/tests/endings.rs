@@ -11,6 +11,7 @@ use support::world::World;
 use support::{by, info, open, pop, run, start};
 use sureq_core::Reply;
 use sureq_core::command::{AckScope, Command, ConnId, IdForm, LeaseAsk, Pop, TaskRefs, Worker, WorkerRef};
+use sureq_home_api::Home as _;
 use sureq_redis::RedisHome;
 use sureq_testkit::redis_server::RedisServer;
 

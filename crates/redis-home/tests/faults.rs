@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use redis::cmd;
 use support::{Way, ack, answer, cutting_proxy, info, open, pop, pop_held_by, push, run, until, wait_for};
 use sureq_core::{Command, Refusal, Reply};
+use sureq_home_api::Home as _;
 use sureq_testkit::process::free_port;
 use sureq_testkit::redis_server::RedisServer;
 
@@ -83,7 +84,7 @@ fn what_is_pushed_behind_a_purge_stays_however_many_steps_it_takes() {
     ];
     let (mut done, mut counts) = (0, Vec::new());
     while done < commands.len() {
-        let ticket = home.execute(&commands[done..]);
+        let ticket = home.send(&commands[done..]);
         let replies = answer(&ticket);
         done += replies.list.len();
         counts.extend(replies.list.iter().filter_map(|reply| match reply {
@@ -143,7 +144,7 @@ fn a_user_without_channels_waits_all_the_same_and_does_not_connect_again_and_aga
     let before = connections();
     for round in 0..3 {
         let (open_one, closed_one) = (wait_for(&home, b"open"), wait_for(&home, b"closed"));
-        until("both wait", || home.waiting() == 2);
+        until("both wait", || home.waiters() == 2);
         push(&other, b"open", b"x");
         assert_eq!(answer(&open_one).tasks[0].body, b"x", "round {round}");
         push(&other, b"closed", b"y");
@@ -225,7 +226,7 @@ fn whoever_waits_goes_on_waiting_when_redis_comes_back() {
     let mut server = RedisServer::start();
     let (home, other) = (open(&server.url()), open(&server.url()));
     let ticket = wait_for(&home, b"q");
-    until("it waits", || home.waiting() == 1);
+    until("it waits", || home.waiters() == 1);
     // Whatever is under way when Redis dies is unknown: it is to be over by then.
     home.look();
     server.crash();

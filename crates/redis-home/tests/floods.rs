@@ -6,6 +6,7 @@ use redis::cmd;
 use support::{ack, answer, info, open, pop, popped, push, run, until, wait_for};
 use sureq_core::command::{AckScope, Command, IdForm, LeaseAsk, Pop, TaskRefs, View, Worker, WorkerRef};
 use sureq_core::{Refusal, Reply};
+use sureq_home_api::Home as _;
 use sureq_redis::RedisHome;
 use sureq_testkit::redis_server::RedisServer;
 
@@ -105,7 +106,7 @@ fn a_message_costs_nothing_to_those_who_wait_for_other_queues() {
     let server = RedisServer::start();
     let (home, other) = (open(&server.url()), open(&server.url()));
     let tickets: Vec<_> = (0..300).map(|n| wait_for(&home, format!("q{n}").as_bytes())).collect();
-    until("all wait", || home.waiting() == 300);
+    until("all wait", || home.waiters() == 300);
     home.look();
     let mut admin = server.connect();
     let mut calls = || -> u64 {
@@ -129,10 +130,10 @@ fn queues_that_nobody_waits_for_any_more_are_not_heard() {
     let home = open(&server.url());
     for n in 0..300 {
         let ticket = wait_for(&home, format!("q{n}").as_bytes());
-        until("it waits", || home.waiting() == 1);
+        until("it waits", || home.waiters() == 1);
         home.look();
         drop(ticket);
-        until("it left", || home.waiting() == 0);
+        until("it left", || home.waiters() == 0);
     }
     let channels: Vec<String> = cmd("PUBSUB").arg("CHANNELS").query(&mut server.connect()).unwrap();
     // Two channels for each queue.

@@ -9,7 +9,8 @@ use support::monitor::Monitor;
 use support::{answer, open, pop, pop_held_by, pop_in, push, until, wait_for};
 use sureq_core::command::{Block, Command, Pop};
 use sureq_core::{Refusal, Reply};
-use sureq_redis::{RedisHome, Target, Ticket};
+use sureq_home_api::{Home as _, Ticket};
+use sureq_redis::{RedisHome, Target};
 use sureq_testkit::process::free_port;
 use sureq_testkit::redis_cluster::RedisCluster;
 use sureq_testkit::redis_sentinels::RedisSentinels;
@@ -32,7 +33,7 @@ fn is_unknown(ticket: &Ticket) -> bool {
 }
 
 fn start_push(home: &RedisHome) -> Ticket {
-    home.execute(&[Command::Push { queue: b"q", payloads: &[b"x"] }])
+    home.send(&[Command::Push { queue: b"q", payloads: &[b"x"] }])
 }
 
 #[test]
@@ -42,11 +43,11 @@ fn what_was_sent_is_unknown_and_whoever_only_waited_got_nothing() {
     push(&home, b"held", b"x");
     assert_eq!(pop_held_by(&home, b"held", 7).expect("a pop").len(), 1);
     let idle = wait_for(&home, b"idle");
-    until("it waits", || home.waiting() == 1);
+    until("it waits", || home.waiters() == 1);
     home.look();
     server.suspend();
     let (pushed, waiting) = (start_push(&home), wait_for(&home, b"other"));
-    let purged = home.execute(&[Command::Purge { queue: b"q", state: None }]);
+    let purged = home.send(&[Command::Purge { queue: b"q", state: None }]);
     close(&home);
     assert!(is_unknown(&pushed) && is_unknown(&waiting) && is_unknown(&purged));
     assert_eq!(answer(&idle).list, [Reply::TimedOut]);
@@ -59,7 +60,7 @@ fn whoever_is_just_being_tried_may_have_been_given_something() {
     let server = RedisServer::start();
     let (home, other) = (open(&server.url()), open(&server.url()));
     let ticket = wait_for(&home, b"q");
-    until("it waits", || home.waiting() == 1);
+    until("it waits", || home.waiters() == 1);
     home.look();
     // A script that takes long: what is asked meanwhile is sent, and not answered.
     let mut monitor = Monitor::new(&server);
@@ -68,7 +69,7 @@ fn whoever_is_just_being_tried_may_have_been_given_something() {
         move || cmd("EVAL").arg("while true do end").arg(0).exec(&mut admin)
     });
     monitor.wait_for("while true do end");
-    home.dismiss_waiting();
+    home.dismiss_waiters();
     let looked = std::thread::spawn({
         let home = home.clone();
         move || home.look()
@@ -118,8 +119,8 @@ fn in_the_keys_of_other_programs_it_is_the_same() {
         let home = support::open_in(layout, &format!("{}?layout={layout}", server.url()));
         let queues: [&[u8]; 1] = [b"q"];
         let wait = Pop { block: Some(Block::Forever), ..pop_in(layout, &queues) };
-        let idle = home.execute(&[Command::Pop(wait)]);
-        until("it waits", || home.waiting() == 1);
+        let idle = home.send(&[Command::Pop(wait)]);
+        until("it waits", || home.waiters() == 1);
         home.look();
         server.suspend();
         let pushed = start_push(&home);
@@ -140,7 +141,7 @@ fn a_cluster_that_hangs_can_be_left() {
     let home = open(&cluster.url());
     push(&home, b"q", b"x");
     let idle = wait_for(&home, b"idle");
-    until("it waits", || home.waiting() == 1);
+    until("it waits", || home.waiters() == 1);
     (0..6).for_each(|at| cluster.server(at).suspend());
     let pushed = start_push(&home);
     close(&home);

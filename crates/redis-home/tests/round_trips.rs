@@ -8,7 +8,8 @@ use std::time::Duration;
 use support::{answer, open, pop, push, until, wait_for};
 use sureq_core::command::{Command, Pop};
 use sureq_core::{Replies, Reply};
-use sureq_redis::{RedisHome, Ticket};
+use sureq_home_api::{Home as _, Payload, Ticket};
+use sureq_redis::RedisHome;
 use sureq_testkit::process::free_port;
 use sureq_testkit::proxy::SlowProxy;
 use sureq_testkit::redis_server::RedisServer;
@@ -36,7 +37,7 @@ impl Far {
     /// Waits for queues, until all of it has been asked for that leads to waiting.
     fn wait_for(&self, queues: &[String]) -> Vec<Ticket> {
         let tickets = queues.iter().map(|queue| wait_for(&self.home, queue.as_bytes())).collect();
-        until("all wait", || self.home.waiting() == queues.len());
+        until("all wait", || self.home.waiters() == queues.len());
         self.home.look();
         tickets
     }
@@ -56,10 +57,10 @@ impl Far {
 }
 
 /// Executes all, however many batches that takes.
-fn run_all(home: &RedisHome, commands: &[Command<'_>]) -> Replies<Vec<u8>> {
+fn run_all(home: &RedisHome, commands: &[Command<'_>]) -> Replies<Payload> {
     let mut replies = Replies::default();
     while replies.list.len() < commands.len() {
-        replies.append(home.execute(&commands[replies.list.len()..]).wait().replies);
+        replies.append(home.send(&commands[replies.list.len()..]).wait().replies);
     }
     replies
 }
@@ -118,7 +119,7 @@ fn many_who_wait_for_one_queue_are_served_in_their_order_and_few_round_trips() {
     let (trips, ()) = far.trips(|far| {
         run_all(&far.near, &[Command::Push { queue: b"q", payloads: &payloads }]);
         for (ticket, payload) in waiting.iter().zip(&payloads) {
-            assert_eq!(&answer(ticket).tasks[0].body, payload);
+            assert_eq!(answer(ticket).tasks[0].body, payload);
         }
     });
     assert!(trips <= 20, "{trips} round trips");
@@ -130,7 +131,7 @@ fn many_begin_to_wait_together() {
     let far = Far::start();
     // The connection that messages come by is there.
     drop(far.wait_for(&["first".to_owned()]));
-    until("it left", || far.home.waiting() == 0);
+    until("it left", || far.home.waiters() == 0);
     let (trips, waiting) = far.trips(|far| far.wait_for(&names(50)));
     assert!(trips <= 25, "{trips} round trips");
     push(&far.near, b"q7", b"x");

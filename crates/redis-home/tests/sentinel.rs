@@ -6,6 +6,7 @@ use redis::cmd;
 use support::{FOREIGN, answer, open, open_in, pop_in, push, until};
 use sureq_core::Reply;
 use sureq_core::command::{Block, Command, Pop};
+use sureq_home_api::Home as _;
 use sureq_testkit::redis_sentinels::RedisSentinels;
 
 fn fail_over(stop: impl FnOnce(&mut RedisSentinels, usize)) {
@@ -47,10 +48,10 @@ fn those_who_wait_in_keys_of_other_programs_follow_the_primary() {
     let pushers = FOREIGN.map(|layout| open(&url(layout)));
     let wait = |at: usize| {
         let pop = Pop { block: Some(Block::Forever), ..pop_in(FOREIGN[at], &[b"q"]) };
-        homes[at].execute(&[Command::Pop(pop)])
+        homes[at].send(&[Command::Pop(pop)])
     };
     let tickets = [wait(0), wait(1), wait(2)];
-    until("all wait", || homes.iter().all(|home| home.waiting() == 1));
+    until("all wait", || homes.iter().all(|home| home.waiters() == 1));
     // None is being tried just now, which would leave it open what became of that.
     homes.iter().for_each(sureq_redis::RedisHome::look);
     let before = all.primary();

@@ -14,6 +14,7 @@ use sureq_core::command::{
 };
 use sureq_core::settings::{Change, Changes, Overflow};
 use sureq_core::{Replies, Reply, WallTime};
+use sureq_home_api::{Home as _, Payload};
 use sureq_redis::RedisHome;
 use sureq_testkit::redis_server::RedisServer;
 
@@ -39,7 +40,7 @@ fn in_small_scripts<T>(server: &RedisServer, what: &str, act: impl FnOnce() -> T
     outcome
 }
 
-fn numbers(replies: &Replies<Vec<u8>>) -> Vec<usize> {
+fn numbers(replies: &Replies<Payload>) -> Vec<usize> {
     replies.tasks.iter().map(|task| String::from_utf8_lossy(&task.body).parse().expect("a number")).collect()
 }
 
@@ -47,7 +48,7 @@ fn all() -> Vec<usize> {
     (0..MANY).collect()
 }
 
-fn ids(replies: &Replies<Vec<u8>>) -> Vec<String> {
+fn ids(replies: &Replies<Payload>) -> Vec<String> {
     replies.tasks.iter().map(|task| task.id.to_string()).collect()
 }
 
@@ -202,7 +203,7 @@ fn a_pop_passes_over_expired_tasks_between_others() {
     let home = open(&server.url());
     run(&home, &Command::Add(Add { priority: 1, ..Add::plain(b"q", b"0") }));
     let old = Command::Add(Add { ttl_ms: Some(TTL.as_millis() as u64), ..Add::plain(b"q", b"old") });
-    assert_eq!(home.execute(&vec![old; 300]).wait().replies.list.len(), 300);
+    assert_eq!(home.send(&vec![old; 300]).wait().replies.list.len(), 300);
     let fresh: Vec<String> = (1..10).map(|n| n.to_string()).collect();
     let fresh: Vec<&[u8]> = fresh.iter().map(String::as_bytes).collect();
     run(&home, &Command::Push { queue: b"q", payloads: &fresh });
@@ -249,7 +250,7 @@ fn hold_of_many_queues(home: &RedisHome, names: &[String], lease: LeaseAsk<'_>) 
         names.iter().map(|queue| Command::Push { queue: queue.as_bytes(), payloads: &payloads }).collect();
     let mut done = 0;
     while done < pushes.len() {
-        done += home.execute(&pushes[done..]).wait().replies.list.len();
+        done += home.send(&pushes[done..]).wait().replies.list.len();
     }
     for some in names.chunks(50) {
         let queues: Vec<&[u8]> = some.iter().map(String::as_bytes).collect();
@@ -281,7 +282,7 @@ fn the_end_of_a_worker_goes_queue_by_queue() {
         let worker = WorkerRef { name: b"w", incarnation };
         let works: Vec<Command<'_>> =
             names.iter().map(|queue| Command::Worker(Worker::Work(worker, queue.as_bytes()))).collect();
-        assert_eq!(home.execute(&works).wait().replies.list.len(), works.len());
+        assert_eq!(home.send(&works).wait().replies.list.len(), works.len());
         hold_of_many_queues(&home, &names, LeaseAsk { worker: Some(worker), ..LeaseAsk::NONE });
         let all = (names.len() * TASKS_OF_EACH) as u64;
         in_small_scripts(&server, ends, || match ends {
@@ -329,7 +330,7 @@ fn nothing_of_a_worker_that_ends_can_be_finished_any_more() {
         })
         .collect();
     // The first step alone is done: the caller is gone before the second.
-    let ended = home.execute(&[Command::Worker(Worker::Fail { name: b"w" })]);
+    let ended = home.send(&[Command::Worker(Worker::Fail { name: b"w" })]);
     until("it has ended", || {
         let refused = run(&other, &Command::Worker(Worker::Beat(worker))).list.remove(0);
         matches!(refused, Reply::Refused(_))
@@ -373,7 +374,7 @@ fn many_queues_and_workers_are_listed_in_slices() {
         names.iter().map(|queue| Command::Push { queue: queue.as_bytes(), payloads: &[b"x"] }).collect();
     let mut done = 0;
     while done < pushes.len() {
-        done += home.execute(&pushes[done..]).wait().replies.list.len();
+        done += home.send(&pushes[done..]).wait().replies.list.len();
     }
     let list = Command::Queues { pattern: None, cursor: 0, count: u32::MAX };
     let listed = in_small_scripts(&server, "queues", || run(&home, &list));
@@ -442,7 +443,7 @@ fn a_queue_of_many_holders_is_dropped_with_few_commands() {
         (0..2_000).map(|n| Command::Pop(Pop { lease: by(n), ..Pop::plain(&[b"q"], 1) })).collect();
     let mut done = 0;
     while done < pops.len() {
-        done += home.execute(&pops[done..]).wait().replies.list.len();
+        done += home.send(&pops[done..]).wait().replies.list.len();
     }
     let forget = Command::Drop { queues: &[b"q"] };
     assert_eq!(in_small_scripts(&server, "drop", || counted(&home, &forget)), 1);
@@ -517,16 +518,16 @@ fn a_batch_asks_for_no_more_than_fits() {
     let large = vec![0_u8; 8 << 20];
     push(&other, b"q", &large);
     let look = Command::Inspect { queue: b"q", view: View::Ready, start: 0, count: 1 };
-    let first = home.execute(&[look; 30]).wait().replies;
+    let first = home.send(&[look; 30]).wait().replies;
     assert!(first.list.len() <= 4, "{} at once from a queue that was never seen", first.list.len());
     for _ in 0..3 {
-        assert_eq!(home.execute(&[look; 30]).wait().replies.list.len(), 1, "each is as much as fits");
+        assert_eq!(home.send(&[look; 30]).wait().replies.list.len(), 1, "each is as much as fits");
     }
     // Small tasks are asked for together as soon as one was seen.
     push(&other, b"small", b"x");
     let look = Command::Inspect { queue: b"small", view: View::Ready, start: 0, count: 1 };
     run(&home, &look);
-    assert_eq!(home.execute(&[look; 30]).wait().replies.list.len(), 30);
+    assert_eq!(home.send(&[look; 30]).wait().replies.list.len(), 30);
     home.close();
     other.close();
 }
@@ -544,7 +545,7 @@ fn a_batch_is_not_fooled_by_sizes_that_alternate() {
     let most_bytes_of_a_batch = |commands: &[Command<'_>]| {
         let (mut done, mut most) = (0, 0);
         while done < commands.len() {
-            let replies = home.execute(&commands[done..]).wait().replies;
+            let replies = home.send(&commands[done..]).wait().replies;
             done += replies.list.len();
             most = most.max(replies.tasks.iter().map(|task| task.body.len()).sum());
         }
@@ -562,7 +563,7 @@ fn a_batch_is_not_fooled_by_sizes_that_alternate() {
     push(&other, b"new", b"tiny");
     run(&home, &Command::Inspect { queue: b"new", view: View::Ready, start: 0, count: 1 });
     let unseen = Command::Inspect { queue: b"new", view: View::Ready, start: 0, count: 1 };
-    assert!(home.execute(&vec![unseen; 200]).wait().replies.list.len() <= 32);
+    assert!(home.send(&vec![unseen; 200]).wait().replies.list.len() <= 32);
     home.close();
     other.close();
 }

@@ -13,6 +13,7 @@ use support::run;
 use support::world::{START_US, World};
 use sureq_core::command::{AckScope, Add, Command, IdForm, LeaseAsk, Pop, TaskRefs, When};
 use sureq_core::{Refusal, Replies, Reply};
+use sureq_home_api::Payload;
 use sureq_redis::RedisHome;
 use sureq_testkit::load::{scale, seeded};
 use sureq_testkit::redis_server::RedisServer;
@@ -123,7 +124,7 @@ impl Phases {
     }
 
     /// Redis may have been started anew: what it does not answer for sure is asked again.
-    fn ask(&mut self, home: &RedisHome, command: &Command<'_>) -> Replies<Vec<u8>> {
+    fn ask(&mut self, home: &RedisHome, command: &Command<'_>) -> Replies<Payload> {
         for _ in 0..100 {
             let replies = run(home, command);
             match &replies.list[0] {

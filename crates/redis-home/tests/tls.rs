@@ -7,6 +7,7 @@ use std::process::Command;
 
 use support::{answer, open, push, until, wait_for};
 use sureq_core::Reply;
+use sureq_home_api::Home as _;
 use sureq_redis::{RedisHome, Target};
 use sureq_testkit::process::{PATIENCE, Process, free_port};
 use sureq_testkit::redis_server::RedisServer;
@@ -79,7 +80,7 @@ fn a_server_is_believed_if_its_authority_is_the_one_of_the_url() {
     let home = open(&format!("{url}?ca={}", papers.text("ca.pem")));
     // Messages come over TLS, too.
     let ticket = wait_for(&home, b"q");
-    until("it waits", || home.waiting() == 1);
+    until("it waits", || home.waiters() == 1);
     assert!(matches!(push(&home, b"q", b"x"), Reply::Pushed(_)));
     assert_eq!(answer(&ticket).tasks[0].body, b"x");
     home.close();

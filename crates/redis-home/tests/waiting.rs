@@ -9,6 +9,7 @@ use support::{ack, answer, is_short, open, pop, push, run, until, wait_for};
 use sureq_core::Command;
 use sureq_core::command::{Add, When};
 use sureq_core::settings::{Change, Changes};
+use sureq_home_api::Home as _;
 use sureq_testkit::machine_watch::MachineWatch;
 use sureq_testkit::redis_server::RedisServer;
 
@@ -25,7 +26,7 @@ fn a_waiting_worker_asks_nothing_whatever_it_waits_for() {
     push(&home, b"paused", b"c");
     run(&home, &Command::Add(Add { when: When::After(3_600_000), ..Add::plain(b"later", b"d") }));
     let tickets: Vec<_> = [&b"empty"[..], b"full", b"paused", b"later"].map(|q| wait_for(&home, q)).into();
-    until("all wait", || home.waiting() == 4);
+    until("all wait", || home.waiters() == 4);
     // All that leads to waiting has been asked for by then.
     home.look();
     let said = Monitor::new(&server).sent_within(Duration::from_secs(4));
@@ -55,7 +56,7 @@ fn a_push_wakes_whoever_waits_within_a_few_milliseconds() {
     let (worker, producer) = (open(&server.url()), open(&server.url()));
     is_short(|_| {
         let ticket = wait_for(&worker, b"q");
-        until("it waits", || worker.waiting() == 1);
+        until("it waits", || worker.waiters() == 1);
         let since = Instant::now();
         push(&producer, b"q", b"x");
         let replies = answer(&ticket);
@@ -97,10 +98,10 @@ fn an_answer_that_nobody_takes_goes_back_to_the_front() {
     push(&home, b"q", b"b");
     let take = Command::Pop(sureq_core::command::Pop::plain(&[b"q"], 1));
     // Whether the taker goes before its answer is there or after that.
-    drop(home.execute(&[take]));
+    drop(home.send(&[take]));
     home.look();
     until("it is back", || support::info(&home, b"q").ready == 2);
-    let ticket = home.execute(&[take]);
+    let ticket = home.send(&[take]);
     home.look();
     assert_eq!(support::info(&home, b"q").leased, 1);
     drop(ticket);

@@ -17,7 +17,8 @@ use sureq_core::command::{
 };
 use sureq_core::reply::Why;
 use sureq_core::settings::{Change, Changes, Expired, Place};
-use sureq_redis::{RedisHome, Ticket};
+use sureq_home_api::{Home as _, Ticket};
+use sureq_redis::RedisHome;
 use sureq_testkit::machine_watch::MachineWatch;
 use sureq_testkit::redis_cluster::RedisCluster;
 use sureq_testkit::redis_sentinels::RedisSentinels;
@@ -65,7 +66,7 @@ impl Pair {
             // On a machine that stands still for long it is served before it can be seen to wait.
             until("it waits", || {
                 served = served.or_else(|| poll(&ticket));
-                served.is_some() || self.waiter.waiting() == 1
+                served.is_some() || self.waiter.waiters() == 1
             });
             // All that leads to waiting has been asked for by then.
             self.waiter.look();
@@ -419,13 +420,13 @@ fn a_process_that_is_lost_with_its_connections() {
         assert_eq!(pop_held_by(&lost, queue, conn).expect("Redis answers").len(), 1);
     }
     let tickets: Vec<Ticket> = queues.iter().map(|queue| wait_for(&waiter, queue)).collect();
-    until("all wait", || waiter.waiting() == TRIES);
+    until("all wait", || waiter.waiters() == TRIES);
     waiter.look();
     redis::cmd("ACL").arg(&["SETUSER", "lost", "off"]).exec(&mut admin).expect("it answers");
     redis::cmd("CLIENT").arg(&["KILL", "USER", "lost"]).exec(&mut admin).expect("it answers");
     let cut_off = Instant::now();
     std::thread::sleep((cut_off + PROCESS_LIVES).saturating_duration_since(Instant::now()).mul_f32(0.9));
-    assert_eq!(waiter.waiting(), TRIES, "nothing comes back while it may still live");
+    assert_eq!(waiter.waiters(), TRIES, "nothing comes back while it may still live");
     let watch = MachineWatch::start();
     let answered: Vec<Instant> = tickets.iter().map(served_at).collect();
     let machine = watch.late();

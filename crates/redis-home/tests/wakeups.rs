@@ -10,6 +10,7 @@ use support::{answer, info, open, pop, pop_leased, push, run, until, wait_for};
 use sureq_core::command::{AckScope, View};
 use sureq_core::command::{Add, Command, IdForm, LeaseAsk, Pop, Return, TaskRef, TaskRefs, When};
 use sureq_core::settings::{Change, Changes, Expired, Place};
+use sureq_home_api::Home as _;
 use sureq_redis::RedisHome;
 use sureq_testkit::process::free_port;
 use sureq_testkit::redis_cluster::RedisCluster;
@@ -53,7 +54,7 @@ fn take_the_other(home: &RedisHome, lease: LeaseAsk<'_>) {
     let tasks = TaskRefs { list: &[id.as_bytes()], form: IdForm::Long };
     let ack = Command::Ack { queue: b"q", tasks, scope: AckScope::Leased };
     let take = Command::Pop(Pop { lease, ..Pop::plain(&[b"q"], 1) });
-    let replies = home.execute(&[ack, take]).wait().replies;
+    let replies = home.send(&[ack, take]).wait().replies;
     assert_eq!(replies.tasks.len(), 1, "{:?}", replies.list);
 }
 
@@ -212,7 +213,7 @@ fn those_whose_message_connection_is_dead_and_nobody_said_so() {
     let waiter = open(&format!("redis://{}", proxy.address));
     let other = open(&server.url());
     let ticket = wait_for(&waiter, b"q");
-    until("it waits", || waiter.waiting() == 1);
+    until("it waits", || waiter.waiters() == 1);
     waiter.look();
     // Whatever has subscribed to anything is not heard from now on, and hears nothing.
     proxy.swallow();
@@ -231,7 +232,7 @@ fn a_push_to_a_paused_queue_wakes_nobody() {
     let (waiter, other) = (open(&server.url()), open(&server.url()));
     run(&other, &Command::Pause { queue: b"q" });
     let ticket = wait_for(&waiter, b"q");
-    until("it waits", || waiter.waiting() == 1);
+    until("it waits", || waiter.waiters() == 1);
     waiter.look();
     let mut pubsub = server.connect();
     let mut pubsub = pubsub.as_pubsub();

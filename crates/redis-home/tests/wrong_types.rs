@@ -12,7 +12,8 @@ use sureq_core::command::{
     Worker, WorkerRef,
 };
 use sureq_core::{Refusal, Reply};
-use sureq_redis::{Cleaning, RedisHome};
+use sureq_home_api::{Cleaning, Home as _};
+use sureq_redis::RedisHome;
 use sureq_testkit::redis_server::RedisServer;
 
 use common::shop::{QUEUE, Shop, answer, open_home};

@@ -9,6 +9,7 @@ use sureq_core::command::{
     AckScope, Cancel, Command, ConnId, IdForm, LeaseAsk, Pop, TaskRefs, Worker, WorkerRef,
 };
 use sureq_core::{Refusal, Reply};
+use sureq_home_api::Home as _;
 use sureq_redis::RedisHome;
 use sureq_testkit::redis_server::RedisServer;
 
@@ -120,7 +121,7 @@ fn workers_whose_time_is_over_are_not_listed() {
         .collect();
     let mut done = 0;
     while done < all.len() {
-        done += home.execute(&all[done..]).wait().replies.list.len();
+        done += home.send(&all[done..]).wait().replies.list.len();
     }
     let mut raw = server.connect();
     until("they are lost", || {

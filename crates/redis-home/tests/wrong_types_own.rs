@@ -13,6 +13,7 @@ use sureq_core::command::{
 };
 use sureq_core::settings::{Change, Changes, Expired};
 use sureq_core::{Refusal, Reply, WallTime};
+use sureq_home_api::Home as _;
 use sureq_redis::RedisHome;
 use sureq_testkit::redis_server::RedisServer;
 
@@ -274,7 +275,7 @@ fn a_lost_worker_is_not_everybodys_trouble() {
         matches!(run(&home, &take).list[0], Reply::Refused(Refusal::WorkerGone))
     });
     let waiting = wait_for(&other, b"sound");
-    until("it waits", || other.waiting() == 1);
+    until("it waits", || other.waiters() == 1);
     other.look();
     push(&home, b"sound", b"y");
     assert_eq!(answer(&waiting).tasks.len(), 1);

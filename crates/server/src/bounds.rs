@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use sureq::limits;
+use sureq_core::limits;
 use sureq_proto::resp::Limits;
 
 /// The limits of a server.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use sureq::limits::{PASSWORDS_WAITING_MAX, WRONG_PASSWORD_MS};
+use sureq_core::limits::{PASSWORDS_WAITING_MAX, WRONG_PASSWORD_MS};
 use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep};
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use sureq::seam::command::ConnId;
+use sureq_core::command::ConnId;
 
 /// Which dialect a connection speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use sureq::Home;
-use sureq::seam::command::{Command, ConnId};
-use sureq::seam::reply::TaskView;
-use sureq::seam::{Answer, Body, Executed, Position, Receipt, Replies, Ticket};
+use sureq_core::command::{Command, ConnId};
+use sureq_core::reply::TaskView;
+use sureq_core::{Receipt, Replies};
+use sureq_home_api::{Answer, Home, Payload, Position, Submitted, Ticket};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
@@ -50,14 +50,14 @@ thread_local! {
 
 struct Room {
     input: Vec<u8>,
-    replies: Replies<Body>,
+    replies: Replies<Payload>,
 }
 
 /// What a dialect has to work with when something arrived.
 pub(crate) struct Turn<'t> {
-    pub(crate) home: &'t Home,
+    pub(crate) home: &'t dyn Home,
     pub(crate) out: &'t mut Output,
-    pub(crate) replies: &'t mut Replies<Body>,
+    pub(crate) replies: &'t mut Replies<Payload>,
     pub(crate) thread: &'t Thread,
     /// The answer to the commands at the beginning of the input, which were waited for.
     pub(crate) ready: Option<Ready>,
@@ -86,7 +86,7 @@ pub(crate) struct Written {
 
 /// An answer that was waited for, or what is left of a long one.
 pub(crate) struct Ready {
-    replies: Replies<Body>,
+    replies: Replies<Payload>,
     position: Position,
     written: Written,
     /// How much memory it takes up, about, while it waits to be written.
@@ -112,7 +112,7 @@ impl From<Answer> for Ready {
 }
 
 /// What the name, the reason and a foreign id of a task take up.
-fn more_bytes(task: &TaskView<Body>) -> usize {
+fn more_bytes(task: &TaskView<Payload>) -> usize {
     let len = |bytes: &Option<Box<[u8]>>| bytes.as_ref().map_or(0, |bytes| bytes.len());
     task.more.as_ref().map_or(0, |more| size_of_val(&**more) + len(&more.name) + len(&more.reason))
         + len(&task.spelt)
@@ -120,15 +120,15 @@ fn more_bytes(task: &TaskView<Body>) -> usize {
 
 impl Turn<'_> {
     /// Has the home execute commands, or hands over what it has answered to them.
-    pub(crate) fn gather(&mut self, commands: &[Command<'_>]) -> Executed {
+    pub(crate) fn submit(&mut self, commands: &[Command<'_>]) -> Submitted {
         let Some(ready) = self.ready.take() else {
             (self.written, self.bytes, self.unbegun) = (Written::default(), 0, None);
-            return self.home.gather(commands, self.replies);
+            return self.home.submit(commands, self.replies);
         };
         (*self.replies, self.written, self.bytes) = (ready.replies, ready.written, ready.bytes);
         self.unbegun = ready.unbegun;
-        let done = self.replies.list.len();
-        Executed { done, position: ready.position, ticket: None, served: false, hold: None }
+        let executed = self.replies.list.len();
+        Submitted { executed, position: ready.position, ..Submitted::default() }
     }
 
     /// Takes what is left of an answer that was not written to its end.
@@ -401,7 +401,7 @@ impl<D: Dialect> Connection<D> {
                 // Nobody is there to take what a waiting pop would get. Whatever else was asked for is still answered: the
                 // peer may only have said all that it has to say.
                 self.ticket
-                    .take_if(|awaited| matches!(awaited, Awaited::Task(ticket) if ticket.is_for_tasks()));
+                    .take_if(|awaited| matches!(awaited, Awaited::Task(ticket) if ticket.waits_for_tasks()));
                 return Ok(true);
             }
             self.renew_idle();
@@ -432,7 +432,7 @@ impl<D: Dialect> Connection<D> {
         ROOM.with_borrow_mut(|room| self.take_input_with(&mut room.replies));
     }
 
-    fn take_input_with(&mut self, replies: &mut Replies<Body>) {
+    fn take_input_with(&mut self, replies: &mut Replies<Payload>) {
         if self.ticket.is_some() || self.later || self.input.is_empty() {
             return;
         }
@@ -443,11 +443,11 @@ impl<D: Dialect> Connection<D> {
     }
 
     /// Hands input to the dialect until it wants more; answers how much of it is done with.
-    fn take(&mut self, input: &[u8], replies: &mut Replies<Body>) -> usize {
+    fn take(&mut self, input: &[u8], replies: &mut Replies<Payload>) -> usize {
         let mut consumed = 0;
         loop {
             let ready = self.ready.take();
-            let (home, out, thread) = (&self.thread.home, &mut self.out, &*self.thread);
+            let (home, out, thread) = (&*self.thread.home, &mut self.out, &*self.thread);
             let written = Written::default();
             let mut turn = Turn { home, out, replies, thread, ready, written, bytes: 0, unbegun: None };
             let taken = self.dialect.take(&input[consumed..], &mut turn);
@@ -470,7 +470,7 @@ impl<D: Dialect> Connection<D> {
                 Next::Wait(ticket) => {
                     self.ticket = Some(Awaited::Task(ticket));
                     if self.thread.is_draining() {
-                        self.thread.home.dismiss_waiting();
+                        self.thread.home.dismiss_waiters();
                     }
                     return consumed;
                 }
@@ -493,7 +493,7 @@ impl<D: Dialect> Connection<D> {
         if position.is_some() && position != self.parked {
             self.parked = position;
             let position = position.unwrap_or_default();
-            self.thread.parked.park(&self.thread.home, position, cx.waker());
+            self.thread.parked.park(&*self.thread.home, position, cx.waker());
         }
     }
 
@@ -530,13 +530,13 @@ impl<D> Drop for Connection<D> {
             self.thread.home.charge(0, self.charged);
             drop(self.ticket.take());
             for (queue, receipts) in self.out.take_unsent() {
-                self.thread.home.undeliver(&queue, &receipts);
+                self.thread.home.requeue(&queue, &receipts);
             }
             let unbegun = self.ready.take().and_then(|ready| ready.unbegun).unwrap_or_default();
             for some in unbegun.into_iter().collect::<Vec<_>>().chunk_by(|one, next| one.queue == next.queue)
             {
                 let receipts: Vec<Receipt> = some.iter().map(|unbegun| unbegun.receipt).collect();
-                self.thread.home.undeliver(&some[0].queue, &receipts);
+                self.thread.home.requeue(&some[0].queue, &receipts);
             }
             self.thread.home.close_conn(self.conn);
         }
@@ -551,6 +551,7 @@ mod tests {
     use std::net::{Ipv4Addr, TcpListener, TcpStream as StdStream};
     use std::thread;
 
+    use sureq_engine::{Engine, Options};
     use tokio::time::timeout;
 
     use super::*;
@@ -573,10 +574,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_long_answer_is_written_in_parts_as_its_peer_reads_it() {
-        let home = sureq::open("mem:").expect("a home in memory");
+        let home = Arc::new(Engine::in_memory(&Options::default()));
         let push = Command::Push { queue: b"q", payloads: &[&[b'x'; 1_000][..]; 100] };
-        let pushed = home.gather(&vec![push; TASKS / 100], &mut Replies::default());
-        assert_eq!(pushed.done, TASKS / 100);
+        let pushed = home.submit(&vec![push; TASKS / 100], &mut Replies::default());
+        assert_eq!(pushed.executed, TASKS / 100);
         home.commit();
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let mut peer = StdStream::connect(listener.local_addr().expect("it has one")).expect("it listens");

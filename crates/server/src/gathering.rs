@@ -17,8 +17,7 @@ use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sureq::Home;
-use sureq::seam::Position;
+use sureq_home_api::{Home, Position};
 
 use crate::parked::Parked;
 
@@ -65,7 +64,7 @@ impl Gathering {
     }
 
     /// Commits for as long as the thread lives.
-    pub(crate) async fn commit_all(&self, home: &Home, parked: &Parked) {
+    pub(crate) async fn commit_all(&self, home: &dyn Home, parked: &Parked) {
         let (mut committed, mut under_way) = (0, Position::START);
         let mut naps = Naps::new();
         loop {

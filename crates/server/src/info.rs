@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Instant;
 
-use sureq::Home;
+use sureq_home_api::Home;
 
 use crate::clients::Clients;
 use crate::memory::resident_bytes;
@@ -14,7 +14,7 @@ pub(crate) const REDIS_VERSION: &str = "7.4.0";
 
 /// What INFO is made of.
 pub(crate) struct Facts<'f> {
-    pub(crate) home: &'f Home,
+    pub(crate) home: &'f dyn Home,
     pub(crate) clients: &'f Clients,
     pub(crate) subscriptions: &'f Subscriptions,
     pub(crate) started: Instant,
@@ -55,12 +55,12 @@ const SECTIONS: [Section; 5] = [
     }),
     ("Clients", |facts, text| {
         line(text, "connected_clients", facts.clients.len());
-        line(text, "blocked_clients", facts.home.waiting());
+        line(text, "blocked_clients", facts.home.waiters());
         line(text, "pubsub_clients", facts.subscriptions.subscribers());
         line(text, "maxclients", facts.clients.max());
     }),
     ("Memory", |facts, text| {
-        let status = facts.home.status();
+        let status = facts.home.status().unwrap_or_default();
         line(text, "used_memory", status.memory_bytes);
         line(text, "used_memory_rss", resident_bytes());
         line(text, "maxmemory", status.memory_bytes_max);
@@ -69,7 +69,7 @@ const SECTIONS: [Section; 5] = [
     ("Persistence", |facts, text| {
         line(text, "loading", 0);
         line(text, "durable_position", facts.home.durable());
-        let status = facts.home.status();
+        let status = facts.home.status().unwrap_or_default();
         line(text, "log_position", status.position);
         line(text, "log_bytes_written", status.logged_bytes);
         line(text, "log_bytes_since_checkpoint", status.since_checkpoint_bytes);

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
-use sureq::Home;
-use sureq::seam::command::ConnId;
+use sureq_core::command::ConnId;
+use sureq_home_api::Home;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::watch;
@@ -28,7 +28,7 @@ use crate::users::Users;
 
 /// What the connections of a thread share.
 pub(crate) struct Thread {
-    pub(crate) home: Home,
+    pub(crate) home: Arc<dyn Home>,
     pub(crate) parked: Parked,
     pub(crate) gathering: Gathering,
     common: Arc<Common>,
@@ -50,7 +50,7 @@ pub(crate) enum Message {
 impl Thread {
     fn new(common: Arc<Common>) -> Self {
         Self {
-            home: common.home.clone(),
+            home: Arc::clone(&common.home),
             parked: Parked::default(),
             gathering: Gathering::default(),
             common,
@@ -111,7 +111,7 @@ impl Thread {
     pub(crate) fn facts(&self) -> Facts<'_> {
         let common = &self.common;
         Facts {
-            home: &self.home,
+            home: &*self.home,
             clients: &common.clients,
             subscriptions: &common.subscriptions,
             started: common.started,
@@ -121,7 +121,7 @@ impl Thread {
 
     fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
-        self.home.dismiss_waiting();
+        self.home.dismiss_waiters();
         self.wakers().values().for_each(Waker::wake_by_ref);
     }
 }
@@ -131,11 +131,11 @@ pub(crate) async fn run(common: Arc<Common>, mut messages: UnboundedReceiver<Mes
     let thread = Arc::new(Thread::new(common));
     let pump = tokio::spawn({
         let thread = Arc::clone(&thread);
-        async move { thread.parked.pump(&thread.home, &thread.gathering).await }
+        async move { thread.parked.pump(&*thread.home, &thread.gathering).await }
     });
     let committer = tokio::spawn({
         let thread = Arc::clone(&thread);
-        async move { thread.gathering.commit_all(&thread.home, &thread.parked).await }
+        async move { thread.gathering.commit_all(&*thread.home, &thread.parked).await }
     });
     while let Some(message) = messages.recv().await {
         match message {
@@ -176,8 +176,9 @@ pub(crate) mod tests {
     use std::io::{self, Write as _};
     use std::time::Instant;
 
-    use sureq::seam::Position;
-    use sureq::seam::command::Command;
+    use sureq_core::command::Command;
+    use sureq_engine::{Engine, Options};
+    use sureq_home_api::Position;
     use tokio::net::TcpListener;
     use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
@@ -189,7 +190,7 @@ pub(crate) mod tests {
 
     /// Pushes what arrives and holds back until that is durable, which happens between being held back and being parked.
     struct Overtaken {
-        home: Home,
+        home: Arc<dyn Home>,
         hold: Option<Position>,
         /// How often it was asked whether there is something to tell since.
         asked: usize,
@@ -198,7 +199,7 @@ pub(crate) mod tests {
 
     impl Dialect for Overtaken {
         fn take(&mut self, input: &[u8], turn: &mut Turn<'_>) -> Taken {
-            let executed = turn.gather(&[Command::Push { queue: b"q", payloads: &[input] }]);
+            let executed = turn.submit(&[Command::Push { queue: b"q", payloads: &[input] }]);
             let hold = Some(executed.position);
             assert!(hold > Some(self.home.durable()), "nobody has committed it");
             (self.hold, self.asked) = (hold, 0);
@@ -226,13 +227,13 @@ pub(crate) mod tests {
     }
 
     /// A thread that serves a home and has one connection, which the test makes.
-    pub(crate) fn thread_of(home: Home) -> Arc<Thread> {
+    pub(crate) fn thread_of(home: Arc<dyn Home>) -> Arc<Thread> {
         let thread = Thread::new(common(home));
         thread.open.send_modify(|open| *open += 1);
         Arc::new(thread)
     }
 
-    fn common(home: Home) -> Arc<Common> {
+    fn common(home: Arc<dyn Home>) -> Arc<Common> {
         let config = Config {
             resp: None,
             text: None,
@@ -245,7 +246,7 @@ pub(crate) mod tests {
             text_user: None,
             bounds: Bounds::default(),
         };
-        let subscriptions = Arc::new(Subscriptions::new(&home));
+        let subscriptions = Arc::new(Subscriptions::new(&*home));
         let (clients, started) = (Clients::at_most(10), Instant::now());
         let checker = Checker::start(&config.users).expect("a thread");
         Arc::new(Common { home, config, clients, subscriptions, checker, started, resp_port: 0 })
@@ -254,16 +255,17 @@ pub(crate) mod tests {
     #[tokio::test]
     async fn a_connection_that_is_held_back_is_woken_however_soon_the_disk_has_caught_up() {
         let dir = tempfile::tempdir().expect("a directory");
-        let home = sureq::open(&format!("file:{}", dir.path().display())).expect("a new store");
-        let thread = thread_of(home.clone());
+        let engine = Engine::open(dir.path(), &Options::default()).expect("a new store");
+        let home: Arc<dyn Home> = Arc::new(engine);
+        let thread = thread_of(Arc::clone(&home));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("it has one");
         let mut client = StdStream::connect(address).expect("it listens");
         let (stream, _) = listener.accept().await.expect("accepted");
         let (taken, mut is_taken) = unbounded_channel();
-        let dialect = Overtaken { home: home.clone(), hold: None, asked: 0, taken };
+        let dialect = Overtaken { home, hold: None, asked: 0, taken };
         tokio::spawn(Connection::new(stream, dialect, ConnId(1), Arc::clone(&thread), None).serve());
-        tokio::spawn(async move { thread.parked.pump(&thread.home, &thread.gathering).await });
+        tokio::spawn(async move { thread.parked.pump(&*thread.home, &thread.gathering).await });
         for word in [b"one", b"two"] {
             client.write_all(word).expect("there is room");
             let came = tokio::time::timeout(Duration::from_secs(10), is_taken.recv()).await;

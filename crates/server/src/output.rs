@@ -5,7 +5,8 @@
 
 use std::collections::VecDeque;
 
-use sureq::seam::{Position, Receipt};
+use sureq_core::Receipt;
+use sureq_home_api::Position;
 
 /// A buffer that a burst made larger than this is given back once it is empty, and what has been sent is let go once
 /// it is more than this.
@@ -136,7 +137,7 @@ impl Output {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sureq::seam::TaskId;
+    use sureq_core::TaskId;
 
     fn receipt(seq: u64) -> Receipt {
         Receipt { id: TaskId::new(1, seq).unwrap(), incarnation: 1, delivery: 1 }

@@ -7,8 +7,7 @@ use std::future::poll_fn;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use sureq::Home;
-use sureq::seam::Position;
+use sureq_home_api::{Home, Position};
 
 use crate::gathering::Gathering;
 
@@ -40,11 +39,11 @@ impl Parked {
     }
 
     /// Wakes a connection once the position is durable or the home has failed.
-    pub(crate) fn park(&self, home: &Home, position: Position, waker: &Waker) {
+    pub(crate) fn park(&self, home: &dyn Home, position: Position, waker: &Waker) {
         self.wait(home, Waiting { position, waker: waker.clone(), is_connection: true });
     }
 
-    fn wait(&self, home: &Home, waiting: Waiting) {
+    fn wait(&self, home: &dyn Home, waiting: Waiting) {
         let position = waiting.position;
         let mut inner = self.lock();
         inner.waiting.push(waiting);
@@ -57,7 +56,7 @@ impl Parked {
     }
 
     /// Waits until the position is durable or the home has failed.
-    pub(crate) async fn durable(&self, home: &Home, position: Position) {
+    pub(crate) async fn durable(&self, home: &dyn Home, position: Position) {
         poll_fn(|cx| {
             if home.durable() >= position || home.failure().is_some() {
                 return Poll::Ready(());
@@ -69,11 +68,11 @@ impl Parked {
     }
 
     /// Runs the pump for as long as the thread lives.
-    pub(crate) async fn pump(&self, home: &Home, gathering: &Gathering) {
+    pub(crate) async fn pump(&self, home: &dyn Home, gathering: &Gathering) {
         poll_fn(|cx| self.poll_pump(home, gathering, cx)).await;
     }
 
-    fn poll_pump(&self, home: &Home, gathering: &Gathering, cx: &Context<'_>) -> Poll<()> {
+    fn poll_pump(&self, home: &dyn Home, gathering: &Gathering, cx: &Context<'_>) -> Poll<()> {
         let mut inner = self.lock();
         inner.pump = Some(cx.waker().clone());
         inner.armed = None;

@@ -6,9 +6,10 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use sureq::limits;
-use sureq::seam::command::{Command, ConnId, Pop};
-use sureq::seam::{Position, Reply, Ticket};
+use sureq_core::Reply;
+use sureq_core::command::{Command, ConnId, Pop};
+use sureq_core::limits;
+use sureq_home_api::{Flow, Payload, Position, Ticket};
 use sureq_proto::resp::{Args, Parser, Pieces as _, Version, Writer, recycle};
 use sureq_proto::verbs::{
     self, By, Caller, Client, Connections, Credentials, Hello, LibraryInfo, PubSub, Request, Rights, Role,
@@ -327,25 +328,29 @@ impl RespSession {
                     let run =
                         requests[n..].iter().take_while(|r| matches!(r, Ok(Request::Home { .. }))).count();
                     let is_ready = turn.ready.is_some();
-                    let executed = turn.gather(&commands[..run]);
+                    let submitted = turn.submit(&commands[..run]);
+                    let executed = submitted.executed;
                     turn.thread.gathering.add();
                     let part_bytes = if is_ready { PART_BYTES } else { usize::MAX };
-                    let is_whole = self.answer_some(&requests[n..n + executed.done], part_bytes, turn);
-                    turn.out.gate(executed.position);
+                    let is_whole = self.answer_some(&requests[n..n + executed], part_bytes, turn);
+                    turn.out.gate(submitted.position);
                     if !is_whole {
-                        note_unbegun(&requests[n..n + executed.done], turn);
-                        let rest = Box::new(turn.rest(executed.position));
+                        note_unbegun(&requests[n..n + executed], turn);
+                        let rest = Box::new(turn.rest(submitted.position));
                         return Answered { stop: Some(Stop::WritesOn(n, rest)), hold, served };
                     }
-                    n += executed.done;
-                    hold = executed.hold.or(hold);
-                    served |= executed.served;
-                    if let Some(ticket) = executed.ticket {
-                        return Answered { stop: Some(Stop::Waits(n, ticket)), hold, served };
+                    n += executed;
+                    served |= submitted.served_waiters;
+                    match submitted.flow {
+                        Flow::Ready | Flow::Backpressure(None) => {}
+                        Flow::Backpressure(Some(until)) => hold = Some(until),
+                        Flow::Waiting(ticket) => {
+                            return Answered { stop: Some(Stop::Waits(n, ticket)), hold, served };
+                        }
                     }
-                    commands = &commands[executed.done..];
+                    commands = &commands[executed..];
                     turn.replies.clear();
-                    if executed.done == 0 {
+                    if executed == 0 {
                         return Answered { stop: Some(Stop::Later(n)), hold, served };
                     }
                     continue;
@@ -651,7 +656,7 @@ fn note_unbegun(requests: &[Result<Request<'_>, UsageError>], turn: &mut Turn<'_
     turn.unbegun = Some(unbegun);
 }
 
-fn hand_over(pop: &Pop<'_>, tasks: &[sureq::seam::reply::TaskView<sureq::seam::Body>], out: &mut Output) {
+fn hand_over(pop: &Pop<'_>, tasks: &[sureq_core::reply::TaskView<Payload>], out: &mut Output) {
     let start = out.end();
     for task in tasks {
         out.hand(start, pop.queues[task.queue as usize], task.receipt());

@@ -14,8 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::set_current_timer_slack;
 use socket2::{SockRef, TcpKeepalive};
-use sureq::seam::Position;
-use sureq::{Broken, Home};
+use sureq_home_api::{Broken, Home, Position};
 use sureq_proto::text::{Limits as TextLimits, Watcher};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -98,7 +97,7 @@ pub enum ServerError {
 
 /// What all threads of a server share.
 pub(crate) struct Common {
-    pub(crate) home: Home,
+    pub(crate) home: Arc<dyn Home>,
     pub(crate) config: Config,
     pub(crate) clients: Clients,
     pub(crate) subscriptions: Arc<Subscriptions>,
@@ -128,12 +127,12 @@ impl Stopper {
 
 impl Server {
     /// Binds the listeners; nothing is accepted yet.
-    pub fn bind(home: Home, config: Config) -> Result<Self, ServerError> {
+    pub fn bind(home: Arc<dyn Home>, config: Config) -> Result<Self, ServerError> {
         let resp = config.resp.map(|address| listen("RESP", address)).transpose()?;
         let text = config.text.map(|address| listen("text", address)).transpose()?;
         let resp_port = resp.as_ref().and_then(|l| l.local_addr().ok()).map_or(0, |address| address.port());
         let clients = Clients::at_most(connections_max(&config));
-        let subscriptions = Arc::new(Subscriptions::new(&home));
+        let subscriptions = Arc::new(Subscriptions::new(&*home));
         let checker = Checker::start(&config.users).map_err(ServerError::Thread)?;
         let started = Instant::now();
         let common = Common { home, config, clients, subscriptions, checker, started, resp_port };
@@ -189,7 +188,7 @@ impl Server {
             tokio::select! {
                 _ = stopped.wait_for(|stop| *stop) => Ok(()),
                 () = self.common.subscriptions.tell_all() => Ok(()),
-                failure = failure_of(&self.common.home) => Err(ServerError::Home(failure)),
+                failure = failure_of(&*self.common.home) => Err(ServerError::Home(failure)),
                 error = accept_all(self.resp.as_ref(), Tongue::Resp, &hand_over) => Err(error),
                 error = accept_all(self.text.as_ref(), Tongue::Text, &hand_over) => Err(error),
             }
@@ -257,7 +256,7 @@ fn turn_away(mut stream: &StdStream, tongue: Tongue) {
 }
 
 /// Resolves if the home fails.
-async fn failure_of(home: &Home) -> Broken {
+async fn failure_of(home: &dyn Home) -> Broken {
     let mut asked = false;
     poll_fn(move |cx| {
         // Once is enough, however often the task is woken for other reasons. No log gets so far: the waker is called

@@ -5,9 +5,9 @@ use std::io;
 use std::sync::Arc;
 use std::task::Waker;
 
-use sureq::limits;
-use sureq::seam::command::ConnId;
-use sureq::seam::{NoticeTasks, Position};
+use sureq_core::command::ConnId;
+use sureq_core::limits;
+use sureq_home_api::{NoticeTasks, Position};
 use sureq_proto::resp::Version;
 use sureq_proto::verbs::By;
 use sureq_proto::{Change, channel, decimal, encode_change, encode_message};
@@ -194,7 +194,7 @@ fn spell(letter: &Letter, from: usize, version: Version, out: &mut Output) -> Op
                 encode_message(out.bytes_mut(), version, pattern, channel, id.to_string().as_bytes());
             }
         }
-        NoticeTasks::Said(text) => encode_message(out.bytes_mut(), version, pattern, channel, text),
+        NoticeTasks::Foreign(text) => encode_message(out.bytes_mut(), version, pattern, channel, text),
     }
     None
 }

@@ -11,9 +11,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-use sureq::seam::command::ConnId;
-use sureq::seam::{Heard, Listener, Notice, glob_matches};
-use sureq::{Home, limits};
+use sureq_core::broker::glob_matches;
+use sureq_core::command::ConnId;
+use sureq_core::limits;
+use sureq_home_api::{Home, ListenEvent, Listener, Notice};
 use sureq_proto::channel;
 use sureq_proto::verbs::By;
 
@@ -68,7 +69,7 @@ impl Index {
 }
 
 impl Subscriptions {
-    pub(crate) fn new(home: &Home) -> Self {
+    pub(crate) fn new(home: &dyn Home) -> Self {
         Self {
             listener: home.listen(),
             index: Mutex::default(),
@@ -116,17 +117,17 @@ impl Subscriptions {
 
     fn want(&self, by: By, name: &[u8]) {
         match (by, channel::read(name)) {
-            (By::Channel, Some((kind, queue))) => self.listener.want(kind, queue),
+            (By::Channel, Some((kind, queue))) => self.listener.subscribe(kind, queue),
             (By::Channel, None) => {}
-            (By::Pattern, _) => self.listener.want_everywhere(channel::kinds_of_pattern(name)),
+            (By::Pattern, _) => self.listener.subscribe_all(channel::kinds_of_pattern(name)),
         }
     }
 
     fn unwant(&self, by: By, name: &[u8]) {
         match (by, channel::read(name)) {
-            (By::Channel, Some((kind, queue))) => self.listener.unwant(kind, queue),
+            (By::Channel, Some((kind, queue))) => self.listener.unsubscribe(kind, queue),
             (By::Channel, None) => {}
-            (By::Pattern, _) => self.listener.unwant_everywhere(channel::kinds_of_pattern(name)),
+            (By::Pattern, _) => self.listener.unsubscribe_all(channel::kinds_of_pattern(name)),
         }
     }
 
@@ -135,8 +136,8 @@ impl Subscriptions {
         let mut told = 0;
         loop {
             match poll_fn(|cx| self.listener.poll(cx)).await {
-                Some(Heard::Notice(notice)) => self.tell(notice),
-                Some(Heard::Missed) => self.disconnect_all(),
+                Some(ListenEvent::Notice(notice)) => self.tell(notice),
+                Some(ListenEvent::Missed) => self.disconnect_all(),
                 None => pending().await,
             }
             told += 1;
@@ -316,8 +317,9 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicUsize;
     use std::task::Wake;
-    use sureq::seam::NoticeTasks;
-    use sureq::seam::notice::Kind;
+    use sureq_core::notice::Kind;
+    use sureq_engine::{Engine, Options};
+    use sureq_home_api::NoticeTasks;
 
     #[derive(Default)]
     struct Woken(AtomicUsize);
@@ -329,7 +331,7 @@ mod tests {
     }
 
     fn subscriptions() -> Subscriptions {
-        Subscriptions::new(&sureq::open("mem:").expect("memory is there"))
+        Subscriptions::new(&Engine::in_memory(&Options::default()))
     }
 
     fn mailbox() -> (Arc<Mailbox>, Arc<Woken>) {

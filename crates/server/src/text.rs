@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 
-use sureq::seam::{Body, Position, Replies, Reply, Ticket};
+use sureq_core::{Replies, Reply};
+use sureq_home_api::{Flow, Payload, Position, Ticket};
 use sureq_proto::resp::recycle;
 use sureq_proto::text::{self, Close, Complaint, Gauges, Item, Line, Parser, Request, Watcher};
 
@@ -109,12 +110,15 @@ impl TextSession {
         loop {
             let mut position = Position::START;
             if done < commands.len() {
-                let executed = turn.gather(&commands[done..]);
+                let submitted = turn.submit(&commands[done..]);
                 turn.thread.gathering.add();
-                done += executed.done;
-                (position, hold) = (executed.position, executed.hold.or(hold));
-                served |= executed.served;
-                if let Some(ticket) = executed.ticket {
+                done += submitted.executed;
+                position = submitted.position;
+                served |= submitted.served_waiters;
+                if let Flow::Backpressure(Some(until)) = submitted.flow {
+                    hold = Some(until);
+                }
+                if let Flow::Waiting(ticket) = submitted.flow {
                     let waits = behind[done] - 1;
                     self.answer_all(&lines[answered..waits], turn);
                     turn.out.gate(position);
@@ -122,7 +126,7 @@ impl TextSession {
                     let stop = Stop { upto, ticket: Some(ticket) };
                     return Answered { stop: Some(stop), hold, served };
                 }
-                if executed.done == 0 {
+                if submitted.executed == 0 {
                     let upto = answered.checked_sub(1).map_or(0, |last| lines[last].end);
                     return Answered { stop: Some(Stop { upto, ticket: None }), hold, served };
                 }
@@ -160,7 +164,7 @@ impl TextSession {
         &self,
         request: &Request<'_>,
         reply: &Reply,
-        replies: &Replies<Body>,
+        replies: &Replies<Payload>,
         gauges: Gauges,
         out: &mut Output,
     ) {
@@ -178,7 +182,7 @@ impl TextSession {
 }
 
 /// A short line about what was done, without the payload: that is nobody's business in a log.
-fn tell(log: fn(fmt::Arguments<'_>), request: &Request<'_>, reply: &Reply, replies: &Replies<Body>) {
+fn tell(log: fn(fmt::Arguments<'_>), request: &Request<'_>, reply: &Reply, replies: &Replies<Payload>) {
     match (request, reply) {
         (Request::Add { .. }, Reply::Added { id, .. }) => log(format_args!("New task {}", letters(*id))),
         (Request::Reserve, Reply::Tasks(span)) => {
@@ -189,14 +193,14 @@ fn tell(log: fn(fmt::Arguments<'_>), request: &Request<'_>, reply: &Reply, repli
         (Request::Delete { id }, Reply::Acked(span)) if !span.is_empty() => {
             log(format_args!("Value deleted {}", id.escape_ascii()));
         }
-        (Request::Return { id, .. }, Reply::Outcome(sureq::seam::reply::Outcome::Done)) => {
+        (Request::Return { id, .. }, Reply::Outcome(sureq_core::reply::Outcome::Done)) => {
             log(format_args!("Value returned {}", id.escape_ascii()));
         }
         _ => {}
     }
 }
 
-fn letters(id: sureq::seam::TaskId) -> String {
+fn letters(id: sureq_core::TaskId) -> String {
     id.short().iter().map(|&letter| char::from(letter)).collect()
 }
 

@@ -9,7 +9,7 @@ use argon2::password_hash::{PasswordHasher as _, PasswordVerifier as _};
 use argon2::{Argon2, Params};
 use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConstantTimeEq as _};
-use sureq::limits::{CREDENTIAL_BYTES_MAX, PASSWORD_MEMORY_BYTES_MAX};
+use sureq_core::limits::{CREDENTIAL_BYTES_MAX, PASSWORD_MEMORY_BYTES_MAX};
 use sureq_proto::verbs::{Credentials, Rights};
 
 /// Who is meant where no name is given.

@@ -14,9 +14,10 @@ use sureq_core::id::Spelling;
 use sureq_core::reply::{Outcome, Refusal, Replies, Reply};
 use sureq_core::settings::{Change, Changes, Expired, Place};
 use sureq_core::{WallTime, limits};
+use sureq_engine::Engine;
 use sureq_engine::clock::Clock as _;
 use sureq_engine::log::Position;
-use sureq_engine::{Body, Engine};
+use sureq_home_api::{Flow, Home as _, Payload};
 use sureq_sync::{now, thread};
 
 use crate::clock::SimClock;
@@ -110,23 +111,23 @@ impl Client {
     }
 
     /// Asks, and waits until the reply may leave. None if nobody knows what came of it.
-    pub(crate) fn ask(&self, command: Command<'_>) -> Option<Replies<Body>> {
+    pub(crate) fn ask(&self, command: Command<'_>) -> Option<Replies<Payload>> {
         self.history().commands += 1;
         let (mut replies, mut position) = (Replies::default(), Position::START);
         loop {
-            let executed = self.engine.gather(&[command], &mut replies);
+            let submitted = self.engine.submit(&[command], &mut replies);
             self.engine.commit();
-            position = position.max(executed.position);
-            if let Some(ticket) = executed.ticket {
-                // A lost wake-up must show, so this wait has no time limit.
-                let answer = sureq_seam::wait(|cx| ticket.poll(cx));
-                position = position.max(answer.position);
-                replies.append(answer.replies);
-                break;
-            }
-            match executed.hold {
-                // If it never comes to that, the command is refused.
-                Some(hold) if executed.done == 0 => drop(self.engine.wait(hold)),
+            position = position.max(submitted.position);
+            match submitted.flow {
+                Flow::Waiting(ticket) => {
+                    // A lost wake-up must show, so this wait has no time limit.
+                    let answer = sureq_home_api::wait(|cx| ticket.poll(cx));
+                    position = position.max(answer.position);
+                    replies.append(answer.replies);
+                    break;
+                }
+                // If that never becomes durable, the command is refused.
+                Flow::Backpressure(Some(until)) if submitted.executed == 0 => drop(self.engine.wait(until)),
                 _ => break,
             }
         }
@@ -210,10 +211,10 @@ impl Client {
         let pop = Pop { queues: &[&name], count, block: Some(Block::Millis(ms)), lease, meta: false };
         self.history().commands += 1;
         let mut replies = Replies::default();
-        let Some(ticket) = self.engine.gather(&[Command::Pop(pop)], &mut replies).ticket else {
+        let Some(ticket) = self.engine.submit(&[Command::Pop(pop)], &mut replies).into_ticket() else {
             self.engine.commit();
             let untaken: Vec<_> = replies.tasks.iter().map(sureq_core::reply::TaskView::receipt).collect();
-            self.engine.undeliver(&name, &untaken);
+            self.engine.requeue(&name, &untaken);
             return;
         };
         self.engine.commit();
@@ -423,7 +424,7 @@ impl Client {
     fn end_taking(
         &self,
         delivery: &Delivery,
-        replies: Option<&Replies<Body>>,
+        replies: Option<&Replies<Payload>>,
         asked: Instant,
         at: Instant,
     ) -> bool {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use sureq_core::command::{Command, ConnId, LeaseAsk, Worker, WorkerRef};
 use sureq_core::id::Spelling;
 use sureq_core::reply::{Refusal, Reply};
+use sureq_home_api::Home as _;
 use sureq_sync::now;
 
 use crate::client::{Client, Lease, queue_name};

@@ -8,6 +8,7 @@ use sureq_core::command::{
 };
 use sureq_core::reply::Reply;
 use sureq_core::settings::Place;
+use sureq_home_api::Home as _;
 use sureq_sync::{now, thread};
 
 use crate::client::{Client, Lease, queue_name};

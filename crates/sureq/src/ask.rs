@@ -9,38 +9,39 @@ use std::time::Instant;
 
 use sureq_core::reply::TaskView;
 use sureq_core::{Command, Refusal, Replies, Reply};
-use sureq_seam::{Position, by_queue};
+use sureq_home_api::{Answer, Flow, Payload, Position, Ticket, by_queue};
 
 use crate::error::{Error, Result};
 use crate::home::Home;
-use crate::seam::{Body, Ticket};
 
 /// Why it is not known what became of something that was executed.
 const NOT_DURABLE: &str = "the log failed before it was durable: open the home again and look";
 
 impl Home {
     /// Executes commands, in order, and answers once all of it is as durable as promised.
-    pub(crate) async fn ask(&self, commands: &[Command<'_>]) -> Replies<Body> {
+    pub(crate) async fn ask(&self, commands: &[Command<'_>]) -> Replies<Payload> {
         self.ask_when(commands).await.0
     }
 
     /// The same, and since when leases count in the answer to the last command. That may be long ago: an answer lies there until
     /// its asker comes to run again.
-    async fn ask_when(&self, commands: &[Command<'_>]) -> (Replies<Body>, Instant) {
+    async fn ask_when(&self, commands: &[Command<'_>]) -> (Replies<Payload>, Instant) {
         let mut replies = Untaken { home: self, commands, replies: Replies::default() };
         let (mut position, mut since) = (Position::START, Instant::now());
         while replies.done() < commands.len() {
             since = Instant::now();
-            let executed = self.gather(&commands[replies.done()..], &mut replies.replies);
-            self.commit();
-            position = position.max(executed.position);
-            if let Some(ticket) = executed.ticket {
-                let answer = answer_of(&ticket).await;
-                position = position.max(answer.position);
-                since = answer.at;
-                replies.replies.append(answer.replies);
-            } else if let Some(hold) = executed.hold {
-                self.reached(hold).await;
+            let submitted = self.api().submit(&commands[replies.done()..], &mut replies.replies);
+            self.api().commit();
+            position = position.max(submitted.position);
+            match submitted.flow {
+                Flow::Ready | Flow::Backpressure(None) => {}
+                Flow::Waiting(ticket) => {
+                    let answer = answer_of(ticket).await;
+                    position = position.max(answer.position);
+                    since = answer.at;
+                    replies.replies.append(answer.replies);
+                }
+                Flow::Backpressure(Some(until)) => _ = self.reached(until).await,
             }
         }
         if self.reached(position).await {
@@ -56,12 +57,15 @@ impl Home {
     }
 
     /// Executes one command.
-    pub(crate) async fn ask_one(&self, command: Command<'_>) -> Result<(Reply, Replies<Body>)> {
+    pub(crate) async fn ask_one(&self, command: Command<'_>) -> Result<(Reply, Replies<Payload>)> {
         self.ask_one_when(command).await.map(|(reply, replies, _)| (reply, replies))
     }
 
     /// The same, and since when leases in the answer count.
-    pub(crate) async fn ask_one_when(&self, command: Command<'_>) -> Result<(Reply, Replies<Body>, Instant)> {
+    pub(crate) async fn ask_one_when(
+        &self,
+        command: Command<'_>,
+    ) -> Result<(Reply, Replies<Payload>, Instant)> {
         let (mut replies, since) = self.ask_when(&[command]).await;
         match replies.list.pop() {
             Some(Reply::Refused(no)) => Err(no.into()),
@@ -77,18 +81,18 @@ impl Home {
 
     fn poll_reached(&self, position: Position, cx: &mut Context<'_>) -> Poll<bool> {
         let answer = || {
-            if self.durable() >= position { Some(true) } else { self.failure().map(|_| false) }
+            if self.api().durable() >= position { Some(true) } else { self.failure().map(|_| false) }
         };
         if let Some(answer) = answer() {
             return Poll::Ready(answer);
         }
-        self.wake_at(position, cx.waker());
+        self.api().wake_at(position, cx.waker());
         // It may have come to that between the look and the wish to be woken.
         answer().map_or(Poll::Pending, Poll::Ready)
     }
 }
 
-async fn answer_of(ticket: &Ticket) -> crate::seam::Answer {
+async fn answer_of(ticket: Ticket) -> Answer {
     poll_fn(|cx| ticket.poll(cx)).await
 }
 
@@ -96,7 +100,7 @@ async fn answer_of(ticket: &Ticket) -> crate::seam::Answer {
 struct Untaken<'a> {
     home: &'a Home,
     commands: &'a [Command<'a>],
-    replies: Replies<Body>,
+    replies: Replies<Payload>,
 }
 
 impl Untaken<'_> {
@@ -104,7 +108,7 @@ impl Untaken<'_> {
         self.replies.list.len()
     }
 
-    fn take(mut self) -> Replies<Body> {
+    fn take(mut self) -> Replies<Payload> {
         std::mem::take(&mut self.replies)
     }
 }
@@ -115,7 +119,7 @@ impl Drop for Untaken<'_> {
             let (Command::Pop(pop), Reply::Tasks(tasks)) = (command, reply) else { continue };
             let tasks = &self.replies.tasks[tasks.range()];
             for (queue, receipts) in by_queue(pop.queues, tasks, TaskView::receipt) {
-                self.home.undeliver(queue, &receipts);
+                self.home.api().requeue(queue, &receipts);
             }
         }
     }
@@ -137,7 +141,7 @@ mod tests {
     async fn what_was_executed_before_the_disk_failed_is_unknown_and_what_came_later_was_not_done() {
         let valve = Valve::new();
         let engine = Engine::open_on(valve.shared(), Arc::new(ManualClock::default()), &Options::default());
-        let home = Home::Embedded(engine.expect("it is a sound disk"));
+        let home = Home::from_api(engine.expect("it is a sound disk"));
         let queue = home.queue("q");
         queue.push("before").await.expect("it is durable");
         let empty = home.queue("empty");

@@ -35,23 +35,19 @@
 //! - [`store`] looks into directories, saves what can be saved of damaged ones, and copies those that are running.
 //! - `examples/` of this crate shows an idea each: pushing and working, a queue within a web server, a worker on Redis, running at most
 //!   once, the receipt as a fencing token, storing results.
-//! - [`seam`] is for those who build servers: batches of commands, and replies that may leave once they are durable.
+//! - [`home_api`] is for programs that build a server or a home of their own.
 #![forbid(unsafe_code)]
 
 mod add;
 mod ask;
-#[cfg(not(feature = "embedded"))]
-mod body;
 mod error;
 mod home;
+pub mod home_api;
 mod id;
 mod overview;
 mod payload;
 mod pop;
 mod queue;
-#[cfg(feature = "remote")]
-pub mod remote;
-pub mod seam;
 #[cfg(feature = "embedded")]
 pub mod store;
 mod task;
@@ -60,7 +56,7 @@ mod worker;
 
 pub use add::{Add, Added};
 pub use error::{BadPayload, Error, Result};
-pub use home::{Broken, Home};
+pub use home::Home;
 pub use id::{Id, Receipt};
 pub use payload::{Decode, Encode, Json};
 pub use pop::{LEASE, PopMany, PopOne};
@@ -72,8 +68,7 @@ pub use sureq_core::settings::{
 };
 pub use sureq_core::task::{Holder, StateKind, Tries};
 pub use sureq_core::{Refusal, limits};
-#[cfg(feature = "redis")]
-pub use sureq_redis::{CleanReport, Cleaned, CleanedQueue, Cleaning};
+pub use sureq_home_api::{Broken, CleanReport, Cleaned, CleanedQueue, Cleaning, Payload, Status};
 pub use task::{Death, Seen, Task};
 pub use url::{OpenError, directory_of, open, open_async, without_passwords};
 pub use worker::{
@@ -85,7 +80,7 @@ pub use worker::{
 pub use {
     sureq_engine::fault::OpenError as StoreError,
     sureq_engine::log::{Cut, Durability, LogError, SEGMENT_BYTES},
-    sureq_engine::{CACHE_BYTES, Options, Status},
+    sureq_engine::{CACHE_BYTES, Options},
     url::open_with,
 };
 

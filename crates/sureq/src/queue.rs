@@ -8,7 +8,8 @@ use std::time::Duration;
 use sureq_core::command::{AckScope, Cancel, IdForm, Return, TaskRef, TaskRefs, View};
 use sureq_core::reply::{Explanation, Info, Outcome};
 use sureq_core::settings::{Changes, Place, Settings};
-use sureq_core::{Command, Reply};
+use sureq_core::{Command, Replies, Reply};
+use sureq_home_api::Payload;
 
 use crate::Encode;
 use crate::add::Add;
@@ -16,7 +17,6 @@ use crate::error::{Error, Result};
 use crate::home::Home;
 use crate::id::Id;
 use crate::pop::{PopMany, PopOne};
-use crate::seam::{Body, Replies};
 use crate::task::Seen;
 
 /// A queue of a home. It need not be there: the first push makes it. Cheap to clone.
@@ -323,7 +323,7 @@ impl fmt::Debug for Queue {
 }
 
 /// The ids that a push answered.
-fn pushed(reply: &Reply, replies: Replies<Body>) -> Result<Vec<Id>> {
+fn pushed(reply: &Reply, replies: Replies<Payload>) -> Result<Vec<Id>> {
     match reply {
         Reply::Pushed(ids) => Ok(replies.ids[ids.range()].iter().map(|&id| Id::ours(id)).collect()),
         Reply::PushedSpelt(ids) => {

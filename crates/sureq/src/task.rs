@@ -15,14 +15,14 @@ use crate::error::{BadPayload, Result};
 use crate::home::Home;
 use crate::id::{Id, Receipt};
 use crate::queue::{Held, Queue};
-use crate::seam::Body;
+use sureq_home_api::Payload;
 
 /// A task that was taken. It is the taker's until its lease ends; dropping it does nothing, so that it comes back then.
 #[derive(Clone)]
 pub struct Task {
     home: Home,
     queue: Arc<[u8]>,
-    view: TaskView<Body>,
+    view: TaskView<Payload>,
     leased: Leased,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Leased {
 }
 
 impl Task {
-    pub(crate) fn new(home: &Home, queue: &Arc<[u8]>, view: TaskView<Body>, leased: Leased) -> Self {
+    pub(crate) fn new(home: &Home, queue: &Arc<[u8]>, view: TaskView<Payload>, leased: Leased) -> Self {
         Self { home: home.clone(), queue: Arc::clone(queue), view, leased }
     }
 
@@ -141,7 +141,7 @@ pub struct Seen {
     /// Its id.
     pub id: Id,
     /// Its bytes.
-    pub payload: Body,
+    pub payload: Payload,
     /// When it is due (delayed), was delivered last (leased) or died (dead), in unix milliseconds. For a ready one it is when it was
     /// pushed, as its id tells it, and 0 if that does not.
     pub at: LogTime,
@@ -164,7 +164,7 @@ pub struct Death {
 }
 
 impl Seen {
-    pub(crate) fn new(view: View, task: TaskView<Body>) -> Self {
+    pub(crate) fn new(view: View, task: TaskView<Payload>) -> Self {
         let is_leased = view == View::Leased;
         let at = match view {
             View::Ready if task.at.0 == 0 => LogTime(task.id.ms()),
@@ -181,7 +181,7 @@ impl Seen {
     }
 }
 
-fn id_of(view: &TaskView<Body>) -> Id {
+fn id_of(view: &TaskView<Payload>) -> Id {
     match &view.spelt {
         Some(spelt) => Id::theirs(spelt.clone()),
         None if view.id == TaskId::NONE => Id::later(None),

@@ -51,7 +51,7 @@ pub enum OpenError {
         /// What was given, without its password.
         url: String,
         /// Why not.
-        source: crate::remote::BadTarget,
+        source: sureq_remote::BadTarget,
     },
     /// The server cannot be asked.
     #[cfg(feature = "remote")]
@@ -60,7 +60,7 @@ pub enum OpenError {
         /// What was given, without its password.
         url: String,
         /// Why not.
-        source: crate::remote::OpenError,
+        source: sureq_remote::OpenError,
     },
     /// There is no thread for it.
     #[error("cannot start a thread: {0}")]
@@ -144,9 +144,9 @@ pub(crate) async fn on_a_thread<T: Send + 'static>(
 pub fn open_with(url: &str, options: &crate::Options) -> Result<Home, OpenError> {
     use sureq_engine::Engine;
     match place_of(url) {
-        Some(Place::Memory) => Ok(Home::Embedded(Engine::in_memory(options))),
+        Some(Place::Memory) => Ok(Home::from_api(Engine::in_memory(options))),
         Some(Place::Directory(dir)) => match Engine::open(dir, options) {
-            Ok(engine) => Ok(Home::Embedded(engine)),
+            Ok(engine) => Ok(Home::from_api(engine)),
             Err(source) => Err(OpenError::Store { url: url.to_owned(), source }),
         },
         Some(Place::Redis | Place::Server) | None => open(url),
@@ -159,7 +159,7 @@ fn open_redis(url: &str) -> Result<Home, OpenError> {
     let shown = || without_passwords(url);
     let target = Target::parse(url).map_err(|source| OpenError::BadTarget { url: shown(), source })?;
     let home = RedisHome::open(target).map_err(|source| OpenError::Redis { url: shown(), source })?;
-    Ok(Home::Redis(home))
+    Ok(Home::from_api(home))
 }
 
 #[cfg(not(feature = "redis"))]
@@ -169,11 +169,11 @@ fn open_redis(url: &str) -> Result<Home, OpenError> {
 
 #[cfg(feature = "remote")]
 fn open_remote(url: &str) -> Result<Home, OpenError> {
-    use crate::remote::{RemoteHome, Target};
+    use sureq_remote::{RemoteHome, Target};
     let shown = || without_passwords(url);
     let target = Target::parse(url).map_err(|source| OpenError::BadServer { url: shown(), source })?;
     let home = RemoteHome::open(target).map_err(|source| OpenError::Server { url: shown(), source })?;
-    Ok(Home::Remote(home))
+    Ok(Home::from_api(home))
 }
 
 #[cfg(not(feature = "remote"))]

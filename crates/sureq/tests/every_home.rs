@@ -10,7 +10,7 @@ use sureq_testkit::redis_server::RedisServer;
 async fn everywhere(check: impl AsyncFn(&Home)) {
     let memory = sureq::open("mem:").expect("memory is there");
     check(&memory).await;
-    let server = LocalServer::start(sureq::open("mem:").expect("memory is there"));
+    let server = LocalServer::start(&sureq::open("mem:").expect("memory is there"));
     check(&sureq::open(&server.url()).expect("it listens")).await;
     let redis = RedisServer::start();
     check(&sureq::open(&redis.url()).expect("it listens")).await;

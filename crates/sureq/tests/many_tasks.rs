@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use sureq::Home;
-use sureq::seam::command::{Add, Pop, When};
-use sureq::seam::{Body, Command, Replies, Reply};
+use sureq::home_api::command::{Add, Pop, When};
+use sureq::home_api::{Command, Payload, Replies, Reply};
 
 const MANY: usize = 1_000_000;
 const LOOKS: u32 = 2_000;
@@ -16,9 +16,9 @@ fn home() -> Home {
     sureq::open("mem:").expect("memory is always there")
 }
 
-fn execute(home: &Home, command: Command<'_>) -> Replies<Body> {
+fn execute(home: &Home, command: Command<'_>) -> Replies<Payload> {
     let mut replies = Replies::default();
-    let _ = home.execute(&[command], &mut replies);
+    let _ = home.api().execute(&[command], &mut replies);
     assert!(!matches!(replies.list[0], Reply::Refused(_)), "{:?}", replies.list[0]);
     replies
 }

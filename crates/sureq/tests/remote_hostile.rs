@@ -6,9 +6,9 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use sureq::Refusal;
-use sureq::remote::{OpenError, Patience, RemoteHome, Target};
-use sureq::seam::command::{Block, Pop};
-use sureq::seam::{Command, Reply};
+use sureq::home_api::command::{Block, Pop};
+use sureq::home_api::{Command, Reply};
+use sureq_remote::{OpenError, Patience, RemoteHome, Target};
 
 /// What a sureq answers to HELLO, as far as it is looked at.
 const GREETING: &[u8] = b"%1\r\n$6\r\nserver\r\n$5\r\nsureq\r\n";
@@ -75,7 +75,7 @@ fn check(answer: &'static [u8], told: &str) {
     let waits = Command::Pop(Pop { block: Some(Block::Millis(1)), ..Pop::plain(queues, 1) });
     for command in [Command::Pause { queue: b"q" }, waits] {
         let since = Instant::now();
-        match home.execute(&[command]).wait().replies.list.remove(0) {
+        match home.send(&[command]).wait().replies.list.remove(0) {
             Reply::Refused(Refusal::Unknown { why }) => assert!(why.contains(told), "{why}"),
             other => panic!("{}: {other:?}", answer.escape_ascii()),
         }
@@ -97,14 +97,14 @@ fn garbage_is_unknown_and_harms_nobody() {
 #[test]
 fn answers_that_nobody_asked_for_end_the_connection() {
     let home = open(fake(GREETING, b"+OK\r\n+OK\r\n+OK\r\n")).expect("it greets well");
-    let done = home.execute(&[Command::Pause { queue: b"q" }]).wait().replies.list.remove(0);
+    let done = home.send(&[Command::Pause { queue: b"q" }]).wait().replies.list.remove(0);
     assert_eq!(done, Reply::Ok);
     // It is found out, and a new connection is made, on which the same happens.
     let since = Instant::now();
     let mut refused = 0;
     while refused < 3 {
         assert!(since.elapsed() < DEADLINE, "it was refused {refused} times");
-        match home.execute(&[Command::Pause { queue: b"q" }]).wait().replies.list.remove(0) {
+        match home.send(&[Command::Pause { queue: b"q" }]).wait().replies.list.remove(0) {
             Reply::Ok => {}
             Reply::Refused(Refusal::Unknown { .. } | Refusal::Unavailable { .. }) => refused += 1,
             other => panic!("{other:?}"),
@@ -124,7 +124,7 @@ fn a_promise_of_much_costs_nothing() {
     }
     let home = open(fake(GREETING, b"*100000000\r\n$500000000\r\nx")).expect("it greets well");
     let before = resident_bytes();
-    let refused = home.execute(&[Command::Pause { queue: b"q" }]).wait().replies.list.remove(0);
+    let refused = home.send(&[Command::Pause { queue: b"q" }]).wait().replies.list.remove(0);
     assert!(matches!(refused, Reply::Refused(Refusal::Unknown { .. })), "{refused:?}");
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown < 64 << 20, "{grown} bytes for a promise");

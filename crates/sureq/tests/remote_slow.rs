@@ -6,10 +6,10 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sureq::remote::{Patience, RemoteHome, Target};
-use sureq::seam::command::{Block, Pop};
-use sureq::seam::{Command, Replies, Reply};
+use sureq::home_api::command::{Block, Pop};
+use sureq::home_api::{Command, Replies, Reply};
 use sureq::{Home, Refusal, State, Worker};
+use sureq_remote::{Patience, RemoteHome, Target};
 use sureq_testkit::local_server::LocalServer;
 use sureq_testkit::proxy::{Way, slow_proxy};
 use tokio::sync::Notify;
@@ -37,7 +37,7 @@ fn open(address: SocketAddr) -> RemoteHome {
 
 fn server() -> (LocalServer, Home) {
     let home = sureq::open("mem:").expect("memory is there");
-    (LocalServer::start(home.clone()), home)
+    (LocalServer::start(&home), home)
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn a_push_that_takes_longer_than_the_patience_is_waited_for_while_it_moves() {
     let home = open(slow_proxy(server.resp, Way::ToServer, STEP_BYTES, STEP));
     let since = Instant::now();
     let payload = large();
-    let pushed = home.execute(&[Command::Push { queue: b"q", payloads: &[&payload] }]).wait();
+    let pushed = home.send(&[Command::Push { queue: b"q", payloads: &[&payload] }]).wait();
     assert!(matches!(pushed.replies.list[..], [Reply::Pushed(_)]), "{:?}", pushed.replies.list);
     assert!(since.elapsed() > 2 * PATIENCE, "it was not slow: {:?}", since.elapsed());
     home.close();
@@ -62,11 +62,12 @@ fn an_answer_that_takes_longer_than_the_patience_is_waited_for_while_it_moves() 
     // The second has a connection of its own, and the third waits for ever.
     for block in [None, Some(Block::Millis(1)), Some(Block::Forever)] {
         let payload = large();
-        let pushed =
-            direct.execute(&[Command::Push { queue: b"q", payloads: &[&payload] }], &mut Replies::default());
-        assert!(direct.wait(pushed.position), "memory is durable enough");
+        let pushed = direct
+            .api()
+            .execute(&[Command::Push { queue: b"q", payloads: &[&payload] }], &mut Replies::default());
+        assert!(direct.api().wait(pushed.position), "memory is durable enough");
         let since = Instant::now();
-        let popped = home.execute(&[Command::Pop(Pop { block, ..plain })]).wait().replies;
+        let popped = home.send(&[Command::Pop(Pop { block, ..plain })]).wait().replies;
         assert!(matches!(popped.list[..], [Reply::Tasks(_)]), "{block:?}: {:?}", popped.list);
         assert_eq!(popped.tasks[0].body.as_ref().len(), payload.len());
         assert!(since.elapsed() > 2 * PATIENCE, "it was not slow: {:?}", since.elapsed());
@@ -158,12 +159,12 @@ fn is_unknown(reply: &Reply) -> bool {
 #[test]
 fn what_is_asked_of_a_server_that_hangs_is_given_up_though_more_is_asked_meanwhile() {
     let home = open(silent());
-    let first = home.execute(&[Command::Pause { queue: b"q" }]);
+    let first = home.send(&[Command::Pause { queue: b"q" }]);
     let (since, mut later) = (Instant::now(), Vec::new());
     let first = std::thread::spawn(move || first.wait().replies.list.remove(0));
     while !first.is_finished() {
         assert!(since.elapsed() < DEADLINE, "it waits for ever");
-        later.push(home.execute(&[Command::Pause { queue: b"q" }]));
+        later.push(home.send(&[Command::Pause { queue: b"q" }]));
         std::thread::sleep(Duration::from_millis(20));
     }
     assert!(is_unknown(&first.join().expect("it does not panic")));
@@ -178,10 +179,10 @@ fn whoever_waits_for_an_answer_is_told_when_the_home_is_closed() {
             |reply: &Reply| if block.is_some() { *reply == Reply::TimedOut } else { is_unknown(reply) };
         let home = open(silent());
         let queues: &[&[u8]] = &[b"q"];
-        let popped = home.execute(&[Command::Pop(Pop { block, ..Pop::plain(queues, 1) })]);
-        let asked = home.execute(&[Command::Pause { queue: b"q" }]);
+        let popped = home.send(&[Command::Pop(Pop { block, ..Pop::plain(queues, 1) })]);
+        let asked = home.send(&[Command::Pause { queue: b"q" }]);
         home.close();
-        let wait = |ticket: sureq::remote::Ticket| {
+        let wait = |ticket: sureq::home_api::Ticket| {
             let (told, is_told) = std::sync::mpsc::channel();
             std::thread::spawn(move || told.send(ticket.wait().replies.list.remove(0)));
             is_told.recv_timeout(DEADLINE).expect("it is answered once the home is closed")

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use sureq::Home;
-use sureq::seam::Body;
 use sureq_core::command::{AckScope, Block, Command, IdForm, LeaseAsk, Pop, TaskRefs};
 use sureq_core::reply::TaskView;
 use sureq_core::{Refusal, Replies, Reply, id};
+use sureq_home_api::Payload;
 
 use crate::patience::until;
 
@@ -158,7 +158,7 @@ impl HomeLoad {
     }
 
     /// Half of them by their receipts, half by their ids.
-    fn finish_one(&self, home: &Home, queue: &[u8], task: &TaskView<Body>) {
+    fn finish_one(&self, home: &Home, queue: &[u8], task: &TaskView<Payload>) {
         let n = id::decimal(task.body.as_ref()).expect("a payload is a number");
         let name = if n.is_multiple_of(2) { task.id.to_string() } else { task.receipt().to_string() };
         let tasks = TaskRefs { list: &[name.as_bytes()], form: IdForm::Long };
@@ -210,11 +210,11 @@ fn is_empty(home: &Home, queue: &[u8]) -> bool {
 }
 
 /// What a home answers to one command, once it is there.
-fn ask(home: &Home, command: &Command<'_>) -> Replies<Body> {
+fn ask(home: &Home, command: &Command<'_>) -> Replies<Payload> {
     let mut replies = Replies::default();
-    let executed = home.execute(std::slice::from_ref(command), &mut replies);
-    home.wait(executed.position);
-    if let Some(ticket) = executed.ticket {
+    let submitted = home.api().execute(std::slice::from_ref(command), &mut replies);
+    home.api().wait(submitted.position);
+    if let Some(ticket) = submitted.into_ticket() {
         replies.append(ticket.wait().replies);
     }
     replies

@@ -24,7 +24,7 @@ impl LocalServer {
     /// # Panics
     ///
     /// If loopback has no free port.
-    pub fn start(home: Home) -> Self {
+    pub fn start(home: &Home) -> Self {
         Self::start_with(home, Watcher { timeout_secs: 0, attempts: 0 })
     }
 
@@ -33,7 +33,7 @@ impl LocalServer {
     /// # Panics
     ///
     /// If loopback has no free port.
-    pub fn start_with(home: Home, watcher: Watcher) -> Self {
+    pub fn start_with(home: &Home, watcher: Watcher) -> Self {
         let anywhere = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
         let config = Config {
             resp: anywhere,
@@ -47,7 +47,7 @@ impl LocalServer {
             text_user: None,
             bounds: Bounds::default(),
         };
-        let server = Server::bind(home, config).expect("loopback has free ports");
+        let server = Server::bind(Arc::clone(home.api()), config).expect("loopback has free ports");
         let resp = server.resp_address().expect("it listens for RESP");
         let text = server.text_address().expect("it listens for text");
         let stopper = server.stopper();

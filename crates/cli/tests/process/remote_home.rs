@@ -7,10 +7,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use sureq::Refusal;
-use sureq::remote::{OpenError, Patience, RemoteHome, Target, Ticket};
-use sureq::seam::command::{AckScope, Block, ConnId, IdForm, LeaseAsk, Pop, TaskRefs, View};
-use sureq::seam::notice::Kind;
-use sureq::seam::{Command, Heard, NoticeTasks, Replies, Reply};
+use sureq::home_api::command::{AckScope, Block, ConnId, IdForm, LeaseAsk, Pop, TaskRefs, View};
+use sureq::home_api::notice::Kind;
+use sureq::home_api::{Command, Home as _, ListenEvent, NoticeTasks, Replies, Reply, Ticket};
+use sureq_remote::{OpenError, Patience, RemoteHome, Target};
 use sureq_testkit::client::Value;
 use sureq_testkit::home_load::{Asking, HomeLoad};
 use sureq_testkit::patience::{PATIENCE, until};
@@ -20,7 +20,7 @@ use sureq_testkit::server_process::{Launch, Server};
 use crate::users::People;
 use crate::{SUREQ, await_line, scratch, serve};
 
-type Answers = Replies<sureq::seam::Body>;
+type Answers = Replies<sureq::home_api::Payload>;
 
 /// A server where it was before.
 fn serve_at(dir: &Path, resp: SocketAddr) -> Launch {
@@ -39,7 +39,7 @@ fn open_with_patience(address: SocketAddr, answer: Duration) -> RemoteHome {
 }
 
 fn ask(home: &RemoteHome, command: Command<'_>) -> Answers {
-    home.execute(&[command]).wait().replies
+    home.send(&[command]).wait().replies
 }
 
 fn push(home: &RemoteHome, queue: &[u8], payload: &[u8]) -> Reply {
@@ -101,7 +101,7 @@ fn a_frozen_server_blocks_nobody_for_ever() {
     assert!(matches!(push(&home, b"q", b"before"), Reply::Pushed(_)));
     server.suspend();
     let since = Instant::now();
-    let pop = home.execute(&[pop(Some(Block::Millis(100)), LeaseAsk::NONE)]);
+    let pop = home.send(&[pop(Some(Block::Millis(100)), LeaseAsk::NONE)]);
     let frozen = push(&home, b"q", b"during");
     assert!(is_unknown(&frozen), "{frozen:?}");
     // More than the sockets hold: it cannot have been sent as a whole.
@@ -150,7 +150,7 @@ fn a_pop_that_waits_is_told_of_a_crash_and_the_next_one_is_served() {
     let dir = scratch();
     let mut server = serve(dir.path()).start();
     let home = open(server.resp);
-    let ticket = home.execute(&[pop(Some(Block::Forever), LeaseAsk::NONE)]);
+    let ticket = home.send(&[pop(Some(Block::Forever), LeaseAsk::NONE)]);
     await_line(&mut server.client(), 1);
     server.kill9();
     let told = ticket.wait().replies.list.remove(0);
@@ -159,7 +159,7 @@ fn a_pop_that_waits_is_told_of_a_crash_and_the_next_one_is_served() {
     let nobody = ask(&home, pop(Some(Block::Forever), LeaseAsk::NONE)).list.remove(0);
     assert!(is_unavailable(&nobody), "{nobody:?}");
     let server = serve_at(dir.path(), server.resp).start();
-    let ticket = home.execute(&[pop(Some(Block::Forever), LeaseAsk::NONE)]);
+    let ticket = home.send(&[pop(Some(Block::Forever), LeaseAsk::NONE)]);
     await_line(&mut server.client(), 1);
     server.client().push("q", "hello");
     assert_eq!(ticket.wait().replies.tasks[0].body.as_ref(), b"hello");
@@ -174,8 +174,8 @@ fn tickets_that_are_dropped_lose_nothing() {
     let (home, producer) = (open(server.resp), open(server.resp));
     for round in 0..200u64 {
         let block = (round % 3 > 0).then_some(Block::Forever);
-        let ticket = home.execute(&[pop(block, LeaseAsk::NONE)]);
-        let pushed = producer.execute(&[Command::Push { queue: b"q", payloads: &[b"x"] }]);
+        let ticket = home.send(&[pop(block, LeaseAsk::NONE)]);
+        let pushed = producer.send(&[Command::Push { queue: b"q", payloads: &[b"x"] }]);
         // Sometimes before the task is there, sometimes when it is on its way, sometimes when it is there.
         if round % 2 == 0 {
             assert!(matches!(pushed.wait().replies.list[0], Reply::Pushed(_)));
@@ -185,14 +185,14 @@ fn tickets_that_are_dropped_lose_nothing() {
         drop(ticket);
     }
     until("all are back", || counts(&producer, b"q") == (200, 0));
-    until("nobody waits", || home.waiting() == 0);
+    until("nobody waits", || home.waiters() == 0);
     // What one ticket was given keeps its order. It is taken before the first count, and back before the second.
     let waiting = || {
         let all = Command::Inspect { queue: b"q", view: View::Ready, start: 0, count: 200 };
         ask(&home, all).tasks.iter().map(|task| task.id).collect::<Vec<_>>()
     };
     let before = waiting();
-    drop(home.execute(&[Command::Pop(Pop::plain(Q, 50))]));
+    drop(home.send(&[Command::Pop(Pop::plain(Q, 50))]));
     assert_eq!(counts(&home, b"q"), (150, 50));
     assert_eq!(counts(&home, b"q"), (200, 0));
     assert_eq!(waiting(), before);
@@ -206,7 +206,7 @@ fn ten_thousand_tickets_at_once() {
     let server = serve(dir.path()).start();
     let home = open(server.resp);
     let tickets: Vec<Ticket> = (0..10_000u64)
-        .map(|n| home.execute(&[Command::Push { queue: b"q", payloads: &[n.to_string().as_bytes()] }]))
+        .map(|n| home.send(&[Command::Push { queue: b"q", payloads: &[n.to_string().as_bytes()] }]))
         .collect();
     for ticket in tickets {
         let replies = ticket.wait().replies;
@@ -242,8 +242,8 @@ fn a_listener_hears_and_is_told_what_it_may_have_missed() {
     let mut server = serve(dir.path()).start();
     let home = open(server.resp);
     let listener = home.listen();
-    listener.want(Kind::Work, b"q");
-    listener.want_everywhere([Kind::Done].into_iter().collect());
+    listener.subscribe(Kind::Work, b"q");
+    listener.subscribe_all([Kind::Done].into_iter().collect());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let hear = || {
         let next = poll_fn(|cx| listener.poll(cx));
@@ -252,17 +252,17 @@ fn a_listener_hears_and_is_told_what_it_may_have_missed() {
     };
     await_subscribers(&server, 1);
     push(&home, b"q", b"x");
-    let Some(Heard::Notice(work)) = hear() else { panic!("a notice") };
+    let Some(ListenEvent::Notice(work)) = hear() else { panic!("a notice") };
     assert_eq!((work.kind, &*work.queue, work.tasks), (Kind::Work, &b"q"[..], NoticeTasks::Count(1)));
     let id = ask(&home, Command::Pop(Pop::plain(Q, 1))).tasks[0].id;
     ack(&home, b"q", &id.to_string());
-    let Some(Heard::Notice(done)) = hear() else { panic!("a notice") };
+    let Some(ListenEvent::Notice(done)) = hear() else { panic!("a notice") };
     assert_eq!((done.kind, done.tasks), (Kind::Done, NoticeTasks::Ids([id].into())));
     server.kill9();
     let _server = serve_at(dir.path(), server.resp).start();
-    assert_eq!(hear(), Some(Heard::Missed));
+    assert_eq!(hear(), Some(ListenEvent::Missed));
     until("it is asked again", || matches!(push(&home, b"q", b"y"), Reply::Pushed(_)));
-    assert!(matches!(hear(), Some(Heard::Notice(_))));
+    assert!(matches!(hear(), Some(ListenEvent::Notice(_))));
     home.close();
     assert_eq!(hear(), None);
 }
@@ -330,10 +330,10 @@ fn a_batch_asks_for_no_more_than_fits() {
     let home = open(server.resp);
     server.client().push("q", vec![b'x'; 8 << 20]);
     let look = Command::Inspect { queue: b"q", view: View::Ready, start: 0, count: 1 };
-    let first = home.execute(&[look; 30]).wait().replies.list.len();
+    let first = home.send(&[look; 30]).wait().replies.list.len();
     assert!(first <= 4, "{first} at once from a queue that was never seen");
     for _ in 0..3 {
-        assert_eq!(home.execute(&[look; 30]).wait().replies.list.len(), 1, "each is as much as fits");
+        assert_eq!(home.send(&[look; 30]).wait().replies.list.len(), 1, "each is as much as fits");
     }
     home.close();
 }

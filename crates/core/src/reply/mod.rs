@@ -111,9 +111,14 @@ impl<B> Replies<B> {
 }
 
 impl<B> Replies<B> {
-    /// Puts the answers to further commands behind these.
+    /// Appends the replies to further commands.
     pub fn append(&mut self, mut more: Self) {
-        for reply in more.list {
+        self.append_mapped(&mut more, |body| body);
+    }
+
+    /// Moves the replies to further commands behind these, and maps their payloads. `more` keeps its capacity.
+    pub fn append_mapped<C>(&mut self, more: &mut Replies<C>, mut map: impl FnMut(C) -> B) {
+        for reply in more.list.drain(..) {
             self.list.push(match reply {
                 Reply::Pushed(span) => Reply::Pushed(span.behind(self.ids.len())),
                 Reply::Tasks(span) => Reply::Tasks(span.behind(self.tasks.len())),
@@ -133,29 +138,12 @@ impl<B> Replies<B> {
             });
         }
         self.ids.append(&mut more.ids);
-        self.tasks.append(&mut more.tasks);
+        self.tasks.extend(more.tasks.drain(..).map(|task| task.map_body(&mut map)));
         self.indexes.append(&mut more.indexes);
         self.queues.append(&mut more.queues);
         self.receipts.append(&mut more.receipts);
         self.workers.append(&mut more.workers);
         self.spelt.append(&mut more.spelt);
-    }
-
-    /// The same answers with other payloads.
-    pub fn map_bodies<C>(self, mut map: impl FnMut(B) -> C) -> Replies<C> {
-        let Self { list, ids, tasks, indexes, queues, receipts, workers, spelt } = self;
-        let tasks = tasks.into_iter().map(|task| TaskView {
-            queue: task.queue,
-            id: task.id,
-            body: map(task.body),
-            deliveries: task.deliveries,
-            incarnation: task.incarnation,
-            at: task.at,
-            elapsed_ms: task.elapsed_ms,
-            more: task.more,
-            spelt: task.spelt,
-        });
-        Replies { list, ids, tasks: tasks.collect(), indexes, queues, receipts, workers, spelt }
     }
 }
 
@@ -263,6 +251,12 @@ impl<B> TaskView<B> {
     /// The receipt of the current delivery.
     pub const fn receipt(&self) -> Receipt {
         Receipt { id: self.id, incarnation: self.incarnation, delivery: self.deliveries }
+    }
+
+    /// The same with another payload.
+    pub fn map_body<C>(self, map: impl FnOnce(B) -> C) -> TaskView<C> {
+        let Self { queue, id, body, deliveries, incarnation, at, elapsed_ms, more, spelt } = self;
+        TaskView { queue, id, body: map(body), deliveries, incarnation, at, elapsed_ms, more, spelt }
     }
 }
 

@@ -29,7 +29,7 @@ mod visit;
 mod walk;
 mod writer;
 
-pub use sureq_seam::Position;
+pub use sureq_home_api::Position;
 
 pub(crate) use frame::Section;
 pub use frame::{FRAME_BODY_BYTES_MAX, FrameBuf};

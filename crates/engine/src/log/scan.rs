@@ -3,6 +3,8 @@
 //! A bad frame is damage if anything sound in the log says that it was once durable: the header of the next segment, a
 //! synced mark, a later frame's synced mark. Otherwise it is a torn tail and ends the log.
 
+use std::fmt;
+
 use super::segment::{
     SEGMENT_HEADER_BYTES, SegmentHeader, SegmentInfo, parse_segment_name, segment_bytes_for, segment_name,
 };
@@ -36,6 +38,13 @@ pub struct Cut {
     pub offset: u64,
     /// The position of its first event.
     pub position: Position,
+}
+
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, offset, .. } = self;
+        write!(f, "a crash left half a write behind in {file} at offset {offset}; it was never confirmed")
+    }
 }
 
 /// What a log holds.

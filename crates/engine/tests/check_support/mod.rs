@@ -17,7 +17,8 @@ use sureq_engine::check::{Report, check};
 use sureq_engine::log::{Durability, LogOptions, scan};
 use sureq_engine::repair::{Gap, Repaired, repair};
 use sureq_engine::store::Store;
-use sureq_engine::{Body, Engine, Options};
+use sureq_engine::{Engine, Options};
+use sureq_home_api::{Home as _, Payload};
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::sim_disk::SimDisk;
 
@@ -66,7 +67,7 @@ impl Life {
         Life { disk, clock, engine, live: BTreeMap::new(), finished: BTreeSet::new(), number: 0 }
     }
 
-    pub fn execute(&self, command: &Command<'_>) -> Replies<Body> {
+    pub fn execute(&self, command: &Command<'_>) -> Replies<Payload> {
         let mut replies = Replies::default();
         let executed = self.engine.execute(std::slice::from_ref(command), &mut replies);
         assert!(self.engine.wait(executed.position), "{:?}", self.engine.failure());

@@ -13,7 +13,8 @@ use sureq_engine::checkpoint::Checkpoints;
 use sureq_engine::disk::Disk;
 use sureq_engine::log::{Durability, LogOptions, Position, scan};
 use sureq_engine::store::Store;
-use sureq_engine::{Body, Engine, Options};
+use sureq_engine::{Engine, Options};
+use sureq_home_api::{Home as _, Payload};
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::sim_disk::{Op, SimDisk};
 
@@ -222,7 +223,7 @@ impl FactRun {
         (self.facts, self.disk.trace()[..trace_len].to_vec())
     }
 
-    fn execute(&mut self, command: Command<'_>) -> (Replies<Body>, Fact) {
+    fn execute(&mut self, command: Command<'_>) -> (Replies<Payload>, Fact) {
         let mut replies = Replies::default();
         let begin = self.engine.end();
         let executed = self.engine.execute(&[command], &mut replies);

@@ -10,10 +10,12 @@ use std::sync::Arc;
 use sureq_core::command::{AckScope, IdForm, Pop, TaskRefs};
 use sureq_core::event::{Event, Recorder};
 use sureq_core::{Broker, Command, Replies, Reply, TaskId, codec};
+use sureq_engine::Body;
 use sureq_engine::disk::Disk;
 use sureq_engine::log::{Durability, LogOptions, scan};
 use sureq_engine::store::Store;
-use sureq_engine::{Body, Engine, Executed, Options};
+use sureq_engine::{Engine, Options};
+use sureq_home_api::{Home as _, Payload, Submitted};
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::sim_disk::SimDisk;
 
@@ -38,7 +40,7 @@ pub fn open(disk: &Arc<dyn Disk>, clock: &Arc<ManualClock>, durability: Durabili
 }
 
 /// Executes, and waits until the replies may leave.
-pub fn execute(engine: &Engine, commands: &[Command<'_>]) -> (Replies<Body>, Executed) {
+pub fn execute(engine: &Engine, commands: &[Command<'_>]) -> (Replies<Payload>, Submitted) {
     let mut replies = Replies::default();
     let executed = engine.execute(commands, &mut replies);
     assert!(engine.wait(executed.position), "the log failed: {:?}", engine.failure());

@@ -9,8 +9,9 @@ use sureq_core::command::{
 };
 use sureq_core::settings::{Change, Changes, Place};
 use sureq_core::{Command, Replies, Reply, TaskId};
+use sureq_engine::Engine;
 use sureq_engine::log::{Durability, Position};
-use sureq_engine::{Body, Engine};
+use sureq_home_api::{Home as _, Payload};
 use sureq_testkit::manual_clock::ManualClock;
 use sureq_testkit::sim_disk::SimDisk;
 
@@ -97,20 +98,20 @@ impl Run {
         self.confirmed.push(Noted { changes: self.disk.trace_len(), what: position });
     }
 
-    fn execute(&mut self, commands: &[Command<'_>]) -> Replies<Body> {
+    fn execute(&mut self, commands: &[Command<'_>]) -> Replies<Payload> {
         let mut replies = Replies::default();
         let before = self.disk.trace_len();
         let mut position = Position::START;
         for command in commands {
             // Gathered, so that several commands share a frame.
-            let executed = self.engine.gather(slice::from_ref(command), &mut replies);
-            if let Some(ticket) = executed.ticket {
-                assert!(ticket.is_loading(), "nothing here waits for a task");
+            let executed = self.engine.submit(slice::from_ref(command), &mut replies);
+            position = executed.position;
+            if let Some(ticket) = executed.into_ticket() {
+                assert!(!ticket.waits_for_tasks(), "nothing here waits for a task");
                 self.engine.commit();
                 replies.tasks.extend(ticket.wait().replies.tasks);
             }
             self.end_batch();
-            position = executed.position;
         }
         self.engine.commit();
         self.ids.extend(replies.ids.iter().map(|&id| Noted { changes: before, what: id }));

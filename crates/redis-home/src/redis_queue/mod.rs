@@ -126,12 +126,15 @@ impl RedisHome {
         };
         let queues = [queue];
         let pop = Pop { block: Some(block), ..Pop::plain(&queues, 1) };
-        let replies = self.execute(&[Command::Pop(pop)]).wait().replies;
+        let replies = self.send(&[Command::Pop(pop)]).wait().replies;
         if let Some(Reply::Refused(no)) = replies.list.first() {
             return Err(no.clone());
         }
         let task = replies.tasks.into_iter().next();
-        Ok(task.map(|task| SafeTask { id: task.spelt.unwrap_or_default().into(), body: task.body }))
+        Ok(task.map(|task| SafeTask {
+            id: task.spelt.unwrap_or_default().into(),
+            body: task.body.as_ref().to_vec(),
+        }))
     }
 
     /// Says that a task is done, as redis-queue does, with `layout=redis-queue`; answers whether it was not done before.
@@ -139,7 +142,7 @@ impl RedisHome {
         let Layout::RedisQueue(_) = self.layout() else { return Err(not_this_layout("mark_done")) };
         let tasks = TaskRefs { list: &[id], form: IdForm::Long };
         let ack = Command::Ack { queue, tasks, scope: AckScope::LeasedOrLapsed };
-        match self.execute(&[ack]).wait().replies.list.pop() {
+        match self.send(&[ack]).wait().replies.list.pop() {
             Some(Reply::Acked(finished)) => Ok(!finished.is_empty()),
             Some(Reply::Refused(no)) => Err(no),
             _ => Err(Refusal::Closed),

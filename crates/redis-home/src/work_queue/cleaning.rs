@@ -67,7 +67,7 @@ async fn second_pass(
     orphans: &[Vec<u8>],
 ) -> Result<Cleaned, Refusal> {
     if let Some(pass) = light(inner, queue, None).await? {
-        cleaned.add(&pass);
+        pass.add_to(&mut cleaned);
     }
     for page in orphans.chunks(PAGE) {
         let call = Call::about("adopt", queue).arg("1").args(page.iter().cloned());
@@ -86,7 +86,7 @@ async fn first_pass(
 ) -> Result<Option<Vec<Vec<u8>>>, Refusal> {
     let mut left = 0;
     if let Some(pass) = light(inner, queue, None).await? {
-        cleaned.add(&pass);
+        pass.add_to(cleaned);
         left = pass.left;
     }
     let mut orphans = Vec::new();
@@ -98,13 +98,6 @@ async fn first_pass(
     Ok((left > 0 || !orphans.is_empty()).then_some(orphans))
 }
 
-impl Cleaned {
-    fn add(&mut self, pass: &Pass) {
-        self.returned += pass.returned;
-        self.removed += pass.removed;
-    }
-}
-
 /// What one pass through what is processed came to.
 #[derive(Default)]
 struct Pass {
@@ -112,6 +105,13 @@ struct Pass {
     removed: u64,
     /// How many were seen without a lease and have to be seen again.
     left: usize,
+}
+
+impl Pass {
+    fn add_to(&self, cleaned: &mut Cleaned) {
+        cleaned.returned += self.returned;
+        cleaned.removed += self.removed;
+    }
 }
 
 /// Goes through what is processed; nothing, if another home does it.

@@ -9,9 +9,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use redis::Value;
 use sureq_core::{Refusal, Replies, Reply};
+use sureq_home_api::Payload;
 
 use super::hash;
-use crate::answer::{Payload, bytes, list};
+use crate::answer::{bytes, list};
 use crate::call::{Call, Shape};
 use crate::cleaning::ask_any;
 use crate::thread::Inner;
@@ -38,7 +39,7 @@ impl Hashes {
             let Reply::Tasks(span) = reply else { continue };
             for task in &replies.tasks[span.range()] {
                 let Some(id) = &task.spelt else { continue };
-                last.by_id.insert(id.clone(), hash(&task.body));
+                last.by_id.insert(id.clone(), hash(task.body.as_ref()));
                 last.ids.push_back(id.clone());
                 if last.ids.len() > KEPT
                     && let Some(oldest) = last.ids.pop_front()

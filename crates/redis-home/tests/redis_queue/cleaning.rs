@@ -1,9 +1,8 @@
 //! What foreign clients lose or leave behind.
 
-use sureq_redis::{Cleaned, Cleaning};
-
 use crate::common::clean;
 use crate::support::{QUEUE, Shop};
+use sureq_home_api::{Cleaned, Cleaning};
 
 const fn did(returned: u64, removed: u64) -> Cleaned {
     Cleaned { returned, removed }

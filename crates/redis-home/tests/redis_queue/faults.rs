@@ -2,6 +2,7 @@
 
 use sureq_core::command::{Command, Pop};
 use sureq_core::{Refusal, Reply};
+use sureq_home_api::Home as _;
 use sureq_redis::{RedisHome, Target};
 use sureq_testkit::process::free_port;
 use sureq_testkit::redis_server::RedisServer;
@@ -70,7 +71,7 @@ fn the_same_on_valkey() {
     let first = crate::support::answer(ticket).unwrap();
     assert_eq!(first[0].1, "one");
     let ticket = shop.wait(sureq_core::command::Block::Forever);
-    crate::common::until("it waits", || shop.home.waiting() == 1);
+    crate::common::until("it waits", || shop.home.waiters() == 1);
     shop.raw::<()>("LPUSH jobs bare");
     assert_eq!(crate::support::answer(ticket).unwrap()[0].0, "bare");
     assert!(shop.ack(&first[0].0) && shop.ack("bare"));

@@ -78,7 +78,7 @@ fn two_queues_whose_names_begin_alike_can_both_be_waited_for() {
         ..sureq_core::command::Pop::plain(&queues, 1)
     };
     for queue in ["jobs", "jobs2"] {
-        let ticket = shop.home.execute(&[sureq_core::Command::Pop(pop)]);
+        let ticket = shop.home.send(&[sureq_core::Command::Pop(pop)]);
         shop.until_waiting(1);
         shop.raw::<()>(&format!("LPUSH {queue} x"));
         assert_eq!(answer(ticket).unwrap()[0].0, "x");

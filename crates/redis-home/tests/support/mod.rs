@@ -17,7 +17,8 @@ use sureq_core::command::{
 };
 use sureq_core::reply::Info;
 use sureq_core::{Refusal, Replies, Reply};
-use sureq_redis::{Cleaned, Cleaning, RedisHome, Target, Ticket};
+use sureq_home_api::{Cleaned, Cleaning, Home as _, Payload, Ticket};
+use sureq_redis::{RedisHome, Target};
 use sureq_testkit::home_load::{Asking, HomeLoad};
 pub use sureq_testkit::proxy::{SwallowingProxy, Way};
 
@@ -27,8 +28,8 @@ pub fn open(url: &str) -> RedisHome {
     RedisHome::open(Target::parse(url).expect("a URL")).expect("Redis listens")
 }
 
-pub fn run(home: &RedisHome, command: &Command<'_>) -> Replies<Vec<u8>> {
-    home.execute(std::slice::from_ref(command)).wait().replies
+pub fn run(home: &RedisHome, command: &Command<'_>) -> Replies<Payload> {
+    home.send(std::slice::from_ref(command)).wait().replies
 }
 
 pub fn push(home: &RedisHome, queue: &[u8], payload: &[u8]) -> Reply {
@@ -50,10 +51,10 @@ pub fn by(worker: WorkerRef<'_>) -> LeaseAsk<'_> {
 /// Payload and id of what a pop gets.
 pub type Popped = Result<Vec<(Vec<u8>, String)>, Reply>;
 
-pub fn popped(mut replies: Replies<Vec<u8>>) -> Popped {
+pub fn popped(mut replies: Replies<Payload>) -> Popped {
     match replies.list.remove(0) {
         Reply::Tasks(_) => {
-            Ok(replies.tasks.into_iter().map(|task| (task.body, task.id.to_string())).collect())
+            Ok(replies.tasks.into_iter().map(|task| (task.body.to_vec(), task.id.to_string())).collect())
         }
         other => Err(other),
     }
@@ -98,11 +99,11 @@ const WORKER: WorkerRef<'_> = WorkerRef { name: b"w", incarnation: 0 };
 pub fn wait_for(home: &RedisHome, queue: &[u8]) -> Ticket {
     let queues = [queue];
     let pop = Pop { block: Some(Block::Forever), ..Pop::plain(&queues, 1) };
-    home.execute(&[Command::Pop(pop)])
+    home.send(&[Command::Pop(pop)])
 }
 
 /// What a ticket is answered with, which takes no longer than anything may take.
-pub fn answer(ticket: &Ticket) -> Replies<Vec<u8>> {
+pub fn answer(ticket: &Ticket) -> Replies<Payload> {
     let mut replies = None;
     until("it is answered", || {
         if let Poll::Ready(answer) = ticket.poll(&mut Context::from_waker(Waker::noop())) {

@@ -3,7 +3,8 @@
 use redis::{Connection, FromRedisValue};
 use sureq_core::command::{AckScope, Block, Command, IdForm, Pop, TaskRef, TaskRefs};
 use sureq_core::{Refusal, Replies, Reply};
-use sureq_redis::{RedisHome, Ticket};
+use sureq_home_api::{Home as _, Payload, Ticket};
+use sureq_redis::RedisHome;
 use sureq_testkit::redis_server::RedisServer;
 
 use super::monitor::Monitor;
@@ -66,7 +67,7 @@ impl Shop {
         all
     }
 
-    pub fn execute(&self, command: Command<'_>) -> Replies<Vec<u8>> {
+    pub fn execute(&self, command: Command<'_>) -> Replies<Payload> {
         run(&self.home, &command)
     }
 
@@ -119,7 +120,7 @@ impl Shop {
 
     /// Returns once so many pops wait, and all that leads to it has been asked for.
     pub fn until_waiting(&self, n: usize) {
-        until("it waits", || self.home.waiting() == n);
+        until("it waits", || self.home.waiters() == n);
         self.home.look();
     }
 
@@ -140,7 +141,7 @@ pub fn open_home(server: &RedisServer, options: &str) -> RedisHome {
 
 /// A pop that waits.
 pub fn wait(home: &RedisHome, block: Block) -> Ticket {
-    home.execute(&[Command::Pop(Pop { block: Some(block), ..Pop::plain(&[QUEUE], 1) })])
+    home.send(&[Command::Pop(Pop { block: Some(block), ..Pop::plain(&[QUEUE], 1) })])
 }
 
 /// Whether this finished the task.
@@ -162,7 +163,7 @@ pub fn text(bytes: &[u8]) -> String {
 }
 
 /// The ids and payloads that were popped; where there is no id yet, it is empty.
-pub fn tasks(replies: &Replies<Vec<u8>>) -> Vec<(String, String)> {
+pub fn tasks(replies: &Replies<Payload>) -> Vec<(String, String)> {
     let (Reply::Tasks(span) | Reply::Inspected(span)) = replies.list[0] else { panic!("{:?}", replies.list) };
     let tasks = replies.tasks[span.range()].iter();
     tasks.map(|task| (text(task.spelt.as_deref().unwrap_or_default()), text(&task.body))).collect()

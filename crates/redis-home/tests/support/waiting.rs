@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use sureq_core::command::Block;
-use sureq_redis::Ticket;
+use sureq_home_api::Ticket;
 
 use super::shop::{QUEUE, Shop, answer};
 use super::{is_short, push};

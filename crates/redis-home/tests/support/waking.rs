@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
+use sureq_home_api::Home as _;
 use sureq_redis::RedisHome;
 use sureq_testkit::redis_server::RedisServer;
 
@@ -39,7 +40,7 @@ impl Waking {
         let actor = self.actor.as_ref().unwrap_or(&self.waiter);
         prepare(actor);
         let ticket = wait_for(&self.waiter, b"q");
-        until("it waits", || self.waiter.waiting() == 1);
+        until("it waits", || self.waiter.waiters() == 1);
         // All that leads to waiting has been asked for by then.
         self.waiter.look();
         let before = Instant::now();

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use sureq_core::Refusal;
 use sureq_core::command::Block;
-use sureq_redis::{Cleaned, Cleaning};
+use sureq_home_api::{Cleaned, Cleaning, Home as _};
 
 use crate::common::clean;
 use crate::support::{PATIENCE, QUEUE, Shop, answer};
@@ -225,7 +225,7 @@ fn check_old(shop: &mut Shop, key: &str) {
     let push = Command::Push { queue: QUEUE, payloads: &[b"x"] };
     let pop = Command::Pop(Pop::plain(&[QUEUE], 1));
     let commands = [push, push, pop, Command::Info { queue: QUEUE }, Command::Drop { queues: &[QUEUE] }];
-    let replies = shop.home.execute(&commands).wait().replies;
+    let replies = shop.home.send(&commands).wait().replies;
     for reply in &replies.list {
         let sureq_core::Reply::Refused(no @ Refusal::Unavailable { .. }) = reply else { panic!("{reply:?}") };
         let words = no.to_string();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use redis_work_queue::{Item, KeyPrefix, WorkQueue};
 use sureq_core::Reply;
 use sureq_core::command::{Add, Block, Command, LeaseAsk, NameArg, Pop};
-use sureq_redis::Ticket;
+use sureq_home_api::Ticket;
 use sureq_testkit::redis_server::RedisServer;
 
 pub(crate) use crate::common::PATIENCE;
@@ -44,7 +44,7 @@ impl Shop {
     pub(crate) fn wait_for_either(&self, other: &[u8]) -> Ticket {
         let queues = [QUEUE, other];
         let pop = Pop { block: Some(Block::Forever), ..Pop::plain(&queues, 1) };
-        self.home.execute(&[Command::Pop(pop)])
+        self.home.send(&[Command::Pop(pop)])
     }
 
     /// Both lists as they stand in Redis.

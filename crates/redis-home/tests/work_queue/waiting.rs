@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use sureq_core::command::Block;
+use sureq_home_api::Home as _;
 
 use crate::common::is_short;
 use crate::support::{PATIENCE, Published, QUEUE, Shop, answer, item};
@@ -217,13 +218,13 @@ fn what_was_read_and_cannot_be_passed_on_goes_back_to_the_front() {
     shop.add("c", "z");
     let replies = shop.wait(Block::Forever).wait().replies;
     assert_eq!(shop.pop_one().as_deref(), Some("b"));
-    shop.home.undeliver(QUEUE, &[replies.tasks[0].receipt()]);
+    shop.home.requeue(QUEUE, &[replies.tasks[0].receipt()]);
     shop.home.look();
     assert_eq!(shop.lists(), (vec!["c".into(), "a".into()], vec!["b".into()]));
     // It is another delivery now, and somebody else's.
     shop.raw::<()>("RPOPLPUSH jobs:queue jobs:processing");
     shop.raw::<()>("SETEX jobs:lease:a 60 theirs");
-    shop.home.undeliver(QUEUE, &[replies.tasks[0].receipt()]);
+    shop.home.requeue(QUEUE, &[replies.tasks[0].receipt()]);
     shop.home.look();
     assert_eq!(shop.lists(), (vec!["c".into()], vec!["a".into(), "b".into()]));
 }

@@ -6,8 +6,7 @@ use redis::Connection;
 use sureq_core::Reply;
 use sureq_core::command::{Cancel, Command, Worker};
 use sureq_core::notice::Kind;
-use sureq_redis::Listener;
-use sureq_seam::{Heard, Notice, NoticeTasks};
+use sureq_home_api::{Home as _, ListenEvent, Listener, Notice, NoticeTasks};
 
 use crate::common::{PATIENCE, run, until};
 use crate::support::{QUEUE, Shop, TTL_MS, beat, cancel, pop_one, start, worker};
@@ -83,7 +82,7 @@ fn next(listener: &Listener) -> (Kind, NoticeTasks) {
         heard.is_some()
     });
     match heard {
-        Some(Heard::Notice(Notice { kind, queue, tasks })) => {
+        Some(ListenEvent::Notice(Notice { kind, queue, tasks })) => {
             assert_eq!(&*queue, QUEUE);
             (kind, tasks)
         }
@@ -95,15 +94,15 @@ fn next(listener: &Listener) -> (Kind, NoticeTasks) {
 fn those_who_listen_to_ours_hear_what_foreign_clients_do() {
     let mut shop = Shop::open();
     let listener = shop.home.listen();
-    listener.want(Kind::Work, QUEUE);
+    listener.subscribe(Kind::Work, QUEUE);
     for kind in [Kind::Done, Kind::Cancel, Kind::Delete] {
-        listener.want_everywhere([kind].into_iter().collect());
+        listener.subscribe_all([kind].into_iter().collect());
     }
     until("it listens", || subscribers(&shop, "worqr_jobs_work") == 1 && patterns(&shop) == 3);
     shop.foreign_enqueue("a");
     assert_eq!(next(&listener), (Kind::Work, NoticeTasks::Count(1)));
     shop.raw::<()>(r#"PUBLISH worqr_jobs_done {"workerId":"x","task":"a"}"#);
-    let said = |text: &str| NoticeTasks::Said(text.as_bytes().into());
+    let said = |text: &str| NoticeTasks::Foreign(text.as_bytes().into());
     assert_eq!(next(&listener), (Kind::Done, said(r#"{"workerId":"x","task":"a"}"#)));
     shop.raw::<()>("PUBLISH worqr_jobs_cancel a");
     assert_eq!(next(&listener), (Kind::Cancel, said("a")));

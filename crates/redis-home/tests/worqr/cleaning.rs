@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use sureq_core::command::{Add, Block, Command, NameArg};
-use sureq_redis::{CleanReport, Cleaned, CleanedQueue, Cleaning};
+use sureq_home_api::{CleanReport, Cleaned, CleanedQueue, Cleaning, Home as _};
 
 use crate::common::clean;
 use crate::support::{QUEUE, Shop, TTL_MS, answer, pop, pop_one, start, wait};
@@ -180,7 +180,7 @@ fn a_home_that_pops_cleans_by_itself_and_one_home_at_a_time() {
     let ticket = wait(&shop.home, "w", Block::Forever);
     monitor.wait_for("clean");
     shop.home.look();
-    assert_eq!(shop.home.waiting(), 1, "it was left to the other");
+    assert_eq!(shop.home.waiters(), 1, "it was left to the other");
     shop.raw::<()>("DEL worqr:sureq:cleaning");
     let since = Instant::now();
     assert_eq!(answer(ticket).unwrap()[0].1, "a");

@@ -2,7 +2,8 @@
 
 use sureq_core::command::{AckScope, Command, IdForm, TaskRefs, Worker};
 use sureq_core::{Refusal, Reply};
-use sureq_redis::{Cleaning, RedisHome, Target};
+use sureq_home_api::Cleaning;
+use sureq_redis::{RedisHome, Target};
 use sureq_testkit::process::free_port;
 use sureq_testkit::redis_server::RedisServer;
 

@@ -2,7 +2,8 @@
 
 use sureq_core::command::{Block, Cancel, Command, LeaseAsk, Pop, Worker, WorkerRef};
 use sureq_core::{Refusal, Replies, Reply};
-use sureq_redis::{RedisHome, Ticket};
+use sureq_home_api::{Payload, Ticket};
+use sureq_redis::RedisHome;
 use sureq_testkit::redis_server::RedisServer;
 
 pub(crate) use crate::common::shop::{QUEUE, Shop, answer, tasks, text};
@@ -42,12 +43,12 @@ pub(crate) fn pop_one(home: &RedisHome, name: &str) -> String {
 }
 
 pub(crate) fn wait(home: &RedisHome, name: &str, block: Block) -> Ticket {
-    home.execute(&[Command::Pop(Pop { block: Some(block), ..pop_as(name, &[QUEUE], 1) })])
+    home.send(&[Command::Pop(Pop { block: Some(block), ..pop_as(name, &[QUEUE], 1) })])
 }
 
 /// What a beat tells the worker to stop.
 pub(crate) fn beat(home: &RedisHome, name: &str) -> Result<Vec<String>, Refusal> {
-    let replies: Replies<Vec<u8>> = run(home, &Command::Worker(Worker::Beat(worker(name))));
+    let replies: Replies<Payload> = run(home, &Command::Worker(Worker::Beat(worker(name))));
     match &replies.list[0] {
         Reply::ReceiptsSpelt(span) => {
             let ids = replies.spelt[span.range()].iter();

@@ -1,7 +1,7 @@
 //! Worqr's own cleanup beside ours: it must find what its dead workers held, wherever ours leaves that to it.
 
 use sureq_core::command::{Command, Worker};
-use sureq_redis::{Cleaned, Cleaning};
+use sureq_home_api::{Cleaned, Cleaning};
 
 use crate::common::clean;
 use crate::support::{QUEUE, Shop, TTL_MS, beat, pop, pop_one, start, worker};

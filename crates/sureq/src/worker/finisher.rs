@@ -22,7 +22,7 @@ use super::status::add;
 use crate::error::Error;
 use crate::id::{Id, Receipt};
 use crate::queue::{millis, one, refs};
-use crate::seam::Body;
+use sureq_home_api::Payload;
 
 /// How many reports are told at once at most.
 const BATCH: usize = 1_024;
@@ -255,7 +255,7 @@ enum Fate {
     Never(Error),
 }
 
-fn fates(acks: usize, returns: usize, replies: &Replies<Body>) -> Vec<Fate> {
+fn fates(acks: usize, returns: usize, replies: &Replies<Payload>) -> Vec<Fate> {
     let mut fates = Vec::new();
     let mut list = replies.list.iter();
     if acks > 0 {

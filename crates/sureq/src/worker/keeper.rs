@@ -21,7 +21,7 @@ use super::table::Slot;
 use crate::error::{Error, Result};
 use crate::id::Receipt;
 use crate::queue::{millis, one};
-use crate::seam::Body;
+use sureq_home_api::Payload;
 
 /// How many leases are extended at once at most.
 const BATCH: usize = 256;
@@ -149,13 +149,13 @@ impl Keeper {
     }
 
     /// Asks the home, and does not wait for ever.
-    async fn ask(&self, commands: &[Command<'_>]) -> Result<Replies<Body>> {
+    async fn ask(&self, commands: &[Command<'_>]) -> Result<Replies<Payload>> {
         let replies = timeout(self.patience(), self.shared.home.ask(commands)).await;
         replies.map_err(|_| Error::Unknown { why: NOT_IN_TIME.into() })
     }
 
     /// Asks for one thing.
-    async fn ask_one(&self, command: Command<'_>) -> Result<(Reply, Replies<Body>)> {
+    async fn ask_one(&self, command: Command<'_>) -> Result<(Reply, Replies<Payload>)> {
         let mut replies = self.ask(&[command]).await?;
         match replies.list.pop() {
             Some(Reply::Refused(no @ (Refusal::Unavailable { .. } | Refusal::Unknown { .. }))) => {
@@ -363,7 +363,7 @@ impl Keeper {
 }
 
 /// The receipts that a beat answered.
-fn named(reply: &Reply, replies: &Replies<Body>) -> Vec<Receipt> {
+fn named(reply: &Reply, replies: &Replies<Payload>) -> Vec<Receipt> {
     match reply {
         Reply::Receipts(span) => {
             replies.receipts[span.range()].iter().map(|&receipt| Receipt::ours(receipt)).collect()

@@ -261,7 +261,7 @@ impl Shared {
     /// Whether an error will stay as long as the home is what it is. A server that is over may be started again.
     pub(super) fn is_final(&self, error: &Error) -> bool {
         match error {
-            Error::Over(_) => self.home.is_here(),
+            Error::Over(_) => self.home.api().is_in_process(),
             Error::Refused(no) => matches!(no.code(), "ERR" | "NOTTHERE"),
             _ => false,
         }

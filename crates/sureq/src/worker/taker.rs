@@ -129,7 +129,7 @@ async fn wait_after(shared: &Shared, error: Error, backoff: &mut Backoff) -> Res
         // Whether it is this worker that was replaced, or only an earlier incarnation of it, its next beat tells.
         Error::WorkerGone | Error::WorkerReplaced => shared.nudge.notify_one(),
         // It may be the lease that is not there; it is asked for once.
-        Error::Refused(Refusal::NotThere { .. }) if shared.home.give_up_leases() => return Ok(()),
+        Error::Refused(Refusal::NotThere { .. }) if shared.home.api().give_up_leases() => return Ok(()),
         error if shared.is_final(&error) => return Err(error),
         error => shared.in_trouble(&error),
     }
@@ -199,7 +199,7 @@ fn ask_for(shared: &Shared, order: &[usize], count: usize, incarnation: Option<u
     let count = u32::try_from(count).unwrap_or(u32::MAX);
     let pop = PopMany::new(shared.home.clone(), queues, count);
     // Where there are none, a task is the worker's for as long as it lives, or as the home says.
-    let pop = if shared.home.has_leases() { pop.lease(shared.options.lease) } else { pop.no_lease() };
+    let pop = if shared.home.api().has_leases() { pop.lease(shared.options.lease) } else { pop.no_lease() };
     match incarnation {
         Some(incarnation) => pop.worker(&shared.options.name, incarnation),
         None => pop,
@@ -214,7 +214,7 @@ fn start(shared: &Arc<Shared>, tasks: Vec<Task>, incarnation: Option<u64>) {
     let options = &shared.options;
     let is_late = is_late(shared, since);
     // Where there are no leases there is none to keep; one that may be over is not kept before that is known.
-    let lease = (shared.home.has_leases() && !is_late).then_some((since, options.lease));
+    let lease = (shared.home.api().has_leases() && !is_late).then_some((since, options.lease));
     let mut started: Vec<Running> = tasks
         .into_iter()
         .map(|task| {
@@ -295,7 +295,7 @@ async fn make_sure_and_start(shared: Arc<Shared>, mut all: Vec<Running>) {
                 Some(Reply::Outcome(Answered::Stale)) => running.let_go(|shared| &shared.counts.lost),
                 // A home that knows no extensions cannot be asked: without a lease the task is held, and with one if that is not over.
                 Some(Reply::Refused(Refusal::NotThere { .. })) => {
-                    if !shared.home.has_leases() || running.live.task.since().elapsed() < lease {
+                    if !shared.home.api().has_leases() || running.live.task.since().elapsed() < lease {
                         spawn(running);
                     } else {
                         running.let_go(|shared| &shared.counts.lost);

@@ -176,7 +176,7 @@ impl Blocked {
         first.phase(|phase| *phase == sureq::Phase::Taking).await;
         queue.push("block").await.expect("it is pushed");
         assert_eq!(begun.next().await, ("first", "block".to_owned()));
-        eventually(async || home.waiting() == 1, async || "it asks for more".to_owned()).await;
+        eventually(async || home.waiters() == 1, async || "it asks for more".to_owned()).await;
         queue.push("x").await.expect("it is pushed");
         counts(&queue, |info| info.leased == 2).await;
         lose(&home).await;
@@ -195,7 +195,7 @@ impl Blocked {
         assert!(!self.overlapped.load(SeqCst), "two workers ran one task at once");
         self.first.stop().await;
         self.second.stop().await;
-        assert!(self.home.waiting() == 0);
+        assert!(self.home.waiters() == 0);
         let info = self.queue.info().await.expect("it can be asked");
         assert_eq!(info.ready + info.leased, 0);
     }

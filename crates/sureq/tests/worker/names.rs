@@ -57,7 +57,7 @@ async fn one_of_two_workers_of_one_name_works_in_a_directory() {
 
 #[tokio::test]
 async fn one_of_two_workers_of_one_name_works_on_a_server() {
-    let server = LocalServer::start(open("mem:"));
+    let server = LocalServer::start(&open("mem:"));
     check(&open(&server.url()), &open(&server.url())).await;
 }
 

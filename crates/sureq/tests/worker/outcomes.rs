@@ -194,7 +194,7 @@ async fn check_dead(home: &Home, dead_letter: Option<&[u8]>) {
 #[tokio::test]
 async fn tasks_that_die_of_their_last_try_are_counted_as_dead() {
     check_dead(&queue().0, None).await;
-    let server = LocalServer::start(queue().0);
+    let server = LocalServer::start(&queue().0);
     check_dead(&sureq::open(&server.url()).expect("it listens"), None).await;
     let redis = RedisServer::start();
     check_dead(&sureq::open(&redis.url()).expect("it listens"), None).await;

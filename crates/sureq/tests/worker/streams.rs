@@ -28,9 +28,9 @@ async fn a_stream_that_is_dropped_while_it_waits_takes_nothing() {
     {
         let mut tasks = Box::pin(queue.tasks());
         assert!(tasks.next().now_or_never().is_none());
-        assert_eq!(home.waiting(), 1);
+        assert_eq!(home.waiters(), 1);
     }
-    assert_eq!(home.waiting(), 0);
+    assert_eq!(home.waiters(), 0);
     queue.push("x").await.expect("it is pushed");
     assert_eq!(counts(&queue, |info| info.ready == 1).await.leased, 0);
 }

@@ -6,6 +6,7 @@
 use sureq_core::command::{Block, Command, ConnId, Pop};
 use sureq_core::{Broker, Event, LogTime, Now, Progress, Recorder, Replies, Reply, WallTime, codec};
 use sureq_engine::{Body, OwnedPop};
+use sureq_home_api::Payload;
 
 use super::Candidate;
 use super::local::{Home, Local};
@@ -110,8 +111,13 @@ fn must_wait<'c, 'a>(command: &'c Command<'a>, replies: &Replies<Body>) -> Optio
     }
 }
 
-impl Home for CoreHome {
-    fn execute(&mut self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Option<u64> {
+/// The payload of a reply, in memory.
+fn payload_of(body: &Body) -> Payload {
+    Payload::from(body.as_ref())
+}
+
+impl CoreHome {
+    fn execute_all(&mut self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Option<u64> {
         for command in commands {
             self.broker.execute(self.now, command, &mut self.log, replies);
             if let Some(pop) = must_wait(command, replies) {
@@ -129,10 +135,21 @@ impl Home for CoreHome {
         }
         None
     }
+}
 
-    fn answer(&mut self, waiting: u64) -> Option<Replies<Body>> {
+impl Home for CoreHome {
+    fn execute(&mut self, commands: &[Command<'_>], replies: &mut Replies<Payload>) -> Option<u64> {
+        let mut own = Replies::default();
+        let waiting = self.execute_all(commands, &mut own);
+        replies.append_mapped(&mut own, |body| payload_of(&body));
+        waiting
+    }
+
+    fn answer(&mut self, waiting: u64) -> Option<Replies<Payload>> {
         let at = self.line.iter().position(|other| other.number == waiting && other.replies.is_some())?;
-        self.line.remove(at).replies
+        let (mut own, mut replies) = (self.line.remove(at).replies?, Replies::default());
+        replies.append_mapped(&mut own, |body| payload_of(&body));
+        Some(replies)
     }
 
     fn leave(&mut self, waiting: u64) {

@@ -7,9 +7,8 @@ use std::task::{Context, Poll};
 use sureq_core::Replies;
 use sureq_core::command::{Command, ConnId};
 use sureq_engine::log::Position;
-use sureq_engine::{Body, Engine, Options, Ticket};
-use sureq_seam::unparks;
-use sureq_sync::thread::Parker;
+use sureq_engine::{Engine, Options};
+use sureq_home_api::{Home as _, Payload, Ticket, wait};
 
 use super::Candidate;
 use super::local::{Home, Local};
@@ -62,8 +61,8 @@ impl SimStore {
         while self.engine.inspect(|broker| broker.next_deadline().is_due(self.engine.now())) {
             self.engine.tick();
         }
-        let executed = self.engine.execute(&[], &mut Replies::default());
-        wait_until_durable(&self.engine, executed.position);
+        let submitted = self.engine.execute(&[], &mut Replies::default());
+        wait_until_durable(&self.engine, submitted.position);
     }
 }
 
@@ -86,43 +85,47 @@ struct EngineHome {
     store: SimStore,
     last_waiting: u64,
     tickets: BTreeMap<u64, Ticket>,
+    answers: BTreeMap<u64, Replies<Payload>>,
 }
 
 impl EngineHome {
     fn new() -> Self {
-        Self { store: SimStore::new(), last_waiting: 0, tickets: BTreeMap::new() }
+        Self { store: SimStore::new(), last_waiting: 0, tickets: BTreeMap::new(), answers: BTreeMap::new() }
+    }
+
+    /// Takes all answers. Pops that have their tasks wait for payloads from the disk; the others wait in line.
+    fn take_answers(&mut self) {
+        let Self { store, tickets, answers, .. } = self;
+        wait(|cx| {
+            let mut poll = |number: &u64, ticket: &Ticket, cx: &mut Context<'_>| match ticket.poll(cx) {
+                Poll::Ready(answer) => answers.insert(*number, answer.replies).is_none(),
+                Poll::Pending => false,
+            };
+            tickets.retain(|number, ticket| !poll(number, ticket, cx));
+            if tickets.len() == store.engine.waiters() { Poll::Ready(()) } else { Poll::Pending }
+        });
     }
 }
 
 impl Home for EngineHome {
-    fn execute(&mut self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Option<u64> {
-        let executed = self.store.engine.execute(commands, replies);
-        wait_until_durable(&self.store.engine, executed.position);
-        assert_eq!(executed.done, replies.list.len(), "a reply for each command that is done");
-        let ticket = executed.ticket?;
+    fn execute(&mut self, commands: &[Command<'_>], replies: &mut Replies<Payload>) -> Option<u64> {
+        let submitted = self.store.engine.execute(commands, replies);
+        wait_until_durable(&self.store.engine, submitted.position);
+        assert_eq!(submitted.executed, replies.list.len(), "a reply for each command that was executed");
+        let ticket = submitted.into_ticket()?;
         self.last_waiting += 1;
         self.tickets.insert(self.last_waiting, ticket);
         Some(self.last_waiting)
     }
 
-    fn answer(&mut self, waiting: u64) -> Option<Replies<Body>> {
-        let ticket = self.tickets.get(&waiting)?;
-        let parker = Parker::new();
-        let waker = unparks(&parker);
-        let answer = loop {
-            let is_loading = ticket.is_loading();
-            match ticket.poll(&mut Context::from_waker(&waker)) {
-                Poll::Ready(answer) => break answer,
-                Poll::Pending if is_loading => parker.park(),
-                Poll::Pending => return None,
-            }
-        };
-        self.tickets.remove(&waiting);
-        Some(answer.replies)
+    fn answer(&mut self, waiting: u64) -> Option<Replies<Payload>> {
+        self.take_answers();
+        self.answers.remove(&waiting)
     }
 
     fn leave(&mut self, waiting: u64) {
         self.tickets.remove(&waiting);
+        self.answers.remove(&waiting);
         self.store.let_it_happen();
     }
 

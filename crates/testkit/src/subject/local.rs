@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use sureq_core::command::{Command, ConnId};
 use sureq_core::{Replies, Reply};
-use sureq_engine::Body;
+use sureq_home_api::Payload;
 use sureq_proto::resp::{Pieces as _, Version, Writer};
 use sureq_proto::verbs::{self, Caller, SessionCommand};
 use sureq_proto::{Greeting, encode_answer, encode_hello, encode_reply, text};
@@ -16,10 +16,10 @@ use crate::scenario::{Value, Watch};
 /// A home within the process.
 pub(super) trait Home {
     /// Executes commands in order, as one batch; stops at a pop that waits, and names it.
-    fn execute(&mut self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Option<u64>;
+    fn execute(&mut self, commands: &[Command<'_>], replies: &mut Replies<Payload>) -> Option<u64>;
 
     /// The answer to a pop that waited, once it is there.
-    fn answer(&mut self, waiting: u64) -> Option<Replies<Body>>;
+    fn answer(&mut self, waiting: u64) -> Option<Replies<Payload>>;
 
     /// Lets a pop wait no longer.
     fn leave(&mut self, waiting: u64);
@@ -219,7 +219,7 @@ impl<H: Home> Subject for Local<H> {
 }
 
 /// Answers the first request, which waited.
-fn answer_first(session: &mut Session, replies: &Replies<Body>) {
+fn answer_first(session: &mut Session, replies: &Replies<Payload>) {
     let words = words_of(session.behind.pop_front().expect("what waits is kept"));
     let argv: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
     match verbs::parse(&argv, Caller { conn: session.conn }) {

@@ -9,8 +9,8 @@ use std::task::{Context, Poll, Waker};
 
 use sureq_core::Replies;
 use sureq_core::command::{Command, ConnId};
-use sureq_engine::Body;
-use sureq_redis::{Answer, Clock, RedisHome, Target, Ticket};
+use sureq_home_api::{Answer, Home as _, Payload, Ticket};
+use sureq_redis::{Clock, RedisHome, Target};
 
 use super::Candidate;
 use super::local::{Home, Local};
@@ -142,9 +142,9 @@ fn open(server: &Servers, clock: &Arc<MovedClock>) -> RedisHome {
     RedisHome::open_by(target, Arc::clone(clock) as _).expect("Redis listens")
 }
 
-fn poll(ticket: &Ticket) -> Option<Replies<Body>> {
+fn poll(ticket: &Ticket) -> Option<Replies<Payload>> {
     match ticket.poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(Answer { replies, .. }) => Some(replies.map_bodies(|body| Body::from(&body[..]))),
+        Poll::Ready(Answer { replies, .. }) => Some(replies),
         Poll::Pending => None,
     }
 }
@@ -157,11 +157,12 @@ impl RedisSubject {
 }
 
 impl Home for RedisSubject {
-    fn execute(&mut self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Option<u64> {
+    fn execute(&mut self, commands: &[Command<'_>], replies: &mut Replies<Payload>) -> Option<u64> {
         let mut done = 0;
         self.turn = (self.turn + 1) % self.homes.len();
         while done < commands.len() {
-            let ticket = self.homes[self.turn].execute(&commands[done..]);
+            let submitted = self.homes[self.turn].submit(&commands[done..], replies);
+            let ticket = submitted.into_ticket().expect("a Redis answers later");
             // Who has just asked comes before the others are woken.
             self.homes[self.turn].look();
             self.homes.iter().enumerate().filter(|(n, _)| *n != self.turn).for_each(|(_, home)| home.look());
@@ -170,14 +171,14 @@ impl Home for RedisSubject {
                 self.tickets.insert(self.last_waiting, ticket);
                 return Some(self.last_waiting);
             };
-            done += ticket.commands();
+            done += answer.list.len();
             replies.append(answer);
         }
         self.server.check();
         None
     }
 
-    fn answer(&mut self, waiting: u64) -> Option<Replies<Body>> {
+    fn answer(&mut self, waiting: u64) -> Option<Replies<Payload>> {
         self.look();
         let replies = poll(self.tickets.get(&waiting)?)?;
         self.tickets.remove(&waiting);

@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::task::{Context, Poll, Waker};
 
-use sureq::remote::{Answer, Patience, RemoteHome, Target, Ticket};
 use sureq_core::Replies;
 use sureq_core::command::{Command, ConnId, IdForm, TaskRef};
-use sureq_engine::Body;
+use sureq_home_api::{Answer, Home as _, Payload, Ticket};
+use sureq_remote::{Patience, RemoteHome, Target};
 
 use super::Candidate;
 use super::engine::SimStore;
@@ -48,9 +48,10 @@ impl RemoteSubject {
     }
 
     /// The answer of a ticket, unless its pop waits in the server's line.
-    fn settle(&self, ticket: &Ticket, waited_before: usize) -> Option<Replies<Body>> {
+    fn settle(&self, ticket: &Ticket, waited_before: usize) -> Option<Replies<Payload>> {
         let mut answer = None;
-        let waits = || ticket.is_for_tasks() && self.store.engine.waiting() > waited_before;
+        let waits_for_tasks = ticket.waits_for_tasks();
+        let waits = || waits_for_tasks && self.store.engine.waiters() > waited_before;
         until("the server answers", || {
             answer = poll(ticket);
             answer.is_some() || waits()
@@ -60,7 +61,7 @@ impl RemoteSubject {
 
     /// Returns once the server knows of all that wait, and of nobody else.
     fn agree(&self) {
-        until("the server knows who waits", || self.store.engine.waiting() == self.home.waiting());
+        until("the server knows who waits", || self.store.engine.waiters() == self.home.waiters());
     }
 }
 
@@ -70,12 +71,12 @@ fn open(server: &LocalServer) -> (RemoteHome, Client) {
     let mut control = Client::connect(server.resp, false);
     // The home gets its second connection with the first lease that it extends. From then on what comes and goes are others.
     let task = TaskRef { bytes: b"1-1", form: IdForm::Long };
-    home.execute(&[Command::Extend { queue: b"none", task, ms: 1 }]).wait();
+    let _ = home.execute(&[Command::Extend { queue: b"none", task, ms: 1 }], &mut Replies::default());
     until("the home has its connections", || control.connected() == 3);
     (home, control)
 }
 
-fn poll(ticket: &Ticket) -> Option<Replies<Body>> {
+fn poll(ticket: &Ticket) -> Option<Replies<Payload>> {
     match ticket.poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(Answer { replies, .. }) => Some(replies),
         Poll::Pending => None,
@@ -83,27 +84,28 @@ fn poll(ticket: &Ticket) -> Option<Replies<Body>> {
 }
 
 impl Home for RemoteSubject {
-    fn execute(&mut self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Option<u64> {
+    fn execute(&mut self, commands: &[Command<'_>], replies: &mut Replies<Payload>) -> Option<u64> {
         let mut done = 0;
         while done < commands.len() {
             self.agree();
-            let waited_before = self.store.engine.waiting();
+            let waited_before = self.store.engine.waiters();
             if let Command::Pop(pop) = &commands[done] {
                 self.conns.extend(pop.lease.conn);
             }
-            let ticket = self.home.execute(&commands[done..]);
+            let submitted = self.home.submit(&commands[done..], replies);
+            let ticket = submitted.into_ticket().expect("a server answers later");
             let Some(answer) = self.settle(&ticket, waited_before) else {
                 self.last_waiting += 1;
                 self.tickets.insert(self.last_waiting, ticket);
                 return Some(self.last_waiting);
             };
-            done += ticket.commands();
+            done += answer.list.len();
             replies.append(answer);
         }
         None
     }
 
-    fn answer(&mut self, waiting: u64) -> Option<Replies<Body>> {
+    fn answer(&mut self, waiting: u64) -> Option<Replies<Payload>> {
         self.agree();
         let replies = poll(self.tickets.get(&waiting)?)?;
         self.tickets.remove(&waiting);
@@ -114,9 +116,9 @@ impl Home for RemoteSubject {
         self.agree();
         let Some(ticket) = self.tickets.remove(&waiting) else { return };
         assert!(poll(&ticket).is_none(), "no scenario leaves with an answer at hand");
-        let before = self.home.waiting();
+        let before = self.home.waiters();
         drop(ticket);
-        until("the home notices who left", || self.home.waiting() < before);
+        until("the home notices who left", || self.home.waiters() < before);
         self.agree();
     }
 

@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use sureq::Home;
+use sureq_home_api::Home as _;
 use sureq_server::Watcher;
 
 use super::engine::SimStore;
@@ -67,7 +68,7 @@ impl ServerSubject {
 /// Serves a store, as reservations of the text dialect are to end.
 pub(super) fn serve(store: &SimStore, watch: Watch) -> LocalServer {
     let watcher = Watcher { timeout_secs: watch.rtt, attempts: watch.rta };
-    LocalServer::start_with(Home::Embedded(store.engine.clone()), watcher)
+    LocalServer::start_with(&Home::from_api(store.engine.clone()), watcher)
 }
 
 impl Client {
@@ -148,7 +149,7 @@ impl Subject for ServerSubject {
             let client = Client::connect(if is_text { running.text } else { running.resp }, is_text);
             self.clients.insert(conn.to_owned(), client);
         }
-        let waited_before = self.store.engine.waiting();
+        let waited_before = self.store.engine.waiters();
         let client = self.clients.get_mut(conn).expect("it is connected");
         if !client.waits {
             client.waited_before = waited_before;
@@ -164,7 +165,7 @@ impl Subject for ServerSubject {
     fn reply(&mut self, conn: &str) -> Option<Value> {
         let (client, engine) = (self.clients.get_mut(conn)?, &self.store.engine);
         client.reply_unless(Duration::from_millis(1), |client| {
-            let waits = !client.waits && engine.waiting() > client.waited_before;
+            let waits = !client.waits && engine.waiters() > client.waited_before;
             client.waits |= waits;
             waits
         })

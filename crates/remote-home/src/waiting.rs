@@ -8,44 +8,43 @@ use std::time::{Duration, Instant};
 
 use sureq_core::command::Block;
 use sureq_core::{Refusal, Replies, Reply};
+use sureq_home_api::Payload;
+use sureq_home_api::elsewhere::{ReplySlot, Untaken};
 use sureq_proto::Expected;
-use sureq_seam::Untaken;
 use tokio::sync::{mpsc, watch};
 
-use super::Patience;
-use super::conn::{AnswerBy, Conn, ConnectError, Frame, Lost};
-use super::pipe::{Pipe, read_answer};
-use super::target::Target;
-use super::ticket::Slot;
-use crate::seam::Body;
+use crate::Patience;
+use crate::conn::{AnswerBy, Conn, ConnectError, Frame, Lost};
+use crate::pipe::{Pipe, read_answer};
+use crate::target::Target;
 
 /// How many connections are kept for the next pop that waits.
 const IDLE_MAX: usize = 8;
 
 /// How many pops of one home may be under way on connections of their own.
-pub(super) const WAITING_MAX: usize = 512;
+pub(crate) const WAITING_MAX: usize = 512;
 
 /// One pop.
-pub(super) struct Waiting {
-    pub(super) bytes: Vec<u8>,
-    pub(super) expected: Expected,
-    pub(super) block: Option<Block>,
-    pub(super) slot: Arc<Slot>,
+pub(crate) struct Waiting {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) expected: Expected,
+    pub(crate) block: Option<Block>,
+    pub(crate) slot: Arc<ReplySlot>,
     /// How often all were dismissed before it came.
-    pub(super) dismissals: u64,
+    pub(crate) dismissals: u64,
     /// Counted for as long as this is there.
-    pub(super) _place: Place,
-    pub(super) is_answered: Cell<bool>,
+    pub(crate) _place: Place,
+    pub(crate) is_answered: Cell<bool>,
 }
 
 impl Waiting {
     /// Gives it its answer; says what has to go back if nobody takes it.
-    fn fill(&self, replies: Replies<Body>, began: Instant) -> Vec<Untaken> {
+    fn fill(&self, replies: Replies<Payload>, began: Instant) -> Vec<Untaken> {
         self.is_answered.set(true);
         self.slot.fill_at(replies, began)
     }
 
-    pub(super) fn refuse(&self, no: &Refusal) {
+    pub(crate) fn refuse(&self, no: &Refusal) {
         self.is_answered.set(true);
         self.slot.refuse(1, no);
     }
@@ -62,11 +61,11 @@ impl Drop for Waiting {
 }
 
 /// A place in the count of those under way.
-pub(super) struct Place(Arc<AtomicUsize>);
+pub(crate) struct Place(Arc<AtomicUsize>);
 
 impl Place {
     /// One more, unless there are too many.
-    pub(super) fn take(count: &Arc<AtomicUsize>) -> Option<Self> {
+    pub(crate) fn take(count: &Arc<AtomicUsize>) -> Option<Self> {
         let more = |n: usize| (n < WAITING_MAX).then_some(n + 1);
         count.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
         Some(Self(Arc::clone(count)))
@@ -80,20 +79,20 @@ impl Drop for Place {
 }
 
 /// What all pops of a home have in common.
-pub(super) struct Common {
-    pub(super) target: Target,
-    pub(super) patience: Patience,
-    pub(super) pipe: Arc<Pipe>,
+pub(crate) struct Common {
+    pub(crate) target: Target,
+    pub(crate) patience: Patience,
+    pub(crate) pipe: Arc<Pipe>,
     /// For what must not wait behind large payloads, once there is anything like that.
-    pub(super) control: Arc<Pipe>,
+    pub(crate) control: Arc<Pipe>,
     /// How often all were dismissed.
-    pub(super) dismissals: watch::Receiver<u64>,
-    pub(super) idle: RefCell<Vec<Conn>>,
+    pub(crate) dismissals: watch::Receiver<u64>,
+    pub(crate) idle: RefCell<Vec<Conn>>,
 }
 
 impl Common {
     /// Serves a pop on any connection.
-    pub(super) async fn serve(self: Rc<Self>, pop: Waiting) {
+    pub(crate) async fn serve(self: Rc<Self>, pop: Waiting) {
         if let Some(conn) = self.pop(None, &pop).await {
             let mut idle = self.idle.borrow_mut();
             if idle.len() < IDLE_MAX {
@@ -103,7 +102,7 @@ impl Common {
     }
 
     /// Serves pops on one connection, in order, until there will be no more.
-    pub(super) async fn serve_lane(self: Rc<Self>, mut pops: mpsc::UnboundedReceiver<Waiting>) {
+    pub(crate) async fn serve_lane(self: Rc<Self>, mut pops: mpsc::UnboundedReceiver<Waiting>) {
         let mut conn = None;
         while let Some(pop) = pops.recv().await {
             let kept = conn.take().map(Ok);
@@ -183,7 +182,7 @@ fn answer_by(block: Option<Block>, patience: Patience) -> AnswerBy {
 }
 
 /// There is no connection.
-pub(super) fn unreachable(target: &Target, error: &ConnectError) -> Refusal {
+pub(crate) fn unreachable(target: &Target, error: &ConnectError) -> Refusal {
     Refusal::Unavailable { why: format!("sureq at {target}: {error}").into() }
 }
 

@@ -11,10 +11,10 @@ const READ_BYTES: usize = 16 << 10;
 const KEPT_BYTES: usize = 64 << 10;
 
 /// The largest reply: payloads, and names and numbers of as many tasks as one may carry.
-pub(super) const REPLY_BYTES_MAX: usize = 512 << 20;
+pub(crate) const REPLY_BYTES_MAX: usize = 512 << 20;
 
 /// Bytes that were read, and where the replies in them end.
-pub(super) struct Inbox {
+pub(crate) struct Inbox {
     room: Vec<u8>,
     /// What was read and not taken yet.
     start: usize,
@@ -29,7 +29,7 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let now = Instant::now();
         Self {
             room: Vec::new(),
@@ -44,7 +44,7 @@ impl Inbox {
     }
 
     /// Where to read to.
-    pub(super) fn room(&mut self) -> &mut [u8] {
+    pub(crate) fn room(&mut self) -> &mut [u8] {
         self.taken = 0;
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -62,7 +62,7 @@ impl Inbox {
     }
 
     /// So many bytes were read to where [`Self::room`] said.
-    pub(super) fn add(&mut self, bytes: usize) {
+    pub(crate) fn add(&mut self, bytes: usize) {
         self.last_read = Instant::now();
         if self.start == self.end {
             self.began = self.last_read;
@@ -71,7 +71,7 @@ impl Inbox {
     }
 
     /// Takes the next reply, if it is there as a whole.
-    pub(super) fn take(&mut self) -> Result<bool, BadReply> {
+    pub(crate) fn take(&mut self) -> Result<bool, BadReply> {
         let Some(len) = self.scanner.scan(&self.room[self.start..self.end])? else { return Ok(false) };
         (self.start, self.taken) = (self.start + len, len);
         // What lies behind it was not there before.
@@ -80,12 +80,12 @@ impl Inbox {
     }
 
     /// When the reply that was taken last began to come.
-    pub(super) const fn taken_began(&self) -> Instant {
+    pub(crate) const fn taken_began(&self) -> Instant {
         self.taken_began
     }
 
     /// The reply that was taken last, until more is read.
-    pub(super) fn taken(&self) -> &[u8] {
+    pub(crate) fn taken(&self) -> &[u8] {
         &self.room[self.start - self.taken..self.start]
     }
 }

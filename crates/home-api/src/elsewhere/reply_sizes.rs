@@ -1,10 +1,8 @@
-//! How large replies are going to be, as far as that can be told: a home that sends commands elsewhere ends a batch before their
-//! replies would fill its memory.
+//! Estimates of reply sizes: a home that sends commands elsewhere ends a batch before their replies would fill its memory.
 //!
-//! The size of a reply is not known before it is there. What is known is how large the largest task of a queue was that was seen
-//! in the last minute or two, however many small ones came since. A queue that was not seen yet counts as a quarter of the
-//! budget, so that a few commands at most find out together. Another process may have pushed larger tasks meanwhile; so the
-//! number of commands that ask for tasks is limited, too.
+//! The estimate for a queue is the largest task seen in the last minute or two. An unseen queue counts as a quarter of the
+//! budget, so that at most a few commands find out together. Another process may have pushed larger tasks since; so the number
+//! of commands that ask for tasks is limited, too.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -12,8 +10,6 @@ use std::time::{Duration, Instant};
 use sureq_core::Command;
 use sureq_core::command::Worker;
 use sureq_core::limits;
-
-use crate::clock;
 
 /// How many bytes of replies one batch may ask for, as far as can be told. A single command may ask for more.
 pub const BATCH_REPLY_BYTES: usize = limits::OUTPUT_BYTES_MAX;
@@ -60,7 +56,7 @@ pub struct SizePlace(usize);
 impl Default for ReplySizes {
     fn default() -> Self {
         let none = || (0..PLACES).map(|_| AtomicU32::new(0)).collect();
-        Self { largest: none(), largest_before: none(), began: clock::now(), stretch: AtomicU64::new(0) }
+        Self { largest: none(), largest_before: none(), began: sureq_sync::now(), stretch: AtomicU64::new(0) }
     }
 }
 
@@ -104,7 +100,7 @@ impl ReplySizes {
 
     /// Notes how large the payloads of a reply were.
     pub fn learn(&self, place: SizePlace, payloads: impl Iterator<Item = usize>) {
-        let stretch = clock::now().duration_since(self.began).as_secs() / REMEMBERED.as_secs();
+        let stretch = sureq_sync::now().duration_since(self.began).as_secs() / REMEMBERED.as_secs();
         if self.stretch.swap(stretch, Ordering::Relaxed) != stretch {
             self.begin_stretch();
         }

@@ -1,11 +1,11 @@
-//! Waiting on a thread for what others wait for in a future.
+//! Blocking a thread until a poll is ready.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
 use sureq_sync::thread::Parker;
 
-/// Waits on this thread until polling answers.
+/// Blocks this thread until `poll` is ready.
 pub fn wait<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
     let parker = Parker::new();
     let waker = unparks(&parker);
@@ -17,7 +17,7 @@ pub fn wait<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
     }
 }
 
-/// A waker that unparks a thread, for those who do not wait for ever.
+/// A waker that unparks a thread.
 pub fn unparks(parker: &Parker) -> Waker {
     Waker::from(Arc::new(Parked(parker.clone())))
 }

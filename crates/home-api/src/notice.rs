@@ -1,32 +1,32 @@
-//! What those are told who listen to a home. What an event tells is the core's to say.
+//! Notices: what listeners receive. The core decides which event publishes what.
 
 use sureq_core::notice::Kind;
 use sureq_core::{TaskId, id};
 
-/// Something that has happened to tasks of a queue, and will not be taken back.
+/// Something that happened to tasks of a queue, and is durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// What.
+    /// What happened.
     pub kind: Kind,
     /// The name of the queue.
     pub queue: Box<[u8]>,
-    /// To which tasks.
+    /// The tasks concerned.
     pub tasks: NoticeTasks,
 }
 
 /// The tasks that a notice is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoticeTasks {
-    /// So many.
+    /// How many.
     Count(u64),
-    /// These, in order.
+    /// Which, in order.
     Ids(Box<[TaskId]>),
-    /// Those of which another program, with which the queue is shared, said this.
-    Said(Box<[u8]>),
+    /// As published by another program that shares the queue.
+    Foreign(Box<[u8]>),
 }
 
 impl NoticeTasks {
-    /// Reads what a channel of this kind says of tasks: how many, or which.
+    /// Parses a message on a channel of this kind.
     pub fn parse(kind: Kind, text: &[u8]) -> Option<Self> {
         Some(match kind {
             Kind::Work | Kind::Delete => Self::Count(id::decimal(text)?),
@@ -39,28 +39,28 @@ impl NoticeTasks {
 }
 
 impl Notice {
-    /// About how much memory it takes.
+    /// Its memory, approximately.
     pub fn bytes(&self) -> usize {
         let ids = match &self.tasks {
             NoticeTasks::Count(_) => 0,
             NoticeTasks::Ids(ids) => size_of_val(&**ids),
-            NoticeTasks::Said(text) => text.len(),
+            NoticeTasks::Foreign(text) => text.len(),
         };
         size_of::<Self>() + self.queue.len() + ids
     }
 }
 
-/// What a listener hears.
+/// What a listener receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum ListenEvent {
     /// Something happened.
     Notice(Notice),
-    /// There was no room for more: what was not heard by then is lost.
+    /// The listener fell behind or the connection was lost: some notices are missing.
     Missed,
 }
 
-impl Heard {
-    /// About how much memory it takes.
+impl ListenEvent {
+    /// Its memory, approximately.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Notice(notice) => notice.bytes(),

@@ -6,19 +6,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sureq_core::command::{IdForm, Return, TaskRef};
+use sureq_core::id::Spelling;
 use sureq_core::settings::Place;
-use sureq_core::{Command, Refusal, Replies, Reply, limits};
+use sureq_core::{Command, Receipt, Refusal, Replies, Reply, limits};
+use sureq_home_api::Payload;
+use sureq_home_api::elsewhere::{PopOf, ReplySizes, ReplySlot, Requeue, SizePlace, Untaken};
 use sureq_proto::resp::{BadReply, Piece, PieceReader};
 use sureq_proto::{Expected, decode_reply, encode_command};
-use sureq_seam::{Payload, PopOf, ReplySizes, SizePlace, Untaken};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
-use super::Patience;
-use super::conn::{Conn, garbage};
-use super::target::Target;
-use super::ticket::{Slot, spelt};
-use crate::seam::Body;
+use crate::Patience;
+use crate::conn::{Conn, garbage};
+use crate::target::Target;
 
 /// How much may wait to be sent before more is refused. One command may be larger than that.
 const UNSENT_BYTES_MAX: usize = 64 << 20;
@@ -27,15 +27,15 @@ const UNSENT_BYTES_MAX: usize = 64 << 20;
 const ASKED_MAX: usize = 1 << 20;
 
 /// Commands, and who waits for what comes of them.
-pub(super) struct Batch {
+pub(crate) struct Batch {
     /// What of them is sent.
-    pub(super) bytes: Vec<u8>,
-    pub(super) said: Vec<Said>,
-    pub(super) slot: Arc<Slot>,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) said: Vec<Said>,
+    pub(crate) slot: Arc<ReplySlot>,
 }
 
 /// One command of a batch.
-pub(super) enum Said {
+pub(crate) enum Said {
     /// It ends behind so many bytes, and the size of its reply is remembered there.
     Sent { expected: Expected, end: u64, place: Option<SizePlace> },
     /// There are no words for it, or it is beyond a limit.
@@ -43,7 +43,7 @@ pub(super) enum Said {
 }
 
 impl Batch {
-    pub(super) fn of(commands: &[Command<'_>]) -> Self {
+    pub(crate) fn of(commands: &[Command<'_>]) -> Self {
         let (mut bytes, mut pops) = (Vec::new(), Vec::new());
         let mut said = Vec::with_capacity(commands.len());
         for (at, command) in commands.iter().enumerate() {
@@ -63,11 +63,25 @@ impl Batch {
                 Err(no) => Said::Unsayable(no),
             });
         }
-        Self { bytes, said, slot: Arc::new(Slot::new(pops, spelt)) }
+        Self { bytes, said, slot: Arc::new(ReplySlot::new(pops, spelt)) }
     }
 
     fn refuse(&self, refusal: &Refusal) {
         self.slot.refuse(self.said.len(), refusal);
+    }
+}
+
+/// A receipt as the server knows it. No incarnation is zero: such a delivery is known by its id alone.
+pub(crate) fn spelt(receipt: Receipt) -> Vec<u8> {
+    match receipt.incarnation {
+        0 => Spelling::of_id(receipt.id).as_bytes().to_vec(),
+        _ => Spelling::of_receipt(receipt).as_bytes().to_vec(),
+    }
+}
+
+impl Requeue for Pipe {
+    fn requeue(&self, untaken: Vec<Untaken>) {
+        self.give_back(untaken);
     }
 }
 
@@ -84,8 +98,8 @@ fn encode_within_limits(bytes: &mut Vec<u8>, command: &Command<'_>) -> Result<()
 /// A batch on its way.
 struct Asked {
     said: Vec<Said>,
-    replies: Replies<Body>,
-    slot: Arc<Slot>,
+    replies: Replies<Payload>,
+    slot: Arc<ReplySlot>,
     since: Instant,
     /// When the first of its answers began to come.
     began: Option<Instant>,
@@ -127,11 +141,11 @@ impl Asked {
 }
 
 /// Puts an answer behind the others. Payloads stay in one copy of it.
-pub(super) fn read_answer(expected: &Expected, frame: &[u8], replies: &mut Replies<Body>) {
+pub(crate) fn read_answer(expected: &Expected, frame: &[u8], replies: &mut Replies<Payload>) {
     let mut shared: Option<Arc<[u8]>> = None;
     let cut = |range| {
         let frame = shared.get_or_insert_with(|| frame.into());
-        Body::Loaded(Payload::within(frame, range))
+        Payload::within(frame, range)
     };
     if let Err(bad) = decode_reply(expected, frame, cut, replies) {
         let why = format!("the server's answer makes no sense: {bad}").into();
@@ -140,9 +154,9 @@ pub(super) fn read_answer(expected: &Expected, frame: &[u8], replies: &mut Repli
 }
 
 /// The connection, if there is one, and what was asked over it.
-pub struct Pipe {
+pub(crate) struct Pipe {
     /// How large replies were.
-    pub(super) sizes: ReplySizes,
+    pub(crate) sizes: ReplySizes,
     state: Mutex<State>,
     /// Something changed that the thread has to look at.
     changed: Notify,
@@ -164,7 +178,7 @@ struct State {
 }
 
 impl Pipe {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let state = State {
             link: Err(Refusal::Closed),
             is_closed: false,
@@ -183,7 +197,7 @@ impl Pipe {
     }
 
     /// Sends commands, or says why not.
-    pub(super) fn ask(&self, mut batch: Batch) {
+    pub(crate) fn ask(&self, mut batch: Batch) {
         let mut state = self.lock();
         let link = match state.room() {
             Ok(link) => link,
@@ -216,7 +230,7 @@ impl Pipe {
     }
 
     /// Returns deliveries that nobody took to the front of their queues.
-    pub(super) fn give_back(&self, untaken: Vec<Untaken>) {
+    pub(crate) fn give_back(&self, untaken: Vec<Untaken>) {
         for Untaken { queue, tasks } in untaken {
             // What is returned later stands before what was returned earlier.
             let back = tasks.iter().rev().map(|bytes| {
@@ -236,45 +250,45 @@ impl Pipe {
     }
 
     /// From now on nothing more is asked, and the connection goes when all is answered.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.lock().is_closed = true;
         self.changed.notify_one();
     }
 
     /// Whoever closes has waited long enough: what is not answered is lost.
-    pub(super) fn give_up(&self) {
+    pub(crate) fn give_up(&self) {
         self.lock().is_given_up = true;
         self.changed.notify_one();
     }
 
     /// Whether something may be asked now.
-    pub(super) fn is_connected(&self) -> bool {
+    pub(crate) fn is_connected(&self) -> bool {
         self.lock().link.is_ok()
     }
 
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.lock().is_closed
     }
 
     /// Waits until there is something for the thread to look at.
-    pub(super) async fn changed(&self) {
+    pub(crate) async fn changed(&self) {
         self.changed.notified().await;
     }
 
     /// Refuses what is asked from now on, until there is a connection.
-    pub(super) fn refuse_all(&self, refusal: Refusal) {
+    pub(crate) fn refuse_all(&self, refusal: Refusal) {
         self.lock().link = Err(refusal);
     }
 
     /// From now on what is asked goes over this connection.
-    pub(super) fn attach(&self, conn: &Conn) {
+    pub(crate) fn attach(&self, conn: &Conn) {
         let mut state = self.lock();
         (state.queued, state.written) = (0, 0);
         state.link = Ok(Arc::clone(&conn.stream));
     }
 
     /// Serves the connection that was attached until it ends; answers whether that is because the pipe was closed.
-    pub(super) async fn serve(&self, mut conn: Conn, target: &Target, patience: Patience) -> bool {
+    pub(crate) async fn serve(&self, mut conn: Conn, target: &Target, patience: Patience) -> bool {
         let mut current = None;
         let ended = self.exchange(&mut conn, &mut current, patience).await;
         let is_closed = ended.is_ok();

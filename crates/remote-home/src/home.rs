@@ -10,20 +10,20 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use sureq_core::command::{Block, ConnId, Pop, Worker};
-use sureq_core::{Command, Now, Receipt, Refusal};
-use sureq_seam::{Ear, Untaken, Want};
+use sureq_core::{Command, Now, Receipt, Refusal, Replies};
+use sureq_home_api::elsewhere::{ChannelListener, SlotTicket, Subscription, Untaken};
+use sureq_home_api::{Broken, Home, Listener, NoticeQueue, Payload, Submitted, Ticket};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::timeout;
 
-use super::Patience;
-use super::clock::Clock;
-use super::conn::{Conn, ConnectError};
-use super::listener::{Listener, Wants, listen};
-use super::pipe::{Batch, Pipe, Said};
-use super::target::Target;
-use super::ticket::{Ticket, spelt};
-use super::waiting::{Common, Place, WAITING_MAX, Waiting, unreachable};
+use crate::Patience;
+use crate::clock::Clock;
+use crate::conn::{Conn, ConnectError};
+use crate::listener::{ListenerChannels, listen};
+use crate::pipe::{Batch, Pipe, Said, spelt};
+use crate::target::Target;
+use crate::waiting::{Common, Place, WAITING_MAX, Waiting, unreachable};
 
 /// How long to wait before the next attempt to connect, at first and at most.
 const RETRY_MIN: Duration = Duration::from_millis(20);
@@ -72,7 +72,7 @@ struct Shared {
 enum Job {
     Wait(Option<ConnId>, Waiting),
     CloseConn(ConnId),
-    Listen(Arc<Ear>, mpsc::UnboundedReceiver<Want>),
+    Listen(Arc<NoticeQueue>, mpsc::UnboundedReceiver<Subscription>),
     /// Connects for what must not wait behind large payloads.
     Control,
     Close(std_mpsc::Sender<()>),
@@ -123,14 +123,9 @@ impl RemoteHome {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// What its users should know about this server: nothing, so far.
-    pub const fn warnings(&self) -> &[String] {
-        &[]
-    }
-
     /// Sends commands, in order and at once: all up to the first that needs a connection of its own, or that one alone, and no
-    /// more than whose replies are expected to fit into memory. The ticket says how many.
-    pub fn execute(&self, commands: &[Command<'_>]) -> Ticket {
+    /// more than whose replies are expected to fit into memory. The ticket stands for those.
+    pub fn send(&self, commands: &[Command<'_>]) -> Ticket {
         let upto_own = commands.iter().position(|command| own_of(command).is_some());
         let n = upto_own.unwrap_or(commands.len()).max(1).min(commands.len());
         let pipe = Arc::clone(&self.shared.pipe);
@@ -147,7 +142,7 @@ impl RemoteHome {
             Some(own) => self.wait(own, batch),
         }
         let is_waiting = own.is_some_and(|own| own.block.is_some());
-        if is_waiting { Ticket::waiting(slot, pipe) } else { Ticket::new(slot, pipe, n) }
+        Ticket::new(if is_waiting { SlotTicket::for_tasks(slot, pipe) } else { SlotTicket::new(slot, pipe) })
     }
 
     /// The connection for what must not wait behind large payloads. It is made when it is first needed; while there is none, the
@@ -185,54 +180,7 @@ impl RemoteHome {
         }
     }
 
-    /// Gives deliveries that never reached their taker back to the front of their queue, at no cost.
-    pub fn undeliver(&self, queue: &[u8], receipts: &[Receipt]) {
-        let tasks = receipts.iter().map(|receipt| spelt(*receipt)).collect();
-        self.shared.pipe.give_back(vec![Untaken { queue: queue.into(), tasks }]);
-    }
-
-    /// Ends the leases that were to end with a connection. So does whoever drops the ticket of a pop for it that waits: the
-    /// server forgets such a pop only with its connection.
-    pub fn close_conn(&self, conn: ConnId) {
-        // Closing ended them all.
-        let _ = self.shared.jobs.send(Job::CloseConn(conn));
-    }
-
-    /// Answers all pops that wait as if their time were up.
-    pub fn dismiss_waiting(&self) {
-        self.shared.dismiss();
-    }
-
-    /// How many pops wait on connections of their own.
-    pub fn waiting(&self) -> usize {
-        self.shared.waiting.load(Ordering::Acquire)
-    }
-
-    /// Someone who hears what happens to queues.
-    pub fn listen(&self) -> Listener {
-        let (ear, (wants, wanted)) = (Arc::<Ear>::default(), mpsc::unbounded_channel());
-        if self.shared.jobs.send(Job::Listen(Arc::clone(&ear), wanted)).is_err() {
-            ear.end();
-        }
-        Listener::new(ear, Wants(wants))
-    }
-
-    /// Whether a pop can say how long a task is its taker's, as far as is known.
-    pub(crate) fn has_leases(&self) -> bool {
-        self.shared.has_leases.load(Ordering::SeqCst)
-    }
-
-    /// It cannot. Answers whether it was thought to.
-    pub(crate) fn give_up_leases(&self) -> bool {
-        self.shared.has_leases.swap(false, Ordering::SeqCst)
-    }
-
-    /// What time it is by the clocks of this machine; the server goes by its own.
-    pub fn now(&self) -> Now {
-        self.shared.clock.now()
-    }
-
-    /// Lets go of the server. What was asked before is answered by then, if the server answers at all.
+    /// Disconnects. Earlier commands are answered by then, if the server answers at all.
     pub fn close(&self) {
         self.shared.dismiss();
         let (done, is_done) = std_mpsc::channel();
@@ -241,10 +189,62 @@ impl RemoteHome {
             let _ = is_done.recv();
         }
         let thread = self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // A panic there was told there.
+        // A panic there was reported there.
         if let Some(thread) = thread {
             let _ = thread.join();
         }
+    }
+}
+
+impl Home for RemoteHome {
+    fn submit(&self, commands: &[Command<'_>], _: &mut Replies<Payload>) -> Submitted {
+        if commands.is_empty() { Submitted::default() } else { Submitted::waiting(self.send(commands)) }
+    }
+
+    fn requeue(&self, queue: &[u8], receipts: &[Receipt]) {
+        let tasks = receipts.iter().map(|receipt| spelt(*receipt)).collect();
+        self.shared.pipe.give_back(vec![Untaken { queue: queue.into(), tasks }]);
+    }
+
+    /// Dropping the ticket of such a pop that waits does the same: the server forgets it only with its connection.
+    fn close_conn(&self, conn: ConnId) {
+        // Closing ended them all.
+        let _ = self.shared.jobs.send(Job::CloseConn(conn));
+    }
+
+    fn dismiss_waiters(&self) {
+        self.shared.dismiss();
+    }
+
+    /// Only those on connections of their own.
+    fn waiters(&self) -> usize {
+        self.shared.waiting.load(Ordering::Acquire)
+    }
+
+    fn listen(&self) -> Listener {
+        let (queue, (sender, changes)) = (Arc::<NoticeQueue>::default(), mpsc::unbounded_channel());
+        if self.shared.jobs.send(Job::Listen(Arc::clone(&queue), changes)).is_err() {
+            queue.end();
+        }
+        Listener::new(ChannelListener::new(queue, ListenerChannels(sender)))
+    }
+
+    fn has_leases(&self) -> bool {
+        self.shared.has_leases.load(Ordering::SeqCst)
+    }
+
+    fn give_up_leases(&self) -> bool {
+        self.shared.has_leases.swap(false, Ordering::SeqCst)
+    }
+
+    /// By the clocks of this machine; the server goes by its own.
+    fn now(&self) -> Now {
+        self.shared.clock.now()
+    }
+
+    fn close(&self) -> Result<(), Broken> {
+        RemoteHome::close(self);
+        Ok(())
     }
 }
 
@@ -385,7 +385,7 @@ async fn work(
     pipe: tokio::task::JoinHandle<()>,
 ) {
     let mut lanes: HashMap<ConnId, mpsc::UnboundedSender<Waiting>> = HashMap::new();
-    let (mut under_way, mut ears) = (JoinSet::new(), Vec::<Arc<Ear>>::new());
+    let (mut under_way, mut listeners) = (JoinSet::new(), Vec::<Arc<NoticeQueue>>::new());
     let (mut closed, mut control) = (None, None);
     while closed.is_none() {
         let Some(job) = jobs.recv().await else { break };
@@ -402,10 +402,10 @@ async fn work(
                 let _ = lane.send(pop);
             }
             Job::CloseConn(conn) => _ = lanes.remove(&conn),
-            Job::Listen(ear, wants) => {
-                ears.retain(|ear| Arc::strong_count(ear) > 1);
-                ears.push(Arc::clone(&ear));
-                tokio::task::spawn_local(listen(Rc::clone(common), ear, wants));
+            Job::Listen(queue, changes) => {
+                listeners.retain(|queue| Arc::strong_count(queue) > 1);
+                listeners.push(Arc::clone(&queue));
+                tokio::task::spawn_local(listen(Rc::clone(common), queue, changes));
             }
             Job::Control => {
                 let common = Rc::clone(common);
@@ -443,8 +443,8 @@ async fn work(
         common.control.give_up();
         pipes.await;
     }
-    for ear in ears {
-        ear.end();
+    for queue in &listeners {
+        queue.end();
     }
     // Whoever closes waits for this.
     if let Some(done) = closed {

@@ -1,13 +1,14 @@
 //! The remote home: queues on a sureq server, over RESP3.
 //!
-//! A thread of its own talks to the server; those who use the home need no runtime. What need not wait goes over one connection,
-//! pipelined, and is written by whoever asks. A pop that waits holds its connection up, and so gets one of its own. What keeps
-//! workers and leases alive has one too, once there is any, since it must not wait behind large payloads.
-//! Nothing is sent twice by itself: what was not sent is `Unavailable`, what was sent and not answered is `Unknown`.
+//! A thread of its own talks to the server, so callers need no runtime. Commands that need not wait share one pipelined
+//! connection, and callers write to it directly. A pop that waits blocks its connection, so it gets its own. Heartbeats and
+//! extensions get another one, so that they do not wait behind large payloads.
+//! Nothing is sent twice: a command that was not sent is `Unavailable`; one that was sent and not answered is `Unknown`.
 //!
-//! The map: `target` reads URLs, `conn` is one connection, `inbox` the replies that come in on one, `pipe` the connection that
-//! all share, `waiting` the pops with connections of their own, `ticket` the right to an answer, `listener` those who
-//! listen, `home` the thread and its handle, `clock` what time it is.
+//! The map: `target` parses URLs, `conn` is one connection, `inbox` its incoming replies, `pipe` the shared connection,
+//! `waiting` the pops with connections of their own, `listener` receives notices, `home` is the thread and its handle, `clock`
+//! the time.
+#![forbid(unsafe_code)]
 
 mod clock;
 mod conn;
@@ -16,16 +17,13 @@ mod inbox;
 mod listener;
 mod pipe;
 mod target;
-mod ticket;
 mod waiting;
 
 use std::time::Duration;
 
 pub use conn::ConnectError;
 pub use home::{OpenError, RemoteHome};
-pub use listener::Listener;
 pub use target::{BadTarget, Target};
-pub use ticket::{Answer, Ticket};
 
 /// How long a server may take before it counts as gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

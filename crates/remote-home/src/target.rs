@@ -8,16 +8,16 @@ const PORT: u16 = 7379;
 /// A server, and who asks it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Target {
-    pub(super) host: String,
-    pub(super) port: u16,
-    pub(super) login: Option<Login>,
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    pub(crate) login: Option<Login>,
 }
 
 /// Who asks.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Login {
-    pub(super) user: Vec<u8>,
-    pub(super) password: Vec<u8>,
+pub(crate) struct Login {
+    pub(crate) user: Vec<u8>,
+    pub(crate) password: Vec<u8>,
 }
 
 /// What is wrong with a URL.

@@ -1,5 +1,5 @@
-//! Those who listen: the server publishes what happens, and this hears it. Nothing that was said before one listened is heard;
-//! after a lost connection it is told that something may have been missed.
+//! Listeners: the server publishes what happens, and this receives it. After a lost connection a listener learns that it may have
+//! missed something.
 
 use std::io;
 use std::rc::Rc;
@@ -7,23 +7,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sureq_core::notice::Kind;
+use sureq_home_api::elsewhere::{By, ChannelNames, Subscription, Subscriptions};
+use sureq_home_api::{ListenEvent, Notice, NoticeQueue, NoticeTasks};
 use sureq_proto::channel;
 use sureq_proto::resp::{Piece, PieceReader};
-use sureq_seam::{By, Ear, Heard, Notice, NoticeTasks, Teller, Want, Wanted};
 use tokio::sync::mpsc;
 
-use super::conn::{Conn, words_of};
-use super::waiting::Common;
+use crate::conn::{Conn, words_of};
+use crate::waiting::Common;
 
 const RETRY: Duration = Duration::from_millis(200);
 
-/// Someone who listens. At first nothing is wanted; each want is taken back by the unwant that says the same.
-pub type Listener = sureq_seam::Listener<Wants>;
+/// Where listeners send their subscriptions.
+pub(crate) struct ListenerChannels(pub(crate) mpsc::UnboundedSender<Subscription>);
 
-/// Where a listener says what it wants to hear.
-pub struct Wants(pub(super) mpsc::UnboundedSender<Want>);
-
-impl Teller for Wants {
+impl ChannelNames for ListenerChannels {
     fn channel(&self, kind: Kind, queue: &[u8]) -> Vec<u8> {
         let mut name = Vec::new();
         channel::spell(kind, queue, &mut name);
@@ -34,15 +32,15 @@ impl Teller for Wants {
         self.channel(kind, b"*")
     }
 
-    fn say(&self, want: Want) {
-        // A home that is closed tells nothing.
-        let _ = self.0.send(want);
+    fn change(&self, subscription: Subscription) {
+        // A home that is closed publishes nothing.
+        let _ = self.0.send(subscription);
     }
 }
 
-/// What the server is told of a channel or a pattern.
-fn words(by: By, name: &[u8], is_more: bool) -> Vec<u8> {
-    let verb: &[u8] = match (by, is_more) {
+/// The command that begins or ends a subscription.
+fn words(by: By, name: &[u8], begins: bool) -> Vec<u8> {
+    let verb: &[u8] = match (by, begins) {
         (By::Channel, true) => b"SUBSCRIBE",
         (By::Channel, false) => b"UNSUBSCRIBE",
         (By::Pattern, true) => b"PSUBSCRIBE",
@@ -51,15 +49,19 @@ fn words(by: By, name: &[u8], is_more: bool) -> Vec<u8> {
     words_of(&[verb, name])
 }
 
-/// Hears for one listener, until it is dropped or the home is closed.
-pub(super) async fn listen(common: Rc<Common>, ear: Arc<Ear>, mut wants: mpsc::UnboundedReceiver<Want>) {
-    let (mut wanted, mut has_missed) = (Wanted::default(), false);
+/// Receives for one listener, until it is dropped or the home is closed.
+pub(crate) async fn listen(
+    common: Rc<Common>,
+    queue: Arc<NoticeQueue>,
+    mut changes: mpsc::UnboundedReceiver<Subscription>,
+) {
+    let (mut subscribed, mut has_missed) = (Subscriptions::default(), false);
     loop {
-        while wanted.is_empty() {
-            let Some(want) = wants.recv().await else { return };
-            wanted.take(want);
+        while subscribed.is_empty() {
+            let Some(change) = changes.recv().await else { return };
+            subscribed.change(change);
         }
-        if hear(&common, &ear, &mut wants, &mut wanted, has_missed).await.is_ok() {
+        if hear(&common, &queue, &mut changes, &mut subscribed, has_missed).await.is_ok() {
             return;
         }
         has_missed = true;
@@ -67,29 +69,29 @@ pub(super) async fn listen(common: Rc<Common>, ear: Arc<Ear>, mut wants: mpsc::U
     }
 }
 
-/// Hears over one connection. An error is its end; that nobody listens any more is none.
+/// Receives over one connection, until that is lost (an error) or the listener is gone.
 async fn hear(
     common: &Common,
-    ear: &Ear,
-    wants: &mut mpsc::UnboundedReceiver<Want>,
-    wanted: &mut Wanted,
+    queue: &NoticeQueue,
+    changes: &mut mpsc::UnboundedReceiver<Subscription>,
+    subscribed: &mut Subscriptions,
     has_missed: bool,
 ) -> io::Result<()> {
     let mut conn = Conn::open(&common.target, common.patience).await.map_err(io::Error::other)?;
     let stream = Arc::clone(&conn.stream);
     let mut unsent = Vec::new();
-    for (by, name) in wanted.iter() {
+    for (by, name) in subscribed.iter() {
         unsent.extend(words(by, name, true));
     }
-    let mut unconfirmed = if has_missed { wanted.len() } else { 0 };
+    let mut unconfirmed = if has_missed { subscribed.len() } else { 0 };
     loop {
         tokio::select! {
             frame = conn.hear() => match read(frame?)? {
-                Said::Notice(notice) => ear.put(Heard::Notice(notice)),
+                Said::Notice(notice) => queue.put(ListenEvent::Notice(notice)),
                 Said::Subscribed if unconfirmed > 0 => {
                     unconfirmed -= 1;
                     if unconfirmed == 0 {
-                        ear.put(Heard::Missed);
+                        queue.put(ListenEvent::Missed);
                     }
                 }
                 Said::Subscribed | Said::Other => {}
@@ -102,10 +104,10 @@ async fn hear(
                     Err(error) => return Err(error),
                 }
             }
-            want = wants.recv() => {
-                let Some(want) = want else { return Ok(()) };
-                if let Some(Want { by, name, is_more }) = wanted.take(want) {
-                    unsent.extend(words(by, &name, is_more));
+            change = changes.recv() => {
+                let Some(change) = change else { return Ok(()) };
+                if let Some(Subscription { by, name, begins }) = subscribed.change(change) {
+                    unsent.extend(words(by, &name, begins));
                 }
             }
         }
@@ -124,7 +126,7 @@ fn read(frame: &[u8]) -> io::Result<Said> {
     let mut pieces = PieceReader::new(frame);
     let mut words = Vec::new();
     while pieces.at() < frame.len() {
-        match pieces.take().map_err(super::conn::garbage)? {
+        match pieces.take().map_err(crate::conn::garbage)? {
             Piece::Bulk(word) => words.push(word),
             Piece::Error(error) => return Err(io::Error::other(String::from_utf8_lossy(error).into_owned())),
             _ => {}
@@ -145,7 +147,7 @@ fn notice(channel: &[u8], payload: &[u8]) -> Option<Notice> {
         Some(tasks) => tasks,
         None if kind == Kind::Work => return None,
         // The server may speak for another program's queues.
-        None => NoticeTasks::Said(payload.into()),
+        None => NoticeTasks::Foreign(payload.into()),
     };
     Some(Notice { kind, queue: queue.into(), tasks })
 }

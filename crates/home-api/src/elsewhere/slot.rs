@@ -1,4 +1,4 @@
-//! Slots: the home's end of a ticket, where an answer is put that was waited for elsewhere.
+//! Reply slots: where the thread of a home puts the replies to a batch, and the ticket that waits for them.
 
 use std::future::poll_fn;
 use std::sync::{Arc, PoisonError};
@@ -9,45 +9,33 @@ use sureq_core::reply::TaskView;
 use sureq_core::{Receipt, Refusal, Replies, Reply};
 use sureq_sync::{Mutex, MutexGuard};
 
-use crate::clock;
+use crate::payload::{Payload, by_queue};
+use crate::position::Position;
+use crate::ticket::{Answer, Pending};
 
-/// The queues of a pop: which of the commands it is, and what the tasks' queue numbers mean.
+/// A pop of a batch: its index among the commands, and the queues that the tasks' queue numbers refer to.
 #[derive(Debug)]
 pub struct PopOf {
-    /// Its place among the commands.
+    /// Its index among the commands.
     pub command: usize,
-    /// The queues it named, in its order.
+    /// The queues it names, in order.
     pub queues: Arc<[Box<[u8]>]>,
 }
 
-/// Deliveries of a queue that nobody took, as the home spells them.
+/// Deliveries from a queue that were not taken, as the home writes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Untaken {
     /// The queue.
     pub queue: Box<[u8]>,
-    /// Its tasks, in the order in which they were handed out.
+    /// The deliveries, in order.
     pub tasks: Vec<Vec<u8>>,
 }
 
-/// The tasks of a pop by its queues, in their order, each as `name` has it. Queues that gave nothing are left out.
-pub fn by_queue<'a, Q, B, T>(
-    queues: &'a [Q],
-    tasks: &'a [TaskView<B>],
-    name: impl Fn(&TaskView<B>) -> T,
-) -> impl Iterator<Item = (&'a Q, Vec<T>)> {
-    queues.iter().enumerate().filter_map(move |(index, queue)| {
-        let own = tasks.iter().filter(|task| task.queue as usize == index);
-        let own: Vec<T> = own.map(&name).collect();
-        (!own.is_empty()).then_some((queue, own))
-    })
-}
-
 impl PopOf {
-    /// What the pop handed out, if these are the replies to its batch. A delivery is called what the answer called it, or
-    /// else by its receipt.
-    pub fn untaken<B>(&self, replies: &Replies<B>, spell: fn(Receipt) -> Vec<u8>) -> Vec<Untaken> {
+    /// What the pop delivered, given the replies to its batch. A delivery is written as in the reply, or else by its receipt.
+    pub fn untaken(&self, replies: &Replies<Payload>, spell: fn(Receipt) -> Vec<u8>) -> Vec<Untaken> {
         let Some(Reply::Tasks(span)) = replies.list.get(self.command) else { return Vec::new() };
-        let name = |task: &TaskView<B>| match &task.spelt {
+        let name = |task: &TaskView<Payload>| match &task.spelt {
             Some(own) => own.to_vec(),
             None => spell(task.receipt()),
         };
@@ -56,34 +44,34 @@ impl PopOf {
     }
 }
 
-/// Where the answer to a batch of commands is put.
+/// Where the replies to a batch are put.
 #[derive(Debug)]
-pub struct Slot<B> {
-    state: Mutex<State<B>>,
+pub struct ReplySlot {
+    state: Mutex<SlotState>,
     pops: Vec<PopOf>,
     spell: fn(Receipt) -> Vec<u8>,
 }
 
 #[derive(Debug)]
-struct State<B> {
-    /// The answer, and when it came: whoever waits for it may be late to take it.
-    answer: Option<(Replies<B>, Instant)>,
-    /// Of whoever waits for the answer.
+struct SlotState {
+    /// The replies, and when they arrived.
+    answer: Option<(Replies<Payload>, Instant)>,
+    /// Wakes the caller.
     taker: Option<Waker>,
-    /// Of whoever answers, to be told that nobody waits any more.
+    /// Wakes the home's thread when the slot is abandoned.
     giver: Option<Waker>,
-    /// Nobody will take the answer, or somebody has.
+    /// The replies were taken, or never will be.
     is_abandoned: bool,
 }
 
-impl<B> Slot<B> {
-    /// For a batch with these pops, in a home that spells receipts so.
+impl ReplySlot {
+    /// For a batch with these pops, in a home that writes receipts by `spell`.
     pub fn new(pops: Vec<PopOf>, spell: fn(Receipt) -> Vec<u8>) -> Self {
-        let state = State { answer: None, taker: None, giver: None, is_abandoned: false };
+        let state = SlotState { answer: None, taker: None, giver: None, is_abandoned: false };
         Self { state: Mutex::new(state), pops, spell }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<B>> {
+    fn lock(&self) -> MutexGuard<'_, SlotState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -92,12 +80,12 @@ impl<B> Slot<B> {
         &self.pops
     }
 
-    /// Whether nobody will take the answer.
+    /// Whether the replies were taken, or never will be.
     pub fn is_abandoned(&self) -> bool {
         self.lock().is_abandoned
     }
 
-    /// Waits until nobody will take the answer.
+    /// Waits until the slot is abandoned.
     pub async fn abandoned(&self) {
         poll_fn(|cx| {
             let mut state = self.lock();
@@ -110,13 +98,13 @@ impl<B> Slot<B> {
         .await;
     }
 
-    /// Puts the answer there; if nobody will take it, answers what has to go back.
-    pub fn fill(&self, replies: Replies<B>) -> Vec<Untaken> {
-        self.fill_at(replies, clock::now())
+    /// Puts the replies there. Returns the deliveries to requeue if nobody will take them.
+    pub fn fill(&self, replies: Replies<Payload>) -> Vec<Untaken> {
+        self.fill_at(replies, sureq_sync::now())
     }
 
-    /// The same for an answer that began to come then: leases in it count from before that.
-    pub fn fill_at(&self, replies: Replies<B>, at: Instant) -> Vec<Untaken> {
+    /// The same for replies that began to arrive at this time: leases in them began before.
+    pub fn fill_at(&self, replies: Replies<Payload>, at: Instant) -> Vec<Untaken> {
         let mut state = self.lock();
         if state.is_abandoned {
             drop(state);
@@ -129,15 +117,15 @@ impl<B> Slot<B> {
         Vec::new()
     }
 
-    /// Answers so many commands with the same no.
+    /// Refuses all commands of a batch.
     pub fn refuse(&self, commands: usize, refusal: &Refusal) {
         let mut replies = Replies::default();
         replies.list.resize_with(commands, || Reply::Refused(refusal.clone()));
-        // There is nothing in it that could go back.
+        // A refusal contains no deliveries.
         self.fill(replies);
     }
 
-    /// Answers so many commands with the same no, if they have no answer yet.
+    /// Refuses all commands of a batch, unless it has its replies.
     pub fn refuse_if_open(&self, commands: usize, refusal: &Refusal) {
         let is_open = {
             let state = self.lock();
@@ -148,8 +136,8 @@ impl<B> Slot<B> {
         }
     }
 
-    /// The answer and when it was put there, once it is. It is given once.
-    pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<(Replies<B>, Instant)> {
+    /// The replies and when they arrived; returned once.
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<(Replies<Payload>, Instant)> {
         let mut state = self.lock();
         if let Some(answer) = state.answer.take() {
             state.is_abandoned = true;
@@ -159,8 +147,8 @@ impl<B> Slot<B> {
         Poll::Pending
     }
 
-    /// From now on nobody will take the answer. If nobody has, answers what has to go back of one that is there already.
-    pub(crate) fn abandon(&self) -> Option<Vec<Untaken>> {
+    /// Nobody will take the replies. Unless they were taken, returns the deliveries in them, if they have arrived.
+    fn abandon(&self) -> Option<Vec<Untaken>> {
         let mut state = self.lock();
         let untaken = state.answer.take();
         let was_over = std::mem::replace(&mut state.is_abandoned, true);
@@ -170,8 +158,52 @@ impl<B> Slot<B> {
         (!was_over).then(|| untaken.map(|(replies, _)| self.untaken(&replies)).unwrap_or_default())
     }
 
-    fn untaken(&self, replies: &Replies<B>) -> Vec<Untaken> {
+    fn untaken(&self, replies: &Replies<Payload>) -> Vec<Untaken> {
         self.pops.iter().flat_map(|pop| pop.untaken(replies, self.spell)).collect()
+    }
+}
+
+/// A home to which deliveries go back that reached nobody.
+pub trait Requeue {
+    /// A ticket was dropped before its answer was taken. If the replies had arrived, these were in them; otherwise the list is
+    /// empty, and the home's thread finds the slot abandoned.
+    fn requeue(&self, untaken: Vec<Untaken>);
+}
+
+/// The caller's end of a [`ReplySlot`].
+pub struct SlotTicket<H: Requeue> {
+    slot: Arc<ReplySlot>,
+    home: Arc<H>,
+    waits_for_tasks: bool,
+}
+
+impl<H: Requeue> SlotTicket<H> {
+    /// For commands whose replies will be put into this slot.
+    pub const fn new(slot: Arc<ReplySlot>, home: Arc<H>) -> Self {
+        Self { slot, home, waits_for_tasks: false }
+    }
+
+    /// For a pop that may wait for tasks.
+    pub const fn for_tasks(slot: Arc<ReplySlot>, home: Arc<H>) -> Self {
+        Self { slot, home, waits_for_tasks: true }
+    }
+}
+
+impl<H: Requeue + Send + Sync> Pending for SlotTicket<H> {
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<Answer> {
+        self.slot.poll(cx).map(|(replies, at)| Answer { replies, position: Position::START, at })
+    }
+
+    fn waits_for_tasks(&self) -> bool {
+        self.waits_for_tasks
+    }
+}
+
+impl<H: Requeue> Drop for SlotTicket<H> {
+    fn drop(&mut self) {
+        if let Some(untaken) = self.slot.abandon() {
+            self.home.requeue(untaken);
+        }
     }
 }
 
@@ -190,14 +222,14 @@ mod tests {
 
     use super::*;
 
-    fn slot(queues: &[&str]) -> Slot<()> {
+    fn slot(queues: &[&str]) -> ReplySlot {
         let queues = queues.iter().map(|queue| queue.as_bytes().into()).collect();
         let spell = |receipt: Receipt| Spelling::of_id(receipt.id).as_bytes().to_vec();
-        Slot::new(vec![PopOf { command: 0, queues }], spell)
+        ReplySlot::new(vec![PopOf { command: 0, queues }], spell)
     }
 
     /// Tasks 1-1, 1-2, … of these queues; the last one has a name of its own.
-    fn popped(queues: &[u32]) -> Replies<()> {
+    fn popped(queues: &[u32]) -> Replies<Payload> {
         let mut replies = Replies::default();
         for (n, &queue) in (1..).zip(queues) {
             let id = TaskId::new(1, n).unwrap();
@@ -206,7 +238,7 @@ mod tests {
             replies.tasks.push(TaskView {
                 queue,
                 id,
-                body: (),
+                body: Payload::from(&b"x"[..]),
                 deliveries,
                 incarnation,
                 at,
@@ -230,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_given_once_and_then_nothing_goes_back() {
+    fn an_answer_is_taken_once_and_then_nothing_goes_back() {
         let slot = slot(&["a"]);
         assert!(slot.poll(&mut cx()).is_pending() && !slot.is_abandoned());
         assert_eq!(slot.fill(popped(&[0])), []);
@@ -239,17 +271,17 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_taken_late_tells_when_it_came() {
+    fn an_answer_that_is_taken_late_tells_when_it_arrived() {
         let slot = slot(&["a"]);
         slot.fill(popped(&[0]));
-        let filled = clock::now();
-        while clock::now() == filled {}
+        let filled = sureq_sync::now();
+        while sureq_sync::now() == filled {}
         let Poll::Ready((_, at)) = slot.poll(&mut cx()) else { panic!("it is there") };
         assert!(at <= filled);
     }
 
     #[test]
-    fn what_nobody_took_goes_back_by_queue_whichever_came_first() {
+    fn untaken_deliveries_go_back_by_queue_whichever_came_first() {
         let back = [untaken("a", &["1-2"]), untaken("c", &["1-1", "own"])];
         let early = slot(&["a", "b", "c"]);
         assert_eq!(early.fill(popped(&[2, 0, 2])), []);
@@ -261,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_answers_learns_that_nobody_waits() {
+    fn the_thread_learns_that_its_slot_is_abandoned() {
         let slot = slot(&["a"]);
         let mut abandoned = std::pin::pin!(slot.abandoned());
         assert!(abandoned.as_mut().poll(&mut cx()).is_pending());

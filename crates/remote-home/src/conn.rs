@@ -10,9 +10,9 @@ use sureq_proto::resp::{BadReply, Piece, PieceReader, Pieces as _, Version, Writ
 use tokio::net::TcpStream;
 use tokio::time::{timeout, timeout_at};
 
-use super::Patience;
-use super::inbox::Inbox;
-use super::target::Target;
+use crate::Patience;
+use crate::inbox::Inbox;
+use crate::target::Target;
 
 /// A silent peer is asked after so long whether it is still there, and again after so long.
 const KEEPALIVE: Duration = Duration::from_secs(15);
@@ -43,30 +43,30 @@ pub enum ConnectError {
 
 impl ConnectError {
     /// Whether the server will do once it has loaded its data.
-    pub(super) fn is_loading(&self) -> bool {
+    pub(crate) fn is_loading(&self) -> bool {
         matches!(self, Self::Refused(text) if text.starts_with("LOADING"))
     }
 }
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub(super) struct Lost {
+pub(crate) struct Lost {
     /// The server may have got the whole command.
-    pub(super) was_sent: bool,
-    pub(super) why: String,
+    pub(crate) was_sent: bool,
+    pub(crate) why: String,
 }
 
 /// A whole answer.
 #[derive(Clone, Copy)]
-pub(super) struct Frame<'a> {
-    pub(super) bytes: &'a [u8],
+pub(crate) struct Frame<'a> {
+    pub(crate) bytes: &'a [u8],
     /// When its first bytes came.
-    pub(super) began: Instant,
+    pub(crate) began: Instant,
 }
 
 /// When to give an answer up.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct AnswerBy {
+pub(crate) struct AnswerBy {
     /// When it has to have begun; at any time if there is none.
     first: Option<Instant>,
     /// How long the rest may stand still once it has begun.
@@ -77,16 +77,16 @@ pub(super) struct AnswerBy {
 
 impl AnswerBy {
     /// Whenever it comes.
-    pub(super) const ANY: Self = Self { first: None, progress: Duration::MAX, wait: Duration::MAX };
+    pub(crate) const ANY: Self = Self { first: None, progress: Duration::MAX, wait: Duration::MAX };
 
     /// Within this time and the patience, and then for as long as more of it comes.
-    pub(super) fn within(time: Duration, patience: Duration) -> Self {
+    pub(crate) fn within(time: Duration, patience: Duration) -> Self {
         let wait = time.saturating_add(patience);
         Self { first: Instant::now().checked_add(wait), progress: patience, wait }
     }
 
     /// Whenever it begins, and then for as long as more of it comes.
-    pub(super) const fn once_begun(patience: Duration) -> Self {
+    pub(crate) const fn once_begun(patience: Duration) -> Self {
         Self { first: None, progress: patience, wait: patience }
     }
 
@@ -96,14 +96,14 @@ impl AnswerBy {
 }
 
 /// A connection that was greeted.
-pub(super) struct Conn {
-    pub(super) stream: Arc<TcpStream>,
-    pub(super) inbox: Inbox,
+pub(crate) struct Conn {
+    pub(crate) stream: Arc<TcpStream>,
+    pub(crate) inbox: Inbox,
 }
 
 impl Conn {
     /// Connects and says who asks.
-    pub(super) async fn open(target: &Target, patience: Patience) -> Result<Self, ConnectError> {
+    pub(crate) async fn open(target: &Target, patience: Patience) -> Result<Self, ConnectError> {
         let silent = |_| ConnectError::Silent(patience.connect);
         let connecting = TcpStream::connect((target.host.as_str(), target.port));
         let stream = timeout(patience.connect, connecting).await.map_err(silent)??;
@@ -136,7 +136,7 @@ impl Conn {
     }
 
     /// Sends a command, and waits for its answer. Whoever stops waiting can go on with [`Self::withdraw`].
-    pub(super) async fn ask(&mut self, command: &[u8], by: AnswerBy) -> Result<Frame<'_>, Lost> {
+    pub(crate) async fn ask(&mut self, command: &[u8], by: AnswerBy) -> Result<Frame<'_>, Lost> {
         let mut rest = command;
         while !rest.is_empty() {
             let not_sent = |error: io::Error| Lost { was_sent: false, why: error.to_string() };
@@ -192,7 +192,7 @@ impl Conn {
     }
 
     /// The next thing that the server says, to whoever did not ask for it.
-    pub(super) async fn hear(&mut self) -> io::Result<&[u8]> {
+    pub(crate) async fn hear(&mut self) -> io::Result<&[u8]> {
         match self.read().await? {
             Some(()) => Ok(self.inbox.taken()),
             None => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -201,7 +201,7 @@ impl Conn {
 
     /// Says that nothing more will be asked. A server then gives up a pop that waits; an answer that it gave before comes
     /// first. `None` if it gave none.
-    pub(super) async fn withdraw(&mut self, patience: Patience) -> Result<Option<Frame<'_>>, Lost> {
+    pub(crate) async fn withdraw(&mut self, patience: Patience) -> Result<Option<Frame<'_>>, Lost> {
         let lost = |why: String| Lost { was_sent: true, why };
         SockRef::from(&*self.stream).shutdown(Shutdown::Write).map_err(|error| lost(error.to_string()))?;
         match self.read_by(AnswerBy::within(Duration::ZERO, patience.connect)).await {
@@ -212,7 +212,7 @@ impl Conn {
     }
 
     /// Whether the server has closed it, or says what nobody asked for.
-    pub(super) fn is_stale(&self) -> bool {
+    pub(crate) fn is_stale(&self) -> bool {
         let mut one = [std::mem::MaybeUninit::uninit()];
         match SockRef::from(&*self.stream).peek(&mut one) {
             Err(error) => error.kind() != io::ErrorKind::WouldBlock,
@@ -222,12 +222,12 @@ impl Conn {
 }
 
 /// A peer that speaks something else.
-pub(super) fn garbage(bad: BadReply) -> io::Error {
+pub(crate) fn garbage(bad: BadReply) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("it sent what is no answer: {bad}"))
 }
 
 /// The bytes of a command.
-pub(super) fn words_of(words: &[&[u8]]) -> Vec<u8> {
+pub(crate) fn words_of(words: &[&[u8]]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let w = &mut Writer::new(&mut bytes, Version::Resp2);
     w.array(words.len());

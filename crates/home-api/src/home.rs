@@ -1,0 +1,231 @@
+//! The contract itself: [`Home`], and the outcome of a submitted batch.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use sureq_core::command::ConnId;
+use sureq_core::{Command, Now, Receipt, Refusal, Replies};
+
+use crate::cleaning::{CleanReport, Cleaning};
+use crate::listener::Listener;
+use crate::payload::Payload;
+use crate::position::Position;
+use crate::status::Status;
+use crate::ticket::Ticket;
+use crate::waiting::wait;
+
+/// A place where queues live: it executes commands and keeps the waiters.
+///
+/// The obligations of both sides, in the order in which they matter:
+///
+/// 1. The caller **submits** a batch. The home executes commands in order and appends one reply for each. It stops where
+///    it must ([`Flow`]); the caller submits the rest later.
+/// 2. A reply may be **sent** only once its position is [durable](Self::durable), or after [`Self::failure`] as an error.
+///    This holds for reads too: no client sees a state that a crash could take back.
+/// 3. After one or more batches the caller **commits**. Until then a home may keep what it executed in memory.
+/// 4. A [`Ticket`] **resolves once**. Its answer contains one reply for each command that it stands for, and is durable.
+/// 5. A ticket that is **dropped** before its answer was taken gives back the tasks in it, to the front of their queues.
+///    Tasks in a reply that could not be sent go back by [`Self::requeue`].
+/// 6. A [`Listener`] delivers only what is durable, in order. If it falls behind, it reports that it missed something.
+/// 7. [`Self::close`] takes bounded time, whatever the disk or the network does. Everything after it is refused.
+///
+/// No method but [`Self::execute`], [`Self::wait`], [`Self::clean`] and [`Self::close`] blocks.
+pub trait Home: fmt::Debug + Send + Sync + 'static {
+    /// Executes commands in order and appends their replies.
+    fn submit(&self, commands: &[Command<'_>], replies: &mut Replies<Payload>) -> Submitted;
+
+    /// Starts to make everything durable that was submitted. Returns the position that is durable once that is done.
+    fn commit(&self) -> Position {
+        Position::START
+    }
+
+    /// All changes before this position are as durable as the home promises. By default a home answers only what is.
+    fn durable(&self) -> Position {
+        Position::START
+    }
+
+    /// Wakes the waker once the position is durable, or the home has failed.
+    fn wake_at(&self, position: Position, waker: &Waker) {
+        let _ = position;
+        waker.wake_by_ref();
+    }
+
+    /// Why the home confirms nothing any more, if it has failed.
+    fn failure(&self) -> Option<Broken> {
+        None
+    }
+
+    /// Returns deliveries that never reached a worker to the front of their queue, at no cost.
+    fn requeue(&self, queue: &[u8], receipts: &[Receipt]);
+
+    /// Ends the leases that last as long as this connection.
+    fn close_conn(&self, conn: ConnId);
+
+    /// Answers all waiting pops as if their time were up.
+    fn dismiss_waiters(&self);
+
+    /// The number of waiting pops.
+    fn waiters(&self) -> usize;
+
+    /// A new listener, subscribed to nothing.
+    fn listen(&self) -> Listener;
+
+    /// The time by the home's clocks.
+    fn now(&self) -> Now;
+
+    /// What operators should know about where the queues live, such as a Redis that evicts keys.
+    fn warnings(&self) -> &[String] {
+        &[]
+    }
+
+    /// Numbers about the store; none from a home that knows nothing of how its server is doing.
+    fn status(&self) -> Option<Status> {
+        None
+    }
+
+    /// Counts memory that a caller holds on behalf of clients: `bytes` instead of `before`.
+    fn charge(&self, bytes: usize, before: usize) {
+        let _ = (bytes, before);
+    }
+
+    /// Whether a pop can have a lease. Some foreign layouts on Redis have none.
+    fn has_leases(&self) -> bool {
+        true
+    }
+
+    /// Records that the server behind this home has no leases. Returns whether it was believed to have them.
+    fn give_up_leases(&self) -> bool {
+        false
+    }
+
+    /// Whether the home is part of this process, so that nobody else can reopen it once it is closed.
+    fn is_in_process(&self) -> bool {
+        false
+    }
+
+    /// Returns tasks that other programs took and will not finish, in layouts where nothing does so by itself. Cleans all
+    /// queues if none is named.
+    fn clean(&self, queues: &[&[u8]], how: Cleaning) -> Result<CleanReport, Refusal> {
+        let _ = (queues, how);
+        Err(Refusal::not_there(
+            "cleaning: only queues on a Redis that are shared with other programs need it",
+            "this home",
+        ))
+    }
+
+    /// Makes everything durable, dismisses waiters, and releases files, threads and connections.
+    fn close(&self) -> Result<(), Broken>;
+
+    /// Blocks until the position is durable; false if it never will be.
+    fn wait(&self, position: Position) -> bool {
+        let outcome = || {
+            if self.durable() >= position { Some(true) } else { self.failure().map(|_| false) }
+        };
+        wait(|cx| {
+            if let Some(outcome) = outcome() {
+                return Poll::Ready(outcome);
+            }
+            self.wake_at(position, cx.waker());
+            // It may have become durable before the waker was there.
+            outcome().map_or(Poll::Pending, Poll::Ready)
+        })
+    }
+
+    /// Submits and commits commands, and blocks where the home needs time, but not for tasks: it stops at a pop that waits.
+    /// The replies may be sent once their position is durable.
+    fn execute(&self, commands: &[Command<'_>], replies: &mut Replies<Payload>) -> Submitted {
+        let mut all = Submitted::default();
+        loop {
+            let next = self.submit(&commands[all.executed..], replies);
+            self.commit();
+            all.executed += next.executed;
+            all.position = all.position.max(next.position);
+            all.served_waiters |= next.served_waiters;
+            match next.flow {
+                Flow::Waiting(ticket) if !ticket.waits_for_tasks() => {
+                    let answer = ticket.wait();
+                    all.executed += answer.replies.list.len();
+                    all.position = all.position.max(answer.position);
+                    replies.append(answer.replies);
+                }
+                Flow::Backpressure(Some(until)) if all.executed < commands.len() => {
+                    // If that never becomes durable, the rest is refused.
+                    self.wait(until);
+                }
+                flow => {
+                    all.flow = flow;
+                    return all;
+                }
+            }
+            if all.executed == commands.len() {
+                return all;
+            }
+        }
+    }
+}
+
+/// The outcome of a submitted batch.
+#[derive(Debug, Default)]
+#[must_use = "replies may be sent only once their position is durable"]
+pub struct Submitted {
+    /// How many commands were executed; as many replies were appended.
+    pub executed: usize,
+    /// The position that must be durable before those replies are sent.
+    pub position: Position,
+    /// Whether waiting pops received tasks. They waited longer than the caller, so their replies should leave first.
+    pub served_waiters: bool,
+    /// What to do with the rest.
+    pub flow: Flow,
+}
+
+/// How the caller goes on after a batch.
+#[derive(Debug, Default)]
+pub enum Flow {
+    /// All commands were executed; submit more at any time.
+    #[default]
+    Ready,
+    /// The next command, and perhaps some after it, will be answered by this ticket.
+    Waiting(Ticket),
+    /// Send the replies so far before submitting more; if there is a position, wait until that is durable, too.
+    Backpressure(Option<Position>),
+}
+
+impl Submitted {
+    /// Of a batch that was sent elsewhere: the ticket stands for all of it.
+    pub fn waiting(ticket: Ticket) -> Self {
+        Self { flow: Flow::Waiting(ticket), ..Self::default() }
+    }
+
+    /// The ticket for the next command, if it has to be waited for.
+    pub fn into_ticket(self) -> Option<Ticket> {
+        match self.flow {
+            Flow::Waiting(ticket) => Some(ticket),
+            Flow::Ready | Flow::Backpressure(_) => None,
+        }
+    }
+}
+
+/// Why a home confirms nothing any more. It has to be opened again.
+#[derive(Clone, Debug)]
+pub struct Broken(Arc<dyn Error + Send + Sync>);
+
+impl Broken {
+    /// For this reason.
+    pub fn new(reason: Arc<dyn Error + Send + Sync>) -> Self {
+        Self(reason)
+    }
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Error for Broken {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.source()
+    }
+}

@@ -1,0 +1,52 @@
+//! Numbers about a store, for operators.
+
+use crate::position::Position;
+
+/// Numbers about a store. Counts are since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// The position after the last event, durable or not.
+    pub position: Position,
+    /// Where the newest checkpoint stands, if one was taken.
+    pub checkpoint: Position,
+    /// How many checkpoints were taken.
+    pub checkpoints: u64,
+    /// Whether one is being taken.
+    pub is_checkpointing: bool,
+    /// Whether tasks are being copied forward.
+    pub is_copying: bool,
+    /// Bytes written to the log.
+    pub logged_bytes: u64,
+    /// Bytes of the log that a start would read.
+    pub since_checkpoint_bytes: u64,
+    /// The next checkpoint is taken when it is so many.
+    pub checkpoint_due_bytes: u64,
+    /// Bytes written to checkpoints.
+    pub checkpoint_bytes: u64,
+    /// Bytes of the log by which tasks were copied forward.
+    pub copied_bytes: u64,
+    /// Segments of the log.
+    pub segments: u64,
+    /// Their bytes.
+    pub segments_bytes: u64,
+    /// Bytes that the tasks which are there would take up in the log.
+    pub live_bytes: u64,
+    /// Payloads in memory.
+    pub cache_bytes: u64,
+    /// Memory that is accounted for: tasks, workers, payloads, waiting pops, connections.
+    pub memory_bytes: u64,
+    /// What it may be at most; 0 is no limit.
+    pub memory_bytes_max: u64,
+    /// Whether pushes are refused because the disk is full.
+    pub is_full: bool,
+    /// How many bytes of the disk were free when that was last looked at, some seconds ago at most.
+    pub disk_free_bytes: u64,
+    /// The size of a new segment.
+    pub segment_bytes: u64,
+    /// Reads of the log that failed.
+    pub read_errors: u64,
+    /// Tasks that are dead because their payloads could not be read.
+    pub unreadable_tasks: u64,
+    /// Segments that are kept because tasks cannot be copied out of them.
+    pub unreadable_segments: u64,
+}
