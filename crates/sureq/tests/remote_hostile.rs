@@ -41,10 +41,16 @@ fn speak(mut client: TcpStream, greeting: &[u8], answer: &[u8]) {
     }
 }
 
+/// How long a home waits for what never comes.
+const SHORT: Duration = Duration::from_millis(500);
+
+/// A home with so much patience that a busy machine does not exhaust it.
 fn open(address: SocketAddr) -> Result<RemoteHome, OpenError> {
-    let short = Duration::from_millis(500);
-    let target = Target::parse(&format!("sureq://{address}")).expect("a URL");
-    RemoteHome::open_by(target, Patience { connect: short, answer: short, load: short })
+    open_by(address, Patience { load: SHORT, ..Patience::default() })
+}
+
+fn open_by(address: SocketAddr, patience: Patience) -> Result<RemoteHome, OpenError> {
+    RemoteHome::open_by(Target::parse(&format!("sureq://{address}")).expect("a URL"), patience)
 }
 
 #[test]
@@ -54,7 +60,6 @@ fn what_is_no_sureq_is_refused_with_words() {
         (b"%1\r\n$6\r\nserver\r\n$5\r\nredis\r\n", "Write redis://"),
         (b"-NOAUTH Authentication required.\r\n", "NOAUTH"),
         (b"-LOADING wait\r\n", "LOADING"),
-        (b"+OK", "no answer within"),
         (b"$99999999999999999999\r\n", "a number in a reply is none"),
         (b"*999999999999\r\n", "larger than it may be"),
     ] {
@@ -63,14 +68,21 @@ fn what_is_no_sureq_is_refused_with_words() {
         assert!(error.contains(told), "{error}");
         assert!(since.elapsed() < DEADLINE, "{told}: {:?}", since.elapsed());
     }
+    let hasty = Patience { connect: SHORT, ..Patience::default() };
+    let error = open_by(fake(b"+OK", b""), hasty).expect_err("it never ends its greeting").to_string();
+    assert!(error.contains("no answer within"), "{error}");
     let nobody = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
     let error = open(nobody.expect("loopback has free ports")).expect_err("nobody listens");
     assert!(error.to_string().contains("refused"), "{error}");
 }
 
-/// Asks for an id with and without waiting; both are told the same.
+/// Asks with and without waiting; the error is the same.
 fn check(answer: &'static [u8], told: &str) {
-    let home = open(fake(GREETING, answer)).expect("it greets well");
+    check_by(answer, told, Patience::default());
+}
+
+fn check_by(answer: &'static [u8], told: &str, patience: Patience) {
+    let home = open_by(fake(GREETING, answer), patience).expect("it greets well");
     let queues: &[&[u8]] = &[b"q"];
     let waits = Command::Pop(Pop { block: Some(Block::Millis(1)), ..Pop::plain(queues, 1) });
     for command in [Command::Pause { queue: b"q" }, waits] {
@@ -90,8 +102,9 @@ fn garbage_is_unknown_and_harms_nobody() {
     check(b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n", "nested");
     check(b"$536870913\r\n", "larger than it may be");
     check(b"%2\r\n+a\r\n:1\r\n:2\r\n_\r\n", "does not answer what was asked");
-    check(b"$5\r\nabc", "no answer within");
-    check(b"", "no answer within");
+    for unfinished in [&b"$5\r\nabc"[..], b""] {
+        check_by(unfinished, "no answer within", Patience { answer: SHORT, ..Patience::default() });
+    }
 }
 
 #[test]
@@ -122,7 +135,8 @@ fn a_promise_of_much_costs_nothing() {
         let pages = pages.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
         pages.expect("a number of pages") * 4096
     }
-    let home = open(fake(GREETING, b"*100000000\r\n$500000000\r\nx")).expect("it greets well");
+    let hasty = Patience { answer: SHORT, ..Patience::default() };
+    let home = open_by(fake(GREETING, b"*100000000\r\n$500000000\r\nx"), hasty).expect("it greets well");
     let before = resident_bytes();
     let refused = home.send(&[Command::Pause { queue: b"q" }]).wait().replies.list.remove(0);
     assert!(matches!(refused, Reply::Refused(Refusal::Unknown { .. })), "{refused:?}");
