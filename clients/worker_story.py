@@ -1,4 +1,4 @@
-"""The worker of docs/clients/worker.py with tasks that tests can tell apart; its settings are in the environment."""
+"""The worker of docs/use/clients/worker.py with tasks that tests can tell apart; its settings are in the environment."""
 
 import pathlib
 import socket

@@ -2,35 +2,16 @@
 //!
 //! `SUREQ_BLESS=1 cargo test -p sureq-cli --test generated_docs` writes the generated ones anew.
 
+#[path = "documents/tree.rs"]
+#[allow(dead_code, reason = "shared with the other checks of documents")]
+mod tree;
+
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
-fn root() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
-    root.expect("the crate is two directories below the repository").to_owned()
-}
-
-fn read(file: &str) -> String {
-    fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("cannot read {file}: {error}"))
-}
-
-/// All documents.
-fn documents() -> Vec<String> {
-    let in_dir = |dir: &str| {
-        let entries = fs::read_dir(root().join(dir)).expect("the directory is there");
-        let names =
-            entries.map(|entry| entry.expect("it can be read").file_name().into_string().expect("a name"));
-        let prefix = if dir == "." { String::new() } else { format!("{dir}/") };
-        names
-            .filter(|name| Path::new(name).extension().is_some_and(|extension| extension == "md"))
-            .map(|name| format!("{prefix}{name}"))
-            .collect::<Vec<_>>()
-    };
-    [in_dir("."), in_dir("docs"), in_dir("docs/clients")].concat()
-}
+use tree::{documents, read, root};
 
 fn check_fresh(file: &str, text: &str) {
     if std::env::var_os("SUREQ_BLESS").is_some() {
@@ -44,12 +25,12 @@ fn check_fresh(file: &str, text: &str) {
 
 #[test]
 fn the_commands_document_is_fresh() {
-    check_fresh("docs/commands.md", &sureq_proto::verbs::commands_markdown());
+    check_fresh("docs/reference/commands.md", &sureq_proto::verbs::commands_markdown());
 }
 
 #[test]
 fn the_roles_in_the_users_document_are_fresh() {
-    check_fresh_part("docs/users.md", "roles", &sureq_proto::verbs::roles_markdown());
+    check_fresh_part("docs/operate/users.md", "roles", &sureq_proto::verbs::roles_markdown());
 }
 
 #[test]
@@ -60,8 +41,8 @@ fn the_programs_in_the_pages_on_clients_are_fresh() {
         ("autoscaling.md", "python", &["autoscale.py"]),
     ] {
         for program in programs {
-            let block = format!("```{language}\n{}```\n", read(&format!("docs/clients/{program}")));
-            check_fresh_part(&format!("docs/clients/{page}"), program, &block);
+            let block = format!("```{language}\n{}```\n", read(&format!("docs/use/clients/{program}")));
+            check_fresh_part(&format!("docs/use/clients/{page}"), program, &block);
         }
     }
 }
@@ -77,7 +58,7 @@ fn check_fresh_part(file: &str, name: &str, part: &str) {
 
 #[test]
 fn the_limits_document_is_fresh() {
-    check_fresh("docs/limits.md", &limits_markdown());
+    check_fresh("docs/operate/limits.md", &limits_markdown());
 }
 
 fn limits_markdown() -> String {
@@ -169,27 +150,10 @@ fn every_file_and_test_that_a_document_names_is_there() {
 }
 
 #[test]
-fn every_link_between_documents_leads_somewhere() {
-    let mut broken = Vec::new();
-    for document in documents() {
-        let text = read(&document);
-        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            let file = target.split('#').next().unwrap_or_default();
-            let here = root().join(&document);
-            let is_ours = !file.is_empty() && !file.contains("://");
-            if is_ours && !here.parent().expect("a file is in a directory").join(file).exists() {
-                broken.push(format!("{document}: {target}"));
-            }
-        }
-    }
-    assert!(broken.is_empty(), "links to nowhere:\n{}", broken.join("\n"));
-}
-
-#[test]
 fn the_configuration_document_has_every_setting_and_no_other() {
     let help = Command::new(env!("CARGO_BIN_EXE_sureq")).args(["serve", "--help"]).output().expect("it runs");
     let help = String::from_utf8(help.stdout).expect("help is text");
-    let document = read("docs/configuration.md");
+    let document = read("docs/operate/configuration.md");
     // Flags that ask for help are no settings.
     let flags = |text: &str| -> BTreeSet<String> {
         let words = text.split(|c: char| !(c.is_ascii_lowercase() || c == '-'));
@@ -212,7 +176,7 @@ fn the_command_line_document_has_the_exit_codes() {
     let (_, codes) = help.split_once("Exit codes:\n").expect("help tells the exit codes");
     let codes: Vec<&str> = codes.lines().filter_map(|line| line.split_whitespace().next()).collect();
     assert!(codes.len() > 3, "{codes:?}");
-    let text = read("docs/command-line.md");
+    let text = read("docs/reference/command-line.md");
     for code in &codes {
         assert!(text.contains(&format!("| {code} |")), "the document does not explain exit code {code}");
     }

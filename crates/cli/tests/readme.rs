@@ -63,7 +63,7 @@ fn the_readme_transcripts_run() {
 
 #[test]
 fn the_transcripts_of_the_command_line_run() {
-    let ids = play("docs/command-line.md");
+    let ids = play("docs/reference/command-line.md");
     assert!(ids.0.len() >= 4, "the transcripts have lost their point");
 }
 
@@ -73,7 +73,7 @@ fn the_text_protocol_dialogue_is_true() {
     let server = Launch::serve(SUREQ, &dir.path().join("data")).start();
     let mut client = server.text_client();
     let mut ids = Ids::default();
-    let dialogues = blocks("docs/text-protocol.md", "dialogue");
+    let dialogues = blocks("docs/reference/text-protocol.md", "dialogue");
     assert!(!dialogues.is_empty(), "the document has lost its dialogue");
     for line in dialogues.iter().flat_map(|dialogue| dialogue.lines()) {
         match line.split_at_checked(2) {

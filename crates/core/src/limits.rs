@@ -1,8 +1,8 @@
 //! Every limit of the queue, in one place, with its unit in its name.
 //!
-//! docs/limits.md is generated from [`TABLE`], which is made of the very lines below.
+//! docs/operate/limits.md is generated from [`TABLE`], which is made of the very lines below.
 
-/// One row of docs/limits.md.
+/// One row of docs/operate/limits.md.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit {
     /// The constant's name.

@@ -1,10 +1,10 @@
-//! docs/commands.md, from the table.
+//! docs/reference/commands.md, from the table.
 
 use std::fmt::Write as _;
 
 use super::{Group, Row, TABLE};
 
-/// The whole text of docs/commands.md.
+/// The whole text of docs/reference/commands.md.
 pub fn commands_markdown() -> String {
     let mut text = String::from(
         "# The RESP commands\n\nAny Redis client can send these. Names and option words may be in any case. A queue that \

@@ -1,4 +1,5 @@
-//! The one table of RESP commands. Parsing, arity, COMMAND's replies, help and docs/commands.md all come from it.
+//! The one table of RESP commands. Parsing, arity, COMMAND's replies, help and docs/reference/commands.md all come
+//! from it.
 //!
 //! A new command is a row here, with the role it needs, and a parse function beside its kin. The rows that matter most for
 //! speed go first.
