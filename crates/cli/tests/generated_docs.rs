@@ -47,6 +47,40 @@ fn the_programs_in_the_pages_on_clients_are_fresh() {
     }
 }
 
+/// How long the default tries last, from the constants that set them.
+#[test]
+fn the_retries_document_says_how_long_the_default_tries_last() {
+    use sureq_core::limits::{BACKOFF_MS_DEFAULT, BACKOFF_MS_MAX, TRIES_DEFAULT};
+    let mut table = String::from(
+        "| tries failed | longest wait before the next | sum of waits: at least | at most |\n|---:|---:|---:|---:|\n",
+    );
+    let mut sum_ms = 0;
+    for failed in 1..TRIES_DEFAULT {
+        let wait_ms = (BACKOFF_MS_DEFAULT << (failed - 1)).min(BACKOFF_MS_MAX);
+        sum_ms += wait_ms;
+        if [1, 2, 3, 5, 8, 12, 13, 18, TRIES_DEFAULT - 1].contains(&failed) {
+            let shown = [wait_ms, sum_ms / 2, sum_ms].map(|ms| humane(ms / 1000));
+            let _ = writeln!(table, "| {failed} | {} |", shown.join(" | "));
+        }
+    }
+    let _ = write!(
+        table,
+        "\nSo a task is dead between {} and {} after its first failure.\n",
+        humane(sum_ms / 2000),
+        humane(sum_ms / 1000)
+    );
+    check_fresh_part("docs/use/retries.md", "retries", &table);
+}
+
+/// Seconds as people read them, rounded down.
+fn humane(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+    }
+}
+
 /// Checks what stands in a document between `<!-- name -->` and `<!-- /name -->`.
 fn check_fresh_part(file: &str, name: &str, part: &str) {
     let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->\n"));
@@ -63,10 +97,10 @@ fn the_limits_document_is_fresh() {
 
 fn limits_markdown() -> String {
     let mut text = String::from(
-        "# Limits\n\nEvery limit of sureq, from the one file that sets them, `crates/core/src/limits.rs`. A name ends in its \
-         unit or says\nwhat is counted. Those that can be set are in [configuration](configuration.md); \
-         the others are fixed. What\ngoes beyond a limit is refused with an error, unless its line says otherwise.\n\n\
-         | limit | value | what it bounds |\n|---|---:|---|\n",
+        "# Limits\n\nEvery limit, and the memory that tasks cost. The values come from `crates/core/src/limits.rs`. A name \
+         ends in its unit\nor says which things it counts. Limits that can be set are in [configuration](configuration.md); \
+         the others are fixed.\nA request beyond a limit is refused with an error, unless its line says otherwise.\n\n\
+         | limit | value | meaning |\n|---|---:|---|\n",
     );
     for limit in sureq_core::limits::TABLE {
         let name = limit.name.to_ascii_lowercase();
@@ -75,11 +109,12 @@ fn limits_markdown() -> String {
     text + MEMORY
 }
 
-/// What `sureq-bench memory` and 200,000 tasks of each kind showed, in resident memory.
+/// Measured with `sureq-bench memory`, and with 200,000 tasks of each kind, as resident memory.
 const MEMORY: &str = "
-## What a task costs in memory
+## Memory per task
 
-The payload costs none beyond `--cache`. The rest, about, in bytes for each task:
+A payload costs no memory beyond `--cache`. The rest costs about this much, in bytes per task
+(`cargo run --release -p sureq-bench -- memory`, and 200,000 tasks of each kind):
 
 | task | bytes |
 |---|---:|
@@ -96,11 +131,11 @@ The payload costs none beyond `--cache`. The rest, about, in bytes for each task
 | unique by its payload | 370 |
 | named | 400, and twice the name |
 
-A reason of failure costs its bytes beside that, and each past delivery after the first about 35, of which the last five are kept. With
+A reason of failure costs its own bytes, and each past delivery after the first about 35 (the last five are kept). With
 `mem:` a payload costs its bytes, rounded up by as much as a fourth, and about 60 more.
 
-A queue costs about 1 KB, an idle connection as much. `--memory` bounds the sum: `used_memory` of `INFO memory` is what counts
-against it. It is kept as things change, and is about what the system says that they take up: between 0.6 and 1.4 times that.
+A queue costs about 1 KB, and so does an idle connection. `--memory` limits the sum, which is `used_memory` of
+`INFO memory`. That figure is an estimate: between 0.6 and 1.4 times the memory that the operating system reports.
 ";
 
 /// A value with its unit, as people read it.
