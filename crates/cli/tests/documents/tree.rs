@@ -3,17 +3,17 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-pub fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
     root.expect("the crate is two directories below the repository").to_owned()
 }
 
-pub fn read(file: &str) -> String {
+pub(crate) fn read(file: &str) -> String {
     fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("cannot read {file}: {error}"))
 }
 
 /// All Markdown files at the top of the repository and below `docs`, by their path from the root.
-pub fn documents() -> Vec<String> {
+pub(crate) fn documents() -> Vec<String> {
     let mut found = markdown_in(".");
     found.retain(|file| !file.contains('/'));
     let mut left = vec!["docs".to_owned()];
@@ -36,7 +36,7 @@ fn markdown_in(dir: &str) -> Vec<String> {
 }
 
 /// The path from the root of the repository, without `.` and `..` in it.
-pub fn relative(path: &Path) -> String {
+pub(crate) fn relative(path: &Path) -> String {
     let mut parts: Vec<&str> = Vec::new();
     let below = path.strip_prefix(root()).expect("the file is in the repository");
     for part in below.components() {
@@ -50,7 +50,7 @@ pub fn relative(path: &Path) -> String {
 }
 
 /// The lines of a document that are not in a code block, with their numbers.
-pub fn prose_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+pub(crate) fn prose_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut in_code = false;
     text.lines().enumerate().filter_map(move |(index, line)| {
         let is_fence = line.trim_start().starts_with("```");
