@@ -4,7 +4,7 @@ import pathlib
 import socket
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "docs" / "clients"))
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "docs" / "use" / "clients"))
 import worker
 
 
