@@ -137,12 +137,13 @@ pub fn table(candidates: &[Candidate]) -> String {
 
 const HEAD: &str = "# Conformance
 
-Every scenario, played in every home. `crates/testkit/src/scenario.rs` explains the format of the files. Those that do
-not say `no-extra-restarts` are also played with a restart behind every step. What comes nearest to a restart of a cluster
-is that its replicas take over. `cluster` has each queue in the slot of its name, where what spans slots is refused by name
-([why](../reference/redis-keys.md#in-a-cluster)); `cluster, one slot` has a prefix that keeps all queues together.
+Which scenario holds in which home. Every scenario of `crates/testkit/scenarios` is played in every home, and its replies
+are compared; `crates/testkit/src/scenario.rs` explains the format. Scenarios that do not say `no-extra-restarts` are also
+played with a restart after every step; for a cluster, a failover takes the place of a restart. In `cluster` each queue is
+in the slot of its name, and commands that span slots are refused
+([why](../reference/redis-keys.md#in-a-cluster)); in `cluster, one slot` a prefix keeps all queues together.
 
-This file is generated: `SUREQ_BLESS=1 cargo test -p sureq-testkit --test conformance_table`.
+This page is generated: `SUREQ_BLESS=1 cargo test -p sureq-testkit --test conformance_table`.
 
 ";
 

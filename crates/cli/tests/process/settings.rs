@@ -45,7 +45,10 @@ fn flags_go_before_the_environment_and_the_environment_before_the_file() {
     let with_file = bare().args(["--config".as_ref(), file.as_os_str()]);
 
     let told = welcome(&with_file.spawn());
-    assert!(told.contains("from-the-file") && told.ends_with("durability interval (on disk within 100 ms)"), "{told}");
+    assert!(
+        told.contains("from-the-file") && told.ends_with("durability interval (on disk within 100 ms)"),
+        "{told}"
+    );
     let with_environment = with_file.env("SUREQ_DURABILITY", "none");
     let told = welcome(&with_environment.spawn());
     assert!(told.contains("from-the-file") && told.ends_with("durability none (no fsync)"), "{told}");
