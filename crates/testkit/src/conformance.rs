@@ -137,10 +137,10 @@ pub fn table(candidates: &[Candidate]) -> String {
 
 const HEAD: &str = "# Conformance
 
-Which scenario holds in which home. Every scenario of `crates/testkit/scenarios` is played in every home, and its replies
-are compared; `crates/testkit/src/scenario.rs` explains the format. Scenarios that do not say `no-extra-restarts` are also
-played with a restart after every step; for a cluster, a failover takes the place of a restart. In `cluster` each queue is
-in the slot of its name, and commands that span slots are refused
+Which scenario holds in which home. Every scenario of `crates/testkit/scenarios` is played in every home, and its
+replies are compared; `crates/testkit/src/scenario.rs` explains the format. Scenarios that do not say
+`no-extra-restarts` are also played with a restart after every step; for a cluster, a failover takes the place of a
+restart. In `cluster` each queue is in the slot of its name, and commands that span slots are refused
 ([why](../reference/redis-keys.md#in-a-cluster)); in `cluster, one slot` a prefix keeps all queues together.
 
 This page is generated: `SUREQ_BLESS=1 cargo test -p sureq-testkit --test conformance_table`.
