@@ -47,8 +47,8 @@ ENTRYPOINT exec /dq/dq \
     -home file:/var/lib/dq \
     >> /var/log/dq/server.log 2>&1
 
-# It listens on loopback only, since it knows no users yet: run it with `--network host`, or let it share the network of
-# the container that uses it.
+# Without users it listens on loopback only: run it with `--network host`, or let it share the network of the container that
+# uses it. docs/operate/deployment.md has a compose file with users.
 FROM debian:bookworm-slim AS sureq
 RUN useradd --system --no-create-home sureq && install -d -o sureq /var/lib/sureq
 COPY --from=build /src/target/release/sureq /usr/local/bin/sureq

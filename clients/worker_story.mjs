@@ -1,4 +1,4 @@
-// The worker of docs/clients/worker.mjs, which lies beside this file, with tasks that tests can tell apart.
+// The worker of docs/use/clients/worker.mjs, which lies beside this file, with tasks that tests can tell apart.
 
 import { once } from "node:events";
 import { connect } from "node:net";

@@ -1,10 +1,10 @@
-"""The worker of docs/clients/worker.py with tasks that tests can tell apart; its settings are in the environment."""
+"""The worker of docs/use/clients/worker.py with tasks that tests can tell apart; its settings are in the environment."""
 
 import pathlib
 import socket
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "docs" / "clients"))
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "docs" / "use" / "clients"))
 import worker
 
 

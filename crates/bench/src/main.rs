@@ -1,6 +1,7 @@
 //! `sureq-bench`: sureq beside other queues, and against its own aims.
 //!
-//! * `compare` is what runs without a subcommand; `report` and `goals` make its tables. docs/benchmarks.md explains them.
+//! * `compare` is what runs without a subcommand; `report` and `goals` make its tables. docs/understand/benchmarks.md
+//!   explains them.
 //! * `targets` says what is measured, `servers` starts and ends it, `procstat` reads what it costs, and `janitor` cleans up
 //!   behind a benchmark that was interrupted.
 //! * `load` drives producers and consumers, `latency` a single pair, over `connection`, one thread and one epoll; `client` is one

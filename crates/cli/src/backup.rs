@@ -13,8 +13,8 @@ use crate::progress::Line;
 use crate::{say, words};
 
 const EXAMPLES: &str = "\
-The store may be served meanwhile; it is only read. The copy is what a crash at some moment during the backup would
-have left, with all that was confirmed before it began. To use it, serve it, or put it in the place of the store.
+The store may be in use; it is only read. The copy is the state that a crash at some moment during the backup would have
+left, with everything that was confirmed before it began. To restore it, serve it, or put it in the place of the store.
 
 Examples:
   sureq backup ./sureq-data ./backup-today
@@ -22,9 +22,9 @@ Examples:
   sureq backup ./sureq-data ./copy && sureq serve --home file:./copy --resp 127.0.0.1:0
 
 Exit codes:
-  0   the copy is there, and sound
+  0   the copy exists, and is sound
   1   there is no copy: no store, it cannot be read, OUT is not empty or cannot be written
-  65  the copy is there, and damaged, as the store is
+  65  the copy exists, and is damaged as the store is
   75  there is no copy: the store changed faster than it could be copied; try again";
 
 /// What `backup` can be told.
@@ -33,9 +33,9 @@ Exit codes:
 pub(crate) struct BackupArguments {
     /// The directory of the store, as DIR or `file:DIR`
     dir: PathBuf,
-    /// Where the copy goes: a new or an empty directory
+    /// Directory for the copy: new or empty
     out: PathBuf,
-    /// Do not check the copy when it is there
+    /// Do not check the copy
     #[arg(long)]
     no_verify: bool,
     /// Print one JSON object

@@ -21,9 +21,9 @@ Examples:
   sureq check ./sureq-data --repair ./sureq-saved
 
 Exit codes:
-  0   the store is sound; with --repair: all of it was saved
-  1   one cannot even look: no store, in use, cannot be read; OUT is not empty
-  65  the store is damaged; with --repair: not all of it could be saved, or not for sure";
+  0   the store is sound; with --repair: everything was saved
+  1   cannot check: no store, in use, cannot be read; OUT is not empty
+  65  the store is damaged; with --repair: not everything could be saved, or not for sure";
 
 /// What `check` can be told.
 #[derive(Args)]
@@ -34,7 +34,7 @@ pub(crate) struct CheckArguments {
     /// Print one JSON object, with every queue, segment and finding
     #[arg(long)]
     json: bool,
-    /// Build a new store in OUT, a new or an empty directory, from what can be saved, and list all that cannot
+    /// Build a new store in OUT (new or empty) from all sound tasks, and list lost ones
     #[arg(long, value_name = "OUT")]
     repair: Option<PathBuf>,
 }

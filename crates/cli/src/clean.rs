@@ -15,9 +15,10 @@ use crate::json::{self, CleanJson};
 use crate::{say, signals};
 
 const EXAMPLES: &str = "\
-For queues that are shared with clients of redis-work-queue, Worqr or redis-queue. Every sureq home that pops from such a
-queue brings back by itself what dies with its holder; this is for queues that no sureq home pops from, and for what takes a
-look at the whole database to be found. What seems to be left alone is looked at again after a second.
+For queues that are shared with clients of redis-work-queue, Worqr or redis-queue. A sureq home that pops from such a
+queue requeues the tasks of dead clients by itself. Use this command for queues that no sureq home pops from, and (--deep)
+for tasks that only a scan of the whole database finds. A task is requeued only if it is found abandoned twice, a second
+apart.
 
 Examples:
   sureq clean 'redis://127.0.0.1:6379?layout=work-queue'
@@ -26,8 +27,8 @@ Examples:
 
 Exit codes:
   0   all queues were cleaned; with --every: ended by a signal
-  1   there is nothing to clean with: no such home, no answer, or a home that needs no cleaning
-  75  not all queues could be cleaned: it says which and why";
+  1   cannot clean: no such home, no answer, or a home that needs no cleaning
+  75  not all queues could be cleaned; the output says which and why";
 
 /// A home that is asked without pause would do nothing else.
 const EVERY_MIN: Duration = Duration::from_millis(10);
@@ -36,17 +37,17 @@ const EVERY_MIN: Duration = Duration::from_millis(10);
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CleanArguments {
-    /// The home, with the layout of its keys
+    /// The home, with `layout=`
     url: String,
-    /// The queues to clean; all there are, if none is named
+    /// The queues to clean [default: all]
     queues: Vec<OsString>,
-    /// Look at every key of the database, for tasks that are in no list and for what stands for nothing
+    /// Scan every key of the database for tasks that are in no list, and for stale entries
     #[arg(long)]
     deep: bool,
-    /// Clean again and again, so long apart (500ms, 5s, 1m), until a signal comes; tells only what was done
+    /// Repeat at this interval (500ms, 5s, 1m) until a signal arrives; print only changes
     #[arg(long, value_name = "TIME", value_parser = time)]
     every: Option<Duration>,
-    /// Print one JSON object, on a line, for each time
+    /// Print one JSON object per line and run
     #[arg(long)]
     json: bool,
 }

@@ -33,18 +33,18 @@ pub(crate) const INTERRUPTED: i32 = 130;
 
 pub(crate) const HELP: &str = "\
 Exit codes:
-  0   done; stopped in good order; the store is sound
+  0   done; stopped cleanly; the store is sound
   1   refused, or could not start: address in use, store in use, bad setting, no such program
-  2   the command line makes no sense
-  3   a promise was broken: tasks were lost, or finished twice
-  4   there was nothing to do, or not all of it: no task, no such id
+  2   invalid command line
+  3   sureq prove: tasks were lost or finished twice
+  4   nothing or not everything was done: no task, no such id
   65  the store is damaged; nothing in it was changed
   69  the home cannot be reached; nothing was done
-  70  the answer was lost: it may have been done or not
+  70  the reply was lost: the outcome is unknown
   74  the disk failed; nothing was confirmed since
   75  try again: queue full, no memory, no disk space, store changed too fast to copy, not all queues cleaned
-  77  no permission: no login, a wrong one, or one without the right
-  130 ended by a second signal before everyone was answered";
+  77  no permission: not logged in, wrong credentials, or a missing role
+  130 ended by a second signal before all clients were answered";
 
 /// Says why the command ends, and with which code.
 pub(crate) fn failed(code: u8, why: impl std::fmt::Display) -> ExitCode {

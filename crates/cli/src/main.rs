@@ -40,7 +40,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use client::{bench, explain, finish, look, manage, pop, push, work};
 
-/// A reliable work queue: hands each task to one worker at a time, and keeps it until that worker is done.
+/// A reliable work queue: each task goes to one worker at a time and is kept until that worker acknowledges it.
 #[derive(Parser)]
 #[command(name = "sureq", version, after_help = exit::HELP)]
 struct Arguments {
@@ -54,11 +54,11 @@ enum Command {
     Serve(Box<settings::ServeArguments>),
     /// Push tasks: arguments, files, or one per line of standard input
     Push(Box<push::PushArguments>),
-    /// Take tasks, and show what it takes to finish them
+    /// Pop tasks under a lease, and print their receipts
     Pop(pop::PopArguments),
     /// Finish tasks
     Ack(finish::AckArguments),
-    /// Give a task back
+    /// Requeue a leased task
     Return(finish::ReturnArguments),
     /// Cancel tasks
     Cancel(finish::CancelArguments),
@@ -68,43 +68,43 @@ enum Command {
     Queues(look::QueuesArguments),
     /// Show counts, ages, rates and settings
     Stats(look::StatsArguments),
-    /// Look at tasks without changing them
+    /// Show tasks without changing them
     Inspect(look::InspectArguments),
     /// Say why a task is not running now
     Explain(explain::ExplainArguments),
-    /// List the workers that are alive
+    /// List live workers
     Workers(look::WorkersArguments),
-    /// Stop handing out the tasks of queues
+    /// Stop delivering tasks of queues
     Pause(manage::PauseArguments),
-    /// Hand them out again
+    /// Resume delivering tasks of queues
     Resume(manage::PauseArguments),
     /// Show or change the settings of a queue
     Config(manage::ConfigArguments),
-    /// Bring dead tasks back
+    /// Make dead tasks ready again
     Revive(manage::ReviveArguments),
     /// Remove the tasks of a queue
     Purge(manage::PurgeArguments),
     /// Measure a home, alone or beside another
     Bench(bench::BenchArguments),
-    /// Crash a server and its workers under load, on your own disk, and count what was lost
+    /// Crash a server and its workers under load, on your own disk, and count lost tasks
     Prove(prove::ProveArguments),
     #[command(name = prove::WORKER, hide = true)]
     ProveWorker(prove::WorkerArguments),
     #[command(name = prove::SERVER, hide = true)]
     ProveServer(Box<settings::ServeArguments>),
-    /// Make the hash of a password, or a token, for a file of users
+    /// Make a password hash or a token for the users file
     User(user::UserArguments),
-    /// Check a store that nobody serves, and save what can be saved of a damaged one
+    /// Check a store that is not served, and save the tasks of a damaged one
     Check(check::CheckArguments),
     /// Copy a store, even while it is being served
     Backup(backup::BackupArguments),
-    /// Print what a shell needs to complete commands
+    /// Print completions for a shell
     Completions(shell::CompletionsArguments),
     /// Print the manual page, or write all of them
     Man(shell::ManArguments),
-    /// Bring back tasks that somebody took and will not finish, on a Redis that is shared with other programs
+    /// Requeue tasks of dead clients in queues that are shared with other programs on a Redis
     Clean(clean::CleanArguments),
-    /// Stand in for DefferedQ: its flags, its protocol, and nothing else
+    /// Replace DefferedQ: its flags and its protocol, and nothing else
     #[command(disable_help_flag = true)]
     Dq {
         /// DefferedQ's own flags; `sureq dq --help` lists them

@@ -68,8 +68,8 @@ pub(crate) fn print_warnings(home: &Home) {
 fn tell_of_open_wires(config: &Config) {
     if let Some(address) = config.resp.filter(|address| !address.ip().is_loopback()) {
         say::err(format_args!(
-            "sureq: {address} can be reached from other machines, and what is said there is not encrypted: whoever can \
-             listen in on the way hears passwords and tasks"
+            "sureq: {address} can be reached from other machines, and traffic is not encrypted: passwords and tasks can be \
+             intercepted on the way"
         ));
     }
 }
@@ -89,10 +89,10 @@ pub(crate) fn serve(server: Server, ready: impl FnOnce(&Server)) -> ExitCode {
 fn welcome(url: &str, durability: Durability, login: &str, server: &Server) {
     let promise = match durability {
         _ if url == "mem:" => "nothing is kept",
-        _ if !url.starts_with("file:") => "what is confirmed is as durable as that Redis keeps it",
-        Durability::Always => "what is confirmed is on disk",
-        Durability::Interval => "what is confirmed is on disk within 100 ms",
-        Durability::None => "what is confirmed is on disk when the system pleases",
+        _ if !url.starts_with("file:") => "durability of that Redis",
+        Durability::Always => "durability always (on disk before each reply)",
+        Durability::Interval => "durability interval (on disk within 100 ms)",
+        Durability::None => "durability none (no fsync)",
     };
     say::out(format_args!(
         "sureq {} is ready: {}, {promise}",

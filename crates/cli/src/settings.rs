@@ -32,72 +32,72 @@ pub(crate) struct Settings {
     /// Where the queue lives: `file:DIR`, `mem:` to keep nothing, `redis://HOST:PORT` or `redis-cluster://HOST:PORT` [default: `file:./sureq-data`]
     #[arg(long, value_name = "URL", env = "SUREQ_SERVE_HOME")]
     home: Option<String>,
-    /// Where Redis clients are served [default: 127.0.0.1:7379]
+    /// Address for Redis clients [default: 127.0.0.1:7379]
     #[arg(long, value_name = "ADDR|off", env = "SUREQ_RESP")]
     resp: Option<String>,
-    /// Where `DefferedQ`'s text protocol is served [default: 127.0.0.1:12000]
+    /// Address for the text protocol of `DefferedQ` [default: 127.0.0.1:12000]
     #[arg(long, value_name = "ADDR|off", env = "SUREQ_TEXT")]
     text: Option<String>,
-    /// What a confirmation promises: always (on disk), interval (with the system at once, on disk within 100 ms)
-    /// or none [default: always]
+    /// What a reply means: always (on disk), interval (written; on disk within 100 ms) or none (in memory)
+    /// [default: always]
     #[arg(long, value_name = "LEVEL", env = "SUREQ_DURABILITY")]
     durability: Option<String>,
-    /// How many bytes of payloads are kept in memory; the others are read from the disk when their turn comes
+    /// Payloads kept in memory; others are read from disk when they are popped
     /// [default: 64MB, at most half of --memory]
     #[arg(long, value_name = "SIZE", env = "SUREQ_CACHE", allow_hyphen_values = true)]
     #[serde(deserialize_with = "size::text_or_number")]
     cache: Option<String>,
-    /// How much memory tasks, workers, payloads and connections may use before pushes are refused [default: no limit]
+    /// Memory for tasks, workers, the cache and connections; beyond it pushes are refused [default: no limit]
     #[arg(long, value_name = "SIZE", env = "SUREQ_MEMORY", allow_hyphen_values = true)]
     #[serde(deserialize_with = "size::text_or_number")]
     memory: Option<String>,
-    /// The size of a segment of the log [default: 32MB, less on a small disk]
+    /// Size of a log segment [default: 32MB, less on a small disk]
     #[arg(long, value_name = "SIZE", env = "SUREQ_SEGMENT_BYTES", allow_hyphen_values = true)]
     #[serde(deserialize_with = "size::text_or_number")]
     segment_bytes: Option<String>,
     /// Network threads [default: half the cores, at least 1]
     #[arg(long, value_name = "N", env = "SUREQ_THREADS", allow_hyphen_values = true)]
     threads: Option<usize>,
-    /// Read users from a TOML file; without any, whoever can reach the server may do everything
+    /// Read users from a TOML file; without users, every client that can connect may do everything
     #[arg(long, value_name = "FILE", env = "SUREQ_USERS")]
     users: Option<PathBuf>,
     /// Users, as tables of the file of settings.
     #[arg(skip)]
     user: Vec<Person>,
-    /// How many connections there may be [default: 10000, and less if the system has fewer descriptors]
+    /// Largest number of connections [default: 10000, or fewer if the system allows fewer descriptors]
     #[arg(long, value_name = "N", env = "SUREQ_CONNECTIONS_MAX", allow_hyphen_values = true)]
     pub(crate) connections_max: Option<usize>,
-    /// How many arguments a command may have [default: 1048576]
+    /// Largest number of arguments of a command [default: 1048576]
     #[arg(long, value_name = "N", env = "SUREQ_COMMAND_ARGS_MAX", allow_hyphen_values = true)]
     pub(crate) command_args_max: Option<usize>,
-    /// How large a command may be [default: 128MB]
+    /// Largest size of a command [default: 128MB]
     #[arg(long, value_name = "SIZE", env = "SUREQ_COMMAND_MAX", allow_hyphen_values = true)]
     #[serde(deserialize_with = "size::text_or_number")]
     pub(crate) command_max: Option<String>,
-    /// How many bytes of replies a connection may leave unread before it is no longer read from [default: 8MB]
+    /// Unread replies of a connection beyond which its requests are not read [default: 8MB]
     #[arg(long, value_name = "SIZE", env = "SUREQ_OUTPUT_MAX", allow_hyphen_values = true)]
     #[serde(deserialize_with = "size::text_or_number")]
     pub(crate) output_max: Option<String>,
-    /// How large a command may be of a client that has not authenticated [default: 24KB]
+    /// Largest command of a client that has not authenticated [default: 24KB]
     #[arg(long, value_name = "SIZE", env = "SUREQ_LOGIN_MAX", allow_hyphen_values = true)]
     #[serde(deserialize_with = "size::text_or_number")]
     pub(crate) login_max: Option<String>,
-    /// Seconds after which a client is closed that has not authenticated; 0 is never [default: 60]
+    /// Seconds until a client that has not authenticated is disconnected; 0 is never [default: 60]
     #[arg(long, value_name = "SECONDS", env = "SUREQ_LOGIN_TIME", allow_hyphen_values = true)]
     pub(crate) login_time: Option<u32>,
-    /// Text: the user as whom it acts, as its protocol has no passwords; with users and without this it is off
+    /// Text: the user whose roles apply, since the protocol has no authentication; required if there are users
     #[arg(long, value_name = "NAME", env = "SUREQ_TEXT_USER")]
     text_user: Option<String>,
-    /// Text: seconds after which a reservation is taken back; 0 is never [default: 0]
+    /// Text: seconds until a reservation times out and the task is requeued; 0 is never [default: 0]
     #[arg(long, value_name = "SECONDS", env = "SUREQ_TEXT_RTT", allow_hyphen_values = true)]
     text_rtt: Option<u32>,
-    /// Text: how often it is, before the task is deleted [default: 0]
+    /// Text: how many times a task is requeued after a timeout; the next timeout deletes it [default: 0]
     #[arg(long, value_name = "N", env = "SUREQ_TEXT_RTA", allow_hyphen_values = true)]
     text_rta: Option<u32>,
-    /// Text: seconds after which a quiet connection is closed; 0 is never [default: 0]
+    /// Text: seconds until an idle connection is closed; 0 is never [default: 0]
     #[arg(long, value_name = "SECONDS", env = "SUREQ_TEXT_ICT", allow_hyphen_values = true)]
     text_ict: Option<u32>,
-    /// Text: the longest line, without its end [default: 64KB]
+    /// Text: longest line, without its line end [default: 64KB]
     #[arg(long, value_name = "SIZE", env = "SUREQ_TEXT_LINE_MAX", allow_hyphen_values = true)]
     #[serde(deserialize_with = "size::text_or_number")]
     text_line_max: Option<String>,

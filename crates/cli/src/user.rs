@@ -21,9 +21,9 @@ pub(crate) struct UserArguments {
 
 #[derive(Subcommand)]
 enum What {
-    /// Print the argon2id hash of a password, which is asked for, or read from a line of standard input
+    /// Ask for a password, or read a line of standard input, and print its argon2id hash
     Hash,
-    /// Print a new random token, and on a second line its hash
+    /// Print a new random token, and its hash on a second line
     Token,
 }
 

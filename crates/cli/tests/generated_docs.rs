@@ -2,35 +2,16 @@
 //!
 //! `SUREQ_BLESS=1 cargo test -p sureq-cli --test generated_docs` writes the generated ones anew.
 
+#[path = "documents/tree.rs"]
+#[allow(dead_code, reason = "shared with the other checks of documents")]
+mod tree;
+
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
-fn root() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
-    root.expect("the crate is two directories below the repository").to_owned()
-}
-
-fn read(file: &str) -> String {
-    fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("cannot read {file}: {error}"))
-}
-
-/// All documents.
-fn documents() -> Vec<String> {
-    let in_dir = |dir: &str| {
-        let entries = fs::read_dir(root().join(dir)).expect("the directory is there");
-        let names =
-            entries.map(|entry| entry.expect("it can be read").file_name().into_string().expect("a name"));
-        let prefix = if dir == "." { String::new() } else { format!("{dir}/") };
-        names
-            .filter(|name| Path::new(name).extension().is_some_and(|extension| extension == "md"))
-            .map(|name| format!("{prefix}{name}"))
-            .collect::<Vec<_>>()
-    };
-    [in_dir("."), in_dir("docs"), in_dir("docs/clients")].concat()
-}
+use tree::{documents, read, root};
 
 fn check_fresh(file: &str, text: &str) {
     if std::env::var_os("SUREQ_BLESS").is_some() {
@@ -44,12 +25,12 @@ fn check_fresh(file: &str, text: &str) {
 
 #[test]
 fn the_commands_document_is_fresh() {
-    check_fresh("docs/commands.md", &sureq_proto::verbs::commands_markdown());
+    check_fresh("docs/reference/commands.md", &sureq_proto::verbs::commands_markdown());
 }
 
 #[test]
 fn the_roles_in_the_users_document_are_fresh() {
-    check_fresh_part("docs/users.md", "roles", &sureq_proto::verbs::roles_markdown());
+    check_fresh_part("docs/operate/users.md", "roles", &sureq_proto::verbs::roles_markdown());
 }
 
 #[test]
@@ -60,9 +41,43 @@ fn the_programs_in_the_pages_on_clients_are_fresh() {
         ("autoscaling.md", "python", &["autoscale.py"]),
     ] {
         for program in programs {
-            let block = format!("```{language}\n{}```\n", read(&format!("docs/clients/{program}")));
-            check_fresh_part(&format!("docs/clients/{page}"), program, &block);
+            let block = format!("```{language}\n{}```\n", read(&format!("docs/use/clients/{program}")));
+            check_fresh_part(&format!("docs/use/clients/{page}"), program, &block);
         }
+    }
+}
+
+/// How long the default tries last, from the constants that set them.
+#[test]
+fn the_retries_document_says_how_long_the_default_tries_last() {
+    use sureq_core::limits::{BACKOFF_MS_DEFAULT, BACKOFF_MS_MAX, TRIES_DEFAULT};
+    let mut table = String::from(
+        "| tries failed | longest wait before the next | sum of waits: at least | at most |\n|---:|---:|---:|---:|\n",
+    );
+    let mut sum_ms = 0;
+    for failed in 1..TRIES_DEFAULT {
+        let wait_ms = (BACKOFF_MS_DEFAULT << (failed - 1)).min(BACKOFF_MS_MAX);
+        sum_ms += wait_ms;
+        if [1, 2, 3, 5, 8, 12, 13, 18, TRIES_DEFAULT - 1].contains(&failed) {
+            let shown = [wait_ms, sum_ms / 2, sum_ms].map(|ms| humane(ms / 1000));
+            let _ = writeln!(table, "| {failed} | {} |", shown.join(" | "));
+        }
+    }
+    let _ = write!(
+        table,
+        "\nSo a task is dead between {} and {} after its first failure.\n",
+        humane(sum_ms / 2000),
+        humane(sum_ms / 1000)
+    );
+    check_fresh_part("docs/use/retries.md", "retries", &table);
+}
+
+/// Seconds as people read them, rounded down.
+fn humane(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
     }
 }
 
@@ -77,15 +92,15 @@ fn check_fresh_part(file: &str, name: &str, part: &str) {
 
 #[test]
 fn the_limits_document_is_fresh() {
-    check_fresh("docs/limits.md", &limits_markdown());
+    check_fresh("docs/operate/limits.md", &limits_markdown());
 }
 
 fn limits_markdown() -> String {
     let mut text = String::from(
-        "# Limits\n\nEvery limit of sureq, from the one file that sets them, `crates/core/src/limits.rs`. A name ends in its \
-         unit or says\nwhat is counted. Those that can be set are in [configuration](configuration.md); \
-         the others are fixed. What\ngoes beyond a limit is refused with an error, unless its line says otherwise.\n\n\
-         | limit | value | what it bounds |\n|---|---:|---|\n",
+        "# Limits\n\nEvery limit, and the memory that tasks cost. The values come from `crates/core/src/limits.rs`. A name \
+         ends in its unit\nor says which things it counts. Limits that can be set are in [configuration](configuration.md); \
+         the others are fixed.\nA request beyond a limit is refused with an error, unless its line says otherwise.\n\n\
+         | limit | value | meaning |\n|---|---:|---|\n",
     );
     for limit in sureq_core::limits::TABLE {
         let name = limit.name.to_ascii_lowercase();
@@ -94,11 +109,12 @@ fn limits_markdown() -> String {
     text + MEMORY
 }
 
-/// What `sureq-bench memory` and 200,000 tasks of each kind showed, in resident memory.
+/// Measured with `sureq-bench memory`, and with 200,000 tasks of each kind, as resident memory.
 const MEMORY: &str = "
-## What a task costs in memory
+## Memory per task
 
-The payload costs none beyond `--cache`. The rest, about, in bytes for each task:
+A payload costs no memory beyond `--cache`. The rest costs about this much, in bytes per task
+(`cargo run --release -p sureq-bench -- memory`, and 200,000 tasks of each kind):
 
 | task | bytes |
 |---|---:|
@@ -115,11 +131,11 @@ The payload costs none beyond `--cache`. The rest, about, in bytes for each task
 | unique by its payload | 370 |
 | named | 400, and twice the name |
 
-A reason of failure costs its bytes beside that, and each past delivery after the first about 35, of which the last five are kept. With
+A reason of failure costs its own bytes, and each past delivery after the first about 35 (the last five are kept). With
 `mem:` a payload costs its bytes, rounded up by as much as a fourth, and about 60 more.
 
-A queue costs about 1 KB, an idle connection as much. `--memory` bounds the sum: `used_memory` of `INFO memory` is what counts
-against it. It is kept as things change, and is about what the system says that they take up: between 0.6 and 1.4 times that.
+A queue costs about 1 KB, and so does an idle connection. `--memory` limits the sum, which is `used_memory` of
+`INFO memory`. That figure is an estimate: between 0.6 and 1.4 times the memory that the operating system reports.
 ";
 
 /// A value with its unit, as people read it.
@@ -169,27 +185,10 @@ fn every_file_and_test_that_a_document_names_is_there() {
 }
 
 #[test]
-fn every_link_between_documents_leads_somewhere() {
-    let mut broken = Vec::new();
-    for document in documents() {
-        let text = read(&document);
-        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            let file = target.split('#').next().unwrap_or_default();
-            let here = root().join(&document);
-            let is_ours = !file.is_empty() && !file.contains("://");
-            if is_ours && !here.parent().expect("a file is in a directory").join(file).exists() {
-                broken.push(format!("{document}: {target}"));
-            }
-        }
-    }
-    assert!(broken.is_empty(), "links to nowhere:\n{}", broken.join("\n"));
-}
-
-#[test]
 fn the_configuration_document_has_every_setting_and_no_other() {
     let help = Command::new(env!("CARGO_BIN_EXE_sureq")).args(["serve", "--help"]).output().expect("it runs");
     let help = String::from_utf8(help.stdout).expect("help is text");
-    let document = read("docs/configuration.md");
+    let document = read("docs/operate/configuration.md");
     // Flags that ask for help are no settings.
     let flags = |text: &str| -> BTreeSet<String> {
         let words = text.split(|c: char| !(c.is_ascii_lowercase() || c == '-'));
@@ -212,7 +211,7 @@ fn the_command_line_document_has_the_exit_codes() {
     let (_, codes) = help.split_once("Exit codes:\n").expect("help tells the exit codes");
     let codes: Vec<&str> = codes.lines().filter_map(|line| line.split_whitespace().next()).collect();
     assert!(codes.len() > 3, "{codes:?}");
-    let text = read("docs/command-line.md");
+    let text = read("docs/reference/command-line.md");
     for code in &codes {
         assert!(text.contains(&format!("| {code} |")), "the document does not explain exit code {code}");
     }

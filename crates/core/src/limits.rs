@@ -1,8 +1,8 @@
 //! Every limit of the queue, in one place, with its unit in its name.
 //!
-//! docs/limits.md is generated from [`TABLE`], which is made of the very lines below.
+//! docs/operate/limits.md is generated from [`TABLE`], which is made of the very lines below.
 
-/// One row of docs/limits.md.
+/// One row of docs/operate/limits.md.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit {
     /// The constant's name.
@@ -32,7 +32,7 @@ limits! {
     TASK_NAME_BYTES_MAX: usize = 4 << 10;
     /// The longest name of a worker.
     WORKER_NAME_BYTES_MAX: usize = 1 << 10;
-    /// The longest reason that is kept of a failed try; what is longer is cut.
+    /// The longest reason of a failed try that is kept; the rest is cut off.
     REASON_BYTES_MAX: usize = 1 << 10;
     /// The most arguments one command may have.
     COMMAND_ARGS_MAX: usize = 1 << 20;
@@ -54,7 +54,7 @@ limits! {
     TEXT_LINE_BYTES_MAX: usize = 64 << 10;
     /// How much of an endless text line is read before its connection is closed.
     TEXT_ENDLESS_BYTES_MAX: usize = 1 << 20;
-    /// How much unread output one connection may cause before it is no longer read from.
+    /// Unread output of one connection beyond which its requests are no longer read.
     OUTPUT_BYTES_MAX: usize = 8 << 20;
     /// How many channels and patterns one connection may subscribe to.
     SUBSCRIPTIONS_MAX: usize = 100_000;
@@ -62,53 +62,53 @@ limits! {
     CHANNEL_BYTES_MAX: usize = 8 << 10;
     /// How far one subscriber may fall behind before it is disconnected.
     NOTICES_UNREAD_BYTES_MAX: usize = 8 << 20;
-    /// How much may wait for the disk before subscribers are told of it; beyond this they are all disconnected.
+    /// How many bytes of notices may wait to become durable; beyond this all subscribers are disconnected.
     NOTICES_UNHEARD_BYTES_MAX: usize = 32 << 20;
     /// How many connections a server takes.
     CONNECTIONS_MAX: usize = 10_000;
 
-    /// The most arguments of a command whose sender has not said who it is.
+    /// The most arguments of a command on a connection that has not authenticated.
     STRANGER_ARGS_MAX: usize = 10;
     /// The longest argument of such a command.
     STRANGER_ARG_BYTES_MAX: usize = 16 << 10;
-    /// The largest such command in all, and how much is read ahead of a connection that has not said who it is.
+    /// The largest such command, and how much is read ahead on a connection that has not authenticated.
     STRANGER_COMMAND_BYTES_MAX: usize = 24 << 10;
-    /// How much unread output such a connection may cause before it is no longer read from.
+    /// Unread output of such a connection beyond which its requests are no longer read.
     STRANGER_OUTPUT_BYTES_MAX: usize = 4 << 10;
-    /// How long a connection may take to say who it is before it is closed.
+    /// How long a connection may take to authenticate before it is closed.
     STRANGER_MS_MAX: u64 = 60_000;
-    /// The longest user name, password or token that is looked at; a longer one is wrong.
+    /// The longest user name, password or token; a longer one is wrong.
     CREDENTIAL_BYTES_MAX: usize = 1 << 10;
-    /// How long a wrong password is left unanswered after it was found wrong.
+    /// The delay of the reply to a wrong password.
     WRONG_PASSWORD_MS: u64 = 250;
     /// How many wrong passwords in a row close a connection.
     WRONG_PASSWORDS_MAX: u32 = 5;
-    /// How many passwords may wait for being checked; a further one is refused and can be sent again.
+    /// How many passwords may wait to be checked; a further one is refused and can be sent again.
     PASSWORDS_WAITING_MAX: usize = 1_000;
-    /// How much memory the check of one password may take up, by the parameters of its hash.
+    /// How much memory the check of one password may use, by the parameters of its hash.
     PASSWORD_MEMORY_BYTES_MAX: usize = 64 << 20;
 
-    /// How often a task is tried before it is dead, unless it or its queue says otherwise.
+    /// Tries before a task is dead, unless it or its queue sets another number.
     TRIES_DEFAULT: u32 = 25;
-    /// The first wait of the backoff, unless the task or its queue says otherwise.
+    /// The first wait of the backoff, unless the task or its queue sets another.
     BACKOFF_MS_DEFAULT: u64 = 1_000;
     /// The longest wait of the backoff.
     BACKOFF_MS_MAX: u64 = 3_600_000;
-    /// From this lapse or lost worker on, a task comes back with backoff instead of at the front.
+    /// From this lapse or lost worker on, a task waits for its backoff instead of returning to the front.
     LAPSES_BEFORE_BACKOFF: u32 = 3;
-    /// How long a worker lives without a heartbeat, unless it says otherwise.
+    /// The time to live of a worker without a heartbeat, unless it sets another.
     WORKER_TTL_MS_DEFAULT: u64 = 3_000;
     /// The longest lease, delay, time to live or block: a hundred years.
     SPAN_MS_MAX: u64 = 100 * 366 * 86_400_000;
-    /// What a timed lease is good for at least after a restart, or its own length if that is shorter.
+    /// The least time that a timed lease lasts after a restart, or its own length if that is shorter.
     LEASE_AFTER_START_MS: u64 = 10_000;
     /// How many past deliveries are kept of a task that was delivered more than once.
     DELIVERIES_KEPT: usize = 5;
-    /// How many tasks one step of a tick moves, so that a flood holds no other command up.
+    /// How many tasks one slice of work handles before other commands are served.
     SLICE_TASKS: usize = 1_000;
-    /// How many queues one slice of a command goes through, where that is not what the command names.
+    /// How many queues one slice of a command goes through.
     SLICE_QUEUES: usize = 1_000;
-    /// How many lapsed leases a worker is told of at its next beat; of more, the newest.
+    /// How many lapsed leases a heartbeat reports to its worker; of more, the newest.
     LAPSES_TOLD_MAX: usize = 10_000;
     /// How long an empty queue is remembered for its statistics.
     EMPTY_QUEUE_MS: u64 = 3_600_000;

@@ -210,7 +210,7 @@ pub(crate) fn memory_key() -> [u8; 16] {
 mod tests {
     use super::segment_bytes_for;
 
-    /// As docs/configuration.md has it.
+    /// As docs/operate/configuration.md has it.
     #[test]
     fn a_segment_is_a_64th_of_its_disk_within_bounds() {
         let (kb, mb, gb) = (1 << 10, 1 << 20, 1 << 30);

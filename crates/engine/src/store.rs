@@ -5,8 +5,9 @@
 //! older copy, then the other: at every instant one of them is whole, and after an update both are, so that neither a torn
 //! write nor one damaged copy takes anything back.
 //!
-//! To change the layout: raise [`STORE_VERSION`], redraw docs/log-format.md, keep decoding the old version. Magic, version
-//! and the place of the checksum stay where they are for ever. Reserved bytes are written as zero and ignored when read.
+//! To change the layout: raise [`STORE_VERSION`], redraw docs/understand/log-format.md, keep decoding the old
+//! version. Magic, version and the place of the checksum stay where they are for ever. Reserved bytes are written as
+//! zero and ignored when read.
 
 use std::sync::Arc;
 

@@ -110,7 +110,7 @@ impl Recorder for Indexer<'_> {
     }
 }
 
-/// The handle of a payload, as docs/log-format.md has it in a checkpoint.
+/// The handle of a payload, as docs/understand/log-format.md has it in a checkpoint.
 fn body_at((segment, offset, len): At) -> Body {
     let mut packed = Vec::new();
     for number in [offset << 2, segment, len] {

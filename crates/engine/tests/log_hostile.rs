@@ -1,5 +1,5 @@
-//! B6: headers that say anything at all, with checksums that match. Written against docs/log-format.md, not against the
-//! code: never a panic, never memory beyond the file, never a batch that was not appended.
+//! B6: headers that say anything at all, with checksums that match. Written against docs/understand/log-format.md,
+//! not against the code: never a panic, never memory beyond the file, never a batch that was not appended.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -289,7 +289,7 @@ fn the_session_answers_what_needs_no_home() {
     let count = format!(":{}", TABLE.len());
     check_answer("COMMAND COUNT", &count, &count);
     let help = "*5 +CONFIG <subcommand> [<arg> [value] [opt] ...]. Subcommands are: +GET <pattern> ... \
-                +    Redis' settings, of which there are none here. +HELP +    This text.";
+                +    Redis' settings: always an empty map. +HELP +    This text.";
     check_answer("CONFIG HELP", help, help);
 }
 

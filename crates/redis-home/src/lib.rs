@@ -16,7 +16,7 @@
 //! - `listener` receives what scripts publish; `channels` names the channels.
 //! - `clock` carries log time from one script to the next, since Redis has no clock that cannot be set.
 //!
-//! docs/redis-keys.md lists what stands in Redis.
+//! docs/reference/redis-keys.md lists what stands in Redis.
 #![forbid(unsafe_code)]
 
 mod answer;

@@ -90,5 +90,5 @@ compile_error!("a home has to live somewhere: enable one of the features `embedd
 /// The programs in the documents compile, and those that can run do.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
-#[doc = include_str!("../../../docs/library.md")]
+#[doc = include_str!("../../../docs/use/library.md")]
 struct Documents;

@@ -1,4 +1,5 @@
-//! One suite, every home: each scenario of `scenarios/` is played in each home, and docs/conformance.md says how it went.
+//! One suite, every home: each scenario of `scenarios/` is played in each home, and docs/understand/conformance.md
+//! says how it went.
 //!
 //! A home joins with a [`Candidate`], a ten-line test file that calls [`exercise`], and a place in the table's test.
 //! `SUREQ_BLESS=1` has the core write its replies into the scenarios, and the table be written anew.
@@ -112,7 +113,7 @@ fn bless(scenarios: &[Scenario], candidate: &Candidate) {
     }
 }
 
-/// docs/conformance.md, from playing every scenario in every home.
+/// docs/understand/conformance.md, from playing every scenario in every home.
 pub fn table(candidates: &[Candidate]) -> String {
     let mut text = String::from(HEAD);
     let names: Vec<&str> = candidates.iter().map(|candidate| candidate.name).collect();
@@ -128,7 +129,7 @@ pub fn table(candidates: &[Candidate]) -> String {
             });
         let verdicts: Vec<String> = verdicts.collect();
         let (name, title) = (scenario.name(), &scenario.title);
-        let link = format!("[{name}](../crates/testkit/scenarios/{name}.txt)");
+        let link = format!("[{name}](../../crates/testkit/scenarios/{name}.txt)");
         let _ = writeln!(text, "| {link} | {title} | {} |", verdicts.join(" | "));
     }
     text
@@ -136,12 +137,13 @@ pub fn table(candidates: &[Candidate]) -> String {
 
 const HEAD: &str = "# Conformance
 
-Every scenario, played in every home. `crates/testkit/src/scenario.rs` explains the format of the files. Those that do
-not say `no-extra-restarts` are also played with a restart behind every step. What comes nearest to a restart of a cluster
-is that its replicas take over. `cluster` has each queue in the slot of its name, where what spans slots is refused by name
-([why](redis-keys.md#in-a-cluster)); `cluster, one slot` has a prefix that keeps all queues together.
+Which scenario holds in which home. Every scenario of `crates/testkit/scenarios` is played in every home, and its
+replies are compared; `crates/testkit/src/scenario.rs` explains the format. Scenarios that do not say
+`no-extra-restarts` are also played with a restart after every step; for a cluster, a failover takes the place of a
+restart. In `cluster` each queue is in the slot of its name, and commands that span slots are refused
+([why](../reference/redis-keys.md#in-a-cluster)); in `cluster, one slot` a prefix keeps all queues together.
 
-This file is generated: `SUREQ_BLESS=1 cargo test -p sureq-testkit --test conformance_table`.
+This page is generated: `SUREQ_BLESS=1 cargo test -p sureq-testkit --test conformance_table`.
 
 ";
 

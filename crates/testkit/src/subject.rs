@@ -64,7 +64,7 @@ pub trait Subject {
 /// How a home is opened for a scenario.
 #[derive(Clone, Copy)]
 pub struct Candidate {
-    /// Its column in docs/conformance.md.
+    /// Its column in docs/understand/conformance.md.
     pub name: &'static str,
     /// Opens it, empty.
     pub open: fn(Watch) -> Box<dyn Subject>,

@@ -1,4 +1,4 @@
-//! docs/conformance.md tells what the scenarios tell.
+//! docs/understand/conformance.md tells what the scenarios tell.
 
 use std::path::Path;
 
@@ -14,11 +14,11 @@ use sureq_testkit::subject::{
 
 #[test]
 fn the_table_in_the_docs_is_up_to_date() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/conformance.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/understand/conformance.md");
     let table = table(&[CORE, ENGINE, SERVER, REMOTE, REDIS, SPREAD, CLUSTER, MODULE]);
     if blesses() {
         std::fs::write(&path, &table).unwrap();
     }
     let written = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(written == table, "docs/conformance.md is stale: run this test with SUREQ_BLESS=1");
+    assert!(written == table, "docs/understand/conformance.md is stale: run this test with SUREQ_BLESS=1");
 }

@@ -22,8 +22,7 @@ const ROUNDS_MAX: u64 = 1_000;
 /// What `bench` can be told.
 #[derive(Args)]
 #[command(after_help = "\
-Each phase is pushed, popped and acked by as many at once as --clients says, in a queue of its own that is removed
-afterwards. With --against the same load runs on both, in turns, and the ratios of the medians are told.
+Each phase pushes, pops and acks with --clients concurrent clients, in a queue of its own that is removed afterwards. With --against the same load runs on both, in turns, and the ratios of the medians are printed.
 
 Examples:
   sureq bench --home file:./bench-data
@@ -32,19 +31,19 @@ pub(crate) struct BenchArguments {
     /// Compare with this home
     #[arg(long, value_name = "URL")]
     against: Option<String>,
-    /// How many tasks per phase and round
+    /// Tasks per phase and round
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = value_parser!(u64).range(1..=TASKS_MAX))]
     tasks: u64,
-    /// How many ask at once
+    /// Number of concurrent clients
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = value_parser!(u64).range(1..=CLIENTS_MAX))]
     clients: u64,
-    /// How many tasks are in a batch
+    /// Tasks in a batch
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = value_parser!(u32).range(1..=BATCH_MAX))]
     batch: u32,
     /// The size of a payload, in bytes
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = value_parser!(u64).range(..=limits::PAYLOAD_BYTES_MAX as u64))]
     payload: u64,
-    /// How many rounds; the median is told
+    /// Number of rounds; the median is printed
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = value_parser!(u64).range(1..=ROUNDS_MAX))]
     rounds: u64,
     #[command(flatten)]

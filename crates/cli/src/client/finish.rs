@@ -15,11 +15,11 @@ use crate::humane::many;
 
 /// What `ack` can be told.
 #[derive(Args)]
-#[command(after_help = "Exits with 4 if any of them was not finished; it says which.")]
+#[command(after_help = "Exits with 4 if a task was not finished, and says which.")]
 pub(crate) struct AckArguments {
     /// The queue
     queue: Typed,
-    /// Receipts, which stand for one delivery, or ids, which stand for the current one
+    /// Receipts (one delivery each), or ids (the current delivery)
     #[arg(required = true, value_name = "RECEIPT")]
     tasks: Vec<Typed>,
     #[command(flatten)]
@@ -51,16 +51,16 @@ pub(crate) struct ReturnArguments {
     /// The receipt, or the id
     #[arg(value_name = "RECEIPT")]
     task: Typed,
-    /// To come again after this: 500ms, 30s, 5m, 1h, 2d
+    /// Deliver it again after this time: 500ms, 30s, 5m, 1h, 2d
     #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "back")]
     delay: Option<Duration>,
-    /// To the end of the line; without it, to the front
+    /// Move it to the end of the queue [default: to the front]
     #[arg(long)]
     back: bool,
-    /// The try failed, and why: it costs a try, and comes again after its backoff
+    /// Fail the try, with this reason; the task is retried after its backoff
     #[arg(long, value_name = "REASON")]
     failed: Option<Typed>,
-    /// It is dead, whatever tries are left
+    /// Make it dead, even if tries are left
     #[arg(long, requires = "failed", conflicts_with_all = ["delay", "back"])]
     dead: bool,
     #[command(flatten)]
@@ -102,15 +102,15 @@ async fn give(arguments: &ReturnArguments, home: Home, mut shown: Shown) -> Done
 /// What `cancel` can be told.
 #[derive(Args)]
 #[command(after_help = "\
-Tasks that wait are gone; the holders of those that run are told, and may still finish them.
-Exits with 4 if not all of them were there to cancel.")]
+Waiting tasks are removed. Leased tasks are marked: their holders learn it with the next heartbeat or extension, and may
+still finish. Exits with 4 if not all tasks could be cancelled.")]
 pub(crate) struct CancelArguments {
     /// The queue
     queue: Typed,
-    /// The ids
+    /// Ids of tasks
     #[arg(value_name = "ID", required_unless_present_any = ["names", "payload"])]
     ids: Vec<Typed>,
-    /// The tasks of these names
+    /// Names of tasks
     #[arg(long = "name", value_name = "NAME", conflicts_with_all = ["ids", "payload"])]
     names: Vec<Typed>,
     /// All tasks with this payload

@@ -116,7 +116,7 @@ async fn paused_since(home: &Home, rows: &[QueueRow]) -> Result<Vec<Option<u64>>
 /// What `stats` can be told.
 #[derive(Args)]
 pub(crate) struct StatsArguments {
-    /// The queues; without any, all that have tasks, together
+    /// The queues [default: a summary of all queues]
     queues: Vec<Typed>,
     #[command(flatten)]
     common: Common,
@@ -249,13 +249,13 @@ fn tenths(n: u64) -> f64 {
 pub(crate) struct InspectArguments {
     /// The queue
     queue: Typed,
-    /// Tasks of this state
+    /// State of the tasks
     #[arg(long, short, value_enum, default_value = "ready")]
     state: State,
-    /// The first to show; a negative one counts from the end, and is the first of all if there are fewer
+    /// Index of the first task; a negative one counts from the end
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
     start: i64,
-    /// How many at most
+    /// Largest number of tasks
     #[arg(long, short = 'n', value_name = "N", default_value_t = 20, value_parser = value_parser!(u32).range(1..))]
     count: u32,
     #[command(flatten)]
@@ -354,7 +354,7 @@ fn show_task_json(state: State, task: &Seen, shown: &mut Shown) -> Result<(), Tr
 /// What `workers` can be told.
 #[derive(Args)]
 pub(crate) struct WorkersArguments {
-    /// Declare this worker lost, whatever it says: its tasks go back
+    /// Declare this worker lost and requeue its tasks
     #[arg(long, value_name = "NAME")]
     fail: Option<Typed>,
     /// Do not ask

@@ -58,11 +58,11 @@ fn tell(shown: &mut Shown, queue: &Typed, what: &str) -> Result<(), Trouble> {
 #[command(after_help = "\
 Settings, with 0 or nothing for the default:
   lease, backoff, ttl          times with their unit: 500ms, 30s, 5m, 1h, 2d
-  tries                        how often a task is tried before it is dead
-  max-length, max-bytes        of what waits; a push beyond is refused, or the oldest dropped:
+  tries                        tries before a task is dead
+  max-length, max-bytes        limits of waiting tasks; a push beyond is refused, or the oldest dropped:
   overflow                     refuse or drop-oldest
-  max-leased                   how many tasks may be with workers at once
-  expired                      what becomes of a task past its ttl: delete or dead
+  max-leased                   tasks that may be leased at once
+  expired                      after its ttl a task is deleted or dead: delete or dead
   dead-letter                  the queue that dying tasks move to
 
 Example:
@@ -70,7 +70,7 @@ Example:
 pub(crate) struct ConfigArguments {
     /// The queue
     queue: Typed,
-    /// What to change; without any, the settings are shown
+    /// Settings to change [default: show all settings]
     #[arg(value_name = "NAME=VALUE")]
     changes: Vec<Typed>,
     #[command(flatten)]

@@ -17,26 +17,25 @@ use crate::{exit, say};
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct PopArguments {
-    /// The queues: all that is wanted from the first, then the next
+    /// The queues, in order: the next one is used when the one before is empty
     #[arg(required = true)]
     queues: Vec<Typed>,
-    /// How many tasks at most
+    /// Largest number of tasks
     #[arg(long, short = 'n', value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..))]
     count: u32,
-    /// Wait so long for a task if there is none: 500ms, 30s, 5m, 1h
+    /// Wait for a task up to this time: 500ms, 30s, 5m, 1h
     #[arg(long, value_name = "TIME", value_parser = time)]
     wait: Option<Duration>,
-    /// How long the task is yours; then it goes back unless it was finished
+    /// Length of the lease; after that the task is requeued
     #[arg(long, value_name = "TIME", value_parser = lasting, default_value = "60s")]
     lease: Duration,
-    /// Without a lease: the task is yours until it is finished or returned, or for as long as the queue's settings or the
-    /// layout of its keys say
+    /// Pop without a lease: until the task is finished or returned, unless the queue or its layout sets a lease
     #[arg(long, conflicts_with = "lease")]
     no_lease: bool,
-    /// Finish the task at once: whatever becomes of it, it does not come again
+    /// Finish the tasks at once: at-most-once delivery
     #[arg(long)]
     ack: bool,
-    /// Print each payload as it is, byte for byte, and a line end behind it
+    /// Print only the payload bytes, each followed by a line end
     #[arg(long, conflicts_with = "json")]
     raw: bool,
     #[command(flatten)]
@@ -45,16 +44,16 @@ pub(crate) struct PopArguments {
 
 const EXAMPLES: &str = "\
 Examples:
-  sureq pop emails                     shows a receipt and a payload
-  sureq ack emails RECEIPT             finishes it
-  sureq pop urgent normal --wait 30s   from the first queue that has one, or gets one
-  sureq pop emails --ack --raw         takes it for good
+  sureq pop emails                     print a receipt and a payload
+  sureq ack emails RECEIPT             finish the task
+  sureq pop urgent normal --wait 30s   from the first queue that has a task
+  sureq pop emails --ack --raw         pop and finish
 
-A pop without a lease may come without a delivery number (on sureq://, and in the keys of other programs): the id stands for
-the receipt then, and means the current delivery.
+A pop without a lease may have no delivery number (on sureq://, and in the keys of other programs): the id then replaces
+the receipt, and means the current delivery.
 
-With --ack only what was finished is shown; what was lost to another taker meanwhile is counted, and comes again. If the
-answer is lost, the tasks are shown too, since they may be gone; it exits with 70.
+With --ack only finished tasks are printed; tasks that another client took meanwhile are counted, and delivered again. If
+the reply is lost, the tasks are printed too, since they may be finished, and the exit code is 70.
 
 Exits with 4 if there was no task.";
 

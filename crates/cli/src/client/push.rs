@@ -26,16 +26,16 @@ const LINE_BYTES_MAX: u64 = limits::PAYLOAD_BYTES_MAX as u64 + 2;
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct PushArguments {
-    /// The queue; its first task makes it
+    /// The queue; the first push makes it
     queue: Typed,
-    /// One task each. Without any, and without --file, each line of standard input is a task
+    /// One task per payload [default, without --file: one task per line of standard input]
     payloads: Vec<Typed>,
-    /// The bytes of this file are one task; - is standard input, whole
+    /// Push the contents of this file as one task; - is standard input
     #[arg(long = "file", short, value_name = "FILE")]
     files: Vec<PathBuf>,
     #[command(flatten)]
     options: TaskOptions,
-    /// Print the id of each task, also when they come from standard input
+    /// Print the id of each task, also for tasks from standard input
     #[arg(long)]
     ids: bool,
     #[command(flatten)]
@@ -45,28 +45,28 @@ pub(crate) struct PushArguments {
 /// What each task is to be like.
 #[derive(Args)]
 struct TaskOptions {
-    /// Not to be handed out before this has passed: 500ms, 30s, 5m, 1h, 2d
+    /// Deliver it not before this time has passed: 500ms, 30s, 5m, 1h, 2d
     #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "at")]
     delay: Option<Duration>,
-    /// Not to be handed out before this time: 2030-01-31T12:00:00Z
+    /// Deliver it not before this point in time: 2030-01-31T12:00:00Z
     #[arg(long, value_name = "TIME", value_parser = at)]
     at: Option<SystemTime>,
-    /// The task's name: at most one task of the queue has it, and a second one is not added. For one task only
+    /// Name of the task; if a task of the queue has it already, nothing is added. For one task only
     #[arg(long, conflicts_with = "unique")]
     name: Option<Typed>,
-    /// At most one task of the queue has this payload; a second one is not added
+    /// Add nothing if a unique task of the queue has this payload already
     #[arg(long)]
     unique: bool,
-    /// Larger ones first, from -128 to 127
+    /// Priority from -128 to 127, larger first
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     priority: Option<i8>,
-    /// How often it is tried before it is dead
+    /// Tries before the task is dead
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     tries: Option<u32>,
-    /// How long it waits after its first failure; twice as long after each further one
+    /// Wait after the first failure; doubles with each further one
     #[arg(long, value_name = "TIME", value_parser = lasting)]
     backoff: Option<Duration>,
-    /// How long it may wait before it is gone
+    /// Longest time that the task may wait before it expires
     #[arg(long, value_name = "TIME", value_parser = lasting)]
     ttl: Option<Duration>,
 }
@@ -87,15 +87,15 @@ impl TaskOptions {
 const EXAMPLES: &str = "\
 Examples:
   sureq push emails 'to: ann' 'to: bob'       two tasks
-  sureq push reports --file january.json      a file is a task
-  seq 1000000 | sureq push numbers            a task per line
+  sureq push reports --file january.json      one task from a file
+  seq 1000000 | sureq push numbers            one task per line
   sureq push emails 'to: ann' --delay 1h --name ann --tries 3
 
-Lines are pushed when no more of them are there to be read, or a thousand at a time. A reader of the ids who goes away
-(`| head`) ends the printing and not the pushing. If it ends before its input does, it says how many were confirmed.
+Lines are pushed in batches of up to a thousand, without waiting for a batch to fill. A closed pipe (`| head`) ends the
+printing of ids, not the pushing. After an error the number of confirmed tasks is printed.
 
-A task whose name (--name) or payload (--unique) is there already is not added: it says so for each, or counts them for lines,
-and exits with 0.";
+A task whose name (--name) or payload (--unique) exists already is not added: each is reported, or counted for lines, and
+the exit code is 0.";
 
 fn at(text: &str) -> Result<SystemTime, String> {
     humantime::parse_rfc3339_weak(text).map_err(|_| "write it like 2030-01-31T12:00:00Z".to_owned())

@@ -39,28 +39,28 @@ pub(crate) struct WorkArguments {
     /// The queues
     #[arg(required = true)]
     queues: Vec<Typed>,
-    /// How many programs run at once at most
+    /// Largest number of programs that run at once
     #[arg(long, short, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     jobs: u32,
-    /// Takes from a queue only if those before it have nothing
+    /// Pop from a queue only if those before it are empty
     #[arg(long)]
     strict: bool,
-    /// How long a lease is; it is extended for as long as the program runs
+    /// Length of a lease; it is extended while the program runs
     #[arg(long, value_name = "TIME", value_parser = lasting, default_value = "30s")]
     lease: Duration,
-    /// How long a program may run; then it is stopped, and the try has failed
+    /// Longest run of a program; then it is stopped, and the try fails
     #[arg(long, value_name = "TIME", value_parser = lasting, default_value = "1h")]
     timeout: Duration,
-    /// How long programs may go on once this is told to end, and how long one has to end once it was told to
+    /// Time for running programs to finish after SIGTERM, and for a stopped program to exit
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "10s")]
     grace: Duration,
-    /// Finish each task before its program runs: it runs at most once, ever
+    /// Finish each task before its program runs: at-most-once delivery
     #[arg(long)]
     ack_first: bool,
-    /// What the worker is called where workers are listed
+    /// Name of the worker
     #[arg(long)]
     name: Option<Typed>,
-    /// Stop when the queues are empty: also delayed tasks, and those of other workers, are waited for
+    /// Stop when the queues are empty; waits also for delayed tasks and for tasks of other workers
     #[arg(long)]
     until_empty: bool,
     #[command(flatten)]
@@ -74,21 +74,20 @@ const HELP: &str = "\
 The program gets the payload on its standard input, and in its environment:
   SUREQ_ID, SUREQ_QUEUE, SUREQ_DELIVERY (1, 2, …; 0 where the home does not count them), SUREQ_RECEIPT
 
-Its exit code says what becomes of the task:
+Its exit code decides what happens to the task:
   0      finished
-  75     given back at no cost of a try; it comes again after a second
-  other  the try failed; it comes again after its backoff, or is dead if that was its last
+  75     returned at no cost of a try; delivered again after a second
+  other  the try failed; delivered again after its backoff, or dead if that was its last try
 
-On SIGTERM or Ctrl-C nothing more is taken. Programs that run may go on for the grace time; then they get SIGTERM, 2
-seconds later SIGKILL, and their tasks go back at no cost. The program of a task that is cancelled is stopped at once,
-with SIGTERM, and after the grace time with SIGKILL. Whatever a program has started gets the same signals, and SIGKILL once a
-stopped program has ended. A second signal ends this at once, with 130, and kills the programs; their tasks come back when the
-worker is missed.
+On SIGTERM or Ctrl-C nothing more is popped. Running programs may go on for --grace; then they get SIGTERM, 2 seconds
+later SIGKILL, and their tasks are returned at no cost. The program of a cancelled task gets SIGTERM at once, and SIGKILL
+after --grace. Child processes of a program get the same signals, and SIGKILL once a stopped program has exited. A second
+signal kills all programs and exits with 130; their tasks are requeued when the worker's heartbeat is missed.
 
-It says on standard error which tries failed and whether the home can be reached. A program that is not there ends it with 1
-before anything is taken. A home that refuses what it needs ends it with 1, or with 77 if the user has no right to it.
+Failed tries and connection errors are reported on standard error. If the program does not exist, this exits with 1
+before it pops a task. If the home refuses a needed command, it exits with 1, or with 77 if the user lacks the role.
 
-With --until-empty it says what it waits for when nothing runs: delayed tasks, a paused queue, tasks of other workers.
+With --until-empty it prints what it waits for when nothing runs: delayed tasks, a paused queue, tasks of other workers.
 
 Examples:
   sureq work emails --jobs 8 -- ./send.sh

@@ -36,15 +36,15 @@ pub(crate) const WORKER: &str = "prove-worker";
 pub(crate) const SERVER: &str = "prove-server";
 
 const EXAMPLES: &str = "\
-A server is started on a new directory, in the current one or in --dir, with four producers and three workers. At random times
-the server or a worker is ended with signal 9 while workers hold tasks, and started again. In the end the queue is emptied: what
-a killed worker held has come again when its lease ended, every task that was confirmed must have been finished, and none
-twice. The directory is removed, unless a promise was broken.
+Starts a server on a new directory, in the current one or in --dir, with four producers and three workers. At random
+times it kills the server or a worker with signal 9 while workers hold tasks, and starts it again. In the end the queue is
+emptied: every confirmed task must have been finished, and none twice. The directory is removed, unless a promise was
+broken.
 
-Ctrl-C ends it early: nothing is killed any more, the queue is emptied, and what was tried by then is told. A second one ends it at
-once, with 130, and leaves the directory where it is.
+Ctrl-C ends it early: nothing more is killed, the queue is emptied, and the result is printed. A second Ctrl-C exits at
+once with 130, and keeps the directory.
 
-With --home, a queue of its own is used on a home that is there, and only workers are killed.
+With --home it uses a queue of its own on that home, and kills only workers.
 
 Examples:
   sureq prove
@@ -53,27 +53,27 @@ Examples:
 
 Exit codes:
   0  nothing was lost, nothing was finished twice
-  1  it could not be tried: the server does not start, the home cannot be reached, nothing was killed, held then, or finished
+  1  it could not be tried: no server, no home, or nothing was killed, held when it was killed, or finished
   3  a promise was broken";
 
 /// What `prove` can be told.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ProveArguments {
-    /// How long to go on, in seconds
+    /// Duration in seconds
     #[arg(long, value_name = "N", default_value_t = 30)]
     seconds: u64,
     /// A home to prove, instead of a server of its own: `sureq://HOST:PORT`, `redis://HOST:PORT`
     #[arg(long, value_name = "URL")]
     home: Option<String>,
-    /// What the times of the kills follow from: the same number, the same times [default: another one each time]
+    /// Seed of the times of the kills [default: random]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=SEED_MAX))]
     seed: Option<u64>,
-    /// What the server promises: always, interval or none. Only a power cut tells the first two apart; at none, a kill of the
-    /// server takes what was confirmed in the last 10 ms, and this counts it as lost
+    /// Durability of the server. Only a power cut shows a difference between always and interval; at none, a kill loses
+    /// confirmations of the last 10 ms, which count as lost
     #[arg(long, value_name = "LEVEL", default_value = "always", value_parser = ["always", "interval", "none"], conflicts_with = "home")]
     durability: String,
-    /// Where the directory is made: it is the disk that is tried
+    /// Where to make the directory: the disk under test
     #[arg(long, value_name = "DIR", default_value = ".", conflicts_with = "home")]
     dir: PathBuf,
     /// Answer in JSON

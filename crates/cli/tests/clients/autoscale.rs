@@ -1,4 +1,4 @@
-//! The program of docs/clients/autoscaling.md, with a kubectl that writes down what it is asked for.
+//! The program of docs/use/clients/autoscaling.md, with a kubectl that writes down what it is asked for.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -21,7 +21,7 @@ fn scaler(it: &Fixture, settings: &[(&str, &str)]) -> (Process, TempDir) {
     fs::set_permissions(&kubectl, fs::Permissions::from_mode(0o755)).expect("it is ours");
     let path = format!("{}:/usr/bin:/bin", dir.path().display());
     let mut command = Command::new(scripts::installed().join("venv/bin/python"));
-    command.arg(root().join("docs/clients/autoscale.py")).env("PATH", path).env("EVERY_S", "0.01");
+    command.arg(root().join("docs/use/clients/autoscale.py")).env("PATH", path).env("EVERY_S", "0.01");
     command.env("SUREQ_URL", format!("redis://{}", it.server.resp)).envs(settings.iter().copied());
     (Process::start(&mut command), dir)
 }

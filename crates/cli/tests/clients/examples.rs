@@ -1,4 +1,4 @@
-//! The examples of docs/commands.md, typed into redis-cli: what they show is what one sees.
+//! The examples of docs/reference/commands.md, typed into redis-cli: what they show is what one sees.
 
 use std::collections::HashMap;
 

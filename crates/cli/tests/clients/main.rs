@@ -6,6 +6,7 @@ mod autoscale;
 mod dq_image;
 mod examples;
 mod netcat;
+mod readme;
 mod redis_cli;
 mod redis_queue_py;
 mod redis_rs;

@@ -1,4 +1,4 @@
-//! The worker loops of docs/clients, as a user copies them, against failures of all that takes part.
+//! The worker loops of docs/use/clients, as a user copies them, against failures of all that takes part.
 //!
 //! `clients/worker_story.py` and its twin give them tasks that tell what happens to them: one that waits at a [`Gate`],
 //! one that watches whether it is still wanted, one that fails.
@@ -41,7 +41,8 @@ impl House {
         if language == Language::Node {
             let modules = scripts::installed().join("node_modules");
             symlink(modules, dir.path().join("node_modules")).expect("a link to what npm installed");
-            for script in ["docs/clients/producer.mjs", "docs/clients/worker.mjs", "clients/worker_story.mjs"]
+            for script in
+                ["docs/use/clients/producer.mjs", "docs/use/clients/worker.mjs", "clients/worker_story.mjs"]
             {
                 let from = root().join(script);
                 let to = dir.path().join(from.file_name().expect("a script has a name"));
@@ -57,7 +58,7 @@ impl House {
         let mut command = match self.language {
             Language::Python => {
                 let mut command = Command::new(scripts::installed().join("venv/bin/python"));
-                let dir = if name == "worker_story" { "clients" } else { "docs/clients" };
+                let dir = if name == "worker_story" { "clients" } else { "docs/use/clients" };
                 command.env("PYTHONDONTWRITEBYTECODE", "1").arg(root().join(dir).join(format!("{name}.py")));
                 command
             }

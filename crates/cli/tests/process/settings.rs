@@ -45,12 +45,15 @@ fn flags_go_before_the_environment_and_the_environment_before_the_file() {
     let with_file = bare().args(["--config".as_ref(), file.as_os_str()]);
 
     let told = welcome(&with_file.spawn());
-    assert!(told.contains("from-the-file") && told.ends_with("on disk within 100 ms"), "{told}");
+    assert!(
+        told.contains("from-the-file") && told.ends_with("durability interval (on disk within 100 ms)"),
+        "{told}"
+    );
     let with_environment = with_file.env("SUREQ_DURABILITY", "none");
     let told = welcome(&with_environment.spawn());
-    assert!(told.contains("from-the-file") && told.ends_with("when the system pleases"), "{told}");
+    assert!(told.contains("from-the-file") && told.ends_with("durability none (no fsync)"), "{told}");
     let told = welcome(&with_environment.clone().args(["--durability", "always"]).spawn());
-    assert!(told.ends_with("what is confirmed is on disk"), "{told}");
+    assert!(told.ends_with("durability always (on disk before each reply)"), "{told}");
 
     let by_environment = bare().env("SUREQ_CONFIG", &file).env("SUREQ_SERVE_HOME", "mem:");
     assert!(welcome(&by_environment.spawn()).ends_with("mem:, nothing is kept"));

@@ -1,4 +1,4 @@
-//! The bytes of an event. docs/log-format.md draws them.
+//! The bytes of an event. docs/understand/log-format.md draws them.
 //!
 //! Numbers are LEB128 varints unless they are ids (8 bytes, little-endian: their high bits are always set) or
 //! hashes. Byte strings have their length before them. A payload is its length, its [`checksum`] (4 bytes) and its

@@ -1,8 +1,8 @@
 //! A checkpoint's name and its header.
 //!
-//! To change the header: raise [`CHECKPOINT_VERSION`], redraw docs/log-format.md, keep decoding the old version. Magic,
-//! version and the place of the checksum stay where they are for ever. Reserved bytes are written as zero and ignored when
-//! read.
+//! To change the header: raise [`CHECKPOINT_VERSION`], redraw docs/understand/log-format.md, keep decoding the old
+//! version. Magic, version and the place of the checksum stay where they are for ever. Reserved bytes are written as
+//! zero and ignored when read.
 
 use std::ops::{Range, RangeInclusive};
 

@@ -7,8 +7,8 @@
 //! - [`Blob`] (`blob`) says where a piece lies. `format` is a file's name and header.
 //! - `shelf` knows all files of checkpoints and which of them can go. `examine` looks at each by itself.
 //!
-//! Two are kept, so that a damaged one is no loss: the log is kept from the older one's position on. docs/log-format.md
-//! draws the bytes.
+//! Two are kept, so that a damaged one is no loss: the log is kept from the older one's position on.
+//! docs/understand/log-format.md draws the bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

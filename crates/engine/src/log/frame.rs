@@ -3,8 +3,8 @@
 //! Both checksums are CRC-32C seeded with the segment's salt and the frame's offset. Frames therefore never validate in
 //! another segment, in a recycled file, at another offset, or inside a payload.
 //!
-//! To change this layout: raise `FORMAT_VERSION` in `segment`, redraw docs/log-format.md, keep decoding the old version,
-//! and add a golden directory of it. Reserved bytes are written as zero and ignored when read.
+//! To change this layout: raise `FORMAT_VERSION` in `segment`, redraw docs/understand/log-format.md, keep decoding
+//! the old version, and add a golden directory of it. Reserved bytes are written as zero and ignored when read.
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -9,7 +9,7 @@
 //! - [`scan`] reads a whole log and judges it; [`recover()`] does so and then makes it ready to be appended to.
 //! - [`Reader`] (`reader`) reads bodies back from where they lie. `salvage` reads what there is, past all damage.
 //!
-//! docs/log-format.md draws the bytes.
+//! docs/understand/log-format.md draws the bytes.
 
 use std::time::Duration;
 

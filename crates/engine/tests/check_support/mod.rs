@@ -229,7 +229,7 @@ fn last_frame_of(files: &Files) -> (u64, BTreeSet<TaskId>) {
     (first, finished)
 }
 
-/// The frames of a sound segment, as docs/log-format.md draws them: position and body.
+/// The frames of a sound segment, as docs/understand/log-format.md draws them: position and body.
 pub fn frames_of(segment: &[u8]) -> Vec<(u64, &[u8])> {
     let word = |at: usize| u64::from_le_bytes(segment[at..at + 8].try_into().expect("eight bytes"));
     let half = |at: usize| u32::from_le_bytes(segment[at..at + 4].try_into().expect("four bytes"));

@@ -237,7 +237,7 @@ impl Asked<'_> {
     }
 }
 
-/// Which role each command needs, as docs/users.md shows it.
+/// Which role each command needs, as docs/operate/users.md shows it.
 pub fn roles_markdown() -> String {
     let mut text = String::from("| needs | commands |\n|---|---|\n");
     let mut line = |needs: &str, wanted: &dyn Fn(&super::Row) -> bool| {

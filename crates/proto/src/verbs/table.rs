@@ -1,4 +1,5 @@
-//! The one table of RESP commands. Parsing, arity, COMMAND's replies, help and docs/commands.md all come from it.
+//! The one table of RESP commands. Parsing, arity, COMMAND's replies, help and docs/reference/commands.md all come
+//! from it.
 //!
 //! A new command is a row here, with the role it needs, and a parse function beside its kin. The rows that matter most for
 //! speed go first.
@@ -44,7 +45,8 @@ pub const TABLE: &[Row] = &[
         summary: "Adds tasks to the end of a queue.",
         syntax: "RQ.PUSH key payload [payload ...]",
         reply: "An array of ids, one for each payload, in order.",
-        notes: "Makes the queue if there is none. A payload is any bytes, also none at all. All payloads are added, or none is.",
+        notes: "The first push makes the queue. A payload is any bytes, and may be empty. All payloads are \
+                added, or none.",
         example: "> RQ.PUSH emails hello world\n1) \"1601155608777-1\"\n2) \"1601155608777-2\"",
         parse: queue::push,
         ..BASE
@@ -55,15 +57,16 @@ pub const TABLE: &[Row] = &[
         role: Some(Role::Consume),
         flags: BLOCKING,
         group: Group::Queue,
-        summary: "Hands out tasks, which stay with the queue until they are acknowledged.",
+        summary: "Pops tasks under a lease; they stay in the store until they are acknowledged.",
         syntax: "RQ.POP [COUNT n] [BLOCK ms] [LEASE ms] [WORKER w#n] [CONN] [META] key [key ...]",
-        reply: "An array of `[key, id, payload]`; an empty one if there is nothing; null when BLOCK ran out. With \
-                LEASE, WORKER or CONN each is `[key, id, payload, receipt, deliveries]`. META adds a map of name, tries, \
-                pushed-at and last reason.",
-        notes: "Options come in any order before the keys, and their words are never keys. COUNT is 1 unless given; a bare \
-                number before the keys is a count too, if a key follows it. All that is wanted is taken from the first queue, \
-                then from the next. BLOCK 0 waits for ever. LEASE takes the task back after so many milliseconds, WORKER when \
-                that worker is gone, CONN when this connection is closed.",
+        reply: "An array of `[key, id, payload]`; empty if there is no task; null if BLOCK timed out. With \
+                LEASE, WORKER or CONN each entry is `[key, id, payload, receipt, deliveries]`. META adds a \
+                map of name, tries, pushed-at and last reason.",
+        notes: "Options come in any order before the keys; an option word is never a key. COUNT defaults to \
+                1; a bare number before the keys is a count too, if a key follows it. Tasks come from the \
+                first queue until it is empty, then from the next. BLOCK is the longest wait in milliseconds; \
+                BLOCK 0 waits for ever. The lease ends after LEASE milliseconds, when the heartbeat of WORKER \
+                stops, or with CONN when this connection closes.",
         example: "> RQ.PUSH emails hello world\n1) \"1601155608777-1\"\n2) \"1601155608777-2\"\n\
                   > RQ.POP COUNT 2 BLOCK 1000 emails\n1) 1) \"emails\"\n   2) \"1601155608777-1\"\n\
                   \x20  3) \"hello\"\n2) 1) \"emails\"\n   2) \"1601155608777-2\"\n   3) \"world\"",
@@ -77,11 +80,12 @@ pub const TABLE: &[Row] = &[
         flags: CHANGE,
         keys: Keys::FIRST,
         group: Group::Queue,
-        summary: "Finishes tasks that were handed out.",
+        summary: "Finishes leased tasks.",
         syntax: "RQ.ACK key id|receipt [id|receipt ...]",
-        reply: "An array of those arguments, as they were given, that this call finished.",
-        notes: "A receipt counts only while its delivery is the current one. A bare id also finishes a task whose lease \
-                ran out and that waits again. A malformed id is an error, and nothing is finished; one that no task has is left out.",
+        reply: "An array of the arguments that this call finished, as they were given.",
+        notes: "A receipt counts only while its delivery is the current one. A bare id also finishes a task \
+                whose lease lapsed and that waits again. A malformed id is an error, and nothing is finished; \
+                an unknown id is left out.",
         example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> RQ.POP emails\n1) 1) \"emails\"\n\
                   \x20  2) \"1601155608777-1\"\n   3) \"hello\"\n> RQ.ACK emails 1601155608777-1\n\
                   1) \"1601155608777-1\"",
@@ -95,7 +99,7 @@ pub const TABLE: &[Row] = &[
         flags: CHANGE,
         keys: Keys::FIRST,
         group: Group::Queue,
-        summary: "Hands out again what was popped long ago and never finished.",
+        summary: "Takes over tasks that were popped without a lease and never finished.",
         syntax: "RQ.RECOVER key count elapsed",
         reply: "An array of `[id, payload]`.",
         notes: "Takes at most `count` tasks whose last delivery is at least `elapsed` milliseconds ago, the oldest first, \
@@ -116,9 +120,9 @@ pub const TABLE: &[Row] = &[
         group: Group::Queue,
         summary: "Shows tasks without changing them.",
         syntax: "RQ.INSPECT key [PENDING|DELAYED|DEAD] start count",
-        reply: "An array. Ready tasks, which are shown unless another state is named: `[id, payload]`. PENDING: \
-                `[id, payload, last delivery, elapsed, deliveries]`. DELAYED: `[id, payload, due]`. DEAD: \
-                `[id, payload, died at, reason, failed, lapsed, lost]`. Times are in milliseconds.",
+        reply: "An array. Ready tasks (the default): `[id, payload]`. PENDING (leased): `[id, payload, last \
+                delivery, elapsed, deliveries]`. DELAYED: `[id, payload, due]`. DEAD: `[id, payload, died at, \
+                reason, failed, lapsed, lost]`. Times are in milliseconds.",
         notes: "A negative start counts from the end.",
         example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> RQ.POP emails\n1) 1) \"emails\"\n\
                   \x20  2) \"1601155608777-1\"\n   3) \"hello\"\n> RQ.INSPECT emails PENDING 0 1\n\
@@ -154,15 +158,16 @@ pub const TABLE: &[Row] = &[
         flags: WRITE,
         keys: Keys::FIRST,
         group: Group::Queue,
-        summary: "Adds one task with a name, a delay, a priority or bounds of its own.",
+        summary: "Adds one task with a name, a delay, a priority or limits of its own.",
         syntax: "RQ.ADD key payload [NAME name] [DELAY ms|AT unix-ms] [PRIORITY n] [TRIES n] [BACKOFF ms] [TTL ms] [UNIQUE]",
         reply: "`[id, added, state]`: added is 1, or 0 if a task of the queue has the name already; then id and state are \
                 that task's, and nothing is added.",
-        notes: "A name is free again when its task is gone; a dead task still has it. UNIQUE makes the payload the name. \
-                DELAY counts from now, AT follows the wall clock. PRIORITY is from -128 to 127, larger ones first. TRIES and \
-                BACKOFF go before those of the queue; a wait of the backoff is between half of it and all of it, doubles each \
-                time, and is an hour at most. TTL is how long the task may wait in all; what then becomes of it is the \
-                queue's EXPIRED.",
+        notes: "A name is free again when its task is gone; a dead task keeps it. UNIQUE makes the payload \
+                the name. DELAY counts from now, AT follows the wall clock. PRIORITY is from -128 to 127, \
+                larger first. TRIES and BACKOFF override those of the queue. BACKOFF is the first wait after \
+                a failure; each further wait is twice as long, up to an hour, less a jitter of up to a half. \
+                TTL limits how long the task may wait, counted from now; the queue's EXPIRED says whether it \
+                is then deleted or dead.",
         example: "> RQ.ADD emails hello NAME greeting DELAY 60000\n1) \"1601155608777-1\"\n2) (integer) 1\n3) \"delayed\"\n\
                   > RQ.ADD emails hello NAME greeting\n1) \"1601155608777-1\"\n2) (integer) 0\n3) \"delayed\"",
         parse: task::add,
@@ -175,9 +180,9 @@ pub const TABLE: &[Row] = &[
         flags: CHANGE,
         keys: Keys::FIRST,
         group: Group::Queue,
-        summary: "Moves the deadline of a lease to so many milliseconds from now.",
+        summary: "Moves the deadline of a lease to `ms` milliseconds from now.",
         syntax: "RQ.EXTEND key id|receipt ms",
-        reply: "1; 0 if it is not, or no longer, this delivery that has the task; `CANCELLED` if the task was cancelled.",
+        reply: "1; 0 if this delivery is not the current one; `CANCELLED` if the task was cancelled.",
         notes: "A lease that had no deadline gets one.",
         example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> RQ.POP LEASE 30000 emails\n1) 1) \"emails\"\n   \
                   2) \"1601155608777-1\"\n   3) \"hello\"\n   4) \"1601155608777-1@1.1601155600000\"\n   5) (integer) 1\n\
@@ -192,13 +197,13 @@ pub const TABLE: &[Row] = &[
         flags: CHANGE,
         keys: Keys::FIRST,
         group: Group::Queue,
-        summary: "Gives a task back, to be handed out again.",
+        summary: "Requeues a leased task.",
         syntax: "RQ.RETURN key id|receipt [DELAY ms] [FRONT|BACK] [FAILED reason [DEAD]]",
-        reply: "1; 0 if it is not, or no longer, this delivery that has the task; `CANCELLED` if the task was cancelled, and \
-                so is gone.",
-        notes: "To the front, and at no cost, unless said otherwise. FAILED costs a try and waits for the backoff, or for DELAY \
-                if that is given; the task is dead if that was its last try, or if DEAD says that it \
-                was. The first 1024 bytes of the reason are kept.",
+        reply: "1; 0 if this delivery is not the current one; `CANCELLED` if the task was cancelled, and is \
+                therefore gone.",
+        notes: "To the front, at no cost of a try, by default. FAILED costs a try and delays the task by the \
+                backoff, or by DELAY if given; the task is dead if that was its last try, or if DEAD is \
+                given. The first 1024 bytes of the reason are kept.",
         example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> RQ.POP emails\n1) 1) \"emails\"\n   2) \"1601155608777-1\"\n   \
                   3) \"hello\"\n> RQ.RETURN emails 1601155608777-1 FAILED \"no route to host\"\n(integer) 1",
         parse: task::give_back,
@@ -211,13 +216,14 @@ pub const TABLE: &[Row] = &[
         flags: CHANGE,
         keys: Keys::FIRST,
         group: Group::Queue,
-        summary: "Cancels tasks: those that wait are gone, holders of the others are told.",
+        summary: "Cancels tasks: waiting ones are removed, leased ones are marked for their holders.",
         syntax: "RQ.CANCEL key (ID id [id ...] | NAME name [name ...] | PAYLOAD payload)",
-        reply: "How many were cancelled; one that was cancelled before counts no more.",
-        notes: "The holder of a task hears of it at its next RQ.EXTEND or RQ.WORKER BEAT. It may still finish the task; if it \
-                returns the task, or its lease ends, the task is gone. Dead tasks are not touched. PAYLOAD looks at all tasks \
-                that are there when it is asked, which takes its time; it goes on step by step, and others are served between the steps. If the store closes \
-                meanwhile, or a payload cannot be read, the error says so, and part of it may have been done.",
+        reply: "The number of tasks cancelled by this call.",
+        notes: "The holder of a leased task learns it from its next RQ.EXTEND or RQ.WORKER BEAT. It may still \
+                finish the task; if it returns the task, or its lease ends, the task is gone. Dead tasks are \
+                not touched. PAYLOAD searches all tasks of the queue, in steps, and other clients are served \
+                in between. If the store closes meanwhile, or a payload cannot be read, the reply is an \
+                error, and part of the work may have been done.",
         example: "> RQ.ADD emails hello NAME greeting\n1) \"1601155608777-1\"\n2) (integer) 1\n3) \"ready\"\n\
                   > RQ.CANCEL emails NAME greeting\n(integer) 1",
         parse: task::cancel,
@@ -230,9 +236,9 @@ pub const TABLE: &[Row] = &[
         flags: CHANGE,
         keys: Keys::FIRST,
         group: Group::Queue,
-        summary: "Puts tasks among the dead, or into the dead-letter queue if there is one.",
+        summary: "Makes tasks dead at once, or moves them to the dead-letter queue if there is one.",
         syntax: "RQ.BURY key id|receipt [id|receipt ...]",
-        reply: "How many.",
+        reply: "The number of tasks.",
         notes: "They are kept until RQ.REVIVE brings them back or RQ.DELETE removes them.",
         example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> RQ.BURY emails 1601155608777-1\n(integer) 1",
         parse: task::bury,
@@ -244,10 +250,10 @@ pub const TABLE: &[Row] = &[
         flags: CHANGE,
         keys: Keys::FIRST,
         group: Group::Queue,
-        summary: "Brings dead tasks back to the end of the line.",
+        summary: "Moves dead tasks to the end of the queue, ready again.",
         syntax: "RQ.REVIVE key (ALL | id [id ...])",
-        reply: "How many.",
-        notes: "Their tries are counted from zero again; the numbers of their deliveries go on.",
+        reply: "The number of tasks.",
+        notes: "Their tries start from zero; their delivery numbers go on.",
         example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> RQ.BURY emails 1601155608777-1\n(integer) 1\n\
                   > RQ.REVIVE emails ALL\n(integer) 1",
         parse: task::revive,
@@ -259,10 +265,11 @@ pub const TABLE: &[Row] = &[
         flags: CHANGE,
         keys: Keys::FIRST,
         group: Group::Queue,
-        summary: "Removes tasks, whatever their state.",
+        summary: "Removes tasks in any state.",
         syntax: "RQ.DELETE key id [id ...]",
-        reply: "How many.",
-        notes: "A holder is not told; its acknowledgement finds nothing. RQ.CANCEL is kinder.",
+        reply: "The number of tasks.",
+        notes: "The holder of a leased task gets no message, and its ack finishes nothing. RQ.CANCEL lets the \
+                holder know.",
         example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> RQ.DELETE emails 1601155608777-1\n(integer) 1",
         parse: task::delete,
         ..BASE
@@ -276,9 +283,11 @@ pub const TABLE: &[Row] = &[
         group: Group::Queue,
         summary: "Says why a task is not running now.",
         syntax: "RQ.EXPLAIN key id",
-        reply: "A map: `id`, `state`, `why` (in words), `deliveries`, `failed`, `lapsed`, `lost`, `tries_max`, `reason` (of the \
-                last failure, or null), then what concerns the state: `ahead`; `until` and `in_ms`; with both, what holds the whole queue up: `paused_since`, `leased` and `leased_max` (each 0 unless that is it); `since`, `until` (0: no deadline), \
-                `cancelled` and `holder`; `died`. Null if there is no such task.",
+        reply: "A map: `id`, `state`, `why` (a sentence), `deliveries`, `failed`, `lapsed`, `lost`, \
+                `tries_max`, `reason` (of the last failure, or null), then fields of the state. Ready: \
+                `ahead`. Delayed: `until`, `in_ms`. Both, if the queue blocks its tasks: `paused_since`, \
+                `leased`, `leased_max` (otherwise 0). Leased: `since`, `until` (0: no deadline), `cancelled`, \
+                `holder`. Dead: `died`. Null if there is no such task.",
         example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> RQ.PAUSE emails\nOK\n\
                   > RQ.EXPLAIN emails 1601155608777-1\n 1) \"id\"\n 2) \"1601155608777-1\"\n 3) \"state\"\n\
                   \x204) \"ready\"\n 5) \"why\"\n 6) \"queue paused since 1601155608999; ready, 0 ahead\"\n...",
@@ -291,7 +300,7 @@ pub const TABLE: &[Row] = &[
         flags: CHANGE,
         keys: Keys::FIRST,
         group: Group::Queue,
-        summary: "Stops handing out tasks of a queue.",
+        summary: "Stops delivering tasks of a queue.",
         syntax: "RQ.PAUSE key",
         reply: "OK.",
         notes: "Everything else goes on. A pause lasts until RQ.RESUME, over restarts, and also while the queue is empty.",
@@ -305,7 +314,7 @@ pub const TABLE: &[Row] = &[
         flags: CHANGE,
         keys: Keys::FIRST,
         group: Group::Queue,
-        summary: "Hands out tasks of a queue again.",
+        summary: "Resumes delivering tasks of a queue.",
         syntax: "RQ.RESUME key",
         reply: "OK.",
         example: "> RQ.PAUSE emails\nOK\n> RQ.RESUME emails\nOK",
@@ -318,10 +327,10 @@ pub const TABLE: &[Row] = &[
         flags: &["write"],
         keys: Keys::FIRST,
         group: Group::Queue,
-        summary: "Removes all tasks of a state; of all states but leased if none is given.",
+        summary: "Removes all tasks of a state, or of all states but leased.",
         syntax: "RQ.PURGE key [READY|DELAYED|DEAD]",
-        reply: "How many.",
-        notes: "Tasks that somebody has are never purged.",
+        reply: "The number of tasks.",
+        notes: "Leased tasks are never purged.",
         example: "> RQ.PUSH emails hello world\n1) \"1601155608777-1\"\n2) \"1601155608777-2\"\n> RQ.PURGE emails\n(integer) 2",
         parse: manage::purge,
         ..BASE
@@ -335,11 +344,13 @@ pub const TABLE: &[Row] = &[
         summary: "Shows the settings of a queue, and changes them.",
         syntax: "RQ.CONFIG key [option value ...]",
         reply: "A map of all settings as they are now.",
-        notes: "LEASE: the deadline of a pop that names none, in milliseconds. TRIES: how often a task is tried. BACKOFF: the \
-                first wait after a failure. TTL: how long a task may wait; EXPIRED: `delete` or `dead`, what then becomes of \
-                it. MAX-LENGTH, MAX-BYTES: how much may wait, OVERFLOW: `refuse` or `drop-oldest`, what a push beyond that \
-                does (the oldest of the lowest priority goes). MAX-LEASED: how many may be handed out at once. DEAD-LETTER: the queue that dying tasks move to. 0, or \
-                an empty name, clears. What happened before happened by the old settings.",
+        notes: "LEASE: the deadline of a pop that names none, in milliseconds. TRIES: tries before a task is \
+                dead. BACKOFF: the first wait after a failure. TTL: the longest time that a task may wait; \
+                EXPIRED: `delete` or `dead` after that. MAX-LENGTH, MAX-BYTES: limits of waiting tasks; \
+                OVERFLOW: a push beyond is refused (`refuse`), or the oldest tasks of the lowest priority are \
+                dropped (`drop-oldest`). MAX-LEASED: tasks that may be leased at once. DEAD-LETTER: the queue \
+                that dying tasks move to. 0, or an empty name, clears a setting. A change does not affect \
+                past events.",
         example: "> RQ.CONFIG emails TRIES 5 MAX-LEASED 10\n 1) \"lease\"\n 2) (integer) 0\n 3) \"tries\"\n\
                   \x204) (integer) 5\n...",
         parse: manage::config,
@@ -354,7 +365,7 @@ pub const TABLE: &[Row] = &[
         summary: "Lists the queues that have tasks, with their counts.",
         syntax: "RQ.QUEUES [MATCH glob] [COUNT n] [CURSOR c]",
         reply: "The cursor of the next page, 0 if there is none, and an array of `[name, ready, delayed, leased, dead]`.",
-        notes: "COUNT is how many queues are looked at, 100 unless given.",
+        notes: "COUNT is the number of queues to look at, 100 by default.",
         example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> RQ.QUEUES\n1) \"0\"\n2) 1) 1) \"emails\"\n      \
                   2) (integer) 1\n      3) (integer) 0\n      4) (integer) 0\n      5) (integer) 0",
         parse: manage::queues,
@@ -366,16 +377,18 @@ pub const TABLE: &[Row] = &[
         role: Some(Role::Consume),
         flags: CHANGE,
         group: Group::Queue,
-        summary: "The life of a worker, whose tasks come back when its heartbeat stops.",
+        summary: "Registers workers, whose tasks are requeued when their heartbeat stops.",
         syntax: "RQ.WORKER subcommand [argument ...]",
-        reply: "START: `name#n`, by which the worker goes from then on. BEAT: the receipts of its tasks that were cancelled, \
-                again and again until they end, and of its leases that ran out, once. WORK: OK. REST, STOP, FAIL: how many \
-                tasks went back. LIST: `[name#n, time to live, tasks]` of each that is alive. An incarnation that is no longer \
-                alive gets an error that begins with GONE, or with GONE replaced if another worker of its name is alive.",
-        notes: "A worker that does not beat for its time to live (3000 ms unless it says otherwise) is lost, and all its tasks, \
-                and only its own, go back to the front of their queues, in their order. Only START and BEAT count as a sign of \
-                life. START of a name that is alive makes its predecessor lost. WORK and REST say which queues it works on, for \
-                all to see; RQ.POP does not ask for it. STOP and REST cost the tasks no try.",
+        reply: "START: `name#n`, the worker's incarnation, to be used in all further commands. BEAT: the \
+                receipts of its cancelled tasks, repeated until their lease ends, and of its lapsed leases, \
+                once. WORK: OK. REST, STOP, FAIL: the number of requeued tasks. LIST: `[name#n, time to live, \
+                tasks]` of each live worker. An incarnation that is no longer alive gets a GONE error, or \
+                GONE replaced if another worker of its name is alive.",
+        notes: "A worker without a heartbeat for its time to live (3000 ms by default) is lost: all its \
+                tasks, and only its own, go back to the front of their queues, in order. Only START and BEAT \
+                renew the time. START under the name of a live worker makes that one lost. WORK and REST \
+                record which queues it works on, for information; RQ.POP does not need them. STOP and REST \
+                cost the tasks no try.",
         example: "> RQ.WORKER START mailer TTL 10000\n\"mailer#210157654325690369\"\n> RQ.PUSH emails hello\n\
                   1) \"1601155608777-1\"\n> RQ.POP WORKER mailer#210157654325690369 emails\n1) 1) \"emails\"\n   \
                   2) \"1601155608777-1\"\n   3) \"hello\"\n   4) \"1601155608777-1@1.1601155600000\"\n   5) (integer) 1\n\
@@ -392,8 +405,8 @@ pub const TABLE: &[Row] = &[
         group: Group::Keys,
         summary: "Removes queues with all their tasks, settings and pause.",
         syntax: "DEL key [key ...]",
-        reply: "How many of them had tasks.",
-        notes: "Tasks that were handed out are removed too.",
+        reply: "The number of these queues that had tasks.",
+        notes: "Leased tasks are removed too.",
         example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> DEL emails\n(integer) 1",
         parse: keys::del,
         ..BASE
@@ -406,7 +419,7 @@ pub const TABLE: &[Row] = &[
         group: Group::Keys,
         summary: "The same as DEL.",
         syntax: "UNLINK key [key ...]",
-        reply: "How many of them had tasks.",
+        reply: "The number of these queues that had tasks.",
         example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> UNLINK emails\n(integer) 1",
         parse: keys::del,
         ..BASE
@@ -432,7 +445,7 @@ pub const TABLE: &[Row] = &[
         flags: READ,
         keys: Keys::FIRST,
         group: Group::Keys,
-        summary: "Tells whether a key is a queue.",
+        summary: "Answers whether a key is a queue.",
         syntax: "TYPE key",
         reply: "`RELIABLEQ`, or `none` if it has no tasks.",
         example: "> RQ.PUSH emails hello\n1) \"1601155608777-1\"\n> TYPE emails\nRELIABLEQ",
@@ -486,14 +499,15 @@ pub const TABLE: &[Row] = &[
         flags: LISTENING,
         role: Some(Role::Read),
         group: Group::PubSub,
-        summary: "Listens to what happens to queues.",
+        summary: "Subscribes to channels of queues.",
         syntax: "SUBSCRIBE channel [channel ...]",
-        reply: "For each channel a message `subscribe`, the channel, and how many subscriptions there are now. What \
-                happens then arrives as `message`, the channel, and the payload.",
-        notes: "`sureq:work:<queue>` tells how many tasks became ready, `sureq:done:<queue>` the id of a task that was \
-                finished, `sureq:cancel:<queue>` the id of one that was cancelled, `sureq:delete:<queue>` how many are \
-                gone otherwise. Nothing is ever told on another channel. In RESP2 a connection that has subscribed can \
-                only subscribe, unsubscribe, PING, QUIT and RESET. [Notifications](notifications.md) has the rest.",
+        reply: "For each channel a message `subscribe`, the channel, and the number of subscriptions. \
+                Notifications then arrive as `message`, the channel, and the payload.",
+        notes: "`sureq:work:<queue>` carries the number of tasks that became ready, `sureq:done:<queue>` the \
+                id of a finished task, `sureq:cancel:<queue>` the id of a cancelled one, \
+                `sureq:delete:<queue>` the number of tasks that were removed otherwise. Nothing is ever \
+                published on other channels. In RESP2 a subscribed connection can only subscribe, \
+                unsubscribe, PING, QUIT and RESET. See [notifications](notifications.md).",
         example: "> SUBSCRIBE sureq:work:emails\n1) \"subscribe\"\n2) \"sureq:work:emails\"\n3) (integer) 1\n\
                   1) \"message\"\n2) \"sureq:work:emails\"\n3) \"2\"",
         parse: pubsub::subscribe,
@@ -505,10 +519,10 @@ pub const TABLE: &[Row] = &[
         flags: LISTENING,
         role: None,
         group: Group::PubSub,
-        summary: "Listens no longer to channels.",
+        summary: "Unsubscribes from channels.",
         syntax: "UNSUBSCRIBE [channel ...]",
-        reply: "For each channel a message `unsubscribe`, the channel, and how many subscriptions are left.",
-        notes: "Without a channel it is about all of them.",
+        reply: "For each channel a message `unsubscribe`, the channel, and the number of subscriptions left.",
+        notes: "Without a channel, from all of them.",
         example: "> UNSUBSCRIBE sureq:work:emails\n1) \"unsubscribe\"\n2) \"sureq:work:emails\"\n3) (integer) 0",
         parse: pubsub::unsubscribe,
         ..BASE
@@ -519,11 +533,11 @@ pub const TABLE: &[Row] = &[
         flags: LISTENING,
         role: Some(Role::Read),
         group: Group::PubSub,
-        summary: "Listens to all channels that match a pattern.",
+        summary: "Subscribes to all channels that match a pattern.",
         syntax: "PSUBSCRIBE pattern [pattern ...]",
-        reply: "For each pattern a message `psubscribe`, the pattern, and how many subscriptions there are now. What \
-                happens then arrives as `pmessage`, the pattern, the channel, and the payload.",
-        notes: "Patterns are those of KEYS: `*`, `?`, `[a-z]`, and `\\` for a character as it is.",
+        reply: "For each pattern a message `psubscribe`, the pattern, and the number of subscriptions. \
+                Notifications then arrive as `pmessage`, the pattern, the channel, and the payload.",
+        notes: "Patterns are those of KEYS: `*`, `?`, `[a-z]`, and `\\` to escape a character.",
         example: "> PSUBSCRIBE sureq:done:*\n1) \"psubscribe\"\n2) \"sureq:done:*\"\n3) (integer) 1\n\
                   1) \"pmessage\"\n2) \"sureq:done:*\"\n3) \"sureq:done:emails\"\n4) \"1601155608777-1\"",
         parse: pubsub::psubscribe,
@@ -535,10 +549,10 @@ pub const TABLE: &[Row] = &[
         flags: LISTENING,
         role: None,
         group: Group::PubSub,
-        summary: "Listens no longer to patterns.",
+        summary: "Unsubscribes from patterns.",
         syntax: "PUNSUBSCRIBE [pattern ...]",
-        reply: "For each pattern a message `punsubscribe`, the pattern, and how many subscriptions are left.",
-        notes: "Without a pattern it is about all of them.",
+        reply: "For each pattern a message `punsubscribe`, the pattern, and the number of subscriptions left.",
+        notes: "Without a pattern, from all of them.",
         example: "> PUNSUBSCRIBE sureq:done:*\n1) \"punsubscribe\"\n2) \"sureq:done:*\"\n3) (integer) 0",
         parse: pubsub::punsubscribe,
         ..BASE
@@ -548,7 +562,7 @@ pub const TABLE: &[Row] = &[
         arity: -2,
         flags: &["pubsub", "loading", "stale"],
         group: Group::PubSub,
-        summary: "Tells what is being listened to.",
+        summary: "Lists subscribed channels and patterns.",
         syntax: "PUBSUB subcommand [argument ...]",
         reply: "Depends on the subcommand.",
         example: "> PUBSUB NUMSUB sureq:work:emails\n1) \"sureq:work:emails\"\n2) (integer) 0",
@@ -560,7 +574,7 @@ pub const TABLE: &[Row] = &[
         arity: -1,
         role: None,
         group: Group::Connection,
-        summary: "Answers.",
+        summary: "Answers PONG.",
         syntax: "PING [message]",
         reply: "`PONG`, or the message.",
         example: "> PING\nPONG",
@@ -585,7 +599,7 @@ pub const TABLE: &[Row] = &[
         role: None,
         flags: HANDSHAKE,
         group: Group::Connection,
-        summary: "Chooses the version of the protocol, and says who the client is.",
+        summary: "Chooses the protocol version, and authenticates.",
         syntax: "HELLO [protover [AUTH username password] [SETNAME clientname]]",
         reply: "A map: server, version, proto, id, mode, role, modules.",
         example: "> HELLO 3\n1# \"server\" => \"sureq\"\n...",
@@ -598,11 +612,12 @@ pub const TABLE: &[Row] = &[
         role: None,
         flags: HANDSHAKE,
         group: Group::Connection,
-        summary: "Says who the client is.",
+        summary: "Authenticates the connection.",
         syntax: "AUTH [username] password",
         reply: "`OK`, or an error that begins with WRONGPASS.",
-        notes: "Without a name it is the user `default`, or the one whose token is given as the password. After some wrong \
-                passwords in a row the connection is closed. On a server without users it is an error.",
+        notes: "Without a name it is the user `default`, or the user whose token is given as the password. \
+                After five wrong passwords in a row the connection is closed. On a server without users it is \
+                an error.",
         example: "> AUTH secret\n(error) ERR AUTH called without any password configured: this server knows no users",
         parse: session::auth,
         ..BASE
@@ -612,7 +627,7 @@ pub const TABLE: &[Row] = &[
         arity: -2,
         role: None,
         group: Group::Connection,
-        summary: "Tells who the client is.",
+        summary: "Answers the name of the user.",
         syntax: "ACL WHOAMI",
         reply: "The name of the user; `default` on a server without users.",
         example: "> ACL WHOAMI\n\"default\"",
@@ -636,7 +651,7 @@ pub const TABLE: &[Row] = &[
         arity: 2,
         role: None,
         group: Group::Connection,
-        summary: "Chooses the database, of which there is one.",
+        summary: "Chooses the database; there is only 0.",
         syntax: "SELECT 0",
         reply: "`OK`; an error for any other number.",
         example: "> SELECT 0\nOK",
@@ -649,10 +664,10 @@ pub const TABLE: &[Row] = &[
         role: None,
         flags: HANDSHAKE,
         group: Group::Connection,
-        summary: "Makes the connection as if it were new.",
+        summary: "Resets the connection to its initial state.",
         syntax: "RESET",
         reply: "`RESET`.",
-        notes: "Version 2 of the protocol, no name, not authenticated.",
+        notes: "Protocol version 2, no name, not authenticated.",
         example: "> RESET\nRESET",
         parse: session::reset,
         ..BASE
@@ -674,7 +689,7 @@ pub const TABLE: &[Row] = &[
         name: "INFO",
         arity: -1,
         role: None,
-        summary: "Tells about the server.",
+        summary: "Answers figures of the server.",
         syntax: "INFO [section ...]",
         notes: INFO_FIELDS,
         reply: "A text of `name:value` lines.",
@@ -688,7 +703,7 @@ pub const TABLE: &[Row] = &[
         role: None,
         summary: "Describes the commands.",
         syntax: "COMMAND [subcommand [argument ...]]",
-        reply: "Depends on the subcommand; alone, what COMMAND INFO answers.",
+        reply: "Depends on the subcommand; without one, the reply of COMMAND INFO.",
         example: "> COMMAND GETKEYS RQ.POP COUNT 10 emails reports\n1) \"emails\"\n2) \"reports\"",
         subs: COMMAND,
         parse: session::command,
@@ -699,7 +714,7 @@ pub const TABLE: &[Row] = &[
         arity: -2,
         role: None,
         flags: &["noscript", "loading", "stale"],
-        summary: "Answers tools that ask for Redis' settings.",
+        summary: "Answers tools that query Redis' settings.",
         syntax: "CONFIG GET parameter [parameter ...]",
         reply: "An empty map: this server has none of Redis' settings.",
         example: "> CONFIG GET save\n(empty array)",
@@ -710,7 +725,7 @@ pub const TABLE: &[Row] = &[
         name: "TIME",
         arity: 1,
         role: None,
-        summary: "Tells the server's clock.",
+        summary: "Answers the server's clock.",
         syntax: "TIME",
         reply: "The unix time in seconds, and the microseconds of the current one.",
         example: "> TIME\n1) \"1601155608\"\n2) \"777123\"",
@@ -735,35 +750,35 @@ const WORKER: &[Sub] = &[
         name: "START",
         arity: -3,
         syntax: "START <name> [TTL <ms>]",
-        summary: "Begins a worker's life.",
+        summary: "Registers a worker.",
         parse: worker::start,
     },
     Sub {
         name: "BEAT",
         arity: 3,
         syntax: "BEAT <name#n>",
-        summary: "Says that it lives.",
+        summary: "Sends a heartbeat.",
         parse: worker::beat,
     },
     Sub {
         name: "WORK",
         arity: 4,
         syntax: "WORK <name#n> <key>",
-        summary: "Says that it works on a queue.",
+        summary: "Records that it works on a queue.",
         parse: worker::work,
     },
     Sub {
         name: "REST",
         arity: 4,
         syntax: "REST <name#n> <key>",
-        summary: "Says that it no longer does, and gives back what it has of it.",
+        summary: "Ends that, and requeues its tasks of the queue.",
         parse: worker::rest,
     },
     Sub {
         name: "STOP",
         arity: 3,
         syntax: "STOP <name#n>",
-        summary: "Ends its life, and gives back what it has.",
+        summary: "Ends the worker, and requeues its tasks.",
         parse: worker::stop,
     },
     Sub {
@@ -773,7 +788,7 @@ const WORKER: &[Sub] = &[
         summary: "Declares a worker lost.",
         parse: worker::fail,
     },
-    Sub { name: "LIST", arity: 2, syntax: "LIST", summary: "Who is alive.", parse: worker::list },
+    Sub { name: "LIST", arity: 2, syntax: "LIST", summary: "Lists live workers.", parse: worker::list },
     Sub { name: "HELP", arity: 2, syntax: "HELP", summary: "This text.", parse: worker::help },
 ];
 
@@ -789,14 +804,14 @@ const PUBSUB: &[Sub] = &[
         name: "NUMSUB",
         arity: -2,
         syntax: "NUMSUB [<channel> ...]",
-        summary: "How many subscribers channels have, patterns aside.",
+        summary: "The number of subscribers of channels, without patterns.",
         parse: pubsub::numsub,
     },
     Sub {
         name: "NUMPAT",
         arity: 2,
         syntax: "NUMPAT",
-        summary: "How many patterns have subscribers.",
+        summary: "The number of patterns with subscribers.",
         parse: pubsub::numpat,
     },
     Sub { name: "HELP", arity: 2, syntax: "HELP", summary: "This text.", parse: pubsub::help },
@@ -828,7 +843,7 @@ const CLIENT: &[Sub] = &[
         name: "SETINFO",
         arity: 4,
         syntax: "SETINFO LIB-NAME|LIB-VER <value>",
-        summary: "Says which library the client uses.",
+        summary: "Records which library the client uses.",
         parse: session::client_setinfo,
     },
     Sub {
@@ -867,7 +882,7 @@ const COMMAND: &[Sub] = &[
         name: "COUNT",
         arity: 2,
         syntax: "COUNT",
-        summary: "How many commands there are.",
+        summary: "The number of commands.",
         parse: session::command_count,
     },
     Sub {
@@ -881,7 +896,7 @@ const COMMAND: &[Sub] = &[
         name: "DOCS",
         arity: -2,
         syntax: "DOCS [<command> ...]",
-        summary: "What commands are for.",
+        summary: "The documentation of commands.",
         parse: session::command_docs,
     },
     Sub {
@@ -906,37 +921,37 @@ const CONFIG: &[Sub] = &[
         name: "GET",
         arity: -3,
         syntax: "GET <pattern> ...",
-        summary: "Redis' settings, of which there are none here.",
+        summary: "Redis' settings: always an empty map.",
         parse: session::config_get,
     },
     Sub { name: "HELP", arity: 2, syntax: "HELP", summary: "This text.", parse: session::config_help },
 ];
 
-/// What INFO tells of the store.
-const INFO_FIELDS: &str = "Sections are `server`, `clients`, `memory`, `persistence` and `stats`. Counts are since the start; what concerns a store of our own is 0
-with another home.
+/// The fields of INFO about the store.
+const INFO_FIELDS: &str = "Sections are `server`, `clients`, `memory`, `persistence` and `stats`. Counters begin at 0 with each start. Fields
+about the log are 0 with homes other than a directory.
 
-| field | |
+| field | meaning |
 |---|---|
-| `used_memory` | bytes that count against `--memory`: tasks, workers, the cache, what waits to be written, connections |
-| `used_memory_rss` | bytes that the process has from the system |
-| `maxmemory` | what `--memory` says; 0 is no limit |
+| `used_memory` | bytes that count against `--memory`: tasks, workers, the cache, unwritten data, connections |
+| `used_memory_rss` | resident memory of the process |
+| `maxmemory` | the value of `--memory`; 0 is no limit |
 | `cache_bytes` | payloads in memory, at most `--cache` |
-| `durable_position` | all events before it are as durable as `--durability` promises |
-| `log_position` | how many events there have been, in all the life of the store |
+| `durable_position` | all events before this position are as durable as `--durability` promises |
+| `log_position` | number of events since the store was made |
 | `log_bytes_written` | bytes written to the log |
-| `log_bytes_since_checkpoint` | bytes of the log that a start would read now |
+| `log_bytes_since_checkpoint` | bytes of the log that a restart would read now |
 | `log_segments`, `log_segments_bytes` | files of the log, and their size |
-| `log_live_bytes` | what the tasks that are there take up in them |
-| `checkpoint_position` | where the newest checkpoint stands; 0 before the first |
-| `checkpoint_due_bytes` | the next one is taken when `log_bytes_since_checkpoint` has come to this |
-| `checkpoint_running` | 1 while one is being taken |
-| `checkpoints_taken`, `checkpoint_bytes_written` | how many were taken, and the bytes written for them |
-| `copy_forward_running` | 1 while old tasks are copied out of a segment that is mostly dead |
-| `copied_bytes_written` | bytes of the log that were written so |
+| `log_live_bytes` | bytes of existing tasks in them |
+| `checkpoint_position` | position of the newest checkpoint; 0 before the first |
+| `checkpoint_due_bytes` | the next checkpoint is taken when `log_bytes_since_checkpoint` reaches this |
+| `checkpoint_running` | 1 while a checkpoint is being taken |
+| `checkpoints_taken`, `checkpoint_bytes_written` | number of checkpoints taken, and bytes written for them |
+| `copy_forward_running` | 1 during compaction: while tasks are copied out of a segment that is mostly dead |
+| `copied_bytes_written` | bytes of the log that compaction wrote |
 | `segment_bytes` | the size of a new segment |
-| `disk_free_bytes` | what was free on the disk of the store, some seconds ago at most |
+| `disk_free_bytes` | free space on the disk of the store, at most some seconds old |
 | `disk_full` | 1 while pushes are refused with `NOSPACE` |
-| `read_errors` | reads of the log that failed |
+| `read_errors` | failed reads of the log |
 | `unreadable_tasks` | tasks that are dead because their payload cannot be read; their reason names file and offset |
 | `unreadable_segments` | files of the log that are kept because they, or parts of them, cannot be read |";

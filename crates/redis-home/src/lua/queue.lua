@@ -7,7 +7,8 @@
 --            (`least:guess:most`; empty: it does not know), the wall clock in microseconds (empty: Redis' own; tests move time
 --            by it), what the server is called in this life of it, then what the operation wants
 --
--- docs/redis-keys.md lists the keys. A task without a record in `:task` was plainly pushed and not touched since.
+-- docs/reference/redis-keys.md lists the keys. A task without a record in `:task` was plainly pushed and not touched
+-- since.
 
 -- A library is loaded where there is next to nothing yet: these are found by each call.
 local call, floor, max, min, pack, unpacked

@@ -1,8 +1,8 @@
 -- A queue in the keys of redis-queue; `run` at the end is what is called. Each call is told after how many seconds a task that
 -- was taken is late.
 --
--- docs/redis-redis-queue.md lists the keys. What was taken stays in the list, behind the others and with the time; it is done
--- when its id is in a set, and then removed where it is met.
+-- docs/reference/redis-redis-queue.md lists the keys. What was taken stays in the list, behind the others and with
+-- the time; it is done when its id is in a set, and then removed where it is met.
 
 local NOW
 

@@ -1,8 +1,9 @@
 -- A queue in the keys of redis-work-queue; `run` at the end is what is called. Each call is told whether to look out for the old
 -- layout (1 or empty), and says whether it did (0 or 1).
 --
--- docs/redis-work-queue.md lists the keys. An item is there until it is completed; ids without one are ghosts, and removed
--- where they are met. Foreign clients put an item down before its id, so that a new one is never taken for a ghost.
+-- docs/reference/redis-work-queue.md lists the keys. An item is there until it is completed; ids without one are
+-- ghosts, and removed where they are met. Foreign clients put an item down before its id, so that a new one is never
+-- taken for a ghost.
 
 local function open(name)
   local base = PREFIX .. name

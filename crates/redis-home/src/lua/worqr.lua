@@ -1,8 +1,8 @@
 -- Queues in the keys of Worqr; `run` at the end is what is called.
 --
--- docs/redis-worqr.md lists the keys. Worqr's own clients note which tasks are being worked on for each queue, not for each
--- worker; so there are notes of ours beside theirs, which say who holds what. A process that is in none of ours is held by a
--- foreign worker, and nobody can tell by which one.
+-- docs/reference/redis-worqr.md lists the keys. Worqr's own clients note which tasks are being worked on for each
+-- queue, not for each worker; so there are notes of ours beside theirs, which say who holds what. A process that is
+-- in none of ours is held by a foreign worker, and nobody can tell by which one.
 
 local function key(kind, name) return PREFIX .. ':' .. kind .. ':' .. name end
 

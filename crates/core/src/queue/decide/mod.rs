@@ -1,4 +1,5 @@
-//! What should happen, by the table of transitions in docs/life-of-a-task.md. Each decision is recorded, then applied.
+//! What should happen, by the table of transitions in docs/use/life-of-a-task.md. Each decision is recorded, then
+//! applied.
 //!
 //! Every call settles first what is due by itself, so that a command never sees a state that time has overtaken.
 //! [`accept`] takes tasks in, [`deliver`] hands them out and takes deliveries back, [`conclude`] ends or moves on

@@ -1,0 +1,181 @@
+//! Phrases that make prose hard to read for a stranger stay out of the documents and of `--help`.
+//!
+//! `idioms-allowed.txt` lists exceptions, one per line: a file (or a folder that ends in `/`), a colon, and a phrase or
+//! `*` for any. Code comments are not checked yet.
+
+use std::process::Command;
+
+use crate::tree::{documents, prose_lines, read};
+
+/// Phrases that have a plainer equivalent, in lower case.
+const PHRASES: [&str; 17] = [
+    "whoever",
+    "whomever",
+    "whosoever",
+    "what is told",
+    "is told",
+    "are told",
+    "was told",
+    "were told",
+    "being told",
+    "be told",
+    "so many",
+    "nobody's",
+    "somebody's",
+    "called off",
+    "that which",
+    "those who wait",
+    "who one is",
+];
+
+/// Words that no sentence begins with, unless it is a question.
+const OPENINGS: [&str; 3] = ["What ", "Whatever ", "Nobody "];
+
+/// An idiom in a text: the line where it stands, and the phrase.
+fn idioms(paragraphs: &[(usize, String)]) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for (line, paragraph) in paragraphs {
+        let lower = paragraph.to_lowercase();
+        let words: String =
+            lower.chars().map(|c| if c.is_alphanumeric() || c == '\'' { c } else { ' ' }).collect();
+        let words = format!(" {} ", words.split_whitespace().collect::<Vec<_>>().join(" "));
+        for phrase in PHRASES {
+            if words.contains(&format!(" {phrase} ")) {
+                found.push((*line, phrase.to_owned()));
+            }
+        }
+        for sentence in sentences(paragraph) {
+            let opening = OPENINGS.iter().find(|opening| sentence.starts_with(**opening));
+            if let Some(opening) = opening
+                && !sentence.ends_with('?')
+            {
+                found.push((*line, format!("{}…", opening.trim())));
+            }
+        }
+    }
+    found
+}
+
+/// The sentences of a paragraph, each with the mark that ends it.
+fn sentences(paragraph: &str) -> Vec<&str> {
+    let ends = paragraph.match_indices([' ', '|']).filter(|(at, _)| {
+        let before = paragraph[..*at].trim_end_matches(['*', '"', ')']);
+        before.ends_with(['.', '?', '!']) || paragraph[*at..].starts_with('|')
+    });
+    let mut starts: Vec<usize> = vec![0];
+    starts.extend(ends.map(|(at, _)| at + 1));
+    let bounds = starts.iter().copied().zip(starts.iter().copied().skip(1).chain([paragraph.len()]));
+    bounds
+        .map(|(from, to)| {
+            paragraph[from..to].trim().trim_start_matches(['*', '"', '(']).trim_end_matches('*')
+        })
+        .collect()
+}
+
+/// The paragraphs of a Markdown text with their first lines. Headings and code are left out.
+fn paragraphs(text: &str) -> Vec<(usize, String)> {
+    let mut found: Vec<(usize, String)> = Vec::new();
+    let mut last = 0;
+    for (number, line) in prose_lines(text) {
+        let trimmed = line.trim();
+        let begins = trimmed.starts_with("- ")
+            || trimmed.starts_with('|')
+            || trimmed.split_once(". ").is_some_and(|(count, _)| count.parse::<u8>().is_ok());
+        if trimmed.is_empty() || trimmed.starts_with('#') || trimmed.starts_with("<!--") {
+            last = 0;
+            continue;
+        }
+        let plain = without_code(trimmed.trim_start_matches("- "));
+        match found.last_mut() {
+            Some((_, paragraph)) if !begins && last + 1 == number => {
+                paragraph.push(' ');
+                paragraph.push_str(&plain);
+            }
+            _ => found.push((number, plain)),
+        }
+        last = number;
+    }
+    found
+}
+
+/// A line whose code spans are replaced by a placeholder, so that sentences keep their shape.
+fn without_code(line: &str) -> String {
+    line.split('`')
+        .enumerate()
+        .map(|(index, part)| if index.is_multiple_of(2) { part } else { "CODE" })
+        .collect()
+}
+
+/// The part of the changelog that is not released yet: all of it before the second version.
+fn unreleased(text: &str) -> &str {
+    let versions: Vec<usize> = text.match_indices("\n## ").map(|(at, _)| at).collect();
+    versions.get(1).map_or(text, |end| &text[..*end])
+}
+
+/// What `--help` prints for the command and all its subcommands, by the words that ask for it.
+fn help_texts() -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut left = vec![Vec::<String>::new()];
+    while let Some(words) = left.pop() {
+        let output = Command::new(env!("CARGO_BIN_EXE_sureq")).args(&words).arg("--help").output();
+        let help = String::from_utf8(output.expect("the command runs").stdout).expect("help is text");
+        if let Some((_, commands)) = help.split_once("\nCommands:\n") {
+            let lines = commands.lines().take_while(|line| !line.trim().is_empty());
+            let names = lines.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+            let names =
+                names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help");
+            left.extend(names.map(|name| [words.as_slice(), &[name.to_owned()]].concat()));
+        }
+        found.push((
+            ["sureq".to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" ") + " --help",
+            help,
+        ));
+    }
+    found
+}
+
+struct Allowed(Vec<(String, String)>);
+
+impl Allowed {
+    fn read() -> Self {
+        let text = include_str!("idioms-allowed.txt");
+        let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let entries = lines.map(|line| line.split_once(": ").expect("a file, a colon and a phrase"));
+        Self(entries.map(|(file, phrase)| (file.to_owned(), phrase.to_owned())).collect())
+    }
+
+    fn has(&self, file: &str, phrase: &str) -> bool {
+        let covers = |entry: &str| entry == file || (entry.ends_with('/') && file.starts_with(entry));
+        self.0.iter().any(|(entry, allowed)| covers(entry) && (allowed == "*" || allowed == phrase))
+    }
+}
+
+#[test]
+fn documents_and_help_are_free_of_idioms() {
+    let allowed = Allowed::read();
+    let mut texts: Vec<(String, String)> =
+        documents().into_iter().map(|file| (file.clone(), read(&file))).collect();
+    for (file, text) in &mut texts {
+        if file == "CHANGELOG.md" {
+            *text = unreleased(text).to_owned();
+        }
+    }
+    texts.extend(help_texts());
+    assert!(texts.len() > 40, "there are pages and help texts to check");
+    let mut found = Vec::new();
+    for (file, text) in &texts {
+        for (line, phrase) in idioms(&paragraphs(text)) {
+            if !allowed.has(file, &phrase) {
+                found.push(format!("{file}:{line}: {phrase}"));
+            }
+        }
+    }
+    assert!(found.is_empty(), "{} idioms; say it plainly:\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn idioms_are_found_across_lines_and_questions_are_none() {
+    let text = "# What is this\n\nWhat is it for? What a push stores is\ntold to whoever asks. `whoever`\n";
+    let found: Vec<String> = idioms(&paragraphs(text)).into_iter().map(|(_, phrase)| phrase).collect();
+    assert_eq!(found, ["whoever", "is told", "What…"]);
+}
