@@ -34,7 +34,9 @@ impl Logging {
 
 impl Home for Logging {
     fn submit(&self, commands: &[Command<'_>], replies: &mut Replies<Payload>) -> Submitted {
-        commands.iter().for_each(|command| self.log(format!("{command:?}")));
+        for command in commands {
+            self.log(format!("{command:?}"));
+        }
         self.inner.submit(commands, replies)
     }
 
