@@ -192,6 +192,19 @@ impl History {
         }
     }
 
+    /// The store has crashed at a level of durability that promises nothing for such a crash: what was confirmed may be there
+    /// or not, and what was removed may be there again.
+    pub(crate) fn doubt_all(&mut self, now: Instant) {
+        for task in self.tasks.values_mut() {
+            task.removal = Removal::None;
+            task.removers += 1;
+            // A delivery that is forgotten is counted again.
+            task.deliveries = 0;
+        }
+        self.pauses.clear();
+        self.forget_times(now);
+    }
+
     /// A queue is paused, as was asked at a time.
     pub(crate) fn paused(&mut self, queue: usize, asked: Instant, now: Instant) {
         let (last, under_way) = self.resumes.get(&queue).copied().unwrap_or_default();

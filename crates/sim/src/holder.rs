@@ -93,7 +93,7 @@ impl Client {
             self.worker = self.start_worker();
             return;
         };
-        let count = self.rng.usize(1..=self.plan.batch_max.min(20)) as u32;
+        let count = self.rng.usize(1..=self.plan.batch_max) as u32;
         let ask = LeaseAsk { worker: Some(worker.worker()), ..LeaseAsk::NONE };
         let taken = self.take(queue, count, Lease { ask, until: Some(worker.until) }, None);
         worker.held.extend(taken);
@@ -111,7 +111,7 @@ impl Client {
             0 => return self.disconnect(&conn),
             1 => self.settle_one(&mut conn),
             _ => {
-                let count = self.rng.usize(1..=self.plan.batch_max.min(20)) as u32;
+                let count = self.rng.usize(1..=self.plan.batch_max) as u32;
                 let ask = LeaseAsk { conn: Some(ConnId(conn.number)), ..LeaseAsk::NONE };
                 let taken = self.take(queue, count, Lease { ask, until: Some(conn.until) }, None);
                 conn.held.extend(taken);

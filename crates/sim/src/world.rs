@@ -39,8 +39,9 @@ const LIVES_MAX: usize = 12;
 /// How many times the last life waits for delayed tasks before it gives up.
 const ROUNDS_MAX: usize = 200;
 
-/// How much may be done in one go under the lock, as debug builds count it.
-const HELD_TASKS_MAX: usize = 3_000;
+/// How much may be done in one go under the lock, as debug builds count it: 3,000 tasks that commands name or push, and as many
+/// that go to those who wait.
+const HELD_TASKS_MAX: usize = 6_000;
 const HELD_BYTES_MAX: usize = 5 << 20;
 
 /// How long closing may take when the disk is well.
@@ -117,10 +118,14 @@ impl World {
     /// Opens the store; none if the process is gone before it is open, or something fails that it cannot do without.
     fn open(&mut self, disk: &LifeDisk) -> Option<(Engine, Arc<SimClock>)> {
         self.recoveries += 1;
+        if self.is_made {
+            disk.note_made();
+        }
         let clock = Arc::new(SimClock::new(self.began, self.ahead_ms));
         match Engine::open_on(Arc::new(disk.clone()), Arc::clone(&clock) as _, &self.plan.options()) {
             Ok(engine) => {
                 self.is_made = true;
+                disk.note_made();
                 Some((engine, clock))
             }
             // A store that is there opens on a full disk, too.
@@ -176,6 +181,10 @@ impl World {
                 // The next life goes on from what the wall clock shows.
                 self.history().forget_times(now());
             }
+        }
+        self.history().findings.extend(disk.findings());
+        if disk.is_over() && !self.plan.durability.survives(end) {
+            self.history().doubt_all(now());
         }
         self.disk = disk.left();
     }
@@ -236,6 +245,7 @@ impl World {
             self.find(format!("an empty store keeps too much: {files:?}"));
         }
         self.close(&engine, &disk);
+        self.history().findings.extend(disk.findings());
         self.history().settle();
     }
 
