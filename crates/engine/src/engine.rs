@@ -36,6 +36,7 @@ use crate::loader::{self, Loader};
 use crate::log::{Cut, Durability, LogError, Position};
 use crate::log_thread::LogThread;
 use crate::meter::{Held, Meter};
+use crate::observer::Observer;
 use crate::opening;
 use crate::payloads::part_from_large;
 use crate::shared::{Shared, State, ThreadsLeft};
@@ -62,6 +63,8 @@ pub struct Options {
     pub keeps_log: bool,
     /// Gets a line when something happens that an operator should know of.
     pub notice: Option<fn(&str)>,
+    /// Sees all states of the store; only simulations have one.
+    pub observer: Option<Arc<dyn Observer>>,
 }
 
 /// How long [`Engine::close`] waits for the disk.
@@ -79,6 +82,7 @@ impl Default for Options {
             memory_bytes_max: None,
             keeps_log: false,
             notice: None,
+            observer: None,
         }
     }
 }
@@ -215,6 +219,7 @@ impl Engine {
             read_faults: ReadFaults::default(),
             giants: Giants::default(),
             notice: options.notice,
+            observer: options.observer.clone(),
             threads: Mutex::default(),
             threads_left: ThreadsLeft::default(),
             cut,

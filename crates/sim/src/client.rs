@@ -23,12 +23,14 @@ use crate::clock::SimClock;
 use crate::history::{Delivery, History, payload_of};
 use crate::holder::Holder;
 use crate::plan::{Kind, Plan};
+use crate::states::States;
 
 /// A client of one life of a store.
 pub(crate) struct Client {
     pub(crate) engine: Engine,
     pub(crate) plan: Arc<Plan>,
     pub(crate) history: Arc<Mutex<History>>,
+    pub(crate) states: States,
     pub(crate) clock: Arc<SimClock>,
     pub(crate) rng: Rng,
     /// Deliveries whose leases end by themselves alone.
@@ -123,6 +125,7 @@ impl Client {
             engine: self.engine.clone(),
             plan: Arc::clone(&self.plan),
             history: Arc::clone(&self.history),
+            states: self.states.clone(),
             clock: Arc::clone(&self.clock),
             rng: self.rng.fork(),
             held: Vec::new(),
@@ -180,7 +183,11 @@ impl Client {
                 self.engine.wait(hold);
             }
         }
-        self.engine.wait(position).then_some(replies)
+        let is_durable = self.engine.wait(position);
+        if is_durable {
+            self.states.confirm(position);
+        }
+        is_durable.then_some(replies)
     }
 
     fn act(&mut self, kind: Kind) {

@@ -9,7 +9,7 @@ use fastrand::Rng;
 use sureq_core::command::Command;
 use sureq_core::reply::Reply;
 use sureq_engine::fault::OpenError;
-use sureq_engine::{Engine, Held};
+use sureq_engine::{Engine, Held, Options};
 use sureq_sync::sim::{self, Simulation, Trace};
 use sureq_sync::{now, thread};
 use sureq_testkit::sim_disk::SimDisk;
@@ -19,6 +19,7 @@ use crate::clock::SimClock;
 use crate::disk::LifeDisk;
 use crate::history::History;
 use crate::plan::{End, Faults, Plan};
+use crate::states::States;
 
 /// What came of a seed.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub(crate) struct Outcome {
     pub(crate) trace: Trace,
     pub(crate) recoveries: u64,
     pub(crate) commands: u64,
+    /// How many of the states recovered were compared with the past.
+    pub(crate) compared: u64,
     pub(crate) plan: Plan,
 }
 
@@ -71,6 +74,7 @@ pub(crate) fn run(plan: &Plan) -> Outcome {
         began: now(),
         plan: Arc::new(plan.clone()),
         history: Arc::new(Mutex::new(history)),
+        states: States::default(),
         disk: SimDisk::new(plan.seed),
         ahead_ms: 0,
         rng,
@@ -83,6 +87,7 @@ pub(crate) fn run(plan: &Plan) -> Outcome {
     drop(simulation);
     let history = std::mem::take(&mut *world.history.lock().unwrap_or_else(PoisonError::into_inner));
     let mut findings = history.findings;
+    findings.extend(world.states.findings());
     if lived.is_err() || panics > 0 {
         findings.push(format!("{panics} panics"));
     }
@@ -90,13 +95,14 @@ pub(crate) fn run(plan: &Plan) -> Outcome {
         findings.push(format!("threads were left: {left:?}"));
     }
     let (recoveries, commands) = (world.recoveries, history.commands);
-    Outcome { findings, trace, recoveries, commands, plan: plan.clone() }
+    Outcome { findings, trace, recoveries, commands, compared: world.states.compared(), plan: plan.clone() }
 }
 
 struct World {
     began: Instant,
     plan: Arc<Plan>,
     history: Arc<Mutex<History>>,
+    states: States,
     disk: SimDisk,
     /// How far the wall clock is ahead.
     ahead_ms: i64,
@@ -122,7 +128,8 @@ impl World {
             disk.note_made();
         }
         let clock = Arc::new(SimClock::new(self.began, self.ahead_ms));
-        match Engine::open_on(Arc::new(disk.clone()), Arc::clone(&clock) as _, &self.plan.options()) {
+        let options = Options { observer: Some(Arc::new(self.states.clone())), ..self.plan.options() };
+        match Engine::open_on(Arc::new(disk.clone()), Arc::clone(&clock) as _, &options) {
             Ok(engine) => {
                 self.is_made = true;
                 disk.note_made();
@@ -151,6 +158,7 @@ impl World {
             engine: engine.clone(),
             plan: Arc::clone(&self.plan),
             history: Arc::clone(&self.history),
+            states: self.states.clone(),
             clock: Arc::clone(clock),
             rng: self.rng.fork(),
             held: Vec::new(),
@@ -185,6 +193,7 @@ impl World {
         self.history().findings.extend(disk.findings());
         if disk.is_over() && !self.plan.durability.survives(end) {
             self.history().doubt_all(now());
+            self.states.doubt();
         }
         self.disk = disk.left();
     }
@@ -275,8 +284,12 @@ impl World {
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { findings, trace, recoveries, commands, plan } = self;
-        write!(f, "seed {}: {commands} commands, {recoveries} starts, {trace:?}", plan.seed)?;
+        let Self { findings, trace, recoveries, commands, compared, plan } = self;
+        write!(
+            f,
+            "seed {}: {commands} commands, {recoveries} starts ({compared} compared), {trace:?}",
+            plan.seed
+        )?;
         for finding in findings.iter().take(FINDINGS_SHOWN) {
             write!(f, "\n  {finding}")?;
         }
