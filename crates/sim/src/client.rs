@@ -610,8 +610,10 @@ impl Client {
         if kind == Kind::Bury && replies.is_some() {
             self.history().end_taking(number, now());
         }
+        // One that is leased when it is cancelled is deleted when its lease ends, unless somebody buries it before.
+        let is_final = kind == Kind::Delete || kind == Kind::Cancel && !self.plan.has(Kind::Bury);
         match replies.as_ref().map(|replies| &replies.list[..]) {
-            Some([Reply::Count(1)]) if kind == Kind::Delete => self.history().removed(number, now()),
+            Some([Reply::Count(1)]) if is_final => self.history().removed(number, now()),
             Some([Reply::Count(0)]) if kind != Kind::Bury => self.history().not_removed(number),
             _ => {}
         }
@@ -624,7 +626,11 @@ impl Client {
         if kind == Kind::Drop {
             // It is no longer paused, either.
             self.history().begin_resume(queue);
-            self.ask(Command::Drop { queues: &[&name] });
+            let confirmed = self.history().confirmed_of(queue);
+            let replies = self.ask(Command::Drop { queues: &[&name] });
+            if matches!(replies.as_ref().map(|replies| &replies.list[..]), Some([Reply::Count(_)])) {
+                confirmed.into_iter().for_each(|number| self.history().removed(number, now()));
+            }
             self.history().end_resume(queue, now());
         } else {
             let state = [None, Some(View::Ready), Some(View::Delayed), Some(View::Dead)][self.rng.usize(..4)];

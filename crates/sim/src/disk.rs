@@ -111,6 +111,7 @@ impl LifeDisk {
     /// Counts a call, and says whether there is still someone to make it.
     fn call(&self, operation: Operation) -> io::Result<()> {
         sim::interrupt();
+        sim::may_panic();
         sim::note(operation as u64);
         if matches!(operation, Operation::Sync | Operation::SyncDirectory) {
             thread::sleep(self.life.sync_time());
@@ -184,7 +185,7 @@ impl Life {
     /// Whether the process is killed or the power cut at this call, which is the nth of all.
     fn ends_at(&self, operation: Operation, calls: u64) -> bool {
         match self.end {
-            End::Closed => false,
+            End::Closed | End::Panicked(..) => false,
             End::Killed(at) | End::PowerCut(at) => calls == at,
             End::KilledAt(aim, at) | End::PowerCutAt(aim, at) => {
                 aim.is_of(operation) && self.aimed_calls.fetch_add(1, Ordering::Relaxed) + 1 == at

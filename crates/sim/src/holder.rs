@@ -11,7 +11,7 @@ use crate::client::{Client, Lease, queue_name};
 use crate::history::Delivery;
 
 /// Longer than any run.
-const ENDLESS: Duration = Duration::from_secs(1 << 32);
+pub(crate) const ENDLESS: Duration = Duration::from_secs(1 << 32);
 
 /// A worker or a connection.
 pub(crate) struct Holder {

@@ -86,6 +86,39 @@ pub(crate) enum End {
     KilledAt(Aim, u64),
     /// The power is cut at the nth call of a kind.
     PowerCutAt(Aim, u64),
+    /// A thread panics at its nth call to the disk or change of the state.
+    Panicked(EngineThread, u64),
+}
+
+/// A thread that runs code of the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum EngineThread {
+    Log,
+    Keeper,
+    Ticker,
+    Loader,
+    Giants,
+    Tidier,
+    Client,
+}
+
+impl EngineThread {
+    const ALL: [Self; 7] =
+        [Self::Log, Self::Keeper, Self::Ticker, Self::Loader, Self::Giants, Self::Tidier, Self::Client];
+
+    /// What it is called.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Log => "sureq-log",
+            Self::Keeper => "sureq-keeper",
+            Self::Ticker => "sureq-ticker",
+            Self::Loader => "sureq-loader",
+            Self::Giants => "sureq-giants",
+            Self::Tidier => "sureq-tidier",
+            Self::Client => "client",
+        }
+    }
 }
 
 /// The calls that a crash is aimed at: before each of them something is on the disk that is not durable yet.
@@ -150,7 +183,7 @@ impl Level {
         match self {
             Self::Always => true,
             Self::Interval => !end.is_power_cut(),
-            Self::None => !end.is_power_cut() && !end.is_kill(),
+            Self::None => matches!(end, End::Closed),
         }
     }
 }
@@ -269,8 +302,13 @@ fn draw_end(rng: &mut Rng) -> End {
     let (aim, bits) = aims[rng.usize(..aims.len())];
     let most = 1 << rng.u32(..=bits);
     let nth = rng.u64(1..=most);
-    match rng.u32(..8) {
+    match rng.u32(..9) {
         0 => End::Closed,
+        8 => {
+            let thread = EngineThread::ALL[rng.usize(..EngineThread::ALL.len())];
+            let most = 1 << rng.u32(..10);
+            End::Panicked(thread, rng.u64(1..=most))
+        }
         1 | 2 => End::PowerCut(rng.u64(1..calls)),
         3 | 4 => End::PowerCutAt(aim, nth),
         5 => End::KilledAt(aim, nth),

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sureq_core::Broker;
 use sureq_engine::log::Position;
 use sureq_engine::{Body, Observer};
+use sureq_sync::sim;
 
 /// A state with more tasks than this is not remembered: to go through them after each command would take too long.
 const TASKS_MAX: u64 = 300;
@@ -107,6 +108,8 @@ impl Observer for States {
     }
 
     fn changed(&self, position: Position, broker: &Broker<Body>) {
+        // Here the lock of the store's state is held.
+        sim::may_panic();
         let mut inner = self.lock();
         // Without an event nothing has changed.
         if inner.past.last_key_value().is_none_or(|(last, _)| *last < position) {

@@ -9,6 +9,7 @@ use fastrand::Rng;
 use sureq_core::command::Command;
 use sureq_core::reply::Reply;
 use sureq_engine::fault::OpenError;
+use sureq_engine::log::LogError;
 use sureq_engine::{Engine, Held, Options};
 use sureq_sync::sim::{self, Simulation, Trace};
 use sureq_sync::{now, thread};
@@ -46,6 +47,9 @@ const ROUNDS_MAX: usize = 200;
 /// that go to those who wait.
 const HELD_TASKS_MAX: usize = 6_000;
 const HELD_BYTES_MAX: usize = 5 << 20;
+
+/// What clients panic with who come to a state that a panic has left in doubt.
+const IN_DOUBT: &str = "has left the state in doubt";
 
 /// How long closing may take when the disk is well.
 const CLOSE_MAX: Duration = Duration::from_secs(120);
@@ -169,21 +173,29 @@ impl World {
 
     fn live_once(&mut self, end: End) {
         let disk = LifeDisk::new(self.disk.clone(), end, &self.plan, self.plan.faults, self.rng.fork());
+        let mut is_over = false;
         if let Some((engine, clock)) = self.open(&disk) {
             let relief = self.relief(&disk);
             self.client(&engine, &clock).configure(false);
+            if let End::Panicked(thread, nth) = end {
+                sim::inject_panic(thread.name(), nth, IN_DOUBT);
+            }
             let clients: Vec<_> = (0..self.plan.clients)
                 .map(|_| {
                     let client = self.client(&engine, &clock);
                     thread::spawn("client", move || client.run()).expect("the system has a thread")
                 })
                 .collect();
-            for thread in clients.into_iter().chain(relief) {
-                if thread.join().is_err() {
-                    self.find("a client panicked".into());
-                }
-            }
+            let panicked = clients.into_iter().chain(relief).map(thread::JoinHandle::join);
+            let panicked = panicked.filter(Result::is_err).count();
             self.close(&engine, &disk);
+            drop(engine);
+            is_over |= sim::end_injection();
+            // A client that panicked has not closed its connection.
+            self.history().end_connections(now());
+            if panicked > 0 && !is_over {
+                self.find(format!("{panicked} clients panicked"));
+            }
             self.ahead_ms = clock.ahead_ms();
             if clock.is_stepped() {
                 // The next life goes on from what the wall clock shows.
@@ -191,7 +203,8 @@ impl World {
             }
         }
         self.history().findings.extend(disk.findings());
-        if disk.is_over() && !self.plan.durability.survives(end) {
+        is_over |= disk.is_over();
+        if is_over && !self.plan.durability.survives(end) {
             self.history().doubt_all(now());
             self.states.doubt();
         }
@@ -210,11 +223,16 @@ impl World {
 
     fn close(&self, engine: &Engine, disk: &LifeDisk) {
         disk.calm_down();
-        let held = if engine.failure().is_none() { engine.held() } else { Held::default() };
+        let is_sound = engine.failure().is_none() && !sim::is_panic_injected();
+        let held = if is_sound { engine.held() } else { Held::default() };
         if held.tasks > HELD_TASKS_MAX || held.bytes > HELD_BYTES_MAX {
             self.find(format!("too much under one lock: {held:?}"));
         }
         match engine.close_within(CLOSE_MAX) {
+            Err(error) if matches!(*error, LogError::Hung { .. }) => {
+                self.find(format!("closing hangs: {error}"))
+            }
+            Err(error) if matches!(*error, LogError::Poisoned) && sim::is_panic_injected() => {}
             Err(error) if !disk.is_over() && !disk.failed().1 => {
                 self.find(format!("the store failed: {error}"));
             }
