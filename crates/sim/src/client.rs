@@ -629,7 +629,9 @@ impl Client {
             let confirmed = self.history().confirmed_of(queue);
             let replies = self.ask(Command::Drop { queues: &[&name] });
             if matches!(replies.as_ref().map(|replies| &replies.list[..]), Some([Reply::Count(_)])) {
-                confirmed.into_iter().for_each(|number| self.history().removed(number, now()));
+                for number in confirmed {
+                    self.history().removed(number, now());
+                }
             }
             self.history().end_resume(queue, now());
         } else {

@@ -74,10 +74,9 @@ impl State {
     /// Where it differs from another, if it does.
     fn difference(&self, other: &Self) -> Option<String> {
         let names: BTreeSet<_> = self.counts.keys().chain(other.counts.keys()).collect();
-        let differs = |name: &&Box<[u8]>| self.counts.get(&**name) != other.counts.get(&**name);
-        let differ = names.into_iter().filter(differs).map(|name| {
+        let differ = names.into_iter().filter_map(|name| {
             let (was, is) = (self.counts.get(name), other.counts.get(name));
-            format!("{} had {was:?} and has {is:?}", String::from_utf8_lossy(name))
+            (was != is).then(|| format!("{} had {was:?} and has {is:?}", String::from_utf8_lossy(name)))
         });
         let differ: Vec<String> = differ.collect();
         let what = if differ.is_empty() { "although all counts are equal".into() } else { differ.join(", ") };

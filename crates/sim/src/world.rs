@@ -230,7 +230,7 @@ impl World {
         }
         match engine.close_within(CLOSE_MAX) {
             Err(error) if matches!(*error, LogError::Hung { .. }) => {
-                self.find(format!("closing hangs: {error}"))
+                self.find(format!("closing hangs: {error}"));
             }
             Err(error) if matches!(*error, LogError::Poisoned) && sim::is_panic_injected() => {}
             Err(error) if !disk.is_over() && !disk.failed().1 => {

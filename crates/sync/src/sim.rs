@@ -329,7 +329,9 @@ impl Task {
 
     /// Whether a panic was injected, or follows from one that was.
     fn is_injected(&self, panic: &std::panic::PanicHookInfo<'_>) -> bool {
-        let text = panic.payload_as_str().unwrap_or_default();
+        let payload = panic.payload();
+        let text = payload.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or_default();
         let state = self.lock();
         let has_come = state.injected.as_ref().filter(|injected| injected.left == 0);
         has_come.is_some_and(|injected| text == INJECTED || text.contains(injected.follows))
