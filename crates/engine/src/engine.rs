@@ -22,6 +22,7 @@ use crate::keeper::Keeper;
 use crate::loader::{self, Loader};
 use crate::log::{Cut, Durability, LogError, Position};
 use crate::meter::Held;
+use crate::observer::Observer;
 use crate::opening;
 use crate::shared::{Shared, State, ThreadsLeft};
 use crate::synced::Synced;
@@ -46,6 +47,8 @@ pub struct Options {
     pub keeps_log: bool,
     /// Gets a line when something happens that an operator should know of.
     pub notice: Option<fn(&str)>,
+    /// Sees all states of the store; only simulations have one.
+    pub observer: Option<Arc<dyn Observer>>,
 }
 
 /// How long [`Engine::close`] waits for the disk.
@@ -63,6 +66,7 @@ impl Default for Options {
             memory_bytes_max: None,
             keeps_log: false,
             notice: None,
+            observer: None,
         }
     }
 }
@@ -156,6 +160,7 @@ impl Engine {
             read_faults: ReadFaults::default(),
             giants: Giants::default(),
             notice: options.notice,
+            observer: options.observer.clone(),
             threads: Mutex::default(),
             threads_left: ThreadsLeft::default(),
             warnings: cut.iter().map(Cut::to_string).collect(),

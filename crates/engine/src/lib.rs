@@ -19,6 +19,7 @@
 //!   from.
 //! * [`check`]: whether a store is sound. [`repair`]: what can be saved of one that is not. [`backup`]: a copy of one that
 //!   is running, `unfinished` the mark of one that is being made. `failpoint`: where a test can end the process.
+//! * `observer`: someone who sees all states, for simulations.
 //! * [`disk`], [`clock`]: the only doors to the machine. [`fault`]: what goes wrong there.
 
 pub mod backup;
@@ -48,6 +49,7 @@ mod loader;
 mod log_thread;
 mod meter;
 mod notes;
+mod observer;
 mod opening;
 mod payloads;
 mod placement;
@@ -72,3 +74,4 @@ pub use body::{Body, Stored};
 pub use engine::{CACHE_BYTES, Engine, Options};
 pub use line::OwnedPop;
 pub use meter::Held;
+pub use observer::Observer;

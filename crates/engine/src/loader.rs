@@ -17,7 +17,7 @@ use crate::body::{Body, Stored};
 use crate::cache::{Cache, Start, is_whole};
 use crate::durable::Durable;
 use crate::fault::{Fault, Operation};
-use crate::log::{Place, Reader, segment_name};
+use crate::log::{Place, Position, Reader, segment_name};
 use crate::seek::{Candidates, Search};
 use crate::shared::Shared;
 use crate::sliced::{SLICE_BYTES, SLICE_TASKS};
@@ -376,9 +376,11 @@ fn load(shared: &Shared, loader: &Loader, cell: &TicketCell) {
     answer.leave_out(&missing);
     answer.position = answer.position.max(position.unwrap_or_default());
     let position = answer.position;
+    // Where more slices follow, the taker executes them at once. Nobody writes what was executed so far before that.
+    let wakes_at = if ticket.is_loading { Position::START } else { position };
     if let Some(waker) = ticket.waker.take() {
         drop(ticket);
-        shared.durable.wake_at(position, &waker);
+        shared.durable.wake_at(wakes_at, &waker);
     }
 }
 

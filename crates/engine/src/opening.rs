@@ -80,6 +80,9 @@ pub(crate) fn open(
     broker.release_all_dropped(&mut Playback::after_all(&mut live));
     broker.refresh_all();
     refuse_missing(&live, &recovered.segments)?;
+    if let Some(observer) = &options.observer {
+        observer.recovered(recovered.end, &broker);
+    }
     failpoint("open.after-recovery");
     checkpoints.tidy().map_err(disk_error)?;
     failpoint("open.after-tidy");
@@ -102,6 +105,9 @@ pub(crate) fn open(
     let mut tape = Tape::new(recovered.end, writer.room(), values.hash_key, live);
     broker.start(incarnation, now, &mut tape);
     tape.end_unit(&mut broker);
+    if let Some(observer) = &options.observer {
+        observer.changed(tape.end(), &broker);
+    }
     while let Some(mut batch) = tape.take(&mut FrameBuf::new()) {
         writer.append(&mut batch.frame, batch.events).map_err(disk_error)?;
     }

@@ -28,6 +28,7 @@ use crate::loader::Loader;
 use crate::log::{Cut, Durability, LogError, Position, SegmentInfo};
 use crate::log_thread::{LAZY_BYTES, LogThread};
 use crate::meter::{Held, Meter};
+use crate::observer::Observer;
 use crate::sliced::{self, Left, PopRest, Sliced};
 use crate::synced::{Synced, Waited};
 use crate::tape::Tape;
@@ -73,6 +74,7 @@ pub(crate) struct Shared {
     /// What payloads that are names are hashed with.
     pub(crate) hash_key: [u8; 16],
     pub(crate) notice: Option<fn(&str)>,
+    pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) threads: Mutex<Vec<thread::JoinHandle>>,
     pub(crate) threads_left: ThreadsLeft,
     pub(crate) cut: Option<Cut>,
@@ -355,6 +357,9 @@ impl Shared {
     pub(crate) fn end_unit(&self, state: &mut State) {
         let State { broker, tape, .. } = &mut *state;
         tape.end_unit(broker);
+        if let Some(observer) = &self.observer {
+            observer.changed(tape.end(), broker);
+        }
         if !state.tape.notes.is_empty() {
             self.tell(state);
         }

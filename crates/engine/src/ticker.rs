@@ -8,13 +8,13 @@ use sureq_sync::MutexGuard;
 use crate::shared::{LOCK, Shared, State};
 use crate::ticket::timed_out;
 
-/// The wall clock may jump, so that appointments are looked at this often.
+/// The wall clock may jump, so that tasks with a time of day are looked at this often before their time.
 const WALL_LOOK_MS: u64 = 100;
 
 /// When the ticker must look next, if ever.
 pub(crate) fn next_look(state: &State, now: Now) -> Option<LogTime> {
     let next = state.broker.next_deadline();
-    let wall = next.wall.map(|_| now.log.after(WALL_LOOK_MS));
+    let wall = next.wall.map(|at| now.log.after(at.0.saturating_sub(now.wall.0).min(WALL_LOOK_MS)));
     let unserved = state.has_unserved().then_some(now.log);
     [next.log, state.line.next_timeout(), wall, unserved].into_iter().flatten().min()
 }

@@ -24,12 +24,14 @@ use crate::clock::SimClock;
 use crate::history::{Delivery, History, payload_of};
 use crate::holder::Holder;
 use crate::plan::{Kind, Plan};
+use crate::states::States;
 
 /// A client of one life of a store.
 pub(crate) struct Client {
     pub(crate) engine: Engine,
     pub(crate) plan: Arc<Plan>,
     pub(crate) history: Arc<Mutex<History>>,
+    pub(crate) states: States,
     pub(crate) clock: Arc<SimClock>,
     pub(crate) rng: Rng,
     /// Deliveries whose leases end by themselves alone.
@@ -52,6 +54,52 @@ impl Lease<'_> {
     pub(crate) const fn of_ms(ms: u64) -> Self {
         Self { ask: LeaseAsk { ms: Some(ms), ..LeaseAsk::NONE }, until: None }
     }
+}
+
+/// A task that is about to be pushed: its number and its payload.
+pub(crate) type Begun = (u64, Vec<u8>);
+
+/// How many commands a short and a long pipeline have at most.
+const PIPELINE_MAX: [usize; 4] = [4, 4, 4, 32];
+
+/// One command of a pipeline.
+enum Part {
+    Push(Vec<Begun>),
+    Pop(u32),
+    Ack(Vec<Delivery>),
+    Look,
+}
+
+impl Part {
+    fn payloads(&self) -> Vec<&[u8]> {
+        if let Self::Push(begun) = self { payloads_of(begun) } else { Vec::new() }
+    }
+
+    fn receipts(&self) -> Vec<&[u8]> {
+        if let Self::Ack(deliveries) = self { receipts_of(deliveries) } else { Vec::new() }
+    }
+
+    /// The queue of an ack.
+    fn queue(&self) -> Option<usize> {
+        if let Self::Ack(deliveries) = self { deliveries.first().map(|first| first.queue) } else { None }
+    }
+}
+
+fn payloads_of(begun: &[Begun]) -> Vec<&[u8]> {
+    begun.iter().map(|(_, payload)| payload.as_slice()).collect()
+}
+
+fn receipts_of(deliveries: &[Delivery]) -> Vec<&[u8]> {
+    deliveries.iter().map(|delivery| delivery.receipt.as_slice()).collect()
+}
+
+const fn pop<'a>(queues: &'a [&'a [u8]], count: u32, lease: Lease<'a>, block: Option<Block>) -> Pop<'a> {
+    Pop { queues, count, block, lease: lease.ask, meta: false }
+}
+
+const fn ack<'a>(queue: &'a [u8], list: &'a [&'a [u8]]) -> Command<'a> {
+    let tasks = TaskRefs { list, form: IdForm::Long };
+    Command::Ack { queue, tasks, scope: AckScope::LeasedOrLapsed }
 }
 
 /// The name of a queue.
@@ -78,6 +126,7 @@ impl Client {
             engine: self.engine.clone(),
             plan: Arc::clone(&self.plan),
             history: Arc::clone(&self.history),
+            states: self.states.clone(),
             clock: Arc::clone(&self.clock),
             rng: self.rng.fork(),
             held: Vec::new(),
@@ -112,27 +161,36 @@ impl Client {
 
     /// Asks, and waits until the reply may leave. None if nobody knows what came of it.
     pub(crate) fn ask(&self, command: Command<'_>) -> Option<Replies<Payload>> {
-        self.history().commands += 1;
+        let replies = self.ask_all(&[command])?;
+        let is_known = !matches!(replies.list[..], [Reply::Refused(Refusal::Unknown { .. })]);
+        is_known.then_some(replies)
+    }
+
+    /// Asks several commands at once, and waits until all replies may leave. None if nobody knows what came of them.
+    pub(crate) fn ask_all(&self, commands: &[Command<'_>]) -> Option<Replies<Payload>> {
+        self.history().commands += commands.len() as u64;
         let (mut replies, mut position) = (Replies::default(), Position::START);
-        loop {
-            let submitted = self.engine.submit(&[command], &mut replies);
+        while replies.list.len() < commands.len() {
+            let submitted = self.engine.submit(&commands[replies.list.len()..], &mut replies);
             self.engine.commit();
             position = position.max(submitted.position);
             match submitted.flow {
+                Flow::Ready | Flow::Backpressure(None) => {}
                 Flow::Waiting(ticket) => {
                     // A lost wake-up must show, so this wait has no time limit.
                     let answer = sureq_home_api::wait(|cx| ticket.poll(cx));
                     position = position.max(answer.position);
                     replies.append(answer.replies);
-                    break;
                 }
-                // If that never becomes durable, the command is refused.
-                Flow::Backpressure(Some(until)) if submitted.executed == 0 => drop(self.engine.wait(until)),
-                _ => break,
+                // If that never becomes durable, the rest is refused.
+                Flow::Backpressure(Some(until)) => _ = self.engine.wait(until),
             }
         }
-        let is_known = !matches!(replies.list[..], [Reply::Refused(Refusal::Unknown { .. })]);
-        (self.engine.wait(position) && is_known).then_some(replies)
+        let is_durable = self.engine.wait(position);
+        if is_durable {
+            self.states.confirm(position);
+        }
+        is_durable.then_some(replies)
     }
 
     fn act(&mut self, kind: Kind) {
@@ -145,6 +203,7 @@ impl Client {
                 let block = Block::Millis(self.rng.u64(1..=self.plan.delay_max_ms));
                 self.pop(queue, Some(block));
             }
+            Kind::Pipeline => self.pipeline(queue),
             Kind::Ack => self.ack(),
             Kind::Extend => self.extend(),
             Kind::Return => self.give_back(None),
@@ -237,7 +296,7 @@ impl Client {
     }
 
     /// Begins so many tasks of a queue; answers their numbers and payloads.
-    pub(crate) fn begin(&mut self, queue: usize, count: usize, not_before: Instant) -> Vec<(u64, Vec<u8>)> {
+    pub(crate) fn begin(&mut self, queue: usize, count: usize, not_before: Instant) -> Vec<Begun> {
         let mut begun = Vec::new();
         for _ in 0..count {
             let bytes = self.rng.usize(8..=self.plan.payload_max.max(8));
@@ -247,27 +306,96 @@ impl Client {
         begun
     }
 
+    /// Begins so many tasks of a queue with the smallest payloads.
+    pub(crate) fn begin_small(&self, queue: usize, count: usize) -> Vec<Begun> {
+        let mut history = self.history();
+        let begin = |_| {
+            let number = history.begin_push(queue, 8, now());
+            (number, payload_of(number, 8))
+        };
+        (0..count).map(begin).collect()
+    }
+
     pub(crate) fn push(&mut self, queue: usize) {
-        // A push is executed in one go, so that a larger one would exceed the bound on work under the lock.
-        let most = self.plan.batch_max.min(limits::SLICE_TASKS).min(1 + (1 << 20) / self.plan.payload_max);
-        let count = self.rng.usize(1..=most);
-        let begun = self.begin(queue, count, now());
+        let begun = self.begin_batch(queue);
         self.push_begun(queue, &begun);
     }
 
-    pub(crate) fn push_begun(&self, queue: usize, begun: &[(u64, Vec<u8>)]) {
-        let payloads: Vec<&[u8]> = begun.iter().map(|(_, payload)| payload.as_slice()).collect();
+    /// Begins as many tasks as one push has.
+    fn begin_batch(&mut self, queue: usize) -> Vec<Begun> {
+        // A push is executed in one go, so that a larger one would exceed the bound on work under the lock.
+        let most = self.plan.batch_max.min(limits::SLICE_TASKS).min(1 + (1 << 20) / self.plan.payload_max);
+        let count = self.rng.usize(1..=most);
+        self.begin(queue, count, now())
+    }
+
+    pub(crate) fn push_begun(&self, queue: usize, begun: &[Begun]) {
+        let payloads = payloads_of(begun);
         let replies = self.ask(Command::Push { queue: &queue_name(queue), payloads: &payloads });
-        let Some(replies) = replies else { return };
+        if let Some(replies) = replies {
+            self.pushed(begun, &replies.list[0], &replies);
+        }
+    }
+
+    /// Tells the history what came of a push.
+    fn pushed(&self, begun: &[Begun], reply: &Reply, replies: &Replies<Payload>) {
         let mut history = self.history();
-        match &replies.list[..] {
-            [Reply::Pushed(ids)] => {
+        match reply {
+            Reply::Pushed(ids) => {
                 for ((number, _), id) in begun.iter().zip(&replies.ids[ids.range()]) {
                     history.pushed(*number, id.to_string());
                 }
             }
-            [Reply::Refused(_)] => begun.iter().for_each(|(number, _)| history.refused(*number)),
+            Reply::Refused(Refusal::Unknown { .. }) => {}
+            Reply::Refused(_) => begun.iter().for_each(|(number, _)| history.refused(*number)),
             other => history.findings.push(format!("a push was answered {other:?}")),
+        }
+    }
+
+    /// Asks several commands at once, as clients do that do not wait for one reply before they send the next command.
+    fn pipeline(&mut self, queue: usize) {
+        let most = PIPELINE_MAX[self.rng.usize(..PIPELINE_MAX.len())];
+        let count = self.rng.usize(2..=most);
+        let (name, asked) = (queue_name(queue), now());
+        let lease_ms = self.rng.u64(1..=self.plan.lease_max_ms);
+        let parts: Vec<Part> = (0..count)
+            .map(|_| match self.rng.u32(..4) {
+                0 => Part::Pop(self.rng.usize(1..=self.plan.batch_max) as u32),
+                1 => self.any_held().map_or(Part::Look, |delivery| Part::Ack(vec![delivery])),
+                _ => Part::Push(self.begin_batch(queue)),
+            })
+            .collect();
+        let payloads: Vec<Vec<&[u8]>> = parts.iter().map(Part::payloads).collect();
+        let receipts: Vec<Vec<&[u8]>> = parts.iter().map(Part::receipts).collect();
+        let queues = [name.as_slice()];
+        let names: Vec<Vec<u8>> =
+            parts.iter().map(|part| queue_name(part.queue().unwrap_or(queue))).collect();
+        let commands: Vec<Command<'_>> = parts
+            .iter()
+            .enumerate()
+            .map(|(at, part)| match part {
+                Part::Push(_) => Command::Push { queue: &name, payloads: &payloads[at] },
+                Part::Pop(count) => Command::Pop(pop(&queues, *count, Lease::of_ms(lease_ms), None)),
+                Part::Ack(_) => ack(&names[at], &receipts[at]),
+                Part::Look => Command::Info { queue: &name },
+            })
+            .collect();
+        for part in &parts {
+            if let Part::Ack(deliveries) = part {
+                self.begin_finishing(deliveries);
+            }
+        }
+        let Some(replies) = self.ask_all(&commands) else { return };
+        for (part, reply) in parts.iter().zip(&replies.list) {
+            match part {
+                Part::Push(begun) => self.pushed(begun, reply, &replies),
+                Part::Pop(_) => {
+                    let taken = self.taken(queue, Lease::of_ms(lease_ms), asked, reply, &replies);
+                    self.hold(taken);
+                }
+                Part::Ack(deliveries) => self.finished(deliveries, reply, &replies),
+                Part::Look => {}
+            }
         }
     }
 
@@ -291,7 +419,7 @@ impl Client {
         self.add_begun(queue, &begun[0], add);
     }
 
-    pub(crate) fn add_begun(&self, queue: usize, (number, payload): &(u64, Vec<u8>), add: Add<'_>) {
+    pub(crate) fn add_begun(&self, queue: usize, (number, payload): &Begun, add: Add<'_>) {
         let name = queue_name(queue);
         let Some(replies) = self.ask(Command::Add(Add { queue: &name, payload, ..add })) else { return };
         let mut history = self.history();
@@ -308,6 +436,10 @@ impl Client {
         let count = self.rng.usize(1..=self.plan.batch_max) as u32;
         let lease_ms = self.rng.u64(1..=self.plan.lease_max_ms);
         let taken = self.take(queue, count, Lease::of_ms(lease_ms), block);
+        self.hold(taken);
+    }
+
+    fn hold(&mut self, taken: Vec<Delivery>) {
         self.held.extend(taken);
         let surplus = self.held.len().saturating_sub(2_000);
         self.held.drain(..surplus);
@@ -322,16 +454,29 @@ impl Client {
         block: Option<Block>,
     ) -> Vec<Delivery> {
         let (name, asked) = (queue_name(queue), now());
-        let pop = Pop { queues: &[&name], count, block, lease: lease.ask, meta: false };
-        let Some(replies) = self.ask(Command::Pop(pop)) else { return Vec::new() };
+        let Some(replies) = self.ask(Command::Pop(pop(&[&name], count, lease, block))) else {
+            return Vec::new();
+        };
+        self.taken(queue, lease, asked, &replies.list[0], &replies)
+    }
+
+    /// Tells the history what came of a pop; answers the deliveries.
+    fn taken(
+        &self,
+        queue: usize,
+        lease: Lease<'_>,
+        asked: Instant,
+        reply: &Reply,
+        replies: &Replies<Payload>,
+    ) -> Vec<Delivery> {
         let came = now();
         let until = lease.until.unwrap_or_else(|| asked + Duration::from_millis(lease.ask.ms.unwrap_or(0)));
         let mut history = self.history();
-        if !replies.tasks.is_empty() && history.is_paused_since(queue, asked) {
+        if matches!(reply, Reply::Tasks(span) if !span.is_empty()) && history.is_paused_since(queue, asked) {
             history.findings.push(format!("a pop got tasks of queue {queue}, which is paused"));
         }
-        match &replies.list[..] {
-            [Reply::Tasks(tasks)] => replies.tasks[tasks.range()]
+        match reply {
+            Reply::Tasks(tasks) => replies.tasks[tasks.range()]
                 .iter()
                 .filter_map(|task| {
                     let receipt = Spelling::of_receipt(task.receipt()).as_bytes().to_vec();
@@ -339,7 +484,7 @@ impl Client {
                     history.delivered(task.body.as_ref(), queue, receipt, task.deliveries, time)
                 })
                 .collect(),
-            [Reply::TimedOut | Reply::Refused(_)] => Vec::new(),
+            Reply::TimedOut | Reply::Refused(_) => Vec::new(),
             other => {
                 history.findings.push(format!("a pop was answered {other:?}"));
                 Vec::new()
@@ -364,16 +509,24 @@ impl Client {
     /// Acks deliveries of one queue.
     pub(crate) fn finish(&self, deliveries: &[Delivery]) {
         let Some(first) = deliveries.first() else { return };
+        self.begin_finishing(deliveries);
+        let list = receipts_of(deliveries);
+        if let Some(replies) = self.ask(ack(&queue_name(first.queue), &list)) {
+            self.finished(deliveries, &replies.list[0], &replies);
+        }
+    }
+
+    fn begin_finishing(&self, deliveries: &[Delivery]) {
         for delivery in deliveries {
             self.history().begin_removal(delivery.number);
         }
-        let list: Vec<&[u8]> = deliveries.iter().map(|delivery| delivery.receipt.as_slice()).collect();
-        let (name, tasks) = (queue_name(first.queue), TaskRefs { list: &list, form: IdForm::Long });
-        let ack = Command::Ack { queue: &name, tasks, scope: AckScope::LeasedOrLapsed };
-        let Some(replies) = self.ask(ack) else { return };
+    }
+
+    /// Tells the history what came of an ack.
+    fn finished(&self, deliveries: &[Delivery], reply: &Reply, replies: &Replies<Payload>) {
         let mut history = self.history();
-        match &replies.list[..] {
-            [Reply::Acked(done)] => {
+        match reply {
+            Reply::Acked(done) => {
                 let done = &replies.indexes[done.range()];
                 for (index, delivery) in deliveries.iter().enumerate() {
                     if done.contains(&(index as u32)) {
@@ -383,7 +536,7 @@ impl Client {
                     }
                 }
             }
-            [Reply::Refused(_)] => {}
+            Reply::Refused(_) => {}
             other => history.findings.push(format!("an ack was answered {other:?}")),
         }
     }
@@ -460,8 +613,10 @@ impl Client {
         if kind == Kind::Bury && replies.is_some() {
             self.history().end_taking(number, now());
         }
+        // One that is leased when it is cancelled is deleted when its lease ends, unless somebody buries it before.
+        let is_final = kind == Kind::Delete || kind == Kind::Cancel && !self.plan.has(Kind::Bury);
         match replies.as_ref().map(|replies| &replies.list[..]) {
-            Some([Reply::Count(1)]) if kind == Kind::Delete => self.history().removed(number, now()),
+            Some([Reply::Count(1)]) if is_final => self.history().removed(number, now()),
             Some([Reply::Count(0)]) if kind != Kind::Bury => self.history().not_removed(number),
             _ => {}
         }
@@ -474,7 +629,13 @@ impl Client {
         if kind == Kind::Drop {
             // It is no longer paused, either.
             self.history().begin_resume(queue);
-            self.ask(Command::Drop { queues: &[&name] });
+            let confirmed = self.history().confirmed_of(queue);
+            let replies = self.ask(Command::Drop { queues: &[&name] });
+            if matches!(replies.as_ref().map(|replies| &replies.list[..]), Some([Reply::Count(_)])) {
+                for number in confirmed {
+                    self.history().removed(number, now());
+                }
+            }
             self.history().end_resume(queue, now());
         } else {
             let state = [None, Some(View::Ready), Some(View::Delayed), Some(View::Dead)][self.rng.usize(..4)];

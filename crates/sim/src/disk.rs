@@ -8,12 +8,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fastrand::Rng;
+use sureq_engine::check::check;
 use sureq_engine::disk::{Disk, DiskFile};
 use sureq_engine::fault::{Fault, Operation};
 use sureq_sync::{sim, thread};
 use sureq_testkit::sim_disk::{FailureKind, Kept, Repeat, SimDisk};
 
-use crate::plan::{End, Faults, Plan};
+use crate::plan::{Aim, End, Faults, Plan};
 
 /// What a system answers that cannot read a sector.
 const EIO: i32 = 5;
@@ -28,6 +29,8 @@ pub(crate) struct LifeDisk {
 struct Life {
     end: End,
     calls: AtomicU64,
+    /// Those of the kind that the end is aimed at.
+    aimed_calls: AtomicU64,
     /// The machine or the process is gone: whatever still runs changes nothing any more.
     is_over: AtomicBool,
     /// What a power cut has left.
@@ -41,6 +44,9 @@ struct Life {
     is_broken: AtomicBool,
     /// From now on all goes well, and at once.
     is_calm: AtomicBool,
+    /// There is a store on it that was open once.
+    is_made: AtomicBool,
+    findings: Mutex<Vec<String>>,
 }
 
 impl LifeDisk {
@@ -49,6 +55,7 @@ impl LifeDisk {
         let life = Life {
             end,
             calls: AtomicU64::new(0),
+            aimed_calls: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
             left: Mutex::new(None),
             rng: Mutex::new(rng),
@@ -58,8 +65,15 @@ impl LifeDisk {
             failed_reads: AtomicU64::new(0),
             is_broken: AtomicBool::new(false),
             is_calm: AtomicBool::new(false),
+            is_made: AtomicBool::new(false),
+            findings: Mutex::default(),
         };
         Self { inner, life: Arc::new(life) }
+    }
+
+    /// There is a store on it now.
+    pub(crate) fn note_made(&self) {
+        self.life.is_made.store(true, Ordering::Relaxed);
     }
 
     /// How many reads failed, and whether a write or a sync did.
@@ -97,6 +111,7 @@ impl LifeDisk {
     /// Counts a call, and says whether there is still someone to make it.
     fn call(&self, operation: Operation) -> io::Result<()> {
         sim::interrupt();
+        sim::may_panic();
         sim::note(operation as u64);
         if matches!(operation, Operation::Sync | Operation::SyncDirectory) {
             thread::sleep(self.life.sync_time());
@@ -105,26 +120,52 @@ impl LifeDisk {
             return Err(gone());
         }
         let calls = self.life.calls.fetch_add(1, Ordering::Relaxed) + 1;
-        match self.life.end {
-            End::Killed(at) if calls == at => self.life.is_over.store(true, Ordering::Relaxed),
-            End::PowerCut(at) if calls == at => self.cut_power(),
-            _ => return self.life.fails(operation, calls, &self.inner),
+        if !self.life.ends_at(operation, calls) {
+            return self.life.fails(operation, calls, &self.inner);
         }
+        if self.life.end.is_power_cut() {
+            self.cut_power();
+        }
+        self.life.is_over.store(true, Ordering::Relaxed);
         Err(gone())
     }
 
     fn cut_power(&self) {
         let kept = || {
             let mut rng = self.life.rng();
-            match rng.u32(..4) {
+            match rng.u32(..5) {
                 0 => Kept::Nothing,
                 1 => Kept::Everything,
+                2 => Kept::Removals,
                 _ => Kept::Some { seed: rng.u64(..), sector_bytes: [512, 4096][rng.usize(..2)] },
             }
         };
         let left = self.inner.crash(kept(), kept());
         *self.life.left.lock().unwrap_or_else(PoisonError::into_inner) = Some(left);
-        self.life.is_over.store(true, Ordering::Relaxed);
+    }
+
+    /// Checks what the worst power cut would leave now: that files were removed, and nothing else of what is not synced. Whatever
+    /// replaces them must be durable by then.
+    fn check_removals(&self) {
+        let is_made = self.life.is_made.load(Ordering::Relaxed);
+        let is_checked = is_made && self.inner.unsynced_removals() > 0 && self.life.rng().bool();
+        if !is_checked || self.is_over() || self.failed() != (0, false) {
+            return;
+        }
+        let left = self.inner.crash(Kept::Nothing, Kept::Removals).shared();
+        let refusal = match check(&left, &mut |_, _, _| ()) {
+            Ok(report) => report.refusal,
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(refusal) = refusal {
+            let finding = format!("files were removed too early; after a power cut, {refusal}");
+            self.life.findings.lock().unwrap_or_else(PoisonError::into_inner).push(finding);
+        }
+    }
+
+    /// What is wrong with what the store did to the disk.
+    pub(crate) fn findings(&self) -> Vec<String> {
+        std::mem::take(&mut *self.life.findings.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn faulty<T>(operation: Operation, path: impl AsRef<Path>, called: io::Result<T>) -> Result<T, Fault> {
@@ -139,6 +180,17 @@ impl LifeDisk {
 impl Life {
     fn rng(&self) -> std::sync::MutexGuard<'_, Rng> {
         self.rng.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the process is killed or the power cut at this call, which is the nth of all.
+    fn ends_at(&self, operation: Operation, calls: u64) -> bool {
+        match self.end {
+            End::Closed | End::Panicked(..) => false,
+            End::Killed(at) | End::PowerCut(at) => calls == at,
+            End::KilledAt(aim, at) | End::PowerCutAt(aim, at) => {
+                aim.is_of(operation) && self.aimed_calls.fetch_add(1, Ordering::Relaxed) + 1 == at
+            }
+        }
     }
 
     fn is_calm(&self) -> bool {
@@ -174,6 +226,19 @@ impl Life {
     }
 }
 
+impl Aim {
+    fn is_of(self, operation: Operation) -> bool {
+        operation
+            == match self {
+                Self::Write => Operation::Write,
+                Self::Sync => Operation::Sync,
+                Self::Rename => Operation::Rename,
+                Self::Remove => Operation::Remove,
+                Self::SyncDirectory => Operation::SyncDirectory,
+            }
+    }
+}
+
 fn gone() -> io::Error {
     io::Error::other("the simulated process is gone")
 }
@@ -205,6 +270,7 @@ impl Disk for LifeDisk {
     }
 
     fn sync_dir(&self) -> Result<(), Fault> {
+        self.check_removals();
         Self::faulty(Operation::SyncDirectory, ".", self.call(Operation::SyncDirectory))?;
         self.inner.sync_dir()
     }
@@ -236,7 +302,7 @@ impl DiskFile for LifeFile {
         let was_over = self.disk.is_over();
         if let Err(error) = self.disk.call(Operation::Write) {
             // What the process had begun to write when it was killed may be there in part.
-            if !was_over && matches!(self.disk.life.end, End::Killed(_)) {
+            if !was_over && self.disk.life.end.is_kill() {
                 let part = self.disk.life.rng().usize(..=bytes.len());
                 self.inner.write_some_at(offset, &bytes[..part])?;
             }

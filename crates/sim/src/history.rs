@@ -7,6 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use crate::holder::ENDLESS;
+
 /// Log time counts whole milliseconds, so that a command may count as up to one earlier than it was.
 const RESOLUTION: Duration = Duration::from_millis(1);
 
@@ -192,6 +194,28 @@ impl History {
         }
     }
 
+    /// All connections have come to an end, and with them leases that nothing else ends.
+    pub(crate) fn end_connections(&mut self, now: Instant) {
+        for task in self.tasks.values_mut() {
+            if task.not_before > now + ENDLESS / 2 {
+                task.not_before = now;
+            }
+        }
+    }
+
+    /// The store has crashed at a level of durability that promises nothing for such a crash: what was confirmed may be there
+    /// or not, and what was removed may be there again.
+    pub(crate) fn doubt_all(&mut self, now: Instant) {
+        for task in self.tasks.values_mut() {
+            task.removal = Removal::None;
+            task.removers += 1;
+            // A delivery that is forgotten is counted again.
+            task.deliveries = 0;
+        }
+        self.pauses.clear();
+        self.forget_times(now);
+    }
+
     /// A queue is paused, as was asked at a time.
     pub(crate) fn paused(&mut self, queue: usize, asked: Instant, now: Instant) {
         let (last, under_way) = self.resumes.get(&queue).copied().unwrap_or_default();
@@ -251,6 +275,12 @@ impl History {
     /// The tasks that may be in a queue. What dies goes to the next one, unseen.
     fn of_queue(&self, queue: usize) -> Vec<u64> {
         let is_of = |task: &Task| task.queue == queue || self.has_dead_letters && task.queue < queue;
+        self.tasks.iter().filter(|(_, task)| is_of(task)).map(|(number, _)| *number).collect()
+    }
+
+    /// The tasks that are in a queue for sure, or gone: those that were confirmed. None where tasks move to another queue.
+    pub(crate) fn confirmed_of(&self, queue: usize) -> Vec<u64> {
+        let is_of = |task: &Task| task.queue == queue && task.id.is_some() && !self.has_dead_letters;
         self.tasks.iter().filter(|(_, task)| is_of(task)).map(|(number, _)| *number).collect()
     }
 

@@ -12,7 +12,7 @@ use crate::client::{Client, Lease, queue_name};
 use crate::history::Delivery;
 
 /// Longer than any run.
-const ENDLESS: Duration = Duration::from_secs(1 << 32);
+pub(crate) const ENDLESS: Duration = Duration::from_secs(1 << 32);
 
 /// A worker or a connection.
 pub(crate) struct Holder {
@@ -94,7 +94,7 @@ impl Client {
             self.worker = self.start_worker();
             return;
         };
-        let count = self.rng.usize(1..=self.plan.batch_max.min(20)) as u32;
+        let count = self.rng.usize(1..=self.plan.batch_max) as u32;
         let ask = LeaseAsk { worker: Some(worker.worker()), ..LeaseAsk::NONE };
         let taken = self.take(queue, count, Lease { ask, until: Some(worker.until) }, None);
         worker.held.extend(taken);
@@ -112,7 +112,7 @@ impl Client {
             0 => return self.disconnect(&conn),
             1 => self.settle_one(&mut conn),
             _ => {
-                let count = self.rng.usize(1..=self.plan.batch_max.min(20)) as u32;
+                let count = self.rng.usize(1..=self.plan.batch_max) as u32;
                 let ask = LeaseAsk { conn: Some(ConnId(conn.number)), ..LeaseAsk::NONE };
                 let taken = self.take(queue, count, Lease { ask, until: Some(conn.until) }, None);
                 conn.held.extend(taken);

@@ -4,11 +4,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sureq_core::command::{
-    Add, Block, Command, ConnId, IdForm, LeaseAsk, Return, TaskRef, TaskRefs, When, Worker, WorkerRef,
+    Add, Block, Command, ConnId, IdForm, LeaseAsk, Pop, Return, TaskRef, TaskRefs, When, Worker, WorkerRef,
 };
-use sureq_core::reply::Reply;
+use sureq_core::reply::{Replies, Reply};
 use sureq_core::settings::Place;
-use sureq_home_api::Home as _;
+use sureq_core::{WallTime, limits};
+use sureq_engine::clock::Clock as _;
+use sureq_home_api::{Home as _, Ticket};
 use sureq_sync::{now, thread};
 
 use crate::client::{Client, Lease, queue_name};
@@ -38,6 +40,7 @@ impl Client {
             now()
         });
         self.wakes("a delayed task", |client| client.add_after(Duration::from_secs(3)));
+        self.wakes("a task with a time of day", |client| client.add_at(Duration::from_millis(3_030)));
         let (_, due) = self.pushed_and_taken(Lease::of_ms(5_000), Duration::from_secs(5));
         self.wakes("a lease that lapses", |_| due);
         let (taken, _) = self.pushed_and_taken(Lease::of_ms(LONG_MS), Duration::ZERO);
@@ -45,6 +48,7 @@ impl Client {
         let (taken, _) = self.pushed_and_taken(Lease::of_ms(LONG_MS), Duration::ZERO);
         self.wakes("a shorter lease", |client| client.shorten(taken, 1_500));
         self.wakes_by_worker(&name);
+        self.comes_back_from_worker(&name);
         let ask = LeaseAsk { conn: Some(ConnId(1)), ..LeaseAsk::NONE };
         let (taken, _) = self.pushed_and_taken(Lease { ask, until: None }, Duration::ZERO);
         self.wakes("a connection that closes", |client| {
@@ -52,6 +56,13 @@ impl Client {
             client.engine.close_conn(ConnId(1));
             now()
         });
+        if let Some(gone) = self.wait_and_forget(&name) {
+            self.push_one();
+            self.wakes("a client that is gone when it is served", |_| {
+                drop(gone);
+                now()
+            });
+        }
         self.ask(Command::Pause { queue: &name });
         self.push_one();
         self.wakes("a queue that is resumed", |client| {
@@ -102,6 +113,20 @@ impl Client {
         now() + delay
     }
 
+    fn add_at(&mut self, delay: Duration) -> Instant {
+        let begun = self.begin(QUEUE, 1, now() + delay);
+        let at = WallTime(self.clock.wall_ms() + delay.as_millis() as u64);
+        self.add_begun(QUEUE, &begun[0], Add { when: When::At(at), ..Add::plain(&[], &[]) });
+        now() + delay
+    }
+
+    /// Waits for a task, and never looks whether it came.
+    fn wait_and_forget(&self, queue: &[u8]) -> Option<Ticket> {
+        let lease = LeaseAsk { ms: Some(LONG_MS), ..LeaseAsk::NONE };
+        let pop = Pop { queues: &[queue], count: 1, block: Some(Block::Forever), lease, meta: false };
+        self.engine.submit(&[Command::Pop(pop)], &mut Replies::default()).into_ticket()
+    }
+
     /// Pushes a task and takes it; answers the delivery, and when the time has passed.
     fn pushed_and_taken(&mut self, lease: Lease<'_>, time: Duration) -> (Vec<Delivery>, Instant) {
         self.push_one();
@@ -145,6 +170,42 @@ impl Client {
             let tasks = TaskRefs { list: &list, form: IdForm::Long };
             self.ask(Command::Bury { queue: &queue_name(QUEUE), tasks });
         }
+    }
+
+    /// Whether all tasks of a worker that ends come back at once, however many it has.
+    fn comes_back_from_worker(&mut self, queue: &[u8]) {
+        let slice = limits::SLICE_TASKS;
+        let count = [2, 20, slice, slice + 1, 2 * slice + 1][self.rng.usize(..5)];
+        let (ttl_ms, name) = (LONG_MS, &b"holds many"[..]);
+        let replies = self.ask(Command::Worker(Worker::Start { name, ttl_ms }));
+        let Some([Reply::Started(incarnation)]) = replies.as_ref().map(|replies| &replies.list[..]) else {
+            return;
+        };
+        let worker = WorkerRef { name, incarnation: *incarnation };
+        for numbers in (0..count).collect::<Vec<_>>().chunks(slice) {
+            let begun = self.begin_small(QUEUE, numbers.len());
+            self.push_begun(QUEUE, &begun);
+        }
+        let ask = LeaseAsk { worker: Some(worker), ..LeaseAsk::NONE };
+        let lease = Lease { ask, until: Some(now() + Duration::from_millis(ttl_ms)) };
+        let taken = self.take(QUEUE, count as u32, lease, None);
+        let all = taken.len();
+        self.let_come(taken);
+        self.ask(Command::Worker(Worker::Stop(worker)));
+        thread::sleep(LATE_MAX);
+        let back = self.take(QUEUE, count as u32, Lease::of_ms(LONG_MS), None);
+        if (all, back.len()) != (count, count) && self.engine.failure().is_none() {
+            let finding = format!("{} tasks of {count} came back from a worker that had {all}", back.len());
+            self.history().findings.push(finding);
+        }
+        let info = self.ask(Command::Info { queue });
+        if let Some([Reply::Info(info)]) = info.as_ref().map(|replies| &replies.list[..])
+            && info.leased != back.len() as u64
+        {
+            let finding = format!("{} tasks count as leased, of {}", info.leased, back.len());
+            self.history().findings.push(finding);
+        }
+        self.finish(&back);
     }
 
     fn wakes_by_worker(&mut self, queue: &[u8]) {

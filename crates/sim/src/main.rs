@@ -5,6 +5,7 @@
 //! * `disk` is the disk with its delays, faults and the crash; `clock` has the clocks.
 //! * `client` is one client, and `holder` what it holds by a worker or a connection; `history` is what all of them were
 //!   promised, and what contradicts it.
+//! * `states` remembers the states that the store goes through, for comparison with what a start recovers.
 //! * `world` runs a plan: lives of the store, one after the other, and a last one without faults, in which all tasks come
 //!   out and `liveness` looks whether those who wait are woken.
 //! * `shrink` makes a run smaller that finds something, and `found` keeps it.
@@ -19,6 +20,7 @@ mod holder;
 mod liveness;
 mod plan;
 mod shrink;
+mod states;
 mod world;
 
 use std::path::PathBuf;
@@ -67,6 +69,7 @@ struct Sums {
     seeds: AtomicU64,
     recoveries: AtomicU64,
     commands: AtomicU64,
+    compared: AtomicU64,
     simulated_ms: AtomicU64,
 }
 
@@ -151,16 +154,17 @@ impl Sums {
         self.seeds.fetch_add(1, Ordering::Relaxed);
         self.recoveries.fetch_add(outcome.recoveries, Ordering::Relaxed);
         self.commands.fetch_add(outcome.commands, Ordering::Relaxed);
+        self.compared.fetch_add(outcome.compared, Ordering::Relaxed);
         self.simulated_ms.fetch_add(outcome.trace.time.as_millis() as u64, Ordering::Relaxed);
     }
 
     fn print(&self, took: Duration) {
-        let [seeds, recoveries, commands, ms] =
-            [&self.seeds, &self.recoveries, &self.commands, &self.simulated_ms]
+        let [seeds, recoveries, commands, compared, ms] =
+            [&self.seeds, &self.recoveries, &self.commands, &self.compared, &self.simulated_ms]
                 .map(|sum| sum.load(Ordering::Relaxed));
         let (seconds, hours) = (took.as_secs(), ms / 3_600_000);
         println!(
-            "{seeds} seeds in {seconds} s: {hours} simulated hours, {recoveries} recoveries, {commands} commands"
+            "{seeds} seeds in {seconds} s: {hours} simulated hours, {recoveries} recoveries ({compared} compared), {commands} commands"
         );
     }
 }

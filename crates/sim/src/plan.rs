@@ -17,6 +17,8 @@ pub(crate) enum Kind {
     At,
     Pop,
     WaitingPop,
+    /// Several commands at once.
+    Pipeline,
     /// A pop whose client is gone before it is answered.
     Vanish,
     Ack,
@@ -41,13 +43,14 @@ pub(crate) enum Kind {
     Rest,
 }
 
-const KINDS: [Kind; 25] = [
+const KINDS: [Kind; 26] = [
     Kind::Push,
     Kind::Add,
     Kind::Named,
     Kind::At,
     Kind::Pop,
     Kind::WaitingPop,
+    Kind::Pipeline,
     Kind::Vanish,
     Kind::Ack,
     Kind::Extend,
@@ -79,6 +82,65 @@ pub(crate) enum End {
     Killed(u64),
     /// The power is cut after so many calls: what was not synced may be there.
     PowerCut(u64),
+    /// The process is killed at the nth call of a kind.
+    KilledAt(Aim, u64),
+    /// The power is cut at the nth call of a kind.
+    PowerCutAt(Aim, u64),
+    /// A thread panics at its nth call to the disk or change of the state.
+    Panicked(EngineThread, u64),
+}
+
+/// A thread that runs code of the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum EngineThread {
+    Log,
+    Keeper,
+    Ticker,
+    Loader,
+    Giants,
+    Tidier,
+    Client,
+}
+
+impl EngineThread {
+    const ALL: [Self; 7] =
+        [Self::Log, Self::Keeper, Self::Ticker, Self::Loader, Self::Giants, Self::Tidier, Self::Client];
+
+    /// What it is called.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Log => "sureq-log",
+            Self::Keeper => "sureq-keeper",
+            Self::Ticker => "sureq-ticker",
+            Self::Loader => "sureq-loader",
+            Self::Giants => "sureq-giants",
+            Self::Tidier => "sureq-tidier",
+            Self::Client => "client",
+        }
+    }
+}
+
+/// The calls that a crash is aimed at: before each of them something is on the disk that is not durable yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Aim {
+    Write,
+    Sync,
+    Rename,
+    Remove,
+    SyncDirectory,
+}
+
+impl End {
+    /// Whether something unsynced may be lost, or else unwritten.
+    pub(crate) const fn is_power_cut(self) -> bool {
+        matches!(self, Self::PowerCut(_) | Self::PowerCutAt(..))
+    }
+
+    pub(crate) const fn is_kill(self) -> bool {
+        matches!(self, Self::Killed(_) | Self::KilledAt(..))
+    }
 }
 
 /// What goes wrong with the disk in each life, besides its end.
@@ -113,6 +175,17 @@ pub(crate) enum Level {
     Always,
     Interval,
     None,
+}
+
+impl Level {
+    /// Whether what was confirmed is there after a life that ended so.
+    pub(crate) const fn survives(self, end: End) -> bool {
+        match self {
+            Self::Always => true,
+            Self::Interval => !end.is_power_cut(),
+            Self::None => matches!(end, End::Closed),
+        }
+    }
 }
 
 /// All that is decided before a run begins.
@@ -164,7 +237,7 @@ impl Plan {
             let weight = [0, 0, 1, 2, 5][rng.usize(..5)];
             kinds.extend(std::iter::repeat_n(kind, weight));
         }
-        let lives = (0..rng.usize(1..6)).map(|_| draw_end(durability, rng)).collect();
+        let lives = draw_lives(rng);
         Self {
             seed,
             durability,
@@ -214,16 +287,49 @@ impl Plan {
     }
 }
 
-fn draw_end(durability: Level, rng: &mut Rng) -> End {
+fn draw_end(rng: &mut Rng) -> End {
     let calls = 1 << rng.u32(2..14);
-    match rng.u32(..5) {
+    // Directories are synced rarely, so that a crash which is aimed at that comes early.
+    let aims = [
+        (Aim::Write, 10),
+        (Aim::Sync, 10),
+        (Aim::Sync, 10),
+        (Aim::Rename, 5),
+        (Aim::Remove, 5),
+        (Aim::SyncDirectory, 5),
+        (Aim::SyncDirectory, 5),
+    ];
+    let (aim, bits) = aims[rng.usize(..aims.len())];
+    let most = 1 << rng.u32(..=bits);
+    let nth = rng.u64(1..=most);
+    match rng.u32(..9) {
         0 => End::Closed,
-        // Where nothing is promised, nothing can be broken but by a store that is closed.
-        _ if durability == Level::None => End::Closed,
-        // Where a confirmation does not promise that it is on disk, a power cut may take it back.
-        1 | 2 if durability == Level::Always => End::PowerCut(rng.u64(1..calls)),
+        8 => {
+            let thread = EngineThread::ALL[rng.usize(..EngineThread::ALL.len())];
+            let most = 1 << rng.u32(..10);
+            End::Panicked(thread, rng.u64(1..=most))
+        }
+        1 | 2 => End::PowerCut(rng.u64(1..calls)),
+        3 | 4 => End::PowerCutAt(aim, nth),
+        5 => End::KilledAt(aim, nth),
         _ => End::Killed(rng.u64(1..calls)),
     }
+}
+
+/// How the lives of a run end. One in eight of those that crash is followed by three that crash while the store is opened.
+fn draw_lives(rng: &mut Rng) -> Vec<End> {
+    let mut lives = Vec::new();
+    for _ in 0..rng.usize(1..6) {
+        lives.push(draw_end(rng));
+        if lives.last() != Some(&End::Closed) && rng.u32(..8) == 0 {
+            let early = |rng: &mut Rng| {
+                let calls = rng.u64(1..100);
+                if rng.bool() { End::PowerCut(calls) } else { End::Killed(calls) }
+            };
+            lives.extend((0..3).map(|_| early(rng)));
+        }
+    }
+    lives
 }
 
 /// Something that is the case once in `n` draws.

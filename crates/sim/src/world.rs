@@ -9,7 +9,8 @@ use fastrand::Rng;
 use sureq_core::command::Command;
 use sureq_core::reply::Reply;
 use sureq_engine::fault::OpenError;
-use sureq_engine::{Engine, Held};
+use sureq_engine::log::LogError;
+use sureq_engine::{Engine, Held, Options};
 use sureq_sync::sim::{self, Simulation, Trace};
 use sureq_sync::{now, thread};
 use sureq_testkit::sim_disk::SimDisk;
@@ -19,6 +20,7 @@ use crate::clock::SimClock;
 use crate::disk::LifeDisk;
 use crate::history::History;
 use crate::plan::{End, Faults, Plan};
+use crate::states::States;
 
 /// What came of a seed.
 #[derive(Debug)]
@@ -27,6 +29,8 @@ pub(crate) struct Outcome {
     pub(crate) trace: Trace,
     pub(crate) recoveries: u64,
     pub(crate) commands: u64,
+    /// How many of the states recovered were compared with the past.
+    pub(crate) compared: u64,
     pub(crate) plan: Plan,
 }
 
@@ -39,9 +43,13 @@ const LIVES_MAX: usize = 12;
 /// How many times the last life waits for delayed tasks before it gives up.
 const ROUNDS_MAX: usize = 200;
 
-/// How much may be done in one go under the lock, as debug builds count it.
-const HELD_TASKS_MAX: usize = 3_000;
+/// How much may be done in one go under the lock, as debug builds count it: 3,000 tasks that commands name or push, and as many
+/// that go to those who wait.
+const HELD_TASKS_MAX: usize = 6_000;
 const HELD_BYTES_MAX: usize = 5 << 20;
+
+/// What clients panic with who come to a state that a panic has left in doubt.
+const IN_DOUBT: &str = "has left the state in doubt";
 
 /// How long closing may take when the disk is well.
 const CLOSE_MAX: Duration = Duration::from_secs(120);
@@ -70,6 +78,7 @@ pub(crate) fn run(plan: &Plan) -> Outcome {
         began: now(),
         plan: Arc::new(plan.clone()),
         history: Arc::new(Mutex::new(history)),
+        states: States::default(),
         disk: SimDisk::new(plan.seed),
         ahead_ms: 0,
         rng,
@@ -82,6 +91,7 @@ pub(crate) fn run(plan: &Plan) -> Outcome {
     drop(simulation);
     let history = std::mem::take(&mut *world.history.lock().unwrap_or_else(PoisonError::into_inner));
     let mut findings = history.findings;
+    findings.extend(world.states.findings());
     if lived.is_err() || panics > 0 {
         findings.push(format!("{panics} panics"));
     }
@@ -89,13 +99,14 @@ pub(crate) fn run(plan: &Plan) -> Outcome {
         findings.push(format!("threads were left: {left:?}"));
     }
     let (recoveries, commands) = (world.recoveries, history.commands);
-    Outcome { findings, trace, recoveries, commands, plan: plan.clone() }
+    Outcome { findings, trace, recoveries, commands, compared: world.states.compared(), plan: plan.clone() }
 }
 
 struct World {
     began: Instant,
     plan: Arc<Plan>,
     history: Arc<Mutex<History>>,
+    states: States,
     disk: SimDisk,
     /// How far the wall clock is ahead.
     ahead_ms: i64,
@@ -117,10 +128,15 @@ impl World {
     /// Opens the store; none if the process is gone before it is open, or something fails that it cannot do without.
     fn open(&mut self, disk: &LifeDisk) -> Option<(Engine, Arc<SimClock>)> {
         self.recoveries += 1;
+        if self.is_made {
+            disk.note_made();
+        }
         let clock = Arc::new(SimClock::new(self.began, self.ahead_ms));
-        match Engine::open_on(Arc::new(disk.clone()), Arc::clone(&clock) as _, &self.plan.options()) {
+        let options = Options { observer: Some(Arc::new(self.states.clone())), ..self.plan.options() };
+        match Engine::open_on(Arc::new(disk.clone()), Arc::clone(&clock) as _, &options) {
             Ok(engine) => {
                 self.is_made = true;
+                disk.note_made();
                 Some((engine, clock))
             }
             // A store that is there opens on a full disk, too.
@@ -146,6 +162,7 @@ impl World {
             engine: engine.clone(),
             plan: Arc::clone(&self.plan),
             history: Arc::clone(&self.history),
+            states: self.states.clone(),
             clock: Arc::clone(clock),
             rng: self.rng.fork(),
             held: Vec::new(),
@@ -156,26 +173,40 @@ impl World {
 
     fn live_once(&mut self, end: End) {
         let disk = LifeDisk::new(self.disk.clone(), end, &self.plan, self.plan.faults, self.rng.fork());
+        let mut is_over = false;
         if let Some((engine, clock)) = self.open(&disk) {
             let relief = self.relief(&disk);
             self.client(&engine, &clock).configure(false);
+            if let End::Panicked(thread, nth) = end {
+                sim::inject_panic(thread.name(), nth, IN_DOUBT);
+            }
             let clients: Vec<_> = (0..self.plan.clients)
                 .map(|_| {
                     let client = self.client(&engine, &clock);
                     thread::spawn("client", move || client.run()).expect("the system has a thread")
                 })
                 .collect();
-            for thread in clients.into_iter().chain(relief) {
-                if thread.join().is_err() {
-                    self.find("a client panicked".into());
-                }
-            }
+            let panicked = clients.into_iter().chain(relief).map(thread::JoinHandle::join);
+            let panicked = panicked.filter(Result::is_err).count();
             self.close(&engine, &disk);
+            drop(engine);
+            is_over |= sim::end_injection();
+            // A client that panicked has not closed its connection.
+            self.history().end_connections(now());
+            if panicked > 0 && !is_over {
+                self.find(format!("{panicked} clients panicked"));
+            }
             self.ahead_ms = clock.ahead_ms();
             if clock.is_stepped() {
                 // The next life goes on from what the wall clock shows.
                 self.history().forget_times(now());
             }
+        }
+        self.history().findings.extend(disk.findings());
+        is_over |= disk.is_over();
+        if is_over && !self.plan.durability.survives(end) {
+            self.history().doubt_all(now());
+            self.states.doubt();
         }
         self.disk = disk.left();
     }
@@ -192,11 +223,16 @@ impl World {
 
     fn close(&self, engine: &Engine, disk: &LifeDisk) {
         disk.calm_down();
-        let held = if engine.failure().is_none() { engine.held() } else { Held::default() };
+        let is_sound = engine.failure().is_none() && !sim::is_panic_injected();
+        let held = if is_sound { engine.held() } else { Held::default() };
         if held.tasks > HELD_TASKS_MAX || held.bytes > HELD_BYTES_MAX {
             self.find(format!("too much under one lock: {held:?}"));
         }
         match engine.close_within(CLOSE_MAX) {
+            Err(error) if matches!(*error, LogError::Hung { .. }) => {
+                self.find(format!("closing hangs: {error}"));
+            }
+            Err(error) if matches!(*error, LogError::Poisoned) && sim::is_panic_injected() => {}
             Err(error) if !disk.is_over() && !disk.failed().1 => {
                 self.find(format!("the store failed: {error}"));
             }
@@ -236,6 +272,7 @@ impl World {
             self.find(format!("an empty store keeps too much: {files:?}"));
         }
         self.close(&engine, &disk);
+        self.history().findings.extend(disk.findings());
         self.history().settle();
     }
 
@@ -265,8 +302,12 @@ impl World {
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { findings, trace, recoveries, commands, plan } = self;
-        write!(f, "seed {}: {commands} commands, {recoveries} starts, {trace:?}", plan.seed)?;
+        let Self { findings, trace, recoveries, commands, compared, plan } = self;
+        write!(
+            f,
+            "seed {}: {commands} commands, {recoveries} starts ({compared} compared), {trace:?}",
+            plan.seed
+        )?;
         for finding in findings.iter().take(FINDINGS_SHOWN) {
             write!(f, "\n  {finding}")?;
         }

@@ -75,6 +75,7 @@ impl Simulation {
             live: vec![0],
             running: 0,
             trace: Trace { hash: options.seed, turns: 0, time: Duration::ZERO },
+            injected: None,
         };
         let (state, panics, began) = (Mutex::new(state), AtomicU64::new(0), Instant::now());
         let scheduler = Arc::new(Scheduler { state, options, panics, began });
@@ -108,7 +109,11 @@ fn count_panics() {
     ONCE.call_once(|| {
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            if let Some(task) = current() {
+            let task = current();
+            if task.as_ref().is_some_and(|task| task.is_injected(panic)) {
+                return;
+            }
+            if let Some(task) = task {
                 task.scheduler.panics.fetch_add(1, Ordering::Relaxed);
             }
             hook(panic);
@@ -135,6 +140,30 @@ pub fn random(bound: u64) -> Option<u64> {
     current().map(|task| task.lock().rng.u64(..bound))
 }
 
+/// Has a thread of this name panic when it comes to [`may_panic`] for the nth time from now on. Panics whose message has `follows` in it are taken for consequences. Neither counts as a panic of the simulation.
+pub fn inject_panic(thread: &str, nth: u64, follows: &'static str) {
+    if let Some(task) = current() {
+        let injected = Injected { thread: thread.into(), left: nth, follows };
+        task.lock().injected = Some(injected);
+    }
+}
+
+/// Whether a panic that was injected has come.
+pub fn is_panic_injected() -> bool {
+    current().is_some_and(|task| task.lock().injected.as_ref().is_some_and(|injected| injected.left == 0))
+}
+
+/// Ends what [`inject_panic`] began; answers whether there was a panic.
+pub fn end_injection() -> bool {
+    let injected = current().and_then(|task| task.lock().injected.take());
+    injected.is_some_and(|injected| injected.left == 0)
+}
+
+/// A place at which a panic may be injected.
+pub fn may_panic() {
+    current().iter().for_each(Task::maybe_panic);
+}
+
 /// Lets another thread run here, if this is a simulation and the seed says so.
 pub fn interrupt() {
     current().iter().for_each(Task::maybe_yield);
@@ -155,7 +184,19 @@ struct State {
     live: Vec<usize>,
     running: usize,
     trace: Trace,
+    injected: Option<Injected>,
 }
+
+/// A panic that is to happen, or has happened.
+struct Injected {
+    thread: Box<str>,
+    /// How many times the thread still comes to such a place, the one at which it panics included.
+    left: u64,
+    follows: &'static str,
+}
+
+/// What a thread panics with that was to.
+const INJECTED: &str = "a panic that the simulation injects";
 
 struct Entry {
     name: Box<str>,
@@ -283,6 +324,31 @@ impl Task {
         let turn = Arc::clone(&state.entries[self.id].turn);
         while state.running != self.id {
             state = turn.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Whether a panic was injected, or follows from one that was.
+    fn is_injected(&self, panic: &std::panic::PanicHookInfo<'_>) -> bool {
+        let payload = panic.payload();
+        let text = payload.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or_default();
+        let state = self.lock();
+        let has_come = state.injected.as_ref().filter(|injected| injected.left == 0);
+        has_come.is_some_and(|injected| text == INJECTED || text.contains(injected.follows))
+    }
+
+    /// Panics, if this thread is to.
+    fn maybe_panic(&self) {
+        let mut state = self.lock();
+        let State { injected: Some(injected), entries, .. } = &mut *state else { return };
+        let is_meant = entries[self.id].name == injected.thread && !std::thread::panicking();
+        if injected.left == 0 || !is_meant {
+            return;
+        }
+        injected.left -= 1;
+        if injected.left == 0 {
+            drop(state);
+            panic!("{INJECTED}");
         }
     }
 
@@ -467,6 +533,28 @@ mod tests {
         thread.expect("a thread").join().expect_err("it panicked");
         lock.lock().expect_err("its lock is poisoned");
         assert_eq!(simulation.panics(), 1);
+    }
+
+    #[test]
+    fn a_panic_is_injected_where_it_is_asked_for() {
+        let simulation = Simulation::begin(options(1));
+        inject_panic("panics", 3, "follows from it");
+        let lock = Arc::new(Mutex::new(0));
+        let spawn = |name| {
+            let its = Arc::clone(&lock);
+            thread::spawn(name, move || {
+                for _ in 0..4 {
+                    *its.lock().expect("nobody panics with it") += 1;
+                    may_panic();
+                }
+            })
+            .expect("a thread")
+        };
+        spawn("another").join().expect("it was not meant");
+        spawn("panics").join().expect_err("it was meant");
+        assert_eq!(*lock.lock().expect("nobody panics with it"), 7);
+        assert!(end_injection());
+        assert_eq!(simulation.panics(), 0);
     }
 
     #[test]

@@ -223,6 +223,11 @@ impl SimDisk {
         self.state().failed
     }
 
+    /// How many files were removed whose removal is not durable yet.
+    pub fn unsynced_removals(&self) -> usize {
+        self.state().unsynced_names.iter().filter(|change| change.added.is_none()).count()
+    }
+
     /// How often files were synced.
     pub fn syncs(&self) -> usize {
         self.state().files.iter().map(|file| file.syncs).sum()
@@ -477,7 +482,11 @@ impl State {
     fn survivors(&self, in_flight: Option<&Op>, crash: Crash) -> SimDisk {
         let mut names = self.durable.clone();
         for (number, change) in self.unsynced_names.iter().enumerate() {
-            if crash.names.keeps(number as u64, 1, 0) {
+            let is_kept = match crash.names {
+                Kept::Removals => change.added.is_none(),
+                names => names.keeps(number as u64, 1, 0),
+            };
+            if is_kept {
                 change.apply(&mut names);
             }
         }

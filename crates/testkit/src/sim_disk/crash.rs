@@ -18,6 +18,8 @@ pub enum Kept {
     Nothing,
     /// Everything.
     Everything,
+    /// Of names, that files were removed, and nothing else: whatever was to replace them is not there.
+    Removals,
     /// What the seed says, sector by sector and name by name; a sector has the content that it had after any of the writes
     /// to it.
     Some {
@@ -78,7 +80,7 @@ impl Kept {
     /// Whether the write `index` of `writes` to a thing has survived: the seed chooses how many of them did.
     pub(super) fn keeps(self, thing: u64, writes: u64, index: u64) -> bool {
         match self {
-            Kept::Nothing => false,
+            Kept::Nothing | Kept::Removals => false,
             Kept::Everything => true,
             Kept::Some { seed, .. } => index < mix(seed ^ mix(thing)) % (writes + 1),
         }
@@ -86,7 +88,7 @@ impl Kept {
 
     pub(super) fn sector_bytes(self) -> u64 {
         match self {
-            Kept::Nothing | Kept::Everything => u64::MAX,
+            Kept::Nothing | Kept::Everything | Kept::Removals => u64::MAX,
             Kept::Some { sector_bytes, .. } => sector_bytes as u64,
         }
     }

@@ -1,0 +1,124 @@
+//! The states that a store went through, so that what a start recovers can be held against them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sureq_core::Broker;
+use sureq_engine::log::Position;
+use sureq_engine::{Body, Observer};
+use sureq_sync::sim;
+
+/// A state with more tasks than this is not remembered: to go through them after each command would take too long.
+const TASKS_MAX: u64 = 300;
+
+/// The states of a store by the positions that they stand at. Clones are the same.
+#[derive(Clone, Default)]
+pub(crate) struct States {
+    inner: Arc<Mutex<Inner>>,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// None for a state that has too many tasks.
+    past: BTreeMap<Position, Option<State>>,
+    /// What was confirmed to clients is before this.
+    confirmed: Position,
+    findings: Vec<String>,
+    compared: u64,
+}
+
+impl States {
+    /// A reply has left, which only does so when all before the position is as durable as promised.
+    pub(crate) fn confirm(&self, position: Position) {
+        let mut inner = self.lock();
+        inner.confirmed = inner.confirmed.max(position);
+    }
+
+    /// The store has crashed in a way that its level of durability does not cover.
+    pub(crate) fn doubt(&self) {
+        self.lock().confirmed = Position::START;
+    }
+
+    /// What contradicts the past.
+    pub(crate) fn findings(&self) -> Vec<String> {
+        std::mem::take(&mut self.lock().findings)
+    }
+
+    /// How many states that were recovered were held against the past.
+    pub(crate) fn compared(&self) -> u64 {
+        self.lock().compared
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is compared of a state: a digest of all of it, and the counts, which may say where two of them differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct State {
+    digest: u64,
+    /// By the names of the queues.
+    counts: BTreeMap<Box<[u8]>, [u64; 4]>,
+}
+
+impl State {
+    fn of(broker: &Broker<Body>) -> Option<Self> {
+        let counts: BTreeMap<_, _> =
+            broker.queues().map(|(name, queue)| (name.into(), queue.counts())).collect();
+        let tasks: u64 = counts.values().flatten().sum();
+        (tasks <= TASKS_MAX).then(|| Self { digest: broker.logged_digest(), counts })
+    }
+
+    /// Where it differs from another, if it does.
+    fn difference(&self, other: &Self) -> Option<String> {
+        let names: BTreeSet<_> = self.counts.keys().chain(other.counts.keys()).collect();
+        let differ = names.into_iter().filter_map(|name| {
+            let (was, is) = (self.counts.get(name), other.counts.get(name));
+            (was != is).then(|| format!("{} had {was:?} and has {is:?}", String::from_utf8_lossy(name)))
+        });
+        let differ: Vec<String> = differ.collect();
+        let what = if differ.is_empty() { "although all counts are equal".into() } else { differ.join(", ") };
+        (self != other).then_some(what)
+    }
+}
+
+impl Observer for States {
+    fn recovered(&self, position: Position, broker: &Broker<Body>) {
+        let mut inner = self.lock();
+        if position < inner.confirmed {
+            let confirmed = inner.confirmed;
+            inner.findings.push(format!("recovered up to {position:?}, but {confirmed:?} was confirmed"));
+        }
+        let recovered = State::of(broker);
+        // Payloads that are copied forward change nothing but the position.
+        let past = inner.past.range(..=position).next_back().map(|(at, state)| (*at, state.clone()));
+        if let (Some((at, Some(past))), Some(recovered)) = (past, &recovered) {
+            inner.compared += 1;
+            if let Some(difference) = past.difference(recovered) {
+                let finding =
+                    format!("the state of {at:?} is recovered differently at {position:?}: {difference}");
+                inner.findings.push(finding);
+            }
+        }
+        // What was before it is of no use any more, and what was behind it is lost.
+        inner.past = BTreeMap::from([(position, recovered)]);
+    }
+
+    fn changed(&self, position: Position, broker: &Broker<Body>) {
+        // Here the lock of the store's state is held.
+        sim::may_panic();
+        let mut inner = self.lock();
+        // Without an event nothing has changed.
+        if inner.past.last_key_value().is_none_or(|(last, _)| *last < position) {
+            inner.past.insert(position, State::of(broker));
+        }
+    }
+}
+
+impl fmt::Debug for States {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("States")
+    }
+}
