@@ -1,15 +1,15 @@
-//! Producers and workers on a home, by its URL, that note what they know; and what must be so in the end, whatever happened to
-//! the home meanwhile.
+//! Producers and workers on a home, by its URL, that record what they ask and are told; whatever happened to the home meanwhile,
+//! their history must be legal.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use sureq::Home;
 use sureq::seam::Body;
 use sureq_core::command::{AckScope, Block, Command, IdForm, LeaseAsk, Pop, TaskRefs};
 use sureq_core::reply::TaskView;
-use sureq_core::{Refusal, Replies, Reply, id};
+use sureq_core::{Refusal, Replies, Reply};
+use sureq_history::{Delivery, Findings, Outcome, SharedHistory, Time, payload};
 
 use crate::patience::until;
 
@@ -29,20 +29,8 @@ pub struct HomeLoad {
     url: String,
     queues: Vec<Vec<u8>>,
     asking: Asking,
-    known: Mutex<Known>,
-    next: AtomicU64,
+    history: SharedHistory,
     is_over: AtomicBool,
-}
-
-/// What they know of their tasks, by number.
-#[derive(Default)]
-struct Known {
-    confirmed: BTreeSet<u64>,
-    /// Pushes of which nobody knows whether they happened.
-    unknown: BTreeSet<u64>,
-    finished: BTreeMap<u64, u32>,
-    /// Acks of which nobody knows.
-    maybe_finished: BTreeSet<u64>,
 }
 
 /// Says that it is over when it is dropped.
@@ -61,8 +49,7 @@ impl HomeLoad {
             url: url.to_owned(),
             queues: queues.iter().map(|queue| queue.to_vec()).collect(),
             asking,
-            known: Mutex::default(),
-            next: AtomicU64::new(0),
+            history: SharedHistory::default(),
             is_over: AtomicBool::new(false),
         }
     }
@@ -81,17 +68,17 @@ impl HomeLoad {
     }
 
     /// Waits until so many more pushes are confirmed.
-    pub fn until_confirmed(&self, more: usize) {
-        let before = self.known().confirmed.len();
-        until("pushes are confirmed", || self.known().confirmed.len() > before + more);
+    pub fn until_confirmed(&self, more: u64) {
+        let confirmed = || self.history.lock().counts().confirmed;
+        let before = confirmed();
+        until("pushes are confirmed", || confirmed() > before + more);
     }
 
-    /// Finishes what is left, and sees to it that nothing is lost, nothing was finished twice, and nothing is there that was
-    /// refused.
+    /// Finishes what is left, and checks the history.
     ///
     /// # Panics
     ///
-    /// If something is.
+    /// If it is not legal, or too short to tell.
     pub fn finish(&self) {
         let home = self.open();
         for queue in &self.queues {
@@ -101,11 +88,10 @@ impl HomeLoad {
             });
         }
         close(&home);
-        self.known().check();
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().expect("whoever noted something did not panic")
+        let history = self.history.lock();
+        println!("{history}");
+        assert_eq!(history.findings(0), Findings::default(), "{history}");
+        assert!(history.counts().confirmed > 100, "too few were pushed to tell: {history}");
     }
 
     fn open(&self) -> Home {
@@ -115,18 +101,14 @@ impl HomeLoad {
     fn produce(&self) {
         let home = self.open();
         while !self.is_over.load(Ordering::Acquire) {
-            let n = self.next.fetch_add(1, Ordering::AcqRel);
-            let queue = &self.queues[n as usize % self.queues.len()];
-            let payload = n.to_string();
-            let push = Command::Push { queue, payloads: &[payload.as_bytes()] };
-            match &ask(&home, &push).list[0] {
-                Reply::Pushed(_) => _ = self.known().confirmed.insert(n),
-                no => {
-                    if is_unknown(no) {
-                        self.known().unknown.insert(n);
-                    }
-                }
-            }
+            let push = self.history.lock().invoke_push(1);
+            let queue = &self.queues[push.first as usize % self.queues.len()];
+            let payloads = [payload::encode(push.first)];
+            let outcome = match &ask(&home, &Command::Push { queue, payloads: &[&payloads[0]] }).list[0] {
+                Reply::Pushed(_) => Outcome::Ok,
+                no => outcome_of(no),
+            };
+            self.history.lock().complete_push(push, outcome);
         }
         close(&home);
     }
@@ -145,11 +127,17 @@ impl HomeLoad {
     fn work_once(&self, home: &Home, queue: &[u8]) -> bool {
         let Asking { count, block, lease_ms } = self.asking;
         let lease = LeaseAsk { ms: Some(lease_ms), ..LeaseAsk::NONE };
+        let asked = Time::now();
         let taken = ask(home, &Command::Pop(Pop { block, lease, ..Pop::plain(&[queue], count) }));
         match &taken.list[0] {
             Reply::Tasks(_) | Reply::TimedOut => {}
             // Whatever was taken comes back, and is found by whoever asks again.
-            no => _ = is_unknown(no),
+            no => _ = outcome_of(no),
+        }
+        let (received, lease) = (Time::now(), Some(Duration::from_millis(lease_ms)));
+        for task in &taken.tasks {
+            let number = payload::decode(task.body.as_ref());
+            self.history.lock().deliver(&Delivery { number, id: None, asked, received, lease });
         }
         for task in &taken.tasks {
             self.finish_one(home, queue, task);
@@ -159,42 +147,26 @@ impl HomeLoad {
 
     /// Half of them by their receipts, half by their ids.
     fn finish_one(&self, home: &Home, queue: &[u8], task: &TaskView<Body>) {
-        let n = id::decimal(task.body.as_ref()).expect("a payload is a number");
-        let name = if n.is_multiple_of(2) { task.id.to_string() } else { task.receipt().to_string() };
+        let Some(number) = payload::decode(task.body.as_ref()) else { return };
+        let name = if number.is_multiple_of(2) { task.id.to_string() } else { task.receipt().to_string() };
         let tasks = TaskRefs { list: &[name.as_bytes()], form: IdForm::Long };
-        match &ask(home, &Command::Ack { queue, tasks, scope: AckScope::LeasedOrLapsed }).list[0] {
-            Reply::Acked(span) if span.len() == 1 => *self.known().finished.entry(n).or_default() += 1,
-            Reply::Acked(_) => {}
-            no => {
-                if is_unknown(no) {
-                    self.known().maybe_finished.insert(n);
-                }
-            }
+        self.history.lock().invoke_finish(number);
+        let ack = Command::Ack { queue, tasks, scope: AckScope::LeasedOrLapsed };
+        let replies = ask(home, &ack);
+        let (at, mut history) = (Time::now(), self.history.lock());
+        match &replies.list[0] {
+            Reply::Acked(span) if span.len() == 1 => history.complete_finish(number, Outcome::Ok, at),
+            Reply::Acked(_) => history.deny_finish(number, at),
+            no => history.complete_finish(number, outcome_of(no), at),
         }
     }
 }
 
-impl Known {
-    fn check(&self) {
-        let Self { confirmed, unknown, finished, maybe_finished } = self;
-        let is_there = |n: &&u64| finished.contains_key(n) || maybe_finished.contains(n);
-        let lost: Vec<_> = confirmed.iter().filter(|n| !is_there(n)).collect();
-        assert!(lost.is_empty(), "lost: {lost:?}");
-        let twice: Vec<_> = finished.iter().filter(|(_, times)| **times > 1).collect();
-        assert!(twice.is_empty(), "finished twice: {twice:?}");
-        let odd: Vec<_> =
-            finished.keys().filter(|n| !confirmed.contains(n) && !unknown.contains(n)).collect();
-        assert!(odd.is_empty(), "refused and yet there: {odd:?}");
-        println!("{} confirmed, {} unknown, {} finished", confirmed.len(), unknown.len(), finished.len());
-        assert!(confirmed.len() > 100, "too few were pushed to tell: {}", confirmed.len());
-    }
-}
-
-/// Whether nobody knows if it happened; otherwise it did not. A home that is harmed may say nothing else.
-fn is_unknown(no: &Reply) -> bool {
+/// What came of a command that was not answered as asked. A home that is harmed may say nothing else.
+fn outcome_of(no: &Reply) -> Outcome {
     match no {
-        Reply::Refused(Refusal::Unknown { .. }) => true,
-        Reply::Refused(Refusal::Unavailable { .. }) => false,
+        Reply::Refused(Refusal::Unknown { .. }) => Outcome::Unknown,
+        Reply::Refused(Refusal::Unavailable { .. }) => Outcome::Failed,
         other => panic!("{other:?}"),
     }
 }
@@ -203,7 +175,7 @@ fn is_empty(home: &Home, queue: &[u8]) -> bool {
     match &ask(home, &Command::Info { queue }).list[0] {
         Reply::Info(info) => info.ready + info.leased + info.delayed == 0,
         no => {
-            is_unknown(no);
+            outcome_of(no);
             false
         }
     }
@@ -222,53 +194,4 @@ fn ask(home: &Home, command: &Command<'_>) -> Replies<Body> {
 
 fn close(home: &Home) {
     home.close().expect("it is closed in good order");
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn known() -> Known {
-        let all = 0..200;
-        Known {
-            confirmed: all.clone().collect(),
-            finished: all.map(|n| (n, 1)).collect(),
-            ..Known::default()
-        }
-    }
-
-    #[test]
-    fn what_is_unknown_may_be_so_or_not() {
-        let mut known = known();
-        known.check();
-        known.finished.remove(&3);
-        known.maybe_finished.insert(3);
-        known.unknown.extend([200, 201]);
-        known.finished.insert(200, 1);
-        known.check();
-    }
-
-    #[test]
-    #[should_panic(expected = "lost: [7]")]
-    fn what_is_lost_is_found() {
-        let mut known = known();
-        known.finished.remove(&7);
-        known.check();
-    }
-
-    #[test]
-    #[should_panic(expected = "finished twice: [(7, 2)]")]
-    fn what_was_finished_twice_is_found() {
-        let mut known = known();
-        known.finished.insert(7, 2);
-        known.check();
-    }
-
-    #[test]
-    #[should_panic(expected = "refused and yet there: [999]")]
-    fn what_was_refused_and_came_is_found() {
-        let mut known = known();
-        known.finished.insert(999, 1);
-        known.check();
-    }
 }

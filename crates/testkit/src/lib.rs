@@ -10,16 +10,17 @@
 //!   of or to fill, and clocks of a process that are moved by hand.
 //! * [`redis_server`], [`redis_cluster`], [`redis_sentinels`]: a real Redis or Valkey, or several of them; [`redis_module`]: with the
 //!   module loaded.
-//! * [`client`]: clients of our own for both dialects. [`load`]: many of them at once; [`ledger`]: what they were promised.
-//!   [`home_load`]: the same through the library, for homes that are harmed meanwhile; [`proxy`] harms a connection.
+//! * [`client`]: clients of our own for both dialects. [`load`]: many of them at once; [`history`] checks what they were
+//!   told. [`home_load`]: the same through the library, for homes that are harmed meanwhile; [`proxy`] harms a connection.
 //! * [`patience`]: how long tests wait for what gives no signal; [`machine_watch`]: bounds on time that hold on a busy machine.
+
+pub use sureq_history as history;
 
 pub mod btrfs;
 pub mod client;
 pub mod conformance;
 pub mod differential;
 pub mod home_load;
-pub mod ledger;
 pub mod load;
 pub mod local_server;
 pub mod loop_image;
