@@ -1,17 +1,27 @@
-//! Producers and workers on a home, by its URL, that record what they ask and are told; whatever happened to the home meanwhile,
-//! their history must be legal.
+//! Producers and workers on a home that record what they ask and are told; whatever happened to the home meanwhile, their history
+//! must be legal.
+//!
+//! They come to the home through the library (`library`), or through a socket that speaks RESP (`resp`): a server in front of the
+//! home, or a Redis with the module.
 
+mod library;
+mod resp;
+
+use std::net::SocketAddr;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use sureq::Home;
-use sureq::seam::Body;
-use sureq_core::command::{AckScope, Block, Command, IdForm, LeaseAsk, Pop, TaskRefs};
-use sureq_core::reply::TaskView;
-use sureq_core::{Refusal, Replies, Reply};
-use sureq_history::{Delivery, Findings, Outcome, SharedHistory, Time, payload};
+use fastrand::Rng;
+use sureq_core::command::Block;
+use sureq_history::{Counts, Delivery, Findings, Outcome, SharedHistory, Time, payload};
 
-use crate::patience::until;
+use self::library::LibrarySession;
+use self::resp::RespSession;
+use crate::patience::until_within;
+
+/// How long homes may take to do what they are asked for once nothing harms them any more. Only a hang gets there.
+const RECOVERY: Duration = Duration::from_secs(120);
 
 /// How workers ask for tasks.
 #[derive(Clone, Copy, Debug)]
@@ -24,13 +34,68 @@ pub struct Asking {
     pub lease_ms: u64,
 }
 
+/// What clients do besides pushing, taking and finishing tasks one by one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Habits {
+    /// Nothing.
+    Plain,
+    /// One push in eight is of several tasks; of 32 deliveries one is forgotten, so that its lease lapses, and one returned.
+    Mixed,
+}
+
+/// How clients come to the home.
+#[derive(Clone, Debug)]
+pub enum Access {
+    /// Through the library, by its URL.
+    Library(String),
+    /// By RESP, at this address.
+    Resp(SocketAddr),
+}
+
 /// Producers and workers of some queues.
 pub struct HomeLoad {
-    url: String,
+    access: Access,
     queues: Vec<Vec<u8>>,
     asking: Asking,
+    habits: Habits,
+    rng: Mutex<Rng>,
     history: SharedHistory,
     is_over: AtomicBool,
+}
+
+/// A task that a session received.
+struct Taken {
+    id: String,
+    receipt: String,
+    payload: Vec<u8>,
+}
+
+/// What a session was told about an ack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    Done,
+    /// The task is not its own, or no longer.
+    Denied,
+    /// There was no answer of that kind.
+    Other(Outcome),
+}
+
+/// One client's way to the home. It connects again by itself, and blocks for a bounded time.
+trait Session {
+    fn push(&mut self, queue: &[u8], payloads: &[Vec<u8>]) -> Outcome;
+
+    /// Takes tasks; none also if it is not known whether there are any.
+    fn pop(&mut self, queue: &[u8], asking: &Asking) -> Vec<Taken>;
+
+    fn ack(&mut self, queue: &[u8], id_or_receipt: &str) -> Told;
+
+    /// Returns a task to the front. What is answered does not matter: it may be delivered again from the request on.
+    fn give_back(&mut self, queue: &[u8], receipt: &str);
+
+    /// How many tasks the queue has, if that can be found out.
+    fn count(&mut self, queue: &[u8]) -> Option<u64>;
+
+    fn close(self: Box<Self>);
 }
 
 /// Says that it is over when it is dropped.
@@ -43,12 +108,19 @@ impl Drop for Over<'_> {
 }
 
 impl HomeLoad {
-    /// On these queues of a home.
+    /// On these queues of a home, through the library.
     pub fn new(url: &str, queues: &[&[u8]], asking: Asking) -> Self {
+        Self::with(Access::Library(url.to_owned()), queues, asking, Habits::Plain, Rng::new())
+    }
+
+    /// On these queues of a home.
+    pub fn with(access: Access, queues: &[&[u8]], asking: Asking, habits: Habits, rng: Rng) -> Self {
         Self {
-            url: url.to_owned(),
+            access,
             queues: queues.iter().map(|queue| queue.to_vec()).collect(),
             asking,
+            habits,
+            rng: Mutex::new(rng),
             history: SharedHistory::default(),
             is_over: AtomicBool::new(false),
         }
@@ -67,11 +139,21 @@ impl HomeLoad {
         });
     }
 
+    /// How much happened so far.
+    pub fn counts(&self) -> Counts {
+        self.history.lock().counts()
+    }
+
     /// Waits until so many more pushes are confirmed.
     pub fn until_confirmed(&self, more: u64) {
-        let confirmed = || self.history.lock().counts().confirmed;
-        let before = confirmed();
-        until("pushes are confirmed", || confirmed() > before + more);
+        let before = self.counts().confirmed;
+        until_within("pushes are confirmed", RECOVERY, || self.counts().confirmed > before + more);
+    }
+
+    /// Waits until more pushes have failed for certain.
+    pub fn until_refused(&self) {
+        let before = self.counts().failed;
+        until_within("pushes are refused", RECOVERY, || self.counts().failed > before);
     }
 
     /// Finishes what is left, and checks the history.
@@ -80,118 +162,107 @@ impl HomeLoad {
     ///
     /// If it is not legal, or too short to tell.
     pub fn finish(&self) {
-        let home = self.open();
-        for queue in &self.queues {
-            until("all are done", || {
-                while self.work_once(&home, queue) {}
-                is_empty(&home, queue)
-            });
-        }
-        close(&home);
+        let found = self.drain();
         let history = self.history.lock();
-        println!("{history}");
-        assert_eq!(history.findings(0), Findings::default(), "{history}");
+        assert_eq!(found, Findings::default(), "{history}");
         assert!(history.counts().confirmed > 100, "too few were pushed to tell: {history}");
     }
 
-    fn open(&self) -> Home {
-        sureq::open(&self.url).expect("the home is there")
+    /// Finishes what is left; answers what is wrong.
+    ///
+    /// # Panics
+    ///
+    /// If that does not come to an end.
+    pub fn drain(&self) -> Findings {
+        let mut session = self.session();
+        for queue in &self.queues {
+            until_within("all are done", RECOVERY, || {
+                while self.work_once(&mut *session, queue, &mut None) {}
+                session.count(queue) == Some(0)
+            });
+        }
+        session.close();
+        let history = self.history.lock();
+        println!("{history}");
+        history.findings(0)
+    }
+
+    fn rng(&self) -> Option<Rng> {
+        let mut rng = self.rng.lock().expect("nobody panics with it");
+        (self.habits == Habits::Mixed).then(|| rng.fork())
+    }
+
+    /// A session, once the home can be reached.
+    fn session(&self) -> Box<dyn Session> {
+        let since = Instant::now();
+        loop {
+            let error = match &self.access {
+                Access::Resp(address) => return Box::new(RespSession::new(*address)),
+                Access::Library(url) => match LibrarySession::open(url) {
+                    Ok(session) => return Box::new(session),
+                    Err(error) => error,
+                },
+            };
+            assert!(since.elapsed() < RECOVERY, "the home cannot be opened: {error}");
+        }
     }
 
     fn produce(&self) {
-        let home = self.open();
+        let (mut session, mut rng) = (self.session(), self.rng());
         while !self.is_over.load(Ordering::Acquire) {
-            let push = self.history.lock().invoke_push(1);
+            let count = rng.as_mut().map_or(1, |rng| if rng.u8(..8) == 0 { rng.u64(2..6) } else { 1 });
+            let push = self.history.lock().invoke_push(count);
             let queue = &self.queues[push.first as usize % self.queues.len()];
-            let payloads = [payload::encode(push.first)];
-            let outcome = match &ask(&home, &Command::Push { queue, payloads: &[&payloads[0]] }).list[0] {
-                Reply::Pushed(_) => Outcome::Ok,
-                no => outcome_of(no),
-            };
+            let payloads: Vec<Vec<u8>> = push.numbers().map(payload::encode).collect();
+            let outcome = session.push(queue, &payloads);
             self.history.lock().complete_push(push, outcome);
         }
-        close(&home);
+        session.close();
     }
 
     fn work(&self) {
-        let home = self.open();
+        let (mut session, mut rng) = (self.session(), self.rng());
         while !self.is_over.load(Ordering::Acquire) {
             for queue in &self.queues {
-                self.work_once(&home, queue);
+                self.work_once(&mut *session, queue, &mut rng);
             }
         }
-        close(&home);
+        session.close();
     }
 
     /// Takes and finishes some; answers whether there may be more.
-    fn work_once(&self, home: &Home, queue: &[u8]) -> bool {
-        let Asking { count, block, lease_ms } = self.asking;
-        let lease = LeaseAsk { ms: Some(lease_ms), ..LeaseAsk::NONE };
+    fn work_once(&self, session: &mut dyn Session, queue: &[u8], rng: &mut Option<Rng>) -> bool {
         let asked = Time::now();
-        let taken = ask(home, &Command::Pop(Pop { block, lease, ..Pop::plain(&[queue], count) }));
-        match &taken.list[0] {
-            Reply::Tasks(_) | Reply::TimedOut => {}
-            // Whatever was taken comes back, and is found by whoever asks again.
-            no => _ = outcome_of(no),
-        }
-        let (received, lease) = (Time::now(), Some(Duration::from_millis(lease_ms)));
-        for task in &taken.tasks {
-            let number = payload::decode(task.body.as_ref());
+        let tasks = session.pop(queue, &self.asking);
+        let (received, lease) = (Time::now(), Some(Duration::from_millis(self.asking.lease_ms)));
+        for task in &tasks {
+            let number = payload::decode(&task.payload);
             self.history.lock().deliver(&Delivery { number, id: None, asked, received, lease });
         }
-        for task in &taken.tasks {
-            self.finish_one(home, queue, task);
+        for task in &tasks {
+            let Some(number) = payload::decode(&task.payload) else { continue };
+            match rng.as_mut().map_or(u8::MAX, |rng| rng.u8(..32)) {
+                0 => {}
+                1 => {
+                    self.history.lock().release(number, Time::now());
+                    session.give_back(queue, &task.receipt);
+                }
+                _ => self.finish_one(session, queue, task, number),
+            }
         }
-        !taken.tasks.is_empty()
+        !tasks.is_empty()
     }
 
     /// Half of them by their receipts, half by their ids.
-    fn finish_one(&self, home: &Home, queue: &[u8], task: &TaskView<Body>) {
-        let Some(number) = payload::decode(task.body.as_ref()) else { return };
-        let name = if number.is_multiple_of(2) { task.id.to_string() } else { task.receipt().to_string() };
-        let tasks = TaskRefs { list: &[name.as_bytes()], form: IdForm::Long };
+    fn finish_one(&self, session: &mut dyn Session, queue: &[u8], task: &Taken, number: u64) {
+        let name = if number.is_multiple_of(2) { &task.id } else { &task.receipt };
         self.history.lock().invoke_finish(number);
-        let ack = Command::Ack { queue, tasks, scope: AckScope::LeasedOrLapsed };
-        let replies = ask(home, &ack);
+        let told = session.ack(queue, name);
         let (at, mut history) = (Time::now(), self.history.lock());
-        match &replies.list[0] {
-            Reply::Acked(span) if span.len() == 1 => history.complete_finish(number, Outcome::Ok, at),
-            Reply::Acked(_) => history.deny_finish(number, at),
-            no => history.complete_finish(number, outcome_of(no), at),
+        match told {
+            Told::Done => history.complete_finish(number, Outcome::Ok, at),
+            Told::Denied => history.deny_finish(number, at),
+            Told::Other(outcome) => history.complete_finish(number, outcome, at),
         }
     }
-}
-
-/// What came of a command that was not answered as asked. A home that is harmed may say nothing else.
-fn outcome_of(no: &Reply) -> Outcome {
-    match no {
-        Reply::Refused(Refusal::Unknown { .. }) => Outcome::Unknown,
-        Reply::Refused(Refusal::Unavailable { .. }) => Outcome::Failed,
-        other => panic!("{other:?}"),
-    }
-}
-
-fn is_empty(home: &Home, queue: &[u8]) -> bool {
-    match &ask(home, &Command::Info { queue }).list[0] {
-        Reply::Info(info) => info.ready + info.leased + info.delayed == 0,
-        no => {
-            outcome_of(no);
-            false
-        }
-    }
-}
-
-/// What a home answers to one command, once it is there.
-fn ask(home: &Home, command: &Command<'_>) -> Replies<Body> {
-    let mut replies = Replies::default();
-    let executed = home.execute(std::slice::from_ref(command), &mut replies);
-    home.wait(executed.position);
-    if let Some(ticket) = executed.ticket {
-        replies.append(ticket.wait().replies);
-    }
-    replies
-}
-
-fn close(home: &Home) {
-    home.close().expect("it is closed in good order");
 }

@@ -6,8 +6,9 @@
 //!   all of them, against all.
 //! * [`sim_disk`], [`valve`], [`manual_clock`]: the doors of the engine, with a disk that fails or stands still on demand and a
 //!   clock moved by hand.
-//! * [`local_server`]: a server in this process. [`process`], [`server_process`], [`loop_image`], [`btrfs`], [`shifted_clock`]: the real binary, real disks to cut the power
-//!   of or to fill, and clocks of a process that are moved by hand.
+//! * [`local_server`]: a server in this process. [`process`], [`server_process`], [`loop_image`], [`btrfs`], [`slow_disk`],
+//!   [`shifted_clock`]: the real binary, real disks to cut the power of, to fill or to slow down, and clocks of a process that are
+//!   moved by hand.
 //! * [`redis_server`], [`redis_cluster`], [`redis_sentinels`]: a real Redis or Valkey, or several of them; [`redis_module`]: with the
 //!   module loaded.
 //! * [`client`]: clients of our own for both dialects. [`load`]: many of them at once; [`history`] checks what they were
@@ -37,5 +38,6 @@ pub mod scenario;
 pub mod server_process;
 pub mod shifted_clock;
 pub mod sim_disk;
+pub mod slow_disk;
 pub mod subject;
 pub mod valve;
