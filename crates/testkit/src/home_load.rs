@@ -23,6 +23,9 @@ use crate::patience::until_within;
 /// How long homes may take to do what they are asked for once nothing harms them any more. Only a hang gets there.
 const RECOVERY: Duration = Duration::from_secs(120);
 
+/// How long a producer pauses after a push that was not confirmed.
+const RETRY: Duration = Duration::from_millis(2);
+
 /// How workers ask for tasks.
 #[derive(Clone, Copy, Debug)]
 pub struct Asking {
@@ -32,6 +35,8 @@ pub struct Asking {
     pub block: Option<Block>,
     /// How long what they take is theirs.
     pub lease_ms: u64,
+    /// How long they believe it is. More than `lease_ms` is a defect that the history must show.
+    pub believed_ms: u64,
 }
 
 /// What clients do besides pushing, taking and finishing tasks one by one.
@@ -216,6 +221,9 @@ impl HomeLoad {
             let payloads: Vec<Vec<u8>> = push.numbers().map(payload::encode).collect();
             let outcome = session.push(queue, &payloads);
             self.history.lock().complete_push(push, outcome);
+            if outcome != Outcome::Ok {
+                std::thread::sleep(RETRY);
+            }
         }
         session.close();
     }
@@ -234,7 +242,7 @@ impl HomeLoad {
     fn work_once(&self, session: &mut dyn Session, queue: &[u8], rng: &mut Option<Rng>) -> bool {
         let asked = Time::now();
         let tasks = session.pop(queue, &self.asking);
-        let (received, lease) = (Time::now(), Some(Duration::from_millis(self.asking.lease_ms)));
+        let (received, lease) = (Time::now(), Some(Duration::from_millis(self.asking.believed_ms)));
         for task in &tasks {
             let number = payload::decode(&task.payload);
             self.history.lock().deliver(&Delivery { number, id: None, asked, received, lease });

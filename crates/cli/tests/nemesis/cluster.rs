@@ -22,7 +22,7 @@ fn until_replaced(cluster: &RedisCluster, key: &str, replica: usize) {
     });
 }
 
-const FAULTS: [Fault<RedisCluster>; 4] = [
+const FAULTS: [Fault<RedisCluster>; 5] = [
     ("kill of a primary", |cluster, _, rng| {
         let key = KEYS[rng.usize(..2)];
         let (primary, replica) = cluster.owners(key);
@@ -37,6 +37,13 @@ const FAULTS: [Fault<RedisCluster>; 4] = [
         cluster.server(primary).suspend();
         until_replaced(cluster, key, replica.expect("it has a replica"));
         cluster.server(primary).resume();
+        cluster.settle();
+    }),
+    ("kill of a replica", |cluster, _, rng| {
+        let replica = cluster.owners(KEYS[rng.usize(..2)]).1.expect("it has a replica");
+        cluster.server_mut(replica).kill();
+        crate::last(rng);
+        cluster.server_mut(replica).start_again();
         cluster.settle();
     }),
     ("orderly failover", |cluster, _, rng| {

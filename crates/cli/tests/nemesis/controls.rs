@@ -1,12 +1,13 @@
-//! The same with the safety off: if these lost nothing, the other tests would show nothing.
+//! The same with the safety off: if these showed nothing wrong, the other tests would show nothing at all.
 
-use sureq_testkit::home_load::{Access, HomeLoad};
+use sureq_testkit::home_load::{Access, Asking, Habits, HomeLoad};
 use sureq_testkit::load::seeded;
+use sureq_testkit::patience::until;
 use sureq_testkit::proxy::FaultyProxy;
 use sureq_testkit::redis_server::RedisServer;
 use sureq_testkit::server_process::Launch;
 
-use crate::{PAIRS, SUREQ, load, redis};
+use crate::{ASKING, PAIRS, QUEUES, SUREQ, load, redis};
 
 const KILLS: usize = 5;
 
@@ -44,4 +45,17 @@ fn kills_of_a_redis_without_persistence_lose_tasks() {
         RedisServer::start_with("redis-server".as_ref(), &["--port", port, "--appendonly", "no"])
     });
     kill_without_safety(Access::Library(world.url()), || world.server.crash());
+}
+
+/// Workers whose leases end earlier than they know.
+#[test]
+fn leases_that_end_early_are_held_by_two() {
+    let dir = tempfile::tempdir().expect("there is room for a directory");
+    let server = Launch::serve(SUREQ, dir.path()).start();
+    let asking = Asking { lease_ms: 100, ..ASKING };
+    let load = HomeLoad::with(Access::Resp(server.resp), QUEUES, asking, Habits::Mixed, seeded());
+    load.run(PAIRS, || until("tasks are delivered again", || load.counts().redelivered > 100));
+    let found = load.drain();
+    assert!(found.double_held > 0, "{found:?}");
+    assert_eq!((found.lost, found.resurrected, found.finished_twice), (0, 0, 0), "{found:?}");
 }

@@ -26,7 +26,7 @@ struct World {
 impl World {
     fn start() -> Self {
         let image = LoopImage::new(IMAGE_BYTES);
-        let launch = Launch::serve(SUREQ, &image.path().join("data")).args(["--segment-bytes", "1MB"]);
+        let launch = Launch::serve(SUREQ, &image.path().join("data")).args(["--segment-bytes", "256KB"]);
         let server = launch.start();
         let proxy = FaultyProxy::before(server.resp);
         Self { server, launch, proxy, image }
@@ -42,7 +42,7 @@ impl World {
     }
 }
 
-const FAULTS: [Fault<World>; 11] = [
+const FAULTS: [Fault<World>; 13] = [
     ("kill", |world, _, _| {
         world.server.kill9();
         world.start_again();
@@ -83,6 +83,19 @@ const FAULTS: [Fault<World>; 11] = [
         let slow = slow_syncs(&world.server, Duration::from_millis(rng.u64(10..400)));
         crate::last(rng);
         drop(slow);
+    }),
+    ("kill on a slow disk", |world, _, rng| {
+        let slow = slow_syncs(&world.server, Duration::from_millis(rng.u64(10..400)));
+        crate::last(rng);
+        world.server.kill9();
+        drop(slow);
+        world.start_again();
+    }),
+    ("cut while it is suspended", |world, _, rng| {
+        world.server.suspend();
+        crate::last(rng);
+        crate::cut(&world.proxy);
+        world.server.resume();
     }),
     ("cut", |world, _, _| crate::cut(&world.proxy)),
     ("cut within a reply", |world, _, rng| crate::cut_within_a_reply(&world.proxy, rng)),

@@ -11,7 +11,7 @@ mod module;
 mod redis;
 mod served_redis;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use sureq_testkit::home_load::{Access, Asking, Habits, HomeLoad};
@@ -25,8 +25,12 @@ const PAIRS: usize = 4;
 const QUEUES: &[&[u8]] = &[b"even", b"odd"];
 
 /// How workers ask. A fault may last longer than a lease, and a lease longer than a fault.
-const ASKING: Asking =
-    Asking { count: 8, block: Some(sureq_core::command::Block::Millis(50)), lease_ms: 1_000 };
+const ASKING: Asking = Asking {
+    count: 8,
+    block: Some(sureq_core::command::Block::Millis(50)),
+    lease_ms: 1_000,
+    believed_ms: 1_000,
+};
 
 /// What a fault does: harm a home for a while, and leave it able to serve.
 type Act<W> = fn(&mut W, &HomeLoad, &mut Rng);
@@ -49,8 +53,9 @@ fn torment<W>(world: &mut W, access: Access, faults: &[Fault<W>], rounds: u64) {
             rng.shuffle(&mut order);
             for (name, act) in order {
                 load.until_confirmed(rng.u64(20..200));
-                println!("{name} after {} confirmed", load.counts().confirmed);
+                let (confirmed, since) = (load.counts().confirmed, Instant::now());
                 act(world, &load, &mut rng);
+                println!("{name} after {confirmed} confirmed, for {:?}", since.elapsed());
             }
         }
         // The home carries on by itself.

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use fastrand::Rng;
+use redis::cmd;
 use sureq_testkit::home_load::Access;
 use sureq_testkit::process::free_port;
 use sureq_testkit::proxy::FaultyProxy;
@@ -45,11 +46,30 @@ impl World {
 }
 
 /// What happens to a Redis.
-pub(crate) const FAULTS: [Fault<World>; 8] = [
+pub(crate) const FAULTS: [Fault<World>; 11] = [
     ("kill", |world, _, _| world.server.crash()),
     ("restart", |world, _, _| world.server.restart()),
+    ("functions and scripts forgotten", |world, _, _| {
+        let mut admin = world.server.connect();
+        for what in ["FUNCTION", "SCRIPT"] {
+            cmd(what).arg("FLUSH").exec(&mut admin).expect("it answers");
+        }
+    }),
     ("suspend", |world, _, rng| world.suspend(rng)),
     ("slow disk", |world, _, rng| world.slow_disk(rng)),
+    ("kill on a slow disk", |world, _, rng| {
+        let slow = slow_syncs(world.server.process(), Duration::from_millis(rng.u64(10..200)));
+        crate::last(rng);
+        world.server.kill();
+        drop(slow);
+        world.server.start_again();
+    }),
+    ("cut while it is suspended", |world, _, rng| {
+        world.server.suspend();
+        crate::last(rng);
+        crate::cut(&world.proxy);
+        world.server.resume();
+    }),
     ("cut", |world, _, _| crate::cut(&world.proxy)),
     ("cut within a reply", |world, _, rng| crate::cut_within_a_reply(&world.proxy, rng)),
     ("half-open connections", |world, _, rng| crate::half_open(&world.proxy, rng)),
