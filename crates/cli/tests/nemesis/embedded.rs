@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use sureq_testkit::home_load::{Access, HomeLoad};
 use sureq_testkit::loop_image::LoopImage;
+use sureq_testkit::process::Process;
 use sureq_testkit::proxy::FaultyProxy;
 use sureq_testkit::server_process::{Launch, Server};
 use sureq_testkit::slow_disk::slow_syncs;
@@ -37,12 +39,24 @@ impl World {
         self.proxy.lead_to(&[self.server.resp]);
     }
 
+    /// Cuts the power, and starts anew with what is on the disk.
+    fn lose_power(&mut self, slow: Option<Process>) {
+        // A sync that is under way during the cut may wrongly report success; a suspended server confirms nothing.
+        self.server.suspend();
+        self.image.cut_power();
+        self.server.signal(Signal::KILL);
+        drop(slow);
+        self.server.kill9();
+        self.image.restore_power();
+        self.start_again();
+    }
+
     fn filler(&self) -> PathBuf {
         self.image.path().join("filler")
     }
 }
 
-const FAULTS: [Fault<World>; 13] = [
+const FAULTS: [Fault<World>; 14] = [
     ("kill", |world, _, _| {
         world.server.kill9();
         world.start_again();
@@ -61,13 +75,11 @@ const FAULTS: [Fault<World>; 13] = [
         crate::last(rng);
         world.server.resume();
     }),
-    ("power cut", |world, _, _| {
-        // A sync that is under way during the cut may wrongly report success; a suspended server confirms nothing.
-        world.server.suspend();
-        world.image.cut_power();
-        world.server.kill9();
-        world.image.restore_power();
-        world.start_again();
+    ("power cut", |world, _, _| world.lose_power(None)),
+    ("power cut on a slow disk", |world, _, rng| {
+        let slow = slow_syncs(&world.server, Duration::from_millis(rng.u64(100..1_000)));
+        crate::last(rng);
+        world.lose_power(Some(slow));
     }),
     ("full disk", |world, load, _| {
         fill(world, load);
@@ -87,8 +99,9 @@ const FAULTS: [Fault<World>; 13] = [
     ("kill on a slow disk", |world, _, rng| {
         let slow = slow_syncs(&world.server, Duration::from_millis(rng.u64(10..400)));
         crate::last(rng);
-        world.server.kill9();
+        world.server.signal(Signal::KILL);
         drop(slow);
+        world.server.kill9();
         world.start_again();
     }),
     ("cut while it is suspended", |world, _, rng| {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use redis::cmd;
+use rustix::process::Signal;
 use sureq_testkit::home_load::Access;
 use sureq_testkit::process::free_port;
 use sureq_testkit::proxy::FaultyProxy;
@@ -60,9 +61,9 @@ pub(crate) const FAULTS: [Fault<World>; 11] = [
     ("kill on a slow disk", |world, _, rng| {
         let slow = slow_syncs(world.server.process(), Duration::from_millis(rng.u64(10..200)));
         crate::last(rng);
-        world.server.kill();
+        world.server.process().signal(Signal::KILL);
         drop(slow);
-        world.server.start_again();
+        world.server.crash();
     }),
     ("cut while it is suspended", |world, _, rng| {
         world.server.suspend();
