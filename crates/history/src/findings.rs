@@ -17,6 +17,8 @@ pub struct Findings {
     pub finished_twice: u64,
     /// Finishes that were refused although whoever asked certainly held the task.
     pub denied: u64,
+    /// Finishes by receipt that were confirmed although the task had been delivered to someone else before.
+    pub stale: u64,
     /// Pushes of several tasks of which only some happened.
     pub torn: u64,
     /// Ids of two tasks, and tasks with two ids.
@@ -26,9 +28,18 @@ pub struct Findings {
 impl Findings {
     /// All findings in one number.
     pub const fn total(&self) -> u64 {
-        let Self { lost, phantom, resurrected, double_held, finished_twice, denied, torn, repeated_ids } =
-            *self;
-        lost + phantom + resurrected + double_held + finished_twice + denied + torn + repeated_ids
+        let Self {
+            lost,
+            phantom,
+            resurrected,
+            double_held,
+            finished_twice,
+            denied,
+            stale,
+            torn,
+            repeated_ids,
+        } = *self;
+        lost + phantom + resurrected + double_held + finished_twice + denied + stale + torn + repeated_ids
     }
 }
 
@@ -40,6 +51,7 @@ impl AddAssign for Findings {
         self.double_held += other.double_held;
         self.finished_twice += other.finished_twice;
         self.denied += other.denied;
+        self.stale += other.stale;
         self.torn += other.torn;
         self.repeated_ids += other.repeated_ids;
     }

@@ -232,6 +232,16 @@ impl History {
         }
     }
 
+    /// A finish by the receipt of `own`, which was sent at `sent`, is about to be recorded as confirmed: that delivery must have been
+    /// the current one.
+    pub fn check_receipt(&mut self, own: &Delivery, sent: Time) {
+        let later = own.number.and_then(|number| self.holds.later(number, own.received, sent));
+        if let Some(later) = later {
+            self.found.stale += 1;
+            self.tell(format_args!("{own:?} was finished by its receipt at {sent}, after {later:?}"));
+        }
+    }
+
     /// A finish completed: the queue said that whoever asked does not hold the task. `at` is when it said so.
     pub fn deny_finish(&mut self, number: u64, at: Time) {
         let Some(task) = self.tasks.get(number as usize).copied() else { return };

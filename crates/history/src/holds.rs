@@ -68,6 +68,12 @@ impl Holds {
         matches!(self.of_tasks.get(&number).map(Vec::as_slice), Some([hold]) if at < hold.until)
     }
 
+    /// A delivery that was certainly granted after one that was received at `received`, and received before `sent`.
+    pub(crate) fn later(&self, number: u64, received: Time, sent: Time) -> Option<Hold> {
+        let mut holds = self.of_tasks.get(&number).into_iter().flatten();
+        holds.find(|hold| received < hold.asked && hold.received < sent).copied()
+    }
+
     /// The finish of a task was confirmed at this time. Answers a delivery that was asked for later and recorded before.
     pub(crate) fn finish(&mut self, number: u64, at: Time) -> Option<Hold> {
         self.finished.insert(number, at);

@@ -248,6 +248,20 @@ fn a_finish_by_the_holder_must_not_be_refused() {
 }
 
 #[test]
+fn a_stale_receipt_finishes_nothing() {
+    // Delivered for certain after the first had it, and received before that one's finish was sent; and neither.
+    for (asked, received, is_found) in [(1_010, 1_020, true), (1_010, 1_040, false), (5, 1_020, false)] {
+        let mut history = confirmed(1);
+        let own = leased(0, 0, 10);
+        history.deliver(&own);
+        history.deliver(&leased(0, asked, received));
+        history.check_receipt(&own, ms(1_030));
+        finish(&mut history, 0, Outcome::Ok, 1_050);
+        expect(&history, Findings { stale: u64::from(is_found), ..Findings::default() });
+    }
+}
+
+#[test]
 fn an_id_belongs_to_one_task() {
     let mut history = confirmed(3);
     history.note_ids(Push { first: 0, count: 2 }, &[5, 6]);

@@ -44,7 +44,8 @@ pub struct Asking {
 pub enum Habits {
     /// Nothing.
     Plain,
-    /// One push in eight is of several tasks; of 32 deliveries one is forgotten, so that its lease lapses, and one returned.
+    /// One push in eight is of several tasks; of 32 deliveries one is forgotten, so that its lease lapses, one is returned, and one
+    /// finished late, perhaps after its lease.
     Mixed,
 }
 
@@ -73,6 +74,14 @@ struct Taken {
     id: String,
     receipt: String,
     payload: Vec<u8>,
+}
+
+/// A delivery that its worker has not finished yet.
+struct Late {
+    due: Instant,
+    queue: Vec<u8>,
+    task: Taken,
+    delivery: Delivery,
 }
 
 /// What a session was told about an ack.
@@ -182,7 +191,7 @@ impl HomeLoad {
         let mut session = self.session();
         for queue in &self.queues {
             until_within("all are done", RECOVERY, || {
-                while self.work_once(&mut *session, queue, &mut None) {}
+                while self.work_once(&mut *session, queue, &mut None).0 > 0 {}
                 session.count(queue) == Some(0)
             });
         }
@@ -229,48 +238,81 @@ impl HomeLoad {
     }
 
     fn work(&self) {
-        let (mut session, mut rng) = (self.session(), self.rng());
+        let (mut session, mut rng, mut late) = (self.session(), self.rng(), Vec::<Late>::new());
         while !self.is_over.load(Ordering::Acquire) {
             for queue in &self.queues {
-                self.work_once(&mut *session, queue, &mut rng);
+                late.extend(self.work_once(&mut *session, queue, &mut rng).1);
+            }
+            let now = Instant::now();
+            for Late { queue, task, delivery, .. } in late.extract_if(.., |late| late.due < now) {
+                self.finish_one(&mut *session, &queue, &task, &delivery, By::Receipt);
             }
         }
         session.close();
     }
 
-    /// Takes and finishes some; answers whether there may be more.
-    fn work_once(&self, session: &mut dyn Session, queue: &[u8], rng: &mut Option<Rng>) -> bool {
+    /// Takes and finishes some; answers how many came, and what is to be finished later.
+    fn work_once(
+        &self,
+        session: &mut dyn Session,
+        queue: &[u8],
+        rng: &mut Option<Rng>,
+    ) -> (usize, Vec<Late>) {
         let asked = Time::now();
         let tasks = session.pop(queue, &self.asking);
-        let (received, lease) = (Time::now(), Some(Duration::from_millis(self.asking.believed_ms)));
-        for task in &tasks {
+        let (received, lease) = (Time::now(), Duration::from_millis(self.asking.believed_ms));
+        let delivery = |task: &Taken| {
             let number = payload::decode(&task.payload);
-            self.history.lock().deliver(&Delivery { number, id: None, asked, received, lease });
+            Delivery { number, id: None, asked, received, lease: Some(lease) }
+        };
+        let tasks: Vec<_> = tasks.into_iter().map(|task| (delivery(&task), task)).collect();
+        for (delivery, _) in &tasks {
+            self.history.lock().deliver(delivery);
         }
-        for task in &tasks {
-            let Some(number) = payload::decode(&task.payload) else { continue };
+        let (count, mut late) = (tasks.len(), Vec::new());
+        for (delivery, task) in tasks {
+            let Some(number) = delivery.number else { continue };
             match rng.as_mut().map_or(u8::MAX, |rng| rng.u8(..32)) {
                 0 => {}
                 1 => {
                     self.history.lock().release(number, Time::now());
                     session.give_back(queue, &task.receipt);
                 }
-                _ => self.finish_one(session, queue, task, number),
+                2 => {
+                    let due = Instant::now() + lease.mul_f64(rng.as_mut().map_or(0.0, Rng::f64) * 2.0);
+                    late.push(Late { due, queue: queue.to_vec(), task, delivery });
+                }
+                _ => {
+                    let by = if number.is_multiple_of(2) { By::Id } else { By::Receipt };
+                    self.finish_one(session, queue, &task, &delivery, by);
+                }
             }
         }
-        !tasks.is_empty()
+        (count, late)
     }
 
-    /// Half of them by their receipts, half by their ids.
-    fn finish_one(&self, session: &mut dyn Session, queue: &[u8], task: &Taken, number: u64) {
-        let name = if number.is_multiple_of(2) { &task.id } else { &task.receipt };
+    fn finish_one(&self, session: &mut dyn Session, queue: &[u8], task: &Taken, delivery: &Delivery, by: By) {
+        let Some(number) = delivery.number else { return };
         self.history.lock().invoke_finish(number);
-        let told = session.ack(queue, name);
+        let sent = Time::now();
+        let told = session.ack(queue, if by == By::Id { &task.id } else { &task.receipt });
         let (at, mut history) = (Time::now(), self.history.lock());
         match told {
-            Told::Done => history.complete_finish(number, Outcome::Ok, at),
+            Told::Done => {
+                if by == By::Receipt {
+                    history.check_receipt(delivery, sent);
+                }
+                history.complete_finish(number, Outcome::Ok, at);
+            }
             Told::Denied => history.deny_finish(number, at),
             Told::Other(outcome) => history.complete_finish(number, outcome, at),
         }
     }
+}
+
+/// What a task is finished by: its id means the current delivery, its receipt only its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Id,
+    Receipt,
 }

@@ -250,6 +250,8 @@ struct NetworkState {
     servers: Vec<SocketAddr>,
     /// What passes takes so much longer each way.
     delay: Duration,
+    /// Nothing passes at all.
+    is_dark: bool,
     /// Those that are open, by their numbers.
     connections: Vec<(u64, Faulty)>,
     next: u64,
@@ -313,16 +315,32 @@ impl FaultyProxy {
 
     /// Lets all connections that are open hang; new ones pass. When the answer is dropped, those that hang are cut: what was
     /// sent meanwhile is lost.
-    pub fn hang(&self) -> impl Drop {
+    pub fn hang(&self) -> impl Drop + use<> {
         for (_, connection) in &mut self.network.lock().connections {
             connection.is_hanging = true;
         }
         EndOfHang(Arc::clone(&self.network))
     }
 
+    /// From now on nothing passes, on no connection. When the answer is dropped, all connections are cut, and new ones pass.
+    pub fn black_out(&self) -> impl Drop + use<> {
+        self.network.lock().is_dark = true;
+        EndOfBlackout(Arc::clone(&self.network))
+    }
+
     /// From now on whatever passes takes so much longer.
     pub fn delay(&self, delay: Duration) {
         self.network.lock().delay = delay;
+    }
+}
+
+struct EndOfBlackout(Arc<Network>);
+
+impl Drop for EndOfBlackout {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.is_dark = false;
+        state.connections.drain(..).for_each(|(_, connection)| connection.cut());
     }
 }
 
@@ -384,6 +402,9 @@ impl Network {
     fn admit(&self, number: u64, way: Way, bytes: usize) -> Admitted {
         let mut state = self.lock();
         let delay = state.delay;
+        if state.is_dark {
+            return Admitted::Swallowed;
+        }
         let connection = state.connections.iter_mut().find(|(own, _)| *own == number);
         let passed = match connection {
             None => 0,

@@ -41,14 +41,16 @@ impl World {
 
     /// Cuts the power, and starts anew with what is on the disk.
     fn lose_power(&mut self, slow: Option<Process>) {
-        // A sync that is under way during the cut may wrongly report success; a suspended server confirms nothing.
-        self.server.suspend();
+        // A sync that is under way during the cut may wrongly report success: no client may hear of it. A suspended server would
+        // finish its syncs first.
+        let dark = self.proxy.black_out();
         self.image.cut_power();
         self.server.signal(Signal::KILL);
         drop(slow);
         self.server.kill9();
         self.image.restore_power();
         self.start_again();
+        drop(dark);
     }
 
     fn filler(&self) -> PathBuf {
