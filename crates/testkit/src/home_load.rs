@@ -44,8 +44,8 @@ pub struct Asking {
 pub enum Habits {
     /// Nothing.
     Plain,
-    /// One push in eight is of several tasks; of 32 deliveries one is forgotten, so that its lease lapses, one is returned, and one
-    /// finished late, perhaps after its lease.
+    /// One push in eight is of several tasks; of 32 deliveries one is forgotten, so that its lease lapses, one is returned, and four
+    /// are finished late, perhaps after their leases.
     Mixed,
 }
 
@@ -278,7 +278,7 @@ impl HomeLoad {
                     self.history.lock().release(number, Time::now());
                     session.give_back(queue, &task.receipt);
                 }
-                2 => {
+                2..6 => {
                     let due = Instant::now() + lease.mul_f64(rng.as_mut().map_or(0.0, Rng::f64) * 2.0);
                     late.push(Late { due, queue: queue.to_vec(), task, delivery });
                 }
