@@ -91,8 +91,8 @@ impl Account {
         number
     }
 
-    /// Enters the answer to an ack of `asked` tasks, of which those with these numbers are ours. If only some were accepted,
-    /// nobody knows which.
+    /// Enters the answer to an ack of `asked` tasks, of which those with these numbers are ours. If only some were
+    /// accepted, nobody knows which.
     pub(crate) fn ack(&mut self, numbers: &[u64], asked: u64, accepted: u64) {
         self.acked += accepted;
         self.unacked += asked.saturating_sub(accepted);
@@ -103,7 +103,8 @@ impl Account {
         }
     }
 
-    /// The server was killed, and everything is to be drained. What was asked and not answered may have happened or not.
+    /// The server was killed, and everything is to be drained. What was asked and not answered may have happened or
+    /// not.
     pub(crate) fn crash(&mut self) {
         self.backlog = 0;
         self.history.release_all();

@@ -72,8 +72,8 @@ pub enum Seen {
 
 /// What all clients asked and were told. Tasks have numbers, from 0 on, in the order of their pushes.
 ///
-/// It takes one byte per task, eight more if ids are compared, and some 100 bytes for each task that is held by a lease with a
-/// time or was finished in the last ten seconds.
+/// It takes one byte per task, eight more if ids are compared, and some 100 bytes for each task that is held by a
+/// lease with a time or was finished in the last ten seconds.
 #[derive(Debug, Default)]
 pub struct History {
     tasks: Vec<Entry>,
@@ -193,7 +193,8 @@ impl History {
         }
     }
 
-    /// Somebody else may hold the task from now on: it is about to be returned or recovered, or its worker's end to be declared.
+    /// Somebody else may hold the task from now on: it is about to be returned or recovered, or its worker's end to be
+    /// declared.
     pub fn release(&mut self, number: u64, at: Time) {
         if let Some(task) = self.tasks.get_mut(number as usize) {
             task.clear(Entry::HELD);
@@ -203,8 +204,8 @@ impl History {
         }
     }
 
-    /// Nobody certainly holds any task from now on, as after a crash of a queue that does not promise to remember leases. No
-    /// operation may be under way.
+    /// Nobody certainly holds any task from now on, as after a crash of a queue that does not promise to remember
+    /// leases. No operation may be under way.
     pub fn release_all(&mut self) {
         self.tasks.iter_mut().for_each(|task| task.clear(Entry::HELD));
         self.holds.release_all();
@@ -232,8 +233,8 @@ impl History {
         }
     }
 
-    /// A finish by the receipt of `own`, which was sent at `sent`, is about to be recorded as confirmed: that delivery must have been
-    /// the current one.
+    /// A finish by the receipt of `own`, which was sent at `sent`, is about to be recorded as confirmed: that delivery
+    /// must have been the current one.
     pub fn check_receipt(&mut self, own: &Delivery, sent: Time) {
         let later = own.number.and_then(|number| self.holds.later(number, own.received, sent));
         if let Some(later) = later {

@@ -74,7 +74,8 @@ impl Holds {
         holds.find(|hold| received < hold.asked && hold.received < sent).copied()
     }
 
-    /// The finish of a task was confirmed at this time. Answers a delivery that was asked for later and recorded before.
+    /// The finish of a task was confirmed at this time. Answers a delivery that was asked for later and recorded
+    /// before.
     pub(crate) fn finish(&mut self, number: u64, at: Time) -> Option<Hold> {
         self.finished.insert(number, at);
         self.finishes.push_back((at, number));

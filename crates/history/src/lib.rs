@@ -1,8 +1,8 @@
 //! Decides from what clients asked and were told whether a queue kept its promises.
 //!
-//! Clients record every operation: when it is *invoked*, before the request is sent, and how it *completed*: [`Outcome::Ok`],
-//! [`Outcome::Failed`] (it certainly did not happen) or [`Outcome::Unknown`] (the reply was lost, so that it happened or not).
-//! [`History::findings`] then counts what no correct queue can have done:
+//! Clients record every operation: when it is *invoked*, before the request is sent, and how it *completed*:
+//! [`Outcome::Ok`], [`Outcome::Failed`] (it certainly did not happen) or [`Outcome::Unknown`] (the reply was lost, so
+//! that it happened or not). [`History::findings`] then counts what no correct queue can have done:
 //!
 //! ```
 //! use sureq_history::{Delivery, Findings, History, Outcome, Time};
@@ -18,8 +18,9 @@
 //! assert_eq!(history.findings(0), Findings { lost: 1, ..Findings::default() }, "{second}");
 //! ```
 //!
-//! A finding is always true: whatever the unknown operations did, and whenever within its request and its reply an operation took
-//! effect, something went wrong. Therefore a violation may go unnoticed, but a legal history is never reported.
+//! A finding is always true: whatever the unknown operations did, and whenever within its request and its reply an
+//! operation took effect, something went wrong. Therefore a violation may go unnoticed, but a legal history is never
+//! reported.
 //!
 //! * `entry`: what is known of one task, in one byte.
 //! * `holds`: who certainly held a task when, and when its finish was confirmed; only for leases with a time.

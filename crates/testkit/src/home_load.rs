@@ -1,8 +1,8 @@
-//! Producers and workers on a home that record what they ask and are told; whatever happened to the home meanwhile, their history
-//! must be legal.
+//! Producers and workers on a home that record what they ask and are told; whatever happened to the home meanwhile,
+//! their history must be legal.
 //!
-//! They come to the home through the library (`library`), or through a socket that speaks RESP (`resp`): a server in front of the
-//! home, or a Redis with the module.
+//! They come to the home through the library (`library`), or through a socket that speaks RESP (`resp`): a server in
+//! front of the home, or a Redis with the module.
 
 mod library;
 mod resp;
@@ -44,8 +44,8 @@ pub struct Asking {
 pub enum Habits {
     /// Nothing.
     Plain,
-    /// One push in eight is of several tasks; of 32 deliveries one is forgotten, so that its lease lapses, one is returned, and four
-    /// are finished late, perhaps after their leases.
+    /// One push in eight is of several tasks; of 32 deliveries one is forgotten, so that its lease lapses, one is
+    /// returned, and four are finished late, perhaps after their leases.
     Mixed,
 }
 

@@ -35,7 +35,8 @@ impl Default for Load {
 }
 
 impl Load {
-    /// Starts all clients, calls `strike` once enough is confirmed, and waits until every client has lost its connection.
+    /// Starts all clients, calls `strike` once enough is confirmed, and waits until every client has lost its
+    /// connection.
     pub fn run(&self, server: SocketAddr, rng: &mut Rng, history: &SharedHistory, strike: impl FnOnce()) {
         let enough = Enough { confirmed: AtomicU64::new(0), goal: self.pushes, latch: Latch::default() };
         thread::scope(|scope| {

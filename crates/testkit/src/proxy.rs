@@ -15,8 +15,8 @@ pub enum Way {
     FromServer,
 }
 
-/// Passes the first connection on until so many bytes have gone one way, and then cuts; all others without harm. Answers where
-/// it listens.
+/// Passes the first connection on until so many bytes have gone one way, and then cuts; all others without harm.
+/// Answers where it listens.
 ///
 /// # Panics
 ///
@@ -25,8 +25,8 @@ pub fn cutting_proxy(server: SocketAddr, cut: usize, way: Way) -> SocketAddr {
     proxy(server, move |n, of| Line { left: if n == 0 && of == way { cut } else { usize::MAX }, pause: None })
 }
 
-/// Passes so many bytes on at once one way, on each connection by itself, and then pauses for so long. Hardly anything waits
-/// within the proxy: whoever sends notices that it is slow.
+/// Passes so many bytes on at once one way, on each connection by itself, and then pauses for so long. Hardly anything
+/// waits within the proxy: whoever sends notices that it is slow.
 ///
 /// # Panics
 ///
@@ -86,8 +86,8 @@ fn pass(mut from: &TcpStream, mut to: &TcpStream, Line { mut left, pause }: Line
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// A proxy before a Redis that passes everything on, until it is told to lose the connections that hear messages: those then
-/// stand, and nothing comes through any more. New connections are passed on again.
+/// A proxy before a Redis that passes everything on, until it is told to lose the connections that hear messages:
+/// those then stand, and nothing comes through any more. New connections are passed on again.
 pub struct SwallowingProxy {
     /// Where it listens.
     pub address: SocketAddr,
@@ -165,8 +165,8 @@ pub struct SlowProxy {
 }
 
 impl SlowProxy {
-    /// Stands before a server. What that says is passed on after so long, so that whatever a client has to say before it hears
-    /// an answer is said by then.
+    /// Stands before a server. What that says is passed on after so long, so that whatever a client has to say before
+    /// it hears an answer is said by then.
     ///
     /// # Panics
     ///
@@ -313,8 +313,8 @@ impl FaultyProxy {
         }
     }
 
-    /// Lets all connections that are open hang; new ones pass. When the answer is dropped, those that hang are cut: what was
-    /// sent meanwhile is lost.
+    /// Lets all connections that are open hang; new ones pass. When the answer is dropped, those that hang are cut:
+    /// what was sent meanwhile is lost.
     pub fn hang(&self) -> impl Drop + use<> {
         for (_, connection) in &mut self.network.lock().connections {
             connection.is_hanging = true;
@@ -322,7 +322,8 @@ impl FaultyProxy {
         EndOfHang(Arc::clone(&self.network))
     }
 
-    /// From now on nothing passes, on no connection. When the answer is dropped, all connections are cut, and new ones pass.
+    /// From now on nothing passes, on no connection. When the answer is dropped, all connections are cut, and new ones
+    /// pass.
     pub fn black_out(&self) -> impl Drop + use<> {
         self.network.lock().is_dark = true;
         EndOfBlackout(Arc::clone(&self.network))

@@ -41,8 +41,8 @@ impl World {
 
     /// Cuts the power, and starts anew with what is on the disk.
     fn lose_power(&mut self, slow: Option<Process>) {
-        // A sync that is under way during the cut may wrongly report success: no client may hear of it. A suspended server would
-        // finish its syncs first.
+        // A sync that is under way during the cut may wrongly report success: no client may hear of it. A suspended
+        // server would finish its syncs first.
         let dark = self.proxy.black_out();
         self.image.cut_power();
         self.server.signal(Signal::KILL);

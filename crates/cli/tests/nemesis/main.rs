@@ -1,5 +1,5 @@
-//! Every home over real sockets, under load, while it is harmed: killed, suspended, cut off, slowed down, filled up, failed over.
-//! Nothing confirmed may be lost, nothing finished come back, no two workers hold the same task.
+//! Every home over real sockets, under load, while it is harmed: killed, suspended, cut off, slowed down, filled up,
+//! failed over. Nothing confirmed may be lost, nothing finished come back, no two workers hold the same task.
 //!
 //! Each round applies every fault of a home once, in an order and with times that follow from `SUREQ_TEST_SEED`;
 //! `SUREQ_TEST_SCALE` multiplies the rounds.
