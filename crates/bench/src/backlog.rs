@@ -6,9 +6,9 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
+use crate::account::Account;
 use crate::backlog_report::{self, Row};
 use crate::fill::{First, drain, fill, first_pop};
-use crate::ledger::Ledger;
 use crate::load::{self, Measured, SHAPES, Shape};
 use crate::procstat::{self, Memory};
 use crate::servers::{Place, Server};
@@ -93,25 +93,25 @@ fn targets(only: &[String]) -> Result<Vec<Target>, String> {
 
 fn measure(arguments: &Arguments, place: &Place, target: Target, size: u64) -> Result<Row, Box<dyn Error>> {
     let mut server = place.start(target)?;
-    let mut ledger = Ledger::new(salt());
+    let mut account = Account::new(salt());
     let empty = procstat::memory(server.pid())?;
     let start = Instant::now();
-    fill(&server, &mut ledger, size)?;
+    fill(&server, &mut account, size)?;
     let filled_per_second = count(size) / start.elapsed().as_secs_f64();
     server.rest(REST)?;
     let memory = procstat::memory(server.pid())?;
     let disk = footprint::of_server(server.directory())?;
     eprint!("{:>6.1} MB  ", count(memory.resident) / 1e6);
-    let loads = loads(arguments, &server, &mut ledger)?;
-    let restart = restart(&mut server, &mut ledger)?;
-    let drained = if ledger.backlog <= arguments.drain {
-        let left = ledger.backlog;
-        drain(&server, &mut ledger, left)?
+    let loads = loads(arguments, &server, &mut account)?;
+    let restart = restart(&mut server, &mut account)?;
+    let drained = if account.backlog <= arguments.drain {
+        let left = account.backlog;
+        drain(&server, &mut account, left)?
     } else {
         0
     };
-    let mut wrong = ledger.close(server.count()?);
-    // Each load closes its own account of the same ledger, so that only what it left is new.
+    let mut wrong = account.close(server.count()?);
+    // Each load closes its own account of the same account, so that only what it left is new.
     wrong.left += loads.iter().map(|load| load.wrong.left).sum::<u64>();
     Ok(Row { target, size, empty, memory, disk, filled_per_second, loads, restart, drained, wrong })
 }
@@ -119,14 +119,14 @@ fn measure(arguments: &Arguments, place: &Place, target: Target, size: u64) -> R
 fn loads(
     arguments: &Arguments,
     server: &Server,
-    ledger: &mut Ledger,
+    account: &mut Account,
 ) -> Result<[Measured; 2], Box<dyn Error>> {
     let aim = Duration::from_secs_f64(arguments.seconds);
     let mut one = |shape| {
         if arguments.cold {
             procstat::drop_page_cache()?;
         }
-        load::run(server, shape, aim, ledger)
+        load::run(server, shape, aim, account)
     };
     Ok([one(LOADS[0])?, one(LOADS[1])?])
 }
@@ -141,20 +141,20 @@ pub(crate) struct Restart {
 }
 
 /// Kills the server twice and times from exec to the first task, with a warm and with a cold page cache.
-fn restart(server: &mut Server, ledger: &mut Ledger) -> Result<Restart, Box<dyn Error>> {
+fn restart(server: &mut Server, account: &mut Account) -> Result<Restart, Box<dyn Error>> {
     // A pop needs a task, also of an empty queue, and another one after the second restart.
-    let missing = 2_u64.saturating_sub(ledger.backlog);
-    fill(server, ledger, missing)?;
+    let missing = 2_u64.saturating_sub(account.backlog);
+    fill(server, account, missing)?;
     server.rest(REST)?;
     server.kill()?;
     let started = server.exec()?;
-    let warm = first_pop(server, ledger, started, First::Finish)?;
+    let warm = first_pop(server, account, started, First::Finish)?;
     server.rest(REST)?;
     let memory = procstat::memory(server.pid())?;
     server.kill()?;
     let dropped = procstat::drop_page_cache();
     let started = server.exec()?;
-    let cold = first_pop(server, ledger, started, First::Finish)?;
+    let cold = first_pop(server, account, started, First::Finish)?;
     if let Err(why) = &dropped {
         eprint!("({why}) ");
     }

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
+use crate::account::Wrong;
 use crate::backlog::{LOADS, Restart};
-use crate::ledger::Wrong;
 use crate::load::Measured;
 use crate::procstat::Memory;
 use crate::tables::{count, median, megabytes, micros, short, table, times};

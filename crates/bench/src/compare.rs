@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use crate::ledger::Ledger;
+use crate::account::Account;
 use crate::load::{SHAPES, Shape};
 use crate::report::{self, LATENCY, Run};
 use crate::servers::Place;
@@ -120,7 +120,7 @@ impl Plan {
         let explain = |why| format!("{} under {name}: {why}", target.name());
         let server = self.place.start(target)?;
         let measured = match load {
-            Load::Shape(shape) => load::run(&server, shape, self.aim, &mut Ledger::new(salt())),
+            Load::Shape(shape) => load::run(&server, shape, self.aim, &mut Account::new(salt())),
             Load::Latency => latency::run(&server, self.rate, self.aim, salt()),
         };
         let run = Run { repetition, load: name, target, measured: measured.map_err(explain)? };

@@ -6,9 +6,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::Broken;
+use crate::account::Account;
 use crate::client::Client;
 use crate::dialect::{Step, batches, misfit};
-use crate::ledger::Ledger;
 use crate::servers::{OBSERVER, Server};
 
 /// Tasks that are sent with one write. Two such chunks are under way at a time, so that the server never waits, and their
@@ -21,15 +21,15 @@ const BATCH: usize = 100;
 const RETRY: Duration = Duration::from_micros(500);
 
 /// Pushes so many new tasks.
-pub(crate) fn fill(server: &Server, ledger: &mut Ledger, tasks: u64) -> Result<(), Box<dyn Error>> {
+pub(crate) fn fill(server: &Server, account: &mut Account, tasks: u64) -> Result<(), Box<dyn Error>> {
     let mut client = server.client()?;
     let mut under_way: VecDeque<(u64, usize)> = VecDeque::new();
     let mut unsent = tasks;
     loop {
         while unsent > 0 && under_way.len() < AHEAD {
-            let (first, count) = (ledger.made(), CHUNK.min(usize::try_from(unsent).unwrap_or(CHUNK)));
+            let (first, count) = (account.made(), CHUNK.min(usize::try_from(unsent).unwrap_or(CHUNK)));
             for batch in batches(count, BATCH) {
-                server.dialect.push(&mut client.output, OBSERVER, batch, ledger);
+                server.dialect.push(&mut client.output, OBSERVER, batch, account);
             }
             client.send()?;
             unsent -= count as u64;
@@ -44,32 +44,32 @@ pub(crate) fn fill(server: &Server, ledger: &mut Ledger, tasks: u64) -> Result<(
                 }
             }
         }
-        ledger.confirm(first, count as u64);
+        account.confirm(first, count as u64);
     }
-    ledger.backlog += tasks;
+    account.backlog += tasks;
     Ok(())
 }
 
 /// Pops and acks so many tasks, or as many as come. Answers how many that were.
-pub(crate) fn drain(server: &Server, ledger: &mut Ledger, tasks: u64) -> Result<u64, Box<dyn Error>> {
+pub(crate) fn drain(server: &Server, account: &mut Account, tasks: u64) -> Result<u64, Box<dyn Error>> {
     let mut client = server.client()?;
     let mut drained = 0;
     while drained < tasks {
         let wanted = CHUNK.min(usize::try_from(tasks - drained).unwrap_or(CHUNK));
-        let came = take(server, &mut client, ledger, wanted)?;
+        let came = take(server, &mut client, account, wanted)?;
         drained += came as u64;
         if came < wanted {
             break;
         }
     }
-    ledger.backlog = ledger.backlog.saturating_sub(drained);
+    account.backlog = account.backlog.saturating_sub(drained);
     Ok(drained)
 }
 
 fn take(
     server: &Server,
     client: &mut Client,
-    ledger: &mut Ledger,
+    account: &mut Account,
     tasks: usize,
 ) -> Result<usize, Box<dyn Error>> {
     let dialect = server.dialect;
@@ -81,7 +81,7 @@ fn take(
     for batch in batches(tasks, BATCH) {
         for _ in batches(batch, dialect.tasks_per_reply(Step::Pop, batch)) {
             let reply = client.reply()?;
-            let mut deliver = |payload: &[u8]| numbers.extend(ledger.deliver(payload));
+            let mut deliver = |payload: &[u8]| numbers.extend(account.deliver(payload));
             let count = dialect.popped(OBSERVER, reply.bytes, reply.tokens, &mut acks, &mut deliver);
             let count = count.ok_or_else(|| misfit(reply.bytes, reply.tokens, "pop"))?;
             came += count;
@@ -96,7 +96,7 @@ fn take(
         let count = dialect.acked(reply.tokens, left.is_multiple_of(dialect.replies_per_ack()));
         accepted += count.ok_or_else(|| misfit(reply.bytes, reply.tokens, "ack"))?;
     }
-    ledger.ack(&numbers, came as u64, accepted as u64);
+    account.ack(&numbers, came as u64, accepted as u64);
     Ok(came)
 }
 
@@ -112,7 +112,7 @@ pub(crate) enum First {
 /// Asks a server that was just started for a task until it answers. Answers how long that took since `started`.
 pub(crate) fn first_pop(
     server: &mut Server,
-    ledger: &mut Ledger,
+    account: &mut Account,
     started: Instant,
     first: First,
 ) -> Result<Duration, Box<dyn Error>> {
@@ -138,13 +138,13 @@ pub(crate) fn first_pop(
             return Err(misfit(reply.bytes, reply.tokens, "pop after a restart").into());
         }
         if first == First::Leave {
-            return if ledger.knows(&payload) {
+            return if account.knows(&payload) {
                 Ok(elapsed)
             } else {
                 Err(Broken("the first task after a restart was never pushed".into()).into())
             };
         }
-        let number = ledger.deliver(&payload);
+        let number = account.deliver(&payload);
         std::mem::swap(&mut client.output, &mut acks);
         client.send()?;
         let mut accepted = 0;
@@ -153,8 +153,8 @@ pub(crate) fn first_pop(
             let count = dialect.acked(reply.tokens, left == 0);
             accepted += count.ok_or_else(|| misfit(reply.bytes, reply.tokens, "ack"))?;
         }
-        ledger.ack(number.as_slice(), 1, accepted as u64);
-        ledger.backlog = ledger.backlog.saturating_sub(1);
+        account.ack(number.as_slice(), 1, accepted as u64);
+        account.backlog = account.backlog.saturating_sub(1);
         return Ok(elapsed);
     }
 }

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use mio::{Events, Poll};
 
+use crate::account::Account;
 use crate::connection::Connection;
 use crate::dialect::{self, Dialect};
 use crate::histogram::Histogram;
-use crate::ledger::Ledger;
 use crate::load::{Measured, STALL};
 use crate::procstat::Meter;
 use crate::resp::Token;
@@ -27,12 +27,12 @@ pub(crate) fn run(server: &Server, rate: u32, aim: Duration, salt: u64) -> Resul
     let meter = Meter::start(server.pid())?;
     pair.drive(Duration::from_secs(1) / rate, aim)?;
     Ok(Measured {
-        tasks: pair.ledger.acked,
+        tasks: pair.account.acked,
         cost: meter.stop()?,
         p50: pair.latencies.percentile(50),
         p99: pair.latencies.percentile(99),
         // The consumer was waiting to the end, so that nothing can be left.
-        wrong: pair.ledger.close(0),
+        wrong: pair.account.close(0),
     })
 }
 
@@ -51,7 +51,7 @@ struct Pair {
     awaited: VecDeque<Awaited>,
     /// By number of the task: when its push was sent.
     sent: Vec<Instant>,
-    ledger: Ledger,
+    account: Account,
     latencies: Histogram,
     tokens: Vec<Token>,
 }
@@ -70,7 +70,7 @@ impl Pair {
             consumer,
             awaited: VecDeque::from([Awaited::Task]),
             sent: Vec::new(),
-            ledger: Ledger::new(salt),
+            account: Account::new(salt),
             latencies: Histogram::new(),
             tokens: Vec::new(),
         })
@@ -89,8 +89,8 @@ impl Pair {
             }
             let producing = due < end;
             if !producing
-                && self.ledger.confirmed == self.ledger.made()
-                && self.ledger.acked == self.ledger.made()
+                && self.account.confirmed() == self.account.made()
+                && self.account.acked == self.account.made()
             {
                 return Ok(());
             }
@@ -110,7 +110,7 @@ impl Pair {
     }
 
     fn push(&mut self) -> Result<(), Box<dyn Error>> {
-        self.dialect.push(&mut self.producer.output, PRODUCER, 1, &mut self.ledger);
+        self.dialect.push(&mut self.producer.output, PRODUCER, 1, &mut self.account);
         self.sent.push(Instant::now());
         Ok(self.producer.flush()?)
     }
@@ -123,7 +123,7 @@ impl Pair {
                 return Err(dialect::misfit(bytes, &self.tokens, "push").into());
             }
             // Pushes of one connection are answered in their order.
-            self.ledger.confirm(self.ledger.confirmed, 1);
+            self.account.confirm(self.account.confirmed(), 1);
         }
         Ok(())
     }
@@ -137,11 +137,11 @@ impl Pair {
             let fits = match awaited {
                 Awaited::Ack(number) => {
                     let count = self.dialect.acked(&self.tokens, true);
-                    count.map(|count| self.ledger.ack(number.as_slice(), 1, count as u64))
+                    count.map(|count| self.account.ack(number.as_slice(), 1, count as u64))
                 }
                 Awaited::Task => {
                     let mut number = None;
-                    let mut deliver = |payload: &[u8]| number = self.ledger.deliver(payload);
+                    let mut deliver = |payload: &[u8]| number = self.account.deliver(payload);
                     let popped =
                         self.dialect.popped(CONSUMER, bytes, &self.tokens, &mut requests, &mut deliver);
                     if let Some(number) = number {

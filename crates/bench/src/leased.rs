@@ -3,9 +3,9 @@
 use std::error::Error;
 use std::time::Duration;
 
+use crate::account::Account;
 use crate::client::Client;
 use crate::dialect::LeasedRq;
-use crate::ledger::Ledger;
 use crate::load::{self, Measured, SHAPES, Shape};
 use crate::resp::{self, Token};
 use crate::servers::{Place, Server};
@@ -83,7 +83,7 @@ fn measure(
         // One for each run, for as long as the benchmark lives.
         server.dialect = Box::leak(Box::new(LeasedRq { worker }));
     }
-    load::run(&server, shape, aim, &mut Ledger::new(salt()))
+    load::run(&server, shape, aim, &mut Account::new(salt()))
 }
 
 /// A worker that lives for longer than any run without a beat.

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use mio::{Events, Poll};
 
+use crate::account::{Account, Wrong};
 use crate::connection::Connection;
 use crate::dialect::{self, Dialect, Step, batches};
 use crate::histogram::Histogram;
-use crate::ledger::{Ledger, Wrong};
 use crate::procstat::{Cost, Meter};
 use crate::resp::Token;
 use crate::servers::Server;
@@ -94,27 +94,27 @@ pub(crate) enum Next {
 }
 
 /// Runs a load for about so long, after a fifth of that to warm up. As many tasks are popped as are pushed, the oldest
-/// first, so that a backlog in the server, which `ledger` knows of, stays as long as it was.
+/// first, so that a backlog in the server, which `account` knows of, stays as long as it was.
 pub(crate) fn run(
     server: &Server,
     shape: Shape,
     aim: Duration,
-    ledger: &mut Ledger,
+    account: &mut Account,
 ) -> Result<Measured, Box<dyn Error>> {
-    let mut load = Load::connect(server, shape, ledger)?;
+    let mut load = Load::connect(server, shape, account)?;
     load.phase(&mut lasting(aim / 5))?;
     load.latencies = Histogram::new();
-    let acked = load.ledger.acked;
+    let acked = load.account.acked;
     let meter = Meter::start(server.pid())?;
     load.phase(&mut lasting(aim))?;
     let cost = meter.stop()?;
     let left = load.count()?;
     Ok(Measured {
-        tasks: load.ledger.acked - acked,
+        tasks: load.account.acked - acked,
         cost,
         p50: load.latencies.percentile(50),
         p99: load.latencies.percentile(99),
-        wrong: load.ledger.close(left),
+        wrong: load.account.close(left),
     })
 }
 
@@ -122,10 +122,10 @@ pub(crate) fn run(
 pub(crate) fn run_until(
     server: &Server,
     shape: Shape,
-    ledger: &mut Ledger,
+    account: &mut Account,
     next: &mut dyn FnMut() -> Result<Next, Box<dyn Error>>,
 ) -> Result<(), Box<dyn Error>> {
-    Load::connect(server, shape, ledger)?.phase(next)
+    Load::connect(server, shape, account)?.phase(next)
 }
 
 fn lasting(aim: Duration) -> impl FnMut() -> Result<Next, Box<dyn Error>> {
@@ -170,13 +170,13 @@ struct Load<'a> {
     available: usize,
     /// Sent to the server, and not yet acked.
     in_server: usize,
-    ledger: &'a mut Ledger,
+    account: &'a mut Account,
     latencies: Histogram,
     tokens: Vec<Token>,
 }
 
 impl<'a> Load<'a> {
-    fn connect(server: &Server, shape: Shape, ledger: &'a mut Ledger) -> Result<Self, Box<dyn Error>> {
+    fn connect(server: &Server, shape: Shape, account: &'a mut Account) -> Result<Self, Box<dyn Error>> {
         let poll = Poll::new()?;
         let mut workers = Vec::new();
         for index in 0..shape.connections {
@@ -196,7 +196,7 @@ impl<'a> Load<'a> {
             producing: false,
             available: 0,
             in_server: 0,
-            ledger,
+            account,
             latencies: Histogram::new(),
             tokens: Vec::new(),
         })
@@ -246,9 +246,9 @@ impl<'a> Load<'a> {
             let Some(index) = self.idle_producers.pop_front() else { break };
             self.in_server += full;
             let output = &mut self.workers[index].connection.output;
-            let first = self.ledger.made();
+            let first = self.account.made();
             for count in batches(full, self.shape.batch) {
-                self.dialect.push(output, index, count, self.ledger);
+                self.dialect.push(output, index, count, self.account);
             }
             self.send(index, Step::Push, full, None)?;
             self.workers[index].round.first = first;
@@ -291,7 +291,7 @@ impl<'a> Load<'a> {
                     dialect.acked(tokens, (round.replies - 1).is_multiple_of(dialect.replies_per_ack()))
                 }
                 Step::Pop => dialect.popped(index, bytes, tokens, acks, &mut |payload| {
-                    numbers.extend(self.ledger.deliver(payload));
+                    numbers.extend(self.account.deliver(payload));
                 }),
             };
             let done = done.ok_or_else(|| dialect::misfit(bytes, tokens, round.step.name()))?;
@@ -308,7 +308,7 @@ impl<'a> Load<'a> {
         let (tasks, done, requests) = (round.tasks, round.done, round.acks);
         match round.step {
             Step::Push => {
-                self.ledger.confirm(round.first, tasks as u64);
+                self.account.confirm(round.first, tasks as u64);
                 self.available += tasks;
                 self.idle_producers.push_back(index);
             }
@@ -323,7 +323,7 @@ impl<'a> Load<'a> {
                 self.idle_consumers.push_back(index);
             }
             Step::Ack => {
-                self.ledger.ack(numbers, tasks as u64, done as u64);
+                self.account.ack(numbers, tasks as u64, done as u64);
                 numbers.clear();
                 self.in_server = self.in_server.saturating_sub(tasks);
                 self.idle_consumers.push_back(index);

@@ -7,8 +7,9 @@
 //! * `load` drives producers and consumers, `latency` a single pair, over `connection`, one thread and one epoll; `client` is one
 //!   blocking connection.
 //! * `dialect` says the same steps in each system's words, `resp` puts them on the wire.
-//! * `payload` and `ledger` hold the server to account, `histogram` counts durations, `tables` shows figures.
+//! * `payload` and `account` hold the server to account, `histogram` counts durations, `tables` shows figures.
 
+mod account;
 mod backlog;
 mod backlog_report;
 mod client;
@@ -26,7 +27,6 @@ mod info;
 mod janitor;
 mod latency;
 mod leased;
-mod ledger;
 mod load;
 mod memory;
 mod memory_cases;
@@ -51,8 +51,8 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use account::Wrong;
 use clap::{Parser, Subcommand};
-use ledger::Wrong;
 use servers::Place;
 
 /// Measure sureq: beside redis-server under load, or what a subcommand says

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
+use crate::account::Wrong;
 use crate::goals::{self, Goal};
-use crate::ledger::Wrong;
 use crate::load::{Measured, SHAPES};
 use crate::tables::{median, micros, table, times};
 use crate::targets::Target;

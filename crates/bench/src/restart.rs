@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::account::{Account, Wrong};
 use crate::dialect::{QUEUE, misfit};
 use crate::fill::{First, drain, fill, first_pop};
 use crate::info::{CHECKPOINT_DUE, Info, SINCE_CHECKPOINT};
-use crate::ledger::{Ledger, Wrong};
 use crate::load::{self, Next, Shape};
 use crate::procstat::{self, Memory};
 use crate::resp::{self, Token};
@@ -103,18 +103,18 @@ fn measure(
 ) -> Result<Row, Box<dyn Error>> {
     let settings = Settings { segment_bytes: arguments.segment_bytes.clone(), ..Settings::default() };
     let mut server = place.start_with(target, settings)?;
-    let mut ledger = Ledger::new(salt());
-    fill(&server, &mut ledger, arguments.tasks)?;
+    let mut account = Account::new(salt());
+    fill(&server, &mut account, arguments.tasks)?;
     server.rest(REST)?;
-    let since = kill_under_load(arguments, &server, shape, &mut ledger)?;
+    let since = kill_under_load(arguments, &server, shape, &mut account)?;
     server.kill()?;
-    ledger.crash();
+    account.crash();
     let disk = footprint::of_server(server.directory())?;
 
     let (data, copy) = (server.directory().join("data"), server.directory().join("copy"));
     footprint::copy(&data, &copy)?;
     let started = server.exec()?;
-    let warm = first_pop(&mut server, &mut ledger, started, First::Leave)?;
+    let warm = first_pop(&mut server, &mut account, started, First::Leave)?;
     server.rest(REST)?;
     let memory = procstat::memory(server.pid())?;
     server.kill()?;
@@ -126,9 +126,9 @@ fn measure(
         eprintln!("no cold start: {why}");
     }
     let started = server.exec()?;
-    let cold = first_pop(&mut server, &mut ledger, started, First::Finish)?;
-    let drained = 1 + drain(&server, &mut ledger, u64::MAX)? + recover(&server, &mut ledger)?;
-    let wrong = ledger.close_after_crash(server.count()?);
+    let cold = first_pop(&mut server, &mut account, started, First::Finish)?;
+    let drained = 1 + drain(&server, &mut account, u64::MAX)? + recover(&server, &mut account)?;
+    let wrong = account.close(server.count()?);
     Ok(Row { warm, cold: dropped.is_ok().then_some(cold), memory, disk, since, drained, wrong })
 }
 
@@ -137,7 +137,7 @@ fn kill_under_load(
     arguments: &Arguments,
     server: &Server,
     shape: Shape,
-    ledger: &mut Ledger,
+    account: &mut Account,
 ) -> Result<Option<(u64, u64)>, Box<dyn Error>> {
     let mut client = server.client()?;
     let read = |info: &Info| Some((info.number(SINCE_CHECKPOINT)?, info.number(CHECKPOINT_DUE)?));
@@ -155,7 +155,7 @@ fn kill_under_load(
     let pid = i32::try_from(server.pid()).ok().and_then(Pid::from_raw).ok_or("the server has no pid")?;
     let start = Instant::now();
     let (mut asked, mut since) = (start, None);
-    load::run_until(server, shape, ledger, &mut || {
+    load::run_until(server, shape, account, &mut || {
         if asked.elapsed() < ASK {
             return Ok(Next::Produce);
         }
@@ -178,7 +178,7 @@ fn kill_under_load(
 }
 
 /// Takes back what had been handed out when the server was killed, and finishes it.
-fn recover(server: &Server, ledger: &mut Ledger) -> Result<u64, Box<dyn Error>> {
+fn recover(server: &Server, account: &mut Account) -> Result<u64, Box<dyn Error>> {
     let mut client = server.client()?;
     let mut recovered = 0;
     loop {
@@ -201,7 +201,7 @@ fn recover(server: &Server, ledger: &mut Ledger) -> Result<u64, Box<dyn Error>> 
                 return Err(misfit(reply.bytes, reply.tokens, "RQ.RECOVER").into());
             };
             resp::word(&mut acks, &reply.bytes[id.clone()]);
-            numbers.extend(ledger.deliver(&reply.bytes[payload.clone()]));
+            numbers.extend(account.deliver(&reply.bytes[payload.clone()]));
         }
         client.output = acks;
         client.send()?;
@@ -209,7 +209,7 @@ fn recover(server: &Server, ledger: &mut Ledger) -> Result<u64, Box<dyn Error>> 
         let [Token::Array(done), ..] = reply.tokens else {
             return Err(misfit(reply.bytes, reply.tokens, "ack").into());
         };
-        ledger.ack(&numbers, came as u64, *done as u64);
+        account.ack(&numbers, came as u64, *done as u64);
         recovered += came as u64;
     }
 }

@@ -156,28 +156,6 @@ fn a_user_without_channels_waits_all_the_same_and_does_not_connect_again_and_aga
 }
 
 #[test]
-fn kills_flushes_and_restarts_under_load_lose_nothing_and_finish_nothing_twice() {
-    let mut server = RedisServer::start();
-    let load = support::load(&server.url(), &[b"q"]);
-    load.run(2, || {
-        for round in 0..6 {
-            load.until_confirmed(30);
-            match round % 3 {
-                0 => server.crash(),
-                1 => cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").exec(&mut server.connect()).unwrap(),
-                _ => {
-                    cmd("FUNCTION").arg("FLUSH").exec(&mut server.connect()).unwrap();
-                    server.restart();
-                }
-            }
-        }
-        load.until_confirmed(30);
-    });
-    load.finish();
-    server.check("sureq:");
-}
-
-#[test]
 fn a_connection_that_is_cut_anywhere_leaves_every_task_in_one_place() {
     let port = free_port();
     let server = RedisServer::start_at(port);

@@ -1,17 +1,30 @@
-//! Producers and workers on a home, by its URL, that note what they know; and what must be so in the end, whatever happened to
-//! the home meanwhile.
+//! Producers and workers on a home that record what they ask and are told; whatever happened to the home meanwhile,
+//! their history must be legal.
+//!
+//! They come to the home through the library (`library`), or through a socket that speaks RESP (`resp`): a server in
+//! front of the home, or a Redis with the module.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
+mod library;
+mod resp;
 
-use sureq::Home;
-use sureq_core::command::{AckScope, Block, Command, IdForm, LeaseAsk, Pop, TaskRefs};
-use sureq_core::reply::TaskView;
-use sureq_core::{Refusal, Replies, Reply, id};
-use sureq_home_api::Payload;
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use crate::patience::until;
+use fastrand::Rng;
+use sureq_core::command::Block;
+use sureq_history::{Counts, Delivery, Findings, Outcome, SharedHistory, Time, payload};
+
+use self::library::LibrarySession;
+use self::resp::RespSession;
+use crate::patience::until_within;
+
+/// How long homes may take to do what they are asked for once nothing harms them any more. Only a hang gets there.
+const RECOVERY: Duration = Duration::from_secs(120);
+
+/// How long a producer pauses after a push that was not confirmed.
+const RETRY: Duration = Duration::from_millis(2);
 
 /// How workers ask for tasks.
 #[derive(Clone, Copy, Debug)]
@@ -22,27 +35,81 @@ pub struct Asking {
     pub block: Option<Block>,
     /// How long what they take is theirs.
     pub lease_ms: u64,
+    /// How long they believe it is. More than `lease_ms` is a defect that the history must show.
+    pub believed_ms: u64,
+}
+
+/// What clients do besides pushing, taking and finishing tasks one by one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Habits {
+    /// Nothing.
+    Plain,
+    /// One push in eight is of several tasks; of 32 deliveries one is forgotten, so that its lease lapses, one is
+    /// returned, and four are finished late, perhaps after their leases.
+    Mixed,
+}
+
+/// How clients come to the home.
+#[derive(Clone, Debug)]
+pub enum Access {
+    /// Through the library, by its URL.
+    Library(String),
+    /// By RESP, at this address.
+    Resp(SocketAddr),
 }
 
 /// Producers and workers of some queues.
 pub struct HomeLoad {
-    url: String,
+    access: Access,
     queues: Vec<Vec<u8>>,
     asking: Asking,
-    known: Mutex<Known>,
-    next: AtomicU64,
+    habits: Habits,
+    rng: Mutex<Rng>,
+    history: SharedHistory,
     is_over: AtomicBool,
 }
 
-/// What they know of their tasks, by number.
-#[derive(Default)]
-struct Known {
-    confirmed: BTreeSet<u64>,
-    /// Pushes of which nobody knows whether they happened.
-    unknown: BTreeSet<u64>,
-    finished: BTreeMap<u64, u32>,
-    /// Acks of which nobody knows.
-    maybe_finished: BTreeSet<u64>,
+/// A task that a session received.
+struct Taken {
+    id: String,
+    receipt: String,
+    payload: Vec<u8>,
+}
+
+/// A delivery that its worker has not finished yet.
+struct Late {
+    due: Instant,
+    queue: Vec<u8>,
+    task: Taken,
+    delivery: Delivery,
+}
+
+/// What a session was told about an ack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    Done,
+    /// The task is not its own, or no longer.
+    Denied,
+    /// There was no answer of that kind.
+    Other(Outcome),
+}
+
+/// One client's way to the home. It connects again by itself, and blocks for a bounded time.
+trait Session {
+    fn push(&mut self, queue: &[u8], payloads: &[Vec<u8>]) -> Outcome;
+
+    /// Takes tasks; none also if it is not known whether there are any.
+    fn pop(&mut self, queue: &[u8], asking: &Asking) -> Vec<Taken>;
+
+    fn ack(&mut self, queue: &[u8], id_or_receipt: &str) -> Told;
+
+    /// Returns a task to the front. What is answered does not matter: it may be delivered again from the request on.
+    fn give_back(&mut self, queue: &[u8], receipt: &str);
+
+    /// How many tasks the queue has, if that can be found out.
+    fn count(&mut self, queue: &[u8]) -> Option<u64>;
+
+    fn close(self: Box<Self>);
 }
 
 /// Says that it is over when it is dropped.
@@ -55,14 +122,20 @@ impl Drop for Over<'_> {
 }
 
 impl HomeLoad {
-    /// On these queues of a home.
+    /// On these queues of a home, through the library.
     pub fn new(url: &str, queues: &[&[u8]], asking: Asking) -> Self {
+        Self::with(Access::Library(url.to_owned()), queues, asking, Habits::Plain, Rng::new())
+    }
+
+    /// On these queues of a home.
+    pub fn with(access: Access, queues: &[&[u8]], asking: Asking, habits: Habits, rng: Rng) -> Self {
         Self {
-            url: url.to_owned(),
+            access,
             queues: queues.iter().map(|queue| queue.to_vec()).collect(),
             asking,
-            known: Mutex::default(),
-            next: AtomicU64::new(0),
+            habits,
+            rng: Mutex::new(rng),
+            history: SharedHistory::default(),
             is_over: AtomicBool::new(false),
         }
     }
@@ -80,195 +153,166 @@ impl HomeLoad {
         });
     }
 
-    /// Waits until so many more pushes are confirmed.
-    pub fn until_confirmed(&self, more: usize) {
-        let before = self.known().confirmed.len();
-        until("pushes are confirmed", || self.known().confirmed.len() > before + more);
+    /// How much happened so far.
+    pub fn counts(&self) -> Counts {
+        self.history.lock().counts()
     }
 
-    /// Finishes what is left, and sees to it that nothing is lost, nothing was finished twice, and nothing is there that was
-    /// refused.
+    /// Waits until so many more pushes are confirmed.
+    pub fn until_confirmed(&self, more: u64) {
+        let before = self.counts().confirmed;
+        until_within("pushes are confirmed", RECOVERY, || self.counts().confirmed > before + more);
+    }
+
+    /// Waits until more pushes have failed for certain.
+    pub fn until_refused(&self) {
+        let before = self.counts().failed;
+        until_within("pushes are refused", RECOVERY, || self.counts().failed > before);
+    }
+
+    /// Finishes what is left, and checks the history.
     ///
     /// # Panics
     ///
-    /// If something is.
+    /// If it is not legal, or too short to tell.
     pub fn finish(&self) {
-        let home = self.open();
+        let found = self.drain();
+        let history = self.history.lock();
+        assert_eq!(found, Findings::default(), "{history}");
+        assert!(history.counts().confirmed > 100, "too few were pushed to tell: {history}");
+    }
+
+    /// Finishes what is left; answers what is wrong.
+    ///
+    /// # Panics
+    ///
+    /// If that does not come to an end.
+    pub fn drain(&self) -> Findings {
+        let mut session = self.session();
         for queue in &self.queues {
-            until("all are done", || {
-                while self.work_once(&home, queue) {}
-                is_empty(&home, queue)
+            until_within("all are done", RECOVERY, || {
+                while self.work_once(&mut *session, queue, &mut None).0 > 0 {}
+                session.count(queue) == Some(0)
             });
         }
-        close(&home);
-        self.known().check();
+        session.close();
+        let history = self.history.lock();
+        println!("{history}");
+        history.findings(0)
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().expect("whoever noted something did not panic")
+    fn rng(&self) -> Option<Rng> {
+        let mut rng = self.rng.lock().expect("nobody panics with it");
+        (self.habits == Habits::Mixed).then(|| rng.fork())
     }
 
-    fn open(&self) -> Home {
-        sureq::open(&self.url).expect("the home is there")
+    /// A session, once the home can be reached.
+    fn session(&self) -> Box<dyn Session> {
+        let since = Instant::now();
+        loop {
+            let error = match &self.access {
+                Access::Resp(address) => return Box::new(RespSession::new(*address)),
+                Access::Library(url) => match LibrarySession::open(url) {
+                    Ok(session) => return Box::new(session),
+                    Err(error) => error,
+                },
+            };
+            assert!(since.elapsed() < RECOVERY, "the home cannot be opened: {error}");
+        }
     }
 
     fn produce(&self) {
-        let home = self.open();
+        let (mut session, mut rng) = (self.session(), self.rng());
         while !self.is_over.load(Ordering::Acquire) {
-            let n = self.next.fetch_add(1, Ordering::AcqRel);
-            let queue = &self.queues[n as usize % self.queues.len()];
-            let payload = n.to_string();
-            let push = Command::Push { queue, payloads: &[payload.as_bytes()] };
-            match &ask(&home, &push).list[0] {
-                Reply::Pushed(_) => _ = self.known().confirmed.insert(n),
-                no => {
-                    if is_unknown(no) {
-                        self.known().unknown.insert(n);
-                    }
-                }
+            let count = rng.as_mut().map_or(1, |rng| if rng.u8(..8) == 0 { rng.u64(2..6) } else { 1 });
+            let push = self.history.lock().invoke_push(count);
+            let queue = &self.queues[push.first as usize % self.queues.len()];
+            let payloads: Vec<Vec<u8>> = push.numbers().map(payload::encode).collect();
+            let outcome = session.push(queue, &payloads);
+            self.history.lock().complete_push(push, outcome);
+            if outcome != Outcome::Ok {
+                std::thread::sleep(RETRY);
             }
         }
-        close(&home);
+        session.close();
     }
 
     fn work(&self) {
-        let home = self.open();
+        let (mut session, mut rng, mut late) = (self.session(), self.rng(), Vec::<Late>::new());
         while !self.is_over.load(Ordering::Acquire) {
             for queue in &self.queues {
-                self.work_once(&home, queue);
+                late.extend(self.work_once(&mut *session, queue, &mut rng).1);
+            }
+            let now = Instant::now();
+            for Late { queue, task, delivery, .. } in late.extract_if(.., |late| late.due < now) {
+                self.finish_one(&mut *session, &queue, &task, &delivery, By::Receipt);
             }
         }
-        close(&home);
+        session.close();
     }
 
-    /// Takes and finishes some; answers whether there may be more.
-    fn work_once(&self, home: &Home, queue: &[u8]) -> bool {
-        let Asking { count, block, lease_ms } = self.asking;
-        let lease = LeaseAsk { ms: Some(lease_ms), ..LeaseAsk::NONE };
-        let taken = ask(home, &Command::Pop(Pop { block, lease, ..Pop::plain(&[queue], count) }));
-        match &taken.list[0] {
-            Reply::Tasks(_) | Reply::TimedOut => {}
-            // Whatever was taken comes back, and is found by whoever asks again.
-            no => _ = is_unknown(no),
+    /// Takes and finishes some; answers how many came, and what is to be finished later.
+    fn work_once(
+        &self,
+        session: &mut dyn Session,
+        queue: &[u8],
+        rng: &mut Option<Rng>,
+    ) -> (usize, Vec<Late>) {
+        let asked = Time::now();
+        let tasks = session.pop(queue, &self.asking);
+        let (received, lease) = (Time::now(), Duration::from_millis(self.asking.believed_ms));
+        let delivery = |task: &Taken| {
+            let number = payload::decode(&task.payload);
+            Delivery { number, id: None, asked, received, lease: Some(lease) }
+        };
+        let tasks: Vec<_> = tasks.into_iter().map(|task| (delivery(&task), task)).collect();
+        for (delivery, _) in &tasks {
+            self.history.lock().deliver(delivery);
         }
-        for task in &taken.tasks {
-            self.finish_one(home, queue, task);
-        }
-        !taken.tasks.is_empty()
-    }
-
-    /// Half of them by their receipts, half by their ids.
-    fn finish_one(&self, home: &Home, queue: &[u8], task: &TaskView<Payload>) {
-        let n = id::decimal(task.body.as_ref()).expect("a payload is a number");
-        let name = if n.is_multiple_of(2) { task.id.to_string() } else { task.receipt().to_string() };
-        let tasks = TaskRefs { list: &[name.as_bytes()], form: IdForm::Long };
-        match &ask(home, &Command::Ack { queue, tasks, scope: AckScope::LeasedOrLapsed }).list[0] {
-            Reply::Acked(span) if span.len() == 1 => *self.known().finished.entry(n).or_default() += 1,
-            Reply::Acked(_) => {}
-            no => {
-                if is_unknown(no) {
-                    self.known().maybe_finished.insert(n);
+        let (count, mut late) = (tasks.len(), Vec::new());
+        for (delivery, task) in tasks {
+            let Some(number) = delivery.number else { continue };
+            match rng.as_mut().map_or(u8::MAX, |rng| rng.u8(..32)) {
+                0 => {}
+                1 => {
+                    self.history.lock().release(number, Time::now());
+                    session.give_back(queue, &task.receipt);
+                }
+                2..6 => {
+                    let due = Instant::now() + lease.mul_f64(rng.as_mut().map_or(0.0, Rng::f64) * 2.0);
+                    late.push(Late { due, queue: queue.to_vec(), task, delivery });
+                }
+                _ => {
+                    let by = if number.is_multiple_of(2) { By::Id } else { By::Receipt };
+                    self.finish_one(session, queue, &task, &delivery, by);
                 }
             }
         }
+        (count, late)
     }
-}
 
-impl Known {
-    fn check(&self) {
-        let Self { confirmed, unknown, finished, maybe_finished } = self;
-        let is_there = |n: &&u64| finished.contains_key(n) || maybe_finished.contains(n);
-        let lost: Vec<_> = confirmed.iter().filter(|n| !is_there(n)).collect();
-        assert!(lost.is_empty(), "lost: {lost:?}");
-        let twice: Vec<_> = finished.iter().filter(|(_, times)| **times > 1).collect();
-        assert!(twice.is_empty(), "finished twice: {twice:?}");
-        let odd: Vec<_> =
-            finished.keys().filter(|n| !confirmed.contains(n) && !unknown.contains(n)).collect();
-        assert!(odd.is_empty(), "refused and yet there: {odd:?}");
-        println!("{} confirmed, {} unknown, {} finished", confirmed.len(), unknown.len(), finished.len());
-        assert!(confirmed.len() > 100, "too few were pushed to tell: {}", confirmed.len());
-    }
-}
-
-/// Whether nobody knows if it happened; otherwise it did not. A home that is harmed may say nothing else.
-fn is_unknown(no: &Reply) -> bool {
-    match no {
-        Reply::Refused(Refusal::Unknown { .. }) => true,
-        Reply::Refused(Refusal::Unavailable { .. }) => false,
-        other => panic!("{other:?}"),
-    }
-}
-
-fn is_empty(home: &Home, queue: &[u8]) -> bool {
-    match &ask(home, &Command::Info { queue }).list[0] {
-        Reply::Info(info) => info.ready + info.leased + info.delayed == 0,
-        no => {
-            is_unknown(no);
-            false
+    fn finish_one(&self, session: &mut dyn Session, queue: &[u8], task: &Taken, delivery: &Delivery, by: By) {
+        let Some(number) = delivery.number else { return };
+        self.history.lock().invoke_finish(number);
+        let sent = Time::now();
+        let told = session.ack(queue, if by == By::Id { &task.id } else { &task.receipt });
+        let (at, mut history) = (Time::now(), self.history.lock());
+        match told {
+            Told::Done => {
+                if by == By::Receipt {
+                    history.check_receipt(delivery, sent);
+                }
+                history.complete_finish(number, Outcome::Ok, at);
+            }
+            Told::Denied => history.deny_finish(number, at),
+            Told::Other(outcome) => history.complete_finish(number, outcome, at),
         }
     }
 }
 
-/// What a home answers to one command, once it is there.
-fn ask(home: &Home, command: &Command<'_>) -> Replies<Payload> {
-    let mut replies = Replies::default();
-    let submitted = home.api().execute(std::slice::from_ref(command), &mut replies);
-    home.api().wait(submitted.position);
-    if let Some(ticket) = submitted.into_ticket() {
-        replies.append(ticket.wait().replies);
-    }
-    replies
-}
-
-fn close(home: &Home) {
-    home.close().expect("it is closed in good order");
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn known() -> Known {
-        let all = 0..200;
-        Known {
-            confirmed: all.clone().collect(),
-            finished: all.map(|n| (n, 1)).collect(),
-            ..Known::default()
-        }
-    }
-
-    #[test]
-    fn what_is_unknown_may_be_so_or_not() {
-        let mut known = known();
-        known.check();
-        known.finished.remove(&3);
-        known.maybe_finished.insert(3);
-        known.unknown.extend([200, 201]);
-        known.finished.insert(200, 1);
-        known.check();
-    }
-
-    #[test]
-    #[should_panic(expected = "lost: [7]")]
-    fn what_is_lost_is_found() {
-        let mut known = known();
-        known.finished.remove(&7);
-        known.check();
-    }
-
-    #[test]
-    #[should_panic(expected = "finished twice: [(7, 2)]")]
-    fn what_was_finished_twice_is_found() {
-        let mut known = known();
-        known.finished.insert(7, 2);
-        known.check();
-    }
-
-    #[test]
-    #[should_panic(expected = "refused and yet there: [999]")]
-    fn what_was_refused_and_came_is_found() {
-        let mut known = known();
-        known.finished.insert(999, 1);
-        known.check();
-    }
+/// What a task is finished by: its id means the current delivery, its receipt only its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Id,
+    Receipt,
 }

@@ -1,5 +1,6 @@
-//! Load from many clients at once, each with a journal, until the server is struck down.
+//! Load from many clients at once, who record what they ask and are told, until the server is killed.
 
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,8 +8,9 @@ use std::thread;
 
 use fastrand::Rng;
 
-use crate::client::{RespClient, Task, encode};
-use crate::ledger::{Journal, payload};
+use sureq_history::{Delivery, Outcome, Push, SharedHistory, Time, payload};
+
+use crate::client::{RespClient, Task, Value, encode};
 use crate::process::{Latch, PATIENCE};
 
 /// What the clients do.
@@ -32,94 +34,72 @@ impl Default for Load {
     }
 }
 
-/// Numbers for tasks, each given out once.
-#[derive(Debug, Default)]
-pub struct Numbers(AtomicU64);
-
-impl Numbers {
-    fn take(&self, count: u64) -> u64 {
-        self.0.fetch_add(count, Ordering::Relaxed)
-    }
-}
-
 impl Load {
-    /// Lets all clients loose, calls `strike` once enough is confirmed, and waits until every client has noticed.
-    pub fn run(
-        &self,
-        server: SocketAddr,
-        rng: &mut Rng,
-        numbers: &Numbers,
-        strike: impl FnOnce(),
-    ) -> Vec<Journal> {
+    /// Starts all clients, calls `strike` once enough is confirmed, and waits until every client has lost its
+    /// connection.
+    pub fn run(&self, server: SocketAddr, rng: &mut Rng, history: &SharedHistory, strike: impl FnOnce()) {
         let enough = Enough { confirmed: AtomicU64::new(0), goal: self.pushes, latch: Latch::default() };
         thread::scope(|scope| {
-            let mut clients = Vec::new();
             for _ in 0..self.producers {
                 let (rng, enough) = (rng.fork(), &enough);
-                let client = move || self.produce(RespClient::connect(server), rng, numbers, enough);
-                clients.push(scope.spawn(client));
+                scope.spawn(move || self.produce(RespClient::connect(server), rng, history, enough));
             }
             for _ in 0..self.consumers {
                 let rng = rng.fork();
-                clients.push(scope.spawn(move || self.consume(RespClient::connect(server), rng)));
+                scope.spawn(move || self.consume(RespClient::connect(server), rng, history));
             }
             let reached = enough.latch.is_open(3 * PATIENCE);
             strike();
             let confirmed = enough.confirmed.load(Ordering::Relaxed);
             assert!(reached, "only {confirmed} of {} pushes were confirmed in time", self.pushes);
-            clients
-                .into_iter()
-                .map(|client| client.join().expect("a client only ends with its connection"))
-                .collect()
-        })
+        });
     }
 
-    /// Lets all clients loose and waits until the server is gone by itself.
-    pub fn run_until_gone(&self, server: SocketAddr, rng: &mut Rng, numbers: &Numbers) -> Vec<Journal> {
+    /// Starts all clients and waits until the server is gone by itself.
+    pub fn run_until_gone(&self, server: SocketAddr, rng: &mut Rng, history: &SharedHistory) {
         let enough = Enough { confirmed: AtomicU64::new(0), goal: 0, latch: Latch::default() };
         thread::scope(|scope| {
-            let mut clients = Vec::new();
             for n in 0..self.producers + self.consumers {
                 let (rng, enough) = (rng.fork(), &enough);
-                clients.push(scope.spawn(move || match RespClient::try_connect(server) {
-                    Err(_) => Journal::default(),
-                    Ok(client) if n < self.producers => self.produce(client, rng, numbers, enough),
-                    Ok(client) => self.consume(client, rng),
-                }));
+                scope.spawn(move || match RespClient::try_connect(server) {
+                    Err(_) => {}
+                    Ok(client) if n < self.producers => self.produce(client, rng, history, enough),
+                    Ok(client) => self.consume(client, rng, history),
+                });
             }
-            clients
-                .into_iter()
-                .map(|client| client.join().expect("a client only ends with its connection"))
-                .collect()
-        })
+        });
     }
 
-    fn produce(&self, mut client: RespClient, mut rng: Rng, numbers: &Numbers, enough: &Enough) -> Journal {
-        let mut journal = Journal::default();
+    fn produce(&self, mut client: RespClient, mut rng: Rng, history: &SharedHistory, enough: &Enough) {
+        let mut open: VecDeque<Push> = VecDeque::new();
         let mut turn = || -> io::Result<()> {
-            let (mut bytes, mut entries) = (Vec::new(), Vec::new());
+            let mut bytes = Vec::new();
             for _ in 0..self.pipeline {
                 let queue = self.queues[rng.usize(..self.queues.len())];
                 let count = if rng.u8(..8) == 0 { rng.u64(2..6) } else { 1 };
-                let first = numbers.take(count);
+                let push = history.lock().invoke_push(count);
                 let mut argv = vec![b"RQ.PUSH".to_vec(), queue.as_bytes().to_vec()];
-                argv.extend((first..first + count).map(payload));
+                argv.extend(push.numbers().map(payload::encode));
                 bytes.extend(encode(&argv));
-                entries.push(journal.push(first, count));
+                open.push_back(push);
             }
             client.send_raw(&bytes)?;
-            for entry in entries {
-                journal.confirm(entry, &client.read()?.ids());
+            while let Some(&push) = open.front() {
+                let ids = client.read()?.ids();
+                confirm(history, push, &ids);
+                open.pop_front();
                 enough.count_one();
             }
             Ok(())
         };
         while turn().is_ok() {}
-        journal
+        let mut history = history.lock();
+        for push in open {
+            history.complete_push(push, Outcome::Unknown);
+        }
     }
 
-    fn consume(&self, mut client: RespClient, mut rng: Rng) -> Journal {
-        let mut journal = Journal::default();
+    fn consume(&self, mut client: RespClient, mut rng: Rng, history: &SharedHistory) {
         let mut held: Vec<Task> = Vec::new();
         let pop = encode(
             &["RQ.POP", "COUNT", "32", "BLOCK", "50"].iter().chain(self.queues).copied().collect::<Vec<_>>(),
@@ -128,86 +108,124 @@ impl Load {
             let mut bytes = Vec::new();
             let mut asked = Vec::new();
             for queue in self.queues {
-                let ids: Vec<String> =
-                    held.extract_if(.., |t| t.queue == queue.as_bytes()).map(|t| t.id).collect();
-                if !ids.is_empty() {
-                    for id in &ids {
-                        journal.ask(id);
-                    }
-                    bytes.extend(encode_ack(queue, &ids));
-                    asked.push(ids);
+                let tasks: Vec<Task> = held.extract_if(.., |t| t.queue == queue.as_bytes()).collect();
+                if !tasks.is_empty() {
+                    bytes.extend(invoke_finish(history, queue, &tasks));
+                    asked.push(tasks);
                 }
             }
             bytes.extend_from_slice(&pop);
+            let sent = Time::now();
             client.send_raw(&bytes)?;
-            for asked in asked {
-                journal.finish(&asked, &client.read()?.ids());
+            for tasks in asked {
+                complete_finish(history, &tasks, &client.read()?.ids());
             }
             let reply = client.read()?;
-            if reply != crate::client::Value::Null {
+            if reply != Value::Null {
                 held = reply.tasks();
-                for task in &held {
-                    journal.deliver(&task.id, &task.payload);
-                }
+                deliver(history, &held, sent);
                 held.retain(|_| rng.u8(..32) != 0);
             }
             Ok(())
         };
         while turn().is_ok() {}
-        journal
     }
 
     /// Takes and acknowledges everything that is left, whoever held it before.
-    pub fn drain(&self, server: SocketAddr) -> Journal {
-        let mut journal = Journal::default();
+    pub fn drain(&self, server: SocketAddr, history: &SharedHistory) {
         let mut client = RespClient::connect(server);
         for queue in self.queues {
             loop {
+                let sent = Time::now();
                 let tasks = client.pop(queue, 1000);
-                let tasks: Vec<_> = tasks.into_iter().map(|task| (task.id, task.payload)).collect();
-                if finish_all(&mut client, &mut journal, queue, &tasks) == 0 {
+                deliver(history, &tasks, sent);
+                if finish_all(&mut client, history, queue, &tasks) == 0 {
                     break;
                 }
             }
             loop {
-                let tasks =
-                    client.say(&format!("RQ.RECOVER {queue} 1000 0")).list().into_iter().map(|task| {
-                        let mut fields = task.list().into_iter();
-                        let mut next = || fields.next().expect("a recovered task has two fields");
-                        (next().text(), next().bytes())
-                    });
-                if finish_all(&mut client, &mut journal, queue, &tasks.collect::<Vec<_>>()) == 0 {
+                let sent = Time::now();
+                let recovered = client.say(&format!("RQ.RECOVER {queue} 1000 0")).list();
+                let tasks: Vec<Task> =
+                    recovered.into_iter().map(|task| recovered_from(queue, task)).collect();
+                for number in tasks.iter().filter_map(number_of) {
+                    history.lock().release(number, sent);
+                }
+                deliver(history, &tasks, sent);
+                if finish_all(&mut client, history, queue, &tasks) == 0 {
                     break;
                 }
             }
             assert_eq!(client.counts(queue), (0, 0), "{queue} is drained");
         }
-        journal
     }
 }
 
-fn finish_all(
-    client: &mut RespClient,
-    journal: &mut Journal,
-    queue: &str,
-    tasks: &[(String, Vec<u8>)],
-) -> usize {
-    let ids: Vec<String> = tasks.iter().map(|(id, _)| id.clone()).collect();
-    if !ids.is_empty() {
-        for (id, payload) in tasks {
-            journal.deliver(id, payload);
-        }
-        for id in &ids {
-            journal.ask(id);
-        }
-        client.send_raw(&encode_ack(queue, &ids)).expect("the server reads");
-        journal.finish(&ids, &client.reply().ids());
-    }
-    ids.len()
+/// A task as RQ.RECOVER answers it.
+fn recovered_from(queue: &str, task: Value) -> Task {
+    let mut fields = task.list().into_iter();
+    let mut next = || fields.next().expect("a recovered task has two fields");
+    Task { queue: queue.as_bytes().to_vec(), id: next().text(), payload: next().bytes() }
 }
 
-fn encode_ack(queue: &str, ids: &[String]) -> Vec<u8> {
-    encode(&["RQ.ACK", queue].into_iter().chain(ids.iter().map(String::as_str)).collect::<Vec<_>>())
+fn finish_all(client: &mut RespClient, history: &SharedHistory, queue: &str, tasks: &[Task]) -> usize {
+    if !tasks.is_empty() {
+        client.send_raw(&invoke_finish(history, queue, tasks)).expect("the server reads");
+        complete_finish(history, tasks, &client.reply().ids());
+    }
+    tasks.len()
+}
+
+/// Records that a push was confirmed with these ids.
+pub fn confirm(history: &SharedHistory, push: Push, ids: &[String]) {
+    let ids: Vec<u64> = ids.iter().map(|id| id_number(id)).collect();
+    let mut history = history.lock();
+    history.complete_push(push, Outcome::Ok);
+    history.note_ids(push, &ids);
+}
+
+/// Records that these tasks were delivered without a lease of their own, to a request that was sent at this time.
+pub fn deliver(history: &SharedHistory, tasks: &[Task], asked: Time) {
+    let received = Time::now();
+    let mut history = history.lock();
+    for task in tasks {
+        let (number, id) = (number_of(task), Some(id_number(&task.id)));
+        history.deliver(&Delivery { number, id, asked, received, lease: None });
+    }
+}
+
+/// Records that these tasks are about to be acknowledged; answers the command for it.
+pub fn invoke_finish(history: &SharedHistory, queue: &str, tasks: &[Task]) -> Vec<u8> {
+    let mut history = history.lock();
+    tasks.iter().filter_map(number_of).for_each(|number| history.invoke_finish(number));
+    let ids = tasks.iter().map(|task| &*task.id);
+    encode(&["RQ.ACK", queue].into_iter().chain(ids).collect::<Vec<_>>())
+}
+
+/// Records that of these tasks those with the ids `done` were acknowledged.
+pub fn complete_finish(history: &SharedHistory, tasks: &[Task], done: &[String]) {
+    let (at, done) = (Time::now(), done.iter().collect::<HashSet<_>>());
+    let mut history = history.lock();
+    for task in tasks {
+        match number_of(task) {
+            Some(number) if done.contains(&task.id) => history.complete_finish(number, Outcome::Ok, at),
+            Some(number) => history.deny_finish(number, at),
+            None => {}
+        }
+    }
+}
+
+fn number_of(task: &Task) -> Option<u64> {
+    payload::decode(&task.payload)
+}
+
+/// An id as one number, in the same order.
+pub fn id_number(id: &str) -> u64 {
+    let parsed =
+        id.split_once('-').and_then(|(ms, seq)| Some((ms.parse::<u64>().ok()?, seq.parse::<u64>().ok()?)));
+    let (ms, seq) = parsed.unwrap_or_else(|| panic!("not an id: {id}"));
+    assert!(seq < 1 << 17 && ms < 1 << 43, "not an id of this store: {id}");
+    ms << 17 | seq
 }
 
 /// Counts confirmations, and says when there are enough.

@@ -15,10 +15,19 @@ const NAP: Duration = Duration::from_millis(1);
 /// # Panics
 ///
 /// If it does not come to that.
-pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub fn until(what: &str, is_so: impl FnMut() -> bool) {
+    until_within(what, PATIENCE, is_so);
+}
+
+/// The same for what takes longer.
+///
+/// # Panics
+///
+/// If it does not come to that.
+pub fn until_within(what: &str, patience: Duration, mut is_so: impl FnMut() -> bool) {
     let (since, mut looks) = (Instant::now(), 0);
     while !is_so() {
-        assert!(since.elapsed() < PATIENCE, "it never came to that: {what}");
+        assert!(since.elapsed() < patience, "it never came to that: {what}");
         looks += 1;
         if looks < LOOKS_AT_ONCE { thread::yield_now() } else { thread::sleep(NAP) }
     }

@@ -1,9 +1,9 @@
-//! Proxies before a server: one that cuts, one that is slow.
+//! Proxies before a server: one that cuts, one that is slow, and one that does all that a network does, on demand.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Which way bytes go.
@@ -15,8 +15,8 @@ pub enum Way {
     FromServer,
 }
 
-/// Passes the first connection on until so many bytes have gone one way, and then cuts; all others without harm. Answers where
-/// it listens.
+/// Passes the first connection on until so many bytes have gone one way, and then cuts; all others without harm.
+/// Answers where it listens.
 ///
 /// # Panics
 ///
@@ -25,8 +25,8 @@ pub fn cutting_proxy(server: SocketAddr, cut: usize, way: Way) -> SocketAddr {
     proxy(server, move |n, of| Line { left: if n == 0 && of == way { cut } else { usize::MAX }, pause: None })
 }
 
-/// Passes so many bytes on at once one way, on each connection by itself, and then pauses for so long. Hardly anything waits
-/// within the proxy: whoever sends notices that it is slow.
+/// Passes so many bytes on at once one way, on each connection by itself, and then pauses for so long. Hardly anything
+/// waits within the proxy: whoever sends notices that it is slow.
 ///
 /// # Panics
 ///
@@ -86,8 +86,8 @@ fn pass(mut from: &TcpStream, mut to: &TcpStream, Line { mut left, pause }: Line
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// A proxy before a Redis that passes everything on, until it is told to lose the connections that hear messages: those then
-/// stand, and nothing comes through any more. New connections are passed on again.
+/// A proxy before a Redis that passes everything on, until it is told to lose the connections that hear messages:
+/// those then stand, and nothing comes through any more. New connections are passed on again.
 pub struct SwallowingProxy {
     /// Where it listens.
     pub address: SocketAddr,
@@ -165,8 +165,8 @@ pub struct SlowProxy {
 }
 
 impl SlowProxy {
-    /// Stands before a server. What that says is passed on after so long, so that whatever a client has to say before it hears
-    /// an answer is said by then.
+    /// Stands before a server. What that says is passed on after so long, so that whatever a client has to say before
+    /// it hears an answer is said by then.
     ///
     /// # Panics
     ///
@@ -231,4 +231,203 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, before_each: impl Fn()) {
     }
     // Whichever end is gone, the other one goes too.
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+}
+
+/// A proxy that cuts, hangs and delays connections on demand, before a server that may come back at another address.
+pub struct FaultyProxy {
+    /// Where it listens.
+    pub address: SocketAddr,
+    network: Arc<Network>,
+}
+
+/// What all connections through it share.
+#[derive(Default)]
+struct Network(Mutex<NetworkState>);
+
+#[derive(Default)]
+struct NetworkState {
+    /// Connections go to them in turn.
+    servers: Vec<SocketAddr>,
+    /// What passes takes so much longer each way.
+    delay: Duration,
+    /// Nothing passes at all.
+    is_dark: bool,
+    /// Those that are open, by their numbers.
+    connections: Vec<(u64, Faulty)>,
+    next: u64,
+}
+
+/// One connection through it.
+struct Faulty {
+    client: TcpStream,
+    server: TcpStream,
+    /// Nothing passes, and nobody is told.
+    is_hanging: bool,
+    /// How many bytes of replies pass before it is cut.
+    reply_bytes: usize,
+}
+
+impl Faulty {
+    fn cut(&self) {
+        // Whichever end is gone already does not matter.
+        let _ = self.client.shutdown(Shutdown::Both);
+        let _ = self.server.shutdown(Shutdown::Both);
+    }
+}
+
+impl FaultyProxy {
+    /// Stands before a server.
+    ///
+    /// # Panics
+    ///
+    /// If loopback has no free port.
+    pub fn before(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has free ports");
+        let address = listener.local_addr().expect("it is bound");
+        let network = Arc::<Network>::default();
+        network.lock().servers = vec![server];
+        let own = Arc::clone(&network);
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let Ok(client) = client else { return };
+                own.connect(client);
+            }
+        });
+        Self { address, network }
+    }
+
+    /// From now on new connections lead to these servers in turn.
+    pub fn lead_to(&self, servers: &[SocketAddr]) {
+        self.network.lock().servers = servers.to_vec();
+    }
+
+    /// Cuts all connections.
+    pub fn cut(&self) {
+        self.network.lock().connections.iter().for_each(|(_, connection)| connection.cut());
+    }
+
+    /// Cuts each connection that is open after so many more bytes of replies.
+    pub fn cut_after(&self, reply_bytes: usize) {
+        for (_, connection) in &mut self.network.lock().connections {
+            connection.reply_bytes = reply_bytes;
+        }
+    }
+
+    /// Lets all connections that are open hang; new ones pass. When the answer is dropped, those that hang are cut:
+    /// what was sent meanwhile is lost.
+    pub fn hang(&self) -> impl Drop + use<> {
+        for (_, connection) in &mut self.network.lock().connections {
+            connection.is_hanging = true;
+        }
+        EndOfHang(Arc::clone(&self.network))
+    }
+
+    /// From now on nothing passes, on no connection. When the answer is dropped, all connections are cut, and new ones
+    /// pass.
+    pub fn black_out(&self) -> impl Drop + use<> {
+        self.network.lock().is_dark = true;
+        EndOfBlackout(Arc::clone(&self.network))
+    }
+
+    /// From now on whatever passes takes so much longer.
+    pub fn delay(&self, delay: Duration) {
+        self.network.lock().delay = delay;
+    }
+}
+
+struct EndOfBlackout(Arc<Network>);
+
+impl Drop for EndOfBlackout {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.is_dark = false;
+        state.connections.drain(..).for_each(|(_, connection)| connection.cut());
+    }
+}
+
+struct EndOfHang(Arc<Network>);
+
+impl Drop for EndOfHang {
+    fn drop(&mut self) {
+        let connections = &mut self.0.lock().connections;
+        connections.extract_if(.., |(_, connection)| connection.is_hanging).for_each(|(_, hung)| hung.cut());
+    }
+}
+
+impl Network {
+    fn lock(&self) -> MutexGuard<'_, NetworkState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn connect(self: &Arc<Self>, client: TcpStream) {
+        let number = {
+            let mut state = self.lock();
+            state.next += 1;
+            state.next
+        };
+        let servers = self.lock().servers.clone();
+        let address = servers[number as usize % servers.len()];
+        // Without a server, the client is cut.
+        let Ok(server) = TcpStream::connect(address) else { return };
+        let twin = |stream: &TcpStream| stream.try_clone().expect("there are descriptors");
+        for stream in [&client, &server] {
+            let _ = stream.set_nodelay(true);
+        }
+        let [to, from] = [(twin(&client), twin(&server)), (twin(&server), twin(&client))];
+        let connection = Faulty { client, server, is_hanging: false, reply_bytes: usize::MAX };
+        self.lock().connections.push((number, connection));
+        for (way, (from, to)) in [(Way::ToServer, to), (Way::FromServer, from)] {
+            let network = Arc::clone(self);
+            std::thread::spawn(move || network.pass(number, way, &from, &to));
+        }
+    }
+
+    fn pass(&self, number: u64, way: Way, mut from: &TcpStream, mut to: &TcpStream) {
+        let mut room = vec![0; 16 << 10];
+        while let Ok(read @ 1..) = from.read(&mut room) {
+            match self.admit(number, way, read) {
+                Admitted::Swallowed => {}
+                Admitted::First(passed) => {
+                    if to.write_all(&room[..passed]).is_err() || passed < read {
+                        break;
+                    }
+                }
+            }
+        }
+        let connections = &mut self.lock().connections;
+        // Of one that hangs, the other end learns nothing.
+        let is_over = |(own, connection): &mut (u64, Faulty)| *own == number && !connection.is_hanging;
+        connections.extract_if(.., is_over).for_each(|(_, connection)| connection.cut());
+    }
+
+    fn admit(&self, number: u64, way: Way, bytes: usize) -> Admitted {
+        let mut state = self.lock();
+        let delay = state.delay;
+        if state.is_dark {
+            return Admitted::Swallowed;
+        }
+        let connection = state.connections.iter_mut().find(|(own, _)| *own == number);
+        let passed = match connection {
+            None => 0,
+            Some((_, Faulty { is_hanging: true, .. })) => return Admitted::Swallowed,
+            Some((_, connection)) if way == Way::FromServer => {
+                let passed = bytes.min(connection.reply_bytes);
+                connection.reply_bytes -= if connection.reply_bytes == usize::MAX { 0 } else { passed };
+                passed
+            }
+            Some(_) => bytes,
+        };
+        drop(state);
+        // What is slow about it; nobody waits for this to happen.
+        std::thread::sleep(delay);
+        Admitted::First(passed)
+    }
+}
+
+/// What becomes of bytes that arrive at a proxy.
+enum Admitted {
+    /// So many pass; if that is not all, the connection is cut behind them.
+    First(usize),
+    /// They are lost, and nobody is told.
+    Swallowed,
 }

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 
 use super::{Dialect, Step};
-use crate::ledger::Ledger;
+use crate::account::Account;
 use crate::resp::{Scan, Token, line_at};
 
 /// Longer than any run.
@@ -29,9 +29,9 @@ impl Dialect for Beanstalk {
         1
     }
 
-    fn push(&self, out: &mut Vec<u8>, _me: usize, tasks: usize, ledger: &mut Ledger) {
+    fn push(&self, out: &mut Vec<u8>, _me: usize, tasks: usize, account: &mut Account) {
         for _ in 0..tasks {
-            let payload = ledger.make();
+            let payload = account.make();
             let _ = write!(out, "put 0 0 {TIME_TO_RUN_SECONDS} {}\r\n", payload.len());
             out.extend_from_slice(&payload);
             out.extend_from_slice(b"\r\n");
@@ -143,9 +143,9 @@ mod tests {
 
     #[test]
     fn a_payload_is_sent_with_its_length() {
-        let mut ledger = Ledger::new(0);
+        let mut account = Account::new(0);
         let mut out = Vec::new();
-        Beanstalk.push(&mut out, 0, 2, &mut ledger);
+        Beanstalk.push(&mut out, 0, 2, &mut account);
         assert!(out.starts_with(b"put 0 0 86400 64\r\n"));
         assert_eq!(out.len(), 2 * ("put 0 0 86400 64\r\n".len() + 66));
         assert_eq!(text(|out| Beanstalk.pop(out, 0, 2)).lines().count(), 2);

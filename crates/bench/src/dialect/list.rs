@@ -1,7 +1,7 @@
 //! How one builds a reliable queue on plain Redis lists: a task is in one list or the other until it is done.
 
 use super::{Dialect, QUEUE, Step};
-use crate::ledger::Ledger;
+use crate::account::Account;
 use crate::resp::{self, Token};
 
 const PROCESSING: &[u8] = b"bench:processing";
@@ -18,12 +18,12 @@ impl Dialect for List {
         if step == Step::Push { batch } else { 1 }
     }
 
-    fn push(&self, out: &mut Vec<u8>, _me: usize, tasks: usize, ledger: &mut Ledger) {
+    fn push(&self, out: &mut Vec<u8>, _me: usize, tasks: usize, account: &mut Account) {
         resp::request(out, 2 + tasks);
         resp::word(out, b"LPUSH");
         resp::word(out, QUEUE);
         for _ in 0..tasks {
-            resp::word(out, &ledger.make());
+            resp::word(out, &account.make());
         }
     }
 
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn batches_are_native_for_pushes_and_pipelined_for_pops() {
         assert_eq!(text(|out| List.pop(out, 0, 5)).matches("RPOPLPUSH").count(), 5);
-        assert!(text(|out| List.push(out, 0, 4, &mut Ledger::new(0))).starts_with("*6\r\n"));
+        assert!(text(|out| List.push(out, 0, 4, &mut Account::new(0))).starts_with("*6\r\n"));
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub(crate) use nats::Nats;
 pub(crate) use rq::{LeasedRq, Rq};
 pub(crate) use stream::Stream;
 
-use crate::ledger::Ledger;
+use crate::account::Account;
 use crate::resp::{self, Scan, Token};
 
 /// The queue that all dialects speak of.
@@ -87,7 +87,7 @@ pub(crate) trait Dialect: Sync {
     }
 
     /// Asks to push a batch of new tasks.
-    fn push(&self, out: &mut Vec<u8>, me: usize, tasks: usize, ledger: &mut Ledger);
+    fn push(&self, out: &mut Vec<u8>, me: usize, tasks: usize, account: &mut Account);
 
     /// Asks for a batch of tasks.
     fn pop(&self, out: &mut Vec<u8>, me: usize, tasks: usize);

@@ -6,7 +6,7 @@
 use std::io::Write as _;
 
 use super::{Dialect, Step};
-use crate::ledger::Ledger;
+use crate::account::Account;
 use crate::resp::{Scan, Token, line_at};
 
 const STREAM: &str =
@@ -40,9 +40,9 @@ impl Dialect for Nats {
         1
     }
 
-    fn push(&self, out: &mut Vec<u8>, me: usize, tasks: usize, ledger: &mut Ledger) {
+    fn push(&self, out: &mut Vec<u8>, me: usize, tasks: usize, account: &mut Account) {
         for _ in 0..tasks {
-            publish(out, me, "bench", &ledger.make());
+            publish(out, me, "bench", &account.make());
         }
     }
 

@@ -1,7 +1,7 @@
 //! sureq's own commands, which know batches.
 
 use super::{Dialect, QUEUE, Step};
-use crate::ledger::Ledger;
+use crate::account::Account;
 use crate::resp::{self, Token};
 
 /// `RQ.PUSH`, `RQ.POP`, `RQ.ACK`.
@@ -47,8 +47,8 @@ impl Dialect for LeasedRq {
         Rq.tasks_per_reply(step, batch)
     }
 
-    fn push(&self, out: &mut Vec<u8>, me: usize, tasks: usize, ledger: &mut Ledger) {
-        Rq.push(out, me, tasks, ledger);
+    fn push(&self, out: &mut Vec<u8>, me: usize, tasks: usize, account: &mut Account) {
+        Rq.push(out, me, tasks, account);
     }
 
     fn pop(&self, out: &mut Vec<u8>, _me: usize, tasks: usize) {
@@ -99,12 +99,12 @@ impl Dialect for Rq {
         batch
     }
 
-    fn push(&self, out: &mut Vec<u8>, _me: usize, tasks: usize, ledger: &mut Ledger) {
+    fn push(&self, out: &mut Vec<u8>, _me: usize, tasks: usize, account: &mut Account) {
         resp::request(out, 2 + tasks);
         resp::word(out, b"RQ.PUSH");
         resp::word(out, QUEUE);
         for _ in 0..tasks {
-            resp::word(out, &ledger.make());
+            resp::word(out, &account.make());
         }
     }
 
@@ -166,7 +166,7 @@ mod tests {
     fn batches_are_native() {
         let pop = text(|out| Rq.pop(out, 0, 5));
         assert!(pop.ends_with("COUNT\r\n$1\r\n5\r\n$5\r\nbench\r\n"), "{pop}");
-        assert!(text(|out| Rq.push(out, 0, 4, &mut Ledger::new(0))).starts_with("*6\r\n"));
+        assert!(text(|out| Rq.push(out, 0, 4, &mut Account::new(0))).starts_with("*6\r\n"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::list::redis_loading;
 use super::{Dialect, QUEUE, Step};
-use crate::ledger::Ledger;
+use crate::account::Account;
 use crate::resp::{self, Token};
 
 const GROUP: &[u8] = b"g";
@@ -30,9 +30,9 @@ impl Dialect for Stream {
         2
     }
 
-    fn push(&self, out: &mut Vec<u8>, _me: usize, tasks: usize, ledger: &mut Ledger) {
+    fn push(&self, out: &mut Vec<u8>, _me: usize, tasks: usize, account: &mut Account) {
         for _ in 0..tasks {
-            resp::command(out, &[b"XADD", QUEUE, b"*", FIELD, &ledger.make()]);
+            resp::command(out, &[b"XADD", QUEUE, b"*", FIELD, &account.make()]);
         }
     }
 
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn pushes_are_pipelined_and_pops_are_native() {
-        assert_eq!(text(|out| Stream.push(out, 0, 3, &mut Ledger::new(0))).matches("XADD").count(), 3);
+        assert_eq!(text(|out| Stream.push(out, 0, 3, &mut Account::new(0))).matches("XADD").count(), 3);
         let pop = text(|out| Stream.pop(out, 0, 12));
         assert!(pop.starts_with("*9\r\n") && pop.contains("COUNT\r\n$2\r\n12\r\n"), "{pop}");
     }

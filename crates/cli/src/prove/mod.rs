@@ -1,9 +1,8 @@
 //! `sureq prove`: crashes a server and its workers on the user's own disk, under load, and counts what was lost.
 //!
 //! * `stage` has the processes and kills them; `worker` is one of them. `producer` pushes.
-//! * `ledger` has the accounts, from which the verdict is made.
+//! * `sureq-history` checks what producers and workers asked and were told: the verdict.
 
-mod ledger;
 mod producer;
 mod stage;
 mod worker;
@@ -12,20 +11,20 @@ use std::error::Error;
 use std::io::Read as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::Serialize;
 use sureq::{Home, Info};
+use sureq_history::{Counts, Findings, SharedHistory};
 
 use crate::exit::{self, failed};
 use crate::humane::{many, number};
 use crate::progress::Line;
 use crate::settings::ServeArguments;
 use crate::{say, serve, signals};
-use ledger::{Counts, Ledger};
 use producer::{Producers, Sabotage};
 use stage::{Server, StoreDir, Worker};
 
@@ -133,8 +132,7 @@ fn prove(arguments: &ProveArguments) -> Result<Verdict, Box<dyn Error>> {
     runtime.block_on(check_leases(&home, &stage.queue))?;
     let producers = Arc::new(Producers {
         queue: home.queue(&stage.queue),
-        ledger: Arc::clone(&stage.ledger),
-        next: AtomicU64::new(0),
+        history: Arc::clone(&stage.records.history),
         is_over: AtomicBool::new(false),
     });
     if let Some(how) = arguments.sabotage {
@@ -178,7 +176,7 @@ async fn check_leases(home: &Home, queue: &str) -> Result<(), String> {
 struct Stage {
     url: String,
     queue: String,
-    ledger: Arc<Mutex<Ledger>>,
+    records: Records,
     rng: fastrand::Rng,
     line: Line,
     crashes: Crashes,
@@ -186,6 +184,15 @@ struct Stage {
     // The server ends before its directory goes.
     server: Option<Server>,
     dir: Option<StoreDir>,
+}
+
+/// What producers and workers said.
+#[derive(Clone, Debug, Default)]
+struct Records {
+    history: Arc<SharedHistory>,
+    /// Deliveries of tasks that had been delivered before, by what the home says or the workers said: the home may know of
+    /// deliveries that never arrived.
+    redelivered: Arc<AtomicU64>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -221,11 +228,12 @@ impl Stage {
                 (Some(dir), Some(server), url)
             }
         };
-        let ledger = Arc::<Mutex<Ledger>>::default();
+        let records = Records::default();
         let queue = format!("sureq-prove-{:016x}", fastrand::u64(..));
-        let workers = (0..WORKERS).map(|_| Worker::start(&url, &queue, &ledger)).collect::<Result<_, _>>()?;
+        let workers =
+            (0..WORKERS).map(|_| Worker::start(&url, &queue, &records)).collect::<Result<_, _>>()?;
         let (rng, line, crashes) = (fastrand::Rng::with_seed(seed), Line::new(), Crashes::default());
-        Ok(Self { url, queue, ledger, rng, line, crashes, workers, server, dir })
+        Ok(Self { url, queue, records, rng, line, crashes, workers, server, dir })
     }
 
     /// Kills one after the other at random times.
@@ -273,7 +281,7 @@ impl Stage {
             (_, Some(worker)) => {
                 worker.kill()?;
                 self.crashes.held += worker.held();
-                *worker = Worker::start(&self.url, &self.queue, &self.ledger)?;
+                *worker = Worker::start(&self.url, &self.queue, &self.records)?;
                 self.crashes.workers += 1;
             }
             (Some(server), None) => {
@@ -313,18 +321,14 @@ impl Stage {
     }
 
     fn counts(&self) -> Counts {
-        self.ledger().counts()
-    }
-
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+        let redelivered = self.records.redelivered.load(SeqCst);
+        Counts { redelivered, ..self.records.history.lock().counts() }
     }
 
     fn verdict(mut self, seed: u64, left: u64) -> Verdict {
-        // What is still in the queue is not lost.
-        let lost = if left == 0 { self.ledger().lost() } else { 0 };
+        let found = self.records.history.lock().findings(left);
         let counts = self.counts();
-        let is_broken = lost + left + counts.finished_twice + counts.altered > 0;
+        let is_broken = found.total() + left > 0;
         let evidence = self.dir.as_mut().filter(|_| is_broken).map(|dir| {
             dir.is_kept = true;
             dir.path().display().to_string()
@@ -339,10 +343,14 @@ impl Stage {
             worker_crashes: self.crashes.workers,
             held: self.crashes.held,
             redelivered: counts.redelivered,
-            lost,
+            lost: found.lost,
             left,
-            finished_twice: counts.finished_twice,
-            altered: counts.altered,
+            finished_twice: found.finished_twice,
+            altered: found.phantom,
+            resurrected: found.resurrected,
+            double_held: found.double_held,
+            denied: found.denied,
+            torn: found.torn,
             seed,
             evidence,
         }
@@ -368,8 +376,8 @@ fn draining(info: &Info, redelivered: u64) -> String {
 }
 
 /// The line that is told in the end.
-fn words(counts: &Counts, crashes: Crashes, lost: u64) -> String {
-    let (lost, twice) = (number(lost), number(counts.finished_twice));
+fn words(counts: &Counts, crashes: Crashes, found: &Findings) -> String {
+    let (lost, twice) = (number(found.lost), number(found.finished_twice));
     format!("{} · {lost} lost · {twice} finished twice", crashing(counts, crashes))
 }
 
@@ -392,6 +400,10 @@ struct Verdict {
     left: u64,
     finished_twice: u64,
     altered: u64,
+    resurrected: u64,
+    double_held: u64,
+    denied: u64,
+    torn: u64,
     seed: u64,
     /// The directory of a store that broke a promise.
     evidence: Option<String>,
@@ -403,11 +415,12 @@ impl Verdict {
             let text = serde_json::to_string(self).expect("numbers and names are JSON");
             say::out(format_args!("{text}"));
         } else {
-            let Self { confirmed, redelivered, finished_twice, .. } = *self;
-            let counts = Counts { confirmed, redelivered, finished_twice, ..Counts::default() };
+            let Self { confirmed, redelivered, lost, finished_twice, .. } = *self;
+            let counts = Counts { confirmed, redelivered, ..Counts::default() };
+            let found = Findings { lost, finished_twice, ..Findings::default() };
             let Self { server_crashes: server, worker_crashes: workers, held, .. } = *self;
             let crashes = Crashes { server, workers, held };
-            say::out(format_args!("{}", words(&counts, crashes, self.lost)));
+            say::out(format_args!("{}", words(&counts, crashes, &found)));
             self.explain();
         }
         ExitCode::from(match (self.is_kept, self.is_broken) {
@@ -423,6 +436,25 @@ impl Verdict {
         }
         if self.altered > 0 {
             say::err(format_args!("sureq: {} came with another payload", many(self.altered, "task")));
+        }
+        if self.resurrected > 0 {
+            let tasks = many(self.resurrected, "task");
+            say::err(format_args!("sureq: {tasks} came again after the finish was confirmed"));
+        }
+        if self.double_held > 0 {
+            say::err(format_args!(
+                "sureq: {} came while another worker held it",
+                many(self.double_held, "task")
+            ));
+        }
+        if self.denied > 0 {
+            say::err(format_args!(
+                "sureq: {} could not be finished by its worker",
+                many(self.denied, "task")
+            ));
+        }
+        if self.torn > 0 {
+            say::err(format_args!("sureq: of {} only a part was pushed", many(self.torn, "command")));
         }
         if !self.is_kept && !self.is_broken {
             let what = match self {

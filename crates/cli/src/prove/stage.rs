@@ -4,13 +4,14 @@ use std::io::{self, BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::thread::JoinHandle;
 
-use super::ledger::{Came, Delivery, Ledger};
-use super::worker::AGAIN;
-use super::{SERVER, WORKER};
+use sureq_history::{Delivery, Outcome, Seen, Time};
+
+use super::worker::{AGAIN, LEASE};
+use super::{Records, SERVER, WORKER};
 
 /// How often a server is started that does not come up: another process may have its port for a moment.
 const STARTS_MAX: usize = 20;
@@ -122,10 +123,10 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn start(home: &str, queue: &str, ledger: &Arc<Mutex<Ledger>>) -> io::Result<Self> {
+    pub(super) fn start(home: &str, queue: &str, records: &Records) -> io::Result<Self> {
         let mut command = this_program()?;
         let mut child = command.args([WORKER, home, queue]).spawn()?;
-        let (said, ledger) = (child.stdout.take().expect("it is piped"), Arc::clone(ledger));
+        let (said, records) = (child.stdout.take().expect("it is piped"), records.clone());
         let held = Arc::<AtomicU64>::default();
         let scribe = std::thread::spawn({
             let held = Arc::clone(&held);
@@ -133,7 +134,7 @@ impl Worker {
                 let mut said = BufReader::new(said);
                 let mut line = String::new();
                 while said.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
-                    note(&line, &mut ledger.lock().unwrap_or_else(PoisonError::into_inner), &held);
+                    note(&line, &records, &held);
                     line.clear();
                 }
             }
@@ -162,42 +163,57 @@ impl Drop for Worker {
     }
 }
 
-/// A line that a worker said. Half a line says nothing: it is the kill that cut it.
-fn note(line: &str, ledger: &mut Ledger, held: &AtomicU64) {
+/// Records a line that a worker said. Half a line says nothing: the kill cut it. A finish that it asked for and said nothing more
+/// about stays unknown.
+///
+/// ```text
+/// take SENT RECEIVED NUMBER[+] …     tasks that it received; + if the home says that it delivered the task before
+/// ask NUMBER …                       it is about to finish them
+/// done RECEIVED NUMBER …             the home said that it finished them
+/// not RECEIVED NUMBER …              the home said that it did not hold them
+/// ```
+fn note(line: &str, records: &Records, held: &AtomicU64) {
     let Some(line) = line.strip_suffix('\n') else { return };
     let mut words = line.split(' ');
     let verb = words.next();
+    let mut time = || words.next().and_then(|word| word.parse::<Time>().ok()).unwrap_or_default();
     match verb {
         Some("take") => {
-            for word in words {
-                let number = note_taken(word, ledger);
-                held.fetch_add(number.is_some().into(), Relaxed);
-            }
+            let (asked, received) = (time(), time());
+            words.for_each(|word| note_taken(word, asked, received, records, held));
         }
         Some("ask") => {
-            for number in words.filter_map(|word| word.parse().ok()) {
-                ledger.ask(number);
+            for number in numbers(words) {
+                records.history.lock().invoke_finish(number);
                 held.fetch_sub(1, Relaxed);
             }
         }
-        Some("done") => hear(words, Came::Finished, ledger),
-        Some("not") => hear(words, Came::NotFinished, ledger),
+        Some("done") => {
+            let at = time();
+            numbers(words).for_each(|number| records.history.lock().complete_finish(number, Outcome::Ok, at));
+        }
+        Some("not") => {
+            let at = time();
+            numbers(words).for_each(|number| records.history.lock().deny_finish(number, at));
+        }
         _ => {}
     }
 }
 
-fn note_taken(word: &str, ledger: &mut Ledger) -> Option<u64> {
-    let (text, delivery) = match word.strip_suffix(AGAIN) {
-        Some(text) => (text, Delivery::Again),
-        None => (word, Delivery::First),
-    };
-    let number = text.parse().ok();
-    ledger.take(number, delivery);
-    number
+fn note_taken(word: &str, asked: Time, received: Time, records: &Records, held: &AtomicU64) {
+    let text = word.strip_suffix(AGAIN);
+    let number = text.unwrap_or(word).parse().ok();
+    let delivery = Delivery { number, id: None, asked, received, lease: Some(LEASE) };
+    let seen = records.history.lock().deliver(&delivery);
+    if number.is_some() {
+        held.fetch_add(1, Relaxed);
+        let is_again = text.is_some() || seen == Seen::Again;
+        records.redelivered.fetch_add(is_again.into(), SeqCst);
+    }
 }
 
-fn hear<'w>(words: impl Iterator<Item = &'w str>, came: Came, ledger: &mut Ledger) {
-    words.filter_map(|word| word.parse().ok()).for_each(|number| ledger.hear(number, came));
+fn numbers<'w>(words: impl Iterator<Item = &'w str>) -> impl Iterator<Item = u64> {
+    words.filter_map(|word| word.parse().ok())
 }
 
 fn end(child: &mut Child) -> io::Result<()> {

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use clap::Args;
 use sureq::{Error, Queue, Task};
+use sureq_history::{Time, payload};
 
-use super::ledger::number_of;
 use crate::exit::{self, failed};
 
 /// How many take tasks at once, and how many each.
 const TAKERS: usize = 4;
 pub(super) const BATCH: u32 = 32;
 /// So long a task that a killed worker had is nobody's.
-const LEASE: Duration = Duration::from_secs(2);
+pub(super) const LEASE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(50);
 /// One batch of so many is held for a while, as work takes its time: a kill then finds tasks in hand. Most are not, so that much
 /// is pushed, taken and finished between two kills.
@@ -52,21 +52,26 @@ pub(crate) fn run(arguments: &WorkerArguments) -> ExitCode {
 
 async fn work(queue: &Queue) {
     loop {
+        let sent = Time::now();
         match queue.pop_many(BATCH).wait(LEASE).lease(LEASE).await {
             Ok(tasks) if tasks.is_empty() => {}
-            Ok(tasks) => finish(queue, &tasks).await,
+            Ok(tasks) => finish(queue, &tasks, sent).await,
             Err(_) => tokio::time::sleep(PAUSE).await,
         }
     }
 }
 
-async fn finish(queue: &Queue, tasks: &[Task]) {
-    let numbers: Vec<Option<u64>> = tasks.iter().map(|task| number_of(task.payload())).collect();
-    say("take", tasks.iter().zip(&numbers).map(|(task, number)| taken(task, *number)));
+async fn finish(queue: &Queue, tasks: &[Task], sent: Time) {
+    let received = Time::now();
+    let numbers: Vec<Option<u64>> = tasks.iter().map(|task| payload::decode(task.payload())).collect();
+    say(
+        format!("take {sent} {received}"),
+        tasks.iter().zip(&numbers).map(|(task, number)| taken(task, *number)),
+    );
     if fastrand::u32(..HELD_ONE_IN) == 0 {
         tokio::time::sleep(Duration::from_millis(fastrand::u64(HELD_MS))).await;
     }
-    say("ask", numbers.iter().flatten().map(u64::to_string));
+    say("ask".to_owned(), numbers.iter().flatten().map(u64::to_string));
     let receipts: Vec<_> = tasks.iter().map(Task::receipt).collect();
     // After a lost answer, a no may mean that it was done before.
     let mut is_no_sure = true;
@@ -84,9 +89,10 @@ async fn finish(queue: &Queue, tasks: &[Task]) {
         both.filter(move |(_, acked)| **acked == wanted)
             .filter_map(|(number, _)| Some((*number)?.to_string()))
     };
-    say("done", of(true));
+    let answered = Time::now();
+    say(format!("done {answered}"), of(true));
     if is_no_sure {
-        say("not", of(false));
+        say(format!("not {answered}"), of(false));
     }
 }
 
@@ -100,8 +106,8 @@ fn taken(task: &Task, number: Option<u64>) -> String {
 pub(super) const AGAIN: &str = "+";
 
 /// One line in one write, so that a kill leaves none torn.
-fn say(word: &str, numbers: impl Iterator<Item = String>) {
-    let line = numbers.fold(word.to_owned(), |line, number| line + " " + &number) + "\n";
+fn say(words: String, numbers: impl Iterator<Item = String>) {
+    let line = numbers.fold(words, |line, number| line + " " + &number) + "\n";
     // Whoever does not read any more has ended, and so will this.
     let _ = io::stdout().lock().write_all(line.as_bytes());
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use sureq_testkit::client::Value;
-use sureq_testkit::ledger::number_of;
+use sureq_testkit::load::id_number;
 use sureq_testkit::machine_watch::MachineWatch;
 use sureq_testkit::server_process::{Launch, Server};
 use sureq_testkit::shifted_clock::ShiftedClock;
@@ -43,7 +43,7 @@ fn wall(server: &Server) -> i64 {
 
 /// Pushes a task; its id must be above all before it.
 fn push_above(server: &Server, last: &mut u64) {
-    let id = number_of(&server.client().push("q", "x"));
+    let id = id_number(&server.client().push("q", "x"));
     assert!(id > *last, "{id} came after {last}");
     *last = id;
 }
@@ -134,7 +134,7 @@ fn a_crash_that_takes_tasks_and_a_clock_set_back_repeat_no_id() {
     let mut client = server.client();
     let (began, mut pushed, mut last) = (Instant::now(), 0, 0);
     while began.elapsed() < Duration::from_secs(2) {
-        last = number_of(&client.push("q", "x"));
+        last = id_number(&client.push("q", "x"));
         pushed += 1;
     }
     server.kill9();

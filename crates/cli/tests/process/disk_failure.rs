@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use sureq_testkit::client::{RespClient, encode};
 use sureq_testkit::machine_watch::MachineWatch;
-use sureq_testkit::process::{PATIENCE, Process};
-use sureq_testkit::server_process::{Launch, Server};
+use sureq_testkit::process::PATIENCE;
+use sureq_testkit::server_process::Launch;
 use sureq_testkit::shifted_clock::ShiftedClock;
+use sureq_testkit::slow_disk::slow_syncs;
 
 use crate::{scratch, serve};
 
@@ -135,26 +135,6 @@ fn a_sync_that_fails_at_the_start_refuses_to_start_and_harms_nothing() {
 /// How long each sync takes once the disk hangs: longer than all that is asked meanwhile.
 const HANG: Duration = Duration::from_secs(5);
 
-/// Has every sync of a running server take so long, whichever thread asks for it, until the answer is dropped.
-fn hang_syncs(server: &Server, each: Duration) -> Process {
-    let inject = format!("inject=fdatasync:delay_exit={}", each.as_micros());
-    let mut strace = Command::new("strace");
-    strace.args([
-        "-f",
-        "-e",
-        "trace=fdatasync",
-        "-e",
-        &inject,
-        "-o",
-        "/dev/null",
-        "-p",
-        &server.id().to_string(),
-    ]);
-    let strace = Process::start(&mut strace);
-    strace.find_in_stderr(|line| line.contains("attached").then_some(()));
-    strace
-}
-
 /// Every sync hangs, that of the log and that of the file with the mark for ids, and so long by the clock that the mark is used up.
 #[test]
 fn a_disk_that_hangs_delays_confirmations_and_nothing_else() {
@@ -163,7 +143,7 @@ fn a_disk_that_hangs_delays_confirmations_and_nothing_else() {
     let server = serve(dir.path()).env(preload, shim).env(file, shift).start();
     let (mut pusher, mut other, mut queued) = (server.client(), server.client(), server.client());
     pusher.push("q", "before");
-    let hanging = hang_syncs(&server, HANG);
+    let hanging = slow_syncs(&server, HANG);
     clock.pass(60_000);
     // One push is being synced now; it must neither be confirmed early nor hold others up.
     let asked = Instant::now();
@@ -206,7 +186,7 @@ fn a_stop_on_a_disk_that_hangs_ends_and_says_so() {
     let mut server = serve(dir.path()).start();
     let mut pusher = server.client();
     pusher.push("q", "before");
-    let hanging = hang_syncs(&server, Duration::from_secs(300));
+    let hanging = slow_syncs(&server, Duration::from_secs(300));
     pusher.begin("RQ.PUSH q x");
     assert_eq!(server.client().say("PING").text(), "PONG");
     server.terminate();

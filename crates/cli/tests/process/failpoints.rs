@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use sureq_testkit::client::{RespClient, Value, encode};
-use sureq_testkit::ledger::{Findings, Journal, Ledger, payload};
-use sureq_testkit::load::{Load, Numbers, scale, seeded};
+use sureq_testkit::history::{Findings, Outcome, SharedHistory, Time, payload};
+use sureq_testkit::load::{Load, complete_finish, confirm, deliver, invoke_finish, scale, seeded};
 use sureq_testkit::loop_image::Tmpfs;
 use sureq_testkit::process::Process;
 use sureq_testkit::server_process::{Launch, Server};
@@ -70,19 +70,19 @@ const STEP_OF_A_GIANT: &str = "recover.after-confirm:1";
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A life that ends at a step.
-fn live(launch: &Launch, act: impl FnOnce(&Server) -> Vec<Journal>) -> (Vec<Journal>, Process) {
+fn live(launch: &Launch, act: impl FnOnce(&Server)) -> Process {
     match launch.try_start() {
-        Err(process) => (Vec::new(), process),
+        Err(process) => process,
         Ok(server) => {
-            let journals = thread::scope(|scope| {
+            thread::scope(|scope| {
                 scope.spawn(|| {
                     if !server.ends_within(PATIENCE) {
                         server.signal(Signal::KILL);
                     }
                 });
-                act(&server)
+                act(&server);
             });
-            (journals, server.into_process())
+            server.into_process()
         }
     }
 }
@@ -97,28 +97,26 @@ fn crash_at(steps: &[&[&str]]) {
     for turns in steps {
         let dir = tempfile::tempdir_in("/dev/shm").expect("there is room for a directory");
         let launch = serve(&dir.path().join("data")).args(["--segment-bytes", "64KB"]);
-        let (numbers, mut ledger) = (Numbers::default(), Ledger::default());
+        let history = SharedHistory::default();
         let load = Load { producers: 3, consumers: 3, pipeline: 8, ..Load::default() };
         for _ in 0..scale() {
             let mut first = launch.start();
             let load_first = Load { pushes: 1_000, ..load.clone() };
-            let journals = load_first.run(first.resp, &mut rng, &numbers, || {
+            load_first.run(first.resp, &mut rng, &history, || {
                 first.kill9();
             });
-            ledger.close_life(&journals);
             for step in turns.repeat(3) {
                 let armed = launch.clone().env("SUREQ_FAILPOINT", step);
-                let (journals, process) =
-                    live(&armed, |server| load.run_until_gone(server.resp, &mut rng, &numbers));
-                ledger.close_life(&journals);
+                let process = live(&armed, |server| load.run_until_gone(server.resp, &mut rng, &history));
                 expect_crash(step, process);
             }
         }
         let mut server = launch.start();
-        ledger.close_life(&[load.drain(server.resp)]);
+        load.drain(server.resp, &history);
         server.kill9();
-        println!("{turns:?}: {ledger}");
-        assert_eq!(ledger.settle(), Findings::default(), "{turns:?}");
+        let history = history.into_inner();
+        println!("{turns:?}: {history}");
+        assert_eq!(history.findings(0), Findings::default(), "{turns:?}: {history}");
     }
 }
 
@@ -135,20 +133,23 @@ fn a_crash_at_every_further_step_three_times_in_a_row_loses_nothing() {
 const QUEUE: &str = "q";
 
 /// Pushes until it is refused. Only a server that is gone is an error.
-fn push_until_refused(client: &mut RespClient, next: &mut u64, journal: &mut Journal) -> io::Result<()> {
+fn push_until_refused(client: &mut RespClient, history: &SharedHistory) -> io::Result<()> {
     loop {
-        let (mut commands, mut entries) = (Vec::new(), Vec::new());
-        for _ in 0..50 {
-            commands.extend(encode(&[b"RQ.PUSH", QUEUE.as_bytes(), &payload(*next)]));
-            entries.push(journal.push(*next, 1));
-            *next += 1;
+        let mut commands = Vec::new();
+        let pushes: Vec<_> = (0..50).map(|_| history.lock().invoke_push(1)).collect();
+        for push in &pushes {
+            commands.extend(encode(&[b"RQ.PUSH", QUEUE.as_bytes(), &payload::encode(push.first)]));
         }
         client.send_raw(&commands)?;
         let mut is_refused = false;
-        for entry in entries {
+        for push in pushes {
             match client.read()? {
-                Value::Error(error) => is_refused |= error.starts_with("NOSPACE"),
-                reply => journal.confirm(entry, &reply.ids()),
+                Value::Error(error) => {
+                    assert!(error.starts_with("NOSPACE"), "{error}");
+                    history.lock().complete_push(push, Outcome::Failed);
+                    is_refused = true;
+                }
+                reply => confirm(history, push, &reply.ids()),
             }
         }
         if is_refused {
@@ -158,22 +159,17 @@ fn push_until_refused(client: &mut RespClient, next: &mut u64, journal: &mut Jou
 }
 
 /// Takes and finishes tasks for as long as there are any.
-fn finish(client: &mut RespClient, journal: &mut Journal) -> io::Result<()> {
+fn finish(client: &mut RespClient, history: &SharedHistory) -> io::Result<()> {
     loop {
+        let sent = Time::now();
         client.send_raw(&encode(&["RQ.POP", "COUNT", "5", QUEUE]))?;
         let tasks = client.read()?.tasks();
         if tasks.is_empty() {
             return Ok(());
         }
-        let mut ids = Vec::new();
-        for task in tasks {
-            journal.deliver(&task.id, &task.payload);
-            journal.ask(&task.id);
-            ids.push(task.id);
-        }
-        let ack = ["RQ.ACK", QUEUE].into_iter().chain(ids.iter().map(String::as_str));
-        client.send_raw(&encode(&ack.collect::<Vec<_>>()))?;
-        journal.finish(&ids, &client.read()?.ids());
+        deliver(history, &tasks, sent);
+        client.send_raw(&invoke_finish(history, QUEUE, &tasks))?;
+        complete_finish(history, &tasks, &client.read()?.ids());
     }
 }
 
@@ -189,21 +185,19 @@ fn take_all_room(path: &Path, is_over: &AtomicBool) {
 }
 
 /// Fills the disk, and empties the queue while others take all room that comes of it, over and over.
-fn fill_and_finish(server: &Server, mount: &Path, next: &mut u64) -> Vec<Journal> {
-    let mut journal = Journal::default();
-    let mut turn = || -> io::Result<()> {
+fn fill_and_finish(server: &Server, mount: &Path, history: &SharedHistory) {
+    let turn = || -> io::Result<()> {
         let mut client = RespClient::try_connect(server.resp)?;
-        push_until_refused(&mut client, next, &mut journal)?;
+        push_until_refused(&mut client, history)?;
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| take_all_room(&mount.join("filler"), &is_over));
-            let finished = finish(&mut client, &mut journal);
+            let finished = finish(&mut client, history);
             is_over.store(true, Ordering::Relaxed);
             finished
         })
     };
     while turn().is_ok() {}
-    vec![journal]
 }
 
 #[test]
@@ -212,17 +206,17 @@ fn a_crash_at_every_step_of_making_room_three_times_in_a_row_loses_nothing() {
         let disk = Tmpfs::new("size=3m");
         let launch = serve(&disk.path().join("data")).args(["--segment-bytes", "64KB"]);
         let armed = launch.clone().env("SUREQ_FAILPOINT", step);
-        let (mut next, mut ledger) = (0, Ledger::default());
+        let history = SharedHistory::default();
         for _ in 0..3 * scale() {
-            let (journals, process) = live(&armed, |server| fill_and_finish(server, disk.path(), &mut next));
-            ledger.close_life(&journals);
+            let process = live(&armed, |server| fill_and_finish(server, disk.path(), &history));
             expect_crash(step, process);
         }
         let mut server = launch.start();
-        ledger.close_life(&[Load { queues: &[QUEUE], ..Load::default() }.drain(server.resp)]);
+        Load { queues: &[QUEUE], ..Load::default() }.drain(server.resp, &history);
         server.kill9();
-        println!("{step}: {ledger}");
-        assert_eq!(ledger.settle(), Findings::default(), "{step}");
+        let history = history.into_inner();
+        println!("{step}: {history}");
+        assert_eq!(history.findings(0), Findings::default(), "{step}: {history}");
     }
 }
 

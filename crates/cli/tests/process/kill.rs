@@ -1,28 +1,27 @@
 //! `kill -9`, under load and at rest: nothing confirmed is lost, nothing finished comes back.
 
-use sureq_testkit::ledger::{Findings, Ledger};
-use sureq_testkit::load::{Load, Numbers, scale, seeded};
+use sureq_testkit::history::{Findings, SharedHistory};
+use sureq_testkit::load::{Load, scale, seeded};
 
 use crate::{scratch, serve};
 
 #[test]
 fn twenty_kills_under_load_lose_nothing() {
-    let (mut rng, dir) = (seeded(), scratch());
-    let (mut ledger, numbers) = (Ledger::default(), Numbers::default());
+    let (mut rng, dir, history) = (seeded(), scratch(), SharedHistory::default());
     let launch = serve(dir.path());
     for _ in 0..20 * scale() {
         let mut server = launch.start();
         let load = Load { pushes: 10_000 + rng.u64(..2_000), ..Load::default() };
-        let journals = load.run(server.resp, &mut rng, &numbers, || {
+        load.run(server.resp, &mut rng, &history, || {
             server.kill9();
         });
-        ledger.close_life(&journals);
     }
     let server = launch.start();
-    ledger.close_life(&[Load::default().drain(server.resp)]);
-    println!("{ledger}");
-    assert!(ledger.confirmed_pushes() >= 200_000 * scale(), "{ledger}");
-    assert_eq!(ledger.settle(), Findings::default(), "{ledger}");
+    Load::default().drain(server.resp, &history);
+    let history = history.into_inner();
+    println!("{history}");
+    assert!(history.counts().pushes >= 200_000 * scale(), "{history}");
+    assert_eq!(history.findings(0), Findings::default(), "{history}");
 }
 
 #[test]

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use sureq_testkit::client::{Value, encode};
-use sureq_testkit::ledger::{Findings, Ledger};
-use sureq_testkit::load::{Load, Numbers, scale, seeded};
+use sureq_testkit::history::{Findings, SharedHistory};
+use sureq_testkit::load::{Load, scale, seeded};
 use sureq_testkit::machine_watch::MachineWatch;
 use sureq_testkit::process::{PATIENCE, Process};
 
@@ -39,23 +39,22 @@ fn of_two_servers_on_one_directory_exactly_one_runs() {
 
 #[test]
 fn a_stop_under_load_answers_everything_that_it_executed() {
-    let (mut rng, dir) = (seeded(), scratch());
-    let (mut ledger, numbers) = (Ledger::default(), Numbers::default());
+    let (mut rng, dir, history) = (seeded(), scratch(), SharedHistory::default());
     for _ in 0..5 * scale() {
         let mut server = serve(dir.path()).start();
         let mut blocked = server.client();
         blocked.begin("RQ.POP BLOCK 0 nothing");
         await_line(&mut server.client(), 1);
         let load = Load { pushes: 2_000 + rng.u64(..2_000), ..Load::default() };
-        let journals = load.run(server.resp, &mut rng, &numbers, || server.terminate());
+        load.run(server.resp, &mut rng, &history, || server.terminate());
         assert_eq!(server.exit_code(Duration::from_secs(5)), 0, "{}", *server);
         assert_eq!(blocked.reply(), Value::Null, "a blocked pop is told that its time is up");
-        ledger.close_life(&journals);
     }
     let server = serve(dir.path()).start();
-    ledger.close_life(&[Load::default().drain(server.resp)]);
-    assert_eq!(ledger.settle(), Findings::default(), "{ledger}");
-    assert_eq!(ledger.executed_unanswered(), 0, "executed, and its client was never told: {ledger}");
+    Load::default().drain(server.resp, &history);
+    let history = history.into_inner();
+    assert_eq!(history.findings(0), Findings::default(), "{history}");
+    assert_eq!(history.executed_unconfirmed(), 0, "executed, and its client was never told: {history}");
 }
 
 #[test]

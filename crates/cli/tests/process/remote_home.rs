@@ -12,7 +12,6 @@ use sureq::home_api::notice::Kind;
 use sureq::home_api::{Command, Home as _, ListenEvent, NoticeTasks, Replies, Reply, Ticket};
 use sureq_remote::{OpenError, Patience, RemoteHome, Target};
 use sureq_testkit::client::Value;
-use sureq_testkit::home_load::{Asking, HomeLoad};
 use sureq_testkit::patience::{PATIENCE, until};
 use sureq_testkit::proxy::{Way, cutting_proxy};
 use sureq_testkit::server_process::{Launch, Server};
@@ -72,25 +71,6 @@ fn is_unknown(reply: &Reply) -> bool {
 
 fn is_unavailable(reply: &Reply) -> bool {
     matches!(reply, Reply::Refused(Refusal::Unavailable { .. }))
-}
-
-#[test]
-fn kills_under_load_lose_nothing_and_homes_carry_on() {
-    let dir = scratch();
-    let mut server = serve(dir.path()).start();
-    let launch = serve_at(dir.path(), server.resp);
-    let asking = Asking { count: 10, block: Some(Block::Millis(50)), lease_ms: 2_000 };
-    let load = HomeLoad::new(&format!("sureq://{}", server.resp), Q, asking);
-    load.run(2, || {
-        for _ in 0..5 {
-            load.until_confirmed(100);
-            server.kill9();
-            server = launch.start();
-        }
-        // They carry on by themselves.
-        load.until_confirmed(100);
-    });
-    load.finish();
 }
 
 #[test]

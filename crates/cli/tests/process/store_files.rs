@@ -14,8 +14,8 @@ use std::time::{Duration, SystemTime};
 use rustix::process::Signal;
 use serde_json::Value;
 use sureq_testkit::client::RespClient;
-use sureq_testkit::ledger::{Findings, Ledger};
-use sureq_testkit::load::{Load, Numbers, scale, seeded};
+use sureq_testkit::history::{Findings, SharedHistory};
+use sureq_testkit::load::{Load, scale, seeded};
 use sureq_testkit::loop_image::Tmpfs;
 use sureq_testkit::process::{Process, run};
 use sureq_testkit::server_process::Launch;
@@ -76,16 +76,14 @@ fn damage(path: &Path, at: usize, bytes: usize) {
 
 #[test]
 fn a_store_is_sound_after_kills_under_load_and_a_check_changes_nothing() {
-    let (mut rng, dir) = (seeded(), scratch());
-    let (mut ledger, numbers) = (Ledger::default(), Numbers::default());
+    let (mut rng, dir, history) = (seeded(), scratch(), SharedHistory::default());
     let launch = small_segments(dir.path());
     for _ in 0..5 * scale() {
         let mut server = launch.start();
         let load = Load { pushes: 2_000 + rng.u64(..2_000), ..Load::default() };
-        let journals = load.run(server.resp, &mut rng, &numbers, || {
+        load.run(server.resp, &mut rng, &history, || {
             server.kill9();
         });
-        ledger.close_life(&journals);
         let before = state_of(dir.path());
         let (code, report) = check(dir.path());
         assert_eq!(code, 0, "{report:#}");
@@ -99,8 +97,9 @@ fn a_store_is_sound_after_kills_under_load_and_a_check_changes_nothing() {
     }
     assert!(words.stderr().is_empty(), "nobody watches: {words}");
     let server = launch.start();
-    ledger.close_life(&[Load::default().drain(server.resp)]);
-    assert_eq!(ledger.settle(), Findings::default(), "{ledger}");
+    Load::default().drain(server.resp, &history);
+    let history = history.into_inner();
+    assert_eq!(history.findings(0), Findings::default(), "{history}");
 }
 
 #[test]

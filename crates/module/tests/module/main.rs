@@ -3,7 +3,6 @@
 mod blocked;
 mod faults;
 mod hostile;
-mod kill;
 mod native;
 mod persistence;
 mod renames;

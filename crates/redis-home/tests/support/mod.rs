@@ -138,7 +138,7 @@ pub fn clean(home: &RedisHome, queues: &[&[u8]], how: Cleaning) -> Result<Cleane
 
 /// Producers and workers on these queues. Workers ask for one task after the other; what one of them lost comes back soon.
 pub fn load(url: &str, queues: &[&[u8]]) -> HomeLoad {
-    HomeLoad::new(url, queues, Asking { count: 1, block: None, lease_ms: 300 })
+    HomeLoad::new(url, queues, Asking { count: 1, block: None, lease_ms: 300, believed_ms: 300 })
 }
 
 /// Sees to it that what takes no time by itself takes none, as a rule: a busy machine may hold some of it up.
