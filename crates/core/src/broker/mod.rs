@@ -484,3 +484,6 @@ impl Hasher for Fnv {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
