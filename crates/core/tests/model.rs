@@ -1,6 +1,6 @@
 //! The core against the model: random histories, every reply compared, every invariant checked, every log replayed.
 //!
-//! `SUREQ_TEST_SCALE=10` runs ten times as many. What fails is shrunk, printed, and kept in
+//! `SUREQ_TEST_SCALE=10` runs ten times as many, `PROPTEST_CASES=40` just so many. What fails is shrunk, printed, and kept in
 //! `model.proptest-regressions`.
 #![expect(unreachable_pub, reason = "what the modules of a test share is its own")]
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers panic and read as tests do")]
@@ -165,8 +165,11 @@ impl StateMachineTest for Mixed {
 
 fn config() -> Config {
     let scale = std::env::var("SUREQ_TEST_SCALE").ok().and_then(|scale| scale.parse().ok()).unwrap_or(1);
-    let kept = FileFailurePersistence::WithSource("proptest-regressions");
-    Config { failure_persistence: Some(Box::new(kept)), ..Config::with_cases(400 * scale) }
+    let config = Config::default();
+    // Proptest's own variables have the last word: `mutants/core` runs fewer cases and keeps no failures.
+    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { config.cases } else { 400 * scale };
+    let kept = || Box::new(FileFailurePersistence::WithSource("proptest-regressions")) as Box<_>;
+    Config { cases, failure_persistence: config.failure_persistence.as_ref().map(|_| kept()), ..config }
 }
 
 prop_state_machine! {

@@ -493,3 +493,6 @@ impl Hasher for Fnv {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

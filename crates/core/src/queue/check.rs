@@ -215,3 +215,6 @@ impl<B: Body> Queue<B> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -54,6 +54,34 @@ fn an_image_tells_only_what_changed() {
 }
 
 #[test]
+fn a_task_can_go_from_any_place_of_a_full_run() {
+    for place in [64, 4_095] {
+        let mut home = Home::default();
+        let ids = home.push(&vec!["x"; 5_000]);
+        home.take_image();
+        cancel(&mut home, ids[place]);
+        home.verify();
+        home.restart(2);
+        assert_eq!(home.info().ready, 4_999);
+        assert_eq!(home.take(place as u32 + 1, PLAIN).last().unwrap().id, ids[place + 1]);
+        home.verify();
+    }
+}
+
+#[test]
+fn a_copy_is_packed_as_the_original_is() {
+    let mut home = backlog(5_000);
+    for ms in 0..100 {
+        add(&mut home, Add { when: When::After(1_000 + ms), ..x() });
+    }
+    home.take_image();
+    let copy = home.copy();
+    let memory = |queue: Option<&sureq_core::Queue<_>>| queue.unwrap().memory();
+    let (original, copied) = (memory(home.broker.queue(b"q")), memory(copy.queue(b"q")));
+    assert!(copied < original + 20_000, "{copied} bytes instead of {original}: no task has got a record");
+}
+
+#[test]
 fn a_restored_store_has_nothing_new_to_tell() {
     let mut home = backlog(2_000);
     home.pop(100, PLAIN);

@@ -44,6 +44,21 @@ fn the_oldest_are_dropped_where_that_was_asked_for() {
 }
 
 #[test]
+fn a_batch_that_fills_the_queue_alone_drops_all_others() {
+    for change in [Change::MaxLength(3), Change::MaxBytes(3)] {
+        let mut home = Home::default();
+        home.config(&[change, Change::Overflow(Overflow::DropOldest)]);
+        home.push(&["a", "b", "c"]);
+        home.push(&["d", "e", "f"]);
+        assert_eq!(home.see(View::Ready), "d e f", "{change:?}");
+        let four = home.run(&Command::Push { queue: b"q", payloads: &[b"g", b"h", b"i", b"j"] });
+        assert_eq!(four, Answer::Refused("queue full"));
+        assert_eq!(home.see(View::Ready), "d e f", "{change:?}");
+        home.verify();
+    }
+}
+
+#[test]
 fn no_more_are_leased_at_once_than_the_queue_allows() {
     let mut home = Home::default();
     home.config(&[Change::MaxLeased(2)]);

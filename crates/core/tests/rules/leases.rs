@@ -191,6 +191,21 @@ fn a_restart_gives_every_timed_lease_a_while() {
 }
 
 #[test]
+fn what_connections_held_at_a_restart_stands_before_all_that_came_back_earlier() {
+    let mut home = Home::default();
+    let ids = home.push(&["a", "b", "c", "d"]);
+    home.take(1, PLAIN);
+    for conn in [1, 2] {
+        home.take(1, LeaseAsk { conn: Some(ConnId(conn)), ..LeaseAsk::NONE });
+    }
+    home.give_back(ids[0], Some(Place::Front), None);
+    assert_eq!(home.see(View::Ready), "a d");
+    home.restart(2);
+    assert_eq!(home.see(View::Ready), "b c a d", "together, in the order in which they were handed out");
+    home.verify();
+}
+
+#[test]
 fn a_lease_with_more_time_left_keeps_it_across_a_restart() {
     let mut home = Home::default();
     home.push(&["a"]);

@@ -2,14 +2,20 @@
 #![expect(unreachable_pub, reason = "what the modules of a test share is its own")]
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers panic and read as tests do")]
 
+mod alone;
 mod backlog;
 mod bounds;
+mod driver;
+mod ids;
 mod leases;
+mod memory;
 mod purge;
 mod races;
+mod settings;
 #[path = "../support/mod.rs"]
 mod support;
 mod tries;
+mod words;
 mod workers;
 
 use support::{Answer, Home};
