@@ -35,7 +35,7 @@ pub(crate) struct Outcome {
 }
 
 /// No seed has so many turns, unless somebody waits for what never comes.
-const TURNS_MAX: u64 = 30_000_000;
+const TURNS_MAX: u64 = 5_000_000;
 
 /// How many lives a seed has at most: one that is killed each time before it gets anywhere is given up.
 const LIVES_MAX: usize = 12;
