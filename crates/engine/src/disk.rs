@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use sureq_sync::thread;
 
 use crate::fault::{Fault, OpenError, Operation};
-use crate::unfinished;
+use crate::offline::unfinished;
 
 /// One flat directory of files.
 pub trait Disk: Send + Sync {

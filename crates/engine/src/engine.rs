@@ -11,26 +11,26 @@ use sureq_core::{Broker, LogTime};
 use sureq_home_api::Home as _;
 use sureq_sync::{Condvar, Mutex, thread};
 
-use crate::body::Body;
-use crate::cache::Cache;
 use crate::clock::{Clock, LogClock, SystemClock};
+use crate::commit::durable::Durable;
+use crate::commit::giant::Giants;
+use crate::commit::keeper::Keeper;
+use crate::commit::synced::Synced;
+use crate::commit::tape::Tape;
+use crate::compaction::tidier::{self, Tidying};
 use crate::disk::{DirDisk, Disk};
-use crate::durable::Durable;
 use crate::fault::OpenError;
-use crate::giant::Giants;
-use crate::keeper::Keeper;
-use crate::loader::{self, Loader};
 use crate::log::{Cut, Durability, LogError, Position};
 use crate::meter::Held;
 use crate::observer::Observer;
 use crate::opening;
+use crate::payload::body::Body;
+use crate::payload::cache::Cache;
+use crate::payload::loader::{self, Loader};
+use crate::payload::unreadable::ReadFaults;
 use crate::shared::{Shared, State, ThreadsLeft};
-use crate::synced::Synced;
-use crate::tape::Tape;
-use crate::ticker;
-use crate::ticket::timed_out;
-use crate::tidier::{self, Tidying};
-use crate::unreadable::ReadFaults;
+use crate::waiting::ticker;
+use crate::waiting::ticket::timed_out;
 
 /// How an engine is opened.
 #[derive(Clone, Debug)]
@@ -102,11 +102,11 @@ impl Engine {
         engine.shared.durable.publish(opened.end);
         engine.shared.synced.publish(opened.end);
         let writer = opened.writer;
-        engine.spawn("sureq-log", move |shared| crate::log_thread::run(&shared, writer));
-        engine.spawn("sureq-keeper", |shared| crate::keeper::run(&shared));
+        engine.spawn("sureq-log", move |shared| crate::commit::log_thread::run(&shared, writer));
+        engine.spawn("sureq-keeper", |shared| crate::commit::keeper::run(&shared));
         engine.spawn("sureq-ticker", |shared| ticker::run(&shared));
         engine.spawn("sureq-loader", |shared| loader::run(&shared));
-        engine.spawn("sureq-giants", |shared| crate::giant::run(&shared));
+        engine.spawn("sureq-giants", |shared| crate::commit::giant::run(&shared));
         if !options.keeps_log {
             let tidier = opened.tidier;
             engine.spawn("sureq-tidier", move |shared| tidier::run(&shared, tidier));

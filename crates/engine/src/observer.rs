@@ -4,8 +4,8 @@ use std::fmt;
 
 use sureq_core::Broker;
 
-use crate::body::Body;
 use crate::log::Position;
+use crate::payload::body::Body;
 
 /// Sees all states that a store goes through. Called with the lock of the state, so that it must not call the engine.
 pub trait Observer: fmt::Debug + Send + Sync {

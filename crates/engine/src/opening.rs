@@ -8,23 +8,23 @@ use std::sync::Arc;
 
 use sureq_core::{Broker, LogTime, TaskId, codec};
 
-use crate::body::Body;
 use crate::checkpoint::Checkpoints;
 use crate::clock::{Clock, LogClock};
+use crate::commit::keeper::mark_ahead_of;
+use crate::commit::tape::{Playback, Tape};
+use crate::compaction::live::LiveBodies;
+use crate::compaction::snapshot::{self, Snapshot};
+use crate::compaction::tidier::Tidier;
 use crate::disk::Disk;
 use crate::engine::Options;
 use crate::failpoint::failpoint;
 use crate::fault::{Damage, Fault, OpenError, ReplayError};
-use crate::keeper::mark_ahead_of;
-use crate::live::LiveBodies;
 use crate::log::{
     Cut, Durability, Filling, FrameBuf, LogError, LogOptions, Position, RESERVE_SEGMENTS, Reader,
     ReplayFrame, SEGMENT_BYTES, SegmentInfo, Spares, Writer, recover, segment_name,
 };
-use crate::snapshot::{self, Snapshot};
+use crate::payload::body::Body;
 use crate::store::{Store, StoreValues};
-use crate::tape::{Playback, Tape};
-use crate::tidier::Tidier;
 
 /// Into how many segments a disk is divided at least.
 const SEGMENTS_PER_DISK: u64 = 64;

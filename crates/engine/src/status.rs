@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use sureq_home_api::Status;
 
 use crate::engine::Engine;
-use crate::loader::Loader;
 use crate::log::Position;
+use crate::payload::loader::Loader;
 use crate::shared::{Shared, State};
 
 /// There is room again when this part of the memory is free.

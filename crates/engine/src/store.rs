@@ -17,7 +17,7 @@ use crate::failpoint::failpoint;
 use crate::fault::{Damage, Fault, OpenError};
 use crate::log::field::{get, get_u32, get_u64, put, put_u32, put_u64};
 use crate::log::{LogError, is_segment_name};
-use crate::unfinished;
+use crate::offline::unfinished;
 
 /// The format of the `store` file that this release writes: 2 since the log is given up from its beginning, because who
 /// does not know checkpoints would miss that.

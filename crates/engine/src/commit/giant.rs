@@ -1,0 +1,401 @@
+//! Commands whose events are larger than a segment. No prepared file has room for them, so their room is reserved before
+//! they are executed. Without room they are refused, and nothing waits for them.
+//!
+//! Reserving room means to create a file, which a disk that hangs does not answer. So it is never done on the caller's
+//! thread, which serves other connections too: [`Giant`] owns a copy of the command, the caller gets a ticket, and a thread
+//! of its own reserves the room and executes the command.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError};
+
+use sureq_core::command::{Add, Cancel, NameArg, TaskRefs};
+use sureq_core::{Command, Refusal, Replies, Reply};
+use sureq_sync::{Condvar, Mutex, MutexGuard};
+
+use crate::commit::durable::Durable;
+use crate::log::{LogError, Position, Reserved, Spares};
+use crate::payload::body::Body;
+use crate::shared::{Shared, State};
+use crate::waiting::ticket::{EngineTicket, PendingAnswer, TicketCell, only, poisoned};
+
+/// What an event takes up at most besides payloads, names and ids.
+const EVENT_BYTES: usize = 256;
+
+/// What stands before a payload: its length and its checksum.
+const PAYLOAD_HEAD_BYTES: usize = 10;
+
+/// The most that one task in a list of ids takes up.
+const ID_BYTES: usize = 20;
+
+/// What may happen by itself in the same unit: slices of tasks that fall due, expire or move elsewhere.
+const SETTLED_BYTES: usize = 256 << 10;
+
+/// At most so many bytes of events follow from the command itself.
+fn event_bytes(command: &Command<'_>) -> usize {
+    let ids = |tasks: &TaskRefs<'_>| tasks.list.len() * ID_BYTES;
+    let bytes = match command {
+        Command::Push { queue, payloads } => {
+            let payload = |payload: &&[u8]| payload.len() + PAYLOAD_HEAD_BYTES;
+            queue.len() + payloads.iter().map(payload).sum::<usize>()
+        }
+        Command::Add(add) => {
+            let name = if let Some(NameArg::Bytes(name)) = add.name { name.len() } else { 0 };
+            add.queue.len() + name + add.payload.len()
+        }
+        Command::Ack { tasks, .. }
+        | Command::Bury { tasks, .. }
+        | Command::Delete { tasks, .. }
+        | Command::Revive { tasks: Some(tasks), .. }
+        | Command::Cancel { which: Cancel::Ids(tasks), .. } => ids(tasks),
+        Command::Cancel { which: Cancel::Names(names), .. } => names.len() * ID_BYTES,
+        Command::Drop { queues } => queues.len() * ID_BYTES,
+        _ => 0,
+    };
+    bytes + EVENT_BYTES
+}
+
+/// A command that outlives the buffer it was read from.
+struct Owned {
+    /// The command without what it borrows.
+    form: Command<'static>,
+    queue: Box<[u8]>,
+    /// Payloads, ids or names, one behind the other, and where each ends.
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Owned {
+    /// A copy of a command that may be larger than a segment.
+    fn of(command: &Command<'_>) -> Option<Self> {
+        const NONE: &[&[u8]] = &[];
+        let refs = |tasks: &TaskRefs<'_>| TaskRefs { list: NONE, form: tasks.form };
+        let queue: &[u8] = b"";
+        let (own, list, form) = match *command {
+            Command::Push { queue: own, payloads } => {
+                (own, payloads, Command::Push { queue, payloads: NONE })
+            }
+            Command::Add(add) => return Some(Self::of_add(&add)),
+            Command::Ack { queue: own, tasks, scope } => {
+                (own, tasks.list, Command::Ack { queue, tasks: refs(&tasks), scope })
+            }
+            Command::Bury { queue: own, tasks } => {
+                (own, tasks.list, Command::Bury { queue, tasks: refs(&tasks) })
+            }
+            Command::Delete { queue: own, tasks } => {
+                (own, tasks.list, Command::Delete { queue, tasks: refs(&tasks) })
+            }
+            Command::Revive { queue: own, tasks: Some(tasks) } => {
+                (own, tasks.list, Command::Revive { queue, tasks: Some(refs(&tasks)) })
+            }
+            Command::Cancel { queue: own, which: Cancel::Ids(tasks) } => {
+                (own, tasks.list, Command::Cancel { queue, which: Cancel::Ids(refs(&tasks)) })
+            }
+            Command::Cancel { queue: own, which: Cancel::Names(names) } => {
+                (own, names, Command::Cancel { queue, which: Cancel::Names(NONE) })
+            }
+            Command::Drop { queues } => (queue, queues, Command::Drop { queues: NONE }),
+            _ => return None,
+        };
+        Some(Self::with_list(form, own, list))
+    }
+
+    fn of_add(add: &Add<'_>) -> Self {
+        let (name, list) = match add.name {
+            None => (None, vec![add.payload]),
+            Some(NameArg::Payload) => (Some(NameArg::Payload), vec![add.payload]),
+            Some(NameArg::Bytes(name)) => (Some(NameArg::Bytes(&[])), vec![add.payload, name]),
+        };
+        let Add { when, priority, tries, backoff_ms, ttl_ms, .. } = *add;
+        let form = Add { queue: &[], payload: &[], name, when, priority, tries, backoff_ms, ttl_ms };
+        Self::with_list(Command::Add(form), add.queue, &list)
+    }
+
+    fn with_list(form: Command<'static>, queue: &[u8], list: &[&[u8]]) -> Self {
+        let mut bytes = Vec::with_capacity(list.iter().map(|item| item.len()).sum());
+        let ends = list.iter().map(|item| {
+            bytes.extend_from_slice(item);
+            bytes.len()
+        });
+        let ends = ends.collect();
+        Self { form, queue: queue.into(), bytes, ends }
+    }
+
+    /// About how many bytes it takes.
+    fn memory(&self) -> usize {
+        self.bytes.capacity() + self.ends.capacity() * size_of::<usize>()
+    }
+
+    /// Hands the command itself to `act`.
+    fn with<T>(&self, act: impl FnOnce(&Command<'_>) -> T) -> T {
+        let starts = [0].into_iter().chain(self.ends.iter().copied());
+        let list: Vec<&[u8]> = starts.zip(&self.ends).map(|(start, &end)| &self.bytes[start..end]).collect();
+        let (queue, list) = (&*self.queue, &*list);
+        let refs = |tasks: TaskRefs<'_>| TaskRefs { list, form: tasks.form };
+        let command = match self.form {
+            Command::Push { .. } => Command::Push { queue, payloads: list },
+            Command::Add(add) => {
+                let name = match add.name {
+                    Some(NameArg::Bytes(_)) => Some(NameArg::Bytes(list[1])),
+                    other => other,
+                };
+                Command::Add(Add { queue, payload: list[0], name, ..add })
+            }
+            Command::Ack { tasks, scope, .. } => Command::Ack { queue, tasks: refs(tasks), scope },
+            Command::Bury { tasks, .. } => Command::Bury { queue, tasks: refs(tasks) },
+            Command::Delete { tasks, .. } => Command::Delete { queue, tasks: refs(tasks) },
+            Command::Revive { tasks, .. } => Command::Revive { queue, tasks: tasks.map(refs) },
+            Command::Cancel { which: Cancel::Ids(tasks), .. } => {
+                Command::Cancel { queue, which: Cancel::Ids(refs(tasks)) }
+            }
+            Command::Cancel { which: Cancel::Names(_), .. } => {
+                Command::Cancel { queue, which: Cancel::Names(list) }
+            }
+            Command::Drop { .. } => Command::Drop { queues: list },
+            other => unreachable!("{other:?} is no command that can be larger than a segment"),
+        };
+        act(&command)
+    }
+}
+
+/// A command that waits for its room.
+pub(crate) struct Giant {
+    command: Owned,
+    /// How much its events may take up.
+    bytes: usize,
+    cell: Arc<TicketCell>,
+}
+
+/// The commands that wait for room, for the thread that reserves it.
+#[derive(Default)]
+pub(crate) struct Giants {
+    jobs: Mutex<Jobs>,
+    wakes: Condvar,
+}
+
+#[derive(Default)]
+struct Jobs {
+    waiting: VecDeque<Giant>,
+    /// Who waits for the one that is being done.
+    current: Option<Arc<TicketCell>>,
+    is_woken: bool,
+}
+
+impl Giants {
+    /// Has the thread look whether it is still needed.
+    pub(crate) fn wake(&self) {
+        self.lock().is_woken = true;
+        self.wakes.notify_one();
+    }
+
+    /// Tells all who wait that nothing is confirmed any more.
+    pub(crate) fn fail(&self, durable: &Durable) {
+        let mut jobs = self.lock();
+        let waiting = std::mem::take(&mut jobs.waiting).into_iter().map(|giant| giant.cell);
+        let cells: Vec<_> = waiting.chain(jobs.current.clone()).collect();
+        drop(jobs);
+        for cell in &cells {
+            cell.fail(durable);
+        }
+    }
+
+    fn push(&self, giant: Giant) {
+        self.lock().waiting.push_back(giant);
+        self.wakes.notify_one();
+    }
+
+    /// The next one; waits for it until someone wants the thread to look around.
+    fn next(&self) -> Option<Giant> {
+        let mut jobs = self.lock();
+        jobs.current = None;
+        let is_idle = |jobs: &mut Jobs| jobs.waiting.is_empty() && !jobs.is_woken;
+        jobs = self.wakes.wait_while(jobs, is_idle).unwrap_or_else(PoisonError::into_inner);
+        let giant = jobs.waiting.pop_front();
+        jobs.is_woken &= giant.is_some();
+        jobs.current = giant.as_ref().map(|giant| Arc::clone(&giant.cell));
+        giant
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Jobs> {
+        // A list is whole at every instant.
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    /// Whether a command needs more room than a segment has.
+    pub(crate) fn is_giant(&self, command: &Command<'_>) -> bool {
+        let segment_bytes = self.keeper.segment_bytes as usize;
+        segment_bytes > 0 && event_bytes(command) + EVENT_BYTES > segment_bytes
+    }
+
+    /// A copy of a command that needs more room than a segment has. Not to be called with the lock.
+    pub(crate) fn giant(&self, command: &Command<'_>) -> Option<Giant> {
+        if !self.is_giant(command) || command.check().is_err() {
+            return None;
+        }
+        let bytes = event_bytes(command) + SETTLED_BYTES.min(self.keeper.segment_bytes as usize);
+        Some(Giant { command: Owned::of(command)?, bytes, cell: Arc::default() })
+    }
+
+    /// Has a command executed once there is room for it.
+    pub(crate) fn set_apart(self: &Arc<Self>, giant: Giant) -> EngineTicket {
+        let cell = Arc::clone(&giant.cell);
+        cell.lock().is_loading = true;
+        self.charged.fetch_add(giant.command.memory(), Relaxed);
+        self.giants.push(giant);
+        EngineTicket { number: None, cell, shared: Arc::clone(self) }
+    }
+}
+
+/// Executes giants as they come, until the store closes.
+pub(crate) fn run(shared: &Shared) {
+    loop {
+        match shared.giants.next() {
+            Some(giant) => execute(shared, &giant),
+            None if shared.durable.failure().is_some() || shared.lock().closing => return,
+            None => {}
+        }
+    }
+}
+
+/// Reserves the room of a command, executes it, and answers whoever asked.
+fn execute(shared: &Shared, giant: &Giant) {
+    let spares = shared.keeper.spares();
+    let reserved = spares.as_ref().map(|spares| spares.reserve(giant.bytes));
+    let room = match reserved {
+        Some(Ok(reserved)) => Room::Reserved(reserved),
+        Some(Err(LogError::NoSpace(_))) => Room::None,
+        // The log meets the same when it comes to write, and knows what to do.
+        Some(Err(_)) | None => Room::Unknown,
+    };
+    // If the log fails before it is answered, nobody knows what came of it.
+    giant.cell.lock().is_executed = true;
+    // Its own copy is no reason to refuse it.
+    shared.charged.fetch_sub(giant.command.memory(), Relaxed);
+    let (replies, position) =
+        giant.command.with(|command| execute_in(shared, command, room, spares.as_deref()));
+    let mut ticket = giant.cell.lock();
+    ticket.answer = Some(PendingAnswer::new(Vec::new(), replies, position));
+    ticket.is_loading = false;
+    if let Some(waker) = ticket.waker.take() {
+        drop(ticket);
+        shared.durable.wake_at(position, &waker);
+    }
+}
+
+/// What came of the wish for room.
+enum Room {
+    Reserved(Reserved),
+    None,
+    Unknown,
+}
+
+fn execute_in(
+    shared: &Shared,
+    command: &Command<'_>,
+    room: Room,
+    spares: Option<&Spares>,
+) -> (Replies<Body>, Position) {
+    let prepared = shared.prepare(command);
+    let mut state = lock_when_short(shared);
+    let mut replies = Replies::default();
+    let refusal = match &room {
+        _ if shared.durable.failure().is_some() => Some(Refusal::Poisoned),
+        _ if state.closing => Some(Refusal::Closed),
+        Room::None => Some(Refusal::NoSpace),
+        Room::Reserved(_) | Room::Unknown => shared.refusal(&state, command),
+    };
+    let mut unused = if let Room::Reserved(reserved) = room { Some(reserved) } else { None };
+    let mut position = Position::START;
+    // It takes time to free, and is freed after the lock has gone.
+    let mut left = None;
+    if let Some(refusal) = refusal {
+        replies = if refusal == Refusal::Poisoned { poisoned() } else { only(Reply::Refused(refusal)) };
+    } else {
+        let now = shared.clock.now();
+        shared.mind_the_mark(&state, now);
+        let State { broker, tape, .. } = &mut *state;
+        tape.lend(prepared);
+        broker.execute(now, command, tape, &mut replies);
+        left = tape.take_left();
+        shared.end_unit(&mut state);
+        // The log needs the room for the frame that ends here.
+        if state.tape.is_giant()
+            && let (Some(spares), Some(reserved)) = (spares, unused.take())
+        {
+            spares.entrust(state.tape.end(), reserved);
+        }
+        shared.serve(&mut state, now);
+        position = shared.position(&state);
+        shared.stir(&mut state, now);
+    }
+    shared.let_go(state);
+    drop(left);
+    if let (Some(spares), Some(reserved)) = (spares, unused) {
+        spares.give_back(&reserved);
+    }
+    (replies, position)
+}
+
+/// The lock, once not too much waits to be written.
+fn lock_when_short(shared: &Shared) -> MutexGuard<'_, State> {
+    loop {
+        let state = shared.lock();
+        let hold = state.tape.is_long().then(|| state.tape.end());
+        let Some(hold) = hold.filter(|_| shared.durable.failure().is_none()) else { return state };
+        drop(state);
+        shared.durable.wait_for(hold);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sureq_core::command::{AckScope, Add, IdForm};
+    use sureq_core::{Broker, LogTime, Now, Replies, WallTime};
+
+    use super::*;
+    use crate::commit::tape::Tape;
+    use crate::compaction::live::LiveBodies;
+    use crate::log::Room;
+
+    /// Whatever a command may record, no less room is reserved for it.
+    #[test]
+    fn no_command_records_more_than_it_was_expected_to() {
+        let room = Room::new(1, 192, 1 << 30, 1 << 30);
+        let mut tape = Tape::new(Position::START, room, [7; 16], LiveBodies::default());
+        let (mut broker, mut replies) = (Broker::default(), Replies::default());
+        let now = Now { log: LogTime(1 << 40), wall: WallTime(1 << 40) };
+        let (long, large) = (vec![b'q'; 4096], vec![b'x'; 1 << 20]);
+        let small: Vec<&[u8]> = vec![&[]; 20_000];
+        let mut execute = |command: Command<'_>| {
+            let before = tape.bytes();
+            replies.clear();
+            broker.execute(now, &command, &mut tape, &mut replies);
+            tape.end_unit(&mut broker);
+            let recorded = tape.bytes() - before;
+            assert!(recorded > 0 && recorded <= event_bytes(&command), "{recorded} bytes");
+            replies.ids.clone()
+        };
+        execute(Command::Push { queue: &long, payloads: &[&large, &large] });
+        execute(Command::Add(Add { ttl_ms: Some(1), tries: Some(9), ..Add::plain(b"other", &large) }));
+        let ids = execute(Command::Push { queue: b"q", payloads: &small });
+        // In no order, so that no two of them are neighbours.
+        let texts: Vec<String> = (0..ids.len()).map(|n| ids[n * 7919 % ids.len()].to_string()).collect();
+        let list: Vec<&[u8]> = texts.iter().map(String::as_bytes).collect();
+        let tasks = |list| TaskRefs { list, form: IdForm::Long };
+        execute(Command::Bury { queue: b"q", tasks: tasks(&list[..10_000]) });
+        execute(Command::Revive { queue: b"q", tasks: Some(tasks(&list[..5_000])) });
+        execute(Command::Cancel { queue: b"q", which: Cancel::Ids(tasks(&list[10_000..15_000])) });
+        execute(Command::Delete { queue: b"q", tasks: tasks(&list[15_000..]) });
+        let pop = sureq_core::command::Pop::plain(&[b"q"], 5_000);
+        broker.execute(now, &Command::Pop(pop), &mut tape, &mut replies);
+        tape.end_unit(&mut broker);
+        let scope = AckScope::LeasedOrLapsed;
+        let ack = Command::Ack { queue: b"q", tasks: tasks(&list[..5_000]), scope };
+        let before = tape.bytes();
+        broker.execute(now, &ack, &mut tape, &mut replies);
+        tape.end_unit(&mut broker);
+        assert!((1..=event_bytes(&ack)).contains(&(tape.bytes() - before)));
+    }
+}

@@ -1,0 +1,289 @@
+//! The one thread that writes: takes what has gathered, writes it as one frame, syncs, publishes.
+
+use std::time::{Duration, Instant};
+
+use crate::commit::tape::Batch;
+use crate::compaction::tidier;
+use crate::log::{Durability, FrameBuf, LogError, Place, Writer};
+use crate::payload::placement;
+use crate::shared::{LOCK, Shared, State};
+use sureq_sync::MutexGuard;
+
+/// At the level `interval`, what is written is synced within this time.
+const SYNC_INTERVAL: Duration = Duration::from_millis(100);
+
+/// At the level `none` nobody waits for a write, so that it may gather for this long.
+const LAZY_INTERVAL: Duration = Duration::from_millis(10);
+
+/// But only so much of it: a frame is held in memory twice until it is written.
+pub(crate) const LAZY_BYTES: usize = 256 << 10;
+
+/// How long to wait before a segment is asked for again that there was no room for.
+const NO_SPACE_RETRY: Duration = Duration::from_millis(100);
+
+/// How long a new segment waits for old ones to go, at most.
+const TIDYING_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How often it looks, beside being told.
+const TIDYING_LOOK: Duration = Duration::from_millis(10);
+
+/// So much is written at most before it is synced, where replies wait for that.
+const SYNC_BYTES: usize = 2 << 20;
+
+/// A frame buffer that grew beyond this in a burst is not kept.
+const KEPT_FRAME_BYTES: usize = 1 << 20;
+
+/// What the log thread is doing, for those who may have to wake it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogThread {
+    /// It looks for more by itself.
+    Awake,
+    /// It waits for something to be committed.
+    Sleeps,
+    /// It lets more gather, but only so much.
+    Dozes,
+    /// It waits for old segments to go, or for room, before it begins another.
+    Waits,
+}
+
+pub(crate) fn run(shared: &Shared, mut writer: Writer) {
+    if let Err(error) = write_until_closed(shared, &mut writer) {
+        shared.fail(error);
+    }
+    shared.synced.end();
+}
+
+fn write_until_closed(shared: &Shared, writer: &mut Writer) -> Result<(), LogError> {
+    let mut spare = FrameBuf::new();
+    let (mut synced_at, mut unsynced_bytes) = (sureq_sync::now(), 0);
+    loop {
+        let mut state = wait_for_work(shared, writer, synced_at);
+        if shared.durability == Durability::None {
+            state = doze(shared, writer, state);
+        }
+        let closing = state.closing;
+        if state.tape.is_empty() {
+            drop(state);
+            sync(shared, writer)?;
+            synced_at = sureq_sync::now();
+            if closing {
+                return Ok(());
+            }
+            continue;
+        }
+        let State { broker, tape, cache, sync_wanted, .. } = &mut *state;
+        let is_wanted = *sync_wanted > writer.synced();
+        let Some(batch) = tape.take(&mut spare) else { continue };
+        placement::verify(broker, &batch);
+        let Batch { mut frame, events, end, place, has_payloads } = batch;
+        if has_payloads {
+            cache.keep_frame(place, &frame);
+        }
+        let has_full = tape.has_full();
+        drop(state);
+        let written = append(shared, writer, &mut frame, events)?;
+        assert_eq!(written, place, "tasks were told where their payloads lie");
+        unsynced_bytes += frame.body_len();
+        let interval_over =
+            shared.durability == Durability::Interval && sureq_sync::elapsed(synced_at) >= SYNC_INTERVAL;
+        // Frames that wait already are synced together, as they would be in one frame.
+        let is_last = !has_full || unsynced_bytes >= SYNC_BYTES;
+        if shared.durability == Durability::Always && is_last || interval_over || is_wanted {
+            sync(shared, writer)?;
+            (synced_at, unsynced_bytes) = (sureq_sync::now(), 0);
+        }
+        if shared.durability != Durability::Always {
+            shared.durable.publish(end);
+        }
+        spare = if frame.body_len() > KEPT_FRAME_BYTES { FrameBuf::new() } else { frame };
+        spare.reset();
+    }
+}
+
+/// Sleeps until something is committed, or something written is to be synced, or the store closes.
+fn wait_for_work<'s>(shared: &'s Shared, writer: &Writer, synced_at: Instant) -> MutexGuard<'s, State> {
+    let mut state = shared.lock();
+    while !state.tape.is_committed() && !state.closing && state.sync_wanted <= writer.synced() {
+        let unsynced = shared.durability == Durability::Interval && writer.synced() < writer.end();
+        let left = SYNC_INTERVAL.saturating_sub(sureq_sync::elapsed(synced_at));
+        if unsynced && left.is_zero() {
+            break;
+        }
+        state.log_thread = LogThread::Sleeps;
+        state = if unsynced {
+            shared.log_wakes.wait_timeout(state, left).expect(LOCK).0
+        } else {
+            shared.log_wakes.wait(state).expect(LOCK)
+        };
+        state.log_thread = LogThread::Awake;
+        state.note_held();
+    }
+    state
+}
+
+fn sync(shared: &Shared, writer: &mut Writer) -> Result<(), LogError> {
+    let synced = writer.sync()?;
+    shared.synced.publish(synced);
+    if shared.durability == Durability::Always {
+        shared.durable.publish(synced);
+    }
+    Ok(())
+}
+
+/// Lets more gather, unless the store closes.
+fn doze<'s>(shared: &'s Shared, writer: &Writer, mut state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
+    state.log_thread = LogThread::Dozes;
+    let may_gather = |state: &mut State| {
+        let is_little = state.tape.bytes() < LAZY_BYTES && !state.tape.is_long();
+        !state.closing && state.sync_wanted <= writer.synced() && is_little
+    };
+    let dozed = shared.log_wakes.wait_timeout_while(state, LAZY_INTERVAL, may_gather);
+    let mut state = dozed.expect(LOCK).0;
+    state.log_thread = LogThread::Awake;
+    state.note_held();
+    state
+}
+
+/// Appends a frame. Where there is no room for another segment, pushes are refused until there is.
+fn append(
+    shared: &Shared,
+    writer: &mut Writer,
+    frame: &mut FrameBuf,
+    events: u32,
+) -> Result<Place, LogError> {
+    let (segment, before) = (writer.segment().number, writer.bytes());
+    if !writer.room().fits(frame.body_len()) && !shared.tidying.is_off {
+        wait_for_tidying(shared, writer)?;
+    }
+    loop {
+        match writer.append(frame, events) {
+            Ok(place) => {
+                shared.synced.stick(false);
+                note(shared, writer, segment, before);
+                return Ok(place);
+            }
+            Err(LogError::NoSpace(fault)) => {
+                // What is written already must not wait for room: it has been promised.
+                sync(shared, writer)?;
+                shared.synced.stick(true);
+                shared.note_full();
+                let mut state = shared.lock();
+                if state.closing {
+                    return Err(LogError::NoSpace(fault));
+                }
+                state.log_thread = LogThread::Waits;
+                let mut state = shared.log_wakes.wait_timeout(state, NO_SPACE_RETRY).expect(LOCK).0;
+                state.log_thread = LogThread::Awake;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Where old segments take up more than they may, no new one is begun before some of them are gone. Those who are to see
+/// to that may have to wait for what is about to be written; and nobody waits for ever.
+fn wait_for_tidying(shared: &Shared, writer: &mut Writer) -> Result<(), LogError> {
+    let since = sureq_sync::now();
+    loop {
+        let mut state = shared.lock();
+        let is_needed = state.closing || state.no_space || state.sync_wanted > writer.end();
+        let is_behind = tidier::is_behind(&state, writer.room().segment_bytes());
+        if is_needed || !is_behind || sureq_sync::elapsed(since) >= TIDYING_PATIENCE {
+            state.log_thread = LogThread::Awake;
+            return Ok(());
+        }
+        state.log_thread = LogThread::Waits;
+        // What is written already has been promised, and would be synced before the next segment in any case.
+        if writer.synced() < writer.end() {
+            drop(state);
+            sync(shared, writer)?;
+            continue;
+        }
+        shared.tidying.wake();
+        drop(shared.log_wakes.wait_timeout(state, TIDYING_LOOK).expect(LOCK));
+    }
+}
+
+/// Notes what was written, and has others do what follows from it.
+fn note(shared: &Shared, writer: &Writer, segment: u64, before: u64) {
+    let mut state = shared.lock();
+    state.cache.has_written();
+    state.logged_bytes += writer.bytes() - before;
+    let (logged, has_emptied) = (state.logged_bytes, state.tape.live.has_emptied());
+    let has_rolled = writer.segment().number != segment;
+    if has_rolled {
+        state.segments.push(writer.segment());
+    }
+    drop(state);
+    if has_rolled {
+        // A segment is synced before the next begins: whoever waits for that is not told otherwise.
+        shared.synced.publish(writer.synced());
+        shared.keeper.wake();
+    }
+    if has_emptied || has_rolled || shared.tidying.is_due(logged) {
+        shared.tidying.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+    use sureq_home_api::Home as _;
+
+    use sureq_core::{Command, Replies};
+
+    use crate::engine::{Engine, Options};
+    use crate::log::{Durability, LogError};
+
+    /// Where nobody waits for a sync, the end of a segment may be the only one there is.
+    #[test]
+    fn the_sync_at_the_end_of_a_segment_is_told() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let options = Options {
+            durability: Durability::None,
+            segment_bytes: Some(64 << 10),
+            // Nobody else asks for one.
+            keeps_log: true,
+            ..Options::default()
+        };
+        let engine = Engine::open(dir.path(), &options).expect("a new store");
+        let push = |bytes: usize| {
+            let payload = vec![b'x'; bytes];
+            let mut replies = Replies::default();
+            let push = Command::Push { queue: b"q", payloads: &[&payload] };
+            let _ = engine.submit(&[push], &mut replies);
+            engine.commit();
+            let end = engine.end();
+            assert!(engine.wait(end), "it is written");
+            end
+        };
+        let first = push(1 << 10);
+        push(63 << 10);
+        let (told, is_told) = mpsc::channel();
+        let shared = Arc::clone(&engine.shared);
+        thread::spawn(move || told.send(shared.sync_upto(first).is_ok()));
+        assert_eq!(is_told.recv_timeout(Duration::from_secs(30)), Ok(true));
+    }
+
+    /// Whoever can make room must not wait for a log that waits for room.
+    #[test]
+    fn a_sync_that_waits_for_room_says_so() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let options = Options { keeps_log: true, ..Options::default() };
+        let engine = Engine::open(dir.path(), &options).expect("a new store");
+        let unreached = engine.end().after(1).expect("a position");
+        let (told, is_told) = mpsc::channel();
+        let shared = Arc::clone(&engine.shared);
+        thread::spawn(move || told.send(shared.sync_upto(unreached)));
+        engine.shared.synced.stick(true);
+        let synced = is_told.recv_timeout(Duration::from_secs(30)).expect("it does not wait for room");
+        assert!(matches!(synced, Err(LogError::NoSpace(_))), "{synced:?}");
+        // What is on disk already is, room or no room.
+        assert!(engine.shared.sync_upto(engine.durable()).is_ok());
+        engine.shared.synced.stick(false);
+        engine.close().expect("nothing is wrong with it");
+    }
+}

@@ -1,0 +1,192 @@
+//! Large payloads that are encoded and checksummed before the lock of the state is taken.
+//!
+//! An event consists of a few bytes and its payloads. The few bytes depend on the state, so that they are encoded under the
+//! lock; the payloads do not. What is prepared here is the section of payloads of one event, as the log has it:
+//!
+//! ```text
+//! | length | checksum | payload | length | checksum | payload | ..
+//! ```
+//!
+//! The frame takes the section over as it is, writes it from there, and payloads of replies are stretches of it. Where
+//! nothing is logged, each payload gets memory of its own instead, since it goes when its task does.
+
+use std::hash::Hasher;
+use std::sync::Arc;
+
+use siphasher::sip128::{Hasher128, SipHasher13};
+use sureq_core::command::NameArg;
+use sureq_core::event::{Event, Payloads};
+use sureq_core::{Command, codec};
+
+use crate::payload::body::Body;
+use crate::shared::Shared;
+
+/// Payloads of one command that have fewer bytes together are copied under the lock: that takes less than what it costs to
+/// write them in a frame of their own.
+pub(crate) const LARGE_BYTES: usize = 256 << 10;
+
+/// The payloads of an event.
+pub(crate) struct Prepared {
+    source: Source,
+    pub(crate) form: Form,
+    /// The hash of the payload, if it is the task's name.
+    hash: Option<u128>,
+}
+
+/// How payloads are prepared.
+pub(crate) enum Form {
+    /// As the log has them.
+    Section(Arc<[u8]>),
+    /// Each by itself.
+    Bodies(Vec<Body>),
+}
+
+/// Where the payloads were when they were prepared: what is there now are the same, since whoever prepares them lends them
+/// to the event.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Source {
+    address: usize,
+    len: usize,
+    count: usize,
+}
+
+impl Source {
+    fn of(payloads: &[&[u8]]) -> Option<Self> {
+        let first = payloads.first()?;
+        Some(Self { address: first.as_ptr().addr(), len: first.len(), count: payloads.len() })
+    }
+}
+
+/// How many bytes of payloads a command brings.
+pub(crate) fn payload_bytes(command: &Command<'_>) -> usize {
+    match command {
+        Command::Push { payloads, .. } => payloads.iter().map(|payload| payload.len()).sum(),
+        Command::Add(add) => add.payload.len(),
+        _ => 0,
+    }
+}
+
+impl Prepared {
+    /// Payloads for the log.
+    pub(crate) fn section(payloads: &[&[u8]]) -> Option<Self> {
+        let each = |payload: &&[u8]| codec::payload_head_len(payload.len()) + payload.len();
+        let mut section: Arc<[u8]> = std::iter::repeat_n(0, payloads.iter().map(each).sum()).collect();
+        let mut rest = Arc::get_mut(&mut section).expect("nobody else has it yet");
+        for payload in payloads {
+            let written = codec::write_payload(payload, rest, crc32c::crc32c);
+            rest = &mut rest[written..];
+        }
+        Some(Self { source: Source::of(payloads)?, form: Form::Section(section), hash: None })
+    }
+
+    /// Payloads for a store that keeps nothing.
+    fn bodies(payloads: &[&[u8]]) -> Option<Self> {
+        let bodies = payloads.iter().map(|&payload| Body::from(payload)).collect();
+        Some(Self { source: Source::of(payloads)?, form: Form::Bodies(bodies), hash: None })
+    }
+
+    /// The section of payloads, if it is one.
+    pub(crate) fn into_section(self) -> Option<Arc<[u8]>> {
+        match self.form {
+            Form::Section(section) => Some(section),
+            Form::Bodies(_) => None,
+        }
+    }
+
+    /// Whether these are the payloads of the event.
+    pub(crate) fn is_of(&self, event: &Event<'_>) -> bool {
+        let source = match event {
+            Event::Pushed { payloads: Payloads::Slices(payloads), .. } => Source::of(payloads),
+            Event::Task(task) => Source::of(&[task.payload]),
+            _ => None,
+        };
+        source == Some(self.source)
+    }
+
+    /// The hash of this payload, if it was computed.
+    pub(crate) fn hash_of(&self, payload: &[u8]) -> Option<u128> {
+        self.hash.filter(|_| Source::of(&[payload]) == Some(self.source))
+    }
+}
+
+/// The hash of a payload, by the key of a store.
+pub(crate) fn payload_hash(key: &[u8; 16], payload: &[u8]) -> u128 {
+    let mut hasher = SipHasher13::new_with_key(key);
+    hasher.write(payload);
+    hasher.finish128().as_u128()
+}
+
+impl Shared {
+    /// Prepares the payloads of a command if they are large. Not to be called with the lock.
+    pub(crate) fn prepare(&self, command: &Command<'_>) -> Option<Prepared> {
+        if payload_bytes(command) < LARGE_BYTES || self.durable.failure().is_some() {
+            return None;
+        }
+        // Whoever will be refused is not worth the memory.
+        let is_refused = |shared: &Self| {
+            let state = shared.lock();
+            state.closing || shared.refusal(&state, command).is_some()
+        };
+        if command.check().is_err() || is_refused(self) {
+            return None;
+        }
+        let is_kept = self.loader.is_some();
+        let prepare = if is_kept { Prepared::section } else { Prepared::bodies };
+        match command {
+            Command::Push { payloads, .. } => prepare(payloads),
+            Command::Add(add) => {
+                let mut prepared = prepare(&[add.payload])?;
+                let is_named = add.name == Some(NameArg::Payload);
+                prepared.hash = is_named.then(|| payload_hash(&self.hash_key, add.payload));
+                Some(prepared)
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sureq_core::TaskId;
+    use sureq_core::event::{Fields, QueueNo};
+
+    use super::*;
+
+    /// Whatever the payloads, the event is the one that is encoded in one go.
+    #[test]
+    fn an_event_around_its_section_is_the_event() {
+        let large = vec![7; 1 << 20];
+        for payloads in [&[&large[..]][..], &[b"", b"x", &large, b"", &large[..300]]] {
+            let event = Event::Pushed {
+                queue: QueueNo(300),
+                first: TaskId::new(1 << 40, 1).expect("an id"),
+                payloads: Payloads::Slices(payloads),
+                fields: Fields { priority: 3, ..Fields::default() },
+            };
+            let prepared = Prepared::section(payloads).expect("there are payloads");
+            assert!(prepared.is_of(&event));
+            let Form::Section(section) = &prepared.form else { panic!("it is for the log") };
+            let (mut whole, mut around) = (b"before".to_vec(), b"before".to_vec());
+            let at = codec::encode_with(&event, &mut whole, crc32c::crc32c);
+            assert_eq!(codec::encode_around_payloads(&event, &mut around), at);
+            let behind = around.split_off(at.expect("it has payloads"));
+            assert!([&around[..], section, &behind].concat() == whole);
+        }
+    }
+
+    #[test]
+    fn what_was_prepared_is_for_its_own_payloads_alone() {
+        let (one, other) = (vec![1; 100], vec![1; 100]);
+        let prepared = Prepared::section(&[&one, &other]).expect("there are payloads");
+        let is_of = |payloads: &[&[u8]]| {
+            prepared.is_of(&Event::Pushed {
+                queue: QueueNo(1),
+                first: TaskId::new(1 << 40, 1).expect("an id"),
+                payloads: Payloads::Slices(payloads),
+                fields: Fields::default(),
+            })
+        };
+        assert!(is_of(&[&one, &other]));
+        assert!(!is_of(&[&other, &one]) && !is_of(&[&one]) && !is_of(&[&one[..99], &other]) && !is_of(&[]));
+    }
+}

@@ -1,0 +1,384 @@
+//! Executing commands: the engine's side of the contract with dialects.
+//!
+//! Commands run on the caller's thread, under the lock of the state. The broker decides and applies, the tape records the
+//! events, and the caller gets replies with the position they have to wait for, or a ticket if a task or a payload has to be
+//! waited for. `commit` wakes the log thread, which writes what has gathered, syncs as the durability level says, and
+//! publishes the position. The next frame gathers meanwhile.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Waker;
+
+use sureq_core::command::{ConnId, Pop};
+use sureq_core::limits;
+use sureq_core::{Bulk, Command, Now, Progress, Receipt, Refusal, Replies, Reply};
+use sureq_home_api::{Broken, Flow, Home, Listener, Payload, Position, Status, Submitted, Ticket};
+
+use crate::commit::batch::{Batch, WORK_TASKS_MAX, Weight};
+use crate::commit::giant::Giant;
+use crate::engine::Engine;
+use crate::payload::body::Body;
+use crate::payload::payloads::part_from_large;
+use crate::shared::{Shared, State};
+use crate::waiting::line::OwnedPop;
+use crate::waiting::sliced::{self, Left, PopRest, SLICE_BYTES, Sliced};
+use crate::waiting::ticker;
+use crate::waiting::ticket::{EngineTicket, PendingAnswer, split_off, timed_out};
+
+thread_local! {
+    /// Replies before their payloads are known to be in memory. Kept for its capacity.
+    static SCRATCH: RefCell<Replies<Body>> = RefCell::default();
+}
+
+/// Capacity for this many tasks is kept between two batches.
+const TASKS_KEPT: usize = 4 << 10;
+
+impl Home for Engine {
+    fn submit(&self, commands: &[Command<'_>], replies: &mut Replies<Payload>) -> Submitted {
+        let mut own = SCRATCH.take();
+        let submitted = self.submit_all(commands, &mut own);
+        replies.append_mapped(&mut own, Body::into_payload);
+        own.tasks.shrink_to(TASKS_KEPT);
+        SCRATCH.set(own);
+        submitted
+    }
+
+    fn commit(&self) -> Position {
+        let shared = &self.shared;
+        if !shared.is_gathering.swap(false, Ordering::AcqRel) {
+            return shared.durable.position();
+        }
+        let mut state = shared.lock();
+        shared.stir_log(&mut state);
+        shared.position(&state)
+    }
+
+    fn durable(&self) -> Position {
+        self.shared.durable.position()
+    }
+
+    fn wake_at(&self, position: Position, waker: &Waker) {
+        self.shared.durable.wake_at(position, waker);
+    }
+
+    fn wait(&self, position: Position) -> bool {
+        self.shared.durable.wait_for(position)
+    }
+
+    fn failure(&self) -> Option<Broken> {
+        self.shared.durable.failure().map(|error| Broken::new(Arc::clone(error) as _))
+    }
+
+    fn requeue(&self, queue: &[u8], receipts: &[Receipt]) {
+        self.shared.undeliver(queue, receipts);
+    }
+
+    fn close_conn(&self, conn: ConnId) {
+        let mut progress = Progress::More;
+        while progress == Progress::More {
+            progress = Progress::Done;
+            self.shared.change(|broker, now, tape| progress = broker.close_conn(conn, now, tape));
+            if progress == Progress::More {
+                self.shared.step_aside();
+            }
+        }
+    }
+
+    fn dismiss_waiters(&self) {
+        let mut state = self.shared.lock();
+        let position = self.shared.position(&state);
+        Shared::disband(&mut state, timed_out, position);
+        self.shared.let_go(state);
+    }
+
+    fn waiters(&self) -> usize {
+        self.shared.lock().line.len()
+    }
+
+    fn listen(&self) -> Listener {
+        Listener::new(self.join_listeners())
+    }
+
+    fn now(&self) -> Now {
+        self.shared.clock.now()
+    }
+
+    fn warnings(&self) -> &[String] {
+        &self.shared.warnings
+    }
+
+    fn status(&self) -> Option<Status> {
+        Some(Engine::status(self))
+    }
+
+    fn charge(&self, bytes: usize, before: usize) {
+        self.shared.charge(bytes, before);
+    }
+
+    fn is_in_process(&self) -> bool {
+        true
+    }
+
+    fn close(&self) -> Result<(), Broken> {
+        Engine::close(self).map_err(|error| Broken::new(error as _))
+    }
+}
+
+impl Engine {
+    /// Executes commands in order, and never blocks. Stops at one that must wait: a pop for a task, any for payloads that have
+    /// to be read, one that is executed in slices. Without commands it returns the position of all that was executed.
+    fn submit_all(&self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Submitted {
+        let shared = &self.shared;
+        let mut weight = Weight::of(replies);
+        let mut all = Submitted::default();
+        loop {
+            let rest = &commands[all.executed..];
+            if let Some(flow) = rest.first().and_then(|first| self.not_yet(first)) {
+                all.flow = flow;
+                return all;
+            }
+            let mut batch = shared.next_batch(rest);
+            let first_task = replies.tasks.len();
+            let some = self.submit_some(&rest[..batch.commands], &mut batch, replies, &mut weight);
+            part_from_large(&mut replies.tasks[first_task..]);
+            all.executed += some.executed;
+            all.position = all.position.max(some.position);
+            all.served_waiters |= some.served_waiters;
+            all.flow = some.flow;
+            if all.executed == commands.len() || some.executed == 0 || matches!(all.flow, Flow::Waiting(_)) {
+                return all;
+            }
+            if weight.bytes > limits::OUTPUT_BYTES_MAX {
+                if matches!(all.flow, Flow::Ready) {
+                    all.flow = Flow::Backpressure(None);
+                }
+                return all;
+            }
+            shared.step_aside();
+        }
+    }
+
+    /// What a command that is not plain has to wait for before it is executed.
+    fn not_yet(&self, command: &Command<'_>) -> Option<Flow> {
+        let shared = &self.shared;
+        if shared.plain_bytes(command).is_some() {
+            return None;
+        }
+        if sliced::is_sliced(command) {
+            return Some(Flow::Waiting(shared.slice(command).into()));
+        }
+        // Large payloads are prepared when the command can be executed, not each time before.
+        let hold = if shared.is_large(command) { shared.hold() } else { None };
+        hold.map(|until| Flow::Backpressure(Some(until)))
+    }
+
+    /// Executes commands under one lock, as many as do not delay others for long.
+    fn submit_some(
+        &self,
+        commands: &[Command<'_>],
+        batch: &mut Batch,
+        replies: &mut Replies<Body>,
+        weight: &mut Weight,
+    ) -> Submitted {
+        let shared = &self.shared;
+        // A command larger than a segment comes alone, and is executed by another thread.
+        let giant = commands.first().filter(|_| batch.is_giant).and_then(|first| shared.giant(first));
+        let mut state = shared.lock();
+        let now = shared.clock.now();
+        shared.mind_the_mark(&state, now);
+        // Under the lock: nobody starts to wait after a failure has dismissed all waiters.
+        let failed = shared.durable.failure().map(|_| Refusal::Poisoned);
+        if let Some(refusal) = failed.or(state.closing.then_some(Refusal::Closed)) {
+            replies.list.extend(commands.iter().map(|_| Reply::Refused(refusal.clone())));
+            return Submitted { executed: commands.len(), ..Submitted::default() };
+        }
+        if state.tape.is_long() {
+            let flow = Flow::Backpressure(Some(state.tape.end()));
+            return Submitted { flow, ..Submitted::default() };
+        }
+        if !state.line.is_empty() {
+            // Tasks that are due go to those who have waited for them, not to a newcomer.
+            ticker::tick(shared, &mut state, now);
+        }
+        let mut turn = Turn { now, giant, work: 0, served_waiters: false, is_out_of_memory: false };
+        let (mut executed, mut ticket) = (0, None);
+        let weight_before = weight.bytes;
+        for (index, command) in commands.iter().enumerate() {
+            ticket = self.execute_one(&mut state, (index, command), batch, replies, &mut turn);
+            if ticket.is_some() {
+                break;
+            }
+            executed += 1;
+            if !state.line.is_empty() {
+                turn.served_waiters |= shared.serve(&mut state, now);
+            }
+            let is_heavy = weight.add(replies) > limits::OUTPUT_BYTES_MAX;
+            if is_heavy || turn.work >= WORK_TASKS_MAX || weight.bytes > weight_before + SLICE_BYTES {
+                break;
+            }
+        }
+        state.forget_awake_unless_awaited();
+        let position = shared.position(&state);
+        let flow = match ticket {
+            Some(ticket) => Flow::Waiting(ticket.into()),
+            None if state.tape.is_long() => Flow::Backpressure(Some(state.tape.end())),
+            None => Flow::Ready,
+        };
+        shared.stir_ticker(&mut state, now);
+        if state.tape.bytes() >= shared.gather_bytes_max() {
+            shared.stir_log(&mut state);
+        } else {
+            shared.is_gathering.store(true, Ordering::Release);
+        }
+        let notice = shared.note_memory(&mut state, turn.is_out_of_memory);
+        shared.let_go(state);
+        if let Some(line) = notice {
+            shared.notice(&line);
+        }
+        Submitted { executed, position, served_waiters: turn.served_waiters, flow }
+    }
+
+    /// Executes one command. Returns a ticket if its reply has to be waited for; otherwise the reply was appended.
+    fn execute_one(
+        &self,
+        state: &mut State,
+        (index, command): (usize, &Command<'_>),
+        batch: &mut Batch,
+        replies: &mut Replies<Body>,
+        turn: &mut Turn,
+    ) -> Option<EngineTicket> {
+        let shared = &self.shared;
+        if let Some(refusal) = shared.refusal(state, command) {
+            turn.is_out_of_memory |= refusal == Refusal::OutOfMemory;
+            replies.list.push(Reply::Refused(refusal));
+            return None;
+        }
+        if let Some(search) = shared.search(command) {
+            return Some(search);
+        }
+        if let Some(giant) = turn.giant.take() {
+            return Some(shared.set_apart(giant));
+        }
+        let (first_task, first_worker) = (replies.tasks.len(), replies.workers.len());
+        let State { broker, tape, .. } = &mut *state;
+        let (mut left, mut bulk, mut progress) = (None, Bulk::default(), Progress::Done);
+        if let Command::Pop(pop) = command {
+            left = sliced::begin_pop(broker, pop, turn.now, tape, replies);
+        } else {
+            tape.lend(batch.take(index));
+            progress = broker.execute_slice(turn.now, command, &mut bulk, tape, replies);
+            batch.keep(index, tape.take_left());
+        }
+        shared.end_unit(state);
+        let tasks = sliced::named(command) + replies.tasks.len() - first_task;
+        state.meter.tasks(tasks);
+        turn.work += tasks;
+        let ticket = if progress == Progress::More {
+            let rows = replies.workers.split_off(first_worker);
+            Some(shared.ticket_for_bulk(command, bulk, rows, shared.position(state)))
+        } else if let Some(pop) = must_wait(command, replies) {
+            replies.list.pop();
+            self.begin_to_wait(state, pop, replies, turn)
+        } else {
+            self.answer_later(state, command, left, first_task, replies)
+        };
+        if ticket.is_some() {
+            // Even a pop that finds nothing advances time, and may have freed tasks elsewhere.
+            turn.served_waiters |= shared.serve(state, turn.now);
+        }
+        ticket
+    }
+
+    /// Adds a pop to the waiters. It takes memory until it is served, so it is refused if there is none; a pop that need not
+    /// wait never is.
+    fn begin_to_wait(
+        &self,
+        state: &mut State,
+        pop: &Pop<'_>,
+        replies: &mut Replies<Body>,
+        turn: &mut Turn,
+    ) -> Option<EngineTicket> {
+        if self.shared.is_out_of_memory(state) {
+            replies.list.push(Reply::Refused(Refusal::OutOfMemory));
+            turn.is_out_of_memory = true;
+            return None;
+        }
+        let (number, cell) = state.line.join(pop, turn.now.log);
+        Some(EngineTicket { number: Some(number), cell, shared: Arc::clone(&self.shared) })
+    }
+
+    /// A ticket for a command whose tasks are not all handed out yet, or whose payloads have to be read.
+    fn answer_later(
+        &self,
+        state: &mut State,
+        command: &Command<'_>,
+        left: Option<Left>,
+        first_task: usize,
+        replies: &mut Replies<Body>,
+    ) -> Option<EngineTicket> {
+        let shared = &self.shared;
+        let tasks = &mut replies.tasks[first_task..];
+        if tasks.is_empty() {
+            return None;
+        }
+        let is_warm = shared.fetch(state, command, tasks);
+        if is_warm && left.is_none() {
+            return None;
+        }
+        let replies = split_off(replies, first_task);
+        let mut answer = PendingAnswer::new(queues_of(command), replies, shared.position(state));
+        answer.recovered_from = recovered_from(command);
+        Some(match (command, left) {
+            (Command::Pop(pop), Some(left)) => {
+                let rest = PopRest::new(OwnedPop::from(pop), left);
+                let ticket = shared.ticket_for(answer, Some(Sliced::Pop(rest)));
+                if !is_warm {
+                    shared.read_for(&ticket.cell);
+                }
+                ticket
+            }
+            _ => shared.load(answer),
+        })
+    }
+}
+
+/// What happens while commands are executed under one lock.
+struct Turn {
+    now: Now,
+    giant: Option<Giant>,
+    /// Tasks named, pushed or handed out.
+    work: usize,
+    served_waiters: bool,
+    /// Something was refused for want of memory.
+    is_out_of_memory: bool,
+}
+
+impl From<EngineTicket> for Ticket {
+    fn from(ticket: EngineTicket) -> Self {
+        Self::new(ticket)
+    }
+}
+
+/// A pop that may wait, if it found nothing.
+fn must_wait<'c, 'a>(command: &'c Command<'a>, replies: &Replies<Body>) -> Option<&'c Pop<'a>> {
+    let Command::Pop(pop) = command else { return None };
+    let empty = matches!(replies.list.last(), Some(Reply::Tasks(span)) if span.is_empty());
+    (empty && pop.count > 0 && pop.block.is_some()).then_some(pop)
+}
+
+/// The queues that tasks in its reply are taken from, and go back to if nobody gets them.
+fn queues_of(command: &Command<'_>) -> Vec<Box<[u8]>> {
+    match command {
+        Command::Pop(pop) => pop.queues.iter().map(|&name| name.into()).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// The queue whose tasks its reply hands out again. They do not go back if nobody gets them.
+fn recovered_from(command: &Command<'_>) -> Option<Box<[u8]>> {
+    match command {
+        Command::Recover { queue, .. } => Some((*queue).into()),
+        _ => None,
+    }
+}

@@ -1,0 +1,547 @@
+//! Takes down what the broker decides, for the log thread to write.
+//!
+//! A task must know where its payload will lie before the payload is written, so that it is the tape that decides which
+//! frame goes where: it knows the seat of the frame it gathers, and begins another, in the next segment, when a command
+//! no longer fits. The writer, who finds the same by the same rule, is held to it.
+//!
+//! The events of one unit (a command, or a slice of a tick) stay in one frame, and events may follow the one that holds
+//! payloads. So a place that is handed out within a unit is a forecast: it holds if the rest of the unit fits as well.
+//! [`Tape::end_unit`] knows all of the unit, decides where it goes, and corrects the forecast where it was wrong:
+//!
+//! ```text
+//! segment 7                       segment 8
+//! |..earlier units..|Pushed|      the payload is told to lie in segment 7
+//! |..earlier units..|Pushed Moved Moved M|oved       the unit has outgrown segment 7
+//! |..earlier units..|seal|        |Pushed Moved Moved Moved|   end_unit: its places are in segment 8
+//! ```
+//!
+//! Large payloads were encoded before the lock was taken ([`Prepared`]). The unit that has them gets a frame of its own.
+
+use std::collections::VecDeque;
+
+use sureq_core::{Broker, Event, Recorder, codec};
+
+use crate::commit::prepared::{self, Form, Prepared};
+use crate::compaction::live::LiveBodies;
+use crate::log::{FrameBuf, Place, Position, Room, Section};
+use crate::meter::Meter;
+use crate::payload::body::{Body, Stored};
+use crate::payload::cache::Found;
+use crate::payload::recorded::{Recorded, offset_in, payloads_in};
+use crate::waiting::notes::Notes;
+
+/// How much may wait to be written before callers should hold back: a part of a segment, because a checkpoint waits for all
+/// of it, and the log is kept to so many segments.
+const LONG_SEGMENT_PART: u64 = 4;
+const LONG_BYTES_MIN: u64 = 64 << 10;
+
+/// A frame that has come to this many bytes takes no more commands: it is held in memory a few times over, and what is
+/// gained by writing more at once is little.
+const FRAME_BYTES: usize = 2 << 20;
+
+/// Events that have happened but are not written yet.
+pub(crate) struct Tape {
+    /// `None` where nothing is kept.
+    gathering: Option<Gathering>,
+    /// Frames that are full, and to be written before the one that is being gathered.
+    full: VecDeque<Batch>,
+    full_bytes: usize,
+    is_committed: bool,
+    end: Position,
+    /// Whether the last unit is larger than a segment.
+    is_giant: bool,
+    hash_key: [u8; 16],
+    /// The payloads of the next event, if they are large.
+    prepared: Option<Prepared>,
+    /// Counts the bytes that are encoded.
+    pub(crate) meter: Meter,
+    /// What the segments hold of payloads that are still needed.
+    pub(crate) live: LiveBodies,
+    /// What those are to be told who listen.
+    pub(crate) notes: Notes,
+    /// Workers that have ended. Pops that wait for tasks in their name are to be told.
+    pub(crate) ended_workers: Vec<u64>,
+}
+
+/// The frame that is being gathered.
+struct Gathering {
+    frame: FrameBuf,
+    events: u32,
+    /// Where it will be written.
+    room: Room,
+    /// Whether it holds payloads.
+    has_payloads: bool,
+    /// Whether payloads that were recorded since the mark have been told their places.
+    is_placed: bool,
+    /// Units up to here are whole.
+    mark: Mark,
+    /// Where the next payload of the event recorded last begins in the body, its length first.
+    next_payload: usize,
+}
+
+/// A point in a frame between two units.
+#[derive(Clone, Copy, Default)]
+struct Mark {
+    bytes: usize,
+    events: u32,
+    end: Position,
+    has_payloads: bool,
+}
+
+/// A frame to be written.
+pub(crate) struct Batch {
+    pub(crate) frame: FrameBuf,
+    pub(crate) events: u32,
+    /// The position after its last event.
+    pub(crate) end: Position,
+    /// Where its body will lie.
+    pub(crate) place: Place,
+    pub(crate) has_payloads: bool,
+}
+
+impl Tape {
+    /// A tape that goes on in `room`.
+    pub(crate) fn new(end: Position, room: Room, hash_key: [u8; 16], live: LiveBodies) -> Self {
+        let mark = Mark { end, ..Mark::default() };
+        let frame = FrameBuf::new();
+        let gathering = Some(Gathering {
+            frame,
+            events: 0,
+            room,
+            has_payloads: false,
+            is_placed: false,
+            mark,
+            next_payload: 0,
+        });
+        let full = VecDeque::new();
+        let notes = Notes::default();
+        Self {
+            gathering,
+            full,
+            full_bytes: 0,
+            is_committed: false,
+            end,
+            is_giant: false,
+            hash_key,
+            prepared: None,
+            meter: Meter::default(),
+            live,
+            notes,
+            ended_workers: Vec::new(),
+        }
+    }
+
+    /// A tape that forgets.
+    pub(crate) fn forgetful(hash_key: [u8; 16]) -> Self {
+        Self {
+            gathering: None,
+            full: VecDeque::new(),
+            full_bytes: 0,
+            is_committed: false,
+            end: Position::START,
+            is_giant: false,
+            hash_key,
+            prepared: None,
+            meter: Meter::default(),
+            live: LiveBodies::default(),
+            notes: Notes::default(),
+            ended_workers: Vec::new(),
+        }
+    }
+
+    /// The position after the last event taken down.
+    pub(crate) const fn end(&self) -> Position {
+        self.end
+    }
+
+    /// What payloads that are names are hashed with.
+    pub(crate) const fn hash_key(&self) -> [u8; 16] {
+        self.hash_key
+    }
+
+    /// Whether the last unit is so large that it needs a segment of its own size.
+    pub(crate) const fn is_giant(&self) -> bool {
+        self.is_giant
+    }
+
+    /// Lends payloads that were prepared to the event that has them, which is recorded next.
+    pub(crate) fn lend(&mut self, prepared: Option<Prepared>) {
+        self.prepared = prepared;
+    }
+
+    /// What is left of them: all, if no event came of the command. Whoever asks drops it once he has let go of the lock.
+    pub(crate) const fn take_left(&mut self) -> Option<Prepared> {
+        self.prepared.take()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.full.is_empty() && self.gathering.as_ref().is_none_or(|gathering| gathering.events == 0)
+    }
+
+    /// Ends a unit: what it recorded stays together in one frame, and what follows may be written apart from it. Decides
+    /// where that frame goes. Tasks of the broker that were told another place for their payload are told the right one.
+    pub(crate) fn end_unit(&mut self, broker: &mut Broker<Body>) {
+        let Some(gathering) = &mut self.gathering else { return };
+        if !gathering.has_room() {
+            let forecast = gathering.unit_place();
+            self.seat();
+            self.correct(forecast, broker);
+        }
+        let Some(gathering) = &mut self.gathering else { return };
+        assert!(gathering.has_room(), "a unit that is whole has a place");
+        self.is_giant = !gathering.room.fits(gathering.frame.body_len());
+        gathering.is_placed = false;
+        gathering.mark = Mark {
+            bytes: gathering.frame.body_len(),
+            events: gathering.events,
+            end: self.end,
+            has_payloads: gathering.has_payloads,
+        };
+        if gathering.mark.bytes >= FRAME_BYTES || gathering.frame.section().is_some() {
+            self.full_bytes += gathering.mark.bytes;
+            self.full.push_back(gathering.close(FrameBuf::new()));
+        }
+    }
+
+    /// Finds a place for a unit that does not fit where the frame is: in a frame of its own, in the next segment if need
+    /// be.
+    fn seat(&mut self) {
+        let Some(gathering) = &mut self.gathering else { return };
+        if gathering.mark.bytes > 0 {
+            self.full_bytes += gathering.mark.bytes;
+            self.full.push_back(gathering.close(FrameBuf::new()));
+        }
+        if !gathering.has_room() {
+            gathering.room.roll();
+        }
+    }
+
+    /// Tells tasks whose payloads are in the last unit where those lie: where the unit is now, and no longer at
+    /// `forecast`.
+    fn correct(&mut self, forecast: Place, broker: &mut Broker<Body>) {
+        let Some(gathering) = self.gathering.as_ref().filter(|gathering| gathering.is_placed) else { return };
+        let unit = gathering.frame.body_behind(gathering.mark.bytes);
+        let unit = unit.as_ref();
+        let place = gathering.unit_place();
+        let live = &mut self.live;
+        let read = payloads_in(place, unit, &mut |Recorded { queue, id, offset, payload }| {
+            let told = placed(forecast, (offset - place.offset) as usize, payload.len());
+            let is_meant = |body: &Body| body.place() == Some(told);
+            // One that left the state within the unit is not found, and needs no place.
+            let mut playback = Playback { frame: unit, place, live };
+            broker.copy_forward(queue, id, payload, is_meant, &mut playback);
+        });
+        read.expect("what was encoded can be decoded");
+    }
+
+    /// Says that nobody is about to add to it: it is to be written.
+    pub(crate) const fn commit(&mut self) {
+        self.is_committed = true;
+    }
+
+    /// Whether there is something that is to be written.
+    pub(crate) fn is_committed(&self) -> bool {
+        !self.full.is_empty() || self.is_committed && !self.is_empty()
+    }
+
+    /// How many bytes wait to be written.
+    pub(crate) fn bytes(&self) -> usize {
+        self.full_bytes + self.gathering.as_ref().map_or(0, |gathering| gathering.frame.body_len())
+    }
+
+    /// Whether so much waits to be written that callers should hold back.
+    pub(crate) fn is_long(&self) -> bool {
+        let segment = self.gathering.as_ref().map_or(0, |gathering| gathering.room.segment_bytes());
+        self.bytes() as u64 > (segment / LONG_SEGMENT_PART).max(LONG_BYTES_MIN)
+    }
+
+    /// The segment that the frame being gathered will lie in.
+    pub(crate) fn segment(&self) -> u64 {
+        self.gathering.as_ref().map_or(0, |gathering| gathering.room.segment())
+    }
+
+    /// The segment and offset of the oldest payload that has not been handed over to be written.
+    pub(crate) fn unwritten_from(&self) -> (u32, u32) {
+        let gathering = self.gathering.as_ref().map(|gathering| gathering.room.body());
+        let oldest = self.full.front().map(|batch| batch.place).or(gathering);
+        oldest.map_or((0, 0), |place| (place.segment as u32, place.offset as u32))
+    }
+
+    /// Hands over the next frame to be written, if there is one. All units must have ended.
+    pub(crate) fn take(&mut self, empty: &mut FrameBuf) -> Option<Batch> {
+        if let Some(batch) = self.full.pop_front() {
+            self.full_bytes -= batch.frame.body_len();
+            return Some(batch);
+        }
+        self.is_committed = false;
+        let gathering = self.gathering.as_mut().filter(|gathering| gathering.events > 0)?;
+        assert_eq!(gathering.mark.events, gathering.events, "a unit is written whole");
+        Some(gathering.close(std::mem::take(empty)))
+    }
+
+    /// Whether a frame waits to be written that takes no more commands.
+    pub(crate) fn has_full(&self) -> bool {
+        !self.full.is_empty()
+    }
+
+    /// The bytes of a payload that has not been handed over to be written.
+    pub(crate) fn payload(&self, place: Stored) -> Option<Found<'_>> {
+        let gathering = self.gathering.as_ref()?;
+        let within = |at: Place, frame: &'_ FrameBuf| -> Option<usize> {
+            let start = u64::from(place.offset).checked_sub(at.offset)? as usize;
+            let is_here = at.segment == u64::from(place.segment) && start < frame.body_len().max(1);
+            is_here.then_some(start)
+        };
+        let found = within(gathering.room.body(), &gathering.frame).map(|start| (start, &gathering.frame));
+        let in_full = || {
+            let mut full = self.full.iter();
+            full.find_map(|batch| Some((within(batch.place, &batch.frame)?, &batch.frame)))
+        };
+        let (start, frame) = found.or_else(in_full)?;
+        match frame.section() {
+            // All payloads of such a frame are in its section.
+            Some(section) => Found::within(section, start, place),
+            None => frame.body().get(start..)?.get(..place.len as usize).map(Found::Written),
+        }
+    }
+}
+
+impl Gathering {
+    /// Ends the frame at the last mark, which becomes the beginning of the next.
+    fn close(&mut self, empty: FrameBuf) -> Batch {
+        let Mark { bytes, events, end, has_payloads } = self.mark;
+        let mut next = empty;
+        next.reset();
+        self.frame.move_behind(bytes, &mut next);
+        let frame = std::mem::replace(&mut self.frame, next);
+        let batch = Batch { frame, events, end, place: self.room.body(), has_payloads };
+        self.room.advance(bytes);
+        self.events -= events;
+        self.next_payload = self.next_payload.saturating_sub(bytes);
+        self.has_payloads = self.is_placed;
+        self.mark = Mark { end, ..Mark::default() };
+        batch
+    }
+
+    /// Whether all of it fits where it is to be written. What comes first in a segment does, whatever its size.
+    fn has_room(&self) -> bool {
+        let is_first = self.room.is_fresh() && self.mark.bytes == 0;
+        is_first || self.room.fits(self.frame.body_len())
+    }
+
+    /// Where the unit behind the mark begins.
+    fn unit_place(&self) -> Place {
+        let Place { segment, offset } = self.room.body();
+        Place { segment, offset: offset + self.mark.bytes as u64 }
+    }
+}
+
+impl Recorder for Tape {
+    type Body = Body;
+
+    fn record(&mut self, event: &Event<'_>) {
+        self.notes.see(event);
+        if let Event::WorkerEnded(incarnation) = *event {
+            self.ended_workers.push(incarnation);
+        }
+        let Some(gathering) = &mut self.gathering else { return };
+        let before = gathering.frame.body_mut().len();
+        let prepared = self.prepared.take_if(|prepared| prepared.is_of(event));
+        let section = prepared.and_then(Prepared::into_section);
+        let payloads_at = match section {
+            None => codec::encode_with(event, gathering.frame.body_mut(), crc32c::crc32c),
+            Some(_) => codec::encode_around_payloads(event, gathering.frame.body_mut()),
+        };
+        self.meter.bytes(gathering.frame.body_mut().len() - before);
+        gathering.events += 1;
+        self.end.0 += 1;
+        let Some(payloads_at) = payloads_at else { return };
+        gathering.next_payload = payloads_at - FrameBuf::BODY_AT;
+        if let Some(bytes) = section {
+            gathering.frame.put_section(Section { at: gathering.next_payload, bytes });
+            return self.seat();
+        }
+        // Once one payload has been told its place, what else is in the unit stays beside it until the unit ends.
+        if !gathering.is_placed && !gathering.has_room() {
+            self.seat();
+        }
+    }
+
+    fn counted(&mut self, tasks: usize) {
+        self.notes.counted(tasks);
+    }
+
+    fn body(&mut self, index: usize, payload: &[u8]) -> Body {
+        let Some(gathering) = &mut self.gathering else { return self.loaded(index, payload) };
+        (gathering.has_payloads, gathering.is_placed) = (true, true);
+        let at = gathering.next_payload + codec::payload_head_len(payload.len());
+        gathering.next_payload = at + payload.len();
+        assert!(gathering.next_payload <= gathering.frame.body_len(), "a payload lies within its frame");
+        let place = placed(gathering.room.body(), at, payload.len());
+        self.live.add(place);
+        Body::Stored(place)
+    }
+
+    fn release(&mut self, body: Body) {
+        if let Body::Stored(place) = body {
+            self.live.remove(place);
+        }
+    }
+
+    fn payload_hash(&self, payload: &[u8]) -> u128 {
+        let prepared = self.prepared.as_ref().and_then(|prepared| prepared.hash_of(payload));
+        prepared.unwrap_or_else(|| prepared::payload_hash(&self.hash_key, payload))
+    }
+}
+
+impl Tape {
+    /// A payload in memory, where nothing is kept.
+    fn loaded(&mut self, index: usize, payload: &[u8]) -> Body {
+        if let Some(Prepared { form: Form::Bodies(bodies), .. }) = &self.prepared
+            && let Some(body) = bodies.get(index)
+        {
+            assert_eq!(sureq_core::task::Body::len(body), payload.len(), "it was prepared for this event");
+            return body.clone();
+        }
+        self.meter.bytes(payload.len());
+        Body::from(payload)
+    }
+}
+
+/// The place of a payload of a frame whose body begins at `body`.
+fn placed(body: Place, at: usize, len: usize) -> Stored {
+    let number = "segments are numbered and measured in 32 bits";
+    Stored {
+        segment: u32::try_from(body.segment).expect(number),
+        offset: u32::try_from(body.offset + at as u64).expect(number),
+        len: len as u32,
+    }
+}
+
+/// Gives replayed payloads their places; records nothing, since it is the past that is being read.
+pub(crate) struct Playback<'f> {
+    /// The body of the frame that is being replayed, and where it lies.
+    pub(crate) frame: &'f [u8],
+    pub(crate) place: Place,
+    pub(crate) live: &'f mut LiveBodies,
+}
+
+impl<'f> Playback<'f> {
+    /// One for what follows from the past without being in it.
+    pub(crate) const fn after_all(live: &'f mut LiveBodies) -> Self {
+        Self { frame: &[], place: Place { segment: 0, offset: 0 }, live }
+    }
+}
+
+impl Recorder for Playback<'_> {
+    type Body = Body;
+
+    fn record(&mut self, _event: &Event<'_>) {}
+
+    fn body(&mut self, _index: usize, payload: &[u8]) -> Body {
+        let place = placed(self.place, offset_in(self.frame, payload), payload.len());
+        self.live.add(place);
+        Body::Stored(place)
+    }
+
+    fn release(&mut self, body: Body) {
+        if let Body::Stored(place) = body {
+            self.live.remove(place);
+        }
+    }
+
+    fn payload_hash(&self, _payload: &[u8]) -> u128 {
+        // Hashes are recorded with the events that need them; replay never computes one.
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sureq_core::event::{Fields, Payloads, QueueNo};
+    use sureq_core::{Command, LogTime, Now, Replies, TaskId, WallTime, codec};
+
+    use super::*;
+    use crate::payload::placement;
+
+    /// Frames are taken in order and whole, however much has gathered.
+    #[test]
+    fn a_frame_takes_no_more_commands_once_it_is_large() {
+        let room = Room::new(1, 192, 64 << 20, 64 << 20);
+        let mut tape = Tape::new(Position::START, room, [0; 16], LiveBodies::default());
+        let (mut broker, payload) = (Broker::default(), vec![7; 600 << 10]);
+        for n in 1..=10_u64 {
+            let id = TaskId::new(1 << 40, n).expect("an id");
+            tape.record(&Event::Pushed {
+                queue: QueueNo(1),
+                first: id,
+                payloads: Payloads::Slices(&[&payload]),
+                fields: Fields::default(),
+            });
+            assert!(tape.body(0, &payload).place().is_some());
+            tape.end_unit(&mut broker);
+        }
+        let mut taken = Vec::new();
+        while let Some(batch) = tape.take(&mut FrameBuf::new()) {
+            assert!(batch.frame.body_len() < FRAME_BYTES + (601 << 10));
+            taken.push((batch.events, batch.end));
+        }
+        assert_eq!(taken, [(4, Position(4)), (4, Position(8)), (2, Position(10))]);
+        assert!(tape.is_empty() && tape.bytes() == 0);
+    }
+
+    /// A broker whose decisions are recorded in segments of one size, and whose places are compared with every frame.
+    struct Recorded {
+        broker: Broker<Body>,
+        tape: Tape,
+    }
+
+    impl Recorded {
+        /// Executes a command as one unit, in which so many events follow its own.
+        fn execute(&mut self, now: Now, command: &Command<'_>, following: usize) {
+            let mut replies = Replies::default();
+            self.broker.execute(now, command, &mut self.tape, &mut replies);
+            assert!(replies.list.iter().all(|reply| !matches!(reply, sureq_core::Reply::Refused(_))));
+            (0..following).for_each(|_| self.tape.record(&Event::Resumed(QueueNo(1))));
+            self.tape.end_unit(&mut self.broker);
+        }
+
+        /// Answers where the bodies of the frames lie.
+        fn take_all(&mut self) -> Vec<Place> {
+            let batches = std::iter::from_fn(|| self.tape.take(&mut FrameBuf::new()));
+            batches.inspect(|batch| placement::verify(&self.broker, batch)).map(|batch| batch.place).collect()
+        }
+    }
+
+    /// Whatever room is left in the segment, a payload has its place: where it is the last thing that fits, where some of
+    /// the events behind it fit, where all of them do.
+    #[test]
+    fn a_payload_keeps_its_place_whatever_follows_it_in_its_unit() {
+        const SEGMENT_BYTES: u64 = 64 << 10;
+        let now = Now { log: LogTime(1 << 40), wall: WallTime(1 << 40) };
+        let mut corrected = 0;
+        for offset in (192..SEGMENT_BYTES - 192).step_by(1024) {
+            let room = Room::new(50, offset, SEGMENT_BYTES, SEGMENT_BYTES);
+            let tape = Tape::new(Position::START, room, [0; 16], LiveBodies::default());
+            let mut recorded = Recorded { broker: Broker::default(), tape };
+            recorded.execute(now, &Command::Push { queue: b"q", payloads: &[b"before"] }, 0);
+            recorded.execute(now, &Command::Push { queue: b"q", payloads: &[b"payload"] }, 12_000);
+            let places = recorded.take_all();
+            // Two frames, and the first ends early enough for a part of the second.
+            corrected += usize::from(places.len() == 2 && offset + (16 << 10) < SEGMENT_BYTES);
+            let mut found = LiveBodies::default();
+            recorded.broker.bodies(&mut |body| body.place().into_iter().for_each(|place| found.add(place)));
+            assert_eq!(found.total(), recorded.tape.live.total());
+            assert!(found.segments().eq(recorded.tape.live.segments()), "offset {offset}");
+        }
+        assert!(corrected > 0, "the room was to run out behind the payload");
+    }
+
+    #[test]
+    fn the_fast_checksum_is_the_one_that_events_have() {
+        for payload in [&b""[..], b"123456789", &[0; 100], &[255; 4099]] {
+            assert_eq!(crc32c::crc32c(payload), codec::checksum(payload));
+        }
+        assert_eq!(codec::checksum(b"123456789"), 0xe306_9283, "the check value of CRC-32C");
+    }
+}

@@ -1,0 +1,133 @@
+//! Copying forward: the tasks of a segment whose payloads are still needed are recorded again, whole, so that the
+//! segment can go. One old task never pins the log.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use sureq_core::TaskId;
+use sureq_core::event::QueueNo;
+use sureq_sync::thread;
+
+use crate::commit::log_thread::LogThread;
+use crate::commit::prepared::{LARGE_BYTES, Prepared};
+use crate::disk::Disk;
+use crate::failpoint::failpoint;
+use crate::fault::OpenError;
+use crate::log::{SegmentInfo, visit_segment};
+use crate::payload::body::Body;
+use crate::payload::recorded::{Recorded, payloads_in};
+use crate::shared::{Shared, State};
+
+/// How many tasks and bytes are copied before others get the lock.
+const SLICE_TASKS: usize = 128;
+const SLICE_BYTES: usize = 256 << 10;
+
+/// How long they have it then, at least: copying stays below about a hundred megabytes a second.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// A payload of the segment, which may or may not be needed.
+struct Candidate {
+    queue: QueueNo,
+    id: TaskId,
+    /// Where it begins in the segment.
+    offset: u64,
+    payload: Vec<u8>,
+    /// The same as the log will have it, if it is large.
+    prepared: Option<Prepared>,
+}
+
+/// What came of copying a segment.
+pub(crate) enum Copied {
+    All,
+    /// Some tasks are still where they were.
+    NotAll,
+    /// The segment, or a part of it, cannot be read, so that it has to stay.
+    Unreadable(OpenError),
+}
+
+/// Copies what is live in a segment.
+pub(crate) fn copy(shared: &Shared, disk: &dyn Disk, uuid: [u8; 16], segment: &SegmentInfo) -> Copied {
+    let mut slice = Slice { shared, segment, candidates: Vec::new(), bytes: 0 };
+    let visited = visit_segment(disk, uuid, segment.number, &mut |place, body| {
+        payloads_in(place, body, &mut |recorded| slice.add(&recorded))?;
+        Ok(())
+    });
+    match visited {
+        Ok(()) => {
+            slice.copy();
+            let is_empty = shared.lock().tape.live.within(segment.numbers()).tasks == 0;
+            if is_empty { Copied::All } else { Copied::NotAll }
+        }
+        Err(error) => Copied::Unreadable(error),
+    }
+}
+
+/// Tasks that are copied together.
+struct Slice<'s> {
+    shared: &'s Shared,
+    segment: &'s SegmentInfo,
+    candidates: Vec<Candidate>,
+    bytes: usize,
+}
+
+impl Slice<'_> {
+    /// Whether much is to be written before more is copied. Not if the log waits for this in turn.
+    fn must_wait(&self) -> bool {
+        let state = self.shared.lock();
+        state.tape.is_long()
+            && state.log_thread != LogThread::Waits
+            && self.shared.durable.failure().is_none()
+    }
+
+    fn add(&mut self, recorded: &Recorded<'_>) {
+        let &Recorded { queue, id, offset, payload } = recorded;
+        self.bytes += payload.len();
+        let payload = payload.to_vec();
+        let is_large = payload.len() >= LARGE_BYTES;
+        let prepared = is_large.then(|| Prepared::section(&[&payload])).flatten();
+        self.candidates.push(Candidate { queue, id, offset, payload, prepared });
+        if self.candidates.len() >= SLICE_TASKS || self.bytes >= SLICE_BYTES {
+            self.copy();
+        }
+    }
+
+    /// Records those again that are still needed, and are needed from here.
+    fn copy(&mut self) {
+        let numbers = self.segment.numbers();
+        let copied;
+        {
+            let mut state = self.shared.lock();
+            if state.closing || self.shared.durable.failure().is_some() {
+                return;
+            }
+            let State { broker, tape, .. } = &mut *state;
+            let before = tape.bytes();
+            failpoint("forward.before");
+            for Candidate { queue, id, offset, payload, prepared } in &mut self.candidates {
+                let is_meant = |body: &Body| {
+                    body.place().is_some_and(|place| {
+                        u64::from(place.offset) == *offset && numbers.contains(&u64::from(place.segment))
+                    })
+                };
+                tape.lend(prepared.take());
+                if broker.copy_forward(*queue, *id, payload, is_meant, tape) {
+                    tape.end_unit(broker);
+                }
+                *prepared = tape.take_left();
+            }
+            copied = (tape.bytes() - before) as u64;
+            let now = self.shared.clock.now();
+            self.shared.stir(&mut state, now);
+        }
+        self.bytes = 0;
+        self.candidates.clear();
+        if copied > 0 {
+            failpoint("forward.half");
+            self.shared.tidying.copied_bytes.fetch_add(copied, Ordering::Relaxed);
+            thread::sleep(PAUSE);
+            while self.must_wait() {
+                thread::sleep(PAUSE);
+            }
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Whether every task has a payload of its own: the place that the index has for it, compared with the log.
+//!
+//! A payload's checksum tells that it is whole, and not whose it is: an entry that leads to the payload of another task
+//! of the same length would go unnoticed. The log has the id of each payload beside it.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+
+use sureq_core::event::{Event, QueueNo};
+use sureq_core::{Broker, TaskId};
+
+use super::report::Finding;
+use super::state::Built;
+use super::{REPORT_IT, Steps};
+use crate::disk::Disk;
+use crate::log::salvage::{Content, Found};
+use crate::log::segment_name;
+use crate::payload::body::Body;
+use crate::payload::recorded::payloads_in;
+
+/// The places of so many tasks are in memory at once: 64 MiB. More only if they all lie in one file.
+const TASKS_AT_ONCE: u64 = 4 << 20;
+
+/// The log that an index is compared with.
+pub(super) struct Log<'l> {
+    pub(super) disk: &'l dyn Disk,
+    pub(super) segments: &'l [Found],
+    /// Up to which offset each segment is sound, by its number. What lies behind that is told otherwise.
+    pub(super) sound_upto: &'l BTreeMap<u64, u64>,
+}
+
+/// A task for which the index has a place where the log does not have its payload.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Misplaced {
+    queue: QueueNo,
+    id: TaskId,
+    file: u64,
+    offset: u32,
+    /// Whose payload begins there, if one does.
+    owner: Option<TaskId>,
+}
+
+impl Misplaced {
+    pub(super) fn finding(&self, broker: &Broker<Body>) -> Finding {
+        let what = match self.owner {
+            Some(owner) => {
+                format!("the log has the payload of task {owner} here, the index that of {}", self.id)
+            }
+            None => format!("no payload begins here, but the index has that of task {}", self.id),
+        };
+        let name = broker.name_of(self.queue).unwrap_or_default().escape_ascii();
+        let meaning =
+            format!("task {} of queue {name} would be delivered with a payload that is not its own", self.id);
+        Finding::wrong(segment_name(self.file), what, meaning, REPORT_IT).at(u64::from(self.offset), None)
+    }
+}
+
+/// What the index has of a task. Tasks are many, so the file is not in it.
+struct Entry {
+    id: TaskId,
+    offset: u32,
+    queue: QueueNo,
+}
+
+const _: () = assert!(size_of::<Entry>() == 16);
+
+impl Log<'_> {
+    /// Compares the place of each task's payload with the log, and hands over what does not fit.
+    pub(super) fn compare(&self, built: &Built, steps: &mut Steps<'_>, misplaced: &mut dyn FnMut(Misplaced)) {
+        let tasks = self.tasks_by_file(built);
+        let segments = self.segments.iter().filter(|segment| tasks.contains_key(&segment.number));
+        steps.begin("comparing the index with the log", segments.map(|segment| segment.bytes).sum());
+        for files in groups(&tasks, TASKS_AT_ONCE) {
+            for (file, entries) in entries_in(built, &files) {
+                let segment = self.segments.iter().find(|segment| segment.number == file);
+                if let Some(segment) = segment {
+                    self.compare_segment(segment, entries, misplaced);
+                    steps.step(segment.bytes);
+                }
+            }
+        }
+    }
+
+    /// How many tasks have their payloads in each file that can be read. They are counted here, because what is counted in
+    /// a checkpoint may be wrong as the index may be.
+    fn tasks_by_file(&self, built: &Built) -> BTreeMap<u64, u64> {
+        let mut tasks = BTreeMap::new();
+        built.broker.bodies(&mut |body| {
+            let file = body.place().and_then(|place| built.file_of(u64::from(place.segment)));
+            if let Some(file) = file.filter(|file| self.sound_upto.contains_key(file)) {
+                *tasks.entry(file).or_default() += 1;
+            }
+        });
+        tasks
+    }
+
+    fn compare_segment(
+        &self,
+        segment: &Found,
+        mut entries: Vec<Entry>,
+        misplaced: &mut dyn FnMut(Misplaced),
+    ) {
+        // If it can no longer be read, the payloads in it cannot either, and that is told.
+        let Ok(content) = Content::load(self.disk, segment) else { return };
+        let sound_upto = self.sound_upto.get(&segment.number).copied().unwrap_or_default();
+        entries.retain(|entry| u64::from(entry.offset) < sound_upto);
+        entries.sort_unstable_by_key(|entry| (entry.offset, entry.id));
+        let mut entries = entries.into_iter().peekable();
+        let mut miss = |Entry { id, offset, queue }: Entry, owner: Option<TaskId>| {
+            misplaced(Misplaced { queue, id, file: segment.number, offset, owner });
+        };
+        content.visit(&mut |piece| {
+            // What stands behind an event that is none has no payloads, as far as anyone can tell.
+            let _ = payloads_in(piece.place, piece.body, &mut |recorded| {
+                while let Some(entry) = entries.next_if(|entry| u64::from(entry.offset) <= recorded.offset) {
+                    let owner = Some(recorded.id).filter(|_| u64::from(entry.offset) == recorded.offset);
+                    if owner != Some(entry.id) {
+                        miss(entry, owner);
+                    }
+                }
+            });
+        });
+        entries.for_each(|entry| miss(entry, None));
+    }
+}
+
+/// Puts files together, in order, so that no more than so many tasks are in those of a group, or the group is one file.
+fn groups(tasks: &BTreeMap<u64, u64>, tasks_max: u64) -> Vec<Vec<u64>> {
+    let (mut groups, mut in_group): (Vec<Vec<u64>>, u64) = (Vec::new(), 0);
+    for (&file, &tasks) in tasks {
+        match groups.last_mut() {
+            Some(group) if in_group + tasks <= tasks_max => {
+                group.push(file);
+                in_group += tasks;
+            }
+            _ => {
+                groups.push(vec![file]);
+                in_group = tasks;
+            }
+        }
+    }
+    groups
+}
+
+/// What the index has in each of these files.
+fn entries_in(built: &Built, files: &[u64]) -> BTreeMap<u64, Vec<Entry>> {
+    let mut by_file: BTreeMap<u64, Vec<Entry>> = files.iter().map(|&file| (file, Vec::new())).collect();
+    let place = Cell::new(None);
+    let mut note = |body: &Body| {
+        place.set(body.place());
+        Box::default()
+    };
+    built.broker.export(&mut note, &mut |event| {
+        if let Event::Task(task) = event
+            && let Some(place) = place.take()
+            && let Some(file) = built.file_of(u64::from(place.segment))
+            && let Some(entries) = by_file.get_mut(&file)
+        {
+            entries.push(Entry { id: task.id, offset: place.offset, queue: task.queue });
+        }
+    });
+    by_file
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_has_no_more_tasks_than_it_may_unless_it_is_one_file() {
+        let grouped = |tasks: &[u64]| groups(&(1..).zip(tasks.iter().copied()).collect(), 10);
+        assert_eq!(grouped(&[]), Vec::<Vec<u64>>::new());
+        assert_eq!(grouped(&[4, 6, 1]), [vec![1, 2], vec![3]]);
+        assert_eq!(grouped(&[4, 7, 3]), [vec![1], vec![2, 3]]);
+        assert_eq!(grouped(&[99, 1, 99, 99]), [vec![1], vec![2], vec![3], vec![4]]);
+    }
+}

@@ -1,0 +1,189 @@
+//! The state of a store, built as a start builds it: from a checkpoint and the log behind it.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hasher};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use sureq_core::event::QueueNo;
+use sureq_core::task::{Body as _, State as TaskState};
+use sureq_core::{Broker, Event, TaskId, codec};
+
+use super::payloads::{Payloads, standing_for};
+use crate::checkpoint::Checkpoints;
+use crate::commit::tape::Playback;
+use crate::compaction::live::{Live, LiveBodies};
+use crate::compaction::snapshot::{self, Snapshot};
+use crate::disk::Disk;
+use crate::fault::{Damage, OpenError};
+use crate::log::{Cut, LogOptions, Position, scan};
+use crate::opening;
+use crate::payload::body::{Body, Stored};
+
+/// A state as it is at the end of the log.
+pub(crate) struct Built {
+    pub(crate) broker: Broker<Body>,
+    pub(crate) end: Position,
+    pub(crate) cut: Option<Cut>,
+    /// Where payloads are said to lie that the state does not know of, or the other way round.
+    pub(crate) miscounts: Vec<Miscount>,
+    pub(crate) live: LiveBodies,
+    /// What a start would say of a file that holds payloads and is missing.
+    pub(crate) missing: Option<OpenError>,
+    /// Which file stands for which numbers of segments.
+    pub(crate) files: Vec<(RangeInclusive<u64>, u64)>,
+}
+
+/// A segment of which a checkpoint counts other live payloads than its own tasks have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Miscount {
+    pub(crate) segment: u64,
+    pub(crate) counted: Live,
+    pub(crate) found: Live,
+}
+
+/// A state as a checkpoint holds it, and where that stands.
+#[derive(Default)]
+pub(crate) struct Beginning {
+    restored: snapshot::Restored,
+    from: Position,
+}
+
+impl Beginning {
+    /// The state, and the position that it stands at.
+    pub(crate) fn into_parts(self) -> (Broker<Body>, Position) {
+        (self.restored.broker, self.from)
+    }
+}
+
+/// Restores the state of this checkpoint.
+pub(crate) fn restore(checkpoints: &Checkpoints, number: u64) -> Result<Beginning, OpenError> {
+    checkpoints
+        .load_one(number, |loaded| Ok(Beginning { restored: Snapshot::load(loaded)?, from: loaded.position }))
+}
+
+/// Goes on to the end of the log. Changes nothing on disk.
+pub(crate) fn replay(
+    disk: &Arc<dyn Disk>,
+    uuid: [u8; 16],
+    beginning: Beginning,
+    may_be_new: bool,
+) -> Result<Built, OpenError> {
+    let Beginning { restored: snapshot::Restored { mut broker, mut live, .. }, from } = beginning;
+    let miscounts = miscounts(&live, &broker);
+    let options = LogOptions { from, may_be_new, ..LogOptions::new(uuid) };
+    let scanned =
+        scan(&**disk, &options, &mut |frame| opening::replay(&mut broker, &mut live, from, &frame))?;
+    broker.release_all_dropped(&mut Playback::after_all(&mut live));
+    broker.refresh_all();
+    // What lies in the open segment is known by the number that a start would give it.
+    let mut segments = scanned.segments;
+    let mut files: Vec<_> = segments.iter().map(|segment| (segment.numbers(), segment.number)).collect();
+    if let (Some(last), Some(file)) = (segments.last_mut(), files.last_mut()) {
+        file.0 = last.first_number..=scanned.next_number;
+        last.number = scanned.next_number;
+    }
+    let missing = opening::refuse_missing(&live, &segments).err();
+    Ok(Built { broker, end: scanned.end, cut: scanned.cut, miscounts, live, missing, files })
+}
+
+/// Where the tasks of a broker have other live payloads than were counted.
+pub(crate) fn miscounts(live: &LiveBodies, broker: &Broker<Body>) -> Vec<Miscount> {
+    let mut found = LiveBodies::default();
+    broker.bodies(&mut |body| body.place().into_iter().for_each(|place| found.add(place)));
+    broker.dropped_bodies(&mut |body| body.place().into_iter().for_each(|place| found.add(place)));
+    let by_segment = |live: &LiveBodies| -> BTreeMap<u64, Live> {
+        live.segments().filter(|(_, live)| live.tasks > 0).collect()
+    };
+    let (counted, found) = (by_segment(live), by_segment(&found));
+    let segments: BTreeSet<u64> = counted.keys().chain(found.keys()).copied().collect();
+    let miscounts = segments.into_iter().map(|segment| Miscount {
+        segment,
+        counted: counted.get(&segment).copied().unwrap_or_default(),
+        found: found.get(&segment).copied().unwrap_or_default(),
+    });
+    miscounts.filter(|miscount| miscount.counted != miscount.found).collect()
+}
+
+impl Built {
+    /// The number of the file that stands for a segment's number, if there is one.
+    pub(crate) fn file_of(&self, segment: u64) -> Option<u64> {
+        standing_for(&self.files, segment)
+    }
+
+    /// What is live in each file, however its numbers came about.
+    pub(crate) fn live_by_file(&self) -> BTreeMap<u64, Live> {
+        let mut by_file: BTreeMap<u64, Live> = BTreeMap::new();
+        for (segment, live) in self.live.segments().filter(|(_, live)| live.tasks > 0) {
+            let file = by_file.entry(self.file_of(segment).unwrap_or(segment)).or_default();
+            file.tasks += live.tasks;
+            file.bytes += live.bytes;
+        }
+        by_file
+    }
+
+    /// A number that equal states of one log share, however they were built. Payloads count by their length and by where they
+    /// lie: what one checkpoint has of that is so held against the other.
+    pub(crate) fn digest(&self) -> u64 {
+        let mut chained = DefaultHasher::new();
+        let mut unordered = 0u64;
+        let mut bytes = Vec::new();
+        let mut whereabouts = |body: &Body| -> Box<[u8]> {
+            let place = body.place().map(|place| {
+                // A recovery gives a file another number, and not all that lies in it.
+                let segment = u64::from(place.segment);
+                (self.file_of(segment).unwrap_or(segment), u64::from(place.offset))
+            });
+            let (file, offset) = place.unwrap_or_default();
+            Box::from([file, offset, body.len() as u64].map(u64::to_le_bytes).as_flattened())
+        };
+        self.broker.export(&mut whereabouts, &mut |event| {
+            bytes.clear();
+            codec::encode(event, &mut bytes);
+            match event {
+                // A start raises it without a word.
+                Event::IdsUpto(_) => {}
+                // Whether one has a record decides in which order they are told.
+                Event::Task(task) if matches!(task.state, TaskState::Delayed(_)) => {
+                    let mut one = DefaultHasher::new();
+                    one.write(&bytes);
+                    unordered = unordered.wrapping_add(one.finish());
+                }
+                _ => chained.write(&bytes),
+            }
+        });
+        chained.write_u64(unordered);
+        chained.finish()
+    }
+}
+
+/// Reads every payload; answers the bytes of each queue, and hands over what cannot be read.
+pub(crate) fn read_payloads(
+    broker: &Broker<Body>,
+    payloads: &mut Payloads,
+    bad: &mut dyn FnMut(QueueNo, TaskId, Stored, Damage),
+    read: &mut dyn FnMut(u64),
+) -> BTreeMap<QueueNo, u64> {
+    let (failed, len) = (Cell::new(None), Cell::new(0u64));
+    let mut by_queue: BTreeMap<QueueNo, u64> = BTreeMap::new();
+    let mut load = |body: &Body| {
+        len.set(body.len() as u64);
+        if let Some(place) = body.place()
+            && let Err(damage) = payloads.read(place)
+        {
+            failed.set(Some((place, damage)));
+        }
+        Box::default()
+    };
+    broker.export(&mut load, &mut |event| {
+        if let Event::Task(task) = event {
+            read(len.get());
+            *by_queue.entry(task.queue).or_default() += len.get();
+            if let Some((place, damage)) = failed.take() {
+                bad(task.queue, task.id, place, damage);
+            }
+        }
+    });
+    by_queue
+}

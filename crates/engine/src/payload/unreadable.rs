@@ -1,0 +1,222 @@
+//! Payloads that cannot be read: what that costs their tasks, and how it is told.
+//!
+//! A read that failed may succeed a little later, so that the task is delayed and tried again, a few times. After that, or at
+//! once if other bytes are where its payload was, it is dead with a reason that names file and offset, and stays so until
+//! an operator revives or deletes it. All other tasks go on.
+
+use std::collections::HashMap;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use sureq_core::{Receipt, Refusal, Reply, TaskId};
+use sureq_sync::{Mutex, MutexGuard};
+
+use crate::log::Position;
+use crate::payload::body::Body;
+use crate::shared::Shared;
+use crate::waiting::ticket::{PendingAnswer, TicketCell, only};
+
+/// How long a task waits after each read that failed. The one after the last wait is the last.
+const WAITS_MS: [u64; 2] = [1_000, 10_000];
+
+/// How many tasks are taken back before others get the lock.
+const SLICE_TASKS: usize = 128;
+
+/// So many tasks are kept in mind whose reads have failed; beyond that all are tried anew.
+const TRIED_MAX: usize = 10_000;
+
+/// What is known of reads that failed since the store was opened.
+#[derive(Debug, Default)]
+pub(crate) struct ReadFaults {
+    /// How many reads failed.
+    errors: AtomicU64,
+    /// How many tasks are dead because of them.
+    dead: AtomicU64,
+    /// How many reads failed of tasks that wait for another.
+    tried: Mutex<HashMap<TaskId, usize>>,
+}
+
+/// What is wrong with a payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// Other bytes are where it was.
+    Damaged,
+    /// The disk failed to read it.
+    Failed,
+    /// It was not read by itself, since too much around it failed, or there was no file descriptor to read it by.
+    Untried,
+}
+
+/// A payload of an answer that could not be had.
+#[derive(Debug)]
+pub(crate) struct Missing {
+    /// Which of the answer's tasks it belongs to.
+    pub(crate) index: usize,
+    pub(crate) trouble: Trouble,
+    pub(crate) why: String,
+}
+
+/// A delivery to be taken back.
+struct Undelivered {
+    receipt: Receipt,
+    fate: Fate,
+    why: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// At the front again, at no cost.
+    Front,
+    /// Tried again after so many milliseconds.
+    Later(u64),
+    Dead,
+}
+
+impl ReadFaults {
+    pub(crate) fn note_error(&self) {
+        self.errors.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn errors(&self) -> u64 {
+        self.errors.load(Relaxed)
+    }
+
+    pub(crate) fn dead(&self) -> u64 {
+        self.dead.load(Relaxed)
+    }
+
+    fn fate(&self, id: TaskId, trouble: Trouble) -> Fate {
+        let mut tried = self.tried();
+        match trouble {
+            Trouble::Untried => return Fate::Front,
+            Trouble::Damaged => {}
+            Trouble::Failed => {
+                if tried.len() >= TRIED_MAX {
+                    tried.clear();
+                }
+                let failures = tried.entry(id).or_default();
+                *failures += 1;
+                if let Some(&wait_ms) = WAITS_MS.get(*failures - 1) {
+                    return Fate::Later(wait_ms);
+                }
+            }
+        }
+        tried.remove(&id);
+        Fate::Dead
+    }
+
+    fn tried(&self) -> MutexGuard<'_, HashMap<TaskId, usize>> {
+        // The map is whole at every instant, so a panic elsewhere does not spoil it.
+        self.tried.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes back what cannot be delivered. Answers what has to be durable before the answer leaves without it.
+pub(crate) fn take_back(shared: &Shared, cell: &TicketCell, missing: &[Missing]) -> Position {
+    let deliveries = {
+        let ticket = cell.lock();
+        ticket.answer.as_ref().map_or_else(Vec::new, |answer| deliveries(shared, answer, missing))
+    };
+    for (queue, undelivered) in &deliveries {
+        // The last ones first: what goes to the front later stands before them.
+        for (n, slice) in undelivered.rchunks(SLICE_TASKS).enumerate() {
+            if n > 0 {
+                shared.step_aside();
+            }
+            take_back_slice(shared, queue, slice);
+        }
+        tell(shared, queue, undelivered);
+    }
+    shared.position(&shared.lock())
+}
+
+/// The deliveries that cannot be made, by queue. What was only looked at is no delivery.
+fn deliveries(
+    shared: &Shared,
+    answer: &PendingAnswer,
+    missing: &[Missing],
+) -> Vec<(Box<[u8]>, Vec<Undelivered>)> {
+    let queues: Vec<&[u8]> = match &answer.recovered_from {
+        Some(queue) => vec![queue],
+        None => answer.queues.iter().map(AsRef::as_ref).collect(),
+    };
+    let mut all: Vec<(Box<[u8]>, Vec<Undelivered>)> =
+        queues.iter().map(|&queue| (queue.into(), Vec::new())).collect();
+    for Missing { index, trouble, why } in missing {
+        let Some(task) = answer.replies.tasks.get(*index) else { continue };
+        let Some((_, undelivered)) = all.get_mut(task.queue as usize) else { continue };
+        let fate = shared.read_faults.fate(task.id, *trouble);
+        undelivered.push(Undelivered { receipt: task.receipt(), fate, why: why.clone() });
+    }
+    all
+}
+
+fn take_back_slice(shared: &Shared, queue: &[u8], slice: &[Undelivered]) {
+    shared.change(|broker, now, tape| {
+        let untried = slice.iter().filter(|undelivered| undelivered.fate == Fate::Front);
+        let untried: Vec<Receipt> = untried.map(|undelivered| undelivered.receipt).collect();
+        broker.undeliver(queue, &untried, now, tape);
+        for Undelivered { receipt, fate, why } in slice {
+            let wait_ms = match fate {
+                Fate::Front => continue,
+                Fate::Later(ms) => Some(*ms),
+                Fate::Dead => None,
+            };
+            let reason = format!("the payload cannot be read: {why}");
+            broker.take_back_unreadable(queue, &[*receipt], wait_ms, reason.as_bytes(), now, tape);
+        }
+    });
+}
+
+/// Counts the dead, and tells the operator of the first task of each fate.
+fn tell(shared: &Shared, queue: &[u8], undelivered: &[Undelivered]) {
+    let dead = undelivered.iter().filter(|one| one.fate == Fate::Dead).count();
+    shared.read_faults.dead.fetch_add(dead as u64, Relaxed);
+    let queue = queue.escape_ascii();
+    if let Some(Undelivered { receipt, why, .. }) = undelivered.iter().find(|one| one.fate == Fate::Dead) {
+        let id = receipt.id;
+        shared.notice(&format!(
+            "{dead} of the tasks of queue {queue} are dead, since their payloads cannot be read; the first is {id}: {why}"
+        ));
+    }
+    let later = undelivered.iter().filter(|one| matches!(one.fate, Fate::Later(_)));
+    if let Some(Undelivered { receipt, why, .. }) = later.clone().next() {
+        let (id, count) = (receipt.id, later.count());
+        shared.notice(&format!(
+            "{count} of the payloads of queue {queue} cannot be read, and are tried again soon; the first is that of {id}: \
+             {why}"
+        ));
+    }
+}
+
+impl PendingAnswer {
+    /// Leaves tasks out whose payloads could not be had. Without any other it says why. Of dead tasks everything else is
+    /// shown, with why as the reason: an operator has to see what they are.
+    pub(crate) fn leave_out(&mut self, missing: &[Missing]) {
+        let Some(first) = missing.first() else { return };
+        let tasks = &mut self.replies.tasks;
+        let is_inspection = matches!(self.replies.list[..], [Reply::Inspected(_)]);
+        let are_all_dead = missing.iter().all(|one| tasks[one.index].more.is_some());
+        if is_inspection && are_all_dead {
+            for Missing { index, why, .. } in missing {
+                tasks[*index].body = Body::from(&b""[..]);
+                if let Some(more) = &mut tasks[*index].more {
+                    more.reason = Some(format!("the payload cannot be read: {why}").into_bytes().into());
+                }
+            }
+            return;
+        }
+        if is_inspection || missing.len() == tasks.len() {
+            let refusal = Refusal::Damaged { id: tasks[first.index].id, why: first.why.as_str().into() };
+            self.replies = only(Reply::Refused(refusal));
+            return;
+        }
+        let mut is_missing = vec![false; tasks.len()];
+        for one in missing {
+            is_missing[one.index] = true;
+        }
+        let mut is_missing = is_missing.into_iter();
+        tasks.retain(|_| !is_missing.next().unwrap_or_default());
+        self.replies.list = vec![Reply::Tasks(sureq_core::reply::Span::new(0, tasks.len()))];
+    }
+}

@@ -1,0 +1,178 @@
+//! The line of waiting pops: who asked first is served first, whatever dialect asked.
+//!
+//! It belongs to the home and not to the state: after a restart nobody waits. A waiting pop owns a copy of its
+//! command, since the buffer it was read from is long gone when it is served.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use sureq_core::LogTime;
+use sureq_core::command::{Block, LapsePolicy, LeaseAsk, Pop, WorkerRef};
+
+use crate::waiting::ticket::TicketCell;
+
+/// A pop that outlives the buffer it was read from.
+#[derive(Clone, Debug)]
+pub struct OwnedPop {
+    queues: Vec<Box<[u8]>>,
+    count: u32,
+    lease_ms: Option<u64>,
+    worker: Option<(Box<[u8]>, u64)>,
+    conn: Option<sureq_core::command::ConnId>,
+    lapse: Option<LapsePolicy>,
+    meta: bool,
+}
+
+impl From<&Pop<'_>> for OwnedPop {
+    fn from(pop: &Pop<'_>) -> Self {
+        Self {
+            queues: pop.queues.iter().map(|&name| name.into()).collect(),
+            count: pop.count,
+            lease_ms: pop.lease.ms,
+            worker: pop.lease.worker.map(|worker| (worker.name.into(), worker.incarnation)),
+            conn: pop.lease.conn,
+            lapse: pop.lease.lapse,
+            meta: pop.meta,
+        }
+    }
+}
+
+impl OwnedPop {
+    /// The queues it names, in its order.
+    pub(crate) fn queues(&self) -> &[Box<[u8]>] {
+        &self.queues
+    }
+
+    /// The queues it named, in its order.
+    pub fn into_queues(self) -> Vec<Box<[u8]>> {
+        self.queues
+    }
+
+    /// About how many bytes it takes.
+    fn memory(&self) -> usize {
+        let names: usize = self.queues.iter().map(|name| name.len()).sum();
+        let worker = self.worker.as_ref().map_or(0, |(name, _)| name.len());
+        size_of::<Self>() + names + self.queues.len() * size_of::<Box<[u8]>>() + worker
+    }
+
+    /// Hands the command itself to `act`, without the waiting.
+    pub fn with<T>(&self, act: impl FnOnce(&Pop<'_>) -> T) -> T {
+        let queues: Vec<&[u8]> = self.queues.iter().map(AsRef::as_ref).collect();
+        let worker =
+            self.worker.as_ref().map(|(name, incarnation)| WorkerRef { name, incarnation: *incarnation });
+        let lease = LeaseAsk { ms: self.lease_ms, worker, conn: self.conn, lapse: self.lapse };
+        act(&Pop { queues: &queues, count: self.count, block: None, lease, meta: self.meta })
+    }
+}
+
+/// A pop in the line.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) pop: OwnedPop,
+    pub(crate) cell: Arc<TicketCell>,
+    until: Option<LogTime>,
+}
+
+/// The line.
+#[derive(Debug, Default)]
+pub(crate) struct Line {
+    last: u64,
+    waiting: BTreeMap<u64, Waiting>,
+    /// Tickets by the queues they wait for. By name, since a queue may not be there yet.
+    by_queue: HashMap<Box<[u8]>, BTreeSet<u64>>,
+    /// Tickets by the incarnation of the worker that waits.
+    by_worker: BTreeSet<(u64, u64)>,
+    timeouts: BTreeSet<(LogTime, u64)>,
+    /// About how many bytes all of that takes.
+    memory: usize,
+}
+
+impl Line {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// About how many bytes of memory those who wait take. Kept as they come and go.
+    pub(crate) const fn memory(&self) -> usize {
+        self.memory
+    }
+
+    /// Puts a pop at the end of the line.
+    pub(crate) fn join(&mut self, pop: &Pop<'_>, now: LogTime) -> (u64, Arc<TicketCell>) {
+        self.last += 1;
+        let number = self.last;
+        let until = match pop.block {
+            Some(Block::Millis(ms)) => Some(now.after(ms)),
+            _ => None,
+        };
+        let cell = Arc::<TicketCell>::default();
+        let pop = OwnedPop::from(pop);
+        self.memory += cost_of(&pop);
+        for name in &pop.queues {
+            self.by_queue.entry(name.clone()).or_default().insert(number);
+        }
+        pop.worker.as_ref().map(|&(_, incarnation)| self.by_worker.insert((incarnation, number)));
+        until.map(|at| self.timeouts.insert((at, number)));
+        self.waiting.insert(number, Waiting { pop, cell: Arc::clone(&cell), until });
+        (number, cell)
+    }
+
+    /// Takes a pop out of the line, served or not.
+    pub(crate) fn leave(&mut self, number: u64) -> Option<Waiting> {
+        let waiting = self.waiting.remove(&number)?;
+        self.memory -= cost_of(&waiting.pop);
+        for name in &waiting.pop.queues {
+            if let Some(tickets) = self.by_queue.get_mut(name) {
+                tickets.remove(&number);
+                if tickets.is_empty() {
+                    self.by_queue.remove(name);
+                }
+            }
+        }
+        let worker = waiting.pop.worker.as_ref();
+        worker.map(|&(_, incarnation)| self.by_worker.remove(&(incarnation, number)));
+        waiting.until.map(|at| self.timeouts.remove(&(at, number)));
+        Some(waiting)
+    }
+
+    /// Who has waited longest for a queue.
+    pub(crate) fn first_for(&self, queue: &[u8]) -> Option<(u64, &Waiting)> {
+        let number = *self.by_queue.get(queue)?.first()?;
+        self.waiting.get(&number).map(|waiting| (number, waiting))
+    }
+
+    /// Who has waited longest in the name of a worker.
+    pub(crate) fn first_of_worker(&self, incarnation: u64) -> Option<(u64, &Waiting)> {
+        let &(_, number) = self.by_worker.range((incarnation, 0)..=(incarnation, u64::MAX)).next()?;
+        self.waiting.get(&number).map(|waiting| (number, waiting))
+    }
+
+    /// When the next of them gives up.
+    pub(crate) fn next_timeout(&self) -> Option<LogTime> {
+        self.timeouts.first().map(|&(at, _)| at)
+    }
+
+    /// Someone whose time has run out.
+    pub(crate) fn timed_out(&mut self, now: LogTime) -> Option<Waiting> {
+        let &(_, number) = self.timeouts.first().filter(|&&(at, _)| at <= now)?;
+        self.leave(number)
+    }
+
+    /// Everyone, when the home closes.
+    pub(crate) fn disband(&mut self) -> Vec<Waiting> {
+        let numbers: Vec<u64> = self.waiting.keys().copied().collect();
+        numbers.into_iter().filter_map(|number| self.leave(number)).collect()
+    }
+}
+
+/// What a pop in the line costs: its copy of the command, its places in the indexes, and perhaps a copy of each name there.
+fn cost_of(pop: &OwnedPop) -> usize {
+    const EACH: usize = size_of::<Waiting>() + size_of::<TicketCell>() + 8 * size_of::<(LogTime, u64)>();
+    const EACH_QUEUE: usize = 2 * size_of::<(Box<[u8]>, BTreeSet<u64>)>() + 12 * size_of::<u64>();
+    let pop_bytes = pop.memory();
+    EACH + 2 * pop_bytes + pop.queues.len() * EACH_QUEUE
+}

@@ -1,0 +1,617 @@
+//! Large commands in slices, so that none holds the lock for long.
+//!
+//! A command that asks for or names more than [`SLICE_TASKS`] tasks or queues gets a ticket. Each poll of the ticket executes
+//! one slice under the lock, and its caller serves others before it polls again; between two slices those get the lock who
+//! wait for it. Each slice is one unit of the log. What others do comes in between, so that each slice is atomic and the
+//! command as a whole is not. A push is never sliced: it is stored as a whole or not at all.
+//!
+//! A pop executes its first slice at once, like a small one: most find less than they ask for.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use sureq_core::broker::PopSlice;
+use sureq_core::command::{AckScope, Cancel, IdForm, Pop, TaskRefs, View, Worker, WorkerRef};
+use sureq_core::id::Claim;
+use sureq_core::queue::{Popped, RecoverAsk};
+use sureq_core::reply::{Span, WorkerRow};
+use sureq_core::task::Body as _;
+use sureq_core::{Broker, Bulk, Command, Now, Progress, Refusal, Replies, Reply, TaskId, limits};
+
+use crate::commit::tape::Tape;
+use crate::log::Position;
+use crate::payload::body::Body;
+use crate::shared::{Shared, State};
+use crate::waiting::line::OwnedPop;
+use crate::waiting::ticker;
+use crate::waiting::ticket::{EngineTicket, PendingAnswer, TicketCell, only};
+
+/// How many tasks, ids or queues a slice handles.
+pub(crate) const SLICE_TASKS: usize = limits::SLICE_TASKS;
+
+/// How many bytes of payloads a slice hands out; a single payload may have more.
+pub(crate) const SLICE_BYTES: usize = 2 << 20;
+
+/// What is left of a command that is executed in slices.
+pub(crate) enum Sliced {
+    Pop(PopRest),
+    Recover(RecoverRest),
+    Inspect(InspectRest),
+    Queues(QueuesRest),
+    List(ListRest),
+    Bulk(BulkRest),
+}
+
+/// The rest of a pop.
+pub(crate) struct PopRest {
+    pop: OwnedPop,
+    left: Left,
+}
+
+/// What a pop may still hand out.
+#[derive(Clone, Copy)]
+pub(crate) struct Left {
+    /// The queue to go on with.
+    from: usize,
+    tasks: u32,
+    bytes: usize,
+}
+
+pub(crate) struct RecoverRest {
+    queue: Box<[u8]>,
+    elapsed_ms: u64,
+    left: u32,
+    bytes: usize,
+    /// The last delivery when the command began. Later ones are its own, or nobody is late with them.
+    upto: Option<u64>,
+}
+
+pub(crate) struct InspectRest {
+    queue: Box<[u8]>,
+    view: View,
+    start: i64,
+    left: u32,
+    bytes: usize,
+    /// A task that moves meanwhile is shown once at most.
+    shown: HashSet<TaskId>,
+}
+
+pub(crate) struct QueuesRest {
+    pattern: Option<Box<[u8]>>,
+    cursor: u64,
+    left: u32,
+}
+
+pub(crate) struct ListRest {
+    act: Act,
+    queue: Box<[u8]>,
+    items: Items,
+    done: usize,
+    count: u64,
+}
+
+/// The rest of a command that the broker executes in slices: see [`Broker::execute_slice`].
+pub(crate) struct BulkRest {
+    which: BulkCommand,
+    /// The queue or the worker that it names.
+    name: Box<[u8]>,
+    bulk: Bulk,
+    /// What the slices before have told.
+    told: Replies<Body>,
+}
+
+#[derive(Clone, Copy)]
+enum BulkCommand {
+    Purge(Option<View>),
+    ReviveAll,
+    Start { ttl_ms: u64 },
+    Stop { incarnation: u64 },
+    Fail,
+    ListWorkers,
+}
+
+/// What is done to each item of a list.
+#[derive(Clone, Copy)]
+enum Act {
+    Ack(IdForm, AckScope),
+    CancelIds(IdForm),
+    CancelNames,
+    Bury(IdForm),
+    Delete(IdForm),
+    Revive(IdForm),
+    Drop,
+    Exists,
+}
+
+/// A long list of short words in one piece of memory, which is accounted for.
+struct Items {
+    bytes: Vec<u8>,
+    /// Where each ends.
+    ends: Vec<u32>,
+    shared: Arc<Shared>,
+}
+
+impl Items {
+    fn new(list: &[&[u8]], shared: &Arc<Shared>) -> Self {
+        let bytes = list.concat();
+        let mut end = 0;
+        let each = list.iter().map(|item| {
+            end += item.len() as u32;
+            end
+        });
+        let items = Self { ends: each.collect(), bytes, shared: Arc::clone(shared) };
+        shared.charged.fetch_add(items.memory(), Ordering::Relaxed);
+        items
+    }
+
+    fn memory(&self) -> usize {
+        self.bytes.len() + self.ends.len() * size_of::<u32>()
+    }
+
+    fn slice(&self, from: usize, count: usize) -> Vec<&[u8]> {
+        let upto = (from + count).min(self.ends.len());
+        let start = |n: usize| n.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
+        (from..upto).map(|n| &self.bytes[start(n)..self.ends[n] as usize]).collect()
+    }
+}
+
+impl Drop for Items {
+    fn drop(&mut self) {
+        self.shared.charged.fetch_sub(self.memory(), Ordering::Relaxed);
+    }
+}
+
+/// Whether a command is for a ticket from its beginning.
+pub(crate) fn is_sliced(command: &Command<'_>) -> bool {
+    match command {
+        Command::Recover { count, .. } | Command::Inspect { count, .. } | Command::Queues { count, .. } => {
+            *count as usize > SLICE_TASKS
+        }
+        _ => List::of(command).is_some_and(|list| list.items.len() > SLICE_TASKS),
+    }
+}
+
+/// What a command does to each item of a list.
+struct List<'a> {
+    act: Act,
+    queue: &'a [u8],
+    items: &'a [&'a [u8]],
+}
+
+impl<'a> List<'a> {
+    fn of(command: &Command<'a>) -> Option<Self> {
+        let (act, queue, items) = match *command {
+            Command::Ack { queue, tasks, scope } => (Act::Ack(tasks.form, scope), queue, tasks.list),
+            Command::Cancel { queue, which: Cancel::Ids(tasks) } => {
+                (Act::CancelIds(tasks.form), queue, tasks.list)
+            }
+            Command::Cancel { queue, which: Cancel::Names(names) } => (Act::CancelNames, queue, names),
+            Command::Bury { queue, tasks } => (Act::Bury(tasks.form), queue, tasks.list),
+            Command::Delete { queue, tasks } => (Act::Delete(tasks.form), queue, tasks.list),
+            Command::Revive { queue, tasks: Some(tasks) } => (Act::Revive(tasks.form), queue, tasks.list),
+            Command::Drop { queues } => (Act::Drop, &[][..], queues),
+            Command::Exists { queues } => (Act::Exists, &[][..], queues),
+            _ => return None,
+        };
+        Some(Self { act, queue, items })
+    }
+}
+
+/// How many tasks, ids or queues a command names.
+pub(crate) fn named(command: &Command<'_>) -> usize {
+    match command {
+        Command::Push { payloads, .. } => payloads.len(),
+        Command::Pop(pop) => pop.queues.len(),
+        _ => List::of(command).map_or(1, |list| list.items.len()),
+    }
+}
+
+impl Act {
+    /// Whether each item can be what it is meant to be. One that cannot refuses all of them.
+    fn check(self, list: &[&[u8]]) -> Result<(), Refusal> {
+        let is_id = |form, item: &[u8]| match form {
+            IdForm::Long => Claim::parse(item).is_some(),
+            IdForm::Short => TaskId::parse_short(item).is_some(),
+        };
+        match self {
+            Self::Ack(form, _)
+            | Self::CancelIds(form)
+            | Self::Bury(form)
+            | Self::Delete(form)
+            | Self::Revive(form)
+                if !list.iter().all(|item| is_id(form, item)) =>
+            {
+                Err(Refusal::MalformedId)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The command for some of the items.
+    const fn on<'a>(self, queue: &'a [u8], list: &'a [&'a [u8]]) -> Command<'a> {
+        match self {
+            Self::Ack(form, scope) => Command::Ack { queue, tasks: TaskRefs { list, form }, scope },
+            Self::CancelIds(form) => Command::Cancel { queue, which: Cancel::Ids(TaskRefs { list, form }) },
+            Self::CancelNames => Command::Cancel { queue, which: Cancel::Names(list) },
+            Self::Bury(form) => Command::Bury { queue, tasks: TaskRefs { list, form } },
+            Self::Delete(form) => Command::Delete { queue, tasks: TaskRefs { list, form } },
+            Self::Revive(form) => Command::Revive { queue, tasks: Some(TaskRefs { list, form }) },
+            Self::Drop => Command::Drop { queues: list },
+            Self::Exists => Command::Exists { queues: list },
+        }
+    }
+}
+
+/// What a ticket does next.
+pub(crate) enum Step {
+    /// It has no slices left.
+    None,
+    /// There is another slice to execute.
+    More,
+    /// Another slice is executed once this is durable.
+    Hold(Position),
+}
+
+/// Executes the first slice of a pop, and answers what is left if it may go on.
+#[inline]
+pub(crate) fn begin_pop(
+    broker: &mut Broker<Body>,
+    pop: &Pop<'_>,
+    now: Now,
+    tape: &mut Tape,
+    replies: &mut Replies<Body>,
+) -> Option<Left> {
+    let tasks = pop.count.min(limits::REPLY_TASKS_MAX);
+    let mut left = Left { from: 0, tasks, bytes: limits::REPLY_BYTES_MAX };
+    let start = replies.tasks.len();
+    let popped = pop_slice(&mut left, usize::MAX, broker, pop, now, tape, replies);
+    replies.list.push(match popped {
+        Ok(_) => Reply::Tasks(Span::new(start, replies.tasks.len())),
+        Err(ref refusal) => Reply::Refused(refusal.clone()),
+    });
+    popped.is_ok_and(|progress| progress == Progress::More).then_some(left)
+}
+
+#[inline]
+fn pop_slice(
+    left: &mut Left,
+    first_bytes: usize,
+    broker: &mut Broker<Body>,
+    pop: &Pop<'_>,
+    now: Now,
+    tape: &mut Tape,
+    replies: &mut Replies<Body>,
+) -> Result<Progress, Refusal> {
+    let count = left.tasks.min(SLICE_TASKS as u32);
+    let slice = PopSlice { from: left.from, count, bytes: SLICE_BYTES.min(left.bytes), first_bytes };
+    let Popped { tasks, bytes, is_cut } = broker.pop_slice(pop, &slice, now, tape, replies)?;
+    left.tasks -= tasks;
+    left.bytes = left.bytes.saturating_sub(bytes);
+    if tasks > 0 {
+        left.from = replies.tasks.last().map_or(left.from, |task| task.queue as usize);
+    }
+    let is_over = tasks == 0 || tasks < count && !is_cut || left.tasks == 0 || left.bytes == 0;
+    Ok(if is_over { Progress::Done } else { Progress::More })
+}
+
+impl PopRest {
+    pub(crate) const fn new(pop: OwnedPop, left: Left) -> Self {
+        Self { pop, left }
+    }
+
+    fn step(&mut self, now: Now, state: &mut State, replies: &mut Replies<Body>) -> Progress {
+        let State { broker, tape, .. } = state;
+        let first_bytes = self.left.bytes;
+        let left = &mut self.left;
+        let popped = self.pop.with(|pop| pop_slice(left, first_bytes, broker, pop, now, tape, replies));
+        // If its worker is gone by now, it gets what it was given before.
+        popped.unwrap_or(Progress::Done)
+    }
+}
+
+impl RecoverRest {
+    fn step(&mut self, now: Now, state: &mut State, replies: &mut Replies<Body>) -> Progress {
+        let State { broker, tape, .. } = state;
+        let is_first = self.upto.is_none();
+        let last = || broker.queue(&self.queue).map_or(0, sureq_core::Queue::last_delivery);
+        let upto = *self.upto.get_or_insert_with(last);
+        let count = self.left.min(SLICE_TASKS as u32);
+        let first_bytes = if is_first { usize::MAX } else { self.bytes };
+        let bytes = SLICE_BYTES.min(self.bytes);
+        let ask = RecoverAsk { count, elapsed_ms: self.elapsed_ms, bytes, first_bytes, upto };
+        broker.recover_slice(&self.queue, &ask, now, tape, replies);
+        let recovered = replies.tasks.len() as u32;
+        self.left -= recovered;
+        self.bytes = self.bytes.saturating_sub(bytes_of(replies));
+        if recovered == 0 || self.left == 0 || self.bytes == 0 { Progress::Done } else { Progress::More }
+    }
+}
+
+impl InspectRest {
+    fn step(&mut self, now: Now, state: &mut State, replies: &mut Replies<Body>) -> Progress {
+        let State { broker, tape, .. } = state;
+        let count = self.left.min(SLICE_TASKS as u32);
+        let (view, start) = (self.view, self.start);
+        broker.execute(now, &Command::Inspect { queue: &self.queue, view, start, count }, tape, replies);
+        replies.list.clear();
+        let looked_at = replies.tasks.len() as u32;
+        replies.tasks.retain(|task| self.shown.insert(task.id));
+        let mut is_full = false;
+        replies.tasks.retain(|task| {
+            let len = task.body.len();
+            is_full |= len > self.bytes && self.bytes < limits::REPLY_BYTES_MAX;
+            self.bytes = if is_full { 0 } else { self.bytes.saturating_sub(len) };
+            !is_full
+        });
+        self.left -= looked_at;
+        self.start += i64::from(looked_at);
+        // From the end it is shown up to the end, which is where it counts from.
+        let is_at_end = looked_at < count || start < 0 && self.start >= 0;
+        if is_at_end || is_full || self.left == 0 || self.bytes == 0 {
+            Progress::Done
+        } else {
+            Progress::More
+        }
+    }
+}
+
+impl QueuesRest {
+    fn step(&mut self, now: Now, state: &mut State, replies: &mut Replies<Body>) -> Progress {
+        let State { broker, tape, meter, .. } = state;
+        let count = self.left.min(SLICE_TASKS as u32);
+        let (pattern, cursor) = (self.pattern.as_deref(), self.cursor);
+        meter.tasks(count as usize);
+        broker.execute(now, &Command::Queues { pattern, cursor, count }, tape, replies);
+        let Some(Reply::Queues { cursor: next, .. }) = replies.list.pop() else { return Progress::Done };
+        if self.left < u32::MAX {
+            self.left = self.left.saturating_sub(next.saturating_sub(cursor) as u32);
+        }
+        self.cursor = next;
+        if next == 0 || self.left == 0 { Progress::Done } else { Progress::More }
+    }
+}
+
+impl ListRest {
+    fn step(&mut self, now: Now, state: &mut State, replies: &mut Replies<Body>) -> Progress {
+        let State { broker, tape, meter, .. } = state;
+        let list = self.items.slice(self.done, SLICE_TASKS);
+        meter.tasks(list.len());
+        broker.execute(now, &self.act.on(&self.queue, &list), tape, replies);
+        match replies.list.pop() {
+            Some(Reply::Count(count)) => self.count += count,
+            Some(Reply::Acked(_)) => replies.indexes.iter_mut().for_each(|at| *at += self.done as u32),
+            other => replies.list.extend(other),
+        }
+        self.done += list.len();
+        let is_over = self.done == self.items.ends.len() || !replies.list.is_empty();
+        if is_over { Progress::Done } else { Progress::More }
+    }
+}
+
+impl BulkRest {
+    fn new(command: &Command<'_>, bulk: Bulk) -> Self {
+        let (which, name): (_, &[u8]) = match *command {
+            Command::Purge { queue, state } => (BulkCommand::Purge(state), queue),
+            Command::Revive { queue, tasks: None } => (BulkCommand::ReviveAll, queue),
+            Command::Worker(Worker::Start { name, ttl_ms }) => (BulkCommand::Start { ttl_ms }, name),
+            Command::Worker(Worker::Stop(WorkerRef { name, incarnation })) => {
+                (BulkCommand::Stop { incarnation }, name)
+            }
+            Command::Worker(Worker::Fail { name }) => (BulkCommand::Fail, name),
+            Command::Worker(Worker::List) => (BulkCommand::ListWorkers, &[]),
+            ref other => unreachable!("the broker executes {other:?} at once"),
+        };
+        Self { which, name: name.into(), bulk, told: Replies::default() }
+    }
+
+    fn step(&mut self, now: Now, state: &mut State, replies: &mut Replies<Body>) -> Progress {
+        let name = &*self.name;
+        let command = match self.which {
+            BulkCommand::Purge(state) => Command::Purge { queue: name, state },
+            BulkCommand::ReviveAll => Command::Revive { queue: name, tasks: None },
+            BulkCommand::Start { ttl_ms } => Command::Worker(Worker::Start { name, ttl_ms }),
+            BulkCommand::Stop { incarnation } => {
+                Command::Worker(Worker::Stop(WorkerRef { name, incarnation }))
+            }
+            BulkCommand::Fail => Command::Worker(Worker::Fail { name }),
+            BulkCommand::ListWorkers => Command::Worker(Worker::List),
+        };
+        let State { broker, tape, meter, .. } = state;
+        meter.tasks(SLICE_TASKS);
+        let progress = broker.execute_slice(now, &command, &mut self.bulk, tape, &mut self.told);
+        if progress == Progress::Done {
+            *replies = std::mem::take(&mut self.told);
+        }
+        progress
+    }
+}
+
+fn bytes_of(replies: &Replies<Body>) -> usize {
+    replies.tasks.iter().map(|task| task.body.len()).sum()
+}
+
+/// The form of a reply.
+#[derive(Clone, Copy)]
+enum ReplyKind {
+    Tasks,
+    Inspected,
+    Queues,
+    Acked,
+    Count,
+}
+
+impl Sliced {
+    /// Executes a slice. What it adds to the list of replies is the answer instead of all slices before.
+    fn step(&mut self, now: Now, state: &mut State, replies: &mut Replies<Body>) -> Progress {
+        match self {
+            Self::Pop(rest) => rest.step(now, state, replies),
+            Self::Recover(rest) => rest.step(now, state, replies),
+            Self::Inspect(rest) => rest.step(now, state, replies),
+            Self::Queues(rest) => rest.step(now, state, replies),
+            Self::List(rest) => rest.step(now, state, replies),
+            Self::Bulk(rest) => rest.step(now, state, replies),
+        }
+    }
+
+    /// What makes the reply to the whole command of all slices so far.
+    fn reply_so_far(&self) -> impl FnOnce(&Replies<Body>) -> Reply + use<> {
+        let (kind, cursor, count) = match self {
+            Self::Pop(_) | Self::Recover(_) => (ReplyKind::Tasks, 0, 0),
+            Self::Inspect(_) => (ReplyKind::Inspected, 0, 0),
+            Self::Queues(rest) => (ReplyKind::Queues, rest.cursor, 0),
+            Self::List(ListRest { act: Act::Ack(..), .. }) => (ReplyKind::Acked, 0, 0),
+            Self::List(rest) => (ReplyKind::Count, 0, rest.count),
+            Self::Bulk(rest) => (ReplyKind::Count, 0, rest.bulk.count()),
+        };
+        move |replies| match kind {
+            ReplyKind::Tasks => Reply::Tasks(Span::new(0, replies.tasks.len())),
+            ReplyKind::Inspected => Reply::Inspected(Span::new(0, replies.tasks.len())),
+            ReplyKind::Queues => Reply::Queues { cursor, rows: Span::new(0, replies.queues.len()) },
+            ReplyKind::Acked => Reply::Acked(Span::new(0, replies.indexes.len())),
+            ReplyKind::Count => Reply::Count(count),
+        }
+    }
+
+    /// The reply if the store closes before all slices are executed. Deliveries that were made are made; otherwise what is
+    /// missing would be taken for what is not there.
+    fn reply_at_close(&self, replies: &Replies<Body>) -> Reply {
+        let is_begun = match self {
+            Self::Recover(rest) if rest.upto.is_none() => false,
+            Self::Pop(_) | Self::Recover(_) => return self.reply_so_far()(replies),
+            Self::List(rest) => rest.done > 0 && !matches!(rest.act, Act::Exists),
+            Self::Bulk(rest) => !matches!(rest.which, BulkCommand::ListWorkers),
+            Self::Inspect(_) | Self::Queues(_) => false,
+        };
+        let why = "the store closed when a part of it was done: open it again and look";
+        Reply::Refused(if is_begun { Refusal::Unknown { why: why.into() } } else { Refusal::Closed })
+    }
+}
+
+impl Shared {
+    /// A ticket for a command that is executed in slices from its beginning. Not to be called with the lock.
+    pub(crate) fn slice(self: &Arc<Self>, command: &Command<'_>) -> EngineTicket {
+        let (sliced, replies) = match self.sliced(command) {
+            Ok(sliced) => (Some(sliced), Replies::default()),
+            Err(refusal) => (None, only(Reply::Refused(refusal))),
+        };
+        let mut answer = PendingAnswer::new(Vec::new(), replies, Position::START);
+        if let Command::Recover { queue, .. } = command {
+            answer.recovered_from = Some((*queue).into());
+        }
+        self.ticket_for(answer, sliced)
+    }
+
+    /// A ticket for the rest of a command some slices of which are in the answer.
+    pub(crate) fn ticket_for(
+        self: &Arc<Self>,
+        answer: PendingAnswer,
+        sliced: Option<Sliced>,
+    ) -> EngineTicket {
+        let cell = Arc::<TicketCell>::default();
+        cell.begin(answer, sliced);
+        EngineTicket { number: None, cell, shared: Arc::clone(self) }
+    }
+
+    /// A ticket for the rest of a command that the broker has begun. `rows` are workers that it has listed by now.
+    pub(crate) fn ticket_for_bulk(
+        self: &Arc<Self>,
+        command: &Command<'_>,
+        bulk: Bulk,
+        rows: Vec<WorkerRow>,
+        position: Position,
+    ) -> EngineTicket {
+        let mut rest = BulkRest::new(command, bulk);
+        rest.told.workers = rows;
+        let begun = PendingAnswer::new(Vec::new(), Replies::default(), position);
+        self.ticket_for(begun, Some(Sliced::Bulk(rest)))
+    }
+
+    fn sliced(self: &Arc<Self>, command: &Command<'_>) -> Result<Sliced, Refusal> {
+        command.check()?;
+        let bytes = limits::REPLY_BYTES_MAX;
+        Ok(match *command {
+            Command::Recover { queue, count, elapsed_ms } => {
+                let left = count.min(limits::REPLY_TASKS_MAX);
+                Sliced::Recover(RecoverRest { queue: queue.into(), elapsed_ms, left, bytes, upto: None })
+            }
+            Command::Inspect { queue, view, start, count } => {
+                let (left, shown) = (count.min(limits::REPLY_TASKS_MAX), HashSet::new());
+                Sliced::Inspect(InspectRest { queue: queue.into(), view, start, left, bytes, shown })
+            }
+            Command::Queues { pattern, cursor, count } => {
+                Sliced::Queues(QueuesRest { pattern: pattern.map(Into::into), cursor, left: count })
+            }
+            _ => {
+                let List { act, queue, items } =
+                    List::of(command).expect("all others that are sliced have a list");
+                act.check(items)?;
+                let items = Items::new(items, self);
+                Sliced::List(ListRest { act, queue: queue.into(), items, done: 0, count: 0 })
+            }
+        })
+    }
+
+    /// Executes the next slice of a command, if there is one.
+    pub(crate) fn step(&self, cell: &Arc<TicketCell>) -> Step {
+        let Some((mut sliced, is_first)) = cell.take_slices() else { return Step::None };
+        if !is_first {
+            self.step_aside();
+        }
+        if self.durable.failure().is_some() || self.state.is_poisoned() {
+            // Whoever asks is told. Without an answer nothing was executed for it.
+            cell.lock().answer.take_if(|_| is_first);
+            return Step::None;
+        }
+        let mut state = self.lock();
+        if state.tape.is_long() && !state.closing {
+            let hold = state.tape.end();
+            drop(state);
+            cell.put_slices(sliced, is_first);
+            return Step::Hold(hold);
+        }
+        let mut slice = Replies::default();
+        if state.closing {
+            let position = self.position(&state);
+            drop(state);
+            cell.add_slice(slice, position, None, |replies| sliced.reply_at_close(replies));
+            return Step::None;
+        }
+        let now = self.clock.now();
+        self.mind_the_mark(&state, now);
+        if !state.line.is_empty() {
+            ticker::tick(self, &mut state, now);
+        }
+        let is_over = sliced.step(now, &mut state, &mut slice) == Progress::Done;
+        state.meter.tasks(slice.tasks.len());
+        self.end_unit(&mut state);
+        if let Sliced::Pop(rest) = &sliced {
+            rest.pop.with(|pop| self.fetch(&mut state, &Command::Pop(*pop), &mut slice.tasks));
+        } else if !slice.tasks.is_empty() {
+            self.fetch_all(&mut state, &mut slice.tasks);
+        }
+        self.serve(&mut state, now);
+        state.forget_awake_unless_awaited();
+        self.stir_ticker(&mut state, now);
+        if is_over || state.tape.bytes() >= self.gather_bytes_max() {
+            self.stir_log(&mut state);
+        } else {
+            self.is_gathering.store(true, Ordering::Release);
+        }
+        let position = self.position(&state);
+        let is_cold = slice.tasks.iter().any(|task| task.body.place().is_some());
+        let reply = sliced.reply_so_far();
+        cell.add_slice(slice, position, (!is_over).then_some(sliced), reply);
+        if is_cold {
+            self.read_for(cell);
+        }
+        self.let_go(state);
+        if is_over || is_cold { Step::None } else { Step::More }
+    }
+
+    /// Has the loader read the payloads that the answer lacks. To be called with the lock under which it was given their
+    /// places: from then on no segment is retired before they are read.
+    pub(crate) fn read_for(&self, cell: &Arc<TicketCell>) {
+        self.loader.iter().for_each(|loader| loader.load(Arc::clone(cell)));
+    }
+}

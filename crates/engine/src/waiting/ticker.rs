@@ -1,0 +1,69 @@
+//! The thread that lets time pass: leases run out, delayed tasks fall due, waiting pops give up.
+
+use std::time::Duration;
+
+use sureq_core::{LogTime, Now};
+use sureq_sync::MutexGuard;
+
+use crate::shared::{LOCK, Shared, State};
+use crate::waiting::ticket::timed_out;
+
+/// The wall clock may jump, so that tasks with a time of day are looked at this often before their time.
+const WALL_LOOK_MS: u64 = 100;
+
+/// When the ticker must look next, if ever.
+pub(crate) fn next_look(state: &State, now: Now) -> Option<LogTime> {
+    let next = state.broker.next_deadline();
+    let wall = next.wall.map(|at| now.log.after(at.0.saturating_sub(now.wall.0).min(WALL_LOOK_MS)));
+    let unserved = state.has_unserved().then_some(now.log);
+    [next.log, state.line.next_timeout(), wall, unserved].into_iter().flatten().min()
+}
+
+pub(crate) fn run(shared: &Shared) {
+    let mut state = shared.lock();
+    while !state.closing {
+        let now = shared.clock.now();
+        tick(shared, &mut state, now);
+        let is_due = state.broker.next_deadline().is_due(now) || state.has_unserved();
+        if is_due || !state.woken.is_empty() {
+            // A flood is taken in slices, and others get the lock in between.
+            shared.let_go(state);
+            shared.step_aside();
+            state = shared.lock();
+        } else {
+            state = sleep(shared, state, now);
+        }
+    }
+    shared.let_go(state);
+}
+
+/// One slice of what is due.
+pub(crate) fn tick(shared: &Shared, state: &mut State, now: Now) {
+    if state.broker.next_deadline().is_due(now) {
+        let State { broker, tape, .. } = &mut *state;
+        broker.tick(now, tape);
+        shared.end_unit(state);
+        shared.stir(state, now);
+    }
+    if shared.serve(state, now) {
+        shared.stir_log(state);
+    }
+    while let Some(waiting) = state.line.timed_out(now.log) {
+        let position = shared.position(state);
+        Shared::answer(state, waiting, timed_out(), position);
+    }
+}
+
+/// Sleeps until the next thing is due, or until something sooner comes up.
+fn sleep<'s>(shared: &'s Shared, mut state: MutexGuard<'s, State>, now: Now) -> MutexGuard<'s, State> {
+    let until = next_look(&state, now);
+    state.ticker_sleeps = Some(until.unwrap_or(LogTime(u64::MAX)));
+    let timeout = until.map(|at| Duration::from_millis(at.since(now.log)));
+    state = match timeout {
+        None => shared.ticker_wakes.wait(state).expect(LOCK),
+        Some(timeout) => shared.ticker_wakes.wait_timeout(state, timeout).expect(LOCK).0,
+    };
+    state.ticker_sleeps = None;
+    state.note_held();
+    state
+}

@@ -1,0 +1,296 @@
+//! Tickets: the right to an answer that is not there yet, because its pop waits in line, its payloads are being read, or a
+//! search goes on.
+
+use std::fmt;
+use std::sync::{Arc, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use sureq_core::reply::{Span, TaskView};
+use sureq_core::{Receipt, Refusal, Replies, Reply};
+use sureq_home_api::{Answer, Pending, by_queue};
+use sureq_sync::{Mutex, MutexGuard};
+
+use crate::commit::durable::Durable;
+use crate::log::Position;
+use crate::payload::body::Body;
+use crate::payload::payloads::part_from_large;
+use crate::shared::Shared;
+use crate::waiting::sliced::{Sliced, Step};
+
+/// What came of a command that had to wait.
+#[derive(Debug)]
+pub(crate) struct PendingAnswer {
+    /// The queues of a pop, in its order: what the tasks' queue numbers mean.
+    pub(crate) queues: Vec<Box<[u8]>>,
+    /// One reply and what it points into.
+    pub(crate) replies: Replies<Body>,
+    /// What must be durable before it leaves.
+    pub(crate) position: Position,
+    /// When it was executed: whoever waits for it may be late to take it.
+    pub(crate) at: Instant,
+    /// The queue of tasks that were handed out again, as a command other than a pop does.
+    pub(crate) recovered_from: Option<Box<[u8]>>,
+}
+
+impl PendingAnswer {
+    /// What has just been executed.
+    pub(crate) fn new(queues: Vec<Box<[u8]>>, replies: Replies<Body>, position: Position) -> Self {
+        Self { queues, replies, position, at: sureq_sync::now(), recovered_from: None }
+    }
+
+    /// The deliveries in it, by queue.
+    pub(crate) fn receipts(&self) -> Vec<(Box<[u8]>, Vec<Receipt>)> {
+        let all = by_queue(&self.queues, &self.replies.tasks, TaskView::receipt);
+        all.map(|(queue, receipts)| (queue.clone(), receipts)).collect()
+    }
+}
+
+impl From<PendingAnswer> for Answer {
+    fn from(answer: PendingAnswer) -> Self {
+        let mut replies = Replies::default();
+        let PendingAnswer { replies: mut own, position, at, .. } = answer;
+        replies.append_mapped(&mut own, Body::into_payload);
+        Self { replies, position, at }
+    }
+}
+
+/// Takes the last reply, and the tasks that it points to, out of `replies`.
+pub(crate) fn split_off(replies: &mut Replies<Body>, first_task: usize) -> Replies<Body> {
+    let mut own = Replies { tasks: replies.tasks.split_off(first_task), ..Replies::default() };
+    let all = Span::new(0, own.tasks.len());
+    own.list.push(match replies.list.pop() {
+        Some(Reply::Inspected(_)) => Reply::Inspected(all),
+        _ => Reply::Tasks(all),
+    });
+    own
+}
+
+/// Replies that consist of one.
+pub(crate) fn only(reply: Reply) -> Replies<Body> {
+    let mut replies = Replies::default();
+    replies.list.push(reply);
+    replies
+}
+
+pub(crate) fn timed_out() -> Replies<Body> {
+    only(Reply::TimedOut)
+}
+
+pub(crate) fn poisoned() -> Replies<Body> {
+    only(Reply::Refused(Refusal::Poisoned))
+}
+
+/// What was executed, and failed to become durable: it may be on the disk all the same.
+fn unsure() -> Replies<Body> {
+    let why = "the log failed before it was durable: open the home again and look";
+    only(Reply::Refused(Refusal::Unknown { why: why.into() }))
+}
+
+/// The two ends of a ticket.
+#[derive(Debug, Default)]
+pub(crate) struct TicketCell {
+    inner: Mutex<TicketState>,
+}
+
+#[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "four questions, of which each has its own answer")]
+pub(crate) struct TicketState {
+    pub(crate) answer: Option<PendingAnswer>,
+    /// The answer's payloads are being read, or not all of its slices were executed.
+    pub(crate) is_loading: bool,
+    /// The loader reads payloads of the answer. No further slice is executed meanwhile.
+    is_reading: bool,
+    /// What is left of its command, and whether nothing was executed yet for it.
+    slices: Option<Sliced>,
+    is_first: bool,
+    /// Its command is executed, or about to be, although there is no answer yet.
+    pub(crate) is_executed: bool,
+    pub(crate) waker: Option<Waker>,
+}
+
+impl fmt::Debug for TicketState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { answer, is_loading, waker, .. } = self;
+        let state = (answer, is_loading, waker);
+        f.debug_tuple("TicketState").field(&state).finish()
+    }
+}
+
+impl TicketState {
+    /// The payloads of the answer have been read, or never will be.
+    pub(crate) fn end_reading(&mut self) {
+        self.is_reading = false;
+        self.is_loading = self.slices.is_some();
+    }
+}
+
+impl TicketCell {
+    /// Begins an answer to which slices will be added, if there are any. If its payloads have to be read first, that is noted
+    /// under the same lock: a poll at this moment must not return the answer without them, nor execute its next slice.
+    pub(crate) fn begin(&self, answer: PendingAnswer, slices: Option<Sliced>) {
+        let is_cold = is_cold(&answer.replies);
+        let mut ticket = self.lock();
+        let is_begun = matches!(slices, Some(Sliced::Bulk(_)));
+        ticket.is_first = answer.replies.list.is_empty() && !is_begun;
+        ticket.is_reading = is_cold;
+        ticket.is_loading = is_cold || slices.is_some();
+        (ticket.answer, ticket.slices) = (Some(answer), slices);
+    }
+
+    /// What is left of the command, and whether nothing was executed yet for it; nothing while payloads are read.
+    pub(crate) fn take_slices(&self) -> Option<(Sliced, bool)> {
+        let mut ticket = self.lock();
+        if ticket.is_reading {
+            return None;
+        }
+        let is_first = std::mem::take(&mut ticket.is_first);
+        ticket.slices.take().map(|slices| (slices, is_first))
+    }
+
+    /// Puts back what [`Self::take_slices`] took.
+    pub(crate) fn put_slices(&self, slices: Sliced, is_first: bool) {
+        let mut ticket = self.lock();
+        (ticket.slices, ticket.is_first) = (Some(slices), is_first);
+    }
+
+    /// Adds a slice to the answer; `whole` makes one reply of all slices so far. If there are more to come, `rest` is what is
+    /// left of the command. If payloads of the slice have to be read, that is next.
+    pub(crate) fn add_slice(
+        &self,
+        mut slice: Replies<Body>,
+        position: Position,
+        rest: Option<Sliced>,
+        whole: impl FnOnce(&Replies<Body>) -> Reply,
+    ) {
+        let is_cold = is_cold(&slice);
+        let mut ticket = self.lock();
+        ticket.is_reading = is_cold;
+        ticket.is_loading = is_cold || rest.is_some();
+        ticket.slices = rest;
+        let Some(answer) = &mut ticket.answer else { return };
+        let PendingAnswer { replies, .. } = answer;
+        replies.tasks.append(&mut slice.tasks);
+        replies.indexes.append(&mut slice.indexes);
+        replies.queues.append(&mut slice.queues);
+        replies.workers.append(&mut slice.workers);
+        answer.position = answer.position.max(position);
+        let is_refused = matches!(replies.list[..], [Reply::Refused(_)]);
+        match slice.list.pop().unwrap_or_else(|| whole(replies)) {
+            // One payload that cannot be read refuses all of an inspection.
+            Reply::Inspected(_) if is_refused => replies.tasks.clear(),
+            reply => replies.list = vec![reply],
+        }
+    }
+
+    /// Answers that nothing is confirmed any more, unless there is an answer.
+    pub(crate) fn fail(&self, durable: &Durable) {
+        let mut ticket = self.lock();
+        if std::mem::take(&mut ticket.is_loading) {
+            // What was executed for it may be on disk or not.
+            let may_be_done = ticket.answer.is_some() || ticket.is_executed;
+            let replies = if may_be_done { unsure() } else { poisoned() };
+            ticket.answer = Some(PendingAnswer::new(Vec::new(), replies, Position::START));
+        }
+        let waker = ticket.waker.take();
+        drop(ticket);
+        if let Some(waker) = waker {
+            durable.wake_at(Position::START, &waker);
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, TicketState> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether payloads of tasks have to be read before a reply can leave.
+fn is_cold(replies: &Replies<Body>) -> bool {
+    replies.tasks.iter().any(|task| task.body.place().is_some())
+}
+
+/// The right to the answer of a command that waits. Dropped before the answer was taken, it leaves the line, and its tasks go
+/// back to the front.
+pub(crate) struct EngineTicket {
+    /// Its place in the line, if it stands there.
+    pub(crate) number: Option<u64>,
+    pub(crate) cell: Arc<TicketCell>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Pending for EngineTicket {
+    /// After a failure of the log the answer is that nothing is confirmed any more, or, of what was executed by then, that its
+    /// outcome is unknown.
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<Answer> {
+        match self.shared.step(&self.cell) {
+            Step::None => {}
+            Step::More => {
+                self.shared.wake_later(cx.waker());
+                return Poll::Pending;
+            }
+            Step::Hold(position) => {
+                self.shared.durable.wake_at(position, cx.waker());
+                return Poll::Pending;
+            }
+        }
+        let mut cell = self.cell.lock();
+        if cell.slices.is_some() && !cell.is_reading {
+            // Its payloads have been read since.
+            drop(cell);
+            self.shared.wake_later(cx.waker());
+            return Poll::Pending;
+        }
+        let answered = cell.answer.as_ref().filter(|_| !cell.is_loading);
+        let Some(position) = answered.map(|answer| answer.position) else {
+            if self.shared.durable.failure().is_some() || self.shared.state.is_poisoned() {
+                // The thread that should have answered may be gone.
+                let may_be_done = cell.answer.take().is_some() || cell.is_executed;
+                let replies = if may_be_done { unsure() } else { poisoned() };
+                return Poll::Ready(PendingAnswer::new(Vec::new(), replies, Position::START).into());
+            }
+            cell.waker = Some(cx.waker().clone());
+            return Poll::Pending;
+        };
+        let (durable, failed) = (self.shared.durable.position(), self.shared.durable.failure().is_some());
+        if (position <= durable || failed)
+            && let Some(mut answer) = cell.answer.take()
+        {
+            if position > durable {
+                (answer.replies, answer.position) = (unsure(), Position::START);
+            }
+            drop(cell);
+            part_from_large(&mut answer.replies.tasks);
+            return Poll::Ready(answer.into());
+        }
+        drop(cell);
+        self.shared.durable.wake_at(position, cx.waker());
+        Poll::Pending
+    }
+
+    fn waits_for_tasks(&self) -> bool {
+        self.number.is_some()
+    }
+}
+
+impl Drop for EngineTicket {
+    fn drop(&mut self) {
+        // The state is left alone if a panic has put it in doubt: nothing of it will be confirmed.
+        let Ok(mut state) = self.shared.state.lock() else { return };
+        self.number.map(|number| state.line.leave(number));
+        if self.cell.lock().slices.take().is_some() {
+            // Those slices that were executed are written, although nobody waits for them.
+            self.shared.stir_log(&mut state);
+        }
+        drop(state);
+        let Some(answer) = self.cell.lock().answer.take() else { return };
+        for (queue, receipts) in answer.receipts() {
+            self.shared.undeliver(&queue, &receipts);
+        }
+    }
+}
+
+impl fmt::Debug for EngineTicket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("EngineTicket").field(&self.number).finish()
+    }
+}
