@@ -12,11 +12,11 @@ use sureq_home_api::Home as _;
 use sureq_sync::{Condvar, Mutex, thread};
 
 use crate::clock::{Clock, LogClock, SystemClock};
+use crate::commit::commit_buffer::CommitBuffer;
 use crate::commit::durable::Durable;
 use crate::commit::giant::Giants;
 use crate::commit::keeper::Keeper;
 use crate::commit::synced::Synced;
-use crate::commit::tape::Tape;
 use crate::compaction::tidier::{self, Tidying};
 use crate::disk::{DirDisk, Disk};
 use crate::fault::OpenError;
@@ -91,7 +91,7 @@ impl Engine {
         let state = State {
             cache: Cache::new(options.cache_bytes),
             segments: opened.segments,
-            ..State::new(opened.broker, opened.tape)
+            ..State::new(opened.broker, opened.buffer)
         };
         let keeper = Keeper::new(opened.store, opened.spares);
         let loader = Some(Loader::new(opened.reader));
@@ -124,9 +124,9 @@ impl Engine {
         let options = Options { durability: Durability::None, ..options.clone() };
         let clock = LogClock::starting(clock, LogTime(0));
         let now = clock.now();
-        let (mut broker, mut tape) = (Broker::default(), Tape::forgetful(opening::memory_key()));
-        broker.start(now.log.0.max(1), now, &mut tape);
-        let state = State::new(broker, tape);
+        let (mut broker, mut buffer) = (Broker::default(), CommitBuffer::forgetful(opening::memory_key()));
+        broker.start(now.log.0.max(1), now, &mut buffer);
+        let state = State::new(broker, buffer);
         let engine = Self::assemble(state, clock, &options, Keeper::idle(), None, None);
         engine.spawn("sureq-ticker", |shared| ticker::run(&shared));
         engine
@@ -141,7 +141,7 @@ impl Engine {
         cut: Option<Cut>,
     ) -> Self {
         let shared = Shared {
-            hash_key: state.tape.hash_key(),
+            hash_key: state.buffer.hash_key(),
             state: Mutex::new(state),
             waited: AtomicU64::new(0),
             entered: AtomicU64::new(0),
@@ -193,7 +193,7 @@ impl Engine {
 
     /// The position behind the last event, durable or not.
     pub fn end(&self) -> Position {
-        self.shared.lock().tape.end()
+        self.shared.lock().buffer.end()
     }
 
     /// Why the store confirms nothing any more, if it has failed.

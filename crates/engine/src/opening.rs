@@ -10,8 +10,8 @@ use sureq_core::{Broker, LogTime, TaskId, codec};
 
 use crate::checkpoint::Checkpoints;
 use crate::clock::{Clock, LogClock};
+use crate::commit::commit_buffer::{CommitBuffer, Playback};
 use crate::commit::keeper::mark_ahead_of;
-use crate::commit::tape::{Playback, Tape};
 use crate::compaction::live::LiveBodies;
 use crate::compaction::snapshot::{self, Snapshot};
 use crate::compaction::tidier::Tidier;
@@ -42,7 +42,7 @@ pub(crate) struct Opened {
     pub(crate) reader: Reader,
     pub(crate) segments: Vec<SegmentInfo>,
     pub(crate) tidier: Tidier,
-    pub(crate) tape: Tape,
+    pub(crate) buffer: CommitBuffer,
     pub(crate) end: Position,
     pub(crate) cut: Option<Cut>,
     /// What is wrong with the newest checkpoint, if it could not be used.
@@ -102,13 +102,13 @@ pub(crate) fn open(
     broker.set_id_mark(id_mark);
 
     let mut writer = recovered.writer;
-    let mut tape = Tape::new(recovered.end, writer.room(), values.hash_key, live);
-    broker.start(incarnation, now, &mut tape);
-    tape.end_unit(&mut broker);
+    let mut buffer = CommitBuffer::new(recovered.end, writer.room(), values.hash_key, live);
+    broker.start(incarnation, now, &mut buffer);
+    buffer.end_unit(&mut broker);
     if let Some(observer) = &options.observer {
-        observer.changed(tape.end(), &broker);
+        observer.changed(buffer.end(), &broker);
     }
-    while let Some(mut batch) = tape.take(&mut FrameBuf::new()) {
+    while let Some(mut batch) = buffer.take(&mut FrameBuf::new()) {
         writer.append(&mut batch.frame, batch.events).map_err(disk_error)?;
     }
     writer.sync().map_err(disk_error)?;
@@ -128,7 +128,7 @@ pub(crate) fn open(
         tidier: Tidier {
             newest: None,
             // All that was read is on disk.
-            confirmed: tape.live.clone(),
+            confirmed: buffer.live.clone(),
             disk: Arc::clone(disk),
             uuid: values.uuid,
             checkpoints,
@@ -140,8 +140,8 @@ pub(crate) fn open(
             kept_older: None,
         },
         skipped,
-        end: tape.end(),
-        tape,
+        end: buffer.end(),
+        buffer,
         cut: recovered.cut,
     })
 }

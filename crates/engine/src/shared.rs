@@ -15,12 +15,12 @@ use sureq_core::{Broker, Command, LogTime, Now, Receipt, Refusal, Replies, Reply
 use sureq_sync::{Condvar, Mutex, MutexGuard, thread};
 
 use crate::clock::LogClock;
+use crate::commit::commit_buffer::CommitBuffer;
 use crate::commit::durable::Durable;
 use crate::commit::giant::Giants;
 use crate::commit::keeper::Keeper;
 use crate::commit::log_thread::{LAZY_BYTES, LogThread};
 use crate::commit::synced::{Synced, Waited};
-use crate::commit::tape::Tape;
 use crate::compaction::tidier::Tidying;
 use crate::fault::{Fault, Operation};
 use crate::log::{Cut, Durability, LogError, Position, SegmentInfo};
@@ -113,7 +113,7 @@ impl ThreadsLeft {
 /// What the lock guards.
 pub(crate) struct State {
     pub(crate) broker: Broker<Body>,
-    pub(crate) tape: Tape,
+    pub(crate) buffer: CommitBuffer,
     pub(crate) line: Line,
     /// Queues with tasks for those in line, who have not been looked for yet.
     pub(crate) unserved: VecDeque<QueueNo>,
@@ -153,10 +153,10 @@ const SERVED_TASKS_MAX: usize = 2 * limits::SLICE_TASKS;
 
 impl State {
     /// Of a store that has just been opened.
-    pub(crate) fn new(broker: Broker<Body>, tape: Tape) -> Self {
+    pub(crate) fn new(broker: Broker<Body>, buffer: CommitBuffer) -> Self {
         Self {
             broker,
-            tape,
+            buffer,
             line: Line::default(),
             unserved: VecDeque::new(),
             listeners: Listeners::default(),
@@ -181,7 +181,7 @@ impl State {
 
     /// Whether waiting pops are still to be answered: tasks have become available, or their workers have ended.
     pub(crate) fn has_unserved(&self) -> bool {
-        let has_work = !self.unserved.is_empty() || !self.tape.ended_workers.is_empty();
+        let has_work = !self.unserved.is_empty() || !self.buffer.ended_workers.is_empty();
         has_work && !self.line.is_empty()
     }
 
@@ -200,7 +200,7 @@ impl State {
         if self.line.is_empty() {
             self.broker.forget_awake();
             self.unserved.clear();
-            self.tape.ended_workers.clear();
+            self.buffer.ended_workers.clear();
         }
     }
 
@@ -209,7 +209,7 @@ impl State {
         if !cfg!(debug_assertions) {
             return;
         }
-        let counted = self.meter.take().plus(self.tape.meter.take()).plus(self.cache.meter.take());
+        let counted = self.meter.take().plus(self.buffer.meter.take()).plus(self.cache.meter.take());
         self.held = self.held.max(counted);
     }
 }
@@ -232,8 +232,8 @@ impl Shared {
     /// What must be durable before more is executed, if too much waits to be written.
     pub(crate) fn hold(&self) -> Option<Position> {
         let state = self.lock();
-        let is_held = state.tape.is_long() && !state.closing && self.durable.failure().is_none();
-        is_held.then(|| state.tape.end())
+        let is_held = state.buffer.is_long() && !state.closing && self.durable.failure().is_none();
+        is_held.then(|| state.buffer.end())
     }
 
     /// Tells the operator.
@@ -302,7 +302,7 @@ impl Shared {
     /// The position that a reply made now must wait for: what it tells may rest on anything before it.
     pub(crate) fn position(&self, state: &State) -> Position {
         // Nothing is promised at these levels that a reply would have to wait for.
-        if self.durability == Durability::None { Position::START } else { state.tape.end() }
+        if self.durability == Durability::None { Position::START } else { state.buffer.end() }
     }
 
     /// Confirms nothing more, and tells everyone who waits.
@@ -334,7 +334,7 @@ impl Shared {
     pub(crate) fn want_sync(&self, position: Position) {
         let mut state = self.lock();
         state.sync_wanted = state.sync_wanted.max(position);
-        state.tape.commit();
+        state.buffer.commit();
         self.log_wakes.notify_one();
     }
 
@@ -355,12 +355,12 @@ impl Shared {
     /// A command or a slice of a tick is whole: what it recorded stays together, and those who listen will hear of it.
     #[inline]
     pub(crate) fn end_unit(&self, state: &mut State) {
-        let State { broker, tape, .. } = &mut *state;
-        tape.end_unit(broker);
+        let State { broker, buffer, .. } = &mut *state;
+        buffer.end_unit(broker);
         if let Some(observer) = &self.observer {
-            observer.changed(tape.end(), broker);
+            observer.changed(buffer.end(), broker);
         }
-        if !state.tape.notes.is_empty() {
+        if !state.buffer.notes.is_empty() {
             self.tell(state);
         }
     }
@@ -368,8 +368,8 @@ impl Shared {
     #[cold]
     fn tell(&self, state: &mut State) {
         let position = self.position(state);
-        let State { broker, tape, listeners, woken, .. } = state;
-        tape.notes.tell(|queue, kind, tasks| {
+        let State { broker, buffer, listeners, woken, .. } = state;
+        buffer.notes.tell(|queue, kind, tasks| {
             // A queue that was forgotten within the same step had nothing in it that anyone would ask for now.
             if let Some(name) = broker.name_of(queue) {
                 listeners.tell(name, kind, tasks, position, woken);
@@ -378,14 +378,14 @@ impl Shared {
     }
 
     /// Something that changes state but has no reply.
-    pub(crate) fn change(&self, act: impl FnOnce(&mut Broker<Body>, Now, &mut Tape)) {
+    pub(crate) fn change(&self, act: impl FnOnce(&mut Broker<Body>, Now, &mut CommitBuffer)) {
         let mut state = self.lock();
         if state.closing || self.durable.failure().is_some() {
             return;
         }
         let now = self.clock.now();
-        let State { broker, tape, .. } = &mut *state;
-        act(broker, now, tape);
+        let State { broker, buffer, .. } = &mut *state;
+        act(broker, now, buffer);
         self.end_unit(&mut state);
         self.serve(&mut state, now);
         self.stir(&mut state, now);
@@ -430,7 +430,7 @@ impl Shared {
             if n > 0 {
                 self.step_aside();
             }
-            self.change(|broker, now, tape| broker.undeliver(queue, slice, now, tape));
+            self.change(|broker, now, buffer| broker.undeliver(queue, slice, now, buffer));
         }
     }
 
@@ -458,15 +458,15 @@ impl Shared {
     /// Tells those who wait for tasks in the name of a worker that has ended.
     fn refuse_ended_workers(&self, state: &mut State, now: Now, budget: &mut usize) {
         while *budget > 0
-            && let Some(&incarnation) = state.tape.ended_workers.last()
+            && let Some(&incarnation) = state.buffer.ended_workers.last()
         {
-            let State { broker, tape, line, .. } = &mut *state;
+            let State { broker, buffer, line, .. } = &mut *state;
             let Some((number, waiting)) = line.first_of_worker(incarnation) else {
-                tape.ended_workers.pop();
+                buffer.ended_workers.pop();
                 continue;
             };
             let mut replies = Replies::default();
-            let pop = |pop: &Pop<'_>| broker.execute(now, &Command::Pop(*pop), tape, &mut replies);
+            let pop = |pop: &Pop<'_>| broker.execute(now, &Command::Pop(*pop), buffer, &mut replies);
             waiting.pop.with(pop);
             self.end_unit(state);
             *budget -= 1;
@@ -479,10 +479,10 @@ impl Shared {
 
     fn serve_queue(&self, state: &mut State, queue: &[u8], now: Now, budget: &mut usize) {
         while *budget > 0 && state.broker.queue(queue).is_some_and(|queue| queue.can_pop(now.log)) {
-            let State { broker, tape, line, .. } = &mut *state;
+            let State { broker, buffer, line, .. } = &mut *state;
             let Some((number, waiting)) = line.first_for(queue) else { return };
             let mut replies = Replies::default();
-            let left = waiting.pop.with(|pop| sliced::begin_pop(broker, pop, now, tape, &mut replies));
+            let left = waiting.pop.with(|pop| sliced::begin_pop(broker, pop, now, buffer, &mut replies));
             self.end_unit(state);
             state.meter.tasks(replies.tasks.len());
             *budget = budget.saturating_sub(replies.tasks.len().max(1));
@@ -545,11 +545,11 @@ impl Shared {
     }
 
     pub(crate) fn stir_log(&self, state: &mut State) {
-        state.tape.commit();
+        state.buffer.commit();
         let is_called = match state.log_thread {
             LogThread::Awake | LogThread::Waits => false,
-            LogThread::Sleeps => state.tape.is_committed(),
-            LogThread::Dozes => state.tape.bytes() >= LAZY_BYTES || state.tape.is_long(),
+            LogThread::Sleeps => state.buffer.is_committed(),
+            LogThread::Dozes => state.buffer.bytes() >= LAZY_BYTES || state.buffer.is_long(),
         };
         if is_called {
             state.log_thread = LogThread::Awake;

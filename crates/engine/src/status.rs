@@ -19,7 +19,7 @@ impl Engine {
         let state = shared.lock();
         let tidying = &shared.tidying;
         Status {
-            position: state.tape.end(),
+            position: state.buffer.end(),
             checkpoint: Position(tidying.checkpoint.load(Relaxed)),
             checkpoints: tidying.taken.load(Relaxed),
             is_checkpointing: tidying.is_checkpointing.load(Relaxed),
@@ -31,7 +31,7 @@ impl Engine {
             copied_bytes: tidying.copied_bytes.load(Relaxed),
             segments: state.segments.len() as u64,
             segments_bytes: state.segments.iter().map(|segment| segment.bytes).sum(),
-            live_bytes: state.tape.live.total().bytes,
+            live_bytes: state.buffer.live.total().bytes,
             cache_bytes: shared.cached(&state),
             memory_bytes: shared.memory(&state),
             memory_bytes_max: shared.memory_max.unwrap_or(0),
@@ -65,7 +65,7 @@ impl Shared {
     pub(crate) fn memory(&self, state: &State) -> u64 {
         let charged = self.charged.load(Relaxed) as u64;
         let waiting = state.line.memory() as u64;
-        state.broker.memory() + self.cached(state) + state.tape.bytes() as u64 + waiting + charged
+        state.broker.memory() + self.cached(state) + state.buffer.bytes() as u64 + waiting + charged
     }
 
     /// What the operator is to hear about memory, if anything, after commands some of which may have been refused for want of

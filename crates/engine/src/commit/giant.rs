@@ -315,16 +315,16 @@ fn execute_in(
     } else {
         let now = shared.clock.now();
         shared.mind_the_mark(&state, now);
-        let State { broker, tape, .. } = &mut *state;
-        tape.lend(prepared);
-        broker.execute(now, command, tape, &mut replies);
-        left = tape.take_left();
+        let State { broker, buffer, .. } = &mut *state;
+        buffer.lend(prepared);
+        broker.execute(now, command, buffer, &mut replies);
+        left = buffer.take_left();
         shared.end_unit(&mut state);
         // The log needs the room for the frame that ends here.
-        if state.tape.is_giant()
+        if state.buffer.is_giant()
             && let (Some(spares), Some(reserved)) = (spares, unused.take())
         {
-            spares.entrust(state.tape.end(), reserved);
+            spares.entrust(state.buffer.end(), reserved);
         }
         shared.serve(&mut state, now);
         position = shared.position(&state);
@@ -342,7 +342,7 @@ fn execute_in(
 fn lock_when_short(shared: &Shared) -> MutexGuard<'_, State> {
     loop {
         let state = shared.lock();
-        let hold = state.tape.is_long().then(|| state.tape.end());
+        let hold = state.buffer.is_long().then(|| state.buffer.end());
         let Some(hold) = hold.filter(|_| shared.durable.failure().is_none()) else { return state };
         drop(state);
         shared.durable.wait_for(hold);
@@ -355,7 +355,7 @@ mod tests {
     use sureq_core::{Broker, LogTime, Now, Replies, WallTime};
 
     use super::*;
-    use crate::commit::tape::Tape;
+    use crate::commit::commit_buffer::CommitBuffer;
     use crate::compaction::live::LiveBodies;
     use crate::log::Room;
 
@@ -363,17 +363,17 @@ mod tests {
     #[test]
     fn no_command_records_more_than_it_was_expected_to() {
         let room = Room::new(1, 192, 1 << 30, 1 << 30);
-        let mut tape = Tape::new(Position::START, room, [7; 16], LiveBodies::default());
+        let mut buffer = CommitBuffer::new(Position::START, room, [7; 16], LiveBodies::default());
         let (mut broker, mut replies) = (Broker::default(), Replies::default());
         let now = Now { log: LogTime(1 << 40), wall: WallTime(1 << 40) };
         let (long, large) = (vec![b'q'; 4096], vec![b'x'; 1 << 20]);
         let small: Vec<&[u8]> = vec![&[]; 20_000];
         let mut execute = |command: Command<'_>| {
-            let before = tape.bytes();
+            let before = buffer.bytes();
             replies.clear();
-            broker.execute(now, &command, &mut tape, &mut replies);
-            tape.end_unit(&mut broker);
-            let recorded = tape.bytes() - before;
+            broker.execute(now, &command, &mut buffer, &mut replies);
+            buffer.end_unit(&mut broker);
+            let recorded = buffer.bytes() - before;
             assert!(recorded > 0 && recorded <= event_bytes(&command), "{recorded} bytes");
             replies.ids.clone()
         };
@@ -389,13 +389,13 @@ mod tests {
         execute(Command::Cancel { queue: b"q", which: Cancel::Ids(tasks(&list[10_000..15_000])) });
         execute(Command::Delete { queue: b"q", tasks: tasks(&list[15_000..]) });
         let pop = sureq_core::command::Pop::plain(&[b"q"], 5_000);
-        broker.execute(now, &Command::Pop(pop), &mut tape, &mut replies);
-        tape.end_unit(&mut broker);
+        broker.execute(now, &Command::Pop(pop), &mut buffer, &mut replies);
+        buffer.end_unit(&mut broker);
         let scope = AckScope::LeasedOrLapsed;
         let ack = Command::Ack { queue: b"q", tasks: tasks(&list[..5_000]), scope };
-        let before = tape.bytes();
-        broker.execute(now, &ack, &mut tape, &mut replies);
-        tape.end_unit(&mut broker);
-        assert!((1..=event_bytes(&ack)).contains(&(tape.bytes() - before)));
+        let before = buffer.bytes();
+        broker.execute(now, &ack, &mut buffer, &mut replies);
+        buffer.end_unit(&mut broker);
+        assert!((1..=event_bytes(&ack)).contains(&(buffer.bytes() - before)));
     }
 }

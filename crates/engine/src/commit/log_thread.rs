@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::commit::tape::Batch;
+use crate::commit::commit_buffer::Batch;
 use crate::compaction::tidier;
 use crate::log::{Durability, FrameBuf, LogError, Place, Writer};
 use crate::payload::placement;
@@ -62,7 +62,7 @@ fn write_until_closed(shared: &Shared, writer: &mut Writer) -> Result<(), LogErr
             state = doze(shared, writer, state);
         }
         let closing = state.closing;
-        if state.tape.is_empty() {
+        if state.buffer.is_empty() {
             drop(state);
             sync(shared, writer)?;
             synced_at = sureq_sync::now();
@@ -71,15 +71,15 @@ fn write_until_closed(shared: &Shared, writer: &mut Writer) -> Result<(), LogErr
             }
             continue;
         }
-        let State { broker, tape, cache, sync_wanted, .. } = &mut *state;
+        let State { broker, buffer, cache, sync_wanted, .. } = &mut *state;
         let is_wanted = *sync_wanted > writer.synced();
-        let Some(batch) = tape.take(&mut spare) else { continue };
+        let Some(batch) = buffer.take(&mut spare) else { continue };
         placement::verify(broker, &batch);
         let Batch { mut frame, events, end, place, has_payloads } = batch;
         if has_payloads {
             cache.keep_frame(place, &frame);
         }
-        let has_full = tape.has_full();
+        let has_full = buffer.has_full();
         drop(state);
         let written = append(shared, writer, &mut frame, events)?;
         assert_eq!(written, place, "tasks were told where their payloads lie");
@@ -103,7 +103,7 @@ fn write_until_closed(shared: &Shared, writer: &mut Writer) -> Result<(), LogErr
 /// Sleeps until something is committed, or something written is to be synced, or the store closes.
 fn wait_for_work<'s>(shared: &'s Shared, writer: &Writer, synced_at: Instant) -> MutexGuard<'s, State> {
     let mut state = shared.lock();
-    while !state.tape.is_committed() && !state.closing && state.sync_wanted <= writer.synced() {
+    while !state.buffer.is_committed() && !state.closing && state.sync_wanted <= writer.synced() {
         let unsynced = shared.durability == Durability::Interval && writer.synced() < writer.end();
         let left = SYNC_INTERVAL.saturating_sub(sureq_sync::elapsed(synced_at));
         if unsynced && left.is_zero() {
@@ -134,7 +134,7 @@ fn sync(shared: &Shared, writer: &mut Writer) -> Result<(), LogError> {
 fn doze<'s>(shared: &'s Shared, writer: &Writer, mut state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
     state.log_thread = LogThread::Dozes;
     let may_gather = |state: &mut State| {
-        let is_little = state.tape.bytes() < LAZY_BYTES && !state.tape.is_long();
+        let is_little = state.buffer.bytes() < LAZY_BYTES && !state.buffer.is_long();
         !state.closing && state.sync_wanted <= writer.synced() && is_little
     };
     let dozed = shared.log_wakes.wait_timeout_while(state, LAZY_INTERVAL, may_gather);
@@ -209,7 +209,7 @@ fn note(shared: &Shared, writer: &Writer, segment: u64, before: u64) {
     let mut state = shared.lock();
     state.cache.has_written();
     state.logged_bytes += writer.bytes() - before;
-    let (logged, has_emptied) = (state.logged_bytes, state.tape.live.has_emptied());
+    let (logged, has_emptied) = (state.logged_bytes, state.buffer.live.has_emptied());
     let has_rolled = writer.segment().number != segment;
     if has_rolled {
         state.segments.push(writer.segment());

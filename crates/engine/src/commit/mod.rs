@@ -2,12 +2,13 @@
 //!
 //! - `submit` executes commands under the state lock: `batch` says how many at once, `prepared` encodes large payloads before
 //!   the lock is taken, `giant` makes room for commands larger than a segment.
-//! - `tape` collects the events of commands into frames. `log_thread` writes and syncs them, and `keeper` prepares the
+//! - `commit_buffer` collects the events of commands into frames. `log_thread` writes and syncs them, and `keeper` prepares the
 //!   segments it writes to.
 //! - `durable` is the position up to which replies may be sent, and wakes those who wait for it. `synced` is how much is on
 //!   disk, whatever the durability level promises.
 
 pub(crate) mod batch;
+pub(crate) mod commit_buffer;
 pub(crate) mod durable;
 pub(crate) mod giant;
 pub(crate) mod keeper;
@@ -15,4 +16,3 @@ pub(crate) mod log_thread;
 pub(crate) mod prepared;
 pub(crate) mod submit;
 pub(crate) mod synced;
-pub(crate) mod tape;

@@ -1,6 +1,6 @@
 //! Executing commands: the engine's side of the contract with dialects.
 //!
-//! Commands run on the caller's thread, under the lock of the state. The broker decides and applies, the tape records the
+//! Commands run on the caller's thread, under the lock of the state. The broker decides and applies, the buffer records the
 //! events, and the caller gets replies with the position they have to wait for, or a ticket if a task or a payload has to be
 //! waited for. `commit` wakes the log thread, which writes what has gathered, syncs as the durability level says, and
 //! publishes the position. The next frame gathers meanwhile.
@@ -78,7 +78,7 @@ impl Home for Engine {
         let mut progress = Progress::More;
         while progress == Progress::More {
             progress = Progress::Done;
-            self.shared.change(|broker, now, tape| progress = broker.close_conn(conn, now, tape));
+            self.shared.change(|broker, now, buffer| progress = broker.close_conn(conn, now, buffer));
             if progress == Progress::More {
                 self.shared.step_aside();
             }
@@ -193,8 +193,8 @@ impl Engine {
             replies.list.extend(commands.iter().map(|_| Reply::Refused(refusal.clone())));
             return Submitted { executed: commands.len(), ..Submitted::default() };
         }
-        if state.tape.is_long() {
-            let flow = Flow::Backpressure(Some(state.tape.end()));
+        if state.buffer.is_long() {
+            let flow = Flow::Backpressure(Some(state.buffer.end()));
             return Submitted { flow, ..Submitted::default() };
         }
         if !state.line.is_empty() {
@@ -222,11 +222,11 @@ impl Engine {
         let position = shared.position(&state);
         let flow = match ticket {
             Some(ticket) => Flow::Waiting(ticket.into()),
-            None if state.tape.is_long() => Flow::Backpressure(Some(state.tape.end())),
+            None if state.buffer.is_long() => Flow::Backpressure(Some(state.buffer.end())),
             None => Flow::Ready,
         };
         shared.stir_ticker(&mut state, now);
-        if state.tape.bytes() >= shared.gather_bytes_max() {
+        if state.buffer.bytes() >= shared.gather_bytes_max() {
             shared.stir_log(&mut state);
         } else {
             shared.is_gathering.store(true, Ordering::Release);
@@ -261,14 +261,14 @@ impl Engine {
             return Some(shared.set_apart(giant));
         }
         let (first_task, first_worker) = (replies.tasks.len(), replies.workers.len());
-        let State { broker, tape, .. } = &mut *state;
+        let State { broker, buffer, .. } = &mut *state;
         let (mut left, mut bulk, mut progress) = (None, Bulk::default(), Progress::Done);
         if let Command::Pop(pop) = command {
-            left = sliced::begin_pop(broker, pop, turn.now, tape, replies);
+            left = sliced::begin_pop(broker, pop, turn.now, buffer, replies);
         } else {
-            tape.lend(batch.take(index));
-            progress = broker.execute_slice(turn.now, command, &mut bulk, tape, replies);
-            batch.keep(index, tape.take_left());
+            buffer.lend(batch.take(index));
+            progress = broker.execute_slice(turn.now, command, &mut bulk, buffer, replies);
+            batch.keep(index, buffer.take_left());
         }
         shared.end_unit(state);
         let tasks = sliced::named(command) + replies.tasks.len() - first_task;

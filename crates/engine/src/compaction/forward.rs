@@ -55,7 +55,7 @@ pub(crate) fn copy(shared: &Shared, disk: &dyn Disk, uuid: [u8; 16], segment: &S
     match visited {
         Ok(()) => {
             slice.copy();
-            let is_empty = shared.lock().tape.live.within(segment.numbers()).tasks == 0;
+            let is_empty = shared.lock().buffer.live.within(segment.numbers()).tasks == 0;
             if is_empty { Copied::All } else { Copied::NotAll }
         }
         Err(error) => Copied::Unreadable(error),
@@ -74,7 +74,7 @@ impl Slice<'_> {
     /// Whether much is to be written before more is copied. Not if the log waits for this in turn.
     fn must_wait(&self) -> bool {
         let state = self.shared.lock();
-        state.tape.is_long()
+        state.buffer.is_long()
             && state.log_thread != LogThread::Waits
             && self.shared.durable.failure().is_none()
     }
@@ -100,8 +100,8 @@ impl Slice<'_> {
             if state.closing || self.shared.durable.failure().is_some() {
                 return;
             }
-            let State { broker, tape, .. } = &mut *state;
-            let before = tape.bytes();
+            let State { broker, buffer, .. } = &mut *state;
+            let before = buffer.bytes();
             failpoint("forward.before");
             for Candidate { queue, id, offset, payload, prepared } in &mut self.candidates {
                 let is_meant = |body: &Body| {
@@ -109,13 +109,13 @@ impl Slice<'_> {
                         u64::from(place.offset) == *offset && numbers.contains(&u64::from(place.segment))
                     })
                 };
-                tape.lend(prepared.take());
-                if broker.copy_forward(*queue, *id, payload, is_meant, tape) {
-                    tape.end_unit(broker);
+                buffer.lend(prepared.take());
+                if broker.copy_forward(*queue, *id, payload, is_meant, buffer) {
+                    buffer.end_unit(broker);
                 }
-                *prepared = tape.take_left();
+                *prepared = buffer.take_left();
             }
-            copied = (tape.bytes() - before) as u64;
+            copied = (buffer.bytes() - before) as u64;
             let now = self.shared.clock.now();
             self.shared.stir(&mut state, now);
         }

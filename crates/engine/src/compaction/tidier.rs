@@ -263,7 +263,8 @@ impl Tidier {
         // some, so that they are not waited for.
         let dropped = Arc::new(state.broker.take_dropped());
         state.releasing = Some(Arc::clone(&dropped));
-        let (mut live, position, logged) = (state.tape.live.clone(), state.tape.end(), state.logged_bytes);
+        let (mut live, position, logged) =
+            (state.buffer.live.clone(), state.buffer.end(), state.logged_bytes);
         // The image is of this moment, whatever happens while its queues are gone through.
         state.broker.begin_image();
         while state.broker.image_some(IMAGE_SLICE_QUEUES) {
@@ -299,8 +300,8 @@ impl Tidier {
                     return state;
                 }
                 let now = shared.clock.now();
-                let State { broker, tape, .. } = &mut *state;
-                broker.settle_under_way(now, tape);
+                let State { broker, buffer, .. } = &mut *state;
+                broker.settle_under_way(now, buffer);
                 shared.end_unit(&mut state);
                 shared.serve(&mut state, now);
                 shared.stir(&mut state, now);
@@ -380,7 +381,7 @@ impl Tidier {
                 .filter(|(segment, end)| *end <= needed_from && state.live_in(segment).tasks == 0)
                 .map(|(segment, _)| segment)
                 .collect();
-            (dead, state.tape.end(), state.log_thread == LogThread::Waits && !state.no_space)
+            (dead, state.buffer.end(), state.log_thread == LogThread::Waits && !state.no_space)
         };
         if dead.is_empty() {
             return Ok(());
@@ -489,7 +490,7 @@ fn release(shared: &Shared, dropped: &Dropped<Body>) -> LiveBodies {
     let mut gone = LiveBodies::default();
     dropped.bodies(&mut |body| body.place().into_iter().for_each(|place| gone.add(place)));
     let mut state = shared.lock();
-    state.tape.live.subtract(&gone);
+    state.buffer.live.subtract(&gone);
     state.releasing = None;
     gone
 }
@@ -497,7 +498,7 @@ fn release(shared: &Shared, dropped: &Dropped<Body>) -> LiveBodies {
 /// How much segments may take up before something is done about it.
 fn allowed(state: &State, segment_bytes: u64, is_full: bool) -> u64 {
     let spared = if is_full { 0 } else { USED_SEGMENTS * segment_bytes };
-    USED_PER_LIVE * state.tape.live.total().bytes + spared
+    USED_PER_LIVE * state.buffer.live.total().bytes + spared
 }
 
 /// The segment that gives most room for the least copying, if segments take up too much.
@@ -521,7 +522,7 @@ fn victim(state: &State, segment_bytes: u64, is_full: bool) -> Option<SegmentInf
 /// Whether another segment would be more than the log may take up, and some of them are about to go.
 pub(crate) fn is_behind(state: &State, segment_bytes: u64) -> bool {
     let used: u64 = state.segments.iter().map(|segment| segment.bytes).sum();
-    let bound = BOUND_PER_LIVE * state.tape.live.total().bytes + BOUND_SEGMENTS * segment_bytes;
+    let bound = BOUND_PER_LIVE * state.buffer.live.total().bytes + BOUND_SEGMENTS * segment_bytes;
     let mut dead = state.sealed().filter(|(segment, _)| state.live_in(segment).tasks == 0);
     used + segment_bytes > bound && (dead.next().is_some() || victim(state, segment_bytes, false).is_some())
 }
@@ -538,6 +539,6 @@ impl State {
     }
 
     fn live_in(&self, segment: &SegmentInfo) -> Live {
-        self.tape.live.within(segment.numbers())
+        self.buffer.live.within(segment.numbers())
     }
 }

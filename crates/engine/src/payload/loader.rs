@@ -417,7 +417,7 @@ fn fetch(shared: &Shared, loader: &Loader, wanted: Vec<Wanted>) -> (Vec<(usize, 
             }
         }
         state.meter.bytes(copied);
-        sealed = state.tape.segment().saturating_sub(1);
+        sealed = state.buffer.segment().saturating_sub(1);
     }
     let mut missing = Vec::new();
     let mut patience = FAILED_READS_MAX;

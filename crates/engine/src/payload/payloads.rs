@@ -43,7 +43,7 @@ impl State {
         if let Some(payload) = self.cache.find_near(place) {
             return Some(Found::Read(payload));
         }
-        match self.tape.payload(place) {
+        match self.buffer.payload(place) {
             Some(found) => Some(found),
             None => self.cache.find(place),
         }
@@ -116,8 +116,8 @@ impl Shared {
         if let Command::Pop(pop) = command
             && (is_cold || is_read)
         {
-            let State { broker, ahead, cache, tape, .. } = state;
-            let before = cache.written_from().min(tape.unwritten_from());
+            let State { broker, ahead, cache, buffer, .. } = state;
+            let before = cache.written_from().min(buffer.unwritten_from());
             let readable = Readable { before, budget: cache.budget() };
             // Tasks of one queue stand together: a reply is gone through once, however many queues it is from.
             for popped in tasks.chunk_by(|one, next| one.queue == next.queue) {

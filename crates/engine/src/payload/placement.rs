@@ -3,7 +3,7 @@
 
 use sureq_core::Broker;
 
-use crate::commit::tape::Batch;
+use crate::commit::commit_buffer::Batch;
 use crate::payload::body::Body;
 use crate::payload::recorded::{Recorded, payloads_in};
 

@@ -130,8 +130,8 @@ impl Search {
         let list: Vec<&[u8]> = ids.iter().map(String::as_bytes).collect();
         let which = Cancel::Ids(TaskRefs { list: &list, form: IdForm::Long });
         let (queue, mut replies) = (&self.queue, Replies::default());
-        shared.change(|broker, now, tape| {
-            broker.execute(now, &Command::Cancel { queue, which }, tape, &mut replies);
+        shared.change(|broker, now, buffer| {
+            broker.execute(now, &Command::Cancel { queue, which }, buffer, &mut replies);
         });
         match replies.list.pop() {
             Some(Reply::Count(count)) => self.cancelled += count,

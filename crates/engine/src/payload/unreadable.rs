@@ -152,10 +152,10 @@ fn deliveries(
 }
 
 fn take_back_slice(shared: &Shared, queue: &[u8], slice: &[Undelivered]) {
-    shared.change(|broker, now, tape| {
+    shared.change(|broker, now, buffer| {
         let untried = slice.iter().filter(|undelivered| undelivered.fate == Fate::Front);
         let untried: Vec<Receipt> = untried.map(|undelivered| undelivered.receipt).collect();
-        broker.undeliver(queue, &untried, now, tape);
+        broker.undeliver(queue, &untried, now, buffer);
         for Undelivered { receipt, fate, why } in slice {
             let wait_ms = match fate {
                 Fate::Front => continue,
@@ -163,7 +163,7 @@ fn take_back_slice(shared: &Shared, queue: &[u8], slice: &[Undelivered]) {
                 Fate::Dead => None,
             };
             let reason = format!("the payload cannot be read: {why}");
-            broker.take_back_unreadable(queue, &[*receipt], wait_ms, reason.as_bytes(), now, tape);
+            broker.take_back_unreadable(queue, &[*receipt], wait_ms, reason.as_bytes(), now, buffer);
         }
     });
 }

@@ -67,11 +67,11 @@ impl EngineListener {
     fn change(&self, change: impl FnOnce(&mut Subscribed)) {
         // A panic under the lock has left the state in doubt: nothing more will be published.
         let Ok(mut state) = self.shared.state.lock() else { return };
-        let State { listeners, tape, .. } = &mut *state;
+        let State { listeners, buffer, .. } = &mut *state;
         if let Some((subscribed, _)) = listeners.all.get_mut(&self.number) {
             change(subscribed);
         }
-        tape.notes.want(listeners.kinds());
+        buffer.notes.want(listeners.kinds());
     }
 }
 

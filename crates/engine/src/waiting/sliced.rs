@@ -19,7 +19,7 @@ use sureq_core::reply::{Span, WorkerRow};
 use sureq_core::task::Body as _;
 use sureq_core::{Broker, Bulk, Command, Now, Progress, Refusal, Replies, Reply, TaskId, limits};
 
-use crate::commit::tape::Tape;
+use crate::commit::commit_buffer::CommitBuffer;
 use crate::log::Position;
 use crate::payload::body::Body;
 use crate::shared::{Shared, State};
@@ -259,13 +259,13 @@ pub(crate) fn begin_pop(
     broker: &mut Broker<Body>,
     pop: &Pop<'_>,
     now: Now,
-    tape: &mut Tape,
+    buffer: &mut CommitBuffer,
     replies: &mut Replies<Body>,
 ) -> Option<Left> {
     let tasks = pop.count.min(limits::REPLY_TASKS_MAX);
     let mut left = Left { from: 0, tasks, bytes: limits::REPLY_BYTES_MAX };
     let start = replies.tasks.len();
-    let popped = pop_slice(&mut left, usize::MAX, broker, pop, now, tape, replies);
+    let popped = pop_slice(&mut left, usize::MAX, broker, pop, now, buffer, replies);
     replies.list.push(match popped {
         Ok(_) => Reply::Tasks(Span::new(start, replies.tasks.len())),
         Err(ref refusal) => Reply::Refused(refusal.clone()),
@@ -280,12 +280,12 @@ fn pop_slice(
     broker: &mut Broker<Body>,
     pop: &Pop<'_>,
     now: Now,
-    tape: &mut Tape,
+    buffer: &mut CommitBuffer,
     replies: &mut Replies<Body>,
 ) -> Result<Progress, Refusal> {
     let count = left.tasks.min(SLICE_TASKS as u32);
     let slice = PopSlice { from: left.from, count, bytes: SLICE_BYTES.min(left.bytes), first_bytes };
-    let Popped { tasks, bytes, is_cut } = broker.pop_slice(pop, &slice, now, tape, replies)?;
+    let Popped { tasks, bytes, is_cut } = broker.pop_slice(pop, &slice, now, buffer, replies)?;
     left.tasks -= tasks;
     left.bytes = left.bytes.saturating_sub(bytes);
     if tasks > 0 {
@@ -301,10 +301,10 @@ impl PopRest {
     }
 
     fn step(&mut self, now: Now, state: &mut State, replies: &mut Replies<Body>) -> Progress {
-        let State { broker, tape, .. } = state;
+        let State { broker, buffer, .. } = state;
         let first_bytes = self.left.bytes;
         let left = &mut self.left;
-        let popped = self.pop.with(|pop| pop_slice(left, first_bytes, broker, pop, now, tape, replies));
+        let popped = self.pop.with(|pop| pop_slice(left, first_bytes, broker, pop, now, buffer, replies));
         // If its worker is gone by now, it gets what it was given before.
         popped.unwrap_or(Progress::Done)
     }
@@ -312,7 +312,7 @@ impl PopRest {
 
 impl RecoverRest {
     fn step(&mut self, now: Now, state: &mut State, replies: &mut Replies<Body>) -> Progress {
-        let State { broker, tape, .. } = state;
+        let State { broker, buffer, .. } = state;
         let is_first = self.upto.is_none();
         let last = || broker.queue(&self.queue).map_or(0, sureq_core::Queue::last_delivery);
         let upto = *self.upto.get_or_insert_with(last);
@@ -320,7 +320,7 @@ impl RecoverRest {
         let first_bytes = if is_first { usize::MAX } else { self.bytes };
         let bytes = SLICE_BYTES.min(self.bytes);
         let ask = RecoverAsk { count, elapsed_ms: self.elapsed_ms, bytes, first_bytes, upto };
-        broker.recover_slice(&self.queue, &ask, now, tape, replies);
+        broker.recover_slice(&self.queue, &ask, now, buffer, replies);
         let recovered = replies.tasks.len() as u32;
         self.left -= recovered;
         self.bytes = self.bytes.saturating_sub(bytes_of(replies));
@@ -330,10 +330,10 @@ impl RecoverRest {
 
 impl InspectRest {
     fn step(&mut self, now: Now, state: &mut State, replies: &mut Replies<Body>) -> Progress {
-        let State { broker, tape, .. } = state;
+        let State { broker, buffer, .. } = state;
         let count = self.left.min(SLICE_TASKS as u32);
         let (view, start) = (self.view, self.start);
-        broker.execute(now, &Command::Inspect { queue: &self.queue, view, start, count }, tape, replies);
+        broker.execute(now, &Command::Inspect { queue: &self.queue, view, start, count }, buffer, replies);
         replies.list.clear();
         let looked_at = replies.tasks.len() as u32;
         replies.tasks.retain(|task| self.shown.insert(task.id));
@@ -358,11 +358,11 @@ impl InspectRest {
 
 impl QueuesRest {
     fn step(&mut self, now: Now, state: &mut State, replies: &mut Replies<Body>) -> Progress {
-        let State { broker, tape, meter, .. } = state;
+        let State { broker, buffer, meter, .. } = state;
         let count = self.left.min(SLICE_TASKS as u32);
         let (pattern, cursor) = (self.pattern.as_deref(), self.cursor);
         meter.tasks(count as usize);
-        broker.execute(now, &Command::Queues { pattern, cursor, count }, tape, replies);
+        broker.execute(now, &Command::Queues { pattern, cursor, count }, buffer, replies);
         let Some(Reply::Queues { cursor: next, .. }) = replies.list.pop() else { return Progress::Done };
         if self.left < u32::MAX {
             self.left = self.left.saturating_sub(next.saturating_sub(cursor) as u32);
@@ -374,10 +374,10 @@ impl QueuesRest {
 
 impl ListRest {
     fn step(&mut self, now: Now, state: &mut State, replies: &mut Replies<Body>) -> Progress {
-        let State { broker, tape, meter, .. } = state;
+        let State { broker, buffer, meter, .. } = state;
         let list = self.items.slice(self.done, SLICE_TASKS);
         meter.tasks(list.len());
-        broker.execute(now, &self.act.on(&self.queue, &list), tape, replies);
+        broker.execute(now, &self.act.on(&self.queue, &list), buffer, replies);
         match replies.list.pop() {
             Some(Reply::Count(count)) => self.count += count,
             Some(Reply::Acked(_)) => replies.indexes.iter_mut().for_each(|at| *at += self.done as u32),
@@ -417,9 +417,9 @@ impl BulkRest {
             BulkCommand::Fail => Command::Worker(Worker::Fail { name }),
             BulkCommand::ListWorkers => Command::Worker(Worker::List),
         };
-        let State { broker, tape, meter, .. } = state;
+        let State { broker, buffer, meter, .. } = state;
         meter.tasks(SLICE_TASKS);
-        let progress = broker.execute_slice(now, &command, &mut self.bulk, tape, &mut self.told);
+        let progress = broker.execute_slice(now, &command, &mut self.bulk, buffer, &mut self.told);
         if progress == Progress::Done {
             *replies = std::mem::take(&mut self.told);
         }
@@ -564,8 +564,8 @@ impl Shared {
             return Step::None;
         }
         let mut state = self.lock();
-        if state.tape.is_long() && !state.closing {
-            let hold = state.tape.end();
+        if state.buffer.is_long() && !state.closing {
+            let hold = state.buffer.end();
             drop(state);
             cell.put_slices(sliced, is_first);
             return Step::Hold(hold);
@@ -593,7 +593,7 @@ impl Shared {
         self.serve(&mut state, now);
         state.forget_awake_unless_awaited();
         self.stir_ticker(&mut state, now);
-        if is_over || state.tape.bytes() >= self.gather_bytes_max() {
+        if is_over || state.buffer.bytes() >= self.gather_bytes_max() {
             self.stir_log(&mut state);
         } else {
             self.is_gathering.store(true, Ordering::Release);

@@ -40,8 +40,8 @@ pub(crate) fn run(shared: &Shared) {
 /// One slice of what is due.
 pub(crate) fn tick(shared: &Shared, state: &mut State, now: Now) {
     if state.broker.next_deadline().is_due(now) {
-        let State { broker, tape, .. } = &mut *state;
-        broker.tick(now, tape);
+        let State { broker, buffer, .. } = &mut *state;
+        broker.tick(now, buffer);
         shared.end_unit(state);
         shared.stir(state, now);
     }

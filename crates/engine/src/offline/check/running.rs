@@ -15,7 +15,7 @@ impl Engine {
         state.broker.bodies(&mut count);
         state.broker.dropped_bodies(&mut count);
         state.releasing.iter().for_each(|dropped| dropped.bodies(&mut count));
-        let (found, kept) = (by_segment(&found), by_segment(&state.tape.live));
+        let (found, kept) = (by_segment(&found), by_segment(&state.buffer.live));
         if found != kept {
             return Err(format!("live in segments is {found:?}, and {kept:?} was kept"));
         }

@@ -12,7 +12,7 @@ use sureq_core::{Broker, Event, TaskId, codec};
 
 use super::payloads::{Payloads, standing_for};
 use crate::checkpoint::Checkpoints;
-use crate::commit::tape::Playback;
+use crate::commit::commit_buffer::Playback;
 use crate::compaction::live::{Live, LiveBodies};
 use crate::compaction::snapshot::{self, Snapshot};
 use crate::disk::Disk;

@@ -12,7 +12,7 @@ use sureq_core::settings::Settings;
 use sureq_core::task::{Cause, State, Tries, Turn};
 use sureq_core::{Broker, TaskId, codec};
 
-use crate::commit::tape::Playback;
+use crate::commit::commit_buffer::Playback;
 use crate::compaction::live::LiveBodies;
 use crate::log::Position;
 use crate::log::salvage::Piece;

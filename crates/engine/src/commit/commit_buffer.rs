@@ -1,12 +1,12 @@
 //! Takes down what the broker decides, for the log thread to write.
 //!
-//! A task must know where its payload will lie before the payload is written, so that it is the tape that decides which
+//! A task must know where its payload will lie before the payload is written, so that it is the buffer that decides which
 //! frame goes where: it knows the seat of the frame it gathers, and begins another, in the next segment, when a command
 //! no longer fits. The writer, who finds the same by the same rule, is held to it.
 //!
 //! The events of one unit (a command, or a slice of a tick) stay in one frame, and events may follow the one that holds
 //! payloads. So a place that is handed out within a unit is a forecast: it holds if the rest of the unit fits as well.
-//! [`Tape::end_unit`] knows all of the unit, decides where it goes, and corrects the forecast where it was wrong:
+//! [`CommitBuffer::end_unit`] knows all of the unit, decides where it goes, and corrects the forecast where it was wrong:
 //!
 //! ```text
 //! segment 7                       segment 8
@@ -40,7 +40,7 @@ const LONG_BYTES_MIN: u64 = 64 << 10;
 const FRAME_BYTES: usize = 2 << 20;
 
 /// Events that have happened but are not written yet.
-pub(crate) struct Tape {
+pub(crate) struct CommitBuffer {
     /// `None` where nothing is kept.
     gathering: Option<Gathering>,
     /// Frames that are full, and to be written before the one that is being gathered.
@@ -99,8 +99,8 @@ pub(crate) struct Batch {
     pub(crate) has_payloads: bool,
 }
 
-impl Tape {
-    /// A tape that goes on in `room`.
+impl CommitBuffer {
+    /// A buffer that goes on in `room`.
     pub(crate) fn new(end: Position, room: Room, hash_key: [u8; 16], live: LiveBodies) -> Self {
         let mark = Mark { end, ..Mark::default() };
         let frame = FrameBuf::new();
@@ -131,7 +131,7 @@ impl Tape {
         }
     }
 
-    /// A tape that forgets.
+    /// A buffer that forgets.
     pub(crate) fn forgetful(hash_key: [u8; 16]) -> Self {
         Self {
             gathering: None,
@@ -336,7 +336,7 @@ impl Gathering {
     }
 }
 
-impl Recorder for Tape {
+impl Recorder for CommitBuffer {
     type Body = Body;
 
     fn record(&mut self, event: &Event<'_>) {
@@ -394,7 +394,7 @@ impl Recorder for Tape {
     }
 }
 
-impl Tape {
+impl CommitBuffer {
     /// A payload in memory, where nothing is kept.
     fn loaded(&mut self, index: usize, payload: &[u8]) -> Body {
         if let Some(Prepared { form: Form::Bodies(bodies), .. }) = &self.prepared
@@ -468,47 +468,47 @@ mod tests {
     #[test]
     fn a_frame_takes_no_more_commands_once_it_is_large() {
         let room = Room::new(1, 192, 64 << 20, 64 << 20);
-        let mut tape = Tape::new(Position::START, room, [0; 16], LiveBodies::default());
+        let mut buffer = CommitBuffer::new(Position::START, room, [0; 16], LiveBodies::default());
         let (mut broker, payload) = (Broker::default(), vec![7; 600 << 10]);
         for n in 1..=10_u64 {
             let id = TaskId::new(1 << 40, n).expect("an id");
-            tape.record(&Event::Pushed {
+            buffer.record(&Event::Pushed {
                 queue: QueueNo(1),
                 first: id,
                 payloads: Payloads::Slices(&[&payload]),
                 fields: Fields::default(),
             });
-            assert!(tape.body(0, &payload).place().is_some());
-            tape.end_unit(&mut broker);
+            assert!(buffer.body(0, &payload).place().is_some());
+            buffer.end_unit(&mut broker);
         }
         let mut taken = Vec::new();
-        while let Some(batch) = tape.take(&mut FrameBuf::new()) {
+        while let Some(batch) = buffer.take(&mut FrameBuf::new()) {
             assert!(batch.frame.body_len() < FRAME_BYTES + (601 << 10));
             taken.push((batch.events, batch.end));
         }
         assert_eq!(taken, [(4, Position(4)), (4, Position(8)), (2, Position(10))]);
-        assert!(tape.is_empty() && tape.bytes() == 0);
+        assert!(buffer.is_empty() && buffer.bytes() == 0);
     }
 
     /// A broker whose decisions are recorded in segments of one size, and whose places are compared with every frame.
     struct Recorded {
         broker: Broker<Body>,
-        tape: Tape,
+        buffer: CommitBuffer,
     }
 
     impl Recorded {
         /// Executes a command as one unit, in which so many events follow its own.
         fn execute(&mut self, now: Now, command: &Command<'_>, following: usize) {
             let mut replies = Replies::default();
-            self.broker.execute(now, command, &mut self.tape, &mut replies);
+            self.broker.execute(now, command, &mut self.buffer, &mut replies);
             assert!(replies.list.iter().all(|reply| !matches!(reply, sureq_core::Reply::Refused(_))));
-            (0..following).for_each(|_| self.tape.record(&Event::Resumed(QueueNo(1))));
-            self.tape.end_unit(&mut self.broker);
+            (0..following).for_each(|_| self.buffer.record(&Event::Resumed(QueueNo(1))));
+            self.buffer.end_unit(&mut self.broker);
         }
 
         /// Answers where the bodies of the frames lie.
         fn take_all(&mut self) -> Vec<Place> {
-            let batches = std::iter::from_fn(|| self.tape.take(&mut FrameBuf::new()));
+            let batches = std::iter::from_fn(|| self.buffer.take(&mut FrameBuf::new()));
             batches.inspect(|batch| placement::verify(&self.broker, batch)).map(|batch| batch.place).collect()
         }
     }
@@ -522,8 +522,8 @@ mod tests {
         let mut corrected = 0;
         for offset in (192..SEGMENT_BYTES - 192).step_by(1024) {
             let room = Room::new(50, offset, SEGMENT_BYTES, SEGMENT_BYTES);
-            let tape = Tape::new(Position::START, room, [0; 16], LiveBodies::default());
-            let mut recorded = Recorded { broker: Broker::default(), tape };
+            let buffer = CommitBuffer::new(Position::START, room, [0; 16], LiveBodies::default());
+            let mut recorded = Recorded { broker: Broker::default(), buffer };
             recorded.execute(now, &Command::Push { queue: b"q", payloads: &[b"before"] }, 0);
             recorded.execute(now, &Command::Push { queue: b"q", payloads: &[b"payload"] }, 12_000);
             let places = recorded.take_all();
@@ -531,8 +531,8 @@ mod tests {
             corrected += usize::from(places.len() == 2 && offset + (16 << 10) < SEGMENT_BYTES);
             let mut found = LiveBodies::default();
             recorded.broker.bodies(&mut |body| body.place().into_iter().for_each(|place| found.add(place)));
-            assert_eq!(found.total(), recorded.tape.live.total());
-            assert!(found.segments().eq(recorded.tape.live.segments()), "offset {offset}");
+            assert_eq!(found.total(), recorded.buffer.live.total());
+            assert!(found.segments().eq(recorded.buffer.live.segments()), "offset {offset}");
         }
         assert!(corrected > 0, "the room was to run out behind the payload");
     }
