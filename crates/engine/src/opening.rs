@@ -10,7 +10,7 @@ use sureq_core::{Broker, LogTime, TaskId, codec};
 
 use crate::checkpoint::Checkpoints;
 use crate::clock::{Clock, LogClock};
-use crate::commit::commit_buffer::{CommitBuffer, Playback};
+use crate::commit::commit_buffer::{CommitBuffer, ReplayRecorder};
 use crate::commit::keeper::mark_ahead_of;
 use crate::compaction::live::LiveBodies;
 use crate::compaction::snapshot::{self, Snapshot};
@@ -77,7 +77,7 @@ pub(crate) fn open(
         replay(&mut broker, &mut live, from, &frame)
     })?;
     // What was dropped was let go of before its segments were; the log does not tell when.
-    broker.release_all_dropped(&mut Playback::after_all(&mut live));
+    broker.release_all_dropped(&mut ReplayRecorder::after_all(&mut live));
     broker.refresh_all();
     refuse_missing(&live, &recovered.segments)?;
     if let Some(observer) = &options.observer {
@@ -153,12 +153,12 @@ pub(crate) fn replay(
     frame: &ReplayFrame<'_>,
 ) -> Result<(), ReplayError> {
     let mut rest = frame.body;
-    let mut playback = Playback { frame: frame.body, place: frame.place, live };
+    let mut recorder = ReplayRecorder { frame: frame.body, place: frame.place, live };
     for position in frame.first.0..frame.first.0 + u64::from(frame.events) {
         // A checkpoint stands between two commands, and those may share a frame.
         let is_past = position < from.0;
         let (applied, behind) =
-            codec::decode(rest, |event| if is_past { Ok(()) } else { broker.replay(event, &mut playback) })?;
+            codec::decode(rest, |event| if is_past { Ok(()) } else { broker.replay(event, &mut recorder) })?;
         applied?;
         rest = behind;
     }

@@ -228,8 +228,8 @@ impl CommitBuffer {
             let told = placed(forecast, (offset - place.offset) as usize, payload.len());
             let is_meant = |body: &Body| body.place() == Some(told);
             // One that left the state within the unit is not found, and needs no place.
-            let mut playback = Playback { frame: unit, place, live };
-            broker.copy_forward(queue, id, payload, is_meant, &mut playback);
+            let mut recorder = ReplayRecorder { frame: unit, place, live };
+            broker.copy_forward(queue, id, payload, is_meant, &mut recorder);
         });
         read.expect("what was encoded can be decoded");
     }
@@ -419,21 +419,21 @@ fn placed(body: Place, at: usize, len: usize) -> Stored {
 }
 
 /// Gives replayed payloads their places; records nothing, since it is the past that is being read.
-pub(crate) struct Playback<'f> {
+pub(crate) struct ReplayRecorder<'f> {
     /// The body of the frame that is being replayed, and where it lies.
     pub(crate) frame: &'f [u8],
     pub(crate) place: Place,
     pub(crate) live: &'f mut LiveBodies,
 }
 
-impl<'f> Playback<'f> {
+impl<'f> ReplayRecorder<'f> {
     /// One for what follows from the past without being in it.
     pub(crate) const fn after_all(live: &'f mut LiveBodies) -> Self {
         Self { frame: &[], place: Place { segment: 0, offset: 0 }, live }
     }
 }
 
-impl Recorder for Playback<'_> {
+impl Recorder for ReplayRecorder<'_> {
     type Body = Body;
 
     fn record(&mut self, _event: &Event<'_>) {}

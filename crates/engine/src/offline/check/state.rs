@@ -12,7 +12,7 @@ use sureq_core::{Broker, Event, TaskId, codec};
 
 use super::payloads::{Payloads, standing_for};
 use crate::checkpoint::Checkpoints;
-use crate::commit::commit_buffer::Playback;
+use crate::commit::commit_buffer::ReplayRecorder;
 use crate::compaction::live::{Live, LiveBodies};
 use crate::compaction::snapshot::{self, Snapshot};
 use crate::disk::Disk;
@@ -75,7 +75,7 @@ pub(crate) fn replay(
     let options = LogOptions { from, may_be_new, ..LogOptions::new(uuid) };
     let scanned =
         scan(&**disk, &options, &mut |frame| opening::replay(&mut broker, &mut live, from, &frame))?;
-    broker.release_all_dropped(&mut Playback::after_all(&mut live));
+    broker.release_all_dropped(&mut ReplayRecorder::after_all(&mut live));
     broker.refresh_all();
     // What lies in the open segment is known by the number that a start would give it.
     let mut segments = scanned.segments;

@@ -12,7 +12,7 @@ use sureq_core::settings::Settings;
 use sureq_core::task::{Cause, State, Tries, Turn};
 use sureq_core::{Broker, TaskId, codec};
 
-use crate::commit::commit_buffer::Playback;
+use crate::commit::commit_buffer::ReplayRecorder;
 use crate::compaction::live::LiveBodies;
 use crate::log::Position;
 use crate::log::salvage::Piece;
@@ -152,8 +152,8 @@ impl Salvage {
     }
 
     fn apply(&mut self, event: &Event<'_>, piece: &Piece<'_>) -> bool {
-        let mut playback = Playback { frame: piece.body, place: piece.place, live: &mut self.live };
-        self.broker.replay(event, &mut playback).is_ok()
+        let mut recorder = ReplayRecorder { frame: piece.body, place: piece.place, live: &mut self.live };
+        self.broker.replay(event, &mut recorder).is_ok()
     }
 
     fn hear(&mut self, id: TaskId) {
