@@ -15,7 +15,7 @@ use crate::clock::{Clock, LogClock, SystemClock};
 use crate::commit::commit_buffer::CommitBuffer;
 use crate::commit::durable::Durable;
 use crate::commit::giant::Giants;
-use crate::commit::keeper::Keeper;
+use crate::commit::preallocator::Preallocator;
 use crate::commit::synced::Synced;
 use crate::compaction::tidier::{self, Tidying};
 use crate::disk::{DirDisk, Disk};
@@ -93,9 +93,9 @@ impl Engine {
             segments: opened.segments,
             ..State::new(opened.broker, opened.buffer)
         };
-        let keeper = Keeper::new(opened.store, opened.spares);
+        let preallocator = Preallocator::new(opened.store, opened.spares);
         let loader = Some(Loader::new(opened.reader));
-        let engine = Self::assemble(state, opened.clock, options, keeper, loader, opened.cut);
+        let engine = Self::assemble(state, opened.clock, options, preallocator, loader, opened.cut);
         if let Some(damage) = opened.skipped {
             engine.shared.notice(&format!("{damage}; the checkpoint before it was used instead"));
         }
@@ -103,7 +103,7 @@ impl Engine {
         engine.shared.synced.publish(opened.end);
         let writer = opened.writer;
         engine.spawn("sureq-log", move |shared| crate::commit::log_thread::run(&shared, writer));
-        engine.spawn("sureq-keeper", |shared| crate::commit::keeper::run(&shared));
+        engine.spawn("sureq-prealloc", |shared| crate::commit::preallocator::run(&shared));
         engine.spawn("sureq-ticker", |shared| ticker::run(&shared));
         engine.spawn("sureq-loader", |shared| loader::run(&shared));
         engine.spawn("sureq-giants", |shared| crate::commit::giant::run(&shared));
@@ -127,7 +127,7 @@ impl Engine {
         let (mut broker, mut buffer) = (Broker::default(), CommitBuffer::forgetful(opening::memory_key()));
         broker.start(now.log.0.max(1), now, &mut buffer);
         let state = State::new(broker, buffer);
-        let engine = Self::assemble(state, clock, &options, Keeper::idle(), None, None);
+        let engine = Self::assemble(state, clock, &options, Preallocator::idle(), None, None);
         engine.spawn("sureq-ticker", |shared| ticker::run(&shared));
         engine
     }
@@ -136,7 +136,7 @@ impl Engine {
         state: State,
         clock: LogClock,
         options: &Options,
-        keeper: Keeper,
+        preallocator: Preallocator,
         loader: Option<Loader>,
         cut: Option<Cut>,
     ) -> Self {
@@ -151,7 +151,7 @@ impl Engine {
             is_gathering: AtomicBool::new(false),
             log_wakes: Condvar::new(),
             ticker_wakes: Condvar::new(),
-            keeper,
+            preallocator,
             loader,
             tidying: Tidying::new(options.keeps_log),
             synced: Synced::default(),
@@ -251,7 +251,7 @@ impl Engine {
         listeners.end(woken);
         shared.let_go(state);
         shared.loader.iter().for_each(Loader::leave);
-        let left = shared.keeper.leave(shared).map_err(Arc::new);
+        let left = shared.preallocator.leave(shared).map_err(Arc::new);
         self.failure().map_or(left, Err)
     }
 }

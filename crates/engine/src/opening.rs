@@ -11,7 +11,7 @@ use sureq_core::{Broker, LogTime, TaskId, codec};
 use crate::checkpoint::Checkpoints;
 use crate::clock::{Clock, LogClock};
 use crate::commit::commit_buffer::{CommitBuffer, ReplayRecorder};
-use crate::commit::keeper::mark_ahead_of;
+use crate::commit::preallocator::mark_ahead_of;
 use crate::compaction::live::LiveBodies;
 use crate::compaction::snapshot::{self, Snapshot};
 use crate::compaction::tidier::Tidier;

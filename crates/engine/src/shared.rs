@@ -18,8 +18,8 @@ use crate::clock::LogClock;
 use crate::commit::commit_buffer::CommitBuffer;
 use crate::commit::durable::Durable;
 use crate::commit::giant::Giants;
-use crate::commit::keeper::Keeper;
 use crate::commit::log_thread::{LAZY_BYTES, LogThread};
+use crate::commit::preallocator::Preallocator;
 use crate::commit::synced::{Synced, Waited};
 use crate::compaction::tidier::Tidying;
 use crate::fault::{Fault, Operation};
@@ -37,7 +37,7 @@ use crate::waiting::sliced::{self, Left, PopRest, Sliced};
 use crate::waiting::ticker;
 use crate::waiting::ticket::{PendingAnswer, TicketCell, poisoned};
 
-/// How near the ids may come to their durable mark before the keeper is told to raise it at once.
+/// How near the ids may come to their durable mark before the preallocator is told to raise it at once.
 const MARK_NEAR_MS: u64 = 20_000;
 
 /// How much is gathered where someone waits for it, before the log thread is woken without being asked to.
@@ -59,7 +59,7 @@ pub(crate) struct Shared {
     pub(crate) is_gathering: AtomicBool,
     pub(crate) log_wakes: Condvar,
     pub(crate) ticker_wakes: Condvar,
-    pub(crate) keeper: Keeper,
+    pub(crate) preallocator: Preallocator,
     /// `None` where nothing is kept, and so nothing can be read back.
     pub(crate) loader: Option<Loader>,
     pub(crate) tidying: Tidying,
@@ -279,7 +279,7 @@ impl Shared {
     pub(crate) fn wake_threads(&self) {
         self.log_wakes.notify_all();
         self.ticker_wakes.notify_all();
-        self.keeper.wake();
+        self.preallocator.wake();
         self.tidying.wake();
         self.giants.wake();
     }
@@ -566,13 +566,13 @@ impl Shared {
         }
     }
 
-    /// Has the keeper raise the durable mark of the ids if they have come near to it: the clock has leapt, or the keeper was
+    /// Has the preallocator raise the durable mark of the ids if they have come near to it: the clock has leapt, or the preallocator was
     /// held up. Nobody waits for that under the lock: until the mark is raised, the broker gives out ids below it.
     pub(crate) fn mind_the_mark(&self, state: &State, now: Now) {
         let (last, mark) = (state.broker.last_id(), state.broker.id_mark());
         let is_near = last.ms().max(now.log.0) + MARK_NEAR_MS >= mark.ms() && mark < TaskId::LAST;
         if is_near {
-            self.keeper.call_for_mark();
+            self.preallocator.call_for_mark();
         }
     }
 }

@@ -227,7 +227,7 @@ fn nothing_is_confirmed_after_the_store_file_failed() {
     let engine = open(&valve.shared(), &clock, Durability::Always);
     push(&engine, &[b"before"]);
     let durable = engine.durable();
-    // The mark for ids is too low from here on, and the keeper fails to raise it.
+    // The mark for ids is too low from here on, and the preallocator fails to raise it.
     valve.disk.fail(valve.disk.calls() + 1, FailureKind::Broken, Repeat::Sticky);
     clock.pass(3_600_000);
     let mark = engine.inspect(sureq_core::Broker::id_mark);

@@ -31,7 +31,7 @@ fn gather(engine: &Engine, command: &Command<'_>) -> (Replies<Payload>, Submitte
     (replies, executed)
 }
 
-/// Whether all four spare segments exist and their directory entries are synced, the keeper's last step for a spare.
+/// Whether all four spare segments exist and their directory entries are synced, the preallocator's last step for a spare.
 fn has_durable_spares(valve: &Valve) -> bool {
     let ops = valve.disk.trace();
     let is_spare = |op: &Op| matches!(op, Op::Create { name } if name.starts_with("spare-"));
@@ -46,8 +46,8 @@ fn a_disk_that_hangs_for_an_hour_holds_up_nobody_but_those_who_wait_to_be_confir
     let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
     let engine = open(&valve.shared(), &clock, Durability::Always);
     let first = push(&engine, &[b"one", b"two", b"three"]);
-    // Otherwise the keeper could hang at a spare segment and never reach the mark.
-    until("the keeper has prepared its spares", || has_durable_spares(&valve));
+    // Otherwise the preallocator could hang at a spare segment and never reach the mark.
+    until("the preallocator has prepared its spares", || has_durable_spares(&valve));
     valve.hang();
     clock.pass(3_600_000);
     let (durable, mark) = (engine.durable(), engine.inspect(Broker::id_mark));

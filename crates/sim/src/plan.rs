@@ -95,7 +95,7 @@ pub(crate) enum End {
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum EngineThread {
     Log,
-    Keeper,
+    Preallocator,
     Ticker,
     Loader,
     Giants,
@@ -105,13 +105,13 @@ pub(crate) enum EngineThread {
 
 impl EngineThread {
     const ALL: [Self; 7] =
-        [Self::Log, Self::Keeper, Self::Ticker, Self::Loader, Self::Giants, Self::Tidier, Self::Client];
+        [Self::Log, Self::Preallocator, Self::Ticker, Self::Loader, Self::Giants, Self::Tidier, Self::Client];
 
     /// What it is called.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Log => "sureq-log",
-            Self::Keeper => "sureq-keeper",
+            Self::Preallocator => "sureq-prealloc",
             Self::Ticker => "sureq-ticker",
             Self::Loader => "sureq-loader",
             Self::Giants => "sureq-giants",

@@ -66,7 +66,7 @@ impl Valve {
         Arc::new(self.clone())
     }
 
-    /// Holds up every sync of the log from now on. What the keeper prepares meanwhile is nobody's concern.
+    /// Holds up every sync of the log from now on. What the preallocator prepares meanwhile is nobody's concern.
     pub fn close(&self) {
         self.control.lock().is_closed = true;
     }
@@ -166,7 +166,7 @@ impl Valve {
         self.control.lock().fail_at = Some(sync);
     }
 
-    /// Has the sync of the directory fail by which the keeper prepares the next file, because there is no room.
+    /// Has the sync of the directory fail by which the preallocator prepares the next file, because there is no room.
     pub fn fail_directory(&self) {
         self.control.lock().fails_directory = true;
     }
@@ -258,8 +258,8 @@ impl Disk for Valve {
             one.tidier_held = false;
         }
         one.directory_syncs_after_failure += usize::from(one.directory_failed);
-        let is_keeper = std::thread::current().name() == Some("sureq-keeper");
-        if is_keeper && std::mem::take(&mut one.fails_directory) {
+        let is_preallocator = std::thread::current().name() == Some("sureq-prealloc");
+        if is_preallocator && std::mem::take(&mut one.fails_directory) {
             one.directory_failed = true;
             return Err(Fault::new(Operation::SyncDirectory, ".", io::ErrorKind::StorageFull.into()));
         }

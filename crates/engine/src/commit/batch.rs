@@ -67,7 +67,8 @@ impl Shared {
         };
         // A store that keeps nothing has segments of no size.
         let is_plain = bytes <= PLAIN_BYTES_MAX
-            && (self.keeper.segment_bytes == 0 || self.keeper.segment_bytes >= PLAIN_SEGMENT_BYTES);
+            && (self.preallocator.segment_bytes == 0
+                || self.preallocator.segment_bytes >= PLAIN_SEGMENT_BYTES);
         is_plain.then_some(bytes)
     }
 

@@ -225,7 +225,7 @@ impl Giants {
 impl Shared {
     /// Whether a command needs more room than a segment has.
     pub(crate) fn is_giant(&self, command: &Command<'_>) -> bool {
-        let segment_bytes = self.keeper.segment_bytes as usize;
+        let segment_bytes = self.preallocator.segment_bytes as usize;
         segment_bytes > 0 && event_bytes(command) + EVENT_BYTES > segment_bytes
     }
 
@@ -234,7 +234,7 @@ impl Shared {
         if !self.is_giant(command) || command.check().is_err() {
             return None;
         }
-        let bytes = event_bytes(command) + SETTLED_BYTES.min(self.keeper.segment_bytes as usize);
+        let bytes = event_bytes(command) + SETTLED_BYTES.min(self.preallocator.segment_bytes as usize);
         Some(Giant { command: Owned::of(command)?, bytes, cell: Arc::default() })
     }
 
@@ -261,7 +261,7 @@ pub(crate) fn run(shared: &Shared) {
 
 /// Reserves the room of a command, executes it, and answers whoever asked.
 fn execute(shared: &Shared, giant: &Giant) {
-    let spares = shared.keeper.spares();
+    let spares = shared.preallocator.spares();
     let reserved = spares.as_ref().map(|spares| spares.reserve(giant.bytes));
     let room = match reserved {
         Some(Ok(reserved)) => Room::Reserved(reserved),

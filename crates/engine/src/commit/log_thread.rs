@@ -218,7 +218,7 @@ fn note(shared: &Shared, writer: &Writer, segment: u64, before: u64) {
     if has_rolled {
         // A segment is synced before the next begins: whoever waits for that is not told otherwise.
         shared.synced.publish(writer.synced());
-        shared.keeper.wake();
+        shared.preallocator.wake();
     }
     if has_emptied || has_rolled || shared.tidying.is_due(logged) {
         shared.tidying.wake();

@@ -414,7 +414,7 @@ impl Tidier {
             state.unreadable.retain(|number| numbers.binary_search(number).is_err());
         }
         shared.log_wakes.notify_one();
-        shared.keeper.wake();
+        shared.preallocator.wake();
         Ok(())
     }
 

@@ -18,7 +18,7 @@ use sureq_core::{LogTime, Now, TaskId, WallTime, codec};
 
 use crate::checkpoint::Checkpoints;
 use crate::clock::Clock;
-use crate::commit::keeper::mark_ahead_of;
+use crate::commit::preallocator::mark_ahead_of;
 use crate::disk::Disk;
 use crate::fault::{Fault, OpenError};
 use crate::log::Position;

@@ -32,10 +32,10 @@ pub(crate) fn mark_ahead_of(last: TaskId, now: Now) -> TaskId {
     TaskId::new(ms, 1).unwrap_or(TaskId::LAST)
 }
 
-/// What the keeper keeps. Idle where nothing is kept.
-pub(crate) struct Keeper {
+/// What the preallocator keeps. Idle where nothing is kept.
+pub(crate) struct Preallocator {
     kept: Mutex<Option<Arc<Kept>>>,
-    /// How many bytes of the disk were free when the keeper last looked.
+    /// How many bytes of the disk were free when the preallocator last looked.
     pub(crate) disk_free_bytes: AtomicU64,
     /// The size of the segments that are being prepared.
     pub(crate) segment_bytes: u64,
@@ -50,10 +50,10 @@ struct Kept {
     spares: Arc<Spares>,
 }
 
-impl Keeper {
+impl Preallocator {
     pub(crate) fn new(store: Store, spares: Arc<Spares>) -> Self {
         let segment_bytes = spares.segment_bytes();
-        // A disk that does not tell is a fault, which the keeper finds when it looks.
+        // A disk that does not tell is a fault, which the preallocator finds when it looks.
         let free = spares.room().map_or(0, |(free, _)| free);
         let kept = Mutex::new(Some(Arc::new(Kept { store: Mutex::new(store), spares })));
         Self { kept, disk_free_bytes: AtomicU64::new(free), segment_bytes, ..Self::idle() }
@@ -79,13 +79,13 @@ impl Keeper {
         self.kept().as_ref().map(|kept| Arc::clone(&kept.spares))
     }
 
-    /// Has the keeper look at once.
+    /// Has the preallocator look at once.
     pub(crate) fn wake(&self) {
         *self.woken.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.wakes.notify_one();
     }
 
-    /// Has the keeper raise the mark for ids as soon as it can. Costs nothing while it is on its way.
+    /// Has the preallocator raise the mark for ids as soon as it can. Costs nothing while it is on its way.
     pub(crate) fn call_for_mark(&self) {
         if !self.is_mark_near.load(Relaxed) && !self.is_mark_near.swap(true, Relaxed) {
             self.wake();
@@ -127,7 +127,7 @@ impl Kept {
 }
 
 pub(crate) fn run(shared: &Shared) {
-    let Some(kept) = shared.keeper.kept().clone() else { return };
+    let Some(kept) = shared.preallocator.kept().clone() else { return };
     if let Err(error) = keep(shared, &kept) {
         shared.fail(error);
     }
@@ -139,7 +139,7 @@ fn keep(shared: &Shared, kept: &Kept) -> Result<(), LogError> {
     refresh(shared)?;
     while !is_over(shared) {
         // It is woken for each segment, which may be many times a second.
-        if sureq_sync::elapsed(refreshed) >= REFRESH || shared.keeper.is_mark_near.load(Relaxed) {
+        if sureq_sync::elapsed(refreshed) >= REFRESH || shared.preallocator.is_mark_near.load(Relaxed) {
             refreshed = sureq_sync::now();
             refresh(shared)?;
         }
@@ -149,10 +149,10 @@ fn keep(shared: &Shared, kept: &Kept) -> Result<(), LogError> {
         if has_room {
             tell_of_little_room(shared, little, &mut warned);
         }
-        let woken = shared.keeper.woken.lock().unwrap_or_else(PoisonError::into_inner);
+        let woken = shared.preallocator.woken.lock().unwrap_or_else(PoisonError::into_inner);
         let pause =
             if has_room { REFRESH.saturating_sub(sureq_sync::elapsed(refreshed)) } else { NO_SPACE_RETRY };
-        let slept = shared.keeper.wakes.wait_timeout_while(woken, pause, |woken| !*woken);
+        let slept = shared.preallocator.wakes.wait_timeout_while(woken, pause, |woken| !*woken);
         *slept.unwrap_or_else(PoisonError::into_inner).0 = false;
     }
     Ok(())
@@ -210,7 +210,7 @@ fn little_room(shared: &Shared, kept: &Kept, is_blind: &mut bool) -> Option<Litt
         shared.notice(&format!("{fault}: how much room is left on the disk of the store is not known"));
     }
     let ((free, capacity), files) = looked.ok()?;
-    shared.keeper.disk_free_bytes.store(free, Relaxed);
+    shared.preallocator.disk_free_bytes.store(free, Relaxed);
     let least = (capacity / LITTLE_ROOM_PART).max(LITTLE_ROOM_SEGMENTS * kept.spares.segment_bytes());
     let bytes = (capacity > 0 && free < least).then_some(Little::Bytes(free));
     bytes.or((files < LITTLE_ROOM_FILES).then_some(Little::Files(files)))
@@ -235,10 +235,10 @@ fn tell_of_little_room(shared: &Shared, little: Option<Little>, told: &mut Optio
 fn refresh(shared: &Shared) -> Result<(), LogError> {
     let now = shared.clock.now();
     let mark = mark_ahead_of(shared.lock().broker.last_id(), now);
-    shared.keeper.raise(now, mark)?;
+    shared.preallocator.raise(now, mark)?;
     let mut state = shared.lock();
     let mark = state.broker.id_mark().max(mark);
     state.broker.set_id_mark(mark);
-    shared.keeper.is_mark_near.store(false, Relaxed);
+    shared.preallocator.is_mark_near.store(false, Relaxed);
     Ok(())
 }
