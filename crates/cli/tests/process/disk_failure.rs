@@ -20,7 +20,7 @@ fn under_strace(launch: Launch, log: &Path, inject: &str) -> Launch {
     launch.under(strace.into_iter().chain([log.as_os_str()]))
 }
 
-/// The same for syncs of the log alone: the keeper syncs too, and how often it has by then is anybody's guess.
+/// The same for syncs of the log alone: the preallocator syncs too, and how often it has by then is anybody's guess.
 fn under_strace_of_the_log(launch: Launch, data: &Path, log: &Path, inject: &str) -> Launch {
     let segment = data.join("00000000000000000001.seg");
     let strace = ["strace", "-f", "-e", "trace=fdatasync", "-e", inject, "-P"].map(AsRef::as_ref);

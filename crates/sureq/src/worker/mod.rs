@@ -3,14 +3,14 @@
 //! The map, along the way of a task:
 //! - `taker` asks for as many tasks as there is room for and starts their handlers (`handler`, with arguments from `delivery`).
 //! - `table` has every task from being taken until what came of it is confirmed.
-//! - `keeper` is a thread of its own: it beats, extends leases and ends what runs for too long.
+//! - `lease_renewer` is a thread of its own: it beats, extends leases and ends what runs for too long.
 //! - `outcome` is what handlers return; `finisher` tells it to the home.
 //! - `shared` is what they have in common; `status` is what is told outside.
 
 mod delivery;
 mod finisher;
 mod handler;
-mod keeper;
+mod lease_renewer;
 mod outcome;
 mod shared;
 mod status;
@@ -288,14 +288,14 @@ impl Worker {
 struct AtWork {
     shared: Arc<Shared>,
     finisher: Option<tokio::task::JoinHandle<()>>,
-    keeper: Option<std::thread::JoinHandle<()>>,
+    renewer: Option<std::thread::JoinHandle<()>>,
 }
 
 impl AtWork {
     fn start(shared: &Arc<Shared>, reported: mpsc::UnboundedReceiver<Report>) -> io::Result<Self> {
-        let keeper = keeper::start(Arc::clone(shared))?;
+        let renewer = lease_renewer::start(Arc::clone(shared))?;
         let finisher = tokio::spawn(finisher::finish(Arc::clone(shared), reported));
-        Ok(Self { shared: Arc::clone(shared), finisher: Some(finisher), keeper: Some(keeper) })
+        Ok(Self { shared: Arc::clone(shared), finisher: Some(finisher), renewer: Some(renewer) })
     }
 
     /// Waits for what runs, as long as may be; then gives the rest back.
@@ -315,8 +315,8 @@ impl AtWork {
         }
         let unsettled = shared.unconfirmed() + shared.running();
         add(&shared.counts.unknown, unsettled as u64);
-        let keeper = self.dismiss();
-        let _ = tokio::task::spawn_blocking(|| keeper.map(std::thread::JoinHandle::join)).await;
+        let renewer = self.dismiss();
+        let _ = tokio::task::spawn_blocking(|| renewer.map(std::thread::JoinHandle::join)).await;
     }
 
     /// Has the handlers dropped that still run. Each gives its task back, at no cost, when it is gone.
@@ -327,15 +327,15 @@ impl AtWork {
     fn dismiss(&mut self) -> Option<std::thread::JoinHandle<()>> {
         self.finisher.take().inspect(tokio::task::JoinHandle::abort);
         self.shared.is_over.send_replace(true);
-        self.keeper.take()
+        self.renewer.take()
     }
 }
 
 impl Drop for AtWork {
     fn drop(&mut self) {
-        if self.keeper.is_some() {
+        if self.renewer.is_some() {
             self.end_handlers();
-            // The keeper says that the worker stops once they are gone, and everything it had goes back.
+            // The renewer says that the worker stops once they are gone, and everything it had goes back.
             drop(self.dismiss());
         }
     }

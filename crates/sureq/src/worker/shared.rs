@@ -89,9 +89,9 @@ pub(super) struct Shared {
     pub(super) changed: Notify,
     /// For whoever stops: a handler ended, or a report was confirmed.
     pub(super) ended: Notify,
-    /// For the keeper: the registration is no good.
+    /// For the renewer: the registration is no good.
     pub(super) nudge: Notify,
-    /// For the keeper: there is nothing left to keep but handlers that were ended and are not gone yet.
+    /// For the renewer: there is nothing left to keep but handlers that were ended and are not gone yet.
     pub(super) is_over: watch::Sender<bool>,
     /// How long is waited for handlers that were ended because the worker stops.
     linger_until: OnceLock<Instant>,

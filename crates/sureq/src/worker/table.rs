@@ -1,6 +1,6 @@
 //! The tasks in a worker's hands: from being taken until what came of them is confirmed.
 //!
-//! Handlers, the finisher and the keeper's thread all look at it, each for a moment.
+//! Handlers, the finisher and the renewer's thread all look at it, each for a moment.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

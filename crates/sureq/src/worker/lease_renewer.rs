@@ -1,4 +1,4 @@
-//! The keeper: a thread of its own that says that the worker lives and extends the leases of what it has, so that handlers which
+//! The renewer: a thread of its own that says that the worker lives and extends the leases of what it has, so that handlers which
 //! block every thread of the runtime lose nothing. It also ends what has run for too long.
 
 use std::cell::Cell;
@@ -25,7 +25,7 @@ use sureq_home_api::Payload;
 
 /// How many leases are extended at once at most.
 const BATCH: usize = 256;
-/// The keeper looks no oftener than this for handlers that run for too long.
+/// The renewer looks no oftener than this for handlers that run for too long.
 const SHORTEST: Duration = Duration::from_millis(10);
 
 /// How long is waited for the answer when the worker says that it stops: part of what a stop may take beyond its grace.
@@ -36,11 +36,11 @@ const NOT_IN_TIME: &str = "the home does not answer in time";
 pub(super) fn start(shared: Arc<Shared>) -> io::Result<std::thread::JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     std::thread::Builder::new()
-        .name("sureq-keeper".to_owned())
-        .spawn(move || runtime.block_on(Keeper::new(shared).keep()))
+        .name("sureq-renewer".to_owned())
+        .spawn(move || runtime.block_on(LeaseRenewer::new(shared).keep()))
 }
 
-struct Keeper {
+struct LeaseRenewer {
     shared: Arc<Shared>,
     /// The home named deliveries that it has something to say of.
     named: Notify,
@@ -70,7 +70,7 @@ impl LostStarts {
     }
 }
 
-impl Keeper {
+impl LeaseRenewer {
     fn new(shared: Arc<Shared>) -> Self {
         Self { shared, named: Notify::new(), lost_starts: LostStarts::default() }
     }
@@ -390,15 +390,15 @@ mod tests {
     async fn a_start_whose_answer_was_lost_does_not_end_the_worker_when_it_arrives_late() {
         let home = crate::open("mem:").expect("memory is there");
         let shared = Arc::new(Shared::for_tests(&home, Vec::new()));
-        let keeper = Keeper::new(Arc::clone(&shared));
-        keeper.register().await;
-        keeper.lost_starts.add_one();
-        let first = keeper.incarnation().expect("it is registered");
+        let renewer = LeaseRenewer::new(Arc::clone(&shared));
+        renewer.register().await;
+        renewer.lost_starts.add_one();
+        let first = renewer.incarnation().expect("it is registered");
         start_another(&home).await;
-        keeper.beat().await;
-        assert!(keeper.incarnation().is_some_and(|second| second > first), "it has registered anew");
+        renewer.beat().await;
+        assert!(renewer.incarnation().is_some_and(|second| second > first), "it has registered anew");
         start_another(&home).await;
-        keeper.beat().await;
+        renewer.beat().await;
         assert_eq!(*shared.registration.borrow(), Registration::Over(Error::WorkerReplaced));
     }
 }
