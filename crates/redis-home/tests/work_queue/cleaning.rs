@@ -6,7 +6,7 @@ use sureq_core::Refusal;
 use sureq_core::command::Block;
 use sureq_home_api::{Cleaned, Cleaning, Home as _};
 
-use crate::common::clean;
+use crate::common::{clean, until};
 use crate::support::{PATIENCE, QUEUE, Shop, answer};
 
 const GAP: Duration = Duration::from_secs(1);
@@ -20,6 +20,7 @@ fn a_lease_of_a_millisecond_runs_out_and_the_task_comes_back_at_the_end() {
     assert_eq!(shop.pop(1, Some(1)).len(), 1);
     assert_eq!(shop.pop(1, Some(60_000)).len(), 1);
     shop.reopen();
+    until("the first lease has run out", || shop.raw::<i64>("EXISTS jobs:lease:a") == 0);
     let started = Instant::now();
     let cleaned = clean(&shop.home, &[QUEUE], Cleaning::Light).unwrap();
     assert_eq!(cleaned, Cleaned { returned: 1, removed: 0 });
