@@ -17,7 +17,7 @@ use crate::commit::durable::Durable;
 use crate::commit::giant::Giants;
 use crate::commit::preallocator::Preallocator;
 use crate::commit::synced::Synced;
-use crate::compaction::tidier::{self, Tidying};
+use crate::compaction::compactor::{self, Compaction};
 use crate::disk::{DirDisk, Disk};
 use crate::fault::OpenError;
 use crate::log::{Cut, Durability, LogError, Position};
@@ -108,8 +108,8 @@ impl Engine {
         engine.spawn("sureq-loader", |shared| loader::run(&shared));
         engine.spawn("sureq-giants", |shared| crate::commit::giant::run(&shared));
         if !options.keeps_log {
-            let tidier = opened.tidier;
-            engine.spawn("sureq-tidier", move |shared| tidier::run(&shared, tidier));
+            let compactor = opened.compactor;
+            engine.spawn("sureq-compactor", move |shared| compactor::run(&shared, compactor));
         }
         Ok(engine)
     }
@@ -153,7 +153,7 @@ impl Engine {
             ticker_wakes: Condvar::new(),
             preallocator,
             loader,
-            tidying: Tidying::new(options.keeps_log),
+            compaction: Compaction::new(options.keeps_log),
             synced: Synced::default(),
             memory_max: options.memory_bytes_max,
             charged: AtomicUsize::new(0),

@@ -12,9 +12,9 @@ use crate::checkpoint::Checkpoints;
 use crate::clock::{Clock, LogClock};
 use crate::commit::commit_buffer::{CommitBuffer, ReplayRecorder};
 use crate::commit::preallocator::mark_ahead_of;
+use crate::compaction::compactor::Compactor;
 use crate::compaction::live::LiveBodies;
 use crate::compaction::snapshot::{self, Snapshot};
-use crate::compaction::tidier::Tidier;
 use crate::disk::Disk;
 use crate::engine::Options;
 use crate::failpoint::failpoint;
@@ -41,7 +41,7 @@ pub(crate) struct Opened {
     pub(crate) spares: Arc<Spares>,
     pub(crate) reader: Reader,
     pub(crate) segments: Vec<SegmentInfo>,
-    pub(crate) tidier: Tidier,
+    pub(crate) compactor: Compactor,
     pub(crate) buffer: CommitBuffer,
     pub(crate) end: Position,
     pub(crate) cut: Option<Cut>,
@@ -125,7 +125,7 @@ pub(crate) fn open(
         spares: Arc::clone(&recovered.spares),
         reader: Reader::new(Arc::clone(disk), &segments),
         segments,
-        tidier: Tidier {
+        compactor: Compactor {
             newest: None,
             // All that was read is on disk.
             confirmed: buffer.live.clone(),

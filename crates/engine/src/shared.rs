@@ -21,7 +21,7 @@ use crate::commit::giant::Giants;
 use crate::commit::log_thread::{LAZY_BYTES, LogThread};
 use crate::commit::preallocator::Preallocator;
 use crate::commit::synced::{Synced, Waited};
-use crate::compaction::tidier::Tidying;
+use crate::compaction::compactor::Compaction;
 use crate::fault::{Fault, Operation};
 use crate::log::{Cut, Durability, LogError, Position, SegmentInfo};
 use crate::meter::{Held, Meter};
@@ -62,7 +62,7 @@ pub(crate) struct Shared {
     pub(crate) preallocator: Preallocator,
     /// `None` where nothing is kept, and so nothing can be read back.
     pub(crate) loader: Option<Loader>,
-    pub(crate) tidying: Tidying,
+    pub(crate) compaction: Compaction,
     /// Up to where the log is on disk, at whatever level.
     pub(crate) synced: Synced,
     pub(crate) memory_max: Option<u64>,
@@ -280,7 +280,7 @@ impl Shared {
         self.log_wakes.notify_all();
         self.ticker_wakes.notify_all();
         self.preallocator.wake();
-        self.tidying.wake();
+        self.compaction.wake();
         self.giants.wake();
     }
 

@@ -17,18 +17,18 @@ impl Engine {
     pub fn status(&self) -> Status {
         let shared = &self.shared;
         let state = shared.lock();
-        let tidying = &shared.tidying;
+        let compaction = &shared.compaction;
         Status {
             position: state.buffer.end(),
-            checkpoint: Position(tidying.checkpoint.load(Relaxed)),
-            checkpoints: tidying.taken.load(Relaxed),
-            is_checkpointing: tidying.is_checkpointing.load(Relaxed),
-            is_copying: tidying.is_copying.load(Relaxed),
+            checkpoint: Position(compaction.checkpoint.load(Relaxed)),
+            checkpoints: compaction.taken.load(Relaxed),
+            is_checkpointing: compaction.is_checkpointing.load(Relaxed),
+            is_copying: compaction.is_copying.load(Relaxed),
             logged_bytes: state.logged_bytes,
-            since_checkpoint_bytes: tidying.since_checkpoint(state.logged_bytes),
-            checkpoint_due_bytes: tidying.due.load(Relaxed),
-            checkpoint_bytes: tidying.checkpoint_bytes.load(Relaxed),
-            copied_bytes: tidying.copied_bytes.load(Relaxed),
+            since_checkpoint_bytes: compaction.since_checkpoint(state.logged_bytes),
+            checkpoint_due_bytes: compaction.due.load(Relaxed),
+            checkpoint_bytes: compaction.checkpoint_bytes.load(Relaxed),
+            copied_bytes: compaction.copied_bytes.load(Relaxed),
             segments: state.segments.len() as u64,
             segments_bytes: state.segments.iter().map(|segment| segment.bytes).sum(),
             live_bytes: state.buffer.live.total().bytes,

@@ -9,7 +9,7 @@ use checkpoint_support::{Session, loaded, position_in};
 use sureq_engine::log::{LogError, Position};
 use sureq_testkit::sim_disk::{FailureKind, Kept, Repeat, SimDisk};
 
-/// Checkpoints, tidying and dropping, until something fails. Answers how often the older one stayed since a read failed.
+/// Checkpoints, compaction and dropping, until something fails. Answers how often the older one stayed since a read failed.
 fn work(disk: &SimDisk, session: &mut Session) -> Result<u64, LogError> {
     let mut unread = 0;
     for round in 0..9 {

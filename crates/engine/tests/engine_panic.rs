@@ -39,7 +39,7 @@ fn wait_for_a_task(engine: &Engine) -> Ticket {
 /// Whichever thread it is that panics in a call to the disk.
 #[test]
 fn a_thread_that_panics_leaves_nobody_waiting() {
-    for name in ["sureq-log", "sureq-prealloc", "sureq-tidier", "sureq-loader"] {
+    for name in ["sureq-log", "sureq-prealloc", "sureq-compactor", "sureq-loader"] {
         let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
         let options = Options { keeps_log: false, cache_bytes: 0, ..options(Durability::Always) };
         let open = || Engine::open_on(valve.shared(), Arc::clone(&clock) as _, &options).unwrap();

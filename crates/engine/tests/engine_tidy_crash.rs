@@ -218,7 +218,7 @@ fn a_segment_does_not_go_before_the_end_of_its_last_task_is_on_disk() {
             assert!(Instant::now() < patience, "nobody tidies up: {:?}", engine.status());
             let _ = execute(&engine, &[Command::Push { queue: b"other", payloads: &[&[b'x'; 500]] }]);
             let _ = execute(&engine, &[Command::Drop { queues: &[b"other"] }]);
-            // Little is to wait for room, which there is none of while the tidier is held.
+            // Little is to wait for room, which there is none of while the compactor is held.
             assert!(engine.wait(engine.end()));
         };
         while engine.status().checkpoints < 4 {

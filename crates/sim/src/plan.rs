@@ -99,13 +99,20 @@ pub(crate) enum EngineThread {
     Ticker,
     Loader,
     Giants,
-    Tidier,
+    Compactor,
     Client,
 }
 
 impl EngineThread {
-    const ALL: [Self; 7] =
-        [Self::Log, Self::Preallocator, Self::Ticker, Self::Loader, Self::Giants, Self::Tidier, Self::Client];
+    const ALL: [Self; 7] = [
+        Self::Log,
+        Self::Preallocator,
+        Self::Ticker,
+        Self::Loader,
+        Self::Giants,
+        Self::Compactor,
+        Self::Client,
+    ];
 
     /// What it is called.
     pub(crate) const fn name(self) -> &'static str {
@@ -115,7 +122,7 @@ impl EngineThread {
             Self::Ticker => "sureq-ticker",
             Self::Loader => "sureq-loader",
             Self::Giants => "sureq-giants",
-            Self::Tidier => "sureq-tidier",
+            Self::Compactor => "sureq-compactor",
             Self::Client => "client",
         }
     }

@@ -251,7 +251,7 @@ impl Disk for Valve {
     fn sync_dir(&self) -> Result<(), Fault> {
         self.control.panic_if_asked();
         let mut one = self.control.lock();
-        if std::thread::current().name() == Some("sureq-tidier") {
+        if std::thread::current().name() == Some("sureq-compactor") {
             one.tidier_held = true;
             let moved = &self.control.moved;
             one = moved.wait_while(one, |state| state.holds_tidier).unwrap_or_else(PoisonError::into_inner);

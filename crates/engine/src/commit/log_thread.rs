@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::commit::commit_buffer::Batch;
-use crate::compaction::tidier;
+use crate::compaction::compactor;
 use crate::log::{Durability, FrameBuf, LogError, Place, Writer};
 use crate::payload::placement;
 use crate::shared::{LOCK, Shared, State};
@@ -152,7 +152,7 @@ fn append(
     events: u32,
 ) -> Result<Place, LogError> {
     let (segment, before) = (writer.segment().number, writer.bytes());
-    if !writer.room().fits(frame.body_len()) && !shared.tidying.is_off {
+    if !writer.room().fits(frame.body_len()) && !shared.compaction.is_off {
         wait_for_tidying(shared, writer)?;
     }
     loop {
@@ -187,7 +187,7 @@ fn wait_for_tidying(shared: &Shared, writer: &mut Writer) -> Result<(), LogError
     loop {
         let mut state = shared.lock();
         let is_needed = state.closing || state.no_space || state.sync_wanted > writer.end();
-        let is_behind = tidier::is_behind(&state, writer.room().segment_bytes());
+        let is_behind = compactor::is_behind(&state, writer.room().segment_bytes());
         if is_needed || !is_behind || sureq_sync::elapsed(since) >= TIDYING_PATIENCE {
             state.log_thread = LogThread::Awake;
             return Ok(());
@@ -199,7 +199,7 @@ fn wait_for_tidying(shared: &Shared, writer: &mut Writer) -> Result<(), LogError
             sync(shared, writer)?;
             continue;
         }
-        shared.tidying.wake();
+        shared.compaction.wake();
         drop(shared.log_wakes.wait_timeout(state, TIDYING_LOOK).expect(LOCK));
     }
 }
@@ -220,8 +220,8 @@ fn note(shared: &Shared, writer: &Writer, segment: u64, before: u64) {
         shared.synced.publish(writer.synced());
         shared.preallocator.wake();
     }
-    if has_emptied || has_rolled || shared.tidying.is_due(logged) {
-        shared.tidying.wake();
+    if has_emptied || has_rolled || shared.compaction.is_due(logged) {
+        shared.compaction.wake();
     }
 }
 

@@ -187,7 +187,7 @@ impl Shared {
         if !std::mem::replace(&mut self.lock().no_space, true) {
             self.notice("the disk of the store is full: pushes are refused until there is room");
             // Only now: it looks by itself while the disk is full, and wakes the log thread, which would come here again.
-            self.tidying.wake();
+            self.compaction.wake();
         }
     }
 }

@@ -123,7 +123,7 @@ impl Slice<'_> {
         self.candidates.clear();
         if copied > 0 {
             failpoint("forward.half");
-            self.shared.tidying.copied_bytes.fetch_add(copied, Ordering::Relaxed);
+            self.shared.compaction.copied_bytes.fetch_add(copied, Ordering::Relaxed);
             thread::sleep(PAUSE);
             while self.must_wait() {
                 thread::sleep(PAUSE);

@@ -1,9 +1,9 @@
 //! Keeping the store small: checkpoints, compaction, and segments that can go.
 //!
-//! - `tidier` is the thread that decides what is due. `snapshot` takes the image of the state that a checkpoint stores.
+//! - `compactor` is the thread that decides what is due. `snapshot` takes the image of the state that a checkpoint stores.
 //! - `forward` copies tasks out of old segments. `live` counts what each segment still holds.
 
+pub(crate) mod compactor;
 pub(crate) mod forward;
 pub(crate) mod live;
 pub(crate) mod snapshot;
-pub(crate) mod tidier;

@@ -1,4 +1,4 @@
-//! A run whose tidying is part of it: tasks that stay for ever among tasks that come and go, over so many small segments
+//! A run whose compaction is part of it: tasks that stay for ever among tasks that come and go, over so many small segments
 //! that checkpoints are taken, old tasks copied forward and segments retired all the time. What was confirmed is noted as
 //! facts, because the log forgets.
 

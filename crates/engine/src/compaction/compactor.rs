@@ -68,9 +68,9 @@ const IMAGE_SLICE_QUEUES: usize = 500;
 const PACE_BYTES: usize = 1 << 20;
 const PACE_PAUSE: Duration = Duration::from_millis(1);
 
-/// What the tidier tells, and how it is called.
+/// What the compactor tells, and how it is called.
 #[derive(Default)]
-pub(crate) struct Tidying {
+pub(crate) struct Compaction {
     woken: Mutex<bool>,
     wakes: Condvar,
     /// Nothing is tidied up.
@@ -88,12 +88,12 @@ pub(crate) struct Tidying {
     pub(crate) copied_bytes: AtomicU64,
 }
 
-impl Tidying {
+impl Compaction {
     pub(crate) fn new(is_off: bool) -> Self {
         Self { is_off, ..Self::default() }
     }
 
-    /// Has the tidier look at once.
+    /// Has the compactor look at once.
     pub(crate) fn wake(&self) {
         *self.woken.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.wakes.notify_one();
@@ -125,8 +125,8 @@ enum Taken {
     Closes,
 }
 
-/// What belongs to the tidier alone.
-pub(crate) struct Tidier {
+/// What belongs to the compactor alone.
+pub(crate) struct Compactor {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) uuid: [u8; 16],
     pub(crate) checkpoints: Checkpoints,
@@ -152,8 +152,8 @@ pub(crate) struct Retry {
     at: Option<Instant>,
 }
 
-pub(crate) fn run(shared: &Shared, mut tidier: Tidier) {
-    let ended = tidier.tidy_until_closed(shared);
+pub(crate) fn run(shared: &Shared, mut compactor: Compactor) {
+    let ended = compactor.tidy_until_closed(shared);
     // A store that closes waits for nothing, so that what was under way may not have come to an end.
     if let Err(error) = ended
         && !shared.lock().closing
@@ -162,7 +162,7 @@ pub(crate) fn run(shared: &Shared, mut tidier: Tidier) {
     }
 }
 
-impl Tidier {
+impl Compactor {
     fn tidy_until_closed(&mut self, shared: &Shared) -> Result<(), LogError> {
         self.plan_next(shared, 0, 0);
         shared.lock().logged_bytes += self.replayed_bytes;
@@ -177,14 +177,14 @@ impl Tidier {
             shared.lock().broker.forget_adopted(ADOPTED_LOOKED_AT);
             self.readmit_segments(shared);
             self.copy_forward(shared, is_full);
-            let is_wanted = shared.tidying.is_due(logged) || self.is_room_wasted(shared, is_full);
+            let is_wanted = shared.compaction.is_due(logged) || self.is_room_wasted(shared, is_full);
             let was_taken = is_wanted && self.make_room(shared)?;
             if was_taken && self.is_room_wasted(shared, is_full) && !shared.lock().closing {
                 self.repeat_checkpoint(shared)?;
             }
             self.snapshot.let_go();
             if !was_taken || !self.is_room_wasted(shared, is_full) {
-                shared.tidying.sleep(if is_full { LOOK_FULL } else { LOOK });
+                shared.compaction.sleep(if is_full { LOOK_FULL } else { LOOK });
             }
         }
     }
@@ -320,9 +320,9 @@ impl Tidier {
         let Some((position, live)) = self.newest.take() else { return Ok(()) };
         match self.write(shared, position, &live, Sharing::NotWithNewest) {
             Ok(bytes) => {
-                let due = shared.tidying.due.load(Ordering::Relaxed) + bytes * CHECKPOINT_SHARE;
+                let due = shared.compaction.due.load(Ordering::Relaxed) + bytes * CHECKPOINT_SHARE;
                 let due_max = self.spares.segment_bytes() * CHECKPOINT_SEGMENTS_MAX;
-                shared.tidying.due.store(due.min(due_max), Ordering::Relaxed);
+                shared.compaction.due.store(due.min(due_max), Ordering::Relaxed);
                 self.retire(shared)
             }
             // The next one will do it.
@@ -349,15 +349,15 @@ impl Tidier {
         };
         // A checkpoint that the log does not reach would be refused.
         let confirm = || shared.sync_upto(position);
-        let tidying = &shared.tidying;
-        tidying.is_checkpointing.store(true, Ordering::Relaxed);
+        let compaction = &shared.compaction;
+        compaction.is_checkpointing.store(true, Ordering::Relaxed);
         let written = self.snapshot.write(&mut self.checkpoints, position, live, sharing, &mut pace, confirm);
-        tidying.is_checkpointing.store(false, Ordering::Relaxed);
+        compaction.is_checkpointing.store(false, Ordering::Relaxed);
         let bytes = written?;
         self.confirmed = live.clone();
-        tidying.checkpoint.store(position.0, Ordering::Relaxed);
-        tidying.taken.fetch_add(1, Ordering::Relaxed);
-        tidying.checkpoint_bytes.fetch_add(bytes, Ordering::Relaxed);
+        compaction.checkpoint.store(position.0, Ordering::Relaxed);
+        compaction.taken.fetch_add(1, Ordering::Relaxed);
+        compaction.checkpoint_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(bytes)
     }
 
@@ -365,8 +365,8 @@ impl Tidier {
         let segment = self.spares.segment_bytes();
         let least = segment / CHECKPOINT_SEGMENT_PART;
         let due = (bytes * CHECKPOINT_SHARE).clamp(least, segment * CHECKPOINT_SEGMENTS_MAX);
-        shared.tidying.due.store(due, Ordering::Relaxed);
-        shared.tidying.logged.store(logged, Ordering::Relaxed);
+        shared.compaction.due.store(due, Ordering::Relaxed);
+        shared.compaction.logged.store(logged, Ordering::Relaxed);
     }
 
     /// Gives up segments that neither live payloads nor checkpoints need. What made the last payloads of one die must be on
@@ -435,9 +435,9 @@ impl Tidier {
     /// to go, no more than one at a time: only a checkpoint lets that go.
     fn copy_forward(&mut self, shared: &Shared, is_full: bool) {
         while let Some(victim) = self.next_victim(shared, is_full) {
-            shared.tidying.is_copying.store(true, Ordering::Relaxed);
+            shared.compaction.is_copying.store(true, Ordering::Relaxed);
             let copied = forward::copy(shared, &*self.disk, self.uuid, &victim);
-            shared.tidying.is_copying.store(false, Ordering::Relaxed);
+            shared.compaction.is_copying.store(false, Ordering::Relaxed);
             match copied {
                 Copied::All => {}
                 Copied::NotAll => {
