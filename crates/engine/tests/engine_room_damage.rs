@@ -38,7 +38,7 @@ fn no_flipped_bit_of_a_checkpoint_that_made_room_is_a_loss() {
     let valve = Valve::new();
     let (disk, engine) = (&valve.disk, open(valve.shared()));
     // No checkpoint stands before all is over, so that it takes two to give the dead segments up.
-    valve.hold_tidier();
+    valve.hold_compactor();
     let large = vec![b'x'; 1000];
     let ids: Vec<_> = (0..DONE).flat_map(|_| push(&engine, &[&large])).collect();
     let left: Vec<Vec<u8>> = (0..LEFT).map(payload).collect();
@@ -49,7 +49,7 @@ fn no_flipped_bit_of_a_checkpoint_that_made_room_is_a_loss() {
     // In one go, so that no other checkpoint has any of them in it.
     let (replies, _) = execute(&engine, &[Command::Push { queue: b"q", payloads: &payloads }, ack_of(&ids)]);
     assert_eq!((replies.ids.len(), replies.indexes.len()), (LEFT, DONE));
-    valve.release_tidier();
+    valve.release_compactor();
     let since = Instant::now();
     // Nothing more is logged, so that the last two were taken for the sake of room.
     while engine.status().segments > 2 || engine.status().is_checkpointing || checkpoints(disk).len() != 2 {

@@ -226,14 +226,14 @@ fn a_segment_does_not_go_before_the_end_of_its_last_task_is_on_disk() {
         }
         let first = "00000000000000000001.seg";
         assert!(valve.disk.files().contains_key(first), "one task is left in it");
-        valve.hold_tidier();
-        while !valve.is_tidier_held() {
+        valve.hold_compactor();
+        while !valve.is_compactor_held() {
             pass();
         }
         let (popped, _) = execute(&engine, &[Command::Pop(Pop::plain(&[b"q"], 1))]);
         assert_eq!(popped.tasks.len(), 1, "{popped:?}");
         assert_eq!(ack(&engine, &last), 1);
-        valve.release_tidier();
+        valve.release_compactor();
         while valve.disk.files().contains_key(first) {
             assert!(Instant::now() < patience, "nobody tidies up: {:?}", engine.status());
             std::thread::yield_now();

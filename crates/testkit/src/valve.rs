@@ -38,8 +38,8 @@ struct State {
     holds_reads: bool,
     reads_held: usize,
     bytes_loaded: usize,
-    holds_tidier: bool,
-    tidier_held: bool,
+    holds_compactor: bool,
+    compactor_held: bool,
     fails_directory: bool,
     directory_failed: bool,
     directory_syncs_after_failure: usize,
@@ -141,19 +141,19 @@ impl Valve {
     }
 
     /// Holds up whoever tidies up, where it makes names durable.
-    pub fn hold_tidier(&self) {
-        self.control.lock().holds_tidier = true;
+    pub fn hold_compactor(&self) {
+        self.control.lock().holds_compactor = true;
     }
 
     /// Lets it go on.
-    pub fn release_tidier(&self) {
-        self.control.lock().holds_tidier = false;
+    pub fn release_compactor(&self) {
+        self.control.lock().holds_compactor = false;
         self.control.moved.notify_all();
     }
 
     /// Whether it is held up.
-    pub fn is_tidier_held(&self) -> bool {
-        self.control.lock().tidier_held
+    pub fn is_compactor_held(&self) -> bool {
+        self.control.lock().compactor_held
     }
 
     /// Has the sync of the log that is held up, or else the next one, fail.
@@ -252,10 +252,11 @@ impl Disk for Valve {
         self.control.panic_if_asked();
         let mut one = self.control.lock();
         if std::thread::current().name() == Some("sureq-compactor") {
-            one.tidier_held = true;
+            one.compactor_held = true;
             let moved = &self.control.moved;
-            one = moved.wait_while(one, |state| state.holds_tidier).unwrap_or_else(PoisonError::into_inner);
-            one.tidier_held = false;
+            one =
+                moved.wait_while(one, |state| state.holds_compactor).unwrap_or_else(PoisonError::into_inner);
+            one.compactor_held = false;
         }
         one.directory_syncs_after_failure += usize::from(one.directory_failed);
         let is_preallocator = std::thread::current().name() == Some("sureq-prealloc");
