@@ -10,7 +10,7 @@ use sureq_core::command::ConnId;
 
 /// Which dialect a connection speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tongue {
+pub(crate) enum Protocol {
     Resp,
     Text,
 }
@@ -28,7 +28,7 @@ pub(crate) struct Clients {
 /// What is known of one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
-    tongue: Tongue,
+    protocol: Protocol,
     peer: SocketAddr,
     since: Instant,
     /// Who it is; nobody as long as it has not said so.
@@ -63,15 +63,15 @@ impl Clients {
     }
 
     /// A new connection.
-    pub(crate) fn join(&self, tongue: Tongue, peer: SocketAddr) -> ConnId {
+    pub(crate) fn join(&self, protocol: Protocol, peer: SocketAddr) -> ConnId {
         let id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         self.total.fetch_add(1, Ordering::Relaxed);
-        if tongue == Tongue::Text {
+        if protocol == Protocol::Text {
             self.text.fetch_add(1, Ordering::Relaxed);
         }
         let since = Instant::now();
         let client = Client {
-            tongue,
+            protocol,
             peer,
             since,
             user: None,
@@ -87,7 +87,7 @@ impl Clients {
     /// A connection ended.
     pub(crate) fn leave(&self, conn: ConnId) {
         let gone = self.lock().remove(&conn.0);
-        if gone.is_some_and(|client| client.tongue == Tongue::Text) {
+        if gone.is_some_and(|client| client.protocol == Protocol::Text) {
             self.text.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -121,7 +121,7 @@ impl Clients {
     pub(crate) fn list(&self, wanted: impl Fn(u64, &Client) -> bool) -> Vec<u8> {
         let mut lines = Vec::new();
         for (id, client) in self.lock().iter().filter(|(id, client)| wanted(**id, client)) {
-            let dialect = if client.tongue == Tongue::Text { "text" } else { "resp" };
+            let dialect = if client.protocol == Protocol::Text { "text" } else { "resp" };
             let age = client.since.elapsed().as_secs();
             lines.extend_from_slice(format!("id={id} addr={} name=", client.peer).as_bytes());
             lines.extend_from_slice(&client.name);

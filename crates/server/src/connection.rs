@@ -54,7 +54,7 @@ struct Room {
 }
 
 /// What a dialect has to work with when something arrived.
-pub(crate) struct Turn<'t> {
+pub(crate) struct DialectCx<'t> {
     pub(crate) home: &'t dyn Home,
     pub(crate) out: &'t mut Output,
     pub(crate) replies: &'t mut Replies<Payload>,
@@ -118,7 +118,7 @@ fn more_bytes(task: &TaskView<Payload>) -> usize {
         + len(&task.spelt)
 }
 
-impl Turn<'_> {
+impl DialectCx<'_> {
     /// Has the home execute commands, or hands over what it has answered to them.
     pub(crate) fn submit(&mut self, commands: &[Command<'_>]) -> Submitted {
         let Some(ready) = self.ready.take() else {
@@ -139,10 +139,10 @@ impl Turn<'_> {
 }
 
 /// What a dialect did with what arrived.
-pub(crate) struct Taken {
+pub(crate) struct Consumed {
     /// How many bytes it is done with.
-    pub(crate) consumed: usize,
-    pub(crate) next: Next,
+    pub(crate) bytes: usize,
+    pub(crate) next: Then,
     /// Nothing more should be taken before this is durable.
     pub(crate) hold: Option<Position>,
     /// Others who waited got something out of it.
@@ -150,7 +150,7 @@ pub(crate) struct Taken {
 }
 
 /// What a connection does next.
-pub(crate) enum Next {
+pub(crate) enum Then {
     /// Reads on.
     Read,
     /// Hands over the rest again: there is more to do in it.
@@ -170,7 +170,7 @@ pub(crate) enum Next {
 /// A dialect, for one connection.
 pub(crate) trait Dialect {
     /// Executes what has arrived and appends the replies.
-    fn take(&mut self, input: &[u8], turn: &mut Turn<'_>) -> Taken;
+    fn take(&mut self, input: &[u8], cx: &mut DialectCx<'_>) -> Consumed;
 
     /// Appends what the connection is told without having asked; answers whether there was anything. An error ends it.
     fn hear(&mut self, _out: &mut Output) -> io::Result<bool> {
@@ -449,36 +449,36 @@ impl<D: Dialect> Connection<D> {
             let ready = self.ready.take();
             let (home, out, thread) = (&*self.thread.home, &mut self.out, &*self.thread);
             let written = Written::default();
-            let mut turn = Turn { home, out, replies, thread, ready, written, bytes: 0, unbegun: None };
-            let taken = self.dialect.take(&input[consumed..], &mut turn);
+            let mut cx = DialectCx { home, out, replies, thread, ready, written, bytes: 0, unbegun: None };
+            let taken = self.dialect.take(&input[consumed..], &mut cx);
             replies.clear();
-            consumed += taken.consumed;
+            consumed += taken.bytes;
             self.hold = taken.hold.or(self.hold);
             self.gives_way |= taken.served;
             match taken.next {
-                Next::Again => {}
-                Next::Read => return consumed,
-                Next::Later => {
+                Then::Again => {}
+                Then::Read => return consumed,
+                Then::Later => {
                     self.later = true;
                     return consumed;
                 }
-                Next::WriteOn(ready) => {
+                Then::WriteOn(ready) => {
                     self.ready = Some(*ready);
                     (self.later, self.gives_way) = (true, true);
                     return consumed;
                 }
-                Next::Wait(ticket) => {
+                Then::Wait(ticket) => {
                     self.ticket = Some(Awaited::Task(ticket));
                     if self.thread.is_draining() {
                         self.thread.home.dismiss_waiters();
                     }
                     return consumed;
                 }
-                Next::LogIn(login) => {
+                Then::LogIn(login) => {
                     self.ticket = Some(Awaited::Login(login));
                     return consumed;
                 }
-                Next::Close => {
+                Then::Close => {
                     self.reading = Reading::Ended;
                     return input.len();
                 }
@@ -493,7 +493,7 @@ impl<D: Dialect> Connection<D> {
         if position.is_some() && position != self.parked {
             self.parked = position;
             let position = position.unwrap_or_default();
-            self.thread.parked.park(&*self.thread.home, position, cx.waker());
+            self.thread.durability_waiters.park(&*self.thread.home, position, cx.waker());
         }
     }
 

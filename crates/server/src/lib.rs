@@ -11,8 +11,8 @@
 //!   much a connection may ask for, before and after.
 //! * `input`: what has arrived and is not done with. `batch` says how much of it is parsed at once.
 //! * `output`: replies that may not leave yet, by the position they wait for, and deliveries that never left.
-//! * `gathering`: has what a thread's connections executed written in one go.
-//! * `parked`: wakes the connections of a thread when the log got further, all at once.
+//! * `group_commit`: commits what the connections of a thread executed in one go.
+//! * `durability_waiters`: wakes the connections of a thread together when their position is durable.
 #![forbid(unsafe_code)]
 
 pub mod server;
@@ -23,13 +23,13 @@ mod bounds;
 mod checker;
 mod clients;
 mod connection;
-mod gathering;
+mod durability_waiters;
+mod group_commit;
 mod info;
 mod input;
 mod memory;
 mod net_thread;
 mod output;
-mod parked;
 mod resp;
 mod subscriber;
 mod subscriptions;

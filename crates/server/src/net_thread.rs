@@ -15,11 +15,11 @@ use tokio::sync::watch;
 
 use crate::bounds::Bounds;
 use crate::checker::Checker;
-use crate::clients::{Clients, Tongue};
+use crate::clients::{Clients, Protocol};
 use crate::connection::Connection;
-use crate::gathering::Gathering;
+use crate::durability_waiters::DurabilityWaiters;
+use crate::group_commit::GroupCommit;
 use crate::info::Facts;
-use crate::parked::Parked;
 use crate::resp::RespSession;
 use crate::server::Common;
 use crate::subscriptions::Subscriptions;
@@ -29,8 +29,8 @@ use crate::users::Users;
 /// What the connections of a thread share.
 pub(crate) struct Thread {
     pub(crate) home: Arc<dyn Home>,
-    pub(crate) parked: Parked,
-    pub(crate) gathering: Gathering,
+    pub(crate) durability_waiters: DurabilityWaiters,
+    pub(crate) group_commit: GroupCommit,
     common: Arc<Common>,
     draining: AtomicBool,
     /// How to reach each connection, and so who is still there.
@@ -42,7 +42,7 @@ pub(crate) struct Thread {
 /// What a network thread is told.
 pub(crate) enum Message {
     /// Serve this connection.
-    Serve(StdStream, Tongue, ConnId),
+    Serve(StdStream, Protocol, ConnId),
     /// Take no more requests, send what is left, and end.
     Drain,
 }
@@ -51,8 +51,8 @@ impl Thread {
     fn new(common: Arc<Common>) -> Self {
         Self {
             home: Arc::clone(&common.home),
-            parked: Parked::default(),
-            gathering: Gathering::default(),
+            durability_waiters: DurabilityWaiters::default(),
+            group_commit: GroupCommit::default(),
             common,
             draining: AtomicBool::new(false),
             wakers: Mutex::default(),
@@ -131,15 +131,15 @@ pub(crate) async fn run(common: Arc<Common>, mut messages: UnboundedReceiver<Mes
     let thread = Arc::new(Thread::new(common));
     let pump = tokio::spawn({
         let thread = Arc::clone(&thread);
-        async move { thread.parked.pump(&*thread.home, &thread.gathering).await }
+        async move { thread.durability_waiters.pump(&*thread.home, &thread.group_commit).await }
     });
     let committer = tokio::spawn({
         let thread = Arc::clone(&thread);
-        async move { thread.gathering.commit_all(&*thread.home, &thread.parked).await }
+        async move { thread.group_commit.commit_all(&*thread.home, &thread.durability_waiters).await }
     });
     while let Some(message) = messages.recv().await {
         match message {
-            Message::Serve(stream, tongue, conn) => serve(&thread, stream, tongue, conn),
+            Message::Serve(stream, protocol, conn) => serve(&thread, stream, protocol, conn),
             Message::Drain => break,
         }
     }
@@ -151,18 +151,18 @@ pub(crate) async fn run(common: Arc<Common>, mut messages: UnboundedReceiver<Mes
     thread.home.commit();
 }
 
-fn serve(thread: &Arc<Thread>, stream: StdStream, tongue: Tongue, conn: ConnId) {
+fn serve(thread: &Arc<Thread>, stream: StdStream, protocol: Protocol, conn: ConnId) {
     thread.open.send_modify(|open| *open += 1);
     let Ok(stream) = TcpStream::from_std(stream) else { return thread.leave(conn) };
     let Ok(peer) = stream.peer_addr() else { return thread.leave(conn) };
     let config = &thread.common.config;
     let shared = Arc::clone(thread);
-    match tongue {
-        Tongue::Resp => {
+    match protocol {
+        Protocol::Resp => {
             let session = RespSession::new(conn, peer.ip(), thread);
             tokio::spawn(Connection::new(stream, session, conn, shared, None).serve());
         }
-        Tongue::Text => {
+        Protocol::Text => {
             let idle = Some(config.text_idle_secs).filter(|&secs| secs > 0);
             let idle = idle.map(|secs| Duration::from_secs(secs.into()));
             let session = TextSession::new(config);
@@ -184,7 +184,7 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::bounds::Allowance;
-    use crate::connection::{Dialect, Next, Taken, Turn};
+    use crate::connection::{Consumed, Dialect, DialectCx, Then};
     use crate::output::Output;
     use crate::server::Config;
 
@@ -198,13 +198,13 @@ pub(crate) mod tests {
     }
 
     impl Dialect for Overtaken {
-        fn take(&mut self, input: &[u8], turn: &mut Turn<'_>) -> Taken {
-            let executed = turn.submit(&[Command::Push { queue: b"q", payloads: &[input] }]);
+        fn take(&mut self, input: &[u8], cx: &mut DialectCx<'_>) -> Consumed {
+            let executed = cx.submit(&[Command::Push { queue: b"q", payloads: &[input] }]);
             let hold = Some(executed.position);
             assert!(hold > Some(self.home.durable()), "nobody has committed it");
             (self.hold, self.asked) = (hold, 0);
             let _ = self.taken.send(input.to_vec());
-            Taken { consumed: input.len(), next: Next::Read, hold, served: false }
+            Consumed { bytes: input.len(), next: Then::Read, hold, served: false }
         }
 
         fn hear(&mut self, _out: &mut Output) -> io::Result<bool> {
@@ -265,7 +265,9 @@ pub(crate) mod tests {
         let (taken, mut is_taken) = unbounded_channel();
         let dialect = Overtaken { home, hold: None, asked: 0, taken };
         tokio::spawn(Connection::new(stream, dialect, ConnId(1), Arc::clone(&thread), None).serve());
-        tokio::spawn(async move { thread.parked.pump(&*thread.home, &thread.gathering).await });
+        tokio::spawn(
+            async move { thread.durability_waiters.pump(&*thread.home, &thread.group_commit).await },
+        );
         for word in [b"one", b"two"] {
             client.write_all(word).expect("there is room");
             let came = tokio::time::timeout(Duration::from_secs(10), is_taken.recv()).await;

@@ -23,7 +23,7 @@ use crate::batch::BatchSize;
 use crate::bounds::{Allowance, Bounds};
 use crate::checker::Login;
 use crate::clients::{Client as Known, connection_id};
-use crate::connection::{Dialect, Next, Ready, Taken, Turn, Unbegun, Written};
+use crate::connection::{Consumed, Dialect, DialectCx, Ready, Then, Unbegun, Written};
 use crate::info::{self, REDIS_VERSION};
 use crate::net_thread::Thread;
 use crate::output::Output;
@@ -180,9 +180,9 @@ const fn changes_user(command: &SessionCommand<'_>) -> bool {
 }
 
 impl Dialect for RespSession {
-    fn take(&mut self, input: &[u8], turn: &mut Turn<'_>) -> Taken {
+    fn take(&mut self, input: &[u8], cx: &mut DialectCx<'_>) -> Consumed {
         let Rooms { mut unquoted, mut args, requests, commands } = ROOMS.take();
-        let answered = turn.ready.as_ref().map(Ready::commands);
+        let answered = cx.ready.as_ref().map(Ready::commands);
         // Strangers say one thing at a time.
         if !matches!(self.standing, Standing::Stranger) {
             self.parser.set_batch_max(self.batch.next(answered));
@@ -203,44 +203,44 @@ impl Dialect for RespSession {
                 break;
             }
         }
-        let Answered { stop, hold, served } = self.execute(&args, &requests, &commands, turn);
+        let Answered { stop, hold, served } = self.execute(&args, &requests, &commands, cx);
         // What is behind a stop is parsed again when its turn comes, and so is what is wrong with it.
         let (consumed, next) = match (stop, outcome) {
             (Some(Stop::Waits(n, ticket)), _) => {
                 self.parser.restart();
-                (before(&args, n), Next::Wait(ticket))
+                (before(&args, n), Then::Wait(ticket))
             }
             (Some(Stop::WritesOn(n, rest)), _) => {
                 self.parser.restart();
-                (before(&args, n), Next::WriteOn(rest))
+                (before(&args, n), Then::WriteOn(rest))
             }
             (Some(Stop::Later(n)), _) => {
                 self.parser.restart();
                 self.batch.stopped_after(n);
-                (before(&args, n), Next::Later)
+                (before(&args, n), Then::Later)
             }
             (Some(Stop::LogsIn(n, login)), _) => {
                 self.parser.restart();
-                (args.end(n), Next::LogIn(login))
+                (args.end(n), Then::LogIn(login))
             }
-            (Some(Stop::Quits), _) => (input.len(), Next::Close),
+            (Some(Stop::Quits), _) => (input.len(), Then::Close),
             (None, _) if turns => {
                 self.parser.restart();
-                (args.end(requests.len() - 1), Next::Again)
+                (args.end(requests.len() - 1), Then::Again)
             }
             (None, Ok(progress)) => {
                 if progress.more {
                     self.batch.went_through(requests.len());
                 }
-                let again = self.refuse_unfinished(&input[progress.consumed..], turn.out) || progress.more;
-                (progress.consumed, if again { Next::Again } else { Next::Read })
+                let again = self.refuse_unfinished(&input[progress.consumed..], cx.out) || progress.more;
+                (progress.consumed, if again { Then::Again } else { Then::Read })
             }
             (None, Err(error)) => {
                 if error.is_told() {
-                    Writer::new(turn.out.bytes_mut(), self.version).error(format_args!("ERR {error}"));
-                    turn.out.gate(Position::START);
+                    Writer::new(cx.out.bytes_mut(), self.version).error(format_args!("ERR {error}"));
+                    cx.out.gate(Position::START);
                 }
-                (input.len(), Next::Close)
+                (input.len(), Then::Close)
             }
         };
         let (mut commands, mut requests, args) = (recycle(commands), recycle(requests), args.renew());
@@ -248,7 +248,7 @@ impl Dialect for RespSession {
         commands.shrink_to(ROOM_KEPT);
         unquoted.shrink_to(ROOM_KEPT);
         ROOMS.set(Rooms { unquoted, args, requests, commands });
-        Taken { consumed, next, hold, served }
+        Consumed { bytes: consumed, next, hold, served }
     }
 
     fn hear(&mut self, out: &mut Output) -> io::Result<bool> {
@@ -310,33 +310,33 @@ impl RespSession {
         args: &Args<'_>,
         requests: &Requests<'_>,
         commands: &[Command<'_>],
-        turn: &mut Turn<'_>,
+        cx: &mut DialectCx<'_>,
     ) -> Answered {
         let (mut n, mut commands, mut hold, mut served) = (0, commands, None, false);
         while let Some(request) = requests.get(n) {
-            if turn.ready.is_none() && turn.out.len() > self.allowance().output_bytes_max {
+            if cx.ready.is_none() && cx.out.len() > self.allowance().output_bytes_max {
                 return Answered { stop: Some(Stop::Later(n)), hold, served };
             }
             match request {
                 Ok(request) if self.is_confined() && !is_free(request) => {
                     commands = &commands[usize::from(matches!(request, Request::Home { .. }))..];
                     let name = verbs::full_name(args.command(n));
-                    Writer::new(turn.out.bytes_mut(), self.version)
+                    Writer::new(cx.out.bytes_mut(), self.version)
                         .error(format_args!("ERR Can't execute '{name}': {CONFINED}"));
                 }
                 Ok(Request::Home { .. }) => {
                     let run =
                         requests[n..].iter().take_while(|r| matches!(r, Ok(Request::Home { .. }))).count();
-                    let is_ready = turn.ready.is_some();
-                    let submitted = turn.submit(&commands[..run]);
+                    let is_ready = cx.ready.is_some();
+                    let submitted = cx.submit(&commands[..run]);
                     let executed = submitted.executed;
-                    turn.thread.gathering.add();
+                    cx.thread.group_commit.add();
                     let part_bytes = if is_ready { PART_BYTES } else { usize::MAX };
-                    let is_whole = self.answer_some(&requests[n..n + executed], part_bytes, turn);
-                    turn.out.gate(submitted.position);
+                    let is_whole = self.answer_some(&requests[n..n + executed], part_bytes, cx);
+                    cx.out.gate(submitted.position);
                     if !is_whole {
-                        note_unbegun(&requests[n..n + executed], turn);
-                        let rest = Box::new(turn.rest(submitted.position));
+                        note_unbegun(&requests[n..n + executed], cx);
+                        let rest = Box::new(cx.rest(submitted.position));
                         return Answered { stop: Some(Stop::WritesOn(n, rest)), hold, served };
                     }
                     n += executed;
@@ -349,20 +349,20 @@ impl RespSession {
                         }
                     }
                     commands = &commands[executed..];
-                    turn.replies.clear();
+                    cx.replies.clear();
                     if executed == 0 {
                         return Answered { stop: Some(Stop::Later(n)), hold, served };
                     }
                     continue;
                 }
                 Ok(Request::Session(command)) => {
-                    if let Some(login) = self.answer_itself(command, turn) {
+                    if let Some(login) = self.answer_itself(command, cx) {
                         return Answered { stop: Some(Stop::LogsIn(n, login)), hold, served };
                     }
                 }
-                Err(error) => Writer::new(turn.out.bytes_mut(), self.version).error(error),
+                Err(error) => Writer::new(cx.out.bytes_mut(), self.version).error(error),
             }
-            turn.out.gate(Position::START);
+            cx.out.gate(Position::START);
             n += 1;
             if matches!(request, Ok(Request::Session(SessionCommand::Quit))) {
                 return Answered { stop: Some(Stop::Quits), hold, served };
@@ -377,44 +377,44 @@ impl RespSession {
         &self,
         requests: &[Result<Request<'_>, UsageError>],
         bytes: usize,
-        turn: &mut Turn<'_>,
+        cx: &mut DialectCx<'_>,
     ) -> bool {
-        let upto = turn.out.end().saturating_add(bytes);
-        let answered = requests.iter().zip(&turn.replies.list);
-        for (request, reply) in answered.skip(turn.written.replies) {
+        let upto = cx.out.end().saturating_add(bytes);
+        let answered = requests.iter().zip(&cx.replies.list);
+        for (request, reply) in answered.skip(cx.written.replies) {
             let Ok(Request::Home { command, shape }) = request else { continue };
-            let part = Part { from: turn.written.items, bytes: upto.saturating_sub(turn.out.end()) };
+            let part = Part { from: cx.written.items, bytes: upto.saturating_sub(cx.out.end()) };
             if part.bytes == 0 {
                 return false;
             }
             if let (Command::Pop(pop), Reply::Tasks(span), 0) = (command, reply, part.from) {
-                hand_over(pop, &turn.replies.tasks[span.range()], turn.out);
+                hand_over(pop, &cx.replies.tasks[span.range()], cx.out);
             }
-            let out = turn.out.bytes_mut();
-            if let Some(next) = encode_part(out, self.version, command, *shape, reply, turn.replies, part) {
-                turn.written.items = next;
+            let out = cx.out.bytes_mut();
+            if let Some(next) = encode_part(out, self.version, command, *shape, reply, cx.replies, part) {
+                cx.written.items = next;
                 return false;
             }
-            turn.written = Written { replies: turn.written.replies + 1, items: 0 };
+            cx.written = Written { replies: cx.written.replies + 1, items: 0 };
         }
         true
     }
 
     /// Answers what is for the session, or begins the login that has to end before there is an answer.
-    fn answer_itself(&mut self, command: &SessionCommand<'_>, turn: &mut Turn<'_>) -> Option<Login> {
+    fn answer_itself(&mut self, command: &SessionCommand<'_>, cx: &mut DialectCx<'_>) -> Option<Login> {
         let is_confined = self.is_confined();
-        let out = turn.out.bytes_mut();
+        let out = cx.out.bytes_mut();
         match command {
             SessionCommand::Ping(text) if is_confined => {
                 encode_pong(out, *text);
                 return None;
             }
             SessionCommand::Subscribe(by, names) => {
-                self.subscribe(*by, names, turn);
+                self.subscribe(*by, names, cx);
                 return None;
             }
             SessionCommand::Unsubscribe(by, names) => {
-                self.unsubscribe(*by, names, turn);
+                self.unsubscribe(*by, names, cx);
                 return None;
             }
             _ if encode_answer(out, self.version, command) => return None,
@@ -425,25 +425,25 @@ impl RespSession {
                 let Hello { version, name, credentials } = *hello;
                 let greeting = Welcome::Hello { version, name: name.map(Box::from) };
                 if let Some(said) = credentials {
-                    return self.log_in(&said, greeting, turn);
+                    return self.log_in(&said, greeting, cx);
                 }
                 if matches!(self.standing, Standing::Stranger) {
                     Writer::new(out, self.version).error(HELLO_NEEDS_AUTH);
                 } else {
-                    self.reply_to_login(&greeting, turn.thread, out);
+                    self.reply_to_login(&greeting, cx.thread, out);
                 }
             }
-            SessionCommand::Auth(said) => return self.log_in(said, Welcome::Plain, turn),
+            SessionCommand::Auth(said) => return self.log_in(said, Welcome::Plain, cx),
             SessionCommand::WhoAmI => {
                 Writer::new(out, self.version).bulk(self.user().unwrap_or_default().as_bytes());
             }
-            SessionCommand::Client(client) => self.answer_client(client, turn.thread, out),
+            SessionCommand::Client(client) => self.answer_client(client, cx.thread, out),
             SessionCommand::Info(sections) => {
-                let text = info::info(&turn.thread.facts(), sections);
+                let text = info::info(&cx.thread.facts(), sections);
                 Writer::new(out, self.version).verbatim(text.as_bytes());
             }
             SessionCommand::Time => {
-                let now = turn.home.now().wall.0;
+                let now = cx.home.now().wall.0;
                 let mut w = Writer::new(out, self.version);
                 w.array(2);
                 w.bulk((now / 1_000).to_string().as_bytes());
@@ -452,14 +452,14 @@ impl RespSession {
             SessionCommand::Reset => {
                 self.version = Version::Resp2;
                 self.subscriber = None;
-                turn.thread.clients().note(self.conn, |client| {
+                cx.thread.clients().note(self.conn, |client| {
                     client.name.clear();
                     client.subscriptions = (0, 0);
                 });
-                self.begin(turn.thread);
+                self.begin(cx.thread);
                 Writer::new(out, self.version).simple("RESET");
             }
-            SessionCommand::PubSub(what) => self.answer_pubsub(what, turn.thread, out),
+            SessionCommand::PubSub(what) => self.answer_pubsub(what, cx.thread, out),
             SessionCommand::Quit => Writer::new(out, self.version).simple("OK"),
             _ => Writer::new(out, self.version).error("ERR not supported here"),
         }
@@ -467,8 +467,8 @@ impl RespSession {
     }
 
     /// Finds out who this is: at once by a token, or by a password, which takes its time.
-    fn log_in(&mut self, said: &Credentials<'_>, greeting: Welcome, turn: &mut Turn<'_>) -> Option<Login> {
-        let (thread, out) = (turn.thread, turn.out.bytes_mut());
+    fn log_in(&mut self, said: &Credentials<'_>, greeting: Welcome, cx: &mut DialectCx<'_>) -> Option<Login> {
+        let (thread, out) = (cx.thread, cx.out.bytes_mut());
         let users = thread.users();
         if users.is_empty() {
             Writer::new(out, self.version).error(NO_PASSWORD);
@@ -509,23 +509,23 @@ impl RespSession {
         }
     }
 
-    fn subscribe(&mut self, by: By, names: &[&[u8]], turn: &mut Turn<'_>) {
+    fn subscribe(&mut self, by: By, names: &[&[u8]], cx: &mut DialectCx<'_>) {
         let subscriber = self.subscriber.get_or_insert_with(|| {
-            let waker = turn.thread.waker_of(self.conn).expect("a connection is met before it is read from");
-            Box::new(Subscriber::new(self.conn, turn.thread.subscriptions(), waker))
+            let waker = cx.thread.waker_of(self.conn).expect("a connection is met before it is read from");
+            Box::new(Subscriber::new(self.conn, cx.thread.subscriptions(), waker))
         });
-        if let Err(error) = subscriber.subscribe(by, names, self.version, turn.out.bytes_mut()) {
-            Writer::new(turn.out.bytes_mut(), self.version).error(error);
+        if let Err(error) = subscriber.subscribe(by, names, self.version, cx.out.bytes_mut()) {
+            Writer::new(cx.out.bytes_mut(), self.version).error(error);
         }
-        self.note_subscriptions(turn.thread);
+        self.note_subscriptions(cx.thread);
     }
 
-    fn unsubscribe(&mut self, by: By, names: &[&[u8]], turn: &mut Turn<'_>) {
+    fn unsubscribe(&mut self, by: By, names: &[&[u8]], cx: &mut DialectCx<'_>) {
         match &mut self.subscriber {
-            Some(subscriber) => subscriber.unsubscribe(by, names, self.version, turn.out),
-            None => leave_nothing(turn.out.bytes_mut(), self.version, by, names),
+            Some(subscriber) => subscriber.unsubscribe(by, names, self.version, cx.out),
+            None => leave_nothing(cx.out.bytes_mut(), self.version, by, names),
         }
-        self.note_subscriptions(turn.thread);
+        self.note_subscriptions(cx.thread);
     }
 
     /// Brings what others see of it in step.
@@ -634,26 +634,26 @@ const NO_PASSWORD: &str = "ERR AUTH called without any password configured: this
 
 /// Remembers what a pop handed out, until its reply is on its way.
 /// Notes which deliveries of an answer that goes on have not been begun: if the connection is gone by then, they go back.
-fn note_unbegun(requests: &[Result<Request<'_>, UsageError>], turn: &mut Turn<'_>) {
-    let begun = turn.written.replies + usize::from(turn.written.items > 0);
-    if let Some(unbegun) = &mut turn.unbegun {
+fn note_unbegun(requests: &[Result<Request<'_>, UsageError>], cx: &mut DialectCx<'_>) {
+    let begun = cx.written.replies + usize::from(cx.written.items > 0);
+    if let Some(unbegun) = &mut cx.unbegun {
         while unbegun.front().is_some_and(|unbegun| unbegun.reply < begun) {
             unbegun.pop_front();
         }
         return;
     }
     let mut unbegun = VecDeque::new();
-    for (reply, (request, answer)) in requests.iter().zip(&turn.replies.list).enumerate().skip(begun) {
+    for (reply, (request, answer)) in requests.iter().zip(&cx.replies.list).enumerate().skip(begun) {
         if let (Ok(Request::Home { command: Command::Pop(pop), .. }), Reply::Tasks(span)) = (request, answer)
         {
-            let tasks = &turn.replies.tasks[span.range()];
+            let tasks = &cx.replies.tasks[span.range()];
             unbegun.extend(tasks.iter().map(|task| {
                 let queue = pop.queues[task.queue as usize].into();
                 Unbegun { reply, queue, receipt: task.receipt() }
             }));
         }
     }
-    turn.unbegun = Some(unbegun);
+    cx.unbegun = Some(unbegun);
 }
 
 fn hand_over(pop: &Pop<'_>, tasks: &[sureq_core::reply::TaskView<Payload>], out: &mut Output) {

@@ -22,7 +22,7 @@ use tokio::sync::watch;
 
 use crate::bounds::Bounds;
 use crate::checker::Checker;
-use crate::clients::{Clients, Tongue};
+use crate::clients::{Clients, Protocol};
 use crate::net_thread::{self, Message};
 use crate::subscriptions::Subscriptions;
 use crate::users::{User, Users};
@@ -172,14 +172,14 @@ impl Server {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(ServerError::Thread)?;
         let next = AtomicUsize::new(0);
-        let hand_over = |stream: StdStream, tongue: Tongue, peer: SocketAddr| {
+        let hand_over = |stream: StdStream, protocol: Protocol, peer: SocketAddr| {
             if self.common.clients.len() >= self.common.clients.max() {
-                return turn_away(&stream, tongue);
+                return turn_away(&stream, protocol);
             }
-            let conn = self.common.clients.join(tongue, peer);
+            let conn = self.common.clients.join(protocol, peer);
             let door = &doors[next.fetch_add(1, Ordering::Relaxed) % doors.len()];
             // A thread that is gone takes no more connections; the server is stopping.
-            if door.send(Message::Serve(stream, tongue, conn)).is_err() {
+            if door.send(Message::Serve(stream, protocol, conn)).is_err() {
                 self.common.clients.leave(conn);
             }
         };
@@ -189,8 +189,8 @@ impl Server {
                 _ = stopped.wait_for(|stop| *stop) => Ok(()),
                 () = self.common.subscriptions.tell_all() => Ok(()),
                 failure = failure_of(&*self.common.home) => Err(ServerError::Home(failure)),
-                error = accept_all(self.resp.as_ref(), Tongue::Resp, &hand_over) => Err(error),
-                error = accept_all(self.text.as_ref(), Tongue::Text, &hand_over) => Err(error),
+                error = accept_all(self.resp.as_ref(), Protocol::Resp, &hand_over) => Err(error),
+                error = accept_all(self.text.as_ref(), Protocol::Text, &hand_over) => Err(error),
             }
         })
     }
@@ -213,8 +213,8 @@ fn listen(dialect: &'static str, address: SocketAddr) -> Result<StdListener, Ser
 
 async fn accept_all(
     listener: Option<&StdListener>,
-    tongue: Tongue,
-    hand_over: &dyn Fn(StdStream, Tongue, SocketAddr),
+    protocol: Protocol,
+    hand_over: &dyn Fn(StdStream, Protocol, SocketAddr),
 ) -> ServerError {
     let Some(listener) = listener else { return std::future::pending().await };
     let listener = match listener.try_clone().and_then(TcpListener::from_std) {
@@ -229,7 +229,7 @@ async fn accept_all(
                     let socket = SockRef::from(&stream);
                     let _ = socket.set_tcp_nodelay(true);
                     let _ = socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE));
-                    hand_over(stream, tongue, peer);
+                    hand_over(stream, protocol, peer);
                 }
             }
             Err(error) if is_of_one_connection(&error) => {}
@@ -246,10 +246,10 @@ fn is_of_one_connection(error: &io::Error) -> bool {
     )
 }
 
-fn turn_away(mut stream: &StdStream, tongue: Tongue) {
-    let text: &[u8] = match tongue {
-        Tongue::Resp => b"-ERR max number of clients reached\r\n",
-        Tongue::Text => b"max number of clients reached\n",
+fn turn_away(mut stream: &StdStream, protocol: Protocol) {
+    let text: &[u8] = match protocol {
+        Protocol::Resp => b"-ERR max number of clients reached\r\n",
+        Protocol::Text => b"max number of clients reached\n",
     };
     // Best effort: whoever is turned away sees the close in any case.
     let _ = stream.write(text);
@@ -284,7 +284,7 @@ impl Threads {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let runtime = runtime.map_err(ServerError::Thread)?;
             let run = move || {
-                // Naps are shorter than the usual slack. Where it cannot be set they are longer, and fewer pay.
+                // BatchDelay are shorter than the usual slack. Where it cannot be set they are longer, and fewer pay.
                 let _ = set_current_timer_slack(NonZeroU64::new(1));
                 runtime.block_on(net_thread::run(common, messages));
             };

@@ -10,7 +10,7 @@ use sureq_proto::resp::recycle;
 use sureq_proto::text::{self, Close, Complaint, Gauges, Item, Line, Parser, Request, Watcher};
 
 use crate::bounds::{Allowance, Bounds};
-use crate::connection::{Dialect, Next, Taken, Turn};
+use crate::connection::{Consumed, Dialect, DialectCx, Then};
 use crate::memory::resident_bytes;
 use crate::output::Output;
 use crate::server::Config;
@@ -58,23 +58,23 @@ impl TextSession {
 }
 
 impl Dialect for TextSession {
-    fn take(&mut self, input: &[u8], turn: &mut Turn<'_>) -> Taken {
+    fn take(&mut self, input: &[u8], cx: &mut DialectCx<'_>) -> Consumed {
         let mut lines: Vec<Line<'_>> = recycle(LINES.take());
         let outcome = self.parser.parse(input, &mut lines);
         self.refuse(&mut lines);
-        let Answered { stop, hold, served } = self.execute(&lines, turn);
+        let Answered { stop, hold, served } = self.execute(&lines, cx);
         let (consumed, next) = match (stop, outcome) {
             (Some(Stop { upto, ticket }), _) => {
                 self.parser.restart();
-                (upto, ticket.map_or(Next::Later, Next::Wait))
+                (upto, ticket.map_or(Then::Later, Then::Wait))
             }
-            (None, Ok(consumed)) => (consumed, Next::Read),
-            (None, Err(Close::Http | Close::Endless)) => (input.len(), Next::Close),
+            (None, Ok(consumed)) => (consumed, Then::Read),
+            (None, Err(Close::Http | Close::Endless)) => (input.len(), Then::Close),
         };
         let mut lines = recycle(lines);
         lines.shrink_to(LINES_KEPT);
         LINES.set(lines);
-        Taken { consumed, next, hold, served }
+        Consumed { bytes: consumed, next, hold, served }
     }
 
     fn allowance(&self) -> Allowance {
@@ -97,7 +97,7 @@ struct Stop {
 }
 
 impl TextSession {
-    fn execute(&self, lines: &[Line<'_>], turn: &mut Turn<'_>) -> Answered {
+    fn execute(&self, lines: &[Line<'_>], cx: &mut DialectCx<'_>) -> Answered {
         let mut commands = Vec::with_capacity(lines.len());
         let mut behind = Vec::with_capacity(lines.len());
         for (n, line) in lines.iter().enumerate() {
@@ -110,8 +110,8 @@ impl TextSession {
         loop {
             let mut position = Position::START;
             if done < commands.len() {
-                let submitted = turn.submit(&commands[done..]);
-                turn.thread.gathering.add();
+                let submitted = cx.submit(&commands[done..]);
+                cx.thread.group_commit.add();
                 done += submitted.executed;
                 position = submitted.position;
                 served |= submitted.served_waiters;
@@ -120,8 +120,8 @@ impl TextSession {
                 }
                 if let Flow::Waiting(ticket) = submitted.flow {
                     let waits = behind[done] - 1;
-                    self.answer_all(&lines[answered..waits], turn);
-                    turn.out.gate(position);
+                    self.answer_all(&lines[answered..waits], cx);
+                    cx.out.gate(position);
                     let upto = waits.checked_sub(1).map_or(0, |last| lines[last].end);
                     let stop = Stop { upto, ticket: Some(ticket) };
                     return Answered { stop: Some(stop), hold, served };
@@ -132,29 +132,29 @@ impl TextSession {
                 }
             }
             let upto = if done == commands.len() { lines.len() } else { behind[done - 1] };
-            self.answer_all(&lines[answered..upto], turn);
-            turn.out.gate(position);
-            turn.replies.clear();
+            self.answer_all(&lines[answered..upto], cx);
+            cx.out.gate(position);
+            cx.replies.clear();
             answered = upto;
             if answered == lines.len() {
                 return Answered { stop: None, hold, served };
             }
-            if turn.out.len() > self.bounds.output_bytes_max {
+            if cx.out.len() > self.bounds.output_bytes_max {
                 let stop = Stop { upto: lines[answered - 1].end, ticket: None };
                 return Answered { stop: Some(stop), hold, served };
             }
         }
     }
 
-    fn answer_all(&self, lines: &[Line<'_>], turn: &mut Turn<'_>) {
-        let mut replies = turn.replies.list.iter();
+    fn answer_all(&self, lines: &[Line<'_>], cx: &mut DialectCx<'_>) {
+        let mut replies = cx.replies.list.iter();
         for line in lines {
             match &line.item {
-                Item::Complaint(complaint) => text::encode_complaint(turn.out.bytes_mut(), *complaint),
+                Item::Complaint(complaint) => text::encode_complaint(cx.out.bytes_mut(), *complaint),
                 Item::Request(request) => {
                     let Some(reply) = replies.next() else { break };
-                    let gauges = gauges(request, turn);
-                    self.answer_one(request, reply, turn.replies, gauges, turn.out);
+                    let gauges = gauges(request, cx);
+                    self.answer_one(request, reply, cx.replies, gauges, cx.out);
                 }
             }
         }
@@ -205,10 +205,10 @@ fn letters(id: sureq_core::TaskId) -> String {
 }
 
 /// What STATS tells besides the queue; the others do not ask the system for it.
-fn gauges(request: &Request<'_>, turn: &Turn<'_>) -> Gauges {
+fn gauges(request: &Request<'_>, cx: &DialectCx<'_>) -> Gauges {
     match request {
         Request::Stats => {
-            Gauges { connections: turn.thread.clients().text_len(), memory_bytes: resident_bytes() }
+            Gauges { connections: cx.thread.clients().text_len(), memory_bytes: resident_bytes() }
         }
         _ => Gauges { connections: 0, memory_bytes: 0 },
     }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use sureq_home_api::{Home, Position};
 
-use crate::parked::Parked;
+use crate::durability_waiters::DurabilityWaiters;
 
 /// However much keeps arriving, it is committed after so many looks.
 const LOOKS_MAX: u32 = 32;
@@ -38,7 +38,7 @@ const TRY_AGAIN: u32 = 64;
 
 /// What was gathered and is not committed.
 #[derive(Debug, Default)]
-pub(crate) struct Gathering {
+pub(crate) struct GroupCommit {
     /// How often something was.
     count: AtomicU64,
     /// What that will be when those who were answered last have asked for something again.
@@ -46,7 +46,7 @@ pub(crate) struct Gathering {
     committer: Mutex<Option<Waker>>,
 }
 
-impl Gathering {
+impl GroupCommit {
     /// A connection has gathered something.
     pub(crate) fn add(&self) {
         self.count.fetch_add(1, Ordering::Relaxed);
@@ -64,12 +64,12 @@ impl Gathering {
     }
 
     /// Commits for as long as the thread lives.
-    pub(crate) async fn commit_all(&self, home: &dyn Home, parked: &Parked) {
+    pub(crate) async fn commit_all(&self, home: &dyn Home, waiters: &DurabilityWaiters) {
         let (mut committed, mut under_way) = (0, Position::START);
-        let mut naps = Naps::new();
+        let mut naps = BatchDelay::new();
         loop {
             self.more_than(committed).await;
-            parked.durable(home, under_way).await;
+            waiters.durable(home, under_way).await;
             naps.note_sync();
             committed = self.look_for_more().await;
             let mut budget = naps.budget();
@@ -118,7 +118,7 @@ impl Gathering {
 
 /// Whether it pays to wait for those who were answered last.
 #[derive(Debug)]
-struct Naps {
+struct BatchDelay {
     /// How long a sync takes, about.
     sync: Duration,
     committed: Option<Instant>,
@@ -131,7 +131,7 @@ struct Naps {
 /// The most that can be saved for naps that do not pay.
 const CREDIT_MAX: u32 = 8;
 
-impl Naps {
+impl BatchDelay {
     const fn new() -> Self {
         Self { sync: Duration::ZERO, committed: None, credit: CREDIT_MAX, without: 0 }
     }

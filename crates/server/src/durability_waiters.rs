@@ -9,11 +9,11 @@ use std::task::{Context, Poll, Waker};
 
 use sureq_home_api::{Home, Position};
 
-use crate::gathering::Gathering;
+use crate::group_commit::GroupCommit;
 
 /// Who waits for which position.
 #[derive(Debug, Default)]
-pub(crate) struct Parked {
+pub(crate) struct DurabilityWaiters {
     inner: Mutex<Inner>,
 }
 
@@ -33,7 +33,7 @@ struct Waiting {
     is_connection: bool,
 }
 
-impl Parked {
+impl DurabilityWaiters {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -68,11 +68,11 @@ impl Parked {
     }
 
     /// Runs the pump for as long as the thread lives.
-    pub(crate) async fn pump(&self, home: &dyn Home, gathering: &Gathering) {
-        poll_fn(|cx| self.poll_pump(home, gathering, cx)).await;
+    pub(crate) async fn pump(&self, home: &dyn Home, group_commit: &GroupCommit) {
+        poll_fn(|cx| self.poll_pump(home, group_commit, cx)).await;
     }
 
-    fn poll_pump(&self, home: &dyn Home, gathering: &Gathering, cx: &Context<'_>) -> Poll<()> {
+    fn poll_pump(&self, home: &dyn Home, group_commit: &GroupCommit, cx: &Context<'_>) -> Poll<()> {
         let mut inner = self.lock();
         inner.pump = Some(cx.waker().clone());
         inner.armed = None;
@@ -88,7 +88,7 @@ impl Parked {
         }
         let answered = woken.iter().filter(|waiting| waiting.is_connection).count();
         if answered > 0 {
-            gathering.expect(answered);
+            group_commit.expect(answered);
         }
         for Waiting { waker, .. } in woken {
             waker.wake();
