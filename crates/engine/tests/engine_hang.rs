@@ -24,7 +24,7 @@ fn at_once<T: Send + 'static>(what: &str, act: impl FnOnce() -> T + Send + 'stat
     is_done.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{what} waits for the disk"))
 }
 
-fn gather(engine: &Engine, command: &Command<'_>) -> (Replies<Payload>, Submitted) {
+fn submit(engine: &Engine, command: &Command<'_>) -> (Replies<Payload>, Submitted) {
     let mut replies = Replies::default();
     let executed = engine.submit(std::slice::from_ref(command), &mut replies);
     engine.commit();
@@ -53,7 +53,7 @@ fn a_disk_that_hangs_for_an_hour_holds_up_nobody_but_those_who_wait_to_be_confir
     let (durable, mark) = (engine.durable(), engine.inspect(Broker::id_mark));
     let other = engine.clone();
     let pushed = at_once("a push", move || {
-        let (replies, executed) = gather(&other, &Command::Push { queue: b"q", payloads: &[b"late"] });
+        let (replies, executed) = submit(&other, &Command::Push { queue: b"q", payloads: &[b"late"] });
         assert!(matches!(replies.list[..], [Reply::Pushed(_)]), "{:?}", replies.list);
         (replies.ids[0], executed.position)
     });
@@ -61,11 +61,11 @@ fn a_disk_that_hangs_for_an_hour_holds_up_nobody_but_those_who_wait_to_be_confir
     valve.wait_until_hung("store");
     let other = engine.clone();
     at_once("a command", move || {
-        let (popped, _) = gather(&other, &Command::Pop(Pop::plain(&[b"q"], 2)));
+        let (popped, _) = submit(&other, &Command::Pop(Pop::plain(&[b"q"], 2)));
         assert_eq!(popped.tasks.len(), 2);
         let text = popped.tasks[0].id.to_string();
-        assert_eq!(gather(&other, &ack_of(&[text.as_bytes()])).0.indexes, [0]);
-        assert!(matches!(gather(&other, &Command::Info { queue: b"q" }).0.list[..], [Reply::Info(_)]));
+        assert_eq!(submit(&other, &ack_of(&[text.as_bytes()])).0.indexes, [0]);
+        assert!(matches!(submit(&other, &Command::Info { queue: b"q" }).0.list[..], [Reply::Info(_)]));
         assert!(other.status().position > other.durable());
         assert_eq!(other.waiters(), 0);
         other.tick();
@@ -91,7 +91,7 @@ fn a_store_on_a_disk_that_hangs_is_closed_in_bounded_time() {
     let engine = open(&valve.shared(), &clock, Durability::Always);
     push(&engine, &[b"confirmed"]);
     valve.hang();
-    let (_, executed) = gather(&engine, &Command::Push { queue: b"q", payloads: &[b"not confirmed"] });
+    let (_, executed) = submit(&engine, &Command::Push { queue: b"q", payloads: &[b"not confirmed"] });
     valve.wait_until_hung("0");
     let closed = {
         let engine = engine.clone();
@@ -120,7 +120,7 @@ fn a_giant_push_into_a_disk_that_hangs_holds_up_nobody_but_its_caller() {
     let giant: Vec<u8> = (0..3 * SEGMENT_BYTES).map(|at| at as u8).collect();
     let (other, payload) = (engine.clone(), giant.clone());
     let ticket = at_once("a giant push", move || {
-        let (replies, executed) = gather(&other, &Command::Push { queue: b"q", payloads: &[&payload] });
+        let (replies, executed) = submit(&other, &Command::Push { queue: b"q", payloads: &[&payload] });
         assert!(replies.list.is_empty() && executed.executed == 0, "{:?}", replies.list);
         executed.into_ticket().expect("it waits for its room")
     });
@@ -150,7 +150,7 @@ fn a_giant_push_is_answered_when_the_store_is_closed_on_a_disk_that_hangs() {
     let giant = vec![b'x'; 3 * SEGMENT_BYTES as usize];
     let push_giant = Command::Push { queue: b"q", payloads: &[&giant] };
     let tickets =
-        [(); 2].map(|()| gather(&engine, &push_giant).1.into_ticket().expect("it waits for its room"));
+        [(); 2].map(|()| submit(&engine, &push_giant).1.into_ticket().expect("it waits for its room"));
     valve.wait_until_hung("spare-");
     let other = engine.clone();
     let closed = at_once("the end", move || other.close_within(Duration::from_millis(200)));

@@ -285,6 +285,13 @@ fn where_nothing_is_promised_nothing_is_waited_for() {
 }
 
 #[test]
+fn a_listener_that_comes_after_the_close_is_told_that_nothing_follows() {
+    let (engine, ..) = fresh();
+    engine.close().unwrap();
+    assert_eq!(poll(&listen(&engine)), Poll::Ready(None));
+}
+
+#[test]
 fn a_replay_tells_nothing() {
     let (engine, disk, clock) = fresh();
     push(&engine, &[b"x"]);

@@ -26,12 +26,13 @@ use crate::waiting::wait;
 ///    This holds for reads too: no client sees a state that a crash could take back.
 /// 3. After one or more batches the caller **commits**. Until then a home may keep what it executed in memory.
 /// 4. A [`Ticket`] **resolves once**. Its answer contains one reply for each command that it stands for, and is durable.
-/// 5. A ticket that is **dropped** before its answer was taken gives back the tasks in it, to the front of their queues.
-///    Tasks in a reply that could not be sent go back by [`Self::requeue`].
+/// 5. A ticket of a pop that is **dropped** before its answer was taken gives back the tasks in it, to the front of their
+///    queues. Tasks in a reply that could not be sent go back by [`Self::requeue`]. Recovered tasks stay with their caller.
 /// 6. A [`Listener`] delivers only what is durable, in order. If it falls behind, it reports that it missed something.
 /// 7. [`Self::close`] takes bounded time, whatever the disk or the network does. Everything after it is refused.
 ///
-/// No method but [`Self::execute`], [`Self::wait`], [`Self::clean`] and [`Self::close`] blocks.
+/// No method but [`Self::execute`], [`Self::wait`], [`Self::clean`] and [`Self::close`] waits for a disk, a network or a task.
+/// Others may wait a moment for the home's own lock.
 pub trait Home: fmt::Debug + Send + Sync + 'static {
     /// Executes commands in order and appends their replies.
     fn submit(&self, commands: &[Command<'_>], replies: &mut Replies<Payload>) -> Submitted;
@@ -133,8 +134,9 @@ pub trait Home: fmt::Debug + Send + Sync + 'static {
         })
     }
 
-    /// Submits and commits commands, and blocks where the home needs time, but not for tasks: it stops at a pop that waits.
-    /// The replies may be sent once their position is durable.
+    /// Submits and commits commands, and blocks where the home needs time. It stops at a pop that waits for tasks, and where
+    /// the replies have grown so large that they should be sent first: compare [`Submitted::executed`] with the number of
+    /// commands. The replies may be sent once their position is durable.
     fn execute(&self, commands: &[Command<'_>], replies: &mut Replies<Payload>) -> Submitted {
         let mut all = Submitted::default();
         loop {

@@ -25,7 +25,7 @@ pub struct Answer {
     pub at: Instant,
 }
 
-/// A home's side of a [`Ticket`]. Dropping it before the answer was taken returns the tasks in it to their queues.
+/// A home's side of a [`Ticket`]. Dropping it before the answer was taken returns the tasks of a pop to their queues.
 pub trait Pending: Send + Sync {
     /// The answer, once it is there and durable. It is returned once.
     fn poll(&self, cx: &mut Context<'_>) -> Poll<Answer>;
@@ -36,7 +36,7 @@ pub trait Pending: Send + Sync {
 
 /// The right to the replies of commands that wait: for tasks, for payloads on disk, or for a home elsewhere.
 ///
-/// Dropping it before its answer was taken returns the tasks in it to the front of their queues.
+/// Dropping it before its answer was taken returns the tasks of a pop to the front of their queues.
 pub struct Ticket(Box<dyn Pending>);
 
 impl Ticket {

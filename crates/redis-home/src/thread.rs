@@ -257,8 +257,10 @@ async fn work(inner: &Rc<Inner>, mut jobs: mpsc::UnboundedReceiver<Job>) {
                 }
                 jobs.close();
                 while let Ok(job) = jobs.try_recv() {
-                    if let Job::Run(batch) = job {
-                        batch.refuse();
+                    match job {
+                        Job::Run(batch) => batch.refuse(),
+                        Job::Listen(queue, _) => queue.end(),
+                        _ => {}
                     }
                 }
                 // Whoever closes waits for this.

@@ -421,8 +421,10 @@ async fn work(
     drop(lanes);
     jobs.close();
     while let Ok(job) = jobs.try_recv() {
-        if let Job::Wait(_, pop) = job {
-            pop.refuse(&Refusal::Closed);
+        match job {
+            Job::Wait(_, pop) => pop.refuse(&Refusal::Closed),
+            Job::Listen(queue, _) => queue.end(),
+            _ => {}
         }
     }
     let pipes = async {

@@ -284,7 +284,7 @@ impl Threads {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let runtime = runtime.map_err(ServerError::Thread)?;
             let run = move || {
-                // BatchDelay are shorter than the usual slack. Where it cannot be set they are longer, and fewer pay.
+                // Batch delays are shorter than the usual timer slack. Where it cannot be set they are longer, and fewer pay off.
                 let _ = set_current_timer_slack(NonZeroU64::new(1));
                 runtime.block_on(net_thread::run(common, messages));
             };

@@ -79,7 +79,7 @@ pub use worker::{
 #[cfg(feature = "embedded")]
 pub use {
     sureq_engine::fault::OpenError as StoreError,
-    sureq_engine::log::{Cut, Durability, LogError, SEGMENT_BYTES},
+    sureq_engine::log::{Durability, LogError, SEGMENT_BYTES},
     sureq_engine::{CACHE_BYTES, Options},
     url::open_with,
 };

@@ -5,9 +5,10 @@ use std::task::Waker;
 
 use sureq::home_api::command::ConnId;
 use sureq::home_api::{
-    Broken, Command, Home, Listener, Now, Payload, Position, Receipt, Replies, Submitted, command::Pop,
+    Broken, Command, Home, Listener, Now, Payload, Position, Receipt, Refusal, Replies, Status, Submitted,
+    command::Pop,
 };
-use sureq::{Outcome, Worker};
+use sureq::{CleanReport, Cleaning, Outcome, Worker};
 use sureq_core::Reply;
 use sureq_testkit::local_server::LocalServer;
 
@@ -79,6 +80,34 @@ impl Home for Logging {
 
     fn now(&self) -> Now {
         self.inner.now()
+    }
+
+    fn warnings(&self) -> &[String] {
+        self.inner.warnings()
+    }
+
+    fn status(&self) -> Option<Status> {
+        self.inner.status()
+    }
+
+    fn charge(&self, bytes: usize, before: usize) {
+        self.inner.charge(bytes, before);
+    }
+
+    fn has_leases(&self) -> bool {
+        self.inner.has_leases()
+    }
+
+    fn give_up_leases(&self) -> bool {
+        self.inner.give_up_leases()
+    }
+
+    fn is_in_process(&self) -> bool {
+        self.inner.is_in_process()
+    }
+
+    fn clean(&self, queues: &[&[u8]], how: Cleaning) -> Result<CleanReport, Refusal> {
+        self.inner.clean(queues, how)
     }
 
     fn close(&self) -> Result<(), Broken> {

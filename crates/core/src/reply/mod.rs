@@ -116,6 +116,13 @@ impl<B> Replies<B> {
         self.append_mapped(&mut more, |body| body);
     }
 
+    /// The same replies with other payloads. Only the tasks are copied.
+    pub fn map_bodies<C>(self, mut map: impl FnMut(B) -> C) -> Replies<C> {
+        let Self { list, ids, tasks, indexes, queues, receipts, workers, spelt } = self;
+        let tasks = tasks.into_iter().map(|task| task.map_body(&mut map)).collect();
+        Replies { list, ids, tasks, indexes, queues, receipts, workers, spelt }
+    }
+
     /// Moves the replies to further commands behind these, and maps their payloads. `more` keeps its capacity.
     pub fn append_mapped<C>(&mut self, more: &mut Replies<C>, mut map: impl FnMut(C) -> B) {
         for reply in more.list.drain(..) {

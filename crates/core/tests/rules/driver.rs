@@ -200,8 +200,10 @@ fn replies_are_the_same_with_other_payloads() {
     for command in [Command::Push { queue: b"q", payloads: &[b"c"] }, Command::Pop(pop), Command::Add(x())] {
         home.broker.execute(home.now, &command, &mut home.log, &mut out);
     }
-    let mut lengths = Replies::default();
-    lengths.append_mapped(&mut out.clone(), |body| body.0.len());
+    let lengths = out.clone().map_bodies(|body| body.0.len());
+    let mut appended = Replies::default();
+    appended.append_mapped(&mut out.clone(), |body| body.0.len());
+    assert_eq!((&appended.list, &appended.tasks), (&lengths.list, &lengths.tasks));
     assert_eq!((&lengths.list, &lengths.ids), (&out.list, &out.ids));
     let shown = |task: &TaskView<Bytes>| (task.receipt(), task.at, task.elapsed_ms, task.more.clone());
     let expected: Vec<_> = out.tasks.iter().map(|task| (task.body.0.len(), shown(task))).collect();

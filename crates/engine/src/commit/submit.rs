@@ -31,15 +31,13 @@ thread_local! {
     static SCRATCH: RefCell<Replies<Body>> = RefCell::default();
 }
 
-/// Capacity for this many tasks is kept between two batches.
-const TASKS_KEPT: usize = 4 << 10;
-
 impl Home for Engine {
     fn submit(&self, commands: &[Command<'_>], replies: &mut Replies<Payload>) -> Submitted {
         let mut own = SCRATCH.take();
         let submitted = self.submit_all(commands, &mut own);
         replies.append_mapped(&mut own, Body::into_payload);
-        own.tasks.shrink_to(TASKS_KEPT);
+        // What a giant command needed is not kept.
+        own.clear();
         SCRATCH.set(own);
         submitted
     }

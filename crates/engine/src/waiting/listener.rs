@@ -27,7 +27,12 @@ impl Engine {
     /// A new listener.
     pub(crate) fn join_listeners(&self) -> EngineListener {
         let shared = Arc::clone(&self.shared);
-        let (number, queue) = shared.lock().listeners.join();
+        let mut state = shared.lock_in_doubt();
+        let (number, queue) = state.listeners.join();
+        if state.closing || shared.durable.failure().is_some() {
+            queue.end();
+        }
+        drop(state);
         EngineListener { number, queue, shared }
     }
 }

@@ -48,10 +48,8 @@ impl PendingAnswer {
 
 impl From<PendingAnswer> for Answer {
     fn from(answer: PendingAnswer) -> Self {
-        let mut replies = Replies::default();
-        let PendingAnswer { replies: mut own, position, at, .. } = answer;
-        replies.append_mapped(&mut own, Body::into_payload);
-        Self { replies, position, at }
+        let PendingAnswer { replies, position, at, .. } = answer;
+        Self { replies: replies.map_bodies(Body::into_payload), position, at }
     }
 }
 
