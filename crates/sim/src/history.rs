@@ -44,6 +44,8 @@ enum Removal {
 pub(crate) struct History {
     tasks: BTreeMap<u64, Task>,
     receipts: BTreeSet<Vec<u8>>,
+    /// All ids that were confirmed, also of tasks that are gone.
+    ids: BTreeSet<String>,
     /// How many purges of a queue are under way.
     purges: BTreeMap<usize, usize>,
     /// Queues that are paused for sure, and since when.
@@ -96,6 +98,9 @@ impl History {
 
     /// A push was confirmed.
     pub(crate) fn pushed(&mut self, number: u64, id: String) {
+        if !self.ids.insert(id.clone()) {
+            self.findings.push(format!("task {number} got the id {id}, which another had"));
+        }
         self.task(number).id = Some(id);
     }
 

@@ -47,7 +47,8 @@ impl Client {
         self.wakes("a return with a delay", |client| client.return_after(taken, 1_500));
         let (taken, _) = self.pushed_and_taken(Lease::of_ms(LONG_MS), Duration::ZERO);
         self.wakes("a shorter lease", |client| client.shorten(taken, 1_500));
-        self.wakes_by_worker(&name);
+        self.wakes_by_worker(&name, 0);
+        self.wakes_by_worker(&name, 2);
         self.comes_back_from_worker(&name);
         let ask = LeaseAsk { conn: Some(ConnId(1)), ..LeaseAsk::NONE };
         let (taken, _) = self.pushed_and_taken(Lease { ask, until: None }, Duration::ZERO);
@@ -208,18 +209,29 @@ impl Client {
         self.finish(&back);
     }
 
-    fn wakes_by_worker(&mut self, queue: &[u8]) {
-        let (ttl_ms, name) = (4_000, &b"last"[..]);
-        let asked = now();
+    /// Has a worker take a task, beat so many times, and be lost: it keeps the task until then, and no longer.
+    fn wakes_by_worker(&mut self, queue: &[u8], beats: usize) {
+        let (ttl, name) = (Duration::from_secs(4), &b"last"[..]);
+        let mut asked = now();
+        let ttl_ms = ttl.as_millis() as u64;
         let replies = self.ask(Command::Worker(Worker::Start { name, ttl_ms }));
         let Some([Reply::Started(incarnation)]) = replies.as_ref().map(|replies| &replies.list[..]) else {
             return;
         };
+        let mut lost = now() + ttl;
         let worker = WorkerRef { name, incarnation: *incarnation };
         self.ask(Command::Worker(Worker::Work(worker, queue)));
-        let until = asked + Duration::from_millis(ttl_ms);
         let ask = LeaseAsk { worker: Some(worker), ..LeaseAsk::NONE };
-        self.pushed_and_taken(Lease { ask, until: Some(until) }, Duration::ZERO);
-        self.wakes("a worker that is lost", |_| now() + Duration::from_millis(ttl_ms));
+        let (taken, _) = self.pushed_and_taken(Lease { ask, until: Some(asked + ttl) }, Duration::ZERO);
+        for _ in 0..beats {
+            thread::sleep(ttl * 3 / 4);
+            asked = now();
+            self.ask(Command::Worker(Worker::Beat(worker)));
+            lost = now() + ttl;
+            for delivery in &taken {
+                self.history().is_held_until(delivery, asked + ttl);
+            }
+        }
+        self.wakes("a worker that is lost", |_| lost);
     }
 }

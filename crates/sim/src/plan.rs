@@ -245,6 +245,8 @@ impl Plan {
             kinds.extend(std::iter::repeat_n(kind, weight));
         }
         let lives = draw_lives(rng);
+        let config = Config::draw(rng);
+        let queues = [1, 1, 2, 5, 50][rng.usize(..5)];
         Self {
             seed,
             durability,
@@ -253,7 +255,7 @@ impl Plan {
             yield_every: 1 << rng.u32(..7),
             step_max_us: 1 << rng.u32(..8),
             clients: rng.usize(1..5),
-            queues: [1, 1, 2, 5, 50][rng.usize(..5)],
+            queues: if config.dead_letter { queues.max(2) } else { queues },
             names: [1, 10, 1_000][rng.usize(..3)],
             commands: 10 << rng.u32(..6),
             payload_max: [8, 100, 1_000, 20_000, 200_000][rng.usize(..5)],
@@ -266,7 +268,7 @@ impl Plan {
             kinds,
             lives,
             faults: Faults::draw(durability, rng),
-            config: Config::draw(rng),
+            config,
         }
     }
 
@@ -309,16 +311,16 @@ fn draw_end(rng: &mut Rng) -> End {
     let (aim, bits) = aims[rng.usize(..aims.len())];
     let most = 1 << rng.u32(..=bits);
     let nth = rng.u64(1..=most);
-    match rng.u32(..9) {
+    match rng.u32(..12) {
         0 => End::Closed,
-        8 => {
+        11 => {
             let thread = EngineThread::ALL[rng.usize(..EngineThread::ALL.len())];
             let most = 1 << rng.u32(..10);
             End::Panicked(thread, rng.u64(1..=most))
         }
-        1 | 2 => End::PowerCut(rng.u64(1..calls)),
-        3 | 4 => End::PowerCutAt(aim, nth),
-        5 => End::KilledAt(aim, nth),
+        1..5 => End::PowerCut(rng.u64(1..calls)),
+        5..8 => End::PowerCutAt(aim, nth),
+        8 => End::KilledAt(aim, nth),
         _ => End::Killed(rng.u64(1..calls)),
     }
 }
@@ -346,7 +348,10 @@ fn one_in<T: Default>(n: u32, rng: &mut Rng, draw: impl FnOnce(&mut Rng) -> T) -
 
 impl Faults {
     fn draw(durability: Level, rng: &mut Rng) -> Self {
-        let broken_at = one_in(6, rng, |rng| rng.u64(1..2_000));
+        let broken_at = one_in(4, rng, |rng| {
+            let calls = 1 << rng.u32(4..12);
+            rng.u64(1..calls)
+        });
         Self {
             read_every: one_in(5, rng, |rng| 1 << rng.u32(3..8)),
             // As with the ends of lives: where nothing is promised, a write that fails breaks nothing.
@@ -360,11 +365,15 @@ impl Faults {
 
 impl Config {
     fn draw(rng: &mut Rng) -> Self {
+        // Where tasks that die go elsewhere, many of them should.
+        let dead_letter = one_in(4, rng, |_| true);
+        let ttl_ms =
+            one_in(if dead_letter { 2 } else { 4 }, rng, |rng| [1, 50, 5_000, 500_000][rng.usize(..4)]);
         Self {
-            ttl_ms: one_in(4, rng, |rng| [1, 50, 5_000, 500_000][rng.usize(..4)]),
+            ttl_ms,
             max_leased: one_in(4, rng, |rng| rng.u64(1..20)),
             max_length: one_in(8, rng, |rng| rng.u64(1..2_000)),
-            dead_letter: one_in(4, rng, |_| true),
+            dead_letter,
         }
     }
 }
