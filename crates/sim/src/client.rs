@@ -34,6 +34,8 @@ pub(crate) struct Client {
     pub(crate) states: States,
     pub(crate) clock: Arc<SimClock>,
     pub(crate) rng: Rng,
+    /// When something that it asked for last is due, and in which queue: a task expires or its delay ends, a lease lapses.
+    pub(crate) due: Option<(Instant, usize)>,
     /// Deliveries whose leases end by themselves alone.
     pub(crate) held: Vec<Delivery>,
     /// Those whose leases end with the client's worker or its connection.
@@ -129,6 +131,7 @@ impl Client {
             states: self.states.clone(),
             clock: Arc::clone(&self.clock),
             rng: self.rng.fork(),
+            due: None,
             held: Vec::new(),
             worker: None,
             conn: None,
@@ -227,7 +230,30 @@ impl Client {
             Kind::Connect => self.connect(queue),
             Kind::StepWall => self.clock.step(self.rng.i64(-100_000..100_000)),
             Kind::Look => self.look(queue),
-            Kind::Rest => thread::sleep(self.time(Duration::from_millis(self.plan.rest_max_ms))),
+            Kind::Rest => self.rest(),
+        }
+    }
+
+    /// Rests for a while, or until something is due, and asks for something at that very moment.
+    fn rest(&mut self) {
+        let is_short = |at: Instant| at - now().min(at) <= Duration::from_millis(self.plan.rest_max_ms);
+        match self.due.take().filter(|&(at, _)| is_short(at)) {
+            Some((at, queue)) if self.rng.bool() => {
+                thread::sleep(at - now().min(at));
+                match self.rng.u32(..4) {
+                    0 => self.pop(queue, None),
+                    1 => self.ack(),
+                    _ => self.push(queue),
+                }
+            }
+            _ => thread::sleep(self.time(Duration::from_millis(self.plan.rest_max_ms))),
+        }
+    }
+
+    /// Notes that something is due after so many milliseconds.
+    fn note_due(&mut self, queue: usize, ms: u64) {
+        if ms > 0 {
+            self.due = Some((now() + Duration::from_millis(ms), queue));
         }
     }
 
@@ -318,6 +344,7 @@ impl Client {
 
     pub(crate) fn push(&mut self, queue: usize) {
         let begun = self.begin_batch(queue);
+        self.note_due(queue, self.plan.config.ttl_ms);
         self.push_begun(queue, &begun);
     }
 
@@ -385,6 +412,7 @@ impl Client {
                 self.begin_finishing(deliveries);
             }
         }
+        self.note_due(queue, self.plan.config.ttl_ms);
         let Some(replies) = self.ask_all(&commands) else { return };
         for (part, reply) in parts.iter().zip(&replies.list) {
             match part {
@@ -416,6 +444,7 @@ impl Client {
             tries: self.rng.bool().then_some(self.rng.u32(1..4)),
             ..Add::plain(&[], &[])
         };
+        self.note_due(queue, delay_ms);
         self.add_begun(queue, &begun[0], add);
     }
 
@@ -436,6 +465,7 @@ impl Client {
         let count = self.rng.usize(1..=self.plan.batch_max) as u32;
         let lease_ms = self.rng.u64(1..=self.plan.lease_max_ms);
         let taken = self.take(queue, count, Lease::of_ms(lease_ms), block);
+        self.note_due(queue, lease_ms);
         self.hold(taken);
     }
 

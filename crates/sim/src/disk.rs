@@ -207,7 +207,9 @@ impl Life {
             self.failed_reads.fetch_add(1, Ordering::Relaxed);
             return Err(io::Error::from_raw_os_error(EIO));
         }
-        let changes = matches!(operation, Operation::Write | Operation::Sync);
+        // What a failed sync has left looks written to all who read it, which is worse than a failed write.
+        let changes =
+            operation == Operation::Sync || operation == Operation::Write && broken_at.is_multiple_of(4);
         if changes && broken_at > 0 && calls >= broken_at && !self.is_broken.swap(true, Ordering::Relaxed) {
             inner.fail(inner.calls() + 1, FailureKind::Broken, Repeat::Once);
         }

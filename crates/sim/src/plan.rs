@@ -156,7 +156,8 @@ impl End {
 pub(crate) struct Faults {
     /// One in this many reads fails; 0 for none.
     pub(crate) read_every: u32,
-    /// After this many disk calls a write or sync fails, and the store must be reopened; 0 for never.
+    /// After this many disk calls a sync fails, or a write if it is a multiple of four, and the store must be reopened; 0 for
+    /// never.
     pub(crate) broken_at: u64,
     /// There is room for `room_bytes` more for so long; always enough if 0.
     pub(crate) full_ms: u64,

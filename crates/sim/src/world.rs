@@ -165,6 +165,7 @@ impl World {
             states: self.states.clone(),
             clock: Arc::clone(clock),
             rng: self.rng.fork(),
+            due: None,
             held: Vec::new(),
             worker: None,
             conn: None,
