@@ -225,7 +225,7 @@ fn ours(watch: &Watch<'_>, kind: Kind, tasks: usize, batch: u32) -> Result<Run, 
     while done < tasks {
         let lease = LeaseAsk { ms: Some(LEASE_MS), ..LeaseAsk::NONE };
         let popped = ask(&home, &Command::Pop(Pop { lease, ..Pop::plain(&[b"bench"], batch) }))?;
-        let receipt = |task: &TaskView<_>| match &task.spelt {
+        let receipt = |task: &TaskView<_>| match &task.foreign_id {
             Some(id) => id.to_vec(),
             None => task.receipt().to_string().into_bytes(),
         };

@@ -87,7 +87,7 @@ fn pop_reply() {
             at: LogTime(0),
             elapsed_ms: 0,
             more: None,
-            spelt: None,
+            foreign_id: None,
         });
     }
     let command = Command::Pop(Pop::plain(&[b"emails"], BATCH as u32));

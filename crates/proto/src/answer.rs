@@ -254,7 +254,7 @@ impl<'b, B, C: FnMut(Range<usize>) -> B> Decoder<'_, 'b, B, C> {
             let Some(id) = self.optional()?.and_then(|id| TaskId::parse(&id)) else {
                 self.replies.ids.truncate(start);
                 self.pieces = from;
-                return Ok(Reply::PushedSpelt(self.spelt(n)?));
+                return Ok(Reply::PushedForeign(self.foreign_ids(n)?));
             };
             self.replies.ids.push(id);
         }
@@ -262,28 +262,28 @@ impl<'b, B, C: FnMut(Range<usize>) -> B> Decoder<'_, 'b, B, C> {
     }
 
     /// The ids of a home that spells them its own way.
-    fn spelt(&mut self, n: usize) -> Result<Span, BadReply> {
-        let start = self.replies.spelt.len();
+    fn foreign_ids(&mut self, n: usize) -> Result<Span, BadReply> {
+        let start = self.replies.foreign_ids.len();
         for _ in 0..n {
             let id = self.optional()?;
-            self.replies.spelt.push(id);
+            self.replies.foreign_ids.push(id);
         }
-        Ok(Span::new(start, self.replies.spelt.len()))
+        Ok(Span::new(start, self.replies.foreign_ids.len()))
     }
 
     fn added(&mut self) -> Result<Reply, BadReply> {
-        let spelt = self.optional()?;
+        let id_text = self.optional()?;
         let added = match self.number()? {
             n @ (0 | 1) => n == 1,
             _ => return Err(ODD),
         };
         let state = state(self.bulk()?)?;
-        if let Some(id) = spelt.as_deref().and_then(TaskId::parse) {
+        if let Some(id) = id_text.as_deref().and_then(TaskId::parse) {
             return Ok(Reply::Added { id, added, state });
         }
-        let at = self.replies.spelt.len() as u32;
-        self.replies.spelt.push(spelt);
-        Ok(Reply::AddedSpelt { at, added, state })
+        let at = self.replies.foreign_ids.len() as u32;
+        self.replies.foreign_ids.push(id_text);
+        Ok(Reply::AddedForeign { at, added, state })
     }
 
     fn tasks(
@@ -301,8 +301,8 @@ impl<'b, B, C: FnMut(Range<usize>) -> B> Decoder<'_, 'b, B, C> {
 
     /// The id and the payload that every task begins with.
     fn task(&mut self) -> Result<TaskView<B>, BadReply> {
-        let spelt = self.optional()?;
-        let id = spelt.as_deref().and_then(TaskId::parse);
+        let id_text = self.optional()?;
+        let id = id_text.as_deref().and_then(TaskId::parse);
         Ok(TaskView {
             queue: 0,
             id: id.unwrap_or_default(),
@@ -312,7 +312,7 @@ impl<'b, B, C: FnMut(Range<usize>) -> B> Decoder<'_, 'b, B, C> {
             at: LogTime(0),
             elapsed_ms: 0,
             more: None,
-            spelt: spelt.filter(|_| id.is_none()),
+            foreign_id: id_text.filter(|_| id.is_none()),
         })
     }
 
@@ -324,7 +324,7 @@ impl<'b, B, C: FnMut(Range<usize>) -> B> Decoder<'_, 'b, B, C> {
         if form.receipt {
             let receipt = self.bulk()?;
             task.deliveries = self.small()?;
-            if task.spelt.is_none() {
+            if task.foreign_id.is_none() {
                 task.incarnation = Receipt::parse(receipt).ok_or(ODD)?.incarnation;
             }
         }
@@ -384,7 +384,7 @@ impl<'b, B, C: FnMut(Range<usize>) -> B> Decoder<'_, 'b, B, C> {
             let Some(receipt) = Receipt::parse(self.bulk()?) else {
                 self.replies.receipts.truncate(start);
                 self.pieces = from;
-                return Ok(Reply::ReceiptsSpelt(self.spelt(n)?));
+                return Ok(Reply::ReceiptsForeign(self.foreign_ids(n)?));
             };
             self.replies.receipts.push(receipt);
         }

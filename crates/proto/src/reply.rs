@@ -103,9 +103,9 @@ pub fn write_reply<B: AsRef<[u8]>>(
             w.array(ids.len());
             replies.ids[ids.range()].iter().for_each(|id| w.id(*id));
         }
-        (Reply::PushedSpelt(ids) | Reply::ReceiptsSpelt(ids), _) => {
+        (Reply::PushedForeign(ids) | Reply::ReceiptsForeign(ids), _) => {
             w.array(ids.len());
-            replies.spelt[ids.range()].iter().for_each(|id| write_optional(w, id.as_deref()));
+            replies.foreign_ids[ids.range()].iter().for_each(|id| write_optional(w, id.as_deref()));
         }
         (Reply::Tasks(tasks), Command::Pop(pop)) => {
             let form = PopForm::of(pop);
@@ -148,9 +148,9 @@ pub fn write_reply<B: AsRef<[u8]>>(
             w.id(*id);
             write_added(w, *added, *state);
         }
-        (Reply::AddedSpelt { at, added, state }, _) => {
+        (Reply::AddedForeign { at, added, state }, _) => {
             w.array(3);
-            write_optional(w, replies.spelt[*at as usize].as_deref());
+            write_optional(w, replies.foreign_ids[*at as usize].as_deref());
             write_added(w, *added, *state);
         }
         (Reply::Explained(Some(explained)), _) => write_explanation(w, explained),
@@ -203,18 +203,18 @@ fn write_popped<B: AsRef<[u8]>>(
 }
 
 fn write_task_id<B>(w: &mut impl Pieces, task: &TaskView<B>) {
-    match &task.spelt {
+    match &task.foreign_id {
         None if task.id == TaskId::NONE => w.null(),
         None => w.id(task.id),
-        Some(spelt) => w.bulk(spelt),
+        Some(foreign) => w.bulk(foreign),
     }
 }
 
 /// A home that spells ids its own way has no receipts, and takes the id for one.
 fn write_receipt<B>(w: &mut impl Pieces, task: &TaskView<B>) {
-    match &task.spelt {
+    match &task.foreign_id {
         None => w.bulk(Spelling::of_receipt(task.receipt()).as_bytes()),
-        Some(spelt) => w.bulk(spelt),
+        Some(foreign) => w.bulk(foreign),
     }
 }
 

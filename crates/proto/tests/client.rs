@@ -289,7 +289,7 @@ proptest! {
 }
 
 /// The id of a home that spells them its own way, which may come later.
-fn spelt(dice: &mut Dice) -> Option<Box<[u8]>> {
+fn foreign_id(dice: &mut Dice) -> Option<Box<[u8]>> {
     dice.is().then(|| [b"item-", &dice.bytes()[..]].concat().into())
 }
 
@@ -306,8 +306,8 @@ fn reply(dice: &mut Dice, command: &Command<'_>, replies: &mut Replies<Vec<u8>>)
             Reply::Pushed(span)
         }
         Command::Push { .. } => {
-            replies.spelt = (0..=n).map(|_| spelt(dice)).collect();
-            Reply::PushedSpelt(Span::new(0, n + 1))
+            replies.foreign_ids = (0..=n).map(|_| foreign_id(dice)).collect();
+            Reply::PushedForeign(Span::new(0, n + 1))
         }
         Command::Add(_) => {
             let states = [StateKind::Ready, StateKind::Delayed, StateKind::Leased, StateKind::Dead];
@@ -315,8 +315,8 @@ fn reply(dice: &mut Dice, command: &Command<'_>, replies: &mut Replies<Vec<u8>>)
             if dice.is() {
                 return Reply::Added { id: dice.id(), added, state };
             }
-            replies.spelt.push(spelt(dice));
-            Reply::AddedSpelt { at: 0, added, state }
+            replies.foreign_ids.push(foreign_id(dice));
+            Reply::AddedForeign { at: 0, added, state }
         }
         Command::Pop(_) if dice.below(5) == 0 => Reply::TimedOut,
         Command::Pop(pop) => {
@@ -350,8 +350,9 @@ fn reply(dice: &mut Dice, command: &Command<'_>, replies: &mut Replies<Vec<u8>>)
         Command::Explain { .. } => Reply::Explained(dice.is().then(|| Box::new(explanation(dice)))),
         Command::Worker(Worker::Start { .. }) => Reply::Started(dice.some()),
         Command::Worker(Worker::Beat(_)) if dice.is() => {
-            replies.spelt = (0..=n).map(|_| Some([b"item-", &dice.bytes()[..]].concat().into())).collect();
-            Reply::ReceiptsSpelt(Span::new(0, n + 1))
+            replies.foreign_ids =
+                (0..=n).map(|_| Some([b"item-", &dice.bytes()[..]].concat().into())).collect();
+            Reply::ReceiptsForeign(Span::new(0, n + 1))
         }
         Command::Worker(Worker::Beat(_)) => {
             let receipt =
@@ -375,17 +376,17 @@ fn reply(dice: &mut Dice, command: &Command<'_>, replies: &mut Replies<Vec<u8>>)
 }
 
 fn plain(dice: &mut Dice) -> TaskView<Vec<u8>> {
-    let spelt = (dice.below(4) == 0).then(|| [b"item-", &dice.bytes()[..]].concat().into());
+    let foreign_id = (dice.below(4) == 0).then(|| [b"item-", &dice.bytes()[..]].concat().into());
     TaskView {
         queue: 0,
-        id: if spelt.is_some() { TaskId::NONE } else { dice.id() },
+        id: if foreign_id.is_some() { TaskId::NONE } else { dice.id() },
         body: dice.bytes(),
         deliveries: 0,
         incarnation: 0,
         at: LogTime(0),
         elapsed_ms: 0,
         more: None,
-        spelt,
+        foreign_id,
     }
 }
 
@@ -396,7 +397,7 @@ fn popped(dice: &mut Dice, pop: &Pop<'_>) -> TaskView<Vec<u8>> {
     task.queue = pop.queues.iter().position(|name| *name == pop.queues[queue]).unwrap_or(0) as u32;
     if pop.lease != LeaseAsk::NONE {
         task.deliveries = 1 + dice.small();
-        task.incarnation = if task.spelt.is_some() { 0 } else { dice.some() };
+        task.incarnation = if task.foreign_id.is_some() { 0 } else { dice.some() };
     }
     task.more = pop.meta.then(|| {
         Box::new(More {
@@ -414,7 +415,7 @@ fn inspected(dice: &mut Dice, view: View) -> TaskView<Vec<u8>> {
     let mut task = plain(dice);
     match view {
         // One that gets its id when it is handed out.
-        View::Ready if dice.is() => (task.id, task.spelt) = (TaskId::NONE, None),
+        View::Ready if dice.is() => (task.id, task.foreign_id) = (TaskId::NONE, None),
         View::Ready => {}
         View::Delayed => task.at = dice.time(),
         View::Leased => {

@@ -27,7 +27,7 @@ fn task(queue: u32, seq: u64, body: &'static [u8]) -> TaskView<&'static [u8]> {
         at: LogTime(100),
         elapsed_ms: 50,
         more: None,
-        spelt: None,
+        foreign_id: None,
     }
 }
 
@@ -41,7 +41,7 @@ fn samples() -> Replies<&'static [u8]> {
         queues: vec![QueueRow { name: name(b"q"), counts: [1, 2, 3, 4] }],
         receipts: vec![Receipt { id: id(1), incarnation: 9, delivery: 3 }],
         workers: vec![WorkerRow { name: name(b"w"), incarnation: 5, ttl_ms: 3_000, leased: 2 }],
-        spelt: vec![Some(name(b"7d2f")), Some(name(b"item"))],
+        foreign_ids: vec![Some(name(b"7d2f")), Some(name(b"item"))],
     }
 }
 
@@ -233,12 +233,12 @@ fn replies_to_later_verbs_have_their_form() {
 
 #[test]
 fn ids_that_a_home_spells_its_own_way_are_shown_as_they_are() {
-    check(&PUSH, &Reply::PushedSpelt(all()), "*2 $4 7d2f $4 item");
-    let added = Reply::AddedSpelt { at: 1, added: true, state: StateKind::Ready };
+    check(&PUSH, &Reply::PushedForeign(all()), "*2 $4 7d2f $4 item");
+    let added = Reply::AddedForeign { at: 1, added: true, state: StateKind::Ready };
     check(&PUSH, &added, "*3 $4 item :1 $5 ready");
     let mut replies = samples();
-    for (task, spelt) in replies.tasks.iter_mut().zip([b"x1", b"x2"]) {
-        (task.id, task.spelt) = (TaskId::NONE, Some(spelt[..].into()));
+    for (task, foreign) in replies.tasks.iter_mut().zip([b"x1", b"x2"]) {
+        (task.id, task.foreign_id) = (TaskId::NONE, Some(foreign[..].into()));
     }
     let mut pop = Pop::plain(&[b"q", b"other"], 2);
     pop.lease.ms = Some(1);
@@ -252,17 +252,17 @@ fn ids_that_a_home_spells_its_own_way_are_shown_as_they_are() {
 #[test]
 fn where_tasks_have_no_id_yet_there_is_null() {
     let mut replies = samples();
-    replies.spelt = vec![None, Some(b"emails_7d2f"[..].into())];
+    replies.foreign_ids = vec![None, Some(b"emails_7d2f"[..].into())];
     replies.tasks[0].id = TaskId::NONE;
     let shown_as = |command: &Command<'_>, reply: &Reply| {
         let mut out = Vec::new();
         encode_reply(&mut out, Version::Resp2, command, Shape::Native, reply, &replies);
         shown(out, Version::Resp2)
     };
-    assert_eq!(shown_as(&PUSH, &Reply::PushedSpelt(Span::new(0, 1))), "*1 $-1");
-    let added = Reply::AddedSpelt { at: 0, added: true, state: StateKind::Ready };
+    assert_eq!(shown_as(&PUSH, &Reply::PushedForeign(Span::new(0, 1))), "*1 $-1");
+    let added = Reply::AddedForeign { at: 0, added: true, state: StateKind::Ready };
     assert_eq!(shown_as(&PUSH, &added), "*3 $-1 :1 $5 ready");
-    assert_eq!(shown_as(&PUSH, &Reply::ReceiptsSpelt(Span::new(1, 2))), "*1 $11 emails_7d2f");
+    assert_eq!(shown_as(&PUSH, &Reply::ReceiptsForeign(Span::new(1, 2))), "*1 $11 emails_7d2f");
     let inspect = Command::Inspect { queue: b"q", view: View::Ready, start: 0, count: 1 };
     assert_eq!(shown_as(&inspect, &Reply::Inspected(Span::new(0, 1))), "*1 *2 $-1 $1 a");
 }

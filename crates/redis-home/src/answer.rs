@@ -79,9 +79,9 @@ fn wrong_type(key: &str) -> Refusal {
 fn read_reply(ids: Ids, shape: &Shape, answer: Value, replies: &mut Replies<Payload>) -> Read<Reply> {
     Ok(match shape {
         Shape::Pushed if ids == Ids::Spelt => {
-            let start = replies.spelt.len();
+            let start = replies.foreign_ids.len();
             push_spelt(answer, replies)?;
-            Reply::PushedSpelt(Span::new(start, replies.spelt.len()))
+            Reply::PushedForeign(Span::new(start, replies.foreign_ids.len()))
         }
         Shape::Pushed => {
             let start = replies.ids.len();
@@ -96,8 +96,8 @@ fn read_reply(ids: Ids, shape: &Shape, answer: Value, replies: &mut Replies<Payl
             match ids {
                 Ids::Numbers => Reply::Added { id: task_id(&bytes(id)?)?, added, state },
                 Ids::Spelt => {
-                    replies.spelt.push(maybe(id)?.map(Into::into));
-                    Reply::AddedSpelt { at: replies.spelt.len() as u32 - 1, added, state }
+                    replies.foreign_ids.push(maybe(id)?.map(Into::into));
+                    Reply::AddedForeign { at: replies.foreign_ids.len() as u32 - 1, added, state }
                 }
             }
         }
@@ -134,9 +134,9 @@ fn read_reply(ids: Ids, shape: &Shape, answer: Value, replies: &mut Replies<Payl
         Shape::Explained => Reply::Explained(explanation(answer)?.map(Box::new)),
         Shape::Started => Reply::Started(number(answer)?),
         Shape::Receipts if ids == Ids::Spelt => {
-            let start = replies.spelt.len();
+            let start = replies.foreign_ids.len();
             push_spelt(answer, replies)?;
-            Reply::ReceiptsSpelt(Span::new(start, replies.spelt.len()))
+            Reply::ReceiptsForeign(Span::new(start, replies.foreign_ids.len()))
         }
         Shape::Receipts => {
             let start = replies.receipts.len();
@@ -164,7 +164,7 @@ fn read_reply(ids: Ids, shape: &Shape, answer: Value, replies: &mut Replies<Payl
 /// Ids as others spell them; there is none where a task gets its id later.
 fn push_spelt(answer: Value, replies: &mut Replies<Payload>) -> Read<()> {
     for id in list(answer)? {
-        replies.spelt.push(maybe(id)?.map(Into::into));
+        replies.foreign_ids.push(maybe(id)?.map(Into::into));
     }
     Ok(())
 }
@@ -173,7 +173,7 @@ fn tasks(ids: Ids, answer: Value, replies: &mut Replies<Payload>) -> Read<Span> 
     let start = replies.tasks.len();
     for task in list(answer)? {
         let [queue, id, body, deliveries, incarnation, at, elapsed, more] = fields(task)?;
-        let (id, spelt) = match ids {
+        let (id, foreign_id) = match ids {
             Ids::Numbers => (task_id(&bytes(id)?)?, None),
             Ids::Spelt => (TaskId::NONE, maybe(id)?.map(Into::into)),
         };
@@ -186,7 +186,7 @@ fn tasks(ids: Ids, answer: Value, replies: &mut Replies<Payload>) -> Read<Span> 
             at: LogTime(number(at)?),
             elapsed_ms: number(elapsed)?,
             more: if more == Value::Nil { None } else { Some(Box::new(more_of(more)?)) },
-            spelt,
+            foreign_id,
         });
     }
     Ok(Span::new(start, replies.tasks.len()))
@@ -346,10 +346,10 @@ fn state_of(letter: &[u8]) -> Read<StateKind> {
 }
 
 /// An id as it stands in Redis.
-pub(crate) fn task_id(spelt: &[u8]) -> Read<TaskId> {
-    let dash = spelt.iter().position(|&c| c == b'-').ok_or(Strange)?;
-    let seq = spelt[dash + 1..].iter().position(|&c| c != b'0').map_or(&[][..], |at| &spelt[dash + 1 + at..]);
-    TaskId::new(decimal(&spelt[..dash])?, decimal(seq)?).ok_or(Strange)
+pub(crate) fn task_id(text: &[u8]) -> Read<TaskId> {
+    let dash = text.iter().position(|&c| c == b'-').ok_or(Strange)?;
+    let seq = text[dash + 1..].iter().position(|&c| c != b'0').map_or(&[][..], |at| &text[dash + 1 + at..]);
+    TaskId::new(decimal(&text[..dash])?, decimal(seq)?).ok_or(Strange)
 }
 
 fn decimal(text: &[u8]) -> Read<u64> {

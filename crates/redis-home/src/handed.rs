@@ -35,10 +35,10 @@ impl Handed {
         for reply in &replies.list {
             let Reply::Tasks(span) = reply else { continue };
             for task in &mut replies.tasks[span.range()] {
-                let Some(spelt) = &task.spelt else { break };
+                let Some(foreign) = &task.foreign_id else { break };
                 task.incarnation = last.next;
                 last.next += 1;
-                last.ids.push_back(spelt.clone());
+                last.ids.push_back(foreign.clone());
                 if last.ids.len() > KEPT {
                     last.ids.pop_front();
                 }
@@ -76,7 +76,7 @@ mod tests {
             at: LogTime(0),
             elapsed_ms: 0,
             more: None,
-            spelt: Some(id.as_bytes().into()),
+            foreign_id: Some(id.as_bytes().into()),
         });
         handed.number(&mut replies);
         replies.tasks[0].receipt()

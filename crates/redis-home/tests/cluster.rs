@@ -322,9 +322,9 @@ fn keys_of_other_programs_need_a_slot_tag() {
         let pop = Pop { block: Some(Block::Forever), ..pop_in(layout, &[b"q"]) };
         let ticket = home.send(&[Command::Pop(pop)]);
         until("it waits", || home.waiters() == 1);
-        assert!(matches!(push(&other, b"q", b"x"), Reply::Pushed(_) | Reply::PushedSpelt(_)));
+        assert!(matches!(push(&other, b"q", b"x"), Reply::Pushed(_) | Reply::PushedForeign(_)));
         let replies = answer(&ticket);
-        let id = replies.tasks[0].spelt.clone().expect("ids are spelt there");
+        let id = replies.tasks[0].foreign_id.clone().expect("ids are spelt there");
         let cleaned = other.clean(&[], Cleaning::Deep).expect("it is cleaned");
         assert!(cleaned.queues.iter().all(|queue| queue.outcome == Ok(Cleaned::default())), "{cleaned:?}");
         let acked = ack(&other, b"q", &String::from_utf8_lossy(&id));

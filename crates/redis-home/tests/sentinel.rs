@@ -60,7 +60,7 @@ fn those_who_wait_in_keys_of_other_programs_follow_the_primary() {
     all.until_replaced(before);
     for (pusher, ticket) in pushers.iter().zip(&tickets) {
         until("it is pushed", || {
-            matches!(push(pusher, b"q", b"x"), Reply::Pushed(_) | Reply::PushedSpelt(_))
+            matches!(push(pusher, b"q", b"x"), Reply::Pushed(_) | Reply::PushedForeign(_))
         });
         let replies = answer(ticket);
         assert!(replies.tasks.first().is_some_and(|task| task.body == b"x"), "{replies:?}");

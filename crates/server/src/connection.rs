@@ -115,7 +115,7 @@ impl From<Answer> for Ready {
 fn more_bytes(task: &TaskView<Payload>) -> usize {
     let len = |bytes: &Option<Box<[u8]>>| bytes.as_ref().map_or(0, |bytes| bytes.len());
     task.more.as_ref().map_or(0, |more| size_of_val(&**more) + len(&more.name) + len(&more.reason))
-        + len(&task.spelt)
+        + len(&task.foreign_id)
 }
 
 impl DialectCx<'_> {

@@ -326,9 +326,13 @@ impl fmt::Debug for Queue {
 fn pushed(reply: &Reply, replies: Replies<Payload>) -> Result<Vec<Id>> {
     match reply {
         Reply::Pushed(ids) => Ok(replies.ids[ids.range()].iter().map(|&id| Id::ours(id)).collect()),
-        Reply::PushedSpelt(ids) => {
-            Ok(replies.spelt.into_iter().skip(ids.range().start).take(ids.len()).map(Id::later).collect())
-        }
+        Reply::PushedForeign(ids) => Ok(replies
+            .foreign_ids
+            .into_iter()
+            .skip(ids.range().start)
+            .take(ids.len())
+            .map(Id::later)
+            .collect()),
         _ => Err(Error::out_of_turn()),
     }
 }

@@ -58,8 +58,8 @@ impl Task {
     /// The receipt of this delivery. Where the home gives none, it is the task's id, which means whatever delivery is current: on
     /// `sureq://…` for a pop without a lease, and in the keys of other programs.
     pub fn receipt(&self) -> Receipt {
-        match &self.view.spelt {
-            Some(spelt) => Receipt::theirs(spelt.clone()),
+        match &self.view.foreign_id {
+            Some(foreign) => Receipt::theirs(foreign.clone()),
             // No store has this incarnation.
             None if self.view.incarnation == 0 => Receipt::of_any_delivery(self.view.id),
             None => Receipt::ours(self.view.receipt()),
@@ -182,8 +182,8 @@ impl Seen {
 }
 
 fn id_of(view: &TaskView<Payload>) -> Id {
-    match &view.spelt {
-        Some(spelt) => Id::theirs(spelt.clone()),
+    match &view.foreign_id {
+        Some(foreign) => Id::theirs(foreign.clone()),
         None if view.id == TaskId::NONE => Id::later(None),
         None => Id::ours(view.id),
     }

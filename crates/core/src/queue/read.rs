@@ -12,7 +12,7 @@ use crate::event::{Fields, FullTask, QueueNo};
 use crate::id::TaskId;
 use crate::limits;
 use crate::reply::{Info, More, TaskView};
-use crate::task::{Body, Name, State, Task, Turn};
+use crate::task::{Body, Name, OrderKey, State, Task};
 use crate::time::{LogTime, Now, WallTime};
 
 /// A task as one looks at it: its record, or what a record of it would be.
@@ -35,7 +35,7 @@ impl<B> Deref for Look<'_, B> {
 impl<B> Entry<B> {
     /// What its record would be.
     pub(super) fn into_task(self) -> Task<B> {
-        let state = self.due.map_or(State::Ready(Turn::pushed(self.id)), State::Delayed);
+        let state = self.due.map_or(State::Ready(OrderKey::pushed(self.id)), State::Delayed);
         Task::new(self.id, self.body, self.pushed, state)
     }
 }
@@ -185,7 +185,7 @@ impl<B: Body> Queue<B> {
             at,
             elapsed_ms: now.log.since(at),
             more: matches!(task.state, State::Dead(_)).then(|| Box::new(self.more(id))),
-            spelt: None,
+            foreign_id: None,
         })
     }
 
@@ -263,7 +263,7 @@ fn plain_view<B>(plain: Entry<B>, now: Now) -> TaskView<B> {
         at: pushed,
         elapsed_ms,
         more: None,
-        spelt: None,
+        foreign_id: None,
     }
 }
 

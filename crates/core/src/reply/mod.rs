@@ -72,9 +72,9 @@ pub struct Replies<B> {
     pub receipts: Vec<Receipt>,
     /// What [`Reply::Workers`] points into.
     pub workers: Vec<WorkerRow>,
-    /// What [`Reply::PushedSpelt`], [`Reply::AddedSpelt`] and [`Reply::ReceiptsSpelt`] point into: ids of a home that spells
+    /// What [`Reply::PushedForeign`], [`Reply::AddedForeign`] and [`Reply::ReceiptsForeign`] point into: ids of a home that spells
     /// them its own way; none where a task has no id until it is handed out.
-    pub spelt: Vec<Option<Box<[u8]>>>,
+    pub foreign_ids: Vec<Option<Box<[u8]>>>,
 }
 
 impl<B> Default for Replies<B> {
@@ -87,7 +87,7 @@ impl<B> Default for Replies<B> {
             queues: Vec::new(),
             receipts: Vec::new(),
             workers: Vec::new(),
-            spelt: Vec::new(),
+            foreign_ids: Vec::new(),
         }
     }
 }
@@ -106,7 +106,7 @@ impl<B> Replies<B> {
         clear(&mut self.queues);
         clear(&mut self.receipts);
         clear(&mut self.workers);
-        clear(&mut self.spelt);
+        clear(&mut self.foreign_ids);
     }
 }
 
@@ -118,9 +118,9 @@ impl<B> Replies<B> {
 
     /// The same replies with other payloads. Only the tasks are copied.
     pub fn map_bodies<C>(self, mut map: impl FnMut(B) -> C) -> Replies<C> {
-        let Self { list, ids, tasks, indexes, queues, receipts, workers, spelt } = self;
+        let Self { list, ids, tasks, indexes, queues, receipts, workers, foreign_ids } = self;
         let tasks = tasks.into_iter().map(|task| task.map_body(&mut map)).collect();
-        Replies { list, ids, tasks, indexes, queues, receipts, workers, spelt }
+        Replies { list, ids, tasks, indexes, queues, receipts, workers, foreign_ids }
     }
 
     /// Moves the replies to further commands behind these, and maps their payloads. `more` keeps its capacity.
@@ -136,11 +136,11 @@ impl<B> Replies<B> {
                 Reply::Queues { cursor, rows } => {
                     Reply::Queues { cursor, rows: rows.behind(self.queues.len()) }
                 }
-                Reply::PushedSpelt(span) => Reply::PushedSpelt(span.behind(self.spelt.len())),
-                Reply::AddedSpelt { at, added, state } => {
-                    Reply::AddedSpelt { at: at + self.spelt.len() as u32, added, state }
+                Reply::PushedForeign(span) => Reply::PushedForeign(span.behind(self.foreign_ids.len())),
+                Reply::AddedForeign { at, added, state } => {
+                    Reply::AddedForeign { at: at + self.foreign_ids.len() as u32, added, state }
                 }
-                Reply::ReceiptsSpelt(span) => Reply::ReceiptsSpelt(span.behind(self.spelt.len())),
+                Reply::ReceiptsForeign(span) => Reply::ReceiptsForeign(span.behind(self.foreign_ids.len())),
                 other => other,
             });
         }
@@ -150,7 +150,7 @@ impl<B> Replies<B> {
         self.queues.append(&mut more.queues);
         self.receipts.append(&mut more.receipts);
         self.workers.append(&mut more.workers);
-        self.spelt.append(&mut more.spelt);
+        self.foreign_ids.append(&mut more.foreign_ids);
     }
 }
 
@@ -169,9 +169,9 @@ pub enum Reply {
         state: StateKind,
     },
     /// PUSH where the home spells ids its own way: the ids, in order.
-    PushedSpelt(Span),
+    PushedForeign(Span),
     /// ADD where the home spells ids its own way.
-    AddedSpelt {
+    AddedForeign {
         /// Where in [`Replies::spelt`] the task's id stands.
         at: u32,
         /// False if the name was taken.
@@ -211,7 +211,7 @@ pub enum Reply {
     /// WORKER BEAT: receipts that are cancelled or lost.
     Receipts(Span),
     /// WORKER BEAT where the home spells ids its own way: those that are cancelled or lost.
-    ReceiptsSpelt(Span),
+    ReceiptsForeign(Span),
     /// WORKER LIST.
     Workers(Span),
     /// No, and why. Nothing was changed.
@@ -251,7 +251,7 @@ pub struct TaskView<B> {
     pub more: Option<Box<More>>,
     /// Its id in a home that spells ids its own way. Such a home knows no receipts: the id stands for them too. Where `id` is
     /// none as well, the task gets its id when it is handed out.
-    pub spelt: Option<Box<[u8]>>,
+    pub foreign_id: Option<Box<[u8]>>,
 }
 
 impl<B> TaskView<B> {
@@ -262,8 +262,8 @@ impl<B> TaskView<B> {
 
     /// The same with another payload.
     pub fn map_body<C>(self, map: impl FnOnce(B) -> C) -> TaskView<C> {
-        let Self { queue, id, body, deliveries, incarnation, at, elapsed_ms, more, spelt } = self;
-        TaskView { queue, id, body: map(body), deliveries, incarnation, at, elapsed_ms, more, spelt }
+        let Self { queue, id, body, deliveries, incarnation, at, elapsed_ms, more, foreign_id } = self;
+        TaskView { queue, id, body: map(body), deliveries, incarnation, at, elapsed_ms, more, foreign_id }
     }
 }
 

@@ -319,7 +319,7 @@ impl NaiveQueue {
             at: LogTime(at),
             elapsed_ms: log.saturating_sub(at),
             more: (task.kind() == StateKind::Dead).then(|| Box::new(self.more(id))),
-            spelt: None,
+            foreign_id: None,
         }
     }
 

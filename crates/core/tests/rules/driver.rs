@@ -265,24 +265,24 @@ fn answers_that_are_put_behind_others_are_those_of_one_batch() {
 
 #[test]
 fn ids_in_the_words_of_another_home_are_put_behind_others() {
-    let spelt = |id: &[u8]| {
+    let foreign = |id: &[u8]| {
         let state = StateKind::Ready;
         let list = vec![
-            Reply::PushedSpelt(Span::new(0, 1)),
-            Reply::AddedSpelt { at: 1, added: true, state },
-            Reply::ReceiptsSpelt(Span::new(1, 2)),
+            Reply::PushedForeign(Span::new(0, 1)),
+            Reply::AddedForeign { at: 1, added: true, state },
+            Reply::ReceiptsForeign(Span::new(1, 2)),
         ];
-        Replies::<Bytes> { list, spelt: vec![Some(id.into()), None], ..Replies::default() }
+        Replies::<Bytes> { list, foreign_ids: vec![Some(id.into()), None], ..Replies::default() }
     };
-    let mut both = spelt(b"a");
-    both.append(spelt(b"b"));
+    let mut both = foreign(b"a");
+    both.append(foreign(b"b"));
     let expected = [
-        Reply::PushedSpelt(Span::new(2, 3)),
-        Reply::AddedSpelt { at: 3, added: true, state: StateKind::Ready },
-        Reply::ReceiptsSpelt(Span::new(3, 4)),
+        Reply::PushedForeign(Span::new(2, 3)),
+        Reply::AddedForeign { at: 3, added: true, state: StateKind::Ready },
+        Reply::ReceiptsForeign(Span::new(3, 4)),
     ];
     assert_eq!(both.list[3..], expected);
-    assert_eq!(both.spelt, [Some(b"a"[..].into()), None, Some(b"b"[..].into()), None]);
+    assert_eq!(both.foreign_ids, [Some(b"a"[..].into()), None, Some(b"b"[..].into()), None]);
     both.clear();
-    assert!(both.list.is_empty() && both.spelt.is_empty());
+    assert!(both.list.is_empty() && both.foreign_ids.is_empty());
 }

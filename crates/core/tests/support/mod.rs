@@ -83,7 +83,7 @@ impl Answer {
             Reply::Workers(span) => Self::Workers(all.workers[span.range()].to_vec()),
             Reply::Refused(refusal) => Self::Refused(kind_of(refusal)),
             Reply::TimedOut => unreachable!("only a home waits"),
-            Reply::PushedSpelt(_) | Reply::AddedSpelt { .. } | Reply::ReceiptsSpelt(_) => {
+            Reply::PushedForeign(_) | Reply::AddedForeign { .. } | Reply::ReceiptsForeign(_) => {
                 unreachable!("the core spells no ids of its own")
             }
         }

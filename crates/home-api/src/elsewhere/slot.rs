@@ -35,7 +35,7 @@ impl PopOf {
     /// What the pop delivered, given the replies to its batch. A delivery is written as in the reply, or else by its receipt.
     pub fn untaken(&self, replies: &Replies<Payload>, spell: fn(Receipt) -> Vec<u8>) -> Vec<Untaken> {
         let Some(Reply::Tasks(span)) = replies.list.get(self.command) else { return Vec::new() };
-        let name = |task: &TaskView<Payload>| match &task.spelt {
+        let name = |task: &TaskView<Payload>| match &task.foreign_id {
             Some(own) => own.to_vec(),
             None => spell(task.receipt()),
         };
@@ -233,7 +233,7 @@ mod tests {
         let mut replies = Replies::default();
         for (n, &queue) in (1..).zip(queues) {
             let id = TaskId::new(1, n).unwrap();
-            let (at, more, spelt) = (LogTime(0), None, None);
+            let (at, more, foreign_id) = (LogTime(0), None, None);
             let (deliveries, incarnation, elapsed_ms) = (1, 1, 0);
             replies.tasks.push(TaskView {
                 queue,
@@ -244,10 +244,10 @@ mod tests {
                 at,
                 elapsed_ms,
                 more,
-                spelt,
+                foreign_id,
             });
         }
-        replies.tasks.last_mut().unwrap().spelt = Some(b"own".as_slice().into());
+        replies.tasks.last_mut().unwrap().foreign_id = Some(b"own".as_slice().into());
         replies.list.push(Reply::Tasks(Span::new(0, queues.len())));
         replies
     }

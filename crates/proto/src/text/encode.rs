@@ -29,11 +29,11 @@ pub fn encode_reply<B: AsRef<[u8]>>(
         (Request::Add { delay_ms, .. }, Reply::Pushed(ids)) => {
             replies.ids[ids.range()].iter().for_each(|id| added(out, &id.short(), *delay_ms));
         }
-        (Request::Add { delay_ms, .. }, Reply::AddedSpelt { at, .. }) => {
-            added(out, spelt(replies, *at as usize), *delay_ms);
+        (Request::Add { delay_ms, .. }, Reply::AddedForeign { at, .. }) => {
+            added(out, foreign_id(replies, *at as usize), *delay_ms);
         }
-        (Request::Add { delay_ms, .. }, Reply::PushedSpelt(ids)) => {
-            ids.range().for_each(|at| added(out, spelt(replies, at), *delay_ms));
+        (Request::Add { delay_ms, .. }, Reply::PushedForeign(ids)) => {
+            ids.range().for_each(|at| added(out, foreign_id(replies, at), *delay_ms));
         }
         (Request::Reserve, Reply::Tasks(tasks)) => match replies.tasks[tasks.range()].first() {
             Some(task) => reserved(out, task),
@@ -60,20 +60,20 @@ pub fn encode_complaint(out: &mut Vec<u8>, complaint: Complaint) {
 
 fn added(out: &mut Vec<u8>, id: &[u8], delay_ms: u32) {
     out.extend_from_slice(b"TASK ");
-    spelt_id(out, id);
+    escaped_id(out, id);
     out.extend_from_slice(b" DELAY ");
     decimal::write_u64(out, u64::from(delay_ms));
     out.extend_from_slice(b"ms\n");
 }
 
 /// An id that a home spells its own way; where there is none yet, nothing stands in its place.
-fn spelt<B>(replies: &Replies<B>, at: usize) -> &[u8] {
-    replies.spelt[at].as_deref().unwrap_or_default()
+fn foreign_id<B>(replies: &Replies<B>, at: usize) -> &[u8] {
+    replies.foreign_ids[at].as_deref().unwrap_or_default()
 }
 
 /// An id that a home spells its own way may hold what would end the attribute or the line: no id of this dialect does, and
 /// it cannot be named here.
-fn spelt_id(out: &mut Vec<u8>, id: &[u8]) {
+fn escaped_id(out: &mut Vec<u8>, id: &[u8]) {
     out.extend(id.iter().map(|&c| if matches!(c, b' ' | b'\r' | b'\n') { b'?' } else { c }));
 }
 
@@ -82,9 +82,9 @@ fn spelt_id(out: &mut Vec<u8>, id: &[u8]) {
 fn reserved<B: AsRef<[u8]>>(out: &mut Vec<u8>, task: &TaskView<B>) {
     let body = task.body.as_ref();
     out.extend_from_slice(b"TASK ");
-    match &task.spelt {
+    match &task.foreign_id {
         None => out.extend_from_slice(&task.id.short()),
-        Some(spelt) => spelt_id(out, spelt),
+        Some(foreign) => escaped_id(out, foreign),
     }
     if body.iter().any(|c| matches!(c, b' ' | b'\r' | b'\n')) {
         out.extend_from_slice(b" BODY64 ");
@@ -147,7 +147,7 @@ mod tests {
                 at: LogTime(0),
                 elapsed_ms: 0,
                 more: None,
-                spelt: None,
+                foreign_id: None,
             });
         }
         let mut out = Vec::new();
@@ -198,8 +198,8 @@ mod tests {
     fn no_id_of_another_kind_can_either() {
         let add = Request::Add { delay_ms: 0, body: b"x" };
         let mut replies = Replies::<&[u8]>::default();
-        replies.spelt.push(Some(b"a b\nok"[..].into()));
-        let reply = Reply::AddedSpelt { at: 0, added: true, state: StateKind::Ready };
+        replies.foreign_ids.push(Some(b"a b\nok"[..].into()));
+        let reply = Reply::AddedForeign { at: 0, added: true, state: StateKind::Ready };
         let mut out = Vec::new();
         encode_reply(&mut out, &add, &reply, &replies, Gauges::default());
         assert_eq!(out, b"TASK a?b?ok DELAY 0ms\n");

@@ -132,7 +132,7 @@ impl RedisHome {
         }
         let task = replies.tasks.into_iter().next();
         Ok(task.map(|task| SafeTask {
-            id: task.spelt.unwrap_or_default().into(),
+            id: task.foreign_id.unwrap_or_default().into(),
             body: task.body.as_ref().to_vec(),
         }))
     }

@@ -38,7 +38,7 @@ impl Hashes {
         for reply in &replies.list {
             let Reply::Tasks(span) = reply else { continue };
             for task in &replies.tasks[span.range()] {
-                let Some(id) = &task.spelt else { continue };
+                let Some(id) = &task.foreign_id else { continue };
                 last.by_id.insert(id.clone(), hash(task.body.as_ref()));
                 last.ids.push_back(id.clone());
                 if last.ids.len() > KEPT

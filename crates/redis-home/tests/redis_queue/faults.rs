@@ -29,11 +29,11 @@ fn a_home_that_is_cut_off_anywhere_loses_nothing() {
         let Ok(home) = RedisHome::open(target) else { continue };
         let pushes = [push(&home, QUEUE, b"one"), push(&home, QUEUE, b"two")];
         let popped = run(&home, &Command::Pop(Pop::plain(&[QUEUE], 1)));
-        let id = popped.tasks.first().and_then(|task| task.spelt.clone());
+        let id = popped.tasks.first().and_then(|task| task.foreign_id.clone());
         let acked = id.map(|id| ack(&home, QUEUE, std::str::from_utf8(&id).unwrap()));
         home.close();
         let is_unknown = |reply: &&Reply| matches!(reply, Reply::Refused(Refusal::Unknown { .. }));
-        let sure = pushes.iter().filter(|reply| matches!(reply, Reply::PushedSpelt(_))).count();
+        let sure = pushes.iter().filter(|reply| matches!(reply, Reply::PushedForeign(_))).count();
         let maybe = pushes.iter().filter(is_unknown).count();
         let done = usize::from(matches!(acked, Some(Reply::Acked(span)) if span.len() == 1));
         let maybe_done = acked.iter().filter(is_unknown).count();

@@ -13,14 +13,14 @@ impl Shop {
     /// Pushes a body; answers its id.
     pub(crate) fn push(&self, payload: &str) -> String {
         let replies = self.execute(Command::Push { queue: QUEUE, payloads: &[payload.as_bytes()] });
-        assert!(matches!(replies.list[..], [Reply::PushedSpelt(_)]), "{:?}", replies.list);
-        text(replies.spelt[0].as_ref().expect("it has an id"))
+        assert!(matches!(replies.list[..], [Reply::PushedForeign(_)]), "{:?}", replies.list);
+        text(replies.foreign_ids[0].as_ref().expect("it has an id"))
     }
 
     /// Pushes an id alone.
     pub(crate) fn push_id(&self, id: &str) {
         let add = Add { name: Some(NameArg::Bytes(id.as_bytes())), ..Add::plain(QUEUE, b"") };
-        assert!(matches!(self.reply(Command::Add(add)), Reply::AddedSpelt { added: true, .. }));
+        assert!(matches!(self.reply(Command::Add(add)), Reply::AddedForeign { added: true, .. }));
     }
 
     pub(crate) fn pop(&self, count: u32) -> Vec<(String, String)> {

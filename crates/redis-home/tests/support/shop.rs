@@ -166,7 +166,7 @@ pub fn text(bytes: &[u8]) -> String {
 pub fn tasks(replies: &Replies<Payload>) -> Vec<(String, String)> {
     let (Reply::Tasks(span) | Reply::Inspected(span)) = replies.list[0] else { panic!("{:?}", replies.list) };
     let tasks = replies.tasks[span.range()].iter();
-    tasks.map(|task| (text(task.spelt.as_deref().unwrap_or_default()), text(&task.body))).collect()
+    tasks.map(|task| (text(task.foreign_id.as_deref().unwrap_or_default()), text(&task.body))).collect()
 }
 
 /// What a pop that waited was given.

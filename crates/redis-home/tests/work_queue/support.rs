@@ -18,16 +18,16 @@ impl Shop {
 
     pub(crate) fn push(&self, payload: &str) -> String {
         let replies = self.execute(Command::Push { queue: QUEUE, payloads: &[payload.as_bytes()] });
-        assert!(matches!(replies.list[..], [Reply::PushedSpelt(_)]), "{:?}", replies.list);
-        text(replies.spelt[0].as_ref().expect("it has an id"))
+        assert!(matches!(replies.list[..], [Reply::PushedForeign(_)]), "{:?}", replies.list);
+        text(replies.foreign_ids[0].as_ref().expect("it has an id"))
     }
 
     /// Adds an item with an id; whether it was new.
     pub(crate) fn add(&self, id: &str, payload: &str) -> bool {
         let name = Some(NameArg::Bytes(id.as_bytes()));
         let replies = self.execute(Command::Add(Add { name, ..Add::plain(QUEUE, payload.as_bytes()) }));
-        let [Reply::AddedSpelt { at, added, .. }] = replies.list[..] else { panic!("{:?}", replies.list) };
-        assert_eq!(replies.spelt[at as usize].as_deref(), Some(id.as_bytes()));
+        let [Reply::AddedForeign { at, added, .. }] = replies.list[..] else { panic!("{:?}", replies.list) };
+        assert_eq!(replies.foreign_ids[at as usize].as_deref(), Some(id.as_bytes()));
         added
     }
 

@@ -75,7 +75,7 @@ fn whoever_waits_for_two_queues_gets_what_comes_first_and_no_more() {
     shop.raw::<()>("SET more:item:m x");
     shop.raw::<()>("LPUSH more:queue m");
     let replies = ticket.wait().replies;
-    assert_eq!((replies.tasks[0].queue, replies.tasks[0].spelt.as_deref()), (1, Some(&b"m"[..])));
+    assert_eq!((replies.tasks[0].queue, replies.tasks[0].foreign_id.as_deref()), (1, Some(&b"m"[..])));
     assert_eq!(shop.raw::<i64>("EXISTS more:lease:m"), 1);
     shop.until_nobody_blocks();
     shop.add("a", "x");

@@ -27,7 +27,7 @@ fn work(home: &RedisHome) -> Known {
     let mut known = Known::default();
     for payload in [&b"one"[..], b"two"] {
         match push(home, QUEUE, payload) {
-            Reply::PushedSpelt(_) => known.pushed += 1,
+            Reply::PushedForeign(_) => known.pushed += 1,
             Reply::Refused(Refusal::Unknown { .. }) => known.maybe_pushed += 1,
             Reply::Refused(Refusal::Unavailable { .. }) => {}
             other => panic!("{other:?}"),
@@ -35,7 +35,7 @@ fn work(home: &RedisHome) -> Known {
     }
     run(home, &Command::Worker(Worker::Start { name: b"w", ttl_ms: TTL_MS }));
     let popped = run(home, &pop_call("w", 1));
-    let Some(id) = popped.tasks.first().and_then(|task| task.spelt.clone()) else { return known };
+    let Some(id) = popped.tasks.first().and_then(|task| task.foreign_id.clone()) else { return known };
     let tasks = TaskRefs { list: &[&id], form: IdForm::Long };
     match run(home, &Command::Ack { queue: QUEUE, tasks, scope: AckScope::LeasedOrLapsed }).list.remove(0) {
         Reply::Acked(span) if span.len() == 1 => known.finished = 1,

@@ -50,8 +50,8 @@ pub(crate) fn wait(home: &RedisHome, name: &str, block: Block) -> Ticket {
 pub(crate) fn beat(home: &RedisHome, name: &str) -> Result<Vec<String>, Refusal> {
     let replies: Replies<Payload> = run(home, &Command::Worker(Worker::Beat(worker(name))));
     match &replies.list[0] {
-        Reply::ReceiptsSpelt(span) => {
-            let ids = replies.spelt[span.range()].iter();
+        Reply::ReceiptsForeign(span) => {
+            let ids = replies.foreign_ids[span.range()].iter();
             Ok(ids.map(|id| text(id.as_ref().expect("it was handed out"))).collect())
         }
         Reply::Refused(no) => Err(no.clone()),
@@ -78,7 +78,7 @@ impl Shop {
 
     pub(crate) fn push(&self, payload: &str) {
         assert!(
-            matches!(push(&self.home, QUEUE, payload.as_bytes()), Reply::PushedSpelt(span) if span.len() == 1)
+            matches!(push(&self.home, QUEUE, payload.as_bytes()), Reply::PushedForeign(span) if span.len() == 1)
         );
     }
 

@@ -63,8 +63,8 @@ fn a_unique_task_is_there_once_for_either_side_until_it_is_finished_or_called_of
     let add = |shop: &Shop| {
         let unique = Add { name: Some(NameArg::Payload), ..Add::plain(QUEUE, b"hello") };
         let replies = shop.execute(Command::Add(unique));
-        let Reply::AddedSpelt { at, added, state } = replies.list[0] else { panic!("{:?}", replies.list) };
-        assert_eq!(replies.spelt[at as usize], None, "it has no id yet");
+        let Reply::AddedForeign { at, added, state } = replies.list[0] else { panic!("{:?}", replies.list) };
+        assert_eq!(replies.foreign_ids[at as usize], None, "it has no id yet");
         (added, state)
     };
     assert_eq!(add(&shop), (true, StateKind::Ready));

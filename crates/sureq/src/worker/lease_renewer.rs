@@ -236,7 +236,7 @@ impl LeaseRenewer {
         let Some(incarnation) = self.incarnation() else { return next(self.beat_every()) };
         let worker = WorkerRef { name: &shared.options.name, incarnation };
         let error = match self.ask_one(Command::Worker(Worker::Beat(worker))).await {
-            Ok((reply @ (Reply::Receipts(_) | Reply::ReceiptsSpelt(_)), replies)) => {
+            Ok((reply @ (Reply::Receipts(_) | Reply::ReceiptsForeign(_)), replies)) => {
                 shared.in_touch();
                 // They are cancelled or lost: an extension tells which.
                 let named = named(&reply, &replies);
@@ -368,8 +368,8 @@ fn named(reply: &Reply, replies: &Replies<Payload>) -> Vec<Receipt> {
         Reply::Receipts(span) => {
             replies.receipts[span.range()].iter().map(|&receipt| Receipt::ours(receipt)).collect()
         }
-        Reply::ReceiptsSpelt(span) => {
-            replies.spelt[span.range()].iter().flatten().map(|id| Receipt::theirs(id.clone())).collect()
+        Reply::ReceiptsForeign(span) => {
+            replies.foreign_ids[span.range()].iter().flatten().map(|id| Receipt::theirs(id.clone())).collect()
         }
         _ => Vec::new(),
     }

@@ -137,7 +137,7 @@ impl<B: Body> Queue<B> {
             at,
             elapsed_ms: 0,
             more: ask.meta.then(|| Box::new(self.more(id))),
-            spelt: None,
+            foreign_id: None,
         }
     }
 
@@ -180,7 +180,7 @@ impl<B: Body> Queue<B> {
                 at: now.log,
                 elapsed_ms: 0,
                 more: None,
-                spelt: None,
+                foreign_id: None,
             });
         }
         self.remove_all(&cancelled, Removal::Cancelled, now, rec);
