@@ -117,9 +117,9 @@ pub enum Name {
     PayloadHash([u8; 16]),
 }
 
-/// When it is a ready task's turn among those of its priority: the smallest is handed out first.
+/// Orders ready tasks of one priority: the smallest is handed out first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Turn {
+pub struct OrderKey {
     /// A plain push has its id here; what went to the back, the last id of that moment; what went to the front, a
     /// negative number that falls with every group.
     pub major: i64,
@@ -127,32 +127,32 @@ pub struct Turn {
     pub minor: u64,
 }
 
-impl Turn {
-    /// When it is the turn of a push.
+impl OrderKey {
+    /// The key of a task that was pushed.
     pub const fn pushed(id: TaskId) -> Self {
         // Ids have 59 bits.
         Self { major: id.raw().cast_signed(), minor: 0 }
     }
 }
 
-/// Where a ready task stands in the line: the smallest rank is handed out next.
+/// Orders all ready tasks of a queue: the smallest rank is handed out next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rank {
     /// The priority, negated so that larger ones come first.
     pub lane: i16,
     /// Order within the lane.
-    pub turn: Turn,
+    pub order: OrderKey,
 }
 
 impl Rank {
     /// Where a plain push stands.
     pub const fn plain(id: TaskId) -> Self {
-        Self::of(0, Turn::pushed(id))
+        Self::of(0, OrderKey::pushed(id))
     }
 
     /// Where a task of this priority stands.
-    pub const fn of(priority: i8, turn: Turn) -> Self {
-        Self { lane: Self::lane_of(priority), turn }
+    pub const fn of(priority: i8, order: OrderKey) -> Self {
+        Self { lane: Self::lane_of(priority), order }
     }
 
     /// The lane of a priority.
@@ -174,7 +174,7 @@ pub enum Due {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum State {
     /// Waiting and due. Its lane is not told: it follows from the priority.
-    Ready(Turn),
+    Ready(OrderKey),
     /// Not due yet.
     Delayed(Due),
     /// Some worker has it.
@@ -449,7 +449,7 @@ impl<B> Task<B> {
     /// Where it stands in the line, if it is ready.
     pub const fn rank(&self) -> Option<Rank> {
         match self.state {
-            State::Ready(turn) => Some(Rank::of(self.priority, turn)),
+            State::Ready(order) => Some(Rank::of(self.priority, order)),
             _ => None,
         }
     }

@@ -14,7 +14,7 @@ use support::{Bytes, Home, Log, Store};
 use sureq_core::codec::{decode, encode};
 use sureq_core::command::{ConnId, LeaseAsk, Pop};
 use sureq_core::event::{Counters, Fields, Flood, FullTask, Ids, Landing, QueueNo, Totals};
-use sureq_core::task::{Cause, Due, Lease, State, Terms, Tries, Turn};
+use sureq_core::task::{Cause, Due, Lease, OrderKey, State, Terms, Tries};
 use sureq_core::{Broker, Command, Event, LogTime, Now, Replies, TaskId, WallTime};
 
 /// The log of a random life of so many steps.
@@ -180,7 +180,7 @@ fn task(state: State, deliveries: u32) -> FullTask<'static> {
 
 #[test]
 fn counters_near_their_end_and_tasks_that_contradict_themselves_are_refused() {
-    let ready = |major, minor| task(State::Ready(Turn { major, minor }), 1);
+    let ready = |major, minor| task(State::Ready(OrderKey { major, minor }), 1);
     let leased = |seq| State::Leased(Lease::new(LogTime(0), seq, Terms::default()));
     let refused = [
         ready(0, u64::MAX),

@@ -12,7 +12,7 @@ use crate::event::{
 };
 use crate::id::TaskId;
 use crate::settings::{Expired, Overflow, Place, Settings};
-use crate::task::{Cause, Deadline, Due, Holder, Lease, Past, Rank, State, Terms, Tries, Turn};
+use crate::task::{Cause, Deadline, Due, Holder, Lease, OrderKey, Past, Rank, State, Terms, Tries};
 use crate::time::{LogTime, WallTime};
 
 /// Why bytes are not an event.
@@ -408,7 +408,7 @@ impl<'a> Reader<'a> {
         let state = match self.byte()? {
             0 => {
                 lane = Some(i16::try_from(self.signed()?).map_err(|_| Malformed::Number)?);
-                State::Ready(Turn { major: self.signed()?, minor: self.number()? })
+                State::Ready(OrderKey { major: self.signed()?, minor: self.number()? })
             }
             1 => State::Delayed(self.due()?),
             2 => {

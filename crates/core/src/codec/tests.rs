@@ -19,7 +19,7 @@ use crate::event::{
 use crate::id::TaskId;
 use crate::settings::{Expired, Overflow, Place, Settings};
 use crate::task::{
-    Body, Cause, Deadline, Due, Holder, Lease, Past, Rank, State, StateKind, Terms, Tries, Turn,
+    Body, Cause, Deadline, Due, Holder, Lease, OrderKey, Past, Rank, State, StateKind, Terms, Tries,
 };
 use crate::time::{LogTime, WallTime};
 
@@ -217,7 +217,7 @@ fn state() -> impl Strategy<Value = State> {
         (deadline, holder(), lapse()).prop_map(|(deadline, holder, lapse)| Terms { deadline, holder, lapse });
     let lease = (number(), number(), terms);
     prop_oneof![
-        (any::<i64>(), number()).prop_map(|(major, minor)| State::Ready(Turn { major, minor })),
+        (any::<i64>(), number()).prop_map(|(major, minor)| State::Ready(OrderKey { major, minor })),
         due().prop_map(State::Delayed),
         lease.prop_map(|(start, seq, terms)| State::Leased(Lease::new(LogTime(start), seq, terms))),
         number().prop_map(|at| State::Dead(LogTime(at))),
@@ -638,7 +638,7 @@ fn a_ready_task_is_written_with_the_lane_of_its_priority() {
             id: TaskId::new(5, 1).unwrap(),
             payload: b"x",
             pushed: LogTime(1),
-            state: State::Ready(Turn { major, minor }),
+            state: State::Ready(OrderKey { major, minor }),
             stray_lane: None,
             incarnation: 0,
             deliveries: 0,

@@ -12,7 +12,7 @@ use crate::event::{
 };
 use crate::id::TaskId;
 use crate::settings::{Expired, Overflow, Place, Settings};
-use crate::task::{Cause, Due, Holder, Past, Rank, State, Terms, Turn};
+use crate::task::{Cause, Due, Holder, OrderKey, Past, Rank, State, Terms};
 
 /// Appends the bytes of one event.
 pub fn encode(event: &Event<'_>, out: &mut Vec<u8>) {
@@ -359,7 +359,7 @@ impl Writer<'_> {
 
     fn state(&mut self, state: &State, lane: i16) -> &mut Self {
         match state {
-            State::Ready(Turn { major, minor }) => {
+            State::Ready(OrderKey { major, minor }) => {
                 self.byte(0).signed(i64::from(lane)).signed(*major).number(*minor)
             }
             State::Delayed(due) => self.byte(1).due(*due),

@@ -72,7 +72,7 @@ impl<B: Body> Queue<B> {
         ensure(!twice, || format!("{id} has a record and is packed too"))?;
         ensure(task.name().is_none_or(|name| self.names.get(name) == Some(&id)), || format!("{id}'s name"))?;
         let indexed = match &task.state {
-            State::Ready(turn) => self.ready.is_taken(Rank::of(task.priority, *turn)),
+            State::Ready(order) => self.ready.is_taken(Rank::of(task.priority, *order)),
             State::Delayed(Due::Log(due)) => self.delayed.contains(&(*due, id)),
             State::Delayed(Due::Wall(due)) => self.appointed.contains(&(*due, id)),
             State::Leased(lease) => {

@@ -24,8 +24,8 @@ impl<B: Body> Queue<B> {
         let task = self.look(id)?;
         let reason = task.extras.as_ref().and_then(|extras| extras.reason.clone());
         let why = match &task.state {
-            State::Ready(turn) => {
-                let rank = Rank::of(task.priority, *turn);
+            State::Ready(order) => {
+                let rank = Rank::of(task.priority, *order);
                 Why::Ready { ahead: self.ready.before(rank) as u64, held_up: self.held_up() }
             }
             State::Delayed(due) => {

@@ -300,12 +300,12 @@ impl<B: Body> Queue<B> {
                 return None;
             }
             match &task.state {
-                State::Ready(turn) => {
-                    if self.ready.is_taken(Rank::of(task.priority, *turn)) {
+                State::Ready(order) => {
+                    if self.ready.is_taken(Rank::of(task.priority, *order)) {
                         return None;
                     }
-                    self.minor = self.minor.max(turn.minor);
-                    self.front_group = self.front_group.max(group_of(*turn));
+                    self.minor = self.minor.max(order.minor);
+                    self.front_group = self.front_group.max(group_of(*order));
                 }
                 State::Delayed(_) => {}
                 State::Leased(lease) => {

@@ -52,7 +52,7 @@ impl Entry for (WallTime, TaskId) {
 /// A ready task that has a record: its rank, its id and when it expires, in 32 bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Placed {
-    turn: crate::task::Turn,
+    order: crate::task::OrderKey,
     pub(super) id: TaskId,
     lane: i16,
     /// The low 48 bits of the time, which last for another 8,000 years.
@@ -64,7 +64,7 @@ impl Placed {
         let LogTime(ms) = expires.unwrap_or(NEVER);
         let ms = ms.min((1 << 48) - 1);
         let expires = [ms as u16, (ms >> 16) as u16, (ms >> 32) as u16];
-        Self { turn: rank.turn, id, lane: rank.lane, expires }
+        Self { order: rank.order, id, lane: rank.lane, expires }
     }
 }
 
@@ -72,7 +72,7 @@ impl Entry for Placed {
     type Key = Rank;
 
     fn key(&self) -> Rank {
-        Rank { lane: self.lane, turn: self.turn }
+        Rank { lane: self.lane, order: self.order }
     }
 
     fn expires(&self) -> LogTime {
@@ -331,10 +331,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::task::Turn;
+    use crate::task::OrderKey;
 
     fn rank(n: u64) -> Rank {
-        Rank { lane: (n % 3) as i16, turn: Turn { major: (n / 7).cast_signed(), minor: n % 7 } }
+        Rank { lane: (n % 3) as i16, order: OrderKey { major: (n / 7).cast_signed(), minor: n % 7 } }
     }
 
     /// Every third never expires.

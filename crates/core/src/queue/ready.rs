@@ -7,7 +7,7 @@
 use super::ordered::{Entry as _, Ordered, Placed};
 use super::packed::{Entry, Packed, Upcoming};
 use crate::id::TaskId;
-use crate::task::{Body, Rank, Turn};
+use crate::task::{Body, OrderKey, Rank};
 use crate::time::LogTime;
 
 /// The line.
@@ -106,7 +106,7 @@ impl<B: Body> Ready<B> {
         match rank.lane {
             0 => {
                 // What went to the back stands behind the id of that moment.
-                let upto = u64::try_from(rank.turn.major).unwrap_or(0) + u64::from(rank.turn.minor > 0);
+                let upto = u64::try_from(rank.order.major).unwrap_or(0) + u64::from(rank.order.minor > 0);
                 self.plain.count_below(upto)
             }
             ..0 => 0,
@@ -152,7 +152,7 @@ impl<B: Body> Ready<B> {
     /// Of those that have records, the first of the least urgent.
     fn first_of_last_lane(&self) -> Option<&Placed> {
         let lane = self.placed.last()?.key().lane;
-        let first = self.placed.before(Rank { lane, turn: Turn { major: i64::MIN, minor: 0 } });
+        let first = self.placed.before(Rank { lane, order: OrderKey { major: i64::MIN, minor: 0 } });
         self.placed.iter_from(first).next()
     }
 }

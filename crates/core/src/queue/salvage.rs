@@ -87,9 +87,9 @@ impl<B: Body> Queue<B> {
                 State::Leased(lease) => lease.seq() <= core::mem::replace(&mut self.seq, lease.seq()),
                 _ => false,
             };
-            if let State::Ready(turn) = task.state {
-                self.minor = self.minor.max(turn.minor);
-                self.front_group = self.front_group.max(group_of(turn));
+            if let State::Ready(order) = task.state {
+                self.minor = self.minor.max(order.minor);
+                self.front_group = self.front_group.max(group_of(order));
             }
             self.last_id = self.last_id.max(task.id);
             if !is_again {

@@ -553,9 +553,9 @@ impl Model {
 }
 
 fn claims(tasks: &[Spelt], form: IdForm) -> Result<Vec<Claim>, Refused> {
-    let read = |spelt: &Spelt| match form {
-        IdForm::Long => Claim::parse(spelt),
-        IdForm::Short => TaskId::parse_short(spelt).map(Claim::Id),
+    let read = |text: &Spelt| match form {
+        IdForm::Long => Claim::parse(text),
+        IdForm::Short => TaskId::parse_short(text).map(Claim::Id),
     };
     tasks.iter().map(read).collect::<Option<Vec<_>>>().ok_or("malformed id")
 }

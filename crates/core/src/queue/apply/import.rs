@@ -8,7 +8,7 @@ use crate::id::TaskId;
 use crate::limits;
 use crate::queue::packed::Entry;
 use crate::queue::{Inconsistent, Queue};
-use crate::task::{Body, Due, Extras, State, StateKind, Task, Turn};
+use crate::task::{Body, Due, Extras, OrderKey, State, StateKind, Task};
 
 impl<B: Body> Queue<B> {
     /// Takes in a whole task. One that is there already keeps its state and gets the new body: this is how a body
@@ -38,9 +38,9 @@ impl<B: Body> Queue<B> {
                 }
                 self.seq = lease.seq();
             }
-            State::Ready(turn) => {
-                self.minor = self.minor.max(turn.minor);
-                self.front_group = self.front_group.max(group_of(*turn));
+            State::Ready(order) => {
+                self.minor = self.minor.max(order.minor);
+                self.front_group = self.front_group.max(group_of(*order));
             }
             State::Delayed(_) | State::Dead(_) => {}
         }
@@ -177,8 +177,8 @@ pub(in crate::queue) fn is_sound(full: &FullTask<'_>) -> bool {
     let waits = matches!(full.state.kind(), StateKind::Ready | StateKind::Delayed);
     let fits = match &full.state {
         State::Leased(lease) => full.deliveries > 0 && lease.seq() > 0 && lease.seq() <= COUNT_MAX,
-        State::Ready(turn) => {
-            full.stray_lane.is_none() && turn.minor <= COUNT_MAX && group_of(*turn) <= COUNT_MAX
+        State::Ready(order) => {
+            full.stray_lane.is_none() && order.minor <= COUNT_MAX && group_of(*order) <= COUNT_MAX
         }
         State::Delayed(_) | State::Dead(_) => true,
     };
@@ -187,8 +187,8 @@ pub(in crate::queue) fn is_sound(full: &FullTask<'_>) -> bool {
 }
 
 /// The group at the front that a place belongs to, 0 if it is not at the front.
-pub(in crate::queue) fn group_of(turn: Turn) -> u64 {
-    turn.major.min(0).unsigned_abs()
+pub(in crate::queue) fn group_of(order: OrderKey) -> u64 {
+    order.major.min(0).unsigned_abs()
 }
 
 /// The record of a task that came whole.
@@ -226,7 +226,7 @@ fn is_untouched(full: &FullTask<'_>) -> bool {
     let delivered = full.deliveries > 0 || full.incarnation > 0 || full.tries.total() > 0 || full.late_ack;
     let plain = full.fields.is_plain() && full.reason.is_none() && full.past.is_empty();
     let placed = match full.state {
-        State::Ready(turn) => turn == Turn::pushed(full.id),
+        State::Ready(order) => order == OrderKey::pushed(full.id),
         State::Delayed(_) => true,
         State::Leased(_) | State::Dead(_) => false,
     };

@@ -178,7 +178,7 @@ impl<B: Body> Queue<B> {
         let task = self.table.at(slot);
         let id = task.id;
         match &task.state {
-            State::Ready(turn) => self.ready.place(Rank::of(task.priority, *turn), id, task.expires()),
+            State::Ready(order) => self.ready.place(Rank::of(task.priority, *order), id, task.expires()),
             State::Delayed(Due::Log(due)) => _ = self.delayed.insert((*due, id)),
             State::Delayed(Due::Wall(due)) => _ = self.appointed.insert((*due, id)),
             State::Leased(lease) => {
@@ -209,7 +209,7 @@ impl<B: Body> Queue<B> {
         let task = self.table.at(slot);
         let id = task.id;
         match &task.state {
-            State::Ready(turn) => self.ready.unplace(Rank::of(task.priority, *turn)),
+            State::Ready(order) => self.ready.unplace(Rank::of(task.priority, *order)),
             State::Delayed(Due::Log(due)) => _ = self.delayed.remove(&(*due, id)),
             State::Delayed(Due::Wall(due)) => _ = self.appointed.remove(&(*due, id)),
             State::Leased(lease) => {

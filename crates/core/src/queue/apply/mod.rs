@@ -16,7 +16,7 @@ use crate::limits;
 use crate::queue::ordered::Ordered;
 use crate::queue::packed::Entry;
 use crate::task::{
-    Body, Cause, Deadline, Due, Extras, Holder, Lease, Past, Rank, State, StateKind, Task, Terms, Turn,
+    Body, Cause, Deadline, Due, Extras, Holder, Lease, OrderKey, Past, Rank, State, StateKind, Task, Terms,
 };
 use crate::time::{LogTime, WallTime};
 
@@ -116,7 +116,7 @@ impl<B: Body> Queue<B> {
             self.pack(Entry { id, pushed: at, due: fields.due, body });
             return Ok(());
         }
-        let state = fields.due.map_or(State::Ready(Turn::pushed(id)), State::Delayed);
+        let state = fields.due.map_or(State::Ready(OrderKey::pushed(id)), State::Delayed);
         let mut task = Task::new(id, body, at, state);
         task.priority = fields.priority;
         task.extras = extras_of(fields).boxed();
@@ -236,7 +236,7 @@ impl<B: Body> Queue<B> {
             Landing::Back => self.last_id.raw().cast_signed(),
         };
         self.minor += 1;
-        Ok(State::Ready(Turn { major, minor: self.minor }))
+        Ok(State::Ready(OrderKey { major, minor: self.minor }))
     }
 
     fn apply_died(&mut self, id: TaskId, cause: Cause, reason: Option<&[u8]>, at: LogTime) -> Applied {
@@ -264,7 +264,7 @@ impl<B: Body> Queue<B> {
             Some(reviving) if is_reviving => {
                 reviving.minor += 1;
                 let Reviving { major, minor, .. } = *reviving;
-                State::Ready(Turn { major, minor })
+                State::Ready(OrderKey { major, minor })
             }
             _ => self.land(Landing::Back)?,
         };
@@ -300,11 +300,11 @@ impl<B: Body> Queue<B> {
         });
         while let Some((_, id)) = self.first_due(upto, last_due).filter(|&due| due <= (last_due, last_id)) {
             if let Some(slot) = self.table.find(id) {
-                let turn = self.next_turn(&mut flood, self.table.at(slot).priority);
-                self.change(slot, |task| task.state = State::Ready(turn));
+                let order = self.next_order(&mut flood, self.table.at(slot).priority);
+                self.change(slot, |task| task.state = State::Ready(order));
             } else {
                 let mut task = self.take(id)?;
-                task.state = State::Ready(self.next_turn(&mut flood, task.priority));
+                task.state = State::Ready(self.next_order(&mut flood, task.priority));
                 let slot = self.table.insert(task);
                 self.attach(slot);
             }
@@ -319,16 +319,16 @@ impl<B: Body> Queue<B> {
 
     /// The next place of a flood; behind it once all that were set aside are given out, since an appointment may
     /// have joined it when the wall clock went back.
-    fn next_turn(&mut self, flood: &mut Flood, priority: i8) -> Turn {
+    fn next_order(&mut self, flood: &mut Flood, priority: i8) -> OrderKey {
         while flood.minor < flood.end {
             flood.minor += 1;
-            let turn = Turn { major: flood.major, minor: flood.minor };
-            if !self.ready.is_taken(Rank::of(priority, turn)) {
-                return turn;
+            let order = OrderKey { major: flood.major, minor: flood.minor };
+            if !self.ready.is_taken(Rank::of(priority, order)) {
+                return order;
             }
         }
         self.minor += 1;
-        Turn { major: self.last_id.raw().cast_signed(), minor: self.minor }
+        OrderKey { major: self.last_id.raw().cast_signed(), minor: self.minor }
     }
 
     /// The first delayed task of that clock which is due by `ms`.

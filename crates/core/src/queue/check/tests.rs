@@ -9,7 +9,7 @@ use crate::command::{Add, ConnId, NameArg, When};
 use crate::event::{Event, LeaseTerms, QueueNo, Recorder};
 use crate::id::{Claim, TaskId};
 use crate::queue::table::List;
-use crate::task::{Body, Cause, Extras, Holder, Name, Rank, State, StateKind, Task, Turn};
+use crate::task::{Body, Cause, Extras, Holder, Name, OrderKey, Rank, State, StateKind, Task};
 use crate::time::{LogTime, Now, WallTime};
 
 #[derive(Clone, Copy, Debug)]
@@ -118,7 +118,7 @@ fn all_are_found(breaks: &[Break]) {
 #[test]
 fn counts_that_do_not_agree_are_found() {
     all_are_found(&[
-        ("5 ready", |q| q.ready.place(Rank::of(0, Turn { major: 0, minor: 9 }), id(9), None)),
+        ("5 ready", |q| q.ready.place(Rank::of(0, OrderKey { major: 0, minor: 9 }), id(9), None)),
         ("3 delayed", |q| _ = q.delayed.insert((LogTime(9_000), id(1)))),
         ("1 delayed", |q| _ = q.appointed.remove(&(WallTime(2_000), id(6)))),
         ("0 leased", |q| q.leased = List::default()),
@@ -139,9 +139,9 @@ fn a_task_that_contradicts_its_indexes_is_found() {
         ("name", |q| _ = q.names.remove(&Name::Bytes(b"n"[..].into()))),
         ("name", |q| _ = q.names.insert(Name::Bytes(b"n"[..].into()), id(3))),
         ("is not indexed as Ready", |q| {
-            let State::Ready(turn) = q.table.get(id(3)).unwrap().state else { unreachable!() };
-            q.ready.unplace(Rank::of(-1, turn));
-            q.ready.place(Rank::of(9, turn), id(3), None);
+            let State::Ready(order) = q.table.get(id(3)).unwrap().state else { unreachable!() };
+            q.ready.unplace(Rank::of(-1, order));
+            q.ready.place(Rank::of(9, order), id(3), None);
         }),
         ("is not indexed as Some(Log", |q| {
             q.delayed.remove(&(LogTime(1_050), id(5)));

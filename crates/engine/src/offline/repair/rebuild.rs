@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use sureq_core::event::{Counters, Event, Fields, FullTask, QueueNo, Recorder, Totals};
-use sureq_core::task::{Holder, State, Turn};
+use sureq_core::task::{Holder, OrderKey, State};
 use sureq_core::{Broker, LogTime, TaskId, codec};
 
 use super::Lost;
@@ -162,7 +162,7 @@ impl Copy {
             return;
         }
         // A place in the line or a name that another has, a worker that is gone: the task itself is what counts.
-        let state = State::Ready(Turn::pushed(task.id));
+        let state = State::Ready(OrderKey::pushed(task.id));
         let waiting = FullTask { state, stray_lane: None, cancelled: false, ..task.clone() };
         let nameless = Fields { name: None, ..task.fields };
         if self.add(&Event::Task(&waiting))
