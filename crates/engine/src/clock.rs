@@ -1,16 +1,25 @@
 //! The door to the clock: the one file that asks the machine what time it is.
+//!
+//! The core counts whole milliseconds, the clocks here microseconds: the fraction is cut off once, when the time is asked
+//! for. Adding up milliseconds that were cut off before would let log time gain on real time at every start, and tasks
+//! would fall due early.
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sureq_core::{LogTime, Now, WallTime};
 
-/// A machine's clocks.
+/// A machine's clocks, in microseconds.
 pub trait Clock: Send + Sync {
-    /// Milliseconds since some moment, never going back.
-    fn monotonic_ms(&self) -> u64;
-    /// Unix milliseconds, whatever its owner says they are.
-    fn wall_ms(&self) -> u64;
+    /// Time since an arbitrary moment. Never goes back and cannot be set.
+    fn monotonic_us(&self) -> u64;
+    /// Unix time. The machine's owner may set it, forward and back.
+    fn wall_us(&self) -> u64;
+
+    /// Unix time in whole milliseconds.
+    fn wall_ms(&self) -> u64 {
+        self.wall_us() / 1_000
+    }
 }
 
 /// This machine's clocks.
@@ -26,34 +35,84 @@ impl Default for SystemClock {
 }
 
 impl Clock for SystemClock {
-    fn monotonic_ms(&self) -> u64 {
-        u64::try_from(sureq_sync::elapsed(self.origin).as_millis()).unwrap_or(u64::MAX)
+    fn monotonic_us(&self) -> u64 {
+        micros(sureq_sync::elapsed(self.origin))
     }
 
-    fn wall_ms(&self) -> u64 {
+    fn wall_us(&self) -> u64 {
         // Before 1970 is 1970: no id or deadline is older.
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+        micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
     }
 }
 
-/// Log time: where the store left off or the wall clock, whichever is later, and monotonic from there.
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Log time: begins at the last logged time or at the wall clock's, whichever is later, and follows the monotonic clock.
 #[derive(Clone)]
 pub(crate) struct LogClock {
     clock: Arc<dyn Clock>,
-    start: LogTime,
-    origin_ms: u64,
+    start_us: u64,
+    origin_us: u64,
 }
 
 impl LogClock {
     pub(crate) fn starting(clock: Arc<dyn Clock>, last_logged: LogTime) -> Self {
-        let start = LogTime(clock.wall_ms().max(last_logged.0));
-        let origin_ms = clock.monotonic_ms();
-        Self { clock, start, origin_ms }
+        let start_us = clock.wall_us().max(last_logged.0.saturating_mul(1_000));
+        let origin_us = clock.monotonic_us();
+        Self { clock, start_us, origin_us }
     }
 
     pub(crate) fn now(&self) -> Now {
-        let passed = self.clock.monotonic_ms().saturating_sub(self.origin_ms);
-        Now { log: self.start.after(passed), wall: WallTime(self.clock.wall_ms()) }
+        let passed_us = self.clock.monotonic_us().saturating_sub(self.origin_us);
+        let log = LogTime(self.start_us.saturating_add(passed_us) / 1_000);
+        Now { log, wall: WallTime(self.clock.wall_ms()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    /// Real time, and a monotonic clock that begins anew at each start of the machine.
+    struct Real {
+        us: AtomicU64,
+        booted_us: AtomicU64,
+    }
+
+    impl Clock for Real {
+        fn monotonic_us(&self) -> u64 {
+            self.wall_us() - self.booted_us.load(Ordering::Relaxed)
+        }
+
+        fn wall_us(&self) -> u64 {
+            self.us.load(Ordering::Relaxed)
+        }
+    }
+
+    #[test]
+    fn log_time_never_gains_on_real_time_over_any_number_of_starts() {
+        let mut random = fastrand::Rng::with_seed(7);
+        let began_us = 1_794_786_425_000_999;
+        let real = Arc::new(Real { us: AtomicU64::new(began_us), booted_us: AtomicU64::new(began_us - 5) });
+        let mut clock = LogClock::starting(Arc::clone(&real) as Arc<dyn Clock>, LogTime(0));
+        let first = clock.now().log;
+        let mut last = first;
+        for _ in 0..10_000 {
+            real.us.fetch_add(random.u64(..3_000), Ordering::Relaxed);
+            if random.u8(..4) == 0 {
+                real.booted_us.store(real.wall_us() - random.u64(..5_000), Ordering::Relaxed);
+                clock = LogClock::starting(Arc::clone(&real) as Arc<dyn Clock>, last);
+            }
+            let now = clock.now().log;
+            assert!(now >= last, "log time went back from {last} to {now}");
+            last = now;
+            let (passed_us, counted_us) = (real.wall_us() - began_us, now.since(first) * 1_000);
+            assert!(counted_us <= passed_us + 999, "{counted_us} us were counted in {passed_us}");
+            assert!(counted_us + 999 >= passed_us, "{counted_us} us were counted in {passed_us}");
+        }
     }
 }

@@ -9,7 +9,10 @@ use sureq_testkit::manual_clock::ManualClock;
 
 /// The clocks of one life of a store.
 pub(crate) struct SimClock {
+    /// When the first life began: its wall clock was right then.
     began: Instant,
+    /// When this life began. Its monotonic clock counts from here, as a machine's does that was switched on again.
+    switched_on: Instant,
     /// How far the wall clock is ahead of the time that has passed, in milliseconds.
     ahead_ms: AtomicI64,
     is_stepped: AtomicBool,
@@ -19,7 +22,7 @@ impl SimClock {
     /// The clocks of a machine whose wall clock was right when the first life began.
     pub(crate) fn new(began: Instant, ahead_ms: i64) -> Self {
         let (ahead_ms, is_stepped) = (AtomicI64::new(ahead_ms), AtomicBool::new(false));
-        Self { began, ahead_ms, is_stepped }
+        Self { began, switched_on: now(), ahead_ms, is_stepped }
     }
 
     /// Somebody sets the wall clock.
@@ -40,14 +43,12 @@ impl SimClock {
 }
 
 impl Clock for SimClock {
-    /// From the same moment in each life: where its milliseconds begin would be different otherwise, and tasks that outlive
-    /// several lives could come early by more than one.
-    fn monotonic_ms(&self) -> u64 {
-        (now() - self.began).as_millis() as u64
+    fn monotonic_us(&self) -> u64 {
+        (now() - self.switched_on).as_micros() as u64
     }
 
-    fn wall_ms(&self) -> u64 {
-        let passed = (now() - self.began).as_millis() as u64;
-        (ManualClock::START_MS + passed).saturating_add_signed(self.ahead_ms())
+    fn wall_us(&self) -> u64 {
+        let passed = (now() - self.began).as_micros() as u64;
+        (ManualClock::START_MS * 1_000 + passed).saturating_add_signed(self.ahead_ms() * 1_000)
     }
 }

@@ -41,12 +41,12 @@ impl Default for ManualClock {
 }
 
 impl Clock for ManualClock {
-    fn monotonic_ms(&self) -> u64 {
-        self.monotonic_ms.load(Ordering::SeqCst)
+    fn monotonic_us(&self) -> u64 {
+        self.monotonic_ms.load(Ordering::SeqCst) * 1_000
     }
 
-    fn wall_ms(&self) -> u64 {
-        self.wall_ms.load(Ordering::SeqCst)
+    fn wall_us(&self) -> u64 {
+        self.wall_ms.load(Ordering::SeqCst).saturating_mul(1_000)
     }
 }
 
@@ -59,7 +59,7 @@ mod tests {
         let clock = ManualClock::default();
         clock.pass(5);
         clock.jump(-1_000);
-        assert_eq!((clock.monotonic_ms(), clock.wall_ms()), (5, ManualClock::START_MS - 995));
+        assert_eq!((clock.monotonic_us(), clock.wall_ms()), (5_000, ManualClock::START_MS - 995));
         clock.jump(i64::MIN);
         assert_eq!(clock.wall_ms(), 0);
     }
