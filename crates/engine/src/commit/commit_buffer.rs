@@ -53,7 +53,7 @@ pub(crate) struct CommitBuffer {
     hash_key: [u8; 16],
     /// The payloads of the next event, if they are large.
     prepared: Option<Prepared>,
-    /// Counts the bytes that are encoded.
+    /// Counts the bytes that are encoded and the tasks that events move.
     pub(crate) meter: Meter,
     /// What the segments hold of payloads that are still needed.
     pub(crate) live: LiveBodies,
@@ -341,6 +341,7 @@ impl Recorder for CommitBuffer {
 
     fn record(&mut self, event: &Event<'_>) {
         self.notes.see(event);
+        self.meter.event(event);
         if let Event::WorkerEnded(incarnation) = *event {
             self.ended_workers.push(incarnation);
         }
@@ -369,6 +370,7 @@ impl Recorder for CommitBuffer {
 
     fn counted(&mut self, tasks: usize) {
         self.notes.counted(tasks);
+        self.meter.counted(tasks);
     }
 
     fn body(&mut self, index: usize, payload: &[u8]) -> Body {
