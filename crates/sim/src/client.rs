@@ -21,6 +21,7 @@ use sureq_home_api::{Flow, Home as _, Payload};
 use sureq_sync::{now, thread};
 
 use crate::clock::SimClock;
+use crate::disk::LifeDisk;
 use crate::history::{Delivery, History, payload_of};
 use crate::holder::Holder;
 use crate::plan::{Kind, Plan};
@@ -33,6 +34,7 @@ pub(crate) struct Client {
     pub(crate) history: Arc<Mutex<History>>,
     pub(crate) states: States,
     pub(crate) clock: Arc<SimClock>,
+    pub(crate) disk: LifeDisk,
     pub(crate) rng: Rng,
     /// When something that it asked for last is due, and in which queue: a task expires or its delay ends, a lease lapses.
     pub(crate) due: Option<(Instant, usize)>,
@@ -119,6 +121,9 @@ impl Client {
             let kind = self.plan.kinds[self.rng.usize(..self.plan.kinds.len())];
             self.act(kind);
         }
+        if self.plan.has(Kind::Fill) {
+            self.act(Kind::Fill);
+        }
         self.leave();
     }
 
@@ -130,6 +135,7 @@ impl Client {
             history: Arc::clone(&self.history),
             states: self.states.clone(),
             clock: Arc::clone(&self.clock),
+            disk: self.disk.clone(),
             rng: self.rng.fork(),
             due: None,
             held: Vec::new(),
@@ -225,6 +231,9 @@ impl Client {
             }
             Kind::Resume => self.resume(queue),
             Kind::Vanish => self.vanish(queue),
+            Kind::Flood => self.flood(queue),
+            Kind::Churn => self.churn(queue),
+            Kind::Fill => self.fill(queue),
             Kind::Work => self.work(queue),
             Kind::WorkerPop => self.worker_pop(queue),
             Kind::Connect => self.connect(queue),
@@ -313,11 +322,11 @@ impl Client {
     }
 
     /// How long a task that is delayed waits for sure: one that expires meanwhile may be revived.
-    fn waits(&self, delay_ms: u64) -> Duration {
+    pub(crate) fn waits(&self, delay_ms: u64) -> Duration {
         Duration::from_millis(if self.plan.config.ttl_ms > 0 { 0 } else { delay_ms })
     }
 
-    fn time(&mut self, max: Duration) -> Duration {
+    pub(crate) fn time(&mut self, max: Duration) -> Duration {
         Duration::from_nanos(self.rng.u64(..=max.as_nanos() as u64))
     }
 
@@ -333,10 +342,10 @@ impl Client {
     }
 
     /// Begins so many tasks of a queue with the smallest payloads.
-    pub(crate) fn begin_small(&self, queue: usize, count: usize) -> Vec<Begun> {
+    pub(crate) fn begin_small(&self, queue: usize, count: usize, not_before: Instant) -> Vec<Begun> {
         let mut history = self.history();
         let begin = |_| {
-            let number = history.begin_push(queue, 8, now());
+            let number = history.begin_push(queue, 8, not_before);
             (number, payload_of(number, 8))
         };
         (0..count).map(begin).collect()
@@ -448,15 +457,22 @@ impl Client {
         self.add_begun(queue, &begun[0], add);
     }
 
-    pub(crate) fn add_begun(&self, queue: usize, (number, payload): &Begun, add: Add<'_>) {
-        let name = queue_name(queue);
-        let Some(replies) = self.ask(Command::Add(Add { queue: &name, payload, ..add })) else { return };
+    pub(crate) fn add_begun(&self, queue: usize, begun: &Begun, add: Add<'_>) {
+        let (name, payload) = (queue_name(queue), &begun.1);
+        if let Some(replies) = self.ask(Command::Add(Add { queue: &name, payload, ..add })) {
+            self.added(begun, add.name.is_some(), &replies.list[0]);
+        }
+    }
+
+    /// Tells the history what came of an add.
+    pub(crate) fn added(&self, (number, _): &Begun, has_name: bool, reply: &Reply) {
         let mut history = self.history();
-        match &replies.list[..] {
-            [Reply::Added { id, added: true, .. }] => history.pushed(*number, id.to_string()),
+        match reply {
+            Reply::Added { id, added: true, .. } => history.pushed(*number, id.to_string()),
             // Another has the name.
-            [Reply::Added { added: false, .. }] if add.name.is_some() => history.refused(*number),
-            [Reply::Refused(_)] => history.refused(*number),
+            Reply::Added { added: false, .. } if has_name => history.refused(*number),
+            Reply::Refused(Refusal::Unknown { .. }) => {}
+            Reply::Refused(_) => history.refused(*number),
             other => history.findings.push(format!("an add was answered {other:?}")),
         }
     }

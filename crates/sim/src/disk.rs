@@ -19,6 +19,9 @@ use crate::plan::{Aim, End, Faults, Plan};
 /// What a system answers that cannot read a sector.
 const EIO: i32 = 5;
 
+/// At most one in this many reads fails while a store is opened.
+const OPEN_READ_EVERY: u32 = 64;
+
 /// A disk for one life of a store.
 #[derive(Clone)]
 pub(crate) struct LifeDisk {
@@ -42,10 +45,14 @@ struct Life {
     /// Reads, and then writes or syncs, that failed as the plan has it.
     failed_reads: AtomicU64,
     is_broken: AtomicBool,
+    /// Where the last frame of the log that was written ends in its segment.
+    log_end: AtomicU64,
     /// From now on all goes well, and at once.
     is_calm: AtomicBool,
     /// There is a store on it that was open once.
     is_made: AtomicBool,
+    /// The store is open.
+    is_open: AtomicBool,
     findings: Mutex<Vec<String>>,
 }
 
@@ -64,8 +71,10 @@ impl LifeDisk {
             faults,
             failed_reads: AtomicU64::new(0),
             is_broken: AtomicBool::new(false),
+            log_end: AtomicU64::new(0),
             is_calm: AtomicBool::new(false),
             is_made: AtomicBool::new(false),
+            is_open: AtomicBool::new(false),
             findings: Mutex::default(),
         };
         Self { inner, life: Arc::new(life) }
@@ -76,20 +85,45 @@ impl LifeDisk {
         self.life.is_made.store(true, Ordering::Relaxed);
     }
 
+    /// The store is open now.
+    pub(crate) fn note_open(&self) {
+        self.note_made();
+        self.life.is_open.store(true, Ordering::Relaxed);
+    }
+
     /// How many reads failed, and whether a write or a sync did.
     pub(crate) fn failed(&self) -> (u64, bool) {
         (self.life.failed_reads.load(Ordering::Relaxed), self.life.is_broken.load(Ordering::Relaxed))
     }
 
+    /// There is room for this many more bytes; `None` for endless room.
+    pub(crate) fn leave_room(&self, bytes: Option<u64>) {
+        self.inner.leave_room(bytes);
+    }
+
     /// There is room again.
     pub(crate) fn relieve(&self) {
-        self.inner.leave_room(None);
+        self.leave_room(None);
     }
 
     /// From now on nothing fails and nothing takes time, but for the end of this life.
     pub(crate) fn calm_down(&self) {
         self.relieve();
         self.life.is_calm.store(true, Ordering::Relaxed);
+    }
+
+    /// Where the last frame of the log ends in its segment.
+    pub(crate) fn log_end(&self) -> u64 {
+        self.life.log_end.load(Ordering::Relaxed)
+    }
+
+    /// Notes a write to a file of the log, unless it only makes room.
+    fn note_write(&self, path: &Path, offset: u64, bytes: &[u8]) {
+        let name = path.to_string_lossy();
+        let is_log = !name.contains("checkpoint") && !name.contains("store");
+        if is_log && bytes.iter().any(|&byte| byte != 0) {
+            self.life.log_end.store(offset + bytes.len() as u64, Ordering::Relaxed);
+        }
     }
 
     /// How many bytes each file has.
@@ -203,6 +237,10 @@ impl Life {
         if self.is_calm() {
             return Ok(());
         }
+        // A store that reads so much when it is opened would never open.
+        let is_open = self.is_open.load(Ordering::Relaxed);
+        let read_every =
+            if is_open || read_every == 0 { read_every } else { read_every.max(OPEN_READ_EVERY) };
         if operation == Operation::Read && read_every > 0 && self.rng().u32(..read_every) == 0 {
             self.failed_reads.fetch_add(1, Ordering::Relaxed);
             return Err(io::Error::from_raw_os_error(EIO));
@@ -310,6 +348,7 @@ impl DiskFile for LifeFile {
             }
             return Err(error);
         }
+        self.disk.note_write(self.path(), offset, bytes);
         self.inner.write_some_at(offset, bytes)
     }
 

@@ -12,6 +12,9 @@ use crate::holder::ENDLESS;
 /// Log time counts whole milliseconds, so that a command may count as up to one earlier than it was.
 const RESOLUTION: Duration = Duration::from_millis(1);
 
+/// How many floods of tasks a run has at most.
+const FLOODS_MAX: u32 = 2;
+
 /// What is known of one task.
 #[derive(Debug)]
 struct Task {
@@ -54,6 +57,7 @@ pub(crate) struct History {
     resumes: BTreeMap<usize, (Option<Instant>, u32)>,
     /// Tasks that die go to another queue.
     has_dead_letters: bool,
+    floods: u32,
     last: u64,
     pub(crate) commands: u64,
     pub(crate) findings: Vec<String>,
@@ -73,6 +77,12 @@ impl History {
     /// Nothing yet. With dead letters, tasks that die go to another queue.
     pub(crate) fn new(has_dead_letters: bool) -> Self {
         Self { has_dead_letters, ..Self::default() }
+    }
+
+    /// Whether there may be another flood of tasks. Each takes as long as thousands of other commands.
+    pub(crate) const fn begin_flood(&mut self) -> bool {
+        self.floods += 1;
+        self.floods <= FLOODS_MAX
     }
 
     /// A task is about to be pushed.

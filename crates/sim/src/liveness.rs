@@ -25,6 +25,10 @@ const TURNS: u32 = 1_000;
 /// Longer than a client needs to get into line.
 const IN_LINE: Duration = Duration::from_secs(1);
 
+/// How long the disk is full beside a large push, and how much larger than a segment that is at most.
+const FULL: Duration = Duration::from_secs(2);
+const LARGE_BYTES: usize = 100_000;
+
 /// Longer than anything here lasts by itself.
 const LONG_MS: u64 = 600_000;
 
@@ -76,6 +80,44 @@ impl Client {
             client.ask(Command::Revive { queue: &queue_name(QUEUE), tasks: None });
             now()
         });
+        self.others_go_on_beside_a_large_push();
+    }
+
+    /// Pushes a task that is larger than a segment while the disk has no room for it, and reports other commands that are
+    /// answered late meanwhile.
+    fn others_go_on_beside_a_large_push(&mut self) {
+        let (taken, _) = self.pushed_and_taken(Lease::of_ms(LONG_MS), Duration::ZERO);
+        let bytes = self.plan.segment_bytes as usize + self.rng.usize(..LARGE_BYTES);
+        let (begun, pushes) = (self.begin_one(QUEUE, bytes), self.another());
+        self.disk.leave_room(Some(self.rng.u64(..self.plan.segment_bytes)));
+        let large = thread::spawn("large push", move || pushes.push_begun(QUEUE, &[begun]));
+        let disk = self.disk.clone();
+        let relief = thread::spawn("relief", move || {
+            thread::sleep(FULL);
+            disk.relieve();
+        });
+        let (late_max, until) = (self.late_max(), now() + FULL);
+        while now() < until {
+            let asked = now();
+            self.shorten(taken.clone(), LONG_MS);
+            let took = now() - asked;
+            if took > late_max && self.engine.failure().is_none() {
+                let finding = format!("a command took {took:?} while a large push waited for room");
+                self.history().findings.push(finding);
+            }
+            thread::sleep(FULL / 10);
+        }
+        for thread in [large, relief] {
+            // A panic there is counted by the simulation.
+            _ = thread.expect("the system has a thread").join();
+        }
+        self.finish(&taken);
+        let pushed = self.take(QUEUE, 2, Lease::of_ms(LONG_MS), None);
+        self.finish(&pushed);
+    }
+
+    fn late_max(&self) -> Duration {
+        LATE_MAX + self.plan.step_max() * TURNS
     }
 
     /// Has somebody wait, does something that gives him a task by the time that it answers, and says if he gets it late.
@@ -92,7 +134,7 @@ impl Client {
         let due = act(self);
         let is_over = waits.expect("the system has a thread").join().is_err();
         let got = got.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let late_max = LATE_MAX + self.plan.step_max() * TURNS;
+        let late_max = self.late_max();
         let finding = match got {
             _ if is_over || self.engine.failure().is_some() => return,
             Some((came, 1)) if came <= due + late_max => return,
@@ -184,7 +226,7 @@ impl Client {
         };
         let worker = WorkerRef { name, incarnation: *incarnation };
         for numbers in (0..count).collect::<Vec<_>>().chunks(slice) {
-            let begun = self.begin_small(QUEUE, numbers.len());
+            let begun = self.begin_small(QUEUE, numbers.len(), now());
             self.push_begun(QUEUE, &begun);
         }
         let ask = LeaseAsk { worker: Some(worker), ..LeaseAsk::NONE };

@@ -3,8 +3,8 @@
 //!
 //! * `plan` draws what a seed does: settings, sizes, which commands, which faults.
 //! * `disk` is the disk with its delays, faults and the crash; `clock` has the clocks.
-//! * `client` is one client, and `holder` what it holds by a worker or a connection; `history` is what all of them were
-//!   promised, and what contradicts it.
+//! * `client` is one client, `pattern` what it does in several commands, and `holder` what it holds by a worker or a
+//!   connection; `history` is what all of them were promised, and what contradicts it.
 //! * `states` remembers the states that the store goes through, for comparison with what a start recovers.
 //! * `world` runs a plan: lives of the store, one after the other, and a last one without faults, in which all tasks come
 //!   out and `liveness` looks whether those who wait are woken.
@@ -18,6 +18,7 @@ mod found;
 mod history;
 mod holder;
 mod liveness;
+mod pattern;
 mod plan;
 mod shrink;
 mod states;

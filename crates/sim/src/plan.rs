@@ -33,6 +33,12 @@ pub(crate) enum Kind {
     Drop,
     Pause,
     Resume,
+    /// Many tasks that are all due at the same moment.
+    Flood,
+    /// A batch of tasks of which nearly all are finished at once, so that segments are left with few live tasks.
+    Churn,
+    /// A push that leaves hardly any room in the segment, also as the last thing that a client does.
+    Fill,
     /// Something in the life of the client's worker.
     Work,
     WorkerPop,
@@ -43,7 +49,7 @@ pub(crate) enum Kind {
     Rest,
 }
 
-const KINDS: [Kind; 26] = [
+const KINDS: [Kind; 29] = [
     Kind::Push,
     Kind::Add,
     Kind::Named,
@@ -62,6 +68,9 @@ const KINDS: [Kind; 26] = [
     Kind::Delete,
     Kind::Purge,
     Kind::Drop,
+    Kind::Flood,
+    Kind::Churn,
+    Kind::Fill,
     Kind::Pause,
     Kind::Resume,
     Kind::Work,
@@ -154,7 +163,7 @@ impl End {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Faults {
-    /// One in this many reads fails; 0 for none.
+    /// One in this many reads fails, and fewer while the store is opened; 0 for none.
     pub(crate) read_every: u32,
     /// After this many disk calls a sync fails, or a write if it is a multiple of four, and the store must be reopened; 0 for
     /// never.
@@ -251,7 +260,7 @@ impl Plan {
         Self {
             seed,
             durability,
-            segment_bytes: (64 << 10) << rng.u32(..4),
+            segment_bytes: draw_segment_bytes(rng),
             cache_bytes: [0, 4 << 10, 1 << 20][rng.usize(..3)],
             yield_every: 1 << rng.u32(..7),
             step_max_us: 1 << rng.u32(..8),
@@ -326,6 +335,11 @@ fn draw_end(rng: &mut Rng) -> End {
     }
 }
 
+/// Small segments make what happens at the end of one frequent: the next begins, a start does not fit, a push is larger.
+fn draw_segment_bytes(rng: &mut Rng) -> u64 {
+    if rng.u32(..3) == 0 { (4 << 10) << rng.u32(..4) } else { (64 << 10) << rng.u32(..4) }
+}
+
 /// How the lives of a run end. One in eight of those that crash is followed by three that crash while the store is opened.
 fn draw_lives(rng: &mut Rng) -> Vec<End> {
     let mut lives = Vec::new();
@@ -354,7 +368,7 @@ impl Faults {
             rng.u64(1..calls)
         });
         Self {
-            read_every: one_in(5, rng, |rng| 1 << rng.u32(3..8)),
+            read_every: one_in(4, rng, |rng| 1 << rng.u32(1..8)),
             // As with the ends of lives: where nothing is promised, a write that fails breaks nothing.
             broken_at: if durability == Level::None { 0 } else { broken_at },
             full_ms: one_in(6, rng, |rng| rng.u64(1..60_000)),

@@ -48,6 +48,9 @@ const ROUNDS_MAX: usize = 200;
 const HELD_TASKS_MAX: usize = 6_000;
 const HELD_BYTES_MAX: usize = 5 << 20;
 
+/// How many tasks may be moved in one go under the lock.
+const HELD_MOVED_MAX: usize = 5_000;
+
 /// What clients panic with who come to a state that a panic has left in doubt.
 const IN_DOUBT: &str = "has left the state in doubt";
 
@@ -57,6 +60,7 @@ const CLOSE_MAX: Duration = Duration::from_secs(120);
 /// How long after its last task a store may take to give back the disk, and how many segments it keeps.
 const TIDY_MAX: Duration = Duration::from_secs(600);
 const SEGMENTS_KEPT_MAX: usize = 8;
+const SEGMENT_SUFFIX: &str = ".seg";
 const CHECKPOINTS_KEPT: usize = 2;
 
 /// How many findings of one run are shown.
@@ -136,7 +140,7 @@ impl World {
         match Engine::open_on(Arc::new(disk.clone()), Arc::clone(&clock) as _, &options) {
             Ok(engine) => {
                 self.is_made = true;
-                disk.note_made();
+                disk.note_open();
                 Some((engine, clock))
             }
             // A store that is there opens on a full disk, too.
@@ -157,13 +161,14 @@ impl World {
         self.history().findings.push(finding);
     }
 
-    fn client(&mut self, engine: &Engine, clock: &Arc<SimClock>) -> Client {
+    fn client(&mut self, engine: &Engine, clock: &Arc<SimClock>, disk: &LifeDisk) -> Client {
         Client {
             engine: engine.clone(),
             plan: Arc::clone(&self.plan),
             history: Arc::clone(&self.history),
             states: self.states.clone(),
             clock: Arc::clone(clock),
+            disk: disk.clone(),
             rng: self.rng.fork(),
             due: None,
             held: Vec::new(),
@@ -177,13 +182,13 @@ impl World {
         let mut is_over = false;
         if let Some((engine, clock)) = self.open(&disk) {
             let relief = self.relief(&disk);
-            self.client(&engine, &clock).configure(false);
+            self.client(&engine, &clock, &disk).configure(false);
             if let End::Panicked(thread, nth) = end {
                 sim::inject_panic(thread.name(), nth, IN_DOUBT);
             }
             let clients: Vec<_> = (0..self.plan.clients)
                 .map(|_| {
-                    let client = self.client(&engine, &clock);
+                    let client = self.client(&engine, &clock, &disk);
                     thread::spawn("client", move || client.run()).expect("the system has a thread")
                 })
                 .collect();
@@ -226,7 +231,7 @@ impl World {
         disk.calm_down();
         let is_sound = engine.failure().is_none() && !sim::is_panic_injected();
         let held = if is_sound { engine.held() } else { Held::default() };
-        if held.tasks > HELD_TASKS_MAX || held.bytes > HELD_BYTES_MAX {
+        if held.tasks > HELD_TASKS_MAX || held.bytes > HELD_BYTES_MAX || held.moved > HELD_MOVED_MAX {
             self.find(format!("too much under one lock: {held:?}"));
         }
         match engine.close_within(CLOSE_MAX) {
@@ -247,7 +252,7 @@ impl World {
         let disk = LifeDisk::new(self.disk.clone(), end, &self.plan, faults, self.rng.fork());
         disk.calm_down();
         let Some((engine, clock)) = self.open(&disk) else { return };
-        let mut client = self.client(&engine, &clock);
+        let mut client = self.client(&engine, &clock, &disk);
         client.configure(true);
         let mut rounds = 0;
         while !self.drain(&client) && engine.failure().is_none() {
@@ -269,7 +274,11 @@ impl World {
             files.iter().filter(|(name, _)| !is_checkpoint(name)).map(|(_, bytes)| *bytes).collect();
         // The segment that is written to may have been made for one large push.
         let bytes = others.iter().sum::<usize>() - others.iter().max().unwrap_or(&0);
-        if checkpoints > CHECKPOINTS_KEPT || bytes > SEGMENTS_KEPT_MAX * self.plan.segment_bytes as usize {
+        let segments = files.keys().filter(|name| name.ends_with(SEGMENT_SUFFIX)).count();
+        if segments > 1
+            || checkpoints > CHECKPOINTS_KEPT
+            || bytes > SEGMENTS_KEPT_MAX * self.plan.segment_bytes as usize
+        {
             self.find(format!("an empty store keeps too much: {files:?}"));
         }
         self.close(&engine, &disk);
