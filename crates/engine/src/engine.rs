@@ -14,7 +14,7 @@ use sureq_sync::{Condvar, Mutex, thread};
 use crate::clock::{Clock, LogClock, SystemClock};
 use crate::commit::commit_buffer::CommitBuffer;
 use crate::commit::durable::Durable;
-use crate::commit::giant::Giants;
+use crate::commit::oversized::OversizedCommands;
 use crate::commit::preallocator::Preallocator;
 use crate::commit::synced::Synced;
 use crate::compaction::compactor::{self, Compaction};
@@ -106,7 +106,7 @@ impl Engine {
         engine.spawn("sureq-prealloc", |shared| crate::commit::preallocator::run(&shared));
         engine.spawn("sureq-ticker", |shared| ticker::run(&shared));
         engine.spawn("sureq-loader", |shared| loader::run(&shared));
-        engine.spawn("sureq-giants", |shared| crate::commit::giant::run(&shared));
+        engine.spawn("sureq-oversized", |shared| crate::commit::oversized::run(&shared));
         if !options.keeps_log {
             let compactor = opened.compactor;
             engine.spawn("sureq-compactor", move |shared| compactor::run(&shared, compactor));
@@ -158,7 +158,7 @@ impl Engine {
             memory_max: options.memory_bytes_max,
             charged: AtomicUsize::new(0),
             read_faults: ReadFaults::default(),
-            giants: Giants::default(),
+            oversized: OversizedCommands::default(),
             notice: options.notice,
             observer: options.observer.clone(),
             threads: Mutex::default(),

@@ -17,8 +17,8 @@ use sureq_sync::{Condvar, Mutex, MutexGuard, thread};
 use crate::clock::LogClock;
 use crate::commit::commit_buffer::CommitBuffer;
 use crate::commit::durable::Durable;
-use crate::commit::giant::Giants;
 use crate::commit::log_thread::{LAZY_BYTES, LogThread};
+use crate::commit::oversized::OversizedCommands;
 use crate::commit::preallocator::Preallocator;
 use crate::commit::synced::{Synced, Waited};
 use crate::compaction::compactor::Compaction;
@@ -70,7 +70,7 @@ pub(crate) struct Shared {
     pub(crate) charged: AtomicUsize,
     pub(crate) read_faults: ReadFaults,
     /// Commands that wait for room of their own.
-    pub(crate) giants: Giants,
+    pub(crate) oversized: OversizedCommands,
     /// What payloads that are names are hashed with.
     pub(crate) hash_key: [u8; 16],
     pub(crate) notice: Option<fn(&str)>,
@@ -281,7 +281,7 @@ impl Shared {
         self.ticker_wakes.notify_all();
         self.preallocator.wake();
         self.compaction.wake();
-        self.giants.wake();
+        self.oversized.wake();
     }
 
     /// The lock, if nobody has it.
@@ -311,7 +311,7 @@ impl Shared {
         self.synced.end();
         // Those whose payloads were being read are told too, and so is whoever waits for the one who reads.
         self.loader.iter().for_each(|loader| loader.fail(&self.durable));
-        self.giants.fail(&self.durable);
+        self.oversized.fail(&self.durable);
         let woken = {
             let mut state = self.lock_in_doubt();
             Self::disband(&mut state, poisoned, Position::START);

@@ -107,7 +107,7 @@ pub(crate) enum EngineThread {
     Preallocator,
     Ticker,
     Loader,
-    Giants,
+    Oversized,
     Compactor,
     Client,
 }
@@ -118,7 +118,7 @@ impl EngineThread {
         Self::Preallocator,
         Self::Ticker,
         Self::Loader,
-        Self::Giants,
+        Self::Oversized,
         Self::Compactor,
         Self::Client,
     ];
@@ -130,7 +130,7 @@ impl EngineThread {
             Self::Preallocator => "sureq-prealloc",
             Self::Ticker => "sureq-ticker",
             Self::Loader => "sureq-loader",
-            Self::Giants => "sureq-giants",
+            Self::Oversized => "sureq-oversized",
             Self::Compactor => "sureq-compactor",
             Self::Client => "client",
         }

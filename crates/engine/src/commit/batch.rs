@@ -17,7 +17,7 @@ const COPIED_BYTES_MAX: usize = 1 << 20;
 /// How many bytes of large payloads are prepared at once.
 const PREPARED_BYTES_MAX: usize = 32 << 20;
 
-/// A command with no more payload bytes and ids than this is neither large nor a giant, provided that segments have
+/// A command with no more payload bytes and ids than this is neither large nor oversized, provided that segments have
 /// `PLAIN_SEGMENT_BYTES` at least.
 const PLAIN_BYTES_MAX: usize = 16 << 10;
 const PLAIN_IDS_MAX: usize = 64;
@@ -29,7 +29,7 @@ pub(crate) struct Batch {
     /// How many commands those are.
     pub(crate) commands: usize,
     /// It is one command alone, which needs more room than a segment has.
-    pub(crate) is_giant: bool,
+    pub(crate) is_oversized: bool,
     /// Their large payloads, by the index of the command.
     large: Vec<(usize, Option<Prepared>)>,
 }
@@ -54,7 +54,7 @@ impl Batch {
 }
 
 impl Shared {
-    /// How many bytes of payloads a command brings, if it is seen at once to be neither large, nor a giant, nor executed in
+    /// How many bytes of payloads a command brings, if it is seen at once to be neither large, nor oversized, nor executed in
     /// slices. Nearly all are.
     #[inline]
     pub(crate) fn plain_bytes(&self, command: &Command<'_>) -> Option<usize> {
@@ -73,7 +73,7 @@ impl Shared {
     }
 
     pub(crate) fn is_large(&self, command: &Command<'_>) -> bool {
-        prepared::payload_bytes(command) >= LARGE_BYTES || self.is_giant(command)
+        prepared::payload_bytes(command) >= LARGE_BYTES || self.is_oversized(command)
     }
 
     /// Prepares the large payloads of the commands that are executed next under one lock.
@@ -86,14 +86,14 @@ impl Shared {
             let sum = if bytes < LARGE_BYTES { &mut small_bytes } else { &mut large_bytes };
             *sum += bytes;
             let is_enough = small_bytes > COPIED_BYTES_MAX || large_bytes > PREPARED_BYTES_MAX;
-            let is_giant = plain.is_none() && self.is_giant(command);
-            let is_apart = is_giant || plain.is_none() && sliced::is_sliced(command);
+            let is_oversized = plain.is_none() && self.is_oversized(command);
+            let is_apart = is_oversized || plain.is_none() && sliced::is_sliced(command);
             if index > 0 && (is_enough || is_apart) {
                 break;
             }
             batch.commands += 1;
-            if is_giant {
-                batch.is_giant = true;
+            if is_oversized {
+                batch.is_oversized = true;
                 break;
             }
             if bytes >= LARGE_BYTES

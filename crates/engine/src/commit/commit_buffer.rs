@@ -49,7 +49,7 @@ pub(crate) struct CommitBuffer {
     is_committed: bool,
     end: Position,
     /// Whether the last unit is larger than a segment.
-    is_giant: bool,
+    is_oversized: bool,
     hash_key: [u8; 16],
     /// The payloads of the next event, if they are large.
     prepared: Option<Prepared>,
@@ -121,7 +121,7 @@ impl CommitBuffer {
             full_bytes: 0,
             is_committed: false,
             end,
-            is_giant: false,
+            is_oversized: false,
             hash_key,
             prepared: None,
             meter: Meter::default(),
@@ -139,7 +139,7 @@ impl CommitBuffer {
             full_bytes: 0,
             is_committed: false,
             end: Position::START,
-            is_giant: false,
+            is_oversized: false,
             hash_key,
             prepared: None,
             meter: Meter::default(),
@@ -160,8 +160,8 @@ impl CommitBuffer {
     }
 
     /// Whether the last unit is so large that it needs a segment of its own size.
-    pub(crate) const fn is_giant(&self) -> bool {
-        self.is_giant
+    pub(crate) const fn is_oversized(&self) -> bool {
+        self.is_oversized
     }
 
     /// Lends payloads that were prepared to the event that has them, which is recorded next.
@@ -189,7 +189,7 @@ impl CommitBuffer {
         }
         let Some(gathering) = &mut self.gathering else { return };
         assert!(gathering.has_room(), "a unit that is whole has a place");
-        self.is_giant = !gathering.room.fits(gathering.frame.body_len());
+        self.is_oversized = !gathering.room.fits(gathering.frame.body_len());
         gathering.is_placed = false;
         gathering.mark = Mark {
             bytes: gathering.frame.body_len(),

@@ -16,7 +16,7 @@ use sureq_core::{Bulk, Command, Now, Progress, Receipt, Refusal, Replies, Reply}
 use sureq_home_api::{Broken, Flow, Home, Listener, Payload, Position, Status, Submitted, Ticket};
 
 use crate::commit::batch::{Batch, WORK_TASKS_MAX, Weight};
-use crate::commit::giant::Giant;
+use crate::commit::oversized::OversizedCommand;
 use crate::engine::Engine;
 use crate::payload::body::Body;
 use crate::payload::payloads::part_from_large;
@@ -36,7 +36,7 @@ impl Home for Engine {
         let mut own = SCRATCH.take();
         let submitted = self.submit_all(commands, &mut own);
         replies.append_mapped(&mut own, Body::into_payload);
-        // What a giant command needed is not kept.
+        // What an oversized command needed is not kept.
         own.clear();
         SCRATCH.set(own);
         submitted
@@ -181,7 +181,8 @@ impl Engine {
     ) -> Submitted {
         let shared = &self.shared;
         // A command larger than a segment comes alone, and is executed by another thread.
-        let giant = commands.first().filter(|_| batch.is_giant).and_then(|first| shared.giant(first));
+        let oversized =
+            commands.first().filter(|_| batch.is_oversized).and_then(|first| shared.oversized(first));
         let mut state = shared.lock();
         let now = shared.clock.now();
         shared.mind_the_mark(&state, now);
@@ -199,7 +200,7 @@ impl Engine {
             // Tasks that are due go to those who have waited for them, not to a newcomer.
             ticker::tick(shared, &mut state, now);
         }
-        let mut turn = Turn { now, giant, work: 0, served_waiters: false, is_out_of_memory: false };
+        let mut turn = Turn { now, oversized, work: 0, served_waiters: false, is_out_of_memory: false };
         let (mut executed, mut ticket) = (0, None);
         let weight_before = weight.bytes;
         for (index, command) in commands.iter().enumerate() {
@@ -255,8 +256,8 @@ impl Engine {
         if let Some(search) = shared.search(command) {
             return Some(search);
         }
-        if let Some(giant) = turn.giant.take() {
-            return Some(shared.set_apart(giant));
+        if let Some(oversized) = turn.oversized.take() {
+            return Some(shared.set_apart(oversized));
         }
         let (first_task, first_worker) = (replies.tasks.len(), replies.workers.len());
         let State { broker, buffer, .. } = &mut *state;
@@ -344,7 +345,7 @@ impl Engine {
 /// What happens while commands are executed under one lock.
 struct Turn {
     now: Now,
-    giant: Option<Giant>,
+    oversized: Option<OversizedCommand>,
     /// Tasks named, pushed or handed out.
     work: usize,
     served_waiters: bool,

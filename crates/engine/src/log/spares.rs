@@ -57,7 +57,7 @@ struct Pool {
     /// For when there is no room for others.
     reserve: Vec<String>,
     /// For frames that are larger than a segment, by the position that each of them ends at.
-    giants: BTreeMap<Position, Reserved>,
+    oversized: BTreeMap<Position, Reserved>,
     /// How many are being prepared.
     preparing: usize,
     /// Names are not used twice, so that a file in preparation and one in use never meet.
@@ -227,7 +227,7 @@ impl Spares {
 
     /// Keeps a reserved file for the frame that ends at this position.
     pub fn entrust(&self, end: Position, reserved: Reserved) {
-        self.pool().giants.insert(end, reserved);
+        self.pool().oversized.insert(end, reserved);
     }
 
     /// Removes a reserved file that was not needed. What cannot be removed now goes with the next start.
@@ -239,7 +239,7 @@ impl Spares {
     /// Prepared on the spot if there is none.
     pub(crate) fn take(&self, frames_bytes: usize, end: Position) -> Result<(String, u64), LogError> {
         let bytes = segment_bytes_for(self.segment_bytes, frames_bytes);
-        let reserved = self.pool().giants.remove(&end);
+        let reserved = self.pool().oversized.remove(&end);
         match reserved {
             // It may be longer than the segment: no more is ever read of it than the segment's header says.
             Some(reserved) if reserved.bytes >= bytes => return Ok((reserved.name, bytes)),

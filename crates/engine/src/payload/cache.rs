@@ -20,7 +20,7 @@ use sureq_home_api::Payload;
 const RING_BYTES_MIN: usize = 4 << 20;
 
 /// A frame that is larger than the ring, and than this, goes as soon as it can be read back.
-const KEPT_GIANT_BYTES: usize = 1 << 20;
+const KEPT_OVERSIZED_BYTES: usize = 1 << 20;
 
 /// What a stretch costs besides its bytes, about.
 const STRETCH_BYTES: usize = 128;
@@ -93,7 +93,7 @@ impl Cache {
 
     /// The last frame has been written: one that is too large for the ring can be read back from now on.
     pub(crate) fn has_written(&mut self) {
-        self.written.let_go_of_giant(KEPT_GIANT_BYTES);
+        self.written.let_go_of_oversized(KEPT_OVERSIZED_BYTES);
         let room = self.written.capacity_max.saturating_sub(self.written.bytes.len());
         self.large.has_written(room);
     }
@@ -145,7 +145,7 @@ impl Cache {
 
     /// How many bytes it holds.
     pub(crate) fn bytes(&self) -> usize {
-        self.written.bytes.len() + self.written.giant.len() + self.large.bytes + self.read.bytes
+        self.written.bytes.len() + self.written.oversized.len() + self.large.bytes + self.read.bytes
     }
 }
 
@@ -209,14 +209,14 @@ struct Ring {
     /// The one that was found last.
     last: Option<Frame>,
     /// The newest, if it is larger than the ring.
-    giant: Vec<u8>,
+    oversized: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     start: Start,
     len: usize,
-    /// Where it lies, counted as [`Ring::end`] is. None if it is the giant.
+    /// Where it lies, counted as [`Ring::end`] is. None if it is the oversized one.
     at: Option<u64>,
 }
 
@@ -231,8 +231,8 @@ impl Frame {
 impl Ring {
     fn new(capacity_max: usize) -> Self {
         let capacity = capacity_max.min(RING_BYTES_MIN);
-        let (frames, bytes, giant) = (VecDeque::new(), Vec::new(), Vec::new());
-        Self { bytes, capacity, capacity_max, end: 0, frames, last: None, giant }
+        let (frames, bytes, oversized) = (VecDeque::new(), Vec::new(), Vec::new());
+        Self { bytes, capacity, capacity_max, end: 0, frames, last: None, oversized }
     }
 
     /// A payload was asked for that is not here. If it would be in a larger ring, there is one.
@@ -258,15 +258,15 @@ impl Ring {
     fn body(&self, frame: Frame) -> &[u8] {
         match frame.at {
             Some(at) => &self.bytes[self.index(at)..][..frame.len],
-            None => &self.giant,
+            None => &self.oversized,
         }
     }
 
     /// Lets go of the frame that is larger than the ring, if there is one of more bytes than that.
-    fn let_go_of_giant(&mut self, bytes: usize) {
-        if self.giant.len() > bytes {
+    fn let_go_of_oversized(&mut self, bytes: usize) {
+        if self.oversized.len() > bytes {
             self.frames.pop_back();
-            (self.last, self.giant) = (None, Vec::new());
+            (self.last, self.oversized) = (None, Vec::new());
         }
     }
 
@@ -274,10 +274,10 @@ impl Ring {
         if self.frames.back().is_some_and(|newest| newest.at.is_none()) {
             self.frames.pop_back();
         }
-        (self.last, self.giant) = (None, Vec::new());
+        (self.last, self.oversized) = (None, Vec::new());
         let len = body.len();
         if len > self.capacity {
-            self.giant = body.to_vec();
+            self.oversized = body.to_vec();
             self.frames.push_back(Frame { start, len, at: None });
             return;
         }
@@ -461,7 +461,7 @@ mod tests {
     fn a_frame_larger_than_all_others_goes_when_it_has_been_written() {
         let mut cache = Cache::new(2 * 1000);
         cache.keep_written(1, 192, &[7; 500]);
-        for (len, is_kept) in [(KEPT_GIANT_BYTES, true), (KEPT_GIANT_BYTES + 1, false)] {
+        for (len, is_kept) in [(KEPT_OVERSIZED_BYTES, true), (KEPT_OVERSIZED_BYTES + 1, false)] {
             let frame = place(1, 1000, len as u32);
             cache.keep_written(1, 1000, &vec![9; len]);
             assert!(written(&mut cache, frame).is_some(), "nobody can read it yet");

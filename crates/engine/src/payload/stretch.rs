@@ -181,7 +181,7 @@ mod tests {
         assert!(read.iter().all(|(_, range, _)| range.end - range.start <= READ_BYTES_MAX));
         assert_eq!(read.iter().map(|(_, _, count)| count).sum::<usize>(), 100);
         assert_eq!(read.len(), 4, "26 of them are a megabyte");
-        let giant = of(vec![place(7, 200, 5 << 20)]);
-        assert_eq!(giant, [(7, 196..200 + (5 << 20), 1)], "one payload is read whole");
+        let oversized = of(vec![place(7, 200, 5 << 20)]);
+        assert_eq!(oversized, [(7, 196..200 + (5 << 20), 1)], "one payload is read whole");
     }
 }

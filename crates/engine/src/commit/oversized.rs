@@ -2,7 +2,7 @@
 //! they are executed. Without room they are refused, and nothing waits for them.
 //!
 //! Reserving room means to create a file, which a disk that hangs does not answer. So it is never done on the caller's
-//! thread, which serves other connections too: [`Giant`] owns a copy of the command, the caller gets a ticket, and a thread
+//! thread, which serves other connections too: [`OversizedCommand`] owns a copy of the command, the caller gets a ticket, and a thread
 //! of its own reserves the room and executes the command.
 
 use std::collections::VecDeque;
@@ -159,7 +159,7 @@ impl Owned {
 }
 
 /// A command that waits for its room.
-pub(crate) struct Giant {
+pub(crate) struct OversizedCommand {
     command: Owned,
     /// How much its events may take up.
     bytes: usize,
@@ -168,20 +168,20 @@ pub(crate) struct Giant {
 
 /// The commands that wait for room, for the thread that reserves it.
 #[derive(Default)]
-pub(crate) struct Giants {
+pub(crate) struct OversizedCommands {
     jobs: Mutex<Jobs>,
     wakes: Condvar,
 }
 
 #[derive(Default)]
 struct Jobs {
-    waiting: VecDeque<Giant>,
+    waiting: VecDeque<OversizedCommand>,
     /// Who waits for the one that is being done.
     current: Option<Arc<TicketCell>>,
     is_woken: bool,
 }
 
-impl Giants {
+impl OversizedCommands {
     /// Has the thread look whether it is still needed.
     pub(crate) fn wake(&self) {
         self.lock().is_woken = true;
@@ -191,7 +191,7 @@ impl Giants {
     /// Tells all who wait that nothing is confirmed any more.
     pub(crate) fn fail(&self, durable: &Durable) {
         let mut jobs = self.lock();
-        let waiting = std::mem::take(&mut jobs.waiting).into_iter().map(|giant| giant.cell);
+        let waiting = std::mem::take(&mut jobs.waiting).into_iter().map(|oversized| oversized.cell);
         let cells: Vec<_> = waiting.chain(jobs.current.clone()).collect();
         drop(jobs);
         for cell in &cells {
@@ -199,21 +199,21 @@ impl Giants {
         }
     }
 
-    fn push(&self, giant: Giant) {
-        self.lock().waiting.push_back(giant);
+    fn push(&self, oversized: OversizedCommand) {
+        self.lock().waiting.push_back(oversized);
         self.wakes.notify_one();
     }
 
     /// The next one; waits for it until someone wants the thread to look around.
-    fn next(&self) -> Option<Giant> {
+    fn next(&self) -> Option<OversizedCommand> {
         let mut jobs = self.lock();
         jobs.current = None;
         let is_idle = |jobs: &mut Jobs| jobs.waiting.is_empty() && !jobs.is_woken;
         jobs = self.wakes.wait_while(jobs, is_idle).unwrap_or_else(PoisonError::into_inner);
-        let giant = jobs.waiting.pop_front();
-        jobs.is_woken &= giant.is_some();
-        jobs.current = giant.as_ref().map(|giant| Arc::clone(&giant.cell));
-        giant
+        let oversized = jobs.waiting.pop_front();
+        jobs.is_woken &= oversized.is_some();
+        jobs.current = oversized.as_ref().map(|oversized| Arc::clone(&oversized.cell));
+        oversized
     }
 
     fn lock(&self) -> MutexGuard<'_, Jobs> {
@@ -224,35 +224,35 @@ impl Giants {
 
 impl Shared {
     /// Whether a command needs more room than a segment has.
-    pub(crate) fn is_giant(&self, command: &Command<'_>) -> bool {
+    pub(crate) fn is_oversized(&self, command: &Command<'_>) -> bool {
         let segment_bytes = self.preallocator.segment_bytes as usize;
         segment_bytes > 0 && event_bytes(command) + EVENT_BYTES > segment_bytes
     }
 
     /// A copy of a command that needs more room than a segment has. Not to be called with the lock.
-    pub(crate) fn giant(&self, command: &Command<'_>) -> Option<Giant> {
-        if !self.is_giant(command) || command.check().is_err() {
+    pub(crate) fn oversized(&self, command: &Command<'_>) -> Option<OversizedCommand> {
+        if !self.is_oversized(command) || command.check().is_err() {
             return None;
         }
         let bytes = event_bytes(command) + SETTLED_BYTES.min(self.preallocator.segment_bytes as usize);
-        Some(Giant { command: Owned::of(command)?, bytes, cell: Arc::default() })
+        Some(OversizedCommand { command: Owned::of(command)?, bytes, cell: Arc::default() })
     }
 
     /// Has a command executed once there is room for it.
-    pub(crate) fn set_apart(self: &Arc<Self>, giant: Giant) -> EngineTicket {
-        let cell = Arc::clone(&giant.cell);
+    pub(crate) fn set_apart(self: &Arc<Self>, oversized: OversizedCommand) -> EngineTicket {
+        let cell = Arc::clone(&oversized.cell);
         cell.lock().is_loading = true;
-        self.charged.fetch_add(giant.command.memory(), Relaxed);
-        self.giants.push(giant);
+        self.charged.fetch_add(oversized.command.memory(), Relaxed);
+        self.oversized.push(oversized);
         EngineTicket { number: None, cell, shared: Arc::clone(self) }
     }
 }
 
-/// Executes giants as they come, until the store closes.
+/// Executes oversized as they come, until the store closes.
 pub(crate) fn run(shared: &Shared) {
     loop {
-        match shared.giants.next() {
-            Some(giant) => execute(shared, &giant),
+        match shared.oversized.next() {
+            Some(oversized) => execute(shared, &oversized),
             None if shared.durable.failure().is_some() || shared.lock().closing => return,
             None => {}
         }
@@ -260,9 +260,9 @@ pub(crate) fn run(shared: &Shared) {
 }
 
 /// Reserves the room of a command, executes it, and answers whoever asked.
-fn execute(shared: &Shared, giant: &Giant) {
+fn execute(shared: &Shared, oversized: &OversizedCommand) {
     let spares = shared.preallocator.spares();
-    let reserved = spares.as_ref().map(|spares| spares.reserve(giant.bytes));
+    let reserved = spares.as_ref().map(|spares| spares.reserve(oversized.bytes));
     let room = match reserved {
         Some(Ok(reserved)) => Room::Reserved(reserved),
         Some(Err(LogError::NoSpace(_))) => Room::None,
@@ -270,12 +270,12 @@ fn execute(shared: &Shared, giant: &Giant) {
         Some(Err(_)) | None => Room::Unknown,
     };
     // If the log fails before it is answered, nobody knows what came of it.
-    giant.cell.lock().is_executed = true;
+    oversized.cell.lock().is_executed = true;
     // Its own copy is no reason to refuse it.
-    shared.charged.fetch_sub(giant.command.memory(), Relaxed);
+    shared.charged.fetch_sub(oversized.command.memory(), Relaxed);
     let (replies, position) =
-        giant.command.with(|command| execute_in(shared, command, room, spares.as_deref()));
-    let mut ticket = giant.cell.lock();
+        oversized.command.with(|command| execute_in(shared, command, room, spares.as_deref()));
+    let mut ticket = oversized.cell.lock();
     ticket.answer = Some(PendingAnswer::new(Vec::new(), replies, position));
     ticket.is_loading = false;
     if let Some(waker) = ticket.waker.take() {
@@ -321,7 +321,7 @@ fn execute_in(
         left = buffer.take_left();
         shared.end_unit(&mut state);
         // The log needs the room for the frame that ends here.
-        if state.buffer.is_giant()
+        if state.buffer.is_oversized()
             && let (Some(spares), Some(reserved)) = (spares, unused.take())
         {
             spares.entrust(state.buffer.end(), reserved);
