@@ -231,7 +231,7 @@ impl Engine {
             let mut state = shared.lock_in_doubt();
             state.closing = true;
             let position = shared.position(&state);
-            Shared::disband(&mut state, timed_out, position);
+            Shared::dismiss_waiters(&mut state, timed_out, position);
             shared.let_go(state);
         }
         shared.wake_threads();

@@ -40,4 +40,4 @@ pub use meter::Held;
 pub use observer::Observer;
 pub use offline::{backup, check, repair};
 pub use payload::body::{Body, Stored};
-pub use waiting::line::OwnedPop;
+pub use waiting::waiters::OwnedPop;

@@ -31,11 +31,11 @@ use crate::payload::body::Body;
 use crate::payload::cache::Cache;
 use crate::payload::loader::Loader;
 use crate::payload::unreadable::ReadFaults;
-use crate::waiting::line::{Line, Waiting};
 use crate::waiting::listener::Listeners;
 use crate::waiting::sliced::{self, Left, PopRest, Sliced};
 use crate::waiting::ticker;
 use crate::waiting::ticket::{PendingAnswer, TicketCell, poisoned};
+use crate::waiting::waiters::{Waiters, Waiting};
 
 /// How near the ids may come to their durable mark before the preallocator is told to raise it at once.
 const MARK_NEAR_MS: u64 = 20_000;
@@ -114,7 +114,7 @@ impl ThreadsLeft {
 pub(crate) struct State {
     pub(crate) broker: Broker<Body>,
     pub(crate) buffer: CommitBuffer,
-    pub(crate) line: Line,
+    pub(crate) waiters: Waiters,
     /// Queues with tasks for those in line, who have not been looked for yet.
     pub(crate) unserved: VecDeque<QueueNo>,
     pub(crate) listeners: Listeners,
@@ -157,7 +157,7 @@ impl State {
         Self {
             broker,
             buffer,
-            line: Line::default(),
+            waiters: Waiters::default(),
             unserved: VecDeque::new(),
             listeners: Listeners::default(),
             cache: Cache::new(0),
@@ -182,7 +182,7 @@ impl State {
     /// Whether waiting pops are still to be answered: tasks have become available, or their workers have ended.
     pub(crate) fn has_unserved(&self) -> bool {
         let has_work = !self.unserved.is_empty() || !self.buffer.ended_workers.is_empty();
-        has_work && !self.line.is_empty()
+        has_work && !self.waiters.is_empty()
     }
 
     /// The next queue that may have something for those who wait.
@@ -197,7 +197,7 @@ impl State {
 
     /// Where nobody waits, nobody has to be told which queues have tasks.
     pub(crate) fn forget_awake_unless_awaited(&mut self) {
-        if self.line.is_empty() {
+        if self.waiters.is_empty() {
             self.broker.forget_awake();
             self.unserved.clear();
             self.buffer.ended_workers.clear();
@@ -314,7 +314,7 @@ impl Shared {
         self.oversized.fail(&self.durable);
         let woken = {
             let mut state = self.lock_in_doubt();
-            Self::disband(&mut state, poisoned, Position::START);
+            Self::dismiss_waiters(&mut state, poisoned, Position::START);
             let State { listeners, woken, .. } = &mut *state;
             listeners.end(woken);
             std::mem::take(woken)
@@ -324,8 +324,8 @@ impl Shared {
     }
 
     /// Answers all pops that wait.
-    pub(crate) fn disband(state: &mut State, replies: fn() -> Replies<Body>, position: Position) {
-        for waiting in state.line.disband() {
+    pub(crate) fn dismiss_waiters(state: &mut State, replies: fn() -> Replies<Body>, position: Position) {
+        for waiting in state.waiters.take_all() {
             Self::answer(state, waiting, replies(), position);
         }
     }
@@ -437,11 +437,11 @@ impl Shared {
     /// Hands tasks that became available to those who wait for them, first come, first served, as many as do not hold others
     /// up for long. Answers whether anyone got any.
     pub(crate) fn serve(&self, state: &mut State, now: Now) -> bool {
-        let waiting = state.line.len();
+        let waiting = state.waiters.len();
         let mut budget = SERVED_TASKS_MAX;
         self.refuse_ended_workers(state, now, &mut budget);
         while budget > 0
-            && !state.line.is_empty()
+            && !state.waiters.is_empty()
             && let Some(no) = state.next_unserved()
         {
             let Some(name) = state.broker.name_of(no).map(Box::<[u8]>::from) else { continue };
@@ -452,7 +452,7 @@ impl Shared {
                 break;
             }
         }
-        state.line.len() < waiting
+        state.waiters.len() < waiting
     }
 
     /// Tells those who wait for tasks in the name of a worker that has ended.
@@ -460,8 +460,8 @@ impl Shared {
         while *budget > 0
             && let Some(&incarnation) = state.buffer.ended_workers.last()
         {
-            let State { broker, buffer, line, .. } = &mut *state;
-            let Some((number, waiting)) = line.first_of_worker(incarnation) else {
+            let State { broker, buffer, waiters, .. } = &mut *state;
+            let Some((number, waiting)) = waiters.first_of_worker(incarnation) else {
                 buffer.ended_workers.pop();
                 continue;
             };
@@ -470,7 +470,7 @@ impl Shared {
             waiting.pop.with(pop);
             self.end_unit(state);
             *budget -= 1;
-            if let Some(waiting) = state.line.leave(number) {
+            if let Some(waiting) = state.waiters.remove(number) {
                 let position = self.position(state);
                 Self::answer(state, waiting, replies, position);
             }
@@ -479,8 +479,8 @@ impl Shared {
 
     fn serve_queue(&self, state: &mut State, queue: &[u8], now: Now, budget: &mut usize) {
         while *budget > 0 && state.broker.queue(queue).is_some_and(|queue| queue.can_pop(now.log)) {
-            let State { broker, buffer, line, .. } = &mut *state;
-            let Some((number, waiting)) = line.first_for(queue) else { return };
+            let State { broker, buffer, waiters, .. } = &mut *state;
+            let Some((number, waiting)) = waiters.first_for(queue) else { return };
             let mut replies = Replies::default();
             let left = waiting.pop.with(|pop| sliced::begin_pop(broker, pop, now, buffer, &mut replies));
             self.end_unit(state);
@@ -489,7 +489,7 @@ impl Shared {
             if matches!(replies.list.first(), Some(Reply::Tasks(span)) if span.is_empty()) {
                 return;
             }
-            let waiting = state.line.leave(number).expect("it was first in line");
+            let waiting = state.waiters.remove(number).expect("it was first in line");
             let position = self.position(state);
             let all = waiting.pop.with(|pop| self.fetch(state, &Command::Pop(*pop), &mut replies.tasks));
             if let Some(left) = left {

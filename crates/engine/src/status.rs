@@ -64,7 +64,7 @@ impl Shared {
     /// The memory that is accounted for.
     pub(crate) fn memory(&self, state: &State) -> u64 {
         let charged = self.charged.load(Relaxed) as u64;
-        let waiting = state.line.memory() as u64;
+        let waiting = state.waiters.memory() as u64;
         state.broker.memory() + self.cached(state) + state.buffer.bytes() as u64 + waiting + charged
     }
 

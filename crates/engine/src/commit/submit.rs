@@ -21,10 +21,10 @@ use crate::engine::Engine;
 use crate::payload::body::Body;
 use crate::payload::payloads::part_from_large;
 use crate::shared::{Shared, State};
-use crate::waiting::line::OwnedPop;
 use crate::waiting::sliced::{self, Left, PopRest, SLICE_BYTES, Sliced};
 use crate::waiting::ticker;
 use crate::waiting::ticket::{EngineTicket, PendingAnswer, split_off, timed_out};
+use crate::waiting::waiters::OwnedPop;
 
 thread_local! {
     /// Replies before their payloads are known to be in memory. Kept for its capacity.
@@ -86,12 +86,12 @@ impl Home for Engine {
     fn dismiss_waiters(&self) {
         let mut state = self.shared.lock();
         let position = self.shared.position(&state);
-        Shared::disband(&mut state, timed_out, position);
+        Shared::dismiss_waiters(&mut state, timed_out, position);
         self.shared.let_go(state);
     }
 
     fn waiters(&self) -> usize {
-        self.shared.lock().line.len()
+        self.shared.lock().waiters.len()
     }
 
     fn listen(&self) -> Listener {
@@ -196,7 +196,7 @@ impl Engine {
             let flow = Flow::Backpressure(Some(state.buffer.end()));
             return Submitted { flow, ..Submitted::default() };
         }
-        if !state.line.is_empty() {
+        if !state.waiters.is_empty() {
             // Tasks that are due go to those who have waited for them, not to a newcomer.
             ticker::tick(shared, &mut state, now);
         }
@@ -209,7 +209,7 @@ impl Engine {
                 break;
             }
             executed += 1;
-            if !state.line.is_empty() {
+            if !state.waiters.is_empty() {
                 turn.served_waiters |= shared.serve(&mut state, now);
             }
             let is_heavy = weight.add(replies) > limits::OUTPUT_BYTES_MAX;
@@ -303,7 +303,7 @@ impl Engine {
             turn.is_out_of_memory = true;
             return None;
         }
-        let (number, cell) = state.line.join(pop, turn.now.log);
+        let (number, cell) = state.waiters.add(pop, turn.now.log);
         Some(EngineTicket { number: Some(number), cell, shared: Arc::clone(&self.shared) })
     }
 

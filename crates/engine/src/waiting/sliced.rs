@@ -23,9 +23,9 @@ use crate::commit::commit_buffer::CommitBuffer;
 use crate::log::Position;
 use crate::payload::body::Body;
 use crate::shared::{Shared, State};
-use crate::waiting::line::OwnedPop;
 use crate::waiting::ticker;
 use crate::waiting::ticket::{EngineTicket, PendingAnswer, TicketCell, only};
+use crate::waiting::waiters::OwnedPop;
 
 /// How many tasks, ids or queues a slice handles.
 pub(crate) const SLICE_TASKS: usize = limits::SLICE_TASKS;
@@ -579,7 +579,7 @@ impl Shared {
         }
         let now = self.clock.now();
         self.mind_the_mark(&state, now);
-        if !state.line.is_empty() {
+        if !state.waiters.is_empty() {
             ticker::tick(self, &mut state, now);
         }
         let is_over = sliced.step(now, &mut state, &mut slice) == Progress::Done;

@@ -16,7 +16,7 @@ pub(crate) fn next_look(state: &State, now: Now) -> Option<LogTime> {
     let next = state.broker.next_deadline();
     let wall = next.wall.map(|at| now.log.after(at.0.saturating_sub(now.wall.0).min(WALL_LOOK_MS)));
     let unserved = state.has_unserved().then_some(now.log);
-    [next.log, state.line.next_timeout(), wall, unserved].into_iter().flatten().min()
+    [next.log, state.waiters.next_timeout(), wall, unserved].into_iter().flatten().min()
 }
 
 pub(crate) fn run(shared: &Shared) {
@@ -48,7 +48,7 @@ pub(crate) fn tick(shared: &Shared, state: &mut State, now: Now) {
     if shared.serve(state, now) {
         shared.stir_log(state);
     }
-    while let Some(waiting) = state.line.timed_out(now.log) {
+    while let Some(waiting) = state.waiters.timed_out(now.log) {
         let position = shared.position(state);
         Shared::answer(state, waiting, timed_out(), position);
     }

@@ -274,7 +274,7 @@ impl Drop for EngineTicket {
     fn drop(&mut self) {
         // The state is left alone if a panic has put it in doubt: nothing of it will be confirmed.
         let Ok(mut state) = self.shared.state.lock() else { return };
-        self.number.map(|number| state.line.leave(number));
+        self.number.map(|number| state.waiters.remove(number));
         if self.cell.lock().slices.take().is_some() {
             // Those slices that were executed are written, although nobody waits for them.
             self.shared.stir_log(&mut state);

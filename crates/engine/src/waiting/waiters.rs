@@ -75,7 +75,7 @@ pub(crate) struct Waiting {
 
 /// The line.
 #[derive(Debug, Default)]
-pub(crate) struct Line {
+pub(crate) struct Waiters {
     last: u64,
     waiting: BTreeMap<u64, Waiting>,
     /// Tickets by the queues they wait for. By name, since a queue may not be there yet.
@@ -87,7 +87,7 @@ pub(crate) struct Line {
     memory: usize,
 }
 
-impl Line {
+impl Waiters {
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -102,7 +102,7 @@ impl Line {
     }
 
     /// Puts a pop at the end of the line.
-    pub(crate) fn join(&mut self, pop: &Pop<'_>, now: LogTime) -> (u64, Arc<TicketCell>) {
+    pub(crate) fn add(&mut self, pop: &Pop<'_>, now: LogTime) -> (u64, Arc<TicketCell>) {
         self.last += 1;
         let number = self.last;
         let until = match pop.block {
@@ -122,7 +122,7 @@ impl Line {
     }
 
     /// Takes a pop out of the line, served or not.
-    pub(crate) fn leave(&mut self, number: u64) -> Option<Waiting> {
+    pub(crate) fn remove(&mut self, number: u64) -> Option<Waiting> {
         let waiting = self.waiting.remove(&number)?;
         self.memory -= cost_of(&waiting.pop);
         for name in &waiting.pop.queues {
@@ -159,13 +159,13 @@ impl Line {
     /// Someone whose time has run out.
     pub(crate) fn timed_out(&mut self, now: LogTime) -> Option<Waiting> {
         let &(_, number) = self.timeouts.first().filter(|&&(at, _)| at <= now)?;
-        self.leave(number)
+        self.remove(number)
     }
 
     /// Everyone, when the home closes.
-    pub(crate) fn disband(&mut self) -> Vec<Waiting> {
+    pub(crate) fn take_all(&mut self) -> Vec<Waiting> {
         let numbers: Vec<u64> = self.waiting.keys().copied().collect();
-        numbers.into_iter().filter_map(|number| self.leave(number)).collect()
+        numbers.into_iter().filter_map(|number| self.remove(number)).collect()
     }
 }
 
