@@ -39,11 +39,11 @@ impl<'a> Draft<'a> {
         position: Position,
         pace: &'a mut dyn FnMut(usize),
     ) -> Result<Draft<'a>, LogError> {
-        let shelf = &mut checkpoints.shelf;
-        let number = shelf.next_number();
-        let created = shelf.remove_draft().and_then(|()| shelf.disk.create(DRAFT_NAME));
+        let set = &mut checkpoints.set;
+        let number = set.next_number();
+        let created = set.remove_draft().and_then(|()| set.disk.create(DRAFT_NAME));
         let file = Some(created.map_err(|fault| checkpoints.fail(fault))?);
-        checkpoints.shelf.has_draft = true;
+        checkpoints.set.has_draft = true;
         let buffer = Vec::with_capacity(PIECE_BYTES as usize);
         let written = HEADER_BYTES as u64;
         Ok(Draft { checkpoints, pace, file, number, position, buffer, written, blobs_crc: 0 })
@@ -85,7 +85,7 @@ impl<'a> Draft<'a> {
             manifest_crc: crc32c::crc32c(manifest),
         };
         self.complete(&header)?;
-        if let Err(fault) = self.checkpoints.shelf.place_draft(header, files) {
+        if let Err(fault) = self.checkpoints.set.place_draft(header, files) {
             return Err(self.give_up(fault));
         }
         self.checkpoints.confirm_placed()
@@ -95,10 +95,7 @@ impl<'a> Draft<'a> {
         let files: BTreeSet<u64> =
             shared.iter().map(|blob| blob.file).filter(|&file| file != self.number).collect();
         for &file in &files {
-            assert!(
-                self.checkpoints.shelf.header(file).is_some(),
-                "no blob of checkpoint {file} can be read"
-            );
+            assert!(self.checkpoints.set.header(file).is_some(), "no blob of checkpoint {file} can be read");
         }
         files.into_iter().collect()
     }
@@ -164,7 +161,7 @@ impl<'a> Draft<'a> {
     /// What was written may be the room that others wait for. If it cannot be removed now, the next draft will.
     fn discard(&mut self) {
         self.file = None;
-        let _ = self.checkpoints.shelf.remove_draft();
+        let _ = self.checkpoints.set.remove_draft();
     }
 }
 

@@ -5,7 +5,7 @@
 //! - [`Checkpoints`] (here) finds them, takes new ones, and says where the log may be forgotten before.
 //! - [`Draft`] (`draft`) is one that is being written; [`Loaded`] (`read`) one that is being read.
 //! - [`Blob`] (`blob`) says where a piece lies. `format` is a file's name and header.
-//! - `shelf` knows all files of checkpoints and which of them can go. `examine` looks at each by itself.
+//! - `checkpoint_set` knows all files of checkpoints and which of them can go. `examine` looks at each by itself.
 //!
 //! Two are kept, so that a damaged one is no loss: the log is kept from the older one's position on.
 //! docs/understand/log-format.md draws the bytes.
@@ -19,20 +19,20 @@ use crate::fault::{Damage, Fault, OpenError, Operation};
 use crate::log::{LogError, Position};
 
 mod blob;
+mod checkpoint_set;
 mod draft;
 mod examine;
 mod format;
 mod read;
-mod shelf;
 
 pub use blob::Blob;
+use checkpoint_set::CheckpointSet;
 pub use draft::Draft;
 pub(crate) use examine::is_draft_name;
 pub use format::CHECKPOINT_VERSION;
 use format::DRAFT_NAME;
 pub(crate) use format::is_checkpoint_name;
 pub use read::{Loaded, VisitBlob};
-use shelf::Shelf;
 
 /// So many are kept.
 const KEPT: usize = 2;
@@ -46,7 +46,7 @@ const FILES_LEFT: usize = FILES_MAX / 2;
 ///
 /// After a failure of the disk nothing is written any more: [`LogError::Poisoned`].
 pub struct Checkpoints {
-    shelf: Shelf,
+    set: CheckpointSet,
     uuid: [u8; 16],
     /// Whether the log before the newest may be forgotten although no other is kept.
     relies_on_newest: bool,
@@ -87,8 +87,8 @@ impl Older {
 impl Checkpoints {
     /// Finds the checkpoints of the store `uuid` and changes nothing. Refuses those of other stores and newer formats.
     pub fn open(disk: Arc<dyn Disk>, uuid: [u8; 16]) -> Result<Checkpoints, OpenError> {
-        let shelf = Shelf::look(disk, uuid)?;
-        Ok(Checkpoints { shelf, uuid, relies_on_newest: false, is_poisoned: false })
+        let set = CheckpointSet::scan(disk, uuid)?;
+        Ok(Checkpoints { set, uuid, relies_on_newest: false, is_poisoned: false })
     }
 
     /// Has `build` restore a state from the newest sound checkpoint; none if there is no checkpoint at all. Changes nothing
@@ -101,25 +101,25 @@ impl Checkpoints {
         &mut self,
         mut build: impl FnMut(&Loaded<'_>) -> Result<T, OpenError>,
     ) -> Result<Option<Restored<T>>, OpenError> {
-        while let Some(sound) = self.shelf.newest() {
+        while let Some(sound) = self.set.newest() {
             let (number, position) = (sound.header.number, sound.header.position);
-            match Loaded::read(&self.shelf, sound).and_then(|loaded| build(&loaded)) {
+            match Loaded::read(&self.set, sound).and_then(|loaded| build(&loaded)) {
                 Ok(value) => {
-                    let mut newer = self.shelf.damages().take_while(|(damaged, _)| *damaged > number);
+                    let mut newer = self.set.damages().take_while(|(damaged, _)| *damaged > number);
                     let skipped = newer.next().map(|(_, damage)| damage.clone());
                     return Ok(Some(Restored { value, number, position, skipped }));
                 }
-                Err(OpenError::Damaged(damage)) => self.shelf.condemn(number, damage),
+                Err(OpenError::Damaged(damage)) => self.set.condemn(number, damage),
                 Err(error) => return Err(error),
             }
         }
-        if let Some((_, damage)) = self.shelf.damages().next() {
+        if let Some((_, damage)) = self.set.damages().next() {
             return Err(damage.clone().into());
         }
-        match self.shelf.any() {
+        match self.set.any() {
             Some(blobs) => {
                 let what = "the checkpoint that refers to it is missing";
-                Err(format::damage(&self.shelf.name(blobs), 0, what).into())
+                Err(format::damage(&self.set.name(blobs), 0, what).into())
             }
             None => Ok(None),
         }
@@ -131,15 +131,15 @@ impl Checkpoints {
     pub fn tidy(&mut self) -> Result<(), LogError> {
         self.refuse_if_poisoned()?;
         let mut kept = self.newest(KEPT);
-        kept.extend(self.shelf.damages().map(|(number, _)| number));
-        let tidied = self.shelf.remove_draft().and_then(|()| self.keep_durably(&kept));
+        kept.extend(self.set.damages().map(|(number, _)| number));
+        let tidied = self.set.remove_draft().and_then(|()| self.keep_durably(&kept));
         tidied.map_err(|fault| self.fail(fault))
     }
 
     /// The log before this position may be forgotten: that of the older of the two kept, the beginning while there are
     /// fewer, or what [`drop_older`](Self::drop_older) has left.
     pub fn needed_from(&self) -> Position {
-        let mut kept = self.shelf.kept().map(|sound| sound.header.position);
+        let mut kept = self.set.kept().map(|sound| sound.header.position);
         match (kept.next(), kept.next()) {
             (Some(newest), _) if self.relies_on_newest => newest,
             (Some(_), Some(older)) => older,
@@ -155,9 +155,8 @@ impl Checkpoints {
             *used.entry(blob.file).or_default() += u64::from(blob.bytes);
         }
         // Tables and old manifests take up room too, so they count as unused.
-        let is_sparse = |file: u64, used: u64| {
-            self.shelf.header(file).is_none_or(|header| used < header.bytes.div_ceil(2))
-        };
+        let is_sparse =
+            |file: u64, used: u64| self.set.header(file).is_none_or(|header| used < header.bytes.div_ceil(2));
         let (sparse, dense): (Vec<_>, Vec<_>) =
             used.into_iter().partition(|&(file, used)| is_sparse(file, used));
         let mut files: BTreeSet<u64> = sparse.into_iter().map(|(file, _)| file).collect();
@@ -171,8 +170,8 @@ impl Checkpoints {
 
     /// Reads blobs that the newest checkpoint refers to, as [`Loaded::read_blobs`] does.
     pub fn read_blobs(&self, blobs: &[Blob], visit: &mut VisitBlob<'_>) -> Result<(), OpenError> {
-        match self.shelf.newest() {
-            Some(newest) if !blobs.is_empty() => Loaded::read(&self.shelf, newest)?.read_blobs(blobs, visit),
+        match self.set.newest() {
+            Some(newest) if !blobs.is_empty() => Loaded::read(&self.set, newest)?.read_blobs(blobs, visit),
             _ => Ok(()),
         }
     }
@@ -185,7 +184,7 @@ impl Checkpoints {
         pace: &'a mut dyn FnMut(usize),
     ) -> Result<Draft<'a>, LogError> {
         self.refuse_if_poisoned()?;
-        let newest = self.shelf.newest().map_or(Position::START, |sound| sound.header.position);
+        let newest = self.set.newest().map_or(Position::START, |sound| sound.header.position);
         assert!((newest..=Position::MAX).contains(&position), "checkpoints go forward");
         Draft::begin(self, position, pace)
     }
@@ -194,8 +193,8 @@ impl Checkpoints {
     /// the newest matches its checksum.
     pub fn drop_older(&mut self) -> Result<Older, LogError> {
         self.refuse_if_poisoned()?;
-        let Some(newest) = self.shelf.newest() else { return Ok(Older::NoCheckpoint) };
-        match read::verify(&self.shelf, newest) {
+        let Some(newest) = self.set.newest() else { return Ok(Older::NoCheckpoint) };
+        match read::verify(&self.set, newest) {
             Ok(()) => {}
             Err(OpenError::Disk(fault)) if !fault.is_of_reading() => return Err(self.fail(fault)),
             Err(why) => return Ok(Older::Kept(why)),
@@ -208,22 +207,22 @@ impl Checkpoints {
 
     /// The bytes of all files of checkpoints.
     pub fn bytes(&self) -> u64 {
-        self.shelf.bytes()
+        self.set.bytes()
     }
 
     /// The numbers of the newest so many that one can start from.
     pub(crate) fn newest(&self, count: usize) -> BTreeSet<u64> {
-        self.shelf.kept().take(count).map(|sound| sound.header.number).collect()
+        self.set.kept().take(count).map(|sound| sound.header.number).collect()
     }
 
     /// Keeps these alone. Their names may be those that a failed sync has left in the page cache, so they are made durable
     /// before any other goes. Without a sound one nothing goes.
     fn keep_durably(&mut self, kept: &BTreeSet<u64>) -> Result<(), Fault> {
-        if self.shelf.newest().is_none() {
+        if self.set.newest().is_none() {
             return Ok(());
         }
-        self.shelf.disk.sync_dir()?;
-        self.shelf.keep_only(kept)
+        self.set.disk.sync_dir()?;
+        self.set.keep_only(kept)
     }
 
     /// Makes the name of a new checkpoint durable, and only then lets go of the oldest.
