@@ -7,7 +7,7 @@
 //! | length | checksum | payload | length | checksum | payload | ..
 //! ```
 //!
-//! The frame takes the section over as it is, writes it from there, and payloads of replies are stretches of it. Where
+//! The frame takes the section over as it is, writes it from there, and payloads of replies are parts of it. Where
 //! nothing is logged, each payload gets memory of its own instead, since it goes when its task does.
 
 use std::hash::Hasher;

@@ -15,8 +15,8 @@ use crate::failpoint::failpoint;
 use crate::fault::{Fault, Operation};
 use sureq_sync::{Mutex, MutexGuard, thread};
 
-/// After so many stretches of zeros that nobody waits for, the disk is left to others for a while.
-const GENTLE_STRETCHES: u32 = 4;
+/// After so many chunks of zeros that nobody waits for, the disk is left to others for a while.
+const GENTLE_CHUNKS: u32 = 4;
 /// How long it is. The syncs of the log share the disk's one queue with the zeros.
 const GENTLE_PAUSE: Duration = Duration::from_millis(4);
 
@@ -276,11 +276,11 @@ impl Spares {
         failpoint("spare.created");
         // A full disk says so before it is filled to the last byte, which others may need.
         file.secure_room(bytes)?;
-        let mut stretches = 0;
+        let mut chunks = 0;
         match filling {
             Filling::Zeros if pace == Pace::Gentle => file.fill_with_zeros(bytes, &mut || {
-                stretches += 1;
-                if stretches % GENTLE_STRETCHES == 0 {
+                chunks += 1;
+                if chunks % GENTLE_CHUNKS == 0 {
                     file.sync_data()?;
                     thread::sleep(GENTLE_PAUSE);
                 }

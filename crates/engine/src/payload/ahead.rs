@@ -9,7 +9,7 @@ use sureq_core::queue::Upcoming;
 use sureq_core::{Broker, Queue};
 
 use crate::payload::body::{Body, Stored};
-use crate::payload::stretch::Stretch;
+use crate::payload::read_span::ReadSpan;
 
 /// How many tasks are read ahead of a queue at first, and at most. It doubles while the queue is being emptied.
 const TASKS_MIN: usize = 16;
@@ -34,26 +34,26 @@ pub(crate) struct Readable {
 /// What to read.
 #[derive(Debug, Default)]
 pub(crate) struct Reading {
-    /// Stretches that hold so many payloads each.
-    pub(crate) stretches: Vec<(Stretch, usize)>,
+    /// Spans that hold so many payloads each.
+    pub(crate) spans: Vec<(ReadSpan, usize)>,
     /// Payloads that lie by themselves.
     pub(crate) places: Vec<Stored>,
 }
 
 impl Reading {
-    /// Asks for a stretch that holds so many payloads.
-    fn add(&mut self, stretch: Stretch, payloads: usize) {
-        if let Some((last, before)) = self.stretches.last_mut()
-            && last.join(stretch)
+    /// Asks for a span that holds so many payloads.
+    fn add(&mut self, span: ReadSpan, payloads: usize) {
+        if let Some((last, before)) = self.spans.last_mut()
+            && last.join(span)
         {
             *before += payloads;
         } else {
-            self.stretches.push((stretch, payloads));
+            self.spans.push((span, payloads));
         }
     }
 
     fn is_empty(&self) -> bool {
-        self.stretches.is_empty() && self.places.is_empty()
+        self.spans.is_empty() && self.places.is_empty()
     }
 }
 
@@ -118,10 +118,10 @@ impl Window {
             let is_all = match upcoming {
                 Upcoming::Task(body) => self.add(&body, before, bytes_max, &mut reading),
                 Upcoming::Run { first, last, tasks } => match between(&first, &last, tasks, before) {
-                    Some(stretch) if self.bytes + stretch.bytes() <= bytes_max => {
-                        self.bytes += stretch.bytes();
+                    Some(span) if self.bytes + span.bytes() <= bytes_max => {
+                        self.bytes += span.bytes();
                         self.tasks += tasks;
-                        reading.add(stretch, tasks);
+                        reading.add(span, tasks);
                         true
                     }
                     _ => {
@@ -140,7 +140,7 @@ impl Window {
     /// Asks for one, unless there is enough; answers whether it did.
     fn add(&mut self, body: &Body, before: (u32, u32), bytes_max: usize, reading: &mut Reading) -> bool {
         let place = body.place().filter(|place| (place.segment, place.offset) < before);
-        let bytes = place.map_or(0, |place| Stretch::bytes_for(place, reading.places.last().copied()));
+        let bytes = place.map_or(0, |place| ReadSpan::bytes_for(place, reading.places.last().copied()));
         if self.bytes + bytes > bytes_max || self.tasks >= self.wanted {
             return false;
         }
@@ -152,8 +152,8 @@ impl Window {
 }
 
 /// What holds all payloads of a run, if that is worth reading as a whole.
-fn between(first: &Body, last: &Body, tasks: usize, before: (u32, u32)) -> Option<Stretch> {
+fn between(first: &Body, last: &Body, tasks: usize, before: (u32, u32)) -> Option<ReadSpan> {
     let (first, last) = (first.place()?, last.place()?);
     let is_readable = (last.segment, last.offset) < before;
-    Stretch::between(first, last, tasks).filter(|_| is_readable)
+    ReadSpan::between(first, last, tasks).filter(|_| is_readable)
 }

@@ -22,10 +22,10 @@ const RING_BYTES_MIN: usize = 4 << 20;
 /// A frame that is larger than the ring, and than this, goes as soon as it can be read back.
 const KEPT_OVERSIZED_BYTES: usize = 1 << 20;
 
-/// What a stretch costs besides its bytes, about.
-const STRETCH_BYTES: usize = 128;
+/// What a span costs besides its bytes, about.
+const SPAN_BYTES: usize = 128;
 
-/// So many stretches that are gone may stand in the order of those that are there, at least.
+/// So many spans that are gone may stand in the order of those that are there, at least.
 const ORDER_SLACK: usize = 64;
 
 /// The segment and the offset of a first byte.
@@ -36,7 +36,7 @@ pub(crate) type Start = (u32, u32);
 pub(crate) struct Cache {
     written: Ring,
     large: LargeWritten,
-    read: Stretches,
+    read: ReadSpans,
     /// Counts the bytes that are copied.
     pub(crate) meter: Meter,
 }
@@ -72,7 +72,7 @@ impl Cache {
     /// A cache of so many bytes.
     pub(crate) fn new(budget: usize) -> Self {
         let (written, large) = (Ring::new(budget / 2), LargeWritten::default());
-        Self { written, large, read: Stretches::new(budget / 2), meter: Meter::default() }
+        Self { written, large, read: ReadSpans::new(budget / 2), meter: Meter::default() }
     }
 
     /// Keeps the payloads of a frame that is about to be written: until the next comes, whatever the budget, since nobody
@@ -317,9 +317,9 @@ impl Ring {
     }
 }
 
-/// Stretches of segments.
+/// Spans of segments.
 #[derive(Debug)]
-struct Stretches {
+struct ReadSpans {
     by_start: BTreeMap<Start, Arc<Kept>>,
     /// From the oldest to the newest, with their numbers; some may be gone.
     order: VecDeque<(Start, u64)>,
@@ -340,14 +340,14 @@ struct Kept {
     left: AtomicUsize,
 }
 
-impl Stretches {
+impl ReadSpans {
     fn new(budget: usize) -> Self {
         Self { by_start: BTreeMap::new(), order: VecDeque::new(), count: 0, last: None, bytes: 0, budget }
     }
 
     fn insert(&mut self, start: Start, bytes: Arc<[u8]>, payloads: usize) {
         self.remove(start);
-        self.bytes += bytes.len() + STRETCH_BYTES;
+        self.bytes += bytes.len() + SPAN_BYTES;
         self.count += 1;
         let kept = Kept { number: self.count, bytes, left: AtomicUsize::new(payloads) };
         self.order.push_back((start, kept.number));
@@ -367,11 +367,11 @@ impl Stretches {
     fn remove(&mut self, start: Start) {
         self.last.take_if(|(last, _)| *last == start);
         if let Some(gone) = self.by_start.remove(&start) {
-            self.bytes -= gone.bytes.len() + STRETCH_BYTES;
+            self.bytes -= gone.bytes.len() + SPAN_BYTES;
         }
     }
 
-    /// The stretch that holds the place, and where in it.
+    /// The span that holds the place, and where in it.
     fn find(&mut self, place: Stored) -> Option<(Arc<[u8]>, usize)> {
         let is_near = self.last.as_ref().is_some_and(|(start, kept)| kept.holds(*start, place).is_some());
         if !is_near {
@@ -405,7 +405,7 @@ impl Kept {
     }
 }
 
-/// Whether the stretch with this number is among them, and not one that came later in its place.
+/// Whether the span with this number is among them, and not one that came later in its place.
 fn is_there(by_start: &BTreeMap<Start, Arc<Kept>>, start: Start, number: u64) -> bool {
     by_start.get(&start).is_some_and(|kept| kept.number == number)
 }

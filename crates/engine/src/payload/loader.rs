@@ -18,8 +18,8 @@ use crate::log::{Place, Position, Reader, segment_name};
 use crate::payload::ahead::Reading;
 use crate::payload::body::{Body, Stored};
 use crate::payload::cache::{Cache, Start, is_whole};
+use crate::payload::read_span::{ReadSpan, read_spans};
 use crate::payload::seek::{Candidates, Search};
-use crate::payload::stretch::{Stretch, stretches};
 use crate::payload::unreadable::{self, Missing, Trouble};
 use crate::shared::Shared;
 use crate::waiting::sliced::{SLICE_BYTES, SLICE_TASKS};
@@ -30,7 +30,7 @@ use sureq_home_api::Payload;
 /// queue then by another.
 const READ_BYTES_MIN: u64 = 64 << 10;
 
-/// Stretches that nobody waits for yet are forgotten when there are more than this to read.
+/// Spans that nobody waits for yet are forgotten when there are more than this to read.
 const AHEAD_JOBS_MAX: usize = 64;
 
 /// So many other jobs are done at most before a search takes its next step.
@@ -55,7 +55,7 @@ pub(crate) struct Loader {
     arrived_bytes: AtomicUsize,
 }
 
-/// A stretch that was read ahead.
+/// A span that was read ahead.
 struct Arrived {
     start: Start,
     bytes: Arc<[u8]>,
@@ -275,11 +275,11 @@ impl Loader {
         self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads a stretch.
-    fn read(&self, stretch: &Stretch) -> Result<Arc<[u8]>, Fault> {
-        let place = Place { segment: u64::from(stretch.segment), offset: stretch.start };
+    /// Reads a span.
+    fn read(&self, span: &ReadSpan) -> Result<Arc<[u8]>, Fault> {
+        let place = Place { segment: u64::from(span.segment), offset: span.start };
         if let Some(reader) = self.reader() {
-            return reader.read_upto(place, stretch.bytes());
+            return reader.read_upto(place, span.bytes());
         }
         let closed = io::Error::from(io::ErrorKind::NotConnected);
         Err(Fault::new(Operation::Read, segment_name(place.segment), closed))
@@ -311,18 +311,17 @@ pub(crate) fn run(shared: &Shared) {
 }
 
 fn read_ahead(shared: &Shared, loader: &Loader, mut reading: Reading) {
-    let apart =
-        stretches(&mut reading.places, |&place| place).map(|(stretch, places)| (stretch, places.len()));
-    let all = reading.stretches.into_iter().chain(apart);
+    let apart = read_spans(&mut reading.places, |&place| place).map(|(span, places)| (span, places.len()));
+    let all = reading.spans.into_iter().chain(apart);
     // Nobody has asked yet: whoever does is told what is wrong.
-    let read = |(stretch, payloads): (Stretch, usize)| {
-        let bytes = loader.read(&stretch).inspect_err(|_| shared.read_faults.note_error()).ok()?;
-        Some(Arrived { start: stretch.first(), bytes, payloads })
+    let read = |(span, payloads): (ReadSpan, usize)| {
+        let bytes = loader.read(&span).inspect_err(|_| shared.read_faults.note_error()).ok()?;
+        Some(Arrived { start: span.first(), bytes, payloads })
     };
     let read: Vec<Arrived> = all.filter_map(read).collect();
     let mut arrived = loader.arrived();
     arrived.extend(read);
-    let bytes = arrived.iter().map(|stretch| stretch.bytes.len()).sum();
+    let bytes = arrived.iter().map(|span| span.bytes.len()).sum();
     loader.arrived_bytes.store(bytes, Ordering::Relaxed);
     drop(arrived);
     let locked = if bytes > ARRIVED_BYTES_MAX { Some(shared.lock()) } else { shared.try_lock() };
@@ -339,10 +338,10 @@ fn step(shared: &Shared, loader: &Loader, mut search: Search) {
     let Candidates { mut found, mut unread } = search.look(shared);
     let mut unreadable = None;
     let mut patience = FAILED_READS_MAX;
-    // One stretch after the other, so that no more than one is held in memory.
-    for (stretch, candidates) in stretches(&mut unread, |&(_, place)| place) {
+    // One span after the other, so that no more than one is held in memory.
+    for (span, candidates) in read_spans(&mut unread, |&(_, place)| place) {
         let places = (candidates, |&(_, place): &(TaskId, Stored)| place);
-        read_each(shared, loader, stretch, places, &mut patience, &mut |&(id, _), payload| match payload {
+        read_each(shared, loader, span, places, &mut patience, &mut |&(id, _), payload| match payload {
             Ok(payload) if *payload.as_ref() == *search.payload => found.push(id),
             Ok(_) => {}
             Err((_, why)) => unreadable = unreadable.take().or(Some((id, why))),
@@ -421,21 +420,21 @@ fn fetch(shared: &Shared, loader: &Loader, wanted: Vec<Wanted>) -> (Vec<(usize, 
     }
     let mut missing = Vec::new();
     let mut patience = FAILED_READS_MAX;
-    let stretches: Vec<_> = stretches(&mut cold, |wanted| wanted.place).collect();
-    let is_alone = stretches.len() == 1;
-    for (stretch, wanted) in stretches {
+    let spans: Vec<_> = read_spans(&mut cold, |wanted| wanted.place).collect();
+    let is_alone = spans.len() == 1;
+    for (span, wanted) in spans {
         // What is sealed does not change any more, so that what lies behind the places can be kept too.
         let has_more = is_alone
-            && u64::from(stretch.segment) < sealed
-            && stretch.end < stretch.start + READ_BYTES_MIN
-            && read_more(shared, loader, stretch, wanted, &mut payloads);
+            && u64::from(span.segment) < sealed
+            && span.end < span.start + READ_BYTES_MIN
+            && read_more(shared, loader, span, wanted, &mut payloads);
         if has_more {
             continue;
         }
-        let is_scattered = 2 * wanted.iter().map(|wanted| u64::from(wanted.place.len)).sum::<u64>()
-            < stretch.end - stretch.start;
+        let is_scattered =
+            2 * wanted.iter().map(|wanted| u64::from(wanted.place.len)).sum::<u64>() < span.end - span.start;
         let places = (wanted, |wanted: &Wanted| wanted.place);
-        read_each(shared, loader, stretch, places, &mut patience, &mut |wanted, payload| match payload {
+        read_each(shared, loader, span, places, &mut patience, &mut |wanted, payload| match payload {
             // The answer does not keep what it has no use for.
             Ok(payload) if is_scattered => payloads.push((wanted.index, Payload::from(payload.as_ref()))),
             Ok(payload) => payloads.push((wanted.index, payload)),
@@ -445,16 +444,16 @@ fn fetch(shared: &Shared, loader: &Loader, wanted: Vec<Wanted>) -> (Vec<(usize, 
     (payloads, missing)
 }
 
-/// Reads a stretch and what lies behind it, and keeps it for those who come next. Answers false if not all of it is as it
+/// Reads a span and what lies behind it, and keeps it for those who come next. Answers false if not all of it is as it
 /// should be: then nothing was taken from it.
 fn read_more(
     shared: &Shared,
     loader: &Loader,
-    stretch: Stretch,
+    span: ReadSpan,
     wanted: &[Wanted],
     payloads: &mut Vec<(usize, Payload)>,
 ) -> bool {
-    let more = Stretch { end: stretch.start + READ_BYTES_MIN, ..stretch };
+    let more = ReadSpan { end: span.start + READ_BYTES_MIN, ..span };
     let Ok(bytes) = loader.read(&more) else { return false };
     let found: Option<Vec<(usize, Payload)>> = wanted
         .iter()
@@ -470,22 +469,22 @@ fn read_more(
     true
 }
 
-/// Reads the payloads of a stretch. Where that fails it is read in halves, so that a bad place costs nobody but those whose
+/// Reads the payloads of a span. Where that fails it is read in halves, so that a bad place costs nobody but those whose
 /// payload it is. What is not read after so many failures is left for the next time: each of them may take seconds.
 fn read_each<T>(
     shared: &Shared,
     loader: &Loader,
-    stretch: Stretch,
+    span: ReadSpan,
     (items, place_of): (&[T], impl Fn(&T) -> Stored + Copy),
     patience: &mut usize,
     visit: &mut dyn FnMut(&T, Result<Payload, Reason>),
 ) {
     let is_a_place = |item: &T| place_of(item).len as usize <= limits::PAYLOAD_BYTES_MAX;
-    let read = if items.iter().all(is_a_place) { Some(loader.read(&stretch)) } else { None };
+    let read = if items.iter().all(is_a_place) { Some(loader.read(&span)) } else { None };
     match read {
         Some(Ok(bytes)) => {
             for item in items {
-                visit(item, find(loader, &stretch, &bytes, place_of(item)));
+                visit(item, find(loader, &span, &bytes, place_of(item)));
             }
         }
         Some(Err(fault)) if items.len() == 1 || *patience == 0 || fault.is_shortage() => {
@@ -505,17 +504,17 @@ fn read_each<T>(
             }
             let (first, second) = items.split_at(items.len() / 2);
             for half in [first, second] {
-                if let Some(stretch) = Stretch::around(half.iter().map(place_of)) {
-                    read_each(shared, loader, stretch, (half, place_of), patience, visit);
+                if let Some(span) = ReadSpan::around(half.iter().map(place_of)) {
+                    read_each(shared, loader, span, (half, place_of), patience, visit);
                 }
             }
         }
     }
 }
 
-/// The payload at a place of a stretch that was read.
-fn find(loader: &Loader, stretch: &Stretch, bytes: &Arc<[u8]>, place: Stored) -> Result<Payload, Reason> {
-    let range = stretch.find(place);
+/// The payload at a place of a span that was read.
+fn find(loader: &Loader, span: &ReadSpan, bytes: &Arc<[u8]>, place: Stored) -> Result<Payload, Reason> {
+    let range = span.find(place);
     if is_whole(bytes, range.start, place) {
         return Ok(Payload::within(bytes, range));
     }

@@ -3,7 +3,7 @@
 //! - `body` is what a task holds: the place of its payload in the log, or the bytes. `recorded` finds the payloads in a frame;
 //!   `placement` verifies in debug builds that places agree with the log.
 //! - `payloads` finds the payloads of a reply in the `cache`, or has the `loader` read them, if possible `ahead` of need.
-//!   `stretch` joins neighbouring payloads into one read.
+//!   `read_span` joins neighbouring payloads into one read.
 //! - `seek` searches payloads on disk, for a cancel by payload. `unreadable` is what happens to tasks whose payload cannot be
 //!   read.
 
@@ -13,7 +13,7 @@ pub(crate) mod cache;
 pub(crate) mod loader;
 pub(crate) mod payloads;
 pub(crate) mod placement;
+pub(crate) mod read_span;
 pub(crate) mod recorded;
 pub(crate) mod seek;
-pub(crate) mod stretch;
 pub(crate) mod unreadable;

@@ -13,13 +13,13 @@ const GAP_BYTES_MAX: u64 = 4 << 10;
 
 /// Neighbouring places of one segment, with their checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stretch {
+pub(crate) struct ReadSpan {
     pub(crate) segment: u32,
     pub(crate) start: u64,
     pub(crate) end: u64,
 }
 
-impl Stretch {
+impl ReadSpan {
     const fn of(place: Stored) -> Self {
         let Range { start, end } = place.range();
         Self { segment: place.segment, start: start.saturating_sub(CRC_BYTES), end }
@@ -42,10 +42,10 @@ impl Stretch {
     /// All that lies between two places, if those of so many payloads that lie there are near each other.
     pub(crate) fn between(first: Stored, last: Stored, payloads: usize) -> Option<Self> {
         let is_in_order = first.segment == last.segment && first.offset <= last.offset;
-        let stretch = Self { end: last.range().end, ..Self::of(first) };
-        let bytes = stretch.end.checked_sub(stretch.start).filter(|_| is_in_order)?;
+        let span = Self { end: last.range().end, ..Self::of(first) };
+        let bytes = span.end.checked_sub(span.start).filter(|_| is_in_order)?;
         let near = payloads as u64 * (u64::from(first.len) + GAP_BYTES_MAX);
-        (bytes <= near.min(READ_BYTES_MAX)).then_some(stretch)
+        (bytes <= near.min(READ_BYTES_MAX)).then_some(span)
     }
 
     /// Goes on to a place that does not lie before it, if that is near.
@@ -88,17 +88,17 @@ impl Stretch {
     }
 }
 
-/// Stretches that hold the places of all of these, as few as is sensible, each with those that lie in it.
-pub(crate) fn stretches<T>(
+/// Spans that hold the places of all of these, as few as is sensible, each with those that lie in it.
+pub(crate) fn read_spans<T>(
     items: &mut [T],
     place_of: impl Fn(&T) -> Stored,
-) -> impl Iterator<Item = (Stretch, &[T])> {
+) -> impl Iterator<Item = (ReadSpan, &[T])> {
     items.sort_unstable_by_key(&place_of);
     let mut rest: &[T] = items;
     std::iter::from_fn(move || {
-        let mut stretch = Stretch::of(place_of(rest.first()?));
-        let count = 1 + rest[1..].iter().take_while(|item| stretch.extend(place_of(item))).count();
-        Some((stretch, rest.split_off(..count)?))
+        let mut span = ReadSpan::of(place_of(rest.first()?));
+        let count = 1 + rest[1..].iter().take_while(|item| span.extend(place_of(item))).count();
+        Some((span, rest.split_off(..count)?))
     })
 }
 
@@ -111,8 +111,8 @@ mod tests {
     }
 
     fn of(mut places: Vec<Stored>) -> Vec<(u32, Range<u64>, usize)> {
-        stretches(&mut places, |&place| place)
-            .map(|(stretch, some)| (stretch.segment, stretch.start..stretch.end, some.len()))
+        read_spans(&mut places, |&place| place)
+            .map(|(span, some)| (span.segment, span.start..span.end, some.len()))
             .collect()
     }
 
@@ -136,8 +136,8 @@ mod tests {
     #[test]
     fn what_lies_between_two_places_is_read_if_it_is_near_each_other() {
         let between = |first, last, payloads| {
-            let stretch = Stretch::between(first, last, payloads);
-            stretch.map(|Stretch { segment, start, end }| (segment, start..end))
+            let span = ReadSpan::between(first, last, payloads);
+            span.map(|ReadSpan { segment, start, end }| (segment, start..end))
         };
         let (first, last) = (place(1, 200, 64), place(1, 8300, 60));
         assert_eq!(between(first, last, 100), Some((1, 196..8360)));
@@ -152,19 +152,19 @@ mod tests {
     #[test]
     fn what_lies_between_is_counted_where_it_is_read() {
         let first = place(1, 200, 64);
-        assert_eq!(Stretch::bytes_for(first, None), 64);
-        assert_eq!(Stretch::bytes_for(place(1, 300, 10), Some(first)), 46);
-        assert_eq!(Stretch::bytes_for(place(1, 265 + (4 << 10), 10), Some(first)), 10, "too far away");
-        assert_eq!(Stretch::bytes_for(place(2, 300, 10), Some(first)), 10, "in another segment");
-        assert_eq!(Stretch::bytes_for(place(1, 100, 10), Some(first)), 10, "before it");
+        assert_eq!(ReadSpan::bytes_for(first, None), 64);
+        assert_eq!(ReadSpan::bytes_for(place(1, 300, 10), Some(first)), 46);
+        assert_eq!(ReadSpan::bytes_for(place(1, 265 + (4 << 10), 10), Some(first)), 10, "too far away");
+        assert_eq!(ReadSpan::bytes_for(place(2, 300, 10), Some(first)), 10, "in another segment");
+        assert_eq!(ReadSpan::bytes_for(place(1, 100, 10), Some(first)), 10, "before it");
     }
 
     #[test]
-    fn stretches_that_follow_each_other_are_one() {
-        let first = Stretch { segment: 1, start: 100, end: 200 };
+    fn spans_that_follow_each_other_are_one() {
+        let first = ReadSpan { segment: 1, start: 100, end: 200 };
         let joined = |segment, start, end| {
             let mut all = first;
-            all.join(Stretch { segment, start, end }).then_some(all.start..all.end)
+            all.join(ReadSpan { segment, start, end }).then_some(all.start..all.end)
         };
         assert_eq!(joined(1, 200, 300), Some(100..300));
         assert_eq!(joined(1, 200 + GAP_BYTES_MAX, 5000), Some(100..5000));
