@@ -27,7 +27,7 @@ use crate::log::{FrameBuf, Place, Position, Room, Section};
 use crate::meter::Meter;
 use crate::payload::body::{Body, Stored};
 use crate::payload::cache::Found;
-use crate::payload::recorded::{Recorded, offset_in, payloads_in};
+use crate::payload::payload_scan::{LoggedPayload, offset_in, payloads_in};
 use crate::waiting::notes::Notes;
 
 /// How much may wait to be written before callers should hold back: a part of a segment, because a checkpoint waits for all
@@ -224,7 +224,7 @@ impl CommitBuffer {
         let unit = unit.as_ref();
         let place = gathering.unit_place();
         let live = &mut self.live;
-        let read = payloads_in(place, unit, &mut |Recorded { queue, id, offset, payload }| {
+        let read = payloads_in(place, unit, &mut |LoggedPayload { queue, id, offset, payload }| {
             let told = placed(forecast, (offset - place.offset) as usize, payload.len());
             let is_meant = |body: &Body| body.place() == Some(told);
             // One that left the state within the unit is not found, and needs no place.
@@ -493,12 +493,12 @@ mod tests {
     }
 
     /// A broker whose decisions are recorded in segments of one size, and whose places are compared with every frame.
-    struct Recorded {
+    struct RecordingBroker {
         broker: Broker<Body>,
         buffer: CommitBuffer,
     }
 
-    impl Recorded {
+    impl RecordingBroker {
         /// Executes a command as one unit, in which so many events follow its own.
         fn execute(&mut self, now: Now, command: &Command<'_>, following: usize) {
             let mut replies = Replies::default();
@@ -525,7 +525,7 @@ mod tests {
         for offset in (192..SEGMENT_BYTES - 192).step_by(1024) {
             let room = Room::new(50, offset, SEGMENT_BYTES, SEGMENT_BYTES);
             let buffer = CommitBuffer::new(Position::START, room, [0; 16], LiveBodies::default());
-            let mut recorded = Recorded { broker: Broker::default(), buffer };
+            let mut recorded = RecordingBroker { broker: Broker::default(), buffer };
             recorded.execute(now, &Command::Push { queue: b"q", payloads: &[b"before"] }, 0);
             recorded.execute(now, &Command::Push { queue: b"q", payloads: &[b"payload"] }, 12_000);
             let places = recorded.take_all();

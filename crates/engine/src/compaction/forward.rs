@@ -15,7 +15,7 @@ use crate::failpoint::failpoint;
 use crate::fault::OpenError;
 use crate::log::{SegmentInfo, visit_segment};
 use crate::payload::body::Body;
-use crate::payload::recorded::{Recorded, payloads_in};
+use crate::payload::payload_scan::{LoggedPayload, payloads_in};
 use crate::shared::{Shared, State};
 
 /// How many tasks and bytes are copied before others get the lock.
@@ -49,7 +49,7 @@ pub(crate) enum Copied {
 pub(crate) fn copy(shared: &Shared, disk: &dyn Disk, uuid: [u8; 16], segment: &SegmentInfo) -> Copied {
     let mut slice = Slice { shared, segment, candidates: Vec::new(), bytes: 0 };
     let visited = visit_segment(disk, uuid, segment.number, &mut |place, body| {
-        payloads_in(place, body, &mut |recorded| slice.add(&recorded))?;
+        payloads_in(place, body, &mut |logged| slice.add(&logged))?;
         Ok(())
     });
     match visited {
@@ -79,8 +79,8 @@ impl Slice<'_> {
             && self.shared.durable.failure().is_none()
     }
 
-    fn add(&mut self, recorded: &Recorded<'_>) {
-        let &Recorded { queue, id, offset, payload } = recorded;
+    fn add(&mut self, logged: &LoggedPayload<'_>) {
+        let &LoggedPayload { queue, id, offset, payload } = logged;
         self.bytes += payload.len();
         let payload = payload.to_vec();
         let is_large = payload.len() >= LARGE_BYTES;

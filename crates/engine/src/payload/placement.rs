@@ -5,7 +5,7 @@ use sureq_core::Broker;
 
 use crate::commit::commit_buffer::Batch;
 use crate::payload::body::Body;
-use crate::payload::recorded::{Recorded, payloads_in};
+use crate::payload::payload_scan::{LoggedPayload, payloads_in};
 
 /// Panics if a task whose payload is in this frame has another place for it. One that was recorded again since has a later
 /// one.
@@ -16,7 +16,7 @@ pub(crate) fn verify(broker: &Broker<Body>, batch: &Batch) {
     let read = payloads_in(
         batch.place,
         &batch.frame.body_behind(0),
-        &mut |Recorded { queue, id, offset, payload }| {
+        &mut |LoggedPayload { queue, id, offset, payload }| {
             let Some(told) = broker.body_of(queue, id).and_then(|body| body.place()) else { return };
             let (here, there) =
                 ((batch.place.segment, offset), (u64::from(told.segment), u64::from(told.offset)));

@@ -16,7 +16,7 @@ use crate::disk::Disk;
 use crate::log::salvage::{Content, Found};
 use crate::log::segment_name;
 use crate::payload::body::Body;
-use crate::payload::recorded::payloads_in;
+use crate::payload::payload_scan::payloads_in;
 
 /// The places of so many tasks are in memory at once: 64 MiB. More only if they all lie in one file.
 const TASKS_AT_ONCE: u64 = 4 << 20;

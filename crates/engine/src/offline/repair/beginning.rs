@@ -14,7 +14,7 @@ use crate::log::Position;
 use crate::log::salvage::Piece;
 use crate::offline::check::state;
 use crate::payload::body::Body;
-use crate::payload::recorded::payloads_of;
+use crate::payload::payload_scan::payloads_of;
 
 /// What the state was begun from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use crate::log::Position;
 use crate::log::salvage::Piece;
 use crate::payload::body::{Body, Stored};
 use crate::payload::cache::is_whole;
-use crate::payload::recorded::{offset_in, payloads_of};
+use crate::payload::payload_scan::{offset_in, payloads_of};
 
 /// Events that are lost.
 #[derive(Clone, Debug, PartialEq, Eq)]

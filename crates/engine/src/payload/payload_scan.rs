@@ -7,7 +7,7 @@ use crate::log::Place;
 
 /// A payload in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Recorded<'f> {
+pub(crate) struct LoggedPayload<'f> {
     /// The queue that its task was in then.
     pub(crate) queue: QueueNo,
     pub(crate) id: TaskId,
@@ -20,14 +20,14 @@ pub(crate) struct Recorded<'f> {
 pub(crate) fn payloads_in(
     place: Place,
     body: &[u8],
-    visit: &mut dyn FnMut(Recorded<'_>),
+    visit: &mut dyn FnMut(LoggedPayload<'_>),
 ) -> Result<(), codec::Malformed> {
     let mut rest = body;
     while !rest.is_empty() {
         let ((), behind) = codec::decode(rest, |event| {
             payloads_of(event, &mut |queue, id, payload| {
                 let offset = place.offset + offset_in(body, payload) as u64;
-                visit(Recorded { queue, id, offset, payload });
+                visit(LoggedPayload { queue, id, offset, payload });
             });
         })?;
         rest = behind;
@@ -76,10 +76,10 @@ mod tests {
         }
         let mut found = Vec::new();
         let place = Place { segment: 3, offset: 192 };
-        let mut note = |recorded: Recorded<'_>| {
-            let at = (recorded.offset - place.offset) as usize;
-            assert_eq!(&body[at..at + recorded.payload.len()], recorded.payload);
-            found.push((recorded.id.seq(), recorded.offset, recorded.payload.len()));
+        let mut note = |logged: LoggedPayload<'_>| {
+            let at = (logged.offset - place.offset) as usize;
+            assert_eq!(&body[at..at + logged.payload.len()], logged.payload);
+            found.push((logged.id.seq(), logged.offset, logged.payload.len()));
         };
         payloads_in(place, &body, &mut note).expect("they are events");
         assert!(found.is_sorted_by(|a, b| a.1 < b.1), "{found:?}");
