@@ -204,7 +204,7 @@ impl State {
         }
     }
 
-    /// Notes what was done since the lock was taken before this.
+    /// NoticeBuffer what was done since the lock was taken before this.
     pub(crate) fn note_held(&mut self) {
         if !cfg!(debug_assertions) {
             return;
@@ -360,7 +360,7 @@ impl Shared {
         if let Some(observer) = &self.observer {
             observer.changed(buffer.end(), broker);
         }
-        if !state.buffer.notes.is_empty() {
+        if !state.buffer.notices.is_empty() {
             self.tell(state);
         }
     }
@@ -369,7 +369,7 @@ impl Shared {
     fn tell(&self, state: &mut State) {
         let position = self.position(state);
         let State { broker, buffer, listeners, woken, .. } = state;
-        buffer.notes.tell(|queue, kind, tasks| {
+        buffer.notices.drain(|queue, kind, tasks| {
             // A queue that was forgotten within the same step had nothing in it that anyone would ask for now.
             if let Some(name) = broker.name_of(queue) {
                 listeners.tell(name, kind, tasks, position, woken);

@@ -28,7 +28,7 @@ use crate::meter::Meter;
 use crate::payload::body::{Body, Stored};
 use crate::payload::cache::Found;
 use crate::payload::payload_scan::{LoggedPayload, offset_in, payloads_in};
-use crate::waiting::notes::Notes;
+use crate::waiting::notice_buffer::NoticeBuffer;
 
 /// How much may wait to be written before callers should hold back: a part of a segment, because a checkpoint waits for all
 /// of it, and the log is kept to so many segments.
@@ -58,7 +58,7 @@ pub(crate) struct CommitBuffer {
     /// What the segments hold of payloads that are still needed.
     pub(crate) live: LiveBodies,
     /// What those are to be told who listen.
-    pub(crate) notes: Notes,
+    pub(crate) notices: NoticeBuffer,
     /// Workers that have ended. Pops that wait for tasks in their name are to be told.
     pub(crate) ended_workers: Vec<u64>,
 }
@@ -114,7 +114,7 @@ impl CommitBuffer {
             next_payload: 0,
         });
         let full = VecDeque::new();
-        let notes = Notes::default();
+        let notices = NoticeBuffer::default();
         Self {
             gathering,
             full,
@@ -126,7 +126,7 @@ impl CommitBuffer {
             prepared: None,
             meter: Meter::default(),
             live,
-            notes,
+            notices,
             ended_workers: Vec::new(),
         }
     }
@@ -144,7 +144,7 @@ impl CommitBuffer {
             prepared: None,
             meter: Meter::default(),
             live: LiveBodies::default(),
-            notes: Notes::default(),
+            notices: NoticeBuffer::default(),
             ended_workers: Vec::new(),
         }
     }
@@ -340,7 +340,7 @@ impl Recorder for CommitBuffer {
     type Body = Body;
 
     fn record(&mut self, event: &Event<'_>) {
-        self.notes.see(event);
+        self.notices.observe(event);
         self.meter.event(event);
         if let Event::WorkerEnded(incarnation) = *event {
             self.ended_workers.push(incarnation);
@@ -369,7 +369,7 @@ impl Recorder for CommitBuffer {
     }
 
     fn counted(&mut self, tasks: usize) {
-        self.notes.counted(tasks);
+        self.notices.counted(tasks);
         self.meter.counted(tasks);
     }
 

@@ -14,7 +14,7 @@ use sureq_home_api::{ListenEvent, Notice, NoticeQueue, NoticeSource, NoticeTasks
 use crate::engine::Engine;
 use crate::log::Position;
 use crate::shared::{Shared, State};
-use crate::waiting::notes::Told;
+use crate::waiting::notice_buffer::NoticedTasks;
 
 /// One listener.
 pub(crate) struct EngineListener {
@@ -76,7 +76,7 @@ impl EngineListener {
         if let Some((subscribed, _)) = listeners.all.get_mut(&self.number) {
             change(subscribed);
         }
-        buffer.notes.want(listeners.kinds());
+        buffer.notices.set_subscribed(listeners.kinds());
     }
 }
 
@@ -121,14 +121,14 @@ impl Listeners {
         &self,
         queue: &[u8],
         kind: Kind,
-        tasks: Told<'_>,
+        tasks: NoticedTasks<'_>,
         position: Position,
         woken: &mut Vec<(Position, Waker)>,
     ) {
         for (_, notices) in self.all.values().filter(|(subscribed, _)| subscribed.has(kind, queue)) {
             let tasks = match tasks {
-                Told::Count(count) => NoticeTasks::Count(count),
-                Told::Ids(ids) => NoticeTasks::Ids(ids.into()),
+                NoticedTasks::Count(count) => NoticeTasks::Count(count),
+                NoticedTasks::Ids(ids) => NoticeTasks::Ids(ids.into()),
             };
             let notice = Notice { kind, queue: queue.into(), tasks };
             let waker = notices.put_at(position, ListenEvent::Notice(notice));

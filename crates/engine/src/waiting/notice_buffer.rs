@@ -13,10 +13,10 @@ use sureq_core::notice::{Concerned, Kind, Kinds};
 
 /// Notes on the events of the command that is being executed.
 #[derive(Debug, Default)]
-pub(crate) struct Notes {
+pub(crate) struct NoticeBuffer {
     /// What anyone wants to hear, of whatever queue.
-    wanted: Kinds,
-    list: Vec<Note>,
+    subscribed: Kinds,
+    list: Vec<BufferedNotice>,
     ids: Vec<TaskId>,
     /// Where in the list something is being counted.
     counts: BTreeMap<(QueueNo, Kind), usize>,
@@ -26,7 +26,7 @@ pub(crate) struct Notes {
 
 /// One thing to tell.
 #[derive(Debug)]
-struct Note {
+struct BufferedNotice {
     queue: QueueNo,
     kind: Kind,
     tasks: Tasks,
@@ -40,15 +40,15 @@ enum Tasks {
 
 /// The tasks that are told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told<'n> {
+pub(crate) enum NoticedTasks<'n> {
     Count(u64),
     Ids(&'n [TaskId]),
 }
 
-impl Notes {
+impl NoticeBuffer {
     /// Takes down only what is of these kinds from now on.
-    pub(crate) const fn want(&mut self, kinds: Kinds) {
-        self.wanted = kinds;
+    pub(crate) const fn set_subscribed(&mut self, kinds: Kinds) {
+        self.subscribed = kinds;
     }
 
     pub(crate) const fn is_empty(&self) -> bool {
@@ -57,17 +57,19 @@ impl Notes {
 
     /// Takes an event down, if anyone may want to hear of it.
     #[inline]
-    pub(crate) fn see(&mut self, event: &Event<'_>) {
-        if !self.wanted.is_empty() {
-            self.take_down(event);
+    pub(crate) fn observe(&mut self, event: &Event<'_>) {
+        if !self.subscribed.is_empty() {
+            self.add_event(event);
         }
     }
 
     #[cold]
-    fn take_down(&mut self, event: &Event<'_>) {
+    fn add_event(&mut self, event: &Event<'_>) {
         // A count is of the event recorded last, and of no other.
         self.uncounted = None;
-        let Some(meaning) = event.meaning().filter(|meaning| self.wanted.has(meaning.kind)) else { return };
+        let Some(meaning) = event.meaning().filter(|meaning| self.subscribed.has(meaning.kind)) else {
+            return;
+        };
         let (queue, kind) = (meaning.queue, meaning.kind);
         match meaning.tasks {
             Concerned::Count(tasks) => self.add(queue, kind, tasks),
@@ -76,7 +78,7 @@ impl Notes {
                 let start = self.ids.len();
                 self.ids.extend(ids.iter());
                 let tasks = Tasks::Ids(start..self.ids.len());
-                self.list.push(Note { queue, kind, tasks });
+                self.list.push(BufferedNotice { queue, kind, tasks });
             }
         }
     }
@@ -95,7 +97,7 @@ impl Notes {
         }
         let at = *self.counts.entry((queue, kind)).or_insert(self.list.len());
         if at == self.list.len() {
-            self.list.push(Note { queue, kind, tasks: Tasks::Count(0) });
+            self.list.push(BufferedNotice { queue, kind, tasks: Tasks::Count(0) });
         }
         if let Tasks::Count(count) = &mut self.list[at].tasks {
             *count += tasks as u64;
@@ -103,21 +105,21 @@ impl Notes {
     }
 
     /// Tells everything, in order, and forgets it.
-    pub(crate) fn tell(&mut self, mut tell: impl FnMut(QueueNo, Kind, Told<'_>)) {
-        for Note { queue, kind, tasks } in self.list.drain(..) {
+    pub(crate) fn drain(&mut self, mut tell: impl FnMut(QueueNo, Kind, NoticedTasks<'_>)) {
+        for BufferedNotice { queue, kind, tasks } in self.list.drain(..) {
             tell(
                 queue,
                 kind,
                 match tasks {
-                    Tasks::Count(count) => Told::Count(count),
-                    Tasks::Ids(range) => Told::Ids(&self.ids[range]),
+                    Tasks::Count(count) => NoticedTasks::Count(count),
+                    Tasks::Ids(range) => NoticedTasks::Ids(&self.ids[range]),
                 },
             );
         }
-        self.forget();
+        self.clear();
     }
 
-    fn forget(&mut self) {
+    fn clear(&mut self) {
         /// Room for more than this is given back once it is empty.
         const KEPT: usize = 4 << 10;
         self.ids.clear();
@@ -133,35 +135,35 @@ mod tests {
     use super::*;
     use sureq_core::event::{Ids, Removal};
 
-    fn told(notes: &mut Notes) -> Vec<(u32, Kind, u64)> {
+    fn told(buffer: &mut NoticeBuffer) -> Vec<(u32, Kind, u64)> {
         let mut all = Vec::new();
-        notes.tell(|queue, kind, tasks| {
+        buffer.drain(|queue, kind, tasks| {
             let count = match tasks {
-                Told::Count(count) => count,
-                Told::Ids(ids) => ids.len() as u64,
+                NoticedTasks::Count(count) => count,
+                NoticedTasks::Ids(ids) => ids.len() as u64,
             };
             all.push((queue.0, kind, count));
         });
         all
     }
 
-    fn notes(kinds: &[Kind]) -> Notes {
-        let mut notes = Notes::default();
-        notes.want(kinds.iter().copied().collect());
-        notes
+    fn buffer(kinds: &[Kind]) -> NoticeBuffer {
+        let mut buffer = NoticeBuffer::default();
+        buffer.set_subscribed(kinds.iter().copied().collect());
+        buffer
     }
 
     #[test]
     fn what_is_counted_is_told_once_by_queue_where_it_was_first_met() {
-        let mut notes = notes(&Kind::ALL);
+        let mut buffer = buffer(&Kind::ALL);
         let list = [TaskId::new(1, 1).unwrap(), TaskId::new(1, 2).unwrap()];
         let ids = Ids::Slice(&list);
         for queue in [1, 2, 1].map(QueueNo) {
-            notes.see(&Event::Revived { queue, ids });
-            notes.see(&Event::Finished { queue, ids: Ids::Slice(&list[..1]) });
+            buffer.observe(&Event::Revived { queue, ids });
+            buffer.observe(&Event::Finished { queue, ids: Ids::Slice(&list[..1]) });
         }
-        notes.see(&Event::Resumed(QueueNo(2)));
-        notes.counted(5);
+        buffer.observe(&Event::Resumed(QueueNo(2)));
+        buffer.counted(5);
         let expect = [
             (1, Kind::Work, 4),
             (1, Kind::Done, 1),
@@ -169,38 +171,38 @@ mod tests {
             (2, Kind::Done, 1),
             (1, Kind::Done, 1),
         ];
-        assert_eq!(told(&mut notes), expect);
-        assert!(notes.is_empty() && told(&mut notes).is_empty(), "and never again");
+        assert_eq!(told(&mut buffer), expect);
+        assert!(buffer.is_empty() && told(&mut buffer).is_empty(), "and never again");
     }
 
     #[test]
     fn nothing_is_taken_down_that_nobody_wants() {
         let list = [TaskId::new(1, 1).unwrap()];
         let (queue, ids) = (QueueNo(1), Ids::Slice(&list));
-        for wanted in [&[][..], &[Kind::Delete]] {
-            let mut notes = notes(wanted);
-            notes.see(&Event::Finished { queue, ids });
-            notes.see(&Event::Resumed(queue));
-            notes.counted(3);
-            assert!(notes.is_empty(), "{wanted:?}");
+        for subscribed in [&[][..], &[Kind::Delete]] {
+            let mut buffer = buffer(subscribed);
+            buffer.observe(&Event::Finished { queue, ids });
+            buffer.observe(&Event::Resumed(queue));
+            buffer.counted(3);
+            assert!(buffer.is_empty(), "{subscribed:?}");
         }
     }
 
     #[test]
     fn a_count_is_of_the_event_recorded_last() {
-        let mut notes = notes(&[Kind::Work]);
-        notes.see(&Event::Resumed(QueueNo(1)));
-        notes.see(&Event::QueueDropped(QueueNo(2)));
-        notes.counted(7);
-        assert!(notes.is_empty(), "nobody wants to hear of what was dropped");
+        let mut buffer = buffer(&[Kind::Work]);
+        buffer.observe(&Event::Resumed(QueueNo(1)));
+        buffer.observe(&Event::QueueDropped(QueueNo(2)));
+        buffer.counted(7);
+        assert!(buffer.is_empty(), "nobody wants to hear of what was dropped");
     }
 
     #[test]
     fn nothing_is_not_told() {
-        let mut notes = notes(&Kind::ALL);
-        notes.see(&Event::QueueDropped(QueueNo(1)));
-        notes.counted(0);
-        notes.see(&Event::Removed { queue: QueueNo(1), ids: Ids::Slice(&[]), why: Removal::Deleted });
-        assert!(notes.is_empty());
+        let mut buffer = buffer(&Kind::ALL);
+        buffer.observe(&Event::QueueDropped(QueueNo(1)));
+        buffer.counted(0);
+        buffer.observe(&Event::Removed { queue: QueueNo(1), ids: Ids::Slice(&[]), why: Removal::Deleted });
+        assert!(buffer.is_empty());
     }
 }
