@@ -200,20 +200,20 @@ impl Engine {
             // Tasks that are due go to those who have waited for them, not to a newcomer.
             ticker::tick(shared, &mut state, now);
         }
-        let mut turn = Turn { now, oversized, work: 0, served_waiters: false, is_out_of_memory: false };
+        let mut run = BatchRun { now, oversized, work: 0, served_waiters: false, is_out_of_memory: false };
         let (mut executed, mut ticket) = (0, None);
         let weight_before = weight.bytes;
         for (index, command) in commands.iter().enumerate() {
-            ticket = self.execute_one(&mut state, (index, command), batch, replies, &mut turn);
+            ticket = self.execute_one(&mut state, (index, command), batch, replies, &mut run);
             if ticket.is_some() {
                 break;
             }
             executed += 1;
             if !state.waiters.is_empty() {
-                turn.served_waiters |= shared.serve(&mut state, now);
+                run.served_waiters |= shared.serve(&mut state, now);
             }
             let is_heavy = weight.add(replies) > limits::OUTPUT_BYTES_MAX;
-            if is_heavy || turn.work >= WORK_TASKS_MAX || weight.bytes > weight_before + SLICE_BYTES {
+            if is_heavy || run.work >= WORK_TASKS_MAX || weight.bytes > weight_before + SLICE_BYTES {
                 break;
             }
         }
@@ -230,12 +230,12 @@ impl Engine {
         } else {
             shared.is_gathering.store(true, Ordering::Release);
         }
-        let notice = shared.note_memory(&mut state, turn.is_out_of_memory);
+        let notice = shared.note_memory(&mut state, run.is_out_of_memory);
         shared.let_go(state);
         if let Some(line) = notice {
             shared.notice(&line);
         }
-        Submitted { executed, position, served_waiters: turn.served_waiters, flow }
+        Submitted { executed, position, served_waiters: run.served_waiters, flow }
     }
 
     /// Executes one command. Returns a ticket if its reply has to be waited for; otherwise the reply was appended.
@@ -245,46 +245,46 @@ impl Engine {
         (index, command): (usize, &Command<'_>),
         batch: &mut Batch,
         replies: &mut Replies<Body>,
-        turn: &mut Turn,
+        run: &mut BatchRun,
     ) -> Option<EngineTicket> {
         let shared = &self.shared;
         if let Some(refusal) = shared.refusal(state, command) {
-            turn.is_out_of_memory |= refusal == Refusal::OutOfMemory;
+            run.is_out_of_memory |= refusal == Refusal::OutOfMemory;
             replies.list.push(Reply::Refused(refusal));
             return None;
         }
         if let Some(search) = shared.search(command) {
             return Some(search);
         }
-        if let Some(oversized) = turn.oversized.take() {
+        if let Some(oversized) = run.oversized.take() {
             return Some(shared.set_apart(oversized));
         }
         let (first_task, first_worker) = (replies.tasks.len(), replies.workers.len());
         let State { broker, buffer, .. } = &mut *state;
         let (mut left, mut bulk, mut progress) = (None, Bulk::default(), Progress::Done);
         if let Command::Pop(pop) = command {
-            left = sliced::begin_pop(broker, pop, turn.now, buffer, replies);
+            left = sliced::begin_pop(broker, pop, run.now, buffer, replies);
         } else {
             buffer.lend(batch.take(index));
-            progress = broker.execute_slice(turn.now, command, &mut bulk, buffer, replies);
+            progress = broker.execute_slice(run.now, command, &mut bulk, buffer, replies);
             batch.keep(index, buffer.take_left());
         }
         shared.end_unit(state);
         let tasks = sliced::named(command) + replies.tasks.len() - first_task;
         state.meter.tasks(tasks);
-        turn.work += tasks;
+        run.work += tasks;
         let ticket = if progress == Progress::More {
             let rows = replies.workers.split_off(first_worker);
             Some(shared.ticket_for_bulk(command, bulk, rows, shared.position(state)))
         } else if let Some(pop) = must_wait(command, replies) {
             replies.list.pop();
-            self.begin_to_wait(state, pop, replies, turn)
+            self.begin_to_wait(state, pop, replies, run)
         } else {
             self.answer_later(state, command, left, first_task, replies)
         };
         if ticket.is_some() {
             // Even a pop that finds nothing advances time, and may have freed tasks elsewhere.
-            turn.served_waiters |= shared.serve(state, turn.now);
+            run.served_waiters |= shared.serve(state, run.now);
         }
         ticket
     }
@@ -296,14 +296,14 @@ impl Engine {
         state: &mut State,
         pop: &Pop<'_>,
         replies: &mut Replies<Body>,
-        turn: &mut Turn,
+        run: &mut BatchRun,
     ) -> Option<EngineTicket> {
         if self.shared.is_out_of_memory(state) {
             replies.list.push(Reply::Refused(Refusal::OutOfMemory));
-            turn.is_out_of_memory = true;
+            run.is_out_of_memory = true;
             return None;
         }
-        let (number, cell) = state.waiters.add(pop, turn.now.log);
+        let (number, cell) = state.waiters.add(pop, run.now.log);
         Some(EngineTicket { number: Some(number), cell, shared: Arc::clone(&self.shared) })
     }
 
@@ -343,7 +343,7 @@ impl Engine {
 }
 
 /// What happens while commands are executed under one lock.
-struct Turn {
+struct BatchRun {
     now: Now,
     oversized: Option<OversizedCommand>,
     /// Tasks named, pushed or handed out.
