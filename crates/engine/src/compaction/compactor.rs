@@ -116,13 +116,13 @@ impl Compaction {
     }
 }
 
-/// What came of a checkpoint.
+/// How an attempt to take a checkpoint ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Taken {
-    Yes,
-    HasNoRoom,
+enum CheckpointOutcome {
+    Written,
+    NoSpace,
     /// The store closes, and nothing was written.
-    Closes,
+    Closing,
 }
 
 /// What belongs to the compactor alone.
@@ -199,14 +199,14 @@ impl Compactor {
             self.is_short_of_files = false;
         }
         let mut taken = self.try_checkpoint(shared)?;
-        if taken == Taken::HasNoRoom && self.spares.give_up_one()? {
+        if taken == CheckpointOutcome::NoSpace && self.spares.give_up_one()? {
             taken = self.try_checkpoint(shared)?;
         }
-        if taken == Taken::HasNoRoom {
+        if taken == CheckpointOutcome::NoSpace {
             self.drop_older(shared)?;
         }
         self.retire(shared)?;
-        Ok(taken == Taken::Yes)
+        Ok(taken == CheckpointOutcome::Written)
     }
 
     /// Gives up the older checkpoint. If the newest one cannot be relied on, both stay, and the operator is told once: a
@@ -227,7 +227,7 @@ impl Compactor {
     }
 
     /// Takes a checkpoint if there is room for it.
-    fn try_checkpoint(&mut self, shared: &Shared) -> Result<Taken, LogError> {
+    fn try_checkpoint(&mut self, shared: &Shared) -> Result<CheckpointOutcome, LogError> {
         let taken = match self.checkpoint(shared) {
             Err(Unwritten::Unreadable(why)) => self.checkpoint_anew(shared, &why),
             taken => taken,
@@ -237,7 +237,7 @@ impl Compactor {
             Err(Unwritten::Failed(LogError::NoSpace(fault))) => {
                 // Files may be what there are too few of: then the next one shares none, so that the old ones can go.
                 self.is_short_of_files |= fault.operation == Operation::Create;
-                Ok(Taken::HasNoRoom)
+                Ok(CheckpointOutcome::NoSpace)
             }
             Err(Unwritten::Failed(error)) => Err(error),
             Err(Unwritten::Unreadable(_)) => unreachable!("nothing is read where all is in memory"),
@@ -245,19 +245,19 @@ impl Compactor {
     }
 
     /// Takes a checkpoint that has nothing from those before it, since that cannot be read back: all of it is in memory still.
-    fn checkpoint_anew(&mut self, shared: &Shared, why: &OpenError) -> Result<Taken, Unwritten> {
+    fn checkpoint_anew(&mut self, shared: &Shared, why: &OpenError) -> Result<CheckpointOutcome, Unwritten> {
         shared.notice(&format!("{why}; what is in memory is written to another checkpoint instead"));
         self.snapshot = Snapshot::default();
         shared.lock().broker.touch_all();
         self.checkpoint(shared)
     }
 
-    fn checkpoint(&mut self, shared: &Shared) -> Result<Taken, Unwritten> {
+    fn checkpoint(&mut self, shared: &Shared) -> Result<CheckpointOutcome, Unwritten> {
         let mut state = Self::finish_under_way(shared);
         if state.broker.is_under_way() {
             // A store that closes does not wait for it, and has no use for a checkpoint that counts what is not in it: its
             // segments would be kept for good.
-            return Ok(Taken::Closes);
+            return Ok(CheckpointOutcome::Closing);
         }
         // What was dropped is no part of an image, but its payloads count as live until they are released. There may always be
         // some, so that they are not waited for.
@@ -284,7 +284,7 @@ impl Compactor {
         let bytes = self.write(shared, position, &live, sharing)?;
         self.plan_next(shared, logged, bytes);
         self.newest = Some((position, live));
-        Ok(Taken::Yes)
+        Ok(CheckpointOutcome::Written)
     }
 
     /// Waits until nothing is under way, or the store closes: an image has no place for what was decided and is not done yet.
