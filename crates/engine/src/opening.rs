@@ -84,8 +84,8 @@ pub(crate) fn open(
         observer.recovered(recovered.end, &broker);
     }
     failpoint("open.after-recovery");
-    checkpoints.tidy().map_err(disk_error)?;
-    failpoint("open.after-tidy");
+    checkpoints.remove_leftovers().map_err(disk_error)?;
+    failpoint("open.after-leftovers");
     if let Some(last) = values.id_mark.checked_sub(1).and_then(TaskId::at_or_below) {
         broker.raise_last_id(last);
     }
@@ -178,7 +178,7 @@ pub(crate) fn refuse_missing(live: &LiveBodies, segments: &[SegmentInfo]) -> Res
     }
 }
 
-/// A segment that is small beside its disk: what is kept in reserve, and what waits to be tidied up, is counted in
+/// A segment that is small beside its disk: what is kept in reserve, and what waits for compaction, is counted in
 /// segments.
 pub(crate) fn suitable_segment_bytes(disk: &dyn Disk) -> Result<u64, Fault> {
     Ok(segment_bytes_for(disk.capacity()?))

@@ -31,8 +31,8 @@ impl Run {
         self.promises.push((self.disk.trace_len() - self.begin, self.session.position));
     }
 
-    fn tidy(&mut self) -> &mut Run {
-        self.session.checkpoints.tidy().unwrap();
+    fn remove_leftovers(&mut self) -> &mut Run {
+        self.session.checkpoints.remove_leftovers().unwrap();
         self
     }
 
@@ -66,9 +66,9 @@ fn crash(base: &SimDisk, run: &Run, depth: usize, every: usize, seen: &mut usize
             let before = SimDisk::with_files(3, &disk.files());
             let mut again = Run::start(&disk, position);
             match *seen / every % 3 {
-                0 => again.tidy().next().drop_older(),
+                0 => again.remove_leftovers().next().drop_older(),
                 1 => again.drop_older().next(),
-                _ => again.next().tidy(),
+                _ => again.next().remove_leftovers(),
             };
             self::crash(&before, &again, depth - 1, every * 13, seen);
         }
@@ -82,7 +82,7 @@ fn a_cut_at_any_moment_leaves_the_newest_or_the_one_before() {
     for _ in 0..12 {
         run.next();
     }
-    run.drop_older().next().next().next().drop_older().drop_older().tidy().next();
+    run.drop_older().next().next().next().drop_older().drop_older().remove_leftovers().next();
     let mut seen = 0;
     crash(&SimDisk::new(2), &run, 0, 1, &mut seen);
     assert!(seen > 1000, "{seen} cuts");
@@ -103,7 +103,7 @@ fn three_cuts_in_a_row_leave_the_newest_or_the_one_before() {
 #[test]
 fn a_name_that_is_not_durable_is_not_relied_on() {
     type Act = fn(&mut Run) -> &mut Run;
-    let acts: [Act; 3] = [Run::tidy, Run::drop_older, Run::next];
+    let acts: [Act; 3] = [Run::remove_leftovers, Run::drop_older, Run::next];
     for (index, act) in acts.into_iter().enumerate() {
         let mut hits = 0;
         for call in 1..200 {

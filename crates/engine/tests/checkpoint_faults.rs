@@ -25,7 +25,7 @@ fn work(disk: &SimDisk, session: &mut Session) -> Result<u64, LogError> {
             }
         }
         if round % 4 == 3 {
-            session.checkpoints.tidy()?;
+            session.checkpoints.remove_leftovers()?;
         }
         assert!(!disk.files().contains_key("checkpoint.new"));
     }
@@ -37,7 +37,7 @@ fn assert_poisoned(session: &mut Session) {
     assert!(matches!(session.next(), Err(LogError::Poisoned)));
     assert!(matches!(session.checkpoints.begin(Position(99), &mut pace).err(), Some(LogError::Poisoned)));
     assert!(matches!(session.checkpoints.drop_older(), Err(LogError::Poisoned)));
-    assert!(matches!(session.checkpoints.tidy(), Err(LogError::Poisoned)));
+    assert!(matches!(session.checkpoints.remove_leftovers(), Err(LogError::Poisoned)));
 }
 
 /// Lets each call of the work fail in turn. Answers how many that were, and how many of them were reads that ended nothing.
@@ -67,7 +67,7 @@ fn break_each_call(repeat: Repeat) -> (u64, u64) {
         for disk in [&disk, &cut] {
             assert!(position_in(disk, &context) >= session.position, "{context}");
             let mut again = Session::start(disk).unwrap();
-            again.checkpoints.tidy().unwrap();
+            again.checkpoints.remove_leftovers().unwrap();
             assert_eq!(work(disk, &mut again).unwrap(), 0);
             assert_eq!(position_in(disk, &context), again.position);
         }

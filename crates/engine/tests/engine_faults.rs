@@ -153,9 +153,9 @@ impl Coming {
     }
 }
 
-/// The same while the store is tidied up: whoever it is that fails, and whatever it was doing.
+/// The same during compaction, whichever thread meets the failure.
 #[test]
-fn each_sync_fails_in_turn_while_the_store_is_tidied_up() {
+fn each_sync_fails_in_turn_during_compaction() {
     let options = Options { keeps_log: false, ..options(Durability::Always) };
     let (mut failed, mut unreached, mut failed_files) = (0, 0, BTreeSet::new());
     // How many there are differs a little from run to run, since threads share some of them.

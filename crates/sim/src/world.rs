@@ -58,7 +58,7 @@ const IN_DOUBT: &str = "has left the state in doubt";
 const CLOSE_MAX: Duration = Duration::from_secs(120);
 
 /// How long after its last task a store may take to give back the disk, and how many segments it keeps.
-const TIDY_MAX: Duration = Duration::from_secs(600);
+const COMPACTION_MAX: Duration = Duration::from_secs(600);
 const SEGMENTS_KEPT_MAX: usize = 8;
 const SEGMENT_SUFFIX: &str = ".seg";
 const CHECKPOINTS_KEPT: usize = 2;
@@ -265,7 +265,7 @@ impl World {
             thread::sleep(Duration::from_secs(20));
         }
         client.check_liveness();
-        thread::sleep(TIDY_MAX);
+        thread::sleep(COMPACTION_MAX);
         let files = disk.files();
         let is_checkpoint = |name: &str| name.starts_with("checkpoint");
         // Payloads that a checkpoint has in a file of their own may be shared by those that follow.

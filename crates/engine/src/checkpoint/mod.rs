@@ -128,12 +128,12 @@ impl Checkpoints {
     /// Removes what an earlier run left behind: a draft, checkpoints beyond the two newest, files that nothing refers to.
     /// A damaged checkpoint stays for whoever wants to look at it, until the next one is taken. To be called after
     /// [`load`](Self::load), when all else was found sound too.
-    pub fn tidy(&mut self) -> Result<(), LogError> {
+    pub fn remove_leftovers(&mut self) -> Result<(), LogError> {
         self.refuse_if_poisoned()?;
         let mut kept = self.newest(KEPT);
         kept.extend(self.set.damages().map(|(number, _)| number));
-        let tidied = self.set.remove_draft().and_then(|()| self.keep_durably(&kept));
-        tidied.map_err(|fault| self.fail(fault))
+        let removed = self.set.remove_draft().and_then(|()| self.keep_durably(&kept));
+        removed.map_err(|fault| self.fail(fault))
     }
 
     /// The log before this position may be forgotten: that of the older of the two kept, the beginning while there are

@@ -22,10 +22,10 @@ pub(crate) const LAZY_BYTES: usize = 256 << 10;
 const NO_SPACE_RETRY: Duration = Duration::from_millis(100);
 
 /// How long a new segment waits for old ones to go, at most.
-const TIDYING_PATIENCE: Duration = Duration::from_secs(1);
+const COMPACTION_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How often it looks, beside being told.
-const TIDYING_LOOK: Duration = Duration::from_millis(10);
+const COMPACTION_LOOK: Duration = Duration::from_millis(10);
 
 /// So much is written at most before it is synced, where replies wait for that.
 const SYNC_BYTES: usize = 2 << 20;
@@ -153,7 +153,7 @@ fn append(
 ) -> Result<Place, LogError> {
     let (segment, before) = (writer.segment().number, writer.bytes());
     if !writer.room().fits(frame.body_len()) && !shared.compaction.is_off {
-        wait_for_tidying(shared, writer)?;
+        wait_for_compaction(shared, writer)?;
     }
     loop {
         match writer.append(frame, events) {
@@ -182,13 +182,13 @@ fn append(
 
 /// Where old segments take up more than they may, no new one is begun before some of them are gone. Those who are to see
 /// to that may have to wait for what is about to be written; and nobody waits for ever.
-fn wait_for_tidying(shared: &Shared, writer: &mut Writer) -> Result<(), LogError> {
+fn wait_for_compaction(shared: &Shared, writer: &mut Writer) -> Result<(), LogError> {
     let since = sureq_sync::now();
     loop {
         let mut state = shared.lock();
         let is_needed = state.closing || state.no_space || state.sync_wanted > writer.end();
         let is_behind = compactor::is_behind(&state, writer.room().segment_bytes());
-        if is_needed || !is_behind || sureq_sync::elapsed(since) >= TIDYING_PATIENCE {
+        if is_needed || !is_behind || sureq_sync::elapsed(since) >= COMPACTION_PATIENCE {
             state.log_thread = LogThread::Awake;
             return Ok(());
         }
@@ -200,7 +200,7 @@ fn wait_for_tidying(shared: &Shared, writer: &mut Writer) -> Result<(), LogError
             continue;
         }
         shared.compaction.wake();
-        drop(shared.log_wakes.wait_timeout(state, TIDYING_LOOK).expect(LOCK));
+        drop(shared.log_wakes.wait_timeout(state, COMPACTION_LOOK).expect(LOCK));
     }
 }
 

@@ -73,7 +73,7 @@ const PACE_PAUSE: Duration = Duration::from_millis(1);
 pub(crate) struct Compaction {
     woken: Mutex<bool>,
     wakes: Condvar,
-    /// Nothing is tidied up.
+    /// There is no compaction.
     pub(crate) is_off: bool,
     /// Where the newest checkpoint stands.
     pub(crate) checkpoint: AtomicU64,
@@ -153,7 +153,7 @@ pub(crate) struct Retry {
 }
 
 pub(crate) fn run(shared: &Shared, mut compactor: Compactor) {
-    let ended = compactor.tidy_until_closed(shared);
+    let ended = compactor.run_until_closed(shared);
     // A store that closes waits for nothing, so that what was under way may not have come to an end.
     if let Err(error) = ended
         && !shared.lock().closing
@@ -163,7 +163,7 @@ pub(crate) fn run(shared: &Shared, mut compactor: Compactor) {
 }
 
 impl Compactor {
-    fn tidy_until_closed(&mut self, shared: &Shared) -> Result<(), LogError> {
+    fn run_until_closed(&mut self, shared: &Shared) -> Result<(), LogError> {
         self.plan_next(shared, 0, 0);
         shared.lock().logged_bytes += self.replayed_bytes;
         loop {

@@ -139,7 +139,7 @@ impl Life {
                 return;
             }
             assert!(Instant::now() < deadline, "it never came to that: {status:?}");
-            // Whoever tidies up is to keep pace, so that all such stores are about the same size.
+            // Compaction must keep pace, so that all such stores have about the same size.
             if status.segments > 14 {
                 std::thread::yield_now();
                 continue;

@@ -357,7 +357,7 @@ impl FactRun {
             if !is_due && !status.is_checkpointing && !status.is_copying {
                 return;
             }
-            assert!(since.elapsed() < Duration::from_secs(20), "nobody tidies up: {status:?}");
+            assert!(since.elapsed() < Duration::from_secs(20), "no compaction: {status:?}");
             std::thread::yield_now();
         }
     }
@@ -366,11 +366,7 @@ impl FactRun {
     pub fn wait_for_segments(&self, count: u64) {
         let since = Instant::now();
         while self.engine.status().segments > count {
-            assert!(
-                since.elapsed() < Duration::from_secs(20),
-                "nobody tidies up: {:?}",
-                self.engine.status()
-            );
+            assert!(since.elapsed() < Duration::from_secs(20), "no compaction: {:?}", self.engine.status());
             std::thread::yield_now();
         }
     }
