@@ -28,7 +28,7 @@ use crate::payload::body::Body;
 use crate::payload::cache::Cache;
 use crate::payload::loader::{self, Loader};
 use crate::payload::unreadable::ReadFaults;
-use crate::shared::{Shared, State, ThreadsLeft};
+use crate::shared::{EngineState, Shared, ThreadsLeft};
 use crate::waiting::ticker;
 use crate::waiting::ticket::timed_out;
 
@@ -88,10 +88,10 @@ impl Engine {
     #[expect(clippy::needless_pass_by_value, reason = "an open store is the owner of its disk")]
     pub fn open_on(disk: Arc<dyn Disk>, clock: Arc<dyn Clock>, options: &Options) -> Result<Self, OpenError> {
         let opened = opening::open(&disk, clock, options)?;
-        let state = State {
+        let state = EngineState {
             cache: Cache::new(options.cache_bytes),
             segments: opened.segments,
-            ..State::new(opened.broker, opened.buffer)
+            ..EngineState::new(opened.broker, opened.buffer)
         };
         let preallocator = Preallocator::new(opened.store, opened.spares);
         let loader = Some(Loader::new(opened.reader));
@@ -126,14 +126,14 @@ impl Engine {
         let now = clock.now();
         let (mut broker, mut buffer) = (Broker::default(), CommitBuffer::forgetful(opening::memory_key()));
         broker.start(now.log.0.max(1), now, &mut buffer);
-        let state = State::new(broker, buffer);
+        let state = EngineState::new(broker, buffer);
         let engine = Self::assemble(state, clock, &options, Preallocator::idle(), None, None);
         engine.spawn("sureq-ticker", |shared| ticker::run(&shared));
         engine
     }
 
     fn assemble(
-        state: State,
+        state: EngineState,
         clock: LogClock,
         options: &Options,
         preallocator: Preallocator,
@@ -247,7 +247,7 @@ impl Engine {
             let _ = thread.join();
         }
         let mut state = shared.lock_in_doubt();
-        let State { listeners, woken, .. } = &mut *state;
+        let EngineState { listeners, woken, .. } = &mut *state;
         listeners.end(woken);
         shared.let_go(state);
         shared.loader.iter().for_each(Loader::leave);

@@ -48,7 +48,7 @@ pub(crate) const LOCK: &str = "a panic under the lock has left the state in doub
 
 /// What all threads of an engine share.
 pub(crate) struct Shared {
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: Mutex<EngineState>,
     /// How many have had to wait for the lock of the state, and how many of them have got it.
     pub(crate) waited: AtomicU64,
     pub(crate) entered: AtomicU64,
@@ -111,7 +111,7 @@ impl ThreadsLeft {
 }
 
 /// What the lock guards.
-pub(crate) struct State {
+pub(crate) struct EngineState {
     pub(crate) broker: Broker<Body>,
     pub(crate) buffer: CommitBuffer,
     pub(crate) waiters: Waiters,
@@ -151,7 +151,7 @@ pub(crate) struct State {
 /// So many tasks are handed to those who wait before others get the lock.
 const SERVED_TASKS_MAX: usize = 2 * limits::SLICE_TASKS;
 
-impl State {
+impl EngineState {
     /// Of a store that has just been opened.
     pub(crate) fn new(broker: Broker<Body>, buffer: CommitBuffer) -> Self {
         Self {
@@ -219,7 +219,7 @@ const STEP_ASIDE: Duration = Duration::from_micros(20);
 
 impl Shared {
     /// Why a command is not even tried.
-    pub(crate) fn refusal(&self, state: &State, command: &Command<'_>) -> Option<Refusal> {
+    pub(crate) fn refusal(&self, state: &EngineState, command: &Command<'_>) -> Option<Refusal> {
         match command {
             Command::Push { .. } | Command::Add(_) if state.no_space => Some(Refusal::NoSpace),
             Command::Push { .. } | Command::Add(_) if self.is_out_of_memory(state) => {
@@ -242,13 +242,13 @@ impl Shared {
     }
 
     #[inline]
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, EngineState> {
         let mut state = self.lock_unmetered();
         state.note_held();
         state
     }
 
-    fn lock_unmetered(&self) -> MutexGuard<'_, State> {
+    fn lock_unmetered(&self) -> MutexGuard<'_, EngineState> {
         let locked = match self.state.try_lock() {
             Ok(state) => return state,
             Err(TryLockError::Poisoned(poisoned)) => Err(poisoned),
@@ -271,7 +271,7 @@ impl Shared {
     }
 
     /// The lock, even if a panic has put the state in doubt: for those who tell others that it is over.
-    pub(crate) fn lock_in_doubt(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock_in_doubt(&self) -> MutexGuard<'_, EngineState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -285,7 +285,7 @@ impl Shared {
     }
 
     /// The lock, if nobody has it.
-    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, EngineState>> {
         self.state.try_lock().ok()
     }
 
@@ -300,7 +300,7 @@ impl Shared {
     }
 
     /// The position that a reply made now must wait for: what it tells may rest on anything before it.
-    pub(crate) fn position(&self, state: &State) -> Position {
+    pub(crate) fn position(&self, state: &EngineState) -> Position {
         // Nothing is promised at these levels that a reply would have to wait for.
         if self.durability == Durability::None { Position::START } else { state.buffer.end() }
     }
@@ -315,7 +315,7 @@ impl Shared {
         let woken = {
             let mut state = self.lock_in_doubt();
             Self::dismiss_waiters(&mut state, poisoned, Position::START);
-            let State { listeners, woken, .. } = &mut *state;
+            let EngineState { listeners, woken, .. } = &mut *state;
             listeners.end(woken);
             std::mem::take(woken)
         };
@@ -324,7 +324,11 @@ impl Shared {
     }
 
     /// Answers all pops that wait.
-    pub(crate) fn dismiss_waiters(state: &mut State, replies: fn() -> Replies<Body>, position: Position) {
+    pub(crate) fn dismiss_waiters(
+        state: &mut EngineState,
+        replies: fn() -> Replies<Body>,
+        position: Position,
+    ) {
         for waiting in state.waiters.take_all() {
             Self::answer(state, waiting, replies(), position);
         }
@@ -354,8 +358,8 @@ impl Shared {
 
     /// A command or a slice of a tick is whole: what it recorded stays together, and those who listen will hear of it.
     #[inline]
-    pub(crate) fn end_unit(&self, state: &mut State) {
-        let State { broker, buffer, .. } = &mut *state;
+    pub(crate) fn end_unit(&self, state: &mut EngineState) {
+        let EngineState { broker, buffer, .. } = &mut *state;
         buffer.end_unit(broker);
         if let Some(observer) = &self.observer {
             observer.changed(buffer.end(), broker);
@@ -366,9 +370,9 @@ impl Shared {
     }
 
     #[cold]
-    fn tell(&self, state: &mut State) {
+    fn tell(&self, state: &mut EngineState) {
         let position = self.position(state);
-        let State { broker, buffer, listeners, woken, .. } = state;
+        let EngineState { broker, buffer, listeners, woken, .. } = state;
         buffer.notices.drain(|queue, kind, tasks| {
             // A queue that was forgotten within the same step had nothing in it that anyone would ask for now.
             if let Some(name) = broker.name_of(queue) {
@@ -384,7 +388,7 @@ impl Shared {
             return;
         }
         let now = self.clock.now();
-        let State { broker, buffer, .. } = &mut *state;
+        let EngineState { broker, buffer, .. } = &mut *state;
         act(broker, now, buffer);
         self.end_unit(&mut state);
         self.serve(&mut state, now);
@@ -394,7 +398,7 @@ impl Shared {
 
     /// Lets go of the lock, and wakes those whom what happened under it concerns.
     #[inline]
-    pub(crate) fn let_go(&self, mut state: MutexGuard<'_, State>) {
+    pub(crate) fn let_go(&self, mut state: MutexGuard<'_, EngineState>) {
         if state.woken.is_empty() {
             return;
         }
@@ -436,7 +440,7 @@ impl Shared {
 
     /// Hands tasks that became available to those who wait for them, first come, first served, as many as do not hold others
     /// up for long. Answers whether anyone got any.
-    pub(crate) fn serve(&self, state: &mut State, now: Now) -> bool {
+    pub(crate) fn serve(&self, state: &mut EngineState, now: Now) -> bool {
         let waiting = state.waiters.len();
         let mut budget = SERVED_TASKS_MAX;
         self.refuse_ended_workers(state, now, &mut budget);
@@ -456,11 +460,11 @@ impl Shared {
     }
 
     /// Tells those who wait for tasks in the name of a worker that has ended.
-    fn refuse_ended_workers(&self, state: &mut State, now: Now, budget: &mut usize) {
+    fn refuse_ended_workers(&self, state: &mut EngineState, now: Now, budget: &mut usize) {
         while *budget > 0
             && let Some(&incarnation) = state.buffer.ended_workers.last()
         {
-            let State { broker, buffer, waiters, .. } = &mut *state;
+            let EngineState { broker, buffer, waiters, .. } = &mut *state;
             let Some((number, waiting)) = waiters.first_of_worker(incarnation) else {
                 buffer.ended_workers.pop();
                 continue;
@@ -477,9 +481,9 @@ impl Shared {
         }
     }
 
-    fn serve_queue(&self, state: &mut State, queue: &[u8], now: Now, budget: &mut usize) {
+    fn serve_queue(&self, state: &mut EngineState, queue: &[u8], now: Now, budget: &mut usize) {
         while *budget > 0 && state.broker.queue(queue).is_some_and(|queue| queue.can_pop(now.log)) {
-            let State { broker, buffer, waiters, .. } = &mut *state;
+            let EngineState { broker, buffer, waiters, .. } = &mut *state;
             let Some((number, waiting)) = waiters.first_for(queue) else { return };
             let mut replies = Replies::default();
             let left = waiting.pop.with(|pop| sliced::begin_pop(broker, pop, now, buffer, &mut replies));
@@ -507,7 +511,12 @@ impl Shared {
     }
 
     /// Answers a waiting pop. Its taker is woken once the answer may leave, by whoever lets go of the lock.
-    pub(crate) fn answer(state: &mut State, waiting: Waiting, replies: Replies<Body>, position: Position) {
+    pub(crate) fn answer(
+        state: &mut EngineState,
+        waiting: Waiting,
+        replies: Replies<Body>,
+        position: Position,
+    ) {
         let Waiting { pop, cell, .. } = waiting;
         let mut cell = cell.lock();
         cell.answer = Some(PendingAnswer::new(pop.into_queues(), replies, position));
@@ -516,7 +525,7 @@ impl Shared {
 
     /// Gives a waiting pop its first tasks. Its taker is woken, and gets the rest.
     fn answer_in_part(
-        state: &mut State,
+        state: &mut EngineState,
         waiting: Waiting,
         left: Left,
         replies: Replies<Body>,
@@ -539,12 +548,12 @@ impl Shared {
     }
 
     /// Wakes the log thread and the ticker if they have something to do that they do not know of.
-    pub(crate) fn stir(&self, state: &mut State, now: Now) {
+    pub(crate) fn stir(&self, state: &mut EngineState, now: Now) {
         self.stir_log(state);
         self.stir_ticker(state, now);
     }
 
-    pub(crate) fn stir_log(&self, state: &mut State) {
+    pub(crate) fn stir_log(&self, state: &mut EngineState) {
         state.buffer.commit();
         let is_called = match state.log_thread {
             LogThread::Awake | LogThread::Waits => false,
@@ -557,7 +566,7 @@ impl Shared {
         }
     }
 
-    pub(crate) fn stir_ticker(&self, state: &mut State, now: Now) {
+    pub(crate) fn stir_ticker(&self, state: &mut EngineState, now: Now) {
         if let Some(until) = state.ticker_sleeps
             && ticker::next_look(state, now).is_some_and(|at| at < until)
         {
@@ -568,7 +577,7 @@ impl Shared {
 
     /// Has the preallocator raise the durable mark of the ids if they have come near to it: the clock has leapt, or the preallocator was
     /// held up. Nobody waits for that under the lock: until the mark is raised, the broker gives out ids below it.
-    pub(crate) fn mind_the_mark(&self, state: &State, now: Now) {
+    pub(crate) fn mind_the_mark(&self, state: &EngineState, now: Now) {
         let (last, mark) = (state.broker.last_id(), state.broker.id_mark());
         let is_near = last.ms().max(now.log.0) + MARK_NEAR_MS >= mark.ms() && mark < TaskId::LAST;
         if is_near {

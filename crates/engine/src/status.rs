@@ -7,7 +7,7 @@ use sureq_home_api::Status;
 use crate::engine::Engine;
 use crate::log::Position;
 use crate::payload::loader::Loader;
-use crate::shared::{Shared, State};
+use crate::shared::{EngineState, Shared};
 
 /// There is room again when this part of the memory is free.
 const ROOM_AGAIN_PART: u64 = 32;
@@ -56,13 +56,13 @@ impl Shared {
     }
 
     /// Payloads in memory: those in the cache, and those that are on their way there.
-    fn cached(&self, state: &State) -> u64 {
+    fn cached(&self, state: &EngineState) -> u64 {
         let arrived = self.loader.as_ref().map_or(0, Loader::arrived_bytes);
         (state.cache.bytes() + arrived) as u64
     }
 
     /// The memory that is accounted for.
-    pub(crate) fn memory(&self, state: &State) -> u64 {
+    pub(crate) fn memory(&self, state: &EngineState) -> u64 {
         let charged = self.charged.load(Relaxed) as u64;
         let waiting = state.waiters.memory() as u64;
         state.broker.memory() + self.cached(state) + state.buffer.bytes() as u64 + waiting + charged
@@ -70,7 +70,7 @@ impl Shared {
 
     /// What the operator is to hear about memory, if anything, after commands some of which may have been refused for want of
     /// it. There is room again when there is a little: who is at the limit goes back and forth across it.
-    pub(crate) fn note_memory(&self, state: &mut State, is_refused: bool) -> Option<String> {
+    pub(crate) fn note_memory(&self, state: &mut EngineState, is_refused: bool) -> Option<String> {
         let max = self.memory_max?;
         if is_refused && !state.no_memory {
             state.no_memory = true;
@@ -87,7 +87,7 @@ impl Shared {
     }
 
     /// Whether it is so much that no more tasks are taken in.
-    pub(crate) fn is_out_of_memory(&self, state: &State) -> bool {
+    pub(crate) fn is_out_of_memory(&self, state: &EngineState) -> bool {
         self.memory_max.is_some_and(|max| self.memory(state) > max)
     }
 }

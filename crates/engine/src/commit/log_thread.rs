@@ -6,7 +6,7 @@ use crate::commit::commit_buffer::Batch;
 use crate::compaction::compactor;
 use crate::log::{Durability, FrameBuf, LogError, Place, Writer};
 use crate::payload::placement;
-use crate::shared::{LOCK, Shared, State};
+use crate::shared::{EngineState, LOCK, Shared};
 use sureq_sync::MutexGuard;
 
 /// At the level `interval`, what is written is synced within this time.
@@ -71,7 +71,7 @@ fn write_until_closed(shared: &Shared, writer: &mut Writer) -> Result<(), LogErr
             }
             continue;
         }
-        let State { broker, buffer, cache, sync_wanted, .. } = &mut *state;
+        let EngineState { broker, buffer, cache, sync_wanted, .. } = &mut *state;
         let is_wanted = *sync_wanted > writer.synced();
         let Some(batch) = buffer.take(&mut spare) else { continue };
         placement::verify(broker, &batch);
@@ -101,7 +101,7 @@ fn write_until_closed(shared: &Shared, writer: &mut Writer) -> Result<(), LogErr
 }
 
 /// Sleeps until something is committed, or something written is to be synced, or the store closes.
-fn wait_for_work<'s>(shared: &'s Shared, writer: &Writer, synced_at: Instant) -> MutexGuard<'s, State> {
+fn wait_for_work<'s>(shared: &'s Shared, writer: &Writer, synced_at: Instant) -> MutexGuard<'s, EngineState> {
     let mut state = shared.lock();
     while !state.buffer.is_committed() && !state.closing && state.sync_wanted <= writer.synced() {
         let unsynced = shared.durability == Durability::Interval && writer.synced() < writer.end();
@@ -131,9 +131,13 @@ fn sync(shared: &Shared, writer: &mut Writer) -> Result<(), LogError> {
 }
 
 /// Lets more gather, unless the store closes.
-fn doze<'s>(shared: &'s Shared, writer: &Writer, mut state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
+fn doze<'s>(
+    shared: &'s Shared,
+    writer: &Writer,
+    mut state: MutexGuard<'s, EngineState>,
+) -> MutexGuard<'s, EngineState> {
     state.log_thread = LogThread::Dozes;
-    let may_gather = |state: &mut State| {
+    let may_gather = |state: &mut EngineState| {
         let is_little = state.buffer.bytes() < LAZY_BYTES && !state.buffer.is_long();
         !state.closing && state.sync_wanted <= writer.synced() && is_little
     };

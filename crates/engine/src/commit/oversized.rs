@@ -16,7 +16,7 @@ use sureq_sync::{Condvar, Mutex, MutexGuard};
 use crate::commit::durable::Durable;
 use crate::log::{LogError, Position, Reserved, Spares};
 use crate::payload::body::Body;
-use crate::shared::{Shared, State};
+use crate::shared::{EngineState, Shared};
 use crate::waiting::ticket::{EngineTicket, PendingAnswer, TicketCell, only, poisoned};
 
 /// What an event takes up at most besides payloads, names and ids.
@@ -315,7 +315,7 @@ fn execute_in(
     } else {
         let now = shared.clock.now();
         shared.mind_the_mark(&state, now);
-        let State { broker, buffer, .. } = &mut *state;
+        let EngineState { broker, buffer, .. } = &mut *state;
         buffer.lend(prepared);
         broker.execute(now, command, buffer, &mut replies);
         left = buffer.take_left();
@@ -339,7 +339,7 @@ fn execute_in(
 }
 
 /// The lock, once not too much waits to be written.
-fn lock_when_short(shared: &Shared) -> MutexGuard<'_, State> {
+fn lock_when_short(shared: &Shared) -> MutexGuard<'_, EngineState> {
     loop {
         let state = shared.lock();
         let hold = state.buffer.is_long().then(|| state.buffer.end());

@@ -20,7 +20,7 @@ use crate::commit::oversized::OversizedCommand;
 use crate::engine::Engine;
 use crate::payload::body::Body;
 use crate::payload::payloads::part_from_large;
-use crate::shared::{Shared, State};
+use crate::shared::{EngineState, Shared};
 use crate::waiting::sliced::{self, Left, PopRest, SLICE_BYTES, Sliced};
 use crate::waiting::ticker;
 use crate::waiting::ticket::{EngineTicket, PendingAnswer, split_off, timed_out};
@@ -241,7 +241,7 @@ impl Engine {
     /// Executes one command. Returns a ticket if its reply has to be waited for; otherwise the reply was appended.
     fn execute_one(
         &self,
-        state: &mut State,
+        state: &mut EngineState,
         (index, command): (usize, &Command<'_>),
         batch: &mut Batch,
         replies: &mut Replies<Body>,
@@ -260,7 +260,7 @@ impl Engine {
             return Some(shared.set_apart(oversized));
         }
         let (first_task, first_worker) = (replies.tasks.len(), replies.workers.len());
-        let State { broker, buffer, .. } = &mut *state;
+        let EngineState { broker, buffer, .. } = &mut *state;
         let (mut left, mut bulk, mut progress) = (None, Bulk::default(), Progress::Done);
         if let Command::Pop(pop) = command {
             left = sliced::begin_pop(broker, pop, run.now, buffer, replies);
@@ -293,7 +293,7 @@ impl Engine {
     /// wait never is.
     fn begin_to_wait(
         &self,
-        state: &mut State,
+        state: &mut EngineState,
         pop: &Pop<'_>,
         replies: &mut Replies<Body>,
         run: &mut BatchRun,
@@ -310,7 +310,7 @@ impl Engine {
     /// A ticket for a command whose tasks are not all handed out yet, or whose payloads have to be read.
     fn answer_later(
         &self,
-        state: &mut State,
+        state: &mut EngineState,
         command: &Command<'_>,
         left: Option<Left>,
         first_task: usize,

@@ -22,7 +22,7 @@ use crate::failpoint::failpoint;
 use crate::fault::{OpenError, Operation};
 use crate::log::{LogError, Position, SegmentInfo, Spares};
 use crate::payload::body::Body;
-use crate::shared::{Shared, State};
+use crate::shared::{EngineState, Shared};
 
 /// How often it looks without being asked to.
 const LOOK: Duration = Duration::from_secs(1);
@@ -291,7 +291,7 @@ impl Compactor {
     ///
     /// A stream of commands that begin such work could go on for ever. So the slices are done here, more and more of them
     /// before others get the lock, until nothing is left when the image is begun.
-    fn finish_under_way(shared: &Shared) -> MutexGuard<'_, State> {
+    fn finish_under_way(shared: &Shared) -> MutexGuard<'_, EngineState> {
         let mut state = shared.lock();
         let mut slices = 1;
         loop {
@@ -300,7 +300,7 @@ impl Compactor {
                     return state;
                 }
                 let now = shared.clock.now();
-                let State { broker, buffer, .. } = &mut *state;
+                let EngineState { broker, buffer, .. } = &mut *state;
                 broker.settle_under_way(now, buffer);
                 shared.end_unit(&mut state);
                 shared.serve(&mut state, now);
@@ -475,7 +475,7 @@ impl Compactor {
         }
         let now = sureq_sync::now();
         let mut state = shared.lock();
-        let State { segments, unreadable, .. } = &mut *state;
+        let EngineState { segments, unreadable, .. } = &mut *state;
         self.unread.retain(|number, _| segments.iter().any(|segment| segment.number == *number));
         for (number, retry) in &mut self.unread {
             if retry.at.take_if(|at| *at <= now).is_some() {
@@ -496,13 +496,13 @@ fn release(shared: &Shared, dropped: &Dropped<Body>) -> LiveBodies {
 }
 
 /// How much segments may take up before something is done about it.
-fn allowed(state: &State, segment_bytes: u64, is_full: bool) -> u64 {
+fn allowed(state: &EngineState, segment_bytes: u64, is_full: bool) -> u64 {
     let spared = if is_full { 0 } else { USED_SEGMENTS * segment_bytes };
     USED_PER_LIVE * state.buffer.live.total().bytes + spared
 }
 
 /// The segment that gives most room for the least copying, if segments take up too much.
-fn victim(state: &State, segment_bytes: u64, is_full: bool) -> Option<SegmentInfo> {
+fn victim(state: &EngineState, segment_bytes: u64, is_full: bool) -> Option<SegmentInfo> {
     let needed: Vec<(SegmentInfo, Live)> = state
         .sealed()
         .map(|(segment, _)| (segment, state.live_in(&segment)))
@@ -520,7 +520,7 @@ fn victim(state: &State, segment_bytes: u64, is_full: bool) -> Option<SegmentInf
 }
 
 /// Whether another segment would be more than the log may take up, and some of them are about to go.
-pub(crate) fn is_behind(state: &State, segment_bytes: u64) -> bool {
+pub(crate) fn is_behind(state: &EngineState, segment_bytes: u64) -> bool {
     let used: u64 = state.segments.iter().map(|segment| segment.bytes).sum();
     let bound = BOUND_PER_LIVE * state.buffer.live.total().bytes + BOUND_SEGMENTS * segment_bytes;
     let mut dead = state.sealed().filter(|(segment, _)| state.live_in(segment).tasks == 0);
@@ -532,7 +532,7 @@ const fn is_sparse(segment: &SegmentInfo, live: Live) -> bool {
     live.bytes * 100 <= segment.bytes * WORTHWHILE_PERCENT
 }
 
-impl State {
+impl EngineState {
     /// The segments that are not written to any more, each with the position that it ends at.
     fn sealed(&self) -> impl Iterator<Item = (SegmentInfo, Position)> {
         self.segments.windows(2).map(|pair| (pair[0], pair[1].first))

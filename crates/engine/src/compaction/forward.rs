@@ -16,7 +16,7 @@ use crate::fault::OpenError;
 use crate::log::{SegmentInfo, visit_segment};
 use crate::payload::body::Body;
 use crate::payload::payload_scan::{LoggedPayload, payloads_in};
-use crate::shared::{Shared, State};
+use crate::shared::{EngineState, Shared};
 
 /// How many tasks and bytes are copied before others get the lock.
 const SLICE_TASKS: usize = 128;
@@ -100,7 +100,7 @@ impl Slice<'_> {
             if state.closing || self.shared.durable.failure().is_some() {
                 return;
             }
-            let State { broker, buffer, .. } = &mut *state;
+            let EngineState { broker, buffer, .. } = &mut *state;
             let before = buffer.bytes();
             failpoint("forward.before");
             for Candidate { queue, id, offset, payload, prepared } in &mut self.candidates {

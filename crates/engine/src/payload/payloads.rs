@@ -10,7 +10,7 @@ use crate::payload::ahead::Readable;
 use crate::payload::body::{Body, Stored};
 use crate::payload::cache::Found;
 use crate::payload::seek::Search;
-use crate::shared::{Shared, State};
+use crate::shared::{EngineState, Shared};
 use crate::waiting::sliced::SLICE_BYTES;
 use crate::waiting::ticket::{EngineTicket, PendingAnswer, TicketCell};
 use sureq_home_api::Payload;
@@ -37,7 +37,7 @@ struct Fetched {
     is_read: bool,
 }
 
-impl State {
+impl EngineState {
     /// A payload that is in memory. Most are asked for soon after they came.
     pub(crate) fn payload(&mut self, place: Stored) -> Option<Found<'_>> {
         if let Some(payload) = self.cache.find_near(place) {
@@ -107,7 +107,7 @@ impl Shared {
     /// disk, what lies behind them is read ahead.
     pub(crate) fn fetch(
         &self,
-        state: &mut State,
+        state: &mut EngineState,
         command: &Command<'_>,
         tasks: &mut [TaskView<Body>],
     ) -> bool {
@@ -116,7 +116,7 @@ impl Shared {
         if let Command::Pop(pop) = command
             && (is_cold || is_read)
         {
-            let State { broker, ahead, cache, buffer, .. } = state;
+            let EngineState { broker, ahead, cache, buffer, .. } = state;
             let before = cache.written_from().min(buffer.unwritten_from());
             let readable = Readable { before, budget: cache.budget() };
             // Tasks of one queue stand together: a reply is gone through once, however many queues it is from.
@@ -131,11 +131,11 @@ impl Shared {
     }
 
     /// Puts payloads that are in memory into the tasks of a slice.
-    pub(crate) fn fetch_all(&self, state: &mut State, tasks: &mut [TaskView<Body>]) {
+    pub(crate) fn fetch_all(&self, state: &mut EngineState, tasks: &mut [TaskView<Body>]) {
         self.look_for(state, tasks);
     }
 
-    fn look_for(&self, state: &mut State, tasks: &mut [TaskView<Body>]) -> Fetched {
+    fn look_for(&self, state: &mut EngineState, tasks: &mut [TaskView<Body>]) -> Fetched {
         self.loader.iter().for_each(|loader| loader.unload(&mut state.cache));
         if self.loader.is_some() { state.fetch(tasks) } else { Fetched::default() }
     }

@@ -13,7 +13,7 @@ use sureq_home_api::{ListenEvent, Notice, NoticeQueue, NoticeSource, NoticeTasks
 
 use crate::engine::Engine;
 use crate::log::Position;
-use crate::shared::{Shared, State};
+use crate::shared::{EngineState, Shared};
 use crate::waiting::notice_buffer::NoticedTasks;
 
 /// One listener.
@@ -72,7 +72,7 @@ impl EngineListener {
     fn change(&self, change: impl FnOnce(&mut Subscribed)) {
         // A panic under the lock has left the state in doubt: nothing more will be published.
         let Ok(mut state) = self.shared.state.lock() else { return };
-        let State { listeners, buffer, .. } = &mut *state;
+        let EngineState { listeners, buffer, .. } = &mut *state;
         if let Some((subscribed, _)) = listeners.all.get_mut(&self.number) {
             change(subscribed);
         }

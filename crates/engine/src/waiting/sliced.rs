@@ -22,7 +22,7 @@ use sureq_core::{Broker, Bulk, Command, Now, Progress, Refusal, Replies, Reply, 
 use crate::commit::commit_buffer::CommitBuffer;
 use crate::log::Position;
 use crate::payload::body::Body;
-use crate::shared::{Shared, State};
+use crate::shared::{EngineState, Shared};
 use crate::waiting::ticker;
 use crate::waiting::ticket::{EngineTicket, PendingAnswer, TicketCell, only};
 use crate::waiting::waiters::OwnedPop;
@@ -300,8 +300,8 @@ impl PopRest {
         Self { pop, left }
     }
 
-    fn step(&mut self, now: Now, state: &mut State, replies: &mut Replies<Body>) -> Progress {
-        let State { broker, buffer, .. } = state;
+    fn step(&mut self, now: Now, state: &mut EngineState, replies: &mut Replies<Body>) -> Progress {
+        let EngineState { broker, buffer, .. } = state;
         let first_bytes = self.left.bytes;
         let left = &mut self.left;
         let popped = self.pop.with(|pop| pop_slice(left, first_bytes, broker, pop, now, buffer, replies));
@@ -311,8 +311,8 @@ impl PopRest {
 }
 
 impl RecoverRest {
-    fn step(&mut self, now: Now, state: &mut State, replies: &mut Replies<Body>) -> Progress {
-        let State { broker, buffer, .. } = state;
+    fn step(&mut self, now: Now, state: &mut EngineState, replies: &mut Replies<Body>) -> Progress {
+        let EngineState { broker, buffer, .. } = state;
         let is_first = self.upto.is_none();
         let last = || broker.queue(&self.queue).map_or(0, sureq_core::Queue::last_delivery);
         let upto = *self.upto.get_or_insert_with(last);
@@ -329,8 +329,8 @@ impl RecoverRest {
 }
 
 impl InspectRest {
-    fn step(&mut self, now: Now, state: &mut State, replies: &mut Replies<Body>) -> Progress {
-        let State { broker, buffer, .. } = state;
+    fn step(&mut self, now: Now, state: &mut EngineState, replies: &mut Replies<Body>) -> Progress {
+        let EngineState { broker, buffer, .. } = state;
         let count = self.left.min(SLICE_TASKS as u32);
         let (view, start) = (self.view, self.start);
         broker.execute(now, &Command::Inspect { queue: &self.queue, view, start, count }, buffer, replies);
@@ -357,8 +357,8 @@ impl InspectRest {
 }
 
 impl QueuesRest {
-    fn step(&mut self, now: Now, state: &mut State, replies: &mut Replies<Body>) -> Progress {
-        let State { broker, buffer, meter, .. } = state;
+    fn step(&mut self, now: Now, state: &mut EngineState, replies: &mut Replies<Body>) -> Progress {
+        let EngineState { broker, buffer, meter, .. } = state;
         let count = self.left.min(SLICE_TASKS as u32);
         let (pattern, cursor) = (self.pattern.as_deref(), self.cursor);
         meter.tasks(count as usize);
@@ -373,8 +373,8 @@ impl QueuesRest {
 }
 
 impl ListRest {
-    fn step(&mut self, now: Now, state: &mut State, replies: &mut Replies<Body>) -> Progress {
-        let State { broker, buffer, meter, .. } = state;
+    fn step(&mut self, now: Now, state: &mut EngineState, replies: &mut Replies<Body>) -> Progress {
+        let EngineState { broker, buffer, meter, .. } = state;
         let list = self.items.slice(self.done, SLICE_TASKS);
         meter.tasks(list.len());
         broker.execute(now, &self.act.on(&self.queue, &list), buffer, replies);
@@ -405,7 +405,7 @@ impl BulkRest {
         Self { which, name: name.into(), bulk, told: Replies::default() }
     }
 
-    fn step(&mut self, now: Now, state: &mut State, replies: &mut Replies<Body>) -> Progress {
+    fn step(&mut self, now: Now, state: &mut EngineState, replies: &mut Replies<Body>) -> Progress {
         let name = &*self.name;
         let command = match self.which {
             BulkCommand::Purge(state) => Command::Purge { queue: name, state },
@@ -417,7 +417,7 @@ impl BulkRest {
             BulkCommand::Fail => Command::Worker(Worker::Fail { name }),
             BulkCommand::ListWorkers => Command::Worker(Worker::List),
         };
-        let State { broker, buffer, meter, .. } = state;
+        let EngineState { broker, buffer, meter, .. } = state;
         meter.tasks(SLICE_TASKS);
         let progress = broker.execute_slice(now, &command, &mut self.bulk, buffer, &mut self.told);
         if progress == Progress::Done {
@@ -443,7 +443,7 @@ enum ReplyKind {
 
 impl Sliced {
     /// Executes a slice. What it adds to the list of replies is the answer instead of all slices before.
-    fn step(&mut self, now: Now, state: &mut State, replies: &mut Replies<Body>) -> Progress {
+    fn step(&mut self, now: Now, state: &mut EngineState, replies: &mut Replies<Body>) -> Progress {
         match self {
             Self::Pop(rest) => rest.step(now, state, replies),
             Self::Recover(rest) => rest.step(now, state, replies),

@@ -5,14 +5,14 @@ use std::time::Duration;
 use sureq_core::{LogTime, Now};
 use sureq_sync::MutexGuard;
 
-use crate::shared::{LOCK, Shared, State};
+use crate::shared::{EngineState, LOCK, Shared};
 use crate::waiting::ticket::timed_out;
 
 /// The wall clock may jump, so that tasks with a time of day are looked at this often before their time.
 const WALL_LOOK_MS: u64 = 100;
 
 /// When the ticker must look next, if ever.
-pub(crate) fn next_look(state: &State, now: Now) -> Option<LogTime> {
+pub(crate) fn next_look(state: &EngineState, now: Now) -> Option<LogTime> {
     let next = state.broker.next_deadline();
     let wall = next.wall.map(|at| now.log.after(at.0.saturating_sub(now.wall.0).min(WALL_LOOK_MS)));
     let unserved = state.has_unserved().then_some(now.log);
@@ -38,9 +38,9 @@ pub(crate) fn run(shared: &Shared) {
 }
 
 /// One slice of what is due.
-pub(crate) fn tick(shared: &Shared, state: &mut State, now: Now) {
+pub(crate) fn tick(shared: &Shared, state: &mut EngineState, now: Now) {
     if state.broker.next_deadline().is_due(now) {
-        let State { broker, buffer, .. } = &mut *state;
+        let EngineState { broker, buffer, .. } = &mut *state;
         broker.tick(now, buffer);
         shared.end_unit(state);
         shared.stir(state, now);
@@ -55,7 +55,11 @@ pub(crate) fn tick(shared: &Shared, state: &mut State, now: Now) {
 }
 
 /// Sleeps until the next thing is due, or until something sooner comes up.
-fn sleep<'s>(shared: &'s Shared, mut state: MutexGuard<'s, State>, now: Now) -> MutexGuard<'s, State> {
+fn sleep<'s>(
+    shared: &'s Shared,
+    mut state: MutexGuard<'s, EngineState>,
+    now: Now,
+) -> MutexGuard<'s, EngineState> {
     let until = next_look(&state, now);
     state.ticker_sleeps = Some(until.unwrap_or(LogTime(u64::MAX)));
     let timeout = until.map(|at| Duration::from_millis(at.since(now.log)));
