@@ -21,7 +21,7 @@ pub(crate) struct States {
 #[derive(Default)]
 struct Inner {
     /// None for a state that has too many tasks.
-    past: BTreeMap<Position, Option<State>>,
+    past: BTreeMap<Position, Option<StateDigest>>,
     /// What was confirmed to clients is before this.
     confirmed: Position,
     findings: Vec<String>,
@@ -57,13 +57,13 @@ impl States {
 
 /// What is compared of a state: a digest of all of it, and the counts, which may say where two of them differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct State {
+struct StateDigest {
     digest: u64,
     /// By the names of the queues.
     counts: BTreeMap<Box<[u8]>, [u64; 4]>,
 }
 
-impl State {
+impl StateDigest {
     fn of(broker: &Broker<Body>) -> Option<Self> {
         let counts: BTreeMap<_, _> =
             broker.queues().map(|(name, queue)| (name.into(), queue.counts())).collect();
@@ -91,7 +91,7 @@ impl Observer for States {
             let confirmed = inner.confirmed;
             inner.findings.push(format!("recovered up to {position:?}, but {confirmed:?} was confirmed"));
         }
-        let recovered = State::of(broker);
+        let recovered = StateDigest::of(broker);
         // Payloads that are copied forward change nothing but the position.
         let past = inner.past.range(..=position).next_back().map(|(at, state)| (*at, state.clone()));
         if let (Some((at, Some(past))), Some(recovered)) = (past, &recovered) {
@@ -112,7 +112,7 @@ impl Observer for States {
         let mut inner = self.lock();
         // Without an event nothing has changed.
         if inner.past.last_key_value().is_none_or(|(last, _)| *last < position) {
-            inner.past.insert(position, State::of(broker));
+            inner.past.insert(position, StateDigest::of(broker));
         }
     }
 }

@@ -69,7 +69,7 @@ impl Simulation {
         assert!(current().is_none(), "a simulation within a simulation");
         count_panics();
         let first = Entry::new("main");
-        let state = State {
+        let state = SchedulerState {
             rng: Rng::with_seed(options.seed),
             entries: vec![first],
             live: vec![0],
@@ -170,13 +170,13 @@ pub fn interrupt() {
 }
 
 struct Scheduler {
-    state: Mutex<State>,
+    state: Mutex<SchedulerState>,
     options: Options,
     panics: AtomicU64,
     began: Instant,
 }
 
-struct State {
+struct SchedulerState {
     rng: Rng,
     /// All threads that there ever were.
     entries: Vec<Entry>,
@@ -231,7 +231,7 @@ impl Entry {
     }
 }
 
-impl State {
+impl SchedulerState {
     fn note(&mut self, what: u64) {
         self.trace.hash = (self.trace.hash.rotate_left(5) ^ what).wrapping_mul(0x517c_c1b7_2722_0a95);
     }
@@ -302,7 +302,7 @@ impl fmt::Debug for Task {
 }
 
 impl Task {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SchedulerState> {
         self.scheduler.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -311,7 +311,7 @@ impl Task {
     }
 
     /// Passes the turn on, and waits until it comes back.
-    fn pass(&self, mut state: MutexGuard<'_, State>) {
+    fn pass(&self, mut state: MutexGuard<'_, SchedulerState>) {
         let next = state.choose(&self.scheduler.options);
         if next != self.id {
             state.running = next;
@@ -320,7 +320,7 @@ impl Task {
         }
     }
 
-    fn wait_for_turn(&self, mut state: MutexGuard<'_, State>) {
+    fn wait_for_turn(&self, mut state: MutexGuard<'_, SchedulerState>) {
         let turn = Arc::clone(&state.entries[self.id].turn);
         while state.running != self.id {
             state = turn.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -340,7 +340,7 @@ impl Task {
     /// Panics, if this thread is to.
     fn maybe_panic(&self) {
         let mut state = self.lock();
-        let State { injected: Some(injected), entries, .. } = &mut *state else { return };
+        let SchedulerState { injected: Some(injected), entries, .. } = &mut *state else { return };
         let is_meant = entries[self.id].name == injected.thread && !std::thread::panicking();
         if injected.left == 0 || !is_meant {
             return;
