@@ -1,4 +1,5 @@
-//! The one thread that writes: takes what has gathered, writes it as one frame, syncs, publishes.
+//! The only thread that writes to the log: it takes a frame from the commit buffer, writes it, syncs, and publishes the
+//! position.
 
 use std::time::{Duration, Instant};
 
@@ -9,40 +10,40 @@ use crate::payload::placement;
 use crate::shared::{EngineState, LOCK, Shared};
 use sureq_sync::MutexGuard;
 
-/// At the level `interval`, what is written is synced within this time.
+/// At the level `interval`, written frames are synced within this time.
 const SYNC_INTERVAL: Duration = Duration::from_millis(100);
 
-/// At the level `none` nobody waits for a write, so that it may gather for this long.
+/// At the level `none` no reply waits for a write, so events are buffered for this long.
 const LAZY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// But only so much of it: a frame is held in memory twice until it is written.
+/// The bytes that are buffered at most at the level `none`: memory holds a frame twice until it is written.
 pub(crate) const LAZY_BYTES: usize = 256 << 10;
 
-/// How long to wait before a segment is asked for again that there was no room for.
+/// The pause before another attempt to begin a segment for which the disk had no space.
 const NO_SPACE_RETRY: Duration = Duration::from_millis(100);
 
-/// How long a new segment waits for old ones to go, at most.
+/// A new segment waits at most this long for compaction to remove old ones.
 const COMPACTION_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How often it looks, beside being told.
+/// The interval at which it looks meanwhile, besides being woken.
 const COMPACTION_LOOK: Duration = Duration::from_millis(10);
 
-/// So much is written at most before it is synced, where replies wait for that.
+/// At the level `always` frames are synced after at most this many bytes.
 const SYNC_BYTES: usize = 2 << 20;
 
 /// A frame buffer that grew beyond this in a burst is not kept.
 const KEPT_FRAME_BYTES: usize = 1 << 20;
 
-/// What the log thread is doing, for those who may have to wake it.
+/// What the log thread is doing, for threads that may have to wake it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LogThread {
-    /// It looks for more by itself.
+    /// It works, and looks for more by itself.
     Awake,
-    /// It waits for something to be committed.
+    /// It waits for a commit.
     Sleeps,
-    /// It lets more gather, but only so much.
+    /// It waits for more events before it writes, at the level `none`.
     Dozes,
-    /// It waits for old segments to go, or for room, before it begins another.
+    /// It waits for compaction or for disk space before it begins a segment.
     Waits,
 }
 
@@ -82,11 +83,11 @@ fn write_until_closed(shared: &Shared, writer: &mut Writer) -> Result<(), LogErr
         let has_full = buffer.has_full();
         drop(state);
         let written = append(shared, writer, &mut frame, events)?;
-        assert_eq!(written, place, "tasks were told where their payloads lie");
+        assert_eq!(written, place, "tasks have the places of their payloads");
         unsynced_bytes += frame.body_len();
         let interval_over =
             shared.durability == Durability::Interval && sureq_sync::elapsed(synced_at) >= SYNC_INTERVAL;
-        // Frames that wait already are synced together, as they would be in one frame.
+        // Full frames that wait already are synced together.
         let is_last = !has_full || unsynced_bytes >= SYNC_BYTES;
         if shared.durability == Durability::Always && is_last || interval_over || is_wanted {
             sync(shared, writer)?;
@@ -100,7 +101,7 @@ fn write_until_closed(shared: &Shared, writer: &mut Writer) -> Result<(), LogErr
     }
 }
 
-/// Sleeps until something is committed, or something written is to be synced, or the store closes.
+/// Sleeps until there is something to write or to sync, or the store closes.
 fn wait_for_work<'s>(shared: &'s Shared, writer: &Writer, synced_at: Instant) -> MutexGuard<'s, EngineState> {
     let mut state = shared.lock();
     while !state.buffer.is_committed() && !state.closing && state.sync_wanted <= writer.synced() {
@@ -130,7 +131,7 @@ fn sync(shared: &Shared, writer: &mut Writer) -> Result<(), LogError> {
     Ok(())
 }
 
-/// Lets more gather, unless the store closes.
+/// Waits for more events, unless the store closes.
 fn doze<'s>(
     shared: &'s Shared,
     writer: &Writer,
@@ -148,7 +149,7 @@ fn doze<'s>(
     state
 }
 
-/// Appends a frame. Where there is no room for another segment, pushes are refused until there is.
+/// Appends a frame. If the disk has no space for another segment, pushes are refused until it has.
 fn append(
     shared: &Shared,
     writer: &mut Writer,
@@ -167,7 +168,7 @@ fn append(
                 return Ok(place);
             }
             Err(LogError::NoSpace(fault)) => {
-                // What is written already must not wait for room: it has been promised.
+                // Frames that are written already must not wait for space.
                 sync(shared, writer)?;
                 shared.synced.stick(true);
                 shared.note_full();
@@ -184,8 +185,8 @@ fn append(
     }
 }
 
-/// Where old segments take up more than they may, no new one is begun before some of them are gone. Those who are to see
-/// to that may have to wait for what is about to be written; and nobody waits for ever.
+/// Waits before it begins a segment while old segments take up more than they may, so that compaction keeps pace. Returns
+/// if compaction itself waits for the log, and in any case after [`COMPACTION_PATIENCE`].
 fn wait_for_compaction(shared: &Shared, writer: &mut Writer) -> Result<(), LogError> {
     let since = sureq_sync::now();
     loop {
@@ -197,7 +198,7 @@ fn wait_for_compaction(shared: &Shared, writer: &mut Writer) -> Result<(), LogEr
             return Ok(());
         }
         state.log_thread = LogThread::Waits;
-        // What is written already has been promised, and would be synced before the next segment in any case.
+        // Frames that are written already must not wait. They are synced before the next segment in any case.
         if writer.synced() < writer.end() {
             drop(state);
             sync(shared, writer)?;
@@ -208,7 +209,7 @@ fn wait_for_compaction(shared: &Shared, writer: &mut Writer) -> Result<(), LogEr
     }
 }
 
-/// Notes what was written, and has others do what follows from it.
+/// Accounts for a written frame, and wakes the threads that have work because of it.
 fn note(shared: &Shared, writer: &Writer, segment: u64, before: u64) {
     let mut state = shared.lock();
     state.cache.has_written();
@@ -220,7 +221,7 @@ fn note(shared: &Shared, writer: &Writer, segment: u64, before: u64) {
     }
     drop(state);
     if has_rolled {
-        // A segment is synced before the next begins: whoever waits for that is not told otherwise.
+        // A segment is synced before the next begins, and only this publishes it.
         shared.synced.publish(writer.synced());
         shared.preallocator.wake();
     }
@@ -242,14 +243,14 @@ mod tests {
     use crate::engine::{Engine, Options};
     use crate::log::{Durability, LogError};
 
-    /// Where nobody waits for a sync, the end of a segment may be the only one there is.
+    /// At the level `none` the sync at the end of a segment may be the only one.
     #[test]
-    fn the_sync_at_the_end_of_a_segment_is_told() {
+    fn the_sync_at_the_end_of_a_segment_is_published() {
         let dir = tempfile::tempdir().expect("a directory");
         let options = Options {
             durability: Durability::None,
             segment_bytes: Some(64 << 10),
-            // Nobody else asks for one.
+            // No checkpoint asks for a sync.
             keeps_log: true,
             ..Options::default()
         };

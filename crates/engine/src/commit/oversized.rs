@@ -1,9 +1,9 @@
-//! Commands whose events are larger than a segment. No prepared file has room for them, so their room is reserved before
-//! they are executed. Without room they are refused, and nothing waits for them.
+//! Commands whose events are larger than a segment. No prepared file has space for them, so it is reserved before they are
+//! executed. If the disk has none, the command is refused, and no other command has to wait.
 //!
-//! Reserving room means to create a file, which a disk that hangs does not answer. So it is never done on the caller's
-//! thread, which serves other connections too: [`OversizedCommand`] owns a copy of the command, the caller gets a ticket, and a thread
-//! of its own reserves the room and executes the command.
+//! Reserving space creates a file, which may block on a disk that hangs. The caller's thread serves other connections too,
+//! so it does not do that: [`OversizedCommand`] owns a copy of the command, the caller gets a ticket, and the thread
+//! `sureq-oversized` reserves the space and executes the command.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,19 +19,19 @@ use crate::payload::body::Body;
 use crate::shared::{EngineState, Shared};
 use crate::waiting::ticket::{EngineTicket, PendingAnswer, TicketCell, only, poisoned};
 
-/// What an event takes up at most besides payloads, names and ids.
+/// The most bytes that an event takes up besides payloads, names and ids.
 const EVENT_BYTES: usize = 256;
 
-/// What stands before a payload: its length and its checksum.
+/// The bytes before a payload: its length and its checksum.
 const PAYLOAD_HEAD_BYTES: usize = 10;
 
-/// The most that one task in a list of ids takes up.
+/// The most bytes that one task in a list of ids takes up.
 const ID_BYTES: usize = 20;
 
-/// What may happen by itself in the same unit: slices of tasks that fall due, expire or move elsewhere.
+/// Space for events that time causes in the same unit: slices of tasks that fall due, expire or move elsewhere.
 const SETTLED_BYTES: usize = 256 << 10;
 
-/// At most so many bytes of events follow from the command itself.
+/// An upper bound of the bytes of the events of the command itself.
 fn event_bytes(command: &Command<'_>) -> usize {
     let ids = |tasks: &TaskRefs<'_>| tasks.list.len() * ID_BYTES;
     let bytes = match command {
@@ -60,7 +60,7 @@ struct Owned {
     /// The command without what it borrows.
     form: Command<'static>,
     queue: Box<[u8]>,
-    /// Payloads, ids or names, one behind the other, and where each ends.
+    /// Payloads, ids or names, concatenated, and where each ends.
     bytes: Vec<u8>,
     ends: Vec<usize>,
 }
@@ -121,12 +121,12 @@ impl Owned {
         Self { form, queue: queue.into(), bytes, ends }
     }
 
-    /// About how many bytes it takes.
+    /// About how many bytes of memory it takes.
     fn memory(&self) -> usize {
         self.bytes.capacity() + self.ends.capacity() * size_of::<usize>()
     }
 
-    /// Hands the command itself to `act`.
+    /// Calls `act` with the command.
     fn with<T>(&self, act: impl FnOnce(&Command<'_>) -> T) -> T {
         let starts = [0].into_iter().chain(self.ends.iter().copied());
         let list: Vec<&[u8]> = starts.zip(&self.ends).map(|(start, &end)| &self.bytes[start..end]).collect();
@@ -158,15 +158,15 @@ impl Owned {
     }
 }
 
-/// A command that waits for its room.
+/// A command that waits for its space.
 pub(crate) struct OversizedCommand {
     command: Owned,
-    /// How much its events may take up.
+    /// The most bytes that its events may take up.
     bytes: usize,
     cell: Arc<TicketCell>,
 }
 
-/// The commands that wait for room, for the thread that reserves it.
+/// The commands that wait for their space to be reserved.
 #[derive(Default)]
 pub(crate) struct OversizedCommands {
     jobs: Mutex<Jobs>,
@@ -176,19 +176,19 @@ pub(crate) struct OversizedCommands {
 #[derive(Default)]
 struct Jobs {
     waiting: VecDeque<OversizedCommand>,
-    /// Who waits for the one that is being done.
+    /// The ticket of the command that is being executed.
     current: Option<Arc<TicketCell>>,
     is_woken: bool,
 }
 
 impl OversizedCommands {
-    /// Has the thread look whether it is still needed.
+    /// Wakes the thread, so that it looks whether it must end.
     pub(crate) fn wake(&self) {
         self.lock().is_woken = true;
         self.wakes.notify_one();
     }
 
-    /// Tells all who wait that nothing is confirmed any more.
+    /// Answers all tickets with an error, after the store has failed.
     pub(crate) fn fail(&self, durable: &Durable) {
         let mut jobs = self.lock();
         let waiting = std::mem::take(&mut jobs.waiting).into_iter().map(|oversized| oversized.cell);
@@ -204,7 +204,7 @@ impl OversizedCommands {
         self.wakes.notify_one();
     }
 
-    /// The next one; waits for it until someone wants the thread to look around.
+    /// Waits for the next command, or for [`Self::wake`], and then returns none.
     fn next(&self) -> Option<OversizedCommand> {
         let mut jobs = self.lock();
         jobs.current = None;
@@ -217,19 +217,19 @@ impl OversizedCommands {
     }
 
     fn lock(&self) -> MutexGuard<'_, Jobs> {
-        // A list is whole at every instant.
+        // A panic elsewhere cannot leave the list half changed.
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Shared {
-    /// Whether a command needs more room than a segment has.
+    /// Whether the events of a command may be larger than a segment.
     pub(crate) fn is_oversized(&self, command: &Command<'_>) -> bool {
         let segment_bytes = self.preallocator.segment_bytes as usize;
         segment_bytes > 0 && event_bytes(command) + EVENT_BYTES > segment_bytes
     }
 
-    /// A copy of a command that needs more room than a segment has. Not to be called with the lock.
+    /// A copy of a command that is larger than a segment. Must not be called with the lock.
     pub(crate) fn oversized(&self, command: &Command<'_>) -> Option<OversizedCommand> {
         if !self.is_oversized(command) || command.check().is_err() {
             return None;
@@ -238,7 +238,7 @@ impl Shared {
         Some(OversizedCommand { command: Owned::of(command)?, bytes, cell: Arc::default() })
     }
 
-    /// Has a command executed once there is room for it.
+    /// Hands a command to the thread that executes it once its space is reserved.
     pub(crate) fn set_apart(self: &Arc<Self>, oversized: OversizedCommand) -> EngineTicket {
         let cell = Arc::clone(&oversized.cell);
         cell.lock().is_loading = true;
@@ -248,7 +248,7 @@ impl Shared {
     }
 }
 
-/// Executes oversized as they come, until the store closes.
+/// Executes oversized commands one by one, until the store closes.
 pub(crate) fn run(shared: &Shared) {
     loop {
         match shared.oversized.next() {
@@ -259,19 +259,19 @@ pub(crate) fn run(shared: &Shared) {
     }
 }
 
-/// Reserves the room of a command, executes it, and answers whoever asked.
+/// Reserves the space of a command, executes it, and answers its ticket.
 fn execute(shared: &Shared, oversized: &OversizedCommand) {
     let spares = shared.preallocator.spares();
     let reserved = spares.as_ref().map(|spares| spares.reserve(oversized.bytes));
     let room = match reserved {
         Some(Ok(reserved)) => Room::Reserved(reserved),
         Some(Err(LogError::NoSpace(_))) => Room::None,
-        // The log meets the same when it comes to write, and knows what to do.
+        // The log thread will meet the same error at its write, and handles it.
         Some(Err(_)) | None => Room::Unknown,
     };
-    // If the log fails before it is answered, nobody knows what came of it.
+    // If the log fails from here on, it is unknown whether the command is on disk.
     oversized.cell.lock().is_executed = true;
-    // Its own copy is no reason to refuse it.
+    // The memory of the copy must not be the reason to refuse it.
     shared.charged.fetch_sub(oversized.command.memory(), Relaxed);
     let (replies, position) =
         oversized.command.with(|command| execute_in(shared, command, room, spares.as_deref()));
@@ -284,7 +284,7 @@ fn execute(shared: &Shared, oversized: &OversizedCommand) {
     }
 }
 
-/// What came of the wish for room.
+/// The outcome of reserving space.
 enum Room {
     Reserved(Reserved),
     None,
@@ -308,7 +308,7 @@ fn execute_in(
     };
     let mut unused = if let Room::Reserved(reserved) = room { Some(reserved) } else { None };
     let mut position = Position::START;
-    // It takes time to free, and is freed after the lock has gone.
+    // Large memory takes time to free: not under the lock.
     let mut left = None;
     if let Some(refusal) = refusal {
         replies = if refusal == Refusal::Poisoned { poisoned() } else { only(Reply::Refused(refusal)) };
@@ -320,7 +320,7 @@ fn execute_in(
         broker.execute(now, command, buffer, &mut replies);
         left = buffer.take_left();
         shared.end_unit(&mut state);
-        // The log needs the room for the frame that ends here.
+        // The log thread uses the space for the frame that ends here.
         if state.buffer.is_oversized()
             && let (Some(spares), Some(reserved)) = (spares, unused.take())
         {
@@ -338,7 +338,7 @@ fn execute_in(
     (replies, position)
 }
 
-/// The lock, once not too much waits to be written.
+/// Takes the lock when the commit buffer is short enough.
 fn lock_when_short(shared: &Shared) -> MutexGuard<'_, EngineState> {
     loop {
         let state = shared.lock();
@@ -359,7 +359,7 @@ mod tests {
     use crate::compaction::live::LiveBodies;
     use crate::log::Room;
 
-    /// Whatever a command may record, no less room is reserved for it.
+    /// The space reserved for a command is enough for whatever it records.
     #[test]
     fn no_command_records_more_than_it_was_expected_to() {
         let room = Room::new(1, 192, 1 << 30, 1 << 30);
