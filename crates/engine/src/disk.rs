@@ -1,12 +1,12 @@
 //! The door to the disk: nothing else in the engine touches a file.
 //!
-//! A [`Disk`] is one flat directory, a [`DiskFile`] an open file in it. [`DirDisk`] is the real one, [`ReadDisk`] the same
-//! for those who only look. Their simulated twin, `SimDisk` in the testkit, crashes and fails at every call made through
-//! here.
+//! A [`Disk`] is one flat directory, a [`DiskFile`] an open file in it. [`DirDisk`] is the real one, [`ReadDisk`] the
+//! same for those who only look. Their simulated twin, `SimDisk` in the testkit, crashes and fails at every call made
+//! through here.
 //!
 //! What the code above relies on: `sync_data` makes all earlier writes to that file durable, `sync_dir` all earlier
-//! creates, renames and removes; a rename is atomic; a write never changes bytes outside its range. A sync that failed is
-//! never tried again, because the system may have dropped the pages and would wrongly report success.
+//! creates, renames and removes; a rename is atomic; a write never changes bytes outside its range. A sync that failed
+//! is never tried again, because the system may have dropped the pages and would wrongly report success.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
@@ -237,8 +237,8 @@ impl Disk for DirDisk {
     }
 }
 
-/// A real directory that is looked at. Nothing in it is created, changed or removed, so that it may be another's, or on a
-/// file system that cannot be written to.
+/// A real directory that is looked at. Nothing in it is created, changed or removed, so that it may be another's, or on
+/// a file system that cannot be written to.
 #[derive(Debug)]
 pub struct ReadDisk {
     path: PathBuf,
@@ -324,13 +324,15 @@ fn list(directory: &Path) -> Result<Vec<String>, Fault> {
     names().map_err(|source| Fault::new(Operation::List, directory, source))
 }
 
-/// For how long a descriptor is waited for. A store shares them with all else in its process, which may need many for a while.
+/// For how long a descriptor is waited for. A store shares them with all else in its process, which may need many for a
+/// while.
 const DESCRIPTOR_PATIENCE: Duration = Duration::from_secs(30);
 
 /// How often it is tried again; nobody signals that there is one.
 const DESCRIPTOR_LOOK: Duration = Duration::from_millis(10);
 
-/// Opens a file. Whether there are descriptors left says nothing about the disk, and so is no fault of it unless it lasts.
+/// Opens a file. Whether there are descriptors left says nothing about the disk, and so is no fault of it unless it
+/// lasts.
 fn open_with(operation: Operation, path: PathBuf, options: &OpenOptions) -> Result<RealFile, Fault> {
     let since = sureq_sync::now();
     loop {
@@ -350,8 +352,9 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
-/// What is written over must need no new room, or a full disk would end the log in the middle. That is how most file systems
-/// are; btrfs does it for those who ask while the file is empty, and others that cannot do it say so and are none the worse.
+/// What is written over must need no new room, or a full disk would end the log in the middle. That is how most file
+/// systems are; btrfs does it for those who ask while the file is empty, and others that cannot do it say so and are
+/// none the worse.
 fn overwrite_in_place(file: &File) {
     if let Ok(flags) = rustix::fs::ioctl_getflags(file) {
         let _ = rustix::fs::ioctl_setflags(file, flags | IFlags::NOCOW);
@@ -429,8 +432,8 @@ fn sight() -> OpenOptions {
     options
 }
 
-/// The path from the root on: files are opened by it for as long as the store is open, and the process may go to another
-/// directory meanwhile.
+/// The path from the root on: files are opened by it for as long as the store is open, and the process may go to
+/// another directory meanwhile.
 fn absolute(path: PathBuf) -> Result<PathBuf, Fault> {
     std::path::absolute(&path).map_err(|source| Fault::new(Operation::Open, path, source))
 }
@@ -470,8 +473,8 @@ fn lock(directory: &Path) -> Result<File, OpenError> {
     Ok(file)
 }
 
-/// Takes the lock as one of many who look. There is nothing to take in a copy that has no lock, and nothing can be known
-/// where the lock may not be read.
+/// Takes the lock as one of many who look. There is nothing to take in a copy that has no lock, and nothing can be
+/// known where the lock may not be read.
 fn share_lock(directory: &Path) -> Result<Option<File>, OpenError> {
     let path = directory.join(LOCK_NAME);
     let fault = |source| Fault::new(Operation::Lock, &path, source);

@@ -217,8 +217,8 @@ impl Engine {
         self.shared.cut.as_ref()
     }
 
-    /// Writes and syncs everything, ends all threads and releases the directory. Waiting pops time out. Takes no longer than
-    /// [`CLOSE_PATIENCE`]: after that it returns an error, since not everything may be on disk.
+    /// Writes and syncs everything, ends all threads and releases the directory. Waiting pops time out. Takes no longer
+    /// than [`CLOSE_PATIENCE`]: after that it returns an error, since not everything may be on disk.
     pub fn close(&self) -> Result<(), Arc<LogError>> {
         self.close_within(CLOSE_PATIENCE)
     }

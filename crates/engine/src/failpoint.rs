@@ -1,4 +1,5 @@
-//! Steps at which a test can end the process, as a crash would: only in debug builds, and only where the environment asks.
+//! Steps at which a test can end the process, as a crash would: only in debug builds, and only where the environment
+//! asks.
 //!
 //! `SUREQ_FAILPOINT=retire.before-unlink:3` ends it when it comes to that step for the third time.
 

@@ -1,8 +1,8 @@
 //! What the disk can do to us, in three kinds that are never mixed.
 //!
-//! A [`Fault`] is a call that failed: it names the operation and the path. A [`Damage`] is content that contradicts what
-//! was once made durable: it names file, offset and position. An [`OpenError`] is why a directory cannot be served; when
-//! it is returned because of damage, nothing on disk has been changed.
+//! A [`Fault`] is a call that failed: it names the operation and the path. A [`Damage`] is content that contradicts
+//! what was once made durable: it names file, offset and position. An [`OpenError`] is why a directory cannot be
+//! served; when it is returned because of damage, nothing on disk has been changed.
 
 use std::path::PathBuf;
 use std::{error, fmt, io};

@@ -2,8 +2,8 @@
 //!
 //! The map, from the outside in:
 //!
-//! * [`engine`]: opening and closing a store. `shared`: the state of an open store, under one lock, and the threads' ways to
-//!   it. `meter`: counts the work under that lock, for tests. `status`: numbers for operators.
+//! * [`engine`]: opening and closing a store. `shared`: the state of an open store, under one lock, and the threads'
+//!   ways to it. `meter`: counts the work under that lock, for tests. `status`: numbers for operators.
 //! * `commit`: from a submitted command to a durable position. Implements [`sureq_home_api::Home`].
 //! * `waiting`: callers that wait for tasks, payloads or notices, and the thread that ends leases and delays.
 //! * `payload`: finds payloads, in the log or in memory, and puts them into replies.
@@ -12,8 +12,8 @@
 //!   [`store`]: the file with the few numbers that never go back.
 //! * `opening`: from a directory to a broker that is ready to serve.
 //! * `offline`: [`check`], [`repair`] and [`backup`] of a store's files.
-//! * [`disk`], [`clock`]: the only access to the machine. [`fault`]: its errors. `failpoint`: places where a test can end the
-//!   process. `observer`: sees all states, for simulations.
+//! * [`disk`], [`clock`]: the only access to the machine. [`fault`]: its errors. `failpoint`: places where a test can
+//!   end the process. `observer`: sees all states, for simulations.
 
 pub mod checkpoint;
 pub mod clock;

@@ -1,5 +1,5 @@
-//! Counts what is done while the lock of the state is held, so that tests can bound it without a clock. In release builds it
-//! counts nothing.
+//! Counts what is done while the lock of the state is held, so that tests can bound it without a clock. In release
+//! builds it counts nothing.
 
 use sureq_core::Event;
 
@@ -62,7 +62,8 @@ impl Meter {
     }
 }
 
-/// How many tasks an event lists. Purges and drops take the whole of a list at once, whatever its length, and count as none.
+/// How many tasks an event lists. Purges and drops take the whole of a list at once, whatever its length, and count as
+/// none.
 fn moved_by(event: &Event<'_>) -> usize {
     match event {
         Event::Pushed { payloads, .. } => payloads.len(),

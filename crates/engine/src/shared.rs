@@ -147,7 +147,8 @@ pub(crate) struct EngineState {
     /// Counts the work under the lock. `held` is the most that was done at once.
     pub(crate) meter: Meter,
     pub(crate) held: Held,
-    /// Wakers to be called once their position is durable. They are called without the lock, since a waker may run any code.
+    /// Wakers to be called once their position is durable. They are called without the lock, since a waker may run any
+    /// code.
     pub(crate) woken: Vec<(Position, Waker)>,
 }
 
@@ -292,12 +293,13 @@ impl Shared {
         self.state.try_lock().ok()
     }
 
-    /// Waits until all threads that wait for the lock now have had it. Called between two slices of long work: a thread that
-    /// releases a lock and takes it again at once gets it before the threads that it woke.
+    /// Waits until all threads that wait for the lock now have had it. Called between two slices of long work: a thread
+    /// that releases a lock and takes it again at once gets it before the threads that it woke.
     pub(crate) fn step_aside(&self) {
         let waiting = self.waited.load(Ordering::Relaxed);
         while self.entered.load(Ordering::Relaxed) < waiting && self.durable.failure().is_none() {
-            // A thread that yields in a loop loses its share of the processor, and may then hold the lock while it does not run.
+            // A thread that yields in a loop loses its share of the processor, and may then hold the lock while it does
+            // not run.
             thread::sleep(STEP_ASIDE);
         }
     }
@@ -345,8 +347,8 @@ impl Shared {
         self.log_wakes.notify_one();
     }
 
-    /// Waits until the log is synced up to the position. [`LogError::NoSpace`] means that the log itself waits for space: a
-    /// thread that can free some must not wait for it.
+    /// Waits until the log is synced up to the position. [`LogError::NoSpace`] means that the log itself waits for
+    /// space: a thread that can free some must not wait for it.
     pub(crate) fn sync_upto(&self, position: Position) -> Result<(), LogError> {
         self.want_sync(position);
         match self.synced.wait_for(position) {
@@ -410,8 +412,8 @@ impl Shared {
         self.wake(woken);
     }
 
-    /// Has the ticker wake the waker. A caller that executes slice after slice lets its executor look for new input this way;
-    /// an executor does that only when no task is ready.
+    /// Has the ticker wake the waker. A caller that executes slice after slice lets its executor look for new input
+    /// this way; an executor does that only when no task is ready.
     pub(crate) fn wake_later(&self, waker: &Waker) {
         let mut state = self.lock();
         if state.closing {
@@ -441,8 +443,8 @@ impl Shared {
         }
     }
 
-    /// Hands available tasks to waiting pops, first come, first served, up to a limit per lock. Returns whether any pop was
-    /// answered.
+    /// Hands available tasks to waiting pops, first come, first served, up to a limit per lock. Returns whether any pop
+    /// was answered.
     pub(crate) fn serve(&self, state: &mut EngineState, now: Now) -> bool {
         let waiting = state.waiters.len();
         let mut budget = SERVED_TASKS_MAX;
@@ -578,8 +580,9 @@ impl Shared {
         }
     }
 
-    /// Asks the preallocator to raise the durable mark of the ids at once, if ids come close to it because the clock leapt or
-    /// the preallocator was late. This does not wait: until the mark is raised, the broker gives out ids below it.
+    /// Asks the preallocator to raise the durable mark of the ids at once, if ids come close to it because the clock
+    /// leapt or the preallocator was late. This does not wait: until the mark is raised, the broker gives out ids below
+    /// it.
     pub(crate) fn mind_the_mark(&self, state: &EngineState, now: Now) {
         let (last, mark) = (state.broker.last_id(), state.broker.id_mark());
         let is_near = last.ms().max(now.log.0) + MARK_NEAR_MS >= mark.ms() && mark < TaskId::LAST;

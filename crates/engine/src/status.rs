@@ -68,8 +68,8 @@ impl Shared {
         state.broker.memory() + self.cached(state) + state.buffer.bytes() as u64 + waiting + charged
     }
 
-    /// What the operator is to hear about memory, if anything, after commands some of which may have been refused for want of
-    /// it. There is room again when there is a little: who is at the limit goes back and forth across it.
+    /// What the operator is to hear about memory, if anything, after commands some of which may have been refused for
+    /// want of it. There is room again when there is a little: who is at the limit goes back and forth across it.
     pub(crate) fn note_memory(&self, state: &mut EngineState, is_refused: bool) -> Option<String> {
         let max = self.memory_max?;
         if is_refused && !state.no_memory {

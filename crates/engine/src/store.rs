@@ -1,9 +1,9 @@
 //! The `store` file: who this store is, and the few numbers that must never go back. It is synced at every durability
 //! level.
 //!
-//! It holds two copies of the same values, each with a sequence number and a checksum. An update writes and syncs first the
-//! older copy, then the other: at every instant one of them is whole, and after an update both are, so that neither a torn
-//! write nor one damaged copy takes anything back.
+//! It holds two copies of the same values, each with a sequence number and a checksum. An update writes and syncs first
+//! the older copy, then the other: at every instant one of them is whole, and after an update both are, so that neither
+//! a torn write nor one damaged copy takes anything back.
 //!
 //! To change the layout: raise [`STORE_VERSION`], redraw docs/understand/log-format.md, keep decoding the old
 //! version. Magic, version and the place of the checksum stay where they are for ever. Reserved bytes are written as

@@ -1,5 +1,5 @@
-//! A backup of a store that is running: whatever comes, grows and goes meanwhile, the copy is sound, and holds all that was
-//! confirmed before it began and was not finished.
+//! A backup of a store that is running: whatever comes, grows and goes meanwhile, the copy is sound, and holds all that
+//! was confirmed before it began and was not finished.
 
 mod check_support;
 

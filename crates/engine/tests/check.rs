@@ -169,8 +169,8 @@ fn every_pair_of_missing_and_damaged_files_is_survived() {
     }
 }
 
-/// Frame by frame from the end, body and header, with the oldest segment gone or not: `check_repair` holds what comes back
-/// without a doubt to what the very last frame finished, and to that only where not even its header is left.
+/// Frame by frame from the end, body and header, with the oldest segment gone or not: `check_repair` holds what comes
+/// back without a doubt to what the very last frame finished, and to that only where not even its header is left.
 #[test]
 fn damage_in_the_last_frames_brings_nothing_back_without_a_doubt() {
     let lived = lived();
@@ -208,8 +208,8 @@ fn damage_in_the_last_frames_brings_nothing_back_without_a_doubt() {
     }
 }
 
-/// Where a checkpoint keeps what, and what it shares with the one before, is a matter of when it was taken: all places are
-/// tried, with the other checkpoint and without it.
+/// Where a checkpoint keeps what, and what it shares with the one before, is a matter of when it was taken: all places
+/// are tried, with the other checkpoint and without it.
 #[test]
 fn without_a_sound_checkpoint_what_its_parts_tell_is_believed() {
     let lived = lived();
@@ -319,8 +319,8 @@ fn findings_say_where_what_and_what_to_do() {
     assert!(report.refusal.is_some());
 }
 
-/// A process that is killed while it writes leaves its last frame in part, which looks like damage. What is said about it is what a
-/// start does.
+/// A process that is killed while it writes leaves its last frame in part, which looks like damage. What is said about
+/// it is what a start does.
 #[test]
 fn a_frame_that_a_start_cuts_off_is_not_said_to_stop_it() {
     let lived = lived();

@@ -1,5 +1,5 @@
-//! A check holds the index against the log: a checkpoint whose every checksum matches, and which leads a task to the payload
-//! of another, is found out.
+//! A check holds the index against the log: a checkpoint whose every checksum matches, and which leads a task to the
+//! payload of another, is found out.
 
 mod check_support;
 

@@ -1,5 +1,5 @@
-//! A power cut at any moment leaves the newest checkpoint or the one before it, whole, with all of its blobs; and never one
-//! that is older than what the log was said to be needed from.
+//! A power cut at any moment leaves the newest checkpoint or the one before it, whole, with all of its blobs; and never
+//! one that is older than what the log was said to be needed from.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -54,7 +54,8 @@ impl Run {
     }
 }
 
-/// Cuts the run at every moment, and the short runs after it, `depth` deep. Of those deep down only one in `every` is tried.
+/// Cuts the run at every moment, and the short runs after it, `depth` deep. Of those deep down only one in `every` is
+/// tried.
 fn crash(base: &SimDisk, run: &Run, depth: usize, every: usize, seen: &mut usize) {
     crash_everywhere(base, &run.disk.trace()[run.begin..], |change, crash, disk| {
         let context = format!("depth {depth}, change {change}, {crash:?}");
@@ -98,8 +99,8 @@ fn three_cuts_in_a_row_leave_the_newest_or_the_one_before() {
     assert!(seen > 50_000, "{seen} cuts");
 }
 
-/// A directory whose sync has failed shows names that are not on disk. A start takes them as they are, and must not let go of
-/// the older checkpoint before they are.
+/// A directory whose sync has failed shows names that are not on disk. A start takes them as they are, and must not let
+/// go of the older checkpoint before they are.
 #[test]
 fn a_name_that_is_not_durable_is_not_relied_on() {
     type Act = fn(&mut Run) -> &mut Run;

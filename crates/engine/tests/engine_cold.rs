@@ -1,5 +1,5 @@
-//! Payloads that are not in memory: nobody but their taker waits for them, they come in order and as they were pushed, and one
-//! that is damaged is told of, set aside, and stands in nobody's way.
+//! Payloads that are not in memory: nobody but their taker waits for them, they come in order and as they were pushed,
+//! and one that is damaged is told of, set aside, and stands in nobody's way.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -163,7 +163,8 @@ fn what_is_held_is_inspected_and_recovered_from_the_disk() {
     assert_eq!(payloads(&cold.begin(&recover).wait().replies), (0..10).map(payload).collect::<Vec<_>>());
 }
 
-/// What is read at once is held at once: an answer of many tasks does not take the memory of all that lies between them.
+/// What is read at once is held at once: an answer of many tasks does not take the memory of all that lies between
+/// them.
 #[test]
 fn what_lies_all_over_the_log_is_read_without_what_is_between() {
     const TASKS: usize = 300;
@@ -183,8 +184,8 @@ fn what_lies_all_over_the_log_is_read_without_what_is_between() {
     assert!((needed..needed + (100 << 10)).contains(&read), "{read} bytes for {needed}");
 }
 
-/// Only the first is held up: what lies behind it is read before it is asked for, and never more than there is room for, while
-/// others come.
+/// Only the first is held up: what lies behind it is read before it is asked for, and never more than there is room
+/// for, while others come.
 #[test]
 fn a_queue_that_is_being_emptied_is_read_ahead_of_its_takers_within_the_cache() {
     const TASKS: usize = 3000;

@@ -107,8 +107,8 @@ impl Recorded {
         true
     }
 
-    /// Cuts at some of the changes. Of the many writes and syncs that are alike one in `every` is cut, and each sync at least
-    /// if `syncs` says so: of what is torn by that the next in turn.
+    /// Cuts at some of the changes. Of the many writes and syncs that are alike one in `every` is cut, and each sync at
+    /// least if `syncs` says so: of what is torn by that the next in turn.
     fn cut_at(&self, every: usize, syncs: Syncs, cut: &mut dyn FnMut(&SimDisk, Position, &str)) -> usize {
         let disk = SimDisk::new(2);
         let (mut cuts, mut synced) = (0, 0);
@@ -205,8 +205,8 @@ fn a_damaged_checkpoint_after_a_large_queue_was_dropped_is_no_loss() {
     });
 }
 
-/// A task is finished while a checkpoint is being taken, and with it the last that was needed of a segment: it goes only when
-/// its end is on disk, at whatever level.
+/// A task is finished while a checkpoint is being taken, and with it the last that was needed of a segment: it goes
+/// only when its end is on disk, at whatever level.
 #[test]
 fn a_segment_does_not_go_before_the_end_of_its_last_task_is_on_disk() {
     for durability in [Durability::Interval, Durability::None] {

@@ -1,4 +1,5 @@
-//! A disk that hangs delays confirmations and nothing else: no lock is held while it is waited for, however long that takes.
+//! A disk that hangs delays confirmations and nothing else: no lock is held while it is waited for, however long that
+//! takes.
 
 mod engine_support;
 
@@ -31,7 +32,8 @@ fn submit(engine: &Engine, command: &Command<'_>) -> (Replies<Payload>, Submitte
     (replies, executed)
 }
 
-/// Whether all four spare segments exist and their directory entries are synced, the preallocator's last step for a spare.
+/// Whether all four spare segments exist and their directory entries are synced, the preallocator's last step for a
+/// spare.
 fn has_durable_spares(valve: &Valve) -> bool {
     let ops = valve.disk.trace();
     let is_spare = |op: &Op| matches!(op, Op::Create { name } if name.starts_with("spare-"));

@@ -1,4 +1,5 @@
-//! A checkpoint that is damaged while its store is being served: all that it held is in memory, and goes into the next one.
+//! A checkpoint that is damaged while its store is being served: all that it held is in memory, and goes into the next
+//! one.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

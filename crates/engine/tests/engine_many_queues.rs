@@ -1,5 +1,5 @@
-//! Checkpoints of very many queues. Their images are taken slice by slice while commands go on, and still are of one moment;
-//! and commands about very many tasks let others in between two slices.
+//! Checkpoints of very many queues. Their images are taken slice by slice while commands go on, and still are of one
+//! moment; and commands about very many tasks let others in between two slices.
 
 mod engine_support;
 

@@ -1,5 +1,5 @@
-//! Commands whose events are larger than a segment, on disks with and without room for them: they are refused before they
-//! are executed, and hold nobody up. And a store that ends with such a frame starts on a full disk.
+//! Commands whose events are larger than a segment, on disks with and without room for them: they are refused before
+//! they are executed, and hold nobody up. And a store that ends with such a frame starts on a full disk.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -214,8 +214,8 @@ fn a_start_that_keeps_its_tail_survives_a_crash_at_every_step() {
     }
 }
 
-/// A newest segment of which there is less than its header was being made when the power was cut: the one before it stays
-/// where it is, and so do the payloads in it.
+/// A newest segment of which there is less than its header was being made when the power was cut: the one before it
+/// stays where it is, and so do the payloads in it.
 #[test]
 fn payloads_before_a_segment_that_was_being_made_are_where_they_were() {
     let disk = SimDisk::new(7);
@@ -234,8 +234,8 @@ fn payloads_before_a_segment_that_was_being_made_are_where_they_were() {
     engine.close().unwrap();
 }
 
-/// However full the last segment is, a start knows all segments that there are: the frame that it writes itself may be the
-/// first of another.
+/// However full the last segment is, a start knows all segments that there are: the frame that it writes itself may be
+/// the first of another.
 #[test]
 fn a_start_knows_the_segment_that_it_begins() {
     let disk = SimDisk::new(7);

@@ -1,4 +1,5 @@
-//! Rule 10, reads: a read that fails ends nothing. It costs the tasks whose payload it was, after a few tries, and is told.
+//! Rule 10, reads: a read that fails ends nothing. It costs the tasks whose payload it was, after a few tries, and is
+//! told.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -247,8 +248,8 @@ fn waste_room(engine: &Engine) -> u64 {
     left.len() as u64
 }
 
-/// A bad sector in a segment that lies before the checkpoints ends neither this life of the store nor the next ones. The log
-/// behind the checkpoint is needed whole: see [`the_log_that_a_start_needs_is_refused_by_name`].
+/// A bad sector in a segment that lies before the checkpoints ends neither this life of the store nor the next ones.
+/// The log behind the checkpoint is needed whole: see [`the_log_that_a_start_needs_is_refused_by_name`].
 #[test]
 fn a_segment_that_cannot_be_read_is_kept_and_ends_nothing_at_any_start() {
     let (disk, clock) = (SimDisk::new(7), Arc::new(ManualClock::default()));
@@ -307,7 +308,8 @@ fn the_log_that_a_start_needs_is_refused_by_name() {
     engine.close().unwrap();
 }
 
-/// FAULTS H6: a bad sector anywhere in the files of a running store costs those whose payload is there, and nothing else.
+/// FAULTS H6: a bad sector anywhere in the files of a running store costs those whose payload is there, and nothing
+/// else.
 #[test]
 fn no_bad_sector_of_any_file_costs_more_than_the_payloads_in_it() {
     const SECTOR: u64 = 512;

@@ -1,5 +1,5 @@
-//! Commands about very many tasks are executed in slices, and others get the lock in between: what they answer is what they
-//! would answer in one go, as far as nobody interferes, and nothing is lost, doubled or stuck when somebody does.
+//! Commands about very many tasks are executed in slices, and others get the lock in between: what they answer is what
+//! they would answer in one go, as far as nobody interferes, and nothing is lost, doubled or stuck when somebody does.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -26,8 +26,8 @@ pub trait NoticeSource: Send + Sync {
     fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<ListenEvent>>;
 }
 
-/// Receives notices about queues, in order, once they are durable. Subscriptions are counted: each is ended by an unsubscribe
-/// of its own.
+/// Receives notices about queues, in order, once they are durable. Subscriptions are counted: each is ended by an
+/// unsubscribe of its own.
 pub struct Listener(Box<dyn NoticeSource>);
 
 impl Listener {

@@ -36,7 +36,8 @@ pub(crate) struct Client {
     pub(crate) clock: Arc<SimClock>,
     pub(crate) disk: LifeDisk,
     pub(crate) rng: Rng,
-    /// When something that it asked for last is due, and in which queue: a task expires or its delay ends, a lease lapses.
+    /// When something that it asked for last is due, and in which queue: a task expires or its delay ends, a lease
+    /// lapses.
     pub(crate) due: Option<(Instant, usize)>,
     /// Deliveries whose leases end by themselves alone.
     pub(crate) held: Vec<Delivery>,
@@ -618,8 +619,8 @@ impl Client {
         self.end_taking(delivery, replies.as_ref(), asked, asked + time);
     }
 
-    /// Tells the history what came of a command about a lease, after which the task does not come before a time; answers
-    /// whether it was done.
+    /// Tells the history what came of a command about a lease, after which the task does not come before a time;
+    /// answers whether it was done.
     fn end_taking(
         &self,
         delivery: &Delivery,

@@ -40,8 +40,8 @@ impl SimClock {
 }
 
 impl Clock for SimClock {
-    /// From the same moment in each life: where its milliseconds begin would be different otherwise, and tasks that outlive
-    /// several lives could come early by more than one.
+    /// From the same moment in each life: where its milliseconds begin would be different otherwise, and tasks that
+    /// outlive several lives could come early by more than one.
     fn monotonic_ms(&self) -> u64 {
         (now() - self.began).as_millis() as u64
     }

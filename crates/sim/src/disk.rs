@@ -178,8 +178,8 @@ impl LifeDisk {
         *self.life.left.lock().unwrap_or_else(PoisonError::into_inner) = Some(left);
     }
 
-    /// Checks what the worst power cut would leave now: that files were removed, and nothing else of what is not synced. Whatever
-    /// replaces them must be durable by then.
+    /// Checks what the worst power cut would leave now: that files were removed, and nothing else of what is not
+    /// synced. Whatever replaces them must be durable by then.
     fn check_removals(&self) {
         let is_made = self.life.is_made.load(Ordering::Relaxed);
         let is_checked = is_made && self.inner.unsynced_removals() > 0 && self.life.rng().bool();

@@ -1,8 +1,8 @@
 //! What clients were promised, and what contradicts it.
 //!
-//! Every task has a number, which its payload begins with. A client says what it is about to ask and, if it is told, what came
-//! of it; what it is never told may have happened or not. Of time nothing is assumed but that a command was executed between
-//! the moment at which it was asked and the one at which its reply came.
+//! Every task has a number, which its payload begins with. A client says what it is about to ask and, if it is told,
+//! what came of it; what it is never told may have happened or not. Of time nothing is assumed but that a command was
+//! executed between the moment at which it was asked and the one at which its reply came.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -154,7 +154,8 @@ impl History {
         if !self.receipts.insert(receipt.clone()) {
             self.findings.push(format!("task {number} came with a receipt that was used before"));
         }
-        // Its lease began when it was handed out, and may have been changed since by what was under way at the same time.
+        // Its lease began when it was handed out, and may have been changed since by what was under way at the same
+        // time.
         if is_last {
             let is_certain = task.takings == 0 && task.taken_at.is_none_or(|at| at < asked);
             task.not_before = if is_certain { until } else { asked };
@@ -177,8 +178,8 @@ impl History {
         task.taken_at = Some(now);
     }
 
-    /// It was done, so that the task does not come before a time, unless it has come since, or others did something about it
-    /// meanwhile.
+    /// It was done, so that the task does not come before a time, unless it has come since, or others did something
+    /// about it meanwhile.
     pub(crate) fn end_taking_until(
         &mut self,
         delivery: &Delivery,
@@ -218,8 +219,8 @@ impl History {
         }
     }
 
-    /// The store has crashed at a level of durability that promises nothing for such a crash: what was confirmed may be there
-    /// or not, and what was removed may be there again.
+    /// The store has crashed at a level of durability that promises nothing for such a crash: what was confirmed may be
+    /// there or not, and what was removed may be there again.
     pub(crate) fn doubt_all(&mut self, now: Instant) {
         for task in self.tasks.values_mut() {
             task.removal = Removal::None;
@@ -293,7 +294,8 @@ impl History {
         self.tasks.iter().filter(|(_, task)| is_of(task)).map(|(number, _)| *number).collect()
     }
 
-    /// The tasks that are in a queue for sure, or gone: those that were confirmed. None where tasks move to another queue.
+    /// The tasks that are in a queue for sure, or gone: those that were confirmed. None where tasks move to another
+    /// queue.
     pub(crate) fn confirmed_of(&self, queue: usize) -> Vec<u64> {
         let is_of = |task: &Task| task.queue == queue && task.id.is_some() && !self.has_dead_letters;
         self.tasks.iter().filter(|(_, task)| is_of(task)).map(|(number, _)| *number).collect()

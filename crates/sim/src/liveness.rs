@@ -83,8 +83,8 @@ impl Client {
         self.others_go_on_beside_a_large_push();
     }
 
-    /// Pushes a task that is larger than a segment while the disk has no room for it, and reports other commands that are
-    /// answered late meanwhile.
+    /// Pushes a task that is larger than a segment while the disk has no room for it, and reports other commands that
+    /// are answered late meanwhile.
     fn others_go_on_beside_a_large_push(&mut self) {
         let (taken, _) = self.pushed_and_taken(Lease::of_ms(LONG_MS), Duration::ZERO);
         let bytes = self.plan.segment_bytes as usize + self.rng.usize(..LARGE_BYTES);
@@ -120,7 +120,8 @@ impl Client {
         LATE_MAX + self.plan.step_max() * TURNS
     }
 
-    /// Has somebody wait, does something that gives him a task by the time that it answers, and says if he gets it late.
+    /// Has somebody wait, does something that gives him a task by the time that it answers, and says if he gets it
+    /// late.
     fn wakes(&mut self, what: &str, act: impl FnOnce(&mut Self) -> Instant) {
         let got = Arc::new(Mutex::new(None));
         let (waiter, gets) = (self.another(), Arc::clone(&got));

@@ -1,13 +1,13 @@
-//! Simulates the embedded system: the real engine on simulated threads, a simulated clock and a simulated disk, with clients,
-//! crashes and faults that one seed decides. The same seed gives the same run.
+//! Simulates the embedded system: the real engine on simulated threads, a simulated clock and a simulated disk, with
+//! clients, crashes and faults that one seed decides. The same seed gives the same run.
 //!
 //! * `plan` draws what a seed does: settings, sizes, which commands, which faults.
 //! * `disk` is the disk with its delays, faults and the crash; `clock` has the clocks.
 //! * `client` is one client, `pattern` what it does in several commands, and `holder` what it holds by a worker or a
 //!   connection; `history` is what all of them were promised, and what contradicts it.
 //! * `states` remembers the states that the store goes through, for comparison with what a start recovers.
-//! * `world` runs a plan: lives of the store, one after the other, and a last one without faults, in which all tasks come
-//!   out and `liveness` looks whether those who wait are woken.
+//! * `world` runs a plan: lives of the store, one after the other, and a last one without faults, in which all tasks
+//!   come out and `liveness` looks whether those who wait are woken.
 //! * `shrink` makes a run smaller that finds something, and `found` keeps it.
 #![forbid(unsafe_code)]
 

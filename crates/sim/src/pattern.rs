@@ -1,5 +1,5 @@
-//! Several commands of one client that bring the store where random commands rarely do: many tasks that are due together,
-//! segments with few live tasks, segments that are nearly full.
+//! Several commands of one client that bring the store where random commands rarely do: many tasks that are due
+//! together, segments with few live tasks, segments that are nearly full.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ const FLOOD_TASKS: [usize; 4] = [100, 1_100, 2_500, 7_000];
 const FLOOD_PIPELINE: usize = 500;
 const FLOOD_DELAY_MIN: Duration = Duration::from_secs(5);
 
-/// A churn has fewer batches than this, of so many tasks and at most so many bytes. Then it leaves compaction some time.
+/// A churn has fewer batches than this, of so many tasks and at most so many bytes. Then it leaves compaction some
+/// time.
 const CHURN_ROUNDS: usize = 8;
 const CHURN_TASKS: usize = 16;
 const CHURN_BYTES_MAX: u64 = 64 << 10;
@@ -54,7 +55,8 @@ impl Client {
         }
     }
 
-    /// Pushes batches that fill a segment each, finishes most of their tasks, and gives compaction time to look at that.
+    /// Pushes batches that fill a segment each, finishes most of their tasks, and gives compaction time to look at
+    /// that.
     pub(crate) fn churn(&mut self, queue: usize) {
         let bytes = self.plan.segment_bytes.min(CHURN_BYTES_MAX) as usize / CHURN_TASKS;
         for _ in 0..self.rng.usize(1..CHURN_ROUNDS) {

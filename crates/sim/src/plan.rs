@@ -165,8 +165,8 @@ impl End {
 pub(crate) struct Faults {
     /// One in this many reads fails, and fewer while the store is opened; 0 for none.
     pub(crate) read_every: u32,
-    /// After this many disk calls a sync fails, or a write if it is a multiple of four, and the store must be reopened; 0 for
-    /// never.
+    /// After this many disk calls a sync fails, or a write if it is a multiple of four, and the store must be reopened;
+    /// 0 for never.
     pub(crate) broken_at: u64,
     /// There is room for `room_bytes` more for so long; always enough if 0.
     pub(crate) full_ms: u64,
@@ -335,12 +335,14 @@ fn draw_end(rng: &mut Rng) -> End {
     }
 }
 
-/// Small segments make what happens at the end of one frequent: the next begins, a start does not fit, a push is larger.
+/// Small segments make what happens at the end of one frequent: the next begins, a start does not fit, a push is
+/// larger.
 fn draw_segment_bytes(rng: &mut Rng) -> u64 {
     if rng.u32(..3) == 0 { (4 << 10) << rng.u32(..4) } else { (64 << 10) << rng.u32(..4) }
 }
 
-/// How the lives of a run end. One in eight of those that crash is followed by three that crash while the store is opened.
+/// How the lives of a run end. One in eight of those that crash is followed by three that crash while the store is
+/// opened.
 fn draw_lives(rng: &mut Rng) -> Vec<End> {
     let mut lives = Vec::new();
     for _ in 0..rng.usize(1..6) {

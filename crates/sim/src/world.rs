@@ -43,8 +43,8 @@ const LIVES_MAX: usize = 12;
 /// How many times the last life waits for delayed tasks before it gives up.
 const ROUNDS_MAX: usize = 200;
 
-/// How much may be done in one go under the lock, as debug builds count it: 3,000 tasks that commands name or push, and as many
-/// that go to those who wait.
+/// How much may be done in one go under the lock, as debug builds count it: 3,000 tasks that commands name or push, and
+/// as many that go to those who wait.
 const HELD_TASKS_MAX: usize = 6_000;
 const HELD_BYTES_MAX: usize = 5 << 20;
 

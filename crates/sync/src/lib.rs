@@ -1,8 +1,9 @@
-//! Threads, locks and time, as the engine uses them: those of the system or, inside a [`sim::Simulation`], simulated ones.
+//! Threads, locks and time, as the engine uses them: those of the system or, inside a [`sim::Simulation`], simulated
+//! ones.
 //!
-//! Outside of a simulation every call here is the call of the standard library that has the same name, behind one test of a
-//! flag. Inside of one, only one thread runs at a time, a seed decides which, and time passes only when all threads wait. The
-//! same seed gives the same run, so that whatever a run finds can be found again.
+//! Outside of a simulation every call here is the call of the standard library that has the same name, behind one test
+//! of a flag. Inside of one, only one thread runs at a time, a seed decides which, and time passes only when all
+//! threads wait. The same seed gives the same run, so that whatever a run finds can be found again.
 //!
 //! Code that is to be simulated takes from here, and nowhere else:
 //!

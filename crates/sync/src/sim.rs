@@ -1,7 +1,8 @@
 //! A simulation: threads of which one runs at a time, as a seed decides, and a clock that moves when all of them wait.
 //!
-//! The threads are threads of the system, so that the code that runs on them needs no change and a debugger shows them as they
-//! are; but each waits until it is told that it is its turn. Whoever locks, waits, sleeps or ends passes the turn on.
+//! The threads are threads of the system, so that the code that runs on them needs no change and a debugger shows them
+//! as they are; but each waits until it is told that it is its turn. Whoever locks, waits, sleeps or ends passes the
+//! turn on.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -140,7 +141,8 @@ pub fn random(bound: u64) -> Option<u64> {
     current().map(|task| task.lock().rng.u64(..bound))
 }
 
-/// Has a thread of this name panic when it comes to [`may_panic`] for the nth time from now on. Panics whose message has `follows` in it are taken for consequences. Neither counts as a panic of the simulation.
+/// Has a thread of this name panic when it comes to [`may_panic`] for the nth time from now on. Panics whose message
+/// has `follows` in it are taken for consequences. Neither counts as a panic of the simulation.
 pub fn inject_panic(thread: &str, nth: u64, follows: &'static str) {
     if let Some(task) = current() {
         let injected = Injected { thread: thread.into(), left: nth, follows };

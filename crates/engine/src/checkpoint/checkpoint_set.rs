@@ -181,8 +181,8 @@ impl CheckpointSet {
         Ok(())
     }
 
-    /// Keeps these checkpoints and the files that they refer to, and nothing else. Their names must be durable before, and
-    /// at least one of them is sound.
+    /// Keeps these checkpoints and the files that they refer to, and nothing else. Their names must be durable before,
+    /// and at least one of them is sound.
     pub(super) fn keep_only(&mut self, kept: &BTreeSet<u64>) -> Result<(), Fault> {
         let is_kept = |sound: &Sound<'_>| kept.contains(&sound.header.number);
         let needed: BTreeSet<u64> =

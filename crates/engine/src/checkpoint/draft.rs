@@ -1,5 +1,5 @@
-//! A checkpoint that is being written, gently: in pieces between which the caller can pause, and synced as it grows, so that
-//! no sync is long and those of the log wait for none.
+//! A checkpoint that is being written, gently: in pieces between which the caller can pause, and synced as it grows, so
+//! that no sync is long and those of the log wait for none.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -65,8 +65,8 @@ impl<'a> Draft<'a> {
     /// Puts the checkpoint in its place, and then drops those before the one before it. `shared` are the blobs of older
     /// checkpoints that the manifest refers to, the ones written here may be among them.
     ///
-    /// [`LogError::NoSpace`] means that nothing has changed. Any other failure is the disk's: what is there, only a start
-    /// can tell.
+    /// [`LogError::NoSpace`] means that nothing has changed. Any other failure is the disk's: what is there, only a
+    /// start can tell.
     pub fn finish(mut self, manifest: &[u8], shared: &[Blob]) -> Result<(), LogError> {
         let files = self.files_of(shared);
         let blobs_end = self.end();

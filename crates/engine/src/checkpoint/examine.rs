@@ -1,4 +1,5 @@
-//! Checkpoints as those see them who look into a store and start nothing: each by itself, whatever is wrong with others.
+//! Checkpoints as those see them who look into a store and start nothing: each by itself, whatever is wrong with
+//! others.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

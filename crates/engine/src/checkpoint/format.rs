@@ -112,8 +112,8 @@ impl Header {
         into
     }
 
-    /// The header in `from`, if it is one that was written for the checkpoint `number` and a file of `bytes`. Whose store
-    /// it belongs to is left to the caller.
+    /// The header in `from`, if it is one that was written for the checkpoint `number` and a file of `bytes`. Whose
+    /// store it belongs to is left to the caller.
     pub(super) fn decode(
         from: &[u8; HEADER_BYTES],
         file: &str,

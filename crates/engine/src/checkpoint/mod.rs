@@ -91,12 +91,12 @@ impl Checkpoints {
         Ok(Checkpoints { set, uuid, relies_on_newest: false, is_poisoned: false })
     }
 
-    /// Has `build` restore a state from the newest sound checkpoint; none if there is no checkpoint at all. Changes nothing
-    /// on disk.
+    /// Has `build` restore a state from the newest sound checkpoint; none if there is no checkpoint at all. Changes
+    /// nothing on disk.
     ///
-    /// One that is damaged or cannot be read, or for which `build` answers [`OpenError::Damaged`] because a blob is, gives
-    /// way to the older one, which is as good: the log is kept from its position on. If none is sound, the damage of the
-    /// newest is the answer. Any other error ends the search.
+    /// One that is damaged or cannot be read, or for which `build` answers [`OpenError::Damaged`] because a blob is,
+    /// gives way to the older one, which is as good: the log is kept from its position on. If none is sound, the damage
+    /// of the newest is the answer. Any other error ends the search.
     pub fn load<T>(
         &mut self,
         mut build: impl FnMut(&Loaded<'_>) -> Result<T, OpenError>,
@@ -125,8 +125,8 @@ impl Checkpoints {
         }
     }
 
-    /// Removes what an earlier run left behind: a draft, checkpoints beyond the two newest, files that nothing refers to.
-    /// A damaged checkpoint stays for whoever wants to look at it, until the next one is taken. To be called after
+    /// Removes what an earlier run left behind: a draft, checkpoints beyond the two newest, files that nothing refers
+    /// to. A damaged checkpoint stays for whoever wants to look at it, until the next one is taken. To be called after
     /// [`load`](Self::load), when all else was found sound too.
     pub fn remove_leftovers(&mut self) -> Result<(), LogError> {
         self.refuse_if_poisoned()?;
@@ -147,8 +147,9 @@ impl Checkpoints {
         }
     }
 
-    /// Which files the next checkpoint should not refer to any more, of those in which the blobs lie that it could share:
-    /// those of which less than half would be used, and the smallest of too many. Their blobs are to be written again.
+    /// Which files the next checkpoint should not refer to any more, of those in which the blobs lie that it could
+    /// share: those of which less than half would be used, and the smallest of too many. Their blobs are to be written
+    /// again.
     pub fn sparse(&self, shared: &[Blob]) -> BTreeSet<u64> {
         let mut used: BTreeMap<u64, u64> = BTreeMap::new();
         for blob in shared.iter().copied().collect::<BTreeSet<_>>() {
@@ -189,8 +190,8 @@ impl Checkpoints {
         Draft::begin(self, position, pace)
     }
 
-    /// For a full disk: forgets the older checkpoint, so that the log that was kept for it can go. Only if every byte of
-    /// the newest matches its checksum.
+    /// For a full disk: forgets the older checkpoint, so that the log that was kept for it can go. Only if every byte
+    /// of the newest matches its checksum.
     pub fn drop_older(&mut self) -> Result<Older, LogError> {
         self.refuse_if_poisoned()?;
         let Some(newest) = self.set.newest() else { return Ok(Older::NoCheckpoint) };
@@ -215,8 +216,8 @@ impl Checkpoints {
         self.set.kept().take(count).map(|sound| sound.header.number).collect()
     }
 
-    /// Keeps these alone. Their names may be those that a failed sync has left in the page cache, so they are made durable
-    /// before any other goes. Without a sound one nothing goes.
+    /// Keeps these alone. Their names may be those that a failed sync has left in the page cache, so they are made
+    /// durable before any other goes. Without a sound one nothing goes.
     fn keep_durably(&mut self, kept: &BTreeSet<u64>) -> Result<(), Fault> {
         if self.set.newest().is_none() {
             return Ok(());
@@ -239,8 +240,8 @@ impl Checkpoints {
         if self.is_poisoned { Err(LogError::Poisoned) } else { Ok(()) }
     }
 
-    /// A full disk is a refusal and passes. A directory that could not be synced is not to be synced again, whatever the
-    /// reason.
+    /// A full disk is a refusal and passes. A directory that could not be synced is not to be synced again, whatever
+    /// the reason.
     fn fail(&mut self, fault: Fault) -> LogError {
         if fault.is_no_space() && fault.operation != Operation::SyncDirectory {
             return LogError::NoSpace(fault);

@@ -44,7 +44,8 @@ impl<'a> Loaded<'a> {
     /// Reads these blobs and hands them over in the order of `blobs`, each verified. Those that follow each other in
     /// `blobs` as they do in their file share large reads, so sort them where the order does not matter.
     ///
-    /// A blob that is not what was written is [`OpenError::Damaged`], one that `visit` cannot take [`OpenError::Replay`].
+    /// A blob that is not what was written is [`OpenError::Damaged`], one that `visit` cannot take
+    /// [`OpenError::Replay`].
     pub fn read_blobs(&self, blobs: &[Blob], visit: &mut VisitBlob<'_>) -> Result<(), OpenError> {
         let mut files = BTreeMap::new();
         let mut buffer = Vec::new();

@@ -54,8 +54,8 @@ impl Batch {
 }
 
 impl Shared {
-    /// The payload bytes of a plain command, one that is obviously neither large, nor oversized, nor executed in slices. Nearly
-    /// all commands are plain.
+    /// The payload bytes of a plain command, one that is obviously neither large, nor oversized, nor executed in
+    /// slices. Nearly all commands are plain.
     #[inline]
     pub(crate) fn plain_bytes(&self, command: &Command<'_>) -> Option<usize> {
         let bytes = match command {

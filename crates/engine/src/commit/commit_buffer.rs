@@ -1,8 +1,8 @@
 //! Records the events that the broker decides, in frames for the log thread to write.
 //!
-//! A task must know where its payload will lie before the payload is written. So the buffer decides which frame goes where:
-//! it knows the place of the frame that it fills, and begins another, in the next segment, when a command no longer fits.
-//! The writer follows the same rule, and an assertion compares the two.
+//! A task must know where its payload will lie before the payload is written. So the buffer decides which frame goes
+//! where: it knows the place of the frame that it fills, and begins another, in the next segment, when a command no
+//! longer fits. The writer follows the same rule, and an assertion compares the two.
 //!
 //! The events of one unit (a command, or a slice of a tick) stay in one frame, and events may follow the one that holds
 //! payloads. So a place that is handed out within a unit is a forecast: it holds if the rest of the unit fits as well.
@@ -15,7 +15,8 @@
 //! |..earlier units..|seal|        |Pushed Moved Moved Moved|   end_unit: its places are in segment 8
 //! ```
 //!
-//! Large payloads were encoded before the lock was taken ([`Prepared`]). The unit that has them gets a frame of its own.
+//! Large payloads were encoded before the lock was taken ([`Prepared`]). The unit that has them gets a frame of its
+//! own.
 
 use std::collections::VecDeque;
 
@@ -30,8 +31,8 @@ use crate::payload::cache::Found;
 use crate::payload::payload_scan::{LoggedPayload, offset_in, payloads_in};
 use crate::waiting::notice_buffer::NoticeBuffer;
 
-/// When more than this part of a segment waits to be written, callers are held back: a checkpoint waits for all of it, and
-/// the number of segments of the log is bounded.
+/// When more than this part of a segment waits to be written, callers are held back: a checkpoint waits for all of it,
+/// and the number of segments of the log is bounded.
 const LONG_SEGMENT_PART: u64 = 4;
 const LONG_BYTES_MIN: u64 = 64 << 10;
 
@@ -177,8 +178,8 @@ impl CommitBuffer {
         self.full.is_empty() && self.gathering.as_ref().is_none_or(|gathering| gathering.events == 0)
     }
 
-    /// Ends a unit: its events stay together in one frame; what follows may go to another. Decides where that frame goes, and
-    /// corrects the places that tasks of the broker have for its payloads.
+    /// Ends a unit: its events stay together in one frame; what follows may go to another. Decides where that frame
+    /// goes, and corrects the places that tasks of the broker have for its payloads.
     pub(crate) fn end_unit(&mut self, broker: &mut Broker<Body>) {
         let Some(gathering) = &mut self.gathering else { return };
         if !gathering.has_room() {
@@ -202,7 +203,8 @@ impl CommitBuffer {
         }
     }
 
-    /// Finds a place for a unit that does not fit into the current frame: a frame of its own, if necessary in the next segment.
+    /// Finds a place for a unit that does not fit into the current frame: a frame of its own, if necessary in the next
+    /// segment.
     fn seat(&mut self) {
         let Some(gathering) = &mut self.gathering else { return };
         if gathering.mark.bytes > 0 {
@@ -214,7 +216,8 @@ impl CommitBuffer {
         }
     }
 
-    /// Corrects the places of the payloads of the last unit: it is at its present place now, and no longer at `forecast`.
+    /// Corrects the places of the payloads of the last unit: it is at its present place now, and no longer at
+    /// `forecast`.
     fn correct(&mut self, forecast: Place, broker: &mut Broker<Body>) {
         let Some(gathering) = self.gathering.as_ref().filter(|gathering| gathering.is_placed) else { return };
         let unit = gathering.frame.body_behind(gathering.mark.bytes);
@@ -512,8 +515,8 @@ mod tests {
         }
     }
 
-    /// A payload has its place whatever room is left in the segment: if nothing fits after it, if some of the events after it
-    /// fit, and if all of them do.
+    /// A payload has its place whatever room is left in the segment: if nothing fits after it, if some of the events
+    /// after it fit, and if all of them do.
     #[test]
     fn a_payload_keeps_its_place_whatever_follows_it_in_its_unit() {
         const SEGMENT_BYTES: u64 = 64 << 10;

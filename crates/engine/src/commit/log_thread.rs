@@ -185,8 +185,8 @@ fn append(
     }
 }
 
-/// Waits before it begins a segment while old segments take up more than they may, so that compaction keeps pace. Returns
-/// if compaction itself waits for the log, and in any case after [`COMPACTION_PATIENCE`].
+/// Waits before it begins a segment while old segments take up more than they may, so that compaction keeps pace.
+/// Returns if compaction itself waits for the log, and in any case after [`COMPACTION_PATIENCE`].
 fn wait_for_compaction(shared: &Shared, writer: &mut Writer) -> Result<(), LogError> {
     let since = sureq_sync::now();
     loop {

@@ -1,9 +1,9 @@
-//! Commands whose events are larger than a segment. No prepared file has space for them, so it is reserved before they are
-//! executed. If the disk has none, the command is refused, and no other command has to wait.
+//! Commands whose events are larger than a segment. No prepared file has space for them, so it is reserved before they
+//! are executed. If the disk has none, the command is refused, and no other command has to wait.
 //!
-//! Reserving space creates a file, which may block on a disk that hangs. The caller's thread serves other connections too,
-//! so it does not do that: [`OversizedCommand`] owns a copy of the command, the caller gets a ticket, and the thread
-//! `sureq-oversized` reserves the space and executes the command.
+//! Reserving space creates a file, which may block on a disk that hangs. The caller's thread serves other connections
+//! too, so it does not do that: [`OversizedCommand`] owns a copy of the command, the caller gets a ticket, and the
+//! thread `sureq-oversized` reserves the space and executes the command.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;

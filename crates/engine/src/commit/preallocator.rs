@@ -1,5 +1,5 @@
-//! The thread that prepares spare segments ahead of need, and keeps the durable id mark and log time in the `store` file
-//! ahead of use.
+//! The thread that prepares spare segments ahead of need, and keeps the durable id mark and log time in the `store`
+//! file ahead of use.
 
 use std::mem::{Discriminant, discriminant};
 use std::sync::atomic::Ordering::Relaxed;
@@ -92,8 +92,8 @@ impl Preallocator {
         }
     }
 
-    /// Releases the directory. A store that closes without failure stores its last id, so that the ids of the next start need
-    /// not leap ahead.
+    /// Releases the directory. A store that closes without failure stores its last id, so that the ids of the next
+    /// start need not leap ahead.
     pub(crate) fn leave(&self, shared: &Shared) -> Result<(), LogError> {
         let last = shared.lock_in_doubt().broker.last_id();
         let mark = last.successor().unwrap_or(TaskId::LAST);
@@ -162,8 +162,8 @@ fn is_over(shared: &Shared) -> bool {
     shared.durable.failure().is_some() || shared.lock().closing
 }
 
-/// Prepares the spares that are missing. If the disk has no space for them, pushes are refused, so that the segments left
-/// serve commands that remove tasks. Returns whether there was space.
+/// Prepares the spares that are missing. If the disk has no space for them, pushes are refused, so that the segments
+/// left serve commands that remove tasks. Returns whether there was space.
 fn prepare(shared: &Shared, kept: &Kept) -> Result<bool, LogError> {
     while kept.spares.wanted() > 0 && !is_over(shared) {
         match kept.spares.prepare() {
@@ -186,8 +186,8 @@ impl Shared {
     pub(crate) fn note_full(&self) {
         if !std::mem::replace(&mut self.lock().no_space, true) {
             self.notice("the disk of the store is full: pushes are refused until there is room");
-            // Only the first time: while the disk is full, compaction looks by itself and wakes the log thread, which would
-            // come here again.
+            // Only the first time: while the disk is full, compaction looks by itself and wakes the log thread, which
+            // would come here again.
             self.compaction.wake();
         }
     }
@@ -200,8 +200,8 @@ enum Little {
     Files(u64),
 }
 
-/// Reads the free space and returns what runs out, if anything. An error here is reported to the operator once, and does
-/// not stop the store.
+/// Reads the free space and returns what runs out, if anything. An error here is reported to the operator once, and
+/// does not stop the store.
 fn little_room(shared: &Shared, kept: &Kept, is_blind: &mut bool) -> Option<Little> {
     let looked = kept.spares.room().and_then(|room| Ok((room, kept.spares.free_files()?)));
     let was_blind = std::mem::replace(is_blind, looked.is_err());

@@ -1,14 +1,14 @@
 //! Large payloads, which are encoded and checksummed before the state lock is taken.
 //!
-//! An event consists of a few bytes and its payloads. The few bytes depend on the state and are encoded under the lock; the
-//! payloads do not. This module encodes the section of payloads of one event, in the format of the log:
+//! An event consists of a few bytes and its payloads. The few bytes depend on the state and are encoded under the lock;
+//! the payloads do not. This module encodes the section of payloads of one event, in the format of the log:
 //!
 //! ```text
 //! | length | checksum | payload | length | checksum | payload | ..
 //! ```
 //!
-//! The frame writes the section without copying it, and payloads of replies are slices of it. In a store in memory, each
-//! payload is allocated by itself instead, since it is freed with its task.
+//! The frame writes the section without copying it, and payloads of replies are slices of it. In a store in memory,
+//! each payload is allocated by itself instead, since it is freed with its task.
 
 use std::hash::Hasher;
 use std::sync::Arc;
@@ -21,7 +21,8 @@ use sureq_core::{Command, codec};
 use crate::payload::body::Body;
 use crate::shared::Shared;
 
-/// Payloads of one command that are smaller in total are copied under the lock: that costs less than a frame of their own.
+/// Payloads of one command that are smaller in total are copied under the lock: that costs less than a frame of their
+/// own.
 pub(crate) const LARGE_BYTES: usize = 256 << 10;
 
 /// The encoded payloads of an event.

@@ -1,9 +1,9 @@
 //! Executing commands: the engine's side of the contract with dialects.
 //!
-//! Commands run on the caller's thread, under the state lock. The broker decides and applies, and the commit buffer records
-//! the events. The caller gets replies with the position that they must wait for, or a ticket if it must wait for a task or
-//! a payload. `commit` wakes the log thread, which writes the buffered frame, syncs as the durability level demands, and
-//! publishes the position. The next frame fills meanwhile.
+//! Commands run on the caller's thread, under the state lock. The broker decides and applies, and the commit buffer
+//! records the events. The caller gets replies with the position that they must wait for, or a ticket if it must wait
+//! for a task or a payload. `commit` wakes the log thread, which writes the buffered frame, syncs as the durability
+//! level demands, and publishes the position. The next frame fills meanwhile.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -124,8 +124,9 @@ impl Home for Engine {
 }
 
 impl Engine {
-    /// Executes commands in order, and never blocks. Stops at a command that must wait: for a task, for payloads that have to
-    /// be read, or because it is executed in slices. Without commands it returns the position of all executed commands.
+    /// Executes commands in order, and never blocks. Stops at a command that must wait: for a task, for payloads that
+    /// have to be read, or because it is executed in slices. Without commands it returns the position of all executed
+    /// commands.
     fn submit_all(&self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Submitted {
         let shared = &self.shared;
         let mut weight = Weight::of(replies);
@@ -289,8 +290,8 @@ impl Engine {
         ticket
     }
 
-    /// Adds a pop to the waiters. A waiter takes memory until it is served, so it is refused at the memory limit; a pop that
-    /// need not wait never is.
+    /// Adds a pop to the waiters. A waiter takes memory until it is served, so it is refused at the memory limit; a pop
+    /// that need not wait never is.
     fn begin_to_wait(
         &self,
         state: &mut EngineState,

@@ -1,8 +1,8 @@
-//! The thread that keeps the store small: it takes checkpoints, copies old tasks forward out of segments that are mostly
-//! dead, and gives up segments that nothing needs any more.
+//! The thread that keeps the store small: it takes checkpoints, copies old tasks forward out of segments that are
+//! mostly dead, and gives up segments that nothing needs any more.
 //!
-//! A segment goes when no live payload lies in it and the older of the two kept checkpoints does not need its events, and
-//! only after all that made it so is on disk: a crash must not bring a task back without its payload.
+//! A segment goes when no live payload lies in it and the older of the two kept checkpoints does not need its events,
+//! and only after all that made it so is on disk: a crash must not bring a task back without its payload.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -44,15 +44,16 @@ const CHECKPOINT_SEGMENTS_MAX: u64 = 4;
 const USED_PER_LIVE: u64 = 2;
 const USED_SEGMENTS: u64 = 1;
 
-/// No segment is begun that would be more than so many times what is live, and so many more, while others can go. With those
-/// that two checkpoints may need to be taken, and those that are kept ready and in reserve, these make eight.
+/// No segment is begun that would be more than so many times what is live, and so many more, while others can go. With
+/// those that two checkpoints may need to be taken, and those that are kept ready and in reserve, these make eight.
 const BOUND_PER_LIVE: u64 = 3;
 const BOUND_SEGMENTS: u64 = 2;
 
 /// Copying a segment forward is worth it if at most so many percent of it are live.
 const WORTHWHILE_PERCENT: u64 = 70;
 
-/// How long after a failed read a segment is copied again. After the last of these it is left alone until the next start.
+/// How long after a failed read a segment is copied again. After the last of these it is left alone until the next
+/// start.
 const COPY_AGAIN: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(60)];
 
 /// How many tasks that moved to a dead-letter queue are looked at each time, to see whether they are still there.
@@ -190,8 +191,8 @@ impl Compactor {
     }
 
     /// Takes a checkpoint and gives up the segments that are not needed from then on. On a full disk the room for it is
-    /// made first: by what is held in reserve, and if that is not enough by the older checkpoint. Answers whether one was
-    /// taken.
+    /// made first: by what is held in reserve, and if that is not enough by the older checkpoint. Answers whether one
+    /// was taken.
     fn make_room(&mut self, shared: &Shared) -> Result<bool, LogError> {
         if shared.lock().no_space {
             self.retire(shared)?;
@@ -209,8 +210,8 @@ impl Compactor {
         Ok(taken == CheckpointOutcome::Written)
     }
 
-    /// Gives up the older checkpoint. If the newest one cannot be relied on, both stay, and the operator is told once: a
-    /// full disk gets no room this way.
+    /// Gives up the older checkpoint. If the newest one cannot be relied on, both stay, and the operator is told once:
+    /// a full disk gets no room this way.
     fn drop_older(&mut self, shared: &Shared) -> Result<(), LogError> {
         let why = match self.checkpoints.drop_older()? {
             Older::Kept(why) => Some(why.to_string()),
@@ -244,7 +245,8 @@ impl Compactor {
         }
     }
 
-    /// Takes a checkpoint that has nothing from those before it, since that cannot be read back: all of it is in memory still.
+    /// Takes a checkpoint that has nothing from those before it, since that cannot be read back: all of it is in memory
+    /// still.
     fn checkpoint_anew(&mut self, shared: &Shared, why: &OpenError) -> Result<CheckpointOutcome, Unwritten> {
         shared.notice(&format!("{why}; what is in memory is written to another checkpoint instead"));
         self.snapshot = Snapshot::default();
@@ -255,12 +257,12 @@ impl Compactor {
     fn checkpoint(&mut self, shared: &Shared) -> Result<CheckpointOutcome, Unwritten> {
         let mut state = Self::finish_under_way(shared);
         if state.broker.is_under_way() {
-            // A store that closes does not wait for it, and has no use for a checkpoint that counts what is not in it: its
-            // segments would be kept for good.
+            // A store that closes does not wait for it, and has no use for a checkpoint that counts what is not in it:
+            // its segments would be kept for good.
             return Ok(CheckpointOutcome::Closing);
         }
-        // What was dropped is no part of an image, but its payloads count as live until they are released. There may always be
-        // some, so that they are not waited for.
+        // What was dropped is no part of an image, but its payloads count as live until they are released. There may
+        // always be some, so that they are not waited for.
         let dropped = Arc::new(state.broker.take_dropped());
         state.releasing = Some(Arc::clone(&dropped));
         let (mut live, position, logged) =
@@ -287,10 +289,11 @@ impl Compactor {
         Ok(CheckpointOutcome::Written)
     }
 
-    /// Waits until nothing is under way, or the store closes: an image has no place for what was decided and is not done yet.
+    /// Waits until nothing is under way, or the store closes: an image has no place for what was decided and is not
+    /// done yet.
     ///
-    /// A stream of commands that begin such work could go on for ever. So the slices are done here, more and more of them
-    /// before others get the lock, until nothing is left when the image is begun.
+    /// A stream of commands that begin such work could go on for ever. So the slices are done here, more and more of
+    /// them before others get the lock, until nothing is left when the image is begun.
     fn finish_under_way(shared: &Shared) -> MutexGuard<'_, EngineState> {
         let mut state = shared.lock();
         let mut slices = 1;
@@ -314,8 +317,8 @@ impl Compactor {
     }
 
     /// Writes the newest checkpoint once more. Two are kept, and what only the older one needs goes with it: without
-    /// waiting for more of the log, which may wait for that. What the first has written the second writes too, so that the
-    /// damage of one is no loss.
+    /// waiting for more of the log, which may wait for that. What the first has written the second writes too, so that
+    /// the damage of one is no loss.
     fn repeat_checkpoint(&mut self, shared: &Shared) -> Result<(), LogError> {
         let Some((position, live)) = self.newest.take() else { return Ok(()) };
         match self.write(shared, position, &live, Sharing::NotWithNewest) {
@@ -369,9 +372,9 @@ impl Compactor {
         shared.compaction.logged.store(logged, Ordering::Relaxed);
     }
 
-    /// Gives up segments that neither live payloads nor checkpoints need. What made the last payloads of one die must be on
-    /// disk: of those that were dead in the last checkpoint it is, the others wait for a sync. But a log that waits for
-    /// segments to go would have to begin another for that, and the next checkpoint follows at once.
+    /// Gives up segments that neither live payloads nor checkpoints need. What made the last payloads of one die must
+    /// be on disk: of those that were dead in the last checkpoint it is, the others wait for a sync. But a log that
+    /// waits for segments to go would have to begin another for that, and the next checkpoint follows at once.
     fn retire(&self, shared: &Shared) -> Result<(), LogError> {
         let needed_from = self.checkpoints.needed_from();
         let (mut dead, position, log_waits) = {
@@ -431,8 +434,8 @@ impl Compactor {
         victim(&shared.lock(), self.spares.segment_bytes(), is_full)
     }
 
-    /// Copies live tasks out of mostly dead segments, as many as take up too much room. Where a new segment waits for old ones
-    /// to go, no more than one at a time: only a checkpoint lets that go.
+    /// Copies live tasks out of mostly dead segments, as many as take up too much room. Where a new segment waits for
+    /// old ones to go, no more than one at a time: only a checkpoint lets that go.
     fn copy_forward(&mut self, shared: &Shared, is_full: bool) {
         while let Some(victim) = self.next_victim(shared, is_full) {
             shared.compaction.is_copying.store(true, Ordering::Relaxed);
@@ -456,8 +459,8 @@ impl Compactor {
         }
     }
 
-    /// Keeps a segment that cannot be read: its tasks stay where they are. A read that failed is tried again later, a few
-    /// times; what is damaged stays so.
+    /// Keeps a segment that cannot be read: its tasks stay where they are. A read that failed is tried again later, a
+    /// few times; what is damaged stays so.
     fn set_segment_aside(&mut self, shared: &Shared, number: u64, error: &OpenError) {
         shared.read_faults.note_error();
         let retry = self.unread.entry(number).or_insert(Retry { failures: 0, at: None });

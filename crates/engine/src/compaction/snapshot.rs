@@ -1,5 +1,5 @@
-//! What a checkpoint holds: the whole state, as a manifest and pieces that are written once and shared by all checkpoints
-//! for as long as they do not change.
+//! What a checkpoint holds: the whole state, as a manifest and pieces that are written once and shared by all
+//! checkpoints for as long as they do not change.
 //!
 //! The manifest is the head of the image (bytes), the live payloads by segment (their number, then segment, tasks and
 //! bytes of each), and the queues (their number, then of each its number, its head, and its parts: their number, then
@@ -100,8 +100,8 @@ impl Snapshot {
     }
 
     /// Writes it as a checkpoint of the state at `position`, and answers how many bytes that took. `confirm` is called
-    /// before the checkpoint counts. If it fails, the pieces stay in memory for the next; if what is on disk alone cannot be read
-    /// back, it takes an image of all queues to go on.
+    /// before the checkpoint counts. If it fails, the pieces stay in memory for the next; if what is on disk alone
+    /// cannot be read back, it takes an image of all queues to go on.
     pub(crate) fn write(
         &mut self,
         checkpoints: &mut Checkpoints,
@@ -225,7 +225,8 @@ impl Snapshot {
         Ok(Restored { broker, live, snapshot })
     }
 
-    /// Builds what can be had of the state of a checkpoint some of whose blobs are damaged or missing; answers how many.
+    /// Builds what can be had of the state of a checkpoint some of whose blobs are damaged or missing; answers how
+    /// many.
     pub(crate) fn load_partly(loaded: &Loaded<'_>) -> Result<(Broker<Body>, LiveBodies, usize), OpenError> {
         let bad = || loaded.refuse_manifest("the manifest is not one".into());
         let (snapshot, live) = Self::read(&loaded.manifest).ok_or_else(bad)?;

@@ -52,8 +52,8 @@ pub struct Place {
     pub offset: u64,
 }
 
-/// How durable a batch is before its replies leave. The caller of [`Writer::sync`] decides; the log itself only sees to it
-/// that at every level a segment is synced before the next one begins.
+/// How durable a batch is before its replies leave. The caller of [`Writer::sync`] decides; the log itself only sees to
+/// it that at every level a segment is synced before the next one begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
     /// On disk: one sync per written frame.
@@ -81,8 +81,8 @@ pub const SEGMENT_BYTES: u64 = 32 << 20;
 /// The default number of files kept prepared: one for the next roll.
 pub const SPARE_SEGMENTS: usize = 1;
 
-/// How many files are kept for a full disk: one for what happens while the one before it is given up, one for what is copied
-/// forward, and one whose room a checkpoint can have.
+/// How many files are kept for a full disk: one for what happens while the one before it is given up, one for what is
+/// copied forward, and one whose room a checkpoint can have.
 pub const RESERVE_SEGMENTS: usize = 3;
 
 /// How a log is opened.

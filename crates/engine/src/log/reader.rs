@@ -1,5 +1,5 @@
-//! Reads bodies back from where they lie. It checks no content: every body carries its own checksum, which whoever reads
-//! it verifies.
+//! Reads bodies back from where they lie. It checks no content: every body carries its own checksum, which whoever
+//! reads it verifies.
 
 use std::collections::BTreeMap;
 use std::iter;

@@ -190,8 +190,8 @@ pub(crate) struct Gone {
     pub(crate) is_sealed: bool,
     /// Whether what looks like a frame stands at its end, and is none.
     pub(crate) is_frayed: bool,
-    /// Where frames begin whose bodies are not whole, if no sound one follows and nothing says that they were durable: at the end
-    /// of a log a crash leaves that, and a start cuts it off.
+    /// Where frames begin whose bodies are not whole, if no sound one follows and nothing says that they were durable:
+    /// at the end of a log a crash leaves that, and a start cuts it off.
     pub(crate) torn_from: Option<u64>,
     /// All before this position was once durable, as far as it tells.
     pub(crate) synced: Position,

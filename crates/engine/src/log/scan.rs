@@ -57,7 +57,8 @@ pub struct Scanned {
     /// Where the log was cut, if it did not end with a whole frame.
     pub cut: Option<Cut>,
     pub(crate) tail: OldTail,
-    /// The segment before the open one, if a crash kept it from being sealed, or if it was the open one and is to be kept.
+    /// The segment before the open one, if a crash kept it from being sealed, or if it was the open one and is to be
+    /// kept.
     pub(crate) unsealed: Option<SegmentEnd>,
     /// The content of that segment, up to its end, if it was the open one. No spare has room for it.
     pub(crate) kept: Option<Vec<u8>>,
@@ -194,8 +195,8 @@ impl Directory {
 enum Fate {
     /// Its frames go to another.
     Copied,
-    /// It stays, and is sealed: it holds more than fits into another, because a frame in it is larger than a segment, or
-    /// because segments were larger before. A copy would need room that there may not be.
+    /// It stays, and is sealed: it holds more than fits into another, because a frame in it is larger than a segment,
+    /// or because segments were larger before. A copy would need room that there may not be.
     Kept,
     /// It is sealed already: it had a successor.
     Sealed,
@@ -274,7 +275,8 @@ impl Scan<'_, '_> {
         }
     }
 
-    /// What becomes of the last segment: known before its frames are handed over, since that decides where they will lie.
+    /// What becomes of the last segment: known before its frames are handed over, since that decides where they will
+    /// lie.
     fn fate_of(&self, segment: &Headed) -> Fate {
         let mut walk = Walk::new(&self.bytes, &segment.header, segment.crc);
         let last = loop {

@@ -75,8 +75,8 @@ pub(crate) struct SegmentHeader {
     pub(crate) first_number: u64,
     pub(crate) salt: u64,
     pub(crate) first: Position,
-    /// All events before this position were durable when the segment got its name. Beyond `first` only in a segment that
-    /// a recovery wrote.
+    /// All events before this position were durable when the segment got its name. Beyond `first` only in a segment
+    /// that a recovery wrote.
     pub(crate) synced: Position,
     /// The length of the file.
     pub(crate) bytes: u64,

@@ -76,8 +76,8 @@ impl Pool {
 }
 
 impl Spares {
-    /// Takes over what an earlier run left: files of the right length are used again, others and those beyond the number
-    /// wanted are removed.
+    /// Takes over what an earlier run left: files of the right length are used again, others and those beyond the
+    /// number wanted are removed.
     pub(crate) fn adopt(disk: Arc<dyn Disk>, options: &LogOptions) -> Result<Spares, Fault> {
         let segment_bytes = segment_bytes_for(options.segment_bytes, 0);
         let mut pool = Pool::default();
@@ -155,8 +155,8 @@ impl Spares {
         }
     }
 
-    /// Prepares one file if one is wanted, for the reserve first. On a full disk nothing is left behind and the log stays
-    /// usable.
+    /// Prepares one file if one is wanted, for the reserve first. On a full disk nothing is left behind and the log
+    /// stays usable.
     pub fn prepare(&self) -> Result<(), LogError> {
         let Some(wanted_for) = self.promise() else { return Ok(()) };
         // The reserve is there to be had and not to be fast.
@@ -169,8 +169,8 @@ impl Spares {
         created
     }
 
-    /// Gives up one of the files that are ready, for the room that it takes, if there are as many as in reserve; answers
-    /// whether that is so.
+    /// Gives up one of the files that are ready, for the room that it takes, if there are as many as in reserve;
+    /// answers whether that is so.
     pub(crate) fn give_up_one(&self) -> Result<bool, Fault> {
         let name = {
             let mut pool = self.pool();
@@ -235,8 +235,8 @@ impl Spares {
         let _ = self.disk.remove(&reserved.name);
     }
 
-    /// A file for a segment that has room for so many bytes of frames, of which the first ends at `end`, and its length.
-    /// Prepared on the spot if there is none.
+    /// A file for a segment that has room for so many bytes of frames, of which the first ends at `end`, and its
+    /// length. Prepared on the spot if there is none.
     pub(crate) fn take(&self, frames_bytes: usize, end: Position) -> Result<(String, u64), LogError> {
         let bytes = segment_bytes_for(self.segment_bytes, frames_bytes);
         let reserved = self.pool().oversized.remove(&end);
@@ -264,7 +264,8 @@ impl Spares {
 
     /// What is to be said of a file that could not be made.
     fn fail(&self, name: &str, fault: Fault) -> LogError {
-        // What little was written may be the room that others wait for; if it cannot be removed now, the next start will.
+        // What little was written may be the room that others wait for; if it cannot be removed now, the next start
+        // will.
         let _ = self.disk.remove(name);
         // A directory whose sync has failed is never synced again. The file is, if it is another.
         let may_be_tried_again = fault.is_no_space() && fault.operation != Operation::SyncDirectory;

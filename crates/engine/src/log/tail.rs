@@ -18,8 +18,8 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
-    /// Makes the file `spare` the segment of `header`. `content` begins with room for that header and goes on with whole
-    /// frames, if any, of which the last has the checksum `chain`.
+    /// Makes the file `spare` the segment of `header`. `content` begins with room for that header and goes on with
+    /// whole frames, if any, of which the last has the checksum `chain`.
     ///
     /// The segment gets its name after all of it is durable: a segment that has a name is complete.
     pub(crate) fn activate(

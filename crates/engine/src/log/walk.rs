@@ -1,5 +1,5 @@
-//! A walk through the frames of one segment, which tells sound frames from bad ones and never trusts a length before its
-//! checksum.
+//! A walk through the frames of one segment, which tells sound frames from bad ones and never trusts a length before
+//! its checksum.
 
 use super::Position;
 use super::frame::{FRAME_ALIGN, FRAME_HEADER_BYTES, FrameHeader, FrameKind, Seat, frame_bytes};
@@ -92,9 +92,9 @@ impl<'a> Walk<'a> {
         Step::Events(frame)
     }
 
-    /// Looks on from a bad frame for headers that are whole, and answers how many there are. A frame's header tells what
-    /// was durable before it was written, even if the frames in between are gone, and even if it was written or copied to
-    /// the wrong place since.
+    /// Looks on from a bad frame for headers that are whole, and answers how many there are. A frame's header tells
+    /// what was durable before it was written, even if the frames in between are gone, and even if it was written or
+    /// copied to the wrong place since.
     pub(crate) fn look_on(&mut self) -> usize {
         let mut found = 0;
         let rest = self.bytes.get(self.offset..).unwrap_or_default();
@@ -108,8 +108,8 @@ impl<'a> Walk<'a> {
         found
     }
 
-    /// Goes behind a frame whose header is whole and whose body is not; answers both. The walk goes on as if the frame were
-    /// sound, since its header says what comes next.
+    /// Goes behind a frame whose header is whole and whose body is not; answers both. The walk goes on as if the frame
+    /// were sound, since its header says what comes next.
     pub(crate) fn pass_over(&mut self) -> Option<SoundFrame<'a>> {
         let (header, crc) = self.header_at(self.offset)?;
         let is_passable = header.kind == Some(FrameKind::Events) && self.contradiction(&header).is_none();
@@ -141,8 +141,8 @@ impl<'a> Walk<'a> {
         false
     }
 
-    /// Whether something stands at the walk's offset that looks like the header of a frame of this segment, and is none. A
-    /// crash leaves a header whole or not at all, on a disk that does not tear its sectors.
+    /// Whether something stands at the walk's offset that looks like the header of a frame of this segment, and is
+    /// none. A crash leaves a header whole or not at all, on a disk that does not tear its sectors.
     pub(crate) fn is_frayed(&self) -> bool {
         let Some(head) = self.bytes.get(self.offset..).and_then(<[u8]>::first_chunk::<FRAME_HEADER_BYTES>)
         else {

@@ -1,7 +1,7 @@
 //! The mark of a store that is still being made: as long as it is there, the directory is no store.
 //!
-//! A backup or a repair that is killed has no chance to clear up behind itself. What it leaves looks like a damaged store,
-//! and would send its owner looking for a fault of the disk.
+//! A backup or a repair that is killed has no chance to clear up behind itself. What it leaves looks like a damaged
+//! store, and would send its owner looking for a fault of the disk.
 
 use crate::disk::Disk;
 use crate::failpoint::failpoint;

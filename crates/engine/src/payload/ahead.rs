@@ -108,7 +108,8 @@ impl Window {
         self.tasks = left;
     }
 
-    /// Asks for as many as are wanted, up to so many bytes in all: what is read must still be there when it is asked for.
+    /// Asks for as many as are wanted, up to so many bytes in all: what is read must still be there when it is asked
+    /// for.
     fn extend(&mut self, queue: &Queue<Body>, before: (u32, u32), bytes_max: usize) -> Reading {
         let mut reading = Reading::default();
         for upcoming in queue.upcoming(self.tasks) {

@@ -53,8 +53,8 @@ impl AsRef<[u8]> for Body {
 
 /// Bits of the first number of a packed place.
 mod bits {
-    /// In the same segment as the one before, behind it: the number is the gap between them. Otherwise it is the offset,
-    /// and the segment follows.
+    /// In the same segment as the one before, behind it: the number is the gap between them. Otherwise it is the
+    /// offset, and the segment follows.
     pub(super) const BEHIND: u64 = 1;
     /// As long as the one before. Otherwise the length follows.
     pub(super) const SAME_LEN: u64 = 2;

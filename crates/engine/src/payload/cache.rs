@@ -1,11 +1,11 @@
 //! Payloads in memory: those that were just written, and those that are about to be asked for.
 //!
-//! Most tasks are taken soon after they came, so that the last frames stay in a ring for a while after they were written.
-//! What lies at the head of a long queue is read ahead of its takers, and goes when as many payloads of it were asked for as
-//! it was read for. Each has half of the budget, so that neither drives the other out.
+//! Most tasks are taken soon after they came, so that the last frames stay in a ring for a while after they were
+//! written. What lies at the head of a long queue is read ahead of its takers, and goes when as many payloads of it
+//! were asked for as it was read for. Each has half of the budget, so that neither drives the other out.
 //!
-//! Large payloads are not copied into the ring: the memory that they were written from is kept as it is, as long as there is
-//! room beside the ring.
+//! Large payloads are not copied into the ring: the memory that they were written from is kept as it is, as long as
+//! there is room beside the ring.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -75,8 +75,8 @@ impl Cache {
         Self { written, large, read: ReadSpans::new(budget / 2), meter: Meter::default() }
     }
 
-    /// Keeps the payloads of a frame that is about to be written: until the next comes, whatever the budget, since nobody
-    /// can read them from the disk yet.
+    /// Keeps the payloads of a frame that is about to be written: until the next comes, whatever the budget, since
+    /// nobody can read them from the disk yet.
     pub(crate) fn keep_frame(&mut self, place: Place, frame: &FrameBuf) {
         let (segment, offset) = (place.segment as u32, place.offset as u32);
         match frame.section() {
@@ -195,8 +195,8 @@ impl LargeWritten {
     }
 }
 
-/// The last frames, each in one piece. The memory is had once and used over and over; there is as much of it as is of use,
-/// because what is used soon again is still near the processor.
+/// The last frames, each in one piece. The memory is had once and used over and over; there is as much of it as is of
+/// use, because what is used soon again is still near the processor.
 #[derive(Debug)]
 struct Ring {
     bytes: Vec<u8>,
@@ -425,7 +425,8 @@ mod tests {
         }
     }
 
-    /// Frames of all sizes, against a list of all that were kept: what is found is right, and what was kept last is found.
+    /// Frames of all sizes, against a list of all that were kept: what is found is right, and what was kept last is
+    /// found.
     #[test]
     fn the_last_frames_are_found_and_no_other_bytes_are() {
         let mut cache = Cache::new(2 * 1000);

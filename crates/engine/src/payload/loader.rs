@@ -1,7 +1,8 @@
 //! The thread that reads payloads back from the log, so that no network thread ever waits for the disk.
 //!
-//! A reply whose payloads are not in memory is set aside and its taker gets a ticket for it, as for a pop that waits. What
-//! lies next in that queue is read along with it, ahead of whoever comes next: so only the first of many is held up.
+//! A reply whose payloads are not in memory is set aside and its taker gets a ticket for it, as for a pop that waits.
+//! What lies next in that queue is read along with it, ahead of whoever comes next: so only the first of many is held
+//! up.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,8 +27,8 @@ use crate::waiting::sliced::{SLICE_BYTES, SLICE_TASKS};
 use crate::waiting::ticket::TicketCell;
 use sureq_home_api::Payload;
 
-/// How much is read at least where someone waits: what lies behind it is likely to be asked for next, if not by the same
-/// queue then by another.
+/// How much is read at least where someone waits: what lies behind it is likely to be asked for next, if not by the
+/// same queue then by another.
 const READ_BYTES_MIN: u64 = 64 << 10;
 
 /// Spans that nobody waits for yet are forgotten when there are more than this to read.
@@ -49,8 +50,8 @@ pub(crate) struct Loader {
     jobs: Mutex<Jobs>,
     wakes: Condvar,
     done: Condvar,
-    /// What was read ahead and is not in the cache yet, because others had the lock: who has it next puts it there. To wait
-    /// for the lock would cost them more, since whoever lets it go has to wake those who wait.
+    /// What was read ahead and is not in the cache yet, because others had the lock: who has it next puts it there. To
+    /// wait for the lock would cost them more, since whoever lets it go has to wake those who wait.
     arrived: Mutex<Vec<Arrived>>,
     arrived_bytes: AtomicUsize,
 }
@@ -218,8 +219,8 @@ impl Loader {
         self.reader().map_or_else(|| segment_name(segment), |reader| reader.file_of(segment))
     }
 
-    /// Tells all who wait for payloads that nothing is confirmed any more. Those of an answer whose tasks are handed out by
-    /// it are not given back: nothing of that would be confirmed either.
+    /// Tells all who wait for payloads that nothing is confirmed any more. Those of an answer whose tasks are handed
+    /// out by it are not given back: nothing of that would be confirmed either.
     pub(crate) fn fail(&self, durable: &Durable) {
         let cells: Vec<Arc<TicketCell>> = {
             let mut jobs = self.jobs();
@@ -355,7 +356,8 @@ fn step(shared: &Shared, loader: &Loader, mut search: Search) {
     }
 }
 
-/// Puts the payloads into an answer, and wakes its taker. If that goes away meanwhile, it has given the tasks back itself.
+/// Puts the payloads into an answer, and wakes its taker. If that goes away meanwhile, it has given the tasks back
+/// itself.
 fn load(shared: &Shared, loader: &Loader, cell: &TicketCell) {
     let (payloads, missing) = fetch(shared, loader, wanted(cell));
     let position = (!missing.is_empty()).then(|| unreadable::take_back(shared, cell, &missing));
@@ -469,8 +471,9 @@ fn read_more(
     true
 }
 
-/// Reads the payloads of a span. Where that fails it is read in halves, so that a bad place costs nobody but those whose
-/// payload it is. What is not read after so many failures is left for the next time: each of them may take seconds.
+/// Reads the payloads of a span. Where that fails it is read in halves, so that a bad place costs nobody but those
+/// whose payload it is. What is not read after so many failures is left for the next time: each of them may take
+/// seconds.
 fn read_each<T>(
     shared: &Shared,
     loader: &Loader,

@@ -48,8 +48,8 @@ pub(crate) fn payloads_of<'a>(event: &Event<'a>, visit: &mut dyn FnMut(QueueNo, 
     }
 }
 
-/// Where a payload begins in the body of its frame. What is decoded borrows the body: where a payload lies in memory tells
-/// where it lies in the frame.
+/// Where a payload begins in the body of its frame. What is decoded borrows the body: where a payload lies in memory
+/// tells where it lies in the frame.
 pub(crate) fn offset_in(body: &[u8], payload: &[u8]) -> usize {
     payload.as_ptr().addr() - body.as_ptr().addr()
 }

@@ -49,8 +49,8 @@ impl EngineState {
         }
     }
 
-    /// Finds payloads, and copies no more than so many bytes of them: the rest is left to the loader, who lets others have
-    /// the lock in between.
+    /// Finds payloads, and copies no more than so many bytes of them: the rest is left to the loader, who lets others
+    /// have the lock in between.
     fn fetch(&mut self, tasks: &mut [TaskView<Body>]) -> Fetched {
         let (mut fetched, mut is_any_together) = (Fetched::default(), false);
         let mut together = std::mem::take(&mut self.payloads);
@@ -103,8 +103,8 @@ fn hand_out(together: &[u8], tasks: &mut [TaskView<Body>]) {
 }
 
 impl Shared {
-    /// Puts payloads that are in memory into a reply; answers whether those were all. Where some had to be read from the
-    /// disk, what lies behind them is read ahead.
+    /// Puts payloads that are in memory into a reply; answers whether those were all. Where some had to be read from
+    /// the disk, what lies behind them is read ahead.
     pub(crate) fn fetch(
         &self,
         state: &mut EngineState,

@@ -7,8 +7,8 @@ use crate::commit::commit_buffer::Batch;
 use crate::payload::body::Body;
 use crate::payload::payload_scan::{LoggedPayload, payloads_in};
 
-/// Panics if a task whose payload is in this frame has another place for it. One that was recorded again since has a later
-/// one.
+/// Panics if a task whose payload is in this frame has another place for it. One that was recorded again since has a
+/// later one.
 pub(crate) fn verify(broker: &Broker<Body>, batch: &Batch) {
     if !cfg!(debug_assertions) || !batch.has_payloads {
         return;

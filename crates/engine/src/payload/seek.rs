@@ -1,9 +1,9 @@
 //! Cancelling tasks by their payloads.
 //!
-//! Nothing says which tasks have a payload but the payloads themselves, and those lie on the disk. All tasks of the queue
-//! are looked at, step by step. Where the length is right the payload is compared, in memory or read without the lock; and
-//! those that have it are cancelled by their ids. A step is bounded in tasks and in bytes: it is one job of the loader
-//! among others, and nobody waits for it longer than for a large answer.
+//! Nothing says which tasks have a payload but the payloads themselves, and those lie on the disk. All tasks of the
+//! queue are looked at, step by step. Where the length is right the payload is compared, in memory or read without the
+//! lock; and those that have it are cancelled by their ids. A step is bounded in tasks and in bytes: it is one job of
+//! the loader among others, and nobody waits for it longer than for a large answer.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -109,8 +109,8 @@ impl Search {
         candidates
     }
 
-    /// Cancels what was found. Says so at the end if it could not be done, or if a payload could not be read: that one may
-    /// be one of those that were meant.
+    /// Cancels what was found. Says so at the end if it could not be done, or if a payload could not be read: that one
+    /// may be one of those that were meant.
     pub(crate) fn conclude(
         &mut self,
         shared: &Shared,

@@ -1,8 +1,8 @@
 //! Payloads that cannot be read: what that costs their tasks, and how it is told.
 //!
-//! A read that failed may succeed a little later, so that the task is delayed and tried again, a few times. After that, or at
-//! once if other bytes are where its payload was, it is dead with a reason that names file and offset, and stays so until
-//! an operator revives or deletes it. All other tasks go on.
+//! A read that failed may succeed a little later, so that the task is delayed and tried again, a few times. After that,
+//! or at once if other bytes are where its payload was, it is dead with a reason that names file and offset, and stays
+//! so until an operator revives or deletes it. All other tasks go on.
 
 use std::collections::HashMap;
 use std::sync::PoisonError;
@@ -190,8 +190,8 @@ fn tell(shared: &Shared, queue: &[u8], undelivered: &[Undelivered]) {
 }
 
 impl PendingAnswer {
-    /// Leaves tasks out whose payloads could not be had. Without any other it says why. Of dead tasks everything else is
-    /// shown, with why as the reason: an operator has to see what they are.
+    /// Leaves tasks out whose payloads could not be had. Without any other it says why. Of dead tasks everything else
+    /// is shown, with why as the reason: an operator has to see what they are.
     pub(crate) fn leave_out(&mut self, missing: &[Missing]) {
         let Some(first) = missing.first() else { return };
         let tasks = &mut self.replies.tasks;

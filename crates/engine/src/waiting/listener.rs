@@ -1,7 +1,7 @@
 //! Listeners: they receive what happens to the queues they subscribed to, in the order of the log, once it is durable.
 //!
-//! Subscriptions are kept beside the state, under its lock. A notice waits in the listener's queue until its position is
-//! durable, as replies do.
+//! Subscriptions are kept beside the state, under its lock. A notice waits in the listener's queue until its position
+//! is durable, as replies do.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -116,7 +116,8 @@ impl Listeners {
         Kind::ALL.into_iter().filter(is_wanted).collect()
     }
 
-    /// Adds a notice to the queues of its subscribers, and their wakers to those that are woken once the position is durable.
+    /// Adds a notice to the queues of its subscribers, and their wakers to those that are woken once the position is
+    /// durable.
     pub(crate) fn tell(
         &self,
         queue: &[u8],

@@ -1,9 +1,9 @@
 //! Large commands in slices, so that none holds the lock for long.
 //!
-//! A command that asks for or names more than [`SLICE_TASKS`] tasks or queues gets a ticket. Each poll of the ticket executes
-//! one slice under the lock, and its caller serves others before it polls again; between two slices those get the lock who
-//! wait for it. Each slice is one unit of the log. What others do comes in between, so that each slice is atomic and the
-//! command as a whole is not. A push is never sliced: it is stored as a whole or not at all.
+//! A command that asks for or names more than [`SLICE_TASKS`] tasks or queues gets a ticket. Each poll of the ticket
+//! executes one slice under the lock, and its caller serves others before it polls again; between two slices those get
+//! the lock who wait for it. Each slice is one unit of the log. What others do comes in between, so that each slice is
+//! atomic and the command as a whole is not. A push is never sliced: it is stored as a whole or not at all.
 //!
 //! A pop executes its first slice at once, like a small one: most find less than they ask for.
 
@@ -473,8 +473,8 @@ impl Sliced {
         }
     }
 
-    /// The reply if the store closes before all slices are executed. Deliveries that were made are made; otherwise what is
-    /// missing would be taken for what is not there.
+    /// The reply if the store closes before all slices are executed. Deliveries that were made are made; otherwise what
+    /// is missing would be taken for what is not there.
     fn reply_at_close(&self, replies: &Replies<Body>) -> Reply {
         let is_begun = match self {
             Self::Recover(rest) if rest.upto.is_none() => false,
@@ -609,8 +609,8 @@ impl Shared {
         if is_over || is_cold { Step::None } else { Step::More }
     }
 
-    /// Has the loader read the payloads that the answer lacks. To be called with the lock under which it was given their
-    /// places: from then on no segment is retired before they are read.
+    /// Has the loader read the payloads that the answer lacks. To be called with the lock under which it was given
+    /// their places: from then on no segment is retired before they are read.
     pub(crate) fn read_for(&self, cell: &Arc<TicketCell>) {
         self.loader.iter().for_each(|loader| loader.load(Arc::clone(cell)));
     }

@@ -1,5 +1,5 @@
-//! Tickets: the right to an answer that is not there yet, because its pop waits in line, its payloads are being read, or a
-//! search goes on.
+//! Tickets: the right to an answer that is not there yet, because its pop waits in line, its payloads are being read,
+//! or a search goes on.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError};
@@ -124,8 +124,9 @@ impl TicketState {
 }
 
 impl TicketCell {
-    /// Begins an answer to which slices will be added, if there are any. If its payloads have to be read first, that is noted
-    /// under the same lock: a poll at this moment must not return the answer without them, nor execute its next slice.
+    /// Begins an answer to which slices will be added, if there are any. If its payloads have to be read first, that is
+    /// noted under the same lock: a poll at this moment must not return the answer without them, nor execute its next
+    /// slice.
     pub(crate) fn begin(&self, answer: PendingAnswer, slices: Option<Sliced>) {
         let is_cold = is_cold(&answer.replies);
         let mut ticket = self.lock();
@@ -152,8 +153,8 @@ impl TicketCell {
         (ticket.slices, ticket.is_first) = (Some(slices), is_first);
     }
 
-    /// Adds a slice to the answer; `whole` makes one reply of all slices so far. If there are more to come, `rest` is what is
-    /// left of the command. If payloads of the slice have to be read, that is next.
+    /// Adds a slice to the answer; `whole` makes one reply of all slices so far. If there are more to come, `rest` is
+    /// what is left of the command. If payloads of the slice have to be read, that is next.
     pub(crate) fn add_slice(
         &self,
         mut slice: Replies<Body>,
@@ -207,8 +208,8 @@ fn is_cold(replies: &Replies<Body>) -> bool {
     replies.tasks.iter().any(|task| task.body.place().is_some())
 }
 
-/// The right to the answer of a command that waits. Dropped before the answer was taken, it leaves the line, and its tasks go
-/// back to the front.
+/// The right to the answer of a command that waits. Dropped before the answer was taken, it leaves the line, and its
+/// tasks go back to the front.
 pub(crate) struct EngineTicket {
     /// Its place in the line, if it stands there.
     pub(crate) number: Option<u64>,
@@ -217,8 +218,8 @@ pub(crate) struct EngineTicket {
 }
 
 impl Pending for EngineTicket {
-    /// After a failure of the log the answer is that nothing is confirmed any more, or, of what was executed by then, that its
-    /// outcome is unknown.
+    /// After a failure of the log the answer is that nothing is confirmed any more, or, of what was executed by then,
+    /// that its outcome is unknown.
     fn poll(&self, cx: &mut Context<'_>) -> Poll<Answer> {
         match self.shared.step(&self.cell) {
             Step::None => {}

@@ -169,7 +169,8 @@ impl Waiters {
     }
 }
 
-/// What a pop in the line costs: its copy of the command, its places in the indexes, and perhaps a copy of each name there.
+/// What a pop in the line costs: its copy of the command, its places in the indexes, and perhaps a copy of each name
+/// there.
 fn cost_of(pop: &OwnedPop) -> usize {
     const EACH: usize = size_of::<Waiting>() + size_of::<TicketCell>() + 8 * size_of::<(LogTime, u64)>();
     const EACH_QUEUE: usize = 2 * size_of::<(Box<[u8]>, BTreeSet<u64>)>() + 12 * size_of::<u64>();

@@ -1,6 +1,6 @@
-//! A run whose compaction is part of it: tasks that stay for ever among tasks that come and go, over so many small segments
-//! that checkpoints are taken, old tasks copied forward and segments retired all the time. What was confirmed is noted as
-//! facts, because the log forgets.
+//! A run whose compaction is part of it: tasks that stay for ever among tasks that come and go, over so many small
+//! segments that checkpoints are taken, old tasks copied forward and segments retired all the time. What was confirmed
+//! is noted as facts, because the log forgets.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,8 +1,9 @@
-//! Estimates of reply sizes: a home that sends commands elsewhere ends a batch before their replies would fill its memory.
+//! Estimates of reply sizes: a home that sends commands elsewhere ends a batch before their replies would fill its
+//! memory.
 //!
-//! The estimate for a queue is the largest task seen in the last minute or two. An unseen queue counts as a quarter of the
-//! budget, so that at most a few commands find out together. Another process may have pushed larger tasks since; so the number
-//! of commands that ask for tasks is limited, too.
+//! The estimate for a queue is the largest task seen in the last minute or two. An unseen queue counts as a quarter of
+//! the budget, so that at most a few commands find out together. Another process may have pushed larger tasks since; so
+//! the number of commands that ask for tasks is limited, too.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};

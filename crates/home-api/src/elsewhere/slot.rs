@@ -32,7 +32,8 @@ pub struct Untaken {
 }
 
 impl PopOf {
-    /// What the pop delivered, given the replies to its batch. A delivery is written as in the reply, or else by its receipt.
+    /// What the pop delivered, given the replies to its batch. A delivery is written as in the reply, or else by its
+    /// receipt.
     pub fn untaken(&self, replies: &Replies<Payload>, spell: fn(Receipt) -> Vec<u8>) -> Vec<Untaken> {
         let Some(Reply::Tasks(span)) = replies.list.get(self.command) else { return Vec::new() };
         let name = |task: &TaskView<Payload>| match &task.foreign_id {
@@ -165,8 +166,8 @@ impl ReplySlot {
 
 /// A home to which deliveries go back that reached nobody.
 pub trait Requeue {
-    /// A ticket was dropped before its answer was taken. If the replies had arrived, these were in them; otherwise the list is
-    /// empty, and the home's thread finds the slot abandoned.
+    /// A ticket was dropped before its answer was taken. If the replies had arrived, these were in them; otherwise the
+    /// list is empty, and the home's thread finds the slot abandoned.
     fn requeue(&self, untaken: Vec<Untaken>);
 }
 

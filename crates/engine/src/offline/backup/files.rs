@@ -176,8 +176,8 @@ fn read(from: &Arc<dyn Disk>, segment: &Found, pace: &mut Pace<'_>) -> Result<Op
     Ok(Some(bytes))
 }
 
-/// Whether what was read is still the segment of that name: a file that is recycled loses its name first, and its header
-/// is the first thing that is written to it then.
+/// Whether what was read is still the segment of that name: a file that is recycled loses its name first, and its
+/// header is the first thing that is written to it then.
 fn is_still_there(from: &Arc<dyn Disk>, segment: &Found, bytes: &[u8]) -> Result<bool, Fault> {
     let file = match from.open(&segment.name()) {
         Err(fault) if is_absent(&fault) => return Ok(false),

@@ -1,22 +1,22 @@
 //! Copies a store that may be running, by reading alone: whoever serves it neither waits nor knows.
 //!
-//! The copy is what a crash at some moment during the backup would have left, with all that was confirmed before it began.
-//! Why that is so although files come, grow and go meanwhile:
+//! The copy is what a crash at some moment during the backup would have left, with all that was confirmed before it
+//! began. Why that is so although files come, grow and go meanwhile:
 //!
-//! 1. First the segments that are no longer written to: most of the store, and the long part of the work. What is copied of
-//!    them stays good, since no number is ever used twice.
-//! 2. Then, quickly, the newest checkpoint is opened, with the files that it refers to. They never change once they have
-//!    their names, and stay readable once they are open.
-//! 3. Then the segments that have come since. One that goes meanwhile was not needed any more: all events that made it so
-//!    had been written before it went. It is left out, and the directory is listed again.
+//! 1. First the segments that are no longer written to: most of the store, and the long part of the work. What is
+//!    copied of them stays good, since no number is ever used twice.
+//! 2. Then, quickly, the newest checkpoint is opened, with the files that it refers to. They never change once they
+//!    have their names, and stay readable once they are open.
+//! 3. Then the segments that have come since. One that goes meanwhile was not needed any more: all events that made it
+//!    so had been written before it went. It is left out, and the directory is listed again.
 //! 4. Then, once a listing has been gone through of which nothing went, its last segment, up to the last frame that is
-//!    whole. That is behind all events of step 3. What was read of later frames is left out, so that no mark in them tells
-//!    of frames that are not there.
-//! 5. The checkpoint's files; and the `store` file last: its marks are never below what the log needs, and without it the
-//!    copy is no store.
+//!    whole. That is behind all events of step 3. What was read of later frames is left out, so that no mark in them
+//!    tells of frames that are not there.
+//! 5. The checkpoint's files; and the `store` file last: its marks are never below what the log needs, and without it
+//!    the copy is no store.
 //!
-//! If the log that the checkpoint needs has gone by then, two newer ones have been taken meanwhile, and it is begun again
-//! with step 2. Files are read and written, never linked: segments are written to again when they are recycled.
+//! If the log that the checkpoint needs has gone by then, two newer ones have been taken meanwhile, and it is begun
+//! again with step 2. Files are read and written, never linked: segments are written to again when they are recycled.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -268,8 +268,8 @@ impl<'a, 'p> Copying<'a, 'p> {
         Ok(Some(chosen))
     }
 
-    /// Copies the files of the checkpoint. One that is found to be damaged is noted, so that the next choice has the one
-    /// before it too; answers false then, and takes nothing.
+    /// Copies the files of the checkpoint. One that is found to be damaged is noted, so that the next choice has the
+    /// one before it too; answers false then, and takes nothing.
     fn copy_checkpoint(
         &mut self,
         chosen: &Chosen,
@@ -296,8 +296,8 @@ impl<'a, 'p> Copying<'a, 'p> {
         Ok(true)
     }
 
-    /// Copies the segments up to the end of the log. Answers the position after its last event, and which segments there
-    /// were; nothing if they went too fast.
+    /// Copies the segments up to the end of the log. Answers the position after its last event, and which segments
+    /// there were; nothing if they went too fast.
     fn copy_log(&mut self, uuid: [u8; 16]) -> Result<Option<(Position, BTreeSet<u64>)>, OpenError> {
         for _ in 0..ROUNDS {
             let found = find_segments(&**self.from, uuid)?;
@@ -321,8 +321,8 @@ impl<'a, 'p> Copying<'a, 'p> {
         Ok(None)
     }
 
-    /// Whether the log that was copied is all that the checkpoint needs. If it is not, and the checkpoint is still there,
-    /// the store itself lacks it: then there is nothing to wait for.
+    /// Whether the log that was copied is all that the checkpoint needs. If it is not, and the checkpoint is still
+    /// there, the store itself lacks it: then there is nothing to wait for.
     fn suffices(&self, chosen: &Chosen, uuid: [u8; 16]) -> Result<bool, Fault> {
         let needed = chosen.checkpoint.map_or(Position::START, |(_, position)| position);
         if reaches(&self.segments, needed) {

@@ -81,8 +81,8 @@ impl Log<'_> {
         }
     }
 
-    /// How many tasks have their payloads in each file that can be read. They are counted here, because what is counted in
-    /// a checkpoint may be wrong as the index may be.
+    /// How many tasks have their payloads in each file that can be read. They are counted here, because what is counted
+    /// in a checkpoint may be wrong as the index may be.
     fn tasks_by_file(&self, built: &Built) -> BTreeMap<u64, u64> {
         let mut tasks = BTreeMap::new();
         built.broker.bodies(&mut |body| {

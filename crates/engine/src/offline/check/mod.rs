@@ -1,7 +1,8 @@
 //! Looks into a store that nobody serves, says what is there and what is damaged, and changes nothing.
 //!
 //! The map:
-//! - [`check()`] (here) goes through all of it: the `store` file, segments, checkpoints, states, payloads, index, other files.
+//! - [`check()`] (here) goes through all of it: the `store` file, segments, checkpoints, states, payloads, index, other
+//!   files.
 //! - `identity` finds out who the store is.
 //! - `segments` goes through the frames of the log. `state` builds the state as a start would, from each checkpoint.
 //! - `payloads` reads payloads from where they lie. `index` holds the places that tasks have for them against
@@ -42,13 +43,14 @@ use state::Built;
 /// Hears how far a long work has come: what is being done, bytes done, bytes in all.
 pub type Progress<'p> = dyn FnMut(&'static str, u64, u64) + 'p;
 
-/// More lost payloads than this are counted and not listed: each takes half a kilobyte of memory, and who has lost that many
-/// goes on with a repair, which lists all. The same goes for wrong places in the index, of which none is expected.
+/// More lost payloads than this are counted and not listed: each takes half a kilobyte of memory, and who has lost that
+/// many goes on with a repair, which lists all. The same goes for wrong places in the index, of which none is expected.
 const LISTED_MAX: usize = 100_000;
 
 /// Checks the store in `disk`. Changes nothing, not even where there is damage.
 ///
-/// An error says that one cannot even look: there is no store, a later release wrote it, or the directory cannot be read.
+/// An error says that one cannot even look: there is no store, a later release wrote it, or the directory cannot be
+/// read.
 pub fn check(disk: &Arc<dyn Disk>, progress: &mut Progress<'_>) -> Result<Report, OpenError> {
     let names = disk.list()?;
     let (identity, findings) = identify(&**disk, &names)?;
@@ -196,8 +198,8 @@ impl Check<'_, '_> {
         }
     }
 
-    /// Builds the state from each checkpoint; answers the newest. Says what a start would come to, which tries the older
-    /// one where the newer is damaged itself, and not where the log behind it is.
+    /// Builds the state from each checkpoint; answers the newest. Says what a start would come to, which tries the
+    /// older one where the newer is damaged itself, and not where the log behind it is.
     fn states(&mut self, uuid: [u8; 16], checkpoints: &Checkpoints, may_be_new: bool) -> Option<Built> {
         let mut newest: Option<(u64, Built, u64)> = None;
         let (mut is_decided, mut first_damage) = (false, None);

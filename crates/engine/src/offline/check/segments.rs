@@ -31,7 +31,8 @@ pub(super) struct Examined {
     pub(super) findings: Vec<Finding>,
     /// Up to which offset each is sound, by its number: without an end if nothing is wrong with it.
     pub(super) sound_upto: BTreeMap<u64, u64>,
-    /// The number of the segment that a start begins to read with, and of the one that it would from the older checkpoint.
+    /// The number of the segment that a start begins to read with, and of the one that it would from the older
+    /// checkpoint.
     start: u64,
     older_start: u64,
 }

@@ -123,8 +123,8 @@ impl Built {
         by_file
     }
 
-    /// A number that equal states of one log share, however they were built. Payloads count by their length and by where they
-    /// lie: what one checkpoint has of that is so held against the other.
+    /// A number that equal states of one log share, however they were built. Payloads count by their length and by
+    /// where they lie: what one checkpoint has of that is so held against the other.
     pub(crate) fn digest(&self) -> u64 {
         let mut chained = DefaultHasher::new();
         let mut unordered = 0u64;

@@ -91,8 +91,8 @@ fn whole_upto(log: &Log<'_>, steps: &mut Steps<'_>) -> Position {
     upto
 }
 
-/// Takes in tasks that may have been in the lost parts of a checkpoint at `position`: those whose records are older, that
-/// are not known to be gone, and that lie where more payloads are live than the tasks that are left have there.
+/// Takes in tasks that may have been in the lost parts of a checkpoint at `position`: those whose records are older,
+/// that are not known to be gone, and that lie where more payloads are live than the tasks that are left have there.
 fn take_in_lost(
     log: &Log<'_>,
     salvage: &mut Salvage,

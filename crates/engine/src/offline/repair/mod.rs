@@ -6,8 +6,8 @@
 //! - `salvage` is the state on its way through a log with gaps.
 //! - `rebuild` writes the new store.
 //!
-//! The new store has a uuid of its own: its log begins anew, and a file of the old one that finds its way into it must be
-//! refused. Its incarnation and its mark for ids are above the old ones, so that no receipt and no id repeats.
+//! The new store has a uuid of its own: its log begins anew, and a file of the old one that finds its way into it must
+//! be refused. Its incarnation and its mark for ids are above the old ones, so that no receipt and no id repeats.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;

@@ -1,5 +1,5 @@
-//! Writes a state into a new store, task by task, and takes only what fits: whatever the state went through, what comes of
-//! it is sound.
+//! Writes a state into a new store, task by task, and takes only what fits: whatever the state went through, what comes
+//! of it is sound.
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};

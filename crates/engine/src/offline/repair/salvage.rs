@@ -1,9 +1,9 @@
 //! A state that goes on over gaps in its log.
 //!
-//! As long as nothing is missing, events are replayed as a start replays them. From the first gap on each is bent to what
-//! is there: it is applied to the tasks that are known, and passed over for those that are not. What is finished is
-//! finished, wherever it is told; what is not told may have happened in the gap, so that every task of which nothing was
-//! heard since is in doubt.
+//! As long as nothing is missing, events are replayed as a start replays them. From the first gap on each is bent to
+//! what is there: it is applied to the tasks that are known, and passed over for those that are not. What is finished
+//! is finished, wherever it is told; what is not told may have happened in the gap, so that every task of which nothing
+//! was heard since is in doubt.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -313,8 +313,8 @@ impl Salvage {
     }
 
     /// Takes tasks out of a frame of which nobody knows what is wrong with it: only those whose payloads match their
-    /// checksums, whose ids can be true, and of which nothing is known yet. What is known is believed before such a frame is;
-    /// a payload that cannot be read where it should be is looked for here later on.
+    /// checksums, whose ids can be true, and of which nothing is known yet. What is known is believed before such a
+    /// frame is; a payload that cannot be read where it should be is looked for here later on.
     fn pick_up(&mut self, piece: &Piece<'_>, last_id: TaskId, was_bent: bool) {
         let mut rest = piece.body;
         while !rest.is_empty() {
@@ -408,9 +408,9 @@ fn narrowed<'a>(event: &Event<'a>, queue: QueueNo, ids: &'a [TaskId]) -> Option<
     })
 }
 
-/// The payloads of an event that match their checksums. Where more than payloads may be damaged, only up to the first that
-/// does not: a length that is wrong can swallow a whole payload, and then each that follows would be taken for the one
-/// before it.
+/// The payloads of an event that match their checksums. Where more than payloads may be damaged, only up to the first
+/// that does not: a length that is wrong can swallow a whole payload, and then each that follows would be taken for the
+/// one before it.
 pub(super) fn believable_payloads<'a>(
     event: &Event<'a>,
     body: &[u8],
@@ -427,8 +427,8 @@ pub(super) fn believable_payloads<'a>(
     });
 }
 
-/// Whether all that is around the payloads of a frame can be trusted: nothing is wrong with it, or nothing else than payloads
-/// which do not match their own checksums, and are why the frame as a whole does not match.
+/// Whether all that is around the payloads of a frame can be trusted: nothing is wrong with it, or nothing else than
+/// payloads which do not match their own checksums, and are why the frame as a whole does not match.
 pub(super) fn is_trusted(piece: &Piece<'_>) -> bool {
     if piece.is_sound {
         return true;
