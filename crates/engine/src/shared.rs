@@ -370,18 +370,18 @@ impl Shared {
             observer.changed(buffer.end(), broker);
         }
         if !state.buffer.notices.is_empty() {
-            self.tell(state);
+            self.publish(state);
         }
     }
 
     #[cold]
-    fn tell(&self, state: &mut EngineState) {
+    fn publish(&self, state: &mut EngineState) {
         let position = self.position(state);
         let EngineState { broker, buffer, listeners, woken, .. } = state;
         buffer.notices.drain(|queue, kind, tasks| {
             // A queue that was forgotten within the same unit had no tasks to publish.
             if let Some(name) = broker.name_of(queue) {
-                listeners.tell(name, kind, tasks, position, woken);
+                listeners.publish(name, kind, tasks, position, woken);
             }
         });
     }

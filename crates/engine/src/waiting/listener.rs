@@ -1,7 +1,7 @@
-//! Listeners: they receive what happens to the queues they subscribed to, in the order of the log, once it is durable.
+//! Listeners: they receive notices of the queues they subscribed to, in the order of the log, once those are durable.
 //!
-//! Subscriptions are kept beside the state, under its lock. A notice waits in the listener's queue until its position
-//! is durable, as replies do.
+//! Subscriptions are part of the engine state, under its lock. A notice waits in the listener's queue until its
+//! position is durable, as replies do.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -70,7 +70,7 @@ impl NoticeSource for EngineListener {
 
 impl EngineListener {
     fn change(&self, change: impl FnOnce(&mut Subscribed)) {
-        // A panic under the lock has left the state in doubt: nothing more will be published.
+        // After a panic under the lock nothing more is published.
         let Ok(mut state) = self.shared.state.lock() else { return };
         let EngineState { listeners, buffer, .. } = &mut *state;
         if let Some((subscribed, _)) = listeners.all.get_mut(&self.number) {
@@ -118,7 +118,7 @@ impl Listeners {
 
     /// Adds a notice to the queues of its subscribers, and their wakers to those that are woken once the position is
     /// durable.
-    pub(crate) fn tell(
+    pub(crate) fn publish(
         &self,
         queue: &[u8],
         kind: Kind,
@@ -137,7 +137,7 @@ impl Listeners {
         }
     }
 
-    /// There will be no more notices.
+    /// Ends all listeners.
     pub(crate) fn end(&self, woken: &mut Vec<(Position, Waker)>) {
         for (_, notices) in self.all.values() {
             woken.extend(notices.end_later().map(|waker| (Position::START, waker)));

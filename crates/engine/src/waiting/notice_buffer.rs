@@ -1,7 +1,7 @@
-//! What the events of one command or tick tell those who listen, put together as they are recorded.
+//! Collects the notices of one command or tick while its events are recorded.
 //!
-//! Where nobody listens this is one test per event. Otherwise what is counted is added up by queue, so that a command
-//! tells it once; what is listed is listed.
+//! Without listeners this costs one test per event. Otherwise counts are added up by queue, so that a command publishes
+//! each once; notices with ids are listed one by one.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,20 +11,20 @@ use sureq_core::TaskId;
 use sureq_core::event::QueueNo;
 use sureq_core::notice::{Concerned, Kind, Kinds};
 
-/// Notes on the events of the command that is being executed.
+/// The notices of the unit that is being recorded.
 #[derive(Debug, Default)]
 pub(crate) struct NoticeBuffer {
-    /// What anyone wants to hear, of whatever queue.
+    /// The kinds that any listener is subscribed to, for any queue.
     subscribed: Kinds,
     list: Vec<BufferedNotice>,
     ids: Vec<TaskId>,
-    /// Where in the list something is being counted.
+    /// The index of the notice that counts this kind of a queue.
     counts: BTreeMap<(QueueNo, Kind), usize>,
-    /// What the next count is of.
+    /// The queue and kind that the next count is for.
     uncounted: Option<(QueueNo, Kind)>,
 }
 
-/// One thing to tell.
+/// A notice before it is published.
 #[derive(Debug)]
 struct BufferedNotice {
     queue: QueueNo,
@@ -38,7 +38,7 @@ enum Tasks {
     Ids(Range<usize>),
 }
 
-/// The tasks that are told of.
+/// The tasks of a notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoticedTasks<'n> {
     Count(u64),
@@ -46,7 +46,7 @@ pub(crate) enum NoticedTasks<'n> {
 }
 
 impl NoticeBuffer {
-    /// Takes down only what is of these kinds from now on.
+    /// Collects only these kinds from now on.
     pub(crate) const fn set_subscribed(&mut self, kinds: Kinds) {
         self.subscribed = kinds;
     }
@@ -55,7 +55,7 @@ impl NoticeBuffer {
         self.list.is_empty()
     }
 
-    /// Takes an event down, if anyone may want to hear of it.
+    /// Adds an event, if any listener may be subscribed to it.
     #[inline]
     pub(crate) fn observe(&mut self, event: &Event<'_>) {
         if !self.subscribed.is_empty() {
@@ -65,7 +65,7 @@ impl NoticeBuffer {
 
     #[cold]
     fn add_event(&mut self, event: &Event<'_>) {
-        // A count is of the event recorded last, and of no other.
+        // A count belongs to the last event only.
         self.uncounted = None;
         let Some(meaning) = event.meaning().filter(|meaning| self.subscribed.has(meaning.kind)) else {
             return;
@@ -83,7 +83,7 @@ impl NoticeBuffer {
         }
     }
 
-    /// The event seen last was about so many tasks.
+    /// Adds the number of tasks of the last event.
     #[inline]
     pub(crate) fn counted(&mut self, tasks: usize) {
         if let Some((queue, kind)) = self.uncounted.take() {
@@ -104,10 +104,10 @@ impl NoticeBuffer {
         }
     }
 
-    /// Tells everything, in order, and forgets it.
-    pub(crate) fn drain(&mut self, mut tell: impl FnMut(QueueNo, Kind, NoticedTasks<'_>)) {
+    /// Publishes all notices, in order, and empties the buffer.
+    pub(crate) fn drain(&mut self, mut publish: impl FnMut(QueueNo, Kind, NoticedTasks<'_>)) {
         for BufferedNotice { queue, kind, tasks } in self.list.drain(..) {
-            tell(
+            publish(
                 queue,
                 kind,
                 match tasks {
@@ -120,7 +120,7 @@ impl NoticeBuffer {
     }
 
     fn clear(&mut self) {
-        /// Room for more than this is given back once it is empty.
+        /// Capacity above this is freed once the buffer is empty.
         const KEPT: usize = 4 << 10;
         self.ids.clear();
         self.ids.shrink_to(KEPT);
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
     use sureq_core::event::{Ids, Removal};
 
-    fn told(buffer: &mut NoticeBuffer) -> Vec<(u32, Kind, u64)> {
+    fn published(buffer: &mut NoticeBuffer) -> Vec<(u32, Kind, u64)> {
         let mut all = Vec::new();
         buffer.drain(|queue, kind, tasks| {
             let count = match tasks {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_is_told_once_by_queue_where_it_was_first_met() {
+    fn counts_are_published_once_for_each_queue_where_it_came_first() {
         let mut buffer = buffer(&Kind::ALL);
         let list = [TaskId::new(1, 1).unwrap(), TaskId::new(1, 2).unwrap()];
         let ids = Ids::Slice(&list);
@@ -171,12 +171,12 @@ mod tests {
             (2, Kind::Done, 1),
             (1, Kind::Done, 1),
         ];
-        assert_eq!(told(&mut buffer), expect);
-        assert!(buffer.is_empty() && told(&mut buffer).is_empty(), "and never again");
+        assert_eq!(published(&mut buffer), expect);
+        assert!(buffer.is_empty() && published(&mut buffer).is_empty(), "and only once");
     }
 
     #[test]
-    fn nothing_is_taken_down_that_nobody_wants() {
+    fn kinds_without_subscribers_are_not_collected() {
         let list = [TaskId::new(1, 1).unwrap()];
         let (queue, ids) = (QueueNo(1), Ids::Slice(&list));
         for subscribed in [&[][..], &[Kind::Delete]] {
@@ -189,16 +189,16 @@ mod tests {
     }
 
     #[test]
-    fn a_count_is_of_the_event_recorded_last() {
+    fn a_count_belongs_to_the_last_event() {
         let mut buffer = buffer(&[Kind::Work]);
         buffer.observe(&Event::Resumed(QueueNo(1)));
         buffer.observe(&Event::QueueDropped(QueueNo(2)));
         buffer.counted(7);
-        assert!(buffer.is_empty(), "nobody wants to hear of what was dropped");
+        assert!(buffer.is_empty(), "a dropped queue is not subscribed to");
     }
 
     #[test]
-    fn nothing_is_not_told() {
+    fn a_notice_without_tasks_is_not_published() {
         let mut buffer = buffer(&Kind::ALL);
         buffer.observe(&Event::QueueDropped(QueueNo(1)));
         buffer.counted(0);

@@ -1,4 +1,4 @@
-//! The thread that lets time pass: leases run out, delayed tasks fall due, waiting pops give up.
+//! The thread that acts on the passing of time: it ends leases, makes delayed tasks ready and times out waiting pops.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use sureq_sync::MutexGuard;
 use crate::shared::{EngineState, LOCK, Shared};
 use crate::waiting::ticket::timed_out;
 
-/// The wall clock may jump, so that tasks with a time of day are looked at this often before their time.
+/// The wall clock may jump, so tasks with a time of day are checked at this interval before their time.
 const WALL_LOOK_MS: u64 = 100;
 
-/// When the ticker must look next, if ever.
+/// When the ticker must look next, if at all.
 pub(crate) fn next_look(state: &EngineState, now: Now) -> Option<LogTime> {
     let next = state.broker.next_deadline();
     let wall = next.wall.map(|at| now.log.after(at.0.saturating_sub(now.wall.0).min(WALL_LOOK_MS)));
@@ -26,7 +26,7 @@ pub(crate) fn run(shared: &Shared) {
         tick(shared, &mut state, now);
         let is_due = state.broker.next_deadline().is_due(now) || state.has_unserved();
         if is_due || !state.woken.is_empty() {
-            // A flood is taken in slices, and others get the lock in between.
+            // Many due tasks are moved in slices, and other threads get the lock in between.
             shared.let_go(state);
             shared.step_aside();
             state = shared.lock();
@@ -37,7 +37,7 @@ pub(crate) fn run(shared: &Shared) {
     shared.let_go(state);
 }
 
-/// One slice of what is due.
+/// Does one slice of what is due.
 pub(crate) fn tick(shared: &Shared, state: &mut EngineState, now: Now) {
     if state.broker.next_deadline().is_due(now) {
         let EngineState { broker, buffer, .. } = &mut *state;
@@ -54,7 +54,7 @@ pub(crate) fn tick(shared: &Shared, state: &mut EngineState, now: Now) {
     }
 }
 
-/// Sleeps until the next thing is due, or until something sooner comes up.
+/// Sleeps until the next deadline, or until an earlier one is added.
 fn sleep<'s>(
     shared: &'s Shared,
     mut state: MutexGuard<'s, EngineState>,
