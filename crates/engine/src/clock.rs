@@ -1,4 +1,4 @@
-//! The door to the clock: the one file that asks the machine what time it is.
+//! The only access to the machine's clocks.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -7,9 +7,9 @@ use sureq_core::{LogTime, Now, WallTime};
 
 /// A machine's clocks.
 pub trait Clock: Send + Sync {
-    /// Milliseconds since some moment, never going back.
+    /// Milliseconds since an arbitrary moment. Never goes back.
     fn monotonic_ms(&self) -> u64;
-    /// Unix milliseconds, whatever its owner says they are.
+    /// Unix milliseconds by the wall clock, which may be set.
     fn wall_ms(&self) -> u64;
 }
 
@@ -37,7 +37,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// Log time: where the store left off or the wall clock, whichever is later, and monotonic from there.
+/// Log time: begins at the last logged time or the wall clock, whichever is later, and is monotonic from there.
 #[derive(Clone)]
 pub(crate) struct LogClock {
     clock: Arc<dyn Clock>,

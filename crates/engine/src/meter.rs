@@ -1,5 +1,4 @@
-//! Counts what is done while the lock of the state is held, so that tests can bound it without a clock. In release
-//! builds it counts nothing.
+//! Counts the work under the state lock, so that tests can bound it without a clock. Release builds count nothing.
 
 use sureq_core::Event;
 
@@ -11,7 +10,7 @@ pub(crate) struct Meter {
     is_uncounted: bool,
 }
 
-/// The most that was done in one go under the lock of the state, as far as that grows with what commands ask for.
+/// The most work that was done under the state lock at once, as far as it grows with commands and tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     /// Bytes copied or checksummed.
@@ -56,7 +55,7 @@ impl Meter {
         }
     }
 
-    /// Begins anew; answers what was counted.
+    /// Returns the counts, and begins anew.
     pub(crate) fn take(&mut self) -> Held {
         std::mem::take(self).held
     }

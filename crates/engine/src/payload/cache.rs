@@ -1,11 +1,11 @@
-//! Payloads in memory: those that were just written, and those that are about to be asked for.
+//! Payloads in memory: those that were written last, and those that were read ahead.
 //!
-//! Most tasks are taken soon after they came, so that the last frames stay in a ring for a while after they were
-//! written. What lies at the head of a long queue is read ahead of its takers, and goes when as many payloads of it
-//! were asked for as it was read for. Each has half of the budget, so that neither drives the other out.
+//! Most tasks are popped soon after their push, so the last frames stay in a ring after they were written. Payloads at
+//! the head of a long queue are read ahead of need, and are dropped once all of them have been used. Each kind has half
+//! of the budget, so that neither evicts the other.
 //!
-//! Large payloads are not copied into the ring: the memory that they were written from is kept as it is, as long as
-//! there is room beside the ring.
+//! Large payloads are not copied into the ring: the memory that they were written from is kept, as far as the budget
+//! beside the ring allows.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use crate::meter::Meter;
 use crate::payload::body::{CRC_BYTES, Stored};
 use sureq_home_api::Payload;
 
-/// How much of what was just written is kept at first.
+/// The initial size of the ring.
 const RING_BYTES_MIN: usize = 4 << 20;
 
-/// A frame that is larger than the ring, and than this, goes as soon as it can be read back.
+/// A frame that is larger than the ring and than this is dropped as soon as it can be read back.
 const KEPT_OVERSIZED_BYTES: usize = 1 << 20;
 
-/// What a span costs besides its bytes, about.
+/// About the memory of a span besides its bytes.
 const SPAN_BYTES: usize = 128;
 
-/// So many spans that are gone may stand in the order of those that are there, at least.
+/// The order of spans may contain this many dropped ones before it is cleaned up.
 const ORDER_SLACK: usize = 64;
 
 /// The segment and the offset of a first byte.
@@ -43,11 +43,11 @@ pub(crate) struct Cache {
 
 /// Where a payload was found.
 pub(crate) enum Found<'c> {
-    /// Among what was just written, or is about to be.
+    /// In a frame that was written last, or is about to be.
     Written(&'c [u8]),
-    /// Among that too, in memory that can be shared.
+    /// In such a frame too, in memory that can be shared.
     Large(Payload),
-    /// Among what was read ahead.
+    /// In a span that was read ahead.
     Read(Payload),
 }
 
@@ -69,18 +69,18 @@ impl From<Found<'_>> for Payload {
 }
 
 impl Cache {
-    /// A cache of so many bytes.
+    /// A cache of this size.
     pub(crate) fn new(budget: usize) -> Self {
         let (written, large) = (Ring::new(budget / 2), LargeWritten::default());
         Self { written, large, read: ReadSpans::new(budget / 2), meter: Meter::default() }
     }
 
-    /// Keeps the payloads of a frame that is about to be written: until the next comes, whatever the budget, since
-    /// nobody can read them from the disk yet.
+    /// Keeps the payloads of a frame that is about to be written. They stay until the next frame whatever the budget,
+    /// since they cannot be read from the disk yet.
     pub(crate) fn keep_frame(&mut self, place: Place, frame: &FrameBuf) {
         let (segment, offset) = (place.segment as u32, place.offset as u32);
         match frame.section() {
-            // All payloads of such a frame are in its section.
+            // A frame with a section has all its payloads there.
             Some(section) => self.large.keep((segment, offset), section.clone()),
             None => self.keep_written(segment, offset, frame.body()),
         }
@@ -91,21 +91,21 @@ impl Cache {
         self.written.keep((segment, offset), body);
     }
 
-    /// The last frame has been written: one that is too large for the ring can be read back from now on.
+    /// Notes that the last frame has been written, so that it can be dropped if it is too large for the ring.
     pub(crate) fn has_written(&mut self) {
         self.written.let_go_of_oversized(KEPT_OVERSIZED_BYTES);
         let room = self.written.capacity_max.saturating_sub(self.written.bytes.len());
         self.large.has_written(room);
     }
 
-    /// Keeps what was read from a segment, until so many payloads of it were asked for.
+    /// Keeps a span that was read, until this many of its payloads have been used.
     pub(crate) fn keep_read(&mut self, start: Start, bytes: Arc<[u8]>, payloads: usize) {
         if bytes.len() <= self.read.budget {
             self.read.insert(start, bytes, payloads);
         }
     }
 
-    /// The payload at this place, if it was read together with the one that was asked for last.
+    /// The payload at this place, if it is in the span that was used last.
     pub(crate) fn find_near(&mut self, place: Stored) -> Option<Payload> {
         let (bytes, at) = self.read.find_near(place)?;
         self.meter.bytes(place.len as usize);
@@ -115,7 +115,7 @@ impl Cache {
         Some(Payload::new(bytes, at..at + place.len as usize))
     }
 
-    /// The payload at this place, if it is here. What was read from the disk is believed only by its checksum.
+    /// The payload at this place, if it is cached. A payload that was read from the disk is verified by its checksum.
     pub(crate) fn find(&mut self, place: Stored) -> Option<Found<'_>> {
         if let Some(frame) = self.written.frame_of(place) {
             let within = (place.offset - frame.start.1) as usize;
@@ -132,24 +132,24 @@ impl Cache {
         found.map(|(bytes, at)| Found::Read(Payload::new(bytes, at..at + place.len as usize)))
     }
 
-    /// What is written from this place on is in memory, or was just now.
+    /// The oldest place among the cached frames. Everything written from there on is in memory.
     pub(crate) fn written_from(&self) -> Start {
         let ring = self.written.frames.front().map_or((u32::MAX, 0), |oldest| oldest.start);
         self.large.being_written().map_or(ring, |start| ring.min(start))
     }
 
-    /// How many bytes it may hold of what was read.
+    /// The most bytes that spans may take up.
     pub(crate) const fn budget(&self) -> usize {
         self.read.budget
     }
 
-    /// How many bytes it holds.
+    /// The bytes that it takes up.
     pub(crate) fn bytes(&self) -> usize {
         self.written.bytes.len() + self.written.oversized.len() + self.large.bytes + self.read.bytes
     }
 }
 
-/// Whether the payload at `at` of what was read is what was pushed.
+/// Whether the payload at `at` of a span matches its checksum.
 pub(crate) fn is_whole(bytes: &[u8], at: usize, place: Stored) -> bool {
     let Some(sum_at) = at.checked_sub(CRC_BYTES as usize) else { return false };
     let payload = bytes.get(at..).and_then(|rest| rest.get(..place.len as usize));
@@ -157,12 +157,12 @@ pub(crate) fn is_whole(bytes: &[u8], at: usize, place: Stored) -> bool {
     payload.is_some_and(|payload| sum == Some(crc32c::crc32c(payload)))
 }
 
-/// Sections of frames, from the oldest to the newest, and so by place.
+/// Sections of frames, oldest first, and so sorted by place.
 #[derive(Debug, Default)]
 struct LargeWritten {
     sections: VecDeque<(Start, Section)>,
     bytes: usize,
-    /// The newest is about to be written.
+    /// The newest one is not written yet.
     is_writing: bool,
 }
 
@@ -173,7 +173,7 @@ impl LargeWritten {
         self.is_writing = true;
     }
 
-    /// All of them can be read back from now on: as many stay as there is room for.
+    /// Notes that all of them are written, and drops those that exceed the budget.
     fn has_written(&mut self, room: usize) {
         self.is_writing = false;
         while self.bytes > room
@@ -195,20 +195,20 @@ impl LargeWritten {
     }
 }
 
-/// The last frames, each in one piece. The memory is had once and used over and over; there is as much of it as is of
-/// use, because what is used soon again is still near the processor.
+/// The last frames, each contiguous, in a buffer that is reused. It is only as large as it is useful, so that it stays
+/// in the processor's caches.
 #[derive(Debug)]
 struct Ring {
     bytes: Vec<u8>,
     capacity: usize,
     capacity_max: usize,
-    /// How many bytes have gone into it, those counted that were left out at its end.
+    /// The bytes that were put in so far, including those skipped at the end of the buffer.
     end: u64,
-    /// From the oldest to the newest, and so by place.
+    /// Oldest first, and so sorted by place.
     frames: VecDeque<Frame>,
-    /// The one that was found last.
+    /// The one that was used last.
     last: Option<Frame>,
-    /// The newest, if it is larger than the ring.
+    /// The newest frame, if it is larger than the ring.
     oversized: Vec<u8>,
 }
 
@@ -216,7 +216,7 @@ struct Ring {
 struct Frame {
     start: Start,
     len: usize,
-    /// Where it lies, counted as [`Ring::end`] is. None if it is the oversized one.
+    /// Where it begins, counted as [`Ring::end`] is. None if it is the oversized one.
     at: Option<u64>,
 }
 
@@ -235,7 +235,7 @@ impl Ring {
         Self { bytes, capacity, capacity_max, end: 0, frames, last: None, oversized }
     }
 
-    /// A payload was asked for that is not here. If it would be in a larger ring, there is one.
+    /// Notes a miss. If a larger ring would have the payload, the ring grows.
     fn miss(&mut self, place: Stored) {
         let Some(&newest) = self.frames.back() else { return };
         let (segment, offset) = newest.start;
@@ -262,7 +262,7 @@ impl Ring {
         }
     }
 
-    /// Lets go of the frame that is larger than the ring, if there is one of more bytes than that.
+    /// Drops the oversized frame, if it has more bytes than this.
     fn let_go_of_oversized(&mut self, bytes: usize) {
         if self.oversized.len() > bytes {
             self.frames.pop_back();
@@ -297,13 +297,13 @@ impl Ring {
         self.frames.push_back(Frame { start, len, at: Some(at) });
     }
 
-    /// The frame that holds this place. Neighbours are asked for one after the other.
+    /// The frame that holds this place. Looks at the last used one first, since neighbours are used in turn.
     fn frame_of(&mut self, place: Stored) -> Option<Frame> {
         if let Some(last) = self.last.filter(|last| last.holds(place)) {
             return Some(last);
         }
         let start = (place.segment, place.offset);
-        // What waits at the head of a long queue is older than all of them.
+        // Payloads at the head of a long queue are older than all frames.
         if start < self.frames.front()?.start {
             return None;
         }
@@ -317,15 +317,15 @@ impl Ring {
     }
 }
 
-/// Spans of segments.
+/// Spans that were read ahead.
 #[derive(Debug)]
 struct ReadSpans {
     by_start: BTreeMap<Start, Arc<Kept>>,
-    /// From the oldest to the newest, with their numbers; some may be gone.
+    /// Oldest first, with their numbers; some may have been dropped.
     order: VecDeque<(Start, u64)>,
-    /// How many there have been.
+    /// The number of spans so far.
     count: u64,
-    /// The one that was found last.
+    /// The one that was used last.
     last: Option<(Start, Arc<Kept>)>,
     bytes: usize,
     budget: usize,
@@ -333,10 +333,10 @@ struct ReadSpans {
 
 #[derive(Debug)]
 struct Kept {
-    /// The how manieth it is.
+    /// Its number.
     number: u64,
     bytes: Arc<[u8]>,
-    /// How many payloads of it will be asked for yet, as far as is known.
+    /// How many of its payloads are still expected to be used.
     left: AtomicUsize,
 }
 
@@ -371,7 +371,7 @@ impl ReadSpans {
         }
     }
 
-    /// The span that holds the place, and where in it.
+    /// The span that holds the place, and the range in it.
     fn find(&mut self, place: Stored) -> Option<(Arc<[u8]>, usize)> {
         let is_near = self.last.as_ref().is_some_and(|(start, kept)| kept.holds(*start, place).is_some());
         if !is_near {
@@ -383,11 +383,11 @@ impl ReadSpans {
         self.find_near(place)
     }
 
-    /// The same, if it is the one that was found last: neighbours are asked for one after the other.
+    /// The same, if it is the span that was used last.
     fn find_near(&mut self, place: Stored) -> Option<(Arc<[u8]>, usize)> {
         let (start, kept) = self.last.as_ref()?;
         let (start, at, bytes) = (*start, kept.holds(*start, place)?, Arc::clone(&kept.bytes));
-        // Only ever changed under the lock that the cache is under.
+        // Changed only under the state lock.
         let left = kept.left.load(Ordering::Relaxed).saturating_sub(1);
         kept.left.store(left, Ordering::Relaxed);
         if left == 0 {
@@ -398,14 +398,14 @@ impl ReadSpans {
 }
 
 impl Kept {
-    /// Where in it the place lies, if it begins at `start`.
+    /// The range of the place in the span, if that begins at `start`.
     fn holds(&self, (segment, offset): Start, place: Stored) -> Option<usize> {
         let at = place.offset.checked_sub(offset)? as usize;
         (segment == place.segment && at + place.len as usize <= self.bytes.len()).then_some(at)
     }
 }
 
-/// Whether the span with this number is among them, and not one that came later in its place.
+/// Whether the span with this number is still there, and not a later one with the same start.
 fn is_there(by_start: &BTreeMap<Start, Arc<Kept>>, start: Start, number: u64) -> bool {
     by_start.get(&start).is_some_and(|kept| kept.number == number)
 }
@@ -425,8 +425,7 @@ mod tests {
         }
     }
 
-    /// Frames of all sizes, against a list of all that were kept: what is found is right, and what was kept last is
-    /// found.
+    /// Compares the ring with a list of all frames: every hit is right, and the last frame is always a hit.
     #[test]
     fn the_last_frames_are_found_and_no_other_bytes_are() {
         let mut cache = Cache::new(2 * 1000);
@@ -474,7 +473,7 @@ mod tests {
         assert!(cache.bytes() <= 1000);
     }
 
-    /// A section is found where it was written to, and nowhere else; it stays while there is room beside the ring.
+    /// A section is found only at the place it was written to. It stays while the budget beside the ring allows.
     #[test]
     fn large_payloads_are_shared_and_go_when_there_is_no_room_for_them() {
         let mut cache = Cache::new(2 * 1000);
@@ -575,7 +574,7 @@ mod tests {
         two.extend(crc32c::crc32c(b"two").to_le_bytes());
         two.extend(b"two");
         let places = |n| [place(1, n * 100 + 4, 3), place(1, n * 100 + 11, 3)];
-        // The first one stays, so that no order of arrival is enough to tell what is still there.
+        // The first one stays, so that the order of arrival does not determine which are still there.
         cache.keep_read((0, 0), vec![0; 50].into(), 1);
         let empty = cache.bytes();
         for n in 0..10_000 {

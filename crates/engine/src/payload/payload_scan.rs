@@ -1,4 +1,4 @@
-//! Which payloads the events of the log hold: whose they are, and where they lie.
+//! Finds the payloads in the events of the log, with their tasks and places.
 
 use sureq_core::event::{Event, QueueNo};
 use sureq_core::{TaskId, codec};
@@ -8,7 +8,7 @@ use crate::log::Place;
 /// A payload in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LoggedPayload<'f> {
-    /// The queue that its task was in then.
+    /// The queue of its task when the event was recorded.
     pub(crate) queue: QueueNo,
     pub(crate) id: TaskId,
     /// Where it begins in the segment.
@@ -16,7 +16,7 @@ pub(crate) struct LoggedPayload<'f> {
     pub(crate) payload: &'f [u8],
 }
 
-/// Hands over the payloads of a frame whose body lies at `place`, in rising order of their offsets.
+/// Visits the payloads of a frame whose body lies at `place`, in order of their offsets.
 pub(crate) fn payloads_in(
     place: Place,
     body: &[u8],
@@ -48,8 +48,8 @@ pub(crate) fn payloads_of<'a>(event: &Event<'a>, visit: &mut dyn FnMut(QueueNo, 
     }
 }
 
-/// Where a payload begins in the body of its frame. What is decoded borrows the body: where a payload lies in memory
-/// tells where it lies in the frame.
+/// The offset of a payload in the body of its frame. A decoded payload borrows the body, so its address gives the
+/// offset.
 pub(crate) fn offset_in(body: &[u8], payload: &[u8]) -> usize {
     payload.as_ptr().addr() - body.as_ptr().addr()
 }

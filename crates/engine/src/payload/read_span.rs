@@ -1,14 +1,14 @@
-//! Which parts of the log to read for payloads: those of neighbours are read together.
+//! Joins neighbouring payloads into spans of the log that are read at once.
 
 use std::ops::Range;
 
 use crate::payload::body::{CRC_BYTES, Stored};
 use crate::payload::cache::Start;
 
-/// How much is read at once, and so how much one reading holds in memory beside the cache.
+/// The largest read, and so the most memory that one read holds beside the cache.
 const READ_BYTES_MAX: u64 = 1 << 20;
 
-/// Payloads that lie no further apart are read together.
+/// Payloads with at most this gap between them are read together.
 const GAP_BYTES_MAX: u64 = 4 << 10;
 
 /// Neighbouring places of one segment, with their checksums.
@@ -25,12 +25,12 @@ impl ReadSpan {
         Self { segment: place.segment, start: start.saturating_sub(CRC_BYTES), end }
     }
 
-    /// The least that holds all of these places, which lie in one segment and in order.
+    /// The smallest span around these places, which must be sorted and of one segment.
     pub(crate) fn around(places: impl Iterator<Item = Stored>) -> Option<Self> {
         places.map(Self::of).reduce(|all, next| Self { end: all.end.max(next.end), ..all })
     }
 
-    /// How many bytes more are read for a place behind another: those between them too, if they are read together.
+    /// The bytes that a place adds to the span of the place before it, including the gap.
     pub(crate) fn bytes_for(place: Stored, before: Option<Stored>) -> usize {
         let gap = before
             .filter(|before| before.segment == place.segment)
@@ -39,7 +39,7 @@ impl ReadSpan {
         gap.unwrap_or(0) as usize + place.len as usize
     }
 
-    /// All that lies between two places, if those of so many payloads that lie there are near each other.
+    /// The span from one place to another, if the payloads between them are close together.
     pub(crate) fn between(first: Stored, last: Stored, payloads: usize) -> Option<Self> {
         let is_in_order = first.segment == last.segment && first.offset <= last.offset;
         let span = Self { end: last.range().end, ..Self::of(first) };
@@ -48,7 +48,7 @@ impl ReadSpan {
         (bytes <= near.min(READ_BYTES_MAX)).then_some(span)
     }
 
-    /// Goes on to a place that does not lie before it, if that is near.
+    /// Extends the span to a place behind it, if that is close. Returns whether it did.
     fn extend(&mut self, place: Stored) -> bool {
         let range = place.range();
         let is_near = self.segment == place.segment
@@ -60,7 +60,7 @@ impl ReadSpan {
         is_near
     }
 
-    /// Goes on to the end of another that does not lie before it, if that is near.
+    /// Extends the span by another behind it, if that is close. Returns whether it did.
     pub(crate) fn join(&mut self, next: Self) -> bool {
         let is_near = self.segment == next.segment
             && (self.end..=self.end + GAP_BYTES_MAX).contains(&next.start)
@@ -71,7 +71,7 @@ impl ReadSpan {
         is_near
     }
 
-    /// How many bytes it has.
+    /// Its length in bytes.
     pub(crate) const fn bytes(&self) -> usize {
         (self.end - self.start) as usize
     }
@@ -81,14 +81,14 @@ impl ReadSpan {
         (self.segment, self.start as u32)
     }
 
-    /// Where a place lies in it, from its start on.
+    /// The range of a place in the bytes of the span.
     pub(crate) const fn find(&self, place: Stored) -> Range<usize> {
         let at = (place.offset as u64 - self.start) as usize;
         at..at + place.len as usize
     }
 }
 
-/// Spans that hold the places of all of these, as few as is sensible, each with those that lie in it.
+/// Groups items into spans that hold their places, each with the items that lie in it.
 pub(crate) fn read_spans<T>(
     items: &mut [T],
     place_of: impl Fn(&T) -> Stored,

@@ -1,8 +1,8 @@
-//! Large commands in slices, so that none holds the lock for long.
-//! A command that asks for or names more than [`SLICE_TASKS`] tasks or queues gets a ticket. Each poll of the ticket
-//! executes one slice under the lock. Between two slices the caller serves its other work, and other threads get the lock.
-//! Each slice is one unit of the log and atomic; the command as a whole is not, since other commands may be executed in
-//! between. A push is never sliced: it is stored completely or not at all.
+//! Large commands in slices, so that none holds the lock for long. A command that asks for or names more than
+//! [`SLICE_TASKS`] tasks or queues gets a ticket. Each poll of the ticket executes one slice under the lock. Between
+//! two slices the caller serves its other work, and other threads get the lock. Each slice is one unit of the log and
+//! atomic; the command as a whole is not, since other commands may be executed in between. A push is never sliced: it
+//! is stored completely or not at all.
 //!
 //! A pop executes its first slice at once, like a small one: most find less than they ask for.
 
@@ -608,8 +608,8 @@ impl Shared {
         if is_over || is_cold { Step::None } else { Step::More }
     }
 
-    /// Asks the loader for the payloads that the answer lacks. Must be called under the lock under which the places were
-    /// handed out: from then on, no segment is retired before they are read.
+    /// Asks the loader for the payloads that the answer lacks. Must be called under the lock under which the places
+    /// were handed out: from then on, no segment is retired before they are read.
     pub(crate) fn read_for(&self, cell: &Arc<TicketCell>) {
         self.loader.iter().for_each(|loader| loader.load(Arc::clone(cell)));
     }

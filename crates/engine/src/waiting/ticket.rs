@@ -1,5 +1,5 @@
-//! Tickets: the right to an answer that does not exist yet, because a pop waits for tasks, payloads are being read, slices
-//! are left to execute, or a search goes on.
+//! Tickets: the right to an answer that does not exist yet, because a pop waits for tasks, payloads are being read,
+//! slices are left to execute, or a search goes on.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError};
@@ -124,8 +124,8 @@ impl TicketState {
 }
 
 impl TicketCell {
-    /// Begins an answer, to which slices may be added. Whether payloads must be read first is recorded under the same lock:
-    /// a poll at this moment must not return the answer without them, nor execute the next slice.
+    /// Begins an answer, to which slices may be added. Whether payloads must be read first is recorded under the same
+    /// lock: a poll at this moment must not return the answer without them, nor execute the next slice.
     pub(crate) fn begin(&self, answer: PendingAnswer, slices: Option<Sliced>) {
         let is_cold = is_cold(&answer.replies);
         let mut ticket = self.lock();
@@ -207,8 +207,8 @@ fn is_cold(replies: &Replies<Body>) -> bool {
     replies.tasks.iter().any(|task| task.body.place().is_some())
 }
 
-/// The right to the answer of a command that waits. Dropping it before the answer was taken ends the waiting and requeues
-/// the tasks of the answer at the front.
+/// The right to the answer of a command that waits. Dropping it before the answer was taken ends the waiting and
+/// requeues the tasks of the answer at the front.
 pub(crate) struct EngineTicket {
     /// Its number among the waiters, if it is a waiting pop.
     pub(crate) number: Option<u64>,
@@ -217,8 +217,8 @@ pub(crate) struct EngineTicket {
 }
 
 impl Pending for EngineTicket {
-    /// After a failure of the log the answer is an error; if the command was executed, the error says that its outcome is
-    /// unknown.
+    /// After a failure of the log the answer is an error; if the command was executed, the error says that its outcome
+    /// is unknown.
     fn poll(&self, cx: &mut Context<'_>) -> Poll<Answer> {
         match self.shared.step(&self.cell) {
             Step::None => {}
