@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_holder_is_told_who_holds_the_directory() {
+    fn a_second_holder_learns_which_process_holds_the_directory() {
         let path = scratch("held");
         let held = DirDisk::open(&path).unwrap();
         let refused = DirDisk::open(&path).unwrap_err().to_string();
@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_looks_changes_nothing_and_keeps_others_from_serving() {
+    fn a_reader_changes_nothing_and_keeps_others_from_serving() {
         let path = scratch("look");
         let disk = DirDisk::open(&path).unwrap();
         disk.create("a").unwrap().write_at(0, b"payload").unwrap();

@@ -42,7 +42,7 @@ fn bytes_of(parts: &Parts) -> u64 {
 }
 
 #[test]
-fn both_kept_checkpoints_give_back_what_was_put_in_and_space_is_bounded() {
+fn both_kept_checkpoints_return_their_blobs_and_space_is_bounded() {
     for seed in 0..4 {
         let mut dice = Dice(seed);
         let disk = SimDisk::new(seed);
@@ -233,7 +233,7 @@ fn a_store_file_is_not_made_where_checkpoints_are() {
 }
 
 #[test]
-fn what_cannot_be_taken_is_named() {
+fn a_blob_that_cannot_be_applied_is_named() {
     let disk = taken(2);
     let mut checkpoints = Checkpoints::open(disk.shared(), UUID).unwrap();
     let outcome = checkpoints.load(|loaded| -> Result<(), _> { Err(loaded.refuse_manifest("no".into())) });

@@ -317,7 +317,7 @@ fn a_full_disk_refuses_pushes_until_there_is_room() {
 }
 
 #[test]
-fn a_disk_that_fails_from_the_start_is_told() {
+fn a_disk_that_fails_at_opening_is_reported() {
     let disk = SimDisk::new(7);
     disk.fail(1, FailureKind::Broken, Repeat::Sticky);
     let shared: Arc<dyn Disk> = disk.shared();

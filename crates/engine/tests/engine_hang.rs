@@ -44,7 +44,7 @@ fn has_durable_spares(valve: &Valve) -> bool {
 
 /// The mark for ids cannot be raised for an hour: all goes on, and what is pushed has ids below the mark.
 #[test]
-fn a_disk_that_hangs_for_an_hour_holds_up_nobody_but_those_who_wait_to_be_confirmed() {
+fn a_disk_that_hangs_for_an_hour_delays_only_confirmations() {
     let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
     let engine = open(&valve.shared(), &clock, Durability::Always);
     let first = push(&engine, &[b"one", b"two", b"three"]);
@@ -111,7 +111,7 @@ fn a_store_on_a_disk_that_hangs_is_closed_in_bounded_time() {
 
 /// Room for a command that is larger than a segment is reserved on a thread of its own: the caller's serves others too.
 #[test]
-fn an_oversized_push_into_a_disk_that_hangs_holds_up_nobody_but_its_caller() {
+fn an_oversized_push_to_a_disk_that_hangs_delays_only_its_caller() {
     let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
     let engine = open(&valve.shared(), &clock, Durability::Always);
     push(&engine, &[b"first"]);

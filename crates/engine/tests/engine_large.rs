@@ -79,7 +79,7 @@ fn push_in_all_ways(engine: &Engine, payloads: &[Vec<u8>]) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_is_pushed_is_popped_whatever_its_size() {
+fn payloads_of_all_sizes_are_popped_unchanged() {
     let payloads: Vec<Vec<u8>> = SIZES.iter().enumerate().map(|(n, &bytes)| payload(n, bytes)).collect();
     for segment_bytes in SEGMENTS {
         for cache_bytes in [0, 1 << 20, 64 << 20] {

@@ -82,7 +82,7 @@ fn is_segment(name: &str) -> bool {
 
 /// A task's name is logged with it, so that room is reserved for both before the task is added.
 #[test]
-fn a_name_counts_towards_what_a_segment_must_hold() {
+fn a_name_counts_towards_the_size_of_a_command() {
     let engine = open(SimDisk::new(1).shared(), &options(Durability::Always, SEGMENT_BYTES));
     let (payload, name) = (oversized(SEGMENT_BYTES as usize - 700), [b'n'; 4_000]);
     for (name, is_oversized) in [(None, false), (Some(NameArg::Bytes(&name)), true)] {
@@ -102,7 +102,7 @@ fn a_name_counts_towards_what_a_segment_must_hold() {
 }
 
 #[test]
-fn a_push_larger_than_the_room_is_refused_and_nobody_waits_for_it() {
+fn a_push_larger_than_the_free_space_is_refused_and_delays_no_other() {
     for level in LEVELS {
         let disk = SimDisk::new(7);
         let engine = open(disk.shared(), &options(level, SEGMENT_BYTES));

@@ -110,7 +110,7 @@ impl Cold {
 }
 
 #[test]
-fn an_unreadable_payload_costs_its_task_alone_and_holds_nobody_up() {
+fn an_unreadable_payload_affects_only_its_task_and_delays_no_other() {
     let cold = Cold::new(60);
     let (file, place) = cold.place(3);
     cold.disk.break_reads(&file, place.start + 100..place.start + 101);
@@ -187,7 +187,7 @@ fn a_file_that_is_gone_costs_its_tasks_and_no_others() {
 }
 
 #[test]
-fn what_is_recovered_and_cannot_be_read_is_dead_after_a_few_tries() {
+fn a_recovered_task_that_cannot_be_read_is_dead_after_a_few_tries() {
     let cold = Cold::new(20);
     let (file, place) = cold.place(3);
     assert_eq!(cold.pop(20).unwrap().len(), 20);
@@ -204,7 +204,7 @@ fn what_is_recovered_and_cannot_be_read_is_dead_after_a_few_tries() {
 }
 
 #[test]
-fn looking_at_what_waits_says_what_cannot_be_read_and_changes_nothing() {
+fn inspecting_ready_tasks_reports_unreadable_payloads_and_changes_nothing() {
     let cold = Cold::new(20);
     let (file, place) = cold.place(3);
     cold.disk.break_reads(&file, place);
@@ -219,7 +219,7 @@ fn looking_at_what_waits_says_what_cannot_be_read_and_changes_nothing() {
 }
 
 #[test]
-fn a_search_goes_on_behind_what_cannot_be_read() {
+fn a_search_goes_on_after_an_unreadable_payload() {
     let cold = Cold::new(60);
     let (file, place) = cold.place(3);
     cold.disk.break_reads(&file, place);

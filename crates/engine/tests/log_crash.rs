@@ -120,7 +120,7 @@ fn a_recovery_seals_what_a_cut_roll_left_open() {
 /// A failed sync leaves pages that can be read but are not on disk: a start reads them, and a later cut must not take
 /// back what that start has served.
 #[test]
-fn what_a_start_has_read_survives_a_later_cut() {
+fn replayed_events_survive_a_later_power_cut() {
     for durability in [Durability::Always, Durability::Interval, Durability::None] {
         let run = recorded(durability);
         let list = batches_in(&run.disk, &run.options).unwrap();

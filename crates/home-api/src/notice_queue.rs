@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_that_falls_behind_misses_all_and_receives_what_follows() {
+    fn a_listener_that_falls_behind_loses_its_notices_and_receives_later_ones() {
         let queue = NoticeQueue::default();
         queue.put(event(1));
         queue.put(event(limits::NOTICES_UNHEARD_BYTES_MAX));

@@ -334,7 +334,7 @@ mod tests {
     use crate::found;
 
     #[test]
-    fn what_was_found_once_is_found_no_more() {
+    fn stored_runs_find_nothing_any_more() {
         let runs = found::all().expect("the files can be read");
         assert!(!runs.is_empty());
         for (path, plan) in runs {

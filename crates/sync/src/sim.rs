@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_notified_goes_on_before_its_time() {
+    fn a_notified_thread_continues_before_its_timeout() {
         for seed in 0..50 {
             let _simulation = Simulation::begin(options(seed));
             let shared = Arc::new((Mutex::new(false), Condvar::new()));
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_on_a_thread_is_told_to_whoever_joins_it() {
+    fn a_panic_on_a_thread_is_returned_by_join() {
         let simulation = Simulation::begin(options(1));
         let lock = Arc::new(Mutex::new(()));
         let its = Arc::clone(&lock);
@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_unparked_before_it_parks_does_not_park() {
+    fn a_thread_that_was_unparked_before_does_not_park() {
         let simulation = Simulation::begin(options(3));
         let parker = thread::Parker::new();
         parker.unpark();

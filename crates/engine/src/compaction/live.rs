@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_and_goes_is_counted_by_segment() {
+    fn payloads_are_counted_by_segment() {
         let mut live = LiveBodies::default();
         for (segment, len) in [(7, 10), (7, 20), (9, 5), (3, 1)] {
             live.add(place(segment, len));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_elsewhere_is_taken_away_at_once() {
+    fn other_counts_are_subtracted_at_once() {
         let (mut all, mut some) = (LiveBodies::default(), LiveBodies::default());
         for (segment, len) in [(3, 1), (7, 10), (7, 20), (9, 5)] {
             all.add(place(segment, len));

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_packed_is_refused() {
+    fn malformed_packed_places_are_refused() {
         for bytes in [
             &b""[..],
             &[0x80],

@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_is_believed_by_its_checksum_and_the_oldest_goes() {
+    fn spans_are_verified_by_checksum_and_the_oldest_is_dropped() {
         let mut cache = Cache::new(2 * 1000);
         let mut bytes = b"....".to_vec();
         bytes.extend(crc32c::crc32c(b"payload").to_le_bytes());
@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_again_and_again_is_there_once_and_as_young_as_its_last_reading() {
+    fn a_span_that_is_read_again_is_cached_once_and_counts_as_new() {
         let mut cache = Cache::new(2 * 1000);
         let mut bytes = crc32c::crc32c(b"payload").to_le_bytes().to_vec();
         bytes.extend(b"payload");
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_goes_when_all_of_it_was_asked_for() {
+    fn a_span_is_dropped_when_all_its_payloads_were_used() {
         let mut cache = Cache::new(2 << 20);
         let mut two = crc32c::crc32c(b"one").to_le_bytes().to_vec();
         two.extend(b"one");

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_between_two_places_is_read_if_it_is_near_each_other() {
+    fn two_places_are_one_span_if_the_payloads_between_are_close() {
         let between = |first, last, payloads| {
             let span = ReadSpan::between(first, last, payloads);
             span.map(|ReadSpan { segment, start, end }| (segment, start..end))
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_between_is_counted_where_it_is_read() {
+    fn a_gap_is_counted_where_it_is_read() {
         let first = place(1, 200, 64);
         assert_eq!(ReadSpan::bytes_for(first, None), 64);
         assert_eq!(ReadSpan::bytes_for(place(1, 300, 10), Some(first)), 46);
