@@ -22,26 +22,26 @@ impl SimClock {
         Self { began, ahead_ms, is_stepped }
     }
 
-    /// Somebody sets the wall clock.
+    /// Sets the wall clock forward or back.
     pub(crate) fn step(&self, ms: i64) {
         self.ahead_ms.fetch_add(ms, Ordering::Relaxed);
         self.is_stepped.store(true, Ordering::Relaxed);
     }
 
-    /// How far it is ahead.
+    /// How far the wall clock is ahead, in milliseconds.
     pub(crate) fn ahead_ms(&self) -> i64 {
         self.ahead_ms.load(Ordering::Relaxed)
     }
 
-    /// Whether anyone has set it in this life.
+    /// Whether it was set in this life.
     pub(crate) fn is_stepped(&self) -> bool {
         self.is_stepped.load(Ordering::Relaxed)
     }
 }
 
 impl Clock for SimClock {
-    /// From the same moment in each life: where its milliseconds begin would be different otherwise, and tasks that
-    /// outlive several lives could come early by more than one.
+    /// Counts from the same moment in each life. Otherwise its milliseconds would begin at different fractions, and
+    /// tasks that outlive several lives could come more than one millisecond early.
     fn monotonic_ms(&self) -> u64 {
         (now() - self.began).as_millis() as u64
     }

@@ -1,4 +1,4 @@
-//! Whether those who wait are woken in time, for each thing that can give them a task. Nothing fails meanwhile.
+//! Checks that waiting clients are woken in time, by each event that makes a task available. Nothing fails meanwhile.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,13 +16,13 @@ use sureq_sync::{now, thread};
 use crate::client::{Client, Lease, queue_name};
 use crate::history::Delivery;
 
-/// How late somebody who waits may be woken.
+/// How late a waiting client may be woken.
 const LATE_MAX: Duration = Duration::from_millis(50);
 
 /// Every thread switch takes simulated time; this many switches are allowed on top of the bound.
 const TURNS: u32 = 1_000;
 
-/// Longer than a client needs to get into line.
+/// Longer than a client needs to begin to wait.
 const IN_LINE: Duration = Duration::from_secs(1);
 
 /// How long the disk is full beside a large push, and how much larger than a segment that is at most.
@@ -32,11 +32,11 @@ const LARGE_BYTES: usize = 100_000;
 /// Longer than anything here lasts by itself.
 const LONG_MS: u64 = 600_000;
 
-/// The queue that is waited for. It is empty.
+/// The queue that clients wait for. It is empty.
 const QUEUE: usize = 0;
 
 impl Client {
-    /// Lets somebody wait for a task, again and again, and gives him one in another way each time.
+    /// Lets a client wait for a task, and makes one available in a different way each time.
     pub(crate) fn check_liveness(&mut self) {
         let name = queue_name(QUEUE);
         self.wakes("a push", |client| {
@@ -120,7 +120,7 @@ impl Client {
         LATE_MAX + self.plan.step_max() * TURNS
     }
 
-    /// Has somebody wait, does something that gives him a task by the time that it answers, and says if he gets it
+    /// Lets a client wait, does something that makes a task available at the returned time, and reports if it comes
     /// late.
     fn wakes(&mut self, what: &str, act: impl FnOnce(&mut Self) -> Instant) {
         let got = Arc::new(Mutex::new(None));
@@ -164,14 +164,14 @@ impl Client {
         now() + delay
     }
 
-    /// Waits for a task, and never looks whether it came.
+    /// Begins to wait for a task, and never takes the answer.
     fn wait_and_forget(&self, queue: &[u8]) -> Option<Ticket> {
         let lease = LeaseAsk { ms: Some(LONG_MS), ..LeaseAsk::NONE };
         let pop = Pop { queues: &[queue], count: 1, block: Some(Block::Forever), lease, meta: false };
         self.engine.submit(&[Command::Pop(pop)], &mut Replies::default()).into_ticket()
     }
 
-    /// Pushes a task and takes it; answers the delivery, and when the time has passed.
+    /// Pushes a task and takes it. Returns the delivery, and the end of the time.
     fn pushed_and_taken(&mut self, lease: Lease<'_>, time: Duration) -> (Vec<Delivery>, Instant) {
         self.push_one();
         let taken = self.take(QUEUE, 1, lease, None);
@@ -216,7 +216,7 @@ impl Client {
         }
     }
 
-    /// Whether all tasks of a worker that ends come back at once, however many it has.
+    /// Checks that all tasks of a worker that ends come back at once, however many it has.
     fn comes_back_from_worker(&mut self, queue: &[u8]) {
         let slice = limits::SLICE_TASKS;
         let count = [2, 20, slice, slice + 1, 2 * slice + 1][self.rng.usize(..5)];
@@ -252,7 +252,7 @@ impl Client {
         self.finish(&back);
     }
 
-    /// Has a worker take a task, beat so many times, and be lost: it keeps the task until then, and no longer.
+    /// Lets a worker take a task, send a number of heartbeats and be lost. It keeps the task until then, and no longer.
     fn wakes_by_worker(&mut self, queue: &[u8], beats: usize) {
         let (ttl, name) = (Duration::from_secs(4), &b"last"[..]);
         let mut asked = now();

@@ -1,4 +1,4 @@
-//! Several commands of one client that bring the store where random commands rarely do: many tasks that are due
+//! Sequences of commands that bring the store into states that random commands rarely reach: many tasks that are due
 //! together, segments with few live tasks, segments that are nearly full.
 
 use std::time::Duration;
