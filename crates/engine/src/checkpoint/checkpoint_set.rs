@@ -1,4 +1,4 @@
-//! All files of checkpoints in the directory: which are kept, which are needed for their blobs, which can go.
+//! All files of checkpoints in the directory: which are kept, which are needed for their blobs, which can be removed.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ pub(super) struct CheckpointSet {
     files: BTreeMap<u64, CheckpointFile>,
     /// Numbers are not used twice, not even if the file is gone.
     last_number: u64,
-    /// Whether a file that is not whole takes up the name of the next draft.
+    /// Whether an incomplete file has the name of the next draft.
     pub(super) has_draft: bool,
 }
 
@@ -41,13 +41,13 @@ pub(super) struct Sound<'a> {
 }
 
 impl CheckpointSet {
-    /// Looks at the headers and tables of all files and changes nothing.
+    /// Reads the headers and tables of all files. Changes nothing.
     pub(super) fn scan(disk: Arc<dyn Disk>, uuid: [u8; 16]) -> Result<CheckpointSet, OpenError> {
         let (set, refused) = CheckpointSet::scan_past(disk, uuid)?;
         refused.into_iter().next().map_or(Ok(set), |(_, error)| Err(error))
     }
 
-    /// The same, and passes over files that a start refuses: answers which they are, and why.
+    /// The same, but skips files that a start refuses, and returns them with the reason.
     pub(super) fn scan_past(
         disk: Arc<dyn Disk>,
         uuid: [u8; 16],
@@ -71,7 +71,7 @@ impl CheckpointSet {
         Ok((set, refused))
     }
 
-    /// A checkpoint whose blobs cannot be read is none.
+    /// Marks checkpoints as unusable whose blobs are in missing or damaged files.
     fn condemn_incomplete(&mut self) {
         let incomplete: Vec<_> = self
             .kept()
@@ -96,7 +96,7 @@ impl CheckpointSet {
         }
     }
 
-    /// The checkpoints that one can start from, as far as is known, newest first.
+    /// The usable checkpoints, as far as is known, newest first.
     pub(super) fn kept(&self) -> impl Iterator<Item = Sound<'_>> {
         self.files.values().rev().filter_map(|file| {
             let header = file.header.as_ref()?;
@@ -109,13 +109,13 @@ impl CheckpointSet {
         self.kept().next()
     }
 
-    /// What is wrong with the checkpoints that one cannot start from, newest first.
+    /// The damages of unusable checkpoints, newest first.
     pub(super) fn damages(&self) -> impl Iterator<Item = (u64, &Damage)> {
         let checkpoints = self.files.iter().rev().filter(|(_, file)| file.role == Role::Checkpoint);
         checkpoints.filter_map(|(&number, file)| Some((number, file.verdict.as_ref().err()?)))
     }
 
-    /// From now on nobody starts from this one.
+    /// Marks a checkpoint as unusable.
     pub(super) fn condemn(&mut self, number: u64, damage: Damage) {
         if let Some(file) = self.files.get_mut(&number) {
             file.verdict = Err(damage);
@@ -132,7 +132,7 @@ impl CheckpointSet {
         self.files.get(&number)?.header.as_ref()
     }
 
-    /// What a file is called now.
+    /// The present name of a file.
     pub(super) fn name(&self, number: u64) -> String {
         name_of(number, self.files.get(&number).map_or(Role::Checkpoint, |file| file.role))
     }
@@ -171,7 +171,7 @@ impl CheckpointSet {
         Ok(())
     }
 
-    /// Removes what was left of a draft.
+    /// Removes an incomplete draft.
     pub(super) fn remove_draft(&mut self) -> Result<(), Fault> {
         if self.has_draft {
             self.disk.remove(DRAFT_NAME)?;
@@ -207,7 +207,7 @@ impl CheckpointSet {
         if has_changed { self.disk.sync_dir() } else { Ok(()) }
     }
 
-    /// Nobody starts from it any more, but others refer to it.
+    /// Renames a checkpoint that is only needed for its blobs.
     fn demote(&mut self, number: u64) -> Result<(), Fault> {
         self.disk.rename(&name_of(number, Role::Checkpoint), &name_of(number, Role::Blobs))?;
         if let Some(file) = self.files.get_mut(&number) {

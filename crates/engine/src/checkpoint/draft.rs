@@ -11,9 +11,9 @@ use crate::failpoint::failpoint;
 use crate::fault::{Fault, Operation};
 use crate::log::{LogError, Position};
 
-/// What is written at once. Larger writes make larger folios, and those make small writes dearer.
+/// The size of a write. Larger ones create larger folios, which make small writes more expensive.
 const PIECE_BYTES: u64 = 256 << 10;
-/// How much is written between two syncs.
+/// The bytes between two syncs.
 const SYNC_BYTES: u64 = 4 << 20;
 
 /// A checkpoint that is being written. Dropped unfinished, it leaves nothing behind.
@@ -26,7 +26,7 @@ pub struct Draft<'a> {
     file: Option<Box<dyn DiskFile>>,
     number: u64,
     position: Position,
-    /// What comes next in the file, not yet written.
+    /// Bytes that are not written yet.
     buffer: Vec<u8>,
     /// Where the buffer belongs.
     written: u64,
@@ -133,7 +133,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Writes what is left, and the header, and makes all of it durable.
+    /// Writes the rest and the header, and makes all of it durable.
     fn complete(&mut self, header: &Header) -> Result<(), LogError> {
         if !self.buffer.is_empty() {
             self.write_piece()?;

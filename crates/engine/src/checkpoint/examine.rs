@@ -1,5 +1,5 @@
-//! Checkpoints as those see them who look into a store and start nothing: each by itself, whatever is wrong with
-//! others.
+//! Examines each checkpoint of a store by itself, whatever the state of the others, for tools that do not open the
+//! store.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ pub(crate) struct Examined {
     pub(crate) bytes: u64,
     /// Whether a start can begin from it, as its name says; otherwise it is there for its blobs.
     pub(crate) is_checkpoint: bool,
-    /// Where it stands, if its header is sound.
+    /// Its position, if its header is sound.
     pub(crate) position: Option<Position>,
     /// Whether a checkpoint refers to it, or it is one.
     pub(crate) is_needed: bool,
     pub(crate) damages: Vec<Damage>,
 }
 
-/// Whether a file of this name is a checkpoint that is not whole yet.
+/// Whether a file of this name is an incomplete checkpoint.
 pub(crate) fn is_draft_name(name: &str) -> bool {
     name == DRAFT_NAME
 }
@@ -95,7 +95,7 @@ impl Checkpoints {
         numbers
     }
 
-    /// Where they stand, those that are damaged too, if their headers are not.
+    /// The positions of all checkpoints with a sound header, damaged ones included.
     pub(crate) fn positions(&self) -> impl Iterator<Item = Position> {
         let all = self.set.all().filter(|(_, _, role, _)| *role == Role::Checkpoint);
         all.filter_map(|(.., header)| Some(header?.position))
@@ -134,12 +134,12 @@ impl Checkpoints {
         read_table(&*file, &self.set.name(header.number), header)
     }
 
-    /// What the file of a checkpoint is called.
+    /// The name of the file of a checkpoint.
     pub(crate) fn name_of(&self, number: u64) -> String {
         self.set.name(number)
     }
 
-    /// Where a checkpoint stands, if its header is sound.
+    /// The position of a checkpoint, if its header is sound.
     pub(crate) fn position_of(&self, number: u64) -> Option<Position> {
         self.set.header(number).map(|header| header.position)
     }

@@ -5,7 +5,8 @@
 //! - [`Checkpoints`] (here) finds them, takes new ones, and says where the log may be forgotten before.
 //! - [`Draft`] (`draft`) is one that is being written; [`Loaded`] (`read`) one that is being read.
 //! - [`Blob`] (`blob`) says where a piece lies. `format` is a file's name and header.
-//! - `checkpoint_set` knows all files of checkpoints and which of them can go. `examine` looks at each by itself.
+//! - `checkpoint_set` knows all files of checkpoints and which of them can be removed. `examine` looks at each by
+//!   itself.
 //!
 //! Two are kept, so that a damaged one is no loss: the log is kept from the older one's position on.
 //! docs/understand/log-format.md draws the bytes.
@@ -34,12 +35,12 @@ use format::DRAFT_NAME;
 pub(crate) use format::is_checkpoint_name;
 pub use read::{Loaded, VisitBlob};
 
-/// So many are kept.
+/// The number of checkpoints that are kept.
 const KEPT: usize = 2;
 
-/// A checkpoint refers to at most so many older files, because a start opens each of them.
+/// The most older files that a checkpoint refers to, since a start opens each of them.
 const FILES_MAX: usize = 32;
-/// So many are left when there were more, so that not every checkpoint has to write small ones together.
+/// The number of older files after a merge, so that not every checkpoint has to merge.
 const FILES_LEFT: usize = FILES_MAX / 2;
 
 /// The checkpoints of a store. One thread owns them.
@@ -56,17 +57,17 @@ pub struct Checkpoints {
 /// A start from a checkpoint.
 #[derive(Debug)]
 pub struct Restored<T> {
-    /// What was built from it.
+    /// The value that was built from it.
     pub value: T,
     /// The checkpoint's number.
     pub number: u64,
     /// The events before this position are in it.
     pub position: Position,
-    /// What is wrong with the newest one, if that is not this one.
+    /// The damage of the newest one, if an older one was used.
     pub skipped: Option<Damage>,
 }
 
-/// What came of [`Checkpoints::drop_older`].
+/// The outcome of [`Checkpoints::drop_older`].
 #[derive(Debug)]
 pub enum Older {
     /// The newest checkpoint is sound, and the only one.
@@ -211,7 +212,7 @@ impl Checkpoints {
         self.set.bytes()
     }
 
-    /// The numbers of the newest so many that one can start from.
+    /// The numbers of the newest usable checkpoints.
     pub(crate) fn newest(&self, count: usize) -> BTreeSet<u64> {
         self.set.kept().take(count).map(|sound| sound.header.number).collect()
     }
@@ -226,11 +227,11 @@ impl Checkpoints {
         self.set.keep_only(kept)
     }
 
-    /// Makes the name of a new checkpoint durable, and only then lets go of the oldest.
+    /// Makes the name of a new checkpoint durable, and only then removes the oldest.
     fn confirm_placed(&mut self) -> Result<(), LogError> {
         self.relies_on_newest = false;
         match self.keep_durably(&self.newest(KEPT)).map_err(|fault| self.fail(fault)) {
-            // The new one is durable; what could not be moved aside is, next time.
+            // The new one is durable. The next attempt removes the rest.
             Err(LogError::NoSpace(_)) => Ok(()),
             other => other,
         }

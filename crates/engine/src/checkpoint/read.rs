@@ -16,7 +16,7 @@ const READ_BYTES: u64 = 1 << 20;
 /// Reading over a gap of this size costs no more than another read.
 const GAP_BYTES: u64 = 64 << 10;
 
-/// What is done with a blob: its index in what was asked for, and its bytes.
+/// Visits a blob: its index in the request, and its bytes.
 pub type VisitBlob<'a> = dyn FnMut(usize, &[u8]) -> Result<(), ReplayError> + 'a;
 
 /// A checkpoint whose manifest was read and found sound.
@@ -25,7 +25,7 @@ pub struct Loaded<'a> {
     pub number: u64,
     /// The events before this position are in it.
     pub position: Position,
-    /// What was given to [`Draft::finish`](super::Draft::finish).
+    /// The manifest that was passed to [`Draft::finish`](super::Draft::finish).
     pub manifest: Vec<u8>,
     header: &'a Header,
     /// The other files that it refers to.
@@ -199,7 +199,7 @@ pub(super) fn read_range(file: &dyn DiskFile, name: &str, range: Range<u64>) -> 
 }
 
 fn read_exactly(file: &dyn DiskFile, name: &str, offset: u64, into: &mut [u8]) -> Result<(), OpenError> {
-    // What cannot be read is as good as damaged: the other checkpoint does as well.
+    // An unreadable checkpoint is treated as damaged: the other one is used.
     let read = file.read_at(offset, into).map_err(|fault| unreadable(name, offset, fault))?;
     if read < into.len() {
         return Err(damage(name, offset + read as u64, "it has become shorter").into());

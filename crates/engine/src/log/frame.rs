@@ -36,12 +36,12 @@ const _: () = assert!(FRAME_HEADER_BYTES == FRAME_ALIGN);
 /// The largest body of a frame.
 pub const FRAME_BODY_BYTES_MAX: usize = 1 << 30;
 
-/// How many bytes of the segment a frame with such a body takes.
+/// The bytes of the segment that a frame with such a body takes up.
 pub(crate) const fn frame_bytes(body_bytes: usize) -> usize {
     FRAME_HEADER_BYTES + body_bytes.next_multiple_of(FRAME_ALIGN)
 }
 
-/// What a frame is for.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameKind {
     /// Its body holds events.
@@ -201,7 +201,7 @@ impl Default for FrameBuf {
 }
 
 impl FrameBuf {
-    /// Where the batch begins in what [`FrameBuf::body_mut`] gives.
+    /// The offset of the batch in [`FrameBuf::body_mut`].
     pub(crate) const BODY_AT: usize = FRAME_HEADER_BYTES;
 
     /// An empty batch.
@@ -240,7 +240,7 @@ impl FrameBuf {
         self.section.as_ref()
     }
 
-    /// How many bytes the batch has so far, those of its section included.
+    /// The bytes of the batch so far, including those of its section.
     pub fn body_len(&self) -> usize {
         let section = self.section.as_ref().map_or(0, |section| section.bytes.len());
         self.bytes.len() - FRAME_HEADER_BYTES + section

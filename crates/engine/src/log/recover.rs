@@ -33,7 +33,7 @@ pub struct Recovered {
     pub segments: Vec<SegmentInfo>,
     /// The position after the last event; all before it is durable.
     pub end: Position,
-    /// Where the log was cut, if it did not end with a whole frame.
+    /// Where the log was cut, if it ended with an incomplete frame.
     pub cut: Option<Cut>,
 }
 

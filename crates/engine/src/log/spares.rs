@@ -15,7 +15,7 @@ use crate::failpoint::failpoint;
 use crate::fault::{Fault, Operation};
 use sureq_sync::{Mutex, MutexGuard, thread};
 
-/// After so many chunks of zeros that nobody waits for, the disk is left to others for a while.
+/// After this many chunks of zeros that no thread waits for, filling pauses to leave the disk to others.
 const GENTLE_CHUNKS: u32 = 4;
 /// How long it is. The syncs of the log share the disk's one queue with the zeros.
 const GENTLE_PAUSE: Duration = Duration::from_millis(4);
@@ -27,14 +27,14 @@ enum Pace {
     Gentle,
 }
 
-/// What a prepared file is wanted for.
+/// The purpose of a prepared file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
     Next,
     Reserve,
 }
 
-/// The prepared files of a log, shared by its writer and whoever prepares them.
+/// The prepared files of a log, shared by its writer and the preallocator.
 pub struct Spares {
     disk: Arc<dyn Disk>,
     segment_bytes: u64,
@@ -58,7 +58,7 @@ struct Pool {
     reserve: Vec<String>,
     /// For frames that are larger than a segment, by the position that each of them ends at.
     oversized: BTreeMap<Position, Reserved>,
-    /// How many are being prepared.
+    /// The number of files that are being prepared.
     preparing: usize,
     /// Names are not used twice, so that a file in preparation and one in use never meet.
     last_number: u64,
@@ -109,23 +109,23 @@ impl Spares {
         self.segment_bytes
     }
 
-    /// How many bytes of the disk are free, and how many there are in all.
+    /// The free bytes of the disk, and its size.
     pub(crate) fn room(&self) -> Result<(u64, u64), Fault> {
         Ok((self.disk.free()?, self.disk.capacity()?))
     }
 
-    /// How many more files the disk has room for.
+    /// The number of files that can still be created.
     pub(crate) fn free_files(&self) -> Result<u64, Fault> {
         self.disk.free_files()
     }
 
-    /// How many files are ready: so many segments can still be begun on a full disk.
+    /// The number of prepared files, and so of segments that can still be begun on a full disk.
     pub fn ready(&self) -> usize {
         let pool = self.pool();
         pool.ready.len() + pool.reserve.len()
     }
 
-    /// How many files should be prepared now.
+    /// The number of files that should be prepared now.
     pub fn wanted(&self) -> usize {
         self.wanted_in(&self.pool())
     }
@@ -135,7 +135,7 @@ impl Spares {
         (self.target + self.reserve_target).saturating_sub(there)
     }
 
-    /// Promises a file if one is wanted, so that nobody else does; answers for what, if so.
+    /// Claims the preparation of a file, if one is wanted. Returns its purpose.
     fn promise(&self) -> Option<Use> {
         let mut pool = self.pool();
         if self.wanted_in(&pool) == 0 {
@@ -230,7 +230,7 @@ impl Spares {
         self.pool().oversized.insert(end, reserved);
     }
 
-    /// Removes a reserved file that was not needed. What cannot be removed now goes with the next start.
+    /// Removes a reserved file that was not needed. If that fails, the next start removes it.
     pub fn give_back(&self, reserved: &Reserved) {
         let _ = self.disk.remove(&reserved.name);
     }
@@ -262,7 +262,7 @@ impl Spares {
         }
     }
 
-    /// What is to be said of a file that could not be made.
+    /// The error for a file that could not be created.
     fn fail(&self, name: &str, fault: Fault) -> LogError {
         // What little was written may be the room that others wait for; if it cannot be removed now, the next start
         // will.
@@ -301,7 +301,7 @@ impl Spares {
         spare_name(pool.last_number)
     }
 
-    /// The pool is whole at every instant, so a panic elsewhere does not spoil it.
+    /// A panic elsewhere cannot leave the pool half changed.
     fn pool(&self) -> MutexGuard<'_, Pool> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }

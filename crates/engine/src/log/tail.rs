@@ -11,7 +11,7 @@ use crate::fault::Fault;
 pub(crate) struct Tail {
     pub(crate) file: Box<dyn DiskFile>,
     pub(crate) header: SegmentHeader,
-    /// Where the next frame goes.
+    /// The place of the next frame.
     pub(crate) offset: u64,
     /// The checksum of the last header written.
     pub(crate) chain: u32,

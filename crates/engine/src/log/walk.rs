@@ -16,7 +16,7 @@ pub(crate) struct SegmentEnd {
 
 /// Where a walk through a segment has come to.
 pub(crate) struct Walk<'a> {
-    /// The segment's file, from its first byte, as far as it goes.
+    /// The bytes of the segment's file, which may be shorter than a segment.
     bytes: &'a [u8],
     salt: u64,
     pub(crate) offset: usize,
@@ -28,7 +28,7 @@ pub(crate) struct Walk<'a> {
     pub(crate) synced: Position,
 }
 
-/// What stands at the walk's offset.
+/// What the walk finds at its offset.
 pub(crate) enum Step<'a> {
     /// A sound frame with events. The walk is now behind it.
     Events(SoundFrame<'a>),
@@ -36,7 +36,7 @@ pub(crate) enum Step<'a> {
     Seal,
     /// Nothing that was written for this place, or not all of it: the end, or a torn write, or damage.
     Torn(&'static str),
-    /// A header that is whole, but cannot be here: always damage.
+    /// An intact header that cannot be here: always damage.
     Alien(&'static str),
 }
 
@@ -161,7 +161,7 @@ impl<'a> Walk<'a> {
         FrameHeader::decode(bytes, self.seat(offset))
     }
 
-    /// Why a whole header cannot be the next one. No crash leaves such a thing behind, at no durability level.
+    /// Why an intact header cannot be the next one. No crash causes this, at any durability level.
     fn contradiction(&self, header: &FrameHeader) -> Option<&'static str> {
         let counted = match header.kind {
             Some(FrameKind::Events) => header.events > 0 && header.first.after(header.events).is_some(),

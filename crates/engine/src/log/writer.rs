@@ -26,7 +26,7 @@ pub struct Writer {
     tail: Tail,
     end: Position,
     synced: Position,
-    /// How many bytes of frames have been written.
+    /// The bytes of all frames written.
     bytes: u64,
     poisoned: bool,
 }
@@ -86,7 +86,7 @@ impl Writer {
         self.synced
     }
 
-    /// How many bytes of frames it has written.
+    /// The bytes of all frames written.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -96,7 +96,7 @@ impl Writer {
         self.tail.header.info()
     }
 
-    /// Where the next frame goes.
+    /// The room for the next frame.
     pub fn room(&self) -> Room {
         let Tail { header, offset, .. } = &self.tail;
         Room::new(header.number, *offset, header.bytes, self.spares.segment_bytes())
