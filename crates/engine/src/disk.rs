@@ -4,7 +4,7 @@
 //! same for those who only look. Their simulated twin, `SimDisk` in the testkit, crashes and fails at every call made
 //! through here.
 //!
-//! What the code above relies on: `sync_data` makes all earlier writes to that file durable, `sync_dir` all earlier
+//! The code above relies on this: `sync_data` makes all earlier writes to that file durable, `sync_dir` all earlier
 //! creates, renames and removes; a rename is atomic; a write never changes bytes outside its range. A sync that failed
 //! is never tried again, because the system may have dropped the pages and would wrongly report success.
 
@@ -41,13 +41,13 @@ pub trait Disk: Send + Sync {
     /// Makes all earlier creates, renames and removes durable.
     fn sync_dir(&self) -> Result<(), Fault>;
 
-    /// How many bytes the file system has in all.
+    /// The size of the file system in bytes.
     fn capacity(&self) -> Result<u64, Fault>;
 
-    /// How many of them are free for this process.
+    /// The bytes that are free for this process.
     fn free(&self) -> Result<u64, Fault>;
 
-    /// How many files can still be made by this process; more than anyone needs where there is no bound.
+    /// The number of files that this process can still create; very large if there is no limit.
     fn free_files(&self) -> Result<u64, Fault> {
         Ok(u64::MAX)
     }
@@ -67,7 +67,7 @@ pub trait DiskFile: Send + Sync {
     /// Where this file was opened, for messages.
     fn path(&self) -> &Path;
 
-    /// Writes some of `bytes`, as the system pleases, and says how many.
+    /// Writes a part of `bytes` and returns its length.
     fn write_some_at(&self, offset: u64, bytes: &[u8]) -> io::Result<usize>;
 
     /// Reads some bytes, as the system pleases; zero only at the end of the file.
@@ -111,7 +111,7 @@ pub trait DiskFile: Send + Sync {
         Ok(())
     }
 
-    /// Makes sure that there is room for so many bytes, where the disk can tell without writing them.
+    /// Reserves space for this many bytes, if the disk can do that without writing them.
     fn secure_room(&self, _bytes: u64) -> Result<(), Fault> {
         Ok(())
     }
@@ -121,7 +121,7 @@ pub trait DiskFile: Send + Sync {
         self.fill_with_zeros(bytes, &mut || Ok(()))
     }
 
-    /// Fills `into` as far as the file goes and says how many bytes that were.
+    /// Fills `into` as far as the file goes and returns the number of bytes.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, Fault> {
         let mut filled = 0;
         while filled < into.len() {
@@ -169,7 +169,7 @@ impl DirDisk {
         if !is_empty(&path)? && !path.join(unfinished::NAME).exists() {
             return Err(not_empty());
         }
-        // Whoever is still at it is told first, and whoever was has left something since.
+        // Take the lock first, so that a live writer is reported, and not its files.
         let disk = DirDisk::open(&path)?;
         match (is_empty(&path)?, unfinished::is_marked(&disk)?) {
             (true, _) => Ok(disk),
@@ -179,7 +179,7 @@ impl DirDisk {
     }
 }
 
-/// Whether there is nothing in a directory. A lock alone is what an attempt that failed has left.
+/// Whether a directory is empty. A lock file alone is left by a failed attempt.
 fn is_empty(path: &Path) -> Result<bool, Fault> {
     let entries = fs::read_dir(path).map_err(|source| Fault::new(Operation::List, path, source))?;
     let is_something =
@@ -248,7 +248,7 @@ pub struct ReadDisk {
 }
 
 impl ReadDisk {
-    /// Looks at a directory that nobody serves, and keeps it so for as long as the value lives.
+    /// Opens the directory of a store that is not open, and prevents that it is opened while the value lives.
     pub fn hold(path: impl Into<PathBuf>) -> Result<ReadDisk, OpenError> {
         let ReadDisk { path, directory, .. } = ReadDisk::peek(path)?;
         let lock = share_lock(&path)?;
@@ -328,7 +328,7 @@ fn list(directory: &Path) -> Result<Vec<String>, Fault> {
 /// while.
 const DESCRIPTOR_PATIENCE: Duration = Duration::from_secs(30);
 
-/// How often it is tried again; nobody signals that there is one.
+/// The interval of the attempts, since no signal announces a free one.
 const DESCRIPTOR_LOOK: Duration = Duration::from_millis(10);
 
 /// Opens a file. Whether there are descriptors left says nothing about the disk, and so is no fault of it unless it
@@ -418,7 +418,7 @@ impl DiskFile for RealFile {
     }
 }
 
-/// Read and write, for the owner alone, since payloads are nobody else's; and never through a symbolic link.
+/// Read and write, for the owner only, since payloads are private; and never through a symbolic link.
 fn access() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());

@@ -66,7 +66,7 @@ pub trait Home: fmt::Debug + Send + Sync + 'static {
     /// Ends the leases that last as long as this connection.
     fn close_conn(&self, conn: ConnId);
 
-    /// Answers all waiting pops as if their time were up.
+    /// Times out all waiting pops.
     fn dismiss_waiters(&self);
 
     /// The number of waiting pops.
@@ -78,7 +78,7 @@ pub trait Home: fmt::Debug + Send + Sync + 'static {
     /// The time by the home's clocks.
     fn now(&self) -> Now;
 
-    /// What operators should know about where the queues live, such as a Redis that evicts keys.
+    /// Warnings for operators, such as a Redis that evicts keys.
     fn warnings(&self) -> &[String] {
         &[]
     }
@@ -103,7 +103,7 @@ pub trait Home: fmt::Debug + Send + Sync + 'static {
         false
     }
 
-    /// Whether the home is part of this process, so that nobody else can reopen it once it is closed.
+    /// Whether the home is part of this process, so that it cannot be reopened elsewhere after it is closed.
     fn is_in_process(&self) -> bool {
         false
     }
@@ -174,13 +174,13 @@ pub trait Home: fmt::Debug + Send + Sync + 'static {
 #[derive(Debug, Default)]
 #[must_use = "replies may be sent only once their position is durable"]
 pub struct Submitted {
-    /// How many commands were executed; as many replies were appended.
+    /// The number of executed commands, and of appended replies.
     pub executed: usize,
     /// The position that must be durable before those replies are sent.
     pub position: Position,
     /// Whether waiting pops received tasks. They waited longer than the caller, so their replies should leave first.
     pub served_waiters: bool,
-    /// What to do with the rest.
+    /// How to go on with the rest.
     pub flow: Flow,
 }
 

@@ -1,4 +1,4 @@
-//! Listeners: what happens to queues, as it becomes durable.
+//! Listeners receive events of queues as they become durable.
 
 use std::fmt;
 use std::task::{Context, Poll};

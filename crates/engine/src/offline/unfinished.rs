@@ -20,7 +20,7 @@ pub(crate) fn begin(to: &dyn Disk) -> Result<(), Fault> {
     to.sync_dir()
 }
 
-/// Says that it is whole.
+/// Marks the copy as complete.
 pub(crate) fn end(to: &dyn Disk) -> Result<(), Fault> {
     failpoint("copy.before-unmark");
     to.remove(NAME)?;

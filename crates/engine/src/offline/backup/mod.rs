@@ -1,4 +1,4 @@
-//! Copies a store that may be running, by reading alone: whoever serves it neither waits nor knows.
+//! Copies a store that may be open. It only reads, so a running server is not affected.
 //!
 //! The copy is what a crash at some moment during the backup would have left, with all that was confirmed before it
 //! began. Why that is so although files come, grow and go meanwhile:
@@ -42,23 +42,23 @@ const ATTEMPTS: u32 = 1000;
 /// How often the directory is listed for one of them.
 const ROUNDS: u32 = 20;
 
-/// How often the long part of the work is gone through: what comes during the first time is little.
+/// The number of passes over complete segments: few are added during the first pass.
 const BULK_ROUNDS: u32 = 3;
 
 /// How often a `store` file is read that is just being written.
 const STORE_READS: u32 = 50;
 const STORE_PAUSE: Duration = Duration::from_millis(2);
 
-/// What came of a backup.
+/// The result of a backup.
 #[derive(Clone, Debug)]
 pub struct Backup {
     /// The position after the last event in the copy.
     pub position: Position,
-    /// How many files it has.
+    /// The number of files.
     pub files: u64,
-    /// How many bytes were copied.
+    /// The number of bytes copied.
     pub bytes: u64,
-    /// How often it was begun anew, because what was being copied had gone.
+    /// The number of times it began anew, because a file was removed meanwhile.
     pub retries: u32,
     /// The copy, as a check found it.
     pub report: Option<Report>,
@@ -109,7 +109,7 @@ pub fn backup(
     let position = match outcome {
         Ok(Some(position)) => position,
         other => {
-            // What is left of it would only be in the way; why it failed is what counts.
+            // The leftovers are of no use. The error to report is the first one.
             let _ = clear(&**to);
             other?;
             return Err(BackupError::TooFast { attempts: ATTEMPTS });
@@ -171,7 +171,7 @@ impl<'a, 'p> Copying<'a, 'p> {
         Ok(position)
     }
 
-    /// Copies everything; answers the position after the last event, or nothing if the store was too fast.
+    /// Copies everything. Returns the position after the last event, or none if the store changed too fast.
     fn run(&mut self) -> Result<Option<Position>, OpenError> {
         let uuid = self.store_values()?.uuid;
         for _ in 0..BULK_ROUNDS {
@@ -200,7 +200,7 @@ impl<'a, 'p> Copying<'a, 'p> {
         Ok(None)
     }
 
-    /// What the `store` file says. One copy of it may be half written, for a moment both may seem to be.
+    /// The values of the `store` file. One copy of it may be half written, and for a moment both may seem to be.
     fn store_values(&self) -> Result<StoreValues, OpenError> {
         for _ in 0..STORE_READS {
             let (identity, _) = identify(&**self.from, &self.from.list()?)?;
@@ -213,7 +213,7 @@ impl<'a, 'p> Copying<'a, 'p> {
         Err(Damage { file: store::NAME.to_owned(), offset: 0, position: None, what }.into())
     }
 
-    /// Copies segments that are no longer written to; answers whether there were any.
+    /// Copies complete segments. Returns whether there were any.
     fn copy_bulk(&mut self, uuid: [u8; 16]) -> Result<bool, OpenError> {
         let found = find_segments(&**self.from, uuid)?;
         let parts: Vec<&Found> = found.iter().filter(|segment| segment.is_part()).collect();
@@ -223,7 +223,7 @@ impl<'a, 'p> Copying<'a, 'p> {
         Ok(self.segments.len() > before)
     }
 
-    /// Copies those of these segments that have not been; answers whether all were still there.
+    /// Copies those of these segments that are missing in the copy. Returns whether all still existed.
     fn copy_new(&mut self, sealed: &[&Found]) -> Result<bool, OpenError> {
         let is_new = |segment: &&&Found| !self.segments.contains_key(&segment.number);
         let new: Vec<&Found> = sealed.iter().filter(is_new).copied().collect();

@@ -45,7 +45,7 @@ pub(super) struct Salvage {
     pub(super) doubted: BTreeSet<TaskId>,
     /// Tasks out of damaged frames, and where they are: what those say of their queues may be wrong.
     strays: HashMap<TaskId, QueueNo>,
-    /// How many tasks there were of which nothing is left.
+    /// The number of tasks of which nothing is left.
     pub(super) unnamed: u64,
     /// What queues are called, as far as a checkpoint tells that cannot be used otherwise.
     pub(super) names: BTreeMap<QueueNo, Vec<u8>>,
@@ -53,7 +53,7 @@ pub(super) struct Salvage {
     pub(super) nameless: BTreeSet<Vec<u8>>,
     /// No id from here on can have been given out.
     ids_end: TaskId,
-    /// What nobody asks for here.
+    /// Not used here.
     live: LiveBodies,
 }
 
@@ -161,7 +161,7 @@ impl Salvage {
         self.doubted.remove(&id);
     }
 
-    /// Applies what can be applied of an event.
+    /// Applies as much of an event as possible.
     fn bend(&mut self, event: &Event<'_>, piece: &Piece<'_>) {
         match *event {
             Event::Pushed { queue, first, payloads, ref fields } => {
@@ -252,7 +252,7 @@ impl Salvage {
         self.put(&task, piece)
     }
 
-    /// Takes in a whole task, or its new place if it is there.
+    /// Adds a task, or its new place if it is known.
     fn put(&mut self, task: &FullTask<'_>, piece: &Piece<'_>) -> bool {
         self.ensure(task.queue, piece);
         let queue = self.whereabouts(task.queue, task.id);
@@ -260,7 +260,7 @@ impl Salvage {
         if let Some(name) = task.fields.name
             && !is_there
         {
-            // Only one task that is not gone has a name: whoever had it before is gone.
+            // Only one existing task has a name: the earlier owner is gone.
             let before = self.broker.queue_at(queue).and_then(|queue| queue.bearer_of(&name.to_owned()));
             if let Some(before) = before {
                 let gone = Event::Removed { queue, ids: Ids::Slice(&[before]), why: Removal::Deleted };
