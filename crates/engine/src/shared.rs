@@ -208,7 +208,7 @@ impl EngineState {
         }
     }
 
-    /// NoticeBuffer what was done since the lock was taken before this.
+    /// Adds up the work done since the lock was taken the last time.
     pub(crate) fn note_held(&mut self) {
         if !cfg!(debug_assertions) {
             return;

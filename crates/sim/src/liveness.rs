@@ -112,8 +112,8 @@ impl Client {
             _ = thread.expect("the system has a thread").join();
         }
         self.finish(&taken);
-        let pushed = self.take(QUEUE, 2, Lease::of_ms(LONG_MS), None);
-        self.finish(&pushed);
+        let left = self.take(QUEUE, 2, Lease::of_ms(LONG_MS), None);
+        self.finish(&left);
     }
 
     fn late_max(&self) -> Duration {
