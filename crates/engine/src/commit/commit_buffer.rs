@@ -225,8 +225,8 @@ impl CommitBuffer {
         let place = gathering.unit_place();
         let live = &mut self.live;
         let read = payloads_in(place, unit, &mut |LoggedPayload { queue, id, offset, payload }| {
-            let told = placed(forecast, (offset - place.offset) as usize, payload.len());
-            let is_meant = |body: &Body| body.place() == Some(told);
+            let expected = placed(forecast, (offset - place.offset) as usize, payload.len());
+            let is_meant = |body: &Body| body.place() == Some(expected);
             // A task that left the state within the unit is not found, and needs no place.
             let mut recorder = ReplayRecorder { frame: unit, place, live };
             broker.copy_forward(queue, id, payload, is_meant, &mut recorder);

@@ -267,10 +267,10 @@ mod tests {
         };
         let first = push(1 << 10);
         push(63 << 10);
-        let (told, is_told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let shared = Arc::clone(&engine.shared);
-        thread::spawn(move || told.send(shared.sync_upto(first).is_ok()));
-        assert_eq!(is_told.recv_timeout(Duration::from_secs(30)), Ok(true));
+        thread::spawn(move || sender.send(shared.sync_upto(first).is_ok()));
+        assert_eq!(receiver.recv_timeout(Duration::from_secs(30)), Ok(true));
     }
 
     /// Whoever can make room must not wait for a log that waits for room.
@@ -280,11 +280,11 @@ mod tests {
         let options = Options { keeps_log: true, ..Options::default() };
         let engine = Engine::open(dir.path(), &options).expect("a new store");
         let unreached = engine.end().after(1).expect("a position");
-        let (told, is_told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let shared = Arc::clone(&engine.shared);
-        thread::spawn(move || told.send(shared.sync_upto(unreached)));
+        thread::spawn(move || sender.send(shared.sync_upto(unreached)));
         engine.shared.synced.stick(true);
-        let synced = is_told.recv_timeout(Duration::from_secs(30)).expect("it does not wait for room");
+        let synced = receiver.recv_timeout(Duration::from_secs(30)).expect("it does not wait for room");
         assert!(matches!(synced, Err(LogError::NoSpace(_))), "{synced:?}");
         // What is on disk already is, room or no room.
         assert!(engine.shared.sync_upto(engine.durable()).is_ok());

@@ -218,12 +218,12 @@ fn little_room(shared: &Shared, kept: &Kept, is_blind: &mut bool) -> Option<Litt
 }
 
 /// Reports once that the disk is almost full. Other programs may use up the rest.
-fn report_little_room(shared: &Shared, little: Option<Little>, told: &mut Option<Discriminant<Little>>) {
+fn report_little_room(shared: &Shared, little: Option<Little>, reported: &mut Option<Discriminant<Little>>) {
     let kind = little.as_ref().map(discriminant);
-    if kind == *told {
+    if kind == *reported {
         return;
     }
-    *told = kind;
+    *reported = kind;
     let left = match little {
         None => return,
         Some(Little::Bytes(free)) => format!("{} MB are left", free >> 20),

@@ -104,11 +104,11 @@ impl sureq_core::task::Body for Body {
 
     #[inline]
     fn is_unpacked_from(&self, before: Option<&Self>, bytes: &[u8]) -> bool {
-        let (Self::Stored(place), Some((Self::Stored(told), []))) = (self, Self::unpack(before, bytes))
+        let (Self::Stored(place), Some((Self::Stored(unpacked), []))) = (self, Self::unpack(before, bytes))
         else {
             return false;
         };
-        told == *place
+        unpacked == *place
     }
 
     #[inline]

@@ -17,11 +17,11 @@ pub(crate) fn verify(broker: &Broker<Body>, batch: &Batch) {
         batch.place,
         &batch.frame.body_behind(0),
         &mut |LoggedPayload { queue, id, offset, payload }| {
-            let Some(told) = broker.body_of(queue, id).and_then(|body| body.place()) else { return };
+            let Some(stored) = broker.body_of(queue, id).and_then(|body| body.place()) else { return };
             let (here, there) =
-                ((batch.place.segment, offset), (u64::from(told.segment), u64::from(told.offset)));
-            let is_right = told.len as usize == payload.len() && there >= here;
-            assert!(is_right, "the payload of task {id} is written to {here:?}, and the task has {told:?}");
+                ((batch.place.segment, offset), (u64::from(stored.segment), u64::from(stored.offset)));
+            let is_right = stored.len as usize == payload.len() && there >= here;
+            assert!(is_right, "the payload of task {id} is written to {here:?}, and the task has {stored:?}");
         },
     );
     read.expect("what was encoded can be decoded");

@@ -186,8 +186,8 @@ impl Copy {
         let left = self.broker.queue_at(queue).map_or(0, sureq_core::Queue::len);
         let pushed = finished.saturating_add(removed).saturating_add(left);
         let counters = Counters { totals: Totals { pushed, finished, removed }, ..*counters };
-        let is_told = self.add(&Event::Counted { queue, counters: &counters });
-        if !is_told && counters.paused.is_some() {
+        let is_written = self.add(&Event::Counted { queue, counters: &counters });
+        if !is_written && counters.paused.is_some() {
             self.add(&Event::Paused(queue));
         }
     }
