@@ -1,12 +1,12 @@
 //! The door to the disk: nothing else in the engine touches a file.
 //!
-//! A [`Disk`] is one flat directory, a [`DiskFile`] an open file in it. [`DirDisk`] is the real one, [`ReadDisk`] the same
-//! for those who only look. Their simulated twin, `SimDisk` in the testkit, crashes and fails at every call made through
-//! here.
+//! A [`Disk`] is one flat directory, a [`DiskFile`] an open file in it. [`DirDisk`] is the real one, [`ReadDisk`] the
+//! same for those who only look. Their simulated twin, `SimDisk` in the testkit, crashes and fails at every call made
+//! through here.
 //!
-//! What the code above relies on: `sync_data` makes all earlier writes to that file durable, `sync_dir` all earlier
-//! creates, renames and removes; a rename is atomic; a write never changes bytes outside its range. A sync that failed is
-//! never tried again, because the system may have dropped the pages and would wrongly report success.
+//! The code above relies on this: `sync_data` makes all earlier writes to that file durable, `sync_dir` all earlier
+//! creates, renames and removes; a rename is atomic; a write never changes bytes outside its range. A sync that failed
+//! is never tried again, because the system may have dropped the pages and would wrongly report success.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
@@ -41,13 +41,13 @@ pub trait Disk: Send + Sync {
     /// Makes all earlier creates, renames and removes durable.
     fn sync_dir(&self) -> Result<(), Fault>;
 
-    /// How many bytes the file system has in all.
+    /// The size of the file system in bytes.
     fn capacity(&self) -> Result<u64, Fault>;
 
-    /// How many of them are free for this process.
+    /// The bytes that are free for this process.
     fn free(&self) -> Result<u64, Fault>;
 
-    /// How many files can still be made by this process; more than anyone needs where there is no bound.
+    /// The number of files that this process can still create; very large if there is no limit.
     fn free_files(&self) -> Result<u64, Fault> {
         Ok(u64::MAX)
     }
@@ -67,7 +67,7 @@ pub trait DiskFile: Send + Sync {
     /// Where this file was opened, for messages.
     fn path(&self) -> &Path;
 
-    /// Writes some of `bytes`, as the system pleases, and says how many.
+    /// Writes a part of `bytes` and returns its length.
     fn write_some_at(&self, offset: u64, bytes: &[u8]) -> io::Result<usize>;
 
     /// Reads some bytes, as the system pleases; zero only at the end of the file.
@@ -111,7 +111,7 @@ pub trait DiskFile: Send + Sync {
         Ok(())
     }
 
-    /// Makes sure that there is room for so many bytes, where the disk can tell without writing them.
+    /// Reserves space for this many bytes, if the disk can do that without writing them.
     fn secure_room(&self, _bytes: u64) -> Result<(), Fault> {
         Ok(())
     }
@@ -121,7 +121,7 @@ pub trait DiskFile: Send + Sync {
         self.fill_with_zeros(bytes, &mut || Ok(()))
     }
 
-    /// Fills `into` as far as the file goes and says how many bytes that were.
+    /// Fills `into` as far as the file goes and returns the number of bytes.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, Fault> {
         let mut filled = 0;
         while filled < into.len() {
@@ -169,7 +169,7 @@ impl DirDisk {
         if !is_empty(&path)? && !path.join(unfinished::NAME).exists() {
             return Err(not_empty());
         }
-        // Whoever is still at it is told first, and whoever was has left something since.
+        // Take the lock first, so that a live writer is reported, and not its files.
         let disk = DirDisk::open(&path)?;
         match (is_empty(&path)?, unfinished::is_marked(&disk)?) {
             (true, _) => Ok(disk),
@@ -179,7 +179,7 @@ impl DirDisk {
     }
 }
 
-/// Whether there is nothing in a directory. A lock alone is what an attempt that failed has left.
+/// Whether a directory is empty. A lock file alone is left by a failed attempt.
 fn is_empty(path: &Path) -> Result<bool, Fault> {
     let entries = fs::read_dir(path).map_err(|source| Fault::new(Operation::List, path, source))?;
     let is_something =
@@ -237,8 +237,8 @@ impl Disk for DirDisk {
     }
 }
 
-/// A real directory that is looked at. Nothing in it is created, changed or removed, so that it may be another's, or on a
-/// file system that cannot be written to.
+/// A real directory that is looked at. Nothing in it is created, changed or removed, so that it may be another's, or on
+/// a file system that cannot be written to.
 #[derive(Debug)]
 pub struct ReadDisk {
     path: PathBuf,
@@ -248,7 +248,7 @@ pub struct ReadDisk {
 }
 
 impl ReadDisk {
-    /// Looks at a directory that nobody serves, and keeps it so for as long as the value lives.
+    /// Opens the directory of a store that is not open, and prevents that it is opened while the value lives.
     pub fn hold(path: impl Into<PathBuf>) -> Result<ReadDisk, OpenError> {
         let ReadDisk { path, directory, .. } = ReadDisk::peek(path)?;
         let lock = share_lock(&path)?;
@@ -324,13 +324,15 @@ fn list(directory: &Path) -> Result<Vec<String>, Fault> {
     names().map_err(|source| Fault::new(Operation::List, directory, source))
 }
 
-/// For how long a descriptor is waited for. A store shares them with all else in its process, which may need many for a while.
+/// For how long a descriptor is waited for. A store shares them with all else in its process, which may need many for a
+/// while.
 const DESCRIPTOR_PATIENCE: Duration = Duration::from_secs(30);
 
-/// How often it is tried again; nobody signals that there is one.
+/// The interval of the attempts, since no signal announces a free one.
 const DESCRIPTOR_LOOK: Duration = Duration::from_millis(10);
 
-/// Opens a file. Whether there are descriptors left says nothing about the disk, and so is no fault of it unless it lasts.
+/// Opens a file. Whether there are descriptors left says nothing about the disk, and so is no fault of it unless it
+/// lasts.
 fn open_with(operation: Operation, path: PathBuf, options: &OpenOptions) -> Result<RealFile, Fault> {
     let since = sureq_sync::now();
     loop {
@@ -350,8 +352,9 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
-/// What is written over must need no new room, or a full disk would end the log in the middle. That is how most file systems
-/// are; btrfs does it for those who ask while the file is empty, and others that cannot do it say so and are none the worse.
+/// What is written over must need no new room, or a full disk would end the log in the middle. That is how most file
+/// systems are; btrfs does it for those who ask while the file is empty, and others that cannot do it say so and are
+/// none the worse.
 fn overwrite_in_place(file: &File) {
     if let Ok(flags) = rustix::fs::ioctl_getflags(file) {
         let _ = rustix::fs::ioctl_setflags(file, flags | IFlags::NOCOW);
@@ -415,7 +418,7 @@ impl DiskFile for RealFile {
     }
 }
 
-/// Read and write, for the owner alone, since payloads are nobody else's; and never through a symbolic link.
+/// Read and write, for the owner only, since payloads are private; and never through a symbolic link.
 fn access() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
@@ -429,8 +432,8 @@ fn sight() -> OpenOptions {
     options
 }
 
-/// The path from the root on: files are opened by it for as long as the store is open, and the process may go to another
-/// directory meanwhile.
+/// The path from the root on: files are opened by it for as long as the store is open, and the process may go to
+/// another directory meanwhile.
 fn absolute(path: PathBuf) -> Result<PathBuf, Fault> {
     std::path::absolute(&path).map_err(|source| Fault::new(Operation::Open, path, source))
 }
@@ -470,8 +473,8 @@ fn lock(directory: &Path) -> Result<File, OpenError> {
     Ok(file)
 }
 
-/// Takes the lock as one of many who look. There is nothing to take in a copy that has no lock, and nothing can be known
-/// where the lock may not be read.
+/// Takes the lock as one of many who look. There is nothing to take in a copy that has no lock, and nothing can be
+/// known where the lock may not be read.
 fn share_lock(directory: &Path) -> Result<Option<File>, OpenError> {
     let path = directory.join(LOCK_NAME);
     let fault = |source| Fault::new(Operation::Lock, &path, source);
@@ -507,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_holder_is_told_who_holds_the_directory() {
+    fn a_second_holder_learns_which_process_holds_the_directory() {
         let path = scratch("held");
         let held = DirDisk::open(&path).unwrap();
         let refused = DirDisk::open(&path).unwrap_err().to_string();
@@ -557,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_looks_changes_nothing_and_keeps_others_from_serving() {
+    fn a_reader_changes_nothing_and_keeps_others_from_serving() {
         let path = scratch("look");
         let disk = DirDisk::open(&path).unwrap();
         disk.create("a").unwrap().write_at(0, b"payload").unwrap();

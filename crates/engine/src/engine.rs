@@ -1,4 +1,4 @@
-//! The embedded home: opening, closing, and looking into it. `submit` executes commands.
+//! The embedded home: opens and closes a store. `commit::submit` executes commands.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +14,7 @@ use sureq_sync::{Condvar, Mutex, thread};
 use crate::clock::{Clock, LogClock, SystemClock};
 use crate::commit::commit_buffer::CommitBuffer;
 use crate::commit::durable::Durable;
-use crate::commit::giant::Giants;
+use crate::commit::oversized::OversizedCommands;
 use crate::commit::preallocator::Preallocator;
 use crate::commit::synced::Synced;
 use crate::compaction::compactor::{self, Compaction};
@@ -28,26 +28,26 @@ use crate::payload::body::Body;
 use crate::payload::cache::Cache;
 use crate::payload::loader::{self, Loader};
 use crate::payload::unreadable::ReadFaults;
-use crate::shared::{Shared, State, ThreadsLeft};
+use crate::shared::{EngineState, Shared, ThreadsLeft};
 use crate::waiting::ticker;
 use crate::waiting::ticket::timed_out;
 
-/// How an engine is opened.
+/// The settings of an open store.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What a reply promises.
+    /// How durable a change is before it is confirmed.
     pub durability: Durability,
-    /// The size of a segment of the log; by default as large as suits the disk.
+    /// The size of a segment of the log; by default a share of the disk.
     pub segment_bytes: Option<u64>,
-    /// How many bytes of payloads are kept in memory.
+    /// The size of the payload cache.
     pub cache_bytes: usize,
-    /// How much memory may be used before pushes are refused; no limit by default.
+    /// The memory use above which pushes are refused; no limit by default.
     pub memory_bytes_max: Option<u64>,
-    /// Keeps all of the log: no checkpoints are taken, and no segment is given up.
+    /// Keeps the whole log: takes no checkpoints and removes no segments.
     pub keeps_log: bool,
-    /// Gets a line when something happens that an operator should know of.
+    /// Receives a line for each event that an operator should know of.
     pub notice: Option<fn(&str)>,
-    /// Sees all states of the store; only simulations have one.
+    /// Sees all states of the store, in simulations.
     pub observer: Option<Arc<dyn Observer>>,
 }
 
@@ -78,20 +78,20 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Opens the store in a directory, which is made if need be.
+    /// Opens the store in a directory and creates the directory if it is missing.
     pub fn open(dir: impl Into<PathBuf>, options: &Options) -> Result<Self, OpenError> {
         let disk = Arc::new(DirDisk::open(dir)?);
         Self::open_on(disk, Arc::new(SystemClock::default()), options)
     }
 
-    /// Opens a store on any disk, by any clock.
-    #[expect(clippy::needless_pass_by_value, reason = "an open store is the owner of its disk")]
+    /// Opens a store on the given disk and clock.
+    #[expect(clippy::needless_pass_by_value, reason = "an open store owns its disk")]
     pub fn open_on(disk: Arc<dyn Disk>, clock: Arc<dyn Clock>, options: &Options) -> Result<Self, OpenError> {
         let opened = opening::open(&disk, clock, options)?;
-        let state = State {
+        let state = EngineState {
             cache: Cache::new(options.cache_bytes),
             segments: opened.segments,
-            ..State::new(opened.broker, opened.buffer)
+            ..EngineState::new(opened.broker, opened.buffer)
         };
         let preallocator = Preallocator::new(opened.store, opened.spares);
         let loader = Some(Loader::new(opened.reader));
@@ -106,7 +106,7 @@ impl Engine {
         engine.spawn("sureq-prealloc", |shared| crate::commit::preallocator::run(&shared));
         engine.spawn("sureq-ticker", |shared| ticker::run(&shared));
         engine.spawn("sureq-loader", |shared| loader::run(&shared));
-        engine.spawn("sureq-giants", |shared| crate::commit::giant::run(&shared));
+        engine.spawn("sureq-oversized", |shared| crate::commit::oversized::run(&shared));
         if !options.keeps_log {
             let compactor = opened.compactor;
             engine.spawn("sureq-compactor", move |shared| compactor::run(&shared, compactor));
@@ -114,26 +114,26 @@ impl Engine {
         Ok(engine)
     }
 
-    /// A store that keeps nothing.
+    /// A store in memory, which keeps nothing.
     pub fn in_memory(options: &Options) -> Self {
         Self::in_memory_by(Arc::new(SystemClock::default()), options)
     }
 
-    /// A store that keeps nothing, by any clock.
+    /// A store in memory on the given clock.
     pub fn in_memory_by(clock: Arc<dyn Clock>, options: &Options) -> Self {
         let options = Options { durability: Durability::None, ..options.clone() };
         let clock = LogClock::starting(clock, LogTime(0));
         let now = clock.now();
         let (mut broker, mut buffer) = (Broker::default(), CommitBuffer::forgetful(opening::memory_key()));
         broker.start(now.log.0.max(1), now, &mut buffer);
-        let state = State::new(broker, buffer);
+        let state = EngineState::new(broker, buffer);
         let engine = Self::assemble(state, clock, &options, Preallocator::idle(), None, None);
         engine.spawn("sureq-ticker", |shared| ticker::run(&shared));
         engine
     }
 
     fn assemble(
-        state: State,
+        state: EngineState,
         clock: LogClock,
         options: &Options,
         preallocator: Preallocator,
@@ -158,7 +158,7 @@ impl Engine {
             memory_max: options.memory_bytes_max,
             charged: AtomicUsize::new(0),
             read_faults: ReadFaults::default(),
-            giants: Giants::default(),
+            oversized: OversizedCommands::default(),
             notice: options.notice,
             observer: options.observer.clone(),
             threads: Mutex::default(),
@@ -175,7 +175,7 @@ impl Engine {
         let thread = thread::spawn(name, move || {
             let ran = catch_unwind(AssertUnwindSafe(|| run(Arc::clone(&shared))));
             if ran.is_err() {
-                // Without this thread nothing more would be confirmed, and nobody would know.
+                // Nothing can be confirmed without this thread, so callers must learn of it.
                 shared.fail(LogError::Poisoned);
             }
             shared.threads_left.end_one();
@@ -184,70 +184,69 @@ impl Engine {
         self.shared.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
     }
 
-    /// Lets what is due happen now, without waiting for the ticker: for a clock that is moved by hand.
+    /// Does one slice of what is due, without waiting for the ticker: for tests that move the clock.
     pub fn tick(&self) {
         let mut state = self.shared.lock();
         ticker::tick(&self.shared, &mut state, self.shared.clock.now());
         self.shared.let_go(state);
     }
 
-    /// The position behind the last event, durable or not.
+    /// The position after the last event, durable or not.
     pub fn end(&self) -> Position {
         self.shared.lock().buffer.end()
     }
 
-    /// Why the store confirms nothing any more, if it has failed.
+    /// The error after which the store confirms nothing more, if it has failed.
     pub fn failure(&self) -> Option<Arc<LogError>> {
         self.shared.durable.failure().cloned()
     }
 
-    /// The most that was done in one go under the lock of the state; only builds with debug assertions count it.
+    /// The most work done under the state lock at once. Only builds with debug assertions count it.
     pub fn held(&self) -> Held {
-        // What was done the last time is counted when the lock is taken again.
+        // Work is added up when the lock is taken the next time.
         self.shared.lock().held
     }
 
-    /// Looks at the state, for tests and statistics.
+    /// Reads the state, for tests and statistics.
     pub fn inspect<T>(&self, look: impl FnOnce(&Broker<Body>) -> T) -> T {
         look(&self.shared.lock().broker)
     }
 
-    /// Where the log was cut when it was opened, if a crash had left it with half a frame.
+    /// Where the log was cut at opening, if a crash had left an incomplete frame.
     pub fn cut(&self) -> Option<&Cut> {
         self.shared.cut.as_ref()
     }
 
-    /// Writes and syncs everything, ends all threads, and gives the directory up. Waiting pops are answered that
-    /// their time is up. A disk that hangs is not waited for for ever: after [`CLOSE_PATIENCE`] this answers that not everything
-    /// is on disk.
+    /// Writes and syncs everything, ends all threads and releases the directory. Waiting pops time out. Takes no longer
+    /// than [`CLOSE_PATIENCE`]: after that it returns an error, since not everything may be on disk.
     pub fn close(&self) -> Result<(), Arc<LogError>> {
         self.close_within(CLOSE_PATIENCE)
     }
 
-    /// The same, with another patience.
+    /// [`Self::close`] with another time limit.
     pub fn close_within(&self, patience: Duration) -> Result<(), Arc<LogError>> {
         let shared = &self.shared;
         {
             let mut state = shared.lock_in_doubt();
             state.closing = true;
             let position = shared.position(&state);
-            Shared::disband(&mut state, timed_out, position);
+            Shared::dismiss_waiters(&mut state, timed_out, position);
             shared.let_go(state);
         }
         shared.wake_threads();
         shared.loader.iter().for_each(Loader::close);
         if !shared.threads_left.wait(patience) {
-            // They keep the directory, in case that they write to it after all.
+            // The threads keep the directory: they may still write to it.
             shared.fail(LogError::Hung { patience });
             return Err(self.failure().expect("it has just failed"));
         }
         let threads = std::mem::take(&mut *shared.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
-            // A thread that panicked has said so; what it left unwritten is not confirmed.
+            // A panic has been reported by then, and what was left unwritten was not confirmed.
             let _ = thread.join();
         }
         let mut state = shared.lock_in_doubt();
-        let State { listeners, woken, .. } = &mut *state;
+        let EngineState { listeners, woken, .. } = &mut *state;
         listeners.end(woken);
         shared.let_go(state);
         shared.loader.iter().for_each(Loader::leave);

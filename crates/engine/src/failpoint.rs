@@ -1,17 +1,17 @@
-//! Steps at which a test can end the process, as a crash would: only in debug builds, and only where the environment asks.
+//! Places at which a test can end the process, as a crash would. Only in debug builds, controlled by the environment.
 //!
 //! `SUREQ_FAILPOINT=retire.before-unlink:3` ends it when it comes to that step for the third time.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The step that was asked for, and how many times it is still passed.
+/// The chosen place, and how many times it is still passed.
 struct Armed {
     name: String,
     left: AtomicU32,
 }
 
-/// Ends the process if this is the step, and the time, that was asked for.
+/// Ends the process if this is the chosen place and time.
 pub(crate) fn failpoint(name: &str) {
     static ARMED: OnceLock<Option<Armed>> = OnceLock::new();
     if !cfg!(debug_assertions) {

@@ -1,8 +1,8 @@
-//! What the disk can do to us, in three kinds that are never mixed.
+//! Errors of the disk and of its contents, in three kinds that are never mixed.
 //!
-//! A [`Fault`] is a call that failed: it names the operation and the path. A [`Damage`] is content that contradicts what
-//! was once made durable: it names file, offset and position. An [`OpenError`] is why a directory cannot be served; when
-//! it is returned because of damage, nothing on disk has been changed.
+//! A [`Fault`] is a call that failed: it names the operation and the path. A [`Damage`] is content that contradicts
+//! what was once made durable: it names file, offset and position. An [`OpenError`] is why a directory cannot be
+//! served; when it is returned because of damage, nothing on disk has been changed.
 
 use std::path::PathBuf;
 use std::{error, fmt, io};
@@ -52,11 +52,11 @@ impl fmt::Display for Operation {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {operation} {}: {source}", path.display())]
 pub struct Fault {
-    /// What was tried.
+    /// The operation.
     pub operation: Operation,
-    /// On which file or directory.
+    /// The file or directory.
     pub path: PathBuf,
-    /// What the system answered.
+    /// The error of the system.
     pub source: io::Error,
 }
 
@@ -66,7 +66,7 @@ impl Fault {
         Fault { operation, path: path.into(), source }
     }
 
-    /// Whether it was only looked at the disk: nothing that was written is in doubt because of it.
+    /// Whether the operation only reads: its failure puts no written data in doubt.
     pub fn is_of_reading(&self) -> bool {
         matches!(
             self.operation,
@@ -74,12 +74,12 @@ impl Fault {
         )
     }
 
-    /// Whether the process or the system is short of descriptors or memory, which says nothing about the disk.
+    /// Whether the process or the system has run out of descriptors or memory, which is no fault of the disk.
     pub fn is_shortage(&self) -> bool {
         matches!(Errno::from_io_error(&self.source), Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM))
     }
 
-    /// Whether the disk or the quota is full, which passes when room is made.
+    /// Whether the disk or the quota is full.
     pub fn is_no_space(&self) -> bool {
         matches!(self.source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
     }
@@ -91,11 +91,11 @@ impl Fault {
 pub struct Damage {
     /// The file's name in its directory.
     pub file: String,
-    /// Where in the file.
+    /// The offset in the file.
     pub offset: u64,
     /// The first event that cannot be trusted, where that is known.
     pub position: Option<Position>,
-    /// What is wrong there.
+    /// A description.
     pub what: String,
 }
 
@@ -103,7 +103,7 @@ fn at(position: Option<Position>) -> String {
     position.map_or_else(String::new, |position| format!(" (position {position})"))
 }
 
-/// What a replay answers when it cannot take a frame or a blob.
+/// The error of a replay that cannot apply a frame or a blob.
 pub type ReplayError = Box<dyn error::Error + Send + Sync>;
 
 /// Why a directory cannot be served.
@@ -117,10 +117,10 @@ pub enum OpenError {
     InUse {
         /// The directory.
         path: PathBuf,
-        /// Who holds it, or `unknown` in the instant before the holder has said so.
+        /// The process that holds it, or `unknown` before that has written its id.
         pid: String,
     },
-    /// A copy was begun in the directory and never came to its end.
+    /// A copy was begun in the directory and not finished.
     #[error(
         "{} is an unfinished copy: the `sureq backup` or `sureq check --repair` that made it did not come to its end; \
          remove the directory, and make it again",
@@ -130,7 +130,7 @@ pub enum OpenError {
         /// The directory.
         path: PathBuf,
     },
-    /// There is nothing of a store in the directory.
+    /// The directory has no files of a store.
     #[error("there is no store in this directory")]
     NoStore,
     /// The content contradicts what was made durable.
@@ -148,7 +148,7 @@ pub enum OpenError {
         /// The newest format known here.
         known: u32,
     },
-    /// A frame or a checkpoint is sound, but what it says cannot be applied.
+    /// A frame or a checkpoint matches its checksums, but cannot be applied.
     #[error("cannot replay {file} at offset {offset} (position {position}): {source}")]
     Replay {
         /// The file's name in its directory.
@@ -157,7 +157,7 @@ pub enum OpenError {
         offset: u64,
         /// The frame's first event, or where the checkpoint stands.
         position: Position,
-        /// Why the replay would not take it.
+        /// The reason.
         source: ReplayError,
     },
 }

@@ -2,18 +2,18 @@
 //!
 //! The map, from the outside in:
 //!
-//! * [`engine`]: opening and closing a store. `shared`: what its threads share, under one lock. `meter`: how much is done
-//!   under that lock, for tests. `status`: numbers for operators.
+//! * [`engine`]: opening and closing a store. `shared`: the state of an open store, under one lock, and the threads'
+//!   ways to it. `meter`: counts the work under that lock, for tests. `status`: numbers for operators.
 //! * `commit`: from a submitted command to a durable position. Implements [`sureq_home_api::Home`].
-//! * `waiting`: callers that wait for tasks, payloads or notices, and the thread that makes time pass.
-//! * `payload`: where payloads are, in the log or in memory, and how they get into replies.
-//! * `compaction`: checkpoints, copying old tasks forward, and segments that can go.
-//! * [`log`]: segments, frames, recovery. [`checkpoint`]: states to start from. [`store`]: the few numbers that never go
-//!   back.
+//! * `waiting`: callers that wait for tasks, payloads or notices, and the thread that ends leases and delays.
+//! * `payload`: finds payloads, in the log or in memory, and puts them into replies.
+//! * `compaction`: takes checkpoints, copies old tasks forward and removes segments.
+//! * [`log`]: segments, frames, recovery. [`checkpoint`]: images of the state, from which a start replays the log.
+//!   [`store`]: the file with the few numbers that never go back.
 //! * `opening`: from a directory to a broker that is ready to serve.
 //! * `offline`: [`check`], [`repair`] and [`backup`] of a store's files.
-//! * [`disk`], [`clock`]: the only access to the machine. [`fault`]: what goes wrong there. `failpoint`: where a test can end
-//!   the process. `observer`: sees all states, for simulations.
+//! * [`disk`], [`clock`]: the only access to the machine. [`fault`]: its errors. `failpoint`: places where a test can
+//!   end the process. `observer`: sees all states, for simulations.
 
 pub mod checkpoint;
 pub mod clock;
@@ -40,4 +40,4 @@ pub use meter::Held;
 pub use observer::Observer;
 pub use offline::{backup, check, repair};
 pub use payload::body::{Body, Stored};
-pub use waiting::line::OwnedPop;
+pub use waiting::waiters::OwnedPop;

@@ -1,20 +1,24 @@
-//! Counts what is done while the lock of the state is held, so that tests can bound it without a clock. In release builds it
-//! counts nothing.
+//! Counts the work under the state lock, so that tests can bound it without a clock. Release builds count nothing.
 
-/// What was done since the lock was taken.
+use sureq_core::Event;
+
+/// The work done since the lock was taken.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Meter {
-    bytes: usize,
-    tasks: usize,
+    held: Held,
+    /// The last event moves tasks that it does not list.
+    is_uncounted: bool,
 }
 
-/// The most that was done in one go under the lock of the state, as far as that grows with what commands ask for.
+/// The most work that was done under the state lock at once, as far as it grows with commands and tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     /// Bytes copied or checksummed.
     pub bytes: usize,
-    /// Tasks, ids or queues handled.
+    /// Tasks, ids or queues that commands name, push or get.
     pub tasks: usize,
+    /// Tasks that events move, whether a command asked for it, time passed or a worker ended.
+    pub moved: usize,
 }
 
 impl Meter {
@@ -22,7 +26,7 @@ impl Meter {
     #[inline]
     pub(crate) const fn bytes(&mut self, bytes: usize) {
         if cfg!(debug_assertions) {
-            self.bytes += bytes;
+            self.held.bytes += bytes;
         }
     }
 
@@ -30,25 +34,61 @@ impl Meter {
     #[inline]
     pub(crate) const fn tasks(&mut self, tasks: usize) {
         if cfg!(debug_assertions) {
-            self.tasks += tasks;
+            self.held.tasks += tasks;
         }
     }
 
-    /// Begins anew; answers what was counted.
+    /// Counts the tasks that an event moves.
+    #[inline]
+    pub(crate) fn event(&mut self, event: &Event<'_>) {
+        if cfg!(debug_assertions) {
+            self.is_uncounted = matches!(event, Event::DueCame { .. });
+            self.held.moved += moved_by(event);
+        }
+    }
+
+    /// Counts the tasks of the last event, if it moves tasks without listing them.
+    #[inline]
+    pub(crate) fn counted(&mut self, tasks: usize) {
+        if cfg!(debug_assertions) && std::mem::take(&mut self.is_uncounted) {
+            self.held.moved += tasks;
+        }
+    }
+
+    /// Returns the counts, and begins anew.
     pub(crate) fn take(&mut self) -> Held {
-        let Self { bytes, tasks } = std::mem::take(self);
-        Held { bytes, tasks }
+        std::mem::take(self).held
+    }
+}
+
+/// How many tasks an event lists. Purges and drops take the whole of a list at once, whatever its length, and count as
+/// none.
+fn moved_by(event: &Event<'_>) -> usize {
+    match event {
+        Event::Pushed { payloads, .. } => payloads.len(),
+        Event::Popped { ids, .. }
+        | Event::Recovered { ids, .. }
+        | Event::Finished { ids, .. }
+        | Event::Returned { ids, .. }
+        | Event::Died { ids, .. }
+        | Event::Removed { ids, .. }
+        | Event::Marked { ids, .. }
+        | Event::Revived { ids, .. } => ids.iter().count(),
+        Event::Extended { .. } | Event::Moved { .. } | Event::Task(_) => 1,
+        _ => 0,
     }
 }
 
 impl Held {
-    /// What was counted in two places.
+    /// The sum of two counts.
     pub(crate) const fn plus(self, other: Self) -> Self {
-        Self { bytes: self.bytes + other.bytes, tasks: self.tasks + other.tasks }
+        let Self { bytes, tasks, moved } = other;
+        Self { bytes: self.bytes + bytes, tasks: self.tasks + tasks, moved: self.moved + moved }
     }
 
-    /// The larger of both.
+    /// The larger of two counts, each number by itself.
     pub(crate) fn max(self, other: Self) -> Self {
-        Self { bytes: self.bytes.max(other.bytes), tasks: self.tasks.max(other.tasks) }
+        let Self { bytes, tasks, moved } = other;
+        Self { bytes: self.bytes.max(bytes), tasks: self.tasks.max(tasks), moved: self.moved.max(moved) }
     }
 }

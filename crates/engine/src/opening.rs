@@ -1,7 +1,7 @@
 //! From a directory to a broker that is ready to serve.
 //!
-//! In this order, so that a crash at any point leaves a store that opens again: read who the store is, replay its
-//! log, make the new incarnation durable, record the start, and only then answer anyone.
+//! The order ensures that a crash at any point leaves a store that opens again: read the store file, load a checkpoint
+//! and replay the log, make the new incarnation durable, log the start, and only then serve.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::log::{
 use crate::payload::body::Body;
 use crate::store::{Store, StoreValues};
 
-/// Into how many segments a disk is divided at least.
+/// The least number of segments that a disk is divided into.
 const SEGMENTS_PER_DISK: u64 = 64;
 
 /// The smallest segment that is chosen for a small disk.
@@ -45,7 +45,7 @@ pub(crate) struct Opened {
     pub(crate) buffer: CommitBuffer,
     pub(crate) end: Position,
     pub(crate) cut: Option<Cut>,
-    /// What is wrong with the newest checkpoint, if it could not be used.
+    /// The damage of the newest checkpoint, if it could not be used.
     pub(crate) skipped: Option<Damage>,
 }
 
@@ -76,7 +76,7 @@ pub(crate) fn open(
         replayed_bytes += frame.body.len() as u64;
         replay(&mut broker, &mut live, from, &frame)
     })?;
-    // What was dropped was let go of before its segments were; the log does not tell when.
+    // The log does not record when dropped queues were released.
     broker.release_all_dropped(&mut ReplayRecorder::after_all(&mut live));
     broker.refresh_all();
     refuse_missing(&live, &recovered.segments)?;
@@ -84,8 +84,8 @@ pub(crate) fn open(
         observer.recovered(recovered.end, &broker);
     }
     failpoint("open.after-recovery");
-    checkpoints.tidy().map_err(disk_error)?;
-    failpoint("open.after-tidy");
+    checkpoints.remove_leftovers().map_err(disk_error)?;
+    failpoint("open.after-leftovers");
     if let Some(last) = values.id_mark.checked_sub(1).and_then(TaskId::at_or_below) {
         broker.raise_last_id(last);
     }
@@ -114,7 +114,7 @@ pub(crate) fn open(
     writer.sync().map_err(disk_error)?;
     let mut segments = recovered.segments;
     if segments.last().is_some_and(|last| last.number < writer.segment().number) {
-        // The start itself did not fit the one before.
+        // The events of the start did not fit the segment before.
         segments.push(writer.segment());
     }
     Ok(Opened {
@@ -127,7 +127,7 @@ pub(crate) fn open(
         segments,
         compactor: Compactor {
             newest: None,
-            // All that was read is on disk.
+            // Everything that was replayed is on disk.
             confirmed: buffer.live.clone(),
             disk: Arc::clone(disk),
             uuid: values.uuid,
@@ -155,7 +155,7 @@ pub(crate) fn replay(
     let mut rest = frame.body;
     let mut recorder = ReplayRecorder { frame: frame.body, place: frame.place, live };
     for position in frame.first.0..frame.first.0 + u64::from(frame.events) {
-        // A checkpoint stands between two commands, and those may share a frame.
+        // The position of a checkpoint may lie within a frame.
         let is_past = position < from.0;
         let (applied, behind) =
             codec::decode(rest, |event| if is_past { Ok(()) } else { broker.replay(event, &mut recorder) })?;
@@ -165,7 +165,7 @@ pub(crate) fn replay(
     if rest.is_empty() { Ok(()) } else { Err("a frame holds more than its events".into()) }
 }
 
-/// A segment that holds a payload of a live task must be there.
+/// Refuses a store that lacks a segment with payloads of live tasks.
 pub(crate) fn refuse_missing(live: &LiveBodies, segments: &[SegmentInfo]) -> Result<(), OpenError> {
     let is_there = |number: u64| segments.iter().any(|segment| segment.numbers().contains(&number));
     let needed = live.segments().filter(|(_, live)| live.tasks > 0);
@@ -178,19 +178,19 @@ pub(crate) fn refuse_missing(live: &LiveBodies, segments: &[SegmentInfo]) -> Res
     }
 }
 
-/// A segment that is small beside its disk: what is kept in reserve, and what waits to be tidied up, is counted in
+/// A segment size that is small compared to the disk, since the reserve and the slack of compaction are counted in
 /// segments.
 pub(crate) fn suitable_segment_bytes(disk: &dyn Disk) -> Result<u64, Fault> {
     Ok(segment_bytes_for(disk.capacity()?))
 }
 
 fn segment_bytes_for(capacity: u64) -> u64 {
-    // A file system without bounds does not tell any.
+    // A file system without limits reports 0.
     let capacity = Some(capacity).filter(|&bytes| bytes > 0).unwrap_or(u64::MAX);
     (capacity / SEGMENTS_PER_DISK).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES)
 }
 
-/// Before serving, no space and a failing disk are the same: the store cannot be opened.
+/// The error of opening: a full disk and a failing one both prevent it.
 pub(crate) fn disk_error(error: LogError) -> OpenError {
     match error {
         LogError::NoSpace(fault) | LogError::Fault(fault) => OpenError::Disk(fault),
@@ -202,7 +202,7 @@ pub(crate) fn disk_error(error: LogError) -> OpenError {
     }
 }
 
-/// The key of payload hashes where nothing is kept: good for as long as the process lives.
+/// A random key of payload hashes for a store in memory.
 pub(crate) fn memory_key() -> [u8; 16] {
     use std::hash::{BuildHasher, RandomState};
     let words = [RandomState::new().hash_one(0u8), RandomState::new().hash_one(1u8)];
@@ -216,7 +216,7 @@ pub(crate) fn memory_key() -> [u8; 16] {
 mod tests {
     use super::segment_bytes_for;
 
-    /// As docs/operate/configuration.md has it.
+    /// The values in docs/operate/configuration.md.
     #[test]
     fn a_segment_is_a_64th_of_its_disk_within_bounds() {
         let (kb, mb, gb) = (1 << 10, 1 << 20, 1 << 30);

@@ -1,5 +1,9 @@
-//! What all threads of an engine share: the state under its one lock, how the lock is taken and stepped aside from, and what
-//! follows whenever something has happened under it: whoever waits is served, whoever sleeps is woken.
+//! The state of an open store, which all its threads share under one lock.
+//!
+//! Every change follows the same steps: take the lock ([`Shared::lock`]), let the broker decide, end the unit
+//! ([`Shared::end_unit`]), hand tasks to waiting pops ([`Shared::serve`]), wake threads that have work
+//! ([`Shared::stir`]), release the lock and wake callers ([`Shared::let_go`]). Between two slices of long work,
+//! [`Shared::step_aside`] lets other threads have the lock.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -17,8 +21,8 @@ use sureq_sync::{Condvar, Mutex, MutexGuard, thread};
 use crate::clock::LogClock;
 use crate::commit::commit_buffer::CommitBuffer;
 use crate::commit::durable::Durable;
-use crate::commit::giant::Giants;
 use crate::commit::log_thread::{LAZY_BYTES, LogThread};
+use crate::commit::oversized::OversizedCommands;
 use crate::commit::preallocator::Preallocator;
 use crate::commit::synced::{Synced, Waited};
 use crate::compaction::compactor::Compaction;
@@ -31,47 +35,47 @@ use crate::payload::body::Body;
 use crate::payload::cache::Cache;
 use crate::payload::loader::Loader;
 use crate::payload::unreadable::ReadFaults;
-use crate::waiting::line::{Line, Waiting};
 use crate::waiting::listener::Listeners;
 use crate::waiting::sliced::{self, Left, PopRest, Sliced};
 use crate::waiting::ticker;
 use crate::waiting::ticket::{PendingAnswer, TicketCell, poisoned};
+use crate::waiting::waiters::{Waiters, Waiting};
 
-/// How near the ids may come to their durable mark before the preallocator is told to raise it at once.
+/// When the ids are this close to their durable mark, the preallocator raises it at once.
 const MARK_NEAR_MS: u64 = 20_000;
 
-/// How much is gathered where someone waits for it, before the log thread is woken without being asked to.
+/// At levels at which callers wait for durability, this many buffered bytes wake the log thread before any commit.
 const GATHER_BYTES_MAX: usize = 64 << 10;
 
-/// Why a lock is not taken over from a thread that panicked with it.
+/// The message of a panic at a lock that another thread panicked with.
 pub(crate) const LOCK: &str = "a panic under the lock has left the state in doubt; no one may go on from it";
 
-/// What all threads of an engine share.
+/// Everything that the threads of an engine share.
 pub(crate) struct Shared {
-    pub(crate) state: Mutex<State>,
-    /// How many have had to wait for the lock of the state, and how many of them have got it.
+    pub(crate) state: Mutex<EngineState>,
+    /// How many calls have had to wait for the state lock so far, and how many of them have got it.
     pub(crate) waited: AtomicU64,
     pub(crate) entered: AtomicU64,
     pub(crate) durable: Durable,
     pub(crate) clock: LogClock,
     pub(crate) durability: Durability,
-    /// Something was executed that the log thread and the ticker may not have been told of.
+    /// Commands were executed of which the log thread may not know yet.
     pub(crate) is_gathering: AtomicBool,
     pub(crate) log_wakes: Condvar,
     pub(crate) ticker_wakes: Condvar,
     pub(crate) preallocator: Preallocator,
-    /// `None` where nothing is kept, and so nothing can be read back.
+    /// `None` for a store in memory, which has nothing to read back.
     pub(crate) loader: Option<Loader>,
     pub(crate) compaction: Compaction,
-    /// Up to where the log is on disk, at whatever level.
+    /// The position up to which the log is synced, at any durability level.
     pub(crate) synced: Synced,
     pub(crate) memory_max: Option<u64>,
-    /// Memory that others have said they hold.
+    /// Memory that callers hold on behalf of clients.
     pub(crate) charged: AtomicUsize,
     pub(crate) read_faults: ReadFaults,
-    /// Commands that wait for room of their own.
-    pub(crate) giants: Giants,
-    /// What payloads that are names are hashed with.
+    /// Commands larger than a segment, which wait for their space to be reserved.
+    pub(crate) oversized: OversizedCommands,
+    /// The key of the hashes of payloads that serve as names.
     pub(crate) hash_key: [u8; 16],
     pub(crate) notice: Option<fn(&str)>,
     pub(crate) observer: Option<Arc<dyn Observer>>,
@@ -81,7 +85,7 @@ pub(crate) struct Shared {
     pub(crate) warnings: Vec<String>,
 }
 
-/// How many threads of the engine run, for whoever waits until none does.
+/// Counts the running threads of the engine, for a caller that waits for all of them to end.
 #[derive(Default)]
 pub(crate) struct ThreadsLeft {
     count: Mutex<usize>,
@@ -98,66 +102,66 @@ impl ThreadsLeft {
         self.ended.notify_all();
     }
 
-    /// Waits until none is left; answers false if that takes too long.
+    /// Waits until none is left. Returns false if that takes longer than `patience`.
     pub(crate) fn wait(&self, patience: Duration) -> bool {
         let waited = self.ended.wait_timeout_while(self.lock(), patience, |left| *left > 0);
         *waited.unwrap_or_else(PoisonError::into_inner).0 == 0
     }
 
     fn lock(&self) -> MutexGuard<'_, usize> {
-        // A number is whole at every instant.
+        // A panic elsewhere cannot leave a number half changed.
         self.count.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What the lock guards.
-pub(crate) struct State {
+/// The state of the engine, which the lock guards.
+pub(crate) struct EngineState {
     pub(crate) broker: Broker<Body>,
     pub(crate) buffer: CommitBuffer,
-    pub(crate) line: Line,
-    /// Queues with tasks for those in line, who have not been looked for yet.
+    pub(crate) waiters: Waiters,
+    /// Queues that have got tasks, and whose waiters have not been looked for yet.
     pub(crate) unserved: VecDeque<QueueNo>,
     pub(crate) listeners: Listeners,
     pub(crate) cache: Cache,
     pub(crate) ahead: ReadAhead,
-    /// Room to put the payloads of a reply together in.
+    /// A buffer in which the payloads of a reply are assembled.
     pub(crate) payloads: Vec<u8>,
     pub(crate) log_thread: LogThread,
-    /// The ticker sleeps, and looks again by itself then.
+    /// The time at which the ticker will wake by itself, if it sleeps.
     pub(crate) ticker_sleeps: Option<LogTime>,
-    /// The disk has no room for another segment.
+    /// The disk has no space for another segment.
     pub(crate) no_space: bool,
-    /// Pushes were refused for want of memory, and the operator was told.
+    /// Pushes are refused because the memory limit is reached, and the operator has been informed.
     pub(crate) no_memory: bool,
-    /// What was in dropped queues, while whoever takes a checkpoint releases it.
+    /// The contents of dropped queues, while the compactor releases them for a checkpoint.
     pub(crate) releasing: Option<Arc<Dropped<Body>>>,
-    /// The segments of the log, in order. The last is written to.
+    /// The segments of the log, in order. The last one is being written.
     pub(crate) segments: Vec<SegmentInfo>,
-    /// Those of them that tasks cannot be copied out of.
+    /// Segments out of which tasks cannot be copied.
     pub(crate) unreadable: BTreeSet<u64>,
-    /// How many bytes of frames have been written.
+    /// The bytes of all frames written since the store was opened.
     pub(crate) logged_bytes: u64,
-    /// Someone needs all before this position to be on disk, whatever the level of durability.
+    /// A thread needs the log to be synced up to here, at any durability level.
     pub(crate) sync_wanted: Position,
     pub(crate) closing: bool,
-    /// Counts what is done under the lock, and the most that was done in one go.
+    /// Counts the work under the lock. `held` is the most that was done at once.
     pub(crate) meter: Meter,
     pub(crate) held: Held,
-    /// Who is to be woken, each once its position is durable, as soon as nobody has the lock: what a waker does is its own
-    /// business.
+    /// Wakers to be called once their position is durable. They are called without the lock, since a waker may run any
+    /// code.
     pub(crate) woken: Vec<(Position, Waker)>,
 }
 
-/// So many tasks are handed to those who wait before others get the lock.
+/// Waiting pops get this many tasks before other threads get the lock.
 const SERVED_TASKS_MAX: usize = 2 * limits::SLICE_TASKS;
 
-impl State {
-    /// Of a store that has just been opened.
+impl EngineState {
+    /// The state of a store that has just been opened.
     pub(crate) fn new(broker: Broker<Body>, buffer: CommitBuffer) -> Self {
         Self {
             broker,
             buffer,
-            line: Line::default(),
+            waiters: Waiters::default(),
             unserved: VecDeque::new(),
             listeners: Listeners::default(),
             cache: Cache::new(0),
@@ -179,13 +183,13 @@ impl State {
         }
     }
 
-    /// Whether waiting pops are still to be answered: tasks have become available, or their workers have ended.
+    /// Whether waiting pops may be answerable: tasks have become available, or workers have ended.
     pub(crate) fn has_unserved(&self) -> bool {
         let has_work = !self.unserved.is_empty() || !self.buffer.ended_workers.is_empty();
-        has_work && !self.line.is_empty()
+        has_work && !self.waiters.is_empty()
     }
 
-    /// The next queue that may have something for those who wait.
+    /// The next queue that may have tasks for waiting pops.
     fn next_unserved(&mut self) -> Option<QueueNo> {
         if self.unserved.is_empty() && self.broker.has_awake() {
             let mut awake = Vec::new();
@@ -195,16 +199,16 @@ impl State {
         self.unserved.pop_front()
     }
 
-    /// Where nobody waits, nobody has to be told which queues have tasks.
+    /// Discards the lists of queues and workers to look at, if no pop waits.
     pub(crate) fn forget_awake_unless_awaited(&mut self) {
-        if self.line.is_empty() {
+        if self.waiters.is_empty() {
             self.broker.forget_awake();
             self.unserved.clear();
             self.buffer.ended_workers.clear();
         }
     }
 
-    /// Notes what was done since the lock was taken before this.
+    /// Adds up the work done since the lock was taken the last time.
     pub(crate) fn note_held(&mut self) {
         if !cfg!(debug_assertions) {
             return;
@@ -214,12 +218,12 @@ impl State {
     }
 }
 
-/// How often is looked whether all have had the lock; nobody signals it.
+/// The interval at which [`Shared::step_aside`] looks whether all others have had the lock. No thread signals it.
 const STEP_ASIDE: Duration = Duration::from_micros(20);
 
 impl Shared {
-    /// Why a command is not even tried.
-    pub(crate) fn refusal(&self, state: &State, command: &Command<'_>) -> Option<Refusal> {
+    /// The refusal of a command that cannot be executed for lack of disk space or memory.
+    pub(crate) fn refusal(&self, state: &EngineState, command: &Command<'_>) -> Option<Refusal> {
         match command {
             Command::Push { .. } | Command::Add(_) if state.no_space => Some(Refusal::NoSpace),
             Command::Push { .. } | Command::Add(_) if self.is_out_of_memory(state) => {
@@ -229,26 +233,26 @@ impl Shared {
         }
     }
 
-    /// What must be durable before more is executed, if too much waits to be written.
+    /// The position that must be durable before more is executed, if too much waits to be written.
     pub(crate) fn hold(&self) -> Option<Position> {
         let state = self.lock();
         let is_held = state.buffer.is_long() && !state.closing && self.durable.failure().is_none();
         is_held.then(|| state.buffer.end())
     }
 
-    /// Tells the operator.
+    /// Sends a line to the operator.
     pub(crate) fn notice(&self, line: &str) {
         self.notice.iter().for_each(|notice| notice(line));
     }
 
     #[inline]
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, EngineState> {
         let mut state = self.lock_unmetered();
         state.note_held();
         state
     }
 
-    fn lock_unmetered(&self) -> MutexGuard<'_, State> {
+    fn lock_unmetered(&self) -> MutexGuard<'_, EngineState> {
         let locked = match self.state.try_lock() {
             Ok(state) => return state,
             Err(TryLockError::Poisoned(poisoned)) => Err(poisoned),
@@ -263,59 +267,60 @@ impl Shared {
             Ok(state) => state,
             Err(in_doubt) => {
                 drop(in_doubt);
-                // All who wait learn that nothing more will come of it.
+                // Callers that wait must get an error.
                 self.fail(LogError::Poisoned);
                 panic!("{LOCK}");
             }
         }
     }
 
-    /// The lock, even if a panic has put the state in doubt: for those who tell others that it is over.
-    pub(crate) fn lock_in_doubt(&self) -> MutexGuard<'_, State> {
+    /// The lock, even if another thread panicked with it: only for reporting the failure and closing.
+    pub(crate) fn lock_in_doubt(&self) -> MutexGuard<'_, EngineState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has all threads of the engine look whether they are still needed.
+    /// Wakes all threads of the engine, so that each looks whether it must end.
     pub(crate) fn wake_threads(&self) {
         self.log_wakes.notify_all();
         self.ticker_wakes.notify_all();
         self.preallocator.wake();
         self.compaction.wake();
-        self.giants.wake();
+        self.oversized.wake();
     }
 
-    /// The lock, if nobody has it.
-    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+    /// The lock, if it is free.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, EngineState>> {
         self.state.try_lock().ok()
     }
 
-    /// Lets all have the lock who wait for it now, between two slices of much work: whoever takes a lock again at once that
-    /// he just let go gets it before those whom he woke.
+    /// Waits until all threads that wait for the lock now have had it. Called between two slices of long work: a thread
+    /// that releases a lock and takes it again at once gets it before the threads that it woke.
     pub(crate) fn step_aside(&self) {
         let waiting = self.waited.load(Ordering::Relaxed);
         while self.entered.load(Ordering::Relaxed) < waiting && self.durable.failure().is_none() {
-            // Who yields again and again is put behind all others by the system, and then has the lock while it does not run.
+            // A thread that yields in a loop loses its share of the processor, and may then hold the lock while it does
+            // not run.
             thread::sleep(STEP_ASIDE);
         }
     }
 
-    /// The position that a reply made now must wait for: what it tells may rest on anything before it.
-    pub(crate) fn position(&self, state: &State) -> Position {
-        // Nothing is promised at these levels that a reply would have to wait for.
+    /// The position that a reply made now must wait for. The reply may depend on any event before it.
+    pub(crate) fn position(&self, state: &EngineState) -> Position {
+        // At this level replies wait for nothing.
         if self.durability == Durability::None { Position::START } else { state.buffer.end() }
     }
 
-    /// Confirms nothing more, and tells everyone who waits.
+    /// Marks the store as failed: nothing more is confirmed, and everything that waits gets an error.
     pub(crate) fn fail(&self, error: LogError) {
         self.durable.fail(error);
         self.synced.end();
-        // Those whose payloads were being read are told too, and so is whoever waits for the one who reads.
+        // This includes callers that wait for payloads or for a search.
         self.loader.iter().for_each(|loader| loader.fail(&self.durable));
-        self.giants.fail(&self.durable);
+        self.oversized.fail(&self.durable);
         let woken = {
             let mut state = self.lock_in_doubt();
-            Self::disband(&mut state, poisoned, Position::START);
-            let State { listeners, woken, .. } = &mut *state;
+            Self::dismiss_waiters(&mut state, poisoned, Position::START);
+            let EngineState { listeners, woken, .. } = &mut *state;
             listeners.end(woken);
             std::mem::take(woken)
         };
@@ -323,14 +328,18 @@ impl Shared {
         self.wake_threads();
     }
 
-    /// Answers all pops that wait.
-    pub(crate) fn disband(state: &mut State, replies: fn() -> Replies<Body>, position: Position) {
-        for waiting in state.line.disband() {
+    /// Gives all waiting pops this answer.
+    pub(crate) fn dismiss_waiters(
+        state: &mut EngineState,
+        replies: fn() -> Replies<Body>,
+        position: Position,
+    ) {
+        for waiting in state.waiters.take_all() {
             Self::answer(state, waiting, replies(), position);
         }
     }
 
-    /// Has all before the position put on disk, at whatever level of durability.
+    /// Asks the log thread to sync the log up to the position, at any durability level.
     pub(crate) fn want_sync(&self, position: Position) {
         let mut state = self.lock();
         state.sync_wanted = state.sync_wanted.max(position);
@@ -338,8 +347,8 @@ impl Shared {
         self.log_wakes.notify_one();
     }
 
-    /// Waits until it is. [`LogError::NoSpace`] says that it waits for room in its turn: whoever can make some should not
-    /// wait for it.
+    /// Waits until the log is synced up to the position. [`LogError::NoSpace`] means that the log itself waits for
+    /// space: a thread that can free some must not wait for it.
     pub(crate) fn sync_upto(&self, position: Position) -> Result<(), LogError> {
         self.want_sync(position);
         match self.synced.wait_for(position) {
@@ -352,39 +361,39 @@ impl Shared {
         }
     }
 
-    /// A command or a slice of a tick is whole: what it recorded stays together, and those who listen will hear of it.
+    /// Ends a unit, which is a command or a slice of a tick: its events stay together, and its notices are published.
     #[inline]
-    pub(crate) fn end_unit(&self, state: &mut State) {
-        let State { broker, buffer, .. } = &mut *state;
+    pub(crate) fn end_unit(&self, state: &mut EngineState) {
+        let EngineState { broker, buffer, .. } = &mut *state;
         buffer.end_unit(broker);
         if let Some(observer) = &self.observer {
             observer.changed(buffer.end(), broker);
         }
-        if !state.buffer.notes.is_empty() {
-            self.tell(state);
+        if !state.buffer.notices.is_empty() {
+            self.publish(state);
         }
     }
 
     #[cold]
-    fn tell(&self, state: &mut State) {
+    fn publish(&self, state: &mut EngineState) {
         let position = self.position(state);
-        let State { broker, buffer, listeners, woken, .. } = state;
-        buffer.notes.tell(|queue, kind, tasks| {
-            // A queue that was forgotten within the same step had nothing in it that anyone would ask for now.
+        let EngineState { broker, buffer, listeners, woken, .. } = state;
+        buffer.notices.drain(|queue, kind, tasks| {
+            // A queue that was forgotten within the same unit had no tasks to publish.
             if let Some(name) = broker.name_of(queue) {
-                listeners.tell(name, kind, tasks, position, woken);
+                listeners.publish(name, kind, tasks, position, woken);
             }
         });
     }
 
-    /// Something that changes state but has no reply.
+    /// Changes the state on behalf of a caller that needs no reply.
     pub(crate) fn change(&self, act: impl FnOnce(&mut Broker<Body>, Now, &mut CommitBuffer)) {
         let mut state = self.lock();
         if state.closing || self.durable.failure().is_some() {
             return;
         }
         let now = self.clock.now();
-        let State { broker, buffer, .. } = &mut *state;
+        let EngineState { broker, buffer, .. } = &mut *state;
         act(broker, now, buffer);
         self.end_unit(&mut state);
         self.serve(&mut state, now);
@@ -392,9 +401,9 @@ impl Shared {
         self.let_go(state);
     }
 
-    /// Lets go of the lock, and wakes those whom what happened under it concerns.
+    /// Releases the lock and wakes the callers that were answered under it.
     #[inline]
-    pub(crate) fn let_go(&self, mut state: MutexGuard<'_, State>) {
+    pub(crate) fn let_go(&self, mut state: MutexGuard<'_, EngineState>) {
         if state.woken.is_empty() {
             return;
         }
@@ -403,8 +412,8 @@ impl Shared {
         self.wake(woken);
     }
 
-    /// Wakes the waker from another thread. A caller that executes slice after slice gives its own thread time for what has
-    /// come meanwhile, which an executor looks at only when nothing else is to be done.
+    /// Has the ticker wake the waker. A caller that executes slice after slice lets its executor look for new input
+    /// this way; an executor does that only when no task is ready.
     pub(crate) fn wake_later(&self, waker: &Waker) {
         let mut state = self.lock();
         if state.closing {
@@ -423,9 +432,9 @@ impl Shared {
         }
     }
 
-    /// Gives deliveries that never reached their taker back to the front of their queue, slice by slice.
+    /// Requeues deliveries that never reached a worker at the front of their queue, slice by slice.
     pub(crate) fn undeliver(&self, queue: &[u8], receipts: &[Receipt]) {
-        // The last ones first: what goes to the front later stands before them.
+        // The last slice first: a slice that goes to the front later stands before it.
         for (n, slice) in receipts.rchunks(limits::SLICE_TASKS).enumerate() {
             if n > 0 {
                 self.step_aside();
@@ -434,34 +443,34 @@ impl Shared {
         }
     }
 
-    /// Hands tasks that became available to those who wait for them, first come, first served, as many as do not hold others
-    /// up for long. Answers whether anyone got any.
-    pub(crate) fn serve(&self, state: &mut State, now: Now) -> bool {
-        let waiting = state.line.len();
+    /// Hands available tasks to waiting pops, first come, first served, up to a limit per lock. Returns whether any pop
+    /// was answered.
+    pub(crate) fn serve(&self, state: &mut EngineState, now: Now) -> bool {
+        let waiting = state.waiters.len();
         let mut budget = SERVED_TASKS_MAX;
         self.refuse_ended_workers(state, now, &mut budget);
         while budget > 0
-            && !state.line.is_empty()
+            && !state.waiters.is_empty()
             && let Some(no) = state.next_unserved()
         {
             let Some(name) = state.broker.name_of(no).map(Box::<[u8]>::from) else { continue };
             self.serve_queue(state, &name, now, &mut budget);
             if budget == 0 {
-                // The ticker goes on with it, once others have had the lock.
+                // The ticker goes on with it after other threads have had the lock.
                 state.unserved.push_front(no);
                 break;
             }
         }
-        state.line.len() < waiting
+        state.waiters.len() < waiting
     }
 
-    /// Tells those who wait for tasks in the name of a worker that has ended.
-    fn refuse_ended_workers(&self, state: &mut State, now: Now, budget: &mut usize) {
+    /// Refuses pops that wait on behalf of a worker that has ended.
+    fn refuse_ended_workers(&self, state: &mut EngineState, now: Now, budget: &mut usize) {
         while *budget > 0
             && let Some(&incarnation) = state.buffer.ended_workers.last()
         {
-            let State { broker, buffer, line, .. } = &mut *state;
-            let Some((number, waiting)) = line.first_of_worker(incarnation) else {
+            let EngineState { broker, buffer, waiters, .. } = &mut *state;
+            let Some((number, waiting)) = waiters.first_of_worker(incarnation) else {
                 buffer.ended_workers.pop();
                 continue;
             };
@@ -470,17 +479,17 @@ impl Shared {
             waiting.pop.with(pop);
             self.end_unit(state);
             *budget -= 1;
-            if let Some(waiting) = state.line.leave(number) {
+            if let Some(waiting) = state.waiters.remove(number) {
                 let position = self.position(state);
                 Self::answer(state, waiting, replies, position);
             }
         }
     }
 
-    fn serve_queue(&self, state: &mut State, queue: &[u8], now: Now, budget: &mut usize) {
+    fn serve_queue(&self, state: &mut EngineState, queue: &[u8], now: Now, budget: &mut usize) {
         while *budget > 0 && state.broker.queue(queue).is_some_and(|queue| queue.can_pop(now.log)) {
-            let State { broker, buffer, line, .. } = &mut *state;
-            let Some((number, waiting)) = line.first_for(queue) else { return };
+            let EngineState { broker, buffer, waiters, .. } = &mut *state;
+            let Some((number, waiting)) = waiters.first_for(queue) else { return };
             let mut replies = Replies::default();
             let left = waiting.pop.with(|pop| sliced::begin_pop(broker, pop, now, buffer, &mut replies));
             self.end_unit(state);
@@ -489,7 +498,7 @@ impl Shared {
             if matches!(replies.list.first(), Some(Reply::Tasks(span)) if span.is_empty()) {
                 return;
             }
-            let waiting = state.line.leave(number).expect("it was first in line");
+            let waiting = state.waiters.remove(number).expect("it was the first waiter");
             let position = self.position(state);
             let all = waiting.pop.with(|pop| self.fetch(state, &Command::Pop(*pop), &mut replies.tasks));
             if let Some(left) = left {
@@ -506,17 +515,22 @@ impl Shared {
         }
     }
 
-    /// Answers a waiting pop. Its taker is woken once the answer may leave, by whoever lets go of the lock.
-    pub(crate) fn answer(state: &mut State, waiting: Waiting, replies: Replies<Body>, position: Position) {
+    /// Answers a waiting pop. [`Self::let_go`] wakes its caller once the position is durable.
+    pub(crate) fn answer(
+        state: &mut EngineState,
+        waiting: Waiting,
+        replies: Replies<Body>,
+        position: Position,
+    ) {
         let Waiting { pop, cell, .. } = waiting;
         let mut cell = cell.lock();
         cell.answer = Some(PendingAnswer::new(pop.into_queues(), replies, position));
         state.woken.extend(cell.waker.take().map(|waker| (position, waker)));
     }
 
-    /// Gives a waiting pop its first tasks. Its taker is woken, and gets the rest.
+    /// Gives a waiting pop its first tasks and wakes its caller, which fetches the rest.
     fn answer_in_part(
-        state: &mut State,
+        state: &mut EngineState,
         waiting: Waiting,
         left: Left,
         replies: Replies<Body>,
@@ -530,7 +544,7 @@ impl Shared {
         cell
     }
 
-    /// How much is gathered before the log thread is woken without being asked to.
+    /// How many buffered bytes wake the log thread before any commit.
     pub(crate) const fn gather_bytes_max(&self) -> usize {
         match self.durability {
             Durability::None => LAZY_BYTES,
@@ -538,13 +552,13 @@ impl Shared {
         }
     }
 
-    /// Wakes the log thread and the ticker if they have something to do that they do not know of.
-    pub(crate) fn stir(&self, state: &mut State, now: Now) {
+    /// Wakes the log thread and the ticker if there is new work for them.
+    pub(crate) fn stir(&self, state: &mut EngineState, now: Now) {
         self.stir_log(state);
         self.stir_ticker(state, now);
     }
 
-    pub(crate) fn stir_log(&self, state: &mut State) {
+    pub(crate) fn stir_log(&self, state: &mut EngineState) {
         state.buffer.commit();
         let is_called = match state.log_thread {
             LogThread::Awake | LogThread::Waits => false,
@@ -557,7 +571,7 @@ impl Shared {
         }
     }
 
-    pub(crate) fn stir_ticker(&self, state: &mut State, now: Now) {
+    pub(crate) fn stir_ticker(&self, state: &mut EngineState, now: Now) {
         if let Some(until) = state.ticker_sleeps
             && ticker::next_look(state, now).is_some_and(|at| at < until)
         {
@@ -566,9 +580,10 @@ impl Shared {
         }
     }
 
-    /// Has the preallocator raise the durable mark of the ids if they have come near to it: the clock has leapt, or the preallocator was
-    /// held up. Nobody waits for that under the lock: until the mark is raised, the broker gives out ids below it.
-    pub(crate) fn mind_the_mark(&self, state: &State, now: Now) {
+    /// Asks the preallocator to raise the durable mark of the ids at once, if ids come close to it because the clock
+    /// leapt or the preallocator was late. This does not wait: until the mark is raised, the broker gives out ids below
+    /// it.
+    pub(crate) fn mind_the_mark(&self, state: &EngineState, now: Now) {
         let (last, mark) = (state.broker.last_id(), state.broker.id_mark());
         let is_near = last.ms().max(now.log.0) + MARK_NEAR_MS >= mark.ms() && mark < TaskId::LAST;
         if is_near {
@@ -583,7 +598,7 @@ mod tests {
     use crate::{Engine, Options};
 
     #[test]
-    fn whoever_waits_for_the_lock_gets_it_between_two_slices() {
+    fn a_thread_that_waits_for_the_lock_gets_it_between_two_slices() {
         let engine = Engine::in_memory(&Options::default());
         for _ in 0..100 {
             let (shared, state) = (Arc::clone(&engine.shared), engine.shared.lock());
@@ -594,7 +609,7 @@ mod tests {
             }
             drop(state);
             engine.shared.step_aside();
-            assert!(engine.shared.entered.load(Ordering::Relaxed) > waited, "the other had its turn");
+            assert!(engine.shared.entered.load(Ordering::Relaxed) > waited, "the other thread had the lock");
             other.join().expect("it only takes the lock");
         }
         engine.close().expect("nothing is kept");

@@ -1,4 +1,4 @@
-//! What a store tells of itself: for operators, and for whoever measures it.
+//! Numbers about an open store, for operators and benchmarks.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -7,9 +7,9 @@ use sureq_home_api::Status;
 use crate::engine::Engine;
 use crate::log::Position;
 use crate::payload::loader::Loader;
-use crate::shared::{Shared, State};
+use crate::shared::{EngineState, Shared};
 
-/// There is room again when this part of the memory is free.
+/// Pushes are accepted again when this part of the memory limit is free.
 const ROOM_AGAIN_PART: u64 = 32;
 
 impl Engine {
@@ -55,22 +55,22 @@ impl Shared {
         };
     }
 
-    /// Payloads in memory: those in the cache, and those that are on their way there.
-    fn cached(&self, state: &State) -> u64 {
+    /// The bytes of payloads in memory: in the cache, and read ahead for it.
+    fn cached(&self, state: &EngineState) -> u64 {
         let arrived = self.loader.as_ref().map_or(0, Loader::arrived_bytes);
         (state.cache.bytes() + arrived) as u64
     }
 
     /// The memory that is accounted for.
-    pub(crate) fn memory(&self, state: &State) -> u64 {
+    pub(crate) fn memory(&self, state: &EngineState) -> u64 {
         let charged = self.charged.load(Relaxed) as u64;
-        let waiting = state.line.memory() as u64;
+        let waiting = state.waiters.memory() as u64;
         state.broker.memory() + self.cached(state) + state.buffer.bytes() as u64 + waiting + charged
     }
 
-    /// What the operator is to hear about memory, if anything, after commands some of which may have been refused for want of
-    /// it. There is room again when there is a little: who is at the limit goes back and forth across it.
-    pub(crate) fn note_memory(&self, state: &mut State, is_refused: bool) -> Option<String> {
+    /// A line for the operator, if the memory limit has just been reached or is no longer reached. The end is reported
+    /// only when a part of the memory is free, since usage moves back and forth across the limit.
+    pub(crate) fn note_memory(&self, state: &mut EngineState, is_refused: bool) -> Option<String> {
         let max = self.memory_max?;
         if is_refused && !state.no_memory {
             state.no_memory = true;
@@ -86,8 +86,8 @@ impl Shared {
         None
     }
 
-    /// Whether it is so much that no more tasks are taken in.
-    pub(crate) fn is_out_of_memory(&self, state: &State) -> bool {
+    /// Whether the memory limit is reached, so that pushes are refused.
+    pub(crate) fn is_out_of_memory(&self, state: &EngineState) -> bool {
         self.memory_max.is_some_and(|max| self.memory(state) > max)
     }
 }

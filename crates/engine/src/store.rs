@@ -1,9 +1,9 @@
 //! The `store` file: who this store is, and the few numbers that must never go back. It is synced at every durability
 //! level.
 //!
-//! It holds two copies of the same values, each with a sequence number and a checksum. An update writes and syncs first the
-//! older copy, then the other: at every instant one of them is whole, and after an update both are, so that neither a torn
-//! write nor one damaged copy takes anything back.
+//! It holds two copies of the same values, each with a sequence number and a checksum. An update writes and syncs first
+//! the older copy, then the other: at every instant one of them is whole, and after an update both are, so that neither
+//! a torn write nor one damaged copy takes anything back.
 //!
 //! To change the layout: raise [`STORE_VERSION`], redraw docs/understand/log-format.md, keep decoding the old
 //! version. Magic, version and the place of the checksum stay where they are for ever. Reserved bytes are written as
@@ -19,12 +19,12 @@ use crate::log::field::{get, get_u32, get_u64, put, put_u32, put_u64};
 use crate::log::{LogError, is_segment_name};
 use crate::offline::unfinished;
 
-/// The format of the `store` file that this release writes: 2 since the log is given up from its beginning, because who
-/// does not know checkpoints would miss that.
+/// The format of the `store` file that this release writes. It is 2 since old segments are removed: a release without
+/// checkpoints must not open such a store.
 pub const STORE_VERSION: u32 = 2;
 
 pub(crate) const NAME: &str = "store";
-/// What the file is called until it is whole.
+/// The name of the file until it is complete.
 pub(crate) const NEW_NAME: &str = "store.new";
 
 const MAGIC_VALUE: [u8; 8] = *b"sureqsto";
@@ -47,10 +47,10 @@ const _: () = assert!(SLOT_BYTES == 128);
 /// The copies lie in different pages, so that no torn write touches both.
 const SLOT_OFFSETS: [u64; 2] = [0, 4096];
 
-/// What the store remembers.
+/// The values of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreValues {
-    /// The store's name for itself, drawn when it was made.
+    /// The identity of the store, drawn when it was created.
     pub uuid: [u8; 16],
     /// The incarnation e; zero until the first start.
     pub incarnation: u64,
@@ -58,7 +58,7 @@ pub struct StoreValues {
     pub id_mark: u64,
     /// The log time in milliseconds, at least every ten seconds.
     pub log_time: u64,
-    /// The key of the store's payload hashes, drawn when it was made.
+    /// The key of the payload hashes, drawn when the store was created.
     pub hash_key: [u8; 16],
 }
 
@@ -67,13 +67,13 @@ pub struct Store {
     file: Box<dyn DiskFile>,
     values: StoreValues,
     sequence: u64,
-    /// The slot that the next update writes first: the one that is older or bad.
+    /// The slot that the next update writes first: the older or damaged one.
     stale: usize,
     poisoned: bool,
 }
 
 impl Store {
-    /// Opens the store in `disk`, or makes one where there are neither segments nor checkpoints yet.
+    /// Opens the store in `disk`, or creates one if there are neither segments nor checkpoints.
     pub fn open(disk: &Arc<dyn Disk>) -> Result<Store, OpenError> {
         let names = disk.list()?;
         unfinished::refuse(&**disk)?;
@@ -98,12 +98,12 @@ impl Store {
         }
     }
 
-    /// What the store remembers.
+    /// The values of a store.
     pub fn values(&self) -> &StoreValues {
         &self.values
     }
 
-    /// Remembers `values`, durably. After a failure the store is poisoned, as the log is.
+    /// Stores `values` durably. After a failure the store is poisoned, as the log is.
     pub fn update(&mut self, values: StoreValues) -> Result<(), LogError> {
         if self.poisoned {
             return Err(LogError::Poisoned);
@@ -140,10 +140,10 @@ pub(crate) fn read_copies(disk: &dyn Disk) -> Result<Option<[Option<Slot>; 2]>, 
     Ok(Some([read_slot(&*file, 0)?, read_slot(&*file, 1)?]))
 }
 
-/// Where each copy lies.
+/// The offsets of both copies.
 pub(crate) const COPY_OFFSETS: [u64; 2] = SLOT_OFFSETS;
 
-/// Makes the file with these values. A directory without it is no store yet, so it comes last.
+/// Creates the file with these values. This is the last step of creating a store, since a directory without it is none.
 pub(crate) fn create_with(disk: &dyn Disk, values: &StoreValues) -> Result<(), Fault> {
     let bytes = encode_slot(values, 1);
     let file = disk.create(NEW_NAME)?;
@@ -156,7 +156,7 @@ pub(crate) fn create_with(disk: &dyn Disk, values: &StoreValues) -> Result<(), F
     disk.sync_dir()
 }
 
-/// A missing slot is older than any.
+/// The sequence number of a slot. A damaged one counts as older than any.
 fn sequence_of(slot: Option<Slot>) -> Option<u64> {
     slot.map(|slot| slot.sequence)
 }
@@ -184,7 +184,7 @@ fn encode_slot(values: &StoreValues, sequence: u64) -> [u8; SLOT_BYTES] {
     bytes
 }
 
-/// The slot, or none if it is not whole.
+/// The slot, or none if it does not match its checksum.
 fn read_slot(file: &dyn DiskFile, slot: usize) -> Result<Option<Slot>, OpenError> {
     let mut bytes = [0; SLOT_BYTES];
     let read = file.read_at(SLOT_OFFSETS[slot], &mut bytes)?;

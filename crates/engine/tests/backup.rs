@@ -1,5 +1,5 @@
-//! A backup of a store that is running: whatever comes, grows and goes meanwhile, the copy is sound, and holds all that was
-//! confirmed before it began and was not finished.
+//! A backup of a store that is running: whatever comes, grows and goes meanwhile, the copy is sound, and holds all that
+//! was confirmed before it began and was not finished.
 
 mod check_support;
 
@@ -115,7 +115,7 @@ fn tasks_of(disk: &SimDisk) -> BTreeSet<TaskId> {
 }
 
 #[test]
-fn a_store_that_nobody_serves_is_copied_as_it_is() {
+fn a_store_that_is_not_open_is_copied_as_it_is() {
     let lived = lived();
     let disk = disk_of(&lived.files);
     let (backup, to) = copied(&disk.shared()).expect("nothing stands in the way");
@@ -129,7 +129,7 @@ fn a_store_that_nobody_serves_is_copied_as_it_is() {
 }
 
 #[test]
-fn what_a_crash_interrupted_is_not_copied_and_what_is_damaged_is() {
+fn incomplete_frames_are_not_copied_and_damaged_ones_are() {
     let lived = lived();
     let last = lived.files.keys().rfind(|name| is_segment(name)).expect("there is a segment");
     let frames = check_support::frames_of(&lived.files[last]).len();
@@ -200,7 +200,7 @@ struct Known {
 }
 
 #[test]
-fn backups_of_a_busy_store_are_sound_and_hold_what_was_confirmed() {
+fn backups_of_a_busy_store_are_sound_and_contain_all_confirmed_changes() {
     let mut life = Life::new();
     life.push(b"old", 20);
     let known = Arc::new(Mutex::new(Known::default()));

@@ -68,7 +68,7 @@ fn a_store_that_was_closed_and_one_that_never_was_are_sound() {
 }
 
 #[test]
-fn other_files_are_told_and_left_alone() {
+fn other_files_are_reported_and_left_alone() {
     let mut files = lived().files;
     for name in ["notes.txt", "checkpoint.new", "store.new", "00000000000000000001.seg.bak"] {
         files.insert(name.to_owned(), Arc::new(b"whatever".to_vec()));
@@ -108,7 +108,7 @@ fn flip(lived: &Lived, name: &str, step: usize) -> (usize, usize) {
 }
 
 #[test]
-fn every_flipped_bit_is_found_or_does_not_matter_and_what_is_sound_is_saved() {
+fn every_flipped_bit_is_found_or_harmless_and_sound_tasks_are_saved() {
     let lived = lived();
     let mut flips = 0;
     for (name, bytes) in &lived.files {
@@ -127,7 +127,7 @@ fn every_flipped_bit_is_found_or_does_not_matter_and_what_is_sound_is_saved() {
 }
 
 #[test]
-fn every_missing_file_is_found_and_what_is_left_is_saved() {
+fn every_missing_file_is_found_and_the_rest_is_saved() {
     let lived = lived();
     let sound = checked(&disk_of(&lived.files));
     let kept = sound.checkpoints.iter().filter_map(|file| file.position).min().expect("there are two");
@@ -169,8 +169,8 @@ fn every_pair_of_missing_and_damaged_files_is_survived() {
     }
 }
 
-/// Frame by frame from the end, body and header, with the oldest segment gone or not: `check_repair` holds what comes back
-/// without a doubt to what the very last frame finished, and to that only where not even its header is left.
+/// Frame by frame from the end, body and header, with the oldest segment gone or not: `check_repair` holds what comes
+/// back without a doubt to what the very last frame finished, and to that only where not even its header is left.
 #[test]
 fn damage_in_the_last_frames_brings_nothing_back_without_a_doubt() {
     let lived = lived();
@@ -208,10 +208,10 @@ fn damage_in_the_last_frames_brings_nothing_back_without_a_doubt() {
     }
 }
 
-/// Where a checkpoint keeps what, and what it shares with the one before, is a matter of when it was taken: all places are
-/// tried, with the other checkpoint and without it.
+/// Where a checkpoint keeps what, and what it shares with the one before, is a matter of when it was taken: all places
+/// are tried, with the other checkpoint and without it.
 #[test]
-fn without_a_sound_checkpoint_what_its_parts_tell_is_believed() {
+fn without_a_sound_checkpoint_its_sound_parts_are_used() {
     let lived = lived();
     let checkpoints = checkpoints(&lived.files);
     let oldest = lived.files.keys().find(|name| is_segment(name)).expect("there is a segment");
@@ -245,7 +245,7 @@ fn without_a_sound_checkpoint_what_its_parts_tell_is_believed() {
 }
 
 #[test]
-fn without_any_checkpoint_the_log_tells_what_it_can() {
+fn without_any_checkpoint_the_log_is_used() {
     let lived = lived();
     let disk = disk_of(&lived.files);
     let first = lived.files.keys().find(|name| is_segment(name)).expect("there is a segment");
@@ -305,7 +305,7 @@ fn a_repaired_store_is_served_and_repeats_no_id_and_no_receipt() {
 }
 
 #[test]
-fn findings_say_where_what_and_what_to_do() {
+fn findings_name_the_place_the_damage_and_the_remedy() {
     let lived = lived();
     let name = lived.files.keys().rfind(|name| is_segment(name)).expect("there is a segment");
     let disk = disk_of(&lived.files);
@@ -319,8 +319,8 @@ fn findings_say_where_what_and_what_to_do() {
     assert!(report.refusal.is_some());
 }
 
-/// A process that is killed while it writes leaves its last frame in part, which looks like damage. What is said about it is what a
-/// start does.
+/// A process that is killed while it writes leaves its last frame in part, which looks like damage. What is said about
+/// it is what a start does.
 #[test]
 fn a_frame_that_a_start_cuts_off_is_not_said_to_stop_it() {
     let lived = lived();

@@ -1,5 +1,5 @@
-//! A check holds the index against the log: a checkpoint whose every checksum matches, and which leads a task to the payload
-//! of another, is found out.
+//! A check holds the index against the log: a checkpoint whose every checksum matches, and which leads a task to the
+//! payload of another, is found out.
 
 mod check_support;
 
@@ -206,7 +206,7 @@ fn damages(report: &Report) -> Vec<&Finding> {
 }
 
 #[test]
-fn a_task_that_is_led_to_its_neighbours_payload_is_told() {
+fn a_task_with_the_place_of_its_neighbours_payload_is_reported() {
     let told = told();
     let report = checked(&indexed(&told.files, &[]));
     assert!(report.is_sound(), "{:#?}", report.findings);
@@ -231,7 +231,7 @@ fn a_task_that_is_led_to_its_neighbours_payload_is_told() {
 }
 
 #[test]
-fn tasks_that_have_changed_places_are_told_in_every_state() {
+fn tasks_with_swapped_places_are_reported_in_every_state() {
     let life = Life::new();
     let payloads: Vec<Vec<u8>> = (0..BATCH).map(payload).collect();
     let slices: Vec<&[u8]> = payloads.iter().map(Vec::as_slice).collect();
@@ -272,7 +272,7 @@ fn pop_any(life: &Life) -> Vec<TaskId> {
 }
 
 #[test]
-fn of_a_damaged_segment_only_what_lies_before_the_damage_is_held_against_the_index() {
+fn a_damaged_segment_is_compared_with_the_index_up_to_the_damage() {
     let told = told();
     let (early, late) = ((payload(3), payload(4)), (payload(93), payload(94)));
     let damaged = find(&told.files, &payload(55));
@@ -293,7 +293,7 @@ fn of_a_damaged_segment_only_what_lies_before_the_damage_is_held_against_the_ind
 }
 
 #[test]
-fn a_place_at_which_no_payload_begins_is_told() {
+fn a_place_at_which_no_payload_begins_is_reported() {
     let told = told();
     let disk = disk_of(&told.files);
     let mut known = index(&disk, &[], &BTreeMap::new()).places;
@@ -311,7 +311,7 @@ fn a_place_at_which_no_payload_begins_is_told() {
 
 /// A start takes the older one where the newer is damaged.
 #[test]
-fn an_older_checkpoint_that_has_other_places_than_the_newer_is_told() {
+fn an_older_checkpoint_with_other_places_than_the_newer_is_reported() {
     let told = told();
     let disk = disk_of(&told.files);
     let known = index(&disk, &[], &BTreeMap::new()).places;

@@ -42,7 +42,7 @@ fn bytes_of(parts: &Parts) -> u64 {
 }
 
 #[test]
-fn both_kept_checkpoints_give_back_what_was_put_in_and_space_is_bounded() {
+fn both_kept_checkpoints_return_their_blobs_and_space_is_bounded() {
     for seed in 0..4 {
         let mut dice = Dice(seed);
         let disk = SimDisk::new(seed);
@@ -79,7 +79,7 @@ fn both_kept_checkpoints_give_back_what_was_put_in_and_space_is_bounded() {
             }
             if dice.below(10) == 0 {
                 session = Session::start(&disk).unwrap();
-                session.checkpoints.tidy().unwrap();
+                session.checkpoints.remove_leftovers().unwrap();
             }
         }
         assert!(has_shared);
@@ -107,7 +107,7 @@ fn a_store_without_checkpoints_begins_at_the_start() {
     let mut session = loaded(&disk).unwrap();
     assert_eq!((session.position, session.checkpoints.bytes()), (0, 0));
     assert!(!session.checkpoints.drop_older().unwrap().is_dropped());
-    session.checkpoints.tidy().unwrap();
+    session.checkpoints.remove_leftovers().unwrap();
     assert_eq!(disk.trace_len(), 0);
 }
 
@@ -170,13 +170,13 @@ fn the_older_is_not_dropped_unless_every_byte_of_the_newest_is_sound() {
 }
 
 #[test]
-fn a_damaged_newest_is_left_by_tidy_and_removed_by_the_next() {
+fn a_damaged_newest_is_left_in_place_and_removed_by_the_next() {
     let disk = taken(5);
     disk.edit(&name(5), |bytes| *bytes.last_mut().unwrap() ^= 1);
     let mut session = loaded(&disk).unwrap();
     assert_eq!((session.position, session.skipped.as_ref().unwrap().file.clone()), (4, name(5)));
     assert_eq!(session.checkpoints.needed_from(), Position::START, "one is kept");
-    session.checkpoints.tidy().unwrap();
+    session.checkpoints.remove_leftovers().unwrap();
     assert!(names(&disk).contains(&name(5)));
     session.next().unwrap();
     assert!(!names(&disk).contains(&name(5)));
@@ -194,7 +194,7 @@ fn unknown_files_are_left_alone() {
         disk.put(stranger, Arc::new(b"mine".to_vec()));
     }
     let mut session = loaded(&disk).unwrap();
-    session.checkpoints.tidy().unwrap();
+    session.checkpoints.remove_leftovers().unwrap();
     for _ in 0..5 {
         session.next().unwrap();
     }
@@ -220,7 +220,7 @@ fn a_draft_that_is_dropped_or_left_behind_is_removed() {
     session.next().unwrap();
     disk.put("checkpoint.new", Arc::new(vec![7; 7]));
     let mut session = Session::start(&disk).unwrap();
-    session.checkpoints.tidy().unwrap();
+    session.checkpoints.remove_leftovers().unwrap();
     assert!(!disk.files().contains_key("checkpoint.new"));
     assert_eq!(loaded(&disk).unwrap().position, 3);
 }
@@ -233,7 +233,7 @@ fn a_store_file_is_not_made_where_checkpoints_are() {
 }
 
 #[test]
-fn what_cannot_be_taken_is_named() {
+fn a_blob_that_cannot_be_applied_is_named() {
     let disk = taken(2);
     let mut checkpoints = Checkpoints::open(disk.shared(), UUID).unwrap();
     let outcome = checkpoints.load(|loaded| -> Result<(), _> { Err(loaded.refuse_manifest("no".into())) });

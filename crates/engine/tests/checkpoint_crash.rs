@@ -1,5 +1,5 @@
-//! A power cut at any moment leaves the newest checkpoint or the one before it, whole, with all of its blobs; and never one
-//! that is older than what the log was said to be needed from.
+//! A power cut at any moment leaves the newest checkpoint or the one before it, whole, with all of its blobs; and never
+//! one that is older than what the log was said to be needed from.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -31,8 +31,8 @@ impl Run {
         self.promises.push((self.disk.trace_len() - self.begin, self.session.position));
     }
 
-    fn tidy(&mut self) -> &mut Run {
-        self.session.checkpoints.tidy().unwrap();
+    fn remove_leftovers(&mut self) -> &mut Run {
+        self.session.checkpoints.remove_leftovers().unwrap();
         self
     }
 
@@ -54,7 +54,8 @@ impl Run {
     }
 }
 
-/// Cuts the run at every moment, and the short runs after it, `depth` deep. Of those deep down only one in `every` is tried.
+/// Cuts the run at every moment, and the short runs after it, `depth` deep. Of those deep down only one in `every` is
+/// tried.
 fn crash(base: &SimDisk, run: &Run, depth: usize, every: usize, seen: &mut usize) {
     crash_everywhere(base, &run.disk.trace()[run.begin..], |change, crash, disk| {
         let context = format!("depth {depth}, change {change}, {crash:?}");
@@ -66,9 +67,9 @@ fn crash(base: &SimDisk, run: &Run, depth: usize, every: usize, seen: &mut usize
             let before = SimDisk::with_files(3, &disk.files());
             let mut again = Run::start(&disk, position);
             match *seen / every % 3 {
-                0 => again.tidy().next().drop_older(),
+                0 => again.remove_leftovers().next().drop_older(),
                 1 => again.drop_older().next(),
-                _ => again.next().tidy(),
+                _ => again.next().remove_leftovers(),
             };
             self::crash(&before, &again, depth - 1, every * 13, seen);
         }
@@ -82,7 +83,7 @@ fn a_cut_at_any_moment_leaves_the_newest_or_the_one_before() {
     for _ in 0..12 {
         run.next();
     }
-    run.drop_older().next().next().next().drop_older().drop_older().tidy().next();
+    run.drop_older().next().next().next().drop_older().drop_older().remove_leftovers().next();
     let mut seen = 0;
     crash(&SimDisk::new(2), &run, 0, 1, &mut seen);
     assert!(seen > 1000, "{seen} cuts");
@@ -98,12 +99,12 @@ fn three_cuts_in_a_row_leave_the_newest_or_the_one_before() {
     assert!(seen > 50_000, "{seen} cuts");
 }
 
-/// A directory whose sync has failed shows names that are not on disk. A start takes them as they are, and must not let go of
-/// the older checkpoint before they are.
+/// A directory whose sync has failed shows names that are not on disk. A start takes them as they are, and must not let
+/// go of the older checkpoint before they are.
 #[test]
 fn a_name_that_is_not_durable_is_not_relied_on() {
     type Act = fn(&mut Run) -> &mut Run;
-    let acts: [Act; 3] = [Run::tidy, Run::drop_older, Run::next];
+    let acts: [Act; 3] = [Run::remove_leftovers, Run::drop_older, Run::next];
     for (index, act) in acts.into_iter().enumerate() {
         let mut hits = 0;
         for call in 1..200 {

@@ -1,6 +1,6 @@
-//! Checkpoints that changed behind our back, and headers that say anything at all with checksums that match. Written against
-//! docs/understand/log-format.md: an older checkpoint, or a refusal by name; never other bytes than were put in,
-//! never a panic.
+//! Checkpoints that changed behind our back, and headers that say anything at all with checksums that match. Written
+//! against docs/understand/log-format.md: an older checkpoint, or a refusal by name; never other bytes than were put
+//! in, never a panic.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,5 +1,5 @@
-//! Calls to the disk that fail while checkpoints are taken: a full disk changes nothing and passes, a failed read costs no
-//! more than what was to be read for, anything else ends all writing, and a restart finds what was confirmed.
+//! Calls to the disk that fail while checkpoints are taken: a full disk changes nothing and passes, a failed read costs
+//! no more than what was to be read for, anything else ends all writing, and a restart finds what was confirmed.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,7 +9,8 @@ use checkpoint_support::{Session, loaded, position_in};
 use sureq_engine::log::{LogError, Position};
 use sureq_testkit::sim_disk::{FailureKind, Kept, Repeat, SimDisk};
 
-/// Checkpoints, compaction and dropping, until something fails. Answers how often the older one stayed since a read failed.
+/// Checkpoints, compaction and dropping, until something fails. Answers how often the older one stayed since a read
+/// failed.
 fn work(disk: &SimDisk, session: &mut Session) -> Result<u64, LogError> {
     let mut unread = 0;
     for round in 0..9 {
@@ -25,7 +26,7 @@ fn work(disk: &SimDisk, session: &mut Session) -> Result<u64, LogError> {
             }
         }
         if round % 4 == 3 {
-            session.checkpoints.tidy()?;
+            session.checkpoints.remove_leftovers()?;
         }
         assert!(!disk.files().contains_key("checkpoint.new"));
     }
@@ -37,10 +38,11 @@ fn assert_poisoned(session: &mut Session) {
     assert!(matches!(session.next(), Err(LogError::Poisoned)));
     assert!(matches!(session.checkpoints.begin(Position(99), &mut pace).err(), Some(LogError::Poisoned)));
     assert!(matches!(session.checkpoints.drop_older(), Err(LogError::Poisoned)));
-    assert!(matches!(session.checkpoints.tidy(), Err(LogError::Poisoned)));
+    assert!(matches!(session.checkpoints.remove_leftovers(), Err(LogError::Poisoned)));
 }
 
-/// Lets each call of the work fail in turn. Answers how many that were, and how many of them were reads that ended nothing.
+/// Lets each call of the work fail in turn. Answers how many that were, and how many of them were reads that ended
+/// nothing.
 fn break_each_call(repeat: Repeat) -> (u64, u64) {
     let mut forgiven = 0;
     for call in 1.. {
@@ -67,7 +69,7 @@ fn break_each_call(repeat: Repeat) -> (u64, u64) {
         for disk in [&disk, &cut] {
             assert!(position_in(disk, &context) >= session.position, "{context}");
             let mut again = Session::start(disk).unwrap();
-            again.checkpoints.tidy().unwrap();
+            again.checkpoints.remove_leftovers().unwrap();
             assert_eq!(work(disk, &mut again).unwrap(), 0);
             assert_eq!(position_in(disk, &context), again.position);
         }
@@ -166,8 +168,8 @@ fn short_and_interrupted_calls_are_continued() {
     }
 }
 
-/// A bad sector met while loading counts as damage: the older checkpoint is used where that does not need it, and otherwise
-/// the file is named.
+/// A bad sector met while loading counts as damage: the older checkpoint is used where that does not need it, and
+/// otherwise the file is named.
 #[test]
 fn a_read_error_falls_back_or_names_the_file_and_changes_nothing() {
     let disk = checkpoint_support::taken(5);

@@ -1,5 +1,5 @@
-//! The story of a task whose end lies in a younger segment than its push: that segment goes, the older one stays for the sake
-//! of another task, and with it the push. Nothing brings the task back, whatever is lost besides.
+//! The story of a task whose end lies in a younger segment than its push: that segment goes, the older one stays for
+//! the sake of another task, and with it the push. Nothing brings the task back, whatever is lost besides.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

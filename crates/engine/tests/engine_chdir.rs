@@ -1,5 +1,5 @@
-//! A store that was opened by a relative path stays open when the process goes to another directory. The only test of its
-//! file: a process has one working directory.
+//! A store that was opened by a relative path stays open when the process goes to another directory. The only test of
+//! its file: a process has one working directory.
 
 use sureq_core::{Command, Replies, Reply};
 use sureq_engine::{Engine, Options};

@@ -1,5 +1,5 @@
-//! Checkpoints are taken whatever is asked of the store meanwhile: no stream of commands that leave work behind keeps them from
-//! being taken.
+//! Checkpoints are taken whatever is asked of the store meanwhile: no stream of commands that leave work behind keeps
+//! them from being taken.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

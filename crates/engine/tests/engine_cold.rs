@@ -1,5 +1,5 @@
-//! Payloads that are not in memory: nobody but their taker waits for them, they come in order and as they were pushed, and one
-//! that is damaged is told of, set aside, and stands in nobody's way.
+//! Payloads that are not in memory: nobody but their taker waits for them, they come in order and as they were pushed,
+//! and one that is damaged is told of, set aside, and stands in nobody's way.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -152,7 +152,7 @@ fn a_waiting_pop_gets_a_delayed_task_from_the_disk() {
 }
 
 #[test]
-fn what_is_held_is_inspected_and_recovered_from_the_disk() {
+fn leased_tasks_are_inspected_and_recovered_from_the_disk() {
     let cold = Cold::new(30);
     pop(&cold.engine, 10);
     cold.engine.close().unwrap();
@@ -163,9 +163,10 @@ fn what_is_held_is_inspected_and_recovered_from_the_disk() {
     assert_eq!(payloads(&cold.begin(&recover).wait().replies), (0..10).map(payload).collect::<Vec<_>>());
 }
 
-/// What is read at once is held at once: an answer of many tasks does not take the memory of all that lies between them.
+/// What is read at once is held at once: an answer of many tasks does not take the memory of all that lies between
+/// them.
 #[test]
-fn what_lies_all_over_the_log_is_read_without_what_is_between() {
+fn scattered_payloads_are_read_without_the_gaps() {
     const TASKS: usize = 300;
     let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
     let engine = open_with(&valve, &clock, LARGE_SEGMENT_BYTES);
@@ -183,8 +184,8 @@ fn what_lies_all_over_the_log_is_read_without_what_is_between() {
     assert!((needed..needed + (100 << 10)).contains(&read), "{read} bytes for {needed}");
 }
 
-/// Only the first is held up: what lies behind it is read before it is asked for, and never more than there is room for, while
-/// others come.
+/// Only the first is held up: what lies behind it is read before it is asked for, and never more than there is room
+/// for, while others come.
 #[test]
 fn a_queue_that_is_being_emptied_is_read_ahead_of_its_takers_within_the_cache() {
     const TASKS: usize = 3000;
@@ -282,13 +283,13 @@ fn check_damage(damage: fn(&mut Vec<u8>, usize), is_alone: bool) {
 }
 
 #[test]
-fn a_damaged_payload_is_told_by_file_and_offset_and_set_aside() {
+fn a_damaged_payload_is_reported_by_file_and_offset_and_its_task_dies() {
     check_damage(|bytes, at| bytes[at + 100] ^= 1, true);
     check_damage(|bytes, at| bytes[at - 2] ^= 1, true);
 }
 
 #[test]
-fn a_file_that_became_shorter_is_told() {
+fn a_file_that_became_shorter_is_reported() {
     check_damage(|bytes, at| bytes.truncate(at + 10), false);
     check_damage(|bytes, at| bytes.truncate(at - 300), false);
 }
@@ -352,7 +353,7 @@ fn all_tasks_with_a_payload_are_called_off_and_no_other() {
 }
 
 #[test]
-fn a_search_calls_off_what_was_there_when_it_began_and_ends_with_its_asker() {
+fn a_search_cancels_tasks_that_existed_when_it_began_and_ends_with_its_caller() {
     let cold = Cold::new(40);
     let same = payload(3);
     cold.valve.hold_reads();

@@ -1,4 +1,5 @@
-//! Rule 7 through the engine: one command does a bounded piece of work under the lock, also on behalf of those who wait.
+//! Rule 7 through the engine: one command does a bounded piece of work under the lock, also on behalf of those who
+//! wait.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -30,8 +31,8 @@ fn configure(engine: &Engine, changes: &[Change<'_>]) {
     let _ = execute(engine, &[Command::Config { queue: b"q", changes: Changes::List(changes) }]);
 }
 
-/// A million expired tasks stand before the only good one. A slot becomes free: whoever waits gets the good one at once, and the
-/// command that freed the slot removes no more than a few slices of the expired. Each slice is one event.
+/// A million expired tasks stand before the only good one. A slot becomes free: whoever waits gets the good one at
+/// once, and the command that freed the slot removes no more than a few slices of the expired. Each slice is one event.
 #[test]
 fn an_ack_that_frees_a_slot_does_not_remove_all_expired_tasks_itself() {
     const EXPIRED: usize = 1_000_000;

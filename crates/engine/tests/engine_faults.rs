@@ -153,9 +153,9 @@ impl Coming {
     }
 }
 
-/// The same while the store is tidied up: whoever it is that fails, and whatever it was doing.
+/// The same during compaction, whichever thread meets the failure.
 #[test]
-fn each_sync_fails_in_turn_while_the_store_is_tidied_up() {
+fn each_sync_fails_in_turn_during_compaction() {
     let options = Options { keeps_log: false, ..options(Durability::Always) };
     let (mut failed, mut unreached, mut failed_files) = (0, 0, BTreeSet::new());
     // How many there are differs a little from run to run, since threads share some of them.
@@ -317,7 +317,7 @@ fn a_full_disk_refuses_pushes_until_there_is_room() {
 }
 
 #[test]
-fn a_disk_that_fails_from_the_start_is_told() {
+fn a_disk_that_fails_at_opening_is_reported() {
     let disk = SimDisk::new(7);
     disk.fail(1, FailureKind::Broken, Repeat::Sticky);
     let shared: Arc<dyn Disk> = disk.shared();

@@ -1,6 +1,6 @@
-//! Payloads keep their places through floods: thousands of tasks fall due, expire, lapse, die, move to other queues or come
-//! back at once, more than one slice takes, while others are pushed in the middle of it. In a debug build the engine
-//! itself compares the place of every payload with each frame that it writes.
+//! Payloads keep their places through floods: thousands of tasks fall due, expire, lapse, die, move to other queues or
+//! come back at once, more than one slice takes, while others are pushed in the middle of it. In a debug build the
+//! engine itself compares the place of every payload with each frame that it writes.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

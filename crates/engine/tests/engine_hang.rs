@@ -1,4 +1,5 @@
-//! A disk that hangs delays confirmations and nothing else: no lock is held while it is waited for, however long that takes.
+//! A disk that hangs delays confirmations and nothing else: no lock is held while it is waited for, however long that
+//! takes.
 
 mod engine_support;
 
@@ -31,7 +32,8 @@ fn submit(engine: &Engine, command: &Command<'_>) -> (Replies<Payload>, Submitte
     (replies, executed)
 }
 
-/// Whether all four spare segments exist and their directory entries are synced, the preallocator's last step for a spare.
+/// Whether all four spare segments exist and their directory entries are synced, the preallocator's last step for a
+/// spare.
 fn has_durable_spares(valve: &Valve) -> bool {
     let ops = valve.disk.trace();
     let is_spare = |op: &Op| matches!(op, Op::Create { name } if name.starts_with("spare-"));
@@ -42,7 +44,7 @@ fn has_durable_spares(valve: &Valve) -> bool {
 
 /// The mark for ids cannot be raised for an hour: all goes on, and what is pushed has ids below the mark.
 #[test]
-fn a_disk_that_hangs_for_an_hour_holds_up_nobody_but_those_who_wait_to_be_confirmed() {
+fn a_disk_that_hangs_for_an_hour_delays_only_confirmations() {
     let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
     let engine = open(&valve.shared(), &clock, Durability::Always);
     let first = push(&engine, &[b"one", b"two", b"three"]);
@@ -109,7 +111,7 @@ fn a_store_on_a_disk_that_hangs_is_closed_in_bounded_time() {
 
 /// Room for a command that is larger than a segment is reserved on a thread of its own: the caller's serves others too.
 #[test]
-fn a_giant_push_into_a_disk_that_hangs_holds_up_nobody_but_its_caller() {
+fn an_oversized_push_to_a_disk_that_hangs_delays_only_its_caller() {
     let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
     let engine = open(&valve.shared(), &clock, Durability::Always);
     push(&engine, &[b"first"]);
@@ -117,9 +119,9 @@ fn a_giant_push_into_a_disk_that_hangs_holds_up_nobody_but_its_caller() {
         valve.disk.files().keys().filter(|name| name.starts_with("spare-")).count() == 4
     });
     valve.hang_creating();
-    let giant: Vec<u8> = (0..3 * SEGMENT_BYTES).map(|at| at as u8).collect();
-    let (other, payload) = (engine.clone(), giant.clone());
-    let ticket = at_once("a giant push", move || {
+    let oversized: Vec<u8> = (0..3 * SEGMENT_BYTES).map(|at| at as u8).collect();
+    let (other, payload) = (engine.clone(), oversized.clone());
+    let ticket = at_once("an oversized push", move || {
         let (replies, executed) = submit(&other, &Command::Push { queue: b"q", payloads: &[&payload] });
         assert!(replies.list.is_empty() && executed.executed == 0, "{:?}", replies.list);
         executed.into_ticket().expect("it waits for its room")
@@ -129,28 +131,28 @@ fn a_giant_push_into_a_disk_that_hangs_holds_up_nobody_but_its_caller() {
     at_once("another client", move || {
         let id = push(&other, &[b"small"])[0];
         assert_eq!(engine_support::pop(&other, 1), [b"first"]);
-        assert_eq!(engine_support::pop(&other, 1), [b"small"], "the giant is not there yet");
+        assert_eq!(engine_support::pop(&other, 1), [b"small"], "the oversized one is not there yet");
         assert_eq!(engine_support::ack(&other, &[id]), 1);
         assert_eq!(other.status().position, other.end());
     });
     valve.unhang();
     let answer = ticket.wait();
     assert!(matches!(answer.replies.list[..], [Reply::Pushed(_)]), "{:?}", answer.replies.list);
-    assert_eq!(engine_support::pop(&engine, 1), [giant]);
+    assert_eq!(engine_support::pop(&engine, 1), [oversized]);
     engine.close().expect("the disk is back");
 }
 
-/// Who waits for the room of a giant is told when the store closes without it.
+/// Who waits for the room of an oversized push is told when the store closes without it.
 #[test]
-fn a_giant_push_is_answered_when_the_store_is_closed_on_a_disk_that_hangs() {
+fn an_oversized_push_is_answered_when_the_store_is_closed_on_a_disk_that_hangs() {
     let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
     let engine = open(&valve.shared(), &clock, Durability::Always);
     push(&engine, &[b"first"]);
     valve.hang_creating();
-    let giant = vec![b'x'; 3 * SEGMENT_BYTES as usize];
-    let push_giant = Command::Push { queue: b"q", payloads: &[&giant] };
+    let oversized = vec![b'x'; 3 * SEGMENT_BYTES as usize];
+    let push_oversized = Command::Push { queue: b"q", payloads: &[&oversized] };
     let tickets =
-        [(); 2].map(|()| submit(&engine, &push_giant).1.into_ticket().expect("it waits for its room"));
+        [(); 2].map(|()| submit(&engine, &push_oversized).1.into_ticket().expect("it waits for its room"));
     valve.wait_until_hung("spare-");
     let other = engine.clone();
     let closed = at_once("the end", move || other.close_within(Duration::from_millis(200)));

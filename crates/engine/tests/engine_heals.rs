@@ -1,4 +1,5 @@
-//! A checkpoint that is damaged while its store is being served: all that it held is in memory, and goes into the next one.
+//! A checkpoint that is damaged while its store is being served: all that it held is in memory, and goes into the next
+//! one.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -43,7 +44,7 @@ fn pass_until(engine: &Engine, what: &str, mut has_happened: impl FnMut() -> boo
 }
 
 #[test]
-fn what_cannot_be_read_back_of_a_checkpoint_is_written_anew_from_memory() {
+fn unreadable_pieces_of_a_checkpoint_are_written_again_from_memory() {
     let disk = SimDisk::new(7);
     let engine = open(&disk);
     let names: Vec<String> = (0..QUEUES).map(|queue| format!("queue-{queue}")).collect();

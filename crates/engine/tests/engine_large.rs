@@ -1,6 +1,6 @@
-//! Large payloads are encoded before the lock is taken, written from memory of their own, and handed out without a copy under
-//! the lock. Whatever their sizes, whatever comes beside them, and wherever segments end: what is popped is what was
-//! pushed, at once, after a restart, after a power cut, and after it was copied to a later segment.
+//! Large payloads are encoded before the lock is taken, written from memory of their own, and handed out without a copy
+//! under the lock. Whatever their sizes, whatever comes beside them, and wherever segments end: what is popped is what
+//! was pushed, at once, after a restart, after a power cut, and after it was copied to a later segment.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -61,8 +61,8 @@ fn is_sound(disk: &SimDisk) {
     assert!(report.is_sound(), "{report:?}");
 }
 
-/// All payloads by themselves, in one batch, several in one push, with options, and sent together so that large and small
-/// ones share a lock.
+/// All payloads by themselves, in one batch, several in one push, with options, and sent together so that large and
+/// small ones share a lock.
 fn push_in_all_ways(engine: &Engine, payloads: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let list: Vec<&[u8]> = payloads.iter().map(Vec::as_slice).collect();
     let each: Vec<[&[u8]; 1]> = list.iter().map(|&payload| [payload]).collect();
@@ -79,7 +79,7 @@ fn push_in_all_ways(engine: &Engine, payloads: &[Vec<u8>]) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_is_pushed_is_popped_whatever_its_size() {
+fn payloads_of_all_sizes_are_popped_unchanged() {
     let payloads: Vec<Vec<u8>> = SIZES.iter().enumerate().map(|(n, &bytes)| payload(n, bytes)).collect();
     for segment_bytes in SEGMENTS {
         for cache_bytes in [0, 1 << 20, 64 << 20] {

@@ -176,7 +176,7 @@ fn a_task_that_moves_to_its_dead_letter_queue_is_work_there() {
 }
 
 #[test]
-fn what_is_finished_or_called_off_is_told_by_id() {
+fn finished_and_cancelled_tasks_are_published_by_id() {
     let it = Story::new();
     let ids = it.check_push(&[b"a", b"b", b"c", b"d"]);
     let cancel = |id: &str, expect: &str| {
@@ -216,7 +216,7 @@ fn whatever_else_takes_tasks_away_is_counted() {
 
 /// A flood is moved in slices, so that it holds nobody up; each is told by itself, and nothing is told twice.
 #[test]
-fn a_flood_is_told_slice_by_slice() {
+fn many_due_tasks_are_published_slice_by_slice() {
     let it = Story::new();
     let tasks = 2 * limits::SLICE_TASKS + 1;
     let add = Command::Add(Add { when: When::After(10), ..Add::plain(b"q", b"x") });
@@ -255,7 +255,7 @@ fn nothing_is_heard_before_it_is_durable() {
 }
 
 #[test]
-fn what_a_failed_sync_leaves_in_doubt_is_never_heard() {
+fn changes_in_doubt_after_a_failed_sync_are_never_published() {
     let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
     let engine = open(&valve.shared(), &clock, Durability::Always);
     let listener = listen(&engine);
@@ -285,7 +285,7 @@ fn where_nothing_is_promised_nothing_is_waited_for() {
 }
 
 #[test]
-fn a_listener_that_comes_after_the_close_is_told_that_nothing_follows() {
+fn a_listener_created_after_the_close_ends_at_once() {
     let (engine, ..) = fresh();
     engine.close().unwrap();
     assert_eq!(poll(&listen(&engine)), Poll::Ready(None));
@@ -305,7 +305,7 @@ fn a_replay_tells_nothing() {
 }
 
 #[test]
-fn only_what_is_wanted_is_heard_and_only_while_it_is() {
+fn only_subscribed_notices_arrive_and_only_while_subscribed() {
     let (engine, ..) = fresh();
     let listener = engine.listen();
     let done: Kinds = [Kind::Done].into_iter().collect();
@@ -335,7 +335,7 @@ fn only_what_is_wanted_is_heard_and_only_while_it_is() {
 
 /// The order in which tasks are told to be finished is the order in which the log has it, whoever finished them.
 #[test]
-fn what_several_threads_do_is_heard_in_the_order_of_the_log() {
+fn notices_of_several_threads_arrive_in_the_order_of_the_log() {
     let (engine, disk, _) = fresh();
     let listener = listen(&engine);
     std::thread::scope(|scope| {
@@ -368,7 +368,7 @@ fn what_several_threads_do_is_heard_in_the_order_of_the_log() {
 }
 
 #[test]
-fn who_does_not_listen_for_too_long_misses_and_is_told_so() {
+fn a_listener_that_falls_behind_learns_that_it_missed_notices() {
     let engine = Engine::in_memory(&options(Durability::None));
     let listener = listen(&engine);
     let name = vec![b'n'; limits::QUEUE_NAME_BYTES_MAX];
@@ -385,7 +385,7 @@ fn who_does_not_listen_for_too_long_misses_and_is_told_so() {
 }
 
 #[test]
-fn nobody_is_told_who_no_longer_listens() {
+fn a_dropped_listener_receives_nothing() {
     let (engine, ..) = fresh();
     let (stays, goes) = (listen(&engine), listen(&engine));
     drop(goes);

@@ -1,5 +1,5 @@
-//! Checkpoints of very many queues. Their images are taken slice by slice while commands go on, and still are of one moment;
-//! and commands about very many tasks let others in between two slices.
+//! Checkpoints of very many queues. Their images are taken slice by slice while commands go on, and still are of one
+//! moment; and commands about very many tasks let others in between two slices.
 
 mod engine_support;
 
@@ -147,7 +147,7 @@ fn others_are_served_between_two_slices_of_a_purge() {
 
 /// A store that closes while a command is in the middle of its slices does not say that it was done, unless it was.
 #[test]
-fn a_store_that_closes_between_two_slices_says_what_it_knows() {
+fn a_store_that_closes_between_two_slices_refuses_a_partial_list() {
     let (engine, _, _) = fresh();
     let mut replies = Replies::default();
     let add = Command::Add(Add { priority: 1, ..Add::plain(b"q", b"x") });

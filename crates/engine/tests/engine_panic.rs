@@ -38,7 +38,7 @@ fn wait_for_a_task(engine: &Engine) -> Ticket {
 
 /// Whichever thread it is that panics in a call to the disk.
 #[test]
-fn a_thread_that_panics_leaves_nobody_waiting() {
+fn a_thread_that_panics_leaves_no_caller_waiting() {
     for name in ["sureq-log", "sureq-prealloc", "sureq-compactor", "sureq-loader"] {
         let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
         let options = Options { keeps_log: false, cache_bytes: 0, ..options(Durability::Always) };
@@ -77,7 +77,7 @@ fn a_thread_that_panics_leaves_nobody_waiting() {
 
 /// A panic under the lock, which leaves the state in doubt, whoever it was that panicked.
 #[test]
-fn a_panic_under_the_lock_leaves_nobody_waiting() {
+fn a_panic_under_the_lock_leaves_no_caller_waiting() {
     let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
     let engine = Engine::open_on(valve.shared(), clock, &options(Durability::Always)).unwrap();
     push(&engine, &[b"one"]);

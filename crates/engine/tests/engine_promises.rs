@@ -19,7 +19,7 @@ const YEAR_MS: i64 = 365 * 86_400_000;
 
 /// Rule 2: a reader sees what is not durable yet, and so its reply waits as long as the writer's.
 #[test]
-fn a_reader_waits_for_what_it_read() {
+fn a_read_waits_until_its_result_is_durable() {
     let (valve, clock) = (Valve::new(), Arc::new(ManualClock::default()));
     let engine = open(&valve.shared(), &clock, Durability::Always);
     push(&engine, &[b"x"]);
@@ -46,7 +46,7 @@ fn a_reader_waits_for_what_it_read() {
 
 /// At the level `always` a confirmed push survives a cut of the power at once; at `none` it need not.
 #[test]
-fn a_confirmation_is_worth_what_its_level_says() {
+fn a_confirmation_keeps_the_promise_of_its_level() {
     for (durability, survives) in [(Durability::Always, true), (Durability::None, false)] {
         let (disk, clock) = (SimDisk::new(7), Arc::new(ManualClock::default()));
         let engine = open(&disk.shared(), &clock, durability);

@@ -1,4 +1,5 @@
-//! Rule 10, reads: a read that fails ends nothing. It costs the tasks whose payload it was, after a few tries, and is told.
+//! Rule 10, reads: a read that fails ends nothing. It costs the tasks whose payload it was, after a few tries, and is
+//! told.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -109,7 +110,7 @@ impl Cold {
 }
 
 #[test]
-fn an_unreadable_payload_costs_its_task_alone_and_holds_nobody_up() {
+fn an_unreadable_payload_affects_only_its_task_and_delays_no_other() {
     let cold = Cold::new(60);
     let (file, place) = cold.place(3);
     cold.disk.break_reads(&file, place.start + 100..place.start + 101);
@@ -186,7 +187,7 @@ fn a_file_that_is_gone_costs_its_tasks_and_no_others() {
 }
 
 #[test]
-fn what_is_recovered_and_cannot_be_read_is_dead_after_a_few_tries() {
+fn a_recovered_task_that_cannot_be_read_is_dead_after_a_few_tries() {
     let cold = Cold::new(20);
     let (file, place) = cold.place(3);
     assert_eq!(cold.pop(20).unwrap().len(), 20);
@@ -203,7 +204,7 @@ fn what_is_recovered_and_cannot_be_read_is_dead_after_a_few_tries() {
 }
 
 #[test]
-fn looking_at_what_waits_says_what_cannot_be_read_and_changes_nothing() {
+fn inspecting_ready_tasks_reports_unreadable_payloads_and_changes_nothing() {
     let cold = Cold::new(20);
     let (file, place) = cold.place(3);
     cold.disk.break_reads(&file, place);
@@ -218,7 +219,7 @@ fn looking_at_what_waits_says_what_cannot_be_read_and_changes_nothing() {
 }
 
 #[test]
-fn a_search_goes_on_behind_what_cannot_be_read() {
+fn a_search_goes_on_after_an_unreadable_payload() {
     let cold = Cold::new(60);
     let (file, place) = cold.place(3);
     cold.disk.break_reads(&file, place);
@@ -247,8 +248,8 @@ fn waste_room(engine: &Engine) -> u64 {
     left.len() as u64
 }
 
-/// A bad sector in a segment that lies before the checkpoints ends neither this life of the store nor the next ones. The log
-/// behind the checkpoint is needed whole: see [`the_log_that_a_start_needs_is_refused_by_name`].
+/// A bad sector in a segment that lies before the checkpoints ends neither this life of the store nor the next ones.
+/// The log behind the checkpoint is needed whole: see [`the_log_that_a_start_needs_is_refused_by_name`].
 #[test]
 fn a_segment_that_cannot_be_read_is_kept_and_ends_nothing_at_any_start() {
     let (disk, clock) = (SimDisk::new(7), Arc::new(ManualClock::default()));
@@ -307,7 +308,8 @@ fn the_log_that_a_start_needs_is_refused_by_name() {
     engine.close().unwrap();
 }
 
-/// FAULTS H6: a bad sector anywhere in the files of a running store costs those whose payload is there, and nothing else.
+/// FAULTS H6: a bad sector anywhere in the files of a running store costs those whose payload is there, and nothing
+/// else.
 #[test]
 fn no_bad_sector_of_any_file_costs_more_than_the_payloads_in_it() {
     const SECTOR: u64 = 512;

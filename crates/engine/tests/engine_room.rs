@@ -28,8 +28,8 @@ const LEVELS: [Durability; 3] = [Durability::Always, Durability::Interval, Durab
 /// How soon the disk must follow.
 const SOON: Duration = Duration::from_secs(5);
 
-/// How long it may be too much where live tasks do not go in droves. Where nobody waits for the disk a segment or two may be
-/// begun before those are gone that can go.
+/// How long it may be too much where live tasks do not go in droves. Where nobody waits for the disk a segment or two
+/// may be begun before those are gone that can go.
 fn patience(level: Durability) -> Duration {
     if level == Durability::Always { Duration::ZERO } else { SOON }
 }

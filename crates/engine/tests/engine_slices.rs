@@ -1,5 +1,5 @@
-//! Commands about very many tasks are executed in slices, and others get the lock in between: what they answer is what they
-//! would answer in one go, as far as nobody interferes, and nothing is lost, doubled or stuck when somebody does.
+//! Commands about very many tasks are executed in slices, and others get the lock in between: what they answer is what
+//! they would answer in one go, as far as nobody interferes, and nothing is lost, doubled or stuck when somebody does.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -84,7 +84,7 @@ fn count_of(engine: &Engine, command: Command<'_>) -> u64 {
 }
 
 #[test]
-fn a_large_pop_answers_what_a_small_one_would() {
+fn a_large_pop_has_the_same_reply_as_small_ones() {
     let (durable, disk, _) = fresh();
     for engine in [in_memory(), durable] {
         let ids = fill(&engine, b"p", 0, 1_500);
@@ -153,7 +153,7 @@ fn a_pop_that_is_given_up_between_two_slices_gives_all_back() {
 }
 
 #[test]
-fn a_store_that_closes_between_two_slices_hands_over_what_it_handed_out() {
+fn a_pop_ends_with_its_deliveries_if_the_store_closes_between_two_slices() {
     let (engine, disk, clock) = fresh();
     fill(&engine, b"q", 0, 3_500);
     let ticket = begin(&engine, Command::Pop(Pop::plain(&[b"q"], 3_400)));
@@ -201,7 +201,7 @@ fn delete<'a>(queue: &'a [u8], list: &'a [&'a [u8]]) -> Command<'a> {
 
 /// Pops that wait get their first slice in order of arrival; none gets all before the next gets any.
 #[test]
-fn waiting_pops_share_what_comes_and_none_is_stuck() {
+fn waiting_pops_share_new_tasks_and_none_is_stuck() {
     let (engine, ..) = fresh();
     let wait = |count| {
         let pop = Pop { block: Some(Block::Forever), ..Pop::plain(&[b"q"], count) };
@@ -227,7 +227,7 @@ fn waiting_pops_share_what_comes_and_none_is_stuck() {
 
 /// A pop that waits while a large one goes on is served by the next push, not behind the large one.
 #[test]
-fn a_large_pop_does_not_overtake_who_waits() {
+fn a_large_pop_does_not_overtake_waiting_pops() {
     let engine = in_memory();
     fill(&engine, b"q", 0, 2 * SLICE);
     let large = begin(&engine, Command::Pop(Pop::plain(&[b"q"], 9_000)));
@@ -278,7 +278,7 @@ fn a_worker_that_is_lost_between_two_slices() {
 
 /// Long lists of ids: each counts once, whatever is repeated or unknown, and one that is no id refuses all.
 #[test]
-fn long_lists_do_what_short_ones_do() {
+fn long_lists_have_the_same_effect_as_short_ones() {
     let (engine, ..) = fresh();
     let ids = fill(&engine, b"q", 0, 4_000);
     let mut texts = refs(&ids[..2_500]);
@@ -447,7 +447,7 @@ fn pops_of_many_queues_are_executed_in_parts() {
 
 /// Very many who wait are served in order of arrival, and not all under one lock.
 #[test]
-fn very_many_who_wait_are_served_in_parts() {
+fn thousands_of_waiting_pops_are_served_in_slices() {
     let (engine, ..) = fresh();
     fill(&engine, b"q", 0, 10 * SLICE);
     let _ = execute(&engine, &[Command::Pause { queue: b"q" }]);

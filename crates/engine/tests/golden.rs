@@ -1,8 +1,9 @@
 //! A store that an earlier release wrote opens in this one, with all that was in it.
 //!
-//! `tests/golden/v1` was written by the release that introduced format 1 and is never changed; `v2`, whose log has lost a
-//! part, by the one that introduced checkpoints; `v3` by the one whose checkpoints hold longer runs, and code tasks once that differ alike. A new format
-//! gets a directory of its own beside it: raise `VERSION`, run this test once with `SUREQ_BLESS=1`, commit what it made.
+//! `tests/golden/v1` was written by the release that introduced format 1 and is never changed; `v2`, whose log has lost
+//! a part, by the one that introduced checkpoints; `v3` by the one whose checkpoints hold longer runs, and code tasks
+//! once that differ alike. A new format gets a directory of its own beside it: raise `VERSION`, run this test once with
+//! `SUREQ_BLESS=1`, commit what it made.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +23,8 @@ use sureq_home_api::{Home as _, Payload};
 
 const VERSION: u32 = 3;
 
-/// Tasks that differ from their neighbours in the same way, one more of which was deleted from their midst, and one that does not.
+/// Tasks that differ from their neighbours in the same way, one more of which was deleted from their midst, and one
+/// that does not.
 const ALIKE: usize = 600;
 
 /// Tasks that stay behind in segments of their own.

@@ -1,5 +1,5 @@
-//! What a log may hold and be surrounded by: nothing, one batch, a full segment, a batch larger than a segment, payloads
-//! that look like the log itself, recycled files, and other people's files.
+//! What a log may hold and be surrounded by: nothing, one batch, a full segment, a batch larger than a segment,
+//! payloads that look like the log itself, recycled files, and other people's files.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -133,8 +133,8 @@ fn payloads_that_hold_the_log_itself_are_payloads() {
     assert_goes_on(&run.disk, &run.options, &run.batches);
 }
 
-/// B5: the torn frame of such a payload, a copy of the very segment that it lies in, brings nothing back and is not taken
-/// for damage.
+/// B5: the torn frame of such a payload, a copy of the very segment that it lies in, brings nothing back and is not
+/// taken for damage.
 #[test]
 fn a_torn_payload_that_holds_its_own_segment_is_a_torn_tail() {
     let disk = SimDisk::new(1);

@@ -99,7 +99,8 @@ fn cuts_during_recovery_after_recovery_change_nothing() {
     assert!(crash_recoveries_of(Durability::Always, Kept::Everything, 37, 2) > 5000);
 }
 
-/// A roll that was cut before the old segment was sealed is completed by the recovery: a lost successor is noticed then too.
+/// A roll that was cut before the old segment was sealed is completed by the recovery: a lost successor is noticed then
+/// too.
 #[test]
 fn a_recovery_seals_what_a_cut_roll_left_open() {
     let run = recorded(Durability::Always);
@@ -116,10 +117,10 @@ fn a_recovery_seals_what_a_cut_roll_left_open() {
     assert!(refusal(&disk, &run.options).what.ends_with("00000000000000000002.seg is expected and missing"));
 }
 
-/// A failed sync leaves pages that can be read but are not on disk: a start reads them, and a later cut must not take back
-/// what that start has served.
+/// A failed sync leaves pages that can be read but are not on disk: a start reads them, and a later cut must not take
+/// back what that start has served.
 #[test]
-fn what_a_start_has_read_survives_a_later_cut() {
+fn replayed_events_survive_a_later_power_cut() {
     for durability in [Durability::Always, Durability::Interval, Durability::None] {
         let run = recorded(durability);
         let list = batches_in(&run.disk, &run.options).unwrap();

@@ -1,5 +1,5 @@
-//! Rule 10: the n-th call to the disk fails, for every n. Nothing is confirmed after that, no file is synced again whose
-//! sync has failed, and a restart finds everything that was confirmed.
+//! Rule 10: the n-th call to the disk fails, for every n. Nothing is confirmed after that, no file is synced again
+//! whose sync has failed, and a restart finds everything that was confirmed.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -25,7 +25,7 @@ pub struct Cleaned {
 pub struct CleanedQueue {
     /// Its name.
     pub queue: Vec<u8>,
-    /// What was done, or why it was refused.
+    /// The outcome, or the refusal.
     pub outcome: Result<Cleaned, Refusal>,
 }
 

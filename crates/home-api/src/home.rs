@@ -20,19 +20,21 @@ use crate::waiting::wait;
 ///
 /// The obligations of both sides, in the order in which they matter:
 ///
-/// 1. The caller **submits** a batch. The home executes commands in order and appends one reply for each. It stops where
-///    it must ([`Flow`]); the caller submits the rest later.
-/// 2. A reply may be **sent** only once its position is [durable](Self::durable), or after [`Self::failure`] as an error.
-///    This holds for reads too: no client sees a state that a crash could take back.
+/// 1. The caller **submits** a batch. The home executes commands in order and appends one reply for each. It stops
+///    where it must ([`Flow`]); the caller submits the rest later.
+/// 2. A reply may be **sent** only once its position is [durable](Self::durable), or after [`Self::failure`] as an
+///    error. This holds for reads too: no client sees a state that a crash could take back.
 /// 3. After one or more batches the caller **commits**. Until then a home may keep what it executed in memory.
-/// 4. A [`Ticket`] **resolves once**. Its answer contains one reply for each command that it stands for, and is durable.
-/// 5. A ticket of a pop that is **dropped** before its answer was taken gives back the tasks in it, to the front of their
-///    queues. Tasks in a reply that could not be sent go back by [`Self::requeue`]. Recovered tasks stay with their caller.
+/// 4. A [`Ticket`] **resolves once**. Its answer contains one reply for each command that it stands for, and is
+///    durable.
+/// 5. A ticket of a pop that is **dropped** before its answer was taken gives back the tasks in it, to the front of
+///    their queues. Tasks in a reply that could not be sent go back by [`Self::requeue`]. Recovered tasks stay with
+///    their caller.
 /// 6. A [`Listener`] delivers only what is durable, in order. If it falls behind, it reports that it missed something.
 /// 7. [`Self::close`] takes bounded time, whatever the disk or the network does. Everything after it is refused.
 ///
-/// No method but [`Self::execute`], [`Self::wait`], [`Self::clean`] and [`Self::close`] waits for a disk, a network or a task.
-/// Others may wait a moment for the home's own lock.
+/// No method but [`Self::execute`], [`Self::wait`], [`Self::clean`] and [`Self::close`] waits for a disk, a network or
+/// a task. Others may wait a moment for the home's own lock.
 pub trait Home: fmt::Debug + Send + Sync + 'static {
     /// Executes commands in order and appends their replies.
     fn submit(&self, commands: &[Command<'_>], replies: &mut Replies<Payload>) -> Submitted;
@@ -64,7 +66,7 @@ pub trait Home: fmt::Debug + Send + Sync + 'static {
     /// Ends the leases that last as long as this connection.
     fn close_conn(&self, conn: ConnId);
 
-    /// Answers all waiting pops as if their time were up.
+    /// Times out all waiting pops.
     fn dismiss_waiters(&self);
 
     /// The number of waiting pops.
@@ -76,7 +78,7 @@ pub trait Home: fmt::Debug + Send + Sync + 'static {
     /// The time by the home's clocks.
     fn now(&self) -> Now;
 
-    /// What operators should know about where the queues live, such as a Redis that evicts keys.
+    /// Warnings for operators, such as a Redis that evicts keys.
     fn warnings(&self) -> &[String] {
         &[]
     }
@@ -101,13 +103,13 @@ pub trait Home: fmt::Debug + Send + Sync + 'static {
         false
     }
 
-    /// Whether the home is part of this process, so that nobody else can reopen it once it is closed.
+    /// Whether the home is part of this process, so that it cannot be reopened elsewhere after it is closed.
     fn is_in_process(&self) -> bool {
         false
     }
 
-    /// Returns tasks that other programs took and will not finish, in layouts where nothing does so by itself. Cleans all
-    /// queues if none is named.
+    /// Returns tasks that other programs took and will not finish, in layouts where nothing does so by itself. Cleans
+    /// all queues if none is named.
     fn clean(&self, queues: &[&[u8]], how: Cleaning) -> Result<CleanReport, Refusal> {
         let _ = (queues, how);
         Err(Refusal::not_there(
@@ -134,9 +136,9 @@ pub trait Home: fmt::Debug + Send + Sync + 'static {
         })
     }
 
-    /// Submits and commits commands, and blocks where the home needs time. It stops at a pop that waits for tasks, and where
-    /// the replies have grown so large that they should be sent first: compare [`Submitted::executed`] with the number of
-    /// commands. The replies may be sent once their position is durable.
+    /// Submits and commits commands, and blocks where the home needs time. It stops at a pop that waits for tasks, and
+    /// where the replies have grown so large that they should be sent first: compare [`Submitted::executed`] with the
+    /// number of commands. The replies may be sent once their position is durable.
     fn execute(&self, commands: &[Command<'_>], replies: &mut Replies<Payload>) -> Submitted {
         let mut all = Submitted::default();
         loop {
@@ -172,13 +174,13 @@ pub trait Home: fmt::Debug + Send + Sync + 'static {
 #[derive(Debug, Default)]
 #[must_use = "replies may be sent only once their position is durable"]
 pub struct Submitted {
-    /// How many commands were executed; as many replies were appended.
+    /// The number of executed commands, and of appended replies.
     pub executed: usize,
     /// The position that must be durable before those replies are sent.
     pub position: Position,
     /// Whether waiting pops received tasks. They waited longer than the caller, so their replies should leave first.
     pub served_waiters: bool,
-    /// What to do with the rest.
+    /// How to go on with the rest.
     pub flow: Flow,
 }
 

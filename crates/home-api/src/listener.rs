@@ -1,4 +1,4 @@
-//! Listeners: what happens to queues, as it becomes durable.
+//! Listeners receive events of queues as they become durable.
 
 use std::fmt;
 use std::task::{Context, Poll};
@@ -26,8 +26,8 @@ pub trait NoticeSource: Send + Sync {
     fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<ListenEvent>>;
 }
 
-/// Receives notices about queues, in order, once they are durable. Subscriptions are counted: each is ended by an unsubscribe
-/// of its own.
+/// Receives notices about queues, in order, once they are durable. Subscriptions are counted: each is ended by an
+/// unsubscribe of its own.
 pub struct Listener(Box<dyn NoticeSource>);
 
 impl Listener {

@@ -1,4 +1,4 @@
-//! Notices: what listeners receive. The core decides which event publishes what.
+//! Notices, which listeners receive. The core decides which events publish them.
 
 use sureq_core::notice::Kind;
 use sureq_core::{TaskId, id};
@@ -6,7 +6,7 @@ use sureq_core::{TaskId, id};
 /// Something that happened to tasks of a queue, and is durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// What happened.
+    /// The kind of event.
     pub kind: Kind,
     /// The name of the queue.
     pub queue: Box<[u8]>,
@@ -17,7 +17,7 @@ pub struct Notice {
 /// The tasks that a notice is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoticeTasks {
-    /// How many.
+    /// Their number.
     Count(u64),
     /// Which, in order.
     Ids(Box<[TaskId]>),
@@ -50,7 +50,7 @@ impl Notice {
     }
 }
 
-/// What a listener receives.
+/// An event that a listener receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenEvent {
     /// Something happened.

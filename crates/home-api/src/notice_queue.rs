@@ -1,7 +1,7 @@
 //! The queue between a home and one of its listeners.
 //!
-//! It is bounded: a listener that falls behind loses what is in it, and learns that it missed something. Each event has a
-//! position, and is delivered once that is durable.
+//! It is bounded: a listener that falls behind loses what is in it, and learns that it missed something. Each event has
+//! a position, and is delivered once that is durable.
 
 use std::collections::VecDeque;
 use std::sync::PoisonError;
@@ -63,8 +63,9 @@ impl NoticeQueue {
         inner.waker.take()
     }
 
-    /// The next event that is durable, given how far everything is; `None` when there will be no more. Otherwise the waker is
-    /// woken by the next event, and `Err` names the position of the first event that is not durable yet, if there is one.
+    /// The next event that is durable, given how far everything is; `None` when there will be no more. Otherwise the
+    /// waker is woken by the next event, and `Err` names the position of the first event that is not durable yet, if
+    /// there is one.
     pub fn poll(
         &self,
         durable: Position,
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_that_falls_behind_misses_all_and_receives_what_follows() {
+    fn a_listener_that_falls_behind_loses_its_notices_and_receives_later_ones() {
         let queue = NoticeQueue::default();
         queue.put(event(1));
         queue.put(event(limits::NOTICES_UNHEARD_BYTES_MAX));

@@ -7,9 +7,9 @@ use crate::position::Position;
 pub struct Status {
     /// The position after the last event, durable or not.
     pub position: Position,
-    /// Where the newest checkpoint stands, if one was taken.
+    /// The position of the newest checkpoint, if one was taken.
     pub checkpoint: Position,
-    /// How many checkpoints were taken.
+    /// The number of checkpoints taken.
     pub checkpoints: u64,
     /// Whether one is being taken.
     pub is_checkpointing: bool,
@@ -19,7 +19,7 @@ pub struct Status {
     pub logged_bytes: u64,
     /// Bytes of the log that a start would read.
     pub since_checkpoint_bytes: u64,
-    /// The next checkpoint is taken when it is so many.
+    /// The number of those bytes at which the next checkpoint is taken.
     pub checkpoint_due_bytes: u64,
     /// Bytes written to checkpoints.
     pub checkpoint_bytes: u64,
@@ -35,11 +35,11 @@ pub struct Status {
     pub cache_bytes: u64,
     /// Memory that is accounted for: tasks, workers, payloads, waiting pops, connections.
     pub memory_bytes: u64,
-    /// What it may be at most; 0 is no limit.
+    /// Its limit; 0 is no limit.
     pub memory_bytes_max: u64,
     /// Whether pushes are refused because the disk is full.
     pub is_full: bool,
-    /// How many bytes of the disk were free when that was last looked at, some seconds ago at most.
+    /// The free bytes of the disk, at most some seconds ago.
     pub disk_free_bytes: u64,
     /// The size of a new segment.
     pub segment_bytes: u64,

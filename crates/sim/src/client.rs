@@ -1,4 +1,4 @@
-//! One client: it asks at random, and tells the history what it was told.
+//! One client: it sends random commands, and records the replies in the history.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,6 +21,7 @@ use sureq_home_api::{Flow, Home as _, Payload};
 use sureq_sync::{now, thread};
 
 use crate::clock::SimClock;
+use crate::disk::LifeDisk;
 use crate::history::{Delivery, History, payload_of};
 use crate::holder::Holder;
 use crate::plan::{Kind, Plan};
@@ -33,26 +34,27 @@ pub(crate) struct Client {
     pub(crate) history: Arc<Mutex<History>>,
     pub(crate) states: States,
     pub(crate) clock: Arc<SimClock>,
+    pub(crate) disk: LifeDisk,
     pub(crate) rng: Rng,
-    /// When something that it asked for last is due, and in which queue: a task expires or its delay ends, a lease lapses.
+    /// When something is due because of its last command, and in which queue: a delay, a time to live or a lease ends.
     pub(crate) due: Option<(Instant, usize)>,
-    /// Deliveries whose leases end by themselves alone.
+    /// Deliveries with leases of their own.
     pub(crate) held: Vec<Delivery>,
-    /// Those whose leases end with the client's worker or its connection.
+    /// Deliveries whose leases end with the client's worker or its connection.
     pub(crate) worker: Option<Holder>,
     pub(crate) conn: Option<Holder>,
 }
 
-/// How long a lease is asked for.
+/// The lease that a pop asks for.
 #[derive(Clone, Copy)]
 pub(crate) struct Lease<'a> {
     pub(crate) ask: LeaseAsk<'a>,
-    /// Until when it lasts for sure; if none, for as long as was asked.
+    /// Until when it certainly lasts; if none, for as long as was asked.
     pub(crate) until: Option<Instant>,
 }
 
 impl Lease<'_> {
-    /// One that ends by itself.
+    /// A lease with a length.
     pub(crate) const fn of_ms(ms: u64) -> Self {
         Self { ask: LeaseAsk { ms: Some(ms), ..LeaseAsk::NONE }, until: None }
     }
@@ -61,7 +63,7 @@ impl Lease<'_> {
 /// A task that is about to be pushed: its number and its payload.
 pub(crate) type Begun = (u64, Vec<u8>);
 
-/// How many commands a short and a long pipeline have at most.
+/// The most commands of short and long pipelines.
 const PIPELINE_MAX: [usize; 4] = [4, 4, 4, 32];
 
 /// One command of a pipeline.
@@ -110,7 +112,7 @@ pub(crate) fn queue_name(queue: usize) -> Vec<u8> {
 }
 
 impl Client {
-    /// Asks until it has asked enough, or the store is gone.
+    /// Sends commands until it has sent enough, or the store has failed.
     pub(crate) fn run(mut self) {
         for _ in 0..self.plan.commands {
             if self.engine.failure().is_some() {
@@ -118,6 +120,9 @@ impl Client {
             }
             let kind = self.plan.kinds[self.rng.usize(..self.plan.kinds.len())];
             self.act(kind);
+        }
+        if self.plan.has(Kind::Fill) {
+            self.act(Kind::Fill);
         }
         self.leave();
     }
@@ -130,6 +135,7 @@ impl Client {
             history: Arc::clone(&self.history),
             states: self.states.clone(),
             clock: Arc::clone(&self.clock),
+            disk: self.disk.clone(),
             rng: self.rng.fork(),
             due: None,
             held: Vec::new(),
@@ -138,7 +144,7 @@ impl Client {
         }
     }
 
-    /// Tells every queue what the plan has it told.
+    /// Configures every queue as the plan says.
     pub(crate) fn configure(&self, is_last: bool) {
         let config = if is_last { crate::plan::Config::default() } else { self.plan.config };
         for queue in 0..self.plan.queues {
@@ -162,14 +168,14 @@ impl Client {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks, and waits until the reply may leave. None if nobody knows what came of it.
+    /// Executes a command, and waits until its reply may be sent. None if the outcome is unknown.
     pub(crate) fn ask(&self, command: Command<'_>) -> Option<Replies<Payload>> {
         let replies = self.ask_all(&[command])?;
         let is_known = !matches!(replies.list[..], [Reply::Refused(Refusal::Unknown { .. })]);
         is_known.then_some(replies)
     }
 
-    /// Asks several commands at once, and waits until all replies may leave. None if nobody knows what came of them.
+    /// Executes several commands at once, and waits until all replies may be sent. None if the outcome is unknown.
     pub(crate) fn ask_all(&self, commands: &[Command<'_>]) -> Option<Replies<Payload>> {
         self.history().commands += commands.len() as u64;
         let (mut replies, mut position) = (Replies::default(), Position::START);
@@ -225,6 +231,9 @@ impl Client {
             }
             Kind::Resume => self.resume(queue),
             Kind::Vanish => self.vanish(queue),
+            Kind::Flood => self.flood(queue),
+            Kind::Churn => self.churn(queue),
+            Kind::Fill => self.fill(queue),
             Kind::Work => self.work(queue),
             Kind::WorkerPop => self.worker_pop(queue),
             Kind::Connect => self.connect(queue),
@@ -234,7 +243,7 @@ impl Client {
         }
     }
 
-    /// Rests for a while, or until something is due, and asks for something at that very moment.
+    /// Rests for a while, or until something is due, and sends a command at that very moment.
     fn rest(&mut self) {
         let is_short = |at: Instant| at - now().min(at) <= Duration::from_millis(self.plan.rest_max_ms);
         match self.due.take().filter(|&(at, _)| is_short(at)) {
@@ -250,14 +259,14 @@ impl Client {
         }
     }
 
-    /// Notes that something is due after so many milliseconds.
+    /// Notes that something is due after this many milliseconds.
     fn note_due(&mut self, queue: usize, ms: u64) {
         if ms > 0 {
             self.due = Some((now() + Duration::from_millis(ms), queue));
         }
     }
 
-    /// Asks what changes nothing.
+    /// Sends commands that change nothing.
     fn look(&mut self, queue: usize) {
         let name = queue_name(queue);
         let view = [View::Ready, View::Leased, View::Delayed, View::Dead][self.rng.usize(..4)];
@@ -271,7 +280,7 @@ impl Client {
         self.ask(command);
         let info = self.ask(Command::Info { queue: &name });
         let limit = self.plan.config.max_leased;
-        // A queue that is dropped forgets what it was told.
+        // A queue that is dropped forgets its settings.
         if let Some([Reply::Info(info)]) = info.as_ref().map(|replies| &replies.list[..])
             && limit > 0
             && info.leased > limit
@@ -303,7 +312,7 @@ impl Client {
             return;
         };
         self.engine.commit();
-        // An answer that comes meanwhile is taken back too.
+        // The tasks of an answer that arrives meanwhile are requeued too.
         let cx = &mut Context::from_waker(Waker::noop());
         if self.rng.bool() && ticket.poll(cx).is_ready() {
             return;
@@ -312,16 +321,16 @@ impl Client {
         thread::sleep(time);
     }
 
-    /// How long a task that is delayed waits for sure: one that expires meanwhile may be revived.
-    fn waits(&self, delay_ms: u64) -> Duration {
+    /// How long a delayed task certainly waits: one that expires meanwhile may be revived.
+    pub(crate) fn waits(&self, delay_ms: u64) -> Duration {
         Duration::from_millis(if self.plan.config.ttl_ms > 0 { 0 } else { delay_ms })
     }
 
-    fn time(&mut self, max: Duration) -> Duration {
+    pub(crate) fn time(&mut self, max: Duration) -> Duration {
         Duration::from_nanos(self.rng.u64(..=max.as_nanos() as u64))
     }
 
-    /// Begins so many tasks of a queue; answers their numbers and payloads.
+    /// Begins tasks of a queue. Returns their numbers and payloads.
     pub(crate) fn begin(&mut self, queue: usize, count: usize, not_before: Instant) -> Vec<Begun> {
         let mut begun = Vec::new();
         for _ in 0..count {
@@ -332,11 +341,11 @@ impl Client {
         begun
     }
 
-    /// Begins so many tasks of a queue with the smallest payloads.
-    pub(crate) fn begin_small(&self, queue: usize, count: usize) -> Vec<Begun> {
+    /// Begins tasks of a queue with the smallest payloads.
+    pub(crate) fn begin_small(&self, queue: usize, count: usize, not_before: Instant) -> Vec<Begun> {
         let mut history = self.history();
         let begin = |_| {
-            let number = history.begin_push(queue, 8, now());
+            let number = history.begin_push(queue, 8, not_before);
             (number, payload_of(number, 8))
         };
         (0..count).map(begin).collect()
@@ -364,7 +373,7 @@ impl Client {
         }
     }
 
-    /// Tells the history what came of a push.
+    /// Records the reply to a push.
     fn pushed(&self, begun: &[Begun], reply: &Reply, replies: &Replies<Payload>) {
         let mut history = self.history();
         match reply {
@@ -379,7 +388,7 @@ impl Client {
         }
     }
 
-    /// Asks several commands at once, as clients do that do not wait for one reply before they send the next command.
+    /// Sends several commands at once, as pipelining clients do.
     fn pipeline(&mut self, queue: usize) {
         let most = PIPELINE_MAX[self.rng.usize(..PIPELINE_MAX.len())];
         let count = self.rng.usize(2..=most);
@@ -429,7 +438,7 @@ impl Client {
 
     fn add(&mut self, queue: usize, kind: Kind) {
         let delay_ms = self.rng.u64(..=self.plan.delay_max_ms);
-        // Of a clock that is set nobody knows when it shows what.
+        // If the wall clock is set, the time of the task is uncertain.
         let is_steady = !self.plan.has(Kind::StepWall);
         let delay = if kind != Kind::At || is_steady { self.waits(delay_ms) } else { Duration::ZERO };
         let begun = self.begin(queue, 1, now() + delay);
@@ -448,15 +457,22 @@ impl Client {
         self.add_begun(queue, &begun[0], add);
     }
 
-    pub(crate) fn add_begun(&self, queue: usize, (number, payload): &Begun, add: Add<'_>) {
-        let name = queue_name(queue);
-        let Some(replies) = self.ask(Command::Add(Add { queue: &name, payload, ..add })) else { return };
+    pub(crate) fn add_begun(&self, queue: usize, begun: &Begun, add: Add<'_>) {
+        let (name, payload) = (queue_name(queue), &begun.1);
+        if let Some(replies) = self.ask(Command::Add(Add { queue: &name, payload, ..add })) {
+            self.added(begun, add.name.is_some(), &replies.list[0]);
+        }
+    }
+
+    /// Records the reply to an add.
+    pub(crate) fn added(&self, (number, _): &Begun, has_name: bool, reply: &Reply) {
         let mut history = self.history();
-        match &replies.list[..] {
-            [Reply::Added { id, added: true, .. }] => history.pushed(*number, id.to_string()),
+        match reply {
+            Reply::Added { id, added: true, .. } => history.pushed(*number, id.to_string()),
             // Another has the name.
-            [Reply::Added { added: false, .. }] if add.name.is_some() => history.refused(*number),
-            [Reply::Refused(_)] => history.refused(*number),
+            Reply::Added { added: false, .. } if has_name => history.refused(*number),
+            Reply::Refused(Refusal::Unknown { .. }) => {}
+            Reply::Refused(_) => history.refused(*number),
             other => history.findings.push(format!("an add was answered {other:?}")),
         }
     }
@@ -490,7 +506,7 @@ impl Client {
         self.taken(queue, lease, asked, &replies.list[0], &replies)
     }
 
-    /// Tells the history what came of a pop; answers the deliveries.
+    /// Records the reply to a pop. Returns the deliveries.
     fn taken(
         &self,
         queue: usize,
@@ -552,7 +568,7 @@ impl Client {
         }
     }
 
-    /// Tells the history what came of an ack.
+    /// Records the reply to an ack.
     fn finished(&self, deliveries: &[Delivery], reply: &Reply, replies: &Replies<Payload>) {
         let mut history = self.history();
         match reply {
@@ -602,7 +618,7 @@ impl Client {
         self.end_taking(delivery, replies.as_ref(), asked, asked + time);
     }
 
-    /// Tells the history what came of a command about a lease, after which the task does not come before a time; answers
+    /// Records the reply to a command about a lease, after which the task is not delivered before a time. Returns
     /// whether it was done.
     fn end_taking(
         &self,
@@ -634,7 +650,7 @@ impl Client {
             _ => Command::Delete { queue, tasks },
         };
         if kind == Kind::Bury {
-            // Whoever revives it has it come at once.
+            // It may be revived, and then comes at once.
             self.history().begin_taking(number, now(), Duration::ZERO);
         } else {
             self.history().begin_removal(number);
@@ -643,7 +659,7 @@ impl Client {
         if kind == Kind::Bury && replies.is_some() {
             self.history().end_taking(number, now());
         }
-        // One that is leased when it is cancelled is deleted when its lease ends, unless somebody buries it before.
+        // A leased task that is cancelled is deleted when its lease ends, unless it is buried before.
         let is_final = kind == Kind::Delete || kind == Kind::Cancel && !self.plan.has(Kind::Bury);
         match replies.as_ref().map(|replies| &replies.list[..]) {
             Some([Reply::Count(1)]) if is_final => self.history().removed(number, now()),

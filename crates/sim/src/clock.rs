@@ -25,18 +25,18 @@ impl SimClock {
         Self { began, switched_on: now(), ahead_ms, is_stepped }
     }
 
-    /// Somebody sets the wall clock.
+    /// Sets the wall clock forward or back.
     pub(crate) fn step(&self, ms: i64) {
         self.ahead_ms.fetch_add(ms, Ordering::Relaxed);
         self.is_stepped.store(true, Ordering::Relaxed);
     }
 
-    /// How far it is ahead.
+    /// How far the wall clock is ahead, in milliseconds.
     pub(crate) fn ahead_ms(&self) -> i64 {
         self.ahead_ms.load(Ordering::Relaxed)
     }
 
-    /// Whether anyone has set it in this life.
+    /// Whether it was set in this life.
     pub(crate) fn is_stepped(&self) -> bool {
         self.is_stepped.load(Ordering::Relaxed)
     }

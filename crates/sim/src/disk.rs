@@ -1,4 +1,4 @@
-//! The disk of a simulation: what [`SimDisk`] keeps, with calls that take time, and an end.
+//! The disk of one life: a [`SimDisk`] whose calls take time and fail, and which ends with a crash.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,8 +16,11 @@ use sureq_testkit::sim_disk::{FailureKind, Kept, Repeat, SimDisk};
 
 use crate::plan::{Aim, End, Faults, Plan};
 
-/// What a system answers that cannot read a sector.
+/// The error code of an unreadable sector.
 const EIO: i32 = 5;
+
+/// At most one in this many reads fails while a store is opened.
+const OPEN_READ_EVERY: u32 = 64;
 
 /// A disk for one life of a store.
 #[derive(Clone)]
@@ -29,23 +32,27 @@ pub(crate) struct LifeDisk {
 struct Life {
     end: End,
     calls: AtomicU64,
-    /// Those of the kind that the end is aimed at.
+    /// The calls of the kind that the end is aimed at.
     aimed_calls: AtomicU64,
-    /// The machine or the process is gone: whatever still runs changes nothing any more.
+    /// The machine or the process has crashed: threads that still run change nothing any more.
     is_over: AtomicBool,
-    /// What a power cut has left.
+    /// The disk after a power cut.
     left: Mutex<Option<SimDisk>>,
     rng: Mutex<Rng>,
     sync_max: Duration,
     slow_sync_max: Duration,
     faults: Faults,
-    /// Reads, and then writes or syncs, that failed as the plan has it.
+    /// The number of failed reads, and whether a write or a sync has failed.
     failed_reads: AtomicU64,
     is_broken: AtomicBool,
-    /// From now on all goes well, and at once.
+    /// Where the last frame of the log that was written ends in its segment.
+    log_end: AtomicU64,
+    /// From now on no call fails or takes time.
     is_calm: AtomicBool,
-    /// There is a store on it that was open once.
+    /// There is a store on it that was opened before.
     is_made: AtomicBool,
+    /// The store is open.
+    is_open: AtomicBool,
     findings: Mutex<Vec<String>>,
 }
 
@@ -64,35 +71,62 @@ impl LifeDisk {
             faults,
             failed_reads: AtomicU64::new(0),
             is_broken: AtomicBool::new(false),
+            log_end: AtomicU64::new(0),
             is_calm: AtomicBool::new(false),
             is_made: AtomicBool::new(false),
+            is_open: AtomicBool::new(false),
             findings: Mutex::default(),
         };
         Self { inner, life: Arc::new(life) }
     }
 
-    /// There is a store on it now.
+    /// Notes that there is a store on it.
     pub(crate) fn note_made(&self) {
         self.life.is_made.store(true, Ordering::Relaxed);
     }
 
-    /// How many reads failed, and whether a write or a sync did.
+    /// Notes that the store is open.
+    pub(crate) fn note_open(&self) {
+        self.note_made();
+        self.life.is_open.store(true, Ordering::Relaxed);
+    }
+
+    /// The number of failed reads, and whether a write or a sync has failed.
     pub(crate) fn failed(&self) -> (u64, bool) {
         (self.life.failed_reads.load(Ordering::Relaxed), self.life.is_broken.load(Ordering::Relaxed))
     }
 
-    /// There is room again.
-    pub(crate) fn relieve(&self) {
-        self.inner.leave_room(None);
+    /// Leaves space for this many more bytes; `None` for no limit.
+    pub(crate) fn leave_room(&self, bytes: Option<u64>) {
+        self.inner.leave_room(bytes);
     }
 
-    /// From now on nothing fails and nothing takes time, but for the end of this life.
+    /// Removes the limit of space.
+    pub(crate) fn relieve(&self) {
+        self.leave_room(None);
+    }
+
+    /// From now on no call fails or takes time, except for the end of this life.
     pub(crate) fn calm_down(&self) {
         self.relieve();
         self.life.is_calm.store(true, Ordering::Relaxed);
     }
 
-    /// How many bytes each file has.
+    /// Where the last frame of the log ends in its segment.
+    pub(crate) fn log_end(&self) -> u64 {
+        self.life.log_end.load(Ordering::Relaxed)
+    }
+
+    /// Notes a write to a file of the log, unless it only makes room.
+    fn note_write(&self, path: &Path, offset: u64, bytes: &[u8]) {
+        let name = path.to_string_lossy();
+        let is_log = !name.contains("checkpoint") && !name.contains("store");
+        if is_log && bytes.iter().any(|&byte| byte != 0) {
+            self.life.log_end.store(offset + bytes.len() as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// The size of each file in bytes.
     pub(crate) fn files(&self) -> BTreeMap<String, usize> {
         self.inner.files().into_iter().map(|(name, bytes)| (name, bytes.len())).collect()
     }
@@ -102,13 +136,13 @@ impl LifeDisk {
         self.life.is_over.load(Ordering::Relaxed)
     }
 
-    /// What the next life finds.
+    /// The disk of the next life.
     pub(crate) fn left(self) -> SimDisk {
         let left = self.life.left.lock().unwrap_or_else(PoisonError::into_inner).take();
         left.unwrap_or(self.inner)
     }
 
-    /// Counts a call, and says whether there is still someone to make it.
+    /// Counts a call, and fails it if the process has crashed or a fault is due.
     fn call(&self, operation: Operation) -> io::Result<()> {
         sim::interrupt();
         sim::may_panic();
@@ -144,8 +178,8 @@ impl LifeDisk {
         *self.life.left.lock().unwrap_or_else(PoisonError::into_inner) = Some(left);
     }
 
-    /// Checks what the worst power cut would leave now: that files were removed, and nothing else of what is not synced. Whatever
-    /// replaces them must be durable by then.
+    /// Checks the worst that a power cut could leave now: removed files, and no other unsynced change. The replacement
+    /// of those files must be durable.
     fn check_removals(&self) {
         let is_made = self.life.is_made.load(Ordering::Relaxed);
         let is_checked = is_made && self.inner.unsynced_removals() > 0 && self.life.rng().bool();
@@ -163,7 +197,7 @@ impl LifeDisk {
         }
     }
 
-    /// What is wrong with what the store did to the disk.
+    /// Violations by the store that were found.
     pub(crate) fn findings(&self) -> Vec<String> {
         std::mem::take(&mut *self.life.findings.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -197,17 +231,21 @@ impl Life {
         self.is_calm.load(Ordering::Relaxed)
     }
 
-    /// Fails a read, or has the disk fail the write or sync that comes now, if the plan has it so.
+    /// Fails a read, or makes the next write or sync fail, as the plan says.
     fn fails(&self, operation: Operation, calls: u64, inner: &SimDisk) -> io::Result<()> {
         let Faults { read_every, broken_at, .. } = self.faults;
         if self.is_calm() {
             return Ok(());
         }
+        // Opening reads much, and would never succeed otherwise.
+        let is_open = self.is_open.load(Ordering::Relaxed);
+        let read_every =
+            if is_open || read_every == 0 { read_every } else { read_every.max(OPEN_READ_EVERY) };
         if operation == Operation::Read && read_every > 0 && self.rng().u32(..read_every) == 0 {
             self.failed_reads.fetch_add(1, Ordering::Relaxed);
             return Err(io::Error::from_raw_os_error(EIO));
         }
-        // What a failed sync has left looks written to all who read it, which is worse than a failed write.
+        // After a failed sync the data can still be read, which is worse than a failed write.
         let changes =
             operation == Operation::Sync || operation == Operation::Write && broken_at.is_multiple_of(4);
         if changes && broken_at > 0 && calls >= broken_at && !self.is_broken.swap(true, Ordering::Relaxed) {
@@ -303,13 +341,14 @@ impl DiskFile for LifeFile {
     fn write_some_at(&self, offset: u64, bytes: &[u8]) -> io::Result<usize> {
         let was_over = self.disk.is_over();
         if let Err(error) = self.disk.call(Operation::Write) {
-            // What the process had begun to write when it was killed may be there in part.
+            // A part of the write that the kill has interrupted may be on disk.
             if !was_over && self.disk.life.end.is_kill() {
                 let part = self.disk.life.rng().usize(..=bytes.len());
                 self.inner.write_some_at(offset, &bytes[..part])?;
             }
             return Err(error);
         }
+        self.disk.note_write(self.path(), offset, bytes);
         self.inner.write_some_at(offset, bytes)
     }
 

@@ -1,4 +1,4 @@
-//! Runs that found something, each in a file of its own. Tests run all of them again.
+//! Stores runs that found something, each in a file. A test repeats all of them.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -14,7 +14,7 @@ pub(crate) fn read(path: &Path) -> io::Result<Plan> {
     toml::from_str(&fs::read_to_string(path)?).map_err(io::Error::other)
 }
 
-/// All runs that are kept.
+/// All stored runs.
 #[cfg(test)]
 pub(crate) fn all() -> io::Result<Vec<(PathBuf, Plan)>> {
     let mut paths =
@@ -23,7 +23,7 @@ pub(crate) fn all() -> io::Result<Vec<(PathBuf, Plan)>> {
     paths.into_iter().map(|path| Ok((path.clone(), read(&path)?))).collect()
 }
 
-/// Keeps a run; answers where.
+/// Stores a run. Returns its path.
 pub(crate) fn keep(outcome: &Outcome) -> io::Result<PathBuf> {
     let path = Path::new(DIR).join(format!("{}.toml", outcome.plan.seed));
     let plan = toml::to_string(&outcome.plan).map_err(io::Error::other)?;

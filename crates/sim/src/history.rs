@@ -1,18 +1,21 @@
-//! What clients were promised, and what contradicts it.
+//! The promises that were made to clients, and the contradictions to them.
 //!
-//! Every task has a number, which its payload begins with. A client says what it is about to ask and, if it is told, what came
-//! of it; what it is never told may have happened or not. Of time nothing is assumed but that a command was executed between
-//! the moment at which it was asked and the one at which its reply came.
+//! Every task has a number, with which its payload begins. A client records each command before it sends it, and the
+//! reply if one arrives; without a reply, the command may have happened or not. A command was executed at some moment
+//! between its sending and the arrival of its reply; nothing else is assumed about time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use crate::holder::ENDLESS;
 
-/// Log time counts whole milliseconds, so that a command may count as up to one earlier than it was.
+/// Log time counts whole milliseconds, so a command may count as up to one millisecond earlier than it was.
 const RESOLUTION: Duration = Duration::from_millis(1);
 
-/// What is known of one task.
+/// How many floods of tasks a run has at most.
+const FLOODS_MAX: u32 = 2;
+
+/// The knowledge about one task.
 #[derive(Debug)]
 struct Task {
     queue: usize,
@@ -20,46 +23,47 @@ struct Task {
     /// Its id, once its push was confirmed.
     id: Option<String>,
     removal: Removal,
-    /// How many have tried to remove it, and were not told that they did not.
+    /// The number of commands that may have removed it.
     removers: u32,
-    /// It may not be handed out before this.
+    /// It must not be delivered before this.
     not_before: Instant,
-    /// The number of its last delivery that anyone was told of.
+    /// The number of its last known delivery.
     deliveries: u32,
-    /// How many commands under way may change its lease, and when the last one ended.
+    /// The number of commands under way that may change its lease, and when the last one ended.
     takings: u32,
     taken_at: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Removal {
-    /// Nobody was told that it is gone.
+    /// No reply has confirmed that it is gone.
     None,
-    /// Since then it is gone.
+    /// It is gone since then.
     Done(Instant),
 }
 
-/// What all clients were promised.
+/// The promises made to all clients.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     tasks: BTreeMap<u64, Task>,
     receipts: BTreeSet<Vec<u8>>,
     /// All ids that were confirmed, also of tasks that are gone.
     ids: BTreeSet<String>,
-    /// How many purges of a queue are under way.
+    /// The number of purges of each queue that are under way.
     purges: BTreeMap<usize, usize>,
-    /// Queues that are paused for sure, and since when.
+    /// Queues that are certainly paused, and since when.
     pauses: BTreeMap<usize, Instant>,
-    /// When a queue was last resumed, and how many try to.
+    /// When each queue was last resumed, and the number of resumes that are under way.
     resumes: BTreeMap<usize, (Option<Instant>, u32)>,
     /// Tasks that die go to another queue.
     has_dead_letters: bool,
+    floods: u32,
     last: u64,
     pub(crate) commands: u64,
     pub(crate) findings: Vec<String>,
 }
 
-/// A delivery, as a client was told of it.
+/// A delivery that a client has received.
 #[derive(Clone, Debug)]
 pub(crate) struct Delivery {
     pub(crate) number: u64,
@@ -70,9 +74,15 @@ pub(crate) struct Delivery {
 }
 
 impl History {
-    /// Nothing yet. With dead letters, tasks that die go to another queue.
+    /// An empty history. With dead letters, tasks that die go to another queue.
     pub(crate) fn new(has_dead_letters: bool) -> Self {
         Self { has_dead_letters, ..Self::default() }
+    }
+
+    /// Whether there may be another flood of tasks. Each takes as long as thousands of other commands.
+    pub(crate) const fn begin_flood(&mut self) -> bool {
+        self.floods += 1;
+        self.floods <= FLOODS_MAX
     }
 
     /// A task is about to be pushed.
@@ -104,12 +114,12 @@ impl History {
         self.task(number).id = Some(id);
     }
 
-    /// A push was refused: nobody will ever see it.
+    /// A push was refused, so the task must never appear.
     pub(crate) fn refused(&mut self, number: u64) {
         self.tasks.remove(&number);
     }
 
-    /// A task was handed out. Answers nothing if it is not known at all.
+    /// A task was delivered. Returns none for an unknown task.
     pub(crate) fn delivered(
         &mut self,
         payload: &[u8],
@@ -135,7 +145,7 @@ impl History {
             }
             _ => {}
         }
-        // Clients are told of deliveries in any order: of one that came before the last one nothing can be said.
+        // Clients record deliveries in any order. An earlier delivery than the last one proves nothing.
         let is_last = nth > task.deliveries;
         if is_last && came + RESOLUTION <= task.not_before {
             let early = task.not_before - came;
@@ -144,7 +154,7 @@ impl History {
         if !self.receipts.insert(receipt.clone()) {
             self.findings.push(format!("task {number} came with a receipt that was used before"));
         }
-        // Its lease began when it was handed out, and may have been changed since by what was under way at the same time.
+        // Its lease began at the delivery, and commands that were under way at the same time may have changed it.
         if is_last {
             let is_certain = task.takings == 0 && task.taken_at.is_none_or(|at| at < asked);
             task.not_before = if is_certain { until } else { asked };
@@ -153,22 +163,22 @@ impl History {
         Some(Delivery { number, queue, receipt, nth })
     }
 
-    /// Somebody is about to do something after which the task may come again in so much time.
+    /// A client is about to send a command after which the task may come again after this time.
     pub(crate) fn begin_taking(&mut self, number: u64, now: Instant, time: Duration) {
         let task = self.task(number);
         task.not_before = task.not_before.min(now + time);
         task.takings += 1;
     }
 
-    /// It was done, or will not be any more.
+    /// The command has ended, with or without effect.
     pub(crate) fn end_taking(&mut self, number: u64, now: Instant) {
         let task = self.task(number);
         task.takings -= 1;
         task.taken_at = Some(now);
     }
 
-    /// It was done, so that the task does not come before a time, unless it has come since, or others did something about it
-    /// meanwhile.
+    /// The command was done, so the task does not come before a time, unless it has been delivered since, or other
+    /// commands about it were under way.
     pub(crate) fn end_taking_until(
         &mut self,
         delivery: &Delivery,
@@ -184,7 +194,7 @@ impl History {
         self.end_taking(delivery.number, now);
     }
 
-    /// The worker that has it was told that it lives until then. Nobody tells it of a task that was buried meanwhile.
+    /// A worker that has it lives until then. It does not learn of a task that was buried meanwhile.
     pub(crate) fn is_held_until(&mut self, delivery: &Delivery, at: Instant) {
         let task = self.task(delivery.number);
         if task.takings == 0 && task.taken_at.is_none() && task.deliveries == delivery.nth {
@@ -192,14 +202,14 @@ impl History {
         }
     }
 
-    /// The clock was set, or the store was opened by another: tasks may come at any time.
+    /// The clock was set or the store was opened again: tasks may come at any time.
     pub(crate) fn forget_times(&mut self, now: Instant) {
         for task in self.tasks.values_mut() {
             task.not_before = task.not_before.min(now);
         }
     }
 
-    /// All connections have come to an end, and with them leases that nothing else ends.
+    /// All connections have ended, and their leases with them.
     pub(crate) fn end_connections(&mut self, now: Instant) {
         for task in self.tasks.values_mut() {
             if task.not_before > now + ENDLESS / 2 {
@@ -208,20 +218,20 @@ impl History {
         }
     }
 
-    /// The store has crashed at a level of durability that promises nothing for such a crash: what was confirmed may be there
-    /// or not, and what was removed may be there again.
+    /// The store has crashed in a way that its durability level does not cover: confirmed tasks may be lost, and
+    /// removed ones may be back.
     pub(crate) fn doubt_all(&mut self, now: Instant) {
         for task in self.tasks.values_mut() {
             task.removal = Removal::None;
             task.removers += 1;
-            // A delivery that is forgotten is counted again.
+            // A delivery that the crash took back gets the same number again.
             task.deliveries = 0;
         }
         self.pauses.clear();
         self.forget_times(now);
     }
 
-    /// A queue is paused, as was asked at a time.
+    /// A pause that was sent at `asked` is confirmed.
     pub(crate) fn paused(&mut self, queue: usize, asked: Instant, now: Instant) {
         let (last, under_way) = self.resumes.get(&queue).copied().unwrap_or_default();
         if under_way == 0 && last.is_none_or(|last| last < asked) {
@@ -229,29 +239,29 @@ impl History {
         }
     }
 
-    /// Somebody is about to resume it.
+    /// A client is about to resume it.
     pub(crate) fn begin_resume(&mut self, queue: usize) {
         self.pauses.remove(&queue);
         self.resumes.entry(queue).or_default().1 += 1;
     }
 
-    /// It was done, or will not be any more.
+    /// The command has ended, with or without effect.
     pub(crate) fn end_resume(&mut self, queue: usize, now: Instant) {
         let (last, under_way) = self.resumes.entry(queue).or_default();
         (*last, *under_way) = (Some(now), *under_way - 1);
     }
 
-    /// Whether it was paused before this, and nobody has resumed it.
+    /// Whether it was paused before this and not resumed since.
     pub(crate) fn is_paused_since(&self, queue: usize, asked: Instant) -> bool {
         self.pauses.get(&queue).is_some_and(|since| *since < asked)
     }
 
-    /// Somebody is about to remove a task.
+    /// A client is about to remove a task.
     pub(crate) fn begin_removal(&mut self, number: u64) {
         self.task(number).removers += 1;
     }
 
-    /// Somebody who was about to was told that he did not.
+    /// A reply says that a command did not remove it.
     pub(crate) fn not_removed(&mut self, number: u64) {
         self.task(number).removers -= 1;
     }
@@ -264,7 +274,7 @@ impl History {
         }
     }
 
-    /// Somebody is about to remove all tasks of a queue, and those that are pushed meanwhile.
+    /// A client is about to remove all tasks of a queue, and those that are pushed meanwhile.
     pub(crate) fn begin_purge(&mut self, queue: usize) {
         *self.purges.entry(queue).or_default() += 1;
         for number in self.of_queue(queue) {
@@ -272,31 +282,31 @@ impl History {
         }
     }
 
-    /// It was done, or will not be any more.
+    /// The command has ended, with or without effect.
     pub(crate) fn end_purge(&mut self, queue: usize) {
         *self.purges.entry(queue).or_default() -= 1;
     }
 
-    /// The tasks that may be in a queue. What dies goes to the next one, unseen.
+    /// The tasks that may be in a queue. Tasks that die move to the next queue unnoticed.
     fn of_queue(&self, queue: usize) -> Vec<u64> {
         let is_of = |task: &Task| task.queue == queue || self.has_dead_letters && task.queue < queue;
         self.tasks.iter().filter(|(_, task)| is_of(task)).map(|(number, _)| *number).collect()
     }
 
-    /// The tasks that are in a queue for sure, or gone: those that were confirmed. None where tasks move to another queue.
+    /// The confirmed tasks of a queue, each of which is there or gone. None with dead letters, which move tasks.
     pub(crate) fn confirmed_of(&self, queue: usize) -> Vec<u64> {
         let is_of = |task: &Task| task.queue == queue && task.id.is_some() && !self.has_dead_letters;
         self.tasks.iter().filter(|(_, task)| is_of(task)).map(|(number, _)| *number).collect()
     }
 
-    /// Some task of this queue whose id is known.
+    /// A task of this queue with a known id.
     pub(crate) fn any_of(&self, queue: usize, nth: usize) -> Option<(u64, String)> {
         let numbers = self.of_queue(queue);
         let number = *numbers.get(nth % numbers.len().max(1))?;
         Some((number, self.tasks[&number].id.clone()?))
     }
 
-    /// In the end, when nothing is left in any queue: what was confirmed and never removed is lost.
+    /// Reports lost tasks in the end, when all queues are empty: those that were confirmed and never removed.
     pub(crate) fn settle(&mut self) {
         for (number, task) in &self.tasks {
             if task.id.is_some() && task.removal == Removal::None && task.removers == 0 {
@@ -306,7 +316,7 @@ impl History {
     }
 
     fn task(&mut self, number: u64) -> &mut Task {
-        self.tasks.get_mut(&number).expect("a task that was begun")
+        self.tasks.get_mut(&number).expect("only tasks that were begun are recorded")
     }
 }
 

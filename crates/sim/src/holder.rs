@@ -1,4 +1,4 @@
-//! What a client holds by its worker or by its connection: leases that end with those.
+//! The worker and the connection of a client, and the leases that end with them.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ pub(crate) struct Holder {
     number: u64,
     name: Vec<u8>,
     ttl: Duration,
-    /// Until when it lives for sure.
+    /// Until when it certainly lives.
     until: Instant,
     held: Vec<Delivery>,
 }
@@ -32,7 +32,7 @@ impl Holder {
 }
 
 impl Client {
-    /// Something in the life of the client's worker.
+    /// A random command about the client's worker.
     pub(crate) fn work(&mut self, queue: usize) {
         let Some(mut worker) = self.worker.take() else {
             self.worker = self.start_worker();
@@ -71,7 +71,7 @@ impl Client {
         Some(Holder { number, name, ttl, until: asked + ttl, held: Vec::new() })
     }
 
-    /// Says that the worker lives; answers whether it does.
+    /// Sends a heartbeat. Returns whether the worker still exists.
     fn beat(&self, worker: &mut Holder) -> bool {
         let asked = now();
         let Some(replies) = self.ask(Command::Worker(Worker::Beat(worker.worker()))) else { return true };
@@ -121,7 +121,7 @@ impl Client {
         self.conn = Some(conn);
     }
 
-    /// The client goes: its worker is lost in time, its connection at once.
+    /// The client disconnects. Its worker is lost later, when its time to live ends.
     pub(crate) fn leave(&mut self) {
         if let Some(conn) = self.conn.take() {
             self.disconnect(&conn);
@@ -136,7 +136,7 @@ impl Client {
         }
     }
 
-    /// What it held may come to others from now on.
+    /// Its tasks may be delivered to others from now on.
     fn gone(&self, holder: &Holder) {
         let mut history = self.history();
         for delivery in &holder.held {
@@ -144,7 +144,7 @@ impl Client {
         }
     }
 
-    /// Acks or gives back one of its deliveries.
+    /// Acks or returns one of its deliveries.
     fn settle_one(&mut self, holder: &mut Holder) {
         if holder.held.is_empty() {
             return;
@@ -157,12 +157,12 @@ impl Client {
             self.give_back_one(&delivery, failed);
         }
         if self.engine.failure().is_some() {
-            // Nobody knows what came of it: it may be held still.
+            // The outcome is unknown: it may be held still.
             holder.held.push(delivery);
         }
     }
 
-    /// Asks for something that gives deliveries back.
+    /// Sends a command that ends deliveries.
     fn give_back_by(&self, deliveries: &[Delivery], command: Command<'_>) {
         for delivery in deliveries {
             self.history().begin_taking(delivery.number, now(), Duration::ZERO);

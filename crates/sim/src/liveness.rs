@@ -1,4 +1,4 @@
-//! Whether those who wait are woken in time, for each thing that can give them a task. Nothing fails meanwhile.
+//! Checks that waiting clients are woken in time, by each event that makes a task available. Nothing fails meanwhile.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,23 +16,27 @@ use sureq_sync::{now, thread};
 use crate::client::{Client, Lease, queue_name};
 use crate::history::Delivery;
 
-/// How late somebody who waits may be woken.
+/// How late a waiting client may be woken.
 const LATE_MAX: Duration = Duration::from_millis(50);
 
 /// Every thread switch takes simulated time; this many switches are allowed on top of the bound.
 const TURNS: u32 = 1_000;
 
-/// Longer than a client needs to get into line.
+/// Longer than a client needs to begin to wait.
 const IN_LINE: Duration = Duration::from_secs(1);
+
+/// How long the disk is full beside a large push, and how much larger than a segment that is at most.
+const FULL: Duration = Duration::from_secs(2);
+const LARGE_BYTES: usize = 100_000;
 
 /// Longer than anything here lasts by itself.
 const LONG_MS: u64 = 600_000;
 
-/// The queue that is waited for. It is empty.
+/// The queue that clients wait for. It is empty.
 const QUEUE: usize = 0;
 
 impl Client {
-    /// Lets somebody wait for a task, again and again, and gives him one in another way each time.
+    /// Lets a client wait for a task, and makes one available in a different way each time.
     pub(crate) fn check_liveness(&mut self) {
         let name = queue_name(QUEUE);
         self.wakes("a push", |client| {
@@ -76,9 +80,48 @@ impl Client {
             client.ask(Command::Revive { queue: &queue_name(QUEUE), tasks: None });
             now()
         });
+        self.others_go_on_beside_a_large_push();
     }
 
-    /// Has somebody wait, does something that gives him a task by the time that it answers, and says if he gets it late.
+    /// Pushes a task that is larger than a segment while the disk has no room for it, and reports other commands that
+    /// are answered late meanwhile.
+    fn others_go_on_beside_a_large_push(&mut self) {
+        let (taken, _) = self.pushed_and_taken(Lease::of_ms(LONG_MS), Duration::ZERO);
+        let bytes = self.plan.segment_bytes as usize + self.rng.usize(..LARGE_BYTES);
+        let (begun, pushes) = (self.begin_one(QUEUE, bytes), self.another());
+        self.disk.leave_room(Some(self.rng.u64(..self.plan.segment_bytes)));
+        let large = thread::spawn("large push", move || pushes.push_begun(QUEUE, &[begun]));
+        let disk = self.disk.clone();
+        let relief = thread::spawn("relief", move || {
+            thread::sleep(FULL);
+            disk.relieve();
+        });
+        let (late_max, until) = (self.late_max(), now() + FULL);
+        while now() < until {
+            let asked = now();
+            self.shorten(taken.clone(), LONG_MS);
+            let took = now() - asked;
+            if took > late_max && self.engine.failure().is_none() {
+                let finding = format!("a command took {took:?} while a large push waited for room");
+                self.history().findings.push(finding);
+            }
+            thread::sleep(FULL / 10);
+        }
+        for thread in [large, relief] {
+            // A panic there is counted by the simulation.
+            _ = thread.expect("the system has a thread").join();
+        }
+        self.finish(&taken);
+        let left = self.take(QUEUE, 2, Lease::of_ms(LONG_MS), None);
+        self.finish(&left);
+    }
+
+    fn late_max(&self) -> Duration {
+        LATE_MAX + self.plan.step_max() * TURNS
+    }
+
+    /// Lets a client wait, does something that makes a task available at the returned time, and reports if it comes
+    /// late.
     fn wakes(&mut self, what: &str, act: impl FnOnce(&mut Self) -> Instant) {
         let got = Arc::new(Mutex::new(None));
         let (waiter, gets) = (self.another(), Arc::clone(&got));
@@ -92,7 +135,7 @@ impl Client {
         let due = act(self);
         let is_over = waits.expect("the system has a thread").join().is_err();
         let got = got.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let late_max = LATE_MAX + self.plan.step_max() * TURNS;
+        let late_max = self.late_max();
         let finding = match got {
             _ if is_over || self.engine.failure().is_some() => return,
             Some((came, 1)) if came <= due + late_max => return,
@@ -121,14 +164,14 @@ impl Client {
         now() + delay
     }
 
-    /// Waits for a task, and never looks whether it came.
+    /// Begins to wait for a task, and never takes the answer.
     fn wait_and_forget(&self, queue: &[u8]) -> Option<Ticket> {
         let lease = LeaseAsk { ms: Some(LONG_MS), ..LeaseAsk::NONE };
         let pop = Pop { queues: &[queue], count: 1, block: Some(Block::Forever), lease, meta: false };
         self.engine.submit(&[Command::Pop(pop)], &mut Replies::default()).into_ticket()
     }
 
-    /// Pushes a task and takes it; answers the delivery, and when the time has passed.
+    /// Pushes a task and takes it. Returns the delivery, and the end of the time.
     fn pushed_and_taken(&mut self, lease: Lease<'_>, time: Duration) -> (Vec<Delivery>, Instant) {
         self.push_one();
         let taken = self.take(QUEUE, 1, lease, None);
@@ -173,7 +216,7 @@ impl Client {
         }
     }
 
-    /// Whether all tasks of a worker that ends come back at once, however many it has.
+    /// Checks that all tasks of a worker that ends come back at once, however many it has.
     fn comes_back_from_worker(&mut self, queue: &[u8]) {
         let slice = limits::SLICE_TASKS;
         let count = [2, 20, slice, slice + 1, 2 * slice + 1][self.rng.usize(..5)];
@@ -184,7 +227,7 @@ impl Client {
         };
         let worker = WorkerRef { name, incarnation: *incarnation };
         for numbers in (0..count).collect::<Vec<_>>().chunks(slice) {
-            let begun = self.begin_small(QUEUE, numbers.len());
+            let begun = self.begin_small(QUEUE, numbers.len(), now());
             self.push_begun(QUEUE, &begun);
         }
         let ask = LeaseAsk { worker: Some(worker), ..LeaseAsk::NONE };
@@ -209,7 +252,7 @@ impl Client {
         self.finish(&back);
     }
 
-    /// Has a worker take a task, beat so many times, and be lost: it keeps the task until then, and no longer.
+    /// Lets a worker take a task, send a number of heartbeats and be lost. It keeps the task until then, and no longer.
     fn wakes_by_worker(&mut self, queue: &[u8], beats: usize) {
         let (ttl, name) = (Duration::from_secs(4), &b"last"[..]);
         let mut asked = now();

@@ -1,14 +1,13 @@
-//! Simulates the embedded system: the real engine on simulated threads, a simulated clock and a simulated disk, with clients,
-//! crashes and faults that one seed decides. The same seed gives the same run.
-//!
-//! * `plan` draws what a seed does: settings, sizes, which commands, which faults.
+//! Simulates the embedded system: the real engine on simulated threads, a simulated clock and a simulated disk, with
+//! clients, crashes and faults that one seed decides. The same seed gives the same run.
+//! * `plan` draws the plan of a run from a seed: settings, sizes, commands, faults.
 //! * `disk` is the disk with its delays, faults and the crash; `clock` has the clocks.
-//! * `client` is one client, and `holder` what it holds by a worker or a connection; `history` is what all of them were
-//!   promised, and what contradicts it.
-//! * `states` remembers the states that the store goes through, for comparison with what a start recovers.
-//! * `world` runs a plan: lives of the store, one after the other, and a last one without faults, in which all tasks come
-//!   out and `liveness` looks whether those who wait are woken.
-//! * `shrink` makes a run smaller that finds something, and `found` keeps it.
+//! * `client` is one client; `pattern` has its sequences of commands, and `holder` its worker and its connection, with
+//!   the tasks they hold. `history` records the promises made to all clients, and reports contradictions.
+//! * `states` records the states of the store, for comparison with the recovered ones.
+//! * `world` runs a plan: lives of the store, one after the other, and a last one without faults, in which all tasks
+//!   are taken out and `liveness` checks that waiting clients are woken.
+//! * `shrink` reduces a run that finds something, and `found` stores it.
 #![forbid(unsafe_code)]
 
 mod client;
@@ -18,6 +17,7 @@ mod found;
 mod history;
 mod holder;
 mod liveness;
+mod pattern;
 mod plan;
 mod shrink;
 mod states;
@@ -41,29 +41,29 @@ struct Arguments {
     /// Run this seed, twice, and compare the two runs
     #[arg(long, value_name = "N", conflicts_with_all = ["seeds", "minutes", "file"])]
     seed: Option<u64>,
-    /// Run what a file has, twice: such as those that a run which finds something leaves in crates/sim/found
+    /// Run the plan in a file, such as those in crates/sim/found, twice, and compare the two runs
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seeds", "minutes"])]
     file: Option<PathBuf>,
-    /// Run so many seeds
+    /// The number of seeds to run
     #[arg(long, value_name = "N", conflicts_with = "minutes")]
     seeds: Option<u64>,
-    /// Run seeds for so long
+    /// How long to run seeds, in minutes
     #[arg(long, value_name = "M", default_value_t = 1)]
     minutes: u64,
-    /// The first seed [default: by chance]
+    /// The first seed [default: random]
     #[arg(long, value_name = "N")]
     from: Option<u64>,
-    /// Stop at the first seed that finds something, and do not make it smaller
+    /// Stop at the first seed that finds something, and do not reduce it
     #[arg(long)]
     first: bool,
-    /// How many seeds run at the same time, each on a core
+    /// The number of seeds that run at the same time, each on a core
     #[arg(long, value_name = "N", default_value_t = 1)]
     jobs: u64,
 }
 
-const UNPOISONED: &str = "nobody panics with it";
+const UNPOISONED: &str = "no thread panics with this lock";
 
-/// What all seeds did together.
+/// Totals of all seeds.
 #[derive(Default)]
 struct Sums {
     seeds: AtomicU64,
@@ -98,14 +98,14 @@ fn run_twice(plan: &Plan) -> ExitCode {
     if first.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Says what a run found, makes it smaller and keeps it.
-fn tell(outcome: Outcome) {
+/// Reports a run that found something, reduces it and stores it.
+fn report(outcome: Outcome) {
     println!("{outcome}");
     let smallest = shrink::shrink(outcome);
-    println!("made smaller, {smallest}");
+    println!("reduced: {smallest}");
     match found::keep(&smallest) {
-        Ok(path) => println!("kept in {}", path.display()),
-        Err(error) => println!("it could not be kept: {error}\n{:?}", smallest.plan),
+        Ok(path) => println!("stored in {}", path.display()),
+        Err(error) => println!("it could not be stored: {error}\n{:?}", smallest.plan),
     }
 }
 
@@ -132,7 +132,7 @@ fn run_many(arguments: &Arguments) -> ExitCode {
                         if arguments.first {
                             println!("{outcome}");
                         } else {
-                            tell(outcome);
+                            report(outcome);
                         }
                         failed.lock().expect(UNPOISONED).push(from.wrapping_add(n));
                     }

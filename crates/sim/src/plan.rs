@@ -1,4 +1,4 @@
-//! What a run does: drawn from a seed, or read from a file that keeps a run which found something.
+//! The plan of a run: drawn from a seed, or read from the file of a stored run.
 
 use std::time::Duration;
 
@@ -33,7 +33,13 @@ pub(crate) enum Kind {
     Drop,
     Pause,
     Resume,
-    /// Something in the life of the client's worker.
+    /// Many tasks that are all due at the same moment.
+    Flood,
+    /// A batch of tasks of which nearly all are finished at once, so that segments are left with few live tasks.
+    Churn,
+    /// A push that leaves hardly any room in the segment, also as the last thing that a client does.
+    Fill,
+    /// A command about the client's worker.
     Work,
     WorkerPop,
     /// A pop with leases that end with the connection, or the end of the connection.
@@ -43,7 +49,7 @@ pub(crate) enum Kind {
     Rest,
 }
 
-const KINDS: [Kind; 26] = [
+const KINDS: [Kind; 29] = [
     Kind::Push,
     Kind::Add,
     Kind::Named,
@@ -62,6 +68,9 @@ const KINDS: [Kind; 26] = [
     Kind::Delete,
     Kind::Purge,
     Kind::Drop,
+    Kind::Flood,
+    Kind::Churn,
+    Kind::Fill,
     Kind::Pause,
     Kind::Resume,
     Kind::Work,
@@ -72,15 +81,15 @@ const KINDS: [Kind; 26] = [
     Kind::Rest,
 ];
 
-/// How one life of a store ends.
+/// How a life of the store ends. A life is the time from one start to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum End {
     /// It is closed.
     Closed,
-    /// The process is killed after so many calls to the disk: what was written is there.
+    /// The process is killed at the nth call to the disk: written data survives.
     Killed(u64),
-    /// The power is cut after so many calls: what was not synced may be there.
+    /// The power is cut at the nth call: any part of the unsynced data survives.
     PowerCut(u64),
     /// The process is killed at the nth call of a kind.
     KilledAt(Aim, u64),
@@ -98,7 +107,7 @@ pub(crate) enum EngineThread {
     Preallocator,
     Ticker,
     Loader,
-    Giants,
+    Oversized,
     Compactor,
     Client,
 }
@@ -109,26 +118,26 @@ impl EngineThread {
         Self::Preallocator,
         Self::Ticker,
         Self::Loader,
-        Self::Giants,
+        Self::Oversized,
         Self::Compactor,
         Self::Client,
     ];
 
-    /// What it is called.
+    /// The name of the thread.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Log => "sureq-log",
             Self::Preallocator => "sureq-prealloc",
             Self::Ticker => "sureq-ticker",
             Self::Loader => "sureq-loader",
-            Self::Giants => "sureq-giants",
+            Self::Oversized => "sureq-oversized",
             Self::Compactor => "sureq-compactor",
             Self::Client => "client",
         }
     }
 }
 
-/// The calls that a crash is aimed at: before each of them something is on the disk that is not durable yet.
+/// The calls that a crash is aimed at. Before each of them the disk has changes that are not durable yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Aim {
@@ -140,7 +149,7 @@ pub(crate) enum Aim {
 }
 
 impl End {
-    /// Whether something unsynced may be lost, or else unwritten.
+    /// Whether unsynced data may be lost.
     pub(crate) const fn is_power_cut(self) -> bool {
         matches!(self, Self::PowerCut(_) | Self::PowerCutAt(..))
     }
@@ -150,19 +159,19 @@ impl End {
     }
 }
 
-/// What goes wrong with the disk in each life, besides its end.
+/// The faults of the disk in each life, besides its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Faults {
-    /// One in this many reads fails; 0 for none.
+    /// One in this many reads fails, and fewer while the store is opened; 0 for none.
     pub(crate) read_every: u32,
-    /// After this many disk calls a sync fails, or a write if it is a multiple of four, and the store must be reopened; 0 for
-    /// never.
+    /// After this many disk calls a sync fails, or a write if it is a multiple of four, and the store must be reopened;
+    /// 0 for never.
     pub(crate) broken_at: u64,
-    /// There is room for `room_bytes` more for so long; always enough if 0.
+    /// For this long there is space for only `room_bytes` more; 0 for no limit.
     pub(crate) full_ms: u64,
     pub(crate) room_bytes: u64,
-    /// How long the disk may hang in one of a thousand syncs.
+    /// The longest time that one in a thousand syncs takes.
     pub(crate) hang_max_ms: u64,
 }
 
@@ -186,7 +195,7 @@ pub(crate) enum Level {
 }
 
 impl Level {
-    /// Whether what was confirmed is there after a life that ended so.
+    /// Whether confirmed changes survive a life that ended so.
     pub(crate) const fn survives(self, end: End) -> bool {
         match self {
             Self::Always => true,
@@ -196,37 +205,37 @@ impl Level {
     }
 }
 
-/// All that is decided before a run begins.
+/// Everything that is decided before a run begins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Plan {
-    /// Decides all else: the order of the threads, what clients choose, how long things take.
+    /// Decides the rest: the order of the threads, the choices of clients, the duration of calls.
     pub(crate) seed: u64,
     pub(crate) durability: Level,
     pub(crate) segment_bytes: u64,
     pub(crate) cache_bytes: usize,
     /// A thread is interrupted at one in this many opportunities.
     pub(crate) yield_every: u32,
-    /// How much time passes each time that one is, at most.
+    /// The most time that passes at each interruption.
     pub(crate) step_max_us: u64,
     pub(crate) clients: usize,
     pub(crate) queues: usize,
-    /// How many names there are for tasks.
+    /// The number of different task names.
     pub(crate) names: usize,
-    /// How many commands a client asks in a life.
+    /// The number of commands of each client in a life.
     pub(crate) commands: usize,
-    /// How many bytes a payload has at most.
+    /// The largest payload in bytes.
     pub(crate) payload_max: usize,
-    /// How many tasks a push or a pop is about at most.
+    /// The most tasks of a push or a pop.
     pub(crate) batch_max: usize,
     pub(crate) lease_max_ms: u64,
     pub(crate) delay_max_ms: u64,
-    /// How long a client rests at most.
+    /// The longest rest of a client.
     pub(crate) rest_max_ms: u64,
-    /// How long a sync takes at most, and how long one in a hundred does.
+    /// The longest time of a sync, and that of one sync in a hundred.
     pub(crate) sync_max_us: u64,
     pub(crate) slow_sync_max_ms: u64,
-    /// How often each kind of command is chosen, one entry for each time.
+    /// The kinds of commands, each as often as its weight.
     pub(crate) kinds: Vec<Kind>,
     pub(crate) lives: Vec<End>,
     pub(crate) faults: Faults,
@@ -234,12 +243,12 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// What a seed does.
+    /// Draws the plan of a seed.
     pub(crate) fn draw(seed: u64) -> Self {
         let rng = &mut Rng::with_seed(seed);
         let levels = [Level::Always, Level::Always, Level::Interval, Level::None];
         let durability = levels[rng.usize(..levels.len())];
-        // A subset of the commands, each as often as chance has it.
+        // A random subset of the commands, with random weights.
         let mut kinds: Vec<Kind> = vec![Kind::Push, Kind::Pop, Kind::Ack];
         for kind in KINDS {
             let weight = [0, 0, 1, 2, 5][rng.usize(..5)];
@@ -251,7 +260,7 @@ impl Plan {
         Self {
             seed,
             durability,
-            segment_bytes: (64 << 10) << rng.u32(..4),
+            segment_bytes: draw_segment_bytes(rng),
             cache_bytes: [0, 4 << 10, 1 << 20][rng.usize(..3)],
             yield_every: 1 << rng.u32(..7),
             step_max_us: 1 << rng.u32(..8),
@@ -273,7 +282,7 @@ impl Plan {
         }
     }
 
-    /// How the store is opened.
+    /// The options with which the store is opened.
     pub(crate) fn options(&self) -> Options {
         Options {
             durability: match self.durability {
@@ -299,7 +308,7 @@ impl Plan {
 
 fn draw_end(rng: &mut Rng) -> End {
     let calls = 1 << rng.u32(2..14);
-    // Directories are synced rarely, so that a crash which is aimed at that comes early.
+    // Directories are synced rarely, so a crash that is aimed at that comes early.
     let aims = [
         (Aim::Write, 10),
         (Aim::Sync, 10),
@@ -326,7 +335,14 @@ fn draw_end(rng: &mut Rng) -> End {
     }
 }
 
-/// How the lives of a run end. One in eight of those that crash is followed by three that crash while the store is opened.
+/// Draws the size of segments. With small ones, rare cases at the end of a segment become frequent: the next segment
+/// begins, the events of a start do not fit, a push is larger than a segment.
+fn draw_segment_bytes(rng: &mut Rng) -> u64 {
+    if rng.u32(..3) == 0 { (4 << 10) << rng.u32(..4) } else { (64 << 10) << rng.u32(..4) }
+}
+
+/// How the lives of a run end. One in eight of those that crash is followed by three that crash while the store is
+/// opened.
 fn draw_lives(rng: &mut Rng) -> Vec<End> {
     let mut lives = Vec::new();
     for _ in 0..rng.usize(1..6) {
@@ -342,7 +358,7 @@ fn draw_lives(rng: &mut Rng) -> Vec<End> {
     lives
 }
 
-/// Something that is the case once in `n` draws.
+/// Draws a value in one of `n` cases, and the default in all others.
 fn one_in<T: Default>(n: u32, rng: &mut Rng, draw: impl FnOnce(&mut Rng) -> T) -> T {
     if rng.u32(..n) == 0 { draw(rng) } else { T::default() }
 }
@@ -354,8 +370,8 @@ impl Faults {
             rng.u64(1..calls)
         });
         Self {
-            read_every: one_in(5, rng, |rng| 1 << rng.u32(3..8)),
-            // As with the ends of lives: where nothing is promised, a write that fails breaks nothing.
+            read_every: one_in(4, rng, |rng| 1 << rng.u32(1..8)),
+            // At the level `none` nothing is promised, so a failed write proves nothing.
             broken_at: if durability == Level::None { 0 } else { broken_at },
             full_ms: one_in(6, rng, |rng| rng.u64(1..60_000)),
             room_bytes: rng.u64(..2 << 20),
@@ -366,7 +382,7 @@ impl Faults {
 
 impl Config {
     fn draw(rng: &mut Rng) -> Self {
-        // Where tasks that die go elsewhere, many of them should.
+        // With dead letters, many tasks should die.
         let dead_letter = one_in(4, rng, |_| true);
         let ttl_ms =
             one_in(if dead_letter { 2 } else { 4 }, rng, |rng| [1, 50, 5_000, 500_000][rng.usize(..4)]);

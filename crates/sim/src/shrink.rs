@@ -1,4 +1,4 @@
-//! Makes a run smaller that finds something, as long as it still does.
+//! Reduces a run that finds something, as long as it still does.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use crate::world::{Outcome, run};
 /// How long it may take.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
-/// The smallest run that was found to find something still. What it finds may be something else.
+/// The smallest run that still finds something, perhaps something else.
 pub(crate) fn shrink(mut smallest: Outcome) -> Outcome {
     let until = Instant::now() + TIME_MAX;
     loop {
@@ -23,7 +23,7 @@ pub(crate) fn shrink(mut smallest: Outcome) -> Outcome {
     }
 }
 
-/// Runs that do a little less, those that do much less first.
+/// Smaller runs, much smaller ones first.
 fn smaller_than(plan: &Plan) -> Vec<Plan> {
     let mut all = Vec::new();
     let mut add = |change: &dyn Fn(&mut Plan)| {

@@ -1,4 +1,4 @@
-//! The states that a store went through, so that what a start recovers can be held against them.
+//! Records the states of a store, and compares recovered states with them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,10 +9,10 @@ use sureq_engine::log::Position;
 use sureq_engine::{Body, Observer};
 use sureq_sync::sim;
 
-/// A state with more tasks than this is not remembered: to go through them after each command would take too long.
+/// States with more tasks are not recorded: a digest after each command would take too long.
 const TASKS_MAX: u64 = 300;
 
-/// The states of a store by the positions that they stand at. Clones are the same.
+/// The states of a store by position. Clones share them.
 #[derive(Clone, Default)]
 pub(crate) struct States {
     inner: Arc<Mutex<Inner>>,
@@ -21,31 +21,31 @@ pub(crate) struct States {
 #[derive(Default)]
 struct Inner {
     /// None for a state that has too many tasks.
-    past: BTreeMap<Position, Option<State>>,
-    /// What was confirmed to clients is before this.
+    past: BTreeMap<Position, Option<StateDigest>>,
+    /// All confirmed changes are before this.
     confirmed: Position,
     findings: Vec<String>,
     compared: u64,
 }
 
 impl States {
-    /// A reply has left, which only does so when all before the position is as durable as promised.
+    /// A reply was sent, so everything before the position is as durable as promised.
     pub(crate) fn confirm(&self, position: Position) {
         let mut inner = self.lock();
         inner.confirmed = inner.confirmed.max(position);
     }
 
-    /// The store has crashed in a way that its level of durability does not cover.
+    /// The store has crashed in a way that its durability level does not cover.
     pub(crate) fn doubt(&self) {
         self.lock().confirmed = Position::START;
     }
 
-    /// What contradicts the past.
+    /// Contradictions that were found.
     pub(crate) fn findings(&self) -> Vec<String> {
         std::mem::take(&mut self.lock().findings)
     }
 
-    /// How many states that were recovered were held against the past.
+    /// The number of recovered states that were compared.
     pub(crate) fn compared(&self) -> u64 {
         self.lock().compared
     }
@@ -55,15 +55,15 @@ impl States {
     }
 }
 
-/// What is compared of a state: a digest of all of it, and the counts, which may say where two of them differ.
+/// The compared part of a state: a digest of all of it, and counts, which may show where two states differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct State {
+struct StateDigest {
     digest: u64,
     /// By the names of the queues.
     counts: BTreeMap<Box<[u8]>, [u64; 4]>,
 }
 
-impl State {
+impl StateDigest {
     fn of(broker: &Broker<Body>) -> Option<Self> {
         let counts: BTreeMap<_, _> =
             broker.queues().map(|(name, queue)| (name.into(), queue.counts())).collect();
@@ -91,8 +91,8 @@ impl Observer for States {
             let confirmed = inner.confirmed;
             inner.findings.push(format!("recovered up to {position:?}, but {confirmed:?} was confirmed"));
         }
-        let recovered = State::of(broker);
-        // Payloads that are copied forward change nothing but the position.
+        let recovered = StateDigest::of(broker);
+        // Copying payloads forward changes only the position.
         let past = inner.past.range(..=position).next_back().map(|(at, state)| (*at, state.clone()));
         if let (Some((at, Some(past))), Some(recovered)) = (past, &recovered) {
             inner.compared += 1;
@@ -102,17 +102,17 @@ impl Observer for States {
                 inner.findings.push(finding);
             }
         }
-        // What was before it is of no use any more, and what was behind it is lost.
+        // Earlier states are not needed any more, and later ones are lost.
         inner.past = BTreeMap::from([(position, recovered)]);
     }
 
     fn changed(&self, position: Position, broker: &Broker<Body>) {
-        // Here the lock of the store's state is held.
+        // The state lock is held here.
         sim::may_panic();
         let mut inner = self.lock();
-        // Without an event nothing has changed.
+        // Without an event the state is the same.
         if inner.past.last_key_value().is_none_or(|(last, _)| *last < position) {
-            inner.past.insert(position, State::of(broker));
+            inner.past.insert(position, StateDigest::of(broker));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One seed, from its first life to its last.
+//! Runs one plan: all lives of its store.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,44 +22,48 @@ use crate::history::History;
 use crate::plan::{End, Faults, Plan};
 use crate::states::States;
 
-/// What came of a seed.
+/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) findings: Vec<String>,
     pub(crate) trace: Trace,
     pub(crate) recoveries: u64,
     pub(crate) commands: u64,
-    /// How many of the states recovered were compared with the past.
+    /// The number of recovered states that were compared with the past.
     pub(crate) compared: u64,
     pub(crate) plan: Plan,
 }
 
-/// No seed has so many turns, unless somebody waits for what never comes.
+/// A run with more turns is stuck.
 const TURNS_MAX: u64 = 5_000_000;
 
-/// How many lives a seed has at most: one that is killed each time before it gets anywhere is given up.
+/// The most lives of a run.
 const LIVES_MAX: usize = 12;
 
-/// How many times the last life waits for delayed tasks before it gives up.
+/// The most rounds in which the last life waits for delayed tasks.
 const ROUNDS_MAX: usize = 200;
 
-/// How much may be done in one go under the lock, as debug builds count it: 3,000 tasks that commands name or push, and as many
-/// that go to those who wait.
+/// The bounds of work under one lock, as debug builds count it: 3,000 tasks that commands name or push, and as many
+/// that waiting pops get.
 const HELD_TASKS_MAX: usize = 6_000;
 const HELD_BYTES_MAX: usize = 5 << 20;
 
-/// What clients panic with who come to a state that a panic has left in doubt.
+/// The most tasks that events may move under one lock.
+const HELD_MOVED_MAX: usize = 5_000;
+
+/// A part of the message of a panic that follows from another.
 const IN_DOUBT: &str = "has left the state in doubt";
 
 /// How long closing may take when the disk is well.
 const CLOSE_MAX: Duration = Duration::from_secs(120);
 
-/// How long after its last task a store may take to give back the disk, and how many segments it keeps.
-const TIDY_MAX: Duration = Duration::from_secs(600);
+/// The time after its last task in which a store must free the disk, and the segments' worth of files that it may keep.
+const COMPACTION_MAX: Duration = Duration::from_secs(600);
 const SEGMENTS_KEPT_MAX: usize = 8;
+const SEGMENT_SUFFIX: &str = ".seg";
 const CHECKPOINTS_KEPT: usize = 2;
 
-/// How many findings of one run are shown.
+/// The most findings that are shown for one run.
 const FINDINGS_SHOWN: usize = 20;
 
 /// Runs a plan.
@@ -108,10 +112,10 @@ struct World {
     history: Arc<Mutex<History>>,
     states: States,
     disk: SimDisk,
-    /// How far the wall clock is ahead.
+    /// How far the wall clock is ahead of the elapsed time, in milliseconds.
     ahead_ms: i64,
     rng: Rng,
-    /// The store was open once.
+    /// The store has been opened before.
     is_made: bool,
     recoveries: u64,
 }
@@ -125,7 +129,7 @@ impl World {
         self.last_life();
     }
 
-    /// Opens the store; none if the process is gone before it is open, or something fails that it cannot do without.
+    /// Opens the store. None if the process crashes before it is open, or the disk fails.
     fn open(&mut self, disk: &LifeDisk) -> Option<(Engine, Arc<SimClock>)> {
         self.recoveries += 1;
         if self.is_made {
@@ -136,10 +140,10 @@ impl World {
         match Engine::open_on(Arc::new(disk.clone()), Arc::clone(&clock) as _, &options) {
             Ok(engine) => {
                 self.is_made = true;
-                disk.note_made();
+                disk.note_open();
                 Some((engine, clock))
             }
-            // A store that is there opens on a full disk, too.
+            // An existing store must open on a full disk, too.
             Err(OpenError::Disk(fault)) if !self.is_made && fault.is_no_space() => None,
             Err(_) if disk.is_over() || disk.failed() != (0, false) => None,
             Err(error) => {
@@ -157,13 +161,14 @@ impl World {
         self.history().findings.push(finding);
     }
 
-    fn client(&mut self, engine: &Engine, clock: &Arc<SimClock>) -> Client {
+    fn client(&mut self, engine: &Engine, clock: &Arc<SimClock>, disk: &LifeDisk) -> Client {
         Client {
             engine: engine.clone(),
             plan: Arc::clone(&self.plan),
             history: Arc::clone(&self.history),
             states: self.states.clone(),
             clock: Arc::clone(clock),
+            disk: disk.clone(),
             rng: self.rng.fork(),
             due: None,
             held: Vec::new(),
@@ -177,13 +182,13 @@ impl World {
         let mut is_over = false;
         if let Some((engine, clock)) = self.open(&disk) {
             let relief = self.relief(&disk);
-            self.client(&engine, &clock).configure(false);
+            self.client(&engine, &clock, &disk).configure(false);
             if let End::Panicked(thread, nth) = end {
                 sim::inject_panic(thread.name(), nth, IN_DOUBT);
             }
             let clients: Vec<_> = (0..self.plan.clients)
                 .map(|_| {
-                    let client = self.client(&engine, &clock);
+                    let client = self.client(&engine, &clock, &disk);
                     thread::spawn("client", move || client.run()).expect("the system has a thread")
                 })
                 .collect();
@@ -199,7 +204,7 @@ impl World {
             }
             self.ahead_ms = clock.ahead_ms();
             if clock.is_stepped() {
-                // The next life goes on from what the wall clock shows.
+                // The log time of the next life begins at the wall clock.
                 self.history().forget_times(now());
             }
         }
@@ -212,7 +217,7 @@ impl World {
         self.disk = disk.left();
     }
 
-    /// Somebody who makes room on a full disk.
+    /// A thread that frees space on a full disk after a while.
     fn relief(&self, disk: &LifeDisk) -> Option<thread::JoinHandle> {
         let (disk, full_ms) = (disk.clone(), self.plan.faults.full_ms);
         let relieve = move || {
@@ -226,7 +231,7 @@ impl World {
         disk.calm_down();
         let is_sound = engine.failure().is_none() && !sim::is_panic_injected();
         let held = if is_sound { engine.held() } else { Held::default() };
-        if held.tasks > HELD_TASKS_MAX || held.bytes > HELD_BYTES_MAX {
+        if held.tasks > HELD_TASKS_MAX || held.bytes > HELD_BYTES_MAX || held.moved > HELD_MOVED_MAX {
             self.find(format!("too much under one lock: {held:?}"));
         }
         match engine.close_within(CLOSE_MAX) {
@@ -241,13 +246,13 @@ impl World {
         }
     }
 
-    /// Without faults: all that is left comes out and is finished, and whoever waits is woken in time.
+    /// The last life, without faults: all tasks are taken out, and waiting clients must be woken in time.
     fn last_life(&mut self) {
         let (end, faults) = (End::Closed, Faults::default());
         let disk = LifeDisk::new(self.disk.clone(), end, &self.plan, faults, self.rng.fork());
         disk.calm_down();
         let Some((engine, clock)) = self.open(&disk) else { return };
-        let mut client = self.client(&engine, &clock);
+        let mut client = self.client(&engine, &clock, &disk);
         client.configure(true);
         let mut rounds = 0;
         while !self.drain(&client) && engine.failure().is_none() {
@@ -260,7 +265,7 @@ impl World {
             thread::sleep(Duration::from_secs(20));
         }
         client.check_liveness();
-        thread::sleep(TIDY_MAX);
+        thread::sleep(COMPACTION_MAX);
         let files = disk.files();
         let is_checkpoint = |name: &str| name.starts_with("checkpoint");
         // Payloads that a checkpoint has in a file of their own may be shared by those that follow.
@@ -269,7 +274,11 @@ impl World {
             files.iter().filter(|(name, _)| !is_checkpoint(name)).map(|(_, bytes)| *bytes).collect();
         // The segment that is written to may have been made for one large push.
         let bytes = others.iter().sum::<usize>() - others.iter().max().unwrap_or(&0);
-        if checkpoints > CHECKPOINTS_KEPT || bytes > SEGMENTS_KEPT_MAX * self.plan.segment_bytes as usize {
+        let segments = files.keys().filter(|name| name.ends_with(SEGMENT_SUFFIX)).count();
+        if segments > 1
+            || checkpoints > CHECKPOINTS_KEPT
+            || bytes > SEGMENTS_KEPT_MAX * self.plan.segment_bytes as usize
+        {
             self.find(format!("an empty store keeps too much: {files:?}"));
         }
         self.close(&engine, &disk);
@@ -277,7 +286,7 @@ impl World {
         self.history().settle();
     }
 
-    /// Takes and finishes what there is; answers whether nothing is left.
+    /// Takes and finishes all available tasks. Returns whether all queues are empty.
     fn drain(&self, client: &Client) -> bool {
         let mut is_empty = true;
         for queue in 0..self.plan.queues {
@@ -325,7 +334,7 @@ mod tests {
     use crate::found;
 
     #[test]
-    fn what_was_found_once_is_found_no_more() {
+    fn stored_runs_find_nothing_any_more() {
         let runs = found::all().expect("the files can be read");
         assert!(!runs.is_empty());
         for (path, plan) in runs {

@@ -12,7 +12,7 @@ pub struct Condvar {
     inner: std::sync::Condvar,
 }
 
-/// Whether it was time that ended a wait.
+/// Whether a wait ended because its time was over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitTimeoutResult(bool);
 
@@ -24,7 +24,7 @@ impl WaitTimeoutResult {
 }
 
 impl Condvar {
-    /// One that nobody waits for.
+    /// A condition variable without waiting threads.
     pub const fn new() -> Self {
         Self { inner: std::sync::Condvar::new() }
     }
@@ -117,7 +117,7 @@ impl Condvar {
         timeout: Option<Duration>,
     ) -> (LockResult<MutexGuard<'a, T>>, bool) {
         let lock = guard.lock();
-        // Nobody else runs between these two.
+        // In a simulation no other thread runs between these two.
         drop(guard);
         let is_over = task.block(self.address(), timeout);
         (lock.lock_as(task), is_over)

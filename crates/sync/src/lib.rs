@@ -1,10 +1,10 @@
-//! Threads, locks and time, as the engine uses them: those of the system or, inside a [`sim::Simulation`], simulated ones.
+//! Threads, locks and time for the engine: those of the system or, inside a [`sim::Simulation`], simulated ones.
 //!
-//! Outside of a simulation every call here is the call of the standard library that has the same name, behind one test of a
-//! flag. Inside of one, only one thread runs at a time, a seed decides which, and time passes only when all threads wait. The
-//! same seed gives the same run, so that whatever a run finds can be found again.
+//! Outside of a simulation every call here is the call of the standard library with the same name, plus one test of a
+//! flag. Inside a simulation, only one thread runs at a time, a seed decides which, and time advances only when all
+//! threads wait. The same seed gives the same run, so that every finding can be reproduced.
 //!
-//! Code that is to be simulated takes from here, and nowhere else:
+//! Code that runs in a simulation must use only these:
 //!
 //! * [`Mutex`], [`Condvar`];
 //! * [`thread`]: starting and joining threads, [`thread::sleep`], [`thread::Parker`];
@@ -26,7 +26,7 @@ pub fn now() -> Instant {
     sim::current().map_or_else(Instant::now, |task| task.now())
 }
 
-/// How long it is since then, by the monotonic clock.
+/// The time since then, by the monotonic clock.
 pub fn elapsed(since: Instant) -> Duration {
     now().saturating_duration_since(since)
 }

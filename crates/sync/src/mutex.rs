@@ -15,14 +15,14 @@ pub struct Mutex<T> {
 /// [`std::sync::MutexGuard`].
 pub struct MutexGuard<'a, T> {
     lock: &'a Mutex<T>,
-    /// Always there, but for the moment in which a condition variable has it.
+    /// `None` only while a condition variable has it.
     guard: Option<std::sync::MutexGuard<'a, T>>,
 }
 
 const HELD: &str = "a guard holds its lock";
 
 impl<T> Mutex<T> {
-    /// An open lock.
+    /// An unlocked mutex.
     pub const fn new(value: T) -> Self {
         Self { inner: std::sync::Mutex::new(value) }
     }
@@ -87,14 +87,14 @@ impl<T> Mutex<T> {
         MutexGuard { lock: self, guard: Some(guard) }
     }
 
-    /// What it is known by in a simulation. Only compared, never ordered.
+    /// Identifies the lock in a simulation. Only compared, never ordered.
     fn address(&self) -> usize {
         (&raw const self.inner).addr()
     }
 }
 
 impl<'a, T> MutexGuard<'a, T> {
-    /// Hands the guard of the system to someone who waits with it.
+    /// Lends the guard of the system to a condition variable.
     pub(crate) fn wait_with(
         mut self,
         wait: impl FnOnce(std::sync::MutexGuard<'a, T>) -> LockResult<std::sync::MutexGuard<'a, T>>,

@@ -1,7 +1,7 @@
-//! A simulation: threads of which one runs at a time, as a seed decides, and a clock that moves when all of them wait.
+//! A simulation: a seed decides which one of its threads runs, and the clock advances when all of them wait.
 //!
-//! The threads are threads of the system, so that the code that runs on them needs no change and a debugger shows them as they
-//! are; but each waits until it is told that it is its turn. Whoever locks, waits, sleeps or ends passes the turn on.
+//! They are threads of the system, so that their code needs no change and a debugger shows them; but each waits for its
+//! turn. A thread passes the turn on when it locks, waits, sleeps or ends.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 
-/// How many simulations there are in this process. The one thing that is looked at outside of them.
+/// The number of simulations in this process. Outside of simulations only this is read.
 static SIMULATIONS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     static CURRENT: RefCell<Option<Task>> = const { RefCell::new(None) };
 }
 
-/// The thread that calls, if it is one of a simulation.
+/// The calling thread, if it is part of a simulation.
 #[inline]
 pub(crate) fn current() -> Option<Task> {
     if SIMULATIONS.load(Ordering::Relaxed) == 0 {
@@ -28,48 +28,48 @@ pub(crate) fn current() -> Option<Task> {
     CURRENT.with_borrow(Clone::clone)
 }
 
-/// How a simulation runs.
+/// The settings of a simulation.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// What decides everything.
+    /// Decides everything that is random.
     pub seed: u64,
-    /// What a run that does not end is called when it is given up.
+    /// Identifies the run in the message when it is aborted.
     pub label: u64,
-    /// A run that has more turns than this does not end.
+    /// A run with more turns is aborted.
     pub turns_max: u64,
     /// A thread is interrupted at one in this many opportunities, on average.
     pub yield_every: u32,
-    /// How much time passes each time that a thread is interrupted or goes on, at most.
+    /// The most time that passes at each turn.
     pub step_max: Duration,
 }
 
-/// A simulation that the thread which began it is part of.
+/// A simulation. The thread that began it is one of its threads.
 pub struct Simulation {
     task: Task,
 }
 
-/// What a simulation has done so far.
+/// The progress of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// Of all that happened, in order.
+    /// A hash of everything that happened, in order.
     pub hash: u64,
-    /// How often the turn was passed on.
+    /// The number of turns.
     pub turns: u64,
-    /// How much simulated time has passed.
+    /// The simulated time that has passed.
     pub time: Duration,
 }
 
 impl Simulation {
-    /// Makes the calling thread the first of a simulation.
+    /// Begins a simulation, with the calling thread as its first.
     ///
     /// # Panics
     ///
-    /// If it is in one already.
+    /// If the thread is in a simulation already.
     pub fn begin(options: Options) -> Self {
         assert!(current().is_none(), "a simulation within a simulation");
         count_panics();
         let first = Entry::new("main");
-        let state = State {
+        let state = SchedulerState {
             rng: Rng::with_seed(options.seed),
             entries: vec![first],
             live: vec![0],
@@ -85,17 +85,17 @@ impl Simulation {
         Self { task }
     }
 
-    /// What has happened so far.
+    /// The progress so far.
     pub fn trace(&self) -> Trace {
         self.task.lock().trace
     }
 
-    /// How many panics there were on its threads, whoever caught them.
+    /// The number of panics on its threads, caught or not.
     pub fn panics(&self) -> u64 {
         self.task.scheduler.panics.load(Ordering::Relaxed)
     }
 
-    /// The threads that have not ended, besides this one, and whether each of them waits.
+    /// The other threads that have not ended, with their status.
     pub fn threads(&self) -> Vec<String> {
         let state = self.task.lock();
         let left = state.live.iter().filter(|&&id| id != self.task.id).map(|&id| &state.entries[id]);
@@ -103,7 +103,7 @@ impl Simulation {
     }
 }
 
-/// Has every panic on a thread of a simulation counted, besides what is done about it anyway.
+/// Installs a panic hook that counts panics on threads of a simulation.
 fn count_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -128,7 +128,7 @@ impl Drop for Simulation {
     }
 }
 
-/// Makes something that happens part of the trace, if this is a simulation.
+/// Adds an event to the trace. Does nothing outside of a simulation.
 pub fn note(what: u64) {
     if let Some(task) = current() {
         task.lock().note(what);
@@ -140,7 +140,8 @@ pub fn random(bound: u64) -> Option<u64> {
     current().map(|task| task.lock().rng.u64(..bound))
 }
 
-/// Has a thread of this name panic when it comes to [`may_panic`] for the nth time from now on. Panics whose message has `follows` in it are taken for consequences. Neither counts as a panic of the simulation.
+/// Makes a thread of this name panic when it calls [`may_panic`] for the nth time from now on. Panics whose message
+/// contains `follows` count as consequences. Neither counts as a panic of the simulation.
 pub fn inject_panic(thread: &str, nth: u64, follows: &'static str) {
     if let Some(task) = current() {
         let injected = Injected { thread: thread.into(), left: nth, follows };
@@ -148,12 +149,12 @@ pub fn inject_panic(thread: &str, nth: u64, follows: &'static str) {
     }
 }
 
-/// Whether a panic that was injected has come.
+/// Whether the injected panic has happened.
 pub fn is_panic_injected() -> bool {
     current().is_some_and(|task| task.lock().injected.as_ref().is_some_and(|injected| injected.left == 0))
 }
 
-/// Ends what [`inject_panic`] began; answers whether there was a panic.
+/// Ends the injection. Returns whether the panic has happened.
 pub fn end_injection() -> bool {
     let injected = current().and_then(|task| task.lock().injected.take());
     injected.is_some_and(|injected| injected.left == 0)
@@ -164,44 +165,44 @@ pub fn may_panic() {
     current().iter().for_each(Task::maybe_panic);
 }
 
-/// Lets another thread run here, if this is a simulation and the seed says so.
+/// Lets another thread run here, if the seed decides so. Does nothing outside of a simulation.
 pub fn interrupt() {
     current().iter().for_each(Task::maybe_yield);
 }
 
 struct Scheduler {
-    state: Mutex<State>,
+    state: Mutex<SchedulerState>,
     options: Options,
     panics: AtomicU64,
     began: Instant,
 }
 
-struct State {
+struct SchedulerState {
     rng: Rng,
-    /// All threads that there ever were.
+    /// All threads, including those that have ended.
     entries: Vec<Entry>,
-    /// Those that have not ended.
+    /// The threads that have not ended.
     live: Vec<usize>,
     running: usize,
     trace: Trace,
     injected: Option<Injected>,
 }
 
-/// A panic that is to happen, or has happened.
+/// An injected panic.
 struct Injected {
     thread: Box<str>,
-    /// How many times the thread still comes to such a place, the one at which it panics included.
+    /// The number of calls of [`may_panic`] until the panic; 0 after it.
     left: u64,
     follows: &'static str,
 }
 
-/// What a thread panics with that was to.
+/// The message of an injected panic.
 const INJECTED: &str = "a panic that the simulation injects";
 
 struct Entry {
     name: Box<str>,
     status: Status,
-    /// Its last wait ended because its time was over.
+    /// Its last wait timed out.
     is_late: bool,
     turn: Arc<Condvar>,
 }
@@ -209,7 +210,7 @@ struct Entry {
 #[derive(Clone, Copy, Debug)]
 enum Status {
     Ready,
-    /// Until something with this address is told to go on, or this time has come.
+    /// Until this address is woken, or until this time.
     Waits {
         on: usize,
         until: Option<Duration>,
@@ -231,12 +232,12 @@ impl Entry {
     }
 }
 
-impl State {
+impl SchedulerState {
     fn note(&mut self, what: u64) {
         self.trace.hash = (self.trace.hash.rotate_left(5) ^ what).wrapping_mul(0x517c_c1b7_2722_0a95);
     }
 
-    /// Chooses who runs next, and lets time pass until someone can.
+    /// Chooses the thread that runs next, and advances time until one can.
     fn choose(&mut self, options: &Options) -> usize {
         if self.trace.turns >= options.turns_max {
             self.give_up(options.label, "a run that does not end");
@@ -257,7 +258,7 @@ impl State {
             if ready > 0 {
                 let nth = self.rng.usize(..ready);
                 let mut ids = self.live.iter().filter(|&&id| self.entries[id].is_ready());
-                let next = *ids.nth(nth).expect("there are so many");
+                let next = *ids.nth(nth).expect("nth is below the number of ready threads");
                 self.trace.turns += 1;
                 self.note((next as u64) << 48 ^ self.trace.time.as_nanos() as u64);
                 return next;
@@ -273,17 +274,17 @@ impl State {
         }
     }
 
-    /// Those of the live threads that wait for this, in order.
+    /// The threads that wait for this address, in order.
     fn waiting(&self, on: usize) -> impl Iterator<Item = usize> {
         self.live.iter().copied().filter(move |&id| self.entries[id].waits_for(on))
     }
 
-    /// Nobody can ever run again, or it does not help that they do.
+    /// Aborts the process, after a deadlock or too many turns.
     fn give_up(&self, label: u64, why: &str) -> ! {
         let waits = self.live.iter().map(|&id| &self.entries[id]);
         let waits: Vec<String> = waits.map(|entry| format!("{}: {:?}", entry.name, entry.status)).collect();
         eprintln!("{label}: {why}, after {:?}: {waits:#?}", self.trace);
-        // The other threads cannot be woken any more, so that nobody could be told by a panic.
+        // The other threads cannot be woken any more, so a panic would not reach the caller.
         std::process::abort();
     }
 }
@@ -302,7 +303,7 @@ impl fmt::Debug for Task {
 }
 
 impl Task {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SchedulerState> {
         self.scheduler.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -310,8 +311,8 @@ impl Task {
         self.scheduler.began + self.lock().trace.time
     }
 
-    /// Passes the turn on, and waits until it comes back.
-    fn pass(&self, mut state: MutexGuard<'_, State>) {
+    /// Passes the turn on and waits for the next one.
+    fn pass(&self, mut state: MutexGuard<'_, SchedulerState>) {
         let next = state.choose(&self.scheduler.options);
         if next != self.id {
             state.running = next;
@@ -320,14 +321,14 @@ impl Task {
         }
     }
 
-    fn wait_for_turn(&self, mut state: MutexGuard<'_, State>) {
+    fn wait_for_turn(&self, mut state: MutexGuard<'_, SchedulerState>) {
         let turn = Arc::clone(&state.entries[self.id].turn);
         while state.running != self.id {
             state = turn.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Whether a panic was injected, or follows from one that was.
+    /// Whether a panic was injected, or is a consequence of one.
     fn is_injected(&self, panic: &std::panic::PanicHookInfo<'_>) -> bool {
         let payload = panic.payload();
         let text = payload.downcast_ref::<&str>().copied();
@@ -337,10 +338,10 @@ impl Task {
         has_come.is_some_and(|injected| text == INJECTED || text.contains(injected.follows))
     }
 
-    /// Panics, if this thread is to.
+    /// Panics, if a panic is injected here.
     fn maybe_panic(&self) {
         let mut state = self.lock();
-        let State { injected: Some(injected), entries, .. } = &mut *state else { return };
+        let SchedulerState { injected: Some(injected), entries, .. } = &mut *state else { return };
         let is_meant = entries[self.id].name == injected.thread && !std::thread::panicking();
         if injected.left == 0 || !is_meant {
             return;
@@ -352,7 +353,7 @@ impl Task {
         }
     }
 
-    /// Lets another run, if the seed says so.
+    /// Lets another thread run, if the seed decides so.
     pub(crate) fn maybe_yield(&self) {
         let mut state = self.lock();
         if state.rng.u32(..self.scheduler.options.yield_every.max(1)) == 0 {
@@ -364,7 +365,7 @@ impl Task {
         self.pass(self.lock());
     }
 
-    /// Waits until what has this address wakes it, or for this time; answers whether time was what ended it.
+    /// Waits until the address is woken, or for this time. Returns whether it timed out.
     pub(crate) fn block(&self, on: usize, time: Option<Duration>) -> bool {
         let mut state = self.lock();
         let until = time.map(|time| state.trace.time.saturating_add(time));
@@ -381,7 +382,7 @@ impl Task {
         }
     }
 
-    /// Wakes one of those who wait for it, whichever the seed says.
+    /// Wakes one of the threads that wait for the address. The seed decides which.
     pub(crate) fn wake_one(&self, on: usize) {
         let mut state = self.lock();
         let count = state.waiting(on).count();
@@ -394,7 +395,7 @@ impl Task {
         }
     }
 
-    /// Makes a place for a new thread, which is to call [`run`](Self::run).
+    /// Adds a thread, which must call [`run`](Self::run).
     pub(crate) fn spawned(&self, name: &str) -> Self {
         let mut state = self.lock();
         let id = state.entries.len();
@@ -419,12 +420,12 @@ impl Task {
         }
     }
 
-    /// What those wait for who wait for the end of a thread. No lock has such an address.
+    /// The address that stands for the end of a thread. No lock has such an address.
     const fn end_of(other: usize) -> usize {
         usize::MAX - other
     }
 
-    /// Runs what a new thread is to run, when it is its turn.
+    /// Runs the function of a new thread when it is its turn.
     pub(crate) fn run(self, run: impl FnOnce()) {
         CURRENT.set(Some(self.clone()));
         self.wait_for_turn(self.lock());
@@ -456,7 +457,7 @@ mod tests {
         Options { seed, label: seed, turns_max: 1_000_000, yield_every: 2, step_max }
     }
 
-    /// Threads that each append their number a few times; answers the order, and the trace.
+    /// Runs threads that each append their number a few times. Returns the order and the trace.
     fn race(seed: u64) -> (Vec<usize>, Trace) {
         let simulation = Simulation::begin(options(seed));
         let list = Arc::new(Mutex::new(Vec::new()));
@@ -502,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_notified_goes_on_before_its_time() {
+    fn a_notified_thread_continues_before_its_timeout() {
         for seed in 0..50 {
             let _simulation = Simulation::begin(options(seed));
             let shared = Arc::new((Mutex::new(false), Condvar::new()));
@@ -522,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_on_a_thread_is_told_to_whoever_joins_it() {
+    fn a_panic_on_a_thread_is_returned_by_join() {
         let simulation = Simulation::begin(options(1));
         let lock = Arc::new(Mutex::new(()));
         let its = Arc::clone(&lock);
@@ -558,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_unparked_before_it_parks_does_not_park() {
+    fn a_thread_that_was_unparked_before_does_not_park() {
         let simulation = Simulation::begin(options(3));
         let parker = thread::Parker::new();
         parker.unpark();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::sim;
 
-/// [`std::thread::JoinHandle`] of a thread that answers nothing.
+/// [`std::thread::JoinHandle`] of a thread without result.
 #[derive(Debug)]
 pub struct JoinHandle {
     inner: std::thread::JoinHandle<()>,
@@ -32,7 +32,7 @@ impl JoinHandle {
     }
 }
 
-/// Starts a thread that has a name.
+/// Starts a named thread.
 pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle> {
     let builder = std::thread::Builder::new().name(name.to_owned());
     match sim::current() {
@@ -63,7 +63,7 @@ pub fn yield_now() {
     }
 }
 
-/// A thread that parks, and how others unpark it.
+/// The handle by which a thread parks and others unpark it.
 #[derive(Clone, Debug)]
 pub struct Parker {
     thread: std::thread::Thread,
@@ -73,12 +73,12 @@ pub struct Parker {
 }
 
 impl Parker {
-    /// Of this thread.
+    /// The handle of this thread.
     pub fn new() -> Self {
         Self { thread: std::thread::current(), task: sim::current(), is_unparked: Arc::default() }
     }
 
-    /// As [`std::thread::park`]; to be called on the thread that it was made on.
+    /// As [`std::thread::park`]; must be called on the thread that created it.
     pub fn park(&self) {
         match &self.task {
             None => std::thread::park(),
@@ -86,7 +86,7 @@ impl Parker {
         }
     }
 
-    /// As [`std::thread::park_timeout`]; to be called on the thread that it was made on.
+    /// As [`std::thread::park_timeout`]; must be called on the thread that created it.
     pub fn park_timeout(&self, timeout: Duration) {
         match &self.task {
             None => std::thread::park_timeout(timeout),

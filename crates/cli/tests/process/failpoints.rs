@@ -36,7 +36,7 @@ const STEPS: [&[&str]; 30] = [
     &["roll.before-seal:1", "recover.before-seal:1", "recover.before-seal:1"],
     &["roll.before-seal:1", "recover.after-seal:1"],
     &["open.after-recovery:1"],
-    &["open.after-tidy:1"],
+    &["open.after-leftovers:1"],
     &["open.after-incarnation:1"],
     &["store.one-written:1"],
     &["store.one-written:3"],

@@ -1,6 +1,6 @@
 //! Where a blob lies, and how a manifest says so.
 
-/// A piece of a checkpoint: where it lies and what its checksum is. Sorted by place.
+/// A piece of a checkpoint: its place and its checksum. Ordered by place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Blob {
     /// The number of the checkpoint in whose file it lies.

@@ -1,5 +1,5 @@
-//! A checkpoint that is being written, gently: in pieces between which the caller can pause, and synced as it grows, so that
-//! no sync is long and those of the log wait for none.
+//! A checkpoint that is being written, gently: in pieces between which the caller can pause, and synced as it grows, so
+//! that no sync is long and those of the log wait for none.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -11,9 +11,9 @@ use crate::failpoint::failpoint;
 use crate::fault::{Fault, Operation};
 use crate::log::{LogError, Position};
 
-/// What is written at once. Larger writes make larger folios, and those make small writes dearer.
+/// The size of a write. Larger ones create larger folios, which make small writes more expensive.
 const PIECE_BYTES: u64 = 256 << 10;
-/// How much is written between two syncs.
+/// The bytes between two syncs.
 const SYNC_BYTES: u64 = 4 << 20;
 
 /// A checkpoint that is being written. Dropped unfinished, it leaves nothing behind.
@@ -26,7 +26,7 @@ pub struct Draft<'a> {
     file: Option<Box<dyn DiskFile>>,
     number: u64,
     position: Position,
-    /// What comes next in the file, not yet written.
+    /// Bytes that are not written yet.
     buffer: Vec<u8>,
     /// Where the buffer belongs.
     written: u64,
@@ -39,11 +39,11 @@ impl<'a> Draft<'a> {
         position: Position,
         pace: &'a mut dyn FnMut(usize),
     ) -> Result<Draft<'a>, LogError> {
-        let shelf = &mut checkpoints.shelf;
-        let number = shelf.next_number();
-        let created = shelf.remove_draft().and_then(|()| shelf.disk.create(DRAFT_NAME));
+        let set = &mut checkpoints.set;
+        let number = set.next_number();
+        let created = set.remove_draft().and_then(|()| set.disk.create(DRAFT_NAME));
         let file = Some(created.map_err(|fault| checkpoints.fail(fault))?);
-        checkpoints.shelf.has_draft = true;
+        checkpoints.set.has_draft = true;
         let buffer = Vec::with_capacity(PIECE_BYTES as usize);
         let written = HEADER_BYTES as u64;
         Ok(Draft { checkpoints, pace, file, number, position, buffer, written, blobs_crc: 0 })
@@ -65,8 +65,8 @@ impl<'a> Draft<'a> {
     /// Puts the checkpoint in its place, and then drops those before the one before it. `shared` are the blobs of older
     /// checkpoints that the manifest refers to, the ones written here may be among them.
     ///
-    /// [`LogError::NoSpace`] means that nothing has changed. Any other failure is the disk's: what is there, only a start
-    /// can tell.
+    /// [`LogError::NoSpace`] means that nothing has changed. Any other failure is the disk's: what is there, only a
+    /// start can tell.
     pub fn finish(mut self, manifest: &[u8], shared: &[Blob]) -> Result<(), LogError> {
         let files = self.files_of(shared);
         let blobs_end = self.end();
@@ -85,7 +85,7 @@ impl<'a> Draft<'a> {
             manifest_crc: crc32c::crc32c(manifest),
         };
         self.complete(&header)?;
-        if let Err(fault) = self.checkpoints.shelf.place_draft(header, files) {
+        if let Err(fault) = self.checkpoints.set.place_draft(header, files) {
             return Err(self.give_up(fault));
         }
         self.checkpoints.confirm_placed()
@@ -95,10 +95,7 @@ impl<'a> Draft<'a> {
         let files: BTreeSet<u64> =
             shared.iter().map(|blob| blob.file).filter(|&file| file != self.number).collect();
         for &file in &files {
-            assert!(
-                self.checkpoints.shelf.header(file).is_some(),
-                "no blob of checkpoint {file} can be read"
-            );
+            assert!(self.checkpoints.set.header(file).is_some(), "no blob of checkpoint {file} can be read");
         }
         files.into_iter().collect()
     }
@@ -136,7 +133,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Writes what is left, and the header, and makes all of it durable.
+    /// Writes the rest and the header, and makes all of it durable.
     fn complete(&mut self, header: &Header) -> Result<(), LogError> {
         if !self.buffer.is_empty() {
             self.write_piece()?;
@@ -164,7 +161,7 @@ impl<'a> Draft<'a> {
     /// What was written may be the room that others wait for. If it cannot be removed now, the next draft will.
     fn discard(&mut self) {
         self.file = None;
-        let _ = self.checkpoints.shelf.remove_draft();
+        let _ = self.checkpoints.set.remove_draft();
     }
 }
 

@@ -1,11 +1,12 @@
-//! Checkpoints as those see them who look into a store and start nothing: each by itself, whatever is wrong with others.
+//! Examines each checkpoint of a store by itself, whatever the state of the others, for tools that do not open the
+//! store.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::checkpoint_set::{CheckpointSet, Sound, read_table};
 use super::format::{Header, Role, damage};
 use super::read::{Loaded, verify, verify_blobs, verify_rest};
-use super::shelf::{Shelf, Sound, read_table};
 use super::{Checkpoints, DRAFT_NAME};
 use crate::disk::Disk;
 use crate::fault::{Damage, Fault, OpenError};
@@ -18,14 +19,14 @@ pub(crate) struct Examined {
     pub(crate) bytes: u64,
     /// Whether a start can begin from it, as its name says; otherwise it is there for its blobs.
     pub(crate) is_checkpoint: bool,
-    /// Where it stands, if its header is sound.
+    /// Its position, if its header is sound.
     pub(crate) position: Option<Position>,
     /// Whether a checkpoint refers to it, or it is one.
     pub(crate) is_needed: bool,
     pub(crate) damages: Vec<Damage>,
 }
 
-/// Whether a file of this name is a checkpoint that is not whole yet.
+/// Whether a file of this name is an incomplete checkpoint.
 pub(crate) fn is_draft_name(name: &str) -> bool {
     name == DRAFT_NAME
 }
@@ -37,22 +38,22 @@ impl Checkpoints {
         disk: Arc<dyn Disk>,
         uuid: [u8; 16],
     ) -> Result<(Checkpoints, Vec<(String, OpenError)>), Fault> {
-        let (shelf, refused) = Shelf::look_past(disk, uuid)?;
-        Ok((Checkpoints { shelf, uuid, relies_on_newest: false, is_poisoned: false }, refused))
+        let (set, refused) = CheckpointSet::scan_past(disk, uuid)?;
+        Ok((Checkpoints { set, uuid, relies_on_newest: false, is_poisoned: false }, refused))
     }
 
     /// Reads all bytes of all files and compares them with their checksums.
     pub(crate) fn examine(&self, read: &mut dyn FnMut(u64)) -> Vec<Examined> {
         let mut needed = BTreeSet::new();
-        for (number, _, role, header) in self.shelf.all() {
+        for (number, _, role, header) in self.set.all() {
             if role == Role::Checkpoint {
                 needed.insert(number);
                 needed.extend(header.and_then(|header| self.table(header).ok()).unwrap_or_default());
             }
         }
-        let condemned: Vec<Damage> = self.shelf.damages().map(|(_, damage)| damage.clone()).collect();
-        let files = self.shelf.all().map(|(number, bytes, role, header)| {
-            let name = self.shelf.name(number);
+        let condemned: Vec<Damage> = self.set.damages().map(|(_, damage)| damage.clone()).collect();
+        let files = self.set.all().map(|(number, bytes, role, header)| {
+            let name = self.set.name(number);
             let mut damages: Vec<Damage> =
                 condemned.iter().filter(|damage| damage.file == name).cloned().collect();
             if let Some(header) = header {
@@ -77,26 +78,26 @@ impl Checkpoints {
     }
 
     fn damages_in(&self, header: &Header, role: Role) -> impl Iterator<Item = Damage> {
-        let blobs = verify_blobs(&self.shelf, header);
-        let rest = if role == Role::Checkpoint { verify_rest(&self.shelf, header) } else { Ok(()) };
+        let blobs = verify_blobs(&self.set, header);
+        let rest = if role == Role::Checkpoint { verify_rest(&self.set, header) } else { Ok(()) };
         [blobs, rest].into_iter().filter_map(|verified| match verified {
             Ok(()) => None,
             Err(OpenError::Damaged(damage)) => Some(damage),
-            Err(error) => Some(damage(&self.shelf.name(header.number), 0, error.to_string())),
+            Err(error) => Some(damage(&self.set.name(header.number), 0, error.to_string())),
         })
     }
 
     /// The numbers of those that a start would begin from, newest first.
     pub(crate) fn numbers(&self) -> Vec<u64> {
-        let all = self.shelf.all().filter(|(_, _, role, _)| *role == Role::Checkpoint);
+        let all = self.set.all().filter(|(_, _, role, _)| *role == Role::Checkpoint);
         let mut numbers: Vec<u64> = all.map(|(number, ..)| number).collect();
         numbers.reverse();
         numbers
     }
 
-    /// Where they stand, those that are damaged too, if their headers are not.
+    /// The positions of all checkpoints with a sound header, damaged ones included.
     pub(crate) fn positions(&self) -> impl Iterator<Item = Position> {
-        let all = self.shelf.all().filter(|(_, _, role, _)| *role == Role::Checkpoint);
+        let all = self.set.all().filter(|(_, _, role, _)| *role == Role::Checkpoint);
         all.filter_map(|(.., header)| Some(header?.position))
     }
 
@@ -106,13 +107,13 @@ impl Checkpoints {
         number: u64,
         build: impl FnOnce(&Loaded<'_>) -> Result<T, OpenError>,
     ) -> Result<T, OpenError> {
-        let mut kept = self.shelf.kept();
+        let mut kept = self.set.kept();
         if let Some(sound) = kept.find(|sound| sound.header.number == number) {
-            return build(&Loaded::read(&self.shelf, sound)?);
+            return build(&Loaded::read(&self.set, sound)?);
         }
-        let mut damages = self.shelf.damages();
+        let mut damages = self.set.damages();
         let found = damages.find(|(damaged, _)| *damaged == number).map(|(_, damage)| damage.clone());
-        let missing = || damage(&self.shelf.name(number), 0, "the file is missing");
+        let missing = || damage(&self.set.name(number), 0, "the file is missing");
         Err(found.unwrap_or_else(missing).into())
     }
 
@@ -122,33 +123,33 @@ impl Checkpoints {
         number: u64,
         build: impl FnOnce(&Loaded<'_>) -> Result<T, OpenError>,
     ) -> Result<T, OpenError> {
-        let missing = || damage(&self.shelf.name(number), 0, "its header is damaged");
-        let header = self.shelf.header(number).ok_or_else(missing)?;
+        let missing = || damage(&self.set.name(number), 0, "its header is damaged");
+        let header = self.set.header(number).ok_or_else(missing)?;
         let files = self.table(header).unwrap_or_default();
-        build(&Loaded::read(&self.shelf, Sound { header, files: &files })?)
+        build(&Loaded::read(&self.set, Sound { header, files: &files })?)
     }
 
     fn table(&self, header: &Header) -> Result<Vec<u64>, OpenError> {
-        let file = self.shelf.open(header.number)?;
-        read_table(&*file, &self.shelf.name(header.number), header)
+        let file = self.set.open(header.number)?;
+        read_table(&*file, &self.set.name(header.number), header)
     }
 
-    /// What the file of a checkpoint is called.
+    /// The name of the file of a checkpoint.
     pub(crate) fn name_of(&self, number: u64) -> String {
-        self.shelf.name(number)
+        self.set.name(number)
     }
 
-    /// Where a checkpoint stands, if its header is sound.
+    /// The position of a checkpoint, if its header is sound.
     pub(crate) fn position_of(&self, number: u64) -> Option<Position> {
-        self.shelf.header(number).map(|header| header.position)
+        self.set.header(number).map(|header| header.position)
     }
 
     /// Whether every byte of a checkpoint, and of the files that it refers to, matches its checksum.
     pub(crate) fn is_whole(&self, number: u64) -> Result<bool, Fault> {
-        let Some(sound) = self.shelf.kept().find(|sound| sound.header.number == number) else {
+        let Some(sound) = self.set.kept().find(|sound| sound.header.number == number) else {
             return Ok(false);
         };
-        match verify(&self.shelf, sound) {
+        match verify(&self.set, sound) {
             Ok(()) => Ok(true),
             Err(OpenError::Disk(fault)) => Err(fault),
             Err(_) => Ok(false),
@@ -157,9 +158,9 @@ impl Checkpoints {
 
     /// The name of a checkpoint's file, and of those that it refers to.
     pub(crate) fn files_of(&self, number: u64) -> Result<Vec<String>, OpenError> {
-        let missing = || damage(&self.shelf.name(number), 0, "its header is damaged");
-        let header = self.shelf.header(number).ok_or_else(missing)?;
+        let missing = || damage(&self.set.name(number), 0, "its header is damaged");
+        let header = self.set.header(number).ok_or_else(missing)?;
         let files = self.table(header)?;
-        Ok([number].into_iter().chain(files).map(|number| self.shelf.name(number)).collect())
+        Ok([number].into_iter().chain(files).map(|number| self.set.name(number)).collect())
     }
 }

@@ -37,13 +37,13 @@ const _: () = assert!(HEADER_BYTES == 128);
 /// One number of a file in the table.
 const TABLE_ENTRY_BYTES: u64 = 8;
 
-/// What a checkpoint is called until it is whole.
+/// The name of a checkpoint until it is complete.
 pub(super) const DRAFT_NAME: &str = "checkpoint.new";
 
 /// The numbers that checkpoints can have. No store gets near the upper end, and so the next number always exists.
 const NUMBERS: RangeInclusive<u64> = 1..=u64::MAX / 2;
 
-/// What a file is good for, as its name says.
+/// The use of a file, which is part of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// To start from.
@@ -76,7 +76,7 @@ pub(crate) fn is_checkpoint_name(name: &str) -> bool {
     parse_name(name).is_some()
 }
 
-/// What stands at the beginning of a checkpoint's file.
+/// The header of a checkpoint's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) uuid: [u8; 16],
@@ -86,7 +86,7 @@ pub(super) struct Header {
     pub(super) bytes: u64,
     /// Where the blobs end and the table begins.
     pub(super) blobs_end: u64,
-    /// How many files the table holds.
+    /// The number of files in the table.
     pub(super) files: u32,
     pub(super) blobs_crc: u32,
     pub(super) table_crc: u32,
@@ -112,8 +112,8 @@ impl Header {
         into
     }
 
-    /// The header in `from`, if it is one that was written for the checkpoint `number` and a file of `bytes`. Whose store
-    /// it belongs to is left to the caller.
+    /// The header in `from`, if it is one that was written for the checkpoint `number` and a file of `bytes`. Whose
+    /// store it belongs to is left to the caller.
     pub(super) fn decode(
         from: &[u8; HEADER_BYTES],
         file: &str,

@@ -5,7 +5,8 @@
 //! - [`Checkpoints`] (here) finds them, takes new ones, and says where the log may be forgotten before.
 //! - [`Draft`] (`draft`) is one that is being written; [`Loaded`] (`read`) one that is being read.
 //! - [`Blob`] (`blob`) says where a piece lies. `format` is a file's name and header.
-//! - `shelf` knows all files of checkpoints and which of them can go. `examine` looks at each by itself.
+//! - `checkpoint_set` knows all files of checkpoints and which of them can be removed. `examine` looks at each by
+//!   itself.
 //!
 //! Two are kept, so that a damaged one is no loss: the log is kept from the older one's position on.
 //! docs/understand/log-format.md draws the bytes.
@@ -19,34 +20,34 @@ use crate::fault::{Damage, Fault, OpenError, Operation};
 use crate::log::{LogError, Position};
 
 mod blob;
+mod checkpoint_set;
 mod draft;
 mod examine;
 mod format;
 mod read;
-mod shelf;
 
 pub use blob::Blob;
+use checkpoint_set::CheckpointSet;
 pub use draft::Draft;
 pub(crate) use examine::is_draft_name;
 pub use format::CHECKPOINT_VERSION;
 use format::DRAFT_NAME;
 pub(crate) use format::is_checkpoint_name;
 pub use read::{Loaded, VisitBlob};
-use shelf::Shelf;
 
-/// So many are kept.
+/// The number of checkpoints that are kept.
 const KEPT: usize = 2;
 
-/// A checkpoint refers to at most so many older files, because a start opens each of them.
+/// The most older files that a checkpoint refers to, since a start opens each of them.
 const FILES_MAX: usize = 32;
-/// So many are left when there were more, so that not every checkpoint has to write small ones together.
+/// The number of older files after a merge, so that not every checkpoint has to merge.
 const FILES_LEFT: usize = FILES_MAX / 2;
 
 /// The checkpoints of a store. One thread owns them.
 ///
 /// After a failure of the disk nothing is written any more: [`LogError::Poisoned`].
 pub struct Checkpoints {
-    shelf: Shelf,
+    set: CheckpointSet,
     uuid: [u8; 16],
     /// Whether the log before the newest may be forgotten although no other is kept.
     relies_on_newest: bool,
@@ -56,17 +57,17 @@ pub struct Checkpoints {
 /// A start from a checkpoint.
 #[derive(Debug)]
 pub struct Restored<T> {
-    /// What was built from it.
+    /// The value that was built from it.
     pub value: T,
     /// The checkpoint's number.
     pub number: u64,
     /// The events before this position are in it.
     pub position: Position,
-    /// What is wrong with the newest one, if that is not this one.
+    /// The damage of the newest one, if an older one was used.
     pub skipped: Option<Damage>,
 }
 
-/// What came of [`Checkpoints::drop_older`].
+/// The outcome of [`Checkpoints::drop_older`].
 #[derive(Debug)]
 pub enum Older {
     /// The newest checkpoint is sound, and the only one.
@@ -87,59 +88,59 @@ impl Older {
 impl Checkpoints {
     /// Finds the checkpoints of the store `uuid` and changes nothing. Refuses those of other stores and newer formats.
     pub fn open(disk: Arc<dyn Disk>, uuid: [u8; 16]) -> Result<Checkpoints, OpenError> {
-        let shelf = Shelf::look(disk, uuid)?;
-        Ok(Checkpoints { shelf, uuid, relies_on_newest: false, is_poisoned: false })
+        let set = CheckpointSet::scan(disk, uuid)?;
+        Ok(Checkpoints { set, uuid, relies_on_newest: false, is_poisoned: false })
     }
 
-    /// Has `build` restore a state from the newest sound checkpoint; none if there is no checkpoint at all. Changes nothing
-    /// on disk.
+    /// Has `build` restore a state from the newest sound checkpoint; none if there is no checkpoint at all. Changes
+    /// nothing on disk.
     ///
-    /// One that is damaged or cannot be read, or for which `build` answers [`OpenError::Damaged`] because a blob is, gives
-    /// way to the older one, which is as good: the log is kept from its position on. If none is sound, the damage of the
-    /// newest is the answer. Any other error ends the search.
+    /// One that is damaged or cannot be read, or for which `build` answers [`OpenError::Damaged`] because a blob is,
+    /// gives way to the older one, which is as good: the log is kept from its position on. If none is sound, the damage
+    /// of the newest is the answer. Any other error ends the search.
     pub fn load<T>(
         &mut self,
         mut build: impl FnMut(&Loaded<'_>) -> Result<T, OpenError>,
     ) -> Result<Option<Restored<T>>, OpenError> {
-        while let Some(sound) = self.shelf.newest() {
+        while let Some(sound) = self.set.newest() {
             let (number, position) = (sound.header.number, sound.header.position);
-            match Loaded::read(&self.shelf, sound).and_then(|loaded| build(&loaded)) {
+            match Loaded::read(&self.set, sound).and_then(|loaded| build(&loaded)) {
                 Ok(value) => {
-                    let mut newer = self.shelf.damages().take_while(|(damaged, _)| *damaged > number);
+                    let mut newer = self.set.damages().take_while(|(damaged, _)| *damaged > number);
                     let skipped = newer.next().map(|(_, damage)| damage.clone());
                     return Ok(Some(Restored { value, number, position, skipped }));
                 }
-                Err(OpenError::Damaged(damage)) => self.shelf.condemn(number, damage),
+                Err(OpenError::Damaged(damage)) => self.set.condemn(number, damage),
                 Err(error) => return Err(error),
             }
         }
-        if let Some((_, damage)) = self.shelf.damages().next() {
+        if let Some((_, damage)) = self.set.damages().next() {
             return Err(damage.clone().into());
         }
-        match self.shelf.any() {
+        match self.set.any() {
             Some(blobs) => {
                 let what = "the checkpoint that refers to it is missing";
-                Err(format::damage(&self.shelf.name(blobs), 0, what).into())
+                Err(format::damage(&self.set.name(blobs), 0, what).into())
             }
             None => Ok(None),
         }
     }
 
-    /// Removes what an earlier run left behind: a draft, checkpoints beyond the two newest, files that nothing refers to.
-    /// A damaged checkpoint stays for whoever wants to look at it, until the next one is taken. To be called after
+    /// Removes what an earlier run left behind: a draft, checkpoints beyond the two newest, files that nothing refers
+    /// to. A damaged checkpoint stays for whoever wants to look at it, until the next one is taken. To be called after
     /// [`load`](Self::load), when all else was found sound too.
-    pub fn tidy(&mut self) -> Result<(), LogError> {
+    pub fn remove_leftovers(&mut self) -> Result<(), LogError> {
         self.refuse_if_poisoned()?;
         let mut kept = self.newest(KEPT);
-        kept.extend(self.shelf.damages().map(|(number, _)| number));
-        let tidied = self.shelf.remove_draft().and_then(|()| self.keep_durably(&kept));
-        tidied.map_err(|fault| self.fail(fault))
+        kept.extend(self.set.damages().map(|(number, _)| number));
+        let removed = self.set.remove_draft().and_then(|()| self.keep_durably(&kept));
+        removed.map_err(|fault| self.fail(fault))
     }
 
     /// The log before this position may be forgotten: that of the older of the two kept, the beginning while there are
     /// fewer, or what [`drop_older`](Self::drop_older) has left.
     pub fn needed_from(&self) -> Position {
-        let mut kept = self.shelf.kept().map(|sound| sound.header.position);
+        let mut kept = self.set.kept().map(|sound| sound.header.position);
         match (kept.next(), kept.next()) {
             (Some(newest), _) if self.relies_on_newest => newest,
             (Some(_), Some(older)) => older,
@@ -147,17 +148,17 @@ impl Checkpoints {
         }
     }
 
-    /// Which files the next checkpoint should not refer to any more, of those in which the blobs lie that it could share:
-    /// those of which less than half would be used, and the smallest of too many. Their blobs are to be written again.
+    /// Which files the next checkpoint should not refer to any more, of those in which the blobs lie that it could
+    /// share: those of which less than half would be used, and the smallest of too many. Their blobs are to be written
+    /// again.
     pub fn sparse(&self, shared: &[Blob]) -> BTreeSet<u64> {
         let mut used: BTreeMap<u64, u64> = BTreeMap::new();
         for blob in shared.iter().copied().collect::<BTreeSet<_>>() {
             *used.entry(blob.file).or_default() += u64::from(blob.bytes);
         }
         // Tables and old manifests take up room too, so they count as unused.
-        let is_sparse = |file: u64, used: u64| {
-            self.shelf.header(file).is_none_or(|header| used < header.bytes.div_ceil(2))
-        };
+        let is_sparse =
+            |file: u64, used: u64| self.set.header(file).is_none_or(|header| used < header.bytes.div_ceil(2));
         let (sparse, dense): (Vec<_>, Vec<_>) =
             used.into_iter().partition(|&(file, used)| is_sparse(file, used));
         let mut files: BTreeSet<u64> = sparse.into_iter().map(|(file, _)| file).collect();
@@ -171,8 +172,8 @@ impl Checkpoints {
 
     /// Reads blobs that the newest checkpoint refers to, as [`Loaded::read_blobs`] does.
     pub fn read_blobs(&self, blobs: &[Blob], visit: &mut VisitBlob<'_>) -> Result<(), OpenError> {
-        match self.shelf.newest() {
-            Some(newest) if !blobs.is_empty() => Loaded::read(&self.shelf, newest)?.read_blobs(blobs, visit),
+        match self.set.newest() {
+            Some(newest) if !blobs.is_empty() => Loaded::read(&self.set, newest)?.read_blobs(blobs, visit),
             _ => Ok(()),
         }
     }
@@ -185,17 +186,17 @@ impl Checkpoints {
         pace: &'a mut dyn FnMut(usize),
     ) -> Result<Draft<'a>, LogError> {
         self.refuse_if_poisoned()?;
-        let newest = self.shelf.newest().map_or(Position::START, |sound| sound.header.position);
+        let newest = self.set.newest().map_or(Position::START, |sound| sound.header.position);
         assert!((newest..=Position::MAX).contains(&position), "checkpoints go forward");
         Draft::begin(self, position, pace)
     }
 
-    /// For a full disk: forgets the older checkpoint, so that the log that was kept for it can go. Only if every byte of
-    /// the newest matches its checksum.
+    /// For a full disk: forgets the older checkpoint, so that the log that was kept for it can go. Only if every byte
+    /// of the newest matches its checksum.
     pub fn drop_older(&mut self) -> Result<Older, LogError> {
         self.refuse_if_poisoned()?;
-        let Some(newest) = self.shelf.newest() else { return Ok(Older::NoCheckpoint) };
-        match read::verify(&self.shelf, newest) {
+        let Some(newest) = self.set.newest() else { return Ok(Older::NoCheckpoint) };
+        match read::verify(&self.set, newest) {
             Ok(()) => {}
             Err(OpenError::Disk(fault)) if !fault.is_of_reading() => return Err(self.fail(fault)),
             Err(why) => return Ok(Older::Kept(why)),
@@ -208,29 +209,29 @@ impl Checkpoints {
 
     /// The bytes of all files of checkpoints.
     pub fn bytes(&self) -> u64 {
-        self.shelf.bytes()
+        self.set.bytes()
     }
 
-    /// The numbers of the newest so many that one can start from.
+    /// The numbers of the newest usable checkpoints.
     pub(crate) fn newest(&self, count: usize) -> BTreeSet<u64> {
-        self.shelf.kept().take(count).map(|sound| sound.header.number).collect()
+        self.set.kept().take(count).map(|sound| sound.header.number).collect()
     }
 
-    /// Keeps these alone. Their names may be those that a failed sync has left in the page cache, so they are made durable
-    /// before any other goes. Without a sound one nothing goes.
+    /// Keeps these alone. Their names may be those that a failed sync has left in the page cache, so they are made
+    /// durable before any other goes. Without a sound one nothing goes.
     fn keep_durably(&mut self, kept: &BTreeSet<u64>) -> Result<(), Fault> {
-        if self.shelf.newest().is_none() {
+        if self.set.newest().is_none() {
             return Ok(());
         }
-        self.shelf.disk.sync_dir()?;
-        self.shelf.keep_only(kept)
+        self.set.disk.sync_dir()?;
+        self.set.keep_only(kept)
     }
 
-    /// Makes the name of a new checkpoint durable, and only then lets go of the oldest.
+    /// Makes the name of a new checkpoint durable, and only then removes the oldest.
     fn confirm_placed(&mut self) -> Result<(), LogError> {
         self.relies_on_newest = false;
         match self.keep_durably(&self.newest(KEPT)).map_err(|fault| self.fail(fault)) {
-            // The new one is durable; what could not be moved aside is, next time.
+            // The new one is durable. The next attempt removes the rest.
             Err(LogError::NoSpace(_)) => Ok(()),
             other => other,
         }
@@ -240,8 +241,8 @@ impl Checkpoints {
         if self.is_poisoned { Err(LogError::Poisoned) } else { Ok(()) }
     }
 
-    /// A full disk is a refusal and passes. A directory that could not be synced is not to be synced again, whatever the
-    /// reason.
+    /// A full disk is a refusal and passes. A directory that could not be synced is not to be synced again, whatever
+    /// the reason.
     fn fail(&mut self, fault: Fault) -> LogError {
         if fault.is_no_space() && fault.operation != Operation::SyncDirectory {
             return LogError::NoSpace(fault);

@@ -5,8 +5,8 @@ use std::collections::btree_map::Entry;
 use std::ops::Range;
 
 use super::Blob;
+use super::checkpoint_set::{CheckpointSet, Sound, read_header, read_table};
 use super::format::{Header, damage, unreadable};
-use super::shelf::{Shelf, Sound, read_header, read_table};
 use crate::disk::DiskFile;
 use crate::fault::{OpenError, ReplayError};
 use crate::log::Position;
@@ -16,7 +16,7 @@ const READ_BYTES: u64 = 1 << 20;
 /// Reading over a gap of this size costs no more than another read.
 const GAP_BYTES: u64 = 64 << 10;
 
-/// What is done with a blob: its index in what was asked for, and its bytes.
+/// Visits a blob: its index in the request, and its bytes.
 pub type VisitBlob<'a> = dyn FnMut(usize, &[u8]) -> Result<(), ReplayError> + 'a;
 
 /// A checkpoint whose manifest was read and found sound.
@@ -25,26 +25,27 @@ pub struct Loaded<'a> {
     pub number: u64,
     /// The events before this position are in it.
     pub position: Position,
-    /// What was given to [`Draft::finish`](super::Draft::finish).
+    /// The manifest that was passed to [`Draft::finish`](super::Draft::finish).
     pub manifest: Vec<u8>,
     header: &'a Header,
     /// The other files that it refers to.
     files: Vec<u64>,
-    shelf: &'a Shelf,
+    set: &'a CheckpointSet,
 }
 
 impl<'a> Loaded<'a> {
-    pub(super) fn read(shelf: &'a Shelf, sound: Sound<'a>) -> Result<Loaded<'a>, OpenError> {
+    pub(super) fn read(set: &'a CheckpointSet, sound: Sound<'a>) -> Result<Loaded<'a>, OpenError> {
         let header = sound.header;
-        let manifest = read_manifest(&*shelf.open(header.number)?, &shelf.name(header.number), header)?;
+        let manifest = read_manifest(&*set.open(header.number)?, &set.name(header.number), header)?;
         let files = sound.files.to_vec();
-        Ok(Loaded { number: header.number, position: header.position, manifest, header, files, shelf })
+        Ok(Loaded { number: header.number, position: header.position, manifest, header, files, set })
     }
 
     /// Reads these blobs and hands them over in the order of `blobs`, each verified. Those that follow each other in
     /// `blobs` as they do in their file share large reads, so sort them where the order does not matter.
     ///
-    /// A blob that is not what was written is [`OpenError::Damaged`], one that `visit` cannot take [`OpenError::Replay`].
+    /// A blob that is not what was written is [`OpenError::Damaged`], one that `visit` cannot take
+    /// [`OpenError::Replay`].
     pub fn read_blobs(&self, blobs: &[Blob], visit: &mut VisitBlob<'_>) -> Result<(), OpenError> {
         let mut files = BTreeMap::new();
         let mut buffer = Vec::new();
@@ -55,12 +56,12 @@ impl<'a> Loaded<'a> {
             let number = run[0].file;
             let file: &mut Box<dyn DiskFile> = match files.entry(number) {
                 Entry::Occupied(entry) => entry.into_mut(),
-                Entry::Vacant(entry) => entry.insert(self.shelf.open(number)?),
+                Entry::Vacant(entry) => entry.insert(self.set.open(number)?),
             };
             let offset = run[0].offset;
             let end = run[count - 1].offset + u64::from(run[count - 1].bytes);
             buffer.resize((end - offset) as usize, 0);
-            read_exactly(&**file, &self.shelf.name(number), offset, &mut buffer)?;
+            read_exactly(&**file, &self.set.name(number), offset, &mut buffer)?;
             for (index, blob) in run.iter().enumerate() {
                 let begin = (blob.offset - offset) as usize;
                 let bytes = &buffer[begin..begin + blob.bytes as usize];
@@ -78,7 +79,7 @@ impl<'a> Loaded<'a> {
         index: usize,
         visit: &mut VisitBlob<'_>,
     ) -> Result<(), OpenError> {
-        let name = || self.shelf.name(blob.file);
+        let name = || self.set.name(blob.file);
         if crc32c::crc32c(bytes) != blob.crc {
             return Err(damage(&name(), blob.offset, "the checksum of a blob does not match").into());
         }
@@ -111,8 +112,8 @@ impl<'a> Loaded<'a> {
     /// Where a blob ends, if it lies in one of this checkpoint's files.
     fn end_of(&self, blob: &Blob) -> Result<u64, OpenError> {
         let is_ours = blob.file == self.number || self.files.binary_search(&blob.file).is_ok();
-        let header = self.shelf.header(blob.file).filter(|_| is_ours);
-        let own = self.shelf.name(self.number);
+        let header = self.set.header(blob.file).filter(|_| is_ours);
+        let own = self.set.name(self.number);
         let manifest = self.header.manifest().start;
         let Some(area) = header.map(Header::blobs) else {
             let what = format!("its manifest refers to checkpoint {}, its table does not", blob.file);
@@ -121,7 +122,7 @@ impl<'a> Loaded<'a> {
         match blob.end() {
             Some(end) if blob.offset >= area.start && end <= area.end => Ok(end),
             _ => {
-                let name = self.shelf.name(blob.file);
+                let name = self.set.name(blob.file);
                 let what =
                     format!("its manifest refers to offset {} of {name}, where no blob is", blob.offset);
                 Err(damage(&own, manifest, what).into())
@@ -132,7 +133,7 @@ impl<'a> Loaded<'a> {
     /// Says that the manifest is sound but cannot be taken.
     pub fn refuse_manifest(&self, source: ReplayError) -> OpenError {
         OpenError::Replay {
-            file: self.shelf.name(self.number),
+            file: self.set.name(self.number),
             offset: self.header.manifest().start,
             position: self.position,
             source,
@@ -141,30 +142,30 @@ impl<'a> Loaded<'a> {
 }
 
 /// Reads all bytes of a checkpoint and of the files that it refers to, and compares them with their checksums.
-pub(super) fn verify(shelf: &Shelf, sound: Sound<'_>) -> Result<(), OpenError> {
-    verify_blobs(shelf, sound.header)?;
-    verify_rest(shelf, sound.header)?;
+pub(super) fn verify(set: &CheckpointSet, sound: Sound<'_>) -> Result<(), OpenError> {
+    verify_blobs(set, sound.header)?;
+    verify_rest(set, sound.header)?;
     for &number in sound.files {
-        match shelf.header(number) {
-            Some(header) => verify_blobs(shelf, header)?,
-            None => return Err(damage(&shelf.name(number), 0, "its header is damaged").into()),
+        match set.header(number) {
+            Some(header) => verify_blobs(set, header)?,
+            None => return Err(damage(&set.name(number), 0, "its header is damaged").into()),
         }
     }
     Ok(())
 }
 
 /// Reads the table and the manifest of a checkpoint, and compares them with their checksums.
-pub(super) fn verify_rest(shelf: &Shelf, header: &Header) -> Result<(), OpenError> {
-    let (file, name) = (shelf.open(header.number)?, shelf.name(header.number));
+pub(super) fn verify_rest(set: &CheckpointSet, header: &Header) -> Result<(), OpenError> {
+    let (file, name) = (set.open(header.number)?, set.name(header.number));
     read_table(&*file, &name, header)?;
     read_manifest(&*file, &name, header)?;
     Ok(())
 }
 
 /// Reads all blobs of a file, and compares them with their checksum.
-pub(super) fn verify_blobs(shelf: &Shelf, header: &Header) -> Result<(), OpenError> {
-    let name = shelf.name(header.number);
-    let file = shelf.open(header.number)?;
+pub(super) fn verify_blobs(set: &CheckpointSet, header: &Header) -> Result<(), OpenError> {
+    let name = set.name(header.number);
+    let file = set.open(header.number)?;
     if read_header(&*file, &name, header.number, file.len()?)? != *header {
         return Err(damage(&name, 0, "its header has changed").into());
     }
@@ -198,7 +199,7 @@ pub(super) fn read_range(file: &dyn DiskFile, name: &str, range: Range<u64>) -> 
 }
 
 fn read_exactly(file: &dyn DiskFile, name: &str, offset: u64, into: &mut [u8]) -> Result<(), OpenError> {
-    // What cannot be read is as good as damaged: the other checkpoint does as well.
+    // An unreadable checkpoint is treated as damaged: the other one is used.
     let read = file.read_at(offset, into).map_err(|fault| unreadable(name, offset, fault))?;
     if read < into.len() {
         return Err(damage(name, offset + read as u64, "it has become shorter").into());

@@ -1,4 +1,4 @@
-//! The commands that are executed next under one lock, and how much their replies are.
+//! How many commands are executed under one lock, and how large their replies may get.
 
 use sureq_core::task::Body as _;
 use sureq_core::{Command, Replies, limits};
@@ -8,34 +8,34 @@ use crate::payload::body::Body;
 use crate::shared::Shared;
 use crate::waiting::sliced;
 
-/// How many tasks are pushed, named or handed out under one lock by the commands of a batch, before others get it.
+/// Commands of a batch push, name and hand out this many tasks under one lock before other threads get it.
 pub(crate) const WORK_TASKS_MAX: usize = 2 * limits::SLICE_TASKS;
 
-/// How many bytes of small payloads are copied under one lock by the commands of a batch.
+/// Commands of a batch copy this many bytes of small payloads under one lock.
 const COPIED_BYTES_MAX: usize = 1 << 20;
 
-/// How many bytes of large payloads are prepared at once.
+/// The bytes of large payloads that are encoded together before the lock is taken.
 const PREPARED_BYTES_MAX: usize = 32 << 20;
 
-/// A command with no more payload bytes and ids than this is neither large nor a giant, provided that segments have
-/// `PLAIN_SEGMENT_BYTES` at least.
+/// A command with at most this many payload bytes and ids is neither large nor oversized, if segments have at least
+/// `PLAIN_SEGMENT_BYTES`.
 const PLAIN_BYTES_MAX: usize = 16 << 10;
 const PLAIN_IDS_MAX: usize = 64;
 const PLAIN_SEGMENT_BYTES: u64 = 64 << 10;
 
-/// Commands that are executed next.
+/// The commands that are executed next under one lock.
 #[derive(Default)]
 pub(crate) struct Batch {
-    /// How many commands those are.
+    /// The number of commands.
     pub(crate) commands: usize,
-    /// It is one command alone, which needs more room than a segment has.
-    pub(crate) is_giant: bool,
-    /// Their large payloads, by the index of the command.
+    /// The batch is a single command that does not fit a segment.
+    pub(crate) is_oversized: bool,
+    /// Encoded large payloads, by the index of their command.
     large: Vec<(usize, Option<Prepared>)>,
 }
 
 impl Batch {
-    /// The payloads of a command, if they are large.
+    /// The encoded payloads of a command, if they are large.
     #[inline]
     pub(crate) fn take(&mut self, index: usize) -> Option<Prepared> {
         if self.large.is_empty() {
@@ -44,7 +44,7 @@ impl Batch {
         self.large.iter_mut().find(|(at, _)| *at == index).and_then(|(_, payloads)| payloads.take())
     }
 
-    /// Keeps what was not used of a command's payloads, so that it is dropped without the lock.
+    /// Keeps encoded payloads that were not used, so that they are freed after the lock is released.
     #[inline]
     pub(crate) fn keep(&mut self, index: usize, unused: Option<Prepared>) {
         if unused.is_some() {
@@ -54,8 +54,8 @@ impl Batch {
 }
 
 impl Shared {
-    /// How many bytes of payloads a command brings, if it is seen at once to be neither large, nor a giant, nor executed in
-    /// slices. Nearly all are.
+    /// The payload bytes of a plain command, one that is obviously neither large, nor oversized, nor executed in
+    /// slices. Nearly all commands are plain.
     #[inline]
     pub(crate) fn plain_bytes(&self, command: &Command<'_>) -> Option<usize> {
         let bytes = match command {
@@ -65,7 +65,7 @@ impl Shared {
             Command::Ack { tasks, .. } if tasks.list.len() <= PLAIN_IDS_MAX => 0,
             _ => return None,
         };
-        // A store that keeps nothing has segments of no size.
+        // In memory the segment size is 0.
         let is_plain = bytes <= PLAIN_BYTES_MAX
             && (self.preallocator.segment_bytes == 0
                 || self.preallocator.segment_bytes >= PLAIN_SEGMENT_BYTES);
@@ -73,10 +73,10 @@ impl Shared {
     }
 
     pub(crate) fn is_large(&self, command: &Command<'_>) -> bool {
-        prepared::payload_bytes(command) >= LARGE_BYTES || self.is_giant(command)
+        prepared::payload_bytes(command) >= LARGE_BYTES || self.is_oversized(command)
     }
 
-    /// Prepares the large payloads of the commands that are executed next under one lock.
+    /// Decides which commands are executed next under one lock, and encodes their large payloads.
     pub(crate) fn next_batch(&self, commands: &[Command<'_>]) -> Batch {
         let mut batch = Batch::default();
         let (mut small_bytes, mut large_bytes) = (0, 0);
@@ -86,14 +86,14 @@ impl Shared {
             let sum = if bytes < LARGE_BYTES { &mut small_bytes } else { &mut large_bytes };
             *sum += bytes;
             let is_enough = small_bytes > COPIED_BYTES_MAX || large_bytes > PREPARED_BYTES_MAX;
-            let is_giant = plain.is_none() && self.is_giant(command);
-            let is_apart = is_giant || plain.is_none() && sliced::is_sliced(command);
+            let is_oversized = plain.is_none() && self.is_oversized(command);
+            let is_apart = is_oversized || plain.is_none() && sliced::is_sliced(command);
             if index > 0 && (is_enough || is_apart) {
                 break;
             }
             batch.commands += 1;
-            if is_giant {
-                batch.is_giant = true;
+            if is_oversized {
+                batch.is_oversized = true;
                 break;
             }
             if bytes >= LARGE_BYTES
@@ -106,7 +106,7 @@ impl Shared {
     }
 }
 
-/// How much replies have grown by, roughly, in bytes that they will take up when they are sent.
+/// Roughly the number of bytes by which replies have grown, as they will be sent.
 pub(crate) struct Weight {
     tasks: usize,
     queues: usize,
@@ -116,7 +116,7 @@ pub(crate) struct Weight {
 }
 
 impl Weight {
-    /// What a task, a queue, a worker or a receipt costs besides its payload or its name.
+    /// The bytes of a task, a queue, a worker or a receipt besides its payload or its name.
     const EACH: usize = 64;
 
     pub(crate) fn of(replies: &Replies<Body>) -> Self {

@@ -1,21 +1,22 @@
-//! Takes down what the broker decides, for the log thread to write.
+//! Records the events that the broker decides, in frames for the log thread to write.
 //!
-//! A task must know where its payload will lie before the payload is written, so that it is the buffer that decides which
-//! frame goes where: it knows the seat of the frame it gathers, and begins another, in the next segment, when a command
-//! no longer fits. The writer, who finds the same by the same rule, is held to it.
+//! A task must know where its payload will lie before the payload is written. So the buffer decides which frame goes
+//! where: it knows the place of the frame that it fills, and begins another, in the next segment, when a command no
+//! longer fits. The writer follows the same rule, and an assertion compares the two.
 //!
 //! The events of one unit (a command, or a slice of a tick) stay in one frame, and events may follow the one that holds
 //! payloads. So a place that is handed out within a unit is a forecast: it holds if the rest of the unit fits as well.
-//! [`CommitBuffer::end_unit`] knows all of the unit, decides where it goes, and corrects the forecast where it was wrong:
+//! [`CommitBuffer::end_unit`] knows the whole unit, decides where it goes, and corrects the forecast if it was wrong:
 //!
 //! ```text
 //! segment 7                       segment 8
-//! |..earlier units..|Pushed|      the payload is told to lie in segment 7
+//! |..earlier units..|Pushed|      forecast: the payload lies in segment 7
 //! |..earlier units..|Pushed Moved Moved M|oved       the unit has outgrown segment 7
 //! |..earlier units..|seal|        |Pushed Moved Moved Moved|   end_unit: its places are in segment 8
 //! ```
 //!
-//! Large payloads were encoded before the lock was taken ([`Prepared`]). The unit that has them gets a frame of its own.
+//! Large payloads were encoded before the lock was taken ([`Prepared`]). The unit that has them gets a frame of its
+//! own.
 
 use std::collections::VecDeque;
 
@@ -27,43 +28,42 @@ use crate::log::{FrameBuf, Place, Position, Room, Section};
 use crate::meter::Meter;
 use crate::payload::body::{Body, Stored};
 use crate::payload::cache::Found;
-use crate::payload::recorded::{Recorded, offset_in, payloads_in};
-use crate::waiting::notes::Notes;
+use crate::payload::payload_scan::{LoggedPayload, offset_in, payloads_in};
+use crate::waiting::notice_buffer::NoticeBuffer;
 
-/// How much may wait to be written before callers should hold back: a part of a segment, because a checkpoint waits for all
-/// of it, and the log is kept to so many segments.
+/// When more than this part of a segment waits to be written, callers are held back: a checkpoint waits for all of it,
+/// and the number of segments of the log is bounded.
 const LONG_SEGMENT_PART: u64 = 4;
 const LONG_BYTES_MIN: u64 = 64 << 10;
 
-/// A frame that has come to this many bytes takes no more commands: it is held in memory a few times over, and what is
-/// gained by writing more at once is little.
+/// A frame of this size takes no more commands: memory holds it several times, and larger writes gain little.
 const FRAME_BYTES: usize = 2 << 20;
 
-/// Events that have happened but are not written yet.
+/// Events that are applied but not written yet.
 pub(crate) struct CommitBuffer {
-    /// `None` where nothing is kept.
+    /// `None` for a store in memory.
     gathering: Option<Gathering>,
-    /// Frames that are full, and to be written before the one that is being gathered.
+    /// Full frames, which are written before the one that is being filled.
     full: VecDeque<Batch>,
     full_bytes: usize,
     is_committed: bool,
     end: Position,
     /// Whether the last unit is larger than a segment.
-    is_giant: bool,
+    is_oversized: bool,
     hash_key: [u8; 16],
     /// The payloads of the next event, if they are large.
     prepared: Option<Prepared>,
-    /// Counts the bytes that are encoded.
+    /// Counts the bytes that are encoded and the tasks that events move.
     pub(crate) meter: Meter,
-    /// What the segments hold of payloads that are still needed.
+    /// The live payloads of each segment.
     pub(crate) live: LiveBodies,
-    /// What those are to be told who listen.
-    pub(crate) notes: Notes,
-    /// Workers that have ended. Pops that wait for tasks in their name are to be told.
+    /// The notices of the current unit.
+    pub(crate) notices: NoticeBuffer,
+    /// Workers that have ended, whose waiting pops must be refused.
     pub(crate) ended_workers: Vec<u64>,
 }
 
-/// The frame that is being gathered.
+/// The frame that is being filled.
 struct Gathering {
     frame: FrameBuf,
     events: u32,
@@ -71,9 +71,9 @@ struct Gathering {
     room: Room,
     /// Whether it holds payloads.
     has_payloads: bool,
-    /// Whether payloads that were recorded since the mark have been told their places.
+    /// Whether places were handed out for payloads that were recorded since the mark.
     is_placed: bool,
-    /// Units up to here are whole.
+    /// The end of the last complete unit.
     mark: Mark,
     /// Where the next payload of the event recorded last begins in the body, its length first.
     next_payload: usize,
@@ -114,24 +114,24 @@ impl CommitBuffer {
             next_payload: 0,
         });
         let full = VecDeque::new();
-        let notes = Notes::default();
+        let notices = NoticeBuffer::default();
         Self {
             gathering,
             full,
             full_bytes: 0,
             is_committed: false,
             end,
-            is_giant: false,
+            is_oversized: false,
             hash_key,
             prepared: None,
             meter: Meter::default(),
             live,
-            notes,
+            notices,
             ended_workers: Vec::new(),
         }
     }
 
-    /// A buffer that forgets.
+    /// A buffer for a store in memory, which records nothing.
     pub(crate) fn forgetful(hash_key: [u8; 16]) -> Self {
         Self {
             gathering: None,
@@ -139,37 +139,37 @@ impl CommitBuffer {
             full_bytes: 0,
             is_committed: false,
             end: Position::START,
-            is_giant: false,
+            is_oversized: false,
             hash_key,
             prepared: None,
             meter: Meter::default(),
             live: LiveBodies::default(),
-            notes: Notes::default(),
+            notices: NoticeBuffer::default(),
             ended_workers: Vec::new(),
         }
     }
 
-    /// The position after the last event taken down.
+    /// The position after the last recorded event.
     pub(crate) const fn end(&self) -> Position {
         self.end
     }
 
-    /// What payloads that are names are hashed with.
+    /// The key of the hashes of payloads that serve as names.
     pub(crate) const fn hash_key(&self) -> [u8; 16] {
         self.hash_key
     }
 
-    /// Whether the last unit is so large that it needs a segment of its own size.
-    pub(crate) const fn is_giant(&self) -> bool {
-        self.is_giant
+    /// Whether the last unit is larger than a segment, and so needs a file of its own size.
+    pub(crate) const fn is_oversized(&self) -> bool {
+        self.is_oversized
     }
 
-    /// Lends payloads that were prepared to the event that has them, which is recorded next.
+    /// Lends encoded payloads to the next event, which contains them.
     pub(crate) fn lend(&mut self, prepared: Option<Prepared>) {
         self.prepared = prepared;
     }
 
-    /// What is left of them: all, if no event came of the command. Whoever asks drops it once he has let go of the lock.
+    /// Takes the encoded payloads back, if no event has used them. To be dropped after the lock is released.
     pub(crate) const fn take_left(&mut self) -> Option<Prepared> {
         self.prepared.take()
     }
@@ -178,8 +178,8 @@ impl CommitBuffer {
         self.full.is_empty() && self.gathering.as_ref().is_none_or(|gathering| gathering.events == 0)
     }
 
-    /// Ends a unit: what it recorded stays together in one frame, and what follows may be written apart from it. Decides
-    /// where that frame goes. Tasks of the broker that were told another place for their payload are told the right one.
+    /// Ends a unit: its events stay together in one frame; what follows may go to another. Decides where that frame
+    /// goes, and corrects the places that tasks of the broker have for its payloads.
     pub(crate) fn end_unit(&mut self, broker: &mut Broker<Body>) {
         let Some(gathering) = &mut self.gathering else { return };
         if !gathering.has_room() {
@@ -188,8 +188,8 @@ impl CommitBuffer {
             self.correct(forecast, broker);
         }
         let Some(gathering) = &mut self.gathering else { return };
-        assert!(gathering.has_room(), "a unit that is whole has a place");
-        self.is_giant = !gathering.room.fits(gathering.frame.body_len());
+        assert!(gathering.has_room(), "a complete unit has a place");
+        self.is_oversized = !gathering.room.fits(gathering.frame.body_len());
         gathering.is_placed = false;
         gathering.mark = Mark {
             bytes: gathering.frame.body_len(),
@@ -203,8 +203,8 @@ impl CommitBuffer {
         }
     }
 
-    /// Finds a place for a unit that does not fit where the frame is: in a frame of its own, in the next segment if need
-    /// be.
+    /// Finds a place for a unit that does not fit into the current frame: a frame of its own, if necessary in the next
+    /// segment.
     fn seat(&mut self) {
         let Some(gathering) = &mut self.gathering else { return };
         if gathering.mark.bytes > 0 {
@@ -216,7 +216,7 @@ impl CommitBuffer {
         }
     }
 
-    /// Tells tasks whose payloads are in the last unit where those lie: where the unit is now, and no longer at
+    /// Corrects the places of the payloads of the last unit: it is at its present place now, and no longer at
     /// `forecast`.
     fn correct(&mut self, forecast: Place, broker: &mut Broker<Body>) {
         let Some(gathering) = self.gathering.as_ref().filter(|gathering| gathering.is_placed) else { return };
@@ -224,50 +224,50 @@ impl CommitBuffer {
         let unit = unit.as_ref();
         let place = gathering.unit_place();
         let live = &mut self.live;
-        let read = payloads_in(place, unit, &mut |Recorded { queue, id, offset, payload }| {
-            let told = placed(forecast, (offset - place.offset) as usize, payload.len());
-            let is_meant = |body: &Body| body.place() == Some(told);
-            // One that left the state within the unit is not found, and needs no place.
+        let read = payloads_in(place, unit, &mut |LoggedPayload { queue, id, offset, payload }| {
+            let expected = placed(forecast, (offset - place.offset) as usize, payload.len());
+            let is_meant = |body: &Body| body.place() == Some(expected);
+            // A task that left the state within the unit is not found, and needs no place.
             let mut recorder = ReplayRecorder { frame: unit, place, live };
             broker.copy_forward(queue, id, payload, is_meant, &mut recorder);
         });
         read.expect("what was encoded can be decoded");
     }
 
-    /// Says that nobody is about to add to it: it is to be written.
+    /// Marks the buffered events as to be written.
     pub(crate) const fn commit(&mut self) {
         self.is_committed = true;
     }
 
-    /// Whether there is something that is to be written.
+    /// Whether the log thread has something to write.
     pub(crate) fn is_committed(&self) -> bool {
         !self.full.is_empty() || self.is_committed && !self.is_empty()
     }
 
-    /// How many bytes wait to be written.
+    /// The number of bytes that wait to be written.
     pub(crate) fn bytes(&self) -> usize {
         self.full_bytes + self.gathering.as_ref().map_or(0, |gathering| gathering.frame.body_len())
     }
 
-    /// Whether so much waits to be written that callers should hold back.
+    /// Whether so much waits to be written that callers must wait.
     pub(crate) fn is_long(&self) -> bool {
         let segment = self.gathering.as_ref().map_or(0, |gathering| gathering.room.segment_bytes());
         self.bytes() as u64 > (segment / LONG_SEGMENT_PART).max(LONG_BYTES_MIN)
     }
 
-    /// The segment that the frame being gathered will lie in.
+    /// The segment of the frame that is being filled.
     pub(crate) fn segment(&self) -> u64 {
         self.gathering.as_ref().map_or(0, |gathering| gathering.room.segment())
     }
 
-    /// The segment and offset of the oldest payload that has not been handed over to be written.
+    /// The segment and offset of the oldest payload that the log thread has not taken.
     pub(crate) fn unwritten_from(&self) -> (u32, u32) {
         let gathering = self.gathering.as_ref().map(|gathering| gathering.room.body());
         let oldest = self.full.front().map(|batch| batch.place).or(gathering);
         oldest.map_or((0, 0), |place| (place.segment as u32, place.offset as u32))
     }
 
-    /// Hands over the next frame to be written, if there is one. All units must have ended.
+    /// Takes the next frame to be written, if there is one. All units must have ended.
     pub(crate) fn take(&mut self, empty: &mut FrameBuf) -> Option<Batch> {
         if let Some(batch) = self.full.pop_front() {
             self.full_bytes -= batch.frame.body_len();
@@ -279,12 +279,12 @@ impl CommitBuffer {
         Some(gathering.close(std::mem::take(empty)))
     }
 
-    /// Whether a frame waits to be written that takes no more commands.
+    /// Whether a full frame waits to be written.
     pub(crate) fn has_full(&self) -> bool {
         !self.full.is_empty()
     }
 
-    /// The bytes of a payload that has not been handed over to be written.
+    /// The bytes of a payload that the log thread has not taken.
     pub(crate) fn payload(&self, place: Stored) -> Option<Found<'_>> {
         let gathering = self.gathering.as_ref()?;
         let within = |at: Place, frame: &'_ FrameBuf| -> Option<usize> {
@@ -299,7 +299,7 @@ impl CommitBuffer {
         };
         let (start, frame) = found.or_else(in_full)?;
         match frame.section() {
-            // All payloads of such a frame are in its section.
+            // A frame with a section has all its payloads there.
             Some(section) => Found::within(section, start, place),
             None => frame.body().get(start..)?.get(..place.len as usize).map(Found::Written),
         }
@@ -323,7 +323,7 @@ impl Gathering {
         batch
     }
 
-    /// Whether all of it fits where it is to be written. What comes first in a segment does, whatever its size.
+    /// Whether the frame fits its segment. The first frame of a segment always does, whatever its size.
     fn has_room(&self) -> bool {
         let is_first = self.room.is_fresh() && self.mark.bytes == 0;
         is_first || self.room.fits(self.frame.body_len())
@@ -340,7 +340,8 @@ impl Recorder for CommitBuffer {
     type Body = Body;
 
     fn record(&mut self, event: &Event<'_>) {
-        self.notes.see(event);
+        self.notices.observe(event);
+        self.meter.event(event);
         if let Event::WorkerEnded(incarnation) = *event {
             self.ended_workers.push(incarnation);
         }
@@ -361,14 +362,15 @@ impl Recorder for CommitBuffer {
             gathering.frame.put_section(Section { at: gathering.next_payload, bytes });
             return self.seat();
         }
-        // Once one payload has been told its place, what else is in the unit stays beside it until the unit ends.
+        // Once a place has been handed out, the rest of the unit stays in the same frame until the unit ends.
         if !gathering.is_placed && !gathering.has_room() {
             self.seat();
         }
     }
 
     fn counted(&mut self, tasks: usize) {
-        self.notes.counted(tasks);
+        self.notices.counted(tasks);
+        self.meter.counted(tasks);
     }
 
     fn body(&mut self, index: usize, payload: &[u8]) -> Body {
@@ -395,7 +397,7 @@ impl Recorder for CommitBuffer {
 }
 
 impl CommitBuffer {
-    /// A payload in memory, where nothing is kept.
+    /// The handle of a payload of a store in memory.
     fn loaded(&mut self, index: usize, payload: &[u8]) -> Body {
         if let Some(Prepared { form: Form::Bodies(bodies), .. }) = &self.prepared
             && let Some(body) = bodies.get(index)
@@ -418,7 +420,7 @@ fn placed(body: Place, at: usize, len: usize) -> Stored {
     }
 }
 
-/// Gives replayed payloads their places; records nothing, since it is the past that is being read.
+/// Gives replayed payloads their places. Records nothing, since the events are in the log already.
 pub(crate) struct ReplayRecorder<'f> {
     /// The body of the frame that is being replayed, and where it lies.
     pub(crate) frame: &'f [u8],
@@ -427,7 +429,7 @@ pub(crate) struct ReplayRecorder<'f> {
 }
 
 impl<'f> ReplayRecorder<'f> {
-    /// One for what follows from the past without being in it.
+    /// A recorder for changes after the replay, which add no payloads.
     pub(crate) const fn after_all(live: &'f mut LiveBodies) -> Self {
         Self { frame: &[], place: Place { segment: 0, offset: 0 }, live }
     }
@@ -464,7 +466,7 @@ mod tests {
     use super::*;
     use crate::payload::placement;
 
-    /// Frames are taken in order and whole, however much has gathered.
+    /// Frames are taken in order and complete, however much is buffered.
     #[test]
     fn a_frame_takes_no_more_commands_once_it_is_large() {
         let room = Room::new(1, 192, 64 << 20, 64 << 20);
@@ -491,12 +493,12 @@ mod tests {
     }
 
     /// A broker whose decisions are recorded in segments of one size, and whose places are compared with every frame.
-    struct Recorded {
+    struct RecordingBroker {
         broker: Broker<Body>,
         buffer: CommitBuffer,
     }
 
-    impl Recorded {
+    impl RecordingBroker {
         /// Executes a command as one unit, in which so many events follow its own.
         fn execute(&mut self, now: Now, command: &Command<'_>, following: usize) {
             let mut replies = Replies::default();
@@ -513,8 +515,8 @@ mod tests {
         }
     }
 
-    /// Whatever room is left in the segment, a payload has its place: where it is the last thing that fits, where some of
-    /// the events behind it fit, where all of them do.
+    /// A payload has its place whatever room is left in the segment: if nothing fits after it, if some of the events
+    /// after it fit, and if all of them do.
     #[test]
     fn a_payload_keeps_its_place_whatever_follows_it_in_its_unit() {
         const SEGMENT_BYTES: u64 = 64 << 10;
@@ -523,7 +525,7 @@ mod tests {
         for offset in (192..SEGMENT_BYTES - 192).step_by(1024) {
             let room = Room::new(50, offset, SEGMENT_BYTES, SEGMENT_BYTES);
             let buffer = CommitBuffer::new(Position::START, room, [0; 16], LiveBodies::default());
-            let mut recorded = Recorded { broker: Broker::default(), buffer };
+            let mut recorded = RecordingBroker { broker: Broker::default(), buffer };
             recorded.execute(now, &Command::Push { queue: b"q", payloads: &[b"before"] }, 0);
             recorded.execute(now, &Command::Push { queue: b"q", payloads: &[b"payload"] }, 12_000);
             let places = recorded.take_all();

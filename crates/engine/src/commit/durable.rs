@@ -1,7 +1,7 @@
-//! How far the log is durable, and who waits for it to get further.
+//! The durable position, and the callers that wait for it.
 //!
-//! Replies are parked by position: whoever made one registers a waker under the position that the reply must not
-//! leave before. The log thread publishes each new position once for all of them.
+//! A caller registers a waker under the position that its replies wait for. The log thread publishes each new position
+//! once and wakes all callers that it concerns.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError};
@@ -24,7 +24,7 @@ impl Durable {
         Position(self.position.load(Ordering::Acquire))
     }
 
-    /// Wakes the waker once the position is durable, or once it never will be. At once, if either is so already.
+    /// Wakes the waker once the position is durable or the store has failed; at once, if that is so already.
     pub(crate) fn wake_at(&self, position: Position, waker: &Waker) {
         let mut parked = self.lock();
         if self.position() >= position || self.failure.get().is_some() {
@@ -35,7 +35,7 @@ impl Durable {
         }
     }
 
-    /// Waits on this thread until the position is durable; answers false if it never will be.
+    /// Blocks until the position is durable. Returns false if the store failed before.
     pub(crate) fn wait_for(&self, position: Position) -> bool {
         let parker = Parker::new();
         let waker = sureq_home_api::unparks(&parker);
@@ -53,7 +53,7 @@ impl Durable {
         }
     }
 
-    /// Says that all before `position` is durable. After a failure it is not said any more, whatever failed.
+    /// Publishes that everything before `position` is durable. Does nothing after a failure.
     pub(crate) fn publish(&self, position: Position) {
         let woken: Vec<Waker> = {
             let mut parked = self.lock();
@@ -66,11 +66,11 @@ impl Durable {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// Says that nothing more will be durable, and why.
+    /// Marks the store as failed: nothing more becomes durable.
     pub(crate) fn fail(&self, error: LogError) {
         let woken: Vec<_> = {
             let mut parked = self.lock();
-            // The first failure is the one that matters: later ones only follow from it.
+            // The first failure is kept: later ones only follow from it.
             let _ = self.failure.set(Arc::new(error));
             parked.drain(..).collect()
         };
@@ -84,7 +84,7 @@ impl Durable {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<(Position, Waker)>> {
-        // The list is whole at every instant, so a panic elsewhere does not spoil it.
+        // A panic elsewhere cannot leave the list half changed.
         self.parked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,5 @@
-//! The one thread that writes: takes what has gathered, writes it as one frame, syncs, publishes.
+//! The only thread that writes to the log: it takes a frame from the commit buffer, writes it, syncs, and publishes the
+//! position.
 
 use std::time::{Duration, Instant};
 
@@ -6,43 +7,43 @@ use crate::commit::commit_buffer::Batch;
 use crate::compaction::compactor;
 use crate::log::{Durability, FrameBuf, LogError, Place, Writer};
 use crate::payload::placement;
-use crate::shared::{LOCK, Shared, State};
+use crate::shared::{EngineState, LOCK, Shared};
 use sureq_sync::MutexGuard;
 
-/// At the level `interval`, what is written is synced within this time.
+/// At the level `interval`, written frames are synced within this time.
 const SYNC_INTERVAL: Duration = Duration::from_millis(100);
 
-/// At the level `none` nobody waits for a write, so that it may gather for this long.
+/// At the level `none` no reply waits for a write, so events are buffered for this long.
 const LAZY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// But only so much of it: a frame is held in memory twice until it is written.
+/// The bytes that are buffered at most at the level `none`: memory holds a frame twice until it is written.
 pub(crate) const LAZY_BYTES: usize = 256 << 10;
 
-/// How long to wait before a segment is asked for again that there was no room for.
+/// The pause before another attempt to begin a segment for which the disk had no space.
 const NO_SPACE_RETRY: Duration = Duration::from_millis(100);
 
-/// How long a new segment waits for old ones to go, at most.
-const TIDYING_PATIENCE: Duration = Duration::from_secs(1);
+/// A new segment waits at most this long for compaction to remove old ones.
+const COMPACTION_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How often it looks, beside being told.
-const TIDYING_LOOK: Duration = Duration::from_millis(10);
+/// The interval at which it looks meanwhile, besides being woken.
+const COMPACTION_LOOK: Duration = Duration::from_millis(10);
 
-/// So much is written at most before it is synced, where replies wait for that.
+/// At the level `always` frames are synced after at most this many bytes.
 const SYNC_BYTES: usize = 2 << 20;
 
 /// A frame buffer that grew beyond this in a burst is not kept.
 const KEPT_FRAME_BYTES: usize = 1 << 20;
 
-/// What the log thread is doing, for those who may have to wake it.
+/// What the log thread is doing, for threads that may have to wake it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LogThread {
-    /// It looks for more by itself.
+    /// It works, and looks for more by itself.
     Awake,
-    /// It waits for something to be committed.
+    /// It waits for a commit.
     Sleeps,
-    /// It lets more gather, but only so much.
+    /// It waits for more events before it writes, at the level `none`.
     Dozes,
-    /// It waits for old segments to go, or for room, before it begins another.
+    /// It waits for compaction or for disk space before it begins a segment.
     Waits,
 }
 
@@ -71,7 +72,7 @@ fn write_until_closed(shared: &Shared, writer: &mut Writer) -> Result<(), LogErr
             }
             continue;
         }
-        let State { broker, buffer, cache, sync_wanted, .. } = &mut *state;
+        let EngineState { broker, buffer, cache, sync_wanted, .. } = &mut *state;
         let is_wanted = *sync_wanted > writer.synced();
         let Some(batch) = buffer.take(&mut spare) else { continue };
         placement::verify(broker, &batch);
@@ -82,11 +83,11 @@ fn write_until_closed(shared: &Shared, writer: &mut Writer) -> Result<(), LogErr
         let has_full = buffer.has_full();
         drop(state);
         let written = append(shared, writer, &mut frame, events)?;
-        assert_eq!(written, place, "tasks were told where their payloads lie");
+        assert_eq!(written, place, "tasks have the places of their payloads");
         unsynced_bytes += frame.body_len();
         let interval_over =
             shared.durability == Durability::Interval && sureq_sync::elapsed(synced_at) >= SYNC_INTERVAL;
-        // Frames that wait already are synced together, as they would be in one frame.
+        // Full frames that wait already are synced together.
         let is_last = !has_full || unsynced_bytes >= SYNC_BYTES;
         if shared.durability == Durability::Always && is_last || interval_over || is_wanted {
             sync(shared, writer)?;
@@ -100,8 +101,8 @@ fn write_until_closed(shared: &Shared, writer: &mut Writer) -> Result<(), LogErr
     }
 }
 
-/// Sleeps until something is committed, or something written is to be synced, or the store closes.
-fn wait_for_work<'s>(shared: &'s Shared, writer: &Writer, synced_at: Instant) -> MutexGuard<'s, State> {
+/// Sleeps until there is something to write or to sync, or the store closes.
+fn wait_for_work<'s>(shared: &'s Shared, writer: &Writer, synced_at: Instant) -> MutexGuard<'s, EngineState> {
     let mut state = shared.lock();
     while !state.buffer.is_committed() && !state.closing && state.sync_wanted <= writer.synced() {
         let unsynced = shared.durability == Durability::Interval && writer.synced() < writer.end();
@@ -130,10 +131,14 @@ fn sync(shared: &Shared, writer: &mut Writer) -> Result<(), LogError> {
     Ok(())
 }
 
-/// Lets more gather, unless the store closes.
-fn doze<'s>(shared: &'s Shared, writer: &Writer, mut state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
+/// Waits for more events, unless the store closes.
+fn doze<'s>(
+    shared: &'s Shared,
+    writer: &Writer,
+    mut state: MutexGuard<'s, EngineState>,
+) -> MutexGuard<'s, EngineState> {
     state.log_thread = LogThread::Dozes;
-    let may_gather = |state: &mut State| {
+    let may_gather = |state: &mut EngineState| {
         let is_little = state.buffer.bytes() < LAZY_BYTES && !state.buffer.is_long();
         !state.closing && state.sync_wanted <= writer.synced() && is_little
     };
@@ -144,7 +149,7 @@ fn doze<'s>(shared: &'s Shared, writer: &Writer, mut state: MutexGuard<'s, State
     state
 }
 
-/// Appends a frame. Where there is no room for another segment, pushes are refused until there is.
+/// Appends a frame. If the disk has no space for another segment, pushes are refused until it has.
 fn append(
     shared: &Shared,
     writer: &mut Writer,
@@ -153,7 +158,7 @@ fn append(
 ) -> Result<Place, LogError> {
     let (segment, before) = (writer.segment().number, writer.bytes());
     if !writer.room().fits(frame.body_len()) && !shared.compaction.is_off {
-        wait_for_tidying(shared, writer)?;
+        wait_for_compaction(shared, writer)?;
     }
     loop {
         match writer.append(frame, events) {
@@ -163,7 +168,7 @@ fn append(
                 return Ok(place);
             }
             Err(LogError::NoSpace(fault)) => {
-                // What is written already must not wait for room: it has been promised.
+                // Frames that are written already must not wait for space.
                 sync(shared, writer)?;
                 shared.synced.stick(true);
                 shared.note_full();
@@ -180,31 +185,31 @@ fn append(
     }
 }
 
-/// Where old segments take up more than they may, no new one is begun before some of them are gone. Those who are to see
-/// to that may have to wait for what is about to be written; and nobody waits for ever.
-fn wait_for_tidying(shared: &Shared, writer: &mut Writer) -> Result<(), LogError> {
+/// Waits before it begins a segment while old segments take up more than they may, so that compaction keeps pace.
+/// Returns if compaction itself waits for the log, and in any case after [`COMPACTION_PATIENCE`].
+fn wait_for_compaction(shared: &Shared, writer: &mut Writer) -> Result<(), LogError> {
     let since = sureq_sync::now();
     loop {
         let mut state = shared.lock();
         let is_needed = state.closing || state.no_space || state.sync_wanted > writer.end();
         let is_behind = compactor::is_behind(&state, writer.room().segment_bytes());
-        if is_needed || !is_behind || sureq_sync::elapsed(since) >= TIDYING_PATIENCE {
+        if is_needed || !is_behind || sureq_sync::elapsed(since) >= COMPACTION_PATIENCE {
             state.log_thread = LogThread::Awake;
             return Ok(());
         }
         state.log_thread = LogThread::Waits;
-        // What is written already has been promised, and would be synced before the next segment in any case.
+        // Frames that are written already must not wait. They are synced before the next segment in any case.
         if writer.synced() < writer.end() {
             drop(state);
             sync(shared, writer)?;
             continue;
         }
         shared.compaction.wake();
-        drop(shared.log_wakes.wait_timeout(state, TIDYING_LOOK).expect(LOCK));
+        drop(shared.log_wakes.wait_timeout(state, COMPACTION_LOOK).expect(LOCK));
     }
 }
 
-/// Notes what was written, and has others do what follows from it.
+/// Accounts for a written frame, and wakes the threads that have work because of it.
 fn note(shared: &Shared, writer: &Writer, segment: u64, before: u64) {
     let mut state = shared.lock();
     state.cache.has_written();
@@ -216,7 +221,7 @@ fn note(shared: &Shared, writer: &Writer, segment: u64, before: u64) {
     }
     drop(state);
     if has_rolled {
-        // A segment is synced before the next begins: whoever waits for that is not told otherwise.
+        // A segment is synced before the next begins, and only this publishes it.
         shared.synced.publish(writer.synced());
         shared.preallocator.wake();
     }
@@ -238,14 +243,14 @@ mod tests {
     use crate::engine::{Engine, Options};
     use crate::log::{Durability, LogError};
 
-    /// Where nobody waits for a sync, the end of a segment may be the only one there is.
+    /// At the level `none` the sync at the end of a segment may be the only one.
     #[test]
-    fn the_sync_at_the_end_of_a_segment_is_told() {
+    fn the_sync_at_the_end_of_a_segment_is_published() {
         let dir = tempfile::tempdir().expect("a directory");
         let options = Options {
             durability: Durability::None,
             segment_bytes: Some(64 << 10),
-            // Nobody else asks for one.
+            // No checkpoint asks for a sync.
             keeps_log: true,
             ..Options::default()
         };
@@ -262,10 +267,10 @@ mod tests {
         };
         let first = push(1 << 10);
         push(63 << 10);
-        let (told, is_told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let shared = Arc::clone(&engine.shared);
-        thread::spawn(move || told.send(shared.sync_upto(first).is_ok()));
-        assert_eq!(is_told.recv_timeout(Duration::from_secs(30)), Ok(true));
+        thread::spawn(move || sender.send(shared.sync_upto(first).is_ok()));
+        assert_eq!(receiver.recv_timeout(Duration::from_secs(30)), Ok(true));
     }
 
     /// Whoever can make room must not wait for a log that waits for room.
@@ -275,11 +280,11 @@ mod tests {
         let options = Options { keeps_log: true, ..Options::default() };
         let engine = Engine::open(dir.path(), &options).expect("a new store");
         let unreached = engine.end().after(1).expect("a position");
-        let (told, is_told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let shared = Arc::clone(&engine.shared);
-        thread::spawn(move || told.send(shared.sync_upto(unreached)));
+        thread::spawn(move || sender.send(shared.sync_upto(unreached)));
         engine.shared.synced.stick(true);
-        let synced = is_told.recv_timeout(Duration::from_secs(30)).expect("it does not wait for room");
+        let synced = receiver.recv_timeout(Duration::from_secs(30)).expect("it does not wait for room");
         assert!(matches!(synced, Err(LogError::NoSpace(_))), "{synced:?}");
         // What is on disk already is, room or no room.
         assert!(engine.shared.sync_upto(engine.durable()).is_ok());

@@ -1,5 +1,5 @@
-//! The thread that prepares: spare segments ahead of need, and the numbers in the `store` file that must stay ahead of
-//! what is given out.
+//! The thread that prepares spare segments ahead of need, and keeps the durable id mark and log time in the `store`
+//! file ahead of use.
 
 use std::mem::{Discriminant, discriminant};
 use std::sync::atomic::Ordering::Relaxed;
@@ -14,32 +14,32 @@ use crate::log::{LogError, Spares};
 use crate::shared::Shared;
 use crate::store::{Store, StoreValues};
 
-/// How far ahead of the clock the mark for ids is kept.
+/// The id mark is kept this far ahead of the clock.
 const MARK_AHEAD_MS: u64 = 30_000;
-/// How often room is asked for that there was none.
+/// The interval at which spares are retried that the disk had no space for.
 const NO_SPACE_RETRY: Duration = Duration::from_millis(500);
-/// The disk is almost full when less than this part of it is free, or less than so many segments.
+/// The disk counts as almost full when less than a 20th of it is free, or less than this many segments.
 const LITTLE_ROOM_PART: u64 = 20;
 const LITTLE_ROOM_SEGMENTS: u64 = 8;
-/// And when it has no room for so many more files.
+/// Or when fewer files than this can be created.
 const LITTLE_ROOM_FILES: u64 = 64;
-/// How often log time and mark are written down.
+/// The interval at which log time and id mark are written.
 const REFRESH: Duration = Duration::from_secs(5);
 
-/// The mark that is good for a while from now on.
+/// An id mark that lasts for a while from now on.
 pub(crate) fn mark_ahead_of(last: TaskId, now: Now) -> TaskId {
     let ms = last.ms().max(now.log.0).saturating_add(MARK_AHEAD_MS);
     TaskId::new(ms, 1).unwrap_or(TaskId::LAST)
 }
 
-/// What the preallocator keeps. Idle where nothing is kept.
+/// The shared part of the preallocator. Idle for a store in memory.
 pub(crate) struct Preallocator {
     kept: Mutex<Option<Arc<Kept>>>,
-    /// How many bytes of the disk were free when the preallocator last looked.
+    /// The free bytes of the disk when the preallocator last looked.
     pub(crate) disk_free_bytes: AtomicU64,
     /// The size of the segments that are being prepared.
     pub(crate) segment_bytes: u64,
-    /// The ids have come near to their mark.
+    /// The ids are close to their mark.
     is_mark_near: AtomicBool,
     woken: Mutex<bool>,
     wakes: Condvar,
@@ -53,7 +53,7 @@ struct Kept {
 impl Preallocator {
     pub(crate) fn new(store: Store, spares: Arc<Spares>) -> Self {
         let segment_bytes = spares.segment_bytes();
-        // A disk that does not tell is a fault, which the preallocator finds when it looks.
+        // An error here is reported when the preallocator looks again.
         let free = spares.room().map_or(0, |(free, _)| free);
         let kept = Mutex::new(Some(Arc::new(Kept { store: Mutex::new(store), spares })));
         Self { kept, disk_free_bytes: AtomicU64::new(free), segment_bytes, ..Self::idle() }
@@ -74,38 +74,38 @@ impl Preallocator {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The files that segments are made of; none where nothing is kept.
+    /// The spare files; none for a store in memory.
     pub(crate) fn spares(&self) -> Option<Arc<Spares>> {
         self.kept().as_ref().map(|kept| Arc::clone(&kept.spares))
     }
 
-    /// Has the preallocator look at once.
+    /// Wakes the preallocator.
     pub(crate) fn wake(&self) {
         *self.woken.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.wakes.notify_one();
     }
 
-    /// Has the preallocator raise the mark for ids as soon as it can. Costs nothing while it is on its way.
+    /// Asks for the id mark to be raised as soon as possible. Cheap if that is requested already.
     pub(crate) fn call_for_mark(&self) {
         if !self.is_mark_near.load(Relaxed) && !self.is_mark_near.swap(true, Relaxed) {
             self.wake();
         }
     }
 
-    /// Lets go of the directory. A store that closes in good order writes down where it left off, so that the next start need
-    /// not leap ahead.
+    /// Releases the directory. A store that closes without failure stores its last id, so that the ids of the next
+    /// start need not leap ahead.
     pub(crate) fn leave(&self, shared: &Shared) -> Result<(), LogError> {
         let last = shared.lock_in_doubt().broker.last_id();
         let mark = last.successor().unwrap_or(TaskId::LAST);
-        // After a failure nobody knows where it left off.
+        // After a failure the last id is uncertain.
         let has_failed = shared.durable.failure().is_some();
         let written = if has_failed { Ok(()) } else { self.write_down(shared.clock.now(), |_| mark.raw()) };
-        // The last to let go of the directory.
+        // This releases the directory.
         self.kept().take();
         written
     }
 
-    /// Raises the mark on disk to `mark`, unless someone who looked later has raised it further.
+    /// Raises the mark on disk to `mark`, unless it is higher already.
     fn raise(&self, now: Now, mark: TaskId) -> Result<(), LogError> {
         self.write_down(now, |written| written.max(mark.raw()))
     }
@@ -121,7 +121,7 @@ impl Preallocator {
 
 impl Kept {
     fn lock(&self) -> MutexGuard<'_, Store> {
-        // An update that panicked half-way has left one whole copy on disk, and the next writes both.
+        // The file has two copies. An update that panicked has left one intact, and the next writes both.
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -138,16 +138,16 @@ fn keep(shared: &Shared, kept: &Kept) -> Result<(), LogError> {
     let mut refreshed = sureq_sync::now();
     refresh(shared)?;
     while !is_over(shared) {
-        // It is woken for each segment, which may be many times a second.
+        // The thread is woken for each segment, perhaps many times a second.
         if sureq_sync::elapsed(refreshed) >= REFRESH || shared.preallocator.is_mark_near.load(Relaxed) {
             refreshed = sureq_sync::now();
             refresh(shared)?;
         }
         let has_room = prepare(shared, kept)?;
         let little = little_room(shared, kept, &mut is_blind);
-        // Where there is none at all, that has been said.
+        // A full disk has been reported already.
         if has_room {
-            tell_of_little_room(shared, little, &mut warned);
+            report_little_room(shared, little, &mut warned);
         }
         let woken = shared.preallocator.woken.lock().unwrap_or_else(PoisonError::into_inner);
         let pause =
@@ -162,8 +162,8 @@ fn is_over(shared: &Shared) -> bool {
     shared.durable.failure().is_some() || shared.lock().closing
 }
 
-/// Prepares the spares that are wanted. Without room for them pushes are refused, as long as there is still a segment
-/// for those who take tasks away; answers whether there is room.
+/// Prepares the spares that are missing. If the disk has no space for them, pushes are refused, so that the segments
+/// left serve commands that remove tasks. Returns whether there was space.
 fn prepare(shared: &Shared, kept: &Kept) -> Result<bool, LogError> {
     while kept.spares.wanted() > 0 && !is_over(shared) {
         match kept.spares.prepare() {
@@ -182,25 +182,26 @@ fn prepare(shared: &Shared, kept: &Kept) -> Result<bool, LogError> {
 }
 
 impl Shared {
-    /// There is no room for another segment: no pushes from now on, and what is not needed goes.
+    /// The disk has no space for another segment: pushes are refused from now on, and compaction frees what it can.
     pub(crate) fn note_full(&self) {
         if !std::mem::replace(&mut self.lock().no_space, true) {
             self.notice("the disk of the store is full: pushes are refused until there is room");
-            // Only now: it looks by itself while the disk is full, and wakes the log thread, which would come here again.
+            // Only the first time: while the disk is full, compaction looks by itself and wakes the log thread, which
+            // would come here again.
             self.compaction.wake();
         }
     }
 }
 
-/// What there is little of, and how much.
+/// The resource of the disk that runs out, and how much is left.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Little {
     Bytes(u64),
     Files(u64),
 }
 
-/// Looks how much room the disk has; answers what there is little of. A disk that does not say is no reason to stop; the
-/// operator is told once.
+/// Reads the free space and returns what runs out, if anything. An error here is reported to the operator once, and
+/// does not stop the store.
 fn little_room(shared: &Shared, kept: &Kept, is_blind: &mut bool) -> Option<Little> {
     let looked = kept.spares.room().and_then(|room| Ok((room, kept.spares.free_files()?)));
     let was_blind = std::mem::replace(is_blind, looked.is_err());
@@ -216,13 +217,13 @@ fn little_room(shared: &Shared, kept: &Kept, is_blind: &mut bool) -> Option<Litt
     bytes.or((files < LITTLE_ROOM_FILES).then_some(Little::Files(files)))
 }
 
-/// Says once that the disk is about to be full. What little is free may be taken by others too.
-fn tell_of_little_room(shared: &Shared, little: Option<Little>, told: &mut Option<Discriminant<Little>>) {
+/// Reports once that the disk is almost full. Other programs may use up the rest.
+fn report_little_room(shared: &Shared, little: Option<Little>, reported: &mut Option<Discriminant<Little>>) {
     let kind = little.as_ref().map(discriminant);
-    if kind == *told {
+    if kind == *reported {
         return;
     }
-    *told = kind;
+    *reported = kind;
     let left = match little {
         None => return,
         Some(Little::Bytes(free)) => format!("{} MB are left", free >> 20),
@@ -231,7 +232,7 @@ fn tell_of_little_room(shared: &Shared, little: Option<Little>, told: &mut Optio
     shared.notice(&format!("the disk of the store is almost full: {left}; pushes will be refused"));
 }
 
-/// Writes log time and a later mark down, without holding anyone up meanwhile.
+/// Writes log time and a higher id mark, without the lock during the write.
 fn refresh(shared: &Shared) -> Result<(), LogError> {
     let now = shared.clock.now();
     let mark = mark_ahead_of(shared.lock().broker.last_id(), now);

@@ -1,14 +1,14 @@
-//! Large payloads that are encoded and checksummed before the lock of the state is taken.
+//! Large payloads, which are encoded and checksummed before the state lock is taken.
 //!
-//! An event consists of a few bytes and its payloads. The few bytes depend on the state, so that they are encoded under the
-//! lock; the payloads do not. What is prepared here is the section of payloads of one event, as the log has it:
+//! An event consists of a few bytes and its payloads. The few bytes depend on the state and are encoded under the lock;
+//! the payloads do not. This module encodes the section of payloads of one event, in the format of the log:
 //!
 //! ```text
 //! | length | checksum | payload | length | checksum | payload | ..
 //! ```
 //!
-//! The frame takes the section over as it is, writes it from there, and payloads of replies are stretches of it. Where
-//! nothing is logged, each payload gets memory of its own instead, since it goes when its task does.
+//! The frame writes the section without copying it, and payloads of replies are slices of it. In a store in memory,
+//! each payload is allocated by itself instead, since it is freed with its task.
 
 use std::hash::Hasher;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use sureq_core::{Command, codec};
 use crate::payload::body::Body;
 use crate::shared::Shared;
 
-/// Payloads of one command that have fewer bytes together are copied under the lock: that takes less than what it costs to
-/// write them in a frame of their own.
+/// Payloads of one command that are smaller in total are copied under the lock: that costs less than a frame of their
+/// own.
 pub(crate) const LARGE_BYTES: usize = 256 << 10;
 
-/// The payloads of an event.
+/// The encoded payloads of an event.
 pub(crate) struct Prepared {
     source: Source,
     pub(crate) form: Form,
@@ -35,14 +35,13 @@ pub(crate) struct Prepared {
 
 /// How payloads are prepared.
 pub(crate) enum Form {
-    /// As the log has them.
+    /// In the format of the log.
     Section(Arc<[u8]>),
-    /// Each by itself.
+    /// Each allocated by itself.
     Bodies(Vec<Body>),
 }
 
-/// Where the payloads were when they were prepared: what is there now are the same, since whoever prepares them lends them
-/// to the event.
+/// The address of the payloads in the command. It identifies them, since the command outlives its execution.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Source {
     address: usize,
@@ -57,7 +56,7 @@ impl Source {
     }
 }
 
-/// How many bytes of payloads a command brings.
+/// The payload bytes of a command.
 pub(crate) fn payload_bytes(command: &Command<'_>) -> usize {
     match command {
         Command::Push { payloads, .. } => payloads.iter().map(|payload| payload.len()).sum(),
@@ -67,7 +66,7 @@ pub(crate) fn payload_bytes(command: &Command<'_>) -> usize {
 }
 
 impl Prepared {
-    /// Payloads for the log.
+    /// Encodes payloads for the log.
     pub(crate) fn section(payloads: &[&[u8]]) -> Option<Self> {
         let each = |payload: &&[u8]| codec::payload_head_len(payload.len()) + payload.len();
         let mut section: Arc<[u8]> = std::iter::repeat_n(0, payloads.iter().map(each).sum()).collect();
@@ -79,13 +78,13 @@ impl Prepared {
         Some(Self { source: Source::of(payloads)?, form: Form::Section(section), hash: None })
     }
 
-    /// Payloads for a store that keeps nothing.
+    /// Copies payloads for a store in memory.
     fn bodies(payloads: &[&[u8]]) -> Option<Self> {
         let bodies = payloads.iter().map(|&payload| Body::from(payload)).collect();
         Some(Self { source: Source::of(payloads)?, form: Form::Bodies(bodies), hash: None })
     }
 
-    /// The section of payloads, if it is one.
+    /// The section, unless this is for a store in memory.
     pub(crate) fn into_section(self) -> Option<Arc<[u8]>> {
         match self.form {
             Form::Section(section) => Some(section),
@@ -93,7 +92,7 @@ impl Prepared {
         }
     }
 
-    /// Whether these are the payloads of the event.
+    /// Whether these payloads are those of the event.
     pub(crate) fn is_of(&self, event: &Event<'_>) -> bool {
         let source = match event {
             Event::Pushed { payloads: Payloads::Slices(payloads), .. } => Source::of(payloads),
@@ -109,7 +108,7 @@ impl Prepared {
     }
 }
 
-/// The hash of a payload, by the key of a store.
+/// The hash of a payload with the key of a store.
 pub(crate) fn payload_hash(key: &[u8; 16], payload: &[u8]) -> u128 {
     let mut hasher = SipHasher13::new_with_key(key);
     hasher.write(payload);
@@ -117,12 +116,12 @@ pub(crate) fn payload_hash(key: &[u8; 16], payload: &[u8]) -> u128 {
 }
 
 impl Shared {
-    /// Prepares the payloads of a command if they are large. Not to be called with the lock.
+    /// Encodes the payloads of a command if they are large. Must not be called with the lock.
     pub(crate) fn prepare(&self, command: &Command<'_>) -> Option<Prepared> {
         if payload_bytes(command) < LARGE_BYTES || self.durable.failure().is_some() {
             return None;
         }
-        // Whoever will be refused is not worth the memory.
+        // A command that will be refused is not worth the memory.
         let is_refused = |shared: &Self| {
             let state = shared.lock();
             state.closing || shared.refusal(&state, command).is_some()
@@ -152,7 +151,7 @@ mod tests {
 
     use super::*;
 
-    /// Whatever the payloads, the event is the one that is encoded in one go.
+    /// The event around the section has the same bytes as the event encoded at once.
     #[test]
     fn an_event_around_its_section_is_the_event() {
         let large = vec![7; 1 << 20];
@@ -175,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_prepared_is_for_its_own_payloads_alone() {
+    fn a_prepared_section_matches_only_its_own_payloads() {
         let (one, other) = (vec![1; 100], vec![1; 100]);
         let prepared = Prepared::section(&[&one, &other]).expect("there are payloads");
         let is_of = |payloads: &[&[u8]]| {

@@ -1,9 +1,9 @@
 //! Executing commands: the engine's side of the contract with dialects.
 //!
-//! Commands run on the caller's thread, under the lock of the state. The broker decides and applies, the buffer records the
-//! events, and the caller gets replies with the position they have to wait for, or a ticket if a task or a payload has to be
-//! waited for. `commit` wakes the log thread, which writes what has gathered, syncs as the durability level says, and
-//! publishes the position. The next frame gathers meanwhile.
+//! Commands run on the caller's thread, under the state lock. The broker decides and applies, and the commit buffer
+//! records the events. The caller gets replies with the position that they must wait for, or a ticket if it must wait
+//! for a task or a payload. `commit` wakes the log thread, which writes the buffered frame, syncs as the durability
+//! level demands, and publishes the position. The next frame fills meanwhile.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -16,18 +16,18 @@ use sureq_core::{Bulk, Command, Now, Progress, Receipt, Refusal, Replies, Reply}
 use sureq_home_api::{Broken, Flow, Home, Listener, Payload, Position, Status, Submitted, Ticket};
 
 use crate::commit::batch::{Batch, WORK_TASKS_MAX, Weight};
-use crate::commit::giant::Giant;
+use crate::commit::oversized::OversizedCommand;
 use crate::engine::Engine;
 use crate::payload::body::Body;
 use crate::payload::payloads::part_from_large;
-use crate::shared::{Shared, State};
-use crate::waiting::line::OwnedPop;
+use crate::shared::{EngineState, Shared};
 use crate::waiting::sliced::{self, Left, PopRest, SLICE_BYTES, Sliced};
 use crate::waiting::ticker;
 use crate::waiting::ticket::{EngineTicket, PendingAnswer, split_off, timed_out};
+use crate::waiting::waiters::OwnedPop;
 
 thread_local! {
-    /// Replies before their payloads are known to be in memory. Kept for its capacity.
+    /// Replies whose payloads may not be in memory yet. Kept for its capacity.
     static SCRATCH: RefCell<Replies<Body>> = RefCell::default();
 }
 
@@ -36,7 +36,7 @@ impl Home for Engine {
         let mut own = SCRATCH.take();
         let submitted = self.submit_all(commands, &mut own);
         replies.append_mapped(&mut own, Body::into_payload);
-        // What a giant command needed is not kept.
+        // The capacity that an oversized command needed is not kept.
         own.clear();
         SCRATCH.set(own);
         submitted
@@ -86,12 +86,12 @@ impl Home for Engine {
     fn dismiss_waiters(&self) {
         let mut state = self.shared.lock();
         let position = self.shared.position(&state);
-        Shared::disband(&mut state, timed_out, position);
+        Shared::dismiss_waiters(&mut state, timed_out, position);
         self.shared.let_go(state);
     }
 
     fn waiters(&self) -> usize {
-        self.shared.lock().line.len()
+        self.shared.lock().waiters.len()
     }
 
     fn listen(&self) -> Listener {
@@ -124,8 +124,9 @@ impl Home for Engine {
 }
 
 impl Engine {
-    /// Executes commands in order, and never blocks. Stops at one that must wait: a pop for a task, any for payloads that have
-    /// to be read, one that is executed in slices. Without commands it returns the position of all that was executed.
+    /// Executes commands in order, and never blocks. Stops at a command that must wait: for a task, for payloads that
+    /// have to be read, or because it is executed in slices. Without commands it returns the position of all executed
+    /// commands.
     fn submit_all(&self, commands: &[Command<'_>], replies: &mut Replies<Body>) -> Submitted {
         let shared = &self.shared;
         let mut weight = Weight::of(replies);
@@ -157,7 +158,7 @@ impl Engine {
         }
     }
 
-    /// What a command that is not plain has to wait for before it is executed.
+    /// The flow that ends the batch before this command, if it cannot be executed at once.
     fn not_yet(&self, command: &Command<'_>) -> Option<Flow> {
         let shared = &self.shared;
         if shared.plain_bytes(command).is_some() {
@@ -166,12 +167,12 @@ impl Engine {
         if sliced::is_sliced(command) {
             return Some(Flow::Waiting(shared.slice(command).into()));
         }
-        // Large payloads are prepared when the command can be executed, not each time before.
+        // Large payloads are prepared only when the command can be executed, not at each attempt before.
         let hold = if shared.is_large(command) { shared.hold() } else { None };
         hold.map(|until| Flow::Backpressure(Some(until)))
     }
 
-    /// Executes commands under one lock, as many as do not delay others for long.
+    /// Executes commands under one lock, up to a bounded amount of work.
     fn submit_some(
         &self,
         commands: &[Command<'_>],
@@ -180,12 +181,13 @@ impl Engine {
         weight: &mut Weight,
     ) -> Submitted {
         let shared = &self.shared;
-        // A command larger than a segment comes alone, and is executed by another thread.
-        let giant = commands.first().filter(|_| batch.is_giant).and_then(|first| shared.giant(first));
+        // A command larger than a segment comes alone. Another thread executes it.
+        let oversized =
+            commands.first().filter(|_| batch.is_oversized).and_then(|first| shared.oversized(first));
         let mut state = shared.lock();
         let now = shared.clock.now();
         shared.mind_the_mark(&state, now);
-        // Under the lock: nobody starts to wait after a failure has dismissed all waiters.
+        // Checked under the lock, so that no pop starts to wait after a failure has dismissed all waiters.
         let failed = shared.durable.failure().map(|_| Refusal::Poisoned);
         if let Some(refusal) = failed.or(state.closing.then_some(Refusal::Closed)) {
             replies.list.extend(commands.iter().map(|_| Reply::Refused(refusal.clone())));
@@ -195,24 +197,24 @@ impl Engine {
             let flow = Flow::Backpressure(Some(state.buffer.end()));
             return Submitted { flow, ..Submitted::default() };
         }
-        if !state.line.is_empty() {
-            // Tasks that are due go to those who have waited for them, not to a newcomer.
+        if !state.waiters.is_empty() {
+            // Tasks that are due go to pops that have waited for them, not to a new one.
             ticker::tick(shared, &mut state, now);
         }
-        let mut turn = Turn { now, giant, work: 0, served_waiters: false, is_out_of_memory: false };
+        let mut run = BatchRun { now, oversized, work: 0, served_waiters: false, is_out_of_memory: false };
         let (mut executed, mut ticket) = (0, None);
         let weight_before = weight.bytes;
         for (index, command) in commands.iter().enumerate() {
-            ticket = self.execute_one(&mut state, (index, command), batch, replies, &mut turn);
+            ticket = self.execute_one(&mut state, (index, command), batch, replies, &mut run);
             if ticket.is_some() {
                 break;
             }
             executed += 1;
-            if !state.line.is_empty() {
-                turn.served_waiters |= shared.serve(&mut state, now);
+            if !state.waiters.is_empty() {
+                run.served_waiters |= shared.serve(&mut state, now);
             }
             let is_heavy = weight.add(replies) > limits::OUTPUT_BYTES_MAX;
-            if is_heavy || turn.work >= WORK_TASKS_MAX || weight.bytes > weight_before + SLICE_BYTES {
+            if is_heavy || run.work >= WORK_TASKS_MAX || weight.bytes > weight_before + SLICE_BYTES {
                 break;
             }
         }
@@ -229,87 +231,87 @@ impl Engine {
         } else {
             shared.is_gathering.store(true, Ordering::Release);
         }
-        let notice = shared.note_memory(&mut state, turn.is_out_of_memory);
+        let notice = shared.note_memory(&mut state, run.is_out_of_memory);
         shared.let_go(state);
         if let Some(line) = notice {
             shared.notice(&line);
         }
-        Submitted { executed, position, served_waiters: turn.served_waiters, flow }
+        Submitted { executed, position, served_waiters: run.served_waiters, flow }
     }
 
-    /// Executes one command. Returns a ticket if its reply has to be waited for; otherwise the reply was appended.
+    /// Executes one command. Either appends its reply, or returns a ticket for it.
     fn execute_one(
         &self,
-        state: &mut State,
+        state: &mut EngineState,
         (index, command): (usize, &Command<'_>),
         batch: &mut Batch,
         replies: &mut Replies<Body>,
-        turn: &mut Turn,
+        run: &mut BatchRun,
     ) -> Option<EngineTicket> {
         let shared = &self.shared;
         if let Some(refusal) = shared.refusal(state, command) {
-            turn.is_out_of_memory |= refusal == Refusal::OutOfMemory;
+            run.is_out_of_memory |= refusal == Refusal::OutOfMemory;
             replies.list.push(Reply::Refused(refusal));
             return None;
         }
         if let Some(search) = shared.search(command) {
             return Some(search);
         }
-        if let Some(giant) = turn.giant.take() {
-            return Some(shared.set_apart(giant));
+        if let Some(oversized) = run.oversized.take() {
+            return Some(shared.set_apart(oversized));
         }
         let (first_task, first_worker) = (replies.tasks.len(), replies.workers.len());
-        let State { broker, buffer, .. } = &mut *state;
+        let EngineState { broker, buffer, .. } = &mut *state;
         let (mut left, mut bulk, mut progress) = (None, Bulk::default(), Progress::Done);
         if let Command::Pop(pop) = command {
-            left = sliced::begin_pop(broker, pop, turn.now, buffer, replies);
+            left = sliced::begin_pop(broker, pop, run.now, buffer, replies);
         } else {
             buffer.lend(batch.take(index));
-            progress = broker.execute_slice(turn.now, command, &mut bulk, buffer, replies);
+            progress = broker.execute_slice(run.now, command, &mut bulk, buffer, replies);
             batch.keep(index, buffer.take_left());
         }
         shared.end_unit(state);
         let tasks = sliced::named(command) + replies.tasks.len() - first_task;
         state.meter.tasks(tasks);
-        turn.work += tasks;
+        run.work += tasks;
         let ticket = if progress == Progress::More {
             let rows = replies.workers.split_off(first_worker);
             Some(shared.ticket_for_bulk(command, bulk, rows, shared.position(state)))
         } else if let Some(pop) = must_wait(command, replies) {
             replies.list.pop();
-            self.begin_to_wait(state, pop, replies, turn)
+            self.begin_to_wait(state, pop, replies, run)
         } else {
             self.answer_later(state, command, left, first_task, replies)
         };
         if ticket.is_some() {
-            // Even a pop that finds nothing advances time, and may have freed tasks elsewhere.
-            turn.served_waiters |= shared.serve(state, turn.now);
+            // Even a pop that finds nothing settles what is due, and may have freed tasks of other queues.
+            run.served_waiters |= shared.serve(state, run.now);
         }
         ticket
     }
 
-    /// Adds a pop to the waiters. It takes memory until it is served, so it is refused if there is none; a pop that need not
-    /// wait never is.
+    /// Adds a pop to the waiters. A waiter takes memory until it is served, so it is refused at the memory limit; a pop
+    /// that need not wait never is.
     fn begin_to_wait(
         &self,
-        state: &mut State,
+        state: &mut EngineState,
         pop: &Pop<'_>,
         replies: &mut Replies<Body>,
-        turn: &mut Turn,
+        run: &mut BatchRun,
     ) -> Option<EngineTicket> {
         if self.shared.is_out_of_memory(state) {
             replies.list.push(Reply::Refused(Refusal::OutOfMemory));
-            turn.is_out_of_memory = true;
+            run.is_out_of_memory = true;
             return None;
         }
-        let (number, cell) = state.line.join(pop, turn.now.log);
+        let (number, cell) = state.waiters.add(pop, run.now.log);
         Some(EngineTicket { number: Some(number), cell, shared: Arc::clone(&self.shared) })
     }
 
-    /// A ticket for a command whose tasks are not all handed out yet, or whose payloads have to be read.
+    /// A ticket, if not all tasks of the command are handed out yet or payloads have to be read.
     fn answer_later(
         &self,
-        state: &mut State,
+        state: &mut EngineState,
         command: &Command<'_>,
         left: Option<Left>,
         first_task: usize,
@@ -341,14 +343,14 @@ impl Engine {
     }
 }
 
-/// What happens while commands are executed under one lock.
-struct Turn {
+/// The part of a batch that is executed under one lock.
+struct BatchRun {
     now: Now,
-    giant: Option<Giant>,
+    oversized: Option<OversizedCommand>,
     /// Tasks named, pushed or handed out.
     work: usize,
     served_waiters: bool,
-    /// Something was refused for want of memory.
+    /// A command was refused because of the memory limit.
     is_out_of_memory: bool,
 }
 
@@ -358,14 +360,14 @@ impl From<EngineTicket> for Ticket {
     }
 }
 
-/// A pop that may wait, if it found nothing.
+/// The command, if it is a pop that found nothing and may wait.
 fn must_wait<'c, 'a>(command: &'c Command<'a>, replies: &Replies<Body>) -> Option<&'c Pop<'a>> {
     let Command::Pop(pop) = command else { return None };
     let empty = matches!(replies.list.last(), Some(Reply::Tasks(span)) if span.is_empty());
     (empty && pop.count > 0 && pop.block.is_some()).then_some(pop)
 }
 
-/// The queues that tasks in its reply are taken from, and go back to if nobody gets them.
+/// The queues of a pop. Its tasks go back to them if the caller drops its ticket.
 fn queues_of(command: &Command<'_>) -> Vec<Box<[u8]>> {
     match command {
         Command::Pop(pop) => pop.queues.iter().map(|&name| name.into()).collect(),
@@ -373,7 +375,7 @@ fn queues_of(command: &Command<'_>) -> Vec<Box<[u8]>> {
     }
 }
 
-/// The queue whose tasks its reply hands out again. They do not go back if nobody gets them.
+/// The queue of a recover. Its tasks do not go back if the caller drops its ticket.
 fn recovered_from(command: &Command<'_>) -> Option<Box<[u8]>> {
     match command {
         Command::Recover { queue, .. } => Some((*queue).into()),

@@ -1,4 +1,4 @@
-//! How far the log is on disk, for those who cannot do with less, whatever the level of durability.
+//! The position up to which the log is synced, for threads that need that at any durability level.
 
 use std::sync::PoisonError;
 
@@ -14,20 +14,20 @@ pub(crate) struct Synced {
 #[derive(Default)]
 struct Upto {
     position: Position,
-    /// It will not get any further.
+    /// It will not advance any more.
     is_final: bool,
-    /// It gets no further before there is room on the disk.
+    /// It does not advance before the disk has space.
     is_stuck: bool,
 }
 
-/// What came of waiting for the log to be on disk.
+/// The outcome of waiting for the log to be synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waited {
-    /// It is.
+    /// The position is synced.
     Synced,
-    /// It is not before there is room for another segment.
+    /// The log waits for space for another segment.
     Stuck,
-    /// It never will be.
+    /// The log has ended before.
     Never,
 }
 
@@ -37,19 +37,19 @@ impl Synced {
         self.moved.notify_all();
     }
 
-    /// Says that it will not get any further.
+    /// Ends all waits: the log has ended.
     pub(crate) fn end(&self) {
         self.lock().is_final = true;
         self.moved.notify_all();
     }
 
-    /// Says whether there is no room for what comes next.
+    /// Sets whether the log waits for space.
     pub(crate) fn stick(&self, is_stuck: bool) {
         self.lock().is_stuck = is_stuck;
         self.moved.notify_all();
     }
 
-    /// Waits until all before the position is on disk, unless there is no room for it.
+    /// Waits until everything before the position is synced, unless the log waits for space.
     pub(crate) fn wait_for(&self, position: Position) -> Waited {
         let waits = |upto: &mut Upto| upto.position < position && !upto.is_final && !upto.is_stuck;
         let upto = self.moved.wait_while(self.lock(), waits).unwrap_or_else(PoisonError::into_inner);
@@ -61,7 +61,7 @@ impl Synced {
     }
 
     fn lock(&self) -> MutexGuard<'_, Upto> {
-        // Two words that are whole at every instant.
+        // A panic elsewhere cannot leave these words half changed.
         self.upto.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

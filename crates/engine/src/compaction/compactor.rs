@@ -1,8 +1,8 @@
-//! The thread that keeps the store small: it takes checkpoints, copies old tasks forward out of segments that are mostly
-//! dead, and gives up segments that nothing needs any more.
+//! The thread that keeps the store small: it takes checkpoints, copies live tasks out of segments that are mostly dead,
+//! and removes segments that are not needed any more.
 //!
-//! A segment goes when no live payload lies in it and the older of the two kept checkpoints does not need its events, and
-//! only after all that made it so is on disk: a crash must not bring a task back without its payload.
+//! A segment is removed when it has no live payload and the older of the two kept checkpoints does not need its events,
+//! and only after everything that made it so is on disk: a crash must not bring a task back without its payload.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,64 +22,65 @@ use crate::failpoint::failpoint;
 use crate::fault::{OpenError, Operation};
 use crate::log::{LogError, Position, SegmentInfo, Spares};
 use crate::payload::body::Body;
-use crate::shared::{Shared, State};
+use crate::shared::{EngineState, Shared};
 
-/// How often it looks without being asked to.
+/// The interval at which it looks without being woken.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How often it looks while the disk is full.
+/// The same while the disk is full.
 const LOOK_FULL: Duration = Duration::from_millis(100);
 
-/// A checkpoint is due after so many times the bytes that the last one took: so that what is written for them is a
+/// A checkpoint is due after this many times the bytes of the last one have been logged, so that checkpoints write a
 /// fifth of what is logged.
 const CHECKPOINT_SHARE: u64 = 5;
 
-/// But no sooner than after such a part of a segment: where many wait, one costs more than its bytes.
+/// But not before half a segment has been logged: a checkpoint also costs syncs.
 const CHECKPOINT_SEGMENT_PART: u64 = 2;
 
-/// And no later than after so many segments, since a start reads that much.
+/// And at the latest after this many segments, since a start reads that much.
 const CHECKPOINT_SEGMENTS_MAX: u64 = 4;
 
-/// Segments are copied forward where they take up more than so many times what is live in them, and so many more.
+/// Tasks are copied forward when segments take up more than this many times the live bytes plus this many segments.
 const USED_PER_LIVE: u64 = 2;
 const USED_SEGMENTS: u64 = 1;
 
-/// No segment is begun that would be more than so many times what is live, and so many more, while others can go. With those
-/// that two checkpoints may need to be taken, and those that are kept ready and in reserve, these make eight.
+/// No segment is begun beyond this many times the live bytes plus this many segments, while others can be removed. With
+/// those that two checkpoints may need, the spares and the reserve, an idle store has at most eight segments.
 const BOUND_PER_LIVE: u64 = 3;
 const BOUND_SEGMENTS: u64 = 2;
 
-/// Copying a segment forward is worth it if at most so many percent of it are live.
+/// A segment is worth copying if at most this percentage of it is live.
 const WORTHWHILE_PERCENT: u64 = 70;
 
-/// How long after a failed read a segment is copied again. After the last of these it is left alone until the next start.
+/// The pauses before another attempt to copy a segment after failed reads. After the last attempt it is left until the
+/// next start.
 const COPY_AGAIN: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(60)];
 
-/// How many tasks that moved to a dead-letter queue are looked at each time, to see whether they are still there.
+/// How many tasks that moved to a dead-letter queue are checked each time, whether they still exist.
 const ADOPTED_LOOKED_AT: usize = 1_000;
 
-/// How many slices of what is under way are done at most before others get the lock.
+/// The most slices of unfinished work that are done under one lock.
 const SLICES_MAX: u32 = 8;
 
-/// How many queues are imaged before others get the lock; each takes a microsecond or two.
+/// The queues that are imaged under one lock; each takes a microsecond or two.
 const IMAGE_SLICE_QUEUES: usize = 500;
 
-/// After so many bytes of a checkpoint the disk is left to others for a while.
+/// After this many bytes of a checkpoint, the thread pauses to leave the disk to the log.
 const PACE_BYTES: usize = 1 << 20;
 const PACE_PAUSE: Duration = Duration::from_millis(1);
 
-/// What the compactor tells, and how it is called.
+/// The shared part of the compactor: its counters, and how it is woken.
 #[derive(Default)]
 pub(crate) struct Compaction {
     woken: Mutex<bool>,
     wakes: Condvar,
-    /// Nothing is tidied up.
+    /// There is no compaction.
     pub(crate) is_off: bool,
-    /// Where the newest checkpoint stands.
+    /// The position of the newest checkpoint.
     pub(crate) checkpoint: AtomicU64,
-    /// How many bytes had been logged by then.
+    /// The bytes that had been logged by then.
     logged: AtomicU64,
-    /// After how many more the next is due.
+    /// The bytes after which the next one is due.
     pub(crate) due: AtomicU64,
     pub(crate) taken: AtomicU64,
     pub(crate) is_checkpointing: AtomicBool,
@@ -93,7 +94,7 @@ impl Compaction {
         Self { is_off, ..Self::default() }
     }
 
-    /// Has the compactor look at once.
+    /// Wakes the compactor.
     pub(crate) fn wake(&self) {
         *self.woken.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.wakes.notify_one();
@@ -105,56 +106,56 @@ impl Compaction {
         *slept.unwrap_or_else(PoisonError::into_inner).0 = false;
     }
 
-    /// How many of `logged` bytes have been logged since the last checkpoint.
+    /// The part of `logged` bytes since the last checkpoint.
     pub(crate) fn since_checkpoint(&self, logged: u64) -> u64 {
         logged.saturating_sub(self.logged.load(Ordering::Relaxed))
     }
 
-    /// Whether a checkpoint is due now that so many bytes have been logged.
+    /// Whether a checkpoint is due when this many bytes have been logged.
     pub(crate) fn is_due(&self, logged: u64) -> bool {
         self.since_checkpoint(logged) >= self.due.load(Ordering::Relaxed)
     }
 }
 
-/// What came of a checkpoint.
+/// How an attempt to take a checkpoint ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Taken {
-    Yes,
-    HasNoRoom,
-    /// The store closes, and nothing was written.
-    Closes,
+enum CheckpointOutcome {
+    Written,
+    NoSpace,
+    /// The store is closing, and nothing was written.
+    Closing,
 }
 
-/// What belongs to the compactor alone.
+/// The part of the compactor that only its thread uses.
 pub(crate) struct Compactor {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) uuid: [u8; 16],
     pub(crate) checkpoints: Checkpoints,
     pub(crate) snapshot: Snapshot,
-    /// Where the checkpoint of the last image stands, and what was live then, if it was written.
+    /// The position and live payloads of the last image, if its checkpoint was written.
     pub(crate) newest: Option<(Position, LiveBodies)>,
-    /// What was live at the position of the last checkpoint that was written, up to which the log is on disk.
+    /// The live payloads at the position of the last checkpoint, up to which the log is on disk.
     pub(crate) confirmed: LiveBodies,
     pub(crate) spares: Arc<Spares>,
-    /// There was no room for another file when a checkpoint was last tried.
+    /// The last attempt at a checkpoint failed because no file could be created.
     pub(crate) is_short_of_files: bool,
-    /// How much of the log was read at the start: it counts as logged since the checkpoint.
+    /// The bytes of the log that the start has read. They count as logged since the checkpoint.
     pub(crate) replayed_bytes: u64,
-    /// Segments that tasks could not be copied out of.
+    /// Segments out of which tasks could not be copied.
     pub(crate) unread: BTreeMap<u64, Retry>,
-    /// Why the older checkpoint was kept on a full disk, as the operator was told.
+    /// The reason that was reported for keeping the older checkpoint on a full disk.
     pub(crate) kept_older: Option<String>,
 }
 
-/// A segment whose read failed so often, and when it is tried again, if ever.
+/// The failed attempts to copy a segment, and the time of the next one, if any.
 pub(crate) struct Retry {
     failures: usize,
     at: Option<Instant>,
 }
 
 pub(crate) fn run(shared: &Shared, mut compactor: Compactor) {
-    let ended = compactor.tidy_until_closed(shared);
-    // A store that closes waits for nothing, so that what was under way may not have come to an end.
+    let ended = compactor.run_until_closed(shared);
+    // A store that is closing does not wait, so waits for the log may have ended with an error.
     if let Err(error) = ended
         && !shared.lock().closing
     {
@@ -163,7 +164,7 @@ pub(crate) fn run(shared: &Shared, mut compactor: Compactor) {
 }
 
 impl Compactor {
-    fn tidy_until_closed(&mut self, shared: &Shared) -> Result<(), LogError> {
+    fn run_until_closed(&mut self, shared: &Shared) -> Result<(), LogError> {
         self.plan_next(shared, 0, 0);
         shared.lock().logged_bytes += self.replayed_bytes;
         loop {
@@ -189,9 +190,9 @@ impl Compactor {
         }
     }
 
-    /// Takes a checkpoint and gives up the segments that are not needed from then on. On a full disk the room for it is
-    /// made first: by what is held in reserve, and if that is not enough by the older checkpoint. Answers whether one was
-    /// taken.
+    /// Takes a checkpoint and removes the segments that are not needed from then on. On a full disk, space for it is
+    /// freed first: from the reserve, and if that is not enough, by removing the older checkpoint. Returns whether a
+    /// checkpoint was taken.
     fn make_room(&mut self, shared: &Shared) -> Result<bool, LogError> {
         if shared.lock().no_space {
             self.retire(shared)?;
@@ -199,18 +200,18 @@ impl Compactor {
             self.is_short_of_files = false;
         }
         let mut taken = self.try_checkpoint(shared)?;
-        if taken == Taken::HasNoRoom && self.spares.give_up_one()? {
+        if taken == CheckpointOutcome::NoSpace && self.spares.give_up_one()? {
             taken = self.try_checkpoint(shared)?;
         }
-        if taken == Taken::HasNoRoom {
+        if taken == CheckpointOutcome::NoSpace {
             self.drop_older(shared)?;
         }
         self.retire(shared)?;
-        Ok(taken == Taken::Yes)
+        Ok(taken == CheckpointOutcome::Written)
     }
 
-    /// Gives up the older checkpoint. If the newest one cannot be relied on, both stay, and the operator is told once: a
-    /// full disk gets no room this way.
+    /// Removes the older checkpoint. If the newest one is damaged, both stay, which is reported once, since the disk
+    /// stays full then.
     fn drop_older(&mut self, shared: &Shared) -> Result<(), LogError> {
         let why = match self.checkpoints.drop_older()? {
             Older::Kept(why) => Some(why.to_string()),
@@ -226,8 +227,8 @@ impl Compactor {
         Ok(())
     }
 
-    /// Takes a checkpoint if there is room for it.
-    fn try_checkpoint(&mut self, shared: &Shared) -> Result<Taken, LogError> {
+    /// Takes a checkpoint if the disk has space for it.
+    fn try_checkpoint(&mut self, shared: &Shared) -> Result<CheckpointOutcome, LogError> {
         let taken = match self.checkpoint(shared) {
             Err(Unwritten::Unreadable(why)) => self.checkpoint_anew(shared, &why),
             taken => taken,
@@ -235,37 +236,37 @@ impl Compactor {
         match taken {
             Ok(taken) => Ok(taken),
             Err(Unwritten::Failed(LogError::NoSpace(fault))) => {
-                // Files may be what there are too few of: then the next one shares none, so that the old ones can go.
+                // If no file can be created, the next checkpoint shares no pieces, so that old files can be removed.
                 self.is_short_of_files |= fault.operation == Operation::Create;
-                Ok(Taken::HasNoRoom)
+                Ok(CheckpointOutcome::NoSpace)
             }
             Err(Unwritten::Failed(error)) => Err(error),
             Err(Unwritten::Unreadable(_)) => unreachable!("nothing is read where all is in memory"),
         }
     }
 
-    /// Takes a checkpoint that has nothing from those before it, since that cannot be read back: all of it is in memory still.
-    fn checkpoint_anew(&mut self, shared: &Shared, why: &OpenError) -> Result<Taken, Unwritten> {
+    /// Takes a checkpoint that shares no pieces, after one could not be read back. The whole state is in memory.
+    fn checkpoint_anew(&mut self, shared: &Shared, why: &OpenError) -> Result<CheckpointOutcome, Unwritten> {
         shared.notice(&format!("{why}; what is in memory is written to another checkpoint instead"));
         self.snapshot = Snapshot::default();
         shared.lock().broker.touch_all();
         self.checkpoint(shared)
     }
 
-    fn checkpoint(&mut self, shared: &Shared) -> Result<Taken, Unwritten> {
+    fn checkpoint(&mut self, shared: &Shared) -> Result<CheckpointOutcome, Unwritten> {
         let mut state = Self::finish_under_way(shared);
         if state.broker.is_under_way() {
-            // A store that closes does not wait for it, and has no use for a checkpoint that counts what is not in it: its
-            // segments would be kept for good.
-            return Ok(Taken::Closes);
+            // The store is closing. A checkpoint now would count payloads that are not in it, whose segments would be
+            // kept forever.
+            return Ok(CheckpointOutcome::Closing);
         }
-        // What was dropped is no part of an image, but its payloads count as live until they are released. There may always be
-        // some, so that they are not waited for.
+        // Dropped queues are not part of an image, but their payloads count as live until they are released. There may
+        // always be some, so the checkpoint does not wait for that.
         let dropped = Arc::new(state.broker.take_dropped());
         state.releasing = Some(Arc::clone(&dropped));
         let (mut live, position, logged) =
             (state.buffer.live.clone(), state.buffer.end(), state.logged_bytes);
-        // The image is of this moment, whatever happens while its queues are gone through.
+        // The image is the state at this moment, whatever changes while its queues are collected.
         state.broker.begin_image();
         while state.broker.image_some(IMAGE_SLICE_QUEUES) {
             shared.let_go(state);
@@ -276,7 +277,7 @@ impl Compactor {
         shared.let_go(state);
         let image = image.sorted();
         live.subtract(&release(shared, &dropped));
-        // By when all is written, the log is on disk that far, and has not waited for any of it.
+        // The log thread syncs up to there while the checkpoint is being written.
         shared.want_sync(position);
         self.newest = None;
         self.snapshot.update(image);
@@ -284,14 +285,15 @@ impl Compactor {
         let bytes = self.write(shared, position, &live, sharing)?;
         self.plan_next(shared, logged, bytes);
         self.newest = Some((position, live));
-        Ok(Taken::Yes)
+        Ok(CheckpointOutcome::Written)
     }
 
-    /// Waits until nothing is under way, or the store closes: an image has no place for what was decided and is not done yet.
+    /// Finishes all work that is under way, such as the end of a worker, unless the store closes: an image cannot
+    /// express it.
     ///
-    /// A stream of commands that begin such work could go on for ever. So the slices are done here, more and more of them
-    /// before others get the lock, until nothing is left when the image is begun.
-    fn finish_under_way(shared: &Shared) -> MutexGuard<'_, State> {
+    /// Commands may begin such work again and again. So this does the slices itself, more and more of them under one
+    /// lock, until none is left.
+    fn finish_under_way(shared: &Shared) -> MutexGuard<'_, EngineState> {
         let mut state = shared.lock();
         let mut slices = 1;
         loop {
@@ -300,7 +302,7 @@ impl Compactor {
                     return state;
                 }
                 let now = shared.clock.now();
-                let State { broker, buffer, .. } = &mut *state;
+                let EngineState { broker, buffer, .. } = &mut *state;
                 broker.settle_under_way(now, buffer);
                 shared.end_unit(&mut state);
                 shared.serve(&mut state, now);
@@ -313,9 +315,9 @@ impl Compactor {
         }
     }
 
-    /// Writes the newest checkpoint once more. Two are kept, and what only the older one needs goes with it: without
-    /// waiting for more of the log, which may wait for that. What the first has written the second writes too, so that the
-    /// damage of one is no loss.
+    /// Writes the newest checkpoint again. Two are kept, so this replaces the older one, and segments that only that
+    /// needs can be removed at once; the log may be waiting for them. The second has its own copy of what the first has
+    /// written, so that damage of one file loses nothing.
     fn repeat_checkpoint(&mut self, shared: &Shared) -> Result<(), LogError> {
         let Some((position, live)) = self.newest.take() else { return Ok(()) };
         match self.write(shared, position, &live, Sharing::NotWithNewest) {
@@ -331,7 +333,7 @@ impl Compactor {
         }
     }
 
-    /// Writes a checkpoint of the state of the last image, and answers how many bytes that took.
+    /// Writes a checkpoint of the last image. Returns the bytes written.
     fn write(
         &mut self,
         shared: &Shared,
@@ -369,9 +371,10 @@ impl Compactor {
         shared.compaction.logged.store(logged, Ordering::Relaxed);
     }
 
-    /// Gives up segments that neither live payloads nor checkpoints need. What made the last payloads of one die must be on
-    /// disk: of those that were dead in the last checkpoint it is, the others wait for a sync. But a log that waits for
-    /// segments to go would have to begin another for that, and the next checkpoint follows at once.
+    /// Removes segments that neither live payloads nor checkpoints need. The events that ended their last payloads must
+    /// be on disk. For segments that were dead at the last checkpoint they are; the others wait for a sync. If the log
+    /// itself waits for segments to be removed, only the former are: a sync might need another segment, and the next
+    /// checkpoint follows at once.
     fn retire(&self, shared: &Shared) -> Result<(), LogError> {
         let needed_from = self.checkpoints.needed_from();
         let (mut dead, position, log_waits) = {
@@ -386,7 +389,7 @@ impl Compactor {
         if dead.is_empty() {
             return Ok(());
         }
-        // A log that waits for room waits for these.
+        // A log that waits for space waits for these.
         let is_synced = !log_waits
             && match shared.sync_upto(position) {
                 Err(LogError::NoSpace(_)) => false,
@@ -400,7 +403,7 @@ impl Compactor {
             return Ok(());
         }
         failpoint("retire.after-sync");
-        // Whoever is about to read from them has been told before they were dead.
+        // Reads from these segments were requested before they were dead.
         shared.loader.iter().for_each(crate::payload::loader::Loader::settle);
         let numbers: Vec<u64> = dead.iter().map(|segment| segment.number).collect();
         for &number in &numbers {
@@ -409,7 +412,7 @@ impl Compactor {
         self.spares.retire(&numbers)?;
         {
             let mut state = shared.lock();
-            // Both are in order, and may be long.
+            // Both are sorted, and may be long.
             state.segments.retain(|segment| numbers.binary_search(&segment.number).is_err());
             state.unreadable.retain(|number| numbers.binary_search(number).is_err());
         }
@@ -418,12 +421,12 @@ impl Compactor {
         Ok(())
     }
 
-    /// Whether segments take up too much, and some of them would go with the next checkpoints.
+    /// Whether segments take up too much, and the next checkpoints would allow to remove some.
     fn is_room_wasted(&self, shared: &Shared, is_full: bool) -> bool {
         let state = shared.lock();
         let used: u64 = state.segments.iter().map(|segment| segment.bytes).sum();
         let has_dead = state.sealed().any(|(segment, _)| state.live_in(&segment).tasks == 0);
-        // On a full disk each of them is missed.
+        // On a full disk every segment counts.
         has_dead && (is_full || used > allowed(&state, self.spares.segment_bytes(), is_full))
     }
 
@@ -431,8 +434,8 @@ impl Compactor {
         victim(&shared.lock(), self.spares.segment_bytes(), is_full)
     }
 
-    /// Copies live tasks out of mostly dead segments, as many as take up too much room. Where a new segment waits for old ones
-    /// to go, no more than one at a time: only a checkpoint lets that go.
+    /// Copies live tasks out of mostly dead segments, until segments take up no more than they may. If the log waits
+    /// for segments to be removed, only out of one, since a checkpoint must follow for that.
     fn copy_forward(&mut self, shared: &Shared, is_full: bool) {
         while let Some(victim) = self.next_victim(shared, is_full) {
             shared.compaction.is_copying.store(true, Ordering::Relaxed);
@@ -445,7 +448,7 @@ impl Compactor {
                     if state.closing || state.broker.is_unfinished() {
                         break;
                     }
-                    // What cannot be copied stays where it is, and does not keep others from being copied.
+                    // These tasks stay, and other segments can be copied.
                     state.unreadable.insert(victim.number);
                 }
                 Copied::Unreadable(error) => self.set_segment_aside(shared, victim.number, &error),
@@ -456,8 +459,8 @@ impl Compactor {
         }
     }
 
-    /// Keeps a segment that cannot be read: its tasks stay where they are. A read that failed is tried again later, a few
-    /// times; what is damaged stays so.
+    /// Keeps a segment that cannot be read, with its tasks. A failed read is retried later, a few times; a damaged
+    /// segment is not.
     fn set_segment_aside(&mut self, shared: &Shared, number: u64, error: &OpenError) {
         shared.read_faults.note_error();
         let retry = self.unread.entry(number).or_insert(Retry { failures: 0, at: None });
@@ -468,14 +471,14 @@ impl Compactor {
         shared.notice(&format!("{error}; the segment is kept, and the tasks in it stay where they are"));
     }
 
-    /// Lets segments be copied again whose reads failed a while ago.
+    /// Allows segments to be copied again for which the pause after a failed read is over.
     fn readmit_segments(&mut self, shared: &Shared) {
         if self.unread.is_empty() {
             return;
         }
         let now = sureq_sync::now();
         let mut state = shared.lock();
-        let State { segments, unreadable, .. } = &mut *state;
+        let EngineState { segments, unreadable, .. } = &mut *state;
         self.unread.retain(|number, _| segments.iter().any(|segment| segment.number == *number));
         for (number, retry) in &mut self.unread {
             if retry.at.take_if(|at| *at <= now).is_some() {
@@ -485,7 +488,7 @@ impl Compactor {
     }
 }
 
-/// Releases the payloads of what was dropped, without the lock but for a moment; answers what they were.
+/// Releases the payloads of dropped queues, and returns them. Takes the lock only for a moment.
 fn release(shared: &Shared, dropped: &Dropped<Body>) -> LiveBodies {
     let mut gone = LiveBodies::default();
     dropped.bodies(&mut |body| body.place().into_iter().for_each(|place| gone.add(place)));
@@ -495,14 +498,14 @@ fn release(shared: &Shared, dropped: &Dropped<Body>) -> LiveBodies {
     gone
 }
 
-/// How much segments may take up before something is done about it.
-fn allowed(state: &State, segment_bytes: u64, is_full: bool) -> u64 {
+/// The bytes that segments may take up before tasks are copied forward.
+fn allowed(state: &EngineState, segment_bytes: u64, is_full: bool) -> u64 {
     let spared = if is_full { 0 } else { USED_SEGMENTS * segment_bytes };
     USED_PER_LIVE * state.buffer.live.total().bytes + spared
 }
 
-/// The segment that gives most room for the least copying, if segments take up too much.
-fn victim(state: &State, segment_bytes: u64, is_full: bool) -> Option<SegmentInfo> {
+/// The segment that frees most space for the least copying, if segments take up too much.
+fn victim(state: &EngineState, segment_bytes: u64, is_full: bool) -> Option<SegmentInfo> {
     let needed: Vec<(SegmentInfo, Live)> = state
         .sealed()
         .map(|(segment, _)| (segment, state.live_in(&segment)))
@@ -514,13 +517,13 @@ fn victim(state: &State, segment_bytes: u64, is_full: bool) -> Option<SegmentInf
     }
     let share = |(segment, live): &(SegmentInfo, Live)| live.bytes * 100 / segment.bytes;
     let victim = needed.iter().min_by_key(|candidate| share(candidate))?;
-    // On a full disk copies go where events go: into what is left of the reserve.
+    // On a full disk, copies use up the reserve.
     let fits = !is_full || victim.1.bytes < segment_bytes / 2;
     (is_sparse(&victim.0, victim.1) && fits).then_some(victim.0)
 }
 
-/// Whether another segment would be more than the log may take up, and some of them are about to go.
-pub(crate) fn is_behind(state: &State, segment_bytes: u64) -> bool {
+/// Whether another segment would exceed the bound of the log while some can be removed.
+pub(crate) fn is_behind(state: &EngineState, segment_bytes: u64) -> bool {
     let used: u64 = state.segments.iter().map(|segment| segment.bytes).sum();
     let bound = BOUND_PER_LIVE * state.buffer.live.total().bytes + BOUND_SEGMENTS * segment_bytes;
     let mut dead = state.sealed().filter(|(segment, _)| state.live_in(segment).tasks == 0);
@@ -532,8 +535,8 @@ const fn is_sparse(segment: &SegmentInfo, live: Live) -> bool {
     live.bytes * 100 <= segment.bytes * WORTHWHILE_PERCENT
 }
 
-impl State {
-    /// The segments that are not written to any more, each with the position that it ends at.
+impl EngineState {
+    /// The segments that are complete, each with the position of its end.
     fn sealed(&self) -> impl Iterator<Item = (SegmentInfo, Position)> {
         self.segments.windows(2).map(|pair| (pair[0], pair[1].first))
     }

@@ -1,5 +1,5 @@
-//! Copying forward: the tasks of a segment whose payloads are still needed are recorded again, whole, so that the
-//! segment can go. One old task never pins the log.
+//! Copies the live tasks of a segment to the end of the log, so that the segment can be removed. Without this, one old
+//! task would keep its segment forever.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -15,41 +15,41 @@ use crate::failpoint::failpoint;
 use crate::fault::OpenError;
 use crate::log::{SegmentInfo, visit_segment};
 use crate::payload::body::Body;
-use crate::payload::recorded::{Recorded, payloads_in};
-use crate::shared::{Shared, State};
+use crate::payload::payload_scan::{LoggedPayload, payloads_in};
+use crate::shared::{EngineState, Shared};
 
-/// How many tasks and bytes are copied before others get the lock.
+/// The tasks and bytes that are copied under one lock.
 const SLICE_TASKS: usize = 128;
 const SLICE_BYTES: usize = 256 << 10;
 
-/// How long they have it then, at least: copying stays below about a hundred megabytes a second.
+/// The pause between two slices. It keeps copying below about a hundred megabytes a second.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// A payload of the segment, which may or may not be needed.
+/// A payload of the segment, which may be live or not.
 struct Candidate {
     queue: QueueNo,
     id: TaskId,
-    /// Where it begins in the segment.
+    /// Its offset in the segment.
     offset: u64,
     payload: Vec<u8>,
-    /// The same as the log will have it, if it is large.
+    /// The payload encoded for the log, if it is large.
     prepared: Option<Prepared>,
 }
 
-/// What came of copying a segment.
+/// The outcome of copying a segment.
 pub(crate) enum Copied {
     All,
-    /// Some tasks are still where they were.
+    /// Some tasks could not be copied.
     NotAll,
-    /// The segment, or a part of it, cannot be read, so that it has to stay.
+    /// A part of the segment cannot be read, so it has to stay.
     Unreadable(OpenError),
 }
 
-/// Copies what is live in a segment.
+/// Copies the live tasks of a segment.
 pub(crate) fn copy(shared: &Shared, disk: &dyn Disk, uuid: [u8; 16], segment: &SegmentInfo) -> Copied {
     let mut slice = Slice { shared, segment, candidates: Vec::new(), bytes: 0 };
     let visited = visit_segment(disk, uuid, segment.number, &mut |place, body| {
-        payloads_in(place, body, &mut |recorded| slice.add(&recorded))?;
+        payloads_in(place, body, &mut |logged| slice.add(&logged))?;
         Ok(())
     });
     match visited {
@@ -71,7 +71,7 @@ struct Slice<'s> {
 }
 
 impl Slice<'_> {
-    /// Whether much is to be written before more is copied. Not if the log waits for this in turn.
+    /// Whether copying must wait for the log thread. It must not if the log thread waits for compaction.
     fn must_wait(&self) -> bool {
         let state = self.shared.lock();
         state.buffer.is_long()
@@ -79,8 +79,8 @@ impl Slice<'_> {
             && self.shared.durable.failure().is_none()
     }
 
-    fn add(&mut self, recorded: &Recorded<'_>) {
-        let &Recorded { queue, id, offset, payload } = recorded;
+    fn add(&mut self, logged: &LoggedPayload<'_>) {
+        let &LoggedPayload { queue, id, offset, payload } = logged;
         self.bytes += payload.len();
         let payload = payload.to_vec();
         let is_large = payload.len() >= LARGE_BYTES;
@@ -91,7 +91,7 @@ impl Slice<'_> {
         }
     }
 
-    /// Records those again that are still needed, and are needed from here.
+    /// Records the live ones again.
     fn copy(&mut self) {
         let numbers = self.segment.numbers();
         let copied;
@@ -100,7 +100,7 @@ impl Slice<'_> {
             if state.closing || self.shared.durable.failure().is_some() {
                 return;
             }
-            let State { broker, buffer, .. } = &mut *state;
+            let EngineState { broker, buffer, .. } = &mut *state;
             let before = buffer.bytes();
             failpoint("forward.before");
             for Candidate { queue, id, offset, payload, prepared } in &mut self.candidates {

@@ -1,6 +1,6 @@
-//! How much of each segment is still needed: the payloads of tasks that are not gone.
+//! Counts the live payloads of each segment: those of tasks that still exist.
 //!
-//! Kept as tasks come and go, so that nobody has to look through a segment to know whether it can go.
+//! The counts are updated as tasks come and go, so that no segment has to be read to know whether it can be removed.
 
 use std::ops::RangeInclusive;
 
@@ -8,18 +8,18 @@ use sureq_core::limits;
 
 use crate::payload::body::Stored;
 
-/// What a whole task takes up in the log besides its payload, about.
+/// About how many bytes a copied task takes up in the log besides its payload.
 const RECORD_BYTES: u64 = 48;
 
-/// No segment holds so many payloads.
+/// More payloads than any segment holds.
 const TASKS_MAX: u64 = 1 << 32;
 
-/// Payloads in a segment that are still needed.
+/// The live payloads of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Live {
-    /// How many.
+    /// Their number.
     pub tasks: u64,
-    /// How much a copy of their tasks would take up in the log.
+    /// The bytes that a copy of their tasks would take up in the log.
     pub bytes: u64,
 }
 
@@ -33,10 +33,10 @@ impl Live {
 /// The live payloads of all segments, by the numbers that places name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LiveBodies {
-    /// Those that have any, in order of their numbers. However far these are apart, only what is there takes up memory.
+    /// The segments that have any, sorted by number.
     segments: Vec<(u32, Live)>,
     total: Live,
-    /// A segment has lost its last one since somebody asked.
+    /// A segment has lost its last live payload since [`Self::has_emptied`] was called.
     has_emptied: bool,
 }
 
@@ -48,7 +48,7 @@ impl LiveBodies {
         self.total.add(Live { tasks: 1, bytes });
     }
 
-    /// Takes one away. A place that was never added is not missed: an older checkpoint knows tasks that are long gone.
+    /// Removes a payload. A place that was never added is ignored: an older checkpoint has tasks that are gone since.
     pub(crate) fn remove(&mut self, place: Stored) {
         let bytes = u64::from(place.len) + RECORD_BYTES;
         let Ok(at) = self.find(place.segment) else { return };
@@ -63,7 +63,7 @@ impl LiveBodies {
         self.total.bytes = self.total.bytes.saturating_sub(bytes);
     }
 
-    /// Takes away what is counted elsewhere.
+    /// Subtracts other counts.
     pub(crate) fn subtract(&mut self, other: &Self) {
         for &(number, gone) in &other.segments {
             let Ok(at) = self.find(number) else { continue };
@@ -78,12 +78,12 @@ impl LiveBodies {
         }
     }
 
-    /// Whether a segment has lost its last one since this was asked.
+    /// Whether a segment has lost its last live payload since the last call.
     pub(crate) fn has_emptied(&mut self) -> bool {
         std::mem::take(&mut self.has_emptied)
     }
 
-    /// What is live in segments with these numbers.
+    /// The live payloads of the segments with these numbers.
     pub(crate) fn within(&self, numbers: RangeInclusive<u64>) -> Live {
         let start = self.segments.partition_point(|(number, _)| u64::from(*number) < *numbers.start());
         let mut live = Live::default();
@@ -93,12 +93,12 @@ impl LiveBodies {
         live
     }
 
-    /// What is live in each that has any, by number.
+    /// The live payloads of each segment that has any.
     pub(crate) fn segments(&self) -> impl Iterator<Item = (u64, Live)> {
         self.segments.iter().map(|&(number, live)| (u64::from(number), live))
     }
 
-    /// Says what is live in a segment of which nothing was said yet; none if that cannot be.
+    /// Adds the counts of a segment that has none yet. Returns none for impossible counts.
     pub(crate) fn put(&mut self, segment: u32, live: Live) -> Option<()> {
         let each_max = limits::PAYLOAD_BYTES_MAX as u64 + RECORD_BYTES;
         let bytes = live.tasks.checked_mul(RECORD_BYTES)?..=live.tasks.checked_mul(each_max)?;
@@ -112,7 +112,7 @@ impl LiveBodies {
         Some(())
     }
 
-    /// What is live in all.
+    /// The live payloads of all segments.
     pub(crate) const fn total(&self) -> Live {
         self.total
     }
@@ -126,10 +126,10 @@ impl LiveBodies {
         &mut self.segments[at].1
     }
 
-    /// Where a segment is in the list, or would be.
+    /// The index of a segment in the list, or the one at which it would be inserted.
     #[inline]
     fn find(&self, segment: u32) -> Result<usize, usize> {
-        // What is pushed goes to the last one.
+        // Pushed payloads go to the last one.
         match self.segments.last() {
             Some(&(last, _)) if last == segment => Ok(self.segments.len() - 1),
             Some(&(last, _)) if last < segment => Err(self.segments.len()),
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_and_goes_is_counted_by_segment() {
+    fn payloads_are_counted_by_segment() {
         let mut live = LiveBodies::default();
         for (segment, len) in [(7, 10), (7, 20), (9, 5), (3, 1)] {
             live.add(place(segment, len));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_elsewhere_is_taken_away_at_once() {
+    fn other_counts_are_subtracted_at_once() {
         let (mut all, mut some) = (LiveBodies::default(), LiveBodies::default());
         for (segment, len) in [(3, 1), (7, 10), (7, 20), (9, 5)] {
             all.add(place(segment, len));

@@ -1,6 +1,7 @@
-//! Keeping the store small: checkpoints, compaction, and segments that can go.
+//! Keeps the store small: takes checkpoints, copies old tasks forward, removes segments.
 //!
-//! - `compactor` is the thread that decides what is due. `snapshot` takes the image of the state that a checkpoint stores.
+//! - `compactor` is the thread that decides what is due. `snapshot` takes the image of the state that a checkpoint
+//!   stores.
 //! - `forward` copies tasks out of old segments. `live` counts what each segment still holds.
 
 pub(crate) mod compactor;

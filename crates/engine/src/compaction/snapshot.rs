@@ -1,5 +1,5 @@
-//! What a checkpoint holds: the whole state, as a manifest and pieces that are written once and shared by all checkpoints
-//! for as long as they do not change.
+//! The contents of a checkpoint: the whole state, as a manifest and pieces. A piece is written once, and later
+//! checkpoints refer to it until it changes.
 //!
 //! The manifest is the head of the image (bytes), the live payloads by segment (their number, then segment, tasks and
 //! bytes of each), and the queues (their number, then of each its number, its head, and its parts: their number, then
@@ -19,29 +19,29 @@ use crate::fault::OpenError;
 use crate::log::{LogError, Position};
 use crate::payload::body::Body;
 
-/// The state as of the last image, and where its pieces lie.
+/// The state at the last image, and where its pieces lie.
 #[derive(Default)]
 pub(crate) struct Snapshot {
     head: Vec<u8>,
     queues: BTreeMap<QueueNo, Section>,
 }
 
-/// What a checkpoint shares with those before it.
+/// The pieces that a checkpoint shares with earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sharing {
-    /// All that has not changed.
+    /// All that have not changed.
     Unchanged,
-    /// The same, but for what lies in the newest one's file.
+    /// All that have not changed, except those in the file of the newest checkpoint.
     NotWithNewest,
-    /// Nothing, so that their files can go.
+    /// None, so that the earlier files can be removed.
     Nothing,
 }
 
 /// Why a checkpoint was not written.
 pub(crate) enum Unwritten {
-    /// The disk or the log is to blame.
+    /// The disk or the log failed.
     Failed(LogError),
-    /// A piece that it was to have from an older one cannot be read back.
+    /// A piece of an older checkpoint cannot be read back.
     Unreadable(OpenError),
 }
 
@@ -51,7 +51,7 @@ impl From<LogError> for Unwritten {
     }
 }
 
-/// One queue of it.
+/// One queue of the snapshot.
 struct Section {
     head: Vec<u8>,
     parts: Vec<Piece>,
@@ -66,13 +66,13 @@ struct Piece {
 enum At {
     /// In the file of a checkpoint.
     Disk(Blob),
-    /// In memory alone.
+    /// Only in memory.
     Memory(Part<Body>),
-    /// In the file of the newest checkpoint, and still in memory, in case that it is written once more.
+    /// In the file of the newest checkpoint, and still in memory in case it is written again.
     Both(Blob, Part<Body>),
 }
 
-/// A state that was loaded; that of a new store by default.
+/// A state that was loaded. The default is that of a new store.
 #[derive(Default)]
 pub(crate) struct Restored {
     pub(crate) broker: Broker<Body>,
@@ -81,7 +81,7 @@ pub(crate) struct Restored {
 }
 
 impl Snapshot {
-    /// Goes on to a later image.
+    /// Updates the snapshot to a later image.
     pub(crate) fn update(&mut self, image: Image<Body>) {
         self.head = image.head;
         for (no, queue) in image.queues {
@@ -99,9 +99,9 @@ impl Snapshot {
         }
     }
 
-    /// Writes it as a checkpoint of the state at `position`, and answers how many bytes that took. `confirm` is called
-    /// before the checkpoint counts. If it fails, the pieces stay in memory for the next; if what is on disk alone cannot be read
-    /// back, it takes an image of all queues to go on.
+    /// Writes a checkpoint of the state at `position`. Returns the bytes written. `confirm` is called before the
+    /// checkpoint becomes valid. After a failure the pieces stay in memory for the next attempt; if a piece that is
+    /// only on disk cannot be read back, an image of all queues is needed to go on.
     pub(crate) fn write(
         &mut self,
         checkpoints: &mut Checkpoints,
@@ -148,7 +148,7 @@ impl Snapshot {
         Ok(bytes)
     }
 
-    /// Keeps nothing in memory that is on disk: the newest checkpoint is not written once more.
+    /// Frees all pieces that are on disk: the newest checkpoint is not written again.
     pub(crate) fn let_go(&mut self) {
         for piece in self.queues.values_mut().flat_map(|section| &mut section.parts) {
             if let At::Both(blob, _) = piece.at {
@@ -157,7 +157,7 @@ impl Snapshot {
         }
     }
 
-    /// Sees to it that all pieces lie in files that are good to be referred to; answers where each lies.
+    /// Ensures that all pieces lie in files that the checkpoint may refer to. Returns where each lies.
     fn write_pieces(
         &self,
         draft: &mut Draft<'_>,
@@ -225,7 +225,8 @@ impl Snapshot {
         Ok(Restored { broker, live, snapshot })
     }
 
-    /// Builds what can be had of the state of a checkpoint some of whose blobs are damaged or missing; answers how many.
+    /// Builds as much as possible of the state of a checkpoint with damaged or missing blobs. Returns the number of
+    /// those.
     pub(crate) fn load_partly(loaded: &Loaded<'_>) -> Result<(Broker<Body>, LiveBodies, usize), OpenError> {
         let bad = || loaded.refuse_manifest("the manifest is not one".into());
         let (snapshot, live) = Self::read(&loaded.manifest).ok_or_else(bad)?;
@@ -282,7 +283,7 @@ impl Snapshot {
     }
 }
 
-/// Reads blobs that lie in sparse files, to be written again.
+/// Reads the blobs of sparse files, which are written again.
 fn read_again(checkpoints: &Checkpoints, blobs: &[Blob]) -> Result<HashMap<Blob, Vec<u8>>, OpenError> {
     let mut again = HashMap::with_capacity(blobs.len());
     checkpoints.read_blobs(blobs, &mut |index, bytes| {

@@ -1,4 +1,5 @@
-//! A frame: one batch of events with a header that can be trusted on its own, so that a damaged length is never followed.
+//! A frame: one batch of events with a header that can be trusted on its own, so that a damaged length is never
+//! followed.
 //!
 //! Both checksums are CRC-32C seeded with the segment's salt and the frame's offset. Frames therefore never validate in
 //! another segment, in a recycled file, at another offset, or inside a payload.
@@ -35,12 +36,12 @@ const _: () = assert!(FRAME_HEADER_BYTES == FRAME_ALIGN);
 /// The largest body of a frame.
 pub const FRAME_BODY_BYTES_MAX: usize = 1 << 30;
 
-/// How many bytes of the segment a frame with such a body takes.
+/// The bytes of the segment that a frame with such a body takes up.
 pub(crate) const fn frame_bytes(body_bytes: usize) -> usize {
     FRAME_HEADER_BYTES + body_bytes.next_multiple_of(FRAME_ALIGN)
 }
 
-/// What a frame is for.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameKind {
     /// Its body holds events.
@@ -90,8 +91,8 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
-    /// Two seats of a segment never have the same seed, and equal bytes under different seeds never the same CRC: a frame
-    /// that was moved within its segment is always found out.
+    /// Two seats of a segment never have the same seed, and equal bytes under different seeds never the same CRC: a
+    /// frame that was moved within its segment is always found out.
     fn seed(self) -> u32 {
         let salt = (self.salt ^ (self.salt >> 32)) as u32;
         salt ^ (self.offset / FRAME_ALIGN as u64) as u32
@@ -129,16 +130,16 @@ impl FrameHeader {
         FrameHeader::decode_anywhere(bytes, seat.salt)
     }
 
-    /// Whether these bytes have the salt of this seat, or are a header of it but for the salt. What else there is, in a file
-    /// that was recycled, is of an earlier life of it: such headers have other salts, and the same offsets.
+    /// Whether these bytes have the salt of this seat, or are a header of it but for the salt. What else there is, in a
+    /// file that was recycled, is of an earlier life of it: such headers have other salts, and the same offsets.
     pub(crate) fn resembles(bytes: &[u8; FRAME_HEADER_BYTES], seat: Seat) -> bool {
         let mut mended = *bytes;
         put_u64(&mut mended, SALT, seat.salt);
         get_u64(bytes, SALT) == seat.salt || FrameHeader::decode(&mended, seat).is_some()
     }
 
-    /// The header in `bytes` and its checksum, if they are a header written for the segment of this salt, even if not for
-    /// the place where they were found.
+    /// The header in `bytes` and its checksum, if they are a header written for the segment of this salt, even if not
+    /// for the place where they were found.
     pub(crate) fn decode_anywhere(bytes: &[u8; FRAME_HEADER_BYTES], salt: u64) -> Option<(FrameHeader, u32)> {
         if get_u64(bytes, SALT) != salt {
             return None;
@@ -163,8 +164,8 @@ impl FrameHeader {
 
 /// A batch that is being gathered, with room for the frame's header before it, so that it is written without a copy.
 ///
-/// Large payloads are not copied into it. They lie in memory of their own, their section, which belongs somewhere between
-/// the other bytes of the batch:
+/// Large payloads are not copied into it. They lie in memory of their own, their section, which belongs somewhere
+/// between the other bytes of the batch:
 ///
 /// ```text
 /// bytes:    header | events .. head of the event | rest of the event .. events
@@ -200,7 +201,7 @@ impl Default for FrameBuf {
 }
 
 impl FrameBuf {
-    /// Where the batch begins in what [`FrameBuf::body_mut`] gives.
+    /// The offset of the batch in [`FrameBuf::body_mut`].
     pub(crate) const BODY_AT: usize = FRAME_HEADER_BYTES;
 
     /// An empty batch.
@@ -239,7 +240,7 @@ impl FrameBuf {
         self.section.as_ref()
     }
 
-    /// How many bytes the batch has so far, those of its section included.
+    /// The bytes of the batch so far, including those of its section.
     pub fn body_len(&self) -> usize {
         let section = self.section.as_ref().map_or(0, |section| section.bytes.len());
         self.bytes.len() - FRAME_HEADER_BYTES + section

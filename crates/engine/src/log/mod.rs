@@ -1,13 +1,13 @@
-//! The segmented log: opaque batches of events go in, and after a crash come out again, a prefix of what was appended
-//! that holds everything that was synced. What the bytes of a batch mean is not known here.
+//! The segmented log of opaque batches of events. After a crash it returns a prefix of the appended batches that
+//! contains all synced ones. It does not interpret the bytes of a batch.
 //!
 //! The map, along the way of a batch:
 //! - [`FrameBuf`] (`frame`) gathers the batch and leaves room for its header; one frame is one write.
 //! - [`Writer`] (`writer`) appends to the open segment (`tail`), syncs, and rolls to the next.
 //! - [`Spares`] (`spares`) are files prepared ahead, so that a roll does not wait for zeros to be written.
-//! - `segment` is a segment's header, name and salt; `walk` goes through its frames and tells sound from bad.
+//! - `segment` is a segment's header, name and salt; `walk` goes through its frames and validates them.
 //! - [`scan`] reads a whole log and judges it; [`recover()`] does so and then makes it ready to be appended to.
-//! - [`Reader`] (`reader`) reads bodies back from where they lie. `salvage` reads what there is, past all damage.
+//! - [`Reader`] (`reader`) reads payloads back. `salvage` reads what there is, past all damage.
 //!
 //! docs/understand/log-format.md draws the bytes.
 
@@ -52,8 +52,8 @@ pub struct Place {
     pub offset: u64,
 }
 
-/// How durable a batch is before its replies leave. The caller of [`Writer::sync`] decides; the log itself only sees to it
-/// that at every level a segment is synced before the next one begins.
+/// How durable a batch is before its replies leave. The caller of [`Writer::sync`] decides; the log itself only sees to
+/// it that at every level a segment is synced before the next one begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
     /// On disk: one sync per written frame.
@@ -81,8 +81,8 @@ pub const SEGMENT_BYTES: u64 = 32 << 20;
 /// The default number of files kept prepared: one for the next roll.
 pub const SPARE_SEGMENTS: usize = 1;
 
-/// How many files are kept for a full disk: one for what happens while the one before it is given up, one for what is copied
-/// forward, and one whose room a checkpoint can have.
+/// How many files are kept for a full disk: one for what happens while the one before it is given up, one for what is
+/// copied forward, and one whose room a checkpoint can have.
 pub const RESERVE_SEGMENTS: usize = 3;
 
 /// How a log is opened.
@@ -92,11 +92,11 @@ pub struct LogOptions {
     pub uuid: [u8; 16],
     /// The size of new segments, rounded up to whole pages. A frame that is larger gets a segment of its own size.
     pub segment_bytes: u64,
-    /// How many prepared files are kept.
+    /// The number of prepared files that are kept.
     pub spare_segments: usize,
-    /// How many more are kept for a full disk.
+    /// The number of additional files that are reserved for a full disk.
     pub reserve_segments: usize,
-    /// What new files are filled with.
+    /// How new files are filled.
     pub filling: Filling,
     /// Events before this position are not replayed, and segments that hold no later ones may be missing.
     pub from: Position,
@@ -119,7 +119,7 @@ impl LogOptions {
     }
 }
 
-/// Why the log did not do what it was asked.
+/// An error of the log.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// There is no room for another segment or checkpoint. Nothing has changed; the call may be tried again.
@@ -131,16 +131,16 @@ pub enum LogError {
         /// The batch's size.
         bytes: usize,
     },
-    /// The disk failed. What was appended since the last sync may or may not be there, so the log is poisoned.
+    /// The disk failed. Frames since the last sync may be on disk or not, so the log is poisoned.
     #[error(transparent)]
     Fault(#[from] Fault),
-    /// The disk did not answer when the store was closed, so that nobody knows what it has.
+    /// The disk did not answer when the store was closed, so it is unknown what is on disk.
     #[error("the disk did not answer within {} s: not everything is known to be on it", patience.as_secs_f32())]
     Hung {
         /// How long it was waited for.
         patience: Duration,
     },
-    /// The disk failed earlier; only a restart can tell what is there.
+    /// The disk failed earlier. A restart finds out what is on disk.
     #[error(
         "the log is poisoned by an earlier failure of the disk; restart to go on from what was confirmed"
     )]

@@ -1,5 +1,5 @@
-//! Reads bodies back from where they lie. It checks no content: every body carries its own checksum, which whoever reads
-//! it verifies.
+//! Reads payloads back from their places. It checks no content: every payload has its own checksum, which the caller
+//! verifies.
 
 use std::collections::BTreeMap;
 use std::iter;
@@ -12,13 +12,13 @@ use crate::disk::{Disk, DiskFile};
 use crate::fault::Fault;
 use sureq_sync::{Mutex, MutexGuard};
 
-/// How many segments are kept open for reading.
+/// The number of segments that are kept open for reading.
 const OPEN_MAX: usize = 64;
 
 /// Reads from any segment, on any thread.
 pub struct Reader {
     disk: Arc<dyn Disk>,
-    /// Segments that stand for more numbers than their own.
+    /// Segments that replace others.
     rewritten: Vec<RangeInclusive<u64>>,
     open: Mutex<BTreeMap<u64, Arc<dyn DiskFile>>>,
 }
@@ -35,23 +35,23 @@ impl Reader {
     pub fn read_upto(&self, place: Place, bytes: usize) -> Result<Arc<[u8]>, Fault> {
         let file = self.file(self.standing_for(place.segment))?;
         let mut read: Arc<[u8]> = iter::repeat_n(0, bytes).collect();
-        let into = Arc::get_mut(&mut read).expect("nobody else has it yet");
+        let into = Arc::get_mut(&mut read).expect("it is not shared yet");
         let filled = file.read_at(place.offset, into)?;
         Ok(if filled < bytes { read[..filled].into() } else { read })
     }
 
-    /// The name of the file that holds what was written under this number.
+    /// The name of the file that has the contents of this segment.
     pub fn file_of(&self, number: u64) -> String {
         segment_name(self.standing_for(number))
     }
 
-    /// The segment that stands for this number: its own, unless a recovery rewrote it.
+    /// The number of the segment that replaces this one: the same, unless a recovery rewrote it.
     fn standing_for(&self, number: u64) -> u64 {
         let rewritten = self.rewritten.iter().find(|numbers| numbers.contains(&number));
         rewritten.map_or(number, |numbers| *numbers.end())
     }
 
-    /// Lets go of a segment that is about to be retired.
+    /// Closes a segment that is about to be retired.
     pub fn forget(&self, segment: u64) {
         self.open_files().remove(&segment);
     }

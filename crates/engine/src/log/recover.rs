@@ -1,13 +1,13 @@
 //! Makes a log that was read ready to be appended to.
 //!
 //! The open tail is rewritten to a new segment under a new salt before anything is served, so that what a crash left
-//! behind the last sound frame can never be taken for part of the log later. The new segment gets its name only after all
-//! of it is durable, and its header says which numbers it stands for. Until the old one is gone there are two that hold
-//! the same events: the newer is complete by having a name, so it wins.
+//! behind the last sound frame can never be taken for part of the log later. The new segment gets its name only after
+//! all of it is durable, and its header says which numbers it stands for. Until the old one is gone there are two that
+//! hold the same events: the newer is complete by having a name, so it wins.
 //!
 //! A tail that holds more than a segment, because of one large frame, is not copied: there may be no room for it. It is
-//! written over with the same bytes and synced, and sealed behind its last sound frame, so that what lies behind that is
-//! never looked at again.
+//! written over with the same bytes and synced, and sealed behind its last sound frame, so that what lies behind that
+//! is never looked at again.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub struct Recovered {
     pub segments: Vec<SegmentInfo>,
     /// The position after the last event; all before it is durable.
     pub end: Position,
-    /// Where the log was cut, if it did not end with a whole frame.
+    /// Where the log was cut, if it ended with an incomplete frame.
     pub cut: Option<Cut>,
 }
 
@@ -114,8 +114,8 @@ fn reseat(content: &mut [u8], old_salt: u64, header: &SegmentHeader) -> u32 {
     chain
 }
 
-/// Makes a segment durable that was read. After a failed sync the system may have what it read and call it written without
-/// having written it, so that the bytes are written again.
+/// Makes a segment durable that was read. After a failed sync the system may have what it read and call it written
+/// without having written it, so that the bytes are written again.
 fn confirm(disk: &dyn Disk, end: &SegmentEnd, content: &[u8]) -> Result<(), Fault> {
     let file = disk.open(&segment_name(end.header.number))?;
     file.write_at(0, content)?;

@@ -1,4 +1,4 @@
-//! Where the next frame goes: known ahead of the write, because tasks are told where their payloads will lie.
+//! The place of the next frame. It is known before the write, because tasks store the places of their payloads.
 
 use super::Place;
 use super::frame::{FRAME_HEADER_BYTES, frame_bytes};
@@ -46,7 +46,7 @@ impl Room {
         self.offset == SEGMENT_HEADER_BYTES as u64
     }
 
-    /// Goes behind a frame with such a body.
+    /// Moves behind a frame with such a body.
     pub fn advance(&mut self, body_bytes: usize) {
         if self.is_fresh() {
             self.bytes = self.bytes.max(segment_bytes_for(self.segment_bytes, frame_bytes(body_bytes)));
@@ -54,7 +54,7 @@ impl Room {
         self.offset += frame_bytes(body_bytes) as u64;
     }
 
-    /// Goes to the next segment.
+    /// Moves to the next segment.
     pub fn roll(&mut self) {
         self.segment += 1;
         self.offset = SEGMENT_HEADER_BYTES as u64;

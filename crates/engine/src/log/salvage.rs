@@ -1,4 +1,4 @@
-//! Reads what there is of a log, past all damage: segment by segment, and of each whatever frames are whole.
+//! Reads a log past all damage: segment by segment, and all intact frames of each.
 //!
 //! It judges nothing. A recovery refuses where this goes on; those who look into a damaged store, or save what can be
 //! saved of it, go by this.
@@ -23,7 +23,7 @@ pub(crate) struct Found {
     /// The length of the file.
     pub(crate) bytes: u64,
     pub(crate) kind: Kind,
-    /// What is wrong with its header or its name.
+    /// The damage of its header or its name.
     pub(crate) fault: Option<OpenError>,
 }
 
@@ -31,12 +31,12 @@ pub(crate) struct Found {
 pub(crate) const HEADER_BYTES: usize = SEGMENT_HEADER_BYTES;
 pub(crate) const FRAME_BYTES_MIN: usize = FRAME_HEADER_BYTES;
 
-/// What a file that is named like a segment is.
+/// The kind of a file that has the name of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A part of the log.
     Part,
-    /// What a newer segment has taken the place of.
+    /// It was replaced by a newer segment.
     Superseded,
     /// The newest, shorter than its header: its creation did not come to an end.
     TornCreation,
@@ -70,7 +70,7 @@ pub(crate) fn is_spare_name(name: &str) -> bool {
     parse_spare_name(name).is_some()
 }
 
-/// The store that most segments say they belong to, for where nobody else knows.
+/// The store that most segments belong to, used if the store file is lost.
 pub(crate) fn uuid_of_most(disk: &dyn Disk) -> Result<Option<[u8; 16]>, Fault> {
     let mut counts: Vec<([u8; 16], usize)> = Vec::new();
     for name in disk.list()?.iter().filter(|name| parse_segment_name(name).is_some()) {
@@ -103,7 +103,7 @@ pub(crate) fn find_segments(disk: &dyn Disk, uuid: [u8; 16]) -> Result<Vec<Found
         found.push(segment);
     }
     found.reverse();
-    // One whose header is lost stands for all numbers since the one before it, if it was ever rewritten.
+    // A segment without header may replace all numbers since the one before it.
     let mut next = 1;
     for segment in &mut found {
         if segment.is_part() {
@@ -162,7 +162,7 @@ pub(crate) struct Content {
 pub(crate) struct Piece<'a> {
     /// The position of its first event.
     pub(crate) first: Position,
-    /// How many events it holds.
+    /// The number of its events.
     pub(crate) events: u32,
     /// Where its body lies.
     pub(crate) place: Place,
@@ -178,22 +178,22 @@ impl Piece<'_> {
     }
 }
 
-/// What came of going through a segment.
+/// The result of reading a segment.
 #[derive(Debug)]
 pub(crate) struct Gone {
     /// Where frames are not as they were written.
     pub(crate) damages: Vec<Damage>,
-    /// Where its frames end, and what is wrong there, unless it is nothing but the end.
+    /// Where its frames end, and the damage there, unless it is the regular end.
     pub(crate) end: u64,
     pub(crate) position: Position,
     pub(crate) chain: u32,
     pub(crate) is_sealed: bool,
     /// Whether what looks like a frame stands at its end, and is none.
     pub(crate) is_frayed: bool,
-    /// Where frames begin whose bodies are not whole, if no sound one follows and nothing says that they were durable: at the end
-    /// of a log a crash leaves that, and a start cuts it off.
+    /// Where frames begin whose bodies are not whole, if no sound one follows and nothing says that they were durable:
+    /// at the end of a log a crash leaves that, and a start cuts it off.
     pub(crate) torn_from: Option<u64>,
-    /// All before this position was once durable, as far as it tells.
+    /// Its frames show that everything before this position was durable.
     pub(crate) synced: Position,
     pub(crate) frames: u64,
 }
@@ -223,7 +223,7 @@ impl Content {
         &self.bytes
     }
 
-    /// Hands over each frame whose header is whole, in order.
+    /// Visits each frame with an intact header, in order.
     pub(crate) fn visit(&self, visit: &mut dyn FnMut(&Piece<'_>)) -> Gone {
         let mut walk = Walk::new(&self.bytes, &self.header, self.crc);
         let (mut damages, mut frames, mut is_sealed) = (Vec::new(), 0, false);

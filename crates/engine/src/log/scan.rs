@@ -1,4 +1,4 @@
-//! Reads a whole log, hands over its batches in order, and judges what does not fit. It changes nothing.
+//! Reads a whole log, visits its batches in order, and tells a crash from damage. It changes nothing.
 //!
 //! A bad frame is damage if anything sound in the log says that it was once durable: the header of the next segment, a
 //! synced mark, a later frame's synced mark. Otherwise it is a torn tail and ends the log.
@@ -18,7 +18,7 @@ use crate::fault::{Damage, Fault, OpenError, ReplayError};
 pub struct ReplayFrame<'a> {
     /// The position of its first event.
     pub first: Position,
-    /// How many events it holds.
+    /// The number of its events.
     pub events: u32,
     /// Where the body lies once the log has been recovered.
     pub place: Place,
@@ -26,7 +26,7 @@ pub struct ReplayFrame<'a> {
     pub body: &'a [u8],
 }
 
-/// What takes the batches.
+/// Visits the batches.
 pub type Replay<'r> = dyn FnMut(ReplayFrame<'_>) -> Result<(), ReplayError> + 'r;
 
 /// The end of the log where a crash interrupted a write.
@@ -47,17 +47,18 @@ impl fmt::Display for Cut {
     }
 }
 
-/// What a log holds.
+/// The contents of a log.
 #[derive(Debug)]
 pub struct Scanned {
     /// The segments, in order. The last is the open one.
     pub segments: Vec<SegmentInfo>,
     /// The position after the last event.
     pub end: Position,
-    /// Where the log was cut, if it did not end with a whole frame.
+    /// Where the log was cut, if it ended with an incomplete frame.
     pub cut: Option<Cut>,
     pub(crate) tail: OldTail,
-    /// The segment before the open one, if a crash kept it from being sealed, or if it was the open one and is to be kept.
+    /// The segment before the open one, if a crash kept it from being sealed, or if it was the open one and is to be
+    /// kept.
     pub(crate) unsealed: Option<SegmentEnd>,
     /// The content of that segment, up to its end, if it was the open one. No spare has room for it.
     pub(crate) kept: Option<Vec<u8>>,
@@ -67,10 +68,10 @@ pub struct Scanned {
     pub(crate) leftovers: Vec<u64>,
 }
 
-/// What the rewritten tail takes the place of.
+/// The segments that the rewritten tail replaces.
 #[derive(Debug)]
 pub(crate) struct OldTail {
-    /// The lowest number that it stands for.
+    /// The lowest number that it replaces.
     pub(crate) first_number: u64,
     pub(crate) first: Position,
     pub(crate) previous_chain: u32,
@@ -120,7 +121,7 @@ pub(super) struct Headed {
 struct Directory {
     /// Those that make up the log, in order.
     live: Vec<Headed>,
-    /// Those that a newer one stands for.
+    /// Segments that a newer one replaces.
     superseded: Vec<u64>,
     /// The newest, if it ends within its header: its creation did not come to an end.
     torn: Option<u64>,
@@ -189,13 +190,13 @@ impl Directory {
     }
 }
 
-/// What becomes of the last segment when the log is recovered.
+/// What the recovery does with the last segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// Its frames go to another.
+    /// Its frames are copied to another.
     Copied,
-    /// It stays, and is sealed: it holds more than fits into another, because a frame in it is larger than a segment, or
-    /// because segments were larger before. A copy would need room that there may not be.
+    /// It stays, and is sealed: it holds more than fits into another, because a frame in it is larger than a segment,
+    /// or because segments were larger before. A copy would need room that there may not be.
     Kept,
     /// It is sealed already: it had a successor.
     Sealed,
@@ -274,7 +275,8 @@ impl Scan<'_, '_> {
         }
     }
 
-    /// What becomes of the last segment: known before its frames are handed over, since that decides where they will lie.
+    /// What becomes of the last segment: known before its frames are handed over, since that decides where they will
+    /// lie.
     fn fate_of(&self, segment: &Headed) -> Fate {
         let mut walk = Walk::new(&self.bytes, &segment.header, segment.crc);
         let last = loop {

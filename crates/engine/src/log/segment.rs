@@ -43,7 +43,7 @@ pub(crate) const SEAL_BYTES: usize = FRAME_HEADER_BYTES;
 /// place of a payload is four bytes shorter than with larger ones.
 const SEGMENT_NUMBERS: RangeInclusive<u64> = 1..=(u32::MAX / 2) as u64;
 
-/// Segments are whole pages.
+/// The size of a segment is a multiple of this.
 const PAGE_BYTES: u64 = 4096;
 
 /// A segment as the rest of the engine knows it.
@@ -51,7 +51,7 @@ const PAGE_BYTES: u64 = 4096;
 pub struct SegmentInfo {
     /// Its number, which is its name.
     pub number: u64,
-    /// The first of the numbers that it stands for.
+    /// The first of the numbers that it replaces.
     pub first_number: u64,
     /// The position of its first event.
     pub first: Position,
@@ -60,13 +60,13 @@ pub struct SegmentInfo {
 }
 
 impl SegmentInfo {
-    /// The numbers that it stands for.
+    /// The numbers that it replaces, its own included.
     pub fn numbers(&self) -> RangeInclusive<u64> {
         self.first_number..=self.number
     }
 }
 
-/// What stands at the beginning of a segment.
+/// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     pub(crate) uuid: [u8; 16],
@@ -75,8 +75,8 @@ pub(crate) struct SegmentHeader {
     pub(crate) first_number: u64,
     pub(crate) salt: u64,
     pub(crate) first: Position,
-    /// All events before this position were durable when the segment got its name. Beyond `first` only in a segment that
-    /// a recovery wrote.
+    /// All events before this position were durable when the segment got its name. Beyond `first` only in a segment
+    /// that a recovery wrote.
     pub(crate) synced: Position,
     /// The length of the file.
     pub(crate) bytes: u64,
@@ -156,7 +156,7 @@ impl SegmentHeader {
     }
 }
 
-/// The store that a segment says it belongs to, if its header is whole.
+/// The store that a segment belongs to, if its header is intact.
 pub(crate) fn uuid_in(bytes: &[u8; SEGMENT_HEADER_BYTES]) -> Option<[u8; 16]> {
     let is_whole =
         get::<8>(bytes, MAGIC) == MAGIC_VALUE && get_u32(bytes, CRC) == crc32c::crc32c(&bytes[..CRC]);
@@ -211,7 +211,7 @@ impl Salts {
         hasher.write(&self.entropy);
         hasher.write(&self.uuid);
         hasher.write_u64(number);
-        // Zero is what an unwritten file holds.
+        // An unwritten file contains zeros.
         hasher.finish().max(1)
     }
 }

@@ -15,8 +15,8 @@ use crate::failpoint::failpoint;
 use crate::fault::{Fault, Operation};
 use sureq_sync::{Mutex, MutexGuard, thread};
 
-/// After so many stretches of zeros that nobody waits for, the disk is left to others for a while.
-const GENTLE_STRETCHES: u32 = 4;
+/// After this many chunks of zeros that no thread waits for, filling pauses to leave the disk to others.
+const GENTLE_CHUNKS: u32 = 4;
 /// How long it is. The syncs of the log share the disk's one queue with the zeros.
 const GENTLE_PAUSE: Duration = Duration::from_millis(4);
 
@@ -27,14 +27,14 @@ enum Pace {
     Gentle,
 }
 
-/// What a prepared file is wanted for.
+/// The purpose of a prepared file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
     Next,
     Reserve,
 }
 
-/// The prepared files of a log, shared by its writer and whoever prepares them.
+/// The prepared files of a log, shared by its writer and the preallocator.
 pub struct Spares {
     disk: Arc<dyn Disk>,
     segment_bytes: u64,
@@ -57,8 +57,8 @@ struct Pool {
     /// For when there is no room for others.
     reserve: Vec<String>,
     /// For frames that are larger than a segment, by the position that each of them ends at.
-    giants: BTreeMap<Position, Reserved>,
-    /// How many are being prepared.
+    oversized: BTreeMap<Position, Reserved>,
+    /// The number of files that are being prepared.
     preparing: usize,
     /// Names are not used twice, so that a file in preparation and one in use never meet.
     last_number: u64,
@@ -76,8 +76,8 @@ impl Pool {
 }
 
 impl Spares {
-    /// Takes over what an earlier run left: files of the right length are used again, others and those beyond the number
-    /// wanted are removed.
+    /// Takes over what an earlier run left: files of the right length are used again, others and those beyond the
+    /// number wanted are removed.
     pub(crate) fn adopt(disk: Arc<dyn Disk>, options: &LogOptions) -> Result<Spares, Fault> {
         let segment_bytes = segment_bytes_for(options.segment_bytes, 0);
         let mut pool = Pool::default();
@@ -109,23 +109,23 @@ impl Spares {
         self.segment_bytes
     }
 
-    /// How many bytes of the disk are free, and how many there are in all.
+    /// The free bytes of the disk, and its size.
     pub(crate) fn room(&self) -> Result<(u64, u64), Fault> {
         Ok((self.disk.free()?, self.disk.capacity()?))
     }
 
-    /// How many more files the disk has room for.
+    /// The number of files that can still be created.
     pub(crate) fn free_files(&self) -> Result<u64, Fault> {
         self.disk.free_files()
     }
 
-    /// How many files are ready: so many segments can still be begun on a full disk.
+    /// The number of prepared files, and so of segments that can still be begun on a full disk.
     pub fn ready(&self) -> usize {
         let pool = self.pool();
         pool.ready.len() + pool.reserve.len()
     }
 
-    /// How many files should be prepared now.
+    /// The number of files that should be prepared now.
     pub fn wanted(&self) -> usize {
         self.wanted_in(&self.pool())
     }
@@ -135,7 +135,7 @@ impl Spares {
         (self.target + self.reserve_target).saturating_sub(there)
     }
 
-    /// Promises a file if one is wanted, so that nobody else does; answers for what, if so.
+    /// Claims the preparation of a file, if one is wanted. Returns its purpose.
     fn promise(&self) -> Option<Use> {
         let mut pool = self.pool();
         if self.wanted_in(&pool) == 0 {
@@ -155,8 +155,8 @@ impl Spares {
         }
     }
 
-    /// Prepares one file if one is wanted, for the reserve first. On a full disk nothing is left behind and the log stays
-    /// usable.
+    /// Prepares one file if one is wanted, for the reserve first. On a full disk nothing is left behind and the log
+    /// stays usable.
     pub fn prepare(&self) -> Result<(), LogError> {
         let Some(wanted_for) = self.promise() else { return Ok(()) };
         // The reserve is there to be had and not to be fast.
@@ -169,8 +169,8 @@ impl Spares {
         created
     }
 
-    /// Gives up one of the files that are ready, for the room that it takes, if there are as many as in reserve; answers
-    /// whether that is so.
+    /// Gives up one of the files that are ready, for the room that it takes, if there are as many as in reserve;
+    /// answers whether that is so.
     pub(crate) fn give_up_one(&self) -> Result<bool, Fault> {
         let name = {
             let mut pool = self.pool();
@@ -227,19 +227,19 @@ impl Spares {
 
     /// Keeps a reserved file for the frame that ends at this position.
     pub fn entrust(&self, end: Position, reserved: Reserved) {
-        self.pool().giants.insert(end, reserved);
+        self.pool().oversized.insert(end, reserved);
     }
 
-    /// Removes a reserved file that was not needed. What cannot be removed now goes with the next start.
+    /// Removes a reserved file that was not needed. If that fails, the next start removes it.
     pub fn give_back(&self, reserved: &Reserved) {
         let _ = self.disk.remove(&reserved.name);
     }
 
-    /// A file for a segment that has room for so many bytes of frames, of which the first ends at `end`, and its length.
-    /// Prepared on the spot if there is none.
+    /// A file for a segment that has room for so many bytes of frames, of which the first ends at `end`, and its
+    /// length. Prepared on the spot if there is none.
     pub(crate) fn take(&self, frames_bytes: usize, end: Position) -> Result<(String, u64), LogError> {
         let bytes = segment_bytes_for(self.segment_bytes, frames_bytes);
-        let reserved = self.pool().giants.remove(&end);
+        let reserved = self.pool().oversized.remove(&end);
         match reserved {
             // It may be longer than the segment: no more is ever read of it than the segment's header says.
             Some(reserved) if reserved.bytes >= bytes => return Ok((reserved.name, bytes)),
@@ -262,9 +262,10 @@ impl Spares {
         }
     }
 
-    /// What is to be said of a file that could not be made.
+    /// The error for a file that could not be created.
     fn fail(&self, name: &str, fault: Fault) -> LogError {
-        // What little was written may be the room that others wait for; if it cannot be removed now, the next start will.
+        // What little was written may be the room that others wait for; if it cannot be removed now, the next start
+        // will.
         let _ = self.disk.remove(name);
         // A directory whose sync has failed is never synced again. The file is, if it is another.
         let may_be_tried_again = fault.is_no_space() && fault.operation != Operation::SyncDirectory;
@@ -276,11 +277,11 @@ impl Spares {
         failpoint("spare.created");
         // A full disk says so before it is filled to the last byte, which others may need.
         file.secure_room(bytes)?;
-        let mut stretches = 0;
+        let mut chunks = 0;
         match filling {
             Filling::Zeros if pace == Pace::Gentle => file.fill_with_zeros(bytes, &mut || {
-                stretches += 1;
-                if stretches % GENTLE_STRETCHES == 0 {
+                chunks += 1;
+                if chunks % GENTLE_CHUNKS == 0 {
                     file.sync_data()?;
                     thread::sleep(GENTLE_PAUSE);
                 }
@@ -300,7 +301,7 @@ impl Spares {
         spare_name(pool.last_number)
     }
 
-    /// The pool is whole at every instant, so a panic elsewhere does not spoil it.
+    /// A panic elsewhere cannot leave the pool half changed.
     fn pool(&self) -> MutexGuard<'_, Pool> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -11,15 +11,15 @@ use crate::fault::Fault;
 pub(crate) struct Tail {
     pub(crate) file: Box<dyn DiskFile>,
     pub(crate) header: SegmentHeader,
-    /// Where the next frame goes.
+    /// The place of the next frame.
     pub(crate) offset: u64,
     /// The checksum of the last header written.
     pub(crate) chain: u32,
 }
 
 impl Tail {
-    /// Makes the file `spare` the segment of `header`. `content` begins with room for that header and goes on with whole
-    /// frames, if any, of which the last has the checksum `chain`.
+    /// Makes the file `spare` the segment of `header`. `content` begins with room for that header and goes on with
+    /// whole frames, if any, of which the last has the checksum `chain`.
     ///
     /// The segment gets its name after all of it is durable: a segment that has a name is complete.
     pub(crate) fn activate(

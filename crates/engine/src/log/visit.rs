@@ -7,7 +7,7 @@ use super::walk::{Step, Walk};
 use crate::disk::Disk;
 use crate::fault::{OpenError, ReplayError};
 
-/// What takes the bodies of frames, each with its place.
+/// Visits the bodies of frames, each with its place.
 pub type VisitFrame<'v> = dyn FnMut(Place, &[u8]) -> Result<(), ReplayError> + 'v;
 
 /// Hands over the body of each frame of a segment that is no longer written to.

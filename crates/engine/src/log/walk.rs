@@ -1,5 +1,5 @@
-//! A walk through the frames of one segment, which tells sound frames from bad ones and never trusts a length before its
-//! checksum.
+//! A walk through the frames of one segment, which tells sound frames from bad ones and never trusts a length before
+//! its checksum.
 
 use super::Position;
 use super::frame::{FRAME_ALIGN, FRAME_HEADER_BYTES, FrameHeader, FrameKind, Seat, frame_bytes};
@@ -16,7 +16,7 @@ pub(crate) struct SegmentEnd {
 
 /// Where a walk through a segment has come to.
 pub(crate) struct Walk<'a> {
-    /// The segment's file, from its first byte, as far as it goes.
+    /// The bytes of the segment's file, which may be shorter than a segment.
     bytes: &'a [u8],
     salt: u64,
     pub(crate) offset: usize,
@@ -28,7 +28,7 @@ pub(crate) struct Walk<'a> {
     pub(crate) synced: Position,
 }
 
-/// What stands at the walk's offset.
+/// What the walk finds at its offset.
 pub(crate) enum Step<'a> {
     /// A sound frame with events. The walk is now behind it.
     Events(SoundFrame<'a>),
@@ -36,7 +36,7 @@ pub(crate) enum Step<'a> {
     Seal,
     /// Nothing that was written for this place, or not all of it: the end, or a torn write, or damage.
     Torn(&'static str),
-    /// A header that is whole, but cannot be here: always damage.
+    /// An intact header that cannot be here: always damage.
     Alien(&'static str),
 }
 
@@ -92,9 +92,9 @@ impl<'a> Walk<'a> {
         Step::Events(frame)
     }
 
-    /// Looks on from a bad frame for headers that are whole, and answers how many there are. A frame's header tells what
-    /// was durable before it was written, even if the frames in between are gone, and even if it was written or copied to
-    /// the wrong place since.
+    /// Looks on from a bad frame for headers that are whole, and answers how many there are. A frame's header tells
+    /// what was durable before it was written, even if the frames in between are gone, and even if it was written or
+    /// copied to the wrong place since.
     pub(crate) fn look_on(&mut self) -> usize {
         let mut found = 0;
         let rest = self.bytes.get(self.offset..).unwrap_or_default();
@@ -108,8 +108,8 @@ impl<'a> Walk<'a> {
         found
     }
 
-    /// Goes behind a frame whose header is whole and whose body is not; answers both. The walk goes on as if the frame were
-    /// sound, since its header says what comes next.
+    /// Goes behind a frame whose header is whole and whose body is not; answers both. The walk goes on as if the frame
+    /// were sound, since its header says what comes next.
     pub(crate) fn pass_over(&mut self) -> Option<SoundFrame<'a>> {
         let (header, crc) = self.header_at(self.offset)?;
         let is_passable = header.kind == Some(FrameKind::Events) && self.contradiction(&header).is_none();
@@ -141,8 +141,8 @@ impl<'a> Walk<'a> {
         false
     }
 
-    /// Whether something stands at the walk's offset that looks like the header of a frame of this segment, and is none. A
-    /// crash leaves a header whole or not at all, on a disk that does not tear its sectors.
+    /// Whether something stands at the walk's offset that looks like the header of a frame of this segment, and is
+    /// none. A crash leaves a header whole or not at all, on a disk that does not tear its sectors.
     pub(crate) fn is_frayed(&self) -> bool {
         let Some(head) = self.bytes.get(self.offset..).and_then(<[u8]>::first_chunk::<FRAME_HEADER_BYTES>)
         else {
@@ -161,7 +161,7 @@ impl<'a> Walk<'a> {
         FrameHeader::decode(bytes, self.seat(offset))
     }
 
-    /// Why a whole header cannot be the next one. No crash leaves such a thing behind, at no durability level.
+    /// Why an intact header cannot be the next one. No crash causes this, at any durability level.
     fn contradiction(&self, header: &FrameHeader) -> Option<&'static str> {
         let counted = match header.kind {
             Some(FrameKind::Events) => header.events > 0 && header.first.after(header.events).is_some(),

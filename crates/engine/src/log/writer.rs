@@ -17,7 +17,8 @@ use crate::fault::Fault;
 /// 2. [`sync`](Writer::sync) it, as the durability level says.
 /// 3. Publish the position that `sync` answered; only now may replies leave.
 ///
-/// After a failed write or sync the writer is poisoned: it answers [`LogError::Poisoned`] for ever and never syncs again.
+/// After a failed write or sync the writer is poisoned: it answers [`LogError::Poisoned`] for ever and never syncs
+/// again.
 pub struct Writer {
     disk: Arc<dyn Disk>,
     spares: Arc<Spares>,
@@ -25,7 +26,7 @@ pub struct Writer {
     tail: Tail,
     end: Position,
     synced: Position,
-    /// How many bytes of frames have been written.
+    /// The bytes of all frames written.
     bytes: u64,
     poisoned: bool,
 }
@@ -44,8 +45,8 @@ impl Writer {
 
     /// Writes the batch as one frame and says where its body lies. The frame buffer still holds the batch afterwards.
     ///
-    /// Begins a new segment where the frame does not fit the open one. If there is no room on the disk for that, nothing
-    /// has been written and the same call may be made again later.
+    /// Begins a new segment where the frame does not fit the open one. If there is no room on the disk for that,
+    /// nothing has been written and the same call may be made again later.
     pub fn append(&mut self, frame: &mut FrameBuf, events: u32) -> Result<Place, LogError> {
         assert!(events > 0, "a frame holds at least one event");
         self.refuse_if_poisoned()?;
@@ -85,7 +86,7 @@ impl Writer {
         self.synced
     }
 
-    /// How many bytes of frames it has written.
+    /// The bytes of all frames written.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -95,7 +96,7 @@ impl Writer {
         self.tail.header.info()
     }
 
-    /// Where the next frame goes.
+    /// The room for the next frame.
     pub fn room(&self) -> Room {
         let Tail { header, offset, .. } = &self.tail;
         Room::new(header.number, *offset, header.bytes, self.spares.segment_bytes())
@@ -106,9 +107,9 @@ impl Writer {
         self.poisoned
     }
 
-    /// Begins the next segment. The old one is durable before the new one has a name, and is sealed only after that name is
-    /// durable: so a seal whose successor is missing tells of a lost file, and never of a crash.
-    /// It begins with a frame of so many bytes that ends at `frame_end`.
+    /// Begins the next segment. The old one is durable before the new one has a name, and is sealed only after that
+    /// name is durable: so a seal whose successor is missing tells of a lost file, and never of a crash. It begins with
+    /// a frame of so many bytes that ends at `frame_end`.
     fn roll(&mut self, body_bytes: usize, frame_end: Position) -> Result<(), LogError> {
         let (spare, bytes) = match self.spares.take(frame_bytes(body_bytes), frame_end) {
             Err(LogError::Fault(fault)) => return Err(self.poison(fault)),

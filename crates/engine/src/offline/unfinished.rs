@@ -1,7 +1,7 @@
 //! The mark of a store that is still being made: as long as it is there, the directory is no store.
 //!
-//! A backup or a repair that is killed has no chance to clear up behind itself. What it leaves looks like a damaged store,
-//! and would send its owner looking for a fault of the disk.
+//! A backup or a repair that is killed has no chance to clear up behind itself. What it leaves looks like a damaged
+//! store, and would send its owner looking for a fault of the disk.
 
 use crate::disk::Disk;
 use crate::failpoint::failpoint;
@@ -20,7 +20,7 @@ pub(crate) fn begin(to: &dyn Disk) -> Result<(), Fault> {
     to.sync_dir()
 }
 
-/// Says that it is whole.
+/// Marks the copy as complete.
 pub(crate) fn end(to: &dyn Disk) -> Result<(), Fault> {
     failpoint("copy.before-unmark");
     to.remove(NAME)?;

@@ -1,6 +1,6 @@
-//! What to read before it is asked for: the payloads at the head of a long queue.
+//! Decides which payloads to read ahead of need: those at the head of a long queue.
 //!
-//! A hint and nothing more: a queue whose order changes meanwhile gets some payloads too early and others too late.
+//! This is only a hint: if the order of the queue changes meanwhile, some payloads are read too early or too late.
 
 use std::collections::HashMap;
 
@@ -9,51 +9,51 @@ use sureq_core::queue::Upcoming;
 use sureq_core::{Broker, Queue};
 
 use crate::payload::body::{Body, Stored};
-use crate::payload::stretch::Stretch;
+use crate::payload::read_span::ReadSpan;
 
-/// How many tasks are read ahead of a queue at first, and at most. It doubles while the queue is being emptied.
+/// The tasks that are read ahead of a queue at first, and at most. The number doubles while the queue is drained.
 const TASKS_MIN: usize = 16;
 const TASKS_MAX: usize = 8192;
 
-/// How many bytes are read ahead of one queue at most, and which part of the cache.
+/// The bytes that are read ahead of one queue at most, and the part of the cache that they may take up.
 const BYTES_MAX: usize = 1 << 20;
 const CACHE_PART: usize = 8;
 
-/// So many queues are kept in mind; beyond that all are forgotten, and found again as they are popped.
+/// The number of queues that are tracked. Beyond that all are forgotten, and tracked again when they are popped.
 const QUEUES_MAX: usize = 10_000;
 
-/// What may be read ahead.
+/// The bounds of reading ahead.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Readable {
-    /// Only what lies before this segment and offset: the rest is in memory, and may not be written yet.
+    /// Only payloads before this segment and offset: the rest is in memory, and may not be written yet.
     pub(crate) before: (u32, u32),
-    /// How many bytes there is room for.
+    /// The bytes that may be read.
     pub(crate) budget: usize,
 }
 
-/// What to read.
+/// The payloads to read.
 #[derive(Debug, Default)]
 pub(crate) struct Reading {
-    /// Stretches that hold so many payloads each.
-    pub(crate) stretches: Vec<(Stretch, usize)>,
-    /// Payloads that lie by themselves.
+    /// Spans, and the number of payloads in each.
+    pub(crate) spans: Vec<(ReadSpan, usize)>,
+    /// Payloads outside of spans.
     pub(crate) places: Vec<Stored>,
 }
 
 impl Reading {
-    /// Asks for a stretch that holds so many payloads.
-    fn add(&mut self, stretch: Stretch, payloads: usize) {
-        if let Some((last, before)) = self.stretches.last_mut()
-            && last.join(stretch)
+    /// Adds a span with this many payloads.
+    fn add(&mut self, span: ReadSpan, payloads: usize) {
+        if let Some((last, before)) = self.spans.last_mut()
+            && last.join(span)
         {
             *before += payloads;
         } else {
-            self.stretches.push((stretch, payloads));
+            self.spans.push((span, payloads));
         }
     }
 
     fn is_empty(&self) -> bool {
-        self.stretches.is_empty() && self.places.is_empty()
+        self.spans.is_empty() && self.places.is_empty()
     }
 }
 
@@ -65,17 +65,17 @@ pub(crate) struct ReadAhead {
 
 #[derive(Debug, Default)]
 struct Window {
-    /// How many tasks at the head of the line have been asked for, and about how many bytes.
+    /// The tasks at the head of the queue that have been asked for, and about how many bytes these are.
     tasks: usize,
     bytes: usize,
-    /// How many tasks there were when some were last asked for.
+    /// The length of the queue when tasks were last asked for.
     filled: usize,
-    /// How many there should be.
+    /// The number of tasks to keep read ahead.
     wanted: usize,
 }
 
 impl ReadAhead {
-    /// What to read now that so many tasks of a queue were taken, if it is time.
+    /// The payloads to read after this many tasks of a queue were popped, if it is time.
     pub(crate) fn next(
         &mut self,
         broker: &Broker<Body>,
@@ -101,14 +101,14 @@ impl ReadAhead {
 }
 
 impl Window {
-    /// So many were taken from the head.
+    /// Accounts for tasks that were popped.
     fn take(&mut self, popped: usize) {
         let left = self.tasks.saturating_sub(popped);
         self.bytes = if left == 0 { 0 } else { self.bytes / self.tasks * left };
         self.tasks = left;
     }
 
-    /// Asks for as many as are wanted, up to so many bytes in all: what is read must still be there when it is asked for.
+    /// Asks for as many as are wanted, up to a number of bytes: the cache must still have them when they are needed.
     fn extend(&mut self, queue: &Queue<Body>, before: (u32, u32), bytes_max: usize) -> Reading {
         let mut reading = Reading::default();
         for upcoming in queue.upcoming(self.tasks) {
@@ -118,10 +118,10 @@ impl Window {
             let is_all = match upcoming {
                 Upcoming::Task(body) => self.add(&body, before, bytes_max, &mut reading),
                 Upcoming::Run { first, last, tasks } => match between(&first, &last, tasks, before) {
-                    Some(stretch) if self.bytes + stretch.bytes() <= bytes_max => {
-                        self.bytes += stretch.bytes();
+                    Some(span) if self.bytes + span.bytes() <= bytes_max => {
+                        self.bytes += span.bytes();
                         self.tasks += tasks;
-                        reading.add(stretch, tasks);
+                        reading.add(span, tasks);
                         true
                     }
                     _ => {
@@ -137,10 +137,10 @@ impl Window {
         reading
     }
 
-    /// Asks for one, unless there is enough; answers whether it did.
+    /// Asks for one, unless that would be too much. Returns whether it did.
     fn add(&mut self, body: &Body, before: (u32, u32), bytes_max: usize, reading: &mut Reading) -> bool {
         let place = body.place().filter(|place| (place.segment, place.offset) < before);
-        let bytes = place.map_or(0, |place| Stretch::bytes_for(place, reading.places.last().copied()));
+        let bytes = place.map_or(0, |place| ReadSpan::bytes_for(place, reading.places.last().copied()));
         if self.bytes + bytes > bytes_max || self.tasks >= self.wanted {
             return false;
         }
@@ -151,9 +151,9 @@ impl Window {
     }
 }
 
-/// What holds all payloads of a run, if that is worth reading as a whole.
-fn between(first: &Body, last: &Body, tasks: usize, before: (u32, u32)) -> Option<Stretch> {
+/// The span of all payloads of a run, if it is worth reading as a whole.
+fn between(first: &Body, last: &Body, tasks: usize, before: (u32, u32)) -> Option<ReadSpan> {
     let (first, last) = (first.place()?, last.place()?);
     let is_readable = (last.segment, last.offset) < before;
-    Stretch::between(first, last, tasks).filter(|_| is_readable)
+    ReadSpan::between(first, last, tasks).filter(|_| is_readable)
 }

@@ -1,13 +1,13 @@
-//! The handle of a payload: where it lies in the log, or the bytes themselves.
+//! The handle of a payload: its place in the log, or the bytes.
 
 use std::ops::Range;
 
 use sureq_home_api::Payload;
 
-/// A payload, by a handle.
+/// The handle of a payload.
 ///
-/// A task that waits holds the place of its payload in the log, a few bytes. A reply holds the bytes: they are loaded
-/// before it reaches a dialect.
+/// A task in the state has the place of its payload in the log, which takes a few bytes. A reply has the bytes: they
+/// are loaded before it is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     /// In the log.
@@ -16,13 +16,14 @@ pub enum Body {
     Loaded(Payload),
 }
 
-/// The checksum of a payload stands before it.
+/// The size of the checksum before a payload.
 pub(crate) const CRC_BYTES: u64 = 4;
 
-/// Where a payload lies in the log.
+/// The place of a payload in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stored {
-    /// The number of the segment that it was written to. A recovery may have rewritten that to another since.
+    /// The number of the segment that it was written to. A recovery may have rewritten that segment under another
+    /// number.
     pub(crate) segment: u32,
     pub(crate) offset: u32,
     pub(crate) len: u32,
@@ -53,8 +54,8 @@ impl AsRef<[u8]> for Body {
 
 /// Bits of the first number of a packed place.
 mod bits {
-    /// In the same segment as the one before, behind it: the number is the gap between them. Otherwise it is the offset,
-    /// and the segment follows.
+    /// In the same segment as the one before, behind it: the number is the gap between them. Otherwise it is the
+    /// offset, and the segment follows.
     pub(super) const BEHIND: u64 = 1;
     /// As long as the one before. Otherwise the length follows.
     pub(super) const SAME_LEN: u64 = 2;
@@ -103,11 +104,11 @@ impl sureq_core::task::Body for Body {
 
     #[inline]
     fn is_unpacked_from(&self, before: Option<&Self>, bytes: &[u8]) -> bool {
-        let (Self::Stored(place), Some((Self::Stored(told), []))) = (self, Self::unpack(before, bytes))
+        let (Self::Stored(place), Some((Self::Stored(unpacked), []))) = (self, Self::unpack(before, bytes))
         else {
             return false;
         };
-        told == *place
+        unpacked == *place
     }
 
     #[inline]
@@ -141,7 +142,7 @@ impl Body {
         }
     }
 
-    /// Where it lies in the log, if it does.
+    /// Its place in the log, if it has one.
     pub(crate) const fn place(&self) -> Option<Stored> {
         match self {
             Self::Stored(place) => Some(*place),
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_packed_is_refused() {
+    fn malformed_packed_places_are_refused() {
         for bytes in [
             &b""[..],
             &[0x80],

@@ -1,11 +1,11 @@
-//! Payloads in memory: those that were just written, and those that are about to be asked for.
+//! Payloads in memory: those that were written last, and those that were read ahead.
 //!
-//! Most tasks are taken soon after they came, so that the last frames stay in a ring for a while after they were written.
-//! What lies at the head of a long queue is read ahead of its takers, and goes when as many payloads of it were asked for as
-//! it was read for. Each has half of the budget, so that neither drives the other out.
+//! Most tasks are popped soon after their push, so the last frames stay in a ring after they were written. Payloads at
+//! the head of a long queue are read ahead of need, and are dropped once all of them have been used. Each kind has half
+//! of the budget, so that neither evicts the other.
 //!
-//! Large payloads are not copied into the ring: the memory that they were written from is kept as it is, as long as there is
-//! room beside the ring.
+//! Large payloads are not copied into the ring: the memory that they were written from is kept, as far as the budget
+//! beside the ring allows.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use crate::meter::Meter;
 use crate::payload::body::{CRC_BYTES, Stored};
 use sureq_home_api::Payload;
 
-/// How much of what was just written is kept at first.
+/// The initial size of the ring.
 const RING_BYTES_MIN: usize = 4 << 20;
 
-/// A frame that is larger than the ring, and than this, goes as soon as it can be read back.
-const KEPT_GIANT_BYTES: usize = 1 << 20;
+/// A frame that is larger than the ring and than this is dropped as soon as it can be read back.
+const KEPT_OVERSIZED_BYTES: usize = 1 << 20;
 
-/// What a stretch costs besides its bytes, about.
-const STRETCH_BYTES: usize = 128;
+/// About the memory of a span besides its bytes.
+const SPAN_BYTES: usize = 128;
 
-/// So many stretches that are gone may stand in the order of those that are there, at least.
+/// The order of spans may contain this many dropped ones before it is cleaned up.
 const ORDER_SLACK: usize = 64;
 
 /// The segment and the offset of a first byte.
@@ -36,18 +36,18 @@ pub(crate) type Start = (u32, u32);
 pub(crate) struct Cache {
     written: Ring,
     large: LargeWritten,
-    read: Stretches,
+    read: ReadSpans,
     /// Counts the bytes that are copied.
     pub(crate) meter: Meter,
 }
 
 /// Where a payload was found.
 pub(crate) enum Found<'c> {
-    /// Among what was just written, or is about to be.
+    /// In a frame that was written last, or is about to be.
     Written(&'c [u8]),
-    /// Among that too, in memory that can be shared.
+    /// In such a frame too, in memory that can be shared.
     Large(Payload),
-    /// Among what was read ahead.
+    /// In a span that was read ahead.
     Read(Payload),
 }
 
@@ -69,18 +69,18 @@ impl From<Found<'_>> for Payload {
 }
 
 impl Cache {
-    /// A cache of so many bytes.
+    /// A cache of this size.
     pub(crate) fn new(budget: usize) -> Self {
         let (written, large) = (Ring::new(budget / 2), LargeWritten::default());
-        Self { written, large, read: Stretches::new(budget / 2), meter: Meter::default() }
+        Self { written, large, read: ReadSpans::new(budget / 2), meter: Meter::default() }
     }
 
-    /// Keeps the payloads of a frame that is about to be written: until the next comes, whatever the budget, since nobody
-    /// can read them from the disk yet.
+    /// Keeps the payloads of a frame that is about to be written. They stay until the next frame whatever the budget,
+    /// since they cannot be read from the disk yet.
     pub(crate) fn keep_frame(&mut self, place: Place, frame: &FrameBuf) {
         let (segment, offset) = (place.segment as u32, place.offset as u32);
         match frame.section() {
-            // All payloads of such a frame are in its section.
+            // A frame with a section has all its payloads there.
             Some(section) => self.large.keep((segment, offset), section.clone()),
             None => self.keep_written(segment, offset, frame.body()),
         }
@@ -91,21 +91,21 @@ impl Cache {
         self.written.keep((segment, offset), body);
     }
 
-    /// The last frame has been written: one that is too large for the ring can be read back from now on.
+    /// Notes that the last frame has been written, so that it can be dropped if it is too large for the ring.
     pub(crate) fn has_written(&mut self) {
-        self.written.let_go_of_giant(KEPT_GIANT_BYTES);
+        self.written.let_go_of_oversized(KEPT_OVERSIZED_BYTES);
         let room = self.written.capacity_max.saturating_sub(self.written.bytes.len());
         self.large.has_written(room);
     }
 
-    /// Keeps what was read from a segment, until so many payloads of it were asked for.
+    /// Keeps a span that was read, until this many of its payloads have been used.
     pub(crate) fn keep_read(&mut self, start: Start, bytes: Arc<[u8]>, payloads: usize) {
         if bytes.len() <= self.read.budget {
             self.read.insert(start, bytes, payloads);
         }
     }
 
-    /// The payload at this place, if it was read together with the one that was asked for last.
+    /// The payload at this place, if it is in the span that was used last.
     pub(crate) fn find_near(&mut self, place: Stored) -> Option<Payload> {
         let (bytes, at) = self.read.find_near(place)?;
         self.meter.bytes(place.len as usize);
@@ -115,7 +115,7 @@ impl Cache {
         Some(Payload::new(bytes, at..at + place.len as usize))
     }
 
-    /// The payload at this place, if it is here. What was read from the disk is believed only by its checksum.
+    /// The payload at this place, if it is cached. A payload that was read from the disk is verified by its checksum.
     pub(crate) fn find(&mut self, place: Stored) -> Option<Found<'_>> {
         if let Some(frame) = self.written.frame_of(place) {
             let within = (place.offset - frame.start.1) as usize;
@@ -132,24 +132,24 @@ impl Cache {
         found.map(|(bytes, at)| Found::Read(Payload::new(bytes, at..at + place.len as usize)))
     }
 
-    /// What is written from this place on is in memory, or was just now.
+    /// The oldest place among the cached frames. Everything written from there on is in memory.
     pub(crate) fn written_from(&self) -> Start {
         let ring = self.written.frames.front().map_or((u32::MAX, 0), |oldest| oldest.start);
         self.large.being_written().map_or(ring, |start| ring.min(start))
     }
 
-    /// How many bytes it may hold of what was read.
+    /// The most bytes that spans may take up.
     pub(crate) const fn budget(&self) -> usize {
         self.read.budget
     }
 
-    /// How many bytes it holds.
+    /// The bytes that it takes up.
     pub(crate) fn bytes(&self) -> usize {
-        self.written.bytes.len() + self.written.giant.len() + self.large.bytes + self.read.bytes
+        self.written.bytes.len() + self.written.oversized.len() + self.large.bytes + self.read.bytes
     }
 }
 
-/// Whether the payload at `at` of what was read is what was pushed.
+/// Whether the payload at `at` of a span matches its checksum.
 pub(crate) fn is_whole(bytes: &[u8], at: usize, place: Stored) -> bool {
     let Some(sum_at) = at.checked_sub(CRC_BYTES as usize) else { return false };
     let payload = bytes.get(at..).and_then(|rest| rest.get(..place.len as usize));
@@ -157,12 +157,12 @@ pub(crate) fn is_whole(bytes: &[u8], at: usize, place: Stored) -> bool {
     payload.is_some_and(|payload| sum == Some(crc32c::crc32c(payload)))
 }
 
-/// Sections of frames, from the oldest to the newest, and so by place.
+/// Sections of frames, oldest first, and so sorted by place.
 #[derive(Debug, Default)]
 struct LargeWritten {
     sections: VecDeque<(Start, Section)>,
     bytes: usize,
-    /// The newest is about to be written.
+    /// The newest one is not written yet.
     is_writing: bool,
 }
 
@@ -173,7 +173,7 @@ impl LargeWritten {
         self.is_writing = true;
     }
 
-    /// All of them can be read back from now on: as many stay as there is room for.
+    /// Notes that all of them are written, and drops those that exceed the budget.
     fn has_written(&mut self, room: usize) {
         self.is_writing = false;
         while self.bytes > room
@@ -195,28 +195,28 @@ impl LargeWritten {
     }
 }
 
-/// The last frames, each in one piece. The memory is had once and used over and over; there is as much of it as is of use,
-/// because what is used soon again is still near the processor.
+/// The last frames, each contiguous, in a buffer that is reused. It is only as large as it is useful, so that it stays
+/// in the processor's caches.
 #[derive(Debug)]
 struct Ring {
     bytes: Vec<u8>,
     capacity: usize,
     capacity_max: usize,
-    /// How many bytes have gone into it, those counted that were left out at its end.
+    /// The bytes that were put in so far, including those skipped at the end of the buffer.
     end: u64,
-    /// From the oldest to the newest, and so by place.
+    /// Oldest first, and so sorted by place.
     frames: VecDeque<Frame>,
-    /// The one that was found last.
+    /// The one that was used last.
     last: Option<Frame>,
-    /// The newest, if it is larger than the ring.
-    giant: Vec<u8>,
+    /// The newest frame, if it is larger than the ring.
+    oversized: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     start: Start,
     len: usize,
-    /// Where it lies, counted as [`Ring::end`] is. None if it is the giant.
+    /// Where it begins, counted as [`Ring::end`] is. None if it is the oversized one.
     at: Option<u64>,
 }
 
@@ -231,11 +231,11 @@ impl Frame {
 impl Ring {
     fn new(capacity_max: usize) -> Self {
         let capacity = capacity_max.min(RING_BYTES_MIN);
-        let (frames, bytes, giant) = (VecDeque::new(), Vec::new(), Vec::new());
-        Self { bytes, capacity, capacity_max, end: 0, frames, last: None, giant }
+        let (frames, bytes, oversized) = (VecDeque::new(), Vec::new(), Vec::new());
+        Self { bytes, capacity, capacity_max, end: 0, frames, last: None, oversized }
     }
 
-    /// A payload was asked for that is not here. If it would be in a larger ring, there is one.
+    /// Notes a miss. If a larger ring would have the payload, the ring grows.
     fn miss(&mut self, place: Stored) {
         let Some(&newest) = self.frames.back() else { return };
         let (segment, offset) = newest.start;
@@ -258,15 +258,15 @@ impl Ring {
     fn body(&self, frame: Frame) -> &[u8] {
         match frame.at {
             Some(at) => &self.bytes[self.index(at)..][..frame.len],
-            None => &self.giant,
+            None => &self.oversized,
         }
     }
 
-    /// Lets go of the frame that is larger than the ring, if there is one of more bytes than that.
-    fn let_go_of_giant(&mut self, bytes: usize) {
-        if self.giant.len() > bytes {
+    /// Drops the oversized frame, if it has more bytes than this.
+    fn let_go_of_oversized(&mut self, bytes: usize) {
+        if self.oversized.len() > bytes {
             self.frames.pop_back();
-            (self.last, self.giant) = (None, Vec::new());
+            (self.last, self.oversized) = (None, Vec::new());
         }
     }
 
@@ -274,10 +274,10 @@ impl Ring {
         if self.frames.back().is_some_and(|newest| newest.at.is_none()) {
             self.frames.pop_back();
         }
-        (self.last, self.giant) = (None, Vec::new());
+        (self.last, self.oversized) = (None, Vec::new());
         let len = body.len();
         if len > self.capacity {
-            self.giant = body.to_vec();
+            self.oversized = body.to_vec();
             self.frames.push_back(Frame { start, len, at: None });
             return;
         }
@@ -297,13 +297,13 @@ impl Ring {
         self.frames.push_back(Frame { start, len, at: Some(at) });
     }
 
-    /// The frame that holds this place. Neighbours are asked for one after the other.
+    /// The frame that holds this place. Looks at the last used one first, since neighbours are used in turn.
     fn frame_of(&mut self, place: Stored) -> Option<Frame> {
         if let Some(last) = self.last.filter(|last| last.holds(place)) {
             return Some(last);
         }
         let start = (place.segment, place.offset);
-        // What waits at the head of a long queue is older than all of them.
+        // Payloads at the head of a long queue are older than all frames.
         if start < self.frames.front()?.start {
             return None;
         }
@@ -317,15 +317,15 @@ impl Ring {
     }
 }
 
-/// Stretches of segments.
+/// Spans that were read ahead.
 #[derive(Debug)]
-struct Stretches {
+struct ReadSpans {
     by_start: BTreeMap<Start, Arc<Kept>>,
-    /// From the oldest to the newest, with their numbers; some may be gone.
+    /// Oldest first, with their numbers; some may have been dropped.
     order: VecDeque<(Start, u64)>,
-    /// How many there have been.
+    /// The number of spans so far.
     count: u64,
-    /// The one that was found last.
+    /// The one that was used last.
     last: Option<(Start, Arc<Kept>)>,
     bytes: usize,
     budget: usize,
@@ -333,21 +333,21 @@ struct Stretches {
 
 #[derive(Debug)]
 struct Kept {
-    /// The how manieth it is.
+    /// Its number.
     number: u64,
     bytes: Arc<[u8]>,
-    /// How many payloads of it will be asked for yet, as far as is known.
+    /// How many of its payloads are still expected to be used.
     left: AtomicUsize,
 }
 
-impl Stretches {
+impl ReadSpans {
     fn new(budget: usize) -> Self {
         Self { by_start: BTreeMap::new(), order: VecDeque::new(), count: 0, last: None, bytes: 0, budget }
     }
 
     fn insert(&mut self, start: Start, bytes: Arc<[u8]>, payloads: usize) {
         self.remove(start);
-        self.bytes += bytes.len() + STRETCH_BYTES;
+        self.bytes += bytes.len() + SPAN_BYTES;
         self.count += 1;
         let kept = Kept { number: self.count, bytes, left: AtomicUsize::new(payloads) };
         self.order.push_back((start, kept.number));
@@ -367,11 +367,11 @@ impl Stretches {
     fn remove(&mut self, start: Start) {
         self.last.take_if(|(last, _)| *last == start);
         if let Some(gone) = self.by_start.remove(&start) {
-            self.bytes -= gone.bytes.len() + STRETCH_BYTES;
+            self.bytes -= gone.bytes.len() + SPAN_BYTES;
         }
     }
 
-    /// The stretch that holds the place, and where in it.
+    /// The span that holds the place, and the range in it.
     fn find(&mut self, place: Stored) -> Option<(Arc<[u8]>, usize)> {
         let is_near = self.last.as_ref().is_some_and(|(start, kept)| kept.holds(*start, place).is_some());
         if !is_near {
@@ -383,11 +383,11 @@ impl Stretches {
         self.find_near(place)
     }
 
-    /// The same, if it is the one that was found last: neighbours are asked for one after the other.
+    /// The same, if it is the span that was used last.
     fn find_near(&mut self, place: Stored) -> Option<(Arc<[u8]>, usize)> {
         let (start, kept) = self.last.as_ref()?;
         let (start, at, bytes) = (*start, kept.holds(*start, place)?, Arc::clone(&kept.bytes));
-        // Only ever changed under the lock that the cache is under.
+        // Changed only under the state lock.
         let left = kept.left.load(Ordering::Relaxed).saturating_sub(1);
         kept.left.store(left, Ordering::Relaxed);
         if left == 0 {
@@ -398,14 +398,14 @@ impl Stretches {
 }
 
 impl Kept {
-    /// Where in it the place lies, if it begins at `start`.
+    /// The range of the place in the span, if that begins at `start`.
     fn holds(&self, (segment, offset): Start, place: Stored) -> Option<usize> {
         let at = place.offset.checked_sub(offset)? as usize;
         (segment == place.segment && at + place.len as usize <= self.bytes.len()).then_some(at)
     }
 }
 
-/// Whether the stretch with this number is among them, and not one that came later in its place.
+/// Whether the span with this number is still there, and not a later one with the same start.
 fn is_there(by_start: &BTreeMap<Start, Arc<Kept>>, start: Start, number: u64) -> bool {
     by_start.get(&start).is_some_and(|kept| kept.number == number)
 }
@@ -425,7 +425,7 @@ mod tests {
         }
     }
 
-    /// Frames of all sizes, against a list of all that were kept: what is found is right, and what was kept last is found.
+    /// Compares the ring with a list of all frames: every hit is right, and the last frame is always a hit.
     #[test]
     fn the_last_frames_are_found_and_no_other_bytes_are() {
         let mut cache = Cache::new(2 * 1000);
@@ -461,7 +461,7 @@ mod tests {
     fn a_frame_larger_than_all_others_goes_when_it_has_been_written() {
         let mut cache = Cache::new(2 * 1000);
         cache.keep_written(1, 192, &[7; 500]);
-        for (len, is_kept) in [(KEPT_GIANT_BYTES, true), (KEPT_GIANT_BYTES + 1, false)] {
+        for (len, is_kept) in [(KEPT_OVERSIZED_BYTES, true), (KEPT_OVERSIZED_BYTES + 1, false)] {
             let frame = place(1, 1000, len as u32);
             cache.keep_written(1, 1000, &vec![9; len]);
             assert!(written(&mut cache, frame).is_some(), "nobody can read it yet");
@@ -473,7 +473,7 @@ mod tests {
         assert!(cache.bytes() <= 1000);
     }
 
-    /// A section is found where it was written to, and nowhere else; it stays while there is room beside the ring.
+    /// A section is found only at the place it was written to. It stays while the budget beside the ring allows.
     #[test]
     fn large_payloads_are_shared_and_go_when_there_is_no_room_for_them() {
         let mut cache = Cache::new(2 * 1000);
@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_is_believed_by_its_checksum_and_the_oldest_goes() {
+    fn spans_are_verified_by_checksum_and_the_oldest_is_dropped() {
         let mut cache = Cache::new(2 * 1000);
         let mut bytes = b"....".to_vec();
         bytes.extend(crc32c::crc32c(b"payload").to_le_bytes());
@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_again_and_again_is_there_once_and_as_young_as_its_last_reading() {
+    fn a_span_that_is_read_again_is_cached_once_and_counts_as_new() {
         let mut cache = Cache::new(2 * 1000);
         let mut bytes = crc32c::crc32c(b"payload").to_le_bytes().to_vec();
         bytes.extend(b"payload");
@@ -567,14 +567,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_goes_when_all_of_it_was_asked_for() {
+    fn a_span_is_dropped_when_all_its_payloads_were_used() {
         let mut cache = Cache::new(2 << 20);
         let mut two = crc32c::crc32c(b"one").to_le_bytes().to_vec();
         two.extend(b"one");
         two.extend(crc32c::crc32c(b"two").to_le_bytes());
         two.extend(b"two");
         let places = |n| [place(1, n * 100 + 4, 3), place(1, n * 100 + 11, 3)];
-        // The first one stays, so that no order of arrival is enough to tell what is still there.
+        // The first one stays, so that the order of arrival does not determine which are still there.
         cache.keep_read((0, 0), vec![0; 50].into(), 1);
         let empty = cache.bytes();
         for n in 0..10_000 {

@@ -1,7 +1,7 @@
 //! The thread that reads payloads back from the log, so that no network thread ever waits for the disk.
 //!
-//! A reply whose payloads are not in memory is set aside and its taker gets a ticket for it, as for a pop that waits. What
-//! lies next in that queue is read along with it, ahead of whoever comes next: so only the first of many is held up.
+//! If payloads of a reply are not in memory, the caller gets a ticket, as for a pop that waits. The loader also reads
+//! the next payloads of that queue, so that only the first of many pops has to wait.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,44 +18,43 @@ use crate::log::{Place, Position, Reader, segment_name};
 use crate::payload::ahead::Reading;
 use crate::payload::body::{Body, Stored};
 use crate::payload::cache::{Cache, Start, is_whole};
+use crate::payload::read_span::{ReadSpan, read_spans};
 use crate::payload::seek::{Candidates, Search};
-use crate::payload::stretch::{Stretch, stretches};
 use crate::payload::unreadable::{self, Missing, Trouble};
 use crate::shared::Shared;
 use crate::waiting::sliced::{SLICE_BYTES, SLICE_TASKS};
 use crate::waiting::ticket::TicketCell;
 use sureq_home_api::Payload;
 
-/// How much is read at least where someone waits: what lies behind it is likely to be asked for next, if not by the same
-/// queue then by another.
+/// The least that is read for a waiting reply: the payloads that follow in the segment are likely to be needed next.
 const READ_BYTES_MIN: u64 = 64 << 10;
 
-/// Stretches that nobody waits for yet are forgotten when there are more than this to read.
+/// When more spans than this wait to be read ahead, the oldest are discarded.
 const AHEAD_JOBS_MAX: usize = 64;
 
-/// So many other jobs are done at most before a search takes its next step.
+/// A search takes its next step after at most this many other jobs.
 const OTHERS_PER_STEP: usize = 16;
 
-/// So many reads of one answer may fail before the rest of it is left for the next time.
+/// After this many failed reads for one answer, the rest of its payloads are left for the next attempt.
 const FAILED_READS_MAX: usize = 32;
 
-/// How much of what was read ahead may lie outside of the cache.
+/// The bytes that may be read ahead without being in the cache yet.
 const ARRIVED_BYTES_MAX: usize = 1 << 20;
 
-/// What is to be read.
+/// The jobs of the loader, and what it has read ahead.
 pub(crate) struct Loader {
-    /// `None` once the store is closed: who reads from a directory keeps it locked.
+    /// `None` once the store is closed, since a reader keeps the directory locked.
     reader: Mutex<Option<Arc<Reader>>>,
     jobs: Mutex<Jobs>,
     wakes: Condvar,
     done: Condvar,
-    /// What was read ahead and is not in the cache yet, because others had the lock: who has it next puts it there. To wait
-    /// for the lock would cost them more, since whoever lets it go has to wake those who wait.
+    /// Spans that were read ahead while the state lock was taken. The next holder of the lock puts them into the cache:
+    /// that costs less than to wait for the lock and be woken.
     arrived: Mutex<Vec<Arrived>>,
     arrived_bytes: AtomicUsize,
 }
 
-/// A stretch that was read ahead.
+/// A span that was read ahead.
 struct Arrived {
     start: Start,
     bytes: Arc<[u8]>,
@@ -64,17 +63,17 @@ struct Arrived {
 
 #[derive(Default)]
 struct Jobs {
-    /// Answers that someone waits for. They go first. All jobs have the numbers in which they came.
+    /// Answers that callers wait for. They are served first. Jobs are numbered in order of arrival.
     answers: VecDeque<(u64, Arc<TicketCell>)>,
-    /// What will be asked for soon.
+    /// Payloads to read ahead.
     ahead: VecDeque<(u64, Reading)>,
-    /// Searches, each of which takes a step when there is nothing else to do, or after so much of it.
+    /// Searches. Each takes a step when there is nothing else to do, or after [`OTHERS_PER_STEP`] other jobs.
     searches: VecDeque<(u64, Search)>,
-    /// How many other jobs were done since the last step of a search.
+    /// The number of other jobs since the last step of a search.
     others: usize,
-    /// How many have come.
+    /// The number of jobs so far.
     count: u64,
-    /// The one that is being done, and who waits for it.
+    /// The job that is being done, and the ticket that waits for it.
     current: Option<u64>,
     current_answer: Option<Arc<TicketCell>>,
     closing: bool,
@@ -97,13 +96,13 @@ impl Jobs {
         self.searches.pop_front().map(|(number, search)| (number, job(search)))
     }
 
-    /// The number of a job that comes now.
+    /// The number of the next job.
     const fn number(&mut self) -> u64 {
         self.count += 1;
         self.count
     }
 
-    /// Whether one that had come by then is not done yet.
+    /// Whether a job with this number or a lower one is not done yet.
     fn has_any_upto(&self, count: u64) -> bool {
         let waiting = [
             self.answers.front().map(|(number, _)| *number),
@@ -119,12 +118,12 @@ enum Job {
     Answer(Arc<TicketCell>),
     Ahead(Reading),
     Search(Search),
-    /// The store closes.
+    /// Ends the thread, because the store closes.
     Dismiss(Search),
 }
 
 impl Job {
-    /// Who waits for it.
+    /// The ticket that waits for it.
     fn cell(&self) -> Option<Arc<TicketCell>> {
         match self {
             Self::Answer(cell) => Some(Arc::clone(cell)),
@@ -142,7 +141,7 @@ impl Loader {
         Self { reader, jobs, wakes, done, arrived, arrived_bytes: AtomicUsize::new(0) }
     }
 
-    /// Has the payloads of an answer loaded.
+    /// Asks for the payloads of an answer.
     pub(crate) fn load(&self, cell: Arc<TicketCell>) {
         let mut jobs = self.jobs();
         let number = jobs.number();
@@ -150,7 +149,7 @@ impl Loader {
         self.wakes.notify_one();
     }
 
-    /// Has payloads read that will be asked for soon.
+    /// Asks for payloads ahead of need.
     pub(crate) fn read_ahead(&self, reading: Reading) {
         let mut jobs = self.jobs();
         let number = jobs.number();
@@ -162,7 +161,7 @@ impl Loader {
         self.wakes.notify_one();
     }
 
-    /// Puts what was read ahead into the cache.
+    /// Moves spans that were read ahead into the cache.
     pub(crate) fn unload(&self, cache: &mut Cache) {
         if self.arrived_bytes() > 0 {
             let mut arrived = self.arrived();
@@ -173,12 +172,12 @@ impl Loader {
         }
     }
 
-    /// How much of what was read ahead is not in the cache yet.
+    /// The bytes that were read ahead and are not in the cache yet.
     pub(crate) fn arrived_bytes(&self) -> usize {
         self.arrived_bytes.load(Ordering::Relaxed)
     }
 
-    /// Has a payload searched for.
+    /// Starts a search for a payload.
     pub(crate) fn search(&self, search: Search) {
         let mut jobs = self.jobs();
         let number = jobs.number();
@@ -186,29 +185,29 @@ impl Loader {
         self.wakes.notify_one();
     }
 
-    /// Waits until all that was asked for by now has been read: nobody reads any more from what was not needed then.
+    /// Waits until all present jobs are done. From then on nothing reads from segments that were not needed before.
     pub(crate) fn settle(&self) {
         let mut jobs = self.jobs();
         let upto = jobs.count;
-        // Nobody waits for these, and they wait for all others.
+        // No caller waits for these.
         jobs.ahead.clear();
         while jobs.has_any_upto(upto) && !jobs.closing {
             jobs = self.done.wait(jobs).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Lets go of a segment that is about to be retired.
+    /// Closes a segment that is about to be retired.
     pub(crate) fn forget(&self, segment: u64) {
         self.reader().iter().for_each(|reader| reader.forget(segment));
     }
 
-    /// Lets go of the directory: nothing is read any more.
+    /// Releases the directory. Nothing is read any more.
     pub(crate) fn leave(&self) {
         self.reader.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     fn reader(&self) -> Option<Arc<Reader>> {
-        // It is there or not, at every instant.
+        // A panic elsewhere cannot leave it half changed.
         self.reader.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -218,8 +217,8 @@ impl Loader {
         self.reader().map_or_else(|| segment_name(segment), |reader| reader.file_of(segment))
     }
 
-    /// Tells all who wait for payloads that nothing is confirmed any more. Those of an answer whose tasks are handed out by
-    /// it are not given back: nothing of that would be confirmed either.
+    /// Answers all waiting tickets with an error, after the store has failed. Their tasks are not requeued, since that
+    /// would not be confirmed either.
     pub(crate) fn fail(&self, durable: &Durable) {
         let cells: Vec<Arc<TicketCell>> = {
             let mut jobs = self.jobs();
@@ -266,20 +265,20 @@ impl Loader {
     }
 
     fn jobs(&self) -> MutexGuard<'_, Jobs> {
-        // The lists are whole at every instant, so a panic elsewhere does not spoil them.
+        // A panic elsewhere cannot leave the lists half changed.
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn arrived(&self) -> MutexGuard<'_, Vec<Arrived>> {
-        // What lies there is whole at every instant, as above.
+        // As above.
         self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads a stretch.
-    fn read(&self, stretch: &Stretch) -> Result<Arc<[u8]>, Fault> {
-        let place = Place { segment: u64::from(stretch.segment), offset: stretch.start };
+    /// Reads a span.
+    fn read(&self, span: &ReadSpan) -> Result<Arc<[u8]>, Fault> {
+        let place = Place { segment: u64::from(span.segment), offset: span.start };
         if let Some(reader) = self.reader() {
-            return reader.read_upto(place, stretch.bytes());
+            return reader.read_upto(place, span.bytes());
         }
         let closed = io::Error::from(io::ErrorKind::NotConnected);
         Err(Fault::new(Operation::Read, segment_name(place.segment), closed))
@@ -289,12 +288,12 @@ impl Loader {
 /// A payload that an answer needs.
 #[derive(Clone, Copy)]
 struct Wanted {
-    /// Which of the answer's tasks it belongs to.
+    /// The index of its task in the answer.
     index: usize,
     place: Stored,
 }
 
-/// Why a payload could not be had.
+/// The reason why a payload could not be read.
 type Reason = (Trouble, String);
 
 pub(crate) fn run(shared: &Shared) {
@@ -311,18 +310,17 @@ pub(crate) fn run(shared: &Shared) {
 }
 
 fn read_ahead(shared: &Shared, loader: &Loader, mut reading: Reading) {
-    let apart =
-        stretches(&mut reading.places, |&place| place).map(|(stretch, places)| (stretch, places.len()));
-    let all = reading.stretches.into_iter().chain(apart);
-    // Nobody has asked yet: whoever does is told what is wrong.
-    let read = |(stretch, payloads): (Stretch, usize)| {
-        let bytes = loader.read(&stretch).inspect_err(|_| shared.read_faults.note_error()).ok()?;
-        Some(Arrived { start: stretch.first(), bytes, payloads })
+    let apart = read_spans(&mut reading.places, |&place| place).map(|(span, places)| (span, places.len()));
+    let all = reading.spans.into_iter().chain(apart);
+    // An error here is reported when a reply needs the payload.
+    let read = |(span, payloads): (ReadSpan, usize)| {
+        let bytes = loader.read(&span).inspect_err(|_| shared.read_faults.note_error()).ok()?;
+        Some(Arrived { start: span.first(), bytes, payloads })
     };
     let read: Vec<Arrived> = all.filter_map(read).collect();
     let mut arrived = loader.arrived();
     arrived.extend(read);
-    let bytes = arrived.iter().map(|stretch| stretch.bytes.len()).sum();
+    let bytes = arrived.iter().map(|span| span.bytes.len()).sum();
     loader.arrived_bytes.store(bytes, Ordering::Relaxed);
     drop(arrived);
     let locked = if bytes > ARRIVED_BYTES_MAX { Some(shared.lock()) } else { shared.try_lock() };
@@ -331,7 +329,7 @@ fn read_ahead(shared: &Shared, loader: &Loader, mut reading: Reading) {
     }
 }
 
-/// Takes a search one step further.
+/// Does one step of a search.
 fn step(shared: &Shared, loader: &Loader, mut search: Search) {
     if search.is_abandoned() {
         return;
@@ -339,10 +337,10 @@ fn step(shared: &Shared, loader: &Loader, mut search: Search) {
     let Candidates { mut found, mut unread } = search.look(shared);
     let mut unreadable = None;
     let mut patience = FAILED_READS_MAX;
-    // One stretch after the other, so that no more than one is held in memory.
-    for (stretch, candidates) in stretches(&mut unread, |&(_, place)| place) {
+    // One span after the other, so that memory holds no more than one.
+    for (span, candidates) in read_spans(&mut unread, |&(_, place)| place) {
         let places = (candidates, |&(_, place): &(TaskId, Stored)| place);
-        read_each(shared, loader, stretch, places, &mut patience, &mut |&(id, _), payload| match payload {
+        read_each(shared, loader, span, places, &mut patience, &mut |&(id, _), payload| match payload {
             Ok(payload) if *payload.as_ref() == *search.payload => found.push(id),
             Ok(_) => {}
             Err((_, why)) => unreadable = unreadable.take().or(Some((id, why))),
@@ -356,7 +354,8 @@ fn step(shared: &Shared, loader: &Loader, mut search: Search) {
     }
 }
 
-/// Puts the payloads into an answer, and wakes its taker. If that goes away meanwhile, it has given the tasks back itself.
+/// Puts the payloads into an answer and wakes its caller. If the caller has dropped the ticket, that has requeued the
+/// tasks.
 fn load(shared: &Shared, loader: &Loader, cell: &TicketCell) {
     let (payloads, missing) = fetch(shared, loader, wanted(cell));
     let position = (!missing.is_empty()).then(|| unreadable::take_back(shared, cell, &missing));
@@ -376,7 +375,7 @@ fn load(shared: &Shared, loader: &Loader, cell: &TicketCell) {
     answer.leave_out(&missing);
     answer.position = answer.position.max(position.unwrap_or_default());
     let position = answer.position;
-    // Where more slices follow, the taker executes them at once. Nobody writes what was executed so far before that.
+    // If more slices follow, the caller executes them at once. Nothing writes the slices so far before that.
     let wakes_at = if ticket.is_loading { Position::START } else { position };
     if let Some(waker) = ticket.waker.take() {
         drop(ticket);
@@ -390,7 +389,7 @@ fn wanted(cell: &TicketCell) -> Vec<Wanted> {
     tasks.filter_map(|(index, task)| Some(Wanted { index, place: task.body.place()? })).collect()
 }
 
-/// The payloads, from memory or from the disk, and those that could not be had.
+/// The payloads, from memory or from the disk, and those that could not be read.
 fn fetch(shared: &Shared, loader: &Loader, wanted: Vec<Wanted>) -> (Vec<(usize, Payload)>, Vec<Missing>) {
     let mut payloads = Vec::with_capacity(wanted.len());
     let mut cold = Vec::new();
@@ -421,22 +420,22 @@ fn fetch(shared: &Shared, loader: &Loader, wanted: Vec<Wanted>) -> (Vec<(usize, 
     }
     let mut missing = Vec::new();
     let mut patience = FAILED_READS_MAX;
-    let stretches: Vec<_> = stretches(&mut cold, |wanted| wanted.place).collect();
-    let is_alone = stretches.len() == 1;
-    for (stretch, wanted) in stretches {
-        // What is sealed does not change any more, so that what lies behind the places can be kept too.
+    let spans: Vec<_> = read_spans(&mut cold, |wanted| wanted.place).collect();
+    let is_alone = spans.len() == 1;
+    for (span, wanted) in spans {
+        // A sealed segment does not change any more, so the bytes that follow can be cached too.
         let has_more = is_alone
-            && u64::from(stretch.segment) < sealed
-            && stretch.end < stretch.start + READ_BYTES_MIN
-            && read_more(shared, loader, stretch, wanted, &mut payloads);
+            && u64::from(span.segment) < sealed
+            && span.end < span.start + READ_BYTES_MIN
+            && read_more(shared, loader, span, wanted, &mut payloads);
         if has_more {
             continue;
         }
-        let is_scattered = 2 * wanted.iter().map(|wanted| u64::from(wanted.place.len)).sum::<u64>()
-            < stretch.end - stretch.start;
+        let is_scattered =
+            2 * wanted.iter().map(|wanted| u64::from(wanted.place.len)).sum::<u64>() < span.end - span.start;
         let places = (wanted, |wanted: &Wanted| wanted.place);
-        read_each(shared, loader, stretch, places, &mut patience, &mut |wanted, payload| match payload {
-            // The answer does not keep what it has no use for.
+        read_each(shared, loader, span, places, &mut patience, &mut |wanted, payload| match payload {
+            // The answer must not keep memory that it does not use.
             Ok(payload) if is_scattered => payloads.push((wanted.index, Payload::from(payload.as_ref()))),
             Ok(payload) => payloads.push((wanted.index, payload)),
             Err((trouble, why)) => missing.push(Missing { index: wanted.index, trouble, why }),
@@ -445,16 +444,16 @@ fn fetch(shared: &Shared, loader: &Loader, wanted: Vec<Wanted>) -> (Vec<(usize, 
     (payloads, missing)
 }
 
-/// Reads a stretch and what lies behind it, and keeps it for those who come next. Answers false if not all of it is as it
-/// should be: then nothing was taken from it.
+/// Reads a span and the bytes that follow it, and puts them into the cache. Returns false, and uses nothing of it, if a
+/// payload in it is damaged.
 fn read_more(
     shared: &Shared,
     loader: &Loader,
-    stretch: Stretch,
+    span: ReadSpan,
     wanted: &[Wanted],
     payloads: &mut Vec<(usize, Payload)>,
 ) -> bool {
-    let more = Stretch { end: stretch.start + READ_BYTES_MIN, ..stretch };
+    let more = ReadSpan { end: span.start + READ_BYTES_MIN, ..span };
     let Ok(bytes) = loader.read(&more) else { return false };
     let found: Option<Vec<(usize, Payload)>> = wanted
         .iter()
@@ -470,22 +469,22 @@ fn read_more(
     true
 }
 
-/// Reads the payloads of a stretch. Where that fails it is read in halves, so that a bad place costs nobody but those whose
-/// payload it is. What is not read after so many failures is left for the next time: each of them may take seconds.
+/// Reads the payloads of a span. If that fails, it reads the halves, so that an unreadable place affects only the
+/// payload there. After too many failures the rest is left for the next attempt, since each failure may take seconds.
 fn read_each<T>(
     shared: &Shared,
     loader: &Loader,
-    stretch: Stretch,
+    span: ReadSpan,
     (items, place_of): (&[T], impl Fn(&T) -> Stored + Copy),
     patience: &mut usize,
     visit: &mut dyn FnMut(&T, Result<Payload, Reason>),
 ) {
     let is_a_place = |item: &T| place_of(item).len as usize <= limits::PAYLOAD_BYTES_MAX;
-    let read = if items.iter().all(is_a_place) { Some(loader.read(&stretch)) } else { None };
+    let read = if items.iter().all(is_a_place) { Some(loader.read(&span)) } else { None };
     match read {
         Some(Ok(bytes)) => {
             for item in items {
-                visit(item, find(loader, &stretch, &bytes, place_of(item)));
+                visit(item, find(loader, &span, &bytes, place_of(item)));
             }
         }
         Some(Err(fault)) if items.len() == 1 || *patience == 0 || fault.is_shortage() => {
@@ -505,17 +504,17 @@ fn read_each<T>(
             }
             let (first, second) = items.split_at(items.len() / 2);
             for half in [first, second] {
-                if let Some(stretch) = Stretch::around(half.iter().map(place_of)) {
-                    read_each(shared, loader, stretch, (half, place_of), patience, visit);
+                if let Some(span) = ReadSpan::around(half.iter().map(place_of)) {
+                    read_each(shared, loader, span, (half, place_of), patience, visit);
                 }
             }
         }
     }
 }
 
-/// The payload at a place of a stretch that was read.
-fn find(loader: &Loader, stretch: &Stretch, bytes: &Arc<[u8]>, place: Stored) -> Result<Payload, Reason> {
-    let range = stretch.find(place);
+/// The payload at a place of a span that was read.
+fn find(loader: &Loader, span: &ReadSpan, bytes: &Arc<[u8]>, place: Stored) -> Result<Payload, Reason> {
+    let range = span.find(place);
     if is_whole(bytes, range.start, place) {
         return Ok(Payload::within(bytes, range));
     }
@@ -532,7 +531,7 @@ fn damaged(loader: &Loader, place: Stored) -> Reason {
 mod tests {
     use super::*;
 
-    /// Whatever overtakes a job, it is not done before it is done.
+    /// A job counts as pending until it is done, also if others overtake it.
     #[test]
     fn a_job_that_was_overtaken_is_still_waited_for() {
         let mut jobs = Jobs::default();

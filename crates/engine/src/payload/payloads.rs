@@ -10,35 +10,35 @@ use crate::payload::ahead::Readable;
 use crate::payload::body::{Body, Stored};
 use crate::payload::cache::Found;
 use crate::payload::seek::Search;
-use crate::shared::{Shared, State};
+use crate::shared::{EngineState, Shared};
 use crate::waiting::sliced::SLICE_BYTES;
 use crate::waiting::ticket::{EngineTicket, PendingAnswer, TicketCell};
 use sureq_home_api::Payload;
 
-/// Smaller payloads of one reply are put together in one piece of memory; the others have their own.
+/// Smaller payloads of one reply share one allocation; others have their own.
 const TOGETHER_BYTES_MAX: usize = 4 << 10;
 
-/// So much is copied for one reply under the lock, unless a single payload has more.
+/// The bytes that are copied for one reply under the lock; a single payload may be larger.
 const COPIED_BYTES_MAX: usize = SLICE_BYTES;
 
-/// A payload may hold on to memory of so many bytes that it shares with others, or of so many times its own.
+/// A payload may share an allocation of at most this many bytes, or of this many times its own size.
 const SHARED_BYTES_MAX: usize = 1280 << 10;
 const SHARED_PART: usize = 2;
 
-/// Room that is kept from one reply to the next.
+/// The capacity that is kept from one reply to the next.
 const KEPT_BYTES: usize = 64 << 10;
 
-/// What came of the search for the payloads of a reply.
+/// Where the payloads of a reply were found.
 #[derive(Default)]
 struct Fetched {
     /// Some are not in memory.
     is_cold: bool,
-    /// Some had been read from the disk.
+    /// Some were found in spans that had been read from the disk.
     is_read: bool,
 }
 
-impl State {
-    /// A payload that is in memory. Most are asked for soon after they came.
+impl EngineState {
+    /// A payload, if it is in memory.
     pub(crate) fn payload(&mut self, place: Stored) -> Option<Found<'_>> {
         if let Some(payload) = self.cache.find_near(place) {
             return Some(Found::Read(payload));
@@ -49,8 +49,8 @@ impl State {
         }
     }
 
-    /// Finds payloads, and copies no more than so many bytes of them: the rest is left to the loader, who lets others have
-    /// the lock in between.
+    /// Finds payloads, and copies a bounded number of bytes: the rest is left to the loader, which releases the lock in
+    /// between.
     fn fetch(&mut self, tasks: &mut [TaskView<Body>]) -> Fetched {
         let (mut fetched, mut is_any_together) = (Fetched::default(), false);
         let mut together = std::mem::take(&mut self.payloads);
@@ -91,7 +91,7 @@ impl State {
     }
 }
 
-/// Gives tasks their payloads out of one piece of memory. No segment has the number 0: such a place is one in it.
+/// Gives tasks their payloads out of one allocation. A place in segment 0, which does not exist, is an offset in it.
 fn hand_out(together: &[u8], tasks: &mut [TaskView<Body>]) {
     let buffer: Arc<[u8]> = together.into();
     for task in tasks {
@@ -103,11 +103,11 @@ fn hand_out(together: &[u8], tasks: &mut [TaskView<Body>]) {
 }
 
 impl Shared {
-    /// Puts payloads that are in memory into a reply; answers whether those were all. Where some had to be read from the
-    /// disk, what lies behind them is read ahead.
+    /// Puts payloads that are in memory into a reply. Returns whether those were all. If some had been read from the
+    /// disk, the payloads that follow are read ahead.
     pub(crate) fn fetch(
         &self,
-        state: &mut State,
+        state: &mut EngineState,
         command: &Command<'_>,
         tasks: &mut [TaskView<Body>],
     ) -> bool {
@@ -116,10 +116,10 @@ impl Shared {
         if let Command::Pop(pop) = command
             && (is_cold || is_read)
         {
-            let State { broker, ahead, cache, buffer, .. } = state;
+            let EngineState { broker, ahead, cache, buffer, .. } = state;
             let before = cache.written_from().min(buffer.unwritten_from());
             let readable = Readable { before, budget: cache.budget() };
-            // Tasks of one queue stand together: a reply is gone through once, however many queues it is from.
+            // Tasks of one queue are adjacent, so this visits each task once.
             for popped in tasks.chunk_by(|one, next| one.queue == next.queue) {
                 let queue = pop.queues[popped[0].queue as usize];
                 if let Some(reading) = ahead.next(broker, queue, popped.len(), readable) {
@@ -131,23 +131,23 @@ impl Shared {
     }
 
     /// Puts payloads that are in memory into the tasks of a slice.
-    pub(crate) fn fetch_all(&self, state: &mut State, tasks: &mut [TaskView<Body>]) {
+    pub(crate) fn fetch_all(&self, state: &mut EngineState, tasks: &mut [TaskView<Body>]) {
         self.look_for(state, tasks);
     }
 
-    fn look_for(&self, state: &mut State, tasks: &mut [TaskView<Body>]) -> Fetched {
+    fn look_for(&self, state: &mut EngineState, tasks: &mut [TaskView<Body>]) -> Fetched {
         self.loader.iter().for_each(|loader| loader.unload(&mut state.cache));
         if self.loader.is_some() { state.fetch(tasks) } else { Fetched::default() }
     }
 
-    /// Has the payloads of an answer read.
+    /// Asks the loader for the payloads of an answer.
     pub(crate) fn load(self: &Arc<Self>, answer: PendingAnswer) -> EngineTicket {
         let cell = Arc::<TicketCell>::default();
         self.load_into(&cell, answer);
         EngineTicket { number: None, cell, shared: Arc::clone(self) }
     }
 
-    /// Begins a search for payloads, where they lie on the disk.
+    /// Begins a search for a payload, in stores that have payloads on disk.
     pub(crate) fn search(self: &Arc<Self>, command: &Command<'_>) -> Option<EngineTicket> {
         let Command::Cancel { queue, which: Cancel::Payload(payload) } = command else { return None };
         let loader = self.loader.as_ref()?;
@@ -163,7 +163,7 @@ impl Shared {
     }
 }
 
-/// Gives payloads memory of their own that are a small part of much: whoever holds such a task would hold all of that.
+/// Copies payloads that are a small part of a large allocation, which they would otherwise keep alive.
 pub(crate) fn part_from_large(tasks: &mut [TaskView<Body>]) {
     for task in tasks {
         if let Body::Loaded(payload) = &task.body

@@ -5,10 +5,10 @@ use sureq_core::Broker;
 
 use crate::commit::commit_buffer::Batch;
 use crate::payload::body::Body;
-use crate::payload::recorded::{Recorded, payloads_in};
+use crate::payload::payload_scan::{LoggedPayload, payloads_in};
 
-/// Panics if a task whose payload is in this frame has another place for it. One that was recorded again since has a later
-/// one.
+/// Panics if a task whose payload is in this frame has another place for it. One that was recorded again since has a
+/// later one.
 pub(crate) fn verify(broker: &Broker<Body>, batch: &Batch) {
     if !cfg!(debug_assertions) || !batch.has_payloads {
         return;
@@ -16,12 +16,12 @@ pub(crate) fn verify(broker: &Broker<Body>, batch: &Batch) {
     let read = payloads_in(
         batch.place,
         &batch.frame.body_behind(0),
-        &mut |Recorded { queue, id, offset, payload }| {
-            let Some(told) = broker.body_of(queue, id).and_then(|body| body.place()) else { return };
+        &mut |LoggedPayload { queue, id, offset, payload }| {
+            let Some(stored) = broker.body_of(queue, id).and_then(|body| body.place()) else { return };
             let (here, there) =
-                ((batch.place.segment, offset), (u64::from(told.segment), u64::from(told.offset)));
-            let is_right = told.len as usize == payload.len() && there >= here;
-            assert!(is_right, "the payload of task {id} is written to {here:?}, and the task has {told:?}");
+                ((batch.place.segment, offset), (u64::from(stored.segment), u64::from(stored.offset)));
+            let is_right = stored.len as usize == payload.len() && there >= here;
+            assert!(is_right, "the payload of task {id} is written to {here:?}, and the task has {stored:?}");
         },
     );
     read.expect("what was encoded can be decoded");

@@ -1,9 +1,8 @@
 //! Cancelling tasks by their payloads.
 //!
-//! Nothing says which tasks have a payload but the payloads themselves, and those lie on the disk. All tasks of the queue
-//! are looked at, step by step. Where the length is right the payload is compared, in memory or read without the lock; and
-//! those that have it are cancelled by their ids. A step is bounded in tasks and in bytes: it is one job of the loader
-//! among others, and nobody waits for it longer than for a large answer.
+//! There is no index of payloads. A search looks at all tasks of the queue, step by step. If the length matches, it
+//! compares the payload, in memory or read without the lock, and cancels matching tasks by their ids. A step is bounded
+//! in tasks and bytes: it is one job of the loader among others, and takes no longer than a large answer.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -19,7 +18,7 @@ use crate::payload::cache::Found;
 use crate::shared::Shared;
 use crate::waiting::ticket::{PendingAnswer, TicketCell, only, poisoned};
 
-/// How many tasks are looked at in one step, and how many bytes of payloads.
+/// The tasks that one step looks at, and the payload bytes that it reads.
 const STEP_TASKS: usize = 4096;
 const STEP_BYTES: usize = 1 << 20;
 
@@ -30,20 +29,20 @@ pub(crate) struct Search {
     pub(crate) payload: Box<[u8]>,
     seek: Seek,
     cancelled: u64,
-    /// Why it came to an end too early.
+    /// The refusal that has ended it early.
     refused: Option<Refusal>,
     /// A task whose payload could not be compared.
     unread: Option<Refusal>,
-    /// Who asked.
+    /// The ticket that waits for the answer.
     cell: Arc<TicketCell>,
 }
 
-/// Tasks that a step of a search came upon.
+/// Tasks that one step of a search has found.
 #[derive(Debug, Default)]
 pub(crate) struct Candidates {
-    /// They have the payload.
+    /// Their payloads match.
     pub(crate) found: Vec<TaskId>,
-    /// They have one of its length, which has to be read.
+    /// Their payloads have the right length and have to be read.
     pub(crate) unread: Vec<(TaskId, Stored)>,
 }
 
@@ -53,12 +52,12 @@ impl Search {
         Self { queue, payload, seek: Seek::default(), cancelled: 0, refused: None, unread: None, cell }
     }
 
-    /// Whether nobody waits for the answer any more: the loader holds it as well, while it takes a step.
+    /// Whether the caller has dropped its ticket. During a step the loader holds a reference as well.
     pub(crate) fn is_abandoned(&self) -> bool {
         Arc::strong_count(&self.cell) <= 2
     }
 
-    /// Who asked.
+    /// The ticket that waits for the answer.
     pub(crate) fn cell(&self) -> Arc<TicketCell> {
         Arc::clone(&self.cell)
     }
@@ -67,7 +66,7 @@ impl Search {
         self.cell
     }
 
-    /// Whether there is nothing more to look at.
+    /// Whether all tasks have been looked at.
     pub(crate) fn is_done(&self) -> bool {
         self.seek.is_done() || self.refused.is_some()
     }
@@ -77,7 +76,7 @@ impl Search {
         let Self { queue, payload, seek, .. } = self;
         let mut candidates = Candidates::default();
         let (mut places, mut bytes) = (Vec::new(), 0);
-        // A search takes the lock thousands of times in a row; everyone who waits for it comes first.
+        // A search takes the lock thousands of times in a row; waiting threads come first.
         shared.step_aside();
         let mut state = shared.lock();
         let is_there = state.broker.seek(queue, seek, STEP_TASKS, &mut |id, body| {
@@ -103,14 +102,14 @@ impl Search {
             }
         }
         if !is_there {
-            // The queue is gone, and all its tasks.
+            // The queue does not exist any more.
             *seek = Seek::DONE;
         }
         candidates
     }
 
-    /// Cancels what was found. Says so at the end if it could not be done, or if a payload could not be read: that one may
-    /// be one of those that were meant.
+    /// Cancels the tasks that were found. The final reply reports a failure of that, and payloads that could not be
+    /// read, since those might match.
     pub(crate) fn conclude(
         &mut self,
         shared: &Shared,
@@ -135,7 +134,7 @@ impl Search {
         });
         match replies.list.pop() {
             Some(Reply::Count(count)) => self.cancelled += count,
-            // The store closes, or has failed.
+            // The store is closing or has failed.
             _ => self.refused = Some(Refusal::Closed),
         }
     }
@@ -146,7 +145,7 @@ impl Search {
         self.answer(shared);
     }
 
-    /// Answers whoever asked.
+    /// Answers the ticket.
     pub(crate) fn answer(self, shared: &Shared) {
         let position = shared.position(&shared.lock());
         let (replies, position) = if shared.durable.failure().is_some() {

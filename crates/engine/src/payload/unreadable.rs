@@ -1,8 +1,8 @@
-//! Payloads that cannot be read: what that costs their tasks, and how it is told.
+//! Payloads that cannot be read: what happens to their tasks, and how it is reported.
 //!
-//! A read that failed may succeed a little later, so that the task is delayed and tried again, a few times. After that, or at
-//! once if other bytes are where its payload was, it is dead with a reason that names file and offset, and stays so until
-//! an operator revives or deletes it. All other tasks go on.
+//! A failed read may succeed later, so the task is delayed and the read is retried a few times. After that, or at once
+//! if the payload does not match its checksum, the task is dead with a reason that names file and offset, until an
+//! operator revives or deletes it. Other tasks are not affected.
 
 use std::collections::HashMap;
 use std::sync::PoisonError;
@@ -16,47 +16,47 @@ use crate::payload::body::Body;
 use crate::shared::Shared;
 use crate::waiting::ticket::{PendingAnswer, TicketCell, only};
 
-/// How long a task waits after each read that failed. The one after the last wait is the last.
+/// The delays of a task after each failed read. The read after the last delay is the last attempt.
 const WAITS_MS: [u64; 2] = [1_000, 10_000];
 
-/// How many tasks are taken back before others get the lock.
+/// The number of tasks that are taken back under one lock.
 const SLICE_TASKS: usize = 128;
 
-/// So many tasks are kept in mind whose reads have failed; beyond that all are tried anew.
+/// The failed reads of at most this many tasks are counted; beyond that all counts start anew.
 const TRIED_MAX: usize = 10_000;
 
-/// What is known of reads that failed since the store was opened.
+/// The failed reads since the store was opened.
 #[derive(Debug, Default)]
 pub(crate) struct ReadFaults {
-    /// How many reads failed.
+    /// The number of failed reads.
     errors: AtomicU64,
-    /// How many tasks are dead because of them.
+    /// The number of tasks that are dead because of them.
     dead: AtomicU64,
-    /// How many reads failed of tasks that wait for another.
+    /// The number of failed reads of each task that waits for a retry.
     tried: Mutex<HashMap<TaskId, usize>>,
 }
 
-/// What is wrong with a payload.
+/// Why a payload cannot be delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// Other bytes are where it was.
+    /// It does not match its checksum.
     Damaged,
-    /// The disk failed to read it.
+    /// The read failed.
     Failed,
-    /// It was not read by itself, since too much around it failed, or there was no file descriptor to read it by.
+    /// It was not read at all, after too many other failures or for lack of a file descriptor.
     Untried,
 }
 
-/// A payload of an answer that could not be had.
+/// A payload of an answer that could not be read.
 #[derive(Debug)]
 pub(crate) struct Missing {
-    /// Which of the answer's tasks it belongs to.
+    /// The index of its task in the answer.
     pub(crate) index: usize,
     pub(crate) trouble: Trouble,
     pub(crate) why: String,
 }
 
-/// A delivery to be taken back.
+/// A delivery that is taken back.
 struct Undelivered {
     receipt: Receipt,
     fate: Fate,
@@ -65,9 +65,9 @@ struct Undelivered {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// At the front again, at no cost.
+    /// Requeued at the front, at no cost.
     Front,
-    /// Tried again after so many milliseconds.
+    /// Retried after this many milliseconds.
     Later(u64),
     Dead,
 }
@@ -106,19 +106,19 @@ impl ReadFaults {
     }
 
     fn tried(&self) -> MutexGuard<'_, HashMap<TaskId, usize>> {
-        // The map is whole at every instant, so a panic elsewhere does not spoil it.
+        // A panic elsewhere cannot leave the map half changed.
         self.tried.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Takes back what cannot be delivered. Answers what has to be durable before the answer leaves without it.
+/// Takes back deliveries without payload. Returns the position that the rest of the answer must wait for.
 pub(crate) fn take_back(shared: &Shared, cell: &TicketCell, missing: &[Missing]) -> Position {
     let deliveries = {
         let ticket = cell.lock();
         ticket.answer.as_ref().map_or_else(Vec::new, |answer| deliveries(shared, answer, missing))
     };
     for (queue, undelivered) in &deliveries {
-        // The last ones first: what goes to the front later stands before them.
+        // The last ones first: a task that goes to the front later stands before them.
         for (n, slice) in undelivered.rchunks(SLICE_TASKS).enumerate() {
             if n > 0 {
                 shared.step_aside();
@@ -130,7 +130,7 @@ pub(crate) fn take_back(shared: &Shared, cell: &TicketCell, missing: &[Missing])
     shared.position(&shared.lock())
 }
 
-/// The deliveries that cannot be made, by queue. What was only looked at is no delivery.
+/// The deliveries that cannot be made, by queue. An inspected task is not a delivery.
 fn deliveries(
     shared: &Shared,
     answer: &PendingAnswer,
@@ -168,7 +168,7 @@ fn take_back_slice(shared: &Shared, queue: &[u8], slice: &[Undelivered]) {
     });
 }
 
-/// Counts the dead, and tells the operator of the first task of each fate.
+/// Counts dead tasks, and reports the first task of each kind to the operator.
 fn tell(shared: &Shared, queue: &[u8], undelivered: &[Undelivered]) {
     let dead = undelivered.iter().filter(|one| one.fate == Fate::Dead).count();
     shared.read_faults.dead.fetch_add(dead as u64, Relaxed);
@@ -190,8 +190,8 @@ fn tell(shared: &Shared, queue: &[u8], undelivered: &[Undelivered]) {
 }
 
 impl PendingAnswer {
-    /// Leaves tasks out whose payloads could not be had. Without any other it says why. Of dead tasks everything else is
-    /// shown, with why as the reason: an operator has to see what they are.
+    /// Leaves out tasks without payload. If no other task is left, the reply says why. Dead tasks are shown without
+    /// payload, with the error as their reason, so that an operator sees what they are.
     pub(crate) fn leave_out(&mut self, missing: &[Missing]) {
         let Some(first) = missing.first() else { return };
         let tasks = &mut self.replies.tasks;

@@ -1,7 +1,7 @@
-//! Listeners: they receive what happens to the queues they subscribed to, in the order of the log, once it is durable.
+//! Listeners: they receive notices of the queues they subscribed to, in the order of the log, once those are durable.
 //!
-//! Subscriptions are kept beside the state, under its lock. A notice waits in the listener's queue until its position is
-//! durable, as replies do.
+//! Subscriptions are part of the engine state, under its lock. A notice waits in the listener's queue until its
+//! position is durable, as replies do.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -13,8 +13,8 @@ use sureq_home_api::{ListenEvent, Notice, NoticeQueue, NoticeSource, NoticeTasks
 
 use crate::engine::Engine;
 use crate::log::Position;
-use crate::shared::{Shared, State};
-use crate::waiting::notes::Told;
+use crate::shared::{EngineState, Shared};
+use crate::waiting::notice_buffer::NoticedTasks;
 
 /// One listener.
 pub(crate) struct EngineListener {
@@ -70,13 +70,13 @@ impl NoticeSource for EngineListener {
 
 impl EngineListener {
     fn change(&self, change: impl FnOnce(&mut Subscribed)) {
-        // A panic under the lock has left the state in doubt: nothing more will be published.
+        // After a panic under the lock nothing more is published.
         let Ok(mut state) = self.shared.state.lock() else { return };
-        let State { listeners, buffer, .. } = &mut *state;
+        let EngineState { listeners, buffer, .. } = &mut *state;
         if let Some((subscribed, _)) = listeners.all.get_mut(&self.number) {
             change(subscribed);
         }
-        buffer.notes.want(listeners.kinds());
+        buffer.notices.set_subscribed(listeners.kinds());
     }
 }
 
@@ -116,19 +116,20 @@ impl Listeners {
         Kind::ALL.into_iter().filter(is_wanted).collect()
     }
 
-    /// Adds a notice to the queues of its subscribers, and their wakers to those that are woken once the position is durable.
-    pub(crate) fn tell(
+    /// Adds a notice to the queues of its subscribers, and their wakers to those that are woken once the position is
+    /// durable.
+    pub(crate) fn publish(
         &self,
         queue: &[u8],
         kind: Kind,
-        tasks: Told<'_>,
+        tasks: NoticedTasks<'_>,
         position: Position,
         woken: &mut Vec<(Position, Waker)>,
     ) {
         for (_, notices) in self.all.values().filter(|(subscribed, _)| subscribed.has(kind, queue)) {
             let tasks = match tasks {
-                Told::Count(count) => NoticeTasks::Count(count),
-                Told::Ids(ids) => NoticeTasks::Ids(ids.into()),
+                NoticedTasks::Count(count) => NoticeTasks::Count(count),
+                NoticedTasks::Ids(ids) => NoticeTasks::Ids(ids.into()),
             };
             let notice = Notice { kind, queue: queue.into(), tasks };
             let waker = notices.put_at(position, ListenEvent::Notice(notice));
@@ -136,7 +137,7 @@ impl Listeners {
         }
     }
 
-    /// There will be no more notices.
+    /// Ends all listeners.
     pub(crate) fn end(&self, woken: &mut Vec<(Position, Waker)>) {
         for (_, notices) in self.all.values() {
             woken.extend(notices.end_later().map(|waker| (Position::START, waker)));

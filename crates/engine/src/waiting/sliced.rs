@@ -1,9 +1,8 @@
-//! Large commands in slices, so that none holds the lock for long.
-//!
-//! A command that asks for or names more than [`SLICE_TASKS`] tasks or queues gets a ticket. Each poll of the ticket executes
-//! one slice under the lock, and its caller serves others before it polls again; between two slices those get the lock who
-//! wait for it. Each slice is one unit of the log. What others do comes in between, so that each slice is atomic and the
-//! command as a whole is not. A push is never sliced: it is stored as a whole or not at all.
+//! Large commands in slices, so that none holds the lock for long. A command that asks for or names more than
+//! [`SLICE_TASKS`] tasks or queues gets a ticket. Each poll of the ticket executes one slice under the lock. Between
+//! two slices the caller serves its other work, and other threads get the lock. Each slice is one unit of the log and
+//! atomic; the command as a whole is not, since other commands may be executed in between. A push is never sliced: it
+//! is stored completely or not at all.
 //!
 //! A pop executes its first slice at once, like a small one: most find less than they ask for.
 
@@ -22,18 +21,18 @@ use sureq_core::{Broker, Bulk, Command, Now, Progress, Refusal, Replies, Reply, 
 use crate::commit::commit_buffer::CommitBuffer;
 use crate::log::Position;
 use crate::payload::body::Body;
-use crate::shared::{Shared, State};
-use crate::waiting::line::OwnedPop;
+use crate::shared::{EngineState, Shared};
 use crate::waiting::ticker;
 use crate::waiting::ticket::{EngineTicket, PendingAnswer, TicketCell, only};
+use crate::waiting::waiters::OwnedPop;
 
-/// How many tasks, ids or queues a slice handles.
+/// The number of tasks, ids or queues of a slice.
 pub(crate) const SLICE_TASKS: usize = limits::SLICE_TASKS;
 
-/// How many bytes of payloads a slice hands out; a single payload may have more.
+/// The payload bytes that a slice hands out; a single payload may be larger.
 pub(crate) const SLICE_BYTES: usize = 2 << 20;
 
-/// What is left of a command that is executed in slices.
+/// The rest of a command that is executed in slices.
 pub(crate) enum Sliced {
     Pop(PopRest),
     Recover(RecoverRest),
@@ -63,7 +62,7 @@ pub(crate) struct RecoverRest {
     elapsed_ms: u64,
     left: u32,
     bytes: usize,
-    /// The last delivery when the command began. Later ones are its own, or nobody is late with them.
+    /// The last delivery when the command began. Later ones are its own, or too recent.
     upto: Option<u64>,
 }
 
@@ -97,8 +96,8 @@ pub(crate) struct BulkRest {
     /// The queue or the worker that it names.
     name: Box<[u8]>,
     bulk: Bulk,
-    /// What the slices before have told.
-    told: Replies<Body>,
+    /// The replies of the slices so far.
+    replies: Replies<Body>,
 }
 
 #[derive(Clone, Copy)]
@@ -111,7 +110,7 @@ enum BulkCommand {
     ListWorkers,
 }
 
-/// What is done to each item of a list.
+/// The operation on each item of a list.
 #[derive(Clone, Copy)]
 enum Act {
     Ack(IdForm, AckScope),
@@ -124,7 +123,7 @@ enum Act {
     Exists,
 }
 
-/// A long list of short words in one piece of memory, which is accounted for.
+/// A long list of short words in one allocation, which counts toward the memory limit.
 struct Items {
     bytes: Vec<u8>,
     /// Where each ends.
@@ -162,7 +161,7 @@ impl Drop for Items {
     }
 }
 
-/// Whether a command is for a ticket from its beginning.
+/// Whether a command is executed in slices from its beginning.
 pub(crate) fn is_sliced(command: &Command<'_>) -> bool {
     match command {
         Command::Recover { count, .. } | Command::Inspect { count, .. } | Command::Queues { count, .. } => {
@@ -172,7 +171,7 @@ pub(crate) fn is_sliced(command: &Command<'_>) -> bool {
     }
 }
 
-/// What a command does to each item of a list.
+/// The list of a command, and the operation on each of its items.
 struct List<'a> {
     act: Act,
     queue: &'a [u8],
@@ -198,7 +197,7 @@ impl<'a> List<'a> {
     }
 }
 
-/// How many tasks, ids or queues a command names.
+/// The number of tasks, ids or queues that a command names.
 pub(crate) fn named(command: &Command<'_>) -> usize {
     match command {
         Command::Push { payloads, .. } => payloads.len(),
@@ -208,7 +207,7 @@ pub(crate) fn named(command: &Command<'_>) -> usize {
 }
 
 impl Act {
-    /// Whether each item can be what it is meant to be. One that cannot refuses all of them.
+    /// Checks the form of all items. One malformed item refuses the whole list.
     fn check(self, list: &[&[u8]]) -> Result<(), Refusal> {
         let is_id = |form, item: &[u8]| match form {
             IdForm::Long => Claim::parse(item).is_some(),
@@ -243,9 +242,9 @@ impl Act {
     }
 }
 
-/// What a ticket does next.
+/// How a poll of a ticket goes on.
 pub(crate) enum Step {
-    /// It has no slices left.
+    /// There is no slice to execute.
     None,
     /// There is another slice to execute.
     More,
@@ -253,7 +252,7 @@ pub(crate) enum Step {
     Hold(Position),
 }
 
-/// Executes the first slice of a pop, and answers what is left if it may go on.
+/// Executes the first slice of a pop. Returns the rest, if there may be more.
 #[inline]
 pub(crate) fn begin_pop(
     broker: &mut Broker<Body>,
@@ -300,19 +299,19 @@ impl PopRest {
         Self { pop, left }
     }
 
-    fn step(&mut self, now: Now, state: &mut State, replies: &mut Replies<Body>) -> Progress {
-        let State { broker, buffer, .. } = state;
+    fn step(&mut self, now: Now, state: &mut EngineState, replies: &mut Replies<Body>) -> Progress {
+        let EngineState { broker, buffer, .. } = state;
         let first_bytes = self.left.bytes;
         let left = &mut self.left;
         let popped = self.pop.with(|pop| pop_slice(left, first_bytes, broker, pop, now, buffer, replies));
-        // If its worker is gone by now, it gets what it was given before.
+        // If its worker has ended since, the pop ends with the tasks it has.
         popped.unwrap_or(Progress::Done)
     }
 }
 
 impl RecoverRest {
-    fn step(&mut self, now: Now, state: &mut State, replies: &mut Replies<Body>) -> Progress {
-        let State { broker, buffer, .. } = state;
+    fn step(&mut self, now: Now, state: &mut EngineState, replies: &mut Replies<Body>) -> Progress {
+        let EngineState { broker, buffer, .. } = state;
         let is_first = self.upto.is_none();
         let last = || broker.queue(&self.queue).map_or(0, sureq_core::Queue::last_delivery);
         let upto = *self.upto.get_or_insert_with(last);
@@ -329,8 +328,8 @@ impl RecoverRest {
 }
 
 impl InspectRest {
-    fn step(&mut self, now: Now, state: &mut State, replies: &mut Replies<Body>) -> Progress {
-        let State { broker, buffer, .. } = state;
+    fn step(&mut self, now: Now, state: &mut EngineState, replies: &mut Replies<Body>) -> Progress {
+        let EngineState { broker, buffer, .. } = state;
         let count = self.left.min(SLICE_TASKS as u32);
         let (view, start) = (self.view, self.start);
         broker.execute(now, &Command::Inspect { queue: &self.queue, view, start, count }, buffer, replies);
@@ -346,7 +345,7 @@ impl InspectRest {
         });
         self.left -= looked_at;
         self.start += i64::from(looked_at);
-        // From the end it is shown up to the end, which is where it counts from.
+        // A negative start counts from the end, so the list ends at position 0.
         let is_at_end = looked_at < count || start < 0 && self.start >= 0;
         if is_at_end || is_full || self.left == 0 || self.bytes == 0 {
             Progress::Done
@@ -357,8 +356,8 @@ impl InspectRest {
 }
 
 impl QueuesRest {
-    fn step(&mut self, now: Now, state: &mut State, replies: &mut Replies<Body>) -> Progress {
-        let State { broker, buffer, meter, .. } = state;
+    fn step(&mut self, now: Now, state: &mut EngineState, replies: &mut Replies<Body>) -> Progress {
+        let EngineState { broker, buffer, meter, .. } = state;
         let count = self.left.min(SLICE_TASKS as u32);
         let (pattern, cursor) = (self.pattern.as_deref(), self.cursor);
         meter.tasks(count as usize);
@@ -373,8 +372,8 @@ impl QueuesRest {
 }
 
 impl ListRest {
-    fn step(&mut self, now: Now, state: &mut State, replies: &mut Replies<Body>) -> Progress {
-        let State { broker, buffer, meter, .. } = state;
+    fn step(&mut self, now: Now, state: &mut EngineState, replies: &mut Replies<Body>) -> Progress {
+        let EngineState { broker, buffer, meter, .. } = state;
         let list = self.items.slice(self.done, SLICE_TASKS);
         meter.tasks(list.len());
         broker.execute(now, &self.act.on(&self.queue, &list), buffer, replies);
@@ -402,10 +401,10 @@ impl BulkRest {
             Command::Worker(Worker::List) => (BulkCommand::ListWorkers, &[]),
             ref other => unreachable!("the broker executes {other:?} at once"),
         };
-        Self { which, name: name.into(), bulk, told: Replies::default() }
+        Self { which, name: name.into(), bulk, replies: Replies::default() }
     }
 
-    fn step(&mut self, now: Now, state: &mut State, replies: &mut Replies<Body>) -> Progress {
+    fn step(&mut self, now: Now, state: &mut EngineState, replies: &mut Replies<Body>) -> Progress {
         let name = &*self.name;
         let command = match self.which {
             BulkCommand::Purge(state) => Command::Purge { queue: name, state },
@@ -417,11 +416,11 @@ impl BulkRest {
             BulkCommand::Fail => Command::Worker(Worker::Fail { name }),
             BulkCommand::ListWorkers => Command::Worker(Worker::List),
         };
-        let State { broker, buffer, meter, .. } = state;
+        let EngineState { broker, buffer, meter, .. } = state;
         meter.tasks(SLICE_TASKS);
-        let progress = broker.execute_slice(now, &command, &mut self.bulk, buffer, &mut self.told);
+        let progress = broker.execute_slice(now, &command, &mut self.bulk, buffer, &mut self.replies);
         if progress == Progress::Done {
-            *replies = std::mem::take(&mut self.told);
+            *replies = std::mem::take(&mut self.replies);
         }
         progress
     }
@@ -442,8 +441,8 @@ enum ReplyKind {
 }
 
 impl Sliced {
-    /// Executes a slice. What it adds to the list of replies is the answer instead of all slices before.
-    fn step(&mut self, now: Now, state: &mut State, replies: &mut Replies<Body>) -> Progress {
+    /// Executes a slice. A reply that it adds replaces the answer of all slices before.
+    fn step(&mut self, now: Now, state: &mut EngineState, replies: &mut Replies<Body>) -> Progress {
         match self {
             Self::Pop(rest) => rest.step(now, state, replies),
             Self::Recover(rest) => rest.step(now, state, replies),
@@ -454,7 +453,7 @@ impl Sliced {
         }
     }
 
-    /// What makes the reply to the whole command of all slices so far.
+    /// The function that makes one reply of all slices so far.
     fn reply_so_far(&self) -> impl FnOnce(&Replies<Body>) -> Reply + use<> {
         let (kind, cursor, count) = match self {
             Self::Pop(_) | Self::Recover(_) => (ReplyKind::Tasks, 0, 0),
@@ -473,8 +472,8 @@ impl Sliced {
         }
     }
 
-    /// The reply if the store closes before all slices are executed. Deliveries that were made are made; otherwise what is
-    /// missing would be taken for what is not there.
+    /// The reply if the store closes before all slices are executed. Deliveries so far are returned. Other commands are
+    /// refused, since a caller would mistake a partial reply for a complete one.
     fn reply_at_close(&self, replies: &Replies<Body>) -> Reply {
         let is_begun = match self {
             Self::Recover(rest) if rest.upto.is_none() => false,
@@ -489,7 +488,7 @@ impl Sliced {
 }
 
 impl Shared {
-    /// A ticket for a command that is executed in slices from its beginning. Not to be called with the lock.
+    /// A ticket for a command that is executed in slices from its beginning. Must not be called with the lock.
     pub(crate) fn slice(self: &Arc<Self>, command: &Command<'_>) -> EngineTicket {
         let (sliced, replies) = match self.sliced(command) {
             Ok(sliced) => (Some(sliced), Replies::default()),
@@ -502,7 +501,7 @@ impl Shared {
         self.ticket_for(answer, sliced)
     }
 
-    /// A ticket for the rest of a command some slices of which are in the answer.
+    /// A ticket for a command whose first slices are in the answer.
     pub(crate) fn ticket_for(
         self: &Arc<Self>,
         answer: PendingAnswer,
@@ -513,7 +512,7 @@ impl Shared {
         EngineTicket { number: None, cell, shared: Arc::clone(self) }
     }
 
-    /// A ticket for the rest of a command that the broker has begun. `rows` are workers that it has listed by now.
+    /// A ticket for a command that the broker has begun. `rows` are the workers that it has listed so far.
     pub(crate) fn ticket_for_bulk(
         self: &Arc<Self>,
         command: &Command<'_>,
@@ -522,7 +521,7 @@ impl Shared {
         position: Position,
     ) -> EngineTicket {
         let mut rest = BulkRest::new(command, bulk);
-        rest.told.workers = rows;
+        rest.replies.workers = rows;
         let begun = PendingAnswer::new(Vec::new(), Replies::default(), position);
         self.ticket_for(begun, Some(Sliced::Bulk(rest)))
     }
@@ -544,7 +543,7 @@ impl Shared {
             }
             _ => {
                 let List { act, queue, items } =
-                    List::of(command).expect("all others that are sliced have a list");
+                    List::of(command).expect("all other sliced commands have a list");
                 act.check(items)?;
                 let items = Items::new(items, self);
                 Sliced::List(ListRest { act, queue: queue.into(), items, done: 0, count: 0 })
@@ -559,7 +558,7 @@ impl Shared {
             self.step_aside();
         }
         if self.durable.failure().is_some() || self.state.is_poisoned() {
-            // Whoever asks is told. Without an answer nothing was executed for it.
+            // The poll returns an error. Without an answer, nothing was executed.
             cell.lock().answer.take_if(|_| is_first);
             return Step::None;
         }
@@ -579,7 +578,7 @@ impl Shared {
         }
         let now = self.clock.now();
         self.mind_the_mark(&state, now);
-        if !state.line.is_empty() {
+        if !state.waiters.is_empty() {
             ticker::tick(self, &mut state, now);
         }
         let is_over = sliced.step(now, &mut state, &mut slice) == Progress::Done;
@@ -609,8 +608,8 @@ impl Shared {
         if is_over || is_cold { Step::None } else { Step::More }
     }
 
-    /// Has the loader read the payloads that the answer lacks. To be called with the lock under which it was given their
-    /// places: from then on no segment is retired before they are read.
+    /// Asks the loader for the payloads that the answer lacks. Must be called under the lock under which the places
+    /// were handed out: from then on, no segment is retired before they are read.
     pub(crate) fn read_for(&self, cell: &Arc<TicketCell>) {
         self.loader.iter().for_each(|loader| loader.load(Arc::clone(cell)));
     }

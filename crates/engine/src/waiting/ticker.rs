@@ -1,22 +1,22 @@
-//! The thread that lets time pass: leases run out, delayed tasks fall due, waiting pops give up.
+//! The thread that acts on the passing of time: it ends leases, makes delayed tasks ready and times out waiting pops.
 
 use std::time::Duration;
 
 use sureq_core::{LogTime, Now};
 use sureq_sync::MutexGuard;
 
-use crate::shared::{LOCK, Shared, State};
+use crate::shared::{EngineState, LOCK, Shared};
 use crate::waiting::ticket::timed_out;
 
-/// The wall clock may jump, so that tasks with a time of day are looked at this often before their time.
+/// The wall clock may jump, so tasks with a time of day are checked at this interval before their time.
 const WALL_LOOK_MS: u64 = 100;
 
-/// When the ticker must look next, if ever.
-pub(crate) fn next_look(state: &State, now: Now) -> Option<LogTime> {
+/// When the ticker must look next, if at all.
+pub(crate) fn next_look(state: &EngineState, now: Now) -> Option<LogTime> {
     let next = state.broker.next_deadline();
     let wall = next.wall.map(|at| now.log.after(at.0.saturating_sub(now.wall.0).min(WALL_LOOK_MS)));
     let unserved = state.has_unserved().then_some(now.log);
-    [next.log, state.line.next_timeout(), wall, unserved].into_iter().flatten().min()
+    [next.log, state.waiters.next_timeout(), wall, unserved].into_iter().flatten().min()
 }
 
 pub(crate) fn run(shared: &Shared) {
@@ -26,7 +26,7 @@ pub(crate) fn run(shared: &Shared) {
         tick(shared, &mut state, now);
         let is_due = state.broker.next_deadline().is_due(now) || state.has_unserved();
         if is_due || !state.woken.is_empty() {
-            // A flood is taken in slices, and others get the lock in between.
+            // Many due tasks are moved in slices, and other threads get the lock in between.
             shared.let_go(state);
             shared.step_aside();
             state = shared.lock();
@@ -37,10 +37,10 @@ pub(crate) fn run(shared: &Shared) {
     shared.let_go(state);
 }
 
-/// One slice of what is due.
-pub(crate) fn tick(shared: &Shared, state: &mut State, now: Now) {
+/// Does one slice of what is due.
+pub(crate) fn tick(shared: &Shared, state: &mut EngineState, now: Now) {
     if state.broker.next_deadline().is_due(now) {
-        let State { broker, buffer, .. } = &mut *state;
+        let EngineState { broker, buffer, .. } = &mut *state;
         broker.tick(now, buffer);
         shared.end_unit(state);
         shared.stir(state, now);
@@ -48,14 +48,18 @@ pub(crate) fn tick(shared: &Shared, state: &mut State, now: Now) {
     if shared.serve(state, now) {
         shared.stir_log(state);
     }
-    while let Some(waiting) = state.line.timed_out(now.log) {
+    while let Some(waiting) = state.waiters.timed_out(now.log) {
         let position = shared.position(state);
         Shared::answer(state, waiting, timed_out(), position);
     }
 }
 
-/// Sleeps until the next thing is due, or until something sooner comes up.
-fn sleep<'s>(shared: &'s Shared, mut state: MutexGuard<'s, State>, now: Now) -> MutexGuard<'s, State> {
+/// Sleeps until the next deadline, or until an earlier one is added.
+fn sleep<'s>(
+    shared: &'s Shared,
+    mut state: MutexGuard<'s, EngineState>,
+    now: Now,
+) -> MutexGuard<'s, EngineState> {
     let until = next_look(&state, now);
     state.ticker_sleeps = Some(until.unwrap_or(LogTime(u64::MAX)));
     let timeout = until.map(|at| Duration::from_millis(at.since(now.log)));

@@ -1,5 +1,5 @@
-//! Tickets: the right to an answer that is not there yet, because its pop waits in line, its payloads are being read, or a
-//! search goes on.
+//! Tickets: the right to an answer that does not exist yet, because a pop waits for tasks, payloads are being read,
+//! slices are left to execute, or a search goes on.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError};
@@ -18,23 +18,23 @@ use crate::payload::payloads::part_from_large;
 use crate::shared::Shared;
 use crate::waiting::sliced::{Sliced, Step};
 
-/// What came of a command that had to wait.
+/// The answer to a command that had to wait.
 #[derive(Debug)]
 pub(crate) struct PendingAnswer {
-    /// The queues of a pop, in its order: what the tasks' queue numbers mean.
+    /// The queues of a pop, in its order; the queue numbers of tasks are indexes into this list.
     pub(crate) queues: Vec<Box<[u8]>>,
-    /// One reply and what it points into.
+    /// One reply and the lists it refers to.
     pub(crate) replies: Replies<Body>,
-    /// What must be durable before it leaves.
+    /// The position that must be durable before it is sent.
     pub(crate) position: Position,
-    /// When it was executed: whoever waits for it may be late to take it.
+    /// When it was executed. The caller may take it much later.
     pub(crate) at: Instant,
-    /// The queue of tasks that were handed out again, as a command other than a pop does.
+    /// The queue of a recover.
     pub(crate) recovered_from: Option<Box<[u8]>>,
 }
 
 impl PendingAnswer {
-    /// What has just been executed.
+    /// The answer to a command that has just been executed.
     pub(crate) fn new(queues: Vec<Box<[u8]>>, replies: Replies<Body>, position: Position) -> Self {
         Self { queues, replies, position, at: sureq_sync::now(), recovered_from: None }
     }
@@ -53,7 +53,7 @@ impl From<PendingAnswer> for Answer {
     }
 }
 
-/// Takes the last reply, and the tasks that it points to, out of `replies`.
+/// Moves the last reply and its tasks out of `replies`.
 pub(crate) fn split_off(replies: &mut Replies<Body>, first_task: usize) -> Replies<Body> {
     let mut own = Replies { tasks: replies.tasks.split_off(first_task), ..Replies::default() };
     let all = Span::new(0, own.tasks.len());
@@ -64,7 +64,7 @@ pub(crate) fn split_off(replies: &mut Replies<Body>, first_task: usize) -> Repli
     own
 }
 
-/// Replies that consist of one.
+/// A list of one reply.
 pub(crate) fn only(reply: Reply) -> Replies<Body> {
     let mut replies = Replies::default();
     replies.list.push(reply);
@@ -79,30 +79,30 @@ pub(crate) fn poisoned() -> Replies<Body> {
     only(Reply::Refused(Refusal::Poisoned))
 }
 
-/// What was executed, and failed to become durable: it may be on the disk all the same.
+/// The reply to a command that was executed, but may not be on disk.
 fn unsure() -> Replies<Body> {
     let why = "the log failed before it was durable: open the home again and look";
     only(Reply::Refused(Refusal::Unknown { why: why.into() }))
 }
 
-/// The two ends of a ticket.
+/// The part of a ticket that its caller and the engine share.
 #[derive(Debug, Default)]
 pub(crate) struct TicketCell {
     inner: Mutex<TicketState>,
 }
 
 #[derive(Default)]
-#[expect(clippy::struct_excessive_bools, reason = "four questions, of which each has its own answer")]
+#[expect(clippy::struct_excessive_bools, reason = "the four are independent")]
 pub(crate) struct TicketState {
     pub(crate) answer: Option<PendingAnswer>,
-    /// The answer's payloads are being read, or not all of its slices were executed.
+    /// The answer is incomplete: payloads are being read, or slices are left.
     pub(crate) is_loading: bool,
-    /// The loader reads payloads of the answer. No further slice is executed meanwhile.
+    /// The loader is reading payloads of the answer. No slice is executed meanwhile.
     is_reading: bool,
-    /// What is left of its command, and whether nothing was executed yet for it.
+    /// The rest of its command, and whether nothing of it was executed yet.
     slices: Option<Sliced>,
     is_first: bool,
-    /// Its command is executed, or about to be, although there is no answer yet.
+    /// The command is executed, or about to be, although there is no answer yet.
     pub(crate) is_executed: bool,
     pub(crate) waker: Option<Waker>,
 }
@@ -116,7 +116,7 @@ impl fmt::Debug for TicketState {
 }
 
 impl TicketState {
-    /// The payloads of the answer have been read, or never will be.
+    /// Reading the payloads of the answer has ended, successfully or not.
     pub(crate) fn end_reading(&mut self) {
         self.is_reading = false;
         self.is_loading = self.slices.is_some();
@@ -124,8 +124,8 @@ impl TicketState {
 }
 
 impl TicketCell {
-    /// Begins an answer to which slices will be added, if there are any. If its payloads have to be read first, that is noted
-    /// under the same lock: a poll at this moment must not return the answer without them, nor execute its next slice.
+    /// Begins an answer, to which slices may be added. Whether payloads must be read first is recorded under the same
+    /// lock: a poll at this moment must not return the answer without them, nor execute the next slice.
     pub(crate) fn begin(&self, answer: PendingAnswer, slices: Option<Sliced>) {
         let is_cold = is_cold(&answer.replies);
         let mut ticket = self.lock();
@@ -136,7 +136,7 @@ impl TicketCell {
         (ticket.answer, ticket.slices) = (Some(answer), slices);
     }
 
-    /// What is left of the command, and whether nothing was executed yet for it; nothing while payloads are read.
+    /// Takes the rest of the command, and whether nothing of it was executed yet. None while payloads are read.
     pub(crate) fn take_slices(&self) -> Option<(Sliced, bool)> {
         let mut ticket = self.lock();
         if ticket.is_reading {
@@ -146,14 +146,14 @@ impl TicketCell {
         ticket.slices.take().map(|slices| (slices, is_first))
     }
 
-    /// Puts back what [`Self::take_slices`] took.
+    /// Puts back the rest that [`Self::take_slices`] took.
     pub(crate) fn put_slices(&self, slices: Sliced, is_first: bool) {
         let mut ticket = self.lock();
         (ticket.slices, ticket.is_first) = (Some(slices), is_first);
     }
 
-    /// Adds a slice to the answer; `whole` makes one reply of all slices so far. If there are more to come, `rest` is what is
-    /// left of the command. If payloads of the slice have to be read, that is next.
+    /// Adds a slice to the answer; `whole` makes one reply of all slices so far. If there are more to come, `rest` is
+    /// what is left of the command. If payloads of the slice have to be read, that is next.
     pub(crate) fn add_slice(
         &self,
         mut slice: Replies<Body>,
@@ -181,11 +181,11 @@ impl TicketCell {
         }
     }
 
-    /// Answers that nothing is confirmed any more, unless there is an answer.
+    /// Answers with an error after the store has failed, unless the answer is complete.
     pub(crate) fn fail(&self, durable: &Durable) {
         let mut ticket = self.lock();
         if std::mem::take(&mut ticket.is_loading) {
-            // What was executed for it may be on disk or not.
+            // Executed parts may be on disk or not.
             let may_be_done = ticket.answer.is_some() || ticket.is_executed;
             let replies = if may_be_done { unsure() } else { poisoned() };
             ticket.answer = Some(PendingAnswer::new(Vec::new(), replies, Position::START));
@@ -202,23 +202,23 @@ impl TicketCell {
     }
 }
 
-/// Whether payloads of tasks have to be read before a reply can leave.
+/// Whether payloads have to be read before a reply can be sent.
 fn is_cold(replies: &Replies<Body>) -> bool {
     replies.tasks.iter().any(|task| task.body.place().is_some())
 }
 
-/// The right to the answer of a command that waits. Dropped before the answer was taken, it leaves the line, and its tasks go
-/// back to the front.
+/// The right to the answer of a command that waits. Dropping it before the answer was taken ends the waiting and
+/// requeues the tasks of the answer at the front.
 pub(crate) struct EngineTicket {
-    /// Its place in the line, if it stands there.
+    /// Its number among the waiters, if it is a waiting pop.
     pub(crate) number: Option<u64>,
     pub(crate) cell: Arc<TicketCell>,
     pub(crate) shared: Arc<Shared>,
 }
 
 impl Pending for EngineTicket {
-    /// After a failure of the log the answer is that nothing is confirmed any more, or, of what was executed by then, that its
-    /// outcome is unknown.
+    /// After a failure of the log the answer is an error; if the command was executed, the error says that its outcome
+    /// is unknown.
     fn poll(&self, cx: &mut Context<'_>) -> Poll<Answer> {
         match self.shared.step(&self.cell) {
             Step::None => {}
@@ -233,7 +233,7 @@ impl Pending for EngineTicket {
         }
         let mut cell = self.cell.lock();
         if cell.slices.is_some() && !cell.is_reading {
-            // Its payloads have been read since.
+            // The loader has finished meanwhile.
             drop(cell);
             self.shared.wake_later(cx.waker());
             return Poll::Pending;
@@ -241,7 +241,7 @@ impl Pending for EngineTicket {
         let answered = cell.answer.as_ref().filter(|_| !cell.is_loading);
         let Some(position) = answered.map(|answer| answer.position) else {
             if self.shared.durable.failure().is_some() || self.shared.state.is_poisoned() {
-                // The thread that should have answered may be gone.
+                // The thread that should have answered may have ended.
                 let may_be_done = cell.answer.take().is_some() || cell.is_executed;
                 let replies = if may_be_done { unsure() } else { poisoned() };
                 return Poll::Ready(PendingAnswer::new(Vec::new(), replies, Position::START).into());
@@ -274,7 +274,7 @@ impl Drop for EngineTicket {
     fn drop(&mut self) {
         // The state is left alone if a panic has put it in doubt: nothing of it will be confirmed.
         let Ok(mut state) = self.shared.state.lock() else { return };
-        self.number.map(|number| state.line.leave(number));
+        self.number.map(|number| state.waiters.remove(number));
         if self.cell.lock().slices.take().is_some() {
             // Those slices that were executed are written, although nobody waits for them.
             self.shared.stir_log(&mut state);

@@ -1,5 +1,5 @@
-//! A store that has seen much: queues with tasks in all states, checkpoints, tasks that were copied forward, and a list of
-//! what became of each.
+//! A store that has seen much: queues with tasks in all states, checkpoints, tasks that were copied forward, and a list
+//! of what became of each.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part of this")]
 
@@ -139,7 +139,7 @@ impl Life {
                 return;
             }
             assert!(Instant::now() < deadline, "it never came to that: {status:?}");
-            // Whoever tidies up is to keep pace, so that all such stores are about the same size.
+            // Compaction must keep pace, so that all such stores have about the same size.
             if status.segments > 14 {
                 std::thread::yield_now();
                 continue;
@@ -172,8 +172,8 @@ impl Life {
 }
 
 impl Life {
-    /// The files at a moment at which nobody is in the middle of writing one: what a crash leaves behind then is the subject
-    /// of other tests.
+    /// The files at a moment at which nobody is in the middle of writing one: what a crash leaves behind then is the
+    /// subject of other tests.
     fn calm_files(&self) -> Files {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
@@ -344,8 +344,8 @@ pub fn check_repair(lived: &Lived, disk: &SimDisk, context: &str) -> Repaired {
     let tasks = tasks_in(&to);
     let doubtful: BTreeSet<TaskId> = repaired.doubtful.iter().map(|doubtful| doubtful.id).collect();
     let lost: BTreeSet<TaskId> = repaired.lost.iter().map(|lost| lost.id).collect();
-    // Where nothing is left of the header of the very last frame, nothing tells that there was one. Where something is, the
-    // end of the log is told to be lost, and what may have been finished there to be in doubt.
+    // Where nothing is left of the header of the very last frame, nothing tells that there was one. Where something is,
+    // the end of the log is told to be lost, and what may have been finished there to be in doubt.
     let (last_frame, finished_last) = &lived.last;
     let is_last_gone = checked(disk).end.0 <= *last_frame && !is_told(&repaired, *last_frame);
     for (id, (queue, payload)) in &tasks {

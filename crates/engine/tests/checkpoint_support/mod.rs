@@ -14,8 +14,8 @@ pub const UUID: [u8; 16] = *b"a store of tests";
 /// What a checkpoint holds in these tests.
 pub type Parts = BTreeMap<u32, Vec<u8>>;
 
-/// The state at a position. One of five parts changes at a time, so that most of a state is shared with those before it; a
-/// sixth comes and goes, so that its files become sparse.
+/// The state at a position. One of five parts changes at a time, so that most of a state is shared with those before
+/// it; a sixth comes and goes, so that its files become sparse.
 pub fn parts_at(position: u64) -> Parts {
     let part = |part: u64, version: u64| {
         let bytes = 300 + (part * 61 + version * 37) % 90;

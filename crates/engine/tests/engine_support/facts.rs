@@ -1,6 +1,6 @@
-//! A run whose compaction is part of it: tasks that stay for ever among tasks that come and go, over so many small segments
-//! that checkpoints are taken, old tasks copied forward and segments retired all the time. What was confirmed is noted as
-//! facts, because the log forgets.
+//! A run whose compaction is part of it: tasks that stay for ever among tasks that come and go, over so many small
+//! segments that checkpoints are taken, old tasks copied forward and segments retired all the time. What was confirmed
+//! is noted as facts, because the log forgets.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -357,7 +357,7 @@ impl FactRun {
             if !is_due && !status.is_checkpointing && !status.is_copying {
                 return;
             }
-            assert!(since.elapsed() < Duration::from_secs(20), "nobody tidies up: {status:?}");
+            assert!(since.elapsed() < Duration::from_secs(20), "no compaction: {status:?}");
             std::thread::yield_now();
         }
     }
@@ -366,11 +366,7 @@ impl FactRun {
     pub fn wait_for_segments(&self, count: u64) {
         let since = Instant::now();
         while self.engine.status().segments > count {
-            assert!(
-                since.elapsed() < Duration::from_secs(20),
-                "nobody tidies up: {:?}",
-                self.engine.status()
-            );
+            assert!(since.elapsed() < Duration::from_secs(20), "no compaction: {:?}", self.engine.status());
             std::thread::yield_now();
         }
     }

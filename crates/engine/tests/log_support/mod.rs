@@ -1,4 +1,5 @@
-//! What the tests of the log share: runs that remember what they were promised, and recoveries that check what they get.
+//! What the tests of the log share: runs that remember what they were promised, and recoveries that check what they
+//! get.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part of this")]
 

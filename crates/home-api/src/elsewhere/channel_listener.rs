@@ -19,11 +19,11 @@ pub trait ChannelNames {
     /// The pattern that matches the channels of one kind for all queues.
     fn pattern(&self, kind: Kind) -> Vec<u8>;
 
-    /// Changes what the home subscribes to.
+    /// Changes the subscriptions of the home.
     fn change(&self, subscription: Subscription);
 }
 
-/// A listener that receives what a home's thread puts into its queue.
+/// A listener with a queue that the home's thread fills.
 pub struct ChannelListener<N> {
     queue: Arc<NoticeQueue>,
     names: N,

@@ -1,7 +1,8 @@
 //! Parts for homes that live elsewhere: a thread talks to a server, and callers hold tickets.
 //!
 //! - [`ReplySlot`] is where that thread puts the replies to a batch; [`SlotTicket`] is the caller's end of it.
-//! - [`ChannelListener`] turns subscriptions into channel names and patterns; [`Subscriptions`] counts them for the thread.
+//! - [`ChannelListener`] turns subscriptions into channel names and patterns; [`Subscriptions`] counts them for the
+//!   thread.
 //! - [`ReplySizes`] says how many commands to send at once, so that their replies do not fill the memory.
 
 mod channel_listener;

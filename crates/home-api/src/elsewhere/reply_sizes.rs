@@ -1,8 +1,9 @@
-//! Estimates of reply sizes: a home that sends commands elsewhere ends a batch before their replies would fill its memory.
+//! Estimates of reply sizes: a home that sends commands elsewhere ends a batch before their replies would fill its
+//! memory.
 //!
-//! The estimate for a queue is the largest task seen in the last minute or two. An unseen queue counts as a quarter of the
-//! budget, so that at most a few commands find out together. Another process may have pushed larger tasks since; so the number
-//! of commands that ask for tasks is limited, too.
+//! The estimate for a queue is the largest task seen in the last minute or two. An unseen queue counts as a quarter of
+//! the budget, so that at most a few commands find out together. Another process may have pushed larger tasks since; so
+//! the number of commands that ask for tasks is limited, too.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -11,31 +12,31 @@ use sureq_core::Command;
 use sureq_core::command::Worker;
 use sureq_core::limits;
 
-/// How many bytes of replies one batch may ask for, as far as can be told. A single command may ask for more.
+/// The expected bytes of all replies to a batch. A single command may ask for more.
 pub const BATCH_REPLY_BYTES: usize = limits::OUTPUT_BYTES_MAX;
 
-/// What the reply of a command counts that reads a queue which was not seen before.
+/// The expected bytes of a reply from a queue that was not seen before.
 const UNSEEN_BYTES: usize = BATCH_REPLY_BYTES / 4;
 
-/// What a task takes up in a reply besides its payload, about.
+/// About the bytes of a task in a reply besides its payload.
 const TASK_BYTES: usize = 128;
 
-/// What an id, a receipt or an index takes up in a reply, about.
+/// About the bytes of an id, a receipt or an index in a reply.
 const ID_BYTES: usize = 32;
 
-/// What any other reply takes up, about.
+/// About the bytes of any other reply.
 const REPLY_BYTES: usize = 256;
 
-/// How many commands whose replies carry tasks are sent at once, however small those are expected to be.
+/// The most commands with tasks in their replies that are sent at once, however small those are expected to be.
 const TASK_COMMANDS_MAX: usize = 32;
 
 /// For how long a size is remembered at least; at most it is twice as long.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
-/// How many sizes are remembered. Queues that share a place are taken for one.
+/// The number of remembered sizes. Queues with the same index share one.
 const PLACES: u64 = 1 << 10;
 
-/// Bytes of the largest task that was seen of each queue, what is around it included; 0 where none was.
+/// The bytes of the largest task seen of each queue, with overhead; 0 if none was seen.
 type Largest = Box<[AtomicU32]>;
 
 /// The sizes of tasks that were seen lately, by the queues they were asked of.
@@ -45,7 +46,7 @@ pub struct ReplySizes {
     largest: Largest,
     largest_before: Largest,
     began: Instant,
-    /// How many stretches there were before this one.
+    /// The number of periods before this one.
     stretch: AtomicU64,
 }
 
@@ -108,7 +109,7 @@ impl ReplySizes {
         self.largest[place.0].fetch_max(u32::try_from(bytes).unwrap_or(u32::MAX), Ordering::Relaxed);
     }
 
-    /// Forgets what was seen before the last stretch of time.
+    /// Forgets sizes that were seen before the last period.
     fn begin_stretch(&self) {
         for (now, before) in self.largest.iter().zip(&self.largest_before) {
             before.store(now.swap(0, Ordering::Relaxed), Ordering::Relaxed);
@@ -136,7 +137,7 @@ impl ReplySizes {
         both.into_iter().map(|largest| largest[place.0].load(Ordering::Relaxed)).max().unwrap_or(0) as usize
     }
 
-    /// How many bytes the reply of a command is expected to have.
+    /// The expected bytes of the reply to a command.
     pub fn expected_bytes(&self, command: &Command<'_>) -> usize {
         match command {
             Command::Push { payloads, .. } => REPLY_BYTES + payloads.len() * ID_BYTES,
@@ -205,7 +206,7 @@ mod tests {
         assert_eq!(sizes.fit(&[inspect(); 30]), 1);
         sizes.begin_stretch();
         assert_eq!(sizes.fit(&[inspect(); 30]), 30);
-        // What others push and this home has not seen is found out; what it pushes itself is known.
+        // Tasks that this home pushes are known; those of others are learnt from replies.
         sizes.note_pushed(&Command::Push { queue: b"q", payloads: &[&vec![0; 3 << 20]] });
         assert_eq!(sizes.fit(&[inspect(); 30]), 2);
     }

@@ -32,7 +32,8 @@ pub struct Untaken {
 }
 
 impl PopOf {
-    /// What the pop delivered, given the replies to its batch. A delivery is written as in the reply, or else by its receipt.
+    /// What the pop delivered, given the replies to its batch. A delivery is written as in the reply, or else by its
+    /// receipt.
     pub fn untaken(&self, replies: &Replies<Payload>, spell: fn(Receipt) -> Vec<u8>) -> Vec<Untaken> {
         let Some(Reply::Tasks(span)) = replies.list.get(self.command) else { return Vec::new() };
         let name = |task: &TaskView<Payload>| match &task.foreign_id {
@@ -98,7 +99,7 @@ impl ReplySlot {
         .await;
     }
 
-    /// Puts the replies there. Returns the deliveries to requeue if nobody will take them.
+    /// Puts the replies there. Returns the deliveries to requeue if the slot is abandoned.
     pub fn fill(&self, replies: Replies<Payload>) -> Vec<Untaken> {
         self.fill_at(replies, sureq_sync::now())
     }
@@ -147,7 +148,7 @@ impl ReplySlot {
         Poll::Pending
     }
 
-    /// Nobody will take the replies. Unless they were taken, returns the deliveries in them, if they have arrived.
+    /// Abandons the slot. Returns the deliveries in the replies, if they have arrived and were not taken.
     fn abandon(&self) -> Option<Vec<Untaken>> {
         let mut state = self.lock();
         let untaken = state.answer.take();
@@ -163,10 +164,10 @@ impl ReplySlot {
     }
 }
 
-/// A home to which deliveries go back that reached nobody.
+/// A home that requeues deliveries that were not taken.
 pub trait Requeue {
-    /// A ticket was dropped before its answer was taken. If the replies had arrived, these were in them; otherwise the list is
-    /// empty, and the home's thread finds the slot abandoned.
+    /// A ticket was dropped before its answer was taken. If the replies had arrived, these were in them; otherwise the
+    /// list is empty, and the home's thread finds the slot abandoned.
     fn requeue(&self, untaken: Vec<Untaken>);
 }
 

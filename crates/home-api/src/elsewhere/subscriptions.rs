@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// What a name stands for.
+/// The meaning of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum By {
     /// One channel.
@@ -34,12 +34,12 @@ impl Subscription {
     }
 }
 
-/// How many subscriptions there are to each channel and pattern.
+/// The number of subscriptions to each channel and pattern.
 #[derive(Debug, Default)]
 pub struct Subscriptions(BTreeMap<(By, Vec<u8>), usize>);
 
 impl Subscriptions {
-    /// Counts a change. Returns it if it is the first begin or the last end, so that the server has to be told.
+    /// Counts a change. Returns it if it is the first begin or the last end, which must be sent to the server.
     pub fn change(&mut self, change: Subscription) -> Option<Subscription> {
         let key = (change.by, change.name);
         let count = self.0.get(&key).copied().unwrap_or(0);

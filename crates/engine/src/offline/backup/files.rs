@@ -12,7 +12,7 @@ use crate::log::salvage::{Content, FRAME_BYTES_MIN, Found};
 use crate::offline::check::Steps;
 use sureq_sync::thread;
 
-/// How much is read and written at once.
+/// The size of reads and writes.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// After so much the disk is left to others for a while.
@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 const LOOKS: u32 = 200;
 const LOOK_PAUSE: Duration = Duration::from_millis(5);
 
-/// Tells how far the work has come, and sees to it that others have the disk too.
+/// Reports progress, and pauses to leave the disk to others.
 pub(super) struct Pace<'p> {
     pub(super) steps: Steps<'p>,
     unpaused: u64,
@@ -34,7 +34,7 @@ impl<'p> Pace<'p> {
         Pace { steps, unpaused: 0 }
     }
 
-    /// Notes that so many bytes were read or written.
+    /// Counts bytes that were read or written.
     fn moved(&mut self, bytes: usize) {
         self.unpaused += bytes as u64;
         if self.unpaused >= PACE_BYTES {
@@ -53,7 +53,7 @@ pub(super) struct Copied {
     pub(super) bytes: u64,
 }
 
-/// Copies a file that does not change; answers its length.
+/// Copies a file that does not change. Returns its length.
 pub(super) fn copy_file(
     file: &dyn DiskFile,
     to: &dyn Disk,
@@ -91,14 +91,14 @@ pub(super) fn copy_sealed(
     let content = Content::of(segment.number, segment.header, bytes);
     let gone = content.visit(&mut |_| ());
     let seal = if gone.is_sealed { FRAME_BYTES_MIN } else { 0 };
-    // What is damaged is copied as it is, for those who check the copy.
+    // Damage is copied as it is, so that a check of the copy finds it.
     let is_damaged = !gone.damages.is_empty() || segment.header.is_none();
     let len = if is_damaged { content.bytes().len() } else { gone.end as usize + seal };
     write(to, segment, content.bytes(), len, pace)?;
     Ok(Some(copied(segment, gone.position, len)))
 }
 
-/// Copies the segment that is being written to, up to its last whole frame; none if it has gone.
+/// Copies the segment that is being written, up to its last complete frame. None if it was removed.
 pub(super) fn copy_tail(
     from: &Arc<dyn Disk>,
     to: &dyn Disk,
@@ -127,7 +127,7 @@ pub(super) fn copy_tail(
     }
 }
 
-/// Where the whole frames of an open segment end.
+/// The end of the complete frames of an open segment.
 struct End {
     offset: usize,
     position: Position,
@@ -176,8 +176,8 @@ fn read(from: &Arc<dyn Disk>, segment: &Found, pace: &mut Pace<'_>) -> Result<Op
     Ok(Some(bytes))
 }
 
-/// Whether what was read is still the segment of that name: a file that is recycled loses its name first, and its header
-/// is the first thing that is written to it then.
+/// Whether what was read is still the segment of that name: a file that is recycled loses its name first, and its
+/// header is the first thing that is written to it then.
 fn is_still_there(from: &Arc<dyn Disk>, segment: &Found, bytes: &[u8]) -> Result<bool, Fault> {
     let file = match from.open(&segment.name()) {
         Err(fault) if is_absent(&fault) => return Ok(false),

@@ -1,22 +1,22 @@
-//! Copies a store that may be running, by reading alone: whoever serves it neither waits nor knows.
+//! Copies a store that may be open. It only reads, so a running server is not affected.
 //!
-//! The copy is what a crash at some moment during the backup would have left, with all that was confirmed before it began.
-//! Why that is so although files come, grow and go meanwhile:
+//! The copy is what a crash at some moment during the backup would have left, with all that was confirmed before it
+//! began. Why that is so although files come, grow and go meanwhile:
 //!
-//! 1. First the segments that are no longer written to: most of the store, and the long part of the work. What is copied of
-//!    them stays good, since no number is ever used twice.
-//! 2. Then, quickly, the newest checkpoint is opened, with the files that it refers to. They never change once they have
-//!    their names, and stay readable once they are open.
-//! 3. Then the segments that have come since. One that goes meanwhile was not needed any more: all events that made it so
-//!    had been written before it went. It is left out, and the directory is listed again.
+//! 1. First the segments that are no longer written to: most of the store, and the long part of the work. What is
+//!    copied of them stays good, since no number is ever used twice.
+//! 2. Then, quickly, the newest checkpoint is opened, with the files that it refers to. They never change once they
+//!    have their names, and stay readable once they are open.
+//! 3. Then the segments that have come since. One that goes meanwhile was not needed any more: all events that made it
+//!    so had been written before it went. It is left out, and the directory is listed again.
 //! 4. Then, once a listing has been gone through of which nothing went, its last segment, up to the last frame that is
-//!    whole. That is behind all events of step 3. What was read of later frames is left out, so that no mark in them tells
-//!    of frames that are not there.
-//! 5. The checkpoint's files; and the `store` file last: its marks are never below what the log needs, and without it the
-//!    copy is no store.
+//!    whole. That is behind all events of step 3. What was read of later frames is left out, so that no mark in them
+//!    tells of frames that are not there.
+//! 5. The checkpoint's files; and the `store` file last: its marks are never below what the log needs, and without it
+//!    the copy is no store.
 //!
-//! If the log that the checkpoint needs has gone by then, two newer ones have been taken meanwhile, and it is begun again
-//! with step 2. Files are read and written, never linked: segments are written to again when they are recycled.
+//! If the log that the checkpoint needs has gone by then, two newer ones have been taken meanwhile, and it is begun
+//! again with step 2. Files are read and written, never linked: segments are written to again when they are recycled.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -42,23 +42,23 @@ const ATTEMPTS: u32 = 1000;
 /// How often the directory is listed for one of them.
 const ROUNDS: u32 = 20;
 
-/// How often the long part of the work is gone through: what comes during the first time is little.
+/// The number of passes over complete segments: few are added during the first pass.
 const BULK_ROUNDS: u32 = 3;
 
 /// How often a `store` file is read that is just being written.
 const STORE_READS: u32 = 50;
 const STORE_PAUSE: Duration = Duration::from_millis(2);
 
-/// What came of a backup.
+/// The result of a backup.
 #[derive(Clone, Debug)]
 pub struct Backup {
     /// The position after the last event in the copy.
     pub position: Position,
-    /// How many files it has.
+    /// The number of files.
     pub files: u64,
-    /// How many bytes were copied.
+    /// The number of bytes copied.
     pub bytes: u64,
-    /// How often it was begun anew, because what was being copied had gone.
+    /// The number of times it began anew, because a file was removed meanwhile.
     pub retries: u32,
     /// The copy, as a check found it.
     pub report: Option<Report>,
@@ -109,7 +109,7 @@ pub fn backup(
     let position = match outcome {
         Ok(Some(position)) => position,
         other => {
-            // What is left of it would only be in the way; why it failed is what counts.
+            // The leftovers are of no use. The error to report is the first one.
             let _ = clear(&**to);
             other?;
             return Err(BackupError::TooFast { attempts: ATTEMPTS });
@@ -171,7 +171,7 @@ impl<'a, 'p> Copying<'a, 'p> {
         Ok(position)
     }
 
-    /// Copies everything; answers the position after the last event, or nothing if the store was too fast.
+    /// Copies everything. Returns the position after the last event, or none if the store changed too fast.
     fn run(&mut self) -> Result<Option<Position>, OpenError> {
         let uuid = self.store_values()?.uuid;
         for _ in 0..BULK_ROUNDS {
@@ -200,7 +200,7 @@ impl<'a, 'p> Copying<'a, 'p> {
         Ok(None)
     }
 
-    /// What the `store` file says. One copy of it may be half written, for a moment both may seem to be.
+    /// The values of the `store` file. One copy of it may be half written, and for a moment both may seem to be.
     fn store_values(&self) -> Result<StoreValues, OpenError> {
         for _ in 0..STORE_READS {
             let (identity, _) = identify(&**self.from, &self.from.list()?)?;
@@ -213,7 +213,7 @@ impl<'a, 'p> Copying<'a, 'p> {
         Err(Damage { file: store::NAME.to_owned(), offset: 0, position: None, what }.into())
     }
 
-    /// Copies segments that are no longer written to; answers whether there were any.
+    /// Copies complete segments. Returns whether there were any.
     fn copy_bulk(&mut self, uuid: [u8; 16]) -> Result<bool, OpenError> {
         let found = find_segments(&**self.from, uuid)?;
         let parts: Vec<&Found> = found.iter().filter(|segment| segment.is_part()).collect();
@@ -223,7 +223,7 @@ impl<'a, 'p> Copying<'a, 'p> {
         Ok(self.segments.len() > before)
     }
 
-    /// Copies those of these segments that have not been; answers whether all were still there.
+    /// Copies those of these segments that are missing in the copy. Returns whether all still existed.
     fn copy_new(&mut self, sealed: &[&Found]) -> Result<bool, OpenError> {
         let is_new = |segment: &&&Found| !self.segments.contains_key(&segment.number);
         let new: Vec<&Found> = sealed.iter().filter(is_new).copied().collect();
@@ -268,8 +268,8 @@ impl<'a, 'p> Copying<'a, 'p> {
         Ok(Some(chosen))
     }
 
-    /// Copies the files of the checkpoint. One that is found to be damaged is noted, so that the next choice has the one
-    /// before it too; answers false then, and takes nothing.
+    /// Copies the files of the checkpoint. One that is found to be damaged is noted, so that the next choice has the
+    /// one before it too; answers false then, and takes nothing.
     fn copy_checkpoint(
         &mut self,
         chosen: &Chosen,
@@ -296,8 +296,8 @@ impl<'a, 'p> Copying<'a, 'p> {
         Ok(true)
     }
 
-    /// Copies the segments up to the end of the log. Answers the position after its last event, and which segments there
-    /// were; nothing if they went too fast.
+    /// Copies the segments up to the end of the log. Answers the position after its last event, and which segments
+    /// there were; nothing if they went too fast.
     fn copy_log(&mut self, uuid: [u8; 16]) -> Result<Option<(Position, BTreeSet<u64>)>, OpenError> {
         for _ in 0..ROUNDS {
             let found = find_segments(&**self.from, uuid)?;
@@ -321,8 +321,8 @@ impl<'a, 'p> Copying<'a, 'p> {
         Ok(None)
     }
 
-    /// Whether the log that was copied is all that the checkpoint needs. If it is not, and the checkpoint is still there,
-    /// the store itself lacks it: then there is nothing to wait for.
+    /// Whether the log that was copied is all that the checkpoint needs. If it is not, and the checkpoint is still
+    /// there, the store itself lacks it: then there is nothing to wait for.
     fn suffices(&self, chosen: &Chosen, uuid: [u8; 16]) -> Result<bool, Fault> {
         let needed = chosen.checkpoint.map_or(Position::START, |(_, position)| position);
         if reaches(&self.segments, needed) {

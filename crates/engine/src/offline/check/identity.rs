@@ -1,4 +1,4 @@
-//! Who a store is: by its `store` file, or else by its segments.
+//! The identity of a store: from its `store` file, or else from its segments.
 
 use super::report::{Finding, REPAIR};
 use crate::checkpoint::is_checkpoint_name;
@@ -9,14 +9,14 @@ use crate::log::salvage::uuid_of_most;
 use crate::offline::unfinished;
 use crate::store::{self, StoreValues};
 
-/// Who a store is.
+/// The identity of a store.
 pub(crate) struct Identity {
     pub(crate) uuid: Option<[u8; 16]>,
-    /// What the `store` file says, if one of its copies is whole.
+    /// The values of the `store` file, if one of its copies is intact.
     pub(crate) values: Option<StoreValues>,
 }
 
-/// Finds out who the store is: by its `store` file, or else by its segments.
+/// Finds out the identity of a store: from its `store` file, or else from its segments.
 pub(crate) fn identify(disk: &dyn Disk, names: &[String]) -> Result<(Identity, Vec<Finding>), OpenError> {
     let is_ours = |name: &String| is_segment_name(name) || is_checkpoint_name(name) || name == store::NAME;
     unfinished::refuse(disk)?;

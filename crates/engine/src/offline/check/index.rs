@@ -16,7 +16,7 @@ use crate::disk::Disk;
 use crate::log::salvage::{Content, Found};
 use crate::log::segment_name;
 use crate::payload::body::Body;
-use crate::payload::recorded::payloads_in;
+use crate::payload::payload_scan::payloads_in;
 
 /// The places of so many tasks are in memory at once: 64 MiB. More only if they all lie in one file.
 const TASKS_AT_ONCE: u64 = 4 << 20;
@@ -25,7 +25,7 @@ const TASKS_AT_ONCE: u64 = 4 << 20;
 pub(super) struct Log<'l> {
     pub(super) disk: &'l dyn Disk,
     pub(super) segments: &'l [Found],
-    /// Up to which offset each segment is sound, by its number. What lies behind that is told otherwise.
+    /// The offset up to which each segment is sound, by number. Damage behind it is reported elsewhere.
     pub(super) sound_upto: &'l BTreeMap<u64, u64>,
 }
 
@@ -55,7 +55,7 @@ impl Misplaced {
     }
 }
 
-/// What the index has of a task. Tasks are many, so the file is not in it.
+/// The index entry of a task. There are many, so the file is not part of it.
 struct Entry {
     id: TaskId,
     offset: u32,
@@ -65,7 +65,7 @@ struct Entry {
 const _: () = assert!(size_of::<Entry>() == 16);
 
 impl Log<'_> {
-    /// Compares the place of each task's payload with the log, and hands over what does not fit.
+    /// Compares the place of each task's payload with the log, and visits the entries that do not match.
     pub(super) fn compare(&self, built: &Built, steps: &mut Steps<'_>, misplaced: &mut dyn FnMut(Misplaced)) {
         let tasks = self.tasks_by_file(built);
         let segments = self.segments.iter().filter(|segment| tasks.contains_key(&segment.number));
@@ -81,8 +81,8 @@ impl Log<'_> {
         }
     }
 
-    /// How many tasks have their payloads in each file that can be read. They are counted here, because what is counted in
-    /// a checkpoint may be wrong as the index may be.
+    /// How many tasks have their payloads in each file that can be read. They are counted here, because what is counted
+    /// in a checkpoint may be wrong as the index may be.
     fn tasks_by_file(&self, built: &Built) -> BTreeMap<u64, u64> {
         let mut tasks = BTreeMap::new();
         built.broker.bodies(&mut |body| {
@@ -100,7 +100,7 @@ impl Log<'_> {
         mut entries: Vec<Entry>,
         misplaced: &mut dyn FnMut(Misplaced),
     ) {
-        // If it can no longer be read, the payloads in it cannot either, and that is told.
+        // If it can no longer be read, its payloads are reported as unreadable.
         let Ok(content) = Content::load(self.disk, segment) else { return };
         let sound_upto = self.sound_upto.get(&segment.number).copied().unwrap_or_default();
         entries.retain(|entry| u64::from(entry.offset) < sound_upto);
@@ -110,7 +110,7 @@ impl Log<'_> {
             misplaced(Misplaced { queue, id, file: segment.number, offset, owner });
         };
         content.visit(&mut |piece| {
-            // What stands behind an event that is none has no payloads, as far as anyone can tell.
+            // Bytes behind a malformed event have no known payloads.
             let _ = payloads_in(piece.place, piece.body, &mut |recorded| {
                 while let Some(entry) = entries.next_if(|entry| u64::from(entry.offset) <= recorded.offset) {
                     let owner = Some(recorded.id).filter(|_| u64::from(entry.offset) == recorded.offset);
@@ -142,7 +142,7 @@ fn groups(tasks: &BTreeMap<u64, u64>, tasks_max: u64) -> Vec<Vec<u64>> {
     groups
 }
 
-/// What the index has in each of these files.
+/// The index entries of each of these files.
 fn entries_in(built: &Built, files: &[u64]) -> BTreeMap<u64, Vec<Entry>> {
     let mut by_file: BTreeMap<u64, Vec<Entry>> = files.iter().map(|&file| (file, Vec::new())).collect();
     let place = Cell::new(None);

@@ -1,13 +1,14 @@
-//! Looks into a store that nobody serves, says what is there and what is damaged, and changes nothing.
+//! Checks a store that is not open: reports its contents and its damage, and changes nothing.
 //!
 //! The map:
-//! - [`check()`] (here) goes through all of it: the `store` file, segments, checkpoints, states, payloads, index, other files.
-//! - `identity` finds out who the store is.
+//! - [`check()`] (here) goes through all of it: the `store` file, segments, checkpoints, states, payloads, index, other
+//!   files.
+//! - `identity` finds out the identity of the store.
 //! - `segments` goes through the frames of the log. `state` builds the state as a start would, from each checkpoint.
 //! - `payloads` reads payloads from where they lie. `index` holds the places that tasks have for them against
 //!   the log.
 //! - `running` asks a running store whether it agrees with itself.
-//! - [`Report`] (`report`) is what comes of it, [`Finding`] one thing that is not as it should be.
+//! - [`Report`] (`report`) is the result, [`Finding`] one thing that is not as it should be.
 //!
 //! Whatever is wrong with one file, the others are looked at too.
 
@@ -39,16 +40,17 @@ pub use report::{CheckpointReport, Finding, QueueReport, Report, SegmentReport, 
 use segments::Needs;
 use state::Built;
 
-/// Hears how far a long work has come: what is being done, bytes done, bytes in all.
+/// Receives the progress of long work: the step, bytes done, bytes in total.
 pub type Progress<'p> = dyn FnMut(&'static str, u64, u64) + 'p;
 
-/// More lost payloads than this are counted and not listed: each takes half a kilobyte of memory, and who has lost that many
-/// goes on with a repair, which lists all. The same goes for wrong places in the index, of which none is expected.
+/// More lost payloads than this are counted and not listed: each takes half a kilobyte of memory, and who has lost that
+/// many goes on with a repair, which lists all. The same goes for wrong places in the index, of which none is expected.
 const LISTED_MAX: usize = 100_000;
 
 /// Checks the store in `disk`. Changes nothing, not even where there is damage.
 ///
-/// An error says that one cannot even look: there is no store, a later release wrote it, or the directory cannot be read.
+/// An error says that one cannot even look: there is no store, a later release wrote it, or the directory cannot be
+/// read.
 pub fn check(disk: &Arc<dyn Disk>, progress: &mut Progress<'_>) -> Result<Report, OpenError> {
     let names = disk.list()?;
     let (identity, findings) = identify(&**disk, &names)?;
@@ -69,7 +71,7 @@ pub fn check(disk: &Arc<dyn Disk>, progress: &mut Progress<'_>) -> Result<Report
     Ok(report)
 }
 
-/// Tells how far the work has come.
+/// Reports the progress.
 pub(crate) struct Steps<'p> {
     progress: &'p mut Progress<'p>,
     what: &'static str,
@@ -168,7 +170,7 @@ impl Check<'_, '_> {
         Needs { from: positions.iter().copied().min().unwrap_or_default(), start: newest }
     }
 
-    /// Answers up to which offset each segment is sound.
+    /// Returns the offset up to which each segment is sound.
     fn segments(&mut self, found: &[Found]) -> BTreeMap<u64, u64> {
         let needs = self.needs();
         self.steps.begin("reading the log", found.iter().map(|segment| segment.bytes).sum());
@@ -196,8 +198,8 @@ impl Check<'_, '_> {
         }
     }
 
-    /// Builds the state from each checkpoint; answers the newest. Says what a start would come to, which tries the older
-    /// one where the newer is damaged itself, and not where the log behind it is.
+    /// Builds the state from each checkpoint; answers the newest. Says what a start would come to, which tries the
+    /// older one where the newer is damaged itself, and not where the log behind it is.
     fn states(&mut self, uuid: [u8; 16], checkpoints: &Checkpoints, may_be_new: bool) -> Option<Built> {
         let mut newest: Option<(u64, Built, u64)> = None;
         let (mut is_decided, mut first_damage) = (false, None);
@@ -271,7 +273,7 @@ impl Check<'_, '_> {
         self.report.findings.push(Finding::wrong(named(number), what, meaning, REPORT_IT));
     }
 
-    /// Tells why a state could not be built, unless that was told before.
+    /// Reports why a state could not be built, unless that was reported before.
     fn cannot_build(&mut self, meaning: &str, error: &OpenError) {
         let (file, offset) = match error {
             OpenError::Damaged(Damage { file, offset, .. }) | OpenError::Replay { file, offset, .. } => {
@@ -450,7 +452,7 @@ fn named(number: u64) -> String {
     format!("checkpoint-{number:020}")
 }
 
-/// An error without what a finding says anyway.
+/// The text of an error without the parts that a finding has of its own.
 fn plain(error: &OpenError) -> String {
     match error {
         OpenError::Damaged(damage) => damage.what.clone(),

@@ -1,4 +1,4 @@
-//! Payloads, read from where they lie by whoever looks into a store that nobody serves.
+//! Reads payloads of a store that is not open.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -10,7 +10,7 @@ use crate::log::segment_name;
 use crate::payload::body::Stored;
 use crate::payload::cache::is_whole;
 
-/// How many files are kept open.
+/// The number of files that are kept open.
 const OPEN_MAX: usize = 64;
 
 /// The checksum before a payload.
@@ -19,18 +19,18 @@ const CRC_BYTES: u32 = 4;
 /// Reads payloads and compares them with their checksums.
 pub(crate) struct Payloads {
     disk: Arc<dyn Disk>,
-    /// Which file stands for which numbers of segments.
+    /// The segment numbers that each file replaces.
     files: Vec<(RangeInclusive<u64>, u64)>,
     open: BTreeMap<u64, Box<dyn DiskFile>>,
 }
 
 impl Payloads {
-    /// A reader for these files, each with the numbers that it stands for.
+    /// A reader for these files, each with the numbers that it replaces.
     pub(crate) fn new(disk: Arc<dyn Disk>, files: Vec<(RangeInclusive<u64>, u64)>) -> Payloads {
         Payloads { disk, files, open: BTreeMap::new() }
     }
 
-    /// The number of the file that stands for a segment's number: its own, if none is known to.
+    /// The number of the file that replaces a segment, or the segment's own.
     pub(crate) fn file_of(&self, segment: u64) -> u64 {
         standing_for(&self.files, segment).unwrap_or(segment)
     }
@@ -40,7 +40,7 @@ impl Payloads {
         standing_for(&self.files, u64::from(place.segment)).is_some()
     }
 
-    /// The payload at this place, or what is wrong there.
+    /// The payload at this place, or the damage there.
     pub(crate) fn read(&mut self, place: Stored) -> Result<Box<[u8]>, Damage> {
         let number = self.file_of(u64::from(place.segment));
         let damage = |what: String| Damage {
@@ -84,7 +84,7 @@ impl Payloads {
     }
 }
 
-/// The file that stands for a segment's number, among files in order of their numbers.
+/// The file that replaces a segment, among files sorted by number.
 pub(super) fn standing_for(files: &[(RangeInclusive<u64>, u64)], segment: u64) -> Option<u64> {
     let at = files.partition_point(|(numbers, _)| *numbers.end() < segment);
     files.get(at).filter(|(numbers, _)| numbers.contains(&segment)).map(|&(_, file)| file)

@@ -1,4 +1,4 @@
-//! What a check found, in words and numbers.
+//! The result of a check, in words and numbers.
 
 use std::fmt;
 
@@ -30,17 +30,17 @@ pub struct Report {
     pub has_state: bool,
     /// Its queues, by name.
     pub queues: Vec<QueueReport>,
-    /// How many workers it knows.
+    /// The number of workers.
     pub workers: u64,
-    /// What the tasks that are there take up in the log, at most.
+    /// The most bytes that the existing tasks take up in the log.
     pub live_bytes: u64,
-    /// What else is in the log: finished tasks, and what is known from a checkpoint.
+    /// The rest of the log: finished tasks, and events that a checkpoint contains.
     pub dead_bytes: u64,
-    /// How many files are kept for segments to come, and their bytes.
+    /// The number of spare files, and their bytes.
     pub spares: (u64, u64),
-    /// What is not as it should be, and what is worth knowing.
+    /// Damage, and other things worth knowing.
     pub findings: Vec<Finding>,
-    /// How many tasks have lost their payloads besides those that have findings of their own.
+    /// The number of tasks that have lost their payloads, besides those with findings of their own.
     pub unlisted_payloads: u64,
 }
 
@@ -51,17 +51,17 @@ pub struct SegmentReport {
     pub file: String,
     /// The length of the file.
     pub bytes: u64,
-    /// How much of it is written.
+    /// The bytes that are written.
     pub used_bytes: u64,
     /// The position of its first event.
     pub first: Position,
     /// The position after its last.
     pub end: Position,
-    /// How many sound frames it has.
+    /// The number of sound frames.
     pub frames: u64,
-    /// How many payloads in it are of tasks that are there.
+    /// The number of payloads of existing tasks.
     pub live_tasks: u64,
-    /// What those tasks take up in it, at most.
+    /// The most bytes that those tasks take up in it.
     pub live_bytes: u64,
 }
 
@@ -72,13 +72,13 @@ pub struct CheckpointReport {
     pub file: String,
     /// Its length.
     pub bytes: u64,
-    /// Where it stands; none for one that is only kept for what others share with it.
+    /// Its position; none for a file that is only kept for blobs that others refer to.
     pub position: Option<Position>,
     /// Whether the state can be restored from it and the log behind it.
     pub restores: bool,
 }
 
-/// A queue, and how many tasks are in which state.
+/// A queue, and the number of its tasks in each state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueReport {
     /// Its name.
@@ -98,7 +98,7 @@ pub struct QueueReport {
 }
 
 impl QueueReport {
-    /// How many tasks it has.
+    /// The number of its tasks.
     pub fn tasks(&self) -> u64 {
         self.ready + self.delayed + self.leased + self.dead
     }
@@ -107,7 +107,7 @@ impl QueueReport {
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// What a crash or someone else leaves: no harm.
+    /// A harmless leftover of a crash or of another program.
     Note,
     /// Something is not as it was written.
     Damage,
@@ -124,15 +124,15 @@ pub struct Finding {
     pub offset: Option<u64>,
     /// The first event that it touches, where that is known.
     pub position: Option<Position>,
-    /// What is there.
+    /// The observation.
     pub what: String,
-    /// What follows from it.
+    /// The consequence.
     pub meaning: String,
-    /// What to do about it.
+    /// The remedy.
     pub advice: String,
 }
 
-/// What to do where nothing else helps.
+/// The remedy if nothing else helps.
 pub(crate) const REPAIR: &str =
     "keep the directory as it is, and save what can be saved with `sureq check --repair`";
 
@@ -200,12 +200,12 @@ impl Report {
         self.damages() == 0
     }
 
-    /// How many findings are of damage.
+    /// The number of findings of damage.
     pub fn damages(&self) -> usize {
         self.findings.iter().filter(|finding| finding.severity == Severity::Damage).count()
     }
 
-    /// How many tasks there are.
+    /// The number of tasks.
     pub fn tasks(&self) -> u64 {
         self.queues.iter().map(QueueReport::tasks).sum()
     }

@@ -1,12 +1,12 @@
-//! Whether a running store agrees with itself: for tests, and for whoever doubts.
+//! Checks whether the state of an open store is consistent, for tests.
 
 use crate::compaction::live::{Live, LiveBodies};
 use crate::engine::Engine;
 use crate::payload::body::Body;
 
 impl Engine {
-    /// Compares what is kept as tasks come and go with what follows from the tasks that are there: the indexes of the
-    /// queues, what is live in each segment, and the segments themselves. Looks at every task.
+    /// Compares counts and indexes that are updated as tasks come and go with the tasks: the indexes of the queues, the
+    /// live payloads of each segment, and the segments. Looks at every task.
     pub fn check(&self) -> Result<(), String> {
         let state = self.shared.lock();
         state.broker.check().map_err(|broken| broken.0)?;
@@ -19,7 +19,7 @@ impl Engine {
         if found != kept {
             return Err(format!("live in segments is {found:?}, and {kept:?} was kept"));
         }
-        // What is not written yet may go to segments that do not exist yet.
+        // Buffered frames may belong to segments that do not exist yet.
         let next = state.segments.last().map_or(0, |last| last.number + 1);
         let is_there = |number: u64| state.segments.iter().any(|segment| segment.numbers().contains(&number));
         match found.iter().find(|(number, _)| *number < next && !is_there(*number)) {

@@ -1,4 +1,4 @@
-//! The segments of a log, one by one: headers, frames, chain, positions, and what is missing between them.
+//! Checks the segments of a log: headers, frames, chain, positions, and gaps between segments.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use crate::log::Position;
 use crate::log::salvage::{Content, Found, Gone, Kind};
 use crate::log::segment_name;
 
-/// What it means that the last frames of a log are not whole.
+/// The consequence of incomplete frames at the end of a log.
 const TORN: &str = "a start cuts it off: a process that is killed while it writes leaves that, and then it was never confirmed; \
                     otherwise the last thing that was confirmed is damaged";
 const TORN_ADVICE: &str = "nothing, if the process was killed or the power was cut; otherwise save what can be saved with \
                            `sureq check --repair` before the next start";
 
-/// What one has to know of the checkpoints to judge the log.
+/// The facts about checkpoints that are needed to judge the log.
 #[derive(Clone, Copy)]
 pub(super) struct Needs {
     /// The log is needed from here on, so that each kept checkpoint can be used.
@@ -25,13 +25,14 @@ pub(super) struct Needs {
     pub(super) start: Position,
 }
 
-/// What was found in the segments of a log.
+/// The findings in the segments of a log.
 pub(super) struct Examined {
     pub(super) reports: Vec<SegmentReport>,
     pub(super) findings: Vec<Finding>,
     /// Up to which offset each is sound, by its number: without an end if nothing is wrong with it.
     pub(super) sound_upto: BTreeMap<u64, u64>,
-    /// The number of the segment that a start begins to read with, and of the one that it would from the older checkpoint.
+    /// The number of the segment that a start begins to read with, and of the one that it would from the older
+    /// checkpoint.
     start: u64,
     older_start: u64,
 }
@@ -95,7 +96,7 @@ fn report(segment: &Found, gone: &Gone) -> SegmentReport {
 }
 
 impl Examined {
-    /// Tells what is wrong with the frames of a segment and with its end.
+    /// Reports damage of the frames of a segment and of its end.
     fn gone_through(&mut self, segment: &Found, gone: &Gone, end: Option<&Damage>, torn_from: Option<u64>) {
         let damages = || gone.damages.iter().chain(end);
         for damage in damages() {
@@ -105,7 +106,7 @@ impl Examined {
                 self.damaged(damage, segment);
             }
         }
-        // Where a header is not sound, nobody knows where frames should begin.
+        // Without a sound header it is unknown where frames begin.
         if segment.fault.is_none() {
             let sound_upto = damages().map(|damage| damage.offset).min().unwrap_or(u64::MAX);
             self.sound_upto.insert(segment.number, sound_upto);
@@ -168,7 +169,7 @@ impl Examined {
     }
 }
 
-/// What is wrong with the end of a segment, if it does not end where it should.
+/// The damage at the end of a segment, if it does not end where it should.
 fn bad_end(segment: &Found, next: Option<&Found>, gone: &Gone, is_torn: bool) -> Option<Damage> {
     let damage =
         |what: String| Damage { file: segment.name(), offset: gone.end, position: Some(gone.position), what };
@@ -194,7 +195,7 @@ fn bad_end(segment: &Found, next: Option<&Found>, gone: &Gone, is_torn: bool) ->
     }
 }
 
-/// What it means that a file is named like a segment and is none.
+/// The consequence of a file that has the name of a segment and is none.
 fn set_aside(segment: &Found) -> Finding {
     let name = segment.name();
     let what = segment.fault.as_ref().map_or_else(String::new, |error| match error {

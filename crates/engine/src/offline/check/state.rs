@@ -29,9 +29,9 @@ pub(crate) struct Built {
     /// Where payloads are said to lie that the state does not know of, or the other way round.
     pub(crate) miscounts: Vec<Miscount>,
     pub(crate) live: LiveBodies,
-    /// What a start would say of a file that holds payloads and is missing.
+    /// The error that a start would report for a missing file with payloads.
     pub(crate) missing: Option<OpenError>,
-    /// Which file stands for which numbers of segments.
+    /// The segment numbers that each file replaces.
     pub(crate) files: Vec<(RangeInclusive<u64>, u64)>,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Miscount {
     pub(crate) found: Live,
 }
 
-/// A state as a checkpoint holds it, and where that stands.
+/// The state of a checkpoint, and its position.
 #[derive(Default)]
 pub(crate) struct Beginning {
     restored: snapshot::Restored,
@@ -51,7 +51,7 @@ pub(crate) struct Beginning {
 }
 
 impl Beginning {
-    /// The state, and the position that it stands at.
+    /// The state and its position.
     pub(crate) fn into_parts(self) -> (Broker<Body>, Position) {
         (self.restored.broker, self.from)
     }
@@ -107,12 +107,12 @@ pub(crate) fn miscounts(live: &LiveBodies, broker: &Broker<Body>) -> Vec<Miscoun
 }
 
 impl Built {
-    /// The number of the file that stands for a segment's number, if there is one.
+    /// The number of the file that replaces a segment, if there is one.
     pub(crate) fn file_of(&self, segment: u64) -> Option<u64> {
         standing_for(&self.files, segment)
     }
 
-    /// What is live in each file, however its numbers came about.
+    /// The live payloads of each file.
     pub(crate) fn live_by_file(&self) -> BTreeMap<u64, Live> {
         let mut by_file: BTreeMap<u64, Live> = BTreeMap::new();
         for (segment, live) in self.live.segments().filter(|(_, live)| live.tasks > 0) {
@@ -123,8 +123,8 @@ impl Built {
         by_file
     }
 
-    /// A number that equal states of one log share, however they were built. Payloads count by their length and by where they
-    /// lie: what one checkpoint has of that is so held against the other.
+    /// A number that equal states of one log share, however they were built. Payloads count by their length and by
+    /// where they lie: what one checkpoint has of that is so held against the other.
     pub(crate) fn digest(&self) -> u64 {
         let mut chained = DefaultHasher::new();
         let mut unordered = 0u64;
@@ -144,7 +144,7 @@ impl Built {
             match event {
                 // A start raises it without a word.
                 Event::IdsUpto(_) => {}
-                // Whether one has a record decides in which order they are told.
+                // Tasks with and without records are visited in different orders.
                 Event::Task(task) if matches!(task.state, TaskState::Delayed(_)) => {
                     let mut one = DefaultHasher::new();
                     one.write(&bytes);
@@ -158,7 +158,7 @@ impl Built {
     }
 }
 
-/// Reads every payload; answers the bytes of each queue, and hands over what cannot be read.
+/// Reads every payload. Returns the bytes of each queue, and visits unreadable payloads.
 pub(crate) fn read_payloads(
     broker: &Broker<Body>,
     payloads: &mut Payloads,

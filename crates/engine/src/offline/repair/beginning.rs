@@ -14,9 +14,9 @@ use crate::log::Position;
 use crate::log::salvage::Piece;
 use crate::offline::check::state;
 use crate::payload::body::Body;
-use crate::payload::recorded::payloads_of;
+use crate::payload::payload_scan::payloads_of;
 
-/// What the state was begun from.
+/// The base of the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beginning {
     /// A checkpoint that is sound.
@@ -30,7 +30,7 @@ pub enum Beginning {
     PartOfCheckpoint {
         /// Its number.
         number: u64,
-        /// How many parts are lost.
+        /// The number of lost parts.
         lost: usize,
     },
     /// Whatever the log still holds.
@@ -70,7 +70,7 @@ pub(super) fn find(
     (Beginning::Nothing, Salvage::from_part(Broker::default(), Position::START, ids_end))
 }
 
-/// What queues are called, as far as checkpoints tell; the newest is believed.
+/// The names of queues in checkpoints. The newest checkpoint takes precedence.
 pub(super) fn names(checkpoints: &Checkpoints) -> BTreeMap<QueueNo, Vec<u8>> {
     let mut names = BTreeMap::new();
     for number in checkpoints.numbers().into_iter().rev() {
@@ -80,7 +80,7 @@ pub(super) fn names(checkpoints: &Checkpoints) -> BTreeMap<QueueNo, Vec<u8>> {
     names
 }
 
-/// Up to where the log is whole from its first event on.
+/// The position up to which the log is complete from its first event on.
 fn whole_upto(log: &Log<'_>, steps: &mut Steps<'_>) -> Position {
     let mut upto = Position::START;
     log.visit(steps, &mut |piece| {
@@ -91,8 +91,8 @@ fn whole_upto(log: &Log<'_>, steps: &mut Steps<'_>) -> Position {
     upto
 }
 
-/// Takes in tasks that may have been in the lost parts of a checkpoint at `position`: those whose records are older, that
-/// are not known to be gone, and that lie where more payloads are live than the tasks that are left have there.
+/// Takes in tasks that may have been in the lost parts of a checkpoint at `position`: those whose records are older,
+/// that are not known to be gone, and that lie where more payloads are live than the tasks that are left have there.
 fn take_in_lost(
     log: &Log<'_>,
     salvage: &mut Salvage,

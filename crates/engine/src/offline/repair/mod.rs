@@ -1,4 +1,5 @@
-//! Saves what can be saved of a damaged store into a new one, and says what is lost. The damaged store stays as it is.
+//! Saves as much as possible of a damaged store into a new one, and reports the losses. The damaged store is not
+//! changed.
 //!
 //! The map:
 //! - [`repair()`] (here) finds the best beginning, leads the state over the log, and has it written.
@@ -6,8 +7,8 @@
 //! - `salvage` is the state on its way through a log with gaps.
 //! - `rebuild` writes the new store.
 //!
-//! The new store has a uuid of its own: its log begins anew, and a file of the old one that finds its way into it must be
-//! refused. Its incarnation and its mark for ids are above the old ones, so that no receipt and no id repeats.
+//! The new store has a uuid of its own: its log begins anew, and a file of the old one that finds its way into it must
+//! be refused. Its incarnation and its mark for ids are above the old ones, so that no receipt and no id repeats.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
@@ -42,10 +43,10 @@ use salvage::{Salvage, believable_payloads, is_trusted, place_of};
 /// Ids are trusted up to so much ahead of the clock, where nothing else says how far they may go.
 const IDS_AHEAD_MS: u64 = 86_400_000;
 
-/// What came of a repair.
+/// The result of a repair.
 #[derive(Clone, Debug)]
 pub struct Repaired {
-    /// What the state was begun from.
+    /// The base of the state.
     pub beginning: Beginning,
     /// Which events are lost.
     pub gaps: Vec<Gap>,
@@ -100,7 +101,7 @@ pub fn repair(
     let repaired = unfinished::begin(&**to).map_err(OpenError::from);
     let repaired = repaired.and_then(|()| save(from, to, clock, progress));
     if repaired.is_err() {
-        // What is left of it would only be in the way; why it failed is what counts.
+        // The leftovers are of no use. The error to report is the first one.
         let _ = clear(&**to);
     }
     repaired
@@ -154,7 +155,7 @@ fn ids_end(values: Option<StoreValues>, wall_ms: u64) -> TaskId {
     mark.or_else(|| TaskId::new(wall_ms.saturating_add(IDS_AHEAD_MS), 1)).unwrap_or(TaskId::LAST)
 }
 
-/// Who the new store is.
+/// The identity of the new store.
 fn values_of_new(
     to: &Arc<dyn Disk>,
     old: Option<StoreValues>,
@@ -196,7 +197,7 @@ fn doubtful(salvage: &Salvage, gone: &BTreeSet<TaskId>) -> Vec<Doubtful> {
     doubtful
 }
 
-/// What there is of a log.
+/// The readable part of a log.
 struct Log<'l> {
     disk: &'l Arc<dyn Disk>,
     segments: Vec<Found>,
@@ -207,7 +208,7 @@ impl Log<'_> {
         self.segments.iter().filter(|segment| segment.is_part())
     }
 
-    /// Which file stands for which numbers of segments.
+    /// The segment numbers that each file replaces.
     fn files(&self) -> Vec<(RangeInclusive<u64>, u64)> {
         self.parts().map(|segment| (segment.first_number..=segment.number, segment.number)).collect()
     }
@@ -230,7 +231,7 @@ impl Log<'_> {
             if let Ok(content) = Content::load(&**self.disk, segment) {
                 let gone = content.visit(visit);
                 reach.known = reach.known.max(gone.synced);
-                // What looks like one more frame may have been one.
+                // An incomplete frame at the end may have been a whole one.
                 reach.is_open = gone.is_sealed || gone.is_frayed;
             }
             steps.step(segment.bytes);
@@ -306,6 +307,6 @@ impl Log<'_> {
 struct Reach {
     /// All before this position was once there.
     known: Position,
-    /// Whether its last segment tells of more than there is.
+    /// Whether its last segment refers to frames that are missing.
     is_open: bool,
 }

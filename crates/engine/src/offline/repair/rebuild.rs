@@ -1,5 +1,5 @@
-//! Writes a state into a new store, task by task, and takes only what fits: whatever the state went through, what comes of
-//! it is sound.
+//! Writes a state into a new store, task by task, and takes only what fits: whatever the state went through, what comes
+//! of it is sound.
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
@@ -23,26 +23,26 @@ use crate::store::{self, StoreValues};
 const FRAME_BYTES: u64 = 256 << 10;
 const FRAMES_PER_SEGMENT: u64 = 4;
 
-/// What is written.
+/// The state to write.
 pub(super) struct Source<'s> {
     pub(super) broker: &'s Broker<Body>,
     pub(super) payloads: &'s mut Payloads,
     /// Other places of payloads that cannot be read from where they should be.
     pub(super) elsewhere: &'s HashMap<Stored, Stored>,
-    /// Who the new store is.
+    /// The identity of the new store.
     pub(super) values: StoreValues,
     pub(super) last_id: TaskId,
-    /// The size of its segments; what suits the disk if that is not known.
+    /// The size of its segments; by default it depends on the disk.
     pub(super) segment_bytes: Option<u64>,
 }
 
-/// What came of it.
+/// The result.
 pub(super) struct Rebuilt {
     /// The tasks that could not be saved.
     pub(super) lost: Vec<Lost>,
 }
 
-/// Writes the new store. The `store` file comes last: before it is there, nobody takes the directory for a store.
+/// Writes the new store. The `store` file comes last: without it the directory is not a store.
 pub(super) fn rebuild(
     source: Source<'_>,
     to: &Arc<dyn Disk>,
@@ -122,7 +122,7 @@ struct Copy {
 }
 
 impl Copy {
-    /// Writes an event if it fits what was written before it.
+    /// Writes an event, if it can be applied to the state so far.
     fn add(&mut self, event: &Event<'_>) -> bool {
         if self.broker.replay(event, &mut Blank).is_err() {
             return false;
@@ -144,7 +144,7 @@ impl Copy {
         self.events = 0;
     }
 
-    /// Writes a task as it is, or what can be kept of it.
+    /// Writes a task unchanged, or as much of it as possible.
     fn task(&mut self, queue: &[u8], task: &FullTask<'_>) {
         let holder = match &task.state {
             State::Leased(lease) => lease.holder(),
@@ -161,7 +161,7 @@ impl Copy {
         if is_held && self.add(&Event::Task(task)) {
             return;
         }
-        // A place in the line or a name that another has, a worker that is gone: the task itself is what counts.
+        // Its order, a name that another task has or a missing worker are given up to keep the task.
         let state = State::Ready(OrderKey::pushed(task.id));
         let waiting = FullTask { state, stray_lane: None, cancelled: false, ..task.clone() };
         let nameless = Fields { name: None, ..task.fields };
@@ -180,14 +180,14 @@ impl Copy {
         self.lost.push(Lost { queue: queue.to_vec(), id, why });
     }
 
-    /// Writes what a queue has counted, less what is lost.
+    /// Writes the counters of a queue, without lost tasks.
     fn counted(&mut self, queue: QueueNo, counters: &Counters) {
         let Totals { finished, removed, .. } = counters.totals;
         let left = self.broker.queue_at(queue).map_or(0, sureq_core::Queue::len);
         let pushed = finished.saturating_add(removed).saturating_add(left);
         let counters = Counters { totals: Totals { pushed, finished, removed }, ..*counters };
-        let is_told = self.add(&Event::Counted { queue, counters: &counters });
-        if !is_told && counters.paused.is_some() {
+        let is_written = self.add(&Event::Counted { queue, counters: &counters });
+        if !is_written && counters.paused.is_some() {
             self.add(&Event::Paused(queue));
         }
     }

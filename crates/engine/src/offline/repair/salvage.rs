@@ -1,9 +1,9 @@
 //! A state that goes on over gaps in its log.
 //!
-//! As long as nothing is missing, events are replayed as a start replays them. From the first gap on each is bent to what
-//! is there: it is applied to the tasks that are known, and passed over for those that are not. What is finished is
-//! finished, wherever it is told; what is not told may have happened in the gap, so that every task of which nothing was
-//! heard since is in doubt.
+//! As long as nothing is missing, events are replayed as a start replays them. From the first gap on each is bent to
+//! what is there: it is applied to the tasks that are known, and passed over for those that are not. What is finished
+//! is finished, wherever it is told; what is not told may have happened in the gap, so that every task of which nothing
+//! was heard since is in doubt.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -18,7 +18,7 @@ use crate::log::Position;
 use crate::log::salvage::Piece;
 use crate::payload::body::{Body, Stored};
 use crate::payload::cache::is_whole;
-use crate::payload::recorded::{offset_in, payloads_of};
+use crate::payload::payload_scan::{offset_in, payloads_of};
 
 /// Events that are lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub(super) struct Salvage {
     pub(super) doubted: BTreeSet<TaskId>,
     /// Tasks out of damaged frames, and where they are: what those say of their queues may be wrong.
     strays: HashMap<TaskId, QueueNo>,
-    /// How many tasks there were of which nothing is left.
+    /// The number of tasks of which nothing is left.
     pub(super) unnamed: u64,
     /// What queues are called, as far as a checkpoint tells that cannot be used otherwise.
     pub(super) names: BTreeMap<QueueNo, Vec<u8>>,
@@ -53,7 +53,7 @@ pub(super) struct Salvage {
     pub(super) nameless: BTreeSet<Vec<u8>>,
     /// No id from here on can have been given out.
     ids_end: TaskId,
-    /// What nobody asks for here.
+    /// Not used here.
     live: LiveBodies,
 }
 
@@ -161,7 +161,7 @@ impl Salvage {
         self.doubted.remove(&id);
     }
 
-    /// Applies what can be applied of an event.
+    /// Applies as much of an event as possible.
     fn bend(&mut self, event: &Event<'_>, piece: &Piece<'_>) {
         match *event {
             Event::Pushed { queue, first, payloads, ref fields } => {
@@ -252,7 +252,7 @@ impl Salvage {
         self.put(&task, piece)
     }
 
-    /// Takes in a whole task, or its new place if it is there.
+    /// Adds a task, or its new place if it is known.
     fn put(&mut self, task: &FullTask<'_>, piece: &Piece<'_>) -> bool {
         self.ensure(task.queue, piece);
         let queue = self.whereabouts(task.queue, task.id);
@@ -260,7 +260,7 @@ impl Salvage {
         if let Some(name) = task.fields.name
             && !is_there
         {
-            // Only one task that is not gone has a name: whoever had it before is gone.
+            // Only one existing task has a name: the earlier owner is gone.
             let before = self.broker.queue_at(queue).and_then(|queue| queue.bearer_of(&name.to_owned()));
             if let Some(before) = before {
                 let gone = Event::Removed { queue, ids: Ids::Slice(&[before]), why: Removal::Deleted };
@@ -313,8 +313,8 @@ impl Salvage {
     }
 
     /// Takes tasks out of a frame of which nobody knows what is wrong with it: only those whose payloads match their
-    /// checksums, whose ids can be true, and of which nothing is known yet. What is known is believed before such a frame is;
-    /// a payload that cannot be read where it should be is looked for here later on.
+    /// checksums, whose ids can be true, and of which nothing is known yet. What is known is believed before such a
+    /// frame is; a payload that cannot be read where it should be is looked for here later on.
     fn pick_up(&mut self, piece: &Piece<'_>, last_id: TaskId, was_bent: bool) {
         let mut rest = piece.body;
         while !rest.is_empty() {
@@ -408,9 +408,9 @@ fn narrowed<'a>(event: &Event<'a>, queue: QueueNo, ids: &'a [TaskId]) -> Option<
     })
 }
 
-/// The payloads of an event that match their checksums. Where more than payloads may be damaged, only up to the first that
-/// does not: a length that is wrong can swallow a whole payload, and then each that follows would be taken for the one
-/// before it.
+/// The payloads of an event that match their checksums. Where more than payloads may be damaged, only up to the first
+/// that does not: a length that is wrong can swallow a whole payload, and then each that follows would be taken for the
+/// one before it.
 pub(super) fn believable_payloads<'a>(
     event: &Event<'a>,
     body: &[u8],
@@ -427,8 +427,8 @@ pub(super) fn believable_payloads<'a>(
     });
 }
 
-/// Whether all that is around the payloads of a frame can be trusted: nothing is wrong with it, or nothing else than payloads
-/// which do not match their own checksums, and are why the frame as a whole does not match.
+/// Whether all that is around the payloads of a frame can be trusted: nothing is wrong with it, or nothing else than
+/// payloads which do not match their own checksums, and are why the frame as a whole does not match.
 pub(super) fn is_trusted(piece: &Piece<'_>) -> bool {
     if piece.is_sound {
         return true;

@@ -1,7 +1,7 @@
-//! The line of waiting pops: who asked first is served first, whatever dialect asked.
+//! The waiting pops, in order of arrival. They are served in this order, whatever their dialect.
 //!
-//! It belongs to the home and not to the state: after a restart nobody waits. A waiting pop owns a copy of its
-//! command, since the buffer it was read from is long gone when it is served.
+//! They are not part of the durable state: after a restart no pop waits. A waiting pop owns a copy of its command,
+//! since the buffer that it was read from is reused before it is served.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -48,14 +48,14 @@ impl OwnedPop {
         self.queues
     }
 
-    /// About how many bytes it takes.
+    /// About how many bytes of memory it takes.
     fn memory(&self) -> usize {
         let names: usize = self.queues.iter().map(|name| name.len()).sum();
         let worker = self.worker.as_ref().map_or(0, |(name, _)| name.len());
         size_of::<Self>() + names + self.queues.len() * size_of::<Box<[u8]>>() + worker
     }
 
-    /// Hands the command itself to `act`, without the waiting.
+    /// Calls `act` with the command, without its time to wait.
     pub fn with<T>(&self, act: impl FnOnce(&Pop<'_>) -> T) -> T {
         let queues: Vec<&[u8]> = self.queues.iter().map(AsRef::as_ref).collect();
         let worker =
@@ -65,7 +65,7 @@ impl OwnedPop {
     }
 }
 
-/// A pop in the line.
+/// A waiting pop.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) pop: OwnedPop,
@@ -73,21 +73,21 @@ pub(crate) struct Waiting {
     until: Option<LogTime>,
 }
 
-/// The line.
+/// All waiting pops.
 #[derive(Debug, Default)]
-pub(crate) struct Line {
+pub(crate) struct Waiters {
     last: u64,
     waiting: BTreeMap<u64, Waiting>,
-    /// Tickets by the queues they wait for. By name, since a queue may not be there yet.
+    /// Numbers by the queues they wait for. By name, since a queue may not exist yet.
     by_queue: HashMap<Box<[u8]>, BTreeSet<u64>>,
-    /// Tickets by the incarnation of the worker that waits.
+    /// Numbers by the incarnation of the worker that waits.
     by_worker: BTreeSet<(u64, u64)>,
     timeouts: BTreeSet<(LogTime, u64)>,
-    /// About how many bytes all of that takes.
+    /// About how many bytes of memory all of it takes.
     memory: usize,
 }
 
-impl Line {
+impl Waiters {
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -96,13 +96,13 @@ impl Line {
         self.waiting.len()
     }
 
-    /// About how many bytes of memory those who wait take. Kept as they come and go.
+    /// About how many bytes of memory the waiters take.
     pub(crate) const fn memory(&self) -> usize {
         self.memory
     }
 
-    /// Puts a pop at the end of the line.
-    pub(crate) fn join(&mut self, pop: &Pop<'_>, now: LogTime) -> (u64, Arc<TicketCell>) {
+    /// Adds a pop as the last waiter.
+    pub(crate) fn add(&mut self, pop: &Pop<'_>, now: LogTime) -> (u64, Arc<TicketCell>) {
         self.last += 1;
         let number = self.last;
         let until = match pop.block {
@@ -121,8 +121,8 @@ impl Line {
         (number, cell)
     }
 
-    /// Takes a pop out of the line, served or not.
-    pub(crate) fn leave(&mut self, number: u64) -> Option<Waiting> {
+    /// Removes a waiter, served or not.
+    pub(crate) fn remove(&mut self, number: u64) -> Option<Waiting> {
         let waiting = self.waiting.remove(&number)?;
         self.memory -= cost_of(&waiting.pop);
         for name in &waiting.pop.queues {
@@ -139,37 +139,37 @@ impl Line {
         Some(waiting)
     }
 
-    /// Who has waited longest for a queue.
+    /// The waiter that has waited longest for a queue.
     pub(crate) fn first_for(&self, queue: &[u8]) -> Option<(u64, &Waiting)> {
         let number = *self.by_queue.get(queue)?.first()?;
         self.waiting.get(&number).map(|waiting| (number, waiting))
     }
 
-    /// Who has waited longest in the name of a worker.
+    /// The waiter that has waited longest on behalf of a worker.
     pub(crate) fn first_of_worker(&self, incarnation: u64) -> Option<(u64, &Waiting)> {
         let &(_, number) = self.by_worker.range((incarnation, 0)..=(incarnation, u64::MAX)).next()?;
         self.waiting.get(&number).map(|waiting| (number, waiting))
     }
 
-    /// When the next of them gives up.
+    /// When the next waiter times out.
     pub(crate) fn next_timeout(&self) -> Option<LogTime> {
         self.timeouts.first().map(|&(at, _)| at)
     }
 
-    /// Someone whose time has run out.
+    /// Removes a waiter that has timed out.
     pub(crate) fn timed_out(&mut self, now: LogTime) -> Option<Waiting> {
         let &(_, number) = self.timeouts.first().filter(|&&(at, _)| at <= now)?;
-        self.leave(number)
+        self.remove(number)
     }
 
-    /// Everyone, when the home closes.
-    pub(crate) fn disband(&mut self) -> Vec<Waiting> {
+    /// Removes all waiters.
+    pub(crate) fn take_all(&mut self) -> Vec<Waiting> {
         let numbers: Vec<u64> = self.waiting.keys().copied().collect();
-        numbers.into_iter().filter_map(|number| self.leave(number)).collect()
+        numbers.into_iter().filter_map(|number| self.remove(number)).collect()
     }
 }
 
-/// What a pop in the line costs: its copy of the command, its places in the indexes, and perhaps a copy of each name there.
+/// The memory of a waiter: its copy of the command, its entries in the indexes, and a copy of each name there.
 fn cost_of(pop: &OwnedPop) -> usize {
     const EACH: usize = size_of::<Waiting>() + size_of::<TicketCell>() + 8 * size_of::<(LogTime, u64)>();
     const EACH_QUEUE: usize = 2 * size_of::<(Box<[u8]>, BTreeSet<u64>)>() + 12 * size_of::<u64>();

@@ -1,4 +1,4 @@
-//! Rules 2, 3 and 4 while the store is tidied up: a cut at any moment of rolling, copying forward, taking checkpoints,
+//! Rules 2, 3 and 4 during compaction: a cut at any moment of rolling, copying forward, taking checkpoints,
 //! retiring segments and starting again leaves a store that opens, with every task that was confirmed and not finished,
 //! payload by payload, and without any that was finished.
 
@@ -107,8 +107,8 @@ impl Recorded {
         true
     }
 
-    /// Cuts at some of the changes. Of the many writes and syncs that are alike one in `every` is cut, and each sync at least
-    /// if `syncs` says so: of what is torn by that the next in turn.
+    /// Cuts at some of the changes. Of the many writes and syncs that are alike one in `every` is cut, and each sync at
+    /// least if `syncs` says so: of what is torn by that the next in turn.
     fn cut_at(&self, every: usize, syncs: Syncs, cut: &mut dyn FnMut(&SimDisk, Position, &str)) -> usize {
         let disk = SimDisk::new(2);
         let (mut cuts, mut synced) = (0, 0);
@@ -157,17 +157,17 @@ fn cut_a_run(durability: Durability, segment_bytes: u64, often: usize) {
 }
 
 #[test]
-fn a_cut_while_tidying_loses_nothing_and_brings_nothing_back() {
+fn a_cut_during_compaction_loses_nothing_and_brings_nothing_back() {
     cut_a_run(Durability::Always, 4096, 16);
 }
 
 #[test]
-fn a_cut_while_tidying_loses_nothing_and_brings_nothing_back_at_the_level_interval() {
+fn a_cut_during_compaction_loses_nothing_and_brings_nothing_back_at_the_level_interval() {
     cut_a_run(Durability::Interval, 4096, 8);
 }
 
 #[test]
-fn a_cut_while_tidying_loses_nothing_and_brings_nothing_back_at_the_level_none() {
+fn a_cut_during_compaction_loses_nothing_and_brings_nothing_back_at_the_level_none() {
     cut_a_run(Durability::None, 4096, 3);
 }
 
@@ -205,8 +205,8 @@ fn a_damaged_checkpoint_after_a_large_queue_was_dropped_is_no_loss() {
     });
 }
 
-/// A task is finished while a checkpoint is being taken, and with it the last that was needed of a segment: it goes only when
-/// its end is on disk, at whatever level.
+/// A task is finished while a checkpoint is being taken, and with it the last that was needed of a segment: it goes
+/// only when its end is on disk, at whatever level.
 #[test]
 fn a_segment_does_not_go_before_the_end_of_its_last_task_is_on_disk() {
     for durability in [Durability::Interval, Durability::None] {
@@ -215,7 +215,7 @@ fn a_segment_does_not_go_before_the_end_of_its_last_task_is_on_disk() {
         let last = push(&engine, &[b"last"]);
         let patience = Instant::now() + Duration::from_secs(20);
         let pass = || {
-            assert!(Instant::now() < patience, "nobody tidies up: {:?}", engine.status());
+            assert!(Instant::now() < patience, "no compaction: {:?}", engine.status());
             let _ = execute(&engine, &[Command::Push { queue: b"other", payloads: &[&[b'x'; 500]] }]);
             let _ = execute(&engine, &[Command::Drop { queues: &[b"other"] }]);
             // Little is to wait for room, which there is none of while the compactor is held.
@@ -235,7 +235,7 @@ fn a_segment_does_not_go_before_the_end_of_its_last_task_is_on_disk() {
         assert_eq!(ack(&engine, &last), 1);
         valve.release_compactor();
         while valve.disk.files().contains_key(first) {
-            assert!(Instant::now() < patience, "nobody tidies up: {:?}", engine.status());
+            assert!(Instant::now() < patience, "no compaction: {:?}", engine.status());
             std::thread::yield_now();
         }
         let left = valve.disk.crash(Kept::Nothing, Kept::Nothing);

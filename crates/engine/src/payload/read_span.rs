@@ -1,36 +1,36 @@
-//! Which parts of the log to read for payloads: those of neighbours are read together.
+//! Joins neighbouring payloads into spans of the log that are read at once.
 
 use std::ops::Range;
 
 use crate::payload::body::{CRC_BYTES, Stored};
 use crate::payload::cache::Start;
 
-/// How much is read at once, and so how much one reading holds in memory beside the cache.
+/// The largest read, and so the most memory that one read holds beside the cache.
 const READ_BYTES_MAX: u64 = 1 << 20;
 
-/// Payloads that lie no further apart are read together.
+/// Payloads with at most this gap between them are read together.
 const GAP_BYTES_MAX: u64 = 4 << 10;
 
 /// Neighbouring places of one segment, with their checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stretch {
+pub(crate) struct ReadSpan {
     pub(crate) segment: u32,
     pub(crate) start: u64,
     pub(crate) end: u64,
 }
 
-impl Stretch {
+impl ReadSpan {
     const fn of(place: Stored) -> Self {
         let Range { start, end } = place.range();
         Self { segment: place.segment, start: start.saturating_sub(CRC_BYTES), end }
     }
 
-    /// The least that holds all of these places, which lie in one segment and in order.
+    /// The smallest span around these places, which must be sorted and of one segment.
     pub(crate) fn around(places: impl Iterator<Item = Stored>) -> Option<Self> {
         places.map(Self::of).reduce(|all, next| Self { end: all.end.max(next.end), ..all })
     }
 
-    /// How many bytes more are read for a place behind another: those between them too, if they are read together.
+    /// The bytes that a place adds to the span of the place before it, including the gap.
     pub(crate) fn bytes_for(place: Stored, before: Option<Stored>) -> usize {
         let gap = before
             .filter(|before| before.segment == place.segment)
@@ -39,16 +39,16 @@ impl Stretch {
         gap.unwrap_or(0) as usize + place.len as usize
     }
 
-    /// All that lies between two places, if those of so many payloads that lie there are near each other.
+    /// The span from one place to another, if the payloads between them are close together.
     pub(crate) fn between(first: Stored, last: Stored, payloads: usize) -> Option<Self> {
         let is_in_order = first.segment == last.segment && first.offset <= last.offset;
-        let stretch = Self { end: last.range().end, ..Self::of(first) };
-        let bytes = stretch.end.checked_sub(stretch.start).filter(|_| is_in_order)?;
+        let span = Self { end: last.range().end, ..Self::of(first) };
+        let bytes = span.end.checked_sub(span.start).filter(|_| is_in_order)?;
         let near = payloads as u64 * (u64::from(first.len) + GAP_BYTES_MAX);
-        (bytes <= near.min(READ_BYTES_MAX)).then_some(stretch)
+        (bytes <= near.min(READ_BYTES_MAX)).then_some(span)
     }
 
-    /// Goes on to a place that does not lie before it, if that is near.
+    /// Extends the span to a place behind it, if that is close. Returns whether it did.
     fn extend(&mut self, place: Stored) -> bool {
         let range = place.range();
         let is_near = self.segment == place.segment
@@ -60,7 +60,7 @@ impl Stretch {
         is_near
     }
 
-    /// Goes on to the end of another that does not lie before it, if that is near.
+    /// Extends the span by another behind it, if that is close. Returns whether it did.
     pub(crate) fn join(&mut self, next: Self) -> bool {
         let is_near = self.segment == next.segment
             && (self.end..=self.end + GAP_BYTES_MAX).contains(&next.start)
@@ -71,7 +71,7 @@ impl Stretch {
         is_near
     }
 
-    /// How many bytes it has.
+    /// Its length in bytes.
     pub(crate) const fn bytes(&self) -> usize {
         (self.end - self.start) as usize
     }
@@ -81,24 +81,24 @@ impl Stretch {
         (self.segment, self.start as u32)
     }
 
-    /// Where a place lies in it, from its start on.
+    /// The range of a place in the bytes of the span.
     pub(crate) const fn find(&self, place: Stored) -> Range<usize> {
         let at = (place.offset as u64 - self.start) as usize;
         at..at + place.len as usize
     }
 }
 
-/// Stretches that hold the places of all of these, as few as is sensible, each with those that lie in it.
-pub(crate) fn stretches<T>(
+/// Groups items into spans that hold their places, each with the items that lie in it.
+pub(crate) fn read_spans<T>(
     items: &mut [T],
     place_of: impl Fn(&T) -> Stored,
-) -> impl Iterator<Item = (Stretch, &[T])> {
+) -> impl Iterator<Item = (ReadSpan, &[T])> {
     items.sort_unstable_by_key(&place_of);
     let mut rest: &[T] = items;
     std::iter::from_fn(move || {
-        let mut stretch = Stretch::of(place_of(rest.first()?));
-        let count = 1 + rest[1..].iter().take_while(|item| stretch.extend(place_of(item))).count();
-        Some((stretch, rest.split_off(..count)?))
+        let mut span = ReadSpan::of(place_of(rest.first()?));
+        let count = 1 + rest[1..].iter().take_while(|item| span.extend(place_of(item))).count();
+        Some((span, rest.split_off(..count)?))
     })
 }
 
@@ -111,8 +111,8 @@ mod tests {
     }
 
     fn of(mut places: Vec<Stored>) -> Vec<(u32, Range<u64>, usize)> {
-        stretches(&mut places, |&place| place)
-            .map(|(stretch, some)| (stretch.segment, stretch.start..stretch.end, some.len()))
+        read_spans(&mut places, |&place| place)
+            .map(|(span, some)| (span.segment, span.start..span.end, some.len()))
             .collect()
     }
 
@@ -134,10 +134,10 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_between_two_places_is_read_if_it_is_near_each_other() {
+    fn two_places_are_one_span_if_the_payloads_between_are_close() {
         let between = |first, last, payloads| {
-            let stretch = Stretch::between(first, last, payloads);
-            stretch.map(|Stretch { segment, start, end }| (segment, start..end))
+            let span = ReadSpan::between(first, last, payloads);
+            span.map(|ReadSpan { segment, start, end }| (segment, start..end))
         };
         let (first, last) = (place(1, 200, 64), place(1, 8300, 60));
         assert_eq!(between(first, last, 100), Some((1, 196..8360)));
@@ -150,21 +150,21 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_between_is_counted_where_it_is_read() {
+    fn a_gap_is_counted_where_it_is_read() {
         let first = place(1, 200, 64);
-        assert_eq!(Stretch::bytes_for(first, None), 64);
-        assert_eq!(Stretch::bytes_for(place(1, 300, 10), Some(first)), 46);
-        assert_eq!(Stretch::bytes_for(place(1, 265 + (4 << 10), 10), Some(first)), 10, "too far away");
-        assert_eq!(Stretch::bytes_for(place(2, 300, 10), Some(first)), 10, "in another segment");
-        assert_eq!(Stretch::bytes_for(place(1, 100, 10), Some(first)), 10, "before it");
+        assert_eq!(ReadSpan::bytes_for(first, None), 64);
+        assert_eq!(ReadSpan::bytes_for(place(1, 300, 10), Some(first)), 46);
+        assert_eq!(ReadSpan::bytes_for(place(1, 265 + (4 << 10), 10), Some(first)), 10, "too far away");
+        assert_eq!(ReadSpan::bytes_for(place(2, 300, 10), Some(first)), 10, "in another segment");
+        assert_eq!(ReadSpan::bytes_for(place(1, 100, 10), Some(first)), 10, "before it");
     }
 
     #[test]
-    fn stretches_that_follow_each_other_are_one() {
-        let first = Stretch { segment: 1, start: 100, end: 200 };
+    fn spans_that_follow_each_other_are_one() {
+        let first = ReadSpan { segment: 1, start: 100, end: 200 };
         let joined = |segment, start, end| {
             let mut all = first;
-            all.join(Stretch { segment, start, end }).then_some(all.start..all.end)
+            all.join(ReadSpan { segment, start, end }).then_some(all.start..all.end)
         };
         assert_eq!(joined(1, 200, 300), Some(100..300));
         assert_eq!(joined(1, 200 + GAP_BYTES_MAX, 5000), Some(100..5000));
@@ -181,7 +181,7 @@ mod tests {
         assert!(read.iter().all(|(_, range, _)| range.end - range.start <= READ_BYTES_MAX));
         assert_eq!(read.iter().map(|(_, _, count)| count).sum::<usize>(), 100);
         assert_eq!(read.len(), 4, "26 of them are a megabyte");
-        let giant = of(vec![place(7, 200, 5 << 20)]);
-        assert_eq!(giant, [(7, 196..200 + (5 << 20), 1)], "one payload is read whole");
+        let oversized = of(vec![place(7, 200, 5 << 20)]);
+        assert_eq!(oversized, [(7, 196..200 + (5 << 20), 1)], "one payload is read whole");
     }
 }

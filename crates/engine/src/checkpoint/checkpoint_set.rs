@@ -1,4 +1,4 @@
-//! All files of checkpoints in the directory: which are kept, which are needed for their blobs, which can go.
+//! All files of checkpoints in the directory: which are kept, which are needed for their blobs, which can be removed.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,17 +13,17 @@ use crate::failpoint::failpoint;
 use crate::fault::{Damage, Fault, OpenError};
 
 /// The files, by number.
-pub(super) struct Shelf {
+pub(super) struct CheckpointSet {
     pub(super) disk: Arc<dyn Disk>,
-    files: BTreeMap<u64, Shelved>,
+    files: BTreeMap<u64, CheckpointFile>,
     /// Numbers are not used twice, not even if the file is gone.
     last_number: u64,
-    /// Whether a file that is not whole takes up the name of the next draft.
+    /// Whether an incomplete file has the name of the next draft.
     pub(super) has_draft: bool,
 }
 
 /// One file.
-struct Shelved {
+struct CheckpointFile {
     role: Role,
     bytes: u64,
     /// None if it is damaged. That is all that is needed to read a blob.
@@ -40,26 +40,26 @@ pub(super) struct Sound<'a> {
     pub(super) files: &'a [u64],
 }
 
-impl Shelf {
-    /// Looks at the headers and tables of all files and changes nothing.
-    pub(super) fn look(disk: Arc<dyn Disk>, uuid: [u8; 16]) -> Result<Shelf, OpenError> {
-        let (shelf, refused) = Shelf::look_past(disk, uuid)?;
-        refused.into_iter().next().map_or(Ok(shelf), |(_, error)| Err(error))
+impl CheckpointSet {
+    /// Reads the headers and tables of all files. Changes nothing.
+    pub(super) fn scan(disk: Arc<dyn Disk>, uuid: [u8; 16]) -> Result<CheckpointSet, OpenError> {
+        let (set, refused) = CheckpointSet::scan_past(disk, uuid)?;
+        refused.into_iter().next().map_or(Ok(set), |(_, error)| Err(error))
     }
 
-    /// The same, and passes over files that a start refuses: answers which they are, and why.
-    pub(super) fn look_past(
+    /// The same, but skips files that a start refuses, and returns them with the reason.
+    pub(super) fn scan_past(
         disk: Arc<dyn Disk>,
         uuid: [u8; 16],
-    ) -> Result<(Shelf, Vec<(String, OpenError)>), Fault> {
-        let mut shelf = Shelf { disk, files: BTreeMap::new(), last_number: 0, has_draft: false };
+    ) -> Result<(CheckpointSet, Vec<(String, OpenError)>), Fault> {
+        let mut set = CheckpointSet { disk, files: BTreeMap::new(), last_number: 0, has_draft: false };
         let mut refused = Vec::new();
-        for name in shelf.disk.list()? {
-            shelf.has_draft |= name == DRAFT_NAME;
+        for name in set.disk.list()? {
+            set.has_draft |= name == DRAFT_NAME;
             let Some((number, role)) = parse_name(&name) else { continue };
-            shelf.last_number = shelf.last_number.max(number);
-            match (examine(&*shelf.disk, &name, number, role, uuid), shelf.files.entry(number)) {
-                (Ok(shelved), Entry::Vacant(entry)) => drop(entry.insert(shelved)),
+            set.last_number = set.last_number.max(number);
+            match (examine(&*set.disk, &name, number, role, uuid), set.files.entry(number)) {
+                (Ok(file), Entry::Vacant(entry)) => drop(entry.insert(file)),
                 (Err(error), _) => refused.push((name, error)),
                 (Ok(_), Entry::Occupied(_)) => {
                     let twice = damage(&name, 0, "there is another file with its number");
@@ -67,11 +67,11 @@ impl Shelf {
                 }
             }
         }
-        shelf.condemn_incomplete();
-        Ok((shelf, refused))
+        set.condemn_incomplete();
+        Ok((set, refused))
     }
 
-    /// A checkpoint whose blobs cannot be read is none.
+    /// Marks checkpoints as unusable whose blobs are in missing or damaged files.
     fn condemn_incomplete(&mut self) {
         let incomplete: Vec<_> = self
             .kept()
@@ -86,22 +86,22 @@ impl Shelf {
     }
 
     fn fault_in_blobs_of(&self, from: &Header, file: u64) -> Option<Damage> {
-        let Some(shelved) = self.files.get(&file) else {
+        let Some(file) = self.files.get(&file) else {
             let what = format!("it refers to checkpoint {file}, whose file is missing");
             return Some(damage(&self.name(from.number), from.table().start, what));
         };
-        match (&shelved.header, &shelved.verdict) {
+        match (&file.header, &file.verdict) {
             (None, Err(damage)) => Some(damage.clone()),
             _ => None,
         }
     }
 
-    /// The checkpoints that one can start from, as far as is known, newest first.
+    /// The usable checkpoints, as far as is known, newest first.
     pub(super) fn kept(&self) -> impl Iterator<Item = Sound<'_>> {
-        self.files.values().rev().filter_map(|shelved| {
-            let header = shelved.header.as_ref()?;
-            let files = shelved.verdict.as_ref().ok()?;
-            (shelved.role == Role::Checkpoint).then_some(Sound { header, files })
+        self.files.values().rev().filter_map(|file| {
+            let header = file.header.as_ref()?;
+            let files = file.verdict.as_ref().ok()?;
+            (file.role == Role::Checkpoint).then_some(Sound { header, files })
         })
     }
 
@@ -109,16 +109,16 @@ impl Shelf {
         self.kept().next()
     }
 
-    /// What is wrong with the checkpoints that one cannot start from, newest first.
+    /// The damages of unusable checkpoints, newest first.
     pub(super) fn damages(&self) -> impl Iterator<Item = (u64, &Damage)> {
-        let checkpoints = self.files.iter().rev().filter(|(_, shelved)| shelved.role == Role::Checkpoint);
-        checkpoints.filter_map(|(&number, shelved)| Some((number, shelved.verdict.as_ref().err()?)))
+        let checkpoints = self.files.iter().rev().filter(|(_, file)| file.role == Role::Checkpoint);
+        checkpoints.filter_map(|(&number, file)| Some((number, file.verdict.as_ref().err()?)))
     }
 
-    /// From now on nobody starts from this one.
+    /// Marks a checkpoint as unusable.
     pub(super) fn condemn(&mut self, number: u64, damage: Damage) {
-        if let Some(shelved) = self.files.get_mut(&number) {
-            shelved.verdict = Err(damage);
+        if let Some(file) = self.files.get_mut(&number) {
+            file.verdict = Err(damage);
         }
     }
 
@@ -132,9 +132,9 @@ impl Shelf {
         self.files.get(&number)?.header.as_ref()
     }
 
-    /// What a file is called now.
+    /// The present name of a file.
     pub(super) fn name(&self, number: u64) -> String {
-        name_of(number, self.files.get(&number).map_or(Role::Checkpoint, |shelved| shelved.role))
+        name_of(number, self.files.get(&number).map_or(Role::Checkpoint, |file| file.role))
     }
 
     /// A file that is there although nothing could refer to it.
@@ -151,7 +151,7 @@ impl Shelf {
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        self.files.values().map(|shelved| shelved.bytes).sum()
+        self.files.values().map(|file| file.bytes).sum()
     }
 
     /// Gives the draft, which is whole and synced, the name that says so. The directory is not synced.
@@ -161,13 +161,17 @@ impl Shelf {
         failpoint("checkpoint.after-rename");
         self.has_draft = false;
         self.last_number = header.number;
-        let shelved =
-            Shelved { role: Role::Checkpoint, bytes: header.bytes, header: Some(header), verdict: Ok(files) };
-        self.files.insert(header.number, shelved);
+        let file = CheckpointFile {
+            role: Role::Checkpoint,
+            bytes: header.bytes,
+            header: Some(header),
+            verdict: Ok(files),
+        };
+        self.files.insert(header.number, file);
         Ok(())
     }
 
-    /// Removes what was left of a draft.
+    /// Removes an incomplete draft.
     pub(super) fn remove_draft(&mut self) -> Result<(), Fault> {
         if self.has_draft {
             self.disk.remove(DRAFT_NAME)?;
@@ -177,8 +181,8 @@ impl Shelf {
         Ok(())
     }
 
-    /// Keeps these checkpoints and the files that they refer to, and nothing else. Their names must be durable before, and
-    /// at least one of them is sound.
+    /// Keeps these checkpoints and the files that they refer to, and nothing else. Their names must be durable before,
+    /// and at least one of them is sound.
     pub(super) fn keep_only(&mut self, kept: &BTreeSet<u64>) -> Result<(), Fault> {
         let is_kept = |sound: &Sound<'_>| kept.contains(&sound.header.number);
         let needed: BTreeSet<u64> =
@@ -186,7 +190,7 @@ impl Shelf {
         let others: Vec<(u64, Role)> = self
             .files
             .iter()
-            .map(|(&number, shelved)| (number, shelved.role))
+            .map(|(&number, file)| (number, file.role))
             .filter(|(number, _)| !kept.contains(number))
             .collect();
         let mut has_changed = false;
@@ -203,11 +207,11 @@ impl Shelf {
         if has_changed { self.disk.sync_dir() } else { Ok(()) }
     }
 
-    /// Nobody starts from it any more, but others refer to it.
+    /// Renames a checkpoint that is only needed for its blobs.
     fn demote(&mut self, number: u64) -> Result<(), Fault> {
         self.disk.rename(&name_of(number, Role::Checkpoint), &name_of(number, Role::Blobs))?;
-        if let Some(shelved) = self.files.get_mut(&number) {
-            shelved.role = Role::Blobs;
+        if let Some(file) = self.files.get_mut(&number) {
+            file.role = Role::Blobs;
         }
         Ok(())
     }
@@ -225,12 +229,12 @@ fn examine(
     number: u64,
     role: Role,
     uuid: [u8; 16],
-) -> Result<Shelved, OpenError> {
+) -> Result<CheckpointFile, OpenError> {
     let file = disk.open(name)?;
     let bytes = file.len()?;
     let header = match read_header(&*file, name, number, bytes) {
         Err(OpenError::Damaged(damage)) => {
-            return Ok(Shelved { role, bytes, header: None, verdict: Err(damage) });
+            return Ok(CheckpointFile { role, bytes, header: None, verdict: Err(damage) });
         }
         header => header?,
     };
@@ -244,7 +248,7 @@ fn examine(
         },
         Role::Blobs => Ok(Vec::new()),
     };
-    Ok(Shelved { role, bytes, header: Some(header), verdict })
+    Ok(CheckpointFile { role, bytes, header: Some(header), verdict })
 }
 
 pub(super) fn read_header(

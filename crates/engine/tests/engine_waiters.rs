@@ -51,7 +51,7 @@ fn body(answer: &Answer) -> Vec<u8> {
 }
 
 #[test]
-fn who_came_first_is_served_first() {
+fn waiting_pops_are_served_in_order_of_arrival() {
     let (engine, ..) = fresh();
     let [a, b, c] = [(); 3].map(|()| wait_for(&engine, &[b"p", b"q"], Block::Forever));
     push(&engine, &[b"1", b"2"]);
@@ -91,7 +91,7 @@ fn time_runs_out_and_not_sooner() {
 }
 
 #[test]
-fn who_is_dropped_has_left_the_line() {
+fn a_dropped_ticket_is_no_waiter() {
     let (engine, ..) = fresh();
     let first = wait_for(&engine, &[b"q"], Block::Millis(1_000));
     let second = wait_for(&engine, &[b"q"], Block::Forever);
@@ -104,7 +104,7 @@ fn who_is_dropped_has_left_the_line() {
 
 /// What was handed to someone who is gone goes back to the front, at no cost, and to the next in line at once.
 #[test]
-fn an_answer_that_nobody_takes_goes_back() {
+fn an_answer_that_is_not_taken_is_requeued() {
     let (engine, ..) = fresh();
     let gone = wait_for(&engine, &[b"p", b"q"], Block::Forever);
     let ids = push(&engine, &[b"a", b"b", b"c"]);
@@ -187,7 +187,7 @@ fn an_answer_waits_for_its_sync() {
 }
 
 #[test]
-fn closing_answers_all_who_wait() {
+fn closing_answers_all_waiting_pops() {
     let (engine, ..) = fresh();
     let tickets = [(); 3].map(|()| wait_for(&engine, &[b"q"], Block::Forever));
     engine.close().unwrap();
@@ -212,7 +212,7 @@ fn a_closed_connection_serves_the_line() {
 }
 
 #[test]
-fn those_who_wait_are_counted_as_memory_and_refused_when_there_is_none() {
+fn waiting_pops_count_as_memory_and_are_refused_at_the_limit() {
     let max = 4 << 20;
     let engine = Engine::in_memory(&Options { memory_bytes_max: Some(max), ..Options::default() });
     let names: Vec<Vec<u8>> = (0..100).map(|n| format!("{n:01000}").into_bytes()).collect();

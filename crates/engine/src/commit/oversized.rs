@@ -1,9 +1,9 @@
-//! Commands whose events are larger than a segment. No prepared file has room for them, so their room is reserved before
-//! they are executed. Without room they are refused, and nothing waits for them.
+//! Commands whose events are larger than a segment. No prepared file has space for them, so it is reserved before they
+//! are executed. If the disk has none, the command is refused, and no other command has to wait.
 //!
-//! Reserving room means to create a file, which a disk that hangs does not answer. So it is never done on the caller's
-//! thread, which serves other connections too: [`Giant`] owns a copy of the command, the caller gets a ticket, and a thread
-//! of its own reserves the room and executes the command.
+//! Reserving space creates a file, which may block on a disk that hangs. The caller's thread serves other connections
+//! too, so it does not do that: [`OversizedCommand`] owns a copy of the command, the caller gets a ticket, and the
+//! thread `sureq-oversized` reserves the space and executes the command.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,22 +16,22 @@ use sureq_sync::{Condvar, Mutex, MutexGuard};
 use crate::commit::durable::Durable;
 use crate::log::{LogError, Position, Reserved, Spares};
 use crate::payload::body::Body;
-use crate::shared::{Shared, State};
+use crate::shared::{EngineState, Shared};
 use crate::waiting::ticket::{EngineTicket, PendingAnswer, TicketCell, only, poisoned};
 
-/// What an event takes up at most besides payloads, names and ids.
+/// The most bytes that an event takes up besides payloads, names and ids.
 const EVENT_BYTES: usize = 256;
 
-/// What stands before a payload: its length and its checksum.
+/// The bytes before a payload: its length and its checksum.
 const PAYLOAD_HEAD_BYTES: usize = 10;
 
-/// The most that one task in a list of ids takes up.
+/// The most bytes that one task in a list of ids takes up.
 const ID_BYTES: usize = 20;
 
-/// What may happen by itself in the same unit: slices of tasks that fall due, expire or move elsewhere.
+/// Space for events that time causes in the same unit: slices of tasks that fall due, expire or move elsewhere.
 const SETTLED_BYTES: usize = 256 << 10;
 
-/// At most so many bytes of events follow from the command itself.
+/// An upper bound of the bytes of the events of the command itself.
 fn event_bytes(command: &Command<'_>) -> usize {
     let ids = |tasks: &TaskRefs<'_>| tasks.list.len() * ID_BYTES;
     let bytes = match command {
@@ -60,7 +60,7 @@ struct Owned {
     /// The command without what it borrows.
     form: Command<'static>,
     queue: Box<[u8]>,
-    /// Payloads, ids or names, one behind the other, and where each ends.
+    /// Payloads, ids or names, concatenated, and where each ends.
     bytes: Vec<u8>,
     ends: Vec<usize>,
 }
@@ -121,12 +121,12 @@ impl Owned {
         Self { form, queue: queue.into(), bytes, ends }
     }
 
-    /// About how many bytes it takes.
+    /// About how many bytes of memory it takes.
     fn memory(&self) -> usize {
         self.bytes.capacity() + self.ends.capacity() * size_of::<usize>()
     }
 
-    /// Hands the command itself to `act`.
+    /// Calls `act` with the command.
     fn with<T>(&self, act: impl FnOnce(&Command<'_>) -> T) -> T {
         let starts = [0].into_iter().chain(self.ends.iter().copied());
         let list: Vec<&[u8]> = starts.zip(&self.ends).map(|(start, &end)| &self.bytes[start..end]).collect();
@@ -158,40 +158,40 @@ impl Owned {
     }
 }
 
-/// A command that waits for its room.
-pub(crate) struct Giant {
+/// A command that waits for its space.
+pub(crate) struct OversizedCommand {
     command: Owned,
-    /// How much its events may take up.
+    /// The most bytes that its events may take up.
     bytes: usize,
     cell: Arc<TicketCell>,
 }
 
-/// The commands that wait for room, for the thread that reserves it.
+/// The commands that wait for their space to be reserved.
 #[derive(Default)]
-pub(crate) struct Giants {
+pub(crate) struct OversizedCommands {
     jobs: Mutex<Jobs>,
     wakes: Condvar,
 }
 
 #[derive(Default)]
 struct Jobs {
-    waiting: VecDeque<Giant>,
-    /// Who waits for the one that is being done.
+    waiting: VecDeque<OversizedCommand>,
+    /// The ticket of the command that is being executed.
     current: Option<Arc<TicketCell>>,
     is_woken: bool,
 }
 
-impl Giants {
-    /// Has the thread look whether it is still needed.
+impl OversizedCommands {
+    /// Wakes the thread, so that it looks whether it must end.
     pub(crate) fn wake(&self) {
         self.lock().is_woken = true;
         self.wakes.notify_one();
     }
 
-    /// Tells all who wait that nothing is confirmed any more.
+    /// Answers all tickets with an error, after the store has failed.
     pub(crate) fn fail(&self, durable: &Durable) {
         let mut jobs = self.lock();
-        let waiting = std::mem::take(&mut jobs.waiting).into_iter().map(|giant| giant.cell);
+        let waiting = std::mem::take(&mut jobs.waiting).into_iter().map(|oversized| oversized.cell);
         let cells: Vec<_> = waiting.chain(jobs.current.clone()).collect();
         drop(jobs);
         for cell in &cells {
@@ -199,83 +199,83 @@ impl Giants {
         }
     }
 
-    fn push(&self, giant: Giant) {
-        self.lock().waiting.push_back(giant);
+    fn push(&self, oversized: OversizedCommand) {
+        self.lock().waiting.push_back(oversized);
         self.wakes.notify_one();
     }
 
-    /// The next one; waits for it until someone wants the thread to look around.
-    fn next(&self) -> Option<Giant> {
+    /// Waits for the next command, or for [`Self::wake`], and then returns none.
+    fn next(&self) -> Option<OversizedCommand> {
         let mut jobs = self.lock();
         jobs.current = None;
         let is_idle = |jobs: &mut Jobs| jobs.waiting.is_empty() && !jobs.is_woken;
         jobs = self.wakes.wait_while(jobs, is_idle).unwrap_or_else(PoisonError::into_inner);
-        let giant = jobs.waiting.pop_front();
-        jobs.is_woken &= giant.is_some();
-        jobs.current = giant.as_ref().map(|giant| Arc::clone(&giant.cell));
-        giant
+        let oversized = jobs.waiting.pop_front();
+        jobs.is_woken &= oversized.is_some();
+        jobs.current = oversized.as_ref().map(|oversized| Arc::clone(&oversized.cell));
+        oversized
     }
 
     fn lock(&self) -> MutexGuard<'_, Jobs> {
-        // A list is whole at every instant.
+        // A panic elsewhere cannot leave the list half changed.
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Shared {
-    /// Whether a command needs more room than a segment has.
-    pub(crate) fn is_giant(&self, command: &Command<'_>) -> bool {
+    /// Whether the events of a command may be larger than a segment.
+    pub(crate) fn is_oversized(&self, command: &Command<'_>) -> bool {
         let segment_bytes = self.preallocator.segment_bytes as usize;
         segment_bytes > 0 && event_bytes(command) + EVENT_BYTES > segment_bytes
     }
 
-    /// A copy of a command that needs more room than a segment has. Not to be called with the lock.
-    pub(crate) fn giant(&self, command: &Command<'_>) -> Option<Giant> {
-        if !self.is_giant(command) || command.check().is_err() {
+    /// A copy of a command that is larger than a segment. Must not be called with the lock.
+    pub(crate) fn oversized(&self, command: &Command<'_>) -> Option<OversizedCommand> {
+        if !self.is_oversized(command) || command.check().is_err() {
             return None;
         }
         let bytes = event_bytes(command) + SETTLED_BYTES.min(self.preallocator.segment_bytes as usize);
-        Some(Giant { command: Owned::of(command)?, bytes, cell: Arc::default() })
+        Some(OversizedCommand { command: Owned::of(command)?, bytes, cell: Arc::default() })
     }
 
-    /// Has a command executed once there is room for it.
-    pub(crate) fn set_apart(self: &Arc<Self>, giant: Giant) -> EngineTicket {
-        let cell = Arc::clone(&giant.cell);
+    /// Hands a command to the thread that executes it once its space is reserved.
+    pub(crate) fn set_apart(self: &Arc<Self>, oversized: OversizedCommand) -> EngineTicket {
+        let cell = Arc::clone(&oversized.cell);
         cell.lock().is_loading = true;
-        self.charged.fetch_add(giant.command.memory(), Relaxed);
-        self.giants.push(giant);
+        self.charged.fetch_add(oversized.command.memory(), Relaxed);
+        self.oversized.push(oversized);
         EngineTicket { number: None, cell, shared: Arc::clone(self) }
     }
 }
 
-/// Executes giants as they come, until the store closes.
+/// Executes oversized commands one by one, until the store closes.
 pub(crate) fn run(shared: &Shared) {
     loop {
-        match shared.giants.next() {
-            Some(giant) => execute(shared, &giant),
+        match shared.oversized.next() {
+            Some(oversized) => execute(shared, &oversized),
             None if shared.durable.failure().is_some() || shared.lock().closing => return,
             None => {}
         }
     }
 }
 
-/// Reserves the room of a command, executes it, and answers whoever asked.
-fn execute(shared: &Shared, giant: &Giant) {
+/// Reserves the space of a command, executes it, and answers its ticket.
+fn execute(shared: &Shared, oversized: &OversizedCommand) {
     let spares = shared.preallocator.spares();
-    let reserved = spares.as_ref().map(|spares| spares.reserve(giant.bytes));
+    let reserved = spares.as_ref().map(|spares| spares.reserve(oversized.bytes));
     let room = match reserved {
         Some(Ok(reserved)) => Room::Reserved(reserved),
         Some(Err(LogError::NoSpace(_))) => Room::None,
-        // The log meets the same when it comes to write, and knows what to do.
+        // The log thread will meet the same error at its write, and handles it.
         Some(Err(_)) | None => Room::Unknown,
     };
-    // If the log fails before it is answered, nobody knows what came of it.
-    giant.cell.lock().is_executed = true;
-    // Its own copy is no reason to refuse it.
-    shared.charged.fetch_sub(giant.command.memory(), Relaxed);
+    // If the log fails from here on, it is unknown whether the command is on disk.
+    oversized.cell.lock().is_executed = true;
+    // The memory of the copy must not be the reason to refuse it.
+    shared.charged.fetch_sub(oversized.command.memory(), Relaxed);
     let (replies, position) =
-        giant.command.with(|command| execute_in(shared, command, room, spares.as_deref()));
-    let mut ticket = giant.cell.lock();
+        oversized.command.with(|command| execute_in(shared, command, room, spares.as_deref()));
+    let mut ticket = oversized.cell.lock();
     ticket.answer = Some(PendingAnswer::new(Vec::new(), replies, position));
     ticket.is_loading = false;
     if let Some(waker) = ticket.waker.take() {
@@ -284,7 +284,7 @@ fn execute(shared: &Shared, giant: &Giant) {
     }
 }
 
-/// What came of the wish for room.
+/// The outcome of reserving space.
 enum Room {
     Reserved(Reserved),
     None,
@@ -308,20 +308,20 @@ fn execute_in(
     };
     let mut unused = if let Room::Reserved(reserved) = room { Some(reserved) } else { None };
     let mut position = Position::START;
-    // It takes time to free, and is freed after the lock has gone.
+    // Large memory takes time to free: not under the lock.
     let mut left = None;
     if let Some(refusal) = refusal {
         replies = if refusal == Refusal::Poisoned { poisoned() } else { only(Reply::Refused(refusal)) };
     } else {
         let now = shared.clock.now();
         shared.mind_the_mark(&state, now);
-        let State { broker, buffer, .. } = &mut *state;
+        let EngineState { broker, buffer, .. } = &mut *state;
         buffer.lend(prepared);
         broker.execute(now, command, buffer, &mut replies);
         left = buffer.take_left();
         shared.end_unit(&mut state);
-        // The log needs the room for the frame that ends here.
-        if state.buffer.is_giant()
+        // The log thread uses the space for the frame that ends here.
+        if state.buffer.is_oversized()
             && let (Some(spares), Some(reserved)) = (spares, unused.take())
         {
             spares.entrust(state.buffer.end(), reserved);
@@ -338,8 +338,8 @@ fn execute_in(
     (replies, position)
 }
 
-/// The lock, once not too much waits to be written.
-fn lock_when_short(shared: &Shared) -> MutexGuard<'_, State> {
+/// Takes the lock when the commit buffer is short enough.
+fn lock_when_short(shared: &Shared) -> MutexGuard<'_, EngineState> {
     loop {
         let state = shared.lock();
         let hold = state.buffer.is_long().then(|| state.buffer.end());
@@ -359,7 +359,7 @@ mod tests {
     use crate::compaction::live::LiveBodies;
     use crate::log::Room;
 
-    /// Whatever a command may record, no less room is reserved for it.
+    /// The space reserved for a command is enough for whatever it records.
     #[test]
     fn no_command_records_more_than_it_was_expected_to() {
         let room = Room::new(1, 192, 1 << 30, 1 << 30);

@@ -1,4 +1,4 @@
-//! Which payloads the events of the log hold: whose they are, and where they lie.
+//! Finds the payloads in the events of the log, with their tasks and places.
 
 use sureq_core::event::{Event, QueueNo};
 use sureq_core::{TaskId, codec};
@@ -7,8 +7,8 @@ use crate::log::Place;
 
 /// A payload in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Recorded<'f> {
-    /// The queue that its task was in then.
+pub(crate) struct LoggedPayload<'f> {
+    /// The queue of its task when the event was recorded.
     pub(crate) queue: QueueNo,
     pub(crate) id: TaskId,
     /// Where it begins in the segment.
@@ -16,18 +16,18 @@ pub(crate) struct Recorded<'f> {
     pub(crate) payload: &'f [u8],
 }
 
-/// Hands over the payloads of a frame whose body lies at `place`, in rising order of their offsets.
+/// Visits the payloads of a frame whose body lies at `place`, in order of their offsets.
 pub(crate) fn payloads_in(
     place: Place,
     body: &[u8],
-    visit: &mut dyn FnMut(Recorded<'_>),
+    visit: &mut dyn FnMut(LoggedPayload<'_>),
 ) -> Result<(), codec::Malformed> {
     let mut rest = body;
     while !rest.is_empty() {
         let ((), behind) = codec::decode(rest, |event| {
             payloads_of(event, &mut |queue, id, payload| {
                 let offset = place.offset + offset_in(body, payload) as u64;
-                visit(Recorded { queue, id, offset, payload });
+                visit(LoggedPayload { queue, id, offset, payload });
             });
         })?;
         rest = behind;
@@ -48,8 +48,8 @@ pub(crate) fn payloads_of<'a>(event: &Event<'a>, visit: &mut dyn FnMut(QueueNo, 
     }
 }
 
-/// Where a payload begins in the body of its frame. What is decoded borrows the body: where a payload lies in memory tells
-/// where it lies in the frame.
+/// The offset of a payload in the body of its frame. A decoded payload borrows the body, so its address gives the
+/// offset.
 pub(crate) fn offset_in(body: &[u8], payload: &[u8]) -> usize {
     payload.as_ptr().addr() - body.as_ptr().addr()
 }
@@ -76,10 +76,10 @@ mod tests {
         }
         let mut found = Vec::new();
         let place = Place { segment: 3, offset: 192 };
-        let mut note = |recorded: Recorded<'_>| {
-            let at = (recorded.offset - place.offset) as usize;
-            assert_eq!(&body[at..at + recorded.payload.len()], recorded.payload);
-            found.push((recorded.id.seq(), recorded.offset, recorded.payload.len()));
+        let mut note = |logged: LoggedPayload<'_>| {
+            let at = (logged.offset - place.offset) as usize;
+            assert_eq!(&body[at..at + logged.payload.len()], logged.payload);
+            found.push((logged.id.seq(), logged.offset, logged.payload.len()));
         };
         payloads_in(place, &body, &mut note).expect("they are events");
         assert!(found.is_sorted_by(|a, b| a.1 < b.1), "{found:?}");

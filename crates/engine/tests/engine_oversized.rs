@@ -1,5 +1,5 @@
-//! Commands whose events are larger than a segment, on disks with and without room for them: they are refused before they
-//! are executed, and hold nobody up. And a store that ends with such a frame starts on a full disk.
+//! Commands whose events are larger than a segment, on disks with and without room for them: they are refused before
+//! they are executed, and hold nobody up. And a store that ends with such a frame starts on a full disk.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -62,7 +62,7 @@ fn ack(engine: &Engine, id: TaskId) -> bool {
     execute(engine, Command::Ack { queue: b"q", tasks, scope }).indexes.len() == 1
 }
 
-fn giant(bytes: usize) -> Vec<u8> {
+fn oversized(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at * 31 / 7) as u8).collect()
 }
 
@@ -82,16 +82,16 @@ fn is_segment(name: &str) -> bool {
 
 /// A task's name is logged with it, so that room is reserved for both before the task is added.
 #[test]
-fn a_name_counts_towards_what_a_segment_must_hold() {
+fn a_name_counts_towards_the_size_of_a_command() {
     let engine = open(SimDisk::new(1).shared(), &options(Durability::Always, SEGMENT_BYTES));
-    let (payload, name) = (giant(SEGMENT_BYTES as usize - 700), [b'n'; 4_000]);
-    for (name, is_giant) in [(None, false), (Some(NameArg::Bytes(&name)), true)] {
+    let (payload, name) = (oversized(SEGMENT_BYTES as usize - 700), [b'n'; 4_000]);
+    for (name, is_oversized) in [(None, false), (Some(NameArg::Bytes(&name)), true)] {
         let mut replies = Replies::default();
         let add = Command::Add(Add { name, ..Add::plain(b"q", &payload) });
         let executed = engine.submit(&[add], &mut replies);
         engine.commit();
         let ticket = executed.into_ticket();
-        assert_eq!(ticket.is_some(), is_giant);
+        assert_eq!(ticket.is_some(), is_oversized);
         if let Some(ticket) = ticket {
             replies.append(ticket.wait().replies);
         }
@@ -102,7 +102,7 @@ fn a_name_counts_towards_what_a_segment_must_hold() {
 }
 
 #[test]
-fn a_push_larger_than_the_room_is_refused_and_nobody_waits_for_it() {
+fn a_push_larger_than_the_free_space_is_refused_and_delays_no_other() {
     for level in LEVELS {
         let disk = SimDisk::new(7);
         let engine = open(disk.shared(), &options(level, SEGMENT_BYTES));
@@ -110,10 +110,10 @@ fn a_push_larger_than_the_room_is_refused_and_nobody_waits_for_it() {
         wait_for_spares(&disk);
         disk.leave_room(Some(10 * SEGMENT_BYTES));
         for _ in 0..3 {
-            assert_eq!(push(&engine, &giant(11 * SEGMENT_BYTES as usize)), None, "{level:?}");
+            assert_eq!(push(&engine, &oversized(11 * SEGMENT_BYTES as usize)), None, "{level:?}");
         }
         // Many that are small alone are as large together.
-        let payload = giant(1000);
+        let payload = oversized(1000);
         let batch = vec![&payload[..]; 11 * SEGMENT_BYTES as usize / 1000];
         let replies = execute(&engine, Command::Push { queue: b"q", payloads: &batch });
         assert_eq!(replies.list, [Reply::Refused(Refusal::NoSpace)], "{level:?}");
@@ -121,10 +121,10 @@ fn a_push_larger_than_the_room_is_refused_and_nobody_waits_for_it() {
         assert_eq!(pop(&engine).unwrap().0, first);
         assert!(ack(&engine, first));
         // What fits is taken, and so is everything once there is room.
-        let fits = giant(4 * SEGMENT_BYTES as usize);
+        let fits = oversized(4 * SEGMENT_BYTES as usize);
         assert!(push(&engine, &fits).is_some(), "{level:?}");
         disk.leave_room(None);
-        let large = giant(11 * SEGMENT_BYTES as usize);
+        let large = oversized(11 * SEGMENT_BYTES as usize);
         until("there is room", || push(&engine, &large).is_some());
         engine.close().unwrap();
         let engine = open(disk.crash(Kept::Nothing, Kept::Nothing).shared(), &options(level, SEGMENT_BYTES));
@@ -152,7 +152,7 @@ fn room_that_is_not_needed_is_given_back() {
         assert_eq!(spares(&disk), 4);
     }
     // One that is refused for another reason needs none either.
-    let large = giant(3 * SEGMENT_BYTES as usize);
+    let large = oversized(3 * SEGMENT_BYTES as usize);
     let long = vec![b'q'; 1 << 20];
     let replies = execute(&engine, Command::Push { queue: &long, payloads: &[&large] });
     assert!(matches!(replies.list[0], Reply::Refused(_)), "{:?}", replies.list);
@@ -167,7 +167,7 @@ fn a_store_whose_tail_is_larger_than_a_segment_starts_on_a_full_disk() {
         let options = options(level, SEGMENT_BYTES);
         let engine = open(disk.shared(), &options);
         wait_for_spares(&disk);
-        let (small, large) = (giant(100), giant(9 * SEGMENT_BYTES as usize));
+        let (small, large) = (oversized(100), oversized(9 * SEGMENT_BYTES as usize));
         push(&engine, &small).unwrap();
         push(&engine, &large).unwrap();
         engine.close().unwrap();
@@ -195,7 +195,7 @@ fn a_start_that_keeps_its_tail_survives_a_crash_at_every_step() {
     let disk = SimDisk::new(7);
     let options = options(Durability::Always, SEGMENT_BYTES);
     let engine = open(disk.shared(), &options);
-    let large = giant(2 * SEGMENT_BYTES as usize);
+    let large = oversized(2 * SEGMENT_BYTES as usize);
     let id = push(&engine, &large).unwrap();
     engine.close().unwrap();
     let files = disk.files();
@@ -214,8 +214,8 @@ fn a_start_that_keeps_its_tail_survives_a_crash_at_every_step() {
     }
 }
 
-/// A newest segment of which there is less than its header was being made when the power was cut: the one before it stays
-/// where it is, and so do the payloads in it.
+/// A newest segment of which there is less than its header was being made when the power was cut: the one before it
+/// stays where it is, and so do the payloads in it.
 #[test]
 fn payloads_before_a_segment_that_was_being_made_are_where_they_were() {
     let disk = SimDisk::new(7);
@@ -234,8 +234,8 @@ fn payloads_before_a_segment_that_was_being_made_are_where_they_were() {
     engine.close().unwrap();
 }
 
-/// However full the last segment is, a start knows all segments that there are: the frame that it writes itself may be the
-/// first of another.
+/// However full the last segment is, a start knows all segments that there are: the frame that it writes itself may be
+/// the first of another.
 #[test]
 fn a_start_knows_the_segment_that_it_begins() {
     let disk = SimDisk::new(7);
@@ -247,7 +247,7 @@ fn a_start_knows_the_segment_that_it_begins() {
         let engine = open(disk.shared(), &options);
         assert_eq!(engine.status().segments, segments(), "behind {bytes} bytes");
         has_rolled += usize::from(before > 0 && segments() > before);
-        push(&engine, &giant(bytes)).unwrap();
+        push(&engine, &oversized(bytes)).unwrap();
         engine.close().unwrap();
     }
     assert!(has_rolled > 0, "the start itself was to begin a segment");
@@ -260,11 +260,11 @@ fn push_too_much(dir: &Path) {
     until("the spares are there", || engine.status().disk_free_bytes < 9 << 20);
     let first = push(&engine, b"first").unwrap();
     let (machine, since) = (MachineWatch::start(), Instant::now());
-    assert_eq!(push(&engine, &giant(10 << 20)), None);
+    assert_eq!(push(&engine, &oversized(10 << 20)), None);
     assert_eq!(pop(&engine).unwrap().0, first);
     assert!(ack(&engine, first));
     machine.assert_within(since.elapsed(), Duration::from_secs(10), "what was asked behind the large push");
-    let large = giant(4 << 20);
+    let large = oversized(4 << 20);
     let id = push(&engine, &large).unwrap();
     engine.close().unwrap();
     drop(engine);

@@ -1,0 +1,87 @@
+//! Sequences of commands that bring the store into states that random commands rarely reach: many tasks that are due
+//! together, segments with few live tasks, segments that are nearly full.
+
+use std::time::Duration;
+
+use sureq_core::command::{Add, Command, When};
+use sureq_sync::{now, thread};
+
+use crate::client::{Begun, Client, Lease, queue_name};
+use crate::history::payload_of;
+
+/// How many tasks a flood has, how many of them are added at once, and how long after the first of them they are due.
+const FLOOD_TASKS: [usize; 4] = [100, 1_100, 2_500, 7_000];
+const FLOOD_PIPELINE: usize = 500;
+const FLOOD_DELAY_MIN: Duration = Duration::from_secs(5);
+
+/// A churn has fewer batches than this, of so many tasks and at most so many bytes. Then it leaves compaction some
+/// time.
+const CHURN_ROUNDS: usize = 8;
+const CHURN_TASKS: usize = 16;
+const CHURN_BYTES_MAX: u64 = 64 << 10;
+const CHURN_REST: Duration = Duration::from_secs(3);
+
+/// About how many bytes the smallest frame takes up in a segment.
+const FRAME_BYTES: u64 = 128;
+
+impl Client {
+    /// Adds many tasks that are due at the same moment, and may wait for that.
+    pub(crate) fn flood(&mut self, queue: usize) {
+        if !self.history().begin_flood() {
+            return;
+        }
+        let count = FLOOD_TASKS[self.rng.usize(..FLOOD_TASKS.len())];
+        let due = now() + FLOOD_DELAY_MIN + self.time(FLOOD_DELAY_MIN);
+        let (name, has_priority) = (queue_name(queue), self.rng.bool());
+        for n in (0..count).step_by(FLOOD_PIPELINE) {
+            let delay_ms = (due - now().min(due)).as_millis() as u64;
+            let not_before = now() + self.waits(delay_ms);
+            let begun = self.begin_small(queue, FLOOD_PIPELINE.min(count - n), not_before);
+            let commands: Vec<Command<'_>> = begun
+                .iter()
+                .map(|(number, payload)| {
+                    let priority = if has_priority { (*number % 3) as i8 } else { 0 };
+                    Command::Add(Add { when: When::After(delay_ms), priority, ..Add::plain(&name, payload) })
+                })
+                .collect();
+            let Some(replies) = self.ask_all(&commands) else { return };
+            for (begun, reply) in begun.iter().zip(&replies.list) {
+                self.added(begun, false, reply);
+            }
+        }
+        self.due = Some((due, queue));
+        if self.rng.bool() {
+            thread::sleep(due - now().min(due));
+        }
+    }
+
+    /// Pushes batches that fill a segment each, finishes most of their tasks, and gives compaction time to look at
+    /// that.
+    pub(crate) fn churn(&mut self, queue: usize) {
+        let bytes = self.plan.segment_bytes.min(CHURN_BYTES_MAX) as usize / CHURN_TASKS;
+        for _ in 0..self.rng.usize(1..CHURN_ROUNDS) {
+            let begun: Vec<Begun> = (0..CHURN_TASKS).map(|_| self.begin_one(queue, bytes)).collect();
+            self.push_begun(queue, &begun);
+            let lease = Lease::of_ms(self.plan.lease_max_ms);
+            let mut taken = self.take(queue, CHURN_TASKS as u32, lease, None);
+            self.held.extend(taken.pop());
+            self.finish(&taken);
+        }
+        thread::sleep(CHURN_REST);
+    }
+
+    /// Pushes a task that leaves room for no more than a frame or two in the segment.
+    pub(crate) fn fill(&mut self, queue: usize) {
+        let left = self.rng.u64(FRAME_BYTES..4 * FRAME_BYTES);
+        let room = self.plan.segment_bytes.saturating_sub(self.disk.log_end());
+        let Some(bytes) = room.checked_sub(left).filter(|&bytes| bytes >= 8) else { return };
+        let begun = self.begin_one(queue, bytes as usize);
+        self.push_begun(queue, &[begun]);
+    }
+
+    /// Begins a task with a payload of this size.
+    pub(crate) fn begin_one(&self, queue: usize, bytes: usize) -> Begun {
+        let number = self.history().begin_push(queue, bytes, now());
+        (number, payload_of(number, bytes))
+    }
+}
