@@ -18,17 +18,17 @@ use sureq_home_api::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-use crate::call::spelt_receipt;
-use crate::clock::{Clock, SystemClock, system_ms};
-use crate::cut::Cut;
-use crate::handed::Handed;
+use crate::connection::cut::Cut;
+use crate::connection::node::About;
+use crate::connection::target::Target;
+use crate::foreign::handed::Handed;
 use crate::layout::Layout;
-use crate::listener::ListenerChannels;
-use crate::node::About;
-use crate::slices::is_sliced;
+use crate::script::call::spelt_receipt;
+use crate::script::clock::{Clock, SystemClock, system_ms};
+use crate::script::slices::is_sliced;
 use crate::spread::check;
-use crate::target::Target;
 use crate::thread::{Batch, Job, Own, run};
+use crate::waiting::listener::ListenerChannels;
 
 /// The oldest Redis that will do.
 const VERSION_MIN: (u32, u32) = (6, 2);

@@ -14,11 +14,11 @@ use sureq_core::{Refusal, limits};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use crate::answer::{Strange, bytes, list, number, refusal};
-use crate::call::{Call, POP_COUNT, POP_QUEUES, POP_ROOM};
-use crate::link::Patience;
-use crate::slices::SLICE;
-use crate::target::Target;
+use crate::connection::link::Patience;
+use crate::connection::target::Target;
+use crate::script::answer::{Strange, bytes, list, number, refusal};
+use crate::script::call::{Call, POP_COUNT, POP_QUEUES, POP_ROOM};
+use crate::script::slices::SLICE;
 use crate::thread::{Inner, Store};
 
 /// How long a store stays on the list without being put there again. The script takes it off after an hour.

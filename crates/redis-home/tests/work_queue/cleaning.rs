@@ -206,8 +206,8 @@ fn what_was_moved_goes_back_where_old_clients_are() {
         shop.raw::<redis::Value>(line);
     }
     let script = concat!(
-        include_str!("../../src/lua/foreign.lua"),
-        include_str!("../../src/lua/work_queue.lua"),
+        include_str!("../../src/foreign/lua/foreign.lua"),
+        include_str!("../../src/foreign/lua/work_queue.lua"),
         "return run(KEYS, ARGV)"
     );
     let mut claim = redis::cmd("EVAL");

@@ -1,0 +1,596 @@
+//! The way to Redis: calls go to the server that has their queue, and to another one when it has moved or died. Nothing is
+//! sent again that may have been done.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use redis::aio::{MultiplexedConnection, PubSub};
+use redis::{Cmd, ErrorKind, Pipeline, PushInfo, RedisError, ServerErrorKind, Value, cmd};
+use sureq_core::Refusal;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use crate::connection::cut::Cut;
+use crate::connection::fleet::Fleet;
+use crate::connection::node::{About, GREETING, Node, Sent};
+use crate::connection::target::Target;
+use crate::foreign::work_queue::look_out::LookOut;
+use crate::layout::Layout;
+use crate::script::answer::{fields, number};
+use crate::script::call::Call;
+use crate::script::clock::{Clock, LogClock};
+use crate::waiting::hearing::is_forbidden;
+
+/// How long a command waits for a server before it is refused; and one that is tried again anyway.
+const REACH_FOR: Duration = Duration::from_secs(3);
+const TRY_FOR: Duration = Duration::from_millis(200);
+const RETRY_MIN: Duration = Duration::from_millis(20);
+const RETRY_MAX: Duration = Duration::from_millis(500);
+
+/// How often calls are sent again that met a Redis without the script, or with another idea of the time.
+const LOADS_MAX: usize = 3;
+
+/// For how long an answer is waited for before it is asked whether another server has taken over.
+const TAKEN_OVER: Duration = Duration::from_secs(1);
+
+/// The servers, and what is known of them.
+pub(crate) struct Link {
+    fleet: Fleet,
+    pub(crate) target: Target,
+    pub(crate) clock: Arc<dyn Clock>,
+    log: LogClock,
+    look_out: LookOut,
+    /// Tells this home from others.
+    home: String,
+    pub(crate) cut: Cut,
+    /// Pops whose answers no replica confirmed, so that nobody was given them.
+    unconfirmed: RefCell<Vec<(Call, Value)>>,
+}
+
+/// How long whoever asks waits for a server that is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// As long as it takes to follow a queue that has moved.
+    None,
+    Some,
+}
+
+/// Where some calls are on their way.
+struct Way {
+    slot: u16,
+    until: Instant,
+    pause: Duration,
+    loads: usize,
+    /// The server has just been told the time anew.
+    is_sure: bool,
+    /// When the calls were sent last, by the monotonic clock.
+    sent_us: u64,
+}
+
+impl Link {
+    pub(crate) fn new(
+        target: Target,
+        clock: Arc<dyn Clock>,
+        home: String,
+        cut: Cut,
+    ) -> Result<Self, RedisError> {
+        let fleet = Fleet::new(target.servers.clone())?;
+        let (log, look_out, unconfirmed) = (LogClock::default(), LookOut::default(), RefCell::default());
+        Ok(Self { fleet, target, clock, log, look_out, home, cut, unconfirmed })
+    }
+
+    /// Connects to all servers that have something, and asks them about themselves. One will do, if others may take over.
+    pub(crate) async fn connect(&self) -> Result<Vec<About>, RedisError> {
+        let nodes = self.fleet.owners().await?;
+        let met = join_all(nodes.iter().map(|node| node.connect(self.target.layout))).await;
+        let (mut all, mut failed) = (Vec::new(), None);
+        for about in met {
+            match about {
+                Ok(about) => all.push(about),
+                Err(error) => failed = Some(error),
+            }
+        }
+        let mut is_mute = false;
+        for node in &nodes {
+            if let Ok(Some(connection)) = node.connection(self.target.layout).await {
+                self.greet(node, &connection).await;
+                is_mute |= self.is_mute(connection).await;
+            }
+        }
+        if let Some(first) = all.first_mut() {
+            first.is_mute = is_mute;
+        }
+        match failed {
+            Some(error) if all.is_empty() => Err(error),
+            _ if all.is_empty() => {
+                Err(std::io::Error::other("no server of the cluster has any slots").into())
+            }
+            _ => Ok(all),
+        }
+    }
+
+    /// Whether Redis forbids this user the channels of queues: found out by a message that says nothing, to nobody as a rule.
+    async fn is_mute(&self, mut connection: MultiplexedConnection) -> bool {
+        if self.target.layout != Layout::Sureq {
+            return false;
+        }
+        let mut say = cmd("PUBLISH");
+        say.arg(self.target.channels().name("wake", b"")).arg("");
+        let said = timeout(GREETING, say.query_async::<Value>(&mut connection)).await;
+        said.is_ok_and(|said| said.is_err_and(|error| is_forbidden(&error)))
+    }
+
+    /// A connection of its own for a command that blocks, and its number, by which it is told to stop.
+    pub(crate) async fn block(&self) -> Result<(MultiplexedConnection, u64), RedisError> {
+        let node = self.fleet.node(self.target.slot(None)).await?;
+        let mut connection = node.new_connection().await.inspect_err(|_| self.fleet.doubt())?;
+        let number = cmd("CLIENT").arg("ID").query_async(&mut connection).await?;
+        Ok((connection, number))
+    }
+
+    /// A connection of its own, and what Redis says over it by itself.
+    pub(crate) async fn pushed(
+        &self,
+    ) -> Result<(MultiplexedConnection, mpsc::UnboundedReceiver<PushInfo>), RedisError> {
+        let node = self.fleet.node(self.target.slot(None)).await?;
+        node.pushed().await.inspect_err(|_| self.fleet.doubt())
+    }
+
+    /// Ends what blocks such a connection, as if its time were up.
+    pub(crate) async fn unblock(&self, number: u64) -> Result<(), Refusal> {
+        let (_, mut connection) = self.reach(&mut Way::to(self.target.slot(None), Patience::Some)).await?;
+        let mut command = cmd("CLIENT");
+        command.arg("UNBLOCK").arg(number);
+        let closed = || Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
+        let unblocked = self.cut.or(command.query_async(&mut connection), closed).await;
+        unblocked.map_err(|error| refusal_of(&error))
+    }
+
+    /// A connection of its own for messages.
+    pub(crate) async fn listen(&self) -> Result<PubSub, RedisError> {
+        let post = self.fleet.listening_post().await?;
+        post.listen().await.inspect_err(|_| self.fleet.doubt())
+    }
+
+    /// Finds out whether the connections still stand, by something that does no harm.
+    pub(crate) async fn probe(&self) {
+        self.fleet.probe().await;
+    }
+
+    /// Whether messages may be missed though the connection that they come by stands: other servers may say them, or pass them
+    /// on in vain.
+    pub(crate) const fn may_miss(&self) -> bool {
+        self.fleet.is_many()
+    }
+
+    /// Pops that were done and told nobody, since no replica has confirmed them.
+    pub(crate) fn take_unconfirmed(&self) -> Vec<(Call, Value)> {
+        self.unconfirmed.take()
+    }
+
+    /// The server that has a slot, and a connection to it; tries for a while.
+    async fn reach(&self, way: &mut Way) -> Result<(Rc<Node>, MultiplexedConnection), Refusal> {
+        let closed = || {
+            let why = format!("the home was closed while Redis at {} did not answer", self.target.address());
+            Err(Refusal::Unavailable { why: why.into() })
+        };
+        self.cut.or(Box::pin(self.find(way)), closed).await
+    }
+
+    async fn find(&self, way: &mut Way) -> Result<(Rc<Node>, MultiplexedConnection), Refusal> {
+        loop {
+            let error = match self.fleet.node(way.slot).await {
+                Err(error) => error,
+                Ok(node) => match node.connection(self.target.layout).await {
+                    Ok(Some(connection)) => {
+                        self.greet(&node, &connection).await;
+                        return Ok((node, connection));
+                    }
+                    Ok(None) => std::io::Error::from(std::io::ErrorKind::NotConnected).into(),
+                    Err(error) => error,
+                },
+            };
+            let why = || format!("Redis at {} does not answer: {error}", self.target.address());
+            way.wait(why).await?;
+            self.fleet.doubt();
+        }
+    }
+
+    /// Tells a server what every server is told. Where each slot tag is a store, each call tells it.
+    async fn greet(&self, node: &Node, connection: &MultiplexedConnection) {
+        if self.target.is_spread() || !node.is_to_be_greeted() {
+            return;
+        }
+        let (mut commands, now_us) = (Pipeline::new(), self.clock.monotonic_us());
+        for call in self.target.layout.greetings() {
+            commands.add_command(self.command(node, &call, &self.told(now_us, false)));
+        }
+        if !commands.is_empty() {
+            // Every call tells it, too; this is only sooner.
+            let _ = timeout(GREETING, node.send(connection.clone(), &commands)).await;
+        }
+    }
+
+    /// What calls say about the time. Whoever is sure of it has just been asked for it.
+    fn told(&self, now_us: u64, is_sure: bool) -> String {
+        if self.target.layout == Layout::Sureq { self.log.tell(now_us, is_sure) } else { String::new() }
+    }
+
+    /// A call as it is sent to a server, with what it says about the time.
+    fn command(&self, node: &Node, call: &Call, told: &str) -> Cmd {
+        match self.target.layout {
+            Layout::Sureq => self.sureq_command(node, call, told),
+            Layout::WorkQueue { .. } => {
+                let looks = self.look_out.is_due(call, self.clock.monotonic_ms());
+                self.foreign_command(node, call, if looks { "1" } else { "" })
+            }
+            Layout::Worqr => self.foreign_command(node, call, ""),
+            Layout::RedisQueue(times) => self.foreign_command(node, call, &times.task_s.to_string()),
+        }
+    }
+
+    fn foreign_command(&self, node: &Node, call: &Call, setting: &str) -> Cmd {
+        let mut command = node.runner().command(call.op);
+        let key = self.target.foreign_key(call.queue.as_deref().unwrap_or_default());
+        if self.target.is_cluster() {
+            command.arg(2).arg(key).arg(self.target.absent_key());
+        } else {
+            command.arg(1).arg(key);
+        }
+        command.arg(call.op).arg(&self.target.prefix).arg(setting).arg(&self.home);
+        for arg in &call.args {
+            command.arg(arg);
+        }
+        command
+    }
+
+    fn sureq_command(&self, node: &Node, call: &Call, told: &str) -> Cmd {
+        let mut command = node.runner().command(call.op);
+        command.arg(2).arg(&self.target.script_keys(call.queue.as_deref())[..]);
+        let wall = self.clock.wall_us().map(|us| us.to_string()).unwrap_or_default();
+        command.arg(call.op).arg(&self.target.prefix).arg(told).arg(wall).arg(node.run_id());
+        for arg in &call.args {
+            command.arg(arg);
+        }
+        command
+    }
+
+    /// Sends calls at once; answers what each answered. Calls of one slot are done in their order.
+    pub(crate) async fn send(&self, calls: &[&Call]) -> Vec<Result<Value, Refusal>> {
+        self.send_with(calls, Patience::Some).await
+    }
+
+    async fn send_with(&self, calls: &[&Call], patience: Patience) -> Vec<Result<Value, Refusal>> {
+        let slots: Vec<u16> = calls.iter().map(|call| self.target.slot(call.queue.as_deref())).collect();
+        let Some(&first) = slots.first() else { return Vec::new() };
+        if slots.iter().all(|&slot| slot == first) {
+            return self.send_to(Way::to(first, patience), calls).await;
+        }
+        let mut groups: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
+        for (at, slot) in slots.into_iter().enumerate() {
+            groups.entry(slot).or_default().push(at);
+        }
+        let sent = groups.iter().map(async |(&slot, places)| {
+            let some: Vec<&Call> = places.iter().map(|&at| calls[at]).collect();
+            self.send_to(Way::to(slot, patience), &some).await
+        });
+        let mut answers: Vec<Result<Value, Refusal>> = Vec::new();
+        answers.resize_with(calls.len(), || Err(Refusal::Closed));
+        for (places, some) in groups.values().zip(join_all(sent).await) {
+            for (&at, answer) in places.iter().zip(some) {
+                answers[at] = answer;
+            }
+        }
+        answers
+    }
+
+    /// Sends calls to whoever has a slot, and those that were not done again.
+    async fn send_to(&self, mut way: Way, calls: &[&Call]) -> Vec<Result<Value, Refusal>> {
+        let mut answers: Vec<Result<Value, Refusal>> = Vec::with_capacity(calls.len());
+        while answers.len() < calls.len() {
+            if let Err(no) = self.send_some(&mut way, calls, &mut answers).await {
+                answers.resize_with(calls.len(), || Err(no.clone()));
+            }
+        }
+        answers
+    }
+
+    /// Sends those that have no answer yet. An error is for all that have none then.
+    async fn send_some(
+        &self,
+        way: &mut Way,
+        calls: &[&Call],
+        answers: &mut Vec<Result<Value, Refusal>>,
+    ) -> Result<(), Refusal> {
+        let rest = &calls[answers.len()..];
+        let (node, connection) = self.reach(way).await?;
+        let Some(values) = self.send_over(&node, connection, rest, way).await? else { return Ok(()) };
+        let judged: Vec<Judged> =
+            rest.iter().zip(values).map(|(call, value)| self.judge(call, value, way.sent_us)).collect();
+        let is_done = |judged: &Judged| matches!(judged, Judged::Known(_));
+        let Some(from) = judged.iter().position(|judged| !is_done(judged)) else {
+            answers.extend(judged.into_iter().filter_map(Judged::known));
+            return Ok(());
+        };
+        if judged[from..].iter().any(is_done) {
+            answers.extend(judged.into_iter().map(|judged| judged.known().unwrap_or_else(undone)));
+            return Ok(());
+        }
+        // None of the rest was executed: it can be sent again, in its order.
+        let mut judged = judged.into_iter();
+        answers.extend(judged.by_ref().take(from).filter_map(Judged::known));
+        match judged.next() {
+            Some(Judged::NotHere(error)) => return self.follow(way, &node, &error).await,
+            Some(Judged::NoScript) => node.forget(),
+            _ => way.is_sure = true,
+        }
+        way.loads += 1;
+        if way.loads < LOADS_MAX {
+            return Ok(());
+        }
+        Err(Refusal::Unavailable { why: "Redis loses its scripts as soon as they are loaded".into() })
+    }
+
+    /// Goes to where a slot is now, or waits for it to arrive somewhere.
+    async fn follow(&self, way: &mut Way, node: &Node, error: &RedisError) -> Result<(), Refusal> {
+        let code = error.code().unwrap_or_default();
+        let to = error.detail().and_then(|detail| detail.rsplit(' ').next()).filter(|_| code == "MOVED");
+        match to {
+            Some(to) => self.fleet.moved(way.slot, to),
+            None => self.fleet.doubt(),
+        }
+        // A server that was made a replica is left for good; it may be another one's turn at the same place later.
+        if code == "READONLY" {
+            node.forget();
+        }
+        way.wait(|| format!("Redis says: {error}")).await
+    }
+
+    /// Sends calls to a server. None if they were not sent after all; an error is why the answers are lost.
+    async fn send_over(
+        &self,
+        node: &Rc<Node>,
+        connection: MultiplexedConnection,
+        calls: &[&Call],
+        way: &mut Way,
+    ) -> Result<Option<Vec<Value>>, Refusal> {
+        let mut commands = Pipeline::with_capacity(calls.len());
+        way.sent_us = self.clock.monotonic_us();
+        // All say the same: where one comes too late, so do those behind it, and all of them can be sent again.
+        let told = self.told(way.sent_us, way.is_sure);
+        for call in calls {
+            commands.add_command(self.command(node, call, &told));
+        }
+        let sent = async {
+            if self.target.is_replicated {
+                node.send_and_wait(commands).await
+            } else {
+                node.send(connection, &commands).await
+            }
+        };
+        let unknown = |why: String| Err(Refusal::Unknown { why: why.into() });
+        let closed =
+            || Some(Sent::Lost(std::io::Error::other("the home was closed before it answered").into()));
+        match self.cut.or(Box::pin(self.unless_taken_over(node, way.slot, sent)), closed).await {
+            Some(Sent::Answered(values)) => Ok(Some(values)),
+            Some(Sent::Unconfirmed(values)) => {
+                for (&call, value) in calls.iter().zip(values).filter(|(call, _)| call.op == "pop") {
+                    if let Ok([_, answer]) = fields(value) {
+                        self.unconfirmed.borrow_mut().push((call.clone(), answer));
+                    }
+                }
+                unknown("no replica has confirmed it in time".to_owned())
+            }
+            Some(Sent::Unreached(error)) => {
+                self.fleet.doubt();
+                node.forget();
+                way.wait(|| format!("Redis at {} does not answer: {error}", self.target.address())).await?;
+                Ok(None)
+            }
+            Some(Sent::Lost(error)) => {
+                self.fleet.doubt();
+                unknown(format!("the answer of Redis was lost: {error}"))
+            }
+            None => {
+                node.forget();
+                unknown("another server has taken over before this one answered".to_owned())
+            }
+        }
+    }
+
+    /// What was sent, unless another server has taken over from one that hangs.
+    async fn unless_taken_over(
+        &self,
+        node: &Rc<Node>,
+        slot: u16,
+        sent: impl Future<Output = Sent>,
+    ) -> Option<Sent> {
+        if !self.fleet.is_many() {
+            return Some(sent.await);
+        }
+        tokio::pin!(sent);
+        loop {
+            if let Ok(sent) = tokio::time::timeout(TAKEN_OVER, &mut sent).await {
+                return Some(sent);
+            }
+            if self.fleet.has_left(node, slot).await {
+                return None;
+            }
+        }
+    }
+
+    /// Sends one call.
+    pub(crate) async fn ask(&self, call: &Call) -> Result<Value, Refusal> {
+        self.ask_with(call, Patience::Some).await
+    }
+
+    /// Sends one call, with so much patience.
+    pub(crate) async fn ask_with(&self, call: &Call, patience: Patience) -> Result<Value, Refusal> {
+        let closed = || Err(Refusal::Closed);
+        self.send_with(&[call], patience).await.pop().unwrap_or_else(closed)
+    }
+
+    /// Takes in the log time that a script which was called then has answered.
+    fn hear_log(&self, log_us: u64, sent_us: u64) {
+        let now_us = self.clock.monotonic_us();
+        if self.target.is_spread() {
+            self.log.hear_one_of_many(log_us, sent_us, now_us);
+        } else {
+            self.log.hear(log_us, sent_us, now_us);
+        }
+    }
+
+    fn judge(&self, call: &Call, value: Value, sent_us: u64) -> Judged {
+        let error = match value {
+            Value::ServerError(error) => RedisError::from(error),
+            value => {
+                let answer = fields(value).and_then(|[first, answer]| {
+                    let now = self.clock.monotonic_ms();
+                    if self.target.layout == Layout::Sureq && is_late(&answer) {
+                        return Ok(None);
+                    }
+                    match self.target.layout {
+                        // A script that cannot read the store's clock says nothing of the time.
+                        Layout::Sureq if number(first.clone())? == 0 => {}
+                        Layout::Sureq => self.hear_log(number(first)?, sent_us),
+                        Layout::WorkQueue { .. } if number(first)? == 1 => {
+                            self.look_out.hear(call, &answer, now);
+                        }
+                        Layout::WorkQueue { .. } | Layout::Worqr | Layout::RedisQueue(_) => {}
+                    }
+                    Ok(Some(answer))
+                });
+                return match answer {
+                    Ok(Some(answer)) => Judged::Known(Ok(answer)),
+                    Ok(None) => Judged::Late,
+                    Err(strange) => Judged::Known(Err(strange.into())),
+                };
+            }
+        };
+        let is_function_missing = error.detail().is_some_and(|detail| detail.contains("Function not found"));
+        if is_function_missing || error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) {
+            return Judged::NoScript;
+        }
+        let is_passing = self.fleet.is_many() && PASSING.contains(&error.code().unwrap_or_default());
+        match refusal_of(&error) {
+            Refusal::Unavailable { .. } if is_passing => Judged::NotHere(error),
+            no => Judged::Known(Err(no)),
+        }
+    }
+}
+
+impl Way {
+    fn to(slot: u16, patience: Patience) -> Self {
+        let patience = if patience == Patience::None { TRY_FOR } else { REACH_FOR };
+        let (until, pause) = (Instant::now() + patience, Duration::ZERO);
+        Self { slot, until, pause, loads: 0, is_sure: false, sent_us: 0 }
+    }
+
+    /// Waits a little, and each time a little longer; an error if it has been long enough.
+    async fn wait(&mut self, why: impl FnOnce() -> String) -> Result<(), Refusal> {
+        if Instant::now() > self.until {
+            return Err(Refusal::Unavailable { why: why().into() });
+        }
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).clamp(RETRY_MIN, RETRY_MAX);
+        Ok(())
+    }
+}
+
+enum Judged {
+    Known(Result<Value, Refusal>),
+    /// The script was not there.
+    NoScript,
+    /// It was on its way for so long that what it said of the time is not believed.
+    Late,
+    /// Another server has it, or will in a moment.
+    NotHere(RedisError),
+}
+
+/// Whether a script wants to be told the time anew.
+fn is_late(answer: &Value) -> bool {
+    let Value::Array(words) = answer else { return false };
+    matches!(&words[..], [Value::BulkString(mark), Value::BulkString(code)] if mark == b"!" && code == b"LATE")
+}
+
+/// One that was not executed, in the middle of others that were.
+fn undone() -> Result<Value, Refusal> {
+    Err(Refusal::Unavailable { why: "Redis was just loading its scripts: try again".into() })
+}
+
+impl Judged {
+    fn known(self) -> Option<Result<Value, Refusal>> {
+        match self {
+            Self::Known(answer) => Some(answer),
+            Self::NoScript | Self::Late | Self::NotHere(_) => None,
+        }
+    }
+}
+
+/// Errors of Redis that pass where several servers stand in for each other: a slot is on its way, a replica takes over.
+const PASSING: [&str; 7] = ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "READONLY", "MASTERDOWN", "LOADING"];
+
+/// Errors of Redis that come before a script has changed anything.
+const BEFORE: [&str; 13] = [
+    "MOVED",
+    "ASK",
+    "READONLY",
+    "LOADING",
+    "MISCONF",
+    "NOAUTH",
+    "NOPERM",
+    "BUSY",
+    "NOREPLICAS",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "WRONGPASS",
+];
+
+pub(crate) fn refusal_of(error: &RedisError) -> Refusal {
+    let code = error.code().unwrap_or_default();
+    let why = format!("Redis says: {error}");
+    // Before 7.0 Redis puts words of its own in front of what went wrong in a script.
+    if code == "OOM" || why.contains(": -OOM command not allowed") {
+        return Refusal::OutOfMemory;
+    }
+    // Redis says where in a script it was that something was not allowed: what stands before that was done.
+    let has_begun = why.contains("script:");
+    if BEFORE.contains(&code) && !has_begun {
+        return Refusal::Unavailable { why: why.into() };
+    }
+    if code == "WRONGTYPE" && !has_begun {
+        return Refusal::WrongType { words: error.detail().unwrap_or_default().into() };
+    }
+    Refusal::Unknown { why: why.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal_to(line: &str) -> Refusal {
+        let Ok(Value::ServerError(error)) = redis::parse_redis_value(line.as_bytes()) else {
+            panic!("{line} is an error");
+        };
+        refusal_of(&RedisError::from(error))
+    }
+
+    #[test]
+    fn a_full_memory_is_known_in_a_script_of_any_redis() {
+        let said = "OOM command not allowed when used memory > 'maxmemory'.";
+        for line in [
+            format!("-{said}\r\n"),
+            format!("-{said} script: f_30f7, on @user_script:1.\r\n"),
+            format!(
+                "-ERR Error running script (call to f_30f7): @user_script:1: @user_script: 1: -{said}\r\n"
+            ),
+        ] {
+            assert_eq!(refusal_to(&line), Refusal::OutOfMemory, "{line}");
+        }
+    }
+}

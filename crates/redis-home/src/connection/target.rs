@@ -1,0 +1,438 @@
+//! Which servers, and how: what a URL says. How keys are spelt is in `keys`.
+
+use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
+use redis::{
+    Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError,
+    TlsCertificates,
+};
+use std::time::Duration;
+use sureq_core::limits;
+
+use crate::connection::slots::tag_of;
+use crate::layout::{Layout, Waiting, Wishes};
+
+/// After how long without a sign of life a server is asked for one, how often then, and when it is given up.
+const SILENT: Duration = Duration::from_secs(10);
+const ASKED_AGAIN: Duration = Duration::from_secs(5);
+const GIVEN_UP: Duration = Duration::from_secs(25);
+
+const SENTINEL_PORT: u16 = 26_379;
+
+/// Where queues live in a Redis.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// How to reach it.
+    pub(crate) servers: Servers,
+    /// What all keys begin with.
+    pub(crate) prefix: String,
+    /// Whether an answer counts only once a replica has what it tells.
+    pub(crate) is_replicated: bool,
+    pub(crate) layout: Layout,
+}
+
+/// Where the servers are, and how the one is found that serves.
+#[derive(Clone, Debug)]
+pub(crate) enum Servers {
+    One(ConnectionInfo),
+    /// Some of a cluster; they know the others.
+    Cluster(Vec<ConnectionInfo>),
+    Sentinel {
+        sentinels: Vec<ConnectionInfo>,
+        /// What they call those whom they watch.
+        service: String,
+        /// How to reach the primary, but for its address.
+        primary: ConnectionInfo,
+    },
+}
+
+/// What is wrong with a URL.
+#[derive(Debug, thiserror::Error)]
+pub enum BadTarget {
+    /// It is none of Redis.
+    #[error(
+        "it does not say which Redis: write redis://[user:password@]host[:port][/database], \
+         redis-cluster://host:port[,host:port…], redis-sentinel://host:port[,host:port…]/service[/database], \
+         or rediss… for TLS: {0}"
+    )]
+    Url(RedisError),
+    /// It asks for something that there is not.
+    #[error(
+        "there is no option {name:?}: known are layout, prefix, durability; with rediss… ca, cert and key; with \
+         redis-sentinel sentinel-user and sentinel-pass; with layout=work-queue lease; with layout=redis-queue poptimeout, \
+         tasktimeout and exptime"
+    )]
+    Option {
+        /// What it asks for.
+        name: String,
+    },
+    /// It asks for a promise that there is not.
+    #[error("there is no durability {durability:?}: write replicated, or leave it to Redis")]
+    Durability {
+        /// What it asks for.
+        durability: String,
+    },
+    /// It asks for keys that this release does not know.
+    #[error("there is no layout {layout:?}: known are sureq, work-queue, worqr and redis-queue")]
+    Layout {
+        /// What it asks for.
+        layout: String,
+    },
+    /// It asks for a lease that there cannot be.
+    #[error("{lease:?} is no lease: write milliseconds, at least 1")]
+    Lease {
+        /// What it asks for.
+        lease: String,
+    },
+    /// It asks for a time that there cannot be.
+    #[error("{name}={text} is no time: write whole seconds{}", if name == "poptimeout" { "" } else { ", at least 1" })]
+    Seconds {
+        /// Which time.
+        name: String,
+        /// What it asks for.
+        text: String,
+    },
+    /// Whoever waits there would miss it when a queue moves.
+    #[error(
+        "there is no layout redis-queue in a cluster: that a key has changed is told by the server that has it alone; \
+         use one server, or sentinels"
+    )]
+    TrackedInCluster,
+    /// Its keys would lie all over the cluster.
+    #[error(
+        "the prefix {prefix:?} has no slot tag, and in a cluster the keys of this layout must share a slot: write \
+         prefix={{jobs}}: or the like, and have other clients do so too"
+    )]
+    NoTag {
+        /// What it says.
+        prefix: String,
+    },
+    /// Redis would see another slot tag in its keys than is meant.
+    #[error(
+        "the prefix {prefix:?} has a brace that is not closed, or nothing in it: write {{jobs}}: or no braces"
+    )]
+    HalfTag {
+        /// What it says.
+        prefix: String,
+    },
+    /// There are no databases there.
+    #[error("a cluster has no databases: leave out what follows the servers")]
+    Database,
+    /// Sentinels watch over several services.
+    #[error(
+        "it does not say which service the sentinels are asked for: write redis-sentinel://host:port/service"
+    )]
+    Service,
+    /// What TLS needs is not there.
+    #[error("{path}: {source}")]
+    File {
+        /// Where it should be.
+        path: String,
+        /// Why it could not be read.
+        source: std::io::Error,
+    },
+    /// A certificate for oneself is one file, its key another.
+    #[error("a client's certificate has two parts: write cert=FILE&key=FILE")]
+    HalfCertificate,
+}
+
+/// Options as they were written.
+#[derive(Default)]
+struct Written<'a> {
+    layout: Option<&'a str>,
+    prefix: Option<&'a str>,
+    wishes: Wishes,
+    is_replicated: bool,
+    tls: [Option<&'a str>; 3],
+    sentinel: [Option<&'a str>; 2],
+    /// What a socket's address has among its options.
+    of_socket: String,
+}
+
+impl<'a> Written<'a> {
+    fn read(scheme: &str, options: &'a str) -> Result<Self, BadTarget> {
+        let mut all = Self::default();
+        let is_tls = scheme.starts_with("rediss");
+        for option in options.split('&').filter(|option| !option.is_empty()) {
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            match name {
+                "prefix" => all.prefix = Some(value),
+                "layout" => all.layout = Some(value),
+                "lease" => all.wishes.lease_ms = Some(lease_of(value)?),
+                "poptimeout" => all.wishes.pop_s = Some(seconds_of(name, value, 0)?),
+                "tasktimeout" => all.wishes.task_s = Some(seconds_of(name, value, 1)?),
+                "exptime" => all.wishes.expire_s = Some(seconds_of(name, value, 1)?),
+                "durability" if value == "replicated" => all.is_replicated = true,
+                "durability" => return Err(BadTarget::Durability { durability: value.to_owned() }),
+                "ca" if is_tls => all.tls[0] = Some(value),
+                "cert" if is_tls => all.tls[1] = Some(value),
+                "key" if is_tls => all.tls[2] = Some(value),
+                "sentinel-user" if scheme.ends_with("sentinel") => all.sentinel[0] = Some(value),
+                "sentinel-pass" if scheme.ends_with("sentinel") => all.sentinel[1] = Some(value),
+                "user" | "pass" | "db" if scheme.ends_with("unix") => all.of_socket.extend([option, "&"]),
+                _ => return Err(BadTarget::Option { name: name.to_owned() }),
+            }
+        }
+        Ok(all)
+    }
+
+    fn layout(&self) -> Result<Layout, BadTarget> {
+        let (name, mut wishes) = (self.layout.unwrap_or("sureq"), self.wishes.clone());
+        let layout =
+            Layout::named(name, &mut wishes).ok_or_else(|| BadTarget::Layout { layout: name.to_owned() })?;
+        match wishes.left() {
+            Some(name) => Err(BadTarget::Option { name: name.to_owned() }),
+            None => Ok(layout),
+        }
+    }
+
+    fn certificates(&self) -> Result<Option<TlsCertificates>, BadTarget> {
+        let read = |path: &str| {
+            std::fs::read(path).map_err(|source| BadTarget::File { path: path.to_owned(), source })
+        };
+        let [ca, cert, key] = self.tls;
+        let client_tls = match (cert, key) {
+            (None, None) => None,
+            (Some(cert), Some(key)) => {
+                Some(ClientTlsConfig { client_cert: read(cert)?, client_key: read(key)? })
+            }
+            _ => return Err(BadTarget::HalfCertificate),
+        };
+        let root_cert = ca.map(read).transpose()?;
+        Ok((root_cert.is_some() || client_tls.is_some()).then_some(TlsCertificates { client_tls, root_cert }))
+    }
+}
+
+impl Target {
+    /// Understands `redis://…?option=value&…`.
+    pub fn parse(url: &str) -> Result<Self, BadTarget> {
+        let (address, options) = url.split_once('?').unwrap_or((url, ""));
+        let (scheme, rest) = address.split_once("://").unwrap_or(("", address));
+        let written = Written::read(scheme, options)?;
+        let layout = written.layout()?;
+        let prefix = written.prefix.unwrap_or_else(|| layout.prefix()).to_owned();
+        let certificates = written.certificates()?;
+        let info = |address: String| info(address, certificates.as_ref());
+        let (people, rest) = rest.rsplit_once('@').map_or(("", rest), |(people, rest)| (people, rest));
+        let at = if people.is_empty() { "" } else { "@" };
+        let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let plain = if scheme.starts_with("rediss") { "rediss" } else { "redis" };
+        let servers = match scheme {
+            "redis-cluster" | "rediss-cluster" => {
+                if !path.is_empty() {
+                    return Err(BadTarget::Database);
+                }
+                if layout.waiting() == Waiting::Tracked {
+                    return Err(BadTarget::TrackedInCluster);
+                }
+                check_tag(&prefix, layout)?;
+                let each = hosts.split(',').map(|host| info(format!("{plain}://{people}{at}{host}")));
+                Servers::Cluster(each.collect::<Result<_, _>>()?)
+            }
+            "redis-sentinel" | "rediss-sentinel" => {
+                let (service, database) = path.split_once('/').unwrap_or((path, ""));
+                if service.is_empty() {
+                    return Err(BadTarget::Service);
+                }
+                let each = hosts.split(',').map(|host| {
+                    let asked = info(format!("{plain}://{}", with_port(host, SENTINEL_PORT)))?;
+                    Ok(as_user(asked, written.sentinel))
+                });
+                Servers::Sentinel {
+                    sentinels: each.collect::<Result<_, BadTarget>>()?,
+                    service: service.to_owned(),
+                    primary: info(format!("{plain}://{people}{at}primary/{database}"))?,
+                }
+            }
+            _ => Servers::One(info(format!("{address}?{}", written.of_socket))?),
+        };
+        Ok(Self { servers, prefix, layout, is_replicated: written.is_replicated })
+    }
+
+    /// Where it is, for those who read.
+    pub(crate) fn address(&self) -> String {
+        match &self.servers {
+            Servers::One(one) => one.addr().to_string(),
+            Servers::Cluster(some) => listed(some),
+            Servers::Sentinel { sentinels, service, .. } => {
+                format!("{service:?}, which the sentinels at {} watch", listed(sentinels))
+            }
+        }
+    }
+
+    pub(crate) const fn is_cluster(&self) -> bool {
+        matches!(self.servers, Servers::Cluster(_))
+    }
+}
+
+fn listed(servers: &[ConnectionInfo]) -> String {
+    servers.iter().map(|server| server.addr().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// In a cluster, a prefix must not say half of where its keys lie, and those of other layouts must all lie in one place.
+fn check_tag(prefix: &str, layout: Layout) -> Result<(), BadTarget> {
+    match tag_of(prefix.as_bytes()) {
+        Some(_) => Ok(()),
+        None if prefix.contains('{') => Err(BadTarget::HalfTag { prefix: prefix.to_owned() }),
+        None if layout == Layout::Sureq => Ok(()),
+        None => Err(BadTarget::NoTag { prefix: prefix.to_owned() }),
+    }
+}
+
+fn with_port(host: &str, port: u16) -> String {
+    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
+    if has_port { host.to_owned() } else { format!("{host}:{port}") }
+}
+
+fn as_user(info: ConnectionInfo, [user, password]: [Option<&str>; 2]) -> ConnectionInfo {
+    let mut settings = info.redis_settings().clone();
+    if let Some(user) = user {
+        settings = settings.set_username(user);
+    }
+    if let Some(password) = password {
+        settings = settings.set_password(password);
+    }
+    info.set_redis_settings(settings)
+}
+
+/// How to reach a server.
+fn info(address: String, certificates: Option<&TlsCertificates>) -> Result<ConnectionInfo, BadTarget> {
+    let mut info = address.into_connection_info().map_err(BadTarget::Url)?;
+    if let ConnectionAddr::TcpTls { .. } = info.addr() {
+        // If another is there already, it will do as well.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        if let Some(certificates) = certificates {
+            let client = Client::build_with_tls(info, certificates.clone()).map_err(BadTarget::Url)?;
+            info = client.get_connection_info().clone();
+        }
+    }
+    let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+    let keepalive = TcpKeepalive::new().with_time(SILENT).with_interval(ASKED_AGAIN).with_retries(3);
+    let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive).set_user_timeout(GIVEN_UP);
+    Ok(info.set_redis_settings(settings).set_tcp_settings(tcp))
+}
+
+/// The same way to another server.
+pub(crate) fn elsewhere(info: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
+    let host = host.to_owned();
+    let address = match info.addr() {
+        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+            ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: tls_params.clone() }
+        }
+        _ => ConnectionAddr::Tcp(host, port),
+    };
+    info.clone().set_addr(address)
+}
+
+fn lease_of(text: &str) -> Result<u64, BadTarget> {
+    let bad = || BadTarget::Lease { lease: text.to_owned() };
+    let ms = sureq_core::id::decimal(text.as_bytes()).ok_or_else(bad)?;
+    if (1..=limits::SPAN_MS_MAX).contains(&ms) { Ok(ms) } else { Err(bad()) }
+}
+
+fn seconds_of(name: &str, text: &str, least: u64) -> Result<u64, BadTarget> {
+    let seconds = sureq_core::id::decimal(text.as_bytes());
+    let is_right = |seconds: &u64| (least..=limits::SPAN_MS_MAX / 1_000).contains(seconds);
+    let bad = || BadTarget::Seconds { name: name.to_owned(), text: text.to_owned() };
+    seconds.filter(is_right).ok_or_else(bad)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::foreign::redis_queue::Times;
+
+    fn refused(url: &str) -> String {
+        Target::parse(url).expect_err("it is wrong").to_string()
+    }
+
+    #[test]
+    fn urls_say_where_and_how() {
+        let target = Target::parse("redis://127.0.0.1:7000/3?prefix=jobs:&layout=sureq").unwrap();
+        assert_eq!(target.prefix, "jobs:");
+        assert!(Target::parse("redis://h").is_ok_and(|target| target.prefix == "sureq:"));
+        assert!(matches!(Target::parse("redis://h?colour=red"), Err(BadTarget::Option { .. })));
+        assert!(matches!(Target::parse("redis://h?layout=odd"), Err(BadTarget::Layout { .. })));
+        assert!(matches!(Target::parse("redis://h?durability=some"), Err(BadTarget::Durability { .. })));
+        assert!(Target::parse("redis://h?durability=replicated").unwrap().is_replicated);
+        assert!(matches!(Target::parse("http://h"), Err(BadTarget::Url(_))));
+        let target = Target::parse("redis://h?layout=work-queue&lease=250").unwrap();
+        assert_eq!(target.layout, Layout::WorkQueue { lease_ms: 250 });
+        assert!(matches!(Target::parse("redis://h?layout=work-queue&lease=0"), Err(BadTarget::Lease { .. })));
+        assert!(matches!(Target::parse("redis://h?lease=5"), Err(BadTarget::Option { .. })));
+    }
+
+    #[test]
+    fn layouts_have_options_of_their_own() {
+        let target = Target::parse("redis://h?tasktimeout=5&layout=redis-queue&exptime=9").unwrap();
+        assert_eq!(target.layout, Layout::RedisQueue(Times { pop_s: 30, task_s: 5, expire_s: Some(9) }));
+        assert!(refused("redis://h?layout=worqr&lease=5").starts_with("there is no option \"lease\""));
+        assert!(
+            refused("redis://h?layout=work-queue&exptime=5").starts_with("there is no option \"exptime\"")
+        );
+        let url = "redis://h?layout=redis-queue&tasktimeout=0";
+        assert_eq!(refused(url), "tasktimeout=0 is no time: write whole seconds, at least 1");
+    }
+
+    #[test]
+    fn a_cluster_has_layouts_that_fit_into_one_slot_and_can_be_waited_for() {
+        for layout in ["work-queue", "worqr"] {
+            assert!(refused(&format!("redis-cluster://a?layout={layout}")).contains("prefix={jobs}:"));
+            let target =
+                Target::parse(&format!("redis-cluster://a?layout={layout}&prefix={{jobs}}")).unwrap();
+            assert_eq!(target.slot(Some(b"q")), target.slot(None));
+        }
+        for url in
+            ["redis-cluster://a?layout=redis-queue", "rediss-cluster://a?layout=redis-queue&prefix={a}"]
+        {
+            assert!(refused(url).starts_with("there is no layout redis-queue in a cluster"));
+        }
+        for scheme in ["redis", "rediss", "redis-sentinel", "rediss-sentinel"] {
+            for layout in ["sureq", "work-queue", "worqr", "redis-queue"] {
+                assert!(
+                    Target::parse(&format!("{scheme}://a/0?layout={layout}")).is_ok(),
+                    "{scheme} {layout}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_cluster_is_several_servers_with_the_same_user() {
+        let target = Target::parse("redis-cluster://me:se%40cret@a:1,b:2,c").unwrap();
+        let Servers::Cluster(servers) = &target.servers else { panic!("{target:?}") };
+        assert_eq!(target.address(), "a:1, b:2, c:6379");
+        for server in servers {
+            assert_eq!(server.redis_settings().username(), Some("me"));
+            assert_eq!(server.redis_settings().password(), Some("se@cret"));
+        }
+        assert!(matches!(Target::parse("redis-cluster://a/1"), Err(BadTarget::Database)));
+        assert!(refused("redis-cluster://a?prefix=a{b").contains("not closed"));
+        assert!(refused("redis-cluster://a?prefix=a{}").contains("nothing in it"));
+        assert!(refused("redis-cluster://a?layout=work-queue").contains("prefix={jobs}:"));
+        assert!(Target::parse("redis-cluster://a?layout=work-queue&prefix={jobs}:").is_ok());
+        assert!(Target::parse("redis-cluster://a?prefix={jobs}:").is_ok());
+    }
+
+    #[test]
+    fn sentinels_are_asked_for_a_service() {
+        let url = "redis-sentinel://me:secret@a,b:2/mymaster/3?sentinel-pass=other";
+        let Servers::Sentinel { sentinels, service, primary } = Target::parse(url).unwrap().servers else {
+            panic!("{url}");
+        };
+        assert_eq!((listed(&sentinels), service), ("a:26379, b:2".to_owned(), "mymaster".to_owned()));
+        assert_eq!(sentinels[0].redis_settings().password(), Some("other"));
+        assert_eq!((primary.redis_settings().db(), primary.redis_settings().username()), (3, Some("me")));
+        assert!(matches!(Target::parse("redis-sentinel://a"), Err(BadTarget::Service)));
+    }
+
+    #[test]
+    fn certificates_are_for_tls_alone_and_must_be_there() {
+        assert!(matches!(Target::parse("redis://h?ca=x"), Err(BadTarget::Option { .. })));
+        assert!(matches!(Target::parse("rediss://h?ca=/nowhere/ca"), Err(BadTarget::File { .. })));
+        assert!(matches!(Target::parse("rediss://h?cert=/nowhere/c"), Err(BadTarget::HalfCertificate)));
+        let target = Target::parse("rediss-cluster://h:1").unwrap();
+        let Servers::Cluster(servers) = target.servers else { panic!("it is one") };
+        let other = elsewhere(&servers[0], "i", 2);
+        assert!(matches!(other.addr(), ConnectionAddr::TcpTls { host, port: 2, .. } if host == "i"));
+    }
+}

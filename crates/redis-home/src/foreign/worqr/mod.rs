@@ -1,0 +1,162 @@
+//! Queues in the keys of Worqr, shared with its clients.
+//!
+//! Here a command becomes a call of `lua/worqr.lua`, or is refused by name. `hashes` knows the payloads of what was handed out,
+//! `cancels` hears what other programs cancel, and `cleaning` brings back what dead workers held. A task has no id before it
+//! is taken; then it is that of Worqr's process.
+
+pub(crate) mod cancels;
+pub(crate) mod cleaning;
+pub(crate) mod hashes;
+
+use md5::{Digest as _, Md5};
+use sureq_core::command::{Add, Cancel, Command, NameArg, Pop, View, Worker};
+use sureq_core::settings::Place;
+use sureq_core::{Refusal, limits};
+
+use crate::foreign::{Foreign, new_id};
+use crate::script::call::{Call, Shape};
+
+/// How long homes that hear of a cancel of ours take it for done, which it is: later tasks with the same payload are others.
+const TOLD_MS: u64 = 1_000;
+
+/// Where a random UUID is cut, so that a script can draw as many as it hands out: the last digits are counted on.
+const HEAD_LETTERS: usize = 24;
+
+/// Where in a pop's arguments its worker stands.
+const POP_WORKER: usize = 1;
+/// Where the number stands from which on its ids are counted.
+const POP_TAIL: usize = 3;
+/// Where its queues begin.
+pub(crate) const POP_QUEUES: usize = 4;
+
+const HERE: Foreign = Foreign("layout=worqr");
+
+/// What a home knows that uses these keys.
+#[derive(Default)]
+pub(crate) struct Known {
+    pub(crate) hashes: hashes::Hashes,
+    pub(crate) cancels: cancels::Cancels,
+}
+
+/// The call that a command is, and how its answer is read.
+pub(crate) fn call_of(command: &Command<'_>) -> Result<(Call, Shape), Refusal> {
+    Ok(match *command {
+        Command::Push { queue, payloads } => {
+            (Call::about("push", queue).args(payloads.iter().copied()), Shape::Pushed)
+        }
+        Command::Add(ref add) => (add_call(add)?, Shape::Added),
+        Command::Pop(ref pop) => (pop_call(pop)?, Shape::Tasks),
+        Command::Ack { queue, tasks, .. } => {
+            let pairs = tasks.list.iter().flat_map(|&id| [id, b""]);
+            (Call::about("ack", queue).args(pairs), Shape::Acked)
+        }
+        Command::Extend { queue, task, .. } => (Call::about("extend", queue).arg(task.bytes), Shape::Outcome),
+        Command::Return(ref back) => {
+            let place = HERE.return_place(back, Place::Front)?;
+            (Call::about("return", back.queue).arg(back.task.bytes).arg(place), Shape::Outcome)
+        }
+        Command::Cancel { queue, which: Cancel::Payload(payload) } => {
+            let call = Call::about("cancel_payload", queue).arg(payload).arg(hash(payload));
+            (call.number(TOLD_MS).arg("0"), Shape::Counts(Some(4)))
+        }
+        Command::Cancel { .. } => return HERE.no("CANCEL of ids or names: use CANCEL PAYLOAD"),
+        Command::Purge { queue, state: None | Some(View::Ready) } => {
+            (Call::about("purge", queue), Shape::Count)
+        }
+        Command::Purge { .. } => return HERE.no("PURGE of anything but what waits"),
+        Command::Delete { .. } => return HERE.no("DELETE: use CANCEL PAYLOAD"),
+        Command::Worker(ref worker) => worker_call(worker),
+        _ => return HERE.call_of(command),
+    })
+}
+
+/// The hash of a payload, as it stands in the name of the key that says there is only one.
+pub(crate) fn hash(payload: &[u8]) -> String {
+    format!("{:032x}", u128::from_be_bytes(Md5::digest(payload).into()))
+}
+
+fn add_call(add: &Add<'_>) -> Result<Call, Refusal> {
+    HERE.check_add(add)?;
+    let unique = match add.name {
+        None => String::new(),
+        Some(NameArg::Payload) => hash(add.payload),
+        Some(NameArg::Bytes(_)) => return HERE.no("ADD NAME: use UNIQUE"),
+    };
+    Ok(Call::about("add", add.queue).arg(add.payload).arg(unique))
+}
+
+fn pop_call(pop: &Pop<'_>) -> Result<Call, Refusal> {
+    HERE.check_pop(pop)?;
+    if pop.lease.ms.is_some() {
+        return HERE.no("POP LEASE: a task is held for as long as its worker lives");
+    }
+    let Some(worker) = pop.lease.worker else {
+        return HERE.no("POP without a WORKER: RQ.WORKER START begins one");
+    };
+    let id = new_id()?;
+    let tail = u64::from_str_radix(&id[HEAD_LETTERS..], 16).expect("the end of a UUID is hexadecimal");
+    Ok(Call::new("pop", pop.queues.first().copied())
+        .number(pop.count.min(limits::REPLY_TASKS_MAX).into())
+        .arg(worker.name)
+        .arg(&id[..HEAD_LETTERS])
+        .number(tail)
+        .args(pop.queues.iter().copied()))
+}
+
+/// Has a pop count its ids from behind those that it was given before.
+pub(crate) fn move_ids_on(pop: &mut Call, given: usize) {
+    let tail = sureq_core::id::decimal(&pop.args[POP_TAIL]).unwrap_or(0);
+    pop.args[POP_TAIL] = tail.saturating_add(given as u64).to_string().into_bytes();
+}
+
+/// A worker is its name: whoever starts it anew is the same one.
+fn worker_call(worker: &Worker<'_>) -> (Call, Shape) {
+    let of = |op, name: &[u8]| Call::new(op, None).arg(name);
+    match *worker {
+        Worker::Start { name, ttl_ms } => (of("start", name).number(ttl_ms), Shape::Started),
+        Worker::Beat(worker) => (of("beat", worker.name), Shape::Receipts),
+        Worker::Work(worker, queue) => (of("work", worker.name).arg(queue), Shape::Done),
+        Worker::Rest(worker, queue) => (of("rest", worker.name).arg(queue), Shape::Count),
+        Worker::Stop(worker) => (of("stop", worker.name), Shape::Count),
+        Worker::Fail { name } => (of("fail", name), Shape::Count),
+        Worker::List => (Call::new("workers", None), Shape::Workers),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::foreign::refused;
+    use sureq_core::command::{IdForm, LeaseAsk, TaskRefs, WorkerRef};
+
+    #[test]
+    fn payloads_are_hashed_as_worqr_does() {
+        assert_eq!(hash(b""), "d41d8cd98f00b204e9800998ecf8427e");
+        assert_eq!(hash(b"hello"), "5d41402abc4b2a76b9719d911017c592");
+    }
+
+    fn check_refused(command: &Command<'_>, what: &str) {
+        assert_eq!(refused(call_of(command)), format!("NOTTHERE layout=worqr has no {what}"));
+    }
+
+    #[test]
+    fn what_the_layout_has_not_is_refused_by_name() {
+        let queue = &b"q"[..];
+        let pop = Pop::plain(&[b"q"], 1);
+        check_refused(&Command::Pop(pop), "POP without a WORKER: RQ.WORKER START begins one");
+        let worker = Some(WorkerRef { name: b"w", incarnation: 0 });
+        let lease = LeaseAsk { worker, ms: Some(5), ..LeaseAsk::NONE };
+        let what = "POP LEASE: a task is held for as long as its worker lives";
+        check_refused(&Command::Pop(Pop { lease, ..pop }), what);
+        let named = Add { name: Some(NameArg::Bytes(b"n")), ..Add::plain(queue, b"x") };
+        check_refused(&Command::Add(named), "ADD NAME: use UNIQUE");
+        let tasks = TaskRefs { list: &[b"q_1"], form: IdForm::Long };
+        let what = "CANCEL of ids or names: use CANCEL PAYLOAD";
+        check_refused(&Command::Cancel { queue, which: Cancel::Ids(tasks) }, what);
+        check_refused(&Command::Explain { queue, task: tasks_first(tasks) }, "EXPLAIN");
+    }
+
+    fn tasks_first(tasks: TaskRefs<'_>) -> sureq_core::command::TaskRef<'_> {
+        sureq_core::command::TaskRef { bytes: tasks.list[0], form: tasks.form }
+    }
+}

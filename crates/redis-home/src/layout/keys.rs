@@ -1,0 +1,137 @@
+//! How keys and channels are spelt, and which of them share a slot.
+//!
+//! A script reaches only keys of one slot. In a cluster whose prefix has no slot tag, the queues of each slot tag are
+//! therefore a store of their own, with its own clock, ids and connections, and one more store lists those. Where the prefix
+//! has a tag, or there is no cluster, all queues are one store.
+
+use crate::connection::slots::{slot_of, tag_of};
+use crate::connection::target::Target;
+use crate::layout::Layout;
+use crate::layout::channels::Channels;
+
+impl Target {
+    /// Whether each slot tag is a store of its own.
+    pub(crate) fn is_spread(&self) -> bool {
+        self.is_cluster() && tag_of(self.prefix.as_bytes()).is_none()
+    }
+
+    /// The store that a queue is in, called by the slot tag that its keys have; none if there is but one.
+    pub(crate) fn store_of(&self, queue: &[u8]) -> Option<Vec<u8>> {
+        self.is_spread().then(|| {
+            let key = self.queue_key(queue);
+            tag_of(&key).expect("a queue's key has something in its braces").to_vec()
+        })
+    }
+
+    /// The keys that a script of ours is told, for a queue, a store, or what spans all: one that never exists, and the numbers of
+    /// the store. While a slot moves from one server to another, Redis serves no command there that names a key which it
+    /// does not find: the first one sees to it that no script finds half of a queue.
+    pub(crate) fn script_keys(&self, queue: Option<&[u8]>) -> [Vec<u8>; 2] {
+        let own = match queue {
+            _ if !self.is_spread() => self.prefix.clone().into_bytes(),
+            None => format!("{}{{stores}}:", self.prefix).into_bytes(),
+            Some(queue) => {
+                let tag = self.store_of(queue).unwrap_or_default();
+                [self.prefix.as_bytes(), b"s:{", &tag, b"}:"].concat()
+            }
+        };
+        let absent = queue.map_or_else(|| [&own, &b"absent"[..]].concat(), |queue| self.queue_key(queue));
+        [absent, [&own, &b"store"[..]].concat()]
+    }
+
+    /// Where the keys of a queue begin. They share what is in braces, and so their slot; Redis looks for no slot in empty
+    /// braces.
+    pub(crate) fn queue_key(&self, queue: &[u8]) -> Vec<u8> {
+        let (before, letter): (_, &[u8]) =
+            if queue.first().is_none_or(|&first| first == b'}') { ("x:{", b"x") } else { ("q:{", b"") };
+        [self.prefix.as_bytes(), before.as_bytes(), letter, queue, b"}"].concat()
+    }
+
+    /// The list of ids that wait, in the keys of redis-work-queue.
+    pub(crate) fn waiting_key(&self, queue: &[u8]) -> Vec<u8> {
+        [self.prefix.as_bytes(), queue, b":queue"].concat()
+    }
+
+    /// The list of ids that somebody has, in the keys of redis-work-queue.
+    pub(crate) fn processing_key(&self, queue: &[u8]) -> Vec<u8> {
+        [self.prefix.as_bytes(), queue, b":processing"].concat()
+    }
+
+    /// The key by which a queue in the keys of another program is found, and its slot.
+    pub(crate) fn foreign_key(&self, queue: &[u8]) -> Vec<u8> {
+        match self.layout {
+            Layout::Sureq | Layout::WorkQueue { .. } => self.waiting_key(queue),
+            Layout::Worqr => [self.prefix.as_bytes(), b":queues:", queue].concat(),
+            Layout::RedisQueue(_) => [self.prefix.as_bytes(), queue].concat(),
+        }
+    }
+
+    /// One that never exists beside them, for the reason that [`Self::script_keys`] gives.
+    pub(crate) fn absent_key(&self) -> Vec<u8> {
+        [self.prefix.as_bytes(), b"absent"].concat()
+    }
+
+    /// The slot in which a call is done.
+    pub(crate) fn slot(&self, queue: Option<&[u8]>) -> u16 {
+        match self.layout {
+            _ if !self.is_cluster() => 0,
+            Layout::Sureq => slot_of(&self.script_keys(queue)[1]),
+            Layout::WorkQueue { .. } | Layout::Worqr | Layout::RedisQueue(_) => {
+                slot_of(self.prefix.as_bytes())
+            }
+        }
+    }
+
+    /// The channels on which things are told of queues.
+    pub(crate) fn channels(&self) -> Channels {
+        Channels { prefix: self.prefix.clone(), layout: self.layout }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_begin_with_the_prefix() {
+        let target = Target::parse("redis://h?prefix=jobs:").unwrap();
+        assert_eq!(target.queue_key(b"a"), b"jobs:q:{a}");
+        assert_eq!(target.queue_key(b""), b"jobs:x:{x}");
+        assert_eq!(target.queue_key(b"}b"), b"jobs:x:{x}b}");
+        assert_eq!(target.script_keys(Some(b"a")), [b"jobs:q:{a}".to_vec(), b"jobs:store".to_vec()]);
+        let target = Target::parse("redis://h?layout=work-queue").unwrap();
+        assert_eq!(target.waiting_key(b"jobs"), b"jobs:queue");
+        assert_eq!(target.processing_key(b"jobs"), b"jobs:processing");
+        let target = Target::parse("redis://h?layout=work-queue&prefix=a:").unwrap();
+        assert_eq!(target.waiting_key(b"jobs"), b"a:jobs:queue");
+        let target = Target::parse("redis://h?layout=worqr").unwrap();
+        assert_eq!(target.foreign_key(b"jobs"), b"worqr:queues:jobs");
+        let target = Target::parse("redis://h?layout=redis-queue").unwrap();
+        assert_eq!(target.foreign_key(b"jobs"), b"jobs");
+    }
+
+    #[test]
+    fn what_a_script_reaches_is_in_one_slot() {
+        for url in ["redis-cluster://h", "redis-cluster://h?prefix={jobs}:"] {
+            let target = Target::parse(url).unwrap();
+            for queue in
+                [None, Some(&b"a"[..]), Some(b""), Some(b"}b"), Some(b"{a}b"), Some(b"a}b"), Some(b"{")]
+            {
+                let [absent, store] = target.script_keys(queue);
+                assert_eq!(slot_of(&absent), slot_of(&store), "{url} {queue:?}");
+                assert_eq!(target.slot(queue), slot_of(&store), "{url} {queue:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_slot_tag_is_a_store() {
+        let target = Target::parse("redis-cluster://h").unwrap();
+        assert_eq!(target.store_of(b"{app}one"), target.store_of(b"{app}two"));
+        assert_ne!(target.store_of(b"one"), target.store_of(b"two"));
+        let tag = target.store_of(b"{app}one").unwrap();
+        assert_eq!(target.script_keys(Some(&tag))[1], target.script_keys(Some(b"{app}two"))[1]);
+        let target = Target::parse("redis-cluster://h?prefix={jobs}:").unwrap();
+        assert_eq!(target.store_of(b"one"), None);
+    }
+}

@@ -1,0 +1,339 @@
+//! Large commands as several calls.
+//!
+//! Redis does nothing else while a script runs, so one call asks for a bounded number of tasks, ids or queues, and further calls
+//! ask for the rest. What others do comes in between: each slice is atomic, the command as a whole is not. A push is the
+//! exception: all of it is one call, since a batch is stored as a whole or not at all.
+
+use std::collections::{BTreeMap, HashSet};
+
+use redis::Value;
+use sureq_core::command::{Cancel, Command, TaskRefs, Worker};
+use sureq_core::{Refusal, limits};
+
+use crate::connection::link::Patience;
+use crate::foreign::worqr;
+use crate::layout::Layout;
+use crate::script::answer::{Strange, bytes, fields, list, number, refusal};
+use crate::script::call::{BEAT_CURSOR, Call, POP_COUNT, POP_ROOM};
+use crate::spread::{numbered, size};
+use crate::thread::Inner;
+
+/// How many tasks, ids or queues one call asks for: two or three milliseconds of Redis. Scripts move as many by themselves.
+pub(crate) const SLICE: usize = 200;
+
+/// How many bytes of payloads one call asks for; a single task may have more.
+const SLICE_BYTES: usize = 4 << 20;
+
+/// How many calls of a RECOVER may find nothing before the rest is left to the next command.
+const FRUITLESS_MAX: usize = 20;
+
+/// Whether a command takes several calls, each for a slice. Its replies are expected to have so many bytes.
+pub(crate) fn is_sliced(layout: Layout, command: &Command<'_>, reply_bytes: usize) -> bool {
+    let is_long = |tasks: &TaskRefs<'_>| tasks.list.len() > SLICE;
+    match command {
+        Command::Pop(pop) => {
+            let is_long = pop.count > 1 && reply_bytes > SLICE_BYTES || pop.queues.len() > SLICE;
+            pop.count as usize > SLICE || layout == Layout::Sureq && is_long
+        }
+        _ if layout != Layout::Sureq => false,
+        Command::Inspect { count, .. } => *count as usize > SLICE || *count > 1 && reply_bytes > SLICE_BYTES,
+        Command::Recover { .. } | Command::Worker(Worker::List) => true,
+        Command::Ack { tasks, .. } | Command::Bury { tasks, .. } | Command::Delete { tasks, .. } => {
+            is_long(tasks)
+        }
+        Command::Revive { tasks, .. } => tasks.as_ref().is_some_and(is_long),
+        Command::Cancel { which: Cancel::Ids(tasks), .. } => is_long(tasks),
+        Command::Cancel { which: Cancel::Names(names), .. } => names.len() > SLICE,
+        Command::Exists { queues } | Command::Drop { queues } => queues.len() > SLICE,
+        Command::Queues { count, .. } => *count as usize > SLICE,
+        _ => false,
+    }
+}
+
+/// Payload bytes of tasks.
+fn payload_bytes(tasks: &[Value]) -> usize {
+    tasks.iter().map(size).sum()
+}
+
+impl Inner {
+    /// Asks a call of whoever is concerned, slice by slice.
+    pub(crate) async fn ask_in_slices(&self, call: &Call) -> Result<Value, Refusal> {
+        match call.op {
+            _ if self.spans(call) => self.ask(call).await,
+            "pop" => self.pop_in_slices(call, Patience::Some).await,
+            "inspect" => self.inspect_in_slices(call).await,
+            "recover" => self.recover_in_slices(call).await,
+            "workers" => self.workers_in_slices().await,
+            "queues" => self.queues_in_slices(call).await,
+            "ack" => self.ack_in_slices(call).await,
+            "exists" | "drop" => self.count_in_slices(call, 0).await,
+            _ => self.count_in_slices(call, 1).await,
+        }
+    }
+
+    /// A pop of one store. What a later slice fails to get is left where it is: the tasks that are there are handed out.
+    pub(crate) async fn pop_in_slices(&self, call: &Call, patience: Patience) -> Result<Value, Refusal> {
+        let layout = self.link.target.layout;
+        let at = layout.pop_queues();
+        let wanted = sureq_core::id::decimal(&call.args[POP_COUNT]).unwrap_or(1) as usize;
+        let room = match call.args.get(POP_ROOM).filter(|_| layout == Layout::Sureq) {
+            Some(room) => sureq_core::id::decimal(room).map_or(limits::REPLY_BYTES_MAX, |room| room as usize),
+            None => usize::MAX,
+        };
+        let (mut tasks, mut first_queue, mut taken_bytes): (Vec<Value>, usize, usize) = (Vec::new(), 0, 0);
+        let queues = &call.args[at..];
+        let queues_max = if layout == Layout::Sureq { SLICE } else { queues.len() };
+        let mut slice = call.clone();
+        slice.args.truncate(at + queues_max);
+        loop {
+            let asked = SLICE.min(wanted - tasks.len());
+            slice.args[POP_COUNT] = asked.to_string().into_bytes();
+            if layout == Layout::Sureq {
+                let slice_room = SLICE_BYTES.min(room - taken_bytes);
+                slice.args[POP_ROOM] = slice_room.to_string().into_bytes();
+            }
+            let answer = self.link.ask_with(&slice, patience).await;
+            let more = match self.again(&slice, answer).await {
+                Ok(answer) if refusal(&answer).is_none() => numbered(answer, |queue| queue + first_queue)?,
+                Ok(answer) if tasks.is_empty() => return Ok(answer),
+                Err(no) if tasks.is_empty() => return Err(no),
+                Ok(_) | Err(_) => break,
+            };
+            let (got, got_bytes) = (more.len(), payload_bytes(&more));
+            taken_bytes += got_bytes;
+            tasks.extend(more);
+            let is_small = got == 0 || got_bytes < SLICE_BYTES / 2;
+            let is_end = got < asked && (layout != Layout::Sureq || is_small);
+            let is_last = first_queue + queues_max >= queues.len();
+            if is_end && is_last || tasks.len() >= wanted || taken_bytes >= room {
+                break;
+            }
+            // The queues before that of the last task had nothing more, or none of these has.
+            first_queue =
+                if is_end { first_queue + queues_max } else { tasks.last().map_or(Ok(0), queue_of)? };
+            slice.args.truncate(at);
+            slice.args.extend(queues[first_queue..].iter().take(queues_max).cloned());
+            slice.queue = slice.args.get(at).cloned();
+            if layout == Layout::Worqr {
+                worqr::move_ids_on(&mut slice, got);
+            }
+        }
+        Ok(Value::Array(tasks))
+    }
+
+    /// Tasks of a view. One that moves between two slices is shown once, or not at all.
+    async fn inspect_in_slices(&self, call: &Call) -> Result<Value, Refusal> {
+        let [_, _, start, count, _] = &call.args[..] else { return Err(Strange.into()) };
+        let count = sureq_core::id::decimal(count).unwrap_or(0) as usize;
+        let start: i64 = std::str::from_utf8(start).ok().and_then(|n| n.parse().ok()).ok_or(Strange)?;
+        let (mut shown, mut ids) = (Vec::new(), HashSet::new());
+        let (mut looked_at, mut all_bytes, mut slice) = (0, 0, call.clone());
+        while looked_at < count && all_bytes < limits::REPLY_BYTES_MAX {
+            let asked = SLICE.min(count - looked_at);
+            let from = start.saturating_add_unsigned(looked_at as u64);
+            if start < 0 && from >= 0 {
+                break;
+            }
+            slice.args[2] = from.to_string().into_bytes();
+            slice.args[3] = asked.to_string().into_bytes();
+            slice.args[4] = SLICE_BYTES.min(limits::REPLY_BYTES_MAX - all_bytes).to_string().into_bytes();
+            let some = list(self.ask_or_refuse(&slice).await?)?;
+            let (got, got_bytes) = (some.len(), payload_bytes(&some));
+            (looked_at, all_bytes) = (looked_at + got, all_bytes + got_bytes);
+            for task in some {
+                if ids.insert(id_of(&task)?) {
+                    shown.push(task);
+                }
+            }
+            if got == 0 || got < asked && got_bytes < SLICE_BYTES / 2 {
+                break;
+            }
+        }
+        Ok(Value::Array(shown))
+    }
+
+    /// Leases that nothing else ends, from the oldest on. What was recovered by this command is not recovered again by it.
+    async fn recover_in_slices(&self, call: &Call) -> Result<Value, Refusal> {
+        let [_, count, _] = &call.args[..] else { return Err(Strange.into()) };
+        let wanted = sureq_core::id::decimal(count).unwrap_or(0) as usize;
+        let (mut tasks, mut all_bytes, mut fruitless) = (Vec::new(), 0, 0);
+        let mut slice = call.clone().arg("").arg("");
+        while tasks.len() < wanted && all_bytes < limits::REPLY_BYTES_MAX && fruitless < FRUITLESS_MAX {
+            slice.args[1] = SLICE.min(wanted - tasks.len()).to_string().into_bytes();
+            let answer = match self.ask_or_refuse(&slice).await {
+                Ok(answer) => answer,
+                Err(no) if tasks.is_empty() => return Err(no),
+                Err(_) => break,
+            };
+            let [from, upto, some] = fields(answer)?;
+            let (from, some) = (bytes(from)?, list(some)?);
+            fruitless = if some.is_empty() { fruitless + 1 } else { 0 };
+            all_bytes += payload_bytes(&some);
+            tasks.extend(some);
+            if from.is_empty() {
+                break;
+            }
+            (slice.args[3], slice.args[4]) = (from, bytes(upto)?);
+        }
+        Ok(Value::Array(tasks))
+    }
+
+    async fn workers_in_slices(&self) -> Result<Value, Refusal> {
+        let (mut workers, mut cursor) = (BTreeMap::new(), b"0".to_vec());
+        loop {
+            let mut some =
+                list(self.ask_or_refuse(&Call::new("workers", None).arg(cursor)).await?)?.into_iter();
+            cursor = bytes(some.next().ok_or(Strange)?)?;
+            for worker in some {
+                let [name, incarnation, ttl, mut leased] = fields::<4>(worker)?;
+                if leased == Value::Nil {
+                    leased = self.held_in_slices(&name, &incarnation).await?;
+                }
+                workers
+                    .insert(number(incarnation.clone())?, Value::Array(vec![name, incarnation, ttl, leased]));
+            }
+            if cursor == b"0" {
+                return Ok(Value::Array(workers.into_values().collect()));
+            }
+        }
+    }
+
+    /// How many tasks a worker of many queues holds.
+    async fn held_in_slices(&self, name: &Value, incarnation: &Value) -> Result<Value, Refusal> {
+        let (name, incarnation) = (bytes(name.clone())?, number(incarnation.clone())?);
+        let (mut queues, mut cursor) = (BTreeMap::new(), b"0".to_vec());
+        loop {
+            let step = Call::new("held", None).arg(name.clone()).number(incarnation).arg(cursor);
+            let mut some = list(self.ask_or_refuse(&step).await?)?.into_iter();
+            cursor = bytes(some.next().ok_or(Strange)?)?;
+            while let (Some(queue), Some(held)) = (some.next(), some.next()) {
+                queues.insert(bytes(queue)?, number(held)?);
+            }
+            if cursor == b"0" {
+                return Ok(Value::Int(queues.into_values().sum::<u64>().cast_signed()));
+            }
+        }
+    }
+
+    /// A whole beat: for a worker with many queues it takes several scripts. If a later one fails, the next beat reports its share.
+    pub(crate) async fn hear_out(
+        &self,
+        call: &Call,
+        first: Result<Value, Refusal>,
+    ) -> Result<Value, Refusal> {
+        let first = first?;
+        // In the keys of other programs a beat is one call.
+        if self.link.target.layout != Layout::Sureq || refusal(&first).is_some() {
+            return Ok(first);
+        }
+        let (mut told, mut is_told, mut step) = (Vec::new(), HashSet::new(), call.clone());
+        let mut answer = Ok(first);
+        while let Ok(some) = answer {
+            let mut some = list(some)?.into_iter();
+            let cursor = bytes(some.next().ok_or(Strange)?)?;
+            for receipt in some {
+                let receipt = bytes(receipt)?;
+                if is_told.insert(receipt.clone()) {
+                    told.push(Value::BulkString(receipt));
+                }
+            }
+            if cursor == b"0" {
+                break;
+            }
+            step.args[BEAT_CURSOR] = cursor;
+            answer = self.ask_or_refuse(&step).await;
+        }
+        Ok(Value::Array(told))
+    }
+
+    /// Queues in the order of their numbers. One that is there all the time is told of once.
+    async fn queues_in_slices(&self, call: &Call) -> Result<Value, Refusal> {
+        let [cursor, count] = &call.args[..] else { return Err(Strange.into()) };
+        let wanted = sureq_core::id::decimal(count).unwrap_or(1) as usize;
+        let (mut cursor, mut rows) = (cursor.clone(), Vec::new());
+        while rows.len() < wanted {
+            let slice = Call::new("queues", None).arg(cursor).number(SLICE.min(wanted - rows.len()) as u64);
+            let mut some = list(self.ask_or_refuse(&slice).await?)?.into_iter();
+            cursor = bytes(some.next().ok_or(Strange)?)?;
+            rows.extend(some);
+            if cursor == b"0" {
+                break;
+            }
+        }
+        rows.insert(0, Value::BulkString(cursor));
+        Ok(Value::Array(rows))
+    }
+
+    async fn ack_in_slices(&self, call: &Call) -> Result<Value, Refusal> {
+        const HEAD: usize = 2;
+        let (mut finished, mut before) = (Vec::new(), 0);
+        for some in call.args[HEAD..].chunks(SLICE) {
+            for index in list(self.ask_slice(call, HEAD, some, before).await?)? {
+                finished.push(Value::Int((number(index)? + before as u64).cast_signed()));
+            }
+            before += some.len();
+        }
+        Ok(Value::Array(finished))
+    }
+
+    /// How many in all of what a call names behind its first arguments.
+    async fn count_in_slices(&self, call: &Call, head: usize) -> Result<Value, Refusal> {
+        let (mut sum, mut before) = (0, 0);
+        for some in call.args[head..].chunks(SLICE) {
+            sum += number(self.ask_slice(call, head, some, before).await?)?;
+            before += some.len();
+        }
+        Ok(Value::Int(sum.cast_signed()))
+    }
+
+    /// One slice of what a call names. If some were done before it, nobody can say that nothing was.
+    async fn ask_slice(
+        &self,
+        call: &Call,
+        head: usize,
+        some: &[Vec<u8>],
+        done_before: usize,
+    ) -> Result<Value, Refusal> {
+        let mut slice = Call::new(call.op, call.queue.as_deref());
+        slice.args = [&call.args[..head], some].concat();
+        self.ask_or_refuse(&slice).await.map_err(|no| if done_before > 0 { partly_done(no) } else { no })
+    }
+
+    /// Sends one call; what its script refuses is an error.
+    pub(crate) async fn ask_or_refuse(&self, call: &Call) -> Result<Value, Refusal> {
+        let answer = self.link.ask(call).await?;
+        refusal(&answer).map_or(Ok(answer), Err)
+    }
+
+    /// Gives deliveries back to the front, each slice before the one that came after it.
+    pub(crate) async fn undeliver(&self, queue: &[u8], tasks: &[Vec<u8>]) {
+        for some in tasks.chunks(SLICE).rev() {
+            let call = Call::about("undeliver", queue).args(some.iter().cloned());
+            // Whatever cannot be given back now comes back as any delivery does whose holder is silent.
+            let _ = self.link.ask(&call).await;
+        }
+    }
+}
+
+/// What a command is refused with of which the first steps were done: nobody can say that nothing was.
+pub(crate) fn partly_done(no: Refusal) -> Refusal {
+    match no {
+        Refusal::Unavailable { why } => Refusal::Unknown { why },
+        Refusal::WrongType { words } => {
+            let why = format!("some of it was done before Redis said: WRONGTYPE {words}");
+            Refusal::Unknown { why: why.into() }
+        }
+        other => other,
+    }
+}
+
+/// The place of a task's queue among those that were named.
+fn queue_of(task: &Value) -> Result<usize, Strange> {
+    let Value::Array(fields) = task else { return Err(Strange) };
+    fields.first().cloned().map_or(Err(Strange), number).map(|queue| queue as usize)
+}
+
+fn id_of(task: &Value) -> Result<Vec<u8>, Strange> {
+    let Value::Array(fields) = task else { return Err(Strange) };
+    fields.get(1).cloned().map_or(Err(Strange), bytes)
+}

@@ -1,0 +1,434 @@
+//! Pops that wait.
+//!
+//! A script cannot wait. Whoever found nothing stands in this line, in the order of arrival, until a message says that there
+//! may be something in one of its queues, or it is the time at which, as a script said, something will be. Nothing is asked
+//! meanwhile. Messages are heard by `hearing`.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use redis::Value;
+use sureq_core::{Refusal, Replies, Reply};
+use sureq_home_api::Payload;
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use crate::connection::link::Patience;
+use crate::script::answer::{fields, list, number, read, refusal};
+use crate::script::call::{Call, Shape};
+use crate::thread::{Inner, Store};
+use crate::waiting::hearing::Wanted;
+use crate::waiting::serving::serve;
+use crate::waiting::waiters::{Agenda, Waiter, Waiters};
+
+/// When to try again what Redis did not answer.
+const RETRY_MS: u64 = 2_000;
+
+/// How often to look where messages may be lost.
+const LOOK_MS: u64 = 15_000;
+
+/// How often to look where Redis forbids this user to hear messages.
+const UNHEARD_MS: u64 = 1_000;
+
+/// How many queues one script looks at.
+const TICKED: usize = 64;
+
+/// A queue, or any, and whoever wants to know when those who wait for it have been tried.
+type Look = (Option<Vec<u8>>, oneshot::Sender<()>);
+
+/// The line.
+pub(crate) struct Line {
+    waiters: RefCell<Waiters>,
+    /// Something may have changed.
+    changed: Notify,
+    /// Queues in which there may be something.
+    stirred: RefCell<BTreeSet<Vec<u8>>>,
+    /// The same by store, for those who serve it: a server that hangs holds up nobody who waits for others.
+    pending: RefCell<BTreeMap<Store, BTreeSet<Vec<u8>>>>,
+    /// Stores that are being served, and those who want to know when that is done.
+    serving: RefCell<BTreeMap<Store, Vec<oneshot::Sender<()>>>>,
+    agenda: RefCell<Agenda>,
+    /// Queues whose messages are heard.
+    pub(crate) heard: RefCell<BTreeSet<Vec<u8>>>,
+    /// Queues whose messages Redis forbids this user to hear.
+    forbidden: RefCell<BTreeSet<Vec<u8>>>,
+    wanted: mpsc::UnboundedSender<Wanted>,
+    looks: RefCell<Vec<Look>>,
+    count: Arc<AtomicUsize>,
+}
+
+impl Line {
+    pub(crate) fn new(count: Arc<AtomicUsize>) -> (Self, mpsc::UnboundedReceiver<Wanted>) {
+        let (wanted, wants) = mpsc::unbounded_channel();
+        let line = Self {
+            waiters: RefCell::default(),
+            changed: Notify::new(),
+            stirred: RefCell::default(),
+            pending: RefCell::default(),
+            serving: RefCell::default(),
+            agenda: RefCell::default(),
+            heard: RefCell::default(),
+            forbidden: RefCell::default(),
+            wanted,
+            looks: RefCell::default(),
+            count,
+        };
+        (line, wants)
+    }
+
+    /// Takes a place at the end, and is tried once more when messages about its queues are heard for sure.
+    pub(crate) async fn join(&self, waiter: Waiter) {
+        let queues = waiter.queues.clone();
+        self.stand(waiter);
+        let unheard = queues.iter().filter(|queue| !self.heard.borrow().contains(*queue));
+        let asked: Vec<_> = unheard
+            .filter_map(|queue| {
+                let (done, is_done) = oneshot::channel();
+                self.wanted.send((queue.clone(), done)).is_ok().then_some(is_done)
+            })
+            .collect();
+        for is_done in asked {
+            // It is dropped if the connection is lost; all are tried again when there is a new one.
+            let _ = is_done.await;
+        }
+        for queue in &queues {
+            self.stir(queue);
+        }
+    }
+
+    /// Takes a place at the end.
+    pub(crate) fn stand(&self, waiter: Waiter) {
+        self.waiters.borrow_mut().join(waiter);
+        self.recount();
+        self.changed.notify_one();
+    }
+
+    /// The first who waits for this queue; it leaves the line.
+    pub(crate) fn next(&self, queue: &[u8]) -> Option<Rc<Waiter>> {
+        let those = self.waiters.borrow().of([&queue.to_vec()]);
+        let next = those.into_iter().find(|waiter| !waiter.slot.is_abandoned())?;
+        self.remove(&next);
+        Some(next)
+    }
+
+    /// Gives one who got nothing its place again.
+    pub(crate) fn restore(&self, waiter: Rc<Waiter>) {
+        self.waiters.borrow_mut().restore(waiter);
+        self.recount();
+        self.changed.notify_one();
+    }
+
+    /// The queues that are waited for.
+    pub(crate) fn queues(&self) -> BTreeSet<Vec<u8>> {
+        self.waiters.borrow().queues()
+    }
+
+    /// How many queues are waited for.
+    pub(crate) fn queue_count(&self) -> usize {
+        self.waiters.borrow().queue_count()
+    }
+
+    /// For how long to block for those who wait for this queue, where 0 is for ever; nothing, if nobody does.
+    pub(crate) fn block_ms(&self, queue: &[u8], now_ms: u64) -> Option<u64> {
+        let those = self.waiters.borrow().of([&queue.to_vec()]);
+        let last = those.iter().map(|waiter| waiter.until_ms).reduce(|a, b| Some(a?.max(b?)))?;
+        Some(last.map_or(0, |at| at.saturating_sub(now_ms).max(1)))
+    }
+
+    /// Answers those whose time is up, and forgets those who have left. Who is just being tried has its answer in a moment.
+    pub(crate) fn drop_late(&self, now_ms: u64) {
+        let late = self.waiters.borrow().late(now_ms);
+        for waiter in late {
+            if !waiter.is_tried.get() {
+                self.time_out(&waiter);
+            }
+        }
+    }
+
+    /// Forgets those who have left.
+    pub(crate) fn drop_abandoned(&self) {
+        let all = self.waiters.borrow().all();
+        all.iter().filter(|waiter| waiter.slot.is_abandoned()).for_each(|waiter| self.remove(waiter));
+        self.changed.notify_one();
+    }
+
+    fn time_out(&self, waiter: &Waiter) {
+        // Whoever has left needs no answer.
+        let _ = waiter.slot.fill(only(Reply::TimedOut));
+        self.remove(waiter);
+    }
+
+    /// Waits until something has changed, or somebody's time is up, or it is time to look.
+    pub(crate) async fn sleep(&self, now_ms: u64) {
+        let next =
+            [self.waiters.borrow().next_end(), self.agenda.borrow().next()].into_iter().flatten().min();
+        match next {
+            Some(at) => {
+                let wait = Duration::from_millis(at.saturating_sub(now_ms).max(1));
+                // Whichever comes first, it is looked what to do.
+                let _ = tokio::time::timeout(wait, self.changed.notified()).await;
+            }
+            None => self.changed.notified().await,
+        }
+    }
+
+    /// Those who want to know when all has been tried.
+    pub(crate) fn take_looks(&self) -> Vec<oneshot::Sender<()>> {
+        self.looks.take().into_iter().map(|(_, done)| done).collect()
+    }
+
+    /// There may be something in this queue.
+    pub(crate) fn stir(&self, queue: &[u8]) {
+        self.stirred.borrow_mut().insert(queue.to_vec());
+        self.changed.notify_one();
+    }
+
+    /// There will be something in this queue then, by the monotonic clock: whoever waits for it looks at that time.
+    pub(crate) fn announce(&self, queue: &[u8], at_ms: u64) {
+        if self.is_wanted(queue) {
+            self.agenda.borrow_mut().announce(queue, at_ms);
+            self.changed.notify_one();
+        }
+    }
+
+    /// There may be something in any queue.
+    pub(crate) fn wake(&self) {
+        let all = self.queues();
+        self.stirred.borrow_mut().extend(all);
+        self.changed.notify_one();
+    }
+
+    /// Tries those who wait for a queue, or for any, and says when that is done.
+    pub(crate) fn look(&self, queue: Option<&[u8]>, done: oneshot::Sender<()>) {
+        self.looks.borrow_mut().push((queue.map(<[u8]>::to_vec), done));
+        match queue {
+            Some(queue) => self.stir(queue),
+            None => self.wake(),
+        }
+    }
+
+    /// Answers all as if their time were up.
+    pub(crate) fn dismiss(&self) {
+        let all = self.waiters.borrow().all();
+        for waiter in all {
+            if waiter.is_tried.get() {
+                // Redis may give it something just now.
+                waiter.is_dismissed.set(true);
+            } else {
+                self.time_out(&waiter);
+            }
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiters.borrow().len() == 0
+    }
+
+    fn recount(&self) {
+        self.count.store(self.waiters.borrow().len(), Ordering::Release);
+    }
+
+    pub(crate) fn remove(&self, waiter: &Waiter) {
+        self.waiters.borrow_mut().leave(waiter);
+        self.recount();
+    }
+
+    /// Notes that messages about a queue cannot be heard. Whoever comes to wait for it next asks for them again.
+    pub(crate) fn forbid(&self, queue: &[u8]) {
+        self.heard.borrow_mut().remove(queue);
+        self.forbidden.borrow_mut().insert(queue.to_vec());
+    }
+
+    /// Notes that messages about a queue can be heard.
+    pub(crate) fn allow(&self, queue: &[u8]) {
+        self.forbidden.borrow_mut().remove(queue);
+    }
+
+    /// How long at most until a queue is looked at again, if messages about it may be missed.
+    fn looked_at_after(&self, queue: &[u8], may_miss: bool) -> Option<u64> {
+        if self.forbidden.borrow().contains(queue) { Some(UNHEARD_MS) } else { may_miss.then_some(LOOK_MS) }
+    }
+
+    /// Notes that somebody hears of a queue from now on; false if somebody does already.
+    pub(crate) fn begin_hearing(&self, queue: &[u8]) -> bool {
+        self.heard.borrow_mut().insert(queue.to_vec())
+    }
+
+    /// Notes that nobody hears of a queue any more. Whoever came to wait for it just now wants it heard again.
+    pub(crate) fn end_hearing(&self, queue: &[u8]) {
+        self.heard.borrow_mut().remove(queue);
+        if self.is_wanted(queue) {
+            // Nobody waits for the answer: all are tried when it is heard.
+            let (done, _) = oneshot::channel();
+            let _ = self.wanted.send((queue.to_vec(), done));
+        }
+    }
+
+    pub(crate) fn is_wanted(&self, queue: &[u8]) -> bool {
+        self.waiters.borrow().is_wanted(queue)
+    }
+}
+
+pub(crate) fn only(reply: Reply) -> Replies<Payload> {
+    let mut replies = Replies::default();
+    replies.list.push(reply);
+    replies
+}
+
+/// Serves the line for as long as the home is open.
+pub(crate) async fn serve_line(inner: Rc<Inner>) {
+    let line = &inner.line;
+    loop {
+        let (looks, now) = (line.looks.take(), inner.link.clock.monotonic_ms());
+        let due = line.agenda.borrow_mut().take_due(now);
+        let stirred = line.stirred.take();
+        for queue in due.into_iter().chain(stirred) {
+            let store = inner.link.target.store_of(&queue);
+            line.pending.borrow_mut().entry(store).or_default().insert(queue);
+        }
+        let stores: Vec<Store> = line.pending.borrow().keys().cloned().collect();
+        for store in stores {
+            line.serving.borrow_mut().entry(store).or_insert_with_key(|store| {
+                tokio::task::spawn_local(serve_store(Rc::clone(&inner), store.clone()));
+                Vec::new()
+            });
+        }
+        if looks.is_empty() {
+            line.drop_late(now);
+        }
+        for (queue, done) in looks {
+            tell_when_served(&inner, queue.as_deref(), done);
+        }
+        line.sleep(now).await;
+    }
+}
+
+/// Says when those who wait for a queue, or for any, have been tried, and those whose time is up have their answer.
+fn tell_when_served(inner: &Rc<Inner>, queue: Option<&[u8]>, done: oneshot::Sender<()>) {
+    let of = queue.map(|queue| inner.link.target.store_of(queue));
+    let mut served = Vec::new();
+    for (store, listeners) in &mut *inner.line.serving.borrow_mut() {
+        if of.as_ref().is_none_or(|of| of == store) {
+            let (tell, is_told) = oneshot::channel();
+            listeners.push(tell);
+            served.push(is_told);
+        }
+    }
+    let inner = Rc::clone(inner);
+    tokio::task::spawn_local(async move {
+        for store in served {
+            // Dropped or told, it is done.
+            let _ = store.await;
+        }
+        inner.line.drop_late(inner.link.clock.monotonic_ms());
+        // Whoever asked may have stopped listening.
+        let _ = done.send(());
+    });
+}
+
+/// Tries those who wait for queues of a store, for as long as there may be something.
+async fn serve_store(inner: Rc<Inner>, store: Store) {
+    let line = &inner.line;
+    loop {
+        let Some(queues) = line.pending.borrow_mut().remove(&store) else { break };
+        let everyone = line.waiters.borrow().of(&queues);
+        serve(&inner, &store, everyone).await;
+        plan(&inner, &store, &queues).await;
+    }
+    let listeners = line.serving.borrow_mut().remove(&store).unwrap_or_default();
+    for tell in listeners {
+        // Whoever asked may have stopped listening.
+        let _ = tell.send(());
+    }
+    // It may be time for something sooner now, or somebody's time was up while it was tried.
+    line.changed.notify_one();
+}
+
+/// Answers whether the next in line may get something, too.
+pub(crate) async fn try_one(inner: &Rc<Inner>, store: &Store, waiter: &Rc<Waiter>) -> bool {
+    let line = &inner.line;
+    // It is not to get something in two stores at once, nor is whoever came after it to go before.
+    while waiter.is_tried.get() {
+        waiter.was_tried.notified().await;
+    }
+    // It may have been served there.
+    if !line.waiters.borrow().contains(waiter) {
+        return true;
+    }
+    waiter.is_tried.set(true);
+    let answer = inner.try_pop(&waiter.call, store).await;
+    waiter.is_tried.set(false);
+    waiter.was_tried.notify_waiters();
+    let mut replies = Replies::default();
+    let is_served = match answer {
+        // When the server is back, it is looked again.
+        Err(Refusal::Unavailable { .. }) => false,
+        Err(no) => {
+            replies.list.push(Reply::Refused(no));
+            true
+        }
+        Ok(answer) => {
+            read(inner.link.target.layout.ids(), &Shape::Tasks, answer, &mut replies);
+            !matches!(replies.list.last(), Some(Reply::Tasks(span)) if span.is_empty())
+        }
+    };
+    if is_served {
+        line.remove(waiter);
+        inner.give(&waiter.slot, replies).await;
+        inner.give_back_unconfirmed().await;
+    } else if waiter.is_dismissed.get() {
+        line.time_out(waiter);
+    }
+    is_served
+}
+
+/// Finds out when something will happen by itself to those queues of a store that are still waited for.
+async fn plan(inner: &Rc<Inner>, store: &Store, queues: &BTreeSet<Vec<u8>>) {
+    let line = &inner.line;
+    let (waited, others): (Vec<_>, Vec<_>) = queues.iter().partition(|queue| line.is_wanted(queue));
+    for queue in others {
+        line.agenda.borrow_mut().forget(queue);
+        line.allow(queue);
+    }
+    for some in waited.chunks(TICKED) {
+        let now = inner.link.clock.monotonic_ms();
+        for queue in some {
+            line.agenda.borrow_mut().ask(queue);
+        }
+        let rows = tick(inner, store, some).await;
+        let answered = inner.link.clock.monotonic_ms();
+        for (at, queue) in some.iter().enumerate() {
+            let next = match &rows {
+                Ok(rows) => rows.get(at).and_then(|row| when(row, answered)),
+                Err(_) => Some(now + RETRY_MS),
+            };
+            let look = line.looked_at_after(queue, inner.link.may_miss()).map(|ms| now + ms);
+            let next = [next, look].into_iter().flatten().min();
+            line.agenda.borrow_mut().set(queue, next);
+        }
+    }
+}
+
+/// What a script says of when something will happen to queues; nothing, where time alone brings nothing.
+async fn tick(inner: &Inner, store: &Store, queues: &[&Vec<u8>]) -> Result<Vec<Value>, Refusal> {
+    if !inner.link.target.layout.ticks() {
+        return Ok(Vec::new());
+    }
+    let call = Call::new("tick", store.as_deref().or(Some(queues[0]))).args(queues.iter().copied().cloned());
+    let answer = inner.link.ask_with(&call, Patience::None).await?;
+    match refusal(&answer) {
+        Some(no) => Err(no),
+        None => Ok(list(answer).unwrap_or_default()),
+    }
+}
+
+/// When to look at a queue again, by the monotonic clock, from what a script has just said of it.
+fn when(row: &Value, now_ms: u64) -> Option<u64> {
+    let [at, appointed, log, wall] = fields::<4>(row.clone()).ok()?.map(|n: Value| number(n).unwrap_or(0));
+    let waits = [(at, log), (appointed, wall)].into_iter().filter(|(at, _)| *at > 0);
+    // Both clocks were in the middle of a millisecond.
+    waits.map(|(at, clock)| now_ms + 1 + at.saturating_sub(clock)).min()
+}

@@ -1,0 +1,243 @@
+//! Sending calls, and serving those who wait, with as few round trips as their order allows.
+//!
+//! What a call brings goes to whoever waits for it before a later call of the same batch can take it or see it. So a batch is sent
+//! in runs: a run ends before a call about a queue that somebody waits for and that the run has touched already. Pushes may
+//! follow pushes. Those who wait for queues that have nothing to do with each other are tried at the same time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use futures_util::future::join_all;
+use redis::Value;
+use sureq_core::Refusal;
+use tokio::sync::oneshot;
+
+use crate::script::call::Call;
+use crate::thread::{Inner, Store};
+use crate::waiting::line::try_one;
+use crate::waiting::waiters::Waiter;
+
+/// How many who wait for the same queues are tried at once.
+const TRIED_MAX: usize = 32;
+
+/// Queues that calls are about; none stands for any.
+type About<'a> = Option<Vec<&'a [u8]>>;
+
+impl Inner {
+    /// Sends calls, in order; answers what each answered.
+    pub(crate) async fn send(&self, calls: &[&Call]) -> Vec<Result<Value, Refusal>> {
+        self.enlist(calls).await;
+        let (mut answers, mut rest) = (Vec::with_capacity(calls.len()), calls);
+        while let [first, ..] = rest {
+            let run = &rest[..self.run_len(rest)];
+            if self.spans(first) {
+                answers.push(self.ask(first).await);
+            } else {
+                answers.extend(self.link.send(run).await);
+            }
+            rest = &rest[run.len()..];
+            if let [next, ..] = rest {
+                self.serve_between(run, next).await;
+            }
+        }
+        answers
+    }
+
+    /// How many of these calls may be sent at once.
+    fn run_len(&self, calls: &[&Call]) -> usize {
+        let spans = calls.iter().position(|call| self.spans(call));
+        let most = spans.unwrap_or(calls.len()).max(1);
+        if self.line.is_empty() {
+            return most;
+        }
+        let mut touched = Touched::default();
+        let mut len = 0;
+        for call in &calls[..most] {
+            if !touched.take(self.waited_for(call), is_push(call)) {
+                break;
+            }
+            len += 1;
+        }
+        len
+    }
+
+    /// Serves those who wait for something that calls may have brought, if the next call may take it.
+    pub(crate) async fn serve_between(&self, before: &[&Call], next: &Call) {
+        let mut touched = Touched::default();
+        for call in before {
+            touched.add(self.waited_for(call), is_push(call));
+        }
+        if touched.take(self.waited_for(next), is_push(next)) {
+            return;
+        }
+        let queues: Vec<Option<&[u8]>> =
+            if touched.is_all { vec![None] } else { touched.queues.keys().copied().map(Some).collect() };
+        let looks = queues.into_iter().map(|queue| {
+            let (done, is_done) = oneshot::channel();
+            self.line.look(queue, done);
+            is_done
+        });
+        // The line is served for as long as the home is open.
+        join_all(looks).await;
+    }
+
+    /// The queues of a call that somebody waits for.
+    fn waited_for<'a>(&self, call: &'a Call) -> About<'a> {
+        if self.line.is_empty() {
+            return Some(Vec::new());
+        }
+        let queues: Vec<&[u8]> = match call.op {
+            "pop" => {
+                call.args.iter().skip(self.link.target.layout.pop_queues()).map(|queue| &queue[..]).collect()
+            }
+            "exists" | "drop" => call.args.iter().map(|queue| &queue[..]).collect(),
+            _ => vec![call.queue.as_deref()?],
+        };
+        Some(queues.into_iter().filter(|queue| self.line.is_wanted(queue)).collect())
+    }
+}
+
+fn is_push(call: &Call) -> bool {
+    matches!(call.op, "push" | "add")
+}
+
+/// What calls may have changed of what is waited for.
+#[derive(Default)]
+struct Touched<'a> {
+    /// Each queue, and whether it was only pushed to.
+    queues: BTreeMap<&'a [u8], bool>,
+    is_all: bool,
+}
+
+impl<'a> Touched<'a> {
+    /// Adds a call, unless those who wait have to be served before it.
+    fn take(&mut self, about: About<'a>, is_push: bool) -> bool {
+        let is_free = match &about {
+            None => self.queues.is_empty() && !self.is_all,
+            Some(queues) => {
+                let is_same = |queue: &&[u8]| self.queues.get(queue).is_none_or(|pushed| *pushed && is_push);
+                queues.is_empty() || !self.is_all && queues.iter().all(is_same)
+            }
+        };
+        if is_free {
+            self.add(about, is_push);
+        }
+        is_free
+    }
+
+    fn add(&mut self, about: About<'a>, is_push: bool) {
+        match about {
+            None => self.is_all = true,
+            Some(queues) => {
+                for queue in queues {
+                    *self.queues.entry(queue).or_insert(true) &= is_push;
+                }
+            }
+        }
+    }
+}
+
+/// Tries all who wait for one of these queues: of those who wait for the same, whoever came first, first.
+pub(crate) async fn serve(inner: &Rc<Inner>, store: &Store, everyone: Vec<Rc<Waiter>>) {
+    join_all(groups(everyone).into_iter().map(|group| serve_group(inner, store, group))).await;
+}
+
+/// Parts them so that no two groups wait for the same queue. Everybody keeps the order of arrival.
+fn groups(everyone: Vec<Rc<Waiter>>) -> Vec<Vec<Rc<Waiter>>> {
+    let mut group_of: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
+    let mut groups: Vec<Vec<Rc<Waiter>>> = Vec::new();
+    for waiter in everyone {
+        let known: BTreeSet<usize> =
+            waiter.queues.iter().filter_map(|queue| group_of.get(queue)).copied().collect();
+        let mut known = known.into_iter();
+        let own = known.next().unwrap_or_else(|| {
+            groups.push(Vec::new());
+            groups.len() - 1
+        });
+        for other in known {
+            let joined = std::mem::take(&mut groups[other]);
+            for queue in joined.iter().flat_map(|one| &one.queues) {
+                group_of.insert(queue.clone(), own);
+            }
+            groups[own].extend(joined);
+        }
+        for queue in &waiter.queues {
+            group_of.insert(queue.clone(), own);
+        }
+        groups[own].push(waiter);
+    }
+    groups.retain(|group| !group.is_empty());
+    for group in &mut groups {
+        group.sort_by_key(|waiter| waiter.place());
+    }
+    groups
+}
+
+/// Tries those of a group, in their order: as many at once as have been served so far.
+async fn serve_group(inner: &Rc<Inner>, store: &Store, group: Vec<Rc<Waiter>>) {
+    let mut empty: BTreeSet<&Vec<Vec<u8>>> = BTreeSet::new();
+    let (mut rest, mut served) = (&group[..], 0_usize);
+    // Calls over connections of their own would overtake each other.
+    let most = if inner.link.target.is_replicated { 1 } else { TRIED_MAX };
+    while !rest.is_empty() {
+        let mut tried = Vec::new();
+        while let [next, behind @ ..] = rest
+            && tried.len() < served.clamp(1, most)
+        {
+            rest = behind;
+            if next.slot.is_abandoned() {
+                inner.line.remove(next);
+            } else if !empty.contains(&next.queues) {
+                tried.push(next);
+            }
+        }
+        let outcomes = join_all(tried.iter().map(|waiter| try_one(inner, store, waiter))).await;
+        for (waiter, may_go_on) in tried.into_iter().zip(outcomes) {
+            if may_go_on {
+                served += 1;
+            } else {
+                empty.insert(&waiter.queues);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use sureq_home_api::elsewhere::ReplySlot;
+
+    use super::*;
+    use crate::script::call::spelt_receipt;
+    use crate::waiting::waiters::Waiters;
+
+    #[test]
+    fn those_who_wait_for_the_same_are_together_in_their_order() {
+        let mut waiters = Waiters::default();
+        for queues in [&["a"][..], &["b"], &["c"], &["b", "a"], &["c"], &["d"]] {
+            let queues = queues.iter().map(|queue| queue.as_bytes().to_vec()).collect();
+            waiters.join(Waiter::new(
+                Call::new("pop", None),
+                queues,
+                None,
+                Arc::new(ReplySlot::new(Vec::new(), spelt_receipt)),
+            ));
+        }
+        let places = |group: &Vec<Rc<Waiter>>| group.iter().map(|waiter| waiter.place()).collect::<Vec<_>>();
+        let groups: Vec<Vec<u64>> = groups(waiters.all()).iter().map(places).collect();
+        assert_eq!(groups, [vec![1, 2, 4], vec![3, 5], vec![6]]);
+    }
+
+    #[test]
+    fn a_run_ends_before_what_somebody_waits_for_may_be_taken() {
+        let mut touched = Touched::default();
+        let about = |queue: &'static [u8]| Some(vec![queue]);
+        assert!(touched.take(Some(vec![]), false), "nobody waits for it");
+        assert!(touched.take(about(b"q"), true) && touched.take(about(b"q"), true), "pushes follow pushes");
+        assert!(!touched.take(about(b"q"), false), "a pop waits");
+        assert!(touched.take(about(b"other"), false));
+        assert!(!touched.take(about(b"other"), true));
+        assert!(!touched.take(None, false), "a worker may give anything back");
+    }
+}
