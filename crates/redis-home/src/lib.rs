@@ -4,7 +4,7 @@
 //! - [`RedisHome`] is the home; [`Target`] is where its Redis is, read from a URL. `thread` executes the commands, on a
 //!   thread of its own; `spread` does so for commands about several hash slots of a cluster.
 //! - `connection`: `link` sends calls to the server that owns their queue, and repeats only those that were not executed.
-//!   `fleet` knows which server that is: the only one, the primary that sentinels name, or the owner of a hash slot
+//!   `topology` knows which server that is: the only one, the primary that sentinels name, or the owner of a hash slot
 //!   (`slots`). `node` is one server.
 //! - `script`: `call` turns a command into a call of the Lua script, `answer` turns the answer into a reply, `slices`
 //!   splits large commands, `runner` loads the script. `clock` carries log time from one call to the next, since Redis

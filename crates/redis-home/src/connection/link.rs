@@ -15,9 +15,9 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::connection::cut::Cut;
-use crate::connection::fleet::Fleet;
 use crate::connection::node::{About, GREETING, Node, Sent};
 use crate::connection::target::Target;
+use crate::connection::topology::Topology;
 use crate::foreign::work_queue::look_out::LookOut;
 use crate::layout::Layout;
 use crate::script::answer::{fields, number};
@@ -39,7 +39,7 @@ const TAKEN_OVER: Duration = Duration::from_secs(1);
 
 /// The servers, and what is known of them.
 pub(crate) struct Link {
-    fleet: Fleet,
+    topology: Topology,
     pub(crate) target: Target,
     pub(crate) clock: Arc<dyn Clock>,
     log: LogClock,
@@ -78,14 +78,14 @@ impl Link {
         home: String,
         cut: Cut,
     ) -> Result<Self, RedisError> {
-        let fleet = Fleet::new(target.servers.clone())?;
+        let topology = Topology::new(target.servers.clone())?;
         let (log, look_out, unconfirmed) = (LogClock::default(), LookOut::default(), RefCell::default());
-        Ok(Self { fleet, target, clock, log, look_out, home, cut, unconfirmed })
+        Ok(Self { topology, target, clock, log, look_out, home, cut, unconfirmed })
     }
 
     /// Connects to all servers that have something, and asks them about themselves. One will do, if others may take over.
     pub(crate) async fn connect(&self) -> Result<Vec<About>, RedisError> {
-        let nodes = self.fleet.owners().await?;
+        let nodes = self.topology.owners().await?;
         let met = join_all(nodes.iter().map(|node| node.connect(self.target.layout))).await;
         let (mut all, mut failed) = (Vec::new(), None);
         for about in met {
@@ -126,8 +126,8 @@ impl Link {
 
     /// A connection of its own for a command that blocks, and its number, by which it is told to stop.
     pub(crate) async fn block(&self) -> Result<(MultiplexedConnection, u64), RedisError> {
-        let node = self.fleet.node(self.target.slot(None)).await?;
-        let mut connection = node.new_connection().await.inspect_err(|_| self.fleet.doubt())?;
+        let node = self.topology.node(self.target.slot(None)).await?;
+        let mut connection = node.new_connection().await.inspect_err(|_| self.topology.invalidate())?;
         let number = cmd("CLIENT").arg("ID").query_async(&mut connection).await?;
         Ok((connection, number))
     }
@@ -136,8 +136,8 @@ impl Link {
     pub(crate) async fn pushed(
         &self,
     ) -> Result<(MultiplexedConnection, mpsc::UnboundedReceiver<PushInfo>), RedisError> {
-        let node = self.fleet.node(self.target.slot(None)).await?;
-        node.pushed().await.inspect_err(|_| self.fleet.doubt())
+        let node = self.topology.node(self.target.slot(None)).await?;
+        node.pushed().await.inspect_err(|_| self.topology.invalidate())
     }
 
     /// Ends what blocks such a connection, as if its time were up.
@@ -152,19 +152,19 @@ impl Link {
 
     /// A connection of its own for messages.
     pub(crate) async fn listen(&self) -> Result<PubSub, RedisError> {
-        let post = self.fleet.listening_post().await?;
-        post.listen().await.inspect_err(|_| self.fleet.doubt())
+        let post = self.topology.listening_post().await?;
+        post.listen().await.inspect_err(|_| self.topology.invalidate())
     }
 
     /// Finds out whether the connections still stand, by something that does no harm.
     pub(crate) async fn probe(&self) {
-        self.fleet.probe().await;
+        self.topology.probe().await;
     }
 
     /// Whether messages may be missed though the connection that they come by stands: other servers may say them, or pass them
     /// on in vain.
     pub(crate) const fn may_miss(&self) -> bool {
-        self.fleet.is_many()
+        self.topology.is_many()
     }
 
     /// Pops that were done and told nobody, since no replica has confirmed them.
@@ -183,7 +183,7 @@ impl Link {
 
     async fn find(&self, way: &mut Way) -> Result<(Rc<Node>, MultiplexedConnection), Refusal> {
         loop {
-            let error = match self.fleet.node(way.slot).await {
+            let error = match self.topology.node(way.slot).await {
                 Err(error) => error,
                 Ok(node) => match node.connection(self.target.layout).await {
                     Ok(Some(connection)) => {
@@ -196,7 +196,7 @@ impl Link {
             };
             let why = || format!("Redis at {} does not answer: {error}", self.target.address());
             way.wait(why).await?;
-            self.fleet.doubt();
+            self.topology.invalidate();
         }
     }
 
@@ -340,8 +340,8 @@ impl Link {
         let code = error.code().unwrap_or_default();
         let to = error.detail().and_then(|detail| detail.rsplit(' ').next()).filter(|_| code == "MOVED");
         match to {
-            Some(to) => self.fleet.moved(way.slot, to),
-            None => self.fleet.doubt(),
+            Some(to) => self.topology.moved(way.slot, to),
+            None => self.topology.invalidate(),
         }
         // A server that was made a replica is left for good; it may be another one's turn at the same place later.
         if code == "READONLY" {
@@ -386,13 +386,13 @@ impl Link {
                 unknown("no replica has confirmed it in time".to_owned())
             }
             Some(Sent::Unreached(error)) => {
-                self.fleet.doubt();
+                self.topology.invalidate();
                 node.forget();
                 way.wait(|| format!("Redis at {} does not answer: {error}", self.target.address())).await?;
                 Ok(None)
             }
             Some(Sent::Lost(error)) => {
-                self.fleet.doubt();
+                self.topology.invalidate();
                 unknown(format!("the answer of Redis was lost: {error}"))
             }
             None => {
@@ -409,7 +409,7 @@ impl Link {
         slot: u16,
         sent: impl Future<Output = Sent>,
     ) -> Option<Sent> {
-        if !self.fleet.is_many() {
+        if !self.topology.is_many() {
             return Some(sent.await);
         }
         tokio::pin!(sent);
@@ -417,7 +417,7 @@ impl Link {
             if let Ok(sent) = tokio::time::timeout(TAKEN_OVER, &mut sent).await {
                 return Some(sent);
             }
-            if self.fleet.has_left(node, slot).await {
+            if self.topology.has_left(node, slot).await {
                 return None;
             }
         }
@@ -475,7 +475,7 @@ impl Link {
         if is_function_missing || error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) {
             return Judged::NoScript;
         }
-        let is_passing = self.fleet.is_many() && PASSING.contains(&error.code().unwrap_or_default());
+        let is_passing = self.topology.is_many() && PASSING.contains(&error.code().unwrap_or_default());
         match refusal_of(&error) {
             Refusal::Unavailable { .. } if is_passing => Judged::NotHere(error),
             no => Judged::Known(Err(no)),

@@ -11,8 +11,8 @@ use crate::common::{Way, ack, cutting_proxy, push, run};
 use crate::support::{QUEUE, Shop};
 
 /// The script is sent at the beginning, and is most of what is sent; what is behind it matters.
-const SCRIPT_BYTES: usize =
-    include_str!("../../src/foreign/lua/foreign.lua").len() + include_str!("../../src/foreign/lua/redis_queue.lua").len();
+const SCRIPT_BYTES: usize = include_str!("../../src/foreign/lua/foreign.lua").len()
+    + include_str!("../../src/foreign/lua/redis_queue.lua").len();
 
 #[test]
 fn a_home_that_is_cut_off_anywhere_loses_nothing() {

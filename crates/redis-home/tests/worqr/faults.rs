@@ -11,8 +11,8 @@ use crate::common::{Way, clean, cutting_proxy, push, run};
 use crate::support::{QUEUE, Shop, TTL_MS, pop, pop_call, start};
 
 /// The script is sent at the beginning, and is most of what is sent; what is behind it matters.
-const SCRIPT_BYTES: usize =
-    include_str!("../../src/foreign/lua/foreign.lua").len() + include_str!("../../src/foreign/lua/worqr.lua").len();
+const SCRIPT_BYTES: usize = include_str!("../../src/foreign/lua/foreign.lua").len()
+    + include_str!("../../src/foreign/lua/worqr.lua").len();
 
 /// What a home did before its connection was cut, as far as it knows.
 #[derive(Debug, Default)]

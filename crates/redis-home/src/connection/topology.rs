@@ -26,7 +26,7 @@ const ASKED_FOR: Duration = Duration::from_secs(1);
 const NEXT_AFTER: Duration = Duration::from_millis(50);
 
 /// The servers.
-pub(crate) struct Fleet {
+pub(crate) struct Topology {
     servers: Servers,
     nodes: RefCell<BTreeMap<Address, Rc<Node>>>,
     /// Who has which slots, by the first of them; without a cluster, all of them are one server's.
@@ -40,9 +40,9 @@ pub(crate) struct Fleet {
 
 type Address = (String, u16);
 
-impl Fleet {
+impl Topology {
     pub(crate) fn new(servers: Servers) -> Result<Self, RedisError> {
-        let fleet = Self {
+        let topology = Self {
             servers,
             nodes: RefCell::default(),
             owners: RefCell::default(),
@@ -50,12 +50,12 @@ impl Fleet {
             asking: Mutex::new(()),
             turn: Cell::new(fastrand::usize(..1_000)),
         };
-        if let Servers::One(info) = &fleet.servers {
-            fleet.nodes.borrow_mut().insert(address_of(info), Rc::new(Node::new(info.clone())?));
-            fleet.owners.borrow_mut().insert(0, address_of(info));
-            fleet.is_known.set(true);
+        if let Servers::One(info) = &topology.servers {
+            topology.nodes.borrow_mut().insert(address_of(info), Rc::new(Node::new(info.clone())?));
+            topology.owners.borrow_mut().insert(0, address_of(info));
+            topology.is_known.set(true);
         }
-        Ok(fleet)
+        Ok(topology)
     }
 
     /// Whether another server may take over.
@@ -96,7 +96,7 @@ impl Fleet {
     }
 
     /// What is known may be out of date.
-    pub(crate) fn doubt(&self) {
+    pub(crate) fn invalidate(&self) {
         self.is_known.set(!self.is_many());
     }
 
@@ -112,13 +112,13 @@ impl Fleet {
                 }
                 owners.insert(slot, (host.to_owned(), port));
             }
-            _ => self.doubt(),
+            _ => self.invalidate(),
         }
     }
 
     /// Whether by now another server than this has a slot; asks the others.
     pub(crate) async fn has_left(&self, node: &Rc<Node>, slot: u16) -> bool {
-        self.doubt();
+        self.invalidate();
         self.node(slot).await.is_ok_and(|owner| !Rc::ptr_eq(&owner, node))
     }
 
@@ -252,16 +252,16 @@ mod tests {
     #[tokio::test(flavor = "current_thread")]
     async fn who_has_a_slot_is_what_was_said_last() {
         let target = crate::Target::parse("redis-cluster://h").unwrap();
-        let fleet = Fleet::new(target.servers).unwrap();
+        let topology = Topology::new(target.servers).unwrap();
         let said = Value::Array(vec![range(0, 99, "a", 1), range(200, 299, "", 2)]);
-        fleet.learn(owners_of(said, "asked").unwrap());
-        let owner = async |slot| fleet.node(slot).await.map(|node| address_of(node.info())).ok();
+        topology.learn(owners_of(said, "asked").unwrap());
+        let owner = async |slot| topology.node(slot).await.map(|node| address_of(node.info())).ok();
         let at = |host: &str, port| Some((host.to_owned(), port));
         assert_eq!((owner(0).await, owner(99).await), (at("a", 1), at("a", 1)));
         assert_eq!((owner(100).await, owner(200).await, owner(300).await), (None, at("asked", 2), None));
-        fleet.moved(50, "b:3");
+        topology.moved(50, "b:3");
         assert_eq!((owner(49).await, owner(50).await, owner(51).await), (at("a", 1), at("b", 3), at("a", 1)));
-        assert_eq!(fleet.owners().await.unwrap().len(), 3);
+        assert_eq!(topology.owners().await.unwrap().len(), 3);
     }
 
     #[test]
