@@ -59,8 +59,8 @@ pub(crate) enum Patience {
     Some,
 }
 
-/// Where some calls are on their way.
-struct Way {
+/// Where some calls are on their attempt.
+struct Attempt {
     slot: u16,
     until: Instant,
     pause: Duration,
@@ -142,7 +142,8 @@ impl Link {
 
     /// Ends what blocks such a connection, as if its time were up.
     pub(crate) async fn unblock(&self, number: u64) -> Result<(), Refusal> {
-        let (_, mut connection) = self.reach(&mut Way::to(self.target.slot(None), Patience::Some)).await?;
+        let (_, mut connection) =
+            self.reach(&mut Attempt::to(self.target.slot(None), Patience::Some)).await?;
         let mut command = cmd("CLIENT");
         command.arg("UNBLOCK").arg(number);
         let closed = || Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
@@ -173,17 +174,17 @@ impl Link {
     }
 
     /// The server that has a slot, and a connection to it; tries for a while.
-    async fn reach(&self, way: &mut Way) -> Result<(Rc<Node>, MultiplexedConnection), Refusal> {
+    async fn reach(&self, attempt: &mut Attempt) -> Result<(Rc<Node>, MultiplexedConnection), Refusal> {
         let closed = || {
             let why = format!("the home was closed while Redis at {} did not answer", self.target.address());
             Err(Refusal::Unavailable { why: why.into() })
         };
-        self.cut.or(Box::pin(self.find(way)), closed).await
+        self.cut.or(Box::pin(self.find(attempt)), closed).await
     }
 
-    async fn find(&self, way: &mut Way) -> Result<(Rc<Node>, MultiplexedConnection), Refusal> {
+    async fn find(&self, attempt: &mut Attempt) -> Result<(Rc<Node>, MultiplexedConnection), Refusal> {
         loop {
-            let error = match self.topology.node(way.slot).await {
+            let error = match self.topology.node(attempt.slot).await {
                 Err(error) => error,
                 Ok(node) => match node.connection(self.target.layout).await {
                     Ok(Some(connection)) => {
@@ -195,7 +196,7 @@ impl Link {
                 },
             };
             let why = || format!("Redis at {} does not answer: {error}", self.target.address());
-            way.wait(why).await?;
+            attempt.wait(why).await?;
             self.topology.invalidate();
         }
     }
@@ -268,7 +269,7 @@ impl Link {
         let slots: Vec<u16> = calls.iter().map(|call| self.target.slot(call.queue.as_deref())).collect();
         let Some(&first) = slots.first() else { return Vec::new() };
         if slots.iter().all(|&slot| slot == first) {
-            return self.send_to(Way::to(first, patience), calls).await;
+            return self.send_to(Attempt::to(first, patience), calls).await;
         }
         let mut groups: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
         for (at, slot) in slots.into_iter().enumerate() {
@@ -276,7 +277,7 @@ impl Link {
         }
         let sent = groups.iter().map(async |(&slot, places)| {
             let some: Vec<&Call> = places.iter().map(|&at| calls[at]).collect();
-            self.send_to(Way::to(slot, patience), &some).await
+            self.send_to(Attempt::to(slot, patience), &some).await
         });
         let mut answers: Vec<Result<Value, Refusal>> = Vec::new();
         answers.resize_with(calls.len(), || Err(Refusal::Closed));
@@ -289,10 +290,10 @@ impl Link {
     }
 
     /// Sends calls to whoever has a slot, and those that were not done again.
-    async fn send_to(&self, mut way: Way, calls: &[&Call]) -> Vec<Result<Value, Refusal>> {
+    async fn send_to(&self, mut attempt: Attempt, calls: &[&Call]) -> Vec<Result<Value, Refusal>> {
         let mut answers: Vec<Result<Value, Refusal>> = Vec::with_capacity(calls.len());
         while answers.len() < calls.len() {
-            if let Err(no) = self.send_some(&mut way, calls, &mut answers).await {
+            if let Err(no) = self.send_some(&mut attempt, calls, &mut answers).await {
                 answers.resize_with(calls.len(), || Err(no.clone()));
             }
         }
@@ -302,52 +303,55 @@ impl Link {
     /// Sends those that have no answer yet. An error is for all that have none then.
     async fn send_some(
         &self,
-        way: &mut Way,
+        attempt: &mut Attempt,
         calls: &[&Call],
         answers: &mut Vec<Result<Value, Refusal>>,
     ) -> Result<(), Refusal> {
         let rest = &calls[answers.len()..];
-        let (node, connection) = self.reach(way).await?;
-        let Some(values) = self.send_over(&node, connection, rest, way).await? else { return Ok(()) };
-        let judged: Vec<Judged> =
-            rest.iter().zip(values).map(|(call, value)| self.judge(call, value, way.sent_us)).collect();
-        let is_done = |judged: &Judged| matches!(judged, Judged::Known(_));
-        let Some(from) = judged.iter().position(|judged| !is_done(judged)) else {
-            answers.extend(judged.into_iter().filter_map(Judged::known));
+        let (node, connection) = self.reach(attempt).await?;
+        let Some(values) = self.send_over(&node, connection, rest, attempt).await? else { return Ok(()) };
+        let outcomes: Vec<Outcome> = rest
+            .iter()
+            .zip(values)
+            .map(|(call, value)| self.classify(call, value, attempt.sent_us))
+            .collect();
+        let is_done = |outcomes: &Outcome| matches!(judged, Outcome::Known(_));
+        let Some(from) = outcomes.iter().position(|outcomes| !is_done(outcomes)) else {
+            answers.extend(outcomes.into_iter().filter_map(Outcome::known));
             return Ok(());
         };
-        if judged[from..].iter().any(is_done) {
-            answers.extend(judged.into_iter().map(|judged| judged.known().unwrap_or_else(undone)));
+        if outcomes[from..].iter().any(is_done) {
+            answers.extend(outcomes.into_iter().map(|outcomes| outcomes.known().unwrap_or_else(undone)));
             return Ok(());
         }
         // None of the rest was executed: it can be sent again, in its order.
-        let mut judged = judged.into_iter();
-        answers.extend(judged.by_ref().take(from).filter_map(Judged::known));
-        match judged.next() {
-            Some(Judged::NotHere(error)) => return self.follow(way, &node, &error).await,
-            Some(Judged::NoScript) => node.forget(),
-            _ => way.is_sure = true,
+        let mut judged = outcomes.into_iter();
+        answers.extend(outcomes.by_ref().take(from).filter_map(Outcome::known));
+        match outcomes.next() {
+            Some(Outcome::NotHere(error)) => return self.follow(attempt, &node, &error).await,
+            Some(Outcome::NoScript) => node.forget(),
+            _ => attempt.is_sure = true,
         }
-        way.loads += 1;
-        if way.loads < LOADS_MAX {
+        attempt.loads += 1;
+        if attempt.loads < LOADS_MAX {
             return Ok(());
         }
         Err(Refusal::Unavailable { why: "Redis loses its scripts as soon as they are loaded".into() })
     }
 
     /// Goes to where a slot is now, or waits for it to arrive somewhere.
-    async fn follow(&self, way: &mut Way, node: &Node, error: &RedisError) -> Result<(), Refusal> {
+    async fn follow(&self, attempt: &mut Attempt, node: &Node, error: &RedisError) -> Result<(), Refusal> {
         let code = error.code().unwrap_or_default();
         let to = error.detail().and_then(|detail| detail.rsplit(' ').next()).filter(|_| code == "MOVED");
         match to {
-            Some(to) => self.topology.moved(way.slot, to),
+            Some(to) => self.topology.moved(attempt.slot, to),
             None => self.topology.invalidate(),
         }
         // A server that was made a replica is left for good; it may be another one's turn at the same place later.
         if code == "READONLY" {
             node.forget();
         }
-        way.wait(|| format!("Redis says: {error}")).await
+        attempt.wait(|| format!("Redis says: {error}")).await
     }
 
     /// Sends calls to a server. None if they were not sent after all; an error is why the answers are lost.
@@ -356,12 +360,12 @@ impl Link {
         node: &Rc<Node>,
         connection: MultiplexedConnection,
         calls: &[&Call],
-        way: &mut Way,
+        attempt: &mut Attempt,
     ) -> Result<Option<Vec<Value>>, Refusal> {
         let mut commands = Pipeline::with_capacity(calls.len());
-        way.sent_us = self.clock.monotonic_us();
+        attempt.sent_us = self.clock.monotonic_us();
         // All say the same: where one comes too late, so do those behind it, and all of them can be sent again.
-        let told = self.told(way.sent_us, way.is_sure);
+        let told = self.told(attempt.sent_us, attempt.is_sure);
         for call in calls {
             commands.add_command(self.command(node, call, &told));
         }
@@ -375,7 +379,7 @@ impl Link {
         let unknown = |why: String| Err(Refusal::Unknown { why: why.into() });
         let closed =
             || Some(Sent::Lost(std::io::Error::other("the home was closed before it answered").into()));
-        match self.cut.or(Box::pin(self.unless_taken_over(node, way.slot, sent)), closed).await {
+        match self.cut.or(Box::pin(self.unless_taken_over(node, attempt.slot, sent)), closed).await {
             Some(Sent::Answered(values)) => Ok(Some(values)),
             Some(Sent::Unconfirmed(values)) => {
                 for (&call, value) in calls.iter().zip(values).filter(|(call, _)| call.op == "pop") {
@@ -388,7 +392,9 @@ impl Link {
             Some(Sent::Unreached(error)) => {
                 self.topology.invalidate();
                 node.forget();
-                way.wait(|| format!("Redis at {} does not answer: {error}", self.target.address())).await?;
+                attempt
+                    .wait(|| format!("Redis at {} does not answer: {error}", self.target.address()))
+                    .await?;
                 Ok(None)
             }
             Some(Sent::Lost(error)) => {
@@ -444,7 +450,7 @@ impl Link {
         }
     }
 
-    fn judge(&self, call: &Call, value: Value, sent_us: u64) -> Judged {
+    fn classify(&self, call: &Call, value: Value, sent_us: u64) -> Outcome {
         let error = match value {
             Value::ServerError(error) => RedisError::from(error),
             value => {
@@ -465,25 +471,25 @@ impl Link {
                     Ok(Some(answer))
                 });
                 return match answer {
-                    Ok(Some(answer)) => Judged::Known(Ok(answer)),
-                    Ok(None) => Judged::Late,
-                    Err(strange) => Judged::Known(Err(strange.into())),
+                    Ok(Some(answer)) => Outcome::Known(Ok(answer)),
+                    Ok(None) => Outcome::Late,
+                    Err(strange) => Outcome::Known(Err(strange.into())),
                 };
             }
         };
         let is_function_missing = error.detail().is_some_and(|detail| detail.contains("Function not found"));
         if is_function_missing || error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) {
-            return Judged::NoScript;
+            return Outcome::NoScript;
         }
         let is_passing = self.topology.is_many() && PASSING.contains(&error.code().unwrap_or_default());
         match refusal_of(&error) {
-            Refusal::Unavailable { .. } if is_passing => Judged::NotHere(error),
-            no => Judged::Known(Err(no)),
+            Refusal::Unavailable { .. } if is_passing => Outcome::NotHere(error),
+            no => Outcome::Known(Err(no)),
         }
     }
 }
 
-impl Way {
+impl Attempt {
     fn to(slot: u16, patience: Patience) -> Self {
         let patience = if patience == Patience::None { TRY_FOR } else { REACH_FOR };
         let (until, pause) = (Instant::now() + patience, Duration::ZERO);
@@ -501,11 +507,11 @@ impl Way {
     }
 }
 
-enum Judged {
+enum Outcome {
     Known(Result<Value, Refusal>),
     /// The script was not there.
     NoScript,
-    /// It was on its way for so long that what it said of the time is not believed.
+    /// It was on its attempt for so long that what it said of the time is not believed.
     Late,
     /// Another server has it, or will in a moment.
     NotHere(RedisError),
@@ -522,7 +528,7 @@ fn undone() -> Result<Value, Refusal> {
     Err(Refusal::Unavailable { why: "Redis was just loading its scripts: try again".into() })
 }
 
-impl Judged {
+impl Outcome {
     fn known(self) -> Option<Result<Value, Refusal>> {
         match self {
             Self::Known(answer) => Some(answer),
@@ -531,7 +537,7 @@ impl Judged {
     }
 }
 
-/// Errors of Redis that pass where several servers stand in for each other: a slot is on its way, a replica takes over.
+/// Errors of Redis that pass where several servers stand in for each other: a slot is on its attempt, a replica takes over.
 const PASSING: [&str; 7] = ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "READONLY", "MASTERDOWN", "LOADING"];
 
 /// Errors of Redis that come before a script has changed anything.
