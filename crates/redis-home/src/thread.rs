@@ -31,7 +31,7 @@ use crate::foreign::worqr::cancels::hear_cancels;
 use crate::foreign::worqr::hashes::write_hashes;
 use crate::layout::{Layout, Waiting};
 use crate::script::answer::{bytes, fields, number, read, refusal};
-use crate::script::call::{Call, FAIL_LEFT, Shape, conn_name, fail_call, spelt_receipt};
+use crate::script::call::{Call, FAIL_LEFT, ReplyForm, conn_name, fail_call, spelt_receipt};
 use crate::script::clock::Clock;
 use crate::script::slices::partly_done;
 use crate::spread::{Listed, greet_stores, keep_listed};
@@ -69,7 +69,7 @@ pub(crate) enum Job {
 /// Commands that are sent at once.
 #[derive(Debug)]
 pub(crate) struct Batch {
-    pub(crate) calls: Vec<Result<(Call, Shape), Refusal>>,
+    pub(crate) calls: Vec<Result<(Call, ReplyForm), Refusal>>,
     /// The last of them takes several calls.
     pub(crate) is_sliced: bool,
     /// Where it is remembered how large the reply of each is.
@@ -299,7 +299,7 @@ impl Inner {
         let mut answers = answers.into_iter();
         let mut replies = Replies::default();
         for call in &calls {
-            let (call, shape) = match call {
+            let (call, form) = match call {
                 Ok(call) => call,
                 Err(no) => {
                     replies.list.push(Reply::Refused(no.clone()));
@@ -307,20 +307,20 @@ impl Inner {
                 }
             };
             let mut answer = answers.next().unwrap_or(Err(Refusal::Closed));
-            if let Shape::Counts(next) = shape {
+            if let ReplyForm::Counts(next) = form {
                 answer = self.go_on(call, *next, answer).await;
             }
-            if *shape == Shape::Started {
+            if *form == ReplyForm::Started {
                 answer = self.end_predecessor(call, answer).await;
             }
-            if *shape == Shape::Tasks {
+            if *form == ReplyForm::Tasks {
                 answer = self.again(call, answer).await;
             }
-            if *shape == Shape::Receipts {
+            if *form == ReplyForm::Receipts {
                 answer = self.hear_out(call, answer).await;
             }
             match answer {
-                Ok(answer) => self.read_answer(shape, answer, &mut replies).await,
+                Ok(answer) => self.read_answer(form, answer, &mut replies).await,
                 Err(no) => replies.list.push(Reply::Refused(no)),
             }
         }
@@ -335,17 +335,17 @@ impl Inner {
 
     /// Reads an answer. A long list of tasks is read a part at a time: all commands of the home share this thread, and others
     /// have their turn in between.
-    async fn read_answer(&self, shape: &Shape, answer: Value, replies: &mut Replies<Payload>) {
+    async fn read_answer(&self, form: &ReplyForm, answer: Value, replies: &mut Replies<Payload>) {
         let ids = self.link.target.layout.ids();
         let mut tasks = match answer {
-            Value::Array(tasks) if shape.is_tasks() && tasks.len() > READ_AT_ONCE => tasks.into_iter(),
-            other => return read(ids, shape, other, replies),
+            Value::Array(tasks) if form.is_tasks() && tasks.len() > READ_AT_ONCE => tasks.into_iter(),
+            other => return read(ids, form, other, replies),
         };
         let start = replies.tasks.len();
         replies.tasks.reserve(tasks.len());
         while !tasks.as_slice().is_empty() {
             let some = tasks.by_ref().take(READ_AT_ONCE).collect();
-            read(ids, shape, Value::Array(some), replies);
+            read(ids, form, Value::Array(some), replies);
             match replies.list.last_mut() {
                 // It grows with each part.
                 Some(Reply::Tasks(span) | Reply::Inspected(span)) => {
@@ -371,7 +371,7 @@ impl Inner {
     }
 
     /// What other programs' keys ask for before calls are sent.
-    async fn prepare(&self, calls: &mut [Result<(Call, Shape), Refusal>], slot: &ReplySlot) {
+    async fn prepare(&self, calls: &mut [Result<(Call, ReplyForm), Refusal>], slot: &ReplySlot) {
         let layout = self.link.target.layout;
         if !layout.needs_cleaning() {
             return;
@@ -419,7 +419,7 @@ impl Inner {
             let queues = call.args.get(self.link.target.layout.pop_queues()..).unwrap_or_default();
             let pop = PopOf { command: 0, queues: queues.iter().map(|queue| queue[..].into()).collect() };
             let mut replies = Replies::default();
-            read(self.link.target.layout.ids(), &Shape::Tasks, answer, &mut replies);
+            read(self.link.target.layout.ids(), &ReplyForm::Tasks, answer, &mut replies);
             self.give_back(pop.untaken(&replies, spelt_receipt)).await;
         }
     }

@@ -13,7 +13,7 @@ use sureq_core::command::{Add, Command, Pop, Return, View, When};
 use sureq_core::settings::Place;
 use sureq_core::{Refusal, limits};
 
-use crate::script::call::{Call, Shape};
+use crate::script::call::{Call, ReplyForm};
 
 /// A layout of another program, by what the URL calls it.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +26,7 @@ impl Foreign {
     }
 
     /// A command that is the same in all of these layouts, or in none.
-    pub(crate) fn call_of(self, command: &Command<'_>) -> Result<(Call, Shape), Refusal> {
+    pub(crate) fn call_of(self, command: &Command<'_>) -> Result<(Call, ReplyForm), Refusal> {
         Ok(match *command {
             Command::Inspect { queue, view, start, count } => {
                 let view = match view {
@@ -37,15 +37,15 @@ impl Foreign {
                 };
                 let count = count.min(limits::REPLY_TASKS_MAX);
                 let call = Call::about("inspect", queue).arg(view).arg(start.to_string());
-                (call.number(count.into()), Shape::Inspected)
+                (call.number(count.into()), ReplyForm::Inspected)
             }
-            Command::Info { queue } => (Call::about("info", queue), Shape::Lengths),
-            Command::Drop { queues } => (Call::over("drop", queues), Shape::Counts(None)),
-            Command::Exists { queues } => (Call::over("exists", queues), Shape::Count),
-            Command::Size => (Call::new("size", None).arg("0"), Shape::Counts(Some(0))),
+            Command::Info { queue } => (Call::about("info", queue), ReplyForm::Lengths),
+            Command::Drop { queues } => (Call::over("drop", queues), ReplyForm::Counts(None)),
+            Command::Exists { queues } => (Call::over("exists", queues), ReplyForm::Count),
+            Command::Size => (Call::new("size", None).arg("0"), ReplyForm::Counts(Some(0))),
             Command::Queues { pattern, cursor, count } => {
                 let call = Call::new("queues", None).number(cursor).number(count.max(1).into());
-                (call, Shape::Queues { pattern: pattern.map(<[u8]>::to_vec) })
+                (call, ReplyForm::Queues { pattern: pattern.map(<[u8]>::to_vec) })
             }
             Command::Push { .. } | Command::Add(_) | Command::Pop(_) | Command::Ack { .. } => {
                 return self.no("tasks of this kind");
@@ -128,7 +128,7 @@ pub(crate) fn new_id() -> Result<String, Refusal> {
 
 /// What is refused, and in which words.
 #[cfg(test)]
-pub(crate) fn refused(answer: Result<(Call, Shape), Refusal>) -> String {
+pub(crate) fn refused(answer: Result<(Call, ReplyForm), Refusal>) -> String {
     let no = answer.expect_err("it is refused");
     format!("{} {no}", no.code())
 }

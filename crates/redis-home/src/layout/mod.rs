@@ -14,7 +14,7 @@ use crate::foreign::redis_queue::{self, Times};
 use crate::foreign::work_queue;
 use crate::foreign::worqr;
 use crate::script::answer::Ids;
-use crate::script::call::{Call, POP_QUEUES, Shape, call_of};
+use crate::script::call::{Call, POP_QUEUES, ReplyForm, call_of};
 
 /// Which keys a queue has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +115,7 @@ impl Layout {
     }
 
     /// The call that a command is, and how its answer is read. `home` tells connections of this home from those of others.
-    pub(crate) fn call_of(self, command: &Command<'_>, home: &str) -> Result<(Call, Shape), Refusal> {
+    pub(crate) fn call_of(self, command: &Command<'_>, home: &str) -> Result<(Call, ReplyForm), Refusal> {
         command.check()?;
         match self {
             Self::Sureq => call_of(command, home),

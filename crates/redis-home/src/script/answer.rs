@@ -9,7 +9,7 @@ use sureq_core::task::{Holder, StateKind, Tries};
 use sureq_core::{LogTime, Receipt, Refusal, Replies, Reply, TaskId};
 use sureq_home_api::Payload;
 
-use crate::script::call::Shape;
+use crate::script::call::ReplyForm;
 
 /// An answer that is not one the script gives: whatever is in Redis under our keys, it is not ours.
 #[derive(Debug)]
@@ -34,10 +34,10 @@ pub(crate) enum Ids {
 }
 
 /// Adds the reply to one command to the others.
-pub(crate) fn read(ids: Ids, shape: &Shape, answer: Value, replies: &mut Replies<Payload>) {
+pub(crate) fn read(ids: Ids, form: &ReplyForm, answer: Value, replies: &mut Replies<Payload>) {
     let reply = match refusal(&answer) {
         Some(no) => Ok(Reply::Refused(no)),
-        None => read_reply(ids, shape, answer, replies),
+        None => read_reply(ids, form, answer, replies),
     };
     replies.list.push(reply.unwrap_or_else(|strange| Reply::Refused(strange.into())));
 }
@@ -76,21 +76,21 @@ fn wrong_type(key: &str) -> Refusal {
     Refusal::WrongType { words: words.into() }
 }
 
-fn read_reply(ids: Ids, shape: &Shape, answer: Value, replies: &mut Replies<Payload>) -> Read<Reply> {
-    Ok(match shape {
-        Shape::Pushed if ids == Ids::Spelt => {
+fn read_reply(ids: Ids, form: &ReplyForm, answer: Value, replies: &mut Replies<Payload>) -> Read<Reply> {
+    Ok(match form {
+        ReplyForm::Pushed if ids == Ids::Spelt => {
             let start = replies.foreign_ids.len();
             push_spelt(answer, replies)?;
             Reply::PushedForeign(Span::new(start, replies.foreign_ids.len()))
         }
-        Shape::Pushed => {
+        ReplyForm::Pushed => {
             let start = replies.ids.len();
             for id in list(answer)? {
                 replies.ids.push(task_id(&bytes(id)?)?);
             }
             Reply::Pushed(Span::new(start, replies.ids.len()))
         }
-        Shape::Added => {
+        ReplyForm::Added => {
             let [id, added, state] = fields(answer)?;
             let (added, state) = (number(added)? == 1, state_of(&bytes(state)?)?);
             match ids {
@@ -101,23 +101,23 @@ fn read_reply(ids: Ids, shape: &Shape, answer: Value, replies: &mut Replies<Payl
                 }
             }
         }
-        Shape::Tasks => Reply::Tasks(tasks(ids, answer, replies)?),
-        Shape::Inspected => Reply::Inspected(tasks(ids, answer, replies)?),
-        Shape::Acked => {
+        ReplyForm::Tasks => Reply::Tasks(tasks(ids, answer, replies)?),
+        ReplyForm::Inspected => Reply::Inspected(tasks(ids, answer, replies)?),
+        ReplyForm::Acked => {
             let start = replies.indexes.len();
             for index in list(answer)? {
                 replies.indexes.push(number(index)? as u32);
             }
             Reply::Acked(Span::new(start, replies.indexes.len()))
         }
-        Shape::Outcome => Reply::Outcome(match &bytes(answer)?[..] {
+        ReplyForm::Outcome => Reply::Outcome(match &bytes(answer)?[..] {
             b"done" => Outcome::Done,
             b"cancelled" => Outcome::Cancelled,
             b"stale" => Outcome::Stale,
             _ => return Err(Strange),
         }),
-        Shape::Info => Reply::Info(Box::new(info(answer)?)),
-        Shape::Lengths => {
+        ReplyForm::Info => Reply::Info(Box::new(info(answer)?)),
+        ReplyForm::Lengths => {
             let [ready, leased] = fields(answer)?;
             let info = Info {
                 ready: number(ready)?,
@@ -127,25 +127,25 @@ fn read_reply(ids: Ids, shape: &Shape, answer: Value, replies: &mut Replies<Payl
             };
             Reply::Info(Box::new(info))
         }
-        Shape::Count | Shape::Counts(_) => Reply::Count(number(answer)?),
-        Shape::Done => Reply::Ok,
-        Shape::Settings => Reply::Settings(Box::new(settings(answer)?)),
-        Shape::Queues { pattern } => queues(answer, pattern.as_deref(), replies)?,
-        Shape::Explained => Reply::Explained(explanation(answer)?.map(Box::new)),
-        Shape::Started => Reply::Started(number(answer)?),
-        Shape::Receipts if ids == Ids::Spelt => {
+        ReplyForm::Count | ReplyForm::Counts(_) => Reply::Count(number(answer)?),
+        ReplyForm::Done => Reply::Ok,
+        ReplyForm::Settings => Reply::Settings(Box::new(settings(answer)?)),
+        ReplyForm::Queues { pattern } => queues(answer, pattern.as_deref(), replies)?,
+        ReplyForm::Explained => Reply::Explained(explanation(answer)?.map(Box::new)),
+        ReplyForm::Started => Reply::Started(number(answer)?),
+        ReplyForm::Receipts if ids == Ids::Spelt => {
             let start = replies.foreign_ids.len();
             push_spelt(answer, replies)?;
             Reply::ReceiptsForeign(Span::new(start, replies.foreign_ids.len()))
         }
-        Shape::Receipts => {
+        ReplyForm::Receipts => {
             let start = replies.receipts.len();
             for receipt in list(answer)? {
                 replies.receipts.push(Receipt::parse(&bytes(receipt)?).ok_or(Strange)?);
             }
             Reply::Receipts(Span::new(start, replies.receipts.len()))
         }
-        Shape::Workers => {
+        ReplyForm::Workers => {
             let start = replies.workers.len();
             for worker in list(answer)? {
                 let [name, incarnation, ttl, leased] = fields(worker)?;

@@ -21,7 +21,7 @@ pub(crate) struct Call {
 
 /// How the answer to a command is read, and what it takes to get it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum ReplyForm {
     Pushed,
     Added,
     Tasks,
@@ -46,7 +46,7 @@ pub(crate) enum Shape {
     Workers,
 }
 
-impl Shape {
+impl ReplyForm {
     /// Whether the answer is a list of tasks.
     pub(crate) const fn is_tasks(&self) -> bool {
         matches!(self, Self::Tasks | Self::Inspected)
@@ -132,63 +132,63 @@ fn reference(task: TaskRef<'_>) -> Result<Vec<u8>, Refusal> {
 }
 
 /// The call that a command is, and how its answer is read. `home` tells connections of this home from those of others.
-pub(crate) fn call_of(command: &Command<'_>, home: &str) -> Result<(Call, Shape), Refusal> {
+pub(crate) fn call_of(command: &Command<'_>, home: &str) -> Result<(Call, ReplyForm), Refusal> {
     Ok(match *command {
         Command::Push { queue, payloads } => {
-            (Call::about("push", queue).args(payloads.iter().copied()), Shape::Pushed)
+            (Call::about("push", queue).args(payloads.iter().copied()), ReplyForm::Pushed)
         }
-        Command::Add(ref add) => (add_call(add), Shape::Added),
-        Command::Pop(ref pop) => (pop_call(pop, home), Shape::Tasks),
+        Command::Add(ref add) => (add_call(add), ReplyForm::Added),
+        Command::Pop(ref pop) => (pop_call(pop, home), ReplyForm::Tasks),
         Command::Ack { queue, tasks, scope } => {
             let scope = if scope == AckScope::Leased { "leased" } else { "lapsed" };
-            (Call::new("ack", Some(queue)).arg(scope).arg(queue).refs(tasks)?, Shape::Acked)
+            (Call::new("ack", Some(queue)).arg(scope).arg(queue).refs(tasks)?, ReplyForm::Acked)
         }
         Command::Extend { queue, task, ms } => {
-            (Call::about("extend", queue).arg(reference(task)?).number(ms), Shape::Outcome)
+            (Call::about("extend", queue).arg(reference(task)?).number(ms), ReplyForm::Outcome)
         }
-        Command::Return(ref back) => (return_call(back)?, Shape::Outcome),
+        Command::Return(ref back) => (return_call(back)?, ReplyForm::Outcome),
         Command::Recover { queue, count, elapsed_ms } => {
             let count = count.min(limits::REPLY_TASKS_MAX);
-            (Call::about("recover", queue).number(count.into()).number(elapsed_ms), Shape::Tasks)
+            (Call::about("recover", queue).number(count.into()).number(elapsed_ms), ReplyForm::Tasks)
         }
         Command::Inspect { queue, view, start, count } => {
             let count = count.min(limits::REPLY_TASKS_MAX);
             let call = Call::about("inspect", queue).arg(name_of(view)).arg(start.to_string());
-            (call.number(count.into()).number(limits::REPLY_BYTES_MAX as u64), Shape::Inspected)
+            (call.number(count.into()).number(limits::REPLY_BYTES_MAX as u64), ReplyForm::Inspected)
         }
-        Command::Info { queue } => (Call::about("info", queue), Shape::Info),
+        Command::Info { queue } => (Call::about("info", queue), ReplyForm::Info),
         Command::Cancel { queue, which: Cancel::Ids(tasks) } => {
-            (Call::about("cancel", queue).refs(tasks)?, Shape::Count)
+            (Call::about("cancel", queue).refs(tasks)?, ReplyForm::Count)
         }
         Command::Cancel { queue, which: Cancel::Names(names) } => {
-            (Call::about("cancel_names", queue).args(names.iter().copied()), Shape::Count)
+            (Call::about("cancel_names", queue).args(names.iter().copied()), ReplyForm::Count)
         }
         Command::Cancel { queue, which: Cancel::Payload(payload) } => {
-            (Call::about("cancel_payload", queue).arg(payload).arg("0"), Shape::Counts(Some(2)))
+            (Call::about("cancel_payload", queue).arg(payload).arg("0"), ReplyForm::Counts(Some(2)))
         }
-        Command::Bury { queue, tasks } => (Call::about("bury", queue).refs(tasks)?, Shape::Count),
+        Command::Bury { queue, tasks } => (Call::about("bury", queue).refs(tasks)?, ReplyForm::Count),
         Command::Revive { queue, tasks: None } => {
-            (Call::about("revive_all", queue).arg(""), Shape::Counts(Some(1)))
+            (Call::about("revive_all", queue).arg(""), ReplyForm::Counts(Some(1)))
         }
-        Command::Revive { queue, tasks: Some(tasks) } => (revive_call(queue, tasks)?, Shape::Count),
-        Command::Delete { queue, tasks } => (Call::about("delete", queue).refs(tasks)?, Shape::Count),
+        Command::Revive { queue, tasks: Some(tasks) } => (revive_call(queue, tasks)?, ReplyForm::Count),
+        Command::Delete { queue, tasks } => (Call::about("delete", queue).refs(tasks)?, ReplyForm::Count),
         Command::Purge { queue, state } => {
-            (Call::about("purge", queue).arg(state.map_or("", name_of)).arg(""), Shape::Counts(Some(2)))
+            (Call::about("purge", queue).arg(state.map_or("", name_of)).arg(""), ReplyForm::Counts(Some(2)))
         }
-        Command::Drop { queues } => (Call::over("drop", queues), Shape::Count),
-        Command::Exists { queues } => (Call::over("exists", queues), Shape::Count),
-        Command::Pause { queue } => (Call::about("pause", queue), Shape::Done),
-        Command::Resume { queue } => (Call::about("resume", queue), Shape::Done),
-        Command::Config { queue, changes } => (config_call(queue, changes), Shape::Settings),
+        Command::Drop { queues } => (Call::over("drop", queues), ReplyForm::Count),
+        Command::Exists { queues } => (Call::over("exists", queues), ReplyForm::Count),
+        Command::Pause { queue } => (Call::about("pause", queue), ReplyForm::Done),
+        Command::Resume { queue } => (Call::about("resume", queue), ReplyForm::Done),
+        Command::Config { queue, changes } => (config_call(queue, changes), ReplyForm::Settings),
         Command::Explain { queue, task } => {
             let id = spelt(claim(task)?.id());
-            (Call::about("explain", queue).arg(id), Shape::Explained)
+            (Call::about("explain", queue).arg(id), ReplyForm::Explained)
         }
-        Command::Size => (Call::new("size", None), Shape::Count),
+        Command::Size => (Call::new("size", None), ReplyForm::Count),
         Command::Queues { pattern, cursor, count } => {
             let pattern = pattern.map(<[u8]>::to_vec);
             let call = Call::new("queues", None).number(cursor).number(count.max(1).into());
-            (call, Shape::Queues { pattern })
+            (call, ReplyForm::Queues { pattern })
         }
         Command::Worker(ref worker) => worker_call(worker),
     })
@@ -321,15 +321,17 @@ pub(crate) fn fail_call(name: &[u8], left: &[u8]) -> Call {
     Call::new("fail", None).arg(name).arg(left)
 }
 
-fn worker_call(worker: &Worker<'_>) -> (Call, Shape) {
+fn worker_call(worker: &Worker<'_>) -> (Call, ReplyForm) {
     let of = |op, worker: WorkerRef<'_>| Call::new(op, None).arg(worker.name).number(worker.incarnation);
     match *worker {
-        Worker::Start { name, ttl_ms } => (Call::new("start", None).arg(name).number(ttl_ms), Shape::Started),
-        Worker::Beat(worker) => (of("beat", worker).arg(""), Shape::Receipts),
-        Worker::Work(worker, queue) => (of("work", worker).arg(queue), Shape::Done),
-        Worker::Rest(worker, queue) => (of("rest", worker).arg(queue), Shape::Count),
-        Worker::Stop(worker) => (of("stop", worker).arg(""), Shape::Counts(Some(2))),
-        Worker::Fail { name } => (fail_call(name, b""), Shape::Counts(Some(FAIL_LEFT))),
-        Worker::List => (Call::new("workers", None), Shape::Workers),
+        Worker::Start { name, ttl_ms } => {
+            (Call::new("start", None).arg(name).number(ttl_ms), ReplyForm::Started)
+        }
+        Worker::Beat(worker) => (of("beat", worker).arg(""), ReplyForm::Receipts),
+        Worker::Work(worker, queue) => (of("work", worker).arg(queue), ReplyForm::Done),
+        Worker::Rest(worker, queue) => (of("rest", worker).arg(queue), ReplyForm::Count),
+        Worker::Stop(worker) => (of("stop", worker).arg(""), ReplyForm::Counts(Some(2))),
+        Worker::Fail { name } => (fail_call(name, b""), ReplyForm::Counts(Some(FAIL_LEFT))),
+        Worker::List => (Call::new("workers", None), ReplyForm::Workers),
     }
 }

@@ -18,7 +18,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::connection::link::Patience;
 use crate::script::answer::{fields, list, number, read, refusal};
-use crate::script::call::{Call, Shape};
+use crate::script::call::{Call, ReplyForm};
 use crate::thread::{Inner, Store};
 use crate::waiting::hearing::Wanted;
 use crate::waiting::serving::serve;
@@ -371,7 +371,7 @@ pub(crate) async fn try_one(inner: &Rc<Inner>, store: &Store, waiter: &Rc<Waiter
             true
         }
         Ok(answer) => {
-            read(inner.link.target.layout.ids(), &Shape::Tasks, answer, &mut replies);
+            read(inner.link.target.layout.ids(), &ReplyForm::Tasks, answer, &mut replies);
             !matches!(replies.list.last(), Some(Reply::Tasks(span)) if span.is_empty())
         }
     };

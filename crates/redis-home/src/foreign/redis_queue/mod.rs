@@ -14,7 +14,7 @@ use sureq_core::{Refusal, Reply, limits};
 use crate::foreign::{Foreign, new_id};
 use crate::home::RedisHome;
 use crate::layout::Layout;
-use crate::script::call::{Call, Shape};
+use crate::script::call::{Call, ReplyForm};
 
 /// How long redis-queue waits for a task, in seconds.
 pub(crate) const POP_S: u64 = 30;
@@ -49,29 +49,29 @@ impl Times {
 }
 
 /// The call that a command is, and how its answer is read.
-pub(crate) fn call_of(command: &Command<'_>, times: Times) -> Result<(Call, Shape), Refusal> {
+pub(crate) fn call_of(command: &Command<'_>, times: Times) -> Result<(Call, ReplyForm), Refusal> {
     Ok(match *command {
         Command::Push { queue, payloads } => {
             let mut call = Call::about("push", queue).arg(times.expiry());
             for payload in payloads {
                 call = call.arg(new_id()?).arg(*payload);
             }
-            (call, Shape::Pushed)
+            (call, ReplyForm::Pushed)
         }
-        Command::Add(ref add) => (add_call(add, times)?, Shape::Added),
-        Command::Pop(ref pop) => (pop_call(pop)?, Shape::Tasks),
+        Command::Add(ref add) => (add_call(add, times)?, ReplyForm::Added),
+        Command::Pop(ref pop) => (pop_call(pop)?, ReplyForm::Tasks),
         Command::Ack { queue, tasks, .. } => {
-            (Call::about("ack", queue).args(tasks.list.iter().copied()), Shape::Acked)
+            (Call::about("ack", queue).args(tasks.list.iter().copied()), ReplyForm::Acked)
         }
         Command::Return(ref back) => {
             let place = HERE.return_place(back, Place::Front)?;
-            (Call::about("return", back.queue).arg(back.task.bytes).arg(place), Shape::Outcome)
+            (Call::about("return", back.queue).arg(back.task.bytes).arg(place), ReplyForm::Outcome)
         }
         Command::Cancel { queue, which: Cancel::Ids(tasks) } => {
-            (Call::about("cancel", queue).args(tasks.list.iter().copied()), Shape::Count)
+            (Call::about("cancel", queue).args(tasks.list.iter().copied()), ReplyForm::Count)
         }
         Command::Cancel { queue, which: Cancel::Names(names) } => {
-            (Call::about("cancel", queue).args(names.iter().copied()), Shape::Count)
+            (Call::about("cancel", queue).args(names.iter().copied()), ReplyForm::Count)
         }
         Command::Cancel { which: Cancel::Payload(_), .. } => return HERE.no("CANCEL PAYLOAD"),
         Command::Extend { .. } => return HERE.no("EXTEND: tasktimeout= in the URL is the same for all"),

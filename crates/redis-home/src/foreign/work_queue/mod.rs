@@ -13,7 +13,7 @@ use sureq_core::settings::Place;
 use sureq_core::{Refusal, limits};
 
 use crate::foreign::{Foreign, new_id};
-use crate::script::call::{Call, Shape};
+use crate::script::call::{Call, ReplyForm};
 
 /// How long a lease is where neither a pop nor the URL says.
 pub(crate) const LEASE_MS: u64 = 60_000;
@@ -27,30 +27,30 @@ pub(crate) const POP_QUEUES: usize = 4;
 const HERE: Foreign = Foreign("layout=work-queue");
 
 /// The call that a command is, and how its answer is read.
-pub(crate) fn call_of(command: &Command<'_>, lease_ms: u64) -> Result<(Call, Shape), Refusal> {
+pub(crate) fn call_of(command: &Command<'_>, lease_ms: u64) -> Result<(Call, ReplyForm), Refusal> {
     Ok(match *command {
         Command::Push { queue, payloads } => {
             let mut call = Call::about("push", queue);
             for payload in payloads {
                 call = call.arg(new_id()?).arg(*payload);
             }
-            (call, Shape::Pushed)
+            (call, ReplyForm::Pushed)
         }
-        Command::Add(ref add) => (add_call(add)?, Shape::Added),
-        Command::Pop(ref pop) => (pop_call(pop, lease_ms)?, Shape::Tasks),
+        Command::Add(ref add) => (add_call(add)?, ReplyForm::Added),
+        Command::Pop(ref pop) => (pop_call(pop, lease_ms)?, ReplyForm::Tasks),
         Command::Ack { queue, tasks, scope } => {
             let scope = if scope == AckScope::Leased { "leased" } else { "any" };
-            (Call::about("ack", queue).arg(scope).args(tasks.list.iter().copied()), Shape::Acked)
+            (Call::about("ack", queue).arg(scope).args(tasks.list.iter().copied()), ReplyForm::Acked)
         }
         Command::Extend { queue, task, ms } => {
-            (Call::about("extend", queue).arg(task.bytes).number(ms), Shape::Outcome)
+            (Call::about("extend", queue).arg(task.bytes).number(ms), ReplyForm::Outcome)
         }
-        Command::Return(ref back) => (return_call(back)?, Shape::Outcome),
+        Command::Return(ref back) => (return_call(back)?, ReplyForm::Outcome),
         Command::Cancel { queue, which: Cancel::Ids(tasks) } => {
-            (Call::about("cancel", queue).args(tasks.list.iter().copied()), Shape::Count)
+            (Call::about("cancel", queue).args(tasks.list.iter().copied()), ReplyForm::Count)
         }
         Command::Cancel { queue, which: Cancel::Names(names) } => {
-            (Call::about("cancel", queue).args(names.iter().copied()), Shape::Count)
+            (Call::about("cancel", queue).args(names.iter().copied()), ReplyForm::Count)
         }
         Command::Cancel { which: Cancel::Payload(_), .. } => return HERE.no("CANCEL PAYLOAD"),
         _ => return HERE.call_of(command),

@@ -21,7 +21,7 @@ use tokio::time::{sleep, timeout};
 use super::{is_again, with_moved};
 use crate::connection::link::refusal_of;
 use crate::script::answer::read;
-use crate::script::call::{Call, Shape};
+use crate::script::call::{Call, ReplyForm};
 use crate::thread::Inner;
 use crate::waiting::line::only;
 
@@ -236,7 +236,7 @@ async fn hand_over(inner: &Inner, queue: &[u8], id: Vec<u8>) -> bool {
             inner.line.restore(waiter);
             return true;
         }
-        Ok(answer) => read(inner.link.target.layout.ids(), &Shape::Tasks, answer, &mut replies),
+        Ok(answer) => read(inner.link.target.layout.ids(), &ReplyForm::Tasks, answer, &mut replies),
     }
     // It was a ghost.
     if matches!(replies.list.last(), Some(Reply::Tasks(span)) if span.is_empty()) {

@@ -14,7 +14,7 @@ use sureq_home_api::Payload;
 use super::hash;
 use crate::foreign::cleaning::ask_any;
 use crate::script::answer::{bytes, list};
-use crate::script::call::{Call, Shape};
+use crate::script::call::{Call, ReplyForm};
 use crate::thread::Inner;
 
 /// How many are remembered.
@@ -56,9 +56,9 @@ impl Hashes {
 }
 
 /// Writes the hashes into the acks among calls.
-pub(crate) async fn write_hashes(inner: &Inner, calls: &mut [Result<(Call, Shape), Refusal>]) {
+pub(crate) async fn write_hashes(inner: &Inner, calls: &mut [Result<(Call, ReplyForm), Refusal>]) {
     for call in calls {
-        if let Ok((ack, Shape::Acked)) = call
+        if let Ok((ack, ReplyForm::Acked)) = call
             && let Err(no) = write_into(inner, ack).await
         {
             // Finished without its hash, the mark would stay for ever; and so far nothing was done.

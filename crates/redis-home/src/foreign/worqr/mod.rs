@@ -14,7 +14,7 @@ use sureq_core::settings::Place;
 use sureq_core::{Refusal, limits};
 
 use crate::foreign::{Foreign, new_id};
-use crate::script::call::{Call, Shape};
+use crate::script::call::{Call, ReplyForm};
 
 /// How long homes that hear of a cancel of ours take it for done, which it is: later tasks with the same payload are others.
 const TOLD_MS: u64 = 1_000;
@@ -39,29 +39,31 @@ pub(crate) struct Known {
 }
 
 /// The call that a command is, and how its answer is read.
-pub(crate) fn call_of(command: &Command<'_>) -> Result<(Call, Shape), Refusal> {
+pub(crate) fn call_of(command: &Command<'_>) -> Result<(Call, ReplyForm), Refusal> {
     Ok(match *command {
         Command::Push { queue, payloads } => {
-            (Call::about("push", queue).args(payloads.iter().copied()), Shape::Pushed)
+            (Call::about("push", queue).args(payloads.iter().copied()), ReplyForm::Pushed)
         }
-        Command::Add(ref add) => (add_call(add)?, Shape::Added),
-        Command::Pop(ref pop) => (pop_call(pop)?, Shape::Tasks),
+        Command::Add(ref add) => (add_call(add)?, ReplyForm::Added),
+        Command::Pop(ref pop) => (pop_call(pop)?, ReplyForm::Tasks),
         Command::Ack { queue, tasks, .. } => {
             let pairs = tasks.list.iter().flat_map(|&id| [id, b""]);
-            (Call::about("ack", queue).args(pairs), Shape::Acked)
+            (Call::about("ack", queue).args(pairs), ReplyForm::Acked)
         }
-        Command::Extend { queue, task, .. } => (Call::about("extend", queue).arg(task.bytes), Shape::Outcome),
+        Command::Extend { queue, task, .. } => {
+            (Call::about("extend", queue).arg(task.bytes), ReplyForm::Outcome)
+        }
         Command::Return(ref back) => {
             let place = HERE.return_place(back, Place::Front)?;
-            (Call::about("return", back.queue).arg(back.task.bytes).arg(place), Shape::Outcome)
+            (Call::about("return", back.queue).arg(back.task.bytes).arg(place), ReplyForm::Outcome)
         }
         Command::Cancel { queue, which: Cancel::Payload(payload) } => {
             let call = Call::about("cancel_payload", queue).arg(payload).arg(hash(payload));
-            (call.number(TOLD_MS).arg("0"), Shape::Counts(Some(4)))
+            (call.number(TOLD_MS).arg("0"), ReplyForm::Counts(Some(4)))
         }
         Command::Cancel { .. } => return HERE.no("CANCEL of ids or names: use CANCEL PAYLOAD"),
         Command::Purge { queue, state: None | Some(View::Ready) } => {
-            (Call::about("purge", queue), Shape::Count)
+            (Call::about("purge", queue), ReplyForm::Count)
         }
         Command::Purge { .. } => return HERE.no("PURGE of anything but what waits"),
         Command::Delete { .. } => return HERE.no("DELETE: use CANCEL PAYLOAD"),
@@ -110,16 +112,16 @@ pub(crate) fn move_ids_on(pop: &mut Call, given: usize) {
 }
 
 /// A worker is its name: whoever starts it anew is the same one.
-fn worker_call(worker: &Worker<'_>) -> (Call, Shape) {
+fn worker_call(worker: &Worker<'_>) -> (Call, ReplyForm) {
     let of = |op, name: &[u8]| Call::new(op, None).arg(name);
     match *worker {
-        Worker::Start { name, ttl_ms } => (of("start", name).number(ttl_ms), Shape::Started),
-        Worker::Beat(worker) => (of("beat", worker.name), Shape::Receipts),
-        Worker::Work(worker, queue) => (of("work", worker.name).arg(queue), Shape::Done),
-        Worker::Rest(worker, queue) => (of("rest", worker.name).arg(queue), Shape::Count),
-        Worker::Stop(worker) => (of("stop", worker.name), Shape::Count),
-        Worker::Fail { name } => (of("fail", name), Shape::Count),
-        Worker::List => (Call::new("workers", None), Shape::Workers),
+        Worker::Start { name, ttl_ms } => (of("start", name).number(ttl_ms), ReplyForm::Started),
+        Worker::Beat(worker) => (of("beat", worker.name), ReplyForm::Receipts),
+        Worker::Work(worker, queue) => (of("work", worker.name).arg(queue), ReplyForm::Done),
+        Worker::Rest(worker, queue) => (of("rest", worker.name).arg(queue), ReplyForm::Count),
+        Worker::Stop(worker) => (of("stop", worker.name), ReplyForm::Count),
+        Worker::Fail { name } => (of("fail", name), ReplyForm::Count),
+        Worker::List => (Call::new("workers", None), ReplyForm::Workers),
     }
 }
 
