@@ -23,7 +23,7 @@ use crate::connection::node::About;
 use crate::connection::target::Target;
 use crate::foreign::handed::Handed;
 use crate::layout::Layout;
-use crate::script::call::spelt_receipt;
+use crate::script::call::receipt_text;
 use crate::script::clock::{Clock, SystemClock, system_ms};
 use crate::script::slices::is_sliced;
 use crate::spread::check;
@@ -157,7 +157,7 @@ impl RedisHome {
             sizes.note_pushed(command);
         }
         let places = commands.iter().map(SizePlace::of).collect();
-        let slot = Arc::new(ReplySlot::new(pops, spelt_receipt));
+        let slot = Arc::new(ReplySlot::new(pops, receipt_text));
         let batch = Batch { calls, is_sliced, places, block: first, slot: Arc::clone(&slot), conns };
         if let Err(mpsc::error::SendError(Job::Run(batch))) = self.shared.jobs.send(Job::Run(batch)) {
             batch.refuse();
@@ -211,13 +211,13 @@ impl Home for RedisHome {
     }
 
     fn requeue(&self, queue: &[u8], receipts: &[Receipt]) {
-        let spelt = |receipt: &Receipt| match self.layout() {
-            Layout::Sureq => Some(spelt_receipt(*receipt)),
+        let text_of = |receipt: &Receipt| match self.layout() {
+            Layout::Sureq => Some(receipt_text(*receipt)),
             Layout::WorkQueue { .. } | Layout::Worqr | Layout::RedisQueue(_) => {
                 self.shared.handed.id(*receipt)
             }
         };
-        let tasks = receipts.iter().filter_map(spelt).collect();
+        let tasks = receipts.iter().filter_map(text_of).collect();
         self.shared.requeue(vec![Untaken { queue: queue.into(), tasks }]);
     }
 

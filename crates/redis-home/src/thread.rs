@@ -31,7 +31,7 @@ use crate::foreign::worqr::cancels::hear_cancels;
 use crate::foreign::worqr::hashes::write_hashes;
 use crate::layout::{Layout, Waiting};
 use crate::script::answer::{bytes, fields, number, read, refusal};
-use crate::script::call::{Call, FAIL_LEFT, ReplyForm, conn_name, fail_call, spelt_receipt};
+use crate::script::call::{Call, FAIL_LEFT, ReplyForm, conn_name, fail_call, receipt_text};
 use crate::script::clock::Clock;
 use crate::script::slices::partly_done;
 use crate::spread::{Listed, greet_stores, keep_listed};
@@ -420,7 +420,7 @@ impl Inner {
             let pop = PopOf { command: 0, queues: queues.iter().map(|queue| queue[..].into()).collect() };
             let mut replies = Replies::default();
             read(self.link.target.layout.ids(), &ReplyForm::Tasks, answer, &mut replies);
-            self.give_back(pop.untaken(&replies, spelt_receipt)).await;
+            self.give_back(pop.untaken(&replies, receipt_text)).await;
         }
     }
 

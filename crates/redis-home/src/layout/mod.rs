@@ -139,7 +139,7 @@ impl Layout {
     pub(crate) const fn ids(self) -> Ids {
         match self {
             Self::Sureq => Ids::Numbers,
-            Self::WorkQueue { .. } | Self::Worqr | Self::RedisQueue(_) => Ids::Spelt,
+            Self::WorkQueue { .. } | Self::Worqr | Self::RedisQueue(_) => Ids::Foreign,
         }
     }
 

@@ -30,7 +30,7 @@ pub(crate) enum Ids {
     /// Ours are numbers.
     Numbers,
     /// Those of others are any bytes.
-    Spelt,
+    Foreign,
 }
 
 /// Adds the reply to one command to the others.
@@ -78,9 +78,9 @@ fn wrong_type(key: &str) -> Refusal {
 
 fn read_reply(ids: Ids, form: &ReplyForm, answer: Value, replies: &mut Replies<Payload>) -> Read<Reply> {
     Ok(match form {
-        ReplyForm::Pushed if ids == Ids::Spelt => {
+        ReplyForm::Pushed if ids == Ids::Foreign => {
             let start = replies.foreign_ids.len();
-            push_spelt(answer, replies)?;
+            push_foreign_ids(answer, replies)?;
             Reply::PushedForeign(Span::new(start, replies.foreign_ids.len()))
         }
         ReplyForm::Pushed => {
@@ -95,7 +95,7 @@ fn read_reply(ids: Ids, form: &ReplyForm, answer: Value, replies: &mut Replies<P
             let (added, state) = (number(added)? == 1, state_of(&bytes(state)?)?);
             match ids {
                 Ids::Numbers => Reply::Added { id: task_id(&bytes(id)?)?, added, state },
-                Ids::Spelt => {
+                Ids::Foreign => {
                     replies.foreign_ids.push(maybe(id)?.map(Into::into));
                     Reply::AddedForeign { at: replies.foreign_ids.len() as u32 - 1, added, state }
                 }
@@ -133,9 +133,9 @@ fn read_reply(ids: Ids, form: &ReplyForm, answer: Value, replies: &mut Replies<P
         ReplyForm::Queues { pattern } => queues(answer, pattern.as_deref(), replies)?,
         ReplyForm::Explained => Reply::Explained(explanation(answer)?.map(Box::new)),
         ReplyForm::Started => Reply::Started(number(answer)?),
-        ReplyForm::Receipts if ids == Ids::Spelt => {
+        ReplyForm::Receipts if ids == Ids::Foreign => {
             let start = replies.foreign_ids.len();
-            push_spelt(answer, replies)?;
+            push_foreign_ids(answer, replies)?;
             Reply::ReceiptsForeign(Span::new(start, replies.foreign_ids.len()))
         }
         ReplyForm::Receipts => {
@@ -162,7 +162,7 @@ fn read_reply(ids: Ids, form: &ReplyForm, answer: Value, replies: &mut Replies<P
 }
 
 /// Ids as others spell them; there is none where a task gets its id later.
-fn push_spelt(answer: Value, replies: &mut Replies<Payload>) -> Read<()> {
+fn push_foreign_ids(answer: Value, replies: &mut Replies<Payload>) -> Read<()> {
     for id in list(answer)? {
         replies.foreign_ids.push(maybe(id)?.map(Into::into));
     }
@@ -175,7 +175,7 @@ fn tasks(ids: Ids, answer: Value, replies: &mut Replies<Payload>) -> Read<Span> 
         let [queue, id, body, deliveries, incarnation, at, elapsed, more] = fields(task)?;
         let (id, foreign_id) = match ids {
             Ids::Numbers => (task_id(&bytes(id)?)?, None),
-            Ids::Spelt => (TaskId::NONE, maybe(id)?.map(Into::into)),
+            Ids::Foreign => (TaskId::NONE, maybe(id)?.map(Into::into)),
         };
         replies.tasks.push(TaskView {
             queue: number(queue)? as u32,

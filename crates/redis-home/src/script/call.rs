@@ -102,13 +102,13 @@ impl Call {
 }
 
 /// An id as it stands in Redis: in the order of their bytes ids are in order.
-pub(crate) fn spelt(id: TaskId) -> String {
+pub(crate) fn id_text(id: TaskId) -> String {
     format!("{}-{:06}", id.ms(), id.seq())
 }
 
 /// The receipt of a delivery, as scripts know it.
-pub(crate) fn spelt_receipt(receipt: Receipt) -> Vec<u8> {
-    format!("{}@{}.{}", spelt(receipt.id), receipt.delivery, receipt.incarnation).into_bytes()
+pub(crate) fn receipt_text(receipt: Receipt) -> Vec<u8> {
+    format!("{}@{}.{}", id_text(receipt.id), receipt.delivery, receipt.incarnation).into_bytes()
 }
 
 /// What a connection of a home is called in Redis.
@@ -126,8 +126,8 @@ fn claim(task: TaskRef<'_>) -> Result<Claim, Refusal> {
 
 fn reference(task: TaskRef<'_>) -> Result<Vec<u8>, Refusal> {
     Ok(match claim(task)? {
-        Claim::Id(id) => spelt(id).into_bytes(),
-        Claim::Receipt(receipt) => spelt_receipt(receipt),
+        Claim::Id(id) => id_text(id).into_bytes(),
+        Claim::Receipt(receipt) => receipt_text(receipt),
     })
 }
 
@@ -181,7 +181,7 @@ pub(crate) fn call_of(command: &Command<'_>, home: &str) -> Result<(Call, ReplyF
         Command::Resume { queue } => (Call::about("resume", queue), ReplyForm::Done),
         Command::Config { queue, changes } => (config_call(queue, changes), ReplyForm::Settings),
         Command::Explain { queue, task } => {
-            let id = spelt(claim(task)?.id());
+            let id = id_text(claim(task)?.id());
             (Call::about("explain", queue).arg(id), ReplyForm::Explained)
         }
         Command::Size => (Call::new("size", None), ReplyForm::Count),
@@ -199,7 +199,7 @@ fn revive_call(queue: &[u8], tasks: TaskRefs<'_>) -> Result<Call, Refusal> {
     let mut call = Call::about("revive", queue);
     for bytes in tasks.list {
         if let Claim::Id(id) = claim(TaskRef { bytes, form: tasks.form })? {
-            call = call.arg(spelt(id));
+            call = call.arg(id_text(id));
         }
     }
     Ok(call)

@@ -209,7 +209,7 @@ mod tests {
     use sureq_home_api::elsewhere::ReplySlot;
 
     use super::*;
-    use crate::script::call::spelt_receipt;
+    use crate::script::call::receipt_text;
     use crate::waiting::waiters::Waiters;
 
     #[test]
@@ -221,7 +221,7 @@ mod tests {
                 Call::new("pop", None),
                 queues,
                 None,
-                Arc::new(ReplySlot::new(Vec::new(), spelt_receipt)),
+                Arc::new(ReplySlot::new(Vec::new(), receipt_text)),
             ));
         }
         let places = |group: &Vec<Rc<Waiter>>| group.iter().map(|waiter| waiter.place()).collect::<Vec<_>>();

@@ -204,7 +204,7 @@ impl Agenda {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::script::call::spelt_receipt;
+    use crate::script::call::receipt_text;
 
     fn waiter(queues: &[&[u8]], until_ms: Option<u64>) -> Waiter {
         let queues = queues.iter().map(|queue| queue.to_vec()).collect();
@@ -212,7 +212,7 @@ mod tests {
             Call::new("pop", None),
             queues,
             until_ms,
-            Arc::new(ReplySlot::new(Vec::new(), spelt_receipt)),
+            Arc::new(ReplySlot::new(Vec::new(), receipt_text)),
         )
     }
 
