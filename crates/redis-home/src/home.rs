@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::connection::cut::Cut;
 use crate::connection::node::About;
 use crate::connection::target::Target;
-use crate::foreign::handed::Handed;
+use crate::foreign::deliveries::Deliveries;
 use crate::layout::Layout;
 use crate::script::call::receipt_text;
 use crate::script::clock::{Clock, SystemClock, system_ms};
@@ -75,7 +75,7 @@ pub(crate) struct Shared {
     name: String,
     warnings: Vec<String>,
     target: Target,
-    handed: Arc<Handed>,
+    deliveries: Arc<Deliveries>,
     sizes: Arc<ReplySizes>,
     cut: Cut,
     clock: Arc<dyn Clock>,
@@ -95,12 +95,12 @@ impl RedisHome {
         let (opened, is_open) = std_mpsc::channel();
         let waiting = Arc::new(AtomicUsize::new(0));
         let name = format!("{:016x}", fastrand::u64(..));
-        let handed = Arc::<Handed>::default();
+        let deliveries = Arc::<Deliveries>::default();
         let (sizes, cut) = (Arc::<ReplySizes>::default(), Cut::new());
         let own = Own {
             count: Arc::clone(&waiting),
             name: name.clone(),
-            handed: Arc::clone(&handed),
+            deliveries: Arc::clone(&deliveries),
             sizes: Arc::clone(&sizes),
             cut: cut.clone(),
         };
@@ -116,7 +116,7 @@ impl RedisHome {
         };
         let warnings = servers.iter().flat_map(|server| warnings(server, &target.prefix)).collect();
         let thread = Mutex::new(Some(thread));
-        let shared = Shared { jobs, waiting, name, warnings, target, handed, sizes, cut, clock, thread };
+        let shared = Shared { jobs, waiting, name, warnings, target, deliveries, sizes, cut, clock, thread };
         let home = Self { shared: Arc::new(shared) };
         if let Some(About { address, version, .. }) = servers.into_iter().find(is_too_old) {
             home.close();
@@ -214,7 +214,7 @@ impl Home for RedisHome {
         let text_of = |receipt: &Receipt| match self.layout() {
             Layout::Sureq => Some(receipt_text(*receipt)),
             Layout::WorkQueue { .. } | Layout::Worqr | Layout::RedisQueue(_) => {
-                self.shared.handed.id(*receipt)
+                self.shared.deliveries.id(*receipt)
             }
         };
         let tasks = receipts.iter().filter_map(text_of).collect();

@@ -22,7 +22,7 @@ use crate::connection::link::Link;
 use crate::connection::node::About;
 use crate::connection::target::Target;
 use crate::foreign::cleaning::{Cleaner, Cleaning, clean, keep_clean};
-use crate::foreign::handed::Handed;
+use crate::foreign::deliveries::Deliveries;
 use crate::foreign::redis_queue;
 use crate::foreign::work_queue::is_again;
 use crate::foreign::work_queue::moving::{Moves, serve_moves};
@@ -96,7 +96,7 @@ pub(crate) struct Inner {
     pub(crate) cleaner: Cleaner,
     pub(crate) worqr: worqr::Known,
     name: String,
-    handed: Arc<Handed>,
+    deliveries: Arc<Deliveries>,
     sizes: Arc<ReplySizes>,
     pub(crate) listed: Listed,
     /// Connections that may hold tasks, and the stores of those.
@@ -110,7 +110,7 @@ pub(crate) struct Own {
     pub(crate) name: String,
     /// How many wait in line.
     pub(crate) count: Arc<AtomicUsize>,
-    pub(crate) handed: Arc<Handed>,
+    pub(crate) deliveries: Arc<Deliveries>,
     pub(crate) sizes: Arc<ReplySizes>,
     pub(crate) cut: Cut,
 }
@@ -154,7 +154,7 @@ pub(crate) fn run(
                 worqr: worqr::Known::default(),
                 listed: Listed::default(),
                 name: own.name,
-                handed: own.handed,
+                deliveries: own.deliveries,
                 sizes: own.sizes,
                 conns: RefCell::default(),
                 closing: RefCell::default(),
@@ -406,7 +406,7 @@ impl Inner {
 
     /// Gives an answer to whoever waits for it. If nobody does, what it hands out goes back.
     pub(crate) async fn give(&self, slot: &ReplySlot, mut replies: Replies<Payload>) {
-        self.handed.number(&mut replies);
+        self.deliveries.number(&mut replies);
         if self.link.target.layout == Layout::Worqr {
             self.worqr.hashes.remember(&replies);
         }

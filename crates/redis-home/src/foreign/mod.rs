@@ -4,7 +4,7 @@
 //! A layout says what is its own, and leaves the rest to [`Foreign::call_of`].
 
 pub(crate) mod cleaning;
-pub(crate) mod handed;
+pub(crate) mod deliveries;
 pub(crate) mod redis_queue;
 pub(crate) mod work_queue;
 pub(crate) mod worqr;

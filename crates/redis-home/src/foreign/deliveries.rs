@@ -14,7 +14,7 @@ const KEPT: usize = 8 << 10;
 
 /// The last deliveries.
 #[derive(Debug, Default)]
-pub(crate) struct Handed(Mutex<Last>);
+pub(crate) struct Deliveries(Mutex<Last>);
 
 #[derive(Debug, Default)]
 struct Last {
@@ -24,7 +24,7 @@ struct Last {
     next: u64,
 }
 
-impl Handed {
+impl Deliveries {
     fn lock(&self) -> MutexGuard<'_, Last> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -64,7 +64,7 @@ mod tests {
     use sureq_core::LogTime;
     use sureq_core::reply::{Span, TaskView};
 
-    fn hand(handed: &Handed, id: &str) -> Receipt {
+    fn hand(deliveries: &Deliveries, id: &str) -> Receipt {
         let mut replies = Replies::default();
         replies.list.push(Reply::Tasks(Span::new(0, 1)));
         replies.tasks.push(TaskView {
@@ -78,22 +78,22 @@ mod tests {
             more: None,
             foreign_id: Some(id.as_bytes().into()),
         });
-        handed.number(&mut replies);
+        deliveries.number(&mut replies);
         replies.tasks[0].receipt()
     }
 
     #[test]
     fn the_last_are_remembered() {
-        let handed = Handed::default();
-        let first = hand(&handed, "a");
-        let second = hand(&handed, "b");
-        assert_eq!(handed.id(first), Some(b"a".to_vec()));
-        assert_eq!(handed.id(second), Some(b"b".to_vec()));
-        assert_eq!(handed.id(Receipt { incarnation: 2, ..second }), None, "nothing has that number yet");
+        let deliveries = Deliveries::default();
+        let first = hand(&deliveries, "a");
+        let second = hand(&deliveries, "b");
+        assert_eq!(deliveries.id(first), Some(b"a".to_vec()));
+        assert_eq!(deliveries.id(second), Some(b"b".to_vec()));
+        assert_eq!(deliveries.id(Receipt { incarnation: 2, ..second }), None, "nothing has that number yet");
         for _ in 0..KEPT - 1 {
-            hand(&handed, "c");
+            hand(&deliveries, "c");
         }
-        assert_eq!(handed.id(first), None);
-        assert_eq!(handed.id(second), Some(b"b".to_vec()));
+        assert_eq!(deliveries.id(first), None);
+        assert_eq!(deliveries.id(second), Some(b"b".to_vec()));
     }
 }
