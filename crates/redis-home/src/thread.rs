@@ -36,9 +36,9 @@ use crate::script::clock::Clock;
 use crate::script::slices::partly_done;
 use crate::spread::{Listed, greet_stores, keep_listed};
 use crate::waiting::hearing::{Wanted, hear};
-use crate::waiting::line::{Line, serve_line};
+use crate::waiting::index::Waiter;
 use crate::waiting::listener::listen;
-use crate::waiting::waiters::Waiter;
+use crate::waiting::waiters::{Waiters, serve_waiters};
 
 /// How often a home whose connections hold tasks says that it lives.
 const BEAT: Duration = Duration::from_secs(10);
@@ -91,7 +91,7 @@ impl Batch {
 /// What the thread has.
 pub(crate) struct Inner {
     pub(crate) link: Link,
-    pub(crate) line: Line,
+    pub(crate) waiters: Waiters,
     pub(crate) moves: Moves,
     pub(crate) cleaner: Cleaner,
     pub(crate) worqr: worqr::Known,
@@ -145,10 +145,10 @@ pub(crate) fn run(
         // Whoever opens waits for this.
         let _ = opened.send(about);
         if is_open {
-            let (queue, wants) = Line::new(own.count);
+            let (queue, wants) = Waiters::new(own.count);
             let inner = Rc::new(Inner {
                 link,
-                line: queue,
+                waiters: queue,
                 moves: Moves::default(),
                 cleaner: Cleaner::default(),
                 worqr: worqr::Known::default(),
@@ -173,11 +173,11 @@ fn begin_serving(inner: &Rc<Inner>, wants: mpsc::UnboundedReceiver<Wanted>) {
     match layout.waiting() {
         Waiting::Blocked => _ = tokio::task::spawn_local(serve_moves(own())),
         Waiting::Told => {
-            tokio::task::spawn_local(serve_line(own()));
+            tokio::task::spawn_local(serve_waiters(own()));
             tokio::task::spawn_local(hear(own(), wants));
         }
         Waiting::Tracked => {
-            tokio::task::spawn_local(serve_line(own()));
+            tokio::task::spawn_local(serve_waiters(own()));
             tokio::task::spawn_local(redis_queue::tracking::track(own(), wants));
         }
     }
@@ -211,13 +211,13 @@ async fn work(inner: &Rc<Inner>, mut jobs: mpsc::UnboundedReceiver<Job>) {
                 under_way.push(tokio::task::spawn_local(async move { own.run(batch).await }));
             }
             Job::Abandoned(untaken) => {
-                inner.line.drop_abandoned();
+                inner.waiters.drop_abandoned();
                 under_way.push(tokio::task::spawn_local(async move { own.give_back(untaken).await }));
             }
             Job::CloseConn(conn) => {
                 under_way.push(tokio::task::spawn_local(async move { own.close_conn(conn).await }));
             }
-            Job::Dismiss => inner.line.dismiss(),
+            Job::Dismiss => inner.waiters.dismiss(),
             Job::Listen(queue, changes) => {
                 listeners.retain(|queue| Arc::strong_count(queue) > 1);
                 listeners.push(Arc::clone(&queue));
@@ -235,7 +235,7 @@ async fn work(inner: &Rc<Inner>, mut jobs: mpsc::UnboundedReceiver<Job>) {
                 if !inner.conns.borrow().is_empty() {
                     inner.say_alive().await;
                 }
-                inner.line.look(None, done);
+                inner.waiters.look(None, done);
             }
             Job::Clean(queues, how, done) => {
                 under_way.push(tokio::task::spawn_local(async move {
@@ -244,14 +244,14 @@ async fn work(inner: &Rc<Inner>, mut jobs: mpsc::UnboundedReceiver<Job>) {
                 }));
             }
             Job::Close(done) => {
-                inner.line.dismiss();
+                inner.waiters.dismiss();
                 inner.moves.end().await;
                 for task in under_way.drain(..) {
                     // A panic in it was told there.
                     let _ = task.await;
                 }
                 // Some may have come to wait meanwhile.
-                inner.line.dismiss();
+                inner.waiters.dismiss();
                 inner.close_conns().await;
                 for queue in &listeners {
                     queue.end();
@@ -397,9 +397,9 @@ impl Inner {
         if self.link.target.layout.waiting() == Waiting::Blocked {
             // It may have been the end of a millisecond.
             let until_ms = until_ms.map(|at| at.saturating_add(1));
-            self.line.stand(Waiter::new(call, queues, until_ms, slot));
+            self.waiters.stand(Waiter::new(call, queues, until_ms, slot));
         } else {
-            let joins = self.line.join(Waiter::new(call, queues, until_ms, slot));
+            let joins = self.waiters.join(Waiter::new(call, queues, until_ms, slot));
             self.link.cut.or(joins, || ()).await;
         }
     }

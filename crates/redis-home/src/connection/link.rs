@@ -315,17 +315,17 @@ impl Link {
             .zip(values)
             .map(|(call, value)| self.classify(call, value, attempt.sent_us))
             .collect();
-        let is_done = |outcomes: &Outcome| matches!(judged, Outcome::Known(_));
-        let Some(from) = outcomes.iter().position(|outcomes| !is_done(outcomes)) else {
+        let is_done = |outcome: &Outcome| matches!(outcome, Outcome::Known(_));
+        let Some(from) = outcomes.iter().position(|outcome| !is_done(outcome)) else {
             answers.extend(outcomes.into_iter().filter_map(Outcome::known));
             return Ok(());
         };
         if outcomes[from..].iter().any(is_done) {
-            answers.extend(outcomes.into_iter().map(|outcomes| outcomes.known().unwrap_or_else(undone)));
+            answers.extend(outcomes.into_iter().map(|outcome| outcome.known().unwrap_or_else(undone)));
             return Ok(());
         }
         // None of the rest was executed: it can be sent again, in its order.
-        let mut judged = outcomes.into_iter();
+        let mut outcomes = outcomes.into_iter();
         answers.extend(outcomes.by_ref().take(from).filter_map(Outcome::known));
         match outcomes.next() {
             Some(Outcome::NotHere(error)) => return self.follow(attempt, &node, &error).await,

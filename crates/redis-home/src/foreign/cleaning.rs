@@ -119,7 +119,7 @@ pub(crate) async fn keep_clean(inner: Rc<Inner>) {
             };
             let now = inner.link.clock.monotonic_ms();
             for queue in due {
-                if inner.line.is_wanted(&queue) {
+                if inner.waiters.is_wanted(&queue) {
                     inner.cleaner.watch(&inner, &queue);
                 }
                 inner.cleaner.plan(&queue, now, left.get(&queue).copied().unwrap_or_default());

@@ -38,7 +38,7 @@ pub(crate) async fn hear(inner: Rc<Inner>, mut wants: mpsc::UnboundedReceiver<Wa
     let mut first = None;
     let mut pause = RETRY_MIN;
     loop {
-        if inner.line.heard.borrow().is_empty() && first.is_none() {
+        if inner.waiters.heard.borrow().is_empty() && first.is_none() {
             first = wants.recv().await;
             if first.is_none() {
                 return;
@@ -50,7 +50,7 @@ pub(crate) async fn hear(inner: Rc<Inner>, mut wants: mpsc::UnboundedReceiver<Wa
             let _ = hear_on(&inner, pubsub, &mut wants, first.take()).await;
             // If all of Redis went, nobody's pop is to be sent to where it was.
             let _ = timeout(HANGS, inner.link.probe()).await;
-            inner.line.wake();
+            inner.waiters.wake();
         }
         sleep(pause).await;
         pause = (pause * 2).min(RETRY_MAX);
@@ -64,11 +64,11 @@ async fn hear_on(
     first: Option<Wanted>,
 ) -> Result<(), RedisError> {
     let (mut sink, mut messages) = pubsub.split();
-    let again: Vec<Vec<u8>> = inner.line.heard.borrow().iter().cloned().collect();
+    let again: Vec<Vec<u8>> = inner.waiters.heard.borrow().iter().cloned().collect();
     for some in again.chunks(SUBSCRIBED_AT_ONCE) {
         subscribe(inner, &mut sink, some).await?;
     }
-    inner.line.wake();
+    inner.waiters.wake();
     let (mut next, mut swept, mut heard) = (first, Instant::now(), Instant::now());
     loop {
         if let Some(first) = next.take() {
@@ -81,13 +81,13 @@ async fn hear_on(
             }
             // Before it is so: if this fails, they are among those that are subscribed to next time.
             let (queues, wanting): (Vec<_>, Vec<_>) = some.into_iter().unzip();
-            inner.line.heard.borrow_mut().extend(queues.iter().cloned());
+            inner.waiters.heard.borrow_mut().extend(queues.iter().cloned());
             subscribe(inner, &mut sink, &queues).await?;
             for done in wanting {
                 // Whoever wanted it may have left.
                 let _ = done.send(());
             }
-            if inner.line.heard.borrow().len() > inner.line.queue_count() + UNWANTED_MAX {
+            if inner.waiters.heard.borrow().len() > inner.waiters.queue_count() + UNWANTED_MAX {
                 drop_unwanted(inner, &mut sink).await?;
             }
         }
@@ -102,11 +102,11 @@ async fn hear_on(
                 Some(want) => next = Some(want),
                 None => return Ok(()),
             },
-            () = sleep_until(swept + SWEEP), if !inner.line.heard.borrow().is_empty() => {
+            () = sleep_until(swept + SWEEP), if !inner.waiters.heard.borrow().is_empty() => {
                 drop_unwanted(inner, &mut sink).await?;
                 swept = Instant::now();
             }
-            () = sleep_until(heard + SILENCE), if !inner.line.is_empty() => {
+            () = sleep_until(heard + SILENCE), if !inner.waiters.is_empty() => {
                 still_there(&mut sink).await?;
                 heard = Instant::now();
             }
@@ -131,7 +131,7 @@ async fn subscribe(inner: &Inner, sink: &mut PubSubSink, queues: &[Vec<u8>]) -> 
         Err(error) if is_forbidden(&error) => {}
         subscribed => {
             for queue in queues {
-                inner.line.allow(queue);
+                inner.waiters.allow(queue);
             }
             return subscribed;
         }
@@ -139,9 +139,9 @@ async fn subscribe(inner: &Inner, sink: &mut PubSubSink, queues: &[Vec<u8>]) -> 
     // One of them is enough to have all refused.
     for queue in queues {
         match sink.subscribe(channels(inner, queue)).await {
-            Err(error) if is_forbidden(&error) => inner.line.forbid(queue),
+            Err(error) if is_forbidden(&error) => inner.waiters.forbid(queue),
             Err(error) => return Err(error),
-            Ok(()) => inner.line.allow(queue),
+            Ok(()) => inner.waiters.allow(queue),
         }
     }
     Ok(())
@@ -154,9 +154,9 @@ pub(crate) fn is_forbidden(error: &RedisError) -> bool {
 
 /// Hears no more of queues that nobody waits for.
 async fn drop_unwanted(inner: &Inner, sink: &mut PubSubSink) -> Result<(), RedisError> {
-    let heard: Vec<Vec<u8>> = inner.line.heard.borrow().iter().cloned().collect();
-    for queue in heard.into_iter().filter(|queue| !inner.line.is_wanted(queue)) {
-        inner.line.heard.borrow_mut().remove(&queue);
+    let heard: Vec<Vec<u8>> = inner.waiters.heard.borrow().iter().cloned().collect();
+    for queue in heard.into_iter().filter(|queue| !inner.waiters.is_wanted(queue)) {
+        inner.waiters.heard.borrow_mut().remove(&queue);
         // Whoever comes to wait for it from now on asks for it, and is subscribed after this.
         sink.unsubscribe(channels(inner, &queue)).await?;
     }
@@ -174,9 +174,11 @@ fn take_in(inner: &Inner, channel: &[u8], payload: &[u8]) {
     let about = |kind| channels.queue(kind, channel);
     match (about(WAKE), sureq_core::id::decimal(payload)) {
         (Some(queue), Some(ms)) => {
-            inner.line.announce(queue, inner.link.clock.monotonic_ms().saturating_add(ms).saturating_add(1));
+            inner
+                .waiters
+                .announce(queue, inner.link.clock.monotonic_ms().saturating_add(ms).saturating_add(1));
         }
-        (Some(queue), None) => inner.line.stir(queue),
-        (None, _) => about(WORK).into_iter().for_each(|queue| inner.line.stir(queue)),
+        (Some(queue), None) => inner.waiters.stir(queue),
+        (None, _) => about(WORK).into_iter().for_each(|queue| inner.waiters.stir(queue)),
     }
 }

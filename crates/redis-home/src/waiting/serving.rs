@@ -14,8 +14,8 @@ use tokio::sync::oneshot;
 
 use crate::script::call::Call;
 use crate::thread::{Inner, Store};
-use crate::waiting::line::try_one;
-use crate::waiting::waiters::Waiter;
+use crate::waiting::index::Waiter;
+use crate::waiting::waiters::try_one;
 
 /// How many who wait for the same queues are tried at once.
 const TRIED_MAX: usize = 32;
@@ -47,7 +47,7 @@ impl Inner {
     fn run_len(&self, calls: &[&Call]) -> usize {
         let spans = calls.iter().position(|call| self.spans(call));
         let most = spans.unwrap_or(calls.len()).max(1);
-        if self.line.is_empty() {
+        if self.waiters.is_empty() {
             return most;
         }
         let mut touched = Touched::default();
@@ -74,7 +74,7 @@ impl Inner {
             if touched.is_all { vec![None] } else { touched.queues.keys().copied().map(Some).collect() };
         let looks = queues.into_iter().map(|queue| {
             let (done, is_done) = oneshot::channel();
-            self.line.look(queue, done);
+            self.waiters.look(queue, done);
             is_done
         });
         // The line is served for as long as the home is open.
@@ -83,7 +83,7 @@ impl Inner {
 
     /// The queues of a call that somebody waits for.
     fn waited_for<'a>(&self, call: &'a Call) -> About<'a> {
-        if self.line.is_empty() {
+        if self.waiters.is_empty() {
             return Some(Vec::new());
         }
         let queues: Vec<&[u8]> = match call.op {
@@ -93,7 +93,7 @@ impl Inner {
             "exists" | "drop" => call.args.iter().map(|queue| &queue[..]).collect(),
             _ => vec![call.queue.as_deref()?],
         };
-        Some(queues.into_iter().filter(|queue| self.line.is_wanted(queue)).collect())
+        Some(queues.into_iter().filter(|queue| self.waiters.is_wanted(queue)).collect())
     }
 }
 
@@ -186,7 +186,7 @@ async fn serve_group(inner: &Rc<Inner>, store: &Store, group: Vec<Rc<Waiter>>) {
         {
             rest = behind;
             if next.slot.is_abandoned() {
-                inner.line.remove(next);
+                inner.waiters.remove(next);
             } else if !empty.contains(&next.queues) {
                 tried.push(next);
             }
@@ -210,11 +210,11 @@ mod tests {
 
     use super::*;
     use crate::script::call::receipt_text;
-    use crate::waiting::waiters::Waiters;
+    use crate::waiting::index::WaiterIndex;
 
     #[test]
     fn those_who_wait_for_the_same_are_together_in_their_order() {
-        let mut waiters = Waiters::default();
+        let mut waiters = WaiterIndex::default();
         for queues in [&["a"][..], &["b"], &["c"], &["b", "a"], &["c"], &["d"]] {
             let queues = queues.iter().map(|queue| queue.as_bytes().to_vec()).collect();
             waiters.join(Waiter::new(

@@ -1,264 +1,433 @@
-//! Who waits, in the order of arrival, by queue and by when they give up; and when something happens to a queue by itself.
+//! Pops that wait.
+//!
+//! A script cannot wait. Whoever found nothing stands in this line, in the order of arrival, until a message says that there
+//! may be something in one of its queues, or it is the time at which, as a script said, something will be. Nothing is asked
+//! meanwhile. Messages are heard by `hearing`.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use sureq_core::Refusal;
-use sureq_home_api::elsewhere::ReplySlot;
-use tokio::sync::Notify;
+use redis::Value;
+use sureq_core::{Refusal, Replies, Reply};
+use sureq_home_api::Payload;
+use tokio::sync::{Notify, mpsc, oneshot};
 
-use crate::script::call::Call;
+use crate::connection::link::Patience;
+use crate::script::answer::{fields, list, number, read, refusal};
+use crate::script::call::{Call, ReplyForm};
+use crate::thread::{Inner, Store};
+use crate::waiting::hearing::Wanted;
+use crate::waiting::index::{Agenda, Waiter, WaiterIndex};
+use crate::waiting::serving::serve;
 
-/// One who waits.
-pub(crate) struct Waiter {
-    pub(crate) call: Call,
-    pub(crate) queues: Vec<Vec<u8>>,
-    /// When it gives up, by the monotonic clock.
-    pub(crate) until_ms: Option<u64>,
-    pub(crate) slot: Arc<ReplySlot>,
-    place: Cell<u64>,
-    /// It is being asked for just now whether there is something for it.
-    pub(crate) is_tried: Cell<bool>,
-    /// That is over.
-    pub(crate) was_tried: Notify,
-    /// It is to give up as soon as that is over.
-    pub(crate) is_dismissed: Cell<bool>,
-}
+/// When to try again what Redis did not answer.
+const RETRY_MS: u64 = 2_000;
 
-impl Waiter {
-    pub(crate) fn new(call: Call, queues: Vec<Vec<u8>>, until_ms: Option<u64>, slot: Arc<ReplySlot>) -> Self {
-        let (is_tried, was_tried, is_dismissed) = (Cell::new(false), Notify::new(), Cell::new(false));
-        Self { call, queues, until_ms, slot, place: Cell::new(0), is_tried, was_tried, is_dismissed }
-    }
-}
+/// How often to look where messages may be lost.
+const LOOK_MS: u64 = 15_000;
 
-impl Waiter {
-    /// Its place in the line.
-    pub(crate) fn place(&self) -> u64 {
-        self.place.get()
-    }
-}
+/// How often to look where Redis forbids this user to hear messages.
+const UNHEARD_MS: u64 = 1_000;
 
-impl Drop for Waiter {
-    /// Whoever has no answer by now gets none: the home was closed while Redis was asked for it.
-    fn drop(&mut self) {
-        let why = "the home was closed before Redis answered".into();
-        self.slot.refuse_if_open(1, &Refusal::Unknown { why });
-    }
-}
+/// How many queues one script looks at.
+const TICKED: usize = 64;
 
-/// All who wait.
-#[derive(Default)]
+/// A queue, or any, and whoever wants to know when those who wait for it have been tried.
+type Look = (Option<Vec<u8>>, oneshot::Sender<()>);
+
+/// The waiters.
 pub(crate) struct Waiters {
-    all: BTreeMap<u64, Rc<Waiter>>,
-    by_queue: BTreeMap<Vec<u8>, BTreeSet<u64>>,
-    by_end: BTreeSet<(u64, u64)>,
-    last_place: u64,
+    index: RefCell<WaiterIndex>,
+    /// Something may have changed.
+    changed: Notify,
+    /// Queues in which there may be something.
+    stirred: RefCell<BTreeSet<Vec<u8>>>,
+    /// The same by store, for those who serve it: a server that hangs holds up nobody who waits for others.
+    pending: RefCell<BTreeMap<Store, BTreeSet<Vec<u8>>>>,
+    /// Stores that are being served, and those who want to know when that is done.
+    serving: RefCell<BTreeMap<Store, Vec<oneshot::Sender<()>>>>,
+    agenda: RefCell<Agenda>,
+    /// Queues whose messages are heard.
+    pub(crate) heard: RefCell<BTreeSet<Vec<u8>>>,
+    /// Queues whose messages Redis forbids this user to hear.
+    forbidden: RefCell<BTreeSet<Vec<u8>>>,
+    wanted: mpsc::UnboundedSender<Wanted>,
+    looks: RefCell<Vec<Look>>,
+    count: Arc<AtomicUsize>,
 }
 
 impl Waiters {
+    pub(crate) fn new(count: Arc<AtomicUsize>) -> (Self, mpsc::UnboundedReceiver<Wanted>) {
+        let (wanted, wants) = mpsc::unbounded_channel();
+        let waiters = Self {
+            index: RefCell::default(),
+            changed: Notify::new(),
+            stirred: RefCell::default(),
+            pending: RefCell::default(),
+            serving: RefCell::default(),
+            agenda: RefCell::default(),
+            heard: RefCell::default(),
+            forbidden: RefCell::default(),
+            wanted,
+            looks: RefCell::default(),
+            count,
+        };
+        (waiters, wants)
+    }
+
+    /// Takes a place at the end, and is tried once more when messages about its queues are heard for sure.
+    pub(crate) async fn join(&self, waiter: Waiter) {
+        let queues = waiter.queues.clone();
+        self.stand(waiter);
+        let unheard = queues.iter().filter(|queue| !self.heard.borrow().contains(*queue));
+        let asked: Vec<_> = unheard
+            .filter_map(|queue| {
+                let (done, is_done) = oneshot::channel();
+                self.wanted.send((queue.clone(), done)).is_ok().then_some(is_done)
+            })
+            .collect();
+        for is_done in asked {
+            // It is dropped if the connection is lost; all are tried again when there is a new one.
+            let _ = is_done.await;
+        }
+        for queue in &queues {
+            self.stir(queue);
+        }
+    }
+
     /// Takes a place at the end.
-    pub(crate) fn join(&mut self, waiter: Waiter) {
-        self.last_place += 1;
-        waiter.place.set(self.last_place);
-        self.restore(Rc::new(waiter));
+    pub(crate) fn stand(&self, waiter: Waiter) {
+        self.index.borrow_mut().join(waiter);
+        self.recount();
+        self.changed.notify_one();
     }
 
-    /// Gives one who has left its place again.
-    pub(crate) fn restore(&mut self, waiter: Rc<Waiter>) {
-        let place = waiter.place.get();
-        for queue in &waiter.queues {
-            self.by_queue.entry(queue.clone()).or_default().insert(place);
-        }
-        self.by_end.extend(waiter.until_ms.map(|until| (until, place)));
-        self.all.insert(place, waiter);
+    /// The first who waits for this queue; it leaves the waiters.
+    pub(crate) fn next(&self, queue: &[u8]) -> Option<Rc<Waiter>> {
+        let those = self.index.borrow().of([&queue.to_vec()]);
+        let next = those.into_iter().find(|waiter| !waiter.slot.is_abandoned())?;
+        self.remove(&next);
+        Some(next)
     }
 
-    /// Answers whether it was there.
-    pub(crate) fn leave(&mut self, waiter: &Waiter) -> bool {
-        let place = waiter.place.get();
-        if self.all.remove(&place).is_none() {
-            return false;
-        }
-        for queue in &waiter.queues {
-            if let Some(places) = self.by_queue.get_mut(queue) {
-                places.remove(&place);
-                if places.is_empty() {
-                    self.by_queue.remove(queue);
-                }
+    /// Gives one who got nothing its place again.
+    pub(crate) fn restore(&self, waiter: Rc<Waiter>) {
+        self.index.borrow_mut().restore(waiter);
+        self.recount();
+        self.changed.notify_one();
+    }
+
+    /// The queues that are waited for.
+    pub(crate) fn queues(&self) -> BTreeSet<Vec<u8>> {
+        self.index.borrow().queues()
+    }
+
+    /// How many queues are waited for.
+    pub(crate) fn queue_count(&self) -> usize {
+        self.index.borrow().queue_count()
+    }
+
+    /// For how long to block for those who wait for this queue, where 0 is for ever; nothing, if nobody does.
+    pub(crate) fn block_ms(&self, queue: &[u8], now_ms: u64) -> Option<u64> {
+        let those = self.index.borrow().of([&queue.to_vec()]);
+        let last = those.iter().map(|waiter| waiter.until_ms).reduce(|a, b| Some(a?.max(b?)))?;
+        Some(last.map_or(0, |at| at.saturating_sub(now_ms).max(1)))
+    }
+
+    /// Answers those whose time is up, and forgets those who have left. Who is just being tried has its answer in a moment.
+    pub(crate) fn drop_late(&self, now_ms: u64) {
+        let late = self.index.borrow().late(now_ms);
+        for waiter in late {
+            if !waiter.is_tried.get() {
+                self.time_out(&waiter);
             }
         }
-        if let Some(until) = waiter.until_ms {
-            self.by_end.remove(&(until, place));
+    }
+
+    /// Forgets those who have left.
+    pub(crate) fn drop_abandoned(&self) {
+        let all = self.index.borrow().all();
+        all.iter().filter(|waiter| waiter.slot.is_abandoned()).for_each(|waiter| self.remove(waiter));
+        self.changed.notify_one();
+    }
+
+    fn time_out(&self, waiter: &Waiter) {
+        // Whoever has left needs no answer.
+        let _ = waiter.slot.fill(only(Reply::TimedOut));
+        self.remove(waiter);
+    }
+
+    /// Waits until something has changed, or somebody's time is up, or it is time to look.
+    pub(crate) async fn sleep(&self, now_ms: u64) {
+        let next = [self.index.borrow().next_end(), self.agenda.borrow().next()].into_iter().flatten().min();
+        match next {
+            Some(at) => {
+                let wait = Duration::from_millis(at.saturating_sub(now_ms).max(1));
+                // Whichever comes first, it is looked what to do.
+                let _ = tokio::time::timeout(wait, self.changed.notified()).await;
+            }
+            None => self.changed.notified().await,
         }
-        true
     }
 
-    pub(crate) fn contains(&self, waiter: &Waiter) -> bool {
-        self.all.contains_key(&waiter.place.get())
+    /// Those who want to know when all has been tried.
+    pub(crate) fn take_looks(&self) -> Vec<oneshot::Sender<()>> {
+        self.looks.take().into_iter().map(|(_, done)| done).collect()
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.all.len()
+    /// There may be something in this queue.
+    pub(crate) fn stir(&self, queue: &[u8]) {
+        self.stirred.borrow_mut().insert(queue.to_vec());
+        self.changed.notify_one();
     }
 
-    pub(crate) fn all(&self) -> Vec<Rc<Waiter>> {
-        self.all.values().cloned().collect()
+    /// There will be something in this queue then, by the monotonic clock: whoever waits for it looks at that time.
+    pub(crate) fn announce(&self, queue: &[u8], at_ms: u64) {
+        if self.is_wanted(queue) {
+            self.agenda.borrow_mut().announce(queue, at_ms);
+            self.changed.notify_one();
+        }
     }
 
-    pub(crate) fn queues(&self) -> BTreeSet<Vec<u8>> {
-        self.by_queue.keys().cloned().collect()
+    /// There may be something in any queue.
+    pub(crate) fn wake(&self) {
+        let all = self.queues();
+        self.stirred.borrow_mut().extend(all);
+        self.changed.notify_one();
     }
 
-    pub(crate) fn queue_count(&self) -> usize {
-        self.by_queue.len()
+    /// Tries those who wait for a queue, or for any, and says when that is done.
+    pub(crate) fn look(&self, queue: Option<&[u8]>, done: oneshot::Sender<()>) {
+        self.looks.borrow_mut().push((queue.map(<[u8]>::to_vec), done));
+        match queue {
+            Some(queue) => self.stir(queue),
+            None => self.wake(),
+        }
+    }
+
+    /// Answers all as if their time were up.
+    pub(crate) fn dismiss(&self) {
+        let all = self.index.borrow().all();
+        for waiter in all {
+            if waiter.is_tried.get() {
+                // Redis may give it something just now.
+                waiter.is_dismissed.set(true);
+            } else {
+                self.time_out(&waiter);
+            }
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.index.borrow().len() == 0
+    }
+
+    fn recount(&self) {
+        self.count.store(self.index.borrow().len(), Ordering::Release);
+    }
+
+    pub(crate) fn remove(&self, waiter: &Waiter) {
+        self.index.borrow_mut().leave(waiter);
+        self.recount();
+    }
+
+    /// Notes that messages about a queue cannot be heard. Whoever comes to wait for it next asks for them again.
+    pub(crate) fn forbid(&self, queue: &[u8]) {
+        self.heard.borrow_mut().remove(queue);
+        self.forbidden.borrow_mut().insert(queue.to_vec());
+    }
+
+    /// Notes that messages about a queue can be heard.
+    pub(crate) fn allow(&self, queue: &[u8]) {
+        self.forbidden.borrow_mut().remove(queue);
+    }
+
+    /// How long at most until a queue is looked at again, if messages about it may be missed.
+    fn looked_at_after(&self, queue: &[u8], may_miss: bool) -> Option<u64> {
+        if self.forbidden.borrow().contains(queue) { Some(UNHEARD_MS) } else { may_miss.then_some(LOOK_MS) }
+    }
+
+    /// Notes that somebody hears of a queue from now on; false if somebody does already.
+    pub(crate) fn begin_hearing(&self, queue: &[u8]) -> bool {
+        self.heard.borrow_mut().insert(queue.to_vec())
+    }
+
+    /// Notes that nobody hears of a queue any more. Whoever came to wait for it just now wants it heard again.
+    pub(crate) fn end_hearing(&self, queue: &[u8]) {
+        self.heard.borrow_mut().remove(queue);
+        if self.is_wanted(queue) {
+            // Nobody waits for the answer: all are tried when it is heard.
+            let (done, _) = oneshot::channel();
+            let _ = self.wanted.send((queue.to_vec(), done));
+        }
     }
 
     pub(crate) fn is_wanted(&self, queue: &[u8]) -> bool {
-        self.by_queue.contains_key(queue)
-    }
-
-    /// Those who wait for one of these queues, in their order.
-    pub(crate) fn of<'a>(&self, queues: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<Rc<Waiter>> {
-        let places: BTreeSet<u64> =
-            queues.into_iter().filter_map(|queue| self.by_queue.get(queue)).flatten().copied().collect();
-        places.iter().filter_map(|place| self.all.get(place)).cloned().collect()
-    }
-
-    /// Those who gave up by now.
-    pub(crate) fn late(&self, now_ms: u64) -> Vec<Rc<Waiter>> {
-        let late = self.by_end.range(..=(now_ms, u64::MAX));
-        late.filter_map(|(_, place)| self.all.get(place)).cloned().collect()
-    }
-
-    /// When the next one gives up.
-    pub(crate) fn next_end(&self) -> Option<u64> {
-        self.by_end.first().map(|(until, _)| *until)
+        self.index.borrow().is_wanted(queue)
     }
 }
 
-/// When to look at which queue, by the monotonic clock.
-#[derive(Default)]
-pub(crate) struct Agenda {
-    by_queue: BTreeMap<Vec<u8>, u64>,
-    by_time: BTreeSet<(u64, Vec<u8>)>,
-    /// What messages said since a script was last asked when to look.
-    announced: BTreeMap<Vec<u8>, u64>,
+pub(crate) fn only(reply: Reply) -> Replies<Payload> {
+    let mut replies = Replies::default();
+    replies.list.push(reply);
+    replies
 }
 
-impl Agenda {
-    /// A script is about to be asked when to look at a queue: it knows all that was announced so far.
-    pub(crate) fn ask(&mut self, queue: &[u8]) {
-        self.announced.remove(queue);
-    }
-
-    /// What the script has answered. What was announced since may be news to it.
-    pub(crate) fn set(&mut self, queue: &[u8], at_ms: Option<u64>) {
-        let announced = self.announced.get(queue).copied();
-        self.put(queue, [at_ms, announced].into_iter().flatten().min());
-    }
-
-    /// A message said when something will happen to a queue.
-    pub(crate) fn announce(&mut self, queue: &[u8], at_ms: u64) {
-        let announced = self.announced.entry(queue.to_vec()).or_insert(at_ms);
-        *announced = at_ms.min(*announced);
-        if self.by_queue.get(queue).is_none_or(|known| at_ms < *known) {
-            self.put(queue, Some(at_ms));
+/// Serves the line for as long as the home is open.
+pub(crate) async fn serve_waiters(inner: Rc<Inner>) {
+    let waiters = &inner.waiters;
+    loop {
+        let (looks, now) = (waiters.looks.take(), inner.link.clock.monotonic_ms());
+        let due = waiters.agenda.borrow_mut().take_due(now);
+        let stirred = waiters.stirred.take();
+        for queue in due.into_iter().chain(stirred) {
+            let store = inner.link.target.store_of(&queue);
+            waiters.pending.borrow_mut().entry(store).or_default().insert(queue);
         }
-    }
-
-    /// Nobody waits for a queue any more.
-    pub(crate) fn forget(&mut self, queue: &[u8]) {
-        self.announced.remove(queue);
-        self.put(queue, None);
-    }
-
-    fn put(&mut self, queue: &[u8], at_ms: Option<u64>) {
-        if let Some((queue, before)) = self.by_queue.remove_entry(queue) {
-            self.by_time.remove(&(before, queue));
+        let stores: Vec<Store> = waiters.pending.borrow().keys().cloned().collect();
+        for store in stores {
+            waiters.serving.borrow_mut().entry(store).or_insert_with_key(|store| {
+                tokio::task::spawn_local(serve_store(Rc::clone(&inner), store.clone()));
+                Vec::new()
+            });
         }
-        if let Some(at) = at_ms {
-            self.by_queue.insert(queue.to_vec(), at);
-            self.by_time.insert((at, queue.to_vec()));
+        if looks.is_empty() {
+            waiters.drop_late(now);
         }
-    }
-
-    pub(crate) fn next(&self) -> Option<u64> {
-        self.by_time.first().map(|(at, _)| *at)
-    }
-
-    /// Takes those out that are due.
-    pub(crate) fn take_due(&mut self, now_ms: u64) -> Vec<Vec<u8>> {
-        let mut due = Vec::new();
-        while self.next().is_some_and(|at| at <= now_ms) {
-            let Some((_, queue)) = self.by_time.pop_first() else { break };
-            self.by_queue.remove(&queue);
-            due.push(queue);
+        for (queue, done) in looks {
+            tell_when_served(&inner, queue.as_deref(), done);
         }
-        due
+        waiters.sleep(now).await;
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::script::call::receipt_text;
-
-    fn waiter(queues: &[&[u8]], until_ms: Option<u64>) -> Waiter {
-        let queues = queues.iter().map(|queue| queue.to_vec()).collect();
-        Waiter::new(
-            Call::new("pop", None),
-            queues,
-            until_ms,
-            Arc::new(ReplySlot::new(Vec::new(), receipt_text)),
-        )
+/// Says when those who wait for a queue, or for any, have been tried, and those whose time is up have their answer.
+fn tell_when_served(inner: &Rc<Inner>, queue: Option<&[u8]>, done: oneshot::Sender<()>) {
+    let of = queue.map(|queue| inner.link.target.store_of(queue));
+    let mut served = Vec::new();
+    for (store, listeners) in &mut *inner.waiters.serving.borrow_mut() {
+        if of.as_ref().is_none_or(|of| of == store) {
+            let (tell, is_told) = oneshot::channel();
+            listeners.push(tell);
+            served.push(is_told);
+        }
     }
+    let inner = Rc::clone(inner);
+    tokio::task::spawn_local(async move {
+        for store in served {
+            // Dropped or told, it is done.
+            let _ = store.await;
+        }
+        inner.waiters.drop_late(inner.link.clock.monotonic_ms());
+        // Whoever asked may have stopped listening.
+        let _ = done.send(());
+    });
+}
 
-    #[test]
-    fn whoever_leaves_is_found_nowhere_and_comes_back_to_its_place() {
-        let mut waiters = Waiters::default();
-        waiters.join(waiter(&[b"a", b"b"], Some(50)));
-        waiters.join(waiter(&[b"a"], None));
-        let ends = |waiters: &[Rc<Waiter>]| waiters.iter().map(|one| one.until_ms).collect::<Vec<_>>();
-        assert_eq!(ends(&waiters.of([&b"a".to_vec(), &b"b".to_vec()])), [Some(50), None]);
-        assert_eq!((waiters.late(49).len(), waiters.next_end()), (0, Some(50)));
-        let first = waiters.late(50).remove(0);
-        assert!(waiters.leave(&first) && !waiters.leave(&first));
-        assert!(!waiters.is_wanted(b"b") && waiters.is_wanted(b"a") && waiters.next_end().is_none());
-        waiters.restore(first);
-        assert_eq!(ends(&waiters.all()), [Some(50), None]);
+/// Tries those who wait for queues of a store, for as long as there may be something.
+async fn serve_store(inner: Rc<Inner>, store: Store) {
+    let waiters = &inner.waiters;
+    loop {
+        let Some(queues) = waiters.pending.borrow_mut().remove(&store) else { break };
+        let everyone = waiters.index.borrow().of(&queues);
+        serve(&inner, &store, everyone).await;
+        plan(&inner, &store, &queues).await;
     }
+    let listeners = waiters.serving.borrow_mut().remove(&store).unwrap_or_default();
+    for tell in listeners {
+        // Whoever asked may have stopped listening.
+        let _ = tell.send(());
+    }
+    // It may be time for something sooner now, or somebody's time was up while it was tried.
+    waiters.changed.notify_one();
+}
 
-    #[test]
-    fn each_queue_is_due_once_and_at_its_last_time() {
-        let mut agenda = Agenda::default();
-        agenda.set(b"a", Some(5));
-        agenda.set(b"a", Some(9));
-        agenda.set(b"b", Some(7));
-        agenda.set(b"c", Some(6));
-        agenda.set(b"c", None);
-        assert_eq!((agenda.next(), agenda.take_due(6)), (Some(7), vec![]));
-        assert_eq!(agenda.take_due(9), [b"b".to_vec(), b"a".to_vec()]);
-        assert_eq!(agenda.next(), None);
+/// Answers whether the next in line may get something, too.
+pub(crate) async fn try_one(inner: &Rc<Inner>, store: &Store, waiter: &Rc<Waiter>) -> bool {
+    let waiters = &inner.waiters;
+    // It is not to get something in two stores at once, nor is whoever came after it to go before.
+    while waiter.is_tried.get() {
+        waiter.was_tried.notified().await;
     }
+    // It may have been served there.
+    if !waiters.index.borrow().contains(waiter) {
+        return true;
+    }
+    waiter.is_tried.set(true);
+    let answer = inner.try_pop(&waiter.call, store).await;
+    waiter.is_tried.set(false);
+    waiter.was_tried.notify_waiters();
+    let mut replies = Replies::default();
+    let is_served = match answer {
+        // When the server is back, it is looked again.
+        Err(Refusal::Unavailable { .. }) => false,
+        Err(no) => {
+            replies.list.push(Reply::Refused(no));
+            true
+        }
+        Ok(answer) => {
+            read(inner.link.target.layout.ids(), &ReplyForm::Tasks, answer, &mut replies);
+            !matches!(replies.list.last(), Some(Reply::Tasks(span)) if span.is_empty())
+        }
+    };
+    if is_served {
+        waiters.remove(waiter);
+        inner.give(&waiter.slot, replies).await;
+        inner.give_back_unconfirmed().await;
+    } else if waiter.is_dismissed.get() {
+        waiters.time_out(waiter);
+    }
+    is_served
+}
 
-    #[test]
-    fn what_is_announced_while_a_script_is_asked_counts() {
-        let mut agenda = Agenda::default();
-        agenda.announce(b"a", 9);
-        agenda.announce(b"a", 12);
-        assert_eq!(agenda.next(), Some(9));
-        agenda.ask(b"a");
-        agenda.set(b"a", Some(20));
-        assert_eq!(agenda.next(), Some(20));
-        agenda.ask(b"a");
-        agenda.announce(b"a", 15);
-        agenda.set(b"a", None);
-        assert_eq!(agenda.next(), Some(15));
-        agenda.forget(b"a");
-        agenda.set(b"a", None);
-        assert_eq!(agenda.next(), None);
+/// Finds out when something will happen by itself to those queues of a store that are still waited for.
+async fn plan(inner: &Rc<Inner>, store: &Store, queues: &BTreeSet<Vec<u8>>) {
+    let waiters = &inner.waiters;
+    let (waited, others): (Vec<_>, Vec<_>) = queues.iter().partition(|queue| waiters.is_wanted(queue));
+    for queue in others {
+        waiters.agenda.borrow_mut().forget(queue);
+        waiters.allow(queue);
     }
+    for some in waited.chunks(TICKED) {
+        let now = inner.link.clock.monotonic_ms();
+        for queue in some {
+            waiters.agenda.borrow_mut().ask(queue);
+        }
+        let rows = tick(inner, store, some).await;
+        let answered = inner.link.clock.monotonic_ms();
+        for (at, queue) in some.iter().enumerate() {
+            let next = match &rows {
+                Ok(rows) => rows.get(at).and_then(|row| when(row, answered)),
+                Err(_) => Some(now + RETRY_MS),
+            };
+            let look = waiters.looked_at_after(queue, inner.link.may_miss()).map(|ms| now + ms);
+            let next = [next, look].into_iter().flatten().min();
+            waiters.agenda.borrow_mut().set(queue, next);
+        }
+    }
+}
+
+/// What a script says of when something will happen to queues; nothing, where time alone brings nothing.
+async fn tick(inner: &Inner, store: &Store, queues: &[&Vec<u8>]) -> Result<Vec<Value>, Refusal> {
+    if !inner.link.target.layout.ticks() {
+        return Ok(Vec::new());
+    }
+    let call = Call::new("tick", store.as_deref().or(Some(queues[0]))).args(queues.iter().copied().cloned());
+    let answer = inner.link.ask_with(&call, Patience::None).await?;
+    match refusal(&answer) {
+        Some(no) => Err(no),
+        None => Ok(list(answer).unwrap_or_default()),
+    }
+}
+
+/// When to look at a queue again, by the monotonic clock, from what a script has just said of it.
+fn when(row: &Value, now_ms: u64) -> Option<u64> {
+    let [at, appointed, log, wall] = fields::<4>(row.clone()).ok()?.map(|n: Value| number(n).unwrap_or(0));
+    let waits = [(at, log), (appointed, wall)].into_iter().filter(|(at, _)| *at > 0);
+    // Both clocks were in the middle of a millisecond.
+    waits.map(|(at, clock)| now_ms + 1 + at.saturating_sub(clock)).min()
 }

@@ -24,7 +24,7 @@ const IDLE: Duration = Duration::from_secs(30);
 /// Has someone listen for every queue that is waited for, for as long as the home is open.
 pub(crate) async fn track(inner: Rc<Inner>, mut wants: mpsc::UnboundedReceiver<Wanted>) {
     while let Some((queue, done)) = wants.recv().await {
-        if inner.line.begin_hearing(&queue) {
+        if inner.waiters.begin_hearing(&queue) {
             tokio::task::spawn_local(track_one(Rc::clone(&inner), queue, done));
         }
         // Dropped otherwise: whoever listens already tries everyone when it does.
@@ -40,14 +40,14 @@ async fn track_one(inner: Rc<Inner>, queue: Vec<u8>, done: oneshot::Sender<()>) 
         }
         // The connection was lost, or there is none yet: what was missed meanwhile is found by looking.
         inner.link.probe().await;
-        inner.line.stir(&queue);
+        inner.waiters.stir(&queue);
         if began.elapsed() > RETRY_MAX {
             pause = RETRY_MIN;
         }
         sleep(pause).await;
         pause = (pause * 2).min(RETRY_MAX);
     }
-    inner.line.end_hearing(&queue);
+    inner.waiters.end_hearing(&queue);
 }
 
 /// Listens until nobody has waited for the queue for a while. Whoever wants to know when that begins is not kept if it does not.
@@ -61,14 +61,14 @@ async fn listen(inner: &Inner, queue: &[u8], done: Option<oneshot::Sender<()>>) 
         // Whoever wanted it may have left.
         let _ = done.send(());
     }
-    inner.line.stir(queue);
+    inner.waiters.stir(queue);
     loop {
         match timeout(IDLE, pushes.recv()).await {
             Ok(Some(said)) if said.kind == PushKind::Disconnection => return Err(lost()),
-            Ok(Some(said)) if is_about(&said, &key) => inner.line.stir(queue),
+            Ok(Some(said)) if is_about(&said, &key) => inner.waiters.stir(queue),
             Ok(Some(_)) => {}
             Ok(None) => return Err(lost()),
-            Err(_) if inner.line.is_wanted(queue) => still_there(&mut connection).await?,
+            Err(_) if inner.waiters.is_wanted(queue) => still_there(&mut connection).await?,
             Err(_) => return Ok(()),
         }
     }

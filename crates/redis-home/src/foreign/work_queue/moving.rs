@@ -23,7 +23,7 @@ use crate::connection::link::refusal_of;
 use crate::script::answer::read;
 use crate::script::call::{Call, ReplyForm};
 use crate::thread::Inner;
-use crate::waiting::line::only;
+use crate::waiting::waiters::only;
 
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
@@ -75,11 +75,11 @@ impl Moves {
 /// Has someone move for every queue that is waited for, and answers those whose time is up, for as long as the home is open.
 pub(crate) async fn serve_moves(inner: Rc<Inner>) {
     loop {
-        let looks = inner.line.take_looks();
+        let looks = inner.waiters.take_looks();
         let now = inner.link.clock.monotonic_ms();
-        inner.line.drop_late(now);
+        inner.waiters.drop_late(now);
         if !inner.moves.is_ending.get() {
-            for queue in inner.line.queues() {
+            for queue in inner.waiters.queues() {
                 inner.moves.movers.borrow_mut().entry(queue).or_insert_with_key(|queue| {
                     let changed = Rc::new(Notify::new());
                     let moving = move_ids(Rc::clone(&inner), queue.clone(), Rc::clone(&changed));
@@ -93,7 +93,7 @@ pub(crate) async fn serve_moves(inner: Rc<Inner>) {
             // Whoever asked may have stopped listening.
             let _ = done.send(());
         }
-        inner.line.sleep(now).await;
+        inner.waiters.sleep(now).await;
     }
 }
 
@@ -101,9 +101,9 @@ pub(crate) async fn serve_moves(inner: Rc<Inner>) {
 async fn move_ids(inner: Rc<Inner>, queue: Vec<u8>, changed: Rc<Notify>) {
     let (mut connection, mut pause) = (None, RETRY_MIN);
     loop {
-        if !inner.line.is_wanted(&queue) {
+        if !inner.waiters.is_wanted(&queue) {
             let is_over = inner.moves.is_ending.get() || timeout(IDLE, changed.notified()).await.is_err();
-            if is_over && !inner.line.is_wanted(&queue) {
+            if is_over && !inner.waiters.is_wanted(&queue) {
                 inner.moves.movers.borrow_mut().remove(&queue);
                 return;
             }
@@ -139,7 +139,7 @@ async fn move_ids(inner: Rc<Inner>, queue: Vec<u8>, changed: Rc<Notify>) {
                     no @ Refusal::WrongType { .. } => no,
                     _ => Refusal::Unavailable { why: format!("Redis says: {error}").into() },
                 };
-                while let Some(waiter) = inner.line.next(&queue) {
+                while let Some(waiter) = inner.waiters.next(&queue) {
                     // Whoever has left needs no answer.
                     let _ = waiter.slot.fill(only(Reply::Refused(no.clone())));
                 }
@@ -167,7 +167,7 @@ async fn move_one(
 ) -> Result<(Option<Vec<u8>>, Option<Blocking>), RedisError> {
     let (mut connection, number) = blocking;
     let now = inner.link.clock.monotonic_ms();
-    let Some(block_ms) = inner.line.block_ms(queue, now) else {
+    let Some(block_ms) = inner.waiters.block_ms(queue, now) else {
         return Ok((None, Some((connection, number))));
     };
     let seconds = Duration::from_millis(block_ms).as_secs_f64();
@@ -182,7 +182,7 @@ async fn move_one(
             moved = &mut moving => return Ok((moved?, Some((kept, number)))),
             () = changed.notified() => {}
         }
-        if inner.line.is_wanted(queue) {
+        if inner.waiters.is_wanted(queue) {
             continue;
         }
         let grace_ms = GRACE.as_millis() as u64;
@@ -193,7 +193,7 @@ async fn move_one(
         {
             return Ok((moved?, Some((kept, number))));
         }
-        if inner.line.is_wanted(queue) {
+        if inner.waiters.is_wanted(queue) {
             continue;
         }
         // If it is not heard, the connection is given up.
@@ -209,7 +209,7 @@ async fn move_one(
 /// Gives an id that was moved to the first who waits for it, or back if nobody does. False if Redis would not: then the next
 /// one is better left where it is for a while.
 async fn hand_over(inner: &Inner, queue: &[u8], id: Vec<u8>) -> bool {
-    let Some(waiter) = inner.line.next(queue) else {
+    let Some(waiter) = inner.waiters.next(queue) else {
         // What cannot be given back now is brought back by cleaning.
         return inner.link.ask(&Call::about("unmove", queue).arg(id)).await.is_ok();
     };
@@ -227,24 +227,24 @@ async fn hand_over(inner: &Inner, queue: &[u8], id: Vec<u8>) -> bool {
     match answer {
         // Nothing was done: it goes on waiting, and cleaning brings the id back.
         Err(Refusal::Unavailable { .. }) => {
-            inner.line.restore(waiter);
+            inner.waiters.restore(waiter);
             return false;
         }
         Err(no) => replies.list.push(Reply::Refused(no)),
         // There were ghosts, and there is more behind them.
         Ok(answer) if is_again(&answer) => {
-            inner.line.restore(waiter);
+            inner.waiters.restore(waiter);
             return true;
         }
         Ok(answer) => read(inner.link.target.layout.ids(), &ReplyForm::Tasks, answer, &mut replies),
     }
     // It was a ghost.
     if matches!(replies.list.last(), Some(Reply::Tasks(span)) if span.is_empty()) {
-        inner.line.restore(waiter);
+        inner.waiters.restore(waiter);
         return true;
     }
     inner.give(&waiter.slot, replies).await;
     // Whoever moves from its other queues need not any more.
-    inner.line.wake();
+    inner.waiters.wake();
     true
 }

@@ -32,8 +32,8 @@ pub(crate) async fn keep_clean(inner: &Inner, queues: &[Vec<u8>]) {
         Err(_) => return,
     };
     // Foreign clients tell nobody what they give back.
-    if waiting > 0 && !inner.line.is_empty() {
-        inner.line.wake();
+    if waiting > 0 && !inner.waiters.is_empty() {
+        inner.waiters.wake();
     }
 }
 
