@@ -19,7 +19,7 @@ use crate::connection::target::Target;
 use crate::script::answer::{Strange, bytes, list, number, refusal};
 use crate::script::call::{Call, POP_COUNT, POP_QUEUES, POP_ROOM};
 use crate::script::slices::SLICE;
-use crate::thread::{Inner, Store};
+use crate::thread::{HomeThread, Store};
 
 /// How long a store stays on the list without being put there again. The script takes it off after an hour.
 const LISTED_MS: u64 = 600_000;
@@ -69,16 +69,16 @@ pub(crate) fn check(target: &Target, command: &Command<'_>) -> Result<(), Refusa
 }
 
 /// Keeps stores off the list that are used no more, for as long as the home is open.
-pub(crate) async fn keep_listed(inner: Rc<Inner>) {
+pub(crate) async fn keep_listed(home: Rc<HomeThread>) {
     loop {
         // Whichever comes first.
-        let _ = timeout(UNUSED, inner.listed.has_unused.notified()).await;
+        let _ = timeout(UNUSED, home.listed.has_unused.notified()).await;
         // What is not taken off now is the next time.
-        let _ = inner.sort_out_unused().await;
+        let _ = home.sort_out_unused().await;
     }
 }
 
-impl Inner {
+impl HomeThread {
     /// Asks one call of whoever is concerned.
     pub(crate) async fn ask(&self, call: &Call) -> Result<Value, Refusal> {
         match call.op {
@@ -295,11 +295,11 @@ impl Inner {
 
 /// Tells every store that is listed what a server is told upon meeting it, so that what time does there counts from now on
 /// and not from when somebody asks next. What is not heard is told by the next call.
-pub(crate) async fn greet_stores(inner: &Inner) {
+pub(crate) async fn greet_stores(home: &HomeThread) {
     let mut cursor = b"0".to_vec();
-    while let Ok((next, stores)) = inner.stores(cursor, AT_ONCE).await {
+    while let Ok((next, stores)) = home.stores(cursor, AT_ONCE).await {
         let calls: Vec<Call> = stores.iter().map(|store| Call::new("epoch", Some(store))).collect();
-        inner.link.send(&calls.iter().collect::<Vec<_>>()).await;
+        home.link.send(&calls.iter().collect::<Vec<_>>()).await;
         if next == b"0" {
             return;
         }

@@ -89,7 +89,7 @@ impl Batch {
 }
 
 /// What the thread has.
-pub(crate) struct Inner {
+pub(crate) struct HomeThread {
     pub(crate) link: Link,
     pub(crate) waiters: Waiters,
     pub(crate) moves: Moves,
@@ -146,7 +146,7 @@ pub(crate) fn run(
         let _ = opened.send(about);
         if is_open {
             let (queue, wants) = Waiters::new(own.count);
-            let inner = Rc::new(Inner {
+            let home = Rc::new(HomeThread {
                 link,
                 waiters: queue,
                 moves: Moves::default(),
@@ -159,8 +159,8 @@ pub(crate) fn run(
                 conns: RefCell::default(),
                 closing: RefCell::default(),
             });
-            begin_serving(&inner, wants);
-            work(&inner, jobs).await;
+            begin_serving(&home, wants);
+            work(&home, jobs).await;
         }
     });
     // The name of a server may still be asked for, which nothing can stop; it is not waited for.
@@ -168,8 +168,8 @@ pub(crate) fn run(
 }
 
 /// Begins what a layout has done all the time.
-fn begin_serving(inner: &Rc<Inner>, wants: mpsc::UnboundedReceiver<Wanted>) {
-    let (layout, own) = (inner.link.target.layout, || Rc::clone(inner));
+fn begin_serving(home: &Rc<HomeThread>, wants: mpsc::UnboundedReceiver<Wanted>) {
+    let (layout, own) = (home.link.target.layout, || Rc::clone(home));
     match layout.waiting() {
         Waiting::Blocked => _ = tokio::task::spawn_local(serve_moves(own())),
         Waiting::Told => {
@@ -181,7 +181,7 @@ fn begin_serving(inner: &Rc<Inner>, wants: mpsc::UnboundedReceiver<Wanted>) {
             tokio::task::spawn_local(redis_queue::tracking::track(own(), wants));
         }
     }
-    if inner.link.target.is_spread() {
+    if home.link.target.is_spread() {
         tokio::task::spawn_local(keep_listed(own()));
     }
     if layout.needs_cleaning() {
@@ -193,36 +193,36 @@ fn begin_serving(inner: &Rc<Inner>, wants: mpsc::UnboundedReceiver<Wanted>) {
 }
 
 /// Does what is asked for, until the home is closed.
-async fn work(inner: &Rc<Inner>, mut jobs: mpsc::UnboundedReceiver<Job>) {
+async fn work(home: &Rc<HomeThread>, mut jobs: mpsc::UnboundedReceiver<Job>) {
     let (mut beats, mut listeners) = (None, Vec::<Arc<NoticeQueue>>::new());
     let mut under_way: Vec<tokio::task::JoinHandle<()>> = Vec::new();
-    if inner.link.target.is_spread() {
-        let own = Rc::clone(inner);
+    if home.link.target.is_spread() {
+        let own = Rc::clone(home);
         under_way.push(tokio::task::spawn_local(async move { greet_stores(&own).await }));
     }
     while let Some(job) = jobs.recv().await {
         under_way.retain(|task| !task.is_finished());
-        let own = Rc::clone(inner);
+        let own = Rc::clone(home);
         match job {
             Job::Run(batch) => {
                 if !batch.conns.is_empty() && beats.is_none() {
-                    beats = Some(tokio::task::spawn_local(beat(Rc::clone(inner))));
+                    beats = Some(tokio::task::spawn_local(beat(Rc::clone(home))));
                 }
                 under_way.push(tokio::task::spawn_local(async move { own.run(batch).await }));
             }
             Job::Abandoned(untaken) => {
-                inner.waiters.drop_abandoned();
+                home.waiters.drop_abandoned();
                 under_way.push(tokio::task::spawn_local(async move { own.give_back(untaken).await }));
             }
             Job::CloseConn(conn) => {
                 under_way.push(tokio::task::spawn_local(async move { own.close_conn(conn).await }));
             }
-            Job::Dismiss => inner.waiters.dismiss(),
+            Job::Dismiss => home.waiters.dismiss(),
             Job::Listen(queue, changes) => {
                 listeners.retain(|queue| Arc::strong_count(queue) > 1);
                 listeners.push(Arc::clone(&queue));
                 // Clients of other programs publish nothing, so there is nothing to receive.
-                if inner.link.target.layout.tells() {
+                if home.link.target.layout.tells() {
                     tokio::task::spawn_local(listen(own, queue, changes));
                 }
             }
@@ -232,10 +232,10 @@ async fn work(inner: &Rc<Inner>, mut jobs: mpsc::UnboundedReceiver<Job>) {
                     let _ = task.await;
                 }
                 // Where time is moved by hand, beats come with it.
-                if !inner.conns.borrow().is_empty() {
-                    inner.say_alive().await;
+                if !home.conns.borrow().is_empty() {
+                    home.say_alive().await;
                 }
-                inner.waiters.look(None, done);
+                home.waiters.look(None, done);
             }
             Job::Clean(queues, how, done) => {
                 under_way.push(tokio::task::spawn_local(async move {
@@ -244,15 +244,15 @@ async fn work(inner: &Rc<Inner>, mut jobs: mpsc::UnboundedReceiver<Job>) {
                 }));
             }
             Job::Close(done) => {
-                inner.waiters.dismiss();
-                inner.moves.end().await;
+                home.waiters.dismiss();
+                home.moves.end().await;
                 for task in under_way.drain(..) {
                     // A panic in it was told there.
                     let _ = task.await;
                 }
                 // Some may have come to wait meanwhile.
-                inner.waiters.dismiss();
-                inner.close_conns().await;
+                home.waiters.dismiss();
+                home.close_conns().await;
                 for queue in &listeners {
                     queue.end();
                 }
@@ -273,15 +273,15 @@ async fn work(inner: &Rc<Inner>, mut jobs: mpsc::UnboundedReceiver<Job>) {
 }
 
 /// Says again and again that the home lives.
-async fn beat(inner: Rc<Inner>) {
+async fn beat(home: Rc<HomeThread>) {
     loop {
-        inner.say_alive().await;
-        inner.close_left_over().await;
+        home.say_alive().await;
+        home.close_left_over().await;
         tokio::time::sleep(BEAT).await;
     }
 }
 
-impl Inner {
+impl HomeThread {
     async fn run(&self, batch: Batch) {
         let Batch { mut calls, is_sliced, places, block, slot, conns } = batch;
         for (conn, store) in conns {

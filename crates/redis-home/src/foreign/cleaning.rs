@@ -21,7 +21,7 @@ use crate::foreign::worqr;
 use crate::layout::Layout;
 use crate::script::answer::{bytes, fields, list, refusal};
 use crate::script::call::Call;
-use crate::thread::Inner;
+use crate::thread::HomeThread;
 
 /// How long something has to be as if nobody had it, before it is believed: foreign clients take several steps.
 pub(crate) const GAP_MS: u64 = 1_000;
@@ -67,8 +67,8 @@ struct Watched {
 
 impl Cleaner {
     /// Has a queue cleaned from now on.
-    pub(crate) fn watch(&self, inner: &Inner, queue: &[u8]) {
-        let now = inner.link.clock.monotonic_ms();
+    pub(crate) fn watch(&self, home: &HomeThread, queue: &[u8]) {
+        let now = home.link.clock.monotonic_ms();
         let mut queues = self.queues.borrow_mut();
         if let Some(watched) = queues.get_mut(queue) {
             watched.popped_ms = now;
@@ -105,82 +105,82 @@ impl Cleaner {
 }
 
 /// Cleans what this home pops from, for as long as it is open.
-pub(crate) async fn keep_clean(inner: Rc<Inner>) {
+pub(crate) async fn keep_clean(home: Rc<HomeThread>) {
     loop {
-        let due = inner.cleaner.due(inner.link.clock.monotonic_ms());
+        let due = home.cleaner.due(home.link.clock.monotonic_ms());
         if !due.is_empty() {
-            let left = match inner.link.target.layout {
-                Layout::WorkQueue { .. } => work_queue::cleaning::keep_clean(&inner, &due).await,
+            let left = match home.link.target.layout {
+                Layout::WorkQueue { .. } => work_queue::cleaning::keep_clean(&home, &due).await,
                 Layout::Worqr => {
-                    worqr::cleaning::keep_clean(&inner, &due).await;
+                    worqr::cleaning::keep_clean(&home, &due).await;
                     BTreeMap::new()
                 }
                 Layout::Sureq | Layout::RedisQueue(_) => BTreeMap::new(),
             };
-            let now = inner.link.clock.monotonic_ms();
+            let now = home.link.clock.monotonic_ms();
             for queue in due {
-                if inner.waiters.is_wanted(&queue) {
-                    inner.cleaner.watch(&inner, &queue);
+                if home.waiters.is_wanted(&queue) {
+                    home.cleaner.watch(&home, &queue);
                 }
-                inner.cleaner.plan(&queue, now, left.get(&queue).copied().unwrap_or_default());
+                home.cleaner.plan(&queue, now, left.get(&queue).copied().unwrap_or_default());
             }
         }
-        let now = inner.link.clock.monotonic_ms();
-        match inner.cleaner.next_due() {
+        let now = home.link.clock.monotonic_ms();
+        match home.cleaner.next_due() {
             Some(at) => {
                 let wait = Duration::from_millis(at.saturating_sub(now));
                 // Whichever comes first.
-                let _ = tokio::time::timeout(wait, inner.cleaner.changed.notified()).await;
+                let _ = tokio::time::timeout(wait, home.cleaner.changed.notified()).await;
             }
-            None => inner.cleaner.changed.notified().await,
+            None => home.cleaner.changed.notified().await,
         }
     }
 }
 
 /// Cleans these queues, or all there are.
 pub(crate) async fn clean(
-    inner: &Inner,
+    home: &HomeThread,
     queues: Vec<Vec<u8>>,
     how: Cleaning,
 ) -> Result<CleanReport, Refusal> {
     let is_all = queues.is_empty();
-    let queues: BTreeSet<Vec<u8>> = match inner.link.target.layout {
+    let queues: BTreeSet<Vec<u8>> = match home.link.target.layout {
         Layout::Sureq => {
             let what = "cleaning: nothing is left lying in its keys";
             return Err(Refusal::not_there(what, "layout=sureq"));
         }
         _ if !is_all => queues.into_iter().collect(),
         Layout::WorkQueue { .. } => {
-            let mut queues = all_queues(inner).await?;
+            let mut queues = all_queues(home).await?;
             if how == Cleaning::Deep {
-                queues.append(&mut work_queue::cleaning::unlisted_queues(inner).await?);
+                queues.append(&mut work_queue::cleaning::unlisted_queues(home).await?);
             }
             queues
         }
         Layout::Worqr => {
             // Queues that nobody has noted are found by what is worked on.
-            let mut queues = all_queues(inner).await?;
+            let mut queues = all_queues(home).await?;
             if how == Cleaning::Deep {
-                queues.append(&mut worqr::cleaning::adopt(inner).await?.queues);
+                queues.append(&mut worqr::cleaning::adopt(home).await?.queues);
             }
             queues
         }
-        Layout::RedisQueue(_) => redis_queue::cleaning::used_queues(inner).await?,
+        Layout::RedisQueue(_) => redis_queue::cleaning::used_queues(home).await?,
     };
     let mut marks = 0;
-    let outcomes = match inner.link.target.layout {
-        Layout::RedisQueue(_) => redis_queue::cleaning::clean(inner, &queues, how).await,
+    let outcomes = match home.link.target.layout {
+        Layout::RedisQueue(_) => redis_queue::cleaning::clean(home, &queues, how).await,
         Layout::Worqr => {
             if how == Cleaning::Deep {
                 if is_all {
-                    marks = worqr::cleaning::remove_marks(inner, &queues).await?;
+                    marks = worqr::cleaning::remove_marks(home, &queues).await?;
                 } else {
-                    worqr::cleaning::adopt(inner).await?;
+                    worqr::cleaning::adopt(home).await?;
                 }
             }
-            worqr::cleaning::clean(inner, &queues).await?
+            worqr::cleaning::clean(home, &queues).await?
         }
-        Layout::Sureq | Layout::WorkQueue { .. } => work_queue::cleaning::clean(inner, &queues, how).await,
+        Layout::Sureq | Layout::WorkQueue { .. } => work_queue::cleaning::clean(home, &queues, how).await,
     };
     let queues = outcomes.into_iter().map(|(queue, outcome)| CleanedQueue { queue, outcome }).collect();
     Ok(CleanReport { queues, marks })
@@ -191,10 +191,10 @@ pub(crate) async fn gap() {
     tokio::time::sleep(Duration::from_millis(GAP_MS + 1)).await;
 }
 
-async fn all_queues(inner: &Inner) -> Result<BTreeSet<Vec<u8>>, Refusal> {
+async fn all_queues(home: &HomeThread) -> Result<BTreeSet<Vec<u8>>, Refusal> {
     let mut queues = BTreeSet::new();
     let call = |cursor| Call::new("queues", None).arg(cursor).arg("1000");
-    pages(inner, call, |rows| {
+    pages(home, call, |rows| {
         for row in rows {
             let [name, ..] = fields::<5>(row)?;
             queues.insert(bytes(name)?);
@@ -207,13 +207,13 @@ async fn all_queues(inner: &Inner) -> Result<BTreeSet<Vec<u8>>, Refusal> {
 
 /// Asks page after page; each begins with where the next one does.
 pub(crate) async fn pages(
-    inner: &Inner,
+    home: &HomeThread,
     call: impl Fn(Vec<u8>) -> Call,
     mut take: impl FnMut(Vec<Value>) -> Result<(), Refusal>,
 ) -> Result<(), Refusal> {
     let mut cursor = b"0".to_vec();
     loop {
-        let mut rest = list(ask_any(inner, &call(cursor)).await?)?.into_iter();
+        let mut rest = list(ask_any(home, &call(cursor)).await?)?.into_iter();
         cursor = bytes(rest.next().unwrap_or(Value::Nil))?;
         take(rest.collect())?;
         if cursor == b"0" {
@@ -230,11 +230,11 @@ pub(crate) fn add_ids(ids: &mut BTreeSet<Vec<u8>>, found: Value) -> Result<(), R
     Ok(())
 }
 
-pub(crate) async fn ask<const N: usize>(inner: &Inner, call: &Call) -> Result<[Value; N], Refusal> {
-    Ok(fields(ask_any(inner, call).await?)?)
+pub(crate) async fn ask<const N: usize>(home: &HomeThread, call: &Call) -> Result<[Value; N], Refusal> {
+    Ok(fields(ask_any(home, call).await?)?)
 }
 
-pub(crate) async fn ask_any(inner: &Inner, call: &Call) -> Result<Value, Refusal> {
-    let answer = inner.link.ask(call).await?;
+pub(crate) async fn ask_any(home: &HomeThread, call: &Call) -> Result<Value, Refusal> {
+    let answer = home.link.ask(call).await?;
     refusal(&answer).map_or(Ok(answer), Err)
 }

@@ -16,7 +16,7 @@ use crate::layout::Layout;
 use crate::script::answer::{Strange, bytes, fields, list, number, refusal};
 use crate::script::call::{BEAT_CURSOR, Call, POP_COUNT, POP_ROOM};
 use crate::spread::{numbered, size};
-use crate::thread::Inner;
+use crate::thread::HomeThread;
 
 /// How many tasks, ids or queues one call asks for: two or three milliseconds of Redis. Scripts move as many by themselves.
 pub(crate) const SLICE: usize = 200;
@@ -55,7 +55,7 @@ fn payload_bytes(tasks: &[Value]) -> usize {
     tasks.iter().map(size).sum()
 }
 
-impl Inner {
+impl HomeThread {
     /// Asks a call of whoever is concerned, slice by slice.
     pub(crate) async fn ask_in_slices(&self, call: &Call) -> Result<Value, Refusal> {
         match call.op {

@@ -10,7 +10,7 @@ use redis::aio::{PubSub, PubSubSink};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::thread::Inner;
+use crate::thread::HomeThread;
 
 /// Kinds of messages upon which there may be something: new tasks; and room for more deliveries, or a time to look.
 const WORK: &str = "work";
@@ -34,23 +34,23 @@ const SUBSCRIBED_AT_ONCE: usize = 500;
 pub(crate) type Wanted = (Vec<u8>, oneshot::Sender<()>);
 
 /// Hears the messages about queues that are waited for, for as long as the home is open.
-pub(crate) async fn hear(inner: Rc<Inner>, mut wants: mpsc::UnboundedReceiver<Wanted>) {
+pub(crate) async fn hear(home: Rc<HomeThread>, mut wants: mpsc::UnboundedReceiver<Wanted>) {
     let mut first = None;
     let mut pause = RETRY_MIN;
     loop {
-        if inner.waiters.heard.borrow().is_empty() && first.is_none() {
+        if home.waiters.heard.borrow().is_empty() && first.is_none() {
             first = wants.recv().await;
             if first.is_none() {
                 return;
             }
         }
-        if let Ok(pubsub) = inner.link.listen().await {
+        if let Ok(pubsub) = home.link.listen().await {
             pause = RETRY_MIN;
             // The connection was lost, or refused a subscription: what was missed meanwhile is found by looking.
-            let _ = hear_on(&inner, pubsub, &mut wants, first.take()).await;
+            let _ = hear_on(&home, pubsub, &mut wants, first.take()).await;
             // If all of Redis went, nobody's pop is to be sent to where it was.
-            let _ = timeout(HANGS, inner.link.probe()).await;
-            inner.waiters.wake();
+            let _ = timeout(HANGS, home.link.probe()).await;
+            home.waiters.wake();
         }
         sleep(pause).await;
         pause = (pause * 2).min(RETRY_MAX);
@@ -58,17 +58,17 @@ pub(crate) async fn hear(inner: Rc<Inner>, mut wants: mpsc::UnboundedReceiver<Wa
 }
 
 async fn hear_on(
-    inner: &Rc<Inner>,
+    home: &Rc<HomeThread>,
     pubsub: PubSub,
     wants: &mut mpsc::UnboundedReceiver<Wanted>,
     first: Option<Wanted>,
 ) -> Result<(), RedisError> {
     let (mut sink, mut messages) = pubsub.split();
-    let again: Vec<Vec<u8>> = inner.waiters.heard.borrow().iter().cloned().collect();
+    let again: Vec<Vec<u8>> = home.waiters.heard.borrow().iter().cloned().collect();
     for some in again.chunks(SUBSCRIBED_AT_ONCE) {
-        subscribe(inner, &mut sink, some).await?;
+        subscribe(home, &mut sink, some).await?;
     }
-    inner.waiters.wake();
+    home.waiters.wake();
     let (mut next, mut swept, mut heard) = (first, Instant::now(), Instant::now());
     loop {
         if let Some(first) = next.take() {
@@ -81,14 +81,14 @@ async fn hear_on(
             }
             // Before it is so: if this fails, they are among those that are subscribed to next time.
             let (queues, wanting): (Vec<_>, Vec<_>) = some.into_iter().unzip();
-            inner.waiters.heard.borrow_mut().extend(queues.iter().cloned());
-            subscribe(inner, &mut sink, &queues).await?;
+            home.waiters.heard.borrow_mut().extend(queues.iter().cloned());
+            subscribe(home, &mut sink, &queues).await?;
             for done in wanting {
                 // Whoever wanted it may have left.
                 let _ = done.send(());
             }
-            if inner.waiters.heard.borrow().len() > inner.waiters.queue_count() + UNWANTED_MAX {
-                drop_unwanted(inner, &mut sink).await?;
+            if home.waiters.heard.borrow().len() > home.waiters.queue_count() + UNWANTED_MAX {
+                drop_unwanted(home, &mut sink).await?;
             }
         }
         tokio::select! {
@@ -96,17 +96,17 @@ async fn hear_on(
                 let Some(message) = message else { return Ok(()) };
                 let channel: Vec<u8> = message.get_channel()?;
                 heard = Instant::now();
-                take_in(inner, &channel, message.get_payload_bytes());
+                take_in(home, &channel, message.get_payload_bytes());
             }
             want = wants.recv() => match want {
                 Some(want) => next = Some(want),
                 None => return Ok(()),
             },
-            () = sleep_until(swept + SWEEP), if !inner.waiters.heard.borrow().is_empty() => {
-                drop_unwanted(inner, &mut sink).await?;
+            () = sleep_until(swept + SWEEP), if !home.waiters.heard.borrow().is_empty() => {
+                drop_unwanted(home, &mut sink).await?;
                 swept = Instant::now();
             }
-            () = sleep_until(heard + SILENCE), if !inner.waiters.is_empty() => {
+            () = sleep_until(heard + SILENCE), if !home.waiters.is_empty() => {
                 still_there(&mut sink).await?;
                 heard = Instant::now();
             }
@@ -125,23 +125,23 @@ pub(crate) async fn still_there(sink: &mut PubSubSink) -> Result<(), RedisError>
 }
 
 /// Hears of queues. Those whose channels Redis forbids this user are looked at now and then instead.
-async fn subscribe(inner: &Inner, sink: &mut PubSubSink, queues: &[Vec<u8>]) -> Result<(), RedisError> {
-    let all: Vec<_> = queues.iter().flat_map(|queue| channels(inner, queue)).collect();
+async fn subscribe(home: &HomeThread, sink: &mut PubSubSink, queues: &[Vec<u8>]) -> Result<(), RedisError> {
+    let all: Vec<_> = queues.iter().flat_map(|queue| channels(home, queue)).collect();
     match sink.subscribe(all).await {
         Err(error) if is_forbidden(&error) => {}
         subscribed => {
             for queue in queues {
-                inner.waiters.allow(queue);
+                home.waiters.allow(queue);
             }
             return subscribed;
         }
     }
     // One of them is enough to have all refused.
     for queue in queues {
-        match sink.subscribe(channels(inner, queue)).await {
-            Err(error) if is_forbidden(&error) => inner.waiters.forbid(queue),
+        match sink.subscribe(channels(home, queue)).await {
+            Err(error) if is_forbidden(&error) => home.waiters.forbid(queue),
             Err(error) => return Err(error),
-            Ok(()) => inner.waiters.allow(queue),
+            Ok(()) => home.waiters.allow(queue),
         }
     }
     Ok(())
@@ -153,32 +153,30 @@ pub(crate) fn is_forbidden(error: &RedisError) -> bool {
 }
 
 /// Hears no more of queues that nobody waits for.
-async fn drop_unwanted(inner: &Inner, sink: &mut PubSubSink) -> Result<(), RedisError> {
-    let heard: Vec<Vec<u8>> = inner.waiters.heard.borrow().iter().cloned().collect();
-    for queue in heard.into_iter().filter(|queue| !inner.waiters.is_wanted(queue)) {
-        inner.waiters.heard.borrow_mut().remove(&queue);
+async fn drop_unwanted(home: &HomeThread, sink: &mut PubSubSink) -> Result<(), RedisError> {
+    let heard: Vec<Vec<u8>> = home.waiters.heard.borrow().iter().cloned().collect();
+    for queue in heard.into_iter().filter(|queue| !home.waiters.is_wanted(queue)) {
+        home.waiters.heard.borrow_mut().remove(&queue);
         // Whoever comes to wait for it from now on asks for it, and is subscribed after this.
-        sink.unsubscribe(channels(inner, &queue)).await?;
+        sink.unsubscribe(channels(home, &queue)).await?;
     }
     Ok(())
 }
 
-fn channels(inner: &Inner, queue: &[u8]) -> Vec<Vec<u8>> {
-    let channels = inner.link.target.channels();
+fn channels(home: &HomeThread, queue: &[u8]) -> Vec<Vec<u8>> {
+    let channels = home.link.target.channels();
     [WORK, WAKE].map(|kind| channels.name(kind, queue)).into()
 }
 
 /// Takes in a message: there may be something in a queue, or will be in so many milliseconds.
-fn take_in(inner: &Inner, channel: &[u8], payload: &[u8]) {
-    let channels = inner.link.target.channels();
+fn take_in(home: &HomeThread, channel: &[u8], payload: &[u8]) {
+    let channels = home.link.target.channels();
     let about = |kind| channels.queue(kind, channel);
     match (about(WAKE), sureq_core::id::decimal(payload)) {
         (Some(queue), Some(ms)) => {
-            inner
-                .waiters
-                .announce(queue, inner.link.clock.monotonic_ms().saturating_add(ms).saturating_add(1));
+            home.waiters.announce(queue, home.link.clock.monotonic_ms().saturating_add(ms).saturating_add(1));
         }
-        (Some(queue), None) => inner.waiters.stir(queue),
-        (None, _) => about(WORK).into_iter().for_each(|queue| inner.waiters.stir(queue)),
+        (Some(queue), None) => home.waiters.stir(queue),
+        (None, _) => about(WORK).into_iter().for_each(|queue| home.waiters.stir(queue)),
     }
 }

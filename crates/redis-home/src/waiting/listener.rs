@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::layout::Layout;
 use crate::layout::channels::Channels;
-use crate::thread::Inner;
+use crate::thread::HomeThread;
 use crate::waiting::hearing::{SILENCE, still_there};
 
 const RETRY_MIN: Duration = Duration::from_millis(200);
@@ -49,7 +49,7 @@ impl ChannelNames for ListenerChannels {
 
 /// Receives for one listener, until it is dropped or the home is closed.
 pub(crate) async fn listen(
-    inner: Rc<Inner>,
+    home: Rc<HomeThread>,
     queue: Arc<NoticeQueue>,
     mut changes: mpsc::UnboundedReceiver<Subscription>,
 ) {
@@ -60,7 +60,7 @@ pub(crate) async fn listen(
             subscribed.change(change);
         }
         let began = Instant::now();
-        match hear(&inner, &queue, &mut changes, &mut subscribed).await {
+        match hear(&home, &queue, &mut changes, &mut subscribed).await {
             Ok(()) => return,
             Err(_) => queue.put(ListenEvent::Missed),
         }
@@ -72,12 +72,12 @@ pub(crate) async fn listen(
 
 /// Receives over one connection, until that is lost (an error) or the listener is gone.
 async fn hear(
-    inner: &Inner,
+    home: &HomeThread,
     queue: &NoticeQueue,
     changes: &mut mpsc::UnboundedReceiver<Subscription>,
     subscribed: &mut Subscriptions,
 ) -> Result<(), redis::RedisError> {
-    let (mut sink, mut messages) = inner.link.listen().await?.split();
+    let (mut sink, mut messages) = home.link.listen().await?.split();
     for (by, name) in subscribed.iter() {
         match by {
             By::Channel => sink.subscribe(name).await?,
@@ -93,7 +93,7 @@ async fn hear(
                     return Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into());
                 };
                 let channel: Vec<u8> = message.get_channel()?;
-                if let Some(event) = notice(inner, &channel, message.get_payload_bytes()) {
+                if let Some(event) = notice(home, &channel, message.get_payload_bytes()) {
                     queue.put(event);
                 }
             }
@@ -115,13 +115,13 @@ async fn hear(
     }
 }
 
-fn notice(inner: &Inner, channel: &[u8], payload: &[u8]) -> Option<ListenEvent> {
-    let channels = inner.link.target.channels();
+fn notice(home: &HomeThread, channel: &[u8], payload: &[u8]) -> Option<ListenEvent> {
+    let channels = home.link.target.channels();
     let (kind, queue) =
         Kind::ALL.into_iter().find_map(|kind| Some((kind, channels.queue(kind.name(), channel)?)))?;
     let tasks = match kind {
         // Other programs know no ids, and say what they have to say in their own words.
-        Kind::Done | Kind::Cancel | Kind::Delete if inner.link.target.layout == Layout::Worqr => {
+        Kind::Done | Kind::Cancel | Kind::Delete if home.link.target.layout == Layout::Worqr => {
             NoticeTasks::Foreign(payload.into())
         }
         kind => NoticeTasks::parse(kind, payload)?,

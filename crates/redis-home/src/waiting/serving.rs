@@ -13,7 +13,7 @@ use sureq_core::Refusal;
 use tokio::sync::oneshot;
 
 use crate::script::call::Call;
-use crate::thread::{Inner, Store};
+use crate::thread::{HomeThread, Store};
 use crate::waiting::index::Waiter;
 use crate::waiting::waiters::try_one;
 
@@ -23,7 +23,7 @@ const TRIED_MAX: usize = 32;
 /// Queues that calls are about; none stands for any.
 type About<'a> = Option<Vec<&'a [u8]>>;
 
-impl Inner {
+impl HomeThread {
     /// Sends calls, in order; answers what each answered.
     pub(crate) async fn send(&self, calls: &[&Call]) -> Vec<Result<Value, Refusal>> {
         self.enlist(calls).await;
@@ -138,8 +138,8 @@ impl<'a> Touched<'a> {
 }
 
 /// Tries all who wait for one of these queues: of those who wait for the same, whoever came first, first.
-pub(crate) async fn serve(inner: &Rc<Inner>, store: &Store, everyone: Vec<Rc<Waiter>>) {
-    join_all(groups(everyone).into_iter().map(|group| serve_group(inner, store, group))).await;
+pub(crate) async fn serve(home: &Rc<HomeThread>, store: &Store, everyone: Vec<Rc<Waiter>>) {
+    join_all(groups(everyone).into_iter().map(|group| serve_group(home, store, group))).await;
 }
 
 /// Parts them so that no two groups wait for the same queue. Everybody keeps the order of arrival.
@@ -174,11 +174,11 @@ fn groups(everyone: Vec<Rc<Waiter>>) -> Vec<Vec<Rc<Waiter>>> {
 }
 
 /// Tries those of a group, in their order: as many at once as have been served so far.
-async fn serve_group(inner: &Rc<Inner>, store: &Store, group: Vec<Rc<Waiter>>) {
+async fn serve_group(home: &Rc<HomeThread>, store: &Store, group: Vec<Rc<Waiter>>) {
     let mut empty: BTreeSet<&Vec<Vec<u8>>> = BTreeSet::new();
     let (mut rest, mut served) = (&group[..], 0_usize);
     // Calls over connections of their own would overtake each other.
-    let most = if inner.link.target.is_replicated { 1 } else { TRIED_MAX };
+    let most = if home.link.target.is_replicated { 1 } else { TRIED_MAX };
     while !rest.is_empty() {
         let mut tried = Vec::new();
         while let [next, behind @ ..] = rest
@@ -186,12 +186,12 @@ async fn serve_group(inner: &Rc<Inner>, store: &Store, group: Vec<Rc<Waiter>>) {
         {
             rest = behind;
             if next.slot.is_abandoned() {
-                inner.waiters.remove(next);
+                home.waiters.remove(next);
             } else if !empty.contains(&next.queues) {
                 tried.push(next);
             }
         }
-        let outcomes = join_all(tried.iter().map(|waiter| try_one(inner, store, waiter))).await;
+        let outcomes = join_all(tried.iter().map(|waiter| try_one(home, store, waiter))).await;
         for (waiter, may_go_on) in tried.into_iter().zip(outcomes) {
             if may_go_on {
                 served += 1;

@@ -19,7 +19,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use crate::connection::link::Patience;
 use crate::script::answer::{fields, list, number, read, refusal};
 use crate::script::call::{Call, ReplyForm};
-use crate::thread::{Inner, Store};
+use crate::thread::{HomeThread, Store};
 use crate::waiting::hearing::Wanted;
 use crate::waiting::index::{Agenda, Waiter, WaiterIndex};
 use crate::waiting::serving::serve;
@@ -278,20 +278,20 @@ pub(crate) fn only(reply: Reply) -> Replies<Payload> {
 }
 
 /// Serves the line for as long as the home is open.
-pub(crate) async fn serve_waiters(inner: Rc<Inner>) {
-    let waiters = &inner.waiters;
+pub(crate) async fn serve_waiters(home: Rc<HomeThread>) {
+    let waiters = &home.waiters;
     loop {
-        let (looks, now) = (waiters.looks.take(), inner.link.clock.monotonic_ms());
+        let (looks, now) = (waiters.looks.take(), home.link.clock.monotonic_ms());
         let due = waiters.agenda.borrow_mut().take_due(now);
         let stirred = waiters.stirred.take();
         for queue in due.into_iter().chain(stirred) {
-            let store = inner.link.target.store_of(&queue);
+            let store = home.link.target.store_of(&queue);
             waiters.pending.borrow_mut().entry(store).or_default().insert(queue);
         }
         let stores: Vec<Store> = waiters.pending.borrow().keys().cloned().collect();
         for store in stores {
             waiters.serving.borrow_mut().entry(store).or_insert_with_key(|store| {
-                tokio::task::spawn_local(serve_store(Rc::clone(&inner), store.clone()));
+                tokio::task::spawn_local(serve_store(Rc::clone(&home), store.clone()));
                 Vec::new()
             });
         }
@@ -299,43 +299,43 @@ pub(crate) async fn serve_waiters(inner: Rc<Inner>) {
             waiters.drop_late(now);
         }
         for (queue, done) in looks {
-            tell_when_served(&inner, queue.as_deref(), done);
+            tell_when_served(&home, queue.as_deref(), done);
         }
         waiters.sleep(now).await;
     }
 }
 
 /// Says when those who wait for a queue, or for any, have been tried, and those whose time is up have their answer.
-fn tell_when_served(inner: &Rc<Inner>, queue: Option<&[u8]>, done: oneshot::Sender<()>) {
-    let of = queue.map(|queue| inner.link.target.store_of(queue));
+fn tell_when_served(home: &Rc<HomeThread>, queue: Option<&[u8]>, done: oneshot::Sender<()>) {
+    let of = queue.map(|queue| home.link.target.store_of(queue));
     let mut served = Vec::new();
-    for (store, listeners) in &mut *inner.waiters.serving.borrow_mut() {
+    for (store, listeners) in &mut *home.waiters.serving.borrow_mut() {
         if of.as_ref().is_none_or(|of| of == store) {
             let (tell, is_told) = oneshot::channel();
             listeners.push(tell);
             served.push(is_told);
         }
     }
-    let inner = Rc::clone(inner);
+    let home = Rc::clone(home);
     tokio::task::spawn_local(async move {
         for store in served {
             // Dropped or told, it is done.
             let _ = store.await;
         }
-        inner.waiters.drop_late(inner.link.clock.monotonic_ms());
+        home.waiters.drop_late(home.link.clock.monotonic_ms());
         // Whoever asked may have stopped listening.
         let _ = done.send(());
     });
 }
 
 /// Tries those who wait for queues of a store, for as long as there may be something.
-async fn serve_store(inner: Rc<Inner>, store: Store) {
-    let waiters = &inner.waiters;
+async fn serve_store(home: Rc<HomeThread>, store: Store) {
+    let waiters = &home.waiters;
     loop {
         let Some(queues) = waiters.pending.borrow_mut().remove(&store) else { break };
         let everyone = waiters.index.borrow().of(&queues);
-        serve(&inner, &store, everyone).await;
-        plan(&inner, &store, &queues).await;
+        serve(&home, &store, everyone).await;
+        plan(&home, &store, &queues).await;
     }
     let listeners = waiters.serving.borrow_mut().remove(&store).unwrap_or_default();
     for tell in listeners {
@@ -347,8 +347,8 @@ async fn serve_store(inner: Rc<Inner>, store: Store) {
 }
 
 /// Answers whether the next in line may get something, too.
-pub(crate) async fn try_one(inner: &Rc<Inner>, store: &Store, waiter: &Rc<Waiter>) -> bool {
-    let waiters = &inner.waiters;
+pub(crate) async fn try_one(home: &Rc<HomeThread>, store: &Store, waiter: &Rc<Waiter>) -> bool {
+    let waiters = &home.waiters;
     // It is not to get something in two stores at once, nor is whoever came after it to go before.
     while waiter.is_tried.get() {
         waiter.was_tried.notified().await;
@@ -358,7 +358,7 @@ pub(crate) async fn try_one(inner: &Rc<Inner>, store: &Store, waiter: &Rc<Waiter
         return true;
     }
     waiter.is_tried.set(true);
-    let answer = inner.try_pop(&waiter.call, store).await;
+    let answer = home.try_pop(&waiter.call, store).await;
     waiter.is_tried.set(false);
     waiter.was_tried.notify_waiters();
     let mut replies = Replies::default();
@@ -370,14 +370,14 @@ pub(crate) async fn try_one(inner: &Rc<Inner>, store: &Store, waiter: &Rc<Waiter
             true
         }
         Ok(answer) => {
-            read(inner.link.target.layout.ids(), &ReplyForm::Tasks, answer, &mut replies);
+            read(home.link.target.layout.ids(), &ReplyForm::Tasks, answer, &mut replies);
             !matches!(replies.list.last(), Some(Reply::Tasks(span)) if span.is_empty())
         }
     };
     if is_served {
         waiters.remove(waiter);
-        inner.give(&waiter.slot, replies).await;
-        inner.give_back_unconfirmed().await;
+        home.give(&waiter.slot, replies).await;
+        home.give_back_unconfirmed().await;
     } else if waiter.is_dismissed.get() {
         waiters.time_out(waiter);
     }
@@ -385,26 +385,26 @@ pub(crate) async fn try_one(inner: &Rc<Inner>, store: &Store, waiter: &Rc<Waiter
 }
 
 /// Finds out when something will happen by itself to those queues of a store that are still waited for.
-async fn plan(inner: &Rc<Inner>, store: &Store, queues: &BTreeSet<Vec<u8>>) {
-    let waiters = &inner.waiters;
+async fn plan(home: &Rc<HomeThread>, store: &Store, queues: &BTreeSet<Vec<u8>>) {
+    let waiters = &home.waiters;
     let (waited, others): (Vec<_>, Vec<_>) = queues.iter().partition(|queue| waiters.is_wanted(queue));
     for queue in others {
         waiters.agenda.borrow_mut().forget(queue);
         waiters.allow(queue);
     }
     for some in waited.chunks(TICKED) {
-        let now = inner.link.clock.monotonic_ms();
+        let now = home.link.clock.monotonic_ms();
         for queue in some {
             waiters.agenda.borrow_mut().ask(queue);
         }
-        let rows = tick(inner, store, some).await;
-        let answered = inner.link.clock.monotonic_ms();
+        let rows = tick(home, store, some).await;
+        let answered = home.link.clock.monotonic_ms();
         for (at, queue) in some.iter().enumerate() {
             let next = match &rows {
                 Ok(rows) => rows.get(at).and_then(|row| when(row, answered)),
                 Err(_) => Some(now + RETRY_MS),
             };
-            let look = waiters.looked_at_after(queue, inner.link.may_miss()).map(|ms| now + ms);
+            let look = waiters.looked_at_after(queue, home.link.may_miss()).map(|ms| now + ms);
             let next = [next, look].into_iter().flatten().min();
             waiters.agenda.borrow_mut().set(queue, next);
         }
@@ -412,12 +412,12 @@ async fn plan(inner: &Rc<Inner>, store: &Store, queues: &BTreeSet<Vec<u8>>) {
 }
 
 /// What a script says of when something will happen to queues; nothing, where time alone brings nothing.
-async fn tick(inner: &Inner, store: &Store, queues: &[&Vec<u8>]) -> Result<Vec<Value>, Refusal> {
-    if !inner.link.target.layout.ticks() {
+async fn tick(home: &HomeThread, store: &Store, queues: &[&Vec<u8>]) -> Result<Vec<Value>, Refusal> {
+    if !home.link.target.layout.ticks() {
         return Ok(Vec::new());
     }
     let call = Call::new("tick", store.as_deref().or(Some(queues[0]))).args(queues.iter().copied().cloned());
-    let answer = inner.link.ask_with(&call, Patience::None).await?;
+    let answer = home.link.ask_with(&call, Patience::None).await?;
     match refusal(&answer) {
         Some(no) => Err(no),
         None => Ok(list(answer).unwrap_or_default()),

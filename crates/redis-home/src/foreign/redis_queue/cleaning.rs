@@ -13,25 +13,25 @@ use sureq_core::Refusal;
 use crate::foreign::cleaning::{Cleaned, Cleaning, Outcomes, PAGE, add_ids, ask, gap, pages};
 use crate::script::answer::number;
 use crate::script::call::Call;
-use crate::thread::Inner;
+use crate::thread::HomeThread;
 
 type Ids = BTreeSet<Vec<u8>>;
 
 /// Queues that have bodies or marks: what else a list is nobody can tell.
-pub(crate) async fn used_queues(inner: &Inner) -> Result<Ids, Refusal> {
+pub(crate) async fn used_queues(home: &HomeThread) -> Result<Ids, Refusal> {
     let mut queues = Ids::new();
     let call = |cursor| Call::new("used", None).arg(cursor);
-    pages(inner, call, |mut page| add_ids(&mut queues, page.pop().unwrap_or(Value::Nil))).await?;
+    pages(home, call, |mut page| add_ids(&mut queues, page.pop().unwrap_or(Value::Nil))).await?;
     Ok(queues)
 }
 
 /// Cleans these queues.
-pub(crate) async fn clean(inner: &Inner, queues: &Ids, how: Cleaning) -> Outcomes {
+pub(crate) async fn clean(home: &HomeThread, queues: &Ids, how: Cleaning) -> Outcomes {
     let mut outcomes = Outcomes::new();
     let mut left: BTreeMap<&[u8], (Cleaned, Ids)> = BTreeMap::new();
     for queue in queues {
         let mut cleaned = Cleaned::default();
-        match pass(inner, queue, how, &mut cleaned).await {
+        match pass(home, queue, how, &mut cleaned).await {
             Ok(stray) if stray.is_empty() => _ = outcomes.insert(queue.clone(), Ok(cleaned)),
             Ok(stray) => _ = left.insert(queue, (cleaned, stray)),
             Err(no) => _ = outcomes.insert(queue.clone(), Err(no)),
@@ -41,23 +41,23 @@ pub(crate) async fn clean(inner: &Inner, queues: &Ids, how: Cleaning) -> Outcome
         gap().await;
     }
     for (queue, (cleaned, stray)) in left {
-        outcomes.insert(queue.to_vec(), second_pass(inner, queue, cleaned, &stray).await);
+        outcomes.insert(queue.to_vec(), second_pass(home, queue, cleaned, &stray).await);
     }
     outcomes
 }
 
 /// Looks again at ids that were in no list, and settles what becomes of those that still are in none.
 async fn second_pass(
-    inner: &Inner,
+    home: &HomeThread,
     queue: &[u8],
     mut cleaned: Cleaned,
     before: &Ids,
 ) -> Result<Cleaned, Refusal> {
-    let now = pass(inner, queue, Cleaning::Deep, &mut cleaned).await?;
+    let now = pass(home, queue, Cleaning::Deep, &mut cleaned).await?;
     let stray: Vec<&Vec<u8>> = before.intersection(&now).collect();
     for page in stray.chunks(PAGE) {
         let ids = page.iter().map(|id| (*id).clone());
-        let [returned, removed] = ask(inner, &Call::about("adopt", queue).args(ids)).await?;
+        let [returned, removed] = ask(home, &Call::about("adopt", queue).args(ids)).await?;
         cleaned.returned += number(returned)?;
         cleaned.removed += number(removed)?;
     }
@@ -65,17 +65,17 @@ async fn second_pass(
 }
 
 /// Removes what is done from the list. Answers, if it is to be thorough, ids with a body or a mark that are in no list.
-async fn pass(inner: &Inner, queue: &[u8], how: Cleaning, cleaned: &mut Cleaned) -> Result<Ids, Refusal> {
+async fn pass(home: &HomeThread, queue: &[u8], how: Cleaning, cleaned: &mut Cleaned) -> Result<Ids, Refusal> {
     let (mut listed, mut stray) = (Ids::new(), Ids::new());
     // Bodies and marks first: whatever has one now is met in the list that is looked at next, if it is there.
     if how == Cleaning::Deep {
         let mut collect = |mut page: Vec<Value>| add_ids(&mut stray, page.pop().unwrap_or(Value::Nil));
-        pages(inner, |cursor| Call::about("marks", queue).arg(cursor), &mut collect).await?;
-        pages(inner, |cursor| Call::about("bodies", queue).arg(cursor), &mut collect).await?;
+        pages(home, |cursor| Call::about("marks", queue).arg(cursor), &mut collect).await?;
+        pages(home, |cursor| Call::about("bodies", queue).arg(cursor), &mut collect).await?;
     }
     let mut offset = 0;
     loop {
-        let [seen, removed, ids] = ask(inner, &Call::about("look", queue).number(offset)).await?;
+        let [seen, removed, ids] = ask(home, &Call::about("look", queue).number(offset)).await?;
         let (seen, removed) = (number(seen)?, number(removed)?);
         add_ids(&mut listed, ids)?;
         cleaned.removed += removed;

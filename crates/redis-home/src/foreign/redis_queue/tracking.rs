@@ -12,7 +12,7 @@ use redis::{PushInfo, PushKind, RedisError, Value, cmd};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
-use crate::thread::Inner;
+use crate::thread::HomeThread;
 use crate::waiting::hearing::{HANGS, Wanted};
 
 const RETRY_MIN: Duration = Duration::from_millis(50);
@@ -22,38 +22,42 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 const IDLE: Duration = Duration::from_secs(30);
 
 /// Has someone listen for every queue that is waited for, for as long as the home is open.
-pub(crate) async fn track(inner: Rc<Inner>, mut wants: mpsc::UnboundedReceiver<Wanted>) {
+pub(crate) async fn track(home: Rc<HomeThread>, mut wants: mpsc::UnboundedReceiver<Wanted>) {
     while let Some((queue, done)) = wants.recv().await {
-        if inner.waiters.begin_hearing(&queue) {
-            tokio::task::spawn_local(track_one(Rc::clone(&inner), queue, done));
+        if home.waiters.begin_hearing(&queue) {
+            tokio::task::spawn_local(track_one(Rc::clone(&home), queue, done));
         }
         // Dropped otherwise: whoever listens already tries everyone when it does.
     }
 }
 
-async fn track_one(inner: Rc<Inner>, queue: Vec<u8>, done: oneshot::Sender<()>) {
+async fn track_one(home: Rc<HomeThread>, queue: Vec<u8>, done: oneshot::Sender<()>) {
     let (mut done, mut pause) = (Some(done), RETRY_MIN);
     loop {
         let began = Instant::now();
-        if listen(&inner, &queue, done.take()).await.is_ok() {
+        if listen(&home, &queue, done.take()).await.is_ok() {
             break;
         }
         // The connection was lost, or there is none yet: what was missed meanwhile is found by looking.
-        inner.link.probe().await;
-        inner.waiters.stir(&queue);
+        home.link.probe().await;
+        home.waiters.stir(&queue);
         if began.elapsed() > RETRY_MAX {
             pause = RETRY_MIN;
         }
         sleep(pause).await;
         pause = (pause * 2).min(RETRY_MAX);
     }
-    inner.waiters.end_hearing(&queue);
+    home.waiters.end_hearing(&queue);
 }
 
 /// Listens until nobody has waited for the queue for a while. Whoever wants to know when that begins is not kept if it does not.
-async fn listen(inner: &Inner, queue: &[u8], done: Option<oneshot::Sender<()>>) -> Result<(), RedisError> {
-    let key = inner.link.target.foreign_key(queue);
-    let (mut connection, mut pushes) = inner.link.pushed().await?;
+async fn listen(
+    home: &HomeThread,
+    queue: &[u8],
+    done: Option<oneshot::Sender<()>>,
+) -> Result<(), RedisError> {
+    let key = home.link.target.foreign_key(queue);
+    let (mut connection, mut pushes) = home.link.pushed().await?;
     let mut tracking = cmd("CLIENT");
     tracking.arg("TRACKING").arg("ON").arg("BCAST").arg("PREFIX").arg(&key);
     tracking.query_async::<()>(&mut connection).await?;
@@ -61,14 +65,14 @@ async fn listen(inner: &Inner, queue: &[u8], done: Option<oneshot::Sender<()>>) 
         // Whoever wanted it may have left.
         let _ = done.send(());
     }
-    inner.waiters.stir(queue);
+    home.waiters.stir(queue);
     loop {
         match timeout(IDLE, pushes.recv()).await {
             Ok(Some(said)) if said.kind == PushKind::Disconnection => return Err(lost()),
-            Ok(Some(said)) if is_about(&said, &key) => inner.waiters.stir(queue),
+            Ok(Some(said)) if is_about(&said, &key) => home.waiters.stir(queue),
             Ok(Some(_)) => {}
             Ok(None) => return Err(lost()),
-            Err(_) if inner.waiters.is_wanted(queue) => still_there(&mut connection).await?,
+            Err(_) if home.waiters.is_wanted(queue) => still_there(&mut connection).await?,
             Err(_) => return Ok(()),
         }
     }

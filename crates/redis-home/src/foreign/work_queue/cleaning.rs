@@ -16,14 +16,14 @@ use crate::foreign::cleaning::{
 };
 use crate::script::answer::{bytes, fields, list, number};
 use crate::script::call::Call;
-use crate::thread::Inner;
+use crate::thread::HomeThread;
 
 /// Cleans what this home pops from; answers of which queues how many ids have to be seen again soon.
-pub(crate) async fn keep_clean(inner: &Inner, queues: &[Vec<u8>]) -> BTreeMap<Vec<u8>, usize> {
+pub(crate) async fn keep_clean(home: &HomeThread, queues: &[Vec<u8>]) -> BTreeMap<Vec<u8>, usize> {
     let mut left = BTreeMap::new();
     for queue in queues {
         // A Redis that is away, or a queue of old clients, is tried again.
-        if let Ok(Some(pass)) = light(inner, queue, Some(LOCK_MS)).await {
+        if let Ok(Some(pass)) = light(home, queue, Some(LOCK_MS)).await {
             left.insert(queue.clone(), pass.left);
         }
     }
@@ -31,20 +31,20 @@ pub(crate) async fn keep_clean(inner: &Inner, queues: &[Vec<u8>]) -> BTreeMap<Ve
 }
 
 /// Queues of which only items are left, in no list.
-pub(crate) async fn unlisted_queues(inner: &Inner) -> Result<BTreeSet<Vec<u8>>, Refusal> {
+pub(crate) async fn unlisted_queues(home: &HomeThread) -> Result<BTreeSet<Vec<u8>>, Refusal> {
     let mut queues = BTreeSet::new();
     let call = |cursor| Call::new("unlisted", None).arg(cursor);
-    pages(inner, call, |mut page| add_ids(&mut queues, page.pop().unwrap_or(Value::Nil))).await?;
+    pages(home, call, |mut page| add_ids(&mut queues, page.pop().unwrap_or(Value::Nil))).await?;
     Ok(queues)
 }
 
 /// Cleans these queues.
-pub(crate) async fn clean(inner: &Inner, queues: &BTreeSet<Vec<u8>>, how: Cleaning) -> Outcomes {
+pub(crate) async fn clean(home: &HomeThread, queues: &BTreeSet<Vec<u8>>, how: Cleaning) -> Outcomes {
     let mut outcomes = Outcomes::new();
     let mut left: BTreeMap<&[u8], (Cleaned, Vec<Vec<u8>>)> = BTreeMap::new();
     for queue in queues {
         let mut cleaned = Cleaned::default();
-        match first_pass(inner, queue, how, &mut cleaned).await {
+        match first_pass(home, queue, how, &mut cleaned).await {
             Ok(None) => _ = outcomes.insert(queue.clone(), Ok(cleaned)),
             Ok(Some(orphans)) => _ = left.insert(queue, (cleaned, orphans)),
             Err(no) => _ = outcomes.insert(queue.clone(), Err(no)),
@@ -54,24 +54,24 @@ pub(crate) async fn clean(inner: &Inner, queues: &BTreeSet<Vec<u8>>, how: Cleani
         gap().await;
     }
     for (queue, (cleaned, orphans)) in left {
-        outcomes.insert(queue.to_vec(), second_pass(inner, queue, cleaned, &orphans).await);
+        outcomes.insert(queue.to_vec(), second_pass(home, queue, cleaned, &orphans).await);
     }
     outcomes
 }
 
 /// Looks at a queue again, where what was seen before is believed now.
 async fn second_pass(
-    inner: &Inner,
+    home: &HomeThread,
     queue: &[u8],
     mut cleaned: Cleaned,
     orphans: &[Vec<u8>],
 ) -> Result<Cleaned, Refusal> {
-    if let Some(pass) = light(inner, queue, None).await? {
+    if let Some(pass) = light(home, queue, None).await? {
         pass.add_to(&mut cleaned);
     }
     for page in orphans.chunks(PAGE) {
         let call = Call::about("adopt", queue).arg("1").args(page.iter().cloned());
-        let [adopted] = ask(inner, &call).await?;
+        let [adopted] = ask(home, &call).await?;
         cleaned.returned += list(adopted)?.len() as u64;
     }
     Ok(cleaned)
@@ -79,21 +79,21 @@ async fn second_pass(
 
 /// Looks at a queue for the first time. Answers, if something has to be looked at again, which items are in no list.
 async fn first_pass(
-    inner: &Inner,
+    home: &HomeThread,
     queue: &[u8],
     how: Cleaning,
     cleaned: &mut Cleaned,
 ) -> Result<Option<Vec<Vec<u8>>>, Refusal> {
     let mut left = 0;
-    if let Some(pass) = light(inner, queue, None).await? {
+    if let Some(pass) = light(home, queue, None).await? {
         pass.add_to(cleaned);
         left = pass.left;
     }
     let mut orphans = Vec::new();
     if how == Cleaning::Deep {
         let mut waiting = BTreeSet::new();
-        cleaned.removed += prune(inner, queue, &mut waiting).await?;
-        orphans = find_orphans(inner, queue, &waiting).await?;
+        cleaned.removed += prune(home, queue, &mut waiting).await?;
+        orphans = find_orphans(home, queue, &waiting).await?;
     }
     Ok((left > 0 || !orphans.is_empty()).then_some(orphans))
 }
@@ -115,20 +115,20 @@ impl Pass {
 }
 
 /// Goes through what is processed; nothing, if another home does it.
-async fn light(inner: &Inner, queue: &[u8], lock_ms: Option<u64>) -> Result<Option<Pass>, Refusal> {
-    let _turn = inner.cleaner.passes.lock().await;
-    let mut seen_before = inner.cleaner.bare.borrow_mut().remove(queue).unwrap_or_default();
+async fn light(home: &HomeThread, queue: &[u8], lock_ms: Option<u64>) -> Result<Option<Pass>, Refusal> {
+    let _turn = home.cleaner.passes.lock().await;
+    let mut seen_before = home.cleaner.bare.borrow_mut().remove(queue).unwrap_or_default();
     let (mut pass, mut seen_now, mut offset) = (Pass::default(), Sightings::new(), 0);
     loop {
         let lock = lock_ms.filter(|_| offset == 0).map(|ms| ms.to_string()).unwrap_or_default();
-        let asked_ms = inner.link.clock.monotonic_ms();
-        let answer = ask_any(inner, &Call::about("look", queue).number(offset).arg(lock)).await?;
+        let asked_ms = home.link.clock.monotonic_ms();
+        let answer = ask_any(home, &Call::about("look", queue).number(offset).arg(lock)).await?;
         if matches!(&answer, Value::BulkString(word) if word == b"busy") {
             return Ok(None);
         }
         let [seen, ghosts, bare] = fields(answer)?;
         let (seen, ghosts) = (number(seen)?, number(ghosts)?);
-        let answered_ms = inner.link.clock.monotonic_ms();
+        let answered_ms = home.link.clock.monotonic_ms();
         let mut ripe = Vec::new();
         for id in list(bare)? {
             let id = bytes(id)?;
@@ -144,7 +144,7 @@ async fn light(inner: &Inner, queue: &[u8], lock_ms: Option<u64>) -> Result<Opti
         }
         let mut returned = 0;
         if !ripe.is_empty() {
-            returned = number(ask_any(inner, &Call::about("take_back", queue).args(ripe)).await?)?;
+            returned = number(ask_any(home, &Call::about("take_back", queue).args(ripe)).await?)?;
         }
         pass.returned += returned;
         pass.removed += ghosts;
@@ -156,16 +156,16 @@ async fn light(inner: &Inner, queue: &[u8], lock_ms: Option<u64>) -> Result<Opti
     }
     pass.left = seen_now.len();
     if pass.left > 0 {
-        inner.cleaner.bare.borrow_mut().insert(queue.to_vec(), seen_now);
+        home.cleaner.bare.borrow_mut().insert(queue.to_vec(), seen_now);
     }
     Ok(Some(pass))
 }
 
 /// Goes through the queue, and notes which ids are there. Answers how many stood for nothing.
-async fn prune(inner: &Inner, queue: &[u8], waiting: &mut BTreeSet<Vec<u8>>) -> Result<u64, Refusal> {
+async fn prune(home: &HomeThread, queue: &[u8], waiting: &mut BTreeSet<Vec<u8>>) -> Result<u64, Refusal> {
     let (mut removed, mut offset) = (0, 0);
     loop {
-        let [ghosts, ids] = ask(inner, &Call::about("prune", queue).number(offset)).await?;
+        let [ghosts, ids] = ask(home, &Call::about("prune", queue).number(offset)).await?;
         let (ghosts, ids) = (number(ghosts)?, list(ids)?);
         let seen = ids.len();
         for id in ids {
@@ -181,17 +181,17 @@ async fn prune(inner: &Inner, queue: &[u8], waiting: &mut BTreeSet<Vec<u8>>) -> 
 
 /// Items that are in no list.
 async fn find_orphans(
-    inner: &Inner,
+    home: &HomeThread,
     queue: &[u8],
     waiting: &BTreeSet<Vec<u8>>,
 ) -> Result<Vec<Vec<u8>>, Refusal> {
     let mut ids = BTreeSet::new();
     let call = |cursor| Call::about("items", queue).arg(cursor);
-    pages(inner, call, |mut page| add_ids(&mut ids, page.pop().unwrap_or(Value::Nil))).await?;
+    pages(home, call, |mut page| add_ids(&mut ids, page.pop().unwrap_or(Value::Nil))).await?;
     let doubtful: Vec<Vec<u8>> = ids.into_iter().filter(|id| !waiting.contains(id)).collect();
     let mut orphans = BTreeSet::new();
     for page in doubtful.chunks(PAGE) {
-        let [found] = ask(inner, &Call::about("adopt", queue).arg("").args(page.iter().cloned())).await?;
+        let [found] = ask(home, &Call::about("adopt", queue).arg("").args(page.iter().cloned())).await?;
         add_ids(&mut orphans, found)?;
     }
     Ok(orphans.into_iter().collect())

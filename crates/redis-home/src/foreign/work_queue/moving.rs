@@ -22,7 +22,7 @@ use super::{is_again, with_moved};
 use crate::connection::link::refusal_of;
 use crate::script::answer::read;
 use crate::script::call::{Call, ReplyForm};
-use crate::thread::Inner;
+use crate::thread::HomeThread;
 use crate::waiting::waiters::only;
 
 const RETRY_MIN: Duration = Duration::from_millis(50);
@@ -73,46 +73,46 @@ impl Moves {
 }
 
 /// Has someone move for every queue that is waited for, and answers those whose time is up, for as long as the home is open.
-pub(crate) async fn serve_moves(inner: Rc<Inner>) {
+pub(crate) async fn serve_moves(home: Rc<HomeThread>) {
     loop {
-        let looks = inner.waiters.take_looks();
-        let now = inner.link.clock.monotonic_ms();
-        inner.waiters.drop_late(now);
-        if !inner.moves.is_ending.get() {
-            for queue in inner.waiters.queues() {
-                inner.moves.movers.borrow_mut().entry(queue).or_insert_with_key(|queue| {
+        let looks = home.waiters.take_looks();
+        let now = home.link.clock.monotonic_ms();
+        home.waiters.drop_late(now);
+        if !home.moves.is_ending.get() {
+            for queue in home.waiters.queues() {
+                home.moves.movers.borrow_mut().entry(queue).or_insert_with_key(|queue| {
                     let changed = Rc::new(Notify::new());
-                    let moving = move_ids(Rc::clone(&inner), queue.clone(), Rc::clone(&changed));
+                    let moving = move_ids(Rc::clone(&home), queue.clone(), Rc::clone(&changed));
                     Mover { changed, task: tokio::task::spawn_local(moving) }
                 });
             }
         }
-        inner.moves.tell();
+        home.moves.tell();
         // Nothing has to be tried: Redis itself serves those who block, before it executes the next command.
         for done in looks {
             // Whoever asked may have stopped listening.
             let _ = done.send(());
         }
-        inner.waiters.sleep(now).await;
+        home.waiters.sleep(now).await;
     }
 }
 
 /// Moves ids of a queue for those who wait for it, until nobody has for a while.
-async fn move_ids(inner: Rc<Inner>, queue: Vec<u8>, changed: Rc<Notify>) {
+async fn move_ids(home: Rc<HomeThread>, queue: Vec<u8>, changed: Rc<Notify>) {
     let (mut connection, mut pause) = (None, RETRY_MIN);
     loop {
-        if !inner.waiters.is_wanted(&queue) {
-            let is_over = inner.moves.is_ending.get() || timeout(IDLE, changed.notified()).await.is_err();
-            if is_over && !inner.waiters.is_wanted(&queue) {
-                inner.moves.movers.borrow_mut().remove(&queue);
+        if !home.waiters.is_wanted(&queue) {
+            let is_over = home.moves.is_ending.get() || timeout(IDLE, changed.notified()).await.is_err();
+            if is_over && !home.waiters.is_wanted(&queue) {
+                home.moves.movers.borrow_mut().remove(&queue);
                 return;
             }
             continue;
         }
         let moved = match connection.take() {
-            Some(kept) => move_one(&inner, &queue, &changed, kept).await,
-            None => match inner.link.block().await {
-                Ok(new) => move_one(&inner, &queue, &changed, new).await,
+            Some(kept) => move_one(&home, &queue, &changed, kept).await,
+            None => match home.link.block().await {
+                Ok(new) => move_one(&home, &queue, &changed, new).await,
                 Err(error) => Err(error),
             },
         };
@@ -120,7 +120,7 @@ async fn move_ids(inner: Rc<Inner>, queue: Vec<u8>, changed: Rc<Notify>) {
             Ok((id, kept)) => {
                 connection = kept;
                 let is_over = match id {
-                    Some(id) => hand_over(&inner, &queue, id).await,
+                    Some(id) => hand_over(&home, &queue, id).await,
                     None => true,
                 };
                 if is_over {
@@ -139,7 +139,7 @@ async fn move_ids(inner: Rc<Inner>, queue: Vec<u8>, changed: Rc<Notify>) {
                     no @ Refusal::WrongType { .. } => no,
                     _ => Refusal::Unavailable { why: format!("Redis says: {error}").into() },
                 };
-                while let Some(waiter) = inner.waiters.next(&queue) {
+                while let Some(waiter) = home.waiters.next(&queue) {
                     // Whoever has left needs no answer.
                     let _ = waiter.slot.fill(only(Reply::Refused(no.clone())));
                 }
@@ -160,18 +160,18 @@ type Blocking = (MultiplexedConnection, u64);
 
 /// Waits for one id, for as long as somebody waits for it. Gives the connection back if it can be used again.
 async fn move_one(
-    inner: &Inner,
+    home: &HomeThread,
     queue: &[u8],
     changed: &Notify,
     blocking: Blocking,
 ) -> Result<(Option<Vec<u8>>, Option<Blocking>), RedisError> {
     let (mut connection, number) = blocking;
-    let now = inner.link.clock.monotonic_ms();
-    let Some(block_ms) = inner.waiters.block_ms(queue, now) else {
+    let now = home.link.clock.monotonic_ms();
+    let Some(block_ms) = home.waiters.block_ms(queue, now) else {
         return Ok((None, Some((connection, number))));
     };
     let seconds = Duration::from_millis(block_ms).as_secs_f64();
-    let (from, to) = (inner.link.target.waiting_key(queue), inner.link.target.processing_key(queue));
+    let (from, to) = (home.link.target.waiting_key(queue), home.link.target.processing_key(queue));
     let mut command = cmd("BLMOVE");
     command.arg(from).arg(to).arg("RIGHT").arg("LEFT").arg(seconds);
     let kept = connection.clone();
@@ -182,22 +182,22 @@ async fn move_one(
             moved = &mut moving => return Ok((moved?, Some((kept, number)))),
             () = changed.notified() => {}
         }
-        if inner.waiters.is_wanted(queue) {
+        if home.waiters.is_wanted(queue) {
             continue;
         }
         let grace_ms = GRACE.as_millis() as u64;
-        let is_ending_itself = block_ms > 0 && now + block_ms <= inner.link.clock.monotonic_ms() + grace_ms;
+        let is_ending_itself = block_ms > 0 && now + block_ms <= home.link.clock.monotonic_ms() + grace_ms;
         if is_ending_itself
-            && !inner.moves.is_ending.get()
+            && !home.moves.is_ending.get()
             && let Ok(moved) = timeout(GRACE * 2, &mut moving).await
         {
             return Ok((moved?, Some((kept, number))));
         }
-        if inner.waiters.is_wanted(queue) {
+        if home.waiters.is_wanted(queue) {
             continue;
         }
         // If it is not heard, the connection is given up.
-        let _ = inner.link.unblock(number).await;
+        let _ = home.link.unblock(number).await;
         return match timeout(STOP, &mut moving).await {
             Ok(moved) => Ok((moved?, Some((kept, number)))),
             // Dropped, it is closed, and nothing is moved for it any more.
@@ -208,17 +208,17 @@ async fn move_one(
 
 /// Gives an id that was moved to the first who waits for it, or back if nobody does. False if Redis would not: then the next
 /// one is better left where it is for a while.
-async fn hand_over(inner: &Inner, queue: &[u8], id: Vec<u8>) -> bool {
-    let Some(waiter) = inner.waiters.next(queue) else {
+async fn hand_over(home: &HomeThread, queue: &[u8], id: Vec<u8>) -> bool {
+    let Some(waiter) = home.waiters.next(queue) else {
         // What cannot be given back now is brought back by cleaning.
-        return inner.link.ask(&Call::about("unmove", queue).arg(id)).await.is_ok();
+        return home.link.ask(&Call::about("unmove", queue).arg(id)).await.is_ok();
     };
     let from = waiter.queues.iter().position(|name| name == queue).unwrap_or_default();
     let call = with_moved(&waiter.call, from, id);
-    let mut answer = inner.link.ask(&call).await;
+    let mut answer = home.link.ask(&call).await;
     if matches!(answer, Err(Refusal::Unknown { .. })) {
         // Whether or not it was leased by this home, it may be leased by this home again.
-        let again = inner.link.ask(&call).await;
+        let again = home.link.ask(&call).await;
         if !matches!(again, Err(Refusal::Unavailable { .. })) {
             answer = again;
         }
@@ -227,24 +227,24 @@ async fn hand_over(inner: &Inner, queue: &[u8], id: Vec<u8>) -> bool {
     match answer {
         // Nothing was done: it goes on waiting, and cleaning brings the id back.
         Err(Refusal::Unavailable { .. }) => {
-            inner.waiters.restore(waiter);
+            home.waiters.restore(waiter);
             return false;
         }
         Err(no) => replies.list.push(Reply::Refused(no)),
         // There were ghosts, and there is more behind them.
         Ok(answer) if is_again(&answer) => {
-            inner.waiters.restore(waiter);
+            home.waiters.restore(waiter);
             return true;
         }
-        Ok(answer) => read(inner.link.target.layout.ids(), &ReplyForm::Tasks, answer, &mut replies),
+        Ok(answer) => read(home.link.target.layout.ids(), &ReplyForm::Tasks, answer, &mut replies),
     }
     // It was a ghost.
     if matches!(replies.list.last(), Some(Reply::Tasks(span)) if span.is_empty()) {
-        inner.waiters.restore(waiter);
+        home.waiters.restore(waiter);
         return true;
     }
-    inner.give(&waiter.slot, replies).await;
+    home.give(&waiter.slot, replies).await;
     // Whoever moves from its other queues need not any more.
-    inner.waiters.wake();
+    home.waiters.wake();
     true
 }

@@ -17,7 +17,7 @@ use tokio::time::sleep;
 use super::{POP_WORKER, hash};
 use crate::script::answer::{bytes, list};
 use crate::script::call::Call;
-use crate::thread::Inner;
+use crate::thread::HomeThread;
 use crate::waiting::hearing::{SILENCE, still_there};
 
 const RETRY_MIN: Duration = Duration::from_millis(200);
@@ -65,25 +65,25 @@ impl Cancels {
 }
 
 /// Hears what is cancelled, for as long as the home is open.
-pub(crate) async fn hear_cancels(inner: Rc<Inner>) {
-    inner.worqr.cancels.changed.notified().await;
+pub(crate) async fn hear_cancels(home: Rc<HomeThread>) {
+    home.worqr.cancels.changed.notified().await;
     let mut pause = RETRY_MIN;
     loop {
         let began = Instant::now();
         // What is cancelled while the connection is lost is not heard, as with any message.
-        let _ = hear_on(&inner).await;
+        let _ = hear_on(&home).await;
         // What fails at once, as where Redis forbids it, is tried less and less often.
         pause = if began.elapsed() < RETRY_MAX { (pause * 2).min(RETRY_MAX) } else { RETRY_MIN };
         sleep(pause).await;
     }
 }
 
-async fn hear_on(inner: &Inner) -> Result<(), RedisError> {
-    let channels = inner.link.target.channels();
-    let (mut sink, mut messages) = inner.link.listen().await?.split();
+async fn hear_on(home: &HomeThread) -> Result<(), RedisError> {
+    let channels = home.link.target.channels();
+    let (mut sink, mut messages) = home.link.listen().await?.split();
     let mut heard = BTreeSet::new();
     loop {
-        for queue in inner.worqr.cancels.queues() {
+        for queue in home.worqr.cancels.queues() {
             if !heard.contains(&queue) {
                 sink.subscribe(channels.name(Kind::Cancel.name(), &queue)).await?;
                 heard.insert(queue);
@@ -94,21 +94,21 @@ async fn hear_on(inner: &Inner) -> Result<(), RedisError> {
                 let Some(message) = message else { return Ok(()) };
                 let channel: Vec<u8> = message.get_channel()?;
                 if let Some(queue) = channels.queue(Kind::Cancel.name(), &channel) {
-                    mark(inner, queue, message.get_payload_bytes()).await;
+                    mark(home, queue, message.get_payload_bytes()).await;
                 }
             }
-            () = inner.worqr.cancels.changed.notified() => {}
+            () = home.worqr.cancels.changed.notified() => {}
             () = sleep(SILENCE) => still_there(&mut sink).await?,
         }
     }
 }
 
 /// Marks what workers of this home hold with this payload.
-async fn mark(inner: &Inner, queue: &[u8], payload: &[u8]) {
-    let workers = inner.worqr.cancels.workers_of(queue);
+async fn mark(home: &HomeThread, queue: &[u8], payload: &[u8]) {
+    let workers = home.worqr.cancels.workers_of(queue);
     let call = Call::about("hear_cancel", queue).arg(payload).arg(hash(payload)).args(workers);
-    let gone = inner.link.ask(&call).await.ok().and_then(|answer| list(answer).ok()).unwrap_or_default();
+    let gone = home.link.ask(&call).await.ok().and_then(|answer| list(answer).ok()).unwrap_or_default();
     for worker in gone.into_iter().filter_map(|worker| bytes(worker).ok()) {
-        inner.worqr.cancels.forget(queue, &worker);
+        home.worqr.cancels.forget(queue, &worker);
     }
 }

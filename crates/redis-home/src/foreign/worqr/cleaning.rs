@@ -13,18 +13,18 @@ use super::hash;
 use crate::foreign::cleaning::{Cleaned, LOCK_MS, Outcomes, PAGE, add_ids, ask_any, gap, pages};
 use crate::script::answer::{bytes, fields, list, number};
 use crate::script::call::Call;
-use crate::thread::Inner;
+use crate::thread::HomeThread;
 
 /// Cleans what this home pops from.
-pub(crate) async fn keep_clean(inner: &Inner, queues: &[Vec<u8>]) {
+pub(crate) async fn keep_clean(home: &HomeThread, queues: &[Vec<u8>]) {
     let lock = LOCK_MS.to_string();
     // A Redis that is away is tried again.
-    let waiting = match ask_to_clean(inner, &lock, queues).await {
+    let waiting = match ask_to_clean(home, &lock, queues).await {
         // One queue must not keep the others from being cleaned.
         Err(Refusal::WrongType { .. }) => {
             let mut sum = 0;
             for queue in queues.chunks(1) {
-                sum += ask_to_clean(inner, &lock, queue).await.map_or(0, |(_, waiting)| waiting);
+                sum += ask_to_clean(home, &lock, queue).await.map_or(0, |(_, waiting)| waiting);
             }
             sum
         }
@@ -32,16 +32,20 @@ pub(crate) async fn keep_clean(inner: &Inner, queues: &[Vec<u8>]) {
         Err(_) => return,
     };
     // Foreign clients tell nobody what they give back.
-    if waiting > 0 && !inner.waiters.is_empty() {
-        inner.waiters.wake();
+    if waiting > 0 && !home.waiters.is_empty() {
+        home.waiters.wake();
     }
 }
 
 /// One step of cleaning: a row for each queue that something came back to or went from, and how many tasks wait. Nothing, if
 /// another home cleans.
-async fn ask_to_clean(inner: &Inner, lock: &str, queues: &[Vec<u8>]) -> Result<(Vec<Value>, u64), Refusal> {
+async fn ask_to_clean(
+    home: &HomeThread,
+    lock: &str,
+    queues: &[Vec<u8>],
+) -> Result<(Vec<Value>, u64), Refusal> {
     let call = Call::new("clean", None).arg(lock).args(queues.iter().cloned());
-    let answer = ask_any(inner, &call).await?;
+    let answer = ask_any(home, &call).await?;
     if matches!(&answer, Value::BulkString(word) if word == b"busy") {
         return Ok((Vec::new(), 0));
     }
@@ -50,18 +54,18 @@ async fn ask_to_clean(inner: &Inner, lock: &str, queues: &[Vec<u8>]) -> Result<(
 }
 
 /// Cleans these queues. What dead workers held comes back, whatever queue it is of.
-pub(crate) async fn clean(inner: &Inner, queues: &BTreeSet<Vec<u8>>) -> Result<Outcomes, Refusal> {
+pub(crate) async fn clean(home: &HomeThread, queues: &BTreeSet<Vec<u8>>) -> Result<Outcomes, Refusal> {
     let mut outcomes = Outcomes::new();
     let names: Vec<Vec<u8>> = queues.iter().cloned().collect();
     // Dead workers are struck out also where there is no queue.
     let pages = if names.is_empty() { vec![&names[..]] } else { names.chunks(PAGE).collect() };
     for page in pages {
-        match ask_to_clean(inner, "", page).await {
+        match ask_to_clean(home, "", page).await {
             Ok((rows, _)) => add_rows(&mut outcomes, rows)?,
             // Which of them it is shows when each is cleaned alone.
             Err(Refusal::WrongType { .. }) if !page.is_empty() => {
                 for queue in page.chunks(1) {
-                    match ask_to_clean(inner, "", queue).await {
+                    match ask_to_clean(home, "", queue).await {
                         Ok((rows, _)) => add_rows(&mut outcomes, rows)?,
                         Err(no) => _ = outcomes.insert(queue[0].clone(), Err(no)),
                     }
@@ -95,10 +99,10 @@ pub(crate) struct Met {
 }
 
 /// Notes processes that are in no note, so that cleaning finds them.
-pub(crate) async fn adopt(inner: &Inner) -> Result<Met, Refusal> {
+pub(crate) async fn adopt(home: &HomeThread) -> Result<Met, Refusal> {
     let mut met = Met::default();
     pages(
-        inner,
+        home,
         |cursor| Call::new("adopt", None).arg(cursor),
         |page| {
             let [queues, payloads] = fields(Value::Array(page))?;
@@ -111,27 +115,27 @@ pub(crate) async fn adopt(inner: &Inner) -> Result<Met, Refusal> {
 }
 
 /// Removes marks of unique tasks that no task has, and had not a second ago either.
-pub(crate) async fn remove_marks(inner: &Inner, queues: &BTreeSet<Vec<u8>>) -> Result<u64, Refusal> {
-    let before = stale_marks(inner, queues).await?;
+pub(crate) async fn remove_marks(home: &HomeThread, queues: &BTreeSet<Vec<u8>>) -> Result<u64, Refusal> {
+    let before = stale_marks(home, queues).await?;
     if before.is_empty() {
         return Ok(0);
     }
     gap().await;
-    let now = stale_marks(inner, queues).await?;
+    let now = stale_marks(home, queues).await?;
     let stale: Vec<&Vec<u8>> = before.intersection(&now).collect();
     let mut removed = 0;
     for page in stale.chunks(PAGE) {
         let call = Call::new("unmark", None).args(page.iter().map(|hash| (*hash).clone()));
-        removed += number(ask_any(inner, &call).await?)?;
+        removed += number(ask_any(home, &call).await?)?;
     }
     Ok(removed)
 }
 
 /// Marks first: whatever has one now is met by the walk that follows, if it is still there.
-async fn stale_marks(inner: &Inner, queues: &BTreeSet<Vec<u8>>) -> Result<BTreeSet<Vec<u8>>, Refusal> {
+async fn stale_marks(home: &HomeThread, queues: &BTreeSet<Vec<u8>>) -> Result<BTreeSet<Vec<u8>>, Refusal> {
     let mut marks = BTreeSet::new();
     let call = |cursor| Call::new("marks", None).arg(cursor);
-    pages(inner, call, |mut page| add_ids(&mut marks, page.pop().unwrap_or(Value::Nil))).await?;
+    pages(home, call, |mut page| add_ids(&mut marks, page.pop().unwrap_or(Value::Nil))).await?;
     if marks.is_empty() {
         return Ok(marks);
     }
@@ -140,7 +144,7 @@ async fn stale_marks(inner: &Inner, queues: &BTreeSet<Vec<u8>>) -> Result<BTreeS
         let mut offset = 0;
         loop {
             // From the end where tasks come, so that none is passed over because others go.
-            let page = ask_any(inner, &Call::about("waiting", queue).number(offset)).await?;
+            let page = ask_any(home, &Call::about("waiting", queue).number(offset)).await?;
             let count = list(page.clone())?.len();
             add_hashes(&mut hashes, page)?;
             if count < PAGE {
@@ -149,7 +153,7 @@ async fn stale_marks(inner: &Inner, queues: &BTreeSet<Vec<u8>>) -> Result<BTreeS
             offset += count as u64;
         }
     }
-    hashes.append(&mut adopt(inner).await?.hashes);
+    hashes.append(&mut adopt(home).await?.hashes);
     marks.retain(|mark| !hashes.contains(mark));
     Ok(marks)
 }

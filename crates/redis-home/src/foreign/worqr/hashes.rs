@@ -15,7 +15,7 @@ use super::hash;
 use crate::foreign::cleaning::ask_any;
 use crate::script::answer::{bytes, list};
 use crate::script::call::{Call, ReplyForm};
-use crate::thread::Inner;
+use crate::thread::HomeThread;
 
 /// How many are remembered.
 const KEPT: usize = 8 << 10;
@@ -56,10 +56,10 @@ impl Hashes {
 }
 
 /// Writes the hashes into the acks among calls.
-pub(crate) async fn write_hashes(inner: &Inner, calls: &mut [Result<(Call, ReplyForm), Refusal>]) {
+pub(crate) async fn write_hashes(home: &HomeThread, calls: &mut [Result<(Call, ReplyForm), Refusal>]) {
     for call in calls {
         if let Ok((ack, ReplyForm::Acked)) = call
-            && let Err(no) = write_into(inner, ack).await
+            && let Err(no) = write_into(home, ack).await
         {
             // Finished without its hash, the mark would stay for ever; and so far nothing was done.
             *call = Err(match no {
@@ -71,10 +71,10 @@ pub(crate) async fn write_hashes(inner: &Inner, calls: &mut [Result<(Call, Reply
 }
 
 /// An ack names its queue, then ids and hashes in turn.
-async fn write_into(inner: &Inner, ack: &mut Call) -> Result<(), Refusal> {
+async fn write_into(home: &HomeThread, ack: &mut Call) -> Result<(), Refusal> {
     let mut unknown = Vec::new();
     for at in (1..ack.args.len()).step_by(2) {
-        match inner.worqr.hashes.get(&ack.args[at]) {
+        match home.worqr.hashes.get(&ack.args[at]) {
             Some(hash) => ack.args[at + 1] = hash.into_bytes(),
             None => unknown.push(at),
         }
@@ -84,7 +84,7 @@ async fn write_into(inner: &Inner, ack: &mut Call) -> Result<(), Refusal> {
     }
     let ids = unknown.iter().map(|&at| ack.args[at].clone());
     let call = Call::new("tasks", ack.queue.as_deref()).arg(ack.args[0].clone()).args(ids);
-    for (at, payload) in unknown.into_iter().zip(list(ask_any(inner, &call).await?)?) {
+    for (at, payload) in unknown.into_iter().zip(list(ask_any(home, &call).await?)?) {
         // What is not there cannot be finished, and needs no hash.
         if payload != Value::Nil {
             ack.args[at + 1] = hash(&bytes(payload)?).into_bytes();
