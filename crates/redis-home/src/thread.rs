@@ -27,7 +27,7 @@ use crate::foreign::redis_queue;
 use crate::foreign::work_queue::is_again;
 use crate::foreign::work_queue::moving::{Moves, serve_moves};
 use crate::foreign::worqr;
-use crate::foreign::worqr::cancels::hear_cancels;
+use crate::foreign::worqr::cancels::receive_cancels;
 use crate::foreign::worqr::hashes::write_hashes;
 use crate::layout::{Layout, Waiting};
 use crate::script::answer::{bytes, fields, number, read, refusal};
@@ -35,9 +35,9 @@ use crate::script::call::{Call, FAIL_LEFT, ReplyForm, conn_name, fail_call, rece
 use crate::script::clock::Clock;
 use crate::script::slices::partly_done;
 use crate::spread::{Listed, greet_stores, keep_listed};
-use crate::waiting::hearing::{Wanted, hear};
 use crate::waiting::index::Waiter;
 use crate::waiting::listener::listen;
+use crate::waiting::subscription::{SubscriptionRequest, receive};
 use crate::waiting::waiters::{Waiters, serve_waiters};
 
 /// How often a home whose connections hold tasks says that it lives.
@@ -145,7 +145,7 @@ pub(crate) fn run(
         // Whoever opens waits for this.
         let _ = opened.send(about);
         if is_open {
-            let (queue, wants) = Waiters::new(own.count);
+            let (queue, requests) = Waiters::new(own.count);
             let home = Rc::new(HomeThread {
                 link,
                 waiters: queue,
@@ -159,7 +159,7 @@ pub(crate) fn run(
                 conns: RefCell::default(),
                 closing: RefCell::default(),
             });
-            begin_serving(&home, wants);
+            begin_serving(&home, requests);
             work(&home, jobs).await;
         }
     });
@@ -168,17 +168,17 @@ pub(crate) fn run(
 }
 
 /// Begins what a layout has done all the time.
-fn begin_serving(home: &Rc<HomeThread>, wants: mpsc::UnboundedReceiver<Wanted>) {
+fn begin_serving(home: &Rc<HomeThread>, requests: mpsc::UnboundedReceiver<SubscriptionRequest>) {
     let (layout, own) = (home.link.target.layout, || Rc::clone(home));
     match layout.waiting() {
         Waiting::Blocked => _ = tokio::task::spawn_local(serve_moves(own())),
         Waiting::Told => {
             tokio::task::spawn_local(serve_waiters(own()));
-            tokio::task::spawn_local(hear(own(), wants));
+            tokio::task::spawn_local(receive(own(), requests));
         }
         Waiting::Tracked => {
             tokio::task::spawn_local(serve_waiters(own()));
-            tokio::task::spawn_local(redis_queue::tracking::track(own(), wants));
+            tokio::task::spawn_local(redis_queue::tracking::track(own(), requests));
         }
     }
     if home.link.target.is_spread() {
@@ -188,7 +188,7 @@ fn begin_serving(home: &Rc<HomeThread>, wants: mpsc::UnboundedReceiver<Wanted>) 
         tokio::task::spawn_local(keep_clean(own()));
     }
     if layout == Layout::Worqr {
-        tokio::task::spawn_local(hear_cancels(own()));
+        tokio::task::spawn_local(receive_cancels(own()));
     }
 }
 
@@ -317,7 +317,7 @@ impl HomeThread {
                 answer = self.again(call, answer).await;
             }
             if *form == ReplyForm::Receipts {
-                answer = self.hear_out(call, answer).await;
+                answer = self.finish_beat(call, answer).await;
             }
             match answer {
                 Ok(answer) => self.read_answer(form, answer, &mut replies).await,
@@ -430,7 +430,7 @@ impl HomeThread {
         }
     }
 
-    /// The answer of a pop, however often it wants to be asked for it.
+    /// The answer of a pop, however often it requests to be asked for it.
     pub(crate) async fn again(&self, call: &Call, first: Result<Value, Refusal>) -> Result<Value, Refusal> {
         let mut answer = first;
         while answer.as_ref().is_ok_and(is_again) {

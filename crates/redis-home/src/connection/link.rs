@@ -23,7 +23,7 @@ use crate::layout::Layout;
 use crate::script::answer::{fields, number};
 use crate::script::call::Call;
 use crate::script::clock::{Clock, LogClock};
-use crate::waiting::hearing::is_forbidden;
+use crate::waiting::subscription::is_forbidden;
 
 /// How long a command waits for a server before it is refused; and one that is tried again anyway.
 const REACH_FOR: Duration = Duration::from_secs(3);
@@ -517,7 +517,7 @@ enum Outcome {
     NotHere(RedisError),
 }
 
-/// Whether a script wants to be told the time anew.
+/// Whether a script requests to be told the time anew.
 fn is_late(answer: &Value) -> bool {
     let Value::Array(words) = answer else { return false };
     matches!(&words[..], [Value::BulkString(mark), Value::BulkString(code)] if mark == b"!" && code == b"LATE")

@@ -146,7 +146,7 @@ impl Node {
         self.connection.borrow().as_ref().map(|connected| connected.connection.clone())
     }
 
-    /// Whoever wants to connect does so anew.
+    /// Whoever requests to connect does so anew.
     pub(crate) fn forget(&self) {
         self.connection.take();
     }

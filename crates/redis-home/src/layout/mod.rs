@@ -43,7 +43,7 @@ pub(crate) enum Waiting {
     Tracked,
 }
 
-/// What a URL wants of a layout. Each takes what is its own.
+/// What a URL requests of a layout. Each takes what is its own.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Wishes {
     pub(crate) lease_ms: Option<u64>,

@@ -53,7 +53,7 @@ impl ReplyForm {
     }
 }
 
-/// Where in a pop's arguments it says how many it wants, and how many bytes its answer may have.
+/// Where in a pop's arguments it says how many it requests, and how many bytes its answer may have.
 pub(crate) const POP_COUNT: usize = 0;
 pub(crate) const POP_ROOM: usize = 9;
 /// Where its queues begin.
@@ -69,7 +69,7 @@ impl Call {
         Self::new(op, Some(queue)).arg(queue)
     }
 
-    /// One about several queues, which are all that it wants.
+    /// One about several queues, which are all that it requests.
     pub(crate) fn over(op: &'static str, queues: &[&[u8]]) -> Self {
         Self::new(op, queues.first().copied()).args(queues.iter().copied())
     }

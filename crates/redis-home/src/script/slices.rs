@@ -216,7 +216,7 @@ impl HomeThread {
     }
 
     /// A whole beat: for a worker with many queues it takes several scripts. If a later one fails, the next beat reports its share.
-    pub(crate) async fn hear_out(
+    pub(crate) async fn finish_beat(
         &self,
         call: &Call,
         first: Result<Value, Refusal>,

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::layout::Layout;
 use crate::layout::channels::Channels;
 use crate::thread::HomeThread;
-use crate::waiting::hearing::{SILENCE, still_there};
+use crate::waiting::subscription::{SILENCE, still_there};
 
 const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(10);
@@ -60,7 +60,7 @@ pub(crate) async fn listen(
             subscribed.change(change);
         }
         let began = Instant::now();
-        match hear(&home, &queue, &mut changes, &mut subscribed).await {
+        match receive(&home, &queue, &mut changes, &mut subscribed).await {
             Ok(()) => return,
             Err(_) => queue.put(ListenEvent::Missed),
         }
@@ -71,7 +71,7 @@ pub(crate) async fn listen(
 }
 
 /// Receives over one connection, until that is lost (an error) or the listener is gone.
-async fn hear(
+async fn receive(
     home: &HomeThread,
     queue: &NoticeQueue,
     changes: &mut mpsc::UnboundedReceiver<Subscription>,

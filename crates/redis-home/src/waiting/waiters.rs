@@ -20,9 +20,9 @@ use crate::connection::link::Patience;
 use crate::script::answer::{fields, list, number, read, refusal};
 use crate::script::call::{Call, ReplyForm};
 use crate::thread::{HomeThread, Store};
-use crate::waiting::hearing::Wanted;
 use crate::waiting::index::{Agenda, Waiter, WaiterIndex};
 use crate::waiting::serving::serve;
+use crate::waiting::subscription::SubscriptionRequest;
 
 /// When to try again what Redis did not answer.
 const RETRY_MS: u64 = 2_000;
@@ -31,12 +31,12 @@ const RETRY_MS: u64 = 2_000;
 const LOOK_MS: u64 = 15_000;
 
 /// How often to look where Redis forbids this user to hear messages.
-const UNHEARD_MS: u64 = 1_000;
+const UNSUBSCRIBED_MS: u64 = 1_000;
 
 /// How many queues one script looks at.
 const TICKED: usize = 64;
 
-/// A queue, or any, and whoever wants to know when those who wait for it have been tried.
+/// A queue, or any, and whoever requests to know when those who wait for it have been tried.
 type Look = (Option<Vec<u8>>, oneshot::Sender<()>);
 
 /// The waiters.
@@ -52,17 +52,17 @@ pub(crate) struct Waiters {
     serving: RefCell<BTreeMap<Store, Vec<oneshot::Sender<()>>>>,
     agenda: RefCell<Agenda>,
     /// Queues whose messages are heard.
-    pub(crate) heard: RefCell<BTreeSet<Vec<u8>>>,
+    pub(crate) subscribed: RefCell<BTreeSet<Vec<u8>>>,
     /// Queues whose messages Redis forbids this user to hear.
     forbidden: RefCell<BTreeSet<Vec<u8>>>,
-    wanted: mpsc::UnboundedSender<Wanted>,
+    requests: mpsc::UnboundedSender<SubscriptionRequest>,
     looks: RefCell<Vec<Look>>,
     count: Arc<AtomicUsize>,
 }
 
 impl Waiters {
-    pub(crate) fn new(count: Arc<AtomicUsize>) -> (Self, mpsc::UnboundedReceiver<Wanted>) {
-        let (wanted, wants) = mpsc::unbounded_channel();
+    pub(crate) fn new(count: Arc<AtomicUsize>) -> (Self, mpsc::UnboundedReceiver<SubscriptionRequest>) {
+        let (requests, requests) = mpsc::unbounded_channel();
         let waiters = Self {
             index: RefCell::default(),
             changed: Notify::new(),
@@ -70,24 +70,24 @@ impl Waiters {
             pending: RefCell::default(),
             serving: RefCell::default(),
             agenda: RefCell::default(),
-            heard: RefCell::default(),
+            subscribed: RefCell::default(),
             forbidden: RefCell::default(),
-            wanted,
+            requests,
             looks: RefCell::default(),
             count,
         };
-        (waiters, wants)
+        (waiters, requests)
     }
 
     /// Takes a place at the end, and is tried once more when messages about its queues are heard for sure.
     pub(crate) async fn join(&self, waiter: Waiter) {
         let queues = waiter.queues.clone();
         self.stand(waiter);
-        let unheard = queues.iter().filter(|queue| !self.heard.borrow().contains(*queue));
-        let asked: Vec<_> = unheard
+        let unsubscribed = queues.iter().filter(|queue| !self.subscribed.borrow().contains(*queue));
+        let asked: Vec<_> = unsubscribed
             .filter_map(|queue| {
                 let (done, is_done) = oneshot::channel();
-                self.wanted.send((queue.clone(), done)).is_ok().then_some(is_done)
+                self.requests.send((queue.clone(), done)).is_ok().then_some(is_done)
             })
             .collect();
         for is_done in asked {
@@ -237,7 +237,7 @@ impl Waiters {
 
     /// Notes that messages about a queue cannot be heard. Whoever comes to wait for it next asks for them again.
     pub(crate) fn forbid(&self, queue: &[u8]) {
-        self.heard.borrow_mut().remove(queue);
+        self.subscribed.borrow_mut().remove(queue);
         self.forbidden.borrow_mut().insert(queue.to_vec());
     }
 
@@ -248,21 +248,25 @@ impl Waiters {
 
     /// How long at most until a queue is looked at again, if messages about it may be missed.
     fn looked_at_after(&self, queue: &[u8], may_miss: bool) -> Option<u64> {
-        if self.forbidden.borrow().contains(queue) { Some(UNHEARD_MS) } else { may_miss.then_some(LOOK_MS) }
+        if self.forbidden.borrow().contains(queue) {
+            Some(UNSUBSCRIBED_MS)
+        } else {
+            may_miss.then_some(LOOK_MS)
+        }
     }
 
     /// Notes that somebody hears of a queue from now on; false if somebody does already.
-    pub(crate) fn begin_hearing(&self, queue: &[u8]) -> bool {
-        self.heard.borrow_mut().insert(queue.to_vec())
+    pub(crate) fn begin_subscription(&self, queue: &[u8]) -> bool {
+        self.subscribed.borrow_mut().insert(queue.to_vec())
     }
 
-    /// Notes that nobody hears of a queue any more. Whoever came to wait for it just now wants it heard again.
-    pub(crate) fn end_hearing(&self, queue: &[u8]) {
-        self.heard.borrow_mut().remove(queue);
+    /// Notes that nobody hears of a queue any more. Whoever came to wait for it just now requests it heard again.
+    pub(crate) fn end_subscription(&self, queue: &[u8]) {
+        self.subscribed.borrow_mut().remove(queue);
         if self.is_wanted(queue) {
             // Nobody waits for the answer: all are tried when it is heard.
             let (done, _) = oneshot::channel();
-            let _ = self.wanted.send((queue.to_vec(), done));
+            let _ = self.requests.send((queue.to_vec(), done));
         }
     }
 

@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
 use crate::thread::HomeThread;
-use crate::waiting::hearing::{HANGS, Wanted};
+use crate::waiting::subscription::{HANGS, SubscriptionRequest};
 
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
@@ -22,9 +22,9 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 const IDLE: Duration = Duration::from_secs(30);
 
 /// Has someone listen for every queue that is waited for, for as long as the home is open.
-pub(crate) async fn track(home: Rc<HomeThread>, mut wants: mpsc::UnboundedReceiver<Wanted>) {
-    while let Some((queue, done)) = wants.recv().await {
-        if home.waiters.begin_hearing(&queue) {
+pub(crate) async fn track(home: Rc<HomeThread>, mut requests: mpsc::UnboundedReceiver<SubscriptionRequest>) {
+    while let Some((queue, done)) = requests.recv().await {
+        if home.waiters.begin_subscription(&queue) {
             tokio::task::spawn_local(track_one(Rc::clone(&home), queue, done));
         }
         // Dropped otherwise: whoever listens already tries everyone when it does.
@@ -47,10 +47,10 @@ async fn track_one(home: Rc<HomeThread>, queue: Vec<u8>, done: oneshot::Sender<(
         sleep(pause).await;
         pause = (pause * 2).min(RETRY_MAX);
     }
-    home.waiters.end_hearing(&queue);
+    home.waiters.end_subscription(&queue);
 }
 
-/// Listens until nobody has waited for the queue for a while. Whoever wants to know when that begins is not kept if it does not.
+/// Listens until nobody has waited for the queue for a while. Whoever requests to know when that begins is not kept if it does not.
 async fn listen(
     home: &HomeThread,
     queue: &[u8],

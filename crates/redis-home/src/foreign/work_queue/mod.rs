@@ -88,7 +88,7 @@ fn with_moved(pop: &Call, from: usize, id: Vec<u8>) -> Call {
     call
 }
 
-/// Whether a pop had so much to remove before it found anything that it wants to be asked again.
+/// Whether a pop had so much to remove before it found anything that it requests to be asked again.
 pub(crate) fn is_again(answer: &Value) -> bool {
     matches!(answer, Value::BulkString(word) if word == b"again")
 }

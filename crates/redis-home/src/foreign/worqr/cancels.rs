@@ -18,7 +18,7 @@ use super::{POP_WORKER, hash};
 use crate::script::answer::{bytes, list};
 use crate::script::call::Call;
 use crate::thread::HomeThread;
-use crate::waiting::hearing::{SILENCE, still_there};
+use crate::waiting::subscription::{SILENCE, still_there};
 
 const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(10);
@@ -65,28 +65,28 @@ impl Cancels {
 }
 
 /// Hears what is cancelled, for as long as the home is open.
-pub(crate) async fn hear_cancels(home: Rc<HomeThread>) {
+pub(crate) async fn receive_cancels(home: Rc<HomeThread>) {
     home.worqr.cancels.changed.notified().await;
     let mut pause = RETRY_MIN;
     loop {
         let began = Instant::now();
         // What is cancelled while the connection is lost is not heard, as with any message.
-        let _ = hear_on(&home).await;
+        let _ = receive_on(&home).await;
         // What fails at once, as where Redis forbids it, is tried less and less often.
         pause = if began.elapsed() < RETRY_MAX { (pause * 2).min(RETRY_MAX) } else { RETRY_MIN };
         sleep(pause).await;
     }
 }
 
-async fn hear_on(home: &HomeThread) -> Result<(), RedisError> {
+async fn receive_on(home: &HomeThread) -> Result<(), RedisError> {
     let channels = home.link.target.channels();
     let (mut sink, mut messages) = home.link.listen().await?.split();
-    let mut heard = BTreeSet::new();
+    let mut subscribed = BTreeSet::new();
     loop {
         for queue in home.worqr.cancels.queues() {
-            if !heard.contains(&queue) {
+            if !subscribed.contains(&queue) {
                 sink.subscribe(channels.name(Kind::Cancel.name(), &queue)).await?;
-                heard.insert(queue);
+                subscribed.insert(queue);
             }
         }
         tokio::select! {

@@ -30,16 +30,19 @@ pub(crate) const HANGS: Duration = Duration::from_secs(5);
 /// How many queues are subscribed to in one round trip.
 const SUBSCRIBED_AT_ONCE: usize = 500;
 
-/// A queue that is to be heard, and whoever wants to know when it is.
-pub(crate) type Wanted = (Vec<u8>, oneshot::Sender<()>);
+/// A queue that is to be heard, and whoever requests to know when it is.
+pub(crate) type SubscriptionRequest = (Vec<u8>, oneshot::Sender<()>);
 
 /// Hears the messages about queues that are waited for, for as long as the home is open.
-pub(crate) async fn hear(home: Rc<HomeThread>, mut wants: mpsc::UnboundedReceiver<Wanted>) {
+pub(crate) async fn receive(
+    home: Rc<HomeThread>,
+    mut requests: mpsc::UnboundedReceiver<SubscriptionRequest>,
+) {
     let mut first = None;
     let mut pause = RETRY_MIN;
     loop {
-        if home.waiters.heard.borrow().is_empty() && first.is_none() {
-            first = wants.recv().await;
+        if home.waiters.subscribed.borrow().is_empty() && first.is_none() {
+            first = requests.recv().await;
             if first.is_none() {
                 return;
             }
@@ -47,7 +50,7 @@ pub(crate) async fn hear(home: Rc<HomeThread>, mut wants: mpsc::UnboundedReceive
         if let Ok(pubsub) = home.link.listen().await {
             pause = RETRY_MIN;
             // The connection was lost, or refused a subscription: what was missed meanwhile is found by looking.
-            let _ = hear_on(&home, pubsub, &mut wants, first.take()).await;
+            let _ = receive_on(&home, pubsub, &mut requests, first.take()).await;
             // If all of Redis went, nobody's pop is to be sent to where it was.
             let _ = timeout(HANGS, home.link.probe()).await;
             home.waiters.wake();
@@ -57,14 +60,14 @@ pub(crate) async fn hear(home: Rc<HomeThread>, mut wants: mpsc::UnboundedReceive
     }
 }
 
-async fn hear_on(
+async fn receive_on(
     home: &Rc<HomeThread>,
     pubsub: PubSub,
-    wants: &mut mpsc::UnboundedReceiver<Wanted>,
-    first: Option<Wanted>,
+    requests: &mut mpsc::UnboundedReceiver<SubscriptionRequest>,
+    first: Option<SubscriptionRequest>,
 ) -> Result<(), RedisError> {
     let (mut sink, mut messages) = pubsub.split();
-    let again: Vec<Vec<u8>> = home.waiters.heard.borrow().iter().cloned().collect();
+    let again: Vec<Vec<u8>> = home.waiters.subscribed.borrow().iter().cloned().collect();
     for some in again.chunks(SUBSCRIBED_AT_ONCE) {
         subscribe(home, &mut sink, some).await?;
     }
@@ -75,19 +78,19 @@ async fn hear_on(
             // Those who came meanwhile are subscribed to in the same round trip.
             let mut some = vec![first];
             while some.len() < SUBSCRIBED_AT_ONCE
-                && let Ok(more) = wants.try_recv()
+                && let Ok(more) = requests.try_recv()
             {
                 some.push(more);
             }
             // Before it is so: if this fails, they are among those that are subscribed to next time.
             let (queues, wanting): (Vec<_>, Vec<_>) = some.into_iter().unzip();
-            home.waiters.heard.borrow_mut().extend(queues.iter().cloned());
+            home.waiters.subscribed.borrow_mut().extend(queues.iter().cloned());
             subscribe(home, &mut sink, &queues).await?;
             for done in wanting {
                 // Whoever wanted it may have left.
                 let _ = done.send(());
             }
-            if home.waiters.heard.borrow().len() > home.waiters.queue_count() + UNWANTED_MAX {
+            if home.waiters.subscribed.borrow().len() > home.waiters.queue_count() + UNWANTED_MAX {
                 drop_unwanted(home, &mut sink).await?;
             }
         }
@@ -96,13 +99,13 @@ async fn hear_on(
                 let Some(message) = message else { return Ok(()) };
                 let channel: Vec<u8> = message.get_channel()?;
                 heard = Instant::now();
-                take_in(home, &channel, message.get_payload_bytes());
+                take_message(home, &channel, message.get_payload_bytes());
             }
-            want = wants.recv() => match want {
+            want = requests.recv() => match want {
                 Some(want) => next = Some(want),
                 None => return Ok(()),
             },
-            () = sleep_until(swept + SWEEP), if !home.waiters.heard.borrow().is_empty() => {
+            () = sleep_until(swept + SWEEP), if !home.waiters.subscribed.borrow().is_empty() => {
                 drop_unwanted(home, &mut sink).await?;
                 swept = Instant::now();
             }
@@ -154,9 +157,9 @@ pub(crate) fn is_forbidden(error: &RedisError) -> bool {
 
 /// Hears no more of queues that nobody waits for.
 async fn drop_unwanted(home: &HomeThread, sink: &mut PubSubSink) -> Result<(), RedisError> {
-    let heard: Vec<Vec<u8>> = home.waiters.heard.borrow().iter().cloned().collect();
-    for queue in heard.into_iter().filter(|queue| !home.waiters.is_wanted(queue)) {
-        home.waiters.heard.borrow_mut().remove(&queue);
+    let subscribed: Vec<Vec<u8>> = home.waiters.subscribed.borrow().iter().cloned().collect();
+    for queue in subscribed.into_iter().filter(|queue| !home.waiters.is_wanted(queue)) {
+        home.waiters.subscribed.borrow_mut().remove(&queue);
         // Whoever comes to wait for it from now on asks for it, and is subscribed after this.
         sink.unsubscribe(channels(home, &queue)).await?;
     }
@@ -169,7 +172,7 @@ fn channels(home: &HomeThread, queue: &[u8]) -> Vec<Vec<u8>> {
 }
 
 /// Takes in a message: there may be something in a queue, or will be in so many milliseconds.
-fn take_in(home: &HomeThread, channel: &[u8], payload: &[u8]) {
+fn take_message(home: &HomeThread, channel: &[u8], payload: &[u8]) {
     let channels = home.link.target.channels();
     let about = |kind| channels.queue(kind, channel);
     match (about(WAKE), sureq_core::id::decimal(payload)) {
