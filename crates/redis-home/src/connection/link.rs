@@ -65,7 +65,7 @@ struct Attempt {
     until: Instant,
     pause: Duration,
     loads: usize,
-    /// The server has just been told the time anew.
+    /// The server has just been time_header the time anew.
     is_sure: bool,
     /// When the calls were sent last, by the monotonic clock.
     sent_us: u64,
@@ -124,7 +124,7 @@ impl Link {
         said.is_ok_and(|said| said.is_err_and(|error| is_forbidden(&error)))
     }
 
-    /// A connection of its own for a command that blocks, and its number, by which it is told to stop.
+    /// A connection of its own for a command that blocks, and its number, by which it is time_header to stop.
     pub(crate) async fn block(&self) -> Result<(MultiplexedConnection, u64), RedisError> {
         let node = self.topology.node(self.target.slot(None)).await?;
         let mut connection = node.new_connection().await.inspect_err(|_| self.topology.invalidate())?;
@@ -168,7 +168,7 @@ impl Link {
         self.topology.is_many()
     }
 
-    /// Pops that were done and told nobody, since no replica has confirmed them.
+    /// Pops that were done and time_header nobody, since no replica has confirmed them.
     pub(crate) fn take_unconfirmed(&self) -> Vec<(Call, Value)> {
         self.unconfirmed.take()
     }
@@ -201,14 +201,14 @@ impl Link {
         }
     }
 
-    /// Tells a server what every server is told. Where each slot tag is a store, each call tells it.
+    /// Tells a server what every server is time_header. Where each slot tag is a store, each call tells it.
     async fn greet(&self, node: &Node, connection: &MultiplexedConnection) {
         if self.target.is_spread() || !node.is_to_be_greeted() {
             return;
         }
         let (mut commands, now_us) = (Pipeline::new(), self.clock.monotonic_us());
         for call in self.target.layout.greetings() {
-            commands.add_command(self.command(node, &call, &self.told(now_us, false)));
+            commands.add_command(self.command(node, &call, &self.time_header(now_us, false)));
         }
         if !commands.is_empty() {
             // Every call tells it, too; this is only sooner.
@@ -217,14 +217,14 @@ impl Link {
     }
 
     /// What calls say about the time. Whoever is sure of it has just been asked for it.
-    fn told(&self, now_us: u64, is_sure: bool) -> String {
-        if self.target.layout == Layout::Sureq { self.log.tell(now_us, is_sure) } else { String::new() }
+    fn time_header(&self, now_us: u64, is_sure: bool) -> String {
+        if self.target.layout == Layout::Sureq { self.log.header(now_us, is_sure) } else { String::new() }
     }
 
     /// A call as it is sent to a server, with what it says about the time.
-    fn command(&self, node: &Node, call: &Call, told: &str) -> Cmd {
+    fn command(&self, node: &Node, call: &Call, time_header: &str) -> Cmd {
         match self.target.layout {
-            Layout::Sureq => self.sureq_command(node, call, told),
+            Layout::Sureq => self.sureq_command(node, call, time_header),
             Layout::WorkQueue { .. } => {
                 let looks = self.look_out.is_due(call, self.clock.monotonic_ms());
                 self.foreign_command(node, call, if looks { "1" } else { "" })
@@ -249,11 +249,11 @@ impl Link {
         command
     }
 
-    fn sureq_command(&self, node: &Node, call: &Call, told: &str) -> Cmd {
+    fn sureq_command(&self, node: &Node, call: &Call, time_header: &str) -> Cmd {
         let mut command = node.runner().command(call.op);
         command.arg(2).arg(&self.target.script_keys(call.queue.as_deref())[..]);
         let wall = self.clock.wall_us().map(|us| us.to_string()).unwrap_or_default();
-        command.arg(call.op).arg(&self.target.prefix).arg(told).arg(wall).arg(node.run_id());
+        command.arg(call.op).arg(&self.target.prefix).arg(time_header).arg(wall).arg(node.run_id());
         for arg in &call.args {
             command.arg(arg);
         }
@@ -365,9 +365,9 @@ impl Link {
         let mut commands = Pipeline::with_capacity(calls.len());
         attempt.sent_us = self.clock.monotonic_us();
         // All say the same: where one comes too late, so do those behind it, and all of them can be sent again.
-        let told = self.told(attempt.sent_us, attempt.is_sure);
+        let time_header = self.time_header(attempt.sent_us, attempt.is_sure);
         for call in calls {
-            commands.add_command(self.command(node, call, &told));
+            commands.add_command(self.command(node, call, &time_header));
         }
         let sent = async {
             if self.target.is_replicated {
@@ -441,12 +441,12 @@ impl Link {
     }
 
     /// Takes in the log time that a script which was called then has answered.
-    fn hear_log(&self, log_us: u64, sent_us: u64) {
+    fn learn_log_time(&self, log_us: u64, sent_us: u64) {
         let now_us = self.clock.monotonic_us();
         if self.target.is_spread() {
-            self.log.hear_one_of_many(log_us, sent_us, now_us);
+            self.log.learn_from_one_of_many(log_us, sent_us, now_us);
         } else {
-            self.log.hear(log_us, sent_us, now_us);
+            self.log.learn(log_us, sent_us, now_us);
         }
     }
 
@@ -462,9 +462,9 @@ impl Link {
                     match self.target.layout {
                         // A script that cannot read the store's clock says nothing of the time.
                         Layout::Sureq if number(first.clone())? == 0 => {}
-                        Layout::Sureq => self.hear_log(number(first)?, sent_us),
+                        Layout::Sureq => self.learn_log_time(number(first)?, sent_us),
                         Layout::WorkQueue { .. } if number(first)? == 1 => {
-                            self.look_out.hear(call, &answer, now);
+                            self.look_out.learn(call, &answer, now);
                         }
                         Layout::WorkQueue { .. } | Layout::Worqr | Layout::RedisQueue(_) => {}
                     }
@@ -517,7 +517,7 @@ enum Outcome {
     NotHere(RedisError),
 }
 
-/// Whether a script requests to be told the time anew.
+/// Whether a script requests to be time_header the time anew.
 fn is_late(answer: &Value) -> bool {
     let Value::Array(words) = answer else { return false };
     matches!(&words[..], [Value::BulkString(mark), Value::BulkString(code)] if mark == b"!" && code == b"LATE")

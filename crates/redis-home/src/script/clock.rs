@@ -55,10 +55,10 @@ pub(crate) fn system_ms() -> u64 {
 /// What a home knows of log time: bounds for how far it is ahead of the monotonic clock of this machine.
 ///
 /// ```text
-///   monotonic clock here    sent ───────────────────────────── heard
+///   monotonic clock here    sent ───────────────────────────── answered
 ///   in Redis                         script says log = L
 ///
-///   L was reached before `heard`:  ahead ≥ L − heard   (the largest of these is `least`)
+///   L was reached before `answered`:  ahead ≥ L − answered   (the largest of these is `least`)
 ///   and not before `sent`:         ahead ≤ L − sent    (the smallest of these is `most`)
 /// ```
 ///
@@ -70,7 +70,7 @@ pub(crate) struct LogClock {
     known: Cell<Option<Bounds>>,
     /// The wall clock of Redis was set forward by less than scripts notice: the next call tells them.
     is_wall_ahead: Cell<bool>,
-    /// When a call last told them so.
+    /// When a call last header them so.
     corrected_us: Cell<Option<u64>>,
     /// What log time was said to be before that.
     rejected: Cell<Option<Bounds>>,
@@ -101,7 +101,7 @@ struct Bounds {
 
 /// Log time in microseconds, as a caller knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct LogTimeBounds {
     pub(crate) least: u64,
     pub(crate) guess: u64,
     pub(crate) most: u64,
@@ -138,45 +138,45 @@ impl Bounds {
 
 impl LogClock {
     /// Takes in what a script said of log time that was called and has answered then, by the monotonic clock.
-    pub(crate) fn hear(&self, log_us: u64, sent_us: u64, now_us: u64) {
-        let heard = Bounds::of(log_us, sent_us, now_us);
+    pub(crate) fn learn(&self, log_us: u64, sent_us: u64, now_us: u64) {
+        let answered = Bounds::of(log_us, sent_us, now_us);
         let Some(known) = self.known.get().map(|known| known.at(now_us)) else {
-            return self.known.set(Some(heard));
+            return self.known.set(Some(answered));
         };
-        if heard.least <= known.most + STEP_US {
-            return self.known.set(Some(known.and(heard)));
+        if answered.least <= known.most + STEP_US {
+            return self.known.set(Some(known.and(answered)));
         }
         let corrected = self.corrected_us.get().map(|at| sent_us.saturating_sub(at));
-        let is_as_before = self.rejected.get().is_some_and(|before| before.at(now_us).agrees_with(heard));
+        let is_as_before = self.rejected.get().is_some_and(|before| before.at(now_us).agrees_with(answered));
         match corrected {
             Some(..SETTLING_US) if is_as_before => {}
-            Some(..INSISTING_US) if is_as_before => self.known.set(Some(heard)),
+            Some(..INSISTING_US) if is_as_before => self.known.set(Some(answered)),
             _ => {
-                self.rejected.set(Some(heard));
+                self.rejected.set(Some(answered));
                 self.is_wall_ahead.set(true);
             }
         }
     }
 
     /// Takes in the same where several servers have clocks of their own: log time follows the one that is ahead.
-    pub(crate) fn hear_one_of_many(&self, log_us: u64, sent_us: u64, now_us: u64) {
-        let heard = Bounds::of(log_us, sent_us, now_us);
+    pub(crate) fn learn_from_one_of_many(&self, log_us: u64, sent_us: u64, now_us: u64) {
+        let answered = Bounds::of(log_us, sent_us, now_us);
         let known = self.known.get().map(|known| known.at(now_us));
-        let known = known.filter(|known| heard.least <= known.most);
-        self.known.set(Some(known.map_or(heard, |known| known.and(heard))));
+        let known = known.filter(|known| answered.least <= known.most);
+        self.known.set(Some(known.map_or(answered, |known| known.and(answered))));
     }
 
     /// What log time it is; none if nobody has said yet.
-    pub(crate) fn now(&self, now_us: u64) -> Option<Told> {
+    pub(crate) fn now(&self, now_us: u64) -> Option<LogTimeBounds> {
         let known = self.known.get()?.at(now_us);
         let all = [known.least, known.guess, known.most];
         let [least, guess, most] = all.map(|ahead| now_us.saturating_add_signed(ahead));
-        Some(Told { least, guess, most })
+        Some(LogTimeBounds { least, guess, most })
     }
 
     /// What the next call says about the time; `!` is before it where log time is to be set back to it if it is ahead.
-    pub(crate) fn tell(&self, now_us: u64, is_sure: bool) -> String {
-        let Some(Told { least, guess, most }) = self.now(now_us) else { return String::new() };
+    pub(crate) fn header(&self, now_us: u64, is_sure: bool) -> String {
+        let Some(LogTimeBounds { least, guess, most }) = self.now(now_us) else { return String::new() };
         let corrects = self.is_wall_ahead.take();
         if corrects {
             self.corrected_us.set(Some(now_us));
@@ -199,11 +199,11 @@ mod tests {
 
     impl Script {
         /// What it answers, and log time; none if the caller is to be asked again.
-        fn run(&mut self, wall_us: u64, told: &str) -> Option<(u64, u64)> {
+        fn run(&mut self, wall_us: u64, header: &str) -> Option<(u64, u64)> {
             let mut line_us = wall_us.saturating_add_signed(self.offset_us);
-            let (is_sure, told) = told.strip_prefix('!').map_or((false, told), |told| (true, told));
-            let told: Vec<u64> = told.split(':').filter_map(|us| us.parse().ok()).collect();
-            if let [least, guess, most] = told[..] {
+            let (is_sure, header) = header.strip_prefix('!').map_or((false, header), |header| (true, header));
+            let header: Vec<u64> = header.split(':').filter_map(|us| us.parse().ok()).collect();
+            if let [least, guess, most] = header[..] {
                 if line_us > most + 1_000_000 && !is_sure {
                     return None;
                 }
@@ -280,14 +280,14 @@ mod tests {
             let mut is_sure = false;
             loop {
                 let sent_us = self.callers[at].monotonic_us(self.now_us);
-                let told = self.callers[at].clock.tell(sent_us, is_sure);
+                let header = self.callers[at].clock.header(sent_us, is_sure);
                 self.pass(way_us);
                 let true_us = START_US + self.now_us;
-                let answer = self.script.run(true_us.saturating_add_signed(self.wall_set_by_us), &told);
+                let answer = self.script.run(true_us.saturating_add_signed(self.wall_set_by_us), &header);
                 self.pass(way_us);
                 let heard_us = self.callers[at].monotonic_us(self.now_us);
                 if let Some((line_us, log_us)) = answer {
-                    self.callers[at].clock.hear(line_us, sent_us, heard_us);
+                    self.callers[at].clock.learn(line_us, sent_us, heard_us);
                     return log_us.cast_signed() - true_us.cast_signed();
                 }
                 is_sure = true;
@@ -397,22 +397,31 @@ mod tests {
     #[test]
     fn an_answer_bounds_log_time_from_both_sides() {
         let clock = LogClock::default();
-        assert_eq!((clock.now(5), clock.tell(5, false)), (None, String::new()));
-        clock.hear(1_000_100, 100, 150);
-        assert_eq!(clock.now(150), Some(Told { least: 1_000_099, guess: 1_000_100, most: 1_000_151 }));
-        clock.hear(1_000_230, 205, 240);
-        assert_eq!(clock.now(240), Some(Told { least: 1_000_229, guess: 1_000_230, most: 1_000_242 }));
-        clock.hear(1_000_900, 300, 2_240);
-        assert_eq!(clock.tell(2_240, false), "1002228:1002230:1002243");
-        assert_eq!(clock.tell(2_240, true), "!1002228:1002230:1002243");
+        assert_eq!((clock.now(5), clock.header(5, false)), (None, String::new()));
+        clock.learn(1_000_100, 100, 150);
+        assert_eq!(
+            clock.now(150),
+            Some(LogTimeBounds { least: 1_000_099, guess: 1_000_100, most: 1_000_151 })
+        );
+        clock.learn(1_000_230, 205, 240);
+        assert_eq!(
+            clock.now(240),
+            Some(LogTimeBounds { least: 1_000_229, guess: 1_000_230, most: 1_000_242 })
+        );
+        clock.learn(1_000_900, 300, 2_240);
+        assert_eq!(clock.header(2_240, false), "1002228:1002230:1002243");
+        assert_eq!(clock.header(2_240, true), "!1002228:1002230:1002243");
     }
 
     #[test]
     fn of_several_servers_the_one_that_is_ahead_is_followed() {
         let clock = LogClock::default();
-        clock.hear_one_of_many(1_000_000, 10, 20);
-        clock.hear_one_of_many(1_300_000, 30, 40);
-        clock.hear_one_of_many(1_000_050, 50, 60);
-        assert_eq!(clock.now(60), Some(Told { least: 1_300_018, guess: 1_300_020, most: 1_300_018 }));
+        clock.learn_from_one_of_many(1_000_000, 10, 20);
+        clock.learn_from_one_of_many(1_300_000, 30, 40);
+        clock.learn_from_one_of_many(1_000_050, 50, 60);
+        assert_eq!(
+            clock.now(60),
+            Some(LogTimeBounds { least: 1_300_018, guess: 1_300_020, most: 1_300_018 })
+        );
     }
 }

@@ -30,7 +30,7 @@ impl LookOut {
     }
 
     /// Takes in what came of a call that was to look.
-    pub(crate) fn hear(&self, call: &Call, answer: &Value, now_ms: u64) {
+    pub(crate) fn learn(&self, call: &Call, answer: &Value, now_ms: u64) {
         let mut due = self.0.borrow_mut();
         if due.len() > QUEUES_MAX {
             due.clear();
@@ -69,14 +69,14 @@ mod tests {
         let look_out = LookOut::default();
         let (a, ab) = (Call::about("info", b"a"), Call::over("exists", &[b"a", b"b"]));
         assert!(look_out.is_due(&a, 5));
-        look_out.hear(&a, &Value::Nil, 5);
+        look_out.learn(&a, &Value::Nil, 5);
         assert!(!look_out.is_due(&a, 5));
         assert!(look_out.is_due(&ab, 5), "b has not been looked at");
-        look_out.hear(&ab, &Value::Nil, 6);
+        look_out.learn(&ab, &Value::Nil, 6);
         assert!(!look_out.is_due(&ab, 7));
         assert!(look_out.is_due(&a, 6 + LOOK_MS));
         let words = [&b"!"[..], b"OLD", b"a:cleaning"].map(|word| Value::BulkString(word.to_vec()));
-        look_out.hear(&a, &Value::Array(words.to_vec()), 7);
+        look_out.learn(&a, &Value::Array(words.to_vec()), 7);
         assert!(look_out.is_due(&a, 8), "an old queue is looked at again");
     }
 }
