@@ -18,7 +18,7 @@ use crate::connection::cut::Cut;
 use crate::connection::node::{About, GREETING, Node, Sent};
 use crate::connection::target::Target;
 use crate::connection::topology::Topology;
-use crate::foreign::work_queue::look_out::LookOut;
+use crate::foreign::work_queue::old_clients::OldClients;
 use crate::layout::Layout;
 use crate::script::answer::{fields, number};
 use crate::script::call::Call;
@@ -43,7 +43,7 @@ pub(crate) struct Link {
     pub(crate) target: Target,
     pub(crate) clock: Arc<dyn Clock>,
     log: LogClock,
-    look_out: LookOut,
+    old_clients: OldClients,
     /// Tells this home from others.
     home: String,
     pub(crate) cut: Cut,
@@ -79,8 +79,9 @@ impl Link {
         cut: Cut,
     ) -> Result<Self, RedisError> {
         let topology = Topology::new(target.servers.clone())?;
-        let (log, look_out, unconfirmed) = (LogClock::default(), LookOut::default(), RefCell::default());
-        Ok(Self { topology, target, clock, log, look_out, home, cut, unconfirmed })
+        let (log, old_clients, unconfirmed) =
+            (LogClock::default(), OldClients::default(), RefCell::default());
+        Ok(Self { topology, target, clock, log, old_clients, home, cut, unconfirmed })
     }
 
     /// Connects to all servers that have something, and asks them about themselves. One will do, if others may take over.
@@ -226,7 +227,7 @@ impl Link {
         match self.target.layout {
             Layout::Sureq => self.sureq_command(node, call, time_header),
             Layout::WorkQueue { .. } => {
-                let looks = self.look_out.is_due(call, self.clock.monotonic_ms());
+                let looks = self.old_clients.is_due(call, self.clock.monotonic_ms());
                 self.foreign_command(node, call, if looks { "1" } else { "" })
             }
             Layout::Worqr => self.foreign_command(node, call, ""),
@@ -464,7 +465,7 @@ impl Link {
                         Layout::Sureq if number(first.clone())? == 0 => {}
                         Layout::Sureq => self.learn_log_time(number(first)?, sent_us),
                         Layout::WorkQueue { .. } if number(first)? == 1 => {
-                            self.look_out.learn(call, &answer, now);
+                            self.old_clients.learn(call, &answer, now);
                         }
                         Layout::WorkQueue { .. } | Layout::Worqr | Layout::RedisQueue(_) => {}
                     }

@@ -1,11 +1,11 @@
 //! Queues in the keys of redis-work-queue, shared with its clients.
 //!
 //! Here a command becomes a call of `lua/work_queue.lua`, or is refused by name. `moving` is how pops wait, `cleaning` how items
-//! come back whose lease ran out, and `look_out` how the keys of older clients are noticed.
+//! come back whose lease ran out, and `old_clients` how the keys of older clients are noticed.
 
 pub(crate) mod cleaning;
-pub(crate) mod look_out;
 pub(crate) mod moving;
+pub(crate) mod old_clients;
 
 use redis::Value;
 use sureq_core::command::{AckScope, Add, Cancel, Command, NameArg, Pop, Return};

@@ -20,9 +20,9 @@ const QUEUES_MAX: usize = 10_000;
 
 /// When each queue is to be looked at again, by the monotonic clock.
 #[derive(Debug, Default)]
-pub(crate) struct LookOut(RefCell<BTreeMap<Vec<u8>, u64>>);
+pub(crate) struct OldClients(RefCell<BTreeMap<Vec<u8>, u64>>);
 
-impl LookOut {
+impl OldClients {
     /// Whether a call is to look.
     pub(crate) fn is_due(&self, call: &Call, now_ms: u64) -> bool {
         let due = self.0.borrow();
@@ -66,17 +66,17 @@ mod tests {
 
     #[test]
     fn each_queue_is_looked_at_first_and_then_now_and_then() {
-        let look_out = LookOut::default();
+        let old_clients = OldClients::default();
         let (a, ab) = (Call::about("info", b"a"), Call::over("exists", &[b"a", b"b"]));
-        assert!(look_out.is_due(&a, 5));
-        look_out.learn(&a, &Value::Nil, 5);
-        assert!(!look_out.is_due(&a, 5));
-        assert!(look_out.is_due(&ab, 5), "b has not been looked at");
-        look_out.learn(&ab, &Value::Nil, 6);
-        assert!(!look_out.is_due(&ab, 7));
-        assert!(look_out.is_due(&a, 6 + LOOK_MS));
+        assert!(old_clients.is_due(&a, 5));
+        old_clients.learn(&a, &Value::Nil, 5);
+        assert!(!old_clients.is_due(&a, 5));
+        assert!(old_clients.is_due(&ab, 5), "b has not been looked at");
+        old_clients.learn(&ab, &Value::Nil, 6);
+        assert!(!old_clients.is_due(&ab, 7));
+        assert!(old_clients.is_due(&a, 6 + LOOK_MS));
         let words = [&b"!"[..], b"OLD", b"a:cleaning"].map(|word| Value::BulkString(word.to_vec()));
-        look_out.learn(&a, &Value::Array(words.to_vec()), 7);
-        assert!(look_out.is_due(&a, 8), "an old queue is looked at again");
+        old_clients.learn(&a, &Value::Array(words.to_vec()), 7);
+        assert!(old_clients.is_due(&a, 8), "an old queue is looked at again");
     }
 }
