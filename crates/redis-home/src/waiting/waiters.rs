@@ -62,7 +62,7 @@ pub(crate) struct Waiters {
 
 impl Waiters {
     pub(crate) fn new(count: Arc<AtomicUsize>) -> (Self, mpsc::UnboundedReceiver<SubscriptionRequest>) {
-        let (requests, requests) = mpsc::unbounded_channel();
+        let (sender, requests) = mpsc::unbounded_channel();
         let waiters = Self {
             index: RefCell::default(),
             changed: Notify::new(),
@@ -72,7 +72,7 @@ impl Waiters {
             agenda: RefCell::default(),
             subscribed: RefCell::default(),
             forbidden: RefCell::default(),
-            requests,
+            requests: sender,
             looks: RefCell::default(),
             count,
         };
