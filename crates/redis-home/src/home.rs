@@ -21,11 +21,10 @@ use tokio::sync::{mpsc, oneshot};
 use crate::connection::cut::Cut;
 use crate::connection::node::About;
 use crate::connection::target::Target;
-use crate::foreign::deliveries::Deliveries;
-use crate::layout::Layout;
+use crate::layout::deliveries::Deliveries;
+use crate::layout::{Ids, Layout};
 use crate::script::call::receipt_text;
 use crate::script::clock::{Clock, SystemClock, system_ms};
-use crate::script::slices::is_sliced;
 use crate::spread::check;
 use crate::thread::{Batch, Job, Own, run};
 use crate::waiting::listener::ListenerChannels;
@@ -133,11 +132,17 @@ impl RedisHome {
         // Commands behind one that takes several steps are sent when all of them are done.
         let Shared { target, name, sizes, .. } = &*self.shared;
         let is_sliced =
-            |command: &Command<'_>| is_sliced(target.layout, command, sizes.expected_bytes(command));
+            |command: &Command<'_>| target.layout().is_sliced(command, sizes.expected_bytes(command));
         let upto_steps = commands.iter().position(|command| is_stepwise(command) || is_sliced(command));
         let upto_steps = upto_steps.map_or(commands.len(), |at| at + 1);
         let n = if first.is_some() { 1 } else { sizes.fit(&commands[..upto_waiting.min(upto_steps)]) };
         let commands = &commands[..n];
+        let call_of = |command: &Command<'_>| {
+            check(target, command)?;
+            command.check()?;
+            target.layout().call_of(command, name)
+        };
+        let calls: Vec<_> = commands.iter().map(call_of).collect();
         let mut pops = Vec::new();
         let mut conns = Vec::new();
         for (at, command) in commands.iter().enumerate() {
@@ -145,13 +150,11 @@ impl RedisHome {
                 let queues = pop.queues.iter().map(|&queue| queue.into()).collect();
                 pops.push(PopOf { command: at, queues });
                 // Where a connection cannot hold tasks, its pop is refused.
-                if let Some(conn) = pop.lease.conn.filter(|_| target.layout == Layout::Sureq) {
+                if let Some(conn) = pop.lease.conn.filter(|_| calls[at].is_ok()) {
                     conns.extend(pop.queues.iter().map(|queue| (conn, target.store_of(queue))));
                 }
             }
         }
-        let call_of = |command| check(target, command).and_then(|()| target.layout.call_of(command, name));
-        let calls = commands.iter().map(call_of).collect();
         let is_sliced = commands.last().is_some_and(is_sliced);
         for command in commands {
             sizes.note_pushed(command);
@@ -171,8 +174,8 @@ impl RedisHome {
     }
 
     /// Which keys its queues have.
-    pub(crate) fn layout(&self) -> Layout {
-        self.shared.target.layout
+    pub fn layout(&self) -> &dyn Layout {
+        self.shared.target.layout()
     }
 
     /// Tries all pops that wait, as a message would; for those who move time by hand. What was asked before is done by then.
@@ -211,11 +214,9 @@ impl Home for RedisHome {
     }
 
     fn requeue(&self, queue: &[u8], receipts: &[Receipt]) {
-        let text_of = |receipt: &Receipt| match self.layout() {
-            Layout::Sureq => Some(receipt_text(*receipt)),
-            Layout::WorkQueue { .. } | Layout::Worqr | Layout::RedisQueue(_) => {
-                self.shared.deliveries.id(*receipt)
-            }
+        let text_of = |receipt: &Receipt| match self.layout().ids() {
+            Ids::Numbers => Some(receipt_text(*receipt)),
+            Ids::Foreign => self.shared.deliveries.id(*receipt),
         };
         let tasks = receipts.iter().filter_map(text_of).collect();
         self.shared.requeue(vec![Untaken { queue: queue.into(), tasks }]);
@@ -240,7 +241,7 @@ impl Home for RedisHome {
         if self.shared.jobs.send(Job::Listen(Arc::clone(&queue), changes)).is_err() {
             queue.end();
         }
-        let channels = ListenerChannels::new(sender, self.shared.target.channels());
+        let channels = ListenerChannels::new(sender, self.shared.target.clone());
         Listener::new(ChannelListener::new(queue, channels))
     }
 
@@ -255,7 +256,7 @@ impl Home for RedisHome {
     }
 
     fn has_leases(&self) -> bool {
-        matches!(self.layout(), Layout::Sureq | Layout::WorkQueue { .. })
+        self.layout().has_leases()
     }
 
     /// A task that seems abandoned is looked at again after a second, so this may take that long.

@@ -11,22 +11,20 @@
 //!   has no clock that cannot be set.
 //! - `waiting`: a script cannot wait, so a pop that finds nothing joins the `line`; a Pub/Sub message (`hearing`) or the
 //!   deadline that a script reported wakes it. `listener` receives what scripts publish.
-//! - `layout` is what depends on the keys that a queue has: `keys` and `channels` name them.
-//! - `foreign` has the key layouts of three other programs, each with a script of its own.
+//! - [`layout`] is what depends on the keys that a queue has. The layouts of other programs are in the crate
+//!   `sureq-redis-compat`.
 //!
 //! docs/reference/redis-keys.md lists what stands in Redis.
 #![forbid(unsafe_code)]
 
 mod connection;
-mod foreign;
 mod home;
-mod layout;
+pub mod layout;
 mod script;
 mod spread;
 mod thread;
 mod waiting;
 
 pub use connection::target::{BadTarget, Target};
-pub use foreign::redis_queue::SafeTask;
 pub use home::{OpenError, RedisHome};
 pub use script::clock::{Clock, SystemClock};

@@ -80,9 +80,9 @@ pub(crate) async fn keep_listed(home: Rc<HomeThread>) {
 
 impl HomeThread {
     /// Asks one call of whoever is concerned.
-    pub(crate) async fn ask(&self, call: &Call) -> Result<Value, Refusal> {
+    pub(crate) async fn execute(&self, call: &Call) -> Result<Value, Refusal> {
         match call.op {
-            _ if !self.spans(call) => self.link.ask(call).await,
+            _ if !self.spans(call) => self.call(call, Patience::Normal).await,
             "pop" => self.pop_in_turn(call).await,
             "queues" => self.list_queues(call).await,
             "size" => self.count_queues().await,
@@ -93,14 +93,14 @@ impl HomeThread {
     /// Asks a pop of one store alone, and does not wait for servers that are away.
     pub(crate) async fn try_pop(&self, call: &Call, store: &Store) -> Result<Value, Refusal> {
         if store.is_none() {
-            return self.pop_in_slices(call, Patience::None).await;
+            return self.pop_in_slices(call, Patience::Short).await;
         }
         let queues = call.args[POP_QUEUES..].iter().enumerate();
         let there: Vec<(usize, &Vec<u8>)> =
             queues.filter(|(_, queue)| self.link.target.store_of(queue) == *store).collect();
         let mut part = Call::new("pop", store.as_deref()).args(call.args[..POP_QUEUES].iter().cloned());
         part = part.args(there.iter().map(|(_, queue)| (*queue).clone()));
-        let answer = self.pop_in_slices(&part, Patience::None).await?;
+        let answer = self.pop_in_slices(&part, Patience::Short).await?;
         match refusal(&answer) {
             Some(no) => Err(no),
             None => Ok(Value::Array(numbered(answer, |at| there.get(at).map_or(0, |(place, _)| *place))?)),
@@ -147,7 +147,7 @@ impl HomeThread {
             some.args = [&call.args[..POP_QUEUES], queues].concat();
             some.args[POP_COUNT] = (count - tasks.len()).to_string().into_bytes();
             some.args[POP_ROOM] = room.to_string().into_bytes();
-            let answer = self.pop_in_slices(&some, Patience::Some).await;
+            let answer = self.pop_in_slices(&some, Patience::Normal).await;
             match answer.and_then(|answer| Ok(numbered(answer, |at| at + from)?)) {
                 Ok(more) => {
                     room = room.saturating_sub(more.iter().map(size).sum());
@@ -167,7 +167,7 @@ impl HomeThread {
     async fn sum(&self, call: &Call) -> Result<Value, Refusal> {
         let each: Vec<Call> = call.args.iter().map(|queue| Call::about(call.op, queue)).collect();
         let mut sum = 0;
-        for answer in self.link.send(&each.iter().collect::<Vec<_>>()).await {
+        for answer in self.link.send(&each.iter().collect::<Vec<_>>(), Patience::Normal).await {
             sum += number(answer?)?;
         }
         Ok(Value::Int(sum.cast_signed()))
@@ -189,7 +189,7 @@ impl HomeThread {
             return;
         }
         let call = Call::new("enlist", None).args(new.iter().cloned());
-        let told = timeout(ENLISTING, self.link.ask_with(&call, Patience::None)).await;
+        let told = timeout(ENLISTING, self.call(&call, Patience::Short)).await;
         let until = now + if matches!(told, Ok(Ok(_))) { LISTED_MS } else { UNLISTED_MS };
         if let Ok(Ok(unused)) = told {
             self.note_unused(unused);
@@ -214,7 +214,7 @@ impl HomeThread {
     async fn sort_out_unused(&self) -> Result<(), Refusal> {
         let unused: Vec<Vec<u8>> = self.listed.unused.take().into_iter().collect();
         let asked: Vec<Call> = unused.iter().map(|store| Call::new("size", Some(store))).collect();
-        let sizes = self.link.send(&asked.iter().collect::<Vec<_>>()).await;
+        let sizes = self.link.send(&asked.iter().collect::<Vec<_>>(), Patience::Normal).await;
         let (mut empty, mut used) = (Call::new("delist", None), Call::new("enlist", None));
         for (store, size) in unused.into_iter().zip(sizes) {
             if number(size?)? == 0 {
@@ -223,16 +223,16 @@ impl HomeThread {
                 used = used.arg(store);
             }
         }
-        self.link.ask(&empty).await?;
+        self.call(&empty, Patience::Normal).await?;
         // There may be more of them.
-        self.note_unused(self.link.ask(&used).await?);
+        self.note_unused(self.call(&used, Patience::Normal).await?);
         Ok(())
     }
 
     /// Stores from a cursor on, and the next cursor.
     async fn stores(&self, cursor: Vec<u8>, count: u64) -> Result<(Vec<u8>, Vec<Vec<u8>>), Refusal> {
         let call = Call::new("stores", None).arg(cursor).number(count);
-        let mut answer = list(self.ask_or_refuse(&call).await?)?.into_iter();
+        let mut answer = list(self.ask(&call).await?)?.into_iter();
         let cursor = bytes(answer.next().ok_or(Strange)?)?;
         Ok((cursor, answer.map(bytes).collect::<Result<_, _>>()?))
     }
@@ -245,7 +245,7 @@ impl HomeThread {
         let (mut rows, mut empty) = (vec![Value::BulkString(next)], Vec::new());
         let asked: Vec<Call> =
             stores.iter().map(|store| Call::new("queues", Some(store)).number(0).number(AT_ONCE)).collect();
-        let answers = self.link.send(&asked.iter().collect::<Vec<_>>()).await;
+        let answers = self.link.send(&asked.iter().collect::<Vec<_>>(), Patience::Normal).await;
         for (store, answer) in stores.into_iter().zip(answers) {
             let before = rows.len();
             rows.extend(self.rest_of(&store, answer?).await?);
@@ -255,7 +255,7 @@ impl HomeThread {
         }
         if !empty.is_empty() {
             // What is not taken off now is the next time.
-            let _ = self.link.ask(&Call::new("delist", None).args(empty)).await;
+            let _ = self.call(&Call::new("delist", None).args(empty), Patience::Normal).await;
         }
         Ok(Value::Array(rows))
     }
@@ -273,7 +273,9 @@ impl HomeThread {
             if cursor == b"0" {
                 return Ok(rows);
             }
-            answer = self.link.ask(&Call::new("queues", Some(store)).arg(cursor).number(AT_ONCE)).await?;
+            answer = self
+                .call(&Call::new("queues", Some(store)).arg(cursor).number(AT_ONCE), Patience::Normal)
+                .await?;
         }
     }
 
@@ -282,7 +284,7 @@ impl HomeThread {
         loop {
             let (next, stores) = self.stores(cursor, AT_ONCE).await?;
             let asked: Vec<Call> = stores.iter().map(|store| Call::new("size", Some(store))).collect();
-            for answer in self.link.send(&asked.iter().collect::<Vec<_>>()).await {
+            for answer in self.link.send(&asked.iter().collect::<Vec<_>>(), Patience::Normal).await {
                 sum += number(answer?)?;
             }
             if next == b"0" {
@@ -299,7 +301,7 @@ pub(crate) async fn greet_stores(home: &HomeThread) {
     let mut cursor = b"0".to_vec();
     while let Ok((next, stores)) = home.stores(cursor, AT_ONCE).await {
         let calls: Vec<Call> = stores.iter().map(|store| Call::new("epoch", Some(store))).collect();
-        home.link.send(&calls.iter().collect::<Vec<_>>()).await;
+        home.link.send(&calls.iter().collect::<Vec<_>>(), Patience::Normal).await;
         if next == b"0" {
             return;
         }

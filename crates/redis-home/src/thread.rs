@@ -13,32 +13,26 @@ use sureq_core::reply::Span;
 use sureq_core::{Refusal, Replies, Reply};
 use sureq_home_api::Payload;
 use sureq_home_api::elsewhere::{PopOf, ReplySizes, ReplySlot, SizePlace, Subscription, Untaken};
-use sureq_home_api::{CleanReport, NoticeQueue};
+use sureq_home_api::{CleanReport, Cleaning, NoticeQueue};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 
 use crate::connection::cut::Cut;
 use crate::connection::link::Link;
+use crate::connection::link::Patience;
 use crate::connection::node::About;
 use crate::connection::target::Target;
-use crate::foreign::cleaning::{Cleaner, Cleaning, clean, keep_clean};
-use crate::foreign::deliveries::Deliveries;
-use crate::foreign::redis_queue;
-use crate::foreign::work_queue::is_again;
-use crate::foreign::work_queue::moving::{Moves, serve_moves};
-use crate::foreign::worqr;
-use crate::foreign::worqr::cancels::receive_cancels;
-use crate::foreign::worqr::hashes::write_hashes;
-use crate::layout::{Layout, Waiting};
-use crate::script::answer::{bytes, fields, number, read, refusal};
+use crate::layout::Waiting;
+use crate::layout::deliveries::Deliveries;
+use crate::script::answer::{bytes, fields, is_again, number, read, refusal};
 use crate::script::call::{Call, FAIL_LEFT, ReplyForm, conn_name, fail_call, receipt_text};
 use crate::script::clock::Clock;
 use crate::script::slices::partly_done;
 use crate::spread::{Listed, greet_stores, keep_listed};
 use crate::waiting::index::Waiter;
 use crate::waiting::listener::listen;
-use crate::waiting::subscription::{SubscriptionRequest, receive};
-use crate::waiting::waiters::{Waiters, serve_waiters};
+use crate::waiting::subscription::receive;
+use crate::waiting::waiters::{SubscriptionRequests, Waiters, serve_waiters};
 
 /// How often a home whose connections hold tasks says that it lives.
 const BEAT: Duration = Duration::from_secs(10);
@@ -88,13 +82,10 @@ impl Batch {
     }
 }
 
-/// What the thread has.
-pub(crate) struct HomeThread {
+/// The thread of an open home: its connections, and the pops that wait.
+pub struct HomeThread {
     pub(crate) link: Link,
     pub(crate) waiters: Waiters,
-    pub(crate) moves: Moves,
-    pub(crate) cleaner: Cleaner,
-    pub(crate) worqr: worqr::Known,
     name: String,
     deliveries: Arc<Deliveries>,
     sizes: Arc<ReplySizes>,
@@ -149,9 +140,6 @@ pub(crate) fn run(
             let home = Rc::new(HomeThread {
                 link,
                 waiters: queue,
-                moves: Moves::default(),
-                cleaner: Cleaner::default(),
-                worqr: worqr::Known::default(),
                 listed: Listed::default(),
                 name: own.name,
                 deliveries: own.deliveries,
@@ -167,29 +155,23 @@ pub(crate) fn run(
     runtime.shutdown_background();
 }
 
-/// Begins what a layout has done all the time.
-fn begin_serving(home: &Rc<HomeThread>, requests: mpsc::UnboundedReceiver<SubscriptionRequest>) {
-    let (layout, own) = (home.link.target.layout, || Rc::clone(home));
-    match layout.waiting() {
-        Waiting::Blocked => _ = tokio::task::spawn_local(serve_moves(own())),
-        Waiting::Told => {
-            tokio::task::spawn_local(serve_waiters(own()));
-            tokio::task::spawn_local(receive(own(), requests));
+/// Starts what runs for as long as the home is open.
+fn begin_serving(home: &Rc<HomeThread>, requests: SubscriptionRequests) {
+    let (session, own) = (|| Rc::clone(&home.link.session), || Rc::clone(home));
+    let waiting = home.link.target.layout().waiting();
+    match waiting {
+        Waiting::Published => _ = tokio::task::spawn_local(receive(own(), requests)),
+        Waiting::Watched | Waiting::Taken => {
+            _ = tokio::task::spawn_local(session().wake_waiters(own(), requests));
         }
-        Waiting::Tracked => {
-            tokio::task::spawn_local(serve_waiters(own()));
-            tokio::task::spawn_local(redis_queue::tracking::track(own(), requests));
-        }
+    }
+    if waiting != Waiting::Taken {
+        tokio::task::spawn_local(serve_waiters(own()));
     }
     if home.link.target.is_spread() {
         tokio::task::spawn_local(keep_listed(own()));
     }
-    if layout.needs_cleaning() {
-        tokio::task::spawn_local(keep_clean(own()));
-    }
-    if layout == Layout::Worqr {
-        tokio::task::spawn_local(receive_cancels(own()));
-    }
+    session().start(home);
 }
 
 /// Does what is asked for, until the home is closed.
@@ -222,7 +204,7 @@ async fn work(home: &Rc<HomeThread>, mut jobs: mpsc::UnboundedReceiver<Job>) {
                 listeners.retain(|queue| Arc::strong_count(queue) > 1);
                 listeners.push(Arc::clone(&queue));
                 // Clients of other programs publish nothing, so there is nothing to receive.
-                if home.link.target.layout.tells() {
+                if home.link.target.channels().are_there() {
                     tokio::task::spawn_local(listen(own, queue, changes));
                 }
             }
@@ -240,12 +222,12 @@ async fn work(home: &Rc<HomeThread>, mut jobs: mpsc::UnboundedReceiver<Job>) {
             Job::Clean(queues, how, done) => {
                 under_way.push(tokio::task::spawn_local(async move {
                     // Whoever asked waits for this.
-                    let _ = done.send(clean(&own, queues, how).await);
+                    let _ = done.send(own.link.session.clean(&own, queues, how).await);
                 }));
             }
             Job::Close(done) => {
                 home.waiters.dismiss();
-                home.moves.end().await;
+                home.link.session.close().await;
                 for task in under_way.drain(..) {
                     // A panic in it was told there.
                     let _ = task.await;
@@ -287,7 +269,7 @@ impl HomeThread {
         for (conn, store) in conns {
             self.conns.borrow_mut().entry(conn).or_default().insert(store);
         }
-        self.prepare(&mut calls, &slot).await;
+        self.link.session.prepare(self, &mut calls, slot.pops()).await;
         let sliced = if is_sliced { calls.last().and_then(|last| last.as_ref().ok()) } else { None };
         let mut sent: Vec<&Call> = calls.iter().flatten().map(|(call, _)| call).collect();
         sent.truncate(sent.len() - usize::from(sliced.is_some()));
@@ -308,15 +290,15 @@ impl HomeThread {
             };
             let mut answer = answers.next().unwrap_or(Err(Refusal::Closed));
             if let ReplyForm::Counts(next) = form {
-                answer = self.go_on(call, *next, answer).await;
+                answer = self.continue_steps(call, *next, answer).await;
             }
-            if *form == ReplyForm::Started {
+            if *form == ReplyForm::StartedInSteps {
                 answer = self.end_predecessor(call, answer).await;
             }
             if *form == ReplyForm::Tasks {
-                answer = self.again(call, answer).await;
+                answer = self.retry_pop(call, answer).await;
             }
-            if *form == ReplyForm::Receipts {
+            if *form == ReplyForm::ReceiptsInSteps {
                 answer = self.finish_beat(call, answer).await;
             }
             match answer {
@@ -336,7 +318,7 @@ impl HomeThread {
     /// Reads an answer. A long list of tasks is read a part at a time: all commands of the home share this thread, and others
     /// have their turn in between.
     async fn read_answer(&self, form: &ReplyForm, answer: Value, replies: &mut Replies<Payload>) {
-        let ids = self.link.target.layout.ids();
+        let ids = self.link.target.layout().ids();
         let mut tasks = match answer {
             Value::Array(tasks) if form.is_tasks() && tasks.len() > READ_AT_ONCE => tasks.into_iter(),
             other => return read(ids, form, other, replies),
@@ -370,31 +352,13 @@ impl HomeThread {
         }
     }
 
-    /// What other programs' keys ask for before calls are sent.
-    async fn prepare(&self, calls: &mut [Result<(Call, ReplyForm), Refusal>], slot: &ReplySlot) {
-        let layout = self.link.target.layout;
-        if !layout.needs_cleaning() {
-            return;
-        }
-        for pop in slot.pops() {
-            let Some(Ok((call, _))) = calls.get(pop.command) else { continue };
-            pop.queues.iter().for_each(|queue| self.cleaner.watch(self, queue));
-            if layout == Layout::Worqr {
-                self.worqr.cancels.note(call, &pop.queues);
-            }
-        }
-        if layout == Layout::Worqr {
-            write_hashes(self, calls).await;
-        }
-    }
-
     async fn wait(&self, call: Call, block: Block, slot: Arc<ReplySlot>) {
         let until_ms = match block {
             Block::Forever => None,
             Block::Millis(ms) => Some(self.link.clock.monotonic_ms().saturating_add(ms)),
         };
         let queues = slot.pops().iter().flat_map(|pop| &*pop.queues).map(|queue| queue.to_vec()).collect();
-        if self.link.target.layout.waiting() == Waiting::Blocked {
+        if self.link.target.layout().waiting() == Waiting::Taken {
             // It may have been the end of a millisecond.
             let until_ms = until_ms.map(|at| at.saturating_add(1));
             self.waiters.stand(Waiter::new(call, queues, until_ms, slot));
@@ -407,19 +371,16 @@ impl HomeThread {
     /// Gives an answer to whoever waits for it. If nobody does, what it hands out goes back.
     pub(crate) async fn give(&self, slot: &ReplySlot, mut replies: Replies<Payload>) {
         self.deliveries.number(&mut replies);
-        if self.link.target.layout == Layout::Worqr {
-            self.worqr.hashes.remember(&replies);
-        }
+        self.link.session.delivered(&replies);
         self.give_back(slot.fill(replies)).await;
     }
 
     /// Gives back what pops took, and nobody was told since no replica has confirmed it: it would be held by nobody.
     pub(crate) async fn give_back_unconfirmed(&self) {
         for (call, answer) in self.link.take_unconfirmed() {
-            let queues = call.args.get(self.link.target.layout.pop_queues()..).unwrap_or_default();
+            let queues = call.args.get(self.link.target.layout().pop_form().queues..).unwrap_or_default();
             let pop = PopOf { command: 0, queues: queues.iter().map(|queue| queue[..].into()).collect() };
-            let mut replies = Replies::default();
-            read(self.link.target.layout.ids(), &ReplyForm::Tasks, answer, &mut replies);
+            let replies = self.read_tasks(answer);
             self.give_back(pop.untaken(&replies, receipt_text)).await;
         }
     }
@@ -430,17 +391,21 @@ impl HomeThread {
         }
     }
 
-    /// The answer of a pop, however often it requests to be asked for it.
-    pub(crate) async fn again(&self, call: &Call, first: Result<Value, Refusal>) -> Result<Value, Refusal> {
+    /// The answer to a pop, which is repeated for as long as its script answers `again`.
+    pub(crate) async fn retry_pop(
+        &self,
+        call: &Call,
+        first: Result<Value, Refusal>,
+    ) -> Result<Value, Refusal> {
         let mut answer = first;
         while answer.as_ref().is_ok_and(is_again) {
-            answer = self.link.ask(call).await;
+            answer = self.call(call, Patience::Normal).await;
         }
         answer
     }
 
     /// The further steps of a call that is done in steps.
-    async fn go_on(
+    async fn continue_steps(
         &self,
         call: &Call,
         next: Option<usize>,
@@ -461,24 +426,23 @@ impl HomeThread {
             if let Some(arg) = next.and_then(|at| call.args.get_mut(at)) {
                 *arg = cursor;
             }
-            answer = self.link.ask(&call).await.map_err(partly_done)?;
+            answer = self.call(&call, Patience::Normal).await.map_err(partly_done)?;
         }
     }
 
     /// The answer to the start of a worker: the rest of its predecessor's end is done by then.
     async fn end_predecessor(&self, call: &Call, answer: Result<Value, Refusal>) -> Result<Value, Refusal> {
         let answer = answer?;
-        // In the keys of other programs there is nothing to go on with.
-        if self.link.target.layout != Layout::Sureq || refusal(&answer).is_some() {
+        if refusal(&answer).is_some() {
             return Ok(answer);
         }
         let [incarnation, left] = fields(answer)?;
         let left = bytes(left)?;
         if let Some(name) = call.args.first().filter(|_| left != b"0") {
             let rest = fail_call(name, &left);
-            let first = self.link.ask(&rest).await;
+            let first = self.call(&rest, Patience::Normal).await;
             // Whatever cannot be done now is done by those who call next.
-            let _ = self.go_on(&rest, Some(FAIL_LEFT), first).await;
+            let _ = self.continue_steps(&rest, Some(FAIL_LEFT), first).await;
         }
         Ok(incarnation)
     }
@@ -520,7 +484,7 @@ impl HomeThread {
     ) -> Vec<Result<Value, Refusal>> {
         let call = |store: &Store| Call::new(what, store.as_deref()).args(names.iter().cloned());
         let calls: Vec<Call> = stores.iter().map(call).collect();
-        let answers = self.link.send(&calls.iter().collect::<Vec<_>>()).await;
+        let answers = self.link.send(&calls.iter().collect::<Vec<_>>(), Patience::Normal).await;
         answers
             .into_iter()
             .map(|answer| answer.and_then(|answer| refusal(&answer).map_or(Ok(answer), Err)))

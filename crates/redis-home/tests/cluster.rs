@@ -316,7 +316,10 @@ fn keys_of_other_programs_need_a_slot_tag() {
     let cluster = RedisCluster::start();
     for layout in ["work-queue", "worqr"] {
         let url = format!("{}?layout={layout}", cluster.url());
-        assert!(Target::parse(&url).is_err_and(|bad| bad.to_string().contains("prefix={jobs}:")));
+        assert!(
+            Target::parse_with(&url, &sureq_redis_compat::LAYOUTS)
+                .is_err_and(|bad| bad.to_string().contains("prefix={jobs}:"))
+        );
         let url = format!("{url}&prefix={{{layout}}}");
         let (home, other) = (open_in(layout, &url), open(&url));
         let pop = Pop { block: Some(Block::Forever), ..pop_in(layout, &[b"q"]) };

@@ -18,11 +18,10 @@ use crate::connection::cut::Cut;
 use crate::connection::node::{About, GREETING, Node, Sent};
 use crate::connection::target::Target;
 use crate::connection::topology::Topology;
-use crate::foreign::work_queue::old_clients::OldClients;
-use crate::layout::Layout;
+use crate::layout::{Exchange, HeaderContext, LayoutSession};
 use crate::script::answer::{fields, number};
 use crate::script::call::Call;
-use crate::script::clock::{Clock, LogClock};
+use crate::script::clock::Clock;
 use crate::waiting::subscription::is_forbidden;
 
 /// How long a command waits for a server before it is refused; and one that is tried again anyway.
@@ -42,8 +41,7 @@ pub(crate) struct Link {
     topology: Topology,
     pub(crate) target: Target,
     pub(crate) clock: Arc<dyn Clock>,
-    log: LogClock,
-    old_clients: OldClients,
+    pub(crate) session: Rc<dyn LayoutSession>,
     /// Tells this home from others.
     home: String,
     pub(crate) cut: Cut,
@@ -51,12 +49,13 @@ pub(crate) struct Link {
     unconfirmed: RefCell<Vec<(Call, Value)>>,
 }
 
-/// How long whoever asks waits for a server that is away.
+/// For how long a call waits for a server that is away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
+pub enum Patience {
     /// As long as it takes to follow a queue that has moved.
-    None,
-    Some,
+    Short,
+    /// As long as a failover usually takes.
+    Normal,
 }
 
 /// Where some calls are on their attempt.
@@ -65,8 +64,8 @@ struct Attempt {
     until: Instant,
     pause: Duration,
     loads: usize,
-    /// The server has just been time_header the time anew.
-    is_sure: bool,
+    /// The script refused the time of the last attempt: this one reports it anew.
+    is_repeated: bool,
     /// When the calls were sent last, by the monotonic clock.
     sent_us: u64,
 }
@@ -79,15 +78,14 @@ impl Link {
         cut: Cut,
     ) -> Result<Self, RedisError> {
         let topology = Topology::new(target.servers.clone())?;
-        let (log, old_clients, unconfirmed) =
-            (LogClock::default(), OldClients::default(), RefCell::default());
-        Ok(Self { topology, target, clock, log, old_clients, home, cut, unconfirmed })
+        let (session, unconfirmed) = (target.layout().session(&target), RefCell::default());
+        Ok(Self { topology, target, clock, session, home, cut, unconfirmed })
     }
 
     /// Connects to all servers that have something, and asks them about themselves. One will do, if others may take over.
     pub(crate) async fn connect(&self) -> Result<Vec<About>, RedisError> {
         let nodes = self.topology.owners().await?;
-        let met = join_all(nodes.iter().map(|node| node.connect(self.target.layout))).await;
+        let met = join_all(nodes.iter().map(|node| node.connect(self.target.layout()))).await;
         let (mut all, mut failed) = (Vec::new(), None);
         for about in met {
             match about {
@@ -97,7 +95,7 @@ impl Link {
         }
         let mut is_mute = false;
         for node in &nodes {
-            if let Ok(Some(connection)) = node.connection(self.target.layout).await {
+            if let Ok(Some(connection)) = node.connection(self.target.layout()).await {
                 self.greet(node, &connection).await;
                 is_mute |= self.is_mute(connection).await;
             }
@@ -116,16 +114,14 @@ impl Link {
 
     /// Whether Redis forbids this user the channels of queues: found out by a message that says nothing, to nobody as a rule.
     async fn is_mute(&self, mut connection: MultiplexedConnection) -> bool {
-        if self.target.layout != Layout::Sureq {
-            return false;
-        }
+        let Some(channel) = self.target.layout().probe_channel(&self.target.prefix) else { return false };
         let mut say = cmd("PUBLISH");
-        say.arg(self.target.channels().name("wake", b"")).arg("");
+        say.arg(channel).arg("");
         let said = timeout(GREETING, say.query_async::<Value>(&mut connection)).await;
         said.is_ok_and(|said| said.is_err_and(|error| is_forbidden(&error)))
     }
 
-    /// A connection of its own for a command that blocks, and its number, by which it is time_header to stop.
+    /// A connection of its own for a command that blocks, and its number for [`Self::unblock`].
     pub(crate) async fn block(&self) -> Result<(MultiplexedConnection, u64), RedisError> {
         let node = self.topology.node(self.target.slot(None)).await?;
         let mut connection = node.new_connection().await.inspect_err(|_| self.topology.invalidate())?;
@@ -144,7 +140,7 @@ impl Link {
     /// Ends what blocks such a connection, as if its time were up.
     pub(crate) async fn unblock(&self, number: u64) -> Result<(), Refusal> {
         let (_, mut connection) =
-            self.reach(&mut Attempt::to(self.target.slot(None), Patience::Some)).await?;
+            self.reach(&mut Attempt::to(self.target.slot(None), Patience::Normal)).await?;
         let mut command = cmd("CLIENT");
         command.arg("UNBLOCK").arg(number);
         let closed = || Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
@@ -169,7 +165,7 @@ impl Link {
         self.topology.is_many()
     }
 
-    /// Pops that were done and time_header nobody, since no replica has confirmed them.
+    /// Pops that were executed and whose answers were withheld, since no replica has confirmed them.
     pub(crate) fn take_unconfirmed(&self) -> Vec<(Call, Value)> {
         self.unconfirmed.take()
     }
@@ -187,7 +183,7 @@ impl Link {
         loop {
             let error = match self.topology.node(attempt.slot).await {
                 Err(error) => error,
-                Ok(node) => match node.connection(self.target.layout).await {
+                Ok(node) => match node.connection(self.target.layout()).await {
                     Ok(Some(connection)) => {
                         self.greet(&node, &connection).await;
                         return Ok((node, connection));
@@ -202,14 +198,14 @@ impl Link {
         }
     }
 
-    /// Tells a server what every server is time_header. Where each slot tag is a store, each call tells it.
+    /// Sends a server the greetings of the layout, once per connection. Where each slot tag is a store, every call is one.
     async fn greet(&self, node: &Node, connection: &MultiplexedConnection) {
         if self.target.is_spread() || !node.is_to_be_greeted() {
             return;
         }
         let (mut commands, now_us) = (Pipeline::new(), self.clock.monotonic_us());
-        for call in self.target.layout.greetings() {
-            commands.add_command(self.command(node, &call, &self.time_header(now_us, false)));
+        for call in self.target.layout().greetings() {
+            commands.add_command(self.command(node, &call, &self.session.time(now_us, false)));
         }
         if !commands.is_empty() {
             // Every call tells it, too; this is only sooner.
@@ -217,60 +213,27 @@ impl Link {
         }
     }
 
-    /// What calls say about the time. Whoever is sure of it has just been asked for it.
-    fn time_header(&self, now_us: u64, is_sure: bool) -> String {
-        if self.target.layout == Layout::Sureq { self.log.header(now_us, is_sure) } else { String::new() }
-    }
-
-    /// A call as it is sent to a server, with what it says about the time.
-    fn command(&self, node: &Node, call: &Call, time_header: &str) -> Cmd {
-        match self.target.layout {
-            Layout::Sureq => self.sureq_command(node, call, time_header),
-            Layout::WorkQueue { .. } => {
-                let looks = self.old_clients.is_due(call, self.clock.monotonic_ms());
-                self.foreign_command(node, call, if looks { "1" } else { "" })
-            }
-            Layout::Worqr => self.foreign_command(node, call, ""),
-            Layout::RedisQueue(times) => self.foreign_command(node, call, &times.task_s.to_string()),
-        }
-    }
-
-    fn foreign_command(&self, node: &Node, call: &Call, setting: &str) -> Cmd {
+    /// A call as it is sent to a server; all calls of a batch report the same time.
+    fn command(&self, node: &Node, call: &Call, time: &str) -> Cmd {
         let mut command = node.runner().command(call.op);
-        let key = self.target.foreign_key(call.queue.as_deref().unwrap_or_default());
-        if self.target.is_cluster() {
-            command.arg(2).arg(key).arg(self.target.absent_key());
-        } else {
-            command.arg(1).arg(key);
-        }
-        command.arg(call.op).arg(&self.target.prefix).arg(setting).arg(&self.home);
+        let keys = self.target.layout().keys(&self.target, call.queue.as_deref());
+        command.arg(keys.len()).arg(&keys[..]).arg(call.op).arg(&self.target.prefix);
+        let run_id = node.run_id();
+        let context = HeaderContext { time, home: &self.home, run_id: &run_id, clock: &*self.clock };
+        self.session.header(call, &context, &mut command);
         for arg in &call.args {
             command.arg(arg);
         }
         command
     }
 
-    fn sureq_command(&self, node: &Node, call: &Call, time_header: &str) -> Cmd {
-        let mut command = node.runner().command(call.op);
-        command.arg(2).arg(&self.target.script_keys(call.queue.as_deref())[..]);
-        let wall = self.clock.wall_us().map(|us| us.to_string()).unwrap_or_default();
-        command.arg(call.op).arg(&self.target.prefix).arg(time_header).arg(wall).arg(node.run_id());
-        for arg in &call.args {
-            command.arg(arg);
-        }
-        command
-    }
-
-    /// Sends calls at once; answers what each answered. Calls of one slot are done in their order.
-    pub(crate) async fn send(&self, calls: &[&Call]) -> Vec<Result<Value, Refusal>> {
-        self.send_with(calls, Patience::Some).await
-    }
-
-    async fn send_with(&self, calls: &[&Call], patience: Patience) -> Vec<Result<Value, Refusal>> {
+    /// Sends calls at once, each to the server that has its queue, and returns their answers. Calls of one slot are
+    /// executed in order.
+    pub(crate) async fn send(&self, calls: &[&Call], patience: Patience) -> Vec<Result<Value, Refusal>> {
         let slots: Vec<u16> = calls.iter().map(|call| self.target.slot(call.queue.as_deref())).collect();
         let Some(&first) = slots.first() else { return Vec::new() };
         if slots.iter().all(|&slot| slot == first) {
-            return self.send_to(Attempt::to(first, patience), calls).await;
+            return self.send_to_slot(Attempt::to(first, patience), calls).await;
         }
         let mut groups: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
         for (at, slot) in slots.into_iter().enumerate() {
@@ -278,7 +241,7 @@ impl Link {
         }
         let sent = groups.iter().map(async |(&slot, places)| {
             let some: Vec<&Call> = places.iter().map(|&at| calls[at]).collect();
-            self.send_to(Attempt::to(slot, patience), &some).await
+            self.send_to_slot(Attempt::to(slot, patience), &some).await
         });
         let mut answers: Vec<Result<Value, Refusal>> = Vec::new();
         answers.resize_with(calls.len(), || Err(Refusal::Closed));
@@ -290,19 +253,19 @@ impl Link {
         answers
     }
 
-    /// Sends calls to whoever has a slot, and those that were not done again.
-    async fn send_to(&self, mut attempt: Attempt, calls: &[&Call]) -> Vec<Result<Value, Refusal>> {
+    /// Sends calls to the server that has a slot. Those that were not executed are sent again, while there is time.
+    async fn send_to_slot(&self, mut attempt: Attempt, calls: &[&Call]) -> Vec<Result<Value, Refusal>> {
         let mut answers: Vec<Result<Value, Refusal>> = Vec::with_capacity(calls.len());
         while answers.len() < calls.len() {
-            if let Err(no) = self.send_some(&mut attempt, calls, &mut answers).await {
+            if let Err(no) = self.try_rest(&mut attempt, calls, &mut answers).await {
                 answers.resize_with(calls.len(), || Err(no.clone()));
             }
         }
         answers
     }
 
-    /// Sends those that have no answer yet. An error is for all that have none then.
-    async fn send_some(
+    /// Tries once to get the answers that are missing. An error is for all that are missing then.
+    async fn try_rest(
         &self,
         attempt: &mut Attempt,
         calls: &[&Call],
@@ -310,7 +273,7 @@ impl Link {
     ) -> Result<(), Refusal> {
         let rest = &calls[answers.len()..];
         let (node, connection) = self.reach(attempt).await?;
-        let Some(values) = self.send_over(&node, connection, rest, attempt).await? else { return Ok(()) };
+        let Some(values) = self.send_once(&node, connection, rest, attempt).await? else { return Ok(()) };
         let outcomes: Vec<Outcome> = rest
             .iter()
             .zip(values)
@@ -331,7 +294,7 @@ impl Link {
         match outcomes.next() {
             Some(Outcome::NotHere(error)) => return self.follow(attempt, &node, &error).await,
             Some(Outcome::NoScript) => node.forget(),
-            _ => attempt.is_sure = true,
+            _ => attempt.is_repeated = true,
         }
         attempt.loads += 1;
         if attempt.loads < LOADS_MAX {
@@ -355,8 +318,8 @@ impl Link {
         attempt.wait(|| format!("Redis says: {error}")).await
     }
 
-    /// Sends calls to a server. None if they were not sent after all; an error is why the answers are lost.
-    async fn send_over(
+    /// Sends calls over a connection, once. None if they were not sent; an error says why the answers are lost.
+    async fn send_once(
         &self,
         node: &Rc<Node>,
         connection: MultiplexedConnection,
@@ -365,10 +328,10 @@ impl Link {
     ) -> Result<Option<Vec<Value>>, Refusal> {
         let mut commands = Pipeline::with_capacity(calls.len());
         attempt.sent_us = self.clock.monotonic_us();
-        // All say the same: where one comes too late, so do those behind it, and all of them can be sent again.
-        let time_header = self.time_header(attempt.sent_us, attempt.is_sure);
+        // All report the same time: if the first call comes too late, so do the others, and all can be sent again.
+        let time = self.session.time(attempt.sent_us, attempt.is_repeated);
         for call in calls {
-            commands.add_command(self.command(node, call, &time_header));
+            commands.add_command(self.command(node, call, &time));
         }
         let sent = async {
             if self.target.is_replicated {
@@ -430,48 +393,16 @@ impl Link {
         }
     }
 
-    /// Sends one call.
-    pub(crate) async fn ask(&self, call: &Call) -> Result<Value, Refusal> {
-        self.ask_with(call, Patience::Some).await
-    }
-
-    /// Sends one call, with so much patience.
-    pub(crate) async fn ask_with(&self, call: &Call, patience: Patience) -> Result<Value, Refusal> {
-        let closed = || Err(Refusal::Closed);
-        self.send_with(&[call], patience).await.pop().unwrap_or_else(closed)
-    }
-
-    /// Takes in the log time that a script which was called then has answered.
-    fn learn_log_time(&self, log_us: u64, sent_us: u64) {
-        let now_us = self.clock.monotonic_us();
-        if self.target.is_spread() {
-            self.log.learn_from_one_of_many(log_us, sent_us, now_us);
-        } else {
-            self.log.learn(log_us, sent_us, now_us);
-        }
-    }
-
     fn classify(&self, call: &Call, value: Value, sent_us: u64) -> Outcome {
         let error = match value {
             Value::ServerError(error) => RedisError::from(error),
             value => {
-                let answer = fields(value).and_then(|[first, answer]| {
-                    let now = self.clock.monotonic_ms();
-                    if self.target.layout == Layout::Sureq && is_late(&answer) {
-                        return Ok(None);
-                    }
-                    match self.target.layout {
-                        // A script that cannot read the store's clock says nothing of the time.
-                        Layout::Sureq if number(first.clone())? == 0 => {}
-                        Layout::Sureq => self.learn_log_time(number(first)?, sent_us),
-                        Layout::WorkQueue { .. } if number(first)? == 1 => {
-                            self.old_clients.learn(call, &answer, now);
-                        }
-                        Layout::WorkQueue { .. } | Layout::Worqr | Layout::RedisQueue(_) => {}
-                    }
-                    Ok(Some(answer))
+                let answered_us = self.clock.monotonic_us();
+                let accepted = fields(value).and_then(|[word, answer]| {
+                    let exchange = Exchange { sent_us, answered_us };
+                    Ok(self.session.answered(call, number(word)?, &answer, exchange).then_some(answer))
                 });
-                return match answer {
+                return match accepted {
                     Ok(Some(answer)) => Outcome::Known(Ok(answer)),
                     Ok(None) => Outcome::Late,
                     Err(strange) => Outcome::Known(Err(strange.into())),
@@ -492,9 +423,9 @@ impl Link {
 
 impl Attempt {
     fn to(slot: u16, patience: Patience) -> Self {
-        let patience = if patience == Patience::None { TRY_FOR } else { REACH_FOR };
+        let patience = if patience == Patience::Short { TRY_FOR } else { REACH_FOR };
         let (until, pause) = (Instant::now() + patience, Duration::ZERO);
-        Self { slot, until, pause, loads: 0, is_sure: false, sent_us: 0 }
+        Self { slot, until, pause, loads: 0, is_repeated: false, sent_us: 0 }
     }
 
     /// Waits a little, and each time a little longer; an error if it has been long enough.
@@ -516,12 +447,6 @@ enum Outcome {
     Late,
     /// Another server has it, or will in a moment.
     NotHere(RedisError),
-}
-
-/// Whether a script requests to be time_header the time anew.
-fn is_late(answer: &Value) -> bool {
-    let Value::Array(words) = answer else { return false };
-    matches!(&words[..], [Value::BulkString(mark), Value::BulkString(code)] if mark == b"!" && code == b"LATE")
 }
 
 /// One that was not executed, in the middle of others that were.
@@ -558,7 +483,8 @@ const BEFORE: [&str; 13] = [
     "WRONGPASS",
 ];
 
-pub(crate) fn refusal_of(error: &RedisError) -> Refusal {
+/// The refusal that an error of Redis amounts to: whether something was done is known, or it is not.
+pub fn refusal_of(error: &RedisError) -> Refusal {
     let code = error.code().unwrap_or_default();
     let why = format!("Redis says: {error}");
     // Before 7.0 Redis puts words of its own in front of what went wrong in a script.

@@ -97,12 +97,12 @@ impl Node {
     }
 
     /// Connects, asks the server about itself, and gives it the script.
-    pub(crate) async fn connect(&self, layout: Layout) -> Result<About, RedisError> {
+    pub(crate) async fn connect(&self, layout: &dyn Layout) -> Result<About, RedisError> {
         let met = timeout(GREETING, self.meet(layout)).await;
         met.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
     }
 
-    async fn meet(&self, layout: Layout) -> Result<About, RedisError> {
+    async fn meet(&self, layout: &dyn Layout) -> Result<About, RedisError> {
         let mut connected = self.new_connected().await?;
         let connection = &mut connected.connection;
         let info: String = cmd("INFO").query_async(connection).await?;
@@ -127,7 +127,7 @@ impl Node {
     /// The connection that is there, or a new one. None if somebody else was just connecting, and may have done so.
     pub(crate) async fn connection(
         &self,
-        layout: Layout,
+        layout: &dyn Layout,
     ) -> Result<Option<MultiplexedConnection>, RedisError> {
         if let Some(connection) = self.known_connection() {
             return Ok(Some(connection));
@@ -146,7 +146,7 @@ impl Node {
         self.connection.borrow().as_ref().map(|connected| connected.connection.clone())
     }
 
-    /// Whoever requests to connect does so anew.
+    /// Gives up the connection; the next call makes a new one.
     pub(crate) fn forget(&self) {
         self.connection.take();
     }

@@ -1,15 +1,13 @@
 //! Which servers, and how: what a URL says. How keys are spelt is in `keys`.
 
+use crate::connection::slots::tag_of;
+use crate::layout::{Layout, LayoutOptions, Layouts, SharedLayout, Waiting};
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{
     Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError,
     TlsCertificates,
 };
 use std::time::Duration;
-use sureq_core::limits;
-
-use crate::connection::slots::tag_of;
-use crate::layout::{Layout, Waiting, Wishes};
 
 /// After how long without a sign of life a server is asked for one, how often then, and when it is given up.
 const SILENT: Duration = Duration::from_secs(10);
@@ -27,7 +25,7 @@ pub struct Target {
     pub(crate) prefix: String,
     /// Whether an answer counts only once a replica has what it tells.
     pub(crate) is_replicated: bool,
-    pub(crate) layout: Layout,
+    pub(crate) layout: SharedLayout,
 }
 
 /// Where the servers are, and how the one is found that serves.
@@ -58,12 +56,13 @@ pub enum BadTarget {
     /// It asks for something that there is not.
     #[error(
         "there is no option {name:?}: known are layout, prefix, durability; with rediss… ca, cert and key; with \
-         redis-sentinel sentinel-user and sentinel-pass; with layout=work-queue lease; with layout=redis-queue poptimeout, \
-         tasktimeout and exptime"
+         redis-sentinel sentinel-user and sentinel-pass{of_layouts}"
     )]
     Option {
         /// What it asks for.
         name: String,
+        /// The options of layouts, as a continuation of the list.
+        of_layouts: &'static str,
     },
     /// It asks for a promise that there is not.
     #[error("there is no durability {durability:?}: write replicated, or leave it to Redis")]
@@ -72,10 +71,12 @@ pub enum BadTarget {
         durability: String,
     },
     /// It asks for keys that this release does not know.
-    #[error("there is no layout {layout:?}: known are sureq, work-queue, worqr and redis-queue")]
+    #[error("there is no layout {layout:?}: known are sureq{known}")]
     Layout {
         /// What it asks for.
         layout: String,
+        /// The layouts that there are besides, as a continuation of the list.
+        known: &'static str,
     },
     /// It asks for a lease that there cannot be.
     #[error("{lease:?} is no lease: write milliseconds, at least 1")]
@@ -84,19 +85,24 @@ pub enum BadTarget {
         lease: String,
     },
     /// It asks for a time that there cannot be.
-    #[error("{name}={text} is no time: write whole seconds{}", if name == "poptimeout" { "" } else { ", at least 1" })]
+    #[error("{name}={text} is no time: write whole seconds{}", if *least == 0 { "" } else { ", at least 1" })]
     Seconds {
         /// Which time.
         name: String,
         /// What it asks for.
         text: String,
+        /// The fewest seconds that it may ask for.
+        least: u64,
     },
-    /// Whoever waits there would miss it when a queue moves.
+    /// A waiting pop would not notice that its queue has moved to another server.
     #[error(
-        "there is no layout redis-queue in a cluster: that a key has changed is told by the server that has it alone; \
+        "there is no layout {layout} in a cluster: that a key has changed is told by the server that has it alone; \
          use one server, or sentinels"
     )]
-    TrackedInCluster,
+    TrackedInCluster {
+        /// Which layout.
+        layout: &'static str,
+    },
     /// Its keys would lie all over the cluster.
     #[error(
         "the prefix {prefix:?} has no slot tag, and in a cluster the keys of this layout must share a slot: write \
@@ -140,7 +146,7 @@ pub enum BadTarget {
 struct Written<'a> {
     layout: Option<&'a str>,
     prefix: Option<&'a str>,
-    wishes: Wishes,
+    of_layout: LayoutOptions<'a>,
     is_replicated: bool,
     tls: [Option<&'a str>; 3],
     sentinel: [Option<&'a str>; 2],
@@ -157,10 +163,6 @@ impl<'a> Written<'a> {
             match name {
                 "prefix" => all.prefix = Some(value),
                 "layout" => all.layout = Some(value),
-                "lease" => all.wishes.lease_ms = Some(lease_of(value)?),
-                "poptimeout" => all.wishes.pop_s = Some(seconds_of(name, value, 0)?),
-                "tasktimeout" => all.wishes.task_s = Some(seconds_of(name, value, 1)?),
-                "exptime" => all.wishes.expire_s = Some(seconds_of(name, value, 1)?),
                 "durability" if value == "replicated" => all.is_replicated = true,
                 "durability" => return Err(BadTarget::Durability { durability: value.to_owned() }),
                 "ca" if is_tls => all.tls[0] = Some(value),
@@ -169,20 +171,10 @@ impl<'a> Written<'a> {
                 "sentinel-user" if scheme.ends_with("sentinel") => all.sentinel[0] = Some(value),
                 "sentinel-pass" if scheme.ends_with("sentinel") => all.sentinel[1] = Some(value),
                 "user" | "pass" | "db" if scheme.ends_with("unix") => all.of_socket.extend([option, "&"]),
-                _ => return Err(BadTarget::Option { name: name.to_owned() }),
+                _ => all.of_layout.put(name, value),
             }
         }
         Ok(all)
-    }
-
-    fn layout(&self) -> Result<Layout, BadTarget> {
-        let (name, mut wishes) = (self.layout.unwrap_or("sureq"), self.wishes.clone());
-        let layout =
-            Layout::named(name, &mut wishes).ok_or_else(|| BadTarget::Layout { layout: name.to_owned() })?;
-        match wishes.left() {
-            Some(name) => Err(BadTarget::Option { name: name.to_owned() }),
-            None => Ok(layout),
-        }
     }
 
     fn certificates(&self) -> Result<Option<TlsCertificates>, BadTarget> {
@@ -203,12 +195,17 @@ impl<'a> Written<'a> {
 }
 
 impl Target {
-    /// Understands `redis://…?option=value&…`.
+    /// Reads `redis://…?option=value&…`, with sureq's own layout alone.
     pub fn parse(url: &str) -> Result<Self, BadTarget> {
+        Self::parse_with(url, &Layouts::OWN)
+    }
+
+    /// Reads `redis://…?option=value&…`, with these layouts besides sureq's own.
+    pub fn parse_with(url: &str, layouts: &Layouts) -> Result<Self, BadTarget> {
         let (address, options) = url.split_once('?').unwrap_or((url, ""));
         let (scheme, rest) = address.split_once("://").unwrap_or(("", address));
         let written = Written::read(scheme, options)?;
-        let layout = written.layout()?;
+        let layout = layouts.layout(written.layout.unwrap_or("sureq"), written.of_layout.clone())?;
         let prefix = written.prefix.unwrap_or_else(|| layout.prefix()).to_owned();
         let certificates = written.certificates()?;
         let info = |address: String| info(address, certificates.as_ref());
@@ -221,10 +218,10 @@ impl Target {
                 if !path.is_empty() {
                     return Err(BadTarget::Database);
                 }
-                if layout.waiting() == Waiting::Tracked {
-                    return Err(BadTarget::TrackedInCluster);
+                if layout.waiting() == Waiting::Watched {
+                    return Err(BadTarget::TrackedInCluster { layout: layout.name() });
                 }
-                check_tag(&prefix, layout)?;
+                check_tag(&prefix, &*layout)?;
                 let each = hosts.split(',').map(|host| info(format!("{plain}://{people}{at}{host}")));
                 Servers::Cluster(each.collect::<Result<_, _>>()?)
             }
@@ -259,7 +256,18 @@ impl Target {
         }
     }
 
-    pub(crate) const fn is_cluster(&self) -> bool {
+    /// Which keys its queues have.
+    pub fn layout(&self) -> &dyn Layout {
+        &*self.layout
+    }
+
+    /// What all keys begin with.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Whether the servers are a cluster.
+    pub const fn is_cluster(&self) -> bool {
         matches!(self.servers, Servers::Cluster(_))
     }
 }
@@ -269,11 +277,11 @@ fn listed(servers: &[ConnectionInfo]) -> String {
 }
 
 /// In a cluster, a prefix must not say half of where its keys lie, and those of other layouts must all lie in one place.
-fn check_tag(prefix: &str, layout: Layout) -> Result<(), BadTarget> {
+fn check_tag(prefix: &str, layout: &dyn Layout) -> Result<(), BadTarget> {
     match tag_of(prefix.as_bytes()) {
         Some(_) => Ok(()),
         None if prefix.contains('{') => Err(BadTarget::HalfTag { prefix: prefix.to_owned() }),
-        None if layout == Layout::Sureq => Ok(()),
+        None if layout.spans_slots() => Ok(()),
         None => Err(BadTarget::NoTag { prefix: prefix.to_owned() }),
     }
 }
@@ -323,23 +331,9 @@ pub(crate) fn elsewhere(info: &ConnectionInfo, host: &str, port: u16) -> Connect
     info.clone().set_addr(address)
 }
 
-fn lease_of(text: &str) -> Result<u64, BadTarget> {
-    let bad = || BadTarget::Lease { lease: text.to_owned() };
-    let ms = sureq_core::id::decimal(text.as_bytes()).ok_or_else(bad)?;
-    if (1..=limits::SPAN_MS_MAX).contains(&ms) { Ok(ms) } else { Err(bad()) }
-}
-
-fn seconds_of(name: &str, text: &str, least: u64) -> Result<u64, BadTarget> {
-    let seconds = sureq_core::id::decimal(text.as_bytes());
-    let is_right = |seconds: &u64| (least..=limits::SPAN_MS_MAX / 1_000).contains(seconds);
-    let bad = || BadTarget::Seconds { name: name.to_owned(), text: text.to_owned() };
-    seconds.filter(is_right).ok_or_else(bad)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::foreign::redis_queue::Times;
 
     fn refused(url: &str) -> String {
         Target::parse(url).expect_err("it is wrong").to_string()
@@ -355,45 +349,7 @@ mod tests {
         assert!(matches!(Target::parse("redis://h?durability=some"), Err(BadTarget::Durability { .. })));
         assert!(Target::parse("redis://h?durability=replicated").unwrap().is_replicated);
         assert!(matches!(Target::parse("http://h"), Err(BadTarget::Url(_))));
-        let target = Target::parse("redis://h?layout=work-queue&lease=250").unwrap();
-        assert_eq!(target.layout, Layout::WorkQueue { lease_ms: 250 });
-        assert!(matches!(Target::parse("redis://h?layout=work-queue&lease=0"), Err(BadTarget::Lease { .. })));
         assert!(matches!(Target::parse("redis://h?lease=5"), Err(BadTarget::Option { .. })));
-    }
-
-    #[test]
-    fn layouts_have_options_of_their_own() {
-        let target = Target::parse("redis://h?tasktimeout=5&layout=redis-queue&exptime=9").unwrap();
-        assert_eq!(target.layout, Layout::RedisQueue(Times { pop_s: 30, task_s: 5, expire_s: Some(9) }));
-        assert!(refused("redis://h?layout=worqr&lease=5").starts_with("there is no option \"lease\""));
-        assert!(
-            refused("redis://h?layout=work-queue&exptime=5").starts_with("there is no option \"exptime\"")
-        );
-        let url = "redis://h?layout=redis-queue&tasktimeout=0";
-        assert_eq!(refused(url), "tasktimeout=0 is no time: write whole seconds, at least 1");
-    }
-
-    #[test]
-    fn a_cluster_has_layouts_that_fit_into_one_slot_and_can_be_waited_for() {
-        for layout in ["work-queue", "worqr"] {
-            assert!(refused(&format!("redis-cluster://a?layout={layout}")).contains("prefix={jobs}:"));
-            let target =
-                Target::parse(&format!("redis-cluster://a?layout={layout}&prefix={{jobs}}")).unwrap();
-            assert_eq!(target.slot(Some(b"q")), target.slot(None));
-        }
-        for url in
-            ["redis-cluster://a?layout=redis-queue", "rediss-cluster://a?layout=redis-queue&prefix={a}"]
-        {
-            assert!(refused(url).starts_with("there is no layout redis-queue in a cluster"));
-        }
-        for scheme in ["redis", "rediss", "redis-sentinel", "rediss-sentinel"] {
-            for layout in ["sureq", "work-queue", "worqr", "redis-queue"] {
-                assert!(
-                    Target::parse(&format!("{scheme}://a/0?layout={layout}")).is_ok(),
-                    "{scheme} {layout}"
-                );
-            }
-        }
     }
 
     #[test]
@@ -408,8 +364,6 @@ mod tests {
         assert!(matches!(Target::parse("redis-cluster://a/1"), Err(BadTarget::Database)));
         assert!(refused("redis-cluster://a?prefix=a{b").contains("not closed"));
         assert!(refused("redis-cluster://a?prefix=a{}").contains("nothing in it"));
-        assert!(refused("redis-cluster://a?layout=work-queue").contains("prefix={jobs}:"));
-        assert!(Target::parse("redis-cluster://a?layout=work-queue&prefix={jobs}:").is_ok());
         assert!(Target::parse("redis-cluster://a?prefix={jobs}:").is_ok());
     }
 

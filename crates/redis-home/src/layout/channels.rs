@@ -1,29 +1,29 @@
 //! The names of channels, on which scripts and other programs tell what they did to a queue.
 
-use crate::layout::Layout;
+use super::Layout;
 
-/// How channels are named.
-#[derive(Clone, Debug)]
-pub(crate) struct Channels {
-    pub(crate) prefix: String,
-    pub(crate) layout: Layout,
+/// The channels of a layout under a prefix.
+#[derive(Clone, Copy, Debug)]
+pub struct Channels<'a> {
+    pub(crate) prefix: &'a str,
+    pub(crate) layout: &'a dyn Layout,
 }
 
-impl Channels {
+impl Channels<'_> {
     /// The channel on which this is told of a queue.
-    pub(crate) fn name(&self, kind: &str, queue: &[u8]) -> Vec<u8> {
+    pub fn name(&self, kind: &str, queue: &[u8]) -> Vec<u8> {
         let (before, behind) = self.around(kind);
         [before.as_bytes(), queue, behind.as_bytes()].concat()
     }
 
     /// The queue that a channel is about, if it is one on which this is told.
-    pub(crate) fn queue<'a>(&self, kind: &str, channel: &'a [u8]) -> Option<&'a [u8]> {
+    pub fn queue<'c>(&self, kind: &str, channel: &'c [u8]) -> Option<&'c [u8]> {
         let (before, behind) = self.around(kind);
         channel.strip_prefix(before.as_bytes())?.strip_suffix(behind.as_bytes())
     }
 
     /// What matches the channels on which this is told of any queue. What the prefix says is meant as it stands.
-    pub(crate) fn pattern(&self, kind: &str) -> Vec<u8> {
+    pub fn pattern(&self, kind: &str) -> Vec<u8> {
         let (before, behind) = self.around(kind);
         let mut pattern = Vec::new();
         for c in before.bytes() {
@@ -37,29 +37,28 @@ impl Channels {
         pattern
     }
 
-    /// What stands before the name of the queue, and what behind it.
+    /// Whether anything is published at all.
+    pub(crate) fn are_there(&self) -> bool {
+        self.layout.channel(self.prefix, "").is_some()
+    }
+
+    /// The text before and after a queue's name.
     fn around(&self, kind: &str) -> (String, String) {
-        match self.layout {
-            Layout::Worqr => (format!("{}_", self.prefix), format!("_{kind}")),
-            _ => (format!("{}{kind}:", self.prefix), String::new()),
-        }
+        self.layout.channel(self.prefix, kind).unwrap_or_default()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::Target;
 
     #[test]
     fn channels_are_named_as_the_layout_has_it() {
-        let ours = Channels { prefix: "jobs*:".into(), layout: Layout::Sureq };
-        assert_eq!(ours.name("work", b"a"), b"jobs*:work:a");
-        assert_eq!(ours.queue("work", b"jobs*:work:a"), Some(&b"a"[..]));
-        assert_eq!(ours.queue("done", b"jobs*:work:a"), None);
-        assert_eq!(ours.pattern("work"), b"jobs\\*:work:*");
-        let theirs = Channels { prefix: "worqr".into(), layout: Layout::Worqr };
-        assert_eq!(theirs.name("work", b"a_b"), b"worqr_a_b_work");
-        assert_eq!(theirs.queue("work", b"worqr_a_b_work"), Some(&b"a_b"[..]));
-        assert_eq!(theirs.pattern("cancel"), b"worqr_*_cancel");
+        let target = Target::parse("redis://h?prefix=jobs*:").unwrap();
+        let channels = target.channels();
+        assert_eq!(channels.name("work", b"a"), b"jobs*:work:a");
+        assert_eq!(channels.queue("work", b"jobs*:work:a"), Some(&b"a"[..]));
+        assert_eq!(channels.queue("done", b"jobs*:work:a"), None);
+        assert_eq!(channels.pattern("work"), b"jobs\\*:work:*");
     }
 }

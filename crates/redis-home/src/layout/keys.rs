@@ -4,10 +4,9 @@
 //! therefore a store of their own, with its own clock, ids and connections, and one more store lists those. Where the prefix
 //! has a tag, or there is no cluster, all queues are one store.
 
+use super::channels::Channels;
 use crate::connection::slots::{slot_of, tag_of};
 use crate::connection::target::Target;
-use crate::layout::Layout;
-use crate::layout::channels::Channels;
 
 impl Target {
     /// Whether each slot tag is a store of its own.
@@ -26,7 +25,7 @@ impl Target {
     /// The keys that a script of ours is told, for a queue, a store, or what spans all: one that never exists, and the numbers of
     /// the store. While a slot moves from one server to another, Redis serves no command there that names a key which it
     /// does not find: the first one sees to it that no script finds half of a queue.
-    pub(crate) fn script_keys(&self, queue: Option<&[u8]>) -> [Vec<u8>; 2] {
+    pub(crate) fn store_keys(&self, queue: Option<&[u8]>) -> [Vec<u8>; 2] {
         let own = match queue {
             _ if !self.is_spread() => self.prefix.clone().into_bytes(),
             None => format!("{}{{stores}}:", self.prefix).into_bytes(),
@@ -39,52 +38,25 @@ impl Target {
         [absent, [&own, &b"store"[..]].concat()]
     }
 
-    /// Where the keys of a queue begin. They share what is in braces, and so their slot; Redis looks for no slot in empty
-    /// braces.
-    pub(crate) fn queue_key(&self, queue: &[u8]) -> Vec<u8> {
-        let (before, letter): (_, &[u8]) =
-            if queue.first().is_none_or(|&first| first == b'}') { ("x:{", b"x") } else { ("q:{", b"") };
-        [self.prefix.as_bytes(), before.as_bytes(), letter, queue, b"}"].concat()
+    /// The key of a queue, or the beginning of its keys.
+    pub fn queue_key(&self, queue: &[u8]) -> Vec<u8> {
+        self.layout.queue_key(&self.prefix, queue)
     }
 
-    /// The list of ids that wait, in the keys of redis-work-queue.
-    pub(crate) fn waiting_key(&self, queue: &[u8]) -> Vec<u8> {
-        [self.prefix.as_bytes(), queue, b":queue"].concat()
-    }
-
-    /// The list of ids that somebody has, in the keys of redis-work-queue.
-    pub(crate) fn processing_key(&self, queue: &[u8]) -> Vec<u8> {
-        [self.prefix.as_bytes(), queue, b":processing"].concat()
-    }
-
-    /// The key by which a queue in the keys of another program is found, and its slot.
-    pub(crate) fn foreign_key(&self, queue: &[u8]) -> Vec<u8> {
-        match self.layout {
-            Layout::Sureq | Layout::WorkQueue { .. } => self.waiting_key(queue),
-            Layout::Worqr => [self.prefix.as_bytes(), b":queues:", queue].concat(),
-            Layout::RedisQueue(_) => [self.prefix.as_bytes(), queue].concat(),
-        }
-    }
-
-    /// One that never exists beside them, for the reason that [`Self::script_keys`] gives.
-    pub(crate) fn absent_key(&self) -> Vec<u8> {
-        [self.prefix.as_bytes(), b"absent"].concat()
-    }
-
-    /// The slot in which a call is done.
+    /// The hash slot of all keys of a call about a queue, or about all of them.
     pub(crate) fn slot(&self, queue: Option<&[u8]>) -> u16 {
-        match self.layout {
-            _ if !self.is_cluster() => 0,
-            Layout::Sureq => slot_of(&self.script_keys(queue)[1]),
-            Layout::WorkQueue { .. } | Layout::Worqr | Layout::RedisQueue(_) => {
-                slot_of(self.prefix.as_bytes())
-            }
+        if !self.is_cluster() {
+            0
+        } else if self.is_spread() {
+            slot_of(&self.store_keys(queue)[1])
+        } else {
+            slot_of(self.prefix.as_bytes())
         }
     }
 
-    /// The channels on which things are told of queues.
-    pub(crate) fn channels(&self) -> Channels {
-        Channels { prefix: self.prefix.clone(), layout: self.layout }
+    /// The channels of its queues.
+    pub fn channels(&self) -> Channels<'_> {
+        Channels { prefix: &self.prefix, layout: &*self.layout }
     }
 }
 
@@ -98,16 +70,7 @@ mod tests {
         assert_eq!(target.queue_key(b"a"), b"jobs:q:{a}");
         assert_eq!(target.queue_key(b""), b"jobs:x:{x}");
         assert_eq!(target.queue_key(b"}b"), b"jobs:x:{x}b}");
-        assert_eq!(target.script_keys(Some(b"a")), [b"jobs:q:{a}".to_vec(), b"jobs:store".to_vec()]);
-        let target = Target::parse("redis://h?layout=work-queue").unwrap();
-        assert_eq!(target.waiting_key(b"jobs"), b"jobs:queue");
-        assert_eq!(target.processing_key(b"jobs"), b"jobs:processing");
-        let target = Target::parse("redis://h?layout=work-queue&prefix=a:").unwrap();
-        assert_eq!(target.waiting_key(b"jobs"), b"a:jobs:queue");
-        let target = Target::parse("redis://h?layout=worqr").unwrap();
-        assert_eq!(target.foreign_key(b"jobs"), b"worqr:queues:jobs");
-        let target = Target::parse("redis://h?layout=redis-queue").unwrap();
-        assert_eq!(target.foreign_key(b"jobs"), b"jobs");
+        assert_eq!(target.store_keys(Some(b"a")), [b"jobs:q:{a}".to_vec(), b"jobs:store".to_vec()]);
     }
 
     #[test]
@@ -117,7 +80,7 @@ mod tests {
             for queue in
                 [None, Some(&b"a"[..]), Some(b""), Some(b"}b"), Some(b"{a}b"), Some(b"a}b"), Some(b"{")]
             {
-                let [absent, store] = target.script_keys(queue);
+                let [absent, store] = target.store_keys(queue);
                 assert_eq!(slot_of(&absent), slot_of(&store), "{url} {queue:?}");
                 assert_eq!(target.slot(queue), slot_of(&store), "{url} {queue:?}");
             }
@@ -130,7 +93,7 @@ mod tests {
         assert_eq!(target.store_of(b"{app}one"), target.store_of(b"{app}two"));
         assert_ne!(target.store_of(b"one"), target.store_of(b"two"));
         let tag = target.store_of(b"{app}one").unwrap();
-        assert_eq!(target.script_keys(Some(&tag))[1], target.script_keys(Some(b"{app}two"))[1]);
+        assert_eq!(target.store_keys(Some(&tag))[1], target.store_keys(Some(b"{app}two"))[1]);
         let target = Target::parse("redis-cluster://h?prefix={jobs}:").unwrap();
         assert_eq!(target.store_of(b"one"), None);
     }

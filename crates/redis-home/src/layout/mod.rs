@@ -1,178 +1,252 @@
-//! Layouts: which keys a queue has in Redis, and so which script serves it and what can be asked of it.
+//! Key layouts: which keys a queue has in Redis, and therefore which script executes its commands.
 //!
-//! Here is what can be asked of any layout: which script it has, how a command becomes a call, how ids look in its answer, how a
-//! pop waits. Elsewhere `keys` spells its keys, `channels` its channels, `link` says what each call is told besides, `cleaning`
-//! how it is cleaned, and `thread` what its keys need before a call is sent.
+//! [`OwnLayout`] is sureq's own and supports every command. Other crates add the layouts of other programs, so that
+//! their clients and sureq share queues: they implement [`Layout`] and [`LayoutSession`], and pass [`Layouts`] to
+//! [`Target::parse_with`]. `sureq-redis-compat` is such a crate.
+//!
+//! - [`Call`] is one call of the script; [`ReplyForm`] says how its answer becomes a reply.
+//! - [`HomeThread`] is the home as a session sees it: it sends calls, and has the [`Waiters`] that wait for tasks.
 
 pub(crate) mod channels;
+pub(crate) mod deliveries;
 pub(crate) mod keys;
+mod options;
+mod own;
+mod services;
 
-use sureq_core::Refusal;
+use std::any::Any;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use futures_util::future::LocalBoxFuture;
+use redis::{Cmd, Value};
 use sureq_core::command::Command;
+use sureq_core::notice::Kind;
+use sureq_core::{Refusal, Replies};
+use sureq_home_api::elsewhere::PopOf;
+use sureq_home_api::{CleanReport, Cleaning, NoticeTasks, Payload};
 
-use crate::foreign::redis_queue::{self, Times};
-use crate::foreign::work_queue;
-use crate::foreign::worqr;
-use crate::script::answer::Ids;
-use crate::script::call::{Call, POP_QUEUES, ReplyForm, call_of};
+pub use crate::connection::link::{Patience, refusal_of};
+use crate::connection::target::Target;
+pub use crate::script::answer::{Ids, Strange, bytes, fields, is_again, list, number};
+pub use crate::script::call::{Call, PopForm, ReplyForm};
+use crate::script::clock::Clock;
+pub use crate::script::slices::SLICE;
+pub use crate::thread::HomeThread;
+pub use crate::waiting::index::Waiter;
+pub use crate::waiting::subscription::{HANGS, SILENCE, SubscriptionRequest, still_there};
+pub use crate::waiting::waiters::{SubscriptionRequests, Waiters};
+pub use channels::Channels;
+pub use options::{FindLayout, LayoutOptions, Layouts};
+pub(crate) use own::OwnLayout;
 
-/// Which keys a queue has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Layout {
-    /// Our own: every command.
-    Sureq,
-    /// Those of redis-work-queue, shared with its clients.
-    WorkQueue {
-        /// How long a lease is where a pop does not say.
-        lease_ms: u64,
-    },
-    /// Those of Worqr, shared with its clients.
-    Worqr,
-    /// Those of redis-queue, shared with its clients.
-    RedisQueue(Times),
-}
+/// The keys that queues have in Redis, and how commands are executed on them.
+///
+/// What an implementation promises:
+///
+/// 1. **One call is one script.** [`Self::call_of`] turns a command into one [`Call`], or refuses it by name. The script
+///    executes it atomically, answers in the form that [`ReplyForm`] describes, and is bounded: it touches about
+///    [`SLICE`] tasks, and answers a cursor, or `again`, if there is more to do.
+/// 2. **The script's arguments** are `KEYS` as [`Self::keys`] returns them, and `ARGV`: the operation, the prefix, the
+///    header that [`LayoutSession::header`] writes, and the arguments of the call. It answers a pair: a number for
+///    [`LayoutSession::answered`], and the answer itself. A refusal is `{'!', CODE}` or `{'!', CODE, detail}`, and has
+///    changed nothing.
+/// 3. **All keys of a call share a hash slot**: that of the prefix, or with [`Self::spans_slots`] that of the queue.
+/// 4. **A pop that finds nothing answers an empty list.** The home keeps the pop as a waiter; [`Self::waiting`] says who
+///    notices that there may be something.
+/// 5. **`undeliver`** is an operation of every script: it takes a queue and the ids of tasks that a pop delivered and
+///    that did not reach their taker, and puts them back to the front at no cost.
+/// 6. **A layout holds no state.** State belongs to the session, of which each open home has one.
+pub trait Layout: Any + fmt::Debug + Send + Sync {
+    /// The name by which a URL selects it: `layout=NAME`.
+    fn name(&self) -> &'static str;
 
-/// How those who find nothing wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waiting {
-    /// They are told by a message.
-    Told,
-    /// They take something by a command that blocks.
-    Blocked,
-    /// They are told that a key has changed.
-    Tracked,
-}
-
-/// What a URL requests of a layout. Each takes what is its own.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Wishes {
-    pub(crate) lease_ms: Option<u64>,
-    pub(crate) pop_s: Option<u64>,
-    pub(crate) task_s: Option<u64>,
-    pub(crate) expire_s: Option<u64>,
-}
-
-impl Wishes {
-    /// The name of one that nobody took.
-    pub(crate) fn left(&self) -> Option<&'static str> {
-        let all = [
-            (self.lease_ms, "lease"),
-            (self.pop_s, "poptimeout"),
-            (self.task_s, "tasktimeout"),
-            (self.expire_s, "exptime"),
-        ];
-        all.into_iter().find_map(|(wish, name)| wish.map(|_| name))
-    }
-}
-
-impl Layout {
-    /// The layout that a URL calls so.
-    pub(crate) fn named(name: &str, wishes: &mut Wishes) -> Option<Self> {
-        Some(match name {
-            "sureq" => Self::Sureq,
-            "work-queue" => {
-                Self::WorkQueue { lease_ms: wishes.lease_ms.take().unwrap_or(work_queue::LEASE_MS) }
-            }
-            "worqr" => Self::Worqr,
-            "redis-queue" => Self::RedisQueue(Times {
-                pop_s: wishes.pop_s.take().unwrap_or(redis_queue::POP_S),
-                task_s: wishes.task_s.take().unwrap_or(redis_queue::TASK_S),
-                expire_s: wishes.expire_s.take(),
-            }),
-            _ => return None,
-        })
+    /// The prefix of all keys, if the URL has none.
+    fn prefix(&self) -> &'static str {
+        ""
     }
 
-    /// What its operations are.
-    pub(crate) const fn script(self) -> &'static str {
-        match self {
-            Self::Sureq => include_str!("../script/lua/queue.lua"),
-            Self::WorkQueue { .. } => {
-                concat!(
-                    include_str!("../foreign/lua/foreign.lua"),
-                    include_str!("../foreign/lua/work_queue.lua")
-                )
-            }
-            Self::Worqr => {
-                concat!(include_str!("../foreign/lua/foreign.lua"), include_str!("../foreign/lua/worqr.lua"))
-            }
-            Self::RedisQueue(_) => {
-                concat!(
-                    include_str!("../foreign/lua/foreign.lua"),
-                    include_str!("../foreign/lua/redis_queue.lua")
-                )
-            }
-        }
-    }
+    /// The Lua source, which ends with the function `run(KEYS, ARGV)`.
+    fn script(&self) -> &'static str;
 
-    /// What all keys begin with, where the URL does not say.
-    pub(crate) const fn prefix(self) -> &'static str {
-        match self {
-            Self::Sureq => "sureq:",
-            Self::Worqr => "worqr",
-            Self::WorkQueue { .. } | Self::RedisQueue(_) => "",
-        }
-    }
+    /// The call for a command that is within the limits of the core. `home` tells this home from others.
+    fn call_of(&self, command: &Command<'_>, home: &str) -> Result<(Call, ReplyForm), Refusal>;
 
-    /// The call that a command is, and how its answer is read. `home` tells connections of this home from those of others.
-    pub(crate) fn call_of(self, command: &Command<'_>, home: &str) -> Result<(Call, ReplyForm), Refusal> {
-        command.check()?;
-        match self {
-            Self::Sureq => call_of(command, home),
-            Self::WorkQueue { lease_ms } => work_queue::call_of(command, lease_ms),
-            Self::Worqr => worqr::call_of(command),
-            Self::RedisQueue(times) => redis_queue::call_of(command, times),
-        }
-    }
+    /// Where a pop has its arguments.
+    fn pop_form(&self) -> PopForm;
 
-    /// Where in a pop's arguments its queues begin.
-    pub(crate) const fn pop_queues(self) -> usize {
-        match self {
-            Self::Sureq => POP_QUEUES,
-            Self::WorkQueue { .. } => work_queue::POP_QUEUES,
-            Self::Worqr => worqr::POP_QUEUES,
-            Self::RedisQueue(_) => redis_queue::POP_QUEUES,
-        }
+    /// Prepares a pop whose first `given` tasks were delivered for its next slice.
+    fn next_slice(&self, _pop: &mut Call, _given: usize) {}
+
+    /// Whether a command takes several calls, where its replies are expected to have so many bytes.
+    fn is_sliced(&self, command: &Command<'_>, _reply_bytes: usize) -> bool {
+        matches!(command, Command::Pop(pop) if pop.count as usize > SLICE)
     }
 
     /// How ids look in answers.
-    pub(crate) const fn ids(self) -> Ids {
-        match self {
-            Self::Sureq => Ids::Numbers,
-            Self::WorkQueue { .. } | Self::Worqr | Self::RedisQueue(_) => Ids::Foreign,
+    fn ids(&self) -> Ids {
+        Ids::Foreign
+    }
+
+    /// The key of a queue, or the beginning of its keys.
+    fn queue_key(&self, prefix: &str, queue: &[u8]) -> Vec<u8>;
+
+    /// The keys that a call about a queue, or about all of them, names. The second one never exists: while a slot
+    /// migrates, Redis executes no command that names a key that it does not find, and so never half of a queue.
+    fn keys(&self, target: &Target, queue: Option<&[u8]>) -> Vec<Vec<u8>> {
+        let mut keys = vec![self.queue_key(target.prefix(), queue.unwrap_or_default())];
+        if target.is_cluster() {
+            keys.push([target.prefix().as_bytes(), b"absent"].concat());
         }
+        keys
     }
 
-    /// What is said to a server upon meeting it, where all queues are one store.
-    pub(crate) fn greetings(self) -> Vec<Call> {
-        match self {
-            Self::Sureq => vec![Call::new("epoch", None)],
-            Self::WorkQueue { .. } | Self::Worqr | Self::RedisQueue(_) => Vec::new(),
-        }
+    /// Whether queues of a cluster may lie in different slots. Otherwise the prefix must have a slot tag.
+    fn spans_slots(&self) -> bool {
+        false
     }
 
-    /// How those who find nothing wait.
-    pub(crate) const fn waiting(self) -> Waiting {
-        match self {
-            Self::Sureq | Self::Worqr => Waiting::Told,
-            Self::WorkQueue { .. } => Waiting::Blocked,
-            Self::RedisQueue(_) => Waiting::Tracked,
-        }
+    /// The text before and after a queue's name in the channel for messages of a kind; none if scripts and clients of
+    /// this layout publish nothing.
+    fn channel(&self, _prefix: &str, _kind: &str) -> Option<(String, String)> {
+        None
     }
 
-    /// Whether time alone can bring something that nobody tells of.
-    pub(crate) const fn ticks(self) -> bool {
-        matches!(self, Self::Sureq | Self::RedisQueue(_))
+    /// A channel on which an empty message shows whether this user may use all channels of this layout.
+    fn probe_channel(&self, _prefix: &str) -> Option<Vec<u8>> {
+        None
     }
 
-    /// Whether there are messages about what happens to queues.
-    pub(crate) const fn tells(self) -> bool {
-        matches!(self, Self::Sureq | Self::Worqr)
+    /// What a message on the channel for notices of a kind is about; none if it is not one.
+    fn notice(&self, kind: Kind, payload: &[u8]) -> Option<NoticeTasks> {
+        NoticeTasks::parse(kind, payload)
     }
 
-    /// Whether what somebody took and will not finish has to be brought back by somebody. In redis-queue it stays where it is,
-    /// and is handed out again when it is late.
-    pub(crate) const fn needs_cleaning(self) -> bool {
-        matches!(self, Self::WorkQueue { .. } | Self::Worqr)
+    /// How waiting pops are woken.
+    fn waiting(&self) -> Waiting;
+
+    /// Whether tasks become available when time passes, without a message. The script's operation `tick` then answers
+    /// when.
+    fn has_deadlines(&self) -> bool {
+        false
+    }
+
+    /// Whether a task is held by a lease that ends.
+    fn has_leases(&self) -> bool {
+        false
+    }
+
+    /// Calls that every server gets when the home connects to it.
+    fn greetings(&self) -> Vec<Call> {
+        Vec::new()
+    }
+
+    /// The state of one open home.
+    fn session(&self, target: &Target) -> Rc<dyn LayoutSession>;
+}
+
+impl dyn Layout {
+    /// This layout as the type that it is.
+    pub fn downcast<L: Layout>(&self) -> Option<&L> {
+        (self as &dyn Any).downcast_ref()
     }
 }
+
+/// How waiting pops are woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// The home subscribes to the channels `work` and `wake` of each queue that is waited for.
+    Published,
+    /// The session notices that a queue may have something, and calls [`Waiters::stir`]. It gets a request for each
+    /// queue that is waited for ([`LayoutSession::wake_waiters`]).
+    Watched,
+    /// The session takes tasks from the queue itself and answers waiters ([`LayoutSession::wake_waiters`]).
+    Taken,
+}
+
+/// What [`LayoutSession::header`] may write into a call.
+pub struct HeaderContext<'a> {
+    /// What [`LayoutSession::time`] returned for this batch.
+    pub time: &'a str,
+    /// Tells this home from others.
+    pub home: &'a str,
+    /// The id of this run of the server.
+    pub run_id: &'a str,
+    /// The clocks of this home.
+    pub clock: &'a dyn Clock,
+}
+
+/// When a call was sent and answered, in microseconds of the monotonic clock.
+#[derive(Clone, Copy, Debug)]
+pub struct Exchange {
+    /// When it was sent.
+    pub sent_us: u64,
+    /// When it was answered.
+    pub answered_us: u64,
+}
+
+/// The state that an open home keeps for its layout. It lives on the thread of the home, which calls every method.
+///
+/// What an implementation promises:
+///
+/// 1. No method blocks the thread; futures wait for Redis and for time only.
+/// 2. [`Self::start`] spawns background work as local tasks, which end with the home.
+/// 3. After [`Self::close`] nothing takes a task from a queue any more.
+pub trait LayoutSession {
+    /// Starts background work. The home is connected.
+    fn start(self: Rc<Self>, _home: &Rc<HomeThread>) {}
+
+    /// The time as all calls of a batch report it. A batch is repeated if the script refused the time of the first
+    /// attempt.
+    fn time(&self, _now_us: u64, _is_repeated: bool) -> String {
+        String::new()
+    }
+
+    /// Writes the arguments between the prefix and those of the call.
+    fn header(&self, call: &Call, context: &HeaderContext<'_>, command: &mut Cmd);
+
+    /// Takes in what a script answered besides its answer. False if it refused the call for the time in its header; the
+    /// call is then repeated.
+    fn answered(&self, _call: &Call, _word: u64, _answer: &Value, _exchange: Exchange) -> bool {
+        true
+    }
+
+    /// Completes calls before they are sent. `pops` says which of them are pops.
+    fn prepare<'a>(
+        &'a self,
+        _home: &'a HomeThread,
+        _calls: &'a mut [Result<(Call, ReplyForm), Refusal>],
+        _pops: &'a [PopOf],
+    ) -> LocalBoxFuture<'a, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    /// Notes the tasks in replies that are about to be given to their takers.
+    fn delivered(&self, _replies: &Replies<Payload>) {}
+
+    /// Wakes or serves those who wait, for as long as the home is open; with [`Waiting::Watched`] and [`Waiting::Taken`].
+    fn wake_waiters(
+        self: Rc<Self>,
+        _home: Rc<HomeThread>,
+        _requests: SubscriptionRequests,
+    ) -> LocalBoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    /// Cleans these queues, or all if none is named: returns tasks of takers that are gone, removes leftovers.
+    fn clean<'a>(
+        &'a self,
+        home: &'a HomeThread,
+        queues: Vec<Vec<u8>>,
+        how: Cleaning,
+    ) -> LocalBoxFuture<'a, Result<CleanReport, Refusal>>;
+
+    /// Stops taking tasks. Nobody waits any more.
+    fn close(&self) -> LocalBoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// A layout that several parts of a home share.
+pub(crate) type SharedLayout = Arc<dyn Layout>;

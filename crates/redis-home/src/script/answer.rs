@@ -13,7 +13,7 @@ use crate::script::call::ReplyForm;
 
 /// An answer that is not one the script gives: whatever is in Redis under our keys, it is not ours.
 #[derive(Debug)]
-pub(crate) struct Strange;
+pub struct Strange;
 
 impl From<Strange> for Refusal {
     fn from(_: Strange) -> Self {
@@ -26,10 +26,10 @@ type Read<T> = Result<T, Strange>;
 
 /// How ids look in answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ids {
-    /// Ours are numbers.
+pub enum Ids {
+    /// `milliseconds-sequence`.
     Numbers,
-    /// Those of others are any bytes.
+    /// Any bytes.
     Foreign,
 }
 
@@ -56,16 +56,9 @@ pub(crate) fn refusal(answer: &Value) -> Option<Refusal> {
         b"QUEUEFULL" => Refusal::QueueFull,
         b"GONE" => Refusal::WorkerGone,
         b"REPLACED" => Refusal::WorkerReplaced,
-        b"OLD" => {
-            let key = key.escape_ascii();
-            let why = format!(
-                "clients of redis-work-queue 0.1 use this queue ({key} is theirs), and their leases and ours do not see each \
-                 other: let them empty it, or update them"
-            );
-            Refusal::Unavailable { why: why.into() }
-        }
+        // The script explains itself; parts of keys in it may be any bytes.
+        b"UNAVAILABLE" => Refusal::Unavailable { why: key.escape_ascii().to_string().into() },
         b"WRONGTYPE" => wrong_type(&key.escape_ascii().to_string()),
-        b"TAKEN" => Refusal::Unavailable { why: "a new id was taken already: try again".into() },
         _ => Strange.into(),
     })
 }
@@ -132,13 +125,13 @@ fn read_reply(ids: Ids, form: &ReplyForm, answer: Value, replies: &mut Replies<P
         ReplyForm::Settings => Reply::Settings(Box::new(settings(answer)?)),
         ReplyForm::Queues { pattern } => queues(answer, pattern.as_deref(), replies)?,
         ReplyForm::Explained => Reply::Explained(explanation(answer)?.map(Box::new)),
-        ReplyForm::Started => Reply::Started(number(answer)?),
+        ReplyForm::Started | ReplyForm::StartedInSteps => Reply::Started(number(answer)?),
         ReplyForm::Receipts if ids == Ids::Foreign => {
             let start = replies.foreign_ids.len();
             push_foreign_ids(answer, replies)?;
             Reply::ReceiptsForeign(Span::new(start, replies.foreign_ids.len()))
         }
-        ReplyForm::Receipts => {
+        ReplyForm::Receipts | ReplyForm::ReceiptsInSteps => {
             let start = replies.receipts.len();
             for receipt in list(answer)? {
                 replies.receipts.push(Receipt::parse(&bytes(receipt)?).ok_or(Strange)?);
@@ -356,18 +349,21 @@ fn decimal(text: &[u8]) -> Read<u64> {
     sureq_core::id::decimal(text).ok_or(Strange)
 }
 
-pub(crate) fn list(value: Value) -> Read<Vec<Value>> {
+/// The elements of a list.
+pub fn list(value: Value) -> Read<Vec<Value>> {
     match value {
         Value::Array(list) => Ok(list),
         _ => Err(Strange),
     }
 }
 
-pub(crate) fn fields<const N: usize>(value: Value) -> Read<[Value; N]> {
+/// The elements of a list that has as many as wanted.
+pub fn fields<const N: usize>(value: Value) -> Read<[Value; N]> {
     list(value)?.try_into().map_err(|_| Strange)
 }
 
-pub(crate) fn bytes(value: Value) -> Read<Vec<u8>> {
+/// A string.
+pub fn bytes(value: Value) -> Read<Vec<u8>> {
     match value {
         Value::BulkString(bytes) => Ok(bytes),
         Value::SimpleString(text) => Ok(text.into_bytes()),
@@ -379,10 +375,16 @@ fn maybe(value: Value) -> Read<Option<Vec<u8>>> {
     if value == Value::Nil { Ok(None) } else { bytes(value).map(Some) }
 }
 
-pub(crate) fn number(value: Value) -> Read<u64> {
+/// A number, also if it is written as a string.
+pub fn number(value: Value) -> Read<u64> {
     match value {
         Value::Int(n) => u64::try_from(n).map_err(|_| Strange),
         Value::BulkString(text) => decimal(&text),
         _ => Err(Strange),
     }
+}
+
+/// Whether a pop had so much to remove before it found anything that it wants to be sent again.
+pub fn is_again(answer: &Value) -> bool {
+    matches!(answer, Value::BulkString(word) if word == b"again")
 }

@@ -11,39 +11,72 @@ use sureq_core::{Receipt, Refusal, TaskId};
 
 /// One call of the script.
 #[derive(Clone, Debug)]
-pub(crate) struct Call {
-    /// What is to be done.
-    pub(crate) op: &'static str,
-    /// The queue that says where it is done; none if it is about the whole store.
-    pub(crate) queue: Option<Vec<u8>>,
-    pub(crate) args: Vec<Vec<u8>>,
+pub struct Call {
+    /// The operation.
+    pub op: &'static str,
+    /// The queue that decides which server gets it; none if it is about the whole store.
+    pub queue: Option<Vec<u8>>,
+    /// Its arguments.
+    pub args: Vec<Vec<u8>>,
 }
 
-/// How the answer to a command is read, and what it takes to get it.
+/// How the answer to a call becomes a reply, and which further calls that takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ReplyForm {
+pub enum ReplyForm {
+    /// Ids; nil where a task gets its id later.
     Pushed,
+    /// An id, whether the task is new (1), and the letter of its state.
     Added,
+    /// Tasks that were delivered: each has its queue's index, id, payload, deliveries, incarnation, time of delivery,
+    /// elapsed time, and more about it or nil. The word `again` instead has the pop sent again.
     Tasks,
+    /// The indexes of the tasks that were finished.
     Acked,
+    /// `done`, `cancelled` or `stale`.
     Outcome,
+    /// Tasks as in [`Self::Tasks`], which are only shown.
     Inspected,
+    /// Everything that `INFO` reports.
     Info,
-    /// What INFO tells where nothing but lengths is known.
+    /// The numbers of ready and leased tasks, where no more is known.
     Lengths,
+    /// A number.
     Count,
-    /// A count that comes in steps: the argument at this place says where the next begins, if steps begin anywhere.
+    /// A cursor and a number. The call is repeated with the cursor as the argument at this index, or as it is, until the
+    /// cursor is 0; the numbers are added.
     Counts(Option<usize>),
+    /// Nothing.
     Done,
+    /// The settings of a queue.
     Settings,
+    /// A cursor, then for each queue its name and the numbers of ready, delayed, leased and dead tasks.
     Queues {
-        /// Only these are told of.
+        /// The glob that names must match.
         pattern: Option<Vec<u8>>,
     },
+    /// What `EXPLAIN` reports.
     Explained,
+    /// The incarnation of a worker.
     Started,
+    /// The incarnation of a worker, and what remains to be ended of its predecessor.
+    StartedInSteps,
+    /// What a worker is to stop working on: receipts, or foreign ids.
     Receipts,
+    /// A cursor, then receipts; the call is repeated until the cursor is 0.
+    ReceiptsInSteps,
+    /// For each worker its name, incarnation, time to live, and number of tasks.
     Workers,
+}
+
+/// Where a pop has its arguments.
+#[derive(Clone, Copy, Debug)]
+pub struct PopForm {
+    /// The index of the number of tasks.
+    pub count: usize,
+    /// The index of the number of bytes that the payloads may have, if the script takes one.
+    pub room: Option<usize>,
+    /// The index of the first queue; queues are the last arguments.
+    pub queues: usize,
 }
 
 impl ReplyForm {
@@ -53,38 +86,45 @@ impl ReplyForm {
     }
 }
 
-/// Where in a pop's arguments it says how many it requests, and how many bytes its answer may have.
+/// The index of the number of tasks in a pop, and of the bytes that its answer may have.
 pub(crate) const POP_COUNT: usize = 0;
 pub(crate) const POP_ROOM: usize = 9;
 /// Where its queues begin.
 pub(crate) const POP_QUEUES: usize = 10;
 
 impl Call {
-    pub(crate) fn new(op: &'static str, queue: Option<&[u8]>) -> Self {
+    /// A call without arguments.
+    pub fn new(op: &'static str, queue: Option<&[u8]>) -> Self {
         Self { op, queue: queue.map(<[u8]>::to_vec), args: Vec::new() }
     }
 
-    /// One about a queue, which is also its first argument.
-    pub(crate) fn about(op: &'static str, queue: &[u8]) -> Self {
+    /// A call about a queue, which is also its first argument.
+    pub fn about(op: &'static str, queue: &[u8]) -> Self {
         Self::new(op, Some(queue)).arg(queue)
     }
 
-    /// One about several queues, which are all that it requests.
-    pub(crate) fn over(op: &'static str, queues: &[&[u8]]) -> Self {
+    /// A call about several queues, which are its arguments.
+    pub fn over(op: &'static str, queues: &[&[u8]]) -> Self {
         Self::new(op, queues.first().copied()).args(queues.iter().copied())
     }
 
-    pub(crate) fn arg(mut self, arg: impl Into<Vec<u8>>) -> Self {
+    /// Adds an argument.
+    #[must_use]
+    pub fn arg(mut self, arg: impl Into<Vec<u8>>) -> Self {
         self.args.push(arg.into());
         self
     }
 
-    pub(crate) fn args<A: Into<Vec<u8>>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
+    /// Adds arguments.
+    #[must_use]
+    pub fn args<A: Into<Vec<u8>>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
         self.args.extend(args.into_iter().map(Into::into));
         self
     }
 
-    pub(crate) fn number(self, n: u64) -> Self {
+    /// Adds a number.
+    #[must_use]
+    pub fn number(self, n: u64) -> Self {
         self.arg(n.to_string())
     }
 
@@ -325,9 +365,9 @@ fn worker_call(worker: &Worker<'_>) -> (Call, ReplyForm) {
     let of = |op, worker: WorkerRef<'_>| Call::new(op, None).arg(worker.name).number(worker.incarnation);
     match *worker {
         Worker::Start { name, ttl_ms } => {
-            (Call::new("start", None).arg(name).number(ttl_ms), ReplyForm::Started)
+            (Call::new("start", None).arg(name).number(ttl_ms), ReplyForm::StartedInSteps)
         }
-        Worker::Beat(worker) => (of("beat", worker).arg(""), ReplyForm::Receipts),
+        Worker::Beat(worker) => (of("beat", worker).arg(""), ReplyForm::ReceiptsInSteps),
         Worker::Work(worker, queue) => (of("work", worker).arg(queue), ReplyForm::Done),
         Worker::Rest(worker, queue) => (of("rest", worker).arg(queue), ReplyForm::Count),
         Worker::Stop(worker) => (of("stop", worker).arg(""), ReplyForm::Counts(Some(2))),

@@ -23,7 +23,7 @@ pub(crate) enum Runner {
 impl Runner {
     /// Loads what a layout needs.
     pub(crate) async fn load(
-        layout: Layout,
+        layout: &dyn Layout,
         connection: &mut MultiplexedConnection,
     ) -> Result<Self, RedisError> {
         let source = layout.script();

@@ -11,15 +11,13 @@ use sureq_core::command::{Cancel, Command, TaskRefs, Worker};
 use sureq_core::{Refusal, limits};
 
 use crate::connection::link::Patience;
-use crate::foreign::worqr;
-use crate::layout::Layout;
 use crate::script::answer::{Strange, bytes, fields, list, number, refusal};
-use crate::script::call::{BEAT_CURSOR, Call, POP_COUNT, POP_ROOM};
+use crate::script::call::{BEAT_CURSOR, Call};
 use crate::spread::{numbered, size};
 use crate::thread::HomeThread;
 
 /// How many tasks, ids or queues one call asks for: two or three milliseconds of Redis. Scripts move as many by themselves.
-pub(crate) const SLICE: usize = 200;
+pub const SLICE: usize = 200;
 
 /// How many bytes of payloads one call asks for; a single task may have more.
 const SLICE_BYTES: usize = 4 << 20;
@@ -27,15 +25,14 @@ const SLICE_BYTES: usize = 4 << 20;
 /// How many calls of a RECOVER may find nothing before the rest is left to the next command.
 const FRUITLESS_MAX: usize = 20;
 
-/// Whether a command takes several calls, each for a slice. Its replies are expected to have so many bytes.
-pub(crate) fn is_sliced(layout: Layout, command: &Command<'_>, reply_bytes: usize) -> bool {
+/// Whether a command takes several calls in our own layout. Its replies are expected to have so many bytes.
+pub(crate) fn is_sliced(command: &Command<'_>, reply_bytes: usize) -> bool {
     let is_long = |tasks: &TaskRefs<'_>| tasks.list.len() > SLICE;
     match command {
         Command::Pop(pop) => {
             let is_long = pop.count > 1 && reply_bytes > SLICE_BYTES || pop.queues.len() > SLICE;
-            pop.count as usize > SLICE || layout == Layout::Sureq && is_long
+            pop.count as usize > SLICE || is_long
         }
-        _ if layout != Layout::Sureq => false,
         Command::Inspect { count, .. } => *count as usize > SLICE || *count > 1 && reply_bytes > SLICE_BYTES,
         Command::Recover { .. } | Command::Worker(Worker::List) => true,
         Command::Ack { tasks, .. } | Command::Bury { tasks, .. } | Command::Delete { tasks, .. } => {
@@ -59,8 +56,8 @@ impl HomeThread {
     /// Asks a call of whoever is concerned, slice by slice.
     pub(crate) async fn ask_in_slices(&self, call: &Call) -> Result<Value, Refusal> {
         match call.op {
-            _ if self.spans(call) => self.ask(call).await,
-            "pop" => self.pop_in_slices(call, Patience::Some).await,
+            _ if self.spans(call) => self.execute(call).await,
+            "pop" => self.pop_in_slices(call, Patience::Normal).await,
             "inspect" => self.inspect_in_slices(call).await,
             "recover" => self.recover_in_slices(call).await,
             "workers" => self.workers_in_slices().await,
@@ -73,27 +70,26 @@ impl HomeThread {
 
     /// A pop of one store. What a later slice fails to get is left where it is: the tasks that are there are handed out.
     pub(crate) async fn pop_in_slices(&self, call: &Call, patience: Patience) -> Result<Value, Refusal> {
-        let layout = self.link.target.layout;
-        let at = layout.pop_queues();
-        let wanted = sureq_core::id::decimal(&call.args[POP_COUNT]).unwrap_or(1) as usize;
-        let room = match call.args.get(POP_ROOM).filter(|_| layout == Layout::Sureq) {
+        let layout = self.link.target.layout();
+        let form = layout.pop_form();
+        let wanted = sureq_core::id::decimal(&call.args[form.count]).unwrap_or(1) as usize;
+        let room = match form.room.and_then(|at| call.args.get(at)) {
             Some(room) => sureq_core::id::decimal(room).map_or(limits::REPLY_BYTES_MAX, |room| room as usize),
             None => usize::MAX,
         };
         let (mut tasks, mut first_queue, mut taken_bytes): (Vec<Value>, usize, usize) = (Vec::new(), 0, 0);
-        let queues = &call.args[at..];
-        let queues_max = if layout == Layout::Sureq { SLICE } else { queues.len() };
+        let queues = &call.args[form.queues..];
+        let queues_max = if form.room.is_some() { SLICE } else { queues.len() };
         let mut slice = call.clone();
-        slice.args.truncate(at + queues_max);
+        slice.args.truncate(form.queues + queues_max);
         loop {
             let asked = SLICE.min(wanted - tasks.len());
-            slice.args[POP_COUNT] = asked.to_string().into_bytes();
-            if layout == Layout::Sureq {
-                let slice_room = SLICE_BYTES.min(room - taken_bytes);
-                slice.args[POP_ROOM] = slice_room.to_string().into_bytes();
+            slice.args[form.count] = asked.to_string().into_bytes();
+            if let Some(at) = form.room {
+                slice.args[at] = SLICE_BYTES.min(room - taken_bytes).to_string().into_bytes();
             }
-            let answer = self.link.ask_with(&slice, patience).await;
-            let more = match self.again(&slice, answer).await {
+            let answer = self.call(&slice, patience).await;
+            let more = match self.retry_pop(&slice, answer).await {
                 Ok(answer) if refusal(&answer).is_none() => numbered(answer, |queue| queue + first_queue)?,
                 Ok(answer) if tasks.is_empty() => return Ok(answer),
                 Err(no) if tasks.is_empty() => return Err(no),
@@ -103,7 +99,7 @@ impl HomeThread {
             taken_bytes += got_bytes;
             tasks.extend(more);
             let is_small = got == 0 || got_bytes < SLICE_BYTES / 2;
-            let is_end = got < asked && (layout != Layout::Sureq || is_small);
+            let is_end = got < asked && (form.room.is_none() || is_small);
             let is_last = first_queue + queues_max >= queues.len();
             if is_end && is_last || tasks.len() >= wanted || taken_bytes >= room {
                 break;
@@ -111,12 +107,10 @@ impl HomeThread {
             // The queues before that of the last task had nothing more, or none of these has.
             first_queue =
                 if is_end { first_queue + queues_max } else { tasks.last().map_or(Ok(0), queue_of)? };
-            slice.args.truncate(at);
+            slice.args.truncate(form.queues);
             slice.args.extend(queues[first_queue..].iter().take(queues_max).cloned());
-            slice.queue = slice.args.get(at).cloned();
-            if layout == Layout::Worqr {
-                worqr::move_ids_on(&mut slice, got);
-            }
+            slice.queue = slice.args.get(form.queues).cloned();
+            layout.next_slice(&mut slice, got);
         }
         Ok(Value::Array(tasks))
     }
@@ -137,7 +131,7 @@ impl HomeThread {
             slice.args[2] = from.to_string().into_bytes();
             slice.args[3] = asked.to_string().into_bytes();
             slice.args[4] = SLICE_BYTES.min(limits::REPLY_BYTES_MAX - all_bytes).to_string().into_bytes();
-            let some = list(self.ask_or_refuse(&slice).await?)?;
+            let some = list(self.ask(&slice).await?)?;
             let (got, got_bytes) = (some.len(), payload_bytes(&some));
             (looked_at, all_bytes) = (looked_at + got, all_bytes + got_bytes);
             for task in some {
@@ -160,7 +154,7 @@ impl HomeThread {
         let mut slice = call.clone().arg("").arg("");
         while tasks.len() < wanted && all_bytes < limits::REPLY_BYTES_MAX && fruitless < FRUITLESS_MAX {
             slice.args[1] = SLICE.min(wanted - tasks.len()).to_string().into_bytes();
-            let answer = match self.ask_or_refuse(&slice).await {
+            let answer = match self.ask(&slice).await {
                 Ok(answer) => answer,
                 Err(no) if tasks.is_empty() => return Err(no),
                 Err(_) => break,
@@ -181,8 +175,7 @@ impl HomeThread {
     async fn workers_in_slices(&self) -> Result<Value, Refusal> {
         let (mut workers, mut cursor) = (BTreeMap::new(), b"0".to_vec());
         loop {
-            let mut some =
-                list(self.ask_or_refuse(&Call::new("workers", None).arg(cursor)).await?)?.into_iter();
+            let mut some = list(self.ask(&Call::new("workers", None).arg(cursor)).await?)?.into_iter();
             cursor = bytes(some.next().ok_or(Strange)?)?;
             for worker in some {
                 let [name, incarnation, ttl, mut leased] = fields::<4>(worker)?;
@@ -204,7 +197,7 @@ impl HomeThread {
         let (mut queues, mut cursor) = (BTreeMap::new(), b"0".to_vec());
         loop {
             let step = Call::new("held", None).arg(name.clone()).number(incarnation).arg(cursor);
-            let mut some = list(self.ask_or_refuse(&step).await?)?.into_iter();
+            let mut some = list(self.ask(&step).await?)?.into_iter();
             cursor = bytes(some.next().ok_or(Strange)?)?;
             while let (Some(queue), Some(held)) = (some.next(), some.next()) {
                 queues.insert(bytes(queue)?, number(held)?);
@@ -222,8 +215,7 @@ impl HomeThread {
         first: Result<Value, Refusal>,
     ) -> Result<Value, Refusal> {
         let first = first?;
-        // In the keys of other programs a beat is one call.
-        if self.link.target.layout != Layout::Sureq || refusal(&first).is_some() {
+        if refusal(&first).is_some() {
             return Ok(first);
         }
         let (mut told, mut is_told, mut step) = (Vec::new(), HashSet::new(), call.clone());
@@ -241,7 +233,7 @@ impl HomeThread {
                 break;
             }
             step.args[BEAT_CURSOR] = cursor;
-            answer = self.ask_or_refuse(&step).await;
+            answer = self.ask(&step).await;
         }
         Ok(Value::Array(told))
     }
@@ -253,7 +245,7 @@ impl HomeThread {
         let (mut cursor, mut rows) = (cursor.clone(), Vec::new());
         while rows.len() < wanted {
             let slice = Call::new("queues", None).arg(cursor).number(SLICE.min(wanted - rows.len()) as u64);
-            let mut some = list(self.ask_or_refuse(&slice).await?)?.into_iter();
+            let mut some = list(self.ask(&slice).await?)?.into_iter();
             cursor = bytes(some.next().ok_or(Strange)?)?;
             rows.extend(some);
             if cursor == b"0" {
@@ -296,12 +288,17 @@ impl HomeThread {
     ) -> Result<Value, Refusal> {
         let mut slice = Call::new(call.op, call.queue.as_deref());
         slice.args = [&call.args[..head], some].concat();
-        self.ask_or_refuse(&slice).await.map_err(|no| if done_before > 0 { partly_done(no) } else { no })
+        self.ask(&slice).await.map_err(|no| if done_before > 0 { partly_done(no) } else { no })
     }
 
-    /// Sends one call; what its script refuses is an error.
-    pub(crate) async fn ask_or_refuse(&self, call: &Call) -> Result<Value, Refusal> {
-        let answer = self.link.ask(call).await?;
+    /// Sends one call about one store; returns its answer, which may be a refusal of its script.
+    pub async fn call(&self, call: &Call, patience: Patience) -> Result<Value, Refusal> {
+        self.link.send(&[call], patience).await.pop().unwrap_or(Err(Refusal::Closed))
+    }
+
+    /// Sends one call about one store; returns its answer, or as an error the refusal of its script.
+    pub async fn ask(&self, call: &Call) -> Result<Value, Refusal> {
+        let answer = self.call(call, Patience::Normal).await?;
         refusal(&answer).map_or(Ok(answer), Err)
     }
 
@@ -310,7 +307,7 @@ impl HomeThread {
         for some in tasks.chunks(SLICE).rev() {
             let call = Call::about("undeliver", queue).args(some.iter().cloned());
             // Whatever cannot be given back now comes back as any delivery does whose holder is silent.
-            let _ = self.link.ask(&call).await;
+            let _ = self.call(&call, Patience::Normal).await;
         }
     }
 }

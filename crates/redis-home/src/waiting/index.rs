@@ -11,10 +11,12 @@ use tokio::sync::Notify;
 
 use crate::script::call::Call;
 
-/// One who waits.
-pub(crate) struct Waiter {
-    pub(crate) call: Call,
-    pub(crate) queues: Vec<Vec<u8>>,
+/// A pop that waits.
+pub struct Waiter {
+    /// Its call.
+    pub call: Call,
+    /// The queues that it waits for.
+    pub queues: Vec<Vec<u8>>,
     /// When it gives up, by the monotonic clock.
     pub(crate) until_ms: Option<u64>,
     pub(crate) slot: Arc<ReplySlot>,
@@ -35,7 +37,13 @@ impl Waiter {
 }
 
 impl Waiter {
-    /// Its place in the line.
+    /// Answers it with a refusal.
+    pub fn refuse(&self, no: &Refusal) {
+        // A taker that has left needs no answer.
+        self.slot.refuse_if_open(1, no);
+    }
+
+    /// Its place among those that wait.
     pub(crate) fn place(&self) -> u64 {
         self.place.get()
     }

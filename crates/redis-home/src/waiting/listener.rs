@@ -8,12 +8,11 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use sureq_core::notice::Kind;
 use sureq_home_api::elsewhere::{By, ChannelNames, Subscription, Subscriptions};
-use sureq_home_api::{ListenEvent, Notice, NoticeQueue, NoticeTasks};
+use sureq_home_api::{ListenEvent, Notice, NoticeQueue};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use crate::layout::Layout;
-use crate::layout::channels::Channels;
+use crate::connection::target::Target;
 use crate::thread::HomeThread;
 use crate::waiting::subscription::{SILENCE, still_there};
 
@@ -23,22 +22,22 @@ const RETRY_MAX: Duration = Duration::from_secs(10);
 /// The channels of this home, and where its listeners send their subscriptions.
 pub(crate) struct ListenerChannels {
     changes: mpsc::UnboundedSender<Subscription>,
-    channels: Channels,
+    target: Target,
 }
 
 impl ListenerChannels {
-    pub(crate) const fn new(changes: mpsc::UnboundedSender<Subscription>, channels: Channels) -> Self {
-        Self { changes, channels }
+    pub(crate) const fn new(changes: mpsc::UnboundedSender<Subscription>, target: Target) -> Self {
+        Self { changes, target }
     }
 }
 
 impl ChannelNames for ListenerChannels {
     fn channel(&self, kind: Kind, queue: &[u8]) -> Vec<u8> {
-        self.channels.name(kind.name(), queue)
+        self.target.channels().name(kind.name(), queue)
     }
 
     fn pattern(&self, kind: Kind) -> Vec<u8> {
-        self.channels.pattern(kind.name())
+        self.target.channels().pattern(kind.name())
     }
 
     fn change(&self, subscription: Subscription) {
@@ -119,12 +118,6 @@ fn notice(home: &HomeThread, channel: &[u8], payload: &[u8]) -> Option<ListenEve
     let channels = home.link.target.channels();
     let (kind, queue) =
         Kind::ALL.into_iter().find_map(|kind| Some((kind, channels.queue(kind.name(), channel)?)))?;
-    let tasks = match kind {
-        // Other programs know no ids, and say what they have to say in their own words.
-        Kind::Done | Kind::Cancel | Kind::Delete if home.link.target.layout == Layout::Worqr => {
-            NoticeTasks::Foreign(payload.into())
-        }
-        kind => NoticeTasks::parse(kind, payload)?,
-    };
+    let tasks = home.link.target.layout().notice(kind, payload)?;
     Some(ListenEvent::Notice(Notice { kind, queue: queue.into(), tasks }))
 }

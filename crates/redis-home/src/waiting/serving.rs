@@ -12,6 +12,7 @@ use redis::Value;
 use sureq_core::Refusal;
 use tokio::sync::oneshot;
 
+use crate::connection::link::Patience;
 use crate::script::call::Call;
 use crate::thread::{HomeThread, Store};
 use crate::waiting::index::Waiter;
@@ -31,9 +32,9 @@ impl HomeThread {
         while let [first, ..] = rest {
             let run = &rest[..self.run_len(rest)];
             if self.spans(first) {
-                answers.push(self.ask(first).await);
+                answers.push(self.execute(first).await);
             } else {
-                answers.extend(self.link.send(run).await);
+                answers.extend(self.link.send(run, Patience::Normal).await);
             }
             rest = &rest[run.len()..];
             if let [next, ..] = rest {
@@ -87,9 +88,12 @@ impl HomeThread {
             return Some(Vec::new());
         }
         let queues: Vec<&[u8]> = match call.op {
-            "pop" => {
-                call.args.iter().skip(self.link.target.layout.pop_queues()).map(|queue| &queue[..]).collect()
-            }
+            "pop" => call
+                .args
+                .iter()
+                .skip(self.link.target.layout().pop_form().queues)
+                .map(|queue| &queue[..])
+                .collect(),
             "exists" | "drop" => call.args.iter().map(|queue| &queue[..]).collect(),
             _ => vec![call.queue.as_deref()?],
         };

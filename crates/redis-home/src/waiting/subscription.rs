@@ -24,14 +24,16 @@ const SWEEP: Duration = Duration::from_secs(15);
 const UNWANTED_MAX: usize = 100;
 
 /// How long nothing is heard before the server is asked whether it is still there, and how long it has to answer.
-pub(crate) const SILENCE: Duration = Duration::from_secs(5);
-pub(crate) const HANGS: Duration = Duration::from_secs(5);
+pub const SILENCE: Duration = Duration::from_secs(5);
+/// How long a server has to answer a ping.
+pub const HANGS: Duration = Duration::from_secs(5);
 
 /// How many queues are subscribed to in one round trip.
 const SUBSCRIBED_AT_ONCE: usize = 500;
 
-/// A queue that is to be heard, and whoever requests to know when it is.
-pub(crate) type SubscriptionRequest = (Vec<u8>, oneshot::Sender<()>);
+/// A queue to subscribe to, and where to report that it is done. If that is dropped, the subscription exists already, or
+/// its connection was lost.
+pub type SubscriptionRequest = (Vec<u8>, oneshot::Sender<()>);
 
 /// Hears the messages about queues that are waited for, for as long as the home is open.
 pub(crate) async fn receive(
@@ -119,7 +121,7 @@ async fn receive_on(
 
 /// Finds out whether messages still come through: the server may hang while another has taken over, or something between may
 /// have lost the connection without a word.
-pub(crate) async fn still_there(sink: &mut PubSubSink) -> Result<(), RedisError> {
+pub async fn still_there(sink: &mut PubSubSink) -> Result<(), RedisError> {
     let alive = timeout(HANGS, sink.ping::<redis::Value>()).await;
     alive.map_or_else(
         |_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),

@@ -17,8 +17,8 @@ use sureq_home_api::Payload;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::connection::link::Patience;
-use crate::script::answer::{fields, list, number, read, refusal};
-use crate::script::call::{Call, ReplyForm};
+use crate::script::answer::{fields, list, number, refusal};
+use crate::script::call::Call;
 use crate::thread::{HomeThread, Store};
 use crate::waiting::index::{Agenda, Waiter, WaiterIndex};
 use crate::waiting::serving::serve;
@@ -36,11 +36,14 @@ const UNSUBSCRIBED_MS: u64 = 1_000;
 /// How many queues one script looks at.
 const TICKED: usize = 64;
 
-/// A queue, or any, and whoever requests to know when those who wait for it have been tried.
+/// The queues that are waited for, for whoever subscribes to them.
+pub type SubscriptionRequests = mpsc::UnboundedReceiver<SubscriptionRequest>;
+
+/// A queue, or any, and where to report that its waiters have been tried.
 type Look = (Option<Vec<u8>>, oneshot::Sender<()>);
 
 /// The waiters.
-pub(crate) struct Waiters {
+pub struct Waiters {
     index: RefCell<WaiterIndex>,
     /// Something may have changed.
     changed: Notify,
@@ -61,7 +64,7 @@ pub(crate) struct Waiters {
 }
 
 impl Waiters {
-    pub(crate) fn new(count: Arc<AtomicUsize>) -> (Self, mpsc::UnboundedReceiver<SubscriptionRequest>) {
+    pub(crate) fn new(count: Arc<AtomicUsize>) -> (Self, SubscriptionRequests) {
         let (sender, requests) = mpsc::unbounded_channel();
         let waiters = Self {
             index: RefCell::default(),
@@ -107,7 +110,7 @@ impl Waiters {
     }
 
     /// The first who waits for this queue; it leaves the waiters.
-    pub(crate) fn next(&self, queue: &[u8]) -> Option<Rc<Waiter>> {
+    pub fn next(&self, queue: &[u8]) -> Option<Rc<Waiter>> {
         let those = self.index.borrow().of([&queue.to_vec()]);
         let next = those.into_iter().find(|waiter| !waiter.slot.is_abandoned())?;
         self.remove(&next);
@@ -115,14 +118,14 @@ impl Waiters {
     }
 
     /// Gives one who got nothing its place again.
-    pub(crate) fn restore(&self, waiter: Rc<Waiter>) {
+    pub fn restore(&self, waiter: Rc<Waiter>) {
         self.index.borrow_mut().restore(waiter);
         self.recount();
         self.changed.notify_one();
     }
 
     /// The queues that are waited for.
-    pub(crate) fn queues(&self) -> BTreeSet<Vec<u8>> {
+    pub fn queues(&self) -> BTreeSet<Vec<u8>> {
         self.index.borrow().queues()
     }
 
@@ -132,14 +135,14 @@ impl Waiters {
     }
 
     /// For how long to block for those who wait for this queue, where 0 is for ever; nothing, if nobody does.
-    pub(crate) fn block_ms(&self, queue: &[u8], now_ms: u64) -> Option<u64> {
+    pub fn block_ms(&self, queue: &[u8], now_ms: u64) -> Option<u64> {
         let those = self.index.borrow().of([&queue.to_vec()]);
         let last = those.iter().map(|waiter| waiter.until_ms).reduce(|a, b| Some(a?.max(b?)))?;
         Some(last.map_or(0, |at| at.saturating_sub(now_ms).max(1)))
     }
 
     /// Answers those whose time is up, and forgets those who have left. Who is just being tried has its answer in a moment.
-    pub(crate) fn drop_late(&self, now_ms: u64) {
+    pub fn drop_late(&self, now_ms: u64) {
         let late = self.index.borrow().late(now_ms);
         for waiter in late {
             if !waiter.is_tried.get() {
@@ -162,7 +165,7 @@ impl Waiters {
     }
 
     /// Waits until something has changed, or somebody's time is up, or it is time to look.
-    pub(crate) async fn sleep(&self, now_ms: u64) {
+    pub async fn sleep(&self, now_ms: u64) {
         let next = [self.index.borrow().next_end(), self.agenda.borrow().next()].into_iter().flatten().min();
         match next {
             Some(at) => {
@@ -175,12 +178,12 @@ impl Waiters {
     }
 
     /// Those who want to know when all has been tried.
-    pub(crate) fn take_looks(&self) -> Vec<oneshot::Sender<()>> {
+    pub fn take_looks(&self) -> Vec<oneshot::Sender<()>> {
         self.looks.take().into_iter().map(|(_, done)| done).collect()
     }
 
     /// There may be something in this queue.
-    pub(crate) fn stir(&self, queue: &[u8]) {
+    pub fn stir(&self, queue: &[u8]) {
         self.stirred.borrow_mut().insert(queue.to_vec());
         self.changed.notify_one();
     }
@@ -194,7 +197,7 @@ impl Waiters {
     }
 
     /// There may be something in any queue.
-    pub(crate) fn wake(&self) {
+    pub fn wake(&self) {
         let all = self.queues();
         self.stirred.borrow_mut().extend(all);
         self.changed.notify_one();
@@ -222,7 +225,8 @@ impl Waiters {
         }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
         self.index.borrow().len() == 0
     }
 
@@ -255,13 +259,13 @@ impl Waiters {
         }
     }
 
-    /// Notes that somebody hears of a queue from now on; false if somebody does already.
-    pub(crate) fn begin_subscription(&self, queue: &[u8]) -> bool {
+    /// Notes that a queue is subscribed to from now on; false if it was already.
+    pub fn begin_subscription(&self, queue: &[u8]) -> bool {
         self.subscribed.borrow_mut().insert(queue.to_vec())
     }
 
-    /// Notes that nobody hears of a queue any more. Whoever came to wait for it just now requests it heard again.
-    pub(crate) fn end_subscription(&self, queue: &[u8]) {
+    /// Notes that the subscription to a queue has ended. If somebody waits for the queue by now, it is requested again.
+    pub fn end_subscription(&self, queue: &[u8]) {
         self.subscribed.borrow_mut().remove(queue);
         if self.is_wanted(queue) {
             // Nobody waits for the answer: all are tried when it is heard.
@@ -270,7 +274,8 @@ impl Waiters {
         }
     }
 
-    pub(crate) fn is_wanted(&self, queue: &[u8]) -> bool {
+    /// Whether somebody waits for this queue.
+    pub fn is_wanted(&self, queue: &[u8]) -> bool {
         self.index.borrow().is_wanted(queue)
     }
 }
@@ -374,7 +379,7 @@ pub(crate) async fn try_one(home: &Rc<HomeThread>, store: &Store, waiter: &Rc<Wa
             true
         }
         Ok(answer) => {
-            read(home.link.target.layout.ids(), &ReplyForm::Tasks, answer, &mut replies);
+            replies = home.read_tasks(answer);
             !matches!(replies.list.last(), Some(Reply::Tasks(span)) if span.is_empty())
         }
     };
@@ -417,11 +422,11 @@ async fn plan(home: &Rc<HomeThread>, store: &Store, queues: &BTreeSet<Vec<u8>>) 
 
 /// What a script says of when something will happen to queues; nothing, where time alone brings nothing.
 async fn tick(home: &HomeThread, store: &Store, queues: &[&Vec<u8>]) -> Result<Vec<Value>, Refusal> {
-    if !home.link.target.layout.ticks() {
+    if !home.link.target.layout().has_deadlines() {
         return Ok(Vec::new());
     }
     let call = Call::new("tick", store.as_deref().or(Some(queues[0]))).args(queues.iter().copied().cloned());
-    let answer = home.link.ask_with(&call, Patience::None).await?;
+    let answer = home.call(&call, Patience::Short).await?;
     match refusal(&answer) {
         Some(no) => Err(no),
         None => Ok(list(answer).unwrap_or_default()),

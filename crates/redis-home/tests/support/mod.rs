@@ -3,8 +3,6 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part of this")]
 
 pub mod monitor;
-pub mod shop;
-pub mod waiting;
 pub mod waking;
 pub mod world;
 
@@ -25,7 +23,8 @@ pub use sureq_testkit::proxy::{SwallowingProxy, Way};
 pub use sureq_testkit::patience::{PATIENCE, until};
 
 pub fn open(url: &str) -> RedisHome {
-    RedisHome::open(Target::parse(url).expect("a URL")).expect("Redis listens")
+    let target = Target::parse_with(url, &sureq_redis_compat::LAYOUTS).expect("a URL");
+    RedisHome::open(target).expect("Redis listens")
 }
 
 pub fn run(home: &RedisHome, command: &Command<'_>) -> Replies<Payload> {
