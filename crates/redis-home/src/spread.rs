@@ -16,8 +16,9 @@ use tokio::time::timeout;
 
 use crate::connection::link::Patience;
 use crate::connection::target::Target;
+use crate::layout::own::{POP, POP_ROOM};
 use crate::script::answer::{Strange, bytes, list, number, refusal};
-use crate::script::call::{Call, POP_COUNT, POP_QUEUES, POP_ROOM};
+use crate::script::call::Call;
 use crate::script::slices::SLICE;
 use crate::thread::{HomeThread, Store};
 
@@ -95,10 +96,10 @@ impl HomeThread {
         if store.is_none() {
             return self.pop_in_slices(call, Patience::Short).await;
         }
-        let queues = call.args[POP_QUEUES..].iter().enumerate();
+        let queues = call.args[POP.queues..].iter().enumerate();
         let there: Vec<(usize, &Vec<u8>)> =
             queues.filter(|(_, queue)| self.link.target.store_of(queue) == *store).collect();
-        let mut part = Call::new("pop", store.as_deref()).args(call.args[..POP_QUEUES].iter().cloned());
+        let mut part = Call::new("pop", store.as_deref()).args(call.args[..POP.queues].iter().cloned());
         part = part.args(there.iter().map(|(_, queue)| (*queue).clone()));
         let answer = self.pop_in_slices(&part, Patience::Short).await?;
         match refusal(&answer) {
@@ -123,7 +124,7 @@ impl HomeThread {
     fn runs(&self, call: &Call) -> Vec<(usize, usize)> {
         let mut runs: Vec<(usize, usize)> = Vec::new();
         let mut last = None;
-        for (at, queue) in call.args[POP_QUEUES..].iter().enumerate() {
+        for (at, queue) in call.args[POP.queues..].iter().enumerate() {
             let store = self.link.target.store_of(queue);
             match runs.last_mut() {
                 Some((_, len)) if last == store => *len += 1,
@@ -137,15 +138,15 @@ impl HomeThread {
     /// A pop over several stores: one after the other, until it has enough. It is not atomic over all of them.
     async fn pop_in_turn(&self, call: &Call) -> Result<Value, Refusal> {
         let (mut tasks, mut room, mut failed) = (Vec::new(), limits::REPLY_BYTES_MAX, None);
-        let count = sureq_core::id::decimal(&call.args[POP_COUNT]).unwrap_or(1) as usize;
+        let count = sureq_core::id::decimal(&call.args[POP.count]).unwrap_or(1) as usize;
         for (from, len) in self.runs(call) {
             if tasks.len() >= count || room == 0 {
                 break;
             }
-            let queues = &call.args[POP_QUEUES + from..POP_QUEUES + from + len];
+            let queues = &call.args[POP.queues + from..POP.queues + from + len];
             let mut some = Call::new("pop", queues.first().map(|queue| &queue[..]));
-            some.args = [&call.args[..POP_QUEUES], queues].concat();
-            some.args[POP_COUNT] = (count - tasks.len()).to_string().into_bytes();
+            some.args = [&call.args[..POP.queues], queues].concat();
+            some.args[POP.count] = (count - tasks.len()).to_string().into_bytes();
             some.args[POP_ROOM] = room.to_string().into_bytes();
             let answer = self.pop_in_slices(&some, Patience::Normal).await;
             match answer.and_then(|answer| Ok(numbered(answer, |at| at + from)?)) {
@@ -231,7 +232,7 @@ impl HomeThread {
 
     /// Stores from a cursor on, and the next cursor.
     async fn stores(&self, cursor: Vec<u8>, count: u64) -> Result<(Vec<u8>, Vec<Vec<u8>>), Refusal> {
-        let call = Call::new("stores", None).arg(cursor).number(count);
+        let call = Call::new("stores", None).field("cursor", cursor).field("count", count.to_string());
         let mut answer = list(self.ask(&call).await?)?.into_iter();
         let cursor = bytes(answer.next().ok_or(Strange)?)?;
         Ok((cursor, answer.map(bytes).collect::<Result<_, _>>()?))
@@ -243,8 +244,7 @@ impl HomeThread {
         let count = sureq_core::id::decimal(count).unwrap_or(1).min(AT_ONCE);
         let (next, stores) = self.stores(cursor.clone(), count).await?;
         let (mut rows, mut empty) = (vec![Value::BulkString(next)], Vec::new());
-        let asked: Vec<Call> =
-            stores.iter().map(|store| Call::new("queues", Some(store)).number(0).number(AT_ONCE)).collect();
+        let asked: Vec<Call> = stores.iter().map(|store| queues_call(store, b"0".to_vec())).collect();
         let answers = self.link.send(&asked.iter().collect::<Vec<_>>(), Patience::Normal).await;
         for (store, answer) in stores.into_iter().zip(answers) {
             let before = rows.len();
@@ -273,9 +273,7 @@ impl HomeThread {
             if cursor == b"0" {
                 return Ok(rows);
             }
-            answer = self
-                .call(&Call::new("queues", Some(store)).arg(cursor).number(AT_ONCE), Patience::Normal)
-                .await?;
+            answer = self.call(&queues_call(store, cursor), Patience::Normal).await?;
         }
     }
 
@@ -293,6 +291,11 @@ impl HomeThread {
             cursor = next;
         }
     }
+}
+
+/// Lists the queues of a store from a cursor on.
+fn queues_call(store: &[u8], cursor: Vec<u8>) -> Call {
+    Call::new("queues", Some(store)).field("cursor", cursor).field("count", AT_ONCE.to_string())
 }
 
 /// Tells every store that is listed what a server is told upon meeting it, so that what time does there counts from now on

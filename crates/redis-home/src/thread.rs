@@ -25,8 +25,9 @@ use crate::connection::target::Target;
 use crate::layout::Waiting;
 use crate::layout::deliveries::Deliveries;
 use crate::script::answer::{bytes, fields, is_again, number, read, refusal};
-use crate::script::call::{Call, FAIL_LEFT, ReplyForm, conn_name, fail_call, receipt_text};
+use crate::script::call::{Call, ReplyForm, conn_name, fail_call, receipt_text};
 use crate::script::clock::Clock;
+use crate::script::operations::argument;
 use crate::script::slices::partly_done;
 use crate::spread::{Listed, greet_stores, keep_listed};
 use crate::waiting::index::Waiter;
@@ -442,7 +443,7 @@ impl HomeThread {
             let rest = fail_call(name, &left);
             let first = self.call(&rest, Patience::Normal).await;
             // Whatever cannot be done now is done by those who call next.
-            let _ = self.continue_steps(&rest, Some(FAIL_LEFT), first).await;
+            let _ = self.continue_steps(&rest, Some(argument("fail", "left")), first).await;
         }
         Ok(incarnation)
     }

@@ -7,6 +7,7 @@
 mod cleaning;
 mod tracking;
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -72,8 +73,8 @@ impl Layout for RedisQueue {
         "redis-queue"
     }
 
-    fn script(&self) -> &'static str {
-        concat!(include_str!("../lua/foreign.lua"), include_str!("../lua/redis_queue.lua"))
+    fn script(&self) -> Cow<'static, str> {
+        concat!(include_str!("../lua/foreign.lua"), include_str!("../lua/redis_queue.lua")).into()
     }
 
     fn call_of(&self, command: &Command<'_>, _: &str) -> Result<(Call, ReplyForm), Refusal> {

@@ -7,6 +7,7 @@ mod cleaning;
 mod moving;
 mod old_clients;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -59,8 +60,8 @@ impl Layout for WorkQueue {
         "work-queue"
     }
 
-    fn script(&self) -> &'static str {
-        concat!(include_str!("../lua/foreign.lua"), include_str!("../lua/work_queue.lua"))
+    fn script(&self) -> Cow<'static, str> {
+        concat!(include_str!("../lua/foreign.lua"), include_str!("../lua/work_queue.lua")).into()
     }
 
     fn call_of(&self, command: &Command<'_>, _: &str) -> Result<(Call, ReplyForm), Refusal> {

@@ -8,6 +8,7 @@ mod cancels;
 mod cleaning;
 mod hashes;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -59,8 +60,8 @@ impl Layout for Worqr {
         "worqr"
     }
 
-    fn script(&self) -> &'static str {
-        concat!(include_str!("../lua/foreign.lua"), include_str!("../lua/worqr.lua"))
+    fn script(&self) -> Cow<'static, str> {
+        concat!(include_str!("../lua/foreign.lua"), include_str!("../lua/worqr.lua")).into()
     }
 
     fn call_of(&self, command: &Command<'_>, _: &str) -> Result<(Call, ReplyForm), Refusal> {

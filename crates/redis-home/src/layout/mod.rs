@@ -11,10 +11,11 @@ pub(crate) mod channels;
 pub(crate) mod deliveries;
 pub(crate) mod keys;
 mod options;
-mod own;
+pub(crate) mod own;
 mod services;
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -68,7 +69,7 @@ pub trait Layout: Any + fmt::Debug + Send + Sync {
     }
 
     /// The Lua source, which ends with the function `run(KEYS, ARGV)`.
-    fn script(&self) -> &'static str;
+    fn script(&self) -> Cow<'static, str>;
 
     /// The call for a command that is within the limits of the core. `home` tells this home from others.
     fn call_of(&self, command: &Command<'_>, home: &str) -> Result<(Call, ReplyForm), Refusal>;

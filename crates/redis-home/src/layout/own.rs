@@ -1,5 +1,6 @@
 //! Sureq's own layout, which supports every command. docs/reference/redis-keys.md lists its keys.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 
 use futures_util::future::LocalBoxFuture;
@@ -13,9 +14,16 @@ use super::{
     Waiting,
 };
 use crate::connection::target::Target;
-use crate::script::call::{POP_COUNT, POP_QUEUES, POP_ROOM, call_of};
+use crate::script::call::call_of;
 use crate::script::clock::LogClock;
+use crate::script::operations::{argument, header};
 use crate::script::slices::is_sliced;
+
+pub(crate) const POP_ROOM: usize = argument("pop", "room");
+
+/// Where a pop has its arguments.
+pub(crate) const POP: PopForm =
+    PopForm { count: argument("pop", "count"), room: Some(POP_ROOM), queues: argument("pop", "queues...") };
 
 /// The layout `sureq`.
 #[derive(Clone, Copy, Debug)]
@@ -30,8 +38,8 @@ impl Layout for OwnLayout {
         "sureq:"
     }
 
-    fn script(&self) -> &'static str {
-        include_str!("../script/lua/queue.lua")
+    fn script(&self) -> Cow<'static, str> {
+        (header() + include_str!("../script/lua/queue.lua")).into()
     }
 
     fn call_of(&self, command: &Command<'_>, home: &str) -> Result<(Call, ReplyForm), Refusal> {
@@ -39,7 +47,7 @@ impl Layout for OwnLayout {
     }
 
     fn pop_form(&self) -> PopForm {
-        PopForm { count: POP_COUNT, room: Some(POP_ROOM), queues: POP_QUEUES }
+        POP
     }
 
     fn is_sliced(&self, command: &Command<'_>, reply_bytes: usize) -> bool {

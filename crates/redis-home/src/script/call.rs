@@ -1,5 +1,6 @@
 //! From a command to the call of a script.
 
+use crate::script::operations::argument;
 use sureq_core::command::{
     AckScope, Add, Cancel, Command, ConnId, IdForm, LapseEnd, LapsePolicy, NameArg, Pop, Return, TaskRef,
     TaskRefs, View, When, Worker, WorkerRef,
@@ -86,12 +87,6 @@ impl ReplyForm {
     }
 }
 
-/// The index of the number of tasks in a pop, and of the bytes that its answer may have.
-pub(crate) const POP_COUNT: usize = 0;
-pub(crate) const POP_ROOM: usize = 9;
-/// Where its queues begin.
-pub(crate) const POP_QUEUES: usize = 10;
-
 impl Call {
     /// A call without arguments.
     pub fn new(op: &'static str, queue: Option<&[u8]>) -> Self {
@@ -126,11 +121,6 @@ impl Call {
     #[must_use]
     pub fn number(self, n: u64) -> Self {
         self.arg(n.to_string())
-    }
-
-    /// A number, or nothing.
-    fn maybe(self, n: Option<u64>) -> Self {
-        self.arg(n.map(|n| n.to_string()).unwrap_or_default())
     }
 
     fn refs(mut self, tasks: TaskRefs<'_>) -> Result<Self, Refusal> {
@@ -181,20 +171,33 @@ pub(crate) fn call_of(command: &Command<'_>, home: &str) -> Result<(Call, ReplyF
         Command::Pop(ref pop) => (pop_call(pop, home), ReplyForm::Tasks),
         Command::Ack { queue, tasks, scope } => {
             let scope = if scope == AckScope::Leased { "leased" } else { "lapsed" };
-            (Call::new("ack", Some(queue)).arg(scope).arg(queue).refs(tasks)?, ReplyForm::Acked)
+            (
+                Call::new("ack", Some(queue)).field("scope", scope).field("queue", queue).refs(tasks)?,
+                ReplyForm::Acked,
+            )
         }
-        Command::Extend { queue, task, ms } => {
-            (Call::about("extend", queue).arg(reference(task)?).number(ms), ReplyForm::Outcome)
-        }
+        Command::Extend { queue, task, ms } => (
+            Call::about("extend", queue).field("task", reference(task)?).field("ms", text(ms)),
+            ReplyForm::Outcome,
+        ),
         Command::Return(ref back) => (return_call(back)?, ReplyForm::Outcome),
         Command::Recover { queue, count, elapsed_ms } => {
             let count = count.min(limits::REPLY_TASKS_MAX);
-            (Call::about("recover", queue).number(count.into()).number(elapsed_ms), ReplyForm::Tasks)
+            (
+                Call::about("recover", queue)
+                    .field("count", text(count.into()))
+                    .field("elapsed", text(elapsed_ms)),
+                ReplyForm::Tasks,
+            )
         }
         Command::Inspect { queue, view, start, count } => {
             let count = count.min(limits::REPLY_TASKS_MAX);
-            let call = Call::about("inspect", queue).arg(name_of(view)).arg(start.to_string());
-            (call.number(count.into()).number(limits::REPLY_BYTES_MAX as u64), ReplyForm::Inspected)
+            let call = Call::about("inspect", queue)
+                .field("view", name_of(view))
+                .field("start", start.to_string())
+                .field("count", text(count.into()))
+                .field("room", text(limits::REPLY_BYTES_MAX as u64));
+            (call, ReplyForm::Inspected)
         }
         Command::Info { queue } => (Call::about("info", queue), ReplyForm::Info),
         Command::Cancel { queue, which: Cancel::Ids(tasks) } => {
@@ -204,16 +207,19 @@ pub(crate) fn call_of(command: &Command<'_>, home: &str) -> Result<(Call, ReplyF
             (Call::about("cancel_names", queue).args(names.iter().copied()), ReplyForm::Count)
         }
         Command::Cancel { queue, which: Cancel::Payload(payload) } => {
-            (Call::about("cancel_payload", queue).arg(payload).arg("0"), ReplyForm::Counts(Some(2)))
+            let call = Call::about("cancel_payload", queue).field("payload", payload).field("cursor", "0");
+            (call, ReplyForm::Counts(Some(argument("cancel_payload", "cursor"))))
         }
         Command::Bury { queue, tasks } => (Call::about("bury", queue).refs(tasks)?, ReplyForm::Count),
         Command::Revive { queue, tasks: None } => {
-            (Call::about("revive_all", queue).arg(""), ReplyForm::Counts(Some(1)))
+            let call = Call::about("revive_all", queue).field("upto", "");
+            (call, ReplyForm::Counts(Some(argument("revive_all", "upto"))))
         }
         Command::Revive { queue, tasks: Some(tasks) } => (revive_call(queue, tasks)?, ReplyForm::Count),
         Command::Delete { queue, tasks } => (Call::about("delete", queue).refs(tasks)?, ReplyForm::Count),
         Command::Purge { queue, state } => {
-            (Call::about("purge", queue).arg(state.map_or("", name_of)).arg(""), ReplyForm::Counts(Some(2)))
+            let call = Call::about("purge", queue).field("view", state.map_or("", name_of)).field("left", "");
+            (call, ReplyForm::Counts(Some(argument("purge", "left"))))
         }
         Command::Drop { queues } => (Call::over("drop", queues), ReplyForm::Count),
         Command::Exists { queues } => (Call::over("exists", queues), ReplyForm::Count),
@@ -222,12 +228,14 @@ pub(crate) fn call_of(command: &Command<'_>, home: &str) -> Result<(Call, ReplyF
         Command::Config { queue, changes } => (config_call(queue, changes), ReplyForm::Settings),
         Command::Explain { queue, task } => {
             let id = id_text(claim(task)?.id());
-            (Call::about("explain", queue).arg(id), ReplyForm::Explained)
+            (Call::about("explain", queue).field("id", id), ReplyForm::Explained)
         }
         Command::Size => (Call::new("size", None), ReplyForm::Count),
         Command::Queues { pattern, cursor, count } => {
             let pattern = pattern.map(<[u8]>::to_vec);
-            let call = Call::new("queues", None).number(cursor).number(count.max(1).into());
+            let call = Call::new("queues", None)
+                .field("cursor", text(cursor))
+                .field("count", text(count.max(1).into()));
             (call, ReplyForm::Queues { pattern })
         }
         Command::Worker(ref worker) => worker_call(worker),
@@ -257,14 +265,14 @@ fn add_call(add: &Add<'_>) -> Call {
         When::At(at) => (None, Some(at.0)),
     };
     Call::about("add", add.queue)
-        .arg(add.payload)
-        .arg(name)
-        .maybe(delay)
-        .maybe(at)
-        .arg(add.priority.to_string())
-        .maybe(add.tries.map(u64::from))
-        .maybe(add.backoff_ms)
-        .maybe(add.ttl_ms)
+        .field("payload", add.payload)
+        .field("name", name)
+        .field("delay", maybe(delay))
+        .field("at", maybe(at))
+        .field("priority", add.priority.to_string())
+        .field("tries", maybe(add.tries.map(u64::from)))
+        .field("backoff", maybe(add.backoff_ms))
+        .field("ttl", maybe(add.ttl_ms))
 }
 
 fn pop_call(pop: &Pop<'_>, home: &str) -> Call {
@@ -283,30 +291,33 @@ fn pop_call(pop: &Pop<'_>, home: &str) -> Call {
         }
     };
     Call::new("pop", pop.queues.first().copied())
-        .number(pop.count.min(limits::REPLY_TASKS_MAX).into())
-        .maybe(lease.ms)
-        .arg(worker)
-        .maybe(incarnation)
-        .arg(conn)
-        .arg(place)
-        .maybe(limit)
-        .arg(end)
-        .arg(if pop.meta { "1" } else { "" })
-        .arg("")
+        .field("count", text(pop.count.min(limits::REPLY_TASKS_MAX).into()))
+        .field("lease", maybe(lease.ms))
+        .field("worker", worker)
+        .field("incarnation", maybe(incarnation))
+        .field("connection", conn)
+        .field("place", place)
+        .field("limit", maybe(limit))
+        .field("ending", end)
+        .field("meta", if pop.meta { "1" } else { "" })
+        .field("room", "")
         .args(pop.queues.iter().copied())
 }
 
 fn return_call(back: &Return<'_>) -> Result<Call, Refusal> {
     let reason = back.failed.map(|reason| &reason[..reason.len().min(limits::REASON_BYTES_MAX)]);
     Ok(Call::about("return", back.queue)
-        .arg(reference(back.task)?)
-        .arg(back.to.map(place).unwrap_or_default())
-        .arg(match back.failed {
-            None => "",
-            Some(_) if back.is_last => "last",
-            Some(_) => "1",
-        })
-        .arg(reason.unwrap_or_default()))
+        .field("task", reference(back.task)?)
+        .field("place", back.to.map(place).unwrap_or_default())
+        .field(
+            "failed",
+            match back.failed {
+                None => "",
+                Some(_) if back.is_last => "last",
+                Some(_) => "1",
+            },
+        )
+        .field("reason", reason.unwrap_or_default()))
 }
 
 fn place(to: Place) -> Vec<u8> {
@@ -350,28 +361,38 @@ fn config_call(queue: &[u8], changes: Changes<'_>) -> Call {
     call
 }
 
-/// Where in the arguments of a beat it says where its next step begins.
-pub(crate) const BEAT_CURSOR: usize = 2;
+/// A number as scripts read it.
+fn text(n: u64) -> String {
+    n.to_string()
+}
 
-/// Where in the arguments of the end of a worker it says what is left of it.
-pub(crate) const FAIL_LEFT: usize = 1;
+/// A number, or nothing.
+fn maybe(n: Option<u64>) -> String {
+    n.map(text).unwrap_or_default()
+}
 
-/// Ends a worker, or goes on with what is left of one.
+/// Ends a worker, or continues to end one of which this is `left`.
 pub(crate) fn fail_call(name: &[u8], left: &[u8]) -> Call {
-    Call::new("fail", None).arg(name).arg(left)
+    Call::new("fail", None).field("name", name).field("left", left)
 }
 
 fn worker_call(worker: &Worker<'_>) -> (Call, ReplyForm) {
-    let of = |op, worker: WorkerRef<'_>| Call::new(op, None).arg(worker.name).number(worker.incarnation);
+    let of = |op, worker: WorkerRef<'_>| {
+        Call::new(op, None).field("name", worker.name).field("incarnation", text(worker.incarnation))
+    };
     match *worker {
         Worker::Start { name, ttl_ms } => {
-            (Call::new("start", None).arg(name).number(ttl_ms), ReplyForm::StartedInSteps)
+            let call = Call::new("start", None).field("name", name).field("ttl", text(ttl_ms));
+            (call, ReplyForm::StartedInSteps)
         }
-        Worker::Beat(worker) => (of("beat", worker).arg(""), ReplyForm::ReceiptsInSteps),
-        Worker::Work(worker, queue) => (of("work", worker).arg(queue), ReplyForm::Done),
-        Worker::Rest(worker, queue) => (of("rest", worker).arg(queue), ReplyForm::Count),
-        Worker::Stop(worker) => (of("stop", worker).arg(""), ReplyForm::Counts(Some(2))),
-        Worker::Fail { name } => (fail_call(name, b""), ReplyForm::Counts(Some(FAIL_LEFT))),
+        Worker::Beat(worker) => (of("beat", worker).field("cursor", ""), ReplyForm::ReceiptsInSteps),
+        Worker::Work(worker, queue) => (of("work", worker).field("queue", queue), ReplyForm::Done),
+        Worker::Rest(worker, queue) => (of("rest", worker).field("queue", queue), ReplyForm::Count),
+        Worker::Stop(worker) => {
+            let form = ReplyForm::Counts(Some(argument("stop", "left")));
+            (of("stop", worker).field("left", ""), form)
+        }
+        Worker::Fail { name } => (fail_call(name, b""), ReplyForm::Counts(Some(argument("fail", "left")))),
         Worker::List => (Call::new("workers", None), ReplyForm::Workers),
     }
 }

@@ -3,5 +3,6 @@
 pub(crate) mod answer;
 pub(crate) mod call;
 pub(crate) mod clock;
+pub(crate) mod operations;
 pub(crate) mod runner;
 pub(crate) mod slices;

@@ -12,7 +12,8 @@ use sureq_core::{Refusal, limits};
 
 use crate::connection::link::Patience;
 use crate::script::answer::{Strange, bytes, fields, list, number, refusal};
-use crate::script::call::{BEAT_CURSOR, Call};
+use crate::script::call::Call;
+use crate::script::operations::argument;
 use crate::spread::{numbered, size};
 use crate::thread::HomeThread;
 
@@ -117,7 +118,10 @@ impl HomeThread {
 
     /// Tasks of a view. One that moves between two slices is shown once, or not at all.
     async fn inspect_in_slices(&self, call: &Call) -> Result<Value, Refusal> {
-        let [_, _, start, count, _] = &call.args[..] else { return Err(Strange.into()) };
+        const START: usize = argument("inspect", "start");
+        const COUNT: usize = argument("inspect", "count");
+        const ROOM: usize = argument("inspect", "room");
+        let (start, count) = (&call.args[START], &call.args[COUNT]);
         let count = sureq_core::id::decimal(count).unwrap_or(0) as usize;
         let start: i64 = std::str::from_utf8(start).ok().and_then(|n| n.parse().ok()).ok_or(Strange)?;
         let (mut shown, mut ids) = (Vec::new(), HashSet::new());
@@ -128,9 +132,9 @@ impl HomeThread {
             if start < 0 && from >= 0 {
                 break;
             }
-            slice.args[2] = from.to_string().into_bytes();
-            slice.args[3] = asked.to_string().into_bytes();
-            slice.args[4] = SLICE_BYTES.min(limits::REPLY_BYTES_MAX - all_bytes).to_string().into_bytes();
+            slice.args[START] = from.to_string().into_bytes();
+            slice.args[COUNT] = asked.to_string().into_bytes();
+            slice.args[ROOM] = SLICE_BYTES.min(limits::REPLY_BYTES_MAX - all_bytes).to_string().into_bytes();
             let some = list(self.ask(&slice).await?)?;
             let (got, got_bytes) = (some.len(), payload_bytes(&some));
             (looked_at, all_bytes) = (looked_at + got, all_bytes + got_bytes);
@@ -148,12 +152,14 @@ impl HomeThread {
 
     /// Leases that nothing else ends, from the oldest on. What was recovered by this command is not recovered again by it.
     async fn recover_in_slices(&self, call: &Call) -> Result<Value, Refusal> {
-        let [_, count, _] = &call.args[..] else { return Err(Strange.into()) };
-        let wanted = sureq_core::id::decimal(count).unwrap_or(0) as usize;
+        const COUNT: usize = argument("recover", "count");
+        const FROM: usize = argument("recover", "from");
+        const UPTO: usize = argument("recover", "upto");
+        let wanted = sureq_core::id::decimal(&call.args[COUNT]).unwrap_or(0) as usize;
         let (mut tasks, mut all_bytes, mut fruitless) = (Vec::new(), 0, 0);
-        let mut slice = call.clone().arg("").arg("");
+        let mut slice = call.clone().field("from", "").field("upto", "");
         while tasks.len() < wanted && all_bytes < limits::REPLY_BYTES_MAX && fruitless < FRUITLESS_MAX {
-            slice.args[1] = SLICE.min(wanted - tasks.len()).to_string().into_bytes();
+            slice.args[COUNT] = SLICE.min(wanted - tasks.len()).to_string().into_bytes();
             let answer = match self.ask(&slice).await {
                 Ok(answer) => answer,
                 Err(no) if tasks.is_empty() => return Err(no),
@@ -167,7 +173,7 @@ impl HomeThread {
             if from.is_empty() {
                 break;
             }
-            (slice.args[3], slice.args[4]) = (from, bytes(upto)?);
+            (slice.args[FROM], slice.args[UPTO]) = (from, bytes(upto)?);
         }
         Ok(Value::Array(tasks))
     }
@@ -175,7 +181,8 @@ impl HomeThread {
     async fn workers_in_slices(&self) -> Result<Value, Refusal> {
         let (mut workers, mut cursor) = (BTreeMap::new(), b"0".to_vec());
         loop {
-            let mut some = list(self.ask(&Call::new("workers", None).arg(cursor)).await?)?.into_iter();
+            let mut some =
+                list(self.ask(&Call::new("workers", None).field("cursor", cursor)).await?)?.into_iter();
             cursor = bytes(some.next().ok_or(Strange)?)?;
             for worker in some {
                 let [name, incarnation, ttl, mut leased] = fields::<4>(worker)?;
@@ -196,7 +203,10 @@ impl HomeThread {
         let (name, incarnation) = (bytes(name.clone())?, number(incarnation.clone())?);
         let (mut queues, mut cursor) = (BTreeMap::new(), b"0".to_vec());
         loop {
-            let step = Call::new("held", None).arg(name.clone()).number(incarnation).arg(cursor);
+            let step = Call::new("held", None)
+                .field("name", name.clone())
+                .field("incarnation", incarnation.to_string())
+                .field("cursor", cursor);
             let mut some = list(self.ask(&step).await?)?.into_iter();
             cursor = bytes(some.next().ok_or(Strange)?)?;
             while let (Some(queue), Some(held)) = (some.next(), some.next()) {
@@ -232,7 +242,7 @@ impl HomeThread {
             if cursor == b"0" {
                 break;
             }
-            step.args[BEAT_CURSOR] = cursor;
+            step.args[const { argument("beat", "cursor") }] = cursor;
             answer = self.ask(&step).await;
         }
         Ok(Value::Array(told))
@@ -240,11 +250,16 @@ impl HomeThread {
 
     /// Queues in the order of their numbers. One that is there all the time is told of once.
     async fn queues_in_slices(&self, call: &Call) -> Result<Value, Refusal> {
-        let [cursor, count] = &call.args[..] else { return Err(Strange.into()) };
+        let (cursor, count) = (
+            &call.args[const { argument("queues", "cursor") }],
+            &call.args[const { argument("queues", "count") }],
+        );
         let wanted = sureq_core::id::decimal(count).unwrap_or(1) as usize;
         let (mut cursor, mut rows) = (cursor.clone(), Vec::new());
         while rows.len() < wanted {
-            let slice = Call::new("queues", None).arg(cursor).number(SLICE.min(wanted - rows.len()) as u64);
+            let slice = Call::new("queues", None)
+                .field("cursor", cursor)
+                .field("count", SLICE.min(wanted - rows.len()).to_string());
             let mut some = list(self.ask(&slice).await?)?.into_iter();
             cursor = bytes(some.next().ok_or(Strange)?)?;
             rows.extend(some);
@@ -257,7 +272,7 @@ impl HomeThread {
     }
 
     async fn ack_in_slices(&self, call: &Call) -> Result<Value, Refusal> {
-        const HEAD: usize = 2;
+        const HEAD: usize = argument("ack", "tasks...");
         let (mut finished, mut before) = (Vec::new(), 0);
         for some in call.args[HEAD..].chunks(SLICE) {
             for index in list(self.ask_slice(call, HEAD, some, before).await?)? {

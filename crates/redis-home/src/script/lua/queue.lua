@@ -53,8 +53,6 @@ local CLOCK_KEPT_MS = 50
 
 -- What a call has; set anew by each.
 local keys, args, STORE, OWN, PREFIX
--- What an operation wants begins behind these.
-local HEAD = 5
 -- The wall clock and log time, in whole milliseconds. What lasts from now on is counted from the end of this one.
 local wall, log, log_end
 -- What log time would be if it had never been ahead, in microseconds.
@@ -1155,25 +1153,27 @@ end
 
 local ops = {}
 
--- What an operation is given behind its first `n` arguments.
-local function tail(n)
+-- The list that ends the arguments of a call.
+local function rest(a)
   local list = {}
-  for i = n + HEAD + 1, #args do list[#list + 1] = args[i] end
+  for i = a.rest, #args do list[#list + 1] = args[i] end
   return list
 end
 
--- queue, payload...
-function ops.push(name)
+-- Adds tasks; answers their ids.
+function ops.push(a)
+  local name = a.queue
   local q = open(name)
   if not q.s.listed then read('ZCARD', OWN .. 'queues') end
   settle(q)
-  local count, size = #args - HEAD - 1, 0
-  for i = HEAD + 2, #args do size = size + #args[i] end
+  local before = a.rest - 1
+  local count, size = #args - before, 0
+  for i = a.rest, #args do size = size + #args[i] end
   if not make_room(q, count, size) then return FULL end
   local s, ids, ttl = q.s, next_ids(count), q.s['s-ttl']
   local bodies, places, tail = {}, {}, s.tail
   for i = 1, count do
-    bodies[2 * i - 1], bodies[2 * i] = ids[i], args[i + HEAD + 1]
+    bodies[2 * i - 1], bodies[2 * i] = ids[i], args[before + i]
     places[2 * i - 1], places[2 * i] = tail + i, ids[i]
   end
   -- A record says what the id does not.
@@ -1200,8 +1200,9 @@ function ops.push(name)
   return ids
 end
 
--- queue, payload, name (with its kind before it, or empty), delay, at, priority, tries, backoff, ttl; empty for none
-function ops.add(name, payload, task_name, delay, at, priority, tries_of, backoff_of, ttl)
+-- Adds one task. Its name begins with 'n', or is 'h' for the hash of the payload; empty fields are not set.
+function ops.add(a)
+  local name, payload, task_name, delay, at, priority, tries_of, backoff_of, ttl = a.queue, a.payload, a.name, a.delay, a.at, a.priority, a.tries, a.backoff, a.ttl
   local q = open(name)
   settle(q)
   if task_name == 'h' then task_name = 'h' .. redis.sha1hex(payload) end
@@ -1337,9 +1338,10 @@ local function hold(conn, queue)
   end
 end
 
--- count, lease, worker, incarnation, connection, place, limit and end of its lapse, whether to tell more, how many bytes the
--- answer may have if fewer than ever, queue...
-function ops.pop(count, ms, worker, incarnation_of, conn, place, limit, ending, meta, bytes_max)
+-- Leases tasks. `place`, `limit` and `ending` are the policy for a lapse; with `meta` the answer says more about each task; `room`
+-- is how many payload bytes the answer may have, if fewer than ever. Answers 'again' if time has more to do than one call may.
+function ops.pop(a)
+  local count, ms, worker, incarnation_of, conn, place, limit, ending, meta, bytes_max = a.count, a.lease, a.worker, a.incarnation, a.connection, a.place, a.limit, a.ending, a.meta, a.room
   local terms = { ms = tonumber(ms) }
   local w, refusal
   if incarnation_of ~= '' then
@@ -1355,7 +1357,7 @@ function ops.pop(count, ms, worker, incarnation_of, conn, place, limit, ending, 
   end
   if place ~= '' then terms.policy = { place, tonumber(limit) or false, ending } end
   local out, left, room, is_more = {}, tonumber(count), tonumber(bytes_max) or REPLY_BYTES_MAX, false
-  for index, name in ipairs(tail(10)) do
+  for index, name in ipairs(rest(a)) do
     if left == 0 or room <= 0 then break end
     -- What was taken from the queues before is handed out.
     if #out > 0 and not (is_sound(name) and attempt(open_for, name, terms.holder)) then break end
@@ -1373,11 +1375,12 @@ function ops.pop(count, ms, worker, incarnation_of, conn, place, limit, ending, 
   return out
 end
 
--- scope (leased, or also what lapsed), queue, reference...
-function ops.ack(scope, name)
+-- Finishes tasks: those that are leased, or with the scope 'lapsed' also those whose lease has ended. Answers their indexes.
+function ops.ack(a)
+  local scope, name = a.scope, a.queue
   local q, finished, is_done, plain, timed, places, ends = open(name), {}, {}, {}, {}, {}, {}
   settle(q)
-  local words, ids = tail(2), {}
+  local words, ids = rest(a), {}
   for i, word in ipairs(words) do ids[i] = string.match(word, '^[^@]*') end
   fetch(q, ids)
   if q.s.len <= #ids then read('ZCARD', OWN .. 'queues') end
@@ -1412,8 +1415,8 @@ function ops.ack(scope, name)
   return finished
 end
 
--- queue, reference, milliseconds
-function ops.extend(name, word, ms)
+function ops.extend(a)
+  local name, word, ms = a.queue, a.task, a.ms
   local q = open(name)
   settle(q)
   local id, t, _, is_current = claim(q, word)
@@ -1427,8 +1430,9 @@ function ops.extend(name, word, ms)
   return 'done'
 end
 
--- queue, reference, place (or empty), whether it failed ('1', or 'last' if it is not to be tried again), why
-ops['return'] = function(name, word, place, failed, reason)
+-- Ends a lease. `failed` is empty, '1', or 'last' if the task is not to be tried again; `place` may be empty.
+ops['return'] = function(a)
+  local name, word, place, failed, reason = a.queue, a.task, a.place, a.failed, a.reason
   local q = open_whole(name)
   settle(q)
   local id, t, _, is_current = claim(q, word)
@@ -1449,9 +1453,11 @@ ops['return'] = function(name, word, place, failed, reason)
   return 'done'
 end
 
--- queue, count, elapsed, behind which delivery to look (empty: where the last call stopped that looked at too many), up to which
--- (empty: the last): one step; answers where the next one begins, or empty if there is nothing more to look at, up to which, and tasks
-function ops.recover(name, count, elapsed, from, upto)
+-- One step of returning tasks that have been leased for longer than `elapsed`, from behind the delivery `from` (empty: where the
+-- last call stopped that looked at too many) up to `upto` (empty: the last). Answers where the next step begins, or empty if this
+-- was the last, up to which, and tasks.
+function ops.recover(a)
+  local name, count, elapsed, from, upto = a.queue, a.count, a.elapsed, a.from, a.upto
   local q, out, bytes, looked_at = open_whole(name), {}, 0, 0
   count, elapsed = tonumber(count), tonumber(elapsed)
   settle(q)
@@ -1511,8 +1517,9 @@ local function delayed_ids(q, start, count)
   return ids
 end
 
--- queue, view, start, count, how many bytes the answer may have
-function ops.inspect(name, view, start, count, bytes_max)
+-- Shows tasks, with at most `room` bytes of payloads.
+function ops.inspect(a)
+  local name, view, start, count, bytes_max = a.queue, a.view, a.start, a.count, a.room
   local q, st, out, bytes = open_whole(name), VIEWS[view], {}, 0
   start, count, bytes_max = tonumber(start), tonumber(count), tonumber(bytes_max)
   settle(q)
@@ -1556,8 +1563,8 @@ local function counts(q)
     read('ZCARD', k .. ':leased'), read('ZCARD', k .. ':dead')
 end
 
--- queue
-function ops.info(name)
+function ops.info(a)
+  local name = a.queue
   local q = open_whole(name)
   settle(q)
   local ready, delayed, leased, dead = counts(q)
@@ -1585,27 +1592,29 @@ local function cancel(q, word)
   return 0
 end
 
--- queue, reference...
-function ops.cancel(name)
+-- Cancels tasks; answers how many.
+function ops.cancel(a)
+  local name = a.queue
   local q, n = open_whole(name), 0
   settle(q)
-  for _, word in ipairs(tail(1)) do n = n + cancel(q, word) end
+  for _, word in ipairs(rest(a)) do n = n + cancel(q, word) end
   return n
 end
 
--- queue, name...
-function ops.cancel_names(name)
+function ops.cancel_names(a)
+  local name = a.queue
   local q, n = open_whole(name), 0
   settle(q)
-  for _, task_name in ipairs(tail(1)) do
+  for _, task_name in ipairs(rest(a)) do
     local id = call('HGET', q.k .. ':names', 'n' .. task_name)
     if id then n = n + cancel(q, id) end
   end
   return n
 end
 
--- queue, payload, cursor: one step of a search; answers the next cursor and how many
-function ops.cancel_payload(name, payload, cursor)
+-- One step of a search; answers the next cursor and how many were cancelled.
+function ops.cancel_payload(a)
+  local name, payload, cursor = a.queue, a.payload, a.cursor
   local q, n = open_whole(name), 0
   settle(q)
   local step = call('HSCAN', q.k .. ':body', cursor, 'COUNT', min(SLICE, at_a_time(q)))
@@ -1622,15 +1631,15 @@ end
 local function each_meant(q, act)
   local n = 0
   settle(q)
-  for _, word in ipairs(tail(1)) do
+  for _, word in ipairs(rest(a)) do
     local id, t, is_receipt, is_current = claim(q, word)
     if t and (is_current or not is_receipt) and act(id, t) then n = n + 1 end
   end
   return n
 end
 
--- queue, reference...
-function ops.bury(name)
+function ops.bury(a)
+  local name = a.queue
   local q = open_whole(name)
   return each_meant(q, function(id, t)
     if t.st == 'X' then return false end
@@ -1647,11 +1656,11 @@ local function revive(q, id, t)
   put(q, id, t)
 end
 
--- queue, id...
-function ops.revive(name)
+function ops.revive(a)
+  local name = a.queue
   local q, n = open_whole(name), 0
   settle(q)
-  for _, id in ipairs(tail(1)) do
+  for _, id in ipairs(rest(a)) do
     local t = get(q, id)
     if t and t.st == 'X' then
       revive(q, id, t)
@@ -1661,8 +1670,9 @@ function ops.revive(name)
   return n
 end
 
--- queue: one step of reviving all that were dead by `upto` deaths; answers whether there is more, and how many
-function ops.revive_all(name, upto)
+-- One step of reviving all that were dead by `upto` deaths; answers whether there is more, and how many.
+function ops.revive_all(a)
+  local name, upto = a.queue, a.upto
   local q = open_whole(name)
   settle(q)
   if upto == '' then upto = integer(q.s.deaths) end
@@ -1671,8 +1681,8 @@ function ops.revive_all(name, upto)
   return { #ids == SLICE and upto or '0', #ids }
 end
 
--- queue, reference...
-function ops.delete(name)
+function ops.delete(a)
+  local name = a.queue
   local q = open_whole(name)
   return each_meant(q, function(id, t)
     remove(q, id, t, false)
@@ -1680,9 +1690,10 @@ function ops.delete(name)
   end)
 end
 
--- queue, view or empty, how many are left to remove or empty: one step of removing as many as there were in the beginning;
--- answers how many are left, and how many went
-function ops.purge(name, view, left)
+-- One step of removing as many tasks as there were in the beginning. `view` may be empty, and so is `left` in the first step.
+-- Answers how many are left, and how many went.
+function ops.purge(a)
+  local name, view, left = a.queue, a.view, a.left
   local q, n, indexes = open_whole(name), 0, {}
   settle(q)
   for _, index in ipairs({ ':ready', ':delayed', ':appointed', ':dead' }) do
@@ -1731,14 +1742,13 @@ local function is_bare(s)
   return true
 end
 
--- queue...
-function ops.drop()
+function ops.drop(a)
   local n = 0
-  for _, name in ipairs(tail(0)) do
+  for _, name in ipairs(rest(a)) do
     local q = open_whole(name)
     q.held_keys = held_keys(q)
   end
-  for _, name in ipairs(tail(0)) do
+  for _, name in ipairs(rest(a)) do
     local q = open(name)
     if q.s.len > 0 then
       n = n + 1
@@ -1759,15 +1769,14 @@ function ops.drop()
   return n
 end
 
--- queue...
-function ops.exists()
+function ops.exists(a)
   local n = 0
-  for _, name in ipairs(tail(0)) do n = n + min(read('HLEN', base(name) .. ':body'), 1) end
+  for _, name in ipairs(rest(a)) do n = n + min(read('HLEN', base(name) .. ':body'), 1) end
   return n
 end
 
--- queue
-function ops.pause(name)
+function ops.pause(a)
+  local name = a.queue
   local q = open(name)
   settle(q)
   if not q.s.paused then
@@ -1776,8 +1785,8 @@ function ops.pause(name)
   return 'done'
 end
 
--- queue
-function ops.resume(name)
+function ops.resume(a)
+  local name = a.queue
   local q = open(name)
   settle(q)
   if q.s.paused then
@@ -1789,9 +1798,10 @@ end
 
 local WORDS = { expired = true, overflow = true, ['dead-letter'] = true }
 
--- queue, setting, value, ...; an empty value clears
-function ops.config(name)
-  local q, words = open(name), tail(1)
+-- Settings are names and values in turn; an empty value clears.
+function ops.config(a)
+  local name = a.queue
+  local q, words = open(name), rest(a)
   if #words == 0 then return settings(q) end
   settle(q)
   for i = 1, #words, 2 do
@@ -1807,8 +1817,8 @@ function ops.config(name)
   return settings(q)
 end
 
--- queue, id
-function ops.explain(name, word)
+function ops.explain(a)
+  local name, word = a.queue, a.id
   local q = open_whole(name)
   settle(q)
   local id, t = claim(q, word)
@@ -1840,8 +1850,9 @@ end
 
 function ops.size() return read('ZCARD', OWN .. 'queues') end
 
--- cursor, count: answers the next cursor, then name and counts of each
-function ops.queues(cursor, count)
+-- Answers the next cursor, then name and counts of each queue.
+function ops.queues(a)
+  local cursor, count = a.cursor, a.count
   local names = read('ZRANGEBYSCORE', OWN .. 'queues', cursor, '+inf', 'WITHSCORES', 'LIMIT', 0, count)
   local out = { '0' }
   if #names == 2 * tonumber(count) then out[1] = string.format('%d', tonumber(names[#names]) + 1) end
@@ -1852,9 +1863,9 @@ function ops.queues(cursor, count)
   return out
 end
 
--- slot tag...: these are stores in which there may be queues; answers some that nobody has pushed to for long
-function ops.enlist()
-  for _, tag in ipairs(tail(0)) do
+-- There may be queues in the stores of these slot tags. Answers some stores that nobody has pushed to for long.
+function ops.enlist(a)
+  for _, tag in ipairs(rest(a)) do
     read('ZCARD', OWN .. 'seen')
     if not read('ZSCORE', OWN .. 'list', tag) then
       call('ZADD', OWN .. 'list', store.queues or 0, tag)
@@ -1865,8 +1876,9 @@ function ops.enlist()
   return call('ZRANGEBYSCORE', OWN .. 'seen', '-inf', log - LISTED_MS, 'LIMIT', 0, STALE)
 end
 
--- cursor, count: answers the next cursor, then the slot tags of stores
-function ops.stores(cursor, count)
+-- Answers the next cursor, then the slot tags of stores.
+function ops.stores(a)
+  local cursor, count = a.cursor, a.count
   local tags = read('ZRANGEBYSCORE', OWN .. 'list', cursor, '+inf', 'WITHSCORES', 'LIMIT', 0, count)
   local out = { '0' }
   if #tags == 2 * tonumber(count) then out[1] = integer(tonumber(tags[#tags]) + 1) end
@@ -1874,10 +1886,10 @@ function ops.stores(cursor, count)
   return out
 end
 
--- slot tag...: there was nothing in these; whoever pushes there puts them on the list again long before they are taken off
-function ops.delist()
+-- These stores were found empty. A push puts its store on the list again long before it would be taken off.
+function ops.delist(a)
   read('ZCARD', OWN .. 'list')
-  for _, tag in ipairs(tail(0)) do
+  for _, tag in ipairs(rest(a)) do
     if (tonumber(read('ZSCORE', OWN .. 'seen', tag)) or 0) < log - LISTED_MS then
       call('ZREM', OWN .. 'list', tag)
       call('ZREM', OWN .. 'seen', tag)
@@ -1886,8 +1898,9 @@ function ops.delist()
   return 'done'
 end
 
--- name, time to live: answers the incarnation, and what is left of the worker of that name before, as `fail` does
-function ops.start(name, ttl)
+-- Answers the incarnation, and what is left of the worker of that name before, as `fail` does.
+function ops.start(a)
+  local name, ttl = a.name, a.ttl
   local before, left = worker_of(name), '0'
   read('ZCARD', OWN .. 'workers:ends')
   if before then left = end_worker(name, before, 'w', after_caller())[1] end
@@ -1899,9 +1912,10 @@ function ops.start(name, ttl)
   return { n, left }
 end
 
--- name, incarnation, where to go on (empty: begin): one step; answers where the next one begins, '0' if there is none, and what the
--- worker is to stop working on
-function ops.beat(name, incarnation, cursor)
+-- One step, the first with an empty cursor. Answers the cursor of the next one, '0' after the last, and receipts of tasks that
+-- the worker is to stop working on.
+function ops.beat(a)
+  local name, incarnation, cursor = a.name, a.incarnation, a.cursor
   local w, refusal = alive(name, incarnation)
   if not w then return refusal end
   -- A worker lives whatever became of one of its queues, or of its other keys.
@@ -1926,8 +1940,8 @@ function ops.beat(name, incarnation, cursor)
   return out
 end
 
--- name, incarnation, queue
-function ops.work(name, incarnation, queue)
+function ops.work(a)
+  local name, incarnation, queue = a.name, a.incarnation, a.queue
   local w, refusal = alive(name, incarnation)
   if not w then return refusal end
   read('SCARD', base(queue) .. ':workers')
@@ -1936,8 +1950,8 @@ function ops.work(name, incarnation, queue)
   return 'done'
 end
 
--- name, incarnation, queue
-function ops.rest(name, incarnation, queue)
+function ops.rest(a)
+  local name, incarnation, queue = a.name, a.incarnation, a.queue
   local w, refusal = alive(name, incarnation)
   if not w then return refusal end
   local q = open_whole(queue)
@@ -1948,16 +1962,18 @@ function ops.rest(name, incarnation, queue)
   return end_holder(q, w.holder)
 end
 
--- name, incarnation, what was left of it (empty: begin): one step; answers what is left, and how many tasks came back
-function ops.stop(name, incarnation, left)
+-- One step, the first with nothing `left`; answers what is left, and how many tasks came back.
+function ops.stop(a)
+  local name, incarnation, left = a.name, a.incarnation, a.left
   if left ~= '' then return go_on_for(left) end
   local w, refusal = alive(name, incarnation)
   if not w then return refusal end
   return end_worker(name, w, nil, after_caller())
 end
 
--- name, what was left of it (empty: begin): one step; answers as `stop`
-function ops.fail(name, left)
+-- One step; answers as `stop`.
+function ops.fail(a)
+  local name, left = a.name, a.left
   if left ~= '' then return go_on_for(left) end
   local w = worker_of(name)
   return w and end_worker(name, w, 'w', after_caller()) or { '0', 0 }
@@ -1966,9 +1982,10 @@ end
 -- How many tasks a worker holds of a queue.
 local function held_of(queue, holder) return try('ZCARD', base(queue) .. ':held:' .. holder) or 0 end
 
--- cursor: answers the next cursor, then what is known of some workers; one may be told of twice. How many tasks it holds is false
--- where it takes many queues to say so: `held` does
-function ops.workers(cursor)
+-- Answers the next cursor, then what is known of some workers. One may be reported twice. How many tasks it holds is false where
+-- it takes many queues to say so: `held` does.
+function ops.workers(a)
+  local cursor = a.cursor
   local some = read('HSCAN', OWN .. 'workers', cursor, 'COUNT', SLICE)
   local out, queues_left = { some[1] }, SLICE
   for i = 1, #some[2], 2 do
@@ -1988,9 +2005,10 @@ function ops.workers(cursor)
   return out
 end
 
--- name, incarnation, cursor: answers the next cursor, then some queues of a worker, each followed by how many tasks it holds of it; a
--- queue may be told of twice
-function ops.held(name, incarnation, cursor)
+-- Answers the next cursor, then some queues of a worker, each followed by how many tasks it holds of it. A queue may be reported
+-- twice.
+function ops.held(a)
+  local name, incarnation, cursor = a.name, a.incarnation, a.cursor
   local holder = 'w:' .. name .. '#' .. incarnation
   local page = try('SSCAN', queues_held_by(holder), cursor, 'COUNT', SLICE) or { '0', {} }
   local out = { page[1] }
@@ -2007,10 +2025,10 @@ local function close_conn(conn)
   return outcome
 end
 
--- connection...: one step of ending what they hold; answers whether there is more to do
-function ops.close_conns()
+-- One step of ending what they hold; answers whether there is more to do.
+function ops.close_conns(a)
   local answer = 'done'
-  for _, conn in ipairs(tail(0)) do
+  for _, conn in ipairs(rest(a)) do
     if close_conn(conn) == 'more' then answer = 'more' end
   end
   return answer
@@ -2033,8 +2051,9 @@ function end_lost_homes()
   store.homes, is_store_changed = first_of(OWN .. 'homes'), true
 end
 
--- home: says that it lives
-function ops.home(name)
+-- The home of this name is alive.
+function ops.home(a)
+  local name = a.name
   read('ZADD', OWN .. 'homes', log + HOME_MS, name)
   if not store.homes then
     store.homes, is_store_changed = log + HOME_MS, true
@@ -2042,11 +2061,12 @@ function ops.home(name)
   return 'done'
 end
 
--- queue, receipt...: deliveries that never reached their taker
-function ops.undeliver(name)
+-- These deliveries did not reach their taker.
+function ops.undeliver(a)
+  local name = a.queue
   local q, ids = open_whole(name), {}
   settle(q)
-  for _, word in ipairs(tail(1)) do
+  for _, word in ipairs(rest(a)) do
     local id, _, _, is_current = claim(q, word)
     if is_current then ids[#ids + 1] = id end
   end
@@ -2063,10 +2083,10 @@ function ops.epoch()
   return log
 end
 
--- queue...: settles them; answers when to look again
-function ops.tick()
+-- Does what is due in these queues; answers for each when to look again.
+function ops.tick(a)
   local out = {}
-  for i, name in ipairs(tail(0)) do
+  for i, name in ipairs(rest(a)) do
     -- Those who wait for other queues are to hear of them.
     local is_ours, row = attempt(function()
       local q = open(name)
@@ -2100,7 +2120,7 @@ local function perform()
     keep_house('homes', end_lost_homes)
     keep_house('gone', end_gone)
   end
-  local answer = ops[args[1]](unpack(args, HEAD + 1, HEAD + 10))
+  local answer = ops[args[1]](ARGUMENTS[args[1]](args))
   finish()
   return { time_us, answer }
 end
