@@ -1,6 +1,6 @@
-//! What spans stores. In a cluster whose prefix has no slot tag each slot tag is a store of its own (`keys`): a call about several
-//! of them is made of one call each, and what is listed is listed store by store. Some things cannot be had that way, and are
-//! refused by name.
+//! Commands about several stores. In a cluster whose prefix has no slot tag, each slot tag is a store of its own
+//! (`keys`): a command about several stores becomes one call for each, and queues are listed store by store. Commands
+//! for which that is impossible are refused by name.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,30 +22,30 @@ use crate::script::call::Call;
 use crate::script::slices::SLICE;
 use crate::thread::{HomeThread, Store};
 
-/// How long a store stays on the list without being put there again. The script takes it off after an hour.
+/// For how long this home counts on a store being listed. The script removes it after an hour without use.
 const LISTED_MS: u64 = 600_000;
 
-/// How long a push waits until its store is on the list, and when the next one tries again.
+/// How long a push waits for its store to be listed, and when the next push tries again if that failed.
 const ENLISTING: Duration = Duration::from_millis(500);
 const UNLISTED_MS: u64 = 5_000;
 
 /// How many stores are asked at once.
 const AT_ONCE: u64 = SLICE as u64;
 
-/// How often the list is looked at for stores that nobody pushes to.
+/// How often the list is searched for unused stores.
 const UNUSED: Duration = Duration::from_secs(3_600);
 
-/// What this home knows of the list of stores.
+/// What this home knows about the list of stores.
 #[derive(Default)]
 pub(crate) struct Listed {
-    /// Stores that were put on the list by this home, and until when they need not be again.
+    /// Stores that this home has listed, and until when that is enough.
     until_ms: RefCell<BTreeMap<Vec<u8>, u64>>,
-    /// Stores on the list that nobody has pushed to for long: they may be empty.
+    /// Listed stores without recent pushes, which may be empty.
     unused: RefCell<BTreeSet<Vec<u8>>>,
     has_unused: Notify,
 }
 
-/// Refuses what spans stores and cannot.
+/// Refuses commands that cannot span stores.
 pub(crate) fn check(target: &Target, command: &Command<'_>) -> Result<(), Refusal> {
     if !target.is_spread() {
         return Ok(());
@@ -69,18 +69,18 @@ pub(crate) fn check(target: &Target, command: &Command<'_>) -> Result<(), Refusa
     }
 }
 
-/// Keeps stores off the list that are used no more, for as long as the home is open.
+/// Removes unused stores from the list, for as long as the home is open.
 pub(crate) async fn keep_listed(home: Rc<HomeThread>) {
     loop {
-        // Whichever comes first.
+        // The timeout and the notification both lead to the next round.
         let _ = timeout(UNUSED, home.listed.has_unused.notified()).await;
-        // What is not taken off now is the next time.
+        // The next round removes what this one does not.
         let _ = home.sort_out_unused().await;
     }
 }
 
 impl HomeThread {
-    /// Asks one call of whoever is concerned.
+    /// Executes a call, in each store that it concerns.
     pub(crate) async fn execute(&self, call: &Call) -> Result<Value, Refusal> {
         match call.op {
             _ if !self.spans(call) => self.call(call, Patience::Normal).await,
@@ -91,7 +91,7 @@ impl HomeThread {
         }
     }
 
-    /// Asks a pop of one store alone, and does not wait for servers that are away.
+    /// Executes a pop in one store, without waiting for servers that are away.
     pub(crate) async fn try_pop(&self, call: &Call, store: &Store) -> Result<Value, Refusal> {
         if store.is_none() {
             return self.pop_in_slices(call, Patience::Short).await;
@@ -120,7 +120,7 @@ impl HomeThread {
             }
     }
 
-    /// The queues of a pop, as long as they are in one store: where each run begins, and how long it is.
+    /// The runs of queues in a pop that are in the same store: first index and length.
     fn runs(&self, call: &Call) -> Vec<(usize, usize)> {
         let mut runs: Vec<(usize, usize)> = Vec::new();
         let mut last = None;
@@ -135,7 +135,7 @@ impl HomeThread {
         runs
     }
 
-    /// A pop over several stores: one after the other, until it has enough. It is not atomic over all of them.
+    /// Executes a pop over several stores, one after the other until it has enough. It is not atomic across stores.
     async fn pop_in_turn(&self, call: &Call) -> Result<Value, Refusal> {
         let (mut tasks, mut room, mut failed) = (Vec::new(), limits::REPLY_BYTES_MAX, None);
         let count = sureq_core::id::decimal(&call.args[POP.count]).unwrap_or(1) as usize;
@@ -158,13 +158,13 @@ impl HomeThread {
             }
         }
         match failed {
-            // What there is elsewhere is not kept from whoever asks.
+            // Tasks of other stores are delivered all the same.
             Some(no) if tasks.is_empty() => Err(no),
             _ => Ok(Value::Array(tasks)),
         }
     }
 
-    /// The same of each queue, added up.
+    /// Executes a call for each queue, and adds the numbers.
     async fn sum(&self, call: &Call) -> Result<Value, Refusal> {
         let each: Vec<Call> = call.args.iter().map(|queue| Call::about(call.op, queue)).collect();
         let mut sum = 0;
@@ -174,8 +174,8 @@ impl HomeThread {
         Ok(Value::Int(sum.cast_signed()))
     }
 
-    /// Sees to it that the stores of what is to be pushed are on the list. A push does not wait for long for the server that has
-    /// it: one that could not be put there is put there by a later push.
+    /// Lists the stores of queues that are about to be pushed to. A push waits only briefly for this; if it fails, a
+    /// later push repeats it.
     pub(crate) async fn enlist(&self, calls: &[&Call]) {
         if !self.link.target.is_spread() {
             return;
@@ -211,7 +211,7 @@ impl HomeThread {
         }
     }
 
-    /// Takes stores off the list in which there is nothing, and puts the others there anew.
+    /// Removes empty stores from the list, and lists the others again.
     async fn sort_out_unused(&self) -> Result<(), Refusal> {
         let unused: Vec<Vec<u8>> = self.listed.unused.take().into_iter().collect();
         let asked: Vec<Call> = unused.iter().map(|store| Call::new("size", Some(store))).collect();
@@ -225,12 +225,12 @@ impl HomeThread {
             }
         }
         self.call(&empty, Patience::Normal).await?;
-        // There may be more of them.
+        // The answer may name more unused stores.
         self.note_unused(self.call(&used, Patience::Normal).await?);
         Ok(())
     }
 
-    /// Stores from a cursor on, and the next cursor.
+    /// Listed stores from a cursor on, and the next cursor.
     async fn stores(&self, cursor: Vec<u8>, count: u64) -> Result<(Vec<u8>, Vec<Vec<u8>>), Refusal> {
         let call = Call::new("stores", None).field("cursor", cursor).field("count", count.to_string());
         let mut answer = list(self.ask(&call).await?)?.into_iter();
@@ -238,7 +238,7 @@ impl HomeThread {
         Ok((cursor, answer.map(bytes).collect::<Result<_, _>>()?))
     }
 
-    /// Queues store by store; a count is one of stores.
+    /// Lists queues store by store; the count is a number of stores.
     async fn list_queues(&self, call: &Call) -> Result<Value, Refusal> {
         let [cursor, count] = &call.args[..] else { return Err(Strange.into()) };
         let count = sureq_core::id::decimal(count).unwrap_or(1).min(AT_ONCE);
@@ -254,13 +254,13 @@ impl HomeThread {
             }
         }
         if !empty.is_empty() {
-            // What is not taken off now is the next time.
+            // The next round removes what this one does not.
             let _ = self.call(&Call::new("delist", None).args(empty), Patience::Normal).await;
         }
         Ok(Value::Array(rows))
     }
 
-    /// All queues of a store, from the first answer on.
+    /// All queues of a store, of which this is the first answer.
     async fn rest_of(&self, store: &[u8], first: Value) -> Result<Vec<Value>, Refusal> {
         let (mut rows, mut answer) = (Vec::new(), first);
         loop {
@@ -298,8 +298,8 @@ fn queues_call(store: &[u8], cursor: Vec<u8>) -> Call {
     Call::new("queues", Some(store)).field("cursor", cursor).field("count", AT_ONCE.to_string())
 }
 
-/// Tells every store that is listed what a server is told upon meeting it, so that what time does there counts from now on
-/// and not from when somebody asks next. What is not heard is told by the next call.
+/// Greets every listed store, so that time counts there from now on and not from the next command. A store that
+/// misses it learns with its next call.
 pub(crate) async fn greet_stores(home: &HomeThread) {
     let mut cursor = b"0".to_vec();
     while let Ok((next, stores)) = home.stores(cursor, AT_ONCE).await {
@@ -312,7 +312,7 @@ pub(crate) async fn greet_stores(home: &HomeThread) {
     }
 }
 
-/// Tasks, with the places of their queues among those that the caller named.
+/// Replaces the queue index in each task.
 pub(crate) fn numbered(answer: Value, place: impl Fn(usize) -> usize) -> Result<Vec<Value>, Strange> {
     let number_one = |task: Value| {
         let mut task = list(task)?;
@@ -323,7 +323,7 @@ pub(crate) fn numbered(answer: Value, place: impl Fn(usize) -> usize) -> Result<
     list(answer)?.into_iter().map(number_one).collect()
 }
 
-/// How many bytes the payload of a task has.
+/// The payload bytes of a task.
 pub(crate) fn size(task: &Value) -> usize {
     let Value::Array(fields) = task else { return 0 };
     if let Some(Value::BulkString(body)) = fields.get(2) { body.len() } else { 0 }

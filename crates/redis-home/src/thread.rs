@@ -1,4 +1,4 @@
-//! The thread that talks to Redis: it takes jobs, and does them until the home is closed. Whoever gives it jobs is in `home`.
+//! The thread that talks to Redis. It executes the jobs that `home` sends it, until the home is closed.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,23 +35,23 @@ use crate::waiting::listener::listen;
 use crate::waiting::subscription::receive;
 use crate::waiting::waiters::{SubscriptionRequests, Waiters, serve_waiters};
 
-/// How often a home whose connections hold tasks says that it lives.
+/// How often a home whose connections hold tasks sends a heartbeat.
 const BEAT: Duration = Duration::from_secs(10);
 
-/// How many tasks of an answer are read before others have their turn.
+/// How many tasks of an answer are read before other commands get a turn.
 const READ_AT_ONCE: usize = 1_000;
 
 /// How many connections one call ends.
 const CONNS_AT_ONCE: usize = 16;
 
-/// A store in a cluster, by its slot tag; none if there is but one.
+/// A store: the queues of a slot tag in a cluster, or all queues if there is none.
 pub(crate) type Store = Option<Vec<u8>>;
 
-/// What the thread is to do.
+/// A job for the thread.
 #[derive(Debug)]
 pub(crate) enum Job {
     Run(Batch),
-    /// Nobody takes the answer of a ticket any more; what it was given goes back.
+    /// A ticket was dropped. The tasks in its answer are returned.
     Abandoned(Vec<Untaken>),
     CloseConn(ConnId),
     Dismiss,
@@ -61,23 +61,23 @@ pub(crate) enum Job {
     Close(std_mpsc::Sender<()>),
 }
 
-/// Commands that are sent at once.
+/// Commands that are sent together.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) calls: Vec<Result<(Call, ReplyForm), Refusal>>,
-    /// The last of them takes several calls.
+    /// The last command takes several calls.
     pub(crate) is_sliced: bool,
-    /// Where it is remembered how large the reply of each is.
+    /// Where the reply size of each command is learned.
     pub(crate) places: Vec<Option<SizePlace>>,
-    /// How long its one pop may wait.
+    /// For how long its only pop may wait.
     pub(crate) block: Option<Block>,
     pub(crate) slot: Arc<ReplySlot>,
-    /// Connections that are to hold what it takes, and in which stores that is.
+    /// Connections that may hold the tasks that it takes, and the stores of those.
     pub(crate) conns: Vec<(ConnId, Store)>,
 }
 
 impl Batch {
-    /// Answers that the home is closed.
+    /// Refuses all commands, since the home is closed.
     pub(crate) fn refuse(&self) {
         self.slot.refuse(self.calls.len(), &Refusal::Closed);
     }
@@ -93,21 +93,21 @@ pub struct HomeThread {
     pub(crate) listed: Listed,
     /// Connections that may hold tasks, and the stores of those.
     conns: RefCell<BTreeMap<ConnId, BTreeSet<Store>>>,
-    /// Those of them that were closed while Redis could not be told.
+    /// Closed connections that Redis has not been informed about yet.
     closing: RefCell<BTreeSet<ConnId>>,
 }
 
-/// What the thread has in common with the handle, or with nobody else.
+/// What the handle passes to the thread.
 pub(crate) struct Own {
     pub(crate) name: String,
-    /// How many wait in line.
+    /// The number of waiting pops.
     pub(crate) count: Arc<AtomicUsize>,
     pub(crate) deliveries: Arc<Deliveries>,
     pub(crate) sizes: Arc<ReplySizes>,
     pub(crate) cut: Cut,
 }
 
-/// Talks to Redis until the home is closed.
+/// Executes jobs until the home is closed.
 pub(crate) fn run(
     target: Target,
     clock: Arc<dyn Clock>,
@@ -118,7 +118,7 @@ pub(crate) fn run(
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            // Whoever opens waits for this.
+            // `open` waits for this.
             let _ = opened.send(Err(error.into()));
             return;
         }
@@ -127,14 +127,14 @@ pub(crate) fn run(
         let link = match Link::new(target, clock, own.name.clone(), own.cut) {
             Ok(link) => link,
             Err(error) => {
-                // Whoever opens waits for this.
+                // `open` waits for this.
                 let _ = opened.send(Err(error));
                 return;
             }
         };
         let about = link.connect().await;
         let is_open = about.is_ok();
-        // Whoever opens waits for this.
+        // `open` waits for this.
         let _ = opened.send(about);
         if is_open {
             let (queue, requests) = Waiters::new(own.count);
@@ -152,7 +152,7 @@ pub(crate) fn run(
             work(&home, jobs).await;
         }
     });
-    // The name of a server may still be asked for, which nothing can stop; it is not waited for.
+    // A DNS lookup may still be running. It cannot be cancelled, and is not waited for.
     runtime.shutdown_background();
 }
 
@@ -175,7 +175,7 @@ fn begin_serving(home: &Rc<HomeThread>, requests: SubscriptionRequests) {
     session().start(home);
 }
 
-/// Does what is asked for, until the home is closed.
+/// Executes jobs until the home is closed.
 async fn work(home: &Rc<HomeThread>, mut jobs: mpsc::UnboundedReceiver<Job>) {
     let (mut beats, mut listeners) = (None, Vec::<Arc<NoticeQueue>>::new());
     let mut under_way: Vec<tokio::task::JoinHandle<()>> = Vec::new();
@@ -204,17 +204,17 @@ async fn work(home: &Rc<HomeThread>, mut jobs: mpsc::UnboundedReceiver<Job>) {
             Job::Listen(queue, changes) => {
                 listeners.retain(|queue| Arc::strong_count(queue) > 1);
                 listeners.push(Arc::clone(&queue));
-                // Clients of other programs publish nothing, so there is nothing to receive.
+                // Without channels there is nothing to receive.
                 if home.link.target.channels().are_there() {
                     tokio::task::spawn_local(listen(own, queue, changes));
                 }
             }
             Job::Look(done) => {
                 for task in under_way.drain(..) {
-                    // A panic in it was told there.
+                    // A panic in it was reported by the panic hook.
                     let _ = task.await;
                 }
-                // Where time is moved by hand, beats come with it.
+                // Tests that move time by hand get heartbeats with it.
                 if !home.conns.borrow().is_empty() {
                     home.say_alive().await;
                 }
@@ -222,7 +222,7 @@ async fn work(home: &Rc<HomeThread>, mut jobs: mpsc::UnboundedReceiver<Job>) {
             }
             Job::Clean(queues, how, done) => {
                 under_way.push(tokio::task::spawn_local(async move {
-                    // Whoever asked waits for this.
+                    // The caller waits for this.
                     let _ = done.send(own.link.session.clean(&own, queues, how).await);
                 }));
             }
@@ -230,10 +230,10 @@ async fn work(home: &Rc<HomeThread>, mut jobs: mpsc::UnboundedReceiver<Job>) {
                 home.waiters.dismiss();
                 home.link.session.close().await;
                 for task in under_way.drain(..) {
-                    // A panic in it was told there.
+                    // A panic in it was reported by the panic hook.
                     let _ = task.await;
                 }
-                // Some may have come to wait meanwhile.
+                // More pops may have begun to wait meanwhile.
                 home.waiters.dismiss();
                 home.close_conns().await;
                 for queue in &listeners {
@@ -247,7 +247,7 @@ async fn work(home: &Rc<HomeThread>, mut jobs: mpsc::UnboundedReceiver<Job>) {
                         _ => {}
                     }
                 }
-                // Whoever closes waits for this.
+                // `close` waits for this.
                 let _ = done.send(());
                 return;
             }
@@ -255,7 +255,7 @@ async fn work(home: &Rc<HomeThread>, mut jobs: mpsc::UnboundedReceiver<Job>) {
     }
 }
 
-/// Says again and again that the home lives.
+/// Sends heartbeats, and ends connections that could not be ended before.
 async fn beat(home: Rc<HomeThread>) {
     loop {
         home.say_alive().await;
@@ -316,8 +316,7 @@ impl HomeThread {
         }
     }
 
-    /// Reads an answer. A long list of tasks is read a part at a time: all commands of the home share this thread, and others
-    /// have their turn in between.
+    /// Reads an answer. A long list of tasks is read in parts, since all commands of the home share this thread.
     async fn read_answer(&self, form: &ReplyForm, answer: Value, replies: &mut Replies<Payload>) {
         let ids = self.link.target.layout().ids();
         let mut tasks = match answer {
@@ -330,7 +329,7 @@ impl HomeThread {
             let some = tasks.by_ref().take(READ_AT_ONCE).collect();
             read(ids, form, Value::Array(some), replies);
             match replies.list.last_mut() {
-                // It grows with each part.
+                // The span grows with each part.
                 Some(Reply::Tasks(span) | Reply::Inspected(span)) => {
                     *span = Span::new(start, replies.tasks.len());
                 }
@@ -343,7 +342,7 @@ impl HomeThread {
         }
     }
 
-    /// Notes how large replies were.
+    /// Learns the sizes of replies.
     fn learn_sizes(&self, places: &[Option<SizePlace>], replies: &Replies<Payload>) {
         for (place, reply) in places.iter().zip(&replies.list) {
             if let (Some(place), Reply::Tasks(span) | Reply::Inspected(span)) = (place, reply) {
@@ -360,7 +359,7 @@ impl HomeThread {
         };
         let queues = slot.pops().iter().flat_map(|pop| &*pop.queues).map(|queue| queue.to_vec()).collect();
         if self.link.target.layout().waiting() == Waiting::Taken {
-            // It may have been the end of a millisecond.
+            // Redis counts from a later part of this millisecond.
             let until_ms = until_ms.map(|at| at.saturating_add(1));
             self.waiters.stand(Waiter::new(call, queues, until_ms, slot));
         } else {
@@ -369,14 +368,14 @@ impl HomeThread {
         }
     }
 
-    /// Gives an answer to whoever waits for it. If nobody does, what it hands out goes back.
+    /// Gives replies to their ticket. If it was dropped, their tasks are returned.
     pub(crate) async fn give(&self, slot: &ReplySlot, mut replies: Replies<Payload>) {
         self.deliveries.number(&mut replies);
         self.link.session.delivered(&replies);
         self.give_back(slot.fill(replies)).await;
     }
 
-    /// Gives back what pops took, and nobody was told since no replica has confirmed it: it would be held by nobody.
+    /// Returns the tasks of pops that no replica has confirmed: they were not delivered to anybody.
     pub(crate) async fn give_back_unconfirmed(&self) {
         for (call, answer) in self.link.take_unconfirmed() {
             let queues = call.args.get(self.link.target.layout().pop_form().queues..).unwrap_or_default();
@@ -405,7 +404,7 @@ impl HomeThread {
         answer
     }
 
-    /// The further steps of a call that is done in steps.
+    /// Repeats a call that is executed in steps, until it is done.
     async fn continue_steps(
         &self,
         call: &Call,
@@ -431,7 +430,7 @@ impl HomeThread {
         }
     }
 
-    /// The answer to the start of a worker: the rest of its predecessor's end is done by then.
+    /// The answer to the start of a worker, once its predecessor of the same name has been ended completely.
     async fn end_predecessor(&self, call: &Call, answer: Result<Value, Refusal>) -> Result<Value, Refusal> {
         let answer = answer?;
         if refusal(&answer).is_some() {
@@ -442,7 +441,7 @@ impl HomeThread {
         if let Some(name) = call.args.first().filter(|_| left != b"0") {
             let rest = fail_call(name, &left);
             let first = self.call(&rest, Patience::Normal).await;
-            // Whatever cannot be done now is done by those who call next.
+            // Later calls to the script do the rest.
             let _ = self.continue_steps(&rest, Some(argument("fail", "left")), first).await;
         }
         Ok(incarnation)
@@ -453,12 +452,13 @@ impl HomeThread {
         if self.end_conns(&stores, &[conn_name(&self.name, conn)]).await {
             self.conns.borrow_mut().remove(&conn);
         } else {
-            // It is tried again with every beat.
+            // Each heartbeat tries it again.
             self.closing.borrow_mut().insert(conn);
         }
     }
 
-    /// Ends what connections hold in stores, step by step; answers whether each store has done it or will do the rest by itself.
+    /// Ends the leases of connections in stores, step by step. Returns whether each store has done it, or will do the
+    /// rest by itself.
     async fn end_conns(&self, stores: &BTreeSet<Store>, names: &[String]) -> bool {
         let (mut left, mut is_done) = (stores.clone(), true);
         while !left.is_empty() {
@@ -476,7 +476,7 @@ impl HomeThread {
         is_done
     }
 
-    /// Tells stores something about connections; answers what each says.
+    /// Sends each store a call about connections; returns their answers.
     async fn tell_stores(
         &self,
         what: &'static str,
@@ -492,13 +492,13 @@ impl HomeThread {
             .collect()
     }
 
-    /// Says that this home lives, wherever that matters. One beat that is lost does no harm.
+    /// Sends a heartbeat to each store where connections may hold tasks. Losing one does no harm.
     async fn say_alive(&self) {
         let stores = self.conns.borrow().values().flatten().cloned().collect();
         self.tell_stores("home", &stores, std::slice::from_ref(&self.name)).await;
     }
 
-    /// Ends what could not be ended when its connection was closed.
+    /// Ends connections that could not be ended when they were closed.
     async fn close_left_over(&self) {
         for conn in self.closing.take() {
             self.close_conn(conn).await;
@@ -509,7 +509,7 @@ impl HomeThread {
         let conns = self.conns.take();
         let stores = conns.values().flatten().cloned().collect();
         let names: Vec<String> = conns.into_keys().map(|conn| conn_name(&self.name, conn)).collect();
-        // If it is not heard, other homes will notice that this one is silent.
+        // If this fails, other homes notice that the heartbeats have stopped.
         for some in names.chunks(CONNS_AT_ONCE) {
             self.end_conns(&stores, some).await;
         }

@@ -1,8 +1,8 @@
-//! The end of patience: a home that is closed leaves a Redis that does not answer. From then on nothing is waited for.
+//! Ends all waiting for answers, when a home is closed and Redis does not answer.
 
 use tokio::sync::watch;
 
-/// Whether answers are still waited for. Clones are about the same home.
+/// Whether answers are still awaited. Clones belong to the same home.
 #[derive(Clone, Debug)]
 pub(crate) struct Cut(watch::Sender<bool>);
 
@@ -11,18 +11,18 @@ impl Cut {
         Self(watch::Sender::new(false))
     }
 
-    /// No answer is waited for any more.
+    /// Ends all waiting.
     pub(crate) fn cut(&self) {
         self.0.send_replace(true);
     }
 
-    /// Waits until no answer is waited for any more.
+    /// Waits until waiting has ended.
     pub(crate) async fn happens(&self) {
-        // The sender is here, so that there is no other end to it.
+        // The sender is alive, since it is part of `self`.
         let _ = self.0.subscribe().wait_for(|is_cut| *is_cut).await;
     }
 
-    /// What comes, or else what there is to say if no answer is waited for any more.
+    /// The result of a future, or of `otherwise` if waiting ends first.
     pub(crate) async fn or<T>(&self, comes: impl Future<Output = T>, otherwise: impl FnOnce() -> T) -> T {
         tokio::select! {
             biased;

@@ -1,5 +1,5 @@
-//! The way to Redis: calls go to the server that has their queue, and to another one when it has moved or died. Nothing is
-//! sent again that may have been done.
+//! Sends calls to the server that owns their queue, and to its successor after a failover or a migration. A call is
+//! sent again only if it was certainly not executed.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -24,19 +24,20 @@ use crate::script::call::Call;
 use crate::script::clock::Clock;
 use crate::waiting::subscription::is_forbidden;
 
-/// How long a command waits for a server before it is refused; and one that is tried again anyway.
+/// For how long a command waits for a server before it is refused: usually, and if it is retried anyway.
 const REACH_FOR: Duration = Duration::from_secs(3);
 const TRY_FOR: Duration = Duration::from_millis(200);
 const RETRY_MIN: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_millis(500);
 
-/// How often calls are sent again that met a Redis without the script, or with another idea of the time.
+/// How many times a batch is sent that the server did not execute, because it lacks the script or rejects the
+/// reported time.
 const LOADS_MAX: usize = 3;
 
-/// For how long an answer is waited for before it is asked whether another server has taken over.
+/// After how long without an answer the topology is asked whether another server has taken over.
 const TAKEN_OVER: Duration = Duration::from_secs(1);
 
-/// The servers, and what is known of them.
+/// The connections of a home, and how its calls reach the servers.
 pub(crate) struct Link {
     topology: Topology,
     pub(crate) target: Target,
@@ -45,7 +46,7 @@ pub(crate) struct Link {
     /// Tells this home from others.
     home: String,
     pub(crate) cut: Cut,
-    /// Pops whose answers no replica confirmed, so that nobody was given them.
+    /// Pops whose answers no replica confirmed, and that were therefore not delivered.
     unconfirmed: RefCell<Vec<(Call, Value)>>,
 }
 
@@ -58,7 +59,7 @@ pub enum Patience {
     Normal,
 }
 
-/// Where some calls are on their attempt.
+/// How far the sending of some calls to one slot has come.
 struct Attempt {
     slot: u16,
     until: Instant,
@@ -66,7 +67,7 @@ struct Attempt {
     loads: usize,
     /// The script refused the time of the last attempt: this one reports it anew.
     is_repeated: bool,
-    /// When the calls were sent last, by the monotonic clock.
+    /// When the calls were sent last, on the monotonic clock.
     sent_us: u64,
 }
 
@@ -82,7 +83,8 @@ impl Link {
         Ok(Self { topology, target, clock, session, home, cut, unconfirmed })
     }
 
-    /// Connects to all servers that have something, and asks them about themselves. One will do, if others may take over.
+    /// Connects to all servers that own slots, and reads what they say about themselves. If servers stand in for each
+    /// other, one is enough.
     pub(crate) async fn connect(&self) -> Result<Vec<About>, RedisError> {
         let nodes = self.topology.owners().await?;
         let met = join_all(nodes.iter().map(|node| node.connect(self.target.layout()))).await;
@@ -112,7 +114,8 @@ impl Link {
         }
     }
 
-    /// Whether Redis forbids this user the channels of queues: found out by a message that says nothing, to nobody as a rule.
+    /// Whether Redis forbids this user the channels of queues. An empty message on a channel that normally has no
+    /// subscriber shows it.
     async fn is_mute(&self, mut connection: MultiplexedConnection) -> bool {
         let Some(channel) = self.target.layout().probe_channel(&self.target.prefix) else { return false };
         let mut say = cmd("PUBLISH");
@@ -121,7 +124,7 @@ impl Link {
         said.is_ok_and(|said| said.is_err_and(|error| is_forbidden(&error)))
     }
 
-    /// A connection of its own for a command that blocks, and its number for [`Self::unblock`].
+    /// A new connection for a command that blocks, and its number for [`Self::unblock`].
     pub(crate) async fn block(&self) -> Result<(MultiplexedConnection, u64), RedisError> {
         let node = self.topology.node(self.target.slot(None)).await?;
         let mut connection = node.new_connection().await.inspect_err(|_| self.topology.invalidate())?;
@@ -129,7 +132,7 @@ impl Link {
         Ok((connection, number))
     }
 
-    /// A connection of its own, and what Redis says over it by itself.
+    /// A new connection, and what the server pushes over it.
     pub(crate) async fn pushed(
         &self,
     ) -> Result<(MultiplexedConnection, mpsc::UnboundedReceiver<PushInfo>), RedisError> {
@@ -137,7 +140,7 @@ impl Link {
         node.pushed().await.inspect_err(|_| self.topology.invalidate())
     }
 
-    /// Ends what blocks such a connection, as if its time were up.
+    /// Ends what blocks such a connection, as if its timeout were over.
     pub(crate) async fn unblock(&self, number: u64) -> Result<(), Refusal> {
         let (_, mut connection) =
             self.reach(&mut Attempt::to(self.target.slot(None), Patience::Normal)).await?;
@@ -148,19 +151,19 @@ impl Link {
         unblocked.map_err(|error| refusal_of(&error))
     }
 
-    /// A connection of its own for messages.
+    /// A new connection for subscriptions.
     pub(crate) async fn listen(&self) -> Result<PubSub, RedisError> {
         let post = self.topology.listening_post().await?;
         post.listen().await.inspect_err(|_| self.topology.invalidate())
     }
 
-    /// Finds out whether the connections still stand, by something that does no harm.
+    /// Pings the servers, so that lost connections are noticed.
     pub(crate) async fn probe(&self) {
         self.topology.probe().await;
     }
 
-    /// Whether messages may be missed though the connection that they come by stands: other servers may say them, or pass them
-    /// on in vain.
+    /// Whether messages can be missed while the connection stands: in a cluster, another server may fail to pass them
+    /// on.
     pub(crate) const fn may_miss(&self) -> bool {
         self.topology.is_many()
     }
@@ -170,7 +173,7 @@ impl Link {
         self.unconfirmed.take()
     }
 
-    /// The server that has a slot, and a connection to it; tries for a while.
+    /// The server that owns a slot, and a connection to it. Retries until the attempt is over.
     async fn reach(&self, attempt: &mut Attempt) -> Result<(Rc<Node>, MultiplexedConnection), Refusal> {
         let closed = || {
             let why = format!("the home was closed while Redis at {} did not answer", self.target.address());
@@ -208,7 +211,7 @@ impl Link {
             commands.add_command(self.command(node, &call, &self.session.time(now_us, false)));
         }
         if !commands.is_empty() {
-            // Every call tells it, too; this is only sooner.
+            // Every call reports the same; this is only sooner.
             let _ = timeout(GREETING, node.send(connection.clone(), &commands)).await;
         }
     }
@@ -227,7 +230,7 @@ impl Link {
         command
     }
 
-    /// Sends calls at once, each to the server that has its queue, and returns their answers. Calls of one slot are
+    /// Sends calls at once, each to the server that owns its queue, and returns their answers. Calls of one slot are
     /// executed in order.
     pub(crate) async fn send(&self, calls: &[&Call], patience: Patience) -> Vec<Result<Value, Refusal>> {
         let slots: Vec<u16> = calls.iter().map(|call| self.target.slot(call.queue.as_deref())).collect();
@@ -253,7 +256,8 @@ impl Link {
         answers
     }
 
-    /// Sends calls to the server that has a slot. Those that were not executed are sent again, while there is time.
+    /// Sends calls to the server that owns a slot. Calls that were not executed are sent again until the attempt is
+    /// over.
     async fn send_to_slot(&self, mut attempt: Attempt, calls: &[&Call]) -> Vec<Result<Value, Refusal>> {
         let mut answers: Vec<Result<Value, Refusal>> = Vec::with_capacity(calls.len());
         while answers.len() < calls.len() {
@@ -303,7 +307,7 @@ impl Link {
         Err(Refusal::Unavailable { why: "Redis loses its scripts as soon as they are loaded".into() })
     }
 
-    /// Goes to where a slot is now, or waits for it to arrive somewhere.
+    /// Follows a slot to its new server, or waits until its migration is over.
     async fn follow(&self, attempt: &mut Attempt, node: &Node, error: &RedisError) -> Result<(), Refusal> {
         let code = error.code().unwrap_or_default();
         let to = error.detail().and_then(|detail| detail.rsplit(' ').next()).filter(|_| code == "MOVED");
@@ -311,7 +315,7 @@ impl Link {
             Some(to) => self.topology.moved(attempt.slot, to),
             None => self.topology.invalidate(),
         }
-        // A server that was made a replica is left for good; it may be another one's turn at the same place later.
+        // A demoted server is dropped; it may become the primary again later.
         if code == "READONLY" {
             node.forget();
         }
@@ -372,7 +376,7 @@ impl Link {
         }
     }
 
-    /// What was sent, unless another server has taken over from one that hangs.
+    /// Waits for an answer, unless another server has taken over from one that hangs.
     async fn unless_taken_over(
         &self,
         node: &Rc<Node>,
@@ -428,7 +432,7 @@ impl Attempt {
         Self { slot, until, pause, loads: 0, is_repeated: false, sent_us: 0 }
     }
 
-    /// Waits a little, and each time a little longer; an error if it has been long enough.
+    /// Waits, longer each time. An error if the attempt is over.
     async fn wait(&mut self, why: impl FnOnce() -> String) -> Result<(), Refusal> {
         if Instant::now() > self.until {
             return Err(Refusal::Unavailable { why: why().into() });
@@ -441,15 +445,15 @@ impl Attempt {
 
 enum Outcome {
     Known(Result<Value, Refusal>),
-    /// The script was not there.
+    /// The server does not have the script.
     NoScript,
-    /// It was on its attempt for so long that what it said of the time is not believed.
+    /// The script rejected the reported time, since the call took too long to arrive.
     Late,
-    /// Another server has it, or will in a moment.
+    /// Another server owns the slot, or will in a moment.
     NotHere(RedisError),
 }
 
-/// One that was not executed, in the middle of others that were.
+/// The refusal of a call that was not executed, between others that were.
 fn undone() -> Result<Value, Refusal> {
     Err(Refusal::Unavailable { why: "Redis was just loading its scripts: try again".into() })
 }
@@ -463,10 +467,10 @@ impl Outcome {
     }
 }
 
-/// Errors of Redis that pass where several servers stand in for each other: a slot is on its attempt, a replica takes over.
+/// Errors that pass where servers stand in for each other: a slot migrates, a replica takes over.
 const PASSING: [&str; 7] = ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "READONLY", "MASTERDOWN", "LOADING"];
 
-/// Errors of Redis that come before a script has changed anything.
+/// Errors that Redis reports before a script has changed anything.
 const BEFORE: [&str; 13] = [
     "MOVED",
     "ASK",
@@ -483,15 +487,15 @@ const BEFORE: [&str; 13] = [
     "WRONGPASS",
 ];
 
-/// The refusal that an error of Redis amounts to: whether something was done is known, or it is not.
+/// The refusal for an error of Redis: `UNKNOWN` unless the call certainly changed nothing.
 pub fn refusal_of(error: &RedisError) -> Refusal {
     let code = error.code().unwrap_or_default();
     let why = format!("Redis says: {error}");
-    // Before 7.0 Redis puts words of its own in front of what went wrong in a script.
+    // Before 7.0 Redis prefixes errors of a script with words of its own.
     if code == "OOM" || why.contains(": -OOM command not allowed") {
         return Refusal::OutOfMemory;
     }
-    // Redis says where in a script it was that something was not allowed: what stands before that was done.
+    // With a position in the script, the part before that position was executed.
     let has_begun = why.contains("script:");
     if BEFORE.contains(&code) && !has_begun {
         return Refusal::Unavailable { why: why.into() };

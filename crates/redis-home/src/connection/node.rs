@@ -1,4 +1,4 @@
-//! One server, and the connections to it. Which server has what is not known here.
+//! One server and the connections to it. The topology knows which slots it owns.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -17,24 +17,25 @@ use crate::script::runner::Runner;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a server has to say who it is and to take the script.
+/// How long a server has to introduce itself and to load the script.
 pub(crate) const GREETING: Duration = Duration::from_secs(3);
 
-/// How long a replica has for what was written.
+/// How long a replica has to confirm what was written.
 const REPLICA_MS: u64 = 2_000;
 
 /// A server.
 pub(crate) struct Node {
     client: Client,
     runner: RefCell<Runner>,
-    /// What it is called in this life of it.
+    /// The id of this run of the server.
     run_id: RefCell<String>,
     connection: RefCell<Option<Connected>>,
-    /// It has been told what every server is told.
+    /// Its greetings were sent over this connection.
     is_greeted: Cell<bool>,
-    /// Held by whoever connects, so that the others wait for that.
+    /// Held while a connection is made, so that other callers wait for it.
     connecting: Mutex<()>,
-    /// Connections that nobody uses now, where each answer waits for a replica: waiting holds a connection up.
+    /// Unused connections for batches that wait for a replica. `WAIT` blocks a connection, so such batches do not
+    /// share one.
     idle: RefCell<Vec<Connected>>,
 }
 
@@ -44,23 +45,23 @@ struct Connected {
     is_lost: Arc<AtomicBool>,
 }
 
-/// What a server tells of itself.
+/// What a server reports about itself.
 pub(crate) struct About {
     pub(crate) address: String,
     pub(crate) version: String,
     pub(crate) policy: Option<String>,
-    /// Redis forbids this user the channels of the queues.
+    /// Redis forbids this user the channels of queues.
     pub(crate) is_mute: bool,
 }
 
-/// What became of commands that were sent.
+/// The result of sending commands.
 pub(crate) enum Sent {
     Answered(Vec<Value>),
-    /// Done, as it seems, but no replica has said that it has it.
+    /// Executed, but not confirmed by a replica.
     Unconfirmed(Vec<Value>),
-    /// Nobody knows, and why not.
+    /// They may or may not have been executed.
     Lost(RedisError),
-    /// There was no connection to send it over.
+    /// They were not sent.
     Unreached(RedisError),
 }
 
@@ -81,22 +82,22 @@ impl Node {
         self.client.get_connection_info()
     }
 
-    /// How the script is called there.
+    /// How the script is called on this server.
     pub(crate) fn runner(&self) -> Runner {
         self.runner.borrow().clone()
     }
 
-    /// What it is called until it is started anew.
+    /// The id of this run of the server.
     pub(crate) fn run_id(&self) -> String {
         self.run_id.borrow().clone()
     }
 
-    /// Whether it has not been told yet what every server is told; it is told now.
+    /// Whether greetings are still to be sent. They count as sent from now on.
     pub(crate) fn is_to_be_greeted(&self) -> bool {
         !self.is_greeted.replace(true)
     }
 
-    /// Connects, asks the server about itself, and gives it the script.
+    /// Connects, reads what the server reports about itself, and loads the script.
     pub(crate) async fn connect(&self, layout: &dyn Layout) -> Result<About, RedisError> {
         let met = timeout(GREETING, self.meet(layout)).await;
         met.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
@@ -124,7 +125,7 @@ impl Node {
         Ok(about)
     }
 
-    /// The connection that is there, or a new one. None if somebody else was just connecting, and may have done so.
+    /// The existing connection, or a new one. `None` if another caller was just connecting, and may have succeeded.
     pub(crate) async fn connection(
         &self,
         layout: &dyn Layout,
@@ -155,9 +156,9 @@ impl Node {
         let is_lost = Arc::<AtomicBool>::default();
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
-            // A busy Redis is waited for: an answer that is not heard would leave it open whether something was done.
+            // No timeout: after one, it would be unknown whether a command of a busy server was executed.
             .set_response_timeout(None)
-            // A loss is noticed when it happens: what is sent to nobody would leave it open whether it was done.
+            // A loss must be noticed at once: commands sent over a lost connection would be in doubt.
             .set_push_sender({
                 let is_lost = Arc::clone(&is_lost);
                 move |said: PushInfo| {
@@ -171,12 +172,12 @@ impl Node {
         Ok(Connected { connection, is_lost })
     }
 
-    /// A connection of its own.
+    /// A new connection.
     pub(crate) async fn new_connection(&self) -> Result<MultiplexedConnection, RedisError> {
         Ok(self.new_connected().await?.connection)
     }
 
-    /// A connection of its own, and what the server says over it by itself.
+    /// A new connection, and what the server pushes over it.
     pub(crate) async fn pushed(
         &self,
     ) -> Result<(MultiplexedConnection, mpsc::UnboundedReceiver<PushInfo>), RedisError> {
@@ -188,13 +189,13 @@ impl Node {
         Ok((self.client.get_multiplexed_async_connection_with_config(&config).await?, pushes))
     }
 
-    /// A connection of its own for messages.
+    /// A new connection for subscriptions.
     pub(crate) async fn listen(&self) -> Result<PubSub, RedisError> {
         let connected = timeout(GREETING, self.client.get_async_pubsub()).await;
         connected.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
     }
 
-    /// Finds out whether the connection still stands, by something that does no harm.
+    /// Pings the server, so that a lost connection is noticed.
     pub(crate) async fn probe(&self) {
         if let Some(mut connection) = self.known_connection() {
             let alive: Result<String, RedisError> = cmd("PING").query_async(&mut connection).await;
@@ -204,7 +205,7 @@ impl Node {
         }
     }
 
-    /// Sends commands over the connection that all share.
+    /// Sends commands over the shared connection.
     pub(crate) async fn send(&self, mut connection: MultiplexedConnection, commands: &Pipeline) -> Sent {
         match connection.req_packed_commands(commands, 0, commands.len()).await {
             Ok(values) => Sent::Answered(values),
@@ -215,7 +216,7 @@ impl Node {
         }
     }
 
-    /// Sends commands over a connection of their own, and waits until a replica has what they wrote.
+    /// Sends commands over a connection of their own, and waits until a replica has confirmed what they wrote.
     pub(crate) async fn send_and_wait(&self, mut commands: Pipeline) -> Sent {
         let idle = self.idle.borrow_mut().pop().filter(|idle| !idle.is_lost.load(Ordering::Acquire));
         let mut connected = match idle {
@@ -234,7 +235,7 @@ impl Node {
         self.idle.borrow_mut().push(connected);
         match values.pop() {
             Some(Value::Int(1..)) => Sent::Answered(values),
-            // What was refused was not written.
+            // A refused command wrote nothing.
             _ if values.iter().all(|value| matches!(value, Value::ServerError(_))) => Sent::Answered(values),
             _ => Sent::Unconfirmed(values),
         }

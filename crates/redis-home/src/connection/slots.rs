@@ -1,21 +1,21 @@
-//! Slots: which part of a cluster a key belongs to.
+//! Hash slots: the part of a cluster that a key belongs to.
 
-/// How many there are.
+/// The number of slots.
 pub(crate) const SLOTS: u16 = 16_384;
 
-/// The slot of a key: what is in its first pair of braces decides, if there is anything in it.
+/// The slot of a key: of its slot tag, if it has one.
 pub(crate) fn slot_of(key: &[u8]) -> u16 {
     crc16(tag_of(key).unwrap_or(key)) % SLOTS
 }
 
-/// What is in the first pair of braces.
+/// The slot tag of a key: the text in its first pair of braces, unless that is empty.
 pub(crate) fn tag_of(key: &[u8]) -> Option<&[u8]> {
     let from = key.iter().position(|&c| c == b'{')? + 1;
     let len = key[from..].iter().position(|&c| c == b'}').filter(|&len| len > 0)?;
     Some(&key[from..from + len])
 }
 
-/// CRC-16 as XMODEM has it.
+/// CRC-16/XMODEM.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, &byte| {
         (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {

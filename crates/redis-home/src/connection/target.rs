@@ -1,4 +1,5 @@
-//! Which servers, and how: what a URL says. How keys are spelt is in `keys`.
+//! The target of a home, read from a URL: which servers, with which credentials, prefix and layout. `layout::keys`
+//! names the keys.
 
 use crate::connection::slots::tag_of;
 use crate::layout::{Layout, LayoutOptions, Layouts, SharedLayout, Waiting};
@@ -9,89 +10,89 @@ use redis::{
 };
 use std::time::Duration;
 
-/// After how long without a sign of life a server is asked for one, how often then, and when it is given up.
+/// TCP keepalive: the first probe after this silence, the time between probes, and when the connection is given up.
 const SILENT: Duration = Duration::from_secs(10);
 const ASKED_AGAIN: Duration = Duration::from_secs(5);
 const GIVEN_UP: Duration = Duration::from_secs(25);
 
 const SENTINEL_PORT: u16 = 26_379;
 
-/// Where queues live in a Redis.
+/// The servers and keys of a home on Redis.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// How to reach it.
+    /// How to reach the servers.
     pub(crate) servers: Servers,
     /// What all keys begin with.
     pub(crate) prefix: String,
-    /// Whether an answer counts only once a replica has what it tells.
+    /// Whether an answer counts only once a replica has confirmed the change.
     pub(crate) is_replicated: bool,
     pub(crate) layout: SharedLayout,
 }
 
-/// Where the servers are, and how the one is found that serves.
+/// The servers, and how to find the one that serves.
 #[derive(Clone, Debug)]
 pub(crate) enum Servers {
     One(ConnectionInfo),
-    /// Some of a cluster; they know the others.
+    /// Some servers of a cluster; they know the others.
     Cluster(Vec<ConnectionInfo>),
     Sentinel {
         sentinels: Vec<ConnectionInfo>,
-        /// What they call those whom they watch.
+        /// The name of the service in their configuration.
         service: String,
-        /// How to reach the primary, but for its address.
+        /// How to reach the primary, apart from its address.
         primary: ConnectionInfo,
     },
 }
 
-/// What is wrong with a URL.
+/// Why a URL is no target.
 #[derive(Debug, thiserror::Error)]
 pub enum BadTarget {
-    /// It is none of Redis.
+    /// The scheme or address is wrong.
     #[error(
         "it does not say which Redis: write redis://[user:password@]host[:port][/database], \
          redis-cluster://host:port[,host:port…], redis-sentinel://host:port[,host:port…]/service[/database], \
          or rediss… for TLS: {0}"
     )]
     Url(RedisError),
-    /// It asks for something that there is not.
+    /// An option does not exist, or not here.
     #[error(
         "there is no option {name:?}: known are layout, prefix, durability; with rediss… ca, cert and key; with \
          redis-sentinel sentinel-user and sentinel-pass{of_layouts}"
     )]
     Option {
-        /// What it asks for.
+        /// The value in the URL.
         name: String,
         /// The options of layouts, as a continuation of the list.
         of_layouts: &'static str,
     },
-    /// It asks for a promise that there is not.
+    /// The value of `durability` is unknown.
     #[error("there is no durability {durability:?}: write replicated, or leave it to Redis")]
     Durability {
-        /// What it asks for.
+        /// The value in the URL.
         durability: String,
     },
-    /// It asks for keys that this release does not know.
+    /// The layout is unknown.
     #[error("there is no layout {layout:?}: known are sureq{known}")]
     Layout {
-        /// What it asks for.
+        /// The value in the URL.
         layout: String,
         /// The layouts that there are besides, as a continuation of the list.
         known: &'static str,
     },
-    /// It asks for a lease that there cannot be.
+    /// The lease is no number of milliseconds.
     #[error("{lease:?} is no lease: write milliseconds, at least 1")]
     Lease {
-        /// What it asks for.
+        /// The value in the URL.
         lease: String,
     },
-    /// It asks for a time that there cannot be.
+    /// A time is no number of seconds.
     #[error("{name}={text} is no time: write whole seconds{}", if *least == 0 { "" } else { ", at least 1" })]
     Seconds {
-        /// Which time.
+        /// The name of the option.
         name: String,
-        /// What it asks for.
+        /// The value in the URL.
         text: String,
-        /// The fewest seconds that it may ask for.
+        /// The smallest value that is allowed.
         least: u64,
     },
     /// A waiting pop would not notice that its queue has moved to another server.
@@ -100,48 +101,48 @@ pub enum BadTarget {
          use one server, or sentinels"
     )]
     TrackedInCluster {
-        /// Which layout.
+        /// The name of the layout.
         layout: &'static str,
     },
-    /// Its keys would lie all over the cluster.
+    /// The prefix has no slot tag, and the layout needs one in a cluster.
     #[error(
         "the prefix {prefix:?} has no slot tag, and in a cluster the keys of this layout must share a slot: write \
          prefix={{jobs}}: or the like, and have other clients do so too"
     )]
     NoTag {
-        /// What it says.
+        /// The prefix in the URL.
         prefix: String,
     },
-    /// Redis would see another slot tag in its keys than is meant.
+    /// The prefix has an unclosed or empty pair of braces, so that Redis would compute slots from other bytes.
     #[error(
         "the prefix {prefix:?} has a brace that is not closed, or nothing in it: write {{jobs}}: or no braces"
     )]
     HalfTag {
-        /// What it says.
+        /// The prefix in the URL.
         prefix: String,
     },
-    /// There are no databases there.
+    /// A cluster has no databases.
     #[error("a cluster has no databases: leave out what follows the servers")]
     Database,
-    /// Sentinels watch over several services.
+    /// The name of the service is missing.
     #[error(
         "it does not say which service the sentinels are asked for: write redis-sentinel://host:port/service"
     )]
     Service,
-    /// What TLS needs is not there.
+    /// A certificate or key cannot be read.
     #[error("{path}: {source}")]
     File {
-        /// Where it should be.
+        /// The path of the file.
         path: String,
-        /// Why it could not be read.
+        /// Why it cannot be read.
         source: std::io::Error,
     },
-    /// A certificate for oneself is one file, its key another.
+    /// A client certificate without its key, or the other way round.
     #[error("a client's certificate has two parts: write cert=FILE&key=FILE")]
     HalfCertificate,
 }
 
-/// Options as they were written.
+/// The options of a URL.
 #[derive(Default)]
 struct Written<'a> {
     layout: Option<&'a str>,
@@ -150,7 +151,7 @@ struct Written<'a> {
     is_replicated: bool,
     tls: [Option<&'a str>; 3],
     sentinel: [Option<&'a str>; 2],
-    /// What a socket's address has among its options.
+    /// The options that belong to the address of a Unix socket.
     of_socket: String,
 }
 
@@ -245,7 +246,7 @@ impl Target {
         Ok(Self { servers, prefix, layout, is_replicated: written.is_replicated })
     }
 
-    /// Where it is, for those who read.
+    /// The address, for messages.
     pub(crate) fn address(&self) -> String {
         match &self.servers {
             Servers::One(one) => one.addr().to_string(),
@@ -276,7 +277,8 @@ fn listed(servers: &[ConnectionInfo]) -> String {
     servers.iter().map(|server| server.addr().to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// In a cluster, a prefix must not say half of where its keys lie, and those of other layouts must all lie in one place.
+/// Checks the prefix of a cluster: its braces must be complete, and a layout whose keys share a slot needs a slot
+/// tag.
 fn check_tag(prefix: &str, layout: &dyn Layout) -> Result<(), BadTarget> {
     match tag_of(prefix.as_bytes()) {
         Some(_) => Ok(()),
@@ -302,11 +304,11 @@ fn as_user(info: ConnectionInfo, [user, password]: [Option<&str>; 2]) -> Connect
     info.set_redis_settings(settings)
 }
 
-/// How to reach a server.
+/// The connection settings for a server.
 fn info(address: String, certificates: Option<&TlsCertificates>) -> Result<ConnectionInfo, BadTarget> {
     let mut info = address.into_connection_info().map_err(BadTarget::Url)?;
     if let ConnectionAddr::TcpTls { .. } = info.addr() {
-        // If another is there already, it will do as well.
+        // An error means that a provider is installed already, which will do.
         let _ = rustls::crypto::ring::default_provider().install_default();
         if let Some(certificates) = certificates {
             let client = Client::build_with_tls(info, certificates.clone()).map_err(BadTarget::Url)?;
@@ -319,7 +321,7 @@ fn info(address: String, certificates: Option<&TlsCertificates>) -> Result<Conne
     Ok(info.set_redis_settings(settings).set_tcp_settings(tcp))
 }
 
-/// The same way to another server.
+/// The same settings for another server.
 pub(crate) fn elsewhere(info: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
     let host = host.to_owned();
     let address = match info.addr() {

@@ -1,6 +1,7 @@
-//! The servers, and which of them has what: one, the primary that sentinels name, or those of a cluster by slot.
+//! Which server owns which slots: the only server, the primary that sentinels name, or the servers of a cluster.
 //!
-//! What is known here may be out of date. Whoever finds out says so, and servers are asked anew.
+//! The map may be out of date. A caller that notices calls [`Topology::invalidate`], and the next one asks the
+//! servers.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -19,22 +20,22 @@ use crate::connection::slots::SLOTS;
 use crate::connection::target::{Servers, elsewhere};
 use crate::script::answer::{Strange, bytes, list, number};
 
-/// How long one server has to say where all are.
+/// How long one server has to report the topology.
 const ASKED_FOR: Duration = Duration::from_secs(1);
 
-/// How long one is waited for before the next is asked as well.
+/// After how long without an answer the next server is asked as well.
 const NEXT_AFTER: Duration = Duration::from_millis(50);
 
-/// The servers.
+/// The servers, and which of them owns which slots.
 pub(crate) struct Topology {
     servers: Servers,
     nodes: RefCell<BTreeMap<Address, Rc<Node>>>,
-    /// Who has which slots, by the first of them; without a cluster, all of them are one server's.
+    /// The owner of each range of slots, by its first slot. Without a cluster one server owns all.
     owners: RefCell<BTreeMap<u16, Address>>,
     is_known: Cell<bool>,
-    /// Held by whoever asks, so that the others wait for that.
+    /// Held while the servers are asked, so that other callers wait for the result.
     asking: Mutex<()>,
-    /// Whom to ask first: not always the same one, which may be cut off from the others.
+    /// Which server is asked first. It changes each time, since one of them may be cut off from the others.
     turn: Cell<usize>,
 }
 
@@ -63,7 +64,7 @@ impl Topology {
         !matches!(self.servers, Servers::One(_))
     }
 
-    /// The server that has a slot, as far as is known.
+    /// The server that owns a slot, as far as is known.
     pub(crate) async fn node(&self, slot: u16) -> Result<Rc<Node>, RedisError> {
         if !self.is_known.get() {
             self.ask_anew().await?;
@@ -73,7 +74,7 @@ impl Topology {
         self.node_at(&owner.filter(|(host, _)| !host.is_empty()).ok_or_else(nobody)?)
     }
 
-    /// All servers that have something.
+    /// All servers that own slots.
     pub(crate) async fn owners(&self) -> Result<Vec<Rc<Node>>, RedisError> {
         if !self.is_known.get() {
             self.ask_anew().await?;
@@ -84,7 +85,7 @@ impl Topology {
         owners.iter().filter(|(host, _)| !host.is_empty()).map(|owner| self.node_at(owner)).collect()
     }
 
-    /// One that messages can be heard from: whichever it is, of a cluster.
+    /// A server for subscriptions; in a cluster any server will do.
     pub(crate) async fn listening_post(&self) -> Result<Rc<Node>, RedisError> {
         let mut owners = self.owners().await?;
         let turn = self.next_turn();
@@ -95,12 +96,12 @@ impl Topology {
         Ok(owners.swap_remove(at))
     }
 
-    /// What is known may be out of date.
+    /// Marks the map as out of date.
     pub(crate) fn invalidate(&self) {
         self.is_known.set(!self.is_many());
     }
 
-    /// A server says that another one has a slot.
+    /// Notes what a redirection says: another server owns a slot.
     pub(crate) fn moved(&self, slot: u16, to: &str) {
         let there = to.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
         match there {
@@ -116,16 +117,16 @@ impl Topology {
         }
     }
 
-    /// Whether by now another server than this has a slot; asks the others.
+    /// Whether another server owns a slot by now, according to the others.
     pub(crate) async fn has_left(&self, node: &Rc<Node>, slot: u16) -> bool {
         self.invalidate();
         self.node(slot).await.is_ok_and(|owner| !Rc::ptr_eq(&owner, node))
     }
 
-    /// Finds out which connections still stand.
+    /// Pings all servers, so that lost connections are noticed.
     pub(crate) async fn probe(&self) {
         let nodes: Vec<Rc<Node>> = self.nodes.borrow().values().cloned().collect();
-        // One that does not answer may be busy.
+        // A server that does not answer may only be busy.
         let _ = timeout(ASKED_FOR, join_all(nodes.iter().map(|node| node.probe()))).await;
     }
 
@@ -147,8 +148,8 @@ impl Topology {
         Ok(node)
     }
 
-    /// Asks one after the other where all are, until one says so. A silent one holds the next up for a moment only: whoever has
-    /// nothing to do with it waits for this too.
+    /// Asks the servers until one reports the topology. A silent server delays the next one only briefly, since
+    /// callers that do not need it wait here too.
     async fn ask_anew(&self) -> Result<(), RedisError> {
         let _asking = self.asking.lock().await;
         if self.is_known.get() {
@@ -187,7 +188,7 @@ impl Topology {
     }
 
     fn learn(&self, owners: BTreeMap<u16, Address>) {
-        // A cluster that has shrunk leaves nobody behind.
+        // Servers that left the cluster are forgotten.
         self.nodes.borrow_mut().retain(|address, _| owners.values().any(|owner| owner == address));
         self.owners.replace(owners);
         self.is_known.set(true);
@@ -217,8 +218,8 @@ fn address_of(info: &ConnectionInfo) -> Address {
     }
 }
 
-/// What CLUSTER SLOTS says: for each range who has it, and who else. Slots that nobody has get an owner without a host. A
-/// server that does not know its own host is where it was `asked`.
+/// Reads the answer of `CLUSTER SLOTS`. Slots without an owner get an address without a host. A server that does not
+/// know its own host has the host at which it was `asked`.
 fn owners_of(answer: Value, asked: &str) -> Result<BTreeMap<u16, Address>, Strange> {
     let mut owners = BTreeMap::from([(0, Address::default())]);
     for range in list(answer)? {

@@ -1,4 +1,4 @@
-//! The names of channels, on which scripts and other programs tell what they did to a queue.
+//! The names of channels, on which scripts and other programs publish what happened to a queue.
 
 use super::Layout;
 
@@ -10,19 +10,19 @@ pub struct Channels<'a> {
 }
 
 impl Channels<'_> {
-    /// The channel on which this is told of a queue.
+    /// The channel for messages of a kind about a queue.
     pub fn name(&self, kind: &str, queue: &[u8]) -> Vec<u8> {
         let (before, behind) = self.around(kind);
         [before.as_bytes(), queue, behind.as_bytes()].concat()
     }
 
-    /// The queue that a channel is about, if it is one on which this is told.
+    /// The queue of a channel, if it is one for messages of this kind.
     pub fn queue<'c>(&self, kind: &str, channel: &'c [u8]) -> Option<&'c [u8]> {
         let (before, behind) = self.around(kind);
         channel.strip_prefix(before.as_bytes())?.strip_suffix(behind.as_bytes())
     }
 
-    /// What matches the channels on which this is told of any queue. What the prefix says is meant as it stands.
+    /// The pattern that matches the channels for messages of a kind. Special characters in the prefix are escaped.
     pub fn pattern(&self, kind: &str) -> Vec<u8> {
         let (before, behind) = self.around(kind);
         let mut pattern = Vec::new();

@@ -1,7 +1,7 @@
-//! What was handed out lately.
+//! Recent deliveries in layouts with foreign ids.
 //!
-//! Whoever passes a task on, and cannot, gives it back by its receipt. Layouts of other programs have none; so deliveries are numbered, the
-//! number stands where a receipt has the incarnation of the store, and the last few thousand are remembered.
+//! A caller that cannot pass a task on returns it by its receipt. Foreign layouts have no receipts. So deliveries are
+//! numbered, the number takes the place of the incarnation in a receipt, and the last few thousand are remembered.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,10 +9,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use sureq_core::{Receipt, Replies, Reply, TaskId};
 use sureq_home_api::Payload;
 
-/// How many are remembered. What came before has reached its taker, or comes back when its lease has run out.
+/// How many deliveries are remembered. Older ones have reached their takers, or come back when their leases end.
 const KEPT: usize = 8 << 10;
 
-/// The last deliveries.
+/// The most recent deliveries.
 #[derive(Debug, Default)]
 pub(crate) struct Deliveries(Mutex<Last>);
 
@@ -20,7 +20,7 @@ pub(crate) struct Deliveries(Mutex<Last>);
 struct Last {
     /// Their ids, in order.
     ids: VecDeque<Box<[u8]>>,
-    /// The number of the one behind them.
+    /// The number of the next delivery.
     next: u64,
 }
 
@@ -29,7 +29,7 @@ impl Deliveries {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Numbers the tasks that answers hand out.
+    /// Numbers the tasks in replies.
     pub(crate) fn number(&self, replies: &mut Replies<Payload>) {
         let mut last = self.lock();
         for reply in &replies.list {
@@ -46,7 +46,7 @@ impl Deliveries {
         }
     }
 
-    /// The id that was handed out under this receipt, if it is remembered.
+    /// The id of the task that was delivered with this receipt, if it is remembered.
     pub(crate) fn id(&self, receipt: Receipt) -> Option<Vec<u8>> {
         if receipt.id != TaskId::NONE {
             return None;

@@ -1,8 +1,8 @@
-//! How keys and channels are spelt, and which of them share a slot.
+//! How keys are named, and which of them share a slot.
 //!
-//! A script reaches only keys of one slot. In a cluster whose prefix has no slot tag, the queues of each slot tag are
-//! therefore a store of their own, with its own clock, ids and connections, and one more store lists those. Where the prefix
-//! has a tag, or there is no cluster, all queues are one store.
+//! A script reaches the keys of one slot. In a cluster whose prefix has no slot tag, the queues of each slot tag are
+//! therefore a store of their own, with its own clock, ids and connections; one more store lists them. With a tag in
+//! the prefix, or without a cluster, all queues are one store.
 
 use super::channels::Channels;
 use crate::connection::slots::{slot_of, tag_of};
@@ -14,7 +14,7 @@ impl Target {
         self.is_cluster() && tag_of(self.prefix.as_bytes()).is_none()
     }
 
-    /// The store that a queue is in, called by the slot tag that its keys have; none if there is but one.
+    /// The store of a queue, named by the slot tag of its keys; none if there is only one store.
     pub(crate) fn store_of(&self, queue: &[u8]) -> Option<Vec<u8>> {
         self.is_spread().then(|| {
             let key = self.queue_key(queue);
@@ -22,9 +22,9 @@ impl Target {
         })
     }
 
-    /// The keys that a script of ours is told, for a queue, a store, or what spans all: one that never exists, and the numbers of
-    /// the store. While a slot moves from one server to another, Redis serves no command there that names a key which it
-    /// does not find: the first one sees to it that no script finds half of a queue.
+    /// The keys of a call in sureq's own layout, about a queue, a store, or all of them: a key that never exists, and
+    /// the numbers of the store. While a slot migrates, Redis executes no command that names a key that it does not
+    /// find; the first key ensures that no script finds half of a queue.
     pub(crate) fn store_keys(&self, queue: Option<&[u8]>) -> [Vec<u8>; 2] {
         let own = match queue {
             _ if !self.is_spread() => self.prefix.clone().into_bytes(),

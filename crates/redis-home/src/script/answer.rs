@@ -1,4 +1,4 @@
-//! From what the script answers to a reply.
+//! Turns the answer of a script into a reply.
 
 use redis::Value;
 use sureq_core::broker::glob_matches;
@@ -11,7 +11,7 @@ use sureq_home_api::Payload;
 
 use crate::script::call::ReplyForm;
 
-/// An answer that is not one the script gives: whatever is in Redis under our keys, it is not ours.
+/// An answer that no script of sureq gives: the keys under this prefix belong to another program.
 #[derive(Debug)]
 pub struct Strange;
 
@@ -33,7 +33,7 @@ pub enum Ids {
     Foreign,
 }
 
-/// Adds the reply to one command to the others.
+/// Appends the reply to one command.
 pub(crate) fn read(ids: Ids, form: &ReplyForm, answer: Value, replies: &mut Replies<Payload>) {
     let reply = match refusal(&answer) {
         Some(no) => Ok(Reply::Refused(no)),
@@ -42,7 +42,7 @@ pub(crate) fn read(ids: Ids, form: &ReplyForm, answer: Value, replies: &mut Repl
     replies.list.push(reply.unwrap_or_else(|strange| Reply::Refused(strange.into())));
 }
 
-/// The no that a script says.
+/// The refusal in an answer, if it is one.
 pub(crate) fn refusal(answer: &Value) -> Option<Refusal> {
     let Value::Array(words) = answer else { return None };
     let (code, key) = match &words[..] {
@@ -56,14 +56,14 @@ pub(crate) fn refusal(answer: &Value) -> Option<Refusal> {
         b"QUEUEFULL" => Refusal::QueueFull,
         b"GONE" => Refusal::WorkerGone,
         b"REPLACED" => Refusal::WorkerReplaced,
-        // The script explains itself; parts of keys in it may be any bytes.
+        // The script gives the reason. It may contain parts of keys, which are any bytes.
         b"UNAVAILABLE" => Refusal::Unavailable { why: key.escape_ascii().to_string().into() },
         b"WRONGTYPE" => wrong_type(&key.escape_ascii().to_string()),
         _ => Strange.into(),
     })
 }
 
-/// A key holds a value of another type. The words are Redis' own, and name the key.
+/// The refusal for a key with a value of another type. The wording is that of Redis, and names the key.
 fn wrong_type(key: &str) -> Refusal {
     let words = format!("Operation against a key holding the wrong kind of value: {key}");
     Refusal::WrongType { words: words.into() }
@@ -154,7 +154,7 @@ fn read_reply(ids: Ids, form: &ReplyForm, answer: Value, replies: &mut Replies<P
     })
 }
 
-/// Ids as others spell them; there is none where a task gets its id later.
+/// Adds foreign ids; there is none where a task gets its id later.
 fn push_foreign_ids(answer: Value, replies: &mut Replies<Payload>) -> Read<()> {
     for id in list(answer)? {
         replies.foreign_ids.push(maybe(id)?.map(Into::into));
@@ -315,7 +315,7 @@ fn explanation(answer: Value) -> Read<Option<Explanation>> {
     }))
 }
 
-/// Who holds a task, and the name if it is a worker: `w:name#incarnation` or `c:home:number`.
+/// The holder of a task, and its name if it is a worker: `w:name#incarnation` or `c:home:number`.
 fn holder(text: &[u8]) -> Read<(Holder, Option<Box<[u8]>>)> {
     let last = |mark: u8| text.iter().rposition(|&c| c == mark).ok_or(Strange);
     match text {
@@ -338,7 +338,7 @@ fn state_of(letter: &[u8]) -> Read<StateKind> {
     })
 }
 
-/// An id as it stands in Redis.
+/// Parses an id as it is stored in Redis.
 pub(crate) fn task_id(text: &[u8]) -> Read<TaskId> {
     let dash = text.iter().position(|&c| c == b'-').ok_or(Strange)?;
     let seq = text[dash + 1..].iter().position(|&c| c != b'0').map_or(&[][..], |at| &text[dash + 1 + at..]);
@@ -357,7 +357,7 @@ pub fn list(value: Value) -> Read<Vec<Value>> {
     }
 }
 
-/// The elements of a list that has as many as wanted.
+/// The elements of a list of exactly this length.
 pub fn fields<const N: usize>(value: Value) -> Read<[Value; N]> {
     list(value)?.try_into().map_err(|_| Strange)
 }
@@ -384,7 +384,7 @@ pub fn number(value: Value) -> Read<u64> {
     }
 }
 
-/// Whether a pop had so much to remove before it found anything that it wants to be sent again.
+/// Whether a pop removed so much before it found anything that it must be sent again.
 pub fn is_again(answer: &Value) -> bool {
     matches!(answer, Value::BulkString(word) if word == b"again")
 }

@@ -1,4 +1,4 @@
-//! From a command to the call of a script.
+//! Turns a command into the call of a script.
 
 use crate::script::operations::argument;
 use sureq_core::command::{
@@ -131,17 +131,17 @@ impl Call {
     }
 }
 
-/// An id as it stands in Redis: in the order of their bytes ids are in order.
+/// An id as it is stored in Redis: the order of bytes is the order of ids.
 pub(crate) fn id_text(id: TaskId) -> String {
     format!("{}-{:06}", id.ms(), id.seq())
 }
 
-/// The receipt of a delivery, as scripts know it.
+/// The receipt of a delivery as scripts write it.
 pub(crate) fn receipt_text(receipt: Receipt) -> Vec<u8> {
     format!("{}@{}.{}", id_text(receipt.id), receipt.delivery, receipt.incarnation).into_bytes()
 }
 
-/// What a connection of a home is called in Redis.
+/// The name of a connection in Redis.
 pub(crate) fn conn_name(home: &str, conn: ConnId) -> String {
     format!("{home}:{}", conn.0)
 }
@@ -161,7 +161,8 @@ fn reference(task: TaskRef<'_>) -> Result<Vec<u8>, Refusal> {
     })
 }
 
-/// The call that a command is, and how its answer is read. `home` tells connections of this home from those of others.
+/// The call for a command, and how its answer is read. `home` distinguishes connections of this home from those of
+/// others.
 pub(crate) fn call_of(command: &Command<'_>, home: &str) -> Result<(Call, ReplyForm), Refusal> {
     Ok(match *command {
         Command::Push { queue, payloads } => {
@@ -242,7 +243,7 @@ pub(crate) fn call_of(command: &Command<'_>, home: &str) -> Result<(Call, ReplyF
     })
 }
 
-/// A receipt is of a delivery, and what is dead is not delivered.
+/// Receipts are left out: a dead task is not delivered.
 fn revive_call(queue: &[u8], tasks: TaskRefs<'_>) -> Result<Call, Refusal> {
     let mut call = Call::about("revive", queue);
     for bytes in tasks.list {
@@ -337,7 +338,7 @@ const fn name_of(view: View) -> &'static str {
     }
 }
 
-/// Settings as they stand in Redis; what is the default is not there.
+/// Settings as they are stored in Redis, where a default is not stored.
 fn config_call(queue: &[u8], changes: Changes<'_>) -> Call {
     let mut call = Call::about("config", queue);
     for change in changes.iter() {

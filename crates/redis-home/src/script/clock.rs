@@ -1,18 +1,18 @@
-//! Log time, carried by those who use it.
+//! Log time, which callers carry from one script to the next.
 //!
-//! Redis has no clock but the one on the wall, which may be set. Every script therefore answers with its log time, and the
-//! callers carry it on by a clock that cannot be set: each call tells the script within which bounds log time must be. The
-//! script goes by the wall clock, and by the bounds only where the wall clock has left them, which means that it was set.
-//! All of it is in microseconds: differences of whole milliseconds would make log time creep ahead with every call.
+//! Redis has only a wall clock, which may be set. Every script therefore answers its log time, and callers
+//! extrapolate it with their monotonic clocks: each call reports bounds for log time. The script follows the wall
+//! clock while that is within the bounds; outside of them, the wall clock was set. All values are in microseconds:
+//! with whole milliseconds, log time would creep ahead with every call.
 
 use std::cell::Cell;
 use std::time::SystemTime;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The clocks that a home goes by.
+/// The clocks of a home.
 pub trait Clock: Send + Sync + 'static {
-    /// Milliseconds since any point in time; never goes back and cannot be set.
+    /// Milliseconds since an arbitrary time; never goes back and cannot be set.
     fn monotonic_ms(&self) -> u64;
 
     /// The same clock in microseconds.
@@ -20,7 +20,7 @@ pub trait Clock: Send + Sync + 'static {
         self.monotonic_ms() * 1_000
     }
 
-    /// What the wall clock is to say instead of what Redis' own says: tests move time by it.
+    /// The time that replaces Redis' wall clock; tests move time with it.
     fn wall_ms(&self) -> Option<u64> {
         None
     }
@@ -31,7 +31,7 @@ pub trait Clock: Send + Sync + 'static {
     }
 }
 
-/// The clock of this machine. It goes on while the machine sleeps.
+/// The clocks of this machine. The monotonic one includes suspended time.
 #[derive(Debug, Default)]
 pub struct SystemClock;
 
@@ -46,13 +46,13 @@ impl Clock for SystemClock {
     }
 }
 
-/// What the wall clock of this machine says.
+/// The wall clock of this machine.
 pub(crate) fn system_ms() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What a home knows of log time: bounds for how far it is ahead of the monotonic clock of this machine.
+/// Bounds for the difference between log time and the monotonic clock of this machine.
 ///
 /// ```text
 ///   monotonic clock here    sent ───────────────────────────── answered
@@ -62,30 +62,30 @@ pub(crate) fn system_ms() -> u64 {
 ///   and not before `sent`:         ahead ≤ L − sent    (the smallest of these is `most`)
 /// ```
 ///
-/// Each call tells its script both bounds. The script goes by the wall clock of Redis as long as that stays within them, and
-/// by the caller's best guess otherwise. So no caller ever pushes log time ahead of what it knows for certain, and what callers
-/// say matters only when the wall clock was set.
+/// Each call reports both bounds. The script follows the wall clock of Redis while that stays within them, and the
+/// best guess of the caller otherwise. So no caller pushes log time ahead of what it knows for certain, and reports
+/// matter only when the wall clock was set.
 #[derive(Debug, Default)]
 pub(crate) struct LogClock {
     known: Cell<Option<Bounds>>,
-    /// The wall clock of Redis was set forward by less than scripts notice: the next call tells them.
+    /// The wall clock of Redis was set forward by less than scripts notice; the next call corrects that.
     is_wall_ahead: Cell<bool>,
-    /// When a call last header them so.
+    /// When a call last made a correction.
     corrected_us: Cell<Option<u64>>,
-    /// What log time was said to be before that.
+    /// The bounds that were rejected by that correction.
     rejected: Cell<Option<Bounds>>,
 }
 
-/// Two clocks that nobody sets drift apart by less than one part in this many: no kernel slews faster.
+/// Two clocks that are not set drift apart by less than one part in this many: no kernel slews faster.
 const DRIFT: u64 = 2_000;
 
-/// A smaller difference than this is no step of a clock.
+/// A smaller difference is no step of a clock.
 const STEP_US: i64 = 1_000;
 
 /// Answers to calls that were sent this soon after a correction may be older than it.
 const SETTLING_US: u64 = 1_000_000;
 
-/// If log time is ahead as before when a correction is this old, another process insists on it.
+/// If log time is ahead as before when a correction is this old, another process disagrees with it, and is followed.
 const INSISTING_US: u64 = 10_000_000;
 
 /// How far log time is ahead of the monotonic clock, in microseconds.
@@ -93,9 +93,9 @@ const INSISTING_US: u64 = 10_000_000;
 struct Bounds {
     least: i64,
     most: i64,
-    /// What `least` would be if the clocks had not drifted apart since: the best guess.
+    /// The best guess: `least` if the clocks had not drifted apart since.
     guess: i64,
-    /// When they were that narrow, by the monotonic clock.
+    /// When the bounds were this narrow, on the monotonic clock.
     at_us: u64,
 }
 
@@ -108,14 +108,15 @@ pub(crate) struct LogTimeBounds {
 }
 
 impl Bounds {
-    /// What one answer says. Clocks are cut off at microseconds: bounds are rounded outwards, so that nothing creeps.
+    /// The bounds from one answer. Clocks are cut off at microseconds, so bounds are rounded outwards: nothing
+    /// creeps.
     fn of(log_us: u64, sent_us: u64, now_us: u64) -> Self {
         let ahead = |us: u64| log_us.cast_signed() - us.cast_signed();
         let guess = ahead(now_us);
         Self { least: guess - 1, most: ahead(sent_us) + 1, guess, at_us: now_us }
     }
 
-    /// The same after the clocks have had time to drift apart.
+    /// The bounds after the clocks have had time to drift apart.
     const fn at(self, now_us: u64) -> Self {
         let apart = now_us.saturating_sub(self.at_us).div_ceil(DRIFT);
         let drifted = apart.cast_signed();
@@ -123,12 +124,12 @@ impl Bounds {
         Self { least, most, guess: self.guess, at_us: self.at_us + apart * DRIFT }
     }
 
-    /// Whether both can be true, but for a step that is too small to be one.
+    /// Whether both can be true, apart from a difference that is no step.
     const fn agrees_with(self, other: Self) -> bool {
         self.least <= other.most + STEP_US && other.least <= self.most + STEP_US
     }
 
-    /// What is known by both.
+    /// The intersection of both.
     fn and(self, other: Self) -> Self {
         let Self { least, guess, .. } = if other.least > self.least { other } else { self };
         let most = self.most.min(other.most).max(least);
@@ -137,7 +138,7 @@ impl Bounds {
 }
 
 impl LogClock {
-    /// Takes in what a script said of log time that was called and has answered then, by the monotonic clock.
+    /// Learns from the log time that a script answered; both times are of the monotonic clock.
     pub(crate) fn learn(&self, log_us: u64, sent_us: u64, now_us: u64) {
         let answered = Bounds::of(log_us, sent_us, now_us);
         let Some(known) = self.known.get().map(|known| known.at(now_us)) else {
@@ -158,7 +159,7 @@ impl LogClock {
         }
     }
 
-    /// Takes in the same where several servers have clocks of their own: log time follows the one that is ahead.
+    /// The same where several servers have clocks of their own: log time follows the one that is ahead.
     pub(crate) fn learn_from_one_of_many(&self, log_us: u64, sent_us: u64, now_us: u64) {
         let answered = Bounds::of(log_us, sent_us, now_us);
         let known = self.known.get().map(|known| known.at(now_us));
@@ -166,7 +167,7 @@ impl LogClock {
         self.known.set(Some(known.map_or(answered, |known| known.and(answered))));
     }
 
-    /// What log time it is; none if nobody has said yet.
+    /// Log time; none before the first answer.
     pub(crate) fn now(&self, now_us: u64) -> Option<LogTimeBounds> {
         let known = self.known.get()?.at(now_us);
         let all = [known.least, known.guess, known.most];
@@ -174,7 +175,7 @@ impl LogClock {
         Some(LogTimeBounds { least, guess, most })
     }
 
-    /// What the next call says about the time; `!` is before it where log time is to be set back to it if it is ahead.
+    /// The report of the next call. It begins with `!` if log time is to be set back to it in case it is ahead.
     pub(crate) fn header(&self, now_us: u64, is_sure: bool) -> String {
         let Some(LogTimeBounds { least, guess, most }) = self.now(now_us) else { return String::new() };
         let corrects = self.is_wall_ahead.take();
@@ -198,7 +199,7 @@ mod tests {
     }
 
     impl Script {
-        /// What it answers, and log time; none if the caller is to be asked again.
+        /// Its answer, and log time; none if the call is to be repeated.
         fn run(&mut self, wall_us: u64, header: &str) -> Option<(u64, u64)> {
             let mut line_us = wall_us.saturating_add_signed(self.offset_us);
             let (is_sure, header) = header.strip_prefix('!').map_or((false, header), |header| (true, header));
@@ -262,7 +263,7 @@ mod tests {
             self.now_us += self.random.u64(0..=us_max);
         }
 
-        /// One command, whose way takes up to so long each way. Answers by how much log time is ahead of true time.
+        /// One command that takes up to `way_us` each way. Returns by how much log time is ahead of true time.
         fn call(&mut self, way_us: u64) -> i64 {
             let at = self.random.usize(0..2);
             self.call_by(at, way_us)
@@ -373,8 +374,8 @@ mod tests {
         }
     }
 
-    /// A process that began after a step takes it for time that has passed. The others give in, rather than to set log time back
-    /// and forth.
+    /// A process that began after a step takes the step for time that has passed. The others give in, so that log
+    /// time does not go back and forth.
     #[test]
     fn a_process_that_began_after_a_small_step_is_followed() {
         for seed in 0..20 {

@@ -1,36 +1,36 @@
-//! What runs in Redis: a function of a library, or a script where there are none.
+//! How the script is loaded and called: as a function of a library, or with EVALSHA where there are no functions.
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, cmd};
 
 use crate::layout::Layout;
 
-/// What takes up memory.
+/// The operations that need memory.
 const ADDING: [&str; 2] = ["push", "add"];
 
-/// How Redis is told what to run.
+/// How a server is told which script to run.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Runner {
     /// Nothing is loaded yet.
     #[default]
     None,
-    /// A function of this name. Each release has its own, so that two of them can share a Redis.
+    /// A function of this name. Each release has its own name, so that two releases can share a Redis.
     Function(String),
-    /// The script of this checksum, where there are no functions, or this user may load none.
+    /// The script with this checksum, where there are no functions or this user may load none.
     Script(String),
 }
 
 impl Runner {
-    /// Loads what a layout needs.
+    /// Loads the script of a layout.
     pub(crate) async fn load(
         layout: &dyn Layout,
         connection: &mut MultiplexedConnection,
     ) -> Result<Self, RedisError> {
         let source = layout.script();
-        // FNV-1a: two releases must not share a name, that is all.
+        // FNV-1a; it only has to distinguish releases.
         let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         let name = format!("sureq_{:016x}", source.bytes().fold(0xcbf2_9ce4_8422_2325, mix));
-        // What adds nothing goes on when Redis' memory is full: it is how room is made.
+        // Operations that add nothing still run when the memory is full: they make room.
         let free = format!("{{function_name='{name}_free', callback=run, flags={{'allow-oom'}}}}");
         let library = format!(
             "#!lua name={name}\n{source}redis.register_function('{name}', run)\nredis.register_function{free}\n"
@@ -47,7 +47,7 @@ impl Runner {
         Ok(Self::Script(cmd("SCRIPT").arg("LOAD").arg(script).query_async(connection).await?))
     }
 
-    /// The beginning of a call.
+    /// The command that starts a call.
     pub(crate) fn command(&self, op: &str) -> Cmd {
         let (mut evaluate, mut call) = (cmd("EVALSHA"), cmd("FCALL"));
         match self {

@@ -1,8 +1,8 @@
-//! Large commands as several calls.
+//! Splits large commands into several calls.
 //!
-//! Redis does nothing else while a script runs, so one call asks for a bounded number of tasks, ids or queues, and further calls
-//! ask for the rest. What others do comes in between: each slice is atomic, the command as a whole is not. A push is the
-//! exception: all of it is one call, since a batch is stored as a whole or not at all.
+//! Redis executes nothing else while a script runs. So one call asks for a bounded number of tasks, ids or queues,
+//! and more calls ask for the rest. Other commands may come in between: each slice is atomic, the command as a whole
+//! is not. A push is the exception, since a batch is stored as a whole or not at all.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -17,16 +17,17 @@ use crate::script::operations::argument;
 use crate::spread::{numbered, size};
 use crate::thread::HomeThread;
 
-/// How many tasks, ids or queues one call asks for: two or three milliseconds of Redis. Scripts move as many by themselves.
+/// How many tasks, ids or queues one call asks for: two or three milliseconds of Redis. Scripts move as many tasks by
+/// themselves.
 pub const SLICE: usize = 200;
 
-/// How many bytes of payloads one call asks for; a single task may have more.
+/// How many payload bytes one call asks for; a single task may have more.
 const SLICE_BYTES: usize = 4 << 20;
 
-/// How many calls of a RECOVER may find nothing before the rest is left to the next command.
+/// After how many calls without a result a RECOVER leaves the rest to the next command.
 const FRUITLESS_MAX: usize = 20;
 
-/// Whether a command takes several calls in our own layout. Its replies are expected to have so many bytes.
+/// Whether a command takes several calls in sureq's own layout, if its replies are expected to have this many bytes.
 pub(crate) fn is_sliced(command: &Command<'_>, reply_bytes: usize) -> bool {
     let is_long = |tasks: &TaskRefs<'_>| tasks.list.len() > SLICE;
     match command {
@@ -48,13 +49,13 @@ pub(crate) fn is_sliced(command: &Command<'_>, reply_bytes: usize) -> bool {
     }
 }
 
-/// Payload bytes of tasks.
+/// The payload bytes of tasks.
 fn payload_bytes(tasks: &[Value]) -> usize {
     tasks.iter().map(size).sum()
 }
 
 impl HomeThread {
-    /// Asks a call of whoever is concerned, slice by slice.
+    /// Executes a call slice by slice, in each store that it concerns.
     pub(crate) async fn ask_in_slices(&self, call: &Call) -> Result<Value, Refusal> {
         match call.op {
             _ if self.spans(call) => self.execute(call).await,
@@ -69,7 +70,7 @@ impl HomeThread {
         }
     }
 
-    /// A pop of one store. What a later slice fails to get is left where it is: the tasks that are there are handed out.
+    /// A pop of one store. If a later slice fails, the tasks of the earlier ones are delivered.
     pub(crate) async fn pop_in_slices(&self, call: &Call, patience: Patience) -> Result<Value, Refusal> {
         let layout = self.link.target.layout();
         let form = layout.pop_form();
@@ -105,7 +106,7 @@ impl HomeThread {
             if is_end && is_last || tasks.len() >= wanted || taken_bytes >= room {
                 break;
             }
-            // The queues before that of the last task had nothing more, or none of these has.
+            // The queues before that of the last task are empty, or all of these are.
             first_queue =
                 if is_end { first_queue + queues_max } else { tasks.last().map_or(Ok(0), queue_of)? };
             slice.args.truncate(form.queues);
@@ -116,7 +117,7 @@ impl HomeThread {
         Ok(Value::Array(tasks))
     }
 
-    /// Tasks of a view. One that moves between two slices is shown once, or not at all.
+    /// Shows tasks. A task that moves between two slices is shown once or not at all.
     async fn inspect_in_slices(&self, call: &Call) -> Result<Value, Refusal> {
         const START: usize = argument("inspect", "start");
         const COUNT: usize = argument("inspect", "count");
@@ -150,7 +151,8 @@ impl HomeThread {
         Ok(Value::Array(shown))
     }
 
-    /// Leases that nothing else ends, from the oldest on. What was recovered by this command is not recovered again by it.
+    /// Returns tasks whose leases have no end of their own, the oldest first. A task is not returned twice by the
+    /// same command.
     async fn recover_in_slices(&self, call: &Call) -> Result<Value, Refusal> {
         const COUNT: usize = argument("recover", "count");
         const FROM: usize = argument("recover", "from");
@@ -198,7 +200,7 @@ impl HomeThread {
         }
     }
 
-    /// How many tasks a worker of many queues holds.
+    /// The number of tasks that a worker of many queues holds.
     async fn held_in_slices(&self, name: &Value, incarnation: &Value) -> Result<Value, Refusal> {
         let (name, incarnation) = (bytes(name.clone())?, number(incarnation.clone())?);
         let (mut queues, mut cursor) = (BTreeMap::new(), b"0".to_vec());
@@ -218,7 +220,7 @@ impl HomeThread {
         }
     }
 
-    /// A whole beat: for a worker with many queues it takes several scripts. If a later one fails, the next beat reports its share.
+    /// All steps of a heartbeat. If a later step fails, the next heartbeat reports its share.
     pub(crate) async fn finish_beat(
         &self,
         call: &Call,
@@ -248,7 +250,7 @@ impl HomeThread {
         Ok(Value::Array(told))
     }
 
-    /// Queues in the order of their numbers. One that is there all the time is told of once.
+    /// Lists queues in the order of their numbers. A queue that exists all the time is listed once.
     async fn queues_in_slices(&self, call: &Call) -> Result<Value, Refusal> {
         let (cursor, count) = (
             &call.args[const { argument("queues", "cursor") }],
@@ -283,7 +285,7 @@ impl HomeThread {
         Ok(Value::Array(finished))
     }
 
-    /// How many in all of what a call names behind its first arguments.
+    /// Adds the numbers that the slices of a list answer; `head` arguments come before the list.
     async fn count_in_slices(&self, call: &Call, head: usize) -> Result<Value, Refusal> {
         let (mut sum, mut before) = (0, 0);
         for some in call.args[head..].chunks(SLICE) {
@@ -293,7 +295,7 @@ impl HomeThread {
         Ok(Value::Int(sum.cast_signed()))
     }
 
-    /// One slice of what a call names. If some were done before it, nobody can say that nothing was.
+    /// Sends one slice of a list. If earlier slices were executed, a refusal cannot mean that nothing was done.
     async fn ask_slice(
         &self,
         call: &Call,
@@ -317,17 +319,17 @@ impl HomeThread {
         refusal(&answer).map_or(Ok(answer), Err)
     }
 
-    /// Gives deliveries back to the front, each slice before the one that came after it.
+    /// Returns deliveries to the front of a queue, so that their order is kept.
     pub(crate) async fn undeliver(&self, queue: &[u8], tasks: &[Vec<u8>]) {
         for some in tasks.chunks(SLICE).rev() {
             let call = Call::about("undeliver", queue).args(some.iter().cloned());
-            // Whatever cannot be given back now comes back as any delivery does whose holder is silent.
+            // If this fails, the tasks come back as those of any silent holder do.
             let _ = self.call(&call, Patience::Normal).await;
         }
     }
 }
 
-/// What a command is refused with of which the first steps were done: nobody can say that nothing was.
+/// The refusal of a command of which the first steps were executed: it cannot mean that nothing was done.
 pub(crate) fn partly_done(no: Refusal) -> Refusal {
     match no {
         Refusal::Unavailable { why } => Refusal::Unknown { why },
@@ -339,7 +341,7 @@ pub(crate) fn partly_done(no: Refusal) -> Refusal {
     }
 }
 
-/// The place of a task's queue among those that were named.
+/// The index of a task's queue in its call.
 fn queue_of(task: &Value) -> Result<usize, Strange> {
     let Value::Array(fields) = task else { return Err(Strange) };
     fields.first().cloned().map_or(Err(Strange), number).map(|queue| queue as usize)

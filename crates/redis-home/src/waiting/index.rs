@@ -1,4 +1,4 @@
-//! Who waits, in the order of arrival, by queue and by when they give up; and when something happens to a queue by itself.
+//! An index of waiting pops by arrival, queue and timeout, and an agenda of when to look at which queue.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,15 +17,15 @@ pub struct Waiter {
     pub call: Call,
     /// The queues that it waits for.
     pub queues: Vec<Vec<u8>>,
-    /// When it gives up, by the monotonic clock.
+    /// When it times out, on the monotonic clock.
     pub(crate) until_ms: Option<u64>,
     pub(crate) slot: Arc<ReplySlot>,
     place: Cell<u64>,
-    /// It is being asked for just now whether there is something for it.
+    /// A pop for it is being executed.
     pub(crate) is_tried: Cell<bool>,
-    /// That is over.
+    /// Notifies when that is over.
     pub(crate) was_tried: Notify,
-    /// It is to give up as soon as that is over.
+    /// It times out as soon as that is over.
     pub(crate) is_dismissed: Cell<bool>,
 }
 
@@ -39,7 +39,7 @@ impl Waiter {
 impl Waiter {
     /// Answers it with a refusal.
     pub fn refuse(&self, no: &Refusal) {
-        // A taker that has left needs no answer.
+        // A dropped ticket needs no answer.
         self.slot.refuse_if_open(1, no);
     }
 
@@ -50,14 +50,14 @@ impl Waiter {
 }
 
 impl Drop for Waiter {
-    /// Whoever has no answer by now gets none: the home was closed while Redis was asked for it.
+    /// A waiter without an answer was interrupted by closing, while its pop was being executed.
     fn drop(&mut self) {
         let why = "the home was closed before Redis answered".into();
         self.slot.refuse_if_open(1, &Refusal::Unknown { why });
     }
 }
 
-/// All who wait.
+/// Waiting pops by arrival, queue and timeout.
 #[derive(Default)]
 pub(crate) struct WaiterIndex {
     all: BTreeMap<u64, Rc<Waiter>>,
@@ -67,14 +67,14 @@ pub(crate) struct WaiterIndex {
 }
 
 impl WaiterIndex {
-    /// Takes a place at the end.
+    /// Adds a waiter at the end.
     pub(crate) fn join(&mut self, waiter: Waiter) {
         self.last_place += 1;
         waiter.place.set(self.last_place);
         self.restore(Rc::new(waiter));
     }
 
-    /// Gives one who has left its place again.
+    /// Puts a removed waiter back at its place.
     pub(crate) fn restore(&mut self, waiter: Rc<Waiter>) {
         let place = waiter.place.get();
         for queue in &waiter.queues {
@@ -84,7 +84,7 @@ impl WaiterIndex {
         self.all.insert(place, waiter);
     }
 
-    /// Answers whether it was there.
+    /// Removes a waiter; returns whether it was there.
     pub(crate) fn leave(&mut self, waiter: &Waiter) -> bool {
         let place = waiter.place.get();
         if self.all.remove(&place).is_none() {
@@ -128,47 +128,47 @@ impl WaiterIndex {
         self.by_queue.contains_key(queue)
     }
 
-    /// Those who wait for one of these queues, in their order.
+    /// The waiters for any of these queues, in order.
     pub(crate) fn of<'a>(&self, queues: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<Rc<Waiter>> {
         let places: BTreeSet<u64> =
             queues.into_iter().filter_map(|queue| self.by_queue.get(queue)).flatten().copied().collect();
         places.iter().filter_map(|place| self.all.get(place)).cloned().collect()
     }
 
-    /// Those who gave up by now.
+    /// The waiters whose time is up.
     pub(crate) fn late(&self, now_ms: u64) -> Vec<Rc<Waiter>> {
         let late = self.by_end.range(..=(now_ms, u64::MAX));
         late.filter_map(|(_, place)| self.all.get(place)).cloned().collect()
     }
 
-    /// When the next one gives up.
+    /// The next timeout.
     pub(crate) fn next_end(&self) -> Option<u64> {
         self.by_end.first().map(|(until, _)| *until)
     }
 }
 
-/// When to look at which queue, by the monotonic clock.
+/// When to look at which queue, on the monotonic clock.
 #[derive(Default)]
 pub(crate) struct Agenda {
     by_queue: BTreeMap<Vec<u8>, u64>,
     by_time: BTreeSet<(u64, Vec<u8>)>,
-    /// What messages said since a script was last asked when to look.
+    /// Deadlines that messages announced since a script was last asked.
     announced: BTreeMap<Vec<u8>, u64>,
 }
 
 impl Agenda {
-    /// A script is about to be asked when to look at a queue: it knows all that was announced so far.
+    /// A script is about to be asked about a queue; it knows everything that was announced so far.
     pub(crate) fn ask(&mut self, queue: &[u8]) {
         self.announced.remove(queue);
     }
 
-    /// What the script has answered. What was announced since may be news to it.
+    /// Notes the answer of the script. Announcements since the question may be news to it.
     pub(crate) fn set(&mut self, queue: &[u8], at_ms: Option<u64>) {
         let announced = self.announced.get(queue).copied();
         self.put(queue, [at_ms, announced].into_iter().flatten().min());
     }
 
-    /// A message said when something will happen to a queue.
+    /// Notes a deadline from a message.
     pub(crate) fn announce(&mut self, queue: &[u8], at_ms: u64) {
         let announced = self.announced.entry(queue.to_vec()).or_insert(at_ms);
         *announced = at_ms.min(*announced);
@@ -177,7 +177,7 @@ impl Agenda {
         }
     }
 
-    /// Nobody waits for a queue any more.
+    /// Forgets a queue that has no waiters any more.
     pub(crate) fn forget(&mut self, queue: &[u8]) {
         self.announced.remove(queue);
         self.put(queue, None);
@@ -197,7 +197,7 @@ impl Agenda {
         self.by_time.first().map(|(at, _)| *at)
     }
 
-    /// Takes those out that are due.
+    /// Removes and returns the queues that are due.
     pub(crate) fn take_due(&mut self, now_ms: u64) -> Vec<Vec<u8>> {
         let mut due = Vec::new();
         while self.next().is_some_and(|at| at <= now_ms) {

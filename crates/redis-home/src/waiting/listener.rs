@@ -1,5 +1,5 @@
-//! Listeners: scripts publish what they did, and this receives it. What is published while the connection is lost is missed, and
-//! reported as such.
+//! Listeners receive what scripts publish. Messages that are published while the connection is lost are missed, and
+//! reported as missed.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ impl ChannelNames for ListenerChannels {
     }
 
     fn change(&self, subscription: Subscription) {
-        // A home that is closed publishes nothing.
+        // A closed home publishes nothing.
         let _ = self.changes.send(subscription);
     }
 }
@@ -63,7 +63,7 @@ pub(crate) async fn listen(
             Ok(()) => return,
             Err(_) => queue.put(ListenEvent::Missed),
         }
-        // What fails at once, as where Redis forbids it, is tried less and less often.
+        // Backoff for what fails at once, as where Redis forbids it.
         pause = if began.elapsed() < RETRY_MAX { (pause * 2).min(RETRY_MAX) } else { RETRY_MIN };
         tokio::time::sleep(pause).await;
     }

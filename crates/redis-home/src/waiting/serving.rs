@@ -1,8 +1,8 @@
-//! Sending calls, and serving those who wait, with as few round trips as their order allows.
+//! Sends calls and serves waiters, with as few round trips as their order allows.
 //!
-//! What a call brings goes to whoever waits for it before a later call of the same batch can take it or see it. So a batch is sent
-//! in runs: a run ends before a call about a queue that somebody waits for and that the run has touched already. Pushes may
-//! follow pushes. Those who wait for queues that have nothing to do with each other are tried at the same time.
+//! A task that a call makes available goes to a waiter before a later call of the same batch can take or see it. So a
+//! batch is sent in runs: a run ends before a call about a queue that has waiters and that the run has touched
+//! already. Pushes may follow pushes. Waiters for unrelated queues are tried at the same time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -18,14 +18,14 @@ use crate::thread::{HomeThread, Store};
 use crate::waiting::index::Waiter;
 use crate::waiting::waiters::try_one;
 
-/// How many who wait for the same queues are tried at once.
+/// How many waiters for the same queues are tried at once.
 const TRIED_MAX: usize = 32;
 
-/// Queues that calls are about; none stands for any.
+/// Queues with waiters that a call is about; `None` means any.
 type About<'a> = Option<Vec<&'a [u8]>>;
 
 impl HomeThread {
-    /// Sends calls, in order; answers what each answered.
+    /// Sends calls in order; returns their answers.
     pub(crate) async fn send(&self, calls: &[&Call]) -> Vec<Result<Value, Refusal>> {
         self.enlist(calls).await;
         let (mut answers, mut rest) = (Vec::with_capacity(calls.len()), calls);
@@ -62,7 +62,7 @@ impl HomeThread {
         len
     }
 
-    /// Serves those who wait for something that calls may have brought, if the next call may take it.
+    /// Serves the waiters for which calls may have brought something, if the next call could take it.
     pub(crate) async fn serve_between(&self, before: &[&Call], next: &Call) {
         let mut touched = Touched::default();
         for call in before {
@@ -78,11 +78,11 @@ impl HomeThread {
             self.waiters.look(queue, done);
             is_done
         });
-        // The line is served for as long as the home is open.
+        // Waiters are served for as long as the home is open.
         join_all(looks).await;
     }
 
-    /// The queues of a call that somebody waits for.
+    /// The queues of a call that have waiters.
     fn waited_for<'a>(&self, call: &'a Call) -> About<'a> {
         if self.waiters.is_empty() {
             return Some(Vec::new());
@@ -105,7 +105,7 @@ fn is_push(call: &Call) -> bool {
     matches!(call.op, "push" | "add")
 }
 
-/// What calls may have changed of what is waited for.
+/// The queues with waiters that calls may have changed.
 #[derive(Default)]
 struct Touched<'a> {
     /// Each queue, and whether it was only pushed to.
@@ -114,7 +114,7 @@ struct Touched<'a> {
 }
 
 impl<'a> Touched<'a> {
-    /// Adds a call, unless those who wait have to be served before it.
+    /// Adds a call, unless waiters must be served before it.
     fn take(&mut self, about: About<'a>, is_push: bool) -> bool {
         let is_free = match &about {
             None => self.queues.is_empty() && !self.is_all,
@@ -141,12 +141,12 @@ impl<'a> Touched<'a> {
     }
 }
 
-/// Tries all who wait for one of these queues: of those who wait for the same, whoever came first, first.
+/// Tries all waiters for queues of a store: of those for the same queue, in the order of arrival.
 pub(crate) async fn serve(home: &Rc<HomeThread>, store: &Store, everyone: Vec<Rc<Waiter>>) {
     join_all(groups(everyone).into_iter().map(|group| serve_group(home, store, group))).await;
 }
 
-/// Parts them so that no two groups wait for the same queue. Everybody keeps the order of arrival.
+/// Splits waiters into groups without common queues. Each group keeps the order of arrival.
 fn groups(everyone: Vec<Rc<Waiter>>) -> Vec<Vec<Rc<Waiter>>> {
     let mut group_of: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
     let mut groups: Vec<Vec<Rc<Waiter>>> = Vec::new();
@@ -177,11 +177,11 @@ fn groups(everyone: Vec<Rc<Waiter>>) -> Vec<Vec<Rc<Waiter>>> {
     groups
 }
 
-/// Tries those of a group, in their order: as many at once as have been served so far.
+/// Tries the waiters of a group in order: as many at once as have been served so far.
 async fn serve_group(home: &Rc<HomeThread>, store: &Store, group: Vec<Rc<Waiter>>) {
     let mut empty: BTreeSet<&Vec<Vec<u8>>> = BTreeSet::new();
     let (mut rest, mut served) = (&group[..], 0_usize);
-    // Calls over connections of their own would overtake each other.
+    // Calls on separate connections would overtake each other.
     let most = if home.link.target.is_replicated { 1 } else { TRIED_MAX };
     while !rest.is_empty() {
         let mut tried = Vec::new();

@@ -1,5 +1,5 @@
-//! Messages about queues that are waited for. They say that there may be something, never what: whoever misses one finds it
-//! by looking.
+//! Subscriptions to queues that are waited for. A message means that there may be something; a missed message is made
+//! up for by looking.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -12,18 +12,18 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::thread::HomeThread;
 
-/// Kinds of messages upon which there may be something: new tasks; and room for more deliveries, or a time to look.
+/// Kinds of messages that wake waiters: new tasks; and room for more deliveries, or a deadline.
 const WORK: &str = "work";
 const WAKE: &str = "wake";
 
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// How often it is looked for queues that nobody waits for any more, and how many of them there may be before that.
+/// How often unused subscriptions are dropped, and how many of them trigger that earlier.
 const SWEEP: Duration = Duration::from_secs(15);
 const UNWANTED_MAX: usize = 100;
 
-/// How long nothing is heard before the server is asked whether it is still there, and how long it has to answer.
+/// After how long without a message the server is pinged.
 pub const SILENCE: Duration = Duration::from_secs(5);
 /// How long a server has to answer a ping.
 pub const HANGS: Duration = Duration::from_secs(5);
@@ -35,7 +35,7 @@ const SUBSCRIBED_AT_ONCE: usize = 500;
 /// its connection was lost.
 pub type SubscriptionRequest = (Vec<u8>, oneshot::Sender<()>);
 
-/// Hears the messages about queues that are waited for, for as long as the home is open.
+/// Receives messages about queues that are waited for, for as long as the home is open.
 pub(crate) async fn receive(
     home: Rc<HomeThread>,
     mut requests: mpsc::UnboundedReceiver<SubscriptionRequest>,
@@ -51,9 +51,9 @@ pub(crate) async fn receive(
         }
         if let Ok(pubsub) = home.link.listen().await {
             pause = RETRY_MIN;
-            // The connection was lost, or refused a subscription: what was missed meanwhile is found by looking.
+            // The connection was lost, or refused a subscription. Looking makes up for missed messages.
             let _ = receive_on(&home, pubsub, &mut requests, first.take()).await;
-            // If all of Redis went, nobody's pop is to be sent to where it was.
+            // If the server is gone as well, pops must not be sent over its old connection.
             let _ = timeout(HANGS, home.link.probe()).await;
             home.waiters.wake();
         }
@@ -77,19 +77,19 @@ async fn receive_on(
     let (mut next, mut swept, mut heard) = (first, Instant::now(), Instant::now());
     loop {
         if let Some(first) = next.take() {
-            // Those who came meanwhile are subscribed to in the same round trip.
+            // Requests that came meanwhile share the round trip.
             let mut some = vec![first];
             while some.len() < SUBSCRIBED_AT_ONCE
                 && let Ok(more) = requests.try_recv()
             {
                 some.push(more);
             }
-            // Before it is so: if this fails, they are among those that are subscribed to next time.
+            // Noted beforehand: if this fails, the next connection subscribes to them.
             let (queues, wanting): (Vec<_>, Vec<_>) = some.into_iter().unzip();
             home.waiters.subscribed.borrow_mut().extend(queues.iter().cloned());
             subscribe(home, &mut sink, &queues).await?;
             for done in wanting {
-                // Whoever wanted it may have left.
+                // The waiter may be gone.
                 let _ = done.send(());
             }
             if home.waiters.subscribed.borrow().len() > home.waiters.queue_count() + UNWANTED_MAX {
@@ -119,8 +119,8 @@ async fn receive_on(
     }
 }
 
-/// Finds out whether messages still come through: the server may hang while another has taken over, or something between may
-/// have lost the connection without a word.
+/// Pings over a subscription: the server may hang while another has taken over, or a middlebox may have dropped the
+/// connection silently.
 pub async fn still_there(sink: &mut PubSubSink) -> Result<(), RedisError> {
     let alive = timeout(HANGS, sink.ping::<redis::Value>()).await;
     alive.map_or_else(
@@ -129,7 +129,7 @@ pub async fn still_there(sink: &mut PubSubSink) -> Result<(), RedisError> {
     )
 }
 
-/// Hears of queues. Those whose channels Redis forbids this user are looked at now and then instead.
+/// Subscribes to queues. Queues whose channels Redis forbids this user are looked at now and then instead.
 async fn subscribe(home: &HomeThread, sink: &mut PubSubSink, queues: &[Vec<u8>]) -> Result<(), RedisError> {
     let all: Vec<_> = queues.iter().flat_map(|queue| channels(home, queue)).collect();
     match sink.subscribe(all).await {
@@ -141,7 +141,7 @@ async fn subscribe(home: &HomeThread, sink: &mut PubSubSink, queues: &[Vec<u8>])
             return subscribed;
         }
     }
-    // One of them is enough to have all refused.
+    // One forbidden channel has all refused, so they are tried one by one.
     for queue in queues {
         match sink.subscribe(channels(home, queue)).await {
             Err(error) if is_forbidden(&error) => home.waiters.forbid(queue),
@@ -152,17 +152,17 @@ async fn subscribe(home: &HomeThread, sink: &mut PubSubSink, queues: &[Vec<u8>])
     Ok(())
 }
 
-/// Whether Redis says that its user may not do this.
+/// Whether Redis forbids this user something.
 pub(crate) fn is_forbidden(error: &RedisError) -> bool {
     error.code() == Some("NOPERM")
 }
 
-/// Hears no more of queues that nobody waits for.
+/// Unsubscribes from queues without waiters.
 async fn drop_unwanted(home: &HomeThread, sink: &mut PubSubSink) -> Result<(), RedisError> {
     let subscribed: Vec<Vec<u8>> = home.waiters.subscribed.borrow().iter().cloned().collect();
     for queue in subscribed.into_iter().filter(|queue| !home.waiters.is_wanted(queue)) {
         home.waiters.subscribed.borrow_mut().remove(&queue);
-        // Whoever comes to wait for it from now on asks for it, and is subscribed after this.
+        // A waiter that joins from now on requests the subscription again, after this.
         sink.unsubscribe(channels(home, &queue)).await?;
     }
     Ok(())
@@ -173,7 +173,7 @@ fn channels(home: &HomeThread, queue: &[u8]) -> Vec<Vec<u8>> {
     [WORK, WAKE].map(|kind| channels.name(kind, queue)).into()
 }
 
-/// Takes in a message: there may be something in a queue, or will be in so many milliseconds.
+/// Handles a message: a queue may have something, or will in the given number of milliseconds.
 fn take_message(home: &HomeThread, channel: &[u8], payload: &[u8]) {
     let channels = home.link.target.channels();
     let about = |kind| channels.queue(kind, channel);

@@ -1,8 +1,7 @@
-//! Pops that wait.
+//! The waiting pops of a home.
 //!
-//! A script cannot wait. Whoever found nothing stands in this line, in the order of arrival, until a message says that there
-//! may be something in one of its queues, or it is the time at which, as a script said, something will be. Nothing is asked
-//! meanwhile. Messages are heard by `hearing`.
+//! A script cannot wait. A pop that finds nothing joins these waiters, in the order of arrival. A message
+//! (`subscription`) or the deadline that the last script reported wakes it; meanwhile no command is sent.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,39 +23,39 @@ use crate::waiting::index::{Agenda, Waiter, WaiterIndex};
 use crate::waiting::serving::serve;
 use crate::waiting::subscription::SubscriptionRequest;
 
-/// When to try again what Redis did not answer.
+/// When to retry after Redis did not answer.
 const RETRY_MS: u64 = 2_000;
 
-/// How often to look where messages may be lost.
+/// How often to look at a queue whose messages may be lost.
 const LOOK_MS: u64 = 15_000;
 
-/// How often to look where Redis forbids this user to hear messages.
+/// How often to look at a queue whose messages Redis forbids this user.
 const UNSUBSCRIBED_MS: u64 = 1_000;
 
-/// How many queues one script looks at.
+/// How many queues one `tick` covers.
 const TICKED: usize = 64;
 
-/// The queues that are waited for, for whoever subscribes to them.
+/// Requests to subscribe to queues that are waited for.
 pub type SubscriptionRequests = mpsc::UnboundedReceiver<SubscriptionRequest>;
 
 /// A queue, or any, and where to report that its waiters have been tried.
 type Look = (Option<Vec<u8>>, oneshot::Sender<()>);
 
-/// The waiters.
+/// The waiting pops of a home, in the order of arrival.
 pub struct Waiters {
     index: RefCell<WaiterIndex>,
-    /// Something may have changed.
+    /// Wakes the task that serves waiters.
     changed: Notify,
-    /// Queues in which there may be something.
+    /// Queues that may have something.
     stirred: RefCell<BTreeSet<Vec<u8>>>,
-    /// The same by store, for those who serve it: a server that hangs holds up nobody who waits for others.
+    /// The same by store. Each store is served by itself, so that a server that hangs delays no waiters of others.
     pending: RefCell<BTreeMap<Store, BTreeSet<Vec<u8>>>>,
-    /// Stores that are being served, and those who want to know when that is done.
+    /// Stores that are being served, and where to report the end of that.
     serving: RefCell<BTreeMap<Store, Vec<oneshot::Sender<()>>>>,
     agenda: RefCell<Agenda>,
-    /// Queues whose messages are heard.
+    /// Queues whose channels are subscribed to.
     pub(crate) subscribed: RefCell<BTreeSet<Vec<u8>>>,
-    /// Queues whose messages Redis forbids this user to hear.
+    /// Queues whose channels Redis forbids this user.
     forbidden: RefCell<BTreeSet<Vec<u8>>>,
     requests: mpsc::UnboundedSender<SubscriptionRequest>,
     looks: RefCell<Vec<Look>>,
@@ -82,7 +81,7 @@ impl Waiters {
         (waiters, requests)
     }
 
-    /// Takes a place at the end, and is tried once more when messages about its queues are heard for sure.
+    /// Adds a waiter, and tries it once more when the subscriptions to its queues exist.
     pub(crate) async fn join(&self, waiter: Waiter) {
         let queues = waiter.queues.clone();
         self.stand(waiter);
@@ -94,7 +93,7 @@ impl Waiters {
             })
             .collect();
         for is_done in asked {
-            // It is dropped if the connection is lost; all are tried again when there is a new one.
+            // The sender is dropped if the connection is lost; a new connection tries all waiters again.
             let _ = is_done.await;
         }
         for queue in &queues {
@@ -102,14 +101,14 @@ impl Waiters {
         }
     }
 
-    /// Takes a place at the end.
+    /// Adds a waiter at the end.
     pub(crate) fn stand(&self, waiter: Waiter) {
         self.index.borrow_mut().join(waiter);
         self.recount();
         self.changed.notify_one();
     }
 
-    /// The first who waits for this queue; it leaves the waiters.
+    /// Removes the first waiter for this queue.
     pub fn next(&self, queue: &[u8]) -> Option<Rc<Waiter>> {
         let those = self.index.borrow().of([&queue.to_vec()]);
         let next = those.into_iter().find(|waiter| !waiter.slot.is_abandoned())?;
@@ -117,7 +116,7 @@ impl Waiters {
         Some(next)
     }
 
-    /// Gives one who got nothing its place again.
+    /// Puts back a waiter that got nothing, at its place.
     pub fn restore(&self, waiter: Rc<Waiter>) {
         self.index.borrow_mut().restore(waiter);
         self.recount();
@@ -134,14 +133,15 @@ impl Waiters {
         self.index.borrow().queue_count()
     }
 
-    /// For how long to block for those who wait for this queue, where 0 is for ever; nothing, if nobody does.
+    /// For how long the waiters for this queue may block, where 0 is for ever; none if there are none.
     pub fn block_ms(&self, queue: &[u8], now_ms: u64) -> Option<u64> {
         let those = self.index.borrow().of([&queue.to_vec()]);
         let last = those.iter().map(|waiter| waiter.until_ms).reduce(|a, b| Some(a?.max(b?)))?;
         Some(last.map_or(0, |at| at.saturating_sub(now_ms).max(1)))
     }
 
-    /// Answers those whose time is up, and forgets those who have left. Who is just being tried has its answer in a moment.
+    /// Answers waiters whose time is up and removes dropped ones. A waiter that is being tried gets its answer in a
+    /// moment.
     pub fn drop_late(&self, now_ms: u64) {
         let late = self.index.borrow().late(now_ms);
         for waiter in late {
@@ -151,7 +151,7 @@ impl Waiters {
         }
     }
 
-    /// Forgets those who have left.
+    /// Removes waiters whose tickets were dropped.
     pub(crate) fn drop_abandoned(&self) {
         let all = self.index.borrow().all();
         all.iter().filter(|waiter| waiter.slot.is_abandoned()).for_each(|waiter| self.remove(waiter));
@@ -159,36 +159,36 @@ impl Waiters {
     }
 
     fn time_out(&self, waiter: &Waiter) {
-        // Whoever has left needs no answer.
+        // A dropped ticket needs no answer.
         let _ = waiter.slot.fill(only(Reply::TimedOut));
         self.remove(waiter);
     }
 
-    /// Waits until something has changed, or somebody's time is up, or it is time to look.
+    /// Waits until something has changed, the time of a waiter is up, or a queue is due.
     pub async fn sleep(&self, now_ms: u64) {
         let next = [self.index.borrow().next_end(), self.agenda.borrow().next()].into_iter().flatten().min();
         match next {
             Some(at) => {
                 let wait = Duration::from_millis(at.saturating_sub(now_ms).max(1));
-                // Whichever comes first, it is looked what to do.
+                // The timeout and the notification both lead to the next round.
                 let _ = tokio::time::timeout(wait, self.changed.notified()).await;
             }
             None => self.changed.notified().await,
         }
     }
 
-    /// Those who want to know when all has been tried.
+    /// Takes the requests to report that all waiters were tried.
     pub fn take_looks(&self) -> Vec<oneshot::Sender<()>> {
         self.looks.take().into_iter().map(|(_, done)| done).collect()
     }
 
-    /// There may be something in this queue.
+    /// Tries the waiters for this queue soon.
     pub fn stir(&self, queue: &[u8]) {
         self.stirred.borrow_mut().insert(queue.to_vec());
         self.changed.notify_one();
     }
 
-    /// There will be something in this queue then, by the monotonic clock: whoever waits for it looks at that time.
+    /// Tries the waiters for this queue at a time of the monotonic clock.
     pub(crate) fn announce(&self, queue: &[u8], at_ms: u64) {
         if self.is_wanted(queue) {
             self.agenda.borrow_mut().announce(queue, at_ms);
@@ -196,14 +196,14 @@ impl Waiters {
         }
     }
 
-    /// There may be something in any queue.
+    /// Tries all waiters soon.
     pub fn wake(&self) {
         let all = self.queues();
         self.stirred.borrow_mut().extend(all);
         self.changed.notify_one();
     }
 
-    /// Tries those who wait for a queue, or for any, and says when that is done.
+    /// Tries the waiters for a queue, or all, and reports when that is done.
     pub(crate) fn look(&self, queue: Option<&[u8]>, done: oneshot::Sender<()>) {
         self.looks.borrow_mut().push((queue.map(<[u8]>::to_vec), done));
         match queue {
@@ -212,12 +212,12 @@ impl Waiters {
         }
     }
 
-    /// Answers all as if their time were up.
+    /// Answers all waiters as if their time were up.
     pub(crate) fn dismiss(&self) {
         let all = self.index.borrow().all();
         for waiter in all {
             if waiter.is_tried.get() {
-                // Redis may give it something just now.
+                // Redis may be answering it.
                 waiter.is_dismissed.set(true);
             } else {
                 self.time_out(&waiter);
@@ -239,18 +239,18 @@ impl Waiters {
         self.recount();
     }
 
-    /// Notes that messages about a queue cannot be heard. Whoever comes to wait for it next asks for them again.
+    /// Notes that Redis forbids the channels of a queue. The next waiter for it requests them again.
     pub(crate) fn forbid(&self, queue: &[u8]) {
         self.subscribed.borrow_mut().remove(queue);
         self.forbidden.borrow_mut().insert(queue.to_vec());
     }
 
-    /// Notes that messages about a queue can be heard.
+    /// Notes that the channels of a queue are allowed.
     pub(crate) fn allow(&self, queue: &[u8]) {
         self.forbidden.borrow_mut().remove(queue);
     }
 
-    /// How long at most until a queue is looked at again, if messages about it may be missed.
+    /// After how long to look at a queue again, if messages about it may be missed.
     fn looked_at_after(&self, queue: &[u8], may_miss: bool) -> Option<u64> {
         if self.forbidden.borrow().contains(queue) {
             Some(UNSUBSCRIBED_MS)
@@ -268,7 +268,7 @@ impl Waiters {
     pub fn end_subscription(&self, queue: &[u8]) {
         self.subscribed.borrow_mut().remove(queue);
         if self.is_wanted(queue) {
-            // Nobody waits for the answer: all are tried when it is heard.
+            // No caller waits for the answer: the new subscription tries all waiters.
             let (done, _) = oneshot::channel();
             let _ = self.requests.send((queue.to_vec(), done));
         }
@@ -286,7 +286,7 @@ pub(crate) fn only(reply: Reply) -> Replies<Payload> {
     replies
 }
 
-/// Serves the line for as long as the home is open.
+/// Serves waiters for as long as the home is open.
 pub(crate) async fn serve_waiters(home: Rc<HomeThread>) {
     let waiters = &home.waiters;
     loop {
@@ -314,7 +314,7 @@ pub(crate) async fn serve_waiters(home: Rc<HomeThread>) {
     }
 }
 
-/// Says when those who wait for a queue, or for any, have been tried, and those whose time is up have their answer.
+/// Reports when the waiters for a queue, or all, have been tried, and those whose time is up are answered.
 fn tell_when_served(home: &Rc<HomeThread>, queue: Option<&[u8]>, done: oneshot::Sender<()>) {
     let of = queue.map(|queue| home.link.target.store_of(queue));
     let mut served = Vec::new();
@@ -328,16 +328,16 @@ fn tell_when_served(home: &Rc<HomeThread>, queue: Option<&[u8]>, done: oneshot::
     let home = Rc::clone(home);
     tokio::task::spawn_local(async move {
         for store in served {
-            // Dropped or told, it is done.
+            // Dropped or sent, the store is done.
             let _ = store.await;
         }
         home.waiters.drop_late(home.link.clock.monotonic_ms());
-        // Whoever asked may have stopped listening.
+        // The receiver may be gone.
         let _ = done.send(());
     });
 }
 
-/// Tries those who wait for queues of a store, for as long as there may be something.
+/// Tries the waiters for queues of a store, for as long as these may have something.
 async fn serve_store(home: Rc<HomeThread>, store: Store) {
     let waiters = &home.waiters;
     loop {
@@ -348,21 +348,21 @@ async fn serve_store(home: Rc<HomeThread>, store: Store) {
     }
     let listeners = waiters.serving.borrow_mut().remove(&store).unwrap_or_default();
     for tell in listeners {
-        // Whoever asked may have stopped listening.
+        // The receiver may be gone.
         let _ = tell.send(());
     }
-    // It may be time for something sooner now, or somebody's time was up while it was tried.
+    // A deadline may be sooner now, or the time of a waiter was up while it was tried.
     waiters.changed.notify_one();
 }
 
-/// Answers whether the next in line may get something, too.
+/// Tries a waiter; returns whether the next one may get something too.
 pub(crate) async fn try_one(home: &Rc<HomeThread>, store: &Store, waiter: &Rc<Waiter>) -> bool {
     let waiters = &home.waiters;
-    // It is not to get something in two stores at once, nor is whoever came after it to go before.
+    // A waiter must not get tasks from two stores at once, and later waiters must not overtake it.
     while waiter.is_tried.get() {
         waiter.was_tried.notified().await;
     }
-    // It may have been served there.
+    // It may have been served by the other store.
     if !waiters.index.borrow().contains(waiter) {
         return true;
     }
@@ -372,7 +372,7 @@ pub(crate) async fn try_one(home: &Rc<HomeThread>, store: &Store, waiter: &Rc<Wa
     waiter.was_tried.notify_waiters();
     let mut replies = Replies::default();
     let is_served = match answer {
-        // When the server is back, it is looked again.
+        // It is tried again when the server is back.
         Err(Refusal::Unavailable { .. }) => false,
         Err(no) => {
             replies.list.push(Reply::Refused(no));
@@ -393,7 +393,7 @@ pub(crate) async fn try_one(home: &Rc<HomeThread>, store: &Store, waiter: &Rc<Wa
     is_served
 }
 
-/// Finds out when something will happen by itself to those queues of a store that are still waited for.
+/// Asks when time will bring something to those queues of a store that are still waited for.
 async fn plan(home: &Rc<HomeThread>, store: &Store, queues: &BTreeSet<Vec<u8>>) {
     let waiters = &home.waiters;
     let (waited, others): (Vec<_>, Vec<_>) = queues.iter().partition(|queue| waiters.is_wanted(queue));
@@ -420,7 +420,7 @@ async fn plan(home: &Rc<HomeThread>, store: &Store, queues: &BTreeSet<Vec<u8>>) 
     }
 }
 
-/// What a script says of when something will happen to queues; nothing, where time alone brings nothing.
+/// The next deadlines of queues, from the script; nothing in layouts without deadlines.
 async fn tick(home: &HomeThread, store: &Store, queues: &[&Vec<u8>]) -> Result<Vec<Value>, Refusal> {
     if !home.link.target.layout().has_deadlines() {
         return Ok(Vec::new());
@@ -433,10 +433,10 @@ async fn tick(home: &HomeThread, store: &Store, queues: &[&Vec<u8>]) -> Result<V
     }
 }
 
-/// When to look at a queue again, by the monotonic clock, from what a script has just said of it.
+/// When to look at a queue again, on the monotonic clock, from the answer of `tick`.
 fn when(row: &Value, now_ms: u64) -> Option<u64> {
     let [at, appointed, log, wall] = fields::<4>(row.clone()).ok()?.map(|n: Value| number(n).unwrap_or(0));
     let waits = [(at, log), (appointed, wall)].into_iter().filter(|(at, _)| *at > 0);
-    // Both clocks were in the middle of a millisecond.
+    // Both clocks are cut off to milliseconds.
     waits.map(|(at, clock)| now_ms + 1 + at.saturating_sub(clock)).min()
 }
