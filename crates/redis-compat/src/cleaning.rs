@@ -1,8 +1,7 @@
-//! Cleaning: what somebody took and will not finish comes back.
+//! Cleaning: tasks come back whose takers are gone.
 //!
-//! Redis notices nothing of the kind in the keys of other programs. Here is what their layouts have in common: every home that
-//! pops from a queue cleans it now and then, one home at a time, and whoever asks for it can have all queues cleaned. What there
-//! is to clean, and how, is the layout's business.
+//! In the keys of other programs nothing in Redis notices that. Every home cleans the queues that it pops from now
+//! and then, one home at a time, and a caller can have all queues cleaned. Each layout knows what there is to clean.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,13 +16,13 @@ pub(crate) use sureq_home_api::{Cleaned, Cleaning};
 use sureq_redis::layout::{Call, HomeThread, ReplyForm, bytes, fields, list};
 use tokio::sync::Notify;
 
-/// How long something has to be as if nobody had it, before it is believed: foreign clients take several steps.
+/// How long something must look abandoned before it is believed: foreign clients take several steps.
 pub(crate) const GAP_MS: u64 = 1_000;
 
 /// How often a home cleans the queues that it pops from.
 const EVERY_MS: u64 = 5_000;
 
-/// For how long other homes leave the cleaning to the one that does it.
+/// For how long one home holds the lock on cleaning.
 pub(crate) const LOCK_MS: u64 = 4_500;
 
 /// For how long after the last pop a home cleans a queue.
@@ -32,17 +31,17 @@ const WATCH_MS: u64 = 600_000;
 /// How many queues a home cleans by itself.
 const WATCHED_MAX: usize = 1_000;
 
-/// How many ids a step looks at.
+/// How many ids one step looks at.
 pub(crate) const PAGE: usize = 100;
 
-/// What came of each queue.
+/// The result for each queue.
 pub(crate) type Outcomes = BTreeMap<Vec<u8>, Result<Cleaned, Refusal>>;
 
-/// What a home remembers from one cleaning to the next.
+/// The queues that a home cleans by itself.
 #[derive(Default)]
 pub(crate) struct Cleaner {
     queues: RefCell<BTreeMap<Vec<u8>, Watched>>,
-    /// There is another queue.
+    /// Notifies about another queue.
     changed: Notify,
 }
 
@@ -53,7 +52,7 @@ struct Watched {
 }
 
 impl Cleaner {
-    /// Has a queue cleaned from now on.
+    /// Cleans a queue from now on.
     pub(crate) fn watch(&self, home: &HomeThread, queue: &[u8]) {
         let now = home.now_ms();
         let mut queues = self.queues.borrow_mut();
@@ -65,7 +64,7 @@ impl Cleaner {
         }
     }
 
-    /// Has the queues of pops cleaned from now on.
+    /// Cleans the queues of pops from now on.
     pub(crate) fn watch_pops(
         &self,
         home: &HomeThread,
@@ -91,7 +90,7 @@ impl Cleaner {
         self.queues.borrow().values().map(|watched| watched.due_ms).min()
     }
 
-    /// Says when to clean a queue again, or never if nobody has popped from it for long.
+    /// Schedules the next cleaning of a queue. A queue without recent pops is not cleaned any more.
     fn plan(&self, queue: &[u8], now_ms: u64, left: usize) {
         let mut queues = self.queues.borrow_mut();
         if let Some(watched) = queues.get_mut(queue) {
@@ -145,7 +144,7 @@ pub(crate) fn report(outcomes: Outcomes, marks: u64) -> CleanReport {
     CleanReport { queues, marks }
 }
 
-/// Waits until what was seen may be believed if it is seen again.
+/// Waits until a second look is conclusive.
 pub(crate) async fn gap() {
     tokio::time::sleep(Duration::from_millis(GAP_MS + 1)).await;
 }
@@ -165,7 +164,7 @@ pub(crate) async fn all_queues(home: &HomeThread) -> Result<BTreeSet<Vec<u8>>, R
     Ok(queues)
 }
 
-/// Asks page after page; each begins with where the next one does.
+/// Sends a call for each page; the answer begins with the cursor of the next one.
 pub(crate) async fn pages(
     home: &HomeThread,
     call: impl Fn(Vec<u8>) -> Call,
@@ -182,7 +181,7 @@ pub(crate) async fn pages(
     }
 }
 
-/// Adds the ids of a list to those that are known.
+/// Adds the ids of a list.
 pub(crate) fn add_ids(ids: &mut BTreeSet<Vec<u8>>, found: Value) -> Result<(), Refusal> {
     for id in list(found)? {
         ids.insert(bytes(id)?);
@@ -190,7 +189,7 @@ pub(crate) fn add_ids(ids: &mut BTreeSet<Vec<u8>>, found: Value) -> Result<(), R
     Ok(())
 }
 
-/// Sends a call whose answer has so many parts.
+/// Sends a call whose answer has this number of parts.
 pub(crate) async fn ask<const N: usize>(home: &HomeThread, call: &Call) -> Result<[Value; N], Refusal> {
     Ok(fields(home.ask(call).await?)?)
 }

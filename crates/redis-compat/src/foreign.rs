@@ -1,24 +1,24 @@
-//! What the layouts of other programs have in common: which commands all of them know, which none does, and what ids look
-//! like that they draw.
+//! The common part of the foreign layouts: which commands all of them support, which none does, and the form of new
+//! ids.
 //!
-//! A layout says what is its own, and leaves the rest to [`Foreign::call_of`].
+//! Each layout handles its own commands, and leaves the others to [`Foreign::call_of`].
 
 use sureq_core::command::{Add, Command, Pop, Return, View, When};
 use sureq_core::settings::Place;
 use sureq_core::{Refusal, limits};
 use sureq_redis::layout::{Call, ReplyForm};
 
-/// A layout of another program, by what the URL calls it.
+/// A foreign layout, by the words that name it in a refusal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Foreign(pub(crate) &'static str);
 
 impl Foreign {
-    /// There is no such thing in this layout.
+    /// Refuses what this layout does not have.
     pub(crate) fn no<T>(self, what: &'static str) -> Result<T, Refusal> {
         Err(Refusal::not_there(what, self.0))
     }
 
-    /// A command that is the same in all of these layouts, or in none.
+    /// The call for a command that all these layouts support in the same way, or none does.
     pub(crate) fn call_of(self, command: &Command<'_>) -> Result<(Call, ReplyForm), Refusal> {
         Ok(match *command {
             Command::Inspect { queue, view, start, count } => {
@@ -59,7 +59,7 @@ impl Foreign {
         })
     }
 
-    /// None of these layouts delays, ranks or counts.
+    /// Refuses what none of these layouts can add: delays, priorities, counters.
     pub(crate) fn check_add(self, add: &Add<'_>) -> Result<(), Refusal> {
         match add.when {
             When::AtOnce | When::After(0) => {}
@@ -81,7 +81,7 @@ impl Foreign {
         Ok(())
     }
 
-    /// None of them knows connections, or more of a task than its payload.
+    /// Refuses what none of these layouts can pop for: connections, metadata.
     pub(crate) fn check_pop(self, pop: &Pop<'_>) -> Result<(), Refusal> {
         if pop.lease.conn.is_some() {
             return self.no("POP CONN");
@@ -95,7 +95,7 @@ impl Foreign {
         Ok(())
     }
 
-    /// Which end of the queue a task goes back to: F or B. Nothing is counted, and nothing is delayed.
+    /// The end of the queue to which a task returns: F or B. Nothing is counted or delayed.
     pub(crate) fn return_place(self, back: &Return<'_>, default: Place) -> Result<&'static str, Refusal> {
         if back.failed.is_some() {
             return self.no("RETURN FAILED: failures are not counted there");
@@ -108,7 +108,7 @@ impl Foreign {
     }
 }
 
-/// A random UUID, as the clients of all these programs draw them.
+/// A random UUID, which is the form of ids in all these programs.
 pub(crate) fn new_id() -> Result<String, Refusal> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes)
@@ -119,7 +119,7 @@ pub(crate) fn new_id() -> Result<String, Refusal> {
     Ok([&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-"))
 }
 
-/// What is refused, and in which words.
+/// The code and words of a refusal.
 #[cfg(test)]
 pub(crate) fn refused(answer: Result<(Call, ReplyForm), Refusal>) -> String {
     let no = answer.expect_err("it is refused");

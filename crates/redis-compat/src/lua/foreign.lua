@@ -1,18 +1,21 @@
--- What the scripts of all layouts of other programs begin with. Each call is one operation, and atomic.
+-- The beginning of the scripts of all foreign layouts. Each call is one operation, and atomic.
 --
---   KEYS[1]  a key of the queue, or of the prefix: it says in which slot all keys lie
---   ARGV     the operation, the prefix of all keys, what the layout is told with each call, the home that calls,
---            then what the operation wants
+--   KEYS[1]  a key of the queue, or of the prefix, which determines the slot of all keys
+--   ARGV     1 the operation
+--            2 the prefix of all keys
+--            3 what the session of the layout reports with each call
+--            4 the home that calls
+--            then the arguments of the operation
 --
--- Answers a pair: a word to the home, 0 if there is none, and what the operation answers.
+-- Answers a pair: a number for the session, 0 if it has no meaning, and the answer of the operation.
 
--- A library is loaded where there is next to nothing yet: these are set by each call.
+-- A library is loaded in an environment that has almost nothing; each call sets these.
 local PREFIX, SETTING, SESSION
 local call, min, max
 
 -- How many ids a step of cleaning looks at.
 local PAGE = 100
--- How many ids a step of anything else removes, so that nobody is held up.
+-- How many ids a step of anything else removes, so that other clients are not delayed.
 local SLICE = 1000
 local REPLY_BYTES_MAX = 67108864
 -- A reply with fewer bytes has room for any payload.
@@ -25,7 +28,7 @@ local function begin(given)
   call, min, max = redis.call, math.min, math.max
 end
 
--- Ends the call, which must have written nothing yet: this key holds a value of another type. `guarded` catches it.
+-- Ends the call, which must not have written anything: this key has a value of another type. `guarded` catches it.
 local function wrong_type(name) error({ wrong = name }, 0) end
 
 -- Calls a command on the key `name`: one that only reads, or the first that writes.
@@ -41,16 +44,16 @@ end
 -- A command that fails on any other type, and costs nothing.
 local MEASURE = { list = 'LLEN', set = 'SCARD', string = 'STRLEN', hash = 'HLEN', zset = 'ZCARD' }
 
--- Sees to it that a key holds this type, or nothing. Answers its length.
+-- Checks that a key has this type or does not exist. Returns its length.
 local function check(kind, name) return read(MEASURE[kind], name) end
 
--- The length of what a key holds; 0 if it has another type.
+-- The length of the value of a key; 0 if it has another type.
 local function length_or_none(kind, name)
   local found = call('TYPE', name).ok
   return found == kind and call(MEASURE[kind], name) or 0
 end
 
--- Does an operation; a key of the wrong type is a refusal.
+-- Executes an operation; a key of the wrong type is a refusal.
 local function guarded(operation, ...)
   local is_done, answer = pcall(operation, ...)
   if is_done then return answer end
@@ -61,10 +64,10 @@ end
 -- The refusal of a push whose new ids are in use.
 local function id_taken() return { '!', 'UNAVAILABLE', 'a new id was taken already: try again' } end
 
--- A task as it is shown or handed out.
+-- A task in an answer.
 local function task(index, id, body) return { index, id, body, 0, 0, 0, 0, false } end
 
--- Shows tasks from the right of a list on: start, count. `read` answers id and payload, or nothing.
+-- Shows tasks from the right of a list on: start, count. `read` returns id and payload, or nothing.
 local function show(list, args, read)
   local len, start = call('LLEN', list), tonumber(args[2])
   if start < 0 then start = max(len + start, 0) end
@@ -84,7 +87,8 @@ local function show(list, args, read)
   return tasks
 end
 
--- Whether another home cleans; if not, this one does, for so many milliseconds (or without a lock, if there are none).
+-- Whether another home is cleaning. If not, this one holds the lock for this many milliseconds, or without a lock if
+-- there are none.
 local function is_locked(lock, ms)
   if ms == '' or call('SET', lock, SESSION, 'PX', ms, 'NX') then return false end
   if read('GET', lock) ~= SESSION then return true end
@@ -92,11 +96,11 @@ local function is_locked(lock, ms)
   return false
 end
 
--- A pattern that matches what begins with this.
+-- A pattern for texts with this beginning.
 local function beginning(text) return string.gsub(text, '[%*%?%[%]\\]', '\\%0') .. '*' end
 
--- What a layout says of itself: `scan(cursor, count)` answers the next cursor and names of queues, `counts(name)` how many of a
--- queue's tasks wait and how many are held.
+-- Functions of each layout: `scan(cursor, count)` returns the next cursor and names of queues, `counts(name)` how
+-- many tasks of a queue wait and how many are taken.
 local layout = {}
 
 -- cursor, count

@@ -1,8 +1,8 @@
--- A queue in the keys of redis-queue; `run` at the end is what is called. Each call is told after how many seconds a task that
--- was taken is late.
+-- A queue in the keys of redis-queue. Calls run the function `run` at the end. Each call reports after how many
+-- seconds a task that was taken is late.
 --
--- docs/reference/redis-redis-queue.md lists the keys. What was taken stays in the list, behind the others and with
--- the time; it is done when its id is in a set, and then removed where it is met.
+-- docs/reference/redis-redis-queue.md lists the keys. A task that was taken stays in the list, after the others and
+-- with the time. It is done when its id is in a set, and is then removed where it is met.
 
 local NOW
 
@@ -16,12 +16,12 @@ local function check_queue(q)
   check('set', q.done)
 end
 
--- Sees to it that these ids, from a place on, have bodies or nothing.
+-- Checks that these ids, from an index on, have bodies or nothing.
 local function check_bodies(q, ids, from)
   for i = from, #ids do check('string', q.data .. ids[i]) end
 end
 
--- The id of an entry, and when it was taken; one whose time makes no sense was taken long ago.
+-- The id of an entry, and when it was taken. An unreadable time counts as long ago.
 local function parse(entry)
   local id, at = string.match(entry, '^([^|]*)|([^|]*)')
   if not id then return entry end
@@ -30,7 +30,7 @@ end
 
 local function is_late(at) return NOW - at > tonumber(SETTING) end
 
--- What an entry is: fresh, late, taken or done.
+-- The state of an entry: fresh, late, taken or done.
 local function state(q, entry)
   local id, at = parse(entry)
   if not at then return 'fresh', id end
@@ -38,7 +38,7 @@ local function state(q, entry)
   return is_late(at) and 'late' or 'taken', id, at
 end
 
--- How many entries that are taken stand at the right of the list, before one that is not; nothing, if that is all of `len`.
+-- How many taken entries are at the right of the list before another one; nothing if all of `len` are taken.
 local function ahead(q, len)
   local size = 1
   local offset = 0
@@ -52,13 +52,13 @@ local function ahead(q, len)
   end
 end
 
--- An entry is gone, and with it what was known of its task.
+-- Removes what is known of the task of an entry that is gone.
 local function drop_done(q, id)
   call('SREM', q.done, id)
   call('DEL', q.data .. id)
 end
 
--- Looks from the newest entry on for one that was taken and has this id.
+-- Searches from the newest entry on for one that was taken and has this id.
 local function find_taken(q, wanted)
   local offset = 0
   while true do
@@ -110,7 +110,7 @@ function op.pop(_, args)
       if not n then break end
       local what, id = state(q, call('LINDEX', q.list, -n - 1))
       local is_free = what ~= 'done'
-      -- What was taken before a key of the wrong type is handed out.
+      -- Tasks that were taken before a key of the wrong type are delivered.
       local is_right, size = pcall(check, 'string', q.data .. id)
       if not is_right and #tasks == 0 then error(size, 0) end
       if not is_right or (is_free and bytes >= REPLY_BYTES_FREE and bytes + size > REPLY_BYTES_MAX) then return tasks end
@@ -119,7 +119,7 @@ function op.pop(_, args)
       len, steps = len - n - 1, steps + n + 1
       if is_free then
         call('LPUSH', q.list, id .. '|' .. NOW)
-        -- A mark that is there already is about an earlier task of this id.
+        -- An existing mark is about an earlier task with this id.
         call('SREM', q.done, id)
         local body = call('GET', q.data .. id) or ''
         bytes = bytes + #body
@@ -129,7 +129,7 @@ function op.pop(_, args)
       end
     end
   end
-  -- There may be more behind so many, but whoever else waits for Redis goes first.
+  -- There may be more after this many entries, but other clients of Redis go first.
   if #tasks == 0 and steps >= SLICE then return 'again' end
   return tasks
 end
@@ -147,7 +147,7 @@ function op.ack(q, args)
       call('LREM', q.list, 1, entry)
       is_first = not was_done
     else
-      -- A foreign client may have it in its hands, and put it back.
+      -- A foreign client may be moving it, and put it back.
       call('SADD', q.done, id)
     end
     if is_first then finished[#finished + 1] = i - 1 end
@@ -155,7 +155,7 @@ function op.ack(q, args)
   return finished
 end
 
--- Puts what was taken at an end of the list as if it had not been.
+-- Puts a task that was taken at an end of the list as if it had not been.
 local function give_back(q, id, push)
   local entry = find_taken(q, id)
   if not entry then return 'stale' end
@@ -174,14 +174,14 @@ op['return'] = function(q, args)
   return give_back(q, args[1], args[2] == 'F' and 'RPUSH' or 'LPUSH')
 end
 
--- ids that reached nobody
+-- ids that did not reach their taker
 function op.undeliver(q, args)
   check_bodies(q, args, 1)
   for i = #args, 1, -1 do give_back(q, args[i], 'RPUSH') end
   return 'done'
 end
 
--- Every entry with what it is; stops when `visit` answers true.
+-- Visits every entry with its state; stops when `visit` returns true.
 local function each(q, visit)
   local offset = 0
   while true do
@@ -292,7 +292,7 @@ function layout.counts(name)
   return lengths[1], lengths[2]
 end
 
--- queues …: when something will be late. Answers for each the time of that, and what time it is.
+-- queues …; answers for each when a task will be late, and the time now
 function op.tick(_, args)
   local rows = {}
   local time = call('TIME')
@@ -307,7 +307,7 @@ function op.tick(_, args)
   return rows
 end
 
--- cursor. Answers the next one, and the queues that have done tasks or bodies, as far as their keys tell.
+-- cursor. Answers the next one, and the queues that have done tasks or bodies, as far as their keys show.
 function op.used(_, args)
   local found = call('SCAN', args[1], 'MATCH', beginning(PREFIX), 'COUNT', SLICE)
   local names = {}
@@ -321,8 +321,8 @@ function op.used(_, args)
   return { found[1], names }
 end
 
--- how many at the right of the list to pass over. Removes what is done; answers how many entries there were, how many of them
--- were removed, and the ids of the others.
+-- how many at the right of the list to skip. Removes done tasks; answers how many entries there were, how many of
+-- them were removed, and the ids of the others.
 function op.look(q, args)
   local offset = tonumber(args[1])
   local entries = call('LRANGE', q.list, -offset - PAGE, -offset - 1)
@@ -354,8 +354,8 @@ function op.bodies(q, args)
   return { found[1], ids }
 end
 
--- ids that stand in no list: a body that is not done is a task that somebody lost. Answers how many came back, how many marks
--- and bodies of what is done were removed.
+-- ids that are in no list: a body that is not done is a lost task. Answers how many came back, and how many marks and
+-- bodies of done tasks were removed.
 function op.adopt(q, args)
   check_bodies(q, args, 1)
   local back, removed = 0, 0
@@ -371,12 +371,12 @@ function op.adopt(q, args)
   return { back, removed }
 end
 
--- What these are not about one queue.
+-- Operations that are not about one queue.
 local ABOUT_MANY = {
   pop = true, exists = true, drop = true, queues = true, size = true, tick = true, used = true,
 }
 
--- From which of their arguments on these name queues.
+-- Operations whose arguments from this one on are queues.
 local FIRST_QUEUE = { pop = 2, exists = 1, drop = 1 }
 
 local function run(_, given)

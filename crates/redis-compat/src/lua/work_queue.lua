@@ -1,9 +1,9 @@
--- A queue in the keys of redis-work-queue; `run` at the end is what is called. Each call is told whether to look out for the old
--- layout (1 or empty), and says whether it did (0 or 1).
+-- A queue in the keys of redis-work-queue. Calls run the function `run` at the end. Each call says whether to look
+-- for keys of the old layout (1 or empty), and the answer says whether the script looked (0 or 1).
 --
--- docs/reference/redis-work-queue.md lists the keys. An item is there until it is completed; ids without one are
--- ghosts, and removed where they are met. Foreign clients put an item down before its id, so that a new one is never
--- taken for a ghost.
+-- docs/reference/redis-work-queue.md lists the keys. An item exists until it is completed. An id without an item is a
+-- ghost, and is removed where it is met. Foreign clients write an item before its id, so that a new id is never a
+-- ghost.
 
 local function open(name)
   local base = PREFIX .. name
@@ -12,7 +12,7 @@ local function open(name)
   }
 end
 
--- The key by which clients of the old layout show, if there is any.
+-- The key that shows clients of the old layout, if there is any.
 local function old_lease(q, id)
   local key = q.base .. ':leased_by_session:' .. id
   if call('EXISTS', key) == 1 then return key end
@@ -37,7 +37,7 @@ local function old(key)
     .. 'do not see each other: let them empty it, or update them' }
 end
 
--- Whether there is a string at this key.
+-- Whether this key has a string.
 local function is_there(name)
   local found = call('TYPE', name).ok
   if found ~= 'string' and found ~= 'none' then wrong_type(name) end
@@ -48,7 +48,7 @@ local function is_leased(q, id) return is_there(q.lease .. id) end
 
 local function exists(q, id) return is_there(q.item .. id) end
 
--- Sees to it that these ids, from a place on, have items and leases of the right type or none.
+-- Checks that these ids, from an index on, have items and leases of the right type or none.
 local function check_ids(q, ids, from)
   for i = from, #ids do
     check('string', q.item .. ids[i])
@@ -56,11 +56,11 @@ local function check_ids(q, ids, from)
   end
 end
 
--- How often an id stands in a list: 0, 1 or 2 for more.
+-- How often an id is in a list: 0, 1, or 2 for more.
 local function times(list, id) return #call('LPOS', list, id, 'COUNT', 2) end
 
--- Leases an id that is next in the queue, or that was moved to the left of processing already. Answers its payload; nothing if
--- it was a ghost: one without an item, or another copy of an id that somebody holds already.
+-- Leases an id that is next in the queue, or that was moved to the left of processing already. Returns its payload;
+-- nothing for a ghost: an id without an item, or another copy of an id that is taken already.
 local function lease(q, id, ms, is_moved)
   local body = read('GET', q.item .. id)
   local is_ghost = not body
@@ -81,7 +81,7 @@ local function lease(q, id, ms, is_moved)
   end
 end
 
--- Takes an id out of processing and puts it at an end of the queue. Answers whether there was something to give back.
+-- Removes an id from processing and puts it at an end of the queue. Returns whether there was one.
 local function give_back(q, id, push)
   local n = call('LREM', q.processing, 0, id)
   call('DEL', q.lease .. id)
@@ -92,8 +92,8 @@ end
 
 local function state(q, id) return is_leased(q, id) and 'L' or 'R' end
 
--- Removes the ghosts among the ids that so many others will be handed out before. Answers the ids that were looked at, and
--- how many of them were removed.
+-- Removes ghosts among the next ids of the queue, as many ids as given. Returns the ids that were looked at, and how
+-- many of them were removed.
 local function prune(q, offset)
   local ids = call('LRANGE', q.queue, -offset - PAGE, -offset - 1)
   local met, ghosts, removed = {}, {}, 0
@@ -136,12 +136,12 @@ function op.add(q, args)
   return { id, 1, 'R' }
 end
 
--- count, lease, the queue that an id was moved from already (its place among the queues, or empty), that id, queues …
+-- count, lease, the index of the queue from which an id was moved already (or empty), that id, queues …
 function op.pop(_, args)
   local count, ms, moved_from, moved = tonumber(args[1]), args[2], tonumber(args[3]), args[4]
   local queues, tasks, bytes, ghosts = {}, {}, 0, 0
   for i = 5, #args do queues[#queues + 1] = open(args[i]) end
-  -- Answers whether to go on.
+  -- Returns whether to continue.
   local function take(q, index, moved_id)
     local id = moved_id or read('LINDEX', q.queue, -1)
     if not id then return false end
@@ -161,13 +161,13 @@ function op.pop(_, args)
   for i, q in ipairs(queues) do
     while #tasks < count and ghosts < SLICE do
       local is_done, goes_on = pcall(take, q, i - 1)
-      -- What was taken before a key of the wrong type is handed out.
+      -- Tasks that were taken before a key of the wrong type are delivered.
       if not is_done and #tasks == 0 then error(goes_on, 0) end
       if not is_done then return tasks end
       if not goes_on then break end
     end
   end
-  -- There is more behind so many ghosts, but whoever else waits for Redis goes first.
+  -- There is more after this many ghosts, but other clients of Redis go first.
   if #tasks == 0 and ghosts >= SLICE then return 'again' end
   return tasks
 end
@@ -197,7 +197,7 @@ function op.extend(q, args)
   check_ids(q, { id }, 1)
   if not exists(q, id) then return 'stale' end
   if call('PEXPIRE', q.lease .. id, ms) == 1 then return 'done' end
-  -- It has run out, and nobody has noticed yet.
+  -- The lease has ended, and nothing has noticed yet.
   if times(q.processing, id) == 0 then return 'stale' end
   call('SET', q.lease .. id, SESSION, 'PX', ms)
   return 'done'
@@ -209,7 +209,7 @@ op['return'] = function(q, args)
   return give_back(q, args[1], args[2] == 'F' and 'RPUSH' or 'LPUSH') and 'done' or 'stale'
 end
 
--- ids that this session leased and that reached nobody
+-- ids that this home leased and that did not reach their taker
 function op.undeliver(q, args)
   check_ids(q, args, 1)
   for i = #args, 1, -1 do
@@ -218,7 +218,7 @@ function op.undeliver(q, args)
   return 'done'
 end
 
--- an id that was moved for someone who has left
+-- an id that was moved for a waiter that is gone
 function op.unmove(q, args)
   local id = args[1]
   if call('LREM', q.processing, 1, id) == 1 and call('EXISTS', q.item .. id) == 1 then call('RPUSH', q.queue, id) end
@@ -288,8 +288,8 @@ function op.drop(_, args)
   return { '0', n }
 end
 
--- The queue that a key belongs to, if it is the one by which that queue is counted: the list of ids that wait, or, where there
--- is none, the list of those that are being processed.
+-- The queue of a key, if it is the key by which that queue is counted: the list of waiting ids, or without one the
+-- list of processed ids.
 local function queue_of(key)
   if string.sub(key, 1, #PREFIX) ~= PREFIX then return end
   local name = string.match(key, '^(.*):queue$', #PREFIX + 1)
@@ -300,8 +300,8 @@ local function queue_of(key)
   if call('TYPE', key).ok == 'list' then return name end
 end
 
--- The queue that the key of an item belongs to, unless a list shows it already. A name or an id may have `:item:` in it, too: if
--- no list says where to part them, it is at the last one, since ids are as a rule without.
+-- The queue of the key of an item, unless a list shows it already. A name or an id may contain `:item:` too. If no
+-- list shows where to split, it is at the last one, since ids usually do not contain it.
 local function queue_of_item(key)
   local name, at = nil, #PREFIX + 1
   while true do
@@ -325,8 +325,8 @@ function layout.counts(name)
   return length_or_none('list', q.queue), length_or_none('list', q.processing)
 end
 
--- how many at the right of processing to pass over, for how long nobody else may clean (or empty). Answers how many ids there
--- were, how many of them were ghosts, and those without a lease.
+-- how many at the right of processing to skip, for how many milliseconds to lock cleaning (or empty). Answers how
+-- many ids there were, how many of them were ghosts, and those without a lease.
 function op.look(q, args)
   local offset = tonumber(args[1])
   if is_locked(q.base .. ':sureq:cleaning', args[2]) then return 'busy' end
@@ -358,7 +358,7 @@ function op.take_back(q, args)
   return n
 end
 
--- how many at the right of the queue to pass over. Answers how many ids were ghosts, and the ids.
+-- how many at the right of the queue to skip. Answers how many ids were ghosts, and the ids.
 function op.prune(q, args)
   local ids, ghosts = prune(q, tonumber(args[1]))
   return { ghosts, ids }
@@ -380,7 +380,7 @@ function op.unlisted(_, args)
   return { found[1], names }
 end
 
--- 1 to put them into the queue, or empty; ids of items that seem to be in no list. Answers which are.
+-- 1 to put them into the queue, or empty; ids of items that seem to be in no list. Answers which are in none.
 function op.adopt(q, args)
   local orphans = {}
   for i = 2, #args do
@@ -396,17 +396,17 @@ function op.adopt(q, args)
   return { orphans }
 end
 
--- What these are about is their first argument.
+-- Operations whose first argument is their queue.
 local ABOUT_ONE = {
   push = true, add = true, ack = true, extend = true, ['return'] = true, undeliver = true, unmove = true, cancel = true,
   info = true, inspect = true, look = true, take_back = true, prune = true, items = true,
   adopt = true,
 }
 
--- From which of their arguments on these name queues.
+-- Operations whose arguments from this one on are queues.
 local FIRST_QUEUE = { pop = 5, exists = 1, drop = 1 }
 
--- What is done most looks at no more keys than it needs to.
+-- Frequent operations, which check no more keys than they need.
 local CHECKS_ITSELF = { push = true, add = true, pop = true }
 
 local function run(_, given)
@@ -431,7 +431,7 @@ local function run(_, given)
     end
     return op[name](q, args)
   end)
-  -- What was moved for a pop that is refused goes back.
+  -- An id that was moved for a refused pop goes back.
   if name == 'pop' and args[3] ~= '' and answer[1] == '!' then op.unmove(open(args[5 + args[3]]), { args[4] }) end
   return { looks and 1 or 0, answer }
 end

@@ -1,8 +1,8 @@
--- Queues in the keys of Worqr; `run` at the end is what is called.
+-- Queues in the keys of Worqr. Calls run the function `run` at the end.
 --
--- docs/reference/redis-worqr.md lists the keys. Worqr's own clients note which tasks are being worked on for each
--- queue, not for each worker; so there are notes of ours beside theirs, which say who holds what. A process that is
--- in none of ours is held by a foreign worker, and nobody can tell by which one.
+-- docs/reference/redis-worqr.md lists the keys. Worqr's own clients record which tasks of a queue are being worked
+-- on, but not by which worker. So sureq has records of its own beside theirs, which say who holds what. A process in
+-- none of these is held by a foreign worker, and it is unknown by which one.
 
 local function key(kind, name) return PREFIX .. ':' .. kind .. ':' .. name end
 
@@ -16,13 +16,13 @@ local function own(name) return PREFIX .. ':sureq:' .. name end
 
 local function held_key(worker) return own('held:' .. worker) end
 
--- Says that a payload of this queue was cancelled by us a moment ago, and that all is done about it.
+-- Marks that sureq has cancelled a payload of this queue a moment ago, and that nothing is left to do about it.
 local function told_key(queue, hash) return own('told:' .. hash .. ':' .. queue) end
 
 -- The queue of a process, as Worqr reads it from its id.
 local function queue_of(id) return string.match(id, '^(.*)_') or '' end
 
--- One who may not publish has done the rest all the same.
+-- A user that may not publish has done the rest all the same.
 local function tell(queue, kind, text) redis.pcall('PUBLISH', PREFIX .. '_' .. queue .. '_' .. kind, text) end
 
 local function tell_work(queue, n)
@@ -37,14 +37,14 @@ end
 
 local GONE = { '!', 'GONE' }
 
--- What follows sees to it that keys hold the type that they should, or nothing, before anything is written.
+-- These check that keys have the right type or do not exist, before anything is written.
 
 local function check_queue(queue)
   check('list', queue_key(queue))
   check('set', working_key(queue))
 end
 
--- Processes, and the notes of those that workers of ours hold.
+-- Processes, and the records of those that workers of sureq hold.
 local function check_processes(ids)
   check('hash', own('holders'))
   check('set', own('cancelled'))
@@ -55,7 +55,7 @@ local function check_processes(ids)
   end
 end
 
--- All that a queue has: ids of what is worked on may be of another queue.
+-- All keys of a queue: ids of what is worked on may be of another queue.
 local function check_whole_queue(queue)
   check_queue(queue)
   check_processes(call('SMEMBERS', working_key(queue)))
@@ -78,13 +78,13 @@ local function check_worker(worker)
   for _, id in ipairs(ids) do check_queue(queue_of(id)) end
 end
 
--- A worker of another program, and all that anyone holds of its queues.
+-- A foreign worker, and all that anyone holds of its queues.
 local function check_stranger(worker)
   check_worker(worker)
   for _, queue in ipairs(call('SMEMBERS', key('workingQueues', worker))) do check_whole_queue(queue) end
 end
 
--- Removes all notes of a process; answers who of ours held it.
+-- Removes all records of a process; returns the worker of sureq that held it.
 local function forget(id, holder)
   local worker = holder
   if worker == nil then worker = call('HGET', own('holders'), id) end
@@ -97,7 +97,7 @@ local function forget(id, holder)
   return worker
 end
 
--- Ends a process, and puts its task at an end of the queue, unless it was cancelled. Answers what came of it.
+-- Ends a process, and puts its task at an end of the queue unless it was cancelled. Returns the outcome.
 local function give_back(id, side)
   local is_off = call('SISMEMBER', own('cancelled'), id) == 1
   local n = 0
@@ -111,8 +111,8 @@ local function give_back(id, side)
   return is_off and 'cancelled' or 'done'
 end
 
--- Gives back what a worker of ours holds, of one queue or of all; what was taken first will be handed out first. Notes how many
--- came back to each queue.
+-- Returns the tasks that a worker of sureq holds, of one queue or of all, so that the one that was taken first is
+-- delivered first. Counts the tasks that came back to each queue.
 local function give_back_held(worker, only, back)
   local ids = call('ZREVRANGE', held_key(worker), 0, -1)
   for _, id in ipairs(ids) do
@@ -121,7 +121,7 @@ local function give_back_held(worker, only, back)
   end
 end
 
--- The queues that living foreign workers work on, as keys of a table; one worker may be left out.
+-- The queues on which living foreign workers work, as keys of a table; one worker may be left out.
 local function strangers_queues(except)
   local busy = {}
   for _, worker in ipairs(call('SMEMBERS', PREFIX .. ':workers')) do
@@ -132,8 +132,8 @@ local function strangers_queues(except)
   return busy
 end
 
--- Gives back the tasks of a queue that no worker of ours holds, unless the queue is busy: then nobody can tell which of them
--- belong to a dead worker. Answers how many ids stood for nothing.
+-- Returns the tasks of a queue that no worker of sureq holds, unless the queue is busy: then it is unknown which of
+-- them belong to a dead worker. Returns how many ids had no process.
 local function give_back_strange(queue, busy, back)
   if busy[queue] then return 0 end
   local ghosts = 0
@@ -158,14 +158,14 @@ local function unregister(worker)
   call('HDEL', own('workers'), worker)
 end
 
--- Ends a worker of ours. Notes how many tasks came back to each queue. Its keys have been checked.
+-- Ends a worker of sureq. Counts the tasks that came back to each queue. Its keys have been checked.
 local function end_own(worker, back)
   give_back_held(worker, nil, back)
   unregister(worker)
 end
 
--- Ends a dead foreign worker; answers whether it is gone. It stays registered for its busy queues: Worqr's own cleanup brings
--- those tasks back, and finds them through a registered worker alone.
+-- Ends a dead foreign worker; returns whether it is gone. It stays registered for its busy queues: Worqr's own
+-- cleanup returns those tasks, and finds them only through a registered worker.
 local function end_stranger(worker, busy, back)
   local is_needed = false
   for _, queue in ipairs(call('SMEMBERS', key('workingQueues', worker))) do
@@ -190,8 +190,8 @@ local function fail_stranger(worker, back)
   end_stranger(worker, busy, back)
 end
 
--- Ends a foreign worker whose name a worker of ours takes over. What it held is found through its registration alone, which
--- goes on under another name.
+-- Ends a foreign worker whose name a worker of sureq takes over. Its tasks are found only through its registration,
+-- which continues under another name.
 local function displace_stranger(worker, back)
   check_stranger(worker)
   if call('EXISTS', key('workingQueues', worker)) == 0 then return end
@@ -205,7 +205,7 @@ local function displace_stranger(worker, back)
   end_stranger(former, busy, back)
 end
 
--- Tells of what came back; answers how many that are.
+-- Publishes what came back; returns how many tasks that are.
 local function tell_back(back)
   local sum = 0
   for queue, n in pairs(back) do
@@ -239,7 +239,7 @@ function op.add(queue, args)
   return { false, 1, 'R' }
 end
 
--- The next id that nobody has, of those that begin with this.
+-- The next unused id with this beginning.
 local function next_id(queue, head, tail)
   local id
   repeat
@@ -249,7 +249,7 @@ local function next_id(queue, head, tail)
   return id, tail
 end
 
--- count, worker, the beginning of new ids, the number that ends them, queues …
+-- count, worker, the beginning of new ids, the number from which their ends are counted, queues …
 function op.pop(_, args)
   local count, worker, head, tail = tonumber(args[1]), args[2], args[3], tonumber(args[4])
   if not is_ours(worker) or (check('string', key('workerTimers', worker)) == 0 and not is_alive(worker)) then return GONE end
@@ -282,7 +282,7 @@ function op.pop(_, args)
   return tasks
 end
 
--- ids …; answers the payload of each, if there is one
+-- ids …; answers the payload of each, if it exists
 function op.tasks(queue, args)
   local found = {}
   for i, id in ipairs(args) do found[i] = queue_of(id) == queue and read('LINDEX', process_key(id), 0) end
@@ -319,7 +319,7 @@ function op.ack(queue, args)
   return finished
 end
 
--- id; there is no deadline to be moved, and the answer is whether it is still held
+-- id; there is no deadline to move, and the answer is whether it is still held
 function op.extend(queue, args)
   local id = args[1]
   if queue_of(id) ~= queue or check('list', process_key(id)) == 0 then return 'stale' end
@@ -335,7 +335,7 @@ op['return'] = function(queue, args)
   return outcome
 end
 
--- ids that were handed out by this home and reached nobody
+-- ids that this home delivered and that did not reach their taker
 function op.undeliver(queue, args)
   check_processes(args)
   local n = 0
@@ -346,13 +346,13 @@ function op.undeliver(queue, args)
   return 'done'
 end
 
--- Marks a process of ours as cancelled; answers 1 if it was not.
+-- Marks a process of sureq as cancelled; returns 1 if it was not.
 local function mark_cancelled(id, payload)
   if call('LINDEX', process_key(id), 0) ~= payload then return 0 end
   return call('SADD', own('cancelled'), id)
 end
 
--- payload, its hash, how long homes that hear of it take it for done, cursor; done in steps
+-- payload, its hash, for how long homes take the published cancel as executed, cursor; done in steps
 function op.cancel_payload(queue, args)
   local payload, hash, ms, cursor = args[1], args[2], args[3], args[4]
   local n, found = 0, call('SSCAN', working_key(queue), cursor, 'COUNT', SLICE)
@@ -371,7 +371,7 @@ function op.cancel_payload(queue, args)
   return { found[1], n }
 end
 
--- payload, its hash, workers …: somebody has said that it is cancelled. Answers the workers that are no more.
+-- payload, its hash, workers …: a cancel was published. Answers the workers that are gone.
 function op.hear_cancel(queue, args)
   local gone = {}
   if call('EXISTS', told_key(queue, args[2])) == 1 then return gone end
@@ -400,7 +400,8 @@ function op.start(_, args)
   return 0
 end
 
--- worker. Answers what it is to stop working on: what was cancelled, and, once, what others have taken from it.
+-- worker. Answers the tasks that it is to stop working on: those that were cancelled, and, once, those that others
+-- have taken from it.
 function op.beat(_, args)
   local worker = args[1]
   check_worker(worker)
@@ -419,7 +420,7 @@ function op.beat(_, args)
       stop[#stop + 1] = id
     else
       if call('SISMEMBER', own('cancelled'), id) == 1 then stop[#stop + 1] = id end
-      -- Foreign clients remove this note when a worker of theirs fails.
+      -- Foreign clients remove this record when a worker of theirs fails.
       call('SADD', working_key(queue_of(id)), id)
     end
   end
@@ -495,7 +496,7 @@ function op.inspect(queue, args)
   return tasks
 end
 
--- Removes what waits; what is being worked on stays.
+-- Removes waiting tasks; those that are worked on stay.
 function op.purge(queue)
   local n = call('LLEN', queue_key(queue))
   call('UNLINK', queue_key(queue))
@@ -540,7 +541,7 @@ function op.drop(_, args)
   return { '0', n }
 end
 
--- The queue that a key belongs to, if it is the one by which that queue is counted.
+-- The queue of a key, if it is the key by which that queue is counted.
 local function counted_queue(found)
   local name = string.match(found, '^queues:(.*)$', #PREFIX + 2)
   if name then return call('TYPE', found).ok == 'list' and name or nil end
@@ -559,16 +560,16 @@ function layout.counts(name)
   return length_or_none('list', queue_key(name)), length_or_none('set', working_key(name))
 end
 
--- for how long nobody else may clean (or empty), queues … Answers for each queue that something came back to or went from:
--- its name, how many came back, how many stood for nothing; and then how many tasks wait in the queues that were named. A dead
--- worker with a key of the wrong type is left for later; in a queue that was named, such a key is refused.
+-- for how many milliseconds to lock cleaning (or empty), queues … Answers for each queue with returned or removed
+-- tasks its name, how many came back, and how many had no process; then how many tasks wait in the named queues. A
+-- dead worker with a key of the wrong type is left for later; in a named queue, such a key is refused.
 function op.clean(_, args)
   check_registry()
   for i = 2, #args do check_whole_queue(args[i]) end
   if is_locked(own('cleaning'), args[1]) then return 'busy' end
   local back, ghosts, waiting = {}, {}, 0
   local busy, ended = strangers_queues(), 0
-  -- Worqr's own cleanup may have unregistered a worker of ours, so that its hash is what finds it.
+  -- Worqr's own cleanup may have unregistered a worker of sureq; then its hash is where it is found.
   for _, worker in ipairs(call('HKEYS', own('workers'))) do
     if ended < SLICE and not is_alive(worker) and pcall(check_worker, worker) then
       end_own(worker, back)
@@ -591,8 +592,8 @@ function op.clean(_, args)
   return { rows, waiting }
 end
 
--- cursor. Has every process that is in no note noted for its queue, so that it is found when its queue is cleaned. Answers the
--- next cursor, the queues, and the payloads of all processes.
+-- cursor. Adds every process that is in no set to the set of its queue, so that cleaning the queue finds it. Answers
+-- the next cursor, the queues, and the payloads of all processes.
 function op.adopt(_, args)
   local found = call('SCAN', args[1], 'MATCH', beginning(PREFIX .. ':processes:'), 'COUNT', PAGE)
   local queues, payloads = {}, {}
@@ -611,7 +612,7 @@ function op.adopt(_, args)
   return { found[1], queues, payloads }
 end
 
--- cursor. Answers the next one, and hashes of payloads that are to be the only ones.
+-- cursor. Answers the next one, and hashes of unique payloads.
 function op.marks(_, args)
   local found = call('SCAN', args[1], 'MATCH', beginning(PREFIX .. ':uniqueTasks:'), 'COUNT', SLICE, 'TYPE', 'string')
   local hashes = {}
@@ -619,7 +620,7 @@ function op.marks(_, args)
   return { found[1], hashes }
 end
 
--- how many at the left of the queue to pass over. Answers payloads.
+-- how many at the left of the queue to skip. Answers payloads.
 function op.waiting(queue, args)
   return call('LRANGE', queue_key(queue), args[1], args[1] + PAGE - 1)
 end
@@ -631,13 +632,13 @@ function op.unmark(_, args)
   return n
 end
 
--- What these are about is their first argument.
+-- Operations whose first argument is their queue.
 local ABOUT_ONE = {
   push = true, add = true, tasks = true, ack = true, extend = true, ['return'] = true, undeliver = true, cancel_payload = true,
   hear_cancel = true, info = true, inspect = true, purge = true, waiting = true,
 }
 
--- What is done most looks at no more keys than it needs to.
+-- Frequent operations, which check no more keys than they need.
 local CHECKS_ITSELF = { push = true, add = true, ack = true, extend = true }
 
 local function run(_, given)

@@ -1,9 +1,10 @@
 //! Cleaning in the keys of redis-queue.
 //!
-//! What was taken and not finished is handed out again when it is late, and needs no cleaning. A light cleaning only removes
-//! entries of tasks that are done. A foreign client that dies with an entry in its hands takes it out of the list for ever; if it
-//! had a body, a deep cleaning finds that, and puts the id back. It also removes marks of done tasks that are in no list. Both
-//! are believed only when they were seen twice, at least a second apart, since a foreign client always has entries in its hands.
+//! A task that was taken and not finished is delivered again when it is late, and needs no cleaning. A light cleaning
+//! only removes entries of finished tasks. A foreign client that dies while it moves an entry loses the entry for
+//! ever; if the task has a body, a deep cleaning finds that, and puts the id back. It also removes marks of finished
+//! tasks that are in no list. Both are believed only after two looks, at least a second apart, since foreign clients
+//! move entries all the time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +16,7 @@ use sureq_redis::layout::{Call, HomeThread, number};
 
 type Ids = BTreeSet<Vec<u8>>;
 
-/// Queues that have bodies or marks: what else a list is nobody can tell.
+/// Queues with bodies or marks. Other lists cannot be told from lists of other programs.
 pub(crate) async fn used_queues(home: &HomeThread) -> Result<Ids, Refusal> {
     let mut queues = Ids::new();
     let call = |cursor| Call::new("used", None).arg(cursor);
@@ -44,7 +45,7 @@ pub(crate) async fn clean(home: &HomeThread, queues: &Ids, how: Cleaning) -> Out
     outcomes
 }
 
-/// Looks again at ids that were in no list, and settles what becomes of those that still are in none.
+/// Looks again at ids that were in no list, and restores or removes those that still are in none.
 async fn second_pass(
     home: &HomeThread,
     queue: &[u8],
@@ -62,10 +63,10 @@ async fn second_pass(
     Ok(cleaned)
 }
 
-/// Removes what is done from the list. Answers, if it is to be thorough, ids with a body or a mark that are in no list.
+/// Removes finished tasks from the list. A deep cleaning returns ids with a body or a mark that are in no list.
 async fn pass(home: &HomeThread, queue: &[u8], how: Cleaning, cleaned: &mut Cleaned) -> Result<Ids, Refusal> {
     let (mut listed, mut stray) = (Ids::new(), Ids::new());
-    // Bodies and marks first: whatever has one now is met in the list that is looked at next, if it is there.
+    // Bodies and marks first: the list, which is read afterwards, then has every id that belongs there.
     if how == Cleaning::Deep {
         let mut collect = |mut page: Vec<Value>| add_ids(&mut stray, page.pop().unwrap_or(Value::Nil));
         pages(home, |cursor| Call::about("marks", queue).arg(cursor), &mut collect).await?;

@@ -1,8 +1,8 @@
 //! Queues in the keys of redis-queue, shared with its clients.
 //!
-//! Here a command becomes a call of `lua/redis_queue.lua`, or is refused by name, and [`safe_pop`] and [`mark_done`] are
-//! the two calls that redis-queue has. What was taken stays in the list, with the time; so `tracking` is how pops wait: Redis says when the list has
-//! changed. `cleaning` finds what foreign clients lost or left behind.
+//! Commands become calls of `lua/redis_queue.lua`, or are refused by name; [`safe_pop`] and [`mark_done`] are the two
+//! calls of redis-queue itself. A task that was taken stays in the list with the time, so `tracking` wakes pops when
+//! Redis reports that the list has changed. `cleaning` finds what foreign clients lost or left behind.
 
 mod cleaning;
 mod tracking;
@@ -34,10 +34,10 @@ pub(crate) const POP_S: u64 = 30;
 /// After how many seconds a task that was taken is late.
 pub(crate) const TASK_S: u64 = 30;
 
-/// Where in a pop's arguments its queues begin.
+/// The index of the first queue of a pop.
 pub(crate) const POP_QUEUES: usize = 1;
 
-/// What parts an id from the time at which it was taken.
+/// Separates an id from the time at which it was taken.
 const MARK: u8 = b'|';
 
 const HERE: Foreign = Foreign("layout=redis-queue");
@@ -102,7 +102,7 @@ impl Layout for RedisQueue {
     }
 }
 
-/// Tells each call after how many seconds a task that was taken is late.
+/// Reports to each call after how many seconds a task that was taken is late.
 struct Session {
     task_s: u64,
 }
@@ -137,7 +137,7 @@ impl LayoutSession for Session {
     }
 }
 
-/// The call that a command is, and how its answer is read.
+/// The call for a command, and how its answer is read.
 pub(crate) fn call_of(command: &Command<'_>, settings: RedisQueue) -> Result<(Call, ReplyForm), Refusal> {
     Ok(match *command {
         Command::Push { queue, payloads } => {
@@ -195,12 +195,12 @@ fn pop_call(pop: &Pop<'_>) -> Result<Call, Refusal> {
         .args(pop.queues.iter().copied()))
 }
 
-/// A task as redis-queue hands it out.
+/// A task as redis-queue delivers it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SafeTask {
     /// Its id.
     pub id: Vec<u8>,
-    /// What was pushed under that id; nothing, if it was the id alone.
+    /// The payload; empty if the id was pushed alone.
     pub body: Vec<u8>,
 }
 

@@ -1,8 +1,8 @@
-//! How pops wait for a list that is never empty.
+//! Wakes pops that wait for a list which is never empty.
 //!
-//! What was taken stays in the list, so that a command that blocks would not. Instead Redis is told to say when the list changes,
-//! over a connection of its own for each queue that is waited for: the names of two queues on one connection must not begin
-//! alike. When what was taken will be late is the script's answer.
+//! A task that was taken stays in the list, so a blocking command would return at once. Instead Redis reports that
+//! the list has changed (`CLIENT TRACKING`), over one connection for each queue that is waited for: on one
+//! connection, no tracked prefix may begin like another. The script reports when a task will be late.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -16,16 +16,16 @@ use tokio::time::{sleep, timeout};
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// How long a connection is kept for a queue that nobody waits for.
+/// How long a connection is kept for a queue without waiters.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// Has someone listen for every queue that is waited for, for as long as the home is open.
+/// Tracks every queue that is waited for, for as long as the home is open.
 pub(crate) async fn track(home: Rc<HomeThread>, mut requests: SubscriptionRequests) {
     while let Some((queue, done)) = requests.recv().await {
         if home.waiters().begin_subscription(&queue) {
             tokio::task::spawn_local(track_one(Rc::clone(&home), queue, done));
         }
-        // Dropped otherwise: whoever listens already tries everyone when it does.
+        // A request for a queue that is tracked already is dropped: its waiters are tried anyway.
     }
 }
 
@@ -36,7 +36,7 @@ async fn track_one(home: Rc<HomeThread>, queue: Vec<u8>, done: oneshot::Sender<(
         if listen(&home, &queue, done.take()).await.is_ok() {
             break;
         }
-        // The connection was lost, or there is none yet: what was missed meanwhile is found by looking.
+        // The connection was lost, or there is none yet. Looking makes up for what was missed.
         home.probe().await;
         home.waiters().stir(&queue);
         if began.elapsed() > RETRY_MAX {
@@ -48,7 +48,7 @@ async fn track_one(home: Rc<HomeThread>, queue: Vec<u8>, done: oneshot::Sender<(
     home.waiters().end_subscription(&queue);
 }
 
-/// Listens until nobody has waited for the queue for a while. Whoever requests to know when that begins is not kept if it does not.
+/// Tracks a queue until it has had no waiters for a while. `done` is dropped if tracking does not begin.
 async fn listen(
     home: &HomeThread,
     queue: &[u8],
@@ -60,7 +60,7 @@ async fn listen(
     tracking.arg("TRACKING").arg("ON").arg("BCAST").arg("PREFIX").arg(&key);
     tracking.query_async::<()>(&mut connection).await?;
     if let Some(done) = done {
-        // Whoever wanted it may have left.
+        // The waiter may be gone.
         let _ = done.send(());
     }
     home.waiters().stir(queue);
@@ -76,7 +76,7 @@ async fn listen(
     }
 }
 
-/// Finds out whether the server still answers over this connection.
+/// Pings over this connection.
 async fn still_there(connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
     timeout(HANGS, cmd("PING").query_async(connection)).await.unwrap_or_else(|_| Err(lost()))
 }
@@ -85,13 +85,13 @@ fn lost() -> RedisError {
     std::io::Error::from(std::io::ErrorKind::ConnectionReset).into()
 }
 
-/// Whether this key has changed; Redis tells of all that begin like it.
+/// Whether this key has changed; Redis reports all keys that begin like it.
 fn is_about(said: &PushInfo, key: &[u8]) -> bool {
     let is_key = |value: &Value| matches!(value, Value::BulkString(name) if name == key);
     said.kind == PushKind::Invalidate
         && said.data.iter().any(|value| match value {
             Value::Array(keys) => keys.iter().any(is_key),
-            // All keys are gone.
+            // The database was flushed.
             Value::Nil => true,
             _ => false,
         })

@@ -1,10 +1,10 @@
 //! Cleaning in the keys of redis-work-queue.
 //!
-//! An item whose lease ran out still stands among those that are processed, and nothing in Redis notices. A light cleaning goes
-//! through those, and puts what has no lease at the end of the queue. A foreign client sets its lease a moment after it took an
-//! id; so an item is brought back only when it was seen without a lease twice, at least a second apart. A deep cleaning also
-//! finds items that are in no list, which a client leaves behind that dies while it adds one, and ids in the queue that have no
-//! item. All of it goes in steps of a hundred ids.
+//! An item whose lease has ended stays in the list of processed items, and nothing in Redis notices. A light cleaning
+//! walks through that list, and puts items without a lease at the end of the queue. A foreign client sets its lease a
+//! moment after it took an id, so an item is returned only if it had no lease twice, at least a second apart. A deep
+//! cleaning also finds items in no list, left by a client that died while it added one, and ids in the queue without
+//! an item. Each step looks at a hundred ids.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,18 +18,18 @@ use super::Session;
 use crate::cleaning::{Cleaned, Cleaning, GAP_MS, LOCK_MS, Outcomes, PAGE, add_ids, ask, gap, pages};
 use sureq_redis::layout::{Call, HomeThread, bytes, fields, list, number};
 
-/// Ids and when they were first seen, by the monotonic clock.
+/// Ids, and when each was first seen on the monotonic clock.
 type Sightings = BTreeMap<Vec<u8>, u64>;
 
-/// Ids that were seen without a lease, and are believed if they are seen again.
+/// Ids that were seen without a lease, and are returned if they are seen again.
 #[derive(Default)]
 pub(crate) struct BareIds {
     sightings: RefCell<BTreeMap<Vec<u8>, Sightings>>,
-    /// Held during a pass, since each needs what the last one has seen.
+    /// Held during a pass, since each pass needs the sightings of the last one.
     passes: Mutex<()>,
 }
 
-/// Cleans what this home pops from; answers of which queues how many ids have to be seen again soon.
+/// Cleans the queues that this home pops from; returns for each how many ids must be seen again soon.
 pub(crate) async fn keep_clean(
     session: &Session,
     home: &HomeThread,
@@ -37,7 +37,7 @@ pub(crate) async fn keep_clean(
 ) -> BTreeMap<Vec<u8>, usize> {
     let mut left = BTreeMap::new();
     for queue in queues {
-        // A Redis that is away, or a queue of old clients, is tried again.
+        // Errors are ignored: the next round tries again.
         if let Ok(Some(pass)) = light(session, home, queue, Some(LOCK_MS)).await {
             left.insert(queue.clone(), pass.left);
         }
@@ -45,7 +45,7 @@ pub(crate) async fn keep_clean(
     left
 }
 
-/// Queues of which only items are left, in no list.
+/// Queues of which there are only items that no list has.
 pub(crate) async fn unlisted_queues(home: &HomeThread) -> Result<BTreeSet<Vec<u8>>, Refusal> {
     let mut queues = BTreeSet::new();
     let call = |cursor| Call::new("unlisted", None).arg(cursor);
@@ -79,7 +79,7 @@ pub(crate) async fn clean(
     outcomes
 }
 
-/// Looks at a queue again, where what was seen before is believed now.
+/// The second look at a queue, which settles what the first one found.
 async fn second_pass(
     session: &Session,
     home: &HomeThread,
@@ -98,7 +98,7 @@ async fn second_pass(
     Ok(cleaned)
 }
 
-/// Looks at a queue for the first time. Answers, if something has to be looked at again, which items are in no list.
+/// The first look at a queue. If a second one is needed, returns items that are in no list.
 async fn first_pass(
     session: &Session,
     home: &HomeThread,
@@ -120,12 +120,12 @@ async fn first_pass(
     Ok((left > 0 || !orphans.is_empty()).then_some(orphans))
 }
 
-/// What one pass through what is processed came to.
+/// The result of one pass through the processed items.
 #[derive(Default)]
 struct Pass {
     returned: u64,
     removed: u64,
-    /// How many were seen without a lease and have to be seen again.
+    /// Ids without a lease that must be seen again.
     left: usize,
 }
 
@@ -136,7 +136,7 @@ impl Pass {
     }
 }
 
-/// Goes through what is processed; nothing, if another home does it.
+/// Walks through the processed items; none if another home is doing so.
 async fn light(
     session: &Session,
     home: &HomeThread,
@@ -175,7 +175,7 @@ async fn light(
         }
         pass.returned += returned;
         pass.removed += ghosts;
-        // What is gone is not passed over; what comes, comes at the other end.
+        // Removed ids do not count; new ids come at the other end.
         offset += seen.saturating_sub(ghosts + returned);
         if seen < PAGE as u64 {
             break;
@@ -188,7 +188,7 @@ async fn light(
     Ok(Some(pass))
 }
 
-/// Goes through the queue, and notes which ids are there. Answers how many stood for nothing.
+/// Walks through the queue and collects its ids. Returns how many ids without an item were removed.
 async fn prune(home: &HomeThread, queue: &[u8], waiting: &mut BTreeSet<Vec<u8>>) -> Result<u64, Refusal> {
     let (mut removed, mut offset) = (0, 0);
     loop {

@@ -1,7 +1,7 @@
 //! Queues in the keys of redis-work-queue, shared with its clients.
 //!
-//! Here a command becomes a call of `lua/work_queue.lua`, or is refused by name. `moving` is how pops wait, `cleaning` how items
-//! come back whose lease ran out, and `old_clients` how the keys of older clients are noticed.
+//! Commands become calls of `lua/work_queue.lua`, or are refused by name. `moving` serves waiting pops, `cleaning`
+//! returns items whose lease has ended, and `old_clients` notices the keys of older clients.
 
 mod cleaning;
 mod moving;
@@ -31,13 +31,13 @@ use cleaning::BareIds;
 use moving::{Moves, serve_moves};
 use old_clients::OldClients;
 
-/// How long a lease is where neither a pop nor the URL says.
+/// The lease in milliseconds, if neither the pop nor the URL has one.
 pub(crate) const LEASE_MS: u64 = 60_000;
 
-/// Where in a pop's arguments it says from which of its queues an id was moved, and which id.
+/// The indexes of two arguments of a pop: from which of its queues an id was moved, and the id.
 const MOVED_FROM: usize = 2;
 const MOVED: usize = 3;
-/// Where its queues begin.
+/// The index of the first queue.
 pub(crate) const POP_QUEUES: usize = 4;
 
 const HERE: Foreign = Foreign("layout=work-queue");
@@ -89,12 +89,12 @@ impl Layout for WorkQueue {
     }
 }
 
-/// The list of ids that somebody has.
+/// The list of ids that were taken.
 fn processing_key(prefix: &str, queue: &[u8]) -> Vec<u8> {
     [prefix.as_bytes(), queue, b":processing"].concat()
 }
 
-/// What an open home knows about its queues in this layout.
+/// The state of an open home.
 #[derive(Default)]
 pub(crate) struct Session {
     old_clients: OldClients,
@@ -172,7 +172,7 @@ impl Cleans for Session {
     }
 }
 
-/// The call that a command is, and how its answer is read.
+/// The call for a command, and how its answer is read.
 pub(crate) fn call_of(command: &Command<'_>, lease_ms: u64) -> Result<(Call, ReplyForm), Refusal> {
     Ok(match *command {
         Command::Push { queue, payloads } => {
@@ -226,7 +226,7 @@ fn pop_call(pop: &Pop<'_>, lease_ms: u64) -> Result<Call, Refusal> {
         .args(pop.queues.iter().copied()))
 }
 
-/// The same pop, which gets an id that has been moved from one of its queues already.
+/// The same pop, for an id that was moved from one of its queues already.
 fn with_moved(pop: &Call, from: usize, id: Vec<u8>) -> Call {
     let mut call = pop.clone();
     call.args[MOVED_FROM] = from.to_string().into_bytes();

@@ -1,9 +1,9 @@
-//! How pops wait for a queue that foreign clients take from too.
+//! Serves pops that wait for a queue from which foreign clients take tasks too.
 //!
-//! Whoever only looked would never get anything beside clients that block: Redis serves those the moment something comes. So
-//! this blocks as they do, by a BLMOVE from the queue to what is processed, and leases what it was given right after. One
-//! connection of its own does that for each queue, for all who wait in this process. If the process dies between the two
-//! steps, the id stands there without a lease, and cleaning brings it back.
+//! Redis serves blocked clients the moment a task comes, so a home that only looked would get nothing beside them. So
+//! the home blocks as well: a BLMOVE moves an id from the queue to the processed items, and a call leases it right
+//! after. One connection for each queue does so for all waiters of this process. If the process dies between the two
+//! steps, the id has no lease, and cleaning returns it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -24,20 +24,20 @@ use sureq_redis::layout::{Call, HomeThread, Patience, is_again, refusal_of};
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// How long a connection is kept for a queue that nobody waits for.
+/// How long a connection is kept for a queue without waiters.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// How much later than here the time of the last who waited may be up in Redis, before it is told to stop.
+/// How much later than here a timeout may end in Redis, before the connection is unblocked.
 const GRACE: Duration = Duration::from_millis(50);
 
-/// How long a connection may take to stop blocking once it was told to; then it is given up.
+/// How long a connection may take to stop blocking; then it is given up.
 const STOP: Duration = Duration::from_secs(1);
 
 /// Errors of Redis that pass.
 const PASSING: [&str; 7] =
     ["UNBLOCKED", "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MISCONF"];
 
-/// Those who move, one for each queue that is or was waited for lately.
+/// The movers: one for each queue that has or recently had waiters.
 #[derive(Default)]
 pub(crate) struct Moves {
     movers: RefCell<BTreeMap<Vec<u8>, Mover>>,
@@ -45,13 +45,13 @@ pub(crate) struct Moves {
 }
 
 struct Mover {
-    /// Who waits has changed.
+    /// Notifies that the waiters have changed.
     changed: Rc<Notify>,
     task: JoinHandle<()>,
 }
 
 impl Moves {
-    /// Stops all, so that nothing is moved any more. Nobody must be waiting.
+    /// Stops all movers, so that nothing is moved any more. There must be no waiters.
     pub(crate) async fn end(&self) {
         self.is_ending.set(true);
         let movers = self.movers.take();
@@ -59,7 +59,7 @@ impl Moves {
             mover.changed.notify_one();
         }
         let ended = join_all(movers.into_values().map(|mover| mover.task));
-        // One that does not stop loses its connection with the home; cleaning heals what it moved.
+        // A mover that does not stop loses its connection with the home; cleaning returns what it moved.
         let _ = timeout(STOP * 2, ended).await;
     }
 
@@ -68,7 +68,8 @@ impl Moves {
     }
 }
 
-/// Has someone move for every queue that is waited for, and answers those whose time is up, for as long as the home is open.
+/// Starts a mover for every queue that is waited for, and answers waiters whose time is up, for as long as the home
+/// is open.
 pub(crate) async fn serve_moves(session: Rc<Session>, home: Rc<HomeThread>) {
     loop {
         let looks = home.waiters().take_looks();
@@ -85,16 +86,16 @@ pub(crate) async fn serve_moves(session: Rc<Session>, home: Rc<HomeThread>) {
             }
         }
         session.moves.tell();
-        // Nothing has to be tried: Redis itself serves those who block, before it executes the next command.
+        // There is nothing to try: Redis serves blocked clients before it executes the next command.
         for done in looks {
-            // Whoever asked may have stopped listening.
+            // The receiver may be gone.
             let _ = done.send(());
         }
         home.waiters().sleep(now).await;
     }
 }
 
-/// Moves ids of a queue for those who wait for it, until nobody has for a while.
+/// Moves ids of a queue to its waiters, until it has had none for a while.
 async fn move_ids(session: Rc<Session>, home: Rc<HomeThread>, queue: Vec<u8>, changed: Rc<Notify>) {
     let (mut connection, mut pause) = (None, RETRY_MIN);
     loop {
@@ -144,7 +145,7 @@ async fn move_ids(session: Rc<Session>, home: Rc<HomeThread>, queue: Vec<u8>, ch
     }
 }
 
-/// Whether there may be an answer if it is tried again.
+/// Whether a retry may succeed.
 fn is_passing(error: &RedisError) -> bool {
     match error.code() {
         Some(code) => PASSING.contains(&code),
@@ -154,7 +155,7 @@ fn is_passing(error: &RedisError) -> bool {
 
 type Blocking = (MultiplexedConnection, u64);
 
-/// Waits for one id, for as long as somebody waits for it. Gives the connection back if it can be used again.
+/// Waits for one id, for as long as the queue has waiters. Returns the connection if it can be used again.
 async fn move_one(
     session: &Session,
     home: &HomeThread,
@@ -193,28 +194,28 @@ async fn move_one(
         if home.waiters().is_wanted(queue) {
             continue;
         }
-        // If it is not heard, the connection is given up.
+        // If this fails, the connection is given up.
         let _ = home.unblock(number).await;
         return match timeout(STOP, &mut moving).await {
             Ok(moved) => Ok((moved?, Some((kept, number)))),
-            // Dropped, it is closed, and nothing is moved for it any more.
+            // Dropping the connection closes it, and nothing is moved over it any more.
             Err(_) => Ok((None, None)),
         };
     }
 }
 
-/// Gives an id that was moved to the first who waits for it, or back if nobody does. False if Redis would not: then the next
-/// one is better left where it is for a while.
+/// Gives a moved id to the first waiter, or puts it back if there is none. False if Redis refuses for now: the next
+/// id is better left where it is for a while.
 async fn hand_over(home: &HomeThread, queue: &[u8], id: Vec<u8>) -> bool {
     let Some(waiter) = home.waiters().next(queue) else {
-        // What cannot be given back now is brought back by cleaning.
+        // If this fails, cleaning returns it.
         return home.call(&Call::about("unmove", queue).arg(id), Patience::Normal).await.is_ok();
     };
     let from = waiter.queues.iter().position(|name| name == queue).unwrap_or_default();
     let call = with_moved(&waiter.call, from, id);
     let mut answer = home.call(&call, Patience::Normal).await;
     if matches!(answer, Err(Refusal::Unknown { .. })) {
-        // Whether or not it was leased by this home, it may be leased by this home again.
+        // Repeating is safe: this home may lease an id again that it has leased.
         let again = home.call(&call, Patience::Normal).await;
         if !matches!(again, Err(Refusal::Unavailable { .. })) {
             answer = again;
@@ -222,26 +223,26 @@ async fn hand_over(home: &HomeThread, queue: &[u8], id: Vec<u8>) -> bool {
     }
     let mut replies = Replies::default();
     match answer {
-        // Nothing was done: it goes on waiting, and cleaning brings the id back.
+        // Nothing was done: the waiter stays, and cleaning returns the id.
         Err(Refusal::Unavailable { .. }) => {
             home.waiters().restore(waiter);
             return false;
         }
         Err(no) => replies.list.push(Reply::Refused(no)),
-        // There were ghosts, and there is more behind them.
+        // Ids without items were removed, and more may follow.
         Ok(answer) if is_again(&answer) => {
             home.waiters().restore(waiter);
             return true;
         }
         Ok(answer) => replies = home.read_tasks(answer),
     }
-    // It was a ghost.
+    // The id had no item.
     if matches!(replies.list.last(), Some(Reply::Tasks(span)) if span.is_empty()) {
         home.waiters().restore(waiter);
         return true;
     }
     home.answer(&waiter, replies).await;
-    // Whoever moves from its other queues need not any more.
+    // Movers of its other queues may not be needed any more.
     home.waiters().wake();
     true
 }

@@ -1,8 +1,8 @@
-//! The look-out for clients of the old layout, that of the packages up to 0.1.5.
+//! Notices clients of the old layout, of redis-work-queue up to 0.1.5.
 //!
-//! They lease by other keys, so that they and we would not see each other's leases. The script looks for those keys when it is
-//! told to: with the first call about a queue, and now and then after. Where it found some, every call looks again, so that a
-//! queue can be used as soon as it has been emptied by its old workers.
+//! They lease with other keys, so they and sureq would not see each other's leases. The script looks for those keys
+//! if a call asks it to: the first call about a queue does, and later ones now and then. While a queue has such keys,
+//! every call does, so that the queue can be used as soon as its old workers have emptied it.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,24 +12,24 @@ use redis::Value;
 use super::POP_QUEUES;
 use sureq_redis::layout::Call;
 
-/// For so long nobody looks again at a queue that had none of those keys.
+/// After how long a queue without such keys is looked at again.
 const LOOK_MS: u64 = 10_000;
 
 /// How many queues are remembered.
 const QUEUES_MAX: usize = 10_000;
 
-/// When each queue is to be looked at again, by the monotonic clock.
+/// When each queue is to be looked at again, on the monotonic clock.
 #[derive(Debug, Default)]
 pub(crate) struct OldClients(RefCell<BTreeMap<Vec<u8>, u64>>);
 
 impl OldClients {
-    /// Whether a call is to look.
+    /// Whether a call should look.
     pub(crate) fn is_due(&self, call: &Call, now_ms: u64) -> bool {
         let due = self.0.borrow();
         queues_of(call).iter().any(|queue| due.get(queue).is_none_or(|at| *at <= now_ms))
     }
 
-    /// Takes in what came of a call that was to look.
+    /// Learns from the answer to a call that looked.
     pub(crate) fn learn(&self, call: &Call, answer: &Value, now_ms: u64) {
         let mut due = self.0.borrow_mut();
         if due.len() > QUEUES_MAX {

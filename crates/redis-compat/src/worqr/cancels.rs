@@ -1,7 +1,8 @@
-//! What other programs cancel.
+//! Cancels of other programs.
 //!
-//! Worqr's own clients say on a channel that tasks with some payload are cancelled, and leave it to those who work on such tasks
-//! to hear it. A home hears it for the workers that pop through it, and marks what they hold; their next beat tells them.
+//! Worqr's clients publish that tasks with a payload are cancelled, and each worker has to subscribe to that. A home
+//! subscribes for the workers that pop through it, and marks the tasks that they hold; their next heartbeat reports
+//! them.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,19 +21,19 @@ use sureq_redis::layout::{Call, HomeThread, Patience, SILENCE, bytes, list, stil
 const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
-/// For how many queues it is heard.
+/// For how many queues a home subscribes.
 const QUEUES_MAX: usize = 1_000;
 
-/// Who works on what, as far as they pop through this home.
+/// The workers of each queue, as far as they pop through this home.
 #[derive(Default)]
 pub(crate) struct Cancels {
     workers: RefCell<BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>>>,
-    /// There is another queue.
+    /// Notifies about another queue.
     changed: Notify,
 }
 
 impl Cancels {
-    /// Notes who pops from where.
+    /// Notes the worker of a pop.
     pub(crate) fn note(&self, pop: &Call, queues: &[Box<[u8]>]) {
         let Some(worker) = pop.args.get(POP_WORKER) else { return };
         let mut workers = self.workers.borrow_mut();
@@ -61,15 +62,15 @@ impl Cancels {
     }
 }
 
-/// Hears what is cancelled, for as long as the home is open.
+/// Receives cancels, for as long as the home is open.
 pub(crate) async fn receive_cancels(session: Rc<Session>, home: Rc<HomeThread>) {
     session.cancels.changed.notified().await;
     let mut pause = RETRY_MIN;
     loop {
         let began = Instant::now();
-        // What is cancelled while the connection is lost is not heard, as with any message.
+        // Cancels during a lost connection are missed, as any message is.
         let _ = receive_on(&session, &home).await;
-        // What fails at once, as where Redis forbids it, is tried less and less often.
+        // Backoff for what fails at once, as where Redis forbids it.
         pause = if began.elapsed() < RETRY_MAX { (pause * 2).min(RETRY_MAX) } else { RETRY_MIN };
         sleep(pause).await;
     }
@@ -100,7 +101,7 @@ async fn receive_on(session: &Session, home: &HomeThread) -> Result<(), RedisErr
     }
 }
 
-/// Marks what workers of this home hold with this payload.
+/// Marks tasks with this payload that workers of this home hold.
 async fn mark(session: &Session, home: &HomeThread, queue: &[u8], payload: &[u8]) {
     let workers = session.cancels.workers_of(queue);
     let call = Call::about("hear_cancel", queue).arg(payload).arg(hash(payload)).args(workers);

@@ -1,8 +1,9 @@
 //! Cleaning in the keys of Worqr.
 //!
-//! A worker whose timer has run out is dead, and what it held goes back to the front. Of a foreign worker nobody can tell what it
-//! held: that comes back when no living one works on the queue. A deep cleaning also finds processes that are in no note, which
-//! races of foreign clients leave behind, and marks of unique tasks that are no more, which their cancelling leaves behind.
+//! A worker whose timer has run out is dead, and its tasks go back to the front. Worqr does not record which worker
+//! holds a task of its own clients: such tasks go back when no living worker works on the queue. A deep cleaning also
+//! finds processes in no set, left by races of foreign clients, and marks of unique tasks that are gone, left by
+//! foreign cancels.
 
 use std::collections::BTreeSet;
 
@@ -13,12 +14,12 @@ use super::hash;
 use crate::cleaning::{Cleaned, LOCK_MS, Outcomes, PAGE, add_ids, gap, pages};
 use sureq_redis::layout::{Call, HomeThread, bytes, fields, list, number};
 
-/// Cleans what this home pops from.
+/// Cleans the queues that this home pops from.
 pub(crate) async fn keep_clean(home: &HomeThread, queues: &[Vec<u8>]) {
     let lock = LOCK_MS.to_string();
-    // A Redis that is away is tried again.
+    // Errors are ignored: the next round tries again.
     let waiting = match ask_to_clean(home, &lock, queues).await {
-        // One queue must not keep the others from being cleaned.
+        // One bad queue must not keep the others from being cleaned.
         Err(Refusal::WrongType { .. }) => {
             let mut sum = 0;
             for queue in queues.chunks(1) {
@@ -29,14 +30,14 @@ pub(crate) async fn keep_clean(home: &HomeThread, queues: &[Vec<u8>]) {
         Ok((_, waiting)) => waiting,
         Err(_) => return,
     };
-    // Foreign clients tell nobody what they give back.
+    // Foreign clients publish nothing when they return a task.
     if waiting > 0 && !home.waiters().is_empty() {
         home.waiters().wake();
     }
 }
 
-/// One step of cleaning: a row for each queue that something came back to or went from, and how many tasks wait. Nothing, if
-/// another home cleans.
+/// One step of cleaning: a row for each queue with returned or removed tasks, and how many tasks wait. Nothing if
+/// another home is cleaning.
 async fn ask_to_clean(
     home: &HomeThread,
     lock: &str,
@@ -51,16 +52,16 @@ async fn ask_to_clean(
     Ok((list(rows)?, number(waiting)?))
 }
 
-/// Cleans these queues. What dead workers held comes back, whatever queue it is of.
+/// Cleans these queues. Tasks of dead workers come back, whichever queue they belong to.
 pub(crate) async fn clean(home: &HomeThread, queues: &BTreeSet<Vec<u8>>) -> Result<Outcomes, Refusal> {
     let mut outcomes = Outcomes::new();
     let names: Vec<Vec<u8>> = queues.iter().cloned().collect();
-    // Dead workers are struck out also where there is no queue.
+    // Dead workers are removed even if there is no queue.
     let pages = if names.is_empty() { vec![&names[..]] } else { names.chunks(PAGE).collect() };
     for page in pages {
         match ask_to_clean(home, "", page).await {
             Ok((rows, _)) => add_rows(&mut outcomes, rows)?,
-            // Which of them it is shows when each is cleaned alone.
+            // Cleaning one queue at a time shows which of them it is.
             Err(Refusal::WrongType { .. }) if !page.is_empty() => {
                 for queue in page.chunks(1) {
                     match ask_to_clean(home, "", queue).await {
@@ -87,16 +88,16 @@ fn add_rows(outcomes: &mut Outcomes, rows: Vec<Value>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// What a walk through all processes met.
+/// What a walk through all processes found.
 #[derive(Default)]
 pub(crate) struct Met {
-    /// Queues that had processes which were in no note.
+    /// Queues with processes that were in no set.
     pub(crate) queues: BTreeSet<Vec<u8>>,
     /// The hashes of all payloads.
     hashes: BTreeSet<Vec<u8>>,
 }
 
-/// Notes processes that are in no note, so that cleaning finds them.
+/// Adds processes that are in no set to the set of their queue, so that cleaning finds them.
 pub(crate) async fn adopt(home: &HomeThread) -> Result<Met, Refusal> {
     let mut met = Met::default();
     pages(
@@ -112,7 +113,7 @@ pub(crate) async fn adopt(home: &HomeThread) -> Result<Met, Refusal> {
     Ok(met)
 }
 
-/// Removes marks of unique tasks that no task has, and had not a second ago either.
+/// Removes marks of unique tasks that no task has, at two looks a second apart.
 pub(crate) async fn remove_marks(home: &HomeThread, queues: &BTreeSet<Vec<u8>>) -> Result<u64, Refusal> {
     let before = stale_marks(home, queues).await?;
     if before.is_empty() {
@@ -129,7 +130,7 @@ pub(crate) async fn remove_marks(home: &HomeThread, queues: &BTreeSet<Vec<u8>>) 
     Ok(removed)
 }
 
-/// Marks first: whatever has one now is met by the walk that follows, if it is still there.
+/// Marks first: the walk that follows meets every task that has one.
 async fn stale_marks(home: &HomeThread, queues: &BTreeSet<Vec<u8>>) -> Result<BTreeSet<Vec<u8>>, Refusal> {
     let mut marks = BTreeSet::new();
     let call = |cursor| Call::new("marks", None).arg(cursor);
@@ -141,7 +142,7 @@ async fn stale_marks(home: &HomeThread, queues: &BTreeSet<Vec<u8>>) -> Result<BT
     for queue in queues {
         let mut offset = 0;
         loop {
-            // From the end where tasks come, so that none is passed over because others go.
+            // From the end where tasks arrive, so that none is skipped when others go.
             let page = home.ask(&Call::about("waiting", queue).number(offset)).await?;
             let count = list(page.clone())?.len();
             add_hashes(&mut hashes, page)?;

@@ -1,8 +1,8 @@
-//! Hashes of what was handed out lately.
+//! Hashes of the payloads of recent deliveries.
 //!
-//! Whoever finishes a task removes the mark that says it is the only one with its payload, and the name of that mark is a hash
-//! that no script can make. So a home remembers the hashes of what it hands out; of what was handed out by others, or long ago,
-//! it asks for the payload first.
+//! A task that is finished loses the mark that makes it unique. The name of that mark is an MD5 hash, which no script
+//! can compute. So a home remembers the hashes of its deliveries; for a task that another home delivered, or that was
+//! delivered long ago, it reads the payload first.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -14,7 +14,7 @@ use sureq_home_api::Payload;
 use super::hash;
 use sureq_redis::layout::{Call, HomeThread, ReplyForm, bytes, list};
 
-/// How many are remembered.
+/// How many hashes are remembered.
 const KEPT: usize = 8 << 10;
 
 /// Hashes by id.
@@ -29,7 +29,7 @@ struct Last {
 }
 
 impl Hashes {
-    /// Remembers what answers hand out.
+    /// Remembers the tasks in replies.
     pub(crate) fn remember(&self, replies: &Replies<Payload>) {
         let mut last = self.0.borrow_mut();
         for reply in &replies.list {
@@ -59,7 +59,7 @@ impl Hashes {
             if let Ok((ack, ReplyForm::Acked)) = call
                 && let Err(no) = self.write_into(home, ack).await
             {
-                // Finished without its hash, the mark would stay for ever; and so far nothing was done.
+                // Finished without its hash, the task would leave its mark for ever. Nothing was done so far.
                 *call = Err(match no {
                     no @ Refusal::WrongType { .. } => no,
                     no => Refusal::Unavailable { why: no.to_string().into() },

@@ -1,8 +1,8 @@
 //! Queues in the keys of Worqr, shared with its clients.
 //!
-//! Here a command becomes a call of `lua/worqr.lua`, or is refused by name. `hashes` knows the payloads of what was handed out,
-//! `cancels` hears what other programs cancel, and `cleaning` brings back what dead workers held. A task has no id before it
-//! is taken; then it is that of Worqr's process.
+//! Commands become calls of `lua/worqr.lua`, or are refused by name. `hashes` knows the payloads of recent
+//! deliveries, `cancels` receives cancels of other programs, and `cleaning` returns tasks of dead workers. A task has
+//! no id before it is taken; then it has that of Worqr's process.
 
 mod cancels;
 mod cleaning;
@@ -32,17 +32,19 @@ use crate::cleaning::{Cleaner, Cleans, all_queues, keep_clean, report};
 use cancels::{Cancels, receive_cancels};
 use hashes::Hashes;
 
-/// How long homes that hear of a cancel of ours take it for done, which it is: later tasks with the same payload are others.
+/// For how long homes take a published cancel for one that sureq has executed. Later tasks with the same payload are
+/// new tasks.
 const TOLD_MS: u64 = 1_000;
 
-/// Where a random UUID is cut, so that a script can draw as many as it hands out: the last digits are counted on.
+/// Where a random UUID is split: the script counts the last digits on, so that it can assign as many ids as it
+/// delivers.
 const HEAD_LETTERS: usize = 24;
 
-/// Where in a pop's arguments its worker stands.
+/// The index of the worker of a pop.
 const POP_WORKER: usize = 1;
-/// Where the number stands from which on its ids are counted.
+/// The index of the number from which its ids are counted.
 const POP_TAIL: usize = 3;
-/// Where its queues begin.
+/// The index of its first queue.
 pub(crate) const POP_QUEUES: usize = 4;
 
 const HERE: Foreign = Foreign("layout=worqr");
@@ -101,7 +103,7 @@ impl Layout for Worqr {
     }
 }
 
-/// What an open home knows about its queues in this layout.
+/// The state of an open home.
 #[derive(Default)]
 pub(crate) struct Session {
     hashes: Hashes,
@@ -152,7 +154,7 @@ impl LayoutSession for Session {
                 named = all_queues(home).await?;
             }
             if how == Cleaning::Deep {
-                // Queues that are in no note are found by the processes that work on their tasks.
+                // Queues that are in no set are found by the processes that work on their tasks.
                 let mut met = cleaning::adopt(home).await?;
                 if is_all {
                     named.append(&mut met.queues);
@@ -175,7 +177,7 @@ impl Cleans for Session {
     }
 }
 
-/// The call that a command is, and how its answer is read.
+/// The call for a command, and how its answer is read.
 pub(crate) fn call_of(command: &Command<'_>) -> Result<(Call, ReplyForm), Refusal> {
     Ok(match *command {
         Command::Push { queue, payloads } => {
@@ -209,7 +211,7 @@ pub(crate) fn call_of(command: &Command<'_>) -> Result<(Call, ReplyForm), Refusa
     })
 }
 
-/// The hash of a payload, as it stands in the name of the key that says there is only one.
+/// The hash of a payload, which names the mark of a unique task.
 pub(crate) fn hash(payload: &[u8]) -> String {
     format!("{:032x}", u128::from_be_bytes(Md5::digest(payload).into()))
 }
@@ -242,13 +244,13 @@ fn pop_call(pop: &Pop<'_>) -> Result<Call, Refusal> {
         .args(pop.queues.iter().copied()))
 }
 
-/// Has a pop count its ids from behind those that it was given before.
+/// Makes a pop count its ids from after those that it assigned before.
 pub(crate) fn move_ids_on(pop: &mut Call, given: usize) {
     let tail = sureq_core::id::decimal(&pop.args[POP_TAIL]).unwrap_or(0);
     pop.args[POP_TAIL] = tail.saturating_add(given as u64).to_string().into_bytes();
 }
 
-/// A worker is its name: whoever starts it anew is the same one.
+/// A worker is identified by its name alone: starting it anew continues the same one.
 fn worker_call(worker: &Worker<'_>) -> (Call, ReplyForm) {
     let of = |op, name: &[u8]| Call::new(op, None).arg(name);
     match *worker {

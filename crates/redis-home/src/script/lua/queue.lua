@@ -1,81 +1,84 @@
--- The queue on plain Redis. Each call is one operation, and atomic. `run` at the end is what is called: as a function of a
--- library where Redis has those (7.0), since its parts are then made once and not for each call, as a script elsewhere.
+-- The queue on plain Redis. Each call is one operation, and atomic. It calls `run`, at the end of this file: as a function of a
+-- library where Redis has those (7.0), since its parts are then created once and not for each call, as a script elsewhere.
 --
---   KEYS[1]  where the keys of the queue begin; it says in which slot they lie, and is itself no key that is ever there
---   KEYS[2]  the store's own numbers: last id, clock, counters; what is before `store` is where its other keys begin, too
---   ARGV     the operation, the prefix of all keys, the bounds of log time by the caller's own clock in microseconds
---            (`least:guess:most`; empty: it does not know), the wall clock in microseconds (empty: Redis' own; tests move time
---            by it), what the server is called in this life of it, then what the operation wants
+--   KEYS[1]  the beginning of the keys of the queue. It determines their slot, and never exists itself
+--   KEYS[2]  the numbers of the store: last id, clock, counters. The text before `store` is where its other keys begin
+--   ARGV     1 the operation
+--            2 the prefix of all keys
+--            3 the bounds of log time by the caller's clock in microseconds: `least:guess:most`, or empty if it does not know
+--            4 the wall clock in microseconds, or empty for that of Redis; tests move time by it
+--            5 the id of this run of the server
+--            then the arguments of the operation, which the generated table ARGUMENTS names (operations.rs)
 --
--- docs/reference/redis-keys.md lists the keys. A task without a record in `:task` was plainly pushed and not touched
--- since.
+-- docs/reference/redis-keys.md lists the keys. A task without a record in `:task` was pushed without options and has not been
+-- touched since.
 
--- A library is loaded where there is next to nothing yet: these are found by each call.
+-- A library is loaded in an environment that has almost nothing; each call sets these.
 local call, floor, max, min, pack, unpacked
 
--- How many tasks time moves in one call, so that a flood holds nobody up: that is two or three milliseconds of Redis. Callers ask
--- for no more than that in one call, either.
+-- How many tasks time moves in one call: two or three milliseconds of Redis. Callers ask for no more in one call
+-- either.
 local SLICE = 200
--- So many of each kind in each queue at least, even if other queues of the same call took up all of that.
+-- At least this many of each kind in each queue, even if other queues of the same call used up the slice.
 local SLICE_MIN = 16
--- How many workers and connections that are gone are dealt with in one call.
+-- How many lost workers and connections one call handles.
 local GONE_MAX = 16
--- How many queues of one of them are looked at in one call, about.
+-- About how many queues of one of them one call looks at.
 local QUEUES_AT_ONCE = 64
--- Lanes of priority are so far apart in the scores of `:ready`, and places in the line are within.
+-- The distance between priorities in the scores of `:ready`; positions in the queue are below it.
 local LANE = 17592186044416
 local SEQ_MAX = 131071
--- By how much log time may be later than the caller thinks before the wall clock is taken to have been set.
+-- By how much log time may be later than the caller reports before the wall clock counts as set.
 local CLOCK_US = 1000000
 local EMPTY_QUEUE_S = 3600
 local EMPTY_STORE_S = 604800
--- How long a lease of before the start of a server is good for after it, if it was that long.
+-- After the start of a server, older leases last at least this long, if they were that long.
 local START_MS = 10000
--- How long a store is on the list of stores after it was put there last.
+-- How long a store stays listed after it was last listed.
 local LISTED_MS = 3600000
--- How many of those that were not are told at once.
+-- How many unused stores one answer names.
 local STALE = 32
--- When to look again at what could not be done because a key holds something that is not ours.
+-- When to retry what a key of another type prevented.
 local UNSOUND_MS = 2000
--- How long a home is taken to be alive after it said so last.
+-- For how long after its last heartbeat a home counts as alive.
 local HOME_MS = 30000
 local REPLY_BYTES_MAX = 67108864
--- How many leases one call looks at for some that nothing else will end.
+-- How many leases one call searches for those that nothing else ends.
 local LOOKED_AT = 500
--- How many arguments are given to a command at once.
+-- How many arguments one command gets.
 local ARGS_MAX = 2000
--- How many bytes of payloads are read at a time, about.
+-- About how many payload bytes are read at a time.
 local STEP_BYTES = 4194304
 -- How many ids one message carries.
 local IDS_TOLD = 100
--- The clock is written down so often at least; Redis' own does not go back meanwhile, or those who use it will tell.
+-- How often the clock is stored at least. Redis' own clock does not go back meanwhile; if it does, callers report it.
 local CLOCK_KEPT_MS = 50
 
--- What a call has; set anew by each.
+-- The arguments of the call, and what follows from them.
 local keys, args, STORE, OWN, PREFIX
--- The wall clock and log time, in whole milliseconds. What lasts from now on is counted from the end of this one.
+-- The wall clock and log time, in whole milliseconds. Times from now on are counted from the end of this millisecond.
 local wall, log, log_end
--- What log time would be if it had never been ahead, in microseconds.
+-- Log time if it had never been ahead, in microseconds.
 local time_us
--- When what is being done happened: now, or, of what time did alone, when it was due.
+-- The time of what is being done: now, or when it was due if time does it.
 local moment
--- The store's own numbers: clock, offset of log time, last id, epoch and when it began, counters, the next lost worker.
+-- The numbers of the store: clock, offset of log time, last id, epoch and its start, counters, the next lost worker.
 local store, is_store_changed
 local opened, order_opened
 local end_lost_homes
 -- How many tasks time may still move in this call.
 local slice_left
--- How many expired tasks the pops of this script may still pass over.
+-- How many expired tasks the pops of this call may still skip.
 local pass_left
--- Holders that this call has looked up: how each of them went, or false.
+-- Holders that this call has looked up: how each of them ended, or false.
 local gone_known
 
 local function integer(n) return string.format('%d', n) end
 
--- Ends the call, which must have written nothing yet: this key holds something that is not ours. `run` catches it.
+-- Ends the call, which must not have written anything: this key has a value of another type. `run` catches it.
 local function wrong_type(key) error({ wrong = key }, 0) end
 
--- Raises what a command answered, as `redis.call` would: Redis before 7.0 knows no errors but strings.
+-- Raises the error of a command as `redis.call` would: before 7.0 Redis has only strings as errors.
 local function raise(found) error(redis.REDIS_VERSION_NUM and found or found.err, 0) end
 
 local function is_error(found) return type(found) == 'table' and found.err ~= nil end
@@ -90,7 +93,8 @@ local function read(command, key, ...)
   return found
 end
 
--- Calls a command on a key that can be done without; answers nil if it holds something that is not ours, which is left alone.
+-- Calls a command on a key that is not essential. Returns nil if the key has a value of another type, and leaves it
+-- alone.
 local function try(command, key, ...)
   local found = redis.pcall(command, key, ...)
   if is_wrong_type(found) then return nil end
@@ -98,7 +102,8 @@ local function try(command, key, ...)
   return found
 end
 
--- Does something that a key of another type may end, which is not to end the call; answers whether it was done, and its answer.
+-- Runs a function that a key of another type may end, without ending the call. Returns whether it ran to its end, and
+-- its result.
 local function attempt(act, ...)
   local is_done, answer = pcall(act, ...)
   if is_done then return true, answer end
@@ -107,7 +112,7 @@ local function attempt(act, ...)
   return false
 end
 
--- What is packed in a key, or nothing.
+-- The packed value of a key, or nothing.
 local function packed(key)
   local known = read('GET', key)
   if not known then return nil end
@@ -116,13 +121,13 @@ local function packed(key)
   return value
 end
 
--- A command with a long list of arguments.
+-- Calls a command with a long list of arguments.
 local function at_once(command, key, list)
   for i = 1, #list, ARGS_MAX do call(command, key, unpack(list, i, min(i + ARGS_MAX - 1, #list))) end
 end
 
--- The same for the first commands that write. If the key holds something that is not ours, `undo` takes back what those before
--- did, and the call ends. A check beforehand would cost frequent operations a tenth of their time.
+-- The same for the first commands that write. If the key has a value of another type, `undo` reverts the commands
+-- before it, and the call ends. A check beforehand would cost frequent operations a tenth of their time.
 local function try_at_once(command, key, list, undo)
   if #list == 0 then return end
   if not try(command, key, unpack(list, 1, min(ARGS_MAX, #list))) then
@@ -158,11 +163,13 @@ local function begin()
   time_us = wall_us + store.offset * 1000 + (store.part or 0)
   local sure, least, guess, most = string.match(args[3], '^(!?)(%d+):(%d+):(%d+)$')
   if least then
-    -- The call may have been on its way for long. The caller is asked again; if it still says so, the clock was set.
+    -- The call may have been on its way for long, so the caller repeats it once. If it still reports the same, the
+    -- clock was set.
     if sure == '' and time_us > tonumber(most) + CLOCK_US then return false end
     if time_us < tonumber(least) or sure == '!' and time_us > tonumber(most) then time_us = tonumber(guess) end
   end
-  -- If it was a little ahead, it stands still until time has caught up; if it was more, whoever says so knows too little.
+  -- If log time was a little ahead, it stands still until time has caught up. If it was more, this caller knows too
+  -- little.
   if time_us < store.clock * 1000 - CLOCK_US then time_us = store.clock * 1000 end
   local log_us = max(time_us, store.clock * 1000)
   wall, log, log_end = floor(wall_us / 1000), floor(log_us / 1000), floor((log_us + 999) / 1000)
@@ -174,11 +181,11 @@ local function begin()
   return true
 end
 
--- Three digits each, made by the first call that needs them.
+-- Strings of three digits, made by the first call that needs them.
 local digits
 
--- The next `count` ids after the last one that was given out. A push of thousands of tasks is one call, so this is kept cheap:
--- three strings put together take half the time of string.format.
+-- The next `count` ids. A push of thousands of tasks is one call, so this must be cheap: concatenating three strings
+-- takes half the time of string.format.
 local function next_ids(count)
   is_store_changed = true
   if not digits then
@@ -186,7 +193,7 @@ local function next_ids(count)
     for i = 0, 999 do digits[i] = string.format('%03d', i) end
   end
   if log > store.ms then
-    -- Stores of one cluster give out ids without asking each other: each begins somewhere else.
+    -- Stores of a cluster assign ids without asking each other, so each starts with another number.
     local first = OWN == PREFIX and 0 or tonumber(string.sub(redis.sha1hex(OWN), 1, 4), 16)
     store.ms, store.seq = log, first
   end
@@ -212,7 +219,7 @@ local function base(name)
   return PREFIX .. 'q:{' .. name .. '}'
 end
 
--- A queue as this call sees it: its state is read once, and written once in the end if it changed.
+-- Opens a queue. Its state is read once, and written once at the end if it has changed.
 local function open(name)
   local q = opened[name]
   if q then return q end
@@ -225,18 +232,19 @@ local function open(name)
   return q
 end
 
--- What the keys of a queue hold, by a command that fails on anything else and costs nothing.
+-- The types of the keys of a queue, as commands that fail on any other type and cost nothing.
 local MEASURE = {
   body = 'HLEN', task = 'HLEN', names = 'HLEN', holders = 'SCARD', workers = 'SCARD', sources = 'ZCARD',
   ready = 'ZCARD', delayed = 'ZCARD', appointed = 'ZCARD', leased = 'ZCARD', ends = 'ZCARD', expires = 'ZCARD', dead = 'ZCARD',
 }
 
--- Sees to it that this key of a queue is ours, or is not there, before anything is written.
+-- Checks that this key of a queue has the right type or does not exist, before anything is written.
 local function check(q, part)
   if not q.is_checked then read(MEASURE[part], q.k .. ':' .. part) end
 end
 
--- The same for all keys of a queue, once in a call. Frequent operations do without: this takes as long as a fifth of a push.
+-- The same for all keys of a queue, once per call. Frequent operations skip it: it takes a fifth of the time of a
+-- push.
 local function check_all(q)
   if q.is_checked then return end
   for part, measure in pairs(MEASURE) do read(measure, q.k .. ':' .. part) end
@@ -244,7 +252,7 @@ local function check_all(q)
   q.is_checked = true
 end
 
--- Whether all keys of a queue are ours: what time does to other queues is not to fail because of one of them.
+-- Whether all keys of a queue have the right types: one bad queue must not stop what time does to others.
 local function is_sound(name) return (attempt(function() check_all(open(name)) end)) end
 
 -- Opens a queue for an operation that may change any of its keys.
@@ -254,7 +262,7 @@ local function open_whole(name)
   return q
 end
 
--- Counts what happened of late, by stretches of ten seconds; answers how often in the last ten seconds, about.
+-- Counts recent events in intervals of ten seconds. Returns about how many there were in the last ten seconds.
 local function rate(s, what, n)
   local stretch, r = floor(log / 10000), s[what] or { 0, 0, 0 }
   local ago = stretch - r[1]
@@ -268,10 +276,10 @@ local function rate(s, what, n)
   return r[2] + floor(r[3] * (10000 - log % 10000) / 10000)
 end
 
--- What has been done is not undone because it cannot be told.
+-- A failed PUBLISH undoes nothing.
 local function tell(q, kind, text) redis.pcall('PUBLISH', PREFIX .. kind .. ':' .. q.name, text) end
 
--- Tells of many tasks at once.
+-- Publishes many ids.
 local function tell_all(q, kind, ids)
   for i = 1, #ids, IDS_TOLD do tell(q, kind, table.concat(ids, ' ', i, min(i + IDS_TOLD - 1, #ids))) end
 end
@@ -284,7 +292,7 @@ local function has_settings(s)
   return false
 end
 
--- In how many milliseconds something happens to a queue, if that is sooner than those who wait for it know.
+-- In how many milliseconds time does something to a queue, if that is sooner than its waiters know.
 local function sooner_ms(q)
   local s, ms = q.s, nil
   if s.next and not (q.next_before and q.next_before <= s.next) then ms = max(s.next - log, 0) end
@@ -295,28 +303,29 @@ local function sooner_ms(q)
   return ms
 end
 
--- Those who wait where the dead of a queue go look at it when some may die, and are told if that is sooner than they know.
+-- Waiters for the dead-letter queue of a queue look at it when a task may die. They get a message if that is sooner
+-- than they know.
 local function note_deaths(q, ms)
   local grave = q.s['s-dead-letter']
   if not grave or grave == q.name or not q.s.next then return end
-  -- What was done stays done, even if this key is of another type.
+  -- What was done stays done, even if this key has another type.
   redis.pcall('ZADD', base(grave) .. ':sources', q.s.next, q.name)
   tell({ name = grave }, 'wake', integer(ms or max(q.s.next - log, 0)))
 end
 
--- Wakes those who wait for a queue: an empty message means that there may be something, a number when there will be. A paused
--- queue has nothing for them; when it is resumed, they look.
+-- Wakes the waiters of a queue. An empty message means that there may be something, a number in how many milliseconds
+-- there will be. A paused queue has nothing for them; when it is resumed, they look.
 local function wake(q)
   local ms = sooner_ms(q)
   if ms or q.is_set then note_deaths(q, ms) end
   if q.s.paused then return end
-  -- Whoever waits looks upon either message, and finds out when to look next.
+  -- Waiters look upon either message, and learn when to look next.
   if q.ready > 0 then return tell(q, 'work', q.ready) end
   if q.wake then return tell(q, 'wake', '') end
   if ms then tell(q, 'wake', integer(ms)) end
 end
 
--- Writes what changed of the queues that were opened, and tells those who listen.
+-- Writes the changes of the queues that were opened, and publishes them.
 local function finish()
   for _, q in ipairs(order_opened) do
     local s = q.s
@@ -339,7 +348,7 @@ local function finish()
       end
     end
   end
-  -- Of many stores, one in which there is nothing is forgotten in time.
+  -- Of several stores, an empty one is forgotten in time.
   if is_store_changed and OWN ~= PREFIX and call('EXISTS', OWN .. 'queues', OWN .. 'list') == 0 then
     call('SET', STORE, pack(store), 'EX', EMPTY_STORE_S)
   elseif is_store_changed then
@@ -360,7 +369,7 @@ end
 
 --------------------------------------------------------------------------------------------------------------- tasks
 
--- What is known of a task. States: R ready, D delayed by log time, A delayed by the wall clock, L leased, X dead.
+-- The record of a task. States: R ready, D delayed by log time, A delayed by the wall clock, L leased, X dead.
 local function get(q, id)
   local record = q.fetched and q.fetched[id]
   if record == nil then record = read('HGET', q.k .. ':task', id) end
@@ -373,7 +382,7 @@ local function put(q, id, t)
   call('HSET', q.k .. ':task', id, pack(t))
 end
 
--- Reads the records of many tasks at once, for those who ask for them one by one.
+-- Reads the records of many tasks at once, before they are used one by one.
 local function fetch(q, ids)
   local records = values(q.k .. ':task', ids)
   q.fetched = {}
@@ -396,14 +405,15 @@ local function queues_held_by(holder)
   return OWN .. 'conn:' .. name
 end
 
--- Notes that a holder has nothing of a queue any more, if that is so: only what is held is looked at when it beats or ends.
+-- Removes a queue from those of a holder if it holds nothing there: only queues in that set are looked at when it
+-- sends a heartbeat or ends.
 local function release(q, holder)
   if call('EXISTS', q.k .. ':held:' .. holder) == 1 then return end
   call('SREM', q.k .. ':holders', holder)
   try('SREM', queues_held_by(holder), q.name)
 end
 
--- Takes a task out of the indexes of its state.
+-- Removes a task from the indexes of its state.
 local function leave(q, id, t)
   local k = q.k
   q.dirty = true
@@ -425,7 +435,7 @@ local function leave(q, id, t)
   end
 end
 
--- Puts a task that waits into the indexes of that.
+-- Adds a waiting task to the indexes of its state.
 local function wait(q, id, t, st, score)
   t.st, t.at, t.sq, t.dl, t.ln, t.ho, t.lp, t.cx = st, nil, nil, nil, nil, nil, nil, nil
   t.du = st ~= 'R' and score or nil
@@ -452,7 +462,7 @@ local function at_back(q, t)
   return lane(t) + q.s.tail
 end
 
--- Room for so many at the front; answers the first place.
+-- Reserves positions at the front for a number of tasks; returns the first one.
 local function front(q, n)
   q.s.head, q.dirty = q.s.head - n, true
   return q.s.head + 1
@@ -482,19 +492,19 @@ local function tries(t) return (t.f or 0) + (t.l or 0) + (t.w or 0) end
 
 local function is_last_try(q, t) return tries(t) + 1 >= tries_max(q, t) end
 
--- Doubling, capped, and between a half and the whole of that, by a jitter that follows from the task alone.
+-- Exponential backoff with a maximum, times a jitter between a half and one that depends on the task alone.
 local function backoff(q, id, t, times)
   local whole = min((t.bo or q.s['s-backoff'] or 1000) * 2 ^ min(times - 1, 60), 3600000)
   local mixed = tonumber(string.sub(redis.sha1hex(id .. ':' .. (t.n or 0)), 1, 8), 16)
   return whole - mixed % (floor(whole / 2) + 1)
 end
 
--- Counts what the delivery that ends now cost. Causes: f failed, l lapsed, w worker lost, or none.
+-- Counts the cause by which a delivery ends: f failed, l lapsed, w worker lost, or none.
 local function end_delivery(t, cause)
   if cause then t[cause] = (t[cause] or 0) + 1 end
 end
 
--- Moves a task that died to where its queue sends those.
+-- Moves a dead task to the dead-letter queue.
 local function move(q, id, t)
   local name = q.s['s-dead-letter']
   if not name or name == q.name or not is_sound(name) then return end
@@ -523,7 +533,7 @@ local function bury(q, id, t, cause, reason)
   move(q, id, t)
 end
 
--- Gives a leased task back: state and score of where it goes.
+-- Ends a lease, and puts the task into a state with a score.
 local function give_back(q, id, t, st, score, cause, reason)
   leave(q, id, t)
   end_delivery(t, cause)
@@ -533,13 +543,13 @@ local function give_back(q, id, t, st, score, cause, reason)
   put(q, id, t)
 end
 
--- What the receipts of this moment end with: log time, and ten bits of what the server is called. A server that takes over may
--- know nothing of the last deliveries of the one before, and what it says of the same task is no receipt of theirs.
+-- The end of receipts of this moment: log time, and ten bits of the id of this run of the server. A server that takes
+-- over may not know the last deliveries of its predecessor; its receipts for the same tasks differ.
 local function incarnation() return log * 1024 + (tonumber(string.sub(store.epoch, 1, 3), 16) or 0) % 1024 end
 
 local function receipt(id, t) return shown(id) .. '@' .. integer(t.n or 0) .. '.' .. integer(t.e or 0) end
 
--- Where a place is: F, B, or milliseconds from now.
+-- The score for a place: F, B, or milliseconds from now.
 local function give_back_to(q, id, t, place, cause, reason)
   if place == 'F' then
     give_back(q, id, t, 'R', lane(t) + front(q, 1), cause, reason)
@@ -552,7 +562,8 @@ end
 
 local REASONS = { l = 'lease lapsed', w = 'worker lost' }
 
--- Ends a lease without its holder's word; those that go to the front get `place`. Answers whether it took that.
+-- Ends a lease without its holder. A task that goes to the front gets the position `place`. Returns whether it took
+-- that.
 local function end_lease(q, id, t, cause, place)
   if cause == 'l' and t.ho and string.sub(t.ho, 1, 2) == 'w:' then
     local told = OWN .. 'worker:' .. string.sub(t.ho, 3) .. ':lapsed'
@@ -583,7 +594,7 @@ local function end_lease(q, id, t, cause, place)
   return false
 end
 
--- Ends leases together: what goes to the front keeps its order there.
+-- Ends leases together; tasks that go to the front keep their order there.
 local function end_leases(q, ids, cause)
   local place = front(q, #ids)
   for _, id in ipairs(ids) do
@@ -601,7 +612,8 @@ local function expire(q, id, t)
   end
 end
 
--- When a lease ends. One of before the start of the server is good for a while from that on: it is found out when it would end.
+-- When a lease ends. A lease from before the start of the server lasts a while from then on, which is found out when
+-- it would end.
 local function deadline(t)
   if t.at < store.started then return max(t.dl, store.started + min(t.ln, START_MS)) end
   return t.dl
@@ -614,7 +626,7 @@ local function put_off(q, id, t, at)
   put(q, id, t)
 end
 
--- How a holder went that has ended, but not in all its queues yet: cause, when it was, and how far that is.
+-- How a holder ended that has not ended in all its queues yet: cause, time, and progress.
 local function gone_of(holder)
   if not store.gone then return nil end
   if gone_known[holder] == nil then
@@ -624,7 +636,7 @@ local function gone_of(holder)
   return gone_known[holder] or nil
 end
 
--- Of a task that is leased: how its holder went, if it did. Those who go on hold anew what they take from then on.
+-- How the holder of a leased task ended, if it did. A holder that continues holds what it takes from then on anew.
 local function ended_of(q, t)
   if not t.ho then return nil end
   local ended = q.s.ending and q.s.ending[t.ho]
@@ -634,8 +646,8 @@ local function ended_of(q, t)
   return { false, gone.cause, gone.at, q.s.seq }
 end
 
--- Ends the lease of one whose holder is gone. What is known of that: the place of the next that goes to the front, if such are
--- set aside, the cause, when it was, what was the last delivery by then, and which was looked at last where that takes a search.
+-- Ends a lease whose holder is gone. `gone` has the next position at the front if some are reserved, the cause, its
+-- time, the last delivery by then, and the last one that was looked at if they are searched.
 local function end_one(q, id, t, ended)
   moment = ended[3]
   local place = ended[1] or front(q, 1)
@@ -649,13 +661,13 @@ local function next_slice() return max(slice_left, SLICE_MIN) end
 local function settle_leases(q)
   local slice = next_slice()
   local ids, s = call('ZRANGEBYSCORE', q.k .. ':ends', '-inf', log, 'LIMIT', 0, slice), q.s
-  -- All of a flood have their places set aside, so that they stand in their order, slice by slice.
+  -- Positions for all of a flood are reserved at once, so that slice by slice the tasks are in their order.
   if #ids > (s.lapsing and s.lapsing[2] or 0) then
     local all = call('ZCOUNT', q.k .. ':ends', '-inf', log)
     s.lapsing = { front(q, all), all }
   end
   slice_left = slice_left - #ids
-  -- Those that end at the same time stand in the order in which they were handed out.
+  -- Tasks whose leases end at the same time are in the order of their deliveries.
   local leases = {}
   for i, id in ipairs(ids) do
     local t = get(q, id)
@@ -682,8 +694,8 @@ local function settle_leases(q)
   if #ids < slice then s.lapsing = nil end
 end
 
--- The next tasks that a holder held, and how many leases were looked at for them: there may be more if that is the whole slice.
--- If that index is not ours, all that is leased is searched.
+-- The next tasks of a holder, and how many leases were looked at; there may be more if that is the whole slice. If
+-- the index has another type, all leased tasks are searched.
 local function next_held(q, holder, ended, slice)
   local ids = try('ZRANGEBYSCORE', q.k .. ':held:' .. holder, '-inf', ended[4], 'LIMIT', 0, slice)
   if ids then return ids, #ids end
@@ -698,7 +710,7 @@ local function next_held(q, holder, ended, slice)
   return ids, #leased
 end
 
--- Ends a slice of what a holder held that is gone.
+-- Ends a slice of the leases of a holder that is gone.
 local function settle_holder(q, holder)
   local ended, slice = q.s.ending[holder], next_slice()
   local ids, looked_at = next_held(q, holder, ended, slice)
@@ -733,18 +745,18 @@ local function settle_due(q, index, now)
   if #ids < slice then s.coming = nil end
 end
 
--- The score of the `n`th of an index, counted from 0.
+-- The score of the `n`th member of an index, counted from 0.
 local function score_at(key, n) return tonumber(call('ZRANGE', key, n, n, 'WITHSCORES')[2]) end
 
 local function first_of(key) return score_at(key, 0) end
 
--- Lets time do what is due to a queue, as much as one call may.
+-- Does what is due in a queue, as much as one call may.
 local function settle(q)
   local s = q.s
   if s.next and s.next <= log then
     check_all(q)
     if s.ending then settle_holder(q, next(s.ending)) end
-    -- Leases before times to live: what comes back after its time is over is not handed out again.
+    -- Leases before times to live: a task that comes back after its time to live is not delivered again.
     settle_leases(q)
     local over = call('ZRANGEBYSCORE', q.k .. ':expires', '-inf', log, 'LIMIT', 0, next_slice())
     slice_left = slice_left - #over
@@ -764,7 +776,7 @@ local function settle(q)
   end
 end
 
--- A task that a call is about, settled wherever in a flood it is.
+-- A task that a call is about, with all that is due done to it wherever it is in a flood.
 local function look(q, id)
   local t = get(q, id)
   local ended = t and t.st == 'L' and ended_of(q, t)
@@ -785,7 +797,7 @@ local function look(q, id)
   return t
 end
 
--- Settles queues whose dead come to this one, a few at a time; answers when to look at the next of them.
+-- Settles a few of the queues for which this is the dead-letter queue; returns when to look at the next of them.
 local function settle_sources(q)
   local key = q.k .. ':sources'
   for _, name in ipairs(read('ZRANGEBYSCORE', key, '-inf', log, 'LIMIT', 0, 16)) do
@@ -802,7 +814,8 @@ local function settle_sources(q)
   return first_of(key)
 end
 
--- When something happens to a queue by itself next, or to one whose dead come to it: log time and wall time, 0 for never.
+-- When time does something next to a queue, or to one for which it is the dead-letter queue: log time and wall time,
+-- 0 for never.
 local function next_look(q, dead)
   local soonest = q.s.next or 0
   for _, at in ipairs({ dead or 0, store.lost or 0, store.homes or 0, store.gone or 0 }) do
@@ -813,8 +826,8 @@ end
 
 ------------------------------------------------------------------------------------------------------------- workers
 
--- How many leases of an index a holder that is gone since then has lost, and which was their last delivery. A connection that
--- turns out to be alive keeps what it took later; deliveries are in the order of their times.
+-- How many leases of an index a holder lost when it ended, and the last delivery of them. A connection that turns out
+-- to be alive keeps what it took later; deliveries are in the order of their times.
 local function lost_since(q, index, holder, at)
   local all = call('ZCARD', index)
   if string.sub(holder, 1, 2) ~= 'c:' or at >= log then return all, q.s.seq end
@@ -826,8 +839,8 @@ local function lost_since(q, index, holder, at)
   return low, low > 0 and score_at(index, low - 1) or 0
 end
 
--- What a holder held of a queue comes back at once, or slice by slice if it is much; all of it is nobody's from now on. Answers
--- how much, and whether it keeps some that it took later.
+-- Ends the leases of a holder in a queue, slice by slice if there are many; all of them count as ended from now on.
+-- Returns how many tasks came back, and whether it keeps some that it took later.
 local function end_holder(q, holder, cause)
   local held = q.k .. ':held:' .. holder
   if try('ZCARD', held) == 0 then
@@ -836,11 +849,11 @@ local function end_holder(q, holder, cause)
   end
   local at = moment
   settle(q)
-  -- Where nothing says which these are, they are among all that are leased.
+  -- Without an index of their own they are among all leased tasks.
   local index = try('ZCARD', held) and held or q.k .. ':leased'
   local all, last = lost_since(q, index, holder, at)
   local keeps, ended = all < call('ZCARD', index), q.s.ending and q.s.ending[holder]
-  -- All of it may be coming back already.
+  -- All of them may be coming back already.
   if all == 0 or ended and call('ZCOUNT', index, '(' .. integer(ended[4]), last) == 0 then return 0, keeps end
   q.s.ending = q.s.ending or {}
   q.s.ending[holder] = { front(q, all), cause or '', at, last }
@@ -857,11 +870,11 @@ local function worker_of(name)
   return w
 end
 
--- Some queues that a holder may hold tasks of, and where to go on behind them, '0' if these were the last. If the set of them is
--- not ours, all queues of the store are searched by their numbers, which are answered, too.
+-- Some queues in which a holder may hold tasks, and the next cursor, 0 if these were the last. If the set of them has
+-- another type, all queues of the store are searched by their numbers, which are returned too.
 local function some_queues(holder, gone)
-  -- A cursor is worth nothing after a start or a failover of Redis: what is done was removed from the set, and all else comes
-  -- again.
+  -- A cursor is void after a start or a failover of Redis. Finished queues were removed from the set, and all others
+  -- are met again.
   if not gone.is_search and gone.epoch ~= store.epoch then gone.cursor = '0' end
   gone.epoch = store.epoch
   local page = not gone.is_search and try('SSCAN', queues_held_by(holder), gone.cursor, 'COUNT', QUEUES_AT_ONCE)
@@ -876,8 +889,8 @@ local function some_queues(holder, gone)
   return names, #names == QUEUES_AT_ONCE and integer(tonumber(rows[#rows]) + 1) or '0', numbers
 end
 
--- Who is to end in a queue that is searched: the holder, if it is known there, or all connections of a home (`h:home`), in order,
--- behind the one that was the last before.
+-- Which holders to end in a queue that is searched: the holder, if the queue knows it, or all connections of a home
+-- (`h:home`), in order, after the last one.
 local function holders_in(name, holder, gone)
   local all, found = try('SMEMBERS', base(name) .. ':holders'), {}
   local beginning = 'c:' .. string.sub(holder, 3) .. ':'
@@ -885,14 +898,14 @@ local function holders_in(name, holder, gone)
     local is_meant = one == holder or 'h:' == string.sub(holder, 1, 2) and string.sub(one, 1, #beginning) == beginning
     if is_meant and one > (gone.after or '') then found[#found + 1] = one end
   end
-  -- To look at a hundred takes about as long as to move a task.
+  -- Looking at a hundred takes about as long as moving a task.
   slice_left = slice_left - min(floor(#(all or {}) / 100), SLICE / 2)
   gone.is_held_up = gone.is_held_up or not all
   table.sort(found)
   return found
 end
 
--- A worker that is gone works on no queue. One that was started since under its name may.
+-- A lost worker works on no queue. A worker of the same name that was started since may.
 local function end_works(holder)
   local key, name = OWN .. 'worker:' .. string.sub(holder, 3), string.match(holder, '^w:(.*)#%d+$')
   local works, is_known, successor = try('SPOP', key .. ':works', SLICE) or {}, attempt(worker_of, name)
@@ -904,8 +917,8 @@ local function end_works(holder)
   return #works < SLICE
 end
 
--- Ends a holder in one of its queues, unless a key that is not ours is in the way. Answers how many tasks come back, and whether
--- nothing is left to be done there.
+-- Ends a holder in one of its queues, unless a key of another type prevents it. Returns how many tasks come back, and
+-- whether nothing is left to do there.
 local function end_in(name, holder, gone)
   if not is_sound(name) then
     gone.is_held_up, slice_left = true, slice_left - 1
@@ -919,8 +932,8 @@ local function end_in(name, holder, gone)
   return back, not keeps
 end
 
--- Ends a holder in the queues of a page of its set; answers how many tasks come back, and whether it came to the end of the page.
--- If not, that page is read again, without those that are done: the first of them is at least.
+-- Ends a holder in the queues of a page of its set. Returns how many tasks come back, and whether the page was
+-- finished. Otherwise it is read again, without the queues that are finished: at least the first.
 local function end_in_page(names, holder, gone)
   local back, is_some_done = 0, false
   for _, name in ipairs(names) do
@@ -931,7 +944,7 @@ local function end_in_page(names, holder, gone)
   return back, true
 end
 
--- The same in queues that are searched, which goes on behind the last that was done.
+-- The same in queues that are searched; continues after the last one that was finished.
 local function end_in_search(names, numbers, holder, gone)
   local back, is_some_done = 0, false
   for i, name in ipairs(names) do
@@ -947,8 +960,8 @@ local function end_in_search(names, numbers, holder, gone)
   return back, true
 end
 
--- Ends a holder in some of its queues, with as many tasks and queues as one call may deal with. Answers how many tasks come back,
--- and whether it is done, there is more to do, or a queue is held up by a key that is not ours.
+-- Ends a holder in some of its queues, within the limits of one call. Returns how many tasks come back, and whether
+-- it is done, there is more to do, or a key of another type holds up a queue.
 local function end_slice(holder, gone)
   if slice_left <= 0 then return 0, 'more' end
   local back, is_whole = 0, true
@@ -974,7 +987,8 @@ local function end_slice(holder, gone)
   return back, 'done'
 end
 
--- Goes on with a holder that is gone, and notes what is left; others go on with that at the time `again`. Answers as `end_slice`.
+-- Continues to end a holder, and notes what is left; other calls continue at the time `again`. Returns the same as
+-- `end_slice`.
 local function go_on_ending(holder, gone, again)
   local back, outcome = end_slice(holder, gone)
   if outcome == 'done' then
@@ -989,14 +1003,14 @@ local function go_on_ending(holder, gone, again)
     store.gone, is_store_changed = gone.again, true
   end
   if store.gone_cursor then
-    -- It may stand behind what the search under way has seen.
+    -- It may be after what the current search has seen.
     store.gone_soonest, is_store_changed = min(store.gone_soonest or gone.again, gone.again), true
   end
   return back, outcome
 end
 
--- Ends a holder that is gone since this moment: all that it held is nobody's from now on, and comes back as far as one call may do
--- it. What is known of an earlier end of it is forgotten.
+-- Ends a holder from this moment on: all its leases count as ended now, and come back within the limits of one call.
+-- An earlier end of it is forgotten.
 local function end_anew(holder, cause, again, is_lost)
   read('HLEN', OWN .. 'gone')
   local is_search = string.sub(holder, 1, 2) == 'h:'
@@ -1004,22 +1018,22 @@ local function end_anew(holder, cause, again, is_lost)
   return go_on_ending(holder, gone, again)
 end
 
--- The same, or goes on with it.
+-- The same, or continues an earlier end.
 local function end_all(holder, cause, again)
   local gone = gone_of(holder)
-  -- A connection that was taken for lost and is closed now may have lived, and taken more.
+  -- A connection that counted as lost and is closed now may have been alive, and have taken more.
   if not gone or gone.is_lost then return end_anew(holder, cause, again) end
   read('HLEN', OWN .. 'gone')
   return go_on_ending(holder, gone, again)
 end
 
--- Whoever asks for the end of a holder goes on with it; others do if it has not for so long.
+-- The caller that ends a holder continues; other calls do so if it has not for this long.
 local function after_caller() return log + UNSOUND_MS end
 
--- What is left of a holder for the caller to go on with, '0' for nothing, and how many tasks came back.
+-- What is left of a holder for the caller to continue with, 0 for nothing, and how many tasks came back.
 local function step_of(holder, back, outcome) return { outcome == 'more' and holder or '0', back } end
 
--- Goes on with the end of a worker for the caller that began it.
+-- Continues the end of a worker for the caller that began it.
 local function go_on_for(holder)
   if not gone_of(holder) then return { '0', 0 } end
   return step_of(holder, end_all(holder, nil, after_caller()))
@@ -1033,14 +1047,14 @@ local function end_worker(name, w, cause, again)
   return step_of(w.holder, end_all(w.holder, cause, again))
 end
 
--- Goes on with holders that are gone, a few at a time.
+-- Continues to end holders, a few at a time.
 local function end_gone()
   if not store.gone or store.gone > log then return end
   local page = read('HSCAN', OWN .. 'gone', store.gone_cursor or '0', 'COUNT', GONE_MAX)
   local soonest, dealt_with = store.gone_soonest, 0
   is_store_changed = true
   for i = 1, #page[2], 2 do
-    -- A page may have more than were asked for. It is read again, without those that are done.
+    -- A page may have more than was asked for. It is read again, without the finished ones.
     if slice_left <= 0 or dealt_with == GONE_MAX then
       store.gone = log
       return
@@ -1059,14 +1073,14 @@ local function end_gone()
   end
 end
 
--- When a worker is lost that would be then unless it beats. One that beat last before the start of Redis has its whole time from
--- that on: it is found out when it would be lost.
+-- When a worker is lost, which by its key is due now. A worker whose last heartbeat was before the start of Redis has
+-- its whole time to live from then on, which is found out when it would be lost.
 local function lost_at(w, ends)
   if ends - w.ttl < store.started then return max(ends, store.started + w.ttl) end
   return ends
 end
 
--- Ends workers whose time is over, a few at a time.
+-- Ends workers whose time to live is over, a few at a time.
 local function end_lost_workers()
   if not store.lost or store.lost > log then return end
   local lost = read('ZRANGEBYSCORE', OWN .. 'workers:ends', '-inf', log, 'WITHSCORES', 'LIMIT', 0, GONE_MAX)
@@ -1087,11 +1101,11 @@ end
 
 local GONE, REPLACED = { '!', 'GONE' }, { '!', 'REPLACED' }
 
--- When a worker is lost unless it beats.
+-- When a worker is lost without another heartbeat.
 local function ends_of(name, w) return lost_at(w, tonumber(read('ZSCORE', OWN .. 'workers:ends', name)) or 0) end
 
--- This incarnation of a worker, if it lives; otherwise nil and the refusal: its time is over, or a later worker of the same
--- name took its place.
+-- This incarnation of a worker if it is alive; otherwise nil and the refusal: its time to live is over, or a later
+-- worker of the same name has replaced it.
 local function alive(name, incarnation)
   local w = worker_of(name)
   if not w then return nil, GONE end
@@ -1105,7 +1119,7 @@ end
 
 local FULL = { '!', 'QUEUEFULL' }
 
--- What a task reference means: the id, and the task if it is meant.
+-- The task that a reference means: its id, and the task if the reference applies to it.
 local function claim(q, word)
   local id, n, e = string.match(word, '^(%d+%-%d+)@(%d+)%.(%d+)$')
   if not id then
@@ -1126,7 +1140,8 @@ local function is_full(q, count, bytes)
   return size ~= nil and q.s.bytes + bytes > size
 end
 
--- The one that goes first where there is no room: the oldest of the least urgent, or what is due soonest.
+-- The task that is dropped first if there is no room: the oldest of the lowest priority, or the one that is due
+-- soonest.
 local function first_to_go(q)
   local last = call('ZRANGE', q.k .. ':ready', -1, -1, 'WITHSCORES')
   if last[1] then
@@ -1142,7 +1157,7 @@ local function make_room(q, count, bytes)
   local is_too_much = length and count > length or size and bytes > size
   if q.s['s-overflow'] ~= 'drop-oldest' or is_too_much then return false end
   check_all(q)
-  -- A maximum that was lowered by far is reached little by little.
+  -- A maximum that was lowered by far is reached step by step.
   for _ = 1, count + SLICE do
     local id = is_full(q, count, bytes) and first_to_go(q)
     if not id then break end
@@ -1176,7 +1191,7 @@ function ops.push(a)
     bodies[2 * i - 1], bodies[2 * i] = ids[i], args[before + i]
     places[2 * i - 1], places[2 * i] = tail + i, ids[i]
   end
-  -- A record says what the id does not.
+  -- A record has what the id does not say.
   local has_records = store.ms ~= log or ttl
   if has_records then
     check(q, 'task')
@@ -1202,7 +1217,8 @@ end
 
 -- Adds one task. Its name begins with 'n', or is 'h' for the hash of the payload; empty fields are not set.
 function ops.add(a)
-  local name, payload, task_name, delay, at, priority, tries_of, backoff_of, ttl = a.queue, a.payload, a.name, a.delay, a.at, a.priority, a.tries, a.backoff, a.ttl
+  local name, payload, task_name, delay = a.queue, a.payload, a.name, a.delay
+  local at, priority, tries_of, backoff_of, ttl = a.at, a.priority, a.tries, a.backoff, a.ttl
   local q = open(name)
   settle(q)
   if task_name == 'h' then task_name = 'h' .. redis.sha1hex(payload) end
@@ -1244,21 +1260,21 @@ function ops.add(a)
   return { id, 1, t.st }
 end
 
--- The rest of what is known of a task.
+-- The metadata of a task.
 local function more(q, id, t)
   local name = t.nm and string.sub(t.nm, 1, 1) == 'n' and string.sub(t.nm, 2)
   return { name or false, t.f or 0, t.l or 0, t.w or 0, tries_max(q, t), pushed_at(id, t), t.rs or false }
 end
 
--- How many payloads are read at a time, so that the large ones do not fill Redis' memory.
+-- How many payloads are read at a time, so that large ones do not fill the memory of Redis.
 local function at_a_time(q)
   local mean = max(1, q.s.bytes / max(1, q.s.len))
   return max(1, min(ARGS_MAX / 2, floor(STEP_BYTES / mean)))
 end
 
--- Hands out up to `count` tasks of a queue, up to `room` bytes. Expired tasks that still stand in the line are removed and passed
--- over, SLICE of them at most in all queues of a script. Answers how many tasks and bytes, and whether it stopped because there
--- were more of those.
+-- Delivers up to `count` tasks of a queue, with up to `room` bytes. Expired tasks are removed and skipped, at most
+-- SLICE of them in all queues of a call. Returns how many tasks and bytes, and whether it stopped because there were
+-- more of those.
 local function pop_from(q, index, count, room, terms, is_meta, out)
   settle(q)
   local s, k = q.s, q.k
@@ -1271,7 +1287,7 @@ local function pop_from(q, index, count, room, terms, is_meta, out)
   local step, is_full_reply, is_end, e, expired = at_a_time(q), false, false, incarnation(), 0
   local expired_max = max(pass_left, SLICE_MIN)
   while #taken < count and not is_full_reply and not is_end and expired < expired_max do
-    -- Those that were taken leave the line in the end, expired ones at once.
+    -- Delivered tasks leave the index at the end, expired ones at once.
     local most = min(step, count - #taken)
     local some = read('ZRANGE', k .. ':ready', #taken, #taken + most - 1)
     is_end = #some < most
@@ -1308,7 +1324,7 @@ local function pop_from(q, index, count, room, terms, is_meta, out)
   if terms.holder then
     at_once('ZADD', k .. ':held:' .. terms.holder, leased)
     call('SADD', k .. ':holders', terms.holder)
-    -- What it holds comes back then, unless it says by then that it lives.
+    -- Its leases end then, unless it sends a heartbeat before.
     sooner(q, terms.ends)
   end
   s.bytes, q.dirty = s.bytes - bytes, true
@@ -1327,7 +1343,7 @@ end
 
 local function home_of(conn) return string.match(conn, '^[^:]*') end
 
--- Notes that a connection holds tasks of a queue. A home that is gone takes its connections along.
+-- Notes that a connection holds tasks of a queue. The connections of a lost home are lost.
 local function hold(conn, queue)
   local home = home_of(conn)
   call('SADD', OWN .. 'conn:' .. conn, queue)
@@ -1341,7 +1357,8 @@ end
 -- Leases tasks. `place`, `limit` and `ending` are the policy for a lapse; with `meta` the answer says more about each task; `room`
 -- is how many payload bytes the answer may have, if fewer than ever. Answers 'again' if time has more to do than one call may.
 function ops.pop(a)
-  local count, ms, worker, incarnation_of, conn, place, limit, ending, meta, bytes_max = a.count, a.lease, a.worker, a.incarnation, a.connection, a.place, a.limit, a.ending, a.meta, a.room
+  local count, ms, worker, incarnation_of, conn = a.count, a.lease, a.worker, a.incarnation, a.connection
+  local place, limit, ending, meta, bytes_max = a.place, a.limit, a.ending, a.meta, a.room
   local terms = { ms = tonumber(ms) }
   local w, refusal
   if incarnation_of ~= '' then
@@ -1359,7 +1376,7 @@ function ops.pop(a)
   local out, left, room, is_more = {}, tonumber(count), tonumber(bytes_max) or REPLY_BYTES_MAX, false
   for index, name in ipairs(rest(a)) do
     if left == 0 or room <= 0 then break end
-    -- What was taken from the queues before is handed out.
+    -- Tasks of earlier queues are delivered all the same.
     if #out > 0 and not (is_sound(name) and attempt(open_for, name, terms.holder)) then break end
     local q = open_for(name, terms.holder)
     local taken, bytes, is_over = pop_from(q, index - 1, left, room, terms, meta == '1', out)
@@ -1367,10 +1384,10 @@ function ops.pop(a)
     is_more = is_more or is_over or (q.s.next or log + 1) <= log or (q.s.appointed or wall + 1) <= wall
     if taken > 0 and w then call('SADD', w.key .. ':queues', name) end
     if taken > 0 and conn ~= '' then hold(conn, name) end
-    -- Behind the expired ones there may be tasks that come before those of the next queue.
+    -- After the expired tasks there may be some that come before those of the next queue.
     if is_over then break end
   end
-  -- Time has more to do than one call may; there may be something behind that.
+  -- There may be something after what time has still to do.
   if #out == 0 and is_more then return 'again' end
   return out
 end
@@ -1400,7 +1417,7 @@ function ops.ack(a)
     end
   end
   if #finished == 0 then return finished end
-  -- Most have no worker and no name, and go at once.
+  -- Most tasks have no worker and no name, and are removed together.
   try_at_once('ZREM', q.k .. ':leased', plain)
   local function undo() at_once('ZADD', q.k .. ':leased', places) end
   try_at_once('ZREM', q.k .. ':ends', timed, undo)
@@ -1497,10 +1514,11 @@ end
 local VIEWS = { ready = 'R', leased = 'L', delayed = 'D', dead = 'X' }
 local LISTS = { R = ':ready', L = ':leased', X = ':dead' }
 
--- What is delayed by either clock, in order: from the `start`th on, so many.
+-- Up to `count` tasks that are delayed by either clock, in order, from the `start`th on.
 local function delayed_ids(q, start, count)
   local first, second = q.k .. ':delayed', q.k .. ':appointed'
-  -- How many of those before the `start`th are in the first index: as many as there are with the rest in the second before them.
+  -- How many of those before the `start`th are in the first index: as many as there are with the rest in the second
+  -- before them.
   local low, high = max(0, start - call('ZCARD', second)), min(start, call('ZCARD', first))
   while low < high do
     local middle = floor((low + high) / 2)
@@ -1627,7 +1645,7 @@ function ops.cancel_payload(a)
   return { step[1], n }
 end
 
--- Does something with each task that a caller names and means; answers how many it was done with.
+-- Runs a function on each task to which a reference of the caller applies; returns how many it accepted.
 local function each_meant(q, act)
   local n = 0
   settle(q)
@@ -1717,7 +1735,8 @@ end
 local PARTS = { 'ready', 'delayed', 'appointed', 'leased', 'ends', 'expires', 'dead', 'names', 'holders', 'task', 'body' }
 local KEPT = { 'number', 'listed', 'seq', 'deaths' }
 
--- Notes all holders of a queue; answers the keys that say what each has of it. There may be thousands of holders, so these take a command each at most.
+-- Notes all holders of a queue; returns the keys of their tasks in it. There may be thousands of holders, so each
+-- takes one command at most.
 local function held_keys(q)
   local keys_found, off, are_off = {}, {}, 0
   q.all_holders = call('SMEMBERS', q.k .. ':holders')
@@ -1754,7 +1773,8 @@ function ops.drop(a)
       n = n + 1
       q.gone = q.gone + q.s.len
     end
-    -- Very many holders keep it in their sets of queues: whoever looks at one finds that nothing is held there.
+    -- If there are very many holders, they keep the queue in their sets. A later look finds that nothing is held
+    -- there.
     if #q.all_holders <= SLICE then
       for _, holder in ipairs(q.all_holders) do try('SREM', queues_held_by(holder), name) end
     end
@@ -1918,7 +1938,7 @@ function ops.beat(a)
   local name, incarnation, cursor = a.name, a.incarnation, a.cursor
   local w, refusal = alive(name, incarnation)
   if not w then return refusal end
-  -- A worker lives whatever became of one of its queues, or of its other keys.
+  -- A worker stays alive whatever became of one of its queues, or of its other keys.
   if cursor == '' then call('ZADD', OWN .. 'workers:ends', log_end + w.ttl, name) end
   local page = try('SSCAN', w.key .. ':queues', cursor == '' and '0' or cursor, 'COUNT', QUEUES_AT_ONCE) or { '0', {} }
   local out, queues = { page[1] }, page[2]
@@ -2018,7 +2038,7 @@ function ops.held(a)
   return out
 end
 
--- Ends what a connection held, at no cost.
+-- Ends the leases of a connection, at no cost.
 local function close_conn(conn)
   local _, outcome = end_all('c:' .. conn, nil, after_caller())
   try('SREM', OWN .. 'home:' .. home_of(conn), conn)
@@ -2034,7 +2054,7 @@ function ops.close_conns(a)
   return answer
 end
 
--- Ends what the connections of a home held that has been silent for too long, a few at a time.
+-- Ends the leases of the connections of a lost home, a few at a time.
 function end_lost_homes()
   if not store.homes or store.homes > log then return end
   local dead = read('ZRANGEBYSCORE', OWN .. 'homes', '-inf', log, 'LIMIT', 0, 1)[1]
@@ -2044,7 +2064,7 @@ function end_lost_homes()
       end_anew('c:' .. conn, nil, log, true)
       call('SREM', OWN .. 'home:' .. dead, conn)
     end
-    -- Nothing says which connections it had: they are searched for.
+    -- Without the set of its connections they are searched for.
     if not conns then end_anew('h:' .. dead, nil, log, true) end
     if not conns or #conns < GONE_MAX then call('ZREM', OWN .. 'homes', dead) end
   end
@@ -2074,7 +2094,7 @@ function ops.undeliver(a)
   return 'done'
 end
 
--- Said to a server upon meeting it, so that it is known as soon as can be if it was started since.
+-- The greeting of a server, so that its start is noticed as soon as possible.
 function ops.epoch()
   local homes = try('ZCARD', OWN .. 'homes') and first_of(OWN .. 'homes') or nil
   if homes ~= store.homes then
@@ -2087,7 +2107,7 @@ end
 function ops.tick(a)
   local out = {}
   for i, name in ipairs(rest(a)) do
-    -- Those who wait for other queues are to hear of them.
+    -- Waiters for other queues must get their answers.
     local is_ours, row = attempt(function()
       local q = open(name)
       settle(q)
@@ -2098,13 +2118,13 @@ function ops.tick(a)
   return out
 end
 
--- A server that was started since, or has taken over from another, gives leases and workers a while.
+-- After a start or a failover, leases and workers last a while.
 local function notice_start()
   if store.epoch == args[5] then return end
   store.epoch, store.started, is_store_changed = args[5], log, true
 end
 
--- Does what is due, by the store's own numbers. A key that is in the way is looked at again later, and stops no operation.
+-- Does what is due for the store. A key of another type is tried again later, and stops no operation.
 local function keep_house(when, act)
   if attempt(act) then return end
   if store[when] and store[when] <= log then
@@ -2125,8 +2145,8 @@ local function perform()
   return { time_us, answer }
 end
 
--- Does an operation. If a key that it needs holds something that is not ours, it is refused and has changed nothing; what time
--- did to other queues before stays done.
+-- Executes an operation. If a key that it needs has a value of another type, it is refused and has changed nothing;
+-- what time did to other queues before that stays done.
 local function run(its_keys, its_args)
   keys, args, time_us = its_keys, its_args, nil
   local is_done, answer = pcall(perform)
