@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_none_of_them_has_is_refused_by_name() {
+    fn commands_that_no_foreign_layout_has_are_refused_by_name() {
         let queue = &b"q"[..];
         let refused_as = |answer: Result<(), Refusal>| answer.unwrap_err().to_string();
         assert_eq!(refused(HERE.call_of(&Command::Pause { queue })), "NOTTHERE layout=theirs has no PAUSE");

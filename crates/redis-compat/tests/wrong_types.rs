@@ -1,5 +1,5 @@
-//! A key of another type, in the keys of other programs: whatever is asked that concerns it is refused by `WRONGTYPE`, which
-//! names the key, and nothing is written.
+//! A key of another type, in the keys of other programs: whatever is asked that concerns it is refused by
+//! `WRONGTYPE`, which names the key, and nothing is written.
 
 #[path = "support/mod.rs"]
 mod common;
@@ -378,7 +378,7 @@ fn cleaning_names_the_queue_and_goes_on() {
 
 /// Whoever waits there moves an id before its item is looked at.
 #[test]
-fn a_pop_that_waits_is_refused_and_what_it_moved_goes_back() {
+fn a_waiting_pop_is_refused_and_the_id_that_it_moved_goes_back() {
     let mut shop = Shop::with("layout=work-queue");
     let ticket = shop.wait(Block::Forever);
     shop.until_waiting(1);

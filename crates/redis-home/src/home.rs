@@ -18,7 +18,7 @@ use sureq_home_api::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-use crate::connection::cut::Cut;
+use crate::connection::abandonment::Abandonment;
 use crate::connection::node::About;
 use crate::connection::target::Target;
 use crate::layout::deliveries::Deliveries;
@@ -34,7 +34,7 @@ const VERSION_MIN: (u32, u32) = (6, 2);
 
 /// How long closing waits for outstanding answers, and then for the thread.
 const CLOSE_TIME: Duration = Duration::from_secs(3);
-const CUT_TIME: Duration = Duration::from_secs(1);
+const ABANDONMENT_TIME: Duration = Duration::from_secs(1);
 
 /// Why a home could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -76,7 +76,7 @@ pub(crate) struct Shared {
     target: Target,
     deliveries: Arc<Deliveries>,
     sizes: Arc<ReplySizes>,
-    cut: Cut,
+    abandonment: Abandonment,
     clock: Arc<dyn Clock>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -95,13 +95,13 @@ impl RedisHome {
         let waiting = Arc::new(AtomicUsize::new(0));
         let name = format!("{:016x}", fastrand::u64(..));
         let deliveries = Arc::<Deliveries>::default();
-        let (sizes, cut) = (Arc::<ReplySizes>::default(), Cut::new());
+        let (sizes, abandonment) = (Arc::<ReplySizes>::default(), Abandonment::new());
         let own = Own {
             count: Arc::clone(&waiting),
             name: name.clone(),
             deliveries: Arc::clone(&deliveries),
             sizes: Arc::clone(&sizes),
-            cut: cut.clone(),
+            abandonment: abandonment.clone(),
         };
         let (own_clock, own_target) = (Arc::clone(&clock), target.clone());
         let thread = std::thread::Builder::new()
@@ -115,7 +115,8 @@ impl RedisHome {
         };
         let warnings = servers.iter().flat_map(|server| warnings(server, &target.prefix)).collect();
         let thread = Mutex::new(Some(thread));
-        let shared = Shared { jobs, waiting, name, warnings, target, deliveries, sizes, cut, clock, thread };
+        let shared =
+            Shared { jobs, waiting, name, warnings, target, deliveries, sizes, abandonment, clock, thread };
         let home = Self { shared: Arc::new(shared) };
         if let Some(About { address, version, .. }) = servers.into_iter().find(is_too_old) {
             home.close();
@@ -195,8 +196,8 @@ impl RedisHome {
         if self.shared.jobs.send(Job::Close(done)).is_ok()
             && is_done.recv_timeout(CLOSE_TIME) == Err(RecvTimeoutError::Timeout)
         {
-            self.shared.cut.cut();
-            if is_done.recv_timeout(CUT_TIME) == Err(RecvTimeoutError::Timeout) {
+            self.shared.abandonment.begin();
+            if is_done.recv_timeout(ABANDONMENT_TIME) == Err(RecvTimeoutError::Timeout) {
                 // The thread hangs in something that ends with the process.
                 return;
             }

@@ -1,20 +1,21 @@
-//! Queues on your own Redis or Valkey, with no server of ours between: each command is one script, and atomic.
+//! Queues on your own Redis or Valkey, without a server of sureq: each command is one script, and atomic.
 //!
 //! The map:
 //! - [`RedisHome`] is the home; [`Target`] is where its Redis is, read from a URL. `thread` executes the commands, on a
 //!   thread of its own; `spread` does so for commands about several hash slots of a cluster.
-//! - `connection`: `link` sends calls to the server that owns their queue, and repeats only those that were not executed.
-//!   `topology` knows which server that is: the only one, the primary that sentinels name, or the owner of a hash slot
-//!   (`slots`). `node` is one server.
+//! - `connection`: `link` sends calls to the server that owns their queue, and repeats only those that were not
+//!   executed. `topology` knows which server that is: the only one, the primary that sentinels name, or the owner of
+//!   a hash slot (`slots`). `node` is one server.
 //! - `script`: `call` turns a command into a call of the Lua script, `answer` turns the answer into a reply, `slices`
-//!   splits large commands, `runner` loads the script. `clock` carries log time from one call to the next, since Redis
-//!   has no clock that cannot be set.
-//! - `waiting`: a script cannot wait, so a pop that finds nothing joins the `line`; a Pub/Sub message (`hearing`) or the
-//!   deadline that a script reported wakes it. `listener` receives what scripts publish.
+//!   splits large commands, `operations` declares the arguments of each operation, `runner` loads the script. `clock`
+//!   carries log time from one call to the next, since Redis has no clock that cannot be set.
+//! - `waiting`: a script cannot wait, so a pop that finds nothing joins the
+//!   `waiters`; a Pub/Sub message (`subscription`) or the deadline that a script reported wakes it. `serving` keeps
+//!   the order between commands and waiters. `listener` receives what scripts publish.
 //! - [`layout`] is what depends on the keys that a queue has. The layouts of other programs are in the crate
 //!   `sureq-redis-compat`.
 //!
-//! docs/reference/redis-keys.md lists what stands in Redis.
+//! docs/reference/redis-keys.md lists the keys.
 #![forbid(unsafe_code)]
 
 mod connection;

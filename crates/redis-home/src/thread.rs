@@ -17,7 +17,7 @@ use sureq_home_api::{CleanReport, Cleaning, NoticeQueue};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 
-use crate::connection::cut::Cut;
+use crate::connection::abandonment::Abandonment;
 use crate::connection::link::Link;
 use crate::connection::link::Patience;
 use crate::connection::node::About;
@@ -104,7 +104,7 @@ pub(crate) struct Own {
     pub(crate) count: Arc<AtomicUsize>,
     pub(crate) deliveries: Arc<Deliveries>,
     pub(crate) sizes: Arc<ReplySizes>,
-    pub(crate) cut: Cut,
+    pub(crate) abandonment: Abandonment,
 }
 
 /// Executes jobs until the home is closed.
@@ -124,7 +124,7 @@ pub(crate) fn run(
         }
     };
     LocalSet::new().block_on(&runtime, async {
-        let link = match Link::new(target, clock, own.name.clone(), own.cut) {
+        let link = match Link::new(target, clock, own.name.clone(), own.abandonment) {
             Ok(link) => link,
             Err(error) => {
                 // `open` waits for this.
@@ -364,7 +364,7 @@ impl HomeThread {
             self.waiters.stand(Waiter::new(call, queues, until_ms, slot));
         } else {
             let joins = self.waiters.join(Waiter::new(call, queues, until_ms, slot));
-            self.link.cut.or(joins, || ()).await;
+            self.link.abandonment.or(joins, || ()).await;
         }
     }
 

@@ -151,7 +151,7 @@ fn take_all(home: &RedisHome) -> BTreeSet<u64> {
 }
 
 #[test]
-fn five_failovers_lose_nothing_that_was_confirmed_if_replicas_are_waited_for() {
+fn five_failovers_lose_no_confirmed_task_with_replication() {
     let Outcome { confirmed, lost, .. } = five_failovers("?durability=replicated");
     assert_eq!(lost, 0, "of {confirmed}");
     assert!(confirmed >= 1_000, "{confirmed}");
@@ -159,7 +159,7 @@ fn five_failovers_lose_nothing_that_was_confirmed_if_replicas_are_waited_for() {
 
 /// The control: without waiting, the same loses tasks. No receipt is repeated even so.
 #[test]
-fn five_failovers_lose_tasks_if_nobody_waits_and_repeat_no_receipt() {
+fn five_failovers_lose_tasks_without_replication_and_repeat_no_receipt() {
     let Outcome { confirmed, lost, receipts } = five_failovers("");
     assert!(lost > 0, "of {confirmed}");
     let id = |receipt: &String| receipt.split('@').next().map(str::to_owned);
@@ -272,7 +272,7 @@ fn queues_of_several_slots_are_taken_from_and_waited_for_in_order() {
 }
 
 #[test]
-fn what_spans_slots_is_refused_by_name_unless_the_prefix_keeps_all_together() {
+fn commands_that_span_slots_are_refused_by_name_unless_the_prefix_has_a_tag() {
     let cluster = RedisCluster::start();
     let home = open(&cluster.url());
     let (far, near) = ([Change::DeadLetter(b"b")], [Change::DeadLetter(b"{x}b")]);
@@ -345,7 +345,8 @@ fn messages_received(server: &RedisServer) -> u64 {
     lines.next().map_or(0, |count| count.trim().parse().expect("a number"))
 }
 
-/// A cluster passes every message on to all its servers, so a push is one message and not more, and none while its queue is paused.
+/// A cluster passes every message on to all its servers, so a push is one message and not more, and none while its
+/// queue is paused.
 #[test]
 fn a_push_is_one_message_to_every_other_server_and_none_while_its_queue_is_paused() {
     let cluster = RedisCluster::start();

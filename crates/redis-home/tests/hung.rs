@@ -37,7 +37,7 @@ fn start_push(home: &RedisHome) -> Ticket {
 }
 
 #[test]
-fn what_was_sent_is_unknown_and_whoever_only_waited_got_nothing() {
+fn commands_that_were_sent_are_unknown_and_a_waiting_pop_got_nothing() {
     let server = RedisServer::start();
     let home = open(&server.url());
     push(&home, b"held", b"x");
@@ -56,7 +56,7 @@ fn what_was_sent_is_unknown_and_whoever_only_waited_got_nothing() {
 }
 
 #[test]
-fn whoever_is_just_being_tried_may_have_been_given_something() {
+fn a_waiting_pop_that_is_being_tried_is_unknown() {
     let server = RedisServer::start();
     let (home, other) = (open(&server.url()), open(&server.url()));
     let ticket = wait_for(&home, b"q");
@@ -87,7 +87,7 @@ fn whoever_is_just_being_tried_may_have_been_given_something() {
 }
 
 #[test]
-fn what_was_not_sent_is_unavailable() {
+fn commands_that_were_not_sent_are_unavailable() {
     let server = RedisServer::start();
     let home = open(&server.url());
     push(&home, b"q", b"x");
@@ -181,7 +181,7 @@ fn a_redis_that_hangs_is_not_opened() {
 }
 
 #[test]
-fn a_redis_that_hangs_for_a_while_only_makes_everybody_wait() {
+fn a_redis_that_hangs_for_a_while_only_delays_commands() {
     let server = RedisServer::start();
     let home = open(&server.url());
     push(&home, b"q", b"x");

@@ -58,7 +58,7 @@ fn fail_over(options: &str) -> (u64, u64, u64) {
 }
 
 #[test]
-fn what_was_confirmed_survives_the_primary_if_replicas_are_waited_for() {
+fn confirmed_tasks_survive_the_primary_with_replication() {
     let (confirmed, unknown, there) = fail_over("durability=replicated");
     assert_eq!((confirmed, unknown), (0, 3), "nothing is confirmed that no replica has");
     assert!(there >= 1, "the one that was confirmed before is there");
@@ -66,14 +66,14 @@ fn what_was_confirmed_survives_the_primary_if_replicas_are_waited_for() {
 
 /// The control: without waiting, what was confirmed is lost.
 #[test]
-fn what_was_confirmed_is_lost_with_the_primary_if_nobody_waits() {
+fn confirmed_tasks_are_lost_with_the_primary_without_replication() {
     let (confirmed, unknown, there) = fail_over("");
     assert_eq!((confirmed, unknown, there), (3, 0, 1));
 }
 
 /// Nobody was told of it, so that nobody would finish it.
 #[test]
-fn what_a_pop_took_and_no_replica_confirmed_goes_back_in_any_layout() {
+fn tasks_of_an_unconfirmed_pop_go_back_in_any_layout() {
     let server = RedisServer::start();
     std::thread::scope(|tests| {
         for layout in FOREIGN.into_iter().chain(["sureq"]) {

@@ -41,7 +41,7 @@ fn until_replicated(primary: &mut redis::Connection) {
 
 /// Whoever waits in the keys of another program is found by what is pushed to the server that took over.
 #[test]
-fn those_who_wait_in_keys_of_other_programs_follow_the_primary() {
+fn waiters_in_foreign_layouts_follow_the_primary() {
     let mut all = RedisSentinels::start_with(&[]);
     let url = |layout: &str| format!("{}?layout={layout}&prefix={layout}:", all.url(""));
     let homes = FOREIGN.map(|layout| open_in(layout, &url(layout)));
@@ -83,7 +83,7 @@ fn the_user_of_the_url_is_the_one_of_the_servers() {
 }
 
 #[test]
-fn a_service_that_sentinels_do_not_know_is_told() {
+fn a_service_that_sentinels_do_not_know_is_reported() {
     let all = RedisSentinels::start_with(&[]);
     let url = all.url("").replace("mymaster", "other");
     let why = sureq_redis::RedisHome::open(sureq_redis::Target::parse(&url).expect("a URL"));

@@ -1,4 +1,5 @@
-//! What stands in Redis goes back to the size of what is live: after many queues, holders and stores nothing of them is left.
+//! What stands in Redis goes back to the size of what is live: after many queues, holders and stores nothing of them
+//! is left.
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! However much a command asks for, no script does more than a few milliseconds of work, and no batch asks for more replies than
-//! fit into memory.
+//! However much a command asks for, no script does more than a few milliseconds of work, and no batch asks for more
+//! replies than fit into memory.
 
 mod support;
 
@@ -110,7 +110,7 @@ fn a_large_pop_inspect_and_ack_go_in_slices() {
 }
 
 #[test]
-fn what_is_done_to_many_tasks_goes_in_slices() {
+fn commands_about_many_tasks_go_in_slices() {
     let server = RedisServer::start();
     let home = open(&server.url());
     push_many(&home, MANY);
@@ -473,7 +473,7 @@ fn a_recover_goes_in_slices_and_recovers_each_task_once() {
 }
 
 #[test]
-fn what_is_delayed_by_either_clock_is_shown_in_order_at_any_depth() {
+fn tasks_delayed_by_either_clock_are_shown_in_order_at_any_depth() {
     let server = RedisServer::start();
     let home = open(&server.url());
     // One millisecond of log time is one of the wall clock here, and the order is that of both.

@@ -1,6 +1,6 @@
-//! Log time by random phases: processes come and go, Redis is started anew, and its wall clock is set, or stands. Log time never
-//! runs back, but for what was not written down; it never gets ahead of real time by more than is promised, and no delay or lease
-//! ends early.
+//! Log time by random phases: processes come and go, Redis is started anew, and its wall clock is set, or stands. Log
+//! time never runs back, but for what was not written down; it never gets ahead of real time by more than is
+//! promised, and no delay or lease ends early.
 
 mod support;
 
@@ -18,7 +18,8 @@ use sureq_redis::RedisHome;
 use sureq_testkit::load::{scale, seeded};
 use sureq_testkit::redis_server::RedisServer;
 
-/// How long a test goes on, and how much time passes in it at most: bounds of log time widen by half a millisecond a second.
+/// How long a test goes on, and how much time passes in it at most: bounds of log time widen by half a millisecond a
+/// second.
 const REAL: Duration = Duration::from_secs(6);
 const PASSED_US_MAX: u64 = 1_500_000_000;
 
@@ -31,8 +32,8 @@ const DELAYED: &[u8] = b"delayed";
 /// Processes; the first is never started anew, and knows log time from the beginning.
 const HOMES: usize = 4;
 
-/// A step forward of the wall clock that is smaller than this cannot be told from a call that took long, and may be seen for the length
-/// of one call.
+/// A step forward of the wall clock that is smaller than this cannot be told from a call that took long, and may be
+/// seen for the length of one call.
 const SEEN_US: u64 = SECOND_US;
 
 /// Log time is written down so often: when the wall clock is set, it is known so well how far it was.
@@ -100,8 +101,8 @@ impl Phases {
         home
     }
 
-    /// By how much log time may be ahead of true time: a millisecond, since it is told in whole ones, another for each step that is
-    /// too small for anybody to notice, and 0.1 % for clocks that drift.
+    /// By how much log time may be ahead of true time: a millisecond, since it is told in whole ones, another for
+    /// each step that is too small for anybody to notice, and 0.1 % for clocks that drift.
     fn ahead_us_max(&self) -> u64 {
         let seen = if self.forward == Forward::Small { SEEN_US } else { 0 };
         1_000 * (1 + self.steps) + self.world.passed_us() / 1_000 + seen
@@ -196,7 +197,8 @@ impl Phases {
         taken.tasks.len()
     }
 
-    /// A step that is not as large as one of the last ten seconds: that would look like another process that insists on it.
+    /// A step that is not as large as one of the last ten seconds: that would look like another process that insists
+    /// on it.
     fn small_step(&mut self) -> i64 {
         let now_us = self.world.passed_us();
         self.small_steps.retain(|(at_us, _)| now_us - at_us < 20 * SECOND_US);
@@ -287,7 +289,7 @@ impl Phases {
 }
 
 #[test]
-fn log_time_goes_on_whatever_is_done_to_the_clock_of_redis() {
+fn log_time_continues_whatever_happens_to_the_clock_of_redis() {
     Phases::new(Forward::Large).run();
 }
 

@@ -1,4 +1,5 @@
-//! TLS: servers are believed if their certificate is of the authority that the URL names, and believe clients the same way.
+//! TLS: servers are believed if their certificate is of the authority that the URL names, and believe clients the
+//! same way.
 
 mod support;
 

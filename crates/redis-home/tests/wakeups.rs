@@ -118,8 +118,8 @@ fn a_lease_that_is_cut_short() {
     });
 }
 
-/// The freed slot wakes whoever waits, and the lease that took it says when to look again. That a lease alone is told of matters
-/// where its end brings a task to another queue: see `wake_latency.rs`.
+/// The freed slot wakes whoever waits, and the lease that took it says when to look again. That a lease alone is told
+/// of matters where its end brings a task to another queue: see `wake_latency.rs`.
 #[test]
 fn a_lease_that_began_while_others_waited() {
     Waking::from_another_process(fill, |home| {
@@ -191,7 +191,7 @@ fn add_later(home: &RedisHome) -> std::ops::RangeInclusive<u64> {
 }
 
 #[test]
-fn those_who_wait_in_a_cluster() {
+fn waiters_in_a_cluster() {
     let cluster = RedisCluster::start();
     for prefix in ["sureq:", "{one}:"] {
         let url = format!("{}?prefix={prefix}", cluster.url());
@@ -200,13 +200,13 @@ fn those_who_wait_in_a_cluster() {
 }
 
 #[test]
-fn those_who_wait_behind_sentinels() {
+fn waiters_behind_sentinels() {
     let all = RedisSentinels::start_with(&[]);
     Waking { waiter: open(&all.url("")), actor: Some(open(&all.url(""))) }.check(|_| {}, add_later);
 }
 
 #[test]
-fn those_whose_message_connection_is_dead_and_nobody_said_so() {
+fn waiters_whose_subscription_died_silently() {
     let port = free_port();
     let server = RedisServer::start_at(port);
     let proxy = support::swallowing_proxy(port);
@@ -227,7 +227,7 @@ fn those_whose_message_connection_is_dead_and_nobody_said_so() {
 
 /// A paused queue hands nothing out: nobody is woken by what is pushed there until it is resumed.
 #[test]
-fn a_push_to_a_paused_queue_wakes_nobody() {
+fn a_push_to_a_paused_queue_wakes_no_waiter() {
     let server = RedisServer::start();
     let (waiter, other) = (open(&server.url()), open(&server.url()));
     run(&other, &Command::Pause { queue: b"q" });

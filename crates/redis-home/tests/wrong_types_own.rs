@@ -1,5 +1,5 @@
-//! A key of another type among sureq's own: a command that needs it is refused by `WRONGTYPE`, which names the key, and has
-//! changed nothing. Other commands, and other queues, are not held up.
+//! A key of another type among sureq's own: a command that needs it is refused by `WRONGTYPE`, which names the key,
+//! and has changed nothing. Other commands, and other queues, are not held up.
 
 mod support;
 
@@ -257,10 +257,10 @@ fn every_command_in_scripts() {
     check_all(&server);
 }
 
-/// One queue has a key that is not ours. A worker is lost that held tasks there: what it held elsewhere comes back, every other
-/// command works, and what it held there comes back when the key is gone.
+/// One queue has a key that is not ours. A worker is lost that held tasks there: what it held elsewhere comes back,
+/// every other command works, and what it held there comes back when the key is gone.
 #[test]
-fn a_lost_worker_is_not_everybodys_trouble() {
+fn a_lost_worker_with_a_bad_key_does_not_disturb_others() {
     let server = RedisServer::start();
     let (home, other) = (open(&server.url()), open(&server.url()));
     let start = run(&home, &Command::Worker(Worker::Start { name: b"w", ttl_ms: 2_000 }));

@@ -204,7 +204,8 @@ pub struct SafeTask {
     pub body: Vec<u8>,
 }
 
-/// Takes a task as redis-queue does: waits as long as `poptimeout=` says, and delivers again what was taken and is late.
+/// Takes a task as redis-queue does: waits as long as `poptimeout=` says, and delivers again what was taken and is
+/// late.
 pub fn safe_pop(home: &RedisHome, queue: &[u8]) -> Result<Option<SafeTask>, Refusal> {
     let settings = home.layout().downcast::<RedisQueue>().ok_or_else(|| not_this_layout("safe_pop"))?;
     let block = match settings.pop_s {
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_layout_has_not_is_refused_by_name() {
+    fn commands_that_the_layout_lacks_are_refused_by_name() {
         let queue = &b"q"[..];
         let named = |name, payload| Add { name: Some(NameArg::Bytes(name)), ..Add::plain(queue, payload) };
         check_refused(&Command::Add(named(b"a|b", b"")), "NAME with a | in it");

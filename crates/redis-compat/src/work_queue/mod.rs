@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_layout_has_not_is_refused_by_name() {
+    fn commands_that_the_layout_lacks_are_refused_by_name() {
         let queue = &b"q"[..];
         check_refused(&Command::Pause { queue }, "PAUSE");
         check_refused(&Command::Cancel { queue, which: Cancel::Payload(b"x") }, "CANCEL PAYLOAD");

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_layout_has_not_is_refused_by_name() {
+    fn commands_that_the_layout_lacks_are_refused_by_name() {
         let queue = &b"q"[..];
         let pop = Pop::plain(&[b"q"], 1);
         check_refused(&Command::Pop(pop), "POP without a WORKER: RQ.WORKER START begins one");

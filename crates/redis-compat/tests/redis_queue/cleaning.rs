@@ -9,7 +9,7 @@ const fn did(returned: u64, removed: u64) -> Cleaned {
 }
 
 #[test]
-fn what_is_done_is_removed_also_where_nobody_meets_it() {
+fn finished_tasks_are_removed_even_if_no_pop_meets_them() {
     let mut shop = Shop::open();
     for id in ["a", "b"] {
         shop.push_id(id);
@@ -27,7 +27,8 @@ fn what_is_done_is_removed_also_where_nobody_meets_it() {
     );
 }
 
-/// The commands of foreign clients, in their order; after each of them the client may be gone. A `*` stands for the time.
+/// The commands of foreign clients, in their order; after each of them the client may be gone. A `*` stands for the
+/// time.
 const FOREIGN: [(&str, &[&str], &[&str]); 4] = [
     ("push_msg", &[], &["SET jobs:data:i x EX 600", "LPUSH jobs i"]),
     ("safe_pop", &["SET jobs:data:i x EX 600", "LPUSH jobs i"], &["BRPOP jobs 1", "LPUSH jobs i|*"]),
@@ -61,7 +62,7 @@ fn a_foreign_client_may_die_after_any_of_its_steps() {
 }
 
 #[test]
-fn what_a_foreign_client_has_in_its_hands_is_left_to_it() {
+fn an_entry_that_a_foreign_client_moves_is_left_alone() {
     let mut shop = Shop::open();
     let id = shop.push("x");
     shop.raw::<Vec<String>>("BRPOP jobs 1");

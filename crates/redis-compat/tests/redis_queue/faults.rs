@@ -55,7 +55,7 @@ fn a_home_that_is_cut_off_anywhere_loses_nothing() {
 }
 
 #[test]
-fn a_user_who_may_load_no_functions_gets_scripts() {
+fn a_user_without_the_right_to_load_functions_gets_scripts() {
     let mut shop = Shop::open();
     shop.raw::<()>("ACL SETUSER worker on >secret ~* &* +@all -function");
     shop.home.close();

@@ -55,7 +55,7 @@ fn a_foreign_task_is_taken_and_done_by_ours() {
 }
 
 #[test]
-fn what_is_late_is_handed_out_again_and_what_is_not_is_passed_over() {
+fn late_tasks_are_delivered_again_and_others_are_skipped() {
     let mut shop = Shop::open();
     for id in ["late", "taken", "done", "fresh"] {
         shop.push_id(id);
@@ -77,7 +77,7 @@ fn what_is_late_is_handed_out_again_and_what_is_not_is_passed_over() {
 }
 
 #[test]
-fn those_who_find_nothing_change_nothing() {
+fn a_pop_that_finds_nothing_changes_nothing() {
     let mut shop = Shop::open();
     for id in ["a", "b", "c"] {
         shop.push_id(id);
@@ -94,7 +94,7 @@ fn those_who_find_nothing_change_nothing() {
 }
 
 #[test]
-fn an_ack_counts_when_a_foreign_client_has_the_entry_in_its_hands() {
+fn an_ack_counts_while_a_foreign_client_moves_the_entry() {
     let mut shop = Shop::open();
     let id = shop.push("hello");
     assert_eq!(shop.pop_one(), Some(id.clone()));
@@ -117,7 +117,7 @@ fn a_mark_of_an_earlier_task_does_not_take_a_later_one_of_the_same_id_with_it() 
 }
 
 #[test]
-fn what_is_given_back_is_as_if_it_had_not_been_taken() {
+fn a_returned_task_is_as_if_it_had_not_been_taken() {
     let mut shop = Shop::open();
     for id in ["a", "b", "c"] {
         shop.push_id(id);

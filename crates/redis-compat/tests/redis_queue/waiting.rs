@@ -19,7 +19,7 @@ const WAYS: Ways = Ways {
 };
 
 #[test]
-fn a_push_of_either_side_wakes_whoever_waits_at_once_also_beside_what_is_taken() {
+fn a_push_of_either_side_wakes_a_waiting_pop_at_once_also_beside_taken_tasks() {
     let mut shop = Shop::open();
     shop.push_id("taken");
     shop.pop(1);
@@ -27,7 +27,7 @@ fn a_push_of_either_side_wakes_whoever_waits_at_once_also_beside_what_is_taken()
 }
 
 #[test]
-fn whoever_waits_asks_nothing() {
+fn a_waiting_pop_sends_no_commands() {
     let mut shop = Shop::open();
     shop.push_id("taken");
     shop.pop(1);
@@ -42,7 +42,7 @@ fn whoever_waits_asks_nothing() {
 }
 
 #[test]
-fn what_is_late_wakes_whoever_waits() {
+fn a_late_task_wakes_a_waiting_pop() {
     let shop = Shop::with("layout=redis-queue&tasktimeout=1");
     shop.push_id("a");
     assert_eq!(shop.pop_one().as_deref(), Some("a"));
@@ -53,7 +53,7 @@ fn what_is_late_wakes_whoever_waits() {
 }
 
 #[test]
-fn whoever_gives_up_takes_nothing() {
+fn a_pop_that_times_out_takes_nothing() {
     let mut shop = Shop::open();
     WAYS.give_up(&shop);
     shop.push_id("a");
@@ -61,7 +61,7 @@ fn whoever_gives_up_takes_nothing() {
 }
 
 #[test]
-fn what_a_ticket_was_given_that_nobody_reads_goes_back_to_the_front() {
+fn tasks_of_a_dropped_ticket_return_to_the_front() {
     let mut shop = Shop::open();
     shop.push_id("a");
     shop.push_id("b");
@@ -86,6 +86,6 @@ fn two_queues_whose_names_begin_alike_can_both_be_waited_for() {
 }
 
 #[test]
-fn whoever_waits_outlives_redis_its_scripts_and_its_connections() {
-    WAYS.whoever_waits_outlives_redis_its_scripts_and_its_connections(&mut Shop::open());
+fn a_waiting_pop_survives_a_restart_of_redis_and_the_loss_of_scripts_and_connections() {
+    WAYS.a_waiting_pop_survives_a_restart_of_redis_and_the_loss_of_scripts_and_connections(&mut Shop::open());
 }

@@ -69,7 +69,10 @@ impl Ways {
         shop.home.look();
     }
 
-    pub fn whoever_waits_outlives_redis_its_scripts_and_its_connections(&self, shop: &mut Shop) {
+    pub fn a_waiting_pop_survives_a_restart_of_redis_and_the_loss_of_scripts_and_connections(
+        &self,
+        shop: &mut Shop,
+    ) {
         self.served_after(shop, "a", |shop| {
             shop.raw::<()>("FUNCTION FLUSH");
             shop.raw::<()>("SCRIPT FLUSH");

@@ -31,7 +31,7 @@ fn a_lease_of_a_millisecond_runs_out_and_the_task_comes_back_at_the_end() {
 }
 
 #[test]
-fn what_foreign_clients_are_about_to_lease_is_left_to_them() {
+fn ids_that_foreign_clients_are_about_to_lease_are_left_alone() {
     let mut shop = Shop::open();
     shop.add("a", "x");
     shop.raw::<()>("RPOPLPUSH jobs:queue jobs:processing");
@@ -200,7 +200,7 @@ fn keys_of_old_clients_are_named_and_the_queue_is_left_alone() {
 
 /// Whoever waits moves an id before the script can look.
 #[test]
-fn what_was_moved_goes_back_where_old_clients_are() {
+fn a_moved_id_goes_back_if_there_are_old_clients() {
     let mut shop = Shop::open();
     for line in ["SET jobs:item:i x", "LPUSH jobs:processing i", "LPUSH jobs:cleaning j"] {
         shop.raw::<redis::Value>(line);
@@ -241,7 +241,7 @@ fn check_old(shop: &mut Shop, key: &str) {
 
 /// A client that died while it added the first item of a queue leaves nothing but that item.
 #[test]
-fn a_deep_cleaning_of_all_queues_finds_those_of_which_only_items_are_left() {
+fn a_deep_cleaning_finds_queues_that_consist_of_items_alone() {
     let mut shop = Shop::open();
     for line in
         ["SETNX jobs:item:i x", "SETNX a:item:b:item:c y", "SETNX other:item:j z", "LPUSH other:queue j"]

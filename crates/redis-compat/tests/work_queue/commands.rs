@@ -115,7 +115,7 @@ fn queues_are_found_and_dropped() {
 }
 
 #[test]
-fn the_url_says_how_long_leases_are_and_what_keys_begin_with() {
+fn the_url_sets_the_lease_and_the_prefix() {
     let mut shop = Shop::open();
     shop.home.close();
     shop.home = crate::common::shop::open_home(&shop.server, "layout=work-queue&lease=5000&prefix=app:");

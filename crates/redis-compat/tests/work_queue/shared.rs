@@ -9,7 +9,7 @@ use sureq_core::command::Block;
 use crate::support::{Published, Shop, ack, answer, item, wait};
 
 #[test]
-fn the_published_crate_leases_what_we_push_and_completes_it() {
+fn the_published_crate_leases_and_completes_our_tasks() {
     let mut shop = Shop::open();
     let mut published = Published::new(&shop.server);
     let (first, second) = (shop.push("one"), shop.push("two"));
@@ -29,7 +29,7 @@ fn the_published_crate_leases_what_we_push_and_completes_it() {
 }
 
 #[test]
-fn we_pop_what_the_published_crate_adds_and_complete_it() {
+fn we_pop_and_complete_tasks_of_the_published_crate() {
     let mut shop = Shop::open();
     let mut published = Published::new(&shop.server);
     assert!(published.add(&item("a", "one")));
@@ -50,7 +50,7 @@ fn we_pop_what_the_published_crate_adds_and_complete_it() {
 }
 
 #[test]
-fn an_id_is_added_once_whoever_adds_it() {
+fn an_id_is_added_once_by_either_side() {
     let shop = Shop::open();
     let mut published = Published::new(&shop.server);
     assert!(shop.add("a", "ours"));
@@ -126,7 +126,7 @@ fn work(
 }
 
 #[test]
-fn workers_of_both_kinds_empty_a_queue_together_and_nobody_gets_what_another_has() {
+fn workers_of_both_kinds_empty_a_queue_and_no_task_has_two_holders() {
     let mut shop = Shop::open();
     let completed = Arc::new(AtomicUsize::new(0));
     let mut ours = Vec::new();

@@ -13,7 +13,7 @@ fn ids(popped: Vec<(String, String)>) -> Vec<String> {
 }
 
 #[test]
-fn a_push_wakes_whoever_waits_at_once() {
+fn a_push_wakes_a_waiting_pop_at_once() {
     let mut shop = Shop::open();
     let mut monitor = shop.monitor();
     is_short(|n| {
@@ -31,7 +31,7 @@ fn a_push_wakes_whoever_waits_at_once() {
 
 /// A worker that waits may clean twice in that time, and nothing else.
 #[test]
-fn whoever_waits_asks_nothing() {
+fn a_waiting_pop_sends_no_commands() {
     let shop = Shop::open();
     let mut monitor = shop.monitor();
     let ticket = shop.wait(Block::Forever);
@@ -42,7 +42,7 @@ fn whoever_waits_asks_nothing() {
 }
 
 #[test]
-fn whoever_gives_up_takes_nothing() {
+fn a_pop_that_times_out_takes_nothing() {
     let mut shop = Shop::open();
     for ms in [1, 30] {
         let started = Instant::now();
@@ -65,7 +65,7 @@ fn whoever_gives_up_takes_nothing() {
 }
 
 #[test]
-fn whoever_waits_for_two_queues_gets_what_comes_first_and_no_more() {
+fn a_pop_that_waits_for_two_queues_gets_one_task() {
     let mut shop = Shop::open();
     let mut monitor = shop.monitor();
     let ticket = shop.wait_for_either(b"more");
@@ -84,7 +84,7 @@ fn whoever_waits_for_two_queues_gets_what_comes_first_and_no_more() {
 
 /// What Redis gives to somebody who has just left goes back to where it was.
 #[test]
-fn what_was_moved_for_nobody_goes_back_to_the_front() {
+fn an_id_that_was_moved_for_a_dropped_waiter_returns_to_the_front() {
     let mut shop = Shop::open();
     let mut monitor = shop.monitor();
     for n in 0..20 {
@@ -116,7 +116,7 @@ fn a_home_that_is_closed_takes_nothing_any_more() {
 }
 
 #[test]
-fn all_who_wait_in_a_process_share_one_connection_and_are_served_in_order() {
+fn waiters_of_a_process_share_one_connection_and_are_served_in_order() {
     let mut shop = Shop::open();
     let mut monitor = shop.monitor();
     let first = shop.wait(Block::Forever);
@@ -155,7 +155,7 @@ fn beside_waiting_workers_of_the_published_crate_we_get_our_share() {
 }
 
 #[test]
-fn whoever_waits_passes_over_ids_without_an_item() {
+fn a_waiting_pop_skips_ids_without_an_item() {
     let mut shop = Shop::open();
     let mut monitor = shop.monitor();
     let ticket = shop.wait(Block::Forever);
@@ -191,7 +191,7 @@ fn a_connection_that_is_lost_while_waiting_is_made_anew() {
 }
 
 #[test]
-fn whoever_waits_outlives_redis_and_its_scripts() {
+fn a_waiting_pop_survives_a_restart_of_redis_and_the_loss_of_its_scripts() {
     let mut shop = Shop::open();
     let mut monitor = shop.monitor();
     let ticket = shop.wait(Block::Forever);
@@ -211,7 +211,7 @@ fn whoever_waits_outlives_redis_and_its_scripts() {
 }
 
 #[test]
-fn what_was_read_and_cannot_be_passed_on_goes_back_to_the_front() {
+fn a_task_that_cannot_be_passed_on_returns_to_the_front() {
     let mut shop = Shop::open();
     shop.add("a", "x");
     shop.add("b", "y");
@@ -230,7 +230,7 @@ fn what_was_read_and_cannot_be_passed_on_goes_back_to_the_front() {
 }
 
 #[test]
-fn what_a_ticket_was_given_that_nobody_reads_goes_back_to_the_front() {
+fn tasks_of_a_dropped_ticket_return_to_the_front() {
     let mut shop = Shop::open();
     shop.add("a", "x");
     shop.add("b", "y");

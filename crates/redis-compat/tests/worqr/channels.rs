@@ -36,7 +36,7 @@ fn foreign_ear(shop: &Shop) -> impl FnMut() -> (String, String) + use<> {
 }
 
 #[test]
-fn foreign_clients_hear_what_ours_do() {
+fn foreign_clients_receive_our_messages() {
     let shop = Shop::open();
     let mut hear = foreign_ear(&shop);
     let said = |kind: &str, text: &str| (kind.to_owned(), text.to_owned());
@@ -91,7 +91,7 @@ fn next(listener: &Listener) -> (Kind, NoticeTasks) {
 }
 
 #[test]
-fn those_who_listen_to_ours_hear_what_foreign_clients_do() {
+fn our_listeners_receive_messages_of_foreign_clients() {
     let mut shop = Shop::open();
     let listener = shop.home.listen();
     listener.subscribe(Kind::Work, QUEUE);
@@ -111,7 +111,7 @@ fn those_who_listen_to_ours_hear_what_foreign_clients_do() {
 }
 
 #[test]
-fn a_worker_hears_what_a_foreign_client_cancels() {
+fn a_heartbeat_reports_cancels_of_foreign_clients() {
     let mut shop = Shop::open();
     shop.push("a");
     shop.push("b");

@@ -13,7 +13,7 @@ fn returned(n: u64) -> Cleaned {
 }
 
 #[test]
-fn what_a_dead_worker_of_ours_held_comes_back_and_nothing_else() {
+fn tasks_of_our_dead_worker_come_back_and_no_others() {
     let mut shop = Shop::open();
     for payload in ["a", "b", "c", "d"] {
         shop.push(payload);
@@ -32,7 +32,7 @@ fn what_a_dead_worker_of_ours_held_comes_back_and_nothing_else() {
 }
 
 #[test]
-fn what_strangers_held_comes_back_when_none_of_them_works_there_any_more() {
+fn tasks_of_foreign_workers_come_back_when_none_works_on_the_queue() {
     let mut shop = Shop::open();
     for payload in ["a", "b", "c"] {
         shop.push(payload);
@@ -72,8 +72,8 @@ fn a_permanent_worker_of_theirs_is_never_dead() {
     assert_eq!(shop.working(), ["jobs_p1"]);
 }
 
-/// What their clients do in one step, in their order; after each of them the client may be gone. Where a line has several
-/// commands, they are one transaction.
+/// What their clients do in one step, in their order; after each of them the client may be gone. Where a line has
+/// several commands, they are one transaction.
 const FOREIGN: [(&str, &[&str]); 7] = [
     ("enqueue", &["LPUSH worqr:queues:jobs t;PUBLISH worqr_jobs_work 1"]),
     (

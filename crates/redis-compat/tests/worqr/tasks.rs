@@ -91,7 +91,7 @@ fn a_unique_task_is_there_once_for_either_side_until_it_is_finished_or_called_of
 }
 
 #[test]
-fn what_is_given_back_goes_to_the_front_or_where_it_is_wanted() {
+fn a_returned_task_goes_to_the_front_or_to_the_named_place() {
     let mut shop = Shop::open();
     for payload in ["a", "b", "c"] {
         shop.push(payload);
@@ -112,7 +112,7 @@ fn what_is_given_back_goes_to_the_front_or_where_it_is_wanted() {
 }
 
 #[test]
-fn a_cancel_removes_what_waits_and_tells_the_worker_of_what_it_holds() {
+fn a_cancel_removes_waiting_tasks_and_reports_held_ones_to_their_worker() {
     let mut shop = Shop::open();
     for payload in ["a", "b", "a", "a"] {
         shop.push(payload);

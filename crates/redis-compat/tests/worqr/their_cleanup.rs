@@ -79,7 +79,7 @@ fn clean_both_ways(shop: &Shop) {
 }
 
 #[test]
-fn their_cleanup_brings_back_what_their_dead_worker_held_whenever_it_died() {
+fn their_cleanup_returns_tasks_of_their_dead_worker_whenever_it_died() {
     let mut shop = Shop::open();
     for (name, steps) in LIVES {
         for n in 0..=steps.len() {
@@ -137,7 +137,7 @@ fn a_dead_worker_of_theirs_stays_registered_where_another_of_them_lives() {
 
 /// The last of them to live is gone, too, and nobody cleans but ours.
 #[test]
-fn what_was_left_to_their_cleanup_comes_back_when_the_last_of_them_is_dead() {
+fn tasks_left_to_their_cleanup_come_back_when_their_last_worker_is_dead() {
     let mut shop = Shop::open();
     crowd(&mut shop);
     shop.foreign_start("a");
@@ -205,7 +205,7 @@ fn a_worker_of_ours_under_the_name_of_a_dead_one_of_theirs_strands_nothing() {
 
 /// Their cleanup read which processes there are, then ours took a task and died, and then their cleanup struck it out.
 #[test]
-fn what_a_worker_of_ours_held_that_their_cleanup_struck_out_comes_back() {
+fn tasks_of_our_worker_come_back_after_their_cleanup_unregistered_it() {
     let mut shop = Shop::open();
     start(&shop.home, "ours", TTL_MS);
     assert_eq!(shop.execute(Command::Worker(Worker::Work(worker("ours"), QUEUE))).list.len(), 1);

@@ -15,7 +15,7 @@ const WAYS: Ways = Ways {
 };
 
 #[test]
-fn a_push_of_either_side_wakes_whoever_waits_at_once() {
+fn a_push_of_either_side_wakes_a_waiting_pop_at_once() {
     let mut shop = Shop::open();
     start(&shop.home, "w", TTL_MS);
     WAYS.a_push_of_either_side_wakes_at_once(&mut shop);
@@ -23,7 +23,7 @@ fn a_push_of_either_side_wakes_whoever_waits_at_once() {
 
 /// A worker that waits may clean twice in that time, and nothing else. Its beats are its own business.
 #[test]
-fn whoever_waits_asks_nothing() {
+fn a_waiting_pop_sends_no_commands() {
     let shop = Shop::open();
     start(&shop.home, "w", TTL_MS);
     let ticket = wait(&shop.home, "w", Block::Forever);
@@ -34,7 +34,7 @@ fn whoever_waits_asks_nothing() {
 }
 
 #[test]
-fn whoever_gives_up_takes_nothing() {
+fn a_pop_that_times_out_takes_nothing() {
     let mut shop = Shop::open();
     start(&shop.home, "w", TTL_MS);
     WAYS.give_up(&shop);
@@ -43,7 +43,7 @@ fn whoever_gives_up_takes_nothing() {
 }
 
 #[test]
-fn what_a_ticket_was_given_that_nobody_reads_goes_back_to_the_front() {
+fn tasks_of_a_dropped_ticket_return_to_the_front() {
     let mut shop = Shop::open();
     shop.push("a");
     shop.push("b");
@@ -54,7 +54,7 @@ fn what_a_ticket_was_given_that_nobody_reads_goes_back_to_the_front() {
 
 /// Their clients tell nobody what they give back: it is found when the queue is cleaned.
 #[test]
-fn what_foreign_clients_give_back_in_silence_is_noticed() {
+fn tasks_that_foreign_clients_return_silently_are_noticed() {
     let mut shop = Shop::open();
     shop.push("a");
     shop.foreign_start("theirs");
@@ -70,8 +70,8 @@ fn what_foreign_clients_give_back_in_silence_is_noticed() {
 }
 
 #[test]
-fn whoever_waits_outlives_redis_its_scripts_and_its_connections() {
+fn a_waiting_pop_survives_a_restart_of_redis_and_the_loss_of_scripts_and_connections() {
     let mut shop = Shop::open();
     start(&shop.home, "w", TTL_MS);
-    WAYS.whoever_waits_outlives_redis_its_scripts_and_its_connections(&mut shop);
+    WAYS.a_waiting_pop_survives_a_restart_of_redis_and_the_loss_of_scripts_and_connections(&mut shop);
 }

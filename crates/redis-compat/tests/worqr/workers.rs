@@ -38,7 +38,7 @@ fn a_worker_stands_in_worqrs_keys_and_theirs_are_seen() {
 }
 
 #[test]
-fn beats_keep_a_worker_alive_and_a_late_one_is_told_that_it_is_gone() {
+fn heartbeats_keep_a_worker_alive_and_a_late_one_is_refused() {
     let mut shop = Shop::open();
     shop.push("a");
     start(&shop.home, "w", TTL_MS);
@@ -82,7 +82,7 @@ fn each_worker_gives_back_its_own_tasks_alone_and_in_their_order() {
 }
 
 #[test]
-fn whoever_starts_a_worker_anew_ends_the_one_before() {
+fn starting_a_worker_again_ends_its_predecessor() {
     let mut shop = Shop::open();
     shop.push("a");
     start(&shop.home, "w", TTL_MS);
@@ -93,7 +93,7 @@ fn whoever_starts_a_worker_anew_ends_the_one_before() {
 
 /// Their `stopWork` and `failWorker` give back the tasks of all workers of the queue, ours too.
 #[test]
-fn what_a_foreign_worker_took_from_ours_is_told_once_and_no_ack_of_it_counts() {
+fn a_task_that_a_foreign_worker_took_from_ours_is_reported_once_and_cannot_be_acked() {
     let mut shop = Shop::open();
     shop.push("a");
     shop.push("b");

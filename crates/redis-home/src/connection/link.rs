@@ -14,7 +14,7 @@ use sureq_core::Refusal;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::connection::cut::Cut;
+use crate::connection::abandonment::Abandonment;
 use crate::connection::node::{About, GREETING, Node, Sent};
 use crate::connection::target::Target;
 use crate::connection::topology::Topology;
@@ -45,7 +45,7 @@ pub(crate) struct Link {
     pub(crate) session: Rc<dyn LayoutSession>,
     /// Tells this home from others.
     home: String,
-    pub(crate) cut: Cut,
+    pub(crate) abandonment: Abandonment,
     /// Pops whose answers no replica confirmed, and that were therefore not delivered.
     unconfirmed: RefCell<Vec<(Call, Value)>>,
 }
@@ -76,11 +76,11 @@ impl Link {
         target: Target,
         clock: Arc<dyn Clock>,
         home: String,
-        cut: Cut,
+        abandonment: Abandonment,
     ) -> Result<Self, RedisError> {
         let topology = Topology::new(target.servers.clone())?;
         let (session, unconfirmed) = (target.layout().session(&target), RefCell::default());
-        Ok(Self { topology, target, clock, session, home, cut, unconfirmed })
+        Ok(Self { topology, target, clock, session, home, abandonment, unconfirmed })
     }
 
     /// Connects to all servers that own slots, and reads what they say about themselves. If servers stand in for each
@@ -147,7 +147,7 @@ impl Link {
         let mut command = cmd("CLIENT");
         command.arg("UNBLOCK").arg(number);
         let closed = || Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
-        let unblocked = self.cut.or(command.query_async(&mut connection), closed).await;
+        let unblocked = self.abandonment.or(command.query_async(&mut connection), closed).await;
         unblocked.map_err(|error| refusal_of(&error))
     }
 
@@ -179,7 +179,7 @@ impl Link {
             let why = format!("the home was closed while Redis at {} did not answer", self.target.address());
             Err(Refusal::Unavailable { why: why.into() })
         };
-        self.cut.or(Box::pin(self.find(attempt)), closed).await
+        self.abandonment.or(Box::pin(self.find(attempt)), closed).await
     }
 
     async fn find(&self, attempt: &mut Attempt) -> Result<(Rc<Node>, MultiplexedConnection), Refusal> {
@@ -201,7 +201,8 @@ impl Link {
         }
     }
 
-    /// Sends a server the greetings of the layout, once per connection. Where each slot tag is a store, every call is one.
+    /// Sends a server the greetings of the layout, once per connection. Where each slot tag is a store, every call is
+    /// one.
     async fn greet(&self, node: &Node, connection: &MultiplexedConnection) {
         if self.target.is_spread() || !node.is_to_be_greeted() {
             return;
@@ -347,7 +348,7 @@ impl Link {
         let unknown = |why: String| Err(Refusal::Unknown { why: why.into() });
         let closed =
             || Some(Sent::Lost(std::io::Error::other("the home was closed before it answered").into()));
-        match self.cut.or(Box::pin(self.unless_taken_over(node, attempt.slot, sent)), closed).await {
+        match self.abandonment.or(Box::pin(self.unless_taken_over(node, attempt.slot, sent)), closed).await {
             Some(Sent::Answered(values)) => Ok(Some(values)),
             Some(Sent::Unconfirmed(values)) => {
                 for (&call, value) in calls.iter().zip(values).filter(|(call, _)| call.op == "pop") {

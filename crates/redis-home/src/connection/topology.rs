@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn who_has_a_slot_is_what_was_said_last() {
+    async fn the_owner_of_a_slot_is_the_last_one_reported() {
         let target = crate::Target::parse("redis-cluster://h").unwrap();
         let topology = Topology::new(target.servers).unwrap();
         let said = Value::Array(vec![range(0, 99, "a", 1), range(200, 299, "", 2)]);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_map_of_slots_is_told() {
+    fn an_answer_that_is_no_slot_map_is_an_error() {
         assert!(owners_of(Value::Int(1), "h").is_err());
         assert!(owners_of(Value::Array(vec![Value::Array(vec![Value::Int(1)])]), "h").is_err());
     }

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_script_reaches_is_in_one_slot() {
+    fn all_keys_of_a_call_are_in_one_slot() {
         for url in ["redis-cluster://h", "redis-cluster://h?prefix={jobs}:"] {
             let target = Target::parse(url).unwrap();
             for queue in

@@ -46,16 +46,16 @@ pub(crate) use own::OwnLayout;
 ///
 /// What an implementation promises:
 ///
-/// 1. **One call is one script.** [`Self::call_of`] turns a command into one [`Call`], or refuses it by name. The script
-///    executes it atomically, answers in the form that [`ReplyForm`] describes, and is bounded: it touches about
-///    [`SLICE`] tasks, and answers a cursor, or `again`, if there is more to do.
+/// 1. **One call is one script.** [`Self::call_of`] turns a command into one [`Call`], or refuses it by name. The
+///    script executes it atomically, answers in the form that [`ReplyForm`] describes, and is bounded: it touches
+///    about [`SLICE`] tasks, and answers a cursor, or `again`, if there is more to do.
 /// 2. **The script's arguments** are `KEYS` as [`Self::keys`] returns them, and `ARGV`: the operation, the prefix, the
 ///    header that [`LayoutSession::header`] writes, and the arguments of the call. It answers a pair: a number for
 ///    [`LayoutSession::answered`], and the answer itself. A refusal is `{'!', CODE}` or `{'!', CODE, detail}`, and has
 ///    changed nothing.
 /// 3. **All keys of a call share a hash slot**: that of the prefix, or with [`Self::spans_slots`] that of the queue.
-/// 4. **A pop that finds nothing answers an empty list.** The home keeps the pop as a waiter; [`Self::waiting`] says who
-///    notices that there may be something.
+/// 4. **A pop that finds nothing answers an empty list.** The home keeps the pop as a waiter; [`Self::waiting`] says
+///    who notices that there may be something.
 /// 5. **`undeliver`** is an operation of every script: it takes a queue and the ids of tasks that a pop delivered and
 ///    that did not reach their taker, and puts them back to the front at no cost.
 /// 6. **A layout holds no state.** State belongs to the session, of which each open home has one.
@@ -226,7 +226,8 @@ pub trait LayoutSession {
     /// Notes the tasks in replies that are about to be given to their takers.
     fn delivered(&self, _replies: &Replies<Payload>) {}
 
-    /// Wakes or serves those who wait, for as long as the home is open; with [`Waiting::Watched`] and [`Waiting::Taken`].
+    /// Wakes or serves those who wait, for as long as the home is open; with [`Waiting::Watched`] and
+    /// [`Waiting::Taken`].
     fn wake_waiters(
         self: Rc<Self>,
         _home: Rc<HomeThread>,

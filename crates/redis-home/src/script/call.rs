@@ -43,8 +43,8 @@ pub enum ReplyForm {
     Lengths,
     /// A number.
     Count,
-    /// A cursor and a number. The call is repeated with the cursor as the argument at this index, or as it is, until the
-    /// cursor is 0; the numbers are added.
+    /// A cursor and a number. The call is repeated with the cursor as the argument at this index, or as it is, until
+    /// the cursor is 0; the numbers are added.
     Counts(Option<usize>),
     /// Nothing.
     Done,

@@ -1,7 +1,7 @@
 //! The operations of `lua/queue.lua` and their arguments, declared once.
 //!
-//! Scripts get positional arguments, which cost Redis least. Rust writes them by name with [`Call::field`], and the script
-//! reads them by name from the table that the generated header returns: both follow [`OPERATIONS`].
+//! Scripts get positional arguments, which cost Redis least. Rust writes them by name with [`Call::field`], and the
+//! script reads them by name from the table that the generated header returns: both follow [`OPERATIONS`].
 
 use std::fmt::Write as _;
 
@@ -117,7 +117,8 @@ impl Call {
     }
 }
 
-/// The Lua table of functions that name the arguments of each operation. `rest` is where the list of an operation begins.
+/// The Lua table of functions that name the arguments of each operation. `rest` is where the list of an operation
+/// begins.
 pub(crate) fn header() -> String {
     let mut lua = String::from("local ARGUMENTS = {\n");
     for (op, names) in OPERATIONS {

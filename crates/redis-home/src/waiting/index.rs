@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_leaves_is_found_nowhere_and_comes_back_to_its_place() {
+    fn a_removed_waiter_is_found_nowhere_and_returns_to_its_place() {
         let mut waiters = WaiterIndex::default();
         waiters.join(waiter(&[b"a", b"b"], Some(50)));
         waiters.join(waiter(&[b"a"], None));
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_announced_while_a_script_is_asked_counts() {
+    fn an_announcement_while_a_script_is_asked_counts() {
         let mut agenda = Agenda::default();
         agenda.announce(b"a", 9);
         agenda.announce(b"a", 12);

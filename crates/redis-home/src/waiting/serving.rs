@@ -217,7 +217,7 @@ mod tests {
     use crate::waiting::index::WaiterIndex;
 
     #[test]
-    fn those_who_wait_for_the_same_are_together_in_their_order() {
+    fn waiters_for_the_same_queues_are_grouped_in_order() {
         let mut waiters = WaiterIndex::default();
         for queues in [&["a"][..], &["b"], &["c"], &["b", "a"], &["c"], &["d"]] {
             let queues = queues.iter().map(|queue| queue.as_bytes().to_vec()).collect();
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_ends_before_what_somebody_waits_for_may_be_taken() {
+    fn a_run_ends_before_a_call_that_could_take_a_waiters_task() {
         let mut touched = Touched::default();
         let about = |queue: &'static [u8]| Some(vec![queue]);
         assert!(touched.take(Some(vec![]), false), "nobody waits for it");

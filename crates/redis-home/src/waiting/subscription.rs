@@ -31,8 +31,8 @@ pub const HANGS: Duration = Duration::from_secs(5);
 /// How many queues are subscribed to in one round trip.
 const SUBSCRIBED_AT_ONCE: usize = 500;
 
-/// A queue to subscribe to, and where to report that it is done. If that is dropped, the subscription exists already, or
-/// its connection was lost.
+/// A queue to subscribe to, and where to report that it is done. If that is dropped, the subscription exists already,
+/// or its connection was lost.
 pub type SubscriptionRequest = (Vec<u8>, oneshot::Sender<()>);
 
 /// Receives messages about queues that are waited for, for as long as the home is open.

@@ -135,7 +135,8 @@ pub fn clean(home: &RedisHome, queues: &[&[u8]], how: Cleaning) -> Result<Cleane
     Ok(sum)
 }
 
-/// Producers and workers on these queues. Workers ask for one task after the other; what one of them lost comes back soon.
+/// Producers and workers on these queues. Workers ask for one task after the other; what one of them lost comes back
+/// soon.
 pub fn load(url: &str, queues: &[&[u8]]) -> HomeLoad {
     HomeLoad::new(url, queues, Asking { count: 1, block: None, lease_ms: 300, believed_ms: 300 })
 }

@@ -16,7 +16,8 @@ pub struct World {
     wall_set_by_us: AtomicI64,
 }
 
-/// The clocks as one process sees them: its monotonic clock began at some moment of its own, and is a little fast or slow.
+/// The clocks as one process sees them: its monotonic clock began at some moment of its own, and is a little fast or
+/// slow.
 struct Seen {
     world: Arc<World>,
     began_us: u64,

@@ -1,5 +1,6 @@
--- The queue on plain Redis. Each call is one operation, and atomic. It calls `run`, at the end of this file: as a function of a
--- library where Redis has those (7.0), since its parts are then created once and not for each call, as a script elsewhere.
+-- The queue on plain Redis. Each call is one operation, and atomic. It calls `run`, at the end of this file: as a
+-- function of a library where Redis has those (7.0), since its parts are then created once and not for each call, as
+-- a script elsewhere.
 --
 --   KEYS[1]  the beginning of the keys of the queue. It determines their slot, and never exists itself
 --   KEYS[2]  the numbers of the store: last id, clock, counters. The text before `store` is where its other keys begin
@@ -10,8 +11,8 @@
 --            5 the id of this run of the server
 --            then the arguments of the operation, which the generated table ARGUMENTS names (operations.rs)
 --
--- docs/reference/redis-keys.md lists the keys. A task without a record in `:task` was pushed without options and has not been
--- touched since.
+-- docs/reference/redis-keys.md lists the keys. A task without a record in `:task` was pushed without options and has
+-- not been touched since.
 
 -- A library is loaded in an environment that has almost nothing; each call sets these.
 local call, floor, max, min, pack, unpacked
@@ -1354,8 +1355,9 @@ local function hold(conn, queue)
   end
 end
 
--- Leases tasks. `place`, `limit` and `ending` are the policy for a lapse; with `meta` the answer says more about each task; `room`
--- is how many payload bytes the answer may have, if fewer than ever. Answers 'again' if time has more to do than one call may.
+-- Leases tasks. `place`, `limit` and `ending` are the policy for a lapse; with `meta` the answer says more about each
+-- task; `room` is how many payload bytes the answer may have, if fewer than ever. Answers 'again' if time has more to
+-- do than one call may.
 function ops.pop(a)
   local count, ms, worker, incarnation_of, conn = a.count, a.lease, a.worker, a.incarnation, a.connection
   local place, limit, ending, meta, bytes_max = a.place, a.limit, a.ending, a.meta, a.room
@@ -1392,7 +1394,8 @@ function ops.pop(a)
   return out
 end
 
--- Finishes tasks: those that are leased, or with the scope 'lapsed' also those whose lease has ended. Answers their indexes.
+-- Finishes tasks: those that are leased, or with the scope 'lapsed' also those whose lease has ended. Answers their
+-- indexes.
 function ops.ack(a)
   local scope, name = a.scope, a.queue
   local q, finished, is_done, plain, timed, places, ends = open(name), {}, {}, {}, {}, {}, {}
@@ -1470,9 +1473,9 @@ ops['return'] = function(a)
   return 'done'
 end
 
--- One step of returning tasks that have been leased for longer than `elapsed`, from behind the delivery `from` (empty: where the
--- last call stopped that looked at too many) up to `upto` (empty: the last). Answers where the next step begins, or empty if this
--- was the last, up to which, and tasks.
+-- One step of returning tasks that have been leased for longer than `elapsed`, from behind the delivery `from`
+-- (empty: where the last call stopped that looked at too many) up to `upto` (empty: the last). Answers where the next
+-- step begins, or empty if this was the last, up to which, and tasks.
 function ops.recover(a)
   local name, count, elapsed, from, upto = a.queue, a.count, a.elapsed, a.from, a.upto
   local q, out, bytes, looked_at = open_whole(name), {}, 0, 0
@@ -1708,8 +1711,8 @@ function ops.delete(a)
   end)
 end
 
--- One step of removing as many tasks as there were in the beginning. `view` may be empty, and so is `left` in the first step.
--- Answers how many are left, and how many went.
+-- One step of removing as many tasks as there were in the beginning. `view` may be empty, and so is `left` in the
+-- first step. Answers how many are left, and how many went.
 function ops.purge(a)
   local name, view, left = a.queue, a.view, a.left
   local q, n, indexes = open_whole(name), 0, {}
@@ -1932,8 +1935,8 @@ function ops.start(a)
   return { n, left }
 end
 
--- One step, the first with an empty cursor. Answers the cursor of the next one, '0' after the last, and receipts of tasks that
--- the worker is to stop working on.
+-- One step, the first with an empty cursor. Answers the cursor of the next one, '0' after the last, and receipts of
+-- tasks that the worker is to stop working on.
 function ops.beat(a)
   local name, incarnation, cursor = a.name, a.incarnation, a.cursor
   local w, refusal = alive(name, incarnation)
@@ -2002,8 +2005,8 @@ end
 -- How many tasks a worker holds of a queue.
 local function held_of(queue, holder) return try('ZCARD', base(queue) .. ':held:' .. holder) or 0 end
 
--- Answers the next cursor, then what is known of some workers. One may be reported twice. How many tasks it holds is false where
--- it takes many queues to say so: `held` does.
+-- Answers the next cursor, then what is known of some workers. One may be reported twice. How many tasks it holds is
+-- false where it takes many queues to say so: `held` does.
 function ops.workers(a)
   local cursor = a.cursor
   local some = read('HSCAN', OWN .. 'workers', cursor, 'COUNT', SLICE)
@@ -2025,8 +2028,8 @@ function ops.workers(a)
   return out
 end
 
--- Answers the next cursor, then some queues of a worker, each followed by how many tasks it holds of it. A queue may be reported
--- twice.
+-- Answers the next cursor, then some queues of a worker, each followed by how many tasks it holds of it. A queue may
+-- be reported twice.
 function ops.held(a)
   local name, incarnation, cursor = a.name, a.incarnation, a.cursor
   local holder = 'w:' .. name .. '#' .. incarnation
