@@ -1649,7 +1649,7 @@ function ops.cancel_payload(a)
 end
 
 -- Runs a function on each task to which a reference of the caller applies; returns how many it accepted.
-local function each_meant(q, act)
+local function each_meant(q, a, act)
   local n = 0
   settle(q)
   for _, word in ipairs(rest(a)) do
@@ -1662,7 +1662,7 @@ end
 function ops.bury(a)
   local name = a.queue
   local q = open_whole(name)
-  return each_meant(q, function(id, t)
+  return each_meant(q, a, function(id, t)
     if t.st == 'X' then return false end
     t.pu = pushed_at(id, t)
     bury(q, id, t)
@@ -1705,7 +1705,7 @@ end
 function ops.delete(a)
   local name = a.queue
   local q = open_whole(name)
-  return each_meant(q, function(id, t)
+  return each_meant(q, a, function(id, t)
     remove(q, id, t, false)
     return true
   end)
