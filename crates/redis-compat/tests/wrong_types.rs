@@ -22,7 +22,7 @@ use common::{clean, run};
 /// A command by its name, and how it is said.
 type Named = (&'static str, Command<'static>);
 
-/// A key, what it should hold, and the commands that it concerns.
+/// A key, the type that it should have, and the commands that it concerns.
 type Key = (&'static str, Holds, &'static [&'static str]);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -34,7 +34,7 @@ use Holds::{Other, Text};
 
 struct Case {
     layout: &'static str,
-    /// What there is, in raw commands.
+    /// The commands that set up the keys.
     setup: &'static [&'static str],
     commands: Vec<Named>,
     keys: &'static [Key],
@@ -66,7 +66,7 @@ fn inspect(view: View) -> Command<'static> {
     Command::Inspect { queue: QUEUE, view, start: 0, count: 10 }
 }
 
-/// What is the same in all layouts.
+/// The commands that are the same in all layouts.
 fn shared_commands() -> Vec<Named> {
     vec![
         ("push", Command::Push { queue: QUEUE, payloads: &[b"one", b"two"] }),
@@ -376,7 +376,7 @@ fn cleaning_names_the_queue_and_goes_on() {
     }
 }
 
-/// Whoever waits there moves an id before its item is looked at.
+/// A waiting pop moves an id before its item is looked at.
 #[test]
 fn a_waiting_pop_is_refused_and_the_id_that_it_moved_goes_back() {
     let mut shop = Shop::with("layout=work-queue");
@@ -389,7 +389,7 @@ fn a_waiting_pop_is_refused_and_the_id_that_it_moved_goes_back() {
     assert_eq!(shop.all("LRANGE jobs:processing 0 -1"), Vec::<String>::new());
 }
 
-/// What was taken before it is met is handed out.
+/// Tasks that were taken before the bad key is met are delivered.
 #[test]
 fn a_pop_of_many_ends_before_a_key_of_another_type() {
     for (options, lines) in [
@@ -406,7 +406,7 @@ fn a_pop_of_many_ends_before_a_key_of_another_type() {
     }
 }
 
-/// Nobody can tell what else is there, and cleaning is not stopped by it.
+/// Other keys cannot be recognized, and do not stop cleaning.
 #[test]
 fn cleaning_all_queues_passes_by_keys_that_only_look_like_theirs() {
     for (options, line) in [

@@ -21,7 +21,7 @@ const KEY: &str = "sureq:q:{q}:body";
 
 const PAUSE: Duration = Duration::from_millis(700);
 
-/// How many payloads of a kilobyte one push has: enough for what a replica lags behind not to fit the sockets between.
+/// How many payloads of a kilobyte one push has: enough that the lag of a replica does not fit into socket buffers.
 const PUSHED_AT_ONCE: u64 = 50;
 
 /// Pushes numbered payloads, a few batches under way at a time, and notes which are confirmed.
@@ -42,7 +42,7 @@ impl Pusher<'_> {
         self.next += PUSHED_AT_ONCE;
     }
 
-    /// Takes in what has been answered by now.
+    /// Takes the answers that are there.
     fn note(&mut self) {
         let confirmed = &mut self.confirmed;
         self.under_way.retain(|(first, ticket)| {
@@ -85,7 +85,7 @@ impl Pusher<'_> {
     }
 }
 
-/// What became of five primaries that died while their replicas lagged behind.
+/// The tasks after five primaries died while their replicas lagged behind.
 struct Outcome {
     confirmed: usize,
     lost: usize,
@@ -177,7 +177,7 @@ fn a_primary_that_hangs_is_left_for_the_one_that_takes_over() {
     let cluster = RedisCluster::start();
     let load = support::load(&format!("{}?durability=replicated", cluster.url()), &[b"q"]);
     let home = open(&cluster.url());
-    // It is in the same slot as what the load is about.
+    // In the same slot as the load.
     let pushed = || {
         let ticket = home.send(&[Command::Push { queue: b"q}2", payloads: &[b"x"] }]);
         matches!(answer(&ticket).list[0], Reply::Pushed(_))
@@ -304,7 +304,7 @@ fn a_library_that_a_server_lost_is_loaded_there_again() {
         push(&home, queue, b"x");
     }
     for at in 0..6 {
-        // Replicas refuse, and get what their primaries do.
+        // Replicas refuse; they get the commands of their primaries.
         let _ = cmd("FUNCTION").arg("FLUSH").exec(&mut cluster.server(at).connect());
     }
     assert_eq!(QUEUES.map(|queue| pop(&home, queue, 9).map_or(0, |tasks| tasks.len())), [1, 1, 1]);
@@ -355,7 +355,7 @@ fn a_push_is_one_message_to_every_other_server_and_none_while_its_queue_is_pause
     let third = (0..6).find(|at| *at != owner && Some(*at) != replica).expect("there are six");
     let before = messages_received(cluster.server(third));
     let heard = |count: u64| {
-        // One more than there should be would never be equal to what is waited for.
+        // One message too many would make the numbers differ for ever.
         until("all is heard", || messages_received(cluster.server(third)) == before + count);
     };
     for _ in 0..50 {

@@ -23,7 +23,7 @@ const LONG_MS: u64 = 600_000;
 /// As long as a home may be silent, and a little more.
 const LOST_US: u64 = 31_000_000;
 
-/// When it is tried again what a foreign key is in the way of.
+/// When an ending is retried that a foreign key prevented.
 const AGAIN_US: u64 = 2_100_000;
 
 fn held_by(conn: u64) -> LeaseAsk<'static> {
@@ -38,7 +38,7 @@ fn fill(home: &RedisHome, queue: &[u8], count: usize) {
     assert!(matches!(pushed.list[0], Reply::Pushed(_)), "{:?}", pushed.list);
 }
 
-/// Receipts of what a pop takes.
+/// Receipts of the tasks that a pop takes.
 fn take(home: &RedisHome, lease: LeaseAsk<'_>, queues: &[&[u8]], count: usize) -> Vec<String> {
     let taken = run(home, &Command::Pop(Pop { lease, ..Pop::plain(queues, count as u32) }));
     assert_eq!(taken.tasks.len(), count, "{:?}", taken.list);
@@ -75,7 +75,7 @@ fn names(count: usize) -> Vec<String> {
     (0..count).map(|n| format!("q{n}")).collect()
 }
 
-/// How many tasks of these queues somebody holds, as their keys say: no script is called.
+/// How many tasks of these queues are held, as their keys say: no script is called.
 fn leased(raw: &mut Connection, queues: &[String]) -> usize {
     let mut sum = 0;
     for queue in queues {
@@ -85,7 +85,7 @@ fn leased(raw: &mut Connection, queues: &[String]) -> usize {
     sum
 }
 
-/// Has scripts go on with what is due, while time stands still; answers how many tasks of these queues are still held.
+/// Lets scripts continue what is due, while time stands still; returns how many tasks of these queues are still held.
 fn go_on(home: &RedisHome, raw: &mut Connection, queues: &[String]) -> usize {
     let (mut left, mut idle) = (leased(raw, queues), 0);
     while left > 0 && idle < 100 {

@@ -133,7 +133,7 @@ fn a_user_without_channels_loses_nothing() {
 fn a_user_without_channels_waits_all_the_same_and_does_not_connect_again_and_again() {
     let server = RedisServer::start();
     let mut admin = server.connect();
-    // It may hear of one queue, and not of the other.
+    // It may receive messages about one queue and not about the other.
     let rules = ["on", ">secret", "~*", "resetchannels", "&sureq:*:open", "+@all"];
     cmd("ACL").arg("SETUSER").arg("mute").arg(&rules[..]).exec(&mut admin).unwrap();
     let (home, other) = (open(&format!("{}?user=mute&pass=secret", server.url())), open(&server.url()));
@@ -161,7 +161,7 @@ fn a_connection_that_is_cut_anywhere_leaves_every_task_in_one_place() {
     let port = free_port();
     let server = RedisServer::start_at(port);
     let direct = open(&server.url());
-    // How much is said in all is known once: what is loaded at the beginning is most of it, and is cut seldom.
+    // The amount of traffic is measured once. The scripts at the beginning are most of it, and are cut seldom.
     let loaded = 48_000;
     for way in [Way::ToServer, Way::FromServer] {
         let cuts: Vec<usize> = match way {

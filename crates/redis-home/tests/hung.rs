@@ -1,4 +1,4 @@
-//! A Redis that hangs can be left: closing takes a few seconds, and everybody is told what is known.
+//! A Redis that hangs can be left: closing takes a few seconds, and every caller gets the answer that is known.
 
 mod support;
 
@@ -16,7 +16,7 @@ use sureq_testkit::redis_cluster::RedisCluster;
 use sureq_testkit::redis_sentinels::RedisSentinels;
 use sureq_testkit::redis_server::RedisServer;
 
-/// Three seconds of patience, and what a busy machine adds.
+/// Three seconds of patience, and the delay of a busy machine.
 const CLOSES_WITHIN: Duration = Duration::from_secs(15);
 
 /// Closes a home whose Redis hangs.
@@ -62,7 +62,7 @@ fn a_waiting_pop_that_is_being_tried_is_unknown() {
     let ticket = wait_for(&home, b"q");
     until("it waits", || home.waiters() == 1);
     home.look();
-    // A script that takes long: what is asked meanwhile is sent, and not answered.
+    // A script that takes long: commands are sent meanwhile, and not answered.
     let mut monitor = Monitor::new(&server);
     let busy = std::thread::spawn({
         let mut admin = server.connect();
@@ -156,7 +156,7 @@ fn a_primary_behind_sentinels_that_hangs_can_be_left() {
     let sentinels = RedisSentinels::start_with(&[]);
     let home = open(&sentinels.url(""));
     push(&home, b"q", b"x");
-    // All of them, so that nobody takes over.
+    // All of them, so that none takes over.
     (0..3).for_each(|at| sentinels.server(at).suspend());
     let pushed = start_push(&home);
     close(&home);

@@ -1,4 +1,4 @@
-//! A primary that dies takes along what its replica has not received: unless that was waited for.
+//! A primary that dies takes along what its replica has not received, unless replies waited for the replica.
 
 mod support;
 
@@ -31,7 +31,7 @@ fn fail_over(options: &str) -> (u64, u64, u64) {
                 .is_ok_and(|n| n == 1)
     });
     replica.suspend();
-    // Nothing more reaches it, not even what would wait in the socket.
+    // Nothing more reaches the replica, not even bytes in a socket buffer.
     let killed: Result<i64, _> = cmd("CLIENT").arg("KILL").arg("TYPE").arg("replica").query(&mut admin);
     assert_eq!(killed.expect("it answers"), 1);
     let (mut confirmed, mut unknown) = (0, 0);
@@ -64,14 +64,14 @@ fn confirmed_tasks_survive_the_primary_with_replication() {
     assert!(there >= 1, "the one that was confirmed before is there");
 }
 
-/// The control: without waiting, what was confirmed is lost.
+/// The control: without waiting for replicas, confirmed tasks are lost.
 #[test]
 fn confirmed_tasks_are_lost_with_the_primary_without_replication() {
     let (confirmed, unknown, there) = fail_over("");
     assert_eq!((confirmed, unknown, there), (3, 0, 1));
 }
 
-/// Nobody was told of it, so that nobody would finish it.
+/// The tasks were not delivered to anybody, so nobody would finish them.
 #[test]
 fn tasks_of_an_unconfirmed_pop_go_back_in_any_layout() {
     let server = RedisServer::start();

@@ -1,4 +1,4 @@
-//! How often Redis is waited for: whoever waits for one queue does not slow down what has nothing to do with it.
+//! Round trips: a waiter for one queue does not slow down commands about others.
 
 mod support;
 

@@ -33,13 +33,13 @@ fn a_primary_that_hangs_is_replaced_and_nothing_is_lost() {
     fail_over(|all, primary| all.server(primary).suspend());
 }
 
-/// What was written before this is on a replica: each has everything in its order.
+/// Everything that was written before this is on a replica: each has it in the same order.
 fn until_replicated(primary: &mut redis::Connection) {
     cmd("SET").arg("mark").arg(1).exec(primary).expect("it answers");
     until("a replica has it", || cmd("WAIT").arg(1).arg(100).query::<i64>(primary).is_ok_and(|n| n > 0));
 }
 
-/// Whoever waits in the keys of another program is found by what is pushed to the server that took over.
+/// Waiters in foreign layouts get tasks that are pushed to the new primary.
 #[test]
 fn waiters_in_foreign_layouts_follow_the_primary() {
     let mut all = RedisSentinels::start_with(&[]);
@@ -52,7 +52,7 @@ fn waiters_in_foreign_layouts_follow_the_primary() {
     };
     let tickets = [wait(0), wait(1), wait(2)];
     until("all wait", || homes.iter().all(|home| home.waiters() == 1));
-    // None is being tried just now, which would leave it open what became of that.
+    // None is being tried just now; otherwise its outcome would be unknown.
     homes.iter().for_each(sureq_redis::RedisHome::look);
     let before = all.primary();
     until_replicated(&mut all.server(before).connect());

@@ -26,7 +26,7 @@ const PASSED_US_MAX: u64 = 1_500_000_000;
 const SECOND_US: u64 = 1_000_000;
 const DAY_US: u64 = 86_400_000_000;
 
-/// The queue of what is delayed; what is leased has a queue each.
+/// The queue of delayed tasks; each leased one has a queue of its own.
 const DELAYED: &[u8] = b"delayed";
 
 /// Processes; the first is never started anew, and knows log time from the beginning.
@@ -44,7 +44,7 @@ const KEPT_MS: u64 = 50;
 enum Forward {
     /// Some that every script notices.
     Large,
-    /// Some that scripts do not notice, but those who call them do.
+    /// Steps that scripts do not notice, but callers do.
     Small,
 }
 
@@ -124,7 +124,7 @@ impl Phases {
         self.world.pass(us);
     }
 
-    /// Redis may have been started anew: what it does not answer for sure is asked again.
+    /// Redis may have been restarted: commands without a certain answer are repeated.
     fn ask(&mut self, home: &RedisHome, command: &Command<'_>) -> Replies<Payload> {
         for _ in 0..100 {
             let replies = run(home, command);
@@ -138,7 +138,7 @@ impl Phases {
         panic!("Redis does not answer");
     }
 
-    /// Sees what log time it is: ids are made of it, and receipts.
+    /// Reads log time from ids and receipts.
     fn observe(&mut self, home: &RedisHome) {
         let pushed = self.ask(home, &Command::Push { queue: b"clock", payloads: &[b"x"] });
         let taken = self.ask(home, &Command::Pop(Pop::plain(&[b"clock"], 1)));
@@ -167,7 +167,7 @@ impl Phases {
             let taken = self.ask(home, &Command::Pop(Pop { lease, ..Pop::plain(&[&name], 1) }));
             self.check(taken.tasks.len() == 1 || self.asked_again > asked_again, "nothing was taken");
         }
-        // What was asked twice may have been done twice.
+        // Repeated commands may have been executed twice.
         if self.asked_again > asked_again {
             self.due_us.remove(&name);
         }
@@ -180,7 +180,7 @@ impl Phases {
         self.check(early_us <= self.ahead_us_max(), &what);
     }
 
-    /// Takes what is due, if there is anything.
+    /// Takes a task that is due, if there is one.
     fn collect(&mut self, home: &RedisHome) -> usize {
         let names: Vec<Vec<u8>> = self.due_us.keys().cloned().collect();
         let queues: Vec<&[u8]> = names.iter().map(|name| &name[..]).chain([DELAYED]).collect();
@@ -211,7 +211,7 @@ impl Phases {
         }
     }
 
-    /// Sets the wall clock, or has it stand still or go on. Somebody who knows log time asks first.
+    /// Sets the wall clock, or stops or starts it. A caller that knows log time sends a command first.
     fn set_wall(&mut self) {
         let by_us = match (self.random.u8(0..5), self.forward) {
             (0, _) => {
@@ -279,7 +279,7 @@ impl Phases {
             count += 1;
         }
         println!("{count} calls, {} steps, {} s", self.steps, self.world.passed_us() / SECOND_US);
-        // What began ends: a start of Redis puts leases off by ten seconds at most.
+        // Everything ends: a restart of Redis prolongs leases by ten seconds at most.
         self.pass(40 * SECOND_US);
         let homes = std::mem::take(&mut self.homes);
         while self.collect(&homes[0]) > 0 {}

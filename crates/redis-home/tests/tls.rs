@@ -13,7 +13,7 @@ use sureq_redis::{RedisHome, Target};
 use sureq_testkit::process::{PATIENCE, Process, free_port};
 use sureq_testkit::redis_server::RedisServer;
 
-/// An authority, and what it has signed: certificates of a server and of a client.
+/// A certificate authority, and certificates of a server and of a client.
 struct Papers {
     dir: tempfile::TempDir,
 }

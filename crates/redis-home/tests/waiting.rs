@@ -1,4 +1,4 @@
-//! Whoever waits asks nothing meanwhile, and is woken at once.
+//! Waiting pops send no commands, and are woken at once.
 
 mod support;
 
@@ -31,7 +31,7 @@ fn a_waiting_pop_sends_no_commands_for_any_kind_of_wait() {
     home.look();
     let said = Monitor::new(&server).sent_within(Duration::from_secs(4));
     assert!(said.is_empty(), "a waiting worker asks: {said:?}");
-    // Each is woken by what it waits for, and by nothing else before that.
+    // Each is woken by the event that it waits for, and by nothing else before.
     let [empty, full, paused, later] = <[_; 4]>::try_from(tickets).unwrap();
     ack_the_one_of(&home, b"full");
     assert_eq!(answer(&full).tasks[0].body, b"b");

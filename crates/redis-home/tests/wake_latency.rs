@@ -26,7 +26,7 @@ use sureq_testkit::redis_server::RedisServer;
 
 const TRIES: usize = 9;
 
-/// When what the tests let happen is due: long enough for a waiter to be in line by then.
+/// When the events of the tests are due: long enough for a waiter to be registered by then.
 const DUE_MS: u64 = 150;
 const DUE: Duration = Duration::from_millis(DUE_MS);
 
@@ -281,7 +281,7 @@ fn a_queue_that_is_resumed() {
     });
 }
 
-/// While it was paused nothing was told: what is due later is looked for when it is resumed.
+/// Nothing was published while it was paused: later deadlines are looked up when it is resumed.
 #[test]
 fn a_delay_in_a_queue_that_was_paused() {
     let prepare = |home: &RedisHome, queue: &[u8]| {

@@ -1,5 +1,4 @@
-//! Rule 13 on Redis: whoever waits is woken by everything that makes a task available to it, whichever process does it.
-//! Each test waits first, and then lets something happen that will bring a task later.
+//! Rule 13 on Redis: everything that makes a task available wakes a waiter for it, whichever process does it.
 
 mod support;
 
@@ -17,7 +16,7 @@ use sureq_testkit::redis_cluster::RedisCluster;
 use sureq_testkit::redis_sentinels::RedisSentinels;
 use sureq_testkit::redis_server::RedisServer;
 
-/// When what the tests let happen is due.
+/// When the events of the tests are due.
 const DUE_MS: u64 = 400;
 
 /// A reference to the task of `q` that is leased.
@@ -145,7 +144,7 @@ fn a_slot_that_is_freed_and_a_queue_that_is_resumed() {
     });
 }
 
-/// What comes sooner counts, also if it is told after what comes later.
+/// The sooner deadline counts, also if it is announced later.
 #[test]
 fn the_soonest_of_several() {
     Waking::everywhere(
@@ -215,7 +214,7 @@ fn waiters_whose_subscription_died_silently() {
     let ticket = wait_for(&waiter, b"q");
     until("it waits", || waiter.waiters() == 1);
     waiter.look();
-    // Whatever has subscribed to anything is not heard from now on, and hears nothing.
+    // Existing subscriptions are dead from now on, and receive nothing.
     proxy.swallow();
     push(&other, b"q", b"x");
     let since = Instant::now();
@@ -225,7 +224,7 @@ fn waiters_whose_subscription_died_silently() {
     other.close();
 }
 
-/// A paused queue hands nothing out: nobody is woken by what is pushed there until it is resumed.
+/// A paused queue delivers nothing: a push there wakes no waiter until it is resumed.
 #[test]
 fn a_push_to_a_paused_queue_wakes_no_waiter() {
     let server = RedisServer::start();

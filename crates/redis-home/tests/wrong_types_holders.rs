@@ -19,7 +19,7 @@ fn set(raw: &mut Connection, key: &str) {
     cmd("SET").arg(key).arg("odd").exec(raw).expect("it answers");
 }
 
-/// The ids of what a worker takes.
+/// The ids of the tasks that a worker takes.
 fn take(home: &RedisHome, worker: WorkerRef<'_>, queues: &[&[u8]], count: u32) -> Vec<String> {
     let taken = run(home, &Command::Pop(Pop { lease: by(worker), ..Pop::plain(queues, count) }));
     assert!(matches!(taken.list[0], Reply::Tasks(_)), "{:?}", taken.list);
@@ -40,7 +40,7 @@ fn tasks_of_a_lost_worker_come_back_despite_keys_of_other_types() {
         for queue in [b"a", b"b"] {
             push(&home, queue, b"x");
             run(&home, &Command::Worker(Worker::Work(worker, queue)));
-            // A lease that ends before its worker, so that the worker is to be told.
+            // A lease that ends before its worker does, so that a heartbeat reports it.
             let lease = LeaseAsk { ms: Some(500), ..by(worker) };
             let taken = run(&home, &Command::Pop(Pop { lease, ..Pop::plain(&[queue], 1) }));
             assert_eq!(taken.tasks.len(), 1);
@@ -73,7 +73,7 @@ fn tasks_of_a_lost_worker_come_back_despite_keys_of_other_types() {
     }
 }
 
-/// A worker that beats lives, and hears what can be read.
+/// A heartbeat keeps the worker alive, and reports what can be read.
 #[test]
 fn heartbeats_work_despite_keys_of_other_types() {
     for part in ["queues", "works", "lapsed"] {
@@ -201,7 +201,7 @@ fn an_ack_of_tasks_of_several_holders_is_done_or_refused() {
     home.close();
 }
 
-/// A pop that took something of the first queue hands that out.
+/// A pop that took tasks of the first queue delivers them.
 #[test]
 fn a_pop_over_queues_delivers_the_tasks_that_it_took() {
     let server = RedisServer::start();
@@ -219,7 +219,7 @@ fn a_pop_over_queues_delivers_the_tasks_that_it_took() {
     home.close();
 }
 
-/// What a closed connection held comes back as soon as nothing is in the way any more, though its home lives.
+/// Tasks of a closed connection come back as soon as the bad key is gone, though its home lives.
 #[test]
 fn a_closed_connection_is_ended_until_it_is_done() {
     for odd in ["sureq:q:{q}:ready", "sureq:gone"] {

@@ -1,4 +1,4 @@
-//! What foreign clients lose or leave behind.
+//! Cleaning what foreign clients lose or leave behind.
 
 use crate::common::clean;
 use crate::support::{QUEUE, Shop};

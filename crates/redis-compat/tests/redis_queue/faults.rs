@@ -10,7 +10,7 @@ use sureq_testkit::redis_server::RedisServer;
 use crate::common::{Way, ack, cutting_proxy, push, run};
 use crate::support::{QUEUE, Shop};
 
-/// The script is sent at the beginning, and is most of what is sent; what is behind it matters.
+/// The script is sent first, and is most of the traffic; the bytes after it matter.
 const SCRIPT_BYTES: usize =
     include_str!("../../src/lua/foreign.lua").len() + include_str!("../../src/lua/redis_queue.lua").len();
 

@@ -1,4 +1,4 @@
-//! What redis-queue's own clients send.
+//! The commands that redis-queue's own clients send.
 
 use sureq_core::Reply;
 use sureq_core::command::{Add, Command, NameArg, Pop};
@@ -49,7 +49,7 @@ impl Shop {
         seconds
     }
 
-    /// A foreign client takes this one, so many seconds ago.
+    /// A foreign client took this entry, this many seconds ago.
     pub(crate) fn foreign_take(&mut self, id: &str, ago_s: u64) {
         assert_eq!(self.all("BRPOP jobs 1"), ["jobs", id]);
         let at = self.now() - ago_s;

@@ -64,7 +64,7 @@ fn late_tasks_are_delivered_again_and_others_are_skipped() {
     shop.foreign_take("taken", 5);
     shop.foreign_take("done", 5);
     shop.foreign_mark_done("done");
-    // What nobody could read makes no difference.
+    // An unreadable entry makes no difference.
     shop.raw::<()>("RPUSH jobs odd|x");
     assert_eq!(shop.lengths(), (3, 1));
     let popped: Vec<String> = shop.pop(9).into_iter().map(|(id, _)| id).collect();

@@ -118,7 +118,7 @@ impl Shop {
         .collect()
     }
 
-    /// Returns once so many pops wait, and all that leads to it has been asked for.
+    /// Returns once this many pops wait, and everything that led to it is done.
     pub fn until_waiting(&self, n: usize) {
         until("it waits", || self.home.waiters() == n);
         self.home.look();
@@ -169,7 +169,7 @@ pub fn tasks(replies: &Replies<Payload>) -> Vec<(String, String)> {
     tasks.map(|task| (text(task.foreign_id.as_deref().unwrap_or_default()), text(&task.body))).collect()
 }
 
-/// What a pop that waited was given.
+/// The answer to a waiting pop.
 pub fn answer(ticket: Ticket) -> Result<Vec<(String, String)>, Refusal> {
     let replies = super::answer(&ticket);
     drop(ticket);

@@ -1,4 +1,4 @@
-//! What holds for whoever waits in the keys of another program that tells of its pushes, whichever program that is.
+//! Behaviour of waiting pops in every foreign layout whose pushes are noticed by messages or tracking.
 
 use std::time::{Duration, Instant};
 
@@ -8,14 +8,14 @@ use sureq_home_api::Ticket;
 use super::shop::{QUEUE, Shop, answer};
 use super::{is_short, push};
 
-/// What differs from one layout to the next.
+/// The parts that differ between layouts.
 pub struct Ways {
     pub wait: fn(&Shop, Block) -> Ticket,
     /// A foreign client pushes.
     pub foreign_push: fn(&mut Shop, &str),
-    /// Cuts the connections on which the home is told.
+    /// Cuts the connections on which the home is notified.
     pub cut: fn(&mut Shop),
-    /// What of a task a foreign client has pushed: its id or its payload.
+    /// The part of a task that a foreign client has pushed: its id or its payload.
     pub pushed: fn(&(String, String)) -> &str,
 }
 
@@ -26,7 +26,7 @@ impl Ways {
         ticket
     }
 
-    /// Waits, and is given what a foreign client pushes after something has happened.
+    /// Waits, and gets the task that a foreign client pushes after an event.
     fn served_after(&self, shop: &mut Shop, what: &str, happens: impl FnOnce(&mut Shop)) {
         let ticket = self.wait(shop);
         happens(shop);
@@ -50,7 +50,7 @@ impl Ways {
         other.close();
     }
 
-    /// One whose time is over and one who leaves: what is pushed then is nobody's.
+    /// One pop times out and one is dropped: neither takes the task that is pushed then.
     pub fn give_up(&self, shop: &Shop) {
         let since = Instant::now();
         assert_eq!(answer((self.wait)(shop, Block::Millis(30))), Ok(vec![]));

@@ -1,4 +1,4 @@
-//! What comes back, and what does not.
+//! Which tasks come back, and which do not.
 
 use std::time::{Duration, Instant};
 
@@ -198,7 +198,7 @@ fn keys_of_old_clients_are_named_and_the_queue_is_left_alone() {
     }
 }
 
-/// Whoever waits moves an id before the script can look.
+/// A waiting pop moves an id before the script can look.
 #[test]
 fn a_moved_id_goes_back_if_there_are_old_clients() {
     let mut shop = Shop::open();

@@ -24,7 +24,7 @@ fn a_lease_can_be_extended_while_it_is_held() {
     assert_eq!(extend(&shop, "a"), Reply::Outcome(Outcome::Done));
     assert!(shop.raw::<i64>("PTTL jobs:lease:a") > 60_000);
     assert_eq!(shop.raw::<String>("GET jobs:lease:a"), session);
-    // It ran out, and nobody has noticed.
+    // The lease ended, and nothing has noticed.
     shop.raw::<()>("DEL jobs:lease:a");
     assert_eq!(extend(&shop, "a"), Reply::Outcome(Outcome::Done));
     assert_eq!(shop.raw::<String>("GET jobs:lease:a"), session);

@@ -108,7 +108,7 @@ fn ids_without_an_item_are_passed_over_and_removed() {
 
 const TASKS: usize = 1_000;
 
-/// Takes and completes until all is completed; answers what it was given.
+/// Takes and completes tasks until all are completed; returns those that it got.
 fn work(
     completed: &AtomicUsize,
     mut take: impl FnMut() -> Option<String>,

@@ -52,7 +52,7 @@ impl Shop {
         (self.raw("LRANGE jobs:queue 0 -1"), self.raw("LRANGE jobs:processing 0 -1"))
     }
 
-    /// Waits until nobody blocks any more.
+    /// Waits until no client blocks any more.
     pub(crate) fn until_nobody_blocks(&mut self) {
         let until = Instant::now() + PATIENCE;
         while self.raw::<String>("INFO clients").contains("blocked_clients:1") {

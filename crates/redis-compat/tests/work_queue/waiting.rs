@@ -82,7 +82,7 @@ fn a_pop_that_waits_for_two_queues_gets_one_task() {
     assert_eq!(shop.lists(), (vec!["a".into()], vec![]));
 }
 
-/// What Redis gives to somebody who has just left goes back to where it was.
+/// An id that Redis moves for a waiter that has just left goes back.
 #[test]
 fn an_id_that_was_moved_for_a_dropped_waiter_returns_to_the_front() {
     let mut shop = Shop::open();
@@ -221,7 +221,7 @@ fn a_task_that_cannot_be_passed_on_returns_to_the_front() {
     shop.home.requeue(QUEUE, &[replies.tasks[0].receipt()]);
     shop.home.look();
     assert_eq!(shop.lists(), (vec!["c".into(), "a".into()], vec!["b".into()]));
-    // It is another delivery now, and somebody else's.
+    // It is another delivery now, with another holder.
     shop.raw::<()>("RPOPLPUSH jobs:queue jobs:processing");
     shop.raw::<()>("SETEX jobs:lease:a 60 theirs");
     shop.home.requeue(QUEUE, &[replies.tasks[0].receipt()]);

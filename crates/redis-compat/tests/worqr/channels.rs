@@ -11,7 +11,7 @@ use sureq_home_api::{Home as _, ListenEvent, Listener, Notice, NoticeTasks};
 use crate::common::{PATIENCE, run, until};
 use crate::support::{QUEUE, Shop, TTL_MS, beat, cancel, pop_one, start, worker};
 
-/// What a foreign client hears of the queue from now on: the kind and what is said.
+/// The messages about the queue that a foreign client receives from now on: kind and payload.
 fn foreign_ear(shop: &Shop) -> impl FnMut() -> (String, String) + use<> {
     let mut connection: Connection = shop.server.connect();
     let (heard, hear) = std::sync::mpsc::channel();
@@ -123,7 +123,7 @@ fn a_heartbeat_reports_cancels_of_foreign_clients() {
     assert!(shop.ack(&called_off) && shop.ack(&kept));
 }
 
-/// Homes hear their own cancels too, sooner or later; what is pushed right after one is another task.
+/// Homes receive their own cancels too, sooner or later; a task that is pushed right after one is another task.
 #[test]
 fn a_cancel_of_ours_touches_nothing_that_comes_after_it() {
     let mut shop = Shop::open();
@@ -131,7 +131,7 @@ fn a_cancel_of_ours_touches_nothing_that_comes_after_it() {
     shop.push("x");
     pop_one(&shop.home, "w");
     until("the home listens", || subscribers(&shop, "worqr_jobs_cancel") == 1);
-    // The MD5 of a. What says that all is done about it lasts a second; here it lasts, so that time plays no part.
+    // The MD5 of `a`. The mark of an executed cancel lasts a second; here it lasts, so that time plays no part.
     until("it is cancelled, and that is noted", || {
         cancel(&shop.home, "a");
         shop.raw::<i64>("PERSIST worqr:sureq:told:0cc175b9c0f1b6a831c399e269772661:jobs") == 1
@@ -139,7 +139,7 @@ fn a_cancel_of_ours_touches_nothing_that_comes_after_it() {
     shop.push("a");
     let after = pop_one(&shop.home, "w");
     let mut monitor = shop.monitor();
-    // What our cancel said is heard only now.
+    // Our cancel is received only now.
     shop.raw::<()>("PUBLISH worqr_jobs_cancel a");
     monitor.wait_for("hear_cancel");
     assert_eq!(beat(&shop.home, "w"), Ok(vec![]));
@@ -148,7 +148,7 @@ fn a_cancel_of_ours_touches_nothing_that_comes_after_it() {
     until("it is cancelled by somebody else", || beat(&shop.home, "w") == Ok(vec![after.clone()]));
 }
 
-/// What says that a cancel is done is about one queue.
+/// The mark of an executed cancel is about one queue.
 #[test]
 fn a_cancel_of_ours_in_another_queue_hides_no_foreign_one() {
     let mut shop = Shop::open();
@@ -169,7 +169,7 @@ fn a_cancel_of_ours_in_another_queue_hides_no_foreign_one() {
     assert_eq!(beat(&shop.home, "w"), Ok(vec![held]));
 }
 
-/// As `startWork` does: whoever sleeps hears that there is work.
+/// As `startWork` does: a sleeping worker receives that there is work.
 #[test]
 fn working_on_a_queue_with_tasks_tells_how_many_there_are() {
     let shop = Shop::open();

@@ -1,4 +1,4 @@
-//! What comes back from dead workers, and what does not.
+//! Which tasks of dead workers come back, and which do not.
 
 use std::time::{Duration, Instant};
 
@@ -50,7 +50,7 @@ fn tasks_of_foreign_workers_come_back_when_none_works_on_the_queue() {
         ["one", "ours", "two"],
         "their cleanup has to see it"
     );
-    // The other one rests, but lives; nobody of theirs works there now.
+    // The other worker rests, but lives; no foreign worker works there now.
     shop.raw::<()>("SREM worqr:workingQueues:two jobs");
     assert_eq!(clean(&shop.home, &[QUEUE], Cleaning::Light), Ok(returned(2)));
     assert_eq!(shop.all("SMEMBERS worqr:expiringWorkers"), ["ours", "two"]);
@@ -105,7 +105,7 @@ const FOREIGN: [(&str, &[&str]); 7] = [
             "RPOPLPUSH worqr:processes:jobs_p worqr:queues:jobs;SREM worqr:workingProcesses:jobs jobs_p",
         ],
     ),
-    // Another one takes a task between the two steps of a worker that fails: nobody knows of that process any more.
+    // Another worker takes a task between the two steps of a worker that fails: that process is in no set any more.
     (
         "fail while another takes",
         &[

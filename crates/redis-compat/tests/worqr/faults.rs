@@ -10,11 +10,11 @@ use sureq_testkit::redis_server::RedisServer;
 use crate::common::{Way, clean, cutting_proxy, push, run};
 use crate::support::{QUEUE, Shop, TTL_MS, pop, pop_call, start};
 
-/// The script is sent at the beginning, and is most of what is sent; what is behind it matters.
+/// The script is sent first, and is most of the traffic; the bytes after it matter.
 const SCRIPT_BYTES: usize =
     include_str!("../../src/lua/foreign.lua").len() + include_str!("../../src/lua/worqr.lua").len();
 
-/// What a home did before its connection was cut, as far as it knows.
+/// The commands that a home executed before its connection was cut, as far as it knows.
 #[derive(Debug, Default)]
 struct Known {
     pushed: u64,
@@ -107,7 +107,7 @@ fn a_user_without_the_right_to_load_functions_gets_scripts() {
     home.close();
 }
 
-/// What a worker of theirs does until nothing is left; answers what it finished.
+/// A foreign worker works until nothing is left; returns what it finished.
 fn foreign_work(server: &RedisServer, name: &str) -> Vec<String> {
     let (mut raw, mut finished) = (server.connect(), Vec::new());
     for n in 0.. {

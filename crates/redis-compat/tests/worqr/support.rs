@@ -1,4 +1,4 @@
-//! Workers of ours, and what Worqr's own clients send for theirs.
+//! Our workers, and the commands that Worqr's own clients send for theirs.
 
 use sureq_core::command::{Block, Cancel, Command, LeaseAsk, Pop, Worker, WorkerRef};
 use sureq_core::{Refusal, Replies, Reply};
@@ -31,7 +31,7 @@ fn pop_as<'a>(name: &'a str, queues: &'a [&'a [u8]], count: u32) -> Pop<'a> {
     Pop { lease, ..Pop::plain(queues, count) }
 }
 
-/// What this worker takes: ids and payloads.
+/// The ids and payloads that this worker takes.
 pub(crate) fn pop(home: &RedisHome, name: &str, count: u32) -> Vec<(String, String)> {
     tasks(&run(home, &pop_call(name, count)))
 }
@@ -46,7 +46,7 @@ pub(crate) fn wait(home: &RedisHome, name: &str, block: Block) -> Ticket {
     home.send(&[Command::Pop(Pop { block: Some(block), ..pop_as(name, &[QUEUE], 1) })])
 }
 
-/// What a beat tells the worker to stop.
+/// The tasks that a heartbeat tells the worker to stop.
 pub(crate) fn beat(home: &RedisHome, name: &str) -> Result<Vec<String>, Refusal> {
     let replies: Replies<Payload> = run(home, &Command::Worker(Worker::Beat(worker(name))));
     match &replies.list[0] {
@@ -87,12 +87,12 @@ impl Shop {
         self.all("LRANGE worqr:queues:jobs 0 -1")
     }
 
-    /// What is being worked on.
+    /// The ids that are being worked on.
     pub(crate) fn working(&mut self) -> Vec<String> {
         self.all("SMEMBERS worqr:workingProcesses:jobs")
     }
 
-    /// Sends what lies between MULTI and EXEC.
+    /// Sends commands between MULTI and EXEC.
     pub(crate) fn multi(&mut self, lines: &[&str]) {
         self.raw::<()>("MULTI");
         for line in lines {

@@ -73,7 +73,7 @@ fn a_unique_task_is_there_once_for_either_side_until_it_is_finished_or_called_of
     start(&shop.home, "w", TTL_MS);
     let id = pop_one(&shop.home, "w");
     assert_eq!(add(&shop), (false, StateKind::Leased));
-    // Whoever finishes it has not handed it out, and has to look what it is.
+    // The home that finishes it has not delivered it, and must read its payload.
     let other = shop.another();
     assert!(crate::common::shop::ack(&other, &id));
     other.close();
@@ -163,7 +163,7 @@ fn queues_are_counted_shown_listed_and_deleted() {
     assert_eq!(rows, [(b"a_b:c".to_vec(), [1, 0, 0, 0]), (b"jobs".to_vec(), [2, 0, 2, 0])]);
     assert_eq!(shop.count(Command::Size), 2);
     assert_eq!(shop.count(Command::Exists { queues: &[QUEUE, b"none"] }), 1);
-    // As Worqr deletes a queue: what is being worked on stays.
+    // As Worqr deletes a queue: tasks that are worked on stay.
     assert_eq!(shop.count(Command::Purge { queue: QUEUE, state: None }), 2);
     assert_eq!(shop.lengths(), (0, 2));
     assert_eq!(shop.count(Command::Drop { queues: &[QUEUE, b"a_b:c"] }), 2);

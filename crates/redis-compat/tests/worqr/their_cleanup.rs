@@ -1,4 +1,4 @@
-//! Worqr's own cleanup beside ours: it must find what its dead workers held, wherever ours leaves that to it.
+//! Worqr's own cleanup beside ours: it must find the tasks of its dead workers wherever ours leaves them to it.
 
 use sureq_core::command::{Command, Worker};
 use sureq_home_api::{Cleaned, Cleaning};
@@ -6,7 +6,7 @@ use sureq_home_api::{Cleaned, Cleaning};
 use crate::common::clean;
 use crate::support::{QUEUE, Shop, TTL_MS, beat, pop, pop_one, start, worker};
 
-/// What the worker `a` does with the task `t`, one transaction in a line; it may be gone after any of them.
+/// The transactions of the worker `a` with the task `t`, one per line; it may die after any of them.
 const LIVES: [(&str, &[&str]); 4] = [
     (
         "finishes",
@@ -135,7 +135,7 @@ fn a_dead_worker_of_theirs_stays_registered_where_another_of_them_lives() {
     assert_eq!(shop.all("SMEMBERS worqr:workers"), ["b", "ours"]);
 }
 
-/// The last of them to live is gone, too, and nobody cleans but ours.
+/// The last foreign worker is dead too, and only our homes clean.
 #[test]
 fn tasks_left_to_their_cleanup_come_back_when_their_last_worker_is_dead() {
     let mut shop = Shop::open();

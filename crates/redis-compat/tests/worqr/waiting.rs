@@ -52,7 +52,7 @@ fn tasks_of_a_dropped_ticket_return_to_the_front() {
     assert_eq!((shop.queue(), shop.working()), (vec!["b".into(), "a".into()], vec![]));
 }
 
-/// Their clients tell nobody what they give back: it is found when the queue is cleaned.
+/// Foreign clients publish nothing when they return a task: cleaning the queue finds it.
 #[test]
 fn tasks_that_foreign_clients_return_silently_are_noticed() {
     let mut shop = Shop::open();

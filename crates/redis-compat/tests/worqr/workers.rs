@@ -129,7 +129,7 @@ fn beat_would_fail(shop: &Shop) -> bool {
     exists == 0
 }
 
-/// A foreign `cleanupWorkers` of ours goes by what ours has put down.
+/// A foreign `cleanupWorkers` follows the records that our workers have written.
 #[test]
 fn a_foreign_client_can_clean_up_behind_ours() {
     let mut shop = Shop::open();

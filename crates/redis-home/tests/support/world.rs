@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use sureq_redis::{Clock, RedisHome, Target};
 use sureq_testkit::redis_server::RedisServer;
 
-/// What the wall clock says when no time has passed.
+/// The wall clock at the start.
 pub const START_US: u64 = 1_600_000_000_000_000;
 
 /// True time, and the wall clock of Redis, which may also be set.
