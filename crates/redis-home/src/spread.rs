@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use crate::connection::link::Patience;
 use crate::connection::target::Target;
 use crate::layout::own::{POP, POP_ROOM};
-use crate::script::answer::{Strange, bytes, list, number, refusal};
+use crate::script::answer::{UnexpectedAnswer, bytes, list, number, refusal};
 use crate::script::call::Call;
 use crate::script::slices::SLICE;
 use crate::thread::{HomeThread, Store};
@@ -190,9 +190,9 @@ impl HomeThread {
             return;
         }
         let call = Call::new("enlist", None).args(new.iter().cloned());
-        let told = timeout(ENLISTING, self.call(&call, Patience::Short)).await;
-        let until = now + if matches!(told, Ok(Ok(_))) { LISTED_MS } else { UNLISTED_MS };
-        if let Ok(Ok(unused)) = told {
+        let enlisted = timeout(ENLISTING, self.call(&call, Patience::Short)).await;
+        let until = now + if matches!(enlisted, Ok(Ok(_))) { LISTED_MS } else { UNLISTED_MS };
+        if let Ok(Ok(unused)) = enlisted {
             self.note_unused(unused);
         }
         let mut listed = self.listed.until_ms.borrow_mut();
@@ -234,13 +234,13 @@ impl HomeThread {
     async fn stores(&self, cursor: Vec<u8>, count: u64) -> Result<(Vec<u8>, Vec<Vec<u8>>), Refusal> {
         let call = Call::new("stores", None).field("cursor", cursor).field("count", count.to_string());
         let mut answer = list(self.ask(&call).await?)?.into_iter();
-        let cursor = bytes(answer.next().ok_or(Strange)?)?;
+        let cursor = bytes(answer.next().ok_or(UnexpectedAnswer)?)?;
         Ok((cursor, answer.map(bytes).collect::<Result<_, _>>()?))
     }
 
     /// Lists queues store by store; the count is a number of stores.
     async fn list_queues(&self, call: &Call) -> Result<Value, Refusal> {
-        let [cursor, count] = &call.args[..] else { return Err(Strange.into()) };
+        let [cursor, count] = &call.args[..] else { return Err(UnexpectedAnswer.into()) };
         let count = sureq_core::id::decimal(count).unwrap_or(1).min(AT_ONCE);
         let (next, stores) = self.stores(cursor.clone(), count).await?;
         let (mut rows, mut empty) = (vec![Value::BulkString(next)], Vec::new());
@@ -268,7 +268,7 @@ impl HomeThread {
                 return Err(no);
             }
             let mut some = list(answer)?.into_iter();
-            let cursor = bytes(some.next().ok_or(Strange)?)?;
+            let cursor = bytes(some.next().ok_or(UnexpectedAnswer)?)?;
             rows.extend(some);
             if cursor == b"0" {
                 return Ok(rows);
@@ -313,10 +313,13 @@ pub(crate) async fn greet_stores(home: &HomeThread) {
 }
 
 /// Replaces the queue index in each task.
-pub(crate) fn numbered(answer: Value, place: impl Fn(usize) -> usize) -> Result<Vec<Value>, Strange> {
+pub(crate) fn numbered(
+    answer: Value,
+    place: impl Fn(usize) -> usize,
+) -> Result<Vec<Value>, UnexpectedAnswer> {
     let number_one = |task: Value| {
         let mut task = list(task)?;
-        let queue = task.first_mut().ok_or(Strange)?;
+        let queue = task.first_mut().ok_or(UnexpectedAnswer)?;
         *queue = Value::Int((place(number(queue.clone())? as usize) as u64).cast_signed());
         Ok(Value::Array(task))
     };

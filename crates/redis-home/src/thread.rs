@@ -462,7 +462,7 @@ impl HomeThread {
     async fn end_conns(&self, stores: &BTreeSet<Store>, names: &[String]) -> bool {
         let (mut left, mut is_done) = (stores.clone(), true);
         while !left.is_empty() {
-            let answers = self.tell_stores("close_conns", &left, names).await;
+            let answers = self.call_stores("close_conns", &left, names).await;
             let outcomes: Vec<(Store, Result<bool, Refusal>)> = std::mem::take(&mut left)
                 .into_iter()
                 .zip(answers)
@@ -477,7 +477,7 @@ impl HomeThread {
     }
 
     /// Sends each store a call about connections; returns their answers.
-    async fn tell_stores(
+    async fn call_stores(
         &self,
         what: &'static str,
         stores: &BTreeSet<Store>,
@@ -495,7 +495,7 @@ impl HomeThread {
     /// Sends a heartbeat to each store where connections may hold tasks. Losing one does no harm.
     async fn say_alive(&self) {
         let stores = self.conns.borrow().values().flatten().cloned().collect();
-        self.tell_stores("home", &stores, std::slice::from_ref(&self.name)).await;
+        self.call_stores("home", &stores, std::slice::from_ref(&self.name)).await;
     }
 
     /// Ends connections that could not be ended when they were closed.

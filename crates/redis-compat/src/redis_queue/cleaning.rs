@@ -16,7 +16,7 @@ use sureq_redis::layout::{Call, HomeThread, number};
 
 type Ids = BTreeSet<Vec<u8>>;
 
-/// Queues with bodies or marks. Other lists cannot be told from lists of other programs.
+/// Queues with bodies or marks. Other lists may belong to other programs.
 pub(crate) async fn used_queues(home: &HomeThread) -> Result<Ids, Refusal> {
     let mut queues = Ids::new();
     let call = |cursor| Call::new("used", None).arg(cursor);

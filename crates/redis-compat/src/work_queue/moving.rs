@@ -63,7 +63,7 @@ impl Moves {
         let _ = timeout(STOP * 2, ended).await;
     }
 
-    fn tell(&self) {
+    fn notify(&self) {
         self.movers.borrow().values().for_each(|mover| mover.changed.notify_one());
     }
 }
@@ -85,7 +85,7 @@ pub(crate) async fn serve_moves(session: Rc<Session>, home: Rc<HomeThread>) {
                 });
             }
         }
-        session.moves.tell();
+        session.moves.notify();
         // There is nothing to try: Redis serves blocked clients before it executes the next command.
         for done in looks {
             // The receiver may be gone.

@@ -410,7 +410,7 @@ impl Link {
                 return match accepted {
                     Ok(Some(answer)) => Outcome::Known(Ok(answer)),
                     Ok(None) => Outcome::Late,
-                    Err(strange) => Outcome::Known(Err(strange.into())),
+                    Err(unexpected) => Outcome::Known(Err(unexpected.into())),
                 };
             }
         };

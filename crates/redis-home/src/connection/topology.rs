@@ -18,7 +18,7 @@ use tokio::time::{sleep, timeout};
 use crate::connection::node::Node;
 use crate::connection::slots::SLOTS;
 use crate::connection::target::{Servers, elsewhere};
-use crate::script::answer::{Strange, bytes, list, number};
+use crate::script::answer::{UnexpectedAnswer, bytes, list, number};
 
 /// How long one server has to report the topology.
 const ASKED_FOR: Duration = Duration::from_secs(1);
@@ -199,7 +199,7 @@ impl Topology {
         let Servers::Sentinel { service, .. } = &self.servers else {
             let slots: Value = cmd("CLUSTER").arg("SLOTS").query_async(&mut connection).await?;
             let asked = address_of(info);
-            return owners_of(slots, &asked.0).map_err(|Strange| {
+            return owners_of(slots, &asked.0).map_err(|UnexpectedAnswer| {
                 std::io::Error::other(format!("{} is no server of a cluster", info.addr())).into()
             });
         };
@@ -220,19 +220,19 @@ fn address_of(info: &ConnectionInfo) -> Address {
 
 /// Reads the answer of `CLUSTER SLOTS`. Slots without an owner get an address without a host. A server that does not
 /// know its own host has the host at which it was `asked`.
-fn owners_of(answer: Value, asked: &str) -> Result<BTreeMap<u16, Address>, Strange> {
+fn owners_of(answer: Value, asked: &str) -> Result<BTreeMap<u16, Address>, UnexpectedAnswer> {
     let mut owners = BTreeMap::from([(0, Address::default())]);
     for range in list(answer)? {
         let mut range = list(range)?.into_iter();
-        let mut next = || range.next().ok_or(Strange);
+        let mut next = || range.next().ok_or(UnexpectedAnswer);
         let (from, to) = (number(next()?)? as u16, number(next()?)? as u16);
         let mut owner = list(next()?)?.into_iter();
-        let host = match owner.next().ok_or(Strange)? {
+        let host = match owner.next().ok_or(UnexpectedAnswer)? {
             Value::Nil => String::new(),
-            host => String::from_utf8(bytes(host)?).map_err(|_| Strange)?,
+            host => String::from_utf8(bytes(host)?).map_err(|_| UnexpectedAnswer)?,
         };
         let host = if host.is_empty() { asked.to_owned() } else { host };
-        let port = number(owner.next().ok_or(Strange)?)? as u16;
+        let port = number(owner.next().ok_or(UnexpectedAnswer)?)? as u16;
         if to + 1 < SLOTS {
             owners.entry(to + 1).or_default();
         }

@@ -1,6 +1,6 @@
 //! Key layouts: which keys a queue has in Redis, and therefore which script executes its commands.
 //!
-//! [`OwnLayout`] is sureq's own and supports every command. Other crates add the layouts of other programs, so that
+//! `OwnLayout` is sureq's own and supports every command. Other crates add the layouts of other programs, so that
 //! their clients and sureq share queues: they implement [`Layout`] and [`LayoutSession`], and pass [`Layouts`] to
 //! [`Target::parse_with`]. `sureq-redis-compat` is such a crate.
 //!
@@ -30,7 +30,7 @@ use sureq_home_api::{CleanReport, Cleaning, NoticeTasks, Payload};
 
 pub use crate::connection::link::{Patience, refusal_of};
 use crate::connection::target::Target;
-pub use crate::script::answer::{Ids, Strange, bytes, fields, is_again, list, number};
+pub use crate::script::answer::{Ids, UnexpectedAnswer, bytes, fields, is_again, list, number};
 pub use crate::script::call::{Call, PopForm, ReplyForm};
 use crate::script::clock::Clock;
 pub use crate::script::slices::SLICE;
@@ -80,7 +80,7 @@ pub trait Layout: Any + fmt::Debug + Send + Sync {
     /// Prepares a pop whose first `given` tasks were delivered for its next slice.
     fn next_slice(&self, _pop: &mut Call, _given: usize) {}
 
-    /// Whether a command takes several calls, where its replies are expected to have so many bytes.
+    /// Whether a command takes several calls. `reply_bytes` is the expected size of its reply.
     fn is_sliced(&self, command: &Command<'_>, _reply_bytes: usize) -> bool {
         matches!(command, Command::Pop(pop) if pop.count as usize > SLICE)
     }
@@ -93,8 +93,9 @@ pub trait Layout: Any + fmt::Debug + Send + Sync {
     /// The key of a queue, or the beginning of its keys.
     fn queue_key(&self, prefix: &str, queue: &[u8]) -> Vec<u8>;
 
-    /// The keys that a call about a queue, or about all of them, names. The second one never exists: while a slot
-    /// migrates, Redis executes no command that names a key that it does not find, and so never half of a queue.
+    /// The keys that a call about a queue, or about all of them, names. In a cluster one of them never exists: while a
+    /// slot migrates, Redis executes no command that names a key that it does not find, and so no script finds half of
+    /// a queue.
     fn keys(&self, target: &Target, queue: Option<&[u8]>) -> Vec<Vec<u8>> {
         let mut keys = vec![self.queue_key(target.prefix(), queue.unwrap_or_default())];
         if target.is_cluster() {

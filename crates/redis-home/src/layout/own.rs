@@ -143,7 +143,7 @@ impl LayoutSession for OwnSession {
     }
 }
 
-/// Whether the script wants to be told the time anew, since the call took too long.
+/// Whether the script rejected the reported time, since the call took too long to arrive.
 fn is_late(answer: &Value) -> bool {
     let Value::Array(words) = answer else { return false };
     matches!(&words[..], [Value::BulkString(mark), Value::BulkString(code)] if mark == b"!" && code == b"LATE")

@@ -13,16 +13,16 @@ use crate::script::call::ReplyForm;
 
 /// An answer that no script of sureq gives: the keys under this prefix belong to another program.
 #[derive(Debug)]
-pub struct Strange;
+pub struct UnexpectedAnswer;
 
-impl From<Strange> for Refusal {
-    fn from(_: Strange) -> Self {
+impl From<UnexpectedAnswer> for Refusal {
+    fn from(_: UnexpectedAnswer) -> Self {
         let why = "Redis answered what no script of sureq answers: are there keys of another program under this prefix?";
         Self::Unknown { why: why.into() }
     }
 }
 
-type Read<T> = Result<T, Strange>;
+type Read<T> = Result<T, UnexpectedAnswer>;
 
 /// How ids look in answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub(crate) fn read(ids: Ids, form: &ReplyForm, answer: Value, replies: &mut Repl
         Some(no) => Ok(Reply::Refused(no)),
         None => read_reply(ids, form, answer, replies),
     };
-    replies.list.push(reply.unwrap_or_else(|strange| Reply::Refused(strange.into())));
+    replies.list.push(reply.unwrap_or_else(|unexpected| Reply::Refused(unexpected.into())));
 }
 
 /// The refusal in an answer, if it is one.
@@ -59,7 +59,7 @@ pub(crate) fn refusal(answer: &Value) -> Option<Refusal> {
         // The script gives the reason. It may contain parts of keys, which are any bytes.
         b"UNAVAILABLE" => Refusal::Unavailable { why: key.escape_ascii().to_string().into() },
         b"WRONGTYPE" => wrong_type(&key.escape_ascii().to_string()),
-        _ => Strange.into(),
+        _ => UnexpectedAnswer.into(),
     })
 }
 
@@ -107,7 +107,7 @@ fn read_reply(ids: Ids, form: &ReplyForm, answer: Value, replies: &mut Replies<P
             b"done" => Outcome::Done,
             b"cancelled" => Outcome::Cancelled,
             b"stale" => Outcome::Stale,
-            _ => return Err(Strange),
+            _ => return Err(UnexpectedAnswer),
         }),
         ReplyForm::Info => Reply::Info(Box::new(info(answer)?)),
         ReplyForm::Lengths => {
@@ -134,7 +134,7 @@ fn read_reply(ids: Ids, form: &ReplyForm, answer: Value, replies: &mut Replies<P
         ReplyForm::Receipts | ReplyForm::ReceiptsInSteps => {
             let start = replies.receipts.len();
             for receipt in list(answer)? {
-                replies.receipts.push(Receipt::parse(&bytes(receipt)?).ok_or(Strange)?);
+                replies.receipts.push(Receipt::parse(&bytes(receipt)?).ok_or(UnexpectedAnswer)?);
             }
             Reply::Receipts(Span::new(start, replies.receipts.len()))
         }
@@ -262,7 +262,7 @@ fn settings(answer: Value) -> Read<Settings> {
 fn queues(answer: Value, pattern: Option<&[u8]>, replies: &mut Replies<Payload>) -> Read<Reply> {
     let start = replies.queues.len();
     let mut rows = list(answer)?.into_iter();
-    let cursor = decimal(&bytes(rows.next().ok_or(Strange)?)?)?;
+    let cursor = decimal(&bytes(rows.next().ok_or(UnexpectedAnswer)?)?)?;
     for row in rows {
         let [name, ready, delayed, leased, dead] = fields(row)?;
         let name = bytes(name)?;
@@ -317,14 +317,14 @@ fn explanation(answer: Value) -> Read<Option<Explanation>> {
 
 /// The holder of a task, and its name if it is a worker: `w:name#incarnation` or `c:home:number`.
 fn holder(text: &[u8]) -> Read<(Holder, Option<Box<[u8]>>)> {
-    let last = |mark: u8| text.iter().rposition(|&c| c == mark).ok_or(Strange);
+    let last = |mark: u8| text.iter().rposition(|&c| c == mark).ok_or(UnexpectedAnswer);
     match text {
         [b'w', b':', ..] => {
             let at = last(b'#')?;
             Ok((Holder::Worker(decimal(&text[at + 1..])?), Some(text[2..at].into())))
         }
         [b'c', b':', ..] => Ok((Holder::Conn(ConnId(decimal(&text[last(b':')? + 1..])?)), None)),
-        _ => Err(Strange),
+        _ => Err(UnexpectedAnswer),
     }
 }
 
@@ -334,32 +334,32 @@ fn state_of(letter: &[u8]) -> Read<StateKind> {
         b"D" | b"A" => StateKind::Delayed,
         b"L" => StateKind::Leased,
         b"X" => StateKind::Dead,
-        _ => return Err(Strange),
+        _ => return Err(UnexpectedAnswer),
     })
 }
 
 /// Parses an id as it is stored in Redis.
 pub(crate) fn task_id(text: &[u8]) -> Read<TaskId> {
-    let dash = text.iter().position(|&c| c == b'-').ok_or(Strange)?;
+    let dash = text.iter().position(|&c| c == b'-').ok_or(UnexpectedAnswer)?;
     let seq = text[dash + 1..].iter().position(|&c| c != b'0').map_or(&[][..], |at| &text[dash + 1 + at..]);
-    TaskId::new(decimal(&text[..dash])?, decimal(seq)?).ok_or(Strange)
+    TaskId::new(decimal(&text[..dash])?, decimal(seq)?).ok_or(UnexpectedAnswer)
 }
 
 fn decimal(text: &[u8]) -> Read<u64> {
-    sureq_core::id::decimal(text).ok_or(Strange)
+    sureq_core::id::decimal(text).ok_or(UnexpectedAnswer)
 }
 
 /// The elements of a list.
 pub fn list(value: Value) -> Read<Vec<Value>> {
     match value {
         Value::Array(list) => Ok(list),
-        _ => Err(Strange),
+        _ => Err(UnexpectedAnswer),
     }
 }
 
 /// The elements of a list of exactly this length.
 pub fn fields<const N: usize>(value: Value) -> Read<[Value; N]> {
-    list(value)?.try_into().map_err(|_| Strange)
+    list(value)?.try_into().map_err(|_| UnexpectedAnswer)
 }
 
 /// A string.
@@ -367,7 +367,7 @@ pub fn bytes(value: Value) -> Read<Vec<u8>> {
     match value {
         Value::BulkString(bytes) => Ok(bytes),
         Value::SimpleString(text) => Ok(text.into_bytes()),
-        _ => Err(Strange),
+        _ => Err(UnexpectedAnswer),
     }
 }
 
@@ -378,9 +378,9 @@ fn maybe(value: Value) -> Read<Option<Vec<u8>>> {
 /// A number, also if it is written as a string.
 pub fn number(value: Value) -> Read<u64> {
     match value {
-        Value::Int(n) => u64::try_from(n).map_err(|_| Strange),
+        Value::Int(n) => u64::try_from(n).map_err(|_| UnexpectedAnswer),
         Value::BulkString(text) => decimal(&text),
-        _ => Err(Strange),
+        _ => Err(UnexpectedAnswer),
     }
 }
 

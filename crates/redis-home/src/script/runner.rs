@@ -8,7 +8,7 @@ use crate::layout::Layout;
 /// The operations that need memory.
 const ADDING: [&str; 2] = ["push", "add"];
 
-/// How a server is told which script to run.
+/// How a server runs the script.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Runner {
     /// Nothing is loaded yet.

@@ -11,7 +11,7 @@ use sureq_core::command::{Cancel, Command, TaskRefs, Worker};
 use sureq_core::{Refusal, limits};
 
 use crate::connection::link::Patience;
-use crate::script::answer::{Strange, bytes, fields, list, number, refusal};
+use crate::script::answer::{UnexpectedAnswer, bytes, fields, list, number, refusal};
 use crate::script::call::Call;
 use crate::script::operations::argument;
 use crate::spread::{numbered, size};
@@ -124,7 +124,8 @@ impl HomeThread {
         const ROOM: usize = argument("inspect", "room");
         let (start, count) = (&call.args[START], &call.args[COUNT]);
         let count = sureq_core::id::decimal(count).unwrap_or(0) as usize;
-        let start: i64 = std::str::from_utf8(start).ok().and_then(|n| n.parse().ok()).ok_or(Strange)?;
+        let start: i64 =
+            std::str::from_utf8(start).ok().and_then(|n| n.parse().ok()).ok_or(UnexpectedAnswer)?;
         let (mut shown, mut ids) = (Vec::new(), HashSet::new());
         let (mut looked_at, mut all_bytes, mut slice) = (0, 0, call.clone());
         while looked_at < count && all_bytes < limits::REPLY_BYTES_MAX {
@@ -185,7 +186,7 @@ impl HomeThread {
         loop {
             let mut some =
                 list(self.ask(&Call::new("workers", None).field("cursor", cursor)).await?)?.into_iter();
-            cursor = bytes(some.next().ok_or(Strange)?)?;
+            cursor = bytes(some.next().ok_or(UnexpectedAnswer)?)?;
             for worker in some {
                 let [name, incarnation, ttl, mut leased] = fields::<4>(worker)?;
                 if leased == Value::Nil {
@@ -210,7 +211,7 @@ impl HomeThread {
                 .field("incarnation", incarnation.to_string())
                 .field("cursor", cursor);
             let mut some = list(self.ask(&step).await?)?.into_iter();
-            cursor = bytes(some.next().ok_or(Strange)?)?;
+            cursor = bytes(some.next().ok_or(UnexpectedAnswer)?)?;
             while let (Some(queue), Some(held)) = (some.next(), some.next()) {
                 queues.insert(bytes(queue)?, number(held)?);
             }
@@ -230,15 +231,15 @@ impl HomeThread {
         if refusal(&first).is_some() {
             return Ok(first);
         }
-        let (mut told, mut is_told, mut step) = (Vec::new(), HashSet::new(), call.clone());
+        let (mut receipts, mut is_known, mut step) = (Vec::new(), HashSet::new(), call.clone());
         let mut answer = Ok(first);
         while let Ok(some) = answer {
             let mut some = list(some)?.into_iter();
-            let cursor = bytes(some.next().ok_or(Strange)?)?;
+            let cursor = bytes(some.next().ok_or(UnexpectedAnswer)?)?;
             for receipt in some {
                 let receipt = bytes(receipt)?;
-                if is_told.insert(receipt.clone()) {
-                    told.push(Value::BulkString(receipt));
+                if is_known.insert(receipt.clone()) {
+                    receipts.push(Value::BulkString(receipt));
                 }
             }
             if cursor == b"0" {
@@ -247,7 +248,7 @@ impl HomeThread {
             step.args[const { argument("beat", "cursor") }] = cursor;
             answer = self.ask(&step).await;
         }
-        Ok(Value::Array(told))
+        Ok(Value::Array(receipts))
     }
 
     /// Lists queues in the order of their numbers. A queue that exists all the time is listed once.
@@ -263,7 +264,7 @@ impl HomeThread {
                 .field("cursor", cursor)
                 .field("count", SLICE.min(wanted - rows.len()).to_string());
             let mut some = list(self.ask(&slice).await?)?.into_iter();
-            cursor = bytes(some.next().ok_or(Strange)?)?;
+            cursor = bytes(some.next().ok_or(UnexpectedAnswer)?)?;
             rows.extend(some);
             if cursor == b"0" {
                 break;
@@ -342,12 +343,12 @@ pub(crate) fn partly_done(no: Refusal) -> Refusal {
 }
 
 /// The index of a task's queue in its call.
-fn queue_of(task: &Value) -> Result<usize, Strange> {
-    let Value::Array(fields) = task else { return Err(Strange) };
-    fields.first().cloned().map_or(Err(Strange), number).map(|queue| queue as usize)
+fn queue_of(task: &Value) -> Result<usize, UnexpectedAnswer> {
+    let Value::Array(fields) = task else { return Err(UnexpectedAnswer) };
+    fields.first().cloned().map_or(Err(UnexpectedAnswer), number).map(|queue| queue as usize)
 }
 
-fn id_of(task: &Value) -> Result<Vec<u8>, Strange> {
-    let Value::Array(fields) = task else { return Err(Strange) };
-    fields.get(1).cloned().map_or(Err(Strange), bytes)
+fn id_of(task: &Value) -> Result<Vec<u8>, UnexpectedAnswer> {
+    let Value::Array(fields) = task else { return Err(UnexpectedAnswer) };
+    fields.get(1).cloned().map_or(Err(UnexpectedAnswer), bytes)
 }

@@ -83,11 +83,11 @@ async fn receive(
             By::Pattern => sink.psubscribe(name).await?,
         }
     }
-    let mut heard = Instant::now();
+    let mut last_message = Instant::now();
     loop {
         tokio::select! {
             message = messages.next() => {
-                heard = Instant::now();
+                last_message = Instant::now();
                 let Some(message) = message else {
                     return Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into());
                 };
@@ -96,9 +96,9 @@ async fn receive(
                     queue.put(event);
                 }
             }
-            () = sleep_until(heard + SILENCE) => {
+            () = sleep_until(last_message + SILENCE) => {
                 still_there(&mut sink).await?;
-                heard = Instant::now();
+                last_message = Instant::now();
             }
             change = changes.recv() => {
                 let Some(change) = change else { return Ok(()) };

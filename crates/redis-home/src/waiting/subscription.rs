@@ -74,7 +74,7 @@ async fn receive_on(
         subscribe(home, &mut sink, some).await?;
     }
     home.waiters.wake();
-    let (mut next, mut swept, mut heard) = (first, Instant::now(), Instant::now());
+    let (mut next, mut swept, mut last_message) = (first, Instant::now(), Instant::now());
     loop {
         if let Some(first) = next.take() {
             // Requests that came meanwhile share the round trip.
@@ -100,7 +100,7 @@ async fn receive_on(
             message = messages.next() => {
                 let Some(message) = message else { return Ok(()) };
                 let channel: Vec<u8> = message.get_channel()?;
-                heard = Instant::now();
+                last_message = Instant::now();
                 take_message(home, &channel, message.get_payload_bytes());
             }
             want = requests.recv() => match want {
@@ -111,9 +111,9 @@ async fn receive_on(
                 drop_unwanted(home, &mut sink).await?;
                 swept = Instant::now();
             }
-            () = sleep_until(heard + SILENCE), if !home.waiters.is_empty() => {
+            () = sleep_until(last_message + SILENCE), if !home.waiters.is_empty() => {
                 still_there(&mut sink).await?;
-                heard = Instant::now();
+                last_message = Instant::now();
             }
         }
     }

@@ -308,14 +308,14 @@ pub(crate) async fn serve_waiters(home: Rc<HomeThread>) {
             waiters.drop_late(now);
         }
         for (queue, done) in looks {
-            tell_when_served(&home, queue.as_deref(), done);
+            report_when_served(&home, queue.as_deref(), done);
         }
         waiters.sleep(now).await;
     }
 }
 
 /// Reports when the waiters for a queue, or all, have been tried, and those whose time is up are answered.
-fn tell_when_served(home: &Rc<HomeThread>, queue: Option<&[u8]>, done: oneshot::Sender<()>) {
+fn report_when_served(home: &Rc<HomeThread>, queue: Option<&[u8]>, done: oneshot::Sender<()>) {
     let of = queue.map(|queue| home.link.target.store_of(queue));
     let mut served = Vec::new();
     for (store, listeners) in &mut *home.waiters.serving.borrow_mut() {
